@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# Installs what meshard needs on Debian 12: its Debian packages, and LibTorch's wheel in a virtual environment in the
+# build folder. A second run finds everything in place and ends within seconds.
+#
+#   bash apps/setup.sh            CPU: LibTorch without the CUDA libraries that only a GPU needs (1.3 GB)
+#   bash apps/setup.sh --cuda     LibTorch with all of them (NCCL, cuBLAS, cuDNN, ...)
+#   bash apps/setup.sh --no-vtk   leave out VTK and what only the file formats need
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+venv=${MESHARD_VENV:-$root/build/venv}
+torch_version=2.11.0
+with_cuda=no
+with_vtk=yes
+for argument in "$@"; do
+  case "$argument" in
+    --cuda) with_cuda=yes ;;
+    --no-vtk) with_vtk=no ;;
+    -h|--help) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    *) echo "setup.sh: unknown option '$argument'. Known: --cuda, --no-vtk, --help." >&2; exit 2 ;;
+  esac
+done
+
+say() { printf 'setup: %s\n' "$*"; }
+fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+
+# --- Debian packages -------------------------------------------------------------------------------------------------
+packages=(g++ cmake ninja-build ccache git ca-certificates python3 python3-venv
+          libcli11-dev libyaml-cpp-dev nlohmann-json3-dev libspdlog-dev libfmt-dev
+          libmetis-dev libscotch-dev libnanoflann-dev libopenmpi-dev openmpi-bin libgloo-dev
+          libgtest-dev libbenchmark-dev)
+if [ "$with_vtk" = yes ]; then packages+=(libvtk9-dev libhdf5-dev python3-vtk9 xvfb xauth); fi
+
+missing=()
+for package in "${packages[@]}"; do
+  [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
+done
+if [ ${#missing[@]} -gt 0 ]; then
+  command -v apt-get >/dev/null || fail "needs Debian 12 (apt-get is missing). Install by hand: ${missing[*]}"
+  as_root=()
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || fail "not root and no sudo. Ask an administrator for: apt-get install ${missing[*]}"
+    as_root=(sudo)
+  fi
+  say "installing ${#missing[@]} Debian packages: ${missing[*]}"
+  # The package list may be absent (a bare image) or old: fetch it, and go on with the old one if that fails.
+  "${as_root[@]}" apt-get update -qq || say "apt-get update failed; trying with the package list at hand"
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" \
+      >/tmp/meshard-setup-apt.$$ 2>&1 || {
+    tail -n 15 /tmp/meshard-setup-apt.$$ >&2
+    fail "apt-get could not install the packages above. Is there a network, and is this Debian 12 (bookworm)?"
+  }
+  rm -f /tmp/meshard-setup-apt.$$
+fi
+
+# --- LibTorch's wheel --------------------------------------------------------------------------------------------------
+python=${PYTHON:-python3}
+wheels=("torch==$torch_version" "nvidia-cuda-runtime==13.0.96" "nvidia-cuda-cupti==13.0.85")
+stamp="$venv/.meshard-torch-$torch_version-cuda-$with_cuda"
+if [ ! -f "$stamp" ]; then
+  "$python" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))' ||
+    fail "$python is version $("$python" -V 2>&1); the wheel of torch $torch_version wants Python 3.10 to 3.14. Set PYTHON=/path/to/python3."
+  [ -x "$venv/bin/pip" ] || "$python" -m venv "$venv" || fail "could not make a virtual environment in $venv. Install python3-venv."
+  free_kib=$(df -Pk "$venv" | awk 'NR==2 {print $4}')
+  [ "$free_kib" -gt 4000000 ] || fail "$venv has $((free_kib / 1024)) MiB free; LibTorch needs 4 GB. Free some space or set MESHARD_VENV=/other/folder."
+  if [ "$with_cuda" = yes ]; then
+    say "installing torch $torch_version with its CUDA libraries into $venv"
+    "$venv/bin/pip" install -q "torch==$torch_version" || fail "pip could not install torch $torch_version. Is there a network? For a mirror set PIP_INDEX_URL."
+  else
+    say "installing torch $torch_version for the CPU into $venv (1.3 GB)"
+    "$venv/bin/pip" install -q --no-deps "${wheels[@]}" ||
+      fail "pip could not install ${wheels[*]}. Is there a network? For a mirror set PIP_INDEX_URL."
+  fi
+  touch "$stamp"
+fi
+say "ready: Debian packages, torch $torch_version in ${venv#"$root"/}"

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace meshard {
+
+/// The candidate with the smallest edit distance to `name` (case ignored), or empty if none is near enough to be meant.
+std::string nearest_name(std::string_view name, std::span<const std::string> candidates);
+
+}  // namespace meshard

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "partition/csr.h"
+
+namespace meshard {
+
+/// Which part owns each row (cell of a mesh, point of a cloud).
+///
+/// Holds: every owner lies in [0, num_parts). A part may be empty.
+struct Partition {
+    std::int32_t num_parts = 1;
+    std::vector<std::int32_t> owners;
+
+    std::int64_t num_rows() const { return static_cast<std::int64_t>(owners.size()); }
+
+    void validate() const;   ///< @throws InvalidInput
+
+    bool operator==(const Partition&) const = default;
+};
+
+std::vector<std::int64_t> part_sizes(const Partition& partition);
+
+/// Largest part over the mean part: 1 is perfect. 1 for no rows.
+double imbalance(const Partition& partition);
+
+/// Edges of `graph` whose ends lie in different parts, each counted once.
+std::int64_t edge_cut(const Partition& partition, const Csr& graph);
+
+/// Rows that a part must see from outside for one ghost layer, summed over parts (METIS: communication volume).
+std::int64_t communication_volume(const Partition& partition, const Csr& graph);
+
+/// Quality of one part.
+struct PartQuality {
+    std::int64_t num_owned = 0;
+    std::int64_t num_ghosts = 0;            ///< rows of one ghost layer
+    std::int64_t cut_edges = 0;             ///< edges from here to other parts
+    std::vector<std::int32_t> neighbors;    ///< parts that share an edge with this one, ascending
+    std::int64_t num_components = 0;        ///< connected pieces of the part; 0 if empty
+};
+
+struct PartitionQuality {
+    std::int64_t edge_cut = 0;
+    std::int64_t communication_volume = 0;
+    double imbalance = 1.0;
+    std::vector<PartQuality> parts;
+};
+
+PartitionQuality measure_quality(const Partition& partition, const Csr& graph);
+
+/// One line, e.g. `Partition: 353525 rows in 8 parts of 43800 to 44400, imbalance 1.005`.
+std::string to_string(const Partition& partition);
+
+}  // namespace meshard

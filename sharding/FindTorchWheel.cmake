@@ -1,0 +1,59 @@
+# Finds LibTorch inside the Python wheel torch 2.11 and makes the target TorchWheel::cpu (torch_cpu and c10), and
+# TorchWheel::cuda (torch_cuda and c10_cuda on top) where the wheel's CUDA libraries are installed.
+#
+# Searched, in this order: -DTORCH_ROOT=<folder `torch` of the wheel>; the virtual environment that apps/setup.sh makes
+# (build/venv, or the environment variable MESHARD_VENV); the Python of an active virtual environment.
+#
+# Why not the wheel's own TorchConfig.cmake: it demands a CUDA toolkit even for CPU targets and links every CUDA library.
+set(TORCH_ROOT "" CACHE PATH "Folder `torch` of the wheel torch==2.11.*")
+set(TorchWheel_TESTED_VERSION 2.11)
+
+if(NOT TORCH_ROOT)
+  file(GLOB candidates
+    "$ENV{MESHARD_VENV}/lib/python3*/site-packages/torch"
+    "${PROJECT_SOURCE_DIR}/build/venv/lib/python3*/site-packages/torch"
+    "$ENV{VIRTUAL_ENV}/lib/python3*/site-packages/torch")
+  foreach(candidate IN LISTS candidates)
+    if(EXISTS "${candidate}/lib/libtorch_cpu.so")
+      set(TORCH_ROOT "${candidate}" CACHE PATH "" FORCE)
+      break()
+    endif()
+  endforeach()
+endif()
+
+if(TORCH_ROOT AND EXISTS "${TORCH_ROOT}/version.py")
+  file(STRINGS "${TORCH_ROOT}/version.py" version_line REGEX "^__version__")
+  string(REGEX MATCH "[0-9]+\\.[0-9]+\\.[0-9]+" TorchWheel_VERSION "${version_line}")
+endif()
+
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(TorchWheel REQUIRED_VARS TORCH_ROOT VERSION_VAR TorchWheel_VERSION
+  REASON_FAILURE_MESSAGE "Run apps/setup.sh, or pass -DTORCH_ROOT=<the wheel's folder `torch`>.")
+
+if(TorchWheel_FOUND AND NOT TARGET TorchWheel::cpu)
+  if(NOT TorchWheel_VERSION VERSION_GREATER_EQUAL TorchWheel_TESTED_VERSION OR
+     NOT TorchWheel_VERSION VERSION_LESS 2.12)
+    message(FATAL_ERROR "LibTorch in ${TORCH_ROOT} is ${TorchWheel_VERSION}; meshard is made for ${TorchWheel_TESTED_VERSION} "
+                        "(its C++ interface changes between minor versions). Run apps/setup.sh or set TORCH_ROOT.")
+  endif()
+  set(site_packages "${TORCH_ROOT}/..")
+  set(cuda_runtime "${site_packages}/nvidia/cu13/lib")
+
+  add_library(TorchWheel::cpu INTERFACE IMPORTED)
+  set_target_properties(TorchWheel::cpu PROPERTIES
+    INTERFACE_INCLUDE_DIRECTORIES "${TORCH_ROOT}/include;${TORCH_ROOT}/include/torch/csrc/api/include"
+    INTERFACE_COMPILE_DEFINITIONS "USE_DISTRIBUTED;USE_C10D_GLOO"
+    INTERFACE_LINK_LIBRARIES "${TORCH_ROOT}/lib/libtorch_cpu.so;${TORCH_ROOT}/lib/libc10.so"
+    # libtorch_cpu needs the CUDA runtime's libraries even on a CPU: found at link time and at run time beside the wheel.
+    INTERFACE_LINK_OPTIONS "LINKER:-rpath-link,${cuda_runtime};LINKER:-rpath,${TORCH_ROOT}/lib;LINKER:-rpath,${cuda_runtime}")
+
+  if(EXISTS "${TORCH_ROOT}/lib/libtorch_cuda.so" AND EXISTS "${site_packages}/nvidia/nccl")
+    add_library(TorchWheel::cuda INTERFACE IMPORTED)
+    # --no-as-needed: nothing refers to these libraries by symbol; they register their kernels when loaded.
+    set_target_properties(TorchWheel::cuda PROPERTIES
+      INTERFACE_COMPILE_DEFINITIONS "USE_C10D_NCCL"
+      INTERFACE_INCLUDE_DIRECTORIES "${site_packages}/nvidia/nccl/include"
+      INTERFACE_LINK_LIBRARIES "TorchWheel::cpu"
+      INTERFACE_LINK_OPTIONS "LINKER:--no-as-needed,${TORCH_ROOT}/lib/libtorch_cuda.so,${TORCH_ROOT}/lib/libc10_cuda.so,--as-needed")
+  endif()
+endif()

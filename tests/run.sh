@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Sets up, builds and tests: `bash tests/run.sh [ctest options]`, e.g. `bash tests/run.sh -L partition`.
+# MESHARD_BUILD names another build folder, MESHARD_JOBS the number of compilers at once.
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+build=${MESHARD_BUILD:-$root/build/release}
+jobs=${MESHARD_JOBS:-$(nproc)}
+
+bash "$root/apps/setup.sh"
+cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release
+cmake --build "$build" -j "$jobs"
+ctest --test-dir "$build" --output-on-failure "$@"
