@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace meshard {
+
+/// A file that appears complete or not at all: bytes go to a temporary name in the same folder, `commit` syncs them to disk and
+/// renames. Without `commit` the destructor removes the temporary file. An older file of that name stays until `commit`.
+class AtomicFile {
+public:
+    /// @throws IoError if the folder does not exist or cannot be written, or `path` is a folder.
+    explicit AtomicFile(std::filesystem::path path);
+    ~AtomicFile();
+    AtomicFile(const AtomicFile&) = delete;
+    AtomicFile& operator=(const AtomicFile&) = delete;
+
+    void write(std::span<const std::byte> bytes);   ///< @throws IoError, e.g. when the disk is full
+    void write(std::string_view text);
+    std::uint64_t size() const { return size_; }    ///< bytes written so far
+
+    void commit();                                  ///< @throws IoError
+
+private:
+    void flush();
+    void write_through(const std::byte* data, std::size_t size);
+
+    std::filesystem::path path_;
+    std::filesystem::path temporary_;
+    std::vector<std::byte> buffer_;
+    std::uint64_t size_ = 0;
+    int descriptor_ = -1;
+};
+
+/// Replaces the content of `path` in one step. @throws IoError
+void write_file_atomically(const std::filesystem::path& path, std::string_view text);
+
+}  // namespace meshard

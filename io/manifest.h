@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "partition/mesh.h"
+#include "partition/partition.h"
+
+namespace meshard {
+
+using NamedTexts = std::vector<std::pair<std::string, std::string>>;
+
+/// What a shards folder cannot know from its subdomains: where they came from and how they were cut.
+struct ShardsInfo {
+    std::string source;                 ///< path as the user gave it
+    std::string source_hash;            ///< `hash_file` of it
+    std::string method;                 ///< e.g. `metis`
+    std::int64_t seed = 0;
+    NamedTexts options;                 ///< further options of the cut, e.g. {"imbalance", "1.03"}
+    NamedTexts versions;                ///< libraries that took part, e.g. {"METIS", "5.1.0"}
+    PartitionQuality quality;           ///< may be left empty
+};
+
+/// An array of the source, as the pieces hold it.
+struct ManifestArray {
+    std::string group;                  ///< `point`, `cell` or `field`
+    std::string name;                   ///< in the source
+    std::string stored_as;              ///< in the pieces; differs where the source has an array by one of meshard's names
+    ScalarType type = ScalarType::Float32;
+    std::int32_t num_components = 1;
+    std::string attribute;              ///< role, as in DataArray
+};
+
+struct ManifestPart {
+    std::string file;                   ///< relative to the folder
+    std::int64_t num_owned_cells = 0;
+    std::int64_t num_ghost_cells = 0;
+    std::int64_t num_owned_points = 0;
+    std::int64_t num_ghost_points = 0;
+    std::int64_t num_bytes = 0;
+    std::string hash;
+};
+
+/// The content of manifest.json.
+struct Manifest {
+    ShardsInfo info;
+    MeshKind kind = MeshKind::Unstructured;
+    std::int64_t num_cells = 0;         ///< of the source
+    std::int64_t num_points = 0;
+    std::int32_t num_ghost_layers = 0;
+    std::array<double, 6> bounds{};     ///< x, y and z, each lowest then highest; zeros for no points
+    std::vector<ManifestArray> arrays;
+    std::vector<ManifestPart> parts;
+
+    std::int32_t num_parts() const { return static_cast<std::int32_t>(parts.size()); }
+};
+
+/// Whether `dir` is a folder with a manifest.json.
+bool is_shards_folder(const std::filesystem::path& dir);
+
+/// @throws IoError if `dir` is no shards folder, or its manifest is damaged or of a newer version.
+Manifest read_manifest(const std::filesystem::path& dir);
+
+void write_manifest(const std::filesystem::path& dir, const Manifest& manifest);   ///< @throws IoError
+
+}  // namespace meshard

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace meshard {
+
+/// Type of a NamedArray's values; the names are those of the safetensors format.
+enum class ArrayType : std::uint8_t { F64, F32, F16, BF16, I64, I32, I16, I8, U64, U32, U16, U8, BOOL };
+
+std::size_t size_of(ArrayType type);
+std::string_view to_string(ArrayType type);
+
+/// A dense row-major array with a name: one tensor of a checkpoint, without LibTorch.
+struct NamedArray {
+    std::string name;
+    ArrayType type = ArrayType::F32;
+    std::vector<std::int64_t> shape;        ///< empty for a single value
+    const std::byte* data = nullptr;        ///< aligned for the type
+    std::shared_ptr<const void> owner;      ///< keeps `data` alive; null if the caller does
+
+    std::int64_t num_values() const;
+    std::span<const std::byte> bytes() const { return {data, static_cast<std::size_t>(num_values()) * size_of(type)}; }
+};
+
+/// The content of a safetensors file: arrays in the order of its header, and its metadata.
+struct NamedArrays {
+    std::vector<NamedArray> arrays;
+    std::map<std::string, std::string> metadata;
+
+    const NamedArray* find(std::string_view name) const;   ///< null if absent
+};
+
+/// Maps a safetensors file; the arrays are views into it (copies where the file does not align them).
+/// @throws IoError if the file is missing, truncated, or breaks a rule of the format: header length, JSON, a type, an offset
+///         out of range, overlaps, gaps, a size that does not match its shape, a name twice.
+NamedArrays read_safetensors(const std::filesystem::path& path);
+
+/// Writes atomically; arrays are laid out so that each is aligned when read back, their order is kept.
+/// @throws InvalidInput if a name occurs twice or is `__metadata__`, or an extent is negative.
+/// @throws IoError if the file cannot be written.
+void write_safetensors(const std::filesystem::path& path, const NamedArrays& content);
+
+}  // namespace meshard
