@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace meshard {
+
+/// What one rank asked of its groups: one entry a call, in order. Belongs to a DeviceMesh; not thread-safe.
+///
+/// `bytes` are those of the tensor handed over (all-reduce, broadcast: its size; gather, all-to-all: what this rank receives
+/// from others), so that the figures do not depend on a transport's algorithm.
+class CommCounter {
+public:
+    struct Call {
+        std::string operation;   ///< all_reduce, all_gather, all_to_all, broadcast, barrier
+        std::string axis;        ///< name of the device mesh's axis, or `all`
+        std::int64_t bytes = 0;
+    };
+
+    void record(const char* operation, const std::string& axis, std::int64_t bytes) { calls_.push_back({operation, axis, bytes}); }
+    void reset() { calls_.clear(); }
+
+    const std::vector<Call>& calls() const { return calls_; }
+    std::int64_t num_calls() const { return static_cast<std::int64_t>(calls_.size()); }
+    std::int64_t total_bytes() const
+    {
+        std::int64_t bytes = 0;
+        for (const auto& call : calls_) bytes += call.bytes;
+        return bytes;
+    }
+
+private:
+    std::vector<Call> calls_;
+};
+
+}  // namespace meshard

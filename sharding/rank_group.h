@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "sharding/comm_counter.h"
+#include "sharding/placement.h"
+
+namespace c10d {
+class Backend;
+class Work;
+}  // namespace c10d
+
+namespace meshard {
+
+/// A collective under way. Its tensor must not be touched before `wait` returns.
+class PendingCollective {
+public:
+    PendingCollective() = default;
+    PendingCollective(c10::intrusive_ptr<c10d::Work> work, std::string what, const class RankGroup* group);
+
+    /// Returns at once if there is nothing to wait for. @throws CommunicationError if a rank is gone or too late.
+    void wait();
+
+private:
+    c10::intrusive_ptr<c10d::Work> work_;
+    std::string what_;
+    const class RankGroup* group_ = nullptr;
+};
+
+/// Ranks that talk to each other: one axis of a device mesh, or all of it. A group of one never communicates.
+///
+/// Every function is collective over the group. Tensors are dense and plain; the device is one that the backend serves.
+/// All throw CommunicationError when a rank is gone or later than the group's time limit; the message names the ranks
+/// that are known to be gone.
+class RankGroup {
+public:
+    /// The group of one.
+    RankGroup();
+
+    /// `rank` of `size` over `backend`. `names` say which process each rank is, for messages ("rank 1 (pid 77 on node3)").
+    RankGroup(c10::intrusive_ptr<c10d::Backend> backend, std::string axis, std::shared_ptr<CommCounter> counter,
+              std::vector<std::string> names = {});
+
+    int rank() const { return rank_; }
+    int size() const { return size_; }
+    const std::string& axis() const { return axis_; }
+
+    /// Reduces in place.
+    void all_reduce(at::Tensor& tensor, Reduction reduction = Reduction::Sum) const;
+    PendingCollective start_all_reduce(at::Tensor& tensor, Reduction reduction = Reduction::Sum) const;
+
+    /// Rows (dimension 0) of all ranks, in rank order. `rows[r]` is what rank r brings; exact sizes travel, no padding.
+    at::Tensor all_gather_rows(const at::Tensor& local, std::span<const std::int64_t> rows) const;
+
+    /// Sends `send_rows[r]` rows to rank r, in rank order, and returns the rows received, in rank order.
+    at::Tensor all_to_all_rows(const at::Tensor& rows, std::span<const std::int64_t> send_rows,
+                               std::span<const std::int64_t> receive_rows) const;
+
+    void broadcast(at::Tensor& tensor, int source_rank) const;
+
+    /// The numbers of all ranks, one vector a rank (all the same length).
+    std::vector<std::vector<std::int64_t>> all_gather_integers(std::span<const std::int64_t> own) const;
+
+    /// True on every rank if it is true on every rank: how all learn what one has found wrong before they go on.
+    bool all_agree(bool mine) const;
+
+    void barrier() const;
+
+    /// Ends the group's connections; waiting ranks fail instead of hanging.
+    void abort() const;
+
+    std::string describe_failure(const std::string& what, const std::string& error) const;
+
+private:
+    void record(const char* operation, std::int64_t bytes) const;
+
+    c10::intrusive_ptr<c10d::Backend> backend_;
+    std::string axis_ = "all";
+    int rank_ = 0;
+    int size_ = 1;
+    std::shared_ptr<CommCounter> counter_;
+    std::vector<std::string> names_;
+};
+
+}  // namespace meshard

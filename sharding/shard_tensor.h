@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "sharding/shard_spec.h"
+
+namespace meshard {
+
+/// A sharded tensor is an `at::Tensor` that shows the shape of the whole and its real device, and holds this rank's part and a
+/// ShardSpec. It lives below autograd (dispatch key PrivateUse2): every aten operator on it ends in the rule table (rule_table.h).
+/// Plain tensors that meet sharded ones count as Replicate.
+
+bool is_sharded(const at::Tensor& tensor);
+
+/// How a sharded tensor lies. @throws InvalidInput for a plain tensor.
+const SpecPtr& spec_of(const at::Tensor& tensor);
+
+/// This rank's part of the whole, as a sharded tensor. Differentiable.
+///
+/// The first form asks the other ranks how much they hold (collective); the second is told (`spec`), without communication.
+/// @throws InvalidInput if ranks disagree in the dimensions that are not cut.
+at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const DeviceMesh>& device_mesh,
+                      c10::ArrayRef<Placement> placements);
+at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec);
+
+/// This rank's part, as a plain tensor. Of a Partial: the part that is not reduced yet. Differentiable: the gradient that comes
+/// back counts as this rank's part with the same placements, a Partial's as Replicate.
+at::Tensor to_local(const at::Tensor& tensor);
+
+/// The whole, as a plain tensor on every rank. Collective. Differentiable: the gradient that comes back counts as Replicate, that is,
+/// each rank has computed the same loss from the whole.
+at::Tensor full_tensor(const at::Tensor& tensor);
+
+/// The same value with other placements; collective. Differentiable. Uneven targets: give the whole layout.
+at::Tensor redistribute(const at::Tensor& tensor, c10::ArrayRef<Placement> placements);
+at::Tensor redistribute(const at::Tensor& tensor, const SpecPtr& spec);
+
+/// What happens when a plain tensor meets a sharded one. For this thread.
+enum class PlainTensorPolicy : std::uint8_t { Silent, Warn, Refuse };
+void set_plain_tensor_policy(PlainTensorPolicy policy);
+PlainTensorPolicy plain_tensor_policy();
+
+// --- for rules, below autograd ---------------------------------------------------------------------------------------
+
+/// Wraps without autograd and without looking at other ranks.
+at::Tensor wrap(at::Tensor local, SpecPtr spec);
+
+/// This rank's part without autograd; a plain tensor itself.
+const at::Tensor& local_of(const at::Tensor& tensor);
+
+/// Replaces what a sharded tensor (and everything that shares its value: detached copies, saved copies) holds by the same value in
+/// another layout.
+void replace_value(const at::Tensor& tensor, at::Tensor local, SpecPtr spec);
+
+}  // namespace meshard
