@@ -40,7 +40,7 @@ public:
     template <class T>
     static DataArray from(std::string name, std::vector<T> values, std::int32_t num_components = 1);
 
-    static DataArray from_strings(std::string name, std::vector<std::string> values);
+    static DataArray from_strings(std::string name, std::vector<std::string> values, std::int32_t num_components = 1);
 
     /// Looks at memory that `owner` keeps alive (a mapped file, a VTK array). `data` must be aligned for the type.
     static DataArray view(std::string name, ScalarType type, std::int64_t num_rows, std::int32_t num_components,
@@ -70,6 +70,7 @@ public:
     }
 
     std::span<const std::byte> bytes() const;             ///< of a numeric array
+    std::span<std::byte> mutable_bytes();                 ///< as `mutable_values`, whatever the numeric type
     std::span<const std::string> strings() const;         ///< of a String array
 
     /// One value as double (64-bit integers beyond 2^53 are rounded). @throws InvalidInput for strings.

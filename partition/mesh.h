@@ -69,6 +69,22 @@ int cell_dimension(std::uint8_t cell_type);
 /// Every point of a taken cell must be among `points`. Field data are kept whole.
 Mesh extract_mesh(const Mesh& mesh, std::span<const std::int32_t> cells, std::span<const std::int32_t> points);
 
+/// The same for callers that take many parts and keep the inverse of `points` themselves: `local_points[p]` is the place of
+/// point p among `points`, or -1.
+Mesh extract_mesh(const Mesh& mesh, std::span<const std::int32_t> cells, std::span<const std::int32_t> points,
+                  std::span<const std::int32_t> local_points);
+
+/// Calls `f(cell, point)` with a reference to each point index in the face streams, passing over the counts between them.
+template <class F>
+void for_each_face_point(Csr& face_streams, F&& f)
+{
+    for (std::int64_t i = 0; i < face_streams.num_rows(); ++i) {
+        auto at = face_streams.offsets[i] + 1;   // after the number of faces
+        while (at < face_streams.offsets[i + 1])
+            for (auto left = face_streams.indices[at++]; left > 0; --left) f(i, face_streams.indices[at++]);
+    }
+}
+
 /// Where two meshes differ, in one sentence, or empty if they are equal bit for bit (geometry, cells, types, arrays with
 /// names and attributes, in order).
 std::string difference(const Mesh& a, const Mesh& b);

@@ -25,6 +25,9 @@ struct Partition {
 
 std::vector<std::int64_t> part_sizes(const Partition& partition);
 
+/// Row p = the rows that part p owns, ascending. @throws InvalidInput if the partition is not valid.
+Csr rows_by_part(const Partition& partition);
+
 /// Largest part over the mean part: 1 is perfect. 1 for no rows.
 double imbalance(const Partition& partition);
 

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "partition/mesh_graph.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "partition/cell_type.h"
+#include "partition/error.h"
+#include "partition/neighbor_graph.h"
+
+namespace meshard {
+
+namespace {
+
+constexpr std::int32_t none = -1;
+
+// Finds the cells that share a facet while the cells pass by in order. A facet is known by its sorted points: up to four of them
+// are the key itself; of larger ones the key is a hash, and the points lie aside for the comparison that decides.
+//
+// The facets lie in one array in order of appearance, chained from a hash table whose slot is a small linear form of the points:
+// facets that are near in the numbering are near in memory, which is what makes this several times quicker than a scattering hash.
+class FacetMatcher {
+public:
+    FacetMatcher(std::int64_t num_cells, std::int64_t num_facets)
+    {
+        first_in_slot_.assign(std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(num_facets / 2, 16))), none);
+        facets_.reserve(num_facets / 2 + num_facets / 16);
+        lower_.reserve(num_facets / 2);
+        lower_ends_.reserve(num_cells);
+        degrees_.assign(num_cells, 0);
+    }
+
+    void start_cell(std::int32_t cell) { cell_ = cell; }
+
+    // A facet of the current cell. One that has fewer than `min_points` different points is collapsed and joins nothing.
+    void add(std::span<const std::int32_t> points, std::size_t min_points)
+    {
+        if (points.size() == 4) {
+            auto [a, b, c, d] = std::array{points[0], points[1], points[2], points[3]};
+            order(a, b);
+            order(c, d);
+            order(a, c);
+            order(b, d);
+            order(b, c);
+            if (a != b && b != c && c != d) return match({a, b, c, d}, 1u * a + 3u * b + 5u * c + 7u * d);
+        } else if (points.size() == 3) {
+            auto [a, b, c] = std::array{points[0], points[1], points[2]};
+            order(a, b);
+            order(b, c);
+            order(a, b);
+            if (a != b && b != c) return match({a, b, c, none}, 1u * a + 3u * b + 5u * c);
+        }
+        add_any(points, min_points);
+    }
+
+    void finish_cell()
+    {
+        const auto begin = lower_.begin() + (lower_ends_.empty() ? 0 : lower_ends_.back());
+        if (lower_.end() - begin > 1) {
+            std::sort(begin, lower_.end());
+            lower_.erase(std::unique(begin, lower_.end()), lower_.end());
+        }
+        for (auto neighbor = begin; neighbor != lower_.end(); ++neighbor) ++degrees_[*neighbor];
+        degrees_[cell_] += static_cast<std::int32_t>(lower_.end() - begin);
+        lower_ends_.push_back(static_cast<std::int64_t>(lower_.size()));
+    }
+
+    // Each cell's lower neighbours are known and sorted. Written in order of the cells, both ways, every row comes out ascending:
+    // its lower neighbours when it is the current cell itself, then the higher ones as they become current.
+    Csr graph() const
+    {
+        Csr graph;
+        const auto num_cells = degrees_.size();
+        graph.offsets.resize(num_cells + 1);
+        for (std::size_t i = 0; i < num_cells; ++i) graph.offsets[i + 1] = graph.offsets[i] + degrees_[i];
+        graph.indices.resize(graph.offsets.back());
+        std::vector<std::int64_t> next(graph.offsets.begin(), graph.offsets.end() - 1);
+        std::int64_t k = 0;
+        for (std::size_t i = 0; i < num_cells; ++i)
+            for (; k < lower_ends_[i]; ++k) {
+                graph.indices[next[i]++] = lower_[k];
+                graph.indices[next[lower_[k]]++] = static_cast<std::int32_t>(i);
+            }
+        return graph;
+    }
+
+private:
+    using Key = std::array<std::int32_t, 4>;
+
+    struct Facet {
+        Key key;   // sorted points, padded with -1; or (-number of points, hash, hash, place in large_points_)
+        std::int32_t first_cell;
+        std::int32_t second_cell;
+        std::int32_t next;   // in the same slot
+    };
+
+    static void order(std::int32_t& a, std::int32_t& b)
+    {
+        const auto smaller = std::min(a, b);
+        b = std::max(a, b);
+        a = smaller;
+    }
+
+    void add_any(std::span<const std::int32_t> points, std::size_t min_points)
+    {
+        sorted_.assign(points.begin(), points.end());
+        std::ranges::sort(sorted_);
+        sorted_.erase(std::ranges::unique(sorted_).begin(), sorted_.end());
+        if (sorted_.size() < min_points) return;
+        Key key{none, none, none, none};
+        std::uint32_t slot = 0;
+        if (sorted_.size() <= 4) {
+            std::uint32_t weight = 1;
+            for (std::size_t i = 0; i < sorted_.size(); ++i, weight += 2) {
+                key[i] = sorted_[i];
+                slot += weight * static_cast<std::uint32_t>(sorted_[i]);
+            }
+        } else {
+            std::uint64_t hash = 0;
+            for (const auto point : sorted_)
+                hash = (std::rotl(hash, 23) ^ static_cast<std::uint64_t>(point)) * 0x9e3779b97f4a7c15u;
+            key = {-static_cast<std::int32_t>(sorted_.size()), static_cast<std::int32_t>(hash),
+                   static_cast<std::int32_t>(hash >> 32), none};
+            slot = 1u * sorted_[0] + 3u * sorted_[1] + 5u * sorted_[2] + 7u * sorted_[3];
+        }
+        match(key, slot);
+    }
+
+    bool same(const Key& known, const Key& wanted) const
+    {
+        if (wanted[0] >= 0) return known == wanted;
+        return known[0] == wanted[0] && known[1] == wanted[1] && known[2] == wanted[2] &&
+               std::equal(sorted_.begin(), sorted_.end(), large_points_.begin() + known[3]);
+    }
+
+    void match(const Key& key, std::uint32_t slot)
+    {
+        auto& start = first_in_slot_[slot & (first_in_slot_.size() - 1)];
+        std::int32_t last = none;
+        for (auto at = start; at != none; last = at, at = facets_[at].next) {
+            auto& facet = facets_[at];
+            if (!same(facet.key, key)) continue;
+            if (facet.first_cell == cell_ || facet.second_cell == cell_) return;   // a cell that has the facet twice
+            lower_.push_back(facet.first_cell);
+            if (facet.second_cell == none) {
+                facet.second_cell = cell_;
+                return;
+            }
+            lower_.push_back(facet.second_cell);   // and there may be more cells at this facet
+        }
+        const auto added = static_cast<std::int32_t>(facets_.size());
+        (last == none ? start : facets_[last].next) = added;
+        facets_.push_back({key, cell_, none, none});
+        if (key[0] < 0) {
+            facets_.back().key[3] = static_cast<std::int32_t>(large_points_.size());
+            large_points_.insert(large_points_.end(), sorted_.begin(), sorted_.end());
+        }
+    }
+
+    std::int32_t cell_ = 0;
+    std::vector<std::int32_t> first_in_slot_;
+    std::vector<Facet> facets_;
+    std::vector<std::int32_t> large_points_;
+    std::vector<std::int32_t> sorted_;         // points of the facet at hand
+    std::vector<std::int32_t> lower_;          // neighbours with a lower number, cell after cell
+    std::vector<std::int64_t> lower_ends_;
+    std::vector<std::int32_t> degrees_;
+};
+
+[[noreturn]] void refuse_cell(const Mesh& mesh, std::int64_t cell, const std::string& why)
+{
+    throw InvalidInput("cell_graph: cell " + std::to_string(cell) + " (" + cell_type_name(mesh.cell_types[cell]) + ") " + why);
+}
+
+// Facets of the current cell, and the cell itself where cells of one dimension more may have it as a facet.
+class FacetWalk {
+public:
+    FacetWalk(const Mesh& mesh, FacetMatcher& matcher) : mesh_(mesh), matcher_(matcher)
+    {
+        std::array<bool, 256> has_type{};
+        for (const auto type : mesh.cell_types) has_type[type] = true;
+        for (int type = 0; type < 256; ++type)
+            if (has_type[type] && cell_type_of(type).dimension > 0) has_dimension_[cell_type_of(type).dimension] = true;
+    }
+
+    void visit(std::int64_t cell)
+    {
+        const auto& type = cell_type_of(mesh_.cell_types[cell]);
+        const auto points = mesh_.cells.row(cell);
+        if (static_cast<std::int64_t>(points.size()) < type.min_points)
+            refuse_cell(mesh_, cell, "has " + std::to_string(points.size()) + " points, expected at least " +
+                                         std::to_string(type.min_points) + ".");
+        switch (type.shape) {
+        case CellShape::None: return;
+        case CellShape::Points:
+            for (const auto& point : points) matcher_.add({&point, 1}, 1);
+            return;
+        case CellShape::Line: return add_curve(points.first(2), points.subspan(1, 1));
+        case CellShape::Polyline:
+            if (!points.empty()) add_curve(points, points.last(1));
+            return;
+        case CellShape::Triangle: return add_ring(points.first(3));
+        case CellShape::Quad: return add_ring(points.first(4));
+        case CellShape::Pixel: return add_ring(std::array{points[0], points[1], points[3], points[2]});
+        case CellShape::Polygon: return add_ring(points);
+        case CellShape::QuadraticPolygon: return add_ring(points.first(points.size() / 2));
+        case CellShape::Strip:
+            for (std::size_t i = 0; i + 2 < points.size(); ++i) add_ring(points.subspan(i, 3));
+            return;
+        case CellShape::Polyhedron: return add_stream(cell);
+        case CellShape::Hull:
+        case CellShape::Unknown: refuse_cell(mesh_, cell, "is of a type whose faces are not known; convert it first.");
+        default: return add_solid(type.shape, points);
+        }
+    }
+
+private:
+    void add_curve(std::span<const std::int32_t> points, std::span<const std::int32_t> end)
+    {
+        matcher_.add(points.first(1), 1);
+        matcher_.add(end, 1);
+        if (has_dimension_[2])
+            for (std::size_t i = 0; i + 1 < points.size(); ++i) matcher_.add(points.subspan(i, 2), 2);
+    }
+
+    void add_ring(std::span<const std::int32_t> points)
+    {
+        for (std::size_t i = 0; i < points.size(); ++i)
+            matcher_.add(std::array{points[i], points[i + 1 < points.size() ? i + 1 : 0]}, 2);
+        if (has_dimension_[3]) matcher_.add(points, 3);
+    }
+
+    void add_solid(CellShape shape, std::span<const std::int32_t> points)
+    {
+        std::array<std::int32_t, 6> face;
+        for (const auto& corners : solid_faces(shape)) {
+            for (std::size_t i = 0; i < corners.size(); ++i) face[i] = points[corners[i]];
+            matcher_.add({face.data(), corners.size()}, 3);
+        }
+    }
+
+    void add_stream(std::int64_t cell)
+    {
+        if (cell >= mesh_.face_streams.num_rows()) refuse_cell(mesh_, cell, "has no face stream.");
+        auto stream = mesh_.face_streams.row(cell);
+        if (!stream.empty()) stream = stream.subspan(1);
+        while (!stream.empty()) {
+            const auto num_points = static_cast<std::uint32_t>(stream[0]);
+            if (num_points >= stream.size()) refuse_cell(mesh_, cell, "has a face stream that ends within a face.");
+            matcher_.add(stream.subspan(1, num_points), 3);
+            stream = stream.subspan(1 + num_points);
+        }
+    }
+
+    const Mesh& mesh_;
+    FacetMatcher& matcher_;
+    std::array<bool, 4> has_dimension_{};
+};
+
+// An upper bound that is near the truth: what the matcher makes room for.
+std::int64_t count_facets(const Mesh& mesh)
+{
+    std::int64_t count = 0;
+    for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
+        const auto shape = cell_type_of(mesh.cell_types[i]).shape;
+        if (shape == CellShape::Polyhedron)
+            count += i < mesh.face_streams.num_rows() && !mesh.face_streams.row(i).empty() ? mesh.face_streams.row(i)[0] : 0;
+        else if (const auto faces = solid_faces(shape); !faces.empty())
+            count += static_cast<std::int64_t>(faces.size());
+        else
+            count += static_cast<std::int64_t>(mesh.cells.row(i).size());
+    }
+    return count;
+}
+
+}  // namespace
+
+Csr cell_graph(const Mesh& mesh)
+{
+    const auto num_facets = count_facets(mesh);
+    if (mesh.num_cells() > std::numeric_limits<std::int32_t>::max() || num_facets > std::numeric_limits<std::int32_t>::max())
+        throw InvalidInput("cell_graph: the mesh has " + std::to_string(mesh.num_cells()) + " cells with " +
+                           std::to_string(num_facets) + " facets; at most 2147483647 can be numbered. Cut it in pieces first.");
+    FacetMatcher matcher(mesh.num_cells(), num_facets);
+    FacetWalk walk(mesh, matcher);
+    for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell) {
+        matcher.start_cell(static_cast<std::int32_t>(cell));
+        walk.visit(cell);
+        matcher.finish_cell();
+    }
+    return matcher.graph();
+}
+
+Csr mesh_graph(const Mesh& mesh)
+{
+    constexpr std::int32_t num_neighbors = 8;
+    if (mesh.is_point_cloud()) return nearest_neighbor_graph(mesh.points, num_neighbors);
+    if (std::ranges::all_of(mesh.cell_types, [](auto type) { return type == 1; }))
+        return nearest_neighbor_graph(mesh.points.gather(mesh.cells.indices), num_neighbors);
+    return cell_graph(mesh);
+}
+
+}  // namespace meshard

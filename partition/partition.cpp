@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "partition/partition.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <numeric>
+
+#include "partition/error.h"
+
+namespace meshard {
+
+namespace {
+
+void require_same_rows(const char* where, const Partition& partition, const Csr& graph)
+{
+    if (partition.num_rows() != graph.num_rows())
+        throw InvalidInput(std::string(where) + ": the partition has " + std::to_string(partition.num_rows()) +
+                           " rows, the graph " + std::to_string(graph.num_rows()) + ".");
+}
+
+}  // namespace
+
+void Partition::validate() const
+{
+    if (num_parts < 1) throw InvalidInput("Partition: num_parts is " + std::to_string(num_parts) + ", expected 1 or more.");
+    const auto outside = std::ranges::find_if(owners, [&](std::int32_t p) { return p < 0 || p >= num_parts; });
+    if (outside != owners.end())
+        throw InvalidInput("Partition: row " + std::to_string(outside - owners.begin()) + " has owner " +
+                           std::to_string(*outside) + ", expected 0 to " + std::to_string(num_parts - 1) + ".");
+}
+
+std::vector<std::int64_t> part_sizes(const Partition& partition)
+{
+    partition.validate();
+    std::vector<std::int64_t> sizes(partition.num_parts, 0);
+    for (const auto owner : partition.owners) ++sizes[owner];
+    return sizes;
+}
+
+Csr rows_by_part(const Partition& partition)
+{
+    partition.validate();
+    Csr rows;
+    rows.offsets.assign(partition.num_parts + 1, 0);
+    for (const auto owner : partition.owners) ++rows.offsets[owner + 1];
+    std::partial_sum(rows.offsets.begin(), rows.offsets.end(), rows.offsets.begin());
+    rows.indices.resize(partition.owners.size());
+    std::vector<std::int64_t> next(rows.offsets.begin(), rows.offsets.end() - 1);
+    for (std::size_t i = 0; i < partition.owners.size(); ++i)
+        rows.indices[next[partition.owners[i]]++] = static_cast<std::int32_t>(i);
+    return rows;
+}
+
+double imbalance(const Partition& partition)
+{
+    if (partition.num_rows() == 0) return 1.0;
+    const auto largest = std::ranges::max(part_sizes(partition));
+    return static_cast<double>(largest) * partition.num_parts / static_cast<double>(partition.num_rows());
+}
+
+std::int64_t edge_cut(const Partition& partition, const Csr& graph)
+{
+    require_same_rows("edge_cut", partition, graph);
+    partition.validate();
+    std::int64_t entries = 0;
+    for (std::int64_t i = 0; i < graph.num_rows(); ++i)
+        for (const auto j : graph.row(i)) entries += partition.owners[i] != partition.owners[j];
+    return entries / 2;
+}
+
+std::int64_t communication_volume(const Partition& partition, const Csr& graph)
+{
+    return measure_quality(partition, graph).communication_volume;
+}
+
+PartitionQuality measure_quality(const Partition& partition, const Csr& graph)
+{
+    require_same_rows("measure_quality", partition, graph);
+    const auto& owners = partition.owners;
+    const auto rows = rows_by_part(partition);
+    std::vector<std::int32_t> seen_row(owners.size(), -1);   // last part that saw this row, as its own or as a ghost
+    std::vector<std::int32_t> seen_part(partition.num_parts, -1);
+    std::vector<std::int32_t> stack;
+
+    PartitionQuality quality;
+    quality.imbalance = imbalance(partition);
+    quality.parts.resize(partition.num_parts);
+    for (std::int32_t p = 0; p < partition.num_parts; ++p) {
+        auto& part = quality.parts[p];
+        part.num_owned = static_cast<std::int64_t>(rows.row(p).size());
+        for (const auto start : rows.row(p)) {
+            if (seen_row[start] == p) continue;
+            ++part.num_components;
+            seen_row[start] = p;
+            stack.push_back(start);
+            while (!stack.empty()) {
+                const auto i = stack.back();
+                stack.pop_back();
+                for (const auto j : graph.row(i)) {
+                    const auto q = owners[j];
+                    if (q != p) {
+                        ++part.cut_edges;
+                        if (seen_part[q] != p) {
+                            seen_part[q] = p;
+                            part.neighbors.push_back(q);
+                        }
+                    }
+                    if (seen_row[j] == p) continue;
+                    seen_row[j] = p;
+                    if (q == p)
+                        stack.push_back(j);
+                    else
+                        ++part.num_ghosts;
+                }
+            }
+        }
+        std::ranges::sort(part.neighbors);
+        quality.edge_cut += part.cut_edges;
+        quality.communication_volume += part.num_ghosts;
+    }
+    quality.edge_cut /= 2;   // each cut edge was met from both its ends
+    return quality;
+}
+
+std::string to_string(const Partition& partition)
+{
+    const auto sizes = part_sizes(partition);
+    const auto [smallest, largest] = std::ranges::minmax(sizes);
+    char ratio[32];
+    std::snprintf(ratio, sizeof ratio, "%.3f", imbalance(partition));
+    return "Partition: " + std::to_string(partition.num_rows()) + " rows in " + std::to_string(partition.num_parts) +
+           (partition.num_parts == 1 ? " part of " : " parts of ") + std::to_string(smallest) + " to " +
+           std::to_string(largest) + ", imbalance " + ratio;
+}
+
+}  // namespace meshard
