@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "partition/error.h"
-#include "partition/ghost_layer.h"
 
 namespace meshard {
 
@@ -242,7 +241,16 @@ std::vector<Subdomain> extract_subdomains(const Mesh& mesh, const Csr& graph, co
                                           std::int32_t num_ghost_layers)
 {
     require_partition("extract_subdomains", mesh, partition);
-    const auto ghosts = ghosts_of_parts(graph, partition, num_ghost_layers);
+    return extract_subdomains(mesh, partition, ghosts_of_parts(graph, partition, num_ghost_layers), num_ghost_layers);
+}
+
+std::vector<Subdomain> extract_subdomains(const Mesh& mesh, const Partition& partition, std::span<const GhostLayer> ghosts,
+                                          std::int32_t num_ghost_layers)
+{
+    require_partition("extract_subdomains", mesh, partition);
+    if (static_cast<std::int32_t>(ghosts.size()) != partition.num_parts)
+        throw InvalidInput("extract_subdomains: there are ghosts for " + std::to_string(ghosts.size()) + " parts, the partition has " +
+                           std::to_string(partition.num_parts) + ".");
     PartCutter cutter(mesh, partition, num_ghost_layers);
     const auto rows = rows_by_part(partition);
     const auto points = rows_by_part(cutter.point_partition());

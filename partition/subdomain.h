@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "partition/csr.h"
+#include "partition/ghost_layer.h"
 #include "partition/index_map.h"
 #include "partition/mesh.h"
 #include "partition/partition.h"
@@ -40,6 +41,10 @@ std::vector<std::int32_t> point_owners(const Mesh& mesh, const Partition& partit
 /// Memory: the source, plus what the parts hold.
 /// @throws InvalidInput if sizes disagree.
 std::vector<Subdomain> extract_subdomains(const Mesh& mesh, const Csr& graph, const Partition& partition,
+                                          std::int32_t num_ghost_layers);
+
+/// The same with ghosts that were found before (`ghost_layers`), one entry a part.
+std::vector<Subdomain> extract_subdomains(const Mesh& mesh, const Partition& partition, std::span<const GhostLayer> ghosts,
                                           std::int32_t num_ghost_layers);
 
 /// Cuts out one part only.
