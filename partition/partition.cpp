@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 #include <numeric>
 
 #include "partition/error.h"
@@ -79,7 +80,7 @@ PartitionQuality measure_quality(const Partition& partition, const Csr& graph)
     const auto& owners = partition.owners;
     const auto rows = rows_by_part(partition);
     std::vector<std::int32_t> seen_row(owners.size(), -1);   // last part that saw this row, as its own or as a ghost
-    std::vector<std::int32_t> seen_part(partition.num_parts, -1);
+    std::vector<std::int64_t> edges_to(partition.num_parts, 0);
     std::vector<std::int32_t> stack;
 
     PartitionQuality quality;
@@ -100,10 +101,7 @@ PartitionQuality measure_quality(const Partition& partition, const Csr& graph)
                     const auto q = owners[j];
                     if (q != p) {
                         ++part.cut_edges;
-                        if (seen_part[q] != p) {
-                            seen_part[q] = p;
-                            part.neighbors.push_back(q);
-                        }
+                        if (edges_to[q]++ == 0) part.neighbors.push_back(q);
                     }
                     if (seen_row[j] == p) continue;
                     seen_row[j] = p;
@@ -115,6 +113,7 @@ PartitionQuality measure_quality(const Partition& partition, const Csr& graph)
             }
         }
         std::ranges::sort(part.neighbors);
+        for (const auto q : part.neighbors) part.neighbor_edges.push_back(std::exchange(edges_to[q], 0));
         quality.edge_cut += part.cut_edges;
         quality.communication_volume += part.num_ghosts;
     }

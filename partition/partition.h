@@ -43,6 +43,7 @@ struct PartQuality {
     std::int64_t num_ghosts = 0;            ///< rows of one ghost layer
     std::int64_t cut_edges = 0;             ///< edges from here to other parts
     std::vector<std::int32_t> neighbors;    ///< parts that share an edge with this one, ascending
+    std::vector<std::int64_t> neighbor_edges;   ///< edges to each of them: shared faces, for a cell graph
     std::int64_t num_components = 0;        ///< connected pieces of the part; 0 if empty
 };
 
