@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <utility>
 #include <numeric>
+#include <utility>
 
 #include "partition/error.h"
 
