@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/command_line.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <iostream>
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+
+#include "partition/nearest_name.h"
+
+namespace meshard {
+
+namespace {
+
+std::vector<std::string> option_names(const CLI::App& app)
+{
+    std::vector<std::string> names;
+    for (const CLI::Option* option : app.get_options()) {
+        for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+        for (const std::string& name : option->get_snames()) names.push_back("-" + name);
+    }
+    return names;
+}
+
+/// Arguments that no option and no positional took.
+void refuse_extras(const CLI::App& app)
+{
+    const std::vector<std::string> extras = app.remaining();
+    if (extras.empty()) return;
+
+    // An unknown option leaves its value behind as well; the option is what the user mistyped.
+    const auto option = std::find_if(extras.begin(), extras.end(), [](const std::string& s) { return s.starts_with("-"); });
+    const std::string see = " `meshard " + app.get_name() + " --help` lists the options.";
+    if (option == extras.end()) throw UsageError("unexpected argument '" + extras.front() + "'." + see);
+
+    const std::string name = option->substr(0, option->find('='));
+    const std::vector<std::string> known = option_names(app);
+    const std::string nearest = nearest_name(name, known);
+    throw UsageError("unknown option '" + name + "'." + (nearest.empty() ? see : " Did you mean '" + nearest + "'?"));
+}
+
+}  // namespace
+
+bool parse_arguments(CLI::App& app, std::span<const std::string> arguments)
+{
+    app.allow_extras();
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());   // the order that CLI::App::parse wants
+    try {
+        app.parse(std::move(reversed));
+    } catch (const CLI::CallForHelp&) {
+        std::cout << app.help("meshard");
+        return false;
+    } catch (const CLI::ParseError& error) {
+        // An unknown option often is the reason why a required one is missing.
+        if (dynamic_cast<const CLI::RequiredError*>(&error)) refuse_extras(app);
+        std::string text = error.what();
+        if (!text.ends_with(".")) text += '.';
+        throw UsageError(text + " See `meshard " + app.get_name() + " --help`.");
+    }
+    refuse_extras(app);
+    return true;
+}
+
+std::vector<double> parse_numbers(std::string_view text, std::string_view option, std::size_t count)
+{
+    std::vector<double> numbers;
+    const char* at = text.data();
+    const char* const end = at + text.size();
+    bool good = at != end;
+    while (good) {
+        double number = 0;
+        if (at != end && *at == '+') ++at;
+        const auto [next, error] = std::from_chars(at, end, number);
+        good = error == std::errc() && std::isfinite(number);
+        numbers.push_back(number);
+        at = next;
+        if (!good || at == end) break;
+        good = *at++ == ',';
+    }
+    if (!good || (count != 0 && numbers.size() != count)) {
+        const std::string wanted = count == 0   ? "numbers with commas between"
+                                   : count == 1 ? "a number"
+                                                : std::to_string(count) + " numbers with commas between";
+        throw UsageError(std::string(option) + " is '" + std::string(text) + "'; expected " + wanted + ", e.g. " +
+                         (count == 1 ? "40" : count == 2 ? "-1,1" : "1,0,0") + ".");
+    }
+    return numbers;
+}
+
+void warn(std::string_view verb, std::string_view text)
+{
+    std::cout.flush();
+    std::cerr << "meshard " << verb << ": warning: " << text << std::endl;
+}
+
+void show_progress(std::string_view text)
+{
+    static const bool on_terminal = isatty(STDERR_FILENO) == 1;
+    if (on_terminal) std::cerr << "\r\033[K" << text << std::flush;
+}
+
+}  // namespace meshard

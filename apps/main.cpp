@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program `meshard`: picks the verb and turns exceptions into one sentence on stderr and an exit code.
+#include <algorithm>
+#include <cctype>
+#include <iostream>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "apps/command_line.h"
+#include "apps/version.h"
+#include "partition/error.h"
+#include "partition/nearest_name.h"
+
+namespace meshard {
+namespace {
+
+void print_help()
+{
+    std::cout << "meshard cuts CFD meshes into shards, trains attention models on them over many ranks, and predicts.\n\n"
+                 "Usage: meshard VERB [arguments]\n\nVerbs:\n";
+    for (const Verb& verb : verbs()) {
+        std::cout << "  " << verb.name << std::string(12 - verb.name.size(), ' ') << verb.purpose
+                  << (verb.run ? "" : " (not in this build: needs LibTorch)") << '\n';
+    }
+    std::cout << "\nOptions:\n"
+                 "  -h,--help   this text; `meshard VERB --help` explains a verb\n"
+                 "  --version   versions of meshard and of the libraries in it\n\n"
+                 "Exit codes: 0 good, 1 a check failed, 2 usage or configuration, 3 input, 4 run time, 5 ranks.\n";
+}
+
+void print_version()
+{
+    std::cout << "meshard " << program_version() << '\n';
+    for (const auto& [name, version] : library_versions()) std::cout << name << ' ' << version << '\n';
+}
+
+const Verb& find_verb(const std::string& name)
+{
+    std::vector<std::string> names;
+    for (const Verb& verb : verbs()) {
+        if (verb.name == name) return verb;
+        names.emplace_back(verb.name);
+    }
+    const std::string nearest = nearest_name(name, names);
+    throw UsageError("unknown " + std::string(name.starts_with('-') ? "option" : "verb") + " '" + name + "'. " +
+                     (nearest.empty() ? "`meshard --help` lists the verbs." : "Did you mean '" + nearest + "'?"));
+}
+
+int run(const std::vector<std::string>& arguments)
+{
+    if (arguments.empty()) {
+        print_help();
+        throw UsageError("which verb?");
+    }
+    const std::string& first = arguments.front();
+    if (first == "-h" || first == "--help" || first == "help") {
+        print_help();
+        return exit_code::ok;
+    }
+    if (first == "--version") {
+        print_version();
+        return exit_code::ok;
+    }
+    const Verb& verb = find_verb(first);
+    if (!verb.run) {
+        throw UsageError("this build of meshard has no LibTorch, which " + first +
+                         " needs. Configure with -DMESHARD_WITH_TORCH=ON and build again.");
+    }
+    return verb.run(std::span(arguments).subspan(1));
+}
+
+/// Library messages begin with the function that speaks; for the user of the program the verb stands there instead.
+std::string without_function_name(std::string text)
+{
+    std::size_t end = 0;
+    while (end < text.size() && (std::islower(static_cast<unsigned char>(text[end])) || text[end] == '_')) ++end;
+    const bool is_function = text.compare(end, 2, ": ") == 0 && text.substr(0, end).find('_') != std::string::npos;
+    return is_function ? text.substr(end + 2) : text;
+}
+
+int fail(const std::string& verb, const std::string& message, int code)
+{
+    show_progress("");
+    std::cout.flush();
+    std::cerr << "meshard" << (verb.empty() ? "" : " " + verb) << ": " << without_function_name(message) << std::endl;
+    return code;
+}
+
+int run_and_report(const std::vector<std::string>& arguments)
+{
+    // Only a verb's own name may stand before its messages.
+    std::string verb;
+    const auto is_first = [&](const Verb& v) { return !arguments.empty() && v.name == arguments.front(); };
+    if (std::any_of(verbs().begin(), verbs().end(), is_first)) verb = arguments.front();
+    try {
+        const int code = run(arguments);
+        if (!std::cout.flush()) return fail(verb, "could not write to standard output. Is the disk full?", exit_code::input);
+        return code;
+    } catch (const UsageError& error) {
+        return fail(verb, error.what(), exit_code::usage);
+    } catch (const InvalidInput& error) {
+        return fail(verb, error.what(), exit_code::input);
+    } catch (const IoError& error) {
+        return fail(verb, error.what(), exit_code::input);
+    } catch (const CommunicationError& error) {
+        return fail(verb, error.what(), exit_code::ranks);
+    } catch (const std::bad_alloc&) {
+        return fail(verb, "out of memory. Use a machine with more, or a smaller mesh (`meshard info` estimates its size in memory).",
+                    exit_code::run_time);
+    } catch (const std::exception& error) {
+        return fail(verb, error.what(), exit_code::run_time);
+    } catch (...) {
+        return fail(verb, "stopped by an error of unknown kind.", exit_code::run_time);
+    }
+}
+
+}  // namespace
+}  // namespace meshard
+
+int main(int argc, char** argv)
+{
+    return meshard::run_and_report({argv + 1, argv + argc});
+}

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <ostream>
+#include <string>
+#include <vector>
+
+namespace meshard {
+
+/// Rows of text in aligned columns.
+class TextTable {
+public:
+    /// One letter a column: `l` left, `r` right.
+    explicit TextTable(std::string alignment) : alignment_(std::move(alignment)) {}
+
+    /// Cells that are missing at the end stay empty.
+    void add_row(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+
+    friend std::ostream& operator<<(std::ostream& out, const TextTable& table);
+
+private:
+    std::string alignment_;
+    std::vector<std::vector<std::string>> rows_;
+};
+
+/// `value` with six significant digits, e.g. `0.3291908` as `0.329191`.
+std::string number_text(double value);
+
+/// `value` with `digits` digits after the point.
+std::string fixed_text(double value, int digits);
+
+/// Size in the largest binary unit that fits, e.g. `131.4 MiB`.
+std::string bytes_text(std::uint64_t bytes);
+
+/// `1 cell`, `2 cells`, `0 cells`.
+std::string count_text(std::int64_t count, const std::string& noun);
+
+}  // namespace meshard

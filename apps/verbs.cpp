@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/verbs.h"
+
+#include <array>
+
+#include "apps/command_line.h"
+
+namespace meshard {
+
+namespace {
+
+constexpr auto table = std::to_array<Verb>({
+    {"info", "what is in a mesh file or a shards folder", info_command},
+    {"partition", "cut a mesh into shards with ghost layers", partition_command},
+    {"check", "test every promise that a shards folder makes", check_command},
+    {"merge", "put the shards of a folder together again", merge_command},
+    {"train", "train a model on shards, over any number of ranks", nullptr},
+    {"predict", "predict fields on new meshes with a trained model", nullptr},
+    {"forces", "pressure and viscous forces, drag and lift of a surface", forces_command},
+    {"render", "draw a mesh coloured by a field to a PNG file", render_command},
+});
+
+}  // namespace
+
+std::span<const Verb> verbs()
+{
+    return table;
+}
+
+}  // namespace meshard

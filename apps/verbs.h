@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <span>
+#include <string>
+
+namespace meshard {
+
+// One function a verb, in the file of its name. Each parses its arguments, calls the library, reports, and gives the exit code.
+int info_command(std::span<const std::string> arguments);
+int partition_command(std::span<const std::string> arguments);
+int check_command(std::span<const std::string> arguments);
+int merge_command(std::span<const std::string> arguments);
+int forces_command(std::span<const std::string> arguments);
+int render_command(std::span<const std::string> arguments);
+
+}  // namespace meshard

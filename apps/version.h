@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace meshard {
+
+/// meshard's own version, e.g. `0.1.0`.
+std::string program_version();
+
+/// Name and version of each library that this build uses.
+std::vector<std::pair<std::string, std::string>> library_versions();
+
+}  // namespace meshard
