@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/activation.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <iterator>
+
+#include <torch/torch.h>
+
+#include "partition/error.h"
+#include "partition/nearest_name.h"
+
+namespace meshard {
+namespace {
+
+using torch::Tensor;
+
+struct NamedFunction {
+    const char* name;
+    Tensor (*function)(const Tensor&);
+};
+
+constexpr NamedFunction kFunctions[] = {
+    {"celu", [](const Tensor& x) { return torch::celu(x, 1.0); }},
+    {"elu", [](const Tensor& x) { return torch::elu(x); }},
+    {"gelu", [](const Tensor& x) { return torch::gelu(x); }},
+    {"hardtanh", [](const Tensor& x) { return torch::hardtanh(x); }},
+    {"identity", [](const Tensor& x) { return x; }},
+    {"leaky_relu", [](const Tensor& x) { return torch::leaky_relu(x, 0.1); }},
+    {"logsigmoid", [](const Tensor& x) { return torch::log_sigmoid(x); }},
+    {"relu", [](const Tensor& x) { return torch::relu(x); }},
+    {"relu6", [](const Tensor& x) { return torch::hardtanh(x, 0.0, 6.0); }},
+    {"selu", [](const Tensor& x) { return torch::selu(x); }},
+    {"sigmoid", [](const Tensor& x) { return torch::sigmoid(x); }},
+    {"silu", [](const Tensor& x) { return torch::silu(x); }},
+    {"sin", [](const Tensor& x) { return torch::sin(x); }},
+    {"softplus", [](const Tensor& x) { return torch::softplus(x); }},
+    {"softshrink", [](const Tensor& x) { return torch::softshrink(x); }},
+    {"softsign", [](const Tensor& x) { return x / (x.abs() + 1); }},
+    {"tanh", [](const Tensor& x) { return torch::tanh(x); }},
+    {"tanhshrink", [](const Tensor& x) { return x - torch::tanh(x); }},
+    {"threshold", [](const Tensor& x) { return torch::threshold(x, 1.0, 1.0); }},
+};
+
+// Known to the reference, not here: a checkpoint that uses one must not be taken for a spelling mistake.
+constexpr std::array kAbsent = {"capped_gelu", "cappek_leaky_relu", "squareplus", "stan"};
+
+std::string lower_case(std::string_view name)
+{
+    std::string lower;
+    std::transform(name.begin(), name.end(), std::back_inserter(lower), [](unsigned char c) { return std::tolower(c); });
+    return lower;
+}
+
+}  // namespace
+
+std::vector<std::string> activation_names()
+{
+    std::vector<std::string> names{"prelu"};
+    for (const auto& entry : kFunctions) names.emplace_back(entry.name);
+    std::sort(names.begin(), names.end());
+    return names;
+}
+
+ActivationImpl::ActivationImpl(std::string_view name)
+{
+    const std::string wanted = lower_case(name);
+    if (wanted == "prelu") {
+        slope_ = register_parameter("weight", torch::full({1}, 0.25));
+        return;
+    }
+    for (const auto& entry : kFunctions) {
+        if (wanted == entry.name) function_ = entry.function;
+    }
+    if (function_) return;
+
+    const auto names = activation_names();
+    std::string message = "Activation: '" + std::string(name) + "' is ";
+    message += std::find(kAbsent.begin(), kAbsent.end(), wanted) != kAbsent.end() ? "not implemented yet." : "not known.";
+    if (const auto nearest = nearest_name(wanted, names); !nearest.empty()) message += " Did you mean '" + nearest + "'?";
+    message += " There are:";
+    for (const auto& known : names) message += " " + known;
+    throw InvalidInput(message + ".");
+}
+
+torch::Tensor ActivationImpl::forward(const torch::Tensor& x)
+{
+    return function_ ? function_(x) : torch::prelu(x, slope_);
+}
+
+}  // namespace meshard

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace meshard {
+
+/// Mean squared error over all points and channels: the loss of training.
+at::Tensor mse_loss(const at::Tensor& prediction, const at::Tensor& target);
+
+/// ||prediction - target|| / ||target|| over all points and channels, summed in double precision. Give both in physical units.
+/// 0 / 0 counts as 0: a field that is zero and was predicted so.
+double relative_l2(const at::Tensor& prediction, const at::Tensor& target);
+
+}  // namespace meshard

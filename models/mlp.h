@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <torch/nn/modules/container/sequential.h>
+
+namespace meshard {
+
+/// Two linear layers with an activation in between, on the last dimension.
+///
+/// Parameters: `layers.0.*` (in to hidden), `layers.2.*` (hidden to out); `layers.1` is the activation.
+class MlpImpl : public torch::nn::Module {
+public:
+    MlpImpl(std::int64_t in_dim, std::int64_t hidden_dim, std::int64_t out_dim, const std::string& act);
+
+    torch::Tensor forward(const torch::Tensor& x) { return layers_->forward(x); }
+
+private:
+    torch::nn::Sequential layers_;
+};
+TORCH_MODULE(Mlp);
+
+}  // namespace meshard

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <ATen/core/Tensor.h>
+
+namespace meshard {
+
+/// Brings each channel to mean 0 and standard deviation 1, and back.
+struct Normalizer {
+    at::Tensor mean;   ///< (C), float32
+    at::Tensor std;    ///< (C), float32, no zeros
+
+    at::Tensor normalize(const at::Tensor& x) const { return (x - mean) / std; }
+    at::Tensor denormalize(const at::Tensor& x) const { return x * std + mean; }
+};
+
+/// Mean and unbiased standard deviation of each channel over the rows of all tensors that were added, in double precision
+/// (pairwise merging of Chan, Golub and LeVeque 1983).
+class ChannelStatistics {
+public:
+    /// @param rows   (N, C)   @throws InvalidInput if C differs from the tensors before.
+    void add(const at::Tensor& rows);
+
+    std::int64_t num_rows() const { return num_rows_; }
+
+    /// A channel that never changes gets the standard deviation 1. @throws InvalidInput for fewer than two rows.
+    Normalizer normalizer() const;
+
+private:
+    std::int64_t num_rows_ = 0;
+    at::Tensor mean_;             // (C)
+    at::Tensor squared_sum_;      // (C), of the differences to the mean
+};
+
+}  // namespace meshard

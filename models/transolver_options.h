@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+namespace meshard {
+
+/// Constructor arguments of a Transolver, with the names and defaults that checkpoints use.
+struct TransolverOptions {
+    std::int64_t functional_dim = 0;    ///< channels of `fx`; must be set
+    std::int64_t out_dim = 0;           ///< channels of the result; must be set
+    std::int64_t embedding_dim = 0;     ///< channels of `embedding` (coordinates, normals, ...); must be set
+    std::int64_t n_layers = 4;
+    std::int64_t n_hidden = 256;
+    double dropout = 0.0;
+    std::int64_t n_head = 8;
+    std::string act = "gelu";           ///< of the MLPs; see activation.h
+    std::int64_t mlp_ratio = 4;
+    std::int64_t slice_num = 32;
+    bool unified_pos = false;           ///< grids only; not implemented
+    std::int64_t ref = 8;               ///< belongs to unified_pos
+    std::vector<std::int64_t> structured_shape;   ///< grids only; not implemented
+    bool use_te = false;                ///< TransformerEngine's layers; not implemented
+    bool time_input = false;
+    bool plus = false;                  ///< Transolver++; not implemented
+
+    /// @throws InvalidInput naming the option, its value and what is allowed.
+    void validate() const;
+};
+
+/// From the arguments of a checkpoint or a fixture; absent ones keep their defaults (`use_te` too: it is off here), null counts as absent.
+/// @throws InvalidInput for a name that is not an argument of Transolver, or a value of the wrong type.
+TransolverOptions transolver_options(const nlohmann::json& arguments);
+
+/// All arguments, as `transolver_options` reads them.
+nlohmann::json to_json(const TransolverOptions& options);
+
+}  // namespace meshard

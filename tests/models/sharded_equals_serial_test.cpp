@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <random>
+#include <tuple>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "models/metrics.h"
+#include "models/normalizer.h"
+#include "models/transolver.h"
+#include "partition/metis_partitioner.h"
+#include "partition/mesh_graph.h"
+#include "sharding/replicate.h"
+#include "sharding/shard_tensor.h"
+#include "tests/support/fixture_cases.h"
+#include "tests/support/run_fixture.h"
+#include "tests/support/run_ranks.h"
+#include "tests/support/sample_meshes.h"
+
+namespace meshard {
+namespace {
+
+using test::NamedTensors;
+
+constexpr std::int64_t kNumPoints = 125;
+
+enum class Cut { Contiguous, Metis, Random, NineToOne, OneEmpty };
+
+/// Rows of each rank, as index tensors.
+std::vector<at::Tensor> cut_rows(Cut cut, std::int64_t num_points, int num_ranks)
+{
+    std::vector<std::vector<std::int64_t>> rows(num_ranks);
+    std::mt19937 generator(11);
+    const auto owners = cut == Cut::Metis ? partition_with_metis(cell_graph(cube(5)), {.num_parts = num_ranks}).owners
+                                          : std::vector<std::int32_t>();
+    for (std::int64_t i = 0; i < num_points; ++i) {
+        std::int64_t owner = 0;
+        switch (cut) {
+        case Cut::Contiguous: owner = i * num_ranks / num_points; break;
+        case Cut::Metis: owner = owners[i]; break;
+        case Cut::Random: owner = generator() % num_ranks; break;
+        case Cut::NineToOne: owner = 10 * i < 9 * num_points ? 0 : 1 + i % std::max(1, num_ranks - 1); break;
+        case Cut::OneEmpty: owner = num_ranks == 1 ? 0 : 1 + i % (num_ranks - 1); break;
+        }
+        rows[std::min<std::int64_t>(owner, num_ranks - 1)].push_back(i);
+    }
+    std::vector<at::Tensor> tensors;
+    for (const auto& own : rows) tensors.push_back(torch::tensor(own, torch::kLong));
+    return tensors;
+}
+
+TransolverOptions test_options()
+{
+    TransolverOptions options;
+    options.functional_dim = 2;
+    options.embedding_dim = 3;
+    options.out_dim = 4;
+    options.n_layers = 2;
+    options.n_hidden = 24;
+    options.n_head = 3;
+    options.mlp_ratio = 2;
+    options.slice_num = 7;
+    return options;
+}
+
+void copy_values(const torch::nn::Module& from, torch::nn::Module& to)
+{
+    torch::NoGradGuard no_grad;
+    const auto source = from.parameters();
+    auto target = to.parameters();
+    for (std::size_t i = 0; i < source.size(); ++i) target[i].copy_(source[i]);
+}
+
+Transolver model_with_rough_weights(at::ScalarType type)
+{
+    torch::manual_seed(4);
+    Transolver model(test_options());
+    torch::NoGradGuard no_grad;
+    for (auto& parameter : model->parameters()) parameter.add_(0.1 * torch::randn_like(parameter));
+    model->to(type);
+    return model;
+}
+
+class ShardedTransolver : public testing::TestWithParam<std::tuple<int, Cut, std::int64_t, at::ScalarType>> {};
+
+TEST_P(ShardedTransolver, EqualsSerial)
+{
+    const auto [num_ranks, cut, batch, type] = GetParam();
+    auto serial = model_with_rough_weights(type);
+    const auto fx = torch::randn({batch, kNumPoints, 2}).to(type);
+    const auto embedding = torch::randn({batch, kNumPoints, 3}).to(type);
+    const auto target = torch::randn({batch, kNumPoints, 4}).to(type);
+    const auto expected = serial->forward(fx, embedding);
+    const auto expected_loss = mse_loss(expected, target);
+    expected_loss.backward();
+    const auto rows = cut_rows(cut, kNumPoints, num_ranks);
+    const double tolerance = type == at::kDouble ? 1e-12 : 2e-6;
+
+    test::run_ranks(num_ranks, [&](std::shared_ptr<const DeviceMesh> device_mesh) {
+        const auto& own = rows[device_mesh->all().rank()];
+        const auto shard = [&](const at::Tensor& whole) {
+            return from_local(whole.index_select(1, own), device_mesh, {Shard(1)});
+        };
+        Transolver model(test_options());
+        model->to(type);
+        if (device_mesh->all().rank() == 0) copy_values(*serial, *model);   // the others get theirs from `replicate`
+        const auto replicated = replicate(*model, device_mesh);
+
+        const auto output = model->forward(shard(fx), shard(embedding));
+        const auto loss = mse_loss(output, shard(target));
+        loss.backward();
+
+        test::expect_near("output", to_local(output).detach(), expected.detach().index_select(1, own), tolerance * test::largest(expected));
+        EXPECT_NEAR(loss.item<double>(), expected_loss.item<double>(), tolerance * expected_loss.item<double>());
+        const auto gradients = model->named_parameters();
+        for (const auto& item : serial->named_parameters()) {
+            const auto& gradient = item.value().grad();
+            test::expect_near(item.key(), gradients[item.key()].grad(), gradient, tolerance * test::largest(gradient));
+        }
+    });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, ShardedTransolver,
+                         testing::Combine(testing::Values(1, 2, 3, 5),
+                                          testing::Values(Cut::Contiguous, Cut::Metis, Cut::Random, Cut::NineToOne, Cut::OneEmpty),
+                                          testing::Values<std::int64_t>(1, 3), testing::Values(at::kDouble, at::kFloat)));
+
+class ShardedFixtures : public testing::TestWithParam<test::FixtureCase> {};
+
+TEST_P(ShardedFixtures, AgreeOnUnevenRanks)
+{
+    const auto description = GetParam().description();
+    if (const auto reason = test::reason_to_skip(description); !reason.empty()) GTEST_SKIP() << reason;
+    const auto tensors = GetParam().tensors();
+    const auto num_points = tensors.at("output").size(1);
+
+    for (const int num_ranks : {2, 3}) {
+        SCOPED_TRACE(num_ranks);
+        const auto rows = cut_rows(Cut::NineToOne, num_points, num_ranks);
+        test::run_ranks(num_ranks, [&](std::shared_ptr<const DeviceMesh> device_mesh) {
+            const auto& own = rows[device_mesh->all().rank()];
+            const auto own_rows = [&](const at::Tensor& whole) { return whole.index_select(1, own); };
+            const auto model = test::load_fixture_model(description, tensors, at::kFloat);
+            const auto replicated = replicate(*model.module, device_mesh);
+            NamedTensors locals;
+            NamedTensors inputs;
+            for (const auto& [name, tensor] : tensors) {
+                if (name.rfind("input.", 0) != 0) continue;
+                const auto argument = name.substr(6);
+                if (tensor.dim() < 2) {
+                    inputs[argument] = tensor;
+                    continue;
+                }
+                locals[argument] = own_rows(tensor).requires_grad_();
+                inputs[argument] = from_local(locals[argument], device_mesh, {Shard(1)});
+            }
+
+            const auto output = model.forward(inputs);
+            (output * from_local(own_rows(tensors.at("grad_output")), device_mesh, {Shard(1)})).sum().backward();
+
+            // The same as serial, but for this rank's rows of outputs and of the inputs' gradients.
+            auto expected = tensors;
+            expected["output"] = own_rows(tensors.at("output"));
+            for (const auto& [argument, tensor] : inputs) {
+                if (tensor.dim() < 2) expected.erase("grad_input." + argument);
+                else expected["grad_input." + argument] = own_rows(tensors.at("grad_input." + argument));
+            }
+            test::FixtureResult result;
+            result.output = to_local(output).detach();
+            for (const auto& item : model.module->named_parameters()) {
+                ++result.num_parameters;
+                if (item.value().grad().defined()) result.gradients["grad." + item.key()] = item.value().grad();
+            }
+            for (const auto& [argument, local] : locals) {
+                result.gradients["grad_input." + argument] = local.grad();
+                // A gradient of few rows may be smaller than the whole's largest value, which sets the tolerance.
+                test::expect_near("grad_input." + argument, local.grad(), expected["grad_input." + argument],
+                                  5e-5 * test::largest(tensors.at("grad_input." + argument)));
+                expected.erase("grad_input." + argument);
+            }
+            test::expect_reference_values(result, description, expected);
+        });
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ShardedFixtures, testing::ValuesIn(test::fixture_cases()),
+                         [](const auto& info) { return info.param.name; });
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ShardedFixtures);
+
+TEST(ShardedNormalizer, EqualsSerial)
+{
+    torch::manual_seed(8);
+    const auto values = torch::randn({kNumPoints, 3}) * 30 + 500;
+    ChannelStatistics serial;
+    serial.add(values);
+    const auto expected = serial.normalizer();
+    const auto rows = cut_rows(Cut::NineToOne, kNumPoints, 3);
+
+    test::run_ranks(3, [&](std::shared_ptr<const DeviceMesh> device_mesh) {
+        const auto local = values.index_select(0, rows[device_mesh->all().rank()]);
+        ChannelStatistics statistics;
+        statistics.add(from_local(local, device_mesh, {Shard(0)}));
+
+        const auto normalizer = statistics.normalizer();
+
+        EXPECT_FALSE(is_sharded(normalizer.mean));
+        test::expect_near("mean", normalizer.mean, expected.mean, 1e-6 * test::largest(expected.mean));
+        test::expect_near("std", normalizer.std, expected.std, 1e-6 * test::largest(expected.std));
+    });
+}
+
+TEST(ShardedRelativeL2, EqualsSerial)
+{
+    torch::manual_seed(9);
+    const auto prediction = torch::randn({kNumPoints, 3});
+    const auto target = torch::randn({kNumPoints, 3});
+    const auto rows = cut_rows(Cut::OneEmpty, kNumPoints, 3);
+
+    test::run_ranks(3, [&](std::shared_ptr<const DeviceMesh> device_mesh) {
+        const auto& own = rows[device_mesh->all().rank()];
+        const auto shard = [&](const at::Tensor& whole) { return from_local(whole.index_select(0, own), device_mesh, {Shard(0)}); };
+
+        EXPECT_NEAR(relative_l2(shard(prediction), shard(target)), relative_l2(prediction, target), 1e-12);
+    });
+}
+
+}  // namespace
+}  // namespace meshard

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+#include <nlohmann/json.hpp>
+#include <torch/nn/module.h>
+
+namespace meshard::test {
+
+using NamedTensors = std::map<std::string, at::Tensor>;
+
+/// A model of a case, ready to run: its module with the stored parameters and buffers, and its forward by names of arguments.
+struct FixtureModel {
+    std::shared_ptr<torch::nn::Module> module;
+    std::function<at::Tensor(const NamedTensors& inputs)> forward;
+};
+
+/// Why `load_fixture_model` cannot make the model of this case, by its kind; empty if it can.
+std::string reason_to_skip(const nlohmann::json& description);
+
+/// Fails the test if a stored parameter has no place in the model, or the other way round.
+FixtureModel load_fixture_model(const nlohmann::json& description, const NamedTensors& tensors, at::ScalarType type);
+
+struct FixtureResult {
+    at::Tensor output;
+    NamedTensors gradients;             ///< `grad.KEY` of parameters and `grad_input.ARGUMENT`, as in the fixture
+    std::size_t num_parameters = 0;
+};
+
+/// Runs the model forward, and backward from sum(output * grad_output).
+FixtureResult run_fixture(const nlohmann::json& description, const NamedTensors& tensors, at::ScalarType type);
+
+/// Checks output and gradients against the fixture within the tolerances of the fixtures' README.
+void expect_reference_values(const FixtureResult& result, const nlohmann::json& description, const NamedTensors& tensors);
+
+/// Largest absolute difference must not exceed `tolerance`.
+void expect_near(const std::string& what, const at::Tensor& value, const at::Tensor& expected, double tolerance);
+
+double largest(const at::Tensor& tensor);   ///< absolute value; 0 for no values
+
+}  // namespace meshard::test
