@@ -29,13 +29,12 @@ std::vector<ManifestArray> piece_arrays(const Mesh& mesh);
 /// strips) and the local order within each.
 void write_piece(const std::filesystem::path& path, const Subdomain& subdomain, const WriteOptions& options = {});
 
-/// Writes the .pvtu or .pvtp that names the pieces. `like` is the mesh of any of them, before `write_piece`; `sources` are
-/// paths relative to the index.
-void write_piece_index(const std::filesystem::path& path, const Mesh& like, std::span<const std::string> sources,
-                       std::int32_t num_ghost_layers);
+/// Writes the .pvtu or .pvtp that names the pieces. `like` is any of the subdomains: all have the same arrays; `sources` are
+/// the pieces' paths relative to the index.
+void write_piece_index(const std::filesystem::path& path, const Subdomain& like, std::span<const std::string> sources);
 
-/// Reads back what `write_piece` wrote. `arrays` are those of `piece_arrays`; `num_cells` and `num_points` those of the source.
-/// @throws IoError if the piece does not hold what it should.
+/// Reads back what `write_piece` wrote as part `part` of a shards folder. Rows come back in local order.
+/// @throws IoError if the piece does not hold what `manifest` says.
 Subdomain read_piece(const std::filesystem::path& path, const Manifest& manifest, std::int32_t part);
 
 }  // namespace meshard

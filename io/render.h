@@ -12,9 +12,10 @@
 
 namespace meshard {
 
-/// Where the eye is, for x downstream, y to the side, z up.
+/// Where the eye is, for x downstream, y to the side, z up. A half model that is cut at y = 0 shows its outside: `Iso` and `Side`
+/// change to the other side, with x to the left, if that shows more of the surface's front.
 enum class View : std::uint8_t {
-    Iso,        ///< from the front left and above, x to the right
+    Iso,        ///< from the front, the side and above, x to the right
     Side,       ///< along +y: x to the right, z up
     Front,      ///< along +x: the nose, z up
     Top         ///< from above: x to the right, y up

@@ -33,4 +33,7 @@ Subdomain load_subdomain(const std::filesystem::path& dir, const Manifest& manif
 
 std::vector<Subdomain> load_subdomains(const std::filesystem::path& dir);
 
+/// Name of the file in a shards folder that opens all pieces: `mesh.pvtu` or `mesh.pvtp`.
+const char* index_name(MeshKind kind);
+
 }  // namespace meshard

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace meshard {
+
+using Color = std::array<float, 3>;   ///< red, green, blue from 0 to 1, as displayed
+
+/// Perceptual map (viridis) from 0, dark blue, to 1, yellow; values outside are clamped.
+Color sequential_color(double value);
+
+/// One of many colours that are easy to tell apart, the same for the same index.
+Color categorical_color(std::int64_t index);
+
+}  // namespace meshard

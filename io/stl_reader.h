@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <filesystem>
+
+#include "partition/mesh.h"
+
+namespace meshard {
+
+/// Reads an STL file, ascii or binary, as a surface of triangles in the file's order. Corners of exactly equal coordinates become
+/// one point, numbered by first use. The file's normals are not kept: the order of the corners says the same.
+///
+/// An ascii file of several solids gets the cell array `SolidId` (Int32, 0, 1, ... in the file's order) and the field array
+/// `SolidName`.
+/// @throws IoError if the file is truncated, damaged or no STL file.
+Mesh read_stl(const std::filesystem::path& path);
+
+}  // namespace meshard

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/vtk_bridge.h"
+
+#include <vtkCellArray.h>
+#include <vtkDataArray.h>
+#include <vtkDataObject.h>
+#include <vtkDataSetAttributes.h>
+#include <vtkFieldData.h>
+#include <vtkGenericDataObjectReader.h>
+#include <vtkIdList.h>
+#include <vtkNew.h>
+#include <vtkOutputWindow.h>
+#include <vtkPointData.h>
+#include <vtkPoints.h>
+#include <vtkPolyData.h>
+#include <vtkSmartPointer.h>
+#include <vtkStringArray.h>
+#include <vtkUnstructuredGrid.h>
+#include <vtkXMLGenericDataObjectReader.h>
+#include <vtkCellData.h>
+
+#include <algorithm>
+#include <limits>
+#include <mutex>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "io/mapped_file.h"
+#include "io/vtk_xml_reader.h"
+#include "partition/error.h"
+
+namespace meshard {
+
+namespace {
+
+/// Takes what VTK would print while it lives. VTK has one such window a process, so only one of these may live at a time.
+class CapturedMessages {
+public:
+    CapturedMessages() : lock_(mutex()), previous_(vtkOutputWindow::GetInstance()) { vtkOutputWindow::SetInstance(window_); }
+    ~CapturedMessages() { vtkOutputWindow::SetInstance(previous_); }
+    CapturedMessages(const CapturedMessages&) = delete;
+    CapturedMessages& operator=(const CapturedMessages&) = delete;
+
+    const std::string& errors() const { return window_->errors; }
+
+private:
+    class Window : public vtkOutputWindow {
+    public:
+        static Window* New() { return new Window; }   // vtkNew asks for this; no factory may replace it
+        void DisplayText(const char*) override {}
+        void DisplayErrorText(const char* text) override { errors += text; }
+        void DisplayWarningText(const char*) override {}
+        void DisplayGenericWarningText(const char*) override {}
+        void DisplayDebugText(const char*) override {}
+
+        std::string errors;
+    };
+
+    static std::mutex& mutex()
+    {
+        static std::mutex the_mutex;
+        return the_mutex;
+    }
+
+    std::lock_guard<std::mutex> lock_;
+    vtkSmartPointer<vtkOutputWindow> previous_;
+    vtkNew<Window> window_;
+};
+
+/// VTK writes `ERROR: In file, line n\nvtkReader (0x...): what happened\n\n`: only what happened.
+std::string essence(const std::string& message)
+{
+    const std::size_t colon = message.find("): ");
+    std::string text = message.substr(colon == std::string::npos ? 0 : colon + 3);
+    text = text.substr(0, text.find('\n'));
+    while (!text.empty() && (text.back() == '.' || text.back() == ' ')) text.pop_back();
+    return text;
+}
+
+class VtkConverter {
+public:
+    explicit VtkConverter(std::string where) : where_(std::move(where)) {}
+
+    Mesh convert(vtkDataObject& object)
+    {
+        if (auto* surface = vtkPolyData::SafeDownCast(&object)) return convert_surface(*surface);
+        if (auto* grid = vtkUnstructuredGrid::SafeDownCast(&object)) return convert_grid(*grid);
+        fail(std::string("holds a ") + object.GetClassName() +
+             ", expected polygonal data or an unstructured grid. Convert it in ParaView (File, Save Data, .vtu)");
+    }
+
+private:
+    [[noreturn]] void fail(const std::string& what) const { throw IoError(where_ + " " + what + "."); }
+
+    static ScalarType scalar_type(int vtk_type, bool& known)
+    {
+        known = true;
+        switch (vtk_type) {
+        case VTK_CHAR:
+        case VTK_SIGNED_CHAR: return ScalarType::Int8;
+        case VTK_UNSIGNED_CHAR: return ScalarType::UInt8;
+        case VTK_SHORT: return ScalarType::Int16;
+        case VTK_UNSIGNED_SHORT: return ScalarType::UInt16;
+        case VTK_INT: return ScalarType::Int32;
+        case VTK_UNSIGNED_INT: return ScalarType::UInt32;
+        case VTK_LONG:
+        case VTK_LONG_LONG:
+        case VTK_ID_TYPE: return ScalarType::Int64;
+        case VTK_UNSIGNED_LONG:
+        case VTK_UNSIGNED_LONG_LONG: return ScalarType::UInt64;
+        case VTK_FLOAT: return ScalarType::Float32;
+        case VTK_DOUBLE: return ScalarType::Float64;
+        default: known = false; return ScalarType::Float64;
+        }
+    }
+
+    DataArray convert_array(vtkAbstractArray& array) const
+    {
+        const std::string name = array.GetName() != nullptr ? array.GetName() : "";
+        DataArray result;
+        bool known = false;
+        if (auto* strings = vtkStringArray::SafeDownCast(&array)) {
+            std::vector<std::string> values;
+            for (vtkIdType i = 0; i < strings->GetNumberOfValues(); ++i) values.push_back(strings->GetValue(i));
+            result = DataArray::from_strings(name, std::move(values), strings->GetNumberOfComponents());
+        } else if (array.GetDataType() == VTK_BIT) {
+            auto& bits = *vtkDataArray::SafeDownCast(&array);
+            std::vector<std::uint8_t> values;
+            for (vtkIdType i = 0; i < bits.GetNumberOfTuples(); ++i)
+                for (int c = 0; c < bits.GetNumberOfComponents(); ++c)
+                    values.push_back(static_cast<std::uint8_t>(bits.GetComponent(i, c)));
+            result = DataArray::from(name, std::move(values), bits.GetNumberOfComponents());
+        } else {
+            const ScalarType type = scalar_type(array.GetDataType(), known);
+            if (!known) fail("has the array '" + name + "' of type " + array.GetDataTypeAsString() + ", which is not supported");
+            auto keep = std::make_shared<vtkSmartPointer<vtkAbstractArray>>(&array);
+            result = DataArray::view(name, type, array.GetNumberOfTuples(), array.GetNumberOfComponents(),
+                                     static_cast<const std::byte*>(array.GetVoidPointer(0)), std::move(keep));
+        }
+        if (array.HasAComponentName())
+            for (int c = 0; c < array.GetNumberOfComponents(); ++c)
+                result.component_names.emplace_back(array.GetComponentName(c) != nullptr ? array.GetComponentName(c) : "");
+        return result;
+    }
+
+    std::vector<DataArray> convert_arrays(vtkFieldData& data, std::int64_t num_rows) const
+    {
+        std::vector<DataArray> arrays;
+        auto* attributes = vtkDataSetAttributes::SafeDownCast(&data);
+        for (int i = 0; i < data.GetNumberOfArrays(); ++i) {
+            vtkAbstractArray* from = data.GetAbstractArray(i);
+            DataArray array = convert_array(*from);
+            if (array.name().empty()) array.rename("Array" + std::to_string(i));
+            if (num_rows >= 0 && array.num_rows() != num_rows)
+                fail("has the array '" + array.name() + "' with " + std::to_string(array.num_rows()) + " rows, expected " +
+                     std::to_string(num_rows) + ". It is truncated or damaged");
+            for (int role = 0; attributes != nullptr && role < vtkDataSetAttributes::NUM_ATTRIBUTES; ++role)
+                if (attributes->GetAbstractAttribute(role) == from)
+                    array.attribute += (array.attribute.empty() ? "" : " ") +
+                                       std::string(vtkDataSetAttributes::GetAttributeTypeAsString(role));
+            add_array(arrays, std::move(array), where_);
+        }
+        return arrays;
+    }
+
+    Mesh convert_common(vtkPointSet& data) const
+    {
+        Mesh mesh;
+        if (data.GetNumberOfPoints() > std::numeric_limits<std::int32_t>::max())
+            fail("has more than 2147483647 points, which a mesh cannot number");
+        if (data.GetPoints() != nullptr) {
+            mesh.points = convert_array(*data.GetPoints()->GetData());
+            mesh.points.rename("Points");
+            if (mesh.points.type() != ScalarType::Float32 && mesh.points.type() != ScalarType::Float64)
+                mesh.points = DataArray::from("Points", mesh.points.to_doubles(), 3);
+        }
+        mesh.point_data = convert_arrays(*data.GetPointData(), data.GetNumberOfPoints());
+        mesh.cell_data = convert_arrays(*data.GetCellData(), data.GetNumberOfCells());
+        mesh.field_data = convert_arrays(*data.GetFieldData(), -1);
+        return mesh;
+    }
+
+    void append_cell(Csr& cells, vtkIdList& points, std::int64_t num_points) const
+    {
+        for (vtkIdType k = 0; k < points.GetNumberOfIds(); ++k) {
+            const vtkIdType point = points.GetId(k);
+            if (point < 0 || point >= num_points)
+                fail("has cell " + std::to_string(cells.num_rows()) + " with point " + std::to_string(point) + ", expected 0 to " +
+                     std::to_string(num_points - 1) + ". It is damaged");
+            cells.indices.push_back(static_cast<std::int32_t>(point));
+        }
+        cells.offsets.push_back(static_cast<std::int64_t>(cells.indices.size()));
+    }
+
+    Mesh convert_surface(vtkPolyData& data) const
+    {
+        Mesh mesh = convert_common(data);
+        mesh.kind = MeshKind::Surface;
+        vtkNew<vtkIdList> points;
+        vtkCellArray* const groups[] = {data.GetVerts(), data.GetLines(), data.GetPolys(), data.GetStrips()};
+        for (int group = 0; group < 4; ++group)
+            for (vtkIdType i = 0; i < groups[group]->GetNumberOfCells(); ++i) {
+                groups[group]->GetCellAtId(i, points);
+                append_cell(mesh.cells, *points, mesh.num_points());
+                mesh.cell_types.push_back(polydata_cell_type(group, points->GetNumberOfIds()));
+            }
+        return mesh;
+    }
+
+    Mesh convert_grid(vtkUnstructuredGrid& data) const
+    {
+        Mesh mesh = convert_common(data);
+        const vtkIdType num_cells = data.GetNumberOfCells();
+        for (vtkIdType i = 0; i < num_cells; ++i) mesh.cell_types.push_back(static_cast<std::uint8_t>(data.GetCellType(i)));
+        const bool has_polyhedra = std::ranges::find(mesh.cell_types, VTK_POLYHEDRON) != mesh.cell_types.end();
+        vtkNew<vtkIdList> points;
+        for (vtkIdType i = 0; i < num_cells; ++i) {
+            data.GetCells()->GetCellAtId(i, points);
+            append_cell(mesh.cells, *points, mesh.num_points());
+            if (!has_polyhedra) continue;
+            if (mesh.cell_types[i] == VTK_POLYHEDRON) {
+                data.GetFaceStream(i, points);
+                for (vtkIdType k = 0; k < points->GetNumberOfIds(); ++k)
+                    mesh.face_streams.indices.push_back(static_cast<std::int32_t>(points->GetId(k)));
+            }
+            mesh.face_streams.offsets.push_back(static_cast<std::int64_t>(mesh.face_streams.indices.size()));
+        }
+        return mesh;
+    }
+
+    std::string where_;
+};
+
+}  // namespace
+
+Mesh read_with_vtk(const std::filesystem::path& path)
+{
+    const std::string where = "read_mesh: " + path.string();
+    const bool is_legacy = path.extension() != ".vtu" && path.extension() != ".vtp";
+    const auto file = MappedFile::open(path, "read_mesh");
+    if (is_legacy && !file->text().starts_with("# vtk DataFile"))
+        throw IoError(where + " does not begin with '# vtk DataFile': it is no legacy VTK file. Is the extension right?");
+
+    vtkSmartPointer<vtkDataObject> object;
+    std::string errors;
+    try {
+        const CapturedMessages messages;
+        if (is_legacy) {
+            vtkNew<vtkGenericDataObjectReader> reader;
+            reader->SetFileName(path.c_str());
+            reader->ReadAllScalarsOn();
+            reader->ReadAllVectorsOn();
+            reader->ReadAllNormalsOn();
+            reader->ReadAllTensorsOn();
+            reader->ReadAllColorScalarsOn();
+            reader->ReadAllTCoordsOn();
+            reader->ReadAllFieldsOn();
+            reader->Update();
+            object = reader->GetOutput();
+        } else {
+            vtkNew<vtkXMLGenericDataObjectReader> reader;
+            reader->SetFileName(path.c_str());
+            reader->Update();
+            object = reader->GetOutput();
+        }
+        errors = messages.errors();
+    } catch (const std::bad_alloc&) {
+        throw IoError(where + " announces more data than fits into memory. It is truncated or damaged.");
+    } catch (const std::length_error&) {
+        throw IoError(where + " announces more data than can be. It is truncated or damaged.");
+    }
+    if (!errors.empty()) throw IoError(where + " cannot be read; VTK says: " + essence(errors) + ". It is truncated or damaged.");
+    if (object == nullptr) throw IoError(where + " holds no data set that VTK knows.");
+    Mesh mesh = VtkConverter(where).convert(*object);
+    try {
+        mesh.validate();
+    } catch (const InvalidInput& error) {
+        throw IoError(where + " is damaged: " + error.what());
+    }
+    return mesh;
+}
+
+}  // namespace meshard

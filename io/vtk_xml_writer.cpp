@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/vtk_xml_writer.h"
+
+#include <zlib.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <functional>
+#include <utility>
+
+#include "io/atomic_file.h"
+#include "io/vtk_xml_reader.h"
+#include "io/xml.h"
+#include "partition/error.h"
+
+namespace meshard {
+
+namespace {
+
+using Bytes = std::span<const std::byte>;
+using Sink = std::function<void(Bytes)>;
+
+// The values of one array, given in runs so that converted ones need no second copy of the whole.
+struct Block {
+    std::uint64_t size = 0;
+    std::function<void(const Sink&)> produce;
+};
+
+constexpr std::size_t run_length = std::size_t{1} << 16;
+
+Block block_of(const DataArray& array)
+{
+    if (array.type() != ScalarType::String)
+        return {array.bytes().size(), [&array](const Sink& sink) { sink(array.bytes()); }};
+    std::uint64_t size = 0;
+    for (const std::string& text : array.strings()) {
+        if (text.find('\0') != std::string::npos)
+            throw InvalidInput("write_mesh: a string of array '" + array.name() +
+                               "' contains the character 0, which VTK's files cannot hold. Remove it.");
+        size += text.size() + 1;
+    }
+    return {size, [&array](const Sink& sink) {
+                for (const std::string& text : array.strings()) sink(std::as_bytes(std::span(text.c_str(), text.size() + 1)));
+            }};
+}
+
+/// Values of any integer type as Int64, less `minus`.
+template <class T>
+Block widened(std::span<const T> values, std::int64_t minus = 0)
+{
+    return {values.size() * 8, [values, minus](const Sink& sink) {
+                std::vector<std::int64_t> run;
+                for (std::size_t begin = 0; begin < values.size(); begin += run_length) {
+                    const auto part = values.subspan(begin, std::min(run_length, values.size() - begin));
+                    run.assign(part.begin(), part.end());
+                    for (std::int64_t& value : run) value -= minus;
+                    sink(std::as_bytes(std::span(run)));
+                }
+            }};
+}
+
+/// VTK's zlib layout: number of blocks, their size, the size of a shorter last one, compressed sizes, blocks.
+std::vector<std::byte> deflate(const Block& block)
+{
+    std::vector<std::byte> plain;
+    plain.reserve(block.size);
+    block.produce([&](Bytes bytes) { plain.insert(plain.end(), bytes.begin(), bytes.end()); });
+
+    constexpr std::size_t block_size = std::size_t{1} << 18;
+    const std::size_t num_blocks = (plain.size() + block_size - 1) / block_size;
+    std::vector<std::uint64_t> words{num_blocks, block_size, plain.size() % block_size};
+    std::vector<std::byte> body;
+    for (std::size_t i = 0; i < num_blocks; ++i) {
+        const std::size_t size = std::min(block_size, plain.size() - i * block_size);
+        const std::size_t begin = body.size();
+        uLongf written = ::compressBound(size);
+        body.resize(begin + written);
+        if (::compress2(reinterpret_cast<Bytef*>(body.data() + begin), &written,
+                        reinterpret_cast<const Bytef*>(plain.data() + i * block_size), size, Z_DEFAULT_COMPRESSION) != Z_OK)
+            throw IoError("write_mesh: zlib could not compress an array; out of memory?");
+        body.resize(begin + written);
+        words.push_back(written);
+    }
+    const auto header = std::as_bytes(std::span(words));
+    body.insert(body.begin(), header.begin(), header.end());
+    return body;
+}
+
+std::string attribute_text(std::string_view name, const std::string& value)
+{
+    return " " + std::string(name) + "=\"" + xml_escaped(value) + "\"";
+}
+
+/// ` Scalars="p" Vectors="U"`: which array plays which role.
+std::string roles_text(std::span<const DataArray> arrays)
+{
+    std::string text;
+    for (const std::string_view role : attribute_roles())
+        for (const DataArray& array : arrays) {
+            const std::string roles = " " + array.attribute + " ";
+            if (roles.find(" " + std::string(role) + " ") == std::string::npos) continue;
+            text += attribute_text(role, array.name());
+            break;
+        }
+    return text;
+}
+
+/// Type, name and components, as they stand in a file and in the index of a parallel one.
+std::string declaration(const DataArray& array)
+{
+    std::string text = attribute_text("type", std::string(to_string(array.type())));
+    // VTK reads global ids into its own id type only if it is told so.
+    const bool is_id = array.attribute.find("GlobalIds") != std::string::npos ||
+                       array.attribute.find("PedigreeIds") != std::string::npos;
+    if (array.type() == ScalarType::Int64 && is_id) text += " IdType=\"1\"";
+    text += attribute_text("Name", array.name());
+    if (array.num_components() != 1) text += attribute_text("NumberOfComponents", std::to_string(array.num_components()));
+    for (std::size_t i = 0; i < array.component_names.size(); ++i)
+        if (!array.component_names[i].empty())
+            text += attribute_text("ComponentName" + std::to_string(i), array.component_names[i]);
+    return text;
+}
+
+const char* tag_of(const DataArray& array) { return array.type() == ScalarType::String ? "Array" : "DataArray"; }
+
+class VtkXmlWriter {
+public:
+    VtkXmlWriter(const Mesh& mesh, MeshKind kind, bool compress) : mesh_(mesh), kind_(kind), compress_(compress) {}
+
+    void write(const std::filesystem::path& path)
+    {
+        const char* type = kind_ == MeshKind::Surface ? "PolyData" : "UnstructuredGrid";
+        text_ = "<?xml version=\"1.0\"?>\n<VTKFile type=\"" + std::string(type) +
+                "\" version=\"1.0\" byte_order=\"LittleEndian\" header_type=\"UInt64\"" +
+                (compress_ ? " compressor=\"vtkZLibDataCompressor\"" : "") + ">\n  <" + type + ">\n";
+        if (!mesh_.field_data.empty()) {
+            text_ += "    <FieldData>\n";
+            for (const DataArray& array : mesh_.field_data)
+                add_array_element(array, attribute_text("NumberOfTuples", std::to_string(array.num_rows())));
+            text_ += "    </FieldData>\n";
+        }
+        text_ += "    <Piece NumberOfPoints=\"" + std::to_string(mesh_.num_points()) + "\"";
+        if (kind_ == MeshKind::Surface) add_polydata();
+        else add_unstructured();
+        text_ += "    </Piece>\n  </" + std::string(type) + ">\n  <AppendedData encoding=\"raw\">\n";
+        text_.append((8 - (text_.size() + 1) % 8) % 8, ' ');
+        text_ += '_';
+
+        AtomicFile file(path);
+        file.write(text_);
+        write_blocks(file);
+        file.write("\n  </AppendedData>\n</VTKFile>\n");
+        file.commit();
+    }
+
+private:
+    void add_arrays()
+    {
+        text_ += "      <PointData" + roles_text(mesh_.point_data) + ">\n";
+        for (const DataArray& array : mesh_.point_data) add_array_element(array);
+        text_ += "      </PointData>\n      <CellData" + roles_text(mesh_.cell_data) + ">\n";
+        for (const DataArray& array : mesh_.cell_data) add_array_element(array);
+        text_ += "      </CellData>\n      <Points>\n";
+        add_array_element(mesh_.points);
+        text_ += "      </Points>\n";
+    }
+
+    void add_array_element(const DataArray& array, const std::string& more = {})
+    {
+        add_element(tag_of(array), declaration(array) + more, block_of(array));
+    }
+
+    void add_element(const std::string& tag, const std::string& attributes, Block block)
+    {
+        text_ += "        <" + tag + attributes + " format=\"appended\" offset=\"" + std::to_string(offset_) + "\"/>\n";
+        if (compress_) {
+            compressed_.push_back(deflate(block));
+            offset_ += compressed_.back().size();
+        } else {
+            offset_ += 8 + (block.size + 7) / 8 * 8;
+            blocks_.push_back(std::move(block));
+        }
+    }
+
+    void add_int64(const char* name, Block block)
+    {
+        add_element("DataArray", std::string(" type=\"Int64\" Name=\"") + name + "\"", std::move(block));
+    }
+
+    void add_cells(const char* tag, std::int64_t first, std::int64_t count)
+    {
+        const std::int64_t begin = mesh_.cells.offsets[first], end = mesh_.cells.offsets[first + count];
+        text_ += std::string("      <") + tag + ">\n";
+        add_int64("connectivity", widened(std::span(mesh_.cells.indices).subspan(begin, end - begin)));
+        add_int64("offsets", widened(std::span(mesh_.cells.offsets).subspan(first + 1, count), begin));
+        if (kind_ == MeshKind::Unstructured) add_types_and_faces();
+        text_ += std::string("      </") + tag + ">\n";
+    }
+
+    void add_types_and_faces()
+    {
+        const Bytes types = std::as_bytes(std::span(mesh_.cell_types));
+        add_element("DataArray", " type=\"UInt8\" Name=\"types\"", {types.size(), [types](const Sink& sink) { sink(types); }});
+        if (!mesh_.has_polyhedra()) return;
+        add_int64("faces", widened(std::span(mesh_.face_streams.indices)));
+        face_ends_.reserve(mesh_.cell_types.size());
+        for (std::int64_t i = 0; i < mesh_.num_cells(); ++i)
+            face_ends_.push_back(mesh_.face_streams.row(i).empty() ? -1 : mesh_.face_streams.offsets[i + 1]);
+        add_int64("faceoffsets", widened(std::span<const std::int64_t>(face_ends_)));
+    }
+
+    void add_unstructured()
+    {
+        text_ += " NumberOfCells=\"" + std::to_string(mesh_.num_cells()) + "\">\n";
+        add_arrays();
+        add_cells("Cells", 0, mesh_.num_cells());
+    }
+
+    void add_polydata()
+    {
+        constexpr std::array names{"Verts", "Lines", "Polys", "Strips"};
+        std::array<std::int64_t, 4> counts{};
+        int last = 0;
+        for (std::int64_t i = 0; i < mesh_.num_cells(); ++i) {
+            const int group = polydata_group(mesh_.cell_types[i]);
+            if (group < 0)
+                throw InvalidInput("write_mesh: cell " + std::to_string(i) + " is a " + cell_type_name(mesh_.cell_types[i]) +
+                                   ", which .vtp cannot hold. Write .vtu.");
+            if (group < last)
+                throw InvalidInput("write_mesh: cell " + std::to_string(i) + " (" + cell_type_name(mesh_.cell_types[i]) +
+                                   ") comes after " + names[last] +
+                                   ", but .vtp keeps vertices, lines, polygons and strips in this order. Sort the cells or write .vtu.");
+            last = group;
+            ++counts[group];
+        }
+        for (int group = 0; group < 4; ++group)
+            text_ += std::string(" NumberOf") + names[group] + "=\"" + std::to_string(counts[group]) + "\"";
+        text_ += ">\n";
+        add_arrays();
+        std::int64_t first = 0;
+        for (int group = 0; group < 4; ++group) {
+            add_cells(names[group], first, counts[group]);
+            first += counts[group];
+        }
+    }
+
+    void write_blocks(AtomicFile& file) const
+    {
+        for (const auto& bytes : compressed_) file.write(bytes);
+        for (const Block& block : blocks_) {
+            constexpr std::array<std::byte, 8> zeros{};
+            file.write(std::as_bytes(std::span(&block.size, 1)));
+            block.produce([&](Bytes bytes) { file.write(bytes); });
+            file.write(std::span(zeros).first((8 - block.size % 8) % 8));
+        }
+    }
+
+    const Mesh& mesh_;
+    MeshKind kind_;
+    bool compress_;
+    std::string text_;
+    std::uint64_t offset_ = 0;
+    std::vector<Block> blocks_;
+    std::vector<std::vector<std::byte>> compressed_;
+    std::vector<std::int64_t> face_ends_;
+};
+
+std::string index_group(const std::string& tag, std::span<const DataArray> arrays)
+{
+    std::string text = "    <" + tag + roles_text(arrays) + ">\n";
+    for (const DataArray& array : arrays)
+        text += std::string("      <P") + tag_of(array) + declaration(array) + "/>\n";
+    return text + "    </" + tag + ">\n";
+}
+
+}  // namespace
+
+void write_vtk_xml(const std::filesystem::path& path, const Mesh& mesh, MeshKind kind, const WriteOptions& options)
+{
+    VtkXmlWriter(mesh, kind, options.compress).write(path);
+}
+
+void write_vtk_index(const std::filesystem::path& path, const Mesh& like, std::span<const std::string> sources,
+                     std::int32_t num_ghost_layers)
+{
+    const std::string type = like.kind == MeshKind::Surface ? "PPolyData" : "PUnstructuredGrid";
+    std::string text = "<?xml version=\"1.0\"?>\n<VTKFile type=\"" + type +
+                       "\" version=\"1.0\" byte_order=\"LittleEndian\" header_type=\"UInt64\">\n  <" + type +
+                       " GhostLevel=\"" + std::to_string(num_ghost_layers) + "\">\n";
+    text += index_group("PPointData", like.point_data);
+    text += index_group("PCellData", like.cell_data);
+    text += "    <PPoints>\n      <PDataArray" + declaration(like.points) + "/>\n    </PPoints>\n";
+    for (const std::string& source : sources) text += "    <Piece" + attribute_text("Source", source) + "/>\n";
+    text += "  </" + type + ">\n</VTKFile>\n";
+    write_file_atomically(path, text);
+}
+
+}  // namespace meshard
