@@ -2,49 +2,87 @@
 #include "partition/ghost_layer.h"
 
 #include <algorithm>
+#include <span>
 #include <string>
 
 #include "partition/error.h"
 
 namespace meshard {
 
-std::vector<GhostLayer> ghost_layers(const Csr& graph, const Partition& partition, std::int32_t num_layers)
+namespace {
+
+void check_arguments(const char* where, const Csr& graph, const Partition& partition, std::int32_t num_layers)
 {
     if (num_layers < 0 || num_layers > 255)
-        throw InvalidInput("ghost_layers: num_layers is " + std::to_string(num_layers) + ", expected 0 to 255.");
+        throw InvalidInput(std::string(where) + ": num_layers is " + std::to_string(num_layers) + ", expected 0 to 255.");
     if (partition.num_rows() != graph.num_rows())
-        throw InvalidInput("ghost_layers: the partition has " + std::to_string(partition.num_rows()) +
+        throw InvalidInput(std::string(where) + ": the partition has " + std::to_string(partition.num_rows()) +
                            " rows, the graph " + std::to_string(graph.num_rows()) + ".");
-    const auto rows = rows_by_part(partition);
-    std::vector<GhostLayer> layers(partition.num_parts);
-    // Last part that reached the row; one array serves all parts, so the cost follows the parts' rows.
-    std::vector<std::int32_t> reached_by = partition.owners;
-    std::vector<std::uint64_t> found;   // row and level in one word, to sort by row
-    std::vector<std::int32_t> front, next_front;
-    for (std::int32_t p = 0; p < partition.num_parts; ++p) {
-        found.clear();
-        std::span<const std::int32_t> from = rows.row(p);
-        for (std::int32_t level = 1; level <= num_layers && !from.empty(); ++level) {
-            next_front.clear();
-            for (const auto i : from)
-                for (const auto j : graph.row(i))
-                    if (reached_by[j] != p && partition.owners[j] != p) {
-                        reached_by[j] = p;
-                        next_front.push_back(j);
-                        found.push_back(static_cast<std::uint64_t>(j) << 8 | static_cast<std::uint64_t>(level));
+    partition.validate();
+}
+
+// Breadth-first from one part after the other; the marks serve all parts, so that the cost follows the parts' rows.
+class RingSearch {
+public:
+    RingSearch(const Csr& graph, const Partition& partition) : graph_(graph), reached_by_(partition.owners) {}
+
+    GhostLayer layer(std::int32_t part, std::span<const std::int32_t> owned, std::int32_t num_layers)
+    {
+        found_.clear();
+        // A row that another part owns was marked with that part, or with the part that reached it last.
+        for (const auto i : owned) reached_by_[i] = part;
+        auto front = owned;
+        for (std::int32_t level = 1; level <= num_layers && !front.empty(); ++level) {
+            next_front_.clear();
+            for (const auto i : front)
+                for (const auto j : graph_.row(i))
+                    if (reached_by_[j] != part) {
+                        reached_by_[j] = part;
+                        next_front_.push_back(j);
+                        found_.push_back(static_cast<std::uint64_t>(j) << 8 | static_cast<std::uint64_t>(level));
                     }
-            front.swap(next_front);
-            from = front;
+            front_.swap(next_front_);
+            front = front_;
         }
-        std::ranges::sort(found);
-        layers[p].rows.reserve(found.size());
-        layers[p].levels.reserve(found.size());
-        for (const auto word : found) {
-            layers[p].rows.push_back(static_cast<std::int32_t>(word >> 8));
-            layers[p].levels.push_back(static_cast<std::uint8_t>(word & 255));
+        std::ranges::sort(found_);
+
+        GhostLayer layer;
+        layer.rows.reserve(found_.size());
+        layer.levels.reserve(found_.size());
+        for (const auto word : found_) {
+            layer.rows.push_back(static_cast<std::int32_t>(word >> 8));
+            layer.levels.push_back(static_cast<std::uint8_t>(word & 255));
         }
+        return layer;
     }
+
+private:
+    const Csr& graph_;
+    std::vector<std::int32_t> reached_by_;   // last part that owned or reached the row
+    std::vector<std::uint64_t> found_;       // row and level in one word, to sort by row
+    std::vector<std::int32_t> front_, next_front_;
+};
+
+}  // namespace
+
+std::vector<GhostLayer> ghost_layers(const Csr& graph, const Partition& partition, std::int32_t num_layers)
+{
+    check_arguments("ghost_layers", graph, partition, num_layers);
+    const auto rows = rows_by_part(partition);
+    RingSearch search(graph, partition);
+    std::vector<GhostLayer> layers;
+    for (std::int32_t part = 0; part < partition.num_parts; ++part)
+        layers.push_back(search.layer(part, rows.row(part), num_layers));
     return layers;
+}
+
+GhostLayer ghost_layer(const Csr& graph, const Partition& partition, std::int32_t part, std::int32_t num_layers)
+{
+    check_arguments("ghost_layer", graph, partition, num_layers);
+    if (part < 0 || part >= partition.num_parts)
+        throw InvalidInput("ghost_layer: part is " + std::to_string(part) + ", expected 0 to " +
+                           std::to_string(partition.num_parts - 1) + ".");
+    return RingSearch(graph, partition).layer(part, rows_by_part(partition).row(part), num_layers);
 }
 
 }  // namespace meshard

@@ -18,4 +18,7 @@ struct GhostLayer {
 /// Ghosts of every part, index = part. @throws InvalidInput if sizes disagree or num_layers is outside [0, 255].
 std::vector<GhostLayer> ghost_layers(const Csr& graph, const Partition& partition, std::int32_t num_layers);
 
+/// Ghosts of one part.
+GhostLayer ghost_layer(const Csr& graph, const Partition& partition, std::int32_t part, std::int32_t num_layers);
+
 }  // namespace meshard

@@ -143,7 +143,7 @@ std::string csr_difference(const Csr& a, const Csr& b, const std::string& what)
 Csr gather_rows(const Csr& from, std::span<const std::int32_t> rows)
 {
     Csr to;
-    to.offsets.resize(rows.size() + 1);
+    to.offsets.assign(rows.size() + 1, 0);
     for (std::size_t i = 0; i < rows.size(); ++i)
         to.offsets[i + 1] = to.offsets[i] + (from.offsets[rows[i] + 1] - from.offsets[rows[i]]);
     to.indices.resize(to.offsets.back());

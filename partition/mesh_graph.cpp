@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <limits>
 #include <string>
 #include <utility>
@@ -76,7 +77,7 @@ public:
     {
         Csr graph;
         const auto num_cells = degrees_.size();
-        graph.offsets.resize(num_cells + 1);
+        graph.offsets.assign(num_cells + 1, 0);
         for (std::size_t i = 0; i < num_cells; ++i) graph.offsets[i + 1] = graph.offsets[i] + degrees_[i];
         graph.indices.resize(graph.offsets.back());
         std::vector<std::int64_t> next(graph.offsets.begin(), graph.offsets.end() - 1);
@@ -213,7 +214,7 @@ public:
             for (std::size_t i = 0; i + 2 < points.size(); ++i) add_ring(points.subspan(i, 3));
             return;
         case CellShape::Polyhedron: return add_stream(cell);
-        case CellShape::Hull:
+        case CellShape::Hull: return add_hull(points);
         case CellShape::Unknown: refuse_cell(mesh_, cell, "is of a type whose faces are not known; convert it first.");
         default: return add_solid(type.shape, points);
         }
@@ -255,6 +256,41 @@ private:
             matcher_.add(stream.subspan(1, num_points), 3);
             stream = stream.subspan(1 + num_points);
         }
+    }
+
+    // Facets of the convex hull: every plane through three points that has all others on one side, and whatever lies in it. Such
+    // cells are small and rare, so the plainest way will do.
+    void add_hull(std::span<const std::int32_t> points)
+    {
+        using Vector = std::array<double, 3>;
+        std::vector<Vector> at;
+        for (const auto p : points) at.push_back({mesh_.points.value(p, 0), mesh_.points.value(p, 1), mesh_.points.value(p, 2)});
+        const auto minus = [](const Vector& a, const Vector& b) { return Vector{a[0] - b[0], a[1] - b[1], a[2] - b[2]}; };
+        const auto dot = [](const Vector& a, const Vector& b) { return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]; };
+        const auto cross = [](const Vector& a, const Vector& b) {
+            return Vector{a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]};
+        };
+        double size = 0;
+        for (const auto& x : at) size = std::max(size, std::sqrt(dot(minus(x, at[0]), minus(x, at[0]))));
+        constexpr double tolerance = 1e-5;   // single-precision points of a plane lie within this share of the cell's size
+        std::vector<std::int32_t> in_plane;
+        for (std::size_t i = 0; i < at.size(); ++i)
+            for (std::size_t j = i + 1; j < at.size(); ++j)
+                for (std::size_t k = j + 1; k < at.size(); ++k) {
+                    const auto normal = cross(minus(at[j], at[i]), minus(at[k], at[i]));
+                    const auto length = std::sqrt(dot(normal, normal));
+                    if (length <= tolerance * size * size) continue;
+                    bool above = false, below = false;
+                    in_plane.clear();
+                    for (std::size_t l = 0; l < at.size(); ++l) {
+                        const auto height = dot(normal, minus(at[l], at[i])) / length;
+                        if (std::abs(height) <= tolerance * size)
+                            in_plane.push_back(points[l]);
+                        else
+                            (height > 0 ? above : below) = true;
+                    }
+                    if (!above || !below) matcher_.add(in_plane, 3);
+                }
     }
 
     const Mesh& mesh_;

@@ -105,13 +105,16 @@ private:
     std::vector<std::int32_t> local_points_;   // of each point of the mesh in the part at hand, else -1
 };
 
-std::vector<GhostLayer> ghosts_of_parts(const Csr& graph, const Partition& partition, std::int32_t num_ghost_layers)
-{
-    if (num_ghost_layers == 0) return std::vector<GhostLayer>(partition.num_parts);
-    return ghost_layers(graph, partition, num_ghost_layers);
-}
-
 // --- merging ---------------------------------------------------------------------------------------------------------------
+
+void require_cells_as_numbered(const Subdomain& subdomain)
+{
+    const auto num_types = static_cast<std::int64_t>(subdomain.mesh.cell_types.size());
+    if (num_types != subdomain.cells.num_local() || subdomain.mesh.num_cells() != subdomain.cells.num_local())
+        throw InvalidInput("merge_subdomains: part " + std::to_string(subdomain.part) + " has " + std::to_string(num_types) +
+                           " cell types and " + std::to_string(subdomain.mesh.num_cells()) + " cells, its numbering " +
+                           std::to_string(subdomain.cells.num_local()) + ".");
+}
 
 // Where row i of the whole comes from.
 struct Source {
@@ -241,7 +244,10 @@ std::vector<Subdomain> extract_subdomains(const Mesh& mesh, const Csr& graph, co
                                           std::int32_t num_ghost_layers)
 {
     require_partition("extract_subdomains", mesh, partition);
-    return extract_subdomains(mesh, partition, ghosts_of_parts(graph, partition, num_ghost_layers), num_ghost_layers);
+    // Without ghosts nobody asks for neighbours.
+    const auto ghosts = num_ghost_layers == 0 ? std::vector<GhostLayer>(partition.num_parts)
+                                              : ghost_layers(graph, partition, num_ghost_layers);
+    return extract_subdomains(mesh, partition, ghosts, num_ghost_layers);
 }
 
 std::vector<Subdomain> extract_subdomains(const Mesh& mesh, const Partition& partition, std::span<const GhostLayer> ghosts,
@@ -268,16 +274,17 @@ Subdomain extract_subdomain(const Mesh& mesh, const Csr& graph, const Partition&
     if (part < 0 || part >= partition.num_parts)
         throw InvalidInput("extract_subdomain: part is " + std::to_string(part) + ", expected 0 to " +
                            std::to_string(partition.num_parts - 1) + ".");
-    const auto ghosts = ghosts_of_parts(graph, partition, num_ghost_layers);
+    const auto ghosts = num_ghost_layers == 0 ? GhostLayer{} : ghost_layer(graph, partition, part, num_ghost_layers);
     PartCutter cutter(mesh, partition, num_ghost_layers);
     const auto rows = rows_by_part(partition);
     const auto points = rows_by_part(cutter.point_partition());
-    return cutter.cut(part, rows.row(part), points.row(part), ghosts[part]);
+    return cutter.cut(part, rows.row(part), points.row(part), ghosts);
 }
 
 Mesh merge_subdomains(std::span<const Subdomain> subdomains)
 {
     if (subdomains.empty()) throw InvalidInput("merge_subdomains: there are no subdomains to merge.");
+    std::ranges::for_each(subdomains, require_cells_as_numbered);
     const auto cell_sources = sources_of(subdomains, &Subdomain::cells, "cell");
     const auto point_sources = sources_of(subdomains, &Subdomain::points, "point");
     const auto first_part = std::ranges::find(subdomains, 0, &Subdomain::part);
@@ -302,7 +309,7 @@ Mesh merge_subdomains(std::span<const Subdomain> subdomains)
             to_global(cell, merged.cells.indices[at]);
     merged.cell_types.reserve(cell_sources.size());
     for (const auto& source : cell_sources)
-        merged.cell_types.push_back(subdomains[source.subdomain].mesh.cell_types.at(source.row));
+        merged.cell_types.push_back(subdomains[source.subdomain].mesh.cell_types[source.row]);
     if (std::ranges::any_of(subdomains, [](const Subdomain& subdomain) { return subdomain.mesh.has_polyhedra(); })) {
         merged.face_streams = merge_rows(subdomains, cell_sources, &Mesh::face_streams);
         for_each_face_point(merged.face_streams, to_global);

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "partition/partition.h"
+
+#include "partition/error.h"
+#include "partition/mesh_graph.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/sample_meshes.h"
+
+namespace meshard {
+namespace {
+
+// The example of IndexMap: seven cells in a row.
+const Partition row_of_seven{3, {0, 0, 1, 1, 1, 0, 2}};
+
+TEST(Partition, CountsItsParts)
+{
+    EXPECT_EQ(part_sizes(row_of_seven), (std::vector<std::int64_t>{3, 3, 1}));
+    EXPECT_DOUBLE_EQ(imbalance(row_of_seven), 9.0 / 7.0);
+    EXPECT_EQ(rows_by_part(row_of_seven), (Csr{{0, 3, 6, 7}, {0, 1, 5, 2, 3, 4, 6}}));
+    EXPECT_EQ(to_string(row_of_seven), "Partition: 7 rows in 3 parts of 1 to 3, imbalance 1.286");
+}
+
+TEST(Partition, MeasuresTheRowOfSevenByHand)
+{
+    const auto graph = cell_graph(strip(7));
+
+    const auto quality = measure_quality(row_of_seven, graph);
+
+    EXPECT_EQ(edge_cut(row_of_seven, graph), 3);
+    EXPECT_EQ(quality.edge_cut, 3);
+    EXPECT_EQ(communication_volume(row_of_seven, graph), 6);
+    EXPECT_EQ(quality.communication_volume, 6);
+    EXPECT_EQ(quality.parts[0].num_owned, 3);
+    EXPECT_EQ(quality.parts[0].num_ghosts, 3);
+    EXPECT_EQ(quality.parts[0].cut_edges, 3);
+    EXPECT_EQ(quality.parts[0].neighbors, (std::vector<std::int32_t>{1, 2}));
+    EXPECT_EQ(quality.parts[0].num_components, 2);
+    EXPECT_EQ(quality.parts[1].neighbors, (std::vector<std::int32_t>{0}));
+    EXPECT_EQ(quality.parts[1].num_components, 1);
+    EXPECT_EQ(quality.parts[2].num_ghosts, 1);
+}
+
+TEST(Partition, CountsAGhostOnceHoweverManyEdgesLeadToIt)
+{
+    // Cells 0 1 / 2 3 of a square: 0 alone, so that 1 and 2 see it once each, and it sees two.
+    Csr graph{{0, 2, 4, 6, 8}, {1, 2, 0, 3, 0, 3, 1, 2}};
+    const Partition partition{2, {0, 1, 1, 1}};
+
+    const auto quality = measure_quality(partition, graph);
+
+    EXPECT_EQ(quality.edge_cut, 2);
+    EXPECT_EQ(quality.parts[0].num_ghosts, 2);
+    EXPECT_EQ(quality.parts[1].num_ghosts, 1);
+    EXPECT_EQ(quality.parts[1].cut_edges, 2);
+}
+
+TEST(Partition, MayHaveEmptyPartsAndNoRows)
+{
+    const Partition empty{4, {}};
+    EXPECT_DOUBLE_EQ(imbalance(empty), 1.0);
+    EXPECT_EQ(edge_cut(empty, Csr{}), 0);
+    const auto quality = measure_quality({3, {2, 2}}, Csr{{0, 1, 2}, {1, 0}});
+    EXPECT_EQ(quality.parts[0].num_components, 0);
+    EXPECT_EQ(quality.parts[2].num_components, 1);
+    EXPECT_DOUBLE_EQ(quality.imbalance, 3.0);
+}
+
+TEST(Partition, RefusesOwnersOutside)
+{
+    EXPECT_TRUE(throws_with<InvalidInput>("num_parts is 0", [] { Partition{0, {}}.validate(); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("row 1 has owner 2, expected 0 to 1", [] { Partition{2, {0, 2}}.validate(); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("row 0 has owner -1", [] { part_sizes({2, {-1}}); }));
+}
+
+TEST(Partition, RefusesAGraphOfAnotherSize)
+{
+    EXPECT_TRUE(throws_with<InvalidInput>("measure_quality: the partition has 7 rows, the graph 0",
+                                          [] { measure_quality(row_of_seven, Csr{}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("edge_cut", [] { edge_cut(row_of_seven, Csr{}); }));
+}
+
+}  // namespace
+}  // namespace meshard
