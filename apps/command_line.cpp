@@ -39,7 +39,7 @@ void refuse_extras(const CLI::App& app)
 
     const std::string name = option->substr(0, option->find('='));
     const std::vector<std::string> known = option_names(app);
-    const std::string nearest = nearest_name(name, known);
+    const std::string nearest = name.starts_with("--") ? nearest_name(name, known) : "";   // one letter is like any other
     throw UsageError("unknown option '" + name + "'." + (nearest.empty() ? see : " Did you mean '" + nearest + "'?"));
 }
 

@@ -2,6 +2,7 @@
 // The program `meshard`: picks the verb and turns exceptions into one sentence on stderr and an exit code.
 #include <algorithm>
 #include <cctype>
+#include <csignal>
 #include <iostream>
 #include <new>
 #include <string>
@@ -120,5 +121,7 @@ int run_and_report(const std::vector<std::string>& arguments)
 
 int main(int argc, char** argv)
 {
+    // A file that grows beyond the allowed size shall be an error of the write, as a full disk is, and not the end.
+    std::signal(SIGXFSZ, SIG_IGN);
     return meshard::run_and_report({argv + 1, argv + argc});
 }
