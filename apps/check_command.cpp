@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard check: does a shards folder hold what it promises?
+#include <algorithm>
 #include <iostream>
 
 #include <CLI/CLI.hpp>
@@ -11,6 +12,28 @@
 
 namespace meshard {
 
+namespace {
+
+Json to_json(const std::string& folder, const std::vector<ShardPromise>& promises)
+{
+    Json json{{"folder", folder}, {"ok", std::ranges::all_of(promises, &ShardPromise::holds)}, {"checks", Json::array()}};
+    for (const ShardPromise& promise : promises) {
+        json["checks"].push_back({{"name", promise.text}, {"ok", promise.holds()}, {"tested", promise.was_tested}, {"faults", promise.faults}});
+    }
+    return json;
+}
+
+void print(const std::vector<ShardPromise>& promises)
+{
+    for (const ShardPromise& promise : promises) {
+        std::cout << (promise.holds() ? "OK    " : promise.was_tested ? "FAIL  " : "-     ") << promise.text
+                  << (promise.was_tested ? "" : " (not tested: it relies on one that fails)") << '\n';
+        for (const std::string& fault : promise.faults) std::cout << "        " << fault << '\n';
+    }
+}
+
+}  // namespace
+
 int check_command(std::span<const std::string> arguments)
 {
     std::string folder;
@@ -21,11 +44,12 @@ int check_command(std::span<const std::string> arguments)
     if (!parse_arguments(app, arguments)) return exit_code::ok;
 
     show_progress("checking ...");
-    const std::vector<std::string> faults = check_shards(folder);
+    const std::vector<ShardPromise> promises = test_shards(folder);
     show_progress("");
-    if (json) print_json({{"folder", folder}, {"ok", faults.empty()}, {"faults", faults}});
-    else for (const std::string& fault : faults) std::cout << "FAIL  " << fault << '\n';
-    return faults.empty() ? exit_code::ok : exit_code::check_failed;
+    const bool all_hold = std::ranges::all_of(promises, &ShardPromise::holds);
+    if (json) print_json(to_json(folder, promises));
+    else print(promises);
+    return all_hold ? exit_code::ok : exit_code::check_failed;
 }
 
 }  // namespace meshard

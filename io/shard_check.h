@@ -7,7 +7,16 @@
 
 namespace meshard {
 
-/// Checks a shards folder against everything it promises; empty if all holds, else one sentence a fault.
+/// One thing that a shards folder promises, and what was found.
+struct ShardPromise {
+    std::string text;                   ///< e.g. `every cell is owned by exactly one part`
+    bool was_tested = false;            ///< false if it relies on another promise that does not hold
+    std::vector<std::string> faults;    ///< one sentence each; empty if it holds
+
+    bool holds() const { return was_tested && faults.empty(); }
+};
+
+/// Tests a shards folder against everything it promises, in the order in which one thing relies on another:
 ///
 /// - each piece has the bytes, hash, counts and arrays that the manifest says, and is a valid subdomain;
 /// - every cell and every point of the source is owned by exactly one part, ids lie in range and occur once a piece;
@@ -15,8 +24,11 @@ namespace meshard {
 /// - ghosts name their true owner and equal its rows bit for bit: geometry, type and every array;
 /// - ghosts and their levels are those of a breadth-first search over the merged mesh.
 ///
-/// The list ends at 100 faults. Memory: the whole mesh, twice.
+/// Faults beyond the hundredth are left out. Memory: the whole mesh, twice.
 /// @throws IoError if `dir` is no shards folder.
+std::vector<ShardPromise> test_shards(const std::filesystem::path& dir);
+
+/// The faults of all promises; empty if all hold. @throws IoError if `dir` is no shards folder.
 std::vector<std::string> check_shards(const std::filesystem::path& dir);
 
 }  // namespace meshard
