@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <limits>
+
+#include "tests/apps/program_test.h"
+#include "tests/support/sample_meshes.h"
+
+namespace meshard {
+namespace {
+
+using Info = ProgramTest;
+
+const nlohmann::json& array_named(const nlohmann::json& report, const std::string& name)
+{
+    for (const auto& array : report["arrays"]) {
+        if (array["name"] == name) return array;
+    }
+    throw std::out_of_range("no array " + name);
+}
+
+TEST_F(Info, CountsCellsByType)
+{
+    const auto report = meshard_json({"info", write("mixed.vtu", mixed_cells())});
+
+    EXPECT_EQ(report["kind"], "unstructured");
+    EXPECT_EQ(report["num_cells"], 6);
+    const nlohmann::json expected{{"hexahedron", 1}, {"pyramid", 1}, {"tetra", 1}, {"wedge", 1}, {"polyhedron", 1}, {"quad", 1}};
+    EXPECT_EQ(report["cell_types"], expected);
+    EXPECT_FALSE(report.contains("surface"));
+}
+
+TEST_F(Info, GivesRangesAndBounds)
+{
+    const auto report = meshard_json({"info", write("strip.vtp", strip(4))});
+
+    EXPECT_EQ(report["bounds"], nlohmann::json({{0.0, 4.0}, {0.0, 1.0}, {0.0, 0.0}}));
+    const auto& pressure = array_named(report, "pressure");
+    EXPECT_EQ(pressure["association"], "point");
+    EXPECT_EQ(pressure["type"], "Float32");
+    EXPECT_EQ(pressure["min"], -7.0);
+    EXPECT_EQ(pressure["max"], 1.5 * 9 - 7);
+    const auto& velocity = array_named(report, "velocity");
+    EXPECT_EQ(velocity["components"], 3);
+    EXPECT_EQ(velocity["component_ranges"][2], nlohmann::json({3.0, 3.0}));
+    EXPECT_DOUBLE_EQ(velocity["magnitude_range"][1], std::hypot(0.9, 0.1, 3.0));
+    EXPECT_EQ(array_named(report, "names")["values"], nlohmann::json({"body", "ground"}));
+}
+
+TEST_F(Info, CountsNaNAndLeavesItOutOfTheRange)
+{
+    constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+    Mesh mesh = strip(4);
+    mesh.cell_data = {DataArray::from("p", std::vector<float>{1, nan, 3, nan}), DataArray::from("q", std::vector<float>(4, nan))};
+
+    const auto report = meshard_json({"info", write("strip.vtp", mesh)});
+
+    EXPECT_EQ(array_named(report, "p")["nan_count"], 2);
+    EXPECT_EQ(array_named(report, "p")["max"], 3.0);
+    EXPECT_EQ(array_named(report, "q")["nan_count"], 4);
+    EXPECT_TRUE(array_named(report, "q")["min"].is_null());
+}
+
+TEST_F(Info, TellsClosedFromOpenSurfaces)
+{
+    const auto closed = meshard_json({"info", write("sphere.vtp", sphere(20))})["surface"];
+    const auto open = meshard_json({"info", write("hole.vtp", with_hole())})["surface"];
+
+    EXPECT_EQ(closed["closed"], true);
+    EXPECT_EQ(closed["boundary_edges"], 0);
+    EXPECT_NEAR(closed["area"].get<double>(), 4 * M_PI, 0.1);
+    EXPECT_NEAR(closed["enclosed_volume"].get<double>(), 4 * M_PI / 3, 0.1);
+    EXPECT_EQ(open["closed"], false);
+    EXPECT_EQ(open["boundary_edges"], 16);   // 12 outside, 4 around the hole
+    EXPECT_DOUBLE_EQ(open["area"], 8.0);
+}
+
+TEST_F(Info, CountsEdgesOfMoreThanTwoPolygons)
+{
+    Mesh mesh;
+    mesh.kind = MeshKind::Surface;
+    mesh.points = DataArray::from("Points", std::vector<float>{0, 0, 0, 1, 0, 0, 0, 1, 0, 0, -1, 0, 0, 0, 1}, 3);
+    for (const std::int32_t tip : {2, 3, 4}) {
+        const std::int32_t triangle[] = {0, 1, tip};
+        mesh.cells.push_row(triangle);
+        mesh.cell_types.push_back(5);
+    }
+
+    const auto surface = meshard_json({"info", write("fan.vtp", mesh)})["surface"];
+
+    EXPECT_EQ(surface["non_manifold_edges"], 1);
+    EXPECT_EQ(surface["boundary_edges"], 6);
+}
+
+TEST_F(Info, DescribesClouds)
+{
+    const auto report = meshard_json({"info", write("cloud.vtp", random_cloud(50, 1))});
+
+    EXPECT_EQ(report["kind"], "point cloud");
+    EXPECT_EQ(report["num_points"], 50);
+    EXPECT_EQ(report["num_cells"], 0);
+}
+
+TEST_F(Info, EstimatesTheMemory)
+{
+    Mesh mesh = strip(4);   // 10 points, 4 quads
+    mesh.point_data.clear();
+    mesh.cell_data.clear();
+    mesh.field_data.clear();
+
+    const auto report = meshard_json({"info", write("strip.vtp", mesh)});
+
+    EXPECT_EQ(report["memory_bytes"], 10 * 12 + 5 * 8 + 16 * 4 + 4 + 8);   // the last: an empty Csr's one offset
+}
+
+TEST_F(Info, SaysTheSameInWords)
+{
+    const ProgramResult result = meshard({"info", write("sphere.vtp", sphere(8))});
+
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    for (const char* text : {"surface mesh", "224 triangle", "closed", "pressure", "Float64 x 3", "memory", "'body', 'ground'"}) {
+        EXPECT_NE(result.out.find(text), std::string::npos) << text << " in\n" << result.out;
+    }
+}
+
+TEST_F(Info, DescribesShards)
+{
+    const std::string shards = path("shards");
+    ASSERT_EQ(meshard({"partition", write("strip.vtp", strip(10)), "-n", "2", "-o", shards}).exit_code, 0);
+
+    const auto report = meshard_json({"info", shards});
+    const ProgramResult words = meshard({"info", shards});
+
+    EXPECT_EQ(report["kind"], "shards");
+    EXPECT_EQ(report["num_cells"], 10);
+    EXPECT_EQ(report["num_parts"], 2);
+    EXPECT_EQ(report["parts"][0]["cells"], 5);
+    EXPECT_EQ(report["parts"][1]["ghost_cells"], 1);
+    EXPECT_NE(words.out.find("2 parts, 1 ghost layer, method metis"), std::string::npos) << words.out;
+}
+
+TEST_F(Info, RefusesWhatItCannotRead)
+{
+    const std::string whole = content_of(write("strip.vtp", strip(10)));
+
+    EXPECT_TRUE(fails_with(meshard({"info", path("none.vtp")}), 3, {"meshard info: ", "none.vtp"}));
+    EXPECT_TRUE(fails_with(meshard({"info", write_text("notes.txt", "words")}), 3, {"notes.txt", ".vtu"}));
+    EXPECT_TRUE(fails_with(meshard({"info", write_text("words.vtp", "no VTK file")}), 3, {"words.vtp"}));
+    EXPECT_TRUE(fails_with(meshard({"info", write_text("words.vtk", "no VTK file")}), 3, {"words.vtk"}));
+    EXPECT_TRUE(fails_with(meshard({"info", write_text("words.stl", "no STL file")}), 3, {"words.stl"}));
+    EXPECT_TRUE(fails_with(meshard({"info", write_text("empty.vtu", "")}), 3, {"empty.vtu"}));
+    EXPECT_TRUE(fails_with(meshard({"info", path("")}), 3, {"manifest"}));
+    for (const double share : {0.05, 0.3, 0.6, 0.95}) {
+        const auto length = static_cast<std::size_t>(share * static_cast<double>(whole.size()));
+        EXPECT_TRUE(fails_with(meshard({"info", write_text("cut.vtp", whole.substr(0, length))}), 3, {"cut.vtp"})) << share;
+    }
+}
+
+}  // namespace
+}  // namespace meshard

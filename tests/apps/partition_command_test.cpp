@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "io/subdomain_io.h"
+#include "tests/apps/program_test.h"
+#include "tests/support/sample_meshes.h"
+
+namespace meshard {
+namespace {
+
+using PartitionVerb = ProgramTest;
+
+TEST_F(PartitionVerb, ReportsPartsOfAStrip)
+{
+    const auto report = meshard_json({"partition", write("strip.vtp", strip(8)), "-n", "2", "-o", path("shards"), "--ghost-layers", "2"});
+
+    EXPECT_EQ(report["edge_cut"], 1);
+    EXPECT_EQ(report["communication_volume"], 2);
+    EXPECT_EQ(report["imbalance"], 1.0);
+    ASSERT_EQ(report["parts"].size(), 2u);
+    std::int64_t num_points = 0;
+    for (int p = 0; p < 2; ++p) {
+        const auto& part = report["parts"][p];
+        EXPECT_EQ(part["cells"], 4);
+        EXPECT_EQ(part["ghost_cells"], 2);
+        EXPECT_EQ(part["neighbors"], nlohmann::json({1 - p}));
+        EXPECT_EQ(part["shared_faces"], nlohmann::json({1}));
+        EXPECT_EQ(part["components"], 1);
+        num_points += part["points"].get<std::int64_t>();
+    }
+    EXPECT_EQ(num_points, 18);
+    EXPECT_GT(report["peak_rss_bytes"], 1 << 20);
+    double sum = 0;
+    for (const char* stage : {"read", "graph", "partition", "ghosts", "write"}) {
+        EXPECT_GE(report["seconds"][stage], 0.0) << stage;
+        sum += report["seconds"][stage].get<double>();
+    }
+    EXPECT_GE(report["seconds"]["total"].get<double>(), sum);
+}
+
+TEST_F(PartitionVerb, WritesShardsThatPassTheirCheck)
+{
+    for (const auto& [name, mesh] : sample_meshes()) {
+        if (mesh.num_rows() < 3) continue;
+        const std::string source = write(name + extension_of(mesh.kind), mesh);
+        const std::string shards = path(name);
+
+        const ProgramResult result = meshard({"partition", source, "-n", "3", "-o", shards});
+
+        EXPECT_EQ(result.exit_code, 0) << name << ": " << result.err;
+        EXPECT_EQ(result.err, "") << name;
+        const ProgramResult check = meshard({"check", shards});
+        EXPECT_EQ(check.exit_code, 0) << name << ": " << check.out << check.err;
+        const ProgramResult merge = meshard({"merge", shards, "--verify", source});
+        EXPECT_EQ(merge.exit_code, 0) << name << ": " << merge.err;
+    }
+}
+
+TEST_F(PartitionVerb, NotesHowTheShardsWereMade)
+{
+    const std::string source = write("cube.vtu", cube(4));
+
+    ASSERT_EQ(meshard({"partition", source, "-n", "3", "-o", path("shards"), "--seed", "7", "--imbalance", "1.1"}).exit_code, 0);
+
+    const Manifest manifest = read_manifest(path("shards"));
+    EXPECT_EQ(manifest.info.source, source);
+    EXPECT_EQ(manifest.info.method, "metis");
+    EXPECT_EQ(manifest.info.seed, 7);
+    EXPECT_FALSE(manifest.info.versions.empty());
+    EXPECT_EQ(manifest.info.quality.parts.size(), 3u);
+}
+
+TEST_F(PartitionVerb, SpeaksAsDecomposeParDoes)
+{
+    const ProgramResult result = meshard({"partition", write("strip.vtp", strip(8)), "-n", "2", "-o", path("shards")});
+
+    EXPECT_EQ(result.exit_code, 0);
+    for (const char* text : {"Edge cut: 1 shared faces, communication volume: 2, imbalance: 1.0000 (allowed 1.03)",
+                             "Max number of cells = 4 (0% above average 4)", "Max number of neighbours = 1 (0% above average 1)",
+                             "Seconds: read ", "Peak memory: ", "mesh.pvtp"}) {
+        EXPECT_NE(result.out.find(text), std::string::npos) << text << " in\n" << result.out;
+    }
+}
+
+TEST_F(PartitionVerb, CutsCloudsByTheirPoints)
+{
+    const auto report = meshard_json({"partition", write("cloud.vtp", random_cloud(200, 3)), "-n", "4", "-o", path("shards")});
+
+    std::int64_t num_points = 0;
+    for (const auto& part : report["parts"]) {
+        EXPECT_EQ(part["cells"], 0);
+        EXPECT_GT(part["ghost_points"], 0);
+        num_points += part["points"].get<std::int64_t>();
+    }
+    EXPECT_EQ(num_points, 200);
+    EXPECT_LE(report["imbalance"], 1.03);
+    EXPECT_EQ(meshard({"check", path("shards")}).exit_code, 0);
+}
+
+TEST_F(PartitionVerb, RefusesImpossibleOptions)
+{
+    const std::string source = write("strip.vtp", strip(8));
+    const auto run = [&](std::vector<std::string> options) {
+        options.insert(options.begin(), {"partition", source, "-o", path("shards")});
+        return meshard(options);
+    };
+
+    EXPECT_TRUE(fails_with(run({"-n", "0"}), 2, {"-n is 0", "at least 1"}));
+    EXPECT_TRUE(fails_with(run({"-n", "-3"}), 2, {"-n is -3"}));
+    EXPECT_TRUE(fails_with(run({"-n", "2", "--method", "metsi"}), 2, {"unknown method 'metsi'", "Did you mean 'metis'?"}));
+    EXPECT_TRUE(fails_with(run({"-n", "2", "--ghost-layers", "-1"}), 2, {"--ghost-layers is -1"}));
+    EXPECT_TRUE(fails_with(run({"-n", "2", "--imbalance", "0.9"}), 2, {"--imbalance is 0.9"}));
+    EXPECT_TRUE(fails_with(run({"-n", "9"}), 2, {"8 cells", "9 parts", "--allow-empty"}));
+    EXPECT_EQ(entries(), std::vector<std::string>{"strip.vtp"});
+}
+
+TEST_F(PartitionVerb, LeavesPartsEmptyWhenAllowed)
+{
+    const auto report = meshard_json({"partition", write("strip.vtp", strip(3)), "-n", "5", "-o", path("shards"), "--allow-empty"});
+
+    std::multiset<int> sizes;
+    for (const auto& part : report["parts"]) sizes.insert(part["cells"].get<int>());
+    EXPECT_EQ(sizes, (std::multiset<int>{0, 0, 1, 1, 1}));
+    EXPECT_EQ(meshard({"check", path("shards")}).exit_code, 0);
+    EXPECT_EQ(meshard({"merge", path("shards"), "--verify", path("strip.vtp")}).exit_code, 0);
+}
+
+TEST_F(PartitionVerb, RefusesAnOutputThatExists)
+{
+    const std::string source = write("strip.vtp", strip(8));
+    std::filesystem::create_directory(path("shards"));
+    write_text("file", "kept");
+
+    EXPECT_TRUE(fails_with(meshard({"partition", source, "-n", "2", "-o", path("shards")}), 3, {"shards", "exists"}));
+    EXPECT_TRUE(fails_with(meshard({"partition", source, "-n", "2", "-o", path("file")}), 3, {"exists"}));
+    EXPECT_TRUE(std::filesystem::is_empty(path("shards")));
+    EXPECT_EQ(content_of(path("file")), "kept");
+}
+
+TEST_F(PartitionVerb, LooksAtTheOutputBeforeAnyWork)
+{
+    std::filesystem::create_directory(path("shards"));
+
+    EXPECT_TRUE(fails_with(meshard({"partition", path("none.vtp"), "-n", "2", "-o", path("shards")}), 3, {"exists"}));
+}
+
+TEST_F(PartitionVerb, RefusesAnOutputThatCannotBeMade)
+{
+    const std::string source = write("strip.vtp", strip(8));
+    write_text("file", "kept");
+
+    EXPECT_TRUE(fails_with(meshard({"partition", source, "-n", "2", "-o", path("file/shards")}), 3, {"cannot be made", "is no folder"}));
+    EXPECT_EQ(entries(), (std::vector<std::string>{"file", "strip.vtp"}));
+    if (geteuid() == 0) return;   // root may write everywhere
+    std::filesystem::create_directory(path("locked"));
+    std::filesystem::permissions(path("locked"), std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
+    EXPECT_TRUE(fails_with(meshard({"partition", source, "-n", "2", "-o", path("locked/shards")}), 3, {"no permission"}));
+}
+
+TEST_F(PartitionVerb, LeavesNothingWhenTheDiskIsFull)
+{
+    const std::string source = write("cube.vtu", cube(12));
+
+    const ProgramResult result = meshard({"partition", source, "-n", "2", "-o", path("a/b/shards")}, {.max_file_bytes = 20000, .stdout_to = ""});
+
+    EXPECT_TRUE(fails_with(result, 3, {"meshard partition: "}));
+    EXPECT_EQ(entries(), std::vector<std::string>{"cube.vtu"});
+}
+
+TEST_F(PartitionVerb, RefusesCoordinatesThatAreNoNumbers)
+{
+    Mesh mesh = strip(8);
+    mesh.points.mutable_values<float>()[4] = std::numeric_limits<float>::quiet_NaN();
+
+    const ProgramResult result = meshard({"partition", write("strip.vtp", mesh), "-n", "2", "-o", path("shards")});
+
+    EXPECT_TRUE(fails_with(result, 3, {"strip.vtp has 1 coordinate that is NaN"}));
+    EXPECT_EQ(entries(), std::vector<std::string>{"strip.vtp"});
+}
+
+TEST_F(PartitionVerb, WarnsOfNaNInAFieldAndKeepsIt)
+{
+    Mesh mesh = strip(8);
+    mesh.cell_data.push_back(DataArray::from("p", std::vector<double>{1, NAN, 3, 4, NAN, 6, 7, 8}));
+    const std::string source = write("strip.vtp", mesh);
+
+    const ProgramResult result = meshard({"partition", source, "-n", "2", "-o", path("shards")});
+
+    EXPECT_TRUE(fails_with(result, 0, {"warning", "cell array 'p' has 2 NaN"}));
+    EXPECT_EQ(meshard({"check", path("shards")}).exit_code, 0);
+    EXPECT_EQ(meshard({"merge", path("shards"), "--verify", source}).exit_code, 0);
+}
+
+TEST_F(PartitionVerb, RefusesDamagedFiles)
+{
+    const std::string whole = content_of(write("cube.vtu", cube(4)));
+    const std::string cut = write_text("cut.vtu", whole.substr(0, whole.size() / 2));
+
+    EXPECT_TRUE(fails_with(meshard({"partition", cut, "-n", "2", "-o", path("shards")}), 3, {"cut.vtu"}));
+    EXPECT_EQ(entries(), (std::vector<std::string>{"cube.vtu", "cut.vtu"}));
+}
+
+TEST_F(PartitionVerb, GivesTheSameShardsForTheSameSeed)
+{
+    const std::string source = write("cube.vtu", cube(8));
+    for (const char* name : {"a", "b"}) {
+        ASSERT_EQ(meshard({"partition", source, "-n", "5", "-o", path(name), "--seed", "3"}).exit_code, 0);
+    }
+
+    for (int p = 0; p < 5; ++p) {
+        const std::string piece = "/pieces/mesh_000" + std::to_string(p) + ".vtu";
+        EXPECT_EQ(content_of(path("a") + piece), content_of(path("b") + piece)) << p;
+    }
+}
+
+}  // namespace
+}  // namespace meshard
