@@ -23,8 +23,9 @@ protected:
     ProgramTest()
     {
         const auto* info = testing::UnitTest::GetInstance()->current_test_info();
-        folder_ = std::filesystem::temp_directory_path() /
-                  ("meshard-" + std::string(info->test_suite_name()) + "-" + info->name() + "-" + std::to_string(getpid()));
+        std::string name = std::string("meshard-") + info->test_suite_name() + "-" + info->name() + "-" + std::to_string(getpid());
+        std::ranges::replace(name, '/', '-');   // in the names of tests with a parameter
+        folder_ = std::filesystem::temp_directory_path() / name;
         std::filesystem::remove_all(folder_);
         std::filesystem::create_directories(folder_);
     }
