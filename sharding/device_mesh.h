@@ -25,7 +25,7 @@ public:
 
 /// A grid of ranks with named axes, e.g. `data` x `domain`; one group an axis, and one of all. Row-major: the last axis runs
 /// fastest, so that ranks of one domain are neighbours.
-class DeviceMesh {
+class DeviceMesh : public std::enable_shared_from_this<DeviceMesh> {
 public:
     /// One rank, one axis `domain` of size one.
     static std::shared_ptr<const DeviceMesh> single();

@@ -7,15 +7,11 @@
 #include <string>
 #include <vector>
 
-#include <ATen/core/Tensor.h>
-
 #include "sharding/comm_counter.h"
 #include "sharding/placement.h"
 
-namespace c10d {
-class Backend;
-class Work;
-}  // namespace c10d
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 namespace meshard {
 

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// Losses that reduce inside one operator: op(input, target, reduction, ...), and their backward.
+#include <ATen/ATen.h>
+
+#include "ops/placement_algebra.h"
+
+namespace meshard {
+namespace {
+
+/// Input and target in one layout: that of the one that is cut.
+SpecPtr bring_in_line(RuleCall& call, std::int64_t input_arg, std::int64_t target_arg)
+{
+    auto input = call.tensor(input_arg), target = call.tensor(target_arg);
+    if (input.sizes() != target.sizes()) {
+        call.refuse("input and target have different shapes", "Expand the smaller one to the shape of the other");
+    }
+    call.reduce({input, target});
+    c10::SmallVector<AxisLayout, 2> axes(call.num_axes());
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        axes[axis] = call.layout(input, axis).is_shard() ? call.layout(input, axis) : call.layout(target, axis);
+        input = call.with_layout(input, axis, axes[axis]);
+        target = call.with_layout(target, axis, axes[axis]);
+    }
+    call.set_local(input_arg, at::Tensor(local_of(input)));
+    call.set_local(target_arg, at::Tensor(local_of(target)));
+    return call.spec(axes);
+}
+
+/// The mean is the sum of all ranks over the whole's count, not a mean of means.
+void loss(RuleCall& call)
+{
+    const auto count = call.tensor(0).numel();
+    const auto reduction = call.arg(2).toInt();
+    const auto spec = bring_in_line(call, 0, 1);
+    if (reduction == at::Reduction::None) return call.run({spec});
+
+    call.arg(2) = static_cast<std::int64_t>(at::Reduction::Sum);
+    auto total = call.run_local()[0].toTensor();
+    if (reduction == at::Reduction::Mean) total = total.div_(static_cast<double>(count));
+    auto axes = spec->axes;
+    for (auto& axis : axes) {
+        if (axis.is_shard()) axis = {Partial(), nullptr, 1};
+    }
+    call.push({wrap(total, call.spec(axes))});
+}
+
+/// op_backward(grad_output, input, target, reduction, ...): of a mean, the gradient over the whole's count.
+void loss_backward(RuleCall& call)
+{
+    const auto count = call.tensor(1).numel();
+    const auto reduction = call.arg(3).toInt();
+    auto gradient = call.tensor(0);
+    const auto spec = bring_in_line(call, 1, 2);
+    call.reduce({gradient});
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        if (reduction == at::Reduction::None) gradient = call.with_layout(gradient, axis, spec->axes[axis]);
+    }
+    auto local = at::Tensor(local_of(gradient));
+    if (reduction == at::Reduction::Mean) {
+        local = local.div(static_cast<double>(count));
+        call.arg(3) = static_cast<std::int64_t>(at::Reduction::Sum);
+    }
+    call.set_local(0, local);
+    call.run({spec});
+}
+
+const RuleRegistration r_loss("losses", {"aten::mse_loss", "aten::smooth_l1_loss", "aten::huber_loss"}, loss);
+const RuleRegistration r_loss_backward("losses", {"aten::mse_loss_backward", "aten::smooth_l1_loss_backward", "aten::huber_loss_backward"},
+                                       loss_backward);
+
+}  // namespace
+}  // namespace meshard

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <c10/util/ArrayRef.h>
+
+#include "sharding/rule_table.h"
+
+namespace meshard {
+
+/// Index of a dimension counted from the front; `dim` may be negative.
+inline std::int64_t from_front(std::int64_t dim, std::int64_t num_dims) { return dim < 0 ? dim + num_dims : dim; }
+
+/// Layouts of `tensor` on all axes; Replicate for a plain one.
+c10::SmallVector<AxisLayout, 2> layouts_of(const RuleCall& call, const at::Tensor& tensor);
+
+/// Applies `f` to the dimension of each Shard.
+template <class F>
+c10::SmallVector<AxisLayout, 2> map_dims(c10::SmallVector<AxisLayout, 2> axes, F&& f)
+{
+    for (auto& axis : axes) {
+        if (axis.is_shard()) axis.placement.dim = f(axis.placement.dim);
+    }
+    return axes;
+}
+
+/// The part of a tensor that meets a sharded operand on axis `axis`: a replicated one is narrowed along `dim` to this rank's rows; one that has
+/// a single entry there is broadcast and stays.
+at::Tensor narrow_operand(const RuleCall& call, const at::Tensor& local, const AxisLayout& layout, std::int64_t axis, std::int64_t dim);
+
+/// True if any of the given dimensions of `tensor` is cut on any axis.
+bool cuts_any(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims);
+
+/// Layouts after summing over `dims` (all dimensions if empty): what was cut along one of them is a pending reduction, other cuts keep
+/// their place among the dimensions that stay.
+c10::SmallVector<AxisLayout, 2> reduced_layouts(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims,
+                                                bool keepdim, Reduction reduction);
+
+}  // namespace meshard

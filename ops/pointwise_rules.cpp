@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operators whose result at an index depends on their operands at that index only, after broadcasting.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <array>
+
+#include "ops/placement_algebra.h"
+#include "sharding/redistribute.h"
+
+namespace meshard {
+namespace {
+
+/// All tensor operands are scalars or lie in the very same way, without a pending part: nothing to bring in line.
+SpecPtr common_spec(const RuleCall& call)
+{
+    SpecPtr spec;
+    std::int64_t num_dims = -1;
+    for (std::int64_t i = 0; i < call.num_args(); ++i) {
+        if (!call.arg(i).isTensor()) continue;
+        const auto& tensor = call.arg(i).toTensor();
+        if (!tensor.defined()) continue;
+        if (!is_sharded(tensor)) {
+            if (tensor.dim() > 0) return nullptr;
+            continue;
+        }
+        const auto& own = spec_of(tensor);
+        if (own->has_partial() || (spec && (own != spec || tensor.dim() != num_dims))) return nullptr;
+        spec = own;
+        num_dims = tensor.dim();
+    }
+    return spec;
+}
+
+enum class Linearity {
+    None,
+    Sum,       // f(x, y): x + a y; pending operands add up
+    Scale,     // f(x, y): linear in x, and y is a factor that must be complete
+    Product,   // linear in either operand, the other complete
+    Map,       // f(x) linear in its one tensor operand
+    Choice     // where(condition, x, y): linear in x and y together, the condition complete
+};
+
+Linearity linearity(const std::string& name)
+{
+    static constexpr std::array kSum{"aten::add", "aten::add_", "aten::sub", "aten::sub_"};
+    static constexpr std::array kScale{"aten::div", "aten::div_"};
+    static constexpr std::array kProduct{"aten::mul", "aten::mul_"};
+    static constexpr std::array kMap{"aten::neg", "aten::neg_", "aten::clone", "aten::positive"};
+    if (name == "aten::where") return Linearity::Choice;
+    const auto in = [&](const auto& names) { return std::find(names.begin(), names.end(), name) != names.end(); };
+    return in(kSum) ? Linearity::Sum : in(kScale) ? Linearity::Scale : in(kProduct) ? Linearity::Product : in(kMap) ? Linearity::Map : Linearity::None;
+}
+
+bool is_pending_sum(const AxisLayout& layout) { return layout.is_partial() && layout.placement.reduction == Reduction::Sum; }
+
+bool has_rounding(const RuleCall& call)   // div with a rounding mode
+{
+    return call.name().starts_with("aten::div") && call.schema().overload_name().ends_with("_mode") && !call.arg(2).isNone();
+}
+
+/// Whether the pending sums among the operands can stay pending on `axis`: the operator is linear in them and nothing else is cut there.
+bool stays_pending(const RuleCall& call, Linearity kind, const std::vector<at::Tensor>& tensors, std::int64_t axis)
+{
+    if (kind == Linearity::Choice) {
+        return tensors.size() == 3 && call.layout(tensors[0], axis).is_replicate() &&
+               stays_pending(call, Linearity::Sum, {tensors[1], tensors[2]}, axis);
+    }
+    if (tensors.size() > 2) return false;
+    const auto& first = tensors[0];
+    const auto second = tensors.size() > 1 ? tensors[1] : at::Tensor();
+    const auto& a = call.layout(first, axis);
+    const auto& b = call.layout(second, axis);   // an undefined second operand is Replicate
+    if (a.is_shard() || b.is_shard()) return false;
+    if (!at::isFloatingType(first.scalar_type()) && !at::isComplexType(first.scalar_type())) return false;
+    switch (kind) {
+    case Linearity::None:
+    case Linearity::Choice: return false;
+    case Linearity::Map: return is_pending_sum(a);
+    case Linearity::Scale: return is_pending_sum(a) && b.is_replicate() && !has_rounding(call);
+    case Linearity::Product: return (is_pending_sum(a) && b.is_replicate()) || (a.is_replicate() && is_pending_sum(b));
+    case Linearity::Sum:
+        // A complete operand counts on the first rank only; it must then have the shape of the result there.
+        return second.defined() && (is_pending_sum(a) || a.is_replicate()) && (is_pending_sum(b) || b.is_replicate()) &&
+               (is_pending_sum(a) || is_pending_sum(b));
+    }
+    return false;
+}
+
+std::int64_t result_dims(const std::vector<at::Tensor>& tensors)
+{
+    std::int64_t num_dims = 0;
+    for (const auto& tensor : tensors) num_dims = std::max(num_dims, tensor.dim());
+    return num_dims;
+}
+
+void pointwise(RuleCall& call)
+{
+    if (call.is_random()) {
+        bool cut = false;
+        for (const auto& tensor : call.tensors()) cut |= is_sharded(tensor) && spec_of(tensor)->has_shard();
+        if (cut) call.refuse("it draws random numbers, which would depend on the partition");
+    }
+    if (auto spec = common_spec(call)) {
+        call.make_local();
+        call.run({spec});
+        return;
+    }
+
+    const auto tensors = call.tensors();
+    const auto num_dims = result_dims(tensors);
+    const auto kind = linearity(call.name());
+    const auto written = call.mutated_arg();
+    const auto first = tensors[0];
+    if (written >= 0 && !is_sharded(first)) return replicated_rule(call);   // into a plain tensor: whole values only
+
+    // Pending operands: keep what may stay pending on every axis where something is pending, complete the others in one message.
+    bool pending = kind != Linearity::None;
+    bool any_pending = false;
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        bool here = false;
+        for (const auto& tensor : tensors) here |= call.layout(tensor, axis).is_partial();
+        any_pending |= here;
+        if (here) pending = pending && stays_pending(call, kind, tensors, axis);
+    }
+    if (written >= 0 && is_sharded(first) && any_pending && pending) {
+        // In place: the operand written to must already be pending where the result is.
+        for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+            if (call.layout(tensors.back(), axis).is_partial() && !call.layout(first, axis).is_partial()) pending = false;
+        }
+    }
+    if (any_pending && !pending) call.reduce(tensors);
+
+    // The result's layout: cut wherever an operand is cut along a dimension that is not broadcast.
+    c10::SmallVector<AxisLayout, 2> result(call.num_axes());
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        for (const auto& tensor : tensors) {
+            const auto& layout = call.layout(tensor, axis);
+            if (layout.is_shard() && !result[axis].is_shard()) {
+                const auto dim = layout.placement.dim + num_dims - tensor.dim();
+                bool broadcast = false;
+                for (const auto& other : tensors) {
+                    const auto there = dim - (num_dims - other.dim());
+                    broadcast |= there >= 0 && other.size(there) != tensor.size(layout.placement.dim) && tensor.size(layout.placement.dim) == 1;
+                }
+                if (broadcast) continue;
+                result[axis] = layout;
+                result[axis].placement.dim = dim;
+            } else if (layout.is_partial()) {
+                result[axis] = layout;
+            }
+        }
+    }
+    for (std::int64_t a = 0; a < call.num_axes(); ++a) {
+        for (std::int64_t b = 0; b < a; ++b) {
+            if (result[a].is_shard() && result[b].is_shard() && result[a].placement.dim == result[b].placement.dim) {
+                call.refuse("two axes of the device mesh would cut the same dimension", "Redistribute one operand first");
+            }
+        }
+    }
+    if (written >= 0 && is_sharded(first)) {
+        // The tensor written to keeps its layout unless it is whole and must be cut.
+        for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+            const auto& own = call.layout(first, axis);
+            if (own.is_replicate() && result[axis].is_shard()) {
+                const auto converted = call.with_layout(first, axis, result[axis]);
+                replace_value(first, local_of(converted), spec_of(converted));
+            }
+        }
+    }
+
+    for (std::int64_t i = 0; i < call.num_args(); ++i) {
+        auto tensor = call.tensor(i);
+        if (!tensor.defined()) continue;
+        const auto original = tensor;
+        at::Tensor local;
+        for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+            const auto& target = result[axis];
+            if (!target.is_shard() && !call.layout(tensor, axis).is_shard()) continue;
+            const auto dim = target.is_shard() ? target.placement.dim - (num_dims - tensor.dim()) : -1;
+            if (call.layout(tensor, axis).is_shard()) {
+                auto there = target;
+                there.placement.dim = dim;
+                // Cut in another way, or along a dimension that is broadcast: bring in line.
+                if (!(call.layout(tensor, axis) == there)) tensor = call.with_layout(tensor, axis, dim >= 0 && tensor.size(dim) != 1 ? there : AxisLayout{});
+            }
+        }
+        local = local_of(tensor);
+        for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+            const auto& target = result[axis];
+            if (target.is_shard() && call.layout(tensor, axis).is_replicate()) {
+                local = narrow_operand(call, local, target, axis, target.placement.dim - (num_dims - tensor.dim()));
+            }
+            // Beside a pending sum a complete summand counts on the first rank only.
+            const bool summand = kind == Linearity::Sum || (kind == Linearity::Choice && i > 0);
+            if (target.is_partial() && call.layout(tensor, axis).is_replicate() && summand && call.coordinate(axis) != 0) {
+                local = at::zeros_like(local);
+            }
+        }
+        if (i == written) {
+            if (!original.is_same(tensor)) call.refuse("the tensor written to lies in another way than the result");
+        }
+        call.set_local(i, local);
+    }
+    call.run({call.spec(result)});
+}
+
+/// A change of type is linear only where it does not round.
+void to_copy(RuleCall& call)
+{
+    const auto tensor = call.tensor(0);
+    if (spec_of(tensor)->has_partial()) {
+        const auto type = call.arg(1).isNone() ? tensor.scalar_type() : call.arg(1).toScalarType();
+        if (c10::elementSize(type) < tensor.element_size() || !at::isFloatingType(type)) call.reduce({tensor});
+    }
+    const auto spec = spec_of(tensor);
+    call.make_local();
+    call.run({spec});
+}
+
+/// detach and alike: the value as it lies.
+void same_value(RuleCall& call)
+{
+    const auto spec = spec_of(call.tensor(0));
+    call.make_local();
+    call.run({spec});
+}
+
+/// copy_(self, source): self takes the source's value and, where it may, its layout.
+void copy(RuleCall& call)
+{
+    const auto self = call.tensor(0), source = call.tensor(1);
+    if (!is_sharded(self)) {
+        call.reduce({source});
+        if (spec_of(source)->has_shard()) {
+            call.refuse("it would copy a sharded tensor into a plain one", "Use full_tensor(x) for the whole or to_local(x) for this rank's rows");
+        }
+        self.copy_(local_of(source));
+        call.finish({self});
+        return;
+    }
+    call.reduce({self, source});
+    pointwise(call);
+}
+
+const PointwiseRegistration all_pointwise(pointwise);
+const RuleRegistration pointwise_untagged("pointwise", {"aten::fill_", "aten::zero_", "aten::gelu_backward", "aten::silu_backward",
+                                                         "aten::threshold_backward", "aten::masked_fill", "aten::masked_fill_", "aten::clone",
+                                                         "aten::add_", "aten::mul_", "aten::sub_", "aten::div_", "aten::leaky_relu_backward",
+                                                         "aten::elu_backward", "aten::softplus_backward", "aten::hardtanh_backward",
+                                                         "aten::softshrink_backward", "aten::log_sigmoid_backward", "aten::log_sigmoid_forward",
+                                                         "aten::sigmoid_backward", "aten::tanh_backward", "aten::_prelu_kernel"},
+                                          pointwise);
+const RuleRegistration to("pointwise", {"aten::_to_copy"}, to_copy);
+const RuleRegistration aliases("pointwise", {"aten::detach", "aten::alias", "aten::lift_fresh"}, same_value);
+const RuleRegistration copies("pointwise", {"aten::copy_"}, copy);
+
+}  // namespace
+}  // namespace meshard

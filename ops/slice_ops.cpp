@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/slice_ops.h"
+
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <ATen/ATen.h>
+
+#include "partition/error.h"
+#include "sharding/redistribute.h"
+#include "sharding/shard_tensor.h"
+
+namespace meshard {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+std::string shape_text(const at::Tensor& tensor)
+{
+    std::string text = "(";
+    for (std::int64_t i = 0; i < tensor.dim(); ++i) text += (i ? ", " : "") + std::to_string(tensor.size(i));
+    return text + ")";
+}
+
+/// (B, N, H, X) as (B, H, N, X), a view.
+at::Tensor heads_first(const at::Tensor& x) { return x.permute({0, 2, 1, 3}); }
+
+/// Layout of (B, H, S, ...) tokens made from rows cut as `rows`: what was cut along N is summed, batches and heads keep their cut.
+SpecPtr token_spec(const ShardSpec& rows)
+{
+    auto axes = rows.axes;
+    for (auto& axis : axes) {
+        if (!axis.is_shard()) continue;
+        if (axis.placement.dim == 1) axis = {};
+        else if (axis.placement.dim == 2) axis.placement.dim = 1;
+    }
+    return make_spec(rows.device_mesh, axes);
+}
+
+void require_rows_cut(const char* where, const ShardSpec& spec)
+{
+    for (const auto& axis : spec.axes) {
+        if (axis.is_shard() && axis.placement.dim == 3) {
+            throw InvalidInput(std::string(where) + ": the slices are cut (" + to_string(spec) + "). Cut rows, batches or heads.");
+        }
+    }
+}
+
+SpecPtr spec_or_null(const at::Tensor& tensor) { return is_sharded(tensor) ? spec_of(tensor) : nullptr; }
+
+/// This rank's part of `tensor` in layout `spec`; the tensor itself if there is no layout.
+at::Tensor local_in(const at::Tensor& tensor, const SpecPtr& spec)
+{
+    if (!spec) return tensor;
+    if (is_sharded(tensor)) return *spec_of(tensor) == *spec ? local_of(tensor) : local_of(convert(tensor, spec));
+    return local_of(convert(wrap(tensor, replicated_spec(spec->device_mesh)), spec));
+}
+
+at::Tensor wrapped(const at::Tensor& local, const SpecPtr& spec) { return spec ? wrap(local, spec) : local; }
+
+/// Sum over the ranks among which rows are cut; `buffer` is this rank's own to write to.
+void sum_over_rows(at::Tensor& buffer, const SpecPtr& rows)
+{
+    if (!rows) return;
+    for (std::size_t a = 0; a < rows->axes.size(); ++a) {
+        if (rows->axes[a].is_shard() && rows->axes[a].placement.dim == 1) rows->device_mesh->group(a).all_reduce(buffer);
+    }
+}
+
+at::ScalarType sum_type(at::ScalarType type) { return type == at::kDouble ? at::kDouble : at::kFloat; }
+
+/// The layout that both operands take: the first one's, completed where something is pending; the second's if the first is plain.
+SpecPtr row_spec(const char* where, const at::Tensor& first, const at::Tensor& second)
+{
+    reduce_partials({first, second});
+    auto spec = spec_or_null(first);
+    if (!spec || !spec->has_shard()) {
+        if (auto other = spec_or_null(second); other && other->has_shard()) spec = other;
+    }
+    if (spec) require_rows_cut(where, *spec);
+    return spec;
+}
+
+void refuse_second_derivative(const char* where)
+{
+    if (at::GradMode::is_enabled()) throw InvalidInput(std::string(where) + ": has no second derivative. Call backward without create_graph.");
+}
+
+struct SliceTokens : torch::autograd::Function<SliceTokens> {
+    static at::Tensor forward(AutogradContext* context, const at::Tensor& weights, const at::Tensor& features, double epsilon)
+    {
+        const auto rows = row_spec("slice_tokens", weights, features);
+        const auto w = local_in(weights, rows), f = local_in(features, rows);   // (B, N, H, S), (B, N, H, D)
+        const auto num_features = f.size(3);
+        const auto type = sum_type(f.scalar_type());
+
+        // Sums of weighted features and of weights side by side, so that one message carries both.
+        auto buffer = at::empty({w.size(0), w.size(2), w.size(3), num_features + 1}, f.options().dtype(type));
+        buffer.narrow(3, 0, num_features).copy_(at::matmul(heads_first(w).transpose(2, 3), heads_first(f)));   // (B, H, S, D)
+        buffer.select(3, num_features).copy_(at::sum(w, {1}, false, type));                                    // (B, H, S)
+        sum_over_rows(buffer, rows);
+
+        const auto norm = buffer.narrow(3, num_features, 1) + epsilon;              // (B, H, S, 1)
+        const auto tokens = buffer.narrow(3, 0, num_features).div(norm);            // (B, H, S, D)
+        const auto spec = rows ? token_spec(*rows) : nullptr;
+        context->save_for_backward({weights, features, tokens, norm});
+        return wrapped(tokens.to(f.scalar_type()), spec);
+    }
+
+    static variable_list backward(AutogradContext* context, variable_list gradients)
+    {
+        refuse_second_derivative("slice_tokens");
+        const auto saved = context->get_saved_variables();
+        const auto &weights = saved[0], &features = saved[1], &tokens = saved[2], &norm = saved[3];
+        const auto rows = row_spec("slice_tokens", weights, features);
+        const auto w = local_in(weights, rows), f = local_in(features, rows);
+        const auto spec = rows ? token_spec(*rows) : nullptr;
+        reduce_partials(gradients);
+        const auto gradient = local_in(gradients[0], spec).to(tokens.scalar_type());
+
+        const auto sums_gradient = gradient.div(norm);                                                          // (B, H, S, D)
+        const auto weight_sums_gradient = sums_gradient.mul(tokens).sum(-1).neg_();                             // (B, H, S)
+        const auto g = sums_gradient.to(f.scalar_type());
+        at::Tensor weights_gradient, features_gradient;
+        if (context->needs_input_grad(0)) {
+            weights_gradient = at::matmul(heads_first(f), g.transpose(2, 3));                                   // (B, H, N, S)
+            weights_gradient.add_(weight_sums_gradient.to(f.scalar_type()).unsqueeze(2));
+            weights_gradient = wrapped(heads_first(weights_gradient), rows);                                    // (B, N, H, S)
+        }
+        if (context->needs_input_grad(1)) features_gradient = wrapped(heads_first(at::matmul(heads_first(w), g)), rows);   // (B, N, H, D)
+        return {weights_gradient, features_gradient, at::Tensor()};
+    }
+};
+
+struct DesliceTokens : torch::autograd::Function<DesliceTokens> {
+    static at::Tensor forward(AutogradContext* context, const at::Tensor& weights, const at::Tensor& tokens)
+    {
+        reduce_partials({weights, tokens});
+        const auto rows = row_spec("deslice_tokens", weights, at::Tensor());
+        const auto w = local_in(weights, rows);                                                   // (B, N, H, S)
+        const auto t = local_in(tokens, rows ? token_spec(*rows) : nullptr);                      // (B, H, S, D)
+        context->save_for_backward({weights, tokens});
+        return wrapped(heads_first(at::matmul(heads_first(w), t)).contiguous(), rows);            // (B, N, H, D)
+    }
+
+    static variable_list backward(AutogradContext* context, variable_list gradients)
+    {
+        refuse_second_derivative("deslice_tokens");
+        const auto saved = context->get_saved_variables();
+        const auto rows = row_spec("deslice_tokens", saved[0], at::Tensor());
+        const auto spec = rows ? token_spec(*rows) : nullptr;
+        const auto w = local_in(saved[0], rows), t = local_in(saved[1], spec);
+        reduce_partials(gradients);
+        const auto gradient = local_in(gradients[0], rows);                                       // (B, N, H, D)
+
+        at::Tensor weights_gradient, tokens_gradient;
+        if (context->needs_input_grad(0)) {
+            weights_gradient = wrapped(heads_first(at::matmul(heads_first(gradient), t.transpose(2, 3))), rows);
+        }
+        if (context->needs_input_grad(1)) {
+            auto sums = at::matmul(heads_first(w).transpose(2, 3), heads_first(gradient)).to(sum_type(t.scalar_type())).contiguous();
+            sum_over_rows(sums, rows);                                                            // (B, H, S, D)
+            tokens_gradient = wrapped(sums.to(t.scalar_type()), spec);
+        }
+        return {weights_gradient, tokens_gradient};
+    }
+};
+
+}  // namespace
+
+at::Tensor slice_tokens(const at::Tensor& weights, const at::Tensor& features, double epsilon)
+{
+    const bool fit = weights.dim() == 4 && features.dim() == 4 && weights.sizes().slice(0, 3) == features.sizes().slice(0, 3);
+    if (!fit) {
+        throw InvalidInput("slice_tokens: weights " + shape_text(weights) + " and features " + shape_text(features) +
+                           ", expected (B, N, H, S) and (B, N, H, D) with the same B, N and H.");
+    }
+    return SliceTokens::apply(weights, features, epsilon);
+}
+
+at::Tensor deslice_tokens(const at::Tensor& weights, const at::Tensor& tokens)
+{
+    const bool fit = weights.dim() == 4 && tokens.dim() == 4 && weights.size(0) == tokens.size(0) && weights.size(2) == tokens.size(1) &&
+                     weights.size(3) == tokens.size(2);
+    if (!fit) {
+        throw InvalidInput("deslice_tokens: weights " + shape_text(weights) + " and tokens " + shape_text(tokens) +
+                           ", expected (B, N, H, S) and (B, H, S, D) with the same B, H and S.");
+    }
+    return DesliceTokens::apply(weights, tokens);
+}
+
+}  // namespace meshard

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sharding/replicate.h"
+
+#include <torch/nn/module.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <map>
+#include <vector>
+
+#include "partition/error.h"
+#include "sharding/shard_tensor.h"
+
+namespace meshard {
+namespace {
+
+struct Bucket {
+    std::vector<std::size_t> parameters;   // in the order in which backward is expected to finish them
+    std::size_t num_ready = 0;
+    at::Tensor buffer;
+    PendingCollective pending;
+    bool started = false;
+};
+
+}  // namespace
+
+struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::Impl> {
+    std::shared_ptr<const DeviceMesh> mesh;
+    std::vector<std::string> names;
+    std::vector<at::Tensor> parameters;
+    std::vector<unsigned> hooks;
+    std::vector<char> ready;       // has its share of this backward
+    std::vector<char> complete;    // its grad() is the reduced one of an earlier backward
+    std::vector<Bucket> buckets;
+    std::vector<std::size_t> bucket_of;
+    std::size_t next_bucket = 0;
+    std::int64_t num_data = 1;
+    bool first_of_its_domain = true;
+    bool sync = true;
+    bool in_backward = false;
+
+    void make_buckets(std::int64_t bucket_bytes)
+    {
+        bucket_of.resize(parameters.size());
+        std::int64_t bytes = 0;
+        for (std::size_t k = parameters.size(); k-- > 0;) {   // backward finishes the last ones first
+            const auto& parameter = parameters[k];
+            const auto size = parameter.numel() * static_cast<std::int64_t>(parameter.element_size());
+            const bool same_type = !buckets.empty() &&
+                                   parameters[buckets.back().parameters.front()].scalar_type() == parameter.scalar_type();
+            if (buckets.empty() || !same_type || (bytes > 0 && bytes + size > bucket_bytes)) {
+                buckets.emplace_back();
+                bytes = 0;
+            }
+            bytes += size;
+            bucket_of[k] = buckets.size() - 1;
+            buckets.back().parameters.push_back(k);
+        }
+    }
+
+    /// This rank's share of the gradient: shares of all ranks of a domain add up to the whole.
+    at::Tensor share_of(std::size_t k, const at::Tensor& gradient)
+    {
+        // A grad() left by an earlier backward is complete already; so that sums stay right it counts on one rank of the domain only.
+        if (complete[k] && parameters[k].grad().defined() && !first_of_its_domain) parameters[k].mutable_grad().zero_();
+        complete[k] = false;
+
+        if (!is_sharded(gradient)) return first_of_its_domain ? gradient : at::zeros_like(gradient);
+        const auto& spec = *spec_of(gradient);
+        bool counts = true;
+        for (std::size_t a = 0; a < spec.axes.size(); ++a) {
+            const auto& axis = spec.axes[a];
+            if (axis.is_shard() || (axis.is_partial() && axis.placement.reduction != Reduction::Sum)) {
+                throw InvalidInput("replicate: the gradient of '" + names[k] + "' lies as " + to_string(spec) +
+                                   "; expected a pending sum or Replicate. Is the parameter itself sharded? Then use fully_shard.");
+            }
+            if (axis.is_replicate() && spec.device_mesh->axis_names()[a] != "data" && spec.device_mesh->coordinate(a) != 0) counts = false;
+        }
+        return counts ? local_of(gradient).detach() : at::zeros_like(local_of(gradient));
+    }
+
+    void on_accumulated(std::size_t k)
+    {
+        if (!sync || mesh->num_ranks() == 1) return;
+        if (!in_backward) {
+            in_backward = true;
+            torch::autograd::Engine::get_default_engine().queue_callback([self = shared_from_this()] { self->finish(); });
+        }
+        if (ready[k]) return;
+        ready[k] = true;
+        auto& bucket = buckets[bucket_of[k]];
+        ++bucket.num_ready;
+        // In bucket order on every rank, whatever the order of readiness.
+        while (next_bucket < buckets.size() && buckets[next_bucket].num_ready == buckets[next_bucket].parameters.size()) {
+            start(buckets[next_bucket++]);
+        }
+    }
+
+    void start(Bucket& bucket)
+    {
+        const torch::NoGradGuard no_grad;
+        std::vector<at::Tensor> flat;
+        for (const auto k : bucket.parameters) {
+            const auto& gradient = parameters[k].grad();
+            flat.push_back(gradient.defined() ? gradient.reshape({-1}) : at::zeros({parameters[k].numel()}, parameters[k].options()));
+        }
+        bucket.buffer = at::cat(flat);
+        bucket.pending = mesh->all().start_all_reduce(bucket.buffer);
+        bucket.started = true;
+    }
+
+    void finish()
+    {
+        const torch::NoGradGuard no_grad;
+        in_backward = false;
+        while (next_bucket < buckets.size()) start(buckets[next_bucket++]);
+        for (auto& bucket : buckets) {
+            bucket.pending.wait();
+            if (num_data > 1) bucket.buffer.div_(num_data);
+            std::int64_t offset = 0;
+            for (const auto k : bucket.parameters) {
+                auto& parameter = parameters[k];
+                const auto reduced = bucket.buffer.narrow(0, offset, parameter.numel()).view(parameter.sizes());
+                offset += parameter.numel();
+                if (parameter.grad().defined()) {
+                    parameter.mutable_grad().copy_(reduced);
+                } else if (reduced.any().item<bool>()) {   // used by other ranks
+                    parameter.mutable_grad() = reduced.clone();
+                }
+                complete[k] = parameter.grad().defined();
+                ready[k] = false;
+            }
+            bucket.num_ready = 0;
+            bucket.started = false;
+            bucket.buffer = at::Tensor();
+        }
+        next_bucket = 0;
+    }
+};
+
+namespace {
+
+template <class F>
+struct PostAccumulate : torch::autograd::PostAccumulateGradHook {
+    explicit PostAccumulate(F f) : f(std::move(f)) {}
+    void operator()(const torch::autograd::Variable&) override { f(); }
+    F f;
+};
+
+template <class F>
+std::unique_ptr<torch::autograd::PostAccumulateGradHook> post_accumulate(F f)
+{
+    return std::make_unique<PostAccumulate<F>>(std::move(f));
+}
+
+/// All ranks must hold the same list of parameters, or their collectives would not match.
+void check_same_shapes(const std::vector<std::string>& names, const std::vector<at::Tensor>& tensors, const DeviceMesh& mesh)
+{
+    std::vector<std::int64_t> digest{static_cast<std::int64_t>(tensors.size()), 0};
+    for (std::size_t k = 0; k < tensors.size(); ++k) {
+        auto& hash = digest[1];
+        for (const char c : names[k]) hash = hash * 1099511628211 + c;
+        for (const auto size : tensors[k].sizes()) hash = hash * 1099511628211 + size;
+        hash = hash * 1099511628211 + static_cast<std::int64_t>(tensors[k].scalar_type());
+    }
+    const auto all = mesh.all().all_gather_integers(digest);
+    for (std::size_t r = 0; r < all.size(); ++r) {
+        if (all[r] != all[0]) {
+            throw InvalidInput("replicate: rank " + std::to_string(r) + " has " + std::to_string(all[r][0]) + " parameters and buffers, rank 0 has " +
+                               std::to_string(all[0][0]) + ", or they differ in name, shape or type. Build the same module on every rank.");
+        }
+    }
+}
+
+}  // namespace
+
+ReplicatedModule::ReplicatedModule(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+ReplicatedModule::ReplicatedModule(ReplicatedModule&&) noexcept = default;
+
+ReplicatedModule::~ReplicatedModule()
+{
+    if (!impl_) return;
+    for (std::size_t k = 0; k < impl_->parameters.size(); ++k) {
+        impl_->parameters[k].remove_hook(impl_->hooks[k]);
+        torch::autograd::impl::set_post_acc_grad_hooks(impl_->parameters[k], nullptr);
+    }
+}
+
+void ReplicatedModule::set_sync(bool on) { impl_->sync = on; }
+
+ReplicatedModule replicate(torch::nn::Module& module, std::shared_ptr<const DeviceMesh> device_mesh, const ReplicateOptions& options)
+{
+    auto impl = std::make_shared<ReplicatedModule::Impl>();
+    impl->mesh = std::move(device_mesh);
+    const auto& mesh = *impl->mesh;
+    if (mesh.has_axis("data")) impl->num_data = mesh.size(mesh.axis("data"));
+    for (std::int64_t a = 0; a < mesh.num_axes(); ++a) {
+        if (mesh.axis_names()[a] != "data" && mesh.coordinate(a) != 0) impl->first_of_its_domain = false;
+    }
+
+    std::vector<std::string> names;
+    std::vector<at::Tensor> all;
+    for (const auto& item : module.named_parameters()) {
+        names.push_back(item.key());
+        all.push_back(item.value());
+        if (!item.value().requires_grad()) continue;
+        impl->names.push_back(item.key());
+        impl->parameters.push_back(item.value());
+    }
+    for (const auto& item : module.named_buffers()) {
+        names.push_back(item.key());
+        all.push_back(item.value());
+    }
+    check_same_shapes(names, all, mesh);
+    if (options.broadcast_at_start) {
+        const torch::NoGradGuard no_grad;
+        for (auto& tensor : all) {
+            auto values = tensor.detach().contiguous();
+            mesh.all().broadcast(values, 0);
+            if (!values.is_alias_of(tensor)) tensor.copy_(values);
+        }
+    }
+
+    impl->ready.assign(impl->parameters.size(), false);
+    impl->complete.assign(impl->parameters.size(), false);
+    impl->make_buckets(options.bucket_bytes);
+    for (std::size_t k = 0; k < impl->parameters.size(); ++k) {
+        auto* self = impl.get();   // the hooks go when the ReplicatedModule does
+        impl->hooks.push_back(impl->parameters[k].register_hook([self, k](const at::Tensor& gradient) { return self->share_of(k, gradient); }));
+        torch::autograd::impl::set_post_acc_grad_hooks(impl->parameters[k], post_accumulate([self, k] { self->on_accumulated(k); }));
+    }
+    return ReplicatedModule(std::move(impl));
+}
+
+}  // namespace meshard

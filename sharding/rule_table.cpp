@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sharding/rule_table.h"
+
+#include <ATen/ATen.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+
+#include "sharding/redistribute.h"
+
+namespace meshard {
+namespace {
+
+struct Registered {
+    std::string family;
+    ShardRule rule = nullptr;
+};
+
+std::map<std::string, Registered, std::less<>>& table()
+{
+    static std::map<std::string, Registered, std::less<>> rules;
+    return rules;
+}
+
+ShardRule& pointwise_rule()
+{
+    static ShardRule rule = nullptr;
+    return rule;
+}
+
+/// Below this layer nothing records: local tensors are plain, and autocast has already done its part above.
+const c10::DispatchKeySet& above()
+{
+    static const c10::DispatchKeySet keys = c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
+    return keys;
+}
+
+class RuleKernel : public c10::OperatorKernel {
+public:
+    explicit RuleKernel(ShardRule rule) : rule_(rule) {}
+
+    void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack)
+    {
+        const c10::impl::ExcludeDispatchKeyGuard guard(above());
+        RuleCall call(op, stack);
+        rule_(call);
+    }
+
+private:
+    ShardRule rule_;
+};
+
+Registered find_rule(const c10::OperatorHandle& op)
+{
+    const auto& name = op.operator_name();
+    if (!name.overload_name.empty()) {
+        const auto exact = table().find(name.name + "." + name.overload_name);
+        if (exact != table().end()) return exact->second;
+    }
+    const auto family = table().find(name.name);
+    if (family != table().end()) return family->second;
+    if (op.hasTag(at::Tag::pointwise) && pointwise_rule()) return {"pointwise", pointwise_rule()};
+    return {"replicated only", &replicated_rule};
+}
+
+bool reaches_table(const c10::OperatorHandle& op)
+{
+    return op.hasSchema() && !op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+}
+
+template <class F>
+void for_each_aten_operator(F&& f)
+{
+    for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
+        if (name.getNamespace() != "aten") continue;
+        const auto op = c10::Dispatcher::singleton().findOp(name);
+        if (op && reaches_table(*op)) f(*op);
+    }
+}
+
+const AxisLayout kReplicate{};
+
+}  // namespace
+
+RuleCall::RuleCall(const c10::OperatorHandle& op, torch::jit::Stack* stack)
+    : op_(op), stack_(stack), num_args_(static_cast<std::int64_t>(op.schema().arguments().size()))
+{
+    const auto& arguments = op.schema().arguments();
+    for (std::int64_t i = 0; i < num_args_ && mutated_arg_ < 0; ++i) {
+        if (arguments[i].alias_info() && arguments[i].alias_info()->isWrite()) mutated_arg_ = i;
+    }
+    if (mutated_arg_ >= 0) written_ = tensor(mutated_arg_);
+    const auto look = [&](const at::Tensor& tensor) {
+        if (!is_sharded(tensor)) return;
+        const auto& mesh = spec_of(tensor)->device_mesh;
+        if (mesh_ && mesh != mesh_) {
+            refuse("its arguments lie on different device meshes", "Gather one with full_tensor, or make both on the same mesh");
+        }
+        mesh_ = mesh;
+    };
+    bool plain_operand = false;
+    for (std::int64_t i = 0; i < num_args_; ++i) {
+        const auto& value = arg(i);
+        if (value.isTensor()) {
+            look(value.toTensor());
+            plain_operand |= value.toTensor().defined() && value.toTensor().dim() > 0 && !is_sharded(value.toTensor());
+        } else if (value.isTensorList()) {
+            for (const at::Tensor& tensor : value.toTensorList()) {
+                look(tensor);
+                plain_operand |= !is_sharded(tensor);
+            }
+        } else if (value.isList()) {   // optional tensors
+            for (const auto& element : value.toListRef()) {
+                if (element.isTensor()) look(element.toTensor());
+            }
+        }
+    }
+    if (plain_operand && plain_tensor_policy() != PlainTensorPolicy::Silent) {
+        if (plain_tensor_policy() == PlainTensorPolicy::Refuse) {
+            throw InvalidInput(full_name() + ": a plain tensor meets a sharded one. Wrap it (from_local with Replicate), or allow it with "
+                                             "set_plain_tensor_policy.");
+        }
+        TORCH_WARN_ONCE(full_name(), ": a plain tensor meets a sharded one and counts as the same on every rank");
+    }
+}
+
+std::string RuleCall::full_name() const
+{
+    const auto& name = op_.operator_name();
+    return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+}
+
+at::Tensor RuleCall::tensor(std::int64_t i) const { return arg(i).isTensor() ? arg(i).toTensor() : at::Tensor(); }
+
+std::vector<at::Tensor> RuleCall::tensor_list(std::int64_t i) const { return arg(i).toTensorVector(); }
+
+std::vector<at::Tensor> RuleCall::tensors() const
+{
+    std::vector<at::Tensor> all;
+    for (std::int64_t i = 0; i < num_args_; ++i) {
+        const auto& value = arg(i);
+        if (value.isTensor()) {
+            if (value.toTensor().defined()) all.push_back(value.toTensor());
+        } else if (value.isTensorList()) {
+            for (const at::Tensor& tensor : value.toTensorList()) all.push_back(tensor);
+        } else if (value.isList()) {
+            for (const auto& element : value.toListRef()) {
+                if (element.isTensor() && element.toTensor().defined()) all.push_back(element.toTensor());
+            }
+        }
+    }
+    return all;
+}
+
+const AxisLayout& RuleCall::layout(const at::Tensor& tensor, std::int64_t axis) const
+{
+    return is_sharded(tensor) ? spec_of(tensor)->axes[axis] : kReplicate;
+}
+
+at::Tensor RuleCall::with_layout(const at::Tensor& tensor, std::int64_t axis, const AxisLayout& layout) const
+{
+    if (this->layout(tensor, axis) == layout) return tensor;
+    const auto source = is_sharded(tensor) ? tensor : wrap(tensor, replicated());
+    auto axes = spec_of(source)->axes;
+    axes[axis] = layout;
+    return convert(source, make_spec(mesh_, axes, spec_of(source)->index_map));
+}
+
+void RuleCall::set_local(std::int64_t i, const at::Tensor& local)
+{
+    if (i == mutated_arg_ && !is_sharded(written_) && !local.is_same(written_)) {
+        refuse("it writes a sharded result into a plain tensor", "Use the form that returns a new tensor");
+    }
+    arg(i) = local;
+}
+
+void RuleCall::make_local()
+{
+    for (std::int64_t i = 0; i < num_args_; ++i) {
+        auto& value = arg(i);
+        if (value.isTensor()) {
+            if (is_sharded(value.toTensor())) set_local(i, at::Tensor(local_of(value.toTensor())));
+        } else if (value.isTensorList()) {
+            c10::List<at::Tensor> list;
+            for (const at::Tensor& tensor : value.toTensorList()) list.push_back(local_of(tensor));
+            value = std::move(list);
+        } else if (value.isList() && value.type()->containedType(0)->isSubtypeOf(*c10::OptionalType::ofTensor())) {
+            c10::List<std::optional<at::Tensor>> list;
+            for (const auto& element : value.toListRef()) {
+                if (element.isTensor()) list.push_back(local_of(element.toTensor()));
+                else list.push_back(std::nullopt);
+            }
+            value = std::move(list);
+        }
+    }
+}
+
+bool RuleCall::is_random() const { return op_.hasTag(at::Tag::nondeterministic_seeded); }
+
+void RuleCall::reduce_partials_of(c10::ArrayRef<at::Tensor> tensors) { reduce_partials(tensors); }
+
+torch::jit::Stack RuleCall::run_local()
+{
+    op_.callBoxed(stack_);
+    const auto num_returns = static_cast<std::int64_t>(op_.schema().returns().size());
+    torch::jit::Stack results(std::make_move_iterator(stack_->end() - num_returns), std::make_move_iterator(stack_->end()));
+    stack_->erase(stack_->end() - num_returns, stack_->end());
+    return results;
+}
+
+void RuleCall::run(c10::ArrayRef<SpecPtr> specs)
+{
+    // The argument that is written to comes back as itself, not as a new tensor.
+    const auto written_part = mutated_arg_ >= 0 ? tensor(mutated_arg_) : at::Tensor();
+
+    op_.callBoxed(stack_);
+    const auto num_returns = op_.schema().returns().size();
+    std::size_t next = 0;
+    const auto wrapped = [&](const at::Tensor& local) {
+        if (written_part.defined() && local.is_same(written_part)) return written_;
+        const auto& spec = specs[std::min(next, specs.size() - 1)];
+        return wrap(local, spec);
+    };
+    for (std::size_t i = 0; i < num_returns; ++i, ++next) {
+        auto& value = (*stack_)[stack_->size() - num_returns + i];
+        if (value.isTensor()) {
+            if (value.toTensor().defined()) value = wrapped(value.toTensor());
+        } else if (value.isTensorList()) {
+            c10::List<at::Tensor> list;
+            for (const at::Tensor& tensor : value.toTensorList()) list.push_back(wrapped(tensor));
+            value = std::move(list);
+        }
+    }
+}
+
+void RuleCall::push(torch::jit::Stack results)
+{
+    for (auto& result : results) stack_->push_back(std::move(result));
+}
+
+void RuleCall::finish(torch::jit::Stack results)
+{
+    torch::jit::drop(*stack_, num_args_);
+    push(std::move(results));
+}
+
+SpecPtr RuleCall::spec(c10::ArrayRef<AxisLayout> axes) const { return make_spec(mesh_, axes); }
+
+SpecPtr RuleCall::replicated() const { return replicated_spec(mesh_); }
+
+void RuleCall::refuse(const std::string& why, const std::string& remedy) const
+{
+    std::string placements;
+    std::int64_t shown = 0;
+    for (const auto& tensor : tensors()) {
+        if (shown++ == 6) break;
+        placements += (placements.empty() ? "" : "; ");
+        placements += is_sharded(tensor) ? to_string(*spec_of(tensor)) : "plain";
+    }
+    throw MissingShardRule("MissingShardRule: " + full_name() + " has no exact rule for these placements (" + placements + "): " + why +
+                           ". " +
+                           (remedy.empty() ? "Replicate the input with redistribute(x, Replicate()), or register a rule with RuleRegistration"
+                                           : remedy) +
+                           ".");
+}
+
+RuleRegistration::RuleRegistration(std::string_view family, std::initializer_list<const char*> operators, ShardRule rule)
+{
+    for (const auto* op : operators) table()[op] = {std::string(family), rule};
+}
+
+PointwiseRegistration::PointwiseRegistration(ShardRule rule) { pointwise_rule() = rule; }
+
+std::vector<RuleEntry> list_rules()
+{
+    std::vector<RuleEntry> entries;
+    for_each_aten_operator([&](const c10::OperatorHandle& op) {
+        const auto& name = op.operator_name();
+        entries.push_back({name.overload_name.empty() ? name.name : name.name + "." + name.overload_name, find_rule(op).family});
+    });
+    std::sort(entries.begin(), entries.end(), [](const RuleEntry& a, const RuleEntry& b) { return a.op < b.op; });
+    return entries;
+}
+
+void install_rules()
+{
+    static std::once_flag once;
+    std::call_once(once, [] {
+        static torch::Library library(torch::Library::IMPL, "aten", std::make_optional(c10::DispatchKey::PrivateUse2), __FILE__, __LINE__);
+        for_each_aten_operator([&](const c10::OperatorHandle& op) {
+            const auto& name = op.operator_name();
+            auto registered = name.name.substr(6);   // without `aten::`
+            if (!name.overload_name.empty()) registered += "." + name.overload_name;
+            library.impl(registered.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<RuleKernel>(find_rule(op).rule)));
+        });
+    });
+}
+
+void replicated_rule(RuleCall& call)
+{
+    const auto tensors = call.tensors();
+    for (const auto& tensor : tensors) {
+        if (is_sharded(tensor) && spec_of(tensor)->has_shard()) call.refuse("there is no rule for sharded arguments");
+    }
+    if (call.is_random()) call.refuse("it draws random numbers, which would differ between ranks");
+    call.reduce(tensors);
+    call.make_local();
+    call.run({call.replicated()});
+}
+
+}  // namespace meshard

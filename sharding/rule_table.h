@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include "partition/error.h"
+#include "sharding/shard_tensor.h"
+
+namespace meshard {
+
+/// An operator met sharded tensors in placements for which no exact rule exists. The message names operator, placements and what to do.
+class MissingShardRule : public Error {
+public:
+    using Error::Error;
+};
+
+/// One call of an operator on at least one sharded tensor, below autograd. A rule brings the arguments into placements it can work
+/// with, lets the operator run on the local parts, and says how the results lie.
+class RuleCall {
+public:
+    RuleCall(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+
+    const std::string& name() const { return op_.schema().name(); }   ///< `aten::mul_`
+    std::string full_name() const;                                     ///< `aten::mul_.Tensor`
+    const c10::FunctionSchema& schema() const { return op_.schema(); }
+    std::int64_t num_args() const { return num_args_; }
+
+    c10::IValue& arg(std::int64_t i) { return (*stack_)[stack_->size() - num_args_ + i]; }
+    const c10::IValue& arg(std::int64_t i) const { return (*stack_)[stack_->size() - num_args_ + i]; }
+
+    bool is_tensor(std::int64_t i) const { return arg(i).isTensor(); }
+    at::Tensor tensor(std::int64_t i) const;          ///< undefined for None
+    std::vector<at::Tensor> tensor_list(std::int64_t i) const;
+
+    /// Every tensor argument, lists flattened.
+    std::vector<at::Tensor> tensors() const;
+
+    /// Index of the first argument that the operator writes to, or -1.
+    std::int64_t mutated_arg() const { return mutated_arg_; }
+
+    const std::shared_ptr<const DeviceMesh>& device_mesh() const { return mesh_; }
+    std::int64_t num_axes() const { return mesh_->num_axes(); }
+    std::int64_t coordinate(std::int64_t axis) const { return mesh_->coordinate(axis); }
+
+    /// Layout of a tensor on an axis; a plain one is Replicate.
+    const AxisLayout& layout(const at::Tensor& tensor, std::int64_t axis) const;
+
+    /// Reduces what is pending in these tensors: one message for all that share type and axes.
+    void reduce(c10::ArrayRef<at::Tensor> tensors) const { reduce_partials_of(tensors); }
+
+    /// The tensor in another layout on one axis.
+    at::Tensor with_layout(const at::Tensor& tensor, std::int64_t axis, const AxisLayout& layout) const;
+
+    /// Puts this rank's part in place of an argument.
+    void set_local(std::int64_t i, const at::Tensor& local);
+
+    /// Puts this rank's parts in place of all tensor arguments as they lie.
+    void make_local();
+
+    /// Draws random numbers.
+    bool is_random() const;
+
+    /// Runs the operator on what the arguments now are and wraps every tensor result with `axes` (one layout set a result; the last one
+    /// serves those beyond). A result that is an argument written to is that argument again.
+    void run(c10::ArrayRef<SpecPtr> specs);
+
+    /// Runs the operator and returns its results, unwrapped; the stack is left without them.
+    torch::jit::Stack run_local();
+
+    /// Puts the call's results on the stack, after `run_local`.
+    void push(torch::jit::Stack results);
+
+    /// Ends the call with these results instead of running the operator.
+    void finish(torch::jit::Stack results);
+
+    /// A spec on this call's mesh.
+    SpecPtr spec(c10::ArrayRef<AxisLayout> axes) const;
+    SpecPtr replicated() const;
+
+    /// @throws MissingShardRule; `why` says what this rule cannot do, `remedy` what the caller can.
+    [[noreturn]] void refuse(const std::string& why, const std::string& remedy = {}) const;
+
+private:
+    static void reduce_partials_of(c10::ArrayRef<at::Tensor> tensors);
+
+    const c10::OperatorHandle& op_;
+    torch::jit::Stack* stack_;
+    std::int64_t num_args_;
+    std::int64_t mutated_arg_ = -1;
+    at::Tensor written_;   // the argument that is written to, as the caller passed it
+    std::shared_ptr<const DeviceMesh> mesh_;
+};
+
+using ShardRule = void (*)(RuleCall&);
+
+/// Registers a rule for an operator: `aten::mm` (all overloads) or `aten::sum.dim_IntList` (one). Static objects of this type in the
+/// files of `ops` fill the table before main.
+struct RuleRegistration {
+    RuleRegistration(std::string_view family, std::initializer_list<const char*> operators, ShardRule rule);
+};
+
+/// Registers the rule of every operator that is tagged pointwise and has no rule of its own.
+struct PointwiseRegistration {
+    explicit PointwiseRegistration(ShardRule rule);
+};
+
+/// What the table says of one operator.
+struct RuleEntry {
+    std::string op;         ///< `aten::sum.dim_IntList`
+    std::string family;     ///< `pointwise`, `views`, ...; `replicated only` if there is no rule but for replicated arguments
+};
+
+/// Every aten operator that reaches the table, sorted by name.
+std::vector<RuleEntry> list_rules();
+
+/// Puts the table's kernels into LibTorch's dispatcher. Called by the first sharded tensor that is made.
+void install_rules();
+
+/// Rule of last resort: arguments that lie the same on every rank give results that do; anything else is refused.
+void replicated_rule(RuleCall& call);
+
+}  // namespace meshard

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sharding/shard_tensor.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "partition/error.h"
+#include "sharding/redistribute.h"
+#include "sharding/rule_table.h"
+
+namespace meshard {
+namespace {
+
+/// What a sharded tensor holds. Shared by detached and saved copies, so that a layout found once serves them all.
+struct ShardValue : c10::intrusive_ptr_target {
+    at::Tensor local;
+    SpecPtr spec;
+};
+
+class ShardTensorImpl : public c10::TensorImpl {
+public:
+    ShardTensorImpl(at::Tensor local, SpecPtr spec)
+        : TensorImpl(c10::DispatchKeySet(c10::DispatchKey::PrivateUse2), local.dtype(), local.device()),
+          value_(c10::make_intrusive<ShardValue>())
+    {
+        show_shape(local, *spec);
+        set_storage_access_should_throw();
+        value_->local = std::move(local);
+        value_->spec = std::move(spec);
+    }
+
+    const char* tensorimpl_type_name() const override { return "ShardTensor"; }
+
+    c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(const c10::VariableVersion& version, bool allow) const override
+    {
+        return copy(version, allow);
+    }
+
+    c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(c10::VariableVersion&& version, bool allow) const override
+    {
+        return copy(std::move(version), allow);
+    }
+
+    void shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& other) override
+    {
+        const auto* from = static_cast<const ShardTensorImpl*>(other.get());
+        copy_tensor_metadata(from, this, version_counter(), allow_tensor_metadata_change());
+        value_ = from->value_;
+    }
+
+    const at::Tensor& local() const { return value_->local; }
+    const SpecPtr& spec() const { return value_->spec; }
+
+    void replace(at::Tensor local, SpecPtr spec)
+    {
+        value_->local = std::move(local);
+        value_->spec = std::move(spec);
+    }
+
+private:
+    explicit ShardTensorImpl(const ShardTensorImpl* from)
+        : TensorImpl(c10::DispatchKeySet(c10::DispatchKey::PrivateUse2), from->dtype(), from->device()), value_(from->value_)
+    {
+        set_storage_access_should_throw();
+    }
+
+    template <class Version>
+    c10::intrusive_ptr<TensorImpl> copy(Version&& version, bool allow) const
+    {
+        auto impl = c10::intrusive_ptr<ShardTensorImpl>::reclaim(new ShardTensorImpl(this));
+        copy_tensor_metadata(this, impl.get(), std::forward<Version>(version), allow);
+        return impl;
+    }
+
+    /// The whole's shape; its strides have the order of the local ones, so that what looks contiguous is so locally.
+    void show_shape(const at::Tensor& local, const ShardSpec& spec)
+    {
+        const auto local_sizes = local.sizes();
+        c10::SmallVector<std::int64_t, 6> sizes(local_sizes.begin(), local_sizes.end());
+        for (const auto& axis : spec.axes) {
+            if (axis.is_shard()) sizes[axis.placement.dim] = axis.blocks * axis.total();
+        }
+        if (local.is_contiguous()) {
+            set_sizes_contiguous(sizes);
+            return;
+        }
+        const auto local_strides = local.strides();
+        const auto n = static_cast<std::int64_t>(sizes.size());
+        c10::SmallVector<std::int64_t, 6> order(n), strides(n);
+        for (std::int64_t i = 0; i < n; ++i) order[i] = n - 1 - i;
+        std::stable_sort(order.begin(), order.end(),
+                         [&](std::int64_t a, std::int64_t b) { return local_strides[a] < local_strides[b]; });
+        std::int64_t stride = 1;
+        for (const auto dim : order) {
+            const bool expanded = local_strides[dim] == 0 && local_sizes[dim] > 1;
+            strides[dim] = expanded ? 0 : stride;
+            if (!expanded) stride *= std::max<std::int64_t>(sizes[dim], 1);
+        }
+        set_sizes_and_strides(sizes, strides);
+    }
+
+    c10::intrusive_ptr<ShardValue> value_;
+};
+
+ShardTensorImpl* impl_of(const at::Tensor& tensor) { return static_cast<ShardTensorImpl*>(tensor.unsafeGetTensorImpl()); }
+
+/// A backward step that is a plain function of the gradient.
+struct ConversionBackward : torch::autograd::Node {
+    std::function<at::Tensor(const at::Tensor&)> backward;
+    std::string label;
+
+    torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override
+    {
+        if (!gradients[0].defined()) return {at::Tensor()};
+        return {backward(gradients[0])};
+    }
+    std::string name() const override { return label; }
+};
+
+at::Tensor with_history(at::Tensor output, const at::Tensor& input, const char* label,
+                        std::function<at::Tensor(const at::Tensor&)> backward)
+{
+    if (!at::GradMode::is_enabled() || !input.requires_grad()) return output;
+    auto node = std::shared_ptr<ConversionBackward>(new ConversionBackward, torch::autograd::deleteNode);
+    node->backward = std::move(backward);
+    node->label = label;
+    node->set_next_edges(torch::autograd::collect_next_edges(input));
+    torch::autograd::set_history(output, node);
+    return output;
+}
+
+/// The layout in which a gradient of a tensor of that layout is complete: a pending sum's gradient is the same on every rank.
+SpecPtr gradient_spec(const SpecPtr& spec)
+{
+    if (!spec->has_partial()) return spec;
+    auto axes = spec->axes;
+    for (auto& axis : axes) {
+        if (axis.is_partial()) axis = {};
+    }
+    return make_spec(spec->device_mesh, axes, spec->index_map);
+}
+
+thread_local PlainTensorPolicy policy = PlainTensorPolicy::Silent;
+
+void check_fits(const at::Tensor& local, const ShardSpec& spec, const char* where)
+{
+    for (std::size_t a = 0; a < spec.axes.size(); ++a) {
+        const auto& axis = spec.axes[a];
+        if (!axis.is_shard()) continue;
+        const auto dim = axis.placement.dim;
+        if (dim < 0 || dim >= local.dim()) {
+            throw InvalidInput(std::string(where) + ": " + to_string(spec) + " of a tensor with " + std::to_string(local.dim()) +
+                               " dimensions. Shard a dimension that it has.");
+        }
+        const auto expected = axis.blocks * (*axis.extents)[spec.device_mesh->coordinate(a)];
+        if (local.size(dim) != expected) {
+            throw InvalidInput(std::string(where) + ": dimension " + std::to_string(dim) + " of the local tensor has " +
+                               std::to_string(local.size(dim)) + " entries, the layout says " + std::to_string(expected) + " (" +
+                               to_string(spec) + "). Pass the owned rows of this rank.");
+        }
+    }
+}
+
+}  // namespace
+
+bool is_sharded(const at::Tensor& tensor)
+{
+    return tensor.defined() && tensor.unsafeGetTensorImpl()->key_set().has_backend(c10::BackendComponent::PrivateUse2Bit);
+}
+
+const SpecPtr& spec_of(const at::Tensor& tensor)
+{
+    if (!is_sharded(tensor)) throw InvalidInput("spec_of: the tensor is plain. Make it sharded with from_local or scatter_rows.");
+    return impl_of(tensor)->spec();
+}
+
+at::Tensor wrap(at::Tensor local, SpecPtr spec)
+{
+    install_rules();
+    return at::detail::make_tensor<ShardTensorImpl>(std::move(local), std::move(spec));
+}
+
+const at::Tensor& local_of(const at::Tensor& tensor) { return is_sharded(tensor) ? impl_of(tensor)->local() : tensor; }
+
+void replace_value(const at::Tensor& tensor, at::Tensor local, SpecPtr spec)
+{
+    impl_of(tensor)->replace(std::move(local), std::move(spec));
+}
+
+at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec)
+{
+    if (is_sharded(local)) throw InvalidInput("from_local: the tensor is sharded already. Use redistribute.");
+    check_fits(local, *spec, "from_local");
+    return with_history(wrap(local.detach(), spec), local, "FromLocalBackward", [spec](const at::Tensor& gradient) {
+        return to_local(is_sharded(gradient) ? redistribute(gradient, gradient_spec(spec)) : gradient);
+    });
+}
+
+at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const DeviceMesh>& device_mesh,
+                      c10::ArrayRef<Placement> placements)
+{
+    if (static_cast<std::int64_t>(placements.size()) != device_mesh->num_axes()) {
+        throw InvalidInput("from_local: " + std::to_string(placements.size()) + " placements for a device mesh of " +
+                           std::to_string(device_mesh->num_axes()) + " axes. Give one placement an axis.");
+    }
+    std::vector<AxisLayout> axes(placements.size());
+    for (std::size_t a = 0; a < placements.size(); ++a) {
+        axes[a].placement = placements[a];
+        const auto shapes = device_mesh->group(a).all_gather_integers(local.sizes());
+        if (placements[a].is_shard()) {
+            auto& dim = axes[a].placement.dim;
+            if (dim < 0) dim += local.dim();
+            if (dim < 0 || dim >= local.dim()) {
+                throw InvalidInput("from_local: " + to_string(placements[a]) + " of a tensor with " + std::to_string(local.dim()) +
+                                   " dimensions.");
+            }
+            auto extents = std::make_shared<Extents>();
+            for (const auto& shape : shapes) extents->push_back(shape[dim]);
+            axes[a].extents = std::move(extents);
+        }
+        for (std::size_t r = 0; r < shapes.size(); ++r) {
+            for (std::int64_t d = 0; d < local.dim(); ++d) {
+                const bool cut = placements[a].is_shard() && d == axes[a].placement.dim;
+                if (!cut && shapes[r][d] != shapes[0][d]) {
+                    throw InvalidInput("from_local: dimension " + std::to_string(d) + " has " + std::to_string(shapes[0][d]) +
+                                       " entries on rank 0 and " + std::to_string(shapes[r][d]) + " on rank " + std::to_string(r) + " of axis '" +
+                                       device_mesh->axis_names()[a] + "'. Only the dimension that is cut may differ.");
+                }
+            }
+        }
+    }
+    return from_local(local, make_spec(device_mesh, axes));
+}
+
+at::Tensor to_local(const at::Tensor& tensor)
+{
+    if (!is_sharded(tensor)) return tensor;
+    const auto spec = gradient_spec(spec_of(tensor));
+    // A fresh alias: the caller may hang autograd history on it.
+    return with_history(local_of(tensor).detach(), tensor, "ToLocalBackward",
+                        [spec](const at::Tensor& gradient) { return is_sharded(gradient) ? gradient : wrap(gradient, spec); });
+}
+
+at::Tensor full_tensor(const at::Tensor& tensor)
+{
+    if (!is_sharded(tensor)) return tensor;
+    return to_local(redistribute(tensor, replicated_spec(spec_of(tensor)->device_mesh)));
+}
+
+at::Tensor redistribute(const at::Tensor& tensor, const SpecPtr& target)
+{
+    const auto source = spec_of(tensor);
+    if (*source == *target) return tensor;
+    return with_history(convert(tensor, target), tensor, "RedistributeBackward", [spec = gradient_spec(source)](const at::Tensor& gradient) {
+        return is_sharded(gradient) ? convert(gradient, spec) : gradient;
+    });
+}
+
+at::Tensor redistribute(const at::Tensor& tensor, c10::ArrayRef<Placement> placements)
+{
+    const auto& source = spec_of(tensor);
+    if (placements.size() != source->axes.size()) {
+        throw InvalidInput("redistribute: " + std::to_string(placements.size()) + " placements for a device mesh of " +
+                           std::to_string(source->axes.size()) + " axes. Give one placement an axis.");
+    }
+    std::vector<AxisLayout> axes(placements.size());
+    for (std::size_t a = 0; a < placements.size(); ++a) {
+        axes[a].placement = placements[a];
+        auto& dim = axes[a].placement.dim;
+        if (placements[a].is_shard()) {
+            if (dim < 0) dim += tensor.dim();
+            if (dim < 0 || dim >= tensor.dim()) {
+                throw InvalidInput("redistribute: " + to_string(placements[a]) + " of a tensor with " + std::to_string(tensor.dim()) +
+                                   " dimensions.");
+            }
+        }
+        if (source->axes[a].placement == axes[a].placement) {
+            axes[a] = source->axes[a];
+        } else if (placements[a].is_shard()) {
+            axes[a].extents = std::make_shared<Extents>(even_extents(tensor.size(dim), source->device_mesh->size(a)));
+        }
+    }
+    return redistribute(tensor, make_spec(source->device_mesh, axes, source->index_map));
+}
+
+void set_plain_tensor_policy(PlainTensorPolicy value) { policy = value; }
+PlainTensorPolicy plain_tensor_policy() { return policy; }
+
+}  // namespace meshard
