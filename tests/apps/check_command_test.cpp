@@ -49,7 +49,7 @@ TEST_F(Check, FindsAMissingPiece)
     const ProgramResult result = meshard({"check", shards, "--json"});
 
     EXPECT_EQ(result.exit_code, 1);
-    const auto report = nlohmann::json::parse(result.out);
+    auto report = nlohmann::json::parse(result.out);
     EXPECT_EQ(report["ok"], false);
     EXPECT_EQ(report["checks"][0]["ok"], true);
     EXPECT_EQ(report["checks"][2]["ok"], false);

@@ -10,7 +10,7 @@ namespace {
 
 using Info = ProgramTest;
 
-const nlohmann::json& array_named(const nlohmann::json& report, const std::string& name)
+nlohmann::json array_named(const nlohmann::json& report, const std::string& name)
 {
     for (const auto& array : report["arrays"]) {
         if (array["name"] == name) return array;
@@ -20,7 +20,7 @@ const nlohmann::json& array_named(const nlohmann::json& report, const std::strin
 
 TEST_F(Info, CountsCellsByType)
 {
-    const auto report = meshard_json({"info", write("mixed.vtu", mixed_cells())});
+    auto report = meshard_json({"info", write("mixed.vtu", mixed_cells())});
 
     EXPECT_EQ(report["kind"], "unstructured");
     EXPECT_EQ(report["num_cells"], 6);
@@ -31,18 +31,18 @@ TEST_F(Info, CountsCellsByType)
 
 TEST_F(Info, GivesRangesAndBounds)
 {
-    const auto report = meshard_json({"info", write("strip.vtp", strip(4))});
+    auto report = meshard_json({"info", write("strip.vtp", strip(4))});
 
     EXPECT_EQ(report["bounds"], nlohmann::json({{0.0, 4.0}, {0.0, 1.0}, {0.0, 0.0}}));
-    const auto& pressure = array_named(report, "pressure");
+    auto pressure = array_named(report, "pressure");
     EXPECT_EQ(pressure["association"], "point");
     EXPECT_EQ(pressure["type"], "Float32");
     EXPECT_EQ(pressure["min"], -7.0);
     EXPECT_EQ(pressure["max"], 1.5 * 9 - 7);
-    const auto& velocity = array_named(report, "velocity");
+    auto velocity = array_named(report, "velocity");
     EXPECT_EQ(velocity["components"], 3);
     EXPECT_EQ(velocity["component_ranges"][2], nlohmann::json({3.0, 3.0}));
-    EXPECT_DOUBLE_EQ(velocity["magnitude_range"][1], std::hypot(0.9, 0.1, 3.0));
+    EXPECT_DOUBLE_EQ(velocity["magnitude_range"][1].get<double>(), std::hypot(0.0, 1.0, 3.0));
     EXPECT_EQ(array_named(report, "names")["values"], nlohmann::json({"body", "ground"}));
 }
 
@@ -52,7 +52,7 @@ TEST_F(Info, CountsNaNAndLeavesItOutOfTheRange)
     Mesh mesh = strip(4);
     mesh.cell_data = {DataArray::from("p", std::vector<float>{1, nan, 3, nan}), DataArray::from("q", std::vector<float>(4, nan))};
 
-    const auto report = meshard_json({"info", write("strip.vtp", mesh)});
+    auto report = meshard_json({"info", write("strip.vtp", mesh)});
 
     EXPECT_EQ(array_named(report, "p")["nan_count"], 2);
     EXPECT_EQ(array_named(report, "p")["max"], 3.0);
@@ -62,8 +62,8 @@ TEST_F(Info, CountsNaNAndLeavesItOutOfTheRange)
 
 TEST_F(Info, TellsClosedFromOpenSurfaces)
 {
-    const auto closed = meshard_json({"info", write("sphere.vtp", sphere(20))})["surface"];
-    const auto open = meshard_json({"info", write("hole.vtp", with_hole())})["surface"];
+    auto closed = meshard_json({"info", write("sphere.vtp", sphere(20))})["surface"];
+    auto open = meshard_json({"info", write("hole.vtp", with_hole())})["surface"];
 
     EXPECT_EQ(closed["closed"], true);
     EXPECT_EQ(closed["boundary_edges"], 0);
@@ -85,7 +85,7 @@ TEST_F(Info, CountsEdgesOfMoreThanTwoPolygons)
         mesh.cell_types.push_back(5);
     }
 
-    const auto surface = meshard_json({"info", write("fan.vtp", mesh)})["surface"];
+    auto surface = meshard_json({"info", write("fan.vtp", mesh)})["surface"];
 
     EXPECT_EQ(surface["non_manifold_edges"], 1);
     EXPECT_EQ(surface["boundary_edges"], 6);
@@ -93,7 +93,7 @@ TEST_F(Info, CountsEdgesOfMoreThanTwoPolygons)
 
 TEST_F(Info, DescribesClouds)
 {
-    const auto report = meshard_json({"info", write("cloud.vtp", random_cloud(50, 1))});
+    auto report = meshard_json({"info", write("cloud.vtp", random_cloud(50, 1))});
 
     EXPECT_EQ(report["kind"], "point cloud");
     EXPECT_EQ(report["num_points"], 50);
@@ -107,7 +107,7 @@ TEST_F(Info, EstimatesTheMemory)
     mesh.cell_data.clear();
     mesh.field_data.clear();
 
-    const auto report = meshard_json({"info", write("strip.vtp", mesh)});
+    auto report = meshard_json({"info", write("strip.vtp", mesh)});
 
     EXPECT_EQ(report["memory_bytes"], 10 * 12 + 5 * 8 + 16 * 4 + 4 + 8);   // the last: an empty Csr's one offset
 }
@@ -127,7 +127,7 @@ TEST_F(Info, DescribesShards)
     const std::string shards = path("shards");
     ASSERT_EQ(meshard({"partition", write("strip.vtp", strip(10)), "-n", "2", "-o", shards}).exit_code, 0);
 
-    const auto report = meshard_json({"info", shards});
+    auto report = meshard_json({"info", shards});
     const ProgramResult words = meshard({"info", shards});
 
     EXPECT_EQ(report["kind"], "shards");

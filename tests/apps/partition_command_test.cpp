@@ -14,7 +14,7 @@ using PartitionVerb = ProgramTest;
 
 TEST_F(PartitionVerb, ReportsPartsOfAStrip)
 {
-    const auto report = meshard_json({"partition", write("strip.vtp", strip(8)), "-n", "2", "-o", path("shards"), "--ghost-layers", "2"});
+    auto report = meshard_json({"partition", write("strip.vtp", strip(8)), "-n", "2", "-o", path("shards"), "--ghost-layers", "2"});
 
     EXPECT_EQ(report["edge_cut"], 1);
     EXPECT_EQ(report["communication_volume"], 2);
@@ -22,7 +22,7 @@ TEST_F(PartitionVerb, ReportsPartsOfAStrip)
     ASSERT_EQ(report["parts"].size(), 2u);
     std::int64_t num_points = 0;
     for (int p = 0; p < 2; ++p) {
-        const auto& part = report["parts"][p];
+        auto part = report["parts"][p];
         EXPECT_EQ(part["cells"], 4);
         EXPECT_EQ(part["ghost_cells"], 2);
         EXPECT_EQ(part["neighbors"], nlohmann::json({1 - p}));
@@ -86,10 +86,10 @@ TEST_F(PartitionVerb, SpeaksAsDecomposeParDoes)
 
 TEST_F(PartitionVerb, CutsCloudsByTheirPoints)
 {
-    const auto report = meshard_json({"partition", write("cloud.vtp", random_cloud(200, 3)), "-n", "4", "-o", path("shards")});
+    auto report = meshard_json({"partition", write("cloud.vtp", random_cloud(200, 3)), "-n", "4", "-o", path("shards")});
 
     std::int64_t num_points = 0;
-    for (const auto& part : report["parts"]) {
+    for (auto part : report["parts"]) {
         EXPECT_EQ(part["cells"], 0);
         EXPECT_GT(part["ghost_points"], 0);
         num_points += part["points"].get<std::int64_t>();
@@ -118,10 +118,10 @@ TEST_F(PartitionVerb, RefusesImpossibleOptions)
 
 TEST_F(PartitionVerb, LeavesPartsEmptyWhenAllowed)
 {
-    const auto report = meshard_json({"partition", write("strip.vtp", strip(3)), "-n", "5", "-o", path("shards"), "--allow-empty"});
+    auto report = meshard_json({"partition", write("strip.vtp", strip(3)), "-n", "5", "-o", path("shards"), "--allow-empty"});
 
     std::multiset<int> sizes;
-    for (const auto& part : report["parts"]) sizes.insert(part["cells"].get<int>());
+    for (auto part : report["parts"]) sizes.insert(part["cells"].get<int>());
     EXPECT_EQ(sizes, (std::multiset<int>{0, 0, 1, 1, 1}));
     EXPECT_EQ(meshard({"check", path("shards")}).exit_code, 0);
     EXPECT_EQ(meshard({"merge", path("shards"), "--verify", path("strip.vtp")}).exit_code, 0);

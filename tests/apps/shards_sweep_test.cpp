@@ -37,7 +37,7 @@ TEST_P(ShardsSweep, PassesItsCheckAndMergesBack)
             const std::string label = std::to_string(num_parts) + " parts, " + std::to_string(layers) + " layers";
             const std::string shards = path(label);
 
-            const auto report = meshard_json({"partition", source, "-n", std::to_string(num_parts), "-o", shards, "--ghost-layers", std::to_string(layers)});
+            auto report = meshard_json({"partition", source, "-n", std::to_string(num_parts), "-o", shards, "--ghost-layers", std::to_string(layers)});
 
             EXPECT_LE(report["imbalance"], 1.03) << label;
             EXPECT_EQ(report["parts"].size(), static_cast<std::size_t>(num_parts)) << label;
