@@ -66,15 +66,18 @@ private:
 
     std::int32_t largest_part() const
     {
-        return static_cast<std::int32_t>(std::ranges::max_element(rows_, {}, [](const auto& r) { return r.size(); }) - rows_.begin());
+        return static_cast<std::int32_t>(std::ranges::max_element(rows_, {}, [](const auto& r) { return r.size(); }) -
+                                         rows_.begin());
     }
 
     std::int32_t smallest_part() const
     {
-        return static_cast<std::int32_t>(std::ranges::min_element(rows_, {}, [](const auto& r) { return r.size(); }) - rows_.begin());
+        return static_cast<std::int32_t>(std::ranges::min_element(rows_, {}, [](const auto& r) { return r.size(); }) -
+                                         rows_.begin());
     }
 
-    // Parts from `part` to the nearest that has room, each a neighbour of the one before; if none can be reached so, the smallest.
+    // Parts from `part` to the nearest that has room, each a neighbour of the one before; if none can be reached so,
+    // the smallest.
     std::vector<std::int32_t> chain_to_room(std::int32_t part)
     {
         std::vector<std::int32_t> reached{part};
@@ -103,12 +106,12 @@ private:
         return chain;
     }
 
-    // Takes the rows in rings from the boundary with `to` inwards (or, without a common boundary, from the part's first row with the
-    // fewest neighbours in it), so that what moves stays in one piece where the part is.
+    // Takes the rows in rings from the boundary with `to` inwards (or, without a common boundary, from the part's first
+    // row with the fewest neighbours in it), so that what moves stays in one piece where the part is.
     void move_rows(std::int32_t from, std::int32_t to, std::int64_t count)
     {
         ++stamp_;
-        std::vector<std::pair<std::int64_t, std::int32_t>> boundary;   // (edges kept less edges healed, row)
+        std::vector<std::pair<std::int64_t, std::int32_t>> boundary; // (edges kept less edges healed, row)
         std::pair<std::int64_t, std::int32_t> loosest{graph_.num_rows(), -1};
         for (const auto i : rows_[from]) {
             std::int64_t inside = 0, across = 0;
@@ -129,7 +132,7 @@ private:
             taken.push_back(i);
         };
         for (const auto& [loss, i] : boundary) take(i);
-        auto rest = rows_[from].begin();   // for parts in several pieces
+        auto rest = rows_[from].begin(); // for parts in several pieces
         for (std::size_t next = 0; static_cast<std::int64_t>(taken.size()) < count; ++next) {
             while (next == taken.size()) take(*rest++);
             for (const auto j : graph_.row(taken[next]))
@@ -146,19 +149,20 @@ private:
     const Csr& graph_;
     std::vector<std::int32_t>& owners_;
     std::int64_t most_rows_;
-    std::vector<std::vector<std::int32_t>> rows_;   // of each part, ascending
+    std::vector<std::vector<std::int32_t>> rows_; // of each part, ascending
     std::vector<std::int32_t> seen_row_;
     std::vector<std::int32_t> came_from_;
     std::int32_t stamp_ = 0;
 };
 
-}  // namespace
+} // namespace
 
 std::int64_t largest_part_allowed(std::int64_t num_rows, std::int32_t num_parts, double imbalance)
 {
     const auto rounded_up = (num_rows + num_parts - 1) / num_parts;
     const auto allowed = std::floor(imbalance * static_cast<double>(num_rows) / num_parts);
-    return allowed >= static_cast<double>(num_rows) ? num_rows : std::max(rounded_up, static_cast<std::int64_t>(allowed));
+    return allowed >= static_cast<double>(num_rows) ? num_rows
+                                                    : std::max(rounded_up, static_cast<std::int64_t>(allowed));
 }
 
 std::vector<std::int32_t> breadth_first_blocks(const Csr& graph, std::int32_t num_parts)
@@ -184,4 +188,4 @@ void balance_parts(Partition& partition, const Csr& graph, double imbalance)
     balancer.shrink_large_parts();
 }
 
-}  // namespace meshard
+} // namespace meshard

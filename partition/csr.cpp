@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "partition/csr.h"
 
-#include <algorithm>
-
 #include "partition/error.h"
+
+#include <algorithm>
 
 namespace meshard {
 
 void Csr::validate(std::int64_t num_columns) const
 {
-    if (offsets.empty())
-        throw InvalidInput("Csr: offsets are empty; even without rows they hold one 0.");
+    if (offsets.empty()) throw InvalidInput("Csr: offsets are empty; even without rows they hold one 0.");
     if (offsets.front() != 0)
         throw InvalidInput("Csr: offsets start at " + std::to_string(offsets.front()) + ", expected 0.");
     for (std::int64_t i = 0; i < num_rows(); ++i)
@@ -34,4 +33,4 @@ std::string to_string(const Csr& csr)
     return "Csr: " + std::to_string(csr.num_rows()) + " rows, " + std::to_string(csr.num_entries()) + " entries";
 }
 
-}  // namespace meshard
+} // namespace meshard

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "partition/data_array.h"
 
+#include "partition/error.h"
+
 #include <cassert>
 #include <cstring>
-
-#include "partition/error.h"
 
 namespace meshard {
 
@@ -21,33 +21,43 @@ void gather_rows(const std::byte* from, std::span<const std::int32_t> rows, std:
 void gather_rows(const std::byte* from, std::span<const std::int32_t> rows, std::size_t row_bytes, std::byte* to)
 {
     switch (row_bytes) {
-    case 1: return gather_rows<1>(from, rows, to);
-    case 4: return gather_rows<4>(from, rows, to);
-    case 8: return gather_rows<8>(from, rows, to);
-    case 12: return gather_rows<12>(from, rows, to);
-    case 24: return gather_rows<24>(from, rows, to);
+    case 1:
+        return gather_rows<1>(from, rows, to);
+    case 4:
+        return gather_rows<4>(from, rows, to);
+    case 8:
+        return gather_rows<8>(from, rows, to);
+    case 12:
+        return gather_rows<12>(from, rows, to);
+    case 24:
+        return gather_rows<24>(from, rows, to);
     default:
         for (std::size_t i = 0; i < rows.size(); ++i)
             std::memcpy(to + i * row_bytes, from + rows[i] * row_bytes, row_bytes);
     }
 }
 
-}  // namespace
+} // namespace
 
 std::size_t size_of(ScalarType type)
 {
     switch (type) {
     case ScalarType::Int8:
-    case ScalarType::UInt8: return 1;
+    case ScalarType::UInt8:
+        return 1;
     case ScalarType::Int16:
-    case ScalarType::UInt16: return 2;
+    case ScalarType::UInt16:
+        return 2;
     case ScalarType::Int32:
     case ScalarType::UInt32:
-    case ScalarType::Float32: return 4;
+    case ScalarType::Float32:
+        return 4;
     case ScalarType::Int64:
     case ScalarType::UInt64:
-    case ScalarType::Float64: return 8;
-    case ScalarType::String: break;
+    case ScalarType::Float64:
+        return 8;
+    case ScalarType::String:
+        break;
     }
     return 0;
 }
@@ -82,8 +92,8 @@ DataArray::DataArray(std::string name, ScalarType type, std::int64_t num_rows, s
 DataArray DataArray::from_strings(std::string name, std::vector<std::string> values, std::int32_t num_components)
 {
     if (num_components < 1 || values.size() % num_components != 0)
-        throw InvalidInput("DataArray '" + name + "': " + std::to_string(values.size()) + " strings do not make rows of " +
-                           std::to_string(num_components) + ".");
+        throw InvalidInput("DataArray '" + name + "': " + std::to_string(values.size()) +
+                           " strings do not make rows of " + std::to_string(num_components) + ".");
     DataArray array;
     array.name_ = std::move(name);
     array.type_ = ScalarType::String;
@@ -194,4 +204,4 @@ std::byte* DataArray::own_bytes()
     return own_->data();
 }
 
-}  // namespace meshard
+} // namespace meshard

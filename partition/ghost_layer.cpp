@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "partition/ghost_layer.h"
 
+#include "partition/error.h"
+
 #include <algorithm>
 #include <span>
 #include <string>
-
-#include "partition/error.h"
 
 namespace meshard {
 
@@ -14,7 +14,8 @@ namespace {
 void check_arguments(const char* where, const Csr& graph, const Partition& partition, std::int32_t num_layers)
 {
     if (num_layers < 0 || num_layers > 255)
-        throw InvalidInput(std::string(where) + ": num_layers is " + std::to_string(num_layers) + ", expected 0 to 255.");
+        throw InvalidInput(std::string(where) + ": num_layers is " + std::to_string(num_layers) +
+                           ", expected 0 to 255.");
     if (partition.num_rows() != graph.num_rows())
         throw InvalidInput(std::string(where) + ": the partition has " + std::to_string(partition.num_rows()) +
                            " rows, the graph " + std::to_string(graph.num_rows()) + ".");
@@ -58,12 +59,12 @@ public:
 
 private:
     const Csr& graph_;
-    std::vector<std::int32_t> reached_by_;   // last part that owned or reached the row
-    std::vector<std::uint64_t> found_;       // row and level in one word, to sort by row
+    std::vector<std::int32_t> reached_by_; // last part that owned or reached the row
+    std::vector<std::uint64_t> found_;     // row and level in one word, to sort by row
     std::vector<std::int32_t> front_, next_front_;
 };
 
-}  // namespace
+} // namespace
 
 std::vector<GhostLayer> ghost_layers(const Csr& graph, const Partition& partition, std::int32_t num_layers)
 {
@@ -85,4 +86,4 @@ GhostLayer ghost_layer(const Csr& graph, const Partition& partition, std::int32_
     return RingSearch(graph, partition).layer(part, rows_by_part(partition).row(part), num_layers);
 }
 
-}  // namespace meshard
+} // namespace meshard

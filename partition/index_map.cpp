@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "partition/index_map.h"
 
+#include "partition/error.h"
+
 #include <algorithm>
 #include <utility>
-
-#include "partition/error.h"
 
 namespace meshard {
 
@@ -16,7 +16,7 @@ std::int32_t position(std::span<const std::int64_t> sorted_ids, std::int64_t id)
     return found != sorted_ids.end() && *found == id ? static_cast<std::int32_t>(found - sorted_ids.begin()) : -1;
 }
 
-}  // namespace
+} // namespace
 
 std::int32_t IndexMap::local_row(std::int64_t global_id) const
 {
@@ -78,4 +78,4 @@ std::string to_string(const IndexMap& index_map)
     return text;
 }
 
-}  // namespace meshard
+} // namespace meshard

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "partition/mesh_graph.h"
 
+#include "partition/cell_type.h"
+#include "partition/error.h"
+#include "partition/neighbor_graph.h"
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -10,22 +14,20 @@
 #include <utility>
 #include <vector>
 
-#include "partition/cell_type.h"
-#include "partition/error.h"
-#include "partition/neighbor_graph.h"
-
 namespace meshard {
 
 namespace {
 
 constexpr std::int32_t none = -1;
 
-// Finds the cells that share a facet while the cells pass by in order. A facet is known by its sorted points: up to four of them
-// are the key itself; of larger ones the key is a hash, and the points lie aside for the comparison that decides.
+// Finds the cells that share a facet while the cells pass by in order. A facet is known by its sorted points: up to
+// four of them are the key itself; of larger ones the key is a hash, and the points lie aside for the comparison that
+// decides.
 //
-// The facets lie in one array in order of appearance, chained from a hash table whose slot is a small linear form of the points:
-// facets that are near in the numbering are near in memory. What still misses the cache is fetched ahead for a batch of facets at
-// a time. Together this is several times quicker than looking up one facet after the other in a scattering hash.
+// The facets lie in one array in order of appearance, chained from a hash table whose slot is a small linear form of
+// the points: facets that are near in the numbering are near in memory. What still misses the cache is fetched ahead
+// for a batch of facets at a time. Together this is several times quicker than looking up one facet after the other in
+// a scattering hash.
 class FacetMatcher {
 public:
     FacetMatcher(std::int64_t num_cells, std::int64_t num_facets)
@@ -40,8 +42,8 @@ public:
         batch_.reserve(batch_size);
     }
 
-    // A facet of `cell`, which is no lower than any before. One of fewer than `min_points` different points is collapsed and
-    // joins nothing.
+    // A facet of `cell`, which is no lower than any before. One of fewer than `min_points` different points is
+    // collapsed and joins nothing.
     void add(std::int32_t cell, std::span<const std::int32_t> points, std::size_t min_points)
     {
         if (points.size() == 4) {
@@ -66,8 +68,8 @@ public:
         add_any(cell, points, min_points);
     }
 
-    // Each cell's lower neighbours are known and sorted. Written in order of the cells, both ways, every row comes out ascending:
-    // its lower neighbours when it is the current cell itself, then the higher ones as they become current.
+    // Each cell's lower neighbours are known and sorted. Written in order of the cells, both ways, every row comes out
+    // ascending: its lower neighbours when it is the current cell itself, then the higher ones as they become current.
     Csr finish()
     {
         match_batch();
@@ -93,10 +95,11 @@ private:
     static constexpr std::size_t batch_size = 256;
 
     struct Facet {
-        Key key;   // sorted points, padded with -1; or (-number of points, hash, two halves of the place in large_points_)
+        Key key; // sorted points, padded with -1; or (-number of points, hash, two halves of the place in
+                 // large_points_)
         std::int32_t first_cell;
         std::int32_t second_cell;
-        std::int32_t next;   // in the same slot
+        std::int32_t next; // in the same slot
     };
 
     struct Pending {
@@ -136,7 +139,8 @@ private:
             std::uint64_t hash = 0;
             for (const auto point : sorted_)
                 hash = (std::rotl(hash, 23) ^ static_cast<std::uint64_t>(point)) * 0x9e3779b97f4a7c15u;
-            const auto [low, high] = std::bit_cast<std::array<std::int32_t, 2>>(static_cast<std::int64_t>(large_points_.size()));
+            const auto [low, high] =
+                std::bit_cast<std::array<std::int32_t, 2>>(static_cast<std::int64_t>(large_points_.size()));
             key = {-static_cast<std::int32_t>(sorted_.size()), static_cast<std::int32_t>(hash >> 32), low, high};
             large_points_.insert(large_points_.end(), sorted_.begin(), sorted_.end());
         }
@@ -152,10 +156,7 @@ private:
         return std::equal(points_of_a, points_of_a - a[0], large_points_.begin() + place(b));
     }
 
-    static std::int64_t place(const Key& large)
-    {
-        return std::bit_cast<std::int64_t>(std::array{large[2], large[3]});
-    }
+    static std::int64_t place(const Key& large) { return std::bit_cast<std::int64_t>(std::array{large[2], large[3]}); }
 
     void match_batch()
     {
@@ -174,13 +175,13 @@ private:
         for (auto at = start; at != none; last = at, at = facets_[at].next) {
             auto& facet = facets_[at];
             if (!same(facet.key, pending.key)) continue;
-            if (facet.first_cell == cell || facet.second_cell == cell) return;   // a cell that has the facet twice
+            if (facet.first_cell == cell || facet.second_cell == cell) return; // a cell that has the facet twice
             lower_.push_back(facet.first_cell);
             if (facet.second_cell == none) {
                 facet.second_cell = cell;
                 return;
             }
-            lower_.push_back(facet.second_cell);   // and there may be more cells at this facet
+            lower_.push_back(facet.second_cell); // and there may be more cells at this facet
         }
         (last == none ? start : facets_[last].next) = static_cast<std::int32_t>(facets_.size());
         facets_.push_back({pending.key, cell, none, none});
@@ -205,15 +206,16 @@ private:
     std::vector<Facet> facets_;
     std::vector<std::int32_t> large_points_;
     std::vector<Pending> batch_;
-    std::vector<std::int32_t> sorted_;         // points of the facet at hand
-    std::vector<std::int32_t> lower_;          // neighbours with a lower number, cell after cell
-    std::vector<std::int64_t> lower_ends_;     // of the cells that are finished
+    std::vector<std::int32_t> sorted_;     // points of the facet at hand
+    std::vector<std::int32_t> lower_;      // neighbours with a lower number, cell after cell
+    std::vector<std::int64_t> lower_ends_; // of the cells that are finished
     std::vector<std::int32_t> degrees_;
 };
 
 [[noreturn]] void refuse_cell(const Mesh& mesh, std::int64_t cell, const std::string& why)
 {
-    throw InvalidInput("cell_graph: cell " + std::to_string(cell) + " (" + cell_type_name(mesh.cell_types[cell]) + ") " + why);
+    throw InvalidInput("cell_graph: cell " + std::to_string(cell) + " (" + cell_type_name(mesh.cell_types[cell]) +
+                       ") " + why);
 }
 
 // Facets of the current cell, and the cell itself where cells of one dimension more may have it as a facet.
@@ -233,29 +235,41 @@ public:
         const auto& type = cell_type_of(mesh_.cell_types[cell]);
         const auto points = mesh_.cells.row(cell);
         if (static_cast<std::int64_t>(points.size()) < type.min_points)
-            refuse_cell(mesh_, cell, "has " + std::to_string(points.size()) + " points, expected at least " +
-                                         std::to_string(type.min_points) + ".");
+            refuse_cell(mesh_, cell,
+                        "has " + std::to_string(points.size()) + " points, expected at least " +
+                            std::to_string(type.min_points) + ".");
         switch (type.shape) {
-        case CellShape::None: return;
+        case CellShape::None:
+            return;
         case CellShape::Points:
             for (const auto& point : points) matcher_.add(cell_, {&point, 1}, 1);
             return;
-        case CellShape::Line: return add_curve(points.first(2), points.subspan(1, 1));
+        case CellShape::Line:
+            return add_curve(points.first(2), points.subspan(1, 1));
         case CellShape::Polyline:
             if (!points.empty()) add_curve(points, points.last(1));
             return;
-        case CellShape::Triangle: return add_ring(points.first(3));
-        case CellShape::Quad: return add_ring(points.first(4));
-        case CellShape::Pixel: return add_ring(std::array{points[0], points[1], points[3], points[2]});
-        case CellShape::Polygon: return add_ring(points);
-        case CellShape::QuadraticPolygon: return add_ring(points.first(points.size() / 2));
+        case CellShape::Triangle:
+            return add_ring(points.first(3));
+        case CellShape::Quad:
+            return add_ring(points.first(4));
+        case CellShape::Pixel:
+            return add_ring(std::array{points[0], points[1], points[3], points[2]});
+        case CellShape::Polygon:
+            return add_ring(points);
+        case CellShape::QuadraticPolygon:
+            return add_ring(points.first(points.size() / 2));
         case CellShape::Strip:
             for (std::size_t i = 0; i + 2 < points.size(); ++i) add_ring(points.subspan(i, 3));
             return;
-        case CellShape::Polyhedron: return add_stream(cell);
-        case CellShape::Hull: return add_hull(points);
-        case CellShape::Unknown: refuse_cell(mesh_, cell, "is of a type whose faces are not known; convert it first.");
-        default: return add_solid(type.shape, points);
+        case CellShape::Polyhedron:
+            return add_stream(cell);
+        case CellShape::Hull:
+            return add_hull(points);
+        case CellShape::Unknown:
+            refuse_cell(mesh_, cell, "is of a type whose faces are not known; convert it first.");
+        default:
+            return add_solid(type.shape, points);
         }
     }
 
@@ -297,21 +311,25 @@ private:
         }
     }
 
-    // Facets of the convex hull: every plane through three points that has all others on one side, and whatever lies in it. Such
-    // cells are small and rare, so the plainest way will do.
+    // Facets of the convex hull: every plane through three points that has all others on one side, and whatever lies in
+    // it. Such cells are small and rare, so the plainest way will do.
     void add_hull(std::span<const std::int32_t> points)
     {
         using Vector = std::array<double, 3>;
         std::vector<Vector> at;
-        for (const auto p : points) at.push_back({mesh_.points.value(p, 0), mesh_.points.value(p, 1), mesh_.points.value(p, 2)});
-        const auto minus = [](const Vector& a, const Vector& b) { return Vector{a[0] - b[0], a[1] - b[1], a[2] - b[2]}; };
+        for (const auto p : points)
+            at.push_back({mesh_.points.value(p, 0), mesh_.points.value(p, 1), mesh_.points.value(p, 2)});
+        const auto minus = [](const Vector& a, const Vector& b) {
+            return Vector{a[0] - b[0], a[1] - b[1], a[2] - b[2]};
+        };
         const auto dot = [](const Vector& a, const Vector& b) { return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]; };
         const auto cross = [](const Vector& a, const Vector& b) {
             return Vector{a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]};
         };
         double size = 0;
         for (const auto& x : at) size = std::max(size, std::sqrt(dot(minus(x, at[0]), minus(x, at[0]))));
-        constexpr double tolerance = 1e-5;   // single-precision points of a plane lie within this share of the cell's size
+        constexpr double tolerance =
+            1e-5; // single-precision points of a plane lie within this share of the cell's size
         std::vector<std::int32_t> in_plane;
         for (std::size_t i = 0; i < at.size(); ++i)
             for (std::size_t j = i + 1; j < at.size(); ++j)
@@ -345,7 +363,8 @@ std::int64_t count_facets(const Mesh& mesh)
     for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
         const auto shape = cell_type_of(mesh.cell_types[i]).shape;
         if (shape == CellShape::Polyhedron)
-            count += i < mesh.face_streams.num_rows() && !mesh.face_streams.row(i).empty() ? mesh.face_streams.row(i)[0] : 0;
+            count +=
+                i < mesh.face_streams.num_rows() && !mesh.face_streams.row(i).empty() ? mesh.face_streams.row(i)[0] : 0;
         else if (const auto faces = solid_faces(shape); !faces.empty())
             count += static_cast<std::int64_t>(faces.size());
         else
@@ -354,14 +373,16 @@ std::int64_t count_facets(const Mesh& mesh)
     return count;
 }
 
-}  // namespace
+} // namespace
 
 Csr cell_graph(const Mesh& mesh)
 {
     const auto num_facets = count_facets(mesh);
-    if (mesh.num_cells() > std::numeric_limits<std::int32_t>::max() || num_facets > std::numeric_limits<std::int32_t>::max())
+    if (mesh.num_cells() > std::numeric_limits<std::int32_t>::max() ||
+        num_facets > std::numeric_limits<std::int32_t>::max())
         throw InvalidInput("cell_graph: the mesh has " + std::to_string(mesh.num_cells()) + " cells with " +
-                           std::to_string(num_facets) + " facets; at most 2147483647 can be numbered. Cut it in pieces first.");
+                           std::to_string(num_facets) +
+                           " facets; at most 2147483647 can be numbered. Cut it in pieces first.");
     FacetMatcher matcher(mesh.num_cells(), num_facets);
     FacetWalk walk(mesh, matcher);
     for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell) walk.visit(cell);
@@ -377,4 +398,4 @@ Csr mesh_graph(const Mesh& mesh)
     return cell_graph(mesh);
 }
 
-}  // namespace meshard
+} // namespace meshard

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "partition/metis_partitioner.h"
 
+#include "partition/balance.h"
+#include "partition/error.h"
+
 #include <metis.h>
 
 #include <algorithm>
@@ -10,9 +13,6 @@
 #include <string>
 #include <type_traits>
 #include <vector>
-
-#include "partition/balance.h"
-#include "partition/error.h"
 
 namespace meshard {
 
@@ -38,11 +38,12 @@ void check_options(const Csr& graph, const MetisOptions& options)
 // METIS follows every edge back and would run past its arrays if one were missing.
 void check_symmetry(const Csr& graph)
 {
-    std::uint64_t balance = 0;   // each edge adds its hash in one direction and takes it away in the other
+    std::uint64_t balance = 0; // each edge adds its hash in one direction and takes it away in the other
     for (std::int64_t i = 0; i < graph.num_rows(); ++i)
         for (const auto j : graph.row(i)) {
             if (i == j)
-                throw InvalidInput("partition_with_metis: row " + std::to_string(i) + " of the graph is its own neighbour.");
+                throw InvalidInput("partition_with_metis: row " + std::to_string(i) +
+                                   " of the graph is its own neighbour.");
             const auto low = static_cast<std::uint64_t>(std::min<std::int64_t>(i, j));
             const auto high = static_cast<std::uint64_t>(std::max<std::int64_t>(i, j));
             auto hash = (low << 32 | high) * 0x9e3779b97f4a7c15u;
@@ -50,7 +51,8 @@ void check_symmetry(const Csr& graph)
             balance += i < j ? hash : -hash;
         }
     if (balance != 0)
-        throw InvalidInput("partition_with_metis: the graph is not symmetric; every edge must be listed from both ends.");
+        throw InvalidInput(
+            "partition_with_metis: the graph is not symmetric; every edge must be listed from both ends.");
 }
 
 std::vector<std::int32_t> call_metis(const Csr& graph, const MetisOptions& options)
@@ -69,9 +71,9 @@ std::vector<std::int32_t> call_metis(const Csr& graph, const MetisOptions& optio
     // METIS draws from the C library's random numbers and catches signals: one caller at a time.
     static std::mutex one_at_a_time;
     const std::lock_guard lock(one_at_a_time);
-    const int status = METIS_PartGraphKway(&num_rows, &num_weights, offsets.data(), const_cast<idx_t*>(graph.indices.data()),
-                                           nullptr, nullptr, nullptr, &num_parts, nullptr, nullptr, metis_options, &edge_cut,
-                                           owners.data());
+    const int status =
+        METIS_PartGraphKway(&num_rows, &num_weights, offsets.data(), const_cast<idx_t*>(graph.indices.data()), nullptr,
+                            nullptr, nullptr, &num_parts, nullptr, nullptr, metis_options, &edge_cut, owners.data());
     if (status == METIS_ERROR_MEMORY)
         throw Error("partition_with_metis: METIS ran out of memory on a graph of " + std::to_string(graph.num_rows()) +
                     " rows. Use a machine with more memory.");
@@ -80,7 +82,7 @@ std::vector<std::int32_t> call_metis(const Csr& graph, const MetisOptions& optio
     return owners;
 }
 
-}  // namespace
+} // namespace
 
 Partition partition_with_metis(const Csr& graph, const MetisOptions& options)
 {
@@ -90,7 +92,8 @@ Partition partition_with_metis(const Csr& graph, const MetisOptions& options)
     const auto num_rows = graph.num_rows();
     Partition partition{options.num_parts, std::vector<std::int32_t>(num_rows, 0)};
     if (options.num_parts == 1 || num_rows == 0) return partition;
-    // With few rows a part METIS leaves parts empty, and says so on standard output; without edges it has nothing to do.
+    // With few rows a part METIS leaves parts empty, and says so on standard output; without edges it has nothing to
+    // do.
     constexpr std::int64_t fewest_rows_per_part = 12;
     if (num_rows < fewest_rows_per_part * options.num_parts || graph.num_entries() == 0)
         partition.owners = breadth_first_blocks(graph, options.num_parts);
@@ -100,4 +103,4 @@ Partition partition_with_metis(const Csr& graph, const MetisOptions& options)
     return partition;
 }
 
-}  // namespace meshard
+} // namespace meshard

@@ -43,7 +43,7 @@ bool may_be_meant(std::string_view name, std::string_view candidate, std::size_t
     return distance < longer && distance <= std::max<std::size_t>(longer > 3 ? 2 : 1, longer / 3);
 }
 
-}  // namespace
+} // namespace
 
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates)
 {
@@ -61,4 +61,4 @@ std::string nearest_name(std::string_view name, std::span<const std::string> can
     return nearest;
 }
 
-}  // namespace meshard
+} // namespace meshard

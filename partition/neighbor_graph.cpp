@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "partition/neighbor_graph.h"
 
+#include "partition/error.h"
+
+#include <nanoflann.hpp>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <nanoflann.hpp>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "partition/error.h"
 
 namespace meshard {
 
@@ -30,10 +31,12 @@ struct PointCloud {
     }
 };
 
-using Tree = nanoflann::KDTreeSingleIndexAdaptor<nanoflann::L2_Simple_Adaptor<double, PointCloud, double, std::uint32_t>,
-                                                 PointCloud, 3, std::uint32_t>;
+using Tree =
+    nanoflann::KDTreeSingleIndexAdaptor<nanoflann::L2_Simple_Adaptor<double, PointCloud, double, std::uint32_t>,
+                                        PointCloud, 3, std::uint32_t>;
 
-// The k nearest so far, by (squared distance, index). nanoflann's own sets keep whichever of equal distances came first.
+// The k nearest so far, by (squared distance, index). nanoflann's own sets keep whichever of equal distances came
+// first.
 class NearestOthers {
 public:
     explicit NearestOthers(std::size_t k) : nearest_(k) {}
@@ -88,7 +91,7 @@ PointCloud cloud_of(const DataArray& points)
     return cloud;
 }
 
-}  // namespace
+} // namespace
 
 Csr nearest_neighbors(const DataArray& points, std::int32_t k)
 {
@@ -105,7 +108,7 @@ Csr nearest_neighbors(const DataArray& points, std::int32_t k)
 
     const Tree tree(3, cloud, nanoflann::KDTreeSingleIndexAdaptorParams(12));
     NearestOthers nearest(taken);
-    for (const auto i : tree.vAcc) {   // in the tree's order: queries in a row visit the same leaves
+    for (const auto i : tree.vAcc) { // in the tree's order: queries in a row visit the same leaves
         nearest.start(i);
         tree.findNeighbors(nearest, cloud.point(i), nanoflann::SearchParams());
         auto to = neighbors.indices.begin() + neighbors.offsets[i];
@@ -119,7 +122,7 @@ Csr nearest_neighbor_graph(const DataArray& points, std::int32_t k)
     const auto directed = nearest_neighbors(points, k);
     const auto num_points = directed.num_rows();
 
-    std::vector<std::int64_t> first(num_points + 1, 0);   // of each row when both directions are written
+    std::vector<std::int64_t> first(num_points + 1, 0); // of each row when both directions are written
     for (std::int64_t i = 0; i < num_points; ++i) {
         first[i + 1] += directed.offsets[i + 1] - directed.offsets[i];
         for (const auto j : directed.row(i)) ++first[j + 1];
@@ -146,4 +149,4 @@ Csr nearest_neighbor_graph(const DataArray& points, std::int32_t k)
     return graph;
 }
 
-}  // namespace meshard
+} // namespace meshard

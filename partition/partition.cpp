@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "partition/partition.h"
 
+#include "partition/error.h"
+
 #include <algorithm>
 #include <cstdio>
 #include <numeric>
 #include <utility>
-
-#include "partition/error.h"
 
 namespace meshard {
 
@@ -19,11 +19,12 @@ void require_same_rows(const char* where, const Partition& partition, const Csr&
                            " rows, the graph " + std::to_string(graph.num_rows()) + ".");
 }
 
-}  // namespace
+} // namespace
 
 void Partition::validate() const
 {
-    if (num_parts < 1) throw InvalidInput("Partition: num_parts is " + std::to_string(num_parts) + ", expected 1 or more.");
+    if (num_parts < 1)
+        throw InvalidInput("Partition: num_parts is " + std::to_string(num_parts) + ", expected 1 or more.");
     const auto outside = std::ranges::find_if(owners, [&](std::int32_t p) { return p < 0 || p >= num_parts; });
     if (outside != owners.end())
         throw InvalidInput("Partition: row " + std::to_string(outside - owners.begin()) + " has owner " +
@@ -79,7 +80,7 @@ PartitionQuality measure_quality(const Partition& partition, const Csr& graph)
     require_same_rows("measure_quality", partition, graph);
     const auto& owners = partition.owners;
     const auto rows = rows_by_part(partition);
-    std::vector<std::int32_t> seen_row(owners.size(), -1);   // last part that saw this row, as its own or as a ghost
+    std::vector<std::int32_t> seen_row(owners.size(), -1); // last part that saw this row, as its own or as a ghost
     std::vector<std::int64_t> edges_to(partition.num_parts, 0);
     std::vector<std::int32_t> stack;
 
@@ -117,7 +118,7 @@ PartitionQuality measure_quality(const Partition& partition, const Csr& graph)
         quality.edge_cut += part.cut_edges;
         quality.communication_volume += part.num_ghosts;
     }
-    quality.edge_cut /= 2;   // each cut edge was met from both its ends
+    quality.edge_cut /= 2; // each cut edge was met from both its ends
     return quality;
 }
 
@@ -132,4 +133,4 @@ std::string to_string(const Partition& partition)
            std::to_string(largest) + ", imbalance " + ratio;
 }
 
-}  // namespace meshard
+} // namespace meshard

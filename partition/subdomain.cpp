@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "partition/subdomain.h"
 
+#include "partition/error.h"
+
 #include <algorithm>
 #include <cstring>
-
-#include "partition/error.h"
 
 namespace meshard {
 
@@ -13,26 +13,27 @@ namespace {
 void require_partition(const char* where, const Mesh& mesh, const Partition& partition)
 {
     if (partition.num_rows() != mesh.num_rows())
-        throw InvalidInput(std::string(where) + ": the partition has " + std::to_string(partition.num_rows()) + " rows, the mesh " +
-                           std::to_string(mesh.num_rows()) + (mesh.is_point_cloud() ? " points." : " cells."));
+        throw InvalidInput(std::string(where) + ": the partition has " + std::to_string(partition.num_rows()) +
+                           " rows, the mesh " + std::to_string(mesh.num_rows()) +
+                           (mesh.is_point_cloud() ? " points." : " cells."));
     partition.validate();
 }
 
-// Cuts parts out of one mesh. What it keeps between parts is as long as the mesh and is touched only at the part's own rows,
-// so that many parts cost no more than their rows.
+// Cuts parts out of one mesh. What it keeps between parts is as long as the mesh and is touched only at the part's own
+// rows, so that many parts cost no more than their rows.
 class PartCutter {
 public:
     PartCutter(const Mesh& mesh, const Partition& partition, std::int32_t num_ghost_layers)
-        : mesh_(mesh), partition_(partition), num_ghost_layers_(num_ghost_layers),
-          point_partition_{partition.num_parts, point_owners(mesh, partition)},
+        : mesh_(mesh), partition_(partition),
+          num_ghost_layers_(num_ghost_layers), point_partition_{partition.num_parts, point_owners(mesh, partition)},
           local_points_(mesh.num_points(), -1)
     {
     }
 
     const Partition& point_partition() const { return point_partition_; }
 
-    Subdomain cut(std::int32_t part, std::span<const std::int32_t> owned_rows, std::span<const std::int32_t> owned_points,
-                  const GhostLayer& ghosts)
+    Subdomain cut(std::int32_t part, std::span<const std::int32_t> owned_rows,
+                  std::span<const std::int32_t> owned_points, const GhostLayer& ghosts)
     {
         Subdomain result;
         result.part = part;
@@ -102,18 +103,19 @@ private:
     const Partition& partition_;
     std::int32_t num_ghost_layers_;
     Partition point_partition_;
-    std::vector<std::int32_t> local_points_;   // of each point of the mesh in the part at hand, else -1
+    std::vector<std::int32_t> local_points_; // of each point of the mesh in the part at hand, else -1
 };
 
-// --- merging ---------------------------------------------------------------------------------------------------------------
+// --- merging
+// ---------------------------------------------------------------------------------------------------------------
 
 void require_cells_as_numbered(const Subdomain& subdomain)
 {
     const auto num_types = static_cast<std::int64_t>(subdomain.mesh.cell_types.size());
     if (num_types != subdomain.cells.num_local() || subdomain.mesh.num_cells() != subdomain.cells.num_local())
-        throw InvalidInput("merge_subdomains: part " + std::to_string(subdomain.part) + " has " + std::to_string(num_types) +
-                           " cell types and " + std::to_string(subdomain.mesh.num_cells()) + " cells, its numbering " +
-                           std::to_string(subdomain.cells.num_local()) + ".");
+        throw InvalidInput("merge_subdomains: part " + std::to_string(subdomain.part) + " has " +
+                           std::to_string(num_types) + " cell types and " + std::to_string(subdomain.mesh.num_cells()) +
+                           " cells, its numbering " + std::to_string(subdomain.cells.num_local()) + ".");
 }
 
 // Where row i of the whole comes from.
@@ -122,7 +124,8 @@ struct Source {
     std::int32_t row = -1;
 };
 
-std::vector<Source> sources_of(std::span<const Subdomain> subdomains, const IndexMap Subdomain::* index_map, const char* noun)
+std::vector<Source> sources_of(std::span<const Subdomain> subdomains, const IndexMap Subdomain::*index_map,
+                               const char* noun)
 {
     const auto num_global = (subdomains[0].*index_map).num_global;
     std::vector<Source> sources(num_global);
@@ -135,13 +138,14 @@ std::vector<Source> sources_of(std::span<const Subdomain> subdomains, const Inde
         for (std::int32_t row = 0; row < map.num_owned; ++row) {
             const auto id = map.global_ids[row];
             if (id < 0 || id >= num_global)
-                throw InvalidInput("merge_subdomains: part " + std::to_string(subdomains[s].part) + " owns " + noun + " " +
-                                   std::to_string(id) + ", but the whole has " + std::to_string(num_global) + ".");
+                throw InvalidInput("merge_subdomains: part " + std::to_string(subdomains[s].part) + " owns " + noun +
+                                   " " + std::to_string(id) + ", but the whole has " + std::to_string(num_global) +
+                                   ".");
             auto& source = sources[id];
             if (source.subdomain >= 0)
-                throw InvalidInput("merge_subdomains: " + std::string(noun) + " " + std::to_string(id) + " is owned by part " +
-                                   std::to_string(subdomains[source.subdomain].part) + " and by part " +
-                                   std::to_string(subdomains[s].part) + ".");
+                throw InvalidInput("merge_subdomains: " + std::string(noun) + " " + std::to_string(id) +
+                                   " is owned by part " + std::to_string(subdomains[source.subdomain].part) +
+                                   " and by part " + std::to_string(subdomains[s].part) + ".");
             source = {static_cast<std::int32_t>(s), row};
         }
     }
@@ -154,16 +158,16 @@ std::vector<Source> sources_of(std::span<const Subdomain> subdomains, const Inde
 
 // Puts the owned rows of `arrays` (one a subdomain) in their places.
 DataArray merge_arrays(std::span<const DataArray* const> arrays, std::span<const Subdomain> subdomains,
-                       const IndexMap Subdomain::* index_map)
+                       const IndexMap Subdomain::*index_map)
 {
     const auto& first = *arrays[0];
     for (std::size_t s = 0; s < arrays.size(); ++s) {
         const auto& map = subdomains[s].*index_map;
         if (arrays[s]->type() != first.type() || arrays[s]->num_components() != first.num_components() ||
             arrays[s]->name() != first.name() || arrays[s]->num_rows() != map.num_local())
-            throw InvalidInput("merge_subdomains: array '" + arrays[s]->name() + "' of part " + std::to_string(subdomains[s].part) +
-                               " has another name, type or shape than '" + first.name() + "' of part " +
-                               std::to_string(subdomains[0].part) + ".");
+            throw InvalidInput("merge_subdomains: array '" + arrays[s]->name() + "' of part " +
+                               std::to_string(subdomains[s].part) + " has another name, type or shape than '" +
+                               first.name() + "' of part " + std::to_string(subdomains[0].part) + ".");
     }
     const auto num_rows = (subdomains[0].*index_map).num_global;
     const auto num_components = first.num_components();
@@ -174,7 +178,8 @@ DataArray merge_arrays(std::span<const DataArray* const> arrays, std::span<const
             const auto from = arrays[s]->strings();
             const auto ids = (subdomains[s].*index_map).owned();
             for (std::size_t i = 0; i < ids.size(); ++i)
-                std::copy_n(from.begin() + i * num_components, num_components, values.begin() + ids[i] * num_components);
+                std::copy_n(from.begin() + i * num_components, num_components,
+                            values.begin() + ids[i] * num_components);
         }
         merged = DataArray::from_strings(first.name(), std::move(values), num_components);
     } else {
@@ -184,7 +189,8 @@ DataArray merge_arrays(std::span<const DataArray* const> arrays, std::span<const
         for (std::size_t s = 0; s < arrays.size(); ++s) {
             const auto* from = arrays[s]->bytes().data();
             const auto ids = (subdomains[s].*index_map).owned();
-            for (std::size_t i = 0; i < ids.size(); ++i) std::memcpy(to + ids[i] * row_bytes, from + i * row_bytes, row_bytes);
+            for (std::size_t i = 0; i < ids.size(); ++i)
+                std::memcpy(to + ids[i] * row_bytes, from + i * row_bytes, row_bytes);
         }
     }
     merged.component_names = first.component_names;
@@ -192,8 +198,8 @@ DataArray merge_arrays(std::span<const DataArray* const> arrays, std::span<const
     return merged;
 }
 
-std::vector<DataArray> merge_groups(std::span<const Subdomain> subdomains, std::vector<DataArray> Mesh::* group,
-                                    const IndexMap Subdomain::* index_map)
+std::vector<DataArray> merge_groups(std::span<const Subdomain> subdomains, std::vector<DataArray> Mesh::*group,
+                                    const IndexMap Subdomain::*index_map)
 {
     std::vector<DataArray> merged;
     const auto num_arrays = (subdomains[0].mesh.*group).size();
@@ -211,7 +217,7 @@ std::vector<DataArray> merge_groups(std::span<const Subdomain> subdomains, std::
 }
 
 // The rows of each cell's own part, with local point numbers still.
-Csr merge_rows(std::span<const Subdomain> subdomains, std::span<const Source> sources, const Csr Mesh::* rows)
+Csr merge_rows(std::span<const Subdomain> subdomains, std::span<const Source> sources, const Csr Mesh::*rows)
 {
     Csr merged;
     merged.offsets.reserve(sources.size() + 1);
@@ -226,7 +232,7 @@ Csr merge_rows(std::span<const Subdomain> subdomains, std::span<const Source> so
     return merged;
 }
 
-}  // namespace
+} // namespace
 
 std::vector<std::int32_t> point_owners(const Mesh& mesh, const Partition& partition)
 {
@@ -250,13 +256,13 @@ std::vector<Subdomain> extract_subdomains(const Mesh& mesh, const Csr& graph, co
     return extract_subdomains(mesh, partition, ghosts, num_ghost_layers);
 }
 
-std::vector<Subdomain> extract_subdomains(const Mesh& mesh, const Partition& partition, std::span<const GhostLayer> ghosts,
-                                          std::int32_t num_ghost_layers)
+std::vector<Subdomain> extract_subdomains(const Mesh& mesh, const Partition& partition,
+                                          std::span<const GhostLayer> ghosts, std::int32_t num_ghost_layers)
 {
     require_partition("extract_subdomains", mesh, partition);
     if (static_cast<std::int32_t>(ghosts.size()) != partition.num_parts)
-        throw InvalidInput("extract_subdomains: there are ghosts for " + std::to_string(ghosts.size()) + " parts, the partition has " +
-                           std::to_string(partition.num_parts) + ".");
+        throw InvalidInput("extract_subdomains: there are ghosts for " + std::to_string(ghosts.size()) +
+                           " parts, the partition has " + std::to_string(partition.num_parts) + ".");
     PartCutter cutter(mesh, partition, num_ghost_layers);
     const auto rows = rows_by_part(partition);
     const auto points = rows_by_part(cutter.point_partition());
@@ -299,8 +305,8 @@ Mesh merge_subdomains(std::span<const Subdomain> subdomains)
     const auto to_global = [&](std::int64_t cell, std::int32_t& point) {
         const auto& map = subdomains[cell_sources[cell].subdomain].points;
         if (point < 0 || point >= map.num_local())
-            throw InvalidInput("merge_subdomains: cell " + std::to_string(cell) + " uses local point " + std::to_string(point) +
-                               " of " + std::to_string(map.num_local()) + ".");
+            throw InvalidInput("merge_subdomains: cell " + std::to_string(cell) + " uses local point " +
+                               std::to_string(point) + " of " + std::to_string(map.num_local()) + ".");
         point = static_cast<std::int32_t>(map.global_ids[point]);
     };
     merged.cells = merge_rows(subdomains, cell_sources, &Mesh::cells);
@@ -348,14 +354,15 @@ void Subdomain::validate() const
     for (std::int32_t row = 0; row < rows().num_local(); ++row) {
         const bool owned = row < rows().num_owned;
         if (owned ? ghost_levels[row] != 0 : ghost_levels[row] == 0 || ghost_levels[row] > num_ghost_layers)
-            fail("local row " + std::to_string(row) + " has ghost level " + std::to_string(ghost_levels[row]) + ", expected " +
-                 (owned ? "0, for it is owned." : "1 to " + std::to_string(num_ghost_layers) + "."));
+            fail("local row " + std::to_string(row) + " has ghost level " + std::to_string(ghost_levels[row]) +
+                 ", expected " + (owned ? "0, for it is owned." : "1 to " + std::to_string(num_ghost_layers) + "."));
     }
     if (cells.num_global == 0) return;
     std::vector<bool> used(mesh.num_points(), false);
     for (const auto point : mesh.cells.indices) used[point] = true;
     for (std::int32_t point = points.num_owned; point < points.num_local(); ++point)
-        if (!used[point]) fail("ghost point " + std::to_string(points.global_ids[point]) + " belongs to no cell that is here.");
+        if (!used[point])
+            fail("ghost point " + std::to_string(points.global_ids[point]) + " belongs to no cell that is here.");
 }
 
 std::string to_string(const Subdomain& subdomain)
@@ -365,10 +372,10 @@ std::string to_string(const Subdomain& subdomain)
     };
     const auto counts_of_rows = std::to_string(subdomain.rows().num_owned) + " owned + " +
                                 std::to_string(subdomain.rows().num_ghosts()) + " ghost ";
-    const auto text = "Subdomain " + std::to_string(subdomain.part) + " of " + std::to_string(subdomain.num_parts) + ": " +
-                      counts_of_rows;
+    const auto text = "Subdomain " + std::to_string(subdomain.part) + " of " + std::to_string(subdomain.num_parts) +
+                      ": " + counts_of_rows;
     if (subdomain.cells.num_global == 0) return text + "points";
     return text + "cells, " + counts(subdomain.points) + " points";
 }
 
-}  // namespace meshard
+} // namespace meshard

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "partition/balance.h"
+#include "partition/mesh_graph.h"
+#include "tests/support/sample_meshes.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
-
-#include "partition/mesh_graph.h"
-#include "tests/support/sample_meshes.h"
 
 namespace meshard {
 namespace {
@@ -95,5 +94,5 @@ TEST(BalanceParts, LeavesPartsEmptyWhenThereAreTooFewRows)
     EXPECT_EQ(std::ranges::max(sizes), 1);
 }
 
-}  // namespace
-}  // namespace meshard
+} // namespace
+} // namespace meshard

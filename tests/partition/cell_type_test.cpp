@@ -25,13 +25,16 @@ TEST(CellType, HasVtksDimensionsAndNumbersOfPoints)
         const auto& type = cell_type_of(static_cast<std::uint8_t>(number));
         EXPECT_FALSE(type.name.empty()) << number;
         EXPECT_EQ(type.dimension, cell->GetCellDimension()) << type.name;
-        if (type.fixed_size) { EXPECT_EQ(type.min_points, cell->GetNumberOfPoints()) << type.name; }
+        if (type.fixed_size) {
+            EXPECT_EQ(type.min_points, cell->GetNumberOfPoints()) << type.name;
+        }
     }
 }
 
 TEST(CellType, HasVtksFacesByTheirCorners)
 {
-    constexpr int first_lagrange = 60;   // without points VTK cannot give these faces; their corners come first as in the others
+    constexpr int first_lagrange =
+        60; // without points VTK cannot give these faces; their corners come first as in the others
     for (int number = 1; number < first_lagrange; ++number) {
         const auto& type = cell_type_of(static_cast<std::uint8_t>(number));
         const auto faces = solid_faces(type.shape);
@@ -55,5 +58,5 @@ TEST(CellType, HasVtksFacesByTheirCorners)
     }
 }
 
-}  // namespace
-}  // namespace meshard
+} // namespace
+} // namespace meshard

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "partition/error.h"
+#include "partition/ghost_layer.h"
+#include "partition/mesh_graph.h"
+#include "partition/metis_partitioner.h"
 #include "partition/subdomain.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/sample_meshes.h"
 
 #include <algorithm>
 #include <map>
 #include <random>
 #include <set>
-
-#include "partition/error.h"
-#include "partition/ghost_layer.h"
-#include "partition/mesh_graph.h"
-#include "partition/metis_partitioner.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/sample_meshes.h"
 
 namespace meshard {
 namespace {
@@ -20,7 +19,8 @@ Partition random_partition(std::int64_t num_rows, std::int32_t num_parts, std::u
 {
     std::mt19937 engine(seed);
     Partition partition{num_parts, {}};
-    for (std::int64_t i = 0; i < num_rows; ++i) partition.owners.push_back(static_cast<std::int32_t>(engine() % num_parts));
+    for (std::int64_t i = 0; i < num_rows; ++i)
+        partition.owners.push_back(static_cast<std::int32_t>(engine() % num_parts));
     return partition;
 }
 
@@ -79,7 +79,7 @@ TEST(Subdomain, HoldsTheRowsThatTheRulesSay)
             std::vector<std::int64_t> owned;
             for (std::int64_t i = 0; i < mesh.num_rows(); ++i)
                 if (partition.owners[i] == part) owned.push_back(i);
-            std::map<std::pair<std::int32_t, std::int64_t>, std::uint8_t> level_of;   // by (owner, row)
+            std::map<std::pair<std::int32_t, std::int64_t>, std::uint8_t> level_of; // by (owner, row)
             for (std::size_t i = 0; i < ghosts[part].rows.size(); ++i)
                 level_of[{partition.owners[ghosts[part].rows[i]], ghosts[part].rows[i]}] = ghosts[part].levels[i];
             std::vector<std::uint8_t> levels(owned.size(), 0);
@@ -96,7 +96,8 @@ TEST(Subdomain, HoldsTheRowsThatTheRulesSay)
             for (const auto row : rows) points.insert(mesh.cells.row(row).begin(), mesh.cells.row(row).end());
             for (std::int32_t p = 0; p < mesh.num_points(); ++p)
                 if (owners[p] == part) points.insert(p);
-            ASSERT_EQ(std::set<std::int32_t>(subdomain.points.global_ids.begin(), subdomain.points.global_ids.end()), points);
+            ASSERT_EQ(std::set<std::int32_t>(subdomain.points.global_ids.begin(), subdomain.points.global_ids.end()),
+                      points);
             ASSERT_EQ(subdomain.points.num_owned, std::ranges::count(owners, part));
         }
     });
@@ -178,25 +179,34 @@ TEST(MergeSubdomains, RefusesMissingDoubledAndUnequalParts)
     EXPECT_TRUE(refuses([](Parts& p) { p[1].cells.num_global = 5; }, "part 1 counts 5 cells in the whole, part 0 4"));
     EXPECT_TRUE(refuses([](Parts& p) { p[1].cells.global_ids[1] = 4; }, "owns cell 4, but the whole has 4"));
     EXPECT_TRUE(refuses([](Parts& p) { p[1].mesh.cell_data.pop_back(); }, "part 1 has 2 arrays where part 0 has 3"));
-    EXPECT_TRUE(refuses([](Parts& p) { p[1].mesh.cell_data[0].rename("x"); }, "array 'x' of part 1 has another name, type or shape"));
-    EXPECT_TRUE(refuses([](Parts& p) { p[1].mesh.cell_data[0] = DataArray("patch", ScalarType::Int8, 2); }, "array 'patch' of part 1"));
+    EXPECT_TRUE(refuses([](Parts& p) { p[1].mesh.cell_data[0].rename("x"); },
+                        "array 'x' of part 1 has another name, type or shape"));
+    EXPECT_TRUE(refuses([](Parts& p) { p[1].mesh.cell_data[0] = DataArray("patch", ScalarType::Int8, 2); },
+                        "array 'patch' of part 1"));
     EXPECT_TRUE(refuses([](Parts& p) { p[1].mesh.cells.indices[0] = 60; }, "cell 2 uses local point 60"));
-    EXPECT_TRUE(refuses([](Parts& p) { p[1].mesh.cell_types.pop_back(); }, "part 1 has 1 cell types and 2 cells, its numbering 2"));
+    EXPECT_TRUE(refuses([](Parts& p) { p[1].mesh.cell_types.pop_back(); },
+                        "part 1 has 1 cell types and 2 cells, its numbering 2"));
 }
 
 TEST(Subdomain, RefusesSizesThatDisagree)
 {
     const auto mesh = strip(4);
     const auto graph = cell_graph(mesh);
-    EXPECT_TRUE(throws_with<InvalidInput>("the partition has 3 rows, the mesh 4 cells",
-                                          [&] { extract_subdomains(mesh, graph, {2, {0, 0, 1}}, 0); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("the partition has 3 rows, the mesh 4 points",
-                                          [&] { point_owners(random_cloud(4, 1), {2, {0, 0, 1}}); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("the partition has 4 rows, the graph 0",
-                                          [&] { extract_subdomains(mesh, {}, {2, {0, 0, 1, 1}}, 1); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("part is 2, expected 0 to 1",
-                                          [&] { extract_subdomain(mesh, graph, {2, {0, 0, 1, 1}}, 2, 1); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("num_layers is -1", [&] { extract_subdomains(mesh, graph, {2, {0, 0, 1, 1}}, -1); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("the partition has 3 rows, the mesh 4 cells", [&] {
+        extract_subdomains(mesh, graph, {2, {0, 0, 1}}, 0);
+    }));
+    EXPECT_TRUE(throws_with<InvalidInput>("the partition has 3 rows, the mesh 4 points", [&] {
+        point_owners(random_cloud(4, 1), {2, {0, 0, 1}});
+    }));
+    EXPECT_TRUE(throws_with<InvalidInput>("the partition has 4 rows, the graph 0", [&] {
+        extract_subdomains(mesh, {}, {2, {0, 0, 1, 1}}, 1);
+    }));
+    EXPECT_TRUE(throws_with<InvalidInput>("part is 2, expected 0 to 1", [&] {
+        extract_subdomain(mesh, graph, {2, {0, 0, 1, 1}}, 2, 1);
+    }));
+    EXPECT_TRUE(throws_with<InvalidInput>("num_layers is -1", [&] {
+        extract_subdomains(mesh, graph, {2, {0, 0, 1, 1}}, -1);
+    }));
 }
 
 TEST(Subdomain, NamesTheInvariantThatDoesNotHold)
@@ -213,15 +223,30 @@ TEST(Subdomain, NamesTheInvariantThatDoesNotHold)
     EXPECT_TRUE(refuses([](Subdomain& s) { s.num_ghost_layers = -1; }, "num_ghost_layers is -1"));
     EXPECT_TRUE(refuses([](Subdomain& s) { s.mesh.cell_types[0] = 5; }, "Subdomain 1 of 2: Mesh: cell 0 (triangle)"));
     EXPECT_TRUE(refuses([](Subdomain& s) { s.cells.global_ids[0] = 3; }, "IndexMap of part 1"));
-    EXPECT_TRUE(refuses([](Subdomain& s) { s.cells.global_ids.pop_back(); s.cells.ghost_owners.pop_back(); }, "2 cells in the numbering, expected 3"));
-    EXPECT_TRUE(refuses([](Subdomain& s) { s.points.global_ids.pop_back(); s.points.ghost_owners.pop_back(); }, "points in the numbering"));
+    EXPECT_TRUE(refuses(
+        [](Subdomain& s) {
+            s.cells.global_ids.pop_back();
+            s.cells.ghost_owners.pop_back();
+        },
+        "2 cells in the numbering, expected 3"));
+    EXPECT_TRUE(refuses(
+        [](Subdomain& s) {
+            s.points.global_ids.pop_back();
+            s.points.ghost_owners.pop_back();
+        },
+        "points in the numbering"));
     EXPECT_TRUE(refuses([](Subdomain& s) { s.ghost_levels.pop_back(); }, "2 ghost levels, expected 3"));
     EXPECT_TRUE(refuses([](Subdomain& s) { s.cells.ghost_owners[0] = 2; }, "a ghost has owner 2"));
-    EXPECT_TRUE(refuses([](Subdomain& s) { s.ghost_levels[0] = 1; }, "local row 0 has ghost level 1, expected 0, for it is owned"));
+    EXPECT_TRUE(refuses([](Subdomain& s) { s.ghost_levels[0] = 1; },
+                        "local row 0 has ghost level 1, expected 0, for it is owned"));
     EXPECT_TRUE(refuses([](Subdomain& s) { s.ghost_levels[2] = 0; }, "local row 2 has ghost level 0, expected 1 to 1"));
     EXPECT_TRUE(refuses([](Subdomain& s) { s.ghost_levels[2] = 2; }, "local row 2 has ghost level 2"));
-    EXPECT_TRUE(refuses([](Subdomain& s) { for (auto& p : s.mesh.cells.indices) p = std::min(p, 6); }, "belongs to no cell that is here"));
+    EXPECT_TRUE(refuses(
+        [](Subdomain& s) {
+            for (auto& p : s.mesh.cells.indices) p = std::min(p, 6);
+        },
+        "belongs to no cell that is here"));
 }
 
-}  // namespace
-}  // namespace meshard
+} // namespace
+} // namespace meshard

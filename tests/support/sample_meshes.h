@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "partition/mesh.h"
+
 #include <cstdint>
 #include <string>
 #include <vector>
-
-#include "partition/mesh.h"
 
 namespace meshard {
 
@@ -30,7 +30,8 @@ Mesh tet_cube(std::int32_t n);
 /// quad 5, the polyhedron's bottom.
 Mesh mixed_cells();
 
-/// One cell of each: vertex, poly-vertex, line, poly-line, triangle, quad, pentagon, strip, in VTK's order for surfaces.
+/// One cell of each: vertex, poly-vertex, line, poly-line, triangle, quad, pentagon, strip, in VTK's order for
+/// surfaces.
 Mesh surface_of_all_kinds();
 
 /// Closed sphere of 4 n (n - 1) triangles, n rings of latitude, radius 1.
@@ -65,8 +66,8 @@ struct NamedMesh {
 /// All of the above, in small sizes.
 std::vector<NamedMesh> sample_meshes();
 
-/// Point arrays `pressure` (Float32) and `velocity` (Float64, 3, named components), cell arrays `patch` (Int32), `flag` (UInt8) and
-/// `label` (Int64), field arrays `time` (Float64) and `names` (String). Values differ from row to row.
+/// Point arrays `pressure` (Float32) and `velocity` (Float64, 3, named components), cell arrays `patch` (Int32), `flag`
+/// (UInt8) and `label` (Int64), field arrays `time` (Float64) and `names` (String). Values differ from row to row.
 void add_sample_arrays(Mesh& mesh);
 
-}  // namespace meshard
+} // namespace meshard
