@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program `meshard`: picks the verb and turns exceptions into one sentence on stderr and an exit code.
+#include "apps/command_line.h"
+#include "apps/version.h"
+#include "io/interruption.h"
+#include "partition/error.h"
+#include "partition/nearest_name.h"
+
 #include <algorithm>
 #include <cctype>
 #include <csignal>
@@ -8,18 +14,14 @@
 #include <string>
 #include <vector>
 
-#include "apps/command_line.h"
-#include "apps/version.h"
-#include "partition/error.h"
-#include "partition/nearest_name.h"
-
 namespace meshard {
 namespace {
 
 void print_help()
 {
-    std::cout << "meshard cuts CFD meshes into shards, trains attention models on them over many ranks, and predicts.\n\n"
-                 "Usage: meshard VERB [arguments]\n\nVerbs:\n";
+    std::cout
+        << "meshard cuts CFD meshes into shards, trains attention models on them over many ranks, and predicts.\n\n"
+           "Usage: meshard VERB [arguments]\n\nVerbs:\n";
     for (const Verb& verb : verbs()) {
         std::cout << "  " << verb.name << std::string(12 - verb.name.size(), ' ') << verb.purpose
                   << (verb.run ? "" : " (not in this build: needs LibTorch)") << '\n';
@@ -76,8 +78,7 @@ std::string without_function_name(std::string text)
 {
     std::size_t end = 0;
     while (end < text.size() && (std::islower(static_cast<unsigned char>(text[end])) || text[end] == '_')) ++end;
-    const bool is_function = text.compare(end, 2, ": ") == 0 && text.substr(0, end).find('_') != std::string::npos;
-    return is_function ? text.substr(end + 2) : text;
+    return end > 0 && text.compare(end, 2, ": ") == 0 ? text.substr(end + 2) : text;
 }
 
 int fail(const std::string& verb, const std::string& message, int code)
@@ -96,7 +97,8 @@ int run_and_report(const std::vector<std::string>& arguments)
     if (std::any_of(verbs().begin(), verbs().end(), is_first)) verb = arguments.front();
     try {
         const int code = run(arguments);
-        if (!std::cout.flush()) return fail(verb, "could not write to standard output. Is the disk full?", exit_code::input);
+        if (!std::cout.flush())
+            return fail(verb, "could not write to standard output. Is the disk full?", exit_code::input);
         return code;
     } catch (const UsageError& error) {
         return fail(verb, error.what(), exit_code::usage);
@@ -106,9 +108,13 @@ int run_and_report(const std::vector<std::string>& arguments)
         return fail(verb, error.what(), exit_code::input);
     } catch (const CommunicationError& error) {
         return fail(verb, error.what(), exit_code::ranks);
+    } catch (const Interrupted& error) {
+        return fail(verb, error.what(), exit_code::interrupted);
     } catch (const std::bad_alloc&) {
-        return fail(verb, "out of memory. Use a machine with more, or a smaller mesh (`meshard info` estimates its size in memory).",
-                    exit_code::run_time);
+        return fail(
+            verb,
+            "out of memory. Use a machine with more, or a smaller mesh (`meshard info` estimates its size in memory).",
+            exit_code::run_time);
     } catch (const std::exception& error) {
         return fail(verb, error.what(), exit_code::run_time);
     } catch (...) {

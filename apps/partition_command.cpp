@@ -1,20 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard partition: a mesh file -> a shards folder, with a report.
-#include <algorithm>
-#include <cmath>
-#include <filesystem>
-#include <iostream>
-
-#include <unistd.h>
-
-#include <CLI/CLI.hpp>
-
 #include "apps/command_line.h"
 #include "apps/json_report.h"
 #include "apps/stage_timer.h"
 #include "apps/text_table.h"
 #include "apps/verbs.h"
 #include "apps/version.h"
+#include "io/interruption.h"
 #include "io/mesh_io.h"
 #include "io/subdomain_io.h"
 #include "partition/ghost_layer.h"
@@ -22,6 +14,14 @@
 #include "partition/metis_partitioner.h"
 #include "partition/nearest_name.h"
 #include "partition/subdomain.h"
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <iostream>
+#include <unistd.h>
 
 namespace meshard {
 
@@ -50,9 +50,9 @@ struct PartitionReport {
     std::int64_t num_cells = 0;
     std::int64_t num_points = 0;
     PartitionQuality quality;
-    std::vector<RowCounts> cells;       ///< of each part
+    std::vector<RowCounts> cells;  ///< of each part
     std::vector<RowCounts> points;
-    std::string index_file;             ///< what ParaView opens
+    std::string index_file;  ///< what ParaView opens
     std::vector<std::pair<std::string, double>> seconds;
     std::uint64_t peak_bytes = 0;
 
@@ -61,18 +61,28 @@ struct PartitionReport {
 
 bool parse(std::span<const std::string> arguments, PartitionOptions& options)
 {
-    CLI::App app("Cuts a mesh into shards of nearly the same number of cells (a point cloud: of points) with few faces\n"
-                 "between them, and writes them as a folder of VTK files that ParaView opens.",
-                 "partition");
-    app.add_option("file", options.file, "mesh to cut (.vtu .vtp .vtk .stl .ply .pvtu .pvtp)")->required()->type_name("FILE");
+    CLI::App app(
+        "Cuts a mesh into shards of nearly the same number of cells (a point cloud: of points) with few faces\n"
+        "between them, and writes them as a folder of VTK files that ParaView opens.",
+        "partition");
+    app.add_option("file", options.file, "mesh to cut (.vtu .vtp .vtk .stl .ply .pvtu .pvtp)")
+        ->required()
+        ->type_name("FILE");
     app.add_option("-n,--num-parts", options.num_parts, "number of parts")->required()->type_name("N");
-    app.add_option("-o,--output", options.output, "shards folder to make; must not exist")->required()->type_name("DIR");
-    app.add_option("--method", options.method, "how to cut: metis (k-way, fewest faces between parts)")->capture_default_str();
+    app.add_option("-o,--output", options.output, "shards folder to make; must not exist")
+        ->required()
+        ->type_name("DIR");
+    app.add_option("--method", options.method, "how to cut: metis (k-way, fewest faces between parts)")
+        ->capture_default_str();
     app.add_option("--ghost-layers", options.ghost_layers, "rings of foreign cells that each part sees")
-        ->type_name("K")->capture_default_str();
+        ->type_name("K")
+        ->capture_default_str();
     app.add_option("--imbalance", options.imbalance, "largest part over mean part that is allowed")
-        ->type_name("RATIO")->capture_default_str();
-    app.add_option("--seed", options.seed, "of the method's random choices; same seed, same parts")->type_name("S")->capture_default_str();
+        ->type_name("RATIO")
+        ->capture_default_str();
+    app.add_option("--seed", options.seed, "of the method's random choices; same seed, same parts")
+        ->type_name("S")
+        ->capture_default_str();
     app.add_flag("--allow-empty", options.allow_empty, "more parts than cells are no error; the rest stay empty");
     app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
     return parse_arguments(app, arguments);
@@ -93,7 +103,8 @@ void check(const PartitionOptions& options)
         throw UsageError("--ghost-layers is " + std::to_string(options.ghost_layers) + "; expected 0 to 255.");
     }
     if (!(options.imbalance >= 1) || !std::isfinite(options.imbalance)) {
-        throw UsageError("--imbalance is " + number_text(options.imbalance) + "; it is largest over mean part, at least 1, e.g. 1.03.");
+        throw UsageError("--imbalance is " + number_text(options.imbalance) +
+                         "; it is largest over mean part, at least 1, e.g. 1.03.");
     }
 }
 
@@ -112,7 +123,8 @@ void check_output(const std::filesystem::path& output)
         throw IoError("the output '" + output.string() + "' cannot be made: '" + folder.string() + "' is no folder.");
     }
     if (access(folder.c_str(), W_OK | X_OK) != 0) {
-        throw IoError("the output '" + output.string() + "' cannot be made: no permission to write in '" + folder.string() + "'.");
+        throw IoError("the output '" + output.string() + "' cannot be made: no permission to write in '" +
+                      folder.string() + "'.");
     }
 }
 
@@ -120,8 +132,10 @@ std::int64_t count_if_floating(const DataArray& array, auto&& is_bad)
 {
     if (array.type() != ScalarType::Float32 && array.type() != ScalarType::Float64) return 0;
     return with_scalar_type(array.type(), [&]<class T>() -> std::int64_t {
-        if constexpr (std::is_floating_point_v<T>) return std::ranges::count_if(array.values<T>(), is_bad);
-        else return 0;
+        if constexpr (std::is_floating_point_v<T>)
+            return std::ranges::count_if(array.values<T>(), is_bad);
+        else
+            return 0;
     });
 }
 
@@ -156,8 +170,10 @@ PartitionReport run(const PartitionOptions& options)
     report.num_points = mesh.num_points();
     check_numbers(mesh, options.file);
     if (options.num_parts > mesh.num_rows() && !options.allow_empty) {
-        throw UsageError(options.file + " has " + count_text(mesh.num_rows(), mesh.is_point_cloud() ? "point" : "cell") + ", fewer than the " +
-                         std::to_string(options.num_parts) + " parts asked for. Ask for fewer, or leave the rest empty with --allow-empty.");
+        throw UsageError(options.file + " has " +
+                         count_text(mesh.num_rows(), mesh.is_point_cloud() ? "point" : "cell") + ", fewer than the " +
+                         std::to_string(options.num_parts) +
+                         " parts asked for. Ask for fewer, or leave the rest empty with --allow-empty.");
     }
 
     timer.begin("graph");
@@ -246,7 +262,9 @@ void print_maximum(const std::string& what, std::size_t num_parts, F&& value_of)
     }
     const double average = sum / static_cast<double>(num_parts);
     std::cout << "  Max number of " << what << " = " << number_text(largest);
-    if (average > 0) std::cout << " (" << number_text(std::round(1000 * (largest / average - 1)) / 10) << "% above average " << number_text(average) << ")";
+    if (average > 0)
+        std::cout << " (" << number_text(std::round(1000 * (largest / average - 1)) / 10) << "% above average "
+                  << number_text(average) << ")";
     std::cout << '\n';
 }
 
@@ -260,36 +278,44 @@ void print_as_text(const PartitionReport& report)
 
     std::cout << report.options.file << ": ";
     if (!cloud) std::cout << count_text(report.num_cells, "cell") << ", ";
-    std::cout << count_text(report.num_points, "point") << " in " << count_text(report.options.num_parts, "part") << " by "
-              << report.options.method << " with " << count_text(report.options.ghost_layers, "ghost layer") << "\n\n";
+    std::cout << count_text(report.num_points, "point") << " in " << count_text(report.options.num_parts, "part")
+              << " by " << report.options.method << " with " << count_text(report.options.ghost_layers, "ghost layer")
+              << "\n\n";
 
     TextTable table(cloud ? "rrrrl" : "rrrrrl");
-    if (cloud) table.add_row({"part", "points", "ghost points", "pieces", "neighbours (" + facet + ")"});
-    else table.add_row({"part", "cells", "points", "ghost cells", "pieces", "neighbours (" + facet + ")"});
+    if (cloud)
+        table.add_row({"part", "points", "ghost points", "pieces", "neighbours (" + facet + ")"});
+    else
+        table.add_row({"part", "cells", "points", "ghost cells", "pieces", "neighbours (" + facet + ")"});
     for (std::size_t p = 0; p < parts.size(); ++p) {
         std::string neighbors;
         for (std::size_t k = 0; k < parts[p].neighbors.size(); ++k) {
-            neighbors += (k == 0 ? "" : ", ") + std::to_string(parts[p].neighbors[k]) + " (" + std::to_string(parts[p].neighbor_edges[k]) + ")";
+            neighbors += (k == 0 ? "" : ", ") + std::to_string(parts[p].neighbors[k]) + " (" +
+                         std::to_string(parts[p].neighbor_edges[k]) + ")";
         }
         std::vector<std::string> cells{std::to_string(p), std::to_string(rows[p].owned)};
         if (!cloud) cells.push_back(std::to_string(report.points[p].owned));
-        for (const std::int64_t count : {rows[p].ghosts, parts[p].num_components}) cells.push_back(std::to_string(count));
+        for (const std::int64_t count : {rows[p].ghosts, parts[p].num_components})
+            cells.push_back(std::to_string(count));
         cells.push_back(neighbors);
         table.add_row(std::move(cells));
     }
     std::cout << table << "\n  Edge cut: " << report.quality.edge_cut << " " << facet
               << ", communication volume: " << report.quality.communication_volume
-              << ", imbalance: " << fixed_text(report.quality.imbalance, 4) << " (allowed " << number_text(report.options.imbalance) << ")\n";
+              << ", imbalance: " << fixed_text(report.quality.imbalance, 4) << " (allowed "
+              << number_text(report.options.imbalance) << ")\n";
     print_maximum(row + "s", parts.size(), [&](std::size_t p) { return rows[p].owned; });
     print_maximum("ghost " + row + "s", parts.size(), [&](std::size_t p) { return rows[p].ghosts; });
     print_maximum("neighbours", parts.size(), [&](std::size_t p) { return parts[p].neighbors.size(); });
-    print_maximum((cloud ? "edges" : "faces") + std::string(" to other parts"), parts.size(), [&](std::size_t p) { return parts[p].cut_edges; });
+    print_maximum((cloud ? "edges" : "faces") + std::string(" to other parts"), parts.size(),
+                  [&](std::size_t p) { return parts[p].cut_edges; });
 
     std::cout << "\n  Seconds:";
     for (std::size_t i = 0; i < report.seconds.size(); ++i) {
         std::cout << (i == 0 ? " " : ", ") << report.seconds[i].first << ' ' << fixed_text(report.seconds[i].second, 3);
     }
-    std::cout << "\n  Peak memory: " << bytes_text(report.peak_bytes) << "\n\nWritten to " << report.options.output << "; open its " << report.index_file << " in ParaView.\n";
+    std::cout << "\n  Peak memory: " << bytes_text(report.peak_bytes) << "\n\nWritten to " << report.options.output
+              << "; open its " << report.index_file << " in ParaView.\n";
 }
 
 }  // namespace
@@ -300,9 +326,12 @@ int partition_command(std::span<const std::string> arguments)
     if (!parse(arguments, options)) return exit_code::ok;
     check(options);
     check_output(options.output);
+    end_well_on_interruption();
     const PartitionReport report = run(options);
-    if (options.json) print_as_json(report);
-    else print_as_text(report);
+    if (options.json)
+        print_as_json(report);
+    else
+        print_as_text(report);
     return exit_code::ok;
 }
 

@@ -27,15 +27,6 @@ constexpr std::size_t buffer_size = std::size_t{1} << 20;
     throw IoError("write: " + path.string() + ": " + what + ": " + std::strerror(error) + "." + advice);
 }
 
-void sync_folder(const std::filesystem::path& folder)
-{
-    // Makes the rename itself durable. Some file systems cannot sync a folder; the file is whole all the same.
-    const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (descriptor < 0) return;
-    ::fsync(descriptor);
-    ::close(descriptor);
-}
-
 }  // namespace
 
 AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path))
@@ -83,6 +74,7 @@ void AtomicFile::flush()
 void AtomicFile::write_through(const std::byte* data, std::size_t size)
 {
     while (size > 0) {
+        throw_if_interrupted();
         const ssize_t written = ::write(descriptor_, data, size);
         if (written < 0) {
             if (errno == EINTR) continue;
@@ -93,13 +85,12 @@ void AtomicFile::write_through(const std::byte* data, std::size_t size)
     }
 }
 
-void AtomicFile::commit()
+void AtomicFile::commit(bool sync)
 {
     flush();
-    if (::fsync(descriptor_) != 0 && errno != EINVAL) throw_errno(path_, "cannot sync to disk", errno);
+    if (sync && ::fsync(descriptor_) != 0 && errno != EINVAL) throw_errno(path_, "cannot sync to disk", errno);
     if (::rename(temporary_.c_str(), path_.c_str()) != 0) throw_errno(path_, "cannot rename the finished file", errno);
     ::close(std::exchange(descriptor_, -1));
-    sync_folder(path_.has_parent_path() ? path_.parent_path() : ".");
 }
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view text)

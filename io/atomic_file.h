@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "io/interruption.h"
+
 namespace meshard {
 
 /// A file that appears complete or not at all: bytes go to a temporary name in the same folder, `commit` syncs them to disk and
@@ -20,16 +22,18 @@ public:
     AtomicFile(const AtomicFile&) = delete;
     AtomicFile& operator=(const AtomicFile&) = delete;
 
-    void write(std::span<const std::byte> bytes);   ///< @throws IoError, e.g. when the disk is full
+    void write(std::span<const std::byte> bytes);   ///< @throws IoError, e.g. when the disk is full; Interrupted
     void write(std::string_view text);
     std::uint64_t size() const { return size_; }    ///< bytes written so far
 
-    void commit();                                  ///< @throws IoError
+    /// Without `sync` the bytes reach the disk when the system sees fit; after a power failure the file may then be damaged.
+    void commit(bool sync = true);                  ///< @throws IoError
 
 private:
     void flush();
     void write_through(const std::byte* data, std::size_t size);
 
+    UnfinishedOutput unfinished_;
     std::filesystem::path path_;
     std::filesystem::path temporary_;
     std::vector<std::byte> buffer_;

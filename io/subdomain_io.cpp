@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/subdomain_io.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include <utility>
 
 #include "io/content_hash.h"
+#include "io/interruption.h"
 #include "io/mesh_io.h"
 #include "io/piece_io.h"
 #include "partition/error.h"
@@ -56,15 +58,22 @@ public:
 
     void commit()
     {
+        throw_if_interrupted();
         std::error_code error;
         if (std::filesystem::exists(final_, error))
             throw IoError("save_subdomains: " + final_.string() + " has come to exist meanwhile; choose another name.");
+        // One wait for all pieces instead of one each.
+        const int descriptor = ::open(partial_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        const bool is_on_disk = descriptor >= 0 && ::syncfs(descriptor) == 0;
+        if (descriptor >= 0) ::close(descriptor);
+        if (!is_on_disk) throw IoError("save_subdomains: cannot sync " + final_.string() + " to disk.");
         std::filesystem::rename(partial_, final_, error);
         if (error) throw IoError("save_subdomains: cannot create " + final_.string() + ": " + error.message() + ".");
         is_committed_ = true;
     }
 
 private:
+    UnfinishedOutput unfinished_;
     std::filesystem::path final_, partial_, first_made_;
     bool is_committed_ = false;
 };
@@ -135,7 +144,7 @@ void save_subdomains(const std::filesystem::path& dir, std::span<const Subdomain
     for (const Subdomain& subdomain : subdomains) {
         sources.push_back(piece_name(subdomain.part, subdomain.mesh.kind));
         const auto path = folder.path() / sources.back();
-        write_piece(path, subdomain);
+        write_piece(path, subdomain, {.sync = false});
         manifest.parts.push_back({.file = sources.back(),
                                   .num_owned_cells = subdomain.cells.num_owned,
                                   .num_ghost_cells = subdomain.cells.num_ghosts(),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <regex>
-
 #include "tests/apps/program_test.h"
 #include "tests/support/sample_meshes.h"
+
+#include <regex>
 
 namespace meshard {
 namespace {
@@ -66,7 +66,8 @@ TEST_F(CommandLine, AsksForAVerb)
 
 TEST_F(CommandLine, SuggestsTheNearestVerb)
 {
-    EXPECT_TRUE(fails_with(meshard({"partiton", "car.vtu"}), 2, {"unknown verb 'partiton'", "Did you mean 'partition'?"}));
+    EXPECT_TRUE(
+        fails_with(meshard({"partiton", "car.vtu"}), 2, {"unknown verb 'partiton'", "Did you mean 'partition'?"}));
     EXPECT_TRUE(fails_with(meshard({"xyzzy"}), 2, {"unknown verb 'xyzzy'", "meshard --help"}));
 }
 
@@ -74,7 +75,8 @@ TEST_F(CommandLine, SuggestsTheNearestOptionBeforeItMissesOne)
 {
     const ProgramResult result = meshard({"partition", "car.vtu", "--num-part", "4", "-o", path("shards")});
 
-    EXPECT_TRUE(fails_with(result, 2, {"meshard partition: ", "unknown option '--num-part'", "Did you mean '--num-parts'?"}));
+    EXPECT_TRUE(
+        fails_with(result, 2, {"meshard partition: ", "unknown option '--num-part'", "Did you mean '--num-parts'?"}));
 }
 
 TEST_F(CommandLine, RefusesWhatNoOptionTakes)
@@ -99,8 +101,10 @@ TEST_F(CommandLine, RefusesAnOptionThatIsNoNumber)
 TEST_F(CommandLine, SaysWhenStandardOutputIsFull)
 {
     const std::string file = write("strip.vtp", strip(3));
+    ProgramOptions options;
+    options.stdout_to = "/dev/full";
 
-    EXPECT_TRUE(fails_with(meshard({"info", file}, {.max_file_bytes = {}, .stdout_to = "/dev/full"}), 3, {"standard output"}));
+    EXPECT_TRUE(fails_with(meshard({"info", file}, options), 3, {"standard output"}));
 }
 
 }  // namespace

@@ -66,7 +66,7 @@ TEST_F(Merge, LeavesNothingWhenTheDiskIsFull)
 {
     const std::string shards = make_shards(write("cube.vtu", cube(12)));
 
-    const ProgramResult result = meshard({"merge", shards, "-o", path("back.vtu")}, {.max_file_bytes = 20000, .stdout_to = ""});
+    const ProgramResult result = meshard({"merge", shards, "-o", path("back.vtu")}, full_disk());
 
     EXPECT_TRUE(fails_with(result, 3, {"back.vtu"}));
     EXPECT_EQ(entries(), (std::vector<std::string>{"cube.vtu", "shards"}));

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cmath>
-#include <limits>
-#include <set>
-
 #include "io/subdomain_io.h"
 #include "tests/apps/program_test.h"
 #include "tests/support/sample_meshes.h"
+
+#include <cmath>
+#include <limits>
+#include <set>
 
 namespace meshard {
 namespace {
@@ -14,7 +14,8 @@ using PartitionVerb = ProgramTest;
 
 TEST_F(PartitionVerb, ReportsPartsOfAStrip)
 {
-    auto report = meshard_json({"partition", write("strip.vtp", strip(8)), "-n", "2", "-o", path("shards"), "--ghost-layers", "2"});
+    auto report = meshard_json(
+        {"partition", write("strip.vtp", strip(8)), "-n", "2", "-o", path("shards"), "--ghost-layers", "2"});
 
     EXPECT_EQ(report["edge_cut"], 1);
     EXPECT_EQ(report["communication_volume"], 2);
@@ -62,7 +63,9 @@ TEST_F(PartitionVerb, NotesHowTheShardsWereMade)
 {
     const std::string source = write("cube.vtu", cube(4));
 
-    ASSERT_EQ(meshard({"partition", source, "-n", "3", "-o", path("shards"), "--seed", "7", "--imbalance", "1.1"}).exit_code, 0);
+    ASSERT_EQ(
+        meshard({"partition", source, "-n", "3", "-o", path("shards"), "--seed", "7", "--imbalance", "1.1"}).exit_code,
+        0);
 
     const Manifest manifest = read_manifest(path("shards"));
     EXPECT_EQ(manifest.info.source, source);
@@ -77,16 +80,18 @@ TEST_F(PartitionVerb, SpeaksAsDecomposeParDoes)
     const ProgramResult result = meshard({"partition", write("strip.vtp", strip(8)), "-n", "2", "-o", path("shards")});
 
     EXPECT_EQ(result.exit_code, 0);
-    for (const char* text : {"Edge cut: 1 shared faces, communication volume: 2, imbalance: 1.0000 (allowed 1.03)",
-                             "Max number of cells = 4 (0% above average 4)", "Max number of neighbours = 1 (0% above average 1)",
-                             "Seconds: read ", "Peak memory: ", "mesh.pvtp"}) {
+    for (const char* text :
+         {"Edge cut: 1 shared faces, communication volume: 2, imbalance: 1.0000 (allowed 1.03)",
+          "Max number of cells = 4 (0% above average 4)", "Max number of neighbours = 1 (0% above average 1)",
+          "Seconds: read ", "Peak memory: ", "mesh.pvtp"}) {
         EXPECT_NE(result.out.find(text), std::string::npos) << text << " in\n" << result.out;
     }
 }
 
 TEST_F(PartitionVerb, CutsCloudsByTheirPoints)
 {
-    auto report = meshard_json({"partition", write("cloud.vtp", random_cloud(200, 3)), "-n", "4", "-o", path("shards")});
+    auto report =
+        meshard_json({"partition", write("cloud.vtp", random_cloud(200, 3)), "-n", "4", "-o", path("shards")});
 
     std::int64_t num_points = 0;
     for (auto part : report["parts"]) {
@@ -109,7 +114,8 @@ TEST_F(PartitionVerb, RefusesImpossibleOptions)
 
     EXPECT_TRUE(fails_with(run({"-n", "0"}), 2, {"-n is 0", "at least 1"}));
     EXPECT_TRUE(fails_with(run({"-n", "-3"}), 2, {"-n is -3"}));
-    EXPECT_TRUE(fails_with(run({"-n", "2", "--method", "metsi"}), 2, {"unknown method 'metsi'", "Did you mean 'metis'?"}));
+    EXPECT_TRUE(
+        fails_with(run({"-n", "2", "--method", "metsi"}), 2, {"unknown method 'metsi'", "Did you mean 'metis'?"}));
     EXPECT_TRUE(fails_with(run({"-n", "2", "--ghost-layers", "-1"}), 2, {"--ghost-layers is -1"}));
     EXPECT_TRUE(fails_with(run({"-n", "2", "--imbalance", "0.9"}), 2, {"--imbalance is 0.9"}));
     EXPECT_TRUE(fails_with(run({"-n", "9"}), 2, {"8 cells", "9 parts", "--allow-empty"}));
@@ -118,7 +124,8 @@ TEST_F(PartitionVerb, RefusesImpossibleOptions)
 
 TEST_F(PartitionVerb, LeavesPartsEmptyWhenAllowed)
 {
-    auto report = meshard_json({"partition", write("strip.vtp", strip(3)), "-n", "5", "-o", path("shards"), "--allow-empty"});
+    auto report =
+        meshard_json({"partition", write("strip.vtp", strip(3)), "-n", "5", "-o", path("shards"), "--allow-empty"});
 
     std::multiset<int> sizes;
     for (auto part : report["parts"]) sizes.insert(part["cells"].get<int>());
@@ -151,21 +158,40 @@ TEST_F(PartitionVerb, RefusesAnOutputThatCannotBeMade)
     const std::string source = write("strip.vtp", strip(8));
     write_text("file", "kept");
 
-    EXPECT_TRUE(fails_with(meshard({"partition", source, "-n", "2", "-o", path("file/shards")}), 3, {"cannot be made", "is no folder"}));
+    EXPECT_TRUE(fails_with(meshard({"partition", source, "-n", "2", "-o", path("file/shards")}), 3,
+                           {"cannot be made", "is no folder"}));
     EXPECT_EQ(entries(), (std::vector<std::string>{"file", "strip.vtp"}));
-    if (geteuid() == 0) return;   // root may write everywhere
+    if (geteuid() == 0) return;  // root may write everywhere
     std::filesystem::create_directory(path("locked"));
-    std::filesystem::permissions(path("locked"), std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
-    EXPECT_TRUE(fails_with(meshard({"partition", source, "-n", "2", "-o", path("locked/shards")}), 3, {"no permission"}));
+    std::filesystem::permissions(path("locked"),
+                                 std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
+    EXPECT_TRUE(
+        fails_with(meshard({"partition", source, "-n", "2", "-o", path("locked/shards")}), 3, {"no permission"}));
 }
 
 TEST_F(PartitionVerb, LeavesNothingWhenTheDiskIsFull)
 {
     const std::string source = write("cube.vtu", cube(12));
 
-    const ProgramResult result = meshard({"partition", source, "-n", "2", "-o", path("a/b/shards")}, {.max_file_bytes = 20000, .stdout_to = ""});
+    const ProgramResult result = meshard({"partition", source, "-n", "2", "-o", path("a/b/shards")}, full_disk());
 
     EXPECT_TRUE(fails_with(result, 3, {"meshard partition: "}));
+    EXPECT_EQ(entries(), std::vector<std::string>{"cube.vtu"});
+}
+
+TEST_F(PartitionVerb, LeavesNothingWhenInterrupted)
+{
+    const std::string source = write("cube.vtu", cube(24));
+    ProgramOptions options;
+    options.interrupt_when = [this] {
+        const auto names = entries();
+        return std::ranges::any_of(names,
+                                   [](const std::string& name) { return name.find(".partial-") != std::string::npos; });
+    };
+
+    const ProgramResult result = meshard({"partition", source, "-n", "400", "-o", path("shards")}, options);
+
+    EXPECT_TRUE(fails_with(result, 130, {"meshard partition: interrupted"}));
     EXPECT_EQ(entries(), std::vector<std::string>{"cube.vtu"});
 }
 

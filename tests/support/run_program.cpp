@@ -2,10 +2,10 @@
 #include "tests/support/run_program.h"
 
 #include <array>
-#include <stdexcept>
-
+#include <csignal>
 #include <fcntl.h>
 #include <poll.h>
+#include <stdexcept>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,8 +14,8 @@ namespace meshard {
 
 namespace {
 
-[[noreturn]] void become(const std::string& program, const std::vector<std::string>& arguments, const ProgramOptions& options,
-                         int out, int err)
+[[noreturn]] void become(const std::string& program, const std::vector<std::string>& arguments,
+                         const ProgramOptions& options, int out, int err)
 {
     std::vector<char*> argv{const_cast<char*>(program.c_str())};
     for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
@@ -34,10 +34,12 @@ namespace {
 
 }  // namespace
 
-ProgramResult run_program(const std::string& program, const std::vector<std::string>& arguments, const ProgramOptions& options)
+ProgramResult run_program(const std::string& program, const std::vector<std::string>& arguments,
+                          const ProgramOptions& options)
 {
     std::array<int, 2> out{}, err{};
-    if (pipe2(out.data(), O_CLOEXEC) != 0 || pipe2(err.data(), O_CLOEXEC) != 0) throw std::runtime_error("run_program: no pipe");
+    if (pipe2(out.data(), O_CLOEXEC) != 0 || pipe2(err.data(), O_CLOEXEC) != 0)
+        throw std::runtime_error("run_program: no pipe");
     const pid_t child = fork();
     if (child < 0) throw std::runtime_error("run_program: no process");
     if (child == 0) become(program, arguments, options, out[1], err[1]);
@@ -47,8 +49,13 @@ ProgramResult run_program(const std::string& program, const std::vector<std::str
     ProgramResult result;
     std::array<pollfd, 2> sources{pollfd{out[0], POLLIN, 0}, pollfd{err[0], POLLIN, 0}};
     const std::array<std::string*, 2> texts{&result.out, &result.err};
+    bool may_interrupt = static_cast<bool>(options.interrupt_when);
     for (int open_sources = 2; open_sources > 0;) {
-        poll(sources.data(), sources.size(), -1);
+        poll(sources.data(), sources.size(), may_interrupt ? 1 : -1);
+        if (may_interrupt && options.interrupt_when()) {
+            kill(child, SIGINT);
+            may_interrupt = false;
+        }
         for (std::size_t i = 0; i < sources.size(); ++i) {
             if (sources[i].fd < 0 || sources[i].revents == 0) continue;
             std::array<char, 4096> buffer{};
