@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/command_line.h"
 
+#include "partition/nearest_name.h"
+
+#include <CLI/CLI.hpp>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <iostream>
-
 #include <unistd.h>
-
-#include <CLI/CLI.hpp>
-
-#include "partition/nearest_name.h"
 
 namespace meshard {
 
@@ -33,13 +32,15 @@ void refuse_extras(const CLI::App& app)
     if (extras.empty()) return;
 
     // An unknown option leaves its value behind as well; the option is what the user mistyped.
-    const auto option = std::find_if(extras.begin(), extras.end(), [](const std::string& s) { return s.starts_with("-"); });
+    const auto option =
+        std::find_if(extras.begin(), extras.end(), [](const std::string& s) { return s.starts_with("-"); });
     const std::string see = " `meshard " + app.get_name() + " --help` lists the options.";
     if (option == extras.end()) throw UsageError("unexpected argument '" + extras.front() + "'." + see);
 
     const std::string name = option->substr(0, option->find('='));
     const std::vector<std::string> known = option_names(app);
-    const std::string nearest = name.starts_with("--") ? nearest_name(name, known) : "";   // one letter is like any other
+    const std::string nearest =
+        name.starts_with("--") ? nearest_name(name, known) : "";  // one letter is like any other
     throw UsageError("unknown option '" + name + "'." + (nearest.empty() ? see : " Did you mean '" + nearest + "'?"));
 }
 
@@ -48,7 +49,7 @@ void refuse_extras(const CLI::App& app)
 bool parse_arguments(CLI::App& app, std::span<const std::string> arguments)
 {
     app.allow_extras();
-    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());   // the order that CLI::App::parse wants
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // the order that CLI::App::parse wants
     try {
         app.parse(std::move(reversed));
     } catch (const CLI::CallForHelp&) {
@@ -86,7 +87,10 @@ std::vector<double> parse_numbers(std::string_view text, std::string_view option
                                    : count == 1 ? "a number"
                                                 : std::to_string(count) + " numbers with commas between";
         throw UsageError(std::string(option) + " is '" + std::string(text) + "'; expected " + wanted + ", e.g. " +
-                         (count == 1 ? "40" : count == 2 ? "-1,1" : "1,0,0") + ".");
+                         (count == 1   ? "40"
+                          : count == 2 ? "-1,1"
+                                       : "1,0,0") +
+                         ".");
     }
     return numbers;
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "partition/error.h"
+
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "partition/error.h"
 
 namespace CLI {
 class App;
@@ -18,12 +18,12 @@ namespace meshard {
 /// How the program ends (docs/commands.md).
 namespace exit_code {
 inline constexpr int ok = 0;
-inline constexpr int check_failed = 1;      ///< something that was checked or compared does not hold
-inline constexpr int usage = 2;             ///< command line or configuration
-inline constexpr int input = 3;             ///< a file or what is in it; an output that cannot be written
-inline constexpr int run_time = 4;          ///< anything else: memory, a fault of meshard's own
-inline constexpr int ranks = 5;             ///< another rank is missing, dead or too late
-inline constexpr int interrupted = 130;     ///< Ctrl-C
+inline constexpr int check_failed = 1;   ///< something that was checked or compared does not hold
+inline constexpr int usage = 2;          ///< command line or configuration
+inline constexpr int input = 3;          ///< a file or what is in it; an output that cannot be written
+inline constexpr int run_time = 4;       ///< anything else: memory, a fault of meshard's own
+inline constexpr int ranks = 5;          ///< another rank is missing, dead or too late
+inline constexpr int interrupted = 130;  ///< Ctrl-C
 }  // namespace exit_code
 
 /// The command line or a configuration is wrong; the program ends with exit code 2.
@@ -35,8 +35,9 @@ public:
 /// One word after `meshard`.
 struct Verb {
     std::string_view name;
-    std::string_view purpose;                               ///< one line for `meshard --help`
-    int (*run)(std::span<const std::string> arguments);     ///< gives the exit code; null if this build lacks what it needs
+    std::string_view purpose;  ///< one line for `meshard --help`
+    int (*run)(
+        std::span<const std::string> arguments);  ///< gives the exit code; null if this build lacks what it needs
 };
 
 /// All verbs, in the order of `meshard --help`.
@@ -48,8 +49,8 @@ std::span<const Verb> verbs();
 /// @throws UsageError naming the first thing that is wrong, with the nearest option for an unknown one.
 bool parse_arguments(CLI::App& app, std::span<const std::string> arguments);
 
-/// `text` as numbers with commas between, e.g. `1,0,0`. `option` begins the message of the UsageError thrown when it is not
-/// `count` finite numbers (any count if 0).
+/// `text` as numbers with commas between, e.g. `1,0,0`. `option` begins the message of the UsageError thrown when it is
+/// not `count` finite numbers (any count if 0).
 std::vector<double> parse_numbers(std::string_view text, std::string_view option, std::size_t count = 0);
 
 /// One line on stderr: `meshard VERB: warning: ...`.

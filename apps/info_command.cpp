@@ -1,10 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard info: what is in a mesh file or a shards folder.
-#include <filesystem>
-#include <iostream>
-
-#include <CLI/CLI.hpp>
-
 #include "apps/command_line.h"
 #include "apps/json_report.h"
 #include "apps/mesh_summary.h"
@@ -12,6 +7,11 @@
 #include "apps/verbs.h"
 #include "io/manifest.h"
 #include "io/mesh_io.h"
+
+#include <CLI/CLI.hpp>
+
+#include <filesystem>
+#include <iostream>
 
 namespace meshard {
 
@@ -24,9 +24,8 @@ Json to_json(const ValueRange& range)
 
 Json to_json(const ArraySummary& array)
 {
-    Json json{{"association", array.association}, {"name", array.name},
-              {"type", array.type},               {"components", array.num_components},
-              {"rows", array.num_rows},           {"attribute", array.attribute}};
+    Json json{{"association", array.association},   {"name", array.name},     {"type", array.type},
+              {"components", array.num_components}, {"rows", array.num_rows}, {"attribute", array.attribute}};
     if (array.ranges.empty()) {
         json["values"] = array.strings;
         return json;
@@ -115,7 +114,7 @@ void print_surface(const MeshSummary& mesh)
 
 void print(const std::string& file, const MeshSummary& mesh)
 {
-    std::cout << file << ": " << mesh.kind << (mesh.kind == "unstructured" ? " mesh" : mesh.kind == "surface" ? " mesh" : "") << ", ";
+    std::cout << file << ": " << mesh.kind << (mesh.num_cells > 0 ? " mesh, " : ", ");
     if (mesh.num_cells > 0) std::cout << count_text(mesh.num_cells, "cell") << ", ";
     std::cout << count_text(mesh.num_points, "point") << " (" << mesh.points.type << ")\n";
     if (!mesh.cell_types.empty()) {
@@ -126,10 +125,12 @@ void print(const std::string& file, const MeshSummary& mesh)
         std::cout << '\n';
     }
     for (int d = 0; d < 3 && mesh.num_points > 0; ++d) {
-        std::cout << (d == 0 ? "  bounds      " : "              ") << "xyz"[d] << ' ' << range_text(mesh.points.ranges[d]) << '\n';
+        std::cout << (d == 0 ? "  bounds      " : "              ") << "xyz"[d] << ' '
+                  << range_text(mesh.points.ranges[d]) << '\n';
     }
     if (mesh.points.num_nan + mesh.points.num_infinite > 0) {
-        std::cout << "  WARNING     " << mesh.points.num_nan + mesh.points.num_infinite << " coordinates are not finite\n";
+        std::cout << "  WARNING     " << mesh.points.num_nan + mesh.points.num_infinite
+                  << " coordinates are not finite\n";
     }
     if (mesh.edges) print_surface(mesh);
     std::cout << "  memory      " << bytes_text(mesh.memory_bytes) << " for the mesh alone\n";
@@ -143,7 +144,8 @@ void print(const std::string& file, const MeshSummary& mesh)
         std::string faults;
         if (array.num_nan > 0) faults += std::to_string(array.num_nan) + " NaN ";
         if (array.num_infinite > 0) faults += std::to_string(array.num_infinite) + " infinite";
-        table.add_row({"  " + array.association, array.name, type_text(array.type, array.num_components), content_text(array), faults});
+        table.add_row({"  " + array.association, array.name, type_text(array.type, array.num_components),
+                       content_text(array), faults});
     }
     std::cout << table;
 }
@@ -168,12 +170,18 @@ Json to_json(const std::string& folder, const Manifest& manifest)
     for (const auto& [name, value] : manifest.info.options) json["options"][name] = value;
     for (int d = 0; d < 3; ++d) json["bounds"].push_back({manifest.bounds[2 * d], manifest.bounds[2 * d + 1]});
     for (const ManifestArray& array : manifest.arrays) {
-        json["arrays"].push_back({{"association", array.group}, {"name", array.name}, {"type", to_string(array.type)},
-                                  {"components", array.num_components}, {"attribute", array.attribute}});
+        json["arrays"].push_back({{"association", array.group},
+                                  {"name", array.name},
+                                  {"type", to_string(array.type)},
+                                  {"components", array.num_components},
+                                  {"attribute", array.attribute}});
     }
     for (const ManifestPart& part : manifest.parts) {
-        json["parts"].push_back({{"file", part.file}, {"cells", part.num_owned_cells}, {"ghost_cells", part.num_ghost_cells},
-                                 {"points", part.num_owned_points}, {"ghost_points", part.num_ghost_points},
+        json["parts"].push_back({{"file", part.file},
+                                 {"cells", part.num_owned_cells},
+                                 {"ghost_cells", part.num_ghost_cells},
+                                 {"points", part.num_owned_points},
+                                 {"ghost_points", part.num_ghost_points},
                                  {"bytes", part.num_bytes}});
     }
     return json;
@@ -181,16 +189,19 @@ Json to_json(const std::string& folder, const Manifest& manifest)
 
 void print(const std::string& folder, const Manifest& manifest)
 {
-    std::cout << folder << ": shards of '" << manifest.info.source << "', " << count_text(manifest.num_parts(), "part") << ", "
-              << count_text(manifest.num_ghost_layers, "ghost layer") << ", method " << manifest.info.method << '\n'
-              << "  whole       " << count_text(manifest.num_cells, "cell") << ", " << count_text(manifest.num_points, "point") << '\n';
+    std::cout << folder << ": shards of '" << manifest.info.source << "', " << count_text(manifest.num_parts(), "part")
+              << ", " << count_text(manifest.num_ghost_layers, "ghost layer") << ", method " << manifest.info.method
+              << '\n'
+              << "  whole       " << count_text(manifest.num_cells, "cell") << ", "
+              << count_text(manifest.num_points, "point") << '\n';
     for (int d = 0; d < 3; ++d) {
-        std::cout << (d == 0 ? "  bounds      " : "              ") << "xyz"[d] << ' ' << number_text(manifest.bounds[2 * d]) << " to "
-                  << number_text(manifest.bounds[2 * d + 1]) << '\n';
+        std::cout << (d == 0 ? "  bounds      " : "              ") << "xyz"[d] << ' '
+                  << number_text(manifest.bounds[2 * d]) << " to " << number_text(manifest.bounds[2 * d + 1]) << '\n';
     }
     TextTable arrays("lll");
     for (const ManifestArray& array : manifest.arrays) {
-        arrays.add_row({"  " + array.group, array.name, type_text(std::string(to_string(array.type)), array.num_components)});
+        arrays.add_row(
+            {"  " + array.group, array.name, type_text(std::string(to_string(array.type)), array.num_components)});
     }
     std::cout << (manifest.arrays.empty() ? "  arrays      none\n" : "  arrays\n") << arrays << "  parts\n";
     TextTable parts("rrrrrr");
@@ -210,21 +221,29 @@ int info_command(std::span<const std::string> arguments)
 {
     std::string file;
     bool json = false;
-    CLI::App app("Says what is in a mesh file or a shards folder: cells by type, arrays with range and NaN count, bounds,\n"
-                 "closed or open surface, memory. Exit code 3 if it cannot be read.", "info");
-    app.add_option("file", file, "mesh (.vtu .vtp .vtk .stl .ply .pvtu .pvtp) or shards folder")->required()->type_name("FILE");
+    CLI::App app(
+        "Says what is in a mesh file or a shards folder: cells by type, arrays with range and NaN count, bounds,\n"
+        "closed or open surface, memory. Exit code 3 if it cannot be read.",
+        "info");
+    app.add_option("file", file, "mesh (.vtu .vtp .vtk .stl .ply .pvtu .pvtp) or shards folder")
+        ->required()
+        ->type_name("FILE");
     app.add_flag("--json", json, "one JSON object on stdout");
     if (!parse_arguments(app, arguments)) return exit_code::ok;
 
     if (std::filesystem::is_directory(file)) {
         const Manifest manifest = read_manifest(file);
-        if (json) print_json(to_json(file, manifest));
-        else print(file, manifest);
+        if (json)
+            print_json(to_json(file, manifest));
+        else
+            print(file, manifest);
         return exit_code::ok;
     }
     const MeshSummary summary = summarize(read_mesh(file));
-    if (json) print_json(to_json(file, summary));
-    else print(file, summary);
+    if (json)
+        print_json(to_json(file, summary));
+    else
+        print(file, summary);
     return exit_code::ok;
 }
 

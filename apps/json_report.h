@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <iostream>
-
 #include <nlohmann/json.hpp>
+
+#include <iostream>
 
 namespace meshard {
 

@@ -11,8 +11,10 @@ namespace {
 
 void widen(ValueRange& range, double value)
 {
-    if (!range) range = {value, value};
-    else range = {std::min((*range)[0], value), std::max((*range)[1], value)};
+    if (!range)
+        range = {value, value};
+    else
+        range = {std::min((*range)[0], value), std::max((*range)[1], value)};
 }
 
 template <class T>
@@ -26,9 +28,12 @@ void measure_values(const DataArray& array, ArraySummary& summary)
         for (std::size_t k = 0; k < num_components; ++k) {
             const auto value = static_cast<double>(values[row + k]);
             square += value * value;
-            if (std::isfinite(value)) widen(summary.ranges[k], value);
-            else if (std::isnan(value)) ++summary.num_nan;
-            else ++summary.num_infinite;
+            if (std::isfinite(value))
+                widen(summary.ranges[k], value);
+            else if (std::isnan(value))
+                ++summary.num_nan;
+            else
+                ++summary.num_infinite;
         }
         if (num_components > 1 && std::isfinite(square)) widen(summary.magnitude, std::sqrt(square));
     }
@@ -49,7 +54,8 @@ std::uint64_t bytes_of(const DataArray& array)
 
 std::uint64_t bytes_of(const Mesh& mesh)
 {
-    std::uint64_t bytes = bytes_of(mesh.points) + bytes_of(mesh.cells) + mesh.cell_types.size() + bytes_of(mesh.face_streams);
+    std::uint64_t bytes =
+        bytes_of(mesh.points) + bytes_of(mesh.cells) + mesh.cell_types.size() + bytes_of(mesh.face_streams);
     for (const auto* group : {&mesh.point_data, &mesh.cell_data, &mesh.field_data}) {
         for (const DataArray& array : *group) bytes += bytes_of(array);
     }
@@ -67,8 +73,10 @@ ArraySummary summarize(const DataArray& array, std::string association)
     summary.attribute = array.attribute;
     summary.num_rows = array.num_rows();
     summary.num_components = array.num_components();
-    if (array.type() == ScalarType::String) summary.strings.assign(array.strings().begin(), array.strings().end());
-    else with_scalar_type(array.type(), [&]<class T>() { measure_values<T>(array, summary); });
+    if (array.type() == ScalarType::String)
+        summary.strings.assign(array.strings().begin(), array.strings().end());
+    else
+        with_scalar_type(array.type(), [&]<class T>() { measure_values<T>(array, summary); });
     return summary;
 }
 

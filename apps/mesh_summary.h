@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "partition/mesh.h"
+#include "partition/surface_geometry.h"
+
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -8,41 +11,38 @@
 #include <utility>
 #include <vector>
 
-#include "partition/mesh.h"
-#include "partition/surface_geometry.h"
-
 namespace meshard {
 
 /// Lowest and highest of the finite values; no value if there is none.
 using ValueRange = std::optional<std::array<double, 2>>;
 
 struct ArraySummary {
-    std::string association;                ///< `point`, `cell` or `field`
+    std::string association;  ///< `point`, `cell` or `field`
     std::string name;
-    std::string type;                       ///< VTK's name, e.g. `Float32`
+    std::string type;  ///< VTK's name, e.g. `Float32`
     std::string attribute;
     std::int64_t num_rows = 0;
     std::int32_t num_components = 1;
-    std::vector<ValueRange> ranges;         ///< of each component; none for strings
-    ValueRange magnitude;                   ///< of arrays with several components
-    std::int64_t num_nan = 0;               ///< values, not rows
+    std::vector<ValueRange> ranges;  ///< of each component; none for strings
+    ValueRange magnitude;            ///< of arrays with several components
+    std::int64_t num_nan = 0;        ///< values, not rows
     std::int64_t num_infinite = 0;
-    std::vector<std::string> strings;       ///< of a String array
+    std::vector<std::string> strings;  ///< of a String array
 };
 
 /// What `meshard info` says of a mesh.
 struct MeshSummary {
-    std::string kind;                       ///< `surface`, `unstructured` or `point cloud`
-    int dimension = 0;                      ///< highest of its cells; 0 for a cloud
+    std::string kind;   ///< `surface`, `unstructured` or `point cloud`
+    int dimension = 0;  ///< highest of its cells; 0 for a cloud
     std::int64_t num_cells = 0;
     std::int64_t num_points = 0;
-    std::vector<std::pair<std::string, std::int64_t>> cell_types;   ///< name and count, most frequent first
+    std::vector<std::pair<std::string, std::int64_t>> cell_types;  ///< name and count, most frequent first
     ArraySummary points;
-    std::vector<ArraySummary> arrays;       ///< point, cell, then field data, in the mesh's order
-    std::optional<SurfaceEdges> edges;      ///< of a mesh whose highest cells are polygons
-    double area = 0;                        ///< of its polygons
-    double volume = 0;                      ///< enclosed, if closed; negative if the normals point inwards
-    std::uint64_t memory_bytes = 0;         ///< of the mesh as this program holds it
+    std::vector<ArraySummary> arrays;   ///< point, cell, then field data, in the mesh's order
+    std::optional<SurfaceEdges> edges;  ///< of a mesh whose highest cells are polygons
+    double area = 0;                    ///< of its polygons
+    double volume = 0;                  ///< enclosed, if closed; negative if the normals point inwards
+    std::uint64_t memory_bytes = 0;     ///< of the mesh as this program holds it
 };
 
 MeshSummary summarize(const Mesh& mesh);

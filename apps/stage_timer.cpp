@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/stage_timer.h"
 
+#include "apps/command_line.h"
+
 #include <fstream>
 #include <string>
-
-#include "apps/command_line.h"
 
 namespace meshard {
 

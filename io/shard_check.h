@@ -9,9 +9,9 @@ namespace meshard {
 
 /// One thing that a shards folder promises, and what was found.
 struct ShardPromise {
-    std::string text;                   ///< e.g. `every cell is owned by exactly one part`
-    bool was_tested = false;            ///< false if it relies on another promise that does not hold
-    std::vector<std::string> faults;    ///< one sentence each; empty if it holds
+    std::string text;                 ///< e.g. `every cell is owned by exactly one part`
+    bool was_tested = false;          ///< false if it relies on another promise that does not hold
+    std::vector<std::string> faults;  ///< one sentence each; empty if it holds
 
     bool holds() const { return was_tested && faults.empty(); }
 };

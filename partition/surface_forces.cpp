@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "partition/surface_forces.h"
 
+#include "partition/error.h"
+
 #include <cmath>
 #include <string>
-
-#include "partition/error.h"
 
 namespace meshard {
 
@@ -29,7 +29,8 @@ void require_size(const char* name, std::size_t size, std::size_t num_cells)
 }  // namespace
 
 SurfaceForces integrate_forces(std::span<const Vector3> areas, std::span<const Vector3> centroids,
-                               std::span<const double> pressures, std::span<const Vector3> tractions, const Vector3& centre)
+                               std::span<const double> pressures, std::span<const Vector3> tractions,
+                               const Vector3& centre)
 {
     require_size("centroids", centroids.size(), areas.size());
     require_size("pressures", pressures.size(), areas.size());

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "partition/surface_geometry.h"
+
 #include <span>
 #include <vector>
-
-#include "partition/surface_geometry.h"
 
 namespace meshard {
 
@@ -13,14 +13,16 @@ struct SurfaceForces {
     double area = 0;
     Vector3 pressure_force{};
     Vector3 viscous_force{};
-    Vector3 pressure_moment{};      ///< about the centre asked for
+    Vector3 pressure_moment{};  ///< about the centre asked for
     Vector3 viscous_moment{};
 };
 
-/// Sums over cells: pressure_force = sum(-p a), viscous_force = sum(traction |a|), with `a` the cell's area vector out of the body
-/// into the fluid and `traction` the stress that the fluid puts on the body; moments with the lever arm centroid - centre.
+/// Sums over cells: pressure_force = sum(-p a), viscous_force = sum(traction |a|), with `a` the cell's area vector out
+/// of the body into the fluid and `traction` the stress that the fluid puts on the body; moments with the lever arm
+/// centroid - centre.
 ///
-/// OpenFOAM's wallShearStress is minus the traction: hand over its negative. Summed in double, in the order of the cells.
+/// OpenFOAM's wallShearStress is minus the traction: hand over its negative. Summed in double, in the order of the
+/// cells.
 /// @param tractions  empty for no viscous part.
 /// @throws InvalidInput if the sizes disagree.
 SurfaceForces integrate_forces(std::span<const Vector3> areas, std::span<const Vector3> centroids,

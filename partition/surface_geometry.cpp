@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "partition/surface_geometry.h"
 
+#include "partition/cell_type.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <span>
-
-#include "partition/cell_type.h"
 
 namespace meshard {
 
@@ -36,15 +36,19 @@ void add_scaled(Vector3& sum, const Vector3& a, double scale)
 std::size_t num_corners(CellShape shape, std::size_t num_points)
 {
     switch (shape) {
-    case CellShape::Triangle: return std::min<std::size_t>(num_points, 3);
-    case CellShape::Quad: return std::min<std::size_t>(num_points, 4);
-    case CellShape::QuadraticPolygon: return num_points / 2;
-    default: return num_points;
+    case CellShape::Triangle:
+        return std::min<std::size_t>(num_points, 3);
+    case CellShape::Quad:
+        return std::min<std::size_t>(num_points, 4);
+    case CellShape::QuadraticPolygon:
+        return num_points / 2;
+    default:
+        return num_points;
     }
 }
 
-/// Calls `f` with the corners of each ring of edges that cell `i` has: one for a polygon, one a triangle for a strip, none for
-/// cells that are no polygons.
+/// Calls `f` with the corners of each ring of edges that cell `i` has: one for a polygon, one a triangle for a strip,
+/// none for cells that are no polygons.
 template <class F>
 void for_each_ring(const Mesh& mesh, std::int64_t i, std::vector<std::int32_t>& ring, F&& f)
 {
@@ -129,8 +133,10 @@ std::vector<Vector3> surface_centroids(const Mesh& mesh)
                 weight += size;
             });
         });
-        if (weight > 0) add_scaled(centroids[i], weighted, 1 / weight);
-        else centroids[i] = mean_of(x, mesh.cells.row(i));
+        if (weight > 0)
+            add_scaled(centroids[i], weighted, 1 / weight);
+        else
+            centroids[i] = mean_of(x, mesh.cells.row(i));
     }
     return centroids;
 }
@@ -144,7 +150,8 @@ SurfaceEdges surface_edges(const Mesh& mesh)
         for_each_ring(mesh, i, ring, [&](std::span<const std::int32_t> corners) {
             for (std::size_t k = 0; k < corners.size(); ++k) {
                 const auto [low, high] = std::minmax(corners[k], corners[(k + 1) % corners.size()]);
-                if (low != high) edges.push_back(static_cast<std::uint64_t>(low) << 32 | static_cast<std::uint32_t>(high));
+                if (low != high)
+                    edges.push_back(static_cast<std::uint64_t>(low) << 32 | static_cast<std::uint32_t>(high));
             }
         });
     }
@@ -152,7 +159,8 @@ SurfaceEdges surface_edges(const Mesh& mesh)
 
     SurfaceEdges counts;
     for (auto first = edges.begin(); first != edges.end();) {
-        const auto last = std::find_if(first, edges.end(), [edge = *first](std::uint64_t other) { return other != edge; });
+        const auto last =
+            std::find_if(first, edges.end(), [edge = *first](std::uint64_t other) { return other != edge; });
         ++counts.num_edges;
         if (last - first == 1) ++counts.num_boundary;
         if (last - first > 2) ++counts.num_non_manifold;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cmath>
-#include <fstream>
-
 #include "io/safetensors.h"
 #include "partition/surface_forces.h"
 #include "tests/apps/program_test.h"
 #include "tests/support/sample_meshes.h"
+
+#include <cmath>
+#include <fstream>
 
 namespace meshard {
 namespace {
@@ -18,7 +18,8 @@ Mesh square(bool turned)
     Mesh mesh;
     mesh.kind = MeshKind::Surface;
     mesh.points = DataArray::from("Points", std::vector<double>{0, 0, 0, 1, 0, 0, 1, 1, 0, 0, 1, 0}, 3);
-    const std::vector<std::int32_t> points = turned ? std::vector<std::int32_t>{3, 2, 1, 0} : std::vector<std::int32_t>{0, 1, 2, 3};
+    const std::vector<std::int32_t> points =
+        turned ? std::vector<std::int32_t>{3, 2, 1, 0} : std::vector<std::int32_t>{0, 1, 2, 3};
     mesh.cells.push_row(points);
     mesh.cell_types.push_back(9);
     return mesh;
@@ -27,14 +28,15 @@ Mesh square(bool turned)
 Mesh loaded_square(bool turned = false)
 {
     Mesh mesh = square(turned);
-    mesh.cell_data = {DataArray::from("p", std::vector<double>{2}), DataArray::from("wallShearStress", std::vector<double>{-3, 0, 0}, 3)};
+    mesh.cell_data = {DataArray::from("p", std::vector<double>{2}),
+                      DataArray::from("wallShearStress", std::vector<double>{-3, 0, 0}, 3)};
     return mesh;
 }
 
 TEST_F(Forces, AddUpOnASquare)
 {
-    auto report = meshard_json({"forces", write("square.vtp", loaded_square()), "--rho", "1.5", "--u-inf", "4", "--area", "0.5",
-                                      "--length", "2", "--center", "0.5,0,0"});
+    auto report = meshard_json({"forces", write("square.vtp", loaded_square()), "--rho", "1.5", "--u-inf", "4",
+                                "--area", "0.5", "--length", "2", "--center", "0.5,0,0"});
 
     // p = 2 presses along -z, OpenFOAM's sign makes -3 a pull along +x; both times rho.
     EXPECT_EQ(report["force"]["pressure"], nlohmann::json({0.0, 0.0, -3.0}));
@@ -117,7 +119,8 @@ TEST_F(Forces, WarnOfAClosedSurfaceTurnedInwards)
         const auto row = mesh.cells.row(i);
         inward.cells.push_row(std::vector<std::int32_t>(row.rbegin(), row.rend()));
     }
-    const std::vector<std::string> arguments{"forces", write("inward.vtp", inward), "--pressure", "pressure", "--shear", "none"};
+    const std::vector<std::string> arguments{"forces", write("inward.vtp", inward), "--pressure", "pressure", "--shear",
+                                             "none"};
 
     const ProgramResult result = meshard(arguments);
 
@@ -159,11 +162,13 @@ TEST_F(Forces, RefuseWhatTheyCannotSum)
     Mesh holed = loaded_square();
     holed.cell_data[0].mutable_values<double>()[0] = NAN;
 
-    EXPECT_TRUE(fails_with(meshard({"forces", file, "--pressure", "pp"}), 3, {"no field 'pp'", "'wallShearStress'", "Did you mean 'p'?"}));
+    EXPECT_TRUE(fails_with(meshard({"forces", file, "--pressure", "pp"}), 3,
+                           {"no field 'pp'", "'wallShearStress'", "Did you mean 'p'?"}));
     EXPECT_TRUE(fails_with(meshard({"forces", file, "--shear", "p"}), 3, {"'p'", "vector"}));
     EXPECT_TRUE(fails_with(meshard({"forces", write("bare.vtp", square(false))}), 3, {"pressure", "--pressure"}));
     EXPECT_TRUE(fails_with(meshard({"forces", write("holed.vtp", holed)}), 3, {"'p'", "NaN"}));
-    EXPECT_TRUE(fails_with(meshard({"forces", write("cube.vtu", cube(2))}), 3, {"cube.vtu has solid cells", "surface"}));
+    EXPECT_TRUE(
+        fails_with(meshard({"forces", write("cube.vtu", cube(2))}), 3, {"cube.vtu has solid cells", "surface"}));
     EXPECT_TRUE(fails_with(meshard({"forces", write("cloud.vtp", random_cloud(9, 1))}), 3, {"no polygons"}));
     EXPECT_TRUE(fails_with(meshard({"forces", file, "--rho", "0"}), 2, {"--rho is 0"}));
     EXPECT_TRUE(fails_with(meshard({"forces", file, "--u-inf", "1,2"}), 2, {"--u-inf is '1,2'"}));
@@ -175,11 +180,16 @@ TEST_F(Forces, RefuseWhatTheyCannotSum)
 TEST_F(Forces, EqualTheReferenceImplementation)
 {
     const std::string stem = MESHARD_SOURCE_DIR "/../shared/fixtures/ops/forces";
-    if (!std::filesystem::exists(stem + ".safetensors")) GTEST_SKIP() << "no reference numbers: " << stem << ".safetensors";
+    if (!std::filesystem::exists(stem + ".safetensors"))
+        GTEST_SKIP() << "no reference numbers: " << stem << ".safetensors";
     const NamedArrays fixture = read_safetensors(stem + ".safetensors");
     const double coefficient = nlohmann::json::parse(std::ifstream(stem + ".json"))["coeff"];
-    const auto at = [&](const char* name, std::size_t i) { return reinterpret_cast<const float*>(fixture.find(name)->data)[i]; };
-    const auto expected = [&](const char* name, std::size_t i) { return reinterpret_cast<const double*>(fixture.find(name)->data)[i]; };
+    const auto at = [&](const char* name, std::size_t i) {
+        return reinterpret_cast<const float*>(fixture.find(name)->data)[i];
+    };
+    const auto expected = [&](const char* name, std::size_t i) {
+        return reinterpret_cast<const double*>(fixture.find(name)->data)[i];
+    };
     std::vector<Vector3> areas, tractions;
     std::vector<double> pressures;
     for (std::size_t i = 0; i < 400; ++i) {
@@ -213,13 +223,15 @@ TEST_F(Forces, EqualTheSolverOnEveryAhmedBody)
     for (const auto& entry : cases) {
         const std::string file = folder + "/boundary_" + entry["id"].get<std::string>() + ".vtp";
         const auto with = [&](const std::string& pressure) {
-            return meshard_json({"forces", file, "--pressure", pressure, "--rho", entry["rho"].dump(), "--u-inf", entry["U_inf"].dump(),
-                                 "--area", entry["Aref_half"].dump()});
+            return meshard_json({"forces", file, "--pressure", pressure, "--rho", entry["rho"].dump(), "--u-inf",
+                                 entry["U_inf"].dump(), "--area", entry["Aref_half"].dump()});
         };
         auto last = with("p");
         auto mean = with("pMean");
         const auto near = [&](nlohmann::json& found, const char* key, const char* column) {
-            EXPECT_NEAR(found[key].get<double>(), entry[column].get<double>(), 1e-5 * std::abs(entry[column].get<double>())) << entry["id"] << ' ' << column;
+            EXPECT_NEAR(found[key].get<double>(), entry[column].get<double>(),
+                        1e-5 * std::abs(entry[column].get<double>()))
+                << entry["id"] << ' ' << column;
         };
         near(last, "Cd", "Cd_integrated_last");
         near(last, "Cl", "Cl_integrated_last");

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cmath>
-#include <limits>
-
 #include "tests/apps/program_test.h"
 #include "tests/support/sample_meshes.h"
+
+#include <cmath>
+#include <limits>
 
 namespace meshard {
 namespace {
@@ -24,7 +24,8 @@ TEST_F(Info, CountsCellsByType)
 
     EXPECT_EQ(report["kind"], "unstructured");
     EXPECT_EQ(report["num_cells"], 6);
-    const nlohmann::json expected{{"hexahedron", 1}, {"pyramid", 1}, {"tetra", 1}, {"wedge", 1}, {"polyhedron", 1}, {"quad", 1}};
+    const nlohmann::json expected{{"hexahedron", 1}, {"pyramid", 1},    {"tetra", 1},
+                                  {"wedge", 1},      {"polyhedron", 1}, {"quad", 1}};
     EXPECT_EQ(report["cell_types"], expected);
     EXPECT_FALSE(report.contains("surface"));
 }
@@ -50,7 +51,8 @@ TEST_F(Info, CountsNaNAndLeavesItOutOfTheRange)
 {
     constexpr float nan = std::numeric_limits<float>::quiet_NaN();
     Mesh mesh = strip(4);
-    mesh.cell_data = {DataArray::from("p", std::vector<float>{1, nan, 3, nan}), DataArray::from("q", std::vector<float>(4, nan))};
+    mesh.cell_data = {DataArray::from("p", std::vector<float>{1, nan, 3, nan}),
+                      DataArray::from("q", std::vector<float>(4, nan))};
 
     auto report = meshard_json({"info", write("strip.vtp", mesh)});
 
@@ -70,7 +72,7 @@ TEST_F(Info, TellsClosedFromOpenSurfaces)
     EXPECT_NEAR(closed["area"].get<double>(), 4 * M_PI, 0.1);
     EXPECT_NEAR(closed["enclosed_volume"].get<double>(), 4 * M_PI / 3, 0.1);
     EXPECT_EQ(open["closed"], false);
-    EXPECT_EQ(open["boundary_edges"], 16);   // 12 outside, 4 around the hole
+    EXPECT_EQ(open["boundary_edges"], 16);  // 12 outside, 4 around the hole
     EXPECT_DOUBLE_EQ(open["area"], 8.0);
 }
 
@@ -102,14 +104,14 @@ TEST_F(Info, DescribesClouds)
 
 TEST_F(Info, EstimatesTheMemory)
 {
-    Mesh mesh = strip(4);   // 10 points, 4 quads
+    Mesh mesh = strip(4);  // 10 points, 4 quads
     mesh.point_data.clear();
     mesh.cell_data.clear();
     mesh.field_data.clear();
 
     auto report = meshard_json({"info", write("strip.vtp", mesh)});
 
-    EXPECT_EQ(report["memory_bytes"], 10 * 12 + 5 * 8 + 16 * 4 + 4 + 8);   // the last: an empty Csr's one offset
+    EXPECT_EQ(report["memory_bytes"], 10 * 12 + 5 * 8 + 16 * 4 + 4 + 8);  // the last: an empty Csr's one offset
 }
 
 TEST_F(Info, SaysTheSameInWords)
@@ -117,7 +119,8 @@ TEST_F(Info, SaysTheSameInWords)
     const ProgramResult result = meshard({"info", write("sphere.vtp", sphere(8))});
 
     EXPECT_EQ(result.exit_code, 0) << result.err;
-    for (const char* text : {"surface mesh", "224 triangle", "closed", "pressure", "Float64 x 3", "memory", "'body', 'ground'"}) {
+    for (const char* text :
+         {"surface mesh", "224 triangle", "closed", "pressure", "Float64 x 3", "memory", "'body', 'ground'"}) {
         EXPECT_NE(result.out.find(text), std::string::npos) << text << " in\n" << result.out;
     }
 }
@@ -151,7 +154,8 @@ TEST_F(Info, RefusesWhatItCannotRead)
     EXPECT_TRUE(fails_with(meshard({"info", path("")}), 3, {"manifest"}));
     for (const double share : {0.05, 0.3, 0.6, 0.95}) {
         const auto length = static_cast<std::size_t>(share * static_cast<double>(whole.size()));
-        EXPECT_TRUE(fails_with(meshard({"info", write_text("cut.vtp", whole.substr(0, length))}), 3, {"cut.vtp"})) << share;
+        EXPECT_TRUE(fails_with(meshard({"info", write_text("cut.vtp", whole.substr(0, length))}), 3, {"cut.vtp"}))
+            << share;
     }
 }
 
