@@ -143,18 +143,20 @@ bool parse(std::span<const std::string> arguments, ForcesOptions& options)
         ->type_name("NAME");
     app.add_option("--pressure-kind", kind,
                    "kinematic (pressure and shear divided by rho), static (Pa), or cp (divided by 0.5 rho U^2)")
+        ->type_name("KIND")
         ->check(CLI::IsMember({"kinematic", "static", "cp"}))
         ->capture_default_str();
     app.add_option("--shear-sign", shear_sign,
                    "openfoam (minus the stress on the body) or traction (the stress on the body)")
+        ->type_name("SIGN")
         ->check(CLI::IsMember({"openfoam", "traction"}))
         ->capture_default_str();
     app.add_flag("--flip-normals", options.flip_normals, "the polygons' normals point into the body: turn them");
-    app.add_option("--rho", rho, "density")->capture_default_str();
+    app.add_option("--rho", rho, "density")->type_name("RHO")->capture_default_str();
     app.add_option("--u-inf", u_inf, "speed of the flow, or its vector, which then is the drag direction too")
         ->type_name("U|X,Y,Z");
-    app.add_option("--area", area, "reference area of the coefficients");
-    app.add_option("--length", length, "reference length of the moment coefficients");
+    app.add_option("--area", area, "reference area of the coefficients")->type_name("A");
+    app.add_option("--length", length, "reference length of the moment coefficients")->type_name("L");
     app.add_option("--center", center, "where moments are taken about; none given: 0,0,0")->type_name("X,Y,Z");
     app.add_option("--drag-dir", drag, "none given: the direction of --u-inf, else 1,0,0")->type_name("X,Y,Z");
     app.add_option("--lift-dir", lift, "none given: up (z), without its part along the drag")->type_name("X,Y,Z");

@@ -73,6 +73,7 @@ bool parse(std::span<const std::string> arguments, PartitionOptions& options)
         ->required()
         ->type_name("DIR");
     app.add_option("--method", options.method, "how to cut: metis (k-way, fewest faces between parts)")
+        ->type_name("NAME")
         ->capture_default_str();
     app.add_option("--ghost-layers", options.ghost_layers, "rings of foreign cells that each part sees")
         ->type_name("K")

@@ -67,7 +67,7 @@ int render_command(std::span<const std::string> arguments)
         ->type_name("K");
     app.add_option("--range", range, "lowest and highest value of the colours; none: those of the field")
         ->type_name("A,B");
-    app.add_option("--view", view, "iso, side, front or top")->capture_default_str();
+    app.add_option("--view", view, "iso, side, front or top")->type_name("NAME")->capture_default_str();
     app.add_option("--size", size, "width and height in pixels")->type_name("WxH")->capture_default_str();
     if (!parse_arguments(app, arguments)) return exit_code::ok;
 

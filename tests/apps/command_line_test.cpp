@@ -59,6 +59,14 @@ TEST_F(CommandLine, VersionNamesTheLibraries)
     EXPECT_TRUE(std::regex_search(result.out, std::regex("VTK [0-9]+\\.[0-9]+\\.[0-9]+\n"))) << result.out;
 }
 
+TEST_F(CommandLine, SaysWhichVerbsThisBuildLacks)
+{
+    if (meshard({"--version"}).out.find("LibTorch") != std::string::npos) GTEST_SKIP() << "this build has LibTorch";
+
+    EXPECT_TRUE(fails_with(meshard({"train", "car.yaml"}), 2, {"meshard train: ", "no LibTorch"}));
+    EXPECT_TRUE(fails_with(meshard({"predict", "--help"}), 2, {"meshard predict: ", "no LibTorch"}));
+}
+
 TEST_F(CommandLine, AsksForAVerb)
 {
     EXPECT_TRUE(fails_with(meshard({}), 2, {"which verb?"}));
