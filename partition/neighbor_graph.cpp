@@ -2,10 +2,12 @@
 #include "partition/neighbor_graph.h"
 
 #include "partition/error.h"
+#include "partition/partition.h"
 
 #include <nanoflann.hpp>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <span>
@@ -35,22 +37,19 @@ using Tree =
     nanoflann::KDTreeSingleIndexAdaptor<nanoflann::L2_Simple_Adaptor<double, PointCloud, double, std::uint32_t>,
                                         PointCloud, 3, std::uint32_t>;
 
+using Found = std::pair<double, std::int32_t>; // squared distance, index
+
 // The k nearest so far, by (squared distance, index). nanoflann's own sets keep whichever of equal distances came
 // first.
-class NearestOthers {
+class Nearest {
 public:
-    explicit NearestOthers(std::size_t k) : nearest_(k) {}
+    explicit Nearest(std::size_t k) : nearest_(k) {}
 
-    void start(std::uint32_t self)
-    {
-        self_ = self;
-        count_ = 0;
-    }
+    void clear() { count_ = 0; }
 
     bool addPoint(double distance_squared, std::uint32_t index)
     {
-        if (index == self_) return true;
-        const std::pair candidate(distance_squared, index);
+        const Found candidate(distance_squared, static_cast<std::int32_t>(index));
         if (full() && candidate >= nearest_.back()) return true;
         auto at = full() ? count_ - 1 : count_++;
         for (; at > 0 && candidate < nearest_[at - 1]; --at) nearest_[at] = nearest_[at - 1];
@@ -67,12 +66,11 @@ public:
 
     bool full() const { return count_ == nearest_.size(); }
 
-    std::span<const std::pair<double, std::uint32_t>> found() const { return {nearest_.data(), count_}; }
+    std::span<const Found> found() const { return {nearest_.data(), count_}; }
 
 private:
-    std::vector<std::pair<double, std::uint32_t>> nearest_;
+    std::vector<Found> nearest_;
     std::size_t count_ = 0;
-    std::uint32_t self_ = 0;
 };
 
 PointCloud cloud_of(const DataArray& points)
@@ -84,11 +82,48 @@ PointCloud cloud_of(const DataArray& points)
         throw InvalidInput("nearest_neighbors: " + std::to_string(points.num_rows()) +
                            " points are more than 32-bit rows can number.");
     PointCloud cloud{points.to_doubles()};
-    const auto bad = std::ranges::find_if_not(cloud.coordinates, [](double x) { return std::isfinite(x); });
+    constexpr double largest = 1e150; // its square is a number still
+    const auto bad = std::ranges::find_if_not(cloud.coordinates, [](double x) { return std::abs(x) <= largest; });
     if (bad != cloud.coordinates.end())
         throw InvalidInput("nearest_neighbors: point " + std::to_string((bad - cloud.coordinates.begin()) / 3) +
-                           " has the coordinate " + std::to_string(*bad) + "; all must be finite.");
+                           " has the coordinate " + std::to_string(*bad) + "; all must be finite and at most 1e150.");
     return cloud;
+}
+
+// Points at the same place make one site, numbered by their first points. A search among sites costs the same however
+// many points lie on one; among the points themselves, n equal ones would cost n visits each.
+struct Sites {
+    PointCloud cloud;
+    Csr points; // of each site, ascending
+};
+
+Sites sites_of(const PointCloud& cloud)
+{
+    const auto num_points = cloud.kdtree_get_point_count();
+    std::vector<std::int32_t> site_in_slot(std::bit_ceil(2 * num_points + 1), -1);
+    Partition site_of_point;
+    site_of_point.owners.resize(num_points);
+    Sites sites;
+    for (std::size_t i = 0; i < num_points; ++i) {
+        const auto* x = cloud.point(i);
+        std::uint64_t slot = 0;
+        for (int axis = 0; axis < 3; ++axis) // + 0.0 makes one zero of both
+            slot = (std::rotl(slot, 21) ^ std::bit_cast<std::uint64_t>(x[axis] + 0.0)) * 0x9e3779b97f4a7c15u;
+        slot ^= slot >> 32;
+        for (;; ++slot) {
+            auto& site = site_in_slot[slot & (site_in_slot.size() - 1)];
+            if (site < 0) {
+                site = static_cast<std::int32_t>(sites.cloud.kdtree_get_point_count());
+                sites.cloud.coordinates.insert(sites.cloud.coordinates.end(), x, x + 3);
+            }
+            if (!std::equal(x, x + 3, sites.cloud.point(site))) continue;
+            site_of_point.owners[i] = site;
+            break;
+        }
+    }
+    site_of_point.num_parts = std::max(1, static_cast<std::int32_t>(sites.cloud.kdtree_get_point_count()));
+    sites.points = rows_by_part(site_of_point);
+    return sites;
 }
 
 } // namespace
@@ -96,7 +131,7 @@ PointCloud cloud_of(const DataArray& points)
 Csr nearest_neighbors(const DataArray& points, std::int32_t k)
 {
     if (k < 1) throw InvalidInput("nearest_neighbors: k is " + std::to_string(k) + ", expected 1 or more.");
-    const auto cloud = cloud_of(points);
+    const auto sites = sites_of(cloud_of(points));
     const auto num_points = points.num_rows();
     const auto taken = std::clamp<std::int64_t>(num_points - 1, 0, k);
 
@@ -106,13 +141,25 @@ Csr nearest_neighbors(const DataArray& points, std::int32_t k)
     if (taken == 0) return neighbors;
     neighbors.indices.resize(num_points * taken);
 
-    const Tree tree(3, cloud, nanoflann::KDTreeSingleIndexAdaptorParams(12));
-    NearestOthers nearest(taken);
-    for (const auto i : tree.vAcc) { // in the tree's order: queries in a row visit the same leaves
-        nearest.start(i);
-        tree.findNeighbors(nearest, cloud.point(i), nanoflann::SearchParams());
-        auto to = neighbors.indices.begin() + neighbors.offsets[i];
-        for (const auto& [distance_squared, index] : nearest.found()) *to++ = static_cast<std::int32_t>(index);
+    // One more than asked for, because the first found is the point itself.
+    const auto wanted = static_cast<std::size_t>(taken) + 1;
+    const Tree tree(3, sites.cloud, nanoflann::KDTreeSingleIndexAdaptorParams(12));
+    Nearest nearest(wanted);
+    std::vector<Found> found;
+    for (const auto site : tree.vAcc) { // in the tree's order: searches in a row visit the same leaves
+        nearest.clear();
+        tree.findNeighbors(nearest, sites.cloud.point(site), nanoflann::SearchParams());
+        found.clear();
+        for (const auto& [distance_squared, other] : nearest.found())
+            for (const auto point : sites.points.row(other).first(std::min(wanted, sites.points.row(other).size())))
+                found.emplace_back(distance_squared, point);
+        if (found.size() > nearest.found().size()) std::ranges::sort(found);
+        for (const auto i : sites.points.row(site)) {
+            auto to = neighbors.indices.begin() + neighbors.offsets[i];
+            const auto end = neighbors.indices.begin() + neighbors.offsets[i + 1];
+            for (auto from = found.begin(); to != end; ++from)
+                if (from->second != i) *to++ = from->second;
+        }
     }
     return neighbors;
 }

@@ -65,6 +65,26 @@ TEST(NearestNeighbors, KnowDuplicatePoints)
     EXPECT_EQ(nearest_neighbors(points, 8), brute_force(points, 8));
 }
 
+TEST(NearestNeighbors, AreQuickAmongManyEqualPoints)
+{
+    // One place holds all but a few points; searched one against all this would take minutes.
+    constexpr std::int32_t n = 300000;
+    std::vector<float> coordinates(3 * n, 0.5f);
+    coordinates[3 * 7] = 2.0f;
+    coordinates[3 * 9 + 1] = -0.0f;
+    coordinates[3 * 11 + 1] = 0.0f;
+    const auto points = DataArray::from("Points", std::move(coordinates), 3);
+
+    const auto neighbors = nearest_neighbors(points, 3);
+
+    const auto row = [&](std::int64_t i) { return std::vector(neighbors.row(i).begin(), neighbors.row(i).end()); };
+    EXPECT_EQ(row(0), (std::vector<std::int32_t>{1, 2, 3}));
+    EXPECT_EQ(row(2), (std::vector<std::int32_t>{0, 1, 3}));
+    EXPECT_EQ(row(n - 1), (std::vector<std::int32_t>{0, 1, 2}));
+    EXPECT_EQ(row(7), (std::vector<std::int32_t>{0, 1, 2}));
+    EXPECT_EQ(row(9), (std::vector<std::int32_t>{11, 0, 1}));
+}
+
 TEST(NearestNeighborGraph, IsSymmetricWithAscendingRows)
 {
     const auto points = random_cloud(200, 11).points;
@@ -94,6 +114,7 @@ TEST(NearestNeighbors, RefuseWhatIsNoPoint)
     EXPECT_TRUE(throws_with<InvalidInput>("point 1 has the coordinate nan", [&] { nearest_neighbors(with(nan), 1); }));
     EXPECT_TRUE(
         throws_with<InvalidInput>("point 1 has the coordinate inf", [&] { nearest_neighbors(with(infinity), 1); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("at most 1e150", [&] { nearest_neighbors(with(-1e200), 1); }));
     EXPECT_TRUE(throws_with<InvalidInput>("k is 0", [&] { nearest_neighbors(with(0), 0); }));
     EXPECT_TRUE(throws_with<InvalidInput>("2 components",
                                           [] { nearest_neighbors(DataArray("P", ScalarType::Float32, 3, 2), 1); }));
