@@ -8,7 +8,7 @@
 
 namespace meshard {
 
-/// Width in pixels of `text` at `scale` pixels a dot; each character is 6 dots wide, 7 high.
+/// Width in pixels of `text` at `scale` pixels a dot; each character is 6 dots wide and 9 high, 7 of them above the line.
 std::int32_t text_width(std::string_view text, std::int32_t scale);
 
 /// Draws `text` in black with its top left corner at (x, y); what does not fit is cut off. Characters other than printable

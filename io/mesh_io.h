@@ -9,6 +9,7 @@ namespace meshard {
 
 struct WriteOptions {
     bool compress = false;      ///< zlib; off so that a reader can map the file instead of copying it
+    bool sync = true;           ///< wait until the bytes are on the disk, not only with the system
 };
 
 /// Reads a mesh; the format follows from the extension:

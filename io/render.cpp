@@ -243,8 +243,11 @@ void draw_scene(Rasterizer& rasterizer, const Scene& scene, const std::vector<Sc
         const auto& [i, j, k] = triangle.points;
         if (!scene.is_drawn[i] || !scene.is_drawn[j] || !scene.is_drawn[k]) continue;
         const Vector normal = normalized(cross(minus(scene.points[j], scene.points[i]), minus(scene.points[k], scene.points[i])));
-        const auto shade = static_cast<float>(0.45 + 0.55 * std::abs(dot(normal, light)));   // both sides are lit
-        const std::array<ScreenPoint, 3> corners{projected[i], projected[j], projected[k]};
+        const auto shade = static_cast<float>(0.6 + 0.4 * std::abs(dot(normal, light)));   // both sides are lit
+        std::array<ScreenPoint, 3> corners{projected[i], projected[j], projected[k]};
+        // Of the two sides of a thin sheet, the one that faces the eye is seen.
+        if (dot(normal, camera.toward) < 0)
+            for (ScreenPoint& corner : corners) corner.depth += 0.5F;
         if (coloring.is_plain() || coloring.on_cells) {
             const Color color = coloring.is_plain() ? plain : coloring.color(coloring.values[triangle.cell]);
             rasterizer.draw_triangle(corners, shade, [&](float, float, float) { return color; });

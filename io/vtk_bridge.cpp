@@ -2,12 +2,14 @@
 #include "io/vtk_bridge.h"
 
 #include <vtkCellArray.h>
+#include <vtkCellData.h>
 #include <vtkDataArray.h>
 #include <vtkDataObject.h>
 #include <vtkDataSetAttributes.h>
 #include <vtkFieldData.h>
 #include <vtkGenericDataObjectReader.h>
 #include <vtkIdList.h>
+#include <vtkLogger.h>
 #include <vtkNew.h>
 #include <vtkOutputWindow.h>
 #include <vtkPointData.h>
@@ -17,7 +19,6 @@
 #include <vtkStringArray.h>
 #include <vtkUnstructuredGrid.h>
 #include <vtkXMLGenericDataObjectReader.h>
-#include <vtkCellData.h>
 
 #include <algorithm>
 #include <limits>
@@ -38,8 +39,17 @@ namespace {
 /// Takes what VTK would print while it lives. VTK has one such window a process, so only one of these may live at a time.
 class CapturedMessages {
 public:
-    CapturedMessages() : lock_(mutex()), previous_(vtkOutputWindow::GetInstance()) { vtkOutputWindow::SetInstance(window_); }
-    ~CapturedMessages() { vtkOutputWindow::SetInstance(previous_); }
+    CapturedMessages()
+        : lock_(mutex()), previous_(vtkOutputWindow::GetInstance()), verbosity_(vtkLogger::GetCurrentVerbosityCutoff())
+    {
+        vtkOutputWindow::SetInstance(window_);
+        vtkLogger::SetStderrVerbosity(vtkLogger::VERBOSITY_OFF);   // the log is a second way to the terminal
+    }
+    ~CapturedMessages()
+    {
+        vtkLogger::SetStderrVerbosity(verbosity_);
+        vtkOutputWindow::SetInstance(previous_);
+    }
     CapturedMessages(const CapturedMessages&) = delete;
     CapturedMessages& operator=(const CapturedMessages&) = delete;
 
@@ -51,9 +61,15 @@ private:
         static Window* New() { return new Window; }   // vtkNew asks for this; no factory may replace it
         void DisplayText(const char*) override {}
         void DisplayErrorText(const char* text) override { errors += text; }
-        void DisplayWarningText(const char*) override {}
-        void DisplayGenericWarningText(const char*) override {}
+        void DisplayWarningText(const char* text) override { add_if_error(text); }
+        void DisplayGenericWarningText(const char* text) override { add_if_error(text); }
         void DisplayDebugText(const char*) override {}
+
+        /// The legacy readers report data that end too early as a warning.
+        void add_if_error(const std::string& text)
+        {
+            if (text.find("Error") != std::string::npos || text.find("mismatch") != std::string::npos) errors += text;
+        }
 
         std::string errors;
     };
@@ -66,6 +82,7 @@ private:
 
     std::lock_guard<std::mutex> lock_;
     vtkSmartPointer<vtkOutputWindow> previous_;
+    vtkLogger::Verbosity verbosity_;
     vtkNew<Window> window_;
 };
 

@@ -126,7 +126,10 @@ const char* tag_of(const DataArray& array) { return array.type() == ScalarType::
 
 class VtkXmlWriter {
 public:
-    VtkXmlWriter(const Mesh& mesh, MeshKind kind, bool compress) : mesh_(mesh), kind_(kind), compress_(compress) {}
+    VtkXmlWriter(const Mesh& mesh, MeshKind kind, const WriteOptions& options)
+        : mesh_(mesh), kind_(kind), compress_(options.compress), sync_(options.sync)
+    {
+    }
 
     void write(const std::filesystem::path& path)
     {
@@ -151,7 +154,7 @@ public:
         file.write(text_);
         write_blocks(file);
         file.write("\n  </AppendedData>\n</VTKFile>\n");
-        file.commit();
+        file.commit(sync_);
     }
 
 private:
@@ -258,7 +261,7 @@ private:
 
     const Mesh& mesh_;
     MeshKind kind_;
-    bool compress_;
+    bool compress_, sync_;
     std::string text_;
     std::uint64_t offset_ = 0;
     std::vector<Block> blocks_;
@@ -278,7 +281,7 @@ std::string index_group(const std::string& tag, std::span<const DataArray> array
 
 void write_vtk_xml(const std::filesystem::path& path, const Mesh& mesh, MeshKind kind, const WriteOptions& options)
 {
-    VtkXmlWriter(mesh, kind, options.compress).write(path);
+    VtkXmlWriter(mesh, kind, options).write(path);
 }
 
 void write_vtk_index(const std::filesystem::path& path, const Mesh& like, std::span<const std::string> sources,
