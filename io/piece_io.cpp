@@ -151,6 +151,7 @@ private:
     /// A .vtp keeps its cells by kind; local order is owned first, then by owner and global id.
     void restore_cell_order()
     {
+        if (mesh_.kind == MeshKind::Unstructured) return;
         const std::array<const DataArray*, 3> arrays{find_array(mesh_.cell_data, ghost_type), find_array(mesh_.cell_data, owner_id),
                                                      find_array(mesh_.cell_data, cell_ids)};
         if (std::ranges::find(arrays, nullptr) != arrays.end()) return;   // reported when the arrays are taken

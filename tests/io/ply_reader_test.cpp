@@ -91,13 +91,15 @@ TEST(Ply, RefusesDamage)
     expect_message(good, "element vertex 5\n", "", "a property before any element");
     expect_message(good, "4 0 1 2 3", "4 0 1 2 9", "with point 9, expected 0 to 4");
     expect_message(good, "255 0 0 0.125", "256 0 0 0.125", "has '256' in vertex 0");
-    for (std::size_t size = 0; size + 2 < good.size(); ++size) {
-        write_bytes(path, good.substr(0, size));
+    write_bytes(path, good);
+    for (std::size_t size = good.size() - 3; size > 0; --size) {
+        std::filesystem::resize_file(path, size);
         EXPECT_THROW(read_mesh(path), IoError) << size;
     }
     const std::string binary = binary_ply(false);
-    for (std::size_t size = 0; size < binary.size(); ++size) {
-        write_bytes(path, binary.substr(0, size));
+    write_bytes(path, binary);
+    for (std::size_t size = binary.size() - 1; size > 0; --size) {
+        std::filesystem::resize_file(path, size);
         EXPECT_THROW(read_mesh(path), IoError) << size;
     }
 }
