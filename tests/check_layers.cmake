@@ -1,5 +1,7 @@
 # Fails if a folder includes one that it may not (docs/overview.md: folders depend in one direction only).
 #   cmake -DROOT=<checkout> -P check_layers.cmake
+cmake_minimum_required(VERSION 3.25)
+
 set(may_partition partition)
 set(may_io io partition)
 set(may_sharding sharding partition)
