@@ -75,6 +75,7 @@ struct Coloring {
     bool is_categorical = false;
     std::vector<double> categories;
     double low = 0, high = 1;
+    bool is_clipped = false;    // some values lie outside low ... high
 
     bool is_plain() const { return values.empty(); }
 
@@ -186,9 +187,14 @@ Coloring make_coloring(const Mesh& mesh, const Scene& scene, const RenderOptions
         coloring.low = (*options.range)[0];
         coloring.high = (*options.range)[1];
     } else if (!seen.empty()) {
-        coloring.low = *std::ranges::min_element(seen);
-        coloring.high = *std::ranges::max_element(seen);
+        std::ranges::sort(seen);
+        const std::size_t outer = seen.size() / 200;
+        const double low = seen[outer], high = seen[seen.size() - 1 - outer];
+        const bool has_outliers = low < high && high - low < 0.5 * (seen.back() - seen.front());
+        coloring.low = has_outliers ? low : seen.front();
+        coloring.high = has_outliers ? high : seen.back();
     }
+    coloring.is_clipped = std::ranges::any_of(seen, [&](double value) { return value < coloring.low || value > coloring.high; });
     return coloring;
 }
 
@@ -300,7 +306,9 @@ void draw_legend(Image& image, const Coloring& coloring)
         const double part = static_cast<double>(i) / (num_labels - 1);
         const auto y = static_cast<std::int32_t>(std::lround(top + (1 - part) * (height - 1)));
         fill(image, left + 22, y, 5, 1, {0.1F, 0.1F, 0.1F});
-        draw_text(image, left + 31, y - 7, number_text(coloring.low + part * (coloring.high - coloring.low)), 2);
+        const bool is_end = coloring.is_clipped && (i == 0 || i == num_labels - 1);
+        draw_text(image, left + 31, y - 7,
+                  (is_end ? i == 0 ? "<" : ">" : "") + number_text(coloring.low + part * (coloring.high - coloring.low)), 2);
     }
 }
 

@@ -119,10 +119,46 @@ void check_polyhedron(const VtkXmlFile& file, std::span<const std::int32_t> stre
     if (stream[0] < 0 || at != stream.size()) fail();
 }
 
+bool has_named(const XmlElement& parent, std::string_view name)
+{
+    return std::ranges::any_of(parent.children, [&](const XmlElement& element) {
+        const auto* found = element.attribute("Name");
+        return found != nullptr && *found == name;
+    });
+}
+
+/// The layout of VTK 9.4 and later: a table of faces (points of each), and a table of the faces of each cell.
+Csr read_face_tables(const VtkXmlFile& file, const XmlElement& element, const std::vector<std::uint8_t>& types,
+                     std::int64_t num_points)
+{
+    const Csr faces = read_cells(file, read_integers(file, element, "face_connectivity", -1),
+                                 read_integers(file, element, "face_offsets", -1), num_points, "faces");
+    const Csr faces_of_cells =
+        read_cells(file, read_integers(file, element, "polyhedron_to_faces", -1),
+                   read_integers(file, element, "polyhedron_offsets", static_cast<std::int64_t>(types.size())), faces.num_rows(),
+                   "polyhedra (by their faces)");
+    Csr streams;
+    for (std::size_t i = 0; i < types.size(); ++i) {
+        if (types[i] == polyhedron) {
+            const auto cell_faces = faces_of_cells.row(static_cast<std::int64_t>(i));
+            streams.indices.push_back(static_cast<std::int32_t>(cell_faces.size()));
+            for (const std::int32_t face : cell_faces) {
+                const auto points = faces.row(face);
+                streams.indices.push_back(static_cast<std::int32_t>(points.size()));
+                streams.indices.insert(streams.indices.end(), points.begin(), points.end());
+            }
+        }
+        streams.offsets.push_back(static_cast<std::int64_t>(streams.indices.size()));
+    }
+    return streams;
+}
+
 /// Arrays `faces` (streams end to end) and `faceoffsets` (where each cell's ends; -1 for cells that are no polyhedra).
 Csr read_face_streams(const VtkXmlFile& file, const XmlElement& element, const std::vector<std::uint8_t>& types,
                       std::int64_t num_points)
 {
+    if (!has_named(element, "faces") && has_named(element, "face_connectivity"))
+        return read_face_tables(file, element, types, num_points);
     const auto num_cells = static_cast<std::int64_t>(types.size());
     const DataArray faces = read_integers(file, element, "faces", -1);
     const DataArray ends = read_integers(file, element, "faceoffsets", num_cells);

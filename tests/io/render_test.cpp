@@ -117,6 +117,26 @@ TEST(Render, ColorsFollowTheValues)
     EXPECT_EQ(picture.at(2, 2), (std::array<int, 3>{255, 255, 255}));
 }
 
+TEST(Render, OutliersDoNotTakeTheColors)
+{
+    const TemporaryFolder folder;
+    Mesh mesh = strip(600);
+    std::vector<float> values;
+    for (int i = 0; i < 600; ++i) values.push_back(static_cast<float>(i % 2));
+    mesh.cell_data = {DataArray::from("p", values)};
+    render_mesh(mesh, folder / "without.png", {.color_by = "p"});
+    values[300] = 1e6F;
+    mesh.cell_data = {DataArray::from("p", values)};
+
+    render_mesh(mesh, folder / "with.png", {.color_by = "p"});
+
+    const Picture with = decode_png(folder / "with.png"), without = decode_png(folder / "without.png");
+    std::int64_t different = 0;
+    for (std::size_t i = 0; i < with.pixels.size(); ++i) different += with.pixels[i] != without.pixels[i];
+    EXPECT_GT(different, 0) << "the labels say that values are clipped";
+    EXPECT_LT(different, 2000);
+}
+
 TEST(Render, NearerSurfacesHideOthers)
 {
     const TemporaryFolder folder;

@@ -152,6 +152,31 @@ TEST(VtkXml, JoinsThePiecesOfOneFile)
     EXPECT_EQ(mesh.cell_data[0].to_doubles(), (std::vector<double>{1, 3, 2}));
 }
 
+TEST(VtkXml, ReadsFacesInTheNewerLayout)
+{
+    const TemporaryFolder folder;
+    // A line and a tetrahedron of four faces, the last stored first.
+    const std::string text = R"(<VTKFile type="UnstructuredGrid" version="2.3"><UnstructuredGrid><Piece NumberOfPoints="4" NumberOfCells="2">
+      <Points><DataArray type="Float32" NumberOfComponents="3" format="ascii">0 0 0 1 0 0 0 1 0 0 0 1</DataArray></Points>
+      <Cells><DataArray type="Int64" Name="connectivity" format="ascii">0 1 0 1 2 3</DataArray>
+        <DataArray type="Int64" Name="offsets" format="ascii">2 6</DataArray>
+        <DataArray type="UInt8" Name="types" format="ascii">3 42</DataArray>
+        <DataArray type="Int64" Name="face_connectivity" format="ascii">1 2 3 0 1 2 0 1 3 0 2 3</DataArray>
+        <DataArray type="Int64" Name="face_offsets" format="ascii">3 6 9 12</DataArray>
+        <DataArray type="Int64" Name="polyhedron_to_faces" format="ascii">1 2 3 0</DataArray>
+        <DataArray type="Int64" Name="polyhedron_offsets" format="ascii">0 4</DataArray></Cells>
+      </Piece></UnstructuredGrid></VTKFile>)";
+    write_bytes(folder / "new.vtu", text);
+
+    const Mesh mesh = read_mesh(folder / "new.vtu");
+
+    EXPECT_NO_THROW(mesh.validate());
+    EXPECT_TRUE(mesh.face_streams.row(0).empty());
+    EXPECT_EQ(mesh.face_streams.indices, (std::vector<std::int32_t>{4, 3, 0, 1, 2, 3, 0, 1, 3, 3, 0, 2, 3, 3, 1, 2, 3}));
+    write_bytes(folder / "new.vtu", std::string(text).replace(text.find("1 2 3 0</"), 7, "1 2 3 4"));
+    EXPECT_THROW(read_mesh(folder / "new.vtu"), IoError);
+}
+
 TEST(VtkXml, KeepsArraysOfSeveralRoles)
 {
     const TemporaryFolder folder;
