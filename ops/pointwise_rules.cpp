@@ -211,7 +211,7 @@ void to_copy(RuleCall& call)
     const auto tensor = call.tensor(0);
     if (spec_of(tensor)->has_partial()) {
         const auto type = call.arg(1).isNone() ? tensor.scalar_type() : call.arg(1).toScalarType();
-        if (c10::elementSize(type) < tensor.element_size() || !at::isFloatingType(type)) call.reduce({tensor});
+        if (static_cast<std::int64_t>(c10::elementSize(type)) < static_cast<std::int64_t>(tensor.element_size()) || !at::isFloatingType(type)) call.reduce({tensor});
     }
     const auto spec = spec_of(tensor);
     call.make_local();

@@ -85,35 +85,37 @@ void view(RuleCall& call)
     reshape_to(call, call.arg(1).toIntVector());
 }
 
-void transpose(RuleCall& call)
+/// Dimension i of the result is dimension order[i] of the input.
+void permute_to(RuleCall& call, const std::vector<std::int64_t>& order)
 {
     const auto tensor = call.tensor(0);
-    const auto a = from_front(call.arg(1).toInt(), tensor.dim()), b = from_front(call.arg(2).toInt(), tensor.dim());
-    const auto axes = map_dims(layouts_of(call, tensor), [&](std::int64_t dim) { return dim == a ? b : dim == b ? a : dim; });
-    call.make_local();
-    call.run({call.spec(axes)});
+    const auto axes = map_dims(layouts_of(call, tensor), [&](std::int64_t dim) { return std::find(order.begin(), order.end(), dim) - order.begin(); });
+    std::vector<std::int64_t> strides;
+    for (const auto dim : order) strides.push_back(tensor.stride(dim));
+    call.finish({wrap(local_of(tensor).permute(order), call.spec(axes), strides)});
 }
 
-void t(RuleCall& call)
+std::vector<std::int64_t> swapped(std::int64_t num_dims, std::int64_t a, std::int64_t b)
 {
-    const auto tensor = call.tensor(0);
-    const auto axes = map_dims(layouts_of(call, tensor), [&](std::int64_t dim) { return tensor.dim() == 2 ? 1 - dim : dim; });
-    call.make_local();
-    call.run({call.spec(axes)});
+    std::vector<std::int64_t> order(num_dims);
+    std::iota(order.begin(), order.end(), 0);
+    if (num_dims > 1) std::swap(order[a], order[b]);
+    return order;
 }
+
+void transpose(RuleCall& call)
+{
+    const auto num_dims = call.tensor(0).dim();
+    permute_to(call, swapped(num_dims, from_front(call.arg(1).toInt(), num_dims), from_front(call.arg(2).toInt(), num_dims)));
+}
+
+void t(RuleCall& call) { permute_to(call, swapped(call.tensor(0).dim(), 0, 1)); }
 
 void permute(RuleCall& call)
 {
-    const auto tensor = call.tensor(0);
-    const auto order = call.arg(1).toIntVector();
-    const auto axes = map_dims(layouts_of(call, tensor), [&](std::int64_t dim) {
-        for (std::size_t i = 0; i < order.size(); ++i) {
-            if (from_front(order[i], tensor.dim()) == dim) return static_cast<std::int64_t>(i);
-        }
-        return dim;
-    });
-    call.make_local();
-    call.run({call.spec(axes)});
+    auto order = call.arg(1).toIntVector();
+    for (auto& dim : order) dim = from_front(dim, call.tensor(0).dim());
+    permute_to(call, order);
 }
 
 void expand(RuleCall& call)

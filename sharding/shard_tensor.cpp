@@ -7,7 +7,6 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <algorithm>
 #include <functional>
 
 #include "partition/error.h"
@@ -25,14 +24,21 @@ struct ShardValue : c10::intrusive_ptr_target {
 
 class ShardTensorImpl : public c10::TensorImpl {
 public:
-    ShardTensorImpl(at::Tensor local, SpecPtr spec)
+    ShardTensorImpl(at::Tensor local, SpecPtr spec, c10::IntArrayRef strides)
         : TensorImpl(c10::DispatchKeySet(c10::DispatchKey::PrivateUse2), local.dtype(), local.device()),
           value_(c10::make_intrusive<ShardValue>())
     {
-        show_shape(local, *spec);
+        show_shape(local, *spec, strides);
         set_storage_access_should_throw();
         value_->local = std::move(local);
         value_->spec = std::move(spec);
+    }
+
+    /// Another handle on the same value; the metadata are copied by who calls.
+    explicit ShardTensorImpl(const ShardTensorImpl* from)
+        : TensorImpl(c10::DispatchKeySet(c10::DispatchKey::PrivateUse2), from->dtype(), from->device()), value_(from->value_)
+    {
+        set_storage_access_should_throw();
     }
 
     const char* tensorimpl_type_name() const override { return "ShardTensor"; }
@@ -64,45 +70,25 @@ public:
     }
 
 private:
-    explicit ShardTensorImpl(const ShardTensorImpl* from)
-        : TensorImpl(c10::DispatchKeySet(c10::DispatchKey::PrivateUse2), from->dtype(), from->device()), value_(from->value_)
-    {
-        set_storage_access_should_throw();
-    }
-
     template <class Version>
     c10::intrusive_ptr<TensorImpl> copy(Version&& version, bool allow) const
     {
-        auto impl = c10::intrusive_ptr<ShardTensorImpl>::reclaim(new ShardTensorImpl(this));
+        auto impl = c10::make_intrusive<ShardTensorImpl>(this);
         copy_tensor_metadata(this, impl.get(), std::forward<Version>(version), allow);
         return impl;
     }
 
-    /// The whole's shape; its strides have the order of the local ones, so that what looks contiguous is so locally.
-    void show_shape(const at::Tensor& local, const ShardSpec& spec)
+    /// The whole's shape. Strides come from the caller or are those of a contiguous tensor, never from the local part: what autograd decides
+    /// by strides it must decide alike on every rank, whatever the rows there.
+    void show_shape(const at::Tensor& local, const ShardSpec& spec, c10::IntArrayRef strides)
     {
         const auto local_sizes = local.sizes();
         c10::SmallVector<std::int64_t, 6> sizes(local_sizes.begin(), local_sizes.end());
         for (const auto& axis : spec.axes) {
             if (axis.is_shard()) sizes[axis.placement.dim] = axis.blocks * axis.total();
         }
-        if (local.is_contiguous()) {
-            set_sizes_contiguous(sizes);
-            return;
-        }
-        const auto local_strides = local.strides();
-        const auto n = static_cast<std::int64_t>(sizes.size());
-        c10::SmallVector<std::int64_t, 6> order(n), strides(n);
-        for (std::int64_t i = 0; i < n; ++i) order[i] = n - 1 - i;
-        std::stable_sort(order.begin(), order.end(),
-                         [&](std::int64_t a, std::int64_t b) { return local_strides[a] < local_strides[b]; });
-        std::int64_t stride = 1;
-        for (const auto dim : order) {
-            const bool expanded = local_strides[dim] == 0 && local_sizes[dim] > 1;
-            strides[dim] = expanded ? 0 : stride;
-            if (!expanded) stride *= std::max<std::int64_t>(sizes[dim], 1);
-        }
-        set_sizes_and_strides(sizes, strides);
+        if (strides.empty()) set_sizes_contiguous(sizes);
+        else set_sizes_and_strides(sizes, strides);
     }
 
     c10::intrusive_ptr<ShardValue> value_;
@@ -180,10 +166,10 @@ const SpecPtr& spec_of(const at::Tensor& tensor)
     return impl_of(tensor)->spec();
 }
 
-at::Tensor wrap(at::Tensor local, SpecPtr spec)
+at::Tensor wrap(at::Tensor local, SpecPtr spec, c10::IntArrayRef strides)
 {
     install_rules();
-    return at::detail::make_tensor<ShardTensorImpl>(std::move(local), std::move(spec));
+    return at::detail::make_tensor<ShardTensorImpl>(std::move(local), std::move(spec), strides);
 }
 
 const at::Tensor& local_of(const at::Tensor& tensor) { return is_sharded(tensor) ? impl_of(tensor)->local() : tensor; }

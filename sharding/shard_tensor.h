@@ -48,8 +48,9 @@ PlainTensorPolicy plain_tensor_policy();
 
 // --- for rules, below autograd ---------------------------------------------------------------------------------------
 
-/// Wraps without autograd and without looking at other ranks.
-at::Tensor wrap(at::Tensor local, SpecPtr spec);
+/// Wraps without autograd and without looking at other ranks. `strides` are those that the whole shows (it has no storage; they say in which
+/// order its dimensions lie, and must be the same on every rank); contiguous if empty.
+at::Tensor wrap(at::Tensor local, SpecPtr spec, c10::IntArrayRef strides = {});
 
 /// This rank's part without autograd; a plain tensor itself.
 const at::Tensor& local_of(const at::Tensor& tensor);

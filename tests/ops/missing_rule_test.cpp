@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include "sharding/rule_table.h"
+#include "tests/support/run_ranks.h"
+
+namespace meshard {
+namespace {
+
+template <class F>
+std::string refusal(F&& f)
+{
+    try {
+        f();
+    } catch (const MissingShardRule& error) {
+        return error.what();
+    }
+    return {};
+}
+
+TEST(MissingShardRule, NamesOperatorPlacementsAndRemedy)
+{
+    run_ranks(2, [](const auto& mesh) {
+        const auto x = from_local(at::ones({3 + mesh->coordinate(0), 4}), mesh, {Shard(0)});
+
+        const auto message = refusal([&] { at::sort(x, 0); });
+
+        EXPECT_NE(message.find("aten::sort"), std::string::npos) << message;
+        EXPECT_NE(message.find("Shard(0) of 3+4 on domain"), std::string::npos) << message;
+        EXPECT_NE(message.find("redistribute(x, Replicate())"), std::string::npos) << message;
+    });
+}
+
+TEST(MissingShardRule, MeetsOperatorsThatWouldBeWrongOnLocalRows)
+{
+    run_ranks(2, [](const auto& mesh) {
+        const auto x = from_local(at::ones({3, 4}), mesh, {Shard(0)});
+
+        EXPECT_NE(refusal([&] { at::softmax(x, 0); }), "");
+        EXPECT_NE(refusal([&] { at::cumsum(x, 0); }), "");
+        EXPECT_NE(refusal([&] { at::argmax(x, 0); }), "");
+        EXPECT_NE(refusal([&] { x.slice(0, 0, 2); }), "");
+        EXPECT_NE(refusal([&] { x.select(0, 1); }), "");
+        EXPECT_NE(refusal([&] { at::cat({x, x}, 0); }), "");
+        EXPECT_NE(refusal([&] { x.flatten().view({3, 8}); }), "");
+        EXPECT_NE(refusal([&] { at::layer_norm(x.t(), {6}); }), "");
+        EXPECT_NE(refusal([&] { at::rand_like(x); }), "");
+        EXPECT_NE(refusal([&] { at::dropout(x, 0.5, true); }), "");
+        EXPECT_NE(refusal([&] { at::ones({6, 4}).copy_(x); }), "");
+        EXPECT_NE(refusal([&] { at::ones({6, 4}).add_(x); }), "");
+    });
+}
+
+TEST(MissingShardRule, LetsAnyOperatorWorkOnWhatLiesWholeOnEveryRank)
+{
+    run_ranks(2, [](const auto& mesh) {
+        const auto whole = at::arange(6, at::kDouble).view({2, 3});
+        const auto x = from_local(whole, mesh, {Replicate()});
+
+        EXPECT_TRUE(at::equal(to_local(at::cumsum(x, 0)), at::cumsum(whole, 0)));
+        EXPECT_TRUE(at::equal(to_local(std::get<1>(at::sort(x, 1, true))), std::get<1>(at::sort(whole, 1, true))));
+    });
+}
+
+TEST(RuleTable, ListsEveryOperatorOnce)
+{
+    const auto rules = list_rules();
+    EXPECT_GT(rules.size(), 2000u);
+    for (std::size_t i = 1; i < rules.size(); ++i) EXPECT_LT(rules[i - 1].op, rules[i].op);
+    const auto find = [&](const std::string& op) {
+        for (const auto& rule : rules) {
+            if (rule.op == op) return rule.family;
+        }
+        return std::string("absent");
+    };
+    EXPECT_EQ(find("aten::mm"), "matrix products");
+    EXPECT_EQ(find("aten::gelu"), "pointwise");
+    EXPECT_EQ(find("aten::sort"), "replicated only");
+}
+
+}  // namespace
+}  // namespace meshard

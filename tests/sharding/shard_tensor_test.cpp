@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sharding/shard_tensor.h"
+
+#include <gtest/gtest.h>
+
+#include "partition/error.h"
+#include "tests/support/expect_tensors.h"
+#include "tests/support/run_ranks.h"
+
+namespace meshard {
+namespace {
+
+at::Tensor rows_of(const at::Tensor& whole, const Extents& extents, std::int64_t rank, std::int64_t dim)
+{
+    std::int64_t offset = 0;
+    for (std::int64_t r = 0; r < rank; ++r) offset += extents[r];
+    return whole.narrow(dim, offset, extents[rank]).clone();
+}
+
+at::Tensor counting(c10::IntArrayRef shape) { return at::arange(c10::multiply_integers(shape), at::kDouble).view(shape); }
+
+TEST(ShardTensor, ShowsTheWholesShape)
+{
+    run_ranks(3, [](const auto& mesh) {
+        const auto whole = counting({7, 2});
+        const Extents extents{4, 0, 3};
+
+        const auto x = from_local(rows_of(whole, extents, mesh->coordinate(0), 0), mesh, {Shard(0)});
+
+        EXPECT_TRUE(is_sharded(x));
+        EXPECT_EQ(x.sizes(), whole.sizes());
+        EXPECT_EQ(x.scalar_type(), at::kDouble);
+        EXPECT_EQ(*spec_of(x)->axes[0].extents, extents);
+        EXPECT_TRUE(at::equal(full_tensor(x), whole));
+        EXPECT_THROW(x.data_ptr(), std::exception);
+    });
+}
+
+TEST(ShardTensor, CutsAnyDimensionCountedFromEitherEnd)
+{
+    run_ranks(2, [](const auto& mesh) {
+        const auto whole = counting({2, 5, 3});
+        for (const std::int64_t dim : {0, 1, 2, -1, -2}) {
+            const auto front = dim < 0 ? dim + 3 : dim;
+            const Extents extents = mesh->size(0) == 2 ? Extents{1, whole.size(front) - 1} : Extents{};
+            const auto x = from_local(rows_of(whole, extents, mesh->coordinate(0), front), mesh, {Shard(dim)});
+
+            EXPECT_TRUE(at::equal(full_tensor(x), whole)) << "dim " << dim;
+        }
+    });
+}
+
+TEST(ShardTensor, PassesGradientsThroughEveryConversion)
+{
+    run_ranks(3, [](const auto& mesh) {
+        const auto whole = counting({6, 2});
+        const Extents extents{1, 5, 0};
+        const auto rank = mesh->coordinate(0);
+        auto local = rows_of(whole, extents, rank, 0).requires_grad_();
+        const auto factors = counting({6, 2}).add(1);
+
+        const auto x = from_local(local, mesh, {Shard(0)});
+        (full_tensor(x * 2) * factors).sum().backward();   // every rank computes the same loss from the whole
+
+        EXPECT_TRUE(tensors_near(local.grad(), rows_of(factors * 2, extents, rank, 0), 0));
+    });
+}
+
+TEST(ShardTensor, KeepsTheInputsLayoutInItsGradient)
+{
+    run_ranks(2, [](const auto& mesh) {
+        auto x = from_local(at::ones({mesh->coordinate(0) + 1, 2}, at::kDouble), mesh, {Shard(0)}).requires_grad_();
+
+        (x * x).sum().backward();
+
+        ASSERT_TRUE(is_sharded(x.grad()));
+        EXPECT_TRUE(*spec_of(x.grad()) == *spec_of(x));
+        EXPECT_TRUE(tensors_near(full_tensor(x.grad()), at::full({3, 2}, 2.0, at::kDouble), 0));
+    });
+}
+
+TEST(ShardTensor, RefusesLocalRowsThatDoNotFit)
+{
+    run_ranks(2, [](const auto& mesh) {
+        auto axes = std::vector<AxisLayout>{{Shard(0), std::make_shared<Extents>(Extents{3, 4}), 1}};
+        try {
+            from_local(at::ones({5, 2}), make_spec(mesh, axes));
+            ADD_FAILURE() << "accepted five rows";
+        } catch (const InvalidInput& error) {
+            const auto expected = std::to_string(3 + mesh->coordinate(0));
+            EXPECT_NE(std::string(error.what()).find("has 5 entries, the layout says " + expected), std::string::npos) << error.what();
+        }
+    });
+}
+
+TEST(ShardTensor, RefusesRanksThatDisagreeBesideTheCut)
+{
+    run_ranks(2, [](const auto& mesh) {
+        EXPECT_THROW(from_local(at::ones({2, 3 + mesh->coordinate(0)}), mesh, {Shard(0)}), InvalidInput);
+    });
+}
+
+TEST(ShardTensor, PlainTensorsMeetItAsThePolicySays)
+{
+    run_ranks(2, [](const auto& mesh) {
+        const auto x = from_local(at::ones({2, 3}), mesh, {Shard(0)});
+        const auto plain = at::ones({3});
+
+        EXPECT_TRUE(is_sharded(x + plain));
+        set_plain_tensor_policy(PlainTensorPolicy::Refuse);
+        EXPECT_THROW(x + plain, InvalidInput);
+        EXPECT_TRUE(is_sharded(x + 1));   // a number is no tensor
+        set_plain_tensor_policy(PlainTensorPolicy::Silent);
+    });
+}
+
+TEST(ShardTensor, ShowsAPendingSumAsOneNumber)
+{
+    run_ranks(3, [](const auto& mesh) {
+        const auto x = from_local(at::full({mesh->coordinate(0), 2}, 1.5, at::kDouble), mesh, {Shard(0)});
+
+        const auto total = x.sum();
+
+        EXPECT_TRUE(spec_of(total)->axes[0].is_partial());
+        EXPECT_EQ(total.template item<double>(), 3 * 2 * 1.5);
+        EXPECT_TRUE(spec_of(total)->axes[0].is_replicate()) << "what was reduced once must not be reduced again";
+    });
+}
+
+TEST(ShardSpec, ComesFromTheOwnedRowsOfAnIndexMap)
+{
+    run_ranks(2, [](const auto& mesh) {
+        auto map = std::make_shared<IndexMap>();
+        map->num_global = 5;
+        map->num_owned = mesh->coordinate(0) == 0 ? 2 : 3;
+
+        const auto spec = shard_spec(map, mesh, 1);
+
+        EXPECT_EQ(to_string(*spec), "Shard(1) of 2+3 on domain");
+        EXPECT_EQ(spec->global_shape({1, map->num_owned, 4}), (std::vector<std::int64_t>{1, 5, 4}));
+    });
+}
+
+TEST(ShardSpec, RefusesPartsOfDifferentMeshes)
+{
+    run_ranks(2, [](const auto& mesh) {
+        auto map = std::make_shared<IndexMap>();
+        map->num_global = 6;
+        map->num_owned = 2;
+        EXPECT_THROW(shard_spec(map, mesh), InvalidInput);
+    });
+}
+
+TEST(ShardSpec, SplitsEvenlyWithTheLargerExtentsFirst)
+{
+    EXPECT_EQ(even_extents(7, 3), (Extents{3, 2, 2}));
+    EXPECT_EQ(even_extents(2, 3), (Extents{1, 1, 0}));
+}
+
+}  // namespace
+}  // namespace meshard

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/support/run_ranks.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <thread>
+
+#include "partition/error.h"
+
+namespace meshard {
+namespace {
+
+using c10d::Work;
+
+struct Done : Work {
+    bool isCompleted() override { return true; }
+    bool wait(std::chrono::milliseconds) override { return true; }
+};
+
+/// Where the ranks of one group meet.
+class Hub {
+public:
+    explicit Hub(int size) : tensors_(size), splits_(size) {}
+
+    /// Shows every rank's tensor to `read`, on every rank, between two meetings of all.
+    void meet(int rank, const at::Tensor& tensor, const std::vector<std::int64_t>& splits,
+              const std::function<void(const std::vector<at::Tensor>&, const std::vector<std::vector<std::int64_t>>&)>& read)
+    {
+        {
+            const std::lock_guard lock(mutex_);
+            tensors_[rank] = tensor;
+            splits_[rank] = splits;
+        }
+        arrive();
+        read(tensors_, splits_);
+        arrive();
+    }
+
+    void abort()
+    {
+        const std::lock_guard lock(mutex_);
+        aborted_ = true;
+        changed_.notify_all();
+    }
+
+private:
+    void arrive()
+    {
+        std::unique_lock lock(mutex_);
+        const auto round = round_;
+        if (++arrived_ == tensors_.size()) {
+            arrived_ = 0;
+            ++round_;
+            changed_.notify_all();
+            return;
+        }
+        const bool in_time = changed_.wait_for(lock, std::chrono::seconds(60), [&] { return aborted_ || round != round_; });
+        if (aborted_ && round == round_) throw std::runtime_error("another rank has failed");
+        if (!in_time) throw std::runtime_error("timed out: the ranks do not call the same collectives");
+    }
+
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::vector<at::Tensor> tensors_;
+    std::vector<std::vector<std::int64_t>> splits_;
+    std::size_t arrived_ = 0;
+    std::uint64_t round_ = 0;
+    bool aborted_ = false;
+};
+
+class ThreadBackend : public c10d::Backend {
+public:
+    ThreadBackend(std::shared_ptr<Hub> hub, int rank, int size) : Backend(rank, size), hub_(std::move(hub)) {}
+    const std::string getBackendName() const override { return "threads"; }
+
+    c10::intrusive_ptr<Work> allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) override
+    {
+        at::Tensor result;
+        hub_->meet(getRank(), tensors[0], {}, [&](const auto& all, const auto&) {
+            result = all[0].clone();
+            for (int r = 1; r < getSize(); ++r) {
+                if (options.reduceOp == c10d::ReduceOp::SUM) result.add_(all[r]);
+                else if (options.reduceOp == c10d::ReduceOp::MAX) result = at::maximum(result, all[r]);
+                else if (options.reduceOp == c10d::ReduceOp::MIN) result = at::minimum(result, all[r]);
+                else throw std::runtime_error("threads: unknown reduction");
+            }
+        });
+        tensors[0].copy_(result);
+        return c10::make_intrusive<Done>();
+    }
+
+    c10::intrusive_ptr<Work> broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& options) override
+    {
+        hub_->meet(getRank(), tensors[0], {}, [&](const auto& all, const auto&) {
+            if (getRank() != options.rootRank) tensors[0].copy_(all[options.rootRank]);
+        });
+        return c10::make_intrusive<Done>();
+    }
+
+    c10::intrusive_ptr<Work> alltoall_base(at::Tensor& out, at::Tensor& in, std::vector<std::int64_t>& out_splits,
+                                           std::vector<std::int64_t>& in_splits, const c10d::AllToAllOptions&) override
+    {
+        hub_->meet(getRank(), in, in_splits, [&](const auto& all, const auto& splits) {
+            std::int64_t offset = 0;
+            for (int r = 0; r < getSize(); ++r) {
+                const auto start = std::accumulate(splits[r].begin(), splits[r].begin() + getRank(), std::int64_t{0});
+                if (splits[r][getRank()] != out_splits[r]) throw std::runtime_error("threads: all-to-all sizes disagree");
+                out.narrow(0, offset, out_splits[r]).copy_(all[r].narrow(0, start, out_splits[r]));
+                offset += out_splits[r];
+            }
+        });
+        return c10::make_intrusive<Done>();
+    }
+
+    c10::intrusive_ptr<Work> barrier(const c10d::BarrierOptions&) override
+    {
+        hub_->meet(getRank(), at::Tensor(), {}, [](const auto&, const auto&) {});
+        return c10::make_intrusive<Done>();
+    }
+
+private:
+    std::shared_ptr<Hub> hub_;
+};
+
+/// All hubs of a run, by group name.
+class Hubs {
+public:
+    std::shared_ptr<Hub> get(const std::string& name, int size)
+    {
+        const std::lock_guard lock(mutex_);
+        auto& hub = hubs_[name];
+        if (!hub) hub = std::make_shared<Hub>(size);
+        return hub;
+    }
+    void abort()
+    {
+        const std::lock_guard lock(mutex_);
+        for (auto& [name, hub] : hubs_) hub->abort();
+    }
+
+private:
+    std::mutex mutex_;
+    std::map<std::string, std::shared_ptr<Hub>> hubs_;
+};
+
+class ThreadRank : public GroupFactory {
+public:
+    ThreadRank(Hubs& hubs, int rank, int size) : hubs_(hubs), rank_(rank), size_(size) {}
+    int rank() const override { return rank_; }
+    int size() const override { return size_; }
+    RankGroup make_group(const std::vector<int>& ranks, const std::string& name, const std::string& axis,
+                         std::shared_ptr<CommCounter> counter) override
+    {
+        const auto size = static_cast<int>(ranks.size());
+        if (size == 1) return RankGroup(nullptr, axis, std::move(counter));
+        const auto index = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
+        const auto key = name + "#" + std::to_string(num_made_[name]++);
+        return RankGroup(c10::make_intrusive<ThreadBackend>(hubs_.get(key, size), index, size), axis, std::move(counter));
+    }
+
+private:
+    Hubs& hubs_;
+    int rank_;
+    int size_;
+    std::map<std::string, int> num_made_;
+};
+
+}  // namespace
+
+void run_ranks(std::vector<std::int64_t> shape, std::vector<std::string> axis_names,
+               const std::function<void(std::shared_ptr<const DeviceMesh>)>& body)
+{
+    const auto n = static_cast<int>(std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>()));
+    Hubs hubs;
+    std::mutex mutex;
+    std::exception_ptr first;
+    bool first_is_consequence = false;
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < n; ++rank) {
+        threads.emplace_back([&, rank] {
+            at::set_num_threads(1);
+            try {
+                ThreadRank factory(hubs, rank, n);
+                body(DeviceMesh::create(factory, shape, axis_names));
+            } catch (...) {
+                const std::lock_guard lock(mutex);
+                bool consequence = false;
+                try {
+                    throw;
+                } catch (const CommunicationError&) {
+                    consequence = true;
+                } catch (...) {
+                }
+                if (!first || (first_is_consequence && !consequence)) {
+                    first = std::current_exception();
+                    first_is_consequence = consequence;
+                }
+                hubs.abort();
+            }
+        });
+    }
+    for (auto& thread : threads) thread.join();
+    if (first) std::rethrow_exception(first);
+}
+
+void run_ranks(int n, const std::function<void(std::shared_ptr<const DeviceMesh>)>& body) { run_ranks({n}, {"domain"}, body); }
+
+}  // namespace meshard
