@@ -5,6 +5,13 @@
 
 #include "apps/command_line.h"
 
+// Verbs that a build without LibTorch lacks.
+#ifdef MESHARD_WITH_TORCH
+#define MESHARD_TORCH_VERB(function) function
+#else
+#define MESHARD_TORCH_VERB(function) nullptr
+#endif
+
 namespace meshard {
 
 namespace {
@@ -14,8 +21,8 @@ constexpr auto table = std::to_array<Verb>({
     {"partition", "cut a mesh into shards with ghost layers", partition_command},
     {"check", "test every promise that a shards folder makes", check_command},
     {"merge", "put the shards of a folder together again", merge_command},
-    {"train", "train a model on shards, over any number of ranks", nullptr},
-    {"predict", "predict fields on new meshes with a trained model", nullptr},
+    {"train", "train a model on shards, over any number of ranks", MESHARD_TORCH_VERB(train_command)},
+    {"predict", "predict fields on new meshes with a trained model", MESHARD_TORCH_VERB(predict_command)},
     {"forces", "pressure and viscous forces, drag and lift of a surface", forces_command},
     {"render", "draw a mesh coloured by a field to a PNG file", render_command},
 });

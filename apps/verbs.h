@@ -13,5 +13,7 @@ int check_command(std::span<const std::string> arguments);
 int merge_command(std::span<const std::string> arguments);
 int forces_command(std::span<const std::string> arguments);
 int render_command(std::span<const std::string> arguments);
+int train_command(std::span<const std::string> arguments);       // these two with LibTorch only
+int predict_command(std::span<const std::string> arguments);
 
 }  // namespace meshard

@@ -7,7 +7,7 @@
 
 namespace meshard {
 
-at::Tensor mse_loss(const at::Tensor& prediction, const at::Tensor& target)
+at::Tensor mean_squared_error(const at::Tensor& prediction, const at::Tensor& target)
 {
     return torch::mse_loss(prediction, target);
 }

@@ -6,7 +6,7 @@
 namespace meshard {
 
 /// Mean squared error over all points and channels: the loss of training.
-at::Tensor mse_loss(const at::Tensor& prediction, const at::Tensor& target);
+at::Tensor mean_squared_error(const at::Tensor& prediction, const at::Tensor& target);
 
 /// ||prediction - target|| / ||target|| over all points and channels, summed in double precision. Give both in physical units.
 /// 0 / 0 counts as 0: a field that is zero and was predicted so.

@@ -3,6 +3,7 @@
 
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/normalization.h>
 
 #include "models/mlp.h"
 #include "models/physics_attention.h"

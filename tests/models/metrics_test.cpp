@@ -39,12 +39,12 @@ TEST(RelativeL2, EqualsTheReference)
     if (!found) GTEST_SKIP() << "the fixture error_measures is not here";
 }
 
-TEST(MseLoss, IsTheMeanOverPointsAndChannels)
+TEST(MeanSquaredError, IsTheMeanOverPointsAndChannels)
 {
     const auto target = torch::zeros({1, 2, 2});
     const auto prediction = torch::tensor({{{1.0F, 0.0F}, {0.0F, 3.0F}}});
 
-    EXPECT_FLOAT_EQ(mse_loss(prediction, target).item<float>(), 2.5F);
+    EXPECT_FLOAT_EQ(mean_squared_error(prediction, target).item<float>(), 2.5F);
 }
 
 }  // namespace

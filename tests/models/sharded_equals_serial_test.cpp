@@ -92,12 +92,12 @@ TEST_P(ShardedTransolver, EqualsSerial)
     const auto embedding = torch::randn({batch, kNumPoints, 3}).to(type);
     const auto target = torch::randn({batch, kNumPoints, 4}).to(type);
     const auto expected = serial->forward(fx, embedding);
-    const auto expected_loss = mse_loss(expected, target);
+    const auto expected_loss = mean_squared_error(expected, target);
     expected_loss.backward();
     const auto rows = cut_rows(cut, kNumPoints, num_ranks);
     const double tolerance = type == at::kDouble ? 1e-12 : 2e-6;
 
-    test::run_ranks(num_ranks, [&](std::shared_ptr<const DeviceMesh> device_mesh) {
+    run_ranks(num_ranks, [&](std::shared_ptr<const DeviceMesh> device_mesh) {
         const auto& own = rows[device_mesh->all().rank()];
         const auto shard = [&](const at::Tensor& whole) {
             return from_local(whole.index_select(1, own), device_mesh, {Shard(1)});
@@ -108,7 +108,7 @@ TEST_P(ShardedTransolver, EqualsSerial)
         const auto replicated = replicate(*model, device_mesh);
 
         const auto output = model->forward(shard(fx), shard(embedding));
-        const auto loss = mse_loss(output, shard(target));
+        const auto loss = mean_squared_error(output, shard(target));
         loss.backward();
 
         test::expect_near("output", to_local(output).detach(), expected.detach().index_select(1, own), tolerance * test::largest(expected));
@@ -138,7 +138,7 @@ TEST_P(ShardedFixtures, AgreeOnUnevenRanks)
     for (const int num_ranks : {2, 3}) {
         SCOPED_TRACE(num_ranks);
         const auto rows = cut_rows(Cut::NineToOne, num_points, num_ranks);
-        test::run_ranks(num_ranks, [&](std::shared_ptr<const DeviceMesh> device_mesh) {
+        run_ranks(num_ranks, [&](std::shared_ptr<const DeviceMesh> device_mesh) {
             const auto& own = rows[device_mesh->all().rank()];
             const auto own_rows = [&](const at::Tensor& whole) { return whole.index_select(1, own); };
             const auto model = test::load_fixture_model(description, tensors, at::kFloat);
@@ -197,7 +197,7 @@ TEST(ShardedNormalizer, EqualsSerial)
     const auto expected = serial.normalizer();
     const auto rows = cut_rows(Cut::NineToOne, kNumPoints, 3);
 
-    test::run_ranks(3, [&](std::shared_ptr<const DeviceMesh> device_mesh) {
+    run_ranks(3, [&](std::shared_ptr<const DeviceMesh> device_mesh) {
         const auto local = values.index_select(0, rows[device_mesh->all().rank()]);
         ChannelStatistics statistics;
         statistics.add(from_local(local, device_mesh, {Shard(0)}));
@@ -217,7 +217,7 @@ TEST(ShardedRelativeL2, EqualsSerial)
     const auto target = torch::randn({kNumPoints, 3});
     const auto rows = cut_rows(Cut::OneEmpty, kNumPoints, 3);
 
-    test::run_ranks(3, [&](std::shared_ptr<const DeviceMesh> device_mesh) {
+    run_ranks(3, [&](std::shared_ptr<const DeviceMesh> device_mesh) {
         const auto& own = rows[device_mesh->all().rank()];
         const auto shard = [&](const at::Tensor& whole) { return from_local(whole.index_select(0, own), device_mesh, {Shard(0)}); };
 

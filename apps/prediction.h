@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/training_config.h"
+#include "sharding/launch.h"
+
+namespace meshard {
+
+/// A trained model with all that it needs to know of its data.
+class Predictor {
+public:
+    /// From `run_dir/checkpoints/best`, or `last` where there is no better one.
+    /// @throws IoError if the folder holds no finished run.
+    explicit Predictor(const std::filesystem::path& run_dir);
+    ~Predictor();
+
+    const DataConfig& data() const;
+    const std::vector<std::int64_t>& channels() const;      ///< of each field
+    const std::filesystem::path& checkpoint() const;
+
+    /// Fields in physical units, (1, N, channels), sharded as the inputs are.
+    at::Tensor predict(const at::Tensor& fx, const at::Tensor& embedding);
+
+private:
+    struct Impl;
+    std::unique_ptr<Impl> impl_;
+};
+
+/// Predicts on the mesh `input` and writes it with the fields as further arrays to `output`: .vtp, .vtu, or .pvtp, .pvtu with a piece
+/// a rank in a folder beside it. Collective over all ranks.
+///
+/// A field is called as in the configuration, and `<name>_predicted` where the mesh has an array of that name already.
+/// @param values   what the case table says in training, by column, e.g. `length`; where it is missing and the configuration asks for
+///                 it, the longest edge of the bounding box is taken, with a warning.
+/// @throws InvalidInput if the mesh has not what the model is told about points.
+void predict_file(Predictor& predictor, const std::filesystem::path& input, const std::filesystem::path& output,
+                  const std::map<std::string, double>& values, World& world);
+
+}  // namespace meshard

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+namespace meshard {
+
+/// What a training run tells: metrics.jsonl, and a line on stderr. Silent on all ranks but the first.
+class TrainingLog {
+public:
+    /// Appends to `path` (an empty one: records go nowhere); says and writes nothing if `is_speaker` is false. @throws IoError if the file cannot be written.
+    TrainingLog(const std::filesystem::path& path, bool is_speaker);
+
+    /// One line of metrics.jsonl, complete when the call returns.
+    void record(const nlohmann::ordered_json& line);
+
+    /// The progress line: rewritten in place on a terminal, else printed every ten seconds and when `is_important`.
+    void progress(const std::string& text, bool is_important);
+
+    /// A line that stays.
+    void say(const std::string& text);
+
+private:
+    std::filesystem::path path_;
+    std::ofstream file_;
+    bool is_speaker_;
+    bool is_terminal_;
+    std::chrono::steady_clock::time_point last_line_{};
+};
+
+/// `0:42`, `12:05`, `2:14:09`.
+std::string duration_text(double seconds);
+
+}  // namespace meshard

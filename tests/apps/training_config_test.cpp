@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/training_config.h"
+
+#include <gtest/gtest.h>
+
+#include "apps/command_line.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temporary_folder.h"
+
+namespace meshard {
+namespace {
+
+constexpr const char* kSmall = R"(
+data:
+  root: cases
+  surface: "boundary_*.vtp"
+  fields: {pressure: {from: pMean, kind: kinematic}, wss: {from: tau, kind: stress}}
+)";
+
+class TrainingConfigTest : public testing::Test {
+protected:
+    TrainingRunConfig read(const std::vector<std::string>& overrides = {}, const std::string& yaml = kSmall) const
+    {
+        write_bytes(folder_ / "car.yaml", yaml);
+        return training_config(Settings::read(folder_ / "car.yaml", overrides, training_rules()));
+    }
+
+    testing::AssertionResult refuses(const std::string& setting, std::string_view text) const
+    {
+        return throws_with<UsageError>(text, [&] { read({setting}); });
+    }
+
+    TemporaryFolder folder_;
+};
+
+TEST_F(TrainingConfigTest, FillsInWhatIsNotSaid)
+{
+    const auto config = read();
+
+    EXPECT_EQ(config.run_dir(), "runs/run");
+    EXPECT_EQ(config.data.shards, "runs/run/shards");
+    EXPECT_EQ(config.data.fields.size(), 2U);
+    EXPECT_EQ(config.data.fields[1].name, "wss");
+    EXPECT_EQ(config.data.fields[1].from, "tau");
+    EXPECT_EQ(config.model.embedding_dim, 6);
+    EXPECT_EQ(config.model.functional_dim, 1);
+    EXPECT_EQ(config.data.split.shares.at("train"), 1.0);
+    EXPECT_TRUE(config.data.on_cells);
+}
+
+TEST_F(TrainingConfigTest, ReadsTheSampleConfiguration)
+{
+    const auto settings = Settings::read(MESHARD_SOURCE_DIR "/apps/sample/ahmed.yaml", {}, training_rules());
+
+    const auto config = training_config(settings);
+
+    EXPECT_EQ(config.data.split.column, "split");
+    EXPECT_EQ(config.model.n_hidden, 64);
+}
+
+TEST_F(TrainingConfigTest, RefusesByNameWhatIsNotImplemented)
+{
+    EXPECT_TRUE(refuses("training.precision=bfloat16", "bfloat16 is not implemented. Available: float32"));
+    EXPECT_TRUE(refuses("training.loss=huber", "huber is not implemented. Available: mse"));
+    EXPECT_TRUE(refuses("training.optimizer.name=muon", "muon is not implemented. Available: adamw"));
+    EXPECT_TRUE(refuses("training.scheduler.name=step", "step is not implemented. Available: cosine, constant"));
+    EXPECT_TRUE(refuses("model.name=geotransolver", "geotransolver is not implemented. Available: transolver"));
+    EXPECT_TRUE(refuses("logging.tensorboard=true", "logging.tensorboard: true is not implemented"));
+    EXPECT_TRUE(refuses("parallel.backend=nccl", "nccl is not implemented"));
+    EXPECT_TRUE(refuses("data.sampling_resolution=1000", "every point of a case takes part"));
+    EXPECT_TRUE(refuses("data.inputs=[points, sdf]", "sdf is not implemented"));
+}
+
+TEST_F(TrainingConfigTest, RefusesWhatDoesNotFitTogether)
+{
+    EXPECT_TRUE(refuses("model.n_head=7", "is not one of 7"));
+    EXPECT_TRUE(refuses("model.embedding_dim=3", "data.inputs has 6 channels"));
+    EXPECT_TRUE(refuses("data.inputs=[normals]", "must be [points] or [points, normals]"));
+    EXPECT_TRUE(refuses("data.surface=boundary.vtp", "needs a * where the case's id stands"));
+    EXPECT_TRUE(refuses("data.volume=volume_*.vtu", "exclude each other"));
+    EXPECT_TRUE(refuses("data.split.column=split", "needs data.cases"));
+    EXPECT_TRUE(refuses("data.split={train: 0.8, val: 0.3}", "add up to 1.1"));
+    EXPECT_TRUE(refuses("data.split={train: 0.8, val: [a]}", "not both"));
+    EXPECT_TRUE(refuses("run_id=a/b", "without slashes"));
+    EXPECT_TRUE(refuses("training.optimizer.betas=[0.9]", "must be two numbers"));
+    EXPECT_TRUE(refuses("data.fields.extra.kind=cp", "data.fields.extra must say which array it is"));
+}
+
+TEST_F(TrainingConfigTest, SpreadsRanksOverDataAndDomain)
+{
+    using Shape = std::array<std::int64_t, 2>;
+
+    EXPECT_EQ(mesh_shape(read(), 4), (Shape{1, 4}));
+    EXPECT_EQ(mesh_shape(read({"parallel.domain=1"}), 4), (Shape{4, 1}));
+    EXPECT_EQ(mesh_shape(read({"parallel.data=2"}), 6), (Shape{2, 3}));
+    EXPECT_EQ(mesh_shape(read({"parallel.data=2", "parallel.domain=3"}), 6), (Shape{2, 3}));
+    EXPECT_TRUE(throws_with<UsageError>("make 6 ranks, and there are 4", [&] { mesh_shape(read({"parallel.data=2", "parallel.domain=3"}), 4); }));
+    EXPECT_TRUE(throws_with<UsageError>("make 3 ranks, and there are 4", [&] { mesh_shape(read({"parallel.domain=3"}), 4); }));
+}
+
+}  // namespace
+}  // namespace meshard
