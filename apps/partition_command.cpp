@@ -10,6 +10,7 @@
 #include "io/mesh_io.h"
 #include "io/subdomain_io.h"
 #include "partition/ghost_layer.h"
+#include "partition/curve_order.h"
 #include "partition/mesh_graph.h"
 #include "partition/metis_partitioner.h"
 #include "partition/nearest_name.h"
@@ -181,8 +182,8 @@ PartitionReport run(const PartitionOptions& options)
     const Csr graph = mesh_graph(mesh);
 
     timer.begin("partition");
-    const Partition partition = partition_with_metis(
-        graph, {.num_parts = options.num_parts, .imbalance = options.imbalance, .seed = options.seed});
+    const MetisOptions metis{.num_parts = options.num_parts, .imbalance = options.imbalance, .seed = options.seed};
+    const Partition partition = number_parts_along_curve(mesh, partition_with_metis(graph, metis));
 
     timer.begin("quality");
     report.quality = measure_quality(partition, graph);
