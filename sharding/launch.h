@@ -36,7 +36,8 @@ public:
     virtual std::string backend_name() const = 0;   ///< `gloo`, `none`
 };
 
-/// Starts `size` copies of this program (same arguments) as ranks 0..size-1 on this machine and waits for them.
+/// Starts `size` copies of this program as ranks 0..size-1 on this machine, with `arguments` (those after the program's name), and waits
+/// for them.
 ///
 /// Returns when all have ended: 0 if all succeeded. When one fails, the others are given `grace_seconds` to stop by themselves and are
 /// then ended; the first rank's failure is printed to stderr, in one sentence that names the rank. Returns that rank's exit code, or 5 if a

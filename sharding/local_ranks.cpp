@@ -66,7 +66,7 @@ pid_t start_rank(int rank, int size, const std::vector<std::string>& arguments, 
     variables.push_back("MESHARD_RENDEZVOUS=file://" + (folder / "store").string());
     variables.push_back(std::string(kFailureFolder) + "=" + folder.string());
 
-    std::vector<char*> argv, envp;
+    std::vector<char*> argv{const_cast<char*>("meshard")}, envp;
     for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
     for (const auto& variable : variables) envp.push_back(const_cast<char*>(variable.c_str()));
     argv.push_back(nullptr);
@@ -107,11 +107,11 @@ Failure explain(const std::vector<int>& order, const std::vector<int>& status, c
         }
         if (WIFSIGNALED(status[rank])) {
             const int signal = WTERMSIG(status[rank]);
-            failure.message = "rank " + std::to_string(rank) + " was killed by signal " + std::to_string(signal) + " (" + strsignal(signal) +
+            failure.message = "meshard: rank " + std::to_string(rank) + " was killed by signal " + std::to_string(signal) + " (" + strsignal(signal) +
                               (signal == SIGKILL ? "; out of memory?" : "") + "). All ranks have stopped.";
             kind = 0;
         } else if (failure.message.empty()) {
-            failure.message = "rank " + std::to_string(rank) + " ended with exit code " + std::to_string(failure.exit_code) + ".";
+            failure.message = "meshard: rank " + std::to_string(rank) + " ended with exit code " + std::to_string(failure.exit_code) + ".";
         }
         if (kind < best_class) {
             best_class = kind;
