@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "sharding/launch.h"
+
+namespace meshard {
+
+/// The Transolver and the cloud whose training step is timed.
+struct StepShape {
+    std::int64_t num_points = 20000;   ///< of the whole cloud
+    std::int64_t n_hidden = 64;
+    std::int64_t n_layers = 4;
+    std::int64_t n_head = 4;
+    std::int64_t slice_num = 32;
+};
+
+/// Medians over pairs of steps that alternate. On one rank `plain` is the same step without sharded tensors; on several it is an independent
+/// plain step of this rank's share of the points, on all ranks at once: the machine's own ceiling.
+struct StepTimes {
+    int num_ranks = 1;
+    int threads_per_rank = 1;
+    double plain_seconds = 0;          ///< of the slowest rank
+    double sharded_seconds = 0;
+    double sharded_over_plain = 0;     ///< median of the pairs' ratios
+    std::int64_t num_messages = 0;     ///< that one rank sends in a sharded step
+    std::int64_t message_bytes = 0;
+};
+
+/// Forward, backward and AdamW. Collective over all ranks of `world`; every rank gets the same figures but for its own messages.
+StepTimes time_training_step(const StepShape& shape, int num_repeats, World& world);
+
+}  // namespace meshard
