@@ -84,7 +84,7 @@ void write_records(const TrainArguments& options, std::span<const std::string> a
 void prepare_run_dir(const TrainArguments& options, const std::filesystem::path& dir)
 {
     if (options.overwrite && !options.resume.empty()) throw UsageError("--overwrite and --resume exclude each other.");
-    if (options.overwrite) {
+    if (options.resume.empty()) {   // what is left here is of a run that is replaced, or that never came to its first step
         std::filesystem::remove(dir / "metrics.jsonl");
         std::filesystem::remove_all(dir / "checkpoints");
     }
@@ -95,10 +95,20 @@ void prepare_run_dir(const TrainArguments& options, const std::filesystem::path&
     }
 }
 
+bool has_trained(const std::filesystem::path& dir)
+{
+    if (std::filesystem::exists(dir / "checkpoints")) return true;
+    std::ifstream metrics(dir / "metrics.jsonl");
+    for (std::string line; std::getline(metrics, line);) {
+        if (line.find("\"train_step\"") != std::string::npos) return true;
+    }
+    return false;
+}
+
 void refuse_existing_run(const TrainArguments& options, const std::filesystem::path& dir)
 {
     if (options.overwrite || !options.resume.empty() || options.validate) return;
-    if (!std::filesystem::exists(dir / "metrics.jsonl") && !std::filesystem::exists(dir / "checkpoints")) return;
+    if (!has_trained(dir)) return;
     throw IoError("the run " + dir.string() + " exists. Go on with it (--resume " + dir.string() +
                   "), replace it (--overwrite), or choose another run_id.");
 }
@@ -140,6 +150,7 @@ int train_command(std::span<const std::string> arguments)
     const auto body = [&](World& world) {
         mesh_shape(config, world.size());
         if (world.rank() == 0 && !options.validate) {
+            refuse_existing_run(options, config.run_dir());   // a launcher's ranks come here without `verify`
             prepare_run_dir(options, config.run_dir());
             if (options.resume.empty()) write_records(options, arguments, settings, config.run_dir());
         }
