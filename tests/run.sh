@@ -9,4 +9,4 @@ jobs=${MESHARD_JOBS:-$(nproc)}
 bash "$root/apps/setup.sh"
 cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release
 cmake --build "$build" -j "$jobs"
-ctest --test-dir "$build" --output-on-failure "$@"
+ctest --test-dir "$build" --output-on-failure -j "$jobs" "$@"
