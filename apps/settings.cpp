@@ -258,9 +258,17 @@ Settings Settings::read(const std::filesystem::path& file, std::span<const std::
     walk(parse_yaml(content.str(), file.filename().string()), {}, file.filename().string(), rules, take);
 
     for (const auto& word : overrides) {
+        if (word.starts_with('~')) {
+            const auto path = word.substr(1);
+            const auto num_erased = std::erase_if(settings.settings_, [&](const Setting& setting) {
+                return setting.path == path || setting.path.starts_with(path + ".");
+            });
+            if (num_erased == 0) throw UsageError("command line: '" + word + "' removes nothing: " + path + " is not set.");
+            continue;
+        }
         const auto equals = word.find('=');
         if (equals == std::string::npos || equals == 0) {
-            throw UsageError("command line: '" + word + "' is no setting; write key=value, e.g. training.num_epochs=20.");
+            throw UsageError("command line: '" + word + "' is no setting; write key=value, e.g. training.num_epochs=20, or ~key to remove one.");
         }
         const auto path = split(std::string_view(word).substr(0, equals), '.');
         if (!rule_of(rules, path) && !has_rules_below(rules, path)) refuse_unknown(rules, path, "command line");

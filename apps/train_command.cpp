@@ -47,8 +47,8 @@ bool parse(std::span<const std::string> arguments, TrainArguments& options)
                  "checkpoints and metrics in OUTPUT_DIR/RUN_ID. Settings come from the file, then from key=value words.",
                  "train");
     std::vector<std::string> words;
-    app.add_option("config", words, "configuration (YAML), then settings that replace its own, e.g. training.num_epochs=20")
-        ->type_name("CONFIG.yaml [key=value ...]");
+    app.add_option("config", words, "configuration (YAML), then settings that replace its own, e.g. training.num_epochs=20; ~key removes one")
+        ->type_name("CONFIG.yaml [key=value|~key ...]");
     app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine (torchrun, mpirun and srun work too)")
         ->check(CLI::PositiveNumber)->type_name("N");
     app.add_option("--resume", options.resume, "go on with this run, from its last checkpoint")->type_name("RUN_DIR");
@@ -145,7 +145,7 @@ int train_command(std::span<const std::string> arguments)
     const auto verify = [&](int num_ranks) {
         mesh_shape(config, num_ranks);
         refuse_existing_run(options, config.run_dir());
-        prepare_run_dir(options, config.run_dir());
+        if (!options.validate) prepare_run_dir(options, config.run_dir());
     };
     const auto body = [&](World& world) {
         mesh_shape(config, world.size());

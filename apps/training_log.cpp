@@ -15,14 +15,12 @@ namespace meshard {
 TrainingLog::TrainingLog(const std::filesystem::path& path, bool is_speaker)
     : path_(path), is_speaker_(is_speaker), is_terminal_(isatty(STDERR_FILENO) == 1)
 {
-    if (!is_speaker_ || path.empty()) return;
-    file_.open(path, std::ios::app);
-    if (!file_) throw IoError(path.string() + " cannot be written.");
 }
 
 void TrainingLog::record(const nlohmann::ordered_json& line)
 {
     if (!is_speaker_ || path_.empty()) return;
+    if (!file_.is_open()) file_.open(path_, std::ios::app);   // not before: a run that failed early leaves no trace
     file_ << line.dump() << std::endl;
     if (!file_) throw IoError(path_.string() + " cannot be written. Is the disk full?");
 }

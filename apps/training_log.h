@@ -14,10 +14,10 @@ namespace meshard {
 /// What a training run tells: metrics.jsonl, and a line on stderr. Silent on all ranks but the first.
 class TrainingLog {
 public:
-    /// Appends to `path` (an empty one: records go nowhere); says and writes nothing if `is_speaker` is false. @throws IoError if the file cannot be written.
+    /// Appends to `path` (an empty one: records go nowhere); says and writes nothing if `is_speaker` is false.
     TrainingLog(const std::filesystem::path& path, bool is_speaker);
 
-    /// One line of metrics.jsonl, complete when the call returns.
+    /// One line of metrics.jsonl, complete when the call returns. @throws IoError if it cannot be written.
     void record(const nlohmann::ordered_json& line);
 
     /// The progress line: rewritten in place on a terminal, else printed every ten seconds and when `is_important`.

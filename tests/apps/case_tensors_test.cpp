@@ -113,7 +113,9 @@ TEST(FieldValues, RefuseMissingArraysAndNaN)
 TEST(PartRuns, GiveEveryRankARunOfNearlyEqualRows)
 {
     Manifest manifest;
-    for (const std::int64_t rows : {10, 10, 10, 10, 40}) manifest.parts.push_back({.num_owned_cells = rows});
+    manifest.parts.resize(5);
+    for (auto& part : manifest.parts) part.num_owned_cells = 10;
+    manifest.parts.back().num_owned_cells = 40;
 
     EXPECT_EQ(part_runs(manifest, true, 1), (std::vector<std::int32_t>{0, 5}));
     EXPECT_EQ(part_runs(manifest, true, 2), (std::vector<std::int32_t>{0, 4, 5}));

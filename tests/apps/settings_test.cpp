@@ -110,6 +110,15 @@ TEST_F(SettingsTest, FollowReferences)
     EXPECT_TRUE(refuses("root: a${root}\n", "without end"));
 }
 
+TEST_F(SettingsTest, LoseWhatTheCommandLineRemoves)
+{
+    const auto settings = read("root: a\nfields: {p: {from: x}, q: y}\nname: b\n", {"~fields", "fields.r=z", "~name"});
+
+    EXPECT_EQ(settings.names_below("fields"), (std::vector<std::string>{"r"}));
+    EXPECT_EQ(settings.text("name"), "run");
+    EXPECT_TRUE(refuses("root: a\n", "'~field' removes nothing", {"~field"}));
+}
+
 TEST_F(SettingsTest, KeepTheOrderOfFreeNames)
 {
     const auto settings = read("root: a\nfields: {wss: {from: tau, kind: static}, pressure: p}\n");

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "partition/error.h"
 #include "tests/support/expect_error.h"
 
 namespace meshard {

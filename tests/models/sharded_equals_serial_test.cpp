@@ -96,6 +96,9 @@ TEST_P(ShardedTransolver, EqualsSerial)
     expected_loss.backward();
     const auto rows = cut_rows(cut, kNumPoints, num_ranks);
     const double tolerance = type == at::kDouble ? 1e-12 : 2e-6;
+    // Some gradients are sums that cancel: in single precision their rounding follows the largest gradient, not their own size.
+    double largest_gradient = 0;
+    for (const auto& parameter : serial->parameters()) largest_gradient = std::max(largest_gradient, test::largest(parameter.grad()));
 
     run_ranks(num_ranks, [&](std::shared_ptr<const DeviceMesh> device_mesh) {
         const auto& own = rows[device_mesh->all().rank()];
@@ -116,7 +119,8 @@ TEST_P(ShardedTransolver, EqualsSerial)
         const auto gradients = model->named_parameters();
         for (const auto& item : serial->named_parameters()) {
             const auto& gradient = item.value().grad();
-            test::expect_near(item.key(), gradients[item.key()].grad(), gradient, tolerance * test::largest(gradient));
+            const auto scale = type == at::kDouble ? test::largest(gradient) : largest_gradient;
+            test::expect_near(item.key(), gradients[item.key()].grad(), gradient, tolerance * scale);
         }
     });
 }

@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include "models/activation.h"
+#include "partition/error.h"
 #include "tests/support/expect_error.h"
 
 namespace meshard {
