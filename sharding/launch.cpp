@@ -14,6 +14,7 @@
 #include <cstring>
 
 #include "partition/error.h"
+#include "sharding/mpi_backend.h"
 
 namespace meshard {
 namespace {
@@ -61,6 +62,13 @@ std::string hostname()
     char host[256] = {};
     gethostname(host, sizeof host - 1);
     return host;
+}
+
+InvalidInput no_rendezvous(const LaunchInfo& info)
+{
+    return InvalidInput("launch: " + std::to_string(info.size) + " ranks (from " + info.source +
+                        ") need a place to meet. Set MASTER_ADDR and MASTER_PORT to the host of rank 0 and a free port, or "
+                        "MESHARD_RENDEZVOUS=file:///path/on/a/shared/disk.");
 }
 
 }  // namespace
@@ -112,9 +120,8 @@ LaunchInfo detect_launch()
         info.rendezvous = environment("MESHARD_RENDEZVOUS");
         if (info.rendezvous.empty()) {
             if (host.empty() || port.empty()) {
-                throw InvalidInput("launch: " + std::to_string(info.size) + " ranks (from " + info.source +
-                                   ") need a place to meet. Set MASTER_ADDR and MASTER_PORT to the host of rank 0 and a free port, or "
-                                   "MESHARD_RENDEZVOUS=file:///path/on/a/shared/disk.");
+                if (info.source != "environment") return info;   // MPI may connect them without
+                throw no_rendezvous(info);
             }
             info.rendezvous = "tcp://" + host + ":" + port;
         }
@@ -171,6 +178,7 @@ private:
     void connect_store(const LaunchInfo& info, std::chrono::milliseconds timeout)
     {
         const std::string& place = info.rendezvous;
+        if (place.empty()) throw no_rendezvous(info);
         try {
             if (place.starts_with("file://")) {
                 store_ = c10::make_intrusive<c10d::FileStore>(place.substr(7), size_);
@@ -267,6 +275,18 @@ std::unique_ptr<World> World::connect(const LaunchInfo& info, double timeout_sec
 {
     if (info.size == 1) return std::make_unique<SingleWorld>();
     if (const auto limit = environment("MESHARD_TIMEOUT_SECONDS"); !limit.empty()) timeout_seconds = number("MESHARD_TIMEOUT_SECONDS");
+    const auto backend = environment("MESHARD_BACKEND");
+    if (!backend.empty() && backend != "gloo" && backend != "mpi" && backend != "auto") {
+        throw InvalidInput("launch: MESHARD_BACKEND is '" + backend + "', expected auto, gloo or mpi.");
+    }
+    const bool by_mpi = info.source == "openmpi" || info.source == "pmi" || info.source == "slurm";
+    if (backend == "mpi" || (by_mpi && backend != "gloo")) {
+        if (auto world = connect_mpi(info, timeout_seconds)) return world;
+        if (backend == "mpi") {
+            throw CommunicationError("launch: MESHARD_BACKEND=mpi, but MPI does not see the " + std::to_string(info.size) +
+                                     " ranks that " + info.source + " started, or this build has no MPI. Start with mpirun, or leave it to Gloo.");
+        }
+    }
     return std::make_unique<GlooWorld>(info, timeout_seconds);
 }
 
