@@ -23,17 +23,6 @@ std::optional<AxisLayout> layout_in_shape(const AxisLayout& layout, c10::IntArra
     const auto dim = layout.placement.dim;
     const auto outer = product_of(from.slice(0, dim)) * layout.blocks;
     const auto inner = product_of(from.slice(dim + 1));
-    if (layout.total() == 1) {
-        // A single row fits wherever a size of one stands: it keeps its place, counted from the end or from the beginning.
-        const auto from_end = static_cast<std::int64_t>(to.size()) - (static_cast<std::int64_t>(from.size()) - dim);
-        for (const auto j : {from_end, dim}) {
-            if (j < 0 || j >= static_cast<std::int64_t>(to.size()) || product_of(to.slice(j + 1)) != inner) continue;
-            AxisLayout result = layout;
-            result.placement.dim = j;
-            result.blocks = to[j];
-            return result;
-        }
-    }
     std::int64_t before = 1;
     for (std::size_t j = 0; j < to.size(); ++j) {
         const auto behind = product_of(to.slice(j + 1));
