@@ -65,7 +65,7 @@ show "$meshard" render "$out/shards" --color-by PartitionId -o "$out/shards.png"
 end
 
 # --- train and predict ---------------------------------------------------------------------------------------------------
-begin "Train on 10 bodies, each spread over 2 ranks"
+begin "Train on 15 bodies, each spread over 2 ranks"
 show "$meshard" train "$sample/ahmed.yaml" --nproc 2 data.root="$sample" output_dir="$out/runs"
 end
 
@@ -102,7 +102,7 @@ done
 printf '  %7.1f s  in all\n\n%s\n' "$total" "$forces_table"
 cat <<TEXT
 
-  The model saw ten bodies for a minute; more bodies and epochs make it better (apps/sample/README.md says what the data are).
+  The model saw fifteen bodies for a minute or two; more bodies and epochs make it better (apps/sample/README.md says what the data are).
 
   In ${out#"$root"/}:
     shards/mesh.pvtp       the surface in 4 shards with ghost cells; open in ParaView, colour by PartitionId
