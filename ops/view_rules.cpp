@@ -23,31 +23,30 @@ std::optional<AxisLayout> layout_in_shape(const AxisLayout& layout, c10::IntArra
     const auto dim = layout.placement.dim;
     const auto outer = product_of(from.slice(0, dim)) * layout.blocks;
     const auto inner = product_of(from.slice(dim + 1));
+    std::optional<AxisLayout> best;
     std::int64_t before = 1;
-    for (std::size_t j = 0; j < to.size(); ++j) {
+    for (std::size_t j = 0; j < to.size(); before *= to[j], ++j) {
         const auto behind = product_of(to.slice(j + 1));
-        const bool begins_here = before > 0 && outer % before == 0 && before * to[j] >= outer;
-        // Of several dimensions that would do (sizes of one), the one that holds more than the outer index, or the last.
-        const bool last_chance = j + 1 == to.size();
-        if (begins_here && (before * to[j] > outer || last_chance || layout.total() <= 1)) {
-            const bool one_row_elsewhere = layout.total() <= 1 && before * to[j] == outer && !last_chance;
-            if (!one_row_elsewhere && behind > 0) {
-                AxisLayout result = layout;
-                result.placement.dim = static_cast<std::int64_t>(j);
-                result.blocks = outer / before;
-                auto extents = std::make_shared<Extents>();
-                for (const auto extent : *layout.extents) {
-                    if (extent * inner % behind != 0) return std::nullopt;
-                    extents->push_back(extent * inner / behind);
-                }
-                if (result.blocks * std::accumulate(extents->begin(), extents->end(), std::int64_t{0}) != to[j]) return std::nullopt;
-                result.extents = *extents == *layout.extents ? layout.extents : std::move(extents);
-                return result;
-            }
+        if (outer % before != 0 || to[j] * behind * before != outer * layout.total() * inner) continue;
+        auto extents = std::make_shared<Extents>();
+        std::int64_t sum = 0;
+        bool whole = true;
+        for (const auto extent : *layout.extents) {
+            whole &= extent * inner % behind == 0;
+            extents->push_back(extent * inner / behind);
+            sum += extents->back();
         }
-        before *= to[j];
+        if (!whole || outer / before * sum != to[j]) continue;
+        // A single row fits wherever a size of one stands. The last dimension that keeps rows as they are is taken, so that (B, 1, C)
+        // stays cut along its rows on the way to (B, C) and back.
+        const bool same_rows = *extents == *layout.extents;
+        if (best && !same_rows) continue;
+        best = layout;
+        best->placement.dim = static_cast<std::int64_t>(j);
+        best->blocks = outer / before;
+        if (!same_rows) best->extents = std::move(extents);
     }
-    return std::nullopt;
+    return best;
 }
 
 void reshape_to(RuleCall& call, std::vector<std::int64_t> shape)

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "partition/error.h"
+#include "sharding/redistribute.h"
 #include "sharding/shard_tensor.h"
 
 namespace meshard {
@@ -67,17 +68,20 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
         complete[k] = false;
 
         if (!is_sharded(gradient)) return first_of_its_domain ? gradient : at::zeros_like(gradient);
-        const auto& spec = *spec_of(gradient);
+        // A gradient that lies in another way than as a pending sum or whole is made whole.
+        auto whole = gradient;
+        for (const auto& axis : spec_of(gradient)->axes) {
+            if (axis.is_shard() || (axis.is_partial() && axis.placement.reduction != Reduction::Sum)) {
+                whole = convert(gradient, replicated_spec(spec_of(gradient)->device_mesh));
+            }
+        }
+        const auto& spec = *spec_of(whole);
         bool counts = true;
         for (std::size_t a = 0; a < spec.axes.size(); ++a) {
-            const auto& axis = spec.axes[a];
-            if (axis.is_shard() || (axis.is_partial() && axis.placement.reduction != Reduction::Sum)) {
-                throw InvalidInput("replicate: the gradient of '" + names[k] + "' lies as " + to_string(spec) +
-                                   "; expected a pending sum or Replicate. Is the parameter itself sharded? Then use fully_shard.");
-            }
-            if (axis.is_replicate() && spec.device_mesh->axis_names()[a] != "data" && spec.device_mesh->coordinate(a) != 0) counts = false;
+            const bool complete_here = spec.axes[a].is_replicate() && spec.device_mesh->axis_names()[a] != "data";
+            if (complete_here && spec.device_mesh->coordinate(a) != 0) counts = false;
         }
-        return counts ? local_of(gradient).detach() : at::zeros_like(local_of(gradient));
+        return counts ? local_of(whole).detach() : at::zeros_like(local_of(whole));
     }
 
     void on_accumulated(std::size_t k)
