@@ -163,15 +163,15 @@ TEST_P(ShardedFixtures, AgreeOnUnevenRanks)
             const auto output = model.forward(inputs);
             (output * from_local(own_rows(tensors.at("grad_output")), device_mesh, {Shard(1)})).sum().backward();
 
-            // The same as serial, but for this rank's rows of outputs and of the inputs' gradients.
+            // The same as serial, but for the order of the rows, and for this rank's rows of the inputs' gradients.
             auto expected = tensors;
-            expected["output"] = own_rows(tensors.at("output"));
+            expected["output"] = tensors.at("output").index_select(1, torch::cat(rows));
             for (const auto& [argument, tensor] : inputs) {
                 if (tensor.dim() < 2) expected.erase("grad_input." + argument);
                 else expected["grad_input." + argument] = own_rows(tensors.at("grad_input." + argument));
             }
             test::FixtureResult result;
-            result.output = to_local(output).detach();
+            result.output = full_tensor(output).detach();
             for (const auto& item : model.module->named_parameters()) {
                 ++result.num_parameters;
                 if (item.value().grad().defined()) result.gradients["grad." + item.key()] = item.value().grad();
