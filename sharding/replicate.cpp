@@ -21,7 +21,6 @@ struct Bucket {
     std::size_t num_ready = 0;
     at::Tensor buffer;
     PendingCollective pending;
-    bool started = false;
 };
 
 }  // namespace
@@ -111,7 +110,6 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
         }
         bucket.buffer = at::cat(flat);
         bucket.pending = mesh->all().start_all_reduce(bucket.buffer);
-        bucket.started = true;
     }
 
     void finish()
@@ -136,7 +134,6 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
                 ready[k] = false;
             }
             bucket.num_ready = 0;
-            bucket.started = false;
             bucket.buffer = at::Tensor();
         }
         next_bucket = 0;
