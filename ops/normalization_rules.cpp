@@ -7,22 +7,22 @@
 namespace meshard {
 namespace {
 
-void refuse_if_normalized_dims_are_cut(const RuleCall& call, const at::Tensor& input, std::size_t num_normalized)
+bool normalized_dims_are_cut(const RuleCall& call, const at::Tensor& input, std::size_t num_normalized)
 {
     std::vector<std::int64_t> dims;
     for (std::size_t i = 0; i < num_normalized; ++i) dims.push_back(input.dim() - 1 - static_cast<std::int64_t>(i));
-    if (cuts_any(call, input, dims)) call.refuse("it normalises over the dimension that is cut", "Redistribute that dimension first");
+    return cuts_any(call, input, dims);
 }
 
 /// native_layer_norm(input, normalized_shape, weight?, bias?, eps) -> output, mean, rstd: all cut as the input.
 void layer_norm(RuleCall& call)
 {
     const auto input = call.tensor(0);
-    refuse_if_normalized_dims_are_cut(call, input, call.arg(1).toIntVector().size());
+    if (normalized_dims_are_cut(call, input, call.arg(1).toIntVector().size())) return gathered_rule(call);
     call.reduce(call.tensors());
     const auto spec = is_sharded(input) ? spec_of(input) : call.replicated();
     for (const auto i : {2, 3}) {
-        if (call.tensor(i).defined() && is_sharded(call.tensor(i)) && spec_of(call.tensor(i))->has_shard()) call.refuse("its weight or bias is cut");
+        if (call.tensor(i).defined() && is_sharded(call.tensor(i)) && spec_of(call.tensor(i))->has_shard()) return gathered_rule(call);
     }
     call.make_local();
     call.run({spec});
@@ -34,7 +34,7 @@ void layer_norm_backward(RuleCall& call)
 {
     auto gradient = call.tensor(0);
     const auto input = call.tensor(1);
-    refuse_if_normalized_dims_are_cut(call, input, call.arg(2).toIntVector().size());
+    if (normalized_dims_are_cut(call, input, call.arg(2).toIntVector().size())) return gathered_rule(call);
     call.reduce(call.tensors());
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) gradient = call.with_layout(gradient, axis, call.layout(input, axis));
     const auto spec = is_sharded(input) ? spec_of(input) : call.replicated();

@@ -112,7 +112,8 @@ void pointwise(RuleCall& call)
     const auto kind = linearity(call.name());
     const auto written = call.mutated_arg();
     const auto first = tensors[0];
-    if (written >= 0 && !is_sharded(first)) return replicated_rule(call);   // into a plain tensor: whole values only
+    if (written > 0) return gathered_rule(call);   // into a tensor given for the result
+    if (written == 0 && !is_sharded(first)) return replicated_rule(call);   // into a plain tensor: whole values only
 
     // Pending operands: keep what may stay pending on every axis where something is pending, complete the others in one message.
     bool pending = kind != Linearity::None;
@@ -154,7 +155,7 @@ void pointwise(RuleCall& call)
     for (std::int64_t a = 0; a < call.num_axes(); ++a) {
         for (std::int64_t b = 0; b < a; ++b) {
             if (result[a].is_shard() && result[b].is_shard() && result[a].placement.dim == result[b].placement.dim) {
-                call.refuse("two axes of the device mesh would cut the same dimension", "Redistribute one operand first");
+                return gathered_rule(call);
             }
         }
     }
@@ -198,7 +199,7 @@ void pointwise(RuleCall& call)
             }
         }
         if (i == written) {
-            if (!original.is_same(tensor)) call.refuse("the tensor written to lies in another way than the result");
+            if (!original.is_same(tensor)) return gathered_rule(call);
         }
         call.set_local(i, local);
     }

@@ -59,7 +59,7 @@ void softmax(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
     const auto dim = from_front(call.arg(1).toInt(), tensor.dim());
-    if (cuts_any(call, tensor, {dim})) call.refuse("it normalises over the dimension that is cut", "Redistribute that dimension first");
+    if (cuts_any(call, tensor, {dim})) return gathered_rule(call);
     call.reduce({tensor});
     const auto spec = spec_of(tensor);
     call.make_local();
@@ -72,7 +72,7 @@ void softmax_backward(RuleCall& call)
     auto gradient = call.tensor(0);
     const auto output = call.tensor(1);
     const auto dim = from_front(call.arg(2).toInt(), output.dim());
-    if (cuts_any(call, output, {dim}) || cuts_any(call, gradient, {dim})) call.refuse("it normalises over the dimension that is cut");
+    if (cuts_any(call, output, {dim}) || cuts_any(call, gradient, {dim})) return gathered_rule(call);
     call.reduce({gradient, output});
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) gradient = call.with_layout(gradient, axis, call.layout(output, axis));
     const auto spec = is_sharded(output) ? spec_of(output) : call.replicated();

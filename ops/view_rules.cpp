@@ -63,17 +63,15 @@ void reshape_to(RuleCall& call, std::vector<std::int64_t> shape)
         } else if (std::equal(shape.begin(), shape.end(), tensor.sizes().begin(), tensor.sizes().end())) {
             layout = axes[axis];
         }
-        if (!layout) call.refuse("the new shape cuts across this rank's rows", "Redistribute that dimension first");
+        if (!layout) return gathered_rule(call);
         for (std::int64_t other = 0; other < axis; ++other) {
-            if (axes[other].is_shard() && axes[other].placement.dim == layout->placement.dim) {
-                call.refuse("two dimensions cut on two axes would become one", "Redistribute one of them first");
-            }
+            if (axes[other].is_shard() && axes[other].placement.dim == layout->placement.dim) return gathered_rule(call);
         }
         axes[axis] = *layout;
         local_shape[layout->placement.dim] = layout->blocks * (*layout->extents)[call.coordinate(axis)];
     }
     const auto& local = local_of(tensor);
-    if (product_of(local_shape) != local.numel()) call.refuse("the new shape mixes two dimensions that are cut", "Redistribute one of them first");
+    if (product_of(local_shape) != local.numel()) return gathered_rule(call);
     // A view where the local strides allow one; what the whole's strides promised is about the whole.
     call.finish({wrap(local.reshape(local_shape), call.spec(axes))});
 }
@@ -126,7 +124,7 @@ void expand(RuleCall& call)
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
         if (!axes[axis].is_shard()) continue;
         const auto dim = axes[axis].placement.dim;
-        if (shape[dim] != -1 && shape[dim] != tensor.size(dim - added)) call.refuse("it expands the dimension that is cut");
+        if (shape[dim] != -1 && shape[dim] != tensor.size(dim - added)) return gathered_rule(call);
         shape[dim] = local_of(tensor).size(dim - added);
     }
     call.make_local();
@@ -161,7 +159,7 @@ void squeeze(RuleCall& call)
         const auto d = from_front(dim, tensor.dim());
         if (d >= 0 && d < tensor.dim() && tensor.size(d) == 1) removed.push_back(d);
     }
-    if (cuts_any(call, tensor, removed)) call.refuse("it removes the dimension that is cut");
+    if (cuts_any(call, tensor, removed)) return gathered_rule(call);
     const auto& local = local_of(tensor);
     for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) {
         if (std::find(removed.begin(), removed.end(), dim) == removed.end()) shape.push_back(local.size(dim));
@@ -181,7 +179,7 @@ void within_dim(RuleCall& call)
         if (call.schema().arguments()[i].name() == "dim") arg = i;
     }
     const auto dim = from_front(call.arg(arg).toInt(), tensor.dim());
-    if (cuts_any(call, tensor, {dim})) call.refuse("it selects along the dimension that is cut", "Redistribute that dimension first");
+    if (cuts_any(call, tensor, {dim})) return gathered_rule(call);
     const auto spec = spec_of(tensor);
     call.make_local();
     call.run({spec});
@@ -192,7 +190,7 @@ void remove_dim(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
     const auto removed = from_front(call.arg(1).toInt(), tensor.dim());
-    if (cuts_any(call, tensor, {removed})) call.refuse("it selects along the dimension that is cut", "Redistribute that dimension first");
+    if (cuts_any(call, tensor, {removed})) return gathered_rule(call);
     const auto axes = map_dims(layouts_of(call, tensor), [&](std::int64_t dim) { return dim > removed ? dim - 1 : dim; });
     call.make_local();
     call.run({call.spec(axes)});
@@ -210,7 +208,7 @@ void into_zeros(RuleCall& call)
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
         if (!axes[axis].is_shard()) continue;
         const auto cut = axes[axis].placement.dim;
-        if (cut == dim) call.refuse("the input was cut along the dimension selected from", "Redistribute that dimension first");
+        if (cut == dim) return gathered_rule(call);
         local_sizes[cut] = axes[axis].blocks * (*axes[axis].extents)[call.coordinate(axis)];
     }
     call.make_local();
@@ -244,9 +242,7 @@ void join(RuleCall& call)
         for (const auto& tensor : tensors) {
             if (!call.layout(tensor, axis).is_replicate()) axes[axis] = call.layout(tensor, axis);
         }
-        if (!stacks && axes[axis].is_shard() && axes[axis].placement.dim == dim) {
-            call.refuse("it joins along the dimension that is cut", "Redistribute that dimension first");
-        }
+        if (!stacks && axes[axis].is_shard() && axes[axis].placement.dim == dim) return gathered_rule(call);
     }
     c10::List<at::Tensor> locals;
     for (auto tensor : tensors) {

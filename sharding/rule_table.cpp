@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <set>
 
 #include "sharding/redistribute.h"
 
@@ -62,7 +63,7 @@ Registered find_rule(const c10::OperatorHandle& op)
     const auto family = table().find(name.name);
     if (family != table().end()) return family->second;
     if (op.hasTag(at::Tag::pointwise) && pointwise_rule()) return {"pointwise", pointwise_rule()};
-    return {"replicated only", &replicated_rule};
+    return {"gathered", &gathered_rule};
 }
 
 bool reaches_table(const c10::OperatorHandle& op)
@@ -81,6 +82,27 @@ void for_each_aten_operator(F&& f)
 }
 
 const AxisLayout kReplicate{};
+
+bool is_optional_tensor_list(const c10::IValue& value)
+{
+    return value.isList() && value.type()->containedType(0)->isSubtypeOf(*c10::OptionalType::ofTensor());
+}
+
+thread_local GatherPolicy gather_policy_now = GatherPolicy::Warn;
+
+/// Once for every operator, by the first rank only.
+void tell_of_gathering(const RuleCall& call)
+{
+    if (gather_policy_now == GatherPolicy::Refuse) call.refuse("every rank would have to gather the whole, which set_gather_policy forbids");
+    if (gather_policy_now == GatherPolicy::Silent || call.device_mesh()->all().rank() != 0) return;
+    static std::mutex mutex;
+    static std::set<std::string> told;
+    const std::lock_guard lock(mutex);
+    if (told.insert(call.full_name()).second) {
+        TORCH_WARN(call.full_name(), " has no rule of its own for tensors that are cut in this way: every rank gathers the whole. The result is exact, at the cost "
+                                     "of memory. set_gather_policy refuses or silences this.");
+    }
+}
 
 }  // namespace
 
@@ -186,7 +208,7 @@ void RuleCall::make_local()
             c10::List<at::Tensor> list;
             for (const at::Tensor& tensor : value.toTensorList()) list.push_back(local_of(tensor));
             value = std::move(list);
-        } else if (value.isList() && value.type()->containedType(0)->isSubtypeOf(*c10::OptionalType::ofTensor())) {
+        } else if (is_optional_tensor_list(value)) {
             c10::List<std::optional<at::Tensor>> list;
             for (const auto& element : value.toListRef()) {
                 if (element.isTensor()) list.push_back(local_of(element.toTensor()));
@@ -296,6 +318,83 @@ void install_rules()
             library.impl(registered.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<RuleKernel>(find_rule(op).rule)));
         });
     });
+}
+
+void set_gather_policy(GatherPolicy policy) { gather_policy_now = policy; }
+GatherPolicy gather_policy() { return gather_policy_now; }
+
+void gathered_rule(RuleCall& call)
+{
+    const auto tensors = call.tensors();
+    bool cut = false;
+    for (const auto& tensor : tensors) cut |= is_sharded(tensor) && spec_of(tensor)->has_shard();
+    if (call.is_random()) call.refuse("it draws random numbers, which would differ between ranks");
+    call.reduce(tensors);
+    if (cut) tell_of_gathering(call);
+
+    // What is written to gets its new value back row by row. What the result is a view of becomes whole itself, so that both stay one.
+    const auto& arguments = call.schema().arguments();
+    std::vector<std::pair<at::Tensor, at::Tensor>> written;   // as passed, as handed to the operator
+    const auto whole = [&](const at::Tensor& tensor, std::int64_t i) -> at::Tensor {
+        const auto* alias = arguments[i].alias_info();
+        const bool writes = alias && alias->isWrite();
+        if (writes && !is_sharded(tensor) && cut) {
+            call.refuse("it writes a sharded result into a plain tensor", "Use the form that returns a new tensor");
+        }
+        if (!is_sharded(tensor)) return tensor;
+        if (!spec_of(tensor)->has_shard()) {
+            if (writes) written.emplace_back(tensor, local_of(tensor));
+            return local_of(tensor);
+        }
+        const auto gathered = convert(tensor, call.replicated());
+        if (writes) written.emplace_back(tensor, local_of(gathered));
+        else if (alias) replace_value(tensor, local_of(gathered), spec_of(gathered));
+        return local_of(gathered);
+    };
+    for (std::int64_t i = 0; i < call.num_args(); ++i) {
+        auto& value = call.arg(i);
+        if (value.isTensor()) {
+            if (value.toTensor().defined()) value = whole(value.toTensor(), i);
+        } else if (value.isTensorList()) {
+            c10::List<at::Tensor> list;
+            for (const at::Tensor& tensor : value.toTensorList()) list.push_back(whole(tensor, i));
+            value = std::move(list);
+        } else if (is_optional_tensor_list(value)) {
+            c10::List<std::optional<at::Tensor>> list;
+            for (const auto& element : value.toListRef()) {
+                if (element.isTensor() && element.toTensor().defined()) list.push_back(whole(element.toTensor(), i));
+                else list.push_back(std::nullopt);
+            }
+            value = std::move(list);
+        }
+    }
+
+    auto results = call.run_local();
+    for (const auto& [tensor, value] : written) {
+        if (value.sizes() != tensor.sizes()) call.refuse("it changes the shape of a sharded tensor in place", "Use the form that returns a new tensor");
+        const auto& spec = spec_of(tensor);
+        auto part = value;
+        for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+            if (spec->axes[axis].is_shard()) part = narrow_to_shard(part, spec->axes[axis], call.coordinate(axis));
+        }
+        if (!part.is_same(local_of(tensor))) local_of(tensor).copy_(part);
+    }
+    const auto wrapped = [&](const at::Tensor& result) {
+        for (const auto& [tensor, value] : written) {
+            if (result.is_same(value)) return tensor;
+        }
+        return wrap(result, call.replicated());
+    };
+    for (auto& result : results) {
+        if (result.isTensor()) {
+            if (result.toTensor().defined()) result = wrapped(result.toTensor());
+        } else if (result.isTensorList()) {
+            c10::List<at::Tensor> list;
+            for (const at::Tensor& tensor : result.toTensorList()) list.push_back(wrapped(tensor));
+            result = std::move(list);
+        }
+    }
+    call.push(std::move(results));
 }
 
 void replicated_rule(RuleCall& call)

@@ -113,7 +113,7 @@ struct PointwiseRegistration {
 /// What the table says of one operator.
 struct RuleEntry {
     std::string op;         ///< `aten::sum.dim_IntList`
-    std::string family;     ///< `pointwise`, `views`, ...; `replicated only` if there is no rule but for replicated arguments
+    std::string family;     ///< `pointwise`, `views`, ...; `gathered` if there is no rule but `gathered_rule`
 };
 
 /// Every aten operator that reaches the table, sorted by name.
@@ -122,7 +122,17 @@ std::vector<RuleEntry> list_rules();
 /// Puts the table's kernels into LibTorch's dispatcher. Called by the first sharded tensor that is made.
 void install_rules();
 
-/// Rule of last resort: arguments that lie the same on every rank give results that do; anything else is refused.
+/// Arguments that lie the same on every rank give results that do; anything else is refused.
 void replicated_rule(RuleCall& call);
+
+/// Rule of last resort, exact for every operator that draws no random numbers: every rank gathers what is cut and computes the whole; the
+/// results are Replicate. What is written to keeps its layout. Other rules fall back on it for layouts that they have no better way for.
+void gathered_rule(RuleCall& call);
+
+/// What happens where an operator has no better rule than to gather: done in silence, done with one warning an operator (the default), or
+/// refused. For this thread.
+enum class GatherPolicy : std::uint8_t { Silent, Warn, Refuse };
+void set_gather_policy(GatherPolicy policy);
+GatherPolicy gather_policy();
 
 }  // namespace meshard

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace meshard {
+
+/// Draws what a case is made of; the same numbers for the same seed everywhere.
+class Draw {
+public:
+    explicit Draw(std::uint64_t seed) : engine_(seed) {}
+
+    std::int64_t integer(std::int64_t low, std::int64_t high);   ///< both ends included
+    bool chance(double probability);
+    double real(double low, double high);
+
+    /// Values of a normal distribution.
+    at::Tensor values(c10::IntArrayRef shape, at::ScalarType type = at::kDouble);
+
+    template <class T>
+    const T& pick(const std::vector<T>& choices)
+    {
+        return choices[integer(0, static_cast<std::int64_t>(choices.size()) - 1)];
+    }
+
+private:
+    std::mt19937_64 engine_;
+};
+
+/// An operator with drawn arguments. The function is called on plain and on sharded inputs.
+struct RuleCase {
+    std::string text;                    ///< shown on failure: operator and arguments
+    std::vector<at::Tensor> inputs;      ///< whole; floating ones get gradients
+    std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)> function;
+    std::vector<std::int64_t> whole_inputs;   ///< indices of the inputs that are left as plain tensors
+};
+
+struct RuleProperty {
+    int num_cases = 200;
+    double tolerance = 1e-11;     ///< of the largest value, in double
+    std::uint64_t first_seed = 1;
+    bool partial_inputs = true;   ///< some inputs come as pending sums
+    std::vector<std::int64_t> rank_counts{1, 2, 3, 4, 5, 7, 8};
+};
+
+/// Random cases on random numbers of ranks (device meshes of one axis and of two), every input cut along random dimensions into random
+/// uneven extents, empty ones included: outputs and the gradient of every floating input equal the plain operator's. Prints the seed of a
+/// case that fails; MESHARD_RULE_SEED=n runs that case alone.
+void check_rule(const std::function<RuleCase(Draw&)>& draw, const RuleProperty& property = {});
+
+}  // namespace meshard
