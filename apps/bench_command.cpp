@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard bench: what sharding costs, measured against plain LibTorch in the same run.
+#include <iomanip>
 #include <iostream>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "apps/command_line.h"
+#include "apps/operator_benchmark.h"
 #include "apps/rank_program.h"
 #include "apps/training_benchmark.h"
 #include "apps/verbs.h"
@@ -17,6 +19,7 @@ struct BenchArguments {
     StepShape shape;
     int num_repeats = 15;
     int num_ranks = 0;
+    bool operators = false;
     bool json = false;
 };
 
@@ -34,6 +37,7 @@ bool parse(std::span<const std::string> arguments, BenchArguments& options)
     app.add_option("--slices", shape.slice_num, "slices a head")->check(CLI::PositiveNumber)->capture_default_str();
     app.add_option("--repeats", options.num_repeats, "pairs of steps that are timed")->check(CLI::PositiveNumber)->capture_default_str();
     app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine")->check(CLI::PositiveNumber)->type_name("N");
+    app.add_flag("--operators", options.operators, "time single operators on small tensors instead: what a call costs more on a sharded tensor");
     app.add_flag("--json", options.json, "one JSON object on stdout");
     return parse_arguments(app, arguments);
 }
@@ -64,6 +68,25 @@ void report(const BenchArguments& arguments, const StepTimes& times)
               << "  messages a step and rank   " << times.num_messages << ", " << times.message_bytes << " bytes\n";
 }
 
+void report_operators(const BenchArguments& arguments)
+{
+    const auto costs = time_operators(arguments.num_repeats);
+    if (arguments.json) {
+        auto json = nlohmann::ordered_json::array();
+        for (const auto& cost : costs) {
+            json.push_back({{"operator", cost.name}, {"plain_ns", cost.plain_nanoseconds}, {"sharded_ns", cost.sharded_nanoseconds}, {"added_ns", cost.added_nanoseconds}});
+        }
+        std::cout << json.dump(2) << '\n';
+        return;
+    }
+    std::cout << "Nanoseconds a call on small tensors (median of " << arguments.num_repeats << " rounds)\n"
+              << std::left << std::setw(20) << "operator" << std::right << std::setw(10) << "plain" << std::setw(10) << "sharded" << std::setw(10) << "added" << '\n';
+    for (const auto& cost : costs) {
+        std::cout << std::left << std::setw(20) << cost.name << std::right << std::fixed << std::setprecision(0) << std::setw(10) << cost.plain_nanoseconds
+                  << std::setw(10) << cost.sharded_nanoseconds << std::setw(10) << cost.added_nanoseconds << '\n';
+    }
+}
+
 }  // namespace
 
 int bench_command(std::span<const std::string> arguments)
@@ -72,6 +95,10 @@ int bench_command(std::span<const std::string> arguments)
     if (!parse(arguments, options)) return exit_code::ok;
     if (options.shape.n_hidden % options.shape.n_head != 0) throw UsageError("--hidden must be a multiple of --heads.");
     keep_freed_memory();
+    if (options.operators) {
+        report_operators(options);
+        return exit_code::ok;
+    }
     return run_on_ranks(options.num_ranks, "bench", arguments, [](int) {}, [&](World& world) {
         const auto times = time_training_step(options.shape, options.num_repeats, world);
         if (world.rank() == 0) report(options, times);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard train: a configuration -> a run folder with checkpoints and metrics.
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -141,6 +142,7 @@ int train_command(std::span<const std::string> arguments)
     }
     const auto cases = find_cases(config.data, config.seed);
     keep_freed_memory();
+    if (config.backend != "auto") setenv("MESHARD_BACKEND", config.backend.c_str(), 1);   // also of the ranks started here
 
     const auto verify = [&](int num_ranks) {
         mesh_shape(config, num_ranks);

@@ -69,7 +69,7 @@ constexpr SettingRule kRules[] = {
 
     {.path = "parallel.data", .type = SettingType::Integer, .fallback = "auto", .words = "auto", .min = 1, .max = 1e6, .meaning = "groups of ranks that take different cases"},
     {.path = "parallel.domain", .type = SettingType::Integer, .fallback = "auto", .words = "auto", .min = 1, .max = 1e6, .meaning = "ranks that share a case; auto: all that parallel.data leaves"},
-    {.path = "parallel.backend", .fallback = "auto", .words = "auto|gloo", .not_yet = "nccl|mpi", .meaning = "transport between ranks"},
+    {.path = "parallel.backend", .fallback = "auto", .words = "auto|shm|gloo|mpi", .not_yet = "nccl", .meaning = "transport between ranks"},
 
     {.path = "logging.every_n_steps", .type = SettingType::Integer, .fallback = "1", .min = 1, .max = kLargeCount, .meaning = "steps between lines of metrics.jsonl"},
     {.path = "logging.jsonl", .fallback = "true", .words = "true", .meaning = "metrics.jsonl is always written"},
@@ -203,6 +203,7 @@ TrainingRunConfig training_config(const Settings& settings)
     if (settings.has("training.order_file")) training.order_file = settings.text("training.order_file");
     if (settings.has("training.init")) training.init = settings.text("training.init");
 
+    config.backend = settings.text("parallel.backend");
     config.num_data_groups = count_or_auto(settings, "parallel.data");
     config.num_domain_ranks = count_or_auto(settings, "parallel.domain");
     config.log_interval = settings.integer("logging.every_n_steps");

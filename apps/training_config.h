@@ -73,6 +73,7 @@ struct TrainingRunConfig {
     DataConfig data;
     TransolverOptions model;            ///< widths of inputs and outputs are filled in
     TrainingConfig training;
+    std::string backend;                ///< of MESHARD_BACKEND, or `auto`
     std::int64_t num_data_groups = 0;   ///< 0: as many as fit
     std::int64_t num_domain_ranks = 0;  ///< 0: all that are left
     std::int64_t log_interval = 1;      ///< in steps

@@ -14,7 +14,7 @@ namespace {
 /// All tensor operands are scalars or lie in the very same way, without a pending part: nothing to bring in line.
 SpecPtr common_spec(const RuleCall& call)
 {
-    SpecPtr spec;
+    const SpecPtr* spec = nullptr;
     std::int64_t num_dims = -1;
     for (std::int64_t i = 0; i < call.num_args(); ++i) {
         if (!call.arg(i).isTensor()) continue;
@@ -25,11 +25,11 @@ SpecPtr common_spec(const RuleCall& call)
             continue;
         }
         const auto& own = spec_of(tensor);
-        if (own->has_partial() || (spec && (own != spec || tensor.dim() != num_dims))) return nullptr;
-        spec = own;
+        if (spec ? own != *spec || tensor.dim() != num_dims : own->has_partial()) return nullptr;
+        spec = &own;
         num_dims = tensor.dim();
     }
-    return spec;
+    return spec ? *spec : nullptr;
 }
 
 enum class Linearity {

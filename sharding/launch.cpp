@@ -15,6 +15,7 @@
 
 #include "partition/error.h"
 #include "sharding/mpi_backend.h"
+#include "sharding/shared_memory_backend.h"
 
 namespace meshard {
 namespace {
@@ -131,34 +132,34 @@ LaunchInfo detect_launch()
 
 namespace {
 
-class GlooWorld : public World {
+/// Ranks that meet in a store: they talk through shared memory where all are on one host, else over Gloo.
+class StoreWorld : public World {
 public:
-    GlooWorld(const LaunchInfo& info, double timeout_seconds) : rank_(info.rank), size_(info.size)
+    StoreWorld(const LaunchInfo& info, double timeout_seconds, const std::string& backend)
+        : rank_(info.rank), size_(info.size), wanted_(backend)
     {
         const auto timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_seconds * 1000));
         timeout_ = timeout;
         connect_store(info, timeout);
         find_each_other(timeout_seconds);
+        shared_memory_ = wanted_ == "shm" || (wanted_ != "gloo" && on_one_host());
     }
 
     int rank() const override { return rank_; }
     int size() const override { return size_; }
-    std::string backend_name() const override { return "gloo"; }
+    std::string backend_name() const override { return shared_memory_ ? "shm" : "gloo"; }
 
     RankGroup make_group(const std::vector<int>& ranks, const std::string& name, const std::string& axis,
                          std::shared_ptr<CommCounter> counter) override
     {
         if (ranks.size() == 1) return RankGroup(nullptr, axis, std::move(counter));
         const auto index = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
-        auto options = c10d::ProcessGroupGloo::Options::create_default(timeout_);
-        options->devices = {device()};
         // A counter in the name: the same axis may be built more than once in a run.
         const auto prefix = name + "#" + std::to_string(num_groups_[name]++);
         std::vector<std::string> names;
         for (const int r : ranks) names.push_back(names_[r]);
         try {
-            auto backend = c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>(prefix, store_), index,
-                                                                       static_cast<int>(ranks.size()), options);
+            const auto backend = connect(c10::make_intrusive<c10d::PrefixStore>(prefix, store_), index, names);
             backends_.push_back(backend);
             return RankGroup(backend, axis, std::move(counter), std::move(names));
         } catch (const std::exception& error) {
@@ -235,20 +236,42 @@ private:
                                  std::to_string(static_cast<int>(timeout_seconds)) + " s. See that rank's own messages.");
     }
 
+    c10::intrusive_ptr<c10d::Backend> connect(const c10::intrusive_ptr<c10d::Store>& store, int index, const std::vector<std::string>& names)
+    {
+        const auto size = static_cast<int>(names.size());
+        if (shared_memory_) {
+            if (auto backend = connect_shared_memory(store, index, size, timeout_, [names](int rank) { return has_ended(names[rank]); })) return backend;
+            if (wanted_ == "shm") {
+                throw CommunicationError("launch: MESHARD_BACKEND=shm, but the ranks cannot see each other's memory; are they in different containers? "
+                                         "Leave MESHARD_BACKEND unset for Gloo.");
+            }
+            shared_memory_ = false;
+        }
+        auto options = c10d::ProcessGroupGloo::Options::create_default(timeout_);
+        options->devices = {device()};
+        return c10::make_intrusive<c10d::ProcessGroupGloo>(store, index, size, options);
+    }
+
+    bool on_one_host() const
+    {
+        const auto host = hostname() + ":";
+        return std::all_of(names_.begin(), names_.end(), [&](const std::string& name) { return name.starts_with(host); });
+    }
+
     std::shared_ptr<::gloo::transport::Device> device()
     {
         if (device_) return device_;
-        const auto host = hostname() + ":";
-        const bool one_host = std::all_of(names_.begin(), names_.end(), [&](const std::string& name) { return name.starts_with(host); });
         const auto interface = environment("GLOO_SOCKET_IFNAME");
         if (!interface.empty()) device_ = c10d::ProcessGroupGloo::createDeviceForInterface(interface, false);
-        else if (one_host) device_ = c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1", false);
+        else if (on_one_host()) device_ = c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1", false);
         else device_ = c10d::ProcessGroupGloo::createDefaultDevice(false);
         return device_;
     }
 
     int rank_;
     int size_;
+    std::string wanted_;
+    bool shared_memory_ = false;
     std::chrono::milliseconds timeout_{};
     c10::intrusive_ptr<c10d::Store> store_;
     std::vector<std::string> names_;   // host:pid of each rank
@@ -276,18 +299,18 @@ std::unique_ptr<World> World::connect(const LaunchInfo& info, double timeout_sec
     if (info.size == 1) return std::make_unique<SingleWorld>();
     if (const auto limit = environment("MESHARD_TIMEOUT_SECONDS"); !limit.empty()) timeout_seconds = number("MESHARD_TIMEOUT_SECONDS");
     const auto backend = environment("MESHARD_BACKEND");
-    if (!backend.empty() && backend != "gloo" && backend != "mpi" && backend != "auto") {
-        throw InvalidInput("launch: MESHARD_BACKEND is '" + backend + "', expected auto, gloo or mpi.");
+    if (!backend.empty() && backend != "shm" && backend != "gloo" && backend != "mpi" && backend != "auto") {
+        throw InvalidInput("launch: MESHARD_BACKEND is '" + backend + "', expected auto, shm, gloo or mpi.");
     }
     const bool by_mpi = info.source == "openmpi" || info.source == "pmi" || info.source == "slurm";
-    if (backend == "mpi" || (by_mpi && backend != "gloo")) {
+    if (backend == "mpi" || (by_mpi && backend != "gloo" && backend != "shm")) {
         if (auto world = connect_mpi(info, timeout_seconds)) return world;
         if (backend == "mpi") {
             throw CommunicationError("launch: MESHARD_BACKEND=mpi, but MPI does not see the " + std::to_string(info.size) +
                                      " ranks that " + info.source + " started, or this build has no MPI. Start with mpirun, or leave it to Gloo.");
         }
     }
-    return std::make_unique<GlooWorld>(info, timeout_seconds);
+    return std::make_unique<StoreWorld>(info, timeout_seconds, backend);
 }
 
 }  // namespace meshard

@@ -28,14 +28,15 @@ LaunchInfo detect_launch();
 /// The ranks of this run, connected. Kept alive as long as any group made from it.
 class World : public GroupFactory {
 public:
-    /// Connects: over MPI when started by mpirun or srun, else over Gloo; MESHARD_BACKEND=gloo|mpi pins the choice. Collective over all ranks.
+    /// Connects: over MPI when started by mpirun or srun, else through shared memory where all ranks are on one host, else over Gloo;
+    /// MESHARD_BACKEND=shm|gloo|mpi pins the choice. Collective over all ranks.
     /// Every wait has a time limit, MESHARD_TIMEOUT_SECONDS if set.
     /// @throws CommunicationError naming the ranks that did not come within the time limit.
     static std::unique_ptr<World> connect(const LaunchInfo& info, double timeout_seconds = 300);
 
     /// Orderly end: waits for all, then closes. Skipping it (after an error) closes at once, so that waiting ranks fail instead of hanging.
     virtual void finish() = 0;
-    virtual std::string backend_name() const = 0;   ///< `gloo`, `mpi`, `none`
+    virtual std::string backend_name() const = 0;   ///< `shm`, `gloo`, `mpi`, `none`
 };
 
 /// Starts `size` copies of this program as ranks 0..size-1 on this machine, with `arguments` (those after the program's name), and waits

@@ -33,8 +33,9 @@ std::int64_t sum_of(std::span<const std::int64_t> values)
     return std::accumulate(values.begin(), values.end(), std::int64_t{0});
 }
 
-/// "host:pid" of a process on this host that has ended (a zombie counts as ended).
-bool is_gone(const std::string& name)
+}  // namespace
+
+bool has_ended(const std::string& name)
 {
     const auto colon = name.rfind(':');
     char host[256] = {};
@@ -45,8 +46,6 @@ bool is_gone(const std::string& name)
     const auto after_name = text.rfind(')');
     return after_name != std::string::npos && after_name + 2 < text.size() && text[after_name + 2] == 'Z';
 }
-
-}  // namespace
 
 PendingCollective::PendingCollective(c10::intrusive_ptr<c10d::Work> work, std::string what, const RankGroup* group)
     : work_(std::move(work)), what_(std::move(what)), group_(group)
@@ -83,7 +82,7 @@ std::string RankGroup::describe_failure(const std::string& what, const std::stri
     for (int attempt = 0; attempt < 20 && gone.empty(); ++attempt) {
         if (attempt > 0) usleep(50'000);
         for (int r = 0; r < static_cast<int>(names_.size()); ++r) {
-            if (r != rank_ && is_gone(names_[r])) gone += (gone.empty() ? "" : ", ") + std::to_string(r);
+            if (r != rank_ && has_ended(names_[r])) gone += (gone.empty() ? "" : ", ") + std::to_string(r);
         }
         if (names_.empty()) break;
     }

@@ -15,6 +15,9 @@
 
 namespace meshard {
 
+/// True if `name`, "host:pid", is a process of this host that has ended (a zombie counts as ended).
+bool has_ended(const std::string& name);
+
 /// A collective under way. Its tensor must not be touched before `wait` returns.
 class PendingCollective {
 public:

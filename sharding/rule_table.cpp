@@ -40,16 +40,17 @@ const c10::DispatchKeySet& above()
 
 class RuleKernel : public c10::OperatorKernel {
 public:
-    explicit RuleKernel(ShardRule rule) : rule_(rule) {}
+    RuleKernel(const c10::OperatorHandle& op, ShardRule rule) : facts_(op), rule_(rule) {}
 
-    void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack)
+    void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack)
     {
         const c10::impl::ExcludeDispatchKeyGuard guard(above());
-        RuleCall call(op, stack);
+        RuleCall call(facts_, stack);
         rule_(call);
     }
 
 private:
+    OperatorFacts facts_;
     ShardRule rule_;
 };
 
@@ -106,51 +107,71 @@ void tell_of_gathering(const RuleCall& call)
 
 }  // namespace
 
-RuleCall::RuleCall(const c10::OperatorHandle& op, torch::jit::Stack* stack)
-    : op_(op), stack_(stack), num_args_(static_cast<std::int64_t>(op.schema().arguments().size()))
+OperatorFacts::OperatorFacts(const c10::OperatorHandle& handle)
+    : op(handle), num_returns(static_cast<std::int64_t>(handle.schema().returns().size())), is_random(handle.hasTag(at::Tag::nondeterministic_seeded))
 {
-    const auto& arguments = op.schema().arguments();
-    for (std::int64_t i = 0; i < num_args_ && mutated_arg_ < 0; ++i) {
-        if (arguments[i].alias_info() && arguments[i].alias_info()->isWrite()) mutated_arg_ = i;
-    }
-    if (mutated_arg_ >= 0) written_ = tensor(mutated_arg_);
-    const auto look = [&](const at::Tensor& tensor) {
-        if (!is_sharded(tensor)) return;
-        const auto& mesh = spec_of(tensor)->device_mesh;
-        if (mesh_ && mesh != mesh_) {
-            refuse("its arguments lie on different device meshes", "Gather one with full_tensor, or make both on the same mesh");
+    for (const auto& argument : op.schema().arguments()) {
+        const auto& type = *argument.type();
+        const bool optional_tensor = type.isSubtypeOf(*c10::OptionalType::ofTensor());
+        Argument kind = optional_tensor ? Argument::Tensor : Argument::Other;
+        const auto& inner = type.kind() == c10::TypeKind::OptionalType ? *type.castRaw<c10::OptionalType>()->getElementType() : type;
+        if (inner.kind() == c10::TypeKind::ListType) {
+            const auto& element = *inner.castRaw<c10::ListType>()->getElementType();
+            if (element.kind() == c10::TypeKind::TensorType) kind = Argument::TensorList;
+            else if (element.isSubtypeOf(*c10::OptionalType::ofTensor())) kind = Argument::OptionalTensorList;
         }
-        mesh_ = mesh;
-    };
+        if (argument.alias_info() && argument.alias_info()->isWrite() && mutated_arg < 0) mutated_arg = static_cast<std::int64_t>(arguments.size());
+        arguments.push_back(kind);
+    }
+}
+
+RuleCall::RuleCall(const OperatorFacts& facts, torch::jit::Stack* stack)
+    : facts_(facts), stack_(stack), num_args_(static_cast<std::int64_t>(facts.arguments.size()))
+{
+    if (facts.mutated_arg >= 0) written_ = tensor(facts.mutated_arg);
     bool plain_operand = false;
     for (std::int64_t i = 0; i < num_args_; ++i) {
+        if (facts.arguments[i] == OperatorFacts::Argument::Other) continue;
         const auto& value = arg(i);
         if (value.isTensor()) {
-            look(value.toTensor());
-            plain_operand |= value.toTensor().defined() && value.toTensor().dim() > 0 && !is_sharded(value.toTensor());
+            const auto& tensor = value.toTensor();
+            look_at(tensor);
+            plain_operand |= tensor.defined() && tensor.dim() > 0 && !is_sharded(tensor);
         } else if (value.isTensorList()) {
             for (const at::Tensor& tensor : value.toTensorList()) {
-                look(tensor);
+                look_at(tensor);
                 plain_operand |= !is_sharded(tensor);
             }
         } else if (value.isList()) {   // optional tensors
             for (const auto& element : value.toListRef()) {
-                if (element.isTensor()) look(element.toTensor());
+                if (element.isTensor()) look_at(element.toTensor());
             }
         }
     }
-    if (plain_operand && plain_tensor_policy() != PlainTensorPolicy::Silent) {
-        if (plain_tensor_policy() == PlainTensorPolicy::Refuse) {
-            throw InvalidInput(full_name() + ": a plain tensor meets a sharded one. Wrap it (from_local with Replicate), or allow it with "
-                                             "set_plain_tensor_policy.");
-        }
-        TORCH_WARN_ONCE(full_name(), ": a plain tensor meets a sharded one and counts as the same on every rank");
+    if (plain_operand && plain_tensor_policy() != PlainTensorPolicy::Silent) on_plain_operand();
+}
+
+void RuleCall::look_at(const at::Tensor& tensor)
+{
+    if (!is_sharded(tensor)) return;
+    const auto& mesh = spec_of(tensor)->device_mesh;
+    if (mesh == mesh_) return;
+    if (mesh_) refuse("its arguments lie on different device meshes", "Gather one with full_tensor, or make both on the same mesh");
+    mesh_ = mesh;
+}
+
+void RuleCall::on_plain_operand() const
+{
+    if (plain_tensor_policy() == PlainTensorPolicy::Refuse) {
+        throw InvalidInput(full_name() + ": a plain tensor meets a sharded one. Wrap it (from_local with Replicate), or allow it with "
+                                         "set_plain_tensor_policy.");
     }
+    TORCH_WARN_ONCE(full_name(), ": a plain tensor meets a sharded one and counts as the same on every rank");
 }
 
 std::string RuleCall::full_name() const
 {
-    const auto& name = op_.operator_name();
+    const auto& name = facts_.op.operator_name();
     return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
 }
 
@@ -192,7 +213,7 @@ at::Tensor RuleCall::with_layout(const at::Tensor& tensor, std::int64_t axis, co
 
 void RuleCall::set_local(std::int64_t i, const at::Tensor& local)
 {
-    if (i == mutated_arg_ && !is_sharded(written_) && !local.is_same(written_)) {
+    if (i == facts_.mutated_arg && !is_sharded(written_) && !local.is_same(written_)) {
         refuse("it writes a sharded result into a plain tensor", "Use the form that returns a new tensor");
     }
     arg(i) = local;
@@ -201,6 +222,7 @@ void RuleCall::set_local(std::int64_t i, const at::Tensor& local)
 void RuleCall::make_local()
 {
     for (std::int64_t i = 0; i < num_args_; ++i) {
+        if (facts_.arguments[i] == OperatorFacts::Argument::Other) continue;
         auto& value = arg(i);
         if (value.isTensor()) {
             if (is_sharded(value.toTensor())) set_local(i, at::Tensor(local_of(value.toTensor())));
@@ -208,7 +230,7 @@ void RuleCall::make_local()
             c10::List<at::Tensor> list;
             for (const at::Tensor& tensor : value.toTensorList()) list.push_back(local_of(tensor));
             value = std::move(list);
-        } else if (is_optional_tensor_list(value)) {
+        } else if (value.isList()) {
             c10::List<std::optional<at::Tensor>> list;
             for (const auto& element : value.toListRef()) {
                 if (element.isTensor()) list.push_back(local_of(element.toTensor()));
@@ -219,14 +241,12 @@ void RuleCall::make_local()
     }
 }
 
-bool RuleCall::is_random() const { return op_.hasTag(at::Tag::nondeterministic_seeded); }
-
 void RuleCall::reduce_partials_of(c10::ArrayRef<at::Tensor> tensors) { reduce_partials(tensors); }
 
 torch::jit::Stack RuleCall::run_local()
 {
-    op_.callBoxed(stack_);
-    const auto num_returns = static_cast<std::int64_t>(op_.schema().returns().size());
+    facts_.op.callBoxed(stack_);
+    const auto num_returns = facts_.num_returns;
     torch::jit::Stack results(std::make_move_iterator(stack_->end() - num_returns), std::make_move_iterator(stack_->end()));
     stack_->erase(stack_->end() - num_returns, stack_->end());
     return results;
@@ -235,10 +255,10 @@ torch::jit::Stack RuleCall::run_local()
 void RuleCall::run(c10::ArrayRef<SpecPtr> specs)
 {
     // The argument that is written to comes back as itself, not as a new tensor.
-    const auto written_part = mutated_arg_ >= 0 ? tensor(mutated_arg_) : at::Tensor();
+    const auto written_part = facts_.mutated_arg >= 0 ? tensor(facts_.mutated_arg) : at::Tensor();
 
-    op_.callBoxed(stack_);
-    const auto num_returns = op_.schema().returns().size();
+    facts_.op.callBoxed(stack_);
+    const auto num_returns = static_cast<std::size_t>(facts_.num_returns);
     std::size_t next = 0;
     const auto wrapped = [&](const at::Tensor& local) {
         if (written_part.defined() && local.is_same(written_part)) return written_;
@@ -315,7 +335,7 @@ void install_rules()
             const auto& name = op.operator_name();
             auto registered = name.name.substr(6);   // without `aten::`
             if (!name.overload_name.empty()) registered += "." + name.overload_name;
-            library.impl(registered.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<RuleKernel>(find_rule(op).rule)));
+            library.impl(registered.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<RuleKernel>(op, find_rule(op).rule)));
         });
     });
 }

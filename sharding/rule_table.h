@@ -20,15 +20,28 @@ public:
     using Error::Error;
 };
 
+/// What an operator's schema says, read once when its rule is installed.
+struct OperatorFacts {
+    explicit OperatorFacts(const c10::OperatorHandle& op);
+
+    enum class Argument : std::uint8_t { Other, Tensor, TensorList, OptionalTensorList };
+
+    c10::OperatorHandle op;
+    std::vector<Argument> arguments;
+    std::int64_t num_returns = 0;
+    std::int64_t mutated_arg = -1;   ///< the first argument that is written to, or -1
+    bool is_random = false;
+};
+
 /// One call of an operator on at least one sharded tensor, below autograd. A rule brings the arguments into placements it can work
 /// with, lets the operator run on the local parts, and says how the results lie.
 class RuleCall {
 public:
-    RuleCall(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+    RuleCall(const OperatorFacts& facts, torch::jit::Stack* stack);
 
-    const std::string& name() const { return op_.schema().name(); }   ///< `aten::mul_`
+    const std::string& name() const { return facts_.op.schema().name(); }   ///< `aten::mul_`
     std::string full_name() const;                                     ///< `aten::mul_.Tensor`
-    const c10::FunctionSchema& schema() const { return op_.schema(); }
+    const c10::FunctionSchema& schema() const { return facts_.op.schema(); }
     std::int64_t num_args() const { return num_args_; }
 
     c10::IValue& arg(std::int64_t i) { return (*stack_)[stack_->size() - num_args_ + i]; }
@@ -42,7 +55,7 @@ public:
     std::vector<at::Tensor> tensors() const;
 
     /// Index of the first argument that the operator writes to, or -1.
-    std::int64_t mutated_arg() const { return mutated_arg_; }
+    std::int64_t mutated_arg() const { return facts_.mutated_arg; }
 
     const std::shared_ptr<const DeviceMesh>& device_mesh() const { return mesh_; }
     std::int64_t num_axes() const { return mesh_->num_axes(); }
@@ -64,7 +77,7 @@ public:
     void make_local();
 
     /// Draws random numbers.
-    bool is_random() const;
+    bool is_random() const { return facts_.is_random; }
 
     /// Runs the operator on what the arguments now are and wraps every tensor result with `axes` (one layout set a result; the last one
     /// serves those beyond). A result that is an argument written to is that argument again.
@@ -89,10 +102,12 @@ public:
 private:
     static void reduce_partials_of(c10::ArrayRef<at::Tensor> tensors);
 
-    const c10::OperatorHandle& op_;
+    void look_at(const at::Tensor& tensor);
+    void on_plain_operand() const;
+
+    const OperatorFacts& facts_;
     torch::jit::Stack* stack_;
     std::int64_t num_args_;
-    std::int64_t mutated_arg_ = -1;
     at::Tensor written_;   // the argument that is written to, as the caller passed it
     std::shared_ptr<const DeviceMesh> mesh_;
 };

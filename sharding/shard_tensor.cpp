@@ -22,6 +22,17 @@ struct ShardValue : c10::intrusive_ptr_target {
     SpecPtr spec;
 };
 
+/// Stands where a tensor's memory is asked for: a sharded tensor has none of the whole's. Reading it throws.
+const c10::Storage& no_memory()
+{
+    static const c10::Storage storage = [] {
+        c10::Storage empty(c10::Storage::use_byte_size_t(), 0, c10::DataPtr(nullptr, c10::kCPU), nullptr, false);
+        empty.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_("a sharded tensor has no memory of the whole; use to_local or full_tensor");
+        return empty;
+    }();
+    return storage;
+}
+
 class ShardTensorImpl : public c10::TensorImpl {
 public:
     ShardTensorImpl(at::Tensor local, SpecPtr spec, c10::IntArrayRef strides)
@@ -29,7 +40,7 @@ public:
           value_(c10::make_intrusive<ShardValue>())
     {
         show_shape(local, *spec, strides);
-        set_storage_access_should_throw();
+        storage_ = no_memory();
         value_->local = std::move(local);
         value_->spec = std::move(spec);
     }
@@ -38,10 +49,18 @@ public:
     explicit ShardTensorImpl(const ShardTensorImpl* from)
         : TensorImpl(c10::DispatchKeySet(c10::DispatchKey::PrivateUse2), from->dtype(), from->device()), value_(from->value_)
     {
-        set_storage_access_should_throw();
+        storage_ = no_memory();
     }
 
     const char* tensorimpl_type_name() const override { return "ShardTensor"; }
+
+    /// Autograd adds gradients in place where nobody else holds their memory; it learns that from the storage's count of holders. This is the
+    /// local part's own storage where the part is held by this tensor alone, and one that many hold otherwise.
+    const c10::Storage& storage() const override
+    {
+        const bool alone = value_.use_count() == 1 && value_->local.use_count() == 1 && value_->local.has_storage();
+        return alone ? value_->local.storage() : no_memory();
+    }
 
     c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(const c10::VariableVersion& version, bool allow) const override
     {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "partition/error.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/run_ranks.h"
 
@@ -124,6 +125,33 @@ TEST(ShardTensor, ShowsAPendingSumAsOneNumber)
         EXPECT_TRUE(spec_of(total)->axes[0].is_partial());
         EXPECT_EQ(total.template item<double>(), 3 * 2 * 1.5);
         EXPECT_TRUE(spec_of(total)->axes[0].is_replicate()) << "what was reduced once must not be reduced again";
+    });
+}
+
+TEST(ShardTensor, HasNoMemoryOfTheWholeToRead)
+{
+    run_ranks(2, [](const auto& mesh) {
+        const auto x = from_local(at::ones({3, 2}), mesh, {Shard(0)});
+        EXPECT_TRUE(throws_with<c10::Error>("use to_local or full_tensor", [&] { x.const_data_ptr(); }));
+        EXPECT_TRUE(throws_with<c10::Error>("use to_local or full_tensor", [&] { (x * 2).data_ptr(); }));
+    });
+}
+
+TEST(ShardTensor, KeepsGradientsApartThatShareMemory)
+{
+    // The same gradient reaches both summands, one of them through a view; adding to it in place for one would spoil the other.
+    run_ranks(2, [](const auto& mesh) {
+        const auto whole = at::arange(12, at::kDouble).view({6, 2});
+        const auto run = [](at::Tensor x) {
+            x.requires_grad_();
+            auto y = x * 1;
+            for (int i = 0; i < 3; ++i) y = y + at::tanh(y).view({6, 1, 2}).view({6, 2}) + y.view({6, 2});
+            (y * y).sum().backward();
+            return x.grad();
+        };
+        const auto gradient = run(from_local(whole.narrow(0, 3 * mesh->coordinate(0), 3).clone(), mesh, {Shard(0)}));
+
+        EXPECT_TRUE(tensors_near(full_tensor(gradient), run(whole.clone()), 1e-14));
     });
 }
 
