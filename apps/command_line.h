@@ -23,6 +23,7 @@ inline constexpr int usage = 2;          ///< command line or configuration
 inline constexpr int input = 3;          ///< a file or what is in it; an output that cannot be written
 inline constexpr int run_time = 4;       ///< anything else: memory, a fault of meshard's own
 inline constexpr int ranks = 5;          ///< another rank is missing, dead or too late
+inline constexpr int refused = 6;        ///< an operator has no exact rule for sharded tensors
 inline constexpr int interrupted = 130;  ///< Ctrl-C
 }  // namespace exit_code
 

@@ -25,6 +25,7 @@ constexpr auto table = std::to_array<Verb>({
     {"predict", "predict fields on new meshes with a trained model", MESHARD_TORCH_VERB(predict_command)},
     {"forces", "pressure and viscous forces, drag and lift of a surface", forces_command},
     {"render", "draw a mesh coloured by a field to a PNG file", render_command},
+    {"probe", "run a TorchScript model sharded and serially, and compare", MESHARD_TORCH_VERB(probe_command)},
     {"bench", "time a training step, sharded against plain", MESHARD_TORCH_VERB(bench_command)},
 });
 

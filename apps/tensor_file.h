@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+#include "io/safetensors.h"
+
+namespace meshard {
+
+/// A tensor as an entry of a safetensors file, of its own type; on the CPU and contiguous, copied only where it is neither.
+/// @throws InvalidInput for a type that the format does not have.
+NamedArray to_named_array(std::string name, const at::Tensor& tensor);
+
+/// A copy. @throws IoError for a type that LibTorch does not have.
+at::Tensor to_tensor(const NamedArray& array);
+
+}  // namespace meshard
