@@ -135,6 +135,20 @@ TEST(Convolution, OfPatchesThatEachLieOnOneRankSendsNothing)
     });
 }
 
+TEST(Convolution, NeedsNoGatherOfACutGrid)
+{
+    const auto image = Draw(1).values({2, 4, 9, 7}), weight = Draw(2).values({4, 2, 3, 2});
+    run_ranks({2, 2}, {"data", "domain"}, [&](const auto& mesh) {
+        const AxisLayout rows{Shard(2), std::make_shared<Extents>(Extents{8, 1}), 1}, columns{Shard(3), std::make_shared<Extents>(Extents{2, 5}), 1};
+        const auto part = narrow_to_shard(narrow_to_shard(image, rows, mesh->coordinate(0)), columns, mesh->coordinate(1));
+        const auto x = from_local(part.clone(), make_spec(mesh, {rows, columns})).requires_grad_();
+        set_gather_policy(GatherPolicy::Refuse);
+        at::conv2d(x, weight, {}, 2, {3, 1}, {1, 2}, 2).sum().backward();
+        at::conv_transpose2d(x, weight, {}, 2, 1, 1, 2, 2).sum().backward();
+        set_gather_policy(GatherPolicy::Silent);
+    });
+}
+
 TEST(Convolution, RefusesWhatThePlainOperatorRefusesOnEveryRank)
 {
     const auto image = Draw(1).values({1, 3, 6, 5}), weight = Draw(2).values({4, 2, 3, 3});

@@ -158,6 +158,22 @@ TEST(Pooling, LargestValuesToASizeEqualThePlainOperators)
         {.num_cases = 250, .partial_inputs = false});
 }
 
+TEST(Pooling, NeedsNoGatherOfACutGrid)
+{
+    const auto whole = Draw(1).values({2, 4, 9, 7});
+    run_ranks({2, 2}, {"data", "domain"}, [&](const auto& mesh) {
+        const AxisLayout rows{Shard(2), std::make_shared<Extents>(Extents{8, 1}), 1}, columns{Shard(3), std::make_shared<Extents>(Extents{2, 5}), 1};
+        const auto part = narrow_to_shard(narrow_to_shard(whole, rows, mesh->coordinate(0)), columns, mesh->coordinate(1));
+        const auto x = from_local(part.clone(), make_spec(mesh, {rows, columns})).requires_grad_();
+        set_gather_policy(GatherPolicy::Refuse);
+        at::max_pool2d(x, 3, 2, 1, 1, true).sum().backward();
+        at::avg_pool2d(x, 3, 2, 1, true, false).sum().backward();
+        at::adaptive_avg_pool2d(x, {6, 2}).sum().backward();
+        std::get<0>(at::adaptive_max_pool2d(x, {6, 2})).sum().backward();
+        set_gather_policy(GatherPolicy::Silent);
+    });
+}
+
 TEST(Pooling, WithoutIndicesNeedsNoGradients)
 {
     const auto whole = Draw(3).values({2, 3, 11});

@@ -129,21 +129,80 @@ TEST(Rearrangement, EqualsThePlainOperator)
                 item = {"channel shuffle", {draw.values({b, c * r, h, w})}, [=](auto& x) { return std::vector{at::channel_shuffle(x[0], r)}; }, {}};
                 break;
             case 3:
-                item = {"unfold", {draw.values({b, c, h + 1, w + 1})}, [=](auto& x) { return std::vector{at::im2col(x[0], {2, 2}, {1, 1}, {1, 1}, {r, r})}; }, {}};
+                item = {"unfold", {draw.values({b, c, h + 2, w + 1})}, [=](auto& x) { return std::vector{at::im2col(x[0], {2, 2}, {2, 1}, {1, 1}, {r, r})}; }, {}};
                 break;
             default:
-                item = {"fold", {draw.values({b, c * 4, h * w})}, [=](auto& x) { return std::vector{at::col2im(x[0], {h + 1, w + 1}, {2, 2}, {1, 1}, {0, 0}, {1, 1})}; }, {}};
+                item = {"fold", {draw.values({b, c * 6, h * w})},
+                        [=](auto& x) { return std::vector{at::col2im(x[0], {(h - 1) * r + 1, w + 1}, {3, 2}, {1, 1}, {1, 0}, {r, 1})}; }, {}};
             }
             item.text += " by " + std::to_string(r);
             return item;
         },
-        {.num_cases = 200});
+        {.num_cases = 300});
+}
+
+/// Operators that are made of those above, or gathered: a model may use any of them.
+TEST(Resampling, OperatorsOnTopEqualThePlainOnes)
+{
+    check_rule(
+        [](Draw& draw) {
+            using Tensors = std::vector<at::Tensor>;
+            const std::vector<std::pair<const char*, std::function<Tensors(const Tensors&)>>> operators{
+                {"max_unpool2d", [](auto& x) {
+                     const auto [values, indices] = at::max_pool2d_with_indices(x[0], {2, 2});
+                     return Tensors{at::max_unpool2d(values, indices, x[0].sizes().slice(2))};
+                 }},
+                {"conv2d without a batch", [](auto& x) { return Tensors{at::conv2d(x[0][0], x[1], {}, 1, 1)}; }},
+                {"conv1d over flattened rows", [](auto& x) { return Tensors{at::conv1d(x[0].flatten(2), x[1].select(2, 0), {}, 2, 1)}; }},
+                {"conv of transposed image", [](auto& x) { return Tensors{at::conv2d(x[0].transpose(2, 3), x[1], {}, at::IntArrayRef({2, 1}), at::IntArrayRef({0, 1}))}; }},
+                {"conv, pool, interpolate, join", [](auto& x) {
+                     const auto coarse = at::relu(at::conv2d(at::max_pool2d(x[0], 2, 2, 0, 1, true), x[1], {}, 1, 1));
+                     const auto fine = at::upsample_bilinear2d(coarse, x[0].sizes().slice(2), true);
+                     return Tensors{at::cat({x[0], fine}, 1)};
+                 }},
+                {"transposed back to the same size", [](auto& x) {
+                     const auto coarse = at::conv2d(x[0], x[1], {}, 2, 1);
+                     const auto odd = [&](std::int64_t d) { return (x[0].size(d) + 1) % 2; };
+                     return Tensors{at::conv_transpose2d(coarse, x[1], {}, 2, 1, {odd(2), odd(3)}) + x[0]};
+                 }},
+                {"grid_sample", [](auto& x) {
+                     const auto rows = at::linspace(-1, 1, 5, at::kDouble).view({1, 5, 1, 1}).expand({x[0].size(0), 5, 4, 2});
+                     return Tensors{at::grid_sampler(x[0], rows * 0.9, 0, 0, false)};
+                 }},
+                {"windows, heads and back", [](auto& x) {
+                     const auto columns = at::im2col(x[0], {3, 3}, {1, 1}, {1, 1}, {1, 1});
+                     return Tensors{at::matmul(columns.transpose(1, 2), at::ones({columns.size(1), 2}, at::kDouble))};
+                 }},
+            };
+            const auto& [name, function] = operators[draw.integer(0, static_cast<std::int64_t>(operators.size()) - 1)];
+            return RuleCase{name, {draw.values({draw.integer(1, 2), 2, draw.integer(3, 8), draw.integer(3, 6)}), draw.values({2, 2, 3, 3})}, function, {}};
+        },
+        {.num_cases = 250, .tolerance = 1e-10, .partial_inputs = false});
 }
 
 at::Tensor cut_rows(const at::Tensor& whole, const Extents& extents, const std::shared_ptr<const DeviceMesh>& mesh)
 {
     const AxisLayout layout{Shard(2), std::make_shared<Extents>(extents), 1};
     return from_local(narrow_to_shard(whole, layout, mesh->coordinate(0)).clone(), make_spec(mesh, {layout})).requires_grad_();
+}
+
+TEST(Resampling, NeedsNoGatherOfACutGrid)
+{
+    const auto whole = Draw(1).values({2, 4, 9, 7});
+    run_ranks({2, 2}, {"data", "domain"}, [&](const auto& mesh) {
+        const AxisLayout rows{Shard(2), std::make_shared<Extents>(Extents{8, 1}), 1}, columns{Shard(3), std::make_shared<Extents>(Extents{2, 5}), 1};
+        const auto part = narrow_to_shard(narrow_to_shard(whole, rows, mesh->coordinate(0)), columns, mesh->coordinate(1));
+        const auto x = from_local(part.clone(), make_spec(mesh, {rows, columns})).requires_grad_();
+        set_gather_policy(GatherPolicy::Refuse);
+        for (const auto* mode : {"constant", "reflect", "replicate"}) at::pad(x, {2, 1, 3, 0}, mode).sum().backward();
+        for (const auto* mode : {"nearest", "nearest-exact", "linear", "cubic"}) {
+            interpolate(x, mode, false, std::vector<std::int64_t>{17, 5}, std::nullopt).sum().backward();
+        }
+        at::pixel_unshuffle(at::pixel_shuffle(x, 2), 2).sum().backward();
+        at::channel_shuffle(x, 2);
+        at::col2im(at::im2col(x, {3, 2}, {1, 1}, {1, 0}, {2, 1}), {9, 7}, {3, 2}, {1, 1}, {1, 0}, {2, 1}).sum().backward();
+        set_gather_policy(GatherPolicy::Silent);
+    });
 }
 
 TEST(Padding, ByAConstantSendsNothing)
