@@ -82,7 +82,10 @@ std::optional<AdaptivePooling> plan(const RuleCall& call, const at::Tensor& inpu
         CutDim cut;
         cut.dim = pooling.first + i;
         cut.axis = (*axes)[cut.dim];
-        if (cut.axis < 0) continue;
+        if (is_whole(call, cut.axis)) {
+            if (cut.axis >= 0) pooling.output_layouts[cut.axis] = cut_layout(pooling.input_layouts[cut.axis], cut.dim, {out[i]});
+            continue;
+        }
         cut.in = pooling.in[i];
         cut.out = out[i];
         const auto& layout = pooling.input_layouts[cut.axis];

@@ -117,11 +117,14 @@ void Convolution::plan(const RuleCall& call, const std::vector<std::int64_t>& ax
     local_output_padding_ = output_padding_;
     for (std::int64_t i = 0; i < n_; ++i) {
         const auto dim = i + 2, axis = axis_of_dim[dim];
-        if (axis < 0) continue;
-        const auto& in = input_layouts_[axis];
         const auto& window = windows_[i];
         const auto in_size = transposed_ ? window.out : window.in;
         const auto out_size = transposed_ ? window.in : window.out;
+        if (is_whole(call, axis)) {
+            if (axis >= 0) output_layouts_[axis] = cut_layout(input_layouts_[axis], dim, {out_size});
+            continue;
+        }
+        const auto& in = input_layouts_[axis];
 
         // Which inputs an output range reads. Transposed: input i reaches outputs i * stride - padding, ..., + reach.
         const auto read = [&](const Range& outputs) -> Range {

@@ -10,6 +10,8 @@ namespace meshard {
 
 at::Tensor with_layouts(const RuleCall& call, const at::Tensor& tensor, const Layouts& layouts)
 {
+    const bool replicates = std::all_of(layouts.begin(), layouts.end(), [](const AxisLayout& layout) { return layout.is_replicate(); });
+    if (!is_sharded(tensor) && replicates) return tensor;
     const auto source = is_sharded(tensor) ? tensor : wrap(tensor, call.replicated());
     const auto& spec = spec_of(source);
     return spec->axes == layouts ? source : convert(source, make_spec(call.device_mesh(), layouts));
@@ -26,6 +28,8 @@ std::optional<std::vector<std::int64_t>> cut_axes(const Layouts& layouts, std::i
     }
     return axes;
 }
+
+bool is_whole(const RuleCall& call, std::int64_t axis) { return axis < 0 || call.device_mesh()->size(axis) == 1; }
 
 AxisLayout cut_layout(const AxisLayout& like, std::int64_t dim, Extents extents)
 {

@@ -20,6 +20,9 @@ at::Tensor with_layouts(const RuleCall& call, const at::Tensor& tensor, const La
 /// cut in blocks, or one is cut twice: such layouts have no neighbours to ask.
 std::optional<std::vector<std::int64_t>> cut_axes(const Layouts& layouts, std::int64_t num_dims, std::int64_t first_spatial);
 
+/// The axis cuts nothing: there is none, or it has one rank.
+bool is_whole(const RuleCall& call, std::int64_t axis);
+
 /// `extents` along `dim`, sharing the object of `like` where they are the same.
 AxisLayout cut_layout(const AxisLayout& like, std::int64_t dim, Extents extents);
 

@@ -114,8 +114,9 @@ std::optional<Interpolation> plan(const RuleCall& call, c10::IntArrayRef in, c10
     const auto mode = mode_of(call.name());
     for (std::int64_t i = 0; i < n; ++i) {
         const auto axis = (*axes)[i + 2], from = in[i + 2], to = out[i];
-        if (axis < 0) {
+        if (is_whole(call, axis)) {
             plan.has_uncut = true;
+            if (axis >= 0) plan.output_layouts[axis] = cut_layout(layouts[axis], i + 2, {to});
             continue;
         }
         Taps taps;

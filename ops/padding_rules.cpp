@@ -106,8 +106,9 @@ std::optional<EdgePadding> plan(const RuleCall& call, const at::Tensor& input, c
         const auto front = pad[place], back = pad[place + 1], size = input.size(dim);
         if (front < 0 || back < 0 || (source == reflected && std::max(front, back) >= size)) return std::nullopt;
         const auto axis = (*axes)[dim];
-        if (axis < 0) {
+        if (is_whole(call, axis)) {
             padding.pads_uncut |= front > 0 || back > 0;
+            if (axis >= 0) padding.output_layouts[axis] = cut_layout(padding.input_layouts[axis], dim, {front + size + back});
             continue;
         }
         Taps taps{size, front + size + back, {{}}, {}};

@@ -27,6 +27,12 @@ struct Pooling {
     std::vector<PoolDim> dims;
     Layouts input_layouts, output_layouts;
 
+    /// No window looks at another rank's inputs: the operator serves as it is.
+    bool is_local() const
+    {
+        return std::none_of(dims.begin(), dims.end(), [](const PoolDim& dim) { return dim.exchange.has_value(); });
+    }
+
     std::vector<std::int64_t> numbers(std::int64_t SlidingWindow::*field) const
     {
         std::vector<std::int64_t> result;
@@ -105,9 +111,10 @@ std::optional<Pooling> plan(const RuleCall& call, const at::Tensor& input, std::
         if (window.out < 1 || has_empty_window(window)) return std::nullopt;
 
         const auto axis = (*axes)[dim.dim];
-        if (axis < 0) {
+        if (is_whole(call, axis)) {
             dim.inputs = {0, window.in};
             dim.outputs = {0, window.out};
+            if (axis >= 0) pooling.output_layouts[axis] = cut_layout(pooling.input_layouts[axis], dim.dim, {window.out});
         } else {
             const auto& in = pooling.input_layouts[axis];
             const auto extents = window.out_extents(*in.extents);
@@ -176,6 +183,11 @@ void max_pool(RuleCall& call)
 
     call.reduce({input});
     const auto& local = local_of(input);
+    if (pooling->is_local() && local.numel() > 0) {
+        const auto spec = call.spec(pooling->output_layouts);
+        call.make_local();
+        return call.run({spec});
+    }
     const auto piece = borrow(*pooling, local, lowest_of(input.scalar_type()), false);
     const auto shape = pooling->output_shape(local);
     at::Tensor values, indices;
@@ -218,6 +230,12 @@ void max_pool_backward(RuleCall& call)
     call.reduce(call.tensors());
     const auto local_gradient = local_of(with_layouts(call, gradient, pooling->output_layouts));
     const auto local_indices = local_of(with_layouts(call, indices, pooling->output_layouts));
+    if (pooling->is_local() && local_gradient.numel() > 0) {
+        call.arg(0) = local_gradient;
+        call.arg(1) = local_of(input);
+        call.arg(7) = local_indices;
+        return call.run({call.spec(pooling->input_layouts)});
+    }
     const auto of_box = scatter_to_box(local_gradient, local_indices, pooling->box(), pooling->numbers(&SlidingWindow::in));
     call.finish({wrap(pooling->give_back(of_box), call.spec(pooling->input_layouts))});
 }
@@ -275,6 +293,11 @@ void average_pool(RuleCall& call)
 
     call.reduce({input});
     const auto& local = local_of(input);
+    if (pooling->is_local() && local.numel() > 0) {
+        const auto spec = call.spec(pooling->output_layouts);
+        call.make_local();
+        return call.run({spec});
+    }
     const auto piece = borrow(*pooling, local, 0, true);
     const auto shape = pooling->output_shape(local);
     auto result = at::empty({0}, local.options());
@@ -302,6 +325,11 @@ void average_pool_backward(RuleCall& call)
 
     call.reduce(call.tensors());
     auto local = local_of(with_layouts(call, gradient, pooling->output_layouts));
+    if (pooling->is_local() && local.numel() > 0) {
+        call.arg(0) = local;
+        call.arg(1) = local_of(input);
+        return call.run({call.spec(pooling->input_layouts)});
+    }
     auto shape = local_of(input).sizes().vec();
     for (const auto& dim : pooling->dims) shape[dim.dim] = dim.before + dim.inputs.size() + dim.after;
     auto result = at::zeros(shape, local.options());
