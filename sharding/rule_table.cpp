@@ -2,9 +2,11 @@
 #include "sharding/rule_table.h"
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <set>
@@ -38,20 +40,58 @@ const c10::DispatchKeySet& above()
     return keys;
 }
 
+/// The rule that an installed operator has now: a later registration replaces it.
+using RuleSlot = std::atomic<ShardRule>;
+
 class RuleKernel : public c10::OperatorKernel {
 public:
-    RuleKernel(const c10::OperatorHandle& op, ShardRule rule) : facts_(op), rule_(rule) {}
+    RuleKernel(const c10::OperatorHandle& op, const RuleSlot& rule) : facts_(op), rule_(&rule) {}
 
     void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack)
     {
         const c10::impl::ExcludeDispatchKeyGuard guard(above());
         RuleCall call(facts_, stack);
-        rule_(call);
+        rule_->load(std::memory_order_relaxed)(call);
     }
 
 private:
     OperatorFacts facts_;
-    ShardRule rule_;
+    const RuleSlot* rule_;
+};
+
+/// For operators that are not known when the rule is installed: their schema is read at every call.
+class UnknownOperatorKernel : public c10::OperatorKernel {
+public:
+    explicit UnknownOperatorKernel(const RuleSlot& rule) : rule_(&rule) {}
+
+    void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack)
+    {
+        const c10::impl::ExcludeDispatchKeyGuard guard(above());
+        const OperatorFacts facts(op);
+        RuleCall call(facts, stack);
+        rule_->load(std::memory_order_relaxed)(call);
+    }
+
+private:
+    const RuleSlot* rule_;
+};
+
+/// Above the rule of an operator that is defined by what it is composed of: where gradients are wanted the composition runs, since a rule
+/// records none; its parts have rules of their own.
+class CompositionKernel : public c10::OperatorKernel {
+public:
+    void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack)
+    {
+        bool records = false;
+        for (const auto& value : torch::jit::last(*stack, op.schema().arguments().size())) {
+            if (value.isTensor()) records |= value.toTensor().defined() && value.toTensor().requires_grad();
+            else if (value.isTensorList()) {
+                for (const at::Tensor& tensor : value.toTensorList()) records |= tensor.requires_grad();
+            }
+        }
+        if (records && at::GradMode::is_enabled()) op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *stack);
+        else op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
+    }
 };
 
 Registered find_rule(const c10::OperatorHandle& op)
@@ -67,6 +107,53 @@ Registered find_rule(const c10::OperatorHandle& op)
     return {"gathered", &gathered_rule};
 }
 
+std::string full_name_of(const c10::OperatorName& name) { return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name; }
+
+/// What is in the dispatcher. Never taken out again; guarded by `mutex`, as the table is once rules are installed.
+struct Installation {
+    std::mutex mutex;
+    bool done = false;
+    std::map<std::string, RuleSlot, std::less<>> rules;   // by full name
+    std::map<std::pair<std::string, c10::DispatchKey>, torch::Library> libraries;
+
+    torch::Library& library(const std::string& name, c10::DispatchKey key)
+    {
+        const auto ns = name.substr(0, name.find("::"));
+        return libraries.try_emplace({ns, key}, torch::Library::IMPL, ns, std::make_optional(key), __FILE__, __LINE__).first->second;
+    }
+
+    /// `op` is null where the operator is not defined yet.
+    void install(const std::string& name, ShardRule rule, const c10::OperatorHandle* op)
+    {
+        const auto [slot, is_new] = rules.try_emplace(name, rule);
+        if (!is_new) {
+            slot->second = rule;
+            return;
+        }
+        const auto short_name = name.substr(name.find("::") + 2);
+        auto& rules_of_namespace = library(name, c10::DispatchKey::PrivateUse2);
+        if (op) rules_of_namespace.impl(short_name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<RuleKernel>(*op, slot->second)));
+        else rules_of_namespace.impl(short_name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<UnknownOperatorKernel>(slot->second)));
+    }
+
+    /// Every operator that a registration of this name means; one that is not defined yet finds its rule when it is.
+    void install_registered(const std::string& registered);
+
+    /// Operators of other namespaces that have no rule are gathered, as aten's are. Those that have no gradients say so when asked for one.
+    void install_fallbacks()
+    {
+        static const RuleSlot gathered{&gathered_rule};
+        library("_::", c10::DispatchKey::PrivateUse2).fallback(torch::CppFunction::makeFromBoxedFunctor(std::make_unique<UnknownOperatorKernel>(gathered)));
+        library("_::", c10::DispatchKey::AutogradPrivateUse2).fallback(torch::autograd::autogradNotImplementedFallback());
+    }
+};
+
+Installation& installation()
+{
+    static auto& one = *new Installation;
+    return one;
+}
+
 bool reaches_table(const c10::OperatorHandle& op)
 {
     return op.hasSchema() && !op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
@@ -80,6 +167,26 @@ void for_each_aten_operator(F&& f)
         const auto op = c10::Dispatcher::singleton().findOp(name);
         if (op && reaches_table(*op)) f(*op);
     }
+}
+
+void Installation::install_registered(const std::string& registered)
+{
+    const bool is_aten = registered.starts_with("aten::");
+    bool found = false;
+    for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
+        if (name.name != registered && full_name_of(name) != registered) continue;
+        const auto op = c10::Dispatcher::singleton().findOp(name);
+        if (!op || !op->hasSchema() || (is_aten && !reaches_table(*op))) continue;
+        found = true;
+        const auto full_name = full_name_of(name);
+        const bool is_new = !rules.contains(full_name);
+        install(full_name, find_rule(*op).rule, &*op);
+        if (is_new && !is_aten && !reaches_table(*op)) {
+            library(full_name, c10::DispatchKey::AutogradPrivateUse2)
+                .impl(full_name.substr(full_name.find("::") + 2).c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<CompositionKernel>()));
+        }
+    }
+    if (!found && !is_aten) install(registered, table().at(registered).rule, nullptr);
 }
 
 const AxisLayout kReplicate{};
@@ -310,7 +417,10 @@ void RuleCall::refuse(const std::string& why, const std::string& remedy) const
 
 RuleRegistration::RuleRegistration(std::string_view family, std::initializer_list<const char*> operators, ShardRule rule)
 {
+    const std::lock_guard lock(installation().mutex);
     for (const auto* op : operators) table()[op] = {std::string(family), rule};
+    if (!installation().done) return;
+    for (const auto* op : operators) installation().install_registered(op);
 }
 
 PointwiseRegistration::PointwiseRegistration(ShardRule rule) { pointwise_rule() = rule; }
@@ -330,13 +440,14 @@ void install_rules()
 {
     static std::once_flag once;
     std::call_once(once, [] {
-        static torch::Library library(torch::Library::IMPL, "aten", std::make_optional(c10::DispatchKey::PrivateUse2), __FILE__, __LINE__);
-        for_each_aten_operator([&](const c10::OperatorHandle& op) {
-            const auto& name = op.operator_name();
-            auto registered = name.name.substr(6);   // without `aten::`
-            if (!name.overload_name.empty()) registered += "." + name.overload_name;
-            library.impl(registered.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<RuleKernel>(op, find_rule(op).rule)));
-        });
+        auto& all = installation();
+        const std::lock_guard lock(all.mutex);
+        for_each_aten_operator([&](const c10::OperatorHandle& op) { all.install(full_name_of(op.operator_name()), find_rule(op).rule, &op); });
+        for (const auto& [registered, entry] : table()) {
+            if (!registered.starts_with("aten::")) all.install_registered(registered);
+        }
+        all.install_fallbacks();
+        all.done = true;
     });
 }
 
@@ -367,9 +478,11 @@ void gathered_rule(RuleCall& call)
             return local_of(tensor);
         }
         const auto gathered = convert(tensor, call.replicated());
-        if (writes) written.emplace_back(tensor, local_of(gathered));
-        else if (alias) replace_value(tensor, local_of(gathered), spec_of(gathered));
-        return local_of(gathered);
+        // What shows the strides of a contiguous tensor can be viewed as one.
+        const auto value = tensor.is_contiguous() ? local_of(gathered).contiguous() : local_of(gathered);
+        if (writes) written.emplace_back(tensor, value);
+        else if (alias) replace_value(tensor, value, spec_of(gathered));
+        return value;
     };
     for (std::int64_t i = 0; i < call.num_args(); ++i) {
         auto& value = call.arg(i);

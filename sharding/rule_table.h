@@ -114,8 +114,9 @@ private:
 
 using ShardRule = void (*)(RuleCall&);
 
-/// Registers a rule for an operator: `aten::mm` (all overloads) or `aten::sum.dim_IntList` (one). Static objects of this type in the
-/// files of `ops` fill the table before main.
+/// Registers a rule for an operator: `aten::mm` (all overloads) or `aten::sum.dim_IntList` (one); of any namespace. Static objects of this
+/// type in the files of `ops` fill the table before main. A registration that comes later takes effect at once, and replaces an earlier one
+/// of the same name. Of an operator that is defined by what it is composed of, the rule serves calls that want no gradients.
 struct RuleRegistration {
     RuleRegistration(std::string_view family, std::initializer_list<const char*> operators, ShardRule rule);
 };
@@ -134,7 +135,8 @@ struct RuleEntry {
 /// Every aten operator that reaches the table, sorted by name.
 std::vector<RuleEntry> list_rules();
 
-/// Puts the table's kernels into LibTorch's dispatcher. Called by the first sharded tensor that is made.
+/// Puts the table's kernels into LibTorch's dispatcher, for aten and for every operator that has a rule. Called by the first sharded tensor
+/// that is made.
 void install_rules();
 
 /// Arguments that lie the same on every rank give results that do; anything else is refused.
