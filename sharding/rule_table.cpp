@@ -40,6 +40,19 @@ const c10::DispatchKeySet& above()
     return keys;
 }
 
+thread_local RuleObserver* observer = nullptr;
+thread_local bool has_gathered = false;   // in the call that is observed
+
+void observe(const OperatorFacts& facts, torch::jit::Stack* stack, RuleCall& call, ShardRule rule);
+
+void call_rule(const OperatorFacts& facts, torch::jit::Stack* stack, ShardRule rule)
+{
+    const c10::impl::ExcludeDispatchKeyGuard guard(above());
+    RuleCall call(facts, stack);
+    if (observer) observe(facts, stack, call, rule);
+    else rule(call);
+}
+
 /// The rule that an installed operator has now: a later registration replaces it.
 using RuleSlot = std::atomic<ShardRule>;
 
@@ -49,9 +62,7 @@ public:
 
     void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack)
     {
-        const c10::impl::ExcludeDispatchKeyGuard guard(above());
-        RuleCall call(facts_, stack);
-        rule_->load(std::memory_order_relaxed)(call);
+        call_rule(facts_, stack, rule_->load(std::memory_order_relaxed));
     }
 
 private:
@@ -66,10 +77,7 @@ public:
 
     void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack)
     {
-        const c10::impl::ExcludeDispatchKeyGuard guard(above());
-        const OperatorFacts facts(op);
-        RuleCall call(facts, stack);
-        rule_->load(std::memory_order_relaxed)(call);
+        call_rule(OperatorFacts(op), stack, rule_->load(std::memory_order_relaxed));
     }
 
 private:
@@ -105,6 +113,31 @@ Registered find_rule(const c10::OperatorHandle& op)
     if (family != table().end()) return family->second;
     if (op.hasTag(at::Tag::pointwise) && pointwise_rule()) return {"pointwise", pointwise_rule()};
     return {"gathered", &gathered_rule};
+}
+
+std::string layout_text(const at::Tensor& tensor) { return !tensor.defined() ? "none" : is_sharded(tensor) ? to_string(*spec_of(tensor)) : "plain"; }
+
+void observe(const OperatorFacts& facts, torch::jit::Stack* stack, RuleCall& call, ShardRule rule)
+{
+    const auto add = [](std::string& text, const at::Tensor& tensor) { text += (text.empty() ? "" : "; ") + layout_text(tensor); };
+    RuleEvent event;
+    event.op = call.full_name();
+    event.family = find_rule(facts.op).family;
+    for (const auto& tensor : call.tensors()) add(event.inputs, tensor);
+    const auto& counter = call.device_mesh()->counter();
+    const auto messages = counter.num_calls(), bytes = counter.total_bytes();
+    has_gathered = false;
+    rule(call);
+    event.gathered = has_gathered;
+    event.num_messages = counter.num_calls() - messages;
+    event.num_bytes = counter.total_bytes() - bytes;
+    for (const auto& value : torch::jit::last(*stack, static_cast<std::size_t>(facts.num_returns))) {
+        if (value.isTensor()) add(event.outputs, value.toTensor());
+        else if (value.isTensorList()) {
+            for (const at::Tensor& tensor : value.toTensorList()) add(event.outputs, tensor);
+        }
+    }
+    observer->called(event);
 }
 
 std::string full_name_of(const c10::OperatorName& name) { return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name; }
@@ -201,6 +234,7 @@ thread_local GatherPolicy gather_policy_now = GatherPolicy::Warn;
 /// Once for every operator, by the first rank only.
 void tell_of_gathering(const RuleCall& call)
 {
+    has_gathered = true;
     if (gather_policy_now == GatherPolicy::Refuse) call.refuse("every rank would have to gather the whole, which set_gather_policy forbids");
     if (gather_policy_now == GatherPolicy::Silent || call.device_mesh()->all().rank() != 0) return;
     static std::mutex mutex;
@@ -408,11 +442,13 @@ void RuleCall::refuse(const std::string& why, const std::string& remedy) const
         placements += (placements.empty() ? "" : "; ");
         placements += is_sharded(tensor) ? to_string(*spec_of(tensor)) : "plain";
     }
-    throw MissingShardRule("MissingShardRule: " + full_name() + " has no exact rule for these placements (" + placements + "): " + why +
+    const auto message = "MissingShardRule: " + full_name() + " has no exact rule for these placements (" + placements + "): " + why +
                            ". " +
                            (remedy.empty() ? "Replicate the input with redistribute(x, Replicate()), or register a rule with RuleRegistration"
                                            : remedy) +
-                           ".");
+                         ".";
+    if (observer) observer->refused(full_name(), message);
+    throw MissingShardRule(message);
 }
 
 RuleRegistration::RuleRegistration(std::string_view family, std::initializer_list<const char*> operators, ShardRule rule)
@@ -450,6 +486,8 @@ void install_rules()
         all.done = true;
     });
 }
+
+void set_rule_observer(RuleObserver* value) { observer = value; }
 
 void set_gather_policy(GatherPolicy policy) { gather_policy_now = policy; }
 GatherPolicy gather_policy() { return gather_policy_now; }

@@ -146,6 +146,28 @@ void replicated_rule(RuleCall& call);
 /// results are Replicate. What is written to keeps its layout. Other rules fall back on it for layouts that they have no better way for.
 void gathered_rule(RuleCall& call);
 
+/// One operator that went through the table.
+struct RuleEvent {
+    std::string op;          ///< `aten::sum.dim_IntList`
+    std::string family;
+    std::string inputs;      ///< layouts of the tensor arguments, as `Shard(0) of 3+4 on domain; plain`
+    std::string outputs;     ///< of the tensor results
+    std::int64_t num_messages = 0;
+    std::int64_t num_bytes = 0;
+    bool gathered = false;   ///< by `gathered_rule`, with something to gather
+};
+
+/// Is told of every operator that goes through the table, and of refusals.
+class RuleObserver {
+public:
+    virtual ~RuleObserver() = default;
+    virtual void called(const RuleEvent& event) = 0;
+    virtual void refused(const std::string& op, const std::string& message) = 0;
+};
+
+/// For this thread; null for none.
+void set_rule_observer(RuleObserver* observer);
+
 /// What happens where an operator has no better rule than to gather: done in silence, done with one warning an operator (the default), or
 /// refused. For this thread.
 enum class GatherPolicy : std::uint8_t { Silent, Warn, Refuse };
