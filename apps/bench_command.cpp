@@ -9,6 +9,8 @@
 #include "apps/command_line.h"
 #include "apps/operator_benchmark.h"
 #include "apps/rank_program.h"
+#include "apps/scaling_benchmark.h"
+#include "apps/text_table.h"
 #include "apps/training_benchmark.h"
 #include "apps/verbs.h"
 
@@ -17,29 +19,33 @@ namespace {
 
 struct BenchArguments {
     StepShape shape;
-    int num_repeats = 15;
+    std::string what = "step";
+    int num_repeats = 0;
     int num_ranks = 0;
-    bool operators = false;
     bool json = false;
 };
 
 bool parse(std::span<const std::string> arguments, BenchArguments& options)
 {
-    CLI::App app("Times one training step of a Transolver (forward, backward, AdamW). On one rank: sharded tensors against plain LibTorch.\n"
+    CLI::App app("step: times one training step of a Transolver (forward, backward, AdamW). On one rank: sharded tensors against plain LibTorch.\n"
                  "On several: one cloud spread over the ranks against the machine's own ceiling, which is an independent plain step of the\n"
-                 "same share of the points on every rank at once. The two alternate; medians are shown.",
+                 "same share of the points on every rank at once. The two alternate; medians are shown.\n"
+                 "scaling: attention, a vision transformer and Transolvers over the ranks against that ceiling, beside the machine's own figures.\n"
+                 "operators: single operators on small tensors, what a call costs more on a sharded tensor.",
                  "bench");
+    app.add_option("WHAT", options.what, "step, scaling or operators")->check(CLI::IsMember({"step", "scaling", "operators"}))->capture_default_str();
     auto& shape = options.shape;
     app.add_option("--points", shape.num_points, "points of the whole cloud")->check(CLI::PositiveNumber)->capture_default_str();
     app.add_option("--hidden", shape.n_hidden, "channels")->check(CLI::PositiveNumber)->capture_default_str();
     app.add_option("--layers", shape.n_layers, "blocks")->check(CLI::PositiveNumber)->capture_default_str();
     app.add_option("--heads", shape.n_head, "attention heads")->check(CLI::PositiveNumber)->capture_default_str();
     app.add_option("--slices", shape.slice_num, "slices a head")->check(CLI::PositiveNumber)->capture_default_str();
-    app.add_option("--repeats", options.num_repeats, "pairs of steps that are timed")->check(CLI::PositiveNumber)->capture_default_str();
+    app.add_option("--repeats", options.num_repeats, "pairs that are timed; 15, of scaling 5")->check(CLI::PositiveNumber);
     app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine")->check(CLI::PositiveNumber)->type_name("N");
-    app.add_flag("--operators", options.operators, "time single operators on small tensors instead: what a call costs more on a sharded tensor");
     app.add_flag("--json", options.json, "one JSON object on stdout");
-    return parse_arguments(app, arguments);
+    if (!parse_arguments(app, arguments)) return false;
+    if (options.num_repeats == 0) options.num_repeats = options.what == "scaling" ? 5 : 15;
+    return true;
 }
 
 void report(const BenchArguments& arguments, const StepTimes& times)
@@ -87,6 +93,33 @@ void report_operators(const BenchArguments& arguments)
     }
 }
 
+void report_scaling(const BenchArguments& arguments, const ScalingReport& report)
+{
+    const auto& machine = report.ceilings;
+    if (arguments.json) {
+        nlohmann::ordered_json json{{"ranks", report.num_ranks}, {"threads_per_rank", report.threads_per_rank}, {"backend", report.backend},
+                                    {"sgemm_gflops", machine.sgemm_gflops}, {"copy_gigabytes_per_second", machine.copy_gigabytes},
+                                    {"message_microseconds", machine.message_microseconds}, {"all_reduce_gigabytes_per_second", machine.reduce_gigabytes}};
+        for (const auto& result : report.results) {
+            json["results"].push_back({{"workload", result.workload}, {"kind", result.kind}, {"ceiling_seconds", result.ceiling_seconds},
+                                       {"sharded_seconds", result.sharded_seconds}, {"efficiency", result.efficiency}, {"messages", result.num_messages},
+                                       {"bytes", result.message_bytes}});
+        }
+        std::cout << json.dump(2) << '\n';
+        return;
+    }
+    std::cout << report.num_ranks << " rank(s) of " << report.threads_per_rank << " thread(s), transport " << report.backend << ". Of each rank, all at once: sgemm "
+              << fixed_text(machine.sgemm_gflops, 0) << " GFLOP/s, copy " << fixed_text(machine.copy_gigabytes, 1) << " GB/s; all-reduce "
+              << fixed_text(machine.message_microseconds, 1) << " us, " << fixed_text(machine.reduce_gigabytes, 2) << " GB/s\n";
+    TextTable table("llrrrrr");
+    table.add_row({"workload", "scaling", "ceiling, s", "sharded, s", "ceiling / sharded", "messages", "bytes"});
+    for (const auto& result : report.results) {
+        table.add_row({result.workload, result.kind, fixed_text(result.ceiling_seconds, 3), fixed_text(result.sharded_seconds, 3), fixed_text(result.efficiency, 3),
+                       std::to_string(result.num_messages), std::to_string(result.message_bytes)});
+    }
+    std::cout << table;
+}
+
 }  // namespace
 
 int bench_command(std::span<const std::string> arguments)
@@ -95,11 +128,16 @@ int bench_command(std::span<const std::string> arguments)
     if (!parse(arguments, options)) return exit_code::ok;
     if (options.shape.n_hidden % options.shape.n_head != 0) throw UsageError("--hidden must be a multiple of --heads.");
     keep_freed_memory();
-    if (options.operators) {
+    if (options.what == "operators") {
         report_operators(options);
         return exit_code::ok;
     }
     return run_on_ranks(options.num_ranks, "bench", arguments, [](int) {}, [&](World& world) {
+        if (options.what == "scaling") {
+            const auto report = measure_scaling(options.num_repeats, world);
+            if (world.rank() == 0) report_scaling(options, report);
+            return exit_code::ok;
+        }
         const auto times = time_training_step(options.shape, options.num_repeats, world);
         if (world.rank() == 0) report(options, times);
         return exit_code::ok;
