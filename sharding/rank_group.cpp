@@ -159,6 +159,31 @@ at::Tensor RankGroup::all_to_all_rows(const at::Tensor& rows, std::span<const st
     return received;
 }
 
+PendingCollective RankGroup::start_ring_shift(const at::Tensor& sent, at::Tensor& received) const
+{
+    std::vector<std::int64_t> send(size_), receive(size_);
+    send[(rank_ + 1) % size_] = sent.numel();
+    receive[(rank_ + size_ - 1) % size_] = received.numel();
+    return start_exchange(sent, send, received, receive, "ring_shift");
+}
+
+PendingCollective RankGroup::start_exchange(const at::Tensor& sent, std::span<const std::int64_t> send_counts, at::Tensor& received,
+                                            std::span<const std::int64_t> receive_counts, const char* what) const
+{
+    if (size_ == 1) {
+        received.copy_(sent);
+        return {};
+    }
+    record(what, byte_size(received) - receive_counts[rank_] * static_cast<std::int64_t>(received.element_size()));
+    std::vector<std::int64_t> out(receive_counts.begin(), receive_counts.end()), in(send_counts.begin(), send_counts.end());
+    auto source = sent;
+    try {
+        return {backend_->alltoall_base(received, source, out, in), what, this};
+    } catch (const std::exception& error) {
+        throw CommunicationError(describe_failure(what, error.what()));
+    }
+}
+
 void RankGroup::broadcast(at::Tensor& tensor, int source_rank) const
 {
     if (size_ == 1 || tensor.numel() == 0) return;

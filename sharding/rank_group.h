@@ -62,6 +62,14 @@ public:
     at::Tensor all_to_all_rows(const at::Tensor& rows, std::span<const std::int64_t> send_rows,
                                std::span<const std::int64_t> receive_rows) const;
 
+    /// Passes `sent` to the next rank (the last one's to the first) and fills `received` with what the rank before passes on, without
+    /// waiting. Both are contiguous with one dimension, of any length, zero included; `received` is as long as what the rank before sends.
+    PendingCollective start_ring_shift(const at::Tensor& sent, at::Tensor& received) const;
+
+    /// The same with any partners: `sent` holds `send_counts[r]` values for rank r, in rank order; `received` is laid out in the same way.
+    PendingCollective start_exchange(const at::Tensor& sent, std::span<const std::int64_t> send_counts, at::Tensor& received,
+                                     std::span<const std::int64_t> receive_counts, const char* what = "exchange") const;
+
     void broadcast(at::Tensor& tensor, int source_rank) const;
 
     /// The numbers of all ranks, one vector a rank (all the same length).
