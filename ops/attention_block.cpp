@@ -172,11 +172,11 @@ std::pair<at::Tensor, at::Tensor> fused_forward(const AttentionSettings& setting
     return {output, sum};
 }
 
-void fused_backward(const AttentionSettings& settings, const AttentionQueries& queries, const at::Tensor& k, const at::Tensor& v, const at::Tensor& mask,
-                    bool triangular, const AttentionGradients& gradients)
+/// The fused backward pass of some heads of some batches, for what it returns before it is added up takes memory of its own.
+void fused_backward_part(const AttentionSettings& settings, const AttentionQueries& queries, const at::Tensor& k, const at::Tensor& v,
+                         const at::Tensor& bias, bool triangular, const AttentionGradients& gradients)
 {
     const auto key_heads = k.size(1), members = queries.queries.size(1) / key_heads;
-    const auto bias = added_mask(mask, k.scalar_type());
     for (std::int64_t g = 0; g < members; ++g) {
         const auto member = [&](const at::Tensor& x) { return members > 1 ? group_member(x, key_heads, g) : x; };
         std::optional<at::Tensor> part;
@@ -187,6 +187,31 @@ void fused_backward(const AttentionSettings& settings, const AttentionQueries& q
         if (gradients.queries.defined()) member(gradients.queries).add_(dq);
         if (gradients.keys.defined()) gradients.keys.add_(dk);
         if (gradients.values.defined()) gradients.values.add_(dv);
+    }
+}
+
+void fused_backward(const AttentionSettings& settings, const AttentionQueries& queries, const at::Tensor& k, const at::Tensor& v, const at::Tensor& mask,
+                    bool triangular, const AttentionGradients& gradients)
+{
+    constexpr std::int64_t kNumbers = 1 << 16;   // of the queries' gradients at a time, but one head of one batch a thread at least
+    const auto batches = k.size(0), key_heads = k.size(1), members = queries.queries.size(1) / key_heads, threads = std::int64_t{at::get_num_threads()};
+    const auto a_head = queries.queries.size(2) * queries.queries.size(3);
+    const auto num_heads = std::clamp(std::max(kNumbers / a_head, threads), std::int64_t{1}, key_heads);
+    const auto num_batches = num_heads < key_heads ? 1 : std::clamp(std::max(kNumbers / a_head, threads) / key_heads, std::int64_t{1}, batches);
+    const auto bias = added_mask(mask, k.scalar_type());
+    for (std::int64_t b = 0; b < batches; b += num_batches) {
+        for (std::int64_t h = 0; h < key_heads; h += num_heads) {
+            const auto part = [&](const at::Tensor& x, std::int64_t heads_of_one) {
+                if (!x.defined()) return x;
+                auto piece = x.size(0) > 1 ? x.narrow(0, b, std::min(num_batches, batches - b)) : x;
+                return piece.size(1) > 1 ? piece.narrow(1, h * heads_of_one, std::min(num_heads, key_heads - h) * heads_of_one) : piece;
+            };
+            fused_backward_part(settings,
+                                {part(queries.queries, members), part(queries.output_gradient, members), part(queries.output, members),
+                                 part(queries.log_sum_exp, members), queries.rows},
+                                part(k, 1), part(v, 1), part(bias, members), triangular,
+                                {part(gradients.queries, members), part(gradients.keys, 1), part(gradients.values, 1), at::Tensor()});
+        }
     }
 }
 
@@ -293,7 +318,7 @@ AttentionQueries AttentionQueries::narrow(std::int64_t row, std::int64_t length)
 void add_attention_gradients(const AttentionSettings& settings, const AttentionQueries& queries, const at::Tensor& all_keys, const at::Tensor& all_values,
                              RowRange columns, const at::Tensor& mask, std::int64_t first_masked, const AttentionGradients& gradients)
 {
-    constexpr std::int64_t kFusedRows = 1024;   // bounds what the kernel returns for the queries
+    constexpr std::int64_t kFusedRows = 2048;   // bounds what the kernel returns for the queries
     const auto keys = dense_rows(all_keys), values = dense_rows(all_values);
     const bool fused = is_fused(settings, queries.queries, values, gradients.mask.defined());
     for (const auto& part : rectangles(queries.rows, columns, settings.causal)) {

@@ -75,12 +75,6 @@ void for_each_piece(const AttentionKeys& all, std::int64_t pieces, const RankGro
     }
 }
 
-/// A travelling sum of gradients that is on its way.
-struct Arrival {
-    Piece piece, sent;
-    PendingCollective pending;
-};
-
 }  // namespace
 
 AttentionOutput ring_attention(const AttentionSettings& settings, const at::Tensor& queries, RowRange rows, const AttentionKeys& keys,
@@ -113,48 +107,38 @@ AttentionGradients ring_attention_backward(const AttentionSettings& settings, co
     }
 
     const auto own_part = [&](const at::Tensor& whole, RowRange part) { return whole.narrow(2, part.start - ranges[me].start, part.length); };
-    Arrival arrival;          // what the rank before has added up for the piece that comes next here
-    RowRange home{};          // rows of the own piece that is on its way home
-    const auto take_home = [&] {
-        if (!arrival.piece.buffer.defined()) return;
-        arrival.pending.wait();
-        own_part(total.keys, home).add_(arrival.piece.keys);
-        own_part(total.values, home).add_(arrival.piece.values);
-        arrival = {};
-    };
+    Piece sent;       // sums that are on their way to the next rank,
+    Piece arriving;   // and those that the rank before has added up for the piece that comes next here
+    PendingCollective pending;
     for_each_piece(keys, pieces, group, [&](const Piece& piece, int step, std::int64_t p, RowRange columns) {
         auto part = total;
-        if (step == 0) {
-            if (travels) {
-                part.keys = own_part(total.keys, columns);
-                part.values = own_part(total.values, columns);
-            }
-            add_attention_gradients(settings, queries, piece.keys, piece.values, columns, keys.mask, keys.first_masked, part);
-            take_home();   // of the round before
-            return;
-        }
         Piece sums;
-        if (travels) {
+        if (travels && step == 0) {
+            part.keys = own_part(total.keys, columns);
+            part.values = own_part(total.values, columns);
+        } else if (travels) {
             sums = make_piece(k, v, columns.length, type);
             sums.buffer.zero_();
             part.keys = sums.keys;
             part.values = sums.values;
         }
         add_attention_gradients(settings, queries, piece.keys, piece.values, columns, keys.mask, keys.first_masked, part);
-        if (!travels) return;
+        if (!travels || step == 0) return;
+
         if (step > 1) {
-            arrival.pending.wait();
-            sums.buffer.add_(arrival.piece.buffer);
-            arrival = {};
+            pending.wait();
+            sums.buffer.add_(arriving.buffer);
         }
-        const auto next_owner = (me - step - 1 + 2 * size) % size;
-        const auto coming = piece_of(ranges[next_owner], p, pieces);
-        arrival.piece = make_piece(k, v, coming.length, type);
-        arrival.sent = sums;
-        arrival.pending = group.start_ring_shift(arrival.sent.buffer, arrival.piece.buffer);
-        if (step + 1 == size) home = coming;
+        const auto coming = piece_of(ranges[(me - step - 1 + 2 * size) % size], p, pieces);
+        arriving = make_piece(k, v, coming.length, type);
+        sent = sums;
+        pending = group.start_ring_shift(sent.buffer, arriving.buffer);
+        if (step + 1 < size) return;
+        pending.wait();   // the own piece is back from its round
+        own_part(total.keys, coming).add_(arriving.keys);
+        own_part(total.values, coming).add_(arriving.values);
+        sent = arriving = {};
     });
-    take_home();
     return total;
 }
 

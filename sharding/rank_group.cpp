@@ -47,9 +47,14 @@ bool has_ended(const std::string& name)
     return after_name != std::string::npos && after_name + 2 < text.size() && text[after_name + 2] == 'Z';
 }
 
-PendingCollective::PendingCollective(c10::intrusive_ptr<c10d::Work> work, std::string what, const RankGroup* group)
+PendingCollective::PendingCollective(c10::intrusive_ptr<c10d::Work> work, std::string what, const RankGroup* group, std::vector<at::Tensor> buffers)
     : work_(std::move(work)), what_(std::move(what)), group_(group)
 {
+    if (buffers.empty()) return;
+    // Cleared by `wait`. A transfer that nobody waited for may still write: its buffers are given up, not freed.
+    buffers_ = {new std::vector<at::Tensor>(std::move(buffers)), [](std::vector<at::Tensor>* left) {
+                    if (left->empty()) delete left;
+                }};
 }
 
 void PendingCollective::wait()
@@ -61,6 +66,7 @@ void PendingCollective::wait()
     } catch (const std::exception& error) {
         throw CommunicationError(group_->describe_failure(what_, error.what()));
     }
+    if (buffers_) buffers_->clear();
 }
 
 RankGroup::RankGroup() : counter_(std::make_shared<CommCounter>()) {}
@@ -176,9 +182,13 @@ PendingCollective RankGroup::start_exchange(const at::Tensor& sent, std::span<co
     }
     record(what, byte_size(received) - receive_counts[rank_] * static_cast<std::int64_t>(received.element_size()));
     std::vector<std::int64_t> out(receive_counts.begin(), receive_counts.end()), in(send_counts.begin(), send_counts.end());
-    auto source = sent;
+    // Gloo keeps its last tensors until the next collective; on the CPU it gets aliases that own nothing.
+    const auto lent = [](const at::Tensor& tensor) {
+        return tensor.is_cpu() ? at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.options()) : tensor;
+    };
+    auto source = lent(sent), target = lent(received);
     try {
-        return {backend_->alltoall_base(received, source, out, in), what, this};
+        return {backend_->alltoall_base(target, source, out, in), what, this, {sent, received}};
     } catch (const std::exception& error) {
         throw CommunicationError(describe_failure(what, error.what()));
     }

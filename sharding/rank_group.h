@@ -22,7 +22,8 @@ bool has_ended(const std::string& name);
 class PendingCollective {
 public:
     PendingCollective() = default;
-    PendingCollective(c10::intrusive_ptr<c10d::Work> work, std::string what, const class RankGroup* group);
+    /// `buffers` live until `wait` returns; backends may hold on to what they are handed for longer.
+    PendingCollective(c10::intrusive_ptr<c10d::Work> work, std::string what, const class RankGroup* group, std::vector<at::Tensor> buffers = {});
 
     /// Returns at once if there is nothing to wait for. @throws CommunicationError if a rank is gone or too late.
     void wait();
@@ -31,6 +32,7 @@ private:
     c10::intrusive_ptr<c10d::Work> work_;
     std::string what_;
     const class RankGroup* group_ = nullptr;
+    std::shared_ptr<std::vector<at::Tensor>> buffers_;
 };
 
 /// Ranks that talk to each other: one axis of a device mesh, or all of it. A group of one never communicates.
