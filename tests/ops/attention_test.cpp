@@ -2,6 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include <chrono>
+#include <thread>
 
 #include "ops/ring_attention.h"
 #include "sharding/redistribute.h"
@@ -168,6 +174,48 @@ TEST(RingAttention, SendsWhatThePlanSays)
             output.backward(output.detach());
             EXPECT_EQ(mesh->counter().total_bytes(), ring_backward_bytes(ranges, mesh->group(0).rank(), 2 * 2 * 3 * 2, 2 * 2 * 3 * 4));
         });
+    }
+}
+
+/// Output and gradients of q, k and v, this rank's rows of (1, 2, 2000, 4).
+std::vector<at::Tensor> ring_results(const std::vector<at::Tensor>& whole, const RankGroup& group, int delay_ms)
+{
+    const std::vector<RowRange> ranges{{0, 700}, {700, 0}, {700, 1300}};
+    const auto mine = ranges[group.rank()];
+    const auto part = [&](int i) { return whole[i].narrow(2, mine.start, mine.length); };
+    const AttentionSettings settings{.scale = 0.5};
+    const AttentionKeys keys{part(1), part(2), at::Tensor(), 0, ranges};
+    std::this_thread::sleep_for(std::chrono::milliseconds(delay_ms));
+    const auto forward = ring_attention(settings, part(0), mine, keys, group);
+    std::this_thread::sleep_for(std::chrono::milliseconds(delay_ms));
+    const auto gradients = ring_attention_backward(settings, {part(0), part(3), forward.output, forward.log_sum_exp, mine}, keys, group, {});
+    return {forward.output, gradients.queries, gradients.keys, gradients.values};
+}
+
+TEST(RingAttention, IsTheSameOverlappedWithALateRankAsStepByStep)
+{
+    Draw draw(9);
+    std::vector<at::Tensor> whole;
+    for (int i = 0; i < 4; ++i) whole.push_back(draw.values({1, 2, 2000, 4}));
+    std::vector<std::vector<at::Tensor>> blocking(3), overlapped(3);
+    run_ranks(3, [&](const auto& mesh) { blocking[mesh->coordinate(0)] = ring_results(whole, mesh->group(0), 0); });
+
+    const auto store = c10::make_intrusive<c10d::HashStore>();
+    std::vector<std::thread> ranks;
+    for (int rank = 0; rank < 3; ++rank) {
+        ranks.emplace_back([&, rank] {
+            at::set_num_threads(1);
+            const auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::seconds(60));
+            options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
+            const RankGroup group(c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, 3, options), "domain", std::make_shared<CommCounter>());
+            overlapped[rank] = ring_results(whole, group, 40 * (2 - rank));
+            group.barrier();
+        });
+    }
+    for (auto& rank : ranks) rank.join();
+
+    for (int rank = 0; rank < 3; ++rank) {
+        for (int i = 0; i < 4; ++i) EXPECT_TRUE(at::equal(overlapped[rank][i], blocking[rank][i])) << rank << i;
     }
 }
 
