@@ -9,12 +9,12 @@ namespace meshard {
 
 /// What one rank asked of its groups: one entry a call, in order. Belongs to a DeviceMesh; not thread-safe.
 ///
-/// `bytes` are those of the tensor handed over (all-reduce, broadcast: its size; gather, all-to-all: what this rank receives
-/// from others), so that the figures do not depend on a transport's algorithm.
+/// `bytes` are those of the tensor handed over (all-reduce, broadcast: its size; gather, all-to-all, ring shift: what this rank
+/// receives from others), so that the figures do not depend on a transport's algorithm.
 class CommCounter {
 public:
     struct Call {
-        std::string operation;   ///< all_reduce, all_gather, all_to_all, broadcast, barrier
+        std::string operation;   ///< all_reduce, all_gather, all_to_all, ring_shift, exchange, broadcast, barrier
         std::string axis;        ///< name of the device mesh's axis, or `all`
         std::int64_t bytes = 0;
     };

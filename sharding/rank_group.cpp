@@ -47,9 +47,14 @@ bool has_ended(const std::string& name)
     return after_name != std::string::npos && after_name + 2 < text.size() && text[after_name + 2] == 'Z';
 }
 
-PendingCollective::PendingCollective(c10::intrusive_ptr<c10d::Work> work, std::string what, const RankGroup* group)
+PendingCollective::PendingCollective(c10::intrusive_ptr<c10d::Work> work, std::string what, const RankGroup* group, std::vector<at::Tensor> buffers)
     : work_(std::move(work)), what_(std::move(what)), group_(group)
 {
+    if (buffers.empty()) return;
+    // Cleared by `wait`. A transfer that nobody waited for may still write: its buffers are given up, not freed.
+    buffers_ = {new std::vector<at::Tensor>(std::move(buffers)), [](std::vector<at::Tensor>* left) {
+                    if (left->empty()) delete left;
+                }};
 }
 
 void PendingCollective::wait()
@@ -61,6 +66,7 @@ void PendingCollective::wait()
     } catch (const std::exception& error) {
         throw CommunicationError(group_->describe_failure(what_, error.what()));
     }
+    if (buffers_) buffers_->clear();
 }
 
 RankGroup::RankGroup() : counter_(std::make_shared<CommCounter>()) {}
@@ -157,6 +163,35 @@ at::Tensor RankGroup::all_to_all_rows(const at::Tensor& rows, std::span<const st
         throw CommunicationError(describe_failure("all_to_all", error.what()));
     }
     return received;
+}
+
+PendingCollective RankGroup::start_ring_shift(const at::Tensor& sent, at::Tensor& received) const
+{
+    std::vector<std::int64_t> send(size_), receive(size_);
+    send[(rank_ + 1) % size_] = sent.numel();
+    receive[(rank_ + size_ - 1) % size_] = received.numel();
+    return start_exchange(sent, send, received, receive, "ring_shift");
+}
+
+PendingCollective RankGroup::start_exchange(const at::Tensor& sent, std::span<const std::int64_t> send_counts, at::Tensor& received,
+                                            std::span<const std::int64_t> receive_counts, const char* what) const
+{
+    if (size_ == 1) {
+        received.copy_(sent);
+        return {};
+    }
+    record(what, byte_size(received) - receive_counts[rank_] * static_cast<std::int64_t>(received.element_size()));
+    std::vector<std::int64_t> out(receive_counts.begin(), receive_counts.end()), in(send_counts.begin(), send_counts.end());
+    // Gloo keeps its last tensors until the next collective; on the CPU it gets aliases that own nothing.
+    const auto lent = [](const at::Tensor& tensor) {
+        return tensor.is_cpu() ? at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.options()) : tensor;
+    };
+    auto source = lent(sent), target = lent(received);
+    try {
+        return {backend_->alltoall_base(target, source, out, in), what, this, {sent, received}};
+    } catch (const std::exception& error) {
+        throw CommunicationError(describe_failure(what, error.what()));
+    }
 }
 
 void RankGroup::broadcast(at::Tensor& tensor, int source_rank) const

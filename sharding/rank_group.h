@@ -22,7 +22,8 @@ bool has_ended(const std::string& name);
 class PendingCollective {
 public:
     PendingCollective() = default;
-    PendingCollective(c10::intrusive_ptr<c10d::Work> work, std::string what, const class RankGroup* group);
+    /// `buffers` live until `wait` returns; backends may hold on to what they are handed for longer.
+    PendingCollective(c10::intrusive_ptr<c10d::Work> work, std::string what, const class RankGroup* group, std::vector<at::Tensor> buffers = {});
 
     /// Returns at once if there is nothing to wait for. @throws CommunicationError if a rank is gone or too late.
     void wait();
@@ -31,6 +32,7 @@ private:
     c10::intrusive_ptr<c10d::Work> work_;
     std::string what_;
     const class RankGroup* group_ = nullptr;
+    std::shared_ptr<std::vector<at::Tensor>> buffers_;
 };
 
 /// Ranks that talk to each other: one axis of a device mesh, or all of it. A group of one never communicates.
@@ -61,6 +63,14 @@ public:
     /// Sends `send_rows[r]` rows to rank r, in rank order, and returns the rows received, in rank order.
     at::Tensor all_to_all_rows(const at::Tensor& rows, std::span<const std::int64_t> send_rows,
                                std::span<const std::int64_t> receive_rows) const;
+
+    /// Passes `sent` to the next rank (the last one's to the first) and fills `received` with what the rank before passes on, without
+    /// waiting. Both are contiguous with one dimension, of any length, zero included; `received` is as long as what the rank before sends.
+    PendingCollective start_ring_shift(const at::Tensor& sent, at::Tensor& received) const;
+
+    /// The same with any partners: `sent` holds `send_counts[r]` values for rank r, in rank order; `received` is laid out in the same way.
+    PendingCollective start_exchange(const at::Tensor& sent, std::span<const std::int64_t> send_counts, at::Tensor& received,
+                                     std::span<const std::int64_t> receive_counts, const char* what = "exchange") const;
 
     void broadcast(at::Tensor& tensor, int source_rank) const;
 

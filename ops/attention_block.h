@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <ATen/core/Tensor.h>
+
+namespace meshard {
+
+/// What holds for a whole attention, softmax(scale * q k^T + mask) v, whatever part of it a rank computes.
+///
+/// Queries are (B, H, L, D), keys (B, K, S, D), values (B, K, S, E); K divides H and head h of the queries looks at head h / (H / K). A mask
+/// has four dimensions that broadcast to (B, H, L, S); it is added, or, of type bool, says who may look.
+struct AttentionSettings {
+    double scale = 1;
+    bool causal = false;             ///< row i looks at keys 0 to i
+    double dropout = 0;              ///< probability that a weight is dropped
+    std::int64_t seed = 0;           ///< of the dropped weights
+    std::int64_t first_batch = 0;    ///< index in the whole of the first batch and head here; with `num_heads`, that of the whole,
+    std::int64_t first_head = 0;     ///< they key the dropped weights
+    std::int64_t num_heads = 1;
+};
+
+/// Rows `start` to `start + length` of the whole sequence.
+struct RowRange {
+    std::int64_t start = 0, length = 0;
+    std::int64_t end() const { return start + length; }
+};
+
+/// Output (B, H, L, E) and logarithm of the sum of the exponentials of the scores (B, H, L).
+struct AttentionOutput {
+    at::Tensor output, log_sum_exp;
+};
+
+/// What queries have gathered from the keys that they have met, by the online softmax (Milakov and Gimelshein 2018; merged by log-sum-exp as in
+/// Liu, Zaharia and Abbeel 2023).
+class AttentionSum {
+public:
+    AttentionSum(const AttentionSettings& settings, at::Tensor queries, RowRange rows);
+
+    /// Keys and values of the rows `columns`. `mask` covers all queries and begins with key `first_masked`; undefined for none.
+    void add(const at::Tensor& keys, const at::Tensor& values, RowRange columns, const at::Tensor& mask, std::int64_t first_masked);
+
+    /// A part of the sum that was computed elsewhere, for the queries from `row` on.
+    void merge(const at::Tensor& output, const at::Tensor& log_sum_exp, std::int64_t row);
+
+    /// (B, H, L, E) and log-sum-exp (B, H, L), in float, or in double for double. Rows that met no key: zero and minus infinity.
+    AttentionOutput finish(std::int64_t value_size);
+
+private:
+    void start(std::int64_t value_size);
+
+    const AttentionSettings& settings_;
+    at::Tensor queries_;
+    RowRange rows_;
+    at::Tensor output_, log_sum_exp_;   // undefined before the first keys
+};
+
+/// What the backward pass knows of the queries: (B, H, L, D), (B, H, L, E), (B, H, L, E) and (B, H, L), output and log-sum-exp being those of
+/// all keys, rows without any having a log-sum-exp of zero.
+struct AttentionQueries {
+    at::Tensor queries, output_gradient, output, log_sum_exp;
+    RowRange rows;
+
+    AttentionQueries narrow(std::int64_t row, std::int64_t length) const;
+};
+
+/// Where gradients are added up, in float or double; undefined for those that nobody wants.
+struct AttentionGradients {
+    at::Tensor queries, keys, values, mask;
+};
+
+/// Adds what the keys and values of the rows `columns` contribute to the gradients. `gradients.keys` and `.values` are those of `columns`,
+/// the others those of all queries and of the whole mask.
+void add_attention_gradients(const AttentionSettings& settings, const AttentionQueries& queries, const at::Tensor& keys, const at::Tensor& values,
+                             RowRange columns, const at::Tensor& mask, std::int64_t first_masked, const AttentionGradients& gradients);
+
+/// The type in which attention adds up.
+at::ScalarType attention_sum_type(at::ScalarType type);
+
+}  // namespace meshard

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention as models call it: from TorchScript, through LibTorch's modules, in the types and with the dropout of training.
+#include <gtest/gtest.h>
+
+#include <torch/jit.h>
+#include <torch/torch.h>
+
+#include <chrono>
+#include <thread>
+
+#include "partition/error.h"
+#include "sharding/redistribute.h"
+#include "sharding/rule_table.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/expect_tensors.h"
+#include "tests/support/rule_property.h"
+#include "tests/support/run_ranks.h"
+
+namespace meshard {
+namespace {
+
+/// The tensor cut along `dim`, its values those of `whole` on every rank.
+at::Tensor cut(const at::Tensor& whole, std::int64_t dim, const Extents& extents, const std::shared_ptr<const DeviceMesh>& mesh, std::int64_t blocks = 1)
+{
+    const AxisLayout layout{Shard(dim), std::make_shared<Extents>(extents), blocks};
+    return from_local(narrow_to_shard(whole, layout, mesh->coordinate(0)).clone(), make_spec(mesh, {layout}));
+}
+
+TEST(AttentionInModels, RunsFromTorchScript)
+{
+    Draw draw(1);
+    const auto x = draw.values({2, 3, 11, 4});
+    const auto module = torch::jit::compile(R"(
+        def attend(x, causal: bool):
+            return torch.scaled_dot_product_attention(x * 2, x, x + 1, is_causal=causal)
+    )");
+    for (const bool causal : {false, true}) {
+        auto leaf = x.clone().requires_grad_();
+        const auto expected = module->run_method("attend", leaf, causal).toTensor();
+        expected.square().sum().backward();
+
+        run_ranks(2, [&](const auto& mesh) {
+            for (int call = 0; call < 4; ++call) {   // the executor rewrites the graph after the first calls
+                const auto part = cut(x, 2, {8, 3}, mesh).requires_grad_();
+                const auto output = module->run_method("attend", part, causal).toTensor();
+                output.square().sum().backward();
+                EXPECT_TRUE(tensors_near(full_tensor(output), expected, 1e-11));
+                EXPECT_TRUE(tensors_near(full_tensor(part.grad()), leaf.grad(), 1e-11));
+            }
+        });
+    }
+}
+
+TEST(AttentionInModels, RunsInsideTheMultiheadAttentionModule)
+{
+    Draw draw(2);
+    const auto x = draw.values({9, 2, 8});   // (N, B, C)
+    torch::nn::MultiheadAttention module(torch::nn::MultiheadAttentionOptions(8, 2));
+    module->to(at::kDouble);
+    auto leaf = x.clone().requires_grad_();
+    const auto expected = std::get<0>(module->forward(leaf, leaf, leaf));
+    expected.square().sum().backward();
+
+    run_ranks(3, [&](const auto& mesh) {
+        set_gather_policy(GatherPolicy::Silent);
+        const auto part = cut(x, 0, {5, 0, 4}, mesh).requires_grad_();
+        const auto output = std::get<0>(module->forward(part, part, part));
+        EXPECT_TRUE(tensors_near(full_tensor(output), expected, 1e-11));
+        const auto gradient = torch::autograd::grad({output.square().sum()}, {part})[0];
+        EXPECT_TRUE(tensors_near(full_tensor(gradient), leaf.grad(), 1e-11));
+    });
+}
+
+TEST(AttentionInModels, RunsInTheFusedEncoderLayer)
+{
+    Draw draw(3);
+    const auto x = draw.values({2, 9, 8}, at::kFloat);
+    const auto w_in = draw.values({24, 8}, at::kFloat), w_out = draw.values({8, 8}, at::kFloat), b_in = draw.values({24}, at::kFloat),
+               b = draw.values({8}, at::kFloat), w = draw.values({8, 8}, at::kFloat);
+    const auto layer = [&](const at::Tensor& t) {
+        return at::_transformer_encoder_layer_fwd(t, 8, 2, w_in, b_in, w_out, b, false, false, 1e-5, b, b, b, b, w, b, w, b);
+    };
+    const auto attention = [&](const at::Tensor& t) { return std::get<0>(at::_native_multi_head_attention(t, t, t, 8, 2, w_in, b_in, w_out, b, {}, false)); };
+    const torch::NoGradGuard no_grad;
+
+    run_ranks(2, [&](const auto& mesh) {
+        const torch::NoGradGuard no_grad_here;
+        set_gather_policy(GatherPolicy::Silent);
+        EXPECT_TRUE(tensors_near(full_tensor(layer(cut(x, 1, {7, 2}, mesh))), layer(x), 1e-6));
+        EXPECT_TRUE(tensors_near(full_tensor(attention(cut(x, 1, {7, 2}, mesh))), attention(x), 1e-6));
+    });
+}
+
+TEST(AttentionInModels, RunsWithoutGradientsAndInInferenceMode)
+{
+    Draw draw(4);
+    const auto x = draw.values({1, 2, 10, 4});
+    const auto expected = at::scaled_dot_product_attention(x, x, x);
+
+    run_ranks(2, [&](const auto& mesh) {
+        const c10::InferenceMode inference;
+        const auto part = cut(x, 2, {6, 4}, mesh);
+        mesh->counter().reset();
+        EXPECT_TRUE(tensors_near(full_tensor(at::scaled_dot_product_attention(part, part, part)), expected, 1e-11));
+        EXPECT_EQ(mesh->counter().calls()[0].operation, "ring_shift");
+    });
+}
+
+TEST(AttentionInModels, KeepsToItsTypes)
+{
+    Draw draw(5);
+    for (const auto& [type, tolerance] : {std::pair{at::kFloat, 2e-6}, {at::kBFloat16, 2e-2}, {at::kHalf, 2e-3}}) {
+        std::vector<at::Tensor> whole, exact;
+        for (int i = 0; i < 3; ++i) {
+            whole.push_back(draw.values({2, 4, 700, 16}, type));
+            exact.push_back(whole.back().to(at::kDouble).requires_grad_());
+        }
+        const auto expected = at::scaled_dot_product_attention(exact[0], exact[1], exact[2]);
+        expected.square().sum().backward();
+
+        run_ranks(3, [&, type = type, tolerance = tolerance](const auto& mesh) {
+            std::vector<at::Tensor> parts;
+            for (const auto& tensor : whole) parts.push_back(cut(tensor, 2, {600, 30, 70}, mesh).requires_grad_());
+            const auto output = at::scaled_dot_product_attention(parts[0], parts[1], parts[2]);
+            output.square().sum().backward();
+            EXPECT_EQ(output.scalar_type(), type);
+            EXPECT_TRUE(tensors_near(full_tensor(output).to(at::kDouble), expected, tolerance)) << type;
+            for (int i = 0; i < 3; ++i) {
+                EXPECT_EQ(parts[i].grad().scalar_type(), type);
+                EXPECT_TRUE(tensors_near(full_tensor(parts[i].grad()).to(at::kDouble), exact[i].grad(), tolerance)) << type << i;
+            }
+        });
+    }
+}
+
+TEST(AttentionInModels, TakesFlattenedBatches)
+{
+    Draw draw(6);
+    const auto x = draw.values({12, 2, 8, 4});   // two blocks of six batches, or of four rows
+    const auto expected = at::scaled_dot_product_attention(x, x, x);
+
+    run_ranks(2, [&](const auto& mesh) {
+        for (const std::int64_t dim : {0, 2}) {
+            const auto part = cut(x, dim, dim == 0 ? Extents{5, 1} : Extents{1, 3}, mesh, 2);
+            EXPECT_TRUE(tensors_near(full_tensor(at::scaled_dot_product_attention(part, part, part)), expected, 1e-11)) << dim;
+            const auto whole = from_local(x, mesh, {Replicate()});
+            EXPECT_TRUE(tensors_near(full_tensor(at::scaled_dot_product_attention(whole, part, part)), expected, 1e-11)) << dim;
+        }
+    });
+}
+
+/// The weights after dropout, found with an identity for values: (B, H, L, S).
+at::Tensor dropped_weights(const at::Tensor& q, const at::Tensor& k, const at::Tensor& identity)
+{
+    at::manual_seed(7);
+    return at::scaled_dot_product_attention(q, k, identity, {}, 0.25);
+}
+
+TEST(AttentionInModels, DropsTheSameWeightsForAnyPartition)
+{
+    Draw draw(8);
+    const auto q = draw.values({2, 3, 40, 4}), k = draw.values({2, 3, 50, 4}), v = draw.values({2, 3, 50, 6});
+    const auto identity = at::eye(50, at::kDouble).expand({2, 3, 50, 50}).contiguous();
+    const auto probabilities = at::softmax(at::matmul(q, k.transpose(2, 3)) / 2, -1);
+    at::Tensor kept;   // 0 or 4/3
+    run_ranks(1, [&](const auto& mesh) {
+        const auto wrapped = [&](const at::Tensor& x) { return from_local(x, mesh, {Replicate()}); };
+        kept = full_tensor(dropped_weights(wrapped(q), wrapped(k), wrapped(identity))) / probabilities;
+    });
+    const auto is_kept = kept > 0.5;
+    EXPECT_NEAR(is_kept.to(at::kDouble).mean().item<double>(), 0.75, 0.02);
+    EXPECT_FALSE(at::equal(is_kept[0][0], is_kept[0][1]));
+    EXPECT_FALSE(at::equal(is_kept[0][0], is_kept[1][0]));
+    EXPECT_TRUE(tensors_near(kept, is_kept.to(at::kDouble) * (4.0 / 3), 1e-6));
+
+    std::vector<at::Tensor> leaves{q.clone().requires_grad_(), k.clone().requires_grad_(), v.clone().requires_grad_()};
+    const auto expected = at::matmul(at::softmax(at::matmul(leaves[0], leaves[1].transpose(2, 3)) / 2, -1) * is_kept * (4.0 / 3), leaves[2]);
+    expected.square().sum().backward();
+
+    for (const int dim : {0, 1, 2}) {
+        run_ranks(3, [&](const auto& mesh) {
+            std::vector<at::Tensor> parts;
+            for (const auto& x : {q, k, v}) {
+                const auto n = x.size(dim);
+                parts.push_back(cut(x, dim, n == 2 ? Extents{1, 0, 1} : n == 3 ? Extents{1, 2, 0} : Extents{n - 12, 5, 7}, mesh).requires_grad_());
+            }
+            // The threads share one generator. The first rank's number counts: it is the next after the seed.
+            if (mesh->coordinate(0) == 0) {
+                std::this_thread::sleep_for(std::chrono::milliseconds(50));
+                at::manual_seed(7);
+            }
+            const auto output = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.25);
+            output.square().sum().backward();
+            EXPECT_TRUE(tensors_near(full_tensor(output), expected, 1e-5));
+            for (int i = 0; i < 3; ++i) EXPECT_TRUE(tensors_near(full_tensor(parts[i].grad()), leaves[i].grad(), 1e-5)) << i;
+        });
+    }
+}
+
+TEST(AttentionInModels, SaysWhatIsWrong)
+{
+    run_ranks(1, [](const auto& mesh) {
+        const auto x = from_local(at::ones({1, 2, 5, 3}), mesh, {Shard(2)});
+        const auto narrow = from_local(at::ones({1, 2, 5, 2}), mesh, {Shard(2)});
+        EXPECT_TRUE(throws_with<InvalidInput>("must share their last dimension", [&] { at::scaled_dot_product_attention(x, narrow, x); }));
+        EXPECT_TRUE(throws_with<InvalidInput>("not both", [&] { at::scaled_dot_product_attention(x, x, x, at::ones({5, 5}), 0.0, true); }));
+        EXPECT_TRUE(throws_with<InvalidInput>("does not broadcast", [&] { at::scaled_dot_product_attention(x, x, x, at::ones({5, 4})); }));
+    });
+}
+
+}  // namespace
+}  // namespace meshard
