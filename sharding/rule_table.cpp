@@ -11,6 +11,7 @@
 #include <mutex>
 #include <set>
 
+#include "sharding/exact_mode.h"
 #include "sharding/redistribute.h"
 
 namespace meshard {
@@ -45,18 +46,23 @@ using RuleSlot = std::atomic<ShardRule>;
 
 class RuleKernel : public c10::OperatorKernel {
 public:
-    RuleKernel(const c10::OperatorHandle& op, const RuleSlot& rule) : facts_(op), rule_(&rule) {}
+    RuleKernel(const c10::OperatorHandle& op, const RuleSlot& rule)
+        : facts_(op), rule_(&rule), exact_(find_exact_rule(full_name_of(op.operator_name()), op.operator_name().name))
+    {
+    }
 
     void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack)
     {
         const c10::impl::ExcludeDispatchKeyGuard guard(above());
         RuleCall call(facts_, stack);
+        if (exact_ && exact_mode() && exact_(call)) return;
         rule_->load(std::memory_order_relaxed)(call);
     }
 
 private:
     OperatorFacts facts_;
     const RuleSlot* rule_;
+    ExactRule exact_;
 };
 
 /// For operators that are not known when the rule is installed: their schema is read at every call.
