@@ -108,7 +108,8 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
         const auto sum_type = type == at::kHalf || type == at::kBFloat16 ? at::kFloat : type;
         const auto total = std::accumulate(group.extents.begin(), group.extents.end(), std::int64_t{0});
         auto row = at::zeros({total}, group.part.options().dtype(sum_type));
-        // A gradient that exists holds no negative zero, one that does not is made of them: the sum is a negative zero only where no rank has one.
+        // A gradient that exists holds no negative zero, one that does not is made of them: the sum is a negative zero only
+        // where no rank has one.
         for (std::size_t k = 0; k < gradients.size(); ++k) {
             const auto& entry = group.entries[k];
             auto place = row.narrow(0, entry.begin, entry.count);

@@ -9,11 +9,12 @@
 
 namespace meshard {
 
-/// Scales the gradients of all parameters by one factor, so that their common Euclidean norm is at most `max_norm`, and returns the norm that they had. The
-/// norm is that of the whole: of a sharded gradient the parts of all ranks count, each once. Pending sums are reduced first. Parameters without
-/// a gradient count as zero. Sums run in double; every rank gets the same bits.
+/// Scales the gradients of all parameters by one factor, so that their common Euclidean norm is at most `max_norm`, and returns the
+/// norm that they had. The norm is that of the whole: of a sharded gradient the parts of all ranks count, each once. Pending sums are
+/// reduced first. Parameters without a gradient count as zero. Sums run in double; every rank gets the same bits.
 ///
-/// Collective over the axes on which gradients are cut or pending; plain gradients must be the same on every rank, as `replicate` leaves them.
+/// Collective over the axes on which gradients are cut or pending; plain gradients must be the same on every rank, as `replicate`
+/// leaves them.
 /// @throws InvalidInput if `max_norm` is not positive.
 double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm);
 

@@ -25,8 +25,8 @@ class NoSync;
 ///
 /// Backward gives each parameter its gradient of the whole loss, summed over all axes but `data` (each rank holds its share of one
 /// loss) and averaged over `data` (each group has a loss of its own). Gradients are reduced in buckets, in the order in which backward
-/// makes them, while backward still runs; when `backward()` returns, every `grad()` is plain and complete. A parameter that takes no part keeps an
-/// undefined gradient if that is so on all ranks.
+/// makes them, while backward still runs; when `backward()` returns, every `grad()` is plain and complete. A parameter that takes no
+/// part keeps an undefined gradient if that is so on all ranks.
 class ReplicatedModule {
 public:
     ~ReplicatedModule();
@@ -60,8 +60,8 @@ private:
     bool before_;
 };
 
-/// Collective over all ranks of `device_mesh` and no others; sharded parameters are left alone. @throws InvalidInput on every rank if the ranks' parameters differ in
-/// number, shape or type; with `verify_at_start` in any bit, naming the tensor and the rank.
+/// Collective over all ranks of `device_mesh` and no others; sharded parameters are left alone. @throws InvalidInput on every rank if
+/// the ranks' parameters differ in number, shape or type; with `verify_at_start` in any bit, naming the tensor and the rank.
 ReplicatedModule replicate(torch::nn::Module& module, std::shared_ptr<const DeviceMesh> device_mesh,
                            const ReplicateOptions& options = {});
 

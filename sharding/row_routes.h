@@ -14,10 +14,12 @@
 
 namespace meshard {
 
-/// Who sends which rows to whom, by global id: every rank owns some rows of a whole and wants the rows of some ids, in its own order and as often
-/// as it likes. Found once, used often: each use is one all-to-all in which every row that a rank wants from another travels once.
+/// Who sends which rows to whom, by global id: every rank owns some rows of a whole and wants the rows of some ids, in its own order
+/// and as often as it likes. Found once, used often: each use is one all-to-all in which every row that a rank wants from another
+/// travels once.
 ///
-/// Example: rank 0 owns rows 4 0, rank 1 owns 1 2 3. Rank 0 wants 3 3 4 and gets one row of rank 1 and one of its own; rank 1 wants nothing.
+/// Example: rank 0 owns rows 4 0, rank 1 owns 1 2 3. Rank 0 wants 3 3 4 and gets one row of rank 1 and one of its own; rank 1 wants
+/// nothing.
 class RowRoutes {
 public:
     /// Collective over `group`; who owns what is kept in blocks of ids over all ranks, so that none needs the list of all.
@@ -31,11 +33,13 @@ public:
     /// Rows that this rank receives from others in one use.
     std::int64_t num_received() const;
 
-    /// (owned rows, ...) to (wanted rows, ...), plain tensors. Collective; differentiable: gradients of a row wanted several times add up at its owner.
+    /// (owned rows, ...) to (wanted rows, ...), plain tensors. Collective; differentiable: gradients of a row wanted several times
+    /// add up at its owner.
     at::Tensor gather(const at::Tensor& owned_rows) const;
 
-    /// The adjoint: (wanted rows, ...) to (owned rows, ...), what has the same id is combined; ids that nobody has give zero for a Sum, and
-    /// `-inf`, `inf` or the type's limit for Max and Min. In an order that depends on ids and ranks only. Collective; a Sum is differentiable.
+    /// The adjoint: (wanted rows, ...) to (owned rows, ...), what has the same id is combined; ids that nobody has give zero for a
+    /// Sum, and `-inf`, `inf` or the type's limit for Max and Min. In an order that depends on ids and ranks only. Collective; a
+    /// Sum is differentiable.
     at::Tensor scatter(const at::Tensor& wanted_rows, Reduction reduction = Reduction::Sum) const;
 
 private:

@@ -29,8 +29,8 @@ struct OffloadOptions {
     bool page_locked = true;              ///< copies that run beside the computation; takes memory that cannot be swapped
 };
 
-/// Moves what autograd saves while it lives from a GPU to host memory, and back when backward asks for it. Tensors on the host stay where they are, and so do
-/// parameters, which are on the GPU anyway. A sharded tensor's own part moves.
+/// Moves what autograd saves while it lives from a GPU to host memory, and back when backward asks for it. Tensors on the host stay
+/// where they are, and so do parameters, which are on the GPU anyway. A sharded tensor's own part moves.
 class OffloadSavedTensors {
 public:
     explicit OffloadSavedTensors(const OffloadOptions& options = {});
