@@ -44,6 +44,8 @@ const c10::DispatchKeySet& above()
 /// The rule that an installed operator has now: a later registration replaces it.
 using RuleSlot = std::atomic<ShardRule>;
 
+std::string full_name_of(const c10::OperatorName& name) { return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name; }
+
 class RuleKernel : public c10::OperatorKernel {
 public:
     RuleKernel(const c10::OperatorHandle& op, const RuleSlot& rule)
@@ -112,8 +114,6 @@ Registered find_rule(const c10::OperatorHandle& op)
     if (op.hasTag(at::Tag::pointwise) && pointwise_rule()) return {"pointwise", pointwise_rule()};
     return {"gathered", &gathered_rule};
 }
-
-std::string full_name_of(const c10::OperatorName& name) { return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name; }
 
 /// What is in the dispatcher. Never taken out again; guarded by `mutex`, as the table is once rules are installed.
 struct Installation {
