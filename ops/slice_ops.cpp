@@ -5,7 +5,10 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "partition/error.h"
+#include "sharding/exact_mode.h"
 #include "sharding/redistribute.h"
 #include "sharding/shard_tensor.h"
 
@@ -67,6 +70,24 @@ void sum_over_rows(at::Tensor& buffer, const SpecPtr& rows)
     }
 }
 
+/// Groups of the ranks among which rows are cut.
+std::vector<const RankGroup*> row_groups(const SpecPtr& rows)
+{
+    std::vector<const RankGroup*> groups;
+    for (std::size_t a = 0; rows && a < rows->axes.size(); ++a) {
+        if (rows->axes[a].is_shard() && rows->axes[a].placement.dim == 1) groups.push_back(&rows->device_mesh->group(static_cast<std::int64_t>(a)));
+    }
+    return groups;
+}
+
+bool exactly(const at::Tensor& factor) { return exact_mode() && factor.scalar_type() != at::kDouble; }
+
+/// A product whose results stand in one row each.
+at::Tensor product_by_row(const at::Tensor& left, const at::Tensor& right)
+{
+    return exactly(left) ? exact_product(left, right, left.size(-1), {}) : at::matmul(left, right);
+}
+
 at::ScalarType sum_type(at::ScalarType type) { return type == at::kDouble ? at::kDouble : at::kFloat; }
 
 /// The layout that both operands take: the first one's, completed where something is pending; the second's if the first is plain.
@@ -96,9 +117,15 @@ struct SliceTokens : torch::autograd::Function<SliceTokens> {
 
         // Sums of weighted features and of weights side by side, so that one message carries both.
         auto buffer = at::empty({w.size(0), w.size(2), w.size(3), num_features + 1}, f.options().dtype(type));
-        buffer.narrow(3, 0, num_features).copy_(at::matmul(heads_first(w).transpose(2, 3), heads_first(f)));   // (B, H, S, D)
-        buffer.select(3, num_features).copy_(at::sum(w, {1}, false, type));                                    // (B, H, S)
-        sum_over_rows(buffer, rows);
+        if (exactly(f)) {
+            const auto groups = row_groups(rows);
+            buffer.narrow(3, 0, num_features).copy_(exact_product(heads_first(w).transpose(2, 3), heads_first(f), weights.size(1), groups));
+            buffer.select(3, num_features).copy_(exact_sum(w.to(type), {1}, false, std::max<std::int64_t>(1, weights.size(1)), groups));
+        } else {
+            buffer.narrow(3, 0, num_features).copy_(at::matmul(heads_first(w).transpose(2, 3), heads_first(f)));   // (B, H, S, D)
+            buffer.select(3, num_features).copy_(at::sum(w, {1}, false, type));                                    // (B, H, S)
+            sum_over_rows(buffer, rows);
+        }
 
         const auto norm = buffer.narrow(3, num_features, 1) + epsilon;              // (B, H, S, 1)
         const auto tokens = buffer.narrow(3, 0, num_features).div(norm);            // (B, H, S, D)
@@ -123,11 +150,11 @@ struct SliceTokens : torch::autograd::Function<SliceTokens> {
         const auto g = sums_gradient.to(f.scalar_type());
         at::Tensor weights_gradient, features_gradient;
         if (context->needs_input_grad(0)) {
-            weights_gradient = at::matmul(heads_first(f), g.transpose(2, 3));                                   // (B, H, N, S)
+            weights_gradient = product_by_row(heads_first(f), g.transpose(2, 3));                               // (B, H, N, S)
             weights_gradient.add_(weight_sums_gradient.to(f.scalar_type()).unsqueeze(2));
             weights_gradient = wrapped(heads_first(weights_gradient), rows);                                    // (B, N, H, S)
         }
-        if (context->needs_input_grad(1)) features_gradient = wrapped(heads_first(at::matmul(heads_first(w), g)), rows);   // (B, N, H, D)
+        if (context->needs_input_grad(1)) features_gradient = wrapped(heads_first(product_by_row(heads_first(w), g)), rows);   // (B, N, H, D)
         return {weights_gradient, features_gradient, at::Tensor()};
     }
 };
@@ -140,7 +167,7 @@ struct DesliceTokens : torch::autograd::Function<DesliceTokens> {
         const auto w = local_in(weights, rows);                                                   // (B, N, H, S)
         const auto t = local_in(tokens, rows ? token_spec(*rows) : nullptr);                      // (B, H, S, D)
         context->save_for_backward({weights, tokens});
-        return wrapped(heads_first(at::matmul(heads_first(w), t)).contiguous(), rows);            // (B, N, H, D)
+        return wrapped(heads_first(product_by_row(heads_first(w), t)).contiguous(), rows);            // (B, N, H, D)
     }
 
     static variable_list backward(AutogradContext* context, variable_list gradients)
@@ -155,11 +182,13 @@ struct DesliceTokens : torch::autograd::Function<DesliceTokens> {
 
         at::Tensor weights_gradient, tokens_gradient;
         if (context->needs_input_grad(0)) {
-            weights_gradient = wrapped(heads_first(at::matmul(heads_first(gradient), t.transpose(2, 3))), rows);
+            weights_gradient = wrapped(heads_first(product_by_row(heads_first(gradient), t.transpose(2, 3))), rows);
         }
         if (context->needs_input_grad(1)) {
-            auto sums = at::matmul(heads_first(w).transpose(2, 3), heads_first(gradient)).to(sum_type(t.scalar_type())).contiguous();
-            sum_over_rows(sums, rows);                                                            // (B, H, S, D)
+            const auto by_slice = heads_first(w).transpose(2, 3), by_row = heads_first(gradient);
+            auto sums = exactly(w) ? exact_product(by_slice, by_row, saved[0].size(1), row_groups(rows))
+                                   : at::matmul(by_slice, by_row).to(sum_type(t.scalar_type())).contiguous();
+            if (!exactly(w)) sum_over_rows(sums, rows);                                           // (B, H, S, D)
             tokens_gradient = wrapped(sums.to(t.scalar_type()), spec);
         }
         return {weights_gradient, tokens_gradient};

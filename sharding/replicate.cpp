@@ -6,11 +6,13 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <map>
+#include <cmath>
+#include <utility>
 #include <vector>
 
 #include "partition/error.h"
-#include "sharding/redistribute.h"
+#include "sharding/gradient_share.h"
+#include "sharding/module_sync.h"
 #include "sharding/shard_tensor.h"
 
 namespace meshard {
@@ -22,6 +24,12 @@ struct Bucket {
     at::Tensor buffer;
     PendingCollective pending;
 };
+
+bool is_negative_zero(const at::Tensor& number)
+{
+    const auto value = number.item<double>();
+    return value == 0.0 && std::signbit(value);
+}
 
 }  // namespace
 
@@ -66,21 +74,7 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
         if (complete[k] && parameters[k].grad().defined() && !first_of_its_domain) parameters[k].mutable_grad().zero_();
         complete[k] = false;
 
-        if (!is_sharded(gradient)) return first_of_its_domain ? gradient : at::zeros_like(gradient);
-        // A gradient that lies in another way than as a pending sum or whole is made whole.
-        auto whole = gradient;
-        for (const auto& axis : spec_of(gradient)->axes) {
-            if (axis.is_shard() || (axis.is_partial() && axis.placement.reduction != Reduction::Sum)) {
-                whole = convert(gradient, replicated_spec(spec_of(gradient)->device_mesh));
-            }
-        }
-        const auto& spec = *spec_of(whole);
-        bool counts = true;
-        for (std::size_t a = 0; a < spec.axes.size(); ++a) {
-            const bool complete_here = spec.axes[a].is_replicate() && spec.device_mesh->axis_names()[a] != "data";
-            if (complete_here && spec.device_mesh->coordinate(a) != 0) counts = false;
-        }
-        return counts ? local_of(whole).detach() : at::zeros_like(local_of(whole));
+        return gradient_share(gradient, *mesh);
     }
 
     void on_accumulated(std::size_t k)
@@ -106,9 +100,18 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
         std::vector<at::Tensor> flat;
         for (const auto k : bucket.parameters) {
             const auto& gradient = parameters[k].grad();
-            flat.push_back(gradient.defined() ? gradient.reshape({-1}) : at::zeros({parameters[k].numel()}, parameters[k].options()));
+            // What an earlier backward has completed and this one does not touch counts on one rank of the domain only.
+            const bool counts = gradient.defined() && (ready[k] || !complete[k] || first_of_its_domain);
+            flat.push_back(counts ? gradient.reshape({-1}) : at::zeros({parameters[k].numel()}, parameters[k].options()));
         }
-        bucket.buffer = at::cat(flat);
+        // A gradient that exists holds no negative zero here, one that does not is made of them: their sum is a negative zero only where no
+        // rank has a gradient. So ranks learn of each other's use of a parameter without a message.
+        bucket.buffer = at::cat(flat).add_(0.0);
+        std::int64_t offset = 0;
+        for (const auto k : bucket.parameters) {
+            if (!parameters[k].grad().defined()) bucket.buffer.narrow(0, offset, parameters[k].numel()).fill_(-0.0);
+            offset += parameters[k].numel();
+        }
         bucket.pending = mesh->all().start_all_reduce(bucket.buffer);
     }
 
@@ -127,7 +130,7 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
                 offset += parameter.numel();
                 if (parameter.grad().defined()) {
                     parameter.mutable_grad().copy_(reduced);
-                } else if (reduced.any().item<bool>()) {   // used by other ranks
+                } else if (reduced.numel() > 0 && !is_negative_zero(reduced.reshape({-1})[0])) {   // used by other ranks
                     parameter.mutable_grad() = reduced.clone();
                 }
                 complete[k] = parameter.grad().defined();
@@ -155,25 +158,6 @@ std::unique_ptr<torch::autograd::PostAccumulateGradHook> post_accumulate(F f)
     return std::make_unique<PostAccumulate<F>>(std::move(f));
 }
 
-/// All ranks must hold the same list of parameters, or their collectives would not match.
-void check_same_shapes(const std::vector<std::string>& names, const std::vector<at::Tensor>& tensors, const DeviceMesh& mesh)
-{
-    std::vector<std::int64_t> digest{static_cast<std::int64_t>(tensors.size()), 0};
-    for (std::size_t k = 0; k < tensors.size(); ++k) {
-        auto& hash = digest[1];
-        for (const char c : names[k]) hash = hash * 1099511628211 + c;
-        for (const auto size : tensors[k].sizes()) hash = hash * 1099511628211 + size;
-        hash = hash * 1099511628211 + static_cast<std::int64_t>(tensors[k].scalar_type());
-    }
-    const auto all = mesh.all().all_gather_integers(digest);
-    for (std::size_t r = 0; r < all.size(); ++r) {
-        if (all[r] != all[0]) {
-            throw InvalidInput("replicate: rank " + std::to_string(r) + " has " + std::to_string(all[r][0]) + " parameters and buffers, rank 0 has " +
-                               std::to_string(all[0][0]) + ", or they differ in name, shape or type. Build the same module on every rank.");
-        }
-    }
-}
-
 }  // namespace
 
 ReplicatedModule::ReplicatedModule(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -190,38 +174,26 @@ ReplicatedModule::~ReplicatedModule()
 
 void ReplicatedModule::set_sync(bool on) { impl_->sync = on; }
 
+NoSync ReplicatedModule::no_sync() { return NoSync(impl_); }
+
+NoSync::NoSync(std::shared_ptr<ReplicatedModule::Impl> impl) : impl_(std::move(impl)), before_(std::exchange(impl_->sync, false)) {}
+
+NoSync::~NoSync() { impl_->sync = before_; }
+
 ReplicatedModule replicate(torch::nn::Module& module, std::shared_ptr<const DeviceMesh> device_mesh, const ReplicateOptions& options)
 {
     auto impl = std::make_shared<ReplicatedModule::Impl>();
     impl->mesh = std::move(device_mesh);
     const auto& mesh = *impl->mesh;
     if (mesh.has_axis("data")) impl->num_data = mesh.size(mesh.axis("data"));
-    for (std::int64_t a = 0; a < mesh.num_axes(); ++a) {
-        if (mesh.axis_names()[a] != "data" && mesh.coordinate(a) != 0) impl->first_of_its_domain = false;
-    }
-
-    std::vector<std::string> names;
-    std::vector<at::Tensor> all;
+    impl->first_of_its_domain = is_first_of_its_domain(mesh);
     for (const auto& item : module.named_parameters()) {
-        names.push_back(item.key());
-        all.push_back(item.value());
-        if (!item.value().requires_grad()) continue;
+        if (!item.value().requires_grad() || is_sharded(item.value())) continue;
         impl->names.push_back(item.key());
         impl->parameters.push_back(item.value());
     }
-    for (const auto& item : module.named_buffers()) {
-        names.push_back(item.key());
-        all.push_back(item.value());
-    }
-    check_same_shapes(names, all, mesh);
-    if (options.broadcast_at_start) {
-        const torch::NoGradGuard no_grad;
-        for (auto& tensor : all) {
-            auto values = tensor.detach().contiguous();
-            mesh.all().broadcast(values, 0);
-            if (!values.is_alias_of(tensor)) tensor.copy_(values);
-        }
-    }
+    if (options.verify_at_start) verify_module(module, mesh, options.source_rank);
+    else if (options.broadcast_at_start) broadcast_module(module, mesh, options.source_rank);
 
     impl->ready.assign(impl->parameters.size(), false);
     impl->complete.assign(impl->parameters.size(), false);

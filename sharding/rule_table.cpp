@@ -11,6 +11,7 @@
 #include <mutex>
 #include <set>
 
+#include "sharding/exact_mode.h"
 #include "sharding/redistribute.h"
 
 namespace meshard {
@@ -45,10 +46,12 @@ thread_local bool has_gathered = false;   // in the call that is observed
 
 void observe(const OperatorFacts& facts, torch::jit::Stack* stack, RuleCall& call, ShardRule rule);
 
-void call_rule(const OperatorFacts& facts, torch::jit::Stack* stack, ShardRule rule)
+/// `exact` (may be null) has the word in exact mode, and may leave it to `rule`.
+void call_rule(const OperatorFacts& facts, torch::jit::Stack* stack, ShardRule rule, ExactRule exact = nullptr)
 {
     const c10::impl::ExcludeDispatchKeyGuard guard(above());
     RuleCall call(facts, stack);
+    if (exact && exact_mode() && exact(call)) return;
     if (observer) observe(facts, stack, call, rule);
     else rule(call);
 }
@@ -56,18 +59,24 @@ void call_rule(const OperatorFacts& facts, torch::jit::Stack* stack, ShardRule r
 /// The rule that an installed operator has now: a later registration replaces it.
 using RuleSlot = std::atomic<ShardRule>;
 
+std::string full_name_of(const c10::OperatorName& name) { return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name; }
+
 class RuleKernel : public c10::OperatorKernel {
 public:
-    RuleKernel(const c10::OperatorHandle& op, const RuleSlot& rule) : facts_(op), rule_(&rule) {}
+    RuleKernel(const c10::OperatorHandle& op, const RuleSlot& rule)
+        : facts_(op), rule_(&rule), exact_(find_exact_rule(full_name_of(op.operator_name()), op.operator_name().name))
+    {
+    }
 
     void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack)
     {
-        call_rule(facts_, stack, rule_->load(std::memory_order_relaxed));
+        call_rule(facts_, stack, rule_->load(std::memory_order_relaxed), exact_);
     }
 
 private:
     OperatorFacts facts_;
     const RuleSlot* rule_;
+    ExactRule exact_;
 };
 
 /// For operators that are not known when the rule is installed: their schema is read at every call.
@@ -139,8 +148,6 @@ void observe(const OperatorFacts& facts, torch::jit::Stack* stack, RuleCall& cal
     }
     observer->called(event);
 }
-
-std::string full_name_of(const c10::OperatorName& name) { return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name; }
 
 /// What is in the dispatcher. Never taken out again; guarded by `mutex`, as the table is once rules are installed.
 struct Installation {

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sharding/gradient_share.h"
+
+#include <ATen/ATen.h>
+
+#include "sharding/redistribute.h"
+#include "sharding/shard_tensor.h"
+
+namespace meshard {
+
+bool is_first_of_its_domain(const DeviceMesh& mesh)
+{
+    for (std::int64_t a = 0; a < mesh.num_axes(); ++a) {
+        if (mesh.axis_names()[a] != "data" && mesh.coordinate(a) != 0) return false;
+    }
+    return true;
+}
+
+at::Tensor gradient_share(const at::Tensor& gradient, const DeviceMesh& device_mesh)
+{
+    if (!is_sharded(gradient)) return is_first_of_its_domain(device_mesh) ? gradient : at::zeros_like(gradient);
+    // A gradient that lies in another way than as a pending sum or whole is made whole.
+    auto whole = gradient;
+    for (const auto& axis : spec_of(gradient)->axes) {
+        if (axis.is_shard() || (axis.is_partial() && axis.placement.reduction != Reduction::Sum)) {
+            whole = convert(gradient, replicated_spec(spec_of(gradient)->device_mesh));
+            break;
+        }
+    }
+    const auto& spec = *spec_of(whole);
+    bool counts = true;
+    std::int64_t not_averaged = 1;
+    for (std::size_t a = 0; a < spec.axes.size(); ++a) {
+        const bool is_data = spec.device_mesh->axis_names()[a] == "data";
+        if (is_data && spec.axes[a].is_partial()) not_averaged = spec.device_mesh->size(a);
+        if (!is_data && spec.axes[a].is_replicate() && spec.device_mesh->coordinate(a) != 0) counts = false;
+    }
+    if (!counts) return at::zeros_like(local_of(whole));
+    const auto part = local_of(whole).detach();
+    return not_averaged > 1 ? part.mul(static_cast<double>(not_averaged)) : part;
+}
+
+}  // namespace meshard

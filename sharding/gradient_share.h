@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "sharding/device_mesh.h"
+
+namespace meshard {
+
+/// Whether this rank is the first along every axis of `device_mesh` but `data`: the one that counts where all ranks of a domain hold
+/// the same.
+bool is_first_of_its_domain(const DeviceMesh& device_mesh);
+
+/// This rank's part, a plain tensor, of the gradient of a parameter that all ranks of `device_mesh` hold: the parts of all ranks,
+/// summed over every axis but `data` and averaged over `data`, make up the gradient. A plain gradient, or one that is whole on an axis,
+/// counts on one rank of that axis. A loss that spans the axis `data` itself is one loss: it is summed over `data`. May be collective,
+/// over the axes on which the gradient is cut.
+at::Tensor gradient_share(const at::Tensor& gradient, const DeviceMesh& device_mesh);
+
+}  // namespace meshard
