@@ -31,6 +31,7 @@ struct OperatorFacts {
     std::int64_t num_returns = 0;
     std::int64_t mutated_arg = -1;   ///< the first argument that is written to, or -1
     bool is_random = false;
+    bool is_view = false;            ///< the result shares memory with the first argument
 };
 
 /// One call of an operator on at least one sharded tensor, below autograd. A rule brings the arguments into placements it can work
@@ -143,7 +144,7 @@ void install_rules();
 void replicated_rule(RuleCall& call);
 
 /// Rule of last resort, exact for every operator that draws no random numbers: every rank gathers what is cut and computes the whole; the
-/// results are Replicate. What is written to keeps its layout. Other rules fall back on it for layouts that they have no better way for.
+/// results are Replicate. What is written to keeps its layout; a plain tensor that is written to gets the whole value. Other rules fall back on it for layouts that they have no better way for.
 void gathered_rule(RuleCall& call);
 
 /// What happens where an operator has no better rule than to gather: done in silence, done with one warning an operator (the default), or
