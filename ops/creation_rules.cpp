@@ -10,10 +10,6 @@ namespace {
 /// zeros_like and alike: cut as the model is; where that is pending, the same on every rank.
 void like(RuleCall& call)
 {
-    if (call.is_random()) {
-        if (spec_of(call.tensor(0))->has_shard()) call.refuse("it draws random numbers, which would depend on the partition");
-        return replicated_rule(call);
-    }
     auto axes = layouts_of(call, call.tensor(0));
     for (auto& axis : axes) {
         if (axis.is_partial()) axis = {};

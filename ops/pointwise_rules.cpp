@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 
-#include "ops/placement_algebra.h"
+#include "ops/rank_parts.h"
 #include "sharding/redistribute.h"
 
 namespace meshard {
@@ -175,17 +175,16 @@ void pointwise(RuleCall& call)
         if (!tensor.defined()) continue;
         const auto original = tensor;
         at::Tensor local;
+        auto axes = layouts_of(call, tensor);
         for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
-            const auto& target = result[axis];
-            if (!target.is_shard() && !call.layout(tensor, axis).is_shard()) continue;
-            const auto dim = target.is_shard() ? target.placement.dim - (num_dims - tensor.dim()) : -1;
-            if (call.layout(tensor, axis).is_shard()) {
-                auto there = target;
-                there.placement.dim = dim;
-                // Cut in another way, or along a dimension that is broadcast: bring in line.
-                if (!(call.layout(tensor, axis) == there)) tensor = call.with_layout(tensor, axis, dim >= 0 && tensor.size(dim) != 1 ? there : AxisLayout{});
-            }
+            if (!axes[axis].is_shard()) continue;
+            // Cut in another way, or along a dimension that is broadcast: bring in line.
+            auto there = result[axis];
+            there.placement.dim -= num_dims - tensor.dim();
+            const bool meets = there.is_shard() && there.placement.dim >= 0 && tensor.size(there.placement.dim) != 1;
+            if (!(axes[axis] == there)) axes[axis] = meets ? there : AxisLayout{};
         }
+        if (is_sharded(tensor)) tensor = with_layouts(call, tensor, axes);
         local = local_of(tensor);
         for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
             const auto& target = result[axis];

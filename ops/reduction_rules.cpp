@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums and means over any dimensions, softmax over whole ones, reading a number out.
+// Sums and means over any dimensions, reading a number out.
 #include <ATen/ATen.h>
 
 #include "ops/placement_algebra.h"
@@ -54,33 +54,6 @@ void mean(RuleCall& call)
     call.finish({wrap(total.div_(static_cast<double>(count)), spec)});
 }
 
-/// Over a dimension that every rank holds whole, row by row.
-void softmax(RuleCall& call)
-{
-    const auto tensor = call.tensor(0);
-    const auto dim = from_front(call.arg(1).toInt(), tensor.dim());
-    if (cuts_any(call, tensor, {dim})) return gathered_rule(call);
-    call.reduce({tensor});
-    const auto spec = spec_of(tensor);
-    call.make_local();
-    call.run({spec});
-}
-
-/// _softmax_backward_data(grad_output, output, dim, input_dtype)
-void softmax_backward(RuleCall& call)
-{
-    auto gradient = call.tensor(0);
-    const auto output = call.tensor(1);
-    const auto dim = from_front(call.arg(2).toInt(), output.dim());
-    if (cuts_any(call, output, {dim}) || cuts_any(call, gradient, {dim})) return gathered_rule(call);
-    call.reduce({gradient, output});
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) gradient = call.with_layout(gradient, axis, call.layout(output, axis));
-    const auto spec = is_sharded(output) ? spec_of(output) : call.replicated();
-    call.set_local(0, at::Tensor(local_of(gradient)));
-    call.make_local();
-    call.run({spec});
-}
-
 /// item(): the same number on every rank.
 void read_number(RuleCall& call)
 {
@@ -94,8 +67,6 @@ void read_number(RuleCall& call)
 
 const RuleRegistration r_sum("reductions", {"aten::sum", "aten::sum.dim_IntList"}, sum);
 const RuleRegistration r_mean("reductions", {"aten::mean", "aten::mean.dim"}, mean);
-const RuleRegistration r_softmax("reductions", {"aten::_softmax", "aten::_log_softmax"}, softmax);
-const RuleRegistration r_softmax_backward("reductions", {"aten::_softmax_backward_data", "aten::_log_softmax_backward_data"}, softmax_backward);
 const RuleRegistration r_item("reductions", {"aten::_local_scalar_dense"}, read_number);
 
 }  // namespace

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operators that rename, split, join or select dimensions; no number changes.
+// Operators that see the same numbers in another shape.
 #include <ATen/ATen.h>
 #include <ATen/InferSize.h>
+#include <ATen/TensorUtils.h>
 
 #include <algorithm>
 #include <numeric>
 
-#include "ops/placement_algebra.h"
+#include "ops/rank_parts.h"
 
 namespace meshard {
 namespace {
@@ -49,37 +50,89 @@ std::optional<AxisLayout> layout_in_shape(const AxisLayout& layout, c10::IntArra
     return best;
 }
 
-void reshape_to(RuleCall& call, std::vector<std::int64_t> shape)
+/// The same rows with every border moved to the nearest one at which the new shape can be cut too, or nothing if there is none. Rows that become
+/// others in groups of `unit` stay together.
+std::optional<AxisLayout> aligned_layout(const AxisLayout& layout, c10::IntArrayRef from, c10::IntArrayRef to)
+{
+    if (layout.blocks != 1) return std::nullopt;
+    const auto dim = layout.placement.dim;
+    const auto outer = product_of(from.slice(0, dim)), inner = product_of(from.slice(dim + 1)), rows = layout.total();
+    std::int64_t unit = 0, before = 1;
+    for (std::size_t j = 0; j < to.size() && before <= outer; before *= to[j], ++j) {
+        const auto behind = product_of(to.slice(j + 1));
+        if (before != outer || to[j] * behind != rows * inner) continue;
+        const auto here = behind / std::gcd(behind, inner);
+        if (to[j] > 1 && rows % here == 0 && (unit == 0 || here < unit)) unit = here;
+    }
+    if (unit == 0) return std::nullopt;
+    auto extents = std::make_shared<Extents>();
+    std::int64_t reached = 0, border = 0;
+    for (std::size_t r = 0; r < layout.extents->size(); ++r) {
+        reached += (*layout.extents)[r];
+        const auto next = r + 1 == layout.extents->size() ? rows : std::min(rows, (reached + unit / 2) / unit * unit);
+        extents->push_back(next - border);
+        border = next;
+    }
+    return AxisLayout{layout.placement, std::move(extents), 1};
+}
+
+/// How the whole must be cut, and how it lies then in the new shape, or nothing if that cannot be said.
+struct Reshaped {
+    AxisLayouts before, after;
+};
+
+std::optional<Reshaped> reshaped_layouts(const RuleCall& call, const at::Tensor& tensor, c10::IntArrayRef shape)
+{
+    Reshaped layouts{layouts_of(call, tensor), layouts_of(call, tensor)};
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        auto& before = layouts.before[axis];
+        if (!before.is_shard()) continue;
+        std::optional<AxisLayout> after;
+        if (tensor.numel() > 0) {
+            after = layout_in_shape(before, tensor.sizes(), shape);
+            if (!after) {
+                if (const auto aligned = aligned_layout(before, tensor.sizes(), shape)) {
+                    before = *aligned;
+                    after = layout_in_shape(before, tensor.sizes(), shape);
+                }
+            }
+        } else if (std::equal(shape.begin(), shape.end(), tensor.sizes().begin(), tensor.sizes().end())) {
+            after = before;
+        }
+        if (!after) return std::nullopt;
+        layouts.after[axis] = *after;
+    }
+    if (cut_one_dim_twice(layouts.after)) return std::nullopt;
+    return layouts;
+}
+
+/// `alias` says that the result is a view: what is written to it is written to the tensor.
+void reshape_to(RuleCall& call, std::vector<std::int64_t> shape, bool alias)
 {
     const auto tensor = call.tensor(0);
     shape = at::infer_size(shape, tensor.numel());
-    auto axes = layouts_of(call, tensor);
-    auto local_shape = shape;
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
-        if (!axes[axis].is_shard()) continue;
-        std::optional<AxisLayout> layout;
-        if (tensor.numel() > 0) {
-            layout = layout_in_shape(axes[axis], tensor.sizes(), shape);
-        } else if (std::equal(shape.begin(), shape.end(), tensor.sizes().begin(), tensor.sizes().end())) {
-            layout = axes[axis];
-        }
-        if (!layout) return gathered_rule(call);
-        for (std::int64_t other = 0; other < axis; ++other) {
-            if (axes[other].is_shard() && axes[other].placement.dim == layout->placement.dim) return gathered_rule(call);
-        }
-        axes[axis] = *layout;
-        local_shape[layout->placement.dim] = layout->blocks * (*layout->extents)[call.coordinate(axis)];
+    const auto layouts = reshaped_layouts(call, tensor, shape);
+    if (!layouts) return gathered_rule(call);
+    const auto spec = call.spec(layouts->after);
+    const auto local_shape = spec->local_shape(shape);
+    if (product_of(local_shape) != product_of(call.spec(layouts->before)->local_shape(tensor.sizes()))) return gathered_rule(call);
+
+    const auto moved = with_layouts(call, tensor, layouts->before);
+    auto local = local_of(moved);
+    bool changed = !moved.is_same(tensor);
+    // The whole's strides promise a view; this rank's part may lie otherwise.
+    if (!at::detail::computeStride(local.sizes(), local.strides(), c10::IntArrayRef(local_shape))) {
+        local = local.contiguous();
+        changed = true;
     }
-    const auto& local = local_of(tensor);
-    if (product_of(local_shape) != local.numel()) return gathered_rule(call);
-    // A view where the local strides allow one; what the whole's strides promised is about the whole.
-    call.finish({wrap(local.reshape(local_shape), call.spec(axes))});
+    if (changed && alias) replace_value(tensor, local, spec_of(moved));
+    call.finish({wrap(local.view(local_shape), spec)});
 }
 
 void view(RuleCall& call)
 {
     if (call.schema().overload_name() == "dtype") return replicated_rule(call);
-    reshape_to(call, call.arg(1).toIntVector());
+    reshape_to(call, call.arg(1).toIntVector(), call.schema().arguments()[0].alias_info() != nullptr);
 }
 
 /// Dimension i of the result is dimension order[i] of the input.
@@ -115,30 +168,39 @@ void permute(RuleCall& call)
     permute_to(call, order);
 }
 
+/// The dimensions given become whole, in the tensor itself, so that a view of it stays one. Of a single row: one small message.
+void make_whole(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims)
+{
+    const auto whole = with_whole_dims(call, tensor, dims);
+    if (!whole.is_same(tensor)) replace_value(tensor, local_of(whole), spec_of(whole));
+}
+
+/// expand(self, size, implicit)
 void expand(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
     auto shape = call.arg(1).toIntVector();
     const auto added = static_cast<std::int64_t>(shape.size()) - tensor.dim();
-    const auto axes = map_dims(layouts_of(call, tensor), [&](std::int64_t dim) { return dim + added; });
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
-        if (!axes[axis].is_shard()) continue;
-        const auto dim = axes[axis].placement.dim;
-        if (shape[dim] != -1 && shape[dim] != tensor.size(dim - added)) return gathered_rule(call);
-        shape[dim] = local_of(tensor).size(dim - added);
+    std::vector<std::int64_t> strides(shape.size(), 0), repeated;
+    for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) {
+        auto& size = shape[dim + added];
+        if (size == -1) size = tensor.size(dim);
+        if (size != tensor.size(dim)) repeated.push_back(dim);
+        else strides[dim + added] = tensor.stride(dim);
     }
-    call.make_local();
-    call.arg(1) = shape;
-    call.run({call.spec(axes)});
+    make_whole(call, tensor, repeated);
+    const auto spec = call.spec(map_dims(layouts_of(call, tensor), [&](std::int64_t dim) { return dim + added; }));
+    call.finish({wrap(local_of(tensor).expand(spec->local_shape(shape)), spec, strides)});
 }
 
 void unsqueeze(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
     const auto at = from_front(call.arg(1).toInt(), tensor.dim() + 1);
+    auto strides = tensor.strides().vec();
+    strides.insert(strides.begin() + at, at < tensor.dim() ? tensor.size(at) * tensor.stride(at) : 1);
     const auto axes = map_dims(layouts_of(call, tensor), [&](std::int64_t dim) { return dim >= at ? dim + 1 : dim; });
-    call.make_local();
-    call.run({call.spec(axes)});
+    call.finish({wrap(local_of(tensor).unsqueeze(at), call.spec(axes), strides)});
 }
 
 /// squeeze(self), squeeze(self, dim), squeeze(self, dims): by the whole's sizes, not by those of this rank.
@@ -154,104 +216,20 @@ void squeeze(RuleCall& call)
     } else {
         dims = call.arg(1).toIntVector();
     }
-    std::vector<std::int64_t> removed, shape;
+    std::vector<std::int64_t> removed;
     for (const auto dim : dims) {
         const auto d = from_front(dim, tensor.dim());
         if (d >= 0 && d < tensor.dim() && tensor.size(d) == 1) removed.push_back(d);
     }
-    if (cuts_any(call, tensor, removed)) return gathered_rule(call);
-    const auto& local = local_of(tensor);
+    make_whole(call, tensor, removed);
+    std::vector<std::int64_t> strides;
     for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) {
-        if (std::find(removed.begin(), removed.end(), dim) == removed.end()) shape.push_back(local.size(dim));
+        if (std::find(removed.begin(), removed.end(), dim) == removed.end()) strides.push_back(tensor.stride(dim));
     }
     const auto axes = map_dims(layouts_of(call, tensor), [&](std::int64_t dim) {
         return dim - std::count_if(removed.begin(), removed.end(), [&](std::int64_t d) { return d < dim; });
     });
-    call.finish({wrap(local.reshape(shape), call.spec(axes))});
-}
-
-/// Operators that work within one dimension, given as argument 1, and leave the others alone: slice, narrow, split, flip, ...
-void within_dim(RuleCall& call)
-{
-    const auto tensor = call.tensor(0);
-    std::int64_t arg = -1;
-    for (std::int64_t i = 1; i < call.num_args(); ++i) {
-        if (call.schema().arguments()[i].name() == "dim") arg = i;
-    }
-    const auto dim = from_front(call.arg(arg).toInt(), tensor.dim());
-    if (cuts_any(call, tensor, {dim})) return gathered_rule(call);
-    const auto spec = spec_of(tensor);
-    call.make_local();
-    call.run({spec});
-}
-
-/// select, unbind: the dimension goes.
-void remove_dim(RuleCall& call)
-{
-    const auto tensor = call.tensor(0);
-    const auto removed = from_front(call.arg(1).toInt(), tensor.dim());
-    if (cuts_any(call, tensor, {removed})) return gathered_rule(call);
-    const auto axes = map_dims(layouts_of(call, tensor), [&](std::int64_t dim) { return dim > removed ? dim - 1 : dim; });
-    call.make_local();
-    call.run({call.spec(axes)});
-}
-
-/// slice_backward(grad, input_sizes, dim, ...), select_backward(grad, input_sizes, dim, index): zeros of the input's shape with the gradient in place.
-void into_zeros(RuleCall& call)
-{
-    const auto tensor = call.tensor(0);
-    const auto sizes = call.arg(1).toIntVector();
-    const auto dim = from_front(call.arg(2).toInt(), static_cast<std::int64_t>(sizes.size()));
-    const bool inserted = call.name() == "aten::select_backward";
-    const auto axes = map_dims(layouts_of(call, tensor), [&](std::int64_t d) { return inserted && d >= dim ? d + 1 : d; });
-    auto local_sizes = sizes;
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
-        if (!axes[axis].is_shard()) continue;
-        const auto cut = axes[axis].placement.dim;
-        if (cut == dim) return gathered_rule(call);
-        local_sizes[cut] = axes[axis].blocks * (*axes[axis].extents)[call.coordinate(axis)];
-    }
-    call.make_local();
-    call.arg(1) = local_sizes;
-    call.run({call.spec(axes)});
-}
-
-/// cat(tensors, dim) and stack(tensors, dim): the operands are brought into one layout.
-void join(RuleCall& call)
-{
-    auto tensors = call.tensor_list(0);
-    const bool stacks = call.name() == "aten::stack";
-    const auto is_empty_legacy = [&](const at::Tensor& tensor) { return !stacks && tensor.dim() == 1 && tensor.size(0) == 0; };
-    std::erase_if(tensors, [&](const at::Tensor& tensor) { return is_empty_legacy(tensor) && tensors.size() > 1; });
-    const auto num_dims = tensors[0].dim() + (stacks ? 1 : 0);
-    const auto dim = from_front(call.arg(1).toInt(), num_dims);
-
-    bool mixed = false;   // pending beside others: complete all
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
-        std::size_t pending = 0;
-        for (const auto& tensor : tensors) pending += call.layout(tensor, axis).is_partial();
-        mixed |= pending > 0 && pending < tensors.size();
-        for (const auto& tensor : tensors) {
-            mixed |= pending > 0 && call.layout(tensor, axis).placement.reduction != call.layout(tensors[0], axis).placement.reduction;
-        }
-    }
-    if (mixed) call.reduce(tensors);
-
-    c10::SmallVector<AxisLayout, 2> axes(call.num_axes());
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
-        for (const auto& tensor : tensors) {
-            if (!call.layout(tensor, axis).is_replicate()) axes[axis] = call.layout(tensor, axis);
-        }
-        if (!stacks && axes[axis].is_shard() && axes[axis].placement.dim == dim) return gathered_rule(call);
-    }
-    c10::List<at::Tensor> locals;
-    for (auto tensor : tensors) {
-        for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) tensor = call.with_layout(tensor, axis, axes[axis]);
-        locals.push_back(local_of(tensor));
-    }
-    if (stacks) axes = map_dims(axes, [&](std::int64_t d) { return d >= dim ? d + 1 : d; });
-    call.arg(0) = locals;
-    call.run({call.spec(axes)});
+    call.finish({wrap(local_of(tensor).squeeze(removed), call.spec(axes), strides)});
 }
 
 const RuleRegistration r_view("views", {"aten::view", "aten::_unsafe_view", "aten::_reshape_alias", "aten::_reshape_copy"}, view);
@@ -261,12 +239,6 @@ const RuleRegistration r_permute("views", {"aten::permute"}, permute);
 const RuleRegistration r_expand("views", {"aten::expand"}, expand);
 const RuleRegistration r_unsqueeze("views", {"aten::unsqueeze"}, unsqueeze);
 const RuleRegistration r_squeeze("views", {"aten::squeeze"}, squeeze);
-const RuleRegistration r_within("views", {"aten::slice", "aten::split", "aten::split_with_sizes", "aten::unsafe_split", "aten::unsafe_split_with_sizes",
-                                          "aten::unsafe_chunk"},
-                                within_dim);
-const RuleRegistration r_remove("views", {"aten::select", "aten::unbind"}, remove_dim);
-const RuleRegistration r_into_zeros("views", {"aten::slice_backward", "aten::select_backward"}, into_zeros);
-const RuleRegistration r_join("views", {"aten::cat", "aten::stack"}, join);
 
 }  // namespace
 }  // namespace meshard

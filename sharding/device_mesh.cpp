@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/device_mesh.h"
 
+#include <ATen/Context.h>
+#include <ATen/core/Tensor.h>
+
 #include <algorithm>
 #include <functional>
+#include <mutex>
 #include <numeric>
 
 #include "partition/error.h"
@@ -46,6 +50,7 @@ std::shared_ptr<const DeviceMesh> DeviceMesh::create(GroupFactory& factory, std:
     auto mesh = std::shared_ptr<DeviceMesh>(new DeviceMesh);
     mesh->shape_ = std::move(shape);
     mesh->axis_names_ = std::move(axis_names);
+    mesh->own_generator_ = factory.generator();
 
     std::vector<int> everyone(factory.size());
     std::iota(everyone.begin(), everyone.end(), 0);
@@ -70,10 +75,35 @@ std::shared_ptr<const DeviceMesh> DeviceMesh::create(GroupFactory& factory, std:
             line->groups_ = {mesh->groups_[axis]};
             line->all_ = mesh->groups_[axis];
             line->counter_ = mesh->counter_;
+            line->own_generator_ = mesh->own_generator_;
             mesh->sub_meshes_.push_back(std::move(line));
         }
     }
     return mesh;
+}
+
+at::Generator DeviceMesh::generator(const at::Device& device) const
+{
+    auto generator = device.is_cpu() && own_generator_ ? *own_generator_ : at::globalContext().defaultGenerator(device);
+    if (num_ranks() == 1 || compared_.contains(device.type())) return generator;
+    at::Tensor state;
+    {
+        const std::lock_guard lock(generator.mutex());
+        state = generator.get_state().contiguous();
+    }
+    std::uint64_t hash = 0xCBF29CE484222325ull;   // FNV-1a
+    for (std::int64_t i = 0; i < state.numel(); ++i) hash = (hash ^ state.const_data_ptr<std::uint8_t>()[i]) * 0x100000001B3ull;
+    const std::vector<std::int64_t> own{static_cast<std::int64_t>(hash)};
+    const auto hashes = all_.all_gather_integers(own);
+    for (std::size_t r = 0; r < hashes.size(); ++r) {
+        if (hashes[r] != hashes[0]) {
+            throw InvalidInput("random numbers on a device mesh: the generators of rank 0 and rank " + std::to_string(r) +
+                               " are in different states, so that their parts would not be of one field. Call torch::manual_seed with the same "
+                               "number on every rank before.");
+        }
+    }
+    compared_.insert(device.type());
+    return generator;
 }
 
 bool DeviceMesh::has_axis(std::string_view name) const

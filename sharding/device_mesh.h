@@ -3,9 +3,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include <ATen/core/Generator.h>
 
 #include "sharding/comm_counter.h"
 #include "sharding/rank_group.h"
@@ -21,6 +25,9 @@ public:
     virtual int size() const = 0;
     virtual RankGroup make_group(const std::vector<int>& ranks, const std::string& name, const std::string& axis,
                                  std::shared_ptr<CommCounter> counter) = 0;
+
+    /// Random numbers on this rank's CPU. Ranks that are processes have LibTorch's default generator; those that share a process need one each.
+    virtual std::optional<at::Generator> generator() const { return std::nullopt; }
 };
 
 /// A grid of ranks with named axes, e.g. `data` x `domain`; one group an axis, and one of all. Row-major: the last axis runs
@@ -54,6 +61,10 @@ public:
 
     CommCounter& counter() const { return *counter_; }
 
+    /// Generator of this rank for random fields on a device; all ranks' must be in the same state. The first call for a device compares them
+    /// (collective over all ranks). @throws InvalidInput if they differ; `torch::manual_seed` sets them.
+    at::Generator generator(const at::Device& device) const;
+
 private:
     DeviceMesh() = default;
 
@@ -63,6 +74,8 @@ private:
     RankGroup all_;
     std::shared_ptr<CommCounter> counter_ = std::make_shared<CommCounter>();
     std::vector<std::shared_ptr<const DeviceMesh>> sub_meshes_;
+    std::optional<at::Generator> own_generator_;
+    mutable std::set<at::DeviceType> compared_;   // devices whose generators have been found in the same state
 };
 
 }  // namespace meshard

@@ -44,6 +44,63 @@ const c10::DispatchKeySet& above()
 thread_local RuleObserver* observer = nullptr;
 thread_local bool has_gathered = false;   // in the call that is observed
 
+/// What is written to while other tensors share its memory (views, their bases) must keep that memory: a rule that put another layout in its
+/// place has its result brought back.
+class KeepAliases {
+public:
+    explicit KeepAliases(const at::Tensor& written)
+    {
+        if (!is_sharded(written)) return;
+        written_ = written;
+        local_ = local_of(written);
+        spec_ = spec_of(written);
+        if (copies_a_row(written)) {
+            copies_ = wrap(local_, spec_);
+            inherit_row_copy(written, {copies_});
+        }
+    }
+
+    void restore() const
+    {
+        if (!written_.defined() || local_of(written_).is_same(local_)) return;
+        // Whether memory is shared may differ between ranks, by the strides of their parts; what follows must not.
+        if (spec_->device_mesh->all().all_agree(local_.has_storage() && local_.storage().use_count() == 1)) return;
+        auto axes = spec_->axes;
+        bool counts = true;   // of a pending sum, the first rank's part is the whole
+        for (std::size_t a = 0; a < axes.size(); ++a) {
+            if (!axes[a].is_partial()) continue;
+            if (axes[a].placement.reduction == Reduction::Sum && spec_->device_mesh->coordinate(a) > 0) counts = false;
+            axes[a] = {};
+        }
+        reduce_partials({written_});
+        const auto value = convert(written_, make_spec(spec_->device_mesh, axes, spec_->index_map));
+        if (counts) local_.copy_(local_of(value));
+        else local_.zero_();
+        replace_value(written_, local_, spec_);
+        if (copies_.defined()) inherit_row_copy(copies_, {written_});
+    }
+
+private:
+    at::Tensor written_, local_, copies_;
+    SpecPtr spec_;
+};
+
+/// Runs a rule, and keeps what shares memory with its arguments true.
+void run_rule(ShardRule rule, RuleCall& call, const OperatorFacts& facts, const torch::jit::Stack& stack)
+{
+    if (facts.mutated_arg >= 0) {
+        const KeepAliases keep(call.tensor(facts.mutated_arg));
+        rule(call);
+        keep.restore();
+    } else if (facts.is_view && copies_a_row(call.tensor(0))) {
+        const auto base = call.tensor(0);
+        rule(call);
+        inherit_row_copy(base, torch::jit::last(stack, facts.num_returns));
+    } else {
+        rule(call);
+    }
+}
+
 void observe(const OperatorFacts& facts, torch::jit::Stack* stack, RuleCall& call, ShardRule rule);
 
 /// `exact` (may be null) has the word in exact mode, and may leave it to `rule`.
@@ -53,7 +110,7 @@ void call_rule(const OperatorFacts& facts, torch::jit::Stack* stack, ShardRule r
     RuleCall call(facts, stack);
     if (exact && exact_mode() && exact(call)) return;
     if (observer) observe(facts, stack, call, rule);
-    else rule(call);
+    else run_rule(rule, call, facts, *stack);
 }
 
 /// The rule that an installed operator has now: a later registration replaces it.
@@ -136,7 +193,7 @@ void observe(const OperatorFacts& facts, torch::jit::Stack* stack, RuleCall& cal
     const auto& counter = call.device_mesh()->counter();
     const auto messages = counter.num_calls(), bytes = counter.total_bytes();
     has_gathered = false;
-    rule(call);
+    run_rule(rule, call, facts, *stack);
     event.gathered = has_gathered;
     event.num_messages = counter.num_calls() - messages;
     event.num_bytes = counter.total_bytes() - bytes;
@@ -271,6 +328,8 @@ OperatorFacts::OperatorFacts(const c10::OperatorHandle& handle)
         if (argument.alias_info() && argument.alias_info()->isWrite() && mutated_arg < 0) mutated_arg = static_cast<std::int64_t>(arguments.size());
         arguments.push_back(kind);
     }
+    const auto* alias = arguments.empty() ? nullptr : op.schema().arguments()[0].alias_info();
+    is_view = alias && !alias->isWrite();
 }
 
 RuleCall::RuleCall(const OperatorFacts& facts, torch::jit::Stack* stack)
@@ -302,6 +361,7 @@ RuleCall::RuleCall(const OperatorFacts& facts, torch::jit::Stack* stack)
 void RuleCall::look_at(const at::Tensor& tensor)
 {
     if (!is_sharded(tensor)) return;
+    refresh_row_copy(tensor);
     const auto& mesh = spec_of(tensor)->device_mesh;
     if (mesh == mesh_) return;
     if (mesh_) refuse("its arguments lie on different device meshes", "Gather one with full_tensor, or make both on the same mesh");
@@ -514,10 +574,10 @@ void gathered_rule(RuleCall& call)
     const auto whole = [&](const at::Tensor& tensor, std::int64_t i) -> at::Tensor {
         const auto* alias = arguments[i].alias_info();
         const bool writes = alias && alias->isWrite();
-        if (writes && !is_sharded(tensor) && cut) {
-            call.refuse("it writes a sharded result into a plain tensor", "Use the form that returns a new tensor");
+        if (!is_sharded(tensor)) {
+            if (writes) written.emplace_back(tensor, tensor);
+            return tensor;
         }
-        if (!is_sharded(tensor)) return tensor;
         if (!spec_of(tensor)->has_shard()) {
             if (writes) written.emplace_back(tensor, local_of(tensor));
             return local_of(tensor);
@@ -549,6 +609,7 @@ void gathered_rule(RuleCall& call)
 
     auto results = call.run_local();
     for (const auto& [tensor, value] : written) {
+        if (!is_sharded(tensor)) continue;
         if (value.sizes() != tensor.sizes()) call.refuse("it changes the shape of a sharded tensor in place", "Use the form that returns a new tensor");
         const auto& spec = spec_of(tensor);
         auto part = value;

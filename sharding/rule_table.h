@@ -31,6 +31,7 @@ struct OperatorFacts {
     std::int64_t num_returns = 0;
     std::int64_t mutated_arg = -1;   ///< the first argument that is written to, or -1
     bool is_random = false;
+    bool is_view = false;            ///< the result shares memory with the first argument
 };
 
 /// One call of an operator on at least one sharded tensor, below autograd. A rule brings the arguments into placements it can work
@@ -76,8 +77,11 @@ public:
     /// Puts this rank's parts in place of all tensor arguments as they lie.
     void make_local();
 
-    /// Draws random numbers.
-    bool is_random() const { return facts_.is_random; }
+    /// Draws random numbers, and no rule has seen to it that all ranks draw the same.
+    bool is_random() const { return facts_.is_random && !draws_alike_; }
+
+    /// The rule has given the operator a generator that draws the same on every rank.
+    void draws_alike() { draws_alike_ = true; }
 
     /// Runs the operator on what the arguments now are and wraps every tensor result with `axes` (one layout set a result; the last one
     /// serves those beyond). A result that is an argument written to is that argument again.
@@ -108,6 +112,7 @@ private:
     const OperatorFacts& facts_;
     torch::jit::Stack* stack_;
     std::int64_t num_args_;
+    bool draws_alike_ = false;
     at::Tensor written_;   // the argument that is written to, as the caller passed it
     std::shared_ptr<const DeviceMesh> mesh_;
 };
@@ -143,7 +148,8 @@ void install_rules();
 void replicated_rule(RuleCall& call);
 
 /// Rule of last resort, exact for every operator that draws no random numbers: every rank gathers what is cut and computes the whole; the
-/// results are Replicate. What is written to keeps its layout. Other rules fall back on it for layouts that they have no better way for.
+/// results are Replicate. What is written to keeps its layout; a plain tensor that
+/// is written to gets the whole value. Other rules fall back on it for layouts that they have no better way for.
 void gathered_rule(RuleCall& call);
 
 /// One operator that went through the table.

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/AutogradState.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
@@ -20,6 +21,14 @@ namespace {
 struct ShardValue : c10::intrusive_ptr_target {
     at::Tensor local;
     SpecPtr spec;
+
+    /// Of a view of rows that one rank owns.
+    struct RowCopy {
+        std::int64_t axis;
+        int owner;
+        std::uint32_t version;   // of the base when the rows were fetched; base and view count their writes together
+    };
+    std::vector<RowCopy> copies;
 };
 
 /// Stands where a tensor's memory is asked for: a sharded tensor has none of the whole's. Reading it throws.
@@ -79,6 +88,7 @@ public:
         value_ = from->value_;
     }
 
+    std::vector<ShardValue::RowCopy>& copies() const { return value_->copies; }
     const at::Tensor& local() const { return value_->local; }
     const SpecPtr& spec() const { return value_->spec; }
 
@@ -86,6 +96,7 @@ public:
     {
         value_->local = std::move(local);
         value_->spec = std::move(spec);
+        value_->copies.clear();
     }
 
 private:
@@ -188,6 +199,8 @@ const SpecPtr& spec_of(const at::Tensor& tensor)
 at::Tensor wrap(at::Tensor local, SpecPtr spec, c10::IntArrayRef strides)
 {
     install_rules();
+    // A gradient through a view that was written to is found by taking the view again, not from strides in memory.
+    if (!c10::AutogradState::get_tls_state().get_view_replay_enabled()) c10::AutogradState::get_tls_state().set_view_replay_enabled(true);
     return at::detail::make_tensor<ShardTensorImpl>(std::move(local), std::move(spec), strides);
 }
 
@@ -196,6 +209,43 @@ const at::Tensor& local_of(const at::Tensor& tensor) { return is_sharded(tensor)
 void replace_value(const at::Tensor& tensor, at::Tensor local, SpecPtr spec)
 {
     impl_of(tensor)->replace(std::move(local), std::move(spec));
+}
+
+bool copies_a_row(const at::Tensor& tensor) { return is_sharded(tensor) && !impl_of(tensor)->copies().empty(); }
+
+void mark_row_copy(const at::Tensor& tensor, const at::Tensor& base, std::int64_t axis, int owner)
+{
+    impl_of(tensor)->copies().push_back({axis, owner, impl_of(base)->version_counter().current_version()});
+}
+
+void inherit_row_copy(const at::Tensor& from, c10::ArrayRef<c10::IValue> views)
+{
+    const auto inherit = [&](const at::Tensor& view) {
+        if (!is_sharded(view) || view.is_same(from)) return;
+        auto& copies = impl_of(view)->copies();
+        copies.insert(copies.end(), impl_of(from)->copies().begin(), impl_of(from)->copies().end());
+    };
+    for (const auto& view : views) {
+        if (view.isTensor()) inherit(view.toTensor());
+        if (view.isTensorList()) {
+            for (const at::Tensor& tensor : view.toTensorList()) inherit(tensor);
+        }
+    }
+}
+
+void refresh_row_copy(const at::Tensor& tensor)
+{
+    if (!copies_a_row(tensor) || tensor.is_inference()) return;
+    const auto version = impl_of(tensor)->version_counter().current_version();
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    for (auto& copy : impl_of(tensor)->copies()) {
+        if (copy.version == version) continue;
+        auto rows = impl_of(tensor)->local().clone(at::MemoryFormat::Contiguous);
+        const auto& group = impl_of(tensor)->spec()->device_mesh->group(copy.axis);
+        group.broadcast(rows, copy.owner);
+        if (group.rank() != copy.owner) impl_of(tensor)->local().copy_(rows);
+        copy.version = version;
+    }
 }
 
 at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec)
@@ -246,6 +296,7 @@ at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const Devic
 at::Tensor to_local(const at::Tensor& tensor)
 {
     if (!is_sharded(tensor)) return tensor;
+    refresh_row_copy(tensor);
     const auto spec = gradient_spec(spec_of(tensor));
     // A fresh alias: the caller may hang autograd history on it.
     return with_history(local_of(tensor).detach(), tensor, "ToLocalBackward",
@@ -260,6 +311,7 @@ at::Tensor full_tensor(const at::Tensor& tensor)
 
 at::Tensor redistribute(const at::Tensor& tensor, const SpecPtr& target)
 {
+    refresh_row_copy(tensor);
     const auto source = spec_of(tensor);
     if (*source == *target) return tensor;
     return with_history(convert(tensor, target), tensor, "RedistributeBackward", [spec = gradient_spec(source)](const at::Tensor& gradient) {

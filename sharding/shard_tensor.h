@@ -59,4 +59,16 @@ const at::Tensor& local_of(const at::Tensor& tensor);
 /// another layout.
 void replace_value(const at::Tensor& tensor, at::Tensor local, SpecPtr spec);
 
+/// Says that a tensor, Replicate on `axis`, is a view of rows that rank `owner` holds in `base`: there its local part shares their memory, elsewhere
+/// it is a copy. Writing to the view writes to the base; after a write to the base the copies are fetched again when the view is next used.
+void mark_row_copy(const at::Tensor& tensor, const at::Tensor& base, std::int64_t axis, int owner);
+
+bool copies_a_row(const at::Tensor& tensor);
+
+/// Views of such a tensor are the same kind.
+void inherit_row_copy(const at::Tensor& from, c10::ArrayRef<c10::IValue> views);
+
+/// Fetches the copies again if the base may have been written to. Collective over the view's axis, then.
+void refresh_row_copy(const at::Tensor& tensor);
+
 }  // namespace meshard

@@ -38,8 +38,6 @@ TEST(MissingShardRule, MeetsOperatorsThatWouldBeWrongOnLocalRows)
     run_ranks(2, [](const auto& mesh) {
         const auto x = from_local(at::ones({3, 4}), mesh, {Shard(0)});
 
-        EXPECT_NE(refusal([&] { at::rand_like(x); }), "");
-        EXPECT_NE(refusal([&] { at::dropout(x, 0.5, true); }), "");
         EXPECT_NE(refusal([&] { at::ones({6, 4}).copy_(x); }), "");
         EXPECT_NE(refusal([&] { at::ones({6, 4}).add_(x); }), "");
     });
@@ -69,7 +67,7 @@ TEST(RuleTable, ListsEveryOperatorOnce)
     };
     EXPECT_EQ(find("aten::mm"), "matrix products");
     EXPECT_EQ(find("aten::gelu"), "pointwise");
-    EXPECT_EQ(find("aten::logcumsumexp"), "gathered");
+    EXPECT_EQ(find("aten::renorm"), "gathered");
 }
 
 }  // namespace

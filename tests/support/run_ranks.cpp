@@ -151,6 +151,8 @@ private:
     std::map<std::string, std::shared_ptr<Hub>> hubs_;
 };
 
+thread_local std::optional<at::Generator> generator_here;
+
 class ThreadRank : public GroupFactory {
 public:
     ThreadRank(Hubs& hubs, int rank, int size) : hubs_(hubs), rank_(rank), size_(size) {}
@@ -165,6 +167,8 @@ public:
         const auto key = name + "#" + std::to_string(num_made_[name]++);
         return RankGroup(c10::make_intrusive<ThreadBackend>(hubs_.get(key, size), index, size), axis, std::move(counter));
     }
+
+    std::optional<at::Generator> generator() const override { return generator_here; }
 
 private:
     Hubs& hubs_;
@@ -185,8 +189,9 @@ void run_ranks(std::vector<std::int64_t> shape, std::vector<std::string> axis_na
     bool first_is_consequence = false;
     std::vector<std::thread> threads;
     for (int rank = 0; rank < n; ++rank) {
-        threads.emplace_back([&, rank] {
+        threads.emplace_back([&, rank, generator = at::globalContext().defaultGenerator(at::kCPU).clone()] {
             at::set_num_threads(1);
+            generator_here = generator;
             try {
                 ThreadRank factory(hubs, rank, n);
                 body(DeviceMesh::create(factory, shape, axis_names));
@@ -210,6 +215,8 @@ void run_ranks(std::vector<std::int64_t> shape, std::vector<std::string> axis_na
     for (auto& thread : threads) thread.join();
     if (first) std::rethrow_exception(first);
 }
+
+at::Generator rank_generator() { return generator_here ? *generator_here : at::globalContext().defaultGenerator(at::kCPU); }
 
 void run_ranks(int n, const std::function<void(std::shared_ptr<const DeviceMesh>)>& body) { run_ranks({n}, {"domain"}, body); }
 

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include <ATen/core/Generator.h>
+
 #include "sharding/device_mesh.h"
 
 namespace meshard {
@@ -17,5 +19,8 @@ void run_ranks(int n, const std::function<void(std::shared_ptr<const DeviceMesh>
 /// The same on a grid of ranks, e.g. {2, 3} with axes {"data", "domain"}.
 void run_ranks(std::vector<std::int64_t> shape, std::vector<std::string> axis_names,
                const std::function<void(std::shared_ptr<const DeviceMesh>)>& body);
+
+/// Generator of the rank that runs in this thread, a copy of the default one as it was when the ranks were started; the default one elsewhere.
+at::Generator rank_generator();
 
 }  // namespace meshard

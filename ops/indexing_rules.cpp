@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows picked by index: index_select, embeddings.
+#include <ATen/ATen.h>
+
+#include "ops/rank_parts.h"
+
+namespace meshard {
+namespace {
+
+/// Where rank `coordinate` holds the rows with these positions in the whole, and which of them it holds.
+struct OwnRows {
+    at::Tensor index, held;
+};
+
+OwnRows own_rows(const AxisLayout& layout, std::int64_t coordinate, const at::Tensor& index)
+{
+    const auto rows = index.remainder(layout.total()) - layout.offset(coordinate);
+    const auto extent = (*layout.extents)[coordinate];
+    const auto held = rows.ge(0).logical_and_(rows.lt(extent));
+    const auto here = index.div(layout.total(), "floor") * extent + rows;
+    return {here.masked_fill(held.logical_not(), 0), held};
+}
+
+/// Rows `index` (whole on every rank of `axis`) along `dim` of what `axis` cuts along it: those held here, zeros for the others.
+at::Tensor picked_here(const RuleCall& call, const at::Tensor& local, const AxisLayout& layout, std::int64_t axis, std::int64_t dim, const at::Tensor& index)
+{
+    auto shape = local.sizes().vec();
+    shape[dim] = index.numel();
+    if (local.size(dim) == 0) return at::zeros(shape, local.options());
+    const auto own = own_rows(layout, call.coordinate(axis), index);
+    std::vector<std::int64_t> along(local.dim(), 1);
+    along[dim] = index.numel();
+    return local.index_select(dim, own.index).masked_fill_(own.held.logical_not().view(along), 0);
+}
+
+/// How `source` (rows along `dim`) and an index of any shape are to lie so that rows can be picked locally, and how the result lies, the index's
+/// dimensions standing where `dim` was. Where the rows themselves are cut the result is a pending sum.
+struct Picking {
+    AxisLayouts index, result;
+    std::int64_t row_axis = -1;
+};
+
+Picking picking(const RuleCall& call, const at::Tensor& source, std::int64_t dim, const at::Tensor& index)
+{
+    Picking p{AxisLayouts(call.num_axes()), AxisLayouts(call.num_axes()), -1};
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        const auto& rows = call.layout(source, axis);
+        const auto& cut = call.layout(index, axis);
+        if (rows.is_shard() && rows.placement.dim == dim) {
+            p.row_axis = axis;
+            p.result[axis] = {Partial(), nullptr, 1};
+        } else if (rows.is_shard()) {
+            p.result[axis] = rows;
+            if (rows.placement.dim > dim) p.result[axis].placement.dim += index.dim() - 1;
+        } else if (cut.is_shard()) {
+            p.index[axis] = p.result[axis] = cut;
+            p.result[axis].placement.dim += dim;
+        }
+    }
+    return p;
+}
+
+bool can_sum(const at::Tensor& tensor) { return at::isFloatingType(tensor.scalar_type()) || at::isComplexType(tensor.scalar_type()); }
+
+/// index_select(self, dim, index)
+void index_select(RuleCall& call)
+{
+    const auto tensor = call.tensor(0), index = call.tensor(2);
+    if (tensor.dim() == 0 || index.dim() != 1 || tensor.numel() == 0) return gathered_rule(call);
+    const auto dim = from_front(call.arg(1).toInt(), tensor.dim());
+    const auto p = picking(call, tensor, dim, index);
+    if (p.row_axis >= 0 && !can_sum(tensor)) return gathered_rule(call);
+    call.reduce({tensor, index});
+    const auto rows = local_of(with_layouts(call, index, p.index));
+    const auto& local = local_of(tensor);
+    const auto result = p.row_axis >= 0 ? picked_here(call, local, call.layout(tensor, p.row_axis), p.row_axis, dim, rows) : local.index_select(dim, rows);
+    call.finish({wrap(result, call.spec(p.result))});
+}
+
+/// embedding(weight, indices, padding_idx, scale_grad_by_freq, sparse)
+void embedding(RuleCall& call)
+{
+    const auto weight = call.tensor(0), indices = call.tensor(1);
+    if (weight.numel() == 0 || weight.dim() != 2) return gathered_rule(call);
+    call.reduce({weight, indices});
+    const auto p = picking(call, weight, 0, indices);
+    const auto rows = local_of(with_layouts(call, indices, p.index));
+    auto shape = rows.sizes().vec();
+    const auto& local = local_of(weight);
+    shape.push_back(local.size(1));
+    const auto flat = rows.reshape({-1});
+    const auto picked = p.row_axis >= 0 ? picked_here(call, local, call.layout(weight, p.row_axis), p.row_axis, 0, flat) : local.index_select(0, flat);
+    call.finish({wrap(picked.view(shape), call.spec(p.result))});
+}
+
+/// embedding_dense_backward(grad, indices, num_weights, padding_idx, scale_grad_by_freq): a sum over the indices, pending where those are cut.
+void embedding_backward(RuleCall& call)
+{
+    const auto indices = call.tensor(1);
+    const auto channels = call.tensor(0).dim() - 1;
+    call.reduce({call.tensor(0), indices});
+    auto axes = layouts_of(call, call.tensor(0));
+    AxisLayouts index_axes(call.num_axes()), result(call.num_axes());
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        if (axes[axis].is_replicate() && call.layout(indices, axis).is_shard()) {
+            axes[axis] = call.layout(indices, axis);
+            if (cut_one_dim_twice(axes)) axes[axis] = {};
+        }
+        if (!axes[axis].is_shard()) continue;
+        result[axis] = axes[axis];
+        if (axes[axis].placement.dim == channels) {
+            result[axis].placement.dim = 1;
+        } else {
+            if (call.arg(4).toBool()) return gathered_rule(call);   // scaled by how often an index occurs in the whole
+            index_axes[axis] = axes[axis];
+            result[axis] = {Partial(), nullptr, 1};
+        }
+    }
+    const auto gradient = local_of(with_layouts(call, call.tensor(0), axes)), index = local_of(with_layouts(call, indices, index_axes));
+    call.arg(0) = gradient;
+    call.arg(1) = index;
+    call.run({call.spec(result)});
+}
+
+const RuleRegistration r_index_select("indexing", {"aten::index_select"}, functional<index_select>);
+const RuleRegistration r_embedding("indexing", {"aten::embedding"}, functional<embedding>);
+const RuleRegistration r_embedding_backward("indexing", {"aten::embedding_dense_backward"}, functional<embedding_backward>);
+
+}  // namespace
+}  // namespace meshard

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// What rules need that look across the ranks of a cut dimension: parts of all ranks, statistics merged by their weights, lines made whole.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "ops/placement_algebra.h"
+
+namespace meshard {
+
+using AxisLayouts = c10::SmallVector<AxisLayout, 2>;
+
+/// The tensor (plain ones count as Replicate) in these layouts, by one conversion. Collective over the axes that change.
+at::Tensor with_layouts(const RuleCall& call, const at::Tensor& tensor, const AxisLayouts& axes);
+
+/// The tensor with the given dimensions whole on every rank, other cuts as they are. Pending parts must be reduced before.
+at::Tensor with_whole_dims(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims);
+
+/// The tensor with dimension `dim` whole on every rank: a cut along it moves to the longest other dimension that is not cut, so that no rank
+/// holds more than its share; where there is none the whole is gathered. One message.
+at::Tensor with_whole_lines(const RuleCall& call, const at::Tensor& tensor, std::int64_t dim);
+
+/// Axes on which `tensor` is cut along one of `dims`.
+std::vector<std::int64_t> axes_cutting(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims);
+
+/// The same layouts with every Shard along one of `dims`, and every Partial, replaced by `other`.
+AxisLayouts replaced(AxisLayouts axes, c10::ArrayRef<std::int64_t> dims, const AxisLayout& other);
+
+/// Two Shards of one and the same dimension.
+bool cut_one_dim_twice(const AxisLayouts& axes);
+
+/// All of `0 .. num_dims - 1` if `dims` is empty, else `dims` counted from the front.
+std::vector<std::int64_t> dims_or_all(c10::IntArrayRef dims, std::int64_t num_dims);
+
+/// The tensors of all ranks of an axis (all of one shape) along a new dimension 0.
+at::Tensor parts_of_all(const RuleCall& call, std::int64_t axis, const at::Tensor& local);
+
+/// Sums in place over the ranks of these axes.
+void sum_over_axes(const RuleCall& call, c10::ArrayRef<std::int64_t> axes, at::Tensor& local);
+
+/// Positions in the whole of the rows that rank `coordinate` holds: int64, ascending.
+at::Tensor positions_in_whole(const AxisLayout& layout, std::int64_t coordinate, const at::Device& device);
+
+/// The type in which sums over a tensor of this type are taken: float for narrower ones.
+at::ScalarType sum_type(at::ScalarType type);
+
+/// Mean and variance (divided by the count) over `dims`, kept as dimensions of one.
+struct Moments {
+    at::Tensor mean, variance;
+};
+
+/// Moments of the whole along `dims`, in double (Chan et al. 1983, merged by the ranks' shares): one message of two numbers a line for each axis
+/// that cuts one of them. `axes` says how `local` lies; ranks without rows count for nothing.
+Moments moments_over(const RuleCall& call, const at::Tensor& local, const AxisLayouts& axes, c10::IntArrayRef dims);
+
+/// The rule where the operator returns new tensors; its forms that write into a given one gather.
+template <ShardRule rule>
+void functional(RuleCall& call)
+{
+    if (call.mutated_arg() >= 0) return gathered_rule(call);
+    rule(call);
+}
+
+}  // namespace meshard
