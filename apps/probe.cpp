@@ -202,7 +202,7 @@ ProbeReport probe(const ProbeRequest& request, World& world)
     torch::jit::setGraphExecutorOptimize(false);
     torch::jit::getProfilingMode() = false;
 
-    const auto model = load(request);
+    const auto model = load(request);   // read again for the sharded run: what training changes, and gradients, stay apart
     const auto file = read_safetensors(request.input);
     const auto inputs = arguments_of(model, file, request);
     std::optional<at::Tensor> grad_output;
@@ -232,7 +232,7 @@ ProbeReport probe(const ProbeRequest& request, World& world)
     if (world.rank() == 0) {
         std::vector<at::Tensor> leaves;
         for (const auto& input : inputs) leaves.push_back(leaf(input, request));
-        expected = run(model.deepcopy(), leaves, grad_output, request);
+        expected = run(model, leaves, grad_output, request);
     }
     mesh->all().barrier();
 
@@ -252,7 +252,7 @@ ProbeReport probe(const ProbeRequest& request, World& world)
     try {
         set_gather_policy(GatherPolicy::Silent);
         const Recording recording(recorder);
-        found = run(model.deepcopy(), sharded, grad_output, request);
+        found = run(load(request), sharded, grad_output, request);
     } catch (const std::exception&) {
         if (recorder.refusal.empty()) throw;   // an interpreter between hides the error's own type
     }

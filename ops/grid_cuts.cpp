@@ -8,15 +8,6 @@
 
 namespace meshard {
 
-at::Tensor with_layouts(const RuleCall& call, const at::Tensor& tensor, const Layouts& layouts)
-{
-    const bool replicates = std::all_of(layouts.begin(), layouts.end(), [](const AxisLayout& layout) { return layout.is_replicate(); });
-    if (!is_sharded(tensor) && replicates) return tensor;
-    const auto source = is_sharded(tensor) ? tensor : wrap(tensor, call.replicated());
-    const auto& spec = spec_of(source);
-    return spec->axes == layouts ? source : convert(source, make_spec(call.device_mesh(), layouts));
-}
-
 std::optional<std::vector<std::int64_t>> cut_axes(const Layouts& layouts, std::int64_t num_dims, std::int64_t first_spatial)
 {
     std::vector<std::int64_t> axes(num_dims, -1);

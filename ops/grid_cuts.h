@@ -7,14 +7,11 @@
 #include <vector>
 
 #include "ops/range_exchange.h"
-#include "sharding/rule_table.h"
+#include "ops/rank_parts.h"
 
 namespace meshard {
 
 using Layouts = c10::SmallVector<AxisLayout, 2>;
-
-/// The tensor in another layout on all axes at once; a plain one counts as the same on every rank. Collective where the layout changes.
-at::Tensor with_layouts(const RuleCall& call, const at::Tensor& tensor, const Layouts& layouts);
 
 /// The axis that cuts each dimension of a tensor that lies as `layouts` say, -1 for none. Nothing if a dimension from `first_spatial` on is
 /// cut in blocks, or one is cut twice: such layouts have no neighbours to ask.

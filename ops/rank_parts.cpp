@@ -17,6 +17,8 @@ bool contains(c10::ArrayRef<std::int64_t> dims, std::int64_t dim) { return std::
 
 at::Tensor with_layouts(const RuleCall& call, const at::Tensor& tensor, const AxisLayouts& axes)
 {
+    const bool replicates = std::all_of(axes.begin(), axes.end(), [](const AxisLayout& axis) { return axis.is_replicate(); });
+    if (!is_sharded(tensor) && replicates) return tensor;
     const auto source = is_sharded(tensor) ? tensor : wrap(tensor, call.replicated());
     if (spec_of(source)->axes == axes) return source;
     return convert(source, make_spec(call.device_mesh(), axes, spec_of(source)->index_map));

@@ -13,7 +13,8 @@ namespace meshard {
 
 using AxisLayouts = c10::SmallVector<AxisLayout, 2>;
 
-/// The tensor (plain ones count as Replicate) in these layouts, by one conversion. Collective over the axes that change.
+/// The tensor in these layouts, by one conversion; a plain one counts as the same on every rank, and stays plain where that is asked for.
+/// Collective over the axes that change.
 at::Tensor with_layouts(const RuleCall& call, const at::Tensor& tensor, const AxisLayouts& axes);
 
 /// The tensor with the given dimensions whole on every rank, other cuts as they are. Pending parts must be reduced before.

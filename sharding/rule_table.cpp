@@ -531,10 +531,14 @@ PointwiseRegistration::PointwiseRegistration(ShardRule rule) { pointwise_rule() 
 std::vector<RuleEntry> list_rules()
 {
     std::vector<RuleEntry> entries;
-    for_each_aten_operator([&](const c10::OperatorHandle& op) {
-        const auto& name = op.operator_name();
-        entries.push_back({name.overload_name.empty() ? name.name : name.name + "." + name.overload_name, find_rule(op).family});
-    });
+    for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
+        if (name.getNamespace() != "aten") continue;
+        const auto op = c10::Dispatcher::singleton().findOp(name);
+        if (!op || !op->hasSchema()) continue;
+        auto family = find_rule(*op).family;
+        if (family == "gathered" && !reaches_table(*op)) family = "composite";
+        entries.push_back({full_name_of(name), family});
+    }
     std::sort(entries.begin(), entries.end(), [](const RuleEntry& a, const RuleEntry& b) { return a.op < b.op; });
     return entries;
 }
