@@ -113,7 +113,7 @@ void pointwise(RuleCall& call)
     const auto written = call.mutated_arg();
     const auto first = tensors[0];
     if (written > 0) return gathered_rule(call);   // into a tensor given for the result
-    if (written == 0 && !is_sharded(first)) return replicated_rule(call);   // into a plain tensor: whole values only
+    if (written == 0 && !is_sharded(first)) return gathered_rule(call);   // into a plain tensor, the same on every rank: the whole
 
     // Pending operands: keep what may stay pending on every axis where something is pending, complete the others in one message.
     bool pending = kind != Linearity::None;
@@ -230,15 +230,7 @@ void same_value(RuleCall& call)
 void copy(RuleCall& call)
 {
     const auto self = call.tensor(0), source = call.tensor(1);
-    if (!is_sharded(self)) {
-        call.reduce({source});
-        if (spec_of(source)->has_shard()) {
-            call.refuse("it would copy a sharded tensor into a plain one", "Use full_tensor(x) for the whole or to_local(x) for this rank's rows");
-        }
-        self.copy_(local_of(source));
-        call.finish({self});
-        return;
-    }
+    if (!is_sharded(self)) return gathered_rule(call);   // a plain tensor is the same on every rank: it takes the whole
     call.reduce({self, source});
     pointwise(call);
 }

@@ -254,7 +254,11 @@ void select_backward(RuleCall& call)
     auto axes = map_dims(layouts_of(call, call.tensor(0)), [&](std::int64_t d) { return d >= dim ? d + 1 : d; });
     const auto completed = completed_by_memory(call, axes, sizes);
     if (!has_blocks(completed, dim)) axes = completed;
-    const auto gradient = local_of(with_layouts(call, call.tensor(0), without_dim(replaced(axes, {dim}, {}), dim)));
+    auto gradient_axes = axes;   // a pending sum stays one
+    for (auto& axis : gradient_axes) {
+        if (axis.is_shard() && axis.placement.dim == dim) axis = {};
+    }
+    const auto gradient = local_of(with_layouts(call, call.tensor(0), without_dim(gradient_axes, dim)));
     const auto spec = call.spec(axes);
     const auto result = at::zeros(spec->local_shape(sizes), gradient.options());
     const auto own = local_range(call, axes, {dim, index, index + 1, 1});

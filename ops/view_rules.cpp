@@ -232,6 +232,30 @@ void squeeze(RuleCall& call)
     call.finish({wrap(local_of(tensor).squeeze(removed), call.spec(axes), strides)});
 }
 
+/// unsqueeze_ and alike: the view of that name, and the tensor becomes it.
+void reshape_in_place(RuleCall& call)
+{
+    const auto self = call.tensor(0);
+    if (!is_sharded(self)) return gathered_rule(call);
+    const auto view = [&]() -> at::Tensor {
+        const auto& name = call.name();
+        if (name == "aten::unsqueeze_") return at::unsqueeze(self, call.arg(1).toInt());
+        if (name == "aten::transpose_") return at::transpose(self, call.arg(1).toInt(), call.arg(2).toInt());
+        if (name == "aten::t_") return at::t(self);
+        if (call.num_args() == 1) return at::squeeze(self);
+        return call.arg(1).isInt() ? at::squeeze(self, call.arg(1).toInt()) : at::squeeze(self, call.arg(1).toIntVector());
+    };
+    become(self, view());
+    call.finish({self});
+}
+
+void refuse_in_place(RuleCall& call)
+{
+    call.refuse("it gives a tensor another shape or memory in place", "Use the form that returns a new tensor, or redistribute(x, Replicate())");
+}
+
+const RuleRegistration r_refused("refused", {"aten::resize_", "aten::resize_as_", "aten::set_", "aten::as_strided_"}, refuse_in_place);
+const RuleRegistration r_in_place("views", {"aten::unsqueeze_", "aten::squeeze_", "aten::transpose_", "aten::t_"}, reshape_in_place);
 const RuleRegistration r_view("views", {"aten::view", "aten::_unsafe_view", "aten::_reshape_alias", "aten::_reshape_copy"}, view);
 const RuleRegistration r_transpose("views", {"aten::transpose"}, transpose);
 const RuleRegistration r_t("views", {"aten::t"}, t);

@@ -52,6 +52,7 @@ public:
     {
         if (!is_sharded(written)) return;
         written_ = written;
+        shape_ = written.sizes().vec();
         local_ = local_of(written);
         spec_ = spec_of(written);
         if (copies_a_row(written)) {
@@ -62,7 +63,7 @@ public:
 
     void restore() const
     {
-        if (!written_.defined() || local_of(written_).is_same(local_)) return;
+        if (!written_.defined() || local_of(written_).is_same(local_) || !written_.sizes().equals(shape_)) return;
         // Whether memory is shared may differ between ranks, by the strides of their parts; what follows must not.
         if (spec_->device_mesh->all().all_agree(local_.has_storage() && local_.storage().use_count() == 1)) return;
         auto axes = spec_->axes;
@@ -82,6 +83,7 @@ public:
 
 private:
     at::Tensor written_, local_, copies_;
+    std::vector<std::int64_t> shape_;
     SpecPtr spec_;
 };
 
@@ -614,7 +616,9 @@ void gathered_rule(RuleCall& call)
     auto results = call.run_local();
     for (const auto& [tensor, value] : written) {
         if (!is_sharded(tensor)) continue;
-        if (value.sizes() != tensor.sizes()) call.refuse("it changes the shape of a sharded tensor in place", "Use the form that returns a new tensor");
+        if (value.sizes() != tensor.sizes()) {
+            throw MissingShardRule("MissingShardRule: " + call.full_name() + " changes the shape of a sharded tensor in place. Use the form that returns a new tensor.");
+        }
         const auto& spec = spec_of(tensor);
         auto part = value;
         for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {

@@ -134,10 +134,10 @@ struct PointwiseRegistration {
 /// What the table says of one operator.
 struct RuleEntry {
     std::string op;         ///< `aten::sum.dim_IntList`
-    std::string family;     ///< `pointwise`, `views`, ...; `gathered` if there is no rule but `gathered_rule`
+    std::string family;     ///< `pointwise`, `views`, ...; `gathered` if there is no rule but `gathered_rule`, `composite` if made of others
 };
 
-/// Every aten operator that reaches the table, sorted by name.
+/// Every aten operator, sorted by name.
 std::vector<RuleEntry> list_rules();
 
 /// Puts the table's kernels into LibTorch's dispatcher, for aten and for every operator that has a rule. Called by the first sharded tensor

@@ -92,6 +92,12 @@ public:
     const at::Tensor& local() const { return value_->local; }
     const SpecPtr& spec() const { return value_->spec; }
 
+    void become(const ShardTensorImpl& other)
+    {
+        set_sizes_and_strides(other.sizes(), other.strides());
+        value_ = other.value_;
+    }
+
     void replace(at::Tensor local, SpecPtr spec)
     {
         value_->local = std::move(local);
@@ -205,6 +211,8 @@ at::Tensor wrap(at::Tensor local, SpecPtr spec, c10::IntArrayRef strides)
 }
 
 const at::Tensor& local_of(const at::Tensor& tensor) { return is_sharded(tensor) ? impl_of(tensor)->local() : tensor; }
+
+void become(const at::Tensor& tensor, const at::Tensor& other) { impl_of(tensor)->become(*impl_of(other)); }
 
 void replace_value(const at::Tensor& tensor, at::Tensor local, SpecPtr spec)
 {

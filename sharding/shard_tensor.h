@@ -55,6 +55,9 @@ at::Tensor wrap(at::Tensor local, SpecPtr spec, c10::IntArrayRef strides = {});
 /// This rank's part without autograd; a plain tensor itself.
 const at::Tensor& local_of(const at::Tensor& tensor);
 
+/// Makes a sharded tensor another one, shape included: what operators that reshape in place do. Copies that shared its value keep theirs.
+void become(const at::Tensor& tensor, const at::Tensor& other);
+
 /// Replaces what a sharded tensor (and everything that shares its value: detached copies, saved copies) holds by the same value in
 /// another layout.
 void replace_value(const at::Tensor& tensor, at::Tensor local, SpecPtr spec);

@@ -48,6 +48,31 @@ TEST(GatheredRule, KeepsTheLayoutOfWhatIsWrittenTo)
     });
 }
 
+TEST(GatheredRule, WritesTheWholeIntoAPlainTensor)
+{
+    run_ranks(2, [](const auto& mesh) {
+        const auto x = from_local(at::full({2 + mesh->coordinate(0), 2}, 1.0 + mesh->coordinate(0), at::kDouble), mesh, {Shard(0)});
+        const auto whole = at::tensor({1.0, 1.0, 2.0, 2.0, 2.0}, at::kDouble).view({5, 1}).expand({5, 2});
+        auto sum = at::ones({5, 2}, at::kDouble), copy = at::zeros({5, 2}, at::kDouble);
+
+        sum.add_(x);
+        copy.copy_(x);
+
+        EXPECT_TRUE(at::equal(sum, whole + 1));
+        EXPECT_TRUE(at::equal(copy, whole));
+    });
+}
+
+TEST(GatheredRule, ReshapesInPlace)
+{
+    run_ranks(2, [](const auto& mesh) {
+        auto x = from_local(at::ones({2 + mesh->coordinate(0), 3}, at::kDouble), mesh, {Shard(0)}) * 2;
+        x.unsqueeze_(0).transpose_(0, 2);
+        EXPECT_EQ(x.sizes(), at::IntArrayRef({3, 5, 1}));
+        EXPECT_TRUE(at::equal(full_tensor(x), at::full({3, 5, 1}, 2.0, at::kDouble)));
+    });
+}
+
 TEST(GatheredRule, IsRefusedWherePolicySaysSo)
 {
     run_ranks(2, [](const auto& mesh) {

@@ -25,6 +25,7 @@ struct Prepared {
     std::uint64_t seed = 0;
     RuleCase item;
     std::vector<Cut> cuts;
+    std::vector<Cut> factor_cuts;   // the gradients of the outputs arrive in any layout, too
     std::vector<at::Tensor> outputs, factors, gradients;   // of the plain operator
 };
 
@@ -48,16 +49,16 @@ Extents random_extents(std::int64_t n, std::int64_t ranks, Draw& draw)
 }
 
 /// Inputs of one length are cut in the same way in most cases, as those of a model are.
-std::vector<Cut> draw_cuts(const RuleCase& item, c10::IntArrayRef mesh_shape, const RuleProperty& property, Draw& draw)
+std::vector<Cut> draw_cuts(const std::vector<at::Tensor>& tensors, const std::vector<std::int64_t>& whole, c10::IntArrayRef mesh_shape, bool partial, Draw& draw)
 {
-    std::vector<Cut> cuts(item.inputs.size());
+    std::vector<Cut> cuts(tensors.size());
     const bool alike = draw.chance(0.6);
     std::vector<std::map<std::int64_t, std::shared_ptr<const Extents>>> known(mesh_shape.size());
     const auto common_dim = draw.integer(-4, 3);
-    for (std::size_t i = 0; i < item.inputs.size(); ++i) {
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
         cuts[i].axes.resize(mesh_shape.size());
-        if (std::find(item.whole_inputs.begin(), item.whole_inputs.end(), static_cast<std::int64_t>(i)) != item.whole_inputs.end()) continue;
-        const auto& input = item.inputs[i];
+        if (!tensors[i].defined() || std::find(whole.begin(), whole.end(), static_cast<std::int64_t>(i)) != whole.end()) continue;
+        const auto& input = tensors[i];
         std::vector<std::int64_t> taken;
         for (std::size_t a = 0; a < mesh_shape.size(); ++a) {
             if (input.dim() == 0 || draw.chance(0.2)) continue;
@@ -70,7 +71,7 @@ std::vector<Cut> draw_cuts(const RuleCase& item, c10::IntArrayRef mesh_shape, co
             cuts[i].axes[a] = {Shard(dim), extents, 1};
         }
         const auto last = mesh_shape.size() - 1;
-        if (property.partial_inputs && input.is_floating_point() && !cuts[i].axes[last].is_shard() && draw.chance(0.3)) {
+        if (partial && input.is_floating_point() && !cuts[i].axes[last].is_shard() && draw.chance(0.3)) {
             cuts[i].axes[last] = {Partial(), nullptr, 1};
             cuts[i].pending = true;
         }
@@ -101,14 +102,31 @@ Prepared prepare(std::uint64_t seed, const std::function<RuleCase(Draw&)>& draw_
     Prepared prepared;
     prepared.seed = seed;
     prepared.item = draw_case(draw);
-    prepared.cuts = draw_cuts(prepared.item, mesh_shape, property, draw);
+    prepared.cuts = draw_cuts(prepared.item.inputs, prepared.item.whole_inputs, mesh_shape, property.partial_inputs, draw);
     std::vector<at::Tensor> inputs;
     for (const auto& input : prepared.item.inputs) inputs.push_back(leaf(input));
     prepared.outputs = prepared.item.function(inputs);
     for (auto& output : prepared.outputs) prepared.factors.push_back(output.is_floating_point() ? draw.values(output.sizes(), output.scalar_type()) : at::Tensor());
+    prepared.factor_cuts = draw_cuts(prepared.factors, {}, mesh_shape, true, draw);
     prepared.gradients = gradients_of(prepared.outputs, prepared.factors, inputs);
     for (auto& output : prepared.outputs) output = output.detach();
     return prepared;
+}
+
+/// A whole tensor laid out as `cut` says, this rank's part of it.
+at::Tensor laid_out(const at::Tensor& whole, const Cut& cut, const std::shared_ptr<const DeviceMesh>& mesh)
+{
+    auto local = whole;
+    for (std::size_t a = 0; a < cut.axes.size(); ++a) {
+        if (cut.axes[a].is_shard()) local = narrow_to_shard(local, cut.axes[a], mesh->coordinate(a));
+    }
+    if (cut.pending) {
+        const auto last = mesh->num_axes() - 1;
+        const auto ranks = static_cast<double>(mesh->size(last));
+        // Parts that differ by rank and add up: 1/n each, and an offset that cancels.
+        local = local / ranks + (mesh->coordinate(last) == 0 ? 0.5 * (ranks - 1) : -0.5);
+    }
+    return from_local(local.clone(), make_spec(mesh, cut.axes));
 }
 
 at::Tensor whole_of(const at::Tensor& tensor) { return tensor.defined() ? full_tensor(tensor).detach() : tensor; }
@@ -126,19 +144,7 @@ void run(const Prepared& prepared, const std::shared_ptr<const DeviceMesh>& mesh
             inputs.push_back(leaf(item.inputs[i]));
             continue;
         }
-        auto local = item.inputs[i];
-        for (std::size_t a = 0; a < cut.axes.size(); ++a) {
-            if (cut.axes[a].is_shard()) local = narrow_to_shard(local, cut.axes[a], mesh->coordinate(a));
-        }
-        if (cut.pending) {
-            const auto last = mesh->num_axes() - 1;
-            const auto ranks = mesh->size(last);
-            // Parts that differ by rank and add up: 1/n each, and an offset that cancels.
-            local = local / static_cast<double>(ranks);
-            if (mesh->coordinate(last) == 0) local = local + 0.5 * static_cast<double>(ranks - 1);
-            else local = local - 0.5;
-        }
-        inputs.push_back(leaf(from_local(local.clone(), spec)));
+        inputs.push_back(leaf(laid_out(item.inputs[i], cut, mesh)));
     }
     std::vector<at::Tensor> outputs;
     try {
@@ -147,7 +153,12 @@ void run(const Prepared& prepared, const std::shared_ptr<const DeviceMesh>& mesh
         for (std::size_t i = 0; i < outputs.size(); ++i) {
             EXPECT_TRUE(tensors_near(whole_of(outputs[i]), prepared.outputs[i], property.tolerance)) << where << "; output " << i;
         }
-        const auto gradients = gradients_of(outputs, prepared.factors, inputs);
+        std::vector<at::Tensor> factors;
+        for (std::size_t i = 0; i < prepared.factors.size(); ++i) {
+            factors.push_back(prepared.factors[i].defined() ? laid_out(prepared.factors[i], prepared.factor_cuts[i], mesh) : at::Tensor());
+            if (factors.back().defined()) where += "; factor " + std::to_string(i) + ": " + to_string(*spec_of(factors.back()));
+        }
+        const auto gradients = gradients_of(outputs, factors, inputs);
         for (std::size_t i = 0; i < inputs.size(); ++i) {
             EXPECT_TRUE(tensors_near(whole_of(gradients[i]), prepared.gradients[i], property.tolerance)) << where << "; gradient " << i;
         }

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// docs/operators.md says of every aten operator what happens to sharded tensors. It is written from the rule table: this test fails when the
+// page is out of date, and writes it when MESHARD_UPDATE_DOCS is set.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "sharding/rule_table.h"
+
+namespace meshard {
+namespace {
+
+const std::string kPath = std::string(MESHARD_SOURCE_DIR) + "/docs/operators.md";
+
+/// Of a family, its operators without overloads.
+std::map<std::string, std::set<std::string>> operators_by_family()
+{
+    std::map<std::string, std::set<std::string>> families;
+    for (const auto& entry : list_rules()) {
+        auto name = entry.op.substr(entry.op.find("::") + 2);
+        families[entry.family].insert(name.substr(0, name.find('.')));
+    }
+    return families;
+}
+
+std::string page()
+{
+    std::ostringstream text;
+    text << "# Operators\n\n"
+            "What happens when an aten operator meets a sharded tensor. Generated from the rule table by its test: `MESHARD_UPDATE_DOCS=1 ctest -R OperatorsPage`.\n\n"
+            "- Operators with a *rule* compute on this rank's part and talk only where the result needs it. Where a rule meets placements that it has no better\n"
+            "  way for, it gathers, too.\n"
+            "- *composite*: made of other operators of this list; nothing to do.\n"
+            "- *gathered*: no rule; every rank gathers what is cut and computes the whole. Exact, at the cost of memory; one warning an operator, or a refusal,\n"
+            "  as `set_gather_policy` says.\n\n"
+            "Refused by name, whatever the placements: writing a sharded result into a plain tensor, changing a sharded tensor's shape in place (`resize_`), tensors\n"
+            "on different device meshes. `meshard probe` shows for a whole model what was used.\n";
+    auto families = operators_by_family();
+    const auto write = [&](const std::string& family) {
+        const auto& names = families[family];
+        text << "\n## " << family << " (" << names.size() << ")\n\n";
+        std::size_t column = 0;
+        bool first = true;
+        for (const auto& name : names) {
+            if (!first) text << ',';
+            if (!first && column + name.size() > 140) {
+                text << '\n';
+                column = 0;
+            } else if (!first) {
+                text << ' ';
+            }
+            text << '`' << name << '`';
+            column += name.size() + 4;
+            first = false;
+        }
+        text << '\n';
+    };
+    for (const auto& [family, names] : families) {
+        if (family != "composite" && family != "gathered") write(family);
+    }
+    write("composite");
+    write("gathered");
+    return text.str();
+}
+
+TEST(OperatorsPage, SaysOfEveryOperatorWhatItDoes)
+{
+    const auto current = page();
+    if (std::getenv("MESHARD_UPDATE_DOCS")) std::ofstream(kPath) << current;
+    std::ostringstream written;
+    written << std::ifstream(kPath).rdbuf();
+    EXPECT_TRUE(written.str() == current) << "docs/operators.md is out of date; run this test with MESHARD_UPDATE_DOCS=1";
+}
+
+}  // namespace
+}  // namespace meshard
