@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <sstream>
 
 #include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/script.h>
@@ -55,6 +56,17 @@ public:
 };
 
 std::string first_line(const std::string& text) { return text.substr(0, std::min<std::size_t>(text.find('\n'), 300)); }
+
+/// The last line that is neither empty nor part of a stack trace.
+std::string last_line(const std::string& text)
+{
+    std::istringstream lines(text);
+    std::string line, last;
+    while (std::getline(lines, line)) {
+        if (!line.empty() && !line.starts_with("frame #") && !line.starts_with("Exception raised from")) last = line.substr(0, 300);
+    }
+    return last;
+}
 
 torch::jit::Module load(const ProbeRequest& request)
 {
@@ -253,8 +265,9 @@ ProbeReport probe(const ProbeRequest& request, World& world)
         set_gather_policy(GatherPolicy::Silent);
         const Recording recording(recorder);
         found = run(load(request), sharded, grad_output, request);
-    } catch (const std::exception&) {
-        if (recorder.refusal.empty()) throw;   // an interpreter between hides the error's own type
+    } catch (const std::exception& error) {
+        // The interpreter between hides an error's own type, and shows its text last.
+        if (recorder.refusal.empty()) throw std::runtime_error(request.model.string() + " failed with sharded inputs: " + last_line(error.what()));
     }
     report.operators = std::move(recorder.operators);
     report.refused_operator = std::move(recorder.refused_operator);
@@ -266,7 +279,7 @@ ProbeReport probe(const ProbeRequest& request, World& world)
     if (world.rank() == 0) {
         double largest_gradient = 0;
         for (const auto& [name, tensor] : expected) {
-            if (name.starts_with("grad.") && tensor.numel()) largest_gradient = std::max(largest_gradient, tensor.abs().max().item<double>());
+            if (name.starts_with("grad") && tensor.numel()) largest_gradient = std::max(largest_gradient, tensor.abs().max().item<double>());
         }
         for (const auto& [name, tensor] : expected) {
             at::Tensor other;

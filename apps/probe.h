@@ -61,7 +61,7 @@ std::vector<std::int64_t> probe_mesh_shape(int num_ranks, std::size_t num_dims);
 /// parameter gradient, and buffers. Collective over all ranks of `world`.
 ///
 /// The loss is the sum of output times `grad_output`, or the mean of the output. Tensors count as equal within 1e-5 of the largest value in
-/// float, 1e-10 in double (gradients of parameters: of the tensor's largest value or a hundredth of the largest gradient of all, as a
+/// float, 1e-10 in double (gradients of parameters: of the tensor's largest value or a hundredth of the largest gradient of all, inputs' included, as a
 /// gradient that is zero but for rounding has no scale of its own). Inputs that have the first one's size along a cut dimension are cut in
 /// the same way; others are whole on every rank.
 ///

@@ -72,15 +72,20 @@ void product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std:
             result[axis].placement.dim = static_cast<std::int64_t>(in_out);
         }
         // The other operand, if whole, contributes the rows that meet.
-        const auto fit = [&](at::Tensor& tensor, std::string_view labels) {
+        const auto fit = [&](at::Tensor& tensor, std::string_view labels) -> bool {
             const auto dim = labels.find(label);
-            if (dim == std::string_view::npos || call.layout(tensor, axis).is_shard()) return;
+            if (dim == std::string_view::npos || call.layout(tensor, axis).is_shard()) return true;
             auto target = cut;
             target.placement.dim = static_cast<std::int64_t>(dim);
+            for (std::int64_t other = 0; other < call.num_axes(); ++other) {
+                const auto& there = call.layout(tensor, other);
+                if (other != axis && there.is_shard() && there.placement.dim == target.placement.dim) return false;
+            }
             tensor = call.with_layout(tensor, axis, target);
+            return true;
         };
-        fit(left, left_labels);
-        fit(right, right_labels);
+        // Cut there by another axis already.
+        if (!fit(left, left_labels) || !fit(right, right_labels)) return gathered_rule(call);
     }
     for (std::int64_t a = 0; a < call.num_axes(); ++a) {
         for (std::int64_t b = 0; b < a; ++b) {

@@ -418,6 +418,10 @@ at::Tensor RuleCall::with_layout(const at::Tensor& tensor, std::int64_t axis, co
     const auto source = is_sharded(tensor) ? tensor : wrap(tensor, replicated());
     auto axes = spec_of(source)->axes;
     axes[axis] = layout;
+    for (std::size_t other = 0; other < axes.size(); ++other) {   // no dimension is cut twice
+        const bool taken = layout.is_shard() && axes[other].is_shard() && axes[other].placement.dim == layout.placement.dim;
+        if (taken && static_cast<std::int64_t>(other) != axis) axes[other] = {};
+    }
     return convert(source, make_spec(mesh_, axes, spec_of(source)->index_map));
 }
 

@@ -68,7 +68,7 @@ public:
     /// Reduces what is pending in these tensors: one message for all that share type and axes.
     void reduce(c10::ArrayRef<at::Tensor> tensors) const { reduce_partials_of(tensors); }
 
-    /// The tensor in another layout on one axis.
+    /// The tensor in another layout on one axis; where another axis cuts the same dimension already, that one becomes Replicate.
     at::Tensor with_layout(const at::Tensor& tensor, std::int64_t axis, const AxisLayout& layout) const;
 
     /// Puts this rank's part in place of an argument.
