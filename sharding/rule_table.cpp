@@ -90,7 +90,7 @@ private:
 /// Runs a rule, and keeps what shares memory with its arguments true.
 void run_rule(ShardRule rule, RuleCall& call, const OperatorFacts& facts, const torch::jit::Stack& stack)
 {
-    if (facts.mutated_arg >= 0) {
+    if (facts.mutated_arg >= 0 && !facts.op.hasTag(at::Tag::inplace_view)) {   // transpose_ and alike change what is shown, not what is held
         const KeepAliases keep(call.tensor(facts.mutated_arg));
         rule(call);
         keep.restore();

@@ -73,6 +73,21 @@ TEST(GatheredRule, ReshapesInPlace)
     });
 }
 
+TEST(GatheredRule, TransposesASquareInPlaceAndLeavesItsViewsAlone)
+{
+    run_ranks(2, [](const auto& mesh) {
+        const auto whole = at::arange(25, at::kDouble).view({5, 5});
+        const auto layout = AxisLayout{Shard(0), std::make_shared<Extents>(Extents{2, 3}), 1};
+        auto x = from_local(narrow_to_shard(whole, layout, mesh->coordinate(0)).clone(), make_spec(mesh, {layout}));
+        const auto older = x.narrow(1, 0, 2);
+
+        x.t_();
+
+        EXPECT_TRUE(at::equal(full_tensor(x), whole.t()));
+        EXPECT_TRUE(at::equal(full_tensor(older), whole.narrow(1, 0, 2)));
+    });
+}
+
 TEST(GatheredRule, IsRefusedWherePolicySaysSo)
 {
     run_ranks(2, [](const auto& mesh) {
