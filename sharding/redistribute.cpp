@@ -173,7 +173,7 @@ void reduce_partials(c10::ArrayRef<at::Tensor> tensors)
     while (!pending.empty()) {
         // All that share axis, reduction, type and device with the first go in one message.
         const auto& first = pending.front();
-        const auto& mesh = spec_of(first)->device_mesh;
+        const auto mesh = spec_of(first)->device_mesh;   // the spec itself goes when its tensor gets another
         std::size_t axis = 0;
         while (!spec_of(first)->axes[axis].is_partial()) ++axis;
         const auto reduction = spec_of(first)->axes[axis].placement.reduction;
