@@ -25,10 +25,15 @@ public:
     explicit RandomState(const std::vector<at::Tensor>& inputs)
     {
         std::set<c10::DeviceIndex> gpus;
+        std::set<const DeviceMesh*> meshes;
         for (const auto& input : inputs) {
             if (input.defined() && input.is_cuda()) gpus.insert(input.device().index());
+            if (is_sharded(input)) meshes.insert(spec_of(input)->device_mesh.get());
         }
         add(at::detail::getDefaultCPUGenerator());
+        for (const auto* mesh : meshes) {
+            if (mesh->own_generator()) add(*mesh->own_generator());
+        }
         for (const auto gpu : gpus) add(at::globalContext().defaultGenerator(at::Device(at::kCUDA, gpu)));
     }
 

@@ -65,6 +65,9 @@ public:
     /// (collective over all ranks). @throws InvalidInput if they differ; `torch::manual_seed` sets them.
     at::Generator generator(const at::Device& device) const;
 
+    /// This rank's generator on the CPU where ranks share a process; nothing where it is LibTorch's default one. Not collective.
+    const std::optional<at::Generator>& own_generator() const { return own_generator_; }
+
 private:
     DeviceMesh() = default;
 

@@ -251,6 +251,23 @@ TEST(Checkpoint, ReplaysTheCollectivesOfShardedTensors)
     }
 }
 
+TEST(Checkpoint, DrawsTheSameMasksForShardedTensorsAgain)
+{
+    for (const int ranks : {1, 2, 3}) {
+        run_ranks(ranks, [&](const auto& mesh) {
+            // Where the mask is nought, so is the gradient: one drawn anew in backward shows.
+            auto x = from_local(at::ones({20 + mesh->coordinate(0), 8}, at::kDouble), mesh, {Shard(0)}).requires_grad_();
+            const auto y = checkpoint([](const at::Tensor& t) { return at::dropout(t.exp(), 0.5, true).exp(); }, x);
+            at::dropout(x.detach(), 0.5, true);   // the generator goes on
+            y.sum().backward();
+            const auto kept = full_tensor(y.detach()).gt(1);
+            EXPECT_TRUE(at::equal(full_tensor(x.grad()).gt(0), kept));
+            EXPECT_TRUE(kept.any().template item<bool>());
+            EXPECT_FALSE(kept.all().template item<bool>());
+        });
+    }
+}
+
 TEST(SavedTensors, GoThroughTheInnermostHooks)
 {
     std::vector<std::string> calls;
