@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <deque>
 #include <mutex>
@@ -18,14 +17,15 @@
 #include <optional>
 #include <thread>
 
+#include "sharding/message_rings.h"
+
 namespace meshard {
 namespace {
 
 using c10d::Work;
+using Kind = MessageHeader::Kind;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::int64_t kRingBytes = std::int64_t{2} << 20;   // small enough to stay in the cache, large enough for a layer's message
-constexpr std::int64_t kAlign = 64;
 constexpr std::int64_t kDirectBytes = std::int64_t{64} << 10;   // larger sums of more than two ranks are shared out
 
 /// Tells the processor that this is a loop that waits.
@@ -34,48 +34,6 @@ void pause()
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #endif
-}
-
-std::int64_t aligned(std::int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
-
-/// A number that one rank writes and others read, on a cache line of its own.
-struct alignas(kAlign) Counter {
-    std::atomic<std::int64_t> value{0};
-};
-
-/// What all ranks share: Counters written[size], left[size], consumed[writer][reader], then the rings.
-class Segment {
-public:
-    Segment(void* memory, int size) : counters_(static_cast<Counter*>(memory)), size_(size) {}
-
-    static std::int64_t bytes(int size) { return aligned(num_counters(size) * static_cast<std::int64_t>(sizeof(Counter))) + size * kRingBytes; }
-
-    std::atomic<std::int64_t>& written(int rank) { return counters_[rank].value; }
-    std::atomic<std::int64_t>& left(int rank) { return counters_[size_ + rank].value; }
-    std::atomic<std::int64_t>& consumed(int writer, int reader) { return counters_[2 * size_ + writer * size_ + reader].value; }
-    char* ring(int rank)
-    {
-        return reinterpret_cast<char*>(counters_) + aligned(num_counters(size_) * static_cast<std::int64_t>(sizeof(Counter))) + rank * kRingBytes;
-    }
-
-private:
-    static std::int64_t num_counters(std::int64_t size) { return 2 * size + size * size; }
-
-    Counter* counters_;
-    int size_;
-};
-
-enum class Kind : std::int64_t { AllReduce = 1, Broadcast, AllToAll, Barrier };
-
-const char* name_of(Kind kind)
-{
-    switch (kind) {
-    case Kind::AllReduce: return "all_reduce";
-    case Kind::Broadcast: return "broadcast";
-    case Kind::AllToAll: return "all_to_all";
-    case Kind::Barrier: return "barrier";
-    }
-    return "?";
 }
 
 template <class T>
@@ -152,7 +110,7 @@ Registry& registry()
 class SharedMemoryBackend : public c10d::Backend {
 public:
     SharedMemoryBackend(void* memory, int rank, int size, std::chrono::milliseconds limit, std::function<bool(int)> has_ended)
-        : Backend(rank, size), memory_(memory), segment_(memory, size), limit_(limit), has_ended_(std::move(has_ended)), read_position_(size, 0)
+        : Backend(rank, size), rings_(memory, rank, size), limit_(limit), has_ended_(std::move(has_ended))
     {
         const std::lock_guard lock(registry().mutex);
         registry().backends.push_back(this);
@@ -160,16 +118,12 @@ public:
 
     ~SharedMemoryBackend() override
     {
-        {
-            const std::lock_guard lock(registry().mutex);
-            std::erase(registry().backends, this);
-        }
-        segment_.left(getRank()).store(1, std::memory_order_release);
-        munmap(memory_, static_cast<std::size_t>(Segment::bytes(getSize())));
+        const std::lock_guard lock(registry().mutex);
+        std::erase(registry().backends, this);
     }
 
     const std::string getBackendName() const override { return "shm"; }
-    void abort() override { segment_.left(getRank()).store(1, std::memory_order_release); }
+    void abort() override { rings_.leave(); }
 
     c10::intrusive_ptr<Work> allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) override;
     c10::intrusive_ptr<Work> broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& options) override;
@@ -177,44 +131,7 @@ public:
                                            const c10d::AllToAllOptions& options) override;
     c10::intrusive_ptr<Work> barrier(const c10d::BarrierOptions& options) override;
 
-    // --- for works ---
-
-    /// Copies up to `bytes` into the own ring; returns how many had room.
-    std::int64_t put(const char* data, std::int64_t bytes)
-    {
-        const auto me = getRank();
-        const auto written = segment_.written(me).load(std::memory_order_relaxed);
-        auto slowest = written;
-        for (int r = 0; r < getSize(); ++r) {
-            if (r != me) slowest = std::min(slowest, segment_.consumed(me, r).load(std::memory_order_acquire));
-        }
-        const auto n = std::min(bytes, kRingBytes - (written - slowest));
-        copy_ring(segment_.ring(me), written, n, [&](char* place, std::int64_t at, std::int64_t count) {
-            std::memcpy(place, data + at, static_cast<std::size_t>(count));
-        });
-        segment_.written(me).store(written + n, std::memory_order_release);
-        return n;
-    }
-
-    /// Bytes of `peer` that are there and not taken yet.
-    std::int64_t available(int peer)
-    {
-        return std::max<std::int64_t>(0, segment_.written(peer).load(std::memory_order_acquire) - read_position_[peer]);
-    }
-
-    /// Calls f(place, at, count) on up to two pieces of the next n bytes of `peer`, which must be there.
-    template <class F>
-    void look(int peer, std::int64_t n, F&& f)
-    {
-        copy_ring(segment_.ring(peer), read_position_[peer], n, f);
-    }
-
-    /// Passes over n bytes of `peer`, there or still to come.
-    void advance(int peer, std::int64_t n)
-    {
-        read_position_[peer] += n;
-        segment_.consumed(peer, getRank()).store(read_position_[peer], std::memory_order_release);
-    }
+    MessageRings& rings() { return rings_; }   ///< for works, under the registry's lock
 
     /// Works are written in their order and read in their order.
     void progress()
@@ -273,29 +190,18 @@ public:
     }
 
 private:
-    template <class F>
-    static void copy_ring(char* ring, std::int64_t position, std::int64_t n, F&& f)
-    {
-        const auto start = position % kRingBytes;
-        const auto first = std::min(n, kRingBytes - start);
-        if (first > 0) f(ring + start, std::int64_t{0}, first);
-        if (n > first) f(ring, first, n - first);
-    }
-
     void check_others()
     {
         for (int r = 0; r < getSize(); ++r) {
             if (r == getRank()) continue;
-            if (segment_.left(r).load(std::memory_order_acquire)) throw std::runtime_error("rank " + std::to_string(r) + " has left");
+            if (rings_.has_left(r)) throw std::runtime_error("rank " + std::to_string(r) + " has left");
             if (has_ended_(r)) throw std::runtime_error("rank " + std::to_string(r) + " has ended");
         }
     }
 
-    void* memory_;
-    Segment segment_;
+    MessageRings rings_;
     std::chrono::milliseconds limit_;
     std::function<bool(int)> has_ended_;
-    std::vector<std::int64_t> read_position_;   // in each peer's stream
     std::deque<c10::intrusive_ptr<SharedMemoryWork>> queue_;
 };
 
@@ -311,81 +217,6 @@ bool SharedMemoryWork::wait(std::chrono::milliseconds timeout)
     backend_->wait_for(*this, timeout);
     return true;
 }
-
-/// What stands before each message: what it is, so that ranks that call different collectives learn it.
-struct Header {
-    Kind kind;
-    std::int64_t bytes;
-};
-
-/// One message of this rank to all others, header first, both padded to whole lines so that no number lies across the ring's end.
-class Outgoing {
-public:
-    Outgoing() = default;
-    Outgoing(Header header, std::vector<std::int64_t> sizes, const char* data, std::int64_t bytes) : data_(data), bytes_(bytes)
-    {
-        head_.resize(static_cast<std::size_t>(aligned(static_cast<std::int64_t>(sizeof header + sizes.size() * sizeof(std::int64_t)))));
-        std::memcpy(head_.data(), &header, sizeof header);
-        if (!sizes.empty()) std::memcpy(head_.data() + sizeof header, sizes.data(), sizes.size() * sizeof(std::int64_t));
-    }
-
-    bool put(SharedMemoryBackend& backend)
-    {
-        static const char kPadding[kAlign] = {};
-        const auto head = static_cast<std::int64_t>(head_.size()), end = head + aligned(bytes_);
-        while (position_ < end) {
-            const char* from = position_ < head ? head_.data() + position_ : position_ < head + bytes_ ? data_ + (position_ - head) : kPadding;
-            const auto n = (position_ < head ? head : position_ < head + bytes_ ? head + bytes_ : end) - position_;
-            const auto put = backend.put(from, n);
-            if (put == 0) return false;
-            position_ += put;
-        }
-        return true;
-    }
-
-private:
-    std::vector<char> head_;
-    const char* data_ = nullptr;
-    std::int64_t bytes_ = 0;
-    std::int64_t position_ = 0;
-};
-
-/// Reads the header of a peer's next message, once it is there.
-class Incoming {
-public:
-    bool header(SharedMemoryBackend& backend, int peer, Header expected, std::int64_t num_sizes)
-    {
-        if (known_) return true;
-        const auto n = aligned(static_cast<std::int64_t>(sizeof(Header)) + num_sizes * static_cast<std::int64_t>(sizeof(std::int64_t)));
-        if (backend.available(peer) < kAlign) return false;
-        std::vector<char> bytes(static_cast<std::size_t>(n));
-        Header header{};
-        backend.look(peer, kAlign, [&](const char* place, std::int64_t at, std::int64_t count) {
-            std::memcpy(bytes.data() + at, place, static_cast<std::size_t>(count));
-        });
-        std::memcpy(&header, bytes.data(), sizeof header);
-        if (header.kind != expected.kind || (expected.bytes >= 0 && header.bytes != expected.bytes)) {
-            throw std::runtime_error(std::string("the ranks call different collectives: here ") + name_of(expected.kind) + " of " +
-                                     std::to_string(expected.bytes) + " bytes, on rank " + std::to_string(peer) + " " + name_of(header.kind) + " of " +
-                                     std::to_string(header.bytes));
-        }
-        if (backend.available(peer) < n) return false;
-        backend.look(peer, n, [&](const char* place, std::int64_t at, std::int64_t count) {
-            std::memcpy(bytes.data() + at, place, static_cast<std::size_t>(count));
-        });
-        sizes.resize(static_cast<std::size_t>(num_sizes));
-        if (num_sizes) std::memcpy(sizes.data(), bytes.data() + sizeof header, sizes.size() * sizeof(std::int64_t));
-        backend.advance(peer, n);
-        known_ = true;
-        return true;
-    }
-
-    std::vector<std::int64_t> sizes;
-    std::int64_t position = 0;   ///< bytes of the message taken
-
-private:
-    bool known_ = false;
-};
 
 /// A tensor's memory for the time of a collective: itself, or a copy on the CPU.
 struct Staged {
@@ -426,14 +257,14 @@ public:
 
     void write() override
     {
-        data_written_ = data_written_ || data_.put(*backend_);
+        data_written_ = data_written_ || data_.put(backend_->rings());
         if (!data_written_) return;
         if (!shared_out_) {
             written_all = true;
         } else if (summed_) {
             if (!sum_ready_) sum_ = Outgoing({Kind::AllReduce, end_ - begin_}, {}, result_.data(), end_ - begin_);
             sum_ready_ = true;
-            written_all = sum_.put(*backend_);
+            written_all = sum_.put(backend_->rings());
         }
     }
 
@@ -449,12 +280,7 @@ public:
         for (int r = 0; r < backend_->getSize(); ++r) {
             if (r == backend_->getRank()) continue;
             const auto n = starts_[r + 1] - starts_[r];
-            if (!sums_[r].header(*backend_, r, {Kind::AllReduce, n}, 0)) {
-                all = false;
-                continue;
-            }
-            take(r, sums_[r], n, staged_.data() + starts_[r]);
-            all &= sums_[r].position >= aligned(n);
+            all &= sums_[r].read_header(backend_->rings(), r, {Kind::AllReduce, n}, 0) && sums_[r].take(backend_->rings(), r, n, staged_.data() + starts_[r]);
         }
         read_all = all;
     }
@@ -466,37 +292,22 @@ public:
     }
 
 private:
-    /// Copies what is there of a message of n bytes (padded) to `into`.
-    void take(int peer, Incoming& incoming, std::int64_t n, char* into)
-    {
-        const auto count = std::min(backend_->available(peer), aligned(n) - incoming.position);
-        const auto useful = std::min(count, n - incoming.position);
-        if (useful > 0) {
-            backend_->look(peer, useful, [&](const char* place, std::int64_t at, std::int64_t k) {
-                std::memcpy(into + incoming.position + at, place, static_cast<std::size_t>(k));
-            });
-        }
-        incoming.position += count;
-        backend_->advance(peer, count);
-    }
-
     bool sum_up()
     {
-        const auto size = backend_->getSize(), me = backend_->getRank();
+        auto& rings = backend_->rings();
+        const auto size = rings.size(), me = rings.rank();
         const auto bytes = staged_.bytes();
         for (int r = 0; r < size; ++r) {
-            if (r == me || incoming_[r].position > 0) continue;
-            if (!incoming_[r].header(*backend_, r, {Kind::AllReduce, bytes}, 0)) return false;
-            // The bytes before this rank's share are for others.
-            if (begin_ > 0 && incoming_[r].position == 0) backend_->advance(r, begin_);
-            incoming_[r].position = 1;   // past the header
+            if (r == me || incoming_[r].has_header()) continue;
+            if (!incoming_[r].read_header(rings, r, {Kind::AllReduce, bytes}, 0)) return false;
+            rings.advance(r, begin_);   // the bytes before this rank's share are for others
         }
         while (position_ < end_) {
             auto n = end_ - position_;
             for (int r = 0; r < size; ++r) {
-                if (r != me) n = std::min(n, backend_->available(r));
+                if (r != me) n = std::min(n, rings.available(r));
             }
-            if (n < end_ - position_) n = n / kAlign * kAlign;
+            if (n < end_ - position_) n = n / MessageRings::kLine * MessageRings::kLine;
             if (n == 0) return false;
             n = std::min<std::int64_t>(n, 64 << 10);   // a block that stays in the cache through all ranks
             char* sum = result_.data() + (position_ - begin_);
@@ -508,14 +319,14 @@ private:
                 if (r == me) {
                     add(staged_.data() + position_, 0, n);
                 } else {
-                    backend_->look(r, n, add);
-                    backend_->advance(r, n);
+                    rings.look(r, n, add);
+                    rings.advance(r, n);
                 }
             }
             position_ += n;
         }
         for (int r = 0; r < size; ++r) {
-            if (r != me) backend_->advance(r, aligned(bytes) - end_);
+            if (r != me) rings.advance(r, aligned(bytes) - end_);
         }
         summed_ = true;
         return true;
@@ -544,22 +355,12 @@ public:
         }
     }
 
-    void write() override { written_all = message_.put(*backend_); }
+    void write() override { written_all = message_.put(backend_->rings()); }
 
     void read() override
     {
         const auto n = staged_.bytes();
-        if (!incoming_.header(*backend_, root_, {Kind::Broadcast, n}, 0)) return;
-        const auto count = std::min(backend_->available(root_), aligned(n) - incoming_.position);
-        const auto useful = std::min(count, n - incoming_.position);
-        if (useful > 0) {
-            backend_->look(root_, useful, [&](const char* place, std::int64_t at, std::int64_t k) {
-                std::memcpy(staged_.data() + incoming_.position + at, place, static_cast<std::size_t>(k));
-            });
-        }
-        incoming_.position += count;
-        backend_->advance(root_, count);
-        read_all = incoming_.position >= aligned(n);
+        read_all = incoming_.read_header(backend_->rings(), root_, {Kind::Broadcast, n}, 0) && incoming_.take(backend_->rings(), root_, n, staged_.data());
     }
 
     void finish() override
@@ -578,7 +379,7 @@ class AllToAllWork : public SharedMemoryWork {
 public:
     AllToAllWork(SharedMemoryBackend* backend, const at::Tensor& out, const at::Tensor& in, std::vector<std::int64_t> receive_bytes,
                  std::vector<std::int64_t> send_bytes)
-        : SharedMemoryWork(backend), out_(out), in_(in), receive_(std::move(receive_bytes)), incoming_(receive_.size()), finished_(receive_.size())
+        : SharedMemoryWork(backend), out_(out), in_(in), receive_(std::move(receive_bytes)), incoming_(receive_.size()), taken_(receive_.size(), 0), finished_(receive_.size(), false)
     {
         const auto me = static_cast<std::size_t>(backend->getRank());
         message_ = Outgoing({Kind::AllToAll, in_.bytes()}, send_bytes, in_.data(), in_.bytes());
@@ -588,17 +389,19 @@ public:
                     static_cast<std::size_t>(receive_[me]));
     }
 
-    void write() override { written_all = message_.put(*backend_); }
+    void write() override { written_all = message_.put(backend_->rings()); }
 
     void read() override
     {
-        const auto me = backend_->getRank(), size = backend_->getSize();
+        auto& rings = backend_->rings();
+        const auto me = rings.rank(), size = rings.size();
         bool all = true;
         std::int64_t start = 0;
         for (int r = 0; r < size; start += receive_[r], ++r) {
             if (r == me || finished_[r]) continue;
             auto& incoming = incoming_[r];
-            if (!incoming.header(*backend_, r, {Kind::AllToAll, -1}, size)) {
+            const bool is_new = !incoming.has_header();
+            if (!incoming.read_header(rings, r, {Kind::AllToAll, -1}, size)) {
                 all = false;
                 continue;
             }
@@ -608,24 +411,18 @@ public:
                 throw std::runtime_error("all_to_all: rank " + std::to_string(r) + " sends " + std::to_string(incoming.sizes[me]) + " bytes, expected " +
                                          std::to_string(receive_[r]));
             }
-            if (!skipped_.empty() && !skipped_[r]) {
-                backend_->advance(r, before);
-                skipped_[r] = true;
-            }
-            const auto n = std::min(backend_->available(r), receive_[r] - incoming.position);
+            if (is_new) rings.advance(r, before);   // what it says to other ranks
+            const auto n = std::min(rings.available(r), receive_[r] - taken_[r]);
             if (n > 0) {
-                backend_->look(r, n, [&](const char* place, std::int64_t at, std::int64_t k) {
-                    std::memcpy(out_.data() + start + incoming.position + at, place, static_cast<std::size_t>(k));
+                rings.look(r, n, [&](const char* place, std::int64_t at, std::int64_t k) {
+                    std::memcpy(out_.data() + start + taken_[r] + at, place, static_cast<std::size_t>(k));
                 });
-                incoming.position += n;
-                backend_->advance(r, n);
+                taken_[r] += n;
+                rings.advance(r, n);
             }
-            if (incoming.position == receive_[r]) {
-                backend_->advance(r, aligned(total) - before - receive_[r]);
-                finished_[r] = true;
-            } else {
-                all = false;
-            }
+            finished_[r] = taken_[r] == receive_[r];
+            if (finished_[r]) rings.advance(r, aligned(total) - before - receive_[r]);
+            else all = false;
         }
         read_all = all;
     }
@@ -636,20 +433,20 @@ private:
     Staged out_, in_;
     std::vector<std::int64_t> receive_;
     std::vector<Incoming> incoming_;
-    std::vector<char> finished_;
-    std::vector<char> skipped_ = std::vector<char>(receive_.size(), false);
+    std::vector<std::int64_t> taken_;   // bytes
+    std::vector<bool> finished_;
     Outgoing message_;
 };
 
 class BarrierWork : public SharedMemoryWork {
 public:
     explicit BarrierWork(SharedMemoryBackend* backend) : SharedMemoryWork(backend), message_({Kind::Barrier, 0}, {}, nullptr, 0), incoming_(backend->getSize()) {}
-    void write() override { written_all = message_.put(*backend_); }
+    void write() override { written_all = message_.put(backend_->rings()); }
     void read() override
     {
         bool all = true;
         for (int r = 0; r < backend_->getSize(); ++r) {
-            if (r != backend_->getRank()) all &= incoming_[r].header(*backend_, r, {Kind::Barrier, 0}, 0);
+            if (r != backend_->getRank()) all &= incoming_[r].read_header(backend_->rings(), r, {Kind::Barrier, 0}, 0);
         }
         read_all = all;
     }
@@ -689,7 +486,7 @@ std::string text_of(const std::vector<std::uint8_t>& bytes) { return {bytes.begi
 
 void* map(int file, int size)
 {
-    void* memory = mmap(nullptr, static_cast<std::size_t>(Segment::bytes(size)), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    void* memory = mmap(nullptr, static_cast<std::size_t>(MessageRings::bytes(size)), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     return memory == MAP_FAILED ? nullptr : memory;
 }
 
@@ -703,7 +500,7 @@ c10::intrusive_ptr<c10d::Backend> connect_shared_memory(const c10::intrusive_ptr
     int file = -1;
     if (rank == 0) {
         file = memfd_create("meshard", MFD_CLOEXEC);
-        if (file >= 0 && ftruncate(file, Segment::bytes(size)) == 0) memory = map(file, size);
+        if (file >= 0 && ftruncate(file, MessageRings::bytes(size)) == 0) memory = map(file, size);
         struct stat status{};
         std::string place = "none";
         if (memory && fstat(file, &status) == 0) {
@@ -717,7 +514,7 @@ c10::intrusive_ptr<c10d::Backend> connect_shared_memory(const c10::intrusive_ptr
             file = open(place.substr(0, space).c_str(), O_RDWR | O_CLOEXEC);
             struct stat status{};
             // The same path may mean another file in another container.
-            if (file >= 0 && fstat(file, &status) == 0 && std::to_string(status.st_ino) == place.substr(space + 1) && status.st_size == Segment::bytes(size)) {
+            if (file >= 0 && fstat(file, &status) == 0 && std::to_string(status.st_ino) == place.substr(space + 1) && status.st_size == MessageRings::bytes(size)) {
                 memory = map(file, size);
             }
         }
@@ -727,7 +524,7 @@ c10::intrusive_ptr<c10d::Backend> connect_shared_memory(const c10::intrusive_ptr
     for (int r = 0; r < size; ++r) all &= text_of(store->get("sees." + std::to_string(r))) == "yes";
     if (file >= 0) close(file);
     if (!all) {
-        if (memory) munmap(memory, static_cast<std::size_t>(Segment::bytes(size)));
+        if (memory) munmap(memory, static_cast<std::size_t>(MessageRings::bytes(size)));
         return {};
     }
     return c10::make_intrusive<SharedMemoryBackend>(memory, rank, size, time_limit, std::move(has_ended));

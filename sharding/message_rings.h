@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+namespace meshard {
+
+/// Streams of bytes between processes that share memory: every rank has a ring that it writes and all others read. Not for several
+/// threads at once.
+class MessageRings {
+public:
+    static constexpr std::int64_t kLine = 64;   ///< messages begin on a cache line
+
+    /// Bytes of memory that `size` ranks share; zero at the start.
+    static std::int64_t bytes(int size);
+
+    /// `memory` is a mapping of that many bytes, which this takes over.
+    MessageRings(void* memory, int rank, int size);
+    ~MessageRings();   ///< leaves
+    MessageRings(const MessageRings&) = delete;
+    MessageRings& operator=(const MessageRings&) = delete;
+
+    int rank() const { return rank_; }
+    int size() const { return size_; }
+
+    /// Copies up to `bytes` into the own ring; returns how many had room.
+    std::int64_t put(const char* data, std::int64_t bytes);
+
+    /// Bytes of `peer` that are there and not taken yet.
+    std::int64_t available(int peer) const { return std::max<std::int64_t>(0, written(peer).load(std::memory_order_acquire) - read_position_[peer]); }
+
+    /// Calls f(place, at, count) on up to two pieces of the next n bytes of `peer`, which must be there.
+    template <class F>
+    void look(int peer, std::int64_t n, F&& f) const
+    {
+        in_pieces(peer, read_position_[peer], n, f);
+    }
+
+    /// Passes over n bytes of `peer`, there or still to come.
+    void advance(int peer, std::int64_t n);
+
+    /// Tells the others that this rank says no more.
+    void leave() { counter(size_ + rank_).store(1, std::memory_order_release); }
+    bool has_left(int rank) const { return counter(size_ + rank).load(std::memory_order_acquire) != 0; }
+
+private:
+    static constexpr std::int64_t kRingBytes = std::int64_t{2} << 20;   // small enough to stay in the cache, large enough for a layer's message
+
+    /// A number that one rank writes and others read, on a cache line of its own.
+    struct alignas(kLine) Counter {
+        std::atomic<std::int64_t> value{0};
+    };
+
+    // In memory: written[size], left[size], consumed[writer][reader], then the rings.
+    static std::int64_t counter_bytes(std::int64_t size);
+    std::atomic<std::int64_t>& counter(std::int64_t i) const { return static_cast<Counter*>(memory_)[i].value; }
+    std::atomic<std::int64_t>& written(int rank) const { return counter(rank); }
+    std::atomic<std::int64_t>& consumed(int writer, int reader) const { return counter(2 * size_ + writer * size_ + reader); }
+
+    template <class F>
+    void in_pieces(int writer, std::int64_t position, std::int64_t n, F&& f) const
+    {
+        char* ring = static_cast<char*>(memory_) + counter_bytes(size_) + writer * kRingBytes;
+        const auto start = position % kRingBytes;
+        const auto first = std::min(n, kRingBytes - start);
+        if (first > 0) f(ring + start, std::int64_t{0}, first);
+        if (n > first) f(ring, first, n - first);
+    }
+
+    void* memory_;
+    int rank_, size_;
+    std::vector<std::int64_t> read_position_;   // in each peer's stream
+};
+
+constexpr std::int64_t aligned(std::int64_t bytes) { return (bytes + MessageRings::kLine - 1) / MessageRings::kLine * MessageRings::kLine; }
+
+/// What stands before each message: which collective it belongs to, so that ranks that call different ones learn it.
+struct MessageHeader {
+    enum class Kind : std::int64_t { AllReduce = 1, Broadcast, AllToAll, Barrier };
+
+    Kind kind;
+    std::int64_t bytes;
+};
+
+/// One message of this rank to all others, header first, both padded to whole lines so that no number lies across the ring's end.
+class Outgoing {
+public:
+    Outgoing() = default;
+
+    /// `sizes` travel with the header. `data` must live until all is put.
+    Outgoing(MessageHeader header, const std::vector<std::int64_t>& sizes, const char* data, std::int64_t bytes);
+
+    /// Writes what there is room for; true when all is written.
+    bool put(MessageRings& rings);
+
+private:
+    std::vector<char> head_;
+    const char* data_ = nullptr;
+    std::int64_t bytes_ = 0;
+    std::int64_t position_ = 0;
+};
+
+/// The next message of a peer.
+class Incoming {
+public:
+    /// Reads the header once it is there; true if it is known. @throws std::runtime_error if it belongs to another collective than `expected`,
+    /// or is of another size (any if negative).
+    bool read_header(MessageRings& rings, int peer, MessageHeader expected, std::int64_t num_sizes);
+    bool has_header() const { return known_; }
+
+    /// Copies what is there of a message of n bytes to `into`; true when all has been taken, the padding too.
+    bool take(MessageRings& rings, int peer, std::int64_t n, char* into);
+
+    std::vector<std::int64_t> sizes;   ///< that came with the header
+
+private:
+    bool known_ = false;
+    std::int64_t position_ = 0;   // bytes taken
+};
+
+}  // namespace meshard
