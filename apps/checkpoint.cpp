@@ -6,6 +6,7 @@
 
 #include <torch/torch.h>
 
+#include "apps/tensor_file.h"
 #include "io/atomic_file.h"
 #include "partition/error.h"
 
@@ -14,27 +15,16 @@ namespace {
 
 constexpr const char* kMetadataKey = "meshard";
 
-NamedArray to_named_array(std::string name, const at::Tensor& tensor)
+/// In single precision, as models are trained.
+at::Tensor read_tensor(const NamedArray& array, const std::filesystem::path& path)
 {
-    const auto kept = std::make_shared<const at::Tensor>(tensor.detach().to(torch::kCPU, torch::kFloat32).contiguous());
-    NamedArray array;
-    array.name = std::move(name);
-    array.type = ArrayType::F32;
-    array.shape = kept->sizes().vec();
-    array.data = static_cast<const std::byte*>(kept->data_ptr());
-    array.owner = kept;
-    return array;
-}
-
-/// A copy.
-at::Tensor to_tensor(const NamedArray& array, const std::filesystem::path& path)
-{
-    const auto type = array.type == ArrayType::F32 ? torch::kFloat32 : torch::kFloat64;
     if (array.type != ArrayType::F32 && array.type != ArrayType::F64) {
         throw IoError(path.string() + ": '" + array.name + "' is " + std::string(to_string(array.type)) + "; expected F32 or F64.");
     }
-    return torch::from_blob(const_cast<std::byte*>(array.data), array.shape, type).to(torch::kFloat32, false, true);
+    return to_tensor(array).to(torch::kFloat32);
 }
+
+NamedArray float_array(std::string name, const at::Tensor& tensor) { return to_named_array(std::move(name), tensor.to(torch::kFloat32)); }
 
 const NamedArray& require(const NamedArrays& arrays, const std::string& name, const std::filesystem::path& path)
 {
@@ -49,7 +39,7 @@ void copy_values(const NamedArrays& arrays, const std::filesystem::path& path, t
     const auto parameters = model.named_parameters();
     const auto buffers = model.named_buffers();
     const auto copy = [&](const std::string& name, at::Tensor place) {
-        const auto value = to_tensor(require(arrays, name, path), path);
+        const auto value = read_tensor(require(arrays, name, path), path);
         if (value.sizes() != place.sizes()) {
             std::ostringstream message;
             message << path.string() << ": '" << name << "' is " << value.sizes() << ", the model's is " << place.sizes() << ".";
@@ -73,18 +63,18 @@ void save_checkpoint(const std::filesystem::path& path, const torch::nn::Module&
                      const torch::optim::AdamW& optimizer, const nlohmann::json& description)
 {
     NamedArrays content;
-    for (const auto& item : model.named_parameters()) content.arrays.push_back(to_named_array(item.key(), item.value()));
-    for (const auto& item : model.named_buffers()) content.arrays.push_back(to_named_array(item.key(), item.value()));
-    content.arrays.push_back(to_named_array("norm.mean", normalizer.mean));
-    content.arrays.push_back(to_named_array("norm.std", normalizer.std));
+    for (const auto& item : model.named_parameters()) content.arrays.push_back(float_array(item.key(), item.value()));
+    for (const auto& item : model.named_buffers()) content.arrays.push_back(float_array(item.key(), item.value()));
+    content.arrays.push_back(float_array("norm.mean", normalizer.mean));
+    content.arrays.push_back(float_array("norm.std", normalizer.std));
 
     auto complete = description;
     for (const auto& item : model.named_parameters()) {
         const auto found = optimizer.state().find(item.value().unsafeGetTensorImpl());
         if (found == optimizer.state().end()) continue;
         const auto& state = static_cast<const torch::optim::AdamWParamState&>(*found->second);
-        content.arrays.push_back(to_named_array("optimizer.exp_avg." + item.key(), state.exp_avg()));
-        content.arrays.push_back(to_named_array("optimizer.exp_avg_sq." + item.key(), state.exp_avg_sq()));
+        content.arrays.push_back(float_array("optimizer.exp_avg." + item.key(), state.exp_avg()));
+        content.arrays.push_back(float_array("optimizer.exp_avg_sq." + item.key(), state.exp_avg_sq()));
         complete["optimizer_step"] = state.step();
     }
     content.metadata[kMetadataKey] = complete.dump();
@@ -104,7 +94,7 @@ Checkpoint::Checkpoint(const std::filesystem::path& path) : path_(path), arrays_
 
 Normalizer Checkpoint::normalizer() const
 {
-    return {to_tensor(require(arrays_, "norm.mean", path_), path_), to_tensor(require(arrays_, "norm.std", path_), path_)};
+    return {read_tensor(require(arrays_, "norm.mean", path_), path_), read_tensor(require(arrays_, "norm.std", path_), path_)};
 }
 
 void Checkpoint::load_weights(torch::nn::Module& model) const
@@ -118,8 +108,8 @@ void Checkpoint::load_optimizer(const torch::nn::Module& model, torch::optim::Ad
         if (!arrays_.find("optimizer.exp_avg." + item.key())) continue;
         auto state = std::make_unique<torch::optim::AdamWParamState>();
         state->step(description_.value("optimizer_step", std::int64_t{0}));
-        state->exp_avg(to_tensor(require(arrays_, "optimizer.exp_avg." + item.key(), path_), path_));
-        state->exp_avg_sq(to_tensor(require(arrays_, "optimizer.exp_avg_sq." + item.key(), path_), path_));
+        state->exp_avg(read_tensor(require(arrays_, "optimizer.exp_avg." + item.key(), path_), path_));
+        state->exp_avg_sq(read_tensor(require(arrays_, "optimizer.exp_avg_sq." + item.key(), path_), path_));
         optimizer.state()[item.value().unsafeGetTensorImpl()] = std::move(state);
     }
 }

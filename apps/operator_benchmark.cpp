@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/operator_benchmark.h"
 
-#include <algorithm>
 #include <ctime>
 #include <functional>
 
 #include <torch/torch.h>
 
+#include "apps/rank_timing.h"
 #include "sharding/shard_tensor.h"
 
 namespace meshard {
@@ -27,12 +27,6 @@ double nanoseconds_per_call(const std::function<void()>& call)
     const auto start = cpu_nanoseconds();
     for (int i = 0; i < kCallsPerRound; ++i) call();
     return (cpu_nanoseconds() - start) / kCallsPerRound;
-}
-
-double median(std::vector<double> values)
-{
-    std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-    return values[values.size() / 2];
 }
 
 }  // namespace

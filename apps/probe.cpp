@@ -255,7 +255,7 @@ ProbeReport probe(const ProbeRequest& request, World& world)
         auto local = input;
         if (cut_as_the_first(input)) {
             spec = make_spec(mesh, axes);
-            for (std::size_t a = 0; a < axes.size(); ++a) local = narrow_to_shard(local, axes[a], mesh->coordinate(static_cast<std::int64_t>(a)));
+            local = own_part(input, *spec);
         }
         sharded.push_back(leaf(from_local(local.clone(), spec), request));
     }

@@ -2,13 +2,12 @@
 #include "apps/scaling_benchmark.h"
 
 #include <algorithm>
-#include <chrono>
 #include <functional>
 
 #include <torch/torch.h>
 
-#include "models/metrics.h"
-#include "models/transolver.h"
+#include "apps/rank_timing.h"
+#include "apps/training_benchmark.h"
 #include "sharding/redistribute.h"
 #include "sharding/replicate.h"
 #include "sharding/shard_tensor.h"
@@ -18,23 +17,6 @@ namespace {
 
 using Mesh = std::shared_ptr<const DeviceMesh>;
 using Work = std::function<void()>;
-
-double median(std::vector<double> values)
-{
-    std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
-    return values[values.size() / 2];
-}
-
-/// Seconds of the slowest rank, all starting together.
-double seconds_together(const DeviceMesh& mesh, const Work& work)
-{
-    mesh.all().barrier();
-    const auto start = std::chrono::steady_clock::now();
-    work();
-    auto seconds = at::full({1}, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), at::kDouble);
-    mesh.all().all_reduce(seconds, Reduction::Max);
-    return seconds.item<double>();
-}
 
 /// `share`: the factor that makes the plain work a rank's share.
 ScalingResult compare(const std::string& workload, const std::string& kind, const Mesh& mesh, int num_repeats, double share, const Work& plain, const Work& sharded)
@@ -134,31 +116,13 @@ ScalingResult vision_transformer(const Mesh& mesh, int num_repeats)
                    [&] { run(model, sharded); });
 }
 
-ScalingResult transolver(const Mesh& mesh, int num_repeats, std::int64_t num_points, const std::string& kind)
+ScalingResult transolver(int num_repeats, std::int64_t num_points, const std::string& kind, World& world)
 {
-    TransolverOptions options;
-    options.functional_dim = 1;
-    options.embedding_dim = 6;
-    options.out_dim = 4;
-    options.n_layers = 4;
-    options.n_hidden = 64;
-    options.n_head = 4;
-    options.slice_num = 32;
-    options.mlp_ratio = 2;
-    torch::manual_seed(0);
-    Transolver plain(options), model(options);
-    const auto replicated = replicate(*model, mesh);
-    const auto fx = torch::ones({1, num_points, 1}), embedding = torch::rand({1, num_points, 6}), target = torch::rand({1, num_points, 4});
-    const auto layout = even_layout(num_points, 1, *mesh);
-    const auto own = [&](const at::Tensor& whole) { return narrow_to_shard(whole, layout, mesh->coordinate(0)).clone(); };
-    const auto own_fx = own(fx), own_embedding = own(embedding), own_target = own(target);
-    const auto cut_fx = cut(fx, 1, mesh), cut_embedding = from_local(own_embedding, spec_of(cut_fx)), cut_target = from_local(own_target, spec_of(cut_fx));
-    const auto run = [](Transolver& net, const at::Tensor& fx, const at::Tensor& embedding, const at::Tensor& target) {
-        net->zero_grad();
-        mean_squared_error(net->forward(fx, embedding), target).backward();
-    };
-    return compare("Transolver, " + std::to_string(num_points / 1000) + "k points", kind, mesh, num_repeats, 1, [&] { run(plain, own_fx, own_embedding, own_target); },
-                   [&] { run(model, cut_fx, cut_embedding, cut_target); });
+    StepShape shape;
+    shape.num_points = num_points;
+    const auto times = time_training_step(shape, num_repeats, world);
+    return {"Transolver, " + std::to_string(num_points / 1000) + "k points", kind, times.plain_seconds, times.sharded_seconds, 1 / times.sharded_over_plain,
+            times.num_messages, times.message_bytes};
 }
 
 MachineCeilings ceilings_of(const DeviceMesh& mesh)
@@ -192,9 +156,9 @@ ScalingReport measure_scaling(int num_repeats, World& world)
     report.threads_per_rank = at::get_num_threads();
     report.backend = world.backend_name();
     report.ceilings = ceilings_of(*mesh);
-    report.results.push_back(transolver(mesh, num_repeats, 20'000, "strong"));
-    report.results.push_back(transolver(mesh, num_repeats, 80'000, "strong"));
-    report.results.push_back(transolver(mesh, num_repeats, 10'000 * world.size(), "weak"));
+    report.results.push_back(transolver(num_repeats, 20'000, "strong", world));
+    report.results.push_back(transolver(num_repeats, 80'000, "strong", world));
+    report.results.push_back(transolver(num_repeats, 10'000 * world.size(), "weak", world));
     report.results.push_back(attention(mesh, num_repeats));
     report.results.push_back(vision_transformer(mesh, num_repeats));
     return report;

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
+#include "apps/tensor_file.h"
 #include "io/atomic_file.h"
 #include "io/mapped_file.h"
 #include "io/safetensors.h"
@@ -36,27 +37,6 @@ struct Run {
 
 /// Which entries of each dimension a rank holds, in the order in which it holds them.
 using Region = std::vector<std::vector<Run>>;
-
-const std::pair<at::ScalarType, ArrayType> kTypes[] = {
-    {at::kDouble, ArrayType::F64}, {at::kFloat, ArrayType::F32}, {at::kHalf, ArrayType::F16}, {at::kBFloat16, ArrayType::BF16},
-    {at::kLong, ArrayType::I64},   {at::kInt, ArrayType::I32},   {at::kShort, ArrayType::I16}, {at::kChar, ArrayType::I8},
-    {at::kByte, ArrayType::U8},    {at::kBool, ArrayType::BOOL}};
-
-const ArrayType* array_type(at::ScalarType type)
-{
-    for (const auto& [scalar, array] : kTypes) {
-        if (scalar == type) return &array;
-    }
-    return nullptr;
-}
-
-at::ScalarType scalar_type(ArrayType type)
-{
-    for (const auto& [scalar, array] : kTypes) {
-        if (array == type) return scalar;
-    }
-    return at::ScalarType::Undefined;
-}
 
 std::string rows_name(const std::string& name, std::size_t dim) { return name + "#rows" + std::to_string(dim); }
 
@@ -131,13 +111,7 @@ bool writes(const at::Tensor& tensor, const DeviceMesh& mesh)
     return true;
 }
 
-NamedArray to_array(const std::string& name, const at::Tensor& tensor)
-{
-    const auto kept = std::make_shared<const at::Tensor>(tensor.detach().to(at::kCPU).contiguous());
-    return {name, *array_type(tensor.scalar_type()), kept->sizes().vec(), static_cast<const std::byte*>(kept->const_data_ptr()), kept};
-}
-
-NamedArray to_array(const std::string& name, const std::vector<Run>& runs)
+NamedArray rows_array(const std::string& name, const std::vector<Run>& runs)
 {
     const auto kept = std::make_shared<const std::vector<Run>>(runs);
     return {name, ArrayType::I64, {static_cast<std::int64_t>(runs.size()), 2}, reinterpret_cast<const std::byte*>(kept->data()), kept};
@@ -167,7 +141,7 @@ void check_state(const std::vector<NamedState>& state, const DeviceMesh& mesh)
         if (!one.tensor.defined() || one.name.empty()) problem = "'" + one.name + "' is no tensor";
         else if (!names.insert(one.name).second) problem = "'" + one.name + "' occurs twice";
         else if (one.name.find('#') != std::string::npos) problem = "'" + one.name + "' has a '#' in its name";
-        else if (!array_type(one.tensor.scalar_type())) problem = "'" + one.name + "' is of a type that safetensors files cannot hold";
+        else if (!array_type_of(one.tensor.scalar_type())) problem = "'" + one.name + "' is of a type that safetensors files cannot hold";
         else if (!map_fits(one)) problem = "the index map of '" + one.name + "' does not say how it is cut (" + to_string(*spec_of(one.tensor)) + ")";
         if (!problem.empty()) break;
         std::ostringstream text;
@@ -268,12 +242,12 @@ void save_sharded(const fs::path& folder, const std::vector<NamedState>& state, 
         NamedArrays part;
         for (const auto& one : state) {
             if (!writes(one.tensor, mesh)) continue;
-            part.arrays.push_back(to_array(one.name, local_of(one.tensor)));
+            part.arrays.push_back(to_named_array(one.name, local_of(one.tensor)));
             const auto region = region_of(one);
             for (std::size_t d = 0; d < region.size(); ++d) {
                 const auto& runs = region[d];
                 const bool whole = runs.size() == 1 && runs[0].first == 0 && runs[0].count == one.tensor.size(static_cast<std::int64_t>(d));
-                if (!whole) part.arrays.push_back(to_array(rows_name(one.name, d), runs));
+                if (!whole) part.arrays.push_back(rows_array(rows_name(one.name, d), runs));
             }
         }
         write_safetensors(path, part);
@@ -285,7 +259,7 @@ void save_sharded(const fs::path& folder, const std::vector<NamedState>& state, 
         json index = {{"format", kFormat}, {"metadata", metadata}, {"files", json::array()}, {"tensors", json::object()}};
         for (std::size_t r = 0; r < sizes.size(); ++r) index["files"].push_back({{"name", file_name(static_cast<std::int64_t>(r))}, {"bytes", sizes[r][0]}});
         for (const auto& one : state) {
-            index["tensors"][one.name] = {{"shape", one.tensor.sizes().vec()}, {"type", to_string(*array_type(one.tensor.scalar_type()))}};
+            index["tensors"][one.name] = {{"shape", one.tensor.sizes().vec()}, {"type", to_string(*array_type_of(one.tensor.scalar_type()))}};
         }
         write_file_atomically(folder / "index.json", index.dump(1) + "\n");
         // From here on the new state counts; what is left of others is in nobody's way.
@@ -323,7 +297,7 @@ std::map<std::string, std::string> load_sharded(const fs::path& folder, const st
             std::ostringstream found;
             found << saved[one.name].at("type").get<std::string>() << ' ' << at::IntArrayRef(saved[one.name].at("shape").get<std::vector<std::int64_t>>());
             std::ostringstream expected;
-            expected << to_string(*array_type(one.tensor.scalar_type())) << ' ' << one.tensor.sizes();
+            expected << to_string(*array_type_of(one.tensor.scalar_type())) << ' ' << one.tensor.sizes();
             if (found.str() != expected.str()) {
                 throw IoError(folder.string() + ": '" + one.name + "' is " + found.str() + ", expected " + expected.str() + ".");
             }
@@ -333,7 +307,7 @@ std::map<std::string, std::string> load_sharded(const fs::path& folder, const st
             for (const auto& [path, part] : parts) {
                 const auto* array = part.find(one.name);
                 if (!array) continue;
-                const auto values = at::from_blob(const_cast<std::byte*>(array->data), array->shape, scalar_type(array->type));
+                const auto values = view_of(*array);
                 copied += copy_common(local, region, values, region_in(part, *array, path));
             }
             if (copied != local.numel()) {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <utility>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include "partition/error.h"
 
@@ -20,30 +20,30 @@ constexpr auto kTypes = std::to_array<std::pair<ArrayType, at::ScalarType>>({
 
 }  // namespace
 
+std::optional<ArrayType> array_type_of(at::ScalarType type)
+{
+    for (const auto& [stored, known] : kTypes) {
+        if (known == type) return stored;
+    }
+    return std::nullopt;
+}
+
 NamedArray to_named_array(std::string name, const at::Tensor& tensor)
 {
     const auto kept = std::make_shared<const at::Tensor>(tensor.detach().cpu().contiguous());
-    NamedArray array;
-    array.name = std::move(name);
-    bool known = false;
-    for (const auto& [stored, type] : kTypes) {
-        if (type != kept->scalar_type()) continue;
-        array.type = stored;
-        known = true;
-    }
-    if (!known) throw InvalidInput("'" + array.name + "' is " + at::toString(kept->scalar_type()) + ", which a safetensors file cannot hold. Convert it to a real type.");
-    array.shape = kept->sizes().vec();
-    array.data = static_cast<const std::byte*>(kept->const_data_ptr());
-    array.owner = kept;
-    return array;
+    const auto type = array_type_of(kept->scalar_type());
+    if (!type) throw InvalidInput("'" + name + "' is " + at::toString(kept->scalar_type()) + ", which a safetensors file cannot hold. Convert it to a real type.");
+    return {std::move(name), *type, kept->sizes().vec(), static_cast<const std::byte*>(kept->const_data_ptr()), kept};
 }
 
-at::Tensor to_tensor(const NamedArray& array)
+at::Tensor view_of(const NamedArray& array)
 {
     for (const auto& [stored, type] : kTypes) {
-        if (stored == array.type) return torch::from_blob(const_cast<std::byte*>(array.data), array.shape, type).clone();
+        if (stored == array.type) return at::from_blob(const_cast<std::byte*>(array.data), array.shape, type);
     }
     throw IoError("'" + array.name + "' is " + std::string(to_string(array.type)) + ", expected a floating, signed, U8 or BOOL type.");
 }
+
+at::Tensor to_tensor(const NamedArray& array) { return view_of(array).clone(); }
 
 }  // namespace meshard

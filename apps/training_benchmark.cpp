@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/training_benchmark.h"
 
-#include <algorithm>
-#include <chrono>
-#include <functional>
 #include <vector>
 
 #include <torch/torch.h>
 
+#include "apps/rank_timing.h"
 #include "models/metrics.h"
 #include "models/transolver.h"
 #include "sharding/replicate.h"
@@ -30,19 +28,6 @@ struct Trainee {
         optimizer.step();
     }
 };
-
-double seconds_of(const std::function<void()>& work)
-{
-    const auto start = std::chrono::steady_clock::now();
-    work();
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-double median(std::vector<double> values)
-{
-    std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-    return values[values.size() / 2];
-}
 
 }  // namespace
 
@@ -70,17 +55,11 @@ StepTimes time_training_step(const StepShape& shape, int num_repeats, World& wor
     const auto spec = make_spec(mesh, axes);
     const auto sharded_fx = from_local(fx, spec), sharded_embedding = from_local(embedding, spec), sharded_target = from_local(target, spec);
 
-    const auto slowest = [&](const std::function<void()>& work) {   // started together; the last rank counts
-        ranks.barrier();
-        auto seconds = at::full({1}, seconds_of(work), at::kDouble);
-        ranks.all_reduce(seconds, Reduction::Max);
-        return seconds.item<double>();
-    };
     std::vector<double> plain_seconds, sharded_seconds, ratios;
     std::vector<CommCounter::Call> step_calls;
     for (int i = -3; i < num_repeats; ++i) {   // three pairs to warm up
-        const auto a = slowest([&] { plain.step(fx, embedding, target); });
-        const auto b = slowest([&] {
+        const auto a = seconds_together(*mesh, [&] { plain.step(fx, embedding, target); });
+        const auto b = seconds_together(*mesh, [&] {
             mesh->counter().reset();
             sharded.step(sharded_fx, sharded_embedding, sharded_target);
             step_calls = mesh->counter().calls();

@@ -15,6 +15,7 @@
 #include "sharding/row_routes.h"
 #include "sharding/shard_tensor.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/owner_maps.h"
 #include "tests/support/run_ranks.h"
 #include "tests/support/temporary_folder.h"
 
@@ -95,17 +96,6 @@ TEST(ShardedState, ComesBackOnAnyRanksInAnyLayout)
             for (std::size_t k = 0; k < state.size(); ++k) EXPECT_TRUE(same_bits(full_tensor(state[k].tensor), loaded[k].whole)) << loaded[k].name;
         });
     }
-}
-
-std::shared_ptr<const IndexMap> owned(const std::vector<int>& owners, std::int64_t part)
-{
-    auto map = std::make_shared<IndexMap>();
-    map->num_global = static_cast<std::int64_t>(owners.size());
-    for (std::size_t i = 0; i < owners.size(); ++i) {
-        if (owners[i] == part) map->global_ids.push_back(static_cast<std::int64_t>(i));
-    }
-    map->num_owned = static_cast<std::int32_t>(map->global_ids.size());
-    return map;
 }
 
 TEST(ShardedState, FollowsGlobalIdsAcrossPartitions)

@@ -12,6 +12,7 @@
 #include "sharding/row_routes.h"
 #include "sharding/shard_tensor.h"
 #include "tests/support/expect_tensors.h"
+#include "tests/support/owner_maps.h"
 #include "tests/support/run_ranks.h"
 
 namespace meshard {
@@ -24,17 +25,6 @@ AxisLayout draw_shard(std::mt19937_64& random, std::int64_t dim, std::int64_t n,
     auto extents = std::make_shared<Extents>(ranks, 0);
     for (std::int64_t i = 0; i < n / blocks; ++i) ++(*extents)[random() % ranks];
     return {Shard(dim), extents, blocks};
-}
-
-std::shared_ptr<const IndexMap> owned(const std::vector<std::int32_t>& owners, std::int64_t part)
-{
-    auto map = std::make_shared<IndexMap>();
-    map->num_global = static_cast<std::int64_t>(owners.size());
-    for (std::size_t i = 0; i < owners.size(); ++i) {
-        if (owners[i] == part) map->global_ids.push_back(static_cast<std::int64_t>(i));
-    }
-    map->num_owned = static_cast<std::int32_t>(map->global_ids.size());
-    return map;
 }
 
 TEST(ScatterRows, GivesEveryRankItsPartFromAnySource)

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "sharding/device_mesh.h"
+
+namespace meshard {
+
+/// The upper one of an even number of values.
+double median(std::vector<double> values);
+
+/// Seconds of the slowest rank, all starting together. Collective.
+double seconds_together(const DeviceMesh& mesh, const std::function<void()>& work);
+
+}  // namespace meshard
