@@ -10,14 +10,6 @@
 namespace meshard {
 namespace {
 
-using Tensors = std::vector<at::Tensor>;
-using Function = std::function<Tensors(const Tensors&)>;
-
-struct Named {
-    const char* name;
-    Function function;
-};
-
 at::Tensor draw_index(Draw& draw, c10::IntArrayRef shape, std::int64_t n)
 {
     auto index = at::empty(shape, at::kLong);
@@ -31,7 +23,7 @@ TEST(Indexing, EqualsThePlainOperators)
         const auto n = draw.integer(2, 7), m = draw.integer(2, 6), k = draw.integer(1, 6);
         const auto dim = draw.integer(0, 1), size = dim == 0 ? n : m;
         // Inputs: values, as many others, an index along `dim`, one for every entry.
-        const std::vector<Named> operators{
+        const std::vector<NamedOperator> operators{
             {"index_select", [=](auto& x) { return Tensors{at::index_select(x[0], dim, x[2]), at::index_select(x[2], 0, x[2] * 0)}; }},
             {"gather", [=](auto& x) { return Tensors{at::gather(x[0], dim, x[3])}; }},
             {"scatter_add", [=](auto& x) { return Tensors{at::scatter_add(x[0], dim, x[3], x[1])}; }},
@@ -77,7 +69,7 @@ TEST(ElementLosses, EqualThePlainOperators)
 {
     check_rule([](Draw& draw) {
         const auto reduction = draw.integer(0, 2);
-        const std::vector<Named> operators{
+        const std::vector<NamedOperator> operators{
             {"binary cross entropy", [=](auto& x) { return Tensors{at::binary_cross_entropy(at::sigmoid(x[0]), at::sigmoid(x[1].detach()), {}, reduction)}; }},
             {"with logits", [=](auto& x) { return Tensors{at::binary_cross_entropy_with_logits(x[0], at::sigmoid(x[1]), {}, {}, reduction)}; }},
             {"l1", [=](auto& x) { return Tensors{at::l1_loss(x[0], x[1], reduction)}; }},

@@ -13,8 +13,6 @@
 namespace meshard {
 namespace {
 
-using Tensors = std::vector<at::Tensor>;
-
 RuleProperty property(std::uint64_t first_seed)
 {
     RuleProperty property;

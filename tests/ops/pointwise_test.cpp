@@ -10,18 +10,10 @@
 namespace meshard {
 namespace {
 
-using Tensors = std::vector<at::Tensor>;
-using Function = std::function<Tensors(const Tensors&)>;
-
-struct Named {
-    const char* name;
-    Function function;
-};
-
 /// x[0] and x[1] broadcast against each other.
-const std::vector<Named>& operators()
+const std::vector<NamedOperator>& operators()
 {
-    static const std::vector<Named> all{
+    static const std::vector<NamedOperator> all{
         {"arithmetic", [](auto& x) { return Tensors{x[0] + x[1], x[0] - x[1] * 2, x[0] * x[1], x[0] / (x[1].abs() + 1), 1 - x[0], 2 / (x[1].abs() + 1)}; }},
         {"scaled sums", [](auto& x) { return Tensors{at::add(x[0], x[1], 3), at::sub(x[0], x[1], 0.5), at::rsub(x[0], x[1], 2)}; }},
         {"powers", [](auto& x) { return Tensors{x[0].pow(2), (x[0].abs() + 0.5).pow(x[1]), at::pow(2, x[0]), x[0].square(), (x[0].abs() + 1).sqrt(), (x[0].abs() + 1).rsqrt()}; }},

@@ -10,20 +10,17 @@
 namespace meshard {
 namespace {
 
-using Tensors = std::vector<at::Tensor>;
-using Function = std::function<Tensors(const Tensors&)>;
-
-struct Named {
+struct Product {
     const char* name;
     std::vector<std::vector<std::int64_t>> shapes;
-    Function function;
+    OperatorFunction function;
 };
 
 TEST(Products, EqualThePlainOperators)
 {
     check_rule([](Draw& draw) {
         const auto b = draw.integer(1, 4), m = draw.integer(1, 7), k = draw.integer(1, 6), n = draw.integer(1, 6), c = draw.integer(1, 3);
-        const std::vector<Named> operators{
+        const std::vector<Product> operators{
             {"mm", {{m, k}, {k, n}}, [](auto& x) { return Tensors{at::mm(x[0], x[1])}; }},
             {"matmul", {{b, m, k}, {k, n}}, [](auto& x) { return Tensors{at::matmul(x[0], x[1])}; }},
             {"matmul with batches", {{b, 1, m, k}, {c, k, n}}, [](auto& x) { return Tensors{at::matmul(x[0], x[1])}; }},

@@ -13,8 +13,6 @@
 namespace meshard {
 namespace {
 
-using Tensors = std::vector<at::Tensor>;
-
 void seed(std::uint64_t number)
 {
     auto generator = rank_generator();

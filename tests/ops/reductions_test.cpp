@@ -15,14 +15,6 @@
 namespace meshard {
 namespace {
 
-using Tensors = std::vector<at::Tensor>;
-using Function = std::function<Tensors(const Tensors&)>;
-
-struct Named {
-    const char* name;
-    Function function;
-};
-
 std::vector<std::int64_t> draw_shape(Draw& draw)
 {
     std::vector<std::int64_t> shape;
@@ -33,7 +25,7 @@ std::vector<std::int64_t> draw_shape(Draw& draw)
 Tensors tensors(std::tuple<at::Tensor, at::Tensor> pair) { return {std::get<0>(pair), std::get<1>(pair)}; }
 
 /// Every operator, over one random dimension and over everything.
-std::vector<Named> reductions(std::int64_t dim, bool keepdim, double p)
+std::vector<NamedOperator> reductions(std::int64_t dim, bool keepdim, double p)
 {
     return {
         {"max", [=](auto& x) { return tensors(at::max(x[0], dim, keepdim)); }},
@@ -59,7 +51,7 @@ std::vector<Named> reductions(std::int64_t dim, bool keepdim, double p)
     };
 }
 
-std::vector<Named> lines(std::int64_t dim, std::int64_t shift)
+std::vector<NamedOperator> lines(std::int64_t dim, std::int64_t shift)
 {
     return {
         {"softmax", [=](auto& x) { return Tensors{at::softmax(x[0], dim)}; }},
@@ -78,7 +70,7 @@ std::vector<Named> lines(std::int64_t dim, std::int64_t shift)
     };
 }
 
-RuleCase pick(Draw& draw, const std::vector<Named>& all, std::vector<std::int64_t> shape)
+RuleCase pick(Draw& draw, const std::vector<NamedOperator>& all, std::vector<std::int64_t> shape)
 {
     const auto& [name, function] = all[draw.integer(0, static_cast<std::int64_t>(all.size()) - 1)];
     auto x = draw.values(shape);

@@ -146,7 +146,6 @@ TEST(Resampling, OperatorsOnTopEqualThePlainOnes)
 {
     check_rule(
         [](Draw& draw) {
-            using Tensors = std::vector<at::Tensor>;
             const std::vector<std::pair<const char*, std::function<Tensors(const Tensors&)>>> operators{
                 {"max_unpool2d", [](auto& x) {
                      const auto [values, indices] = at::max_pool2d_with_indices(x[0], {2, 2});

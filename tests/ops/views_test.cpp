@@ -13,14 +13,6 @@
 namespace meshard {
 namespace {
 
-using Tensors = std::vector<at::Tensor>;
-using Function = std::function<Tensors(const Tensors&)>;
-
-struct Named {
-    const char* name;
-    Function function;
-};
-
 std::vector<std::int64_t> draw_shape(Draw& draw, int num_dims)
 {
     std::vector<std::int64_t> shape;
@@ -29,7 +21,7 @@ std::vector<std::int64_t> draw_shape(Draw& draw, int num_dims)
 }
 
 /// With n entries along `dim`: a slice, an entry, sizes of parts.
-std::vector<Named> views(Draw& draw, std::int64_t dim, std::int64_t n)
+std::vector<NamedOperator> views(Draw& draw, std::int64_t dim, std::int64_t n)
 {
     const auto start = draw.integer(-n, n - 1), end = draw.integer(-n, n + 1), step = draw.integer(1, 3), index = draw.integer(-n, n - 1);
     const auto length = draw.integer(1, n), first = draw.integer(0, n - 1), shift = draw.integer(-4, 4), times = draw.integer(1, 3);
@@ -82,7 +74,7 @@ TEST(Views, SplitAndMergeRows)
 }
 
 /// Writes into parts of y = x; what the plain tensor sees the sharded one must see.
-std::vector<Named> writes(Draw& draw, std::int64_t dim, std::int64_t n)
+std::vector<NamedOperator> writes(Draw& draw, std::int64_t dim, std::int64_t n)
 {
     const auto first = draw.integer(0, n - 1), length = draw.integer(1, n - first), index = draw.integer(-n, n - 1), step = draw.integer(1, 3);
     const auto other = (dim + 1) % 3;

@@ -116,10 +116,7 @@ Prepared prepare(std::uint64_t seed, const std::function<RuleCase(Draw&)>& draw_
 /// A whole tensor laid out as `cut` says, this rank's part of it.
 at::Tensor laid_out(const at::Tensor& whole, const Cut& cut, const std::shared_ptr<const DeviceMesh>& mesh)
 {
-    auto local = whole;
-    for (std::size_t a = 0; a < cut.axes.size(); ++a) {
-        if (cut.axes[a].is_shard()) local = narrow_to_shard(local, cut.axes[a], mesh->coordinate(a));
-    }
+    auto local = own_part(whole, *make_spec(mesh, cut.axes));
     if (cut.pending) {
         const auto last = mesh->num_axes() - 1;
         const auto ranks = static_cast<double>(mesh->size(last));

@@ -32,11 +32,20 @@ private:
     std::mt19937_64 engine_;
 };
 
+using Tensors = std::vector<at::Tensor>;
+using OperatorFunction = std::function<Tensors(const Tensors&)>;
+
+/// One of several operators to pick from.
+struct NamedOperator {
+    const char* name;
+    OperatorFunction function;
+};
+
 /// An operator with drawn arguments. The function is called on plain and on sharded inputs.
 struct RuleCase {
     std::string text;                    ///< shown on failure: operator and arguments
-    std::vector<at::Tensor> inputs;      ///< whole; floating ones get gradients
-    std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)> function;
+    Tensors inputs;                      ///< whole; floating ones get gradients
+    OperatorFunction function;
     std::vector<std::int64_t> whole_inputs;   ///< indices of the inputs that are left as plain tensors
 };
 
