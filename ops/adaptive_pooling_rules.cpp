@@ -27,7 +27,7 @@ struct AdaptivePooling {
     std::int64_t n = 0, first = 0;   ///< spatial dimensions, and the first of them
     std::vector<std::int64_t> in, out;
     std::vector<CutDim> cuts;
-    Layouts input_layouts, output_layouts;   ///< Replicate where parts are put together
+    AxisLayouts input_layouts, output_layouts;   ///< Replicate where parts are put together
 
     std::vector<std::int64_t> local_output_shape(const at::Tensor& local) const
     {
@@ -71,10 +71,7 @@ std::optional<AdaptivePooling> plan(const RuleCall& call, const at::Tensor& inpu
     if (*std::min_element(out.begin(), out.end()) < 1) return std::nullopt;
     pooling.in.assign(input.sizes().begin() + pooling.first, input.sizes().end());
     pooling.out = out;
-    pooling.input_layouts = layouts_of(call, input);
-    for (auto& layout : pooling.input_layouts) {
-        if (layout.is_partial()) layout = {};
-    }
+    pooling.input_layouts = without_pending(layouts_of(call, input));
     const auto axes = cut_axes(pooling.input_layouts, input.dim(), pooling.first);
     if (!axes) return std::nullopt;
     pooling.output_layouts = pooling.input_layouts;
@@ -153,7 +150,6 @@ std::vector<std::int64_t> block_size(const AdaptivePooling& pooling)
 template <int N>
 void average(RuleCall& call)
 {
-    if (call.mutated_arg() >= 0) return gathered_rule(call);
     const auto input = call.tensor(0);
     const auto pooling = plan(call, input, call.arg(1).toIntVector(), N);
     if (!pooling) return gathered_rule(call);
@@ -179,7 +175,6 @@ void average(RuleCall& call)
 template <int N>
 void average_backward(RuleCall& call)
 {
-    if (call.mutated_arg() >= 0) return gathered_rule(call);
     const auto gradient = call.tensor(0), input = call.tensor(1);
     if (gradient.dim() != input.dim() || gradient.dim() < N) return gathered_rule(call);
     const auto pooling = plan(call, input, gradient.sizes().slice(gradient.dim() - N).vec(), N);
@@ -200,26 +195,10 @@ void average_backward(RuleCall& call)
     call.finish({wrap(pooling->give_back(of_piece), spec)});
 }
 
-constexpr auto kNoIndex = std::numeric_limits<std::int64_t>::max();
-
-/// Of the candidates of all ranks the largest value, and of those that are equally large the one that comes first in the plane, as the
-/// operator itself chooses.
-void merge_candidates(const RankGroup& group, at::Tensor& values, at::Tensor& indices)
-{
-    if (group.size() == 1 || values.numel() == 0) return;
-    const std::vector<std::int64_t> one_each(group.size(), 1);
-    const auto all_values = group.all_gather_rows(values.unsqueeze(0).contiguous(), one_each);
-    const auto all_indices = group.all_gather_rows(indices.unsqueeze(0).contiguous(), one_each);
-    values = all_values.amax(0);
-    const auto wins = all_values.eq(values).logical_or_(all_values.isnan());
-    indices = all_indices.masked_fill(wins.logical_not(), kNoIndex).amin(0);
-}
-
 /// adaptive_max_poolNd(self, output_size) -> output, indices into the whole's plane
 template <int N>
 void largest(RuleCall& call)
 {
-    if (call.mutated_arg() >= 0) return gathered_rule(call);
     const auto input = call.tensor(0);
     const auto pooling = plan(call, input, call.arg(1).toIntVector(), N);
     if (!pooling) return gathered_rule(call);
@@ -239,7 +218,7 @@ void largest(RuleCall& call)
         });
     }
     for (const auto& cut : pooling->cuts) {
-        if (!cut.exchange) merge_candidates(call.device_mesh()->group(cut.axis), values, indices);
+        if (!cut.exchange) merge_extremes(call, cut.axis, /*max=*/true, values, indices);
     }
     const auto spec = call.spec(pooling->output_layouts);
     call.finish({wrap(values, spec), wrap(indices, spec)});
@@ -249,7 +228,6 @@ void largest(RuleCall& call)
 template <int N>
 void largest_backward(RuleCall& call)
 {
-    if (call.mutated_arg() >= 0) return gathered_rule(call);
     const auto gradient = call.tensor(0), input = call.tensor(1), indices = call.tensor(2);
     if (gradient.dim() != input.dim() || gradient.dim() < N) return gathered_rule(call);
     const auto pooling = plan(call, input, gradient.sizes().slice(gradient.dim() - N).vec(), N);
@@ -262,14 +240,14 @@ void largest_backward(RuleCall& call)
     call.finish({wrap(pooling->give_back(of_box), call.spec(pooling->input_layouts))});
 }
 
-const RuleRegistration r_average2("pooling", {"aten::_adaptive_avg_pool2d"}, average<2>);
-const RuleRegistration r_average3("pooling", {"aten::_adaptive_avg_pool3d"}, average<3>);
-const RuleRegistration r_average2_backward("pooling", {"aten::_adaptive_avg_pool2d_backward"}, average_backward<2>);
-const RuleRegistration r_average3_backward("pooling", {"aten::_adaptive_avg_pool3d_backward"}, average_backward<3>);
-const RuleRegistration r_largest2("pooling", {"aten::adaptive_max_pool2d"}, largest<2>);
-const RuleRegistration r_largest3("pooling", {"aten::adaptive_max_pool3d"}, largest<3>);
-const RuleRegistration r_largest2_backward("pooling", {"aten::adaptive_max_pool2d_backward"}, largest_backward<2>);
-const RuleRegistration r_largest3_backward("pooling", {"aten::adaptive_max_pool3d_backward"}, largest_backward<3>);
+const RuleRegistration r_average2("pooling", {"aten::_adaptive_avg_pool2d"}, functional<average<2>>);
+const RuleRegistration r_average3("pooling", {"aten::_adaptive_avg_pool3d"}, functional<average<3>>);
+const RuleRegistration r_average2_backward("pooling", {"aten::_adaptive_avg_pool2d_backward"}, functional<average_backward<2>>);
+const RuleRegistration r_average3_backward("pooling", {"aten::_adaptive_avg_pool3d_backward"}, functional<average_backward<3>>);
+const RuleRegistration r_largest2("pooling", {"aten::adaptive_max_pool2d"}, functional<largest<2>>);
+const RuleRegistration r_largest3("pooling", {"aten::adaptive_max_pool3d"}, functional<largest<3>>);
+const RuleRegistration r_largest2_backward("pooling", {"aten::adaptive_max_pool2d_backward"}, functional<largest_backward<2>>);
+const RuleRegistration r_largest3_backward("pooling", {"aten::adaptive_max_pool3d_backward"}, functional<largest_backward<3>>);
 
 }  // namespace
 }  // namespace meshard

@@ -15,7 +15,7 @@
 namespace meshard {
 namespace {
 
-using Layouts = c10::SmallVector<AxisLayout, 2>;
+using AxisLayouts = AxisLayouts;
 
 /// What the ranks of one axis share out.
 enum class Role : std::uint8_t {
@@ -32,7 +32,7 @@ constexpr std::int64_t kBatch = 0, kHeads = 1, kRows = 2;
 /// How queries (B, H, L, D), keys and values (B, K, S, ...) and mask (B or 1, H or 1, L or 1, S or 1) lie for one attention.
 struct Plan {
     c10::SmallVector<Role, 2> roles;
-    Layouts queries, keys, mask;
+    AxisLayouts queries, keys, mask;
 
     std::int64_t axis_of(Role role) const
     {
@@ -135,7 +135,7 @@ Plan make_plan(const RuleCall& call, const Operands& whole, bool one_block)
 }
 
 /// This rank's part of a tensor in the given layouts.
-at::Tensor local_in(const RuleCall& call, const at::Tensor& tensor, const Layouts& layouts)
+at::Tensor local_in(const RuleCall& call, const at::Tensor& tensor, const AxisLayouts& layouts)
 {
     if (!tensor.defined()) return tensor;
     const auto spec = call.spec(layouts);
@@ -144,7 +144,7 @@ at::Tensor local_in(const RuleCall& call, const at::Tensor& tensor, const Layout
 }
 
 /// Rows of the whole that each rank of an axis holds; all of them, on one rank, if no axis cuts them.
-std::vector<RowRange> ranges_of(const Layouts& layouts, std::int64_t axis, std::int64_t length)
+std::vector<RowRange> ranges_of(const AxisLayouts& layouts, std::int64_t axis, std::int64_t length)
 {
     if (axis < 0) return {{0, length}};
     std::vector<RowRange> ranges;
@@ -257,7 +257,7 @@ void attention(RuleCall& call)
 }
 
 /// Where a gradient is a sum over ranks: on the axes whose ranks share out the work without cutting this tensor.
-SpecPtr gradient_spec(const RuleCall& call, const Plan& plan, Layouts layouts)
+SpecPtr gradient_spec(const RuleCall& call, const Plan& plan, AxisLayouts layouts)
 {
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
         if (plan.roles[axis] != Role::Whole && !layouts[axis].is_shard()) layouts[axis] = {Partial(), nullptr, 1};
@@ -283,7 +283,7 @@ void attention_backward(RuleCall& call)
                                    local_in(call, call.tensor(6), plan.queries), local_in(call, call.tensor(7), plan.queries), local.rows};
     const auto gradients = ring_attention_backward(local.settings, queries, local.keys, local.group, {wanted[0], wanted[1], wanted[2], wanted[3]});
 
-    const auto wrapped = [&](const at::Tensor& sum, const at::Tensor& of, const Layouts& layouts, bool want) {
+    const auto wrapped = [&](const at::Tensor& sum, const at::Tensor& of, const AxisLayouts& layouts, bool want) {
         return sum.defined() && want ? wrap(sum.to(of.scalar_type()), gradient_spec(call, plan, layouts)) : at::Tensor();
     };
     call.finish({wrapped(gradients.queries, whole.queries, plan.queries, wanted[0]), wrapped(gradients.keys, whole.keys, plan.keys, wanted[1]),

@@ -29,12 +29,12 @@ public:
     /// The layout can be treated. Nothing else may be called if not.
     bool possible() const { return possible_; }
 
-    const Layouts& input_layouts() const { return input_layouts_; }     ///< that the rule works with: channels whole
-    const Layouts& output_layouts() const { return output_layouts_; }
+    const AxisLayouts& input_layouts() const { return input_layouts_; }     ///< that the rule works with: channels whole
+    const AxisLayouts& output_layouts() const { return output_layouts_; }
     std::vector<std::int64_t> local_output_shape(const at::Tensor& local_input) const;
 
     /// The weight's and the bias's gradient: pending where samples or space are cut.
-    Layouts sum_layouts() const;
+    AxisLayouts sum_layouts() const;
 
     at::Tensor forward(const at::Tensor& local_input, const at::Tensor& weight, const at::Tensor& bias) const;
     std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& gradient, const at::Tensor& local_input, const at::Tensor& weight, bool wants_input,
@@ -52,7 +52,7 @@ private:
     std::vector<std::int64_t> stride_, padding_, dilation_, output_padding_;   // of the call
     std::vector<std::int64_t> local_padding_, local_output_padding_;           // of the local operator: none along cut dimensions
     std::vector<SlidingWindow> windows_;   // of a transposed convolution: those of its adjoint, from the output to the input
-    Layouts input_layouts_, output_layouts_;
+    AxisLayouts input_layouts_, output_layouts_;
     std::vector<CutDim> cuts_;
 };
 
@@ -166,7 +166,7 @@ std::vector<std::int64_t> Convolution::local_output_shape(const at::Tensor& loca
     return shape;
 }
 
-Layouts Convolution::sum_layouts() const
+AxisLayouts Convolution::sum_layouts() const
 {
     auto layouts = input_layouts_;
     for (auto& layout : layouts) {
@@ -257,13 +257,12 @@ std::tuple<at::Tensor, at::Tensor> Convolution::backward(const at::Tensor& gradi
 /// among ways to compute the same.
 void convolution(RuleCall& call)
 {
-    if (call.mutated_arg() >= 0) return gathered_rule(call);
     const auto input = call.tensor(0), weight = call.tensor(1), bias = call.tensor(2);
     const Convolution rule(call, input, weight, 3);
     if (!rule.possible()) return gathered_rule(call);
 
     call.reduce(call.tensors());
-    const Layouts whole(call.num_axes());
+    const AxisLayouts whole(call.num_axes());
     const auto local_input = local_of(with_layouts(call, input, rule.input_layouts()));
     const auto local_weight = local_of(with_layouts(call, weight, whole));
     const auto local_bias = bias.defined() ? local_of(with_layouts(call, bias, whole)) : at::Tensor();
@@ -274,7 +273,6 @@ void convolution(RuleCall& call)
 ///   -> grad_input as the input; grad_weight and grad_bias are sums over samples and space, pending where those are cut.
 void convolution_backward(RuleCall& call)
 {
-    if (call.mutated_arg() >= 0) return gathered_rule(call);
     const auto gradient = call.tensor(0), input = call.tensor(1), weight = call.tensor(2);
     const auto mask = call.arg(10).toBoolList();
     const bool wants_input = mask.get(0), wants_weight = mask.get(1), wants_bias = mask.get(2);
@@ -283,7 +281,7 @@ void convolution_backward(RuleCall& call)
 
     call.reduce(call.tensors());
     const auto local_input = local_of(with_layouts(call, input, rule.input_layouts()));
-    const auto local_weight = local_of(with_layouts(call, weight, Layouts(call.num_axes())));
+    const auto local_weight = local_of(with_layouts(call, weight, AxisLayouts(call.num_axes())));
     const auto local_gradient = local_of(with_layouts(call, gradient, rule.output_layouts()));
     const auto [of_input, of_weight] = rule.backward(local_gradient, local_input, local_weight, wants_input, wants_weight);
 
@@ -299,8 +297,8 @@ void convolution_backward(RuleCall& call)
     call.finish(std::move(results));
 }
 
-const RuleRegistration r_convolution("convolution", {"aten::convolution", "aten::_convolution"}, convolution);
-const RuleRegistration r_convolution_backward("convolution", {"aten::convolution_backward"}, convolution_backward);
+const RuleRegistration r_convolution("convolution", {"aten::convolution", "aten::_convolution"}, functional<convolution>);
+const RuleRegistration r_convolution_backward("convolution", {"aten::convolution_backward"}, functional<convolution_backward>);
 
 }  // namespace
 }  // namespace meshard

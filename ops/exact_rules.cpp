@@ -72,10 +72,7 @@ bool sum_or_mean(RuleCall& call, bool is_mean)
     for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) {
         if (dims.empty() || std::find(dims.begin(), dims.end(), dim) != dims.end()) count *= tensor.size(dim);
     }
-    auto axes = reduced_layouts(call, tensor, dims, keepdim, Reduction::Sum);
-    for (auto& axis : axes) {
-        if (axis.is_partial()) axis = {};
-    }
+    const auto axes = without_pending(reduced_layouts(call, tensor, dims, keepdim, Reduction::Sum));
     auto total = exact_sum(local_of(tensor).to(type), dims, keepdim, std::max<std::int64_t>(1, count), summed_groups(call, tensor, dims));
     if (is_mean) total = total.div(static_cast<double>(count));
     call.finish({wrap(total, call.spec(axes))});
@@ -116,7 +113,7 @@ bool product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std:
     if (left.scalar_type() == at::kDouble) return gather(call);
     call.reduce(call.tensors());
 
-    c10::SmallVector<AxisLayout, 2> result(call.num_axes());
+    AxisLayouts result(call.num_axes());
     std::vector<const RankGroup*> groups;
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
         const AxisLayout l = call.layout(left, axis), r = call.layout(right, axis);

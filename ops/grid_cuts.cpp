@@ -8,7 +8,7 @@
 
 namespace meshard {
 
-std::optional<std::vector<std::int64_t>> cut_axes(const Layouts& layouts, std::int64_t num_dims, std::int64_t first_spatial)
+std::optional<std::vector<std::int64_t>> cut_axes(const AxisLayouts& layouts, std::int64_t num_dims, std::int64_t first_spatial)
 {
     std::vector<std::int64_t> axes(num_dims, -1);
     for (std::size_t a = 0; a < layouts.size(); ++a) {
@@ -26,17 +26,6 @@ AxisLayout cut_layout(const AxisLayout& like, std::int64_t dim, Extents extents)
 {
     if (extents == *like.extents) return {Shard(dim), like.extents, 1};
     return {Shard(dim), std::make_shared<Extents>(std::move(extents)), 1};
-}
-
-std::vector<Range> ranges_of(const Extents& extents)
-{
-    std::vector<Range> ranges;
-    std::int64_t begin = 0;
-    for (const auto extent : extents) {
-        ranges.push_back({begin, begin + extent});
-        begin += extent;
-    }
-    return ranges;
 }
 
 Extents extents_by_boundary(const Extents& in, std::int64_t out, const std::function<std::int64_t(std::int64_t)>& boundary)

@@ -11,20 +11,15 @@
 
 namespace meshard {
 
-using Layouts = c10::SmallVector<AxisLayout, 2>;
-
 /// The axis that cuts each dimension of a tensor that lies as `layouts` say, -1 for none. Nothing if a dimension from `first_spatial` on is
 /// cut in blocks, or one is cut twice: such layouts have no neighbours to ask.
-std::optional<std::vector<std::int64_t>> cut_axes(const Layouts& layouts, std::int64_t num_dims, std::int64_t first_spatial);
+std::optional<std::vector<std::int64_t>> cut_axes(const AxisLayouts& layouts, std::int64_t num_dims, std::int64_t first_spatial);
 
 /// The axis cuts nothing: there is none, or it has one rank.
 bool is_whole(const RuleCall& call, std::int64_t axis);
 
 /// `extents` along `dim`, sharing the object of `like` where they are the same.
 AxisLayout cut_layout(const AxisLayout& like, std::int64_t dim, Extents extents);
-
-/// The range of each rank.
-std::vector<Range> ranges_of(const Extents& extents);
 
 /// Extents of an output of `out` entries: a boundary between two ranks at entry a of the input becomes one at `boundary(a)`, which must not
 /// fall with a; values beyond the output are brought to its ends. The first and the last rank that own something reach to the ends.

@@ -92,12 +92,12 @@ Taps weighted_taps(Mode mode, std::int64_t in, std::int64_t out, bool align_corn
 
 struct Interpolation {
     std::vector<TapMap> cut;
-    Layouts input_layouts, output_layouts;
+    AxisLayouts input_layouts, output_layouts;
     bool has_uncut = false;
 };
 
 /// `layouts` are those of the input. Nothing where they, or the arguments, are left to the general rule.
-std::optional<Interpolation> plan(const RuleCall& call, c10::IntArrayRef in, c10::IntArrayRef out, const Layouts& layouts, bool align_corners,
+std::optional<Interpolation> plan(const RuleCall& call, c10::IntArrayRef in, c10::IntArrayRef out, const AxisLayouts& layouts, bool align_corners,
                                   const std::vector<std::optional<double>>& scales, const at::TensorOptions& options, bool backward)
 {
     const auto n = static_cast<std::int64_t>(out.size());
@@ -159,18 +159,9 @@ void forget_scales(RuleCall& call, const Interpolation& plan, const Options& opt
     for (const auto& map : plan.cut) call.arg(options.first_scale + map.dim() - 2) = c10::IValue();
 }
 
-Layouts without_pending(Layouts layouts)
-{
-    for (auto& layout : layouts) {
-        if (layout.is_partial()) layout = {};
-    }
-    return layouts;
-}
-
 /// upsample_*(self, output_size, [align_corners], scales...)
 void interpolate(RuleCall& call)
 {
-    if (call.mutated_arg() >= 0) return gathered_rule(call);
     const auto input = call.tensor(0);
     const auto size = call.arg(1).toIntVector();
     const auto n = static_cast<std::int64_t>(size.size());
@@ -195,7 +186,7 @@ void interpolate(RuleCall& call)
 }
 
 /// The layout of the input whose gradient comes back in the layout `out`: boundaries between ranks in proportion.
-Layouts input_layouts_of(const Layouts& out, c10::IntArrayRef input_size, c10::IntArrayRef output_size)
+AxisLayouts input_layouts_of(const AxisLayouts& out, c10::IntArrayRef input_size, c10::IntArrayRef output_size)
 {
     auto layouts = without_pending(out);
     for (auto& layout : layouts) {
@@ -212,7 +203,6 @@ Layouts input_layouts_of(const Layouts& out, c10::IntArrayRef input_size, c10::I
 /// where the forward step would have put it.
 void interpolate_backward(RuleCall& call)
 {
-    if (call.mutated_arg() >= 0) return gathered_rule(call);
     const auto gradient = call.tensor(0);
     const auto out = call.arg(1).toIntVector(), in = call.arg(2).toIntVector();
     const auto n = static_cast<std::int64_t>(out.size());
@@ -249,13 +239,13 @@ const RuleRegistration r_interpolate("interpolation",
                                      {"aten::upsample_nearest1d", "aten::upsample_nearest2d", "aten::upsample_nearest3d", "aten::_upsample_nearest_exact1d",
                                       "aten::_upsample_nearest_exact2d", "aten::_upsample_nearest_exact3d", "aten::upsample_linear1d",
                                       "aten::upsample_bilinear2d", "aten::upsample_trilinear3d", "aten::upsample_bicubic2d"},
-                                     interpolate);
+                                     functional<interpolate>);
 const RuleRegistration r_interpolate_backward(
     "interpolation",
     {"aten::upsample_nearest1d_backward", "aten::upsample_nearest2d_backward", "aten::upsample_nearest3d_backward",
      "aten::_upsample_nearest_exact1d_backward", "aten::_upsample_nearest_exact2d_backward", "aten::_upsample_nearest_exact3d_backward",
      "aten::upsample_linear1d_backward", "aten::upsample_bilinear2d_backward", "aten::upsample_trilinear3d_backward", "aten::upsample_bicubic2d_backward"},
-    interpolate_backward);
+    functional<interpolate_backward>);
 
 }  // namespace
 }  // namespace meshard

@@ -61,7 +61,7 @@ void join(RuleCall& call)
     }
     if (mixed) call.reduce(tensors);
 
-    c10::SmallVector<AxisLayout, 2> axes(call.num_axes());
+    AxisLayouts axes(call.num_axes());
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
         for (const auto& tensor : tensors) {
             if (!call.layout(tensor, axis).is_replicate()) axes[axis] = call.layout(tensor, axis);

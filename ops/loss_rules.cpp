@@ -15,7 +15,7 @@ SpecPtr bring_in_line(RuleCall& call, std::int64_t input_arg, std::int64_t targe
         call.refuse("input and target have different shapes", "Expand the smaller one to the shape of the other");
     }
     call.reduce({input, target});
-    c10::SmallVector<AxisLayout, 2> axes(call.num_axes());
+    AxisLayouts axes(call.num_axes());
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
         axes[axis] = call.layout(input, axis).is_shard() ? call.layout(input, axis) : call.layout(target, axis);
         input = call.with_layout(input, axis, axes[axis]);

@@ -19,10 +19,10 @@ struct Lines {
     double count = 1;                     // entries a line, of the whole
 };
 
-Lines lines_of(const RuleCall& call, const at::Tensor& input, std::size_t num_normalized)
+Lines lines_of(const RuleCall& call, const at::Tensor& input, std::int64_t num_normalized)
 {
     Lines lines;
-    lines.outer = input.dim() - static_cast<std::int64_t>(num_normalized);
+    lines.outer = input.dim() - num_normalized;
     std::vector<std::int64_t> outer_dims;
     for (std::int64_t dim = 0; dim < input.dim(); ++dim) {
         (dim < lines.outer ? outer_dims : lines.dims).push_back(dim);
@@ -32,6 +32,23 @@ Lines lines_of(const RuleCall& call, const at::Tensor& input, std::size_t num_no
     lines.line_axes = replaced(lines.axes, lines.dims, {});
     lines.weight_axes = map_dims(replaced(lines.axes, outer_dims, {}), [&](std::int64_t dim) { return dim - lines.outer; });
     return lines;
+}
+
+/// Lines whole on every rank, the usual case: the operator itself does the rest.
+bool has_whole_lines(const RuleCall& call, const at::Tensor& input, std::int64_t num_normalized)
+{
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        const auto& layout = call.layout(input, axis);
+        if (layout.is_shard() && layout.placement.dim >= input.dim() - num_normalized) return false;
+    }
+    return true;
+}
+
+void make_whole(RuleCall& call, std::initializer_list<std::int64_t> args)
+{
+    for (const auto i : args) {
+        if (call.tensor(i).defined()) call.set_local(i, at::Tensor(local_of(with_layouts(call, call.tensor(i), AxisLayouts(call.num_axes())))));
+    }
 }
 
 at::Tensor part_in(const RuleCall& call, const at::Tensor& tensor, const AxisLayouts& axes, at::ScalarType type)
@@ -46,14 +63,14 @@ void layer_norm(RuleCall& call)
     const auto input = call.tensor(0), weight = call.tensor(2), bias = call.tensor(3);
     if (input.numel() == 0) return gathered_rule(call);
     call.reduce(call.tensors());
-    const auto lines = lines_of(call, input, call.arg(1).toIntVector().size());
-    if (!cuts_any(call, input, lines.dims)) {
-        for (const auto i : {2, 3}) {
-            if (call.tensor(i).defined()) call.set_local(i, at::Tensor(local_of(with_layouts(call, call.tensor(i), AxisLayouts(call.num_axes())))));
-        }
+    const auto num_normalized = static_cast<std::int64_t>(call.arg(1).toIntList().size());
+    if (has_whole_lines(call, input, num_normalized)) {
+        const auto spec = call.spec(layouts_of(call, input));
+        make_whole(call, {2, 3});
         call.make_local();
-        return call.run({call.spec(lines.axes)});
+        return call.run({spec});
     }
+    const auto lines = lines_of(call, input, num_normalized);
     const auto type = sum_type(input.scalar_type());
     const auto moments = moments_over(call, local_of(input), lines.axes, lines.dims);
     const auto mean = moments.mean.to(type), inverse = (moments.variance + call.arg(4).toDouble()).rsqrt().to(type);
@@ -73,18 +90,17 @@ void layer_norm_backward(RuleCall& call)
     const auto input = call.tensor(1), weight = call.tensor(5), bias = call.tensor(6);
     if (input.numel() == 0) return gathered_rule(call);
     call.reduce(call.tensors());
-    const auto lines = lines_of(call, input, call.arg(2).toIntVector().size());
+    const auto num_normalized = static_cast<std::int64_t>(call.arg(2).toIntList().size());
+    const auto lines = lines_of(call, input, num_normalized);
     auto sums = lines.weight_axes;
     for (std::size_t axis = 0; axis < sums.size(); ++axis) {
         if (lines.axes[axis].is_shard() && !sums[axis].is_shard()) sums[axis] = {Partial(), nullptr, 1};
     }
     const auto weight_spec = call.spec(sums);
-    if (!cuts_any(call, input, lines.dims)) {
+    if (has_whole_lines(call, input, num_normalized)) {
         call.set_local(0, at::Tensor(local_of(with_layouts(call, call.tensor(0), lines.axes))));
         for (const auto i : {3, 4}) call.set_local(i, at::Tensor(local_of(with_layouts(call, call.tensor(i), lines.line_axes))));
-        for (const auto i : {5, 6}) {
-            if (call.tensor(i).defined()) call.set_local(i, at::Tensor(local_of(with_layouts(call, call.tensor(i), AxisLayouts(call.num_axes())))));
-        }
+        make_whole(call, {5, 6});
         call.make_local();
         return call.run({call.spec(lines.axes), weight_spec, weight_spec});
     }

@@ -13,26 +13,16 @@
 namespace meshard {
 namespace {
 
-/// Layouts with what is pending completed.
-Layouts reduced(Layouts layouts)
-{
-    for (auto& layout : layouts) {
-        if (layout.is_partial()) layout = {};
-    }
-    return layouts;
-}
-
 /// Place of dimension `dim` in a list of (front, back) amounts that begins with the last dimension.
 std::size_t place_of(std::int64_t dim, std::int64_t num_dims) { return static_cast<std::size_t>(2 * (num_dims - 1 - dim)); }
 
 /// constant_pad_nd(self, pad, value): every rank pads or cuts its own entries, without a message.
 void constant_pad(RuleCall& call)
 {
-    if (call.mutated_arg() >= 0) return gathered_rule(call);
     const auto tensor = call.tensor(0);
     auto pad = call.arg(1).toIntVector();
     const auto num_dims = tensor.dim();
-    auto layouts = reduced(layouts_of(call, tensor));
+    auto layouts = without_pending(layouts_of(call, tensor));
     if (pad.size() % 2 != 0 || pad.size() > 2 * static_cast<std::size_t>(num_dims)) return gathered_rule(call);
     for (std::size_t i = 0; i < pad.size(); i += 2) {
         const auto dim = num_dims - 1 - static_cast<std::int64_t>(i) / 2;
@@ -85,7 +75,7 @@ std::int64_t repeated(std::int64_t position, std::int64_t n) { return std::clamp
 
 struct EdgePadding {
     std::vector<TapMap> cut;
-    Layouts input_layouts, output_layouts;
+    AxisLayouts input_layouts, output_layouts;
     std::vector<std::int64_t> uncut_pad;   // the call's, zero along cut dimensions
     bool pads_uncut = false;
 };
@@ -96,7 +86,7 @@ std::optional<EdgePadding> plan(const RuleCall& call, const at::Tensor& input, c
     const auto num_dims = input.dim();
     if (num_dims < n || num_dims > n + 2 || input.numel() == 0) return std::nullopt;
     EdgePadding padding;
-    padding.input_layouts = reduced(layouts_of(call, input));
+    padding.input_layouts = without_pending(layouts_of(call, input));
     const auto axes = cut_axes(padding.input_layouts, num_dims, num_dims - n);
     if (!axes) return std::nullopt;
     padding.output_layouts = padding.input_layouts;
@@ -124,7 +114,6 @@ std::optional<EdgePadding> plan(const RuleCall& call, const at::Tensor& input, c
 template <Source source>
 void edge_pad(RuleCall& call)
 {
-    if (call.mutated_arg() >= 0) return gathered_rule(call);
     const auto input = call.tensor(0);
     const auto padding = plan(call, input, call.arg(1).toIntVector(), source);
     if (!padding) return gathered_rule(call);
@@ -148,7 +137,6 @@ void edge_pad(RuleCall& call)
 template <Source source>
 void edge_pad_backward(RuleCall& call)
 {
-    if (call.mutated_arg() >= 0) return gathered_rule(call);
     const auto gradient = call.tensor(0), input = call.tensor(1);
     const auto padding = plan(call, input, call.arg(2).toIntVector(), source);
     if (!padding) return gathered_rule(call);
@@ -197,13 +185,13 @@ at::Tensor circular_pad(const at::Tensor& input, at::IntArrayRef pad)
     return result;
 }
 
-const RuleRegistration r_constant("padding", {"aten::constant_pad_nd"}, constant_pad);
-const RuleRegistration r_reflection("padding", {"aten::reflection_pad1d", "aten::reflection_pad2d", "aten::reflection_pad3d"}, edge_pad<reflected>);
-const RuleRegistration r_replication("padding", {"aten::replication_pad1d", "aten::replication_pad2d", "aten::replication_pad3d"}, edge_pad<repeated>);
+const RuleRegistration r_constant("padding", {"aten::constant_pad_nd"}, functional<constant_pad>);
+const RuleRegistration r_reflection("padding", {"aten::reflection_pad1d", "aten::reflection_pad2d", "aten::reflection_pad3d"}, functional<edge_pad<reflected>>);
+const RuleRegistration r_replication("padding", {"aten::replication_pad1d", "aten::replication_pad2d", "aten::replication_pad3d"}, functional<edge_pad<repeated>>);
 const RuleRegistration r_reflection_backward(
-    "padding", {"aten::reflection_pad1d_backward", "aten::reflection_pad2d_backward", "aten::reflection_pad3d_backward"}, edge_pad_backward<reflected>);
+    "padding", {"aten::reflection_pad1d_backward", "aten::reflection_pad2d_backward", "aten::reflection_pad3d_backward"}, functional<edge_pad_backward<reflected>>);
 const RuleRegistration r_replication_backward(
-    "padding", {"aten::replication_pad1d_backward", "aten::replication_pad2d_backward", "aten::replication_pad3d_backward"}, edge_pad_backward<repeated>);
+    "padding", {"aten::replication_pad1d_backward", "aten::replication_pad2d_backward", "aten::replication_pad3d_backward"}, functional<edge_pad_backward<repeated>>);
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse2, library) { library.impl("_pad_circular", circular_pad); }
 TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse2, library) { library.impl("_pad_circular", circular_pad); }

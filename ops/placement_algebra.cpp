@@ -7,10 +7,10 @@
 
 namespace meshard {
 
-c10::SmallVector<AxisLayout, 2> layouts_of(const RuleCall& call, const at::Tensor& tensor)
+AxisLayouts layouts_of(const RuleCall& call, const at::Tensor& tensor)
 {
     if (is_sharded(tensor)) return spec_of(tensor)->axes;
-    return c10::SmallVector<AxisLayout, 2>(call.num_axes());
+    return AxisLayouts(call.num_axes());
 }
 
 at::Tensor narrow_operand(const RuleCall& call, const at::Tensor& local, const AxisLayout& layout, std::int64_t axis, std::int64_t dim)
@@ -31,7 +31,7 @@ bool cuts_any(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std:
     return false;
 }
 
-c10::SmallVector<AxisLayout, 2> reduced_layouts(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims,
+AxisLayouts reduced_layouts(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims,
                                                 bool keepdim, Reduction reduction)
 {
     auto axes = layouts_of(call, tensor);

@@ -14,11 +14,11 @@ namespace meshard {
 inline std::int64_t from_front(std::int64_t dim, std::int64_t num_dims) { return dim < 0 ? dim + num_dims : dim; }
 
 /// Layouts of `tensor` on all axes; Replicate for a plain one.
-c10::SmallVector<AxisLayout, 2> layouts_of(const RuleCall& call, const at::Tensor& tensor);
+AxisLayouts layouts_of(const RuleCall& call, const at::Tensor& tensor);
 
 /// Applies `f` to the dimension of each Shard.
 template <class F>
-c10::SmallVector<AxisLayout, 2> map_dims(c10::SmallVector<AxisLayout, 2> axes, F&& f)
+AxisLayouts map_dims(AxisLayouts axes, F&& f)
 {
     for (auto& axis : axes) {
         if (axis.is_shard()) axis.placement.dim = f(axis.placement.dim);
@@ -35,7 +35,7 @@ bool cuts_any(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std:
 
 /// Layouts after summing over `dims` (all dimensions if empty): what was cut along one of them is a pending reduction, other cuts keep
 /// their place among the dimensions that stay.
-c10::SmallVector<AxisLayout, 2> reduced_layouts(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims,
+AxisLayouts reduced_layouts(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims,
                                                 bool keepdim, Reduction reduction);
 
 }  // namespace meshard

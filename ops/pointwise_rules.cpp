@@ -133,7 +133,7 @@ void pointwise(RuleCall& call)
     if (any_pending && !pending) call.reduce(tensors);
 
     // The result's layout: cut wherever an operand is cut along a dimension that is not broadcast.
-    c10::SmallVector<AxisLayout, 2> result(call.num_axes());
+    AxisLayouts result(call.num_axes());
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
         for (const auto& tensor : tensors) {
             const auto& layout = call.layout(tensor, axis);
@@ -152,13 +152,7 @@ void pointwise(RuleCall& call)
             }
         }
     }
-    for (std::int64_t a = 0; a < call.num_axes(); ++a) {
-        for (std::int64_t b = 0; b < a; ++b) {
-            if (result[a].is_shard() && result[b].is_shard() && result[a].placement.dim == result[b].placement.dim) {
-                return gathered_rule(call);
-            }
-        }
-    }
+    if (cut_one_dim_twice(result)) return gathered_rule(call);
     if (written >= 0 && is_sharded(first)) {
         // The tensor written to keeps its layout unless it is whole and must be cut.
         for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {

@@ -5,11 +5,11 @@
 #include <torch/library.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "ops/grid_cuts.h"
 #include "ops/placement_algebra.h"
 #include "ops/plane_indices.h"
+#include "sharding/type_limits.h"
 
 namespace meshard {
 namespace {
@@ -25,7 +25,7 @@ struct PoolDim {
 
 struct Pooling {
     std::vector<PoolDim> dims;
-    Layouts input_layouts, output_layouts;
+    AxisLayouts input_layouts, output_layouts;
 
     /// No window looks at another rank's inputs: the operator serves as it is.
     bool is_local() const
@@ -91,10 +91,7 @@ std::optional<Pooling> plan(const RuleCall& call, const at::Tensor& input, std::
     if (first < 1 || first > 2 || input.numel() == 0) return std::nullopt;
 
     Pooling pooling;
-    pooling.input_layouts = layouts_of(call, input);
-    for (auto& layout : pooling.input_layouts) {
-        if (layout.is_partial()) layout = {};
-    }
+    pooling.input_layouts = without_pending(layouts_of(call, input));
     const auto axes = cut_axes(pooling.input_layouts, input.dim(), first);
     if (!axes) return std::nullopt;
     pooling.output_layouts = pooling.input_layouts;
@@ -151,18 +148,6 @@ at::Tensor borrow(const Pooling& pooling, at::Tensor local, const at::Scalar& fi
     return local;
 }
 
-at::Scalar lowest_of(at::ScalarType type)
-{
-    if (at::isFloatingType(type)) return -std::numeric_limits<double>::infinity();
-    switch (type) {
-    case at::kByte: return 0;
-    case at::kChar: return std::numeric_limits<std::int8_t>::lowest();
-    case at::kShort: return std::numeric_limits<std::int16_t>::lowest();
-    case at::kInt: return std::numeric_limits<std::int32_t>::lowest();
-    default: return std::numeric_limits<std::int64_t>::lowest();
-    }
-}
-
 std::optional<Pooling> plan_max(const RuleCall& call, const at::Tensor& input, std::int64_t first_arg, std::int64_t n)
 {
     return plan(call, input, n, one_a_dim(call.arg(first_arg), n), one_a_dim(call.arg(first_arg + 1), n), one_a_dim(call.arg(first_arg + 2), n),
@@ -176,7 +161,6 @@ std::optional<Pooling> plan_max(const RuleCall& call, const at::Tensor& input, s
 template <int N>
 void max_pool(RuleCall& call)
 {
-    if (call.mutated_arg() >= 0) return gathered_rule(call);
     const auto input = call.tensor(0);
     const auto pooling = plan_max(call, input, 1, N);
     if (!pooling) return gathered_rule(call);
@@ -188,7 +172,7 @@ void max_pool(RuleCall& call)
         call.make_local();
         return call.run({spec});
     }
-    const auto piece = borrow(*pooling, local, lowest_of(input.scalar_type()), false);
+    const auto piece = borrow(*pooling, local, lowest_value(input.scalar_type()), false);
     const auto shape = pooling->output_shape(local);
     at::Tensor values, indices;
     if (c10::multiply_integers(shape) == 0) {
@@ -222,7 +206,6 @@ void max_pool(RuleCall& call)
 template <int N>
 void max_pool_backward(RuleCall& call)
 {
-    if (call.mutated_arg() >= 0) return gathered_rule(call);
     const auto gradient = call.tensor(0), input = call.tensor(1), indices = call.tensor(7);
     const auto pooling = plan_max(call, input, 2, N);
     if (!pooling) return gathered_rule(call);
@@ -286,7 +269,6 @@ std::optional<Pooling> plan_average(const RuleCall& call, const at::Tensor& inpu
 template <int N>
 void average_pool(RuleCall& call)
 {
-    if (call.mutated_arg() >= 0) return gathered_rule(call);
     const auto input = call.tensor(0);
     const auto pooling = plan_average(call, input, 1, N);
     if (!pooling || (!call.arg(6).isNone() && call.arg(6).toInt() == 0)) return gathered_rule(call);
@@ -317,7 +299,6 @@ void average_pool(RuleCall& call)
 template <int N>
 void average_pool_backward(RuleCall& call)
 {
-    if (call.mutated_arg() >= 0) return gathered_rule(call);
     auto gradient = call.tensor(0);
     const auto input = call.tensor(1);
     const auto pooling = plan_average(call, input, 2, N);
@@ -344,14 +325,14 @@ void average_pool_backward(RuleCall& call)
     call.finish({wrap(pooling->give_back(result), call.spec(pooling->input_layouts))});
 }
 
-const RuleRegistration r_max2("pooling", {"aten::max_pool2d_with_indices"}, max_pool<2>);
-const RuleRegistration r_max3("pooling", {"aten::max_pool3d_with_indices"}, max_pool<3>);
-const RuleRegistration r_max2_backward("pooling", {"aten::max_pool2d_with_indices_backward"}, max_pool_backward<2>);
-const RuleRegistration r_max3_backward("pooling", {"aten::max_pool3d_with_indices_backward"}, max_pool_backward<3>);
-const RuleRegistration r_average2("pooling", {"aten::avg_pool2d"}, average_pool<2>);
-const RuleRegistration r_average3("pooling", {"aten::avg_pool3d"}, average_pool<3>);
-const RuleRegistration r_average2_backward("pooling", {"aten::avg_pool2d_backward"}, average_pool_backward<2>);
-const RuleRegistration r_average3_backward("pooling", {"aten::avg_pool3d_backward"}, average_pool_backward<3>);
+const RuleRegistration r_max2("pooling", {"aten::max_pool2d_with_indices"}, functional<max_pool<2>>);
+const RuleRegistration r_max3("pooling", {"aten::max_pool3d_with_indices"}, functional<max_pool<3>>);
+const RuleRegistration r_max2_backward("pooling", {"aten::max_pool2d_with_indices_backward"}, functional<max_pool_backward<2>>);
+const RuleRegistration r_max3_backward("pooling", {"aten::max_pool3d_with_indices_backward"}, functional<max_pool_backward<3>>);
+const RuleRegistration r_average2("pooling", {"aten::avg_pool2d"}, functional<average_pool<2>>);
+const RuleRegistration r_average3("pooling", {"aten::avg_pool3d"}, functional<average_pool<3>>);
+const RuleRegistration r_average2_backward("pooling", {"aten::avg_pool2d_backward"}, functional<average_pool_backward<2>>);
+const RuleRegistration r_average3_backward("pooling", {"aten::avg_pool3d_backward"}, functional<average_pool_backward<3>>);
 
 /// max_pool1d without gradients reads storage on CPUs, which a sharded tensor has not; with indices it is the pooling of two dimensions.
 at::Tensor max_pool1d(const at::Tensor& input, at::IntArrayRef kernel, at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,

@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-#include "ops/placement_algebra.h"
+#include "ops/rank_parts.h"
 #include "sharding/redistribute.h"
 
 namespace meshard {
@@ -33,7 +33,7 @@ void product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std:
     if (bias.defined() && is_sharded(bias)) to_reduce.push_back(bias);
     call.reduce(to_reduce);
 
-    c10::SmallVector<AxisLayout, 2> result(call.num_axes());
+    AxisLayouts result(call.num_axes());
     bool bias_counts = true;
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
         const AxisLayout l = call.layout(left, axis), r = call.layout(right, axis);
@@ -87,13 +87,7 @@ void product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std:
         // Cut there by another axis already.
         if (!fit(left, left_labels) || !fit(right, right_labels)) return gathered_rule(call);
     }
-    for (std::int64_t a = 0; a < call.num_axes(); ++a) {
-        for (std::int64_t b = 0; b < a; ++b) {
-            if (result[a].is_shard() && result[b].is_shard() && result[a].placement.dim == result[b].placement.dim) {
-                return gathered_rule(call);
-            }
-        }
-    }
+    if (cut_one_dim_twice(result)) return gathered_rule(call);
 
     call.set_local(left_arg, at::Tensor(local_of(left)));
     call.set_local(right_arg, at::Tensor(local_of(right)));

@@ -9,12 +9,10 @@
 namespace meshard {
 namespace {
 
-at::Tensor own_part(const RuleCall& call, const at::Tensor& whole, const AxisLayouts& axes)
+/// This rank's part of the whole, without the memory of the rest.
+at::Tensor part_alone(const at::Tensor& whole, const ShardSpec& spec)
 {
-    auto part = whole;
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
-        if (axes[axis].is_shard()) part = narrow_to_shard(part, axes[axis], call.coordinate(axis));
-    }
+    const auto part = own_part(whole, spec);
     return part.is_same(whole) ? whole : part.clone(at::MemoryFormat::Contiguous);
 }
 
@@ -40,8 +38,6 @@ at::Generator generator_for(const RuleCall& call, const at::Device& device)
     return arg >= 0 && !call.arg(arg).isNone() ? call.arg(arg).toGenerator() : call.device_mesh()->generator(device);
 }
 
-AxisLayouts complete_layouts(const RuleCall& call, const at::Tensor& tensor) { return replaced(layouts_of(call, tensor), {}, {}); }
-
 /// op_(self, parameters, generator?): normal_, uniform_, bernoulli_ and alike; what was in self does not matter.
 void fill(RuleCall& call)
 {
@@ -57,7 +53,7 @@ void fill(RuleCall& call)
     const auto whole = empty_whole(tensor, local_of(tensor).options());
     call.arg(0) = whole;
     call.run_local();
-    local_of(tensor).copy_(own_part(call, whole, layouts_of(call, tensor)));
+    local_of(tensor).copy_(own_part(whole, *spec_of(tensor)));
     call.push({tensor});
 }
 
@@ -81,8 +77,8 @@ void like(RuleCall& call)
     else if (call.name() == "aten::randn_like") whole.normal_(0, 1, generator);
     else if (bounds.size() == 1) whole.random_(0, bounds[0], generator);
     else whole.random_(bounds[0], bounds[1], generator);
-    const auto axes = complete_layouts(call, tensor);
-    call.finish({wrap(own_part(call, whole, axes), call.spec(axes))});
+    const auto spec = call.spec(without_pending(layouts_of(call, tensor)));
+    call.finish({wrap(part_alone(whole, *spec), spec)});
 }
 
 /// native_dropout(input, p, train?) -> output, mask
@@ -105,7 +101,7 @@ void dropout(RuleCall& call)
     } else {
         whole = std::get<1>(at::native_dropout(empty_whole(input, local_of(input).options()).fill_(1), p, true));   // the device's own pattern
     }
-    const auto mask = own_part(call, whole, spec->axes);
+    const auto mask = part_alone(whole, *spec);
     const auto scale = p == 1 ? 0.0 : 1 / (1 - p);
     call.finish({wrap(local_of(input).mul(mask).mul_(scale), spec), wrap(mask, spec)});
 }

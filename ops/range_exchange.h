@@ -23,6 +23,9 @@ struct Range {
 /// What two ranges share; of size zero where they share nothing.
 Range overlap(const Range& a, const Range& b);
 
+/// The range of each rank.
+std::vector<Range> ranges_of(const Extents& extents);
+
 /// Brings every rank a contiguous range of a cut dimension: operators that look at neighbours along a grid.
 ///
 /// Every rank knows what all ranks own and need, so that no sizes travel: one all-to-all brings exactly what is missing, from as many ranks as
@@ -48,6 +51,13 @@ public:
     bool communicates() const { return communicates_; }
 
 private:
+    /// Sends each other rank the part of `tensor`, whose dimension holds `held`, that lies in `outgoing` of that rank; returns what lies in
+    /// `incoming` of each, one tensor a rank, undefined where that is nothing.
+    std::vector<at::Tensor> swap(const at::Tensor& tensor, const Range& held, const std::vector<Range>& outgoing, const std::vector<Range>& incoming) const;
+
+    std::vector<Range> lent_to_others() const;         ///< what each rank needs of this one's
+    std::vector<Range> borrowed_from_others() const;   ///< what this rank needs of each one's
+
     const RankGroup* group_;
     std::int64_t dim_;
     std::int64_t me_;

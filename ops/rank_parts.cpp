@@ -90,6 +90,15 @@ at::Tensor parts_of_all(const RuleCall& call, std::int64_t axis, const at::Tenso
     return call.device_mesh()->group(axis).all_gather_rows(local.contiguous().unsqueeze(0), ones);
 }
 
+void merge_extremes(const RuleCall& call, std::int64_t axis, bool max, at::Tensor& values, at::Tensor& indices)
+{
+    if (call.device_mesh()->size(axis) == 1 || values.numel() == 0) return;
+    const auto all_values = parts_of_all(call, axis, values), all_indices = parts_of_all(call, axis, indices);
+    values = max ? all_values.amax(0) : all_values.amin(0);
+    const auto wins = all_values.eq(values).logical_or_(all_values.isnan());
+    indices = all_indices.masked_fill(wins.logical_not(), kNoIndex).amin(0);
+}
+
 void sum_over_axes(const RuleCall& call, c10::ArrayRef<std::int64_t> axes, at::Tensor& local)
 {
     for (const auto axis : axes) call.device_mesh()->group(axis).all_reduce(local);

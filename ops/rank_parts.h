@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -10,8 +11,6 @@
 #include "ops/placement_algebra.h"
 
 namespace meshard {
-
-using AxisLayouts = c10::SmallVector<AxisLayout, 2>;
 
 /// The tensor in these layouts, by one conversion; a plain one counts as the same on every rank, and stays plain where that is asked for.
 /// Collective over the axes that change.
@@ -38,6 +37,13 @@ std::vector<std::int64_t> dims_or_all(c10::IntArrayRef dims, std::int64_t num_di
 
 /// The tensors of all ranks of an axis (all of one shape) along a new dimension 0.
 at::Tensor parts_of_all(const RuleCall& call, std::int64_t axis, const at::Tensor& local);
+
+/// Index of what there is not: it never wins among equals.
+inline constexpr auto kNoIndex = std::numeric_limits<std::int64_t>::max();
+
+/// Of the candidates of all ranks of an axis the largest value (or smallest; NaN goes before both) and, of those that are equal, the one with
+/// the lowest index: as operators choose in the whole.
+void merge_extremes(const RuleCall& call, std::int64_t axis, bool max, at::Tensor& values, at::Tensor& indices);
 
 /// Sums in place over the ranks of these axes.
 void sum_over_axes(const RuleCall& call, c10::ArrayRef<std::int64_t> axes, at::Tensor& local);

@@ -9,7 +9,7 @@ namespace meshard {
 namespace {
 
 /// Layouts with the channels whole and nothing pending.
-Layouts with_whole_channels(const RuleCall& call, const at::Tensor& tensor, std::int64_t channels)
+AxisLayouts with_whole_channels(const RuleCall& call, const at::Tensor& tensor, std::int64_t channels)
 {
     auto layouts = layouts_of(call, tensor);
     for (auto& layout : layouts) {
@@ -21,7 +21,6 @@ Layouts with_whole_channels(const RuleCall& call, const at::Tensor& tensor, std:
 /// pixel_shuffle(self, upscale_factor): (..., C r^2, H, W) to (..., C, H r, W r); pixel_unshuffle the other way round.
 void pixel_shuffle(RuleCall& call)
 {
-    if (call.mutated_arg() >= 0) return gathered_rule(call);
     const auto tensor = call.tensor(0);
     const auto r = call.arg(1).toInt();
     const auto num_dims = tensor.dim(), channels = num_dims - 3;
@@ -58,7 +57,6 @@ void pixel_shuffle(RuleCall& call)
 /// channel_shuffle(self, groups), native_channel_shuffle(self, groups)
 void channel_shuffle(RuleCall& call)
 {
-    if (call.mutated_arg() >= 0) return gathered_rule(call);
     const auto tensor = call.tensor(0);
     if (tensor.dim() < 3 || tensor.numel() == 0) return gathered_rule(call);
     const auto layouts = with_whole_channels(call, tensor, 1);
@@ -70,8 +68,8 @@ void channel_shuffle(RuleCall& call)
     call.run({spec});
 }
 
-const RuleRegistration r_pixels("rearrangement", {"aten::pixel_shuffle", "aten::pixel_unshuffle"}, pixel_shuffle);
-const RuleRegistration r_channels("rearrangement", {"aten::channel_shuffle", "aten::native_channel_shuffle"}, channel_shuffle);
+const RuleRegistration r_pixels("rearrangement", {"aten::pixel_shuffle", "aten::pixel_unshuffle"}, functional<pixel_shuffle>);
+const RuleRegistration r_channels("rearrangement", {"aten::channel_shuffle", "aten::native_channel_shuffle"}, functional<channel_shuffle>);
 
 }  // namespace
 }  // namespace meshard

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "ops/rank_parts.h"
+#include "sharding/type_limits.h"
 
 namespace meshard {
 namespace {
@@ -49,11 +50,7 @@ at::Tensor with_a_row(const at::Tensor& local, c10::IntArrayRef dims, const at::
 /// The layouts of what remains after reducing `dims`, complete on the axes that cut them.
 AxisLayouts remaining_layouts(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims, bool keepdim)
 {
-    auto axes = reduced_layouts(call, tensor, dims, keepdim, Reduction::Sum);
-    for (auto& axis : axes) {
-        if (axis.is_partial()) axis = {};
-    }
-    return axes;
+    return without_pending(reduced_layouts(call, tensor, dims, keepdim, Reduction::Sum));
 }
 
 /// The operator runs on the own rows; where one of `dims` is cut, `merge` makes one result of the ranks' results.
@@ -70,25 +67,6 @@ void in_two_steps(RuleCall& call, const std::vector<std::int64_t>& dims, const a
     call.push({wrap(result, spec)});
 }
 
-/// The value that never wins.
-at::Scalar lowest(at::ScalarType type)
-{
-    if (type == at::kBool) return false;
-    if (at::isFloatingType(type)) return -std::numeric_limits<double>::infinity();
-    at::Scalar value;
-    AT_DISPATCH_INTEGRAL_TYPES(type, "lowest", [&] { value = std::numeric_limits<scalar_t>::lowest(); });
-    return value;
-}
-
-at::Scalar highest(at::ScalarType type)
-{
-    if (type == at::kBool) return true;
-    if (at::isFloatingType(type)) return std::numeric_limits<double>::infinity();
-    at::Scalar value;
-    AT_DISPATCH_INTEGRAL_TYPES(type, "highest", [&] { value = std::numeric_limits<scalar_t>::max(); });
-    return value;
-}
-
 /// amax, amin; max and min over everything. Exact, NaN included: the ranks' results are gathered and compared by the operator itself.
 template <bool kMax>
 void extreme(RuleCall& call)
@@ -96,7 +74,7 @@ void extreme(RuleCall& call)
     if (call.num_args() > 1 && call.is_tensor(1)) return gathered_rule(call);
     const auto dims = dims_of(call, arg_named(call, "dim"));
     const auto type = call.tensor(0).scalar_type();
-    in_two_steps(call, dims, kMax ? lowest(type) : highest(type), [](const at::Tensor& parts) { return kMax ? at::amax(parts, {0}) : at::amin(parts, {0}); });
+    in_two_steps(call, dims, kMax ? lowest_value(type) : highest_value(type), [](const at::Tensor& parts) { return kMax ? at::amax(parts, {0}) : at::amin(parts, {0}); });
 }
 
 /// Values and positions in the whole of the extreme along one dimension; among equals the first position, as the operator has it.
@@ -105,18 +83,13 @@ std::pair<at::Tensor, at::Tensor> extreme_with_position(const RuleCall& call, co
 {
     const auto type = tensor.scalar_type();
     const auto& own = local_of(tensor);
-    const auto local = with_a_row(own, {dim}, kMax ? lowest(type) : highest(type));
+    const auto local = with_a_row(own, {dim}, kMax ? lowest_value(type) : highest_value(type));
     auto [value, index] = kMax ? at::max(local, dim, true) : at::min(local, dim, true);
-    const auto none = std::numeric_limits<std::int64_t>::max();
     for (const auto axis : axes_cutting(call, tensor, {dim})) {
         const auto& layout = call.layout(tensor, axis);
-        if (own.size(dim) == 0) index = at::full_like(index, none);
+        if (own.size(dim) == 0) index = at::full_like(index, kNoIndex);
         else index = positions_in_whole(layout, call.coordinate(axis), local.device()).index_select(0, index.reshape({-1})).view(index.sizes());
-        const auto values = parts_of_all(call, axis, value), indices = parts_of_all(call, axis, index);
-        value = kMax ? at::amax(values, {0}) : at::amin(values, {0});
-        auto wins = values.eq(value);
-        if (at::isFloatingType(type)) wins = wins.logical_or_(values.isnan());
-        index = at::where(wins, indices, at::scalar_tensor(none, indices.options())).amin({0});
+        merge_extremes(call, axis, kMax, value, index);
     }
     return {value, index};
 }
@@ -171,8 +144,8 @@ void both_extremes(RuleCall& call)
     call.reduce({tensor});
     const auto spec = call.spec(remaining_layouts(call, tensor, dims, keepdim));
     const auto type = tensor.scalar_type();
-    auto low = at::amin(with_a_row(local_of(tensor), dims, highest(type)), dims, keepdim);
-    auto high = at::amax(with_a_row(local_of(tensor), dims, lowest(type)), dims, keepdim);
+    auto low = at::amin(with_a_row(local_of(tensor), dims, highest_value(type)), dims, keepdim);
+    auto high = at::amax(with_a_row(local_of(tensor), dims, lowest_value(type)), dims, keepdim);
     for (const auto axis : axes_cutting(call, tensor, dims)) {
         low = at::amin(parts_of_all(call, axis, low), {0});
         high = at::amax(parts_of_all(call, axis, high), {0});
@@ -262,7 +235,7 @@ void histc(RuleCall& call)
     const auto spec = call.spec(reduced_layouts(call, tensor, all_dims, false, Reduction::Sum));
     if (call.arg(2).toScalar().toDouble() == call.arg(3).toScalar().toDouble()) {   // the range of the values themselves
         const auto type = tensor.scalar_type();
-        auto range = at::stack({with_a_row(local_of(tensor), all_dims, lowest(type)).amax(all_dims), -with_a_row(local_of(tensor), all_dims, highest(type)).amin(all_dims)});
+        auto range = at::stack({with_a_row(local_of(tensor), all_dims, lowest_value(type)).amax(all_dims), -with_a_row(local_of(tensor), all_dims, highest_value(type)).amin(all_dims)});
         for (const auto axis : axes_cutting(call, tensor, all_dims)) range = at::amax(parts_of_all(call, axis, range), {0});
         call.arg(2) = at::Scalar(-range[1].item<double>());
         call.arg(3) = at::Scalar(range[0].item<double>());

@@ -38,7 +38,7 @@ std::optional<Unfolding> read_windows(const RuleCall& call, std::int64_t first_a
 /// The axis that cuts `dim`, or -1, and the layouts in which `dim` and the dimensions before `channels` alone are cut. Nothing for a dimension
 /// that is cut in blocks or twice.
 struct RowCut {
-    Layouts layouts;
+    AxisLayouts layouts;
     std::int64_t axis = -1;
 };
 
@@ -71,7 +71,6 @@ AxisLayout columns_of(const AxisLayout& rows, std::int64_t dim, Extents extents,
 /// im2col(self, kernel_size, dilation, padding, stride): (..., C, H, W) to (..., C * kernel, windows)
 void unfold(RuleCall& call)
 {
-    if (call.mutated_arg() >= 0) return gathered_rule(call);
     const auto input = call.tensor(0);
     const auto num_dims = input.dim();
     if (num_dims < 3 || num_dims > 4 || input.numel() == 0) return gathered_rule(call);
@@ -108,7 +107,6 @@ void unfold(RuleCall& call)
 /// is sent there.
 void fold(RuleCall& call)
 {
-    if (call.mutated_arg() >= 0) return gathered_rule(call);
     const auto input = call.tensor(0);
     const auto size = call.arg(1).toIntVector();
     const auto num_dims = input.dim();
@@ -150,8 +148,8 @@ void fold(RuleCall& call)
     call.finish({wrap(result, call.spec(layouts))});
 }
 
-const RuleRegistration r_unfold("rearrangement", {"aten::im2col"}, unfold);
-const RuleRegistration r_fold("rearrangement", {"aten::col2im"}, fold);
+const RuleRegistration r_unfold("rearrangement", {"aten::im2col"}, functional<unfold>);
+const RuleRegistration r_fold("rearrangement", {"aten::col2im"}, functional<fold>);
 
 }  // namespace
 }  // namespace meshard

@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "partition/error.h"
+#include "sharding/value_hash.h"
 
 namespace meshard {
 namespace {
@@ -91,9 +92,7 @@ at::Generator DeviceMesh::generator(const at::Device& device) const
         const std::lock_guard lock(generator.mutex());
         state = generator.get_state().contiguous();
     }
-    std::uint64_t hash = 0xCBF29CE484222325ull;   // FNV-1a
-    for (std::int64_t i = 0; i < state.numel(); ++i) hash = (hash ^ state.const_data_ptr<std::uint8_t>()[i]) * 0x100000001B3ull;
-    const std::vector<std::int64_t> own{static_cast<std::int64_t>(hash)};
+    const std::vector<std::int64_t> own{hash_of_values(state)};
     const auto hashes = all_.all_gather_integers(own);
     for (std::size_t r = 0; r < hashes.size(); ++r) {
         if (hashes[r] != hashes[0]) {

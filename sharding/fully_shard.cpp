@@ -11,7 +11,6 @@
 #include <torch/nn/modules/container/sequential.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <numeric>
 #include <set>
@@ -43,12 +42,6 @@ struct Group {
     at::Tensor whole;            // the row, while gathered
     std::int64_t version = 0;    // of `part`, when gathered
 };
-
-bool is_negative_zero(const at::Tensor& number)
-{
-    const auto value = number.item<double>();
-    return value == 0.0 && std::signbit(value);
-}
 
 }  // namespace
 
@@ -108,13 +101,11 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
         const auto sum_type = type == at::kHalf || type == at::kBFloat16 ? at::kFloat : type;
         const auto total = std::accumulate(group.extents.begin(), group.extents.end(), std::int64_t{0});
         auto row = at::zeros({total}, group.part.options().dtype(sum_type));
-        // A gradient that exists holds no negative zero, one that does not is made of them: the sum is a negative zero only
-        // where no rank has one.
         for (std::size_t k = 0; k < gradients.size(); ++k) {
             const auto& entry = group.entries[k];
             auto place = row.narrow(0, entry.begin, entry.count);
             if (gradients[k].defined()) place.add_(gradient_share(gradients[k], *mesh).reshape({-1}));
-            else place.fill_(-0.0);
+            else fill_as_absent(place);
         }
         const auto& ranks = data_group();
         const auto own = group.extents[me()];
@@ -137,7 +128,7 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
             const auto count = group.entries[k].extents[me()];
             const auto part = mine.narrow(0, offset, count);
             offset += count;
-            const bool nobody = !gradients[k].defined() && count > 0 && is_negative_zero(part[0]);
+            const bool nobody = !gradients[k].defined() && is_absent(part);
             if (!nobody) local[k] = part;
         }
         return local;

@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include <cmath>
+
 #include "sharding/redistribute.h"
 #include "sharding/shard_tensor.h"
 
@@ -38,6 +40,15 @@ at::Tensor gradient_share(const at::Tensor& gradient, const DeviceMesh& device_m
     if (!counts) return at::zeros_like(local_of(whole));
     const auto part = local_of(whole).detach();
     return not_averaged > 1 ? part.mul(static_cast<double>(not_averaged)) : part;
+}
+
+void fill_as_absent(const at::Tensor& gradient) { gradient.fill_(-0.0); }
+
+bool is_absent(const at::Tensor& sum)
+{
+    if (sum.numel() == 0) return false;
+    const auto first = sum.flatten()[0].item<double>();
+    return first == 0.0 && std::signbit(first);
 }
 
 }  // namespace meshard

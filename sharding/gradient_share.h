@@ -17,4 +17,9 @@ bool is_first_of_its_domain(const DeviceMesh& device_mesh);
 /// over the axes on which the gradient is cut.
 at::Tensor gradient_share(const at::Tensor& gradient, const DeviceMesh& device_mesh);
 
+/// Ranks learn of each other's use of a parameter without a message: a gradient that exists is handed in with its negative zeros made
+/// positive, one that does not as negative zeros. The sum is a negative zero only where no rank has a gradient.
+void fill_as_absent(const at::Tensor& gradient);
+bool is_absent(const at::Tensor& sum);   ///< looks at the first number; false where there is none
+
 }  // namespace meshard

@@ -4,11 +4,10 @@
 #include <ATen/ATen.h>
 #include <torch/nn/module.h>
 
-#include <bit>
-#include <cstring>
 
 #include "partition/error.h"
 #include "sharding/shard_tensor.h"
+#include "sharding/value_hash.h"
 
 namespace meshard {
 namespace {
@@ -31,26 +30,6 @@ NamedTensors plain_tensors(const torch::nn::Module& module)
     for (const auto& item : module.named_parameters()) add(item.key(), item.value());
     for (const auto& item : module.named_buffers()) add(item.key(), item.value());
     return all;
-}
-
-/// For a given start every step is invertible in the word: two runs that differ in one word never meet again.
-std::uint64_t mix(std::uint64_t hash, std::uint64_t word) { return std::rotl((hash ^ word) * 0x9e3779b97f4a7c15u, 29); }
-
-std::int64_t hash_of_values(const at::Tensor& tensor)
-{
-    const auto values = tensor.to(at::kCPU).contiguous();
-    const auto* bytes = static_cast<const char*>(values.const_data_ptr());
-    const auto size = values.nbytes();
-    std::uint64_t hash = size;
-    std::size_t at = 0;
-    for (; at + 8 <= size; at += 8) {
-        std::uint64_t word;
-        std::memcpy(&word, bytes + at, 8);
-        hash = mix(hash, word);
-    }
-    std::uint64_t rest = 0;
-    if (at < size) std::memcpy(&rest, bytes + at, size - at);
-    return static_cast<std::int64_t>(mix(hash, rest));
 }
 
 /// All ranks must hold the same list of tensors, or their collectives would not match.

@@ -103,6 +103,15 @@ at::Tensor reduce(const at::Tensor& local, Reduction reduction, const RankGroup&
 
 }  // namespace
 
+at::Tensor own_part(const at::Tensor& whole, const ShardSpec& spec)
+{
+    auto part = whole;
+    for (std::size_t a = 0; a < spec.axes.size(); ++a) {
+        if (spec.axes[a].is_shard()) part = narrow_to_shard(part, spec.axes[a], spec.device_mesh->coordinate(a));
+    }
+    return part;
+}
+
 at::Tensor narrow_to_shard(const at::Tensor& local, const AxisLayout& layout, std::int64_t coordinate)
 {
     const auto dim = layout.placement.dim;

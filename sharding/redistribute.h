@@ -20,4 +20,7 @@ void reduce_partials(c10::ArrayRef<at::Tensor> tensors);
 /// The part of a replicated local tensor that `layout` gives to rank `coordinate` of its axis. A view where possible.
 at::Tensor narrow_to_shard(const at::Tensor& local, const AxisLayout& layout, std::int64_t coordinate);
 
+/// The part of the whole, a plain tensor, that this rank holds in a layout: cut along every Shard. A view where possible.
+at::Tensor own_part(const at::Tensor& whole, const ShardSpec& spec);
+
 }  // namespace meshard

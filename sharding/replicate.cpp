@@ -6,7 +6,6 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -24,12 +23,6 @@ struct Bucket {
     at::Tensor buffer;
     PendingCollective pending;
 };
-
-bool is_negative_zero(const at::Tensor& number)
-{
-    const auto value = number.item<double>();
-    return value == 0.0 && std::signbit(value);
-}
 
 }  // namespace
 
@@ -104,12 +97,10 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
             const bool counts = gradient.defined() && (ready[k] || !complete[k] || first_of_its_domain);
             flat.push_back(counts ? gradient.reshape({-1}) : at::zeros({parameters[k].numel()}, parameters[k].options()));
         }
-        // A gradient that exists holds no negative zero here, one that does not is made of them: their sum is a negative zero only where no
-        // rank has a gradient. So ranks learn of each other's use of a parameter without a message.
-        bucket.buffer = at::cat(flat).add_(0.0);
+        bucket.buffer = at::cat(flat).add_(0.0);   // no negative zero: what is absent is made of them
         std::int64_t offset = 0;
         for (const auto k : bucket.parameters) {
-            if (!parameters[k].grad().defined()) bucket.buffer.narrow(0, offset, parameters[k].numel()).fill_(-0.0);
+            if (!parameters[k].grad().defined()) fill_as_absent(bucket.buffer.narrow(0, offset, parameters[k].numel()));
             offset += parameters[k].numel();
         }
         bucket.pending = mesh->all().start_all_reduce(bucket.buffer);
@@ -130,7 +121,7 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
                 offset += parameter.numel();
                 if (parameter.grad().defined()) {
                     parameter.mutable_grad().copy_(reduced);
-                } else if (reduced.numel() > 0 && !is_negative_zero(reduced.reshape({-1})[0])) {   // used by other ranks
+                } else if (reduced.numel() > 0 && !is_absent(reduced)) {   // used by other ranks
                     parameter.mutable_grad() = reduced.clone();
                 }
                 complete[k] = parameter.grad().defined();

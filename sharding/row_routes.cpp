@@ -4,7 +4,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 #include <optional>
 
@@ -12,6 +11,7 @@
 #include "sharding/redistribute.h"
 #include "sharding/shard_tensor.h"
 #include "sharding/with_backward.h"
+#include "sharding/type_limits.h"
 
 namespace meshard {
 namespace {
@@ -69,17 +69,6 @@ std::optional<std::int64_t> first_outside(std::span<const std::int64_t> ids, std
 {
     const auto found = std::find_if(ids.begin(), ids.end(), [&](std::int64_t id) { return id < 0 || id >= num_global; });
     return found == ids.end() ? std::nullopt : std::optional(*found);
-}
-
-at::Tensor extreme(const at::Tensor& like, c10::IntArrayRef shape, bool lowest)
-{
-    auto filled = at::empty(shape, like.options());
-    if (at::isFloatingType(like.scalar_type())) return filled.fill_(lowest ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity());
-    const auto type = like.scalar_type();
-    const auto bits = type == at::kByte || type == at::kChar ? 8 : type == at::kShort ? 16 : type == at::kInt ? 32 : 64;
-    const auto largest = static_cast<std::int64_t>(~std::uint64_t{0} >> (65 - bits));
-    if (type == at::kByte) return filled.fill_(lowest ? 0 : 255);
-    return filled.fill_(lowest ? -largest - 1 : largest);
 }
 
 }  // namespace
@@ -180,7 +169,7 @@ at::Tensor RowRoutes::scatter_rows(const at::Tensor& rows, Reduction reduction) 
         shape[0] = count;
         if (reduction == Reduction::Sum) return at::zeros(shape, source.options()).index_add_(0, index.to(device), source);
         const bool is_max = reduction == Reduction::Max;
-        auto target = extreme(source, shape, is_max);
+        auto target = at::full(shape, is_max ? lowest_value(source.scalar_type()) : highest_value(source.scalar_type()), source.options());
         return target.index_reduce_(0, index.to(device), source, is_max ? "amax" : "amin");
     };
     const auto unique = std::accumulate(receive_rows_.begin(), receive_rows_.end(), std::int64_t{0});

@@ -9,9 +9,10 @@
 #include <atomic>
 #include <map>
 #include <mutex>
-#include <set>
 
+#include "sharding/boxed_arguments.h"
 #include "sharding/exact_mode.h"
+#include "sharding/kept_alias.h"
 #include "sharding/redistribute.h"
 
 namespace meshard {
@@ -34,91 +35,47 @@ ShardRule& pointwise_rule()
     return rule;
 }
 
-/// Below this layer nothing records: local tensors are plain, and autocast has already done its part above.
-const c10::DispatchKeySet& above()
-{
-    static const c10::DispatchKeySet keys = c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
-    return keys;
-}
-
 thread_local RuleObserver* observer = nullptr;
-thread_local bool has_gathered = false;   // in the call that is observed
 
-/// What is written to while other tensors share its memory (views, their bases) must keep that memory: a rule that put another layout in its
-/// place has its result brought back.
-class KeepAliases {
-public:
-    explicit KeepAliases(const at::Tensor& written)
+/// The rules of one operator: `exact` (may be null) has the word in exact mode, and may leave it to `rule`.
+struct RulesNow {
+    ShardRule rule;
+    ExactRule exact = nullptr;
+
+    void operator()(RuleCall& call) const
     {
-        if (!is_sharded(written)) return;
-        written_ = written;
-        shape_ = written.sizes().vec();
-        local_ = local_of(written);
-        spec_ = spec_of(written);
-        if (copies_a_row(written)) {
-            copies_ = wrap(local_, spec_);
-            inherit_row_copy(written, {copies_});
-        }
+        if (!exact || !exact_mode() || !exact(call)) rule(call);
     }
-
-    void restore() const
-    {
-        if (!written_.defined() || local_of(written_).is_same(local_) || !written_.sizes().equals(shape_)) return;
-        // Whether memory is shared may differ between ranks, by the strides of their parts; what follows must not.
-        if (spec_->device_mesh->all().all_agree(local_.has_storage() && local_.storage().use_count() == 1)) return;
-        auto axes = spec_->axes;
-        bool counts = true;   // of a pending sum, the first rank's part is the whole
-        for (std::size_t a = 0; a < axes.size(); ++a) {
-            if (!axes[a].is_partial()) continue;
-            if (axes[a].placement.reduction == Reduction::Sum && spec_->device_mesh->coordinate(a) > 0) counts = false;
-            axes[a] = {};
-        }
-        reduce_partials({written_});
-        const auto value = convert(written_, make_spec(spec_->device_mesh, axes, spec_->index_map));
-        if (counts) local_.copy_(local_of(value));
-        else local_.zero_();
-        replace_value(written_, local_, spec_);
-        if (copies_.defined()) inherit_row_copy(copies_, {written_});
-    }
-
-private:
-    at::Tensor written_, local_, copies_;
-    std::vector<std::int64_t> shape_;
-    SpecPtr spec_;
 };
 
 /// Runs a rule, and keeps what shares memory with its arguments true.
-void run_rule(ShardRule rule, RuleCall& call, const OperatorFacts& facts, const torch::jit::Stack& stack)
+void run_rule(const RulesNow& rules, RuleCall& call, const OperatorFacts& facts, const torch::jit::Stack& stack)
 {
-    if (facts.mutated_arg >= 0 && !facts.op.hasTag(at::Tag::inplace_view)) {   // transpose_ and alike change what is shown, not what is held
-        const KeepAliases keep(call.tensor(facts.mutated_arg));
-        rule(call);
-        keep.restore();
+    if (facts.mutated_arg >= 0 && !facts.changes_view) {
+        const KeptAlias kept(call.tensor(facts.mutated_arg));
+        rules(call);
+        kept.restore();
     } else if (facts.is_view && copies_a_row(call.tensor(0))) {
         const auto base = call.tensor(0);
-        rule(call);
+        rules(call);
         inherit_row_copy(base, torch::jit::last(stack, facts.num_returns));
     } else {
-        rule(call);
+        rules(call);
     }
 }
 
-void observe(const OperatorFacts& facts, torch::jit::Stack* stack, RuleCall& call, ShardRule rule);
+void observe(const OperatorFacts& facts, torch::jit::Stack* stack, RuleCall& call, const RulesNow& rules);
 
-/// `exact` (may be null) has the word in exact mode, and may leave it to `rule`.
-void call_rule(const OperatorFacts& facts, torch::jit::Stack* stack, ShardRule rule, ExactRule exact = nullptr)
+void call_rule(const OperatorFacts& facts, torch::jit::Stack* stack, const RulesNow& rules)
 {
-    const c10::impl::ExcludeDispatchKeyGuard guard(above());
+    const c10::impl::ExcludeDispatchKeyGuard guard(recording_layers());
     RuleCall call(facts, stack);
-    if (exact && exact_mode() && exact(call)) return;
-    if (observer) observe(facts, stack, call, rule);
-    else run_rule(rule, call, facts, *stack);
+    if (observer) observe(facts, stack, call, rules);
+    else run_rule(rules, call, facts, *stack);
 }
 
 /// The rule that an installed operator has now: a later registration replaces it.
 using RuleSlot = std::atomic<ShardRule>;
-
-std::string full_name_of(const c10::OperatorName& name) { return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name; }
 
 class RuleKernel : public c10::OperatorKernel {
 public:
@@ -129,7 +86,7 @@ public:
 
     void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack)
     {
-        call_rule(facts_, stack, rule_->load(std::memory_order_relaxed), exact_);
+        call_rule(facts_, stack, {rule_->load(std::memory_order_relaxed), exact_});
     }
 
 private:
@@ -145,7 +102,7 @@ public:
 
     void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack)
     {
-        call_rule(OperatorFacts(op), stack, rule_->load(std::memory_order_relaxed));
+        call_rule(OperatorFacts(op), stack, {rule_->load(std::memory_order_relaxed)});
     }
 
 private:
@@ -160,10 +117,7 @@ public:
     {
         bool records = false;
         for (const auto& value : torch::jit::last(*stack, op.schema().arguments().size())) {
-            if (value.isTensor()) records |= value.toTensor().defined() && value.toTensor().requires_grad();
-            else if (value.isTensorList()) {
-                for (const at::Tensor& tensor : value.toTensorList()) records |= tensor.requires_grad();
-            }
+            for_each_tensor(value, [&](const at::Tensor& tensor) { records |= tensor.requires_grad(); });
         }
         if (records && at::GradMode::is_enabled()) op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *stack);
         else op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
@@ -174,7 +128,7 @@ Registered find_rule(const c10::OperatorHandle& op)
 {
     const auto& name = op.operator_name();
     if (!name.overload_name.empty()) {
-        const auto exact = table().find(name.name + "." + name.overload_name);
+        const auto exact = table().find(full_name_of(name));
         if (exact != table().end()) return exact->second;
     }
     const auto family = table().find(name.name);
@@ -183,27 +137,23 @@ Registered find_rule(const c10::OperatorHandle& op)
     return {"gathered", &gathered_rule};
 }
 
-std::string layout_text(const at::Tensor& tensor) { return !tensor.defined() ? "none" : is_sharded(tensor) ? to_string(*spec_of(tensor)) : "plain"; }
-
-void observe(const OperatorFacts& facts, torch::jit::Stack* stack, RuleCall& call, ShardRule rule)
+void observe(const OperatorFacts& facts, torch::jit::Stack* stack, RuleCall& call, const RulesNow& rules)
 {
-    const auto add = [](std::string& text, const at::Tensor& tensor) { text += (text.empty() ? "" : "; ") + layout_text(tensor); };
+    const auto add = [](std::string& text, const at::Tensor& tensor) {
+        text += (text.empty() ? "" : "; ") + (is_sharded(tensor) ? to_string(*spec_of(tensor)) : "plain");
+    };
     RuleEvent event;
     event.op = call.full_name();
     event.family = find_rule(facts.op).family;
     for (const auto& tensor : call.tensors()) add(event.inputs, tensor);
     const auto& counter = call.device_mesh()->counter();
     const auto messages = counter.num_calls(), bytes = counter.total_bytes();
-    has_gathered = false;
-    run_rule(rule, call, facts, *stack);
-    event.gathered = has_gathered;
+    run_rule(rules, call, facts, *stack);
+    event.gathered = call.has_gathered();
     event.num_messages = counter.num_calls() - messages;
     event.num_bytes = counter.total_bytes() - bytes;
     for (const auto& value : torch::jit::last(*stack, static_cast<std::size_t>(facts.num_returns))) {
-        if (value.isTensor()) add(event.outputs, value.toTensor());
-        else if (value.isTensorList()) {
-            for (const at::Tensor& tensor : value.toTensorList()) add(event.outputs, tensor);
-        }
+        for_each_tensor(value, [&](const at::Tensor& tensor) { add(event.outputs, tensor); });
     }
     observer->called(event);
 }
@@ -253,21 +203,6 @@ Installation& installation()
     return one;
 }
 
-bool reaches_table(const c10::OperatorHandle& op)
-{
-    return op.hasSchema() && !op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
-}
-
-template <class F>
-void for_each_aten_operator(F&& f)
-{
-    for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
-        if (name.getNamespace() != "aten") continue;
-        const auto op = c10::Dispatcher::singleton().findOp(name);
-        if (op && reaches_table(*op)) f(*op);
-    }
-}
-
 void Installation::install_registered(const std::string& registered)
 {
     const bool is_aten = registered.starts_with("aten::");
@@ -275,12 +210,12 @@ void Installation::install_registered(const std::string& registered)
     for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
         if (name.name != registered && full_name_of(name) != registered) continue;
         const auto op = c10::Dispatcher::singleton().findOp(name);
-        if (!op || !op->hasSchema() || (is_aten && !reaches_table(*op))) continue;
+        if (!op || !op->hasSchema() || (is_aten && !arrives_below_autograd(*op))) continue;
         found = true;
         const auto full_name = full_name_of(name);
         const bool is_new = !rules.contains(full_name);
         install(full_name, find_rule(*op).rule, &*op);
-        if (is_new && !is_aten && !reaches_table(*op)) {
+        if (is_new && !is_aten && !arrives_below_autograd(*op)) {
             library(full_name, c10::DispatchKey::AutogradPrivateUse2)
                 .impl(full_name.substr(full_name.find("::") + 2).c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<CompositionKernel>()));
         }
@@ -290,72 +225,35 @@ void Installation::install_registered(const std::string& registered)
 
 const AxisLayout kReplicate{};
 
-bool is_optional_tensor_list(const c10::IValue& value)
-{
-    return value.isList() && value.type()->containedType(0)->isSubtypeOf(*c10::OptionalType::ofTensor());
-}
-
-thread_local GatherPolicy gather_policy_now = GatherPolicy::Warn;
-
-/// Once for every operator, by the first rank only.
-void tell_of_gathering(const RuleCall& call)
-{
-    has_gathered = true;
-    if (gather_policy_now == GatherPolicy::Refuse) call.refuse("every rank would have to gather the whole, which set_gather_policy forbids");
-    if (gather_policy_now == GatherPolicy::Silent || call.device_mesh()->all().rank() != 0) return;
-    static std::mutex mutex;
-    static std::set<std::string> told;
-    const std::lock_guard lock(mutex);
-    if (told.insert(call.full_name()).second) {
-        TORCH_WARN(call.full_name(), " has no rule of its own for tensors that are cut in this way: every rank gathers the whole. The result is exact, at the cost "
-                                     "of memory. set_gather_policy refuses or silences this.");
-    }
-}
-
 }  // namespace
 
 OperatorFacts::OperatorFacts(const c10::OperatorHandle& handle)
-    : op(handle), num_returns(static_cast<std::int64_t>(handle.schema().returns().size())), is_random(handle.hasTag(at::Tag::nondeterministic_seeded))
+    : op(handle), num_returns(static_cast<std::int64_t>(handle.schema().returns().size())),
+      is_random(handle.hasTag(at::Tag::nondeterministic_seeded)), changes_view(handle.hasTag(at::Tag::inplace_view))
 {
+    const auto optional_tensor = c10::OptionalType::ofTensor();
     for (const auto& argument : op.schema().arguments()) {
         const auto& type = *argument.type();
-        const bool optional_tensor = type.isSubtypeOf(*c10::OptionalType::ofTensor());
-        Argument kind = optional_tensor ? Argument::Tensor : Argument::Other;
         const auto& inner = type.kind() == c10::TypeKind::OptionalType ? *type.castRaw<c10::OptionalType>()->getElementType() : type;
-        if (inner.kind() == c10::TypeKind::ListType) {
-            const auto& element = *inner.castRaw<c10::ListType>()->getElementType();
-            if (element.kind() == c10::TypeKind::TensorType) kind = Argument::TensorList;
-            else if (element.isSubtypeOf(*c10::OptionalType::ofTensor())) kind = Argument::OptionalTensorList;
-        }
-        if (argument.alias_info() && argument.alias_info()->isWrite() && mutated_arg < 0) mutated_arg = static_cast<std::int64_t>(arguments.size());
-        arguments.push_back(kind);
+        const auto& element = inner.kind() == c10::TypeKind::ListType ? *inner.castRaw<c10::ListType>()->getElementType() : inner;
+        if (argument.alias_info() && argument.alias_info()->isWrite() && mutated_arg < 0) mutated_arg = static_cast<std::int64_t>(takes_tensors.size());
+        takes_tensors.push_back(element.isSubtypeOf(*optional_tensor));
     }
-    const auto* alias = arguments.empty() ? nullptr : op.schema().arguments()[0].alias_info();
+    const auto* alias = takes_tensors.empty() ? nullptr : op.schema().arguments()[0].alias_info();
     is_view = alias && !alias->isWrite();
 }
 
 RuleCall::RuleCall(const OperatorFacts& facts, torch::jit::Stack* stack)
-    : facts_(facts), stack_(stack), num_args_(static_cast<std::int64_t>(facts.arguments.size()))
+    : facts_(facts), stack_(stack), num_args_(static_cast<std::int64_t>(facts.takes_tensors.size()))
 {
     if (facts.mutated_arg >= 0) written_ = tensor(facts.mutated_arg);
     bool plain_operand = false;
     for (std::int64_t i = 0; i < num_args_; ++i) {
-        if (facts.arguments[i] == OperatorFacts::Argument::Other) continue;
-        const auto& value = arg(i);
-        if (value.isTensor()) {
-            const auto& tensor = value.toTensor();
+        if (!facts.takes_tensors[i]) continue;
+        for_each_tensor(arg(i), [&](const at::Tensor& tensor) {
             look_at(tensor);
-            plain_operand |= tensor.defined() && tensor.dim() > 0 && !is_sharded(tensor);
-        } else if (value.isTensorList()) {
-            for (const at::Tensor& tensor : value.toTensorList()) {
-                look_at(tensor);
-                plain_operand |= !is_sharded(tensor);
-            }
-        } else if (value.isList()) {   // optional tensors
-            for (const auto& element : value.toListRef()) {
-                if (element.isTensor()) look_at(element.toTensor());
-            }
-        }
+            plain_operand |= tensor.dim() > 0 && !is_sharded(tensor);
+        });
     }
     if (plain_operand && plain_tensor_policy() != PlainTensorPolicy::Silent) on_plain_operand();
 }
@@ -379,11 +277,7 @@ void RuleCall::on_plain_operand() const
     TORCH_WARN_ONCE(full_name(), ": a plain tensor meets a sharded one and counts as the same on every rank");
 }
 
-std::string RuleCall::full_name() const
-{
-    const auto& name = facts_.op.operator_name();
-    return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
-}
+std::string RuleCall::full_name() const { return full_name_of(facts_.op.operator_name()); }
 
 at::Tensor RuleCall::tensor(std::int64_t i) const { return arg(i).isTensor() ? arg(i).toTensor() : at::Tensor(); }
 
@@ -393,23 +287,15 @@ std::vector<at::Tensor> RuleCall::tensors() const
 {
     std::vector<at::Tensor> all;
     for (std::int64_t i = 0; i < num_args_; ++i) {
-        const auto& value = arg(i);
-        if (value.isTensor()) {
-            if (value.toTensor().defined()) all.push_back(value.toTensor());
-        } else if (value.isTensorList()) {
-            for (const at::Tensor& tensor : value.toTensorList()) all.push_back(tensor);
-        } else if (value.isList()) {
-            for (const auto& element : value.toListRef()) {
-                if (element.isTensor() && element.toTensor().defined()) all.push_back(element.toTensor());
-            }
-        }
+        if (facts_.takes_tensors[i]) for_each_tensor(arg(i), [&](const at::Tensor& tensor) { all.push_back(tensor); });
     }
     return all;
 }
 
 const AxisLayout& RuleCall::layout(const at::Tensor& tensor, std::int64_t axis) const
 {
-    return is_sharded(tensor) ? spec_of(tensor)->axes[axis] : kReplicate;
+    static const AxisLayout replicate{};
+    return is_sharded(tensor) ? spec_of(tensor)->axes[axis] : replicate;
 }
 
 at::Tensor RuleCall::with_layout(const at::Tensor& tensor, std::int64_t axis, const AxisLayout& layout) const
@@ -436,22 +322,10 @@ void RuleCall::set_local(std::int64_t i, const at::Tensor& local)
 void RuleCall::make_local()
 {
     for (std::int64_t i = 0; i < num_args_; ++i) {
-        if (facts_.arguments[i] == OperatorFacts::Argument::Other) continue;
+        if (!facts_.takes_tensors[i]) continue;
         auto& value = arg(i);
-        if (value.isTensor()) {
-            if (is_sharded(value.toTensor())) set_local(i, at::Tensor(local_of(value.toTensor())));
-        } else if (value.isTensorList()) {
-            c10::List<at::Tensor> list;
-            for (const at::Tensor& tensor : value.toTensorList()) list.push_back(local_of(tensor));
-            value = std::move(list);
-        } else if (value.isList()) {
-            c10::List<std::optional<at::Tensor>> list;
-            for (const auto& element : value.toListRef()) {
-                if (element.isTensor()) list.push_back(local_of(element.toTensor()));
-                else list.push_back(std::nullopt);
-            }
-            value = std::move(list);
-        }
+        if (!value.isTensor()) map_tensors(value, [](const at::Tensor& tensor) { return local_of(tensor); });
+        else if (is_sharded(value.toTensor())) set_local(i, at::Tensor(local_of(value.toTensor())));
     }
 }
 
@@ -479,16 +353,7 @@ void RuleCall::run(c10::ArrayRef<SpecPtr> specs)
         const auto& spec = specs[std::min(next, specs.size() - 1)];
         return wrap(local, spec);
     };
-    for (std::size_t i = 0; i < num_returns; ++i, ++next) {
-        auto& value = (*stack_)[stack_->size() - num_returns + i];
-        if (value.isTensor()) {
-            if (value.toTensor().defined()) value = wrapped(value.toTensor());
-        } else if (value.isTensorList()) {
-            c10::List<at::Tensor> list;
-            for (const at::Tensor& tensor : value.toTensorList()) list.push_back(wrapped(tensor));
-            value = std::move(list);
-        }
-    }
+    for (std::size_t i = 0; i < num_returns; ++i, ++next) map_tensors((*stack_)[stack_->size() - num_returns + i], wrapped);
 }
 
 void RuleCall::push(torch::jit::Stack results)
@@ -542,7 +407,7 @@ std::vector<RuleEntry> list_rules()
         const auto op = c10::Dispatcher::singleton().findOp(name);
         if (!op || !op->hasSchema()) continue;
         auto family = find_rule(*op).family;
-        if (family == "gathered" && !reaches_table(*op)) family = "composite";
+        if (family == "gathered" && !arrives_below_autograd(*op)) family = "composite";
         entries.push_back({full_name_of(name), family});
     }
     std::sort(entries.begin(), entries.end(), [](const RuleEntry& a, const RuleEntry& b) { return a.op < b.op; });
@@ -565,88 +430,6 @@ void install_rules()
 }
 
 void set_rule_observer(RuleObserver* value) { observer = value; }
-
-void set_gather_policy(GatherPolicy policy) { gather_policy_now = policy; }
-GatherPolicy gather_policy() { return gather_policy_now; }
-
-void gathered_rule(RuleCall& call)
-{
-    const auto tensors = call.tensors();
-    bool cut = false;
-    for (const auto& tensor : tensors) cut |= is_sharded(tensor) && spec_of(tensor)->has_shard();
-    if (call.is_random()) call.refuse("it draws random numbers, which would differ between ranks");
-    call.reduce(tensors);
-    if (cut) tell_of_gathering(call);
-
-    // What is written to gets its new value back row by row. What the result is a view of becomes whole itself, so that both stay one.
-    const auto& arguments = call.schema().arguments();
-    std::vector<std::pair<at::Tensor, at::Tensor>> written;   // as passed, as handed to the operator
-    const auto whole = [&](const at::Tensor& tensor, std::int64_t i) -> at::Tensor {
-        const auto* alias = arguments[i].alias_info();
-        const bool writes = alias && alias->isWrite();
-        if (!is_sharded(tensor)) {
-            if (writes) written.emplace_back(tensor, tensor);
-            return tensor;
-        }
-        if (!spec_of(tensor)->has_shard()) {
-            if (writes) written.emplace_back(tensor, local_of(tensor));
-            return local_of(tensor);
-        }
-        const auto gathered = convert(tensor, call.replicated());
-        // What shows the strides of a contiguous tensor can be viewed as one.
-        const auto value = tensor.is_contiguous() ? local_of(gathered).contiguous() : local_of(gathered);
-        if (writes) written.emplace_back(tensor, value);
-        else if (alias) replace_value(tensor, value, spec_of(gathered));
-        return value;
-    };
-    for (std::int64_t i = 0; i < call.num_args(); ++i) {
-        auto& value = call.arg(i);
-        if (value.isTensor()) {
-            if (value.toTensor().defined()) value = whole(value.toTensor(), i);
-        } else if (value.isTensorList()) {
-            c10::List<at::Tensor> list;
-            for (const at::Tensor& tensor : value.toTensorList()) list.push_back(whole(tensor, i));
-            value = std::move(list);
-        } else if (is_optional_tensor_list(value)) {
-            c10::List<std::optional<at::Tensor>> list;
-            for (const auto& element : value.toListRef()) {
-                if (element.isTensor() && element.toTensor().defined()) list.push_back(whole(element.toTensor(), i));
-                else list.push_back(std::nullopt);
-            }
-            value = std::move(list);
-        }
-    }
-
-    auto results = call.run_local();
-    for (const auto& [tensor, value] : written) {
-        if (!is_sharded(tensor)) continue;
-        if (value.sizes() != tensor.sizes()) {
-            throw MissingShardRule("MissingShardRule: " + call.full_name() + " changes the shape of a sharded tensor in place. Use the form that returns a new tensor.");
-        }
-        const auto& spec = spec_of(tensor);
-        auto part = value;
-        for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
-            if (spec->axes[axis].is_shard()) part = narrow_to_shard(part, spec->axes[axis], call.coordinate(axis));
-        }
-        if (!part.is_same(local_of(tensor))) local_of(tensor).copy_(part);
-    }
-    const auto wrapped = [&](const at::Tensor& result) {
-        for (const auto& [tensor, value] : written) {
-            if (result.is_same(value)) return tensor;
-        }
-        return wrap(result, call.replicated());
-    };
-    for (auto& result : results) {
-        if (result.isTensor()) {
-            if (result.toTensor().defined()) result = wrapped(result.toTensor());
-        } else if (result.isTensorList()) {
-            c10::List<at::Tensor> list;
-            for (const at::Tensor& tensor : result.toTensorList()) list.push_back(wrapped(tensor));
-            result = std::move(list);
-        }
-    }
-    call.push(std::move(results));
-}
 
 void replicated_rule(RuleCall& call)
 {

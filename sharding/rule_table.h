@@ -24,13 +24,12 @@ public:
 struct OperatorFacts {
     explicit OperatorFacts(const c10::OperatorHandle& op);
 
-    enum class Argument : std::uint8_t { Other, Tensor, TensorList, OptionalTensorList };
-
     c10::OperatorHandle op;
-    std::vector<Argument> arguments;
+    std::vector<bool> takes_tensors; ///< by argument: a tensor or a list of tensors, optional or not
     std::int64_t num_returns = 0;
     std::int64_t mutated_arg = -1;   ///< the first argument that is written to, or -1
     bool is_random = false;
+    bool changes_view = false;       ///< `transpose_` and alike: in place, but of what is shown and not of what is held
     bool is_view = false;            ///< the result shares memory with the first argument
 };
 
@@ -83,6 +82,10 @@ public:
     /// The rule has given the operator a generator that draws the same on every rank.
     void draws_alike() { draws_alike_ = true; }
 
+    /// `gathered_rule` says so, for the observer: it had something to gather.
+    void note_gathering() { has_gathered_ = true; }
+    bool has_gathered() const { return has_gathered_; }
+
     /// Runs the operator on what the arguments now are and wraps every tensor result with `axes` (one layout set a result; the last one
     /// serves those beyond). A result that is an argument written to is that argument again.
     void run(c10::ArrayRef<SpecPtr> specs);
@@ -113,6 +116,7 @@ private:
     torch::jit::Stack* stack_;
     std::int64_t num_args_;
     bool draws_alike_ = false;
+    bool has_gathered_ = false;
     at::Tensor written_;   // the argument that is written to, as the caller passed it
     std::shared_ptr<const DeviceMesh> mesh_;
 };
@@ -148,8 +152,8 @@ void install_rules();
 void replicated_rule(RuleCall& call);
 
 /// Rule of last resort, exact for every operator that draws no random numbers: every rank gathers what is cut and computes the whole; the
-/// results are Replicate. What is written to keeps its layout; a plain tensor that
-/// is written to gets the whole value. Other rules fall back on it for layouts that they have no better way for.
+/// results are Replicate. What is written to keeps its layout; a plain tensor that is written to gets the whole value. Other rules fall
+/// back on it for layouts that they have no better way for.
 void gathered_rule(RuleCall& call);
 
 /// One operator that went through the table.

@@ -23,6 +23,14 @@ bool AxisLayout::operator==(const AxisLayout& other) const
            (extents == other.extents || *extents == *other.extents);
 }
 
+AxisLayouts without_pending(AxisLayouts axes)
+{
+    for (auto& axis : axes) {
+        if (axis.is_partial()) axis = {};
+    }
+    return axes;
+}
+
 bool ShardSpec::is_replicate() const
 {
     for (const auto& axis : axes) {

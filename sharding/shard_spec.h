@@ -37,10 +37,15 @@ struct AxisLayout {
     bool operator==(const AxisLayout& other) const;
 };
 
+using AxisLayouts = c10::SmallVector<AxisLayout, 2>;   ///< one an axis of a device mesh
+
+/// The layouts once what is pending is reduced: Replicate there.
+AxisLayouts without_pending(AxisLayouts axes);
+
 /// How a tensor lies on a device mesh. Immutable and shared; says nothing of the dimensions that are not cut.
 struct ShardSpec {
     std::shared_ptr<const DeviceMesh> device_mesh;
-    c10::SmallVector<AxisLayout, 2> axes;             ///< one an axis of the device mesh
+    AxisLayouts axes;
     std::shared_ptr<const IndexMap> index_map;        ///< global ids of the owned rows of the domain axis, where they come from a mesh
 
     bool is_replicate() const;                        ///< on every axis

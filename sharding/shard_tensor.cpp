@@ -2,17 +2,12 @@
 #include "sharding/shard_tensor.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/AutogradState.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/functions/utils.h>
-#include <torch/csrc/autograd/variable.h>
-
-#include <functional>
 
 #include "partition/error.h"
 #include "sharding/redistribute.h"
 #include "sharding/rule_table.h"
+#include "sharding/with_backward.h"
 
 namespace meshard {
 namespace {
@@ -132,40 +127,11 @@ private:
 
 ShardTensorImpl* impl_of(const at::Tensor& tensor) { return static_cast<ShardTensorImpl*>(tensor.unsafeGetTensorImpl()); }
 
-/// A backward step that is a plain function of the gradient.
-struct ConversionBackward : torch::autograd::Node {
-    std::function<at::Tensor(const at::Tensor&)> backward;
-    std::string label;
-
-    torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override
-    {
-        if (!gradients[0].defined()) return {at::Tensor()};
-        return {backward(gradients[0])};
-    }
-    std::string name() const override { return label; }
-};
-
-at::Tensor with_history(at::Tensor output, const at::Tensor& input, const char* label,
-                        std::function<at::Tensor(const at::Tensor&)> backward)
-{
-    if (!at::GradMode::is_enabled() || !input.requires_grad()) return output;
-    auto node = std::shared_ptr<ConversionBackward>(new ConversionBackward, torch::autograd::deleteNode);
-    node->backward = std::move(backward);
-    node->label = label;
-    node->set_next_edges(torch::autograd::collect_next_edges(input));
-    torch::autograd::set_history(output, node);
-    return output;
-}
-
 /// The layout in which a gradient of a tensor of that layout is complete: a pending sum's gradient is the same on every rank.
 SpecPtr gradient_spec(const SpecPtr& spec)
 {
     if (!spec->has_partial()) return spec;
-    auto axes = spec->axes;
-    for (auto& axis : axes) {
-        if (axis.is_partial()) axis = {};
-    }
-    return make_spec(spec->device_mesh, axes, spec->index_map);
+    return make_spec(spec->device_mesh, without_pending(spec->axes), spec->index_map);
 }
 
 thread_local PlainTensorPolicy policy = PlainTensorPolicy::Silent;
@@ -260,7 +226,7 @@ at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec)
 {
     if (is_sharded(local)) throw InvalidInput("from_local: the tensor is sharded already. Use redistribute.");
     check_fits(local, *spec, "from_local");
-    return with_history(wrap(local.detach(), spec), local, "FromLocalBackward", [spec](const at::Tensor& gradient) {
+    return with_backward(wrap(local.detach(), spec), local, "FromLocalBackward", [spec](const at::Tensor& gradient) {
         return to_local(is_sharded(gradient) ? redistribute(gradient, gradient_spec(spec)) : gradient);
     });
 }
@@ -307,7 +273,7 @@ at::Tensor to_local(const at::Tensor& tensor)
     refresh_row_copy(tensor);
     const auto spec = gradient_spec(spec_of(tensor));
     // A fresh alias: the caller may hang autograd history on it.
-    return with_history(local_of(tensor).detach(), tensor, "ToLocalBackward",
+    return with_backward(local_of(tensor).detach(), tensor, "ToLocalBackward",
                         [spec](const at::Tensor& gradient) { return is_sharded(gradient) ? gradient : wrap(gradient, spec); });
 }
 
@@ -322,7 +288,7 @@ at::Tensor redistribute(const at::Tensor& tensor, const SpecPtr& target)
     refresh_row_copy(tensor);
     const auto source = spec_of(tensor);
     if (*source == *target) return tensor;
-    return with_history(convert(tensor, target), tensor, "RedistributeBackward", [spec = gradient_spec(source)](const at::Tensor& gradient) {
+    return with_backward(convert(tensor, target), tensor, "RedistributeBackward", [spec = gradient_spec(source)](const at::Tensor& gradient) {
         return is_sharded(gradient) ? convert(gradient, spec) : gradient;
     });
 }

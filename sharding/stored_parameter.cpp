@@ -2,12 +2,12 @@
 #include "sharding/stored_parameter.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
 #include <mutex>
 
 #include "partition/error.h"
+#include "sharding/boxed_arguments.h"
 
 namespace meshard {
 namespace {
@@ -37,13 +37,6 @@ c10::intrusive_ptr<c10::TensorImpl> stored_impl(const at::Tensor& like, std::fun
 
 at::Tensor stored_view(const at::Tensor& like, std::function<at::Tensor()> value) { return at::Tensor(stored_impl(like, std::move(value))); }
 
-/// Below this layer nothing records: values are plain or sharded, and autocast has already done its part above.
-const c10::DispatchKeySet& above()
-{
-    static const c10::DispatchKeySet keys = c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
-    return keys;
-}
-
 /// Argument 0 is stored, and all results are views of it.
 bool is_view_of_stored(const c10::OperatorHandle& op, const torch::jit::Stack& arguments)
 {
@@ -61,7 +54,7 @@ class StoredKernel : public c10::OperatorKernel {
 public:
     void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack)
     {
-        const c10::impl::ExcludeDispatchKeyGuard guard(above());
+        const c10::impl::ExcludeDispatchKeyGuard guard(recording_layers());
         const auto& schema = op.schema();
         const auto num_args = schema.arguments().size();
         torch::jit::Stack arguments(stack->end() - static_cast<std::ptrdiff_t>(num_args), stack->end());
@@ -71,9 +64,9 @@ public:
             return;
         }
         for (std::size_t i = 0; i < num_args; ++i) {
-            auto& value = (*stack)[stack->size() - num_args + i];
             const auto* alias = schema.arguments()[i].alias_info();
-            value = with_values(value, alias && alias->isWrite(), schema.name());
+            const bool writes = alias && alias->isWrite();
+            map_tensors((*stack)[stack->size() - num_args + i], [&](const at::Tensor& tensor) { return with_value(tensor, writes, schema.name()); });
         }
         op.callBoxed(stack);
     }
@@ -88,31 +81,12 @@ private:
         return value_of(tensor);
     }
 
-    static c10::IValue with_values(const c10::IValue& value, bool writes, const std::string& name)
-    {
-        if (value.isTensor()) return with_value(value.toTensor(), writes, name);
-        if (value.isTensorList()) {
-            c10::List<at::Tensor> list;
-            for (const at::Tensor& tensor : value.toTensorList()) list.push_back(with_value(tensor, writes, name));
-            return list;
-        }
-        if (value.isList() && value.type()->containedType(0)->isSubtypeOf(*c10::OptionalType::ofTensor())) {
-            c10::List<std::optional<at::Tensor>> list;
-            for (const auto& element : value.toListRef()) {
-                if (element.isTensor()) list.push_back(with_value(element.toTensor(), writes, name));
-                else list.push_back(std::nullopt);
-            }
-            return list;
-        }
-        return value;
-    }
-
     /// Runs the view once for the metadata of its results, which then ask for the value and run it again.
     static c10::IValue view(const c10::OperatorHandle& op, torch::jit::Stack arguments)
     {
         const auto base = arguments[0].toTensor();
         const auto run = [op, arguments, base] {
-            const c10::impl::ExcludeDispatchKeyGuard guard(above());
+            const c10::impl::ExcludeDispatchKeyGuard guard(recording_layers());
             auto stack = arguments;
             stack[0] = value_of(base);
             op.callBoxed(&stack);
@@ -135,14 +109,10 @@ void install()
     static std::once_flag once;
     std::call_once(once, [] {
         static torch::Library library(torch::Library::IMPL, "aten", std::make_optional(kKey), __FILE__, __LINE__);
-        for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
-            if (name.getNamespace() != "aten") continue;
-            const auto op = c10::Dispatcher::singleton().findOp(name);
-            if (!op || !op->hasSchema() || op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) continue;
-            auto registered = name.name.substr(6);   // without `aten::`
-            if (!name.overload_name.empty()) registered += "." + name.overload_name;
+        for_each_aten_operator([](const c10::OperatorHandle& op) {
+            const auto registered = full_name_of(op.operator_name()).substr(6);   // without `aten::`
             library.impl(registered.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<StoredKernel>()));
-        }
+        });
     });
 }
 

@@ -37,8 +37,8 @@ std::string page()
             "- *composite*: made of other operators of this list; nothing to do.\n"
             "- *gathered*: no rule; every rank gathers what is cut and computes the whole. Exact, at the cost of memory; one warning an operator, or a refusal,\n"
             "  as `set_gather_policy` says.\n\n"
-            "Refused by name, whatever the placements: writing a sharded result into a plain tensor, changing a sharded tensor's shape in place (`resize_`), tensors\n"
-            "on different device meshes. `meshard probe` shows for a whole model what was used.\n";
+            "A plain tensor that is written to gets the whole value. Refused by name, whatever the placements: changing a sharded tensor's shape in place\n"
+            "(`resize_`, `set_`), tensors on different device meshes. `meshard probe` shows for a whole model what was used.\n";
     auto families = operators_by_family();
     const auto write = [&](const std::string& family) {
         const auto& names = families[family];

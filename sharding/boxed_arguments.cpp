@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sharding/boxed_arguments.h"
+
+namespace meshard {
+
+const c10::DispatchKeySet& recording_layers()
+{
+    static const c10::DispatchKeySet keys = c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
+    return keys;
+}
+
+std::string full_name_of(const c10::OperatorName& name)
+{
+    return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+}
+
+bool arrives_below_autograd(const c10::OperatorHandle& op)
+{
+    return op.hasSchema() && !op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+}
+
+}  // namespace meshard

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a boxed kernel below autograd needs: the layers above it, operators by name, the tensors in arguments and results.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+namespace meshard {
+
+/// Autograd, the bookkeeping of views, autocast: what has done its part when such a kernel runs, and must not do it again for what the
+/// kernel calls.
+const c10::DispatchKeySet& recording_layers();
+
+/// `aten::sum.dim_IntList`
+std::string full_name_of(const c10::OperatorName& name);
+
+/// Operators that are defined by what they are composed of never arrive below autograd.
+bool arrives_below_autograd(const c10::OperatorHandle& op);
+
+/// Every aten operator that arrives below autograd.
+template <class F>
+void for_each_aten_operator(F&& f)
+{
+    for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
+        if (name.getNamespace() != "aten") continue;
+        const auto op = c10::Dispatcher::singleton().findOp(name);
+        if (op && arrives_below_autograd(*op)) f(*op);
+    }
+}
+
+inline bool is_optional_tensor_list(const c10::IValue& value)
+{
+    return value.isList() && value.type()->containedType(0)->isSubtypeOf(*c10::OptionalType::ofTensor());
+}
+
+/// Calls `f(tensor)` for every defined tensor of a tensor, a list of tensors or one of optional tensors; for none of any other value.
+template <class F>
+void for_each_tensor(const c10::IValue& value, F&& f)
+{
+    if (value.isTensor()) {
+        if (value.toTensor().defined()) f(value.toTensor());
+    } else if (value.isTensorList()) {
+        for (const at::Tensor& tensor : value.toTensorList()) f(tensor);
+    } else if (is_optional_tensor_list(value)) {
+        for (const auto& element : value.toListRef()) {
+            if (element.isTensor() && element.toTensor().defined()) f(element.toTensor());
+        }
+    }
+}
+
+/// Puts `f(tensor)` in the place of every such tensor. Lists are made anew.
+template <class F>
+void map_tensors(c10::IValue& value, F&& f)
+{
+    if (value.isTensor()) {
+        if (value.toTensor().defined()) value = f(value.toTensor());
+    } else if (value.isTensorList()) {
+        c10::List<at::Tensor> list;
+        for (const at::Tensor& tensor : value.toTensorList()) list.push_back(f(tensor));
+        value = std::move(list);
+    } else if (is_optional_tensor_list(value)) {
+        c10::List<std::optional<at::Tensor>> list;
+        for (const auto& element : value.toListRef()) {
+            if (element.isTensor() && element.toTensor().defined()) list.push_back(f(element.toTensor()));
+            else list.push_back(std::nullopt);
+        }
+        value = std::move(list);
+    }
+}
+
+}  // namespace meshard
