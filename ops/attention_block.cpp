@@ -193,9 +193,9 @@ void fused_backward_part(const AttentionSettings& settings, const AttentionQueri
 void fused_backward(const AttentionSettings& settings, const AttentionQueries& queries, const at::Tensor& k, const at::Tensor& v, const at::Tensor& mask,
                     bool triangular, const AttentionGradients& gradients)
 {
-    constexpr std::int64_t kNumbers = 1 << 16;   // of the queries' gradients at a time, but one head of one batch a thread at least
+    constexpr std::int64_t kNumbers = 1 << 16;   // of gradients at a time, but one head of one batch a thread at least
     const auto batches = k.size(0), key_heads = k.size(1), members = queries.queries.size(1) / key_heads, threads = std::int64_t{at::get_num_threads()};
-    const auto a_head = queries.queries.size(2) * queries.queries.size(3);
+    const auto a_head = queries.queries.size(2) * k.size(3) + k.size(2) * (k.size(3) + v.size(3));
     const auto num_heads = std::clamp(std::max(kNumbers / a_head, threads), std::int64_t{1}, key_heads);
     const auto num_batches = num_heads < key_heads ? 1 : std::clamp(std::max(kNumbers / a_head, threads) / key_heads, std::int64_t{1}, batches);
     const auto bias = added_mask(mask, k.scalar_type());

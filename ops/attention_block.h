@@ -25,6 +25,7 @@ struct AttentionSettings {
 struct RowRange {
     std::int64_t start = 0, length = 0;
     std::int64_t end() const { return start + length; }
+    bool operator==(const RowRange&) const = default;
 };
 
 /// Output (B, H, L, E) and logarithm of the sum of the exponentials of the scores (B, H, L).

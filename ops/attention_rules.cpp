@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops/causal_attention.h"
 #include "ops/placement_algebra.h"
 #include "ops/ring_attention.h"
 #include "sharding/redistribute.h"
@@ -164,6 +165,7 @@ struct LocalAttention {
     RowRange rows;
     AttentionKeys keys;
     RankGroup group;
+    bool is_shared_out = false;   // causal, of a sequence to itself: the ranks share out the work
 };
 
 LocalAttention local_attention(RuleCall& call, const Operands& whole, double dropout, bool causal, std::optional<double> scale, std::int64_t seed)
@@ -195,6 +197,7 @@ LocalAttention local_attention(RuleCall& call, const Operands& whole, double dro
     if (ring >= 0) {
         local.group = call.device_mesh()->group(ring);
         local.keys.ranges = key_ranges;
+        local.is_shared_out = causal && query_ranges == key_ranges && !whole.mask.defined() && local.group.size() > 1;
     } else {
         const auto mine = key_ranges[cut_keys < 0 ? 0 : call.coordinate(cut_keys)];
         local.keys.ranges = {mine};
@@ -244,7 +247,8 @@ void attention(RuleCall& call)
     const auto seed = dropout > 0 ? agreed_seed(call) : 0;
     const auto local = local_attention(call, whole, dropout, call.arg(5).toBool(), call.arg(7).toOptional<double>(), seed);
 
-    auto result = ring_attention(local.settings, local.queries, local.rows, local.keys, local.group);
+    auto result = local.is_shared_out ? causal_attention(local.settings, local.queries, local.keys, local.group)
+                                      : ring_attention(local.settings, local.queries, local.rows, local.keys, local.group);
     if (const auto axis = local.plan.axis_of(Role::Keys); axis >= 0) merge_over(call.device_mesh()->group(axis), result);
 
     const auto spec = call.spec(local.plan.queries);
@@ -281,7 +285,9 @@ void attention_backward(RuleCall& call)
     if (gradient.size(3) > 1 && gradient.stride(3) != 1) gradient = gradient.contiguous();
     const AttentionQueries queries{local.queries.size(3) > 1 && local.queries.stride(3) != 1 ? local.queries.contiguous() : local.queries, gradient,
                                    local_in(call, call.tensor(6), plan.queries), local_in(call, call.tensor(7), plan.queries), local.rows};
-    const auto gradients = ring_attention_backward(local.settings, queries, local.keys, local.group, {wanted[0], wanted[1], wanted[2], wanted[3]});
+    const WantedGradients needed{wanted[0], wanted[1], wanted[2], wanted[3]};
+    const auto gradients = local.is_shared_out ? causal_attention_backward(local.settings, queries, local.keys, local.group, needed)
+                                               : ring_attention_backward(local.settings, queries, local.keys, local.group, needed);
 
     const auto wrapped = [&](const at::Tensor& sum, const at::Tensor& of, const AxisLayouts& layouts, bool want) {
         return sum.defined() && want ? wrap(sum.to(of.scalar_type()), gradient_spec(call, plan, layouts)) : at::Tensor();
