@@ -90,9 +90,15 @@ std::uint64_t spread(std::uint64_t x)
     return x ^ (x >> 31);
 }
 
-/// 0 where a weight is dropped, 1 / (1 - dropout) elsewhere, for (B, H, rows, columns): a function of seed and place in the whole alone.
+/// 0 where a weight is dropped, 1 / (1 - dropout) elsewhere, for (B, H, rows, columns): a function of the place in the whole alone, and of the
+/// field or the seed that all ranks share.
 at::Tensor kept_weights(const AttentionSettings& settings, const at::Tensor& scores, RowRange rows, RowRange columns)
 {
+    if (settings.kept.defined()) {
+        const auto kept = settings.kept.narrow(0, settings.first_batch, scores.size(0)).narrow(1, settings.first_head, scores.size(1));
+        const auto part = kept.narrow(2, rows.start, rows.length).narrow(3, columns.start, columns.length).to(scores.options());
+        return settings.dropout < 1 ? part.div(1 - settings.dropout) : part;
+    }
     auto kept = at::empty({scores.size(0), scores.size(1), rows.length, columns.length}, at::kFloat);
     auto* data = kept.data_ptr<float>();
     const auto heads = scores.size(1);

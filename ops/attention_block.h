@@ -15,9 +15,10 @@ struct AttentionSettings {
     double scale = 1;
     bool causal = false;             ///< row i looks at keys 0 to i
     double dropout = 0;              ///< probability that a weight is dropped
-    std::int64_t seed = 0;           ///< of the dropped weights
+    at::Tensor kept;                 ///< which weights are kept, (B, H, L, S) of the whole; undefined where `seed` says so
+    std::int64_t seed = 0;
     std::int64_t first_batch = 0;    ///< index in the whole of the first batch and head here; with `num_heads`, that of the whole,
-    std::int64_t first_head = 0;     ///< they key the dropped weights
+    std::int64_t first_head = 0;     ///< they tell one weight from another
     std::int64_t num_heads = 1;
 };
 

@@ -11,6 +11,7 @@
 #include "ops/causal_attention.h"
 #include "ops/placement_algebra.h"
 #include "ops/ring_attention.h"
+#include "sharding/exact_mode.h"
 #include "sharding/redistribute.h"
 
 namespace meshard {
@@ -95,6 +96,7 @@ Plan make_plan(const RuleCall& call, const Operands& whole, bool one_block)
     plan.queries.resize(num_axes);
     plan.keys.resize(num_axes);
     plan.mask.resize(num_axes);
+    if (exact_mode()) return plan;   // nothing shared out: no result depends on the partition
     bool query_taken[3] = {}, key_taken[3] = {};
 
     for (std::int64_t axis = 0; axis < num_axes; ++axis) {
@@ -168,7 +170,7 @@ struct LocalAttention {
     bool is_shared_out = false;   // causal, of a sequence to itself: the ranks share out the work
 };
 
-LocalAttention local_attention(RuleCall& call, const Operands& whole, double dropout, bool causal, std::optional<double> scale, std::int64_t seed)
+LocalAttention local_attention(RuleCall& call, const Operands& whole, double dropout, bool causal, std::optional<double> scale, const at::Tensor& drawn)
 {
     const auto plan = make_plan(call, whole, dropout > 0);
     LocalAttention local;
@@ -176,7 +178,8 @@ LocalAttention local_attention(RuleCall& call, const Operands& whole, double dro
     local.settings.scale = scale.value_or(1 / std::sqrt(static_cast<double>(whole.queries.size(3))));
     local.settings.causal = causal;
     local.settings.dropout = dropout;
-    local.settings.seed = seed;
+    if (dropout > 0 && drawn.scalar_type() == at::kBool) local.settings.kept = drawn;
+    else if (dropout > 0) local.settings.seed = drawn.item<std::int64_t>();
     local.settings.num_heads = whole.queries.size(kHeads);
     const auto offset = [&](Role role) {
         const auto axis = plan.axis_of(role);
@@ -224,18 +227,18 @@ void merge_over(const RankGroup& group, AttentionOutput& part)
 /// (B, H, L, E) with heads side by side in memory, as LibTorch's own kernels leave it.
 at::Tensor heads_inside(const at::Tensor& output, at::ScalarType type) { return output.transpose(1, 2).contiguous().to(type).transpose(1, 2); }
 
-/// The seed of this call's dropped weights, the same on every rank: the first rank's next random number.
-std::int64_t agreed_seed(const RuleCall& call)
+/// What decides on the weights to drop, the same on every rank: for few weights the field that the plain operator draws on the CPU, (B, H, L, S);
+/// for more than a rank should hold, a seed.
+at::Tensor drawn_dropout(const RuleCall& call, const Operands& whole, double dropout)
 {
-    std::int64_t drawn = 0;
-    {
-        auto generator = at::detail::getDefaultCPUGenerator();
-        const std::lock_guard lock(generator.mutex());
-        drawn = static_cast<std::int64_t>(at::check_generator<at::CPUGeneratorImpl>(generator)->random64());
+    constexpr std::int64_t kLargestField = 1 << 24;
+    const std::vector<std::int64_t> shape{whole.queries.size(0), whole.queries.size(1), whole.queries.size(2), whole.keys.size(2)};
+    auto generator = call.device_mesh()->generator(at::kCPU);
+    if (c10::multiply_integers(shape) <= kLargestField) {
+        return at::empty(shape, at::kBool).bernoulli_(1 - dropout, generator).to(call.tensor(0).device());
     }
-    auto seed = at::full({1}, drawn, at::kLong).to(call.tensor(0).device());
-    call.device_mesh()->all().broadcast(seed, 0);
-    return seed.item<std::int64_t>();
+    const std::lock_guard lock(generator.mutex());
+    return at::full({1}, static_cast<std::int64_t>(at::check_generator<at::CPUGeneratorImpl>(generator)->random64()), at::kLong);
 }
 
 /// _scaled_dot_product_fused_attention_overrideable(query, key, value, attn_bias, dropout_p, is_causal, return_debug_mask, scale)
@@ -244,8 +247,8 @@ void attention(RuleCall& call)
     const Operands whole{call.tensor(0), call.tensor(1), call.tensor(2), call.tensor(3)};
     call.reduce(call.tensors());
     const auto dropout = call.arg(4).toDouble();
-    const auto seed = dropout > 0 ? agreed_seed(call) : 0;
-    const auto local = local_attention(call, whole, dropout, call.arg(5).toBool(), call.arg(7).toOptional<double>(), seed);
+    const auto drawn = dropout > 0 ? drawn_dropout(call, whole, dropout) : at::Tensor();
+    const auto local = local_attention(call, whole, dropout, call.arg(5).toBool(), call.arg(7).toOptional<double>(), drawn);
 
     auto result = local.is_shared_out ? causal_attention(local.settings, local.queries, local.keys, local.group)
                                       : ring_attention(local.settings, local.queries, local.rows, local.keys, local.group);
@@ -255,9 +258,8 @@ void attention(RuleCall& call)
     const auto h = whole.queries.size(1), l = whole.queries.size(2), e = whole.values.size(3);
     const auto output = wrap(heads_inside(result.output, whole.queries.scalar_type()), spec, {l * h * e, e, h * e, 1});
     const auto sum = wrap(result.log_sum_exp.masked_fill(result.log_sum_exp == -INFINITY, 0).contiguous(), spec);
-    at::Tensor seed_tensor;
-    if (dropout > 0) seed_tensor = wrap(at::full({1}, seed, at::kLong), call.replicated());
-    call.finish({output, sum, at::Tensor(), at::Tensor(), l, whole.keys.size(2), seed_tensor, at::Tensor(), at::Tensor()});
+    const auto saved = drawn.defined() ? wrap(drawn, call.replicated()) : drawn;   // in the place of the seed
+    call.finish({output, sum, at::Tensor(), at::Tensor(), l, whole.keys.size(2), saved, at::Tensor(), at::Tensor()});
 }
 
 /// Where a gradient is a sum over ranks: on the axes whose ranks share out the work without cutting this tensor.
@@ -277,8 +279,7 @@ void attention_backward(RuleCall& call)
     call.reduce(call.tensors());
     const auto wanted = call.arg(5).toBoolList();
     const auto dropout = call.arg(12).toDouble();
-    const auto seed = dropout > 0 ? local_of(call.tensor(14)).item<std::int64_t>() : 0;
-    const auto local = local_attention(call, whole, dropout, call.arg(13).toBool(), call.arg(16).toOptional<double>(), seed);
+    const auto local = local_attention(call, whole, dropout, call.arg(13).toBool(), call.arg(16).toOptional<double>(), local_of(call.tensor(14)));
     const auto& plan = local.plan;
 
     auto gradient = local_in(call, call.tensor(0), plan.queries);

@@ -5,10 +5,10 @@
 #include <torch/jit.h>
 #include <torch/torch.h>
 
-#include <chrono>
-#include <thread>
+#include <cmath>
 
 #include "partition/error.h"
+#include "sharding/exact_mode.h"
 #include "sharding/redistribute.h"
 #include "sharding/rule_table.h"
 #include "tests/support/expect_error.h"
@@ -149,52 +149,80 @@ TEST(AttentionInModels, TakesFlattenedBatches)
     });
 }
 
-/// The weights after dropout, found with an identity for values: (B, H, L, S).
-at::Tensor dropped_weights(const at::Tensor& q, const at::Tensor& k, const at::Tensor& identity)
-{
-    at::manual_seed(7);
-    return at::scaled_dot_product_attention(q, k, identity, {}, 0.25);
-}
-
-TEST(AttentionInModels, DropsTheSameWeightsForAnyPartition)
+TEST(AttentionInModels, DropsTheWeightsThatThePlainOneDrops)
 {
     Draw draw(8);
-    const auto q = draw.values({2, 3, 40, 4}), k = draw.values({2, 3, 50, 4}), v = draw.values({2, 3, 50, 6});
-    const auto identity = at::eye(50, at::kDouble).expand({2, 3, 50, 50}).contiguous();
-    const auto probabilities = at::softmax(at::matmul(q, k.transpose(2, 3)) / 2, -1);
-    at::Tensor kept;   // 0 or 4/3
-    run_ranks(1, [&](const auto& mesh) {
-        const auto wrapped = [&](const at::Tensor& x) { return from_local(x, mesh, {Replicate()}); };
-        kept = full_tensor(dropped_weights(wrapped(q), wrapped(k), wrapped(identity))) / probabilities;
-    });
-    const auto is_kept = kept > 0.5;
-    EXPECT_NEAR(is_kept.to(at::kDouble).mean().item<double>(), 0.75, 0.02);
-    EXPECT_FALSE(at::equal(is_kept[0][0], is_kept[0][1]));
-    EXPECT_FALSE(at::equal(is_kept[0][0], is_kept[1][0]));
-    EXPECT_TRUE(tensors_near(kept, is_kept.to(at::kDouble) * (4.0 / 3), 1e-6));
+    for (const bool causal : {false, true}) {
+        std::vector<at::Tensor> leaves;
+        for (int i = 0; i < 3; ++i) leaves.push_back(draw.values({2, 3, 40, 4}).requires_grad_());
+        at::manual_seed(7);
+        const auto expected = at::scaled_dot_product_attention(leaves[0], leaves[1], leaves[2], {}, 0.25, causal);
+        expected.square().sum().backward();
 
-    std::vector<at::Tensor> leaves{q.clone().requires_grad_(), k.clone().requires_grad_(), v.clone().requires_grad_()};
-    const auto expected = at::matmul(at::softmax(at::matmul(leaves[0], leaves[1].transpose(2, 3)) / 2, -1) * is_kept * (4.0 / 3), leaves[2]);
-    expected.square().sum().backward();
-
-    for (const int dim : {0, 1, 2}) {
-        run_ranks(3, [&](const auto& mesh) {
-            std::vector<at::Tensor> parts;
-            for (const auto& x : {q, k, v}) {
-                const auto n = x.size(dim);
-                parts.push_back(cut(x, dim, n == 2 ? Extents{1, 0, 1} : n == 3 ? Extents{1, 2, 0} : Extents{n - 12, 5, 7}, mesh).requires_grad_());
-            }
-            // The threads share one generator. The first rank's number counts: it is the next after the seed.
-            if (mesh->coordinate(0) == 0) {
-                std::this_thread::sleep_for(std::chrono::milliseconds(50));
-                at::manual_seed(7);
-            }
-            const auto output = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.25);
-            output.square().sum().backward();
-            EXPECT_TRUE(tensors_near(full_tensor(output), expected, 1e-5));
-            for (int i = 0; i < 3; ++i) EXPECT_TRUE(tensors_near(full_tensor(parts[i].grad()), leaves[i].grad(), 1e-5)) << i;
-        });
+        for (const int dim : {0, 1, 2}) {
+            at::manual_seed(7);
+            run_ranks(3, [&](const auto& mesh) {
+                std::vector<at::Tensor> parts;
+                for (const auto& x : leaves) {
+                    const auto n = x.size(dim);
+                    parts.push_back(cut(x.detach(), dim, n == 2 ? Extents{1, 0, 1} : n == 3 ? Extents{1, 2, 0} : Extents{28, 5, 7}, mesh).requires_grad_());
+                }
+                const auto output = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.25, causal);
+                output.square().sum().backward();
+                EXPECT_TRUE(tensors_near(full_tensor(output), expected, 1e-11)) << dim;
+                for (int i = 0; i < 3; ++i) EXPECT_TRUE(tensors_near(full_tensor(parts[i].grad()), leaves[i].grad(), 1e-11)) << dim << i;
+            });
+        }
     }
+}
+
+/// What attention that is all alike leaves of ones after dropout: the share of weights kept, by row.
+std::vector<at::Tensor> kept_shares(const std::shared_ptr<const DeviceMesh>& mesh, const Extents& extents)
+{
+    const auto flat = at::zeros({1, 2, 3000, 1}), ones = at::ones({1, 2, 3000, 1});
+    const auto queries = cut(flat, 2, extents, mesh), keys = cut(flat, 2, extents, mesh), values = cut(ones, 2, extents, mesh).requires_grad_();
+    const auto output = at::scaled_dot_product_attention(queries, keys, values, {}, 0.25);
+    output.backward(output.detach());
+    return {full_tensor(output).detach(), full_tensor(values.grad())};
+}
+
+TEST(AttentionInModels, DropsTheSameWeightsForAnyPartitionOfLongSequences)
+{
+    std::vector<at::Tensor> expected;
+    at::manual_seed(7);
+    run_ranks(1, [&](const auto& mesh) { expected = kept_shares(mesh, {3000}); });
+    EXPECT_NEAR(expected[0].mean().item<double>(), 1, 1e-3);
+    EXPECT_NEAR(expected[0].std().item<double>(), std::sqrt(0.25 / 0.75 / 3000), 5e-4);
+    EXPECT_FALSE(at::allclose(expected[0][0][0], expected[0][0][1]));
+
+    at::manual_seed(7);
+    run_ranks(3, [&](const auto& mesh) {
+        const auto found = kept_shares(mesh, {1700, 0, 1300});
+        EXPECT_TRUE(tensors_near(found[0], expected[0], 1e-5));
+        EXPECT_TRUE(tensors_near(found[1], expected[1], 1e-5));
+    });
+}
+
+TEST(AttentionInModels, HasTheSameBitsForAnyPartitionInExactMode)
+{
+    Draw draw(9);
+    const auto x = draw.values({1, 2, 300, 8}, at::kFloat);
+    std::vector<at::Tensor> expected;
+    const auto results = [&](const auto& mesh, const Extents& extents) {
+        const auto part = cut(x, 2, extents, mesh).requires_grad_();
+        const auto output = at::scaled_dot_product_attention(part, part * 2, part);
+        output.backward(output.detach());
+        return std::vector{full_tensor(output).detach(), full_tensor(part.grad())};
+    };
+    set_exact_mode(true);
+    run_ranks(1, [&](const auto& mesh) { expected = results(mesh, {300}); });
+
+    run_ranks(3, [&](const auto& mesh) {
+        const auto found = results(mesh, {180, 0, 120});
+        EXPECT_TRUE(at::equal(found[0], expected[0]));
+        EXPECT_TRUE(at::equal(found[1], expected[1]));
+    });
+    set_exact_mode(false);
 }
 
 TEST(AttentionInModels, SaysWhatIsWrong)
