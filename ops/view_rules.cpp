@@ -25,6 +25,7 @@ std::optional<AxisLayout> layout_in_shape(const AxisLayout& layout, c10::IntArra
     const auto outer = product_of(from.slice(0, dim)) * layout.blocks;
     const auto inner = product_of(from.slice(dim + 1));
     std::optional<AxisLayout> best;
+    bool keeps_rows = false;
     std::int64_t before = 1;
     for (std::size_t j = 0; j < to.size(); before *= to[j], ++j) {
         const auto behind = product_of(to.slice(j + 1));
@@ -38,10 +39,11 @@ std::optional<AxisLayout> layout_in_shape(const AxisLayout& layout, c10::IntArra
             sum += extents->back();
         }
         if (!whole || outer / before * sum != to[j]) continue;
-        // A single row fits wherever a size of one stands. The last dimension that keeps rows as they are is taken, so that (B, 1, C)
-        // stays cut along its rows on the way to (B, C) and back.
+        // What one rank holds alone fits wherever a size of one stands. The last dimension that keeps rows as they are is taken, so that
+        // (B, 1, C) stays cut along its rows on the way to (B, C) and back; else the longest one.
         const bool same_rows = *extents == *layout.extents;
-        if (best && !same_rows) continue;
+        if (best && !same_rows && (keeps_rows || to[j] <= to[best->placement.dim])) continue;
+        keeps_rows |= same_rows;
         best = layout;
         best->placement.dim = static_cast<std::int64_t>(j);
         best->blocks = outer / before;
