@@ -2,24 +2,11 @@
 // Rows picked by index: index_select, embeddings.
 #include <ATen/ATen.h>
 
+#include "ops/own_rows.h"
 #include "ops/rank_parts.h"
 
 namespace meshard {
 namespace {
-
-/// Where rank `coordinate` holds the rows with these positions in the whole, and which of them it holds.
-struct OwnRows {
-    at::Tensor index, held;
-};
-
-OwnRows own_rows(const AxisLayout& layout, std::int64_t coordinate, const at::Tensor& index)
-{
-    const auto rows = index.remainder(layout.total()) - layout.offset(coordinate);
-    const auto extent = (*layout.extents)[coordinate];
-    const auto held = rows.ge(0).logical_and_(rows.lt(extent));
-    const auto here = index.div(layout.total(), "floor") * extent + rows;
-    return {here.masked_fill(held.logical_not(), 0), held};
-}
 
 /// Rows `index` (whole on every rank of `axis`) along `dim` of what `axis` cuts along it: those held here, zeros for the others.
 at::Tensor picked_here(const RuleCall& call, const at::Tensor& local, const AxisLayout& layout, std::int64_t axis, std::int64_t dim, const at::Tensor& index)
@@ -30,7 +17,7 @@ at::Tensor picked_here(const RuleCall& call, const at::Tensor& local, const Axis
     const auto own = own_rows(layout, call.coordinate(axis), index);
     std::vector<std::int64_t> along(local.dim(), 1);
     along[dim] = index.numel();
-    return local.index_select(dim, own.index).masked_fill_(own.held.logical_not().view(along), 0);
+    return local.index_select(dim, own.here).masked_fill_(own.held.logical_not().view(along), 0);
 }
 
 /// How `source` (rows along `dim`) and an index of any shape are to lie so that rows can be picked locally, and how the result lies, the index's
@@ -75,6 +62,95 @@ void index_select(RuleCall& call)
     const auto& local = local_of(tensor);
     const auto result = p.row_axis >= 0 ? picked_here(call, local, call.layout(tensor, p.row_axis), p.row_axis, dim, rows) : local.index_select(dim, rows);
     call.finish({wrap(result, call.spec(p.result))});
+}
+
+/// The one tensor of whole numbers among the indices of `x[:, index, :]`, and the dimension that it picks from; none for other ways to index.
+struct SingleIndex {
+    at::Tensor index;
+    std::int64_t dim = -1;
+};
+
+SingleIndex single_index(const c10::IValue& indices)
+{
+    SingleIndex single;
+    std::int64_t dim = 0;
+    for (const auto& element : indices.toListRef()) {
+        if (element.isTensor() && element.toTensor().defined()) {
+            const auto index = element.toTensor();
+            if (single.dim >= 0 || (index.scalar_type() != at::kLong && index.scalar_type() != at::kInt)) return {};
+            single = {index, dim};
+        }
+        ++dim;
+    }
+    return single;
+}
+
+/// Counted from the end where negative, as `index` and `index_put` allow.
+at::Tensor from_the_front(const at::Tensor& index, std::int64_t size) { return at::where(index.lt(0), index + size, index); }
+
+/// index.Tensor(self, indices) with one index of any shape
+void index(RuleCall& call)
+{
+    const auto tensor = call.tensor(0);
+    const auto single = single_index(call.arg(1));
+    if (single.dim < 0 || tensor.numel() == 0) return gathered_rule(call);
+    const auto dim = single.dim;
+    const auto p = picking(call, tensor, dim, single.index);
+    if (p.row_axis >= 0 && !can_sum(tensor)) return gathered_rule(call);
+    if (cut_one_dim_twice(p.result) || cut_one_dim_twice(p.index)) return gathered_rule(call);
+    call.reduce({tensor, single.index});
+    const auto rows = from_the_front(local_of(with_layouts(call, single.index, p.index)), tensor.size(dim));
+    const auto& local = local_of(tensor);
+    auto shape = local.sizes().slice(0, dim).vec();
+    shape.insert(shape.end(), rows.sizes().begin(), rows.sizes().end());
+    shape.insert(shape.end(), local.sizes().begin() + dim + 1, local.sizes().end());
+    const auto flat = rows.reshape({-1});
+    const auto picked = p.row_axis >= 0 ? picked_here(call, local, call.layout(tensor, p.row_axis), p.row_axis, dim, flat) : local.index_select(dim, flat);
+    call.finish({wrap(picked.view(shape), call.spec(p.result))});
+}
+
+/// _index_put_impl_ and index_put_ (self, indices, values, accumulate, ...) with one index: every rank writes the rows that it holds.
+void index_put(RuleCall& call)
+{
+    const auto tensor = call.tensor(0), values = call.tensor(2);
+    const auto single = single_index(call.arg(1));
+    if (single.dim < 0 || !is_sharded(tensor) || tensor.numel() == 0 || call.mutated_arg() > 0) return gathered_rule(call);
+    const auto dim = single.dim, index_dims = single.index.dim();
+    const auto axes = without_pending(layouts_of(call, tensor));
+    AxisLayouts value_axes(call.num_axes());
+    std::int64_t row_axis = -1;
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        if (!axes[axis].is_shard()) continue;
+        const auto cut = axes[axis].placement.dim;
+        if (cut == dim) {
+            if (row_axis >= 0) return gathered_rule(call);
+            row_axis = axis;
+            continue;
+        }
+        // The values' dimensions, counted from the last, are those of what is written to; one of a single entry is broadcast.
+        const auto place = values.dim() - (tensor.dim() - 1 + index_dims) + (cut < dim ? cut : cut - 1 + index_dims);
+        if (place < 0 || values.size(place) == 1) continue;
+        value_axes[axis] = axes[axis];
+        value_axes[axis].placement.dim = place;
+    }
+    call.reduce({tensor, values, single.index});
+    auto rows = from_the_front(local_of(with_layouts(call, single.index, AxisLayouts(call.num_axes()))), tensor.size(dim));
+    const auto part = local_of(with_layouts(call, values, value_axes));
+    const auto& local = local_of(tensor);
+    auto target = local;
+    if (row_axis >= 0) target = with_spare_row(local, dim, axes[row_axis], call.coordinate(row_axis), rows);
+    c10::List<std::optional<at::Tensor>> indices;
+    for (std::int64_t d = 0; d < dim; ++d) indices.push_back(std::nullopt);
+    indices.push_back(rows);
+    const bool in_place = call.mutated_arg() == 0;
+    if (target.numel() > 0) {
+        if (!in_place) target = target.is_same(local) ? local.clone() : target;
+        target.index_put_(indices, part, call.arg(3).toBool());
+    }
+    const auto result = target.narrow(dim, 0, local.size(dim));
+    if (!in_place) return call.finish({wrap(result.contiguous(), call.spec(axes))});
+    if (!target.is_same(local)) local.copy_(result);
+    call.finish({tensor});
 }
 
 /// embedding(weight, indices, padding_idx, scale_grad_by_freq, sparse)
@@ -123,6 +199,8 @@ void embedding_backward(RuleCall& call)
 }
 
 const RuleRegistration r_index_select("indexing", {"aten::index_select"}, functional<index_select>);
+const RuleRegistration r_index("indexing", {"aten::index.Tensor"}, index);
+const RuleRegistration r_index_put("indexing", {"aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}, index_put);
 const RuleRegistration r_embedding("indexing", {"aten::embedding"}, functional<embedding>);
 const RuleRegistration r_embedding_backward("indexing", {"aten::embedding_dense_backward"}, functional<embedding_backward>);
 

@@ -30,14 +30,14 @@ at::Tensor with_whole_dims(const RuleCall& call, const at::Tensor& tensor, c10::
     return with_layouts(call, tensor, replaced(layouts_of(call, tensor), dims, {}));
 }
 
-at::Tensor with_whole_lines(const RuleCall& call, const at::Tensor& tensor, std::int64_t dim)
+AxisLayouts cuts_beside(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims)
 {
     auto axes = layouts_of(call, tensor);
     for (std::int64_t a = 0; a < call.num_axes(); ++a) {
-        if (!axes[a].is_shard() || axes[a].placement.dim != dim) continue;
+        if (!axes[a].is_shard() || !contains(dims, axes[a].placement.dim)) continue;
         std::int64_t longest = -1;
         for (std::int64_t d = 0; d < tensor.dim(); ++d) {
-            const bool taken = d == dim || std::any_of(axes.begin(), axes.end(), [&](const auto& axis) { return axis.is_shard() && axis.placement.dim == d; });
+            const bool taken = contains(dims, d) || std::any_of(axes.begin(), axes.end(), [&](const auto& axis) { return axis.is_shard() && axis.placement.dim == d; });
             if (!taken && tensor.size(d) > 1 && (longest < 0 || tensor.size(d) > tensor.size(longest))) longest = d;
         }
         axes[a] = {};
@@ -45,7 +45,12 @@ at::Tensor with_whole_lines(const RuleCall& call, const at::Tensor& tensor, std:
             axes[a] = {Shard(longest), std::make_shared<Extents>(even_extents(tensor.size(longest), call.device_mesh()->size(a))), 1};
         }
     }
-    return with_layouts(call, tensor, axes);
+    return axes;
+}
+
+at::Tensor with_whole_lines(const RuleCall& call, const at::Tensor& tensor, std::int64_t dim)
+{
+    return with_layouts(call, tensor, cuts_beside(call, tensor, {dim}));
 }
 
 std::vector<std::int64_t> axes_cutting(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims)

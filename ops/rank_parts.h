@@ -19,8 +19,11 @@ at::Tensor with_layouts(const RuleCall& call, const at::Tensor& tensor, const Ax
 /// The tensor with the given dimensions whole on every rank, other cuts as they are. Pending parts must be reduced before.
 at::Tensor with_whole_dims(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims);
 
-/// The tensor with dimension `dim` whole on every rank: a cut along it moves to the longest other dimension that is not cut, so that no rank
-/// holds more than its share; where there is none the whole is gathered. One message.
+/// The tensor's layouts with each cut along one of `dims` moved to the longest other dimension that is not cut, so that no rank holds more than
+/// its share; Replicate where there is none.
+AxisLayouts cuts_beside(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims);
+
+/// The tensor with dimension `dim` whole on every rank, cut beside it. One message.
 at::Tensor with_whole_lines(const RuleCall& call, const at::Tensor& tensor, std::int64_t dim);
 
 /// Axes on which `tensor` is cut along one of `dims`.

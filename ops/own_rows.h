@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <ATen/core/Tensor.h>
+
+#include "sharding/shard_spec.h"
+
+namespace meshard {
+
+/// For positions in the whole along a cut dimension: where this rank holds them (0 where it does not), and whether it does. Both of the shape
+/// of the positions.
+struct OwnRows {
+    at::Tensor here, held;
+};
+
+/// @throws IndexError (c10) for a position outside of the whole, on every rank that has it.
+OwnRows own_rows(const AxisLayout& layout, std::int64_t coordinate, const at::Tensor& positions);
+
+/// A copy of the own rows of a cut dimension with one more, which takes what is written to rows of other ranks; `positions` become those in
+/// the copy.
+at::Tensor with_spare_row(const at::Tensor& local, std::int64_t dim, const AxisLayout& layout, std::int64_t coordinate, at::Tensor& positions);
+
+}  // namespace meshard

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// Entries picked and written one by one along a dimension: gather, scatter and their relatives. Along the other dimensions index and values go
+// in step, so that cuts there stay; of a cut along the dimension itself every rank treats the rows that it holds.
+#include <ATen/ATen.h>
+
+#include "ops/own_rows.h"
+#include "ops/rank_parts.h"
+
+namespace meshard {
+namespace {
+
+bool can_sum(const at::Tensor& tensor) { return at::isFloatingType(tensor.scalar_type()) || at::isComplexType(tensor.scalar_type()); }
+
+/// gather(self, dim, index, sparse_grad)
+void gather(RuleCall& call)
+{
+    const auto tensor = call.tensor(0), index = call.tensor(2);
+    if (tensor.dim() == 0 || index.dim() != tensor.dim() || tensor.numel() == 0 || index.numel() == 0) return gathered_rule(call);
+    const auto dim = from_front(call.arg(1).toInt(), tensor.dim());
+    auto source = without_pending(layouts_of(call, tensor)), picks = without_pending(layouts_of(call, index));
+    AxisLayouts result(call.num_axes());
+    std::int64_t row_axis = -1;
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        auto &from = source[axis], &pick = picks[axis];
+        if (from.is_shard() && from.placement.dim == dim) {
+            if (!pick.is_shard() && can_sum(tensor) && row_axis < 0) {
+                row_axis = axis;
+                result[axis] = {Partial(), nullptr, 1};
+                continue;
+            }
+            from = {};
+        }
+        const auto& cut = from.is_shard() ? from : pick;
+        if (!cut.is_shard()) continue;
+        const auto d = cut.placement.dim;
+        if (d != dim) {
+            if (tensor.size(d) != index.size(d)) return gathered_rule(call);
+            from = pick = AxisLayout(cut);
+        }
+        result[axis] = pick;
+    }
+    if (cut_one_dim_twice(source) || cut_one_dim_twice(picks) || cut_one_dim_twice(result)) return gathered_rule(call);
+    call.reduce({tensor, index});
+    const auto local = local_of(with_layouts(call, tensor, source)), rows = local_of(with_layouts(call, index, picks));
+    at::Tensor picked;
+    if (row_axis < 0) {
+        picked = at::gather(local, dim, rows);
+    } else {
+        const auto own = own_rows(source[row_axis], call.coordinate(row_axis), rows);
+        picked = local.size(dim) == 0 ? at::zeros(rows.sizes(), local.options()) : at::gather(local, dim, own.here).masked_fill_(own.held.logical_not(), 0);
+    }
+    call.finish({wrap(picked, call.spec(result))});
+}
+
+/// scatter, scatter_add, scatter_reduce (self, dim, index, src or value, ...), in place too.
+void scatter(RuleCall& call)
+{
+    const auto tensor = call.tensor(0), index = call.tensor(2), values = call.tensor(3);
+    const bool in_place = call.mutated_arg() == 0;
+    if (call.mutated_arg() > 0 || tensor.dim() == 0 || index.dim() != tensor.dim() || tensor.numel() == 0 || index.numel() == 0) return gathered_rule(call);
+    if ((in_place && !is_sharded(tensor)) || (values.defined() && values.sizes() != index.sizes())) return gathered_rule(call);
+    const auto dim = from_front(call.arg(1).toInt(), tensor.dim());
+    const bool adds = call.name().starts_with("aten::scatter_add") && can_sum(tensor) && !in_place;
+    auto target = without_pending(layouts_of(call, tensor)), entries = without_pending(layouts_of(call, index));
+    auto result = target;
+    std::int64_t row_axis = -1;
+    bool counts = true;   // what is added to counts on one rank only
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        auto &to = target[axis], &entry = entries[axis];
+        if (to.is_shard() && to.placement.dim == dim) {
+            if (row_axis >= 0) return gathered_rule(call);
+            row_axis = axis;
+            entry = {};
+        } else if (to.is_shard()) {
+            if (tensor.size(to.placement.dim) != index.size(to.placement.dim)) return gathered_rule(call);
+            entry = to;
+        } else if (entry.is_shard()) {
+            const auto d = entry.placement.dim;
+            if (d != dim && tensor.size(d) == index.size(d) && !in_place) {
+                to = result[axis] = entry;
+            } else if (adds && d == dim) {
+                result[axis] = {Partial(), nullptr, 1};
+                counts &= call.coordinate(axis) == 0;
+            } else {
+                entry = {};
+            }
+        }
+    }
+    if (cut_one_dim_twice(target) || cut_one_dim_twice(entries)) return gathered_rule(call);
+    call.reduce(call.tensors());
+    const auto local = local_of(with_layouts(call, tensor, target));
+    auto rows = local_of(with_layouts(call, index, entries));
+    const auto base = counts ? local : at::zeros_like(local);
+    call.arg(0) = row_axis < 0 ? base : with_spare_row(base, dim, target[row_axis], call.coordinate(row_axis), rows);
+    call.arg(2) = rows;
+    if (values.defined()) call.arg(3) = local_of(with_layouts(call, values, entries));
+    auto written = call.run_local()[0].toTensor();
+    if (row_axis >= 0) written = written.narrow(dim, 0, local.size(dim));
+    if (!in_place) return call.push({wrap(written.contiguous(), call.spec(result))});
+    if (row_axis >= 0) local.copy_(written);
+    call.push({tensor});
+}
+
+/// index_add(self, dim, index, source, alpha), in place too.
+void index_add(RuleCall& call)
+{
+    const auto tensor = call.tensor(0), index = call.tensor(2), source = call.tensor(3);
+    const bool in_place = call.mutated_arg() == 0;
+    if (call.mutated_arg() > 0 || tensor.dim() == 0 || source.dim() != tensor.dim() || index.dim() != 1 || tensor.numel() == 0) return gathered_rule(call);
+    if (in_place && !is_sharded(tensor)) return gathered_rule(call);
+    const auto dim = from_front(call.arg(1).toInt(), tensor.dim());
+    auto target = without_pending(layouts_of(call, tensor)), added = without_pending(layouts_of(call, source));
+    AxisLayouts rows_axes(call.num_axes());
+    auto result = target;
+    std::int64_t row_axis = -1;
+    bool counts = true;
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        auto &to = target[axis], &from = added[axis];
+        if (to.is_shard() && to.placement.dim == dim) {
+            if (row_axis >= 0) return gathered_rule(call);
+            row_axis = axis;
+            from = {};
+        } else if (to.is_shard()) {
+            from = to;
+        } else if (from.is_shard() && from.placement.dim != dim && !in_place) {
+            to = result[axis] = from;
+        } else if (from.is_shard() && from.placement.dim == dim && can_sum(tensor) && !in_place) {
+            rows_axes[axis] = from;
+            rows_axes[axis].placement.dim = 0;
+            result[axis] = {Partial(), nullptr, 1};
+            counts &= call.coordinate(axis) == 0;
+        } else {
+            from = {};
+        }
+    }
+    if (cut_one_dim_twice(target) || cut_one_dim_twice(added)) return gathered_rule(call);
+    call.reduce({tensor, index, source});
+    const auto local = local_of(with_layouts(call, tensor, target));
+    auto rows = local_of(with_layouts(call, index, rows_axes));
+    const auto base = counts ? local : at::zeros_like(local);
+    call.arg(0) = row_axis < 0 ? base : with_spare_row(base, dim, target[row_axis], call.coordinate(row_axis), rows);
+    call.arg(2) = rows;
+    call.arg(3) = local_of(with_layouts(call, source, added));
+    auto written = call.run_local()[0].toTensor();
+    if (row_axis >= 0) written = written.narrow(dim, 0, local.size(dim));
+    if (!in_place) return call.push({wrap(written.contiguous(), call.spec(result))});
+    if (row_axis >= 0) local.copy_(written);
+    call.push({tensor});
+}
+
+const RuleRegistration r_gather("indexing", {"aten::gather"}, functional<gather>);
+const RuleRegistration r_scatter("indexing", {"aten::scatter.src", "aten::scatter.value", "aten::scatter_.src", "aten::scatter_.value", "aten::scatter_add",
+                                              "aten::scatter_add_", "aten::scatter_reduce.two", "aten::scatter_reduce_.two"},
+                                 scatter);
+const RuleRegistration r_index_add("indexing", {"aten::index_add", "aten::index_add_"}, index_add);
+
+}  // namespace
+}  // namespace meshard
