@@ -10,6 +10,7 @@ namespace {
 /// zeros_like and alike: cut as the model is; where that is pending, the same on every rank.
 void like(RuleCall& call)
 {
+    call.keep_strides();
     const auto axes = without_pending(layouts_of(call, call.tensor(0)));
     call.make_local();
     call.run({call.spec(axes)});

@@ -101,6 +101,7 @@ void pointwise(RuleCall& call)
         for (const auto& tensor : call.tensors()) cut |= is_sharded(tensor) && spec_of(tensor)->has_shard();
         if (cut) call.refuse("it draws random numbers, which would depend on the partition");
     }
+    if (call.mutated_arg() < 0) call.keep_strides();
     if (auto spec = common_spec(call)) {
         call.make_local();
         call.run({spec});
@@ -207,6 +208,7 @@ void to_copy(RuleCall& call)
         const auto type = call.arg(1).isNone() ? tensor.scalar_type() : call.arg(1).toScalarType();
         if (static_cast<std::int64_t>(c10::elementSize(type)) < static_cast<std::int64_t>(tensor.element_size()) || !at::isFloatingType(type)) call.reduce({tensor});
     }
+    call.keep_strides();
     const auto spec = spec_of(tensor);
     call.make_local();
     call.run({spec});
@@ -215,6 +217,7 @@ void to_copy(RuleCall& call)
 /// detach and alike: the value as it lies.
 void same_value(RuleCall& call)
 {
+    if (!call.tensor(0).is_contiguous()) call.keep_strides();
     const auto spec = spec_of(call.tensor(0));
     call.make_local();
     call.run({spec});

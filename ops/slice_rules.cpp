@@ -139,7 +139,7 @@ void select(RuleCall& call)
     const auto dim = from_front(call.arg(1).toInt(), tensor.dim());
     const auto index = from_front(call.arg(2).toInt(), tensor.size(dim));
     auto axes = layouts_of(call, tensor);
-    if (has_blocks(axes, dim) || tensor.is_inference() || index < 0 || index >= tensor.size(dim)) return gathered_rule(call);
+    if (has_blocks(axes, dim) || index < 0 || index >= tensor.size(dim)) return gathered_rule(call);
     remember_cut(call, tensor);
     auto strides = tensor.strides().vec();
     strides.erase(strides.begin() + dim);

@@ -127,7 +127,7 @@ void reshape_to(RuleCall& call, std::vector<std::int64_t> shape, bool alias)
         local = local.contiguous();
         changed = true;
     }
-    if (changed && alias) replace_value(tensor, local, spec_of(moved));
+    if (changed && alias) move_copy(tensor, local, spec_of(moved));
     call.finish({wrap(local.view(local_shape), spec)});
 }
 
@@ -174,7 +174,7 @@ void permute(RuleCall& call)
 void make_whole(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims)
 {
     const auto whole = with_whole_dims(call, tensor, dims);
-    if (!whole.is_same(tensor)) replace_value(tensor, local_of(whole), spec_of(whole));
+    if (!whole.is_same(tensor)) move_copy(tensor, local_of(whole), spec_of(whole));
 }
 
 /// expand(self, size, implicit)

@@ -42,6 +42,8 @@ void gathered_rule(RuleCall& call)
     call.reduce(tensors);
     if (cut) tell_of_gathering(call);
 
+    if (call.is_view()) call.keep_strides();
+
     // What is written to gets its new value back row by row. What the result is a view of becomes whole itself, so that both stay one.
     const auto& arguments = call.schema().arguments();
     std::vector<std::pair<at::Tensor, at::Tensor>> written;   // as passed, as handed to the operator
@@ -60,7 +62,7 @@ void gathered_rule(RuleCall& call)
         // What shows the strides of a contiguous tensor can be viewed as one.
         const auto value = tensor.is_contiguous() ? local_of(gathered).contiguous() : local_of(gathered);
         if (writes) written.emplace_back(tensor, value);
-        else if (alias) replace_value(tensor, value, spec_of(gathered));
+        else if (alias) move_copy(tensor, value, spec_of(gathered));
         return value;
     };
     for (std::int64_t i = 0; i < call.num_args(); ++i) map_tensors(call.arg(i), [&](const at::Tensor& tensor) { return whole(tensor, i); });
@@ -74,11 +76,12 @@ void gathered_rule(RuleCall& call)
         const auto part = own_part(value, *spec_of(tensor));
         if (!part.is_same(local_of(tensor))) local_of(tensor).copy_(part);
     }
+    std::size_t k = 0;
     const auto wrapped = [&](const at::Tensor& result) {
         for (const auto& [tensor, value] : written) {
             if (result.is_same(value)) return tensor;
         }
-        return wrap(result, call.replicated());
+        return wrap(result, call.replicated(), call.strides(k++));
     };
     for (auto& result : results) map_tensors(result, wrapped);
     call.push(std::move(results));

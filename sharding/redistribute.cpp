@@ -211,7 +211,7 @@ void reduce_partials(c10::ArrayRef<at::Tensor> tensors)
             auto reduced = local;
             if (group.size() > 1) reduced = buffer.narrow(0, offset, local.numel()).view(local.sizes()).to(local.scalar_type());
             offset += local.numel();
-            replace_value(tensor, reduced, make_spec(mesh, axes, spec_of(tensor)->index_map));
+            move_copy(tensor, reduced, make_spec(mesh, axes, spec_of(tensor)->index_map));
             if (spec_of(tensor)->has_partial()) rest.push_back(tensor);
         }
         pending = std::move(rest);

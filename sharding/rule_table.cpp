@@ -55,10 +55,13 @@ void run_rule(const RulesNow& rules, RuleCall& call, const OperatorFacts& facts,
         const KeptAlias kept(call.tensor(facts.mutated_arg));
         rules(call);
         kept.restore();
-    } else if (facts.is_view && copies_a_row(call.tensor(0))) {
+        note_write(call.written());
+    } else if (facts.is_view) {
         const auto base = call.tensor(0);
         rules(call);
-        inherit_row_copy(base, torch::jit::last(stack, facts.num_returns));
+        const auto views = torch::jit::last(stack, facts.num_returns);
+        share_memory(base, views);
+        if (is_copy(base)) inherit_copy(base, views);
     } else {
         rules(call);
     }
@@ -231,6 +234,9 @@ OperatorFacts::OperatorFacts(const c10::OperatorHandle& handle)
     : op(handle), num_returns(static_cast<std::int64_t>(handle.schema().returns().size())),
       is_random(handle.hasTag(at::Tag::nondeterministic_seeded)), changes_view(handle.hasTag(at::Tag::inplace_view))
 {
+    for (const auto key : {c10::DispatchKey::Meta, c10::DispatchKey::CompositeExplicitAutograd, c10::DispatchKey::CompositeExplicitAutogradNonFunctional}) {
+        has_meta |= op.hasKernelForDispatchKey(key);
+    }
     const auto optional_tensor = c10::OptionalType::ofTensor();
     for (const auto& argument : op.schema().arguments()) {
         const auto& type = *argument.type();
@@ -261,7 +267,7 @@ RuleCall::RuleCall(const OperatorFacts& facts, torch::jit::Stack* stack)
 void RuleCall::look_at(const at::Tensor& tensor)
 {
     if (!is_sharded(tensor)) return;
-    refresh_row_copy(tensor);
+    refresh_copy(tensor);
     const auto& mesh = spec_of(tensor)->device_mesh;
     if (mesh == mesh_) return;
     if (mesh_) refuse("its arguments lie on different device meshes", "Gather one with full_tensor, or make both on the same mesh");
@@ -348,12 +354,32 @@ void RuleCall::run(c10::ArrayRef<SpecPtr> specs)
     facts_.op.callBoxed(stack_);
     const auto num_returns = static_cast<std::size_t>(facts_.num_returns);
     std::size_t next = 0;
+    std::size_t k = 0;
     const auto wrapped = [&](const at::Tensor& local) {
         if (written_part.defined() && local.is_same(written_part)) return written_;
         const auto& spec = specs[std::min(next, specs.size() - 1)];
-        return wrap(local, spec);
+        const auto result = wrap(local, spec, strides(k++));
+        if (!facts_.is_view) mark_fresh(result);
+        return result;
     };
     for (std::size_t i = 0; i < num_returns; ++i, ++next) map_tensors((*stack_)[stack_->size() - num_returns + i], wrapped);
+}
+
+void RuleCall::keep_strides()
+{
+    if (!facts_.has_meta) return;
+    const auto all = tensors();
+    if (!facts_.is_view && std::all_of(all.begin(), all.end(), [](const at::Tensor& tensor) { return tensor.is_contiguous(); })) return;
+    torch::jit::Stack stack(stack_->end() - num_args_, stack_->end());
+    for (auto& value : stack) {
+        map_tensors(value, [](const at::Tensor& tensor) {
+            return at::empty_strided(tensor.sizes(), tensor.strides(), at::TensorOptions(tensor.scalar_type()).device(at::kMeta));
+        });
+    }
+    facts_.op.callBoxed(&stack);
+    for (const auto& result : stack) {
+        for_each_tensor(result, [&](const at::Tensor& tensor) { shown_.push_back(tensor); });
+    }
 }
 
 void RuleCall::push(torch::jit::Stack results)

@@ -30,6 +30,7 @@ struct OperatorFacts {
     std::int64_t mutated_arg = -1;   ///< the first argument that is written to, or -1
     bool is_random = false;
     bool changes_view = false;       ///< `transpose_` and alike: in place, but of what is shown and not of what is held
+    bool has_meta = false;           ///< runs on tensors without memory
     bool is_view = false;            ///< the result shares memory with the first argument
 };
 
@@ -53,6 +54,9 @@ public:
 
     /// Every tensor argument, lists flattened.
     std::vector<at::Tensor> tensors() const;
+
+    /// The argument that is written to, as the caller passed it; undefined if there is none.
+    const at::Tensor& written() const { return written_; }
 
     /// Index of the first argument that the operator writes to, or -1.
     std::int64_t mutated_arg() const { return facts_.mutated_arg; }
@@ -81,6 +85,17 @@ public:
 
     /// The rule has given the operator a generator that draws the same on every rank.
     void draws_alike() { draws_alike_ = true; }
+
+    /// The results will show the strides that the plain operator's have, which say what may be viewed in another shape: for rules whose results
+    /// lie in memory as the operands do. To be called while the arguments are the caller's. Costs nothing where all are contiguous, but for views. Without effect for the few operators that do not run on
+    /// tensors without memory.
+    void keep_strides();
+
+    /// Strides to show for the k-th result tensor; empty, that is contiguous, without `keep_strides`.
+    c10::IntArrayRef strides(std::size_t k) const { return k < shown_.size() ? shown_[k].strides() : c10::IntArrayRef(); }
+
+    /// The result shares memory with the first argument.
+    bool is_view() const { return facts_.is_view; }
 
     /// `gathered_rule` says so, for the observer: it had something to gather.
     void note_gathering() { has_gathered_ = true; }
@@ -117,6 +132,7 @@ private:
     std::int64_t num_args_;
     bool draws_alike_ = false;
     bool has_gathered_ = false;
+    std::vector<at::Tensor> shown_;   // the plain operator's results, without memory
     at::Tensor written_;   // the argument that is written to, as the caller passed it
     std::shared_ptr<const DeviceMesh> mesh_;
 };

@@ -5,6 +5,7 @@
 #include <c10/core/AutogradState.h>
 
 #include "partition/error.h"
+#include "sharding/boxed_arguments.h"
 #include "sharding/redistribute.h"
 #include "sharding/rule_table.h"
 #include "sharding/with_backward.h"
@@ -12,18 +13,39 @@
 namespace meshard {
 namespace {
 
+/// Of tensors that look at the same memory: a base and its views. The same on every rank.
+struct SharedMemory : c10::intrusive_ptr_target {
+    std::uint32_t num_writes = 0;
+    bool has_plain_views = false;   // the caller's, of a part
+};
+
+struct MovedCopy;
+
 /// What a sharded tensor holds. Shared by detached and saved copies, so that a layout found once serves them all.
 struct ShardValue : c10::intrusive_ptr_target {
     at::Tensor local;
     SpecPtr spec;
+    c10::intrusive_ptr<SharedMemory> memory;   // null while nothing else looks at it
 
     /// Of a view of rows that one rank owns.
     struct RowCopy {
         std::int64_t axis;
         int owner;
-        std::uint32_t version;   // of the base when the rows were fetched; base and view count their writes together
+        std::uint32_t num_writes;   // that the rows have seen
     };
-    std::vector<RowCopy> copies;
+    std::vector<RowCopy> rows;
+    c10::intrusive_ptr<MovedCopy> moved;       // of which this is a view
+    bool is_fresh = false;                     // an operator's own result, on every rank
+
+    bool shares_memory() const { return memory && (memory->has_plain_views || memory.use_count() > 1); }
+};
+
+/// A copy, in another layout, of what other tensors look at as well.
+struct MovedCopy : c10::intrusive_ptr_target {
+    at::Tensor local;
+    SpecPtr spec;
+    c10::intrusive_ptr<ShardValue> original;
+    std::uint32_t num_writes = 0;              // that it has seen
 };
 
 /// Stands where a tensor's memory is asked for: a sharded tensor has none of the whole's. Reading it throws.
@@ -59,10 +81,11 @@ public:
     const char* tensorimpl_type_name() const override { return "ShardTensor"; }
 
     /// Autograd adds gradients in place where nobody else holds their memory; it learns that from the storage's count of holders. This is the
-    /// local part's own storage where the part is held by this tensor alone, and one that many hold otherwise.
+    /// local part's own storage where the part is held by this tensor alone, and one that many hold otherwise. The answer must be the same on
+    /// every rank, since sums in place may be laid out in another way; so only what an operator has just made is alone.
     const c10::Storage& storage() const override
     {
-        const bool alone = value_.use_count() == 1 && value_->local.use_count() == 1 && value_->local.has_storage();
+        const bool alone = value_->is_fresh && !value_->shares_memory() && value_.use_count() == 1 && value_->local.use_count() == 1 && value_->local.has_storage();
         return alone ? value_->local.storage() : no_memory();
     }
 
@@ -83,7 +106,7 @@ public:
         value_ = from->value_;
     }
 
-    std::vector<ShardValue::RowCopy>& copies() const { return value_->copies; }
+    ShardValue& value() const { return *value_; }
     const at::Tensor& local() const { return value_->local; }
     const SpecPtr& spec() const { return value_->spec; }
 
@@ -97,7 +120,9 @@ public:
     {
         value_->local = std::move(local);
         value_->spec = std::move(spec);
-        value_->copies.clear();
+        value_->rows.clear();
+        value_->moved.reset();
+        value_->is_fresh = false;
     }
 
 private:
@@ -126,6 +151,35 @@ private:
 };
 
 ShardTensorImpl* impl_of(const at::Tensor& tensor) { return static_cast<ShardTensorImpl*>(tensor.unsafeGetTensorImpl()); }
+
+/// What looks at this tensor's memory counts its writes together.
+const c10::intrusive_ptr<SharedMemory>& memory_of(const at::Tensor& tensor)
+{
+    auto& memory = impl_of(tensor)->value().memory;
+    if (!memory) memory = c10::make_intrusive<SharedMemory>();
+    return memory;
+}
+
+/// Fetches again what a copy has not seen. Collective where there is something.
+void refresh(ShardValue& value)
+{
+    const auto now = value.memory->num_writes;
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    if (value.moved && value.moved->num_writes != now) {
+        auto& moved = *value.moved;
+        refresh(*moved.original);
+        moved.local.copy_(local_of(convert(wrap(moved.original->local, moved.original->spec), moved.spec)));
+        moved.num_writes = now;
+    }
+    for (auto& copy : value.rows) {
+        if (copy.num_writes == now) continue;
+        auto rows = value.local.clone(at::MemoryFormat::Contiguous);
+        const auto& group = value.spec->device_mesh->group(copy.axis);
+        group.broadcast(rows, copy.owner);
+        if (group.rank() != copy.owner) value.local.copy_(rows);
+        copy.num_writes = now;
+    }
+}
 
 /// The layout in which a gradient of a tensor of that layout is complete: a pending sum's gradient is the same on every rank.
 SpecPtr gradient_spec(const SpecPtr& spec)
@@ -185,48 +239,102 @@ void replace_value(const at::Tensor& tensor, at::Tensor local, SpecPtr spec)
     impl_of(tensor)->replace(std::move(local), std::move(spec));
 }
 
-bool copies_a_row(const at::Tensor& tensor) { return is_sharded(tensor) && !impl_of(tensor)->copies().empty(); }
+void mark_fresh(const at::Tensor& tensor) { impl_of(tensor)->value().is_fresh = true; }
 
-void mark_row_copy(const at::Tensor& tensor, const at::Tensor& base, std::int64_t axis, int owner)
+void share_memory(const at::Tensor& base, c10::ArrayRef<c10::IValue> views)
 {
-    impl_of(tensor)->copies().push_back({axis, owner, impl_of(base)->version_counter().current_version()});
-}
-
-void inherit_row_copy(const at::Tensor& from, c10::ArrayRef<c10::IValue> views)
-{
-    const auto inherit = [&](const at::Tensor& view) {
-        if (!is_sharded(view) || view.is_same(from)) return;
-        auto& copies = impl_of(view)->copies();
-        copies.insert(copies.end(), impl_of(from)->copies().begin(), impl_of(from)->copies().end());
-    };
+    if (!is_sharded(base)) return;
+    const auto& memory = memory_of(base);
     for (const auto& view : views) {
-        if (view.isTensor()) inherit(view.toTensor());
-        if (view.isTensorList()) {
-            for (const at::Tensor& tensor : view.toTensorList()) inherit(tensor);
-        }
+        for_each_tensor(view, [&](const at::Tensor& tensor) {
+            if (is_sharded(tensor)) impl_of(tensor)->value().memory = memory;
+        });
     }
 }
 
-void refresh_row_copy(const at::Tensor& tensor)
+bool shares_memory(const at::Tensor& tensor) { return impl_of(tensor)->value().shares_memory(); }
+
+void move_copy(const at::Tensor& tensor, at::Tensor local, SpecPtr spec)
 {
-    if (!copies_a_row(tensor) || tensor.is_inference()) return;
-    const auto version = impl_of(tensor)->version_counter().current_version();
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    for (auto& copy : impl_of(tensor)->copies()) {
-        if (copy.version == version) continue;
-        auto rows = impl_of(tensor)->local().clone(at::MemoryFormat::Contiguous);
-        const auto& group = impl_of(tensor)->spec()->device_mesh->group(copy.axis);
-        group.broadcast(rows, copy.owner);
-        if (group.rank() != copy.owner) impl_of(tensor)->local().copy_(rows);
-        copy.version = version;
+    auto& value = impl_of(tensor)->value();
+    c10::intrusive_ptr<MovedCopy> moved;
+    if (shares_memory(tensor)) {
+        moved = c10::make_intrusive<MovedCopy>();
+        moved->local = local;
+        moved->spec = spec;
+        moved->original = c10::make_intrusive<ShardValue>();
+        moved->original->local = value.local;
+        moved->original->spec = value.spec;
+        moved->original->memory = value.memory;
+        moved->original->rows = value.rows;
+        moved->original->moved = value.moved;
+        moved->num_writes = value.memory->num_writes;
     }
+    impl_of(tensor)->replace(std::move(local), std::move(spec));
+    value.moved = std::move(moved);
+}
+
+void mark_row_copy(const at::Tensor& view, const at::Tensor& base, std::int64_t axis, int owner)
+{
+    impl_of(view)->value().rows.push_back({axis, owner, memory_of(base)->num_writes});
+}
+
+bool is_copy(const at::Tensor& tensor)
+{
+    return is_sharded(tensor) && (!impl_of(tensor)->value().rows.empty() || impl_of(tensor)->value().moved);
+}
+
+void inherit_copy(const at::Tensor& from, c10::ArrayRef<c10::IValue> views)
+{
+    const auto& source = impl_of(from)->value();
+    for (const auto& view : views) {
+        for_each_tensor(view, [&](const at::Tensor& tensor) {
+            if (!is_sharded(tensor) || tensor.is_same(from)) return;
+            auto& value = impl_of(tensor)->value();
+            value.rows.insert(value.rows.end(), source.rows.begin(), source.rows.end());
+            value.moved = source.moved;
+        });
+    }
+}
+
+void refresh_copy(const at::Tensor& tensor)
+{
+    if (is_copy(tensor)) refresh(impl_of(tensor)->value());
+}
+
+void note_write(const at::Tensor& tensor)
+{
+    if (!is_sharded(tensor)) return;
+    auto& value = impl_of(tensor)->value();
+    if (!value.memory) return;
+    const auto now = ++value.memory->num_writes;
+    for (auto& rows : value.rows) rows.num_writes = now;   // every rank wrote the same
+    for (auto* moved = value.moved.get(); moved; moved = moved->original->moved.get()) {
+        const auto& original = *moved->original;
+        const auto back = make_spec(original.spec->device_mesh, without_pending(original.spec->axes));
+        fill_pending(original.local, *original.spec, local_of(convert(wrap(moved->local, moved->spec), back)));
+        moved->num_writes = now;
+        for (auto& rows : moved->original->rows) rows.num_writes = now;
+    }
+}
+
+void fill_pending(const at::Tensor& local, const ShardSpec& spec, const at::Tensor& value)
+{
+    bool counts = true;   // of a pending sum, the first rank's part is the whole
+    for (std::size_t a = 0; a < spec.axes.size(); ++a) {
+        if (spec.axes[a].placement == Partial() && spec.device_mesh->coordinate(static_cast<std::int64_t>(a)) > 0) counts = false;
+    }
+    if (counts) local.copy_(value);
+    else local.zero_();
 }
 
 at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec)
 {
     if (is_sharded(local)) throw InvalidInput("from_local: the tensor is sharded already. Use redistribute.");
     check_fits(local, *spec, "from_local");
-    return with_backward(wrap(local.detach(), spec), local, "FromLocalBackward", [spec](const at::Tensor& gradient) {
+    auto tensor = wrap(local.detach(), spec);
+    memory_of(tensor)->has_plain_views = true;
+    return with_backward(std::move(tensor), local, "FromLocalBackward", [spec](const at::Tensor& gradient) {
         return to_local(is_sharded(gradient) ? redistribute(gradient, gradient_spec(spec)) : gradient);
     });
 }
@@ -270,8 +378,9 @@ at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const Devic
 at::Tensor to_local(const at::Tensor& tensor)
 {
     if (!is_sharded(tensor)) return tensor;
-    refresh_row_copy(tensor);
+    refresh_copy(tensor);
     const auto spec = gradient_spec(spec_of(tensor));
+    memory_of(tensor)->has_plain_views = true;
     // A fresh alias: the caller may hang autograd history on it.
     return with_backward(local_of(tensor).detach(), tensor, "ToLocalBackward",
                         [spec](const at::Tensor& gradient) { return is_sharded(gradient) ? gradient : wrap(gradient, spec); });
@@ -285,7 +394,7 @@ at::Tensor full_tensor(const at::Tensor& tensor)
 
 at::Tensor redistribute(const at::Tensor& tensor, const SpecPtr& target)
 {
-    refresh_row_copy(tensor);
+    refresh_copy(tensor);
     const auto source = spec_of(tensor);
     if (*source == *target) return tensor;
     return with_backward(convert(tensor, target), tensor, "RedistributeBackward", [spec = gradient_spec(source)](const at::Tensor& gradient) {

@@ -59,19 +59,40 @@ const at::Tensor& local_of(const at::Tensor& tensor);
 void become(const at::Tensor& tensor, const at::Tensor& other);
 
 /// Replaces what a sharded tensor (and everything that shares its value: detached copies, saved copies) holds by the same value in
-/// another layout.
+/// another layout. Nothing else may look at its memory.
 void replace_value(const at::Tensor& tensor, at::Tensor local, SpecPtr spec);
+
+/// The same where others may look at the tensor's memory, views of it or what it is a view of. Then the new value is a copy that keeps up with
+/// them: what is written to it, or to a view of it, is brought back to them (`note_write`); after a write to one of them it is fetched again
+/// when it is next used (`refresh_copy`).
+void move_copy(const at::Tensor& tensor, at::Tensor local, SpecPtr spec);
+
+/// Says that no other tensor holds the memory of this one's part, on any rank.
+void mark_fresh(const at::Tensor& tensor);
+
+/// Says that these look at the base's memory.
+void share_memory(const at::Tensor& base, c10::ArrayRef<c10::IValue> views);
+
+/// Others that are alive look at the tensor's memory. The same on every rank.
+bool shares_memory(const at::Tensor& tensor);
 
 /// Says that a tensor, Replicate on `axis`, is a view of rows that rank `owner` holds in `base`: there its local part shares their memory, elsewhere
 /// it is a copy. Writing to the view writes to the base; after a write to the base the copies are fetched again when the view is next used.
-void mark_row_copy(const at::Tensor& tensor, const at::Tensor& base, std::int64_t axis, int owner);
+void mark_row_copy(const at::Tensor& view, const at::Tensor& base, std::int64_t axis, int owner);
 
-bool copies_a_row(const at::Tensor& tensor);
+/// Of rows, or of what was moved.
+bool is_copy(const at::Tensor& tensor);
 
 /// Views of such a tensor are the same kind.
-void inherit_row_copy(const at::Tensor& from, c10::ArrayRef<c10::IValue> views);
+void inherit_copy(const at::Tensor& from, c10::ArrayRef<c10::IValue> views);
 
-/// Fetches the copies again if the base may have been written to. Collective over the view's axis, then.
-void refresh_row_copy(const at::Tensor& tensor);
+/// Fetches a copy again if what it is a copy of has been written to. Collective, then.
+void refresh_copy(const at::Tensor& tensor);
+
+/// After a write to a tensor: brings it to what the tensor is a copy of. Collective, where it is one.
+void note_write(const at::Tensor& tensor);
+
+/// Writes a complete value into parts that may be pending: of a sum the first rank takes it all.
+void fill_pending(const at::Tensor& local, const ShardSpec& spec, const at::Tensor& value);
 
 }  // namespace meshard

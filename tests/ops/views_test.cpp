@@ -118,6 +118,81 @@ TEST(Views, AreWrittenThrough)
     }, {.num_cases = 500});
 }
 
+/// One of the ways to look at a tensor; `numbers` choose which and where.
+at::Tensor a_view(const at::Tensor& x, const std::vector<std::int64_t>& numbers)
+{
+    if (x.dim() == 0) return x.unsqueeze(0);
+    const auto dim = numbers[1] % x.dim(), n = x.size(dim);
+    const auto start = n > 1 ? numbers[2] % (n - 1) : 0;
+    switch (numbers[0]) {
+    case 0: return n > 0 ? x.select(dim, numbers[2] % n) : x;
+    case 1: return x.slice(dim, start, n, 1 + numbers[3] % 3);
+    case 2: return x.transpose(dim, x.dim() - 1);
+    case 3: return x.is_contiguous() ? x.view({-1}) : x.unsqueeze(dim);
+    case 4: return x.is_contiguous() && n % 2 == 0 && n > 0 ? x.unflatten(dim, {2, n / 2}) : x.slice(dim, start, n);
+    default: return x.narrow(dim, n / 2, n - n / 2);
+    }
+}
+
+TEST(Views, OfViewsAndTheirBaseSeeEachOthersWrites)
+{
+    check_rule([](Draw& draw) {
+        const auto shape = draw_shape(draw, 3);
+        const auto start = draw.integer(0, 3), num_views = draw.integer(1, 4), num_writes = draw.integer(1, 3);
+        std::vector<std::vector<std::int64_t>> steps, writes;
+        for (std::int64_t i = 0; i < num_views; ++i) steps.push_back({draw.integer(0, 5), draw.integer(0, 2), draw.integer(0, 5), draw.integer(0, 5), draw.integer(0, i)});
+        for (std::int64_t i = 0; i < num_writes; ++i) writes.push_back({draw.integer(0, num_views), draw.integer(0, 2), draw.integer(0, num_views)});
+        std::string text = "base " + std::to_string(start);
+        for (const auto& step : steps) text += ", view " + std::to_string(step[0]) + " of " + std::to_string(step[4]);
+        for (const auto& write : writes) text += ", write to " + std::to_string(write[0]);
+        return RuleCase{text, {draw.values(shape)},
+                        [=](const Tensors& x) {
+                            // A new tensor, one whose rows are cut in blocks, one that may be pending, one of another shape.
+                            const auto first = x[0].contiguous();
+                            std::vector<at::Tensor> all{start == 0 ? first * 2 : start == 1 ? (first * 2).flatten(0, 1) : start == 2 ? first.sum(0) : at::cat({first, first}, 1)};
+                            for (const auto& step : steps) all.push_back(a_view(all[step[4]], step));
+                            Tensors results;
+                            for (const auto& write : writes) {
+                                if (write[1] == 0) all[write[0]].mul_(1.5);
+                                else if (write[1] == 1) all[write[0]].add_(1);
+                                else all[write[0]].copy_(all[write[0]].detach().square() + 0.5);
+                                results.push_back(all[write[2]] * 3);
+                            }
+                            for (const auto& one : all) results.push_back(one * 1);
+                            // Of what lies otherwise in memory, a reshaped one is a copy.
+                            const auto moved = all.back().dim() > 1 ? all.back().transpose(0, 1) * 2 : all.back() * 2, flat = moved.reshape({-1});
+                            flat.add_(1);
+                            results.insert(results.end(), {moved * 1, flat * 1, moved.detach().reshape({-1})});
+                            return results;
+                        },
+                        {}};
+    }, {.num_cases = 800});
+}
+
+TEST(Views, AreWrittenThroughWithoutGradientsAndInInferenceMode)
+{
+    run_ranks(3, [](const auto& mesh) {
+        set_gather_policy(GatherPolicy::Silent);
+        for (const bool inference : {false, true}) {
+            const c10::InferenceMode guard(inference);
+            const at::NoGradGuard no_grad;
+            const auto whole = at::arange(2 * 9 * 2, at::kDouble).view({2, 9, 2});
+            const auto run = [](const at::Tensor& x) {
+                const auto rows = x.flatten(0, 1), row = x.select(1, 4);
+                rows.slice(0, 0, 18).slice(0, 1, 18, 3).zero_();
+                row.add_(100);
+                rows.mul_(2);
+                return at::cat({rows, row, x.select(1, 4)});
+            };
+            const std::vector<AxisLayout> axes{{Shard(1), std::make_shared<Extents>(Extents{5, 1, 3}), 1}};
+            const auto spec = make_spec(mesh, axes);
+            const auto cut = from_local(own_part(whole, *spec).clone(), spec);
+            EXPECT_TRUE(tensors_near(full_tensor(run(cut)), run(whole.clone()), 0)) << inference;
+        }
+        set_gather_policy(GatherPolicy::Warn);
+    });
+}
+
 TEST(Views, OfCutDimensionsSendNothing)
 {
     run_ranks(3, [](const auto& mesh) {

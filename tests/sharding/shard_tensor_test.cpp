@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/shard_tensor.h"
 
+#include <torch/csrc/autograd/autograd.h>
+
 #include <gtest/gtest.h>
 
 #include "partition/error.h"
@@ -77,6 +79,38 @@ TEST(ShardTensor, KeepsTheInputsLayoutInItsGradient)
         ASSERT_TRUE(is_sharded(x.grad()));
         EXPECT_TRUE(*spec_of(x.grad()) == *spec_of(x));
         EXPECT_TRUE(tensors_near(full_tensor(x.grad()), at::full({3, 2}, 2.0, at::kDouble), 0));
+    });
+}
+
+/// Gradients that a functional call, a retaining tensor and the leaf see, with a hook that doubles one of them; and how often hooks ran.
+struct HookedRun {
+    at::Tensor functional, retained, leaf;
+    std::vector<int> calls{0, 0};
+
+    explicit HookedRun(const at::Tensor& values)
+    {
+        const auto x = values.detach().requires_grad_();
+        const auto y = x * 3;
+        y.retain_grad();
+        x.register_hook([&](const at::Tensor& gradient) { ++calls[0]; EXPECT_EQ(gradient.sizes(), x.sizes()); });
+        y.register_hook([&](const at::Tensor& gradient) { ++calls[1]; return gradient * 2; });
+        const auto loss = y.square().sum();
+        functional = torch::autograd::grad({loss}, {y}, {}, /*retain_graph=*/true)[0];
+        loss.backward();
+        retained = y.grad();
+        leaf = x.grad();
+    }
+};
+
+TEST(ShardTensor, CallsHooksAsOftenAndGivesTheGradientsOfPlainTensors)
+{
+    const HookedRun expected(at::ones({3, 2}, at::kDouble));
+    run_ranks(3, [&](const auto& mesh) {
+        const HookedRun found(from_local(at::ones({mesh->coordinate(0), 2}, at::kDouble), mesh, {Shard(0)}));
+        EXPECT_EQ(found.calls, expected.calls);
+        EXPECT_TRUE(tensors_near(full_tensor(found.functional), expected.functional, 0));
+        EXPECT_TRUE(tensors_near(full_tensor(found.retained), expected.retained, 0));
+        EXPECT_TRUE(tensors_near(full_tensor(found.leaf), expected.leaf, 0));
     });
 }
 
