@@ -5,6 +5,7 @@
 #include <cctype>
 #include <string>
 
+#include "io/foam_reader.h"
 #include "io/ply_reader.h"
 #include "io/stl_reader.h"
 #include "io/vtk_bridge.h"
@@ -25,13 +26,11 @@ std::string lower_extension(const std::filesystem::path& path)
     return extension;
 }
 
-}  // namespace
-
-Mesh read_mesh(const std::filesystem::path& path)
+Mesh read_single(const std::filesystem::path& path)
 {
     const std::string extension = lower_extension(path);
     if (std::filesystem::is_directory(path))
-        throw IoError("read_mesh: " + path.string() + " is a folder, a file is expected." +
+        throw IoError("read_mesh: " + path.string() + " is a folder, a file or an OpenFOAM case is expected." +
                       (std::filesystem::exists(path / "manifest.json")
                            ? " It is a shards folder: merge it, or read the mesh.pvtu or mesh.pvtp in it."
                            : ""));
@@ -44,17 +43,43 @@ Mesh read_mesh(const std::filesystem::path& path)
     }
     if (extension == ".pvtu" || extension == ".pvtp") return read_vtk_parallel(VtkXmlFile(path), path);
     throw IoError("read_mesh: " + path.string() + " has the extension '" + extension +
-                  "'; known are .vtu, .vtp, .pvtu, .pvtp, .vtk, .stl and .ply.");
+                  "'; known are .vtu, .vtp, .pvtu, .pvtp, .vtk, .stl, .ply and .foam.");
+}
+
+}  // namespace
+
+Mesh read_mesh(const std::filesystem::path& path, const ReadOptions& options)
+{
+    const bool numbered = !is_foam_case(path) || options.blocks.empty();    // patches have ids of their own
+    return join_blocks(read_blocks(path, options), numbered, "read_mesh: " + path.string());
+}
+
+std::vector<MeshBlock> read_blocks(const std::filesystem::path& path, const ReadOptions& options)
+{
+    if (is_foam_case(path)) return read_foam_case(path, options);
+    std::vector<MeshBlock> blocks;
+    blocks.push_back({"", read_single(path)});
+    if (!options.blocks.empty())
+        throw InvalidInput("read_mesh: " + path.string() + " holds one mesh and no blocks to choose from; leave the choice out.");
+    return blocks;
+}
+
+std::string writable_formats()
+{
+    return ".vtu .vtp";
+}
+
+void require_writable_format(const std::filesystem::path& path)
+{
+    const std::string extension = lower_extension(path);
+    if (extension == ".vtu" || extension == ".vtp") return;
+    throw IoError("write_mesh: " + path.string() + " has the extension '" + extension + "'; .vtu and .vtp can be written.");
 }
 
 void write_mesh(const std::filesystem::path& path, const Mesh& mesh, const WriteOptions& options)
 {
-    const std::string extension = lower_extension(path);
-    if (extension == ".vtu") write_vtk_xml(path, mesh, MeshKind::Unstructured, options);
-    else if (extension == ".vtp") write_vtk_xml(path, mesh, MeshKind::Surface, options);
-    else
-        throw IoError("write_mesh: " + path.string() + " has the extension '" + extension +
-                      "'; .vtu and .vtp can be written.");
+    require_writable_format(path);
+    write_vtk_xml(path, mesh, lower_extension(path) == ".vtp" ? MeshKind::Surface : MeshKind::Unstructured, options);
 }
 
 const char* extension_of(MeshKind kind)

@@ -2,14 +2,25 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
 
+#include "io/block_codec.h"
+#include "io/mesh_blocks.h"
 #include "partition/mesh.h"
 
 namespace meshard {
 
 struct WriteOptions {
-    bool compress = false;      ///< zlib; off so that a reader can map the file instead of copying it
+    Compression compression = Compression::None;    ///< none, so that a reader can map the file instead of copying it
     bool sync = true;           ///< wait until the bytes are on the disk, not only with the system
+};
+
+struct ReadOptions {
+    std::optional<double> time;             ///< of a case or series; none: the latest
+    std::vector<std::string> blocks;        ///< see `is_wanted_block`; empty: what each format gives by default
+    std::vector<std::string>* warnings = nullptr;   ///< gets a sentence for what was left out
 };
 
 /// Reads a mesh; the format follows from the extension:
@@ -23,11 +34,16 @@ struct WriteOptions {
 /// | .stl          | ascii or binary; points of exactly equal coordinates merged; of several solids the cell array    |
 /// |               | `SolidId` and the field array `SolidName`                                                       |
 /// | .ply          | ascii or binary: vertices, faces and their scalar properties                                    |
+/// | .foam, folder | an OpenFOAM case (foam_reader.h): the cells, with fields of the latest time                     |
 ///
 /// Types, names, component names and roles of arrays are kept, field data and polyhedra too. Arrays of an uncompressed file
 /// are views into the mapped file: writing to it in place while the mesh is used is not allowed.
 /// @throws IoError if the file is missing, of an unknown extension, truncated, damaged or not what its extension says.
-Mesh read_mesh(const std::filesystem::path& path);
+Mesh read_mesh(const std::filesystem::path& path, const ReadOptions& options = {});
+
+/// The blocks of a file that has several, chosen by `options.blocks`; of other files the mesh as one block without a name.
+/// `read_mesh` joins them. @throws as `read_mesh`; InvalidInput if there is no such block.
+std::vector<MeshBlock> read_blocks(const std::filesystem::path& path, const ReadOptions& options = {});
 
 /// Writes .vtu or .vtp (by the extension), appended raw, atomically: on failure nothing is left.
 ///
@@ -37,6 +53,12 @@ Mesh read_mesh(const std::filesystem::path& path);
 ///         polygons, strips.
 /// @throws IoError if the extension is unknown or the file cannot be written.
 void write_mesh(const std::filesystem::path& path, const Mesh& mesh, const WriteOptions& options = {});
+
+/// Formats that `write_mesh` knows, e.g. `.vtu .vtp`.
+std::string writable_formats();
+
+/// @throws IoError if `write_mesh` does not know the extension.
+void require_writable_format(const std::filesystem::path& path);
 
 /// Extension of the file type that holds meshes of this kind without loss: `.vtp` or `.vtu`.
 const char* extension_of(MeshKind kind);
