@@ -7,8 +7,11 @@
 #include "apps/verbs.h"
 #include "io/foam_reader.h"
 #include "io/interruption.h"
+#include "io/manifest.h"
 #include "io/mesh_io.h"
+#include "io/subdomain_io.h"
 #include "io/vtk_xml_reader.h"
+#include "io/vtkhdf.h"
 #include "partition/nearest_name.h"
 
 #include <CLI/CLI.hpp>
@@ -35,7 +38,8 @@ bool parse(std::span<const std::string> arguments, ConvertOptions& options)
 {
     CLI::App app(
         "Writes a mesh in another format, which follows from the names' extensions. Names, units, types and roles of arrays,\n"
-        "field data, time values and polyhedra are kept.",
+        "field data, time values and polyhedra are kept. Of a shards folder a .vtkhdf holds each piece with its ghosts as a partition,\n"
+        "other formats the merged mesh.",
         "convert");
     app.add_option("input", options.input, "mesh, OpenFOAM case or shards folder to read")->required()->type_name("IN");
     app.add_option("output", options.output, "file to write (" + writable_formats() + ")")->required()->type_name("OUT");
@@ -75,6 +79,14 @@ void sort_as_polygonal(Mesh& mesh)
     mesh = extract_mesh(mesh, cells, points);
 }
 
+/// The pieces as they lie in a shards folder, with their ghosts.
+std::vector<Mesh> pieces_of(const std::filesystem::path& folder)
+{
+    std::vector<Mesh> pieces;
+    for (const ManifestPart& part : read_manifest(folder).parts) pieces.push_back(read_mesh(folder / part.file));
+    return pieces;
+}
+
 }  // namespace
 
 int convert_command(std::span<const std::string> arguments)
@@ -97,13 +109,18 @@ int convert_command(std::span<const std::string> arguments)
     StageTimer timer;
     timer.begin("read");
     show_progress("reading ...");
-    Mesh mesh = read_mesh(options.input, read_options);
+    const bool from_shards = is_shards_folder(options.input);
+    if (from_shards && (!options.blocks.empty() || !options.time.empty())) throw UsageError("a shards folder has neither blocks nor times to choose from.");
+    Mesh mesh = from_shards ? merge_subdomains(load_subdomains(options.input)) : read_mesh(options.input, read_options);
     show_progress("");
     for (const std::string& text : warnings) warn("convert", text + ".");
     if (to_polygons) sort_as_polygonal(mesh);
     timer.begin("write");
     show_progress("writing ...");
-    write_mesh(output, mesh, write_options);
+    if (from_shards && (output.extension() == ".vtkhdf" || output.extension() == ".hdf"))
+        write_vtkhdf(output, pieces_of(options.input), write_options);
+    else
+        write_mesh(output, mesh, write_options);
     show_progress("");
     const auto seconds = timer.finish();
 

@@ -2,10 +2,9 @@
 #include "io/foam_reader.h"
 
 #include <algorithm>
-#include <array>
-#include <cctype>
 #include <cmath>
 #include <iterator>
+#include <numeric>
 #include <optional>
 #include <regex>
 #include <string>
@@ -13,7 +12,9 @@
 
 #include "io/ascii_numbers.h"
 #include "io/face_cells.h"
+#include "io/foam_field.h"
 #include "io/foam_file.h"
+#include "io/vtk_parallel_reader.h"
 #include "io/vtk_xml_reader.h"
 #include "partition/error.h"
 
@@ -22,6 +23,8 @@ namespace meshard {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr const char* point_names = "GlobalPointIds";
 
 struct TimeFolder {
     double value = 0;
@@ -51,93 +54,6 @@ std::vector<TimeFolder> time_folders(const fs::path& folder)
     }
     std::ranges::sort(times, {}, &TimeFolder::value);
     return times;
-}
-
-/// `[0 2 -2 0 0 0 0]` -> `m^2 s^-2`.
-std::string unit_text(const FoamEntry& field)
-{
-    constexpr std::array units{"kg", "m", "s", "K", "mol", "A", "cd"};
-    const FoamEntry* dimensions = field.find("dimensions");
-    if (dimensions == nullptr) return {};
-    std::string text;
-    std::size_t i = 0;
-    for (const std::string& word : dimensions->words) {
-        const auto exponent = parse_number<double>(word);
-        if (!exponent) continue;
-        if (i < units.size() && *exponent != 0)
-            text += (text.empty() ? "" : " ") + std::string(units[i]) + (*exponent == 1 ? "" : "^" + word);
-        ++i;
-    }
-    return text;
-}
-
-/// Value type of a field class and what it lives on, e.g. `volSymmTensorField`.
-struct FieldClass {
-    int num_components = 0;     ///< 0: none that a mesh holds
-    bool on_points = false;
-};
-
-FieldClass field_class(std::string_view name)
-{
-    FieldClass result;
-    if (name.starts_with("vol")) name.remove_prefix(3);
-    else if (name.starts_with("point")) {
-        name.remove_prefix(5);
-        result.on_points = true;
-    } else {
-        return result;
-    }
-    if (const std::size_t colon = name.find("::Internal"); colon != std::string_view::npos) name = name.substr(0, colon);
-    if (!name.ends_with("Field")) return result;
-    std::string type(name.substr(0, name.size() - 5));
-    if (!type.empty()) type[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(type[0])));
-    result.num_components = foam_components(type);
-    return result;
-}
-
-/// The values of an entry `internalField` or `value`; nothing if its words are no numbers (directives, unknown macros).
-std::optional<DataArray> field_values(const FoamFile& file, const FoamEntry& entry, std::int64_t num_rows, int num_components)
-{
-    if (entry.list) {
-        if (entry.list->num_rows() != num_rows || entry.list->num_components() != num_components)
-            file.fail("'" + entry.key + "' has " + std::to_string(entry.list->num_rows()) + " values of " +
-                      std::to_string(entry.list->num_components()) + " numbers, expected " + std::to_string(num_rows) + " of " +
-                      std::to_string(num_components) + ". Does the field belong to this mesh?");
-        return entry.list;
-    }
-    if (!entry.words.empty() && entry.words.front() == "nonuniform") {
-        if (num_rows == 0) return DataArray("", ScalarType::Float64, 0, num_components);
-        return std::nullopt;
-    }
-    std::vector<double> values;
-    for (const std::string& word : entry.words) {
-        if (word == "uniform" || word == "(" || word == ")") continue;
-        const auto value = parse_number<double>(word);
-        if (!value) return std::nullopt;
-        values.push_back(*value);
-    }
-    if (values.size() != static_cast<std::size_t>(num_components)) return std::nullopt;
-    DataArray result("", ScalarType::Float64, num_rows, num_components);
-    const auto to = result.mutable_values<double>();
-    for (std::size_t i = 0; i < to.size(); ++i) to[i] = values[i % values.size()];
-    return result;
-}
-
-/// OpenFOAM's XX XY XZ YY YZ ZZ in VTK's order.
-void reorder_symmetric(DataArray& array)
-{
-    if (array.num_components() != 6) return;
-    constexpr std::array from{0, 3, 5, 1, 4, 2};
-    const auto swap = [&]<class T>(std::span<T> values) {
-        for (std::size_t row = 0; row + 6 <= values.size(); row += 6) {
-            std::array<T, 6> old;
-            std::copy_n(values.begin() + static_cast<std::ptrdiff_t>(row), 6, old.begin());
-            for (std::size_t c = 0; c < 6; ++c) values[row + c] = old[static_cast<std::size_t>(from[c])];
-        }
-    };
-    if (array.type() == ScalarType::Float32) swap(array.mutable_values<float>());
-    else swap(array.mutable_values<double>());
-    array.component_names = {"XX", "YY", "ZZ", "XY", "YZ", "XZ"};
 }
 
 DataArray as_type(const DataArray& array, ScalarType type)
@@ -171,6 +87,24 @@ public:
                 blocks.push_back({name, std::move(patch_meshes_[i])});
         return blocks;
     }
+
+    /// Names of the points, shared by all blocks: `first_point` and on.
+    void name_points(std::vector<MeshBlock>& blocks, std::int64_t first_point) const
+    {
+        std::size_t patch = 0;
+        for (MeshBlock& block : blocks) {
+            std::vector<std::int64_t> ids(static_cast<std::size_t>(block.mesh.num_points()));
+            std::iota(ids.begin(), ids.end(), first_point);
+            if (block.name != name_of("internalMesh")) {
+                while (name_of("boundary/" + patches_[patch].name) != block.name) ++patch;
+                const auto& points = patch_points_[patch++];
+                std::ranges::transform(points, ids.begin(), [&](std::int32_t point) { return first_point + point; });
+            }
+            block.mesh.point_data.push_back(DataArray::from(point_names, std::move(ids)));
+        }
+    }
+
+    std::int64_t num_points() const { return points_.num_rows(); }
 
     std::vector<std::string> block_names() const
     {
@@ -373,26 +307,26 @@ private:
         std::ranges::sort(paths);
         paths.erase(std::unique(paths.begin(), paths.end()), paths.end());
         for (const fs::path& path : paths)
-            if (auto file = FoamFile::open_if_foam(path); file && field_class(file->class_name()).num_components > 0)
+            if (auto file = FoamFile::open_if_foam(path); file && foam_field_class(file->class_name()).num_components > 0)
                 read_field(*file, path.filename().string(), cells, wants_cells);
     }
 
     void read_field(FoamFile& file, const std::string& name, Mesh& cells, bool wants_cells)
     {
-        const FieldClass kind = field_class(file.class_name());
+        const FoamFieldClass kind = foam_field_class(file.class_name());
         const FoamEntry field = file.read_dictionary(std::max(num_cells_, points_.num_rows()) + faces_.num_rows());
         const FoamEntry* inside = field.find("internalField");
         if (inside == nullptr) inside = field.find("value");
         if (inside == nullptr) file.fail("has no internalField");
-        auto values = field_values(file, *inside, kind.on_points ? points_.num_rows() : num_cells_, kind.num_components);
+        auto values = foam_field_values(file, *inside, kind.on_points ? points_.num_rows() : num_cells_, kind.num_components);
         if (!values) {
             warn("the field '" + name + "' is left out: its internalField is '" + join_words(inside->words) + "', which only OpenFOAM can evaluate");
             return;
         }
         const auto add = [&](Mesh& mesh, DataArray array) {
             array.rename(name);
-            array.unit = unit_text(field);
-            reorder_symmetric(array);
+            array.unit = foam_unit(field);
+            reorder_symmetric_tensors(array);
             add_array(kind.on_points ? mesh.point_data : mesh.cell_data, std::move(array), file.where());
         };
         for (std::size_t i = 0; i < patches_.size(); ++i) {
@@ -409,7 +343,7 @@ private:
         const FoamEntry* entry = boundary == nullptr ? nullptr : condition_of(*boundary, patch);
         const FoamEntry* value = entry == nullptr ? nullptr : entry->find("value");
         if (value != nullptr)
-            if (const auto values = field_values(file, *value, patch.num_faces, num_components)) return as_type(*values, inside.type());
+            if (const auto values = foam_field_values(file, *value, patch.num_faces, num_components)) return as_type(*values, inside.type());
         std::vector<std::int32_t> behind(owner_.begin() + patch.start, owner_.begin() + patch.start + patch.num_faces);
         return inside.gather(behind);
     }
@@ -481,16 +415,7 @@ std::vector<TimeFolder> times_until(const fs::path& folder, std::optional<double
     return times;
 }
 
-}  // namespace
-
-bool is_foam_case(const std::filesystem::path& path)
-{
-    std::error_code ignored;
-    if (path.extension() == ".foam" || path.extension() == ".OpenFOAM") return true;
-    return fs::is_directory(path / "constant" / "polyMesh", ignored) || fs::is_regular_file(path / "system" / "controlDict", ignored);
-}
-
-std::vector<MeshBlock> read_foam_case(const std::filesystem::path& path, const ReadOptions& options)
+std::vector<MeshBlock> read_case(const fs::path& path, const ReadOptions& options, bool with_point_names)
 {
     const std::string where = "read_mesh: " + path.string();
     if (!fs::exists(path)) throw IoError(where + " does not exist. Check the path.");
@@ -502,13 +427,46 @@ std::vector<MeshBlock> read_foam_case(const std::filesystem::path& path, const R
                       (fs::is_directory(folder / "processor0") ? " It is decomposed: put it together with reconstructParMesh and reconstructPar first."
                                                                : " Make one with blockMesh or another mesher first."));
     std::vector<MeshBlock> blocks, all_names;
+    std::int64_t first_point = 0;
     for (const std::string& region : regions) {
         FoamRegion reader(folder, region, times, options);
-        std::ranges::move(reader.read(), std::back_inserter(blocks));
+        std::vector<MeshBlock> read = reader.read();
+        if (with_point_names) reader.name_points(read, first_point);
+        first_point += reader.num_points();
+        std::ranges::move(read, std::back_inserter(blocks));
         for (const std::string& name : reader.block_names()) all_names.push_back({name, {}});
     }
     choose_blocks(std::move(all_names), options.blocks, where);     // says which wish is not there
     return blocks;
+}
+
+}  // namespace
+
+bool is_foam_case(const std::filesystem::path& path)
+{
+    std::error_code ignored;
+    if (path.extension() == ".foam" || path.extension() == ".OpenFOAM") return true;
+    return fs::is_directory(path / "constant" / "polyMesh", ignored) || fs::is_regular_file(path / "system" / "controlDict", ignored);
+}
+
+std::vector<MeshBlock> read_foam_case(const std::filesystem::path& path, const ReadOptions& options)
+{
+    return read_case(path, options, false);
+}
+
+Mesh read_foam_mesh(const std::filesystem::path& path, const ReadOptions& options)
+{
+    const std::string where = "read_mesh: " + path.string();
+    std::vector<MeshBlock> blocks = read_case(path, options, !options.blocks.empty());
+    const bool number_blocks = options.blocks.empty();     // regions; patches have their own ids
+    Mesh mesh = join_blocks(std::move(blocks), number_blocks, where);
+    if (find_array(mesh.point_data, point_names) == nullptr) return mesh;
+    const MeshKind kind = mesh.kind;
+    std::vector<Mesh> pieces;
+    pieces.push_back(std::move(mesh));
+    mesh = merge_pieces(std::move(pieces), kind, where);
+    std::erase_if(mesh.point_data, [](const DataArray& array) { return array.name() == point_names; });
+    return mesh;
 }
 
 }  // namespace meshard

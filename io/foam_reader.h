@@ -28,4 +28,7 @@ bool is_foam_case(const std::filesystem::path& path);
 /// @throws InvalidInput if there is no such block.
 std::vector<MeshBlock> read_foam_case(const std::filesystem::path& path, const ReadOptions& options);
 
+/// The same blocks as one mesh (`join_blocks`), in which patches of one region share their points with each other and the cells.
+Mesh read_foam_mesh(const std::filesystem::path& path, const ReadOptions& options);
+
 }  // namespace meshard

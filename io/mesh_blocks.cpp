@@ -99,7 +99,7 @@ std::vector<DataArray> join_field_data(const std::vector<MeshBlock>& blocks)
         for (DataArray array : block.mesh.field_data) {
             if (const DataArray* same = find_array(joined, array.name())) {
                 if (same->same_bits(array)) continue;
-                array.rename(block.name + "/" + array.name());
+                array.rename(array.name() + " of " + block.name);
                 if (find_array(joined, array.name()) != nullptr) continue;
             }
             joined.push_back(std::move(array));

@@ -28,7 +28,7 @@ std::vector<MeshBlock> choose_blocks(std::vector<MeshBlock> blocks, std::span<co
 ///
 /// Arrays are kept that any block has. Rows of blocks without it get NaN (floating), -1 (signed), the largest value (unsigned)
 /// or an empty text. Where types differ the result is Float64, or Int64 if all are integers. Field data of one name but
-/// different values are kept as `block/name`.
+/// different values are kept as `name of block`.
 /// With `number_blocks` there is the cell array `BlockId` (Int32; of clouds: point array) and the field array `BlockName`.
 /// @throws IoError, beginning with `where`, if arrays of one name have different numbers of components.
 Mesh join_blocks(std::vector<MeshBlock> blocks, bool number_blocks, const std::string& where);

@@ -27,14 +27,19 @@ struct ReadOptions {
 ///
 /// | extension     | what is read                                                                                   |
 /// | ------------- | ---------------------------------------------------------------------------------------------- |
-/// | .vtu .vtp     | VTK XML: ascii, base64, appended; uncompressed or zlib (lz4 and lzma by way of VTK)              |
+/// | .vtu .vtp     | VTK XML: ascii, base64, appended; uncompressed, zlib, lz4 (lzma by way of VTK)                   |
 /// | .pvtu .pvtp   | their pieces as one mesh: ghosts (`vtkGhostType`) dropped; with `GlobalCellIds` and               |
 /// |               | `GlobalPointIds` rows in that order and shared points merged, else one piece after another        |
 /// | .vtk          | legacy, ascii or binary: polydata and unstructured grids (by way of VTK)                         |
 /// | .stl          | ascii or binary; points of exactly equal coordinates merged; of several solids the cell array    |
 /// |               | `SolidId` and the field array `SolidName`                                                       |
 /// | .ply          | ascii or binary: vertices, faces and their scalar properties                                    |
+/// | .obj          | points, lines, faces and their groups (obj_reader.h)                                            |
 /// | .foam, folder | an OpenFOAM case (foam_reader.h): the cells, with fields of the latest time                     |
+/// | .vtkhdf .hdf  | unstructured grids, polygonal data, collections of them (vtkhdf.h)                              |
+/// | .vtm .vtpc    | their files as blocks (collection_reader.h), which `join_blocks` puts one after another          |
+/// | .pvd .series  | of a series in time the latest file                                                            |
+/// | .cgns .case .exo ... | by way of VTK (vtk_bridge.h): zones, parts, element blocks as blocks                     |
 ///
 /// Types, names, component names and roles of arrays are kept, field data and polyhedra too. Arrays of an uncompressed file
 /// are views into the mapped file: writing to it in place while the mesh is used is not allowed.
@@ -45,7 +50,7 @@ Mesh read_mesh(const std::filesystem::path& path, const ReadOptions& options = {
 /// `read_mesh` joins them. @throws as `read_mesh`; InvalidInput if there is no such block.
 std::vector<MeshBlock> read_blocks(const std::filesystem::path& path, const ReadOptions& options = {});
 
-/// Writes .vtu or .vtp (by the extension), appended raw, atomically: on failure nothing is left.
+/// Writes .vtu or .vtp (by the extension), appended raw, or .vtkhdf with one partition, atomically: on failure nothing is left.
 ///
 /// What `read_mesh` gives back equals `mesh` (`difference` is empty), with one exception that lies in the format: .vtp has no
 /// cell types, so that a polygon of three points comes back as a triangle, of four as a quad.
