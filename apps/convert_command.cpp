@@ -37,7 +37,9 @@ struct ConvertOptions {
 bool parse(std::span<const std::string> arguments, ConvertOptions& options)
 {
     CLI::App app(
-        "Writes a mesh in another format, which follows from the names' extensions. Names, units, types and roles of arrays,\n"
+        "Writes a mesh in another format, which follows from the names' extensions. Read are .vtu .vtp .pvtu .pvtp .vtk .vtm .vtpc\n"
+        ".pvd .series .vtkhdf, OpenFOAM cases (folder or .foam), .cgns, EnSight .case, Exodus .exo, .stl .ply .obj.\n\n"
+        "Names, units, types and roles of arrays,\n"
         "field data, time values and polyhedra are kept. Of a shards folder a .vtkhdf holds each piece with its ghosts as a partition,\n"
         "other formats the merged mesh.",
         "convert");

@@ -93,7 +93,7 @@ std::vector<std::string> parse_dump_kinds(std::string_view list)
         list = comma == std::string_view::npos ? std::string_view() : list.substr(comma + 1);
         if (kind != "metis" && kind != "foam") {
             const std::string nearest = nearest_name(kind, known);
-            throw InvalidInput("dump: unknown kind '" + kind + "'; known are metis and foam." + (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+            throw InvalidInput("dump has the unknown kind '" + kind + "'; known are metis and foam." + (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
         }
         kinds.push_back(kind);
     }

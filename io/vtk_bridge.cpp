@@ -8,8 +8,6 @@
 #include <vtkCompositeDataSet.h>
 #include <vtkExodusIIReader.h>
 #include <vtkGenericEnSightReader.h>
-#include <vtkInformation.h>
-#include <vtkInformationStringKey.h>
 #include <vtkMultiBlockDataSet.h>
 #include <vtkStreamingDemandDrivenPipeline.h>
 #endif
@@ -21,6 +19,8 @@
 #include <vtkFieldData.h>
 #include <vtkGenericDataObjectReader.h>
 #include <vtkIdList.h>
+#include <vtkInformation.h>
+#include <vtkInformationStringKey.h>
 #include <vtkLogger.h>
 #include <vtkNew.h>
 #include <vtkOutputWindow.h>
@@ -31,6 +31,9 @@
 #include <vtkStringArray.h>
 #include <vtkUnstructuredGrid.h>
 #include <vtkXMLGenericDataObjectReader.h>
+
+#include <fcntl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -173,6 +176,8 @@ private:
         if (array.HasAComponentName())
             for (int c = 0; c < array.GetNumberOfComponents(); ++c)
                 result.component_names.emplace_back(array.GetComponentName(c) != nullptr ? array.GetComponentName(c) : "");
+        if (array.HasInformation() && array.GetInformation()->Has(vtkDataArray::UNITS_LABEL()) != 0)
+            result.unit = array.GetInformation()->Get(vtkDataArray::UNITS_LABEL());
         return result;
     }
 
@@ -287,6 +292,42 @@ CompositeFormat composite_format(const std::filesystem::path& path)
 }
 
 #ifdef MESHARD_WITH_VTK_COMPOSITES
+
+/// What the libraries below VTK would say in many lines on stderr.
+void require_beginning(CompositeFormat format, const std::filesystem::path& path, const std::string& where)
+{
+    const auto file = MappedFile::open(path, "read_mesh");
+    const std::string_view text = file->text();
+    const bool is_hdf5 = text.starts_with("\x89HDF\r\n");
+    if (format == CompositeFormat::Exodus && !is_hdf5 && !text.starts_with("CDF"))
+        throw IoError(where + " begins neither as netCDF nor as HDF5: it is no Exodus file. Is the extension right?");
+    if (format == CompositeFormat::Cgns && !is_hdf5 && text.substr(0, 64).find("ADF Database") == std::string_view::npos)
+        throw IoError(where + " begins neither as HDF5 nor as ADF: it is no CGNS file. Is the extension right?");
+    if (format == CompositeFormat::EnSight && text.find("FORMAT") == std::string_view::npos)
+        throw IoError(where + " has no section FORMAT: it is no EnSight case file. Is the extension right?");
+}
+
+/// Sends stderr nowhere while it lives: netCDF, Exodus and CGNS write to it themselves.
+class SilentStderr {
+public:
+    SilentStderr() : saved_(::dup(STDERR_FILENO))
+    {
+        const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
+        if (saved_ >= 0 && nowhere >= 0) ::dup2(nowhere, STDERR_FILENO);
+        if (nowhere >= 0) ::close(nowhere);
+    }
+    ~SilentStderr()
+    {
+        if (saved_ < 0) return;
+        ::dup2(saved_, STDERR_FILENO);
+        ::close(saved_);
+    }
+    SilentStderr(const SilentStderr&) = delete;
+    SilentStderr& operator=(const SilentStderr&) = delete;
+
+private:
+    int saved_;
+};
 
 vtkSmartPointer<vtkAlgorithm> composite_reader(CompositeFormat format, const std::filesystem::path& path)
 {
@@ -412,13 +453,14 @@ std::vector<MeshBlock> read_blocks_with_vtk(const std::filesystem::path& path, c
 {
     const std::string where = "read_mesh: " + path.string();
     const auto format = composite_format(path);
-    MappedFile::open(path, "read_mesh");    // says what is wrong with the path itself
+    require_beginning(format, path, where);
     vtkSmartPointer<vtkAlgorithm> reader;
     std::string errors;
     std::optional<double> time;
     std::vector<MeshBlock> blocks;
     try {
         const CapturedMessages messages;
+        const SilentStderr silence;
         reader = composite_reader(format, path);
         reader->UpdateInformation();
         time = chosen_time(*reader, options.time, where);

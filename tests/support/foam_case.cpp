@@ -96,7 +96,7 @@ public:
     void rows(std::size_t count, int components, const std::function<double(std::size_t, int)>& value)
     {
         out_.precision(17);
-        out_ << count << "\n(\n";
+        out_ << count << (binary_ ? "\n(" : "\n(\n");
         for (std::size_t i = 0; i < count; ++i) {
             if (!binary_ && components > 1) out_ << '(';
             for (int c = 0; c < components; ++c) {
