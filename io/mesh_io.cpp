@@ -44,7 +44,9 @@ Mesh read_single(const std::filesystem::path& path)
     if (extension == ".vtk") return read_with_vtk(path);
     if (extension == ".vtu" || extension == ".vtp") {
         const VtkXmlFile file(path);
-        return file.has_known_compressor() ? read_vtk_xml(file) : read_with_vtk(path);
+        // VTK's readers do not survive every unknown name of a compressor.
+        const bool for_vtk = !file.has_known_compressor() && (file.compressor() == "vtkLZMADataCompressor" || file.compressor() == "vtkLZ4DataCompressor");
+        return for_vtk ? read_with_vtk(path) : read_vtk_xml(file);
     }
     if (extension == ".pvtu" || extension == ".pvtp") return read_vtk_parallel(VtkXmlFile(path), path);
     throw IoError("read_mesh: " + path.string() + " has the extension '" + extension +

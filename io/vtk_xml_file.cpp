@@ -221,7 +221,8 @@ VtkXmlFile::Payload VtkXmlFile::decode(const Encoded& encoded, const std::string
 // of each; then the blocks. In base64 the header is a run of its own.
 VtkXmlFile::Payload VtkXmlFile::inflate(const Encoded& encoded, const std::string& name) const
 {
-    if (!has_known_compressor()) fail("arrays are compressed with " + compressor_ + ", which this reader does not know");
+    if (!has_known_compressor())
+        fail("arrays are compressed with '" + compressor_ + "', which is not known. Write the file again with zlib, or without compression");
     const std::uint64_t num_blocks = read_words(encoded, 0, 1, name)[0];
     if (num_blocks == 0) return {};
     if (num_blocks > encoded.text.size() / word_size_)
