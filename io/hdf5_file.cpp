@@ -35,6 +35,7 @@ private:
 
 void be_silent()
 {
+    H5dont_atexit();    // at exit the library would try again to write what failed, and crash
     H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
 }
 

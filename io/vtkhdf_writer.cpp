@@ -171,6 +171,23 @@ private:
     Compression compression_;
 };
 
+/// Bytes of a file without compression, and a little for HDF5's own.
+std::uint64_t size_bound(Pieces pieces)
+{
+    std::uint64_t size = 1 << 16;
+    for (const Mesh& mesh : pieces) {
+        size += mesh.points.bytes().size() + mesh.cells.indices.size() * 8 + mesh.cells.offsets.size() * 16 + mesh.face_streams.indices.size() * 16;
+        for (const auto* group : {&mesh.point_data, &mesh.cell_data, &mesh.field_data})
+            for (const DataArray& array : *group) {
+                size += 2048;
+                if (array.type() != ScalarType::String) size += array.bytes().size();
+                else
+                    for (const std::string& text : array.strings()) size += 64 + text.size();
+            }
+    }
+    return size;
+}
+
 }  // namespace
 
 void write_vtkhdf(const std::filesystem::path& path, Pieces pieces, const WriteOptions& options)
@@ -178,6 +195,7 @@ void write_vtkhdf(const std::filesystem::path& path, Pieces pieces, const WriteO
     if (pieces.empty()) throw InvalidInput("write_mesh: there is no piece to write.");
     if (options.compression == Compression::Lz4) throw InvalidInput("write_mesh: VTKHDF files are compressed with zlib only. Use --compress zlib, or none.");
     AtomicFile finished(path);
+    finished.reserve(size_bound(pieces));
     Hdf5Group file = Hdf5Group::create_file(finished.temporary(), "write_mesh: " + path.string());
     VtkHdfWriter(pieces, options).write(file);
     file.close();

@@ -214,7 +214,7 @@ void write_foam_case(const std::filesystem::path& folder, const Mesh& mesh, cons
 
     const auto cells = static_cast<std::size_t>(num_cells);
     writer.begin("0/T", "volScalarField", true);
-    writer.text() << "dimensions [0 0 0 1 0 0 0];\ninternalField uniform 1;\nboundaryField { }\n";
+    writer.text() << "dimensions [0 0 0 1 0 0 0];\ninternalField uniform 1;\nboundaryField { left { type zeroGradient; } rest { type zeroGradient; } }\n";
     writer.end();
     writer.begin("0.5/T", "volScalarField", true);
     writer.text() << "hot 300;\ndimensions [0 0 0 1 0 0 0];\ninternalField uniform $hot;\nboundaryField\n{\n    \"(left|right)\" { type fixedValue; value uniform 400; }\n    rest { type zeroGradient; }\n}\n";
