@@ -6,6 +6,7 @@
 #include "apps/text_table.h"
 #include "apps/verbs.h"
 #include "io/manifest.h"
+#include "io/mesh_faults.h"
 #include "io/mesh_io.h"
 
 #include <CLI/CLI.hpp>
@@ -239,7 +240,9 @@ int info_command(std::span<const std::string> arguments)
             print(file, manifest);
         return exit_code::ok;
     }
-    const MeshSummary summary = summarize(read_mesh(file));
+    const Mesh mesh = read_mesh(file);
+    for (const std::string& text : describe(find_faults(mesh))) warn("info", file + ": " + text);
+    const MeshSummary summary = summarize(mesh);
     if (json)
         print_json(to_json(file, summary));
     else

@@ -31,7 +31,7 @@ void check_output(const std::filesystem::path& output, const Manifest& manifest)
 std::string hint_of_change(const std::string& source, const Manifest& manifest)
 {
     const std::string& hash = manifest.info.source_hash;
-    if (hash.empty() || hash == hash_file(source)) return "";
+    if (hash.empty() || !std::filesystem::is_regular_file(source) || hash == hash_file(source)) return "";
     return " '" + source + "' is not the file that was cut: its hash differs from the manifest's.";
 }
 

@@ -7,7 +7,9 @@
 #include "apps/verbs.h"
 #include "apps/version.h"
 #include "io/interruption.h"
+#include "io/mesh_faults.h"
 #include "io/mesh_io.h"
+#include "io/partition_dump.h"
 #include "io/subdomain_io.h"
 #include "partition/ghost_layer.h"
 #include "partition/curve_order.h"
@@ -36,6 +38,7 @@ struct PartitionOptions {
     std::int32_t ghost_layers = 1;
     double imbalance = 1.03;
     std::int32_t seed = 0;
+    std::string dump;
     bool allow_empty = false;
     bool json = false;
 };
@@ -66,7 +69,7 @@ bool parse(std::span<const std::string> arguments, PartitionOptions& options)
         "Cuts a mesh into shards of nearly the same number of cells (a point cloud: of points) with few faces\n"
         "between them, and writes them as a folder of VTK files that ParaView opens.",
         "partition");
-    app.add_option("file", options.file, "mesh to cut (.vtu .vtp .vtk .stl .ply .pvtu .pvtp)")
+    app.add_option("file", options.file, "mesh or OpenFOAM case to cut (meshard convert --help lists the formats)")
         ->required()
         ->type_name("FILE");
     app.add_option("-n,--num-parts", options.num_parts, "number of parts")->required()->type_name("N");
@@ -85,6 +88,8 @@ bool parse(std::span<const std::string> arguments, PartitionOptions& options)
     app.add_option("--seed", options.seed, "of the method's random choices; same seed, same parts")
         ->type_name("S")
         ->capture_default_str();
+    app.add_option("--dump", options.dump, "also write the cut for other programs into DIR: metis (graph and part file), foam (decomposePar)")
+        ->type_name("LIST");
     app.add_flag("--allow-empty", options.allow_empty, "more parts than cells are no error; the rest stay empty");
     app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
     return parse_arguments(app, arguments);
@@ -107,6 +112,15 @@ void check(const PartitionOptions& options)
     if (!(options.imbalance >= 1) || !std::isfinite(options.imbalance)) {
         throw UsageError("--imbalance is " + number_text(options.imbalance) +
                          "; it is largest over mean part, at least 1, e.g. 1.03.");
+    }
+}
+
+std::vector<std::string> dump_kinds(const PartitionOptions& options)
+{
+    try {
+        return parse_dump_kinds(options.dump);
+    } catch (const InvalidInput& error) {
+        throw UsageError(std::string("--") + error.what());
     }
 }
 
@@ -171,6 +185,9 @@ PartitionReport run(const PartitionOptions& options)
     report.num_cells = mesh.num_cells();
     report.num_points = mesh.num_points();
     check_numbers(mesh, options.file);
+    for (const std::string& text : describe(find_faults(mesh))) warn("partition", options.file + ": " + text);
+    if (mesh.num_rows() == 0 && !options.allow_empty)
+        throw InvalidInput(options.file + " has no cells and no points; there is nothing to cut. Is it the right file?");
     if (options.num_parts > mesh.num_rows() && !options.allow_empty) {
         throw UsageError(options.file + " has " +
                          count_text(mesh.num_rows(), mesh.is_point_cloud() ? "point" : "cell") + ", fewer than the " +
@@ -207,6 +224,7 @@ PartitionReport run(const PartitionOptions& options)
     info.versions.insert(info.versions.begin(), {"meshard", program_version()});
     info.quality = report.quality;
     save_subdomains(options.output, subdomains, std::move(info));
+    dump_partition(options.output, dump_kinds(options), graph, partition.owners, options.num_parts);
 
     for (const Subdomain& subdomain : subdomains) {
         report.cells.push_back({subdomain.cells.num_owned, subdomain.cells.num_ghosts()});
@@ -327,6 +345,7 @@ int partition_command(std::span<const std::string> arguments)
     PartitionOptions options;
     if (!parse(arguments, options)) return exit_code::ok;
     check(options);
+    dump_kinds(options);
     check_output(options.output);
     end_well_on_interruption();
     const PartitionReport report = run(options);

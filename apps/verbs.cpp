@@ -21,6 +21,7 @@ constexpr auto table = std::to_array<Verb>({
     {"partition", "cut a mesh into shards with ghost layers", partition_command},
     {"check", "test every promise that a shards folder makes", check_command},
     {"merge", "put the shards of a folder together again", merge_command},
+    {"convert", "write a mesh in another format", convert_command},
     {"train", "train a model on shards, over any number of ranks", MESHARD_TORCH_VERB(train_command)},
     {"predict", "predict fields on new meshes with a trained model", MESHARD_TORCH_VERB(predict_command)},
     {"forces", "pressure and viscous forces, drag and lift of a surface", forces_command},

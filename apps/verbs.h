@@ -10,6 +10,7 @@ namespace meshard {
 int info_command(std::span<const std::string> arguments);
 int partition_command(std::span<const std::string> arguments);
 int check_command(std::span<const std::string> arguments);
+int convert_command(std::span<const std::string> arguments);
 int merge_command(std::span<const std::string> arguments);
 int forces_command(std::span<const std::string> arguments);
 int render_command(std::span<const std::string> arguments);

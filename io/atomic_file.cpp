@@ -52,6 +52,13 @@ AtomicFile::~AtomicFile()
     ::unlink(temporary_.c_str());
 }
 
+void AtomicFile::reserve(std::uint64_t size)
+{
+    // Some file systems cannot say; then the write itself will.
+    if (size > 0 && ::fallocate(descriptor_, 0, 0, static_cast<off_t>(size)) != 0 && errno != EOPNOTSUPP && errno != ENOSYS)
+        throw_errno(path_, "cannot reserve " + std::to_string(size) + " bytes", errno);
+}
+
 void AtomicFile::write(std::span<const std::byte> bytes)
 {
     size_ += bytes.size();

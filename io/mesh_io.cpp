@@ -3,8 +3,12 @@
 
 #include <algorithm>
 #include <cctype>
+#include <span>
 #include <string>
 
+#include "io/collection_reader.h"
+#include "io/foam_reader.h"
+#include "io/obj_reader.h"
 #include "io/ply_reader.h"
 #include "io/stl_reader.h"
 #include "io/vtk_bridge.h"
@@ -12,6 +16,7 @@
 #include "io/vtk_xml_file.h"
 #include "io/vtk_xml_reader.h"
 #include "io/vtk_xml_writer.h"
+#include "io/vtkhdf.h"
 #include "partition/error.h"
 
 namespace meshard {
@@ -25,36 +30,88 @@ std::string lower_extension(const std::filesystem::path& path)
     return extension;
 }
 
-}  // namespace
-
-Mesh read_mesh(const std::filesystem::path& path)
+Mesh read_single(const std::filesystem::path& path)
 {
     const std::string extension = lower_extension(path);
     if (std::filesystem::is_directory(path))
-        throw IoError("read_mesh: " + path.string() + " is a folder, a file is expected." +
+        throw IoError("read_mesh: " + path.string() + " is a folder, a file or an OpenFOAM case is expected." +
                       (std::filesystem::exists(path / "manifest.json")
                            ? " It is a shards folder: merge it, or read the mesh.pvtu or mesh.pvtp in it."
                            : ""));
     if (extension == ".stl") return read_stl(path);
     if (extension == ".ply") return read_ply(path);
+    if (extension == ".obj") return read_obj(path);
     if (extension == ".vtk") return read_with_vtk(path);
     if (extension == ".vtu" || extension == ".vtp") {
         const VtkXmlFile file(path);
-        return file.has_known_compressor() ? read_vtk_xml(file) : read_with_vtk(path);
+        // VTK's readers do not survive every unknown name of a compressor.
+        const bool for_vtk = !file.has_known_compressor() && (file.compressor() == "vtkLZMADataCompressor" || file.compressor() == "vtkLZ4DataCompressor");
+        return for_vtk ? read_with_vtk(path) : read_vtk_xml(file);
     }
     if (extension == ".pvtu" || extension == ".pvtp") return read_vtk_parallel(VtkXmlFile(path), path);
     throw IoError("read_mesh: " + path.string() + " has the extension '" + extension +
-                  "'; known are .vtu, .vtp, .pvtu, .pvtp, .vtk, .stl and .ply.");
+                  "'; known are .vtu, .vtp, .pvtu, .pvtp, .vtm, .vtpc, .pvd, .series, .vtkhdf, .vtk, .foam, .cgns, .case, .exo, .stl, .ply and .obj.");
+}
+
+/// `parents` are the collections that led here, the outermost first.
+std::vector<MeshBlock> read_any(const std::filesystem::path& path, const ReadOptions& options, std::vector<std::filesystem::path> parents)
+{
+    const std::string where = "read_mesh: " + path.string();
+    if (is_foam_case(path)) return read_foam_case(path, options);
+    if (is_vtk_composite(path)) return read_blocks_with_vtk(path, options);
+    const std::string extension = lower_extension(path);
+    if (extension == ".vtkhdf" || extension == ".hdf") return read_vtkhdf(path, options);
+    if (is_collection(path)) {
+        std::error_code ignored;
+        const auto self = std::filesystem::weakly_canonical(path, ignored);
+        if (std::ranges::find(parents, self) != parents.end())
+            throw IoError(where + " names itself, directly or through the files that it names. Remove the cycle.");
+        constexpr std::size_t max_depth = 16;
+        if (parents.size() >= max_depth) throw IoError(where + " lies deeper than 16 collections in each other.");
+        parents.push_back(self);
+        ReadOptions inner;
+        inner.time = extension == ".pvd" || extension == ".series" ? std::nullopt : options.time;
+        inner.warnings = options.warnings;
+        return read_collection(path, options, [&](const std::filesystem::path& member) { return read_any(member, inner, parents); });
+    }
+    std::vector<MeshBlock> blocks;
+    blocks.push_back({"", read_single(path)});
+    if (!options.blocks.empty()) throw InvalidInput(where + " holds one mesh and no blocks to choose from; leave the choice out.");
+    return blocks;
+}
+
+}  // namespace
+
+Mesh read_mesh(const std::filesystem::path& path, const ReadOptions& options)
+{
+    if (is_foam_case(path)) return read_foam_mesh(path, options);
+    return join_blocks(read_blocks(path, options), true, "read_mesh: " + path.string());
+}
+
+std::vector<MeshBlock> read_blocks(const std::filesystem::path& path, const ReadOptions& options)
+{
+    return read_any(path, options, {});
+}
+
+std::string writable_formats()
+{
+    return ".vtu .vtp .vtkhdf";
+}
+
+void require_writable_format(const std::filesystem::path& path)
+{
+    const std::string extension = lower_extension(path);
+    if (extension == ".vtu" || extension == ".vtp" || extension == ".vtkhdf" || extension == ".hdf") return;
+    throw IoError("write_mesh: " + path.string() + " has the extension '" + extension + "'; .vtu and .vtp can be written, and .vtkhdf.");
 }
 
 void write_mesh(const std::filesystem::path& path, const Mesh& mesh, const WriteOptions& options)
 {
+    require_writable_format(path);
     const std::string extension = lower_extension(path);
     if (extension == ".vtu") write_vtk_xml(path, mesh, MeshKind::Unstructured, options);
     else if (extension == ".vtp") write_vtk_xml(path, mesh, MeshKind::Surface, options);
-    else
-        throw IoError("write_mesh: " + path.string() + " has the extension '" + extension +
-                      "'; .vtu and .vtp can be written.");
+    else write_vtkhdf(path, std::span(&mesh, 1), options);
 }
 
 const char* extension_of(MeshKind kind)

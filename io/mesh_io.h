@@ -2,34 +2,55 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
 
+#include "io/block_codec.h"
+#include "io/mesh_blocks.h"
 #include "partition/mesh.h"
 
 namespace meshard {
 
 struct WriteOptions {
-    bool compress = false;      ///< zlib; off so that a reader can map the file instead of copying it
+    Compression compression = Compression::None;    ///< none, so that a reader can map the file instead of copying it
     bool sync = true;           ///< wait until the bytes are on the disk, not only with the system
+};
+
+struct ReadOptions {
+    std::optional<double> time;             ///< of a case or series; none: the latest
+    std::vector<std::string> blocks;        ///< see `is_wanted_block`; empty: what each format gives by default
+    std::vector<std::string>* warnings = nullptr;   ///< gets a sentence for what was left out
 };
 
 /// Reads a mesh; the format follows from the extension:
 ///
 /// | extension     | what is read                                                                                   |
 /// | ------------- | ---------------------------------------------------------------------------------------------- |
-/// | .vtu .vtp     | VTK XML: ascii, base64, appended; uncompressed or zlib (lz4 and lzma by way of VTK)              |
+/// | .vtu .vtp     | VTK XML: ascii, base64, appended; uncompressed, zlib, lz4 (lzma by way of VTK)                   |
 /// | .pvtu .pvtp   | their pieces as one mesh: ghosts (`vtkGhostType`) dropped; with `GlobalCellIds` and               |
 /// |               | `GlobalPointIds` rows in that order and shared points merged, else one piece after another        |
 /// | .vtk          | legacy, ascii or binary: polydata and unstructured grids (by way of VTK)                         |
 /// | .stl          | ascii or binary; points of exactly equal coordinates merged; of several solids the cell array    |
 /// |               | `SolidId` and the field array `SolidName`                                                       |
 /// | .ply          | ascii or binary: vertices, faces and their scalar properties                                    |
+/// | .obj          | points, lines, faces and their groups (obj_reader.h)                                            |
+/// | .foam, folder | an OpenFOAM case (foam_reader.h): the cells, with fields of the latest time                     |
+/// | .vtkhdf .hdf  | unstructured grids, polygonal data, collections of them (vtkhdf.h)                              |
+/// | .vtm .vtpc    | their files as blocks (collection_reader.h), which `join_blocks` puts one after another          |
+/// | .pvd .series  | of a series in time the latest file                                                            |
+/// | .cgns .case .exo ... | by way of VTK (vtk_bridge.h): zones, parts, element blocks as blocks                     |
 ///
 /// Types, names, component names and roles of arrays are kept, field data and polyhedra too. Arrays of an uncompressed file
 /// are views into the mapped file: writing to it in place while the mesh is used is not allowed.
 /// @throws IoError if the file is missing, of an unknown extension, truncated, damaged or not what its extension says.
-Mesh read_mesh(const std::filesystem::path& path);
+Mesh read_mesh(const std::filesystem::path& path, const ReadOptions& options = {});
 
-/// Writes .vtu or .vtp (by the extension), appended raw, atomically: on failure nothing is left.
+/// The blocks of a file that has several, chosen by `options.blocks`; of other files the mesh as one block without a name.
+/// `read_mesh` joins them. @throws as `read_mesh`; InvalidInput if there is no such block.
+std::vector<MeshBlock> read_blocks(const std::filesystem::path& path, const ReadOptions& options = {});
+
+/// Writes .vtu or .vtp (by the extension), appended raw, or .vtkhdf with one partition, atomically: on failure nothing is left.
 ///
 /// What `read_mesh` gives back equals `mesh` (`difference` is empty), with one exception that lies in the format: .vtp has no
 /// cell types, so that a polygon of three points comes back as a triangle, of four as a quad.
@@ -37,6 +58,12 @@ Mesh read_mesh(const std::filesystem::path& path);
 ///         polygons, strips.
 /// @throws IoError if the extension is unknown or the file cannot be written.
 void write_mesh(const std::filesystem::path& path, const Mesh& mesh, const WriteOptions& options = {});
+
+/// Formats that `write_mesh` knows, e.g. `.vtu .vtp`.
+std::string writable_formats();
+
+/// @throws IoError if `write_mesh` does not know the extension.
+void require_writable_format(const std::filesystem::path& path);
 
 /// Extension of the file type that holds meshes of this kind without loss: `.vtp` or `.vtu`.
 const char* extension_of(MeshKind kind);

@@ -1,6 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/vtk_bridge.h"
 
+#ifdef MESHARD_WITH_VTK_COMPOSITES
+#include <vtkAlgorithm.h>
+#include <vtkAppendFilter.h>
+#include <vtkCGNSReader.h>
+#include <vtkCompositeDataSet.h>
+#include <vtkExodusIIReader.h>
+#include <vtkGenericEnSightReader.h>
+#include <vtkMultiBlockDataSet.h>
+#include <vtkStreamingDemandDrivenPipeline.h>
+#endif
 #include <vtkCellArray.h>
 #include <vtkCellData.h>
 #include <vtkDataArray.h>
@@ -9,6 +19,8 @@
 #include <vtkFieldData.h>
 #include <vtkGenericDataObjectReader.h>
 #include <vtkIdList.h>
+#include <vtkInformation.h>
+#include <vtkInformationStringKey.h>
 #include <vtkLogger.h>
 #include <vtkNew.h>
 #include <vtkOutputWindow.h>
@@ -20,10 +32,15 @@
 #include <vtkUnstructuredGrid.h>
 #include <vtkXMLGenericDataObjectReader.h>
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -159,6 +176,8 @@ private:
         if (array.HasAComponentName())
             for (int c = 0; c < array.GetNumberOfComponents(); ++c)
                 result.component_names.emplace_back(array.GetComponentName(c) != nullptr ? array.GetComponentName(c) : "");
+        if (array.HasInformation() && array.GetInformation()->Has(vtkDataArray::UNITS_LABEL()) != 0)
+            result.unit = array.GetInformation()->Get(vtkDataArray::UNITS_LABEL());
         return result;
     }
 
@@ -250,6 +269,136 @@ private:
     std::string where_;
 };
 
+Mesh validated(Mesh mesh, const std::string& where)
+{
+    try {
+        mesh.validate();
+    } catch (const InvalidInput& error) {
+        throw IoError(where + " is damaged: " + error.what());
+    }
+    return mesh;
+}
+
+enum class CompositeFormat { None, Cgns, EnSight, Exodus };
+
+CompositeFormat composite_format(const std::filesystem::path& path)
+{
+    const std::string extension = path.extension().string();
+    if (extension == ".cgns") return CompositeFormat::Cgns;
+    if (extension == ".case" || extension == ".encas") return CompositeFormat::EnSight;
+    for (const char* exodus : {".e", ".exo", ".ex2", ".exii", ".g"})
+        if (extension == exodus) return CompositeFormat::Exodus;
+    return CompositeFormat::None;
+}
+
+#ifdef MESHARD_WITH_VTK_COMPOSITES
+
+/// What the libraries below VTK would say in many lines on stderr.
+void require_beginning(CompositeFormat format, const std::filesystem::path& path, const std::string& where)
+{
+    const auto file = MappedFile::open(path, "read_mesh");
+    const std::string_view text = file->text();
+    const bool is_hdf5 = text.starts_with("\x89HDF\r\n");
+    if (format == CompositeFormat::Exodus && !is_hdf5 && !text.starts_with("CDF"))
+        throw IoError(where + " begins neither as netCDF nor as HDF5: it is no Exodus file. Is the extension right?");
+    if (format == CompositeFormat::Cgns && !is_hdf5 && text.substr(0, 64).find("ADF Database") == std::string_view::npos)
+        throw IoError(where + " begins neither as HDF5 nor as ADF: it is no CGNS file. Is the extension right?");
+    if (format == CompositeFormat::EnSight && text.find("FORMAT") == std::string_view::npos)
+        throw IoError(where + " has no section FORMAT: it is no EnSight case file. Is the extension right?");
+}
+
+/// Sends stderr nowhere while it lives: netCDF, Exodus and CGNS write to it themselves.
+class SilentStderr {
+public:
+    SilentStderr() : saved_(::dup(STDERR_FILENO))
+    {
+        const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
+        if (saved_ >= 0 && nowhere >= 0) ::dup2(nowhere, STDERR_FILENO);
+        if (nowhere >= 0) ::close(nowhere);
+    }
+    ~SilentStderr()
+    {
+        if (saved_ < 0) return;
+        ::dup2(saved_, STDERR_FILENO);
+        ::close(saved_);
+    }
+    SilentStderr(const SilentStderr&) = delete;
+    SilentStderr& operator=(const SilentStderr&) = delete;
+
+private:
+    int saved_;
+};
+
+vtkSmartPointer<vtkAlgorithm> composite_reader(CompositeFormat format, const std::filesystem::path& path)
+{
+    if (format == CompositeFormat::Cgns) {
+        vtkNew<vtkCGNSReader> reader;
+        reader->SetFileName(path.c_str());
+        reader->SetLoadBndPatch(true);
+        reader->UpdateInformation();
+        reader->EnableAllBases();
+        reader->EnableAllPointArrays();
+        reader->EnableAllCellArrays();
+        return reader;
+    }
+    if (format == CompositeFormat::EnSight) {
+        vtkNew<vtkGenericEnSightReader> reader;
+        reader->SetCaseFileName(path.c_str());
+        reader->ReadAllVariablesOn();
+        return reader;
+    }
+    vtkNew<vtkExodusIIReader> reader;
+    reader->SetFileName(path.c_str());
+    reader->UpdateInformation();
+    for (const int kind : {vtkExodusIIReader::NODAL, vtkExodusIIReader::ELEM_BLOCK, vtkExodusIIReader::GLOBAL})
+        reader->SetAllArrayStatus(kind, 1);
+    return reader;
+}
+
+/// The last of the file's times, or the wanted one; nothing if it has none.
+std::optional<double> chosen_time(vtkAlgorithm& reader, std::optional<double> wanted, const std::string& where)
+{
+    vtkInformation* info = reader.GetOutputInformation(0);
+    auto* key = vtkStreamingDemandDrivenPipeline::TIME_STEPS();
+    if (!info->Has(key) || info->Length(key) == 0) {
+        if (wanted) throw IoError(where + " has no times to choose from.");
+        return std::nullopt;
+    }
+    const double* const times = info->Get(key);
+    const int count = info->Length(key);
+    if (!wanted) return times[count - 1];
+    for (int i = 0; i < count; ++i)
+        if (std::abs(times[i] - *wanted) <= 1e-9 * std::max(1.0, std::abs(*wanted))) return times[i];
+    throw IoError(where + " has no such time; its " + std::to_string(count) + " times are " + std::to_string(times[0]) + " to " +
+                  std::to_string(times[count - 1]) + ".");
+}
+
+void collect_blocks(vtkDataObject& data, const std::string& name, const std::string& where, std::vector<MeshBlock>& blocks)
+{
+    if (auto* tree = vtkMultiBlockDataSet::SafeDownCast(&data)) {
+        for (unsigned i = 0; i < tree->GetNumberOfBlocks(); ++i) {
+            if (tree->GetBlock(i) == nullptr) continue;
+            const char* own = tree->HasMetaData(i) != 0 ? tree->GetMetaData(i)->Get(vtkCompositeDataSet::NAME()) : nullptr;
+            std::string label = own != nullptr && *own != '\0' ? own : "block" + std::to_string(i);
+            collect_blocks(*tree->GetBlock(i), name.empty() ? label : name + "/" + label, where, blocks);
+        }
+        return;
+    }
+    auto* set = vtkDataSet::SafeDownCast(&data);
+    if (set == nullptr || (set->GetNumberOfPoints() == 0 && set->GetNumberOfCells() == 0)) return;
+    const std::string where_block = where + (name.empty() ? "" : ", block " + name + ",");
+    if (vtkUnstructuredGrid::SafeDownCast(set) != nullptr || vtkPolyData::SafeDownCast(set) != nullptr) {
+        blocks.push_back({name, validated(VtkConverter(where_block).convert(*set), where_block)});
+        return;
+    }
+    vtkNew<vtkAppendFilter> as_unstructured;
+    as_unstructured->AddInputData(set);
+    as_unstructured->Update();
+    blocks.push_back({name, validated(VtkConverter(where_block).convert(*as_unstructured->GetOutput()), where_block)});
+}
+
+#endif
+
 }  // namespace
 
 Mesh read_with_vtk(const std::filesystem::path& path)
@@ -290,13 +439,65 @@ Mesh read_with_vtk(const std::filesystem::path& path)
     }
     if (!errors.empty()) throw IoError(where + " cannot be read; VTK says: " + essence(errors) + ". It is truncated or damaged.");
     if (object == nullptr) throw IoError(where + " holds no data set that VTK knows.");
-    Mesh mesh = VtkConverter(where).convert(*object);
-    try {
-        mesh.validate();
-    } catch (const InvalidInput& error) {
-        throw IoError(where + " is damaged: " + error.what());
-    }
-    return mesh;
+    return validated(VtkConverter(where).convert(*object), where);
 }
+
+bool is_vtk_composite(const std::filesystem::path& path)
+{
+    return composite_format(path) != CompositeFormat::None;
+}
+
+#ifdef MESHARD_WITH_VTK_COMPOSITES
+
+std::vector<MeshBlock> read_blocks_with_vtk(const std::filesystem::path& path, const ReadOptions& options)
+{
+    const std::string where = "read_mesh: " + path.string();
+    const auto format = composite_format(path);
+    require_beginning(format, path, where);
+    vtkSmartPointer<vtkAlgorithm> reader;
+    std::string errors;
+    std::optional<double> time;
+    std::vector<MeshBlock> blocks;
+    try {
+        const CapturedMessages messages;
+        const SilentStderr silence;
+        reader = composite_reader(format, path);
+        reader->UpdateInformation();
+        time = chosen_time(*reader, options.time, where);
+        if (time) reader->UpdateTimeStep(*time);
+        else reader->Update();
+        errors = messages.errors();
+        if (errors.empty()) {
+            auto* data = reader->GetOutputDataObject(0);
+            if (data == nullptr) throw IoError(where + " holds no data set that VTK knows.");
+            collect_blocks(*data, "", where, blocks);
+        }
+    } catch (const std::bad_alloc&) {
+        throw IoError(where + " announces more data than fits into memory. It is truncated or damaged.");
+    } catch (const std::length_error&) {
+        throw IoError(where + " announces more data than can be. It is truncated or damaged.");
+    }
+    if (!errors.empty()) throw IoError(where + " cannot be read; VTK says: " + essence(errors) + ". It is truncated or damaged.");
+    if (blocks.empty()) throw IoError(where + " holds no mesh.");
+    for (MeshBlock& block : blocks)
+        if (time && find_array(block.mesh.field_data, "TimeValue") == nullptr)
+            block.mesh.field_data.push_back(DataArray::from("TimeValue", std::vector<double>{*time}));
+    if (options.blocks.empty()) {
+        const auto is_patch = [](const MeshBlock& block) { return block.name.find("/Patches/") != std::string::npos; };
+        if (!std::ranges::all_of(blocks, is_patch)) std::erase_if(blocks, is_patch);
+        return blocks;
+    }
+    return choose_blocks(std::move(blocks), options.blocks, where);
+}
+
+#else
+
+std::vector<MeshBlock> read_blocks_with_vtk(const std::filesystem::path& path, const ReadOptions&)
+{
+    throw IoError("read_mesh: " + path.string() + " needs VTK's readers of CGNS, EnSight and Exodus, and this build has none. "
+                  "Convert it to .vtu in ParaView.");
+}
+
+#endif
 
 }  // namespace meshard

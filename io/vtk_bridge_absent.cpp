@@ -11,4 +11,14 @@ Mesh read_with_vtk(const std::filesystem::path& path)
                   ".vtp, uncompressed or with zlib.");
 }
 
+bool is_vtk_composite(const std::filesystem::path&)
+{
+    return false;
+}
+
+std::vector<MeshBlock> read_blocks_with_vtk(const std::filesystem::path& path, const ReadOptions&)
+{
+    return {{"", read_with_vtk(path)}};
+}
+
 }  // namespace meshard

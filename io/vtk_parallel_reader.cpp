@@ -41,7 +41,7 @@ std::vector<std::int64_t> global_ids(const std::vector<DataArray>& arrays, std::
 }
 
 /// The cells that are kept, in the order of the result.
-std::vector<std::int32_t> choose_cells(const Mesh& mesh, const VtkXmlFile& file)
+std::vector<std::int32_t> choose_cells(const Mesh& mesh, const std::string& where)
 {
     const auto is_duplicate = duplicates(mesh.cell_data, mesh.num_cells());
     std::vector<std::int32_t> cells;
@@ -57,8 +57,8 @@ std::vector<std::int32_t> choose_cells(const Mesh& mesh, const VtkXmlFile& file)
     std::ranges::stable_sort(cells, {}, key);
     const auto twice = std::ranges::adjacent_find(cells, {}, key);
     if (twice != cells.end())
-        file.fail("cell " + std::to_string(ids[*twice]) + " of GlobalCellIds is in its pieces twice without being marked as a "
-                  "duplicate in vtkGhostType. Remove the ids or mark the copies");
+        throw IoError(where + ": cell " + std::to_string(ids[*twice]) + " of GlobalCellIds is in its pieces twice without being marked as a "
+                      "duplicate in vtkGhostType. Remove the ids or mark the copies.");
     return cells;
 }
 
@@ -98,6 +98,21 @@ void drop_plain_ghost_type(std::vector<DataArray>& arrays)
 
 }  // namespace
 
+Mesh merge_pieces(std::vector<Mesh> pieces, MeshKind kind, const std::string& where)
+{
+    if (pieces.empty()) {
+        pieces.emplace_back();
+        pieces.back().kind = kind;
+    }
+    Mesh mesh = append_meshes(std::move(pieces), where);
+    const auto cells = choose_cells(mesh, where);
+    const auto points = choose_points(mesh, cells);
+    Mesh merged = extract_mesh(mesh, cells, points);
+    drop_plain_ghost_type(merged.point_data);
+    drop_plain_ghost_type(merged.cell_data);
+    return merged;
+}
+
 Mesh read_vtk_parallel(const VtkXmlFile& file, const std::filesystem::path& path)
 {
     const bool is_surface = file.type() == "PPolyData";
@@ -116,20 +131,9 @@ Mesh read_vtk_parallel(const VtkXmlFile& file, const std::filesystem::path& path
         pieces.push_back(read_mesh(piece_path));
     }
     const MeshKind kind = is_surface ? MeshKind::Surface : MeshKind::Unstructured;
-    if (pieces.empty()) {
-        pieces.emplace_back();
-        pieces.back().kind = kind;
-    }
     for (const Mesh& piece : pieces)
         if (piece.kind != kind) file.fail("its pieces are of another kind than it is itself");
-
-    Mesh mesh = append_meshes(std::move(pieces), file.where());
-    const auto cells = choose_cells(mesh, file);
-    const auto points = choose_points(mesh, cells);
-    Mesh merged = extract_mesh(mesh, cells, points);
-    drop_plain_ghost_type(merged.point_data);
-    drop_plain_ghost_type(merged.cell_data);
-    return merged;
+    return merge_pieces(std::move(pieces), kind, file.where());
 }
 
 }  // namespace meshard

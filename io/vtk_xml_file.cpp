@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/vtk_xml_file.h"
 
-#include <zlib.h>
-
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cstring>
 #include <limits>
@@ -21,8 +20,6 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "the byte order of files is compared with little endian");
 
 constexpr std::string_view blanks = " \t\r\n";
-// zlib cannot shrink by more than this; what claims to is damaged and must not make us allocate its size.
-constexpr std::uint64_t max_zlib_ratio = 1032;
 
 std::string_view trimmed(std::string_view text)
 {
@@ -61,6 +58,8 @@ VtkXmlFile::VtkXmlFile(const std::filesystem::path& path)
     if (const auto* type = root_.attribute("type")) type_ = *type;
     if (const auto* order = root_.attribute("byte_order")) swapped_ = *order == "BigEndian";
     if (const auto* compressor = root_.attribute("compressor")) compressor_ = *compressor;
+    for (const Compression compression : {Compression::Zlib, Compression::Lz4})
+        if (is_available(compression) && vtk_compressor_name(compression) == compressor_) compression_ = compression;
     if (const auto* header = root_.attribute("header_type")) {
         if (*header != "UInt32" && *header != "UInt64") fail("header_type '" + *header + "' is neither UInt32 nor UInt64");
         word_size_ = *header == "UInt64" ? 8 : 4;
@@ -83,7 +82,7 @@ void VtkXmlFile::fail(const std::string& what) const
 
 bool VtkXmlFile::has_known_compressor() const
 {
-    return compressor_.empty() || compressor_ == "vtkZLibDataCompressor";
+    return compressor_.empty() || compression_ != Compression::None;
 }
 
 const XmlElement& VtkXmlFile::require_child(const XmlElement& parent, std::string_view name) const
@@ -149,6 +148,9 @@ DataArray VtkXmlFile::read_array(const XmlElement& element, std::int64_t num_row
         component_names.push_back(component != nullptr ? *component : std::string());
     }
     if (any) array.component_names = std::move(component_names);
+    for (const XmlElement& key : element.children)
+        if (const auto* key_name = key.attribute("name"); key.name == "InformationKey" && key_name != nullptr && *key_name == "UNITS_LABEL")
+            array.unit = trimmed(key.text);
     return array;
 }
 
@@ -219,7 +221,8 @@ VtkXmlFile::Payload VtkXmlFile::decode(const Encoded& encoded, const std::string
 // of each; then the blocks. In base64 the header is a run of its own.
 VtkXmlFile::Payload VtkXmlFile::inflate(const Encoded& encoded, const std::string& name) const
 {
-    if (!has_known_compressor()) fail("arrays are compressed with " + compressor_ + ", which this reader does not know");
+    if (!has_known_compressor())
+        fail("arrays are compressed with '" + compressor_ + "', which is not known. Write the file again with zlib, or without compression");
     const std::uint64_t num_blocks = read_words(encoded, 0, 1, name)[0];
     if (num_blocks == 0) return {};
     if (num_blocks > encoded.text.size() / word_size_)
@@ -249,22 +252,21 @@ VtkXmlFile::Payload VtkXmlFile::inflate(const Encoded& encoded, const std::strin
         blocks = decoded.data();
     }
     // The size of full blocks says nothing where the only block is a short last one.
-    if (last_size > block_size || last_size / max_zlib_ratio > compressed_size ||
-        (num_blocks > 1 && block_size / max_zlib_ratio > compressed_size) ||
-        block_size * (num_blocks - 1) / max_zlib_ratio > compressed_size)
+    const std::uint64_t ratio = largest_ratio(compression_);
+    if (last_size > block_size || last_size / ratio > compressed_size || (num_blocks > 1 && block_size / ratio > compressed_size) ||
+        block_size * (num_blocks - 1) / ratio > compressed_size)
         fail("array '" + name + "' announces blocks of " + std::to_string(block_size) +
              " bytes, more than its data can hold. The file is damaged");
     const std::size_t size = block_size * (num_blocks - 1) + last_size;
     auto bytes = allocate(size);
-    for (std::size_t i = 0; i < num_blocks; ++i) {
+    std::vector<std::uint64_t> begins(num_blocks, 0);
+    for (std::size_t i = 1; i < num_blocks; ++i) begins[i] = begins[i - 1] + words[2 + i];
+    std::atomic<std::uint64_t> damaged = num_blocks;
+    for_each_in_parallel(num_blocks, [&](std::size_t i) {
         const std::uint64_t expected = i + 1 < num_blocks ? block_size : last_size;
-        uLongf written = expected;
-        const int status = ::uncompress(reinterpret_cast<Bytef*>(bytes.get() + i * block_size), &written,
-                                        reinterpret_cast<const Bytef*>(blocks), words[3 + i]);
-        if (status != Z_OK || written != expected)
-            fail("block " + std::to_string(i) + " of array '" + name + "' cannot be inflated. The file is damaged");
-        blocks += words[3 + i];
-    }
+        if (!decompress_block(compression_, {blocks + begins[i], words[3 + i]}, {bytes.get() + i * block_size, expected})) damaged = i;
+    });
+    if (damaged != num_blocks) fail("block " + std::to_string(damaged) + " of array '" + name + "' cannot be inflated. The file is damaged");
     return {bytes.get(), size, bytes};
 }
 

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "io/block_codec.h"
 #include "io/mapped_file.h"
 #include "io/xml.h"
 #include "partition/data_array.h"
@@ -16,7 +17,7 @@
 namespace meshard {
 
 /// A VTK XML file: its elements, and the values of its arrays however they are encoded (ascii, base64 or appended; little or
-/// big endian; uncompressed or zlib).
+/// big endian; uncompressed, zlib or lz4).
 ///
 /// Everything is checked before it is used: that the file is whole, that blocks lie in it, that they hold as many values as
 /// the elements announce. Arrays that lie in the file as the machine wants them are views, others are decoded.
@@ -28,7 +29,7 @@ public:
     const XmlElement& root() const { return root_; }
     const std::string& type() const { return type_; }           ///< `UnstructuredGrid`, `PPolyData`, ...
     const std::string& where() const { return where_; }         ///< begins every message: `read_mesh: car.vtp`
-    bool has_known_compressor() const;                          ///< none or zlib
+    bool has_known_compressor() const;                          ///< none, zlib, or lz4 where this build has it
     const std::string& compressor() const { return compressor_; }
 
     /// The only child of that name, e.g. <Points>. @throws IoError if there is none.
@@ -70,6 +71,7 @@ private:
     XmlElement root_;
     std::string type_;
     std::string compressor_;
+    Compression compression_ = Compression::None;
     std::size_t word_size_ = 4;
     bool swapped_ = false;
     bool appended_is_base64_ = false;

@@ -308,6 +308,7 @@ DataArray join(std::span<const DataArray* const> arrays)
         result = DataArray::view(first.name(), first.type(), num_rows, first.num_components(), bytes.get(), bytes);
     }
     result.component_names = first.component_names;
+    result.unit = first.unit;
     result.attribute = first.attribute;
     return result;
 }

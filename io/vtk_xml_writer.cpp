@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/vtk_xml_writer.h"
 
-#include <zlib.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -60,8 +58,8 @@ Block widened(std::span<const T> values, std::int64_t minus = 0)
             }};
 }
 
-/// VTK's zlib layout: number of blocks, their size, the size of a shorter last one, compressed sizes, blocks.
-std::vector<std::byte> deflate(const Block& block)
+/// VTK's layout: number of blocks, their size, the size of a shorter last one, compressed sizes, blocks.
+std::vector<std::byte> compressed(const Block& block, Compression compression)
 {
     std::vector<std::byte> plain;
     plain.reserve(block.size);
@@ -70,21 +68,20 @@ std::vector<std::byte> deflate(const Block& block)
     constexpr std::size_t block_size = std::size_t{1} << 18;
     const std::size_t num_blocks = (plain.size() + block_size - 1) / block_size;
     std::vector<std::uint64_t> words{num_blocks, block_size, plain.size() % block_size};
-    std::vector<std::byte> body;
-    for (std::size_t i = 0; i < num_blocks; ++i) {
-        const std::size_t size = std::min(block_size, plain.size() - i * block_size);
-        const std::size_t begin = body.size();
-        uLongf written = ::compressBound(size);
-        body.resize(begin + written);
-        if (::compress2(reinterpret_cast<Bytef*>(body.data() + begin), &written,
-                        reinterpret_cast<const Bytef*>(plain.data() + i * block_size), size, Z_DEFAULT_COMPRESSION) != Z_OK)
-            throw IoError("write_mesh: zlib could not compress an array; out of memory?");
-        body.resize(begin + written);
-        words.push_back(written);
-    }
+    words.resize(3 + num_blocks);
+    std::vector<std::vector<std::byte>> parts(num_blocks);
+    for_each_in_parallel(num_blocks, [&](std::size_t i) {
+        const auto part = Bytes(plain).subspan(i * block_size, std::min(block_size, plain.size() - i * block_size));
+        parts[i].resize(compressed_bound(compression, part.size()));
+        words[3 + i] = compress_block(compression, part, parts[i]);
+    });
     const auto header = std::as_bytes(std::span(words));
-    body.insert(body.begin(), header.begin(), header.end());
-    return body;
+    std::vector<std::byte> result(header.begin(), header.end());
+    for (std::size_t i = 0; i < num_blocks; ++i) {
+        if (words[3 + i] == 0) throw IoError("write_mesh: an array could not be compressed; out of memory?");
+        result.insert(result.end(), parts[i].begin(), parts[i].begin() + static_cast<std::ptrdiff_t>(words[3 + i]));
+    }
+    return result;
 }
 
 std::string attribute_text(std::string_view name, const std::string& value)
@@ -127,7 +124,7 @@ const char* tag_of(const DataArray& array) { return array.type() == ScalarType::
 class VtkXmlWriter {
 public:
     VtkXmlWriter(const Mesh& mesh, MeshKind kind, const WriteOptions& options)
-        : mesh_(mesh), kind_(kind), compress_(options.compress), sync_(options.sync)
+        : mesh_(mesh), kind_(kind), compression_(options.compression), sync_(options.sync)
     {
     }
 
@@ -136,7 +133,7 @@ public:
         const char* type = kind_ == MeshKind::Surface ? "PolyData" : "UnstructuredGrid";
         text_ = "<?xml version=\"1.0\"?>\n<VTKFile type=\"" + std::string(type) +
                 "\" version=\"1.0\" byte_order=\"LittleEndian\" header_type=\"UInt64\"" +
-                (compress_ ? " compressor=\"vtkZLibDataCompressor\"" : "") + ">\n  <" + type + ">\n";
+                (compression_ != Compression::None ? attribute_text("compressor", std::string(vtk_compressor_name(compression_))) : "") + ">\n  <" + type + ">\n";
         if (!mesh_.field_data.empty()) {
             text_ += "    <FieldData>\n";
             for (const DataArray& array : mesh_.field_data)
@@ -171,14 +168,17 @@ private:
 
     void add_array_element(const DataArray& array, const std::string& more = {})
     {
-        add_element(tag_of(array), declaration(array) + more, block_of(array));
+        add_element(tag_of(array), declaration(array) + more, block_of(array), array.unit);
     }
 
-    void add_element(const std::string& tag, const std::string& attributes, Block block)
+    void add_element(const std::string& tag, const std::string& attributes, Block block, const std::string& unit = {})
     {
-        text_ += "        <" + tag + attributes + " format=\"appended\" offset=\"" + std::to_string(offset_) + "\"/>\n";
-        if (compress_) {
-            compressed_.push_back(deflate(block));
+        text_ += "        <" + tag + attributes + " format=\"appended\" offset=\"" + std::to_string(offset_) + "\"" +
+                 (unit.empty() ? "/>\n"
+                               : "><InformationKey name=\"UNITS_LABEL\" location=\"vtkDataArray\">" + xml_escaped(unit) +
+                                     "</InformationKey></" + tag + ">\n");
+        if (compression_ != Compression::None) {
+            compressed_.push_back(compressed(block, compression_));
             offset_ += compressed_.back().size();
         } else {
             offset_ += 8 + (block.size + 7) / 8 * 8;
@@ -261,7 +261,8 @@ private:
 
     const Mesh& mesh_;
     MeshKind kind_;
-    bool compress_, sync_;
+    Compression compression_;
+    bool sync_;
     std::string text_;
     std::uint64_t offset_ = 0;
     std::vector<Block> blocks_;
@@ -281,6 +282,8 @@ std::string index_group(const std::string& tag, std::span<const DataArray> array
 
 void write_vtk_xml(const std::filesystem::path& path, const Mesh& mesh, MeshKind kind, const WriteOptions& options)
 {
+    if (options.compression != Compression::None && !is_available(options.compression))
+        throw InvalidInput("write_mesh: this build cannot compress with lz4 (liblz4 was not found). Use zlib, or none.");
     VtkXmlWriter(mesh, kind, options).write(path);
 }
 

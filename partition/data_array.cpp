@@ -174,6 +174,7 @@ DataArray DataArray::gather(std::span<const std::int32_t> rows) const
         gather_rows(data_, rows, num_components_ * size_of(type_), result.own_->data());
     }
     result.component_names = component_names;
+    result.unit = unit;
     result.attribute = attribute;
     return result;
 }

@@ -86,6 +86,7 @@ public:
     bool same_bits(const DataArray& other) const;
 
     std::vector<std::string> component_names;   ///< empty or one per component (`X`, `Y`, `Z`)
+    std::string unit;                           ///< as the file writes it, e.g. `m/s`; empty if it says nothing
     std::string attribute;                      ///< VTK's active-attribute role: `Scalars`, `Vectors`, `Normals`, `GlobalIds`, ... or empty
 
 private:

@@ -112,6 +112,7 @@ std::string array_difference(const DataArray& a, const DataArray& b, const std::
         return what + ": " + std::to_string(a.num_rows()) + " x " + std::to_string(a.num_components()) +
                " values against " + std::to_string(b.num_rows()) + " x " + std::to_string(b.num_components()) + ".";
     if (a.attribute != b.attribute) return what + ": attribute '" + a.attribute + "' against '" + b.attribute + "'.";
+    if (a.unit != b.unit) return what + ": unit '" + a.unit + "' against '" + b.unit + "'.";
     if (a.component_names != b.component_names) return what + ": the names of the components differ.";
     if (a.same_bits(b)) return "";
     const auto row_of = [&](auto x, auto y) {

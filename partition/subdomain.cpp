@@ -194,6 +194,7 @@ DataArray merge_arrays(std::span<const DataArray* const> arrays, std::span<const
         }
     }
     merged.component_names = first.component_names;
+    merged.unit = first.unit;
     merged.attribute = first.attribute;
     return merged;
 }

@@ -106,7 +106,7 @@ TEST(AtomicFile, LeavesNothingOnAFullDisk)
         const FullDisk full(20'000);
         EXPECT_TRUE(throws_with<IoError>("cannot write", [&] { write_file_atomically(folder / "kept.txt", std::string(50'000, 'x')); }));
         EXPECT_TRUE(throws_with<IoError>("cannot write", [&] { write_mesh(folder / "a.vtu", mesh); }));
-        EXPECT_TRUE(throws_with<IoError>("cannot write", [&] { write_mesh(folder / "a.vtu", mesh, {.compress = true}); }));
+        EXPECT_TRUE(throws_with<IoError>("cannot write", [&] { write_mesh(folder / "a.vtu", mesh, {.compression = Compression::Zlib}); }));
         EXPECT_TRUE(throws_with<IoError>("cannot write", [&] { write_safetensors(folder / "a.safetensors", arrays); }));
         EXPECT_TRUE(throws_with<IoError>("cannot write", [&] { save_subdomains(folder / "made/shards", subdomains, {}); }));
     }

@@ -21,7 +21,7 @@ TEST(MeshIo, SaysWhatIsWrongWithAPath)
     EXPECT_TRUE(throws_with<IoError>("absent.vtk does not exist", read("absent.vtk")));
     EXPECT_TRUE(throws_with<IoError>("absent.stl does not exist", read("absent.stl")));
     EXPECT_TRUE(throws_with<IoError>("absent.pvtu does not exist", read("absent.pvtu")));
-    EXPECT_TRUE(throws_with<IoError>("known are .vtu, .vtp", read("mesh.obj")));
+    EXPECT_TRUE(throws_with<IoError>("known are .vtu, .vtp", read("mesh.xyz")));
     EXPECT_TRUE(throws_with<IoError>("known are .vtu, .vtp", read("mesh")));
     std::filesystem::create_directory(folder / "dir.vtu");
     EXPECT_TRUE(throws_with<IoError>("is a folder", read("dir.vtu")));

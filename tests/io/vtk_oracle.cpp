@@ -9,6 +9,8 @@
 #include <vtkGenericDataObjectReader.h>
 #include <vtkIdList.h>
 #include <vtkIdTypeArray.h>
+#include <vtkInformation.h>
+#include <vtkInformationStringKey.h>
 #include <vtkNew.h>
 #include <vtkPLYReader.h>
 #include <vtkPointData.h>
@@ -92,6 +94,8 @@ std::string array_difference(vtkAbstractArray* found, const DataArray& array)
         const char* name = found->GetComponentName(static_cast<vtkIdType>(i));
         if (array.component_names[i] != (name != nullptr ? name : "")) return what + "component names";
     }
+    const char* unit = found->HasInformation() ? found->GetInformation()->Get(vtkDataArray::UNITS_LABEL()) : nullptr;
+    if (array.unit != (unit != nullptr ? unit : "")) return what + "VTK has the unit " + (unit != nullptr ? unit : "(none)");
     if (array.component_names.empty() && found->HasAComponentName()) return what + "VTK has component names";
     if (array.type() == ScalarType::String) {
         auto* strings = vtkStringArray::SafeDownCast(found);
@@ -151,6 +155,7 @@ vtkSmartPointer<vtkAbstractArray> to_vtk(const DataArray& array)
     result->SetNumberOfTuples(array.num_rows());
     for (std::size_t i = 0; i < array.component_names.size(); ++i)
         result->SetComponentName(static_cast<vtkIdType>(i), array.component_names[i].c_str());
+    if (!array.unit.empty()) result->GetInformation()->Set(vtkDataArray::UNITS_LABEL(), array.unit.c_str());
     if (array.type() == ScalarType::String)
         for (std::size_t i = 0; i < array.strings().size(); ++i)
             vtkStringArray::SafeDownCast(result)->SetValue(static_cast<vtkIdType>(i), array.strings()[i]);

@@ -96,6 +96,7 @@ void add_sample_arrays(Mesh& mesh)
     }
     auto velocity_array = DataArray::from("velocity", std::move(velocity), 3);
     velocity_array.component_names = {"x", "y", "z"};
+    velocity_array.unit = "m/s";
     velocity_array.attribute = "Vectors";
     mesh.point_data = {DataArray::from("pressure", std::move(pressure)), std::move(velocity_array)};
 

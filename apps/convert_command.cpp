@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// meshard convert: a mesh in any format that can be read -> one that can be written.
+#include "apps/command_line.h"
+#include "apps/json_report.h"
+#include "apps/stage_timer.h"
+#include "apps/text_table.h"
+#include "apps/verbs.h"
+#include "io/foam_reader.h"
+#include "io/interruption.h"
+#include "io/manifest.h"
+#include "io/mesh_io.h"
+#include "io/subdomain_io.h"
+#include "io/vtk_xml_reader.h"
+#include "io/vtkhdf.h"
+#include "partition/nearest_name.h"
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <numeric>
+
+namespace meshard {
+
+namespace {
+
+struct ConvertOptions {
+    std::string input;
+    std::string output;
+    std::vector<std::string> blocks;
+    std::string time;
+    std::string compress = "none";
+    bool json = false;
+};
+
+bool parse(std::span<const std::string> arguments, ConvertOptions& options)
+{
+    CLI::App app(
+        "Writes a mesh in another format, which follows from the names' extensions. Read are .vtu .vtp .pvtu .pvtp .vtk .vtm .vtpc\n"
+        ".pvd .series .vtkhdf, OpenFOAM cases (folder or .foam), .cgns, EnSight .case, Exodus .exo, .stl .ply .obj.\n\n"
+        "Names, units, types and roles of arrays,\n"
+        "field data, time values and polyhedra are kept. Of a shards folder a .vtkhdf holds each piece with its ghosts as a partition,\n"
+        "other formats the merged mesh.",
+        "convert");
+    app.add_option("input", options.input, "mesh, OpenFOAM case or shards folder to read")->required()->type_name("IN");
+    app.add_option("output", options.output, "file to write (" + writable_formats() + ")")->required()->type_name("OUT");
+    app.add_option("--block", options.blocks, "only this block, patch or zone, or all below it (boundary); may be repeated")
+        ->type_name("NAME")
+        ->expected(1);
+    app.add_option("--time", options.time, "time to read from a case or a series; none given: the latest")->type_name("T");
+    app.add_option("--compress", options.compress, "none, zlib or lz4; uncompressed files are mapped instead of read")
+        ->type_name("KIND")
+        ->capture_default_str();
+    app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
+    return parse_arguments(app, arguments);
+}
+
+Compression compression_of(const std::string& name)
+{
+    const std::vector<std::string> names{"none", "zlib", "lz4"};
+    const auto found = std::ranges::find(names, name);
+    if (found == names.end()) {
+        const std::string nearest = nearest_name(name, names);
+        throw UsageError("--compress is '" + name + "'; expected none, zlib or lz4." +
+                         (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+    }
+    return static_cast<Compression>(found - names.begin());
+}
+
+/// A surface that came as an unstructured grid gets the order that polygonal data keep: vertices, lines, polygons, strips.
+void sort_as_polygonal(Mesh& mesh)
+{
+    const auto group = [&](std::int32_t cell) { return polydata_group(mesh.cell_types[cell]); };
+    std::vector<std::int32_t> cells(static_cast<std::size_t>(mesh.num_cells()));
+    std::iota(cells.begin(), cells.end(), 0);
+    if (std::ranges::is_sorted(cells, {}, group)) return;
+    std::ranges::stable_sort(cells, {}, group);
+    std::vector<std::int32_t> points(static_cast<std::size_t>(mesh.num_points()));
+    std::iota(points.begin(), points.end(), 0);
+    mesh = extract_mesh(mesh, cells, points);
+}
+
+/// The pieces as they lie in a shards folder, with their ghosts.
+std::vector<Mesh> pieces_of(const std::filesystem::path& folder)
+{
+    std::vector<Mesh> pieces;
+    for (const ManifestPart& part : read_manifest(folder).parts) pieces.push_back(read_mesh(folder / part.file));
+    return pieces;
+}
+
+}  // namespace
+
+int convert_command(std::span<const std::string> arguments)
+{
+    ConvertOptions options;
+    if (!parse(arguments, options)) return exit_code::ok;
+    const std::filesystem::path output = options.output;
+    require_writable_format(output);
+    WriteOptions write_options{.compression = compression_of(options.compress)};
+    ReadOptions read_options;
+    read_options.blocks = options.blocks;
+    if (!options.time.empty()) read_options.time = parse_numbers(options.time, "--time", 1)[0];
+    const bool to_polygons = output.extension() == ".vtp";
+    // A .vtp holds no cells of a volume: of a case its patches are meant.
+    if (to_polygons && options.blocks.empty() && is_foam_case(options.input)) read_options.blocks = {"boundary"};
+    std::vector<std::string> warnings;
+    read_options.warnings = &warnings;
+
+    end_well_on_interruption();
+    StageTimer timer;
+    timer.begin("read");
+    show_progress("reading ...");
+    const bool from_shards = is_shards_folder(options.input);
+    if (from_shards && (!options.blocks.empty() || !options.time.empty())) throw UsageError("a shards folder has neither blocks nor times to choose from.");
+    Mesh mesh = from_shards ? merge_subdomains(load_subdomains(options.input)) : read_mesh(options.input, read_options);
+    show_progress("");
+    for (const std::string& text : warnings) warn("convert", text + ".");
+    if (to_polygons) sort_as_polygonal(mesh);
+    timer.begin("write");
+    show_progress("writing ...");
+    if (from_shards && (output.extension() == ".vtkhdf" || output.extension() == ".hdf"))
+        write_vtkhdf(output, pieces_of(options.input), write_options);
+    else
+        write_mesh(output, mesh, write_options);
+    show_progress("");
+    const auto seconds = timer.finish();
+
+    const auto bytes = std::filesystem::file_size(output);
+    if (options.json) {
+        Json stages;
+        for (const auto& [stage, duration] : seconds) stages[stage] = duration;
+        print_json({{"input", options.input},
+                    {"output", options.output},
+                    {"num_cells", mesh.num_cells()},
+                    {"num_points", mesh.num_points()},
+                    {"point_arrays", mesh.point_data.size()},
+                    {"cell_arrays", mesh.cell_data.size()},
+                    {"field_arrays", mesh.field_data.size()},
+                    {"bytes", bytes},
+                    {"warnings", warnings},
+                    {"seconds", std::move(stages)}});
+        return exit_code::ok;
+    }
+    std::cout << options.input << ": " << count_text(mesh.num_cells(), "cell") << ", " << count_text(mesh.num_points(), "point") << ", "
+              << count_text(static_cast<std::int64_t>(mesh.cell_data.size()), "cell array") << ", "
+              << count_text(static_cast<std::int64_t>(mesh.point_data.size()), "point array") << "\nwritten to " << options.output << " ("
+              << bytes_text(bytes) << ") in " << fixed_text(seconds[0].second + seconds[1].second, 2) << " s\n";
+    return exit_code::ok;
+}
+
+}  // namespace meshard

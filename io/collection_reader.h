@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <vector>
+
+#include "io/mesh_blocks.h"
+#include "io/mesh_io.h"
+
+namespace meshard {
+
+/// Whether the extension is that of a file which names other files: .vtm, .vtpc, .pvd, .series.
+bool is_collection(const std::filesystem::path& path);
+
+/// Reads the members of a collection as blocks, through `read_member`. Their names are those in the file (`block<i>` where it has
+/// none), with '/' between levels; partitions of a .vtpc are merged as the pieces of a .pvtu are. Of a series in time (.pvd,
+/// .series) the latest file, or the one of `options.time`; its time goes into the field array `TimeValue`.
+/// @throws IoError if it is damaged, or has no such time. @throws InvalidInput if there is no such block.
+std::vector<MeshBlock> read_collection(const std::filesystem::path& path, const ReadOptions& options,
+                                       const std::function<std::vector<MeshBlock>(const std::filesystem::path&)>& read_member);
+
+}  // namespace meshard

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <span>
+#include <string>
+
+namespace meshard {
+
+/// The bytes that a gzip file holds (RFC 1952; several members one after another count as one file).
+/// @throws IoError, beginning with `where`, if it is truncated or damaged.
+std::string gunzip(std::span<const std::byte> compressed, const std::string& where);
+
+}  // namespace meshard

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/mesh_faults.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <span>
+
+#include "partition/cell_type.h"
+
+namespace meshard {
+
+namespace {
+
+/// Murmur3's finalizer: spreads an integer over all bits.
+std::uint64_t mixed(std::uint64_t x)
+{
+    x = (x ^ x >> 33) * 0xFF51AFD7ED558CCD;
+    x = (x ^ x >> 33) * 0xC4CEB9FE1A85EC53;
+    return x ^ x >> 33;
+}
+
+/// A set of hashes; open addressing, never more than half full.
+class HashSet {
+public:
+    explicit HashSet(std::int64_t most) : slots_(std::bit_ceil(static_cast<std::uint64_t>(2 * most + 2)), 0), mask_(slots_.size() - 1) {}
+
+    /// False if it was there already.
+    bool insert(std::uint64_t hash)
+    {
+        hash |= 1;      // 0 marks a free slot
+        for (std::uint64_t at = hash >> 1 & mask_;; at = (at + 1) & mask_) {
+            if (slots_[at] == hash) return false;
+            if (slots_[at] != 0) continue;
+            slots_[at] = hash;
+            return true;
+        }
+    }
+
+private:
+    std::vector<std::uint64_t> slots_;
+    std::uint64_t mask_;
+};
+
+bool uses_a_point_twice(std::span<const std::int32_t> points)
+{
+    for (std::size_t i = 1; i < points.size(); ++i)
+        for (std::size_t k = 0; k < i; ++k)
+            if (points[i] == points[k]) return true;
+    return false;
+}
+
+/// Corners of tetrahedra that fill a solid of VTK's, with its positive orientation; empty for shapes without a fixed one.
+std::span<const std::array<std::uint8_t, 4>> tetrahedra_of(CellShape shape)
+{
+    using Tet = std::array<std::uint8_t, 4>;
+    static constexpr Tet tetra[] = {{0, 1, 2, 3}};
+    static constexpr Tet pyramid[] = {{0, 1, 2, 4}, {0, 2, 3, 4}};
+    static constexpr Tet hexahedron[] = {{0, 1, 2, 6}, {0, 2, 3, 6}, {0, 3, 7, 6}, {0, 7, 4, 6}, {0, 4, 5, 6}, {0, 5, 1, 6}};
+    static constexpr Tet voxel[] = {{0, 1, 3, 7}, {0, 3, 2, 7}, {0, 2, 6, 7}, {0, 6, 4, 7}, {0, 4, 5, 7}, {0, 5, 1, 7}};
+    switch (shape) {
+    case CellShape::Tetra: return tetra;
+    case CellShape::Pyramid: return pyramid;
+    case CellShape::Hexahedron: return hexahedron;
+    case CellShape::Voxel: return voxel;
+    default: return {};
+    }
+}
+
+template <class T>
+bool is_inverted(std::span<const T> xyz, std::span<const std::int32_t> points, CellShape shape)
+{
+    double volume = 0;
+    for (const auto& tet : tetrahedra_of(shape)) {
+        std::array<std::array<double, 3>, 3> edges{};
+        for (std::size_t e = 0; e < 3; ++e)
+            for (std::size_t c = 0; c < 3; ++c)
+                edges[e][c] = static_cast<double>(xyz[static_cast<std::size_t>(points[tet[e + 1]]) * 3 + c]) - static_cast<double>(xyz[static_cast<std::size_t>(points[tet[0]]) * 3 + c]);
+        const auto& [u, v, w] = edges;
+        volume += u[0] * (v[1] * w[2] - v[2] * w[1]) - u[1] * (v[0] * w[2] - v[2] * w[0]) + u[2] * (v[0] * w[1] - v[1] * w[0]);
+    }
+    return volume < 0;
+}
+
+void count(std::int64_t& number, std::int64_t& first, std::int64_t cell)
+{
+    if (number++ == 0) first = cell;
+}
+
+std::string cells_text(std::int64_t number, std::int64_t first)
+{
+    return number == 1 ? "1 cell (number " + std::to_string(first) + ")" : std::to_string(number) + " cells (the first is number " + std::to_string(first) + ")";
+}
+
+}  // namespace
+
+MeshFaults find_faults(const Mesh& mesh)
+{
+    MeshFaults faults;
+    if (mesh.is_point_cloud()) return faults;
+    std::vector<bool> is_used(static_cast<std::size_t>(mesh.num_points()), false);
+    HashSet seen(mesh.num_cells());
+    const auto walk = [&]<class T>(std::span<const T> xyz) {
+        for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
+            const auto points = mesh.cells.row(i);
+            std::uint64_t hash = 0;
+            for (const std::int32_t point : points) {
+                is_used[static_cast<std::size_t>(point)] = true;
+                hash += mixed(static_cast<std::uint64_t>(point) + 1);     // in any order
+            }
+            if (!points.empty() && !seen.insert(mixed(hash + mesh.cell_types[i]))) count(faults.duplicate_cells, faults.first_duplicate, i);
+            const CellShape shape = cell_type_of(mesh.cell_types[i]).shape;
+            const bool may_repeat = shape == CellShape::Polyline || shape == CellShape::Strip || shape == CellShape::Points;
+            if (!may_repeat && points.size() <= 64 && uses_a_point_twice(points)) count(faults.degenerate_cells, faults.first_degenerate, i);
+            if (is_inverted(xyz, points, shape)) count(faults.inverted_cells, faults.first_inverted, i);
+        }
+    };
+    if (mesh.points.type() == ScalarType::Float32) walk(mesh.points.values<float>());
+    else walk(mesh.points.values<double>());
+    faults.unused_points = std::ranges::count(is_used, false);
+    return faults;
+}
+
+std::vector<std::string> describe(const MeshFaults& faults)
+{
+    std::vector<std::string> sentences;
+    if (faults.unused_points > 0)
+        sentences.push_back((faults.unused_points == 1 ? "1 point is" : std::to_string(faults.unused_points) + " points are") + " used by no cell; they are kept.");
+    if (faults.duplicate_cells > 0)
+        sentences.push_back(cells_text(faults.duplicate_cells, faults.first_duplicate) + " of the same type on the same points as an earlier one; all are kept.");
+    if (faults.degenerate_cells > 0) sentences.push_back(cells_text(faults.degenerate_cells, faults.first_degenerate) + " with a point that is used twice.");
+    if (faults.inverted_cells > 0) sentences.push_back(cells_text(faults.inverted_cells, faults.first_inverted) + " of negative volume: the points stand in the wrong order.");
+    return sentences;
+}
+
+}  // namespace meshard

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <filesystem>
+#include <span>
+#include <vector>
+
+#include "io/mesh_blocks.h"
+#include "io/mesh_io.h"
+#include "partition/mesh.h"
+
+namespace meshard {
+
+/// Reads a VTKHDF file (versions 1 and 2): an unstructured grid or polygonal data, whose partitions are merged as the pieces of a
+/// .pvtu are; of a collection (`PartitionedDataSetCollection`, `MultiBlockDataSet`) each member is a block. Of a series in time the
+/// latest step, or the one of `options.time`, which goes into the field array `TimeValue`.
+/// @throws IoError if it is damaged, of another type, or this build has no HDF5.
+std::vector<MeshBlock> read_vtkhdf(const std::filesystem::path& path, const ReadOptions& options);
+
+/// The partitions of an unstructured grid or polygonal data, as they are.
+std::vector<Mesh> read_vtkhdf_partitions(const std::filesystem::path& path);
+
+/// Writes `pieces` (of one kind, with the same arrays; one at least) as the partitions of one VTKHDF file. The version is the
+/// lowest that covers the content: 1.0 for unstructured grids, 2.0 for polygonal data, 2.5 with polyhedra. Roles of arrays are
+/// attributes of their group; `Units` and `ComponentNames` attributes of the array, which other readers pass over. Field data are
+/// those of the first piece. Atomic. Zlib compresses in chunks.
+/// @throws InvalidInput for lz4, and for cells that polygonal data cannot hold
+/// @throws IoError if it cannot be written, or this build has no HDF5.
+void write_vtkhdf(const std::filesystem::path& path, std::span<const Mesh> pieces, const WriteOptions& options);
+
+}  // namespace meshard

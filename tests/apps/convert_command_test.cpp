@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/apps/program_test.h"
+#include "tests/support/foam_case.h"
+#include "tests/support/sample_meshes.h"
+
+namespace meshard {
+namespace {
+
+class ConvertCommand : public ProgramTest {};
+
+TEST_F(ConvertCommand, KeepsEverythingOnTheWayThroughEveryFormat)
+{
+    const Mesh mesh = mixed_cells();
+    write("a.vtu", mesh);
+
+    ASSERT_EQ(meshard({"convert", path("a.vtu"), path("b.vtkhdf"), "--compress", "zlib"}).exit_code, 0);
+    ASSERT_EQ(meshard({"convert", path("b.vtkhdf"), path("c.vtu"), "--compress", "lz4"}).exit_code, 0);
+    ASSERT_EQ(meshard({"convert", path("c.vtu"), path("d.vtu")}).exit_code, 0);
+
+    EXPECT_EQ(content_of(path("d.vtu")), content_of(path("a.vtu")));
+}
+
+TEST_F(ConvertCommand, ReportsAsTextAndJson)
+{
+    write("a.vtu", cube(2));
+
+    const auto text = meshard({"convert", path("a.vtu"), path("b.vtu")});
+    const auto json = meshard_json({"convert", path("a.vtu"), path("c.vtu")});
+
+    EXPECT_NE(text.out.find("8 cells, 27 points"), std::string::npos) << text.out;
+    EXPECT_EQ(json["num_cells"], 8);
+    EXPECT_EQ(json["bytes"], std::filesystem::file_size(path("c.vtu")));
+}
+
+TEST_F(ConvertCommand, TakesPatchesOfACaseForPolygons)
+{
+    write_foam_case(path("case"), cube(3));
+
+    ASSERT_EQ(meshard({"convert", path("case"), path("cells.vtu")}).exit_code, 0);
+    ASSERT_EQ(meshard({"convert", path("case"), path("skin.vtp")}).exit_code, 0);
+    ASSERT_EQ(meshard({"convert", path("case/case.foam"), path("left.vtp"), "--block", "boundary/left"}).exit_code, 0);
+    ASSERT_EQ(meshard({"convert", path("case"), path("start.vtu"), "--time", "0"}).exit_code, 0);
+
+    EXPECT_EQ(read_mesh(path("cells.vtu")).num_cells(), 27);
+    EXPECT_EQ(find_array(read_mesh(path("cells.vtu")).cell_data, "U")->unit, "m s^-1");
+    EXPECT_EQ(read_mesh(path("skin.vtp")).num_cells(), 54);
+    EXPECT_EQ(read_mesh(path("left.vtp")).num_cells(), 9);
+    EXPECT_EQ(find_array(read_mesh(path("start.vtu")).field_data, "TimeValue")->value(0), 0);
+}
+
+TEST_F(ConvertCommand, PartitionsAndMergesACase)
+{
+    write_foam_case(path("case"), cube(3), {.binary = true});
+
+    ASSERT_EQ(meshard({"partition", path("case"), "-n", "3", "-o", path("shards")}).exit_code, 0);
+    EXPECT_EQ(meshard({"check", path("shards")}).exit_code, 0);
+    EXPECT_EQ(meshard({"merge", path("shards"), "--verify", path("case")}).exit_code, 0);
+    ASSERT_EQ(meshard({"convert", path("shards"), path("shards.vtkhdf")}).exit_code, 0);
+    EXPECT_EQ(read_mesh(path("shards.vtkhdf")).cells, read_mesh(path("case")).cells);
+    ASSERT_EQ(meshard({"convert", path("shards"), path("back.vtu")}).exit_code, 0);
+    EXPECT_EQ(difference(read_mesh(path("back.vtu")), read_mesh(path("case"))), "");
+}
+
+TEST_F(ConvertCommand, SaysWhatIsWrong)
+{
+    write("a.vtu", cube(2));
+
+    EXPECT_TRUE(fails_with(meshard({"convert", path("a.vtu"), path("b.xyz")}), 3, {"'.xyz'; .vtu and .vtp can be written"}));
+    EXPECT_TRUE(fails_with(meshard({"convert", path("a.vtu"), path("b.vtp")}), 3, {"hexahedron, which .vtp cannot hold"}));
+    EXPECT_TRUE(fails_with(meshard({"convert", path("a.vtu"), path("b.vtu"), "--compress", "zip"}), 2, {"expected none, zlib or lz4"}));
+    EXPECT_TRUE(fails_with(meshard({"convert", path("a.vtu"), path("b.vtu"), "--block", "x"}), 3, {"holds one mesh and no blocks"}));
+    EXPECT_TRUE(fails_with(meshard({"convert", path("absent.vtm"), path("b.vtu")}), 3, {"absent.vtm does not exist"}));
+    EXPECT_EQ(entries(), std::vector<std::string>{"a.vtu"});
+}
+
+TEST_F(ConvertCommand, LeavesNothingOnAFullDisk)
+{
+    write("a.vtu", cube(12));
+
+    EXPECT_EQ(meshard({"convert", path("a.vtu"), path("b.vtu")}, full_disk()).exit_code, 3);
+    EXPECT_EQ(meshard({"convert", path("a.vtu"), path("b.vtkhdf")}, full_disk()).exit_code, 3);
+    EXPECT_EQ(entries(), std::vector<std::string>{"a.vtu"});
+}
+
+}  // namespace
+}  // namespace meshard
