@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// meshard bench: what sharding costs, measured against plain LibTorch in the same run.
+// meshard bench step, scaling, operators: what sharding costs, measured against plain LibTorch in the same run.
 #include <iomanip>
 #include <iostream>
 
@@ -31,7 +31,8 @@ bool parse(std::span<const std::string> arguments, BenchArguments& options)
                  "On several: one cloud spread over the ranks against the machine's own ceiling, which is an independent plain step of the\n"
                  "same share of the points on every rank at once. The two alternate; medians are shown.\n"
                  "scaling: attention, a vision transformer and Transolvers over the ranks against that ceiling, beside the machine's own figures.\n"
-                 "operators: single operators on small tensors, what a call costs more on a sharded tensor.",
+                 "operators: single operators on small tensors, what a call costs more on a sharded tensor.\n"
+                 "partition: methods of cutting meshes against METIS; see meshard bench partition --help.",
                  "bench");
     app.add_option("WHAT", options.what, "step, scaling or operators")->check(CLI::IsMember({"step", "scaling", "operators"}))->capture_default_str();
     auto& shape = options.shape;
@@ -122,7 +123,7 @@ void report_scaling(const BenchArguments& arguments, const ScalingReport& report
 
 }  // namespace
 
-int bench_command(std::span<const std::string> arguments)
+int model_bench_command(std::span<const std::string> arguments)
 {
     BenchArguments options;
     if (!parse(arguments, options)) return exit_code::ok;

@@ -19,6 +19,7 @@ namespace {
 constexpr auto table = std::to_array<Verb>({
     {"info", "what is in a mesh file or a shards folder", info_command},
     {"partition", "cut a mesh into shards with ghost layers", partition_command},
+    {"repartition", "cut a shards folder into another number of parts", repartition_command},
     {"check", "test every promise that a shards folder makes", check_command},
     {"merge", "put the shards of a folder together again", merge_command},
     {"convert", "write a mesh in another format", convert_command},
@@ -27,7 +28,7 @@ constexpr auto table = std::to_array<Verb>({
     {"forces", "pressure and viscous forces, drag and lift of a surface", forces_command},
     {"render", "draw a mesh coloured by a field to a PNG file", render_command},
     {"probe", "run a TorchScript model sharded and serially, and compare", MESHARD_TORCH_VERB(probe_command)},
-    {"bench", "time a training step, sharded against plain", MESHARD_TORCH_VERB(bench_command)},
+    {"bench", "time training steps, or compare ways to cut meshes", bench_command},
 });
 
 }  // namespace

@@ -14,7 +14,9 @@ int convert_command(std::span<const std::string> arguments);
 int merge_command(std::span<const std::string> arguments);
 int forces_command(std::span<const std::string> arguments);
 int render_command(std::span<const std::string> arguments);
-int bench_command(std::span<const std::string> arguments);       // these four with LibTorch only
+int bench_command(std::span<const std::string> arguments);
+int repartition_command(std::span<const std::string> arguments);
+int model_bench_command(std::span<const std::string> arguments);   // these four with LibTorch only
 int probe_command(std::span<const std::string> arguments);
 int train_command(std::span<const std::string> arguments);
 int predict_command(std::span<const std::string> arguments);

@@ -11,6 +11,7 @@
 #include "io/vtk_xml_file.h"
 #include "partition/error.h"
 #include "partition/ghost_layer.h"
+#include "partition/ghost_graph.h"
 #include "partition/mesh_graph.h"
 
 namespace meshard {
@@ -128,6 +129,14 @@ private:
         return owners;
     }
 
+    /// Faces, unless the manifest says otherwise.
+    GhostRule stated_ghost_rule() const
+    {
+        for (const auto& [name, text] : manifest_.info.options)
+            if (name == "ghost_neighbors") return parse_ghost_rule(text);
+        return {};
+    }
+
     void check_against_merged()
     {
         Mesh merged;
@@ -141,8 +150,12 @@ private:
         const Csr graph = needs_graph ? mesh_graph(merged) : Csr{};
         test(Quality, [&] { check_quality(graph); });
         test(Ghosts, [&] {
-            const auto ghosts = manifest_.num_ghost_layers > 0 ? ghost_layers(graph, owners_, manifest_.num_ghost_layers)
-                                                               : std::vector<GhostLayer>(subdomains_.size());
+            std::vector<GhostLayer> ghosts(subdomains_.size());
+            if (manifest_.num_ghost_layers > 0) {
+                const GhostRule rule = stated_ghost_rule();
+                ghosts = rule == GhostRule{} ? ghost_layers(graph, owners_, manifest_.num_ghost_layers)
+                                             : ghost_layers(ghost_graph(merged, rule), owners_, manifest_.num_ghost_layers);
+            }
             for (const Subdomain& subdomain : subdomains_) {
                 check_ghosts(subdomain, ghosts[subdomain.part]);
                 check_ghost_points(subdomain, merged);

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <utility>
+#include <vector>
 
 #include "partition/error.h"
 
@@ -12,6 +14,48 @@ namespace meshard {
 namespace {
 
 constexpr int kBits = 21;   // three coordinates of 21 bits fill an index
+
+// What one bit of each coordinate does to the curve, for every way it can lie: next state * 8 + digit of the index.
+using CurveTable = std::array<std::array<std::uint16_t, 8>, 96>;
+
+// Skilling's loops over all bits, taken apart into steps of one bit: each step gives a digit and leaves the lower bits with
+// their axes exchanged, some inverted, and the Gray code flipped or not.
+CurveTable make_curve_table()
+{
+    struct State {
+        std::array<std::uint8_t, 3> axis{0, 1, 2};
+        std::array<std::uint8_t, 3> inverted{0, 0, 0};
+        std::uint8_t flipped = 0;
+
+        bool operator==(const State&) const = default;
+    };
+    CurveTable table{};
+    std::vector<State> states{State{}};
+    for (std::size_t s = 0; s < states.size(); ++s) {
+        for (unsigned octant = 0; octant < 8; ++octant) {
+            State next = states[s];
+            std::array<unsigned, 3> x;
+            for (int i = 0; i < 3; ++i) x[i] = (octant >> (2 - next.axis[i]) & 1) ^ next.inverted[i];
+            for (int i = 0; i < 3; ++i) {
+                if (x[i]) {
+                    next.inverted[0] ^= 1;
+                } else {
+                    std::swap(next.axis[0], next.axis[i]);
+                    std::swap(next.inverted[0], next.inverted[i]);
+                }
+            }
+            x[1] ^= x[0];
+            x[2] ^= x[1];
+            const unsigned flip = states[s].flipped ? 7 : 0;
+            const unsigned digit = (x[0] << 2 | x[1] << 1 | x[2]) ^ flip;
+            next.flipped ^= x[2];
+            auto found = std::find(states.begin(), states.end(), next);
+            if (found == states.end()) found = states.insert(states.end(), next);
+            table[s][octant] = static_cast<std::uint16_t>((found - states.begin()) * 8 + digit);
+        }
+    }
+    return table;
+}
 
 }  // namespace
 
@@ -22,30 +66,14 @@ std::uint64_t hilbert_index(std::array<double, 3> point)
         const double scaled = std::clamp(point[d], 0.0, 1.0) * ((1u << kBits) - 1);
         x[d] = static_cast<std::uint32_t>(scaled);
     }
-    // Skilling's transformation of axes to the transposed index: undo the excess work, then Gray-encode.
-    for (std::uint32_t q = 1u << (kBits - 1); q > 1; q >>= 1) {
-        const std::uint32_t low = q - 1;
-        for (auto& coordinate : x) {
-            if (coordinate & q) {
-                x[0] ^= low;
-            } else {
-                const std::uint32_t swap = (x[0] ^ coordinate) & low;
-                x[0] ^= swap;
-                coordinate ^= swap;
-            }
-        }
-    }
-    x[1] ^= x[0];
-    x[2] ^= x[1];
-    std::uint32_t flip = 0;
-    for (std::uint32_t q = 1u << (kBits - 1); q > 1; q >>= 1) {
-        if (x[2] & q) flip ^= q - 1;
-    }
-    for (auto& coordinate : x) coordinate ^= flip;
-
+    static const CurveTable table = make_curve_table();
     std::uint64_t index = 0;
+    std::uint32_t state = 0;
     for (int bit = kBits - 1; bit >= 0; --bit) {
-        for (const auto coordinate : x) index = index << 1 | (coordinate >> bit & 1);
+        const auto octant = (x[0] >> bit & 1) << 2 | (x[1] >> bit & 1) << 1 | (x[2] >> bit & 1);
+        const auto step = table[state][octant];
+        index = index << 3 | (step & 7);
+        state = step >> 3;
     }
     return index;
 }

@@ -28,11 +28,10 @@ void check_options(const Csr& graph, const MetisOptions& options)
     if (!(options.imbalance >= 1.0))
         throw InvalidInput(where + "imbalance is " + std::to_string(options.imbalance) +
                            ", expected 1 or more (1.03 lets the largest part be 3 % above the mean).");
-    constexpr std::int64_t most = std::numeric_limits<idx_t>::max();
-    if (graph.num_rows() > most || graph.num_entries() > most)
+    if (!fits_metis(graph))
         throw InvalidInput(where + "the graph has " + std::to_string(graph.num_rows()) + " rows and " +
                            std::to_string(graph.num_entries()) + " entries; this METIS counts in 32 bits (at most " +
-                           std::to_string(most) + "). Cut the mesh into pieces first.");
+                           std::to_string(std::numeric_limits<idx_t>::max()) + "). Use --method scotch.");
 }
 
 // METIS follows every edge back and would run past its arrays if one were missing.
@@ -55,6 +54,21 @@ void check_symmetry(const Csr& graph)
             "partition_with_metis: the graph is not symmetric; every edge must be listed from both ends.");
 }
 
+std::vector<idx_t> scaled_weights(const MetisOptions& options)
+{
+    std::vector<idx_t> weights(options.row_weights.begin(), options.row_weights.end());
+    for (std::int32_t w = 0; w < options.num_weights; ++w) {
+        double total = 0;
+        for (auto at = static_cast<std::size_t>(w); at < weights.size(); at += options.num_weights)
+            total += weights[at];
+        const double scale = 0x1p30 / std::max(total, 0x1p30);
+        if (scale == 1) continue;
+        for (auto at = static_cast<std::size_t>(w); at < weights.size(); at += options.num_weights)
+            if (weights[at] > 0) weights[at] = std::max<idx_t>(1, static_cast<idx_t>(weights[at] * scale));
+    }
+    return weights;
+}
+
 std::vector<std::int32_t> call_metis(const Csr& graph, const MetisOptions& options)
 {
     std::vector<idx_t> offsets(graph.offsets.begin(), graph.offsets.end());
@@ -65,15 +79,28 @@ std::vector<std::int32_t> call_metis(const Csr& graph, const MetisOptions& optio
     metis_options[METIS_OPTION_UFACTOR] =
         static_cast<idx_t>(std::clamp(std::round((options.imbalance - 1.0) * 1000.0), 1.0, 1e6));
     idx_t num_rows = static_cast<idx_t>(graph.num_rows());
-    idx_t num_weights = 1;
     idx_t num_parts = options.num_parts;
     idx_t edge_cut = 0;
     // METIS draws from the C library's random numbers and catches signals: one caller at a time.
     static std::mutex one_at_a_time;
     const std::lock_guard lock(one_at_a_time);
+    // Weights may not overflow METIS's sums: a total above 2^30 is scaled down, each weight that is not 0 stays at least 1.
+    idx_t num_weights = options.num_weights;
+    auto weights = scaled_weights(options);
+    std::vector<real_t> shares;
+    if (!options.capacities.empty()) {
+        double sum = 0;
+        for (const auto capacity : options.capacities) sum += capacity;
+        for (const auto capacity : options.capacities)
+            shares.insert(shares.end(), num_weights, static_cast<real_t>(capacity / sum));
+    }
+    std::vector<real_t> allowed(num_weights, static_cast<real_t>(options.imbalance));
+    const auto method = options.recursive ? METIS_PartGraphRecursive : METIS_PartGraphKway;
     const int status =
-        METIS_PartGraphKway(&num_rows, &num_weights, offsets.data(), const_cast<idx_t*>(graph.indices.data()), nullptr,
-                            nullptr, nullptr, &num_parts, nullptr, nullptr, metis_options, &edge_cut, owners.data());
+        method(&num_rows, &num_weights, offsets.data(), const_cast<idx_t*>(graph.indices.data()),
+               weights.empty() ? nullptr : weights.data(), nullptr, nullptr, &num_parts,
+               shares.empty() ? nullptr : shares.data(), weights.empty() ? nullptr : allowed.data(), metis_options,
+               &edge_cut, owners.data());
     if (status == METIS_ERROR_MEMORY)
         throw Error("partition_with_metis: METIS ran out of memory on a graph of " + std::to_string(graph.num_rows()) +
                     " rows. Use a machine with more memory.");
@@ -84,12 +111,19 @@ std::vector<std::int32_t> call_metis(const Csr& graph, const MetisOptions& optio
 
 } // namespace
 
+bool fits_metis(const Csr& graph)
+{
+    constexpr std::int64_t most = std::numeric_limits<idx_t>::max();
+    return graph.num_rows() <= most && graph.num_entries() <= most;
+}
+
 Partition partition_with_metis(const Csr& graph, const MetisOptions& options)
 {
     check_options(graph, options);
     graph.validate(graph.num_rows());
     check_symmetry(graph);
     const auto num_rows = graph.num_rows();
+    largest_weights_allowed(num_rows, options.num_parts, options.balance()); // refuses what does not fit
     Partition partition{options.num_parts, std::vector<std::int32_t>(num_rows, 0)};
     if (options.num_parts == 1 || num_rows == 0) return partition;
     // With few rows a part METIS leaves parts empty, and says so on standard output; without edges it has nothing to
@@ -99,7 +133,7 @@ Partition partition_with_metis(const Csr& graph, const MetisOptions& options)
         partition.owners = breadth_first_blocks(graph, options.num_parts);
     else
         partition.owners = call_metis(graph, options);
-    balance_parts(partition, graph, options.imbalance);
+    balance_weights(partition, graph, options.balance());
     return partition;
 }
 

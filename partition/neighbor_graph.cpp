@@ -73,6 +73,28 @@ private:
     std::size_t count_ = 0;
 };
 
+// All at most a distance away. The tree drops points at its limit itself, so that the limit lies a little above.
+class Within {
+public:
+    explicit Within(double distance_squared) : distance_squared_(distance_squared) {}
+
+    void clear() { found_.clear(); }
+
+    bool addPoint(double distance_squared, std::uint32_t index)
+    {
+        if (distance_squared <= distance_squared_) found_.push_back(static_cast<std::int32_t>(index));
+        return true;
+    }
+
+    double worstDist() const { return distance_squared_ * (1 + 1e-12) + std::numeric_limits<double>::denorm_min(); }
+    bool full() const { return true; }
+    std::vector<std::int32_t>& found() { return found_; }
+
+private:
+    double distance_squared_;
+    std::vector<std::int32_t> found_;
+};
+
 PointCloud cloud_of(const DataArray& points)
 {
     if (points.num_components() != 3)
@@ -162,6 +184,32 @@ Csr nearest_neighbors(const DataArray& points, std::int32_t k)
         }
     }
     return neighbors;
+}
+
+Csr radius_graph(const DataArray& points, double radius)
+{
+    if (!(radius > 0)) throw InvalidInput("radius_graph: the radius is " + std::to_string(radius) + ", expected above 0.");
+    const auto cloud = cloud_of(points);
+    const auto num_points = points.num_rows();
+    Csr graph;
+    graph.offsets.reserve(num_points + 1);
+    if (num_points == 0) return graph;
+    const Tree tree(3, cloud, nanoflann::KDTreeSingleIndexAdaptorParams(12));
+    const auto radius_squared = radius * radius;
+    Within within(radius_squared);
+    constexpr std::int64_t most = std::int64_t{1} << 33;
+    for (std::int64_t i = 0; i < num_points; ++i) {
+        within.clear();
+        tree.findNeighbors(within, cloud.point(i), nanoflann::SearchParams());
+        auto& found = within.found();
+        std::erase(found, static_cast<std::int32_t>(i));
+        std::ranges::sort(found);
+        graph.push_row(found);
+        if (graph.num_entries() > most)
+            throw InvalidInput("radius_graph: within the radius " + std::to_string(radius) + " there are more than " +
+                               std::to_string(most) + " neighbours. Take a smaller one.");
+    }
+    return graph;
 }
 
 Csr nearest_neighbor_graph(const DataArray& points, std::int32_t k)

@@ -15,4 +15,8 @@ Csr nearest_neighbors(const DataArray& points, std::int32_t k);
 /// Undirected graph: an edge wherever one point is among the k nearest of the other. Symmetric, rows ascending.
 Csr nearest_neighbor_graph(const DataArray& points, std::int32_t k);
 
+/// Undirected graph: an edge between points at most `radius` apart. Symmetric, no loops, rows ascending.
+/// @throws InvalidInput as `nearest_neighbors`, if the radius is not positive, or if there are more than 2^33 neighbours.
+Csr radius_graph(const DataArray& points, double radius);
+
 }  // namespace meshard

@@ -9,8 +9,8 @@ namespace {
 
 using CommandLine = ProgramTest;
 
-const std::vector<std::string> verbs{"info", "partition", "check", "merge", "train", "predict", "forces", "render"};
-const std::vector<std::string> mesh_verbs{"info", "partition", "check", "merge", "forces", "render"};
+const std::vector<std::string> verbs{"info", "partition", "repartition", "check", "merge", "train", "predict", "forces", "render"};
+const std::vector<std::string> mesh_verbs{"info", "partition", "repartition", "check", "merge", "forces", "render"};
 
 TEST_F(CommandLine, HelpNamesEveryVerb)
 {

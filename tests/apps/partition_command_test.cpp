@@ -243,5 +243,100 @@ TEST_F(PartitionVerb, GivesTheSameShardsForTheSameSeed)
     }
 }
 
+TEST_F(PartitionVerb, CutsByEveryMethodAndRule)
+{
+    const std::string source = write("tets.vtu", tet_cube(4));
+    int i = 0;
+    for (const std::vector<std::string>& options : std::vector<std::vector<std::string>>{
+             {"-n", "4", "--method", "recursive"},
+             {"-n", "4", "--method", "rcb", "--ghosts", "vertex"},
+             {"-n", "4", "--method", "hilbert", "--ghosts", "edge", "--ghost-layers", "2"},
+             {"-n", "4", "--method", "auto", "--contiguous", "--ghosts", "radius:0.3"},
+             {"--levels", "2,2", "--quality", "--ghosts", "nearest:6"},
+             {"-n", "3", "--capacities", "1,1,2", "--objective", "ghosts"},
+             {"-n", "4", "--weights", "cells,points,array:label"}}) {
+        SCOPED_TRACE(options.back());
+        const std::string shards = path("shards" + std::to_string(i++));
+        std::vector<std::string> arguments{"partition", source, "-o", shards};
+        arguments.insert(arguments.end(), options.begin(), options.end());
+
+        const ProgramResult result = meshard(arguments);
+
+        ASSERT_EQ(result.exit_code, 0) << result.err;
+        const ProgramResult check = meshard({"check", shards});
+        EXPECT_EQ(check.exit_code, 0) << check.out << check.err;
+        EXPECT_EQ(meshard({"merge", shards, "--verify", source}).exit_code, 0);
+    }
+}
+
+TEST_F(PartitionVerb, TakesPartitionsOfOthers)
+{
+    Mesh mesh = strip(6);
+    mesh.cell_data.push_back(DataArray::from("mine", std::vector<std::int32_t>{0, 0, 1, 1, 2, 2}));
+    const std::string source = write("strip.vtp", mesh);
+    const std::string parts = write_text("strip.part.2", "0\n0\n0\n0\n1\n1\n");
+
+    auto by_array = meshard_json({"partition", source, "--method", "array:mine", "--dry-run"});
+    auto by_file = meshard_json({"partition", source, "--method", "file:" + parts, "-o", path("shards")});
+
+    EXPECT_EQ(by_array["num_parts"], 3);
+    EXPECT_EQ(by_array["edge_cut"], 2);
+    EXPECT_EQ(by_file["parts"][0]["cells"], 4); // as given, though above the bound
+    EXPECT_EQ(by_file["method"], "file:" + parts);
+    EXPECT_TRUE(fails_with(meshard({"partition", source, "--method", "file:" + write_text("short", "0 1"), "--dry-run"}), 3,
+                           {"has 2 rows", "6 cells"}));
+    EXPECT_TRUE(fails_with(meshard({"partition", source, "--method", "array:mien", "--dry-run"}), 3, {"mine"}));
+}
+
+TEST_F(PartitionVerb, WritesNothingInADryRunButItsTableAndPicture)
+{
+    const std::string source = write("cube.vtu", cube(4));
+
+    const ProgramResult result = meshard(
+        {"partition", source, "-n", "4", "--dry-run", "--csv", path("parts.csv"), "--preview", path("parts.png")});
+
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_NE(result.out.find("this was a dry run"), std::string::npos);
+    EXPECT_EQ(entries(), (std::vector<std::string>{"cube.vtu", "parts.csv", "parts.png"}));
+    const std::string table = content_of(path("parts.csv"));
+    EXPECT_EQ(std::ranges::count(table, '\n'), 5);
+    EXPECT_TRUE(table.starts_with("part,cells,points,ghost_cells,"));
+}
+
+TEST_F(PartitionVerb, CutsShardsAgainWithoutTheirSource)
+{
+    const std::string source = write("tets.vtu", tet_cube(4));
+    ASSERT_EQ(meshard({"partition", source, "-n", "3", "-o", path("three")}).exit_code, 0);
+    std::filesystem::rename(source, path("kept.vtu"));
+
+    auto report = meshard_json({"repartition", path("three"), "-n", "5", "-o", path("five"), "--ghost-layers", "2"});
+    auto by_cost = meshard_json({"repartition", path("three"), "-n", "2", "--cost", "4,1,1", "--dry-run"});
+
+    EXPECT_EQ(report["num_parts"], 5);
+    EXPECT_EQ(meshard({"check", path("five")}).exit_code, 0);
+    EXPECT_EQ(meshard({"merge", path("five"), "--verify", path("kept.vtu")}).exit_code, 0);
+    EXPECT_LE(by_cost["imbalances"]["cost"], 1.05);
+    EXPECT_GT(by_cost["imbalance"], 1.2); // a part of dear cells has few
+    EXPECT_TRUE(fails_with(meshard({"repartition", path("three"), "-n", "2", "--cost", "1,2", "--dry-run"}), 2,
+                           {"--cost is '1,2'", "3 numbers"}));
+}
+
+TEST_F(PartitionVerb, RefusesContradictions)
+{
+    const std::string source = write("strip.vtp", strip(8));
+    const auto run = [&](std::vector<std::string> options) {
+        options.insert(options.begin(), {"partition", source, "-o", path("shards")});
+        return meshard(options);
+    };
+
+    EXPECT_TRUE(fails_with(run({"-n", "3", "--levels", "2,2"}), 2, {"-n is 3", "make 4 parts"}));
+    EXPECT_TRUE(fails_with(run({"-n", "3", "--capacities", "1,2"}), 2, {"2 numbers", "3 parts"}));
+    EXPECT_TRUE(fails_with(run({"-n", "2", "--objective", "speed"}), 2, {"expected cut, ghosts or both"}));
+    EXPECT_TRUE(fails_with(run({"-n", "2", "--ghosts", "faces"}), 2, {"expected face, edge, vertex"}));
+    EXPECT_TRUE(fails_with(run({"-n", "2", "--weights", "volume"}), 2, {"known are cells, points, faces"}));
+    EXPECT_TRUE(fails_with(run({"-n", "2", "--quality", "--no-refine"}), 2, {"exclude each other"}));
+    EXPECT_TRUE(fails_with(meshard({"partition", source, "-n", "2"}), 2, {"-o is missing"}));
+}
+
 }  // namespace
 }  // namespace meshard

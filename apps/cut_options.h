@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "apps/partition_report.h"
+#include "apps/stage_timer.h"
+#include "io/manifest.h"
+#include "partition/ghost_graph.h"
+#include "partition/mesh.h"
+#include "partition/partitioner.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+}
+
+namespace meshard {
+
+/// What `partition` and `repartition` ask their users, as text where it is checked later.
+struct CutArguments {
+    std::string output;
+    std::int32_t num_parts = 0;
+    std::string method = "metis"; ///< a name, `file:PATH` or `array:NAME`
+    std::string levels;
+    std::string objective = "both";
+    std::string weights;
+    std::string capacities;
+    std::string ghosts = "face";
+    std::int32_t ghost_layers = 1;
+    double imbalance = 1.03;
+    std::int32_t seed = 0;
+    bool quality = false;
+    bool refine = false;
+    bool no_refine = false;
+    bool contiguous = false;
+    bool allow_empty = false;
+    bool dry_run = false;
+    std::string preview;
+    std::string csv;
+    std::string dump;   ///< kinds of `dump_partition`
+    bool json = false;
+};
+
+void add_cut_options(CLI::App& app, CutArguments& arguments);
+
+/// Checks what can be checked without the mesh, and fills in what follows from it: the number of parts from the levels.
+/// @throws UsageError
+void check_cut_arguments(CutArguments& arguments);
+
+/// Finds out before any work what would stop the last step. @throws IoError
+void check_output_folder(const std::string& output);
+
+/// Where a mesh came from.
+struct MeshSource {
+    std::string name;  ///< as the user gave it
+    std::string path;  ///< of the file that was cut first, for the manifest
+    std::string hash = {};  ///< of it, if known
+    std::vector<std::int32_t> earlier_owners = {}; ///< of `repartition`
+    std::vector<double> costs = {};                ///< of each earlier part, or none
+};
+
+/// Graph, cut, ghosts, shards on disk, report. The timer's stages go on.
+PartitionReport cut_and_save(const Mesh& mesh, const MeshSource& source, const CutArguments& arguments, StageTimer& timer);
+
+/// As asked for: text or JSON on stdout, a CSV file.
+void print_report(const PartitionReport& report, const CutArguments& arguments);
+
+} // namespace meshard

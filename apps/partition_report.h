@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "partition/partition.h"
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace meshard {
+
+struct RowCounts {
+    std::int64_t owned = 0;
+    std::int64_t ghosts = 0;
+};
+
+/// What is said of a finished cut.
+struct PartitionReport {
+    std::string source;
+    std::string output; ///< empty for a dry run
+    std::string method; ///< that was used
+    std::int32_t num_parts = 0;
+    std::int32_t ghost_layers = 0;
+    std::string ghost_neighbors;
+    std::int32_t seed = 0;
+    double imbalance_allowed = 1;
+    std::int64_t num_cells = 0;
+    std::int64_t num_points = 0;
+    PartitionQuality quality;
+    std::vector<std::pair<std::string, double>> imbalances; ///< of each weight, over fair shares
+    std::vector<std::int32_t> in_pieces;                     ///< parts in pieces though asked not to be
+    std::vector<RowCounts> cells;                            ///< of each part
+    std::vector<RowCounts> points;
+    std::vector<std::int64_t> bytes;       ///< of each piece on disk; of a dry run none
+    std::vector<std::int64_t> ghost_bytes; ///< values of the fields at each part's ghosts: what one exchange brings
+    std::string index_file;                ///< what ParaView opens
+    std::vector<std::pair<std::string, double>> seconds;
+    std::uint64_t peak_bytes = 0;
+
+    bool is_cloud() const { return num_cells == 0; }
+};
+
+void print_as_json(const PartitionReport& report);
+void print_as_text(const PartitionReport& report);
+
+/// One line a part, with a heading. @throws IoError
+void write_as_csv(const PartitionReport& report, const std::filesystem::path& file);
+
+} // namespace meshard

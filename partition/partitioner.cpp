@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "partition/partitioner.h"
+
+#include "partition/error.h"
+#include "partition/geometric_partitioner.h"
+#include "partition/metis_partitioner.h"
+#include "partition/nearest_name.h"
+#include "partition/scotch_partitioner.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+namespace meshard {
+
+namespace {
+
+Partition by_metis(const PartitionProblem& problem, bool recursive)
+{
+    const auto& balance = problem.balance;
+    return partition_with_metis(*problem.graph, {.num_parts = problem.num_parts,
+                                                 .imbalance = balance.imbalance,
+                                                 .seed = static_cast<std::int32_t>(problem.seed & 0x7fffffff),
+                                                 .recursive = recursive,
+                                                 .num_weights = balance.num_weights,
+                                                 .row_weights = balance.row_weights,
+                                                 .capacities = balance.capacities});
+}
+
+Partition by_scotch(const PartitionProblem& problem)
+{
+    return partition_with_scotch(*problem.graph, {.num_parts = problem.num_parts,
+                                                  .seed = static_cast<std::int32_t>(problem.seed & 0x7fffffff),
+                                                  .balance = problem.balance});
+}
+
+Partition by_metis_or_scotch(const PartitionProblem& problem)
+{
+    return fits_metis(*problem.graph) || !has_scotch() ? by_metis(problem, false) : by_scotch(problem);
+}
+
+double score(const Partition& partition, const Csr& graph)
+{
+    const auto quality = measure_quality(partition, graph);
+    std::int64_t largest = 0;
+    for (const auto& part : quality.parts) largest = std::max(largest, part.num_ghosts);
+    return std::log(1.0 + static_cast<double>(quality.edge_cut)) + std::log(1.0 + static_cast<double>(largest));
+}
+
+RefinementOptions refinement_options(const PartitionProblem& problem, const CutOptions& options)
+{
+    return {.balance = problem.balance,
+            .effort = options.effort,
+            .ghost_share = options.ghost_share,
+            .contiguous = options.contiguous,
+            .seed = problem.seed};
+}
+
+void require_problem(const PartitionProblem& problem, const PartitionMethod& method)
+{
+    if (problem.graph == nullptr) throw InvalidInput("cut_rows: the problem has no graph.");
+    if (problem.num_parts < 1)
+        throw InvalidInput("cut_rows: num_parts is " + std::to_string(problem.num_parts) + ", expected 1 or more.");
+    if (method.needs_centers && static_cast<std::int64_t>(problem.centers.size()) != 3 * problem.graph->num_rows())
+        throw InvalidInput("cut_rows: method '" + method.name + "' needs the rows' centres, " +
+                           std::to_string(problem.graph->num_rows()) + " times 3 numbers; there are " +
+                           std::to_string(problem.centers.size()) + ".");
+}
+
+// Starts beside the method's own for a thorough cut. Each costs METIS's time and a quick refinement, which is dear where
+// parts are small: there the time is better spent on one.
+std::vector<Partition> further_starts(const PartitionProblem& problem, const CutOptions& options, std::int64_t cut)
+{
+    std::vector<Partition> starts;
+    if (!fits_metis(*problem.graph)) return starts;
+    constexpr double large_boundary = 0.03; // cut edges of all edges
+    if (static_cast<double>(2 * cut) > large_boundary * static_cast<double>(problem.graph->num_entries())) return starts;
+    auto other = problem;
+    other.seed = problem.seed + 1000003;
+    starts.push_back(by_metis(other, options.method != "recursive"));
+    return starts;
+}
+
+// Rows of one part of the first level, with all that the problem says of them.
+struct SubProblem {
+    std::vector<std::int32_t> rows;
+    Csr graph;
+    std::vector<float> centers;
+    std::vector<std::int32_t> row_weights;
+    std::vector<double> capacities;
+};
+
+SubProblem sub_problem(const PartitionProblem& problem, std::span<const std::int32_t> rows,
+                       std::vector<std::int32_t>& local_row, std::int32_t first_part, std::int32_t num_parts)
+{
+    SubProblem sub;
+    sub.rows.assign(rows.begin(), rows.end());
+    for (std::size_t i = 0; i < rows.size(); ++i) local_row[rows[i]] = static_cast<std::int32_t>(i);
+    for (const auto row : rows) {
+        for (const auto j : problem.graph->row(row))
+            if (local_row[j] >= 0) sub.graph.indices.push_back(local_row[j]);
+        sub.graph.offsets.push_back(sub.graph.num_entries());
+        if (!problem.centers.empty())
+            sub.centers.insert(sub.centers.end(), &problem.centers[3 * std::int64_t{row}],
+                               &problem.centers[3 * std::int64_t{row}] + 3);
+        for (std::int32_t w = 0; w < problem.balance.num_weights && !problem.balance.row_weights.empty(); ++w)
+            sub.row_weights.push_back(
+                problem.balance.row_weights[std::int64_t{row} * problem.balance.num_weights + w]);
+    }
+    for (const auto row : rows) local_row[row] = -1;
+    if (!problem.balance.capacities.empty())
+        sub.capacities.assign(problem.balance.capacities.begin() + first_part,
+                              problem.balance.capacities.begin() + first_part + num_parts);
+    return sub;
+}
+
+CutResult cut_in_levels(const PartitionProblem& problem, CutOptions options)
+{
+    const auto levels = std::move(options.levels);
+    options.levels.clear();
+    if (levels.size() == 1) return cut_rows(problem, options);
+    const auto num_nodes = levels.front();
+    const auto parts_per_node = problem.num_parts / num_nodes;
+
+    // Imbalances of the levels multiply.
+    const auto imbalance_here = std::pow(problem.balance.imbalance, 1.0 / static_cast<double>(levels.size()));
+    auto nodes_problem = problem;
+    nodes_problem.num_parts = num_nodes;
+    nodes_problem.balance.imbalance = imbalance_here;
+    std::vector<double> node_capacities;
+    if (!problem.balance.capacities.empty())
+        for (std::int32_t node = 0; node < num_nodes; ++node)
+            node_capacities.push_back(std::accumulate(problem.balance.capacities.begin() + node * parts_per_node,
+                                                      problem.balance.capacities.begin() + (node + 1) * parts_per_node,
+                                                      0.0));
+    nodes_problem.balance.capacities = node_capacities;
+    auto nodes = cut_rows(nodes_problem, options);
+
+    CutResult result{{problem.num_parts, std::vector<std::int32_t>(problem.graph->num_rows())}, nodes.method, {}};
+    const auto rows_of_node = rows_by_part(nodes.partition);
+    std::vector<std::int32_t> local_row(problem.graph->num_rows(), -1);
+    for (std::int32_t node = 0; node < num_nodes; ++node) {
+        const auto first_part = node * parts_per_node;
+        const auto sub = sub_problem(problem, rows_of_node.row(node), local_row, first_part, parts_per_node);
+        PartitionProblem node_problem{&sub.graph,
+                                      sub.centers,
+                                      parts_per_node,
+                                      {problem.balance.imbalance / imbalance_here, problem.balance.num_weights,
+                                       sub.row_weights, sub.capacities},
+                                      problem.seed};
+        options.levels.assign(levels.begin() + 1, levels.end());
+        const auto parts = cut_rows(node_problem, options);
+        for (std::size_t i = 0; i < sub.rows.size(); ++i)
+            result.partition.owners[sub.rows[i]] = first_part + parts.partition.owners[i];
+        for (const auto part : parts.in_pieces) result.in_pieces.push_back(first_part + part);
+    }
+    // Rounding may leave a row too many somewhere.
+    balance_weights(result.partition, *problem.graph, problem.balance);
+    return result;
+}
+
+} // namespace
+
+std::span<const PartitionMethod> partition_methods()
+{
+    static const std::vector<PartitionMethod> methods{
+        {"metis", "k-way, few faces between parts", false, true,
+         [](const PartitionProblem& problem) { return by_metis(problem, false); }},
+        {"recursive", "METIS's recursive bisection", false, true,
+         [](const PartitionProblem& problem) { return by_metis(problem, true); }},
+        {"scotch", "Scotch with 64-bit indices, for graphs beyond METIS", false, true, by_scotch},
+        {"rcb", "recursive coordinate bisection", true, true,
+         [](const PartitionProblem& problem) {
+             return partition_by_bisection(problem.centers, problem.num_parts, problem.balance);
+         }},
+        {"hilbert", "runs along the Hilbert curve, the fastest", true, false,
+         [](const PartitionProblem& problem) {
+             return partition_by_curve(problem.centers, problem.num_parts, problem.balance);
+         }},
+        {"auto", "metis and rcb, the better of the two", true, true, by_metis_or_scotch},
+    };
+    return methods;
+}
+
+const PartitionMethod& partition_method(std::string_view name)
+{
+    const auto methods = partition_methods();
+    const auto found = std::ranges::find(methods, name, &PartitionMethod::name);
+    if (found != methods.end()) return *found;
+    std::vector<std::string> names;
+    std::string list;
+    for (const auto& method : methods) {
+        names.push_back(method.name);
+        list += (list.empty() ? "" : ", ") + method.name;
+    }
+    const auto nearest = nearest_name(name, names);
+    throw InvalidInput("unknown method '" + std::string(name) + "'; known are " + list + "." +
+                       (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+}
+
+CutResult improve_cut(Partition start, const PartitionProblem& problem, const CutOptions& options)
+{
+    CutResult result{std::move(start), options.method, {}};
+    if (options.refine || options.contiguous)
+        result.in_pieces = refine_partition(result.partition, *problem.graph, refinement_options(problem, options));
+    else
+        balance_weights(result.partition, *problem.graph, problem.balance);
+    return result;
+}
+
+CutResult cut_rows(const PartitionProblem& problem, const CutOptions& options)
+{
+    const auto& method = partition_method(options.method);
+    require_problem(problem, method);
+    if (!options.levels.empty()) {
+        std::int64_t product = 1;
+        for (const auto count : options.levels) product *= std::max(count, 0);
+        if (product != problem.num_parts)
+            throw InvalidInput("cut_rows: the levels multiply to " + std::to_string(product) + ", the parts are " +
+                               std::to_string(problem.num_parts) + ".");
+        return cut_in_levels(problem, options);
+    }
+    // A graph that METIS cannot count goes to Scotch.
+    const bool too_large = method.name == "metis" && !fits_metis(*problem.graph) && has_scotch();
+    std::vector<Partition> starts{too_large ? by_scotch(problem) : method.partition(problem)};
+    if (method.name == "auto" && options.refine)
+        starts.push_back(partition_by_bisection(problem.centers, problem.num_parts, problem.balance));
+    const bool is_thorough = options.refine && options.effort == RefinementEffort::Thorough;
+    if (is_thorough)
+        for (auto& start : further_starts(problem, options, edge_cut(starts.front(), *problem.graph)))
+            starts.push_back(std::move(start));
+
+    std::size_t best = 0;
+    if (starts.size() > 1) {
+        auto quick = refinement_options(problem, options);
+        quick.effort = RefinementEffort::Fast;
+        double best_score = std::numeric_limits<double>::infinity();
+        for (std::size_t s = 0; s < starts.size(); ++s) {
+            refine_partition(starts[s], *problem.graph, quick);
+            const auto found = score(starts[s], *problem.graph);
+            if (found < best_score) {
+                best_score = found;
+                best = s;
+            }
+        }
+    }
+    auto chosen = options;
+    if (starts.size() > 1 && !is_thorough) chosen.refine = false; // done already
+    auto result = improve_cut(std::move(starts[best]), problem, chosen);
+    if (too_large || (method.name == "auto" && !fits_metis(*problem.graph))) result.method = "scotch";
+    if (method.name == "auto" && fits_metis(*problem.graph)) result.method = best == 1 ? "rcb" : "metis";
+    return result;
+}
+
+} // namespace meshard
