@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/model_checkpoint.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "partition/error.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/run_program.h"
+#include "tests/support/temporary_folder.h"
+
+namespace meshard {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kData = MESHARD_SOURCE_DIR "/tests/data/checkpoints";
+
+/// Folders of checkpoints that PhysicsNeMo wrote, each with an info.json and the same weights as safetensors.
+std::vector<fs::path> reference_folders()
+{
+    std::vector<fs::path> roots{MESHARD_SOURCE_DIR "/../shared/fixtures"}, folders;
+    if (const char* named = std::getenv("MESHARD_FIXTURES")) {
+        std::istringstream list(named);
+        for (std::string root; std::getline(list, root, ':');) roots.emplace_back(root);
+    }
+    for (const auto& root : roots) {
+        if (!fs::is_directory(root)) continue;
+        for (const auto& entry : fs::recursive_directory_iterator(root)) {
+            if (entry.path().filename() == "info.json" && fs::exists(entry.path().parent_path() / "weights.safetensors")) folders.push_back(entry.path().parent_path());
+        }
+    }
+    return folders;
+}
+
+nlohmann::json json_of(const fs::path& path) { return nlohmann::json::parse(read_bytes(path)); }
+
+float float_at(const NamedArray& array)
+{
+    float value = 0;
+    std::memcpy(&value, array.data, sizeof value);
+    return value;
+}
+
+void expect_same(const NamedArray& found, const NamedArray& expected)
+{
+    EXPECT_EQ(found.type, expected.type) << found.name;
+    EXPECT_EQ(found.shape, expected.shape) << found.name;
+    ASSERT_EQ(found.bytes().size(), expected.bytes().size()) << found.name;
+    EXPECT_TRUE(std::ranges::equal(found.bytes(), expected.bytes())) << found.name;
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(found.data) % size_of(found.type), 0U) << found.name;
+}
+
+void expect_same(const NamedArrays& found, const NamedArrays& expected)
+{
+    EXPECT_EQ(found.arrays.size(), expected.arrays.size());
+    for (const auto& array : found.arrays) {
+        const auto* same = expected.find(array.name);
+        ASSERT_NE(same, nullptr) << array.name;
+        expect_same(array, *same);
+    }
+}
+
+ProgramResult run_python(const fs::path& script, const std::vector<std::string>& arguments)
+{
+    const char* named = std::getenv("MESHARD_PYTHON");
+    std::vector<std::string> all{named ? named : "python3", script.string()};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    return run_program("/usr/bin/env", all);
+}
+
+bool has_python()
+{
+    const TemporaryFolder folder;
+    write_bytes(folder / "a.py", "print('yes')");
+    return run_python(folder / "a.py", {}).out == "yes\n";
+}
+
+TEST(ModelCheckpoint, ReadsEveryFormatOfTheReference)
+{
+    const auto folders = reference_folders();
+    if (folders.empty()) GTEST_SKIP() << "the folder shared/fixtures is absent";
+    for (const auto& folder : folders) {
+        const auto info = json_of(folder / "info.json");
+        const auto expected = read_safetensors(folder / "weights.safetensors");
+        for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+            const auto name = entry.path().filename().string();
+            const bool is_model = name.ends_with(".mdlus"), is_state = name.starts_with("state_dict") && name.ends_with(".pt");
+            if (!is_model && !is_state) continue;
+            SCOPED_TRACE(entry.path().string());
+
+            const auto checkpoint = read_checkpoint(entry.path());
+
+            expect_same(checkpoint.weights, expected);
+            if (is_model) {
+                const auto class_name = info["class"].get<std::string>();
+                EXPECT_EQ(checkpoint.architecture, class_name.substr(class_name.rfind('.') + 1));
+                const auto arguments = nlohmann::json::parse(checkpoint.arguments);
+                for (const auto& [key, value] : info["constructor"].items()) EXPECT_EQ(arguments.at(key), value) << key;
+            } else if (name == "state_dict_nested.pt") {
+                EXPECT_EQ(nlohmann::json::parse(checkpoint.others).at("epoch"), info["epoch"]);
+            }
+        }
+    }
+}
+
+TEST(ModelCheckpoint, ReadsTheOptimizerOfTheReference)
+{
+    const auto folders = reference_folders();
+    if (folders.empty()) GTEST_SKIP() << "the folder shared/fixtures is absent";
+    for (const auto& folder : folders) {
+        const auto info = json_of(folder / "info.json");
+        const auto values = read_safetensors(folder / "values.safetensors");
+        if (!fs::is_directory(folder / "training")) continue;
+        for (const auto& entry : fs::directory_iterator(folder / "training")) {
+            if (entry.path().extension() != ".pt") continue;
+
+            const auto checkpoint = read_checkpoint(entry.path());
+
+            const auto others = nlohmann::json::parse(checkpoint.others);
+            EXPECT_EQ(others.at("epoch"), info["epoch"]);
+            EXPECT_EQ(others.at("optimizer_state_dict").at("param_groups").at(0).at("lr"), info["optimizer"]["lr_of_next_step"]);
+            std::size_t num_compared = 0;
+            for (std::size_t i = 0; i < info["parameter_order"].size(); ++i) {
+                for (const char* what : {"exp_avg", "exp_avg_sq", "step"}) {
+                    const auto* expected = values.find(std::string("optimizer.") + what + "." + info["parameter_order"][i].get<std::string>());
+                    const auto* found = checkpoint.weights.find("optimizer_state_dict.state." + std::to_string(i) + "." + what);
+                    ASSERT_EQ(expected == nullptr, found == nullptr) << i << what;
+                    if (!found) continue;
+                    // The values stored beside it are those after one more step.
+                    EXPECT_EQ(found->shape, expected->shape) << i << what;
+                    EXPECT_EQ(found->type, ArrayType::F32) << i << what;
+                    if (found->shape.empty()) EXPECT_EQ(float_at(*found), float_at(*expected) - 1) << i << what;
+                    ++num_compared;
+                }
+            }
+            EXPECT_EQ(num_compared, checkpoint.weights.arrays.size());
+        }
+    }
+}
+
+TEST(ModelCheckpoint, ReadsEveryTypeAndLayoutOfTensors)
+{
+    const auto expected = read_safetensors(kData / "kinds.safetensors");
+    for (const char* name : {"kinds.pt", "kinds_legacy.pt"}) {
+        SCOPED_TRACE(name);
+        const auto checkpoint = read_checkpoint(kData / name);
+        expect_same(checkpoint.weights, expected);
+        EXPECT_EQ(checkpoint.weights.arrays.front().name, "plain");
+    }
+}
+
+TEST(ModelCheckpoint, BringsNamesToTodays)
+{
+    const TemporaryFolder folder;
+    const float value = 2.5F;
+    ModelCheckpoint old;
+    for (const char* name : {"module._orig_mod.preprocess.linear_pre.weight", "module._orig_mod.blocks.0.ln_mlp1.1.linear_post.bias",
+                             "module._orig_mod.preprocess.linear_pre.0.bias", "module._orig_mod.device_buffer", "module._orig_mod.blocks.0.ln_1.bias"}) {
+        old.weights.arrays.push_back({name, ArrayType::F32, {1}, reinterpret_cast<const std::byte*>(&value), nullptr});
+    }
+    for (const auto format : {CheckpointFormat::Pt, CheckpointFormat::Safetensors}) {
+        const auto path = folder / ("old." + std::string(to_string(format)));
+        write_checkpoint(path, old, format);
+
+        const auto checkpoint = read_checkpoint(path);
+
+        std::vector<std::string> names;
+        for (const auto& array : checkpoint.weights.arrays) names.push_back(array.name);
+        EXPECT_EQ(names, (std::vector<std::string>{"preprocess.layers.0.weight", "blocks.0.ln_mlp1.1.layers.2.bias", "preprocess.layers.0.bias", "blocks.0.ln_1.bias"}));
+        EXPECT_EQ(checkpoint.notes.size(), 4U);
+    }
+}
+
+ModelCheckpoint small_checkpoint()
+{
+    ModelCheckpoint checkpoint = read_checkpoint(kData / "kinds.pt");
+    checkpoint.architecture = "Transolver";
+    checkpoint.arguments = R"({"functional_dim":2,"structured_shape":null,"act":"gelu"})";
+    return checkpoint;
+}
+
+TEST(ModelCheckpoint, GivesBackWhatWasWrittenInEveryFormat)
+{
+    const TemporaryFolder folder;
+    const auto checkpoint = small_checkpoint();
+    for (const auto format : {CheckpointFormat::Mdlus, CheckpointFormat::Pt, CheckpointFormat::Safetensors}) {
+        SCOPED_TRACE(to_string(format));
+        const auto path = folder / ("a." + std::string(to_string(format)));
+
+        write_checkpoint(path, checkpoint, format);
+        const auto read = read_checkpoint(path);
+
+        expect_same(read.weights, checkpoint.weights);
+        if (format == CheckpointFormat::Pt) continue;
+        EXPECT_EQ(read.architecture, "Transolver");
+        EXPECT_EQ(read.arguments, checkpoint.arguments);
+    }
+    EXPECT_EQ(json_of(folder / "a.json")["model"]["functional_dim"], 2);
+}
+
+TEST(ModelCheckpoint, LeavesWhatTrainingKeepsOutOfModelFiles)
+{
+    const TemporaryFolder folder;
+    const float value = 1;
+    ModelCheckpoint checkpoint;
+    for (const char* name : {"blocks.0.ln_1.bias", "norm.mean", "optimizer.exp_avg.blocks.0.ln_1.bias"}) {
+        checkpoint.weights.arrays.push_back({name, ArrayType::F32, {1}, reinterpret_cast<const std::byte*>(&value), nullptr});
+    }
+
+    write_checkpoint(folder / "a.pt", checkpoint, CheckpointFormat::Pt);
+
+    const auto read = read_checkpoint(folder / "a.pt");
+    ASSERT_EQ(read.weights.arrays.size(), 1U);
+    EXPECT_EQ(read.weights.arrays[0].name, "blocks.0.ln_1.bias");
+}
+
+TEST(ModelCheckpoint, NeedsTheModelsNameForMdlus)
+{
+    const TemporaryFolder folder;
+    auto checkpoint = small_checkpoint();
+    checkpoint.architecture.clear();
+    EXPECT_TRUE(throws_with<InvalidInput>("the input does not say them. Write .pt or .safetensors", [&] { write_checkpoint(folder / "a.mdlus", checkpoint, CheckpointFormat::Mdlus); }));
+    checkpoint.architecture = "UNet";
+    EXPECT_TRUE(throws_with<InvalidInput>("'UNet' is none that is known", [&] { write_checkpoint(folder / "a.mdlus", checkpoint, CheckpointFormat::Mdlus); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("extension '.h5', expected .mdlus, .pt, .pth or .safetensors", [&] { checkpoint_format("a.h5"); }));
+}
+
+// The oracle: Python's own zipfile and pickle read what was written, with stand-ins for the functions that make a tensor.
+constexpr const char* kReadWithPython = R"(
+import io, json, pickle, struct, sys, zipfile
+class Tensor:
+    def __init__(self, storage, offset, shape, strides, *rest): self.storage, self.offset, self.shape, self.strides = storage, offset, shape, strides
+class Unpickler(pickle.Unpickler):
+    def find_class(self, module, name):
+        if (module, name) == ('collections', 'OrderedDict'): import collections; return collections.OrderedDict
+        if (module, name) == ('torch._utils', '_rebuild_tensor_v2'): return Tensor
+        assert module == 'torch' and name.endswith('Storage'), (module, name)
+        return name
+    def persistent_load(self, pid): return pid
+path = sys.argv[1]
+archive = zipfile.ZipFile(path)
+assert archive.testzip() is None
+if path.endswith('.mdlus'):
+    args = json.loads(archive.read('args.json'))
+    assert args['__name__'] == 'Transolver' and args['__args__']['functional_dim'] == 2 and json.loads(archive.read('metadata.json'))['mdlus_file_version'] == '0.1.0'
+    archive = zipfile.ZipFile(io.BytesIO(archive.read('model.pt')))
+    assert archive.testzip() is None
+state = Unpickler(io.BytesIO(archive.read('archive/data.pkl'))).load()
+raw = open(sys.argv[2], 'rb').read()
+size = struct.unpack('<Q', raw[:8])[0]
+header, data = json.loads(raw[8:8 + size]), raw[8 + size:]
+assert list(state) == [name for name in header if name != '__metadata__'], list(state)
+kinds = dict(F64='Double', F32='Float', F16='Half', BF16='BFloat16', I64='Long', I32='Int', I16='Short', I8='Char', U8='Byte', BOOL='Bool')
+for name, tensor in state.items():
+    begin, end = header[name]['data_offsets']
+    assert list(tensor.shape) == header[name]['shape'], name
+    assert tensor.storage[1] == kinds[header[name]['dtype']] + 'Storage', name
+    assert archive.read('archive/data/' + tensor.storage[2]) == data[begin:end], name
+    stride = 1
+    for extent, given in reversed(list(zip(tensor.shape, tensor.strides))):
+        assert given == stride, name
+        stride *= max(1, extent)
+try:
+    import torch
+except ImportError:
+    print('read'); sys.exit()
+state = torch.load(path if path.endswith('.pt') else io.BytesIO(zipfile.ZipFile(path).read('model.pt')), weights_only=True)
+for name, tensor in state.items():
+    begin, end = header[name]['data_offsets']
+    assert list(tensor.shape) == header[name]['shape'], name
+    assert tensor.numel() * tensor.element_size() == end - begin
+    if header[name]['dtype'] == 'F32': assert tensor.flatten().tolist() == list(struct.unpack('<%df' % tensor.numel(), data[begin:end])), name
+print('read by torch')
+)";
+
+TEST(ModelCheckpoint, IsReadByPython)
+{
+    if (!has_python()) GTEST_SKIP() << "python3 is absent";
+    const TemporaryFolder folder;
+    write_bytes(folder / "read.py", kReadWithPython);
+    for (const auto format : {CheckpointFormat::Mdlus, CheckpointFormat::Pt}) {
+        const auto path = folder / ("a." + std::string(to_string(format)));
+        write_checkpoint(path, small_checkpoint(), format);
+
+        const auto result = run_python(folder / "read.py", {path.string(), (kData / "kinds.safetensors").string()});
+
+        EXPECT_EQ(result.exit_code, 0) << result.err;
+        EXPECT_TRUE(result.out.starts_with("read")) << result.out;
+        RecordProperty("python", result.out);
+    }
+}
+
+}  // namespace
+}  // namespace meshard
