@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "sharding/exchange_plan.h"
+
+namespace meshard {
+
+/// Ghost rows on their way; made by `begin_ghost_exchange`. What is done before `end` is done meanwhile.
+class PendingGhosts {
+public:
+    /// The ghosts of each field, (num_ghosts, ...), in the fields' order. Once.
+    std::vector<at::Tensor> end();
+
+private:
+    friend PendingGhosts begin_ghost_exchange(at::TensorList, const std::shared_ptr<const ExchangePlan>&, std::optional<at::ScalarType>);
+    std::shared_ptr<const ExchangePlan> plan_;
+    std::vector<at::Tensor> fields_;
+    std::optional<at::ScalarType> wire_type_;
+    at::Tensor sent_, received_;
+    PendingCollective pending_;
+};
+
+/// Starts to bring owned rows to the ranks that see them as ghosts: all fields in one message a neighbour, whatever their types.
+///
+/// Differentiable in every field of a floating type: backward adds the ghosts' gradients to the owners' rows, from ranks in ascending order, all
+/// fields in one message. Collective over the plan's group, and so is backward: every rank's loss must depend on what `end` returns, be it of
+/// no rows.
+///
+/// @param fields     (num_owned, ...) each, plain
+/// @param wire_type  floating fields travel in this type and come back in their own; gradients too
+/// @throws InvalidInput if a field has another number of rows than the plan's owned ones
+PendingGhosts begin_ghost_exchange(at::TensorList fields, const std::shared_ptr<const ExchangePlan>& plan,
+                                   std::optional<at::ScalarType> wire_type = std::nullopt);
+
+/// The ghosts of one field, (num_owned, ...) to (num_ghosts, ...).
+at::Tensor ghost_rows(const at::Tensor& owned, const std::shared_ptr<const ExchangePlan>& plan);
+
+/// Owned rows and their ghosts, (num_owned, ...) to (num_local, ...).
+at::Tensor with_ghosts(const at::Tensor& owned, const std::shared_ptr<const ExchangePlan>& plan);
+
+/// The adjoint of `with_ghosts`: every owned row plus all its ghosts on other ranks, ranks in ascending order; (num_local, ...) to (num_owned, ...).
+/// Collective; differentiable. @throws InvalidInput if the tensor has another number of rows than the plan's local ones.
+at::Tensor add_ghosts_to_owners(const at::Tensor& local, const std::shared_ptr<const ExchangePlan>& plan);
+
+enum class GhostReduction : std::uint8_t { Sum, Mean, Max, Min };
+
+/// The same with the mean over an owned row and its ghosts, or their extreme, whose gradient is shared evenly among equal ones.
+at::Tensor reduce_ghosts_to_owners(const at::Tensor& local, const std::shared_ptr<const ExchangePlan>& plan, GhostReduction reduction);
+
+}  // namespace meshard

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace meshard {
+
+/// Neighbours of each query, nearest first, ties by ascending id: those of query i are entries offsets[i], ..., offsets[i + 1] - 1.
+template <class T>
+struct NeighborLists {
+    std::vector<std::int64_t> offsets{0};
+    std::vector<std::int32_t> ids;
+    std::vector<T> distances;
+};
+
+inline constexpr std::int64_t kAllNeighbors = std::numeric_limits<std::int64_t>::max();
+
+/// Points within `radius`, the bound included; of more than `max_neighbors` the nearest.
+struct RadiusLimit {
+    double radius = 0;
+    std::int64_t max_neighbors = kAllNeighbors;
+};
+
+/// Exact neighbour search among points in 1 to 3 dimensions, on one thread of the CPU and without LibTorch.
+///
+/// Squared distances are (dx dx + dy dy) + dz dz in the type of the coordinates, without fused operations, and are compared with radius * radius
+/// in that type: a plain loop gives the same ids. Points lie in a k-d tree with leaves of eight; queries are walked along a tree of their own,
+/// in groups that share the walk, so that neither points nor queries need to come in any order. Ties and coincident points cost nothing extra.
+///
+/// In a periodic box the distance along an axis is the shorter one of both ways round; a period of 0 leaves an axis open.
+///
+/// Const functions may be called by several threads at once.
+template <class T>
+class PointSearch {
+public:
+    /// @param points  (n, dimensions), row by row; copied
+    /// @param period  empty, or one length an axis
+    /// @throws InvalidInput on dimensions outside 1 to 3, coordinates that are not finite or larger than 1e18 (1e150 in double precision),
+    ///         and periods that are negative or not finite
+    PointSearch(std::span<const T> points, int dimensions, std::span<const double> period = {});
+    ~PointSearch();
+    PointSearch(PointSearch&&) noexcept;
+    PointSearch& operator=(PointSearch&&) noexcept;
+
+    std::int64_t num_points() const;
+
+    /// The k nearest points of each query; fewer if there are not so many.
+    ///
+    /// @param queries   (m, dimensions)
+    /// @param excluded  empty, or one id a query that is not to be found (its own); -1 for none
+    /// @param bounds_squared  empty, or one a query: only points within that squared distance are found
+    /// @throws InvalidInput if k < 1, on wrong coordinates, and if sizes do not fit
+    NeighborLists<T> knn(std::span<const T> queries, std::int64_t k, std::span<const std::int32_t> excluded = {},
+                         std::span<const T> bounds_squared = {}) const;
+
+    /// Points within each of the radii, found in one pass; one list a radius.
+    /// @throws InvalidInput on radii that are not positive and finite, on max_neighbors < 1, on wrong coordinates, and if sizes do not fit
+    std::vector<NeighborLists<T>> within(std::span<const T> queries, std::span<const RadiusLimit> limits,
+                                         std::span<const std::int32_t> excluded = {}) const;
+
+private:
+    struct Base;
+    template <int D>
+    struct Impl;
+    std::unique_ptr<const Base> impl_;
+};
+
+/// @throws InvalidInput, beginning with `where`, if radius or count is not one to search with.
+void require_limit(const char* where, const RadiusLimit& limit);
+
+/// @throws InvalidInput, beginning with `where`, if a coordinate is not finite or so large that its square is not.
+template <class T>
+void require_coordinates(const char* where, const char* what, std::span<const T> coordinates, int dimensions);
+
+}  // namespace meshard

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+namespace meshard::point_tree {
+
+inline constexpr int kWidth = 8;   ///< points of a leaf, children of a node
+
+template <class T>
+struct WideTypes;
+template <>
+struct WideTypes<float> {
+    typedef float Wide __attribute__((vector_size(32)));
+    using Key = std::uint64_t;
+};
+template <>
+struct WideTypes<double> {
+    typedef double Wide __attribute__((vector_size(64)));
+    using Key = unsigned __int128;
+};
+
+/// Eight numbers, one a lane.
+template <class T>
+using Wide = typename WideTypes<T>::Wide;
+
+/// (squared distance, id) as one integer that sorts as the pair does: the bits of a number that is not negative sort as the number.
+template <class T>
+using Key = typename WideTypes<T>::Key;
+
+template <class T>
+using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+
+template <class T>
+inline Key<T> make_key(T distance_squared, std::int32_t id)
+{
+    return static_cast<Key<T>>(std::bit_cast<Bits<T>>(distance_squared)) << 32 | static_cast<std::uint32_t>(id);
+}
+
+template <class T>
+inline T distance_squared_of(Key<T> key)
+{
+    return std::bit_cast<T>(static_cast<Bits<T>>(key >> 32));
+}
+
+template <class T>
+inline std::int32_t id_of(Key<T> key)
+{
+    return static_cast<std::int32_t>(static_cast<std::uint32_t>(key));
+}
+
+template <class T, int D>
+struct Item {
+    std::array<T, D> x;
+    std::int32_t id;
+};
+
+template <class T, int D>
+struct Box {
+    std::array<T, D> low, high;
+
+    static Box empty()
+    {
+        Box box;
+        box.low.fill(std::numeric_limits<T>::infinity());
+        box.high.fill(-std::numeric_limits<T>::infinity());
+        return box;
+    }
+    void add(const std::array<T, D>& x)
+    {
+        for (int d = 0; d < D; ++d) {
+            low[d] = x[d] < low[d] ? x[d] : low[d];
+            high[d] = x[d] > high[d] ? x[d] : high[d];
+        }
+    }
+    void add(const Box& other)
+    {
+        add(other.low);
+        add(other.high);
+    }
+};
+
+template <class T, int D>
+Box<T, D> box_of(std::span<const Item<T, D>> items)
+{
+    auto box = Box<T, D>::empty();
+    for (const auto& item : items) box.add(item.x);
+    return box;
+}
+
+/// Orders items so that every eight make a leaf, every eight leaves a node, and so on: halves by the median along the longest side,
+/// rounded to whole nodes. Equal coordinates go by id, so that coincident points come in the order of their ids.
+template <class T, int D>
+void order_items(std::span<Item<T, D>> items)
+{
+    const auto leaves = (static_cast<std::int64_t>(items.size()) + kWidth - 1) / kWidth;
+    if (leaves <= 1) return;
+    std::int64_t unit = 1;
+    while (unit * kWidth < leaves) unit *= kWidth;
+    const auto parts = (leaves + unit - 1) / unit;
+    const auto left = parts / 2 * unit * kWidth;
+
+    const auto box = box_of<T, D>(items);
+    int axis = 0;
+    for (int d = 1; d < D; ++d) {
+        if (box.high[d] - box.low[d] > box.high[axis] - box.low[axis]) axis = d;
+    }
+    std::nth_element(items.begin(), items.begin() + left, items.end(), [axis](const Item<T, D>& a, const Item<T, D>& b) {
+        return a.x[axis] != b.x[axis] ? a.x[axis] < b.x[axis] : a.id < b.id;
+    });
+    order_items(items.first(left));
+    order_items(items.subspan(left));
+}
+
+/// Lengths after which an axis repeats; infinite for an open one.
+template <class T, int D>
+struct Period {
+    std::array<T, D> length;
+    bool any = false;   ///< some axis repeats
+};
+
+/// Squared distances between a box and eight others, never more than those of any two points in them: rounding keeps order.
+template <class T, int D>
+inline Wide<T> box_distances(const Box<T, D>& box, const std::array<Wide<T>, D>& low, const std::array<Wide<T>, D>& high, const Period<T, D>& period)
+{
+    Wide<T> sum{};
+    for (int d = 0; d < D; ++d) {
+        const Wide<T> above = low[d] - box.high[d], below = box.low[d] - high[d];
+        Wide<T> gap = above > below ? above : below;
+        gap = gap > T{0} ? gap : Wide<T>{};
+        if (period.any) {
+            const Wide<T> up = high[d] - box.low[d], down = box.high[d] - low[d];
+            const Wide<T> round = period.length[d] - (up > down ? up : down);
+            const Wide<T> least = round > T{0} ? round : Wide<T>{};
+            gap = least < gap ? least : gap;
+        }
+        sum = d == 0 ? gap * gap : sum + gap * gap;
+    }
+    return sum;
+}
+
+/// Squared distances between a point and eight others.
+template <class T, int D>
+inline Wide<T> point_distances(const std::array<T, D>& x, const std::array<Wide<T>, D>& points, const Period<T, D>& period)
+{
+    Wide<T> sum{};
+    for (int d = 0; d < D; ++d) {
+        Wide<T> gap = points[d] - x[d];
+        if (period.any) {
+            gap = gap < T{0} ? -gap : gap;
+            const Wide<T> round = period.length[d] - gap;
+            gap = round < gap ? round : gap;
+        }
+        sum = d == 0 ? gap * gap : sum + gap * gap;
+    }
+    return sum;
+}
+
+/// A k-d tree with eight children a node, stored level by level: node n of a level holds the boxes of nodes 8 n, ... of the level below, or
+/// of leaves. Lanes without a point or child are infinitely far away.
+template <class T, int D>
+struct Tree {
+    struct Leaf {
+        std::array<Wide<T>, D> x;
+        std::array<std::int32_t, kWidth> ids;
+    };
+    struct Node {
+        std::array<Wide<T>, D> low, high;
+        std::array<std::int32_t, kWidth> least_id;
+    };
+
+    std::vector<Leaf> leaves;
+    std::vector<std::vector<Node>> levels;   ///< the last one has one node, or none if there are no points
+
+    void build(std::span<const Item<T, D>> ordered)
+    {
+        const auto n = static_cast<std::int64_t>(ordered.size());
+        const auto num_leaves = (n + kWidth - 1) / kWidth;
+        leaves.resize(num_leaves);
+        std::vector<Box<T, D>> boxes(num_leaves);
+        std::vector<std::int32_t> least(num_leaves);
+        for (std::int64_t l = 0; l < num_leaves; ++l) {
+            boxes[l] = Box<T, D>::empty();
+            least[l] = std::numeric_limits<std::int32_t>::max();
+            for (int lane = 0; lane < kWidth; ++lane) {
+                const auto i = l * kWidth + lane;
+                for (int d = 0; d < D; ++d) leaves[l].x[d][lane] = i < n ? ordered[i].x[d] : std::numeric_limits<T>::quiet_NaN();
+                leaves[l].ids[lane] = i < n ? ordered[i].id : -1;
+                if (i >= n) continue;
+                boxes[l].add(ordered[i].x);
+                least[l] = std::min(least[l], ordered[i].id);
+            }
+        }
+        while (!boxes.empty()) {
+            const auto num_boxes = static_cast<std::int64_t>(boxes.size());
+            const auto num_nodes = (num_boxes + kWidth - 1) / kWidth;
+            std::vector<Node> nodes(num_nodes);
+            std::vector<Box<T, D>> above(num_nodes, Box<T, D>::empty());
+            std::vector<std::int32_t> least_above(num_nodes, std::numeric_limits<std::int32_t>::max());
+            for (std::int64_t i = 0; i < num_nodes; ++i) {
+                for (int lane = 0; lane < kWidth; ++lane) {
+                    const auto child = i * kWidth + lane;
+                    const auto box = child < num_boxes ? boxes[child] : Box<T, D>::empty();
+                    for (int d = 0; d < D; ++d) {
+                        nodes[i].low[d][lane] = box.low[d];
+                        nodes[i].high[d][lane] = box.high[d];
+                    }
+                    nodes[i].least_id[lane] = child < num_boxes ? least[child] : std::numeric_limits<std::int32_t>::max();
+                    if (child >= num_boxes) continue;
+                    above[i].add(box);
+                    least_above[i] = std::min(least_above[i], least[child]);
+                }
+            }
+            levels.push_back(std::move(nodes));
+            if (num_nodes == 1) break;
+            boxes = std::move(above);
+            least = std::move(least_above);
+        }
+    }
+};
+
+}  // namespace meshard::point_tree
