@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 
 #include <torch/torch.h>
 
@@ -45,13 +46,20 @@ AxisLayout even_layout(std::int64_t n, std::int64_t dim, const DeviceMesh& mesh)
     return {Shard(dim), std::make_shared<Extents>(even_extents(n, mesh.num_ranks())), 1};
 }
 
-at::Tensor cut(const at::Tensor& whole, std::int64_t dim, const Mesh& mesh)
+/// Seven shares for the first rank, three for every other.
+AxisLayout uneven_layout(std::int64_t n, std::int64_t dim, const DeviceMesh& mesh)
 {
-    const auto layout = even_layout(whole.size(dim), dim, *mesh);
+    Extents extents(mesh.num_ranks(), 3 * n / (3 * mesh.num_ranks() + 4));
+    extents[0] += n - std::accumulate(extents.begin(), extents.end(), std::int64_t{0});
+    return {Shard(dim), std::make_shared<Extents>(extents), 1};
+}
+
+at::Tensor cut(const at::Tensor& whole, const AxisLayout& layout, const Mesh& mesh)
+{
     return from_local(narrow_to_shard(whole, layout, mesh->coordinate(0)).clone(), make_spec(mesh, {layout}));
 }
 
-ScalingResult attention(const Mesh& mesh, int num_repeats)
+ScalingResult attention(const Mesh& mesh, int num_repeats, bool uneven)
 {
     constexpr std::int64_t kLength = 8192, kHeads = 8, kWidth = 32;
     torch::manual_seed(0);
@@ -62,9 +70,10 @@ ScalingResult attention(const Mesh& mesh, int num_repeats)
         for (const auto& tensor : {q, k, v}) leaves.push_back(tensor.detach().requires_grad_());
         torch::scaled_dot_product_attention(leaves[0], leaves[1], leaves[2]).sum().backward();
     };
-    const auto own = narrow_to_shard(q, even_layout(kLength, 2, *mesh), mesh->coordinate(0)).clone();
-    const auto sq = cut(q, 2, mesh), sk = cut(k, 2, mesh), sv = cut(v, 2, mesh);
-    return compare("ring attention, 8192 tokens, 8 heads of 32", "strong", mesh, num_repeats, 1, [&] { run(own, k, v); }, [&] { run(sq, sk, sv); });
+    const auto layout = uneven ? uneven_layout(kLength, 2, *mesh) : even_layout(kLength, 2, *mesh);
+    const auto own = narrow_to_shard(q, layout, mesh->coordinate(0)).clone();
+    const auto sq = cut(q, layout, mesh), sk = cut(k, layout, mesh), sv = cut(v, layout, mesh);
+    return compare(std::string("ring attention, 8192 tokens, 8 heads of 32") + (uneven ? ", 7:3" : ""), "strong", mesh, num_repeats, 1, [&] { run(own, k, v); }, [&] { run(sq, sk, sv); });
 }
 
 /// Patches of 8 x 8, blocks of attention and MLP, one number for each token.
@@ -107,7 +116,7 @@ ScalingResult vision_transformer(const Mesh& mesh, int num_repeats)
     VisionTransformer plain(128, 4, 16), model(128, 4, 16);
     const auto replicated = replicate(*model, mesh);
     const auto image = torch::randn({1, 3, 512, 512});
-    const auto sharded = cut(image, 2, mesh);
+    const auto sharded = cut(image, even_layout(image.size(2), 2, *mesh), mesh);
     const auto run = [](VisionTransformer& net, const at::Tensor& x) {
         net->zero_grad();
         net->forward(x).square().mean().backward();
@@ -159,7 +168,8 @@ ScalingReport measure_scaling(int num_repeats, World& world)
     report.results.push_back(transolver(num_repeats, 20'000, "strong", world));
     report.results.push_back(transolver(num_repeats, 80'000, "strong", world));
     report.results.push_back(transolver(num_repeats, 10'000 * world.size(), "weak", world));
-    report.results.push_back(attention(mesh, num_repeats));
+    report.results.push_back(attention(mesh, num_repeats, false));
+    if (mesh->num_ranks() > 1) report.results.push_back(attention(mesh, num_repeats, true));
     report.results.push_back(vision_transformer(mesh, num_repeats));
     return report;
 }

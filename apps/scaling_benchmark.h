@@ -36,7 +36,7 @@ struct ScalingReport {
     std::vector<ScalingResult> results;
 };
 
-/// Ring attention, a vision transformer, and a Transolver of two sizes. Plain and sharded runs alternate; the slowest rank counts; medians.
+/// Ring attention (even shards, and uneven ones), a vision transformer, and a Transolver of two sizes. Plain and sharded runs alternate; the slowest rank counts; medians.
 /// A plain share is: of the attention, the rank's queries against all keys; of the vision transformer, the whole divided by the number of
 /// ranks; of the Transolver, the rank's points. Collective over all ranks of `world`; every rank gets the same figures but for its messages.
 ScalingReport measure_scaling(int num_repeats, World& world);
