@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// meshard info: what is in a mesh file or a shards folder.
+// meshard info: what is in a mesh file, a shards folder or a checkpoint.
+#include "apps/checkpoint_conversion.h"
 #include "apps/command_line.h"
 #include "apps/json_report.h"
 #include "apps/mesh_summary.h"
@@ -8,6 +9,7 @@
 #include "io/manifest.h"
 #include "io/mesh_faults.h"
 #include "io/mesh_io.h"
+#include "io/model_checkpoint.h"
 
 #include <CLI/CLI.hpp>
 
@@ -224,9 +226,9 @@ int info_command(std::span<const std::string> arguments)
     bool json = false;
     CLI::App app(
         "Says what is in a mesh file or a shards folder: cells by type, arrays with range and NaN count, bounds,\n"
-        "closed or open surface, memory. Exit code 3 if it cannot be read.",
+        "closed or open surface, memory; of a checkpoint, the architecture and its parameters. Exit code 3 if it cannot be read.",
         "info");
-    app.add_option("file", file, "mesh (.vtu .vtp .vtk .stl .ply .pvtu .pvtp) or shards folder")
+    app.add_option("file", file, "mesh (.vtu .vtp .vtk .stl .ply .pvtu .pvtp), shards folder, or checkpoint (.mdlus .pt .safetensors)")
         ->required()
         ->type_name("FILE");
     app.add_flag("--json", json, "one JSON object on stdout");
@@ -238,6 +240,10 @@ int info_command(std::span<const std::string> arguments)
             print_json(to_json(file, manifest));
         else
             print(file, manifest);
+        return exit_code::ok;
+    }
+    if (is_checkpoint_file(file)) {
+        print_checkpoint_info(file, json);
         return exit_code::ok;
     }
     const Mesh mesh = read_mesh(file);

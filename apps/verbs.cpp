@@ -17,7 +17,7 @@ namespace meshard {
 namespace {
 
 constexpr auto table = std::to_array<Verb>({
-    {"info", "what is in a mesh file or a shards folder", info_command},
+    {"info", "what is in a mesh file, a shards folder or a checkpoint", info_command},
     {"partition", "cut a mesh into shards with ghost layers", partition_command},
     {"repartition", "cut a shards folder into another number of parts", repartition_command},
     {"check", "test every promise that a shards folder makes", check_command},

@@ -159,5 +159,27 @@ TEST_F(Info, RefusesWhatItCannotRead)
     }
 }
 
+TEST_F(Info, ShowsTheParametersOfACheckpoint)
+{
+    const std::string file = MESHARD_SOURCE_DIR "/tests/data/checkpoints/kinds.pt";
+
+    auto report = meshard_json({"info", file});
+
+    EXPECT_EQ(report["kind"], "checkpoint");
+    EXPECT_TRUE(report["architecture"].is_null());
+    EXPECT_EQ(report["parameters"].size(), 16U);
+    EXPECT_EQ(report["parameters"][1], nlohmann::json({{"name", "transposed"}, {"type", "F32"}, {"shape", {4, 2, 3}}}));
+    const auto text = meshard({"info", file});
+    EXPECT_NE(text.out.find("checkpoint of a model without a name, 16 arrays, 102 values"), std::string::npos) << text.out;
+}
+
+TEST_F(Info, RefusesACheckpointThatNamesAFunction)
+{
+    const auto result = meshard({"info", MESHARD_SOURCE_DIR "/tests/data/checkpoints/hostile/names_os_system.pt"});
+
+    EXPECT_EQ(result.exit_code, 3);
+    EXPECT_NE(result.err.find("names 'os.system'"), std::string::npos) << result.err;
+}
+
 }  // namespace
 }  // namespace meshard
