@@ -230,6 +230,7 @@ void warn_of_pieces(const CutResult& result)
 void add_cut_options(CLI::App& app, CutArguments& arguments)
 {
     app.add_option("-n,--num-parts", arguments.num_parts, "number of parts; may be left out with --levels or a given partition")
+        ->each([&arguments](const std::string&) { arguments.has_num_parts = true; })
         ->type_name("N");
     app.add_option("-o,--output", arguments.output, "shards folder to make; must not exist")->type_name("DIR");
     app.add_option("--method", arguments.method,
@@ -286,6 +287,8 @@ void check_cut_arguments(CutArguments& arguments)
         if (is_given_partition(arguments.method)) throw UsageError("--levels needs a method that cuts, not a given partition.");
         arguments.num_parts = product;
     }
+    if (!arguments.has_num_parts && arguments.levels.empty() && !is_given_partition(arguments.method))
+        throw UsageError("--num-parts is missing: say with -n how many parts to make.");
     if (arguments.num_parts < 1 && !(is_given_partition(arguments.method) && arguments.num_parts == 0))
         throw UsageError("-n is " + std::to_string(arguments.num_parts) + "; the number of parts must be at least 1.");
     if (!is_given_partition(arguments.method)) {

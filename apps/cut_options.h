@@ -23,6 +23,7 @@ namespace meshard {
 struct CutArguments {
     std::string output;
     std::int32_t num_parts = 0;
+    bool has_num_parts = false;   ///< whether it was given
     std::string method = "metis"; ///< a name, `file:PATH` or `array:NAME`
     std::string levels;
     std::string objective = "both";
