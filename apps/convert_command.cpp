@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard convert: a mesh in any format that can be read -> one that can be written.
+#include "apps/checkpoint_conversion.h"
 #include "apps/command_line.h"
 #include "apps/json_report.h"
 #include "apps/stage_timer.h"
@@ -9,6 +10,7 @@
 #include "io/interruption.h"
 #include "io/manifest.h"
 #include "io/mesh_io.h"
+#include "io/model_checkpoint.h"
 #include "io/subdomain_io.h"
 #include "io/vtk_xml_reader.h"
 #include "io/vtkhdf.h"
@@ -31,17 +33,19 @@ struct ConvertOptions {
     std::vector<std::string> blocks;
     std::string time;
     std::string compress = "none";
+    std::string to;   // of a checkpoint
     bool json = false;
 };
 
 bool parse(std::span<const std::string> arguments, ConvertOptions& options)
 {
     CLI::App app(
-        "Writes a mesh in another format, which follows from the names' extensions. Read are .vtu .vtp .pvtu .pvtp .vtk .vtm .vtpc\n"
+        "Writes a mesh or a model's checkpoint in another format, which follows from the names' extensions. Of meshes are read .vtu .vtp .pvtu .pvtp .vtk .vtm .vtpc\n"
         ".pvd .series .vtkhdf, OpenFOAM cases (folder or .foam), .cgns, EnSight .case, Exodus .exo, .stl .ply .obj.\n\n"
         "Names, units, types and roles of arrays,\n"
         "field data, time values and polyhedra are kept. Of a shards folder a .vtkhdf holds each piece with its ghosts as a partition,\n"
-        "other formats the merged mesh.",
+        "other formats the merged mesh.\n\n"
+        "Checkpoints: .mdlus (PhysicsNeMo), .pt (PyTorch) and .safetensors are read and written; nothing in them is executed.",
         "convert");
     app.add_option("input", options.input, "mesh, OpenFOAM case or shards folder to read")->required()->type_name("IN");
     app.add_option("output", options.output, "file to write (" + writable_formats() + ")")->required()->type_name("OUT");
@@ -52,6 +56,7 @@ bool parse(std::span<const std::string> arguments, ConvertOptions& options)
     app.add_option("--compress", options.compress, "none, zlib or lz4; uncompressed files are mapped instead of read")
         ->type_name("KIND")
         ->capture_default_str();
+    app.add_option("--to", options.to, "format of a checkpoint, where OUT's extension does not say it: mdlus, pt or safetensors")->type_name("FORMAT");
     app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
     return parse_arguments(app, arguments);
 }
@@ -95,6 +100,13 @@ int convert_command(std::span<const std::string> arguments)
 {
     ConvertOptions options;
     if (!parse(arguments, options)) return exit_code::ok;
+    if (is_checkpoint_file(options.input)) {
+        if (!options.blocks.empty() || !options.time.empty() || options.compress != "none")
+            throw UsageError("--block, --time and --compress are for meshes; " + options.input + " is a checkpoint.");
+        convert_checkpoint({options.input, options.output, options.to, options.json});
+        return exit_code::ok;
+    }
+    if (!options.to.empty()) throw UsageError("--to is for checkpoints; " + options.input + " is none. A mesh's format follows from OUT's extension.");
     const std::filesystem::path output = options.output;
     require_writable_format(output);
     WriteOptions write_options{.compression = compression_of(options.compress)};

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "io/safetensors.h"
 #include "tests/apps/program_test.h"
 #include "tests/support/foam_case.h"
 #include "tests/support/sample_meshes.h"
+
+#include <cstring>
 
 namespace meshard {
 namespace {
@@ -18,6 +21,26 @@ TEST_F(ConvertCommand, KeepsEverythingOnTheWayThroughEveryFormat)
     ASSERT_EQ(meshard({"convert", path("c.vtu"), path("d.vtu")}).exit_code, 0);
 
     EXPECT_EQ(content_of(path("d.vtu")), content_of(path("a.vtu")));
+}
+
+TEST_F(ConvertCommand, TurnsCheckpointsIntoOneAnother)
+{
+    const std::vector<float> values{1.5f, -2.0f, 3.25f, 0.0f, 5.0f, -6.5f};
+    NamedArrays arrays;
+    arrays.arrays.push_back({"layer.weight", ArrayType::F32, {2, 3}, reinterpret_cast<const std::byte*>(values.data()), nullptr});
+    write_safetensors(path("a.safetensors"), arrays);
+
+    ASSERT_EQ(meshard({"convert", path("a.safetensors"), path("b.pt")}).exit_code, 0);
+    ASSERT_EQ(meshard({"convert", path("b.pt"), path("c"), "--to", "safetensors"}).exit_code, 0);
+
+    const NamedArrays back = read_safetensors(path("c"));
+    const auto* weight = back.find("layer.weight");
+    ASSERT_TRUE(weight);
+    EXPECT_EQ(weight->shape, (std::vector<std::int64_t>{2, 3}));
+    EXPECT_EQ(std::memcmp(weight->data, values.data(), values.size() * sizeof(float)), 0);
+    EXPECT_TRUE(fails_with(meshard({"convert", path("b.pt"), path("d.pt"), "--compress", "zlib"}), 2, {"for meshes"}));
+    write("a.vtu", cube(2));
+    EXPECT_TRUE(fails_with(meshard({"convert", path("a.vtu"), path("b.vtu"), "--to", "pt"}), 2, {"for checkpoints"}));
 }
 
 TEST_F(ConvertCommand, ReportsAsTextAndJson)
