@@ -22,6 +22,8 @@ struct NamedFunction {
 };
 
 constexpr NamedFunction kFunctions[] = {
+    {"cappek_leaky_relu", [](const Tensor& x) { return torch::leaky_relu(x, 0.01); }},   // the reference's spelling
+    {"capped_gelu", [](const Tensor& x) { return torch::gelu(x); }},
     {"celu", [](const Tensor& x) { return torch::celu(x, 1.0); }},
     {"elu", [](const Tensor& x) { return torch::elu(x); }},
     {"gelu", [](const Tensor& x) { return torch::gelu(x); }},
@@ -37,6 +39,7 @@ constexpr NamedFunction kFunctions[] = {
     {"sin", [](const Tensor& x) { return torch::sin(x); }},
     {"softplus", [](const Tensor& x) { return torch::softplus(x); }},
     {"softshrink", [](const Tensor& x) { return torch::softshrink(x); }},
+    {"squareplus", [](const Tensor& x) { return 0.5 * (x + torch::sqrt(x * x + 4)); }},   // Barron 2021, with b = 4
     {"softsign", [](const Tensor& x) { return x / (x.abs() + 1); }},
     {"tanh", [](const Tensor& x) { return torch::tanh(x); }},
     {"tanhshrink", [](const Tensor& x) { return x - torch::tanh(x); }},
@@ -44,7 +47,10 @@ constexpr NamedFunction kFunctions[] = {
 };
 
 // Known to the reference, not here: a checkpoint that uses one must not be taken for a spelling mistake.
-constexpr std::array kAbsent = {"capped_gelu", "cappek_leaky_relu", "squareplus", "stan"};
+// `stan` fits a single channel only, so no MLP has it.
+constexpr std::array kAbsent = {"stan"};
+
+constexpr double kCap = 1.0;   // of the capped ones
 
 std::string lower_case(std::string_view name)
 {
@@ -73,6 +79,7 @@ ActivationImpl::ActivationImpl(std::string_view name)
     for (const auto& entry : kFunctions) {
         if (wanted == entry.name) function_ = entry.function;
     }
+    if (wanted == "capped_gelu" || wanted == "cappek_leaky_relu") cap_ = register_buffer("cap", torch::tensor(static_cast<float>(kCap)));
     if (function_) return;
 
     const auto names = activation_names();
@@ -86,7 +93,8 @@ ActivationImpl::ActivationImpl(std::string_view name)
 
 torch::Tensor ActivationImpl::forward(const torch::Tensor& x)
 {
-    return function_ ? function_(x) : torch::prelu(x, slope_);
+    if (!function_) return torch::prelu(x, slope_);
+    return cap_.defined() ? torch::minimum(function_(x), cap_.to(x.scalar_type())) : function_(x);
 }
 
 }  // namespace meshard

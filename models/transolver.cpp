@@ -2,10 +2,11 @@
 #include "models/transolver.h"
 
 #include <cmath>
-#include <sstream>
 
 #include <torch/torch.h>
 
+#include "models/grid_points.h"
+#include "models/physics_attention.h"
 #include "partition/error.h"
 
 namespace meshard {
@@ -19,23 +20,25 @@ torch::nn::LayerNorm layer_norm(std::int64_t num_channels)
     return torch::nn::LayerNorm(torch::nn::LayerNormOptions({num_channels}));
 }
 
-void require_shape(const char* name, const torch::Tensor& tensor, std::int64_t num_channels)
+/// Distances of each point of a regular grid over the unit square to those of a ref x ref grid: (1, N, ref^2).
+torch::Tensor distances_to_reference(at::IntArrayRef grid, std::int64_t ref)
 {
-    if (tensor.defined() && tensor.dim() == 3 && tensor.size(2) == num_channels) return;
-    std::ostringstream message;
-    message << "Transolver: " << name << " must be (batch, points, " << num_channels << "), and ";
-    if (tensor.defined()) message << "has the shape " << tensor.sizes() << ".";
-    else message << "is missing.";
-    throw InvalidInput(message.str());
+    const auto points = [](std::int64_t rows, std::int64_t columns) {
+        const auto y = torch::linspace(0, 1, rows, torch::kDouble).to(torch::kFloat), x = torch::linspace(0, 1, columns, torch::kDouble).to(torch::kFloat);
+        const auto axes = torch::meshgrid({y, x}, "ij");
+        return torch::stack({axes[0].flatten(), axes[1].flatten()}, 1);                  // (rows * columns, 2)
+    };
+    const auto offsets = points(grid[0], grid[1]).unsqueeze(1) - points(ref, ref).unsqueeze(0);
+    return offsets.square().sum(-1).sqrt().unsqueeze(0);
 }
 
 }  // namespace
 
-TransolverBlockImpl::TransolverBlockImpl(const TransolverOptions& options, bool is_last)
+TransolverBlockImpl::TransolverBlockImpl(const TransolverOptions& options, torch::nn::AnyModule attention, bool is_last) : attention_(std::move(attention))
 {
     const auto num_channels = options.n_hidden;
     ln_1_ = register_module("ln_1", layer_norm(num_channels));
-    attention_ = register_module("Attn", PhysicsAttention(num_channels, options.n_head, options.slice_num, options.dropout));
+    register_module("Attn", attention_.ptr());
     ln_mlp1_ = register_module("ln_mlp1", torch::nn::Sequential(layer_norm(num_channels),
                                                                 Mlp(num_channels, options.mlp_ratio * num_channels, num_channels, options.act)));
     if (is_last) {
@@ -46,7 +49,7 @@ TransolverBlockImpl::TransolverBlockImpl(const TransolverOptions& options, bool 
 
 torch::Tensor TransolverBlockImpl::forward(torch::Tensor x)
 {
-    x = x + attention_(ln_1_(x));
+    x = x + attention_.forward<torch::Tensor>(ln_1_(x));
     x = x + ln_mlp1_->forward(x);
     return ln_mlp2_ ? ln_mlp2_->forward(x) : x;
 }
@@ -68,8 +71,9 @@ TransolverImpl::TransolverImpl(TransolverOptions options) : options_(std::move(o
 {
     options_.validate();
     const auto num_channels = options_.n_hidden;
-    preprocess_ = register_module("preprocess", Mlp(options_.functional_dim + options_.embedding_dim, 2 * num_channels, num_channels,
-                                                    options_.act));
+    const auto embedding_dim = options_.unified_pos ? options_.ref * options_.ref : options_.embedding_dim;
+    if (options_.unified_pos) unified_position_ = register_buffer("embedding", distances_to_reference(options_.structured_shape, options_.ref));
+    preprocess_ = register_module("preprocess", Mlp(options_.functional_dim + embedding_dim, 2 * num_channels, num_channels, options_.act));
     if (options_.time_input) {
         time_embed_ = register_module("time_embed", TimeEmbedding(num_channels));
         time_fc_ = register_module("time_fc", torch::nn::Sequential());
@@ -77,9 +81,34 @@ TransolverImpl::TransolverImpl(TransolverOptions options) : options_(std::move(o
         time_fc_->push_back(torch::nn::SiLU());
         time_fc_->push_back(torch::nn::Linear(num_channels, num_channels));
     }
-    for (std::int64_t i = 0; i < options_.n_layers; ++i) blocks_->push_back(TransolverBlock(options_, i + 1 == options_.n_layers));
-    register_module("blocks", blocks_);
+    blocks_ = register_module("blocks", make_blocks([this] {
+        const SliceOptions slices{.dim = options_.n_hidden,
+                                  .num_heads = options_.n_head,
+                                  .head_dim = options_.n_hidden / options_.n_head,
+                                  .num_slices = options_.slice_num,
+                                  .plus = options_.plus,
+                                  .grid = options_.structured_shape,
+                                  .noise = noise_};
+        return torch::nn::AnyModule(PhysicsAttention(slices, options_.dropout));
+    }));
+    draw_weights();
+}
 
+torch::nn::ModuleList TransolverImpl::make_blocks(const MakeAttention& make_attention) const
+{
+    torch::nn::ModuleList blocks;
+    for (std::int64_t i = 0; i < options_.n_layers; ++i) blocks->push_back(TransolverBlock(options_, make_attention(), i + 1 == options_.n_layers));
+    return blocks;
+}
+
+void TransolverImpl::replace_blocks(const MakeAttention& make_attention)
+{
+    blocks_ = replace_module("blocks", make_blocks(make_attention));
+    draw_weights();
+}
+
+void TransolverImpl::draw_weights()
+{
     torch::NoGradGuard no_grad;
     for (const auto& module : modules(/*include_self=*/false)) {
         const auto* linear = module->as<torch::nn::Linear>();
@@ -91,17 +120,23 @@ TransolverImpl::TransolverImpl(TransolverOptions options) : options_(std::move(o
 
 torch::Tensor TransolverImpl::forward(const torch::Tensor& fx, const torch::Tensor& embedding, const torch::Tensor& time)
 {
-    require_shape("fx", fx, options_.functional_dim);
-    require_shape("embedding", embedding, options_.embedding_dim);
+    const at::IntArrayRef grid = options_.structured_shape;
+    const auto features = flat_points("Transolver", "fx", fx, grid, options_.functional_dim);
+    auto position = unified_position_;
+    if (options_.unified_pos) {
+        position = position.expand({features.size(0), -1, -1});
+    } else {
+        position = flat_points("Transolver", "embedding", embedding, grid, options_.embedding_dim);
+    }
     if (time.defined() != options_.time_input) {
         throw InvalidInput(options_.time_input ? "Transolver: the model has time_input, and no time was given."
                                                : "Transolver: a time was given, and the model has no time_input.");
     }
 
-    auto x = preprocess_(torch::cat({embedding, fx}, -1));                           // (B, N, C)
+    auto x = preprocess_(torch::cat({position, features}, -1));                      // (B, N, C)
     if (time.defined()) x = x + time_fc_->forward(time_embed_(time)).unsqueeze(1);
     for (const auto& block : *blocks_) x = block->as<TransolverBlock>()->forward(x);
-    return x;
+    return fx.dim() == 3 ? x : x.unflatten(1, grid);
 }
 
 }  // namespace meshard

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
+
+#include <torch/nn/modules/container/any.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/normalization.h>
 
 #include "models/mlp.h"
-#include "models/physics_attention.h"
+#include "models/slice_projection.h"
 #include "models/transolver_options.h"
 
 namespace meshard {
@@ -15,14 +18,15 @@ namespace meshard {
 /// output head instead of handing on its channels.
 class TransolverBlockImpl : public torch::nn::Module {
 public:
-    TransolverBlockImpl(const TransolverOptions& options, bool is_last);
+    /// @param attention   (B, N, C) to (B, N, C)
+    TransolverBlockImpl(const TransolverOptions& options, torch::nn::AnyModule attention, bool is_last);
 
     /// (B, N, C) to (B, N, C), or (B, N, out_dim) from the last.
     torch::Tensor forward(torch::Tensor x);
 
 private:
     torch::nn::LayerNorm ln_1_{nullptr};
-    PhysicsAttention attention_{nullptr};
+    torch::nn::AnyModule attention_;
     torch::nn::Sequential ln_mlp1_{nullptr};
     torch::nn::Sequential ln_mlp2_{nullptr};   // null except in the last
 };
@@ -41,25 +45,43 @@ private:
 };
 TORCH_MODULE(TimeEmbedding);
 
-/// Transolver (Wu et al. 2024) for irregular meshes and point clouds. Parameters have PhysicsNeMo's names and shapes.
+/// Transolver (Wu et al. 2024) for meshes, point clouds and grids, and Transolver++ (Luo et al. 2025). Parameters have PhysicsNeMo's names
+/// and shapes.
 class TransolverImpl : public torch::nn::Module {
 public:
-    /// Initial values: weights normal(0, 0.02), biases 0, drawn from LibTorch's default generator in the reference's order.
+    /// Initial values: weights normal(0, 0.02), biases 0, those of convolutions as LibTorch makes them; drawn from LibTorch's default generator
+    /// in the reference's order.
     /// @throws InvalidInput as `TransolverOptions::validate`.
     explicit TransolverImpl(TransolverOptions options);
 
+    /// On a grid of the extents `structured_shape`, (B, N, ...) may also be (B, extents, ...), and the result is of the same kind.
+    ///
     /// @param fx          (B, N, functional_dim)
-    /// @param embedding   (B, N, embedding_dim)
+    /// @param embedding   (B, N, embedding_dim); not used by a model with `unified_pos`
     /// @param time        (B), undefined unless the model has `time_input`
     /// @return            (B, N, out_dim)
     /// @throws InvalidInput on shapes that do not fit the options.
-    torch::Tensor forward(const torch::Tensor& fx, const torch::Tensor& embedding, const torch::Tensor& time = {});
+    torch::Tensor forward(const torch::Tensor& fx, const torch::Tensor& embedding = {}, const torch::Tensor& time = {});
+
+    /// Where Transolver++ takes its noise from; an undefined function brings the default back: noise while training, none else.
+    void set_noise(UniformNoise noise) { *noise_ = std::move(noise); }
 
     const TransolverOptions& options() const { return options_; }
 
+protected:
+    using MakeAttention = std::function<torch::nn::AnyModule()>;
+
+    /// Replaces the blocks by ones with another attention, and draws all weights anew.
+    void replace_blocks(const MakeAttention& make_attention);
+
 private:
+    torch::nn::ModuleList make_blocks(const MakeAttention& make_attention) const;
+    void draw_weights();
+
     TransolverOptions options_;
+    SharedNoise noise_ = std::make_shared<UniformNoise>();
     Mlp preprocess_{nullptr};
+    torch::Tensor unified_position_;           // (1, N, ref^2), undefined unless unified_pos
     TimeEmbedding time_embed_{nullptr};        // null unless time_input
     torch::nn::Sequential time_fc_{nullptr};
     torch::nn::ModuleList blocks_;

@@ -3,8 +3,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "models/option_table.h"
 #include "partition/error.h"
-#include "partition/nearest_name.h"
 
 namespace meshard {
 namespace {
@@ -45,13 +45,15 @@ void require_positive(const char* name, std::int64_t value)
 
 void TransolverOptions::validate() const
 {
-    if (!structured_shape.empty()) refuse("structured_shape (grids) is not implemented; leave it out to treat the points as an irregular mesh.");
-    if (unified_pos) refuse("unified_pos needs a structured grid, which is not implemented; give coordinates as `embedding`.");
-    if (plus) refuse("plus (Transolver++) is not implemented; set plus to false.");
+    if (!structured_shape.empty() && structured_shape.size() != 2 && structured_shape.size() != 3)
+        refuse("structured_shape must have 2 or 3 extents, and has " + std::to_string(structured_shape.size()) + ".");
+    for (const auto extent : structured_shape) require_positive("an extent of structured_shape", extent);
+    if (unified_pos && structured_shape.size() != 2) refuse("unified_pos needs a structured_shape of 2 extents; give coordinates as `embedding`.");
+    if (unified_pos) require_positive("ref", ref);
     if (use_te) refuse("use_te (TransformerEngine's layers) is not implemented, and their parameters cannot be converted; set use_te to false.");
     require_positive("functional_dim", functional_dim);
     require_positive("out_dim", out_dim);
-    require_positive("embedding_dim", embedding_dim);
+    if (!unified_pos) require_positive("embedding_dim", embedding_dim);
     require_positive("n_layers", n_layers);
     require_positive("n_hidden", n_hidden);
     require_positive("n_head", n_head);
@@ -66,26 +68,7 @@ void TransolverOptions::validate() const
 
 TransolverOptions transolver_options(const nlohmann::json& arguments)
 {
-    TransolverOptions options;
-    std::vector<std::string> names;
-    for_each_option(options, [&](const char* name, auto& member) {
-        names.emplace_back(name);
-        const auto found = arguments.find(name);
-        if (found == arguments.end() || found->is_null()) return;
-        try {
-            found->get_to(member);
-        } catch (const nlohmann::json::exception&) {
-            refuse(std::string(name) + " cannot be " + found->dump() + ".");
-        }
-    });
-    for (const auto& [name, value] : arguments.items()) {
-        bool known = false;
-        for (const auto& candidate : names) known = known || candidate == name;
-        if (known) continue;
-        const auto nearest = nearest_name(name, names);
-        refuse("there is no argument '" + name + "'." + (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
-    }
-    return options;
+    return read_options<TransolverOptions>("Transolver", arguments, [](auto& options, auto&& visit) { for_each_option(options, visit); });
 }
 
 nlohmann::json to_json(const TransolverOptions& options)

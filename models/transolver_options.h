@@ -13,7 +13,7 @@ namespace meshard {
 struct TransolverOptions {
     std::int64_t functional_dim = 0;    ///< channels of `fx`; must be set
     std::int64_t out_dim = 0;           ///< channels of the result; must be set
-    std::int64_t embedding_dim = 0;     ///< channels of `embedding` (coordinates, normals, ...); must be set
+    std::int64_t embedding_dim = 0;     ///< channels of `embedding` (coordinates, normals, ...); must be set unless unified_pos
     std::int64_t n_layers = 4;
     std::int64_t n_hidden = 256;
     double dropout = 0.0;
@@ -21,12 +21,12 @@ struct TransolverOptions {
     std::string act = "gelu";           ///< of the MLPs; see activation.h
     std::int64_t mlp_ratio = 4;
     std::int64_t slice_num = 32;
-    bool unified_pos = false;           ///< grids only; not implemented
-    std::int64_t ref = 8;               ///< belongs to unified_pos
-    std::vector<std::int64_t> structured_shape;   ///< grids only; not implemented
+    bool unified_pos = false;           ///< 2-D grids only: distances to a reference grid in place of `embedding`
+    std::int64_t ref = 8;               ///< points of that grid along each side
+    std::vector<std::int64_t> structured_shape;   ///< extents of a 2-D or 3-D grid, points in row-major order; empty: no grid
     bool use_te = false;                ///< TransformerEngine's layers; not implemented
     bool time_input = false;
-    bool plus = false;                  ///< Transolver++; not implemented
+    bool plus = false;                  ///< Transolver++
 
     /// @throws InvalidInput naming the option, its value and what is allowed.
     void validate() const;

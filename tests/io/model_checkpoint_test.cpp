@@ -136,7 +136,7 @@ TEST(ModelCheckpoint, ReadsTheOptimizerOfTheReference)
                     // The values stored beside it are those after one more step.
                     EXPECT_EQ(found->shape, expected->shape) << i << what;
                     EXPECT_EQ(found->type, ArrayType::F32) << i << what;
-                    if (found->shape.empty()) EXPECT_EQ(float_at(*found), float_at(*expected) - 1) << i << what;
+                    if (std::string_view(what) == "step") EXPECT_EQ(float_at(*found), float_at(*expected) - 1) << i;
                     ++num_compared;
                 }
             }

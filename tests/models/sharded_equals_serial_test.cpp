@@ -25,7 +25,7 @@ using test::NamedTensors;
 
 constexpr std::int64_t kNumPoints = 125;
 
-enum class Cut { Contiguous, Metis, Random, NineToOne, OneEmpty };
+enum class Cut { Contiguous, Runs, Metis, Random, NineToOne, OneEmpty };
 
 /// Rows of each rank, as index tensors.
 std::vector<at::Tensor> cut_rows(Cut cut, std::int64_t num_points, int num_ranks)
@@ -38,6 +38,7 @@ std::vector<at::Tensor> cut_rows(Cut cut, std::int64_t num_points, int num_ranks
         std::int64_t owner = 0;
         switch (cut) {
         case Cut::Contiguous: owner = i * num_ranks / num_points; break;
+        case Cut::Runs: owner = i * i * num_ranks / (num_points * num_points); break;   // uneven ones
         case Cut::Metis: owner = owners[i]; break;
         case Cut::Random: owner = generator() % num_ranks; break;
         case Cut::NineToOne: owner = 10 * i < 9 * num_points ? 0 : 1 + i % std::max(1, num_ranks - 1); break;
@@ -137,22 +138,24 @@ TEST_P(ShardedFixtures, AgreeOnUnevenRanks)
     const auto description = GetParam().description();
     if (const auto reason = test::reason_to_skip(description); !reason.empty()) GTEST_SKIP() << reason;
     const auto tensors = GetParam().tensors();
-    const auto num_points = tensors.at("output").size(1);
+    // On a grid the order of the rows has a meaning: ranks take one run of it each.
+    const auto constructor = description.value("constructor", nlohmann::json::object());
+    const bool is_grid = (constructor.contains("structured_shape") && !constructor["structured_shape"].is_null()) || constructor.contains("spatial_shape");
 
     for (const int num_ranks : {2, 3}) {
         SCOPED_TRACE(num_ranks);
-        const auto rows = cut_rows(Cut::NineToOne, num_points, num_ranks);
+        const auto rows_of = [&](const at::Tensor& whole) { return cut_rows(is_grid ? Cut::Runs : Cut::NineToOne, whole.size(1), num_ranks); };
+        const auto order_rows = [&](const at::Tensor& whole) { return whole.index_select(1, torch::cat(rows_of(whole))); };
         run_ranks(num_ranks, [&](std::shared_ptr<const DeviceMesh> device_mesh) {
-            const auto& own = rows[device_mesh->all().rank()];
-            const auto own_rows = [&](const at::Tensor& whole) { return whole.index_select(1, own); };
-            const auto model = test::load_fixture_model(description, tensors, at::kFloat);
+            const auto own_rows = [&](const at::Tensor& whole) { return whole.index_select(1, rows_of(whole)[device_mesh->all().rank()]); };
+            const auto model = test::load_fixture_model(description, tensors, at::kFloat, order_rows);
             const auto replicated = replicate(*model.module, device_mesh);
             NamedTensors locals;
             NamedTensors inputs;
             for (const auto& [name, tensor] : tensors) {
                 if (name.rfind("input.", 0) != 0) continue;
                 const auto argument = name.substr(6);
-                if (tensor.dim() < 2) {
+                if (!test::has_rows(argument)) {
                     inputs[argument] = tensor;
                     continue;
                 }
@@ -160,28 +163,33 @@ TEST_P(ShardedFixtures, AgreeOnUnevenRanks)
                 inputs[argument] = from_local(locals[argument], device_mesh, {Shard(1)});
             }
 
-            const auto output = model.forward(inputs);
-            (output * from_local(own_rows(tensors.at("grad_output")), device_mesh, {Shard(1)})).sum().backward();
+            const auto outputs = model.forward(inputs);
+            at::Tensor loss = torch::zeros({});
+            for (std::size_t i = 0; i < outputs.size(); ++i) {
+                const auto& whole = tensors.at(test::output_name("grad_output", i, outputs.size()));
+                loss = loss + (outputs[i] * from_local(own_rows(whole), device_mesh, {Shard(1)})).sum();
+            }
+            loss.backward();
 
             // The same as serial, but for the order of the rows, and for this rank's rows of the inputs' gradients.
             auto expected = tensors;
-            expected["output"] = tensors.at("output").index_select(1, torch::cat(rows));
-            for (const auto& [argument, tensor] : inputs) {
-                if (tensor.dim() < 2) expected.erase("grad_input." + argument);
-                else expected["grad_input." + argument] = own_rows(tensors.at("grad_input." + argument));
-            }
             test::FixtureResult result;
-            result.output = full_tensor(output).detach();
+            for (std::size_t i = 0; i < outputs.size(); ++i) {
+                const auto name = test::output_name("output", i, outputs.size());
+                expected[name] = order_rows(tensors.at(name));
+                result.outputs.push_back(full_tensor(outputs[i]).detach());
+            }
             for (const auto& item : model.module->named_parameters()) {
                 ++result.num_parameters;
                 if (item.value().grad().defined()) result.gradients["grad." + item.key()] = item.value().grad();
             }
-            for (const auto& [argument, local] : locals) {
-                result.gradients["grad_input." + argument] = local.grad();
-                // A gradient of few rows may be smaller than the whole's largest value, which sets the tolerance.
-                test::expect_near("grad_input." + argument, local.grad(), expected["grad_input." + argument],
-                                  5e-5 * test::largest(tensors.at("grad_input." + argument)));
-                expected.erase("grad_input." + argument);
+            for (const auto& [argument, tensor] : inputs) {
+                const auto name = "grad_input." + argument;
+                if (locals.count(argument) && tensors.count(name)) {
+                    // A gradient of few rows may be smaller than the whole's largest value, which sets the tolerance.
+                    test::expect_near(name, locals[argument].grad(), own_rows(tensors.at(name)), 5e-5 * test::largest(tensors.at(name)));
+                }
+                expected.erase(name);
             }
             test::expect_reference_values(result, description, expected);
         });

@@ -106,9 +106,10 @@ TEST(TransolverOptions, NameWhatIsNotImplementedOrImpossible)
         change(options);
         EXPECT_TRUE(throws_with<InvalidInput>(text, [&] { options.validate(); }));
     };
-    refused([](auto& o) { o.plus = true; }, "plus (Transolver++) is not implemented");
-    refused([](auto& o) { o.unified_pos = true; }, "unified_pos");
-    refused([](auto& o) { o.structured_shape = {4, 4}; }, "structured_shape");
+    refused([](auto& o) { o.unified_pos = true; }, "unified_pos needs a structured_shape of 2 extents");
+    refused([](auto& o) { o.unified_pos = true, o.structured_shape = {4, 4, 4}; }, "unified_pos needs a structured_shape of 2 extents");
+    refused([](auto& o) { o.structured_shape = {4}; }, "structured_shape must have 2 or 3 extents, and has 1");
+    refused([](auto& o) { o.structured_shape = {4, 0}; }, "an extent of structured_shape must be at least 1");
     refused([](auto& o) { o.use_te = true; }, "use_te");
     refused([](auto& o) { o.n_head = 3; }, "16 is not one of 3");
     refused([](auto& o) { o.slice_num = 0; }, "slice_num must be at least 1");

@@ -2,10 +2,16 @@
 #include "tests/support/run_fixture.h"
 
 #include <algorithm>
+#include <set>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "models/flare.h"
+#include "models/flare_attention.h"
+#include "models/gale.h"
+#include "models/geotransolver.h"
+#include "models/physics_attention.h"
 #include "models/transolver.h"
 
 namespace meshard::test {
@@ -18,19 +24,74 @@ std::string kind_of(const nlohmann::json& description)
     return name.substr(name.rfind('.') + 1);
 }
 
+at::Tensor optional(const NamedTensors& inputs, const std::string& name)
+{
+    const auto found = inputs.find(name);
+    return found == inputs.end() ? at::Tensor() : found->second;
+}
+
+/// `name` alone, or `name.0`, `name.1`, ...
+std::vector<at::Tensor> streams(const NamedTensors& inputs, const std::string& name)
+{
+    if (inputs.count(name)) return {inputs.at(name)};
+    std::vector<at::Tensor> list;
+    while (inputs.count(name + "." + std::to_string(list.size()))) list.push_back(inputs.at(name + "." + std::to_string(list.size())));
+    return list;
+}
+
+template <class Model>
+FixtureModel transolver_like(Model model)
+{
+    return {model.ptr(),
+            [model](const NamedTensors& inputs) mutable {
+                return std::vector<at::Tensor>{model->forward(inputs.at("fx"), optional(inputs, "embedding"), optional(inputs, "time"))};
+            },
+            [model](UniformNoise noise) mutable { model->set_noise(std::move(noise)); }};
+}
+
+template <class Layer>
+FixtureModel layer_with_context(Layer layer)
+{
+    return {layer.ptr(),
+            [layer](const NamedTensors& inputs) mutable { return std::vector<at::Tensor>{layer->forward(inputs.at("x"), optional(inputs, "context"))}; },
+            {}};
+}
+
+template <class Layer>
+FixtureModel plain_layer(Layer layer)
+{
+    return {layer.ptr(), [layer](const NamedTensors& inputs) mutable { return std::vector<at::Tensor>{layer->forward(inputs.at("x"))}; }, {}};
+}
+
 FixtureModel make_model(const nlohmann::json& description)
 {
     const auto& constructor = description["constructor"];
-    if (kind_of(description) == "Transolver") {
-        Transolver model(transolver_options(constructor));
-        return {model.ptr(), [model](const NamedTensors& inputs) mutable {
-                    const auto time = inputs.count("time") ? inputs.at("time") : at::Tensor();
-                    return model->forward(inputs.at("fx"), inputs.at("embedding"), time);
-                }};
+    const auto kind = kind_of(description);
+    if (kind == "Transolver") return transolver_like(Transolver(transolver_options(constructor)));
+    if (kind == "FLARE") return transolver_like(Flare(transolver_options(constructor)));
+    if (kind == "GeoTransolver") {
+        GeoTransolver model(geotransolver_options(constructor));
+        return {model.ptr(),
+                [model](const NamedTensors& inputs) mutable {
+                    return model->forward({.local_embedding = streams(inputs, "local_embedding"),
+                                           .global_embedding = optional(inputs, "global_embedding"),
+                                           .geometry = optional(inputs, "geometry")});
+                },
+                [model](UniformNoise noise) mutable { model->set_noise(std::move(noise)); }};
     }
-    PhysicsAttention attention(constructor["dim"].get<std::int64_t>(), constructor["heads"].get<std::int64_t>(),
-                               constructor["slice_num"].get<std::int64_t>(), 0.0);
-    return {attention.ptr(), [attention](const NamedTensors& inputs) mutable { return attention->forward(inputs.at("x")); }};
+
+    const auto dim = constructor["dim"].get<std::int64_t>(), heads = constructor["heads"].get<std::int64_t>(), head_dim = constructor["dim_head"].get<std::int64_t>();
+    if (kind == "FLARE attention") {
+        return plain_layer(FlareAttention(FlareAttentionOptions{.dim = dim, .num_heads = heads, .head_dim = head_dim, .num_queries = constructor["n_global_queries"].get<std::int64_t>()}));
+    }
+    SliceOptions slices{.dim = dim, .num_heads = heads, .head_dim = head_dim};
+    slices.num_slices = constructor.contains("slice_num") ? constructor["slice_num"].get<std::int64_t>() : constructor["n_global_queries"].get<std::int64_t>();
+    if (constructor.contains("spatial_shape")) slices.grid = constructor["spatial_shape"].get<std::vector<std::int64_t>>();
+    if (kind == "GALE" || kind == "GALE_FA") {
+        const GaleOptions options{.slices = slices, .context_dim = constructor.value("context_dim", std::int64_t{0}), .state_mixing_mode = constructor.value("state_mixing_mode", "weighted")};
+        return kind == "GALE" ? layer_with_context(Gale(options)) : layer_with_context(GaleFa(options));
+    }
+    return plain_layer(PhysicsAttention(slices, 0.0));
 }
 
 }  // namespace
@@ -39,19 +100,25 @@ std::string reason_to_skip(const nlohmann::json& description)
 {
     const auto kind = kind_of(description);
     const auto constructor = description.value("constructor", nlohmann::json::object());
-    if (kind != "Transolver" && kind != "PhysicsAttentionIrregularMesh") return kind + ": not implemented, or not a model";
-    if (constructor.value("plus", false)) return kind + " with plus (Transolver++) is not implemented";
-    if (constructor.value("unified_pos", false)) return kind + " with unified_pos is not implemented";
-    if (constructor.contains("structured_shape") && !constructor["structured_shape"].is_null()) {
-        return kind + " on structured grids is not implemented";
-    }
-    if (kind != "Transolver" && constructor.value("dim", 0) != constructor.value("heads", 0) * constructor.value("dim_head", 0)) {
-        return kind + " with dim other than heads * dim_head is not implemented";
-    }
+    static const std::set<std::string> known{"Transolver", "FLARE", "GeoTransolver", "GALE", "GALE_FA", "FLARE attention", "PhysicsAttentionIrregularMesh",
+                                             "PhysicsAttentionStructuredMesh2D", "PhysicsAttentionStructuredMesh3D"};
+    if (!known.count(kind)) return kind + ": not implemented, or not a model";
+    if (constructor.value("include_local_features", false)) return kind + " with local features (ball queries) is not implemented";
     return {};
 }
 
-FixtureModel load_fixture_model(const nlohmann::json& description, const NamedTensors& tensors, at::ScalarType type)
+std::string output_name(const std::string& name, std::size_t index, std::size_t num_outputs)
+{
+    return num_outputs == 1 ? name : name + "." + std::to_string(index);
+}
+
+bool has_rows(const std::string& argument)
+{
+    return argument != "time" && argument != "global_embedding" && argument != "context";
+}
+
+FixtureModel load_fixture_model(const nlohmann::json& description, const NamedTensors& tensors, at::ScalarType type,
+                                const std::function<at::Tensor(const at::Tensor&)>& order_rows)
 {
     auto model = make_model(description);
     NamedTensors places;
@@ -71,6 +138,15 @@ FixtureModel load_fixture_model(const nlohmann::json& description, const NamedTe
     }
     model.module->to(type);
     model.module->eval();
+    if (tensors.count("noise.0")) {
+        EXPECT_TRUE(model.set_noise) << "the model takes no noise";
+        std::vector<at::Tensor> draws;
+        while (tensors.count("noise." + std::to_string(draws.size()))) {
+            const auto draw = tensors.at("noise." + std::to_string(draws.size())).to(type);
+            draws.push_back(order_rows ? order_rows(draw) : draw);
+        }
+        model.set_noise([draws, next = std::size_t{0}](const at::Tensor&) mutable { return draws.at(next++ % draws.size()); });
+    }
     return model;
 }
 
@@ -83,9 +159,13 @@ FixtureResult run_fixture(const nlohmann::json& description, const NamedTensors&
     }
 
     FixtureResult result;
-    const auto output = model.forward(inputs);
-    (output * tensors.at("grad_output").to(type)).sum().backward();
-    result.output = output.detach();
+    result.outputs = model.forward(inputs);
+    at::Tensor loss = torch::zeros({}, type);
+    for (std::size_t i = 0; i < result.outputs.size(); ++i) {
+        loss = loss + (result.outputs[i] * tensors.at(output_name("grad_output", i, result.outputs.size())).to(type)).sum();
+        result.outputs[i] = result.outputs[i].detach();
+    }
+    loss.backward();
     for (const auto& item : model.module->named_parameters()) {
         ++result.num_parameters;
         if (item.value().grad().defined()) result.gradients["grad." + item.key()] = item.value().grad();
@@ -96,7 +176,10 @@ FixtureResult run_fixture(const nlohmann::json& description, const NamedTensors&
 
 void expect_reference_values(const FixtureResult& result, const nlohmann::json& description, const NamedTensors& tensors)
 {
-    expect_near("output", result.output, tensors.at("output"), description["suggested_tolerance"].value("output_abs", 2e-6));
+    for (std::size_t i = 0; i < result.outputs.size(); ++i) {
+        const auto name = output_name("output", i, result.outputs.size());
+        expect_near(name, result.outputs[i], tensors.at(name), description["suggested_tolerance"].value("output_abs", 2e-6));
+    }
     // A case with results in double precision may keep its gradients in that precision only.
     const bool has_single = std::any_of(tensors.begin(), tensors.end(), [](const auto& item) { return item.first.rfind("grad.", 0) == 0; });
     const std::string prefix = has_single ? "grad." : "grad64.";

@@ -6,37 +6,50 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <nlohmann/json.hpp>
 #include <torch/nn/module.h>
 
+#include "models/slice_projection.h"
+
 namespace meshard::test {
 
 using NamedTensors = std::map<std::string, at::Tensor>;
 
-/// A model of a case, ready to run: its module with the stored parameters and buffers, and its forward by names of arguments.
+/// A model of a case, ready to run: its module with the stored parameters and buffers, and its forward by names of arguments
+/// (`local_embedding.1` is the second of several). The outputs are one, or one a stream.
 struct FixtureModel {
     std::shared_ptr<torch::nn::Module> module;
-    std::function<at::Tensor(const NamedTensors& inputs)> forward;
+    std::function<std::vector<at::Tensor>(const NamedTensors& inputs)> forward;
+    std::function<void(UniformNoise)> set_noise;   ///< empty if the model draws none
 };
 
 /// Why `load_fixture_model` cannot make the model of this case, by its kind; empty if it can.
 std::string reason_to_skip(const nlohmann::json& description);
 
-/// Fails the test if a stored parameter has no place in the model, or the other way round.
-FixtureModel load_fixture_model(const nlohmann::json& description, const NamedTensors& tensors, at::ScalarType type);
+/// Fails the test if a stored parameter has no place in the model, or the other way round. Noise that the case holds (`noise.I`) is
+/// given to the model, its rows as `order_rows` puts them.
+FixtureModel load_fixture_model(const nlohmann::json& description, const NamedTensors& tensors, at::ScalarType type,
+                                const std::function<at::Tensor(const at::Tensor&)>& order_rows = {});
+
+/// `name` of the only output, `name.I` of the I-th of several.
+std::string output_name(const std::string& name, std::size_t index, std::size_t num_outputs);
+
+/// True for inputs whose second dimension is points or cells, which ranks share out.
+bool has_rows(const std::string& argument);
 
 struct FixtureResult {
-    at::Tensor output;
+    std::vector<at::Tensor> outputs;
     NamedTensors gradients;             ///< `grad.KEY` of parameters and `grad_input.ARGUMENT`, as in the fixture
     std::size_t num_parameters = 0;
 };
 
-/// Runs the model forward, and backward from sum(output * grad_output).
+/// Runs the model forward, and backward from the sum over the outputs of sum(output * grad_output).
 FixtureResult run_fixture(const nlohmann::json& description, const NamedTensors& tensors, at::ScalarType type);
 
-/// Checks output and gradients against the fixture within the tolerances of the fixtures' README.
+/// Checks outputs and gradients against the fixture within the tolerances of the fixtures' README.
 void expect_reference_values(const FixtureResult& result, const nlohmann::json& description, const NamedTensors& tensors);
 
 /// Largest absolute difference must not exceed `tolerance`.

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+namespace meshard {
+
+/// Dropout whose rate is learned (Gal, Hron, Kendall 2017, Concrete Dropout). The identity in evaluation.
+///
+/// Parameter: `p_logit`, a single value, the logit of the rate.
+class ConcreteDropoutImpl : public torch::nn::Module {
+public:
+    /// @param rate   at the start; brought into [0.05, 0.99] as in the reference
+    explicit ConcreteDropoutImpl(double rate);
+
+    torch::Tensor forward(const torch::Tensor& x);
+
+private:
+    torch::Tensor p_logit_;
+};
+TORCH_MODULE(ConcreteDropout);
+
+}  // namespace meshard

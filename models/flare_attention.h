@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+
+namespace meshard {
+
+/// Low-rank attention of FLARE (Puri et al. 2025, arXiv 2508.12594): M learned queries gather from all points, then each point gathers from
+/// the M results. The same keys and queries serve both ways, with scale 1.
+///
+/// The parameters (q_global, self_k, self_v) are the owner's.
+class FlareMixing {
+public:
+    void add_queries(torch::nn::Module& owner, std::int64_t num_heads, std::int64_t num_queries, std::int64_t head_dim);
+    void add_keys_and_values(torch::nn::Module& owner, std::int64_t head_dim);
+
+    /// (B, N, H, D) to (B, N, H, D)
+    torch::Tensor mix(const torch::Tensor& x_mid);
+
+private:
+    torch::Tensor q_global_;                // (1, H, M, D)
+    torch::nn::Linear self_k_{nullptr};
+    torch::nn::Linear self_v_{nullptr};
+};
+
+struct FlareAttentionOptions {
+    std::int64_t dim = 0;                   ///< channels of the points, C
+    std::int64_t num_heads = 1;             ///< H
+    std::int64_t head_dim = 1;              ///< D
+    std::int64_t num_queries = 1;           ///< M
+    double dropout = 0.0;
+};
+
+/// An attention layer of FLARE: projection, mixing, projection.
+class FlareAttentionImpl : public torch::nn::Module {
+public:
+    explicit FlareAttentionImpl(const FlareAttentionOptions& options);
+
+    /// (B, N, C) to (B, N, C)
+    torch::Tensor forward(const torch::Tensor& x);
+
+private:
+    std::int64_t num_heads_;
+    FlareMixing mixing_;
+    torch::nn::Linear in_project_x_{nullptr};
+    torch::nn::Linear out_linear_{nullptr};
+    torch::nn::Dropout out_dropout_{nullptr};   // null when there is none
+};
+TORCH_MODULE(FlareAttention);
+
+}  // namespace meshard

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/geotransolver.h"
+
+#include <torch/torch.h>
+
+#include "models/grid_points.h"
+#include "models/mlp.h"
+#include "partition/error.h"
+
+namespace meshard {
+namespace {
+
+torch::nn::LayerNorm layer_norm(std::int64_t num_channels)
+{
+    return torch::nn::LayerNorm(torch::nn::LayerNormOptions({num_channels}));
+}
+
+SliceOptions slice_options(const GeoTransolverOptions& options, std::int64_t dim, const SharedNoise& noise)
+{
+    return {.dim = dim,
+            .num_heads = options.n_head,
+            .head_dim = options.head_dim(),
+            .num_slices = options.slice_num,
+            .plus = options.plus,
+            .grid = options.structured_shape,
+            .noise = noise};
+}
+
+/// A source of context: given exactly if the model takes it.
+torch::Tensor required(const char* name, const torch::Tensor& tensor, std::int64_t dim)
+{
+    if (tensor.defined() != (dim > 0)) {
+        throw InvalidInput(std::string("GeoTransolver: ") + name + (dim > 0 ? " is missing; the model was made to take it." : " was given, and the model takes none."));
+    }
+    return tensor;
+}
+
+}  // namespace
+
+ContextBuilderImpl::ContextBuilderImpl(const GeoTransolverOptions& options, const SharedNoise& noise)
+{
+    const double concrete_rate = options.concrete_dropout ? options.dropout : -1.0;
+    if (options.geometry_dim > 0) {
+        geometry_tokenizer_ = register_module("geometry_tokenizer", ContextProjector(slice_options(options, options.geometry_dim, noise), concrete_rate));
+    }
+    if (options.global_dim > 0) {
+        auto slices = slice_options(options, options.global_dim, noise);
+        slices.grid.clear();   // global values lie on no grid
+        global_tokenizer_ = register_module("global_tokenizer", ContextProjector(slices, concrete_rate));
+    }
+}
+
+torch::Tensor ContextBuilderImpl::forward(const torch::Tensor& geometry, const torch::Tensor& global_embedding)
+{
+    std::vector<torch::Tensor> parts;
+    if (geometry_tokenizer_) parts.push_back(geometry_tokenizer_(geometry));
+    if (global_tokenizer_) parts.push_back(global_tokenizer_(global_embedding));
+    return parts.empty() ? torch::Tensor() : torch::cat(parts, -1);
+}
+
+GeoTransolverBlockImpl::GeoTransolverBlockImpl(const GeoTransolverOptions& options, const SharedNoise& noise)
+{
+    const auto num_channels = options.n_hidden;
+    ln_1_ = register_module("ln_1", layer_norm(num_channels));
+    const GaleOptions gale{.slices = slice_options(options, num_channels, noise),
+                           .context_dim = options.context_dim(),
+                           .state_mixing_mode = options.state_mixing_mode,
+                           .dropout = options.dropout,
+                           .concrete_dropout = options.concrete_dropout};
+    if (options.attention_type == "GALE_FA") gale_fa_ = register_module("Attn", GaleFa(gale));
+    else gale_ = register_module("Attn", Gale(gale));
+    ln_mlp1_ = register_module("ln_mlp1", torch::nn::Sequential(layer_norm(num_channels),
+                                                                Mlp(num_channels, options.mlp_ratio * num_channels, num_channels, options.act)));
+    if (options.concrete_dropout) {
+        attn_dropout_ = register_module("attn_dropout", ConcreteDropout(options.dropout));
+        ffn_dropout_ = register_module("ffn_dropout", ConcreteDropout(options.dropout));
+    }
+}
+
+torch::Tensor GeoTransolverBlockImpl::forward(torch::Tensor x, const torch::Tensor& context)
+{
+    const auto normalized = ln_1_(x);
+    x = (gale_ ? gale_(normalized, context) : gale_fa_(normalized, context)) + x;
+    if (attn_dropout_) x = attn_dropout_(x);
+    x = ln_mlp1_->forward(x) + x;
+    return ffn_dropout_ ? ffn_dropout_(x) : x;
+}
+
+GeoTransolverImpl::GeoTransolverImpl(GeoTransolverOptions options) : options_(std::move(options))
+{
+    options_.validate();
+    const auto num_channels = options_.n_hidden;
+    context_builder_ = register_module("context_builder", ContextBuilder(options_, noise_));
+    for (const auto dim : options_.functional_dim) preprocess_->push_back(Mlp(dim, 2 * num_channels, num_channels, options_.act));
+    register_module("preprocess", preprocess_);
+    for (std::int64_t i = 0; i < options_.n_layers; ++i) blocks_->push_back(GeoTransolverBlock(options_, noise_));
+    register_module("blocks", blocks_);
+    for (const auto dim : options_.out_dim) heads_->push_back(torch::nn::Sequential(layer_norm(num_channels), torch::nn::Linear(num_channels, dim)));
+    register_module("ln_mlp_out", heads_);
+    if (options_.time_input) {
+        auto time_fc = register_module("time_fc", torch::nn::Sequential());
+        time_fc->push_back(torch::nn::Linear(num_channels, num_channels));
+        time_fc->push_back(torch::nn::SiLU());
+        time_fc->push_back(torch::nn::Linear(num_channels, num_channels));
+    }
+}
+
+std::vector<torch::Tensor> GeoTransolverImpl::forward(const GeoTransolverInputs& inputs)
+{
+    constexpr const char* kModel = "GeoTransolver";
+    const at::IntArrayRef grid = options_.structured_shape;
+    const auto num_streams = options_.functional_dim.size();
+    if (inputs.local_embedding.size() != num_streams) {
+        throw InvalidInput("GeoTransolver: local_embedding has " + std::to_string(inputs.local_embedding.size()) + " streams, and the model " +
+                           std::to_string(num_streams) + ".");
+    }
+    auto geometry = required("geometry", inputs.geometry, options_.geometry_dim);
+    if (geometry.defined()) geometry = flat_points(kModel, "geometry", geometry, grid, options_.geometry_dim);
+    auto global_embedding = required("global_embedding", inputs.global_embedding, options_.global_dim);
+    if (global_embedding.defined()) global_embedding = flat_points(kModel, "global_embedding", global_embedding, {}, options_.global_dim);
+    std::vector<torch::Tensor> streams;
+    for (std::size_t i = 0; i < num_streams; ++i) streams.push_back(flat_points(kModel, "local_embedding", inputs.local_embedding[i], grid, options_.functional_dim[i]));
+
+    const auto context = context_builder_(geometry, global_embedding);                   // (B, H, S, D_c)
+    for (std::size_t i = 0; i < num_streams; ++i) streams[i] = preprocess_[i]->as<Mlp>()->forward(streams[i]);   // (B, N_i, C)
+    for (const auto& block : *blocks_) {
+        for (auto& x : streams) x = block->as<GeoTransolverBlock>()->forward(x, context);
+    }
+    for (std::size_t i = 0; i < num_streams; ++i) {
+        auto& x = streams[i];
+        x = heads_[i]->as<torch::nn::Sequential>()->forward(x);                          // (B, N_i, out_dim)
+        if (inputs.local_embedding[i].dim() != 3) x = x.unflatten(1, grid);
+    }
+    return streams;
+}
+
+}  // namespace meshard

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/slice_projection.h"
+
+#include <torch/torch.h>
+
+#include "ops/slice_ops.h"
+
+namespace meshard {
+namespace {
+
+constexpr double kWeightEpsilon = 1e-2;
+constexpr double kInitialTemperature = 0.5;
+constexpr double kMinTemperature = 0.5;
+constexpr double kMaxTemperature = 5.0;
+constexpr double kMinPointTemperature = 0.01;   // Transolver++
+constexpr double kNoiseEpsilon = 1e-8;
+
+torch::nn::AnyModule make_projection(torch::nn::Module& owner, const char* name, std::int64_t in, std::int64_t out, std::size_t num_dims)
+{
+    if (num_dims == 2) return torch::nn::AnyModule(owner.register_module(name, torch::nn::Conv2d(torch::nn::Conv2dOptions(in, out, 3).padding(1))));
+    if (num_dims == 3) return torch::nn::AnyModule(owner.register_module(name, torch::nn::Conv3d(torch::nn::Conv3dOptions(in, out, 3).padding(1))));
+    return torch::nn::AnyModule(owner.register_module(name, torch::nn::Linear(in, out)));
+}
+
+}  // namespace
+
+void SliceProjection::add_temperature(torch::nn::Module& owner)
+{
+    temperature_ = owner.register_parameter("temperature", torch::full({1, 1, options_.num_heads, 1}, kInitialTemperature));
+}
+
+void SliceProjection::add_slices(torch::nn::Module& owner)
+{
+    in_project_slice_ = owner.register_module("in_project_slice", torch::nn::Linear(options_.head_dim, options_.num_slices));
+}
+
+void SliceProjection::make_slices_orthogonal()
+{
+    torch::nn::init::orthogonal_(in_project_slice_->weight);
+}
+
+void SliceProjection::add_projections(torch::nn::Module& owner)
+{
+    const auto inner = options_.num_heads * options_.head_dim;
+    in_project_x_ = make_projection(owner, "in_project_x", options_.dim, inner, options_.grid.size());
+    if (!options_.plus) in_project_fx_ = make_projection(owner, "in_project_fx", options_.dim, inner, options_.grid.size());
+}
+
+void SliceProjection::add_point_temperature(torch::nn::Module& owner)
+{
+    if (!options_.plus) return;
+    proj_temperature_ = owner.register_module("proj_temperature", torch::nn::Sequential());
+    proj_temperature_->push_back(torch::nn::Linear(options_.head_dim, options_.num_slices));
+    proj_temperature_->push_back(torch::nn::GELU());
+    proj_temperature_->push_back(torch::nn::Linear(options_.num_slices, 1));
+    proj_temperature_->push_back(torch::nn::GELU());
+}
+
+torch::Tensor SliceProjection::project(torch::nn::AnyModule& module, const torch::Tensor& x) const
+{
+    const auto batch = x.size(0), num_points = x.size(1);
+    if (options_.grid.empty()) return module.forward<torch::Tensor>(x).view({batch, num_points, options_.num_heads, options_.head_dim});
+    auto on_grid = x.unflatten(1, options_.grid).movedim(-1, 1);                       // (B, C, extents)
+    on_grid = module.forward<torch::Tensor>(std::move(on_grid)).movedim(1, -1);        // (B, extents, H * D)
+    return on_grid.reshape({batch, num_points, options_.num_heads, options_.head_dim});
+}
+
+torch::Tensor SliceProjection::slice_weights(const torch::Tensor& x_mid, bool is_training)
+{
+    auto logits = in_project_slice_(x_mid);                                            // (B, N, H, S)
+    if (!options_.plus) return torch::softmax(logits * temperature_.clamp(kMinTemperature, kMaxTemperature).reciprocal(), -1);
+
+    // Luo et al. 2025, Transolver++, section 3.2.
+    const auto temperature = (temperature_ + proj_temperature_->forward(x_mid)).clamp_min(kMinPointTemperature);   // (B, N, H, 1)
+    const bool is_given = options_.noise && *options_.noise;
+    if (is_given || is_training) {
+        const auto uniform = is_given ? (*options_.noise)(logits) : torch::rand_like(logits);
+        logits = logits - torch::log(-torch::log(uniform + kNoiseEpsilon) + kNoiseEpsilon);
+    }
+    return torch::softmax(logits / temperature, -1);
+}
+
+SliceProjection::Slices SliceProjection::slice(const torch::Tensor& x, bool is_training)
+{
+    const auto x_mid = project(in_project_x_, x);                                      // (B, N, H, D)
+    const auto fx_mid = options_.plus ? x_mid : project(in_project_fx_, x);            // (B, N, H, D)
+    const auto weights = slice_weights(x_mid, is_training);
+    return {weights, slice_tokens(weights, fx_mid, kWeightEpsilon)};
+}
+
+}  // namespace meshard
