@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <string>
 
 namespace meshard {
@@ -23,38 +24,49 @@ constexpr T kLargestCoordinate = sizeof(T) == 4 ? T(1e18) : T(1e150);
 template <class T>
 constexpr T kNoBound = std::numeric_limits<T>::max();   // empty lanes are infinitely far, beyond it
 
-/// Results in the order in which queries are walked; rows of `lists` follow once all are known.
+/// Answers as they come, in the order in which queries are walked, or at once in their places if each query is likely to have `stride` of them.
 template <class T>
 struct Found {
     std::vector<std::int32_t> ids;
-    std::vector<T> distances_squared;
+    std::vector<T> distances;
     std::vector<std::int64_t> first, count;   // of each query
+    std::int64_t stride;
 
-    explicit Found(std::int64_t num_queries) : first(num_queries), count(num_queries) {}
+    Found(std::int64_t num_queries, std::int64_t stride)
+        : ids(num_queries * stride), distances(num_queries * stride), first(num_queries), count(num_queries), stride(stride)
+    {
+    }
 
     void put(std::int64_t query, const Key<T>* keys, std::int64_t num_keys)
     {
-        const auto begin = ids.size();
-        first[query] = static_cast<std::int64_t>(begin);
+        const auto begin = stride > 0 ? query * stride : static_cast<std::int64_t>(ids.size());
+        first[query] = begin;
         count[query] = num_keys;
-        ids.resize(begin + num_keys);
-        distances_squared.resize(begin + num_keys);
-        for (std::int64_t i = 0; i < num_keys; ++i) {
-            ids[begin + i] = id_of<T>(keys[i]);
-            distances_squared[begin + i] = distance_squared_of<T>(keys[i]);
+        if (stride == 0) {
+            ids.resize(begin + num_keys);
+            distances.resize(begin + num_keys);
         }
+        auto* const to_ids = ids.data() + begin;
+        auto* const to_distances = distances.data() + begin;
+        for (std::int64_t i = 0; i < num_keys; ++i) to_ids[i] = id_of<T>(keys[i]);
+        for (std::int64_t i = 0; i < num_keys; ++i) to_distances[i] = std::sqrt(distance_squared_of<T>(keys[i]));
     }
 
-    NeighborLists<T> lists() const
+    NeighborLists<T> lists() &&
     {
         NeighborLists<T> result;
         result.offsets.resize(first.size() + 1);
         for (std::size_t i = 0; i < first.size(); ++i) result.offsets[i + 1] = result.offsets[i] + count[i];
-        result.ids.resize(ids.size());
-        result.distances.resize(ids.size());
+        if (stride > 0 && result.offsets.back() == static_cast<std::int64_t>(ids.size())) {
+            result.ids = std::move(ids);
+            result.distances = std::move(distances);
+            return result;
+        }
+        result.ids.resize(result.offsets.back());
+        result.distances.resize(result.offsets.back());
         for (std::size_t i = 0; i < first.size(); ++i) {
             std::copy_n(ids.begin() + first[i], count[i], result.ids.begin() + result.offsets[i]);
-            for (std::int64_t j = 0; j < count[i]; ++j) result.distances[result.offsets[i] + j] = std::sqrt(distances_squared[first[i] + j]);
+            std::copy_n(distances.begin() + first[i], count[i], result.distances.begin() + result.offsets[i]);
         }
         return result;
     }
@@ -70,6 +82,7 @@ struct Question {
     std::int64_t wanted = kAllNeighbors;           // the nearest so many, the excluded one among them
     std::vector<T> radii_squared;                  // lists to write: all, if empty
     std::vector<std::int64_t> max_neighbors;
+    std::int64_t stride = 0;                       // neighbours that each query has, as far as one can tell
 };
 
 /// One walk: the tree, what is asked, and memory that lasts from group to group.
@@ -158,9 +171,11 @@ private:
         const Wide<T> distances = point_distances<T, D>(x, leaf.x, period_);
         const T bound = distance_squared_of<T>(c.bound);
         auto* to = c.keys.data() + c.count;
-        for (int lane = 0; lane < kWidth; ++lane) {
-            *to = make_key<T>(distances[lane], leaf.ids[lane]);
-            to += distances[lane] <= bound;
+        T values[kWidth];
+        std::memcpy(values, &distances, sizeof values);
+        for (auto lanes = distances.lanes_up_to(bound); lanes != 0; lanes &= lanes - 1) {
+            const auto lane = std::countr_zero(lanes);
+            *to++ = make_key<T>(values[lane], leaf.ids[lane]);
         }
         c.count = to - c.keys.data();
     }
@@ -187,8 +202,9 @@ private:
             stack_.pop_back();
             const auto& node = tree_.levels[level][index];
             const auto distances = box_distances<T, D>(box, node.low, node.high, period_);
-            for (int lane = 0; lane < kWidth; ++lane) {
-                if (!(distances[lane] <= bound) || make_key<T>(distances[lane], node.least_id[lane]) > farthest) continue;
+            for (auto lanes = distances.lanes_up_to(bound); lanes != 0; lanes &= lanes - 1) {
+                const auto lane = std::countr_zero(lanes);
+                if (make_key<T>(distances[lane], node.least_id[lane]) > farthest) continue;
                 const auto child = index * kWidth + lane;
                 if (level > 0) {
                     stack_.push_back({level - 1, child});
@@ -197,8 +213,8 @@ private:
                     if (place == 0) boxes_.emplace_back();
                     auto& wide = boxes_.back();
                     for (int d = 0; d < D; ++d) {
-                        wide.low[d][place] = node.low[d][lane];
-                        wide.high[d][place] = node.high[d][lane];
+                        wide.low[d].set(static_cast<int>(place), node.low[d][lane]);
+                        wide.high[d].set(static_cast<int>(place), node.high[d][lane]);
                     }
                     wide.least_id[place] = node.least_id[lane];
                     leaves_.push_back(static_cast<std::int32_t>(child));
@@ -217,13 +233,16 @@ private:
         const T bound = distance_squared_of<T>(c.bound), near = limited_ ? bound / 4 : bound;
         for (std::size_t b = 0; b < boxes_.size(); ++b) {
             const auto distances = box_distances<T, D>(here, boxes_[b].low, boxes_[b].high, period_);
-            const auto lanes = std::min<std::size_t>(kWidth, leaves_.size() - b * kWidth);
-            for (std::size_t lane = 0; lane < lanes; ++lane) {
-                const Key<T> entry = make_key<T>(distances[lane], static_cast<std::int32_t>(b * kWidth + lane));
-                near_[num_near] = entry;
-                far_[num_far] = entry;
-                num_near += distances[lane] <= near;
-                num_far += distances[lane] > near && distances[lane] <= bound;
+            auto lanes = distances.lanes_up_to(bound);
+            if (b + 1 == boxes_.size() && leaves_.size() % kWidth != 0) lanes &= (1u << leaves_.size() % kWidth) - 1;
+            if (lanes == 0) continue;
+            T values[kWidth];
+            std::memcpy(values, &distances, sizeof values);
+            for (; lanes != 0; lanes &= lanes - 1) {
+                const auto lane = std::countr_zero(lanes);
+                const Key<T> entry = make_key<T>(values[lane], static_cast<std::int32_t>(b * kWidth + lane));
+                if (values[lane] <= near) near_[num_near++] = entry;
+                else far_[num_far++] = entry;
             }
         }
         look_through(near_, num_near, query, c);
@@ -389,11 +408,11 @@ struct PointSearch<T>::Impl : PointSearch<T>::Base {
         if (!are_points) own_order = items_of(rows);
         question.queries = are_points ? std::span<const Item<T, D>>(ordered) : own_order;
         const auto num_queries = static_cast<std::int64_t>(question.queries.size());
-        std::vector<Found<T>> found(question.max_neighbors.size(), Found<T>(num_queries));
+        std::vector<Found<T>> found(question.max_neighbors.size(), Found<T>(num_queries, question.stride));
         Walk<T, D> walk(tree, num_points(), period, question, found);
         for (std::int64_t i = 0; i < num_queries; i += kGroup) walk.group(i, std::min(num_queries, i + kGroup));
         std::vector<NeighborLists<T>> lists;
-        for (const auto& list : found) lists.push_back(list.lists());
+        for (auto& list : found) lists.push_back(std::move(list).lists());
         return lists;
     }
 
@@ -405,6 +424,7 @@ struct PointSearch<T>::Impl : PointSearch<T>::Base {
         question.bounds_squared = bounds_squared;
         question.wanted = k + (excluded.empty() ? 0 : 1);
         question.max_neighbors = {k};
+        if (bounds_squared.empty()) question.stride = std::min(k, num_points());
         return std::move(answer(queries, std::move(question)).front());
     }
 

@@ -10,30 +10,61 @@
 #include <type_traits>
 #include <vector>
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 namespace meshard::point_tree {
 
 inline constexpr int kWidth = 8;   ///< points of a leaf, children of a node
 
+/// Eight numbers, one a lane, as registers of 16 bytes: what every x86-64 and Arm processor has.
 template <class T>
-struct WideTypes;
-template <>
-struct WideTypes<float> {
-    typedef float Wide __attribute__((vector_size(32)));
-    using Key = std::uint64_t;
-};
-template <>
-struct WideTypes<double> {
-    typedef double Wide __attribute__((vector_size(64)));
-    using Key = unsigned __int128;
+struct Wide {
+    typedef T Part __attribute__((vector_size(16)));
+    static constexpr int kLanes = 16 / sizeof(T), kParts = kWidth / kLanes;
+
+    Part parts[kParts];
+
+    T operator[](int lane) const { return parts[lane / kLanes][lane % kLanes]; }
+    void set(int lane, T value) { parts[lane / kLanes][lane % kLanes] = value; }
+
+    /// One bit for each lane that is at most `bound`; none for NaN.
+    unsigned lanes_up_to(T bound) const
+    {
+        unsigned bits = 0;
+        for (int p = 0; p < kParts; ++p) {
+#if defined(__SSE2__)
+            if constexpr (sizeof(T) == 4) bits |= static_cast<unsigned>(_mm_movemask_ps((__m128)(parts[p] <= bound))) << (p * kLanes);
+            else bits |= static_cast<unsigned>(_mm_movemask_pd((__m128d)(parts[p] <= bound))) << (p * kLanes);
+#else
+            for (int lane = 0; lane < kLanes; ++lane) bits |= static_cast<unsigned>(parts[p][lane] <= bound) << (p * kLanes + lane);
+#endif
+        }
+        return bits;
+    }
 };
 
-/// Eight numbers, one a lane.
 template <class T>
-using Wide = typename WideTypes<T>::Wide;
+inline typename Wide<T>::Part larger(typename Wide<T>::Part a, typename Wide<T>::Part b)
+{
+#if defined(__SSE2__)
+    if constexpr (sizeof(T) == 4) return (typename Wide<T>::Part)_mm_max_ps((__m128)a, (__m128)b);
+    else return (typename Wide<T>::Part)_mm_max_pd((__m128d)a, (__m128d)b);
+#else
+    return a > b ? a : b;
+#endif
+}
+
+template <class T>
+inline typename Wide<T>::Part smaller(typename Wide<T>::Part a, typename Wide<T>::Part b)
+{
+    return -larger<T>(-a, -b);
+}
 
 /// (squared distance, id) as one integer that sorts as the pair does: the bits of a number that is not negative sort as the number.
 template <class T>
-using Key = typename WideTypes<T>::Key;
+using Key = std::conditional_t<sizeof(T) == 4, std::uint64_t, unsigned __int128>;
 
 template <class T>
 using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
@@ -130,37 +161,42 @@ struct Period {
 template <class T, int D>
 inline Wide<T> box_distances(const Box<T, D>& box, const std::array<Wide<T>, D>& low, const std::array<Wide<T>, D>& high, const Period<T, D>& period)
 {
-    Wide<T> sum{};
-    for (int d = 0; d < D; ++d) {
-        const Wide<T> above = low[d] - box.high[d], below = box.low[d] - high[d];
-        Wide<T> gap = above > below ? above : below;
-        gap = gap > T{0} ? gap : Wide<T>{};
-        if (period.any) {
-            const Wide<T> up = high[d] - box.low[d], down = box.high[d] - low[d];
-            const Wide<T> round = period.length[d] - (up > down ? up : down);
-            const Wide<T> least = round > T{0} ? round : Wide<T>{};
-            gap = least < gap ? least : gap;
+    using Part = typename Wide<T>::Part;
+    Wide<T> result;
+    for (int p = 0; p < Wide<T>::kParts; ++p) {
+        Part sum{};
+        for (int d = 0; d < D; ++d) {
+            Part gap = larger<T>(larger<T>(low[d].parts[p] - box.high[d], box.low[d] - high[d].parts[p]), Part{});
+            if (period.any) {
+                const Part farthest = larger<T>(high[d].parts[p] - box.low[d], box.high[d] - low[d].parts[p]);
+                gap = smaller<T>(gap, larger<T>(period.length[d] - farthest, Part{}));
+            }
+            sum = d == 0 ? gap * gap : sum + gap * gap;
         }
-        sum = d == 0 ? gap * gap : sum + gap * gap;
+        result.parts[p] = sum;
     }
-    return sum;
+    return result;
 }
 
-/// Squared distances between a point and eight others.
+/// Squared distances between a point and eight others; NaN for those that are.
 template <class T, int D>
 inline Wide<T> point_distances(const std::array<T, D>& x, const std::array<Wide<T>, D>& points, const Period<T, D>& period)
 {
-    Wide<T> sum{};
-    for (int d = 0; d < D; ++d) {
-        Wide<T> gap = points[d] - x[d];
-        if (period.any) {
-            gap = gap < T{0} ? -gap : gap;
-            const Wide<T> round = period.length[d] - gap;
-            gap = round < gap ? round : gap;
+    using Part = typename Wide<T>::Part;
+    Wide<T> result;
+    for (int p = 0; p < Wide<T>::kParts; ++p) {
+        Part sum{};
+        for (int d = 0; d < D; ++d) {
+            Part gap = points[d].parts[p] - x[d];
+            if (period.any) {
+                gap = larger<T>(-gap, gap);
+                gap = smaller<T>(period.length[d] - gap, gap);
+            }
+            sum = d == 0 ? gap * gap : sum + gap * gap;
         }
-        sum = d == 0 ? gap * gap : sum + gap * gap;
+        result.parts[p] = sum;
     }
-    return sum;
+    return result;
 }
 
 /// A k-d tree with eight children a node, stored level by level: node n of a level holds the boxes of nodes 8 n, ... of the level below, or
@@ -191,7 +227,7 @@ struct Tree {
             least[l] = std::numeric_limits<std::int32_t>::max();
             for (int lane = 0; lane < kWidth; ++lane) {
                 const auto i = l * kWidth + lane;
-                for (int d = 0; d < D; ++d) leaves[l].x[d][lane] = i < n ? ordered[i].x[d] : std::numeric_limits<T>::quiet_NaN();
+                for (int d = 0; d < D; ++d) leaves[l].x[d].set(lane, i < n ? ordered[i].x[d] : std::numeric_limits<T>::quiet_NaN());
                 leaves[l].ids[lane] = i < n ? ordered[i].id : -1;
                 if (i >= n) continue;
                 boxes[l].add(ordered[i].x);
@@ -209,8 +245,8 @@ struct Tree {
                     const auto child = i * kWidth + lane;
                     const auto box = child < num_boxes ? boxes[child] : Box<T, D>::empty();
                     for (int d = 0; d < D; ++d) {
-                        nodes[i].low[d][lane] = box.low[d];
-                        nodes[i].high[d][lane] = box.high[d];
+                        nodes[i].low[d].set(lane, box.low[d]);
+                        nodes[i].high[d].set(lane, box.high[d]);
                     }
                     nodes[i].least_id[lane] = child < num_boxes ? least[child] : std::numeric_limits<std::int32_t>::max();
                     if (child >= num_boxes) continue;
