@@ -124,7 +124,7 @@ TEST_F(HostileCheckpoint, IsRefusedForPicklesThatDoNotHold)
     for (int i = 0; i < 40; ++i) doubling += "0(h\x01h\x01lq\x01";
     expect_refused(torch_file_of("\x80\x02}" + text("a") + doubling.substr(2) + "s."), "more than 1000000 entries");
     // As deep as the pickle is long: neither reading nor forgetting it may recurse.
-    expect_refused(torch_file_of("\x80\x02}" + text("a") + ")" + std::string(3'000'000, '\x85') + "s."), "nested deeper than 64");
+    expect_refused(torch_file_of("\x80\x02}" + text("a") + ")" + std::string(300'000, '\x85') + "s."), "nested deeper than 64");
     // One long list, copied again and again.
     std::string copies = "\x80\x02(" + std::string(1000, 'N') + "tq\x01";
     for (int i = 0; i < 2000; ++i) copies += "ctorch\nSize\nh\x01\x85R";
