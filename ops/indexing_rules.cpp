@@ -47,8 +47,6 @@ Picking picking(const RuleCall& call, const at::Tensor& source, std::int64_t dim
     return p;
 }
 
-bool can_sum(const at::Tensor& tensor) { return at::isFloatingType(tensor.scalar_type()) || at::isComplexType(tensor.scalar_type()); }
-
 /// index_select(self, dim, index)
 void index_select(RuleCall& call)
 {

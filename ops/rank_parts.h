@@ -54,6 +54,9 @@ void sum_over_axes(const RuleCall& call, c10::ArrayRef<std::int64_t> axes, at::T
 /// Positions in the whole of the rows that rank `coordinate` holds: int64, ascending.
 at::Tensor positions_in_whole(const AxisLayout& layout, std::int64_t coordinate, const at::Device& device);
 
+/// Parts of such a tensor may be left as a pending sum.
+inline bool can_sum(const at::Tensor& tensor) { return at::isFloatingType(tensor.scalar_type()) || at::isComplexType(tensor.scalar_type()); }
+
 /// The type in which sums over a tensor of this type are taken: float for narrower ones.
 at::ScalarType sum_type(at::ScalarType type);
 

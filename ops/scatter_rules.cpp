@@ -9,8 +9,6 @@
 namespace meshard {
 namespace {
 
-bool can_sum(const at::Tensor& tensor) { return at::isFloatingType(tensor.scalar_type()) || at::isComplexType(tensor.scalar_type()); }
-
 /// gather(self, dim, index, sparse_grad)
 void gather(RuleCall& call)
 {
