@@ -368,8 +368,11 @@ void RuleCall::run(c10::ArrayRef<SpecPtr> specs)
 void RuleCall::keep_strides()
 {
     if (!facts_.has_meta) return;
-    const auto all = tensors();
-    if (!facts_.is_view && std::all_of(all.begin(), all.end(), [](const at::Tensor& tensor) { return tensor.is_contiguous(); })) return;
+    bool contiguous = true;
+    for (std::int64_t i = 0; i < num_args_; ++i) {
+        if (facts_.takes_tensors[i]) for_each_tensor(arg(i), [&](const at::Tensor& tensor) { contiguous &= tensor.is_contiguous(); });
+    }
+    if (contiguous && !facts_.is_view) return;
     torch::jit::Stack stack(stack_->end() - num_args_, stack_->end());
     for (auto& value : stack) {
         map_tensors(value, [](const at::Tensor& tensor) {
