@@ -87,8 +87,8 @@ public:
     void draws_alike() { draws_alike_ = true; }
 
     /// The results will show the strides that the plain operator's have, which say what may be viewed in another shape: for rules whose results
-    /// lie in memory as the operands do. To be called while the arguments are the caller's. Costs nothing where all are contiguous, but for views. Without effect for the few operators that do not run on
-    /// tensors without memory.
+    /// lie in memory as the operands do. To be called while the arguments are the caller's. Costs little where all are contiguous, but for
+    /// views. Without effect for the few operators that do not run on tensors without memory.
     void keep_strides();
 
     /// Strides to show for the k-th result tensor; empty, that is contiguous, without `keep_strides`.
@@ -133,7 +133,7 @@ private:
     bool draws_alike_ = false;
     bool has_gathered_ = false;
     std::vector<at::Tensor> shown_;   // the plain operator's results, without memory
-    at::Tensor written_;   // the argument that is written to, as the caller passed it
+    at::Tensor written_;              // the argument that is written to, as the caller passed it
     std::shared_ptr<const DeviceMesh> mesh_;
 };
 
