@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "ops/placement_algebra.h"
+#include "sharding/boxed_arguments.h"
 #include "sharding/exact_mode.h"
 #include "sharding/redistribute.h"
 
@@ -20,24 +21,53 @@ bool any_cut(const RuleCall& call)
     return false;
 }
 
+/// The whole, in memory as the caller's tensor shows it: in which order a kernel adds may depend on that.
+at::Tensor whole_as_shown(const at::Tensor& tensor, const SpecPtr& replicated)
+{
+    if (!is_sharded(tensor) || !spec_of(tensor)->has_shard()) return tensor;
+    const auto whole = local_of(convert(tensor, replicated));
+    const auto copy = tensor.is_non_overlapping_and_dense() ? at::empty_strided(whole.sizes(), tensor.strides(), whole.options())
+                                                            : at::empty(whole.sizes(), whole.options());
+    return wrap(copy.copy_(whole), replicated);
+}
+
 /// Every rank computes the whole.
 bool gather(RuleCall& call)
 {
     if (call.is_random() || !any_cut(call)) return false;
+    call.reduce(call.tensors());
+    const auto& arguments = call.schema().arguments();
+    for (std::int64_t i = 0; i < call.num_args(); ++i) {
+        if (arguments[i].alias_info()) continue;
+        map_tensors(call.arg(i), [&](const at::Tensor& tensor) { return whole_as_shown(tensor, call.replicated()); });
+    }
+    call.note_gathering();
     gathered_rule(call);
     return true;
 }
 
-/// The same, if argument `arg` names a dimension along which argument `tensor` is cut.
+/// The same, if argument `tensor` is cut along a dimension that argument `arg` names, or along one behind it: in which order a kernel adds may
+/// depend on how many lines lie side by side.
 bool gather_along(RuleCall& call, std::int64_t tensor, std::int64_t arg)
 {
     const auto input = call.tensor(tensor);
     std::vector<std::int64_t> dims;
     if (call.arg(arg).isInt()) dims = {call.arg(arg).toInt()};
     else if (call.arg(arg).isIntList()) dims = call.arg(arg).toIntVector();
-    for (auto& dim : dims) dim = from_front(dim, input.dim());
-    const bool cut = dims.empty() ? any_cut(call) : cuts_any(call, input, dims);
-    return cut && gather(call);
+    auto first = dims.empty() ? 0 : input.dim();
+    for (const auto dim : dims) first = std::min(first, from_front(dim, input.dim()));
+    std::vector<std::int64_t> from_first;
+    for (auto dim = first; dim < input.dim(); ++dim) from_first.push_back(dim);
+    return cuts_any(call, input, from_first) && gather(call);
+}
+
+/// native_layer_norm(input, normalized_shape, ...): a line is normalised without looking at others.
+bool gather_lines(RuleCall& call)
+{
+    const auto input = call.tensor(0);
+    std::vector<std::int64_t> dims;
+    for (auto dim = input.dim() - static_cast<std::int64_t>(call.arg(1).toIntVector().size()); dim < input.dim(); ++dim) dims.push_back(dim);
+    return cuts_any(call, input, dims) && gather(call);
 }
 
 bool gather_along_first(RuleCall& call) { return gather_along(call, 0, 1); }
@@ -170,17 +200,20 @@ const ExactRuleRegistration r_mm({"aten::mm"}, mm);
 const ExactRuleRegistration r_bmm({"aten::bmm"}, bmm);
 const ExactRuleRegistration r_addmm({"aten::addmm"}, addmm);
 const ExactRuleRegistration r_baddbmm({"aten::baddbmm"}, baddbmm);
-const ExactRuleRegistration r_along({"aten::_softmax", "aten::_log_softmax", "aten::cumsum", "aten::logsumexp", "aten::prod.dim_int", "aten::var.correction",
-                                     "aten::std.correction", "aten::var_mean.correction", "aten::std_mean.correction"},
+const ExactRuleRegistration r_along({"aten::_softmax", "aten::_log_softmax", "aten::_safe_softmax", "aten::logsumexp", "aten::prod.dim_int",
+                                     "aten::var.correction", "aten::std.correction", "aten::var_mean.correction", "aten::std_mean.correction", "aten::nansum"},
                                     gather_along_first);
 const ExactRuleRegistration r_along_second({"aten::_softmax_backward_data", "aten::_log_softmax_backward_data", "aten::linalg_vector_norm"},
                                            gather_along_second);
-const ExactRuleRegistration r_gather({"aten::addmv", "aten::mv", "aten::dot", "aten::vdot", "aten::norm", "aten::prod", "aten::native_batch_norm",
-                                      "aten::native_batch_norm_backward", "aten::_native_batch_norm_legit", "aten::native_group_norm", "aten::native_group_norm_backward",
-                                      "aten::native_layer_norm_backward", "aten::nll_loss_forward", "aten::nll_loss2d_forward",
-                                      "aten::binary_cross_entropy", "aten::embedding_dense_backward", "aten::convolution_backward",
-                                      "aten::index_add", "aten::index_add_", "aten::scatter_add", "aten::scatter_add_"},
+const ExactRuleRegistration r_lines({"aten::native_layer_norm"}, gather_lines);
+const ExactRuleRegistration r_gather({"aten::norm", "aten::prod", "aten::unfold_backward", "aten::embedding_dense_backward", "aten::index_add", "aten::index_add_",
+                                      "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::scatter_add", "aten::scatter_add_",
+                                      "aten::scatter_reduce", "aten::scatter_reduce_"},
                                      gather);
+// Families whose operators all add over neighbours, samples or lines, each in an order of its own.
+const ExactFamilyRegistration r_families({"convolution", "distances", "Fourier transforms", "gathered", "interpolation", "losses", "matrix products",
+                                          "normalisation", "padding", "pooling", "rearrangement", "running sums"},
+                                         gather);
 
 }  // namespace
 }  // namespace meshard

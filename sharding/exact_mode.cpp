@@ -17,9 +17,17 @@ namespace {
 
 std::atomic<bool> exact = false;
 
-std::map<std::string, ExactRule, std::less<>>& rules()
+using ExactRules = std::map<std::string, ExactRule, std::less<>>;
+
+ExactRules& rules()
 {
-    static std::map<std::string, ExactRule, std::less<>> table;
+    static ExactRules table;
+    return table;
+}
+
+ExactRules& rules_of_families()
+{
+    static ExactRules table;
     return table;
 }
 
@@ -52,11 +60,18 @@ ExactRuleRegistration::ExactRuleRegistration(std::initializer_list<const char*> 
     for (const auto* op : operators) rules()[op] = rule;
 }
 
-ExactRule find_exact_rule(std::string_view full_name, std::string_view name)
+ExactFamilyRegistration::ExactFamilyRegistration(std::initializer_list<const char*> families, ExactRule rule)
 {
-    auto found = rules().find(full_name);
-    if (found == rules().end()) found = rules().find(name);
-    return found == rules().end() ? nullptr : found->second;
+    for (const auto* family : families) rules_of_families()[family] = rule;
+}
+
+ExactRule find_exact_rule(std::string_view full_name, std::string_view name, std::string_view family)
+{
+    for (const auto key : {full_name, name}) {
+        if (const auto found = rules().find(key); found != rules().end()) return found->second;
+    }
+    const auto found = rules_of_families().find(family);
+    return found == rules_of_families().end() ? nullptr : found->second;
 }
 
 at::Tensor exact_sum(const at::Tensor& local, c10::IntArrayRef dims, bool keepdim, std::int64_t num_terms, const std::vector<const RankGroup*>& groups)

@@ -42,7 +42,12 @@ struct ExactRuleRegistration {
     ExactRuleRegistration(std::initializer_list<const char*> operators, ExactRule rule);
 };
 
+/// Rules of families (as `RuleEntry` names them), for their operators that have none of their own.
+struct ExactFamilyRegistration {
+    ExactFamilyRegistration(std::initializer_list<const char*> families, ExactRule rule);
+};
+
 /// Null if there is none. `full_name` with overload, `name` without.
-ExactRule find_exact_rule(std::string_view full_name, std::string_view name);
+ExactRule find_exact_rule(std::string_view full_name, std::string_view name, std::string_view family);
 
 }  // namespace meshard

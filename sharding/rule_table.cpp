@@ -80,10 +80,12 @@ void call_rule(const OperatorFacts& facts, torch::jit::Stack* stack, const Rules
 /// The rule that an installed operator has now: a later registration replaces it.
 using RuleSlot = std::atomic<ShardRule>;
 
+Registered find_rule(const c10::OperatorHandle& op);
+
 class RuleKernel : public c10::OperatorKernel {
 public:
     RuleKernel(const c10::OperatorHandle& op, const RuleSlot& rule)
-        : facts_(op), rule_(&rule), exact_(find_exact_rule(full_name_of(op.operator_name()), op.operator_name().name))
+        : facts_(op), rule_(&rule), exact_(find_exact_rule(full_name_of(op.operator_name()), op.operator_name().name, find_rule(op).family))
     {
     }
 

@@ -59,7 +59,8 @@ TEST(ClassLosses, EqualThePlainOperators)
         target.view({-1})[0] = 0;   // one that is not ignored
         return RuleCase{"cross entropy", {draw.values(shape), target},
                         [=](const Tensors& x) {
-                            return Tensors{at::cross_entropy_loss(x[0], x[1], weighted ? std::make_optional(weight) : std::nullopt, reduction, ignored, smoothing)};
+                            const auto weights = weighted ? std::make_optional(weight.to(x[0].device(), x[0].scalar_type())) : std::nullopt;
+                            return Tensors{at::cross_entropy_loss(x[0], x[1], weights, reduction, ignored, smoothing)};
                         },
                         {}};
     }, {.num_cases = 300});

@@ -43,7 +43,8 @@ TEST(BatchNorm, EqualsThePlainOperatorWithRunningStatistics)
         if (draw.chance(0.7) && affine) whole = {1, 2};
         return RuleCase{training ? "batch norm in training" : "batch norm in evaluation", inputs,
                         [=](const Tensors& x) {
-                            const auto running_mean = running ? mean.clone() : at::Tensor(), running_var = running ? variance.clone() : at::Tensor();
+                            const auto copy = [&](const at::Tensor& statistic) { return running ? statistic.to(x[0].device(), x[0].scalar_type(), false, true) : at::Tensor(); };
+                            const auto running_mean = copy(mean), running_var = copy(variance);
                             const auto y = at::batch_norm(x[0], affine ? x[1] : at::Tensor(), affine ? x[2] : at::Tensor(), running_mean, running_var, training, momentum,
                                                           1e-3, true);
                             // The statistics come out as if they depended on the input, so that they are compared too.

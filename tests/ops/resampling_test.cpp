@@ -165,12 +165,12 @@ TEST(Resampling, OperatorsOnTopEqualThePlainOnes)
                      return Tensors{at::conv_transpose2d(coarse, x[1], {}, 2, 1, {odd(2), odd(3)}) + x[0]};
                  }},
                 {"grid_sample", [](auto& x) {
-                     const auto rows = at::linspace(-1, 1, 5, at::kDouble).view({1, 5, 1, 1}).expand({x[0].size(0), 5, 4, 2});
+                     const auto rows = at::linspace(-1, 1, 5, at::TensorOptions(x[0].scalar_type()).device(x[0].device())).view({1, 5, 1, 1}).expand({x[0].size(0), 5, 4, 2});
                      return Tensors{at::grid_sampler(x[0], rows * 0.9, 0, 0, false)};
                  }},
                 {"windows, heads and back", [](auto& x) {
                      const auto columns = at::im2col(x[0], {3, 3}, {1, 1}, {1, 1}, {1, 1});
-                     return Tensors{at::matmul(columns.transpose(1, 2), at::ones({columns.size(1), 2}, at::kDouble))};
+                     return Tensors{at::matmul(columns.transpose(1, 2), at::ones({columns.size(1), 2}, at::TensorOptions(columns.scalar_type()).device(columns.device())))};
                  }},
             };
             const auto& [name, function] = operators[draw.integer(0, static_cast<std::int64_t>(operators.size()) - 1)];

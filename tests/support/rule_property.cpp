@@ -8,6 +8,7 @@
 #include <map>
 #include <numeric>
 
+#include "sharding/exact_mode.h"
 #include "sharding/redistribute.h"
 #include "sharding/rule_table.h"
 #include "tests/support/expect_tensors.h"
@@ -20,6 +21,13 @@ struct Cut {
     std::vector<AxisLayout> axes;   // one an axis of the device mesh
     bool pending = false;           // on the last axis, as parts that add up
 };
+
+/// Where the cases' tensors lie.
+at::Device device_of_tests()
+{
+    const char* name = std::getenv("MESHARD_TEST_DEVICE");
+    return at::Device(name ? name : "cpu");
+}
 
 struct Prepared {
     std::uint64_t seed = 0;
@@ -97,17 +105,22 @@ std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& outputs, con
 
 at::Tensor leaf(const at::Tensor& tensor) { return tensor.is_floating_point() ? tensor.detach().clone().requires_grad_() : tensor.clone(); }
 
-Prepared prepare(std::uint64_t seed, const std::function<RuleCase(Draw&)>& draw_case, c10::IntArrayRef mesh_shape, const RuleProperty& property, Draw& draw)
+Prepared prepare(std::uint64_t seed, const std::function<RuleCase(Draw&)>& draw_case, c10::IntArrayRef mesh_shape, const RuleProperty& property, Draw& draw,
+                 at::ScalarType type)
 {
     Prepared prepared;
     prepared.seed = seed;
     prepared.item = draw_case(draw);
+    for (auto& input : prepared.item.inputs) {
+        if (!input.defined()) continue;
+        input = input.to(device_of_tests(), input.scalar_type() == at::kDouble ? type : input.scalar_type());
+    }
     prepared.cuts = draw_cuts(prepared.item.inputs, prepared.item.whole_inputs, mesh_shape, property.partial_inputs, draw);
     std::vector<at::Tensor> inputs;
     for (const auto& input : prepared.item.inputs) inputs.push_back(leaf(input));
     prepared.outputs = prepared.item.function(inputs);
-    for (auto& output : prepared.outputs) prepared.factors.push_back(output.is_floating_point() ? draw.values(output.sizes(), output.scalar_type()) : at::Tensor());
-    prepared.factor_cuts = draw_cuts(prepared.factors, {}, mesh_shape, true, draw);
+    for (auto& output : prepared.outputs) prepared.factors.push_back(output.is_floating_point() ? draw.values(output.sizes(), output.scalar_type()).to(output.device()) : at::Tensor());
+    prepared.factor_cuts = draw_cuts(prepared.factors, {}, mesh_shape, property.partial_inputs, draw);
     prepared.gradients = gradients_of(prepared.outputs, prepared.factors, inputs);
     for (auto& output : prepared.outputs) output = output.detach();
     return prepared;
@@ -128,39 +141,105 @@ at::Tensor laid_out(const at::Tensor& whole, const Cut& cut, const std::shared_p
 
 at::Tensor whole_of(const at::Tensor& tensor) { return tensor.defined() ? full_tensor(tensor).detach() : tensor; }
 
-void run(const Prepared& prepared, const std::shared_ptr<const DeviceMesh>& mesh, const RuleProperty& property)
+bool stays_plain(const RuleCase& item, std::size_t i)
+{
+    return std::find(item.whole_inputs.begin(), item.whole_inputs.end(), static_cast<std::int64_t>(i)) != item.whole_inputs.end();
+}
+
+/// Inputs that lie as the case says, this rank's parts.
+Tensors laid_out_inputs(const Prepared& prepared, const std::shared_ptr<const DeviceMesh>& mesh)
+{
+    Tensors inputs;
+    for (std::size_t i = 0; i < prepared.item.inputs.size(); ++i) {
+        const auto& input = prepared.item.inputs[i];
+        inputs.push_back(leaf(stays_plain(prepared.item, i) ? input : laid_out(input, prepared.cuts[i], mesh)));
+    }
+    return inputs;
+}
+
+Tensors laid_out_factors(const Prepared& prepared, const std::shared_ptr<const DeviceMesh>& mesh)
+{
+    Tensors factors;
+    for (std::size_t i = 0; i < prepared.factors.size(); ++i) {
+        factors.push_back(prepared.factors[i].defined() ? laid_out(prepared.factors[i], prepared.factor_cuts[i], mesh) : at::Tensor());
+    }
+    return factors;
+}
+
+void run(const Prepared& prepared, const std::shared_ptr<const DeviceMesh>& mesh, double tolerance)
 {
     const auto& item = prepared.item;
     std::string where = item.text + "; MESHARD_RULE_SEED=" + std::to_string(prepared.seed) + "; " + std::to_string(mesh->num_ranks()) + " ranks";
-    std::vector<at::Tensor> inputs;
-    for (std::size_t i = 0; i < item.inputs.size(); ++i) {
-        const auto& cut = prepared.cuts[i];
-        const auto spec = make_spec(mesh, cut.axes);
-        where += "; input " + std::to_string(i) + ": " + to_string(*spec);
-        if (std::find(item.whole_inputs.begin(), item.whole_inputs.end(), static_cast<std::int64_t>(i)) != item.whole_inputs.end()) {
-            inputs.push_back(leaf(item.inputs[i]));
-            continue;
-        }
-        inputs.push_back(leaf(laid_out(item.inputs[i], cut, mesh)));
-    }
-    std::vector<at::Tensor> outputs;
+    if (exact_mode()) where += " in exact mode";
+    for (std::size_t i = 0; i < prepared.cuts.size(); ++i) where += "; input " + std::to_string(i) + ": " + to_string(*make_spec(mesh, prepared.cuts[i].axes));
     try {
-        outputs = item.function(inputs);
+        const auto inputs = laid_out_inputs(prepared, mesh);
+        const auto outputs = item.function(inputs);
         ASSERT_EQ(outputs.size(), prepared.outputs.size()) << where;
         for (std::size_t i = 0; i < outputs.size(); ++i) {
-            EXPECT_TRUE(tensors_near(whole_of(outputs[i]), prepared.outputs[i], property.tolerance)) << where << "; output " << i;
+            EXPECT_TRUE(tensors_near(whole_of(outputs[i]), prepared.outputs[i], tolerance)) << where << "; output " << i;
         }
-        std::vector<at::Tensor> factors;
-        for (std::size_t i = 0; i < prepared.factors.size(); ++i) {
-            factors.push_back(prepared.factors[i].defined() ? laid_out(prepared.factors[i], prepared.factor_cuts[i], mesh) : at::Tensor());
-            if (factors.back().defined()) where += "; factor " + std::to_string(i) + ": " + to_string(*spec_of(factors.back()));
+        const auto factors = laid_out_factors(prepared, mesh);
+        for (std::size_t i = 0; i < factors.size(); ++i) {
+            if (factors[i].defined()) where += "; factor " + std::to_string(i) + ": " + to_string(*spec_of(factors[i]));
         }
         const auto gradients = gradients_of(outputs, factors, inputs);
         for (std::size_t i = 0; i < inputs.size(); ++i) {
-            EXPECT_TRUE(tensors_near(whole_of(gradients[i]), prepared.gradients[i], property.tolerance)) << where << "; gradient " << i;
+            EXPECT_TRUE(tensors_near(whole_of(gradients[i]), prepared.gradients[i], tolerance)) << where << "; gradient " << i;
         }
     } catch (const std::exception& error) {
         throw std::runtime_error(where + ": " + error.what());
+    }
+}
+
+/// Puts what one rank computes from the same inputs, cut along the same dimensions, in the place of the plain operator's results.
+void expect_one_ranks_results(Prepared& prepared, c10::IntArrayRef mesh_shape, const std::vector<std::string>& names)
+{
+    const auto on_one_rank = [](std::vector<Cut> cuts) {
+        for (auto& cut : cuts) {
+            for (auto& axis : cut.axes) {
+                if (axis.is_shard()) axis.extents = std::make_shared<const Extents>(Extents{std::accumulate(axis.extents->begin(), axis.extents->end(), std::int64_t{0})});
+            }
+        }
+        return cuts;
+    };
+    auto alone = prepared;
+    alone.cuts = on_one_rank(prepared.cuts);
+    alone.factor_cuts = on_one_rank(prepared.factor_cuts);
+    run_ranks(std::vector<std::int64_t>(mesh_shape.size(), 1), names, [&](const auto& mesh) {
+        set_gather_policy(GatherPolicy::Silent);
+        const auto inputs = laid_out_inputs(alone, mesh);
+        const auto outputs = alone.item.function(inputs);
+        const auto gradients = gradients_of(outputs, laid_out_factors(alone, mesh), inputs);
+        for (std::size_t i = 0; i < outputs.size(); ++i) prepared.outputs[i] = whole_of(outputs[i]);
+        for (std::size_t i = 0; i < gradients.size(); ++i) prepared.gradients[i] = whole_of(gradients[i]);
+    });
+}
+
+/// `type`: of floating inputs that are drawn in double.
+void run_cases(const std::function<RuleCase(Draw&)>& draw_case, const RuleProperty& property, int num_cases, at::ScalarType type)
+{
+    static const std::vector<std::vector<std::int64_t>> kGrids{{2, 2}, {2, 3}, {1, 3}, {2, 4}};
+    const char* only = std::getenv("MESHARD_RULE_SEED");
+    std::map<std::vector<std::int64_t>, std::vector<Prepared>> by_shape;
+    const auto names = [](const auto& shape) { return shape.size() == 2 ? std::vector<std::string>{"first", "second"} : std::vector<std::string>{"domain"}; };
+    for (int k = 0; k < num_cases; ++k) {
+        const auto seed = property.first_seed + static_cast<std::uint64_t>(k);
+        if (only && std::to_string(seed) != only) continue;
+        Draw draw(seed * 0x9E3779B97F4A7C15ull + 1);
+        const auto shape = draw.chance(0.25) ? draw.pick(kGrids) : std::vector<std::int64_t>{draw.pick(property.rank_counts)};
+        auto prepared = prepare(seed, draw_case, shape, property, draw, type);
+        if (exact_mode()) expect_one_ranks_results(prepared, shape, names(shape));
+        by_shape[shape].push_back(std::move(prepared));
+    }
+    for (const auto& [shape, cases] : by_shape) {
+        run_ranks(shape, names(shape), [&, &cases = cases](const auto& mesh) {
+            set_gather_policy(GatherPolicy::Silent);
+            for (const auto& item : cases) {
+                run(item, mesh, exact_mode() ? 0 : property.tolerance);
+                if (mesh->num_ranks() > 1 && !mesh->all().all_agree(!::testing::Test::HasFatalFailure())) return;
+            }
+        });
     }
 }
 
@@ -182,26 +261,19 @@ at::Tensor Draw::values(c10::IntArrayRef shape, at::ScalarType type)
 
 void check_rule(const std::function<RuleCase(Draw&)>& draw_case, const RuleProperty& property)
 {
-    static const std::vector<std::vector<std::int64_t>> kGrids{{2, 2}, {2, 3}, {1, 3}, {2, 4}};
-    const char* only = std::getenv("MESHARD_RULE_SEED");
-    std::map<std::vector<std::int64_t>, std::vector<Prepared>> by_shape;
-    for (int k = 0; k < property.num_cases; ++k) {
-        const auto seed = property.first_seed + static_cast<std::uint64_t>(k);
-        if (only && std::to_string(seed) != only) continue;
-        Draw draw(seed * 0x9E3779B97F4A7C15ull + 1);
-        const auto shape = draw.chance(0.25) ? draw.pick(kGrids) : std::vector<std::int64_t>{draw.pick(property.rank_counts)};
-        by_shape[shape].push_back(prepare(seed, draw_case, shape, property, draw));
+    if (device_of_tests().is_cuda() && !at::hasCUDA()) GTEST_SKIP() << "no GPU is seen by this process";
+    run_cases(draw_case, property, property.num_cases, at::kDouble);
+    // Pending inputs are left out: what their parts are depends on the number of ranks.
+    auto exact = property;
+    exact.partial_inputs = false;
+    set_exact_mode(true);
+    try {
+        run_cases(draw_case, exact, property.num_exact_cases, at::kFloat);
+    } catch (...) {
+        set_exact_mode(false);
+        throw;
     }
-    for (const auto& [shape, cases] : by_shape) {
-        const auto names = shape.size() == 2 ? std::vector<std::string>{"first", "second"} : std::vector<std::string>{"domain"};
-        run_ranks(shape, names, [&, &cases = cases](const auto& mesh) {
-            set_gather_policy(GatherPolicy::Silent);
-            for (const auto& item : cases) {
-                run(item, mesh, property);
-                if (mesh->num_ranks() > 1 && !mesh->all().all_agree(!::testing::Test::HasFatalFailure())) return;
-            }
-        });
-    }
+    set_exact_mode(false);
 }
 
 }  // namespace meshard

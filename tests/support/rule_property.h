@@ -55,11 +55,13 @@ struct RuleProperty {
     std::uint64_t first_seed = 1;
     bool partial_inputs = true;   ///< some inputs come as pending sums
     std::vector<std::int64_t> rank_counts{1, 2, 3, 4, 5, 7, 8};
+    int num_exact_cases = 40;     ///< in single precision and exact mode: the same bits as on one rank
 };
 
 /// Random cases on random numbers of ranks (device meshes of one axis and of two), every input cut along random dimensions into random
 /// uneven extents, empty ones included: outputs and the gradient of every floating input equal the plain operator's. Prints the seed of a
-/// case that fails; MESHARD_RULE_SEED=n runs that case alone.
+/// case that fails; MESHARD_RULE_SEED=n runs that case alone. Then the first cases again in exact mode, where every number of ranks must give
+/// the same bits. The tensors lie on MESHARD_TEST_DEVICE (cpu if unset); skipped where there is no such device.
 void check_rule(const std::function<RuleCase(Draw&)>& draw, const RuleProperty& property = {});
 
 }  // namespace meshard
