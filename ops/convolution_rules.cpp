@@ -253,11 +253,49 @@ std::tuple<at::Tensor, at::Tensor> Convolution::backward(const at::Tensor& gradi
     return {of_piece, of_weight};
 }
 
+/// Weights whole, samples cut or nothing (axes of one rank cut nothing, whatever their layout says): the operator itself does all, on the same
+/// shapes on every rank but for the number of samples.
+bool lies_by_samples(const RuleCall& call, const at::Tensor& input, std::initializer_list<std::int64_t> weights)
+{
+    if (!is_sharded(input) || spec_of(input)->has_partial()) return false;
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        const auto& layout = call.layout(input, axis);
+        if (!layout.is_shard() || is_whole(call, axis)) continue;
+        const auto& extents = *layout.extents;
+        if (layout.placement.dim != 0 || std::find(extents.begin(), extents.end(), 0) != extents.end()) return false;
+    }
+    for (const auto i : weights) {
+        if (!call.arg(i).isTensor()) continue;
+        const auto& weight = call.arg(i).toTensor();
+        if (is_sharded(weight) && (spec_of(weight)->has_shard() || spec_of(weight)->has_partial())) return false;
+    }
+    return true;
+}
+
+/// The spec of such an input's output, which has as many samples: only what an axis of one rank is said to cut may have another length.
+SpecPtr output_spec(const RuleCall& call, const SpecPtr& input, const at::Tensor& local_output)
+{
+    AxisLayouts axes;
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        const auto& layout = input->axes[axis];
+        if (!layout.is_shard() || !is_whole(call, axis) || layout.extents->front() == local_output.size(layout.placement.dim)) continue;
+        if (axes.empty()) axes = input->axes;
+        axes[axis] = cut_layout(layout, layout.placement.dim, {local_output.size(layout.placement.dim)});
+    }
+    return axes.empty() ? input : call.spec(axes);
+}
+
 /// convolution(input, weight, bias?, stride, padding, dilation, transposed, output_padding, groups); _convolution has four more, which choose
 /// among ways to compute the same.
 void convolution(RuleCall& call)
 {
     const auto input = call.tensor(0), weight = call.tensor(1), bias = call.tensor(2);
+    if (lies_by_samples(call, input, {1, 2})) {
+        call.make_local();
+        auto output = call.run_local()[0].toTensor();
+        const auto spec = output_spec(call, spec_of(input), output);
+        return call.push({wrap(std::move(output), spec)});
+    }
     const Convolution rule(call, input, weight, 3);
     if (!rule.possible()) return gathered_rule(call);
 
