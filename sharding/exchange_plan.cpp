@@ -11,12 +11,7 @@
 namespace meshard {
 namespace {
 
-at::Tensor integers(std::span<const std::int64_t> values)
-{
-    auto tensor = at::empty({static_cast<std::int64_t>(values.size())}, at::kLong);
-    std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<std::int64_t>());
-    return tensor;
-}
+at::Tensor integers(std::span<const std::int64_t> values) { return at::tensor(at::ArrayRef<std::int64_t>(values.data(), values.size()), at::kLong); }
 
 std::int64_t sum_of(const std::vector<std::int64_t>& counts) { return std::accumulate(counts.begin(), counts.end(), std::int64_t{0}); }
 
