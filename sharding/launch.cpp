@@ -15,6 +15,7 @@
 
 #include "partition/error.h"
 #include "sharding/mpi_backend.h"
+#include "sharding/nccl_backend.h"
 #include "sharding/shared_memory_backend.h"
 
 namespace meshard {
@@ -132,7 +133,7 @@ LaunchInfo detect_launch()
 
 namespace {
 
-/// Ranks that meet in a store: they talk through shared memory where all are on one host, else over Gloo.
+/// Ranks that meet in a store: they talk through shared memory where all are on one host, else over Gloo; between GPUs over NCCL.
 class StoreWorld : public World {
 public:
     StoreWorld(const LaunchInfo& info, double timeout_seconds, const std::string& backend)
@@ -159,9 +160,12 @@ public:
         std::vector<std::string> names;
         for (const int r : ranks) names.push_back(names_[r]);
         try {
-            const auto backend = connect(c10::make_intrusive<c10d::PrefixStore>(prefix, store_), index, names);
+            const auto own_store = c10::make_intrusive<c10d::PrefixStore>(prefix, store_);
+            const auto backend = with_nccl(connect(own_store, index, names), own_store, timeout_, wanted_ == "nccl");
             backends_.push_back(backend);
             return RankGroup(backend, axis, std::move(counter), std::move(names));
+        } catch (const Error&) {
+            throw;
         } catch (const std::exception& error) {
             throw CommunicationError("launch: rank " + std::to_string(rank_) + " could not connect to the other ranks of '" + axis + "' within " +
                                      std::to_string(timeout_.count() / 1000) + " s: " + first_line(error.what()));
@@ -299,11 +303,12 @@ std::unique_ptr<World> World::connect(const LaunchInfo& info, double timeout_sec
     if (info.size == 1) return std::make_unique<SingleWorld>();
     if (const auto limit = environment("MESHARD_TIMEOUT_SECONDS"); !limit.empty()) timeout_seconds = number("MESHARD_TIMEOUT_SECONDS");
     const auto backend = environment("MESHARD_BACKEND");
-    if (!backend.empty() && backend != "shm" && backend != "gloo" && backend != "mpi" && backend != "auto") {
-        throw InvalidInput("launch: MESHARD_BACKEND is '" + backend + "', expected auto, shm, gloo or mpi.");
+    if (!backend.empty() && backend != "shm" && backend != "gloo" && backend != "mpi" && backend != "nccl" && backend != "auto") {
+        throw InvalidInput("launch: MESHARD_BACKEND is '" + backend + "', expected auto, shm, gloo, mpi or nccl.");
     }
     const bool by_mpi = info.source == "openmpi" || info.source == "pmi" || info.source == "slurm";
-    if (backend == "mpi" || (by_mpi && backend != "gloo" && backend != "shm")) {
+    const bool any = backend.empty() || backend == "auto";
+    if (backend == "mpi" || (by_mpi && any && !why_no_nccl().empty())) {
         if (auto world = connect_mpi(info, timeout_seconds)) return world;
         if (backend == "mpi") {
             throw CommunicationError("launch: MESHARD_BACKEND=mpi, but MPI does not see the " + std::to_string(info.size) +

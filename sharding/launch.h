@@ -28,8 +28,8 @@ LaunchInfo detect_launch();
 /// The ranks of this run, connected. Kept alive as long as any group made from it.
 class World : public GroupFactory {
 public:
-    /// Connects: over MPI when started by mpirun or srun, else through shared memory where all ranks are on one host, else over Gloo;
-    /// MESHARD_BACKEND=shm|gloo|mpi pins the choice. Collective over all ranks.
+    /// Connects: over MPI when started by mpirun or srun on CPUs, else through shared memory where all ranks are on one host, else over Gloo;
+    /// tensors of GPUs go over NCCL where each rank has one of its own. MESHARD_BACKEND=shm|gloo|mpi|nccl pins the choice. Collective over all ranks.
     /// Every wait has a time limit, MESHARD_TIMEOUT_SECONDS if set.
     /// @throws CommunicationError naming the ranks that did not come within the time limit.
     static std::unique_ptr<World> connect(const LaunchInfo& info, double timeout_seconds = 300);
