@@ -7,12 +7,14 @@
 #include "io/partition_dump.h"
 #include "io/partition_file.h"
 #include "io/render.h"
+#include "io/shards_writer.h"
 #include "io/subdomain_io.h"
 #include "partition/curve_order.h"
 #include "partition/geometric_partitioner.h"
 #include "partition/ghost_layer.h"
 #include "partition/mesh_graph.h"
 #include "partition/row_weights.h"
+#include "partition/run_on_threads.h"
 #include "partition/subdomain.h"
 
 #include <CLI/CLI.hpp>
@@ -137,7 +139,33 @@ void check_numbers(const Mesh& mesh, const std::string& file)
     warn_of(mesh.cell_data, "cell");
 }
 
-CutResult cut(const Mesh& mesh, const Csr& graph, const MeshSource& source, const CutArguments& arguments,
+// The cells of a large mesh weigh as much as its graph, and METIS needs several times that: where they can be read again
+// in no time, they make room.
+class CellsSetAside {
+public:
+    CellsSetAside(Mesh& mesh, const MeshSource& source) : mesh_(mesh), source_(source)
+    {
+        constexpr std::int64_t many = 4'000'000;
+        is_aside_ = source.read_again && mesh.num_cells() >= many;
+        if (!is_aside_) return;
+        mesh_.cells = Csr{};
+        mesh_.face_streams = Csr{};
+        std::vector<std::uint8_t>().swap(mesh_.cell_types);
+    }
+
+    void bring_back()
+    {
+        if (is_aside_) mesh_ = source_.read_again();
+        is_aside_ = false;
+    }
+
+private:
+    Mesh& mesh_;
+    const MeshSource& source_;
+    bool is_aside_ = false;
+};
+
+CutResult cut(Mesh& mesh, const Csr& graph, const MeshSource& source, const CutArguments& arguments,
               PartitionReport& report)
 {
     std::vector<std::string> weight_names;
@@ -176,7 +204,9 @@ CutResult cut(const Mesh& mesh, const Csr& graph, const MeshSource& source, cons
         std::vector<float> centers;
         if (method.needs_centers) centers = row_centers(mesh);
         problem.centers = centers;
+        CellsSetAside cells(mesh, source);
         result = cut_rows(problem, options);
+        cells.bring_back();
         // Parts that are not alike keep their numbers, and so do those of nodes.
         if (capacities.empty() && options.levels.empty()) {
             const auto before = result.partition;
@@ -200,6 +230,32 @@ std::int64_t bytes_per_row(const std::vector<DataArray>& arrays)
     std::int64_t bytes = 0;
     for (const DataArray& array : arrays) bytes += array.num_components() * static_cast<std::int64_t>(size_of(array.type()));
     return bytes;
+}
+
+// Cuts out one part after the other and writes it, on as many threads as asked for: what each holds at a time is a part.
+std::vector<WrittenShard> save_parts(const Mesh& mesh, const Partition& partition, std::span<const GhostLayer> ghosts, const CutArguments& arguments,
+                                     const std::optional<PartialFolder>& folder, PartitionReport& report)
+{
+    const SubdomainCutter cutter(mesh, partition, arguments.ghost_layers);
+    const auto cell_bytes = bytes_per_row(mesh.cell_data), point_bytes = bytes_per_row(mesh.point_data);
+    const auto num_parts = static_cast<std::size_t>(partition.num_parts);
+    std::vector<WrittenShard> shards(num_parts);
+    report.cells.resize(num_parts);
+    report.points.resize(num_parts);
+    report.ghost_bytes.resize(num_parts);
+    run_on_threads(arguments.threads, [&](const std::function<std::int64_t()>& next) {
+        std::vector<std::int32_t> place;
+        for (auto part = next(); part < partition.num_parts; part = next()) {
+            const auto subdomain = cutter.cut(static_cast<std::int32_t>(part), ghosts[part], place);
+            report.cells[part] = {subdomain.cells.num_owned, subdomain.cells.num_ghosts()};
+            report.points[part] = {subdomain.points.num_owned, subdomain.points.num_ghosts()};
+            report.ghost_bytes[part] = cell_bytes * subdomain.cells.num_ghosts() + point_bytes * subdomain.points.num_ghosts();
+            if (folder) shards[part] = write_shard(folder->path(), subdomain);
+        }
+    });
+    for (const auto& shard : shards)
+        if (folder) report.bytes.push_back(shard.part.num_bytes);
+    return shards;
 }
 
 void draw_preview(const Mesh& mesh, const Partition& partition, const std::string& file)
@@ -265,6 +321,9 @@ void add_cut_options(CLI::App& app, CutArguments& arguments)
     app.add_option("--seed", arguments.seed, "of the method's random choices; same seed, same parts")
         ->type_name("S")
         ->capture_default_str();
+    app.add_option("--threads", arguments.threads, "threads for graph, ghosts and writing; the result is the same for any number")
+        ->type_name("T")
+        ->capture_default_str();
     app.add_flag("--allow-empty", arguments.allow_empty, "more parts than cells are no error; the rest stay empty");
     app.add_flag("--dry-run", arguments.dry_run, "cut and report, write no shards; -o may be left out");
     app.add_option("--preview", arguments.preview, "draw the parts in colours to this picture")->type_name("PNG");
@@ -301,6 +360,8 @@ void check_cut_arguments(CutArguments& arguments)
     if (arguments.refine && arguments.no_refine) throw UsageError("--refine and --no-refine exclude each other.");
     if (arguments.quality && arguments.no_refine) throw UsageError("--quality and --no-refine exclude each other.");
     ghost_share(arguments.objective);
+    if (arguments.threads < 1 || arguments.threads > 1024)
+        throw UsageError("--threads is " + std::to_string(arguments.threads) + "; expected 1 to 1024.");
     if (arguments.ghost_layers < 0 || arguments.ghost_layers > 255)
         throw UsageError("--ghost-layers is " + std::to_string(arguments.ghost_layers) + "; expected 0 to 255.");
     if (!(arguments.imbalance >= 1) || !std::isfinite(arguments.imbalance))
@@ -349,7 +410,7 @@ void check_output_folder(const std::string& output_name)
     }
 }
 
-PartitionReport cut_and_save(const Mesh& mesh, const MeshSource& source, const CutArguments& given, StageTimer& timer)
+PartitionReport cut_and_save(Mesh& mesh, const MeshSource& source, const CutArguments& given, StageTimer& timer)
 {
     CutArguments arguments = given;
     PartitionReport report;
@@ -370,7 +431,7 @@ PartitionReport cut_and_save(const Mesh& mesh, const MeshSource& source, const C
                          " parts asked for. Ask for fewer, or leave the rest empty with --allow-empty.");
 
     timer.begin("graph");
-    const Csr graph = mesh_graph(mesh);
+    Csr graph = mesh_graph(mesh, arguments.threads);
 
     timer.begin("partition");
     const CutResult result = cut(mesh, graph, source, arguments, report);
@@ -387,22 +448,18 @@ PartitionReport cut_and_save(const Mesh& mesh, const MeshSource& source, const C
     std::vector<GhostLayer> ghosts(partition.num_parts);
     if (arguments.ghost_layers > 0) {
         const GhostRule rule = parse_ghost_rule(arguments.ghosts);
-        ghosts = rule == GhostRule{} ? ghost_layers(graph, partition, arguments.ghost_layers)
-                                     : ghost_layers(ghost_graph(mesh, rule), partition, arguments.ghost_layers);
+        ghosts = rule == GhostRule{} ? ghost_layers(graph, partition, arguments.ghost_layers, arguments.threads)
+                                     : ghost_layers(ghost_graph(mesh, rule), partition, arguments.ghost_layers, arguments.threads);
     }
 
-    timer.begin("extract");
-    const std::vector<Subdomain> subdomains = extract_subdomains(mesh, partition, ghosts, arguments.ghost_layers);
-    const auto cell_bytes = bytes_per_row(mesh.cell_data), point_bytes = bytes_per_row(mesh.point_data);
-    for (const Subdomain& subdomain : subdomains) {
-        report.cells.push_back({subdomain.cells.num_owned, subdomain.cells.num_ghosts()});
-        report.points.push_back({subdomain.points.num_owned, subdomain.points.num_ghosts()});
-        report.ghost_bytes.push_back(cell_bytes * subdomain.cells.num_ghosts() +
-                                     point_bytes * subdomain.points.num_ghosts());
-    }
+    const auto kinds = dump_kinds(arguments);
+    if (kinds.empty()) graph = Csr{}; // it is done with, and the parts need room
 
-    if (!arguments.dry_run) {
-        timer.begin("write");
+    timer.begin(arguments.dry_run ? "extract" : "write");
+    std::optional<PartialFolder> folder;
+    if (!arguments.dry_run) folder.emplace(arguments.output);
+    const auto shards = save_parts(mesh, partition, ghosts, arguments, folder, report);
+    if (folder) {
         report.output = arguments.output;
         report.index_file = index_name(mesh.kind);
         ShardsInfo info;
@@ -421,9 +478,9 @@ PartitionReport cut_and_save(const Mesh& mesh, const MeshSource& source, const C
         info.versions = library_versions();
         info.versions.insert(info.versions.begin(), {"meshard", program_version()});
         info.quality = report.quality;
-        save_subdomains(arguments.output, subdomains, std::move(info));
-        dump_partition(arguments.output, dump_kinds(arguments), graph, partition.owners, partition.num_parts);
-        for (const ManifestPart& part : read_manifest(arguments.output).parts) report.bytes.push_back(part.num_bytes);
+        finish_shards(folder->path(), without_rows(mesh, partition.num_parts, arguments.ghost_layers), shards, std::move(info));
+        dump_partition(folder->path(), kinds, graph, partition.owners, partition.num_parts);
+        folder->commit();
     }
     if (!arguments.preview.empty()) {
         timer.begin("preview");

@@ -9,6 +9,7 @@
 #include "partition/partitioner.h"
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -42,6 +43,8 @@ struct CutArguments {
     std::string preview;
     std::string csv;
     std::string dump;   ///< kinds of `dump_partition`
+    std::int32_t threads = 1;
+    std::int64_t max_memory = 0; ///< bytes that a process may take; 0: no bound
     bool json = false;
 };
 
@@ -61,10 +64,12 @@ struct MeshSource {
     std::string hash = {};  ///< of it, if known
     std::vector<std::int32_t> earlier_owners = {}; ///< of `repartition`
     std::vector<double> costs = {};                ///< of each earlier part, or none
+    std::function<Mesh()> read_again = {};         ///< the same mesh once more, cheaply; or nothing
 };
 
-/// Graph, cut, ghosts, shards on disk, report. The timer's stages go on.
-PartitionReport cut_and_save(const Mesh& mesh, const MeshSource& source, const CutArguments& arguments, StageTimer& timer);
+/// Graph, cut, ghosts, shards on disk, report. The timer's stages go on. The mesh's cells are let go of while they are not needed, if
+/// `source.read_again` can bring them back.
+PartitionReport cut_and_save(Mesh& mesh, const MeshSource& source, const CutArguments& arguments, StageTimer& timer);
 
 /// As asked for: text or JSON on stdout, a CSV file.
 void print_report(const PartitionReport& report, const CutArguments& arguments);

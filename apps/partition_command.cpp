@@ -2,14 +2,66 @@
 // meshard partition: a mesh file -> a shards folder, with a report.
 #include "apps/command_line.h"
 #include "apps/cut_options.h"
+#include "apps/streamed_cut.h"
 #include "apps/verbs.h"
 #include "io/interruption.h"
+#include "io/mapped_mesh.h"
 #include "io/mesh_faults.h"
 #include "io/mesh_io.h"
 
 #include <CLI/CLI.hpp>
 
+#include <exception>
+#include <functional>
+
 namespace meshard {
+
+namespace {
+
+void cut_whole(const std::string& file, const CutArguments& arguments)
+{
+    StageTimer timer;
+    timer.begin("read");
+    Mesh mesh = read_mesh(file);
+    for (const std::string& text : describe(find_faults(mesh))) warn("partition", file + ": " + text);
+    MeshSource source{.name = file, .path = file};
+    if (can_be_mapped(file)) source.read_again = [&file] { return read_mesh(file); };
+    print_report(cut_and_save(mesh, source, arguments, timer), arguments);
+}
+
+int code_of(const std::exception_ptr& failure)
+{
+    try {
+        std::rethrow_exception(failure);
+    } catch (const UsageError&) {
+        return exit_code::usage;
+    } catch (const InvalidInput&) {
+        return exit_code::input;
+    } catch (const IoError&) {
+        return exit_code::input;
+    } catch (const Interrupted&) {
+        return exit_code::interrupted;
+    } catch (...) {
+        return exit_code::run_time;
+    }
+}
+
+/// An error on one rank ends all, and is said once.
+int run_together(RankMessages& messages, const std::function<void()>& work)
+{
+    try {
+        work();
+    } catch (const FailedElsewhere& failure) {
+        return failure.code;
+    } catch (...) {
+        const auto code = code_of(std::current_exception());
+        if (messages.fail(code)) throw;
+        return code;
+    }
+    return exit_code::ok;
+}
+
+} // namespace
 
 int partition_command(std::span<const std::string> words)
 {
@@ -23,15 +75,26 @@ int partition_command(std::span<const std::string> words)
         ->required()
         ->type_name("FILE");
     add_cut_options(app, arguments);
+    std::string max_memory;
+    app.add_option("--max-memory", max_memory,
+                   "most memory that a process may take, e.g. 1G: cuts blocks along a curve instead of cells and reads\n"
+                   "the file in parts, which must be raw .vtu or .vtp, or .vtkhdf (meshard convert makes them)")
+        ->type_name("SIZE");
     if (!parse_arguments(app, words)) return exit_code::ok;
-    check_cut_arguments(arguments);
+    const auto messages = ranks_of_this_run();
     end_well_on_interruption();
-    StageTimer timer;
-    timer.begin("read");
-    const Mesh mesh = read_mesh(file);
-    for (const std::string& text : describe(find_faults(mesh))) warn("partition", file + ": " + text);
-    print_report(cut_and_save(mesh, {.name = file, .path = file}, arguments, timer), arguments);
-    return exit_code::ok;
+    if (max_memory.empty() && messages->size() == 1) {
+        check_cut_arguments(arguments);
+        cut_whole(file, arguments);
+        return exit_code::ok;
+    }
+    return run_together(*messages, [&] {
+        if (!max_memory.empty()) arguments.max_memory = parse_memory_size(max_memory);
+        check_cut_arguments(arguments);
+        StageTimer timer;
+        const auto report = cut_in_windows(file, arguments, *messages, timer);
+        if (messages->rank() == 0) print_report(report, arguments);
+    });
 }
 
 } // namespace meshard

@@ -52,7 +52,7 @@ int repartition_command(std::span<const std::string> words)
         if (!arguments.weights.empty()) throw UsageError("--cost and --weights exclude each other.");
     }
     const std::vector<Subdomain> subdomains = load_subdomains(folder);
-    const Mesh mesh = merge_subdomains(subdomains);
+    Mesh mesh = merge_subdomains(subdomains);
     source.earlier_owners = owners_in(subdomains, mesh.num_rows());
     print_report(cut_and_save(mesh, source, arguments, timer), arguments);
     return exit_code::ok;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/content_hash.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstdio>
@@ -32,15 +33,25 @@ std::uint64_t round(std::uint64_t accumulator, std::uint64_t lane)
 
 }  // namespace
 
-std::uint64_t xxh64(std::span<const std::byte> bytes)
+namespace {
+
+/// `pause` is called now and then.
+template <class F>
+std::uint64_t hash_of(std::span<const std::byte> bytes, F&& pause)
 {
     const std::byte* at = bytes.data();
     std::size_t left = bytes.size();
     std::uint64_t hash = prime5;
     if (left >= 32) {
         std::array<std::uint64_t, 4> lanes{prime1 + prime2, prime2, 0, std::uint64_t{0} - prime1};
-        for (; left >= 32; at += 32, left -= 32)
-            for (int i = 0; i < 4; ++i) lanes[i] = round(lanes[i], load<std::uint64_t>(at + 8 * i));
+        constexpr std::size_t run = std::size_t{1} << 24;
+        while (left >= 32) {
+            auto in_run = std::min(left, run) / 32;
+            left -= 32 * in_run;
+            for (; in_run > 0; at += 32, --in_run)
+                for (int i = 0; i < 4; ++i) lanes[i] = round(lanes[i], load<std::uint64_t>(at + 8 * i));
+            pause();
+        }
         hash = std::rotl(lanes[0], 1) + std::rotl(lanes[1], 7) + std::rotl(lanes[2], 12) + std::rotl(lanes[3], 18);
         for (const std::uint64_t lane : lanes) hash = (hash ^ round(0, lane)) * prime1 + prime4;
     }
@@ -59,11 +70,18 @@ std::uint64_t xxh64(std::span<const std::byte> bytes)
     return hash ^ hash >> 32;
 }
 
+}  // namespace
+
+std::uint64_t xxh64(std::span<const std::byte> bytes)
+{
+    return hash_of(bytes, [] {});
+}
+
 std::string hash_file(const std::filesystem::path& path)
 {
     const auto file = MappedFile::open(path, "hash_file");
     std::array<char, 32> text{};
-    std::snprintf(text.data(), text.size(), "xxh64:%016llx", static_cast<unsigned long long>(xxh64(file->bytes())));
+    std::snprintf(text.data(), text.size(), "xxh64:%016llx", static_cast<unsigned long long>(hash_of(file->bytes(), [&] { file->release_pages(); })));
     return text.data();
 }
 

@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "io/block_codec.h"
+#include "io/mapped_file.h"
 #include "partition/data_array.h"
 
 namespace meshard {
@@ -42,6 +44,10 @@ public:
     /// Rows `first` ... `first + count - 1` of numbers or texts in the file's type, with the attributes `ComponentNames` and `Units`.
     DataArray read(const std::string& name, std::int64_t first, std::int64_t count) const;
     DataArray read(const std::string& name) const { return read(name, 0, shape(name).first); }
+    /// All rows of numbers where they lie in `file`, which is this file.
+    /// @throws IoError if they are in chunks, compressed, texts, or not as the machine wants them.
+    DataArray map(const std::string& name, const std::shared_ptr<const MappedFile>& file) const;
+
     std::vector<std::int64_t> read_integers(const std::string& name, std::int64_t first, std::int64_t count) const;
     std::vector<std::int64_t> read_integers(const std::string& name) const { return read_integers(name, 0, shape(name).first); }
 

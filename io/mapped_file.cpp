@@ -44,6 +44,11 @@ std::shared_ptr<const MappedFile> MappedFile::open(const std::filesystem::path& 
     return file;
 }
 
+void MappedFile::release_pages() const
+{
+    if (data_ != nullptr) ::madvise(const_cast<std::byte*>(data_), size_, MADV_DONTNEED);
+}
+
 MappedFile::~MappedFile()
 {
     if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);

@@ -44,8 +44,12 @@ std::shared_ptr<std::byte[]> allocate(std::size_t size)
 
 }  // namespace
 
-VtkXmlFile::VtkXmlFile(const std::filesystem::path& path)
-    : where_("read_mesh: " + path.string()), file_(MappedFile::open(path, "read_mesh"))
+VtkXmlFile::VtkXmlFile(const std::filesystem::path& path) : VtkXmlFile(path, MappedFile::open(path, "read_mesh"))
+{
+}
+
+VtkXmlFile::VtkXmlFile(const std::filesystem::path& path, std::shared_ptr<const MappedFile> file)
+    : where_("read_mesh: " + path.string()), file_(std::move(file))
 {
     if (file_->bytes().empty()) fail("the file is empty, a VTK XML file is expected");
     const std::string_view text = file_->text();

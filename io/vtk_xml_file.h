@@ -25,6 +25,7 @@ class VtkXmlFile {
 public:
     /// @throws IoError if the file is missing, truncated, or no VTK XML file.
     explicit VtkXmlFile(const std::filesystem::path& path);
+    VtkXmlFile(const std::filesystem::path& path, std::shared_ptr<const MappedFile> file);   ///< of that path, mapped already
 
     const XmlElement& root() const { return root_; }
     const std::string& type() const { return type_; }           ///< `UnstructuredGrid`, `PPolyData`, ...

@@ -84,25 +84,6 @@ Csr read_cell_group(const VtkXmlFile& file, const XmlElement& element, std::int6
     return read_cells(file, connectivity, offsets, num_points, "<" + element.name + ">");
 }
 
-std::vector<DataArray> read_arrays(const VtkXmlFile& file, const XmlElement* group, std::int64_t num_rows)
-{
-    std::vector<DataArray> arrays;
-    if (group == nullptr) return arrays;
-    for (const XmlElement& element : group->children) {
-        if (element.name != "DataArray" && element.name != "Array") continue;
-        DataArray array = file.read_array(element, num_rows);
-        if (array.name().empty()) array.rename("Array" + std::to_string(arrays.size()));
-        add_array(arrays, std::move(array), file.where());
-    }
-    for (const std::string_view role : attribute_roles()) {
-        const auto* name = group->attribute(role);
-        if (name == nullptr) continue;
-        for (DataArray& array : arrays)
-            if (array.name() == *name) array.attribute += (array.attribute.empty() ? "" : " ") + std::string(role);
-    }
-    return arrays;
-}
-
 void check_polyhedron(const VtkXmlFile& file, std::span<const std::int32_t> stream, std::int64_t cell, std::int64_t num_points)
 {
     const auto fail = [&] {
@@ -251,8 +232,8 @@ Mesh read_piece_element(const VtkXmlFile& file, const XmlElement& piece, MeshKin
     }
     if (kind == MeshKind::Surface) read_polydata_cells(file, piece, mesh);
     else read_unstructured_cells(file, piece, mesh);
-    mesh.point_data = read_arrays(file, piece.child("PointData"), num_points);
-    mesh.cell_data = read_arrays(file, piece.child("CellData"), mesh.num_cells());
+    mesh.point_data = read_vtk_arrays(file, piece.child("PointData"), num_points);
+    mesh.cell_data = read_vtk_arrays(file, piece.child("CellData"), mesh.num_cells());
     return mesh;
 }
 
@@ -366,6 +347,25 @@ void add_array(std::vector<DataArray>& arrays, DataArray array, const std::strin
     arrays.push_back(std::move(array));
 }
 
+std::vector<DataArray> read_vtk_arrays(const VtkXmlFile& file, const XmlElement* group, std::int64_t num_rows)
+{
+    std::vector<DataArray> arrays;
+    if (group == nullptr) return arrays;
+    for (const XmlElement& element : group->children) {
+        if (element.name != "DataArray" && element.name != "Array") continue;
+        DataArray array = file.read_array(element, num_rows);
+        if (array.name().empty()) array.rename("Array" + std::to_string(arrays.size()));
+        add_array(arrays, std::move(array), file.where());
+    }
+    for (const std::string_view role : attribute_roles()) {
+        const auto* name = group->attribute(role);
+        if (name == nullptr) continue;
+        for (DataArray& array : arrays)
+            if (array.name() == *name) array.attribute += (array.attribute.empty() ? "" : " ") + std::string(role);
+    }
+    return arrays;
+}
+
 Mesh read_vtk_xml(const VtkXmlFile& file)
 {
     const bool is_surface = file.type() == "PolyData";
@@ -381,7 +381,7 @@ Mesh read_vtk_xml(const VtkXmlFile& file)
         pieces.emplace_back();
         pieces.back().kind = kind;
     }
-    pieces.front().field_data = read_arrays(file, grid.child("FieldData"), -1);
+    pieces.front().field_data = read_vtk_arrays(file, grid.child("FieldData"), -1);
     return append_meshes(std::move(pieces), file.where());
 }
 

@@ -15,6 +15,10 @@ namespace meshard {
 /// @throws IoError if it is of another type or damaged.
 Mesh read_vtk_xml(const VtkXmlFile& file);
 
+/// The arrays of a <PointData>, <CellData> or <FieldData> with their roles; none for null.
+/// @throws IoError if one has not `num_rows` rows (-1: any number).
+std::vector<DataArray> read_vtk_arrays(const VtkXmlFile& file, const XmlElement* group, std::int64_t num_rows);
+
 /// The rows of several meshes one after another; points are not merged. A surface's cells keep VTK's order: the vertices of
 /// all meshes, then lines, polygons, strips. Field data are those of the first mesh.
 /// @throws IoError, beginning with `where`, if two meshes that are not empty differ in their arrays.

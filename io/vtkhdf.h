@@ -2,11 +2,13 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "io/mesh_blocks.h"
 #include "io/mesh_io.h"
+#include "io/mapped_file.h"
 #include "partition/mesh.h"
 
 namespace meshard {
@@ -19,6 +21,22 @@ std::vector<MeshBlock> read_vtkhdf(const std::filesystem::path& path, const Read
 
 /// The partitions of an unstructured grid or polygonal data, as they are.
 std::vector<Mesh> read_vtkhdf_partitions(const std::filesystem::path& path);
+
+/// The arrays of a file of one partition, as they lie in it.
+struct VtkHdfArrays {
+    struct Cells {
+        int polydata_group = -1;            ///< as `polydata_group`; -1 for an unstructured grid
+        DataArray offsets, connectivity;    ///< one offset more than cells
+    };
+    MeshKind kind = MeshKind::Unstructured;
+    DataArray points, types;
+    std::vector<Cells> cells;
+    std::vector<DataArray> point_data, cell_data, field_data;
+};
+
+/// Views into `file`, which is the file at `path`.
+/// @throws IoError, beginning with `where`, if a data set cannot be mapped, or there are several partitions, steps in time or polyhedra.
+VtkHdfArrays map_vtkhdf(const std::filesystem::path& path, const std::shared_ptr<const MappedFile>& file, const std::string& where);
 
 /// Writes `pieces` (of one kind, with the same arrays; one at least) as the partitions of one VTKHDF file. The version is the
 /// lowest that covers the content: 1.0 for unstructured grids, 2.0 for polygonal data, 2.5 with polyhedra. Roles of arrays are

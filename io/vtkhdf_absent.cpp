@@ -23,6 +23,11 @@ std::vector<Mesh> read_vtkhdf_partitions(const std::filesystem::path& path)
     refuse(path);
 }
 
+VtkHdfArrays map_vtkhdf(const std::filesystem::path& path, const std::shared_ptr<const MappedFile>&, const std::string&)
+{
+    refuse(path);
+}
+
 void write_vtkhdf(const std::filesystem::path& path, std::span<const Mesh>, const WriteOptions&)
 {
     refuse(path);

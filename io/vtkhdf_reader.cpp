@@ -62,6 +62,44 @@ public:
         return pieces;
     }
 
+    VtkHdfArrays map(const std::shared_ptr<const MappedFile>& file) const
+    {
+        constexpr const char* advice = "; write the file with `meshard convert FILE whole.vtu` and cut that";
+        if (has_steps_ || step_.num_parts != 1) root_.fail("has steps in time or not exactly one partition and cannot be mapped" + std::string(advice));
+        VtkHdfArrays arrays;
+        arrays.kind = kind();
+        const auto map_here = [&](const Hdf5Group& group, const std::string& name, std::int64_t num_rows) {
+            DataArray array = group.map(name, file);
+            if (array.num_rows() != num_rows)
+                group.fail("the data set '" + name + "' has " + std::to_string(array.num_rows()) + " rows, expected " + std::to_string(num_rows) + ". It is damaged");
+            return array;
+        };
+        const auto num_points = num_points_.front();
+        std::int64_t num_cells = 0;
+        arrays.points = map_here(root_, "Points", num_points);
+        const auto map_cells = [&](const Hdf5Group& group, int number) {
+            const auto count = count_of(counts(group, "NumberOfCells"), 0, "NumberOfCells");
+            const auto num_entries = count_of(counts(group, "NumberOfConnectivityIds"), 0, "NumberOfConnectivityIds");
+            num_cells += count;
+            arrays.cells.push_back({number, map_here(group, "Offsets", count + 1), map_here(group, "Connectivity", num_entries)});
+        };
+        if (is_surface_) {
+            for (int number = 0; number < 4; ++number)
+                if (const char* const name = polygonal_groups[static_cast<std::size_t>(number)]; root_.is_group(name)) map_cells(root_.group(name), number);
+        } else {
+            if (root_.has("FaceConnectivity")) root_.fail("has polyhedra, which cannot be mapped in this format" + std::string(advice));
+            map_cells(root_, -1);
+            arrays.types = map_here(root_, "Types", num_cells);
+        }
+        const auto map_rows = [&](std::int64_t num_rows) {
+            return [&, num_rows](const Hdf5Group& group, const std::string& name, std::int64_t) { return map_here(group, name, num_rows); };
+        };
+        arrays.point_data = read_arrays("PointData", 0, 0, map_rows(num_points));
+        arrays.cell_data = read_arrays("CellData", 0, 0, map_rows(num_cells));
+        arrays.field_data = read_field_data();
+        return arrays;
+    }
+
 private:
     static Counts counts(const Hdf5Group& group, const std::string& name)
     {
@@ -157,8 +195,12 @@ private:
             at.first_cell[0] += num_cells;
             at.first_entry[0] += num_entries;
         }
-        mesh.point_data = read_arrays("PointData", at.first_point, num_points, at.first_point - step_.first_point);
-        mesh.cell_data = read_arrays("CellData", first_cell, mesh.num_cells(), first_cell - std::accumulate(step_.first_cell.begin(), step_.first_cell.end(), std::int64_t{0}));
+        const auto read_rows = [](std::int64_t num_rows) {
+            return [num_rows](const Hdf5Group& group, const std::string& name, std::int64_t begin) { return group.read(name, begin, num_rows); };
+        };
+        mesh.point_data = read_arrays("PointData", at.first_point, at.first_point - step_.first_point, read_rows(num_points));
+        mesh.cell_data = read_arrays("CellData", first_cell, first_cell - std::accumulate(step_.first_cell.begin(), step_.first_cell.end(), std::int64_t{0}),
+                                     read_rows(mesh.num_cells()));
         at.first_point += num_points;
         return mesh;
     }
@@ -205,7 +247,8 @@ private:
     }
 
     /// In a series each array says itself where the step's rows begin.
-    std::vector<DataArray> read_arrays(const std::string& name, std::int64_t first, std::int64_t num_rows, std::int64_t rows_before) const
+    template <class Read>
+    std::vector<DataArray> read_arrays(const std::string& name, std::int64_t first, std::int64_t rows_before, Read&& read) const
     {
         std::vector<DataArray> arrays;
         if (!root_.is_group(name)) return arrays;
@@ -215,7 +258,7 @@ private:
             std::int64_t begin = first;
             if (has_steps_ && root_.group("Steps").is_group(name + "Offsets"))
                 if (const Hdf5Group offsets = root_.group("Steps").group(name + "Offsets"); offsets.has(member)) begin = step_value(offsets, member.c_str()) + rows_before;
-            DataArray array = group.read(member, begin, num_rows);
+            DataArray array = read(group, member, begin);
             for (const std::string_view role : attribute_roles())
                 if (const auto named = group.text_attribute(std::string(role)); named && *named == member)
                     array.attribute += (array.attribute.empty() ? "" : " ") + std::string(role);
@@ -307,6 +350,15 @@ std::vector<MeshBlock> read_vtkhdf(const std::filesystem::path& path, const Read
     VtkHdfReader reader(root, options.time);
     blocks.push_back({"", whole(reader, where)});
     return blocks;
+}
+
+VtkHdfArrays map_vtkhdf(const std::filesystem::path& path, const std::shared_ptr<const MappedFile>& file, const std::string& where)
+{
+    const Hdf5Group hdf5 = Hdf5Group::open_file(path, where);
+    if (!hdf5.is_group("VTKHDF")) hdf5.fail("is an HDF5 file, but has no group VTKHDF");
+    const Hdf5Group root = hdf5.group("VTKHDF");
+    if (is_collection(root)) root.fail("holds several blocks and cannot be mapped; cut a single mesh, or write it with `meshard convert FILE whole.vtu`");
+    return VtkHdfReader(root, std::nullopt).map(file);
 }
 
 std::vector<Mesh> read_vtkhdf_partitions(const std::filesystem::path& path)

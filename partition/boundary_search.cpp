@@ -167,6 +167,7 @@ BoundarySearch::Changes BoundarySearch::ghost_changes(std::int32_t row, std::int
 BoundarySearch::Move BoundarySearch::best_move(std::int32_t row, bool with_ghosts)
 {
     ++work_;
+    if (!options_.is_fixed.empty() && options_.is_fixed[row] != 0) return {-1, never};
     const auto from = owners_[row];
     edges_to_.clear();
     std::int32_t inside = 0, degree = 0;

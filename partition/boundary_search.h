@@ -21,6 +21,7 @@ struct SearchOptions {
     std::int64_t most_work = -1;         ///< rows looked at before the last search begins; below 0: no limit
     bool keep_connected = false;         ///< no move that might take a part to pieces
     std::uint64_t seed = 0;
+    std::span<const std::uint8_t> is_fixed = {};  ///< of each row 1 if it must stay where it is; or none
 };
 
 /// What parts may weigh. A row has `num_weights` weights, none of them negative; no weights: each row weighs one.

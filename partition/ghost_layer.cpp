@@ -2,6 +2,7 @@
 #include "partition/ghost_layer.h"
 
 #include "partition/error.h"
+#include "partition/run_on_threads.h"
 
 #include <algorithm>
 #include <span>
@@ -66,14 +67,17 @@ private:
 
 } // namespace
 
-std::vector<GhostLayer> ghost_layers(const Csr& graph, const Partition& partition, std::int32_t num_layers)
+std::vector<GhostLayer> ghost_layers(const Csr& graph, const Partition& partition, std::int32_t num_layers,
+                                     std::int32_t num_threads)
 {
     check_arguments("ghost_layers", graph, partition, num_layers);
     const auto rows = rows_by_part(partition);
-    RingSearch search(graph, partition);
-    std::vector<GhostLayer> layers;
-    for (std::int32_t part = 0; part < partition.num_parts; ++part)
-        layers.push_back(search.layer(part, rows.row(part), num_layers));
+    std::vector<GhostLayer> layers(partition.num_parts);
+    run_on_threads(num_threads, [&](const std::function<std::int64_t()>& next) {
+        RingSearch search(graph, partition);
+        for (auto part = next(); part < partition.num_parts; part = next())
+            layers[part] = search.layer(static_cast<std::int32_t>(part), rows.row(part), num_layers);
+    });
     return layers;
 }
 

@@ -15,8 +15,10 @@ struct GhostLayer {
     std::vector<std::uint8_t> levels;      ///< of each: 1 for a direct neighbour, ... num_layers
 };
 
-/// Ghosts of every part, index = part. @throws InvalidInput if sizes disagree or num_layers is outside [0, 255].
-std::vector<GhostLayer> ghost_layers(const Csr& graph, const Partition& partition, std::int32_t num_layers);
+/// Ghosts of every part, index = part; the same on any number of threads, each of which takes 4 bytes a row.
+/// @throws InvalidInput if sizes disagree or num_layers is outside [0, 255].
+std::vector<GhostLayer> ghost_layers(const Csr& graph, const Partition& partition, std::int32_t num_layers,
+                                     std::int32_t num_threads = 1);
 
 /// Ghosts of one part.
 GhostLayer ghost_layer(const Csr& graph, const Partition& partition, std::int32_t part, std::int32_t num_layers);

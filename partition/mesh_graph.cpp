@@ -74,6 +74,10 @@ public:
     {
         match_batch();
         finish_cells_below(static_cast<std::int32_t>(degrees_.size()));
+        // What is done with makes room for the graph.
+        std::vector<Facet>().swap(facets_);
+        std::vector<std::int32_t>().swap(first_in_slot_);
+        std::vector<std::int32_t>().swap(large_points_);
         Csr graph;
         const auto num_cells = degrees_.size();
         graph.offsets.assign(num_cells + 1, 0);
@@ -218,15 +222,14 @@ private:
                        ") " + why);
 }
 
-// Facets of the current cell, and the cell itself where cells of one dimension more may have it as a facet.
+// Facets of the current cell, and the cell itself where cells of one dimension more may have it as a facet; they go to
+// `matcher.add(cell, points, least number of different points)`.
+template <class Matcher>
 class FacetWalk {
 public:
-    FacetWalk(const Mesh& mesh, FacetMatcher& matcher) : mesh_(mesh), matcher_(matcher)
+    FacetWalk(const Mesh& mesh, const CellDimensions& dimensions, Matcher& matcher)
+        : mesh_(mesh), matcher_(matcher), has_dimension_(dimensions)
     {
-        std::array<bool, 256> has_type{};
-        for (const auto type : mesh.cell_types) has_type[type] = true;
-        for (int type = 0; type < 256; ++type)
-            if (has_type[type] && cell_type_of(type).dimension > 0) has_dimension_[cell_type_of(type).dimension] = true;
     }
 
     void visit(std::int64_t cell)
@@ -351,9 +354,9 @@ private:
     }
 
     const Mesh& mesh_;
-    FacetMatcher& matcher_;
+    Matcher& matcher_;
     std::int32_t cell_ = 0;
-    std::array<bool, 4> has_dimension_{};
+    CellDimensions has_dimension_;
 };
 
 // An upper bound that is near the truth: what the matcher makes room for.
@@ -373,9 +376,66 @@ std::int64_t count_facets(const Mesh& mesh)
     return count;
 }
 
+// Keys of the facets whose points are all marked.
+class MarkedFacets {
+public:
+    explicit MarkedFacets(const std::vector<bool>& marks) : marks_(marks) {}
+
+    void add(std::int32_t cell, std::span<const std::int32_t> points, std::size_t min_points)
+    {
+        if (!std::ranges::all_of(points, [&](std::int32_t point) { return marks_[point]; })) return;
+        sorted_.assign(points.begin(), points.end());
+        std::ranges::sort(sorted_);
+        sorted_.erase(std::ranges::unique(sorted_).begin(), sorted_.end());
+        if (sorted_.size() < min_points) return;
+        SharedFacet facet{{none, none, none, none}, cell};
+        if (sorted_.size() <= facet.key.size()) {
+            std::ranges::copy(sorted_, facet.key.begin());
+        } else {
+            std::array<std::uint64_t, 2> hashes{0x243f6a8885a308d3u, 0x13198a2e03707344u};
+            for (const auto point : sorted_) {
+                hashes[0] = (std::rotl(hashes[0], 23) ^ static_cast<std::uint64_t>(point)) * 0x9e3779b97f4a7c15u;
+                hashes[1] = (std::rotl(hashes[1], 29) ^ static_cast<std::uint64_t>(point)) * 0xbf58476d1ce4e5b9u;
+            }
+            facet.key = {-static_cast<std::int32_t>(sorted_.size()), static_cast<std::int32_t>(hashes[0] >> 32),
+                         static_cast<std::int32_t>(hashes[1] >> 32), static_cast<std::int32_t>(hashes[0] ^ hashes[1])};
+        }
+        found.push_back(facet);
+    }
+
+    std::vector<SharedFacet> found;
+
+private:
+    const std::vector<bool>& marks_;
+    std::vector<std::int32_t> sorted_;
+};
+
 } // namespace
 
+CellDimensions dimensions_of(std::span<const std::uint8_t> cell_types)
+{
+    std::array<bool, 256> has_type{};
+    for (const auto type : cell_types) has_type[type] = true;
+    CellDimensions dimensions{};
+    for (int type = 0; type < 256; ++type)
+        if (has_type[type] && cell_type_of(type).dimension > 0) dimensions[cell_type_of(type).dimension] = true;
+    return dimensions;
+}
+
+std::vector<SharedFacet> facets_of_marked_points(const Mesh& mesh, const CellDimensions& dimensions, const std::vector<bool>& marks)
+{
+    MarkedFacets facets(marks);
+    FacetWalk walk(mesh, dimensions, facets);
+    for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell) walk.visit(cell);
+    return std::move(facets.found);
+}
+
 Csr cell_graph(const Mesh& mesh)
+{
+    return cell_graph(mesh, dimensions_of(mesh.cell_types));
+}
+
+Csr cell_graph(const Mesh& mesh, const CellDimensions& dimensions)
 {
     const auto num_facets = count_facets(mesh);
     if (mesh.num_cells() > std::numeric_limits<std::int32_t>::max() ||
@@ -384,18 +444,18 @@ Csr cell_graph(const Mesh& mesh)
                            std::to_string(num_facets) +
                            " facets; at most 2147483647 can be numbered. Cut it in pieces first.");
     FacetMatcher matcher(mesh.num_cells(), num_facets);
-    FacetWalk walk(mesh, matcher);
+    FacetWalk walk(mesh, dimensions, matcher);
     for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell) walk.visit(cell);
     return matcher.finish();
 }
 
-Csr mesh_graph(const Mesh& mesh)
+Csr mesh_graph(const Mesh& mesh, std::int32_t num_threads)
 {
     constexpr std::int32_t num_neighbors = 8;
     if (mesh.is_point_cloud()) return nearest_neighbor_graph(mesh.points, num_neighbors);
     if (std::ranges::all_of(mesh.cell_types, [](auto type) { return type == 1; }))
         return nearest_neighbor_graph(mesh.points.gather(mesh.cells.indices), num_neighbors);
-    return cell_graph(mesh);
+    return num_threads > 1 ? cell_graph_on_threads(mesh, num_threads) : cell_graph(mesh);
 }
 
 } // namespace meshard

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
 #include "partition/csr.h"
 #include "partition/mesh.h"
 
@@ -19,8 +24,32 @@ namespace meshard {
 /// @throws InvalidInput for a cell whose faces nobody can know: an unknown or parametric type, too few points, no face stream.
 Csr cell_graph(const Mesh& mesh);
 
+/// Whether there are cells of dimension 1, 2 and 3.
+using CellDimensions = std::array<bool, 4>;
+
+CellDimensions dimensions_of(std::span<const std::uint8_t> cell_types);
+
+/// `cell_graph` for a part of a mesh whose whole has cells of these dimensions.
+Csr cell_graph(const Mesh& mesh, const CellDimensions& dimensions);
+
+/// A facet as others can find it: its points in ascending order, padded with -1; of more than four points
+/// (-number, and 96 bits of hashes).
+struct SharedFacet {
+    std::array<std::int32_t, 4> key;
+    std::int32_t cell;
+
+    auto operator<=>(const SharedFacet&) const = default;
+};
+
+/// The facets whose points are all marked: what cells outside this part of a mesh may have in common with it.
+std::vector<SharedFacet> facets_of_marked_points(const Mesh& mesh, const CellDimensions& dimensions, const std::vector<bool>& marks);
+
+/// `cell_graph` by several threads, each with a run of the cells; the facets between runs are compared in the end. The same graph, quick
+/// where the numbering keeps neighbours near each other. Memory: the cells once more.
+Csr cell_graph_on_threads(const Mesh& mesh, std::int32_t num_threads);
+
 /// The graph of what is cut: `cell_graph`, or for a point cloud (and for a mesh of vertex cells only) the symmetric graph
 /// of the 8 nearest neighbours.
-Csr mesh_graph(const Mesh& mesh);
+Csr mesh_graph(const Mesh& mesh, std::int32_t num_threads = 1);
 
 }  // namespace meshard

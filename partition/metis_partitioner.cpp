@@ -28,6 +28,9 @@ void check_options(const Csr& graph, const MetisOptions& options)
     if (!(options.imbalance >= 1.0))
         throw InvalidInput(where + "imbalance is " + std::to_string(options.imbalance) +
                            ", expected 1 or more (1.03 lets the largest part be 3 % above the mean).");
+    if (!options.edge_weights.empty() && static_cast<std::int64_t>(options.edge_weights.size()) != graph.num_entries())
+        throw InvalidInput(where + "there are " + std::to_string(options.edge_weights.size()) + " edge weights for " +
+                           std::to_string(graph.num_entries()) + " entries of the graph.");
     if (!fits_metis(graph))
         throw InvalidInput(where + "the graph has " + std::to_string(graph.num_rows()) + " rows and " +
                            std::to_string(graph.num_entries()) + " entries; this METIS counts in 32 bits (at most " +
@@ -98,7 +101,8 @@ std::vector<std::int32_t> call_metis(const Csr& graph, const MetisOptions& optio
     const auto method = options.recursive ? METIS_PartGraphRecursive : METIS_PartGraphKway;
     const int status =
         method(&num_rows, &num_weights, offsets.data(), const_cast<idx_t*>(graph.indices.data()),
-               weights.empty() ? nullptr : weights.data(), nullptr, nullptr, &num_parts,
+               weights.empty() ? nullptr : weights.data(), nullptr,
+               options.edge_weights.empty() ? nullptr : const_cast<idx_t*>(options.edge_weights.data()), &num_parts,
                shares.empty() ? nullptr : shares.data(), weights.empty() ? nullptr : allowed.data(), metis_options,
                &edge_cut, owners.data());
     if (status == METIS_ERROR_MEMORY)

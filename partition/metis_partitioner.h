@@ -19,6 +19,7 @@ struct MetisOptions {
     std::int32_t num_weights = 1;   ///< as in BalanceTarget
     std::span<const std::int32_t> row_weights = {};
     std::span<const double> capacities = {};
+    std::span<const std::int32_t> edge_weights = {};    ///< of each entry of the graph, positive, or none: what cutting it costs
 
     BalanceTarget balance() const { return {imbalance, num_weights, row_weights, capacities}; }
 };

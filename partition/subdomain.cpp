@@ -19,92 +19,15 @@ void require_partition(const char* where, const Mesh& mesh, const Partition& par
     partition.validate();
 }
 
-// Cuts parts out of one mesh. What it keeps between parts is as long as the mesh and is touched only at the part's own
-// rows, so that many parts cost no more than their rows.
-class PartCutter {
-public:
-    PartCutter(const Mesh& mesh, const Partition& partition, std::int32_t num_ghost_layers)
-        : mesh_(mesh), partition_(partition),
-          num_ghost_layers_(num_ghost_layers), point_partition_{partition.num_parts, point_owners(mesh, partition)},
-          local_points_(mesh.num_points(), -1)
-    {
-    }
-
-    const Partition& point_partition() const { return point_partition_; }
-
-    Subdomain cut(std::int32_t part, std::span<const std::int32_t> owned_rows,
-                  std::span<const std::int32_t> owned_points, const GhostLayer& ghosts)
-    {
-        Subdomain result;
-        result.part = part;
-        result.num_parts = partition_.num_parts;
-        result.num_ghost_layers = num_ghost_layers_;
-        const auto rows = local_rows(owned_rows, ghosts, result.ghost_levels);
-        auto& row_map = mesh_.is_point_cloud() ? result.points : result.cells;
-        row_map = index_map(rows, owned_rows.size(), partition_);
-        if (mesh_.is_point_cloud()) {
-            result.mesh = extract_mesh(mesh_, {}, rows, local_points_);
-            return result;
-        }
-        const auto points = local_points(owned_points, rows);
-        result.points = index_map(points, owned_points.size(), point_partition_);
-        for (std::size_t i = 0; i < points.size(); ++i) local_points_[points[i]] = static_cast<std::int32_t>(i);
-        result.mesh = extract_mesh(mesh_, rows, points, local_points_);
-        for (const auto point : points) local_points_[point] = -1;
-        return result;
-    }
-
-private:
-    // Owned rows, then ghosts by (owner, row); their layers go to `levels`.
-    std::vector<std::int32_t> local_rows(std::span<const std::int32_t> owned, const GhostLayer& ghosts,
-                                         std::vector<std::uint8_t>& levels) const
-    {
-        std::vector<std::int32_t> order(ghosts.rows.size());
-        for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int32_t>(i);
-        std::ranges::stable_sort(order, {}, [&](std::int32_t i) { return partition_.owners[ghosts.rows[i]]; });
-
-        std::vector<std::int32_t> rows(owned.begin(), owned.end());
-        levels.assign(owned.size(), 0);
-        for (const auto i : order) {
-            rows.push_back(ghosts.rows[i]);
-            levels.push_back(ghosts.levels[i]);
-        }
-        return rows;
-    }
-
-    // Owned points, then the other points of the cells by (owner, point).
-    std::vector<std::int32_t> local_points(std::span<const std::int32_t> owned, std::span<const std::int32_t> cells)
-    {
-        std::vector<std::int32_t> points(owned.begin(), owned.end());
-        for (const auto point : owned) local_points_[point] = 0;
-        const auto take = [&](std::int32_t point) {
-            if (local_points_[point] >= 0) return;
-            local_points_[point] = 0;
-            points.push_back(point);
-        };
-        for (const auto cell : cells)
-            for (const auto point : mesh_.cells.row(cell)) take(point);
-        std::ranges::sort(points.begin() + static_cast<std::ptrdiff_t>(owned.size()), points.end(), {},
-                          [&](std::int32_t point) { return std::pair(point_partition_.owners[point], point); });
-        return points;
-    }
-
-    static IndexMap index_map(std::span<const std::int32_t> rows, std::size_t num_owned, const Partition& owners)
-    {
-        IndexMap map;
-        map.num_global = owners.num_rows();
-        map.num_owned = static_cast<std::int32_t>(num_owned);
-        map.global_ids.assign(rows.begin(), rows.end());
-        for (const auto row : rows.subspan(num_owned)) map.ghost_owners.push_back(owners.owners[row]);
-        return map;
-    }
-
-    const Mesh& mesh_;
-    const Partition& partition_;
-    std::int32_t num_ghost_layers_;
-    Partition point_partition_;
-    std::vector<std::int32_t> local_points_; // of each point of the mesh in the part at hand, else -1
-};
+IndexMap index_map(std::span<const std::int32_t> rows, std::size_t num_owned, const Partition& owners)
+{
+    IndexMap map;
+    map.num_global = owners.num_rows();
+    map.num_owned = static_cast<std::int32_t>(num_owned);
+    map.global_ids.assign(rows.begin(), rows.end());
+    for (const auto row : rows.subspan(num_owned)) map.ghost_owners.push_back(owners.owners[row]);
+    return map;
+}
 
 // --- merging
 // ---------------------------------------------------------------------------------------------------------------
@@ -235,6 +158,77 @@ Csr merge_rows(std::span<const Subdomain> subdomains, std::span<const Source> so
 
 } // namespace
 
+SubdomainCutter::SubdomainCutter(const Mesh& mesh, const Partition& partition, std::int32_t num_ghost_layers)
+    : mesh_(mesh), partition_(partition), num_ghost_layers_(num_ghost_layers)
+{
+    require_partition("extract_subdomains", mesh, partition);
+    rows_of_part_ = rows_by_part(partition);
+    if (mesh.is_point_cloud()) return;
+    point_partition_ = {partition.num_parts, point_owners(mesh, partition)};
+    points_of_part_ = rows_by_part(point_partition_);
+}
+
+// What is kept between parts is as long as the mesh and is touched only at the part's own rows, so that many parts cost no
+// more than their rows.
+Subdomain SubdomainCutter::cut(std::int32_t part, const GhostLayer& ghosts, std::vector<std::int32_t>& place) const
+{
+    place.resize(mesh_.num_points(), -1);
+    const auto owned_rows = rows_of_part_.row(part);
+    Subdomain result;
+    result.part = part;
+    result.num_parts = partition_.num_parts;
+    result.num_ghost_layers = num_ghost_layers_;
+    const auto rows = local_rows(owned_rows, ghosts, result.ghost_levels);
+    auto& row_map = mesh_.is_point_cloud() ? result.points : result.cells;
+    row_map = index_map(rows, owned_rows.size(), partition_);
+    if (mesh_.is_point_cloud()) {
+        result.mesh = extract_mesh(mesh_, {}, rows, place);
+        return result;
+    }
+    const auto owned_points = points_of_part_.row(part);
+    const auto points = local_points(owned_points, rows, place);
+    result.points = index_map(points, owned_points.size(), point_partition_);
+    for (std::size_t i = 0; i < points.size(); ++i) place[points[i]] = static_cast<std::int32_t>(i);
+    result.mesh = extract_mesh(mesh_, rows, points, place);
+    for (const auto point : points) place[point] = -1;
+    return result;
+}
+
+// Owned rows, then ghosts by (owner, row); their layers go to `levels`.
+std::vector<std::int32_t> SubdomainCutter::local_rows(std::span<const std::int32_t> owned, const GhostLayer& ghosts,
+                                                      std::vector<std::uint8_t>& levels) const
+{
+    std::vector<std::int32_t> order(ghosts.rows.size());
+    for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int32_t>(i);
+    std::ranges::stable_sort(order, {}, [&](std::int32_t i) { return partition_.owners[ghosts.rows[i]]; });
+
+    std::vector<std::int32_t> rows(owned.begin(), owned.end());
+    levels.assign(owned.size(), 0);
+    for (const auto i : order) {
+        rows.push_back(ghosts.rows[i]);
+        levels.push_back(ghosts.levels[i]);
+    }
+    return rows;
+}
+
+// Owned points, then the other points of the cells by (owner, point).
+std::vector<std::int32_t> SubdomainCutter::local_points(std::span<const std::int32_t> owned,
+                                                        std::span<const std::int32_t> cells,
+                                                        std::vector<std::int32_t>& place) const
+{
+    std::vector<std::int32_t> points(owned.begin(), owned.end());
+    for (const auto point : owned) place[point] = 0;
+    for (const auto cell : cells)
+        for (const auto point : mesh_.cells.row(cell)) {
+            if (place[point] >= 0) continue;
+            place[point] = 0;
+            points.push_back(point);
+        }
+    std::ranges::sort(points.begin() + static_cast<std::ptrdiff_t>(owned.size()), points.end(), {},
+                      [&](std::int32_t point) { return std::pair(point_partition_.owners[point], point); });
+    return points;
+}
+
 std::vector<std::int32_t> point_owners(const Mesh& mesh, const Partition& partition)
 {
     require_partition("point_owners", mesh, partition);
@@ -264,13 +258,12 @@ std::vector<Subdomain> extract_subdomains(const Mesh& mesh, const Partition& par
     if (static_cast<std::int32_t>(ghosts.size()) != partition.num_parts)
         throw InvalidInput("extract_subdomains: there are ghosts for " + std::to_string(ghosts.size()) +
                            " parts, the partition has " + std::to_string(partition.num_parts) + ".");
-    PartCutter cutter(mesh, partition, num_ghost_layers);
-    const auto rows = rows_by_part(partition);
-    const auto points = rows_by_part(cutter.point_partition());
+    const SubdomainCutter cutter(mesh, partition, num_ghost_layers);
+    std::vector<std::int32_t> place;
     std::vector<Subdomain> subdomains;
     subdomains.reserve(partition.num_parts);
     for (std::int32_t part = 0; part < partition.num_parts; ++part)
-        subdomains.push_back(cutter.cut(part, rows.row(part), points.row(part), ghosts[part]));
+        subdomains.push_back(cutter.cut(part, ghosts[part], place));
     return subdomains;
 }
 
@@ -282,10 +275,8 @@ Subdomain extract_subdomain(const Mesh& mesh, const Csr& graph, const Partition&
         throw InvalidInput("extract_subdomain: part is " + std::to_string(part) + ", expected 0 to " +
                            std::to_string(partition.num_parts - 1) + ".");
     const auto ghosts = num_ghost_layers == 0 ? GhostLayer{} : ghost_layer(graph, partition, part, num_ghost_layers);
-    PartCutter cutter(mesh, partition, num_ghost_layers);
-    const auto rows = rows_by_part(partition);
-    const auto points = rows_by_part(cutter.point_partition());
-    return cutter.cut(part, rows.row(part), points.row(part), ghosts);
+    std::vector<std::int32_t> place;
+    return SubdomainCutter(mesh, partition, num_ghost_layers).cut(part, ghosts, place);
 }
 
 Mesh merge_subdomains(std::span<const Subdomain> subdomains)

@@ -47,6 +47,29 @@ std::vector<Subdomain> extract_subdomains(const Mesh& mesh, const Csr& graph, co
 std::vector<Subdomain> extract_subdomains(const Mesh& mesh, const Partition& partition, std::span<const GhostLayer> ghosts,
                                           std::int32_t num_ghost_layers);
 
+/// Cuts out one part after the other, for those who need not hold all at once.
+class SubdomainCutter {
+public:
+    /// Looks at the mesh and the partition, which must outlive it. @throws InvalidInput if sizes disagree.
+    SubdomainCutter(const Mesh& mesh, const Partition& partition, std::int32_t num_ghost_layers);
+
+    /// Part `part` with these ghosts. `place` is room to work in, of which each thread needs its own; empty at first.
+    Subdomain cut(std::int32_t part, const GhostLayer& ghosts, std::vector<std::int32_t>& place) const;
+
+private:
+    std::vector<std::int32_t> local_rows(std::span<const std::int32_t> owned, const GhostLayer& ghosts,
+                                         std::vector<std::uint8_t>& levels) const;
+    std::vector<std::int32_t> local_points(std::span<const std::int32_t> owned, std::span<const std::int32_t> cells,
+                                           std::vector<std::int32_t>& place) const;
+
+    const Mesh& mesh_;
+    const Partition& partition_;
+    std::int32_t num_ghost_layers_;
+    Csr rows_of_part_;
+    Partition point_partition_;
+    Csr points_of_part_;
+};
+
 /// Cuts out one part only.
 Subdomain extract_subdomain(const Mesh& mesh, const Csr& graph, const Partition& partition, std::int32_t part,
                             std::int32_t num_ghost_layers);

@@ -93,6 +93,12 @@ TEST(CellGraph, FollowsItsContractOnEveryMesh)
     }
 }
 
+TEST(CellGraph, IsTheSameOnAnyNumberOfThreads)
+{
+    for (const auto& [name, mesh] : sample_meshes())
+        for (const std::int32_t num_threads : {1, 2, 3, 7}) EXPECT_EQ(cell_graph_on_threads(mesh, num_threads), cell_graph(mesh)) << name << ", " << num_threads;
+}
+
 TEST(CellGraph, DoesNotDependOnTheOrderOfPointsAndCells)
 {
     std::mt19937 engine(2);

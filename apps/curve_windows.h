@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "io/mapped_mesh.h"
+#include "partition/csr.h"
+#include "partition/mesh_graph.h"
+#include "sharding/rank_messages.h"
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace meshard {
+
+/// The graph of one window: rows 0 ... num_cells - 1 are its cells, the rows after them the cells outside that are their neighbours,
+/// which have edges to the window only.
+struct WindowGraph {
+    Csr graph;
+    std::int32_t num_cells = 0;
+    std::vector<std::int32_t> outside; ///< position of each row after the window's cells
+};
+
+/// A neighbour in another window: position here and there.
+struct Crossing {
+    std::int32_t here, there;
+
+    auto operator<=>(const Crossing&) const = default;
+};
+
+/// The cells of a mesh that is too large for one memory, in the order of a Hilbert curve and cut into windows, runs along the curve. A cell's
+/// place in that order is its **position**. Windows are dealt out to the ranks in runs; each rank knows its own, reads cells from the file when it
+/// needs them, and asks others for the rest.
+///
+/// Windows depend on the mesh and on `cells_a_window`, never on the number of ranks.
+class CurveWindows {
+public:
+    /// Collective. Finds the windows and the neighbours across their borders. Up to `cache_bytes` of graphs are kept for later.
+    /// @throws InvalidInput for coordinates that are NaN or infinite, IoError as MappedMesh.
+    CurveWindows(const MappedMesh& mesh, RankMessages& messages, std::int64_t cells_a_window, std::int64_t cache_bytes);
+
+    std::int32_t num_windows() const { return static_cast<std::int32_t>(begins_.size()) - 1; }
+    std::int32_t first_window() const { return first_window_of(messages_.rank()); }
+    std::int32_t end_window() const { return first_window_of(messages_.rank() + 1); }
+    std::int64_t begin(std::int32_t window) const { return begins_[window]; } ///< its first position
+    std::int64_t size(std::int32_t window) const { return begins_[window + 1] - begins_[window]; }
+    std::int32_t window_of(std::int64_t position) const;
+
+    /// Windows that the rank with most has: what all go through together takes so many rounds.
+    std::int32_t num_rounds() const;
+
+    const RankRanges& positions() const { return positions_; } ///< of each rank
+    const RankRanges& points() const { return points_; }       ///< rank that keeps what there is to say of a point
+    const RankRanges& cells() const { return cells_; }         ///< the same for cells by their number in the file
+
+    std::span<const std::int32_t> ids() const { return ids_; } ///< number in the file of each of this rank's positions
+    std::span<const std::int32_t> ids(std::int32_t window) const;
+
+    /// First cell that uses each of this rank's points, or -1.
+    std::vector<std::int32_t> take_first_cells() { return std::move(first_cells_); }
+
+    /// Neighbours within the window, by place in it.
+    Csr inner_graph(std::int32_t window) const;
+
+    /// Neighbours in other windows, ascending.
+    std::span<const Crossing> crossings(std::int32_t window) const;
+
+    WindowGraph graph(std::int32_t window) const;
+
+private:
+    struct OnCurve {
+        std::uint64_t key;
+        std::int32_t id;
+
+        auto operator<=>(const OnCurve&) const = default;
+    };
+
+    std::int32_t first_window_of(int rank) const
+    {
+        return static_cast<std::int32_t>(std::int64_t{num_windows()} * rank / messages_.size());
+    }
+
+    void find_box();
+    std::vector<OnCurve> places(std::span<const std::int32_t> ids, const Mesh& cells) const;
+    std::vector<OnCurve> find_splitters(std::int64_t num_windows) const;
+    void deal_cells(const std::vector<OnCurve>& splitters);
+    std::vector<bool> find_shared_points() const;
+    void find_crossings(const std::vector<bool>& is_shared);
+    void keep_inner_graph(std::int32_t window, const Mesh& cells);
+
+    const MappedMesh& mesh_;
+    RankMessages& messages_;
+    RankRanges cells_, points_, positions_;
+    std::array<double, 3> low_{};
+    double scale_ = 0;
+    CellDimensions dimensions_{};
+    std::vector<std::int64_t> begins_;
+    std::vector<std::int32_t> ids_;
+    std::vector<std::int32_t> first_cells_;
+    std::vector<Crossing> crossings_;
+    std::int64_t cache_left_;
+    std::vector<std::optional<Csr>> cache_; // of this rank's windows
+};
+
+} // namespace meshard

@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/window_cut.h"
+
+#include "apps/piece_counter.h"
+#include "partition/balance.h"
+#include "partition/boundary_search.h"
+#include "partition/metis_partitioner.h"
+
+#include <algorithm>
+#include <iterator>
+#include <numeric>
+#include <optional>
+
+namespace meshard {
+
+namespace {
+
+// Some rows of the graph of blocks, end to end.
+struct BlockRows {
+    std::vector<std::int32_t> sizes;   // cells of each block
+    std::vector<std::int32_t> degrees; // neighbours of each
+    std::vector<std::int32_t> neighbors;
+    std::vector<std::int32_t> weights;
+};
+
+struct EdgeCount {
+    std::int32_t from, to;
+    std::int64_t count;
+};
+
+struct OwnedCell {
+    std::int32_t id, owner;
+};
+
+struct Candidate {
+    std::int32_t position, part;
+
+    auto operator<=>(const Candidate&) const = default;
+};
+
+// Number of the first block of each window, and of all.
+std::vector<std::int64_t> block_begins(const CurveWindows& windows, std::int64_t cells_a_block)
+{
+    std::vector<std::int64_t> begins{0};
+    for (std::int32_t w = 0; w < windows.num_windows(); ++w) begins.push_back(begins.back() + (windows.size(w) + cells_a_block - 1) / cells_a_block);
+    return begins;
+}
+
+void add_window(const CurveWindows& windows, std::int32_t window, std::int64_t cells_a_block, std::span<const std::int64_t> begins, BlockRows& rows)
+{
+    const auto inner = windows.inner_graph(window);
+    const auto crossings = windows.crossings(window);
+    auto crossing = crossings.begin();
+    const auto block_of = [&](std::int64_t position, std::int32_t in_window) {
+        return static_cast<std::int32_t>(begins[in_window] + (position - windows.begin(in_window)) / cells_a_block);
+    };
+    std::vector<std::int32_t> found;
+    for (std::int64_t begin = 0; begin < windows.size(window); begin += cells_a_block) {
+        const auto end = std::min(begin + cells_a_block, windows.size(window));
+        const auto block = block_of(windows.begin(window) + begin, window);
+        found.clear();
+        for (auto cell = begin; cell < end; ++cell)
+            for (const auto neighbor : inner.row(cell))
+                if (const auto other = block_of(windows.begin(window) + neighbor, window); other != block) found.push_back(other);
+        for (; crossing != crossings.end() && crossing->here < windows.begin(window) + end; ++crossing)
+            found.push_back(block_of(crossing->there, windows.window_of(crossing->there)));
+        std::ranges::sort(found);
+        rows.sizes.push_back(static_cast<std::int32_t>(end - begin));
+        const auto first = rows.neighbors.size();
+        for (std::size_t i = 0, next = 0; i < found.size(); i = next) {
+            while (next < found.size() && found[next] == found[i]) ++next;
+            rows.neighbors.push_back(found[i]);
+            rows.weights.push_back(static_cast<std::int32_t>(next - i));
+        }
+        rows.degrees.push_back(static_cast<std::int32_t>(rows.neighbors.size() - first));
+    }
+}
+
+} // namespace
+
+WindowCut::WindowCut(const CurveWindows& windows, RankMessages& messages, const WindowCutOptions& options)
+    : windows_(windows), messages_(messages), options_(options), num_cells_(windows.positions().begins.back()),
+      owners_(windows.ids().size(), 0)
+{
+    if (!options.by_curve) {
+        cut_blocks();
+        return;
+    }
+    const auto begin = windows.positions().begin(messages.rank());
+    for (std::size_t i = 0; i < owners_.size(); ++i) {
+        // The part p whose run from round(p N / k) to round((p + 1) N / k) holds the position.
+        const auto position = begin + static_cast<std::int64_t>(i);
+        auto part = position * options.num_parts / num_cells_;
+        while (position >= (2 * (part + 1) * num_cells_ + options.num_parts) / (2 * std::int64_t{options.num_parts})) ++part;
+        while (position < (2 * part * num_cells_ + options.num_parts) / (2 * std::int64_t{options.num_parts})) --part;
+        owners_[i] = static_cast<std::int32_t>(part);
+    }
+}
+
+std::span<std::int32_t> WindowCut::owners_in(std::int32_t window)
+{
+    return std::span(owners_).subspan(windows_.begin(window) - windows_.positions().begin(messages_.rank()), windows_.size(window));
+}
+
+std::vector<std::int64_t> WindowCut::part_sizes() const
+{
+    std::vector<std::int64_t> sizes(options_.num_parts, 0);
+    for (const auto owner : owners_) ++sizes[owner];
+    return sum_everywhere(messages_, sizes);
+}
+
+void WindowCut::cut_blocks()
+{
+    // Blocks of eight cells cost METIS a tenth of the cells themselves and little of the cut; small parts need smaller ones.
+    constexpr std::int64_t most_cells = 8, fewest_blocks_a_part = 200;
+    const auto cells_a_block = std::max(std::clamp(num_cells_ / (options_.num_parts * fewest_blocks_a_part), std::int64_t{1}, most_cells),
+                                        (num_cells_ + options_.most_blocks - 1) / options_.most_blocks);
+    const auto begins = block_begins(windows_, cells_a_block);
+    BlockRows rows;
+    for (auto window = windows_.first_window(); window < windows_.end_window(); ++window)
+        add_window(windows_, window, cells_a_block, begins, rows);
+
+    Csr graph;
+    const auto degrees = gather_on_first(messages_, std::move(rows.degrees));
+    const auto sizes = gather_on_first(messages_, std::move(rows.sizes));
+    graph.indices = gather_on_first(messages_, std::move(rows.neighbors));
+    const auto weights = gather_on_first(messages_, std::move(rows.weights));
+    std::vector<std::int32_t> owners_of_blocks;
+    if (messages_.rank() == 0) {
+        for (const auto degree : degrees) graph.offsets.push_back(graph.offsets.back() + degree);
+        // Half of the imbalance is left to refinement.
+        owners_of_blocks = partition_with_metis(graph, {.num_parts = options_.num_parts,
+                                                        .imbalance = 1 + 0.5 * (options_.imbalance - 1),
+                                                        .seed = static_cast<std::int32_t>(options_.seed & 0x7fffffff),
+                                                        .row_weights = sizes,
+                                                        .edge_weights = weights})
+                               .owners;
+    }
+    graph = {};
+    std::vector<std::vector<std::int32_t>> to(messages_.size());
+    for (int r = 0; r < messages_.size() && messages_.rank() == 0; ++r) {
+        const auto first = windows_.window_of(windows_.positions().begin(r));
+        const auto end = windows_.positions().size(r) == 0 ? first : windows_.window_of(windows_.positions().begin(r + 1) - 1) + 1;
+        to[r].assign(owners_of_blocks.begin() + begins[first], owners_of_blocks.begin() + begins[end]);
+    }
+    const auto mine = exchange(messages_, std::move(to))[0];
+    std::size_t block = 0;
+    for (auto window = windows_.first_window(); window < windows_.end_window(); ++window) {
+        const auto owners = owners_in(window);
+        for (std::int64_t begin = 0; begin < windows_.size(window); begin += cells_a_block, ++block)
+            std::ranges::fill(owners.subspan(begin, std::min(cells_a_block, windows_.size(window) - begin)), mine[block]);
+    }
+}
+
+void WindowCut::refine()
+{
+    const auto most = largest_part_allowed(num_cells_, options_.num_parts, options_.imbalance);
+    const auto sizes = part_sizes();
+    std::vector<std::int64_t> num_present(options_.num_parts, 0); // windows in which each part has cells
+    for (auto window = windows_.first_window(); window < windows_.end_window(); ++window) {
+        std::vector<bool> is_present(options_.num_parts, false);
+        for (const auto owner : owners_in(window)) is_present[owner] = true;
+        for (std::int32_t part = 0; part < options_.num_parts; ++part) num_present[part] += is_present[part];
+    }
+    num_present = sum_everywhere(messages_, num_present);
+
+    for (std::int32_t round = 0; round < windows_.num_rounds(); ++round) {
+        const auto window = windows_.first_window() + round;
+        const bool has_window = window < windows_.end_window();
+        const auto graph = has_window ? windows_.graph(window) : WindowGraph{};
+        const auto outside = fetch<std::int32_t>(messages_, windows_.positions(), owners_, graph.outside);
+        if (!has_window) continue;
+        const auto kept = owners_in(window);
+        std::vector<std::int32_t> owners(kept.begin(), kept.end());
+        owners.insert(owners.end(), outside.begin(), outside.end());
+        std::vector<std::uint8_t> is_fixed(owners.size(), 1);
+        std::fill_n(is_fixed.begin(), graph.num_cells, std::uint8_t{0});
+        for (const auto& crossing : windows_.crossings(window)) is_fixed[crossing.here - windows_.begin(window)] = 1;
+        std::vector<std::int64_t> most_here(options_.num_parts, 0);
+        for (const auto owner : owners) ++most_here[owner];
+        for (std::int32_t part = 0; part < options_.num_parts; ++part)
+            if (num_present[part] > 0) most_here[part] += std::max<std::int64_t>(0, most - sizes[part]) / num_present[part];
+
+        constexpr double work = 1.5; // for each row and entry; about what METIS's own cut of them costs
+        BoundarySearch search(graph.graph, owners, options_.num_parts, {.most_weight = most_here},
+                              {.most_work = static_cast<std::int64_t>(work * static_cast<double>(graph.graph.num_rows() + graph.graph.num_entries())),
+                               .seed = options_.seed * 1000 + static_cast<std::uint64_t>(window),
+                               .is_fixed = is_fixed});
+        const auto cut_before = search.cut();
+        search.run();
+        if (search.cut() <= cut_before) std::copy_n(owners.begin(), graph.num_cells, kept.begin());
+    }
+}
+
+void WindowCut::number_along_curve()
+{
+    const auto begin = windows_.positions().begin(messages_.rank());
+    std::vector<std::int64_t> sums(options_.num_parts, 0);
+    for (std::size_t i = 0; i < owners_.size(); ++i) sums[owners_[i]] += begin + static_cast<std::int64_t>(i);
+    sums = sum_everywhere(messages_, sums);
+    const auto sizes = part_sizes();
+    std::vector<std::int32_t> order(options_.num_parts), number(options_.num_parts);
+    std::iota(order.begin(), order.end(), 0);
+    const auto middle = [&](std::int32_t part) {
+        return sizes[part] > 0 ? static_cast<double>(sums[part]) / static_cast<double>(sizes[part]) : static_cast<double>(num_cells_);
+    };
+    std::ranges::stable_sort(order, {}, middle);
+    for (std::int32_t i = 0; i < options_.num_parts; ++i) number[order[i]] = i;
+    for (auto& owner : owners_) owner = number[owner];
+}
+
+PartitionQuality WindowCut::find_ghosts(std::int32_t num_layers)
+{
+    const auto num_parts = options_.num_parts;
+    std::vector<EdgeCount> edges;
+    std::vector<std::int64_t> num_ghosts(num_parts, 0);
+    PieceCounter pieces;
+    marks_.clear();
+    for (std::int32_t round = 0; round < windows_.num_rounds(); ++round) {
+        const auto window = windows_.first_window() + round;
+        const bool has_window = window < windows_.end_window();
+        const auto graph = has_window ? windows_.graph(window) : WindowGraph{};
+        const auto outside = fetch<std::int32_t>(messages_, windows_.positions(), owners_, graph.outside);
+        if (!has_window) continue;
+        const auto owners = owners_in(window);
+        pieces.add_window(graph, windows_.begin(window), owners, outside);
+        std::vector<Candidate> pairs; // of parts, for each cut edge
+        std::vector<std::int32_t> seen;
+        for (std::int32_t cell = 0; cell < graph.num_cells; ++cell) {
+            seen.clear();
+            for (const auto neighbor : graph.graph.row(cell)) {
+                const auto owner = neighbor < graph.num_cells ? owners[neighbor] : outside[neighbor - graph.num_cells];
+                if (owner == owners[cell]) continue;
+                pairs.push_back({owners[cell], owner});
+                if (std::ranges::find(seen, owner) != seen.end()) continue;
+                seen.push_back(owner);
+                ++num_ghosts[owner];
+                marks_.push_back({static_cast<std::int32_t>(windows_.begin(window)) + cell, owner, 1});
+            }
+        }
+        std::ranges::sort(pairs);
+        for (std::size_t i = 0, next = 0; i < pairs.size(); i = next) {
+            while (next < pairs.size() && pairs[next] == pairs[i]) ++next;
+            edges.push_back({pairs[i].position, pairs[i].part, static_cast<std::int64_t>(next - i)});
+        }
+    }
+    for (std::int32_t level = 2; level <= num_layers; ++level) spread_ghosts(level);
+    if (num_layers == 0) marks_.clear();
+    std::ranges::sort(marks_, {}, &Mark::part);
+
+    PartitionQuality quality;
+    quality.parts.resize(num_parts);
+    const auto sizes = part_sizes();
+    const auto num_pieces = pieces.count(messages_, windows_.positions(), num_parts);
+    num_ghosts = sum_everywhere(messages_, num_ghosts);
+    quality.imbalance = static_cast<double>(std::ranges::max(sizes)) * num_parts / static_cast<double>(num_cells_);
+    for (std::int32_t part = 0; part < num_parts; ++part) {
+        quality.parts[part].num_owned = sizes[part];
+        quality.parts[part].num_ghosts = num_ghosts[part];
+        quality.parts[part].num_components = num_pieces[part];
+        quality.communication_volume += num_ghosts[part];
+    }
+    auto all = gather_on_first(messages_, std::move(edges));
+    std::ranges::sort(all, {}, [](const EdgeCount& edge) { return Candidate{edge.from, edge.to}; });
+    for (const auto& edge : all) {
+        auto& part = quality.parts[edge.from];
+        if (part.neighbors.empty() || part.neighbors.back() != edge.to) {
+            part.neighbors.push_back(edge.to);
+            part.neighbor_edges.push_back(0);
+        }
+        part.neighbor_edges.back() += edge.count;
+        part.cut_edges += edge.count;
+        quality.edge_cut += edge.count;
+    }
+    quality.edge_cut /= 2; // each was met from both its ends
+    return quality;
+}
+
+// The neighbours of the ghosts of the layer before.
+void WindowCut::spread_ghosts(std::int32_t level)
+{
+    const auto rank = messages_.rank();
+    std::ranges::sort(marks_, {}, [](const Mark& mark) { return Candidate{mark.position, mark.part}; });
+    std::vector<Candidate> candidates;
+    for (std::int32_t round = 0; round < windows_.num_rounds(); ++round) {
+        const auto window = windows_.first_window() + round;
+        std::vector<std::vector<Candidate>> to(messages_.size());
+        if (window < windows_.end_window()) {
+            const auto graph = windows_.graph(window);
+            const auto begin = static_cast<std::int32_t>(windows_.begin(window));
+            const auto of_window = std::ranges::lower_bound(marks_, begin, {}, &Mark::position);
+            for (auto mark = of_window; mark != marks_.end() && mark->position < begin + graph.num_cells; ++mark) {
+                if (mark->level != level - 1) continue;
+                for (const auto neighbor : graph.graph.row(mark->position - begin)) {
+                    const auto position = neighbor < graph.num_cells ? begin + neighbor : graph.outside[neighbor - graph.num_cells];
+                    to[windows_.positions().rank_of(position)].push_back({position, mark->part});
+                }
+            }
+        }
+        for (const auto& part : exchange(messages_, std::move(to))) candidates.insert(candidates.end(), part.begin(), part.end());
+    }
+    std::ranges::sort(candidates);
+    candidates.erase(std::ranges::unique(candidates).begin(), candidates.end());
+    const auto num_known = marks_.size();
+    const auto begin = windows_.positions().begin(rank);
+    for (const auto& candidate : candidates) {
+        if (owners_[candidate.position - begin] == candidate.part) continue;
+        const auto known = std::span(marks_).first(num_known);
+        const auto found = std::ranges::lower_bound(known, candidate, {}, [](const Mark& mark) { return Candidate{mark.position, mark.part}; });
+        if (found != known.end() && found->position == candidate.position && found->part == candidate.part) continue;
+        marks_.push_back({candidate.position, candidate.part, level});
+    }
+}
+
+// Owners by number in the file.
+void WindowCut::settle_cells()
+{
+    const auto rank = messages_.rank();
+    owners_by_id_.assign(windows_.cells().size(rank), 0);
+    for (std::int32_t round = 0; round < windows_.num_rounds(); ++round) {
+        const auto window = windows_.first_window() + round;
+        std::vector<std::vector<OwnedCell>> to(messages_.size());
+        if (window < windows_.end_window()) {
+            const auto ids = windows_.ids(window);
+            const auto owners = owners_in(window);
+            for (std::size_t i = 0; i < ids.size(); ++i) to[windows_.cells().rank_of(ids[i])].push_back({ids[i], owners[i]});
+        }
+        for (const auto& part : exchange(messages_, std::move(to)))
+            for (const auto& cell : part) owners_by_id_[cell.id - windows_.cells().begin(rank)] = cell.owner;
+    }
+}
+
+void WindowCut::settle_points(std::vector<std::int32_t> first_cells)
+{
+    settle_cells();
+    constexpr std::int64_t run = std::int64_t{1} << 20;
+    const auto rank = messages_.rank();
+    point_owners_ = std::move(first_cells);
+    std::int64_t longest = 0;
+    for (int r = 0; r < messages_.size(); ++r) longest = std::max(longest, windows_.points().size(r));
+    for (std::int64_t done = 0; done < longest; done += run) {
+        const auto begin = std::min<std::int64_t>(done, windows_.points().size(rank));
+        const auto end = std::min<std::int64_t>(done + run, windows_.points().size(rank));
+        std::vector<std::int32_t> cells;
+        for (auto i = begin; i < end; ++i)
+            if (point_owners_[i] >= 0) cells.push_back(point_owners_[i]);
+        const auto owners = fetch<std::int32_t>(messages_, windows_.cells(), owners_by_id_, cells);
+        std::size_t next = 0;
+        for (auto i = begin; i < end; ++i) {
+            const bool is_used = point_owners_[i] >= 0;
+            if (!is_used) unused_points_.push_back(static_cast<std::int32_t>(windows_.points().begin(rank) + i));
+            point_owners_[i] = is_used ? owners[next++] : 0;
+        }
+    }
+}
+
+RowsOfPart WindowCut::rows_of_parts(std::int32_t first_part) const
+{
+    const auto rank = messages_.rank();
+    const auto num_asked = std::min(messages_.size(), options_.num_parts - first_part);
+    std::vector<std::vector<std::int32_t>> owned(messages_.size());
+    const auto first_id = static_cast<std::int32_t>(windows_.cells().begin(rank));
+    for (std::size_t i = 0; i < owners_by_id_.size(); ++i)
+        if (const auto turn = owners_by_id_[i] - first_part; turn >= 0 && turn < num_asked) owned[turn].push_back(first_id + static_cast<std::int32_t>(i));
+    std::vector<std::vector<GhostRow>> ghosts(messages_.size());
+    const auto begin = windows_.positions().begin(rank);
+    for (auto mark = std::ranges::lower_bound(marks_, first_part, {}, &Mark::part); mark != marks_.end() && mark->part < first_part + num_asked; ++mark)
+        ghosts[mark->part - first_part].push_back({owners_[mark->position - begin], windows_.ids()[mark->position - begin], mark->level});
+    std::vector<std::vector<std::int32_t>> unused(messages_.size());
+    if (first_part == 0) unused[0] = unused_points_;
+
+    RowsOfPart rows;
+    for (const auto& part : exchange(messages_, std::move(owned))) rows.owned.insert(rows.owned.end(), part.begin(), part.end());
+    for (const auto& part : exchange(messages_, std::move(ghosts))) rows.ghosts.insert(rows.ghosts.end(), part.begin(), part.end());
+    for (const auto& part : exchange(messages_, std::move(unused))) rows.unused_points.insert(rows.unused_points.end(), part.begin(), part.end());
+    std::ranges::sort(rows.ghosts);
+    return rows;
+}
+
+std::vector<std::int32_t> WindowCut::owners_of_points(std::span<const std::int32_t> points) const
+{
+    return fetch<std::int32_t>(messages_, windows_.points(), point_owners_, points);
+}
+
+} // namespace meshard

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "apps/curve_windows.h"
+#include "partition/partition.h"
+#include "sharding/rank_messages.h"
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace meshard {
+
+struct WindowCutOptions {
+    std::int32_t num_parts = 1;
+    double imbalance = 1.03;
+    std::uint64_t seed = 0;
+    bool by_curve = false;               ///< runs along the curve, no graph
+    std::int64_t most_blocks = 2'000'000; ///< rows of the graph that METIS gets
+};
+
+/// A ghost as the piece of a part needs it.
+struct GhostRow {
+    std::int32_t owner, id, level;
+
+    auto operator<=>(const GhostRow&) const = default;
+};
+
+/// What one part holds, by numbers in the file.
+struct RowsOfPart {
+    std::vector<std::int32_t> owned;         ///< ascending
+    std::vector<GhostRow> ghosts;            ///< by owner, then number
+    std::vector<std::int32_t> unused_points; ///< owned by this part because no cell uses them
+};
+
+/// A partition of the cells of `CurveWindows`, whose owners lie with the windows. All functions are collective.
+class WindowCut {
+public:
+    /// Cuts the graph of blocks, which are runs of cells along the curve: an edge weighs the faces that two blocks share.
+    WindowCut(const CurveWindows& windows, RankMessages& messages, const WindowCutOptions& options);
+
+    /// Moves cells between parts window by window (boundary_search.h). Cells with neighbours in other windows stay, so that windows do not
+    /// depend on each other; each gets an equal share of the room that is left in a part. No window's cut gets worse.
+    void refine();
+
+    /// Gives parts their numbers in the order in which the curve meets their middles.
+    void number_along_curve();
+
+    /// Finds the ghosts of all parts. @return quality; edges between parts and pieces of parts on rank 0 only.
+    PartitionQuality find_ghosts(std::int32_t num_layers);
+
+    /// Gives each point the owner of the first cell that uses it (`CurveWindows::take_first_cells`).
+    void settle_points(std::vector<std::int32_t> first_cells);
+
+    /// The rows of part `first_part` + this rank's number.
+    RowsOfPart rows_of_parts(std::int32_t first_part) const;
+
+    /// Parts that own these points.
+    std::vector<std::int32_t> owners_of_points(std::span<const std::int32_t> points) const;
+
+private:
+    struct Mark { // a cell of this rank that is a ghost of a part
+        std::int32_t position, part, level;
+    };
+
+    std::span<std::int32_t> owners_in(std::int32_t window);
+    std::vector<std::int64_t> part_sizes() const;
+    void cut_blocks();
+    void spread_ghosts(std::int32_t level);
+    void settle_cells();
+
+    const CurveWindows& windows_;
+    RankMessages& messages_;
+    WindowCutOptions options_;
+    std::int64_t num_cells_;
+    std::vector<std::int32_t> owners_;        // of this rank's positions
+    std::vector<std::int32_t> owners_by_id_;  // of this rank's cells by their number in the file
+    std::vector<std::int32_t> point_owners_;  // of this rank's points
+    std::vector<std::int32_t> unused_points_; // of this rank
+    std::vector<Mark> marks_;
+};
+
+} // namespace meshard

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "partition/error.h"
+
+namespace meshard {
+
+/// Another rank has met an error and says so itself; this one only ends.
+class FailedElsewhere : public CommunicationError {
+public:
+    explicit FailedElsewhere(int code) : CommunicationError("another rank has met an error and says so."), code(code) {}
+
+    int code;   ///< exit code of the rank that failed
+};
+
+/// Messages among the ranks of a run for work that needs no tensors, and so no LibTorch.
+///
+/// There is one operation, in which all ranks take part; one rank alone is the ordinary case and costs nothing. A rank that meets an error calls
+/// `fail` in place of its next exchange, and all others leave theirs by `FailedElsewhere`: nobody waits for ever.
+class RankMessages {
+public:
+    using Bytes = std::vector<std::byte>;
+
+    virtual ~RankMessages() = default;
+    virtual int rank() const { return 0; }
+    virtual int size() const { return 1; }
+
+    /// Collective. Gives `to[r]` to rank r; returns what each rank gave to this one.
+    /// @throws FailedElsewhere, CommunicationError
+    virtual std::vector<Bytes> exchange(std::vector<Bytes> to) { return to; }
+
+    /// In place of an exchange: tells the others that this rank has failed with that exit code.
+    /// @return whether this rank is the one to say why: the lowest of those that failed.
+    virtual bool fail(int) noexcept { return true; }
+};
+
+/// The ranks that `mpirun` or `srun` started, or this process alone. @throws CommunicationError
+std::unique_ptr<RankMessages> ranks_of_this_run();
+
+/// Collective. `RankMessages::exchange` of values; `to` has a list for each rank.
+template <class T>
+std::vector<std::vector<T>> exchange(RankMessages& messages, std::vector<std::vector<T>> to)
+{
+    static_assert(std::is_trivially_copyable_v<T>);
+    if (messages.size() == 1) {
+        messages.exchange(std::vector<RankMessages::Bytes>(1));
+        return to;
+    }
+    std::vector<RankMessages::Bytes> bytes(to.size());
+    for (std::size_t r = 0; r < to.size(); ++r) {
+        bytes[r].resize(to[r].size() * sizeof(T));
+        if (!to[r].empty()) std::memcpy(bytes[r].data(), to[r].data(), bytes[r].size());
+        std::vector<T>().swap(to[r]);
+    }
+    const auto received = messages.exchange(std::move(bytes));
+    for (std::size_t r = 0; r < to.size(); ++r) {
+        to[r].resize(received[r].size() / sizeof(T));
+        if (!to[r].empty()) std::memcpy(to[r].data(), received[r].data(), received[r].size());
+    }
+    return to;
+}
+
+/// Collective. All ranks' values, in the order of ranks, on every rank.
+template <class T>
+std::vector<T> gather_everywhere(RankMessages& messages, const std::vector<T>& values)
+{
+    std::vector<T> all;
+    for (const auto& part : exchange(messages, std::vector<std::vector<T>>(messages.size(), values))) all.insert(all.end(), part.begin(), part.end());
+    return all;
+}
+
+/// Collective. All ranks' values, in the order of ranks, on rank 0; elsewhere nothing.
+template <class T>
+std::vector<T> gather_on_first(RankMessages& messages, std::vector<T> values)
+{
+    std::vector<std::vector<T>> to(messages.size());
+    to[0] = std::move(values);
+    std::vector<T> all;
+    for (const auto& part : exchange(messages, std::move(to))) all.insert(all.end(), part.begin(), part.end());
+    return all;
+}
+
+/// Collective. Element by element the sum over all ranks, on every rank.
+template <class T>
+std::vector<T> sum_everywhere(RankMessages& messages, const std::vector<T>& values)
+{
+    const auto all = gather_everywhere(messages, values);
+    std::vector<T> sums(values.size(), T{});
+    for (std::size_t i = 0; i < all.size(); ++i) sums[i % sums.size()] += all[i];
+    return sums;
+}
+
+/// Rows dealt out to ranks in runs: rank r has `begins[r]` to `begins[r + 1] - 1`.
+struct RankRanges {
+    std::vector<std::int64_t> begins;
+
+    /// Rows 0 ... count - 1 in runs of nearly the same length.
+    static RankRanges even(std::int64_t count, int num_ranks)
+    {
+        RankRanges ranges;
+        for (int r = 0; r <= num_ranks; ++r) ranges.begins.push_back(count * r / num_ranks);
+        return ranges;
+    }
+
+    std::int64_t begin(int rank) const { return begins[rank]; }
+    std::int64_t size(int rank) const { return begins[rank + 1] - begins[rank]; }
+    int rank_of(std::int64_t row) const { return static_cast<int>(std::ranges::upper_bound(begins, row) - begins.begin()) - 1; }
+};
+
+/// Collective. The values at `rows`, which lie in `mine` (this rank's range) on the ranks that `ranges` says.
+template <class T>
+std::vector<T> fetch(RankMessages& messages, const RankRanges& ranges, std::span<const T> mine, std::span<const std::int32_t> rows)
+{
+    const auto begin = ranges.begin(messages.rank());
+    std::vector<T> values(rows.size());
+    if (messages.size() == 1) {
+        for (std::size_t i = 0; i < rows.size(); ++i) values[i] = mine[rows[i]];
+        return values;
+    }
+    std::vector<std::vector<std::int32_t>> asked(messages.size());
+    for (const auto row : rows) asked[ranges.rank_of(row)].push_back(row);
+    const auto wanted = exchange(messages, std::move(asked));
+    std::vector<std::vector<T>> answers(messages.size());
+    for (std::size_t r = 0; r < wanted.size(); ++r)
+        for (const auto row : wanted[r]) answers[r].push_back(mine[row - begin]);
+    const auto received = exchange(messages, std::move(answers));
+    std::vector<std::size_t> next(messages.size(), 0);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+        const auto r = ranges.rank_of(rows[i]);
+        values[i] = received[r][next[r]++];
+    }
+    return values;
+}
+
+}  // namespace meshard
