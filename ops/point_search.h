@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <span>
@@ -25,11 +26,20 @@ struct RadiusLimit {
     std::int64_t max_neighbors = kAllNeighbors;
 };
 
-/// Exact neighbour search among points in 1 to 3 dimensions, on one thread of the CPU and without LibTorch.
+/// How queries are shared among threads: `run(count, work)` calls work(0), ..., work(count - 1), in any order and at once if it likes, and returns when
+/// all are done. The answer does not depend on it.
+struct SearchPieces {
+    std::int64_t most = 1;
+    std::function<void(std::int64_t count, const std::function<void(std::int64_t)>& work)> run{};
+};
+
+/// Exact neighbour search among points in 1 to 3 dimensions, on the CPU and without LibTorch.
 ///
 /// Squared distances are (dx dx + dy dy) + dz dz in the type of the coordinates, without fused operations, and are compared with radius * radius
-/// in that type: a plain loop gives the same ids. Points lie in a k-d tree with leaves of eight; queries are walked along a tree of their own,
-/// in groups that share the walk, so that neither points nor queries need to come in any order. Ties and coincident points cost nothing extra.
+/// in that type: a plain loop gives the same ids, on every processor. Points lie in a k-d tree with leaves of eight; queries are walked along a tree of
+/// their own, in groups of 32 that share the walk and the points within their reach, so that neither points nor queries need to come in any order.
+/// How far the nearest k reach is guessed from the size of the leaves nearby and from the groups before; queries for which that was too little are
+/// walked again, within a distance that is certain. Ties and coincident points cost nothing extra.
 ///
 /// In a periodic box the distance along an axis is the shorter one of both ways round; a period of 0 leaves an axis open.
 ///
@@ -41,7 +51,7 @@ public:
     /// @param period  empty, or one length an axis
     /// @throws InvalidInput on dimensions outside 1 to 3, coordinates that are not finite or larger than 1e18 (1e150 in double precision),
     ///         and periods that are negative or not finite
-    PointSearch(std::span<const T> points, int dimensions, std::span<const double> period = {});
+    PointSearch(std::span<const T> points, int dimensions, std::span<const double> period = {}, SearchPieces pieces = {});
     ~PointSearch();
     PointSearch(PointSearch&&) noexcept;
     PointSearch& operator=(PointSearch&&) noexcept;

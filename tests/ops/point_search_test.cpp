@@ -8,6 +8,7 @@
 #include <limits>
 #include <numeric>
 #include <random>
+#include <thread>
 
 #include "partition/error.h"
 #include "tests/support/expect_error.h"
@@ -176,6 +177,31 @@ TYPED_TEST(PointSearchOf, LeavesOutWhatIsExcludedAndBeyondTheBound)
             expect_row(within[0], i, near);
             if (this->HasFatalFailure()) return;
         }
+    }
+}
+
+TEST(PointSearch, GivesTheSameOnThreads)
+{
+    std::mt19937_64 random(8);
+    std::uniform_real_distribution<float> unit(0, 1);
+    std::vector<float> points(3 * 20'000);
+    for (auto& x : points) x = unit(random);
+    const SearchPieces pieces{4, [](std::int64_t count, const std::function<void(std::int64_t)>& work) {
+        std::vector<std::thread> threads;
+        for (std::int64_t i = 0; i < count; ++i) threads.emplace_back(work, i);
+        for (auto& thread : threads) thread.join();
+    }};
+    const PointSearch<float> alone(points, 3), shared(points, 3, {}, pieces);
+    const std::vector<RadiusLimit> limits{{0.05}, {0.02}};
+
+    const auto nearest = alone.knn(points, 16), nearest_shared = shared.knn(points, 16);
+    const auto within = alone.within(points, limits), within_shared = shared.within(points, limits);
+
+    EXPECT_EQ(nearest.ids, nearest_shared.ids);
+    EXPECT_EQ(nearest.distances, nearest_shared.distances);
+    for (std::size_t i = 0; i < limits.size(); ++i) {
+        EXPECT_EQ(within[i].offsets, within_shared[i].offsets);
+        EXPECT_EQ(within[i].ids, within_shared[i].ids);
     }
 }
 
