@@ -2,6 +2,7 @@
 #include "partition/surface_geometry.h"
 
 #include "partition/cell_type.h"
+#include "partition/vector_algebra.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,26 +12,6 @@
 namespace meshard {
 
 namespace {
-
-Vector3 operator-(const Vector3& a, const Vector3& b)
-{
-    return {a[0] - b[0], a[1] - b[1], a[2] - b[2]};
-}
-
-Vector3 cross(const Vector3& a, const Vector3& b)
-{
-    return {a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]};
-}
-
-double dot(const Vector3& a, const Vector3& b)
-{
-    return a[0] * b[0] + a[1] * b[1] + a[2] * b[2];
-}
-
-void add_scaled(Vector3& sum, const Vector3& a, double scale)
-{
-    for (int d = 0; d < 3; ++d) sum[d] += scale * a[d];
-}
 
 /// Number of corners of a polygon of that shape; points between them come after the corners.
 std::size_t num_corners(CellShape shape, std::size_t num_points)

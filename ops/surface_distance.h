@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include <ATen/core/Tensor.h>
+
+namespace meshard {
+
+/// How inside and outside of a surface are told apart.
+enum class SurfaceSign : std::uint8_t {
+    PseudoNormal,    ///< by the normal of the nearest triangle, edge or vertex: exact for closed surfaces
+    WindingNumber    ///< by how often the surface goes round the point: sensible for surfaces with holes and overlaps, too
+};
+
+struct SurfaceDistanceOptions {
+    SurfaceSign sign = SurfaceSign::PseudoNormal;
+    double max_distance = std::numeric_limits<double>::infinity();   ///< farther queries have no result
+};
+
+/// Of each query. Lies as the queries do: plain, or cut along the rows.
+struct SurfaceDistance {
+    at::Tensor distances;    ///< (M), in the queries' type: positive outside, negative inside; NaN without result
+    at::Tensor directions;   ///< (M, 3): the distance's gradient, of unit length, and on the surface its normal; NaN without result
+    at::Tensor points;       ///< (M, 3): nearest points of the surface; NaN without result
+    at::Tensor faces;        ///< (M), int64: on which triangle those lie, of several the first; -1 without result
+};
+
+/// Signed distance of each query to a surface of triangles, computed in double precision whatever the type of the tensors.
+///
+/// Queries are worked on where they are. Every rank holds the surface: one that is cut is gathered, everything else needs no messages. Distances are
+/// differentiable in queries and vertices; directions and points are not. Triangles are right-handed seen from outside; vertices with equal
+/// coordinates count as one.
+///
+/// @param vertices  (V, 3), of a floating type; plain, Replicate, or cut along the rows
+/// @param faces     (F, 3), int64 or int32: rows of the vertices, in a cut tensor by global id; plain, Replicate or cut
+/// @param queries   (M, 3), of a floating type; plain, Replicate, or cut along the rows
+/// @throws InvalidInput on every rank: wrong shapes and types, a vertex that does not exist, coordinates that are not finite, max_distance that is not
+///         positive, or a program that was built without Embree
+SurfaceDistance signed_distance(const at::Tensor& vertices, const at::Tensor& faces, const at::Tensor& queries, const SurfaceDistanceOptions& options = {});
+
+}  // namespace meshard

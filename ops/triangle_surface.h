@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "partition/surface_geometry.h"
+
+namespace meshard {
+
+/// Where on a triangle the point nearest to another one lies.
+struct NearestOnTriangle {
+    double distance_squared = 0;
+    Vector3 point{};
+    Vector3 weights{};   ///< of the three corners; the point is their weighted sum
+    int feature = 0;     ///< 0, 1, 2: that corner; 3, 4, 5: the edge from corner 0, 1, 2 to the next; 6: inside
+};
+
+/// In double precision; triangles without area are edges or points.
+NearestOnTriangle nearest_on_triangle(const Vector3& query, const Vector3& a, const Vector3& b, const Vector3& c);
+
+/// Triangles and the normals of their insides, edges and corners. Vertices with the same coordinates count as one, so that triangles of an STL file
+/// hang together.
+///
+/// The normal of an edge is the sum of its triangles' unit normals, that of a vertex their sum weighted by the angles there: on which side a point
+/// lies is then the sign of one product, whatever it is nearest to (Baerentzen and Aanaes 2005, angle-weighted pseudonormals).
+class TriangleSurface {
+public:
+    /// @param vertices  (n, 3)  @param faces  (m, 3), right-handed seen from outside
+    /// @throws InvalidInput without faces, on a vertex that does not exist, and on coordinates that are not finite
+    TriangleSurface(std::vector<double> vertices, std::vector<std::int64_t> faces);
+
+    std::int64_t num_faces() const { return static_cast<std::int64_t>(faces_.size()) / 3; }
+    std::int64_t vertex_id(std::int64_t face, int corner) const { return faces_[3 * face + corner]; }
+    Vector3 corner(std::int64_t face, int corner) const;
+
+    NearestOnTriangle nearest(std::int64_t face, const Vector3& query) const;
+
+    /// Unit normal of a triangle; zero without area.
+    const Vector3& face_normal(std::int64_t face) const { return face_normals_[face]; }
+
+    /// Pseudonormal of a feature of a face, as NearestOnTriangle numbers them; not of unit length.
+    const Vector3& feature_normal(std::int64_t face, int feature) const;
+
+private:
+    std::vector<double> vertices_;
+    std::vector<std::int64_t> faces_;
+    std::vector<Vector3> face_normals_, edge_normals_, vertex_normals_;
+    std::vector<std::int32_t> edges_;       ///< (m, 3): of each face, into the edge normals
+    std::vector<std::int32_t> same_as_;     ///< of each vertex: the first with its coordinates
+};
+
+}  // namespace meshard
