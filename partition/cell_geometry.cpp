@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "partition/cell_geometry.h"
+
+#include "partition/cell_type.h"
+#include "partition/error.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <string>
+#include <utility>
+
+namespace meshard {
+
+namespace {
+
+Vector3 mean_of(std::span<const Vector3> x, std::span<const std::int32_t> points)
+{
+    Vector3 mean{};
+    for (const std::int32_t point : points) add_scaled(mean, x[point], 1.0 / static_cast<double>(points.size()));
+    return mean;
+}
+
+void push_edges(std::span<const std::int32_t> points, std::size_t num_corners, Csr& facets)
+{
+    for (std::size_t k = 0; k < num_corners; ++k)
+        facets.push_row(std::array{points[k], points[(k + 1) % num_corners]});
+}
+
+/// Volume and centroid of a solid from the tetrahedra between `inside` and its faces' triangles.
+void measure_solid(std::span<const Vector3> x, const Csr& faces, const Vector3& inside, double& volume,
+                   Vector3& centroid)
+{
+    Vector3 moment{};
+    volume = 0;
+    for (std::int64_t k = 0; k < faces.num_rows(); ++k) {
+        for_each_face_triangle(x, faces.row(k), inside,
+                               [&](std::int32_t a, std::int32_t b, const Vector3& area, const Vector3& middle) {
+            const double sixth = dot(area, middle - inside) / 3;
+            volume += sixth;
+            const Vector3 corners = (x[a] - inside) + (x[b] - inside) + (middle - inside);
+            add_scaled(moment, corners, sixth / 4);
+        });
+    }
+    centroid = volume > 0 ? inside + (1 / volume) * moment : inside;
+    volume = std::max(volume, 0.0);
+}
+
+void measure_line(std::span<const Vector3> x, std::span<const std::int32_t> points, double& length, Vector3& centroid)
+{
+    Vector3 moment{};
+    length = 0;
+    for (std::size_t k = 0; k + 1 < points.size(); ++k) {
+        const double piece = norm(x[points[k + 1]] - x[points[k]]);
+        length += piece;
+        add_scaled(moment, x[points[k]] + x[points[k + 1]], piece / 2);
+    }
+    centroid = length > 0 ? (1 / length) * moment : mean_of(x, points);
+}
+
+double facet_size(std::span<const Vector3> x, std::span<const std::int32_t> facet)
+{
+    if (facet.size() == 2) return norm(x[facet[1]] - x[facet[0]]);
+    Vector3 area{};
+    for (std::size_t k = 1; k + 1 < facet.size(); ++k)
+        add_scaled(area, cross(x[facet[k]] - x[facet[0]], x[facet[k + 1]] - x[facet[0]]), 0.5);
+    return norm(area);
+}
+
+} // namespace
+
+std::vector<Vector3> point_positions(const Mesh& mesh)
+{
+    const auto values = mesh.points.to_doubles();
+    std::vector<Vector3> positions(static_cast<std::size_t>(mesh.num_points()));
+    for (std::size_t i = 0; i < positions.size(); ++i)
+        positions[i] = {values[3 * i], values[3 * i + 1], values[3 * i + 2]};
+    return positions;
+}
+
+void cell_facets(const Mesh& mesh, std::int64_t cell, Csr& facets)
+{
+    facets.offsets.assign(1, 0);
+    facets.indices.clear();
+    const CellType& type = cell_type_of(mesh.cell_types[cell]);
+    const auto points = mesh.cells.row(cell);
+    switch (type.shape) {
+    case CellShape::Triangle:
+        return push_edges(points, 3, facets);
+    case CellShape::Quad:
+        return push_edges(points, 4, facets);
+    case CellShape::Pixel:
+        return push_edges(std::array{points[0], points[1], points[3], points[2]}, 4, facets);
+    case CellShape::Polygon:
+        return push_edges(points, points.size(), facets);
+    case CellShape::QuadraticPolygon:
+        return push_edges(points, points.size() / 2, facets);
+    case CellShape::Polyhedron: {
+        const auto stream = mesh.face_streams.row(cell);
+        std::size_t at = 1;
+        while (at < stream.size()) {
+            const auto size = static_cast<std::size_t>(stream[at]);
+            facets.push_row(stream.subspan(at + 1, size));
+            at += 1 + size;
+        }
+        return;
+    }
+    default:
+        break;
+    }
+    if (type.dimension != 3) return;
+    const auto faces = solid_faces(type.shape);
+    if (faces.empty()) {
+        throw InvalidInput("cell_facets: cell " + std::to_string(cell) + " is a " + cell_type_name(mesh.cell_types[cell]) +
+                           "; its faces are not known. Convert it to a polyhedron or to tetrahedra.");
+    }
+    std::vector<std::int32_t> ring;
+    for (const auto& face : faces) {
+        ring.clear();
+        for (const std::uint8_t corner : face) ring.push_back(points[corner]);
+        facets.push_row(ring);
+    }
+}
+
+CellMeasures cell_measures(const Mesh& mesh)
+{
+    const auto x = point_positions(mesh);
+    const auto areas = area_vectors(mesh);
+    CellMeasures measures{std::vector<double>(areas.size(), 0.0), surface_centroids(mesh)};
+    Csr faces;
+    for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
+        const CellType& type = cell_type_of(mesh.cell_types[i]);
+        const auto points = mesh.cells.row(i);
+        double& size = measures.sizes[i];
+        if (type.dimension == 1 && !points.empty()) {
+            const auto ends = type.shape == CellShape::Line ? points.first(2) : points;
+            measure_line(x, ends, size, measures.centroids[i]);
+        } else if (type.dimension == 2) {
+            size = norm(areas[i]);
+        } else if (type.dimension == 3) {
+            cell_facets(mesh, i, faces);
+            measure_solid(x, faces, mean_of(x, points), size, measures.centroids[i]);
+        }
+    }
+    return measures;
+}
+
+FacetNeighbors facet_neighbors(const Mesh& mesh)
+{
+    const auto x = point_positions(mesh);
+    // All facets with their points in ascending order, bucketed by the lowest.
+    Csr sorted, facets;
+    std::vector<std::int32_t> cell_of;
+    std::vector<double> sizes;
+    for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
+        cell_facets(mesh, i, facets);
+        const auto dimension = static_cast<std::size_t>(cell_dimension(mesh.cell_types[i]));
+        for (std::int64_t k = 0; k < facets.num_rows(); ++k) {
+            const double size = facet_size(x, facets.row(k));
+            std::vector<std::int32_t> points(facets.row(k).begin(), facets.row(k).end());
+            std::sort(points.begin(), points.end());
+            points.erase(std::unique(points.begin(), points.end()), points.end());
+            if (points.size() < dimension) continue;   // collapsed
+            sorted.push_row(points);
+            cell_of.push_back(static_cast<std::int32_t>(i));
+            sizes.push_back(size);
+        }
+    }
+    std::vector<std::int64_t> ends(static_cast<std::size_t>(mesh.num_points()) + 1, 0);
+    const auto num_facets = sorted.num_rows();
+    for (std::int64_t k = 0; k < num_facets; ++k) ++ends[sorted.row(k)[0] + 1];
+    std::partial_sum(ends.begin(), ends.end(), ends.begin());
+    std::vector<std::int64_t> order(static_cast<std::size_t>(num_facets));
+    auto next = ends;
+    for (std::int64_t k = 0; k < num_facets; ++k) order[next[sorted.row(k)[0]]++] = k;
+
+    struct Pair {
+        std::int32_t cell, neighbor;
+        double size;
+    };
+    std::vector<Pair> pairs;
+    const auto is_less = [&](std::int64_t a, std::int64_t b) {
+        return std::ranges::lexicographical_compare(sorted.row(a), sorted.row(b));
+    };
+    for (std::size_t point = 0; point + 1 < ends.size(); ++point) {
+        const auto begin = order.begin() + ends[point], end = order.begin() + ends[point + 1];
+        std::stable_sort(begin, end, is_less);
+        for (auto first = begin; first != end;) {
+            auto last = first;
+            while (last != end && !is_less(*first, *last)) ++last;
+            for (auto a = first; a != last; ++a)
+                for (auto b = first; b != last; ++b) {
+                    const auto cell = cell_of[*a], neighbor = cell_of[*b];
+                    if (cell == neighbor ||
+                        cell_dimension(mesh.cell_types[cell]) != cell_dimension(mesh.cell_types[neighbor]))
+                        continue;
+                    pairs.push_back({cell, neighbor, sizes[*first]});
+                }
+            first = last;
+        }
+    }
+    std::stable_sort(pairs.begin(), pairs.end(), [](const Pair& a, const Pair& b) {
+        return std::pair(a.cell, a.neighbor) < std::pair(b.cell, b.neighbor);
+    });
+
+    FacetNeighbors neighbors;
+    neighbors.cells.offsets.assign(static_cast<std::size_t>(mesh.num_cells()) + 1, 0);
+    for (std::size_t i = 0; i < pairs.size(); ++i) {
+        if (i > 0 && pairs[i].cell == pairs[i - 1].cell && pairs[i].neighbor == pairs[i - 1].neighbor) {
+            neighbors.sizes.back() += pairs[i].size;   // a second facet in common
+            continue;
+        }
+        neighbors.cells.indices.push_back(pairs[i].neighbor);
+        neighbors.sizes.push_back(pairs[i].size);
+        ++neighbors.cells.offsets[pairs[i].cell + 1];
+    }
+    std::partial_sum(neighbors.cells.offsets.begin(), neighbors.cells.offsets.end(), neighbors.cells.offsets.begin());
+    return neighbors;
+}
+
+} // namespace meshard

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "partition/csr.h"
+#include "partition/mesh.h"
+#include "partition/surface_geometry.h"
+#include "partition/vector_algebra.h"
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace meshard {
+
+/// Point coordinates in double precision.
+std::vector<Vector3> point_positions(const Mesh& mesh);
+
+/// Facets of one cell, by their corners: the faces of a solid, the edges of a polygon in their order; none for lines, vertices and strips. Cells of
+/// higher order count by their corners.
+/// @throws InvalidInput for a convex point set and other solids whose faces the mesh does not say
+void cell_facets(const Mesh& mesh, std::int64_t cell, Csr& facets);
+
+/// Triangles between the corners of a solid's face and the corners' mean: what the face is taken to be when it is not plane. Calls
+/// `f(a, b, area, middle)` for the edge from point a to point b with the triangle's area vector, out of the solid around `inside`, and that mean.
+template <class F>
+void for_each_face_triangle(std::span<const Vector3> positions, std::span<const std::int32_t> face, const Vector3& inside, F&& f)
+{
+    Vector3 middle{}, area{};
+    for (const std::int32_t point : face) add_scaled(middle, positions[point], 1.0 / static_cast<double>(face.size()));
+    const auto triangle = [&](std::size_t k) {
+        return 0.5 * cross(positions[face[k]] - middle, positions[face[(k + 1) % face.size()]] - middle);
+    };
+    for (std::size_t k = 0; k < face.size(); ++k) add_scaled(area, triangle(k), 1);
+    // Files list the points of a face either way round.
+    const double sign = dot(area, middle - inside) < 0 ? -1 : 1;
+    for (std::size_t k = 0; k < face.size(); ++k) f(face[k], face[(k + 1) % face.size()], sign * triangle(k), middle);
+}
+
+/// Size and middle of each cell.
+struct CellMeasures {
+    std::vector<double> sizes;         ///< length of lines, area of polygons, volume of solids; 0 of vertices
+    std::vector<Vector3> centroids;    ///< of that; of cells without size the mean of their points
+};
+
+/// The area of a polygon is the length of its area vector, the volume of a solid that within its faces' triangles; never negative.
+/// @throws InvalidInput as `cell_facets`
+CellMeasures cell_measures(const Mesh& mesh);
+
+/// Cells of the same dimension that have a facet in common.
+struct FacetNeighbors {
+    Csr cells;                   ///< of each cell, ascending
+    std::vector<double> sizes;   ///< of each entry: length or area of what is in common
+};
+
+/// Facets are the same if their points are. Time and memory follow the number of facets.
+/// @throws InvalidInput as `cell_facets`
+FacetNeighbors facet_neighbors(const Mesh& mesh);
+
+}  // namespace meshard
