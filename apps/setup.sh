@@ -4,6 +4,7 @@
 #
 #   bash apps/setup.sh            CPU: LibTorch without the CUDA libraries that only a GPU needs (1.3 GB)
 #   bash apps/setup.sh --cuda     LibTorch with all of them (NCCL, cuBLAS, cuDNN, ...)
+#   bash apps/setup.sh --nvcc     and NVIDIA's compiler, for the kernels of GPUs (0.2 GB); --cuda brings it, too
 #   bash apps/setup.sh --no-vtk   leave out VTK and what only the file formats need
 set -euo pipefail
 
@@ -11,13 +12,15 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=${MESHARD_VENV:-$root/build/venv}
 torch_version=2.11.0
 with_cuda=no
+with_nvcc=no
 with_vtk=yes
 for argument in "$@"; do
   case "$argument" in
-    --cuda) with_cuda=yes ;;
+    --cuda) with_cuda=yes; with_nvcc=yes ;;
+    --nvcc) with_nvcc=yes ;;
     --no-vtk) with_vtk=no ;;
-    -h|--help) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
-    *) echo "setup.sh: unknown option '$argument'. Known: --cuda, --no-vtk, --help." >&2; exit 2 ;;
+    -h|--help) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    *) echo "setup.sh: unknown option '$argument'. Known: --cuda, --nvcc, --no-vtk, --help." >&2; exit 2 ;;
   esac
 done
 
@@ -72,6 +75,16 @@ if [ ! -f "$stamp" ]; then
     "$venv/bin/pip" install -q --no-deps "${wheels[@]}" ||
       fail "pip could not install ${wheels[*]}. Is there a network? For a mirror set PIP_INDEX_URL."
   fi
+  touch "$stamp"
+fi
+
+# --- NVIDIA's compiler, of the CUDA that LibTorch was built with ------------------------------------------------------------
+compiler=("nvidia-cuda-nvcc==13.0.88" "nvidia-cuda-crt==13.0.88" "nvidia-nvvm==13.0.88")
+stamp="$venv/.meshard-nvcc-13.0.88"
+if [ "$with_nvcc" = yes ] && [ ! -f "$stamp" ]; then
+  say "installing ${compiler[*]} into $venv (0.2 GB)"
+  "$venv/bin/pip" install -q --no-deps "${compiler[@]}" ||
+    fail "pip could not install ${compiler[*]}. Is there a network? For a mirror set PIP_INDEX_URL."
   touch "$stamp"
 fi
 say "ready: Debian packages, torch $torch_version in ${venv#"$root"/}"

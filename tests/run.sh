@@ -6,7 +6,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=${MESHARD_BUILD:-$root/build/release}
 jobs=${MESHARD_JOBS:-$(nproc)}
 
-bash "$root/apps/setup.sh"
+bash "$root/apps/setup.sh" --nvcc
 cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release
 cmake --build "$build" -j "$jobs"
 ctest --test-dir "$build" --output-on-failure -j "$jobs" "$@"

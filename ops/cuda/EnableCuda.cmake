@@ -1,0 +1,18 @@
+# Turns CUDA on where NVIDIA's compiler is found: given by hand, of the wheels that apps/setup.sh --nvcc installs beside LibTorch, or installed.
+file(GLOB wheel_compilers ${TORCH_ROOT}/../nvidia/cu13/bin/nvcc)
+find_program(MESHARD_NVCC nvcc HINTS ENV CUDACXX PATHS /usr/local/cuda/bin DOC "NVIDIA's compiler")
+if(NOT CMAKE_CUDA_COMPILER AND wheel_compilers)
+  list(GET wheel_compilers 0 CMAKE_CUDA_COMPILER)
+elseif(NOT CMAKE_CUDA_COMPILER AND MESHARD_NVCC)
+  set(CMAKE_CUDA_COMPILER ${MESHARD_NVCC})
+endif()
+if(CMAKE_CUDA_COMPILER)
+  # Machine code for the oldest GPUs worth having, and what newer ones make their own of.
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES 80)
+  endif()
+  enable_language(CUDA)
+  meshard_summary(nvcc "${CMAKE_CUDA_COMPILER_VERSION}, ${CMAKE_CUDA_COMPILER}" "kernels for GPUs")
+else()
+  meshard_summary(nvcc "not found (apps/setup.sh --nvcc)" "kernels for GPUs")
+endif()

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "ops/cuda/executor.h"
+
+namespace meshard {
+
+template <class Word>
+struct PackWord {
+    const Word* rows;
+    const std::int64_t* index;
+    std::int64_t words;   // a row
+    Word* packed;
+
+    MESHARD_HOST_DEVICE void operator()(std::int64_t i) const { packed[i] = rows[index[i / words] * words + i % words]; }
+};
+
+/// packed[i] = rows[index[i]] for n rows of `words` words each: what a rank sends of its rows.
+template <class Word, class Executor>
+void pack_rows(const Executor& executor, const Word* rows, const std::int64_t* index, std::int64_t n, std::int64_t words, Word* packed)
+{
+    executor.for_each(n * words, PackWord<Word>{rows, index, words, packed});
+}
+
+template <class Word>
+struct UnpackWord {
+    const Word* packed;
+    const std::int64_t* index;
+    std::int64_t words;
+    Word* rows;
+
+    MESHARD_HOST_DEVICE void operator()(std::int64_t i) const { rows[index[i / words] * words + i % words] = packed[i]; }
+};
+
+/// rows[index[i]] = packed[i]; no row twice.
+template <class Word, class Executor>
+void unpack_rows(const Executor& executor, const Word* packed, const std::int64_t* index, std::int64_t n, std::int64_t words, Word* rows)
+{
+    executor.for_each(n * words, UnpackWord<Word>{packed, index, words, rows});
+}
+
+template <class T>
+struct AddPacked {
+    const T* packed;
+    const std::int64_t* offsets;
+    const std::int64_t* places;
+    std::int64_t channels;
+    T* rows;
+
+    MESHARD_HOST_DEVICE void operator()(std::int64_t i) const
+    {
+        const auto row = i / channels, channel = i % channels;
+        T sum = rows[i];
+        for (auto e = offsets[row]; e < offsets[row + 1]; ++e) sum += packed[places[e] * channels + channel];
+        rows[i] = sum;
+    }
+};
+
+/// Adds to row r the packed rows places[offsets[r]], ..., places[offsets[r + 1] - 1], in this order, so that sums have the same bits every time: what
+/// comes back from ghosts.
+template <class T, class Executor>
+void add_packed_rows(const Executor& executor, const T* packed, const std::int64_t* offsets, const std::int64_t* places, std::int64_t num_rows, std::int64_t channels, T* rows)
+{
+    executor.for_each(num_rows * channels, AddPacked<T>{packed, offsets, places, channels, rows});
+}
+
+}  // namespace meshard

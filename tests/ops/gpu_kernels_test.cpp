@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels on a GPU against the same bodies run by the host.
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <vector>
+
+#include "ops/cuda/kernels.h"
+#include "ops/cuda/row_packing.h"
+
+namespace meshard {
+namespace {
+
+/// A copy of some values on the device.
+template <class T>
+class OnDevice {
+public:
+    explicit OnDevice(const std::vector<T>& values) : size_(values.size())
+    {
+        EXPECT_EQ(cudaMalloc(reinterpret_cast<void**>(&data_), (size_ + 1) * sizeof(T)), cudaSuccess);
+        EXPECT_EQ(cudaMemcpy(data_, values.data(), size_ * sizeof(T), cudaMemcpyHostToDevice), cudaSuccess);
+    }
+    ~OnDevice() { cudaFree(data_); }
+    OnDevice(const OnDevice&) = delete;
+    OnDevice& operator=(const OnDevice&) = delete;
+
+    T* data() const { return data_; }
+    std::vector<T> values() const
+    {
+        std::vector<T> values(size_);
+        EXPECT_EQ(cudaMemcpy(values.data(), data_, size_ * sizeof(T), cudaMemcpyDeviceToHost), cudaSuccess);
+        return values;
+    }
+
+private:
+    T* data_ = nullptr;
+    std::size_t size_;
+};
+
+class GpuKernels : public ::testing::Test {
+protected:
+    void SetUp() override
+    {
+        int devices = 0;
+        const auto error = cudaGetDeviceCount(&devices);
+        if (error != cudaSuccess || devices == 0) GTEST_SKIP() << "no GPU: " << cudaGetErrorString(error);
+    }
+};
+
+std::vector<float> draw(std::mt19937_64& random, std::int64_t n)
+{
+    std::vector<float> values(n);
+    for (auto& value : values) value = static_cast<float>(random() % 1000) / 1000;
+    return values;
+}
+
+TEST_F(GpuKernels, PackUnpackAndAddRows)
+{
+    std::mt19937_64 random(1);
+    for (const std::int64_t channels : {1, 3, 64}) {
+        const std::int64_t num_rows = 5000, n = 3000;
+        const auto rows = draw(random, num_rows * channels);
+        std::vector<std::int64_t> index(n), offsets(num_rows + 1), places(n);
+        for (std::int64_t i = 0; i < n; ++i) index[i] = (i * 7919) % num_rows;   // no row twice
+        for (std::int64_t i = 0; i < n; ++i) places[i] = n - 1 - i;
+        for (std::int64_t i = 0; i <= num_rows; ++i) offsets[i] = i * n / num_rows;
+        std::vector<float> packed(n * channels), unpacked(rows.size()), sums = rows;
+        pack_rows(HostExecutor{}, rows.data(), index.data(), n, channels, packed.data());
+        unpack_rows(HostExecutor{}, packed.data(), index.data(), n, channels, unpacked.data());
+        add_packed_rows(HostExecutor{}, packed.data(), offsets.data(), places.data(), num_rows, channels, sums.data());
+        const OnDevice<float> device_rows(rows), device_packed(std::vector<float>(packed.size())), device_unpacked(std::vector<float>(rows.size()));
+        const OnDevice<std::int64_t> device_index(index), device_offsets(offsets), device_places(places);
+
+        pack_rows_on_device(device_rows.data(), device_index.data(), n, channels * 4, device_packed.data(), nullptr);
+        unpack_rows_on_device(device_packed.data(), device_index.data(), n, channels * 4, device_unpacked.data(), nullptr);
+        add_packed_rows_on_device(device_packed.data(), device_offsets.data(), device_places.data(), num_rows, channels, device_rows.data(), nullptr);
+
+        EXPECT_EQ(device_packed.values(), packed);
+        EXPECT_EQ(device_unpacked.values(), unpacked);
+        EXPECT_EQ(device_rows.values(), sums);
+    }
+}
+
+TEST_F(GpuKernels, SweepSegments)
+{
+    std::mt19937_64 random(2);
+    std::vector<std::int64_t> offsets{0};
+    for (int i = 0; i < 3000; ++i) offsets.push_back(offsets.back() + static_cast<std::int64_t>(random() % 20));
+    const auto values = draw(random, offsets.back() * 5);
+    const OnDevice<float> device_values(values);
+    const OnDevice<std::int64_t> device_offsets(offsets);
+    for (const auto kind : {SegmentSweep::Sum, SegmentSweep::Mean, SegmentSweep::Max, SegmentSweep::Min}) {
+        std::vector<float> results(3000 * 5);
+        std::vector<std::int64_t> arguments(results.size());
+        sweep_segments(HostExecutor{}, values.data(), offsets.data(), 3000, 5, kind, results.data(), arguments.data());
+        const OnDevice<float> device_results(std::vector<float>(results.size()));
+        const OnDevice<std::int64_t> device_arguments(std::vector<std::int64_t>(results.size()));
+
+        sweep_segments_on_device(device_values.data(), device_offsets.data(), 3000, 5, kind, device_results.data(), device_arguments.data(), nullptr);
+
+        EXPECT_EQ(device_results.values(), results);
+        EXPECT_EQ(device_arguments.values(), arguments);
+    }
+}
+
+TEST_F(GpuKernels, SearchACellGrid)
+{
+    std::mt19937_64 random(3);
+    constexpr std::int64_t n = 20000, m = 3000;
+    constexpr float radius = 0.06f;
+    const auto points = draw(random, 3 * n), queries = draw(random, 3 * m);
+    const double low[] = {0, 0, 0}, high[] = {1, 1, 1};
+    const auto shape = grid_shape(low, high, radius, n);
+    const OnDevice<float> device_points(points), device_queries(queries);
+    for (const std::int64_t most : {std::int64_t{1} << 40, std::int64_t{8}}) {
+        const CellGrid<float, HostExecutor> grid({}, points.data(), n, shape);
+        std::vector<std::int64_t> offsets(m + 1);
+        grid.count(queries.data(), m, radius, most, offsets.data());
+        std::vector<std::int32_t> ids(offsets.back());
+        std::vector<float> distances(offsets.back());
+        grid.fill(queries.data(), m, radius, offsets.data(), ids.data(), distances.data());
+        const OnDevice<std::int64_t> device_offsets(std::vector<std::int64_t>(m + 1));
+        const OnDevice<std::int32_t> device_ids(std::vector<std::int32_t>(ids.size()));
+        const OnDevice<float> device_distances(std::vector<float>(ids.size()));
+
+        const DeviceCellGrid<float> device_grid(device_points.data(), n, shape, nullptr);
+        device_grid.count(device_queries.data(), m, radius, most, device_offsets.data());
+        ASSERT_EQ(device_offsets.values(), offsets);
+        device_grid.fill(device_queries.data(), m, radius, device_offsets.data(), device_ids.data(), device_distances.data());
+
+        EXPECT_EQ(device_ids.values(), ids);
+        EXPECT_EQ(device_distances.values(), distances);
+    }
+}
+
+}  // namespace
+}  // namespace meshard
