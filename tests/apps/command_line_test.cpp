@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/apps/program_test.h"
 #include "tests/support/sample_meshes.h"
+#include "tests/support/test_paths.h"
 
 #include <regex>
 
@@ -35,7 +36,7 @@ TEST_F(CommandLine, EveryVerbExplainsItself)
 
 TEST_F(CommandLine, EveryOptionOfTheHelpIsInTheDocumentation)
 {
-    const std::string documentation = content_of(MESHARD_SOURCE_DIR "/docs/commands.md");
+    const std::string documentation = content_of(source_path("docs/commands.md"));
     ASSERT_FALSE(documentation.empty());
     for (const std::string& verb : mesh_verbs) {
         const auto begin = documentation.find("\n## meshard " + verb);

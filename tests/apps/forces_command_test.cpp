@@ -3,6 +3,7 @@
 #include "partition/surface_forces.h"
 #include "tests/apps/program_test.h"
 #include "tests/support/sample_meshes.h"
+#include "tests/support/test_paths.h"
 
 #include <cmath>
 #include <fstream>
@@ -179,7 +180,7 @@ TEST_F(Forces, RefuseWhatTheyCannotSum)
 
 TEST_F(Forces, EqualTheReferenceImplementation)
 {
-    const std::string stem = MESHARD_SOURCE_DIR "/../shared/fixtures/ops/forces";
+    const std::string stem = source_path("../shared/fixtures/ops/forces");
     if (!std::filesystem::exists(stem + ".safetensors"))
         GTEST_SKIP() << "no reference numbers: " << stem << ".safetensors";
     const NamedArrays fixture = read_safetensors(stem + ".safetensors");
@@ -217,7 +218,7 @@ TEST_F(Forces, EqualTheReferenceImplementation)
 
 TEST_F(Forces, EqualTheSolverOnEveryAhmedBody)
 {
-    const std::string folder = MESHARD_SOURCE_DIR "/../shared/data/ahmed_mini";
+    const std::string folder = source_path("../shared/data/ahmed_mini");
     if (!std::filesystem::exists(folder)) GTEST_SKIP() << "no data: " << folder;
     const auto cases = nlohmann::json::parse(std::ifstream(folder + "/cases.json"))["cases"];
     for (const auto& entry : cases) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/apps/program_test.h"
 #include "tests/support/sample_meshes.h"
+#include "tests/support/test_paths.h"
 
 #include <cmath>
 #include <limits>
@@ -161,7 +162,7 @@ TEST_F(Info, RefusesWhatItCannotRead)
 
 TEST_F(Info, ShowsTheParametersOfACheckpoint)
 {
-    const std::string file = MESHARD_SOURCE_DIR "/tests/data/checkpoints/kinds.pt";
+    const std::string file = source_path("tests/data/checkpoints/kinds.pt");
 
     auto report = meshard_json({"info", file});
 
@@ -175,7 +176,7 @@ TEST_F(Info, ShowsTheParametersOfACheckpoint)
 
 TEST_F(Info, RefusesACheckpointThatNamesAFunction)
 {
-    const auto result = meshard({"info", MESHARD_SOURCE_DIR "/tests/data/checkpoints/hostile/names_os_system.pt"});
+    const auto result = meshard({"info", source_path("tests/data/checkpoints/hostile/names_os_system.pt")});
 
     EXPECT_EQ(result.exit_code, 3);
     EXPECT_NE(result.err.find("names 'os.system'"), std::string::npos) << result.err;

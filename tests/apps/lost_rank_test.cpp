@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "tests/apps/program_test.h"
+#include "tests/support/test_paths.h"
 
 namespace meshard {
 namespace {
@@ -36,7 +37,7 @@ std::vector<pid_t> processes_with(const std::vector<std::string>& variables)
 
 TEST_F(LostRank, StopsTheOthersAndIsNamed)
 {
-    const std::string sample = std::string(MESHARD_SOURCE_DIR) + "/apps/sample";
+    const std::string sample = source_path("apps/sample");
     const std::string metrics = path("runs/ahmed/metrics.jsonl");
     const std::string mark = "MESHARD_TEST_MARK=" + path("");
     setenv("MESHARD_TEST_MARK", path("").c_str(), 1);

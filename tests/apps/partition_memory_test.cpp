@@ -2,6 +2,7 @@
 // meshard partition for meshes that no process holds as a whole.
 #include "tests/apps/program_test.h"
 #include "tests/support/sample_meshes.h"
+#include "tests/support/test_paths.h"
 
 #include <cstdlib>
 #include <map>
@@ -34,7 +35,7 @@ protected:
     {
         setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
         setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
-        arguments.insert(arguments.begin(), {"mpirun", "--oversubscribe", "-np", std::to_string(num_ranks), MESHARD_PROGRAM});
+        arguments.insert(arguments.begin(), {"mpirun", "--oversubscribe", "-np", std::to_string(num_ranks), program_path()});
         return run_program("/usr/bin/env", arguments);
     }
 };

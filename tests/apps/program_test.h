@@ -3,6 +3,7 @@
 
 #include "io/mesh_io.h"
 #include "tests/support/run_program.h"
+#include "tests/support/test_paths.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -34,7 +35,7 @@ protected:
 
     static ProgramResult meshard(const std::vector<std::string>& arguments, const ProgramOptions& options = {})
     {
-        return run_program(MESHARD_PROGRAM, arguments, options);
+        return run_program(program_path(), arguments, options);
     }
 
     /// What the program prints as JSON; the test fails if it does not end well.

@@ -6,14 +6,15 @@
 #include <gtest/gtest.h>
 
 #include "tests/apps/program_test.h"
+#include "tests/support/test_paths.h"
 
 namespace meshard {
 namespace {
 
 using nlohmann::json;
 
-constexpr const char* kCases = MESHARD_SOURCE_DIR "/../shared/data/ahmed_mini";
-constexpr const char* kReference = MESHARD_SOURCE_DIR "/../shared/fixtures/training";
+const std::string kCases = source_path("../shared/data/ahmed_mini");
+const std::string kReference = source_path("../shared/fixtures/training");
 
 class ReferenceRun : public ProgramTest {
 protected:

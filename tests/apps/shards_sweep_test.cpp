@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Real meshes in many parts with many ghost layers. The environment variable MESHARD_FULL_SWEEP=1 takes every file.
 #include "tests/apps/program_test.h"
+#include "tests/support/test_paths.h"
 
 #include <cstdlib>
 
 namespace meshard {
 namespace {
 
-const std::filesystem::path data = MESHARD_SOURCE_DIR "/../shared/data";
+const std::filesystem::path data = source_path("../shared/data");
 
 std::vector<std::string> files()
 {

@@ -9,6 +9,7 @@
 #include "partition/surface_geometry.h"
 #include "tests/apps/program_test.h"
 #include "tests/support/sample_meshes.h"
+#include "tests/support/test_paths.h"
 
 namespace meshard {
 namespace {
@@ -279,7 +280,7 @@ TEST_F(TrainCommand, PrintsEverySettingWithItsSource)
 TEST_F(TrainCommand, EndsAllRanksWhenOneIsKilled)
 {
     const std::string script =
-        std::string(MESHARD_PROGRAM) + " train " + path("car.yaml") + " output_dir=" + path("runs") +
+        program_path() + " train " + path("car.yaml") + " output_dir=" + path("runs") +
         " training.num_epochs=1000000 --nproc 3 & launcher=$!\n"
         "for i in $(seq 600); do [ -s " + path("runs/car/checkpoints/last.json") + " ] && break; sleep 0.1; done\n"
         "kill -9 $(pgrep -P $launcher | tail -n 1); SECONDS=0; wait $launcher; echo \"code $? after $SECONDS\"\n";

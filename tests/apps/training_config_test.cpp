@@ -6,6 +6,7 @@
 #include "apps/command_line.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/test_paths.h"
 
 namespace meshard {
 namespace {
@@ -50,7 +51,7 @@ TEST_F(TrainingConfigTest, FillsInWhatIsNotSaid)
 
 TEST_F(TrainingConfigTest, ReadsTheSampleConfiguration)
 {
-    const auto settings = Settings::read(MESHARD_SOURCE_DIR "/apps/sample/ahmed.yaml", {}, training_rules());
+    const auto settings = Settings::read(source_path("apps/sample/ahmed.yaml"), {}, training_rules());
 
     const auto config = training_config(settings);
 

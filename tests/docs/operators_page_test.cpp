@@ -10,11 +10,12 @@
 #include <sstream>
 
 #include "sharding/rule_table.h"
+#include "tests/support/test_paths.h"
 
 namespace meshard {
 namespace {
 
-const std::string kPath = std::string(MESHARD_SOURCE_DIR) + "/docs/operators.md";
+const std::string kPath = source_path("docs/operators.md");
 
 /// Of a family, its operators without overloads.
 std::map<std::string, std::set<std::string>> operators_by_family()

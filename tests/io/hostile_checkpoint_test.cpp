@@ -13,6 +13,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/test_paths.h"
 
 namespace meshard {
 namespace {
@@ -20,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using namespace std::string_literals;
 
-const fs::path kData = MESHARD_SOURCE_DIR "/tests/data/checkpoints";
+const fs::path kData = source_path("tests/data/checkpoints");
 
 std::string joined(const std::vector<std::span<const std::byte>>& pieces)
 {
@@ -198,7 +199,7 @@ TEST_F(HostileCheckpoint, IsRefusedForDamagedMdlusFiles)
 
 TEST_F(HostileCheckpoint, IsRefusedForDamagedTarFiles)
 {
-    const fs::path reference = MESHARD_SOURCE_DIR "/../shared/fixtures/checkpoints/transolver_a/model_tar.mdlus";
+    const fs::path reference = source_path("../shared/fixtures/checkpoints/transolver_a/model_tar.mdlus");
     if (!fs::exists(reference)) GTEST_SKIP() << "the folder shared/fixtures is absent";
     const auto good = read_bytes(reference);
     for (std::size_t size = 600; size < good.size() - 10240; size += 997) expect_refused(good.substr(0, size), "truncated", "a.mdlus");

@@ -14,18 +14,19 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/test_paths.h"
 
 namespace meshard {
 namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kData = MESHARD_SOURCE_DIR "/tests/data/checkpoints";
+const fs::path kData = source_path("tests/data/checkpoints");
 
 /// Folders of checkpoints that PhysicsNeMo wrote, each with an info.json and the same weights as safetensors.
 std::vector<fs::path> reference_folders()
 {
-    std::vector<fs::path> roots{MESHARD_SOURCE_DIR "/../shared/fixtures"}, folders;
+    std::vector<fs::path> roots{source_path("../shared/fixtures")}, folders;
     if (const char* named = std::getenv("MESHARD_FIXTURES")) {
         std::istringstream list(named);
         for (std::string root; std::getline(list, root, ':');) roots.emplace_back(root);

@@ -11,11 +11,12 @@
 #include "partition/metis_partitioner.h"
 #include "tests/io/vtk_oracle.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/test_paths.h"
 
 namespace meshard {
 namespace {
 
-const std::filesystem::path data_folder = std::filesystem::path(MESHARD_SOURCE_DIR) / "../shared/data";
+const std::filesystem::path data_folder = source_path("../shared/data");
 
 std::vector<std::filesystem::path> files_in(const char* folder, const char* extension)
 {

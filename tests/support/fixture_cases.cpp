@@ -11,6 +11,7 @@
 #include <torch/torch.h>
 
 #include "io/safetensors.h"
+#include "tests/support/test_paths.h"
 
 namespace meshard::test {
 namespace {
@@ -64,7 +65,7 @@ std::map<std::string, at::Tensor> FixtureCase::tensors() const
 
 std::vector<FixtureCase> fixture_cases()
 {
-    std::vector<std::filesystem::path> folders{MESHARD_SOURCE_DIR "/tests/data/fixtures", MESHARD_SOURCE_DIR "/../shared/fixtures"};
+    std::vector<std::filesystem::path> folders{source_path("tests/data/fixtures"), source_path("../shared/fixtures")};
     if (const char* named = std::getenv("MESHARD_FIXTURES")) {
         std::istringstream list(named);
         for (std::string folder; std::getline(list, folder, ':');) {
