@@ -82,6 +82,58 @@ at::Tensor product(const std::shared_ptr<const StencilPair>& pair, bool of_adjoi
     });
 }
 
+/// The rows of a stencil that need no ghosts, and those that do: the former are worked on while ghosts travel.
+struct SplitStencil {
+    std::shared_ptr<const StencilPair> inner, border;
+    at::Tensor border_inputs;   ///< owned rows that the border needs; its columns are these, then the ghosts
+    at::Tensor order;           ///< of each row its place among the inner ones and those of the border after them
+};
+
+std::shared_ptr<const StencilPair> with_adjoint(Stencil stencil)
+{
+    auto adjoint = stencil.transposed();
+    return std::make_shared<const StencilPair>(StencilPair{std::move(stencil), std::move(adjoint)});
+}
+
+SplitStencil split(const Stencil& stencil, std::int64_t num_owned)
+{
+    std::vector<std::int32_t> border_column(stencil.num_columns, -1);
+    std::vector<std::int64_t> inner_rows, border_rows, inputs;
+    for (std::int64_t i = 0; i < stencil.num_rows(); ++i) {
+        const auto begin = stencil.columns.begin() + stencil.offsets[i], end = stencil.columns.begin() + stencil.offsets[i + 1];
+        const bool is_inner = std::all_of(begin, end, [&](auto column) { return column < num_owned; });
+        (is_inner ? inner_rows : border_rows).push_back(i);
+        if (is_inner) continue;
+        for (auto column = begin; column != end; ++column) {
+            if (*column >= num_owned || border_column[*column] >= 0) continue;
+            border_column[*column] = static_cast<std::int32_t>(inputs.size());
+            inputs.push_back(*column);
+        }
+    }
+    const auto num_inputs = static_cast<std::int64_t>(inputs.size());
+    Stencil inner, border;
+    inner.components = border.components = stencil.components;
+    inner.num_columns = num_owned;
+    border.num_columns = num_inputs + stencil.num_columns - num_owned;
+    const auto take = [&](std::int64_t row, Stencil& taken, const auto& column_of) {
+        for (auto e = stencil.offsets[row]; e < stencil.offsets[row + 1]; ++e) taken.columns.push_back(column_of(stencil.columns[e]));
+        taken.weights.insert(taken.weights.end(), stencil.weights.begin() + stencil.offsets[row] * stencil.components,
+                             stencil.weights.begin() + stencil.offsets[row + 1] * stencil.components);
+        taken.offsets.push_back(static_cast<std::int64_t>(taken.columns.size()));
+    };
+    auto order = at::empty({stencil.num_rows()}, at::kLong);
+    std::int64_t place = 0;
+    for (const auto row : inner_rows) {
+        take(row, inner, [](std::int32_t column) { return column; });
+        order.mutable_data_ptr<std::int64_t>()[row] = place++;
+    }
+    for (const auto row : border_rows) {
+        take(row, border, [&](std::int32_t column) { return column < num_owned ? border_column[column] : static_cast<std::int32_t>(column - num_owned + num_inputs); });
+        order.mutable_data_ptr<std::int64_t>()[row] = place++;
+    }
+    return {with_adjoint(std::move(inner)), with_adjoint(std::move(border)), at::tensor(inputs, at::kLong), order};
+}
+
 }  // namespace
 
 void Stencil::push_row(std::vector<Entry>& entries, std::span<const std::int64_t> ids)
@@ -120,38 +172,47 @@ Stencil Stencil::transposed() const
 
 struct MeshOperator::Shared {
     FieldLayout from, to;
-    Ghosts ghosts;
-    std::shared_ptr<const StencilPair> stencils;
+    SplitStencil stencils;
 };
 
 MeshOperator::MeshOperator(const char* name, const FieldLayout& from, const FieldLayout& to, Form form, Ghosts ghosts, Stencil stencil) : name_(name), form_(form)
 {
-    auto adjoint = stencil.transposed();
-    auto pair = std::make_shared<const StencilPair>(StencilPair{std::move(stencil), std::move(adjoint)});
-    shared_ = std::make_shared<const Shared>(Shared{from, to, ghosts, std::move(pair)});
+    const bool takes_ghosts = from.plan && ghosts == Ghosts::OfInput;
+    auto stencils = takes_ghosts ? split(stencil, from.num_owned) : SplitStencil{with_adjoint(std::move(stencil)), nullptr, {}, {}};
+    shared_ = std::make_shared<const Shared>(Shared{from, to, std::move(stencils)});
 }
 
 at::Tensor MeshOperator::operator()(const at::Tensor& field) const
 {
-    const auto& [from, to, ghosts, stencils] = *shared_;
+    const auto& [from, to, stencils] = *shared_;
     const auto own = from.own_rows(name_, field);
     const bool contracts = form_ == Form::Divergence;
     if (!own.is_floating_point() || (contracts && (own.dim() < 2 || own.size(-1) != 3))) {
         throw InvalidInput(std::string(name_) + ": a field of type " + c10::toString(own.scalar_type()) + " and " + std::to_string(own.dim()) + " dimensions; expected a floating type" +
                            (contracts ? " and a last dimension of 3." : "."));
     }
-    const auto local = from.plan && ghosts == Ghosts::OfInput ? with_ghosts(own, from.plan) : own;
-    // (local, C) or (local, C, 3), on the CPU, in float or double
-    auto shape = local.sizes().vec();
+    auto shape = own.sizes().vec();
     if (contracts) shape.pop_back();
     std::int64_t channels = 1;
     for (std::size_t d = 1; d < shape.size(); ++d) channels *= shape[d];
-    const auto x = local.to(at::kCPU, local.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
-    auto y = product(stencils, false, contracts, contracts ? x.reshape({x.size(0), channels, 3}) : x.reshape({x.size(0), channels}));
-    if (to.plan && ghosts == Ghosts::OfResult) y = add_ghosts_to_owners(y, to.plan);
-    shape[0] = y.size(0);
+    // (rows, C) or (rows, C, 3), on the CPU, in float or double
+    const auto flat = [&](const at::Tensor& rows) {
+        const auto here = rows.to(at::kCPU, rows.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+        return contracts ? here.reshape({here.size(0), channels, 3}) : here.reshape({here.size(0), channels});
+    };
+    at::Tensor result;
+    if (stencils.border) {
+        auto travelling = begin_ghost_exchange({own}, from.plan);
+        const auto own_rows = flat(own), inner = product(stencils.inner, false, contracts, own_rows);
+        const auto inputs = at::cat({own_rows.index_select(0, stencils.border_inputs), flat(travelling.end().front())});
+        result = at::cat({inner, product(stencils.border, false, contracts, inputs)}).index_select(0, stencils.order);
+    } else {
+        result = product(stencils.inner, false, contracts, flat(own));
+        if (to.plan) result = add_ghosts_to_owners(result, to.plan);
+    }
+    shape[0] = result.size(0);
     if (form_ == Form::Gradient) shape.push_back(3);
-    return to.field(y.view(shape).to(own.device(), own.scalar_type()));
+    return to.field(result.view(shape).to(own.device(), own.scalar_type()));
 }
 
 MeshOperator MeshOperator::as_divergence(const char* name) const

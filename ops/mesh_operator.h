@@ -36,8 +36,8 @@ struct Stencil {
 /// A linear operator between fields of a mesh, made once and used often: gradient, Laplacian, means, ...
 ///
 /// Works on fields of a whole mesh (plain) and of a cut one (cut in the same way) alike; on each rank's own rows the results are those of the whole
-/// mesh. Collective on a cut one: one message of ghosts to each neighbour, and the same again in backward. Differentiable in the values. Values are of
-/// a floating type; sums run in double precision on the CPU.
+/// mesh. Collective on a cut one: one message of ghosts to each neighbour, on its way while rows that need none are worked on; the same again in
+/// backward. Differentiable in the values. Values are of a floating type; sums run in double precision on the CPU.
 class MeshOperator {
 public:
     /// What happens to the three components of a weight.
