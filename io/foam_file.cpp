@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "io/ascii_numbers.h"
@@ -254,10 +255,10 @@ DataArray FoamFile::read_vectors()
 
 std::vector<std::int32_t> FoamFile::read_labels()
 {
-    const std::int64_t count = next_count(binary_ ? label_size_ : 2);
-    const DataArray rows = read_rows(count, 1, true);
+    std::vector<std::string> no_words;
+    const DataArray rows = *read_typed_list("label", no_words);
     std::vector<std::int32_t> labels;
-    labels.reserve(static_cast<std::size_t>(count));
+    labels.reserve(static_cast<std::size_t>(rows.num_rows()));
     with_scalar_type(rows.type(), [&]<class T>() {
         for (const T value : rows.values<T>()) {
             labels.push_back(static_cast<std::int32_t>(value));

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -48,7 +47,7 @@ public:
     const std::string& where() const { return where_; }
 
     DataArray read_vectors();                       ///< `N((x y z) ...)`, (N, 3), Float64 or what a binary file has
-    std::vector<std::int32_t> read_labels();        ///< `N(i ...)`. @throws IoError beyond 32 bits
+    std::vector<std::int32_t> read_labels();        ///< `N(i ...)` or `N{i}`. @throws IoError beyond 32 bits
     Csr read_faces();                               ///< `N(4(0 1 2 3) ...)`, or two lists in a `faceCompactList`
     std::vector<FoamEntry> read_named_entries();    ///< `N(name { ... } ...)`, as in `boundary`
 
@@ -90,7 +89,7 @@ private:
     std::string class_, note_;
     bool binary_ = false;
     std::size_t label_size_ = 4, scalar_size_ = 8;
-    std::int64_t most_rows_ = std::numeric_limits<std::int32_t>::max();
+    std::int64_t most_rows_ = std::int64_t{1} << 26;    // of a list that costs one word in the file
     int include_depth_ = 0;
 };
 

@@ -22,6 +22,10 @@ bool is_foam_case(const std::filesystem::path& path);
 /// - cell arrays `CellZoneId` (-1: in no zone; Int32) of cells and `PatchId` of patches,
 /// - field arrays `TimeValue`, `PatchName`, `PatchType`, `PatchNumFaces`, `CellZoneName`.
 ///
+/// A decomposed case (`processor0`, `processor1`, ...) is read as one mesh where the case itself has no mesh, not the wanted time, or
+/// only earlier times: in the order of the whole as decomposePar noted it, else processor after processor with the points between them
+/// made one by the processors' patches (which are left out).
+///
 /// Fields of other meshes (surface fields, clouds) are left out. A field that cannot be evaluated without running OpenFOAM
 /// (`#calc`, `#codeStream`) is left out with a warning.
 /// @throws IoError if a file is missing or damaged, or there is no such time.

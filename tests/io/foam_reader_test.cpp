@@ -283,8 +283,108 @@ TEST(FoamReader, SaysWhatIsMissing)
     std::filesystem::remove_all(folder / "case/constant/polyMesh");
     EXPECT_TRUE(throws_with<IoError>("the case has no mesh", [&] { read_mesh(folder / "case"); }));
     std::filesystem::create_directory(folder / "case/processor0");
-    EXPECT_TRUE(throws_with<IoError>("reconstructParMesh", [&] { read_mesh(folder / "case"); }));
+    EXPECT_TRUE(throws_with<IoError>("the case has no mesh", [&] { read_mesh(folder / "case"); }));
     EXPECT_TRUE(throws_with<IoError>("does not exist", [&] { read_mesh(folder / "absent.foam"); }));
+}
+
+std::vector<std::int32_t> owners_by_turns(std::int32_t num_cells, std::int32_t num_parts)
+{
+    std::vector<std::int32_t> owners;
+    for (std::int32_t i = 0; i < num_cells; ++i) owners.push_back(i / 2 % num_parts);
+    return owners;
+}
+
+TEST(FoamReader, ReadsDecomposedCasesAsTheyWereBefore)
+{
+    const TemporaryFolder folder;
+    for (const bool binary : {false, true})
+        for (const Mesh& mesh : {cube(3), tet_cube(2), mixed_cells()}) {
+            const std::string name = (binary ? "binary" : "ascii") + std::to_string(mesh.num_cells());
+            write_foam_case(folder / name, mesh, {.binary = binary});
+            const auto num_solids = static_cast<std::int32_t>(std::ranges::count_if(mesh.cell_types, [](std::uint8_t type) { return cell_dimension(type) == 3; }));
+            write_decomposed_foam_case(folder / (name + "d"), mesh, owners_by_turns(num_solids, 3), true, {.binary = binary});
+            for (const bool with_patches : {false, true}) {
+                ReadOptions options;
+                if (with_patches) options.blocks = {"internalMesh", "boundary"};
+                const Mesh whole = read_mesh(folder / name, options), decomposed = read_mesh(folder / (name + "d"), options);
+                ASSERT_EQ(decomposed.num_cells(), whole.num_cells()) << name;
+                EXPECT_TRUE(decomposed.points.same_bits(whole.points)) << name;
+                EXPECT_EQ(decomposed.cell_types, whole.cell_types) << name;
+                for (std::int64_t i = 0; i < whole.num_cells(); ++i) {      // a cell may begin at another of its corners
+                    EXPECT_EQ(places(decomposed, i), places(whole, i)) << name << " cell " << i;
+                    if (cell_dimension(whole.cell_types[i]) == 3) {
+                        EXPECT_DOUBLE_EQ(six_volumes(decomposed, i), six_volumes(whole, i)) << name << " cell " << i;
+                    }
+                }
+                for (const auto group : {&Mesh::point_data, &Mesh::cell_data, &Mesh::field_data}) {
+                    ASSERT_EQ((decomposed.*group).size(), (whole.*group).size()) << name;
+                    for (const DataArray& array : whole.*group)
+                        EXPECT_TRUE(require_array(decomposed.*group, array.name(), name, "").same_bits(array)) << name << " " << array.name();
+                }
+            }
+        }
+}
+
+TEST(FoamReader, JoinsDecomposedCasesThatHaveNoAddressing)
+{
+    const TemporaryFolder folder;
+    write_decomposed_foam_case(folder / "case", cube(3), owners_by_turns(27, 4), false);
+
+    const Mesh mesh = read_mesh(folder / "case");
+
+    mesh.validate();
+    EXPECT_EQ(mesh.num_points(), 64);
+    std::multiset<Points> expected, found;
+    for (std::int64_t i = 0; i < 27; ++i) {
+        expected.insert(places(cube(3), i));
+        found.insert(places(mesh, i));
+        const double x = find_array(mesh.cell_data, "p")->value(i) - 10;     // the cell's number in the whole
+        EXPECT_EQ(places(mesh, i), places(cube(3), static_cast<std::int64_t>(x)));
+    }
+    EXPECT_EQ(found, expected);
+    for (std::int64_t i = 0; i < 64; ++i)
+        EXPECT_EQ(point_of(mesh, static_cast<std::int32_t>(i)), point_of(cube(3), static_cast<std::int32_t>(find_array(mesh.point_data, "D")->value(i, 0))));
+}
+
+TEST(FoamReader, TakesTheProcessorsWhereTheyAreFurther)
+{
+    const TemporaryFolder folder;
+    write_foam_case(folder / "case", cube(2));
+    write_decomposed_foam_case(folder / "case", cube(2), owners_by_turns(8, 2), true);
+    EXPECT_EQ(find_array(read_mesh(folder / "case").field_data, "PatchNumFaces")->value(1), 20);
+    for (const char* processor : {"case/processor0", "case/processor1"}) std::filesystem::rename(folder / processor / "0.5", folder / processor / "0.75");
+
+    EXPECT_EQ(find_array(read_mesh(folder / "case").field_data, "TimeValue")->value(0), 0.75);
+    ReadOptions options;
+    options.time = 0.5;
+    EXPECT_EQ(find_array(read_mesh(folder / "case", options).field_data, "TimeValue")->value(0), 0.5);
+    options.time = 3;
+    EXPECT_TRUE(throws_with<IoError>("has no such time", [&] { read_mesh(folder / "case", options); }));
+}
+
+TEST(FoamReader, RefusesProcessorsThatDoNotFitTogether)
+{
+    const TemporaryFolder folder;
+    const auto write = [&](bool with_addressing) {
+        std::filesystem::remove_all(folder / "case");
+        write_decomposed_foam_case(folder / "case", cube(2), owners_by_turns(8, 3), with_addressing);
+    };
+    const auto refuses = [&](const std::string& text) { return throws_with<IoError>(text, [&] { read_mesh(folder / "case"); }); };
+    write(true);
+    std::filesystem::rename(folder / "case/processor1", folder / "case/processor7");
+    EXPECT_TRUE(refuses("but no processor1"));
+    write(true);
+    write_bytes(folder / "case/processor1/constant/polyMesh/cellProcAddressing", "FoamFile { format ascii; class labelList; } 1(0)");
+    EXPECT_TRUE(refuses("has 1 rows, the mesh beside it"));
+    write(true);
+    write_bytes(folder / "case/processor1/constant/polyMesh/cellProcAddressing", read_bytes(folder / "case/processor0/constant/polyMesh/cellProcAddressing"));
+    EXPECT_THROW(read_mesh(folder / "case"), IoError);
+    write(false);
+    std::filesystem::remove_all(folder / "case/processor2");
+    EXPECT_TRUE(refuses("do not have the same faces between them"));
+    write(false);
+    std::filesystem::create_directories(folder / "case/processors3/constant");
+    EXPECT_TRUE(refuses("collated form"));
 }
 
 struct Damage {

@@ -36,6 +36,14 @@ TEST_F(PartitionFile, ReadsOpenFoamsCellDecomposition)
 
     EXPECT_EQ(read_partition_file(write(header + "5\n(\n0\n1\n1\n0\n3\n)\n")), (std::vector<std::int32_t>{0, 1, 1, 0, 3}));
     EXPECT_EQ(read_partition_file(write(header + "3(2 1 0)")), (std::vector<std::int32_t>{2, 1, 0}));
+    EXPECT_EQ(read_partition_file(write(header + "3{2}")), (std::vector<std::int32_t>{2, 2, 2}));
+}
+
+TEST_F(PartitionFile, ReadsBinaryCellDecompositions)
+{
+    const std::string numbers("\2\0\0\0\0\0\0\0\1\0\0\0", 12);
+    EXPECT_EQ(read_partition_file(write("FoamFile { version 2.0; format binary; arch \"LSB;label=32;scalar=64\"; class labelList; }\n3\n(" + numbers + ")\n")),
+              (std::vector<std::int32_t>{2, 0, 1}));
 }
 
 TEST_F(PartitionFile, RefusesDamagedFiles)
@@ -45,9 +53,11 @@ TEST_F(PartitionFile, RefusesDamagedFiles)
     };
     EXPECT_TRUE(refused("0\n1\nx\n", "has 'x"));
     EXPECT_TRUE(refused("0\n-1\n", "expected a part, 0 or above"));
-    EXPECT_TRUE(refused("FoamFile { format ascii; } 3 ( 1 2 )", "announces 3 numbers and has 2"));
-    EXPECT_TRUE(refused("FoamFile { format ascii; } 3", "no list of numbers"));
-    EXPECT_TRUE(refused("FoamFile { format binary; } 3 ( 1 2 )", "is binary"));
+    EXPECT_TRUE(refused("FoamFile { format ascii; } 3 ( 1 2 )", "expected a number"));
+    EXPECT_TRUE(refused("FoamFile { format ascii; } 3 ( 1 2 3 4 )", "expected ')'"));
+    EXPECT_TRUE(refused("FoamFile { format ascii; } 3", "is truncated"));
+    EXPECT_TRUE(refused("FoamFile { format ascii; } 2 ( 1 -2 )", "has -2 as its number 1; expected a part, 0 or above"));
+    EXPECT_TRUE(refused("FoamFile { format binary; } 3(12345)", "more than"));
     EXPECT_TRUE(throws_with<IoError>("cannot be opened", [&] { read_partition_file(folder_.path() / "none"); }));
 }
 

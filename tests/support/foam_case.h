@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <span>
 
 #include "partition/mesh.h"
 
@@ -19,5 +21,10 @@ struct FoamCaseStyle {
 /// cell + place) and `T` (uniform 300), and the point field `D` (point, 0, 1). On `left`, p is 1000 + face of the patch; on
 /// `rest` it is given by the cells behind.
 void write_foam_case(const std::filesystem::path& folder, const Mesh& mesh, const FoamCaseStyle& style = {});
+
+/// The same case as a run on several processors leaves it: the i-th solid cell belongs to `processor<owners[i]>`. With or without the
+/// numbers in the whole that decomposePar notes.
+void write_decomposed_foam_case(const std::filesystem::path& folder, const Mesh& mesh, std::span<const std::int32_t> owners, bool with_addressing,
+                                const FoamCaseStyle& style = {});
 
 }  // namespace meshard
