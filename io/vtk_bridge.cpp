@@ -71,6 +71,7 @@ public:
     CapturedMessages& operator=(const CapturedMessages&) = delete;
 
     const std::string& errors() const { return window_->errors; }
+    const std::vector<std::string>& warnings() const { return window_->warnings; }
 
 private:
     class Window : public vtkOutputWindow {
@@ -86,9 +87,11 @@ private:
         void add_if_error(const std::string& text)
         {
             if (text.find("Error") != std::string::npos || text.find("mismatch") != std::string::npos) errors += text;
+            else warnings.push_back(text);
         }
 
         std::string errors;
+        std::vector<std::string> warnings;
     };
 
     static std::mutex& mutex()
@@ -352,6 +355,7 @@ vtkSmartPointer<vtkAlgorithm> composite_reader(CompositeFormat format, const std
     reader->UpdateInformation();
     for (const int kind : {vtkExodusIIReader::NODAL, vtkExodusIIReader::ELEM_BLOCK, vtkExodusIIReader::GLOBAL})
         reader->SetAllArrayStatus(kind, 1);
+    for (int i = 0; i < reader->GetNumberOfObjects(vtkExodusIIReader::SIDE_SET); ++i) reader->SetObjectStatus(vtkExodusIIReader::SIDE_SET, i, 1);
     return reader;
 }
 
@@ -467,6 +471,8 @@ std::vector<MeshBlock> read_blocks_with_vtk(const std::filesystem::path& path, c
         if (time) reader->UpdateTimeStep(*time);
         else reader->Update();
         errors = messages.errors();
+        if (options.warnings != nullptr)
+            for (const std::string& text : messages.warnings()) options.warnings->push_back(path.string() + ": VTK says: " + essence(text));
         if (errors.empty()) {
             auto* data = reader->GetOutputDataObject(0);
             if (data == nullptr) throw IoError(where + " holds no data set that VTK knows.");
@@ -483,7 +489,7 @@ std::vector<MeshBlock> read_blocks_with_vtk(const std::filesystem::path& path, c
         if (time && find_array(block.mesh.field_data, "TimeValue") == nullptr)
             block.mesh.field_data.push_back(DataArray::from("TimeValue", std::vector<double>{*time}));
     if (options.blocks.empty()) {
-        const auto is_patch = [](const MeshBlock& block) { return block.name.find("/Patches/") != std::string::npos; };
+        const auto is_patch = [](const MeshBlock& block) { return block.name.find("/Patches/") != std::string::npos || block.name.starts_with("Side Sets/"); };
         if (!std::ranges::all_of(blocks, is_patch)) std::erase_if(blocks, is_patch);
         return blocks;
     }

@@ -20,8 +20,8 @@ Mesh read_with_vtk(const std::filesystem::path& path);
 bool is_vtk_composite(const std::filesystem::path& path);
 
 /// Reads such a file; each zone, part or element block is a block, structured ones as hexahedra. Of several times the latest, or
-/// `options.time`, which goes into the field array `TimeValue`. Boundary patches of CGNS (`.../Patches/...`) are read if they are
-/// chosen.
+/// `options.time`, which goes into the field array `TimeValue`. Boundary patches of CGNS (`.../Patches/...`) and side sets of Exodus
+/// (`Side Sets/...`) are read if they are chosen.
 /// @throws IoError if VTK cannot read it, or this build has no such reader. @throws InvalidInput if there is no such block.
 std::vector<MeshBlock> read_blocks_with_vtk(const std::filesystem::path& path, const ReadOptions& options);
 

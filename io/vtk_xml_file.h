@@ -30,6 +30,7 @@ public:
     const XmlElement& root() const { return root_; }
     const std::string& type() const { return type_; }           ///< `UnstructuredGrid`, `PPolyData`, ...
     const std::string& where() const { return where_; }         ///< begins every message: `read_mesh: car.vtp`
+    bool is_at_least(int major, int minor) const;               ///< whether the file's version is that or later
     bool has_known_compressor() const;                          ///< none, zlib, or lz4 where this build has it
     const std::string& compressor() const { return compressor_; }
 

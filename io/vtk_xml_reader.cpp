@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "io/hexahedron_order.h"
 #include "partition/error.h"
 
 namespace meshard {
@@ -234,6 +235,7 @@ Mesh read_piece_element(const VtkXmlFile& file, const XmlElement& piece, MeshKin
     else read_unstructured_cells(file, piece, mesh);
     mesh.point_data = read_vtk_arrays(file, piece.child("PointData"), num_points);
     mesh.cell_data = read_vtk_arrays(file, piece.child("CellData"), mesh.num_cells());
+    if (has_curved_hexahedra(mesh) && !file.is_at_least(2, 1)) exchange_upright_edges(mesh);
     return mesh;
 }
 

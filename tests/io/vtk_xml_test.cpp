@@ -2,6 +2,7 @@
 // Both ways against VTK's own readers and writers.
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <limits>
 
 #include "io/mesh_io.h"
@@ -188,6 +189,37 @@ TEST(VtkXml, KeepsArraysOfSeveralRoles)
 
     EXPECT_EQ(read_mesh(folder / "roles.vtp").point_data.back().attribute, "Normals Tangents");
     EXPECT_EQ(vtk_difference(folder / "roles.vtp", mesh), "");
+}
+
+/// Bytes of this process that no file stands behind.
+std::int64_t anonymous_bytes()
+{
+    std::ifstream status("/proc/self/status");
+    for (std::string line; std::getline(status, line);)
+        if (line.starts_with("RssAnon:")) return std::stoll(line.substr(8)) * 1024;
+    return -1;
+}
+
+TEST(VtkXml, TakesNoMemoryForUncompressedArrays)
+{
+    const TemporaryFolder folder;
+    constexpr std::int64_t num_points = 400'000, num_bytes = num_points * 100;
+    {
+        Mesh cloud;
+        cloud.points = DataArray::from("Points", std::vector<float>(3 * num_points, 1.5f), 3);
+        for (const char* name : {"a", "b", "c"}) cloud.point_data.push_back(DataArray::from(name, std::vector<double>(3 * num_points, 0.25), 3));
+        cloud.point_data.push_back(DataArray::from("d", std::vector<double>(2 * num_points, 0.5), 2));
+        write_mesh(folder / "cloud.vtu", cloud, {.sync = false});
+    }
+    ASSERT_GT(std::filesystem::file_size(folder / "cloud.vtu"), num_bytes);
+    const std::int64_t before = anonymous_bytes();
+
+    const Mesh mesh = read_mesh(folder / "cloud.vtu");
+    double sum = 0;
+    for (const DataArray& array : mesh.point_data) sum += array.value(num_points - 1);
+
+    EXPECT_EQ(sum, 1.25);
+    EXPECT_LT(anonymous_bytes() - before, num_bytes / 20);
 }
 
 TEST(VtkXml, ViewsUncompressedArraysInTheFile)
