@@ -68,6 +68,9 @@ public:
         add_any(cell, points, min_points);
     }
 
+    /// The first three cells of each facet that has more than two.
+    std::span<const std::array<std::int32_t, 3>> crowds() const { return crowds_; }
+
     // Each cell's lower neighbours are known and sorted. Written in order of the cells, both ways, every row comes out
     // ascending: its lower neighbours when it is the current cell itself, then the higher ones as they become current.
     Csr finish()
@@ -175,7 +178,8 @@ private:
         const auto cell = pending.cell;
         finish_cells_below(cell);
         auto& start = first_in_slot_[pending.slot];
-        std::int32_t last = none;
+        constexpr std::int32_t several = -2;
+        std::int32_t last = none, full = none;  // of this facet: who has two cells already
         for (auto at = start; at != none; last = at, at = facets_[at].next) {
             auto& facet = facets_[at];
             if (!same(facet.key, pending.key)) continue;
@@ -186,7 +190,9 @@ private:
                 return;
             }
             lower_.push_back(facet.second_cell); // and there may be more cells at this facet
+            full = full == none ? at : several;
         }
+        if (full >= 0) crowds_.push_back({facets_[full].first_cell, facets_[full].second_cell, cell});
         (last == none ? start : facets_[last].next) = static_cast<std::int32_t>(facets_.size());
         facets_.push_back({pending.key, cell, none, none});
     }
@@ -209,6 +215,7 @@ private:
     std::uint32_t slot_mask_ = 0;
     std::vector<Facet> facets_;
     std::vector<std::int32_t> large_points_;
+    std::vector<std::array<std::int32_t, 3>> crowds_;
     std::vector<Pending> batch_;
     std::vector<std::int32_t> sorted_;     // points of the facet at hand
     std::vector<std::int32_t> lower_;      // neighbours with a lower number, cell after cell
@@ -430,12 +437,12 @@ std::vector<SharedFacet> facets_of_marked_points(const Mesh& mesh, const CellDim
     return std::move(facets.found);
 }
 
-Csr cell_graph(const Mesh& mesh)
+Csr cell_graph(const Mesh& mesh, std::int32_t* crowded)
 {
-    return cell_graph(mesh, dimensions_of(mesh.cell_types));
+    return cell_graph(mesh, dimensions_of(mesh.cell_types), crowded);
 }
 
-Csr cell_graph(const Mesh& mesh, const CellDimensions& dimensions)
+Csr cell_graph(const Mesh& mesh, const CellDimensions& dimensions, std::int32_t* crowded)
 {
     const auto num_facets = count_facets(mesh);
     if (mesh.num_cells() > std::numeric_limits<std::int32_t>::max() ||
@@ -446,16 +453,26 @@ Csr cell_graph(const Mesh& mesh, const CellDimensions& dimensions)
     FacetMatcher matcher(mesh.num_cells(), num_facets);
     FacetWalk walk(mesh, dimensions, matcher);
     for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell) walk.visit(cell);
-    return matcher.finish();
+    Csr graph = matcher.finish();
+    if (crowded == nullptr) return graph;
+    *crowded = none;
+    for (const auto& cells : matcher.crowds()) {
+        // A wall polygon lies on its solids' face, and lines may meet in any number.
+        const int dimension = cell_dimension(mesh.cell_types[cells[0]]);
+        const auto is_alike = [&](std::int32_t cell) { return cell_dimension(mesh.cell_types[cell]) == dimension; };
+        if (dimension >= 2 && std::ranges::all_of(cells, is_alike) && (*crowded == none || cells[0] < *crowded)) *crowded = cells[0];
+    }
+    return graph;
 }
 
-Csr mesh_graph(const Mesh& mesh, std::int32_t num_threads)
+Csr mesh_graph(const Mesh& mesh, std::int32_t num_threads, std::int32_t* crowded)
 {
     constexpr std::int32_t num_neighbors = 8;
+    if (crowded != nullptr) *crowded = none;
     if (mesh.is_point_cloud()) return nearest_neighbor_graph(mesh.points, num_neighbors);
     if (std::ranges::all_of(mesh.cell_types, [](auto type) { return type == 1; }))
         return nearest_neighbor_graph(mesh.points.gather(mesh.cells.indices), num_neighbors);
-    return num_threads > 1 ? cell_graph_on_threads(mesh, num_threads) : cell_graph(mesh);
+    return num_threads > 1 ? cell_graph_on_threads(mesh, num_threads, crowded) : cell_graph(mesh, crowded);
 }
 
 } // namespace meshard

@@ -9,6 +9,8 @@
 #include "partition/csr.h"
 #include "partition/mesh.h"
 
+#include <cstdint>
+
 namespace meshard {
 
 /// Cells that share a face (solids), an edge (polygons), an end point (lines) or a point (vertices): the dual graph.
@@ -21,8 +23,10 @@ namespace meshard {
 /// The ends of a poly-line are those of the whole line; a strip has the edges of all its triangles; a convex point set has the faces
 /// of its hull. A face that is collapsed to fewer than three different points, or an edge to one, joins nothing.
 /// Time and memory follow the number of facets: 0.3 s and 40 bytes a facet for a million hexahedra.
+/// `crowded`, if given, gets the first cell with a facet that no manifold has (a face of three solids or more, an edge of three polygons
+/// or more), or -1.
 /// @throws InvalidInput for a cell whose faces nobody can know: an unknown or parametric type, too few points, no face stream.
-Csr cell_graph(const Mesh& mesh);
+Csr cell_graph(const Mesh& mesh, std::int32_t* crowded = nullptr);
 
 /// Whether there are cells of dimension 1, 2 and 3.
 using CellDimensions = std::array<bool, 4>;
@@ -30,7 +34,7 @@ using CellDimensions = std::array<bool, 4>;
 CellDimensions dimensions_of(std::span<const std::uint8_t> cell_types);
 
 /// `cell_graph` for a part of a mesh whose whole has cells of these dimensions.
-Csr cell_graph(const Mesh& mesh, const CellDimensions& dimensions);
+Csr cell_graph(const Mesh& mesh, const CellDimensions& dimensions, std::int32_t* crowded = nullptr);
 
 /// A facet as others can find it: its points in ascending order, padded with -1; of more than four points
 /// (-number, and 96 bits of hashes).
@@ -46,10 +50,10 @@ std::vector<SharedFacet> facets_of_marked_points(const Mesh& mesh, const CellDim
 
 /// `cell_graph` by several threads, each with a run of the cells; the facets between runs are compared in the end. The same graph, quick
 /// where the numbering keeps neighbours near each other. Memory: the cells once more.
-Csr cell_graph_on_threads(const Mesh& mesh, std::int32_t num_threads);
+Csr cell_graph_on_threads(const Mesh& mesh, std::int32_t num_threads, std::int32_t* crowded = nullptr);
 
 /// The graph of what is cut: `cell_graph`, or for a point cloud (and for a mesh of vertex cells only) the symmetric graph
 /// of the 8 nearest neighbours.
-Csr mesh_graph(const Mesh& mesh, std::int32_t num_threads = 1);
+Csr mesh_graph(const Mesh& mesh, std::int32_t num_threads = 1, std::int32_t* crowded = nullptr);
 
 }  // namespace meshard

@@ -4,6 +4,7 @@
 #include "partition/run_on_threads.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,7 @@ struct Run {
     std::vector<bool> uses_point;
     Csr graph;
     std::vector<SharedFacet> facets;
+    std::int32_t crowded = -1;
 };
 
 Csr rows_of(const Csr& from, std::int64_t begin, std::int64_t end)
@@ -40,8 +42,17 @@ void take_cells(const Mesh& mesh, Run& run)
     for (const auto point : run.cells.cells.indices) run.uses_point[point] = true;
 }
 
-// Neighbours in different runs, both ways.
-std::vector<std::pair<std::int32_t, std::int32_t>> edges_between(const std::vector<Run>& runs, std::int64_t cells_a_run)
+// Whether the first three of the cells at a facet are all solids or all polygons.
+bool is_crowded(const Mesh& mesh, std::span<const SharedFacet> facets)
+{
+    if (facets.size() < 3 || cell_dimension(mesh.cell_types[facets[0].cell]) < 2) return false;
+    return std::ranges::all_of(facets.first(3), [&](const SharedFacet& facet) {
+        return cell_dimension(mesh.cell_types[facet.cell]) == cell_dimension(mesh.cell_types[facets[0].cell]);
+    });
+}
+
+// Neighbours in different runs, both ways. `crowded` becomes the first cell at a facet of too many.
+std::vector<std::pair<std::int32_t, std::int32_t>> edges_between(const Mesh& mesh, const std::vector<Run>& runs, std::int64_t cells_a_run, std::int32_t& crowded)
 {
     std::vector<SharedFacet> facets;
     for (const auto& run : runs) facets.insert(facets.end(), run.facets.begin(), run.facets.end());
@@ -49,6 +60,8 @@ std::vector<std::pair<std::int32_t, std::int32_t>> edges_between(const std::vect
     std::vector<std::pair<std::int32_t, std::int32_t>> edges;
     for (std::size_t begin = 0, end = 0; begin < facets.size(); begin = end) {
         while (end < facets.size() && facets[end].key == facets[begin].key) ++end;
+        const auto group = std::span(facets).subspan(begin, end - begin);
+        if (is_crowded(mesh, group) && (crowded < 0 || group[0].cell < crowded)) crowded = group[0].cell;
         for (auto i = begin; i < end; ++i)
             for (auto j = begin; j < end; ++j)
                 if (facets[i].cell / cells_a_run != facets[j].cell / cells_a_run) edges.emplace_back(facets[i].cell, facets[j].cell);
@@ -58,7 +71,7 @@ std::vector<std::pair<std::int32_t, std::int32_t>> edges_between(const std::vect
     return edges;
 }
 
-Csr graph_of_runs(const Mesh& mesh, std::int64_t num_runs, std::int32_t num_threads)
+Csr graph_of_runs(const Mesh& mesh, std::int64_t num_runs, std::int32_t num_threads, std::int32_t& crowded)
 {
     const auto num_cells = mesh.num_cells();
     const auto cells_a_run = (num_cells + num_runs - 1) / num_runs;
@@ -81,13 +94,17 @@ Csr graph_of_runs(const Mesh& mesh, std::int64_t num_runs, std::int32_t num_thre
         }
     const auto dimensions = dimensions_of(mesh.cell_types);
     for_each_run([&](Run& run) {
-        run.graph = cell_graph(run.cells, dimensions);
+        run.graph = cell_graph(run.cells, dimensions, &run.crowded);
+        if (run.crowded >= 0) run.crowded += static_cast<std::int32_t>(run.begin);
         run.facets = facets_of_marked_points(run.cells, dimensions, is_shared);
         for (auto& facet : run.facets) facet.cell += static_cast<std::int32_t>(run.begin);
         run.cells = {};
     });
 
-    const auto edges = edges_between(runs, cells_a_run);
+    crowded = -1;
+    for (const auto& run : runs)
+        if (run.crowded >= 0 && crowded < 0) crowded = run.crowded;
+    const auto edges = edges_between(mesh, runs, cells_a_run, crowded);
     Csr graph;
     graph.offsets.assign(num_cells + 1, 0);
     for (const auto& edge : edges) ++graph.offsets[edge.first + 1];
@@ -111,14 +128,15 @@ Csr graph_of_runs(const Mesh& mesh, std::int64_t num_runs, std::int32_t num_thre
 
 } // namespace
 
-Csr cell_graph_on_threads(const Mesh& mesh, std::int32_t num_threads)
+Csr cell_graph_on_threads(const Mesh& mesh, std::int32_t num_threads, std::int32_t* crowded)
 {
     const auto num_runs = std::clamp<std::int64_t>(num_threads, 1, std::max<std::int64_t>(mesh.num_cells(), 1));
-    if (num_runs == 1) return cell_graph(mesh);
+    if (num_runs == 1) return cell_graph(mesh, crowded);
     try {
-        return graph_of_runs(mesh, num_runs, num_threads);
+        std::int32_t unasked = -1;
+        return graph_of_runs(mesh, num_runs, num_threads, crowded != nullptr ? *crowded : unasked);
     } catch (const InvalidInput&) {
-        return cell_graph(mesh); // which knows the cell's number in the whole
+        return cell_graph(mesh, crowded); // which knows the cell's number in the whole
     }
 }
 

@@ -232,6 +232,25 @@ TEST(CellGraph, JoinsEveryPairAtAFacetOfManyCells)
     for (std::int32_t cell = 0; cell < 5; ++cell) EXPECT_EQ(graph.row(cell).size(), 4u) << cell;
 }
 
+TEST(CellGraph, FindsFacetsThatNoManifoldHas)
+{
+    const auto crowded = [](const Mesh& mesh) {
+        std::int32_t found = 7;
+        cell_graph(mesh, &found);
+        for (const std::int32_t num_threads : {2, 3}) {
+            std::int32_t on_threads = 7;
+            cell_graph_on_threads(mesh, num_threads, &on_threads);
+            EXPECT_EQ(on_threads, found) << num_threads;
+        }
+        return found;
+    };
+    EXPECT_EQ(crowded(mesh_of({{10, {6, 7, 8, 9}}, {10, {0, 1, 2, 3}}, {10, {0, 1, 2, 4}}, {10, {0, 1, 2, 5}}})), 1);
+    EXPECT_EQ(crowded(mesh_of({{10, {0, 1, 2, 3}}, {10, {0, 1, 2, 4}}, {5, {0, 1, 2}}})), -1);   // a wall between two
+    EXPECT_EQ(crowded(mesh_of({{5, {0, 1, 2}}, {5, {1, 0, 3}}, {5, {0, 1, 4}}, {5, {0, 1, 5}}, {5, {2, 1, 7}}})), 0);
+    EXPECT_EQ(crowded(mesh_of({{3, {0, 1}}, {3, {0, 2}}, {3, {0, 3}}})), -1);
+    for (const Mesh& mesh : {cube(3), tet_cube(2), polyhedral_cube(2), sphere(4), mixed_cells()}) EXPECT_EQ(crowded(mesh), -1);
+}
+
 TEST(CellGraph, TakesFacesOfEqualPointsAsOneHoweverManyPoints)
 {
     Mesh mesh = mesh_of(
