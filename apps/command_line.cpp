@@ -95,16 +95,42 @@ std::vector<double> parse_numbers(std::string_view text, std::string_view option
     return numbers;
 }
 
+void add_compress_option(CLI::App& app, std::string& name)
+{
+    app.add_option("--compress", name, "none, zlib or lz4; uncompressed files are mapped instead of read")->type_name("KIND")->capture_default_str();
+}
+
+Compression parse_compression(const std::string& name)
+{
+    const std::vector<std::string> names{"none", "zlib", "lz4"};
+    const auto found = std::ranges::find(names, name);
+    if (found == names.end()) {
+        const std::string nearest = nearest_name(name, names);
+        throw UsageError("--compress is '" + name + "'; expected none, zlib or lz4." + (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+    }
+    const auto compression = static_cast<Compression>(found - names.begin());
+    if (compression != Compression::None && !is_available(compression)) throw UsageError("--compress is '" + name + "', which this build was made without. Use zlib, or none.");
+    return compression;
+}
+
 void warn(std::string_view verb, std::string_view text)
 {
     std::cout.flush();
     std::cerr << "meshard " << verb << ": warning: " << text << std::endl;
 }
 
-void show_progress(std::string_view text)
+void show_progress(std::string_view text, std::optional<double> done)
 {
     static const bool on_terminal = isatty(STDERR_FILENO) == 1;
-    if (on_terminal) std::cerr << "\r\033[K" << text << std::flush;
+    if (!on_terminal) return;
+    std::cerr << "\r\033[K";
+    if (done && !text.empty()) {
+        constexpr std::size_t width = 30;
+        const double share = std::clamp(*done, 0.0, 1.0);
+        const auto full = static_cast<std::size_t>(share * width);
+        std::cerr << '[' << std::string(full, '#') << std::string(width - full, '.') << "] " << static_cast<int>(share * 100) << "% ";
+    }
+    std::cerr << text << std::flush;
 }
 
 }  // namespace meshard

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "io/block_codec.h"
 #include "partition/error.h"
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -54,10 +56,17 @@ bool parse_arguments(CLI::App& app, std::span<const std::string> arguments);
 /// not `count` finite numbers (any count if 0).
 std::vector<double> parse_numbers(std::string_view text, std::string_view option, std::size_t count = 0);
 
+/// The option `--compress` of verbs that write meshes.
+void add_compress_option(CLI::App& app, std::string& name);
+
+/// @throws UsageError for another word than none, zlib and lz4, or one that this build was made without.
+Compression parse_compression(const std::string& name);
+
 /// One line on stderr: `meshard VERB: warning: ...`.
 void warn(std::string_view verb, std::string_view text);
 
-/// One line on stderr that the next one overwrites, and only if stderr is a terminal; an empty text clears it.
-void show_progress(std::string_view text);
+/// One line on stderr that the next one overwrites, and only if stderr is a terminal; an empty text clears it. With the share
+/// that is `done`, 0 to 1, there are a bar and a percentage before the text.
+void show_progress(std::string_view text, std::optional<double> done = std::nullopt);
 
 }  // namespace meshard

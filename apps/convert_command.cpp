@@ -13,8 +13,8 @@
 #include "io/model_checkpoint.h"
 #include "io/subdomain_io.h"
 #include "io/vtk_xml_reader.h"
+#include "io/vtk_xml_writer.h"
 #include "io/vtkhdf.h"
-#include "partition/nearest_name.h"
 
 #include <CLI/CLI.hpp>
 
@@ -44,7 +44,7 @@ bool parse(std::span<const std::string> arguments, ConvertOptions& options)
         ".pvd .series .vtkhdf, OpenFOAM cases (folder or .foam), .cgns, EnSight .case, Exodus .exo, .stl .ply .obj.\n\n"
         "Names, units, types and roles of arrays,\n"
         "field data, time values and polyhedra are kept. Of a shards folder a .vtkhdf holds each piece with its ghosts as a partition,\n"
-        "other formats the merged mesh.\n\n"
+        "a .pvtu or .pvtp names them as files beside it, other formats hold the merged mesh.\n\n"
         "Checkpoints: .mdlus (PhysicsNeMo), .pt (PyTorch) and .safetensors are read and written; nothing in them is executed.",
         "convert");
     app.add_option("input", options.input, "mesh, OpenFOAM case or shards folder to read")->required()->type_name("IN");
@@ -53,24 +53,10 @@ bool parse(std::span<const std::string> arguments, ConvertOptions& options)
         ->type_name("NAME")
         ->expected(1);
     app.add_option("--time", options.time, "time to read from a case or a series; none given: the latest")->type_name("T");
-    app.add_option("--compress", options.compress, "none, zlib or lz4; uncompressed files are mapped instead of read")
-        ->type_name("KIND")
-        ->capture_default_str();
+    add_compress_option(app, options.compress);
     app.add_option("--to", options.to, "format of a checkpoint, where OUT's extension does not say it: mdlus, pt or safetensors")->type_name("FORMAT");
     app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
     return parse_arguments(app, arguments);
-}
-
-Compression compression_of(const std::string& name)
-{
-    const std::vector<std::string> names{"none", "zlib", "lz4"};
-    const auto found = std::ranges::find(names, name);
-    if (found == names.end()) {
-        const std::string nearest = nearest_name(name, names);
-        throw UsageError("--compress is '" + name + "'; expected none, zlib or lz4." +
-                         (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
-    }
-    return static_cast<Compression>(found - names.begin());
 }
 
 /// A surface that came as an unstructured grid gets the order that polygonal data keep: vertices, lines, polygons, strips.
@@ -87,11 +73,21 @@ void sort_as_polygonal(Mesh& mesh)
 }
 
 /// The pieces as they lie in a shards folder, with their ghosts.
-std::vector<Mesh> pieces_of(const std::filesystem::path& folder)
+std::vector<Mesh> pieces_of(const std::filesystem::path& folder, bool to_polygons)
 {
     std::vector<Mesh> pieces;
-    for (const ManifestPart& part : read_manifest(folder).parts) pieces.push_back(read_mesh(folder / part.file));
+    for (const ManifestPart& part : read_manifest(folder).parts) {
+        pieces.push_back(read_mesh(folder / part.file));
+        if (to_polygons) sort_as_polygonal(pieces.back());
+    }
     return pieces;
+}
+
+std::uintmax_t total_size(const std::vector<std::filesystem::path>& files)
+{
+    std::uintmax_t size = 0;
+    for (const auto& file : files) size += std::filesystem::file_size(file);
+    return size;
 }
 
 }  // namespace
@@ -109,11 +105,12 @@ int convert_command(std::span<const std::string> arguments)
     if (!options.to.empty()) throw UsageError("--to is for checkpoints; " + options.input + " is none. A mesh's format follows from OUT's extension.");
     const std::filesystem::path output = options.output;
     require_writable_format(output);
-    WriteOptions write_options{.compression = compression_of(options.compress)};
+    WriteOptions write_options{.compression = parse_compression(options.compress)};
     ReadOptions read_options;
     read_options.blocks = options.blocks;
     if (!options.time.empty()) read_options.time = parse_numbers(options.time, "--time", 1)[0];
-    const bool to_polygons = output.extension() == ".vtp";
+    const std::string extension = output.extension();
+    const bool to_polygons = extension == ".vtp" || extension == ".pvtp";
     // A .vtp holds no cells of a volume: of a case its patches are meant.
     if (to_polygons && options.blocks.empty() && is_foam_case(options.input)) read_options.blocks = {"boundary"};
     std::vector<std::string> warnings;
@@ -131,14 +128,18 @@ int convert_command(std::span<const std::string> arguments)
     if (to_polygons) sort_as_polygonal(mesh);
     timer.begin("write");
     show_progress("writing ...");
-    if (from_shards && (output.extension() == ".vtkhdf" || output.extension() == ".hdf"))
-        write_vtkhdf(output, pieces_of(options.input), write_options);
+    std::vector<std::filesystem::path> written{output};
+    if (from_shards && (extension == ".vtkhdf" || extension == ".hdf"))
+        write_vtkhdf(output, pieces_of(options.input, false), write_options);
+    else if (extension == ".pvtu" || extension == ".pvtp")
+        written = from_shards ? write_vtk_parallel(output, pieces_of(options.input, to_polygons), read_manifest(options.input).num_ghost_layers, write_options)
+                              : write_vtk_parallel(output, std::span(&mesh, 1), 0, write_options);
     else
         write_mesh(output, mesh, write_options);
     show_progress("");
     const auto seconds = timer.finish();
 
-    const auto bytes = std::filesystem::file_size(output);
+    const auto bytes = total_size(written);
     if (options.json) {
         Json stages;
         for (const auto& [stage, duration] : seconds) stages[stage] = duration;

@@ -42,6 +42,7 @@ struct CutArguments {
     bool dry_run = false;
     std::string preview;
     std::string csv;
+    std::string compress = "none"; ///< of the pieces
     std::string dump;   ///< kinds of `dump_partition`
     std::int32_t threads = 1;
     std::int64_t max_memory = 0; ///< bytes that a process may take; 0: no bound
@@ -66,6 +67,9 @@ struct MeshSource {
     std::vector<double> costs = {};                ///< of each earlier part, or none
     std::function<Mesh()> read_again = {};         ///< the same mesh once more, cheaply; or nothing
 };
+
+/// Knows the stages of `cut_and_save` and the one before it, `read`.
+StageTimer cut_timer();
 
 /// Graph, cut, ghosts, shards on disk, report. The timer's stages go on. The mesh's cells are let go of while they are not needed, if
 /// `source.read_again` can bring them back.

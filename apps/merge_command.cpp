@@ -42,6 +42,7 @@ int merge_command(std::span<const std::string> arguments)
     std::string folder;
     std::string output;
     std::string source;
+    std::string compress = "none";
     CLI::App app(
         "Puts the shards of a folder together again, in the order of the source. With --verify the result must equal\n"
         "the source bit for bit (points, cells, types, every array), else the exit code is 1 and nothing is written.",
@@ -49,7 +50,9 @@ int merge_command(std::span<const std::string> arguments)
     app.add_option("dir", folder, "shards folder")->required()->type_name("DIR");
     app.add_option("-o,--output", output, "mesh file to write (.vtu, of surfaces also .vtp)")->type_name("FILE");
     app.add_option("--verify", source, "compare with this file, from which the shards were cut")->type_name("SOURCE");
+    add_compress_option(app, compress);
     if (!parse_arguments(app, arguments)) return exit_code::ok;
+    const WriteOptions options{.compression = parse_compression(compress)};
     if (output.empty() && source.empty())
         throw UsageError("nothing to do: name an output with -o, or a source with --verify.");
 
@@ -68,7 +71,7 @@ int merge_command(std::span<const std::string> arguments)
             return exit_code::check_failed;
         }
     }
-    if (!output.empty()) write_mesh(output, mesh);
+    if (!output.empty()) write_mesh(output, mesh, options);
     show_progress("");
 
     std::cout << folder << ": " << manifest.num_parts() << (manifest.num_parts() == 1 ? " part" : " parts")

@@ -20,7 +20,7 @@ namespace {
 
 void cut_whole(const std::string& file, const CutArguments& arguments)
 {
-    StageTimer timer;
+    StageTimer timer = cut_timer();
     timer.begin("read");
     Mesh mesh = read_mesh(file);
     for (const std::string& text : describe(find_faults(mesh))) warn("partition", file + ": " + text);

@@ -72,8 +72,9 @@ void print_as_json(const PartitionReport& report)
     }
     Json imbalances;
     for (const auto& [weight, imbalance] : report.imbalances) imbalances[weight] = imbalance;
-    Json seconds;
+    Json seconds, peaks;
     for (const auto& [stage, duration] : report.seconds) seconds[stage] = duration;
+    for (std::size_t i = 0; i < report.stage_peaks.size(); ++i) peaks[report.seconds[i].first] = report.stage_peaks[i];
     print_json({{"source", report.source},
                 {"output", report.output},
                 {"method", report.method},
@@ -92,6 +93,7 @@ void print_as_json(const PartitionReport& report)
                 {"parts_in_pieces", parts_in_pieces(report.quality)},
                 {"parts", std::move(parts)},
                 {"seconds", std::move(seconds)},
+                {"stage_peak_rss_bytes", std::move(peaks)},
                 {"peak_rss_bytes", report.peak_bytes}});
 }
 
@@ -109,21 +111,30 @@ void print_as_text(const PartitionReport& report)
               << " by " << report.method << " with " << count_text(report.ghost_layers, "ghost layer")
               << "\n\n";
 
-    TextTable table(cloud ? "rrrrl" : "rrrrrl");
-    if (cloud)
-        table.add_row({"part", "points", "ghost points", "pieces", "neighbours (" + facet + ")"});
-    else
-        table.add_row({"part", "cells", "points", "ghost cells", "pieces", "neighbours (" + facet + ")"});
+    const bool on_disk = !report.bytes.empty();
+    TextTable table((cloud ? "rrr" : "rrrrr") + std::string(on_disk ? "r" : "") + "rrl");
+    std::vector<std::string> heading{"part"};
+    if (!cloud) heading.push_back("cells");
+    heading.push_back("points");
+    if (!cloud) heading.push_back("ghost cells");
+    heading.push_back("ghost points");
+    if (on_disk) heading.push_back("on disk");
+    heading.insert(heading.end(), {"pieces", facet, "neighbours (" + facet + ")"});
+    table.add_row(std::move(heading));
     for (std::size_t p = 0; p < parts.size(); ++p) {
         std::string neighbors;
         for (std::size_t k = 0; k < parts[p].neighbors.size(); ++k) {
             neighbors += (k == 0 ? "" : ", ") + std::to_string(parts[p].neighbors[k]) + " (" +
                          std::to_string(parts[p].neighbor_edges[k]) + ")";
         }
-        std::vector<std::string> cells{std::to_string(p), std::to_string(rows[p].owned)};
-        if (!cloud) cells.push_back(std::to_string(report.points[p].owned));
-        for (const std::int64_t count : {rows[p].ghosts, parts[p].num_components})
-            cells.push_back(std::to_string(count));
+        std::vector<std::string> cells{std::to_string(p)};
+        if (!cloud) cells.push_back(std::to_string(report.cells[p].owned));
+        cells.push_back(std::to_string(report.points[p].owned));
+        if (!cloud) cells.push_back(std::to_string(report.cells[p].ghosts));
+        cells.push_back(std::to_string(report.points[p].ghosts));
+        if (on_disk) cells.push_back(bytes_text(static_cast<std::uint64_t>(report.bytes[p])));
+        cells.push_back(std::to_string(parts[p].num_components));
+        cells.push_back(std::to_string(parts[p].cut_edges));
         cells.push_back(neighbors);
         table.add_row(std::move(cells));
     }
@@ -147,9 +158,10 @@ void print_as_text(const PartitionReport& report)
         print_maximum("bytes an exchange of ghosts brings", parts.size(),
                       [&](std::size_t p) { return report.ghost_bytes[p]; });
 
-    std::cout << "\n  Seconds:";
+    std::cout << "\n  Seconds (and peak memory so far):";
     for (std::size_t i = 0; i < report.seconds.size(); ++i) {
         std::cout << (i == 0 ? " " : ", ") << report.seconds[i].first << ' ' << fixed_text(report.seconds[i].second, 3);
+        if (i < report.stage_peaks.size()) std::cout << " (" << bytes_text(report.stage_peaks[i]) << ')';
     }
     std::cout << "\n  Peak memory: " << bytes_text(report.peak_bytes) << "\n\n";
     if (report.output.empty())

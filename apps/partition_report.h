@@ -37,6 +37,7 @@ struct PartitionReport {
     std::vector<std::int64_t> ghost_bytes; ///< values of the fields at each part's ghosts: what one exchange brings
     std::string index_file;                ///< what ParaView opens
     std::vector<std::pair<std::string, double>> seconds;
+    std::vector<std::uint64_t> stage_peaks;  ///< most memory held until the end of each stage
     std::uint64_t peak_bytes = 0;
 
     bool is_cloud() const { return num_cells == 0; }

@@ -41,7 +41,7 @@ int repartition_command(std::span<const std::string> words)
     if (!parse_arguments(app, words)) return exit_code::ok;
     check_cut_arguments(arguments);
     end_well_on_interruption();
-    StageTimer timer;
+    StageTimer timer = cut_timer();
     timer.begin("read");
     const Manifest manifest = read_manifest(folder);
     MeshSource source{.name = folder, .path = manifest.info.source, .hash = manifest.info.source_hash};

@@ -3,7 +3,9 @@
 
 #include "apps/command_line.h"
 
+#include <algorithm>
 #include <fstream>
+#include <optional>
 #include <string>
 
 namespace meshard {
@@ -13,13 +15,22 @@ void StageTimer::begin(const std::string& stage)
     end();
     stage_ = stage;
     stage_start_ = Clock::now();
-    show_progress(stage + " ...");
+    advance(0);
+}
+
+void StageTimer::advance(double share_of_stage)
+{
+    const auto planned = std::ranges::find(plan_, stage_, &PlannedStage::name);
+    const double share = planned == plan_.end() ? 0 : planned->share;
+    show_progress(stage_ + " ...", plan_.empty() ? std::nullopt : std::optional(done_ + share * share_of_stage));
 }
 
 void StageTimer::end()
 {
     if (stage_.empty()) return;
     seconds_.emplace_back(stage_, std::chrono::duration<double>(Clock::now() - stage_start_).count());
+    peaks_.push_back(peak_memory_bytes());
+    if (const auto planned = std::ranges::find(plan_, stage_, &PlannedStage::name); planned != plan_.end()) done_ += planned->share;
     stage_.clear();
     show_progress("");
 }

@@ -93,8 +93,8 @@ void refuse_what_needs_the_whole(const CutArguments& arguments)
 // Writes each part on the rank that its turn falls on.
 class PartWriter {
 public:
-    PartWriter(const MappedMesh& mesh, const WindowCut& cut, RankMessages& messages, std::int32_t num_parts, std::int32_t num_ghost_layers)
-        : mesh_(mesh), cut_(cut), messages_(messages), num_parts_(num_parts), num_ghost_layers_(num_ghost_layers)
+    PartWriter(const MappedMesh& mesh, const WindowCut& cut, RankMessages& messages, std::int32_t num_parts, std::int32_t num_ghost_layers, Compression compression)
+        : mesh_(mesh), cut_(cut), messages_(messages), num_parts_(num_parts), num_ghost_layers_(num_ghost_layers), compression_(compression)
     {
     }
 
@@ -112,7 +112,7 @@ public:
             written.cells = {subdomain.cells.num_owned, subdomain.cells.num_ghosts()};
             written.points = {subdomain.points.num_owned, subdomain.points.num_ghosts()};
             if (!is_dry) {
-                const auto shard = write_shard(folder, subdomain);
+                const auto shard = write_shard(folder, subdomain, compression_);
                 written.bytes = shard.part.num_bytes;
                 written.bounds = shard.bounds;
                 std::ranges::copy(shard.part.file, written.file.begin());
@@ -220,6 +220,7 @@ private:
     const WindowCut& cut_;
     RankMessages& messages_;
     std::int32_t num_parts_, num_ghost_layers_;
+    Compression compression_;
     std::vector<Written> written_;
 };
 
@@ -300,7 +301,7 @@ PartitionReport cut_in_windows(const std::string& file, const CutArguments& argu
     std::optional<PartialFolder> folder;
     if (!arguments.dry_run && messages.rank() == 0) folder.emplace(arguments.output);
     const auto path = share_path(messages, folder);
-    PartWriter writer(mesh, cut, messages, arguments.num_parts, arguments.ghost_layers);
+    PartWriter writer(mesh, cut, messages, arguments.num_parts, arguments.ghost_layers, parse_compression(arguments.compress));
     writer.write_all(path, arguments.dry_run, report);
     std::int64_t cell_bytes = 0, point_bytes = 0;
     for (const auto& array : mesh.rest().cell_data) cell_bytes += array.num_components() * static_cast<std::int64_t>(size_of(array.type()));

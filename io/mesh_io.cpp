@@ -2,6 +2,7 @@
 #include "io/mesh_io.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <span>
 #include <string>
@@ -95,14 +96,15 @@ std::vector<MeshBlock> read_blocks(const std::filesystem::path& path, const Read
 
 std::string writable_formats()
 {
-    return ".vtu .vtp .vtkhdf";
+    return ".vtu .vtp .pvtu .pvtp .vtkhdf";
 }
 
 void require_writable_format(const std::filesystem::path& path)
 {
     const std::string extension = lower_extension(path);
-    if (extension == ".vtu" || extension == ".vtp" || extension == ".vtkhdf" || extension == ".hdf") return;
-    throw IoError("write_mesh: " + path.string() + " has the extension '" + extension + "'; .vtu and .vtp can be written, and .vtkhdf.");
+    constexpr std::array known{".vtu", ".vtp", ".pvtu", ".pvtp", ".vtkhdf", ".hdf"};
+    if (std::ranges::find(known, extension) == known.end())
+        throw IoError("write_mesh: " + path.string() + " has the extension '" + extension + "'; can be written: " + writable_formats() + ".");
 }
 
 void write_mesh(const std::filesystem::path& path, const Mesh& mesh, const WriteOptions& options)
@@ -111,6 +113,7 @@ void write_mesh(const std::filesystem::path& path, const Mesh& mesh, const Write
     const std::string extension = lower_extension(path);
     if (extension == ".vtu") write_vtk_xml(path, mesh, MeshKind::Unstructured, options);
     else if (extension == ".vtp") write_vtk_xml(path, mesh, MeshKind::Surface, options);
+    else if (extension == ".pvtu" || extension == ".pvtp") write_vtk_parallel(path, std::span(&mesh, 1), 0, options);
     else write_vtkhdf(path, std::span(&mesh, 1), options);
 }
 

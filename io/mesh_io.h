@@ -50,9 +50,10 @@ Mesh read_mesh(const std::filesystem::path& path, const ReadOptions& options = {
 /// `read_mesh` joins them. @throws as `read_mesh`; InvalidInput if there is no such block.
 std::vector<MeshBlock> read_blocks(const std::filesystem::path& path, const ReadOptions& options = {});
 
-/// Writes .vtu or .vtp (by the extension), appended raw, or .vtkhdf with one partition, atomically: on failure nothing is left.
+/// Writes .vtu or .vtp (by the extension), appended raw, .pvtu or .pvtp with one piece beside it, or .vtkhdf with one partition,
+/// atomically: on failure nothing is left.
 ///
-/// What `read_mesh` gives back equals `mesh` (`difference` is empty), with one exception that lies in the format: .vtp has no
+/// What `read_mesh` gives back equals `mesh` (`difference` is empty), with one exception that lies in the format: .vtp and .pvtp have no
 /// cell types, so that a polygon of three points comes back as a triangle, of four as a quad.
 /// @throws InvalidInput if the format cannot hold the mesh: .vtp with solid cells, or cells not in VTK's order vertices, lines,
 ///         polygons, strips.

@@ -101,14 +101,14 @@ void PartialFolder::commit()
     is_committed_ = true;
 }
 
-WrittenShard write_shard(const std::filesystem::path& folder, const Subdomain& subdomain)
+WrittenShard write_shard(const std::filesystem::path& folder, const Subdomain& subdomain, Compression compression)
 {
     const std::string name = piece_name(subdomain.part, subdomain.mesh.kind);
     const auto path = folder / name;
     std::error_code error;
     std::filesystem::create_directory(path.parent_path(), error);
     if (error) throw IoError("save_subdomains: cannot create the folder " + path.parent_path().string() + ": " + error.message() + ".");
-    write_piece(path, subdomain, {.sync = false});
+    write_piece(path, subdomain, {.compression = compression, .sync = false});
     return {{.file = name,
              .num_owned_cells = subdomain.cells.num_owned,
              .num_ghost_cells = subdomain.cells.num_ghosts(),

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 
+#include "io/block_codec.h"
 #include "io/interruption.h"
 #include "io/manifest.h"
 #include "partition/subdomain.h"
@@ -36,7 +37,7 @@ struct WrittenShard {
 };
 
 /// Writes the piece of one part into a shards folder that is being made. @throws IoError
-WrittenShard write_shard(const std::filesystem::path& folder, const Subdomain& subdomain);
+WrittenShard write_shard(const std::filesystem::path& folder, const Subdomain& subdomain, Compression compression = Compression::None);
 
 /// What all subdomains of `mesh` have in common: kind, arrays without rows, field data, counts.
 Subdomain without_rows(const Mesh& mesh, std::int32_t num_parts, std::int32_t num_ghost_layers);

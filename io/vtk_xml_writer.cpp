@@ -3,11 +3,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <functional>
+#include <memory>
 #include <utility>
 
 #include "io/atomic_file.h"
+#include "io/hexahedron_order.h"
 #include "io/vtk_xml_reader.h"
 #include "io/xml.h"
 #include "partition/error.h"
@@ -17,69 +18,64 @@ namespace meshard {
 namespace {
 
 using Bytes = std::span<const std::byte>;
-using Sink = std::function<void(Bytes)>;
 
-// The values of one array, given in runs so that converted ones need no second copy of the whole.
+/// The values of one array as they stand in the file, made a run at a time so that converted ones need no second copy of the whole.
 struct Block {
     std::uint64_t size = 0;
-    std::function<void(const Sink&)> produce;
+    /// The bytes from `begin` on, `count` of them, both multiples of 8 but at the end; `scratch` may hold them.
+    std::function<Bytes(std::size_t begin, std::size_t count, std::vector<std::byte>& scratch)> run;
 };
 
-constexpr std::size_t run_length = std::size_t{1} << 16;
+Block block_of(Bytes bytes)
+{
+    return {bytes.size(), [bytes](std::size_t begin, std::size_t count, std::vector<std::byte>&) { return bytes.subspan(begin, count); }};
+}
 
 Block block_of(const DataArray& array)
 {
-    if (array.type() != ScalarType::String)
-        return {array.bytes().size(), [&array](const Sink& sink) { sink(array.bytes()); }};
-    std::uint64_t size = 0;
+    if (array.type() != ScalarType::String) return block_of(array.bytes());
+    const auto all = std::make_shared<std::string>();
     for (const std::string& text : array.strings()) {
         if (text.find('\0') != std::string::npos)
             throw InvalidInput("write_mesh: a string of array '" + array.name() +
                                "' contains the character 0, which VTK's files cannot hold. Remove it.");
-        size += text.size() + 1;
+        all->append(text.c_str(), text.size() + 1);
     }
-    return {size, [&array](const Sink& sink) {
-                for (const std::string& text : array.strings()) sink(std::as_bytes(std::span(text.c_str(), text.size() + 1)));
-            }};
+    return {all->size(), [all](std::size_t begin, std::size_t count, std::vector<std::byte>&) { return std::as_bytes(std::span(*all)).subspan(begin, count); }};
 }
 
 /// Values of any integer type as Int64, less `minus`.
 template <class T>
 Block widened(std::span<const T> values, std::int64_t minus = 0)
 {
-    return {values.size() * 8, [values, minus](const Sink& sink) {
-                std::vector<std::int64_t> run;
-                for (std::size_t begin = 0; begin < values.size(); begin += run_length) {
-                    const auto part = values.subspan(begin, std::min(run_length, values.size() - begin));
-                    run.assign(part.begin(), part.end());
-                    for (std::int64_t& value : run) value -= minus;
-                    sink(std::as_bytes(std::span(run)));
-                }
+    return {values.size() * 8, [values, minus](std::size_t begin, std::size_t count, std::vector<std::byte>& scratch) {
+                scratch.resize(count);
+                auto* out = reinterpret_cast<std::int64_t*>(scratch.data());
+                for (const T value : values.subspan(begin / 8, count / 8)) *out++ = static_cast<std::int64_t>(value) - minus;
+                return Bytes(scratch);
             }};
 }
 
 /// VTK's layout: number of blocks, their size, the size of a shorter last one, compressed sizes, blocks.
 std::vector<std::byte> compressed(const Block& block, Compression compression)
 {
-    std::vector<std::byte> plain;
-    plain.reserve(block.size);
-    block.produce([&](Bytes bytes) { plain.insert(plain.end(), bytes.begin(), bytes.end()); });
-
     constexpr std::size_t block_size = std::size_t{1} << 18;
-    const std::size_t num_blocks = (plain.size() + block_size - 1) / block_size;
-    std::vector<std::uint64_t> words{num_blocks, block_size, plain.size() % block_size};
+    const std::size_t num_blocks = (block.size + block_size - 1) / block_size;
+    std::vector<std::uint64_t> words{num_blocks, block_size, block.size % block_size};
     words.resize(3 + num_blocks);
     std::vector<std::vector<std::byte>> parts(num_blocks);
     for_each_in_parallel(num_blocks, [&](std::size_t i) {
-        const auto part = Bytes(plain).subspan(i * block_size, std::min(block_size, plain.size() - i * block_size));
-        parts[i].resize(compressed_bound(compression, part.size()));
-        words[3 + i] = compress_block(compression, part, parts[i]);
+        thread_local std::vector<std::byte> scratch, out;
+        const Bytes plain = block.run(i * block_size, std::min<std::size_t>(block_size, block.size - i * block_size), scratch);
+        out.resize(compressed_bound(compression, plain.size()));
+        words[3 + i] = compress_block(compression, plain, out);
+        parts[i].assign(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(words[3 + i]));
     });
     const auto header = std::as_bytes(std::span(words));
     std::vector<std::byte> result(header.begin(), header.end());
     for (std::size_t i = 0; i < num_blocks; ++i) {
-        if (words[3 + i] == 0) throw IoError("write_mesh: an array could not be compressed; out of memory?");
-        result.insert(result.end(), parts[i].begin(), parts[i].begin() + static_cast<std::ptrdiff_t>(words[3 + i]));
+        if (parts[i].empty()) throw IoError("write_mesh: an array could not be compressed; out of memory?");
+        result.insert(result.end(), parts[i].begin(), parts[i].end());
     }
     return result;
 }
@@ -132,7 +128,7 @@ public:
     {
         const char* type = kind_ == MeshKind::Surface ? "PolyData" : "UnstructuredGrid";
         text_ = "<?xml version=\"1.0\"?>\n<VTKFile type=\"" + std::string(type) +
-                "\" version=\"1.0\" byte_order=\"LittleEndian\" header_type=\"UInt64\"" +
+                "\" version=\"" + (has_curved_hexahedra(mesh_) ? "2.2" : "1.0") + "\" byte_order=\"LittleEndian\" header_type=\"UInt64\"" +
                 (compression_ != Compression::None ? attribute_text("compressor", std::string(vtk_compressor_name(compression_))) : "") + ">\n  <" + type + ">\n";
         if (!mesh_.field_data.empty()) {
             text_ += "    <FieldData>\n";
@@ -203,8 +199,7 @@ private:
 
     void add_types_and_faces()
     {
-        const Bytes types = std::as_bytes(std::span(mesh_.cell_types));
-        add_element("DataArray", " type=\"UInt8\" Name=\"types\"", {types.size(), [types](const Sink& sink) { sink(types); }});
+        add_element("DataArray", " type=\"UInt8\" Name=\"types\"", block_of(std::as_bytes(std::span(mesh_.cell_types))));
         if (!mesh_.has_polyhedra()) return;
         add_int64("faces", widened(std::span(mesh_.face_streams.indices)));
         face_ends_.reserve(mesh_.cell_types.size());
@@ -250,11 +245,13 @@ private:
 
     void write_blocks(AtomicFile& file) const
     {
+        constexpr std::size_t run = std::size_t{1} << 22;
+        std::vector<std::byte> scratch;
         for (const auto& bytes : compressed_) file.write(bytes);
         for (const Block& block : blocks_) {
             constexpr std::array<std::byte, 8> zeros{};
             file.write(std::as_bytes(std::span(&block.size, 1)));
-            block.produce([&](Bytes bytes) { file.write(bytes); });
+            for (std::size_t begin = 0; begin < block.size; begin += run) file.write(block.run(begin, std::min<std::size_t>(run, block.size - begin), scratch));
             file.write(std::span(zeros).first((8 - block.size % 8) % 8));
         }
     }
@@ -290,7 +287,7 @@ void write_vtk_xml(const std::filesystem::path& path, const Mesh& mesh, MeshKind
 void write_vtk_index(const std::filesystem::path& path, const Mesh& like, std::span<const std::string> sources,
                      std::int32_t num_ghost_layers)
 {
-    const std::string type = like.kind == MeshKind::Surface ? "PPolyData" : "PUnstructuredGrid";
+    const std::string type = path.extension() == ".pvtp" ? "PPolyData" : "PUnstructuredGrid";
     std::string text = "<?xml version=\"1.0\"?>\n<VTKFile type=\"" + type +
                        "\" version=\"1.0\" byte_order=\"LittleEndian\" header_type=\"UInt64\">\n  <" + type +
                        " GhostLevel=\"" + std::to_string(num_ghost_layers) + "\">\n";
@@ -300,6 +297,31 @@ void write_vtk_index(const std::filesystem::path& path, const Mesh& like, std::s
     for (const std::string& source : sources) text += "    <Piece" + attribute_text("Source", source) + "/>\n";
     text += "  </" + type + ">\n</VTKFile>\n";
     write_file_atomically(path, text);
+}
+
+std::vector<std::filesystem::path> write_vtk_parallel(const std::filesystem::path& path, std::span<const Mesh> pieces, std::int32_t num_ghost_layers,
+                                                      const WriteOptions& options)
+{
+    const MeshKind kind = path.extension() == ".pvtp" ? MeshKind::Surface : MeshKind::Unstructured;
+    std::error_code ignored;
+    std::filesystem::remove(path, ignored);     // an older one would name pieces of two meshes meanwhile
+    std::vector<std::filesystem::path> written;
+    std::vector<std::string> sources;
+    try {
+        for (const Mesh& piece : pieces) {
+            std::string number = std::to_string(sources.size());
+            number.insert(0, number.size() < 4 ? 4 - number.size() : 0, '0');
+            sources.push_back(path.stem().string() + "_" + number + extension_of(kind));
+            write_vtk_xml(path.parent_path() / sources.back(), piece, kind, options);
+            written.push_back(path.parent_path() / sources.back());
+        }
+        write_vtk_index(path, pieces.front(), sources, num_ghost_layers);
+    } catch (...) {
+        for (const auto& file : written) std::filesystem::remove(file, ignored);
+        throw;
+    }
+    written.push_back(path);
+    return written;
 }
 
 }  // namespace meshard

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "io/mesh_io.h"
 #include "partition/mesh.h"
@@ -19,5 +21,11 @@ void write_vtk_xml(const std::filesystem::path& path, const Mesh& mesh, MeshKind
 /// `sources` are the pieces' paths relative to the index. @throws IoError
 void write_vtk_index(const std::filesystem::path& path, const Mesh& like, std::span<const std::string> sources,
                      std::int32_t num_ghost_layers);
+
+/// Writes `pieces` as `<stem>_0000.vtu`, ... beside the index `path` (.pvtu or .pvtp), which comes last: on failure nothing is left, and a
+/// run that was killed leaves no index. All pieces have the same arrays.
+/// @return the files that were written. @throws InvalidInput, IoError
+std::vector<std::filesystem::path> write_vtk_parallel(const std::filesystem::path& path, std::span<const Mesh> pieces, std::int32_t num_ghost_layers,
+                                                      const WriteOptions& options);
 
 }  // namespace meshard

@@ -23,6 +23,24 @@ TEST_F(ConvertCommand, KeepsEverythingOnTheWayThroughEveryFormat)
     EXPECT_EQ(content_of(path("d.vtu")), content_of(path("a.vtu")));
 }
 
+TEST_F(ConvertCommand, WritesIndexesOfPieces)
+{
+    const std::string volume = write("a.vtu", mixed_cells()), surface = write("a.vtp", sphere(5));
+    ASSERT_EQ(meshard({"partition", surface, "-n", "3", "-o", path("shards")}).exit_code, 0);
+
+    ASSERT_EQ(meshard({"convert", volume, path("b.pvtu"), "--compress", "zlib"}).exit_code, 0);
+    const auto report = meshard_json({"convert", path("shards"), path("c.pvtp")});
+
+    EXPECT_EQ(difference(read_mesh(path("b.pvtu")), mixed_cells()), "");
+    const Mesh merged = read_mesh(path("c.pvtp"));
+    EXPECT_EQ(merged.cells, sphere(5).cells);
+    EXPECT_EQ(entries(), (std::vector<std::string>{"a.vtp", "a.vtu", "b.pvtu", "b_0000.vtu", "c.pvtp", "c_0000.vtp", "c_0001.vtp", "c_0002.vtp", "shards"}));
+    EXPECT_GT(report["bytes"], std::filesystem::file_size(path("c_0000.vtp")) + std::filesystem::file_size(path("c_0001.vtp")));
+    EXPECT_NE(content_of(path("c.pvtp")).find("GhostLevel=\"1\""), std::string::npos);
+    EXPECT_TRUE(fails_with(meshard({"convert", volume, path("d.pvtp")}), 3, {"hexahedron, which .vtp cannot hold"}));
+    EXPECT_EQ(entries().size(), 9u);
+}
+
 TEST_F(ConvertCommand, TurnsCheckpointsIntoOneAnother)
 {
     const std::vector<float> values{1.5f, -2.0f, 3.25f, 0.0f, 5.0f, -6.5f};
@@ -88,7 +106,7 @@ TEST_F(ConvertCommand, SaysWhatIsWrong)
 {
     write("a.vtu", cube(2));
 
-    EXPECT_TRUE(fails_with(meshard({"convert", path("a.vtu"), path("b.xyz")}), 3, {"'.xyz'; .vtu and .vtp can be written"}));
+    EXPECT_TRUE(fails_with(meshard({"convert", path("a.vtu"), path("b.xyz")}), 3, {"'.xyz'; can be written: .vtu .vtp .pvtu .pvtp .vtkhdf"}));
     EXPECT_TRUE(fails_with(meshard({"convert", path("a.vtu"), path("b.vtp")}), 3, {"hexahedron, which .vtp cannot hold"}));
     EXPECT_TRUE(fails_with(meshard({"convert", path("a.vtu"), path("b.vtu"), "--compress", "zip"}), 2, {"expected none, zlib or lz4"}));
     EXPECT_TRUE(fails_with(meshard({"convert", path("a.vtu"), path("b.vtu"), "--block", "x"}), 3, {"holds one mesh and no blocks"}));
@@ -102,6 +120,7 @@ TEST_F(ConvertCommand, LeavesNothingOnAFullDisk)
 
     EXPECT_EQ(meshard({"convert", path("a.vtu"), path("b.vtu")}, full_disk()).exit_code, 3);
     EXPECT_EQ(meshard({"convert", path("a.vtu"), path("b.vtkhdf")}, full_disk()).exit_code, 3);
+    EXPECT_EQ(meshard({"convert", path("a.vtu"), path("b.pvtu")}, full_disk()).exit_code, 3);
     EXPECT_EQ(entries(), std::vector<std::string>{"a.vtu"});
 }
 

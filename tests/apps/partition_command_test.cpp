@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <limits>
+#include <map>
 #include <set>
 
 namespace meshard {
@@ -59,6 +60,47 @@ TEST_F(PartitionVerb, WritesShardsThatPassTheirCheck)
         const ProgramResult merge = meshard({"merge", shards, "--verify", source});
         EXPECT_EQ(merge.exit_code, 0) << name << ": " << merge.err;
     }
+}
+
+TEST_F(PartitionVerb, CompressesItsPiecesOnRequest)
+{
+    const std::string source = write("cube.vtu", cube(12));
+    std::map<std::string, std::uintmax_t> sizes;
+    for (const std::string kind : {"none", "zlib", "lz4"}) {
+        ASSERT_EQ(meshard({"partition", source, "-n", "2", "-o", path(kind), "--compress", kind}).exit_code, 0);
+        sizes[kind] = std::filesystem::file_size(path(kind + "/pieces/mesh_0000.vtu"));
+        EXPECT_EQ(meshard({"check", path(kind)}).exit_code, 0);
+        EXPECT_EQ(meshard({"merge", path(kind), "--verify", source, "-o", path(kind + ".vtu"), "--compress", kind}).exit_code, 0);
+        EXPECT_EQ(difference(read_mesh(path(kind + ".vtu")), cube(12)), "");
+    }
+    EXPECT_LT(sizes["zlib"], sizes["lz4"]);
+    EXPECT_LT(sizes["lz4"], sizes["none"]);
+    EXPECT_TRUE(fails_with(meshard({"partition", source, "-n", "2", "-o", path("no"), "--compress", "lz5"}), 2, {"Did you mean 'lz4'?"}));
+}
+
+TEST_F(PartitionVerb, WarnsOfFacesOfThreeCells)
+{
+    Mesh mesh = tet_cube(1);
+    mesh.cell_data.clear();
+    mesh.cells.push_row(std::vector<std::int32_t>{0, 3, 7, 5});     // a third cell at a face of the first two
+    mesh.cell_types.push_back(10);
+
+    const ProgramResult result = meshard({"partition", write("fan.vtu", mesh), "-n", "2", "-o", path("shards")});
+
+    EXPECT_EQ(result.exit_code, 0);
+    EXPECT_NE(result.err.find("to three cells or more"), std::string::npos) << result.err;
+}
+
+TEST_F(PartitionVerb, ShowsABarOnTerminals)
+{
+    if (!std::filesystem::exists("/usr/bin/script")) GTEST_SKIP() << "no terminal to be had";
+    const std::string command = std::string(MESHARD_PROGRAM) + " partition " + write("cube.vtu", cube(4)) + " -n 2 -o " + path("shards") + " > /dev/null";
+
+    const ProgramResult result = run_program("/usr/bin/script", {"-qec", command, "/dev/null"});
+
+    EXPECT_EQ(result.exit_code, 0) << result.out;
+    for (const char* text : {"[#", "..] ", "% partition ...", "% write ..."}) EXPECT_NE(result.out.find(text), std::string::npos) << text << " in " << result.out;
+    EXPECT_EQ(meshard({"partition", path("cube.vtu"), "-n", "2", "-o", path("quiet")}).err, "");
 }
 
 TEST_F(PartitionVerb, NotesHowTheShardsWereMade)
@@ -195,6 +237,25 @@ TEST_F(PartitionVerb, LeavesNothingWhenInterrupted)
 
     EXPECT_TRUE(fails_with(result, 130, {"meshard partition: interrupted"}));
     EXPECT_EQ(entries(), std::vector<std::string>{"cube.vtu"});
+}
+
+TEST_F(PartitionVerb, LeavesNothingThatLooksFinishedWhenKilled)
+{
+    const std::string source = write("cube.vtu", cube(30));
+    int num_killed = 0;
+    for (int i = 1; i <= 12; ++i) {
+        const ProgramResult result = run_program("/usr/bin/timeout", {"-s", "KILL", std::to_string(0.03 * i), MESHARD_PROGRAM, "partition", source, "-n", "8", "-o", path("shards")});
+        if (result.exit_code == 0) {
+            EXPECT_EQ(meshard({"check", path("shards")}).exit_code, 0);
+            break;
+        }
+        ++num_killed;
+        EXPECT_FALSE(std::filesystem::exists(path("shards")) && meshard({"check", path("shards")}).exit_code != 0) << "killed after " << 0.03 * i << " s";
+        for (const std::string& name : entries())
+            if (name.starts_with("shards.partial-")) std::filesystem::remove_all(path(name));
+        std::filesystem::remove_all(path("shards"));    // killed after all was done
+    }
+    EXPECT_GT(num_killed, 0);
 }
 
 TEST_F(PartitionVerb, RefusesCoordinatesThatAreNoNumbers)
