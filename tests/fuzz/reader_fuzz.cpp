@@ -13,9 +13,12 @@
 #include <cstring>
 #include <functional>
 #include <random>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "io/block_codec.h"
 #include "io/mesh_io.h"
 #include "partition/error.h"
 #include "tests/support/foam_case.h"
@@ -24,6 +27,32 @@
 
 namespace meshard {
 namespace {
+
+std::string base64(std::string_view bytes)
+{
+    static const char alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    std::string text;
+    for (std::size_t i = 0; i < bytes.size(); i += 3) {
+        std::uint32_t bits = 0;
+        for (std::size_t k = 0; k < 3; ++k) bits = bits << 8 | (i + k < bytes.size() ? static_cast<unsigned char>(bytes[i + k]) : 0);
+        for (std::size_t k = 0; k < 4; ++k) text += i + k <= bytes.size() ? alphabet[bits >> (18 - 6 * k) & 63] : '=';
+    }
+    return text;
+}
+
+/// The text of a compressed <DataArray format="binary">, in blocks of 24 bytes.
+std::string compressed_text(const std::string& bytes)
+{
+    std::vector<std::uint32_t> words{static_cast<std::uint32_t>((bytes.size() + 23) / 24), 24, static_cast<std::uint32_t>(bytes.size() % 24)};
+    std::string blocks;
+    for (std::size_t at = 0; at < bytes.size(); at += 24) {
+        const std::string part = bytes.substr(at, 24);
+        std::vector<std::byte> block(compressed_bound(Compression::Zlib, part.size()));
+        words.push_back(static_cast<std::uint32_t>(compress_block(Compression::Zlib, std::as_bytes(std::span(part)), block)));
+        blocks.append(reinterpret_cast<const char*>(block.data()), words.back());
+    }
+    return base64({reinterpret_cast<const char*>(words.data()), 4 * words.size()}) + base64(blocks);
+}
 
 struct Sample {
     std::filesystem::path damaged;   ///< the file whose bytes change
@@ -52,6 +81,16 @@ public:
              "<DataArray type=\"UInt8\" Name=\"types\" format=\"ascii\">42</DataArray><DataArray type=\"Int64\" Name=\"faces\" format=\"ascii\">4 3 0 1 2 3 0 1 3 3 1 2 3 3 0 2 3</DataArray>"
              "<DataArray type=\"Int64\" Name=\"faceoffsets\" format=\"ascii\">17</DataArray></Cells><CellData><DataArray type=\"Float64\" Name=\"p\" format=\"binary\">CAAAAAAAAAAAAAAAAADwPw==</DataArray>"
              "</CellData></Piece></UnstructuredGrid></VTKFile>");
+        text(folder, "base64.vtu",
+             "<VTKFile type=\"UnstructuredGrid\" compressor=\"vtkZLibDataCompressor\"><UnstructuredGrid><Piece NumberOfPoints=\"8\" NumberOfCells=\"0\"><Points>"
+             "<DataArray type=\"Float64\" NumberOfComponents=\"3\" format=\"binary\">" + compressed_text(std::string(192, '\1')) + "</DataArray></Points><Cells>"
+             "<DataArray type=\"Int64\" Name=\"connectivity\" format=\"ascii\"/><DataArray type=\"Int64\" Name=\"offsets\" format=\"ascii\"/>"
+             "<DataArray type=\"UInt8\" Name=\"types\" format=\"ascii\"/></Cells></Piece></UnstructuredGrid></VTKFile>");
+        try {
+            add("raw.vtkhdf", mixed_cells(), Compression::None);
+            add("zlib.vtkhdf", surface_of_all_kinds(), Compression::Zlib);
+        } catch (const IoError&) {      // a build without HDF5
+        }
         text(folder, "index.pvtu", "<VTKFile type=\"PUnstructuredGrid\"><PUnstructuredGrid GhostLevel=\"0\"><Piece Source=\"raw.vtu\"/><Piece Source=\"zlib.vtu\"/></PUnstructuredGrid></VTKFile>");
         text(folder, "tree.vtm", "<VTKFile type=\"vtkMultiBlockDataSet\"><vtkMultiBlockDataSet><Block name=\"a\"><DataSet name=\"b\" file=\"raw.vtu\"/></Block><DataSet index=\"1\" file=\"raw.vtp\"/>"
                                  "</vtkMultiBlockDataSet></VTKFile>");
@@ -69,6 +108,17 @@ public:
             for (const char* file : {"constant/polyMesh/points", "constant/polyMesh/faces", "constant/polyMesh/owner", "constant/polyMesh/neighbour", "constant/polyMesh/boundary",
                                      "constant/polyMesh/cellZones", "0.5/p", "0.5/U", "0.5/T", "0.5/S", "0.5/D"})
                 keep(folder / name / (std::string(file) + (style.compressed ? ".gz" : "")), folder / name);
+        }
+    }
+
+    /// Of a decomposed case the files that say how its processors fit together.
+    void make_decomposed_samples(const std::filesystem::path& folder)
+    {
+        for (const bool with_addressing : {false, true}) {
+            const auto path = folder / (with_addressing ? "addressed" : "bare");
+            write_decomposed_foam_case(path, cube(2), std::vector<std::int32_t>{0, 0, 1, 1, 2, 2, 0, 1}, with_addressing);
+            for (const char* file : {"boundary", "faces", "pointProcAddressing", "faceProcAddressing", "cellProcAddressing"})
+                if (const auto damaged = path / "processor1/constant/polyMesh" / file; std::filesystem::exists(damaged)) keep(damaged, path);
         }
     }
 
@@ -188,6 +238,7 @@ int main(int argc, char** argv)
     const TemporaryFolder folder;
     Fuzzer fuzzer(seed);
     fuzzer.make_samples(folder.path());
+    fuzzer.make_decomposed_samples(folder.path());
     const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
     long long count = 0;
     try {

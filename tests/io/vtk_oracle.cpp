@@ -28,8 +28,11 @@
 #include <vtkXMLUnstructuredGridReader.h>
 #include <vtkXMLUnstructuredGridWriter.h>
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
+#include <utility>
+#include <vector>
 
 namespace meshard {
 
@@ -233,6 +236,62 @@ void write_encoded(vtkXMLWriter& writer, const std::filesystem::path& path, vtkP
     if (writer.Write() != 1) throw std::runtime_error("VTK could not write " + path.string());
 }
 
+/// Rows of the whole, of which each must be owned by one piece.
+struct OwnedRows {
+    OwnedRows(std::string noun_, const char* ids_, vtkDataSetAttributes* expected_, vtkIdType num_rows_)
+        : noun(std::move(noun_)), ids(ids_), expected(expected_), num_rows(num_rows_), is_owned(static_cast<std::size_t>(num_rows_), false)
+    {
+    }
+
+    /// Compares row `at` of a piece with the row of its id; `shape_differs(id)` looks at what is no array.
+    template <class F>
+    std::string difference(vtkDataSetAttributes& found, vtkIdType at, vtkUnsignedCharArray* ghosts, F&& shape_differs)
+    {
+        const auto array_of = [&](const char* name) { return vtkDataArray::SafeDownCast(found.GetAbstractArray(name)); };
+        if (array_of(ids) == nullptr) return std::string("no ") + ids;
+        const auto id = static_cast<vtkIdType>(array_of(ids)->GetComponent(at, 0));
+        const std::string what = noun + " " + std::to_string(id);
+        if (id < 0 || id >= num_rows) return what + " is none of the source";
+        if (ghosts == nullptr || (ghosts->GetValue(at) & vtkDataSetAttributes::DUPLICATECELL) == 0) {
+            if (is_owned[static_cast<std::size_t>(id)]) return what + " is owned twice";
+            is_owned[static_cast<std::size_t>(id)] = true;
+            ++num_owned;
+        }
+        if (shape_differs(id)) return what + " has another place, type or corners";
+        for (int i = 0; i < expected->GetNumberOfArrays(); ++i) {
+            auto* const array = vtkDataArray::SafeDownCast(expected->GetAbstractArray(i));
+            auto* const copy = array_of(array->GetName());
+            if (copy == nullptr || copy->GetDataType() != array->GetDataType()) return std::string(array->GetName()) + " is absent or of another type";
+            const auto size = static_cast<std::size_t>(array->GetNumberOfComponents() * array->GetDataTypeSize());
+            if (std::memcmp(static_cast<char*>(copy->GetVoidPointer(0)) + static_cast<std::size_t>(at) * size,
+                            static_cast<char*>(array->GetVoidPointer(0)) + static_cast<std::size_t>(id) * size, size) != 0)
+                return what + " has another value of " + array->GetName();
+        }
+        return "";
+    }
+
+    std::string noun;
+    const char* ids;
+    vtkDataSetAttributes* expected;
+    vtkIdType num_rows, num_owned = 0;
+    std::vector<bool> is_owned;
+};
+
+/// Whether a cell's points, or the stream of its faces, are the expected ones once `global_ids` has translated them.
+bool same_points(vtkIdList& found, vtkIdList& expected, vtkDataArray& global_ids, bool is_stream)
+{
+    if (found.GetNumberOfIds() != expected.GetNumberOfIds()) return false;
+    vtkIdType left = 0;     // still to come of a face in a stream
+    for (vtkIdType k = 0; k < found.GetNumberOfIds(); ++k) {
+        const bool is_count = is_stream && left == 0;
+        const vtkIdType id = is_count ? found.GetId(k) : static_cast<vtkIdType>(global_ids.GetComponent(found.GetId(k), 0));
+        if (id != expected.GetId(k)) return false;
+        if (is_count) left = k == 0 ? 0 : id;
+        else --left;
+    }
+    return true;
+}
+
 }  // namespace
 
 std::string vtk_difference(const std::filesystem::path& path, const Mesh& mesh)
@@ -248,6 +307,44 @@ std::string vtk_difference(const std::filesystem::path& path, const Mesh& mesh)
     if (auto text = group_difference(data->GetPointData(), mesh.point_data); !text.empty()) return "point " + text;
     if (auto text = group_difference(data->GetCellData(), mesh.cell_data); !text.empty()) return "cell " + text;
     if (auto text = group_difference(data->GetFieldData(), mesh.field_data); !text.empty()) return "field " + text;
+    return "";
+}
+
+std::string vtk_gathered_difference(std::span<const std::filesystem::path> paths, const std::filesystem::path& source)
+{
+    const auto whole = read(source);
+    if (whole == nullptr) return "VTK reads nothing of the source";
+    OwnedRows points{"point", "GlobalPointIds", whole->GetPointData(), whole->GetNumberOfPoints()};
+    OwnedRows cells{"cell", "GlobalCellIds", whole->GetCellData(), whole->GetNumberOfCells()};
+    for (const auto& path : paths) {
+        const auto piece = read(path);
+        if (piece == nullptr) return "VTK reads nothing of " + path.string();
+        auto* const point_ids = vtkDataArray::SafeDownCast(piece->GetPointData()->GetAbstractArray("GlobalPointIds"));
+        vtkIdType at = 0;
+        const auto place_differs = [&](vtkIdType id) {
+            double a[3], b[3];
+            piece->GetPoint(at, a);
+            whole->GetPoint(id, b);
+            return !std::equal(a, a + 3, b);
+        };
+        for (at = 0; at < piece->GetNumberOfPoints(); ++at)
+            if (auto text = points.difference(*piece->GetPointData(), at, piece->GetPointGhostArray(), place_differs); !text.empty()) return text;
+        vtkNew<vtkIdList> found, expected;
+        const auto cell_differs = [&](vtkIdType id) {
+            if (piece->GetCellType(at) != whole->GetCellType(id)) return true;
+            piece->GetCellPoints(at, found);
+            whole->GetCellPoints(id, expected);
+            if (!same_points(*found, *expected, *point_ids, false)) return true;
+            if (whole->GetCellType(id) != VTK_POLYHEDRON) return false;
+            vtkUnstructuredGrid::SafeDownCast(piece)->GetFaceStream(at, found);
+            vtkUnstructuredGrid::SafeDownCast(whole)->GetFaceStream(id, expected);
+            return !same_points(*found, *expected, *point_ids, true);
+        };
+        for (at = 0; at < piece->GetNumberOfCells(); ++at)
+            if (auto text = cells.difference(*piece->GetCellData(), at, piece->GetCellGhostArray(), cell_differs); !text.empty()) return text;
+    }
+    if (points.num_owned != points.num_rows) return std::to_string(points.num_rows - points.num_owned) + " points are owned by nobody";
+    if (cells.num_owned != cells.num_rows) return std::to_string(cells.num_rows - cells.num_owned) + " cells are owned by nobody";
     return "";
 }
 
