@@ -94,7 +94,7 @@ TEST_F(PartitionVerb, WarnsOfFacesOfThreeCells)
 TEST_F(PartitionVerb, ShowsABarOnTerminals)
 {
     if (!std::filesystem::exists("/usr/bin/script")) GTEST_SKIP() << "no terminal to be had";
-    const std::string command = std::string(MESHARD_PROGRAM) + " partition " + write("cube.vtu", cube(4)) + " -n 2 -o " + path("shards") + " > /dev/null";
+    const std::string command = program_path() + " partition " + write("cube.vtu", cube(4)) + " -n 2 -o " + path("shards") + " > /dev/null";
 
     const ProgramResult result = run_program("/usr/bin/script", {"-qec", command, "/dev/null"});
 
@@ -244,7 +244,7 @@ TEST_F(PartitionVerb, LeavesNothingThatLooksFinishedWhenKilled)
     const std::string source = write("cube.vtu", cube(30));
     int num_killed = 0;
     for (int i = 1; i <= 12; ++i) {
-        const ProgramResult result = run_program("/usr/bin/timeout", {"-s", "KILL", std::to_string(0.03 * i), MESHARD_PROGRAM, "partition", source, "-n", "8", "-o", path("shards")});
+        const ProgramResult result = run_program("/usr/bin/timeout", {"-s", "KILL", std::to_string(0.03 * i), program_path(), "partition", source, "-n", "8", "-o", path("shards")});
         if (result.exit_code == 0) {
             EXPECT_EQ(meshard({"check", path("shards")}).exit_code, 0);
             break;
