@@ -4,6 +4,7 @@
 #include <vtkCell.h>
 #include <vtkCellArray.h>
 #include <vtkCellData.h>
+#include <vtkCellSizeFilter.h>
 #include <vtkDataArray.h>
 #include <vtkDataSetWriter.h>
 #include <vtkGenericDataObjectReader.h>
@@ -367,6 +368,21 @@ VtkSummary vtk_summary(const std::filesystem::path& path)
             .num_ghost_cells = count(data->GetCellGhostArray()),
             .cell_global_ids = name_of_ids(data->GetCellData()),
             .point_global_ids = name_of_ids(data->GetPointData())};
+}
+
+std::vector<double> vtk_cell_sizes(const Mesh& mesh)
+{
+    vtkNew<vtkCellSizeFilter> filter;
+    filter->SetInputData(to_vtk(mesh));
+    filter->Update();
+    auto& data = *vtkDataSet::SafeDownCast(filter->GetOutput())->GetCellData();
+    const char* names[] = {nullptr, "Length", "Area", "Volume"};
+    std::vector<double> sizes;
+    for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
+        const int dimension = cell_dimension(mesh.cell_types[i]);
+        sizes.push_back(dimension > 0 ? data.GetArray(names[dimension])->GetTuple1(i) : 0);
+    }
+    return sizes;
 }
 
 void write_with_vtk(const std::filesystem::path& path, const Mesh& mesh, const VtkEncoding& encoding)

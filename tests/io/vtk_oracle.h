@@ -31,6 +31,9 @@ VtkSummary vtk_summary(const std::filesystem::path& path);
 /// no ghosts must be all of the source's, each once. (Piece by piece: VTK 9.1 loses polyhedra where it reads an index with pieces without any.)
 std::string vtk_gathered_difference(std::span<const std::filesystem::path> pieces, const std::filesystem::path& source);
 
+/// Length, area or volume of each cell, as VTK's own filter has them.
+std::vector<double> vtk_cell_sizes(const Mesh& mesh);
+
 struct VtkEncoding {
     enum Mode { Ascii, Base64, AppendedBase64, AppendedRaw } mode = AppendedRaw;
     enum Compressor { None, Zlib, Lz4, Lzma } compressor = None;
