@@ -85,6 +85,8 @@ if [ "$with_nvcc" = yes ] && [ ! -f "$stamp" ]; then
   say "installing ${compiler[*]} into $venv (0.2 GB)"
   "$venv/bin/pip" install -q --no-deps "${compiler[@]}" ||
     fail "pip could not install ${compiler[*]}. Is there a network? For a mirror set PIP_INDEX_URL."
+  # The compiler looks for its libraries in lib64, the wheels have them in lib.
+  for folder in "$venv"/lib/python3*/site-packages/nvidia/cu13; do ln -sfn lib "$folder/lib64"; done
   touch "$stamp"
 fi
 say "ready: Debian packages, torch $torch_version in ${venv#"$root"/}"

@@ -1,10 +1,11 @@
-# Turns CUDA on where NVIDIA's compiler is found: given by hand, of the wheels that apps/setup.sh --nvcc installs beside LibTorch, or installed.
-file(GLOB wheel_compilers ${TORCH_ROOT}/../nvidia/cu13/bin/nvcc)
-find_program(MESHARD_NVCC nvcc HINTS ENV CUDACXX PATHS /usr/local/cuda/bin DOC "NVIDIA's compiler")
-if(NOT CMAKE_CUDA_COMPILER AND wheel_compilers)
-  list(GET wheel_compilers 0 CMAKE_CUDA_COMPILER)
-elseif(NOT CMAKE_CUDA_COMPILER AND MESHARD_NVCC)
-  set(CMAKE_CUDA_COMPILER ${MESHARD_NVCC})
+# Turns CUDA on where NVIDIA's compiler is found and works: given by hand, of the wheels that apps/setup.sh --nvcc installs beside LibTorch, or installed.
+if(NOT DEFINED CMAKE_CUDA_COMPILER)
+  find_program(MESHARD_NVCC nvcc HINTS ${TORCH_ROOT}/../nvidia/cu13/bin PATHS /usr/local/cuda/bin DOC "NVIDIA's compiler")
+  if(MESHARD_NVCC AND NOT DEFINED ENV{CUDACXX})
+    set(ENV{CUDACXX} ${MESHARD_NVCC})
+  endif()
+  include(CheckLanguage)
+  check_language(CUDA)
 endif()
 if(CMAKE_CUDA_COMPILER)
   # Machine code for the oldest GPUs worth having, and what newer ones make their own of.
