@@ -54,7 +54,7 @@ CutRows cut_rows_of(const char* where, const char* what, const at::Tensor& tenso
 
 void throw_if_any(const char* where, const std::string& error, const RankGroup& group)
 {
-    if (group.size() == 1 ? error.empty() : group.all_agree(error.empty())) return;
+    if (group.all_agree(error.empty())) return;
     throw InvalidInput(error.empty() ? std::string(where) + ": another rank's arguments are wrong; its message says in what." : error);
 }
 

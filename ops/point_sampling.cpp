@@ -237,7 +237,7 @@ PointSample poisson_disk_sample(const at::Tensor& points, double radius, std::ui
             }
             is_done = is_done && state[i] != Open;
         }
-        is_done = cloud.group.size() == 1 ? is_done : cloud.group.all_agree(is_done);
+        is_done = cloud.group.all_agree(is_done);
     }
     std::vector<std::int64_t> rows;
     for (std::int64_t i = 0; i < cloud.size(); ++i) {
