@@ -1,11 +1,14 @@
 # Turns CUDA on where NVIDIA's compiler is found and works: given by hand, of the wheels that apps/setup.sh --nvcc installs beside LibTorch, or installed.
-if(NOT DEFINED CMAKE_CUDA_COMPILER)
+if(NOT CMAKE_CUDA_COMPILER)
   find_program(MESHARD_NVCC nvcc HINTS ${TORCH_ROOT}/../nvidia/cu13/bin PATHS /usr/local/cuda/bin DOC "NVIDIA's compiler")
   if(MESHARD_NVCC AND NOT DEFINED ENV{CUDACXX})
     set(ENV{CUDACXX} ${MESHARD_NVCC})
   endif()
-  include(CheckLanguage)
-  check_language(CUDA)
+  if(DEFINED ENV{CUDACXX})
+    unset(CMAKE_CUDA_COMPILER CACHE)   # what was found wanting before may work now
+    include(CheckLanguage)
+    check_language(CUDA)
+  endif()
 endif()
 if(CMAKE_CUDA_COMPILER)
   # Machine code for the oldest GPUs worth having, and what newer ones make their own of.
