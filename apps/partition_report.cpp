@@ -158,11 +158,12 @@ void print_as_text(const PartitionReport& report)
         print_maximum("bytes an exchange of ghosts brings", parts.size(),
                       [&](std::size_t p) { return report.ghost_bytes[p]; });
 
-    std::cout << "\n  Seconds (and peak memory so far):";
+    std::cout << "\n  Seconds:";
     for (std::size_t i = 0; i < report.seconds.size(); ++i) {
         std::cout << (i == 0 ? " " : ", ") << report.seconds[i].first << ' ' << fixed_text(report.seconds[i].second, 3);
-        if (i < report.stage_peaks.size()) std::cout << " (" << bytes_text(report.stage_peaks[i]) << ')';
     }
+    for (std::size_t i = 0; i < report.stage_peaks.size(); ++i)
+        std::cout << (i == 0 ? "\n  Peak memory by the end of: " : ", ") << report.seconds[i].first << ' ' << bytes_text(report.stage_peaks[i]);
     std::cout << "\n  Peak memory: " << bytes_text(report.peak_bytes) << "\n\n";
     if (report.output.empty())
         std::cout << "Nothing written: this was a dry run.\n";

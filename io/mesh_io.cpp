@@ -104,7 +104,7 @@ void require_writable_format(const std::filesystem::path& path)
     const std::string extension = lower_extension(path);
     constexpr std::array known{".vtu", ".vtp", ".pvtu", ".pvtp", ".vtkhdf", ".hdf"};
     if (std::ranges::find(known, extension) == known.end())
-        throw IoError("write_mesh: " + path.string() + " has the extension '" + extension + "'; can be written: " + writable_formats() + ".");
+        throw IoError("write_mesh: " + path.string() + " has the extension '" + extension + "'; .vtu and .vtp can be written, and .pvtu, .pvtp, .vtkhdf.");
 }
 
 void write_mesh(const std::filesystem::path& path, const Mesh& mesh, const WriteOptions& options)

@@ -303,7 +303,7 @@ void write_control(const std::filesystem::path& folder)
     std::ofstream(folder / "case.foam");
     std::ofstream(folder / "system" / "controlDict") << "FoamFile { version 2.0; format ascii; class dictionary; object controlDict; }\n"
                                                         "application x; startFrom latestTime; startTime 0; stopAt endTime; endTime 1; deltaT 0.5;\n"
-                                                        "writeControl timeStep; writeInterval 1; writeFormat ascii; writeCompression off;\n";
+                                                        "writeControl timeStep; writeInterval 1; writeFormat ascii; writePrecision 17; writeCompression off;\n";
 }
 
 std::vector<Patch> real_patches()
