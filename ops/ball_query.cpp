@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/ball_query.h"
+
+#include <ATen/ATen.h>
+
+#include "ops/point_clouds.h"
+#include "partition/error.h"
+#include "sharding/shard_tensor.h"
+
+namespace meshard {
+namespace {
+
+/// How the result lies; null for plain tensors.
+SpecPtr layout_of(const at::Tensor& points, const at::Tensor& queries)
+{
+    if (is_sharded(queries)) return spec_of(queries);
+    return is_sharded(points) ? replicated_spec(spec_of(points)->device_mesh) : nullptr;
+}
+
+/// (queries, K * D): each query's neighbours side by side, zeros behind them.
+at::Tensor padded_rows(const at::Tensor& rows, const at::Tensor& offsets, std::int64_t slots)
+{
+    const auto num_queries = offsets.size(0) - 1;
+    const auto first = offsets.narrow(0, 0, num_queries), counts = offsets.diff();
+    const auto shift = at::arange(num_queries, offsets.options()) * slots - first;
+    const auto places = at::arange(rows.size(0), offsets.options()) + shift.repeat_interleave(counts);
+    return at::zeros({num_queries * slots, rows.size(1)}, rows.options()).index_copy(0, places, rows).view({num_queries, slots * rows.size(1)});
+}
+
+}  // namespace
+
+std::vector<at::Tensor> ball_query(const at::Tensor& points, const at::Tensor& queries, const std::vector<RadiusLimit>& limits, NeighborOrder order)
+{
+    const auto point_clouds = unbind_clouds("ball_query", "points", points), query_clouds = unbind_clouds("ball_query", "queries", queries);
+    if (point_clouds.size() != query_clouds.size()) {
+        throw InvalidInput("ball_query: " + std::to_string(point_clouds.size()) + " clouds of points and " + std::to_string(query_clouds.size()) + " of queries. Pass as many.");
+    }
+    for (const auto& limit : limits) {
+        if (limit.max_neighbors == kAllNeighbors) throw InvalidInput("ball_query: a radius has no max_neighbors, which is the number of neighbours in a row of the result.");
+    }
+    std::vector<std::vector<at::Tensor>> found(limits.size());   // by radius, then by cloud
+    for (std::size_t b = 0; b < point_clouds.size(); ++b) {
+        const auto lists = radius_search(point_clouds[b].detach(), query_clouds[b].detach(), limits, {.order = order});
+        for (std::size_t l = 0; l < limits.size(); ++l) {
+            const auto rows = neighbor_rows(point_clouds[b], lists[l]);
+            found[l].push_back(padded_rows(rows, lists[l].offsets, limits[l].max_neighbors));
+        }
+    }
+    const auto layout = layout_of(points, queries);
+    std::vector<at::Tensor> results;
+    for (const auto& clouds : found) {
+        const auto local = at::stack(clouds);
+        results.push_back(layout ? from_local(local, layout) : local);
+    }
+    return results;
+}
+
+}  // namespace meshard

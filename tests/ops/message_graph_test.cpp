@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/message_graph.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "partition/error.h"
+#include "partition/mesh_graph.h"
+#include "partition/metis_partitioner.h"
+#include "partition/subdomain.h"
+#include "sharding/shard_tensor.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/run_ranks.h"
+#include "tests/support/sample_meshes.h"
+
+namespace meshard {
+namespace {
+
+/// Two steps in which every node adds up what it hears, with a weight an edge.
+at::Tensor two_steps(const MessageGraph& graph, at::Tensor nodes, const at::Tensor& edges)
+{
+    for (int step = 0; step < 2; ++step) nodes = nodes + graph.to_targets(graph.from_sources(nodes) * edges - 0.5 * graph.from_targets(nodes), SegmentReduction::Sum);
+    return nodes;
+}
+
+class GraphOnRanks : public testing::TestWithParam<int> {};
+
+TEST_P(GraphOnRanks, OfAMeshIsThatOfTheWhole)
+{
+    const auto mesh = cube(4);
+    const auto cells = cell_graph(mesh);
+    const auto num_cells = mesh.num_cells();
+    torch::manual_seed(1);
+    const auto values = torch::rand({num_cells, 2}, torch::kDouble);
+    auto expected = torch::zeros({num_cells, 2}, torch::kDouble);
+    for (std::int64_t i = 0; i < num_cells; ++i) {
+        for (const auto j : cells.row(i)) expected[i] += values[j];
+    }
+    const auto partition = partition_with_metis(cells, {.num_parts = GetParam()});
+
+    run_ranks(GetParam(), [&](std::shared_ptr<const DeviceMesh> device_mesh) {
+        const auto sub = extract_subdomain(mesh, cells, partition, device_mesh->all().rank(), 1);
+        const auto& ids = sub.cells;
+        Csr local;
+        for (std::int32_t i = 0; i < ids.num_owned; ++i) {
+            std::vector<std::int32_t> row;
+            for (const auto j : cells.row(ids.global_ids[i])) row.push_back(ids.local_row(j));
+            local.push_row(row);
+        }
+        const auto map = std::make_shared<const IndexMap>(ids);
+
+        const MessageGraph graph(local, map, device_mesh);
+
+        const auto own = torch::tensor(std::vector<std::int64_t>(ids.owned().begin(), ids.owned().end()), torch::kLong);
+        const auto nodes = from_local(values.index_select(0, own), shard_spec(map, device_mesh));
+        const auto sums = graph.to_targets(graph.from_sources(nodes), SegmentReduction::Sum);
+        EXPECT_TRUE(torch::allclose(to_local(sums), expected.index_select(0, own), 1e-14, 1e-14));
+    });
+}
+
+TEST_P(GraphOnRanks, DeepGhostsGiveTheSameBitsAndGradients)
+{
+    constexpr std::int64_t kNodes = 40;
+    torch::manual_seed(2);
+    const auto places = torch::rand({kNodes, 3}, torch::kDouble), weight = torch::rand({kNodes, 2}, torch::kDouble);
+    const auto whole = torch::rand({kNodes, 2}, torch::kDouble).requires_grad_();
+    const MessageGraph serial(knn(places, places, 3, {.exclude_self = true}));
+    const auto edge_values = [](const MessageGraph& graph, const at::Tensor& at) { return (graph.from_sources(at) - graph.from_targets(at)).narrow(1, 0, 2); };
+    const auto expected = two_steps(serial, whole, edge_values(serial, places));
+    (expected * weight).sum().backward();
+
+    run_ranks(GetParam(), [&](std::shared_ptr<const DeviceMesh> device_mesh) {
+        std::vector<std::int64_t> ids;
+        for (std::int64_t i = 0; i < kNodes; ++i) {
+            if (i * i % GetParam() == device_mesh->all().rank()) ids.push_back(i);
+        }
+        const auto own = torch::tensor(ids, torch::kLong);
+        const auto map = std::make_shared<const IndexMap>(IndexMap{kNodes, static_cast<std::int32_t>(ids.size()), ids, {}});
+        const auto spec = shard_spec(map, device_mesh);
+        const auto part = [&](const at::Tensor& tensor) { return tensor.detach().index_select(0, own); };
+        const auto at = from_local(part(places), spec);
+        const MessageGraph graph(knn(at, at, 3, {.exclude_self = true}));
+        const DeepGraph deep(graph, 2);
+
+        for (const bool is_deep : {false, true}) {
+            const auto local = part(whole).requires_grad_();
+            const auto nodes = from_local(local, spec);
+            const auto edges = edge_values(graph, at);
+            const auto result = is_deep ? deep.owned_nodes(two_steps(deep.graph(), deep.with_ghost_nodes(nodes), deep.with_ghost_edges(edges)))
+                                        : two_steps(graph, nodes, edges);
+            (result * from_local(part(weight), spec)).sum().backward();
+
+            EXPECT_TRUE(torch::equal(to_local(result), part(expected))) << "deep: " << is_deep;
+            EXPECT_TRUE(torch::allclose(local.grad(), whole.grad().index_select(0, own), 1e-13, 1e-14)) << "deep: " << is_deep;
+        }
+        const auto nodes = deep.with_ghost_nodes(from_local(part(whole), spec)), edges = deep.with_ghost_edges(edge_values(graph, at));
+        device_mesh->counter().reset();
+        two_steps(deep.graph(), nodes, edges);
+        EXPECT_EQ(device_mesh->counter().num_calls(), 0) << "nothing travels between the steps";
+    });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, GraphOnRanks, testing::Values(1, 2, 3, 5));
+
+TEST(FirstById, KeepsTheLowestIds)
+{
+    const auto points = torch::tensor({{0.0}, {1.0}, {2.0}, {3.0}}, torch::kDouble);
+    const auto all = radius_search(points, torch::tensor({{2.1}, {9.0}}, torch::kDouble), 5.0);
+
+    const auto first = first_by_id(all, 2);
+
+    EXPECT_TRUE(torch::equal(first.ids, torch::tensor({0, 1}, torch::kLong)));
+    EXPECT_TRUE(torch::equal(first.offsets, torch::tensor({0, 2, 2}, torch::kLong)));
+    EXPECT_TRUE(torch::allclose(first.distances, torch::tensor({2.1, 1.1}, torch::kDouble)));
+}
+
+TEST(MessageGraph, RefusesSearchesThatAreNoGraph)
+{
+    const auto points = torch::rand({5, 3});
+    EXPECT_TRUE(throws_with<InvalidInput>("the search had 2 queries and 5 points", [&] { MessageGraph graph(knn(points, points.narrow(0, 0, 2), 1)); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("are 3 targets", [&] { MessageGraph graph(knn(points, points.narrow(0, 0, 2), 1), points.narrow(0, 0, 3)); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("the nodes are not cut", [&] { DeepGraph deep(MessageGraph(knn(points, points, 1)), 2); }));
+}
+
+}  // namespace
+}  // namespace meshard

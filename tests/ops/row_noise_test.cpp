@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/row_noise.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "sharding/shard_tensor.h"
+#include "tests/support/run_ranks.h"
+
+namespace meshard {
+namespace {
+
+TEST(RowNoise, IsUniformAndNewInEveryDraw)
+{
+    RowNoise noise(7);
+    const auto like = torch::zeros({2, 500, 4, 25}, torch::kDouble);
+
+    const auto first = noise.draw(like), second = noise.draw(like);
+
+    EXPECT_FALSE(torch::equal(first, second));
+    EXPECT_NEAR(first.mean().item<double>(), 0.5, 0.005);
+    EXPECT_NEAR(first.var().item<double>(), 1.0 / 12, 0.002);
+    EXPECT_GE(first.min().item<double>(), 0);
+    EXPECT_LT(first.max().item<double>(), 1);
+    EXPECT_NEAR(((first - 0.5) * (second - 0.5)).mean().item<double>(), 0, 0.002);
+    EXPECT_NEAR(((first.narrow(1, 0, 499) - 0.5) * (first.narrow(1, 1, 499) - 0.5)).mean().item<double>(), 0, 0.002);   // neighbouring rows
+    EXPECT_TRUE(torch::equal(RowNoise(7).draw(like), first));
+    EXPECT_FALSE(torch::equal(RowNoise(8).draw(like), first));
+}
+
+TEST(RowNoise, BelongsToTheRowWhereverItLies)
+{
+    constexpr std::int64_t kRows = 20;
+    const auto whole = RowNoise(3).draw(torch::zeros({2, kRows, 3}));
+    for (const int num_ranks : {1, 2, 3, 5}) {
+        run_ranks(num_ranks, [&](std::shared_ptr<const DeviceMesh> device_mesh) {
+            std::vector<std::int64_t> ids;
+            for (std::int64_t i = 0; i < kRows; ++i) {
+                if (i * i % 7 % num_ranks == device_mesh->all().rank()) ids.push_back(i);
+            }
+            const auto map = std::make_shared<const IndexMap>(IndexMap{kRows, static_cast<std::int32_t>(ids.size()), ids, {}});
+            const auto points = from_local(torch::zeros({2, static_cast<std::int64_t>(ids.size()), 3}), shard_spec(map, device_mesh, 1));
+            RowNoise noise(3);
+            noise.set_rows(points);
+
+            const auto drawn = noise.draw(torch::relu(points + 1));   // operators may have lost the ids
+
+            EXPECT_TRUE(torch::equal(to_local(drawn), whole.index_select(1, torch::tensor(ids, torch::kLong))));
+        });
+    }
+}
+
+}  // namespace
+}  // namespace meshard
