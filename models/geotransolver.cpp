@@ -15,11 +15,11 @@ torch::nn::LayerNorm layer_norm(std::int64_t num_channels)
     return torch::nn::LayerNorm(torch::nn::LayerNormOptions({num_channels}));
 }
 
-SliceOptions slice_options(const GeoTransolverOptions& options, std::int64_t dim, const SharedNoise& noise)
+SliceOptions slice_options(const GeoTransolverOptions& options, std::int64_t dim, std::int64_t head_dim, const SharedNoise& noise)
 {
     return {.dim = dim,
             .num_heads = options.n_head,
-            .head_dim = options.head_dim(),
+            .head_dim = head_dim,
             .num_slices = options.slice_num,
             .plus = options.plus,
             .grid = options.structured_shape,
@@ -40,29 +40,44 @@ torch::Tensor required(const char* name, const torch::Tensor& tensor, std::int64
 ContextBuilderImpl::ContextBuilderImpl(const GeoTransolverOptions& options, const SharedNoise& noise)
 {
     const double concrete_rate = options.concrete_dropout ? options.dropout : -1.0;
+    const auto slices = [&](std::int64_t dim) { return slice_options(options, dim, options.context_head_dim(), noise); };
+    if (options.include_local_features) {
+        LocalFeaturesOptions local{.num_channels = options.n_hidden_local, .slices = slices(options.n_hidden_local), .concrete_rate = concrete_rate};
+        for (std::size_t s = 0; s < options.radii.size(); ++s) local.scales.push_back({options.radii[s], options.neighbors_in_radius[s]});
+        for (std::size_t i = 0; i < options.functional_dim.size(); ++i) local_extractors_->push_back(LocalFeatures(local));
+        register_module("local_extractors", local_extractors_);
+    }
     if (options.geometry_dim > 0) {
-        geometry_tokenizer_ = register_module("geometry_tokenizer", ContextProjector(slice_options(options, options.geometry_dim, noise), concrete_rate));
+        geometry_tokenizer_ = register_module("geometry_tokenizer", ContextProjector(slices(options.geometry_dim), concrete_rate));
     }
     if (options.global_dim > 0) {
-        auto slices = slice_options(options, options.global_dim, noise);
-        slices.grid.clear();   // global values lie on no grid
-        global_tokenizer_ = register_module("global_tokenizer", ContextProjector(slices, concrete_rate));
+        auto without_grid = slices(options.global_dim);
+        without_grid.grid.clear();   // global values lie on no grid
+        global_tokenizer_ = register_module("global_tokenizer", ContextProjector(without_grid, concrete_rate));
     }
 }
 
-torch::Tensor ContextBuilderImpl::forward(const torch::Tensor& geometry, const torch::Tensor& global_embedding)
+ContextBuilderImpl::Result ContextBuilderImpl::forward(const std::vector<torch::Tensor>& positions, const torch::Tensor& geometry,
+                                                       const torch::Tensor& global_embedding)
 {
+    Result result;
     std::vector<torch::Tensor> parts;
+    for (std::size_t i = 0; i < local_extractors_->size(); ++i) {
+        auto local = local_extractors_[i]->as<LocalFeatures>()->forward(positions[i], geometry);
+        parts.insert(parts.end(), local.tokens.begin(), local.tokens.end());
+        result.local_features.push_back(std::move(local.features));
+    }
     if (geometry_tokenizer_) parts.push_back(geometry_tokenizer_(geometry));
     if (global_tokenizer_) parts.push_back(global_tokenizer_(global_embedding));
-    return parts.empty() ? torch::Tensor() : torch::cat(parts, -1);
+    if (!parts.empty()) result.context = torch::cat(parts, -1);
+    return result;
 }
 
 GeoTransolverBlockImpl::GeoTransolverBlockImpl(const GeoTransolverOptions& options, const SharedNoise& noise)
 {
-    const auto num_channels = options.n_hidden;
+    const auto num_channels = options.num_channels();
     ln_1_ = register_module("ln_1", layer_norm(num_channels));
-    const GaleOptions gale{.slices = slice_options(options, num_channels, noise),
+    const GaleOptions gale{.slices = slice_options(options, num_channels, options.head_dim(), noise),
                            .context_dim = options.context_dim(),
                            .state_mixing_mode = options.state_mixing_mode,
                            .dropout = options.dropout,
@@ -95,7 +110,8 @@ GeoTransolverImpl::GeoTransolverImpl(GeoTransolverOptions options) : options_(st
     register_module("preprocess", preprocess_);
     for (std::int64_t i = 0; i < options_.n_layers; ++i) blocks_->push_back(GeoTransolverBlock(options_, noise_));
     register_module("blocks", blocks_);
-    for (const auto dim : options_.out_dim) heads_->push_back(torch::nn::Sequential(layer_norm(num_channels), torch::nn::Linear(num_channels, dim)));
+    const auto num_out = options_.num_channels();
+    for (const auto dim : options_.out_dim) heads_->push_back(torch::nn::Sequential(layer_norm(num_out), torch::nn::Linear(num_out, dim)));
     register_module("ln_mlp_out", heads_);
     if (options_.time_input) {
         auto time_fc = register_module("time_fc", torch::nn::Sequential());
@@ -103,6 +119,23 @@ GeoTransolverImpl::GeoTransolverImpl(GeoTransolverOptions options) : options_(st
         time_fc->push_back(torch::nn::SiLU());
         time_fc->push_back(torch::nn::Linear(num_channels, num_channels));
     }
+}
+
+std::vector<torch::Tensor> GeoTransolverImpl::local_positions(const GeoTransolverInputs& inputs) const
+{
+    if (!options_.include_local_features) return {};
+    if (inputs.local_positions.size() != options_.functional_dim.size()) {
+        throw InvalidInput("GeoTransolver: local_positions has " + std::to_string(inputs.local_positions.size()) + " streams, and the model " +
+                           std::to_string(options_.functional_dim.size()) + "; include_local_features needs the places of every stream's points.");
+    }
+    std::vector<torch::Tensor> positions;
+    for (std::size_t i = 0; i < inputs.local_positions.size(); ++i) {
+        positions.push_back(flat_points("GeoTransolver", "local_positions", inputs.local_positions[i], {}, 3));
+        if (positions[i].size(1) == inputs.local_embedding[i].size(1)) continue;
+        throw InvalidInput("GeoTransolver: stream " + std::to_string(i) + " has " + std::to_string(positions[i].size(1)) + " local_positions and " +
+                           std::to_string(inputs.local_embedding[i].size(1)) + " rows of local_embedding. Pass one place a row.");
+    }
+    return positions;
 }
 
 std::vector<torch::Tensor> GeoTransolverImpl::forward(const GeoTransolverInputs& inputs)
@@ -120,11 +153,19 @@ std::vector<torch::Tensor> GeoTransolverImpl::forward(const GeoTransolverInputs&
     if (global_embedding.defined()) global_embedding = flat_points(kModel, "global_embedding", global_embedding, {}, options_.global_dim);
     std::vector<torch::Tensor> streams;
     for (std::size_t i = 0; i < num_streams; ++i) streams.push_back(flat_points(kModel, "local_embedding", inputs.local_embedding[i], grid, options_.functional_dim[i]));
+    const auto positions = local_positions(inputs);
 
-    const auto context = context_builder_(geometry, global_embedding);                   // (B, H, S, D_c)
-    for (std::size_t i = 0; i < num_streams; ++i) streams[i] = preprocess_[i]->as<Mlp>()->forward(streams[i]);   // (B, N_i, C)
+    noise_->rows.set_rows(inputs.geometry);
+    const auto [context, local_features] = context_builder_(positions, geometry, global_embedding);
+    for (std::size_t i = 0; i < num_streams; ++i) {
+        streams[i] = preprocess_[i]->as<Mlp>()->forward(streams[i]);                     // (B, N_i, C)
+        if (!local_features.empty()) streams[i] = torch::cat({streams[i], local_features[i]}, -1);   // (B, N_i, E)
+    }
     for (const auto& block : *blocks_) {
-        for (auto& x : streams) x = block->as<GeoTransolverBlock>()->forward(x, context);
+        for (std::size_t i = 0; i < num_streams; ++i) {
+            noise_->rows.set_rows(inputs.local_embedding[i]);
+            streams[i] = block->as<GeoTransolverBlock>()->forward(streams[i], context);
+        }
     }
     for (std::size_t i = 0; i < num_streams; ++i) {
         auto& x = streams[i];

@@ -11,20 +11,28 @@
 #include "models/context_projector.h"
 #include "models/gale.h"
 #include "models/geotransolver_options.h"
+#include "models/local_features.h"
 
 namespace meshard {
 
-/// What every layer of a GeoTransolver sees besides its points: slice tokens of the geometry and of the global values, side by side.
+/// What every layer of a GeoTransolver sees besides its points: slice tokens of the surroundings, the geometry and the global values, side by
+/// side; and what each point is told of its surroundings.
 class ContextBuilderImpl : public torch::nn::Module {
 public:
     ContextBuilderImpl(const GeoTransolverOptions& options, const SharedNoise& noise);
 
-    /// @return   (B, H, S, context_dim); undefined if the model takes neither
-    torch::Tensor forward(const torch::Tensor& geometry, const torch::Tensor& global_embedding);
+    struct Result {
+        torch::Tensor context;                         ///< (B, H, S, context_dim); undefined if the model takes no context
+        std::vector<torch::Tensor> local_features;     ///< of each stream (B, N_i, scales * n_hidden_local); empty without
+    };
+
+    /// @param positions   of each stream (B, N_i, 3); empty without local features
+    Result forward(const std::vector<torch::Tensor>& positions, const torch::Tensor& geometry, const torch::Tensor& global_embedding);
 
 private:
-    ContextProjector geometry_tokenizer_{nullptr};   // null without geometry_dim
-    ContextProjector global_tokenizer_{nullptr};     // null without global_dim
+    torch::nn::ModuleList local_extractors_;           // one a stream; empty without local features
+    ContextProjector geometry_tokenizer_{nullptr};     // null without geometry_dim
+    ContextProjector global_tokenizer_{nullptr};       // null without global_dim
 };
 TORCH_MODULE(ContextBuilder);
 
@@ -33,7 +41,7 @@ class GeoTransolverBlockImpl : public torch::nn::Module {
 public:
     GeoTransolverBlockImpl(const GeoTransolverOptions& options, const SharedNoise& noise);
 
-    /// (B, N, C) to (B, N, C)
+    /// (B, N, E) to (B, N, E), E = GeoTransolverOptions::num_channels
     torch::Tensor forward(torch::Tensor x, const torch::Tensor& context);
 
 private:
@@ -51,10 +59,11 @@ struct GeoTransolverInputs {
     std::vector<torch::Tensor> local_embedding;   ///< of each stream (B, N_i, functional_dim)
     torch::Tensor global_embedding;               ///< (B, N_g, global_dim), undefined if the model takes none
     torch::Tensor geometry;                       ///< (B, N_geo, geometry_dim), undefined if the model takes none
+    std::vector<torch::Tensor> local_positions;   ///< of each stream (B, N_i, 3); used by a model with local features only
 };
 
-/// GeoTransolver without local features: a Transolver of one or more streams of points, whose layers also attend to tokens of a geometry
-/// and of global values. All streams share the layers' weights. Parameters have PhysicsNeMo's names and shapes.
+/// GeoTransolver: a Transolver of one or more streams of points, whose layers also attend to tokens of a geometry and of global values, and
+/// whose points may be told of the geometry around them. All streams share the layers' weights. Parameters have PhysicsNeMo's names and shapes.
 class GeoTransolverImpl : public torch::nn::Module {
 public:
     /// Initial values as LibTorch makes them, drawn from its default generator in the reference's order.
@@ -65,14 +74,17 @@ public:
     /// @throws InvalidInput on inputs that are missing, too many, or do not fit the options.
     std::vector<torch::Tensor> forward(const GeoTransolverInputs& inputs);
 
-    /// Where Transolver++'s slices take their noise from; an undefined function brings the default back: noise while training, none else.
-    void set_noise(UniformNoise noise) { *noise_ = std::move(noise); }
+    /// Where Transolver++'s slices take their noise from (an empty function: from a counter of the points' ids), and when; by default while training.
+    void set_noise(UniformNoise noise) { noise_->given = std::move(noise); }
+    void set_noise(NoiseWhen when) { noise_->when = when; }
 
     const GeoTransolverOptions& options() const { return options_; }
 
 private:
+    std::vector<torch::Tensor> local_positions(const GeoTransolverInputs& inputs) const;   // empty without local features
+
     GeoTransolverOptions options_;
-    SharedNoise noise_ = std::make_shared<UniformNoise>();
+    SharedNoise noise_ = make_noise();
     ContextBuilder context_builder_{nullptr};
     torch::nn::ModuleList preprocess_;               // one a stream
     torch::nn::ModuleList blocks_;

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/geotransolver_options.h"
 
+#include <cmath>
+
 #include <nlohmann/json.hpp>
 
+#include "models/option_checks.h"
 #include "models/option_table.h"
-#include "partition/error.h"
 
 namespace meshard {
 namespace {
@@ -13,68 +15,58 @@ namespace {
 template <class Options, class Visit>
 void for_each_option(Options& options, Visit&& visit)
 {
+    visit_shared_options(options, visit);
     visit("functional_dim", options.functional_dim);
     visit("out_dim", options.out_dim);
     visit("geometry_dim", options.geometry_dim);
     visit("global_dim", options.global_dim);
-    visit("n_layers", options.n_layers);
-    visit("n_hidden", options.n_hidden);
-    visit("dropout", options.dropout);
-    visit("n_head", options.n_head);
-    visit("act", options.act);
-    visit("mlp_ratio", options.mlp_ratio);
-    visit("slice_num", options.slice_num);
-    visit("use_te", options.use_te);
-    visit("time_input", options.time_input);
-    visit("plus", options.plus);
     visit("include_local_features", options.include_local_features);
     visit("radii", options.radii);
     visit("neighbors_in_radius", options.neighbors_in_radius);
     visit("n_hidden_local", options.n_hidden_local);
-    visit("structured_shape", options.structured_shape);
     visit("attention_type", options.attention_type);
     visit("concrete_dropout", options.concrete_dropout);
     visit("state_mixing_mode", options.state_mixing_mode);
 }
 
-[[noreturn]] void refuse(const std::string& what)
-{
-    throw InvalidInput("GeoTransolver: " + what);
-}
-
-void require_at_least(std::int64_t least, const char* name, std::int64_t value)
-{
-    if (value < least) refuse(std::string(name) + " must be at least " + std::to_string(least) + ", and is " + std::to_string(value) + ".");
-}
-
 }  // namespace
+
+std::int64_t GeoTransolverOptions::context_dim() const
+{
+    const auto num_streams = static_cast<std::int64_t>(functional_dim.size());
+    return context_head_dim() * (num_scales() * num_streams + (geometry_dim > 0) + (global_dim > 0));
+}
 
 void GeoTransolverOptions::validate() const
 {
-    if (include_local_features) refuse("include_local_features (ball queries) is not implemented; set it to false.");
-    if (use_te) refuse("use_te (TransformerEngine's layers) is not implemented, and their parameters cannot be converted; set use_te to false.");
-    if (functional_dim.empty()) refuse("functional_dim must have a number for each stream of points, and is empty.");
+    const OptionChecks checks("GeoTransolver");
+    checks.no_transformer_engine(use_te);
+    if (functional_dim.empty()) checks.refuse("functional_dim must have a number for each stream of points, and is empty.");
     if (functional_dim.size() != out_dim.size()) {
-        refuse("functional_dim and out_dim must be of one length, and have " + std::to_string(functional_dim.size()) + " and " + std::to_string(out_dim.size()) +
-               " numbers.");
+        checks.refuse("functional_dim and out_dim must be of one length, and have " + std::to_string(functional_dim.size()) + " and " +
+                      std::to_string(out_dim.size()) + " numbers.");
     }
-    for (const auto dim : functional_dim) require_at_least(1, "functional_dim", dim);
-    for (const auto dim : out_dim) require_at_least(1, "out_dim", dim);
-    require_at_least(0, "geometry_dim", geometry_dim);
-    require_at_least(0, "global_dim", global_dim);
-    require_at_least(1, "n_layers", n_layers);
-    require_at_least(1, "n_hidden", n_hidden);
-    require_at_least(1, "n_head", n_head);
-    require_at_least(1, "mlp_ratio", mlp_ratio);
-    require_at_least(1, "slice_num", slice_num);
-    if (n_hidden % n_head != 0) refuse("n_hidden must be a multiple of n_head; " + std::to_string(n_hidden) + " is not one of " + std::to_string(n_head) + ".");
-    if (!structured_shape.empty() && structured_shape.size() != 2 && structured_shape.size() != 3)
-        refuse("structured_shape must have 2 or 3 extents, and has " + std::to_string(structured_shape.size()) + ".");
-    for (const auto extent : structured_shape) require_at_least(1, "an extent of structured_shape", extent);
-    if (attention_type != "GALE" && attention_type != "GALE_FA") refuse("attention_type must be GALE or GALE_FA, and is '" + attention_type + "'.");
-    if (state_mixing_mode != "weighted" && state_mixing_mode != "concat_project")
-        refuse("state_mixing_mode must be weighted or concat_project, and is '" + state_mixing_mode + "'.");
-    if (!(dropout >= 0.0 && dropout < 1.0)) refuse("dropout must lie in [0, 1), and is " + std::to_string(dropout) + ".");
+    for (const auto dim : functional_dim) checks.at_least(1, {{"functional_dim", dim}});
+    for (const auto dim : out_dim) checks.at_least(1, {{"out_dim", dim}});
+    checks.at_least(0, {{"geometry_dim", geometry_dim}, {"global_dim", global_dim}});
+    checks.at_least(1, {{"n_layers", n_layers}, {"n_hidden", n_hidden}, {"n_head", n_head}, {"mlp_ratio", mlp_ratio}, {"slice_num", slice_num}});
+    checks.multiple("n_hidden", n_hidden, "n_head", n_head);
+    checks.grid(structured_shape);
+    checks.one_of("attention_type", attention_type, {"GALE", "GALE_FA"});
+    checks.one_of("state_mixing_mode", state_mixing_mode, {"weighted", "concat_project"});
+    checks.rate("dropout", dropout);
+    if (!include_local_features) return;
+    if (!structured_shape.empty()) checks.refuse("include_local_features needs points in any order; structured_shape excludes it.");
+    if (geometry_dim != 3) checks.refuse("include_local_features needs a geometry of points: geometry_dim must be 3, and is " + std::to_string(geometry_dim) + ".");
+    checks.at_least(2, {{"n_hidden_local", n_hidden_local}});
+    if (radii.empty() || radii.size() != neighbors_in_radius.size()) {
+        checks.refuse("radii and neighbors_in_radius must be of one length, at least 1, and have " + std::to_string(radii.size()) + " and " +
+                      std::to_string(neighbors_in_radius.size()) + " numbers.");
+    }
+    for (const auto count : neighbors_in_radius) checks.at_least(1, {{"neighbors_in_radius", count}});
+    for (const auto radius : radii) {
+        if (!(radius > 0) || !std::isfinite(radius)) checks.refuse("radii must be above 0 and finite; one is " + std::to_string(radius) + ".");
+    }
 }
 
 GeoTransolverOptions geotransolver_options(const nlohmann::json& arguments)

@@ -25,17 +25,20 @@ struct GeoTransolverOptions {
     bool use_te = false;                        ///< TransformerEngine's layers; not implemented
     bool time_input = false;                    ///< adds parameters that no part of the model uses, as in the reference
     bool plus = false;                          ///< slices as in Transolver++
-    bool include_local_features = false;        ///< ball queries between points and geometry; not implemented
-    std::vector<double> radii{0.05, 0.25};                        ///< belong to include_local_features
-    std::vector<std::int64_t> neighbors_in_radius{8, 32};
-    std::int64_t n_hidden_local = 32;
+    bool include_local_features = false;        ///< ball queries between points and geometry, which then has 3 channels
+    std::vector<double> radii{0.05, 0.25};                        ///< of local features, one a scale
+    std::vector<std::int64_t> neighbors_in_radius{8, 32};         ///< how many are kept of each scale's
+    std::int64_t n_hidden_local = 32;                             ///< channels of a scale's local features
     std::vector<std::int64_t> structured_shape;   ///< extents of a 2-D or 3-D grid, points in row-major order; empty: no grid
     std::string attention_type = "GALE";          ///< or GALE_FA
     bool concrete_dropout = false;
     std::string state_mixing_mode = "weighted";   ///< or concat_project
 
-    std::int64_t head_dim() const { return n_hidden / n_head; }
-    std::int64_t context_dim() const { return head_dim() * ((geometry_dim > 0) + (global_dim > 0)); }   ///< of each head and slice; 0 without context
+    std::int64_t num_scales() const { return include_local_features ? static_cast<std::int64_t>(radii.size()) : 0; }
+    std::int64_t num_channels() const { return n_hidden + n_hidden_local * num_scales(); }   ///< of the layers
+    std::int64_t head_dim() const { return num_channels() / n_head; }                        ///< of the layers; what is left over goes unused
+    std::int64_t context_head_dim() const { return n_hidden / n_head; }
+    std::int64_t context_dim() const;                                                        ///< of each head and slice; 0 without context
 
     /// @throws InvalidInput naming the option, its value and what is allowed.
     void validate() const;

@@ -41,4 +41,21 @@ Options read_options(const std::string& model, const nlohmann::json& arguments, 
     return options;
 }
 
+/// Calls `visit(name, member)` for the options that Transolver and GeoTransolver share.
+template <class Options, class Visit>
+void visit_shared_options(Options& options, Visit&& visit)
+{
+    visit("n_layers", options.n_layers);
+    visit("n_hidden", options.n_hidden);
+    visit("dropout", options.dropout);
+    visit("n_head", options.n_head);
+    visit("act", options.act);
+    visit("mlp_ratio", options.mlp_ratio);
+    visit("slice_num", options.slice_num);
+    visit("structured_shape", options.structured_shape);
+    visit("use_te", options.use_te);
+    visit("time_input", options.time_input);
+    visit("plus", options.plus);
+}
+
 }  // namespace meshard

@@ -8,10 +8,11 @@
 namespace meshard {
 namespace {
 
-constexpr double kWeightEpsilon = 1e-2;
+constexpr double kWeightEpsilon = 1e-2, kAuthorsWeightEpsilon = 1e-5;
 constexpr double kInitialTemperature = 0.5;
 constexpr double kMinTemperature = 0.5;
 constexpr double kMaxTemperature = 5.0;
+constexpr double kAuthorsMinTemperature = 0.1;   // on grids; none elsewhere
 constexpr double kMinPointTemperature = 0.01;   // Transolver++
 constexpr double kNoiseEpsilon = 1e-8;
 
@@ -23,6 +24,11 @@ torch::nn::AnyModule make_projection(torch::nn::Module& owner, const char* name,
 }
 
 }  // namespace
+
+SharedNoise make_noise()
+{
+    return std::make_shared<SliceNoise>(at::globalContext().defaultGenerator(at::kCPU).current_seed());
+}
 
 void SliceProjection::add_temperature(torch::nn::Module& owner)
 {
@@ -65,16 +71,21 @@ torch::Tensor SliceProjection::project(torch::nn::AnyModule& module, const torch
     return on_grid.reshape({batch, num_points, options_.num_heads, options_.head_dim});
 }
 
+torch::Tensor SliceProjection::bounded_temperature() const
+{
+    if (!options_.authors_constants) return temperature_.clamp(kMinTemperature, kMaxTemperature);
+    return options_.grid.empty() ? temperature_ : temperature_.clamp(kAuthorsMinTemperature, kMaxTemperature);
+}
+
 torch::Tensor SliceProjection::slice_weights(const torch::Tensor& x_mid, bool is_training)
 {
     auto logits = in_project_slice_(x_mid);                                            // (B, N, H, S)
-    if (!options_.plus) return torch::softmax(logits * temperature_.clamp(kMinTemperature, kMaxTemperature).reciprocal(), -1);
+    if (!options_.plus) return torch::softmax(logits * bounded_temperature().reciprocal(), -1);
 
     // Luo et al. 2025, Transolver++, section 3.2.
     const auto temperature = (temperature_ + proj_temperature_->forward(x_mid)).clamp_min(kMinPointTemperature);   // (B, N, H, 1)
-    const bool is_given = options_.noise && *options_.noise;
-    if (is_given || is_training) {
-        const auto uniform = is_given ? (*options_.noise)(logits) : torch::rand_like(logits);
+    if (auto* noise = options_.noise.get(); noise && (noise->given || noise->when == NoiseWhen::Always || (noise->when == NoiseWhen::Training && is_training))) {
+        const auto uniform = noise->given ? noise->given(logits) : noise->rows.draw(logits);
         logits = logits - torch::log(-torch::log(uniform + kNoiseEpsilon) + kNoiseEpsilon);
     }
     return torch::softmax(logits / temperature, -1);
@@ -85,7 +96,7 @@ SliceProjection::Slices SliceProjection::slice(const torch::Tensor& x, bool is_t
     const auto x_mid = project(in_project_x_, x);                                      // (B, N, H, D)
     const auto fx_mid = options_.plus ? x_mid : project(in_project_fx_, x);            // (B, N, H, D)
     const auto weights = slice_weights(x_mid, is_training);
-    return {weights, slice_tokens(weights, fx_mid, kWeightEpsilon)};
+    return {weights, slice_tokens(weights, fx_mid, options_.authors_constants ? kAuthorsWeightEpsilon : kWeightEpsilon)};
 }
 
 }  // namespace meshard

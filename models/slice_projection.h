@@ -11,14 +11,28 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 
+#include "ops/row_noise.h"
+
 namespace meshard {
 
 /// Uniform numbers in [0, 1) of the shape of the slice logits (B, N, H, S), which Transolver++ turns into Gumbel noise.
 using UniformNoise = std::function<torch::Tensor(const torch::Tensor& logits)>;
 
-/// Shared by all attention layers of a model, so that it can be changed at one place. An undefined function stands for the default: noise
-/// while training, none else.
-using SharedNoise = std::shared_ptr<UniformNoise>;
+/// When Transolver++ adds noise. The reference does so always, in evaluation too.
+enum class NoiseWhen : std::uint8_t { Training, Always, Never };
+
+/// Noise of a model, shared by its attention layers. The numbers belong to the points (ops/row_noise.h), unless a function of the caller's gives them.
+struct SliceNoise {
+    explicit SliceNoise(std::uint64_t seed) : rows(seed) {}
+
+    RowNoise rows;
+    NoiseWhen when = NoiseWhen::Training;
+    UniformNoise given;                     ///< replaces the numbers and is asked in every mode; may be empty
+};
+using SharedNoise = std::shared_ptr<SliceNoise>;
+
+/// With the seed of LibTorch's default generator, from which no number is drawn.
+SharedNoise make_noise();
 
 struct SliceOptions {
     std::int64_t dim = 0;               ///< channels of the points, C
@@ -27,7 +41,8 @@ struct SliceOptions {
     std::int64_t num_slices = 1;        ///< S
     bool plus = false;                  ///< Transolver++: a temperature of each point's own, noise, one projection for all
     std::vector<std::int64_t> grid;     ///< extents of a grid whose points come in row-major order; empty for points in any order
-    SharedNoise noise;                  ///< of Transolver++; may be null
+    SharedNoise noise;                  ///< of Transolver++; null for none
+    bool authors_constants = false;     ///< those of the paper's code in place of PhysicsNeMo's: 1e-5 added to a slice's weight; no bounds of the temperature, on grids 0.1 to 5
 };
 
 /// The first half of physics attention (Wu et al. 2024, Transolver, eq. 1 and 2), shared by its relatives: each point gives itself to S slices
@@ -56,6 +71,7 @@ public:
 
 private:
     torch::Tensor project(torch::nn::AnyModule& module, const torch::Tensor& x) const;   // (B, N, C) to (B, N, H, D)
+    torch::Tensor bounded_temperature() const;
     torch::Tensor slice_weights(const torch::Tensor& x_mid, bool is_training);
 
     SliceOptions options_;

@@ -88,7 +88,8 @@ TransolverImpl::TransolverImpl(TransolverOptions options) : options_(std::move(o
                                   .num_slices = options_.slice_num,
                                   .plus = options_.plus,
                                   .grid = options_.structured_shape,
-                                  .noise = noise_};
+                                  .noise = noise_,
+                                  .authors_constants = options_.authors_constants};
         return torch::nn::AnyModule(PhysicsAttention(slices, options_.dropout));
     }));
     draw_weights();
@@ -135,6 +136,7 @@ torch::Tensor TransolverImpl::forward(const torch::Tensor& fx, const torch::Tens
 
     auto x = preprocess_(torch::cat({position, features}, -1));                      // (B, N, C)
     if (time.defined()) x = x + time_fc_->forward(time_embed_(time)).unsqueeze(1);
+    noise_->rows.set_rows(fx);
     for (const auto& block : *blocks_) x = block->as<TransolverBlock>()->forward(x);
     return fx.dim() == 3 ? x : x.unflatten(1, grid);
 }

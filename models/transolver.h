@@ -63,8 +63,9 @@ public:
     /// @throws InvalidInput on shapes that do not fit the options.
     torch::Tensor forward(const torch::Tensor& fx, const torch::Tensor& embedding = {}, const torch::Tensor& time = {});
 
-    /// Where Transolver++ takes its noise from; an undefined function brings the default back: noise while training, none else.
-    void set_noise(UniformNoise noise) { *noise_ = std::move(noise); }
+    /// Where Transolver++ takes its noise from (an empty function: from a counter of the points' ids), and when; by default while training.
+    void set_noise(UniformNoise noise) { noise_->given = std::move(noise); }
+    void set_noise(NoiseWhen when) { noise_->when = when; }
 
     const TransolverOptions& options() const { return options_; }
 
@@ -79,7 +80,7 @@ private:
     void draw_weights();
 
     TransolverOptions options_;
-    SharedNoise noise_ = std::make_shared<UniformNoise>();
+    SharedNoise noise_ = make_noise();
     Mlp preprocess_{nullptr};
     torch::Tensor unified_position_;           // (1, N, ref^2), undefined unless unified_pos
     TimeEmbedding time_embed_{nullptr};        // null unless time_input

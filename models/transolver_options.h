@@ -27,6 +27,7 @@ struct TransolverOptions {
     bool use_te = false;                ///< TransformerEngine's layers; not implemented
     bool time_input = false;
     bool plus = false;                  ///< Transolver++
+    bool authors_constants = false;     ///< constants of the paper's code in place of PhysicsNeMo's; see SliceOptions. Not an argument there
 
     /// @throws InvalidInput naming the option, its value and what is allowed.
     void validate() const;
@@ -36,7 +37,7 @@ struct TransolverOptions {
 /// @throws InvalidInput for a name that is not an argument of Transolver, or a value of the wrong type.
 TransolverOptions transolver_options(const nlohmann::json& arguments);
 
-/// All arguments, as `transolver_options` reads them.
+/// All arguments, as `transolver_options` reads them; `authors_constants` where it is set.
 nlohmann::json to_json(const TransolverOptions& options);
 
 }  // namespace meshard

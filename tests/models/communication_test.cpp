@@ -8,6 +8,7 @@
 #include "sharding/replicate.h"
 #include "sharding/shard_tensor.h"
 #include "tests/support/run_ranks.h"
+#include "tests/support/small_models.h"
 
 namespace meshard {
 namespace {
@@ -16,14 +17,8 @@ constexpr std::int64_t kBatch = 2, kLayers = 3, kHidden = 24, kHeads = 3, kSlice
 
 TransolverOptions options()
 {
-    TransolverOptions options;
-    options.functional_dim = 2;
-    options.embedding_dim = 3;
-    options.out_dim = 4;
+    auto options = test::small_transolver();
     options.n_layers = kLayers;
-    options.n_hidden = kHidden;
-    options.n_head = kHeads;
-    options.slice_num = kSlices;
     return options;
 }
 

@@ -8,24 +8,12 @@
 #include "models/flare.h"
 #include "partition/error.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/small_models.h"
 
 namespace meshard {
 namespace {
 
-GeoTransolverOptions small_options()
-{
-    GeoTransolverOptions options;
-    options.functional_dim = {6};
-    options.out_dim = {4};
-    options.geometry_dim = 3;
-    options.global_dim = 2;
-    options.n_layers = 1;
-    options.n_hidden = 16;
-    options.n_head = 2;
-    options.mlp_ratio = 2;
-    options.slice_num = 5;
-    return options;
-}
+using test::small_geotransolver;
 
 TEST(GeoTransolver, HasTheReferencesParameterCount)
 {
@@ -44,37 +32,73 @@ TEST(GeoTransolver, HasTheReferencesParameterCount)
     EXPECT_EQ(count, 9046016);
 }
 
+TEST(GeoTransolver, WithLocalFeaturesHasTheReferencesParameterCount)
+{
+    GeoTransolverOptions options;   // the surface model of the reference's recipe with six radii
+    options.functional_dim = {6};
+    options.out_dim = {4};
+    options.geometry_dim = 3;
+    options.global_dim = 2;
+    options.n_layers = 20;
+    options.mlp_ratio = 2;
+    options.slice_num = 128;
+    options.include_local_features = true;
+    options.radii = {0.01, 0.05, 0.25, 1, 2.5, 5};
+    options.neighbors_in_radius = {4, 8, 16, 64, 128, 256};
+
+    const GeoTransolver model(options);
+
+    std::int64_t count = 0;
+    for (const auto& parameter : model->parameters()) count += parameter.numel();
+    EXPECT_EQ(count, 29490680);
+}
+
+TEST(GeoTransolver, AsksForThePlacesOfEveryStreamsPoints)
+{
+    GeoTransolver model(test::small_geotransolver_with_neighbors());
+    const auto points = torch::zeros({1, 9, 2}), geometry = torch::zeros({1, 4, 3}), global = torch::zeros({1, 1, 2});
+
+    EXPECT_TRUE(throws_with<InvalidInput>("local_positions has 0 streams, and the model 1", [&] { model->forward({{points}, global, geometry, {}}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("stream 0 has 8 local_positions and 9 rows", [&] { model->forward({{points}, global, geometry, {torch::zeros({1, 8, 3})}}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("local_positions must be (batch, points, 3)", [&] { model->forward({{points}, global, geometry, {points}}); }));
+}
+
 TEST(GeoTransolver, RefusesInputsThatDoNotFit)
 {
-    GeoTransolver model(small_options());
-    const auto points = torch::zeros({1, 9, 6}), geometry = torch::zeros({1, 4, 3}), global = torch::zeros({1, 1, 2});
+    GeoTransolver model(small_geotransolver());
+    const auto points = torch::zeros({1, 9, 2}), geometry = torch::zeros({1, 4, 3}), global = torch::zeros({1, 1, 2});
     const auto refused = [&](const GeoTransolverInputs& inputs, const char* text) {
         EXPECT_TRUE(throws_with<InvalidInput>(text, [&] { model->forward(inputs); }));
     };
 
-    refused({{points}, global, {}}, "geometry is missing; the model was made to take it");
-    refused({{points}, {}, geometry}, "global_embedding is missing");
-    refused({{points, points}, global, geometry}, "local_embedding has 2 streams, and the model 1");
-    refused({{geometry}, global, geometry}, "local_embedding must be (batch, points, 6), and has the shape [1, 4, 3]");
-    refused({{points}, global, points}, "geometry must be (batch, points, 3)");
-    auto options = small_options();
+    refused({{points}, global, {}, {}}, "geometry is missing; the model was made to take it");
+    refused({{points}, {}, geometry, {}}, "global_embedding is missing");
+    refused({{points, points}, global, geometry, {}}, "local_embedding has 2 streams, and the model 1");
+    refused({{geometry}, global, geometry, {}}, "local_embedding must be (batch, points, 2), and has the shape [1, 4, 3]");
+    refused({{points}, global, points, {}}, "geometry must be (batch, points, 3)");
+    auto options = small_geotransolver();
     options.geometry_dim = 0;
     model = GeoTransolver(options);
-    refused({{points}, global, geometry}, "geometry was given, and the model takes none");
+    refused({{points}, global, geometry, {}}, "geometry was given, and the model takes none");
 }
 
 TEST(GeoTransolverOptions, NameWhatIsNotImplementedOrImpossible)
 {
     const auto refused = [](auto change, const char* text) {
-        auto options = small_options();
+        auto options = small_geotransolver();
         change(options);
         EXPECT_TRUE(throws_with<InvalidInput>(text, [&] { options.validate(); }));
     };
-    refused([](auto& o) { o.include_local_features = true; }, "include_local_features (ball queries) is not implemented");
+    refused([](auto& o) { o.include_local_features = true, o.geometry_dim = 0; }, "geometry_dim must be 3, and is 0");
+    refused([](auto& o) { o.include_local_features = true, o.structured_shape = {4, 4}; }, "structured_shape excludes it");
+    refused([](auto& o) { o.include_local_features = true, o.radii = {0.1}; }, "radii and neighbors_in_radius must be of one length, at least 1, and have 1 and 2");
+    refused([](auto& o) { o.include_local_features = true, o.radii = {0.1, -1.0}; }, "radii must be above 0 and finite; one is -1.0");
+    refused([](auto& o) { o.include_local_features = true, o.neighbors_in_radius = {8, 0}; }, "neighbors_in_radius must be at least 1, and is 0");
+    refused([](auto& o) { o.include_local_features = true, o.n_hidden_local = 1; }, "n_hidden_local must be at least 2");
     refused([](auto& o) { o.use_te = true; }, "use_te");
     refused([](auto& o) { o.functional_dim = {}; }, "functional_dim must have a number for each stream");
     refused([](auto& o) { o.out_dim = {1, 2}; }, "have 1 and 2 numbers");
-    refused([](auto& o) { o.n_head = 3; }, "16 is not one of 3");
+    refused([](auto& o) { o.n_head = 5; }, "24 is not one of 5");
     refused([](auto& o) { o.attention_type = "GALE_FE"; }, "attention_type must be GALE or GALE_FA, and is 'GALE_FE'");
     refused([](auto& o) { o.state_mixing_mode = "sum"; }, "state_mixing_mode must be weighted or concat_project, and is 'sum'");
     refused([](auto& o) { o.structured_shape = {4}; }, "structured_shape must have 2 or 3 extents");
@@ -82,8 +106,8 @@ TEST(GeoTransolverOptions, NameWhatIsNotImplementedOrImpossible)
 
 TEST(GeoTransolverOptions, SurviveJson)
 {
-    auto options = small_options();
-    EXPECT_EQ(to_json(options)["functional_dim"], 6);
+    auto options = small_geotransolver();
+    EXPECT_EQ(to_json(options)["functional_dim"], 2);
     EXPECT_EQ(to_json(geotransolver_options(to_json(options))), to_json(options));
     options.functional_dim = {6, 7};
     options.out_dim = {1, 2};
@@ -112,19 +136,18 @@ TEST(ConcreteDropout, DropsAtItsRateAndKeepsTheMean)
 TEST(TransolverPlus, DrawsNoiseWhileTrainingOnly)
 {
     torch::manual_seed(3);
-    TransolverOptions options;
-    options.functional_dim = 1;
-    options.embedding_dim = 3;
-    options.out_dim = 2;
-    options.n_layers = 1;
-    options.n_hidden = 16;
-    options.n_head = 2;
+    auto options = test::small_transolver();
     options.plus = true;
     Transolver model(options);
-    const auto fx = torch::randn({1, 30, 1}), embedding = torch::randn({1, 30, 3});
+    const auto fx = torch::randn({1, 30, 2}), embedding = torch::randn({1, 30, 3});
 
     EXPECT_FALSE(torch::equal(model->forward(fx, embedding), model->forward(fx, embedding)));
     model->eval();
+    EXPECT_TRUE(torch::equal(model->forward(fx, embedding), model->forward(fx, embedding)));
+    model->set_noise(NoiseWhen::Always);
+    EXPECT_FALSE(torch::equal(model->forward(fx, embedding), model->forward(fx, embedding)));
+    model->train();
+    model->set_noise(NoiseWhen::Never);
     EXPECT_TRUE(torch::equal(model->forward(fx, embedding), model->forward(fx, embedding)));
     model->set_noise([](const torch::Tensor& logits) { return torch::rand_like(logits); });
     EXPECT_FALSE(torch::equal(model->forward(fx, embedding), model->forward(fx, embedding)));
@@ -133,16 +156,10 @@ TEST(TransolverPlus, DrawsNoiseWhileTrainingOnly)
 TEST(Flare, DoesNotDependOnTheOrderOfThePoints)
 {
     torch::manual_seed(2);
-    TransolverOptions options;
-    options.functional_dim = 1;
-    options.embedding_dim = 3;
-    options.out_dim = 2;
-    options.n_layers = 2;
-    options.n_hidden = 16;
-    options.n_head = 2;
+    auto options = test::small_transolver();
     Flare model(options);
     model->to(torch::kDouble);
-    const auto fx = torch::randn({2, 40, 1}, torch::kDouble), embedding = torch::randn({2, 40, 3}, torch::kDouble);
+    const auto fx = torch::randn({2, 40, 2}, torch::kDouble), embedding = torch::randn({2, 40, 3}, torch::kDouble);
     const auto order = torch::randperm(40);
 
     const auto expected = model->forward(fx, embedding).index_select(1, order);

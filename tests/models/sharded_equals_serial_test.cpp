@@ -17,6 +17,7 @@
 #include "tests/support/run_fixture.h"
 #include "tests/support/run_ranks.h"
 #include "tests/support/sample_meshes.h"
+#include "tests/support/small_models.h"
 
 namespace meshard {
 namespace {
@@ -51,20 +52,6 @@ std::vector<at::Tensor> cut_rows(Cut cut, std::int64_t num_points, int num_ranks
     return tensors;
 }
 
-TransolverOptions test_options()
-{
-    TransolverOptions options;
-    options.functional_dim = 2;
-    options.embedding_dim = 3;
-    options.out_dim = 4;
-    options.n_layers = 2;
-    options.n_hidden = 24;
-    options.n_head = 3;
-    options.mlp_ratio = 2;
-    options.slice_num = 7;
-    return options;
-}
-
 void copy_values(const torch::nn::Module& from, torch::nn::Module& to)
 {
     torch::NoGradGuard no_grad;
@@ -76,7 +63,7 @@ void copy_values(const torch::nn::Module& from, torch::nn::Module& to)
 Transolver model_with_rough_weights(at::ScalarType type)
 {
     torch::manual_seed(4);
-    Transolver model(test_options());
+    Transolver model(test::small_transolver());
     torch::NoGradGuard no_grad;
     for (auto& parameter : model->parameters()) parameter.add_(0.1 * torch::randn_like(parameter));
     model->to(type);
@@ -106,7 +93,7 @@ TEST_P(ShardedTransolver, EqualsSerial)
         const auto shard = [&](const at::Tensor& whole) {
             return from_local(whole.index_select(1, own), device_mesh, {Shard(1)});
         };
-        Transolver model(test_options());
+        Transolver model(test::small_transolver());
         model->to(type);
         if (device_mesh->all().rank() == 0) copy_values(*serial, *model);   // the others get theirs from `replicate`
         const auto replicated = replicate(*model, device_mesh);
@@ -147,7 +134,15 @@ TEST_P(ShardedFixtures, AgreeOnUnevenRanks)
         const auto rows_of = [&](const at::Tensor& whole) { return cut_rows(is_grid ? Cut::Runs : Cut::NineToOne, whole.size(1), num_ranks); };
         const auto order_rows = [&](const at::Tensor& whole) { return whole.index_select(1, torch::cat(rows_of(whole))); };
         run_ranks(num_ranks, [&](std::shared_ptr<const DeviceMesh> device_mesh) {
-            const auto own_rows = [&](const at::Tensor& whole) { return whole.index_select(1, rows_of(whole)[device_mesh->all().rank()]); };
+            const auto own_ids = [&](const at::Tensor& whole) { return rows_of(whole)[device_mesh->all().rank()]; };
+            const auto own_rows = [&](const at::Tensor& whole) { return whole.index_select(1, own_ids(whole)); };
+            // With the numbers that the rows have in the whole: they decide which neighbours come first.
+            const auto shard = [&](const at::Tensor& local, const at::Tensor& whole) {
+                const auto ids = own_ids(whole);
+                IndexMap map{.num_global = whole.size(1), .num_owned = static_cast<std::int32_t>(ids.size(0)), .global_ids = {}, .ghost_owners = {}};
+                map.global_ids.assign(ids.data_ptr<std::int64_t>(), ids.data_ptr<std::int64_t>() + ids.size(0));
+                return from_local(local, shard_spec(std::make_shared<const IndexMap>(std::move(map)), device_mesh, 1));
+            };
             const auto model = test::load_fixture_model(description, tensors, at::kFloat, order_rows);
             const auto replicated = replicate(*model.module, device_mesh);
             NamedTensors locals;
@@ -160,14 +155,14 @@ TEST_P(ShardedFixtures, AgreeOnUnevenRanks)
                     continue;
                 }
                 locals[argument] = own_rows(tensor).requires_grad_();
-                inputs[argument] = from_local(locals[argument], device_mesh, {Shard(1)});
+                inputs[argument] = shard(locals[argument], tensor);
             }
 
             const auto outputs = model.forward(inputs);
             at::Tensor loss = torch::zeros({});
             for (std::size_t i = 0; i < outputs.size(); ++i) {
                 const auto& whole = tensors.at(test::output_name("grad_output", i, outputs.size()));
-                loss = loss + (outputs[i] * from_local(own_rows(whole), device_mesh, {Shard(1)})).sum();
+                loss = loss + (outputs[i] * shard(own_rows(whole), whole)).sum();
             }
             loss.backward();
 

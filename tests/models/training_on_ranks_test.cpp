@@ -12,22 +12,12 @@
 #include "sharding/shard_tensor.h"
 #include "tests/support/live_bytes.h"
 #include "tests/support/run_ranks.h"
+#include "tests/support/small_models.h"
 
 namespace meshard {
 namespace {
 
-TransolverOptions small_model()
-{
-    TransolverOptions options;
-    options.functional_dim = 2;
-    options.embedding_dim = 3;
-    options.out_dim = 4;
-    options.n_layers = 2;
-    options.n_hidden = 24;
-    options.n_head = 3;
-    options.slice_num = 7;
-    return options;
-}
+using test::small_transolver;
 
 /// One sample and a model that starts from the same weights every time.
 struct Training {
@@ -49,7 +39,7 @@ struct Training {
             const auto spec = make_spec(mesh, axes);
             return from_local(own_part(whole, *spec).clone(), spec);
         };
-        Transolver model(small_model());
+        Transolver model(small_transolver());
         std::optional<ReplicatedModule> replicated;
         if (mesh) replicated.emplace(replicate(*model, mesh));
         {
@@ -97,8 +87,9 @@ TEST(TrainingOnRanks, GivesTheSameBitsAgain)
 
 TEST(TrainingOnRanks, NeedsTheMemoryOfItsShare)
 {
-    auto options = small_model();
+    auto options = small_transolver();
     options.n_hidden = 48;
+    options.mlp_ratio = 4;
     const auto peak_of = [&](const auto& forward_backward) {
         const LiveBytes bytes;
         forward_backward();

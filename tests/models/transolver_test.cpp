@@ -1,36 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/transolver.h"
 
+#include <cmath>
+
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include <torch/torch.h>
 
 #include "models/activation.h"
+#include "models/physics_attention.h"
 #include "partition/error.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/small_models.h"
 
 namespace meshard {
 namespace {
 
-TransolverOptions small_options()
-{
-    TransolverOptions options;
-    options.functional_dim = 1;
-    options.embedding_dim = 3;
-    options.out_dim = 2;
-    options.n_layers = 2;
-    options.n_hidden = 16;
-    options.n_head = 2;
-    options.mlp_ratio = 2;
-    options.slice_num = 5;
-    return options;
-}
+using test::small_transolver;
 
 TEST(Transolver, HasTheReferencesParameterCount)
 {
-    auto options = small_options();
+    auto options = small_transolver();
+    options.functional_dim = 1;
     options.embedding_dim = 6;
-    options.out_dim = 4;
     options.n_layers = 4;
     options.n_hidden = 64;
     options.n_head = 4;
@@ -46,7 +38,7 @@ TEST(Transolver, HasTheReferencesParameterCount)
 TEST(Transolver, StartsWithSmallWeightsAndNoBias)
 {
     torch::manual_seed(1);
-    const Transolver model(small_options());
+    const Transolver model(small_transolver());
 
     for (const auto& item : model->named_parameters()) {
         const auto& value = item.value();
@@ -65,9 +57,9 @@ TEST(Transolver, StartsWithSmallWeightsAndNoBias)
 TEST(Transolver, IsTheSameForTheSameSeed)
 {
     torch::manual_seed(5);
-    const Transolver first(small_options());
+    const Transolver first(small_transolver());
     torch::manual_seed(5);
-    const Transolver second(small_options());
+    const Transolver second(small_transolver());
 
     const auto a = first->parameters();
     const auto b = second->parameters();
@@ -77,9 +69,9 @@ TEST(Transolver, IsTheSameForTheSameSeed)
 TEST(Transolver, DoesNotDependOnTheOrderOfThePoints)
 {
     torch::manual_seed(2);
-    Transolver model(small_options());
+    Transolver model(small_transolver());
     model->to(torch::kDouble);
-    const auto fx = torch::randn({1, 40, 1}, torch::kDouble);
+    const auto fx = torch::randn({1, 40, 2}, torch::kDouble);
     const auto embedding = torch::randn({1, 40, 3}, torch::kDouble);
     const auto order = torch::randperm(40);
 
@@ -91,18 +83,18 @@ TEST(Transolver, DoesNotDependOnTheOrderOfThePoints)
 
 TEST(Transolver, RefusesShapesThatDoNotFit)
 {
-    Transolver model(small_options());
+    Transolver model(small_transolver());
 
-    EXPECT_TRUE(throws_with<InvalidInput>("embedding must be (batch, points, 3)", [&] { model->forward(torch::zeros({1, 4, 1}), torch::zeros({1, 4, 6})); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("fx must be (batch, points, 1)", [&] { model->forward(torch::zeros({4, 1}), torch::zeros({1, 4, 3})); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("is missing", [&] { model->forward(torch::zeros({1, 4, 1}), {}); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("no time_input", [&] { model->forward(torch::zeros({1, 4, 1}), torch::zeros({1, 4, 3}), torch::zeros(1)); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("embedding must be (batch, points, 3)", [&] { model->forward(torch::zeros({1, 4, 2}), torch::zeros({1, 4, 6})); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("fx must be (batch, points, 2)", [&] { model->forward(torch::zeros({4, 2}), torch::zeros({1, 4, 3})); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("is missing", [&] { model->forward(torch::zeros({1, 4, 2}), {}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("no time_input", [&] { model->forward(torch::zeros({1, 4, 2}), torch::zeros({1, 4, 3}), torch::zeros(1)); }));
 }
 
 TEST(TransolverOptions, NameWhatIsNotImplementedOrImpossible)
 {
     const auto refused = [](auto change, const char* text) {
-        auto options = small_options();
+        auto options = small_transolver();
         change(options);
         EXPECT_TRUE(throws_with<InvalidInput>(text, [&] { options.validate(); }));
     };
@@ -111,7 +103,7 @@ TEST(TransolverOptions, NameWhatIsNotImplementedOrImpossible)
     refused([](auto& o) { o.structured_shape = {4}; }, "structured_shape must have 2 or 3 extents, and has 1");
     refused([](auto& o) { o.structured_shape = {4, 0}; }, "an extent of structured_shape must be at least 1");
     refused([](auto& o) { o.use_te = true; }, "use_te");
-    refused([](auto& o) { o.n_head = 3; }, "16 is not one of 3");
+    refused([](auto& o) { o.n_head = 5; }, "24 is not one of 5");
     refused([](auto& o) { o.slice_num = 0; }, "slice_num must be at least 1");
     refused([](auto& o) { o.dropout = 1.0; }, "dropout");
     refused([](auto& o) { o.time_input = true, o.n_hidden = 15, o.n_head = 1; }, "even n_hidden");
@@ -119,7 +111,7 @@ TEST(TransolverOptions, NameWhatIsNotImplementedOrImpossible)
 
 TEST(TransolverOptions, SurviveJson)
 {
-    auto options = small_options();
+    auto options = small_transolver();
     options.act = "silu";
     options.dropout = 0.25;
 
@@ -133,6 +125,38 @@ TEST(TransolverOptions, RefuseUnknownNamesAndWrongTypes)
 {
     EXPECT_TRUE(throws_with<InvalidInput>("Did you mean 'n_head'?", [&] { transolver_options({{"n_heads", 4}}); }));
     EXPECT_TRUE(throws_with<InvalidInput>("n_head cannot be \"four\"", [&] { transolver_options({{"n_head", "four"}}); }));
+}
+
+TEST(PhysicsAttention, TakesTheAuthorsConstantsByASwitch)
+{
+    torch::manual_seed(3);
+    const SliceOptions options{.dim = 6, .num_heads = 1, .head_dim = 6, .num_slices = 4, .plus = false, .grid = {}, .noise = nullptr, .authors_constants = true};
+    PhysicsAttention attention(options, 0.0);
+    attention->to(torch::kDouble);
+    auto parameters = attention->named_parameters();
+    const torch::NoGradGuard no_grad;
+    parameters["temperature"].fill_(0.2);   // below PhysicsNeMo's bound
+    const auto x = torch::randn({1, 9, 6}, torch::kDouble);
+
+    const auto found = attention->forward(x);
+
+    // Wu et al. 2024, as their code has it for points in any order.
+    const auto linear = [&](const torch::Tensor& y, const std::string& name) {
+        return torch::nn::functional::linear(y, parameters[name + ".weight"], parameters.contains(name + ".bias") ? parameters[name + ".bias"] : torch::Tensor());
+    };
+    const auto weights = torch::softmax(linear(linear(x, "in_project_x"), "in_project_slice") / 0.2, -1);                     // (1, N, S)
+    const auto tokens = torch::matmul(weights.transpose(1, 2), linear(x, "in_project_fx")) / (weights.sum(1).unsqueeze(-1) + 1e-5);
+    const auto qkv = linear(tokens, "qkv_project").chunk(3, -1);
+    const auto attended = torch::matmul(torch::softmax(torch::matmul(qkv[0], qkv[1].transpose(1, 2)) / std::sqrt(6.0), -1), qkv[2]);
+    const auto expected = linear(torch::matmul(weights, attended), "out_linear");
+    EXPECT_TRUE(torch::allclose(found, expected, 1e-12, 1e-13));
+
+    auto reference = options;
+    reference.authors_constants = false;
+    PhysicsAttention other(reference, 0.0);
+    other->to(torch::kDouble);
+    for (const auto& item : other->named_parameters()) item.value().copy_(parameters[item.key()]);
+    EXPECT_FALSE(torch::allclose(other->forward(x), expected, 1e-3, 1e-3));
 }
 
 TEST(Activation, KnowsItsNamesInAnyCase)

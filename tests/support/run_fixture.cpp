@@ -75,7 +75,8 @@ FixtureModel make_model(const nlohmann::json& description)
                 [model](const NamedTensors& inputs) mutable {
                     return model->forward({.local_embedding = streams(inputs, "local_embedding"),
                                            .global_embedding = optional(inputs, "global_embedding"),
-                                           .geometry = optional(inputs, "geometry")});
+                                           .geometry = optional(inputs, "geometry"),
+                                           .local_positions = streams(inputs, "local_positions")});
                 },
                 [model](UniformNoise noise) mutable { model->set_noise(std::move(noise)); }};
     }
@@ -99,11 +100,9 @@ FixtureModel make_model(const nlohmann::json& description)
 std::string reason_to_skip(const nlohmann::json& description)
 {
     const auto kind = kind_of(description);
-    const auto constructor = description.value("constructor", nlohmann::json::object());
     static const std::set<std::string> known{"Transolver", "FLARE", "GeoTransolver", "GALE", "GALE_FA", "FLARE attention", "PhysicsAttentionIrregularMesh",
                                              "PhysicsAttentionStructuredMesh2D", "PhysicsAttentionStructuredMesh3D"};
     if (!known.count(kind)) return kind + ": not implemented, or not a model";
-    if (constructor.value("include_local_features", false)) return kind + " with local features (ball queries) is not implemented";
     return {};
 }
 

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include <nlohmann/json_fwd.hpp>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/container/sequential.h>
+
+#include "ops/message_graph.h"
+
+namespace meshard {
+
+/// Constructor arguments of a MeshGraphNet, with the names and defaults that checkpoints use.
+struct MeshGraphNetOptions {
+    std::int64_t input_dim_nodes = 0;           ///< must be set
+    std::int64_t input_dim_edges = 0;           ///< must be set
+    std::int64_t output_dim = 0;                ///< must be set
+    std::int64_t processor_size = 15;           ///< steps in which messages pass
+    std::string mlp_activation_fn = "relu";     ///< see activation.h
+    std::int64_t num_layers_node_processor = 2; ///< hidden layers of the MLPs, here and below
+    std::int64_t num_layers_edge_processor = 2;
+    std::int64_t hidden_dim_processor = 128;
+    std::int64_t hidden_dim_node_encoder = 128;
+    std::int64_t num_layers_node_encoder = 2;
+    std::int64_t hidden_dim_edge_encoder = 128;
+    std::int64_t num_layers_edge_encoder = 2;
+    std::int64_t hidden_dim_node_decoder = 128;
+    std::int64_t num_layers_node_decoder = 2;
+    std::string aggregation = "sum";            ///< or mean
+
+    /// @throws InvalidInput naming the option, its value and what is allowed.
+    void validate() const;
+};
+
+/// From the arguments of a checkpoint; absent ones keep their defaults.
+/// @throws InvalidInput for a name that is not an argument of MeshGraphNet, or a value of the wrong type.
+MeshGraphNetOptions mesh_graph_net_options(const nlohmann::json& arguments);
+nlohmann::json to_json(const MeshGraphNetOptions& options);
+
+/// Linear layers with an activation behind all but the last, then a layer norm if asked for. Parameters: `model.0.*`, `model.2.*`, ...
+class GraphMlpImpl : public torch::nn::Module {
+public:
+    struct Widths {
+        std::int64_t in = 0, hidden = 0, out = 0;
+    };
+    GraphMlpImpl(Widths widths, std::int64_t num_hidden_layers, const std::string& act, bool normalized);
+
+    torch::Tensor forward(const torch::Tensor& x) { return model_->forward(x); }
+
+private:
+    torch::nn::Sequential model_;
+};
+TORCH_MODULE(GraphMlp);
+
+/// How the nodes at the edge of a shard learn what their neighbours on other ranks have become.
+enum class GhostMode : std::uint8_t {
+    Auto,      ///< the cheaper of the two by `ghost_costs`
+    Refresh,   ///< one exchange a step, each way
+    Deep,      ///< ghosts as deep as there are steps, computed by several ranks; one exchange in all
+};
+
+/// What a training step costs in either mode, in seconds of the slowest rank, by counting: bytes and messages against the arithmetic of the ghosts.
+struct GhostCosts {
+    double refresh = 0;
+    double deep = 0;
+};
+
+/// Rates that the estimate takes for a rank. Only their ratios matter: at these, a message costs as much as 400,000 multiplications.
+struct RankRates {
+    double flops_per_second = 2e10;
+    double bytes_per_second = 4e9;
+    double seconds_per_message = 2e-5;
+};
+
+/// Collective over the graph's ranks; the same on all of them.
+GhostCosts ghost_costs(const MessageGraph& graph, const DeepGraph& deep, const MeshGraphNetOptions& options, const RankRates& rates = {});
+
+/// A graph with what its edges carry, and the way that ghosts are kept. Made once, used in every step.
+class MeshGraph {
+public:
+    /// Collective where the nodes are cut. In other modes than Refresh ghosts are sought as deep as the model has steps.
+    MeshGraph(MessageGraph graph, const MeshGraphNetOptions& options, GhostMode mode = GhostMode::Auto);
+
+    const MessageGraph& graph() const { return *graph_; }
+    const DeepGraph* deep() const { return deep_.get(); }       ///< null if ghosts are refreshed
+
+private:
+    std::shared_ptr<const MessageGraph> graph_;
+    std::shared_ptr<const DeepGraph> deep_;
+};
+
+/// MeshGraphNet (Pfaff et al. 2021, arXiv 2010.03409): nodes and edges are encoded, pass messages, and nodes are decoded. Parameters have PhysicsNeMo's names
+/// and shapes.
+class MeshGraphNetImpl : public torch::nn::Module {
+public:
+    /// Initial values as LibTorch makes them, drawn from its default generator in the reference's order.
+    /// @throws InvalidInput as `MeshGraphNetOptions::validate`.
+    explicit MeshGraphNetImpl(MeshGraphNetOptions options);
+
+    /// @param nodes   (N, input_dim_nodes)
+    /// @param edges   (E, input_dim_edges), in the order of the graph's edges
+    /// @return        (N, output_dim)
+    torch::Tensor forward(const torch::Tensor& nodes, const torch::Tensor& edges, const MeshGraph& graph);
+
+    const MeshGraphNetOptions& options() const { return options_; }
+
+private:
+    torch::Tensor process(torch::Tensor nodes, torch::Tensor edges, const MessageGraph& graph);
+
+    MeshGraphNetOptions options_;
+    GraphMlp edge_encoder_{nullptr}, node_encoder_{nullptr}, node_decoder_{nullptr};
+    std::vector<GraphMlp> edge_mlps_, node_mlps_;   // one a step
+};
+TORCH_MODULE(MeshGraphNet);
+
+}  // namespace meshard

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+
+namespace meshard {
+
+/// Brings a geometry to fewer tokens (Alkin et al. 2024, Universal physics transformers): each supernode takes the mean of messages from the points
+/// around it, and its own place.
+class SupernodePoolingImpl : public torch::nn::Module {
+public:
+    /// @param max_degree   of more points within the radius, the first by index
+    SupernodePoolingImpl(std::int64_t num_channels, double radius, std::int64_t max_degree);
+
+    /// @param geometry     (B, N, 3)
+    /// @param supernodes   (B, M, 3), some of the geometry's points
+    /// @return             (B, M, num_channels)
+    torch::Tensor forward(const torch::Tensor& geometry, const torch::Tensor& supernodes);
+
+private:
+    std::int64_t num_channels_, max_degree_;
+    double radius_;
+    torch::nn::Sequential message_;
+    torch::nn::Linear proj_{nullptr};
+};
+TORCH_MODULE(SupernodePooling);
+
+}  // namespace meshard

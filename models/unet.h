@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/conv.h>
+
+namespace meshard {
+
+struct UNetOptions {
+    std::int64_t in_channels = 0;       ///< must be set
+    std::int64_t out_channels = 0;      ///< must be set
+    std::int64_t num_channels = 32;     ///< on the finest level; twice as many on each coarser one
+    std::int64_t depth = 3;             ///< how often the grid is halved
+    std::int64_t num_groups = 8;        ///< of the group norms; divides num_channels
+    std::string act = "gelu";
+
+    /// @throws InvalidInput naming the option, its value and what is allowed.
+    void validate() const;
+};
+
+/// A U-Net (Ronneberger, Fischer, Brox 2015) from image to image: two convolutions on each of some grids, from fine to coarse and back, and what the
+/// finer grids knew on the way down is handed across. Images may be cut along their height or width; convolutions see over the cut.
+class UNetImpl : public torch::nn::Module {
+public:
+    /// Initial values as LibTorch makes them.
+    /// @throws InvalidInput as `UNetOptions::validate`.
+    explicit UNetImpl(UNetOptions options);
+
+    /// (B, in_channels, height, width) to (B, out_channels, height, width); height and width multiples of 2^depth.
+    /// @throws InvalidInput for another shape.
+    torch::Tensor forward(const torch::Tensor& image);
+
+private:
+    UNetOptions options_;
+    torch::nn::ModuleList down_, up_;           // two convolutions each, fine to coarse
+    torch::nn::Conv2d head_{nullptr};
+};
+TORCH_MODULE(UNet);
+
+}  // namespace meshard

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+
+namespace meshard {
+
+struct VisionTransformerOptions {
+    std::int64_t in_channels = 0;       ///< must be set
+    std::int64_t out_channels = 0;      ///< must be set
+    std::int64_t height = 0;            ///< of the images; must be set, a multiple of patch_size
+    std::int64_t width = 0;
+    std::int64_t patch_size = 4;
+    std::int64_t n_layers = 4;
+    std::int64_t n_hidden = 128;
+    std::int64_t n_head = 4;
+    std::int64_t mlp_ratio = 4;
+    std::string act = "gelu";
+
+    /// @throws InvalidInput naming the option, its value and what is allowed.
+    void validate() const;
+};
+
+/// One layer of a transformer: attention of all tokens to each other, and an MLP, each behind a layer norm and added to its input.
+class AttentionLayerImpl : public torch::nn::Module {
+public:
+    explicit AttentionLayerImpl(const VisionTransformerOptions& options);
+
+    /// (B, N, C) to (B, N, C)
+    torch::Tensor forward(torch::Tensor x);
+
+private:
+    std::int64_t num_heads_;
+    torch::nn::LayerNorm norm1_{nullptr};
+    torch::nn::Linear qkv_{nullptr}, proj_{nullptr};
+    torch::nn::Sequential mlp_{nullptr};        // layer norm and MLP
+};
+TORCH_MODULE(AttentionLayer);
+
+/// A vision transformer (Dosovitskiy et al. 2021) from image to image: patches become tokens, attend to each other, and become patches again. Images may be
+/// cut along their height: patches convolve over the cut, and attention passes keys and values around.
+class VisionTransformerImpl : public torch::nn::Module {
+public:
+    /// Initial values as LibTorch makes them; positions normal(0, 0.02).
+    /// @throws InvalidInput as `VisionTransformerOptions::validate`.
+    explicit VisionTransformerImpl(VisionTransformerOptions options);
+
+    /// (B, in_channels, height, width) to (B, out_channels, height, width)
+    /// @throws InvalidInput for another shape.
+    torch::Tensor forward(const torch::Tensor& image);
+
+private:
+    VisionTransformerOptions options_;
+    torch::nn::Conv2d patches_{nullptr};
+    torch::Tensor positions_;                   // (1, C, rows of patches, columns)
+    torch::nn::ModuleList layers_;
+    torch::nn::LayerNorm norm_{nullptr};
+    torch::nn::ConvTranspose2d pixels_{nullptr};
+};
+TORCH_MODULE(VisionTransformer);
+
+}  // namespace meshard
