@@ -94,6 +94,23 @@ at::Tensor unit_normals(const Mesh& mesh, RowIds rows, const DataConfig& data, c
     return normals;
 }
 
+/// Numbers separated by commas; none if the text is anything else.
+std::vector<double> numbers_in(const std::string& text)
+{
+    std::vector<double> numbers;
+    const char* at = text.data();
+    const char* const last = at + text.size();
+    while (true) {
+        double number = 0;
+        const auto [end, error] = std::from_chars(at, last, number);
+        if (error != std::errc()) return {};
+        numbers.push_back(number);
+        if (end == last) return numbers;
+        if (*end != ',') return {};
+        at = end + 1;
+    }
+}
+
 }  // namespace
 
 CaseFrame case_frame(const FrameConfig& config, const std::array<double, 6>& bounds, const CaseSource& source)
@@ -101,21 +118,23 @@ CaseFrame case_frame(const FrameConfig& config, const std::array<double, 6>& bou
     CaseFrame frame;
     if (config.center == "bounds") {
         for (int c = 0; c < 3; ++c) frame.center[c] = 0.5 * (bounds[2 * c] + bounds[2 * c + 1]);
+    } else if (const auto place = numbers_in(config.center); place.size() == 3) {
+        std::copy(place.begin(), place.end(), frame.center.begin());
+    } else if (config.center != "none") {
+        throw InvalidInput("the center is '" + config.center + "'; expected bounds, none, or a place x,y,z.");
     }
     const auto& text = config.length;
-    double number = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    const auto numbers = numbers_in(text);
     if (text == "bounds") {
-        frame.length = std::max({bounds[1] - bounds[0], bounds[3] - bounds[2], bounds[5] - bounds[4]});
-    } else if (text == "none") {
-        frame.length = 1;
-    } else if (error == std::errc() && end == text.data() + text.size()) {
-        frame.length = number;
-    } else {
-        frame.length = source.number(text);
+        frame.lengths.fill(std::max({bounds[1] - bounds[0], bounds[3] - bounds[2], bounds[5] - bounds[4]}));
+    } else if (numbers.size() == 3) {
+        std::copy(numbers.begin(), numbers.end(), frame.lengths.begin());
+    } else if (text != "none") {
+        frame.lengths.fill(numbers.size() == 1 ? numbers[0] : source.number(text));
     }
-    if (!(frame.length > 0) || !std::isfinite(frame.length)) {
-        throw InvalidInput("case " + source.id + ": data.length is " + std::to_string(frame.length) + "; the points are divided by it.");
+    for (const auto length : frame.lengths) {
+        if (length > 0 && std::isfinite(length)) continue;
+        throw InvalidInput("case " + source.id + ": data.length is " + std::to_string(length) + "; the points are divided by it.");
     }
     return frame;
 }
@@ -139,9 +158,19 @@ at::Tensor point_inputs(const Mesh& mesh, RowIds rows, const DataConfig& data, c
     const auto absolute = places(mesh, rows, data.on_cells, where);
     auto inputs = torch::empty({num_rows, 3}, torch::kFloat32);
     auto* out = inputs.data_ptr<float>();
-    for (std::int64_t i = 0; i < 3 * num_rows; ++i) out[i] = static_cast<float>((absolute[i] - frame.center[i % 3]) / frame.length);
+    for (std::int64_t i = 0; i < 3 * num_rows; ++i) out[i] = static_cast<float>((absolute[i] - frame.center[i % 3]) / frame.lengths[i % 3]);
     if (!data.use_normals) return inputs;
     return torch::cat({inputs, unit_normals(mesh, rows, data, where)}, 1);
+}
+
+PointInputs sharded_inputs(const at::Tensor& rows, RowIds ids, const at::Tensor& constants, const std::shared_ptr<const DeviceMesh>& device_mesh)
+{
+    const std::array<std::int64_t, 1> own{rows.size(0)};
+    IndexMap map{.num_global = 0, .num_owned = static_cast<std::int32_t>(ids.size()), .global_ids = {ids.begin(), ids.end()}, .ghost_owners = {}};
+    for (const auto& count : device_mesh->group(device_mesh->axis("domain")).all_gather_integers(own)) map.num_global += count[0];
+    const auto spec = shard_spec(std::make_shared<const IndexMap>(std::move(map)), device_mesh, 1);
+    const auto batch = rows.unsqueeze(0);
+    return {.embedding = from_local(batch, spec), .positions = from_local(batch.narrow(-1, 0, 3).contiguous(), spec), .constants = constants};
 }
 
 at::Tensor field_values(const Mesh& mesh, RowIds rows, const DataConfig& data, const std::string& where)
@@ -190,9 +219,11 @@ CaseTensors load_case(const CaseSource& source, const std::filesystem::path& sha
     tensors.id = source.id;
     std::vector<at::Tensor> inputs;
     std::vector<at::Tensor> targets;
+    std::vector<std::int64_t> ids;
     for (auto part = runs[rank]; part < runs[rank + 1]; ++part) {
         const auto subdomain = load_subdomain(shards, manifest, part);
         const auto rows = data.on_cells ? subdomain.cells.owned() : subdomain.points.owned();
+        ids.insert(ids.end(), rows.begin(), rows.end());
         inputs.push_back(point_inputs(subdomain.mesh, rows, data, frame, where));
         targets.push_back(field_values(subdomain.mesh, rows, data, where));
     }
@@ -212,16 +243,22 @@ CaseTensors load_case(const CaseSource& source, const std::filesystem::path& sha
         num_channels += found->num_components;
     }
     if (inputs.empty()) {
-        inputs.push_back(torch::empty({0, data.use_normals ? 6 : 3}));
+        inputs.push_back(torch::empty({0, num_point_channels(data)}));
         targets.push_back(torch::empty({0, num_channels}));
     }
 
-    const auto embedding = torch::cat(inputs, 0).unsqueeze(0);
-    tensors.embedding = from_local(embedding, domain, {Shard(1)});
-    const auto spec = spec_of(tensors.embedding);
-    tensors.fx = from_local(torch::ones({1, embedding.size(1), 1}), spec);
-    tensors.target = from_local(torch::cat(targets, 0).unsqueeze(0), spec);
-    tensors.num_points = tensors.embedding.size(1);
+    // Ascending ids, as an index map has them.
+    const auto order = torch::argsort(torch::tensor(ids, torch::kLong));
+    std::sort(ids.begin(), ids.end());
+    at::Tensor constants;
+    if (!data.constants.empty()) {
+        std::vector<float> values;
+        for (const auto& column : data.constants) values.push_back(static_cast<float>(source.number(column)));
+        constants = torch::tensor(values).unsqueeze(0);
+    }
+    tensors.inputs = sharded_inputs(torch::cat(inputs, 0).index_select(0, order), ids, constants, domain);
+    tensors.target = from_local(torch::cat(targets, 0).index_select(0, order).unsqueeze(0), spec_of(tensors.inputs.embedding));
+    tensors.num_points = tensors.target.size(1);
     return tensors;
 }
 

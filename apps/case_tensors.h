@@ -14,6 +14,7 @@
 #include "apps/case_list.h"
 #include "apps/training_config.h"
 #include "io/manifest.h"
+#include "models/registry.h"
 #include "partition/mesh.h"
 #include "sharding/device_mesh.h"
 
@@ -22,11 +23,11 @@ namespace meshard {
 /// Where a case lies in space: what makes its coordinates comparable with another's.
 struct CaseFrame {
     std::array<double, 3> center{};
-    double length = 1;
+    std::array<double, 3> lengths{1, 1, 1};   ///< the points are divided by them
 };
 
 /// @param bounds    x, y and z of the whole case, each lowest then highest
-/// @param source    gives the length where the configuration names a column; @throws InvalidInput if it cannot, or the length is not positive.
+/// @param source    gives the length where the configuration names a column; @throws InvalidInput if it cannot, or a length is not positive.
 CaseFrame case_frame(const FrameConfig& config, const std::array<double, 6>& bounds, const CaseSource& source);
 
 /// x, y and z of all points, each lowest then highest; zeros for none.
@@ -37,6 +38,11 @@ std::array<double, 6> point_bounds(const Mesh& mesh);
 /// @throws InvalidInput naming `where` and the array for a value that is not finite, and where normals can neither be read nor computed.
 at::Tensor point_inputs(const Mesh& mesh, std::span<const std::int64_t> rows, const DataConfig& data, const CaseFrame& frame,
                         const std::string& where);
+
+/// What a model is told of points whose rows (`point_inputs`) this rank holds, and whose ids in the whole these are: sharded, with the ids. Collective.
+/// @param constants   of the case, (1, G); undefined for none
+PointInputs sharded_inputs(const at::Tensor& rows, std::span<const std::int64_t> ids, const at::Tensor& constants,
+                           const std::shared_ptr<const DeviceMesh>& device_mesh);
 
 /// The fields to be predicted, of the first rows, side by side in the order of the configuration: (rows, channels), float32.
 /// @throws InvalidInput for a missing array (with the nearest name), or a value that is not finite.
@@ -49,8 +55,7 @@ std::vector<std::int32_t> part_runs(const Manifest& manifest, bool on_cells, std
 struct CaseTensors {
     std::string id;
     std::int64_t num_points = 0;        ///< of all ranks
-    at::Tensor fx;                      ///< (1, N, 1): ones
-    at::Tensor embedding;               ///< (1, N, 3 or 6)
+    PointInputs inputs;                 ///< of (1, N, 3 or 6), (1, N, 3) and (1, G)
     at::Tensor target;                  ///< (1, N, channels), in physical units
     std::vector<std::int64_t> channels; ///< of each field
 };

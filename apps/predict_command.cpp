@@ -17,6 +17,8 @@ namespace {
 
 struct PredictArguments {
     std::string run_dir;
+    std::string model;          // a file in place of the run's folder
+    DataOptions data;
     std::vector<std::string> inputs;
     std::string output;
     std::map<std::string, double> values;
@@ -26,23 +28,51 @@ struct PredictArguments {
 bool parse(std::span<const std::string> arguments, PredictArguments& options)
 {
     CLI::App app("Predicts a run's fields on new meshes and writes them beside the meshes' own arrays, in physical units. A field is\n"
-                 "called as in the run's configuration (data.fields), with `_predicted` added where the mesh has such an array already.",
+                 "called as in the run's configuration (data.fields), with `_predicted` added where the mesh has such an array already.\n"
+                 "With --model the weights of a file predict, without a run.",
                  "predict");
-    std::vector<std::string> settings;
-    app.add_option("run", options.run_dir, "folder of a run of `meshard train`")->required()->type_name("RUN_DIR");
-    app.add_option("input", options.inputs, "meshes without the fields (.vtp .vtu .stl .ply .vtk)")->required()->type_name("INPUT...");
+    std::vector<std::string> settings, words;
+    std::string constants, association = "cell";
+    app.add_option("input", words, "folder of a run of `meshard train` (not with --model), then meshes without the fields (.vtp .vtu .stl .ply .vtk)")
+        ->required()->type_name("[RUN_DIR] INPUT...");
+    app.add_option("--model", options.model, "weights in place of a run: .mdlus, .pt or .safetensors; a global_stats.json beside gives the fields' mean and std")
+        ->type_name("FILE");
     app.add_option("-o,--output", options.output, "file to write: .vtp .vtu, or .pvtp .pvtu with a piece a rank; of several inputs: a folder")
         ->required()->type_name("OUT");
     app.add_option("--set", settings, "a value that stood in the case table in training, e.g. length=1.044")->type_name("NAME=VALUE");
     app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine")->check(CLI::PositiveNumber)->type_name("N");
+    auto* of_file = app.add_option_group("Of a --model that does not say it itself");
+    of_file->add_option("--constants", constants, "what the model is told of the whole case, in the order of its training, e.g. density and speed: 1.205,38.9")
+        ->type_name("A[,B...]");
+    of_file->add_option("--center", options.data.center, "subtracted from the points: bounds, none, or a place x,y,z")->type_name("WHAT");
+    of_file->add_option("--length", options.data.length, "the points are divided by it: bounds, none, a number, or three for x,y,z")->type_name("WHAT");
+    of_file->add_option("--fields", options.data.fields, "names of the channels, e.g. pressure,shear_stress:3")->type_name("NAME[:N],...");
+    of_file->add_option("--association", association, "where the fields live: cell or point")->type_name("WHERE");
     if (!parse_arguments(app, arguments)) return false;
 
+    if (options.model.empty()) {
+        for (const auto* option : of_file->get_options()) {
+            if (option->count() > 0) throw UsageError(option->get_name() + " belongs to --model; a run's folder says it itself.");
+        }
+        options.run_dir = words.front();
+        words.erase(words.begin());
+        if (words.empty()) throw UsageError("which meshes? Give INPUT after " + options.run_dir + ".");
+    }
+    options.inputs = words;
+    if (association != "cell" && association != "point") throw UsageError("--association is '" + association + "'; expected cell or point.");
+    options.data.on_cells = association == "cell";
+    if (!constants.empty()) options.data.constants = parse_numbers(constants, "--constants");
     for (const auto& word : settings) {
         const auto equals = word.find('=');
         if (equals == std::string::npos || equals == 0) throw UsageError("--set " + word + ": expected NAME=VALUE, e.g. length=1.044.");
         options.values[word.substr(0, equals)] = parse_numbers(word.substr(equals + 1), "--set " + word.substr(0, equals), 1)[0];
     }
     return true;
+}
+
+Predictor make_predictor(const PredictArguments& options)
+{
+    return options.model.empty() ? Predictor::from_run(options.run_dir) : Predictor::from_file(options.model, options.data);
 }
 
 /// Input and output of each prediction.
@@ -83,9 +113,12 @@ int predict_command(std::span<const std::string> arguments)
     const auto work = jobs(options);
     keep_freed_memory();
 
-    const auto verify = [&](int) { Predictor{options.run_dir}; };
+    const auto verify = [&](int) { make_predictor(options); };
     const auto body = [&](World& world) {
-        Predictor predictor(options.run_dir);
+        auto predictor = make_predictor(options);
+        if (world.rank() == 0) {
+            for (const auto& note : predictor.notes()) warn("predict", note);
+        }
         if (world.rank() == 0) std::filesystem::create_directories(std::filesystem::absolute(work.front().second).parent_path());
         for (const auto& [input, output] : work) {
             predict_file(predictor, input, output, options.values, world);

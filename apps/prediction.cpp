@@ -9,12 +9,10 @@
 #include <torch/torch.h>
 
 #include "apps/case_tensors.h"
-#include "apps/checkpoint.h"
 #include "apps/command_line.h"
 #include "io/mesh_io.h"
 #include "io/piece_io.h"
 #include "io/subdomain_io.h"
-#include "models/transolver.h"
 #include "partition/error.h"
 #include "partition/mesh_graph.h"
 #include "partition/metis_partitioner.h"
@@ -24,20 +22,6 @@ namespace meshard {
 namespace {
 
 constexpr const char* kSuffix = "_predicted";
-
-std::filesystem::path choose_checkpoint(const std::filesystem::path& run_dir)
-{
-    for (const char* name : {"best", "last"}) {
-        auto path = run_dir / "checkpoints" / (std::string(name) + ".safetensors");
-        if (std::filesystem::exists(path)) return path;
-    }
-    throw IoError(run_dir.string() + " has no checkpoints/best.safetensors or last.safetensors. Is it the folder of a run, and has it trained for an epoch?");
-}
-
-DataConfig data_of_run(const std::filesystem::path& run_dir)
-{
-    return training_config(Settings::read(run_dir / "resolved_config.yaml", {}, training_rules())).data;
-}
 
 bool has_array(const Mesh& mesh, bool on_cells, const std::string& name)
 {
@@ -72,10 +56,10 @@ CaseFrame frame_of(const DataConfig& data, const std::array<double, 6>& bounds, 
         config.length = "none";
         auto frame = case_frame(config, bounds, source);
         if (!(value->second > 0)) throw UsageError("--set " + value->first + " must be above 0.");
-        frame.length = value->second;
+        frame.lengths.fill(value->second);
         return frame;
     }
-    const bool is_column = config.length != "bounds" && config.length != "none" && config.length.find_first_not_of("0123456789.+-eE") != std::string::npos;
+    const bool is_column = config.length != "bounds" && config.length != "none" && config.length.find_first_not_of("0123456789.+-eE,") != std::string::npos;
     if (is_column) {
         if (is_speaker) {
             warn("predict", name + ": no value for '" + config.length + "'; the longest edge of the bounding box is taken. Give it with --set " + config.length + "=...");
@@ -83,6 +67,19 @@ CaseFrame frame_of(const DataConfig& data, const std::array<double, 6>& bounds, 
         config.length = "bounds";
     }
     return case_frame(config, bounds, source);
+}
+
+/// What the model is told of the case besides its points, (1, G); undefined for nothing.
+at::Tensor constants_of(const Predictor& predictor, const std::map<std::string, double>& values)
+{
+    auto constants = predictor.constants();
+    for (const auto& name : predictor.data().constants) {
+        const auto found = values.find(name);
+        if (found == values.end()) throw UsageError("the model is told '" + name + "' of a case. Give it with --set " + name + "=...");
+        constants.push_back(found->second);
+    }
+    if (constants.empty()) return {};
+    return torch::tensor(std::vector<float>(constants.begin(), constants.end())).unsqueeze(0);
 }
 
 /// What a rank holds of the input.
@@ -137,55 +134,6 @@ MeshKind kind_of_output(const std::filesystem::path& output)
 
 }  // namespace
 
-struct Predictor::Impl {
-    std::filesystem::path checkpoint;
-    DataConfig data;
-    std::vector<std::int64_t> channels;
-    Normalizer normalizer;
-    Transolver model{nullptr};
-};
-
-Predictor::Predictor(const std::filesystem::path& run_dir) : impl_(std::make_unique<Impl>())
-{
-    impl_->checkpoint = choose_checkpoint(run_dir);
-    impl_->data = data_of_run(run_dir);
-    const Checkpoint checkpoint(impl_->checkpoint);
-    const auto& description = checkpoint.description();
-    const auto name = impl_->checkpoint.string();
-    if (description.value("model_class", "") != "Transolver") {
-        throw IoError(name + " holds a " + description.value("model_class", "model without a name") + "; this version predicts with Transolver.");
-    }
-    impl_->model = Transolver(transolver_options(description.at("model")));
-    checkpoint.load_weights(*impl_->model);
-    impl_->model->eval();
-    impl_->normalizer = checkpoint.normalizer();
-    for (const auto& field : description.at("fields")) impl_->channels.push_back(field.at("channels").get<std::int64_t>());
-    if (impl_->channels.size() != impl_->data.fields.size()) throw IoError(name + " and resolved_config.yaml disagree in the number of fields.");
-}
-
-Predictor::~Predictor() = default;
-
-const DataConfig& Predictor::data() const
-{
-    return impl_->data;
-}
-
-const std::vector<std::int64_t>& Predictor::channels() const
-{
-    return impl_->channels;
-}
-
-const std::filesystem::path& Predictor::checkpoint() const
-{
-    return impl_->checkpoint;
-}
-
-at::Tensor Predictor::predict(const at::Tensor& fx, const at::Tensor& embedding)
-{
-    torch::NoGradGuard no_grad;
-    return impl_->normalizer.denormalize(impl_->model->forward(fx, embedding));
-}
-
 void predict_file(Predictor& predictor, const std::filesystem::path& input, const std::filesystem::path& output,
                   const std::map<std::string, double>& values, World& world)
 {
@@ -211,10 +159,9 @@ void predict_file(Predictor& predictor, const std::filesystem::path& input, cons
     const auto rows = data.on_cells ? subdomain.cells.owned() : subdomain.points.owned();
     const auto frame = frame_of(data, part.bounds, input.filename().string(), values, world.rank() == 0);
 
-    const auto inputs = point_inputs(subdomain.mesh, rows, data, frame, input.filename().string()).unsqueeze(0);
-    const auto embedding = from_local(inputs, device_mesh, {Shard(1)});
-    const auto fx = from_local(torch::ones({1, inputs.size(1), 1}), spec_of(embedding));
-    const auto fields = to_local(predictor.predict(fx, embedding)).squeeze(0);   // (rows, channels)
+    const auto told = point_inputs(subdomain.mesh, rows, data, frame, input.filename().string());
+    const auto inputs = sharded_inputs(told, rows, constants_of(predictor, values), device_mesh);
+    const auto fields = to_local(predictor.predict(inputs)).squeeze(0);          // (rows, channels)
 
     if (!in_pieces) {
         const auto all = gather_rows_by_id(fields, rows, device_mesh->all());

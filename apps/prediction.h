@@ -7,30 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "apps/training_config.h"
+#include "apps/predictor.h"
 #include "sharding/launch.h"
 
 namespace meshard {
-
-/// A trained model with all that it needs to know of its data.
-class Predictor {
-public:
-    /// From `run_dir/checkpoints/best`, or `last` where there is no better one.
-    /// @throws IoError if the folder holds no finished run.
-    explicit Predictor(const std::filesystem::path& run_dir);
-    ~Predictor();
-
-    const DataConfig& data() const;
-    const std::vector<std::int64_t>& channels() const;      ///< of each field
-    const std::filesystem::path& checkpoint() const;
-
-    /// Fields in physical units, (1, N, channels), sharded as the inputs are.
-    at::Tensor predict(const at::Tensor& fx, const at::Tensor& embedding);
-
-private:
-    struct Impl;
-    std::unique_ptr<Impl> impl_;
-};
 
 /// Predicts on the mesh `input` and writes it with the fields as further arrays to `output`: .vtp, .vtu, or .pvtp, .pvtu with a piece
 /// a rank in a folder beside it. Collective over all ranks.

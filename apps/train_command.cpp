@@ -134,7 +134,7 @@ int train_command(std::span<const std::string> arguments)
             throw IoError(options.resume + " has no checkpoints/last.safetensors to go on from.");
         }
     }
-    const auto settings = Settings::read(options.config, options.overrides, training_rules());
+    const auto settings = read_training_settings(options.config, options.overrides);
     const auto config = training_config(settings);
     if (options.print_config) {
         std::cout << settings.to_yaml(true);

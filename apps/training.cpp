@@ -16,7 +16,6 @@
 #include "apps/training_log.h"
 #include "models/metrics.h"
 #include "models/normalizer.h"
-#include "models/transolver.h"
 #include "partition/error.h"
 #include "sharding/replicate.h"
 #include "sharding/shard_tensor.h"
@@ -91,7 +90,7 @@ private:
     std::vector<CaseTensors> val_;
     std::vector<CaseTensors> test_;
     Normalizer normalizer_;
-    Transolver model_{nullptr};
+    Model model_;
     std::optional<ReplicatedModule> replicated_;
     std::unique_ptr<torch::optim::AdamW> optimizer_;
 
@@ -176,17 +175,13 @@ void Run::make_model()
 {
     std::int64_t num_channels = 0;
     for (const auto count : train_.front().channels) num_channels += count;
-    if (config_.model.out_dim != 0 && config_.model.out_dim != num_channels) {
-        throw InvalidInput("model.out_dim is " + std::to_string(config_.model.out_dim) + ", but the fields have " + std::to_string(num_channels) + " channels.");
-    }
-    config_.model.out_dim = num_channels;
     torch::manual_seed(config_.seed);
-    model_ = Transolver(config_.model);
-    if (!config_.training.init.empty()) load_weights(config_.training.init, *model_);
-    replicated_.emplace(replicate(*model_, device_mesh_));
+    model_ = meshard::make_model(config_.model.name, model_arguments(config_.model, config_.data, num_channels));
+    if (!config_.training.init.empty()) load_weights(config_.training.init, *model_.module);
+    replicated_.emplace(replicate(*model_.module, device_mesh_));
     const auto& training = config_.training;
     optimizer_ = std::make_unique<torch::optim::AdamW>(
-        model_->parameters(), torch::optim::AdamWOptions(training.learning_rate)
+        model_.module->parameters(), torch::optim::AdamWOptions(training.learning_rate)
                                   .betas({training.betas[0], training.betas[1]})
                                   .weight_decay(training.weight_decay));
 }
@@ -194,17 +189,17 @@ void Run::make_model()
 void Run::describe()
 {
     std::int64_t num_parameters = 0;
-    for (const auto& parameter : model_->parameters()) num_parameters += parameter.numel();
-    log_.say(formatted("transolver with %lld parameters on %lld rank(s): %lld data x %lld domain, transport %s",
-                       static_cast<long long>(num_parameters), static_cast<long long>(device_mesh_->num_ranks()),
+    for (const auto& parameter : model_.module->parameters()) num_parameters += parameter.numel();
+    log_.say(formatted("%s with %lld parameters on %lld rank(s): %lld data x %lld domain, transport %s",
+                       config_.model.name.c_str(), static_cast<long long>(num_parameters), static_cast<long long>(device_mesh_->num_ranks()),
                        static_cast<long long>(num_groups_), static_cast<long long>(domain_->num_ranks()), world_.backend_name().c_str()));
 }
 
 void Run::resume()
 {
     const Checkpoint checkpoint(config_.run_dir() / "checkpoints" / "last.safetensors");
-    checkpoint.load_weights(*model_);
-    checkpoint.load_optimizer(*model_, *optimizer_);
+    checkpoint.load_weights(*model_.module);
+    checkpoint.load_optimizer(*model_.module, *optimizer_);
     normalizer_ = checkpoint.normalizer();
     const auto& description = checkpoint.description();
     steps_done_ = description.at("step").get<std::int64_t>();
@@ -221,7 +216,7 @@ double Run::step(const CaseTensors& example, double rate, bool& stop)
 {
     static_cast<torch::optim::AdamWOptions&>(optimizer_->param_groups().front().options()).lr(rate);
     optimizer_->zero_grad();
-    const auto prediction = model_->forward(example.fx, example.embedding);
+    const auto prediction = model_.forward(example.inputs);
     const auto loss = mean_squared_error(prediction, normalizer_.normalize(example.target));
     loss.backward();
     optimizer_->step();
@@ -246,7 +241,7 @@ bool Run::loop(const volatile std::sig_atomic_t& stop_requested)
     auto epoch_start = start;
     double seconds_in_steps = 0;
     std::int64_t points_done = 0;
-    model_->train();
+    model_.module->train();
 
     while (steps_done_ < limit) {
         const auto epoch = steps_done_ / steps_per_epoch_ + 1;
@@ -327,13 +322,13 @@ void Run::end_epoch(std::int64_t epoch, Clock::time_point epoch_start, double se
 FieldErrors Run::errors(const std::vector<CaseTensors>& examples)
 {
     torch::NoGradGuard no_grad;
-    model_->eval();
+    model_.module->eval();
     const auto num_fields = static_cast<std::int64_t>(config_.data.fields.size());
     auto sums = torch::zeros({num_fields + 1}, torch::kDouble);
     for (std::size_t i = 0; i < examples.size(); ++i) {
         if (static_cast<std::int64_t>(i) % num_groups_ != group_) continue;
         const auto& example = examples[i];
-        const auto prediction = model_->forward(example.fx, example.embedding);
+        const auto prediction = model_.forward(example.inputs);
         sums[num_fields] += mean_squared_error(prediction, normalizer_.normalize(example.target)).item<double>();
         const auto physical = normalizer_.denormalize(prediction);
         std::int64_t channel = 0;
@@ -343,7 +338,7 @@ FieldErrors Run::errors(const std::vector<CaseTensors>& examples)
             channel += count;
         }
     }
-    model_->train();
+    model_.module->train();
     device_mesh_->group(device_mesh_->axis("data")).all_reduce(sums);
     sums /= static_cast<double>(examples.size());
 
@@ -364,8 +359,9 @@ void Run::save(const char* name, const Json& metrics) const
 {
     if (!is_first_) return;
     nlohmann::json description{{"format", "meshard checkpoint"}, {"version", 1}, {"torch", TORCH_VERSION}};
-    description["model_class"] = "Transolver";
-    description["model"] = to_json(config_.model);
+    description["model_class"] = model_.class_name;
+    description["model"] = model_.arguments;
+    description["data"] = to_json(config_.data);
     for (std::size_t f = 0; f < config_.data.fields.size(); ++f) {
         const auto& field = config_.data.fields[f];
         description["fields"].push_back({{"name", field.name}, {"from", field.from}, {"kind", field.kind}, {"channels", train_.front().channels[f]}});
@@ -378,7 +374,7 @@ void Run::save(const char* name, const Json& metrics) const
     if (!metrics.is_null()) description["val"] = metrics;
     const auto dir = config_.run_dir() / "checkpoints";
     std::filesystem::create_directories(dir);
-    save_checkpoint(dir / (std::string(name) + ".safetensors"), *model_, normalizer_, *optimizer_, description);
+    save_checkpoint(dir / (std::string(name) + ".safetensors"), *model_.module, normalizer_, *optimizer_, description);
 }
 
 void Run::test()

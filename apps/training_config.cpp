@@ -4,6 +4,8 @@
 #include <algorithm>
 
 #include "apps/command_line.h"
+#include "apps/model_rules.h"
+#include "partition/error.h"
 
 namespace meshard {
 namespace {
@@ -12,7 +14,7 @@ constexpr double kLargeCount = 1e9;
 constexpr const char* kParts[] = {"train", "val", "test"};
 
 // clang-format off
-constexpr SettingRule kRules[] = {
+constexpr SettingRule kFixedRules[] = {
     {.path = "run_id", .fallback = "run", .meaning = "name of the run's folder"},
     {.path = "output_dir", .fallback = "runs", .meaning = "where run folders lie"},
     {.path = "seed", .type = SettingType::Integer, .fallback = "0", .min = 0, .max = kLargeCount, .meaning = "of initial weights, order of cases, split and partition"},
@@ -34,21 +36,10 @@ constexpr SettingRule kRules[] = {
     {.path = "data.center", .fallback = "bounds", .words = "bounds|none", .meaning = "subtracted from the points: centre of the bounding box, or nothing"},
     {.path = "data.length", .fallback = "bounds", .meaning = "points are divided by it: longest edge of the bounding box (bounds), none, a number, or a column of the table"},
     {.path = "data.reference.*", .type = SettingType::NumberList, .meaning = "free stream and reference values, kept with the run"},
+    {.path = "data.constants", .type = SettingType::TextList, .meaning = "columns of the table that the model is told of a case besides its points: fx of transolver and flare, global_embedding of geotransolver"},
     {.path = "data.sampling_resolution", .not_yet = "", .meaning = "not implemented: all points are used"},
     {.path = "data.parts", .type = SettingType::Integer, .fallback = "auto", .words = "auto", .min = 1, .max = 1e6, .meaning = "shards a case is cut into; auto: one a domain rank"},
     {.path = "data.shards", .meaning = "folder that keeps the shards; default: shards/ in the run's folder"},
-
-    {.path = "model.name", .fallback = "transolver", .words = "transolver", .not_yet = "geotransolver|flare|transolver_plus|transolver++", .meaning = "architecture"},
-    {.path = "model.n_layers", .type = SettingType::Integer, .fallback = "4", .min = 1, .max = 1000, .meaning = "blocks"},
-    {.path = "model.n_hidden", .type = SettingType::Integer, .fallback = "256", .min = 1, .max = 65536, .meaning = "channels"},
-    {.path = "model.n_head", .type = SettingType::Integer, .fallback = "8", .min = 1, .max = 4096, .meaning = "attention heads; divides n_hidden"},
-    {.path = "model.mlp_ratio", .type = SettingType::Integer, .fallback = "4", .min = 1, .max = 64, .meaning = "width of the blocks' MLPs over n_hidden"},
-    {.path = "model.slice_num", .type = SettingType::Integer, .fallback = "32", .min = 1, .max = 65536, .meaning = "slices of physics attention"},
-    {.path = "model.act", .fallback = "gelu", .meaning = "activation of the MLPs"},
-    {.path = "model.dropout", .type = SettingType::Number, .fallback = "0", .min = 0, .max = 0, .meaning = "must be 0: dropout on shards is not implemented"},
-    {.path = "model.functional_dim", .type = SettingType::Integer, .fallback = "1", .min = 1, .max = 1, .meaning = "channels of fx, which is a constant one"},
-    {.path = "model.embedding_dim", .type = SettingType::Integer, .min = 1, .max = kLargeCount, .meaning = "follows from data.inputs; may be stated, and is checked then"},
-    {.path = "model.out_dim", .type = SettingType::Integer, .min = 1, .max = kLargeCount, .meaning = "follows from data.fields; may be stated, and is checked then"},
 
     {.path = "training.num_epochs", .type = SettingType::Integer, .fallback = "100", .min = 1, .max = kLargeCount, .meaning = "times through all training cases"},
     {.path = "training.max_steps", .type = SettingType::Integer, .fallback = "0", .min = 0, .max = kLargeCount, .meaning = "ends training early; 0: no limit"},
@@ -133,6 +124,8 @@ DataConfig data_config(const Settings& settings, const std::filesystem::path& ru
     }
     data.use_normals = count("normals") == 1;
     data.normals = settings.text("data.normals");
+    if (const auto* constants = settings.find("data.constants")) data.constants = constants->values;
+    if (!data.constants.empty() && data.case_table.empty()) throw UsageError("data.constants needs data.cases, the table that has the columns.");
     data.frame = {settings.text("data.center"), settings.text("data.length")};
     if (settings.has("data.sampling_resolution")) {
         throw UsageError(settings.where("data.sampling_resolution") + " is not implemented: every point of a case takes part. Leave the key out.");
@@ -142,6 +135,19 @@ DataConfig data_config(const Settings& settings, const std::filesystem::path& ru
     return data;
 }
 
+/// A number, true or false, a text, or a list of them.
+nlohmann::json json_value(const Setting& setting)
+{
+    const auto single = [](const std::string& text) {
+        const auto value = nlohmann::json::parse(text, nullptr, false);
+        return value.is_number() || value.is_boolean() ? value : nlohmann::json(text);
+    };
+    if (!setting.is_list) return single(setting.values.at(0));
+    auto list = nlohmann::json::array();
+    for (const auto& value : setting.values) list.push_back(single(value));
+    return list;
+}
+
 std::int64_t count_or_auto(const Settings& settings, std::string_view path)
 {
     return settings.text(path) == "auto" ? 0 : settings.integer(path);
@@ -149,9 +155,59 @@ std::int64_t count_or_auto(const Settings& settings, std::string_view path)
 
 }  // namespace
 
-std::span<const SettingRule> training_rules()
+std::vector<SettingRule> training_rules(std::string_view model)
 {
-    return kRules;
+    std::vector<SettingRule> rules(std::begin(kFixedRules), std::end(kFixedRules));
+    const auto more = model_rules(model);
+    const auto training = std::find_if(rules.begin(), rules.end(), [](const auto& rule) { return rule.path.starts_with("training."); });
+    rules.insert(training, more.begin(), more.end());
+    return rules;
+}
+
+Settings read_training_settings(const std::filesystem::path& file, std::span<const std::string> overrides)
+{
+    const auto named = Settings::read(file, overrides, training_rules());
+    return Settings::read(file, overrides, training_rules(named.text("model.name")));
+}
+
+nlohmann::json to_json(const DataConfig& data)
+{
+    auto fields = nlohmann::json::array();
+    for (const auto& field : data.fields) fields.push_back({{"name", field.name}, {"from", field.from}, {"kind", field.kind}});
+    return {{"association", data.on_cells ? "cell" : "point"}, {"fields", std::move(fields)}, {"inputs", data.use_normals ? "points, normals" : "points"},
+            {"normals", data.normals}, {"constants", data.constants}, {"center", data.frame.center}, {"length", data.frame.length}};
+}
+
+DataConfig data_config(const nlohmann::json& description)
+{
+    DataConfig data;
+    data.on_cells = description.at("association") == "cell";
+    for (const auto& field : description.at("fields")) data.fields.push_back({field.at("name"), field.at("from"), field.at("kind")});
+    data.use_normals = description.at("inputs") == "points, normals";
+    data.normals = description.at("normals");
+    data.constants = description.at("constants").get<std::vector<std::string>>();
+    data.frame = {description.at("center"), description.at("length")};
+    return data;
+}
+
+nlohmann::json model_arguments(const ModelConfig& model, const DataConfig& data, std::optional<std::int64_t> out_dim)
+{
+    const auto& entry = find_model(model.name);
+    PointWidths widths{.embedding_dim = num_point_channels(data), .num_constants = static_cast<std::int64_t>(data.constants.size()), .out_dim = out_dim.value_or(1)};
+    auto arguments = entry.widths(widths);
+    ++widths.out_dim;
+    const auto for_more_fields = entry.widths(widths);
+    for (const auto& [name, value] : model.arguments.items()) {
+        const auto width = arguments.find(name);
+        const bool is_known = width != arguments.end() && (out_dim || *width == for_more_fields[name]);
+        if (is_known && *width != value) {
+            throw InvalidInput("model." + name + " is " + value.dump() + ", but data.inputs has " + std::to_string(widths.embedding_dim) + " channels, data.constants " +
+                               std::to_string(widths.num_constants) + (out_dim ? ", and the fields have " + std::to_string(*out_dim) + " channels" : "") +
+                               ". It follows from them: leave it out.");
+        }
+        arguments[name] = value;
+    }
+    return complete_arguments(entry, arguments);
 }
 
 TrainingRunConfig training_config(const Settings& settings)
@@ -165,23 +221,13 @@ TrainingRunConfig training_config(const Settings& settings)
     config.seed = settings.integer("seed");
     config.data = data_config(settings, config.run_dir());
 
-    config.model.n_layers = settings.integer("model.n_layers");
-    config.model.n_hidden = settings.integer("model.n_hidden");
-    config.model.n_head = settings.integer("model.n_head");
-    config.model.mlp_ratio = settings.integer("model.mlp_ratio");
-    config.model.slice_num = settings.integer("model.slice_num");
-    config.model.act = settings.text("model.act");
-    config.model.functional_dim = settings.integer("model.functional_dim");
-    config.model.embedding_dim = config.data.use_normals ? 6 : 3;
-    if (settings.has("model.embedding_dim") && settings.integer("model.embedding_dim") != config.model.embedding_dim) {
-        throw UsageError(settings.where("model.embedding_dim") + " is " + settings.text("model.embedding_dim") + ", but data.inputs has " +
-                         std::to_string(config.model.embedding_dim) + " channels.");
+    config.model.name = settings.text("model.name");
+    for (const auto& name : settings.names_below("model")) {
+        const auto* setting = settings.find("model." + name);
+        if (name != "name" && setting) config.model.arguments[name] = json_value(*setting);
     }
-    if (settings.has("model.out_dim")) config.model.out_dim = settings.integer("model.out_dim");
     try {
-        auto complete = config.model;
-        complete.out_dim = std::max<std::int64_t>(complete.out_dim, 1);
-        complete.validate();
+        model_arguments(config.model, config.data, {});
     } catch (const InvalidInput& error) {
         throw UsageError(std::string("model: ") + error.what());
     }

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "apps/settings.h"
-#include "models/transolver_options.h"
+#include "models/registry.h"
 
 namespace meshard {
 
@@ -24,8 +24,8 @@ struct FieldConfig {
 
 /// How points become numbers between about -1 and 1: (x - center) / length.
 struct FrameConfig {
-    std::string center;     ///< `bounds`, `none`
-    std::string length;     ///< `bounds`, `none`, a number, or a column of the case table
+    std::string center;     ///< `bounds`, `none`, or a place `x,y,z`
+    std::string length;     ///< `bounds`, `none`, a number, three of them `a,b,c`, or a column of the case table
 };
 
 /// Which cases train, and which only measure. Either a column of the case table, or a share or a list of cases a part.
@@ -44,10 +44,27 @@ struct DataConfig {
     std::vector<FieldConfig> fields;
     bool use_normals = true;
     std::string normals;            ///< array; computed from the polygons where a case has none
+    std::vector<std::string> constants;   ///< columns of the case table that the model is told besides its points
     FrameConfig frame;
     std::int64_t num_parts = 0;     ///< shards a case; 0: one a domain rank
     std::filesystem::path shards;   ///< folder that keeps them
 };
+
+/// What a program that only predicts must know of the data, as checkpoints keep it: inputs, frame, constants and fields; and back.
+nlohmann::json to_json(const DataConfig& data);
+DataConfig data_config(const nlohmann::json& description);
+
+/// Coordinates, and normals where they are asked for.
+inline std::int64_t num_point_channels(const DataConfig& data) { return data.use_normals ? 6 : 3; }
+
+struct ModelConfig {
+    std::string name;
+    nlohmann::json arguments = nlohmann::json::object();   ///< that the configuration states; the others follow from the data or keep their defaults
+};
+
+/// All arguments of the model for cases with so many channels to predict, if that is known yet.
+/// @throws InvalidInput where the configuration says otherwise.
+nlohmann::json model_arguments(const ModelConfig& model, const DataConfig& data, std::optional<std::int64_t> out_dim);
 
 struct TrainingConfig {
     std::int64_t num_epochs = 0;
@@ -71,7 +88,7 @@ struct TrainingRunConfig {
     std::filesystem::path output_dir;
     std::int64_t seed = 0;
     DataConfig data;
-    TransolverOptions model;            ///< widths of inputs and outputs are filled in
+    ModelConfig model;
     TrainingConfig training;
     std::string backend;                ///< of MESHARD_BACKEND, or `auto`
     std::int64_t num_data_groups = 0;   ///< 0: as many as fit
@@ -81,8 +98,12 @@ struct TrainingRunConfig {
     std::filesystem::path run_dir() const { return output_dir / run_id; }
 };
 
-/// The table of all keys.
-std::span<const SettingRule> training_rules();
+/// The table of all keys: those of one model, with its defaults, or of every model.
+std::vector<SettingRule> training_rules(std::string_view model = {});
+
+/// Reads a configuration with the keys and defaults of the model that it names.
+/// @throws as `Settings::read`
+Settings read_training_settings(const std::filesystem::path& file, std::span<const std::string> overrides);
 
 /// @throws UsageError for what the rules cannot say: no fields, shares above one, a model that cannot be built.
 TrainingRunConfig training_config(const Settings& settings);

@@ -43,11 +43,13 @@ TEST(CaseFrame, IsTheBoundingBoxOrWhatIsSaid)
     const auto frame = case_frame({"bounds", "bounds"}, bounds, source);
 
     EXPECT_EQ(frame.center, (std::array<double, 3>{2, 0, 3.5}));
-    EXPECT_EQ(frame.length, 4);
+    EXPECT_EQ(frame.lengths, (std::array<double, 3>{4, 4, 4}));
     EXPECT_EQ(case_frame({"none", "none"}, bounds, source).center, (std::array<double, 3>{0, 0, 0}));
-    EXPECT_EQ(case_frame({"none", "none"}, bounds, source).length, 1);
-    EXPECT_EQ(case_frame({"bounds", "0.5"}, bounds, source).length, 0.5);
-    EXPECT_EQ(case_frame({"bounds", "length"}, bounds, source).length, 2.5);
+    EXPECT_EQ(case_frame({"none", "none"}, bounds, source).lengths[2], 1);
+    EXPECT_EQ(case_frame({"bounds", "0.5"}, bounds, source).lengths[2], 0.5);
+    EXPECT_EQ(case_frame({"bounds", "length"}, bounds, source).lengths[2], 2.5);
+    EXPECT_EQ(case_frame({"1,2,3", "4,5,6"}, bounds, source).center, (std::array<double, 3>{1, 2, 3}));
+    EXPECT_EQ(case_frame({"1,2,3", "4,5,6"}, bounds, source).lengths, (std::array<double, 3>{4, 5, 6}));
     EXPECT_TRUE(throws_with<InvalidInput>("no column 'lengths'", [&] { case_frame({"bounds", "lengths"}, bounds, source); }));
     EXPECT_TRUE(throws_with<InvalidInput>("case 7: data.length is 0", [&] { case_frame({"bounds", "bounds"}, {}, source); }));
 }
@@ -58,7 +60,7 @@ TEST(PointInputs, AreCornerMeansAndComputedNormals)
     mesh.cell_data.clear();
     const auto rows = all_rows(3);
 
-    const auto inputs = point_inputs(mesh, rows, data_config(), {{1.5, 0.5, 0}, 2.0}, "strip");
+    const auto inputs = point_inputs(mesh, rows, data_config(), {{1.5, 0.5, 0}, {2, 2, 2}}, "strip");
 
     ASSERT_EQ(inputs.sizes(), (std::vector<std::int64_t>{3, 6}));
     for (int i = 0; i < 3; ++i) {
@@ -162,7 +164,7 @@ TEST(LoadCase, HoldsEveryCellOnce)
     const auto tensors = load_case(source, shards, data_config(), DeviceMesh::single());
 
     EXPECT_EQ(tensors.num_points, 12);
-    EXPECT_EQ(tensors.embedding.size(2), 6);
+    EXPECT_EQ(tensors.inputs.embedding.size(2), 6);
     EXPECT_TRUE(is_sharded(tensors.target));
     const auto sorted = std::get<0>(full_tensor(tensors.target).flatten().sort());
     EXPECT_TRUE(torch::equal(sorted, torch::arange(12, torch::kFloat32)));

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "apps/command_line.h"
+#include "partition/error.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_paths.h"
@@ -23,7 +24,7 @@ protected:
     TrainingRunConfig read(const std::vector<std::string>& overrides = {}, const std::string& yaml = kSmall) const
     {
         write_bytes(folder_ / "car.yaml", yaml);
-        return training_config(Settings::read(folder_ / "car.yaml", overrides, training_rules()));
+        return training_config(read_training_settings(folder_ / "car.yaml", overrides));
     }
 
     testing::AssertionResult refuses(const std::string& setting, std::string_view text) const
@@ -43,20 +44,41 @@ TEST_F(TrainingConfigTest, FillsInWhatIsNotSaid)
     EXPECT_EQ(config.data.fields.size(), 2U);
     EXPECT_EQ(config.data.fields[1].name, "wss");
     EXPECT_EQ(config.data.fields[1].from, "tau");
-    EXPECT_EQ(config.model.embedding_dim, 6);
-    EXPECT_EQ(config.model.functional_dim, 1);
+    EXPECT_EQ(config.model.name, "transolver");
+    EXPECT_EQ(model_arguments(config.model, config.data, 4).at("embedding_dim"), 6);
+    EXPECT_EQ(model_arguments(config.model, config.data, 4).at("functional_dim"), 1);
     EXPECT_EQ(config.data.split.shares.at("train"), 1.0);
     EXPECT_TRUE(config.data.on_cells);
 }
 
 TEST_F(TrainingConfigTest, ReadsTheSampleConfiguration)
 {
-    const auto settings = Settings::read(source_path("apps/sample/ahmed.yaml"), {}, training_rules());
+    const auto settings = read_training_settings(source_path("apps/sample/ahmed.yaml"), {});
 
     const auto config = training_config(settings);
 
     EXPECT_EQ(config.data.split.column, "split");
-    EXPECT_EQ(config.model.n_hidden, 64);
+    EXPECT_EQ(config.model.arguments.at("n_hidden"), 64);
+}
+
+TEST_F(TrainingConfigTest, TakesEveryModelWithItsOwnKeysAndDefaults)
+{
+    const auto geotransolver = read({"model.name=geotransolver", "model.include_local_features=true", "model.radii=[0.1]", "model.neighbors_in_radius=[7]"});
+    const auto arguments = model_arguments(geotransolver.model, geotransolver.data, 4);
+    EXPECT_EQ(arguments.at("functional_dim"), 6);
+    EXPECT_EQ(arguments.at("out_dim"), 4);
+    EXPECT_EQ(arguments.at("geometry_dim"), 3);
+    EXPECT_TRUE(arguments.at("global_dim").is_null());
+    EXPECT_EQ(arguments.at("radii"), nlohmann::json::array({0.1}));
+    EXPECT_EQ(arguments.at("n_layers"), 4);
+
+    const auto graph = read({"model.name=meshgraphnet", "model.processor_size=3"});
+    EXPECT_EQ(model_arguments(graph.model, graph.data, 4).at("hidden_dim_processor"), 128);
+    EXPECT_TRUE(throws_with<UsageError>("model.n_head", [&] { read({"model.name=meshgraphnet", "model.n_head=4"}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("model.out_dim is 3, but data.inputs has 6 channels, data.constants 0, and the fields have 4 channels", [&] {
+        const auto stated = read({"model.out_dim=3"});
+        model_arguments(stated.model, stated.data, 4);
+    }));
 }
 
 TEST_F(TrainingConfigTest, RefusesByNameWhatIsNotImplemented)
@@ -65,7 +87,7 @@ TEST_F(TrainingConfigTest, RefusesByNameWhatIsNotImplemented)
     EXPECT_TRUE(refuses("training.loss=huber", "huber is not implemented. Available: mse"));
     EXPECT_TRUE(refuses("training.optimizer.name=muon", "muon is not implemented. Available: adamw"));
     EXPECT_TRUE(refuses("training.scheduler.name=step", "step is not implemented. Available: cosine, constant"));
-    EXPECT_TRUE(refuses("model.name=geotransolver", "geotransolver is not implemented. Available: transolver"));
+    EXPECT_TRUE(refuses("model.name=geotransolvr", "did you mean 'geotransolver'?"));
     EXPECT_TRUE(refuses("logging.tensorboard=true", "logging.tensorboard: true is not implemented"));
     EXPECT_TRUE(refuses("parallel.backend=nccl", "nccl is not implemented"));
     EXPECT_TRUE(refuses("data.sampling_resolution=1000", "every point of a case takes part"));
@@ -75,6 +97,7 @@ TEST_F(TrainingConfigTest, RefusesByNameWhatIsNotImplemented)
 TEST_F(TrainingConfigTest, RefusesWhatDoesNotFitTogether)
 {
     EXPECT_TRUE(refuses("model.n_head=7", "is not one of 7"));
+    EXPECT_TRUE(refuses("model.radii=[0.1]", "model.radii"));
     EXPECT_TRUE(refuses("model.embedding_dim=3", "data.inputs has 6 channels"));
     EXPECT_TRUE(refuses("data.inputs=[normals]", "must be [points] or [points, normals]"));
     EXPECT_TRUE(refuses("data.surface=boundary.vtp", "needs a * where the case's id stands"));
