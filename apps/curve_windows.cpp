@@ -20,11 +20,16 @@ struct PointUse {
     std::int32_t point, cell;
 };
 
-std::vector<std::int32_t> points_of(const Mesh& cells)
+// Each point that cells use, once. `seen` is room to work in: all false, before and after.
+std::vector<std::int32_t> points_of(const Mesh& cells, std::vector<bool>& seen)
 {
-    auto points = cells.cells.indices;
-    std::ranges::sort(points);
-    points.erase(std::ranges::unique(points).begin(), points.end());
+    std::vector<std::int32_t> points;
+    for (const auto point : cells.cells.indices) {
+        if (seen[point]) continue;
+        seen[point] = true;
+        points.push_back(point);
+    }
+    for (const auto point : points) seen[point] = false;
     return points;
 }
 
@@ -171,6 +176,8 @@ void CurveWindows::deal_cells(const std::vector<OnCurve>& splitters)
     const auto seen = sum_everywhere(messages_, std::vector<std::int32_t>(types.begin(), types.end()));
     for (int type = 0; type < 256; ++type)
         if (seen[type] > 0) used_types.push_back(static_cast<std::uint8_t>(type));
+    if (used_types == std::vector<std::uint8_t>{1})
+        throw InvalidInput("the mesh has vertices only, whose neighbours are the nearest ones; these are found by one process without --max-memory.");
     dimensions_ = dimensions_of(used_types);
 
     auto received = exchange(messages_, std::move(dealt));
@@ -201,11 +208,12 @@ std::vector<bool> CurveWindows::find_shared_points() const
     const auto rank = messages_.rank();
     std::vector<std::int32_t> window_of_point(points_.size(rank), -1);
     std::vector<bool> is_shared(points_.size(rank), false);
+    std::vector<bool> seen(mesh_.num_points(), false);
     for (std::int32_t round = 0; round < num_rounds(); ++round) {
         const auto window = first_window() + round;
         std::vector<std::vector<std::int32_t>> uses(messages_.size());
         if (window < end_window())
-            for (const auto point : points_of(mesh_.cells(ids(window)))) uses[points_.rank_of(point)].push_back(point);
+            for (const auto point : points_of(mesh_.cells(ids(window)), seen)) uses[points_.rank_of(point)].push_back(point);
         mesh_.release_pages();
         const auto received = exchange(messages_, std::move(uses));
         for (int r = 0; r < messages_.size(); ++r)
@@ -230,7 +238,7 @@ void CurveWindows::find_crossings(const std::vector<bool>& is_shared)
         std::vector<std::int32_t> points;
         if (window < end_window()) {
             cells = mesh_.cells(ids(window));
-            points = points_of(cells);
+            points = points_of(cells, marks);
         }
         const auto flags = fetch<std::uint8_t>(messages_, points_, shared_here, points);
         std::vector<std::vector<SharedFacet>> to(messages_.size());

@@ -54,22 +54,21 @@ RankSizes plan_memory(const MappedMesh& mesh, const std::string& file, const Cut
     for (const auto& array : mesh.rest().cell_data) row_bytes += array.num_components() * static_cast<double>(size_of(array.type()));
     for (const auto& array : mesh.rest().point_data) row_bytes += array.num_components() * static_cast<double>(size_of(array.type())) * points / cells;
     const double entries = static_cast<double>(mesh.num_cell_entries()) / cells; // of connectivity and faces
-    constexpr double program = 60e6;
-    const double kept = program + cells / ranks * (ranks > 1 ? 48 : 26) + points / ranks * 10 + points / 8;
-    const double window_bytes = 100 + 45 * entries;
-    constexpr double block_bytes = 700;
+    constexpr double program = 45e6, block_bytes = 450, fewest = 2000;
+    constexpr double share = 0.45; // of what is left beside the program: a window; later the graph of blocks
+    const double window_bytes = 60 + 40 * entries;
     const double part_bytes = 80 + 24 * entries + 4 * row_bytes + 60 * points / cells;
+    const double kept = cells / ranks * (ranks > 1 ? 48 : 26) + points / ranks * 10 + points / 8;
     const double part = part_bytes * 1.2 * cells / arguments.num_parts;
-    constexpr double fewest_window_cells = 2000;
-    const double needed = kept + std::max({part, fewest_window_cells * window_bytes, 2000 * block_bytes});
+    const double needed = program + std::max({kept / (1 - share), kept + part, fewest * std::max(window_bytes, block_bytes) / share});
     const auto allowed = static_cast<double>(arguments.max_memory);
     if (allowed < needed)
-        throw UsageError("--max-memory " + memory_text(allowed - 1048576) + " is too little for " + file + ": its " + std::to_string(mesh.num_cells()) + " cells in " +
+        throw UsageError("--max-memory of " + memory_text(allowed - 1048576) + " is too little for " + file + ": its " + std::to_string(mesh.num_cells()) + " cells in " +
                          std::to_string(arguments.num_parts) + " parts need about " + memory_text(needed) + " a rank. Allow that" +
-                         (part > 0.5 * allowed ? ", or ask for more parts." : ", or start more ranks."));
-    const double left = allowed - kept;
-    sizes.cells_a_window = static_cast<std::int64_t>(std::clamp(0.6 * left / window_bytes, fewest_window_cells, 1e6));
-    sizes.most_blocks = static_cast<std::int64_t>(std::min(0.7 * left / block_bytes, 2e6));
+                         (part > kept ? ", or ask for more parts." : ", or start more ranks."));
+    // Not of the number of ranks, on which the shards must not depend.
+    sizes.cells_a_window = static_cast<std::int64_t>(std::min(share * (allowed - program) / window_bytes, 1e6));
+    sizes.most_blocks = static_cast<std::int64_t>(std::min(share * (allowed - program) / block_bytes, 2e6));
     sizes.cache_bytes = 0;
     return sizes;
 }

@@ -5,6 +5,7 @@
 #include "partition/balance.h"
 #include "partition/boundary_search.h"
 #include "partition/metis_partitioner.h"
+#include "partition/row_clusters.h"
 
 #include <algorithm>
 #include <iterator>
@@ -38,41 +39,31 @@ struct Candidate {
     auto operator<=>(const Candidate&) const = default;
 };
 
-// Number of the first block of each window, and of all.
-std::vector<std::int64_t> block_begins(const CurveWindows& windows, std::int64_t cells_a_block)
+// The blocks of one window, `first` and after. `blocks` are those of its cells, `outside` those of the other rows of `graph`.
+void add_rows(const WindowGraph& graph, std::span<const std::int32_t> blocks, std::span<const std::int32_t> outside, std::int64_t first, std::int64_t num_blocks,
+              BlockRows& rows)
 {
-    std::vector<std::int64_t> begins{0};
-    for (std::int32_t w = 0; w < windows.num_windows(); ++w) begins.push_back(begins.back() + (windows.size(w) + cells_a_block - 1) / cells_a_block);
-    return begins;
-}
-
-void add_window(const CurveWindows& windows, std::int32_t window, std::int64_t cells_a_block, std::span<const std::int64_t> begins, BlockRows& rows)
-{
-    const auto inner = windows.inner_graph(window);
-    const auto crossings = windows.crossings(window);
-    auto crossing = crossings.begin();
-    const auto block_of = [&](std::int64_t position, std::int32_t in_window) {
-        return static_cast<std::int32_t>(begins[in_window] + (position - windows.begin(in_window)) / cells_a_block);
-    };
+    Partition cells_of_blocks{static_cast<std::int32_t>(num_blocks), {}};
+    for (const auto block : blocks) cells_of_blocks.owners.push_back(static_cast<std::int32_t>(block - first));
+    if (num_blocks == 0) return;
+    const auto cells = rows_by_part(cells_of_blocks);
     std::vector<std::int32_t> found;
-    for (std::int64_t begin = 0; begin < windows.size(window); begin += cells_a_block) {
-        const auto end = std::min(begin + cells_a_block, windows.size(window));
-        const auto block = block_of(windows.begin(window) + begin, window);
+    for (std::int64_t block = 0; block < num_blocks; ++block) {
         found.clear();
-        for (auto cell = begin; cell < end; ++cell)
-            for (const auto neighbor : inner.row(cell))
-                if (const auto other = block_of(windows.begin(window) + neighbor, window); other != block) found.push_back(other);
-        for (; crossing != crossings.end() && crossing->here < windows.begin(window) + end; ++crossing)
-            found.push_back(block_of(crossing->there, windows.window_of(crossing->there)));
+        for (const auto cell : cells.row(block))
+            for (const auto neighbor : graph.graph.row(cell)) {
+                const auto other = neighbor < graph.num_cells ? blocks[neighbor] : outside[neighbor - graph.num_cells];
+                if (other != first + block) found.push_back(other);
+            }
         std::ranges::sort(found);
-        rows.sizes.push_back(static_cast<std::int32_t>(end - begin));
-        const auto first = rows.neighbors.size();
+        const auto degree_before = rows.neighbors.size();
         for (std::size_t i = 0, next = 0; i < found.size(); i = next) {
             while (next < found.size() && found[next] == found[i]) ++next;
             rows.neighbors.push_back(found[i]);
             rows.weights.push_back(static_cast<std::int32_t>(next - i));
         }
-        rows.degrees.push_back(static_cast<std::int32_t>(rows.neighbors.size() - first));
+        rows.sizes.push_back(static_cast<std::int32_t>(cells.row(block).size()));
+        rows.degrees.push_back(static_cast<std::int32_t>(rows.neighbors.size() - degree_before));
     }
 }
 
@@ -111,15 +102,30 @@ std::vector<std::int64_t> WindowCut::part_sizes() const
 
 void WindowCut::cut_blocks()
 {
-    // Blocks of eight cells cost METIS a tenth of the cells themselves and little of the cut; small parts need smaller ones.
+    // Blocks of eight cells cost METIS a fraction of the cells themselves and little of the cut; small parts need smaller ones. Clusters are on
+    // average smaller than they may be.
     constexpr std::int64_t most_cells = 8, fewest_blocks_a_part = 200;
-    const auto cells_a_block = std::max(std::clamp(num_cells_ / (options_.num_parts * fewest_blocks_a_part), std::int64_t{1}, most_cells),
-                                        (num_cells_ + options_.most_blocks - 1) / options_.most_blocks);
-    const auto begins = block_begins(windows_, cells_a_block);
-    BlockRows rows;
+    const auto largest = std::max(std::clamp(num_cells_ / (options_.num_parts * fewest_blocks_a_part), std::int64_t{1}, most_cells),
+                                  (3 * num_cells_ / 2 + options_.most_blocks - 1) / options_.most_blocks);
+    std::vector<std::int64_t> counts;
+    for (auto window = windows_.first_window(); window < windows_.end_window(); ++window) {
+        const auto clusters = cluster_rows(windows_.inner_graph(window), static_cast<std::int32_t>(largest));
+        std::ranges::copy(clusters.cluster_of, owners_in(window).begin()); // until there are owners
+        counts.push_back(clusters.num_clusters);
+    }
+    std::vector<std::int64_t> begins{0}; // first block of each window
+    for (const auto count : gather_everywhere(messages_, counts)) begins.push_back(begins.back() + count);
     for (auto window = windows_.first_window(); window < windows_.end_window(); ++window)
-        add_window(windows_, window, cells_a_block, begins, rows);
+        for (auto& block : owners_in(window)) block += static_cast<std::int32_t>(begins[window]);
 
+    BlockRows rows;
+    for (std::int32_t round = 0; round < windows_.num_rounds(); ++round) {
+        const auto window = windows_.first_window() + round;
+        const bool has_window = window < windows_.end_window();
+        const auto graph = has_window ? windows_.graph(window) : WindowGraph{};
+        const auto outside = fetch<std::int32_t>(messages_, windows_.positions(), owners_, graph.outside);
+        if (has_window) add_rows(graph, owners_in(window), outside, begins[window], begins[window + 1] - begins[window], rows);
+    }
     Csr graph;
     const auto degrees = gather_on_first(messages_, std::move(rows.degrees));
     const auto sizes = gather_on_first(messages_, std::move(rows.sizes));
@@ -138,18 +144,13 @@ void WindowCut::cut_blocks()
     }
     graph = {};
     std::vector<std::vector<std::int32_t>> to(messages_.size());
-    for (int r = 0; r < messages_.size() && messages_.rank() == 0; ++r) {
-        const auto first = windows_.window_of(windows_.positions().begin(r));
-        const auto end = windows_.positions().size(r) == 0 ? first : windows_.window_of(windows_.positions().begin(r + 1) - 1) + 1;
-        to[r].assign(owners_of_blocks.begin() + begins[first], owners_of_blocks.begin() + begins[end]);
-    }
+    std::vector<std::int64_t> first_of_rank; // block of each rank
+    for (const auto first : gather_everywhere(messages_, std::vector{begins[windows_.first_window()]})) first_of_rank.push_back(first);
+    first_of_rank.push_back(begins.back());
+    for (int r = 0; r < messages_.size() && messages_.rank() == 0; ++r)
+        to[r].assign(owners_of_blocks.begin() + first_of_rank[r], owners_of_blocks.begin() + first_of_rank[r + 1]);
     const auto mine = exchange(messages_, std::move(to))[0];
-    std::size_t block = 0;
-    for (auto window = windows_.first_window(); window < windows_.end_window(); ++window) {
-        const auto owners = owners_in(window);
-        for (std::int64_t begin = 0; begin < windows_.size(window); begin += cells_a_block, ++block)
-            std::ranges::fill(owners.subspan(begin, std::min(cells_a_block, windows_.size(window) - begin)), mine[block]);
-    }
+    for (auto& owner : owners_) owner = mine[owner - first_of_rank[messages_.rank()]];
 }
 
 void WindowCut::refine()
@@ -181,7 +182,7 @@ void WindowCut::refine()
         for (std::int32_t part = 0; part < options_.num_parts; ++part)
             if (num_present[part] > 0) most_here[part] += std::max<std::int64_t>(0, most - sizes[part]) / num_present[part];
 
-        constexpr double work = 1.5; // for each row and entry; about what METIS's own cut of them costs
+        constexpr double work = 3; // for each row and entry
         BoundarySearch search(graph.graph, owners, options_.num_parts, {.most_weight = most_here},
                               {.most_work = static_cast<std::int64_t>(work * static_cast<double>(graph.graph.num_rows() + graph.graph.num_entries())),
                                .seed = options_.seed * 1000 + static_cast<std::uint64_t>(window),

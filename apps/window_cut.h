@@ -36,7 +36,7 @@ struct RowsOfPart {
 /// A partition of the cells of `CurveWindows`, whose owners lie with the windows. All functions are collective.
 class WindowCut {
 public:
-    /// Cuts the graph of blocks, which are runs of cells along the curve: an edge weighs the faces that two blocks share.
+    /// Cuts the graph of blocks, which are small clusters of cells of a window (`cluster_rows`): an edge weighs the faces that two blocks share.
     WindowCut(const CurveWindows& windows, RankMessages& messages, const WindowCutOptions& options);
 
     /// Moves cells between parts window by window (boundary_search.h). Cells with neighbours in other windows stay, so that windows do not

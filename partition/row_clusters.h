@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "partition/csr.h"
+
+namespace meshard {
+
+struct RowClusters {
+    std::int32_t num_clusters = 0;
+    std::vector<std::int32_t> cluster_of;   ///< of each row; numbered in the order of their first rows
+};
+
+/// Connected clusters of at most `most_rows` rows of a symmetric graph: in each round neighbours are joined in pairs, first those that share most
+/// edges, of these the smallest (heavy-edge matching, Karypis and Kumar 1998). Deterministic.
+RowClusters cluster_rows(const Csr& graph, std::int32_t most_rows);
+
+} // namespace meshard
