@@ -141,17 +141,14 @@ void check_numbers(const Mesh& mesh, const std::string& file)
 }
 
 // The cells of a large mesh weigh as much as its graph, and METIS needs several times that: where they can be read again
-// in no time, they make room.
-class CellsSetAside {
+// in no time, they make room, and so do the pages of the file.
+class MeshSetAside {
 public:
-    CellsSetAside(Mesh& mesh, const MeshSource& source) : mesh_(mesh), source_(source)
+    MeshSetAside(Mesh& mesh, const MeshSource& source) : mesh_(mesh), source_(source)
     {
         constexpr std::int64_t many = 4'000'000;
         is_aside_ = source.read_again && mesh.num_cells() >= many;
-        if (!is_aside_) return;
-        mesh_.cells = Csr{};
-        mesh_.face_streams = Csr{};
-        std::vector<std::uint8_t>().swap(mesh_.cell_types);
+        if (is_aside_) mesh_ = Mesh{};
     }
 
     void bring_back()
@@ -205,9 +202,9 @@ CutResult cut(Mesh& mesh, const Csr& graph, const MeshSource& source, const CutA
         std::vector<float> centers;
         if (method.needs_centers) centers = row_centers(mesh);
         problem.centers = centers;
-        CellsSetAside cells(mesh, source);
+        MeshSetAside aside(mesh, source);
         result = cut_rows(problem, options);
-        cells.bring_back();
+        aside.bring_back();
         // Parts that are not alike keep their numbers, and so do those of nodes.
         if (capacities.empty() && options.levels.empty()) {
             const auto before = result.partition;
