@@ -86,11 +86,6 @@ public:
              "<DataArray type=\"Float64\" NumberOfComponents=\"3\" format=\"binary\">" + compressed_text(std::string(192, '\1')) + "</DataArray></Points><Cells>"
              "<DataArray type=\"Int64\" Name=\"connectivity\" format=\"ascii\"/><DataArray type=\"Int64\" Name=\"offsets\" format=\"ascii\"/>"
              "<DataArray type=\"UInt8\" Name=\"types\" format=\"ascii\"/></Cells></Piece></UnstructuredGrid></VTKFile>");
-        try {
-            add("raw.vtkhdf", mixed_cells(), Compression::None);
-            add("zlib.vtkhdf", surface_of_all_kinds(), Compression::Zlib);
-        } catch (const IoError&) {      // a build without HDF5
-        }
         text(folder, "index.pvtu", "<VTKFile type=\"PUnstructuredGrid\"><PUnstructuredGrid GhostLevel=\"0\"><Piece Source=\"raw.vtu\"/><Piece Source=\"zlib.vtu\"/></PUnstructuredGrid></VTKFile>");
         text(folder, "tree.vtm", "<VTKFile type=\"vtkMultiBlockDataSet\"><vtkMultiBlockDataSet><Block name=\"a\"><DataSet name=\"b\" file=\"raw.vtu\"/></Block><DataSet index=\"1\" file=\"raw.vtp\"/>"
                                  "</vtkMultiBlockDataSet></VTKFile>");
