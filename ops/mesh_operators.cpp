@@ -171,10 +171,11 @@ MeshOperator green_gauss_gradient(const MeshGeometry& geometry)
         }
         Vector3 inside{};
         for (const auto point : mesh.cells.row(i)) add_scaled(inside, positions[point], 1.0 / static_cast<double>(mesh.cells.row(i).size()));
+        orient_outwards(positions, inside, facets);
         for (std::int64_t k = 0; k < facets.num_rows(); ++k) {
             const auto face = facets.row(k);
             Vector3 total{};
-            for_each_face_triangle(positions, face, inside, [&](std::int32_t a, std::int32_t b, const Vector3& area, const Vector3&) {
+            for_each_face_triangle(positions, face, [&](std::int32_t a, std::int32_t b, const Vector3& area, const Vector3&) {
                 const Vector3 third = 1 / (3 * size) * area;
                 entries.push_back({a, third});
                 entries.push_back({b, third});

@@ -8,6 +8,7 @@
 #include <array>
 #include <numeric>
 #include <string>
+#include <tuple>
 #include <utility>
 
 namespace meshard {
@@ -27,6 +28,65 @@ void push_edges(std::span<const std::int32_t> points, std::size_t num_corners, C
         facets.push_row(std::array{points[k], points[(k + 1) % num_corners]});
 }
 
+/// What a face adds to the area vector and the volume around `inside`.
+struct FaceShare {
+    Vector3 area{};
+    double volume = 0;
+};
+
+FaceShare share_of(std::span<const Vector3> x, std::span<const std::int32_t> face, const Vector3& inside)
+{
+    FaceShare share;
+    for_each_face_triangle(x, face, [&](std::int32_t, std::int32_t, const Vector3& area, const Vector3& middle) {
+        add_scaled(share.area, area, 1);
+        share.volume += dot(area, middle - inside) / 3;
+    });
+    return share;
+}
+
+/// Which faces to turn so that two faces run along their common edge in opposite directions and each group of faces that
+/// hang together holds a positive volume.
+std::vector<bool> turns_along_edges(const Csr& faces, std::span<const FaceShare> shares)
+{
+    struct Side {
+        std::int32_t low, high;
+        std::int64_t face;
+        bool forward;
+    };
+    std::vector<Side> sides;
+    for (std::int64_t k = 0; k < faces.num_rows(); ++k) {
+        const auto ring = faces.row(k);
+        for (std::size_t i = 0; i < ring.size(); ++i) {
+            const auto [low, high] = std::minmax(ring[i], ring[(i + 1) % ring.size()]);
+            sides.push_back({low, high, k, ring[i] == low});
+        }
+    }
+    std::sort(sides.begin(), sides.end(), [](const Side& a, const Side& b) {
+        return std::tuple(a.low, a.high, a.face) < std::tuple(b.low, b.high, b.face);
+    });
+    std::vector<bool> turned(shares.size(), false), reached(shares.size(), false);
+    for (std::size_t start = 0; start < shares.size(); ++start) {
+        if (reached[start]) continue;
+        reached[start] = true;
+        std::vector<std::int64_t> group{static_cast<std::int64_t>(start)};
+        for (std::size_t next = 0; next < group.size(); ++next) {
+            for (std::size_t i = 0; i + 1 < sides.size(); ++i) {
+                const Side &a = sides[i], &b = sides[i + 1];
+                if (a.low != b.low || a.high != b.high || (a.face == group[next]) == (b.face == group[next])) continue;
+                const auto other = a.face == group[next] ? b.face : a.face;
+                if (reached[other]) continue;
+                reached[other] = true;
+                turned[other] = turned[group[next]] != (a.forward == b.forward);
+                group.push_back(other);
+            }
+        }
+        double volume = 0;
+        for (const auto face : group) volume += turned[face] ? -shares[face].volume : shares[face].volume;
+        for (const auto face : group) turned[face] = turned[face] != (volume < 0);
+    }
+    return turned;
+}
+
 /// Volume and centroid of a solid from the tetrahedra between `inside` and its faces' triangles.
 void measure_solid(std::span<const Vector3> x, const Csr& faces, const Vector3& inside, double& volume,
                    Vector3& centroid)
@@ -34,7 +94,7 @@ void measure_solid(std::span<const Vector3> x, const Csr& faces, const Vector3& 
     Vector3 moment{};
     volume = 0;
     for (std::int64_t k = 0; k < faces.num_rows(); ++k) {
-        for_each_face_triangle(x, faces.row(k), inside,
+        for_each_face_triangle(x, faces.row(k),
                                [&](std::int32_t a, std::int32_t b, const Vector3& area, const Vector3& middle) {
             const double sixth = dot(area, middle - inside) / 3;
             volume += sixth;
@@ -122,6 +182,23 @@ void cell_facets(const Mesh& mesh, std::int64_t cell, Csr& facets)
     }
 }
 
+void orient_outwards(std::span<const Vector3> positions, const Vector3& inside, Csr& faces)
+{
+    std::vector<FaceShare> shares;
+    std::vector<bool> turned;
+    Vector3 open{};
+    double area = 0;
+    for (std::int64_t k = 0; k < faces.num_rows(); ++k) {
+        shares.push_back(share_of(positions, faces.row(k), inside));
+        turned.push_back(shares.back().volume < 0);
+        add_scaled(open, shares.back().area, turned.back() ? -1 : 1);
+        area += norm(shares.back().area);
+    }
+    if (norm(open) > 1e-10 * area) turned = turns_along_edges(faces, shares);
+    for (std::int64_t k = 0; k < faces.num_rows(); ++k)
+        if (turned[k]) std::reverse(faces.indices.begin() + faces.offsets[k], faces.indices.begin() + faces.offsets[k + 1]);
+}
+
 CellMeasures cell_measures(const Mesh& mesh)
 {
     const auto x = point_positions(mesh);
@@ -138,8 +215,10 @@ CellMeasures cell_measures(const Mesh& mesh)
         } else if (type.dimension == 2) {
             size = norm(areas[i]);
         } else if (type.dimension == 3) {
+            const Vector3 inside = mean_of(x, points);
             cell_facets(mesh, i, faces);
-            measure_solid(x, faces, mean_of(x, points), size, measures.centroids[i]);
+            orient_outwards(x, inside, faces);
+            measure_solid(x, faces, inside, size, measures.centroids[i]);
         }
     }
     return measures;

@@ -20,20 +20,22 @@ std::vector<Vector3> point_positions(const Mesh& mesh);
 /// @throws InvalidInput for a convex point set and other solids whose faces the mesh does not say
 void cell_facets(const Mesh& mesh, std::int64_t cell, Csr& facets);
 
-/// Triangles between the corners of a solid's face and the corners' mean: what the face is taken to be when it is not plane. Calls
-/// `f(a, b, area, middle)` for the edge from point a to point b with the triangle's area vector, out of the solid around `inside`, and that mean.
+/// Turns the faces of a solid round `inside` (the mean of its points) so that all are right-handed seen from outside. Files list their points either
+/// way round; in a concave solid some faces look away from the middle, so that where the middle's view does not close the solid faces follow the edges
+/// that they have in common.
+void orient_outwards(std::span<const Vector3> positions, const Vector3& inside, Csr& faces);
+
+/// Triangles between the corners of a face and the corners' mean: what the face is taken to be when it is not plane. Calls `f(a, b, area, middle)`
+/// for the edge from point a to point b with the triangle's area vector and that mean.
 template <class F>
-void for_each_face_triangle(std::span<const Vector3> positions, std::span<const std::int32_t> face, const Vector3& inside, F&& f)
+void for_each_face_triangle(std::span<const Vector3> positions, std::span<const std::int32_t> face, F&& f)
 {
-    Vector3 middle{}, area{};
+    Vector3 middle{};
     for (const std::int32_t point : face) add_scaled(middle, positions[point], 1.0 / static_cast<double>(face.size()));
-    const auto triangle = [&](std::size_t k) {
-        return 0.5 * cross(positions[face[k]] - middle, positions[face[(k + 1) % face.size()]] - middle);
-    };
-    for (std::size_t k = 0; k < face.size(); ++k) add_scaled(area, triangle(k), 1);
-    // Files list the points of a face either way round.
-    const double sign = dot(area, middle - inside) < 0 ? -1 : 1;
-    for (std::size_t k = 0; k < face.size(); ++k) f(face[k], face[(k + 1) % face.size()], sign * triangle(k), middle);
+    for (std::size_t k = 0; k < face.size(); ++k) {
+        const std::int32_t a = face[k], b = face[(k + 1) % face.size()];
+        f(a, b, 0.5 * cross(positions[a] - middle, positions[b] - middle), middle);
+    }
 }
 
 /// Size and middle of each cell.

@@ -37,6 +37,39 @@ TEST(CellGeometry, VolumesFillTheCube)
     }
 }
 
+TEST(CellGeometry, MeasuresConcaveSolids)
+{
+    // A U of 3 x 3 with a slot of 1 x 2, one thick; its middle lies in the slot, and faces are listed either way round.
+    const double outline[8][2] = {{0, 0}, {3, 0}, {3, 3}, {2, 3}, {2, 1}, {1, 1}, {1, 3}, {0, 3}};
+    std::vector<double> positions;
+    std::vector<std::int32_t> points(16), stream{10};
+    std::iota(points.begin(), points.end(), 0);
+    for (const double z : {0.0, 1.0}) {
+        for (const auto& corner : outline) positions.insert(positions.end(), {corner[0], corner[1], z});
+    }
+    for (const std::int32_t first : {0, 8}) {
+        stream.push_back(8);
+        for (std::int32_t k = 0; k < 8; ++k) stream.push_back(first + k);
+    }
+    for (std::int32_t k = 0; k < 8; ++k) {
+        const std::int32_t next = (k + 1) % 8;
+        if (k % 3 == 0) stream.insert(stream.end(), {4, k, next, next + 8, k + 8});
+        else stream.insert(stream.end(), {4, k, k + 8, next + 8, next});
+    }
+    Mesh mesh;
+    mesh.points = DataArray::from("Points", positions, 3);
+    mesh.cells.push_row(points);
+    mesh.cell_types = {42};
+    mesh.face_streams.push_row(stream);
+
+    const auto measures = cell_measures(mesh);
+
+    EXPECT_NEAR(measures.sizes[0], 7, 1e-14);
+    EXPECT_NEAR(measures.centroids[0][0], 1.5, 1e-14);
+    EXPECT_NEAR(measures.centroids[0][1], (9 * 1.5 - 2 * 2) / 7, 1e-14);
+    EXPECT_NEAR(measures.centroids[0][2], 0.5, 1e-14);
+}
+
 TEST(CellGeometry, MeasuresLinesByTheirLengths)
 {
     Mesh mesh;
