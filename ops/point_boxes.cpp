@@ -61,8 +61,10 @@ DistanceRange distance_range(const PointBox& box, const std::array<double, 3>& p
             // The image of the box whose middle is nearest to the point, and its neighbours.
             const double length = period[d], middle = (box.low[d] + box.high[d]) / 2 - point[d], half = (box.high[d] - box.low[d]) / 2;
             const double offset = std::abs(middle - length * std::round(middle / length));
-            least = std::max(0.0, std::min(offset, length - offset) - half);
-            most = std::min(length / 2, offset + half);
+            // Differences of sums: what they lose may be far more than the last bit of a small distance.
+            const double lost = 8 * std::numeric_limits<double>::epsilon() * (std::abs(box.low[d]) + std::abs(box.high[d]) + std::abs(point[d]) + length);
+            least = std::max(0.0, std::min(offset, length - offset) - half - lost);
+            most = std::min(length / 2, offset + half) + lost;
         }
         range.least += least * least;
         range.most += most * most;
