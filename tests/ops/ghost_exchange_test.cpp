@@ -8,6 +8,7 @@
 
 #include "partition/error.h"
 #include "partition/ghost_layer.h"
+#include "sharding/merged_plan.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/run_ranks.h"
 
@@ -180,6 +181,39 @@ TEST(GhostExchange, TakesExtremesOverCopies)
             EXPECT_TRUE(at::equal(reduce_ghosts_to_owners(x.detach().neg(), plan, GhostReduction::Min), most.detach().neg()));
         });
     }
+}
+
+TEST(GhostExchange, OfMergedPlansBringsEachRowOnce)
+{
+    std::mt19937_64 random(6);
+    for (int trial = 0; trial < 20; ++trial) {
+        const int ranks = kRankCounts[trial % 5];
+        const auto partition = draw_partition(random, 4 + random() % 30, ranks);
+        run_ranks(ranks, [&](const auto& mesh) {
+            const auto part = static_cast<std::int32_t>(mesh->coordinate(0));
+            const auto narrow_map = map_with_ghosts(partition, part, 1), wide_map = map_with_ghosts(partition, part, 2);
+            const std::vector<std::shared_ptr<const ExchangePlan>> plans{ExchangePlan::find(*narrow_map, mesh->group(0)), ExchangePlan::find(*wide_map, mesh->group(0))};
+            const auto owned = ids_of(*wide_map).narrow(0, 0, wide_map->num_owned);
+
+            const auto merged = merge_plans(plans);
+
+            EXPECT_EQ(merged.plan->num_ghosts(), wide_map->num_ghosts());   // the narrow ones are among them
+            const auto ghosts = ghost_rows(owned, merged.plan);
+            EXPECT_TRUE(at::equal(ghosts.index_select(0, merged.ghost_places[0]), ids_of(*narrow_map).narrow(0, narrow_map->num_owned, narrow_map->num_ghosts())));
+            EXPECT_TRUE(at::equal(ghosts.index_select(0, merged.ghost_places[1]), ids_of(*wide_map).narrow(0, wide_map->num_owned, wide_map->num_ghosts())));
+
+            const auto stacked = stack_plans(plans);   // two clouds of the same rows
+            const auto both = ghost_rows(at::cat({owned, owned + 1000}), stacked.plan);
+            EXPECT_TRUE(at::equal(both.index_select(0, stacked.ghost_places[0]), ids_of(*narrow_map).narrow(0, narrow_map->num_owned, narrow_map->num_ghosts())));
+            EXPECT_TRUE(at::equal(both.index_select(0, stacked.ghost_places[1]) - 1000, ids_of(*wide_map).narrow(0, wide_map->num_owned, wide_map->num_ghosts())));
+        });
+    }
+    run_ranks(2, [](const auto& mesh) {
+        const auto other = std::make_shared<const ExchangePlan>(mesh->group(0), 3 + mesh->coordinate(0), std::vector<std::int64_t>{}, std::vector<std::int64_t>{0, 0}, std::vector<std::int64_t>{0, 0});
+        const auto plan = std::make_shared<const ExchangePlan>(mesh->group(0), 3, std::vector<std::int64_t>{}, std::vector<std::int64_t>{0, 0}, std::vector<std::int64_t>{0, 0});
+        EXPECT_THROW(merge_plans(std::vector{plan, other}), InvalidInput);   // one rank sees two layouts
+        EXPECT_THROW(stack_plans({}), InvalidInput);
+    });
 }
 
 TEST(GhostExchange, RefusesOnEveryRank)
