@@ -39,7 +39,21 @@ std::string page()
             "- *gathered*: no rule; every rank gathers what is cut and computes the whole. Exact, at the cost of memory; one warning an operator, or a refusal,\n"
             "  as `set_gather_policy` says.\n\n"
             "A plain tensor that is written to gets the whole value. Refused by name, whatever the placements: changing a sharded tensor's shape in place\n"
-            "(`resize_`, `set_`), tensors on different device meshes. `meshard probe` shows for a whole model what was used.\n";
+            "(`resize_`, `set_`), tensors on different device meshes. `meshard probe` shows for a whole model what was used.\n"
+            "\n"
+            "## Across ranks by their own names\n"
+            "\n"
+            "No aten operators: functions of meshard on plain and sharded tensors, exact on any partition, with gradients unless said ([concepts](concepts.md#ghosts-and-neighbours)).\n"
+            "\n"
+            "| function | header | what travels |\n"
+            "| --- | --- | --- |\n"
+            "| `knn`, `radius_search` | ops/neighbors.h | boxes, cells of queries near a cut, the points within reach once each |\n"
+            "| `neighbor_rows` | ops/neighbors.h | features of ghosts, one message, while own rows are copied |\n"
+            "| `with_ghosts`, `ghost_rows`, `begin_ghost_exchange` | ops/ghost_exchange.h | features of ghosts; several fields, and in a narrower type, in one message |\n"
+            "| `add_ghosts_to_owners`, `reduce_ghosts_to_owners` (mean, max, min) | ops/ghost_exchange.h | the same, the other way |\n"
+            "| `merge_plans`, `stack_plans` | sharding/merged_plan.h | row numbers of ghosts, once; nothing |\n"
+            "| `segment_reduce` (sum, mean, max, min with the entry that it was), `segment_softmax` | ops/segment_reduce.h | nothing |\n"
+            "| `gather_rows`, `scatter_add`, `scatter_max` | ops/row_gather.h | each row that another rank wants or brings, once |\n";
     auto families = operators_by_family();
     const auto write = [&](const std::string& family) {
         const auto& names = families[family];

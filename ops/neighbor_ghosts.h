@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "ops/neighbor_request.h"
+#include "sharding/exchange_plan.h"
+
+namespace meshard {
+
+/// What a search on cut points works on: own points and ghosts, ordered by global id.
+template <class T>
+struct NeighborCandidates {
+    std::shared_ptr<const ExchangePlan> plan;
+    std::vector<T> points;
+    std::vector<std::int64_t> ids, rows;   ///< of each: global id, and row among owned and ghosts
+};
+
+/// Brings the points of other ranks that some query of this rank needs. Collective over `group`, among which the points are cut.
+///
+/// Every rank publishes a few boxes around its points. A query asks the ranks of which a box is within its bound: the radius, or the distance of the
+/// k-th point known so far. Those answer with the points that some query needs, once each. Of a radius search the questions are cells of a fine grid
+/// in which queries lie, and not the queries: a few points more come than are needed, and the message is a quarter as long.
+///
+/// They are remembered as long as something holds them: a search for the same among the same rows, on every rank, finds them and sends two numbers.
+template <class T>
+std::shared_ptr<const NeighborCandidates<T>> neighbor_candidates(const NeighborRequest& request, const NeighborInput& points, const NeighborInput& queries,
+                                                                 const RankGroup& group);
+
+}  // namespace meshard

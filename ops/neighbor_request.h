@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ops/neighbors.h"
+#include "sharding/device_mesh.h"
+
+namespace meshard {
+
+/// What a search asks for: the k nearest, or radii.
+struct NeighborRequest {
+    const char* where;
+    bool is_knn = false;
+    std::int64_t k = 0;
+    std::vector<RadiusLimit> limits;
+    NeighborOptions options;
+
+    std::int64_t num_lists() const { return is_knn ? 1 : static_cast<std::int64_t>(limits.size()); }
+    double largest_radius() const
+    {
+        double radius = 0;
+        for (const auto& limit : limits) radius = std::max(radius, limit.radius);
+        return radius;
+    }
+};
+
+/// This rank's rows of points or queries, of one cloud.
+struct NeighborInput {
+    at::Tensor plain;                    ///< (n, D), with its history
+    at::Tensor values;                   ///< the same on the CPU, contiguous, without
+    std::vector<std::int64_t> ids;
+    std::shared_ptr<const DeviceMesh> device_mesh;
+    SpecPtr layout;
+    std::int64_t axis = -1;              ///< that cuts them, or -1
+
+    bool is_cut() const { return axis >= 0; }
+    std::int64_t size() const { return values.size(0); }
+    template <class T>
+    std::span<const T> span() const { return {values.const_data_ptr<T>(), static_cast<std::size_t>(values.numel())}; }
+};
+
+/// The rows of `tensor`, (N, D), or of cloud `batch` of a (B, N, D): plain, Replicate, or cut along N.
+/// @throws InvalidInput if it is nothing of that kind
+NeighborInput neighbor_input(const char* where, const char* what, const at::Tensor& tensor, std::optional<std::int64_t> batch);
+
+/// Whether a search among these can be made; looks at this rank's rows only. @throws InvalidInput if not
+void require_searchable(const NeighborRequest& request, const NeighborInput& points, const NeighborInput& queries);
+
+/// A number of all arguments that must be the same on every rank.
+std::int64_t fingerprint(const NeighborRequest& request, const NeighborInput& points, const NeighborInput& queries);
+
+/// Collective: all ranks throw InvalidInput if one has found something wrong (its `error` is not empty), with what the first of them found.
+void throw_together(const std::string& error, const RankGroup& group);
+
+}  // namespace meshard

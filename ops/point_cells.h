@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace meshard {
+
+/// Appends numbers that never fall and are not negative: the first and then the differences, seven bits a byte.
+void pack_ascending(std::span<const std::int64_t> numbers, std::vector<std::uint8_t>& bytes);
+
+/// The next `count` of them; `at` moves on.
+std::vector<std::int64_t> unpack_ascending(std::span<const std::uint8_t> bytes, std::size_t& at, std::int64_t count);
+
+/// Points as the cells in which they lie, of 2^12 along their longest side: about 3 bytes a point, for messages in which a little more than the truth
+/// does no harm.
+struct PointCells {
+    std::array<double, 3> low{};
+    double width = 0;
+    std::vector<std::int64_t> codes;   ///< of each cell with a point, ascending: places along the axes, bits interleaved
+
+    /// No point is farther from the middle of its cell, in coordinates of type T.
+    template <class T>
+    double reach(int dimensions) const;
+
+    /// (cells, dimensions)
+    template <class T>
+    std::vector<T> middles(int dimensions) const;
+};
+
+template <class T>
+PointCells point_cells(std::span<const T> points, int dimensions);
+
+/// The cells as bytes, and back.
+std::vector<std::uint8_t> packed(const PointCells& cells);
+PointCells unpacked_cells(std::span<const std::uint8_t> bytes);
+
+}  // namespace meshard
