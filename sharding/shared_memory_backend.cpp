@@ -157,11 +157,7 @@ public:
         // Ranks that outnumber the cores must not keep those at work from theirs.
         static const std::int64_t spins = std::thread::hardware_concurrency() >= static_cast<unsigned>(getSize()) ? 4000 : 50;
         for (std::int64_t spin = 0;; ++spin) {
-            {
-                const std::lock_guard lock(registry().mutex);
-                for (auto* backend : registry().backends) backend->progress();
-                if (work.done) return;
-            }
+            if (progresses_to(work)) return;
             if (spin < spins) {
                 pause();
                 continue;
@@ -175,7 +171,10 @@ public:
             }
             if (now < *next_look) continue;
             next_look = now + std::chrono::milliseconds(20);
-            check_others();
+            if (const auto reason = who_is_gone(); !reason.empty()) {
+                if (progresses_to(work)) return;   // it may have said all it had to before it went
+                throw std::runtime_error(reason);
+            }
             if (now > *deadline) throw std::runtime_error("no answer within " + std::to_string(limit.count() / 1000) + " s");
         }
     }
@@ -190,13 +189,22 @@ public:
     }
 
 private:
-    void check_others()
+    /// Every backend goes on as far as it can; true if `work` is done then.
+    static bool progresses_to(const SharedMemoryWork& work)
+    {
+        const std::lock_guard lock(registry().mutex);
+        for (auto* backend : registry().backends) backend->progress();
+        return work.done;
+    }
+
+    std::string who_is_gone() const
     {
         for (int r = 0; r < getSize(); ++r) {
             if (r == getRank()) continue;
-            if (rings_.has_left(r)) throw std::runtime_error("rank " + std::to_string(r) + " has left");
-            if (has_ended_(r)) throw std::runtime_error("rank " + std::to_string(r) + " has ended");
+            if (rings_.has_left(r)) return "rank " + std::to_string(r) + " has left";
+            if (has_ended_(r)) return "rank " + std::to_string(r) + " has ended";
         }
+        return {};
     }
 
     MessageRings rings_;

@@ -7,6 +7,8 @@
 #include <ATen/Parallel.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include <condition_variable>
+#include <mutex>
 #include <random>
 #include <thread>
 
@@ -164,6 +166,34 @@ TEST(SharedMemoryBackend, FailsWhenARankIsLateGoneOrHasLeft)
         if (rank == 1) backend.abort();
         wait_alone(backend, rank, "rank 1 has left");
     });
+}
+
+/// A rank that is done may be gone before the others have read its last words.
+TEST(SharedMemoryBackend, WhoHasSaidAllMayLeave)
+{
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool asked = false, gone = false;
+    const auto has_ended = [&](int rank) {
+        if (rank != 1) return false;
+        std::unique_lock lock(mutex);   // rank 0 asks, having heard nothing yet: now rank 1 speaks and goes
+        asked = true;
+        changed.notify_all();
+        changed.wait(lock, [&] { return gone; });
+        return true;
+    };
+    run_backends(2, [&](c10d::Backend& backend, int rank) {
+        if (rank == 0) {
+            EXPECT_NO_THROW(backend.barrier({})->wait());
+            return;
+        }
+        std::unique_lock lock(mutex);
+        changed.wait(lock, [&] { return asked; });
+        const auto words = backend.barrier({});
+        backend.abort();
+        gone = true;
+        changed.notify_all();
+    }, std::chrono::seconds(60), has_ended);
 }
 
 }  // namespace
