@@ -23,6 +23,9 @@ c10d::ReduceOp reduce_op(Reduction reduction)
     return c10d::ReduceOp::SUM;
 }
 
+/// What transports know how to carry and to add: a complex tensor as pairs of numbers, in the same memory.
+at::Tensor as_numbers(const at::Tensor& tensor) { return tensor.is_complex() ? at::view_as_real(tensor) : tensor; }
+
 std::int64_t byte_size(const at::Tensor& tensor)
 {
     return tensor.numel() * static_cast<std::int64_t>(tensor.element_size());
@@ -110,7 +113,7 @@ PendingCollective RankGroup::start_all_reduce(at::Tensor& tensor, Reduction redu
     record("all_reduce", byte_size(tensor));
     c10d::AllreduceOptions options;
     options.reduceOp = reduce_op(reduction);
-    std::vector<at::Tensor> tensors{tensor};
+    std::vector<at::Tensor> tensors{as_numbers(tensor)};
     try {
         return {backend_->allreduce(tensors, options), "all_reduce", this};
     } catch (const std::exception& error) {
@@ -136,7 +139,7 @@ at::Tensor RankGroup::all_gather_rows(const at::Tensor& local, std::span<const s
             if (slot.numel() == 0) continue;
             c10d::BroadcastOptions options;
             options.rootRank = r;
-            std::vector<at::Tensor> tensors{slot};
+            std::vector<at::Tensor> tensors{as_numbers(slot)};
             works.push_back(backend_->broadcast(tensors, options));
         }
         for (auto& work : works) work->wait();
@@ -153,12 +156,12 @@ at::Tensor RankGroup::all_to_all_rows(const at::Tensor& rows, std::span<const st
     auto shape = rows.sizes().vec();
     shape[0] = sum_of(receive_rows);
     auto received = at::empty(shape, rows.options());
-    auto sent = rows.contiguous();
+    auto sent = as_numbers(rows.resolve_conj().contiguous()), target = as_numbers(received);
     const std::int64_t row_bytes = shape[0] > 0 ? byte_size(received) / shape[0] : 0;
     record("all_to_all", byte_size(received) - row_bytes * receive_rows[rank_]);
     std::vector<std::int64_t> out(receive_rows.begin(), receive_rows.end()), in(send_rows.begin(), send_rows.end());
     try {
-        backend_->alltoall_base(received, sent, out, in)->wait();
+        backend_->alltoall_base(target, sent, out, in)->wait();
     } catch (const std::exception& error) {
         throw CommunicationError(describe_failure("all_to_all", error.what()));
     }
@@ -184,7 +187,7 @@ PendingCollective RankGroup::start_exchange(const at::Tensor& sent, std::span<co
     std::vector<std::int64_t> out(receive_counts.begin(), receive_counts.end()), in(send_counts.begin(), send_counts.end());
     // Gloo keeps its last tensors until the next collective; on the CPU it gets aliases that own nothing.
     const auto lent = [](const at::Tensor& tensor) {
-        return tensor.is_cpu() ? at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.options()) : tensor;
+        return as_numbers(tensor.is_cpu() ? at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.options()) : tensor);
     };
     auto source = lent(sent), target = lent(received);
     try {
@@ -200,7 +203,7 @@ void RankGroup::broadcast(at::Tensor& tensor, int source_rank) const
     record("broadcast", byte_size(tensor));
     c10d::BroadcastOptions options;
     options.rootRank = source_rank;
-    std::vector<at::Tensor> tensors{tensor};
+    std::vector<at::Tensor> tensors{as_numbers(tensor)};
     try {
         backend_->broadcast(tensors, options)->wait();
     } catch (const std::exception& error) {
