@@ -244,7 +244,13 @@ ProbeReport probe(const ProbeRequest& request, World& world)
     if (world.rank() == 0) {
         std::vector<at::Tensor> leaves;
         for (const auto& input : inputs) leaves.push_back(leaf(input, request));
-        expected = run(model, leaves, grad_output, request);
+        try {
+            expected = run(model, leaves, grad_output, request);
+        } catch (const InvalidInput&) {
+            throw;
+        } catch (const std::exception& error) {
+            throw InvalidInput(request.model.string() + " does not run on " + request.input.string() + ", without sharding either: " + last_line(error.what()));
+        }
     }
     mesh->all().barrier();
 

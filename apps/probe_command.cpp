@@ -34,7 +34,7 @@ bool parse(std::span<const std::string> arguments, ProbeArguments& options)
     app.add_option("MODEL", request.model, "TorchScript file, from torch.jit.script(model).save(path)")->required();
     app.add_option("--input", request.input, "safetensors file with the tensor 'input', or one for each argument by its name")->required();
     app.add_option("--shard", options.dims, "dimension of the input to cut, or two (2,3) for a grid of ranks")->required();
-    app.add_option("--nproc", options.num_ranks, "ranks started on this machine")->check(CLI::PositiveNumber)->capture_default_str();
+    app.add_option("--nproc", options.num_ranks, "ranks started on this machine")->check(CLI::Range(1, 1024))->capture_default_str();
     app.add_option("--uneven", options.shares, "shares of the ranks, e.g. 0.7,0.3; even if absent");
     app.add_flag("--train", request.train, "training mode (batch norm, dropout); without it evaluation mode");
     app.add_flag("--backward", request.backward, "gradients too, of the sum of output times 'grad_output', or of the output's mean if the file has none");
