@@ -2,6 +2,9 @@
 // Rows picked by index: index_select, embeddings.
 #include <ATen/ATen.h>
 
+#include <optional>
+
+#include "ops/masked_rows.h"
 #include "ops/own_rows.h"
 #include "ops/rank_parts.h"
 
@@ -86,11 +89,51 @@ SingleIndex single_index(const c10::IValue& indices)
 /// Counted from the end where negative, as `index` and `index_put` allow.
 at::Tensor from_the_front(const at::Tensor& index, std::int64_t size) { return at::where(index.lt(0), index + size, index); }
 
-/// index.Tensor(self, indices) with one index of any shape
+/// Indices for several neighbouring dimensions, `x[:, i, j]`, as one for these dimensions flattened.
+struct FlatIndex {
+    std::vector<std::int64_t> shape;   ///< of the tensor, flattened there
+    c10::List<std::optional<at::Tensor>> indices;
+};
+
+std::optional<FlatIndex> flat_index(const at::Tensor& tensor, const c10::IValue& indices)
+{
+    FlatIndex flat;
+    at::Tensor one;
+    std::int64_t dim = 0, first = -1, last = -1;
+    for (const auto& element : indices.toListRef()) {
+        const auto index = element.isTensor() ? element.toTensor() : at::Tensor();
+        if (index.defined()) {
+            if (dim >= tensor.dim() || (index.scalar_type() != at::kLong && index.scalar_type() != at::kInt) || (last >= 0 && last != dim - 1)) return std::nullopt;
+            const auto size = tensor.size(dim);
+            if (const auto& own = local_of(index); own.numel() > 0) {
+                const auto least = own.min().item<std::int64_t>(), most = own.max().item<std::int64_t>();
+                TORCH_CHECK_INDEX(least >= -size && most < size, "index ", least < -size ? least : most, " is out of bounds for dimension ", dim, " with size ", size);
+            }
+            const auto place = from_the_front(index, size).to(at::kLong);
+            one = one.defined() ? one * size + place : place;
+            if (first < 0) first = dim;
+            last = dim;
+        }
+        ++dim;
+    }
+    if (first < 0 || last == first || tensor.numel() == 0 || one.numel() == 0) return std::nullopt;
+    flat.shape = tensor.sizes().slice(0, first).vec();
+    flat.shape.push_back(c10::multiply_integers(tensor.sizes().slice(first, last - first + 1)));
+    flat.shape.insert(flat.shape.end(), tensor.sizes().begin() + last + 1, tensor.sizes().end());
+    for (std::int64_t d = 0; d < first; ++d) flat.indices.push_back(std::nullopt);
+    flat.indices.push_back(one);
+    return flat;
+}
+
+/// index.Tensor(self, indices) with one index of any shape, one mask, or indices for neighbouring dimensions
 void index(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
     const auto single = single_index(call.arg(1));
+    if (single.dim < 0) {
+        if (index_by_mask(call)) return;
+        if (const auto flat = flat_index(tensor, call.arg(1))) return call.finish({at::index(tensor.reshape(flat->shape), flat->indices)});
+    }
     if (single.dim < 0 || tensor.numel() == 0) return gathered_rule(call);
     const auto dim = single.dim;
     const auto p = picking(call, tensor, dim, single.index);
@@ -112,6 +155,16 @@ void index_put(RuleCall& call)
 {
     const auto tensor = call.tensor(0), values = call.tensor(2);
     const auto single = single_index(call.arg(1));
+    const bool in_place = call.mutated_arg() == 0;
+    if (single.dim < 0 && is_sharded(tensor) && call.mutated_arg() <= 0) {
+        if (index_put_by_mask(call)) return;
+        if (const auto flat = tensor.is_contiguous() ? flat_index(tensor, call.arg(1)) : std::nullopt) {
+            const auto view = tensor.view(flat->shape);
+            if (!in_place) return call.finish({at::index_put(view, flat->indices, values, call.arg(3).toBool()).view(tensor.sizes())});
+            view.index_put_(flat->indices, values, call.arg(3).toBool());
+            return call.finish({tensor});
+        }
+    }
     if (single.dim < 0 || !is_sharded(tensor) || tensor.numel() == 0 || call.mutated_arg() > 0) return gathered_rule(call);
     const auto dim = single.dim, index_dims = single.index.dim();
     const auto axes = without_pending(layouts_of(call, tensor));
@@ -140,7 +193,6 @@ void index_put(RuleCall& call)
     c10::List<std::optional<at::Tensor>> indices;
     for (std::int64_t d = 0; d < dim; ++d) indices.push_back(std::nullopt);
     indices.push_back(rows);
-    const bool in_place = call.mutated_arg() == 0;
     if (target.numel() > 0) {
         if (!in_place) target = target.is_same(local) ? local.clone() : target;
         target.index_put_(indices, part, call.arg(3).toBool());

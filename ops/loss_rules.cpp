@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 
 #include "ops/placement_algebra.h"
+#include "ops/pointwise_rule.h"
+#include "ops/rank_parts.h"
 
 namespace meshard {
 namespace {
@@ -64,6 +66,57 @@ void loss_backward(RuleCall& call)
     call.run({spec});
 }
 
+/// Arguments of one shape in one layout, also where that has a single entry, which pointwise operators take for one to be broadcast.
+void align(RuleCall& call, c10::ArrayRef<std::int64_t> arguments)
+{
+    AxisLayouts axes(call.num_axes());
+    for (const auto i : arguments) {
+        if (call.tensor(i).sizes() != call.tensor(arguments.back()).sizes()) return;   // the operator's own complaint
+        for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+            if (const auto& layout = call.layout(call.tensor(i), axis); layout.is_shard() && !axes[axis].is_shard()) axes[axis] = layout;
+        }
+    }
+    if (cut_one_dim_twice(axes)) return;
+    for (const auto i : arguments) {
+        call.reduce({call.tensor(i)});
+        call.arg(i) = with_layouts(call, call.tensor(i), axes);
+    }
+}
+
+/// Losses with weights that broadcast, op(input, target, ..., reduction): entry by entry, then a sum of what lies as the input does.
+void loss_by_entries(RuleCall& call)
+{
+    const auto last = call.num_args() - 1;
+    const auto reduction = call.arg(last).toInt();
+    if (reduction == at::Reduction::None) {
+        align(call, {0, 1});
+        return pointwise_rule(call);
+    }
+    const auto entries = [&] {
+        const auto input = call.tensor(0), target = call.tensor(1);
+        if (call.name() == "aten::soft_margin_loss") return at::soft_margin_loss(input, target, at::Reduction::None);
+        if (call.name() == "aten::binary_cross_entropy") return at::binary_cross_entropy(input, target, call.tensor(2), at::Reduction::None);
+        return at::binary_cross_entropy_with_logits(input, target, call.tensor(2), call.tensor(3), at::Reduction::None);
+    }();
+    call.finish({reduction == at::Reduction::Mean ? entries.mean() : entries.sum()});
+}
+
+/// op_backward(grad_output, input, target, ..., reduction)
+void loss_by_entries_backward(RuleCall& call)
+{
+    const auto last = call.num_args() - 1;
+    if (call.arg(last).toInt() == at::Reduction::Mean) {
+        call.arg(0) = call.tensor(0).div(static_cast<double>(call.tensor(1).numel()));
+        call.arg(last) = static_cast<std::int64_t>(at::Reduction::Sum);
+    }
+    align(call, {1, 2});
+    if (call.arg(last).toInt() == at::Reduction::None) align(call, {0, 1, 2});
+    pointwise_rule(call);
+}
+
+const RuleRegistration r_by_entries("losses", {"aten::binary_cross_entropy", "aten::binary_cross_entropy_with_logits", "aten::soft_margin_loss"}, functional<loss_by_entries>);
+const RuleRegistration r_by_entries_backward("losses", {"aten::binary_cross_entropy_backward", "aten::soft_margin_loss_backward"},
+                                             functional<loss_by_entries_backward>);
 const RuleRegistration r_loss("losses", {"aten::mse_loss", "aten::smooth_l1_loss", "aten::huber_loss"}, loss);
 const RuleRegistration r_loss_backward("losses", {"aten::mse_loss_backward", "aten::smooth_l1_loss_backward", "aten::huber_loss_backward"},
                                        loss_backward);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "ops/pointwise_rule.h"
 #include "ops/rank_parts.h"
 #include "sharding/redistribute.h"
 
@@ -94,7 +95,9 @@ std::int64_t result_dims(const std::vector<at::Tensor>& tensors)
     return num_dims;
 }
 
-void pointwise(RuleCall& call)
+}  // namespace
+
+void pointwise_rule(RuleCall& call)
 {
     if (call.is_random()) {
         bool cut = false;
@@ -200,6 +203,8 @@ void pointwise(RuleCall& call)
     call.run({call.spec(result)});
 }
 
+namespace {
+
 /// A change of type is linear only where it does not round.
 void to_copy(RuleCall& call)
 {
@@ -229,17 +234,24 @@ void copy(RuleCall& call)
     const auto self = call.tensor(0), source = call.tensor(1);
     if (!is_sharded(self)) return gathered_rule(call);   // a plain tensor is the same on every rank: it takes the whole
     call.reduce({self, source});
-    pointwise(call);
+    pointwise_rule(call);
 }
 
-const PointwiseRegistration all_pointwise(pointwise);
+const PointwiseRegistration all_pointwise(pointwise_rule);
 const RuleRegistration pointwise_untagged("pointwise", {"aten::fill_", "aten::zero_", "aten::gelu_backward", "aten::silu_backward",
                                                          "aten::threshold_backward", "aten::masked_fill", "aten::masked_fill_", "aten::clone",
                                                          "aten::add_", "aten::mul_", "aten::sub_", "aten::div_", "aten::leaky_relu_backward",
                                                          "aten::elu_backward", "aten::softplus_backward", "aten::hardtanh_backward",
                                                          "aten::softshrink_backward", "aten::log_sigmoid_backward", "aten::log_sigmoid_forward",
-                                                         "aten::sigmoid_backward", "aten::tanh_backward", "aten::_prelu_kernel"},
-                                          pointwise);
+                                                         "aten::sigmoid_backward", "aten::tanh_backward", "aten::_prelu_kernel",
+                                                         "aten::_prelu_kernel_backward", "aten::leaky_relu", "aten::leaky_relu_", "aten::hardswish",
+                                                         "aten::hardswish_", "aten::hardswish_backward", "aten::hardsigmoid_", "aten::hardsigmoid_backward",
+                                                         "aten::hardtanh_", "aten::hardshrink_backward", "aten::elu_", "aten::celu_", "aten::gelu_",
+                                                         "aten::mish_", "aten::threshold_", "aten::abs_", "aten::eq_", "aten::ne_", "aten::ge_", "aten::gt_",
+                                                         "aten::le_", "aten::lt_", "aten::gcd_", "aten::lcm_", "aten::heaviside_", "aten::copysign_",
+                                                         "aten::floor_divide", "aten::floor_divide_", "aten::rsub", "aten::__irshift__", "aten::complex",
+                                                         "aten::polar", "aten::fake_quantize_per_tensor_affine_cachemask"},
+                                          pointwise_rule);
 const RuleRegistration to("pointwise", {"aten::_to_copy"}, to_copy);
 const RuleRegistration aliases("pointwise", {"aten::detach", "aten::alias", "aten::lift_fresh"}, same_value);
 const RuleRegistration copies("pointwise", {"aten::copy_"}, copy);

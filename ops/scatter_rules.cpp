@@ -5,6 +5,7 @@
 
 #include "ops/own_rows.h"
 #include "ops/rank_parts.h"
+#include "sharding/redistribute.h"
 
 namespace meshard {
 namespace {
@@ -50,12 +51,25 @@ void gather(RuleCall& call)
     call.finish({wrap(picked, call.spec(result))});
 }
 
+at::Tensor zeros_of(const RuleCall& call, const at::Tensor& plain) { return wrap(at::zeros_like(plain, at::MemoryFormat::Contiguous), call.replicated()); }
+
+/// A plain tensor that is added to gets the whole sum: one message of its size, however many entries the ranks have.
+void add_to_plain(RuleCall& call, const at::Tensor& sum)
+{
+    const auto tensor = call.tensor(0);
+    tensor.add_(local_of(convert(sum, call.replicated())));
+    call.finish({tensor});
+}
+
 /// scatter, scatter_add, scatter_reduce (self, dim, index, src or value, ...), in place too.
 void scatter(RuleCall& call)
 {
     const auto tensor = call.tensor(0), index = call.tensor(2), values = call.tensor(3);
     const bool in_place = call.mutated_arg() == 0;
     if (call.mutated_arg() > 0 || tensor.dim() == 0 || index.dim() != tensor.dim() || tensor.numel() == 0 || index.numel() == 0) return gathered_rule(call);
+    if (in_place && !is_sharded(tensor) && call.name() == "aten::scatter_add_" && can_sum(tensor)) {
+        return add_to_plain(call, at::scatter_add(zeros_of(call, tensor), call.arg(1).toInt(), index, values));
+    }
     if ((in_place && !is_sharded(tensor)) || (values.defined() && values.sizes() != index.sizes())) return gathered_rule(call);
     const auto dim = from_front(call.arg(1).toInt(), tensor.dim());
     const bool adds = call.name().starts_with("aten::scatter_add") && can_sum(tensor) && !in_place;
@@ -99,12 +113,15 @@ void scatter(RuleCall& call)
     call.push({tensor});
 }
 
-/// index_add(self, dim, index, source, alpha), in place too.
+/// index_add(self, dim, index, source, alpha), in place too; index_copy and index_reduce take the same.
 void index_add(RuleCall& call)
 {
     const auto tensor = call.tensor(0), index = call.tensor(2), source = call.tensor(3);
-    const bool in_place = call.mutated_arg() == 0;
+    const bool in_place = call.mutated_arg() == 0, adds = call.name() == "aten::index_add" && can_sum(tensor);
     if (call.mutated_arg() > 0 || tensor.dim() == 0 || source.dim() != tensor.dim() || index.dim() != 1 || tensor.numel() == 0) return gathered_rule(call);
+    if (in_place && !is_sharded(tensor) && call.name() == "aten::index_add_" && can_sum(tensor)) {
+        return add_to_plain(call, at::index_add(zeros_of(call, tensor), call.arg(1).toInt(), index, source, call.arg(4).toScalar()));
+    }
     if (in_place && !is_sharded(tensor)) return gathered_rule(call);
     const auto dim = from_front(call.arg(1).toInt(), tensor.dim());
     auto target = without_pending(layouts_of(call, tensor)), added = without_pending(layouts_of(call, source));
@@ -122,7 +139,7 @@ void index_add(RuleCall& call)
             from = to;
         } else if (from.is_shard() && from.placement.dim != dim && !in_place) {
             to = result[axis] = from;
-        } else if (from.is_shard() && from.placement.dim == dim && can_sum(tensor) && !in_place) {
+        } else if (from.is_shard() && from.placement.dim == dim && adds) {
             rows_axes[axis] = from;
             rows_axes[axis].placement.dim = 0;
             result[axis] = {Partial(), nullptr, 1};
@@ -146,11 +163,38 @@ void index_add(RuleCall& call)
     call.push({tensor});
 }
 
+/// index_fill(self, dim, index, value), in place too.
+void index_fill(RuleCall& call)
+{
+    const auto tensor = call.tensor(0), index = call.tensor(2);
+    const bool in_place = call.mutated_arg() == 0;
+    if (call.mutated_arg() > 0 || !is_sharded(tensor) || tensor.dim() == 0 || index.dim() > 1) return gathered_rule(call);
+    const auto dim = from_front(call.arg(1).toInt(), tensor.dim());
+    const auto cutting = axes_cutting(call, tensor, {dim});
+    if (cutting.size() > 1) return gathered_rule(call);
+    call.reduce(call.tensors());
+    const auto spec = spec_of(tensor);
+    const auto local = local_of(tensor);
+    auto rows = local_of(with_layouts(call, index, AxisLayouts(call.num_axes()))).reshape({-1});
+    rows = at::where(rows.lt(0), rows + tensor.size(dim), rows);
+    const auto value = call.tensor(3);
+    if (value.defined()) call.arg(3) = local_of(value);
+    if (!cutting.empty()) call.arg(0) = with_spare_row(local, dim, spec->axes[cutting[0]], call.coordinate(cutting[0]), rows);
+    else call.arg(0) = local;
+    call.arg(2) = rows;
+    auto filled = call.run_local()[0].toTensor();
+    if (!cutting.empty()) filled = filled.narrow(dim, 0, local.size(dim));
+    if (!in_place) return call.push({wrap(filled.contiguous(), spec)});
+    if (!cutting.empty()) local.copy_(filled);
+    call.push({tensor});
+}
+
+const RuleRegistration r_index_fill("indexing", {"aten::index_fill", "aten::index_fill_"}, index_fill);
 const RuleRegistration r_gather("indexing", {"aten::gather"}, functional<gather>);
 const RuleRegistration r_scatter("indexing", {"aten::scatter.src", "aten::scatter.value", "aten::scatter_.src", "aten::scatter_.value", "aten::scatter_add",
                                               "aten::scatter_add_", "aten::scatter_reduce.two", "aten::scatter_reduce_.two"},
                                  scatter);
-const RuleRegistration r_index_add("indexing", {"aten::index_add", "aten::index_add_"}, index_add);
+const RuleRegistration r_index_add("indexing", {"aten::index_add", "aten::index_add_", "aten::index_copy", "aten::index_copy_", "aten::index_reduce", "aten::index_reduce_"}, index_add);
 
 }  // namespace
 }  // namespace meshard

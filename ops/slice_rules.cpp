@@ -288,18 +288,55 @@ void scatter_part(RuleCall& call)
     call.finish({wrap(result, call.spec(complete))});
 }
 
-/// diagonal(self, offset, dim1, dim2): the two dimensions go, the diagonal comes last.
+/// diagonal(self, offset, dim1, dim2): the two dimensions go, the diagonal comes last. Where one of the two is cut, so is the diagonal: row r of it
+/// stands in row r of what is cut, but for the rows that `offset` skips.
 void diagonal(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
-    auto a = from_front(call.arg(2).toInt(), tensor.dim()), b = from_front(call.arg(3).toInt(), tensor.dim());
-    if (a == b || cuts_any(call, tensor, {a, b})) return gathered_rule(call);
+    const auto a = from_front(call.arg(2).toInt(), tensor.dim()), b = from_front(call.arg(3).toInt(), tensor.dim());
+    const auto cutting = axes_cutting(call, tensor, {a, b});
+    auto axes = layouts_of(call, tensor);
+    if (a == b || cutting.size() > 1 || (!cutting.empty() && axes[cutting[0]].blocks > 1)) return gathered_rule(call);
+    auto offset = call.arg(1).toInt();
     auto strides = tensor.strides().vec();
     strides.push_back(strides[a] + strides[b]);
     strides.erase(strides.begin() + std::max(a, b));
     strides.erase(strides.begin() + std::min(a, b));
-    const auto spec = call.spec(map_dims(layouts_of(call, tensor), [&](std::int64_t dim) { return dim - (dim > a) - (dim > b); }));
-    call.finish({wrap(local_of(tensor).diagonal(call.arg(1).toInt(), a, b), spec, strides)});
+    for (auto& axis : axes) {
+        if (axis.is_shard() && axis.placement.dim != a && axis.placement.dim != b) axis.placement.dim -= (axis.placement.dim > a) + (axis.placement.dim > b);
+    }
+    if (!cutting.empty()) {
+        auto& layout = axes[cutting[0]];
+        const bool cuts_rows = call.layout(tensor, cutting[0]).placement.dim == a;
+        const auto first = std::max<std::int64_t>(0, cuts_rows ? -offset : offset);
+        const auto end = first + std::max<std::int64_t>(0, std::min(tensor.size(a) - std::max<std::int64_t>(0, -offset), tensor.size(b) - std::max<std::int64_t>(0, offset)));
+        auto extents = std::make_shared<Extents>();
+        for (std::size_t r = 0; r < layout.extents->size(); ++r) {
+            const auto begin = layout.offset(static_cast<std::int64_t>(r));
+            extents->push_back(std::max<std::int64_t>(0, std::min(begin + (*layout.extents)[r], end) - std::max(begin, first)));
+        }
+        const auto before = layout.offset(call.coordinate(cutting[0]));
+        offset += cuts_rows ? before : -before;
+        layout = {Shard(tensor.dim() - 2), std::move(extents), 1};
+    }
+    call.finish({wrap(local_of(tensor).diagonal(offset, a, b), call.spec(axes), strides)});
+}
+
+/// diagonal_backward(grad, input_sizes, offset, dim1, dim2)
+void diagonal_backward(RuleCall& call)
+{
+    const auto gradient = call.tensor(0);
+    const auto sizes = call.arg(1).toIntVector();
+    const auto num_dims = static_cast<std::int64_t>(sizes.size());
+    const auto a = from_front(call.arg(3).toInt(), num_dims), b = from_front(call.arg(4).toInt(), num_dims);
+    if (cuts_any(call, gradient, {gradient.dim() - 1})) return gathered_rule(call);
+    const auto spec = call.spec(map_dims(layouts_of(call, gradient), [&](std::int64_t dim) {
+        if (dim >= std::min(a, b)) ++dim;
+        return dim >= std::max(a, b) ? dim + 1 : dim;
+    }));
+    call.make_local();
+    call.arg(1) = spec->local_shape(sizes);
+    call.run({spec});
 }
 
 /// unfold(self, dimension, size, step)
@@ -328,14 +365,25 @@ void unfold_backward(RuleCall& call)
     call.run({spec});
 }
 
-/// as_strided(self, size, stride, storage_offset?) speaks of memory that only a whole has.
+/// as_strided(self, size, stride, storage_offset?) speaks of memory that only a whole has. What stays within a contiguous tensor is understood:
+/// windows along the last dimension are an unfold, anything else is taken from the whole.
 void as_strided(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
-    if (tensor.is_view() || !tensor.is_non_overlapping_and_dense()) {
+    const auto size = call.arg(1).toIntVector(), stride = call.arg(2).toIntVector();
+    std::int64_t reach = 0;
+    for (std::size_t dim = 0; dim < size.size(); ++dim) reach += (size[dim] - 1) * stride[dim];
+    const bool own_memory = tensor.is_contiguous() && call.arg(3).isNone() && reach < tensor.numel();
+    if (!own_memory && (tensor.is_view() || !tensor.is_contiguous())) {
         call.refuse("strides of a view speak of memory that no rank has", "Use narrow, select or permute, or clone the tensor before");
     }
-    gathered_rule(call);
+    const auto last = tensor.dim() - 1;
+    const bool one_more = own_memory && last >= 0 && static_cast<std::int64_t>(size.size()) == tensor.dim() + 1 && stride.back() == 1 && stride[last] > 0;
+    if (!one_more || !std::equal(size.begin(), size.begin() + last, tensor.sizes().begin()) || !std::equal(stride.begin(), stride.begin() + last, tensor.strides().begin()) ||
+        size[last] == 0 || (size[last] - 1) * stride[last] + size.back() > tensor.size(last)) {
+        return gathered_rule(call);
+    }
+    call.finish({tensor.unfold(last, size.back(), stride[last]).narrow(last, 0, size[last])});
 }
 
 const RuleRegistration r_slice("views", {"aten::slice"}, slice);
@@ -347,6 +395,7 @@ const RuleRegistration r_select_backward("views", {"aten::select_backward"}, fun
 const RuleRegistration r_slice_scatter("views", {"aten::slice_scatter"}, functional<scatter_part<false>>);
 const RuleRegistration r_select_scatter("views", {"aten::select_scatter"}, functional<scatter_part<true>>);
 const RuleRegistration r_diagonal("views", {"aten::diagonal"}, diagonal);
+const RuleRegistration r_diagonal_backward("views", {"aten::diagonal_backward"}, functional<diagonal_backward>);
 const RuleRegistration r_unfold("views", {"aten::unfold"}, unfold);
 const RuleRegistration r_unfold_backward("views", {"aten::unfold_backward"}, functional<unfold_backward>);
 const RuleRegistration r_as_strided("views", {"aten::as_strided"}, as_strided);

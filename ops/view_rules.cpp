@@ -114,10 +114,12 @@ void reshape_to(RuleCall& call, std::vector<std::int64_t> shape, bool alias)
     const auto tensor = call.tensor(0);
     shape = at::infer_size(shape, tensor.numel());
     const auto layouts = reshaped_layouts(call, tensor, shape);
-    if (!layouts) return gathered_rule(call);
-    const auto spec = call.spec(layouts->after);
-    const auto local_shape = spec->local_shape(shape);
-    if (product_of(local_shape) != product_of(call.spec(layouts->before)->local_shape(tensor.sizes()))) return gathered_rule(call);
+    const auto spec = layouts ? call.spec(layouts->after) : nullptr;
+    const auto local_shape = layouts ? spec->local_shape(shape) : std::vector<std::int64_t>{};
+    if (!layouts || product_of(local_shape) != product_of(call.spec(layouts->before)->local_shape(tensor.sizes()))) {
+        // `_reshape_alias` names strides of the whole's memory, which no rank has.
+        return call.name() == "aten::_reshape_alias" ? call.finish({tensor.view(shape)}) : gathered_rule(call);
+    }
 
     const auto moved = with_layouts(call, tensor, layouts->before);
     auto local = local_of(moved);
@@ -234,6 +236,39 @@ void squeeze(RuleCall& call)
     call.finish({wrap(local_of(tensor).squeeze(removed), call.spec(axes), strides)});
 }
 
+/// The real and imaginary parts as a last dimension.
+void view_as_real(RuleCall& call)
+{
+    const auto tensor = call.tensor(0);
+    std::vector<std::int64_t> strides;
+    for (const auto stride : tensor.strides()) strides.push_back(2 * stride);
+    strides.push_back(1);
+    call.finish({wrap(at::view_as_real(local_of(tensor)), spec_of(tensor), strides)});
+}
+
+void view_as_complex(RuleCall& call)
+{
+    const auto tensor = call.tensor(0);
+    if (tensor.dim() == 0 || tensor.size(-1) != 2 || tensor.stride(-1) != 1 || cuts_any(call, tensor, {tensor.dim() - 1})) return gathered_rule(call);
+    std::vector<std::int64_t> strides;
+    for (std::int64_t dim = 0; dim + 1 < tensor.dim(); ++dim) strides.push_back(tensor.stride(dim) / 2);
+    auto local = local_of(tensor);
+    bool pairs = local.storage_offset() % 2 == 0 && local.stride(-1) == 1;
+    for (std::int64_t dim = 0; dim + 1 < local.dim(); ++dim) pairs &= local.stride(dim) % 2 == 0;
+    if (!pairs) {   // the whole's strides promise a view; this rank's part may lie otherwise
+        local = local.clone(at::MemoryFormat::Contiguous);
+        move_copy(tensor, local, spec_of(tensor));
+    }
+    call.finish({wrap(at::view_as_complex(local), spec_of(tensor), strides)});
+}
+
+/// The conjugate as numbers, not as a mark on the tensor: messages carry numbers.
+void conjugate(RuleCall& call)
+{
+    const auto tensor = call.tensor(0);
+    call.finish({wrap(at::_conj_physical(local_of(tensor)), spec_of(tensor), tensor.strides())});
+}
+
 /// unsqueeze_ and alike: the view of that name, and the tensor becomes it.
 void reshape_in_place(RuleCall& call)
 {
@@ -258,6 +293,9 @@ void refuse_in_place(RuleCall& call)
 
 const RuleRegistration r_refused("refused", {"aten::resize_", "aten::resize_as_", "aten::set_", "aten::as_strided_"}, refuse_in_place);
 const RuleRegistration r_in_place("views", {"aten::unsqueeze_", "aten::squeeze_", "aten::transpose_", "aten::t_"}, reshape_in_place);
+const RuleRegistration r_as_real("views", {"aten::view_as_real"}, view_as_real);
+const RuleRegistration r_as_complex("views", {"aten::view_as_complex"}, view_as_complex);
+const RuleRegistration r_conjugate("views", {"aten::_conj"}, conjugate);
 const RuleRegistration r_view("views", {"aten::view", "aten::_unsafe_view", "aten::_reshape_alias", "aten::_reshape_copy"}, view);
 const RuleRegistration r_transpose("views", {"aten::transpose"}, transpose);
 const RuleRegistration r_t("views", {"aten::t"}, t);

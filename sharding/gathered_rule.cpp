@@ -59,8 +59,8 @@ void gathered_rule(RuleCall& call)
             return local_of(tensor);
         }
         const auto gathered = convert(tensor, call.replicated());
-        // What shows the strides of a contiguous tensor can be viewed as one.
-        const auto value = tensor.is_contiguous() ? local_of(gathered).contiguous() : local_of(gathered);
+        // What is seen in another shape here might be so in the whole, whose strides the parts put together need not have.
+        const auto value = tensor.is_contiguous() || call.is_view() ? local_of(gathered).contiguous() : local_of(gathered);
         if (writes) written.emplace_back(tensor, value);
         else if (alias) move_copy(tensor, value, spec_of(gathered));
         return value;

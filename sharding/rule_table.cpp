@@ -2,6 +2,7 @@
 #include "sharding/rule_table.h"
 
 #include <ATen/ATen.h>
+#include <ATen/TensorIterator.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
@@ -163,6 +164,23 @@ void observe(const OperatorFacts& facts, torch::jit::Stack* stack, RuleCall& cal
     observer->called(event);
 }
 
+/// A sparse tensor that meets a sharded one is made dense: rules know no others.
+class DenseKernel : public c10::OperatorKernel {
+public:
+    void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack)
+    {
+        const auto num_args = op.schema().arguments().size();
+        for (std::size_t i = 0; i < num_args; ++i) {
+            map_tensors(torch::jit::peek(*stack, i, num_args), [](const at::Tensor& tensor) { return tensor.layout() == at::kStrided ? tensor : tensor.to_dense(); });
+        }
+        op.callBoxed(stack);
+    }
+};
+
+/// Operators of aten that are defined by what they are composed of have no rule, as their parts do; but for those registered in this family, whose
+/// parts would make every rank hold the whole.
+bool is_shortcut(const std::string& registered) { return table().at(registered).family == "shortcuts"; }
+
 /// What is in the dispatcher. Never taken out again; guarded by `mutex`, as the table is once rules are installed.
 struct Installation {
     std::mutex mutex;
@@ -198,6 +216,9 @@ struct Installation {
     {
         static const RuleSlot gathered{&gathered_rule};
         library("_::", c10::DispatchKey::PrivateUse2).fallback(torch::CppFunction::makeFromBoxedFunctor(std::make_unique<UnknownOperatorKernel>(gathered)));
+        for (const auto key : {c10::DispatchKey::SparsePrivateUse2, c10::DispatchKey::SparseCsrPrivateUse2}) {
+            library("_::", key).fallback(torch::CppFunction::makeFromBoxedFunctor(std::make_unique<DenseKernel>()));
+        }
         library("_::", c10::DispatchKey::AutogradPrivateUse2).fallback(torch::autograd::autogradNotImplementedFallback());
     }
 };
@@ -215,17 +236,28 @@ void Installation::install_registered(const std::string& registered)
     for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
         if (name.name != registered && full_name_of(name) != registered) continue;
         const auto op = c10::Dispatcher::singleton().findOp(name);
-        if (!op || !op->hasSchema() || (is_aten && !arrives_below_autograd(*op))) continue;
+        if (!op || !op->hasSchema() || (is_aten && !arrives_below_autograd(*op) && !is_shortcut(registered))) continue;
         found = true;
         const auto full_name = full_name_of(name);
         const bool is_new = !rules.contains(full_name);
         install(full_name, find_rule(*op).rule, &*op);
-        if (is_new && !is_aten && !arrives_below_autograd(*op)) {
+        if (is_new && !arrives_below_autograd(*op)) {
             library(full_name, c10::DispatchKey::AutogradPrivateUse2)
                 .impl(full_name.substr(full_name.find("::") + 2).c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<CompositionKernel>()));
         }
     }
     if (!found && !is_aten) install(registered, table().at(registered).rule, nullptr);
+}
+
+/// A tensor without memory, with the shape and the strides that a pointwise operator gives its result.
+at::Tensor pointwise_result(const torch::jit::Stack& operands)
+{
+    auto config = at::TensorIteratorConfig();
+    config.set_check_mem_overlap(false).check_all_same_dtype(false).declare_static_dtype_and_device(at::kFloat, at::kMeta).add_owned_output(at::Tensor());
+    for (const auto& value : operands) {
+        for_each_tensor(value, [&](const at::Tensor& tensor) { config.add_owned_const_input(tensor); });
+    }
+    return config.build().output();
 }
 
 const AxisLayout kReplicate{};
@@ -369,7 +401,6 @@ void RuleCall::run(c10::ArrayRef<SpecPtr> specs)
 
 void RuleCall::keep_strides()
 {
-    if (!facts_.has_meta) return;
     bool contiguous = true;
     for (std::int64_t i = 0; i < num_args_; ++i) {
         if (facts_.takes_tensors[i]) for_each_tensor(arg(i), [&](const at::Tensor& tensor) { contiguous &= tensor.is_contiguous(); });
@@ -377,10 +408,19 @@ void RuleCall::keep_strides()
     if (contiguous && !facts_.is_view) return;
     torch::jit::Stack stack(stack_->end() - num_args_, stack_->end());
     for (auto& value : stack) {
+        if (value.isDevice()) value = at::Device(at::kMeta);   // a conversion may name one
         map_tensors(value, [](const at::Tensor& tensor) {
             return at::empty_strided(tensor.sizes(), tensor.strides(), at::TensorOptions(tensor.scalar_type()).device(at::kMeta));
         });
     }
+    // Of pointwise operators some claim to run without memory and do not; their strides are those of their operands. What is told a format keeps to it.
+    const bool told_a_format = !facts_.takes_tensors.empty() && schema().arguments().back().name() == "memory_format";
+    const auto is_pointwise = [&] { return facts_.op.hasTag(at::Tag::pointwise) || find_rule(facts_.op).rule == pointwise_rule(); };
+    if (!told_a_format && !facts_.is_view && is_pointwise()) {
+        shown_.assign(static_cast<std::size_t>(facts_.num_returns), pointwise_result(stack));
+        return;
+    }
+    if (!facts_.has_meta) return;
     facts_.op.callBoxed(&stack);
     for (const auto& result : stack) {
         for_each_tensor(result, [&](const at::Tensor& tensor) { shown_.push_back(tensor); });
@@ -453,7 +493,7 @@ void install_rules()
         const std::lock_guard lock(all.mutex);
         for_each_aten_operator([&](const c10::OperatorHandle& op) { all.install(full_name_of(op.operator_name()), find_rule(op).rule, &op); });
         for (const auto& [registered, entry] : table()) {
-            if (!registered.starts_with("aten::")) all.install_registered(registered);
+            if (!registered.starts_with("aten::") || is_shortcut(registered)) all.install_registered(registered);
         }
         all.install_fallbacks();
         all.done = true;

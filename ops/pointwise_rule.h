@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "sharding/rule_table.h"
+
+namespace meshard {
+
+/// Rule of operators whose result at an index depends on their operands at that index only, after broadcasting. Operands are brought in line with
+/// the first that is cut; pending sums stay pending where the operator is linear in them. For other rules whose call has become pointwise.
+void pointwise_rule(RuleCall& call);
+
+}  // namespace meshard
