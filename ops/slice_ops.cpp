@@ -7,6 +7,8 @@
 
 #include <algorithm>
 
+#include "ops/rank_parts.h"
+#include "ops/slice_layout.h"
 #include "partition/error.h"
 #include "sharding/exact_mode.h"
 #include "sharding/redistribute.h"
@@ -28,18 +30,6 @@ std::string shape_text(const at::Tensor& tensor)
 /// (B, N, H, X) as (B, H, N, X), a view.
 at::Tensor heads_first(const at::Tensor& x) { return x.permute({0, 2, 1, 3}); }
 
-/// Layout of (B, H, S, ...) tokens made from rows cut as `rows`: what was cut along N is summed, batches and heads keep their cut.
-SpecPtr token_spec(const ShardSpec& rows)
-{
-    auto axes = rows.axes;
-    for (auto& axis : axes) {
-        if (!axis.is_shard()) continue;
-        if (axis.placement.dim == 1) axis = {};
-        else if (axis.placement.dim == 2) axis.placement.dim = 1;
-    }
-    return make_spec(rows.device_mesh, axes);
-}
-
 void require_rows_cut(const char* where, const ShardSpec& spec)
 {
     for (const auto& axis : spec.axes) {
@@ -51,35 +41,6 @@ void require_rows_cut(const char* where, const ShardSpec& spec)
 
 SpecPtr spec_or_null(const at::Tensor& tensor) { return is_sharded(tensor) ? spec_of(tensor) : nullptr; }
 
-/// This rank's part of `tensor` in layout `spec`; the tensor itself if there is no layout.
-at::Tensor local_in(const at::Tensor& tensor, const SpecPtr& spec)
-{
-    if (!spec) return tensor;
-    if (is_sharded(tensor)) return *spec_of(tensor) == *spec ? local_of(tensor) : local_of(convert(tensor, spec));
-    return local_of(convert(wrap(tensor, replicated_spec(spec->device_mesh)), spec));
-}
-
-at::Tensor wrapped(const at::Tensor& local, const SpecPtr& spec) { return spec ? wrap(local, spec) : local; }
-
-/// Sum over the ranks among which rows are cut; `buffer` is this rank's own to write to.
-void sum_over_rows(at::Tensor& buffer, const SpecPtr& rows)
-{
-    if (!rows) return;
-    for (std::size_t a = 0; a < rows->axes.size(); ++a) {
-        if (rows->axes[a].is_shard() && rows->axes[a].placement.dim == 1) rows->device_mesh->group(a).all_reduce(buffer);
-    }
-}
-
-/// Groups of the ranks among which rows are cut.
-std::vector<const RankGroup*> row_groups(const SpecPtr& rows)
-{
-    std::vector<const RankGroup*> groups;
-    for (std::size_t a = 0; rows && a < rows->axes.size(); ++a) {
-        if (rows->axes[a].is_shard() && rows->axes[a].placement.dim == 1) groups.push_back(&rows->device_mesh->group(static_cast<std::int64_t>(a)));
-    }
-    return groups;
-}
-
 bool exactly(const at::Tensor& factor) { return exact_mode() && factor.scalar_type() != at::kDouble; }
 
 /// A product whose results stand in one row each.
@@ -87,8 +48,6 @@ at::Tensor product_by_row(const at::Tensor& left, const at::Tensor& right)
 {
     return exactly(left) ? exact_product(left, right, left.size(-1), {}) : at::matmul(left, right);
 }
-
-at::ScalarType sum_type(at::ScalarType type) { return type == at::kDouble ? at::kDouble : at::kFloat; }
 
 /// The layout that both operands take: the first one's, completed where something is pending; the second's if the first is plain.
 SpecPtr row_spec(const char* where, const at::Tensor& first, const at::Tensor& second)
@@ -100,11 +59,6 @@ SpecPtr row_spec(const char* where, const at::Tensor& first, const at::Tensor& s
     }
     if (spec) require_rows_cut(where, *spec);
     return spec;
-}
-
-void refuse_second_derivative(const char* where)
-{
-    if (at::GradMode::is_enabled()) throw InvalidInput(std::string(where) + ": has no second derivative. Call backward without create_graph.");
 }
 
 struct SliceTokens : torch::autograd::Function<SliceTokens> {

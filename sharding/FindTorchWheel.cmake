@@ -47,6 +47,10 @@ if(TorchWheel_FOUND AND NOT TARGET TorchWheel::cpu)
     # libtorch_cpu needs the CUDA runtime's libraries even on a CPU: found at link time and at run time beside the wheel.
     INTERFACE_LINK_OPTIONS "LINKER:-rpath-link,${cuda_runtime};LINKER:-rpath,${TORCH_ROOT}/lib;LINKER:-rpath,${cuda_runtime}")
 
+  # The OpenMP library that LibTorch's threads come from, for sources compiled with -fopenmp: there at::parallel_for uses these threads.
+  add_library(TorchWheel::openmp INTERFACE IMPORTED GLOBAL)
+  set_target_properties(TorchWheel::openmp PROPERTIES INTERFACE_LINK_LIBRARIES "${TORCH_ROOT}/lib/libgomp.so.1")
+
   if(EXISTS "${TORCH_ROOT}/lib/libtorch_cuda.so" AND EXISTS "${site_packages}/nvidia/nccl")
     add_library(TorchWheel::cuda INTERFACE IMPORTED)
     # --no-as-needed: nothing refers to these libraries by symbol; they register their kernels when loaded.

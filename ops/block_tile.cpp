@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/block_tile.h"
+
+#include <algorithm>
+
+#include "ops/matrix_product.h"
+#include "ops/tile_math.h"
+
+namespace meshard {
+namespace {
+
+constexpr double kNormEpsilon = 1e-5;             // of torch::nn::LayerNorm
+constexpr std::int64_t kCacheBytes = 1200 * 1024; // of 1 to 2 MiB of second-level cache
+constexpr auto kGiven = As::Given, kTransposed = As::Transposed;
+
+}  // namespace
+
+std::array<std::int64_t, kNumBlockWeights> block_weight_sizes(const BlockShape& shape)
+{
+    const auto C = shape.channels, I = shape.inner(), H = shape.heads, S = shape.slices, R = shape.hidden, O = shape.outputs;
+    const auto head_channels = O > 0 ? C : 0;
+    return {C, C, I * C, I, I * C, I, S * I, H * S, C * I, C, C, C, R * C, R, C * R, C, head_channels, head_channels, O * C, O};
+}
+
+template <class T>
+BlockGradients<T>::BlockGradients(const BlockShape& shape)
+{
+    const auto sizes = block_weight_sizes(shape);
+    std::int64_t total = 0;
+    for (int i = 0; i < kNumBlockWeights; ++i) {
+        offsets[i] = total;
+        total += sizes[i];
+    }
+    values.assign(total, 0);
+}
+
+template <class T>
+void BlockGradients<T>::add(const BlockGradients& other)
+{
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] += other.values[i];
+}
+
+template <class T>
+std::int64_t BlockActivations<T>::floats_per_point(const BlockShape& shape)
+{
+    return 3 * shape.inner() + shape.channels + shape.hidden + (shape.outputs > 0 ? shape.channels : 0);
+}
+
+template <class T>
+BlockActivations<T> BlockActivations<T>::in(T* memory, const BlockShape& shape, std::int64_t n)
+{
+    BlockActivations kept;
+    kept.x_mid = memory;
+    kept.features = kept.x_mid + shape.inner() * n;
+    kept.mixed = kept.features + shape.inner() * n;
+    kept.residual = kept.mixed + shape.inner() * n;
+    kept.hidden = kept.residual + shape.channels * n;
+    if (shape.outputs > 0) kept.last = kept.hidden + shape.hidden * n;
+    return kept;
+}
+
+std::int64_t points_per_tile(const BlockShape& shape, std::int64_t bytes_per_number)
+{
+    const auto per_point = BlockActivations<float>::floats_per_point(shape) + 4 * shape.channels + 2 * shape.inner() +
+                           2 * shape.heads * shape.slices + 2 * shape.hidden;
+    return std::clamp<std::int64_t>(kCacheBytes / (per_point * bytes_per_number) / 16 * 16, 32, 256);
+}
+
+template <class T>
+BlockTile<T>::BlockTile(const BlockShape& shape, std::int64_t max_points) : shape_(shape)
+{
+    const auto n = max_points, C = shape.channels, I = shape.inner(), weights = shape.heads * shape.slices;
+    const std::array<std::int64_t, 12> sizes{C * n, weights * n, weights * n, shape.hidden * n, shape.hidden * n, C * n,
+                                             std::max(C, I) * n, I * n, n, n, 2 * n, std::max(shape.num_sums(), 2 * C)};
+    const std::array<T**, 12> buffers{&normal_, &slice_weights_, &weights_gradient_, &hidden_, &hidden_gradient_, &last_gradient_,
+                                      &rows_, &more_rows_, &mean_, &inverse_, &scratch_, &small_};
+    constexpr std::int64_t kLine = 16;   // numbers: buffers start at cache lines of their own
+    std::int64_t total = 0;
+    for (const auto size : sizes) total += (size + kLine - 1) / kLine * kLine;
+    memory_ = std::make_unique_for_overwrite<T[]>(total);
+    auto* next = memory_.get();
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+        *buffers[i] = next;
+        next += (sizes[i] + kLine - 1) / kLine * kLine;
+    }
+}
+
+template <class T>
+void BlockTile<T>::normalize(const T* x, const T* scale, const T* shift, std::int64_t n)
+{
+    layer_norm(normal_, mean_, inverse_, x, scale, shift, n, shape_.channels, kNormEpsilon);
+}
+
+template <class T>
+void BlockTile<T>::project_rows(const T* weight, const T* bias, std::int64_t n, T* rows) const
+{
+    const auto C = shape_.channels, I = shape_.inner();
+    fill_rows(rows, bias, I, n);
+    multiply(kGiven, kTransposed, I, n, C, weight, C, normal_, C, 1, rows, n);
+}
+
+template <class T>
+void BlockTile<T>::weigh(const Weights& weights, const T* x_mid, std::int64_t n)
+{
+    const auto D = shape_.head_dim, S = shape_.slices;
+    fill_rows(slice_weights_, weights[kSliceBias], shape_.heads * S, n);
+    for (std::int64_t h = 0; h < shape_.heads; ++h) {
+        auto* w = slice_weights_ + h * S * n;                                                            // (S, n)
+        multiply(kGiven, kGiven, S, n, D, weights[kSlice] + h * S * D, D, x_mid + h * D * n, n, 1, w, n);
+        softmax_rows(w, scratch_, S, n);
+    }
+}
+
+template <class T>
+void BlockTile<T>::project(const Weights& weights, const T* x, std::int64_t n, const BlockActivations<T>& kept)
+{
+    normalize(x, weights[kNorm1Scale], weights[kNorm1Shift], n);
+    project_rows(weights[kProjectX], weights[kProjectXBias], n, kept.x_mid);
+}
+
+template <class T>
+void BlockTile<T>::project_both(const Weights& weights, const T* x, std::int64_t n, const BlockActivations<T>& kept)
+{
+    project(weights, x, n, kept);
+    project_rows(weights[kProjectFx], weights[kProjectFxBias], n, kept.features);
+}
+
+template <class T>
+void BlockTile<T>::add_slice_sums(const Weights& weights, const T* x, std::int64_t n, const BlockActivations<T>& kept, double* sums)
+{
+    const auto D = shape_.head_dim, S = shape_.slices;
+    project_both(weights, x, n, kept);
+    weigh(weights, kept.x_mid, n);
+    std::fill_n(small_, shape_.num_sums(), T(0));
+    for (std::int64_t h = 0; h < shape_.heads; ++h) {
+        const auto* w = slice_weights_ + h * S * n;
+        auto* tile_sums = small_ + h * S * (D + 1);
+        multiply(kGiven, kTransposed, S, D, n, w, n, kept.features + h * D * n, n, 0, tile_sums, D + 1);
+        add_row_sums(tile_sums + D, D + 1, w, S, n);
+    }
+    for (std::int64_t i = 0; i < shape_.num_sums(); ++i) sums[i] += small_[i];
+}
+
+template <class T>
+void BlockTile<T>::bring_back(const Weights& weights, const T* x, const T* states, std::int64_t n, const BlockActivations<T>& kept, T* result)
+{
+    const auto C = shape_.channels, I = shape_.inner(), D = shape_.head_dim, S = shape_.slices, R = shape_.hidden, O = shape_.outputs;
+    weigh(weights, kept.x_mid, n);
+    for (std::int64_t h = 0; h < shape_.heads; ++h) {
+        multiply(kTransposed, kGiven, D, n, S, states + h * S * D, D, slice_weights_ + h * S * n, n, 0, kept.mixed + h * D * n, n);
+    }
+    add_bias(kept.residual, x, weights[kOutBias], n, C);
+    multiply(kTransposed, kTransposed, n, C, I, kept.mixed, n, weights[kOut], I, 1, kept.residual, C);
+
+    normalize(kept.residual, weights[kNorm2Scale], weights[kNorm2Shift], n);
+    fill_points(kept.hidden, weights[kHiddenBias], n, R);
+    multiply(kGiven, kTransposed, n, R, C, normal_, C, weights[kHidden], C, 1, kept.hidden, R);
+    if (!result && O == 0) return;
+    gelu(hidden_, kept.hidden, n * R);
+    auto* after = O > 0 ? kept.last : result;                                                            // (n, C)
+    add_bias(after, kept.residual, weights[kMlpOutBias], n, C);
+    multiply(kGiven, kTransposed, n, C, R, hidden_, R, weights[kMlpOut], R, 1, after, C);
+    if (!result || O == 0) return;
+
+    normalize(kept.last, weights[kNorm3Scale], weights[kNorm3Shift], n);
+    fill_points(result, weights[kHeadBias], n, O);
+    multiply(kGiven, kTransposed, n, O, C, normal_, C, weights[kHead], C, 1, result, O);
+}
+
+template <class T>
+const T* BlockTile<T>::backward_of_head(const Weights& weights, std::int64_t n, const T* last, const T* result_gradient, BlockGradients<T>* gradients)
+{
+    const auto C = shape_.channels, O = shape_.outputs;
+    normalize(last, weights[kNorm3Scale], weights[kNorm3Shift], n);
+    multiply(kGiven, kGiven, n, C, O, result_gradient, O, weights[kHead], C, 0, rows_, C);
+    auto* ignored = small_;
+    if (gradients) {
+        multiply(kTransposed, kGiven, O, C, n, result_gradient, O, normal_, C, 1, gradients->of(kHead), C);
+        add_column_sums(gradients->of(kHeadBias), result_gradient, n, O);
+    }
+    std::fill_n(last_gradient_, n * C, T(0));
+    layer_norm_backward(last_gradient_, gradients ? gradients->of(kNorm3Scale) : ignored, gradients ? gradients->of(kNorm3Shift) : ignored + C, rows_, last, mean_,
+                        inverse_, weights[kNorm3Scale], n, C);
+    return last_gradient_;
+}
+
+template <class T>
+void BlockTile<T>::bring_back_backward(const Weights& weights, std::int64_t n, const BlockActivations<T>& kept, const T* result_gradient,
+                                       T* x_gradient, T* mixed_gradient, double* states_gradient, BlockGradients<T>* gradients)
+{
+    const auto C = shape_.channels, I = shape_.inner(), D = shape_.head_dim, S = shape_.slices, R = shape_.hidden;
+    const auto* g = shape_.outputs > 0 ? backward_of_head(weights, n, kept.last, result_gradient, gradients) : result_gradient;   // (n, C)
+
+    // The MLP.
+    multiply(kGiven, kGiven, n, R, C, g, C, weights[kMlpOut], R, 0, hidden_gradient_, R);
+    gelu_backward(hidden_gradient_, hidden_, kept.hidden, n * R);
+    normalize(kept.residual, weights[kNorm2Scale], weights[kNorm2Shift], n);
+    if (gradients) {
+        multiply(kTransposed, kGiven, C, R, n, g, C, hidden_, R, 1, gradients->of(kMlpOut), R);
+        add_column_sums(gradients->of(kMlpOutBias), g, n, C);
+        multiply(kTransposed, kGiven, R, C, n, hidden_gradient_, R, normal_, C, 1, gradients->of(kHidden), C);
+        add_column_sums(gradients->of(kHiddenBias), hidden_gradient_, n, R);
+    }
+    multiply(kGiven, kGiven, n, C, R, hidden_gradient_, R, weights[kHidden], C, 0, rows_, C);
+    std::copy_n(g, n * C, x_gradient);
+    layer_norm_backward(x_gradient, gradients ? gradients->of(kNorm2Scale) : small_, gradients ? gradients->of(kNorm2Shift) : small_ + C, rows_, kept.residual, mean_,
+                        inverse_, weights[kNorm2Scale], n, C);
+
+    // The output projection, and the slices' states.
+    multiply(kTransposed, kTransposed, I, n, C, weights[kOut], I, x_gradient, C, 0, mixed_gradient, n);
+    if (gradients) {
+        multiply(kTransposed, kTransposed, C, I, n, x_gradient, C, kept.mixed, n, 1, gradients->of(kOut), I);
+        add_column_sums(gradients->of(kOutBias), x_gradient, n, C);
+    }
+    if (!states_gradient) return;
+    weigh(weights, kept.x_mid, n);
+    for (std::int64_t h = 0; h < shape_.heads; ++h) {
+        multiply(kGiven, kTransposed, S, D, n, slice_weights_ + h * S * n, n, mixed_gradient + h * D * n, n, 0, small_ + h * S * D, D);
+    }
+    for (std::int64_t i = 0; i < shape_.heads * S * D; ++i) states_gradient[i] += small_[i];
+}
+
+template <class T>
+void BlockTile<T>::add_slice_sums_backward(const Weights& weights, const T* x, const T* states, const T* sums_gradient, std::int64_t n,
+                                           const BlockActivations<T>& kept, const T* mixed_gradient, T* x_gradient, BlockGradients<T>* gradients)
+{
+    const auto C = shape_.channels, I = shape_.inner(), D = shape_.head_dim, S = shape_.slices;
+    weigh(weights, kept.x_mid, n);
+    auto *x_mid_gradient = rows_, *features_gradient = more_rows_;                                       // (I, n)
+    for (std::int64_t h = 0; h < shape_.heads; ++h) {
+        const auto* w = slice_weights_ + h * S * n;
+        const auto* g = sums_gradient + h * S * (D + 1);
+        auto* wg = weights_gradient_ + h * S * n;
+        for (std::int64_t s = 0; s < S; ++s) std::fill_n(wg + s * n, n, g[s * (D + 1) + D]);
+        multiply(kGiven, kGiven, S, n, D, states + h * S * D, D, mixed_gradient + h * D * n, n, 1, wg, n);
+        multiply(kGiven, kGiven, S, n, D, g, D + 1, kept.features + h * D * n, n, 1, wg, n);
+        multiply(kTransposed, kGiven, D, n, S, g, D + 1, w, n, 0, features_gradient + h * D * n, n);
+        softmax_rows_backward(wg, scratch_, w, S, n);
+        multiply(kTransposed, kGiven, D, n, S, weights[kSlice] + h * S * D, D, wg, n, 0, x_mid_gradient + h * D * n, n);
+        if (gradients) multiply(kGiven, kTransposed, S, D, n, wg, n, kept.x_mid + h * D * n, n, 1, gradients->of(kSlice) + h * S * D, D);
+    }
+
+    normalize(x, weights[kNorm1Scale], weights[kNorm1Shift], n);
+    if (gradients) {
+        add_row_sums(gradients->of(kSliceBias), 1, weights_gradient_, shape_.heads * S, n);
+        multiply(kGiven, kGiven, I, C, n, x_mid_gradient, n, normal_, C, 1, gradients->of(kProjectX), C);
+        add_row_sums(gradients->of(kProjectXBias), 1, x_mid_gradient, I, n);
+        multiply(kGiven, kGiven, I, C, n, features_gradient, n, normal_, C, 1, gradients->of(kProjectFx), C);
+        add_row_sums(gradients->of(kProjectFxBias), 1, features_gradient, I, n);
+    }
+    multiply(kTransposed, kGiven, n, C, I, x_mid_gradient, n, weights[kProjectX], C, 0, last_gradient_, C);
+    multiply(kTransposed, kGiven, n, C, I, features_gradient, n, weights[kProjectFx], C, 1, last_gradient_, C);
+    layer_norm_backward(x_gradient, gradients ? gradients->of(kNorm1Scale) : small_, gradients ? gradients->of(kNorm1Shift) : small_ + C, last_gradient_, x, mean_,
+                        inverse_, weights[kNorm1Scale], n, C);
+}
+
+template <class T>
+MlpTile<T>::MlpTile(std::int64_t in, std::int64_t hidden, std::int64_t out, std::int64_t max_points)
+    : in_(in), hidden_(hidden), out_(out), before_(std::make_unique_for_overwrite<T[]>(hidden * max_points)),
+      after_(std::make_unique_for_overwrite<T[]>(hidden * max_points)), gradient_(std::make_unique_for_overwrite<T[]>(hidden * max_points))
+{
+}
+
+template <class T>
+void MlpTile<T>::hide(const Weights& weights, const T* x, std::int64_t n)
+{
+    fill_points(before_.get(), weights.hidden_bias, n, hidden_);
+    multiply(kGiven, kTransposed, n, hidden_, in_, x, in_, weights.hidden, in_, 1, before_.get(), hidden_);
+}
+
+template <class T>
+void MlpTile<T>::forward(const Weights& weights, const T* x, const T* offset, std::int64_t n, T* result)
+{
+    hide(weights, x, n);
+    gelu(after_.get(), before_.get(), n * hidden_);
+    fill_points(result, weights.out_bias, n, out_);
+    multiply(kGiven, kTransposed, n, out_, hidden_, after_.get(), hidden_, weights.out, hidden_, 1, result, out_);
+    if (offset) add_bias(result, result, offset, n, out_);
+}
+
+template <class T>
+void MlpTile<T>::backward(const Weights& weights, const T* x, std::int64_t n, const T* result_gradient, T* x_gradient, const Gradients& gradients,
+                          T* offset_gradient)
+{
+    hide(weights, x, n);
+    multiply(kGiven, kGiven, n, hidden_, out_, result_gradient, out_, weights.out, hidden_, 0, gradient_.get(), hidden_);
+    gelu_backward(gradient_.get(), after_.get(), before_.get(), n * hidden_);
+    multiply(kTransposed, kGiven, out_, hidden_, n, result_gradient, out_, after_.get(), hidden_, 1, gradients.out, hidden_);
+    add_column_sums(gradients.out_bias, result_gradient, n, out_);
+    if (offset_gradient) add_column_sums(offset_gradient, result_gradient, n, out_);
+    multiply(kTransposed, kGiven, hidden_, in_, n, gradient_.get(), hidden_, x, in_, 1, gradients.hidden, in_);
+    add_column_sums(gradients.hidden_bias, gradient_.get(), n, hidden_);
+    if (x_gradient) multiply(kGiven, kGiven, n, in_, hidden_, gradient_.get(), hidden_, weights.hidden, in_, 0, x_gradient, in_);
+}
+
+template struct BlockGradients<float>;
+template struct BlockGradients<double>;
+template struct BlockActivations<float>;
+template struct BlockActivations<double>;
+template class BlockTile<float>;
+template class BlockTile<double>;
+template class MlpTile<float>;
+template class MlpTile<double>;
+
+}  // namespace meshard

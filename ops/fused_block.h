@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "ops/block_tile.h"
+#include "ops/slice_states.h"
+
+namespace meshard {
+
+/// An attention block with its weights.
+struct FusedBlock {
+    BlockShape shape;
+    std::vector<at::Tensor> weights;          ///< in the order of BlockWeight, the last four only with a head
+    AttendFunction attend;
+    std::vector<at::Tensor> attend_weights;
+    double epsilon = 0;                       ///< added to the weight of a slice
+};
+
+/// A GELU MLP of two layers.
+struct FusedMlp {
+    at::Tensor hidden, hidden_bias, out, out_bias;   ///< (R, in), (R), (out, R), (out)
+};
+
+/// Memory for time: tiles of points in the second-level cache, of which backward needs more than the block's input.
+struct FusedOptions {
+    bool keep_activations = true;   ///< else backward computes them again: a block keeps nothing but its input
+    std::int64_t tile_points = 0;   ///< 0: what fits the cache. Results change by rounding only
+};
+
+/// Whether the fused operators can take these points: on a CPU, float or double as the weights, whose layout cuts batch or rows at most. Not under autocast,
+/// nor in exact mode, nor with sharded weights.
+bool can_fuse(const at::Tensor& points, const std::vector<at::Tensor>& weights);
+
+/// One block of a Transolver, of which BlockTile says what it computes, for plain or sharded points (B, N, C). Slice weights, (B, N, H, S), are never
+/// stored. One all-reduce forward, one backward, as SliceStates says. Result: (B, N, C) or (B, N, O), sharded as `x`.
+///
+/// @throws InvalidInput in backward with create_graph
+at::Tensor fused_block(const at::Tensor& x, const FusedBlock& block, const FusedOptions& options = {});
+
+/// out(gelu(hidden(x))) + offset, keeping nothing but x (B, N, in).
+/// @param offset   (B, out), added to all points of a sample; may be undefined
+at::Tensor fused_mlp(const at::Tensor& x, const FusedMlp& mlp, const at::Tensor& offset = {});
+
+}  // namespace meshard

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "ops/fused_block.h"
+#include "ops/slice_layout.h"
+#include "ops/tile_schedule.h"
+#include "ops/tile_tensors.h"
+#include "sharding/redistribute.h"
+#include "sharding/shard_tensor.h"
+
+namespace meshard {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+template <class T>
+struct MlpWorker {
+    MlpWorker(std::int64_t in, std::int64_t hidden, std::int64_t out, std::int64_t batch, std::int64_t max_points)
+        : tile(in, hidden, out, max_points), gradients(in * hidden + hidden + hidden * out + out), offset_gradient(batch * out),
+          of{gradients.data(), gradients.data() + in * hidden, gradients.data() + in * hidden + hidden, gradients.data() + in * hidden + hidden + hidden * out}
+    {
+    }
+
+    MlpTile<T> tile;
+    std::vector<T> gradients, offset_gradient;
+    typename MlpTile<T>::Gradients of;
+};
+
+/// Both directions of `fused_mlp`. `weights`: the four of FusedMlp, then the offset if there is one.
+template <class T>
+class MlpPasses {
+public:
+    MlpPasses(const at::Tensor& x, const variable_list& weights) : x_(x.contiguous())
+    {
+        for (const auto& weight : weights) held_.push_back(weight.contiguous());
+        const auto pointer = [&](std::size_t i) { return held_[i].template const_data_ptr<T>(); };
+        weights_ = {pointer(0), pointer(1), pointer(2), pointer(3)};
+        constexpr std::int64_t kMaxPoints = 256;
+        tiles_ = cut_tiles(x_.size(0), x_.size(1), kMaxPoints);
+    }
+
+    at::Tensor forward()
+    {
+        auto result = at::empty({x_.size(0), x_.size(1), held_[2].size(0)}, x_.options());
+        TileThreads<MlpWorker<T>> threads([this] { return make(); });
+        threads.run(tiles_, [&](const Tile& tile, MlpWorker<T>& worker) {
+            const T* offset = held_.size() > 4 ? sample_of<T>(held_[4], tile) : nullptr;
+            worker.tile.forward(weights_, rows_of<T>(x_, tile), offset, tile.count, rows_to<T>(result, tile));
+        });
+        return result;
+    }
+
+    variable_list backward(const at::Tensor& result_gradient, bool wants_x)
+    {
+        const auto g = result_gradient.contiguous();
+        auto x_gradient = wants_x ? at::empty_like(x_) : at::Tensor();
+        TileThreads<MlpWorker<T>> threads([this] { return make(); });
+        threads.run(tiles_, [&](const Tile& tile, MlpWorker<T>& worker) {
+            T* offset = held_.size() > 4 ? worker.offset_gradient.data() + tile.sample * held_[2].size(0) : nullptr;
+            worker.tile.backward(weights_, rows_of<T>(x_, tile), tile.count, rows_of<T>(g, tile), wants_x ? rows_to<T>(x_gradient, tile) : nullptr, worker.of, offset);
+        });
+        variable_list found{x_gradient};
+        std::int64_t begin = 0;
+        for (std::size_t i = 0; i < held_.size(); ++i) {
+            auto gradient = at::zeros_like(held_[i]);
+            auto* values = gradient.template data_ptr<T>();
+            threads.for_each_worker([&](const MlpWorker<T>& worker) {
+                const auto* part = i < 4 ? worker.gradients.data() + begin : worker.offset_gradient.data();
+                for (std::int64_t k = 0; k < gradient.numel(); ++k) values[k] += part[k];
+            });
+            begin += gradient.numel();
+            found.push_back(std::move(gradient));
+        }
+        return found;
+    }
+
+private:
+    std::unique_ptr<MlpWorker<T>> make() const
+    {
+        return std::make_unique<MlpWorker<T>>(held_[0].size(1), held_[0].size(0), held_[2].size(0), x_.size(0), largest_count(tiles_));
+    }
+
+    at::Tensor x_;
+    std::vector<at::Tensor> held_;
+    typename MlpTile<T>::Weights weights_{};
+    std::vector<Tile> tiles_;
+};
+
+struct MlpFunction : torch::autograd::Function<MlpFunction> {
+    static at::Tensor forward(AutogradContext* context, const at::Tensor& x, at::TensorList weights)
+    {
+        const auto rows = is_sharded(x) ? spec_of(x) : nullptr;
+        auto local_weights = weights.vec();
+        if (weights.size() > 4 && rows) local_weights[4] = local_in(weights[4], token_spec(*rows));
+        const auto local = local_in(x, rows);
+        const auto result = local.scalar_type() == at::kDouble ? MlpPasses<double>(local, local_weights).forward() : MlpPasses<float>(local, local_weights).forward();
+        variable_list saved{x};
+        saved.insert(saved.end(), weights.begin(), weights.end());
+        context->save_for_backward(std::move(saved));
+        return wrapped(result, rows);
+    }
+
+    static variable_list backward(AutogradContext* context, variable_list gradients)
+    {
+        refuse_second_derivative("fused_mlp");
+        const auto saved = context->get_saved_variables();
+        const auto rows = is_sharded(saved[0]) ? spec_of(saved[0]) : nullptr;
+        variable_list weights(saved.begin() + 1, saved.end());
+        if (weights.size() > 4 && rows) weights[4] = local_in(weights[4], token_spec(*rows));
+        reduce_partials(gradients);
+        const auto gradient = local_in(gradients[0], rows), x = local_in(saved[0], rows);
+        const bool wants_x = context->needs_input_grad(0);
+        auto found = x.scalar_type() == at::kDouble ? MlpPasses<double>(x, weights).backward(gradient, wants_x) : MlpPasses<float>(x, weights).backward(gradient, wants_x);
+        if (!rows) return found;
+        if (wants_x) found[0] = wrap(found[0], rows);
+        for (std::size_t i = 1; i < found.size(); ++i) found[i] = wrap(found[i], i <= 4 ? weight_gradient_spec(*rows) : offset_gradient_spec(*rows));
+        return found;
+    }
+};
+
+}  // namespace
+
+at::Tensor fused_mlp(const at::Tensor& x, const FusedMlp& mlp, const at::Tensor& offset)
+{
+    variable_list weights{mlp.hidden, mlp.hidden_bias, mlp.out, mlp.out_bias};
+    if (offset.defined()) weights.push_back(offset);
+    return MlpFunction::apply(x, at::TensorList(weights));
+}
+
+}  // namespace meshard

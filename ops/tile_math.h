@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace meshard {
+
+/// Loops over one tile of points, small enough for a core's second-level cache. In single precision they are compiled for AVX-512, AVX2 and the
+/// baseline, and the processor's own is chosen when the program starts; exp and the normal distribution are polynomials then, exact to rounding.
+/// In double precision they use the C library.
+///
+/// A tile lies in one of two ways: *by point*, (n, C), as tensors do; or *by row*, (rows, n), a row for each channel or slice, so that
+/// what is done for each point runs along vectors.
+
+/// y[t, c] = bias[c], by point.
+template <class T>
+void fill_points(T* y, const T* bias, std::int64_t n, std::int64_t num_channels);
+
+/// y[t, c] = x[t, c] + bias[c], by point.
+template <class T>
+void add_bias(T* y, const T* x, const T* bias, std::int64_t n, std::int64_t num_channels);
+
+/// y[r, t] = bias[r], by row.
+template <class T>
+void fill_rows(T* y, const T* bias, std::int64_t num_rows, std::int64_t n);
+
+/// sums[c] += sum over t of x[t, c], by point.
+template <class T>
+void add_column_sums(T* sums, const T* x, std::int64_t n, std::int64_t num_channels);
+
+/// sums[r * stride] += sum over t of x[r, t], by row.
+template <class T>
+void add_row_sums(T* sums, std::int64_t stride, const T* x, std::int64_t num_rows, std::int64_t n);
+
+/// Layer norm by point: y = (x - mean) / sqrt(variance + epsilon) * scale + shift. Keeps 1 / sqrt(...) and the mean of each point.
+template <class T>
+void layer_norm(T* y, T* mean, T* inverse, const T* x, const T* scale, const T* shift, std::int64_t n, std::int64_t num_channels, double epsilon);
+
+/// Its gradient: adds to x_gradient, scale_gradient, shift_gradient.
+template <class T>
+void layer_norm_backward(T* x_gradient, T* scale_gradient, T* shift_gradient, const T* y_gradient, const T* x, const T* mean, const T* inverse,
+                         const T* scale, std::int64_t n, std::int64_t num_channels);
+
+/// Softmax over the rows, for each point, in place. `scratch`: 2 n.
+template <class T>
+void softmax_rows(T* logits, T* scratch, std::int64_t num_rows, std::int64_t n);
+
+/// From the gradient of softmax's results to that of the logits, in place. `scratch`: n.
+template <class T>
+void softmax_rows_backward(T* gradient, T* scratch, const T* weights, std::int64_t num_rows, std::int64_t n);
+
+/// x Phi(x), Phi the normal distribution (the erf form).
+template <class T>
+void gelu(T* y, const T* x, std::int64_t count);
+
+/// y = gelu(x) and, in place, gradient *= gelu'(x).
+template <class T>
+void gelu_backward(T* gradient, T* y, const T* x, std::int64_t count);
+
+}  // namespace meshard
