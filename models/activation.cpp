@@ -91,6 +91,12 @@ ActivationImpl::ActivationImpl(std::string_view name)
     throw InvalidInput(message + ".");
 }
 
+bool ActivationImpl::is_gelu() const
+{
+    const auto gelu = std::find_if(std::begin(kFunctions), std::end(kFunctions), [](const auto& entry) { return std::string_view(entry.name) == "gelu"; });
+    return function_ == gelu->function && !cap_.defined();
+}
+
 torch::Tensor ActivationImpl::forward(const torch::Tensor& x)
 {
     if (!function_) return torch::prelu(x, slope_);

@@ -22,6 +22,8 @@ public:
 
     torch::Tensor forward(const torch::Tensor& x);
 
+    bool is_gelu() const;
+
 private:
     using Function = torch::Tensor (*)(const torch::Tensor&);
 

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include <torch/nn/modules/container/sequential.h>
+
+#include "ops/fused_block.h"
 
 namespace meshard {
 
@@ -17,7 +20,11 @@ public:
 
     torch::Tensor forward(const torch::Tensor& x) { return layers_->forward(x); }
 
+    /// Its weights for the fused operators; nothing unless the activation is gelu.
+    std::optional<FusedMlp> fused() const;
+
 private:
+    bool is_gelu_ = false;
     torch::nn::Sequential layers_;
 };
 TORCH_MODULE(Mlp);

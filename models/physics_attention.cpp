@@ -11,7 +11,12 @@ namespace meshard {
 
 torch::Tensor attend_among_slices(const torch::Tensor& tokens, torch::nn::Linear& qkv)
 {
-    const auto parts = qkv(tokens).chunk(3, -1);
+    return attend_among_slices(tokens, qkv->weight);
+}
+
+torch::Tensor attend_among_slices(const torch::Tensor& tokens, const torch::Tensor& qkv_weight)
+{
+    const auto parts = torch::linear(tokens, qkv_weight).chunk(3, -1);
     const auto logits = torch::matmul(parts[0], parts[1].transpose(-2, -1)) / std::sqrt(static_cast<double>(tokens.size(-1)));
     return torch::matmul(torch::softmax(logits, -1), parts[2]);
 }
@@ -38,6 +43,16 @@ torch::Tensor PhysicsAttentionImpl::forward(const torch::Tensor& x)
     // Back to the points (eq. 4), heads side by side.
     const auto out = out_linear_(deslice_tokens(weights, attended).flatten(2));    // (B, N, C)
     return out_dropout_ ? out_dropout_(out) : out;
+}
+
+bool PhysicsAttentionImpl::fuse_into(FusedBlock& block) const
+{
+    if ((out_dropout_ && is_training()) || !slices_.fuse_into(block)) return false;
+    block.weights[kOut] = out_linear_->weight;
+    block.weights[kOutBias] = out_linear_->bias;
+    block.attend = [](const torch::Tensor& tokens, const std::vector<torch::Tensor>& weights) { return attend_among_slices(tokens, weights[0]); };
+    block.attend_weights = {qkv_project_->weight};
+    return true;
 }
 
 }  // namespace meshard

@@ -16,6 +16,9 @@ namespace meshard {
 /// @return         (B, H, S, D)
 torch::Tensor attend_among_slices(const torch::Tensor& tokens, torch::nn::Linear& qkv);
 
+/// The same with the weights, (3 D, D), alone.
+torch::Tensor attend_among_slices(const torch::Tensor& tokens, const torch::Tensor& qkv_weight);
+
 /// Attention between learned slices of the points (Wu et al. 2024, Transolver, section 3.2), for points in any order or on a grid.
 ///
 /// Each point gives itself to S slices with softmax weights; the slices' mean features attend to each other; each point takes
@@ -28,6 +31,9 @@ public:
 
     /// (B, N, C) to (B, N, C)
     torch::Tensor forward(const torch::Tensor& x);
+
+    /// Puts its weights and sizes into a block of the fused operators; false where they cannot do what `forward` does.
+    bool fuse_into(FusedBlock& block) const;
 
 private:
     SliceProjection slices_;

@@ -77,6 +77,8 @@ torch::Tensor SliceProjection::bounded_temperature() const
     return options_.grid.empty() ? temperature_ : temperature_.clamp(kAuthorsMinTemperature, kMaxTemperature);
 }
 
+double SliceProjection::weight_epsilon() const { return options_.authors_constants ? kAuthorsWeightEpsilon : kWeightEpsilon; }
+
 torch::Tensor SliceProjection::slice_weights(const torch::Tensor& x_mid, bool is_training)
 {
     auto logits = in_project_slice_(x_mid);                                            // (B, N, H, S)
@@ -91,12 +93,30 @@ torch::Tensor SliceProjection::slice_weights(const torch::Tensor& x_mid, bool is
     return torch::softmax(logits / temperature, -1);
 }
 
+bool SliceProjection::fuse_into(FusedBlock& block) const
+{
+    if (options_.plus || !options_.grid.empty()) return false;
+    block.shape.heads = options_.num_heads;
+    block.shape.head_dim = options_.head_dim;
+    block.shape.slices = options_.num_slices;
+    block.epsilon = weight_epsilon();
+    const auto &x = in_project_x_.get<torch::nn::Linear>(), &fx = in_project_fx_.get<torch::nn::Linear>();
+    const auto factor = bounded_temperature().reciprocal().view({options_.num_heads, 1, 1});
+    block.weights[kProjectX] = x->weight;
+    block.weights[kProjectXBias] = x->bias;
+    block.weights[kProjectFx] = fx->weight;
+    block.weights[kProjectFxBias] = fx->bias;
+    block.weights[kSlice] = factor * in_project_slice_->weight;                        // (H, S, D)
+    block.weights[kSliceBias] = factor.squeeze(-1) * in_project_slice_->bias;          // (H, S)
+    return true;
+}
+
 SliceProjection::Slices SliceProjection::slice(const torch::Tensor& x, bool is_training)
 {
     const auto x_mid = project(in_project_x_, x);                                      // (B, N, H, D)
     const auto fx_mid = options_.plus ? x_mid : project(in_project_fx_, x);            // (B, N, H, D)
     const auto weights = slice_weights(x_mid, is_training);
-    return {weights, slice_tokens(weights, fx_mid, options_.authors_constants ? kAuthorsWeightEpsilon : kWeightEpsilon)};
+    return {weights, slice_tokens(weights, fx_mid, weight_epsilon())};
 }
 
 }  // namespace meshard

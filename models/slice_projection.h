@@ -11,6 +11,7 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 
+#include "ops/fused_block.h"
 #include "ops/row_noise.h"
 
 namespace meshard {
@@ -69,9 +70,14 @@ public:
     /// @param x   (B, N, C)
     Slices slice(const torch::Tensor& x, bool is_training);
 
+    /// Puts the projections' weights and sizes into a block of the fused operators, which do what `slice` does; false where they cannot: on grids,
+    /// for Transolver++.
+    bool fuse_into(FusedBlock& block) const;
+
 private:
     torch::Tensor project(torch::nn::AnyModule& module, const torch::Tensor& x) const;   // (B, N, C) to (B, N, H, D)
     torch::Tensor bounded_temperature() const;
+    double weight_epsilon() const;                            ///< added to the weight of a slice
     torch::Tensor slice_weights(const torch::Tensor& x_mid, bool is_training);
 
     SliceOptions options_;

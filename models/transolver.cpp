@@ -2,12 +2,14 @@
 #include "models/transolver.h"
 
 #include <cmath>
+#include <utility>
 
 #include <torch/torch.h>
 
 #include "models/grid_points.h"
 #include "models/physics_attention.h"
 #include "partition/error.h"
+#include "sharding/checkpoint.h"
 
 namespace meshard {
 namespace {
@@ -52,6 +54,36 @@ torch::Tensor TransolverBlockImpl::forward(torch::Tensor x)
     x = x + attention_.forward<torch::Tensor>(ln_1_(x));
     x = x + ln_mlp1_->forward(x);
     return ln_mlp2_ ? ln_mlp2_->forward(x) : x;
+}
+
+std::optional<FusedBlock> TransolverBlockImpl::fused() const
+{
+    const auto* attention = attention_.ptr()->as<PhysicsAttentionImpl>();
+    const auto mlp = ln_mlp1_->at<MlpImpl>(1).fused();
+    if (!attention || !mlp) return std::nullopt;
+    FusedBlock block;
+    block.weights.resize(ln_mlp2_ ? kNumBlockWeights : kNorm3Scale);
+    if (!attention->fuse_into(block)) return std::nullopt;
+    const auto set_norm = [&](BlockWeight scale, BlockWeight shift, const torch::nn::LayerNormImpl& norm) {
+        block.weights[scale] = norm.weight;
+        block.weights[shift] = norm.bias;
+    };
+    set_norm(kNorm1Scale, kNorm1Shift, *ln_1_);
+    set_norm(kNorm2Scale, kNorm2Shift, ln_mlp1_->at<torch::nn::LayerNormImpl>(0));
+    block.weights[kHidden] = mlp->hidden;
+    block.weights[kHiddenBias] = mlp->hidden_bias;
+    block.weights[kMlpOut] = mlp->out;
+    block.weights[kMlpOutBias] = mlp->out_bias;
+    block.shape.channels = mlp->out.size(0);
+    block.shape.hidden = mlp->hidden.size(0);
+    if (ln_mlp2_) {
+        const auto& head = ln_mlp2_->at<torch::nn::LinearImpl>(1);
+        set_norm(kNorm3Scale, kNorm3Shift, ln_mlp2_->at<torch::nn::LayerNormImpl>(0));
+        block.weights[kHead] = head.weight;
+        block.weights[kHeadBias] = head.bias;
+        block.shape.outputs = head.weight.size(0);
+    }
+    return block;
 }
 
 TimeEmbeddingImpl::TimeEmbeddingImpl(std::int64_t num_channels)
@@ -119,7 +151,7 @@ void TransolverImpl::draw_weights()
     }
 }
 
-torch::Tensor TransolverImpl::forward(const torch::Tensor& fx, const torch::Tensor& embedding, const torch::Tensor& time)
+torch::Tensor TransolverImpl::point_inputs(const torch::Tensor& fx, const torch::Tensor& embedding, const torch::Tensor& time) const
 {
     const at::IntArrayRef grid = options_.structured_shape;
     const auto features = flat_points("Transolver", "fx", fx, grid, options_.functional_dim);
@@ -133,12 +165,81 @@ torch::Tensor TransolverImpl::forward(const torch::Tensor& fx, const torch::Tens
         throw InvalidInput(options_.time_input ? "Transolver: the model has time_input, and no time was given."
                                                : "Transolver: a time was given, and the model has no time_input.");
     }
+    return torch::cat({position, features}, -1);
+}
 
-    auto x = preprocess_(torch::cat({position, features}, -1));                      // (B, N, C)
-    if (time.defined()) x = x + time_fc_->forward(time_embed_(time)).unsqueeze(1);
-    noise_->rows.set_rows(fx);
-    for (const auto& block : *blocks_) x = block->as<TransolverBlock>()->forward(x);
-    return fx.dim() == 3 ? x : x.unflatten(1, grid);
+torch::Tensor TransolverImpl::time_offset(const torch::Tensor& time)
+{
+    return time.defined() ? time_fc_->forward(time_embed_(time)) : torch::Tensor();
+}
+
+StreamedModel TransolverImpl::streamed(const torch::Tensor& inputs, const torch::Tensor& time)
+{
+    StreamedModel model;
+    const auto mlp = preprocess_->fused();
+    bool can = mlp && can_fuse(inputs, {mlp->hidden});
+    for (const auto& module : *blocks_) {
+        const auto block = module->as<TransolverBlock>()->fused();
+        can = can && block && can_fuse(inputs, block->weights);
+        if (can) model.blocks.push_back(*block);
+    }
+    if (!can) {
+        throw InvalidInput("Transolver: memory mode `streamed` and slice states serve points in any order, with act gelu, without plus, dropout in training, autocast "
+                           "and exact mode, on CPUs. Use `recomputed`.");
+    }
+    model.mlp = *mlp;
+    model.offset = time_offset(time);
+    return model;
+}
+
+torch::Tensor TransolverImpl::run_block(TransolverBlockImpl& block, const torch::Tensor& x) const
+{
+    if (const auto fused = block.fused(); fused && can_fuse(x, fused->weights)) {
+        return fused_block(x, *fused, {.keep_activations = memory_ == MemoryMode::Stored});
+    }
+    if (memory_ == MemoryMode::Stored) return block.forward(x);
+    // Noise is drawn again as it was, and the next forward draws what it would have drawn.
+    return checkpoint([&block, noise = noise_, before = noise_->rows, again = std::make_shared<bool>(false)](const at::Tensor& input) {
+        const auto now = std::exchange(noise->rows, before);
+        auto output = block.forward(input);
+        if (std::exchange(*again, true)) noise->rows = now;
+        return output;
+    }, x);
+}
+
+torch::Tensor TransolverImpl::forward(const torch::Tensor& fx, const torch::Tensor& embedding, const torch::Tensor& time)
+{
+    const auto inputs = point_inputs(fx, embedding, time);
+    torch::Tensor x;
+    if (memory_ == MemoryMode::Streamed) {
+        x = streamed_blocks(inputs, streamed(inputs, time));
+    } else {
+        const auto mlp = preprocess_->fused();
+        const auto offset = time_offset(time);
+        if (mlp && can_fuse(inputs, {mlp->hidden})) {
+            x = fused_mlp(inputs, *mlp, offset);                                         // (B, N, C)
+        } else {
+            x = preprocess_(inputs);
+            if (offset.defined()) x = x + offset.unsqueeze(1);
+        }
+        noise_->rows.set_rows(fx);
+        for (const auto& block : *blocks_) x = run_block(*block->as<TransolverBlock>(), x);
+    }
+    return fx.dim() == 3 ? x : x.unflatten(1, options_.structured_shape);
+}
+
+std::vector<torch::Tensor> TransolverImpl::slice_states(const torch::Tensor& fx, const torch::Tensor& embedding, const torch::Tensor& time)
+{
+    const torch::NoGradGuard no_grad;
+    const auto inputs = point_inputs(fx, embedding, time);
+    return slice_states_of(inputs, streamed(inputs, time));
+}
+
+torch::Tensor TransolverImpl::forward_with_states(const std::vector<torch::Tensor>& states, const torch::Tensor& fx, const torch::Tensor& embedding, const torch::Tensor& time)
+{
+    const torch::NoGradGuard no_grad;
+    const auto inputs = point_inputs(fx, embedding, time);
+    return blocks_with_states(inputs, streamed(inputs, time), states);
 }
 
 }  // namespace meshard

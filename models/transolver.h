@@ -2,15 +2,18 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 
 #include <torch/nn/modules/container/any.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/normalization.h>
 
+#include "models/memory_mode.h"
 #include "models/mlp.h"
 #include "models/slice_projection.h"
 #include "models/transolver_options.h"
+#include "ops/streamed_blocks.h"
 
 namespace meshard {
 
@@ -23,6 +26,9 @@ public:
 
     /// (B, N, C) to (B, N, C), or (B, N, out_dim) from the last.
     torch::Tensor forward(torch::Tensor x);
+
+    /// What the fused operators need to do the same; nothing where they cannot.
+    std::optional<FusedBlock> fused() const;
 
 private:
     torch::nn::LayerNorm ln_1_{nullptr};
@@ -63,6 +69,18 @@ public:
     /// @throws InvalidInput on shapes that do not fit the options.
     torch::Tensor forward(const torch::Tensor& fx, const torch::Tensor& embedding = {}, const torch::Tensor& time = {});
 
+    /// What is kept of each point between forward and backward.
+    void set_memory(MemoryMode mode) { memory_ = mode; }
+
+    /// What all points together make of the slices, of each layer (B, H, S, D), without gradients: with it `forward_with_states` predicts any number of
+    /// points, whether among these or not, in constant memory. Arguments as of `forward`.
+    /// @throws InvalidInput for a model that the fused operators cannot run (`set_memory` with Streamed)
+    std::vector<torch::Tensor> slice_states(const torch::Tensor& fx, const torch::Tensor& embedding = {}, const torch::Tensor& time = {});
+
+    /// `forward` with these states in place of the points' own; without gradients and messages.
+    torch::Tensor forward_with_states(const std::vector<torch::Tensor>& states, const torch::Tensor& fx, const torch::Tensor& embedding = {},
+                                      const torch::Tensor& time = {});
+
     /// Where Transolver++ takes its noise from (an empty function: from a counter of the points' ids), and when; by default while training.
     void set_noise(UniformNoise noise) { noise_->given = std::move(noise); }
     void set_noise(NoiseWhen when) { noise_->when = when; }
@@ -78,8 +96,13 @@ protected:
 private:
     torch::nn::ModuleList make_blocks(const MakeAttention& make_attention) const;
     void draw_weights();
+    torch::Tensor point_inputs(const torch::Tensor& fx, const torch::Tensor& embedding, const torch::Tensor& time) const;
+    torch::Tensor time_offset(const torch::Tensor& time);
+    StreamedModel streamed(const torch::Tensor& inputs, const torch::Tensor& time);
+    torch::Tensor run_block(TransolverBlockImpl& block, const torch::Tensor& x) const;
 
     TransolverOptions options_;
+    MemoryMode memory_ = MemoryMode::Stored;
     SharedNoise noise_ = make_noise();
     Mlp preprocess_{nullptr};
     torch::Tensor unified_position_;           // (1, N, ref^2), undefined unless unified_pos

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace meshard {
+
+/// What a training step keeps of each point, memory against time. Results differ by rounding only.
+enum class MemoryMode : std::uint8_t {
+    Stored,       ///< what backward needs: the fastest
+    Recomputed,   ///< the layers' inputs; backward computes the rest again, a tile of points at a time
+    Streamed      ///< nothing but inputs and results: every layer starts again from the inputs
+};
+
+/// From `stored`, `recomputed`, `streamed`. @throws InvalidInput for another name
+MemoryMode memory_mode(const std::string& name);
+
+/// For the Transolvers in a module, itself included. @throws InvalidInput for another mode than Stored if there are none
+void set_memory(torch::nn::Module& module, MemoryMode mode);
+
+}  // namespace meshard
