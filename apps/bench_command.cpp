@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// meshard bench step, scaling, operators: what sharding costs, measured against plain LibTorch in the same run.
+// meshard bench step, model, scaling, operators: what sharding costs, measured against plain LibTorch in the same run.
 #include <iomanip>
 #include <iostream>
 
@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/command_line.h"
+#include "apps/model_benchmark.h"
 #include "apps/operator_benchmark.h"
 #include "apps/rank_program.h"
 #include "apps/scaling_benchmark.h"
@@ -20,6 +21,8 @@ namespace {
 struct BenchArguments {
     StepShape shape;
     std::string what = "step";
+    std::string memory = "stored";
+    bool inference_only = false;
     int num_repeats = 0;
     int num_ranks = 0;
     bool json = false;
@@ -30,17 +33,20 @@ bool parse(std::span<const std::string> arguments, BenchArguments& options)
     CLI::App app("step: times one training step of a Transolver (forward, backward, AdamW). On one rank: sharded tensors against plain LibTorch.\n"
                  "On several: one cloud spread over the ranks against the machine's own ceiling, which is an independent plain step of the\n"
                  "same share of the points on every rank at once. The two alternate; medians are shown.\n"
+                 "model: microseconds a point of a training step and of inference, and the memory they take, of one process in one memory mode.\n"
                  "scaling: attention, a vision transformer and Transolvers over the ranks against that ceiling, beside the machine's own figures.\n"
                  "operators: single operators on small tensors, what a call costs more on a sharded tensor.\n"
                  "partition: methods of cutting meshes against METIS; see meshard bench partition --help.",
                  "bench");
-    app.add_option("WHAT", options.what, "step, scaling or operators")->check(CLI::IsMember({"step", "scaling", "operators"}))->capture_default_str();
+    app.add_option("WHAT", options.what, "step, model, scaling or operators")->check(CLI::IsMember({"step", "model", "scaling", "operators"}))->capture_default_str();
     auto& shape = options.shape;
     app.add_option("--points", shape.num_points, "points of the whole cloud")->check(CLI::PositiveNumber)->capture_default_str();
     app.add_option("--hidden", shape.n_hidden, "channels")->check(CLI::PositiveNumber)->capture_default_str();
     app.add_option("--layers", shape.n_layers, "blocks")->check(CLI::PositiveNumber)->capture_default_str();
     app.add_option("--heads", shape.n_head, "attention heads")->check(CLI::PositiveNumber)->capture_default_str();
     app.add_option("--slices", shape.slice_num, "slices a head")->check(CLI::PositiveNumber)->capture_default_str();
+    app.add_option("--memory", options.memory, "of model: stored, recomputed or streamed")->check(CLI::IsMember({"stored", "recomputed", "streamed"}))->capture_default_str();
+    app.add_flag("--inference", options.inference_only, "of model: no training step");
     app.add_option("--repeats", options.num_repeats, "pairs that are timed; 15, of scaling 5")->check(CLI::PositiveNumber);
     app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine")->check(CLI::PositiveNumber)->type_name("N");
     app.add_flag("--json", options.json, "one JSON object on stdout");
@@ -73,6 +79,30 @@ void report(const BenchArguments& arguments, const StepTimes& times)
               << "  sharded                    " << times.sharded_seconds << " s, " << rate << " points/s\n"
               << "  sharded / plain            " << times.sharded_over_plain << " (median of " << arguments.num_repeats << " pairs)\n"
               << "  messages a step and rank   " << times.num_messages << ", " << times.message_bytes << " bytes\n";
+}
+
+void report_model(const BenchArguments& arguments)
+{
+    const auto times = time_model(arguments.shape, memory_mode(arguments.memory), arguments.inference_only, arguments.num_repeats);
+    const auto points = static_cast<double>(arguments.shape.num_points);
+    const auto microseconds = [&](double seconds) { return seconds / points * 1e6; };
+    const auto bytes_a_point = static_cast<double>(times.peak_bytes - times.bytes_before) / points;
+    const auto share = times.training_seconds > 0 ? times.training_gflop / times.training_seconds / times.sgemm_gflops : 0.0;
+    if (arguments.json) {
+        const nlohmann::ordered_json json{{"points", arguments.shape.num_points}, {"memory", arguments.memory}, {"threads", times.num_threads},
+                                          {"training_us_per_point", microseconds(times.training_seconds)}, {"training_cpu_us_per_point", microseconds(times.training_cpu_seconds)},
+                                          {"inference_us_per_point", microseconds(times.inference_seconds)}, {"inference_cpu_us_per_point", microseconds(times.inference_cpu_seconds)},
+                                          {"sgemm_gflops", times.sgemm_gflops}, {"share_of_sgemm", share}, {"bytes_per_point", bytes_a_point}, {"peak_bytes", times.peak_bytes}};
+        std::cout << json.dump(2) << '\n';
+        return;
+    }
+    std::cout << arguments.shape.num_points << " points, memory " << arguments.memory << ", " << times.num_threads << " thread(s); sgemm " << fixed_text(times.sgemm_gflops, 0) << " GFLOP/s\n";
+    if (times.training_seconds > 0) {
+        std::cout << "  training step   " << fixed_text(microseconds(times.training_seconds), 1) << " us a point (" << fixed_text(microseconds(times.training_cpu_seconds), 1)
+                  << " of CPU), " << fixed_text(100 * share, 0) << " % of the sgemm rate\n";
+    }
+    std::cout << "  inference       " << fixed_text(microseconds(times.inference_seconds), 1) << " us a point (" << fixed_text(microseconds(times.inference_cpu_seconds), 1) << " of CPU)\n"
+              << "  memory          " << fixed_text(bytes_a_point, 0) << " bytes a point beside the inputs, peak " << fixed_text(static_cast<double>(times.peak_bytes) / (1 << 30), 2) << " GiB\n";
 }
 
 void report_operators(const BenchArguments& arguments)
@@ -129,6 +159,10 @@ int model_bench_command(std::span<const std::string> arguments)
     if (!parse(arguments, options)) return exit_code::ok;
     if (options.shape.n_hidden % options.shape.n_head != 0) throw UsageError("--hidden must be a multiple of --heads.");
     keep_freed_memory();
+    if (options.what == "model") {
+        report_model(options);
+        return exit_code::ok;
+    }
     if (options.what == "operators") {
         report_operators(options);
         return exit_code::ok;

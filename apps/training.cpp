@@ -177,6 +177,7 @@ void Run::make_model()
     for (const auto count : train_.front().channels) num_channels += count;
     torch::manual_seed(config_.seed);
     model_ = meshard::make_model(config_.model.name, model_arguments(config_.model, config_.data, num_channels));
+    set_memory(*model_.module, config_.training.memory);
     if (!config_.training.init.empty()) load_weights(config_.training.init, *model_.module);
     replicated_.emplace(replicate(*model_.module, device_mesh_));
     const auto& training = config_.training;

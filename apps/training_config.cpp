@@ -52,6 +52,7 @@ constexpr SettingRule kFixedRules[] = {
     {.path = "training.scheduler.name", .fallback = "cosine", .words = "cosine|constant", .not_yet = "step|one_cycle|exponential|plateau", .meaning = "learning rate after the warm-up"},
     {.path = "training.scheduler.warmup_steps", .type = SettingType::Integer, .fallback = "0", .min = 0, .max = kLargeCount, .meaning = "steps in which the learning rate rises in a line"},
     {.path = "training.scheduler.min_lr", .type = SettingType::Number, .fallback = "0", .min = 0, .max = 100, .meaning = "where the cosine ends"},
+    {.path = "training.memory", .fallback = "stored", .words = "stored|recomputed|streamed", .meaning = "what a step keeps of each point: all that backward needs, the layers' inputs, or nothing; slower in this order"},
     {.path = "training.save_interval", .type = SettingType::Integer, .fallback = "1", .min = 1, .max = kLargeCount, .meaning = "epochs between checkpoints"},
     {.path = "training.val_interval", .type = SettingType::Integer, .fallback = "1", .min = 1, .max = kLargeCount, .meaning = "epochs between validations"},
     {.path = "training.order", .fallback = "shuffled", .words = "shuffled|fixed", .meaning = "of the cases in an epoch"},
@@ -243,6 +244,7 @@ TrainingRunConfig training_config(const Settings& settings)
     training.scheduler = settings.text("training.scheduler.name");
     training.warmup_steps = settings.integer("training.scheduler.warmup_steps");
     training.min_learning_rate = settings.number("training.scheduler.min_lr");
+    training.memory = memory_mode(settings.text("training.memory"));
     training.save_interval = settings.integer("training.save_interval");
     training.val_interval = settings.integer("training.val_interval");
     training.shuffle = settings.text("training.order") == "shuffled";

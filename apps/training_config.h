@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "apps/settings.h"
+#include "models/memory_mode.h"
 #include "models/registry.h"
 
 namespace meshard {
@@ -75,6 +76,7 @@ struct TrainingConfig {
     std::string scheduler;              ///< cosine, constant
     std::int64_t warmup_steps = 0;
     double min_learning_rate = 0;
+    MemoryMode memory = MemoryMode::Stored;
     std::int64_t save_interval = 0;     ///< in epochs
     std::int64_t val_interval = 0;
     bool shuffle = true;

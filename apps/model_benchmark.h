@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "apps/training_benchmark.h"
+#include "models/memory_mode.h"
+
+namespace meshard {
+
+/// What one process does with a Transolver and a cloud, on plain tensors.
+struct ModelTimes {
+    int num_threads = 1;
+    double training_seconds = 0;          ///< a step: forward, backward, AdamW; 0 if it was not run
+    double training_cpu_seconds = 0;
+    double inference_seconds = 0;
+    double inference_cpu_seconds = 0;
+    double sgemm_gflops = 0;              ///< of 1024 x 1024 matrices, all threads
+    double training_gflop = 0;            ///< useful work of a step: products of the forward pass three times
+    std::int64_t bytes_before = 0;        ///< resident memory before the first step, inputs included
+    std::int64_t peak_bytes = 0;
+};
+
+/// Medians over `num_repeats`, after one of each that is not counted.
+ModelTimes time_model(const StepShape& shape, MemoryMode memory, bool inference_only, int num_repeats);
+
+}  // namespace meshard
