@@ -92,6 +92,7 @@ bool sum_or_mean(RuleCall& call, bool is_mean)
     const bool has_dims = call.num_args() == 4;
     const auto dtype_arg = has_dims ? 3 : 1;
     const auto type = call.arg(dtype_arg).isNone() ? tensor.scalar_type() : call.arg(dtype_arg).toScalarType();
+    if (at::isComplexType(type)) return gather(call);
     if (!at::isFloatingType(type) || !any_cut(call)) return false;
     if (spec_of(tensor)->has_partial()) call.reduce({tensor});
     std::vector<std::int64_t> dims;
