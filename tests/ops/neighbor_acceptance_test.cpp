@@ -32,7 +32,7 @@ void on_all_partitions(const at::Tensor& points, const Body& body)
     for (const int ranks : kRankCounts) {
         for (const auto& [name, owners] : point_partitions(points, ranks)) {
             SCOPED_TRACE(name + " partition, " + std::to_string(ranks) + " ranks");
-            run_ranks(ranks, [&](const auto& mesh) { body(mesh, CutRows(owners, mesh), owners); });
+            run_ranks(ranks, [&](const auto& mesh) { body(mesh, CutPoints(owners, mesh), owners); });
             if (testing::Test::HasFailure()) return;
         }
     }
@@ -86,7 +86,7 @@ void expect_ids(const Neighbors& found, const at::Tensor& query_ids, const std::
 TEST(AcceptanceA04, EveryIdHasOneOwnerAndMapsAreInverse)
 {
     const auto points = scattered(60);
-    on_all_partitions(points, [&](const auto& mesh, const CutRows& rows, const std::vector<int>& owners) {
+    on_all_partitions(points, [&](const auto& mesh, const CutPoints& rows, const std::vector<int>& owners) {
         auto owner_counts = at::zeros({60}, at::kLong).index_fill_(0, rows.ids, 1);
         mesh->group(0).all_reduce(owner_counts);
         EXPECT_TRUE(at::equal(owner_counts, at::ones({60}, at::kLong)));
@@ -102,7 +102,7 @@ TEST(AcceptanceA12, NearestAreThoseOfTheWholeWithTiesAndDuplicates)
     const auto points = lattice();
     for (const auto& [k, exclude_self] : {std::pair{7, false}, {7, true}, {50, false}}) {   // 50: more than a shard has
         const auto expected = brute_force(points, k, 1e9, exclude_self);
-        on_all_partitions(points, [&, k = k, exclude_self = exclude_self](const auto&, const CutRows& rows, const auto&) {
+        on_all_partitions(points, [&, k = k, exclude_self = exclude_self](const auto&, const CutPoints& rows, const auto&) {
             const auto cut = rows.cut(points);
             const auto found = knn(cut, cut, k, {.exclude_self = exclude_self});
             expect_ids(found, rows.ids, expected);
@@ -121,7 +121,7 @@ TEST(AcceptanceA12, BatchesOfCutCloudsAreSearchedCloudByCloud)
         std::vector<int> owners(40);
         for (int i = 0; i < 40; ++i) owners[i] = i * i % 11 % ranks;
         run_ranks(ranks, [&](const auto& mesh) {
-            const CutRows rows(owners, mesh);
+            const CutPoints rows(owners, mesh);
             auto spec = std::make_shared<ShardSpec>(*rows.spec);
             spec->axes[0].placement = Shard(1);
             const auto lay = [&](const at::Tensor& whole) { return from_local(whole.index_select(1, rows.ids), SpecPtr(spec)); };
@@ -155,7 +155,7 @@ TEST(AcceptanceA13, RadiusCountsAreExactAndFullListsKeepTheNearest)
 {
     const auto points = lattice();
     const auto all = brute_force(points, 1000, 0.5, false), nearest = brute_force(points, 6, 0.5, false);
-    on_all_partitions(points, [&](const auto&, const CutRows& rows, const auto&) {
+    on_all_partitions(points, [&](const auto&, const CutPoints& rows, const auto&) {
         const auto cut = rows.cut(points);
         expect_ids(radius_search(cut, cut, 0.5), rows.ids, all);
         expect_ids(radius_search(cut, cut, 0.5, 6), rows.ids, nearest);
@@ -180,7 +180,7 @@ TEST(AcceptanceA14, GradientsThroughGhostsAreTheSerialOnesAndFiniteDifferences)
         };
         EXPECT_NEAR(p0.grad().view({-1})[i].item<double>(), (moved(step) - moved(-step)) / (2 * step), 1e-8);
     }
-    on_all_partitions(points, [&](const auto&, const CutRows& rows, const auto&) {
+    on_all_partitions(points, [&](const auto&, const CutPoints& rows, const auto&) {
         auto p = rows.cut(points).requires_grad_(), f = rows.cut(features).requires_grad_();
         loss_of(p, f).backward();
         EXPECT_TRUE(tensors_near(local_of(p.grad()), rows.of(p0.grad()), 1e-12));
@@ -204,7 +204,7 @@ TEST(AcceptanceA24, EightLayersOfMessagesGiveTheSerialLossAndGradients)
     auto f0 = features.clone().requires_grad_(), w0 = initial.clone().requires_grad_();
     const auto serial = layers(knn(points, points, 6), f0, w0, [](const at::Tensor& x) { return x; });
     serial.square().sum().backward();
-    on_all_partitions(points, [&](const auto& mesh, const CutRows& rows, const auto&) {
+    on_all_partitions(points, [&](const auto& mesh, const CutPoints& rows, const auto&) {
         const auto cut = rows.cut(points);
         auto f = rows.of(features).requires_grad_(), w = initial.clone().requires_grad_();
         const auto found = layers(knn(cut, cut, 6), f, w, [&](const at::Tensor& x) { return from_local(x, rows.spec); });
@@ -220,7 +220,7 @@ TEST(AcceptanceA24, EightLayersOfMessagesGiveTheSerialLossAndGradients)
 TEST(AcceptanceA26, MessagesHaveTheBytesThatThePlanSays)
 {
     const auto points = scattered(80);
-    on_all_partitions(points, [&](const auto& mesh, const CutRows& rows, const auto&) {
+    on_all_partitions(points, [&](const auto& mesh, const CutPoints& rows, const auto&) {
         const auto cut = rows.cut(points);
         const auto found = knn(cut, cut, 5);
         const auto features = from_local(at::ones({rows.ids.size(0), 7}, at::kFloat), rows.spec);
@@ -247,7 +247,7 @@ TEST(AcceptanceA26, ASecondSearchStepSendsFeaturesAndNothingElse)
         if (name != "metis" && name != "curve") continue;
         SCOPED_TRACE(name);
         run_ranks(8, [&, &owners = owners](const auto& mesh) {
-            const CutRows rows(owners, mesh);
+            const CutPoints rows(owners, mesh);
             const auto rank = static_cast<int>(mesh->coordinate(0));
             std::set<std::int64_t> within_reach;
             for (const auto i : rows.map->owned()) {
@@ -285,7 +285,7 @@ TEST(AcceptanceA27, GhostsCostNoMoreMemoryThanTheirRows)
     const auto points = scattered(2000);
     const auto owners = point_partitions(points, 4)[0].second;
     run_ranks(4, [&](const auto& mesh) {
-        const CutRows rows(owners, mesh);
+        const CutPoints rows(owners, mesh);
         const auto cut = rows.cut(points);
         const auto plan = knn(cut, cut, 8).plan;
         const auto x = at::ones({rows.ids.size(0), 256});
@@ -306,7 +306,7 @@ TEST(AcceptanceA32, LateRanksAreWaitedFor)
     const auto owners = point_partitions(points, 3)[2].second;
     for (int late = 0; late < 3; ++late) {
         run_ranks(3, [&](const auto& mesh) {
-            const CutRows rows(owners, mesh);
+            const CutPoints rows(owners, mesh);
             const auto cut = rows.cut(points);
             const auto found = knn(cut, cut, 5);
             const auto values = rows.of(points).clone();

@@ -39,12 +39,12 @@ inline std::vector<std::pair<std::string, std::vector<int>>> point_partitions(co
 }
 
 /// This rank's rows of a whole, and the tensor that they are a part of.
-struct CutRows {
+struct CutPoints {
     std::shared_ptr<const IndexMap> map;
     at::Tensor ids;
     SpecPtr spec;
 
-    CutRows(const std::vector<int>& owners, const std::shared_ptr<const DeviceMesh>& mesh)
+    CutPoints(const std::vector<int>& owners, const std::shared_ptr<const DeviceMesh>& mesh)
         : map(owned(owners, static_cast<int>(mesh->coordinate(0)))), ids(at::tensor(map->global_ids, at::kLong)), spec(shard_spec(map, mesh))
     {
     }
