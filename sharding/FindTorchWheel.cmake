@@ -56,7 +56,7 @@ if(TorchWheel_FOUND AND NOT TARGET TorchWheel::cpu)
     # --no-as-needed: nothing refers to these libraries by symbol; they register their kernels when loaded.
     set_target_properties(TorchWheel::cuda PROPERTIES
       INTERFACE_COMPILE_DEFINITIONS "USE_C10D_NCCL"
-      INTERFACE_INCLUDE_DIRECTORIES "${site_packages}/nvidia/nccl/include"
+      INTERFACE_INCLUDE_DIRECTORIES "${site_packages}/nvidia/nccl/include;${site_packages}/nvidia/cu13/include"
       INTERFACE_LINK_LIBRARIES "TorchWheel::cpu"
       INTERFACE_LINK_OPTIONS "LINKER:--no-as-needed,${TORCH_ROOT}/lib/libtorch_cuda.so,${TORCH_ROOT}/lib/libc10_cuda.so,--as-needed")
   endif()
