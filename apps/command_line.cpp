@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/command_line.h"
 
+#include "io/interruption.h"
 #include "partition/nearest_name.h"
 
 #include <CLI/CLI.hpp>
@@ -45,6 +46,25 @@ void refuse_extras(const CLI::App& app)
 }
 
 }  // namespace
+
+int exit_code_of_current_error()
+{
+    try {
+        throw;
+    } catch (const UsageError&) {
+        return exit_code::usage;
+    } catch (const InvalidInput&) {
+        return exit_code::input;
+    } catch (const IoError&) {
+        return exit_code::input;
+    } catch (const CommunicationError&) {
+        return exit_code::ranks;
+    } catch (const Interrupted&) {
+        return exit_code::interrupted;
+    } catch (...) {
+        return exit_code::run_time;
+    }
+}
 
 bool parse_arguments(CLI::App& app, std::span<const std::string> arguments)
 {

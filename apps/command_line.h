@@ -35,6 +35,9 @@ public:
     using Error::Error;
 };
 
+/// Exit code of the error being handled.
+int exit_code_of_current_error();
+
 /// One word after `meshard`.
 struct Verb {
     std::string_view name;

@@ -421,17 +421,23 @@ StageTimer cut_timer()
     return StageTimer({{"read", 0.06}, {"graph", 0.16}, {"partition", 0.4}, {"quality", 0.03}, {"ghosts", 0.03}, {"extract", 0.32}, {"write", 0.32}});
 }
 
-PartitionReport cut_and_save(Mesh& mesh, const MeshSource& source, const CutArguments& given, StageTimer& timer)
+PartitionReport report_on(const std::string& source, const CutArguments& arguments, std::int64_t num_cells, std::int64_t num_points)
 {
-    CutArguments arguments = given;
     PartitionReport report;
-    report.source = source.name;
+    report.source = source;
     report.ghost_layers = arguments.ghost_layers;
     report.ghost_neighbors = arguments.ghosts;
     report.seed = arguments.seed;
     report.imbalance_allowed = arguments.imbalance;
-    report.num_cells = mesh.num_cells();
-    report.num_points = mesh.num_points();
+    report.num_cells = num_cells;
+    report.num_points = num_points;
+    return report;
+}
+
+PartitionReport cut_and_save(Mesh& mesh, const MeshSource& source, const CutArguments& given, StageTimer& timer)
+{
+    CutArguments arguments = given;
+    PartitionReport report = report_on(source.name, arguments, mesh.num_cells(), mesh.num_points());
     check_numbers(mesh, source.name);
     if (mesh.num_rows() == 0 && !arguments.allow_empty)
         throw InvalidInput(source.name + " has no cells and no points; there is nothing to cut. Is it the right file?");

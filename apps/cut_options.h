@@ -71,6 +71,9 @@ struct MeshSource {
 /// Knows the stages of `cut_and_save` and the one before it, `read`.
 StageTimer cut_timer();
 
+/// A report that knows what is cut and how, and nothing of the result.
+PartitionReport report_on(const std::string& source, const CutArguments& arguments, std::int64_t num_cells, std::int64_t num_points);
+
 /// Graph, cut, ghosts, shards on disk, report. The timer's stages go on. The mesh's cells are let go of while they are not needed, if
 /// `source.read_again` can bring them back.
 PartitionReport cut_and_save(Mesh& mesh, const MeshSource& source, const CutArguments& arguments, StageTimer& timer);

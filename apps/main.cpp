@@ -100,23 +100,13 @@ int run_and_report(const std::vector<std::string>& arguments)
         if (!std::cout.flush())
             return fail(verb, "could not write to standard output. Is the disk full?", exit_code::input);
         return code;
-    } catch (const UsageError& error) {
-        return fail(verb, error.what(), exit_code::usage);
-    } catch (const InvalidInput& error) {
-        return fail(verb, error.what(), exit_code::input);
-    } catch (const IoError& error) {
-        return fail(verb, error.what(), exit_code::input);
-    } catch (const CommunicationError& error) {
-        return fail(verb, error.what(), exit_code::ranks);
-    } catch (const Interrupted& error) {
-        return fail(verb, error.what(), exit_code::interrupted);
     } catch (const std::bad_alloc&) {
         return fail(
             verb,
             "out of memory. Use a machine with more, or a smaller mesh (`meshard info` estimates its size in memory).",
             exit_code::run_time);
     } catch (const std::exception& error) {
-        return fail(verb, error.what(), exit_code::run_time);
+        return fail(verb, error.what(), exit_code_of_current_error());
     } catch (...) {
         return fail(verb, "stopped by an error of unknown kind.", exit_code::run_time);
     }

@@ -11,7 +11,6 @@
 
 #include <CLI/CLI.hpp>
 
-#include <exception>
 #include <functional>
 
 namespace meshard {
@@ -29,23 +28,6 @@ void cut_whole(const std::string& file, const CutArguments& arguments)
     print_report(cut_and_save(mesh, source, arguments, timer), arguments);
 }
 
-int code_of(const std::exception_ptr& failure)
-{
-    try {
-        std::rethrow_exception(failure);
-    } catch (const UsageError&) {
-        return exit_code::usage;
-    } catch (const InvalidInput&) {
-        return exit_code::input;
-    } catch (const IoError&) {
-        return exit_code::input;
-    } catch (const Interrupted&) {
-        return exit_code::interrupted;
-    } catch (...) {
-        return exit_code::run_time;
-    }
-}
-
 /// An error on one rank ends all, and is said once.
 int run_together(RankMessages& messages, const std::function<void()>& work)
 {
@@ -54,7 +36,7 @@ int run_together(RankMessages& messages, const std::function<void()>& work)
     } catch (const FailedElsewhere& failure) {
         return failure.code;
     } catch (...) {
-        const auto code = code_of(std::current_exception());
+        const auto code = exit_code_of_current_error();
         if (messages.fail(code)) throw;
         return code;
     }

@@ -14,24 +14,6 @@
 namespace meshard {
 namespace {
 
-/// Exit code of the error being handled, as the program's main function gives it.
-int exit_code_of_current_error()
-{
-    try {
-        throw;
-    } catch (const UsageError&) {
-        return exit_code::usage;
-    } catch (const InvalidInput&) {
-        return exit_code::input;
-    } catch (const IoError&) {
-        return exit_code::input;
-    } catch (const CommunicationError&) {
-        return exit_code::ranks;
-    } catch (...) {
-        return exit_code::run_time;
-    }
-}
-
 int run_as_rank(const LaunchInfo& info, const std::string& verb, const std::function<int(World& world)>& body)
 {
     if (info.size > 1 && !std::getenv("OMP_NUM_THREADS")) at::set_num_threads(1);

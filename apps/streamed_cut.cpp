@@ -268,14 +268,7 @@ PartitionReport cut_in_windows(const std::string& file, const CutArguments& argu
                          " parts asked for. Ask for fewer, or leave the rest empty with --allow-empty.");
     const auto sizes = plan_memory(mesh, file, arguments, messages.size());
 
-    PartitionReport report;
-    report.source = file;
-    report.ghost_layers = arguments.ghost_layers;
-    report.ghost_neighbors = arguments.ghosts;
-    report.seed = arguments.seed;
-    report.imbalance_allowed = arguments.imbalance;
-    report.num_cells = mesh.num_cells();
-    report.num_points = mesh.num_points();
+    PartitionReport report = report_on(file, arguments, mesh.num_cells(), mesh.num_points());
     report.num_parts = arguments.num_parts;
     report.method = arguments.method;
 

@@ -120,11 +120,8 @@ void WindowCut::cut_blocks()
 
     BlockRows rows;
     for (std::int32_t round = 0; round < windows_.num_rounds(); ++round) {
-        const auto window = windows_.first_window() + round;
-        const bool has_window = window < windows_.end_window();
-        const auto graph = has_window ? windows_.graph(window) : WindowGraph{};
-        const auto outside = fetch<std::int32_t>(messages_, windows_.positions(), owners_, graph.outside);
-        if (has_window) add_rows(graph, owners_in(window), outside, begins[window], begins[window + 1] - begins[window], rows);
+        const auto [window, is_here, graph, outside] = window_of_round(round);
+        if (is_here) add_rows(graph, owners_in(window), outside, begins[window], begins[window + 1] - begins[window], rows);
     }
     Csr graph;
     const auto degrees = gather_on_first(messages_, std::move(rows.degrees));
@@ -153,6 +150,15 @@ void WindowCut::cut_blocks()
     for (auto& owner : owners_) owner = mine[owner - first_of_rank[messages_.rank()]];
 }
 
+WindowCut::Surroundings WindowCut::window_of_round(std::int32_t round) const
+{
+    const auto window = windows_.first_window() + round;
+    const bool is_here = window < windows_.end_window();
+    auto graph = is_here ? windows_.graph(window) : WindowGraph{};
+    auto outside = fetch<std::int32_t>(messages_, windows_.positions(), owners_, graph.outside);
+    return {window, is_here, std::move(graph), std::move(outside)};
+}
+
 void WindowCut::refine()
 {
     const auto most = largest_part_allowed(num_cells_, options_.num_parts, options_.imbalance);
@@ -166,11 +172,8 @@ void WindowCut::refine()
     num_present = sum_everywhere(messages_, num_present);
 
     for (std::int32_t round = 0; round < windows_.num_rounds(); ++round) {
-        const auto window = windows_.first_window() + round;
-        const bool has_window = window < windows_.end_window();
-        const auto graph = has_window ? windows_.graph(window) : WindowGraph{};
-        const auto outside = fetch<std::int32_t>(messages_, windows_.positions(), owners_, graph.outside);
-        if (!has_window) continue;
+        const auto [window, is_here, graph, outside] = window_of_round(round);
+        if (!is_here) continue;
         const auto kept = owners_in(window);
         std::vector<std::int32_t> owners(kept.begin(), kept.end());
         owners.insert(owners.end(), outside.begin(), outside.end());
@@ -218,11 +221,8 @@ PartitionQuality WindowCut::find_ghosts(std::int32_t num_layers)
     PieceCounter pieces;
     marks_.clear();
     for (std::int32_t round = 0; round < windows_.num_rounds(); ++round) {
-        const auto window = windows_.first_window() + round;
-        const bool has_window = window < windows_.end_window();
-        const auto graph = has_window ? windows_.graph(window) : WindowGraph{};
-        const auto outside = fetch<std::int32_t>(messages_, windows_.positions(), owners_, graph.outside);
-        if (!has_window) continue;
+        const auto [window, is_here, graph, outside] = window_of_round(round);
+        if (!is_here) continue;
         const auto owners = owners_in(window);
         pieces.add_window(graph, windows_.begin(window), owners, outside);
         std::vector<Candidate> pairs; // of parts, for each cut edge

@@ -63,6 +63,14 @@ private:
         std::int32_t position, part, level;
     };
 
+    struct Surroundings {
+        std::int32_t window;
+        bool is_here;                      ///< this rank has a window in this round; the others ask for nothing
+        WindowGraph graph;
+        std::vector<std::int32_t> outside; ///< owners of the cells outside of the window that the graph looks at
+    };
+    Surroundings window_of_round(std::int32_t round) const; ///< collective
+
     std::span<std::int32_t> owners_in(std::int32_t window);
     std::vector<std::int64_t> part_sizes() const;
     void cut_blocks();

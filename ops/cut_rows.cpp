@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "partition/error.h"
@@ -52,10 +53,17 @@ CutRows cut_rows_of(const char* where, const char* what, const at::Tensor& tenso
     return rows;
 }
 
-void throw_if_any(const char* where, const std::string& error, const RankGroup& group)
+void throw_together(const std::string& error, const RankGroup& group)
 {
-    if (group.all_agree(error.empty())) return;
-    throw InvalidInput(error.empty() ? std::string(where) + ": another rank's arguments are wrong; its message says in what." : error);
+    const auto lengths = group.all_gather_integers(std::vector<std::int64_t>{static_cast<std::int64_t>(error.size())});
+    for (int r = 0; r < static_cast<int>(lengths.size()); ++r) {
+        if (lengths[r][0] == 0) continue;
+        auto text = at::zeros({lengths[r][0]}, at::kByte);
+        if (group.rank() == r) std::copy(error.begin(), error.end(), text.mutable_data_ptr<std::uint8_t>());
+        group.broadcast(text, r);
+        std::string message(reinterpret_cast<const char*>(text.const_data_ptr<std::uint8_t>()), lengths[r][0]);
+        throw InvalidInput(group.size() == 1 ? message : message + " (Found by rank " + std::to_string(r) + ".)");
+    }
 }
 
 }  // namespace meshard

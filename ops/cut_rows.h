@@ -27,8 +27,7 @@ struct CutRows {
 /// Reduces what is pending. @throws InvalidInput if the tensor is cut along another dimension, along several axes, or in blocks
 CutRows cut_rows_of(const char* where, const char* what, const at::Tensor& tensor);
 
-/// Throws on every rank if a rank has an error. Collective.
-/// @throws InvalidInput with this rank's error, or a sentence that another rank has one
-void throw_if_any(const char* where, const std::string& error, const RankGroup& group);
+/// Collective: all ranks throw InvalidInput if one has found something wrong (its `error` is not empty), with what the first of them found.
+void throw_together(const std::string& error, const RankGroup& group);
 
 }  // namespace meshard

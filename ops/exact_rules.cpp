@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <numeric>
 #include <string_view>
 
 #include "ops/placement_algebra.h"
@@ -46,8 +47,15 @@ bool gather(RuleCall& call)
     return true;
 }
 
-/// The same, if argument `tensor` is cut along a dimension that argument `arg` names, or along one behind it: in which order a kernel adds may
-/// depend on how many lines lie side by side.
+/// The same, if `input` is cut along dimension `first` or one behind it.
+bool gather_from(RuleCall& call, const at::Tensor& input, std::int64_t first)
+{
+    std::vector<std::int64_t> dims(std::max<std::int64_t>(0, input.dim() - first));
+    std::iota(dims.begin(), dims.end(), first);
+    return cuts_any(call, input, dims) && gather(call);
+}
+
+/// From the first dimension that argument `arg` names on (none: all): in which order a kernel adds may depend on how many lines lie side by side.
 bool gather_along(RuleCall& call, std::int64_t tensor, std::int64_t arg)
 {
     const auto input = call.tensor(tensor);
@@ -56,18 +64,14 @@ bool gather_along(RuleCall& call, std::int64_t tensor, std::int64_t arg)
     else if (call.arg(arg).isIntList()) dims = call.arg(arg).toIntVector();
     auto first = dims.empty() ? 0 : input.dim();
     for (const auto dim : dims) first = std::min(first, from_front(dim, input.dim()));
-    std::vector<std::int64_t> from_first;
-    for (auto dim = first; dim < input.dim(); ++dim) from_first.push_back(dim);
-    return cuts_any(call, input, from_first) && gather(call);
+    return gather_from(call, input, first);
 }
 
 /// native_layer_norm(input, normalized_shape, ...): a line is normalised without looking at others.
 bool gather_lines(RuleCall& call)
 {
     const auto input = call.tensor(0);
-    std::vector<std::int64_t> dims;
-    for (auto dim = input.dim() - static_cast<std::int64_t>(call.arg(1).toIntVector().size()); dim < input.dim(); ++dim) dims.push_back(dim);
-    return cuts_any(call, input, dims) && gather(call);
+    return gather_from(call, input, input.dim() - static_cast<std::int64_t>(call.arg(1).toIntList().size()));
 }
 
 bool gather_along_first(RuleCall& call) { return gather_along(call, 0, 1); }

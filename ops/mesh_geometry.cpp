@@ -72,7 +72,7 @@ MeshGeometry::MeshGeometry(Subdomain part, const std::shared_ptr<const DeviceMes
             error = wrong.what();
         }
     }
-    throw_if_any("MeshGeometry", error, group);
+    throw_together(error, group);
     const auto fields_of = [&](const char* what, const IndexMap& map) {
         auto fields = layout_of(what, map);
         fields.layout = shard_spec(std::make_shared<const IndexMap>(map), device_mesh);

@@ -76,7 +76,7 @@ void require_vertex_ghosts(const MeshGeometry& geometry)
         error = "least_squares_gradient: the subdomain lacks cells around point " + std::to_string(geometry.point_ids().global_ids[point]) + ". Cut the mesh with --ghosts vertex.";
         break;
     }
-    throw_if_any("least_squares_gradient", error, plan->group());
+    throw_together(error, plan->group());
 }
 
 /// Neighbours of the same dimension.

@@ -55,7 +55,4 @@ void require_searchable(const NeighborRequest& request, const NeighborInput& poi
 /// A number of all arguments that must be the same on every rank.
 std::int64_t fingerprint(const NeighborRequest& request, const NeighborInput& points, const NeighborInput& queries);
 
-/// Collective: all ranks throw InvalidInput if one has found something wrong (its `error` is not empty), with what the first of them found.
-void throw_together(const std::string& error, const RankGroup& group);
-
 }  // namespace meshard

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "ops/cut_rows.h"
 #include "ops/ghost_exchange.h"
 #include "ops/grid_walk.h"
 #include "ops/neighbor_ghosts.h"

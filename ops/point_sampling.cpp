@@ -47,7 +47,7 @@ Cloud cloud_of(const char* where, const at::Tensor& points, bool with_positions,
         cloud.positions = at::constant_pad_nd(own.detach().to(at::kCPU, at::kDouble), {0, 3 - own.size(1)}).contiguous();
         if (!cloud.positions.isfinite().all().item<bool>()) error = std::string(where) + ": a point has a coordinate that is not finite.";
     }
-    throw_if_any(where, error, cloud.group);
+    throw_together(error, cloud.group);
     cloud.ids = cloud.part.ids();
     return cloud;
 }
@@ -190,7 +190,7 @@ PointSample voxel_sample(const at::Tensor& points, double voxel_size)
     if (!(voxel_size > 0) || !std::isfinite(voxel_size)) error = "voxel_sample: the voxel size is " + std::to_string(voxel_size) + "; it must be positive and finite.";
     const auto cloud = cloud_of("voxel_sample", points, true, error);
     const bool fits = cloud.size() == 0 || cloud.positions.abs().max().item<double>() / voxel_size < 4e15;   // whole numbers in double
-    throw_if_any("voxel_sample", fits ? "" : "voxel_sample: a coordinate is more than 4e15 voxels from the origin. Use larger voxels.", cloud.group);
+    throw_together(fits ? "" : "voxel_sample: a coordinate is more than 4e15 voxels from the origin. Use larger voxels.", cloud.group);
     std::vector<VoxelOffer> offers;
     for (std::int64_t i = 0; i < cloud.size(); ++i) {
         VoxelOffer offer{{}, 0, cloud.ids[i], i};

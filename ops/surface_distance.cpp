@@ -145,7 +145,7 @@ SurfaceDistance signed_distance(const at::Tensor& vertices, const at::Tensor& fa
     } catch (const InvalidInput& wrong) {
         error = wrong.what();
     }
-    throw_if_any(kWhere, error, group);
+    throw_together(error, group);
 
     auto found = find_nearest(*surface, own, options);
     const auto device = query_rows.own.device();

@@ -21,7 +21,7 @@ class RuleCall;
 /// bits below an agreed exponent, so that all partial sums are whole numbers that a double holds exactly (Ozaki, Ogita, Oishi, Rump,
 /// "Error-free transformations of matrix multiplication", 2012): 12 bits for 2^29 rows, 16 for two million. Operands are thus rounded
 /// to 24 bits or more below the largest one of their row or column. A product costs one in double of four times the size and, like a
-/// sum, one message more where it is cut. What other operators sum over a cut dimension is gathered first. Results that are not finite
+/// sum, one message more where it is cut. Whatever else adds over a cut dimension is gathered first. Results that are not finite
 /// come out as NaN.
 void set_exact_mode(bool on);
 bool exact_mode();

@@ -81,12 +81,10 @@ void call_rule(const OperatorFacts& facts, torch::jit::Stack* stack, const Rules
 /// The rule that an installed operator has now: a later registration replaces it.
 using RuleSlot = std::atomic<ShardRule>;
 
-Registered find_rule(const c10::OperatorHandle& op);
-
 class RuleKernel : public c10::OperatorKernel {
 public:
-    RuleKernel(const c10::OperatorHandle& op, const RuleSlot& rule)
-        : facts_(op), rule_(&rule), exact_(find_exact_rule(full_name_of(op.operator_name()), op.operator_name().name, find_rule(op).family))
+    RuleKernel(const c10::OperatorHandle& op, const RuleSlot& rule, std::string_view family)
+        : facts_(op), rule_(&rule), exact_(find_exact_rule(full_name_of(op.operator_name()), op.operator_name().name, family))
     {
     }
 
@@ -195,16 +193,16 @@ struct Installation {
     }
 
     /// `op` is null where the operator is not defined yet.
-    void install(const std::string& name, ShardRule rule, const c10::OperatorHandle* op)
+    void install(const std::string& name, const Registered& entry, const c10::OperatorHandle* op)
     {
-        const auto [slot, is_new] = rules.try_emplace(name, rule);
+        const auto [slot, is_new] = rules.try_emplace(name, entry.rule);
         if (!is_new) {
-            slot->second = rule;
+            slot->second = entry.rule;
             return;
         }
         const auto short_name = name.substr(name.find("::") + 2);
         auto& rules_of_namespace = library(name, c10::DispatchKey::PrivateUse2);
-        if (op) rules_of_namespace.impl(short_name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<RuleKernel>(*op, slot->second)));
+        if (op) rules_of_namespace.impl(short_name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<RuleKernel>(*op, slot->second, entry.family)));
         else rules_of_namespace.impl(short_name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<UnknownOperatorKernel>(slot->second)));
     }
 
@@ -240,13 +238,13 @@ void Installation::install_registered(const std::string& registered)
         found = true;
         const auto full_name = full_name_of(name);
         const bool is_new = !rules.contains(full_name);
-        install(full_name, find_rule(*op).rule, &*op);
+        install(full_name, find_rule(*op), &*op);
         if (is_new && !arrives_below_autograd(*op)) {
             library(full_name, c10::DispatchKey::AutogradPrivateUse2)
                 .impl(full_name.substr(full_name.find("::") + 2).c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<CompositionKernel>()));
         }
     }
-    if (!found && !is_aten) install(registered, table().at(registered).rule, nullptr);
+    if (!found && !is_aten) install(registered, table().at(registered), nullptr);
 }
 
 /// A tensor without memory, with the shape and the strides that a pointwise operator gives its result.
@@ -491,7 +489,7 @@ void install_rules()
     std::call_once(once, [] {
         auto& all = installation();
         const std::lock_guard lock(all.mutex);
-        for_each_aten_operator([&](const c10::OperatorHandle& op) { all.install(full_name_of(op.operator_name()), find_rule(op).rule, &op); });
+        for_each_aten_operator([&](const c10::OperatorHandle& op) { all.install(full_name_of(op.operator_name()), find_rule(op), &op); });
         for (const auto& [registered, entry] : table()) {
             if (!registered.starts_with("aten::") || is_shortcut(registered)) all.install_registered(registered);
         }
