@@ -30,13 +30,22 @@ std::string shape_text(const at::Tensor& tensor)
 /// (B, N, H, X) as (B, H, N, X), a view.
 at::Tensor heads_first(const at::Tensor& x) { return x.permute({0, 2, 1, 3}); }
 
-void require_rows_cut(const char* where, const ShardSpec& spec)
+/// The same layout with rows cut where slices are: what one rank holds alone (a cloud of one point) is also all of the rows.
+SpecPtr with_rows_cut(const char* where, const SpecPtr& spec, std::int64_t num_rows)
 {
-    for (const auto& axis : spec.axes) {
-        if (axis.is_shard() && axis.placement.dim == 3) {
-            throw InvalidInput(std::string(where) + ": the slices are cut (" + to_string(spec) + "). Cut rows, batches or heads.");
+    auto axes = spec->axes;
+    bool changed = false;
+    for (auto& axis : axes) {
+        if (!axis.is_shard() || axis.placement.dim != 3) continue;
+        auto extents = *axis.extents;
+        if (std::count(extents.begin(), extents.end(), 0) + 1 != static_cast<std::ptrdiff_t>(extents.size())) {
+            throw InvalidInput(std::string(where) + ": the slices are cut (" + to_string(*spec) + "). Cut rows, batches or heads.");
         }
+        for (auto& extent : extents) extent = extent > 0 ? num_rows : 0;
+        axis = {Shard(1), std::make_shared<const Extents>(std::move(extents)), 1};
+        changed = true;
     }
+    return changed ? make_spec(spec->device_mesh, axes) : spec;
 }
 
 SpecPtr spec_or_null(const at::Tensor& tensor) { return is_sharded(tensor) ? spec_of(tensor) : nullptr; }
@@ -57,8 +66,7 @@ SpecPtr row_spec(const char* where, const at::Tensor& first, const at::Tensor& s
     if (!spec || !spec->has_shard()) {
         if (auto other = spec_or_null(second); other && other->has_shard()) spec = other;
     }
-    if (spec) require_rows_cut(where, *spec);
-    return spec;
+    return spec ? with_rows_cut(where, spec, first.size(1)) : nullptr;
 }
 
 struct SliceTokens : torch::autograd::Function<SliceTokens> {

@@ -4,8 +4,10 @@
 
 #include <ATen/ATen.h>
 
+#include "sharding/redistribute.h"
 #include "sharding/shard_tensor.h"
 #include "tests/support/rule_property.h"
+#include "tests/support/run_ranks.h"
 
 namespace meshard {
 namespace {
@@ -71,6 +73,21 @@ TEST(Pointwise, EqualsThePlainOperators)
         const bool in_place = std::string(name).starts_with("in place");
         return RuleCase{name, {draw.values(shape), draw.values(in_place || draw.chance(0.5) ? shape : other)}, function, {}};
     }, {.num_cases = 600, .tolerance = 1e-10});
+}
+
+TEST(Pointwise, OneRowCountsAsCutAlongAnyDimension)
+{
+    run_ranks(2, [](const auto& mesh) {
+        const auto whole = at::arange(8, at::kDouble).view({1, 1, 2, 4});
+        const bool is_first = mesh->coordinate(0) == 0;
+        const auto by_rows = from_local(whole.narrow(1, 0, is_first ? 1 : 0), mesh, {Shard(1)});
+        const auto by_columns = from_local(whole.narrow(3, 0, is_first ? 4 : 0), mesh, {Shard(3)});
+
+        const auto gradient = at::gelu_backward(by_columns, by_rows);   // LibTorch wants two operands of one shape, empty ones too
+
+        EXPECT_TRUE(at::equal(full_tensor(gradient), at::gelu_backward(whole, whole)));
+        EXPECT_TRUE(at::equal(full_tensor(by_rows + by_columns), whole * 2));
+    });
 }
 
 }  // namespace

@@ -111,6 +111,21 @@ TEST(SliceTokens, EqualsSerialForEveryCut)
     }
 }
 
+TEST(SliceTokens, OfOnePointMayBeCutAlongSlices)
+{
+    const auto w = values({1, 1, 1, 4}, 0), f = values({1, 1, 1, 5}, 1);
+    run_ranks(3, [&](const auto& mesh) {
+        const bool is_second = mesh->coordinate(0) == 1;
+        const auto weights = from_local(w.narrow(3, 0, is_second ? 4 : 0), mesh, {Shard(3)});
+        const auto features = from_local(f.narrow(1, 0, is_second ? 1 : 0), mesh, {Shard(1)});
+
+        const auto tokens = slice_tokens(weights, features, 1e-2);
+
+        EXPECT_TRUE(tensors_near(full_tensor(tokens), slice_reference(w, f, 1e-2), 1e-14));
+        EXPECT_TRUE(tensors_near(full_tensor(deslice_tokens(weights, tokens)), deslice_tokens(w, slice_reference(w, f, 1e-2)), 1e-14));
+    });
+}
+
 TEST(SliceTokens, SaysWhichShapesItExpects)
 {
     EXPECT_THROW(slice_tokens(at::ones({2, 9, 3, 4}), at::ones({2, 8, 3, 5}), 1e-2), InvalidInput);
