@@ -203,6 +203,7 @@ ModelEntry mesh_graph_net_entry()
                         {"num_layers_node_decoder", "hidden layers of the decoder"},
                         {"mlp_activation_fn", "activation of the MLPs"},
                         {"aggregation", "of messages: sum or mean"},
+                        {"do_concat_trick", "nodes meet an edge's MLP before they are gathered: less work, other parameters"},
                         {kNumNeighbors, "nearest points that each point hears"}},
             .widths = [](const PointWidths& widths) -> Json {
                 return {{"input_dim_nodes", widths.embedding_dim + widths.num_constants}, {"input_dim_edges", kEdgeChannels}, {"output_dim", widths.out_dim}};

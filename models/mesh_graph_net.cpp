@@ -33,6 +33,7 @@ void for_each_option(Options& options, Visit&& visit)
     visit("hidden_dim_node_decoder", options.hidden_dim_node_decoder);
     visit("num_layers_node_decoder", options.num_layers_node_decoder);
     visit("aggregation", options.aggregation);
+    visit("do_concat_trick", options.do_concat_trick);
 }
 
 /// Multiplications and additions for one row of an MLP, forward and backward.
@@ -58,7 +59,13 @@ void MeshGraphNetOptions::validate() const
 
 MeshGraphNetOptions mesh_graph_net_options(const nlohmann::json& arguments)
 {
-    return read_options<MeshGraphNetOptions>("MeshGraphNet", arguments, [](auto& options, auto&& visit) { for_each_option(options, visit); });
+    auto of_model = arguments;
+    for (const auto* how_to_keep : {"num_processor_checkpoint_segments", "checkpoint_offloading", "recompute_activation"}) of_model.erase(how_to_keep);
+    if (const auto norm = of_model.find("norm_type"); norm != of_model.end()) {
+        if (*norm != "LayerNorm") OptionChecks("MeshGraphNet").refuse("norm_type is " + norm->dump() + "; only LayerNorm can be read, not layers of TransformerEngine.");
+        of_model.erase(norm);
+    }
+    return read_options<MeshGraphNetOptions>("MeshGraphNet", of_model, [](auto& options, auto&& visit) { for_each_option(options, visit); });
 }
 
 nlohmann::json to_json(const MeshGraphNetOptions& options)
@@ -79,6 +86,28 @@ GraphMlpImpl::GraphMlpImpl(Widths widths, std::int64_t num_hidden_layers, const 
     model_->push_back(torch::nn::Linear(in, widths.out));
     if (normalized) model_->push_back(torch::nn::LayerNorm(torch::nn::LayerNormOptions({widths.out})));
     register_module("model", model_);
+}
+
+SplitEdgeMlpImpl::SplitEdgeMlpImpl(std::int64_t width, std::int64_t num_hidden_layers, const std::string& act)
+{
+    const torch::nn::Linear first(3 * width, width);   // drawn as one, as the reference does
+    const auto weights = first->weight.detach().split(width, 1);
+    edge_weight_ = register_parameter("lin_efeat", weights[0].clone());
+    source_weight_ = register_parameter("lin_src", weights[1].clone());
+    target_weight_ = register_parameter("lin_dst", weights[2].clone());
+    bias_ = register_parameter("bias", first->bias.detach());
+    for (std::int64_t i = 0; i < num_hidden_layers; ++i) {
+        model_->push_back(Activation(act));
+        model_->push_back(torch::nn::Linear(width, width));
+    }
+    model_->push_back(torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})));
+    register_module("model", model_);
+}
+
+torch::Tensor SplitEdgeMlpImpl::forward(const torch::Tensor& edges, const torch::Tensor& nodes, const MessageGraph& graph)
+{
+    const auto from_nodes = graph.from_sources(torch::linear(nodes, source_weight_)) + graph.from_targets(torch::linear(nodes, target_weight_));
+    return model_->forward(torch::linear(edges, edge_weight_, bias_) + from_nodes);
 }
 
 GhostCosts ghost_costs(const MessageGraph& graph, const DeepGraph& deep, const MeshGraphNetOptions& options, const RankRates& rates)
@@ -122,13 +151,17 @@ MeshGraphNetImpl::MeshGraphNetImpl(MeshGraphNetOptions options) : options_(std::
     edge_encoder_ = register_module("edge_encoder", mlp({o.input_dim_edges, o.hidden_dim_edge_encoder, width}, o.num_layers_edge_encoder, true));
     node_encoder_ = register_module("node_encoder", mlp({o.input_dim_nodes, o.hidden_dim_node_encoder, width}, o.num_layers_node_encoder, true));
     node_decoder_ = register_module("node_decoder", mlp({width, o.hidden_dim_node_decoder, o.output_dim}, o.num_layers_node_decoder, false));
-    for (std::int64_t i = 0; i < o.processor_size; ++i) edge_mlps_.push_back(mlp({3 * width, width, width}, o.num_layers_edge_processor, true));
+    for (std::int64_t i = 0; i < o.processor_size; ++i) {
+        if (o.do_concat_trick) split_edge_mlps_.emplace_back(width, o.num_layers_edge_processor, o.mlp_activation_fn);
+        else edge_mlps_.push_back(mlp({3 * width, width, width}, o.num_layers_edge_processor, true));
+    }
     for (std::int64_t i = 0; i < o.processor_size; ++i) node_mlps_.push_back(mlp({2 * width, width, width}, o.num_layers_node_processor, true));
 
     torch::nn::ModuleList layers;   // edges and nodes in turn
-    for (std::size_t i = 0; i < edge_mlps_.size(); ++i) {
+    for (std::size_t i = 0; i < node_mlps_.size(); ++i) {
         auto edge_block = std::make_shared<torch::nn::Module>(), node_block = std::make_shared<torch::nn::Module>();
-        edge_block->register_module("edge_mlp", edge_mlps_[i]);
+        if (o.do_concat_trick) edge_block->register_module("edge_mlp", split_edge_mlps_[i]);
+        else edge_block->register_module("edge_mlp", edge_mlps_[i]);
         node_block->register_module("node_mlp", node_mlps_[i]);
         layers->push_back(std::move(edge_block));
         layers->push_back(std::move(node_block));
@@ -139,8 +172,10 @@ MeshGraphNetImpl::MeshGraphNetImpl(MeshGraphNetOptions options) : options_(std::
 torch::Tensor MeshGraphNetImpl::process(torch::Tensor nodes, torch::Tensor edges, const MessageGraph& graph)
 {
     const auto reduction = options_.aggregation == "sum" ? SegmentReduction::Sum : SegmentReduction::Mean;
-    for (std::size_t i = 0; i < edge_mlps_.size(); ++i) {
-        edges = edge_mlps_[i](torch::cat({edges, graph.from_sources(nodes), graph.from_targets(nodes)}, -1)) + edges;   // (E, C)
+    for (std::size_t i = 0; i < node_mlps_.size(); ++i) {
+        const auto messages = options_.do_concat_trick ? split_edge_mlps_[i](edges, nodes, graph)
+                                                       : edge_mlps_[i](torch::cat({edges, graph.from_sources(nodes), graph.from_targets(nodes)}, -1));
+        edges = messages + edges;                                                                                       // (E, C)
         nodes = node_mlps_[i](torch::cat({graph.to_targets(edges, reduction), nodes}, -1)) + nodes;                     // (N, C)
     }
     return nodes;

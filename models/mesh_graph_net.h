@@ -30,13 +30,15 @@ struct MeshGraphNetOptions {
     std::int64_t hidden_dim_node_decoder = 128;
     std::int64_t num_layers_node_decoder = 2;
     std::string aggregation = "sum";            ///< or mean
+    bool do_concat_trick = false;               ///< nodes meet an edge MLP's first layer before they are gathered to the edges: the same function, other parameters
 
     /// @throws InvalidInput naming the option, its value and what is allowed.
     void validate() const;
 };
 
 /// From the arguments of a checkpoint; absent ones keep their defaults.
-/// @throws InvalidInput for a name that is not an argument of MeshGraphNet, or a value of the wrong type.
+/// Those that say how PhysicsNeMo keeps or recomputes what backward needs are passed over.
+/// @throws InvalidInput for a name that is not an argument of MeshGraphNet, a value of the wrong type, or layers of TransformerEngine.
 MeshGraphNetOptions mesh_graph_net_options(const nlohmann::json& arguments);
 nlohmann::json to_json(const MeshGraphNetOptions& options);
 
@@ -54,6 +56,20 @@ private:
     torch::nn::Sequential model_;
 };
 TORCH_MODULE(GraphMlp);
+
+/// An edge's MLP whose first layer takes edges, sources and targets one by one, and adds up: `nodes` go through it once each, not once an edge.
+/// Parameters: `lin_efeat`, `lin_src`, `lin_dst` (hidden, width), `bias`, `model.1.*`, `model.3.*`, ...
+class SplitEdgeMlpImpl : public torch::nn::Module {
+public:
+    SplitEdgeMlpImpl(std::int64_t width, std::int64_t num_hidden_layers, const std::string& act);
+
+    torch::Tensor forward(const torch::Tensor& edges, const torch::Tensor& nodes, const MessageGraph& graph);
+
+private:
+    torch::Tensor edge_weight_, source_weight_, target_weight_, bias_;
+    torch::nn::Sequential model_;
+};
+TORCH_MODULE(SplitEdgeMlp);
 
 /// How the nodes at the edge of a shard learn what their neighbours on other ranks have become.
 enum class GhostMode : std::uint8_t {
@@ -113,6 +129,7 @@ private:
     MeshGraphNetOptions options_;
     GraphMlp edge_encoder_{nullptr}, node_encoder_{nullptr}, node_decoder_{nullptr};
     std::vector<GraphMlp> edge_mlps_, node_mlps_;   // one a step
+    std::vector<SplitEdgeMlp> split_edge_mlps_;     // in place of edge_mlps_, with do_concat_trick
 };
 TORCH_MODULE(MeshGraphNet);
 

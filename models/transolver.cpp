@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/transolver.h"
 
-#include <cmath>
 #include <utility>
 
 #include <torch/torch.h>
@@ -90,7 +89,7 @@ TimeEmbeddingImpl::TimeEmbeddingImpl(std::int64_t num_channels)
 {
     const auto half = num_channels / 2;
     const auto exponents = torch::arange(half, torch::kFloat32) / static_cast<double>(half);
-    freqs_ = register_buffer("freqs", torch::exp(exponents * -std::log(kLongestPeriod)));
+    freqs_ = register_buffer("freqs", torch::pow(1 / kLongestPeriod, exponents));
 }
 
 torch::Tensor TimeEmbeddingImpl::forward(const torch::Tensor& time)

@@ -124,6 +124,7 @@ TEST_P(ShardedFixtures, AgreeOnUnevenRanks)
 {
     const auto description = GetParam().description();
     if (const auto reason = test::reason_to_skip(description); !reason.empty()) GTEST_SKIP() << reason;
+    if (description.contains("edges")) GTEST_SKIP() << "its graph is of one rank; graphs that are cut are compared with whole ones in sharded_models_test.cpp";
     const auto tensors = GetParam().tensors();
     // On a grid the order of the rows has a meaning: ranks take one run of it each.
     const auto constructor = description.value("constructor", nlohmann::json::object());

@@ -60,7 +60,7 @@ Runnable make_transolver(TransolverOptions options)
     return {model.ptr(), [model](const NamedTensors& inputs) mutable { return model->forward(inputs.at("fx"), inputs.at("places")); }};
 }
 
-Runnable make_mesh_graph_net(GhostMode mode, const std::string& aggregation)
+Runnable make_mesh_graph_net(GhostMode mode, const std::string& aggregation, bool split_edges = false)
 {
     MeshGraphNetOptions options;
     options.input_dim_nodes = 2;
@@ -69,6 +69,7 @@ Runnable make_mesh_graph_net(GhostMode mode, const std::string& aggregation)
     options.processor_size = 3;
     options.hidden_dim_processor = options.hidden_dim_node_encoder = options.hidden_dim_edge_encoder = options.hidden_dim_node_decoder = 12;
     options.aggregation = aggregation;
+    options.do_concat_trick = split_edges;
     MeshGraphNet model(options);
     return {model.ptr(), [model, options, mode](const NamedTensors& inputs) mutable {
                 const auto places = unbind_clouds("test", "places", inputs.at("places")).at(0);
@@ -132,6 +133,8 @@ std::vector<ModelCase> model_cases()
         {"MeshGraphNetRefreshed", cloud, [] { return make_mesh_graph_net(GhostMode::Refresh, "sum"); }},
         {"MeshGraphNetDeep", cloud, [] { return make_mesh_graph_net(GhostMode::Deep, "mean"); }},
         {"MeshGraphNetAuto", cloud, [] { return make_mesh_graph_net(GhostMode::Auto, "sum"); }},
+        {"MeshGraphNetSplitEdges", cloud, [] { return make_mesh_graph_net(GhostMode::Refresh, "mean", true); }},
+        {"MeshGraphNetSplitEdgesDeep", cloud, [] { return make_mesh_graph_net(GhostMode::Deep, "sum", true); }},
         {"AbUpt", {{"places", {2, kPoints, 3}}, {"geometry", {2, kGeometry, 3}}, {"supernodes", {2, 9, 3}}, {"volume", {2, 23, 3}}, {"queries", {2, 15, 3}}}, make_ab_upt},
     };
 }

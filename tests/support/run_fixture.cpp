@@ -2,6 +2,7 @@
 #include "tests/support/run_fixture.h"
 
 #include <algorithm>
+#include <array>
 #include <set>
 
 #include <gtest/gtest.h>
@@ -11,6 +12,7 @@
 #include "models/flare_attention.h"
 #include "models/gale.h"
 #include "models/geotransolver.h"
+#include "models/mesh_graph_net.h"
 #include "models/physics_attention.h"
 #include "models/transolver.h"
 
@@ -63,12 +65,34 @@ FixtureModel plain_layer(Layer layer)
     return {layer.ptr(), [layer](const NamedTensors& inputs) mutable { return std::vector<at::Tensor>{layer->forward(inputs.at("x"))}; }, {}};
 }
 
+/// On one rank. The case lists its edges as pairs of source and target, in any order; those of a graph follow their targets.
+FixtureModel mesh_graph_net(const nlohmann::json& description)
+{
+    const auto edges = description["edges"].get<std::vector<std::array<std::int64_t, 2>>>();
+    MeshGraphNet model(mesh_graph_net_options(description["constructor"]));
+    return {model.ptr(),
+            [model, edges](const NamedTensors& inputs) mutable {
+                const auto& nodes = inputs.at("node_features");
+                const auto ends = torch::tensor(c10::ArrayRef<std::int64_t>(edges.data()->data(), 2 * edges.size()), torch::kLong).view({-1, 2});
+                const auto [targets, order] = ends.select(1, 1).sort(true, 0, false);
+                Neighbors neighbors;
+                neighbors.offsets = torch::searchsorted(targets, torch::arange(nodes.size(0) + 1));
+                neighbors.ids = neighbors.rows = ends.select(1, 0).index_select(0, order);
+                neighbors.distances = torch::zeros_like(neighbors.rows, nodes.options());
+                neighbors.num_points = nodes.size(0);
+                const MeshGraph graph(MessageGraph(std::move(neighbors)), model->options());
+                return std::vector<at::Tensor>{model->forward(nodes, inputs.at("edge_features").index_select(0, order), graph)};
+            },
+            {}};
+}
+
 FixtureModel make_model(const nlohmann::json& description)
 {
     const auto& constructor = description["constructor"];
     const auto kind = kind_of(description);
     if (kind == "Transolver") return transolver_like(Transolver(transolver_options(constructor)));
     if (kind == "FLARE") return transolver_like(Flare(transolver_options(constructor)));
+    if (kind == "MeshGraphNet") return mesh_graph_net(description);
     if (kind == "GeoTransolver") {
         GeoTransolver model(geotransolver_options(constructor));
         return {model.ptr(),
@@ -100,7 +124,7 @@ FixtureModel make_model(const nlohmann::json& description)
 std::string reason_to_skip(const nlohmann::json& description)
 {
     const auto kind = kind_of(description);
-    static const std::set<std::string> known{"Transolver", "FLARE", "GeoTransolver", "GALE", "GALE_FA", "FLARE attention", "PhysicsAttentionIrregularMesh",
+    static const std::set<std::string> known{"Transolver", "FLARE", "GeoTransolver", "MeshGraphNet", "GALE", "GALE_FA", "FLARE attention", "PhysicsAttentionIrregularMesh",
                                              "PhysicsAttentionStructuredMesh2D", "PhysicsAttentionStructuredMesh3D"};
     if (!known.count(kind)) return kind + ": not implemented, or not a model";
     return {};
