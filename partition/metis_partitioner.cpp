@@ -3,6 +3,7 @@
 
 #include "partition/balance.h"
 #include "partition/error.h"
+#include "partition/weight_balance.h"
 
 #include <metis.h>
 
@@ -115,10 +116,10 @@ std::vector<std::int32_t> call_metis(const Csr& graph, const MetisOptions& optio
 
 } // namespace
 
-bool fits_metis(const Csr& graph)
+bool fits_metis(std::int64_t num_rows, std::int64_t num_entries)
 {
     constexpr std::int64_t most = std::numeric_limits<idx_t>::max();
-    return graph.num_rows() <= most && graph.num_entries() <= most;
+    return num_rows <= most && num_entries <= most;
 }
 
 Partition partition_with_metis(const Csr& graph, const MetisOptions& options)

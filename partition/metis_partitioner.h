@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
+#include "partition/balance_target.h"
 #include "partition/csr.h"
 #include "partition/partition.h"
-#include "partition/refinement.h"
 
+#include <cstdint>
 #include <span>
 
 namespace meshard {
@@ -25,7 +24,8 @@ struct MetisOptions {
 };
 
 /// Whether METIS's 32-bit indices can count the rows and entries of the graph.
-bool fits_metis(const Csr& graph);
+bool fits_metis(std::int64_t num_rows, std::int64_t num_entries);
+inline bool fits_metis(const Csr& graph) { return fits_metis(graph.num_rows(), graph.num_entries()); }
 
 /// METIS's partition of the rows of `graph`, which minimises the edge cut: k-way (Karypis and Kumar 1998) or by recursive
 /// bisection.

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "partition/partitioner.h"
 
+#include "partition/cut_measures.h"
 #include "partition/error.h"
 #include "partition/geometric_partitioner.h"
 #include "partition/metis_partitioner.h"
 #include "partition/nearest_name.h"
 #include "partition/scotch_partitioner.h"
+#include "partition/weight_balance.h"
 
 #include <algorithm>
 #include <cmath>
@@ -40,14 +42,6 @@ Partition by_metis_or_scotch(const PartitionProblem& problem)
     return fits_metis(*problem.graph) || !has_scotch() ? by_metis(problem, false) : by_scotch(problem);
 }
 
-double score(const Partition& partition, const Csr& graph)
-{
-    const auto quality = measure_quality(partition, graph);
-    std::int64_t largest = 0;
-    for (const auto& part : quality.parts) largest = std::max(largest, part.num_ghosts);
-    return std::log(1.0 + static_cast<double>(quality.edge_cut)) + std::log(1.0 + static_cast<double>(largest));
-}
-
 RefinementOptions refinement_options(const PartitionProblem& problem, const CutOptions& options)
 {
     return {.balance = problem.balance,
@@ -68,18 +62,58 @@ void require_problem(const PartitionProblem& problem, const PartitionMethod& met
                            std::to_string(problem.centers.size()) + ".");
 }
 
-// Starts beside the method's own for a thorough cut. Each costs METIS's time and a quick refinement, which is dear where
-// parts are small: there the time is better spent on one.
-std::vector<Partition> further_starts(const PartitionProblem& problem, const CutOptions& options, std::int64_t cut)
+struct Start {
+    std::string method;
+    Partition partition;
+};
+
+// What may beat the method's own start: boxes for `auto`, and for a thorough cut another seed. Each costs METIS's time and
+// a quick refinement, which is dear where parts are small: there the time is better spent on one.
+std::vector<Start> further_starts(const PartitionProblem& problem, const CutOptions& options, const CutMeasures& own)
 {
-    std::vector<Partition> starts;
-    if (!fits_metis(*problem.graph)) return starts;
+    std::vector<Start> starts;
+    if (options.method == "auto")
+        starts.push_back({"rcb", partition_by_bisection(problem.centers, problem.num_parts, problem.balance)});
     constexpr double large_boundary = 0.03; // cut edges of all edges
-    if (static_cast<double>(2 * cut) > large_boundary * static_cast<double>(problem.graph->num_entries())) return starts;
-    auto other = problem;
-    other.seed = problem.seed + 1000003;
-    starts.push_back(by_metis(other, options.method != "recursive"));
+    const auto num_edges = static_cast<double>(problem.graph->num_entries()) / 2;
+    if (options.effort == RefinementEffort::Thorough && static_cast<double>(own.cut) <= large_boundary * num_edges) {
+        auto other = problem;
+        other.seed = problem.seed + 1000003;
+        starts.push_back({options.method == "auto" ? "metis" : options.method,
+                          by_metis(other, options.method != "recursive")});
+    }
     return starts;
+}
+
+// Refines each start a little and the most promising further. Where that is worse than the method's own start in either
+// measure, the result is that one's refinement.
+CutResult improve_best(Partition start, const PartitionProblem& problem, const CutOptions& options)
+{
+    const auto& graph = *problem.graph;
+    const auto bound = measure_cut(start, graph);
+    const auto starts = further_starts(problem, options, bound);
+    const auto further = refinement_options(problem, options);
+    auto little = further;
+    if (!starts.empty()) little.effort = RefinementEffort::Fast;
+    const auto refined = [&](const Start& from, const RefinementOptions& how) {
+        CutResult result{from.partition, from.method, {}};
+        result.in_pieces = refine_partition(result.partition, graph, how);
+        return result;
+    };
+    const auto rank = [&](const CutResult& result) {
+        return std::pair(result.in_pieces.size(), measure_cut(result.partition, graph).score());
+    };
+    const auto own = refined({options.method == "auto" ? "metis" : options.method, std::move(start)}, little);
+    if (starts.empty()) return own;
+    auto best = own;
+    for (const auto& other : starts) {
+        auto found = refined(other, little);
+        if (rank(found) < rank(best)) best = std::move(found);
+    }
+    if (further.effort == RefinementEffort::Thorough) best = refined({best.method, std::move(best.partition)}, further);
+    const bool keeps_promise =
+        best.in_pieces.size() <= own.in_pieces.size() && measure_cut(best.partition, graph).is_no_worse_than(bound);
+    return keeps_promise ? best : own;
 }
 
 // Rows of one part of the first level, with all that the problem says of them.
@@ -105,8 +139,7 @@ SubProblem sub_problem(const PartitionProblem& problem, std::span<const std::int
             sub.centers.insert(sub.centers.end(), &problem.centers[3 * std::int64_t{row}],
                                &problem.centers[3 * std::int64_t{row}] + 3);
         for (std::int32_t w = 0; w < problem.balance.num_weights && !problem.balance.row_weights.empty(); ++w)
-            sub.row_weights.push_back(
-                problem.balance.row_weights[std::int64_t{row} * problem.balance.num_weights + w]);
+            sub.row_weights.push_back(problem.balance.row_weights[std::int64_t{row} * problem.balance.num_weights + w]);
     }
     for (const auto row : rows) local_row[row] = -1;
     if (!problem.balance.capacities.empty())
@@ -143,20 +176,21 @@ CutResult cut_in_levels(const PartitionProblem& problem, CutOptions options)
     for (std::int32_t node = 0; node < num_nodes; ++node) {
         const auto first_part = node * parts_per_node;
         const auto sub = sub_problem(problem, rows_of_node.row(node), local_row, first_part, parts_per_node);
-        PartitionProblem node_problem{&sub.graph,
-                                      sub.centers,
-                                      parts_per_node,
-                                      {problem.balance.imbalance / imbalance_here, problem.balance.num_weights,
-                                       sub.row_weights, sub.capacities},
-                                      problem.seed};
+        PartitionProblem node_problem{
+            &sub.graph,
+            sub.centers,
+            parts_per_node,
+            {problem.balance.imbalance / imbalance_here, problem.balance.num_weights, sub.row_weights, sub.capacities},
+            problem.seed};
         options.levels.assign(levels.begin() + 1, levels.end());
         const auto parts = cut_rows(node_problem, options);
         for (std::size_t i = 0; i < sub.rows.size(); ++i)
             result.partition.owners[sub.rows[i]] = first_part + parts.partition.owners[i];
-        for (const auto part : parts.in_pieces) result.in_pieces.push_back(first_part + part);
     }
     // Rounding may leave a row too many somewhere.
+    if (options.contiguous) balance_weights_of_whole_parts(result.partition, *problem.graph, problem.balance);
     balance_weights(result.partition, *problem.graph, problem.balance);
+    if (options.contiguous) result.in_pieces = parts_in_pieces(result.partition, *problem.graph);
     return result;
 }
 
@@ -222,34 +256,12 @@ CutResult cut_rows(const PartitionProblem& problem, const CutOptions& options)
         return cut_in_levels(problem, options);
     }
     // A graph that METIS cannot count goes to Scotch.
-    const bool too_large = method.name == "metis" && !fits_metis(*problem.graph) && has_scotch();
-    std::vector<Partition> starts{too_large ? by_scotch(problem) : method.partition(problem)};
-    if (method.name == "auto" && options.refine)
-        starts.push_back(partition_by_bisection(problem.centers, problem.num_parts, problem.balance));
-    const bool is_thorough = options.refine && options.effort == RefinementEffort::Thorough;
-    if (is_thorough)
-        for (auto& start : further_starts(problem, options, edge_cut(starts.front(), *problem.graph)))
-            starts.push_back(std::move(start));
-
-    std::size_t best = 0;
-    if (starts.size() > 1) {
-        auto quick = refinement_options(problem, options);
-        quick.effort = RefinementEffort::Fast;
-        double best_score = std::numeric_limits<double>::infinity();
-        for (std::size_t s = 0; s < starts.size(); ++s) {
-            refine_partition(starts[s], *problem.graph, quick);
-            const auto found = score(starts[s], *problem.graph);
-            if (found < best_score) {
-                best_score = found;
-                best = s;
-            }
-        }
-    }
-    auto chosen = options;
-    if (starts.size() > 1 && !is_thorough) chosen.refine = false; // done already
-    auto result = improve_cut(std::move(starts[best]), problem, chosen);
-    if (too_large || (method.name == "auto" && !fits_metis(*problem.graph))) result.method = "scotch";
-    if (method.name == "auto" && fits_metis(*problem.graph)) result.method = best == 1 ? "rcb" : "metis";
+    const bool is_large = !fits_metis(*problem.graph);
+    const bool goes_to_scotch = is_large && has_scotch() && (method.name == "metis" || method.name == "auto");
+    auto start = goes_to_scotch ? by_scotch(problem) : method.partition(problem);
+    auto result = options.refine && !is_large ? improve_best(std::move(start), problem, options)
+                                              : improve_cut(std::move(start), problem, options);
+    if (goes_to_scotch) result.method = "scotch";
     return result;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "partition/balance_target.h"
 #include "partition/csr.h"
 #include "partition/partition.h"
 
@@ -10,25 +11,8 @@
 
 namespace meshard {
 
-/// What parts should weigh. Nothing given: each row weighs one, all parts the same.
-struct BalanceTarget {
-    double imbalance = 1.03;                   ///< largest allowed part over its fair share
-    std::int32_t num_weights = 1;
-    std::span<const std::int32_t> row_weights = {}; ///< (rows, num_weights), not negative, or none
-    std::span<const double> capacities = {};        ///< one a part, positive, in any unit, or none
-};
-
-/// What each part may weigh, (num_parts, num_weights): its share of the total times the imbalance. Where all rows weigh one
-/// and all parts are alike, never less than the mean rounded up (`largest_part_allowed`).
-/// @throws InvalidInput if sizes disagree, a weight is negative, a capacity not positive, or imbalance below 1.
-std::vector<std::int64_t> largest_weights_allowed(std::int64_t num_rows, std::int32_t num_parts,
-                                                  const BalanceTarget& balance);
-
-/// Largest part weight over the part's fair share, of each weight; 1 for a weight that no row has.
-std::vector<double> imbalances(const Partition& partition, const BalanceTarget& balance);
-
 enum class RefinementEffort : std::uint8_t {
-    Fast,   ///< about one and a half times as long as METIS's k-way
+    Fast,    ///< about one and a half times as long as METIS's k-way
     Thorough ///< several times that
 };
 
@@ -49,10 +33,6 @@ struct RefinementOptions {
 /// @return parts that are still in several pieces though asked not to be, ascending.
 /// @throws InvalidInput if sizes disagree.
 std::vector<std::int32_t> refine_partition(Partition& partition, const Csr& graph, const RefinementOptions& options);
-
-/// Moves rows until no part is above `most_weight` (`largest_weights_allowed`) as far as that can be reached by moving
-/// boundary rows to parts that are less full, with the cheapest moves first; fills empty parts. Deterministic.
-void balance_weights(Partition& partition, const Csr& graph, const BalanceTarget& balance);
 
 /// Gives every piece of a part but its largest to the part next to it that shares most edges with it.
 /// Pieces of a graph that is itself in pieces stay where they have no neighbour.

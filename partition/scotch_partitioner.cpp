@@ -3,6 +3,7 @@
 
 #include "partition/balance.h"
 #include "partition/error.h"
+#include "partition/weight_balance.h"
 
 // scotch.h takes its FILE from here.
 #include <cstdio>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "partition/balance_target.h"
 #include "partition/csr.h"
 #include "partition/partition.h"
-#include "partition/refinement.h"
 
 #include <cstdint>
 

@@ -6,6 +6,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/sample_meshes.h"
 
+#include <algorithm>
 #include <random>
 #include <set>
 
@@ -118,6 +119,41 @@ TEST(MetisPartitioner, RefusesImpossibleArguments)
     }));
     EXPECT_TRUE(throws_with<InvalidInput>("row 0 holds index 5", [] {
         partition_with_metis(Csr{{0, 1, 1}, {5}}, {.num_parts = 2});
+    }));
+}
+
+TEST(PartitionWithMetis, CountsIn32Bits)
+{
+    constexpr std::int64_t most = 2147483647; // beyond, `cut_rows` goes to Scotch
+    EXPECT_TRUE(fits_metis(most, most));
+    EXPECT_FALSE(fits_metis(most + 1, 0));
+    EXPECT_FALSE(fits_metis(1000, most + 1));
+}
+
+TEST(PartitionWithMetis, KnowsThatEdgesWeigh)
+{
+    // A ring whose cheapest cut is known: the two light edges.
+    Csr ring;
+    std::vector<std::int32_t> weights;
+    const auto weight = [](std::int32_t first, std::int32_t second) {
+        const auto low = std::min(first, second), high = std::max(first, second);
+        return (low == 0 && high == 1) || (low == 40 && high == 41) ? 1 : 50;
+    };
+    constexpr std::int32_t n = 80;
+    for (std::int32_t i = 0; i < n; ++i) {
+        const std::vector<std::int32_t> row{(i + n - 1) % n, (i + 1) % n};
+        ring.push_row(row);
+        for (const auto j : row) weights.push_back(weight(i, j));
+    }
+
+    const auto partition = partition_with_metis(ring, {.num_parts = 2, .edge_weights = weights});
+
+    EXPECT_NE(partition.owners[0], partition.owners[1]);
+    EXPECT_NE(partition.owners[40], partition.owners[41]);
+    EXPECT_EQ(edge_cut(partition, ring), 2);
+    weights.pop_back();
+    EXPECT_TRUE(throws_with<InvalidInput>("159 edge weights", [&] {
+        partition_with_metis(ring, {.num_parts = 2, .edge_weights = weights});
     }));
 }
 
