@@ -148,17 +148,17 @@ BoundarySearch::Changes BoundarySearch::ghost_changes(std::int32_t row, std::int
     bool is_seen_by_from = false;
     for (const auto j : graph_.row(row)) {
         const auto owner = owners_[j];
-        bool from_sees = false, to_sees = false; // `j`, by way of another row
+        is_seen_by_from |= owner == from;
+        // `j`, by way of another row or because it is the part's own.
+        bool from_sees = owner == from, to_sees = owner == to;
         for (const auto k : graph_.row(j)) {
+            if (from_sees && to_sees) break;
             if (k == row) continue;
             from_sees |= owners_[k] == from;
             to_sees |= owners_[k] == to;
         }
-        if (owner == from)
-            is_seen_by_from = true;
-        else
-            changes.from -= !from_sees;
-        if (owner != to) changes.to += !to_sees;
+        changes.from -= !from_sees;
+        changes.to += !to_sees;
     }
     changes.from += is_seen_by_from;
     return changes;
@@ -167,7 +167,7 @@ BoundarySearch::Changes BoundarySearch::ghost_changes(std::int32_t row, std::int
 BoundarySearch::Move BoundarySearch::best_move(std::int32_t row, bool with_ghosts)
 {
     ++work_;
-    if (!options_.is_fixed.empty() && options_.is_fixed[row] != 0) return {-1, never};
+    if (!options_.is_fixed.empty() && options_.is_fixed[row] != 0) return {.gain = never};
     const auto from = owners_[row];
     edges_to_.clear();
     std::int32_t inside = 0, degree = 0;
@@ -184,33 +184,29 @@ BoundarySearch::Move BoundarySearch::best_move(std::int32_t row, bool with_ghost
         else
             ++at->second;
     }
-    Move best{-1, never};
+    Move best{.gain = never};
     if (edges_to_.empty() || sizes_[from] == 1) return best;
     for (const auto& [part, edges] : edges_to_) {
         if (!fits(row, part)) continue;
         auto gain = price_[from] * (degree - 2 * inside) + price_[part] * (2 * edges - degree);
+        Changes changes;
         if (with_ghosts) {
-            const auto changes = ghost_changes(row, from, part);
+            changes = ghost_changes(row, from, part);
             gain -= ghost_price_[from] * changes.from + ghost_price_[part] * changes.to;
         }
-        if (gain > best.gain) best = {part, static_cast<float>(gain)};
+        if (gain > best.gain) best = {part, static_cast<float>(gain), changes};
     }
     return best;
 }
 
-void BoundarySearch::move(std::int32_t row, std::int32_t to)
+void BoundarySearch::change_part(std::int32_t row, std::int32_t to)
 {
     const auto from = owners_[row];
-    const auto changes = ghost_changes(row, from, to);
-    bool is_seen_by_to = false; // not always when a move is taken back
     for (const auto j : graph_.row(row)) {
         const auto part = owners_[j];
         outgoing_[from] += part == from ? 1 : -1;
         outgoing_[to] += part == to ? -1 : 1;
-        is_seen_by_to |= part == to;
     }
-    ghosts_[from] += changes.from;
-    ghosts_[to] += changes.to + !is_seen_by_to;
     --sizes_[from];
     ++sizes_[to];
     for (std::int32_t w = 0; w < bound_.num_weights; ++w) {
@@ -219,6 +215,27 @@ void BoundarySearch::move(std::int32_t row, std::int32_t to)
         weights_[static_cast<std::size_t>(to) * bound_.num_weights + w] += weight;
     }
     owners_[row] = to;
+}
+
+// To a part that sees the row.
+void BoundarySearch::move(std::int32_t row, const Move& found)
+{
+    const auto from = owners_[row];
+    const auto changes = options_.ghost_share > 0 ? found.changes : ghost_changes(row, from, found.to);
+    ghosts_[from] += changes.from;
+    ghosts_[found.to] += changes.to;
+    moves_.push_back({row, from, changes});
+    change_part(row, found.to);
+}
+
+// The last one: all around is as it was then, so that nothing need be counted again.
+void BoundarySearch::take_back_move()
+{
+    const auto [row, before, changes] = moves_.back();
+    moves_.pop_back();
+    ghosts_[before] -= changes.from;
+    ghosts_[owners_[row]] -= changes.to;
+    change_part(row, before);
 }
 
 // Enters the row with its gain in cut edges alone; ghosts, which cost several times as much to count, are looked at when
@@ -258,7 +275,7 @@ void BoundarySearch::descend(std::span<const std::int32_t> starts)
             if (found.gain < rounding && (sizes_[found.to] + 2 > sizes_[owners_[row]] || fill(found.to) > fill(owners_[row])))
                 continue;
             if (options_.keep_connected && may_break(row)) continue;
-            move(row, found.to);
+            move(row, found);
             if (++num_moves % 64 == 0) update_prices();
             for (const auto j : graph_.row(row))
                 if (!waits[j]) {
@@ -291,8 +308,7 @@ bool BoundarySearch::search_from(std::int32_t start)
             continue;
         }
         if (options_.keep_connected && may_break(top.row)) continue;
-        moves_.emplace_back(top.row, owners_[top.row]);
-        move(top.row, found.to);
+        move(top.row, found);
         moved_in_[top.row] = round_;
         sum += found.gain;
         if (sum > best_sum + rounding) {
@@ -305,9 +321,8 @@ bool BoundarySearch::search_from(std::int32_t start)
         for (const auto j : graph_.row(top.row))
             if (moved_in_[j] != round_) push(j);
     }
-    for (auto k = moves_.size(); k > best_length; --k) move(moves_[k - 1].first, moves_[k - 1].second);
-    for (std::size_t k = 0; k < best_length; ++k) {
-        const auto& [row, before] = moves_[k];
+    while (moves_.size() > best_length) take_back_move();
+    for (const auto& [row, before, changes] : moves_) {
         active_[row] = true;
         for (const auto j : graph_.row(row)) active_[j] = true;
         update_price(before);

@@ -68,14 +68,22 @@ private:
         }
     };
 
-    struct Move {
-        std::int32_t to;
-        float gain;
-    };
-
+    // Of the ghosts of two parts.
     struct Changes {
         std::int32_t from = 0;
         std::int32_t to = 0;
+    };
+
+    struct Move {
+        std::int32_t to = -1;
+        float gain = 0;
+        Changes changes = {}; // if ghosts were looked at
+    };
+
+    struct Done {
+        std::int32_t row;
+        std::int32_t from;
+        Changes changes;
     };
 
     void count();
@@ -87,7 +95,9 @@ private:
     bool may_break(std::int32_t row) const;
     Changes ghost_changes(std::int32_t row, std::int32_t from, std::int32_t to) const;
     Move best_move(std::int32_t row, bool with_ghosts);
-    void move(std::int32_t row, std::int32_t to);
+    void change_part(std::int32_t row, std::int32_t to);
+    void move(std::int32_t row, const Move& found);
+    void take_back_move();
     void push(std::int32_t row);
     std::vector<std::int32_t> boundary_rows() const;
     void descend(std::span<const std::int32_t> starts);
@@ -110,7 +120,7 @@ private:
     std::vector<float> gain_of_;         // of a row's youngest candidate
     std::vector<Candidate> heap_;
     std::uint32_t age_ = 0;
-    std::vector<std::pair<std::int32_t, std::int32_t>> moves_;    // row, part before
+    std::vector<Done> moves_;
     std::vector<std::pair<std::int32_t, std::int32_t>> edges_to_; // part, edges: of the row at hand
     std::int32_t round_ = 0;
     std::int64_t work_ = 0;

@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 
 namespace meshard {
@@ -67,52 +66,64 @@ struct Start {
     Partition partition;
 };
 
-// What may beat the method's own start: boxes for `auto`, and for a thorough cut another seed. Each costs METIS's time and
-// a quick refinement, which is dear where parts are small: there the time is better spent on one.
+// What may beat the method's own start: boxes for `auto`, and for a thorough cut METIS's other seeds. Each costs METIS's
+// time and a quick refinement, which is dear where boundaries are long, and pays least there. Who asks for boxes or for a
+// curve gets them.
 std::vector<Start> further_starts(const PartitionProblem& problem, const CutOptions& options, const CutMeasures& own)
 {
+    const bool is_auto = options.method == "auto";
+    const bool is_thorough = options.effort == RefinementEffort::Thorough &&
+                             (is_auto || options.method == "metis" || options.method == "recursive");
     std::vector<Start> starts;
-    if (options.method == "auto")
+    if (is_auto)
         starts.push_back({"rcb", partition_by_bisection(problem.centers, problem.num_parts, problem.balance)});
-    constexpr double large_boundary = 0.03; // cut edges of all edges
-    const auto num_edges = static_cast<double>(problem.graph->num_entries()) / 2;
-    if (options.effort == RefinementEffort::Thorough && static_cast<double>(own.cut) <= large_boundary * num_edges) {
+    const auto boundary = 2 * static_cast<double>(own.cut) / static_cast<double>(problem.graph->num_entries());
+    const int num_seeds = !is_thorough ? 1 : boundary < 0.02 ? 3 : boundary < 0.05 ? 2 : 1;
+    for (int i = 1; i < num_seeds; ++i) {
         auto other = problem;
-        other.seed = problem.seed + 1000003;
-        starts.push_back({options.method == "auto" ? "metis" : options.method,
-                          by_metis(other, options.method != "recursive")});
+        other.seed = problem.seed + 1000003 * static_cast<std::uint64_t>(i);
+        starts.push_back({is_auto ? "metis" : options.method, by_metis(other, options.method == "recursive")});
     }
     return starts;
 }
 
-// Refines each start a little and the most promising further. Where that is worse than the method's own start in either
-// measure, the result is that one's refinement.
+// Refines each start a little and the most promising further. In neither measure does the result come out worse than the
+// method's own start.
 CutResult improve_best(Partition start, const PartitionProblem& problem, const CutOptions& options)
 {
     const auto& graph = *problem.graph;
-    const auto bound = measure_cut(start, graph);
-    const auto starts = further_starts(problem, options, bound);
-    const auto further = refinement_options(problem, options);
-    auto little = further;
-    if (!starts.empty()) little.effort = RefinementEffort::Fast;
-    const auto refined = [&](const Start& from, const RefinementOptions& how) {
-        CutResult result{from.partition, from.method, {}};
+    auto most = measure_cut(start, graph);
+    const auto starts = further_starts(problem, options, most);
+    auto thorough = refinement_options(problem, options);
+    const auto own_method = options.method == "auto" ? "metis" : options.method;
+    const auto refined = [&](Start from, const RefinementOptions& how) {
+        CutResult result{std::move(from.partition), from.method, {}};
         result.in_pieces = refine_partition(result.partition, graph, how);
         return result;
     };
+    if (starts.empty()) return refined({own_method, std::move(start)}, thorough);
+
+    auto little = thorough;
+    little.effort = RefinementEffort::Fast;
     const auto rank = [&](const CutResult& result) {
         return std::pair(result.in_pieces.size(), measure_cut(result.partition, graph).score());
     };
-    const auto own = refined({options.method == "auto" ? "metis" : options.method, std::move(start)}, little);
-    if (starts.empty()) return own;
+    const auto own = refined({own_method, std::move(start)}, little);
+    if (options.contiguous) { // whole parts come before what they cost
+        const auto found = measure_cut(own.partition, graph);
+        most = {std::max(most.cut, found.cut), std::max(most.largest_ghosts, found.largest_ghosts)};
+    }
     auto best = own;
     for (const auto& other : starts) {
         auto found = refined(other, little);
         if (rank(found) < rank(best)) best = std::move(found);
     }
-    if (further.effort == RefinementEffort::Thorough) best = refined({best.method, std::move(best.partition)}, further);
+    if (thorough.effort == RefinementEffort::Thorough) {
+        thorough.most = most;
+        best = refined({best.method, std::move(best.partition)}, thorough);
+    }
     const bool keeps_promise =
-        best.in_pieces.size() <= own.in_pieces.size() && measure_cut(best.partition, graph).is_no_worse_than(bound);
+        best.in_pieces.size() <= own.in_pieces.size() && measure_cut(best.partition, graph).is_no_worse_than(most);
     return keeps_promise ? best : own;
 }
 

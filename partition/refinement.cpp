@@ -7,7 +7,7 @@
 #include "partition/weight_balance.h"
 
 #include <algorithm>
-#include <cmath>
+#include <limits>
 #include <string>
 
 namespace meshard {
@@ -41,22 +41,28 @@ void make_contiguous(Partition& partition, const Csr& graph, const RefinementOpt
     }
 }
 
-// Searches in cycles, and keeps the best found that is in neither measure worse than the start.
+// Searches in cycles, and keeps the best found that is in neither measure worse than allowed.
 void search(Partition& partition, const Csr& graph, const RefinementOptions& options,
             std::span<const std::int64_t> most_weight, const CutMeasures& start)
 {
+    constexpr double least_gain = 0.004; // of a cycle, in score
     auto fewest_in_pieces = options.contiguous ? parts_in_pieces(partition, graph).size() : 0;
     const bool is_fast = options.effort == RefinementEffort::Fast;
-    const auto num_cycles = is_fast ? 2 : 6;
+    const auto num_cycles = is_fast ? 2 : 12;
+    const auto allowed = options.most.value_or(start);
     SearchOptions search;
-    search.patience = is_fast ? 40 : 100;
     search.ghost_share = options.ghost_share;
+    if (!is_fast) {
+        search.patience = 100;
+        search.balance_of_boundaries = 0.3;
+    }
     const BalanceBound bound{options.balance.num_weights, options.balance.row_weights, most_weight};
     // A limit in what METIS costs, which grows with rows and entries too.
-    auto work_left = static_cast<std::int64_t>((is_fast ? 0.75 : 3.5) *
+    auto work_left = static_cast<std::int64_t>((is_fast ? 0.75 : 4) *
                                                static_cast<double>(graph.num_rows() + graph.num_entries()));
     auto current = partition;
     auto best = start;
+    auto lowest_score = std::numeric_limits<double>::infinity();
     for (std::int32_t cycle = 0; cycle < num_cycles && work_left > 0; ++cycle) {
         search.seed = options.seed * 1000 + static_cast<std::uint64_t>(cycle);
         search.most_work = work_left;
@@ -75,15 +81,18 @@ void search(Partition& partition, const Csr& graph, const RefinementOptions& opt
             continue;
         }
         // Whole parts were asked for, and come before what they cost.
-        if (num_in_pieces < fewest_in_pieces || (found.is_no_worse_than(start) && found.score() < best.score())) {
+        const bool is_better = found.score() < best.score() || !best.is_no_worse_than(allowed);
+        if (num_in_pieces < fewest_in_pieces || (found.is_no_worse_than(allowed) && is_better)) {
             partition = current;
             best = found;
             fewest_in_pieces = num_in_pieces;
         }
+        if (cycle >= 2 && found.score() > lowest_score - least_gain) break;
+        lowest_score = std::min(lowest_score, found.score());
         // What one measure lost goes to the other in the next cycle.
         search.ghost_share = options.ghost_share;
-        if (found.cut > start.cut) search.ghost_share = 0.3 * options.ghost_share;
-        if (found.largest_ghosts > start.largest_ghosts) search.ghost_share = 0.5 * (1 + options.ghost_share);
+        if (found.cut > allowed.cut) search.ghost_share = 0.3 * options.ghost_share;
+        if (found.largest_ghosts > allowed.largest_ghosts) search.ghost_share = 0.5 * (1 + options.ghost_share);
     }
 }
 

@@ -3,10 +3,11 @@
 
 #include "partition/balance_target.h"
 #include "partition/csr.h"
+#include "partition/cut_measures.h"
 #include "partition/partition.h"
 
 #include <cstdint>
-#include <span>
+#include <optional>
 #include <vector>
 
 namespace meshard {
@@ -23,13 +24,14 @@ struct RefinementOptions {
     double ghost_share = 0.35;
     bool contiguous = false; ///< every part in one piece, as far as the graph and the balance allow
     std::uint64_t seed = 0;
+    std::optional<CutMeasures> most = {}; ///< what neither measure may come to exceed; none: the start's own
 };
 
 /// Makes a partition better: repairs what is broken (parts above the bound, empty parts, on request parts in pieces), then
 /// moves rows at the boundaries so that the cut and the largest ghost count fall (boundary_search.h).
 ///
-/// After the repair neither the cut nor the largest ghost count (one layer) gets worse. The whole allowed imbalance is used. Same input,
-/// options and seed: same result.
+/// After the repair neither the cut nor the largest ghost count (one layer) gets worse, or above `most`. The whole allowed
+/// imbalance is used. Same input, options and seed: same result.
 /// @return parts that are still in several pieces though asked not to be, ascending.
 /// @throws InvalidInput if sizes disagree.
 std::vector<std::int32_t> refine_partition(Partition& partition, const Csr& graph, const RefinementOptions& options);
