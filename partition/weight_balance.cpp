@@ -28,8 +28,7 @@ public:
         // Every move lowers the fill of the fuller of two parts, so that this ends; the limit is for very long ways.
         for (int pass = 0; pass < 1000 && has_full_part(); ++pass)
             if (!pass_over_boundary() && !(keep_whole_ ? pass_along_chain() : jump())) break;
-        if (!keep_whole_)
-            while (has_full_part() && exchange()) {}
+        while (has_full_part() && exchange()) {}
     }
 
 private:
@@ -112,7 +111,7 @@ private:
             const auto before = fill(from);
             if (before <= 1 && before - fill(offer.to) < 0.01 * before) continue;
             if (fill(offer.to, offer.row) >= before) continue;
-            if (keep_whole_ && (!touches(offer.row, offer.to) || may_break(offer.row))) continue;
+            if (!may_go(offer.row, offer.to)) continue;
             move(offer.row, offer.to);
             moved = true;
         }
@@ -157,6 +156,12 @@ private:
             }
         }
         return num_missing > 0;
+    }
+
+    // Whether parts stay whole, if they are to, when `row` goes to a part that `without` leaves at the same time.
+    bool may_go(std::int32_t row, std::int32_t to, std::int32_t without = -1)
+    {
+        return !keep_whole_ || (touches(row, to, without) && !may_break(row));
     }
 
     // Where no neighbour is less full by a whole row: one row each moves along the shortest chain of parts that leads from
@@ -247,13 +252,15 @@ private:
                 for (std::int32_t to = 0; to < num_parts(); ++to) {
                     if (to == from) continue;
                     const auto before = excess_from + excess(to) - 1e-9;
-                    if (sizes_[from] > 1 && excess(from, -1, row) + excess(to, row) < before) {
+                    if (keep_whole_ && !touches(row, to)) continue;
+                    if (sizes_[from] > 1 && excess(from, -1, row) + excess(to, row) < before && may_go(row, to)) {
                         move(row, to);
                         return true;
                     }
                     for (const auto other : rows.row(to)) {
                         if (--tries_left < 0) return false;
                         if (excess(from, other, row) + excess(to, row, other) >= before) continue;
+                        if (!may_go(row, to, other) || !may_go(other, from, row)) continue;
                         move(row, to);
                         move(other, from);
                         return true;

@@ -114,6 +114,22 @@ TEST(RefinePartition, BeatsMetisByThePromisedShares)
     EXPECT_LE(std::exp(log_ghosts / count), 0.97);
 }
 
+TEST(RefinePartition, ComesOutWithinWhatIsAllowedOrAsItWas)
+{
+    const auto graph = cell_graph(tet_cube(9));
+    const auto start = partition_with_metis(graph, {.num_parts = 12});
+    const auto before = measure_cut(start, graph);
+    for (const std::int64_t percent : {0, 50, 120}) {
+        const CutMeasures most{before.cut * percent / 100, before.largest_ghosts};
+        auto refined = start;
+
+        refine_partition(refined, graph, {.most = most});
+
+        EXPECT_EQ(measure_cut(refined, graph).is_no_worse_than(most), percent == 120);
+        EXPECT_EQ(refined == start, percent != 120);
+    }
+}
+
 TEST(RefinePartition, RepairsARandomStart)
 {
     const auto graph = cell_graph(cube(12));
