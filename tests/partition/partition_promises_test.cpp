@@ -3,7 +3,6 @@
 #include "partition/cut_measures.h"
 #include "partition/geometric_partitioner.h"
 #include "partition/mesh_graph.h"
-#include "partition/metis_partitioner.h"
 #include "partition/partitioner.h"
 #include "partition/scotch_partitioner.h"
 #include "partition/subdomain.h"
@@ -13,6 +12,7 @@
 
 #include <algorithm>
 #include <random>
+#include <string>
 
 namespace meshard {
 namespace {
@@ -58,6 +58,29 @@ struct RandomBalance {
     BalanceTarget target() const { return {imbalance, num_weights, weights, capacities}; }
 };
 
+struct RandomCase {
+    Mesh mesh;
+    Csr graph;
+    std::vector<float> centers;
+    std::int32_t num_parts;
+    RandomBalance balance;
+    std::uint64_t seed;
+
+    RandomCase(Random& random, Mesh some_mesh, std::int32_t parts)
+        : mesh(std::move(some_mesh)), graph(mesh_graph(mesh)), centers(row_centers(mesh)), num_parts(parts),
+          balance(random, graph.num_rows(), num_parts), seed(random() % 100)
+    {
+    }
+
+    PartitionProblem problem() const { return {&graph, centers, num_parts, balance.target(), seed}; }
+    Partition by_metis() const { return partition_method("metis").partition(problem()); }
+    std::int64_t overload_of(const Partition& partition) const
+    {
+        const auto target = balance.target();
+        return overload(partition, target, largest_weights_allowed(graph.num_rows(), num_parts, target));
+    }
+};
+
 std::string random_method(Random& random)
 {
     std::vector<std::string> names;
@@ -94,28 +117,20 @@ TEST(PartitionPromises, RefinementIsNeverWorseThanItsStartWhateverTheBalance)
     Random random(11);
     for (int i = 0; i < 60; ++i) {
         SCOPED_TRACE(i);
-        const auto graph = mesh_graph(random_mesh(random));
-        const auto num_parts = static_cast<std::int32_t>(2 + random() % 20);
-        const RandomBalance random_balance(random, graph.num_rows(), num_parts);
-        const auto balance = random_balance.target();
-        const auto start = partition_with_metis(graph, {.num_parts = num_parts,
-                                                        .imbalance = balance.imbalance,
-                                                        .num_weights = balance.num_weights,
-                                                        .row_weights = balance.row_weights,
-                                                        .capacities = balance.capacities});
-        const auto most = largest_weights_allowed(graph.num_rows(), num_parts, balance);
-        const RefinementOptions options{.balance = balance,
+        const RandomCase some(random, random_mesh(random), static_cast<std::int32_t>(2 + random() % 20));
+        const auto start = some.by_metis();
+        const RefinementOptions options{.balance = some.balance.target(),
                                         .effort = random() % 3 == 0 ? RefinementEffort::Thorough : RefinementEffort::Fast,
                                         .ghost_share = 0.1 * static_cast<double>(1 + random() % 6),
-                                        .seed = random() % 100};
+                                        .seed = some.seed};
         auto refined = start, again = start;
 
-        refine_partition(refined, graph, options);
-        refine_partition(again, graph, options);
+        refine_partition(refined, some.graph, options);
+        refine_partition(again, some.graph, options);
 
-        EXPECT_TRUE(measure_cut(refined, graph).is_no_worse_than(measure_cut(start, graph)));
-        EXPECT_LE(overload(refined, balance, most), overload(start, balance, most));
-        EXPECT_GE(std::ranges::min(part_sizes(refined)), graph.num_rows() >= num_parts ? 1 : 0);
+        EXPECT_TRUE(measure_cut(refined, some.graph).is_no_worse_than(measure_cut(start, some.graph)));
+        EXPECT_LE(some.overload_of(refined), some.overload_of(start));
+        EXPECT_GE(std::ranges::min(part_sizes(refined)), some.graph.num_rows() >= some.num_parts ? 1 : 0);
         EXPECT_EQ(refined, again);
     }
 }
@@ -125,28 +140,18 @@ TEST(PartitionPromises, CutsAreNeverWorseThanMetis)
     Random random(12);
     for (int i = 0; i < 24; ++i) {
         SCOPED_TRACE(i);
-        const auto mesh = random_mesh(random);
-        const auto graph = mesh_graph(mesh);
-        const auto centers = row_centers(mesh);
-        const auto num_parts = static_cast<std::int32_t>(2 + random() % 12);
-        const RandomBalance random_balance(random, graph.num_rows(), num_parts);
-        const auto balance = random_balance.target();
-        const auto seed = random() % 100;
-        const auto metis = partition_with_metis(graph, {.num_parts = num_parts,
-                                                        .imbalance = balance.imbalance,
-                                                        .seed = static_cast<std::int32_t>(seed),
-                                                        .num_weights = balance.num_weights,
-                                                        .row_weights = balance.row_weights,
-                                                        .capacities = balance.capacities});
-        for (const auto effort : {RefinementEffort::Fast, RefinementEffort::Thorough}) {
-            const PartitionProblem problem{&graph, centers, num_parts, balance, seed};
-            const auto cut = cut_rows(problem, {.effort = effort}).partition;
+        const RandomCase some(random, random_mesh(random), static_cast<std::int32_t>(2 + random() % 12));
+        const auto metis = measure_cut(some.by_metis(), some.graph);
+        for (const auto effort : {RefinementEffort::Fast, RefinementEffort::Thorough})
+            for (const std::string method : {"metis", "auto"}) {
+                const CutOptions options{.method = method, .effort = effort};
 
-            EXPECT_TRUE(measure_cut(cut, graph).is_no_worse_than(measure_cut(metis, graph)));
-            const auto most = largest_weights_allowed(graph.num_rows(), num_parts, balance);
-            EXPECT_EQ(overload(cut, balance, most), 0);
-            EXPECT_EQ(cut, cut_rows(problem, {.effort = effort}).partition);
-        }
+                const auto cut = cut_rows(some.problem(), options).partition;
+
+                EXPECT_TRUE(measure_cut(cut, some.graph).is_no_worse_than(metis)) << method;
+                EXPECT_EQ(some.overload_of(cut), 0);
+                EXPECT_EQ(cut, cut_rows(some.problem(), options).partition);
+            }
     }
 }
 
@@ -155,23 +160,18 @@ TEST(PartitionPromises, NoPartIsAboveTheBoundOrEmptyWhateverTheMethod)
     Random random(14);
     for (int i = 0; i < 80; ++i) {
         SCOPED_TRACE(i);
-        const auto mesh = random_mesh(random);
-        const auto graph = mesh_graph(mesh);
-        const auto centers = row_centers(mesh);
         const auto parts_per_node = static_cast<std::int32_t>(1 + random() % 4);
-        const auto num_parts = static_cast<std::int32_t>(2 + random() % 5) * parts_per_node;
-        const RandomBalance random_balance(random, graph.num_rows(), num_parts);
-        const PartitionProblem problem{&graph, centers, num_parts, random_balance.target(), random() % 100};
+        const auto num_nodes = static_cast<std::int32_t>(2 + random() % 5);
+        const RandomCase some(random, random_mesh(random), num_nodes * parts_per_node);
         CutOptions options{.method = random_method(random), .refine = random() % 2 == 0};
-        if (random() % 3 == 0) options.levels = {num_parts / parts_per_node, parts_per_node};
-        SCOPED_TRACE(options.method + " in " + std::to_string(num_parts) + " of " + std::to_string(graph.num_rows()));
+        if (random() % 3 == 0) options.levels = {num_nodes, parts_per_node};
+        SCOPED_TRACE(options.method);
 
-        const auto cut = cut_rows(problem, options).partition;
+        const auto cut = cut_rows(some.problem(), options).partition;
 
-        const auto most = largest_weights_allowed(graph.num_rows(), num_parts, problem.balance);
-        EXPECT_EQ(overload(cut, problem.balance, most), 0);
+        EXPECT_EQ(some.overload_of(cut), 0);
         EXPECT_GE(std::ranges::min(part_sizes(cut)), 1);
-        EXPECT_EQ(cut, cut_rows(problem, options).partition);
+        EXPECT_EQ(cut, cut_rows(some.problem(), options).partition);
     }
 }
 
@@ -182,30 +182,28 @@ TEST(PartitionPromises, ContiguousPartsAreWholeOnConnectedMeshes)
         SCOPED_TRACE(i);
         const auto n = static_cast<std::int32_t>(5 + random() % 5);
         const auto mesh = i % 3 == 0 ? tet_cube(n) : i % 3 == 1 ? cube(n) : sphere(2 * n);
-        const auto graph = mesh_graph(mesh);
-        const auto centers = row_centers(mesh);
-        // Down to some ten rows a part.
-        const auto num_parts = static_cast<std::int32_t>(2 + random() % (graph.num_rows() / 12));
-        RandomBalance random_balance(random, graph.num_rows(), num_parts);
-        // Parts of a dozen rows that weigh differently cannot always be had within 3 %.
-        while (!random_balance.weights.empty() && graph.num_rows() < 30 * random_balance.num_weights * num_parts)
-            random_balance = RandomBalance(random, graph.num_rows(), num_parts);
-        const auto balance = random_balance.target();
-        const PartitionProblem problem{&graph, centers, num_parts, balance, random() % 100};
-        const bool is_random = random() % 6 == 0;
+        // Down to some ten rows a part; more where rows weigh differently, or 3 % could not always be had.
+        const auto most_parts = static_cast<std::uint32_t>(mesh.num_cells() / 12);
+        RandomCase some(random, mesh, static_cast<std::int32_t>(2 + random() % most_parts));
+        const auto is_possible = [&] {
+            return some.balance.weights.empty() ||
+                   some.graph.num_rows() >= 30 * some.balance.num_weights * some.num_parts;
+        };
+        while (!is_possible()) some.balance = RandomBalance(random, some.graph.num_rows(), some.num_parts);
         const CutOptions options{.method = random_method(random), .contiguous = true};
         CutResult cut;
-        if (is_random) {
-            Partition start{num_parts, std::vector<std::int32_t>(graph.num_rows())};
-            for (auto& owner : start.owners) owner = static_cast<std::int32_t>(random() % num_parts);
-            cut = improve_cut(std::move(start), problem, options);
+        if (random() % 6 == 0) {
+            Partition start{some.num_parts, std::vector<std::int32_t>(some.graph.num_rows())};
+            for (auto& owner : start.owners) owner = static_cast<std::int32_t>(random() % some.num_parts);
+            cut = improve_cut(std::move(start), some.problem(), options);
         } else {
-            cut = cut_rows(problem, options);
+            cut = cut_rows(some.problem(), options);
         }
 
-        EXPECT_TRUE(cut.in_pieces.empty()) << options.method << " in " << num_parts << " of " << graph.num_rows();
-        for (std::int32_t part = 0; part < num_parts; ++part) EXPECT_EQ(count_pieces(cut.partition, graph, part), 1);
-        EXPECT_EQ(overload(cut.partition, balance, largest_weights_allowed(graph.num_rows(), num_parts, balance)), 0);
+        EXPECT_TRUE(cut.in_pieces.empty()) << options.method << " in " << some.num_parts;
+        for (std::int32_t part = 0; part < some.num_parts; ++part)
+            EXPECT_EQ(count_pieces(cut.partition, some.graph, part), 1);
+        EXPECT_EQ(some.overload_of(cut.partition), 0);
     }
 }
 
