@@ -12,27 +12,33 @@ namespace meshard {
 
 namespace {
 
-/// Murmur3's finalizer: spreads an integer over all bits.
+/// Spreads an integer over all bits.
 std::uint64_t mixed(std::uint64_t x)
 {
-    x = (x ^ x >> 33) * 0xFF51AFD7ED558CCD;
-    x = (x ^ x >> 33) * 0xC4CEB9FE1A85EC53;
-    return x ^ x >> 33;
+    x *= 0xFF51AFD7ED558CCD;
+    x = (x ^ x >> 32) * 0xC4CEB9FE1A85EC53;
+    return x ^ x >> 29;
 }
 
-/// A set of hashes; open addressing, never more than half full.
+/// A set of hashes; open addressing, never more than half full. The search begins at a place that the caller chooses, so that cells which are near in
+/// the numbering are near in memory; where that is crowded it goes on at a place that depends on the hash.
 class HashSet {
 public:
     explicit HashSet(std::int64_t most) : slots_(std::bit_ceil(static_cast<std::uint64_t>(2 * most + 2)), 0), mask_(slots_.size() - 1) {}
 
+    std::uint64_t num_slots() const { return slots_.size(); }
+
     /// False if it was there already.
-    bool insert(std::uint64_t hash)
+    bool insert(std::uint64_t hash, std::uint64_t place)
     {
+        constexpr int most_near = 32;
         hash |= 1;      // 0 marks a free slot
-        for (std::uint64_t at = hash >> 1 & mask_;; at = (at + 1) & mask_) {
-            if (slots_[at] == hash) return false;
-            if (slots_[at] != 0) continue;
-            slots_[at] = hash;
+        for (int step = 0;; ++step, ++place) {
+            if (step == most_near) place = hash >> 1;
+            auto& slot = slots_[place & mask_];
+            if (slot == hash) return false;
+            if (slot != 0) continue;
+            slot = hash;
             return true;
         }
     }
@@ -100,15 +106,20 @@ MeshFaults find_faults(const Mesh& mesh)
     if (mesh.is_point_cloud()) return faults;
     std::vector<bool> is_used(static_cast<std::size_t>(mesh.num_points()), false);
     HashSet seen(mesh.num_cells());
+    const auto slots_a_point = static_cast<double>(seen.num_slots()) / static_cast<double>(std::max<std::int64_t>(mesh.num_points(), 1));
     const auto walk = [&]<class T>(std::span<const T> xyz) {
         for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
             const auto points = mesh.cells.row(i);
-            std::uint64_t hash = 0;
+            std::uint64_t hash = 0, sum = 0;
             for (const std::int32_t point : points) {
                 is_used[static_cast<std::size_t>(point)] = true;
+                sum += static_cast<std::uint64_t>(point);
                 hash += mixed(static_cast<std::uint64_t>(point) + 1);     // in any order
             }
-            if (!points.empty() && !seen.insert(mixed(hash + mesh.cell_types[i]))) count(faults.duplicate_cells, faults.first_duplicate, i);
+            if (!points.empty()) {
+                const auto near = static_cast<std::uint64_t>(slots_a_point * static_cast<double>(sum) / static_cast<double>(points.size()));
+                if (!seen.insert(mixed(hash + mesh.cell_types[i]), near)) count(faults.duplicate_cells, faults.first_duplicate, i);
+            }
             const CellShape shape = cell_type_of(mesh.cell_types[i]).shape;
             const bool may_repeat = shape == CellShape::Polyline || shape == CellShape::Strip || shape == CellShape::Points;
             if (!may_repeat && points.size() <= 64 && uses_a_point_twice(points)) count(faults.degenerate_cells, faults.first_degenerate, i);

@@ -19,6 +19,20 @@ void require_same_rows(const char* where, const Partition& partition, const Csr&
                            " rows, the graph " + std::to_string(graph.num_rows()) + ".");
 }
 
+// Sets of rows, each with its lowest row as root; `root` leads there in one or more steps.
+std::int32_t root_of(std::vector<std::int32_t>& root, std::int32_t i)
+{
+    while (root[i] != i) i = root[i] = root[root[i]];
+    return i;
+}
+
+void join_sets(std::vector<std::int32_t>& root, std::int32_t a, std::int32_t b)
+{
+    a = root_of(root, a);
+    b = root_of(root, b);
+    root[std::max(a, b)] = std::min(a, b);
+}
+
 } // namespace
 
 void Partition::validate() const
@@ -79,40 +93,46 @@ PartitionQuality measure_quality(const Partition& partition, const Csr& graph)
 {
     require_same_rows("measure_quality", partition, graph);
     const auto& owners = partition.owners;
-    const auto rows = rows_by_part(partition);
-    std::vector<std::int32_t> seen_row(owners.size(), -1); // last part that saw this row, as its own or as a ghost
-    std::vector<std::int64_t> edges_to(partition.num_parts, 0);
-    std::vector<std::int32_t> stack;
-
+    const auto sizes = part_sizes(partition);
     PartitionQuality quality;
     quality.imbalance = imbalance(partition);
     quality.parts.resize(partition.num_parts);
+    for (std::int32_t p = 0; p < partition.num_parts; ++p) quality.parts[p].num_owned = sizes[p];
+
+    // One pass in the order of the rows, which is kinder to the cache than a search from row to row: pieces grow together
+    // as sets of rows with the lowest one as root, and rows at the boundary are put aside by part.
+    std::vector<std::int32_t> root(owners.size());
+    std::vector<std::int32_t> boundary, owners_of_boundary;
+    for (std::int32_t i = 0; i < static_cast<std::int32_t>(owners.size()); ++i) {
+        root[i] = i;
+        bool is_at_boundary = false;
+        for (const auto j : graph.row(i)) {
+            if (owners[j] != owners[i])
+                is_at_boundary = true;
+            else if (j < i)
+                join_sets(root, i, j);
+        }
+        if (!is_at_boundary) continue;
+        boundary.push_back(i);
+        owners_of_boundary.push_back(owners[i]);
+    }
+    for (std::size_t i = 0; i < root.size(); ++i)
+        if (root[i] == static_cast<std::int32_t>(i)) ++quality.parts[owners[i]].num_components;
+
+    auto seen_by = std::move(root); // last part that saw this row as a ghost
+    std::ranges::fill(seen_by, -1);
+    std::vector<std::int64_t> edges_to(partition.num_parts, 0);
+    const auto boundary_of_part = rows_by_part({partition.num_parts, std::move(owners_of_boundary)});
     for (std::int32_t p = 0; p < partition.num_parts; ++p) {
         auto& part = quality.parts[p];
-        part.num_owned = static_cast<std::int64_t>(rows.row(p).size());
-        for (const auto start : rows.row(p)) {
-            if (seen_row[start] == p) continue;
-            ++part.num_components;
-            seen_row[start] = p;
-            stack.push_back(start);
-            while (!stack.empty()) {
-                const auto i = stack.back();
-                stack.pop_back();
-                for (const auto j : graph.row(i)) {
-                    const auto q = owners[j];
-                    if (q != p) {
-                        ++part.cut_edges;
-                        if (edges_to[q]++ == 0) part.neighbors.push_back(q);
-                    }
-                    if (seen_row[j] == p) continue;
-                    seen_row[j] = p;
-                    if (q == p)
-                        stack.push_back(j);
-                    else
-                        ++part.num_ghosts;
-                }
+        for (const auto at : boundary_of_part.row(p))
+            for (const auto j : graph.row(boundary[at])) {
+                const auto q = owners[j];
+                if (q == p) continue;
+                ++part.cut_edges;
+                if (edges_to[q]++ == 0) part.neighbors.push_back(q);
+                if (std::exchange(seen_by[j], p) != p) ++part.num_ghosts;
             }
-        }
         std::ranges::sort(part.neighbors);
         for (const auto q : part.neighbors) part.neighbor_edges.push_back(std::exchange(edges_to[q], 0));
         quality.edge_cut += part.cut_edges;

@@ -54,6 +54,7 @@ struct PartitionQuality {
     std::vector<PartQuality> parts;
 };
 
+/// Of a symmetric graph.
 PartitionQuality measure_quality(const Partition& partition, const Csr& graph);
 
 /// One line, e.g. `Partition: 353525 rows in 8 parts of 43800 to 44400, imbalance 1.005`.
