@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -44,14 +45,25 @@ Block block_of(const DataArray& array)
     return {all->size(), [all](std::size_t begin, std::size_t count, std::vector<std::byte>&) { return std::as_bytes(std::span(*all)).subspan(begin, count); }};
 }
 
-/// Values of any integer type as Int64, less `minus`.
-template <class T>
-Block widened(std::span<const T> values, std::int64_t minus = 0)
+/// Integers less `minus`, as `To`.
+template <class To>
+Block converted(std::span<const std::int64_t> values, std::int64_t minus)
 {
-    return {values.size() * 8, [values, minus](std::size_t begin, std::size_t count, std::vector<std::byte>& scratch) {
+    return {values.size() * sizeof(To), [values, minus](std::size_t begin, std::size_t count, std::vector<std::byte>& scratch) {
                 scratch.resize(count);
-                auto* out = reinterpret_cast<std::int64_t*>(scratch.data());
-                for (const T value : values.subspan(begin / 8, count / 8)) *out++ = static_cast<std::int64_t>(value) - minus;
+                auto* out = reinterpret_cast<To*>(scratch.data());
+                for (const std::int64_t value : values.subspan(begin / sizeof(To), count / sizeof(To))) *out++ = static_cast<To>(value - minus);
+                return Bytes(scratch);
+            }};
+}
+
+template <class To>
+Block converted(std::span<const std::int32_t> values)
+{
+    if constexpr (sizeof(To) == sizeof(std::int32_t)) return block_of(std::as_bytes(values));
+    return {values.size() * sizeof(To), [values](std::size_t begin, std::size_t count, std::vector<std::byte>& scratch) {
+                scratch.resize(count);
+                std::ranges::copy(values.subspan(begin / sizeof(To), count / sizeof(To)), reinterpret_cast<To*>(scratch.data()));
                 return Bytes(scratch);
             }};
 }
@@ -182,17 +194,24 @@ private:
         }
     }
 
-    void add_int64(const char* name, Block block)
+    /// Rows as VTK reads them: all entries, and where each row ends less `minus`. Both of one type, as narrow as the largest end allows.
+    void add_rows(const char* entries_name, std::span<const std::int32_t> entries, const char* ends_name, std::span<const std::int64_t> ends, std::int64_t minus)
     {
-        add_element("DataArray", std::string(" type=\"Int64\" Name=\"") + name + "\"", std::move(block));
+        const auto add = [&]<class T>(const char* type) {
+            const auto attributes = [&](const char* name) { return std::string(" type=\"") + type + "\" Name=\"" + name + "\""; };
+            add_element("DataArray", attributes(entries_name), converted<T>(entries));
+            add_element("DataArray", attributes(ends_name), converted<T>(ends, minus));
+        };
+        if (entries.size() <= std::numeric_limits<std::int32_t>::max()) add.template operator()<std::int32_t>("Int32");
+        else add.template operator()<std::int64_t>("Int64");
     }
 
     void add_cells(const char* tag, std::int64_t first, std::int64_t count)
     {
         const std::int64_t begin = mesh_.cells.offsets[first], end = mesh_.cells.offsets[first + count];
         text_ += std::string("      <") + tag + ">\n";
-        add_int64("connectivity", widened(std::span(mesh_.cells.indices).subspan(begin, end - begin)));
-        add_int64("offsets", widened(std::span(mesh_.cells.offsets).subspan(first + 1, count), begin));
+        add_rows("connectivity", std::span(mesh_.cells.indices).subspan(begin, end - begin), "offsets",
+                 std::span(mesh_.cells.offsets).subspan(first + 1, count), begin);
         if (kind_ == MeshKind::Unstructured) add_types_and_faces();
         text_ += std::string("      </") + tag + ">\n";
     }
@@ -201,11 +220,10 @@ private:
     {
         add_element("DataArray", " type=\"UInt8\" Name=\"types\"", block_of(std::as_bytes(std::span(mesh_.cell_types))));
         if (!mesh_.has_polyhedra()) return;
-        add_int64("faces", widened(std::span(mesh_.face_streams.indices)));
         face_ends_.reserve(mesh_.cell_types.size());
         for (std::int64_t i = 0; i < mesh_.num_cells(); ++i)
             face_ends_.push_back(mesh_.face_streams.row(i).empty() ? -1 : mesh_.face_streams.offsets[i + 1]);
-        add_int64("faceoffsets", widened(std::span<const std::int64_t>(face_ends_)));
+        add_rows("faces", mesh_.face_streams.indices, "faceoffsets", face_ends_, 0);
     }
 
     void add_unstructured()

@@ -83,7 +83,7 @@ void require_vertex_ghosts(const MeshGeometry& geometry)
 Csr gradient_neighbors(const MeshGeometry& geometry, GradientNeighbors neighbors)
 {
     const auto& mesh = geometry.mesh();
-    if (neighbors == GradientNeighbors::Facet) return facet_neighbors(mesh).cells;
+    if (neighbors == GradientNeighbors::Facet) return facet_graph(mesh);
     const auto graph = ghost_graph(mesh, {.neighbors = GhostNeighbors::Vertex});
     Csr same;
     std::vector<std::int32_t> row;
@@ -211,7 +211,7 @@ MeshOperator laplacian(const MeshGeometry& geometry)
 
 MeshOperator facet_neighbor_mean(const MeshGeometry& geometry)
 {
-    const auto neighbors = facet_neighbors(geometry.mesh()).cells;
+    const auto neighbors = facet_graph(geometry.mesh());
     auto stencil = cell_stencil(geometry, geometry.cell_ids(), 1, [&](std::int32_t i, Entries& entries) {
         const auto row = neighbors.row(i);
         for (const auto j : row) entries.push_back({j, {1.0 / static_cast<double>(row.size())}});

@@ -3,10 +3,10 @@
 
 #include "partition/cell_type.h"
 #include "partition/error.h"
+#include "partition/mesh_graph.h"
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -127,6 +127,25 @@ double facet_size(std::span<const Vector3> x, std::span<const std::int32_t> face
     return norm(area);
 }
 
+/// Facets of a cell as they are, and with their different points in ascending order.
+struct Facets {
+    Csr rings, points;
+
+    void take(const Mesh& mesh, std::int64_t cell)
+    {
+        cell_facets(mesh, cell, rings);
+        points.offsets.assign(1, 0);
+        points.indices.clear();
+        for (std::int64_t k = 0; k < rings.num_rows(); ++k) {
+            points.indices.insert(points.indices.end(), rings.row(k).begin(), rings.row(k).end());
+            const auto begin = points.indices.begin() + points.offsets.back();
+            std::sort(begin, points.indices.end());
+            points.indices.erase(std::unique(begin, points.indices.end()), points.indices.end());
+            points.offsets.push_back(points.num_entries());
+        }
+    }
+};
+
 } // namespace
 
 std::vector<Vector3> point_positions(const Mesh& mesh)
@@ -224,76 +243,48 @@ CellMeasures cell_measures(const Mesh& mesh)
     return measures;
 }
 
+Csr facet_graph(const Mesh& mesh)
+{
+    const auto has_facets = [&](std::int64_t cell) {
+        const auto& type = cell_type_of(mesh.cell_types[cell]);
+        return type.dimension >= 2 && type.shape != CellShape::Strip;
+    };
+    Csr graph = cell_graph(mesh);
+    std::int64_t kept = 0;
+    for (std::int64_t i = 0, begin = 0; i < graph.num_rows(); ++i) {
+        const auto end = graph.offsets[i + 1];
+        for (auto k = begin; k < end; ++k) {
+            const auto j = graph.indices[k];
+            if (has_facets(i) && has_facets(j) && cell_dimension(mesh.cell_types[i]) == cell_dimension(mesh.cell_types[j])) graph.indices[kept++] = j;
+        }
+        begin = end;
+        graph.offsets[i + 1] = kept;
+    }
+    graph.indices.resize(kept);
+    return graph;
+}
+
 FacetNeighbors facet_neighbors(const Mesh& mesh)
 {
     const auto x = point_positions(mesh);
-    // All facets with their points in ascending order, bucketed by the lowest.
-    Csr sorted, facets;
-    std::vector<std::int32_t> cell_of;
-    std::vector<double> sizes;
-    for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
-        cell_facets(mesh, i, facets);
-        const auto dimension = static_cast<std::size_t>(cell_dimension(mesh.cell_types[i]));
-        for (std::int64_t k = 0; k < facets.num_rows(); ++k) {
-            const double size = facet_size(x, facets.row(k));
-            std::vector<std::int32_t> points(facets.row(k).begin(), facets.row(k).end());
-            std::sort(points.begin(), points.end());
-            points.erase(std::unique(points.begin(), points.end()), points.end());
-            if (points.size() < dimension) continue;   // collapsed
-            sorted.push_row(points);
-            cell_of.push_back(static_cast<std::int32_t>(i));
-            sizes.push_back(size);
+    FacetNeighbors neighbors{facet_graph(mesh), {}};
+    const Csr& cells = neighbors.cells;
+    neighbors.sizes.resize(cells.indices.size());
+    // Rows are ascending: when a cell's turn comes, its entries of lower cells are done, and its own turn does the same to the higher ones.
+    auto next = cells.offsets;
+    Facets own, others;
+    for (std::int64_t i = 0; i < cells.num_rows(); ++i) {
+        own.take(mesh, i);
+        for (; next[i] < cells.offsets[i + 1]; ++next[i]) {
+            const auto neighbor = cells.indices[next[i]];
+            others.take(mesh, neighbor);
+            double size = 0;
+            for (std::int64_t k = 0; k < own.rings.num_rows(); ++k)
+                for (std::int64_t l = 0; l < others.rings.num_rows(); ++l)
+                    if (std::ranges::equal(own.points.row(k), others.points.row(l))) size += facet_size(x, own.rings.row(k));
+            neighbors.sizes[next[i]] = neighbors.sizes[next[neighbor]++] = size;
         }
     }
-    std::vector<std::int64_t> ends(static_cast<std::size_t>(mesh.num_points()) + 1, 0);
-    const auto num_facets = sorted.num_rows();
-    for (std::int64_t k = 0; k < num_facets; ++k) ++ends[sorted.row(k)[0] + 1];
-    std::partial_sum(ends.begin(), ends.end(), ends.begin());
-    std::vector<std::int64_t> order(static_cast<std::size_t>(num_facets));
-    auto next = ends;
-    for (std::int64_t k = 0; k < num_facets; ++k) order[next[sorted.row(k)[0]]++] = k;
-
-    struct Pair {
-        std::int32_t cell, neighbor;
-        double size;
-    };
-    std::vector<Pair> pairs;
-    const auto is_less = [&](std::int64_t a, std::int64_t b) {
-        return std::ranges::lexicographical_compare(sorted.row(a), sorted.row(b));
-    };
-    for (std::size_t point = 0; point + 1 < ends.size(); ++point) {
-        const auto begin = order.begin() + ends[point], end = order.begin() + ends[point + 1];
-        std::stable_sort(begin, end, is_less);
-        for (auto first = begin; first != end;) {
-            auto last = first;
-            while (last != end && !is_less(*first, *last)) ++last;
-            for (auto a = first; a != last; ++a)
-                for (auto b = first; b != last; ++b) {
-                    const auto cell = cell_of[*a], neighbor = cell_of[*b];
-                    if (cell == neighbor ||
-                        cell_dimension(mesh.cell_types[cell]) != cell_dimension(mesh.cell_types[neighbor]))
-                        continue;
-                    pairs.push_back({cell, neighbor, sizes[*first]});
-                }
-            first = last;
-        }
-    }
-    std::stable_sort(pairs.begin(), pairs.end(), [](const Pair& a, const Pair& b) {
-        return std::pair(a.cell, a.neighbor) < std::pair(b.cell, b.neighbor);
-    });
-
-    FacetNeighbors neighbors;
-    neighbors.cells.offsets.assign(static_cast<std::size_t>(mesh.num_cells()) + 1, 0);
-    for (std::size_t i = 0; i < pairs.size(); ++i) {
-        if (i > 0 && pairs[i].cell == pairs[i - 1].cell && pairs[i].neighbor == pairs[i - 1].neighbor) {
-            neighbors.sizes.back() += pairs[i].size;   // a second facet in common
-            continue;
-        }
-        neighbors.cells.indices.push_back(pairs[i].neighbor);
-        neighbors.sizes.push_back(pairs[i].size);
-        ++neighbors.cells.offsets[pairs[i].cell + 1];
-    }
-    std::partial_sum(neighbors.cells.offsets.begin(), neighbors.cells.offsets.end(), neighbors.cells.offsets.begin());
     return neighbors;
 }
 

@@ -48,14 +48,18 @@ struct CellMeasures {
 /// @throws InvalidInput as `cell_facets`
 CellMeasures cell_measures(const Mesh& mesh);
 
-/// Cells of the same dimension that have a facet in common.
+/// Cells of the same dimension that have a facet in common: `cell_graph` without lines, vertices and strips, and without the edges between a wall polygon
+/// and its solid.
+/// @throws InvalidInput as `cell_graph`
+Csr facet_graph(const Mesh& mesh);
+
 struct FacetNeighbors {
-    Csr cells;                   ///< of each cell, ascending
+    Csr cells;                   ///< `facet_graph`
     std::vector<double> sizes;   ///< of each entry: length or area of what is in common
 };
 
-/// Facets are the same if their points are. Time and memory follow the number of facets.
-/// @throws InvalidInput as `cell_facets`
+/// Several times the time of `facet_graph`.
+/// @throws InvalidInput as `cell_graph` and `cell_facets`
 FacetNeighbors facet_neighbors(const Mesh& mesh);
 
 }  // namespace meshard

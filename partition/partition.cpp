@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <numeric>
+#include <span>
 #include <utility>
 
 namespace meshard {
@@ -17,6 +18,11 @@ void require_same_rows(const char* where, const Partition& partition, const Csr&
     if (partition.num_rows() != graph.num_rows())
         throw InvalidInput(std::string(where) + ": the partition has " + std::to_string(partition.num_rows()) +
                            " rows, the graph " + std::to_string(graph.num_rows()) + ".");
+}
+
+double imbalance_of(std::span<const std::int64_t> sizes, std::int64_t num_rows)
+{
+    return static_cast<double>(std::ranges::max(sizes)) * static_cast<double>(sizes.size()) / static_cast<double>(num_rows);
 }
 
 // Sets of rows, each with its lowest row as root; `root` leads there in one or more steps.
@@ -39,9 +45,11 @@ void Partition::validate() const
 {
     if (num_parts < 1)
         throw InvalidInput("Partition: num_parts is " + std::to_string(num_parts) + ", expected 1 or more.");
+    bool is_valid = true; // no early end: processors do several rows at a time
+    for (const auto p : owners) is_valid &= static_cast<std::uint32_t>(p) < static_cast<std::uint32_t>(num_parts);
+    if (is_valid) return;
     const auto outside = std::ranges::find_if(owners, [&](std::int32_t p) { return p < 0 || p >= num_parts; });
-    if (outside != owners.end())
-        throw InvalidInput("Partition: row " + std::to_string(outside - owners.begin()) + " has owner " +
+    throw InvalidInput("Partition: row " + std::to_string(outside - owners.begin()) + " has owner " +
                            std::to_string(*outside) + ", expected 0 to " + std::to_string(num_parts - 1) + ".");
 }
 
@@ -49,17 +57,21 @@ std::vector<std::int64_t> part_sizes(const Partition& partition)
 {
     partition.validate();
     std::vector<std::int64_t> sizes(partition.num_parts, 0);
-    for (const auto owner : partition.owners) ++sizes[owner];
+    // Rows of a part come in runs, whose sums need not wait for each other in memory.
+    const auto& owners = partition.owners;
+    for (std::size_t begin = 0, end = 0; begin < owners.size(); begin = end) {
+        while (end < owners.size() && owners[end] == owners[begin]) ++end;
+        sizes[owners[begin]] += static_cast<std::int64_t>(end - begin);
+    }
     return sizes;
 }
 
 Csr rows_by_part(const Partition& partition)
 {
-    partition.validate();
     Csr rows;
-    rows.offsets.assign(partition.num_parts + 1, 0);
-    for (const auto owner : partition.owners) ++rows.offsets[owner + 1];
-    std::partial_sum(rows.offsets.begin(), rows.offsets.end(), rows.offsets.begin());
+    const auto sizes = part_sizes(partition);
+    rows.offsets.resize(partition.num_parts + 1);
+    std::partial_sum(sizes.begin(), sizes.end(), rows.offsets.begin() + 1);
     rows.indices.resize(partition.owners.size());
     std::vector<std::int64_t> next(rows.offsets.begin(), rows.offsets.end() - 1);
     for (std::size_t i = 0; i < partition.owners.size(); ++i)
@@ -69,9 +81,7 @@ Csr rows_by_part(const Partition& partition)
 
 double imbalance(const Partition& partition)
 {
-    if (partition.num_rows() == 0) return 1.0;
-    const auto largest = std::ranges::max(part_sizes(partition));
-    return static_cast<double>(largest) * partition.num_parts / static_cast<double>(partition.num_rows());
+    return partition.num_rows() == 0 ? 1.0 : imbalance_of(part_sizes(partition), partition.num_rows());
 }
 
 std::int64_t edge_cut(const Partition& partition, const Csr& graph)
@@ -95,7 +105,7 @@ PartitionQuality measure_quality(const Partition& partition, const Csr& graph)
     const auto& owners = partition.owners;
     const auto sizes = part_sizes(partition);
     PartitionQuality quality;
-    quality.imbalance = imbalance(partition);
+    if (!owners.empty()) quality.imbalance = imbalance_of(sizes, partition.num_rows());
     quality.parts.resize(partition.num_parts);
     for (std::int32_t p = 0; p < partition.num_parts; ++p) quality.parts[p].num_owned = sizes[p];
 
