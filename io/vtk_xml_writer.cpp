@@ -68,28 +68,25 @@ Block converted(std::span<const std::int32_t> values)
             }};
 }
 
-/// VTK's layout: number of blocks, their size, the size of a shorter last one, compressed sizes, blocks.
-std::vector<std::byte> compressed(const Block& block, Compression compression)
+/// VTK's layout: number of blocks, their size, the size of a shorter last one, compressed sizes; then the blocks, each by itself.
+std::vector<std::vector<std::byte>> compressed(const Block& block, Compression compression)
 {
     constexpr std::size_t block_size = std::size_t{1} << 18;
     const std::size_t num_blocks = (block.size + block_size - 1) / block_size;
     std::vector<std::uint64_t> words{num_blocks, block_size, block.size % block_size};
     words.resize(3 + num_blocks);
-    std::vector<std::vector<std::byte>> parts(num_blocks);
+    std::vector<std::vector<std::byte>> parts(1 + num_blocks);
     for_each_in_parallel(num_blocks, [&](std::size_t i) {
         thread_local std::vector<std::byte> scratch, out;
         const Bytes plain = block.run(i * block_size, std::min<std::size_t>(block_size, block.size - i * block_size), scratch);
         out.resize(compressed_bound(compression, plain.size()));
         words[3 + i] = compress_block(compression, plain, out);
-        parts[i].assign(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(words[3 + i]));
+        parts[1 + i].assign(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(words[3 + i]));
     });
     const auto header = std::as_bytes(std::span(words));
-    std::vector<std::byte> result(header.begin(), header.end());
-    for (std::size_t i = 0; i < num_blocks; ++i) {
-        if (parts[i].empty()) throw IoError("write_mesh: an array could not be compressed; out of memory?");
-        result.insert(result.end(), parts[i].begin(), parts[i].end());
-    }
-    return result;
+    parts[0].assign(header.begin(), header.end());
+    if (std::ranges::any_of(parts, [](const auto& part) { return part.empty(); })) throw IoError("write_mesh: an array could not be compressed; out of memory?");
+    return parts;
 }
 
 std::string attribute_text(std::string_view name, const std::string& value)
@@ -186,8 +183,10 @@ private:
                                : "><InformationKey name=\"UNITS_LABEL\" location=\"vtkDataArray\">" + xml_escaped(unit) +
                                      "</InformationKey></" + tag + ">\n");
         if (compression_ != Compression::None) {
-            compressed_.push_back(compressed(block, compression_));
-            offset_ += compressed_.back().size();
+            for (auto& bytes : compressed(block, compression_)) {
+                offset_ += bytes.size();
+                compressed_.push_back(std::move(bytes));
+            }
         } else {
             offset_ += 8 + (block.size + 7) / 8 * 8;
             blocks_.push_back(std::move(block));
