@@ -32,11 +32,11 @@ std::int32_t root_of(std::vector<std::int32_t>& root, std::int32_t i)
     return i;
 }
 
-void join_sets(std::vector<std::int32_t>& root, std::int32_t a, std::int32_t b)
+// Joins the sets of two roots. @return the root of both
+std::int32_t join_sets(std::vector<std::int32_t>& root, std::int32_t a, std::int32_t b)
 {
-    a = root_of(root, a);
-    b = root_of(root, b);
-    root[std::max(a, b)] = std::min(a, b);
+    const auto [low, high] = std::minmax({a, b});
+    return root[high] = low;
 }
 
 } // namespace
@@ -114,14 +114,15 @@ PartitionQuality measure_quality(const Partition& partition, const Csr& graph)
     std::vector<std::int32_t> root(owners.size());
     std::vector<std::int32_t> boundary, owners_of_boundary;
     for (std::int32_t i = 0; i < static_cast<std::int32_t>(owners.size()); ++i) {
-        root[i] = i;
         bool is_at_boundary = false;
+        auto lowest = i; // root of the piece that the row is in so far
         for (const auto j : graph.row(i)) {
             if (owners[j] != owners[i])
                 is_at_boundary = true;
             else if (j < i)
-                join_sets(root, i, j);
+                lowest = join_sets(root, lowest, root_of(root, j));
         }
+        root[i] = lowest;
         if (!is_at_boundary) continue;
         boundary.push_back(i);
         owners_of_boundary.push_back(owners[i]);
