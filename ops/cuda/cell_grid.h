@@ -5,111 +5,17 @@
 #include <cstdint>
 
 #include "ops/cuda/executor.h"
+#include "ops/cuda/grid_shape.h"
+#include "ops/cuda/nearest_list.h"
 
 namespace meshard {
 
-/// Where the cells of a grid lie: cubes of edge `edge` from `low`, numbered with x fastest.
-struct GridShape {
-    double low[3] = {0, 0, 0};
-    double edge = 1;
-    std::int32_t dims[3] = {1, 1, 1};
-
-    MESHARD_HOST_DEVICE std::int64_t num_cells() const { return static_cast<std::int64_t>(dims[0]) * dims[1] * dims[2]; }
-
-    /// Cell along an axis; what lies outside counts to the outermost ones. Never falls as x grows.
-    MESHARD_HOST_DEVICE std::int32_t along(int axis, double x) const
-    {
-        const double cell = floor((x - low[axis]) / edge);
-        return cell < 0 ? 0 : cell >= dims[axis] ? dims[axis] - 1 : static_cast<std::int32_t>(cell);
-    }
-
-    template <class T>
-    MESHARD_HOST_DEVICE std::int64_t cell_of(const T* point) const
-    {
-        return along(0, point[0]) + static_cast<std::int64_t>(dims[0]) * (along(1, point[1]) + static_cast<std::int64_t>(dims[1]) * along(2, point[2]));
-    }
-};
-
-/// Cells no smaller than the radius and no more than two a point, over the box from `low` to `high`.
-inline GridShape grid_shape(const double* low, const double* high, double radius, std::int64_t num_points)
-{
-    GridShape shape;
-    shape.edge = radius;
-    const double most = 2.0 * static_cast<double>(num_points > 0 ? num_points : 1);
-    for (double cells = most + 1; cells > most; shape.edge *= cells > most ? 1.25 : 1) {
-        cells = 1;
-        for (int d = 0; d < 3; ++d) {
-            const double along = std::floor((high[d] - low[d]) / shape.edge) + 1;
-            shape.low[d] = low[d];
-            shape.dims[d] = along < 1 ? 1 : along > 2e9 ? 2000000000 : static_cast<std::int32_t>(along);
-            cells *= along;
-        }
-    }
-    return shape;
-}
-
-/// A neighbour while it is looked for; the nearer ones first, ties by id.
+/// Queries of a search. @param rows  (count, 3), as the grid's points  @param excluded  null, or of each query the point that is not to be found; -1 for none
 template <class T>
-struct Candidate {
-    T distance_squared;
-    std::int32_t id;
-
-    MESHARD_HOST_DEVICE bool operator<(const Candidate& other) const
-    {
-        return distance_squared < other.distance_squared || (distance_squared == other.distance_squared && id < other.id);
-    }
-};
-
-/// The nearest of the candidates seen, in memory for `capacity` of them: a heap with the farthest on top.
-template <class T>
-struct NearestList {
-    T* distances;          // squared
-    std::int32_t* ids;
-    std::int64_t capacity;
-    std::int64_t size = 0;
-
-    MESHARD_HOST_DEVICE Candidate<T> at(std::int64_t i) const { return {distances[i], ids[i]}; }
-    MESHARD_HOST_DEVICE void set(std::int64_t i, const Candidate<T>& c) const
-    {
-        distances[i] = c.distance_squared;
-        ids[i] = c.id;
-    }
-
-    MESHARD_HOST_DEVICE void sift_down(const Candidate<T>& c, std::int64_t end) const
-    {
-        std::int64_t i = 0;
-        while (2 * i + 1 < end) {
-            std::int64_t child = 2 * i + 1;
-            if (child + 1 < end && at(child) < at(child + 1)) ++child;
-            if (!(c < at(child))) break;
-            set(i, at(child));
-            i = child;
-        }
-        set(i, c);
-    }
-
-    MESHARD_HOST_DEVICE void add(const Candidate<T>& c)
-    {
-        if (size == capacity) {
-            if (capacity > 0 && c < at(0)) sift_down(c, size);
-            return;
-        }
-        std::int64_t i = size++;
-        while (i > 0 && at((i - 1) / 2) < c) {
-            set(i, at((i - 1) / 2));
-            i = (i - 1) / 2;
-        }
-        set(i, c);
-    }
-
-    MESHARD_HOST_DEVICE void sort() const
-    {
-        for (std::int64_t end = size - 1; end > 0; --end) {
-            const auto last = at(end);
-            set(end, at(0));
-            sift_down(last, end);
-        }
-    }
+struct GridQueries {
+    const T* rows;
+    std::int64_t count;
+    const std::int32_t* excluded = nullptr;
 };
 
 /// Points in the order of their cells, for searches on a GPU: what PointSearch is on the host. Finds the same neighbours in the same order: squared
@@ -117,32 +23,19 @@ struct NearestList {
 template <class T, class Executor>
 class CellGrid {
 public:
-    /// @param points  (n, 3), finite; missing axes 0. Copied.
-    CellGrid(const Executor& executor, const T* points, std::int64_t n, const GridShape& shape)
-        : executor_(executor), shape_(shape), starts_(executor.template allocate<std::int64_t>(shape.num_cells() + 1)),
-          ids_(executor.template allocate<std::int32_t>(n)), points_(executor.template allocate<T>(3 * n))
-    {
-        const auto next = executor.template allocate<std::int64_t>(shape.num_cells() + 1);
-        executor.for_each(shape.num_cells() + 1, Clear{starts_.data()});
-        executor.for_each(n, Count{points, shape, starts_.data()});
-        executor.exclusive_scan(starts_.data(), shape.num_cells() + 1);
-        executor.for_each(shape.num_cells() + 1, Copy{starts_.data(), next.data()});
-        executor.for_each(n, Place{points, shape, next.data(), ids_.data(), points_.data()});
-    }
+    /// @param points  (n, 3), finite; missing axes 0, those that repeat in [0, period). Copied.
+    CellGrid(const Executor& executor, const T* points, std::int64_t n, const GridShape& shape);
 
     /// offsets[i], ..., offsets[i + 1] - 1 become the entries of query i: as many as there are within the radius, at most `max_neighbors`.
-    /// @param queries  (m, 3)  @param offsets  (m + 1)
-    void count(const T* queries, std::int64_t m, T radius, std::int64_t max_neighbors, std::int64_t* offsets) const
-    {
-        executor_.for_each(m + 1, CountNear{view(), queries, m, radius, max_neighbors, offsets});
-        executor_.exclusive_scan(offsets, m + 1);
-    }
+    /// @param offsets  (queries + 1)
+    void count(const GridQueries<T>& queries, T radius, std::int64_t max_neighbors, std::int64_t* offsets) const;
 
-    /// The entries themselves, nearest first. @param ids, distances  (offsets[m])
-    void fill(const T* queries, std::int64_t m, T radius, const std::int64_t* offsets, std::int32_t* ids, T* distances) const
-    {
-        executor_.for_each(m, FillNear{view(), queries, radius, offsets, ids, distances});
-    }
+    /// The entries themselves, nearest first. @param ids, distances  (offsets[queries])
+    void fill(const GridQueries<T>& queries, T radius, const std::int64_t* offsets, std::int32_t* ids, T* distances) const;
+
+    /// The nearest offsets[i + 1] - offsets[i] points of query i, which must be there, nearest first. Looks at cells nearby first, then as far as the last
+    /// of those that were found: nothing nearer can be beyond.
+    void nearest(const GridQueries<T>& queries, const std::int64_t* offsets, std::int32_t* ids, T* distances) const;
 
     // Bodies of kernels, public because NVIDIA's compiler wants them so.
     struct View {
@@ -150,28 +43,40 @@ public:
         const std::int64_t* starts;
         const std::int32_t* ids;
         const T* points;
+        T period[3];   // infinite for open axes
 
-        /// Calls `f(candidate)` for every point within the radius.
+        /// Calls `f(candidate)` for all points within reach of a query, and some beyond. Returns whether those were all points.
         template <class F>
-        MESHARD_HOST_DEVICE void for_each_near(const T* query, T radius, F&& f) const
+        MESHARD_HOST_DEVICE bool for_each_near(const T* query, double reach, F&& f) const
         {
-            std::int32_t first[3], last[3];
-            const double reach = static_cast<double>(radius) * (1 + 1e-5);   // rounding in T never reaches a cell beyond
-            for (int d = 0; d < 3; ++d) {
-                first[d] = shape.along(d, static_cast<double>(query[d]) - reach);
-                last[d] = shape.along(d, static_cast<double>(query[d]) + reach);
-            }
-            const T limit = radius * radius;
-            for (std::int64_t z = first[2]; z <= last[2]; ++z) {
-                for (std::int64_t y = first[1]; y <= last[1]; ++y) {
-                    const auto row = shape.dims[0] * (y + shape.dims[1] * z);
-                    // Cells of a row lie one after the other.
-                    for (auto e = starts[row + first[0]]; e < starts[row + last[0] + 1]; ++e) {
-                        const T dx = points[3 * e] - query[0], dy = points[3 * e + 1] - query[1], dz = points[3 * e + 2] - query[2];
-                        const T distance_squared = (dx * dx + dy * dy) + dz * dz;
-                        if (distance_squared <= limit) f(Candidate<T>{distance_squared, ids[e]});
+            constexpr double kSlack = sizeof(T) == 4 ? 1e-6 : 1e-15, kSmallest = sizeof(T) == 4 ? 1e-18 : 1e-150;
+            const double wide = reach * (1 + 1e-5) + kSmallest;   // rounding in T, or squares of zero, never reach a cell beyond
+            CellRuns runs[3];
+            for (int d = 0; d < 3; ++d) runs[d] = shape.runs(d, static_cast<double>(query[d]), wide, kSlack);
+            for (int a = 0; a < runs[2].count; ++a) {
+                for (std::int64_t z = runs[2].first[a]; z <= runs[2].last[a]; ++z) {
+                    for (int b = 0; b < runs[1].count; ++b) {
+                        for (std::int64_t y = runs[1].first[b]; y <= runs[1].last[b]; ++y) {
+                            const auto row = shape.dims[0] * (y + shape.dims[1] * z);
+                            for (int c = 0; c < runs[0].count; ++c) each_in_row(query, row + runs[0].first[c], row + runs[0].last[c], f);
+                        }
                     }
                 }
+            }
+            return runs[0].is_all && runs[1].is_all && runs[2].is_all;
+        }
+
+        /// Cells of a row lie one after the other.
+        template <class F>
+        MESHARD_HOST_DEVICE void each_in_row(const T* query, std::int64_t first, std::int64_t last, F& f) const
+        {
+            for (auto e = first > last ? 0 : starts[first], end = first > last ? 0 : starts[last + 1]; e < end; ++e) {
+                T gaps[3];
+                for (int d = 0; d < 3; ++d) {
+                    const T gap = std::fabs(points[3 * e + d] - query[d]), around = period[d] - gap;
+                    gaps[d] = around < gap ? around : gap;
+                }
+                f(Candidate<T>{(gaps[0] * gaps[0] + gaps[1] * gaps[1]) + gaps[2] * gaps[2], ids[e]});
             }
         }
     };
@@ -211,22 +116,26 @@ public:
 
     struct CountNear {
         View grid;
-        const T* queries;
-        std::int64_t m;
+        GridQueries<T> queries;
         T radius;
         std::int64_t max_neighbors;
         std::int64_t* counts;
         MESHARD_HOST_DEVICE void operator()(std::int64_t i) const
         {
             std::int64_t count = 0;
-            if (i < m) grid.for_each_near(queries + 3 * i, radius, [&](const Candidate<T>&) { ++count; });
+            if (i < queries.count) {
+                const auto excluded = queries.excluded ? queries.excluded[i] : -1;
+                const T limit = radius * radius;
+                grid.for_each_near(queries.rows + 3 * i, static_cast<double>(radius),
+                                   [&](const Candidate<T>& c) { count += c.distance_squared <= limit && c.id != excluded; });
+            }
             counts[i] = count < max_neighbors ? count : max_neighbors;
         }
     };
 
     struct FillNear {
         View grid;
-        const T* queries;
+        GridQueries<T> queries;
         T radius;
         const std::int64_t* offsets;
         std::int32_t* ids;
@@ -234,14 +143,43 @@ public:
         MESHARD_HOST_DEVICE void operator()(std::int64_t i) const
         {
             NearestList<T> list{distances + offsets[i], ids + offsets[i], offsets[i + 1] - offsets[i]};
-            grid.for_each_near(queries + 3 * i, radius, [&](const Candidate<T>& c) { list.add(c); });
-            list.sort();
-            for (std::int64_t k = 0; k < list.size; ++k) list.distances[k] = sqrt(list.distances[k]);
+            const auto excluded = queries.excluded ? queries.excluded[i] : -1;
+            const T limit = radius * radius;
+            grid.for_each_near(queries.rows + 3 * i, static_cast<double>(radius), [&](const Candidate<T>& c) {
+                if (c.distance_squared <= limit && c.id != excluded) list.add(c);
+            });
+            list.finish();
+        }
+    };
+
+    struct FillNearest {
+        View grid;
+        GridQueries<T> queries;
+        const std::int64_t* offsets;
+        std::int32_t* ids;
+        T* distances;
+        MESHARD_HOST_DEVICE void operator()(std::int64_t i) const
+        {
+            NearestList<T> list{distances + offsets[i], ids + offsets[i], offsets[i + 1] - offsets[i]};
+            if (list.capacity == 0) return;
+            const auto excluded = queries.excluded ? queries.excluded[i] : -1;
+            double reach = grid.shape.edge;
+            while (true) {
+                list.size = 0;
+                const bool are_all = grid.for_each_near(queries.rows + 3 * i, reach, [&](const Candidate<T>& c) {
+                    if (c.id != excluded) list.add(c);
+                });
+                const bool is_full = list.size == list.capacity;
+                const double farthest = is_full ? static_cast<double>(std::sqrt(list.at(0).distance_squared)) : 2 * reach;
+                if (are_all || farthest <= reach) break;
+                reach = farthest;
+            }
+            list.finish();
         }
     };
 
 private:
-    View view() const { return {shape_, starts_.data(), ids_.data(), points_.data()}; }
+    View view() const;
 
     Executor executor_;
     GridShape shape_;
@@ -249,5 +187,73 @@ private:
     Buffer<std::int32_t> ids_;
     Buffer<T> points_;
 };
+
+template <class T, class Executor>
+CellGrid<T, Executor>::CellGrid(const Executor& executor, const T* points, std::int64_t n, const GridShape& shape)
+    : executor_(executor), shape_(shape), starts_(executor.template allocate<std::int64_t>(shape.num_cells() + 1)),
+      ids_(executor.template allocate<std::int32_t>(n)), points_(executor.template allocate<T>(3 * n))
+{
+    const auto next = executor.template allocate<std::int64_t>(shape.num_cells() + 1);
+    executor.for_each(shape.num_cells() + 1, Clear{starts_.data()});
+    executor.for_each(n, Count{points, shape, starts_.data()});
+    executor.exclusive_scan(starts_.data(), shape.num_cells() + 1);
+    executor.for_each(shape.num_cells() + 1, Copy{starts_.data(), next.data()});
+    executor.for_each(n, Place{points, shape, next.data(), ids_.data(), points_.data()});
+}
+
+template <class T, class Executor>
+void CellGrid<T, Executor>::count(const GridQueries<T>& queries, T radius, std::int64_t max_neighbors, std::int64_t* offsets) const
+{
+    executor_.for_each(queries.count + 1, CountNear{view(), queries, radius, max_neighbors, offsets});
+    executor_.exclusive_scan(offsets, queries.count + 1);
+}
+
+template <class T, class Executor>
+void CellGrid<T, Executor>::fill(const GridQueries<T>& queries, T radius, const std::int64_t* offsets, std::int32_t* ids, T* distances) const
+{
+    executor_.for_each(queries.count, FillNear{view(), queries, radius, offsets, ids, distances});
+}
+
+template <class T, class Executor>
+void CellGrid<T, Executor>::nearest(const GridQueries<T>& queries, const std::int64_t* offsets, std::int32_t* ids, T* distances) const
+{
+    executor_.for_each(queries.count, FillNearest{view(), queries, offsets, ids, distances});
+}
+
+template <class T, class Executor>
+typename CellGrid<T, Executor>::View CellGrid<T, Executor>::view() const
+{
+    View view{shape_, starts_.data(), ids_.data(), points_.data(), {}};
+    for (int d = 0; d < 3; ++d) view.period[d] = shape_.period[d] > 0 ? static_cast<T>(shape_.period[d]) : static_cast<T>(HUGE_VAL);
+    return view;
+}
+
+template <class T>
+struct PlaceRow {
+    const T* rows;
+    int dimensions;
+    double period[3];
+    T* placed;
+
+    MESHARD_HOST_DEVICE void operator()(std::int64_t i) const
+    {
+        for (int d = 0; d < 3; ++d) {
+            T x = d < dimensions ? rows[i * dimensions + d] : T{0};
+            const T length = static_cast<T>(period[d]);
+            if (length > 0) {
+                x = x - length * std::floor(x / length);
+                if (x >= length || x < 0) x = 0;
+            }
+            placed[3 * i + d] = x;
+        }
+    }
+};
+
+/// (n, dimensions) as the grid takes them: (n, 3), with zeros for missing axes, and in [0, period) along those that repeat. @param period  of 3; 0 if open
+template <class T, class Executor>
+void place_rows_in_box(const Executor& executor, const T* rows, std::int64_t n, int dimensions, const double* period, T* placed)
+{
+    executor.for_each(n, PlaceRow<T>{rows, dimensions, {period[0], period[1], period[2]}, placed});
+}
 
 }  // namespace meshard

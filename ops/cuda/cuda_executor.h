@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// What CudaExecutor does; for NVIDIA's compiler only.
 #pragma once
 
 #include <stdexcept>
@@ -6,7 +7,7 @@
 
 #include <cuda_runtime.h>
 
-#include "ops/cuda/executor.h"
+#include "ops/cuda/device_executor.h"
 
 namespace meshard {
 
@@ -42,39 +43,32 @@ __global__ void scan_blocks(Int* values, Int n, Int* sums)
     if (threadIdx.x == kThreads - 1) sums[blockIdx.x] = shared[threadIdx.x];
 }
 
-/// Runs bodies as kernels on a stream. All pointers are the device's.
-struct CudaExecutor {
-    cudaStream_t stream = nullptr;
+template <class Body>
+void CudaExecutor::for_each(std::int64_t n, const Body& body) const
+{
+    if (n == 0) return;
+    const auto blocks = (n + kThreads - 1) / kThreads;
+    run_body<<<static_cast<unsigned>(blocks < 65535 ? blocks : 65535), kThreads, 0, stream>>>(n, body);
+    check_cuda(cudaGetLastError(), "a kernel's start");
+}
 
-    template <class Body>
-    void for_each(std::int64_t n, const Body& body) const
-    {
-        if (n == 0) return;
-        const auto blocks = (n + kThreads - 1) / kThreads;
-        run_body<<<static_cast<unsigned>(blocks < 65535 ? blocks : 65535), kThreads, 0, stream>>>(n, body);
-        check_cuda(cudaGetLastError(), "a kernel's start");
-    }
+template <class T>
+Buffer<T> CudaExecutor::allocate(std::int64_t n) const
+{
+    return {std::shared_ptr<T>(static_cast<T*>(memory.take(static_cast<std::size_t>(n) * sizeof(T), stream)), memory.give)};
+}
 
-    template <class T>
-    Buffer<T> allocate(std::int64_t n) const
-    {
-        void* memory = nullptr;
-        check_cuda(cudaMallocAsync(&memory, static_cast<std::size_t>(n) * sizeof(T), stream), "cudaMallocAsync");
-        return {std::shared_ptr<T>(static_cast<T*>(memory), [stream = stream](T* freed) { cudaFreeAsync(freed, stream); })};
-    }
-
-    void exclusive_scan(std::int64_t* values, std::int64_t n) const
-    {
-        if (n == 0) return;
-        const auto blocks = (n + kThreads - 1) / kThreads;
-        const auto sums = allocate<std::int64_t>(blocks);
-        scan_blocks<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(values, n, sums.data());
-        check_cuda(cudaGetLastError(), "a scan");
-        if (blocks == 1) return;
-        exclusive_scan(sums.data(), blocks);
-        const auto* before = sums.data();
-        for_each(n, [=] __device__(std::int64_t i) { values[i] += before[i / kThreads]; });
-    }
-};
+inline void CudaExecutor::exclusive_scan(std::int64_t* values, std::int64_t n) const
+{
+    if (n == 0) return;
+    const auto blocks = (n + kThreads - 1) / kThreads;
+    const auto sums = allocate<std::int64_t>(blocks);
+    scan_blocks<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(values, n, sums.data());
+    check_cuda(cudaGetLastError(), "a scan");
+    if (blocks == 1) return;
+    exclusive_scan(sums.data(), blocks);
+    const auto* before = sums.data();
+    for_each(n, [=] __device__(std::int64_t i) { values[i] += before[i / kThreads]; });
+}
 
 }  // namespace meshard

@@ -1,46 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <memory>
-
 #include "ops/cuda/cell_grid.h"
+#include "ops/cuda/device_executor.h"
+#include "ops/cuda/grid_order.h"
+#include "ops/cuda/row_packing.h"
 #include "ops/cuda/segment_sweep.h"
-
-struct CUstream_st;
+#include "ops/cuda/slice_sweep.h"
 
 namespace meshard {
 
-// The kernels of this folder for host code, without CUDA's headers. Pointers are the device's; work is queued on the stream, null being the default
-// one. All throw std::runtime_error with CUDA's message if the device refuses.
+// The kernels that are compiled for GPUs: host code calls them as it would with the host's executor, and kernels.cu has their code.
 
-/// As `pack_rows` and `unpack_rows`; rows of `row_bytes` bytes, moved in the widest words that these allow.
-void pack_rows_on_device(const void* rows, const std::int64_t* index, std::int64_t n, std::int64_t row_bytes, void* packed, CUstream_st* stream);
-void unpack_rows_on_device(const void* packed, const std::int64_t* index, std::int64_t n, std::int64_t row_bytes, void* rows, CUstream_st* stream);
+#define MESHARD_ROW_KERNELS(EXTERN, Word)                                                                                                                           \
+    EXTERN template void pack_rows(const CudaExecutor&, const Word*, const std::int64_t*, std::int64_t, std::int64_t, Word*);                                       \
+    EXTERN template void unpack_rows(const CudaExecutor&, const Word*, const std::int64_t*, std::int64_t, std::int64_t, Word*);
 
-/// As `add_packed_rows`, of float or double.
-template <class T>
-void add_packed_rows_on_device(const T* packed, const std::int64_t* offsets, const std::int64_t* places, std::int64_t num_rows, std::int64_t channels, T* rows,
-                               CUstream_st* stream);
+#define MESHARD_NUMBER_KERNELS(EXTERN, T)                                                                                                                           \
+    EXTERN template void add_packed_rows(const CudaExecutor&, const T*, const std::int64_t*, const std::int64_t*, std::int64_t, std::int64_t, T*);                  \
+    EXTERN template void sweep_segments(const CudaExecutor&, const T*, const std::int64_t*, std::int64_t, std::int64_t, SegmentSweep, T*, std::int64_t*);           \
+    EXTERN template class CellGrid<T, CudaExecutor>;                                                                                                                \
+    EXTERN template void place_rows_in_box(const CudaExecutor&, const T*, std::int64_t, int, const double*, T*);                                                    \
+    EXTERN template void cells_in_grid_order(const CudaExecutor&, const T*, std::int64_t, const GridOrder&, std::int32_t*);                                         \
+    EXTERN template void count_in_grid_order(const CudaExecutor&, const OrderedPoints<T>&, const T*, std::int64_t, const GridOrder&, std::int64_t, std::int64_t*);  \
+    EXTERN template void fill_in_grid_order(const CudaExecutor&, const OrderedPoints<T>&, const T*, std::int64_t, const GridOrder&, std::int64_t, std::int64_t*,    \
+                                            std::int32_t*, T*);                                                                                                     \
+    EXTERN template void sum_exponentials(const CudaExecutor&, const SlicedPoints<T>&);                                                                             \
+    EXTERN template void add_to_slices(const CudaExecutor&, const SlicedPoints<T>&, const T*, T*);                                                                  \
+    EXTERN template void bring_back_from_slices(const CudaExecutor&, const SlicedPoints<T>&, const T*, T*);                                                         \
+    EXTERN template void slice_gradients(const CudaExecutor&, const SlicedPoints<T>&, const SliceGradients<T>&, T*);
 
-/// As `sweep_segments`, of float or double.
-template <class T>
-void sweep_segments_on_device(const T* values, const std::int64_t* offsets, std::int64_t num_rows, std::int64_t channels, SegmentSweep kind, T* results,
-                              std::int64_t* arguments, CUstream_st* stream);
+#define MESHARD_KERNELS(EXTERN)                   \
+    MESHARD_ROW_KERNELS(EXTERN, std::uint8_t)     \
+    MESHARD_ROW_KERNELS(EXTERN, std::uint16_t)    \
+    MESHARD_ROW_KERNELS(EXTERN, std::uint32_t)    \
+    MESHARD_ROW_KERNELS(EXTERN, std::uint64_t)    \
+    MESHARD_NUMBER_KERNELS(EXTERN, float)         \
+    MESHARD_NUMBER_KERNELS(EXTERN, double)
 
-/// As CellGrid, of float or double.
-template <class T>
-class DeviceCellGrid {
-public:
-    DeviceCellGrid(const T* points, std::int64_t n, const GridShape& shape, CUstream_st* stream);
-    ~DeviceCellGrid();
-
-    void count(const T* queries, std::int64_t m, T radius, std::int64_t max_neighbors, std::int64_t* offsets) const;
-    void fill(const T* queries, std::int64_t m, T radius, const std::int64_t* offsets, std::int32_t* ids, T* distances) const;
-
-private:
-    struct Impl;
-    std::unique_ptr<const Impl> impl_;
-};
+MESHARD_KERNELS(extern)
 
 }  // namespace meshard

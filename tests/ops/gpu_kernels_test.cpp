@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "ops/cuda/kernels.h"
-#include "ops/cuda/row_packing.h"
 
 namespace meshard {
 namespace {
@@ -37,6 +36,15 @@ private:
     T* data_ = nullptr;
     std::size_t size_;
 };
+
+void* take(std::size_t bytes, CUstream_st*)
+{
+    void* memory = nullptr;
+    EXPECT_EQ(cudaMalloc(&memory, bytes + 1), cudaSuccess);
+    return memory;
+}
+
+const CudaExecutor kGpu{nullptr, {take, [](void* memory) { cudaFree(memory); }}};
 
 class GpuKernels : public ::testing::Test {
 protected:
@@ -72,9 +80,10 @@ TEST_F(GpuKernels, PackUnpackAndAddRows)
         const OnDevice<float> device_rows(rows), device_packed(std::vector<float>(packed.size())), device_unpacked(std::vector<float>(rows.size()));
         const OnDevice<std::int64_t> device_index(index), device_offsets(offsets), device_places(places);
 
-        pack_rows_on_device(device_rows.data(), device_index.data(), n, channels * 4, device_packed.data(), nullptr);
-        unpack_rows_on_device(device_packed.data(), device_index.data(), n, channels * 4, device_unpacked.data(), nullptr);
-        add_packed_rows_on_device(device_packed.data(), device_offsets.data(), device_places.data(), num_rows, channels, device_rows.data(), nullptr);
+        using Word = std::uint32_t;
+        pack_rows(kGpu, reinterpret_cast<const Word*>(device_rows.data()), device_index.data(), n, channels, reinterpret_cast<Word*>(device_packed.data()));
+        unpack_rows(kGpu, reinterpret_cast<const Word*>(device_packed.data()), device_index.data(), n, channels, reinterpret_cast<Word*>(device_unpacked.data()));
+        add_packed_rows(kGpu, static_cast<const float*>(device_packed.data()), device_offsets.data(), device_places.data(), num_rows, channels, device_rows.data());
 
         EXPECT_EQ(device_packed.values(), packed);
         EXPECT_EQ(device_unpacked.values(), unpacked);
@@ -97,7 +106,7 @@ TEST_F(GpuKernels, SweepSegments)
         const OnDevice<float> device_results(std::vector<float>(results.size()));
         const OnDevice<std::int64_t> device_arguments(std::vector<std::int64_t>(results.size()));
 
-        sweep_segments_on_device(device_values.data(), device_offsets.data(), 3000, 5, kind, device_results.data(), device_arguments.data(), nullptr);
+        sweep_segments(kGpu, static_cast<const float*>(device_values.data()), device_offsets.data(), 3000, 5, kind, device_results.data(), device_arguments.data());
 
         EXPECT_EQ(device_results.values(), results);
         EXPECT_EQ(device_arguments.values(), arguments);
@@ -107,31 +116,45 @@ TEST_F(GpuKernels, SweepSegments)
 TEST_F(GpuKernels, SearchACellGrid)
 {
     std::mt19937_64 random(3);
-    constexpr std::int64_t n = 20000, m = 3000;
+    constexpr std::int64_t n = 20000, m = 3000, k = 12;
     constexpr float radius = 0.06f;
     const auto points = draw(random, 3 * n), queries = draw(random, 3 * m);
     const double low[] = {0, 0, 0}, high[] = {1, 1, 1};
-    const auto shape = grid_shape(low, high, radius, n);
+    const auto shape = grid_for_radius(low, high, radius, n);
     const OnDevice<float> device_points(points), device_queries(queries);
+    const CellGrid<float, HostExecutor> grid({}, points.data(), n, shape);
+    const CellGrid<float, CudaExecutor> device_grid(kGpu, device_points.data(), n, shape);
+    const GridQueries<float> asked{queries.data(), m}, device_asked{device_queries.data(), m};
     for (const std::int64_t most : {std::int64_t{1} << 40, std::int64_t{8}}) {
-        const CellGrid<float, HostExecutor> grid({}, points.data(), n, shape);
         std::vector<std::int64_t> offsets(m + 1);
-        grid.count(queries.data(), m, radius, most, offsets.data());
+        grid.count(asked, radius, most, offsets.data());
         std::vector<std::int32_t> ids(offsets.back());
         std::vector<float> distances(offsets.back());
-        grid.fill(queries.data(), m, radius, offsets.data(), ids.data(), distances.data());
+        grid.fill(asked, radius, offsets.data(), ids.data(), distances.data());
         const OnDevice<std::int64_t> device_offsets(std::vector<std::int64_t>(m + 1));
         const OnDevice<std::int32_t> device_ids(std::vector<std::int32_t>(ids.size()));
         const OnDevice<float> device_distances(std::vector<float>(ids.size()));
 
-        const DeviceCellGrid<float> device_grid(device_points.data(), n, shape, nullptr);
-        device_grid.count(device_queries.data(), m, radius, most, device_offsets.data());
+        device_grid.count(device_asked, radius, most, device_offsets.data());
         ASSERT_EQ(device_offsets.values(), offsets);
-        device_grid.fill(device_queries.data(), m, radius, device_offsets.data(), device_ids.data(), device_distances.data());
+        device_grid.fill(device_asked, radius, device_offsets.data(), device_ids.data(), device_distances.data());
 
         EXPECT_EQ(device_ids.values(), ids);
         EXPECT_EQ(device_distances.values(), distances);
     }
+    std::vector<std::int64_t> offsets(m + 1);
+    for (std::int64_t i = 0; i <= m; ++i) offsets[i] = i * k;
+    std::vector<std::int32_t> ids(m * k);
+    std::vector<float> distances(m * k);
+    grid.nearest(asked, offsets.data(), ids.data(), distances.data());
+    const OnDevice<std::int64_t> device_offsets(offsets);
+    const OnDevice<std::int32_t> device_ids(std::vector<std::int32_t>(ids.size()));
+    const OnDevice<float> device_distances(std::vector<float>(ids.size()));
+
+    device_grid.nearest(device_asked, device_offsets.data(), device_ids.data(), device_distances.data());
+
+    EXPECT_EQ(device_ids.values(), ids);
+    EXPECT_EQ(device_distances.values(), distances);
 }
 
 }  // namespace

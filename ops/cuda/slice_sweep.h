@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include "ops/cuda/executor.h"
+
+// Rows of up to 32 numbers stay in registers.
+#ifdef __CUDA_ARCH__
+#define MESHARD_UNROLL _Pragma("unroll (Max <= 32 ? Max : 1)")
+#else
+#define MESHARD_UNROLL
+#endif
+
+namespace meshard {
+
+/// Points of one sample on their way through the slices of an attention (ops/block_tile.h), by point. The softmax over slices is computed again from
+/// the logarithm of its sum wherever a weight is needed: nothing of the size of points times slices is stored.
+///
+///     w[n, h, s] = exp(x[n, h, :] . slices[h, s, :] + bias[h, s] - log_sums[n, h])
+template <class T>
+struct SlicedPoints {
+    const T* x;          ///< (points, H, D)
+    const T* slices;     ///< (H, S, D), temperature included
+    const T* bias;       ///< (H, S)
+    T* log_sums;         ///< (points, H)
+    std::int64_t count;
+    std::int64_t heads, num_slices, head_dim;
+};
+
+/// Points that one thread adds up; what threads have added is added in a fixed order, so that sums have the same bits every time.
+inline constexpr std::int64_t kSliceChunk = 256;
+
+/// The widest head that kernels take.
+inline constexpr std::int64_t kMaxHeadDim = 128;
+
+inline std::int64_t num_slice_chunks(std::int64_t num_points) { return (num_points + kSliceChunk - 1) / kSliceChunk; }
+
+/// A row of a head, in registers where `Max` is small.
+template <class T, int Max>
+struct HeadRow {
+    T values[Max];
+
+    MESHARD_HOST_DEVICE static HeadRow zeros()
+    {
+        HeadRow row;
+        MESHARD_UNROLL
+        for (int d = 0; d < Max; ++d) row.values[d] = 0;
+        return row;
+    }
+
+    MESHARD_HOST_DEVICE static HeadRow load(const T* from, std::int64_t size)
+    {
+        HeadRow row;
+        MESHARD_UNROLL
+        for (int d = 0; d < Max; ++d) row.values[d] = d < size ? from[d] : T{0};
+        return row;
+    }
+
+    MESHARD_HOST_DEVICE void store(T* to, std::int64_t size) const
+    {
+        MESHARD_UNROLL
+        for (int d = 0; d < Max; ++d) {
+            if (d < size) to[d] = values[d];
+        }
+    }
+
+    MESHARD_HOST_DEVICE T dot(const T* other, std::int64_t size) const
+    {
+        T sum = 0;
+        MESHARD_UNROLL
+        for (int d = 0; d < Max; ++d) {
+            if (d < size) sum += values[d] * other[d];
+        }
+        return sum;
+    }
+
+    MESHARD_HOST_DEVICE void add(T factor, const T* other, std::int64_t size)
+    {
+        MESHARD_UNROLL
+        for (int d = 0; d < Max; ++d) {
+            if (d < size) values[d] += factor * other[d];
+        }
+    }
+};
+
+/// For each point and head: the logarithm of the sum of the exponentials.
+template <class T, int Max>
+struct SumExponentials {
+    SlicedPoints<T> points;
+
+    MESHARD_HOST_DEVICE void operator()(std::int64_t i) const
+    {
+        const auto h = i % points.heads, D = points.head_dim, S = points.num_slices;
+        const auto x = HeadRow<T, Max>::load(points.x + i * D, D);
+        T largest = 0, sum = 0;
+        for (std::int64_t s = 0; s < S; ++s) {
+            const T logit = x.dot(points.slices + (h * S + s) * D, D) + points.bias[h * S + s];
+            if (s == 0 || logit > largest) {
+                sum = s == 0 ? T{1} : sum * std::exp(largest - logit) + T{1};
+                largest = logit;
+            } else {
+                sum += std::exp(logit - largest);
+            }
+        }
+        points.log_sums[i] = largest + std::log(sum);
+    }
+};
+
+/// For each chunk, head and slice: weighted features, then the weight.
+template <class T, int Max>
+struct AddToSlices {
+    SlicedPoints<T> points;
+    const T* features;   // (points, H, D)
+    T* sums;             // (chunks, H, S, D + 1)
+
+    MESHARD_HOST_DEVICE void operator()(std::int64_t i) const
+    {
+        const auto H = points.heads, S = points.num_slices, D = points.head_dim, hs = i % (H * S), h = hs / S, chunk = i / (H * S);
+        const auto slice = HeadRow<T, Max>::load(points.slices + hs * D, D);
+        auto sum = HeadRow<T, Max>::zeros();
+        T total = 0;
+        const auto end = (chunk + 1) * kSliceChunk < points.count ? (chunk + 1) * kSliceChunk : points.count;
+        for (auto n = chunk * kSliceChunk; n < end; ++n) {
+            const T weight = std::exp(slice.dot(points.x + (n * H + h) * D, D) + points.bias[hs] - points.log_sums[n * H + h]);
+            sum.add(weight, features + (n * H + h) * D, D);
+            total += weight;
+        }
+        sum.store(sums + i * (D + 1), D);
+        sums[i * (D + 1) + D] = total;
+    }
+};
+
+/// For each point and head: what the slices' states are there.
+template <class T, int Max>
+struct BringBack {
+    SlicedPoints<T> points;
+    const T* states;   // (H, S, D)
+    T* mixed;          // (points, H, D)
+
+    MESHARD_HOST_DEVICE void operator()(std::int64_t i) const
+    {
+        const auto h = i % points.heads, D = points.head_dim, S = points.num_slices;
+        const auto x = HeadRow<T, Max>::load(points.x + i * D, D);
+        auto sum = HeadRow<T, Max>::zeros();
+        for (std::int64_t s = 0; s < S; ++s) {
+            const auto hs = h * S + s;
+            sum.add(std::exp(x.dot(points.slices + hs * D, D) + points.bias[hs] - points.log_sums[i]), states + hs * D, D);
+        }
+        sum.store(mixed + i * D, D);
+    }
+};
+
+/// What backward knows, and what it finds for each point.
+template <class T>
+struct SliceGradients {
+    const T* states;           ///< (H, S, D)
+    const T* sums_gradient;    ///< (H, S, D + 1)
+    const T* features;         ///< (points, H, D)
+    const T* mixed_gradient;   ///< (points, H, D)
+    T* x_gradient;             ///< (points, H, D)
+    T* features_gradient;      ///< (points, H, D)
+    T* means;                  ///< (points, H): of the weights' gradients, by the weights
+};
+
+/// For each point and head: gradients of x and of the features, the softmax's included.
+template <class T, int Max>
+struct PointGradients {
+    SlicedPoints<T> points;
+    SliceGradients<T> of;
+
+    MESHARD_HOST_DEVICE void operator()(std::int64_t i) const
+    {
+        const auto h = i % points.heads, D = points.head_dim, S = points.num_slices;
+        const auto x = HeadRow<T, Max>::load(points.x + i * D, D), features = HeadRow<T, Max>::load(of.features + i * D, D),
+                   mixed = HeadRow<T, Max>::load(of.mixed_gradient + i * D, D);
+        auto features_gradient = HeadRow<T, Max>::zeros(), x_gradient = HeadRow<T, Max>::zeros();
+        T mean = 0;
+        for (std::int64_t s = 0; s < S; ++s) {
+            const auto hs = h * S + s;
+            const T* g = of.sums_gradient + hs * (D + 1);
+            const T weight = std::exp(x.dot(points.slices + hs * D, D) + points.bias[hs] - points.log_sums[i]);
+            mean += weight * (mixed.dot(of.states + hs * D, D) + features.dot(g, D) + g[D]);
+            features_gradient.add(weight, g, D);
+        }
+        for (std::int64_t s = 0; s < S; ++s) {
+            const auto hs = h * S + s;
+            const T* g = of.sums_gradient + hs * (D + 1);
+            const T weight = std::exp(x.dot(points.slices + hs * D, D) + points.bias[hs] - points.log_sums[i]);
+            x_gradient.add(weight * (mixed.dot(of.states + hs * D, D) + features.dot(g, D) + g[D] - mean), points.slices + hs * D, D);
+        }
+        features_gradient.store(of.features_gradient + i * D, D);
+        x_gradient.store(of.x_gradient + i * D, D);
+        of.means[i] = mean;
+    }
+};
+
+/// For each chunk, head and slice: gradients of the slice's own weights, then of its bias. After PointGradients.
+template <class T, int Max>
+struct SliceWeightGradients {
+    SlicedPoints<T> points;
+    SliceGradients<T> of;
+    T* sums;   // (chunks, H, S, D + 1)
+
+    MESHARD_HOST_DEVICE void operator()(std::int64_t i) const
+    {
+        const auto H = points.heads, S = points.num_slices, D = points.head_dim, hs = i % (H * S), h = hs / S, chunk = i / (H * S);
+        const T* g = of.sums_gradient + hs * (D + 1);
+        const auto slice = HeadRow<T, Max>::load(points.slices + hs * D, D), state = HeadRow<T, Max>::load(of.states + hs * D, D),
+                   sum_gradient = HeadRow<T, Max>::load(g, D);
+        auto sum = HeadRow<T, Max>::zeros();
+        T total = 0;
+        const auto end = (chunk + 1) * kSliceChunk < points.count ? (chunk + 1) * kSliceChunk : points.count;
+        for (auto n = chunk * kSliceChunk; n < end; ++n) {
+            const auto row = n * H + h;
+            const T weight = std::exp(slice.dot(points.x + row * D, D) + points.bias[hs] - points.log_sums[row]);
+            const T gradient = weight * (state.dot(of.mixed_gradient + row * D, D) + sum_gradient.dot(of.features + row * D, D) + g[D] - of.means[row]);
+            sum.add(gradient, points.x + row * D, D);
+            total += gradient;
+        }
+        sum.store(sums + i * (D + 1), D);
+        sums[i * (D + 1) + D] = total;
+    }
+};
+
+/// Calls `f` with the number of a head's numbers in registers, as a type. Heads of more than 32 lie in memory.
+template <class F>
+void with_head_dim(std::int64_t head_dim, const F& f)
+{
+    if (head_dim <= 16) f(std::integral_constant<int, 16>());
+    else if (head_dim <= 32) f(std::integral_constant<int, 32>());
+    else f(std::integral_constant<int, kMaxHeadDim>());
+}
+
+/// Fills `points.log_sums`, before all else.
+template <class T, class Executor>
+void sum_exponentials(const Executor& executor, const SlicedPoints<T>& points)
+{
+    with_head_dim(points.head_dim, [&](auto max) { executor.for_each(points.count * points.heads, SumExponentials<T, max.value>{points}); });
+}
+
+/// @param sums  (num_slice_chunks, H, S, D + 1), to be added up: weighted features, then weights
+template <class T, class Executor>
+void add_to_slices(const Executor& executor, const SlicedPoints<T>& points, const T* features, T* sums)
+{
+    const auto threads = num_slice_chunks(points.count) * points.heads * points.num_slices;
+    with_head_dim(points.head_dim, [&](auto max) { executor.for_each(threads, AddToSlices<T, max.value>{points, features, sums}); });
+}
+
+template <class T, class Executor>
+void bring_back_from_slices(const Executor& executor, const SlicedPoints<T>& points, const T* states, T* mixed)
+{
+    with_head_dim(points.head_dim, [&](auto max) { executor.for_each(points.count * points.heads, BringBack<T, max.value>{points, states, mixed}); });
+}
+
+/// @param weight_sums  (num_slice_chunks, H, S, D + 1), to be added up: gradients of the slices, then of their bias
+template <class T, class Executor>
+void slice_gradients(const Executor& executor, const SlicedPoints<T>& points, const SliceGradients<T>& of, T* weight_sums)
+{
+    const auto threads = num_slice_chunks(points.count) * points.heads * points.num_slices;
+    with_head_dim(points.head_dim, [&](auto max) {
+        executor.for_each(points.count * points.heads, PointGradients<T, max.value>{points, of});
+        executor.for_each(threads, SliceWeightGradients<T, max.value>{points, of, weight_sums});
+    });
+}
+
+}  // namespace meshard
