@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "ops/point_clouds.h"
+#include "ops/row_moves.h"
 #include "partition/error.h"
 #include "sharding/shard_tensor.h"
 
@@ -24,7 +25,7 @@ at::Tensor padded_rows(const at::Tensor& rows, const at::Tensor& offsets, std::i
     const auto first = offsets.narrow(0, 0, num_queries), counts = offsets.diff();
     const auto shift = at::arange(num_queries, offsets.options()) * slots - first;
     const auto places = at::arange(rows.size(0), offsets.options()) + shift.repeat_interleave(counts);
-    return at::zeros({num_queries * slots, rows.size(1)}, rows.options()).index_copy(0, places, rows).view({num_queries, slots * rows.size(1)});
+    return placed_rows(rows, places, num_queries * slots).view({num_queries, slots * rows.size(1)});
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "ops/row_moves.h"
 #include "partition/error.h"
 #include "sharding/with_backward.h"
 
@@ -106,11 +107,7 @@ std::vector<at::Tensor> added_at_owners(std::vector<at::Tensor> ghosts, const Ex
     start(buffer, plan.receive_counts(), plan.send_counts(), plan.group(), received).wait();
     auto parts = unpacked(received, sent, plan.num_sent());
     const auto index = plan.sent_rows().to(received.device());
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-        auto shape = ghosts[i].sizes().vec();
-        shape[0] = plan.num_owned();
-        parts[i] = at::zeros(shape, ghosts[i].options()).index_add_(0, index, parts[i].to(ghosts[i].scalar_type()));
-    }
+    for (std::size_t i = 0; i < parts.size(); ++i) parts[i] = summed_rows(parts[i].to(ghosts[i].scalar_type()), index, plan.num_owned());
     return parts;
 }
 
@@ -127,7 +124,7 @@ PendingGhosts begin_ghost_exchange(at::TensorList fields, const Plan& plan, std:
     const at::NoGradGuard no_grad;
     std::vector<at::Tensor> sent;
     const auto index = plan->sent_rows().to(fields[0].device());
-    for (const auto& field : fields) sent.push_back(as_sent(field.detach().index_select(0, index), wire_type));
+    for (const auto& field : fields) sent.push_back(as_sent(gathered_rows(field.detach(), index), wire_type));
     ghosts.sent_ = packed(sent, plan->num_sent());
     ghosts.pending_ = start(ghosts.sent_, plan->send_counts(), plan->receive_counts(), plan->group(), ghosts.received_);
     return ghosts;
@@ -196,7 +193,7 @@ at::Tensor reduce_ghosts_to_owners(const at::Tensor& local, const Plan& plan, Gh
     require_rows("reduce_ghosts_to_owners", local, plan->num_local(), *plan);
     const auto index = plan->sent_rows().to(local.device());
     if (reduction == GhostReduction::Mean) {
-        const auto copies = at::ones({plan->num_owned()}, local.options().requires_grad(false)).index_add_(0, index, at::ones({plan->num_sent()}, local.options().requires_grad(false)));
+        const auto copies = summed_rows(at::ones({plan->num_sent()}, local.options().requires_grad(false)), index, plan->num_owned()) + 1;
         auto shape = std::vector<std::int64_t>(local.dim(), 1);
         shape[0] = plan->num_owned();
         return add_ghosts_to_owners(local, plan) / copies.view(shape);

@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "ops/row_gather.h"
+#include "ops/row_moves.h"
 #include "partition/error.h"
 #include "sharding/shard_tensor.h"
 
@@ -152,7 +153,7 @@ at::Tensor MessageGraph::from_sources(const at::Tensor& nodes) const
 
 at::Tensor MessageGraph::from_targets(const at::Tensor& nodes) const
 {
-    return lay(here(nodes).index_select(0, targets_), edge_spec_);
+    return lay(gathered_rows(here(nodes), targets_), edge_spec_);
 }
 
 at::Tensor MessageGraph::to_targets(const at::Tensor& edges, SegmentReduction reduction) const

@@ -67,6 +67,9 @@ void require_searchable(const NeighborRequest& request, const NeighborInput& poi
         fail("points of " + std::to_string(dimensions) + " dimensions and type " + c10::toString(points.plain.scalar_type()) + ", queries of " +
              std::to_string(queries.values.size(1)) + " and " + c10::toString(queries.plain.scalar_type()) + ". Make them alike.");
     }
+    if (points.plain.device() != queries.plain.device()) {
+        fail("the points lie on " + points.plain.device().str() + ", the queries on " + queries.plain.device().str() + ". Move one to the other.");
+    }
     if (points.is_cut() && queries.is_cut() && (points.device_mesh != queries.device_mesh || points.axis != queries.axis)) {
         fail("points and queries are cut among different ranks. Cut both along the same axis of one device mesh.");
     }

@@ -11,9 +11,13 @@
 
 #include "ops/cut_rows.h"
 #include "ops/ghost_exchange.h"
+#include "ops/grid_search.h"
 #include "ops/grid_walk.h"
 #include "ops/neighbor_ghosts.h"
 #include "ops/neighbor_request.h"
+#include "ops/on_gpu.h"
+#include "ops/row_moves.h"
+#include "ops/tile_schedule.h"
 #include "partition/error.h"
 #include "sharding/merged_plan.h"
 #include "sharding/redistribute.h"
@@ -42,15 +46,42 @@ at::Tensor table_of(const at::Tensor& rows, const std::shared_ptr<const Exchange
     return at::cat({rows, ghost_rows(rows.detach(), plan)});
 }
 
+template <class Number>
+at::Tensor tensor_on(at::Device device, const std::vector<Number>& numbers)
+{
+    return at::tensor(numbers, c10::CppTypeToScalarType<Number>::value).to(device);
+}
+
 /// Queries on LibTorch's threads, unless one of them asks.
 SearchPieces on_threads()
 {
     if (at::in_parallel_region()) return {};
-    return {at::get_num_threads(), [](std::int64_t count, const std::function<void(std::int64_t)>& work) {
-                at::parallel_for(0, count, 1, [&](std::int64_t begin, std::int64_t end) {
+    return {max_threads(), [](std::int64_t count, const std::function<void(std::int64_t)>& work) {
+                run_on_threads(count, [&](std::int64_t begin, std::int64_t end, int) {
                     for (auto i = begin; i < end; ++i) work(i);
                 });
             }};
+}
+
+template <class T>
+std::vector<FoundNeighbors> found_on_cpu(const NeighborRequest& request, std::span<const T> points, int dimensions, std::span<const T> queries,
+                                         const std::vector<std::int32_t>& excluded)
+{
+    std::vector<NeighborLists<T>> lists;
+    if (request.options.order == NeighborOrder::Grid) {
+        for (const auto& limit : request.limits) lists.push_back(neighbors_in_grid_order<T>(points, queries, limit));
+    } else {
+        const PointSearch<T> search(points, dimensions, request.options.period, on_threads());
+        if (request.is_knn) lists.push_back(search.knn(queries, request.k, excluded));
+        else lists = search.within(queries, request.limits, excluded);
+    }
+    std::vector<FoundNeighbors> found;
+    for (const auto& list : lists) {
+        auto places = at::empty({static_cast<std::int64_t>(list.ids.size())}, at::kLong);
+        std::copy(list.ids.begin(), list.ids.end(), places.template mutable_data_ptr<std::int64_t>());
+        found.push_back({at::tensor(list.offsets, at::kLong), places, at::tensor(list.distances, c10::CppTypeToScalarType<T>::value)});
+    }
+    return found;
 }
 
 template <class T>
@@ -73,39 +104,35 @@ std::vector<Neighbors> search_rows(const NeighborRequest& request, const Neighbo
             excluded.push_back(is_here ? static_cast<std::int32_t>(place) : -1);
         }
     }
-    std::vector<NeighborLists<T>> lists;
-    if (request.options.order == NeighborOrder::Grid) {
-        for (const auto& limit : request.limits) lists.push_back(neighbors_in_grid_order<T>(table, queries.span<T>(), limit));
+    const auto device = points.plain.device();
+    std::vector<FoundNeighbors> found;
+    if (device.is_cuda()) {
+        const auto type = c10::CppTypeToScalarType<T>::value;
+        const auto rows = (is_cut ? tensor_on(device, candidates.points).view({-1, width}) : points.plain.detach().to(type)).contiguous();
+        const auto asked = queries.plain.detach().to(type).contiguous(), hidden = excluded.empty() ? at::Tensor() : tensor_on(device, excluded);
+        on_gpu(rows, [&](const auto& executor) { found = GridSearch<T, std::decay_t<decltype(executor)>>(executor, rows, asked, hidden).answer(request); });
     } else {
-        const PointSearch<T> search(table, width, request.options.period, on_threads());
-        if (request.is_knn) lists.push_back(search.knn(queries.span<T>(), request.k, excluded));
-        else lists = search.within(queries.span<T>(), request.limits, excluded);
+        found = found_on_cpu<T>(request, table, width, queries.span<T>(), excluded);
     }
+    const auto ids = points.is_cut() ? tensor_on(device, candidates.ids) : at::Tensor(), rows = is_cut ? tensor_on(device, candidates.rows) : at::Tensor();
 
     const bool differentiable = at::GradMode::is_enabled() && (points.plain.requires_grad() || queries.plain.requires_grad());
     const auto queries_group = queries.is_cut() ? group : RankGroup();
     at::Tensor rows_with_history;
     if (differentiable) rows_with_history = table_of(points.plain, plan, queries_group);
-    const auto device = points.plain.device();
     std::vector<Neighbors> result;
-    for (const auto& list : lists) {
+    for (const auto& list : found) {
         Neighbors neighbors;
         neighbors.plan = plan;
         neighbors.queries_group = queries_group;
         neighbors.num_points = points.size();
         if (points.is_cut()) neighbors.points_layout = points.layout;
-        neighbors.offsets = at::tensor(list.offsets, at::kLong);
-        neighbors.ids = at::empty({static_cast<std::int64_t>(list.ids.size())}, at::kLong);
-        neighbors.rows = at::empty_like(neighbors.ids);
-        auto *ids = neighbors.ids.mutable_data_ptr<std::int64_t>(), *rows = neighbors.rows.mutable_data_ptr<std::int64_t>();
-        for (const auto place : list.ids) {
-            *ids++ = candidates.ids[place];
-            *rows++ = is_cut ? candidates.rows[place] : place;
-        }
+        neighbors.offsets = list.offsets;
+        neighbors.ids = ids.defined() ? ids.index_select(0, list.places) : list.places;
+        neighbors.rows = rows.defined() ? rows.index_select(0, list.places) : list.places;
         if (differentiable) {
-            const auto counts = neighbors.offsets.narrow(0, 1, queries.size()) - neighbors.offsets.narrow(0, 0, queries.size());
-            const auto query_rows = at::arange(queries.size(), at::kLong).repeat_interleave(counts);
-            auto gaps = rows_with_history.index_select(0, neighbors.rows.to(device)) - queries.plain.index_select(0, query_rows.to(device));
+            const auto query_rows = at::arange(queries.size(), list.offsets.options()).repeat_interleave(list.offsets.diff());
+            auto gaps = gathered_rows(rows_with_history, neighbors.rows) - gathered_rows(queries.plain, query_rows);
             if (!request.options.period.empty()) {
                 auto images = at::zeros_like(gaps);
                 for (std::int64_t d = 0; d < width; ++d) {
@@ -116,9 +143,8 @@ std::vector<Neighbors> search_rows(const NeighborRequest& request, const Neighbo
             }
             neighbors.distances = at::linalg_vector_norm(gaps, 2, at::IntArrayRef{1});
         } else {
-            neighbors.distances = at::tensor(list.distances, c10::CppTypeToScalarType<T>::value).to(points.plain.options().requires_grad(false));
+            neighbors.distances = list.distances.to(points.plain.scalar_type());
         }
-        for (auto* tensor : {&neighbors.offsets, &neighbors.ids, &neighbors.rows}) *tensor = tensor->to(device);
         result.push_back(std::move(neighbors));
     }
     return result;
@@ -250,18 +276,19 @@ at::Tensor neighbor_rows(const at::Tensor& features, const Neighbors& neighbors)
     }
     const auto& plan = neighbors.plan;
     if (!plan || plan->group().size() == 1 || neighbors.queries_group.size() == 1) {
-        return table_of(rows, plan, neighbors.queries_group).index_select(0, neighbors.rows);
+        return gathered_rows(table_of(rows, plan, neighbors.queries_group), neighbors.rows);
     }
     // Own rows are copied while ghosts are on their way.
     auto pending = begin_ghost_exchange({rows}, plan);
-    const auto is_ghost = neighbors.rows >= plan->num_owned();
+    const auto places = neighbors.rows.to(rows.device());
+    const auto is_ghost = places >= plan->num_owned();
     const auto ghost_entries = is_ghost.nonzero().view({-1}), own_entries = is_ghost.logical_not().nonzero().view({-1});
     auto shape = rows.sizes().vec();
-    shape[0] = neighbors.rows.size(0);
+    shape[0] = places.size(0);
     auto found = at::empty(shape, rows.options().requires_grad(false));
-    found.index_copy_(0, own_entries, rows.index_select(0, neighbors.rows.index_select(0, own_entries)));
+    found.index_copy_(0, own_entries, gathered_rows(rows, places.index_select(0, own_entries)));
     const auto ghosts = pending.end()[0];
-    return found.index_copy_(0, ghost_entries, ghosts.index_select(0, neighbors.rows.index_select(0, ghost_entries) - plan->num_owned()));
+    return found.index_copy_(0, ghost_entries, gathered_rows(ghosts, places.index_select(0, ghost_entries) - plan->num_owned()));
 }
 
 }  // namespace meshard

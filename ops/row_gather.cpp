@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ops/cut_rows.h"
+#include "ops/row_moves.h"
 #include "partition/error.h"
 #include "sharding/redistribute.h"
 #include "sharding/row_routes.h"
@@ -23,14 +24,8 @@ struct Access {
     at::Tensor ids;                            ///< (wanted), on the CPU
     std::shared_ptr<const RowRoutes> routes;   ///< null if all rows are here
 
-    at::Tensor gather(const at::Tensor& from) const { return routes ? routes->gather(from) : from.index_select(0, ids.to(from.device())); }
-    at::Tensor scatter(const at::Tensor& values) const
-    {
-        if (routes) return routes->scatter(values);
-        auto shape = values.sizes().vec();
-        shape[0] = part.own.size(0);
-        return at::zeros(shape, values.options().requires_grad(false)).index_add(0, ids.to(values.device()), values);
-    }
+    at::Tensor gather(const at::Tensor& from) const { return routes ? routes->gather(from) : gathered_rows(from, ids); }
+    at::Tensor scatter(const at::Tensor& values) const { return routes ? routes->scatter(values) : summed_rows(values, ids, part.own.size(0)); }
 };
 
 Access access_to(const char* where, const at::Tensor& tensor, const at::Tensor& ids)

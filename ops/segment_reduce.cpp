@@ -5,18 +5,22 @@
 
 #include <string>
 
+#include "ops/on_gpu.h"
+#include "ops/row_moves.h"
 #include "partition/error.h"
+#include "sharding/with_backward.h"
 
 namespace meshard {
 namespace {
 
-void require_segments(const char* where, const at::Tensor& values, const at::Tensor& offsets)
+/// The offsets, on the values' device.
+at::Tensor checked_offsets(const char* where, const at::Tensor& values, const at::Tensor& offsets)
 {
     const auto entries = values.dim() < 1 ? 0 : values.size(0);
     const bool fits = values.dim() >= 1 && values.is_floating_point() && offsets.dim() == 1 && offsets.scalar_type() == at::kLong && offsets.size(0) >= 1 &&
                       offsets[0].item<std::int64_t>() == 0 && offsets[-1].item<std::int64_t>() == entries &&
                       (offsets.size(0) == 1 || offsets.diff().min().item<std::int64_t>() >= 0);
-    if (fits) return;
+    if (fits) return offsets.to(values.device());
     throw InvalidInput(std::string(where) + ": " + std::to_string(entries) + " entries of type " + c10::toString(values.scalar_type()) +
                        " do not fit the offsets; expected floating values and int64 offsets that start at 0, never fall and end at the number of entries.");
 }
@@ -28,6 +32,38 @@ at::Tensor rows_of_entries(const at::Tensor& offsets)
     return at::arange(counts.size(0), offsets.options()).repeat_interleave(counts);
 }
 
+/// By the kernel, values without history: sums in the order of the entries, of narrow types in single precision.
+SegmentResult swept_on_gpu(const at::Tensor& values, const at::Tensor& offsets, SegmentSweep kind)
+{
+    const auto type = values.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const auto entries = values.detach().to(type).contiguous(), starts = offsets.contiguous();
+    auto shape = values.sizes().vec();
+    shape[0] = offsets.size(0) - 1;
+    const auto channels = c10::multiply_integers(values.sizes().slice(1));
+    auto results = at::empty(shape, entries.options());
+    auto arguments = kind == SegmentSweep::Sum ? at::Tensor() : at::empty(shape, starts.options());
+    const auto sweep = [&](const auto& executor, const auto* from, auto* to) {
+        sweep_segments(executor, from, starts.const_data_ptr<std::int64_t>(), shape[0], channels, kind, to,
+                       arguments.defined() ? arguments.mutable_data_ptr<std::int64_t>() : nullptr);
+    };
+    on_gpu(values, [&](const auto& executor) {
+        if (type == at::kDouble) sweep(executor, entries.const_data_ptr<double>(), results.mutable_data_ptr<double>());
+        else sweep(executor, entries.const_data_ptr<float>(), results.mutable_data_ptr<float>());
+    });
+    return {results.to(values.scalar_type()), arguments};
+}
+
+at::Tensor sums(const at::Tensor& values, const at::Tensor& offsets);
+
+/// (rows, ...) to (entries, ...): each entry gets what its row has.
+at::Tensor spread(const at::Tensor& of_rows, const at::Tensor& offsets)
+{
+    const auto rows = rows_of_entries(offsets);
+    if (!of_rows.is_cuda()) return of_rows.index_select(0, rows);
+    return with_backward(gathered_rows(of_rows.detach(), rows), of_rows, "SpreadBackward",
+                         [offsets](const at::Tensor& gradient) { return sums(gradient, offsets); });
+}
+
 at::Tensor sums(const at::Tensor& values, const at::Tensor& offsets)
 {
     if (values.size(0) == 0 || offsets.size(0) == 1) {   // keeps the history, for ranks without queries
@@ -35,7 +71,9 @@ at::Tensor sums(const at::Tensor& values, const at::Tensor& offsets)
         shape[0] = offsets.size(0) - 1;
         return at::zeros(shape, values.options().requires_grad(false)) + values.sum();
     }
-    return at::segment_reduce(values.contiguous(), "sum", std::nullopt, std::nullopt, offsets, 0, true);
+    if (!values.is_cuda()) return at::segment_reduce(values.contiguous(), "sum", std::nullopt, std::nullopt, offsets, 0, true);
+    return with_backward(swept_on_gpu(values, offsets, SegmentSweep::Sum).values, values, "SegmentSumBackward",
+                         [offsets](const at::Tensor& gradient) { return spread(gradient, offsets); });
 }
 
 at::Tensor extremes(const at::Tensor& values, const at::Tensor& offsets, bool is_max)
@@ -43,6 +81,7 @@ at::Tensor extremes(const at::Tensor& values, const at::Tensor& offsets, bool is
     auto shape = values.sizes().vec();
     shape[0] = offsets.size(0) - 1;
     if (values.numel() == 0 || shape[0] == 0) return at::zeros(shape, values.options().requires_grad(false));
+    if (values.is_cuda()) return swept_on_gpu(values, offsets, is_max ? SegmentSweep::Max : SegmentSweep::Min).values;
     return at::segment_reduce(values.detach().contiguous(), is_max ? "max" : "min", std::nullopt, std::nullopt, offsets, 0, true);
 }
 
@@ -54,45 +93,47 @@ at::Tensor beside(const at::Tensor& per_row, const at::Tensor& like)
     return per_row.view(shape);
 }
 
+/// The first entry of each row that is the extreme, -1 for rows without entries.
+at::Tensor extreme_entries(const at::Tensor& values, const at::Tensor& offsets, bool is_max)
+{
+    const at::NoGradGuard no_grad;
+    if (values.is_cuda()) return swept_on_gpu(values, offsets, is_max ? SegmentSweep::Max : SegmentSweep::Min).arguments;
+    const auto rows = rows_of_entries(offsets);
+    const auto extreme = extremes(values, offsets, is_max);
+    const auto is_extreme = values.detach().eq(extreme.index_select(0, rows));
+    const auto entries = values.size(0);
+    // The least entry that is the extreme; NaN is equal to none, and its row keeps the first entry.
+    const auto places = beside(at::arange(entries, offsets.options()), values).expand(values.sizes());
+    const auto candidates = at::where(is_extreme, places, at::full_like(places, entries));
+    const auto first = at::full(extreme.sizes(), entries, offsets.options())
+                           .scatter_reduce(0, beside(rows, values).expand(values.sizes()), candidates, "amin");
+    const auto starts = beside(offsets.narrow(0, 0, offsets.size(0) - 1), extreme).expand(extreme.sizes());
+    const auto arguments = at::where(first.eq(entries), starts, first);
+    return at::where(beside(offsets.diff(), extreme).eq(0).expand(extreme.sizes()), at::full_like(arguments, -1), arguments);
+}
+
 }  // namespace
 
-SegmentResult segment_reduce(const at::Tensor& values, const at::Tensor& offsets, SegmentReduction reduction)
+SegmentResult segment_reduce(const at::Tensor& values, const at::Tensor& given_offsets, SegmentReduction reduction)
 {
-    require_segments("segment_reduce", values, offsets);
-    const auto counts = offsets.diff();
+    const auto offsets = checked_offsets("segment_reduce", values, given_offsets);
     if (reduction == SegmentReduction::Sum) return {sums(values, offsets), {}};
     if (reduction == SegmentReduction::Mean) {
         const auto total = sums(values, offsets);
-        return {total / beside(counts.clamp_min(1).to(values.scalar_type()), total), {}};
+        return {total / beside(offsets.diff().clamp_min(1).to(values.scalar_type()), total), {}};
     }
     if (values.numel() == 0) return {sums(values, offsets), at::full_like(sums(values, offsets), -1, at::kLong)};
-    const auto rows = rows_of_entries(offsets);
-    at::Tensor arguments;
-    {
-        const at::NoGradGuard no_grad;
-        const auto extreme = extremes(values, offsets, reduction == SegmentReduction::Max);
-        const auto is_extreme = values.detach().eq(extreme.index_select(0, rows));
-        const auto entries = values.size(0);
-        // The least entry that is the extreme; NaN is equal to none, and its row keeps the first entry.
-        const auto places = beside(at::arange(entries, offsets.options()), values).expand(values.sizes());
-        const auto candidates = at::where(is_extreme, places, at::full_like(places, entries));
-        const auto first = at::full(extreme.sizes(), entries, offsets.options())
-                               .scatter_reduce(0, beside(rows, values).expand(values.sizes()), candidates, "amin");
-        const auto starts = beside(offsets.narrow(0, 0, offsets.size(0) - 1), extreme).expand(extreme.sizes());
-        arguments = at::where(first.eq(entries), starts, first);
-        arguments = at::where(beside(counts, extreme).eq(0).expand(extreme.sizes()), at::full_like(arguments, -1), arguments);
-    }
+    const auto arguments = extreme_entries(values, offsets, reduction == SegmentReduction::Max);
     const auto chosen = values.gather(0, arguments.clamp_min(0));
     return {at::where(arguments.lt(0), at::zeros_like(chosen), chosen), arguments};
 }
 
-at::Tensor segment_softmax(const at::Tensor& values, const at::Tensor& offsets)
+at::Tensor segment_softmax(const at::Tensor& values, const at::Tensor& given_offsets)
 {
-    require_segments("segment_softmax", values, offsets);
+    const auto offsets = checked_offsets("segment_softmax", values, given_offsets);
     if (values.numel() == 0) return values;
-    const auto rows = rows_of_entries(offsets);
-    const auto exponents = (values - extremes(values, offsets, true).index_select(0, rows)).exp();
-    return exponents / sums(exponents, offsets).index_select(0, rows);
+    const auto exponents = (values - spread(extremes(values, offsets, true), offsets)).exp();
+    return exponents / spread(sums(exponents, offsets), offsets);
 }
 
 }  // namespace meshard

@@ -18,7 +18,7 @@ struct SegmentResult {
 /// rank's own queries are all on it (neighbors.h). Entries are added in their order; an extreme's gradient goes to its argument.
 ///
 /// @param values   (entries, ...), of a floating type
-/// @param offsets  (rows + 1), int64
+/// @param offsets  (rows + 1), int64; may lie on another device
 /// @throws InvalidInput if the offsets do not start at 0, fall, or do not end at the number of entries
 SegmentResult segment_reduce(const at::Tensor& values, const at::Tensor& offsets, SegmentReduction reduction);
 

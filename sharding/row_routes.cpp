@@ -162,7 +162,11 @@ at::Tensor RowRoutes::scatter_rows(const at::Tensor& rows, Reduction reduction) 
     const auto combined = [&](std::int64_t count, const at::Tensor& index, const at::Tensor& source) {
         auto shape = source.sizes().vec();
         shape[0] = count;
-        if (reduction == Reduction::Sum) return at::zeros(shape, source.options()).index_add_(0, index.to(device), source);
+        if (reduction == Reduction::Sum) {
+            auto sums = at::zeros(shape, source.options());
+            // On a GPU index_add_ adds in any order, index_put_ in that of the sorted index.
+            return device.is_cuda() ? sums.index_put_({index.to(device)}, source, /*accumulate=*/true) : sums.index_add_(0, index.to(device), source);
+        }
         const bool is_max = reduction == Reduction::Max;
         auto target = at::full(shape, is_max ? lowest_value(source.scalar_type()) : highest_value(source.scalar_type()), source.options());
         return target.index_reduce_(0, index.to(device), source, is_max ? "amax" : "amin");
