@@ -176,7 +176,7 @@ StreamedModel TransolverImpl::streamed(const torch::Tensor& inputs, const torch:
 {
     StreamedModel model;
     const auto mlp = preprocess_->fused();
-    bool can = mlp && can_fuse(inputs, {mlp->hidden});
+    bool can = inputs.is_cpu() && mlp && can_fuse(inputs, {mlp->hidden});
     for (const auto& module : *blocks_) {
         const auto block = module->as<TransolverBlock>()->fused();
         can = can && block && can_fuse(inputs, block->weights);
@@ -215,7 +215,7 @@ torch::Tensor TransolverImpl::forward(const torch::Tensor& fx, const torch::Tens
     } else {
         const auto mlp = preprocess_->fused();
         const auto offset = time_offset(time);
-        if (mlp && can_fuse(inputs, {mlp->hidden})) {
+        if (mlp && inputs.is_cpu() && can_fuse(inputs, {mlp->hidden})) {
             x = fused_mlp(inputs, *mlp, offset);                                         // (B, N, C)
         } else {
             x = preprocess_(inputs);

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 
+#include "ops/block_call.h"
+#include "ops/device_block.h"
 #include "ops/slice_layout.h"
 #include "ops/tile_schedule.h"
 #include "ops/tile_tensors.h"
@@ -35,17 +37,7 @@ struct BlockWorker {
     BlockGradients<T> gradients;
 };
 
-/// One call of `fused_block`: what its backward needs besides its inputs.
-struct BlockCall : torch::CustomClassHolder {
-    FusedBlock block;
-    FusedOptions options;
-    SpecPtr rows;
-    std::vector<Tile> tiles;
-    std::unique_ptr<SliceStates> slices;
-    bool recorded = false;
-};
-
-/// Both directions for one type of number.
+/// Both directions for one type of number, on the CPU.
 template <class T>
 class BlockPasses {
 public:
@@ -83,13 +75,7 @@ public:
     /// Of all tiles, one after the other; undefined where backward is to compute them again.
     at::Tensor kept() const { return call_.recorded ? kept_ : at::Tensor(); }
 
-    struct Gradients {
-        at::Tensor x;
-        std::vector<at::Tensor> weights;
-        std::vector<at::Tensor> attend_weights;
-    };
-
-    Gradients backward(const at::Tensor& result_gradient)
+    BlockPassGradients backward(const at::Tensor& result_gradient)
     {
         const auto& shape = shape_;
         const auto& states = call_.slices->states();
@@ -120,7 +106,7 @@ public:
 
         BlockGradients<T> total(shape);
         threads.for_each_worker([&](const BlockWorker<T>& worker) { total.add(worker.gradients); });
-        Gradients gradients{x_gradient, {}, std::move(of_slices.weights)};
+        BlockPassGradients gradients{x_gradient, {}, std::move(of_slices.weights)};
         gradients.weights = tensors_of(total, held_);
         return gradients;
     }
@@ -173,14 +159,15 @@ struct BlockFunction : torch::autograd::Function<BlockFunction> {
         const auto local = local_in(x, call->rows);
         const auto num_own = static_cast<std::ptrdiff_t>(call->block.weights.size());
         const variable_list own(weights.begin(), weights.begin() + num_own), of_slices(weights.begin() + num_own, weights.end());
-        const auto limit = call->options.tile_points > 0 ? call->options.tile_points : points_per_tile(call->block.shape, local.element_size());
-        call->tiles = cut_tiles(local.size(0), local.size(1), limit);
+        const auto fitting = call->by_kernels ? kDeviceTilePoints : points_per_tile(call->block.shape, local.element_size());
+        call->tiles = cut_tiles(local.size(0), local.size(1), call->options.tile_points > 0 ? call->options.tile_points : fitting);
         at::Tensor result, kept;
         const auto run = [&](auto passes) {
             result = passes.forward(of_slices);
             kept = passes.kept();
         };
-        if (local.scalar_type() == at::kDouble) run(BlockPasses<double>(*call, local, own));
+        if (call->by_kernels) result = DeviceBlockPasses(*call, local, own).forward(of_slices);
+        else if (local.scalar_type() == at::kDouble) run(BlockPasses<double>(*call, local, own));
         else run(BlockPasses<float>(*call, local, own));
 
         variable_list saved{x, kept};
@@ -201,45 +188,53 @@ struct BlockFunction : torch::autograd::Function<BlockFunction> {
         const auto gradient = local_in(gradients[0], rows), x = local_in(saved[0], rows);
         variable_list found;
         const auto run = [&](auto passes) {
-            auto result = passes.backward(gradient);
+            const auto result = passes.backward(gradient);
             found.push_back(wrapped(result.x, rows));
             append_wrapped(found, result.weights, rows ? weight_gradient_spec(*rows) : nullptr);
             append_wrapped(found, result.attend_weights, rows ? weight_gradient_spec(*token_spec(*rows)) : nullptr);   // whole where rows are cut
         };
-        if (x.scalar_type() == at::kDouble) run(BlockPasses<double>(*call, x, weights, saved[1]));
+        if (call->by_kernels) run(DeviceBlockPasses(*call, x, weights));
+        else if (x.scalar_type() == at::kDouble) run(BlockPasses<double>(*call, x, weights, saved[1]));
         else run(BlockPasses<float>(*call, x, weights, saved[1]));
         found.emplace_back();
         return found;
     }
 };
 
-}  // namespace
-
-bool can_fuse(const at::Tensor& points, const std::vector<at::Tensor>& weights)
-{
-    const auto type = points.scalar_type();
-    if (!points.is_cpu() || points.dim() != 3 || (type != at::kFloat && type != at::kDouble)) return false;
-    if (at::autocast::is_autocast_enabled(at::kCPU) || (exact_mode() && type == at::kFloat)) return false;
-    for (const auto& weight : weights) {
-        if (!weight.defined() || is_sharded(weight) || weight.scalar_type() != type || !weight.is_cpu()) return false;
-    }
-    if (!is_sharded(points)) return true;
-    reduce_partials({points});
-    const auto& axes = spec_of(points)->axes;
-    return std::all_of(axes.begin(), axes.end(), [](const auto& axis) { return !axis.is_shard() || (axis.placement.dim <= 1 && axis.blocks == 1); });
-}
-
-at::Tensor fused_block(const at::Tensor& x, const FusedBlock& block, const FusedOptions& options)
+at::Tensor called(const at::Tensor& x, const FusedBlock& block, const FusedOptions& options, bool by_kernels)
 {
     auto call = c10::make_intrusive<BlockCall>();
     call->block = block;
     call->options = options;
     call->rows = is_sharded(x) ? spec_of(x) : nullptr;
+    call->by_kernels = by_kernels;
     auto weights = block.weights;
     weights.insert(weights.end(), block.attend_weights.begin(), block.attend_weights.end());
     const auto wants = [](const at::Tensor& tensor) { return tensor.requires_grad(); };
     call->recorded = at::GradMode::is_enabled() && (wants(x) || std::any_of(weights.begin(), weights.end(), wants));
     return BlockFunction::apply(x, at::TensorList(weights), call);
 }
+
+}  // namespace
+
+bool can_fuse(const at::Tensor& points, const std::vector<at::Tensor>& weights)
+{
+    const auto type = points.scalar_type();
+    const auto device = points.device();
+    if ((!device.is_cpu() && !device.is_cuda()) || points.dim() != 3 || (type != at::kFloat && type != at::kDouble)) return false;
+    if (at::autocast::is_autocast_enabled(device.type()) || (exact_mode() && type == at::kFloat)) return false;
+    for (const auto& weight : weights) {
+        if (!weight.defined() || is_sharded(weight) || weight.scalar_type() != type || weight.device() != device) return false;
+    }
+    if (device.is_cuda() && weights.size() > kSlice && !fits_slice_kernels(weights[kSlice].size(2))) return false;
+    if (!is_sharded(points)) return true;
+    reduce_partials({points});
+    const auto& axes = spec_of(points)->axes;
+    return std::all_of(axes.begin(), axes.end(), [](const auto& axis) { return !axis.is_shard() || (axis.placement.dim <= 1 && axis.blocks == 1); });
+}
+
+at::Tensor fused_block(const at::Tensor& x, const FusedBlock& block, const FusedOptions& options) { return called(x, block, options, x.is_cuda()); }
+
+at::Tensor fused_block_by_kernels(const at::Tensor& x, const FusedBlock& block, const FusedOptions& options) { return called(x, block, options, true); }
 
 }  // namespace meshard

@@ -30,17 +30,17 @@ struct FusedOptions {
     std::int64_t tile_points = 0;   ///< 0: what fits the cache. Results change by rounding only
 };
 
-/// Whether the fused operators can take these points: on a CPU, float or double as the weights, whose layout cuts batch or rows at most. Not under autocast,
-/// nor in exact mode, nor with sharded weights.
+/// Whether the fused operators can take these points: float or double as the weights and on their device, with a layout that cuts batch or rows at most. Not
+/// under autocast, nor in exact mode, nor with sharded weights; on a GPU not with heads of more than 128 channels.
 bool can_fuse(const at::Tensor& points, const std::vector<at::Tensor>& weights);
 
 /// One block of a Transolver, of which BlockTile says what it computes, for plain or sharded points (B, N, C). Slice weights, (B, N, H, S), are never
-/// stored. One all-reduce forward, one backward, as SliceStates says. Result: (B, N, C) or (B, N, O), sharded as `x`.
+/// stored. One all-reduce forward, one backward, as SliceStates says. Result: (B, N, C) or (B, N, O), sharded as `x`. On a GPU: device_block.h.
 ///
 /// @throws InvalidInput in backward with create_graph
 at::Tensor fused_block(const at::Tensor& x, const FusedBlock& block, const FusedOptions& options = {});
 
-/// out(gelu(hidden(x))) + offset, keeping nothing but x (B, N, in).
+/// out(gelu(hidden(x))) + offset, keeping nothing but x (B, N, in), on the CPU.
 /// @param offset   (B, out), added to all points of a sample; may be undefined
 at::Tensor fused_mlp(const at::Tensor& x, const FusedMlp& mlp, const at::Tensor& offset = {});
 
