@@ -22,6 +22,7 @@ struct BenchArguments {
     StepShape shape;
     std::string what = "step";
     std::string memory = "stored";
+    std::string device = "cpu";
     bool inference_only = false;
     int num_repeats = 0;
     int num_ranks = 0;
@@ -46,6 +47,7 @@ bool parse(std::span<const std::string> arguments, BenchArguments& options)
     app.add_option("--heads", shape.n_head, "attention heads")->check(CLI::PositiveNumber)->capture_default_str();
     app.add_option("--slices", shape.slice_num, "slices a head")->check(CLI::PositiveNumber)->capture_default_str();
     app.add_option("--memory", options.memory, "of model: stored, recomputed or streamed")->check(CLI::IsMember({"stored", "recomputed", "streamed"}))->capture_default_str();
+    app.add_option("--device", options.device, "of model: cpu or cuda, a GPU in builds for one")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
     app.add_flag("--inference", options.inference_only, "of model: no training step");
     app.add_option("--repeats", options.num_repeats, "pairs that are timed; 15, of scaling 5")->check(CLI::PositiveNumber);
     app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine")->check(CLI::PositiveNumber)->type_name("N");
@@ -83,13 +85,13 @@ void report(const BenchArguments& arguments, const StepTimes& times)
 
 void report_model(const BenchArguments& arguments)
 {
-    const auto times = time_model(arguments.shape, memory_mode(arguments.memory), arguments.inference_only, arguments.num_repeats);
+    const auto times = time_model(arguments.shape, memory_mode(arguments.memory), arguments.inference_only, arguments.num_repeats, c10::Device(arguments.device == "cuda" ? "cuda:0" : "cpu"));
     const auto points = static_cast<double>(arguments.shape.num_points);
     const auto microseconds = [&](double seconds) { return seconds / points * 1e6; };
     const auto bytes_a_point = static_cast<double>(times.peak_bytes - times.bytes_before) / points;
     const auto share = times.training_seconds > 0 ? times.training_gflop / times.training_seconds / times.sgemm_gflops : 0.0;
     if (arguments.json) {
-        const nlohmann::ordered_json json{{"points", arguments.shape.num_points}, {"memory", arguments.memory}, {"threads", times.num_threads},
+        const nlohmann::ordered_json json{{"points", arguments.shape.num_points}, {"device", arguments.device}, {"memory", arguments.memory}, {"threads", times.num_threads},
                                           {"training_us_per_point", microseconds(times.training_seconds)}, {"training_cpu_us_per_point", microseconds(times.training_cpu_seconds)},
                                           {"inference_us_per_point", microseconds(times.inference_seconds)}, {"inference_cpu_us_per_point", microseconds(times.inference_cpu_seconds)},
                                           {"sgemm_gflops", times.sgemm_gflops}, {"share_of_sgemm", share}, {"bytes_per_point", bytes_a_point}, {"peak_bytes", times.peak_bytes}};

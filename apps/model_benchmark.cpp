@@ -2,6 +2,7 @@
 #include "apps/model_benchmark.h"
 
 #include <chrono>
+#include <cmath>
 #include <ctime>
 #include <fstream>
 #include <functional>
@@ -11,11 +12,13 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <c10/core/CachingDeviceAllocator.h>
 #include <torch/torch.h>
 
 #include "apps/rank_timing.h"
 #include "models/metrics.h"
 #include "models/transolver.h"
+#include "partition/error.h"
 
 namespace meshard {
 namespace {
@@ -53,12 +56,24 @@ Seconds median_of(int num_repeats, const std::function<void()>& work)
     return {median(wall), median(cpu)};
 }
 
-std::int64_t resident_bytes()
+/// Memory in use now, and the most that ever was.
+struct Memory {
+    std::int64_t now = 0, peak = 0;
+};
+
+Memory memory_on(c10::Device device)
 {
+    if (device.is_cuda()) {
+        const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
+        const auto& allocated = stats.allocated_bytes[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
+        return {allocated.current, allocated.peak};
+    }
     std::ifstream stream("/proc/self/statm");
     std::int64_t size = 0, resident = 0;
     stream >> size >> resident;
-    return resident * sysconf(_SC_PAGESIZE);
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return {resident * sysconf(_SC_PAGESIZE), static_cast<std::int64_t>(usage.ru_maxrss) * 1024};
 }
 
 /// Multiplications and additions of the forward pass's products over points.
@@ -71,8 +86,15 @@ double forward_flops(const StepShape& shape)
 
 }  // namespace
 
-ModelTimes time_model(const StepShape& shape, MemoryMode memory, bool inference_only, int num_repeats)
+ModelTimes time_model(const StepShape& shape, MemoryMode memory, bool inference_only, int num_repeats, c10::Device device)
 {
+    if (device.is_cuda() && !torch::cuda::is_available()) {
+        throw InvalidInput("bench model: no GPU is seen by this process. Configure with -DMESHARD_WITH_CUDA=ON on a machine that has one, or leave --device out.");
+    }
+    // A GPU works on while the host goes on: a time ends when all is done.
+    const auto done = [&] {
+        if (device.is_cuda()) torch::cuda::synchronize(device.index());
+    };
     TransolverOptions options;
     options.functional_dim = 1;
     options.embedding_dim = kInputs - 1;
@@ -85,19 +107,21 @@ ModelTimes time_model(const StepShape& shape, MemoryMode memory, bool inference_
     torch::manual_seed(0);
     Transolver model(options);
     model->set_memory(memory);
+    model->to(device);
     torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-3));
-    const auto fx = torch::ones({1, shape.num_points, 1}), embedding = torch::rand({1, shape.num_points, kInputs - 1});
-    const auto target = inference_only ? torch::Tensor() : torch::rand({1, shape.num_points, kOutputs});
+    const auto fx = torch::ones({1, shape.num_points, 1}, device), embedding = torch::rand({1, shape.num_points, kInputs - 1}, device);
+    const auto target = inference_only ? torch::Tensor() : torch::rand({1, shape.num_points, kOutputs}, device);
 
     ModelTimes times;
     times.num_threads = at::get_num_threads();
     times.training_gflop = 3 * forward_flops(shape) * 1e-9;
-    times.bytes_before = resident_bytes();
+    times.bytes_before = memory_on(device).now;
     if (!inference_only) {
         const auto step = median_of(num_repeats, [&] {
             optimizer.zero_grad();
             mean_squared_error(model->forward(fx, embedding), target).backward();
             optimizer.step();
+            done();
         });
         times.training_seconds = step.wall;
         times.training_cpu_seconds = step.cpu;
@@ -105,17 +129,22 @@ ModelTimes time_model(const StepShape& shape, MemoryMode memory, bool inference_
     {
         const torch::NoGradGuard no_grad;
         model->eval();
-        const auto inference = median_of(num_repeats, [&] { model->forward(fx, embedding); });
+        const auto inference = median_of(num_repeats, [&] {
+            model->forward(fx, embedding);
+            done();
+        });
         times.inference_seconds = inference.wall;
         times.inference_cpu_seconds = inference.cpu;
     }
-    rusage usage{};
-    getrusage(RUSAGE_SELF, &usage);
-    times.peak_bytes = static_cast<std::int64_t>(usage.ru_maxrss) * 1024;
+    times.peak_bytes = memory_on(device).peak;
 
-    const auto a = torch::rand({1024, 1024}), b = torch::rand({1024, 1024});
-    const auto product = median_of(9, [&] { torch::mm(a, b); });
-    times.sgemm_gflops = 2.0 * 1024 * 1024 * 1024 / product.wall * 1e-9;
+    const std::int64_t n = device.is_cuda() ? 8192 : 1024;
+    const auto a = torch::rand({n, n}, device), b = torch::rand({n, n}, device);
+    const auto product = median_of(9, [&] {
+        torch::mm(a, b);
+        done();
+    });
+    times.sgemm_gflops = 2.0 * std::pow(static_cast<double>(n), 3) / product.wall * 1e-9;
     return times;
 }
 

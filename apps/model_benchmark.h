@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include <c10/core/Device.h>
+
 #include "apps/training_benchmark.h"
 #include "models/memory_mode.h"
 
@@ -15,13 +17,14 @@ struct ModelTimes {
     double training_cpu_seconds = 0;
     double inference_seconds = 0;
     double inference_cpu_seconds = 0;
-    double sgemm_gflops = 0;              ///< of 1024 x 1024 matrices, all threads
+    double sgemm_gflops = 0;              ///< of 1024 x 1024 matrices, all threads; on a GPU of 8192 x 8192
     double training_gflop = 0;            ///< useful work of a step: products of the forward pass three times
-    std::int64_t bytes_before = 0;        ///< resident memory before the first step, inputs included
+    std::int64_t bytes_before = 0;        ///< resident memory before the first step, inputs included; of a GPU what LibTorch has allocated there
     std::int64_t peak_bytes = 0;
 };
 
 /// Medians over `num_repeats`, after one of each that is not counted.
-ModelTimes time_model(const StepShape& shape, MemoryMode memory, bool inference_only, int num_repeats);
+/// @param device   the CPU or a GPU  @throws InvalidInput if this process sees no GPU and is to use one
+ModelTimes time_model(const StepShape& shape, MemoryMode memory, bool inference_only, int num_repeats, c10::Device device = c10::kCPU);
 
 }  // namespace meshard

@@ -2,10 +2,11 @@
 """Times meshard's Transolver against the same model in eager PyTorch, alternating. Not a test: figures for docs/benchmarks.md.
 
     build/venv/bin/python tests/models/eager_transolver_benchmark.py build/meshard --points 16384 --threads 1 --rounds 5
+    build/venv/bin/python tests/models/eager_transolver_benchmark.py build/meshard --points 1000000 --device cuda
 
 One round runs meshard, PyTorch, and PyTorch with a C library that keeps freed memory, each in a process of its own. Shown are microseconds a
 point, medians over the rounds, and the ratio of the better PyTorch setting to meshard, a median of the rounds' own. With one thread CPU
-seconds count, which other programs on the machine disturb less.
+seconds count, which other programs on the machine disturb less. On a GPU wall time counts, and products are of full single precision on both sides.
 """
 import argparse
 import json
@@ -70,8 +71,9 @@ def time_peer(arguments):
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
     model = make_model(torch, arguments.hidden, arguments.layers, arguments.heads, arguments.slices, 2, 7, 4)
+    model.to(arguments.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    x, target = torch.rand(1, arguments.points, 7), torch.rand(1, arguments.points, 4)
+    x, target = (torch.rand(1, arguments.points, width, device=arguments.device) for width in (7, 4))
 
     def step():
         optimizer.zero_grad()
@@ -84,10 +86,14 @@ def time_peer(arguments):
 
     def median(work):
         work()
+        if arguments.device == "cuda":
+            torch.cuda.synchronize()
         wall, cpu = [], []
         for _ in range(arguments.repeats):
             start, start_cpu = time.perf_counter(), time.process_time()
             work()
+            if arguments.device == "cuda":
+                torch.cuda.synchronize()
             wall.append(time.perf_counter() - start)
             cpu.append(time.process_time() - start_cpu)
         return statistics.median(wall) / arguments.points * 1e6, statistics.median(cpu) / arguments.points * 1e6
@@ -106,6 +112,7 @@ def main():
     parser.add_argument("--heads", type=int, default=8)
     parser.add_argument("--slices", type=int, default=32)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--repeats", type=int, default=3, help="steps that are timed in a process")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--peer", action="store_true", help="be PyTorch's process")
@@ -113,13 +120,13 @@ def main():
     if arguments.peer:
         return time_peer(arguments)
 
-    shape = [f"--{name}={getattr(arguments, name)}" for name in ("points", "hidden", "layers", "heads", "slices", "repeats")]
+    shape = [f"--{name}={getattr(arguments, name)}" for name in ("points", "hidden", "layers", "heads", "slices", "repeats", "device")]
     environment = dict(os.environ, OMP_NUM_THREADS=str(arguments.threads))
     peer = [sys.executable, os.path.abspath(__file__), "-", "--peer", f"--threads={arguments.threads}", *shape]
     runs = {"meshard": ([arguments.meshard, "bench", "model", "--json", *shape], environment),
             "PyTorch": (peer, environment),
             "PyTorch, memory kept": (peer, {**environment, **KEEP_MEMORY})}
-    kind = "cpu_us_per_point" if arguments.threads == 1 else "us_per_point"
+    kind = "cpu_us_per_point" if arguments.threads == 1 and arguments.device == "cpu" else "us_per_point"
     found = {name: {"training": [], "inference": []} for name in runs}
     shares = []
     for _ in range(arguments.rounds):
@@ -129,7 +136,7 @@ def main():
                 found[name][work].append(result[f"{work}_{kind}"])
             if "share_of_sgemm" in result:
                 shares.append(result["share_of_sgemm"])
-    print(f"{arguments.points} points, {arguments.threads} thread(s), {arguments.rounds} rounds; microseconds a point")
+    print(f"{arguments.points} points, {arguments.device}, {arguments.threads} thread(s), {arguments.rounds} rounds; microseconds a point")
     for name, times in found.items():
         print(f"  {name:22s} training {statistics.median(times['training']):6.1f}   inference {statistics.median(times['inference']):6.1f}")
     for work in ("training", "inference"):
