@@ -44,6 +44,7 @@ std::string page()
             "## Across ranks by their own names\n"
             "\n"
             "No aten operators: functions of meshard on plain and sharded tensors, exact on any partition, with gradients unless said ([concepts](concepts.md#ghosts-and-neighbours)).\n"
+            "Tensors of a GPU go through [kernels](concepts.md#on-gpus) of their own, with the CPU's results.\n"
             "\n"
             "| function | header | what travels |\n"
             "| --- | --- | --- |\n"
