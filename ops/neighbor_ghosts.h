@@ -13,9 +13,9 @@ namespace meshard {
 /// What a search on cut points works on: own points and ghosts, ordered by global id.
 template <class T>
 struct NeighborCandidates {
-    std::shared_ptr<const ExchangePlan> plan;
-    std::vector<T> points;
-    std::vector<std::int64_t> ids, rows;   ///< of each: global id, and row among owned and ghosts
+    std::shared_ptr<const ExchangePlan> plan{};
+    std::vector<T> points{};
+    std::vector<std::int64_t> ids{}, rows{};   ///< of each: global id, and row among owned and ghosts
 };
 
 /// Brings the points of other ranks that some query of this rank needs. Collective over `group`, among which the points are cut.
