@@ -89,7 +89,7 @@ double forward_flops(const StepShape& shape)
 ModelTimes time_model(const StepShape& shape, MemoryMode memory, bool inference_only, int num_repeats, c10::Device device)
 {
     if (device.is_cuda() && !torch::cuda::is_available()) {
-        throw InvalidInput("bench model: no GPU is seen by this process. Configure with -DMESHARD_WITH_CUDA=ON on a machine that has one, or leave --device out.");
+        throw InvalidInput("--device cuda: no GPU is seen by this process. Build with -DMESHARD_WITH_CUDA=ON on a machine that has one, or leave it out.");
     }
     // A GPU works on while the host goes on: a time ends when all is done.
     const auto done = [&] {
