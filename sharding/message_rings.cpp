@@ -36,17 +36,14 @@ MessageRings::~MessageRings()
     munmap(memory_, static_cast<std::size_t>(bytes(size_)));
 }
 
-std::int64_t MessageRings::put(const char* data, std::int64_t bytes)
+std::int64_t MessageRings::room() const
 {
     const auto position = written(rank_).load(std::memory_order_relaxed);
     auto slowest = position;
     for (int r = 0; r < size_; ++r) {
         if (r != rank_) slowest = std::min(slowest, consumed(rank_, r).load(std::memory_order_acquire));
     }
-    const auto n = std::min(bytes, kRingBytes - (position - slowest));
-    in_pieces(rank_, position, n, [&](char* place, std::int64_t at, std::int64_t count) { std::memcpy(place, data + at, static_cast<std::size_t>(count)); });
-    written(rank_).store(position + n, std::memory_order_release);
-    return n;
+    return kRingBytes - (position - slowest);
 }
 
 void MessageRings::advance(int peer, std::int64_t n)
@@ -55,7 +52,12 @@ void MessageRings::advance(int peer, std::int64_t n)
     consumed(peer, rank_).store(read_position_[peer], std::memory_order_release);
 }
 
-Outgoing::Outgoing(MessageHeader header, const std::vector<std::int64_t>& sizes, const char* data, std::int64_t bytes) : data_(data), bytes_(bytes)
+Outgoing::Outgoing(MessageHeader header, const std::vector<std::int64_t>& sizes, const char* data, std::int64_t bytes)
+    : Outgoing(header, sizes, [data](std::int64_t begin, std::int64_t count, char* to) { std::memcpy(to, data + begin, static_cast<std::size_t>(count)); }, bytes)
+{
+}
+
+Outgoing::Outgoing(MessageHeader header, const std::vector<std::int64_t>& sizes, Source read, std::int64_t bytes) : read_(std::move(read)), bytes_(bytes)
 {
     head_.resize(static_cast<std::size_t>(aligned(static_cast<std::int64_t>(sizeof header + sizes.size() * sizeof(std::int64_t)))));
     std::memcpy(head_.data(), &header, sizeof header);
@@ -64,12 +66,16 @@ Outgoing::Outgoing(MessageHeader header, const std::vector<std::int64_t>& sizes,
 
 bool Outgoing::put(MessageRings& rings)
 {
-    static const char kPadding[MessageRings::kLine] = {};
     const auto head = static_cast<std::int64_t>(head_.size()), end = head + aligned(bytes_);
     while (position_ < end) {
-        const char* from = position_ < head ? head_.data() + position_ : position_ < head + bytes_ ? data_ + (position_ - head) : kPadding;
+        const auto fill = [&](char* place, std::int64_t at, std::int64_t count) {
+            const auto from = position_ + at;
+            if (from < head) std::memcpy(place, head_.data() + from, static_cast<std::size_t>(count));
+            else if (from < head + bytes_) read_(from - head, count, place);
+            else std::memset(place, 0, static_cast<std::size_t>(count));   // padding
+        };
         const auto n = (position_ < head ? head : position_ < head + bytes_ ? head + bytes_ : end) - position_;
-        const auto put = rings.put(from, n);
+        const auto put = rings.put(n, fill);
         if (put == 0) return false;
         position_ += put;
     }

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstring>
+#include <functional>
 #include <vector>
 
 namespace meshard {
@@ -26,8 +28,16 @@ public:
     int rank() const { return rank_; }
     int size() const { return size_; }
 
-    /// Copies up to `bytes` into the own ring; returns how many had room.
-    std::int64_t put(const char* data, std::int64_t bytes);
+    /// Puts up to `bytes` into the own ring; returns how many had room. `fill(place, at, count)` writes `count` of them, those from `at` on, to `place`.
+    template <class F>
+    std::int64_t put(std::int64_t bytes, F&& fill)
+    {
+        const auto n = std::min(bytes, room());
+        const auto position = written(rank_).load(std::memory_order_relaxed);
+        in_pieces(rank_, position, n, fill);
+        written(rank_).store(position + n, std::memory_order_release);
+        return n;
+    }
 
     /// Bytes of `peer` that are there and not taken yet.
     std::int64_t available(int peer) const { return std::max<std::int64_t>(0, written(peer).load(std::memory_order_acquire) - read_position_[peer]); }
@@ -53,6 +63,8 @@ private:
     struct alignas(kLine) Counter {
         std::atomic<std::int64_t> value{0};
     };
+
+    std::int64_t room() const;   // in the own ring
 
     // In memory: written[size], left[size], consumed[writer][reader], then the rings.
     static std::int64_t counter_bytes(std::int64_t size);
@@ -93,12 +105,16 @@ public:
     /// `sizes` travel with the header. `data` must live until all is put.
     Outgoing(MessageHeader header, const std::vector<std::int64_t>& sizes, const char* data, std::int64_t bytes);
 
+    /// The same of bytes that `read(begin, count, to)` gives.
+    using Source = std::function<void(std::int64_t begin, std::int64_t count, char* to)>;
+    Outgoing(MessageHeader header, const std::vector<std::int64_t>& sizes, Source read, std::int64_t bytes);
+
     /// Writes what there is room for; true when all is written.
     bool put(MessageRings& rings);
 
 private:
     std::vector<char> head_;
-    const char* data_ = nullptr;
+    Source read_;
     std::int64_t bytes_ = 0;
     std::int64_t position_ = 0;
 };

@@ -12,15 +12,22 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <limits>
-#include <numeric>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <deque>
+#include <mutex>
 
 #include "partition/error.h"
+#include "sharding/progress_thread.h"
+#include "sharding/row_stream.h"
 
 namespace meshard {
 namespace {
 
 using c10d::Work;
+
+constexpr int kTag = 1;   // of all messages from rank to rank: they come in the order in which they were sent
 
 void check(int code, const char* what)
 {
@@ -54,28 +61,22 @@ MPI_Op mpi_op(const c10d::ReduceOp& op)
     throw std::runtime_error("MPI: unknown reduction");
 }
 
-/// Requests under way, with all that must outlive them.
+/// A collective under way. The thread that waits for it, or the progress thread, calls `advance`.
 class MpiWork : public Work {
 public:
     explicit MpiWork(std::chrono::milliseconds limit) : limit_(limit) {}
 
-    MPI_Request* add()
-    {
-        requests_.push_back(MPI_REQUEST_NULL);
-        return &requests_.back();
-    }
-
-    void reserve(std::size_t n) { requests_.reserve(n); }   // so that addresses given out stay valid
-
     bool isCompleted() override
     {
-        int done = 0;
-        check(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE), "test");
-        return done != 0;
+        const std::lock_guard lock(mutex_);
+        if (!failure_.empty()) throw std::runtime_error(failure_);
+        if (!is_done_) is_done_ = advance();
+        return is_done_;
     }
 
     bool wait(std::chrono::milliseconds timeout) override
     {
+        is_waited_for_ = true;
         const auto limit = timeout > std::chrono::milliseconds(0) ? timeout : limit_;
         const auto deadline = std::chrono::steady_clock::now() + limit;
         for (std::int64_t spin = 0; !isCompleted(); ++spin) {
@@ -87,18 +88,146 @@ public:
         return true;
     }
 
-    std::vector<at::Tensor> kept;
-    std::vector<int> counts;   // all-to-all: send counts, send offsets, receive counts, receive offsets
+    /// For the progress thread: true if there is nothing left for it to do.
+    bool can_be_left() noexcept
+    {
+        if (is_waited_for_) return true;
+        const std::lock_guard lock(mutex_);
+        try {
+            if (failure_.empty() && !is_done_) is_done_ = advance();
+        } catch (const std::exception& error) {
+            failure_ = error.what();
+        }
+        return is_done_ || !failure_.empty();
+    }
+
+protected:
+    /// Does what can be done without waiting; true when all is done.
+    virtual bool advance() = 0;
 
 private:
     std::chrono::milliseconds limit_;
-    std::vector<MPI_Request> requests_;
+    std::mutex mutex_;
+    std::atomic<bool> is_waited_for_{false};
+    bool is_done_ = false;
+    std::string failure_;
 };
 
-class MpiBackend : public c10d::Backend {
+/// Requests, with all that must outlive them.
+class MpiRequests : public MpiWork {
 public:
-    MpiBackend(MPI_Comm communicator, int rank, int size, std::chrono::milliseconds limit)
-        : Backend(rank, size), communicator_(communicator), limit_(limit)
+    using MpiWork::MpiWork;
+
+    MPI_Request* add() { return &requests_.emplace_back(MPI_REQUEST_NULL); }
+
+    std::vector<at::Tensor> kept;
+
+protected:
+    bool advance() override
+    {
+        for (; next_ < requests_.size(); ++next_) {   // in the order in which they were made, so that each is asked once when it is done
+            int done = 0;
+            check(MPI_Test(&requests_[next_], &done, MPI_STATUS_IGNORE), "test");
+            if (!done) return false;
+        }
+        return true;
+    }
+
+private:
+    std::deque<MPI_Request> requests_;   // addresses given out stay valid
+    std::size_t next_ = 0;
+};
+
+/// Rows to each rank in chunks that stay in the cache: picked out, sent, and their memory used again.
+class MpiRows : public MpiRequests {
+public:
+    static constexpr std::int64_t kChunk = std::int64_t{1} << 19;
+
+    MpiRows(std::chrono::milliseconds limit, MPI_Comm communicator, RowStream sent) : MpiRequests(limit), communicator_(communicator), sent_(std::move(sent)) {}
+
+    void send(int rank, std::int64_t begin, std::int64_t end)
+    {
+        for (; begin < end; begin += kChunk) chunks_.push_back({rank, begin, std::min(kChunk, end - begin)});
+    }
+
+protected:
+    bool advance() override
+    {
+        bool all_sent = true;
+        for (auto& slot : slots_) {
+            if (slot.request != MPI_REQUEST_NULL) {
+                int done = 0;
+                check(MPI_Test(&slot.request, &done, MPI_STATUS_IGNORE), "test");
+            }
+            if (slot.request == MPI_REQUEST_NULL && !chunks_.empty()) {
+                const auto [rank, begin, count] = chunks_.front();
+                chunks_.pop_front();
+                slot.bytes.resize(static_cast<std::size_t>(count));
+                sent_.read(begin, count, slot.bytes.data());
+                check(MPI_Isend(slot.bytes.data(), static_cast<int>(count), MPI_BYTE, rank, kTag, communicator_, &slot.request), "send");
+            }
+            all_sent &= slot.request == MPI_REQUEST_NULL && chunks_.empty();
+        }
+        return MpiRequests::advance() && all_sent;
+    }
+
+private:
+    struct Chunk {
+        int rank;
+        std::int64_t begin, count;
+    };
+    struct Slot {
+        std::vector<char> bytes;
+        MPI_Request request = MPI_REQUEST_NULL;
+    };
+
+    MPI_Comm communicator_;
+    RowStream sent_;
+    std::deque<Chunk> chunks_;
+    std::array<Slot, 4> slots_;
+};
+
+/// Works that go on while the program computes.
+class MpiProgress {
+public:
+    void add(c10::intrusive_ptr<MpiWork> work)
+    {
+        {
+            const std::lock_guard lock(mutex_);
+            works_.push_back(std::move(work));
+        }
+        thread_.wake();
+    }
+
+    void stop() { thread_.stop(); }
+
+private:
+    bool step()
+    {
+        std::deque<c10::intrusive_ptr<MpiWork>> works;
+        {
+            const std::lock_guard lock(mutex_);
+            works = works_;
+        }
+        for (const auto& work : works) {
+            if (!work->can_be_left()) continue;
+            const std::lock_guard lock(mutex_);
+            std::erase(works_, work);
+        }
+        const std::lock_guard lock(mutex_);
+        return !works_.empty();
+    }
+
+    std::mutex mutex_;
+    std::deque<c10::intrusive_ptr<MpiWork>> works_;
+    ProgressThread thread_{[this] { return step(); }};
+};
+
+class MpiBackend : public c10d::Backend, public RowExchange {
+public:
+    /// `progress` is null where MPI allows one thread only.
+    MpiBackend(MPI_Comm communicator, int rank, int size, std::chrono::milliseconds limit, std::shared_ptr<MpiProgress> progress)
+        : Backend(rank, size), communicator_(communicator), limit_(limit), progress_(std::move(progress))
     {
     }
 
@@ -107,8 +236,8 @@ public:
     c10::intrusive_ptr<Work> allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) override
     {
         auto& tensor = tensors[0];
-        auto work = make_work(tensor, chunks(tensor.numel()));
-        for_each_chunk(tensor.numel(), [&](std::int64_t offset, int count) {
+        auto work = make_work(tensor);
+        for_each_chunk(tensor.numel(), kLargest, [&](std::int64_t offset, int count) {
             auto* data = static_cast<char*>(tensor.data_ptr()) + offset * static_cast<std::int64_t>(tensor.element_size());
             check(MPI_Iallreduce(MPI_IN_PLACE, data, count, mpi_type(tensor.scalar_type()), mpi_op(options.reduceOp), communicator_, work->add()),
                   "all-reduce");
@@ -120,8 +249,8 @@ public:
     {
         auto& tensor = tensors[0];
         const auto bytes = tensor.numel() * static_cast<std::int64_t>(tensor.element_size());
-        auto work = make_work(tensor, chunks(bytes));
-        for_each_chunk(bytes, [&](std::int64_t offset, int count) {
+        auto work = make_work(tensor);
+        for_each_chunk(bytes, kLargest, [&](std::int64_t offset, int count) {
             check(MPI_Ibcast(static_cast<char*>(tensor.data_ptr()) + offset, count, MPI_BYTE, static_cast<int>(options.rootRank), communicator_,
                              work->add()),
                   "broadcast");
@@ -129,70 +258,100 @@ public:
         return work;
     }
 
+    /// Messages between ranks that have something for each other, and no others.
     c10::intrusive_ptr<Work> alltoall_base(at::Tensor& out, at::Tensor& in, std::vector<std::int64_t>& out_rows, std::vector<std::int64_t>& in_rows,
                                            const c10d::AllToAllOptions&) override
     {
-        const auto n = static_cast<std::size_t>(getSize());
-        auto work = make_work(out, 1);
+        auto work = make_work(out);
         work->kept.push_back(in);
-        work->counts.resize(4 * n);
         const auto row_bytes = [](const at::Tensor& tensor) {
             return c10::multiply_integers(tensor.sizes().slice(1)) * static_cast<std::int64_t>(tensor.element_size());
         };
-        fill_counts(in_rows, row_bytes(in), work->counts.data());
-        fill_counts(out_rows, row_bytes(out), work->counts.data() + 2 * n);
-        const int* counts = work->counts.data();
-        check(MPI_Ialltoallv(in.data_ptr(), counts, counts + n, MPI_BYTE, out.data_ptr(), counts + 2 * n, counts + 3 * n, MPI_BYTE, communicator_,
-                             work->add()),
-              "all-to-all");
-        return work;
+        const auto send = offsets_of(in_rows, row_bytes(in)), receive = offsets_of(out_rows, row_bytes(out));
+        post_receives(*work, out, receive, kLargest);
+        for_each_other([&](int r) {
+            for_each_chunk(send[r + 1] - send[r], kLargest, [&](std::int64_t offset, int count) {
+                check(MPI_Isend(bytes_of(in) + send[r] + offset, count, MPI_BYTE, r, kTag, communicator_, work->add()), "send");
+            });
+        });
+        const auto me = getRank();
+        std::memcpy(bytes_of(out) + receive[me], bytes_of(in) + send[me], static_cast<std::size_t>(send[me + 1] - send[me]));
+        return carried_on(std::move(work), send.back() + receive.back());
+    }
+
+    c10::intrusive_ptr<Work> exchange_rows(RowStream sent, const std::vector<std::int64_t>& send_bytes, const at::Tensor& received,
+                                           const std::vector<std::int64_t>& receive_bytes) override
+    {
+        const auto send = offsets_of(send_bytes, 1), receive = offsets_of(receive_bytes, 1);
+        const auto me = getRank();
+        sent.read(send[me], send[me + 1] - send[me], bytes_of(received) + receive[me]);
+        auto work = c10::make_intrusive<MpiRows>(limit_, communicator_, std::move(sent));
+        work->kept.push_back(received);
+        post_receives(*work, received, receive, MpiRows::kChunk);
+        for_each_other([&](int r) { work->send(r, send[r], send[r + 1]); });
+        work->isCompleted();   // the first chunks go at once
+        return carried_on(std::move(work), send.back() + receive.back());
     }
 
     c10::intrusive_ptr<Work> barrier(const c10d::BarrierOptions&) override
     {
-        auto work = c10::make_intrusive<MpiWork>(limit_);
-        work->reserve(1);
+        auto work = c10::make_intrusive<MpiRequests>(limit_);
         check(MPI_Ibarrier(communicator_, work->add()), "barrier");
         return work;
     }
 
 private:
-    static constexpr std::int64_t kLargest = std::numeric_limits<int>::max();   // MPI counts in 32 bits
-
-    static std::size_t chunks(std::int64_t n) { return static_cast<std::size_t>((n + kLargest - 1) / kLargest); }
+    static constexpr std::int64_t kLargest = std::int64_t{1} << 30;      // MPI counts in 32 bits
+    static constexpr std::int64_t kCarriedOn = std::int64_t{256} << 10;   // bytes for which it pays to wake another thread
 
     template <class F>
-    static void for_each_chunk(std::int64_t n, F&& f)
+    static void for_each_chunk(std::int64_t n, std::int64_t largest, F&& f)
     {
-        for (std::int64_t offset = 0; offset < n; offset += kLargest) f(offset, static_cast<int>(std::min(n - offset, kLargest)));
+        for (std::int64_t offset = 0; offset < n; offset += largest) f(offset, static_cast<int>(std::min(n - offset, largest)));
     }
 
-    c10::intrusive_ptr<MpiWork> make_work(const at::Tensor& tensor, std::size_t num_requests) const
+    template <class F>
+    void for_each_other(F&& f) const
+    {
+        for (int step = 1; step < getSize(); ++step) f((getRank() + step) % getSize());
+    }
+
+    static char* bytes_of(const at::Tensor& tensor) { return static_cast<char*>(tensor.data_ptr()); }
+
+    static std::vector<std::int64_t> offsets_of(const std::vector<std::int64_t>& rows, std::int64_t row_bytes)
+    {
+        std::vector<std::int64_t> offsets{0};
+        for (const auto count : rows) offsets.push_back(offsets.back() + count * row_bytes);
+        return offsets;
+    }
+
+    void post_receives(MpiRequests& work, const at::Tensor& out, const std::vector<std::int64_t>& offsets, std::int64_t largest) const
+    {
+        for_each_other([&](int r) {
+            for_each_chunk(offsets[r + 1] - offsets[r], largest, [&](std::int64_t offset, int count) {
+                check(MPI_Irecv(bytes_of(out) + offsets[r] + offset, count, MPI_BYTE, r, kTag, communicator_, work.add()), "receive");
+            });
+        });
+    }
+
+    c10::intrusive_ptr<MpiRequests> make_work(const at::Tensor& tensor) const
     {
         if (!tensor.is_contiguous()) throw std::runtime_error("MPI: the tensor is not contiguous");
         if (!tensor.device().is_cpu()) throw std::runtime_error("MPI: the tensor is not on the CPU");
-        auto work = c10::make_intrusive<MpiWork>(limit_);
-        work->reserve(num_requests);
+        auto work = c10::make_intrusive<MpiRequests>(limit_);
         work->kept.push_back(tensor);
         return work;
     }
 
-    void fill_counts(const std::vector<std::int64_t>& rows, std::int64_t row_bytes, int* counts) const
+    c10::intrusive_ptr<Work> carried_on(c10::intrusive_ptr<MpiRequests> work, std::int64_t bytes) const
     {
-        const auto n = static_cast<std::size_t>(getSize());
-        std::int64_t offset = 0;
-        for (std::size_t r = 0; r < n; ++r) {
-            if (offset + rows[r] * row_bytes > kLargest) {
-                throw std::runtime_error("an all-to-all of more than 2 GiB a rank; use Gloo (MESHARD_BACKEND=gloo)");
-            }
-            counts[r] = static_cast<int>(rows[r] * row_bytes);
-            counts[n + r] = static_cast<int>(offset);
-            offset += rows[r] * row_bytes;
-        }
+        if (progress_ && bytes >= kCarriedOn) progress_->add(work);
+        return work;
     }
 
     MPI_Comm communicator_;
     std::chrono::milliseconds limit_;
+    std::shared_ptr<MpiProgress> progress_;
 };
 
 class MpiWorld : public World {
@@ -202,6 +361,9 @@ public:
         MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
         MPI_Comm_size(MPI_COMM_WORLD, &size_);
         MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+        int level = MPI_THREAD_SINGLE;
+        MPI_Query_thread(&level);
+        if (level == MPI_THREAD_MULTIPLE) progress_ = std::make_shared<MpiProgress>();
     }
 
     // Without `finish` MPI is left as it is: mpirun then sees an abnormal end and stops the other ranks.
@@ -223,12 +385,13 @@ public:
         MPI_Group_free(&members);
         MPI_Group_free(&everyone);
         MPI_Comm_set_errhandler(communicator, MPI_ERRORS_RETURN);
-        return RankGroup(c10::make_intrusive<MpiBackend>(communicator, index, static_cast<int>(ranks.size()), limit_), axis, std::move(counter));
+        return RankGroup(c10::make_intrusive<MpiBackend>(communicator, index, static_cast<int>(ranks.size()), limit_, progress_), axis, std::move(counter));
     }
 
     void finish() override
     {
         MPI_Barrier(MPI_COMM_WORLD);
+        if (progress_) progress_->stop();
         MPI_Finalize();   // frees the communicators that are left
     }
 
@@ -237,6 +400,7 @@ private:
     int size_ = 1;
     int num_groups_ = 0;
     std::chrono::milliseconds limit_;
+    std::shared_ptr<MpiProgress> progress_;
 };
 
 }  // namespace

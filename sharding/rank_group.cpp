@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "partition/error.h"
+#include "sharding/row_stream.h"
 
 namespace meshard {
 namespace {
@@ -70,6 +71,16 @@ void PendingCollective::wait()
         throw CommunicationError(group_->describe_failure(what_, error.what()));
     }
     if (buffers_) buffers_->clear();
+}
+
+bool PendingCollective::is_done() const
+{
+    if (!work_) return true;
+    try {
+        return work_->isCompleted();
+    } catch (const std::exception& error) {
+        throw CommunicationError(group_->describe_failure(what_, error.what()));
+    }
 }
 
 RankGroup::RankGroup() : counter_(std::make_shared<CommCounter>()) {}
@@ -194,6 +205,24 @@ PendingCollective RankGroup::start_exchange(const at::Tensor& sent, std::span<co
         return {backend_->alltoall_base(target, source, out, in), what, this, {sent, received}};
     } catch (const std::exception& error) {
         throw CommunicationError(describe_failure(what, error.what()));
+    }
+}
+
+PendingCollective RankGroup::start_row_exchange(const RowStream& sent, std::span<const std::int64_t> send_rows, at::Tensor& received,
+                                                std::span<const std::int64_t> receive_rows) const
+{
+    auto* const by_rows = dynamic_cast<RowExchange*>(backend_.get());
+    auto bytes = received.view({-1}).view(at::kByte);
+    std::vector<std::int64_t> in(send_rows.begin(), send_rows.end()), out(receive_rows.begin(), receive_rows.end());
+    for (auto* counts : {&in, &out}) {
+        for (auto& count : *counts) count *= sent.row_bytes();
+    }
+    if (!by_rows) return start_exchange(sent.whole(), in, bytes, out);
+    record("exchange", byte_size(received) - out[rank_]);
+    try {
+        return {by_rows->exchange_rows(sent, in, bytes, out), "exchange", this, {received}};
+    } catch (const std::exception& error) {
+        throw CommunicationError(describe_failure("exchange", error.what()));
     }
 }
 

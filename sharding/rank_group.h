@@ -28,6 +28,9 @@ public:
     /// Returns at once if there is nothing to wait for. @throws CommunicationError if a rank is gone or too late.
     void wait();
 
+    /// Whether `wait` would return at once. @throws CommunicationError as `wait`
+    bool is_done() const;
+
 private:
     c10::intrusive_ptr<c10d::Work> work_;
     std::string what_;
@@ -71,6 +74,11 @@ public:
     /// The same with any partners: `sent` holds `send_counts[r]` values for rank r, in rank order; `received` is laid out in the same way.
     PendingCollective start_exchange(const at::Tensor& sent, std::span<const std::int64_t> send_counts, at::Tensor& received,
                                      std::span<const std::int64_t> receive_counts, const char* what = "exchange") const;
+
+    /// The same of rows, `send_rows[r]` of the stream for rank r, which are picked out while they are sent where the backend can. `received` is
+    /// contiguous, with room for `receive_rows[r]` rows from each rank r.
+    PendingCollective start_row_exchange(const class RowStream& sent, std::span<const std::int64_t> send_rows, at::Tensor& received,
+                                         std::span<const std::int64_t> receive_rows) const;
 
     void broadcast(at::Tensor& tensor, int source_rank) const;
 

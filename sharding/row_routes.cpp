@@ -9,6 +9,7 @@
 
 #include "partition/error.h"
 #include "sharding/redistribute.h"
+#include "sharding/row_copies.h"
 #include "sharding/shard_tensor.h"
 #include "sharding/with_backward.h"
 #include "sharding/type_limits.h"
@@ -152,21 +153,17 @@ std::int64_t RowRoutes::num_received() const
 at::Tensor RowRoutes::gather_rows(const at::Tensor& rows) const
 {
     const auto device = rows.device();
-    const auto received = group_.all_to_all_rows(rows.index_select(0, sent_.to(device)), send_rows_, receive_rows_);
-    return received.index_select(0, wanted_.to(device));
+    const auto received = group_.all_to_all_rows(taken_rows(rows, sent_.to(device)), send_rows_, receive_rows_);
+    return taken_rows(received, wanted_.to(device));
 }
 
 at::Tensor RowRoutes::scatter_rows(const at::Tensor& rows, Reduction reduction) const
 {
     const auto device = rows.device();
     const auto combined = [&](std::int64_t count, const at::Tensor& index, const at::Tensor& source) {
+        if (reduction == Reduction::Sum) return added_rows(source, index.to(device), count);
         auto shape = source.sizes().vec();
         shape[0] = count;
-        if (reduction == Reduction::Sum) {
-            auto sums = at::zeros(shape, source.options());
-            // On a GPU index_add_ adds in any order, index_put_ in that of the sorted index.
-            return device.is_cuda() ? sums.index_put_({index.to(device)}, source, /*accumulate=*/true) : sums.index_add_(0, index.to(device), source);
-        }
         const bool is_max = reduction == Reduction::Max;
         auto target = at::full(shape, is_max ? lowest_value(source.scalar_type()) : highest_value(source.scalar_type()), source.options());
         return target.index_reduce_(0, index.to(device), source, is_max ? "amax" : "amin");
@@ -198,6 +195,31 @@ at::Tensor RowRoutes::scatter(const at::Tensor& wanted_rows, Reduction reduction
                          [self = *this](const at::Tensor& gradient) { return self.gather(gradient); });
 }
 
+namespace {
+
+/// A way of a tensor's dimension from one layout to another, or back.
+struct WayById {
+    std::shared_ptr<const RowRoutes> routes;
+    std::int64_t dim;
+    bool is_back;
+};
+
+at::Tensor moved(const WayById& way, const at::Tensor& tensor, const SpecPtr& source, const SpecPtr& target)
+{
+    at::Tensor result;
+    {
+        const at::NoGradGuard no_grad;
+        const auto rows = local_of(tensor).movedim(way.dim, 0);
+        result = wrap((way.is_back ? way.routes->scatter(rows) : way.routes->gather(rows)).movedim(0, way.dim).contiguous(), target);
+    }
+    return with_backward(std::move(result), tensor, "RedistributeByIdBackward", [way, source, target](const at::Tensor& gradient) {
+        const auto there = is_sharded(gradient) ? gradient : from_local(gradient, replicated_spec(target->device_mesh));
+        return moved({way.routes, way.dim, !way.is_back}, redistribute(there, target), target, source);
+    });
+}
+
+}  // namespace
+
 at::Tensor redistribute_by_id(const at::Tensor& tensor, const IndexMap& from, const std::shared_ptr<const IndexMap>& to, std::int64_t dim)
 {
     reduce_partials(tensor);
@@ -216,20 +238,7 @@ at::Tensor redistribute_by_id(const at::Tensor& tensor, const IndexMap& from, co
     auto axes = source->axes;
     axes[domain] = shard_spec(to, mesh, dim)->axes[domain];
     const auto target = make_spec(mesh, axes, to);
-    const auto move = [dim](const RowRoutes& routes, const at::Tensor& local, bool back) {
-        const auto rows = local.movedim(dim, 0);
-        return (back ? routes.scatter(rows) : routes.gather(rows)).movedim(0, dim).contiguous();
-    };
-    at::Tensor moved;
-    {
-        const at::NoGradGuard no_grad;
-        moved = wrap(move(*routes, local_of(tensor), false), target);
-    }
-    return with_backward(std::move(moved), tensor, "RedistributeByIdBackward", [routes, move, source, target](const at::Tensor& gradient) {
-        const at::NoGradGuard no_grad;
-        const auto there = is_sharded(gradient) ? gradient : wrap(gradient, replicated_spec(target->device_mesh));
-        return wrap(move(*routes, local_of(convert(there, target)), true), source);
-    });
+    return moved({routes, dim, false}, tensor, source, target);
 }
 
 at::Tensor full_tensor_in_global_order(const at::Tensor& tensor)

@@ -383,7 +383,10 @@ at::Tensor to_local(const at::Tensor& tensor)
     memory_of(tensor)->has_plain_views = true;
     // A fresh alias: the caller may hang autograd history on it.
     return with_backward(local_of(tensor).detach(), tensor, "ToLocalBackward",
-                        [spec](const at::Tensor& gradient) { return is_sharded(gradient) ? gradient : wrap(gradient, spec); });
+                        [spec](const at::Tensor& gradient) {
+                            if (is_sharded(gradient)) return gradient;
+                            return gradient.requires_grad() ? from_local(gradient, spec) : wrap(gradient, spec);
+                        });
 }
 
 at::Tensor full_tensor(const at::Tensor& tensor)
@@ -398,7 +401,7 @@ at::Tensor redistribute(const at::Tensor& tensor, const SpecPtr& target)
     const auto source = spec_of(tensor);
     if (*source == *target) return tensor;
     return with_backward(convert(tensor, target), tensor, "RedistributeBackward", [spec = gradient_spec(source)](const at::Tensor& gradient) {
-        return is_sharded(gradient) ? convert(gradient, spec) : gradient;
+        return is_sharded(gradient) ? redistribute(gradient, spec) : gradient;
     });
 }
 

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <deque>
 #include <mutex>
@@ -18,6 +19,8 @@
 #include <thread>
 
 #include "sharding/message_rings.h"
+#include "sharding/progress_thread.h"
+#include "sharding/row_stream.h"
 
 namespace meshard {
 namespace {
@@ -99,6 +102,7 @@ protected:
 struct Registry {
     std::mutex mutex;
     std::vector<SharedMemoryBackend*> backends;
+    std::atomic<int> num_waiting{0};   // threads that do what the progress thread would do
 };
 
 Registry& registry()
@@ -107,7 +111,17 @@ Registry& registry()
     return all;
 }
 
-class SharedMemoryBackend : public c10d::Backend {
+ProgressThread& progress_thread();
+
+/// While one waits, the progress thread leaves the core to others.
+struct Waiting {
+    Waiting() { ++registry().num_waiting; }
+    ~Waiting() { --registry().num_waiting; }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+};
+
+class SharedMemoryBackend : public c10d::Backend, public RowExchange {
 public:
     SharedMemoryBackend(void* memory, int rank, int size, std::chrono::milliseconds limit, std::function<bool(int)> has_ended)
         : Backend(rank, size), rings_(memory, rank, size), limit_(limit), has_ended_(std::move(has_ended))
@@ -130,7 +144,10 @@ public:
     c10::intrusive_ptr<Work> alltoall_base(at::Tensor& out, at::Tensor& in, std::vector<std::int64_t>& out_rows, std::vector<std::int64_t>& in_rows,
                                            const c10d::AllToAllOptions& options) override;
     c10::intrusive_ptr<Work> barrier(const c10d::BarrierOptions& options) override;
+    c10::intrusive_ptr<Work> exchange_rows(RowStream sent, const std::vector<std::int64_t>& send_bytes, const at::Tensor& received,
+                                           const std::vector<std::int64_t>& receive_bytes) override;
 
+    bool is_idle() const { return queue_.empty(); }
     MessageRings& rings() { return rings_; }   ///< for works, under the registry's lock
 
     /// Works are written in their order and read in their order.
@@ -152,6 +169,7 @@ public:
 
     void wait_for(const SharedMemoryWork& work, std::chrono::milliseconds timeout)
     {
+        const Waiting waiting;
         const auto limit = timeout > std::chrono::milliseconds(0) ? timeout : limit_;
         std::optional<Clock::time_point> deadline, next_look;
         // Ranks that outnumber the cores must not keep those at work from theirs.
@@ -212,6 +230,26 @@ private:
     std::function<bool(int)> has_ended_;
     std::deque<c10::intrusive_ptr<SharedMemoryWork>> queue_;
 };
+
+ProgressThread& progress_thread()
+{
+    static ProgressThread thread([] {
+        auto& all = registry();
+        if (all.num_waiting > 0) return true;
+        const std::lock_guard lock(all.mutex);
+        bool is_idle = true;
+        try {
+            for (auto* backend : all.backends) {
+                backend->progress();
+                is_idle &= backend->is_idle();
+            }
+        } catch (const std::exception&) {
+            return false;   // whoever waits meets it again and says it
+        }
+        return !is_idle;
+    });
+    return thread;
+}
 
 bool SharedMemoryWork::isCompleted()
 {
@@ -385,16 +423,16 @@ private:
 
 class AllToAllWork : public SharedMemoryWork {
 public:
-    AllToAllWork(SharedMemoryBackend* backend, const at::Tensor& out, const at::Tensor& in, std::vector<std::int64_t> receive_bytes,
-                 std::vector<std::int64_t> send_bytes)
-        : SharedMemoryWork(backend), out_(out), in_(in), receive_(std::move(receive_bytes)), incoming_(receive_.size()), taken_(receive_.size(), 0), finished_(receive_.size(), false)
+    /// `read` gives the bytes that are sent, for as long as this lives.
+    AllToAllWork(SharedMemoryBackend* backend, const at::Tensor& out, std::vector<std::int64_t> receive_bytes, std::vector<std::int64_t> send_bytes, Outgoing::Source read)
+        : SharedMemoryWork(backend), out_(out), receive_(std::move(receive_bytes)), incoming_(receive_.size()), taken_(receive_.size(), 0), finished_(receive_.size(), false)
     {
-        const auto me = static_cast<std::size_t>(backend->getRank());
-        message_ = Outgoing({Kind::AllToAll, in_.bytes()}, send_bytes, in_.data(), in_.bytes());
+        const auto me = backend->getRank();
+        const auto before = [me](const std::vector<std::int64_t>& bytes) { return std::accumulate(bytes.begin(), bytes.begin() + me, std::int64_t{0}); };
         if (send_bytes[me] != receive_[me]) throw std::runtime_error("all_to_all: a rank sends itself another number of rows than it receives");
-        std::memcpy(out_.data() + std::accumulate(receive_.begin(), receive_.begin() + static_cast<std::ptrdiff_t>(me), std::int64_t{0}),
-                    in_.data() + std::accumulate(send_bytes.begin(), send_bytes.begin() + static_cast<std::ptrdiff_t>(me), std::int64_t{0}),
-                    static_cast<std::size_t>(receive_[me]));
+        read(before(send_bytes), receive_[me], out_.data() + before(receive_));
+        const auto all = std::accumulate(send_bytes.begin(), send_bytes.end(), std::int64_t{0});
+        message_ = Outgoing({Kind::AllToAll, all}, send_bytes, std::move(read), all);
     }
 
     void write() override { written_all = message_.put(backend_->rings()); }
@@ -438,7 +476,7 @@ public:
     void finish() override { out_.back(); }
 
 private:
-    Staged out_, in_;
+    Staged out_;
     std::vector<std::int64_t> receive_;
     std::vector<Incoming> incoming_;
     std::vector<std::int64_t> taken_;   // bytes
@@ -483,7 +521,17 @@ c10::intrusive_ptr<Work> SharedMemoryBackend::alltoall_base(at::Tensor& out, at:
         for (auto& n : bytes) n *= row_bytes;
         return bytes;
     };
-    return submit(c10::make_intrusive<AllToAllWork>(this, out, in, in_bytes(out, out_rows), in_bytes(in, in_rows)));
+    const auto read = [staged = Staged(in)](std::int64_t begin, std::int64_t count, char* to) { std::memcpy(to, staged.data() + begin, static_cast<std::size_t>(count)); };
+    return submit(c10::make_intrusive<AllToAllWork>(this, out, in_bytes(out, out_rows), in_bytes(in, in_rows), read));
+}
+
+c10::intrusive_ptr<Work> SharedMemoryBackend::exchange_rows(RowStream sent, const std::vector<std::int64_t>& send_bytes, const at::Tensor& received,
+                                                            const std::vector<std::int64_t>& receive_bytes)
+{
+    const auto work = submit(c10::make_intrusive<AllToAllWork>(this, received, receive_bytes, send_bytes,
+                                                               [sent = std::move(sent)](std::int64_t begin, std::int64_t count, char* to) { sent.read(begin, count, to); }));
+    if (!work->isCompleted()) progress_thread().wake();
+    return work;
 }
 
 c10::intrusive_ptr<Work> SharedMemoryBackend::barrier(const c10d::BarrierOptions&) { return submit(c10::make_intrusive<BarrierWork>(this)); }

@@ -6,6 +6,8 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
+
 namespace meshard {
 namespace {
 
@@ -18,6 +20,27 @@ struct FunctionBackward : torch::autograd::Node {
         auto result = gradients[0].defined() ? backward(gradients[0]) : at::Tensor();
         if (num_outputs() == 0) return {};
         return {std::move(result)};
+    }
+    std::string name() const override { return label; }
+};
+
+/// What a gradient that does not come would have been.
+struct Like {
+    std::vector<std::int64_t> shape;
+    at::TensorOptions options;
+};
+
+struct SeveralBackward : torch::autograd::Node {
+    std::function<std::vector<at::Tensor>(std::vector<at::Tensor>)> backward;
+    std::vector<Like> likes;
+    std::string label;
+
+    torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override
+    {
+        for (std::size_t i = 0; i < gradients.size(); ++i) {
+            if (!gradients[i].defined()) gradients[i] = at::zeros(likes[i].shape, likes[i].options);
+        }
+        return backward(std::move(gradients));
     }
     std::string name() const override { return label; }
 };
@@ -35,6 +58,22 @@ at::Tensor with_backward(at::Tensor output, const at::Tensor& input, const char*
     if (input.defined()) node->set_next_edges(torch::autograd::collect_next_edges(input));
     torch::autograd::set_history(output, node);
     return output;
+}
+
+void set_backward(std::vector<at::Tensor>& outputs, at::TensorList inputs, const char* label,
+                  std::function<std::vector<at::Tensor>(std::vector<at::Tensor>)> backward)
+{
+    if (!at::GradMode::is_enabled() || std::none_of(inputs.begin(), inputs.end(), [](const at::Tensor& input) { return input.requires_grad(); })) return;
+    const auto node = std::shared_ptr<SeveralBackward>(new SeveralBackward, torch::autograd::deleteNode);
+    torch::autograd::edge_list edges;
+    for (const auto& input : inputs) edges.push_back(torch::autograd::impl::gradient_edge(input));
+    node->set_next_edges(std::move(edges));
+    node->backward = std::move(backward);
+    node->label = label;
+    for (auto& output : outputs) {
+        node->likes.push_back({output.sizes().vec(), output.options().requires_grad(false)});
+        torch::autograd::set_history(output, node);
+    }
 }
 
 }  // namespace meshard

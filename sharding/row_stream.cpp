@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sharding/row_stream.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace meshard {
+namespace {
+
+constexpr std::int64_t kAhead = 16;   // rows asked for before they are copied
+
+}  // namespace
+
+RowStream::RowStream(std::vector<at::Tensor> tensors, at::Tensor index) : tensors_(std::move(tensors)), index_(index.contiguous())
+{
+    for (auto& tensor : tensors_) {
+        tensor = tensor.detach().contiguous();
+        widths_.push_back(c10::multiply_integers(tensor.sizes().slice(1)) * static_cast<std::int64_t>(tensor.element_size()));
+        row_bytes_ += widths_.back();
+    }
+}
+
+void RowStream::read(std::int64_t begin, std::int64_t count, char* to) const
+{
+    if (count <= 0) return;
+    const auto* rows = index_.const_data_ptr<std::int64_t>();
+    const auto num = num_rows();
+    if (tensors_.size() == 1) {
+        const auto* data = static_cast<const char*>(tensors_[0].const_data_ptr());
+        auto row = begin / row_bytes_, skipped = begin % row_bytes_;
+        for (auto left = count; left > 0; ++row) {
+            if (row + kAhead < num) __builtin_prefetch(data + rows[row + kAhead] * row_bytes_);
+            const auto n = std::min(left, row_bytes_ - skipped);
+            std::memcpy(to, data + rows[row] * row_bytes_ + skipped, static_cast<std::size_t>(n));
+            to += n;
+            left -= n;
+            skipped = 0;
+        }
+        return;
+    }
+    for (auto position = begin; position < begin + count;) {
+        const auto row = position / row_bytes_;
+        auto skipped = position % row_bytes_;
+        std::size_t t = 0;
+        while (skipped >= widths_[t]) skipped -= widths_[t++];
+        const auto n = std::min(begin + count - position, widths_[t] - skipped);
+        std::memcpy(to, static_cast<const char*>(tensors_[t].const_data_ptr()) + rows[row] * widths_[t] + skipped, static_cast<std::size_t>(n));
+        to += n;
+        position += n;
+    }
+}
+
+at::Tensor RowStream::whole() const
+{
+    auto packed = at::empty({bytes()}, at::kByte);
+    read(0, bytes(), static_cast<char*>(packed.data_ptr()));
+    return packed;
+}
+
+}  // namespace meshard
