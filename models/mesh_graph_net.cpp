@@ -173,9 +173,13 @@ torch::Tensor MeshGraphNetImpl::process(torch::Tensor nodes, torch::Tensor edges
 {
     const auto reduction = options_.aggregation == "sum" ? SegmentReduction::Sum : SegmentReduction::Mean;
     for (std::size_t i = 0; i < node_mlps_.size(); ++i) {
-        const auto messages = options_.do_concat_trick ? split_edge_mlps_[i](edges, nodes, graph)
-                                                       : edge_mlps_[i](torch::cat({edges, graph.from_sources(nodes), graph.from_targets(nodes)}, -1));
-        edges = messages + edges;                                                                                       // (E, C)
+        if (options_.do_concat_trick) {
+            edges = split_edge_mlps_[i](edges, nodes, graph) + edges;   // (E, C)
+        } else {
+            edges = graph.updated_edges(nodes, edges, [&](const torch::Tensor& own, const torch::Tensor& sources, const torch::Tensor& targets) {
+                return edge_mlps_[i](torch::cat({own, sources, targets}, -1)) + own;   // (E, C)
+            });
+        }
         nodes = node_mlps_[i](torch::cat({graph.to_targets(edges, reduction), nodes}, -1)) + nodes;                     // (N, C)
     }
     return nodes;

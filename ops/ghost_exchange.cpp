@@ -2,29 +2,20 @@
 #include "ops/ghost_exchange.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/functions/utils.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 #include "ops/row_moves.h"
 #include "partition/error.h"
+#include "sharding/row_stream.h"
 #include "sharding/with_backward.h"
 
 namespace meshard {
 namespace {
 
 using Plan = std::shared_ptr<const ExchangePlan>;
-
-/// Several inputs and outputs, one step back.
-struct FieldsBackward : torch::autograd::Node {
-    std::function<std::vector<at::Tensor>(std::vector<at::Tensor>)> backward;
-
-    torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override { return backward(std::move(gradients)); }
-    std::string name() const override { return "GhostExchangeBackward"; }
-};
 
 void require_rows(const char* where, const at::Tensor& tensor, std::int64_t expected, const ExchangePlan& plan)
 {
@@ -97,21 +88,56 @@ PendingCollective start(const at::Tensor& buffer, const std::vector<std::int64_t
     return group.start_exchange(buffer.view({-1}), scaled(send, width), flat, scaled(receive, width));
 }
 
-/// Adds ghosts' rows, several tensors in one message, to zeros of the owned ones.
-std::vector<at::Tensor> added_at_owners(std::vector<at::Tensor> ghosts, const ExchangePlan& plan, std::optional<at::ScalarType> wire_type)
+/// Rows of ghosts on their way to their owners, several tensors in one message.
+class ReturningGhosts {
+public:
+    ReturningGhosts(std::vector<at::Tensor> ghosts, Plan plan, std::optional<at::ScalarType> wire_type) : ghosts_(std::move(ghosts)), plan_(std::move(plan))
+    {
+        for (const auto& rows : ghosts_) sent_.push_back(as_sent(rows, wire_type));
+        buffer_ = packed(sent_, plan_->num_ghosts());
+        pending_ = start(buffer_, plan_->receive_counts(), plan_->send_counts(), plan_->group(), received_);
+    }
+
+    /// What has come for each owned row, added up from ranks in ascending order; (num_owned, ...).
+    std::vector<at::Tensor> end()
+    {
+        pending_.wait();
+        auto parts = unpacked(received_, sent_, plan_->num_sent());
+        for (std::size_t i = 0; i < parts.size(); ++i) parts[i] = summed_rows(parts[i].to(ghosts_[i].scalar_type()), plan_->sent_rows(), plan_->num_owned());
+        return parts;
+    }
+
+private:
+    std::vector<at::Tensor> ghosts_, sent_;
+    Plan plan_;
+    at::Tensor buffer_, received_;
+    PendingCollective pending_;
+};
+
+/// The adjoint of an exchange, which is its backward; its own backward is an exchange.
+std::vector<at::Tensor> added_at_owners(const std::vector<at::Tensor>& ghosts, const Plan& plan, std::optional<at::ScalarType> wire_type)
 {
-    std::vector<at::Tensor> sent;
-    for (const auto& rows : ghosts) sent.push_back(as_sent(rows, wire_type));
-    at::Tensor received;
-    const auto buffer = packed(sent, plan.num_ghosts());
-    start(buffer, plan.receive_counts(), plan.send_counts(), plan.group(), received).wait();
-    auto parts = unpacked(received, sent, plan.num_sent());
-    const auto index = plan.sent_rows().to(received.device());
-    for (std::size_t i = 0; i < parts.size(); ++i) parts[i] = summed_rows(parts[i].to(ghosts[i].scalar_type()), index, plan.num_owned());
-    return parts;
+    std::vector<at::Tensor> sums;
+    {
+        const at::NoGradGuard no_grad;
+        std::vector<at::Tensor> rows;
+        for (const auto& tensor : ghosts) rows.push_back(tensor.detach());
+        sums = ReturningGhosts(std::move(rows), plan, wire_type).end();
+    }
+    set_backward(sums, ghosts, "AddGhostsBackward", [plan, wire_type](const std::vector<at::Tensor>& gradients) {
+        return begin_ghost_exchange(gradients, plan, wire_type).end();
+    });
+    return sums;
 }
 
 }  // namespace
+
+/// What the two halves of an exchange's backward share: that of `end`, which comes first, sends the ghosts' gradients, that of `begin` waits for them
+/// and adds them. What was computed between the two goes back while they travel.
+struct PendingGhosts::WayBack {
+    std::optional<ReturningGhosts> travelling;
+    std::vector<at::Tensor> added;   ///< in place of it, where the backward itself is recorded
+};
 
 PendingGhosts begin_ghost_exchange(at::TensorList fields, const Plan& plan, std::optional<at::ScalarType> wire_type)
 {
@@ -121,12 +147,34 @@ PendingGhosts begin_ghost_exchange(at::TensorList fields, const Plan& plan, std:
     ghosts.plan_ = plan;
     ghosts.fields_ = fields.vec();
     ghosts.wire_type_ = wire_type;
+    std::vector<at::Tensor> differentiable;
+    for (const auto& field : fields) {
+        if (field.is_floating_point() && field.requires_grad()) differentiable.push_back(field);
+    }
+    if (at::GradMode::is_enabled() && !differentiable.empty()) {
+        ghosts.way_back_ = std::make_shared<PendingGhosts::WayBack>();
+        std::vector<at::Tensor> token{at::empty({0})};
+        set_backward(token, differentiable, "GhostExchangeBackward", [way = ghosts.way_back_](const std::vector<at::Tensor>&) {
+            if (!way->added.empty()) return std::exchange(way->added, {});
+            auto added = way->travelling->end();
+            way->travelling.reset();
+            return added;
+        });
+        ghosts.token_ = token[0];
+    }
     const at::NoGradGuard no_grad;
-    std::vector<at::Tensor> sent;
-    const auto index = plan->sent_rows().to(fields[0].device());
-    for (const auto& field : fields) sent.push_back(as_sent(gathered_rows(field.detach(), index), wire_type));
-    ghosts.sent_ = packed(sent, plan->num_sent());
-    ghosts.pending_ = start(ghosts.sent_, plan->send_counts(), plan->receive_counts(), plan->group(), ghosts.received_);
+    if (wire_type || std::any_of(fields.begin(), fields.end(), [](const at::Tensor& field) { return !field.is_cpu(); })) {
+        std::vector<at::Tensor> sent;
+        for (const auto& field : fields) sent.push_back(as_sent(gathered_rows(field, plan->sent_rows()), wire_type));
+        ghosts.sent_ = packed(sent, plan->num_sent());
+        ghosts.pending_ = start(ghosts.sent_, plan->send_counts(), plan->receive_counts(), plan->group(), ghosts.received_);
+        return ghosts;
+    }
+    // As they lie: the transport picks them out.
+    const RowStream sent(fields.vec(), plan->sent_rows());
+    ghosts.received_ = fields.size() == 1 ? at::empty({plan->num_ghosts(), c10::multiply_integers(fields[0].sizes().slice(1))}, fields[0].options().requires_grad(false))
+                                          : at::empty({plan->num_ghosts(), sent.row_bytes()}, at::kByte);
+    ghosts.pending_ = plan->group().start_row_exchange(sent, plan->send_counts(), ghosts.received_, plan->receive_counts());
     return ghosts;
 }
 
@@ -142,31 +190,18 @@ std::vector<at::Tensor> PendingGhosts::end()
         for (std::size_t i = 0; i < ghosts.size(); ++i) ghosts[i] = ghosts[i].to(fields_[i].scalar_type());
     }
     const auto plan = std::exchange(plan_, nullptr);
-    std::vector<std::size_t> differentiable;
-    torch::autograd::edge_list edges;
+    if (!at::GradMode::is_enabled() || !way_back_) return ghosts;
+    std::vector<at::Tensor> differentiable;
     for (std::size_t i = 0; i < fields_.size(); ++i) {
-        if (fields_[i].is_floating_point() && fields_[i].requires_grad()) differentiable.push_back(i);
-    }
-    if (!at::GradMode::is_enabled() || differentiable.empty()) return ghosts;
-
-    const auto node = std::shared_ptr<FieldsBackward>(new FieldsBackward, torch::autograd::deleteNode);
-    std::vector<at::Tensor> likes;
-    for (const auto i : differentiable) {
-        edges.push_back(torch::autograd::impl::gradient_edge(fields_[i]));
-        likes.push_back(ghosts[i]);
-    }
-    node->set_next_edges(std::move(edges));
-    node->backward = [plan, wire_type = wire_type_, shapes = likes](std::vector<at::Tensor> gradients) {
-        const at::NoGradGuard no_grad;
-        for (std::size_t i = 0; i < gradients.size(); ++i) {
-            if (!gradients[i].defined()) gradients[i] = at::zeros_like(shapes[i]);
-        }
-        return added_at_owners(std::move(gradients), *plan, wire_type);
-    };
-    for (const auto i : differentiable) {
+        if (!fields_[i].is_floating_point() || !fields_[i].requires_grad()) continue;
         ghosts[i] = ghosts[i].detach();
-        torch::autograd::set_history(ghosts[i], node);
+        differentiable.push_back(ghosts[i]);
     }
+    set_backward(differentiable, {token_}, "GhostsBackward", [plan, wire_type = wire_type_, way = way_back_](std::vector<at::Tensor> gradients) {
+        if (at::GradMode::is_enabled()) way->added = added_at_owners(gradients, plan, wire_type);
+        else way->travelling.emplace(std::move(gradients), plan, wire_type);
+        return std::vector<at::Tensor>(1);
+    });
     return ghosts;
 }
 
@@ -181,7 +216,7 @@ at::Tensor add_ghosts_to_owners(const at::Tensor& local, const Plan& plan)
     {
         const at::NoGradGuard no_grad;
         const auto rows = local.detach();
-        sums = added_at_owners({rows.narrow(0, plan->num_owned(), plan->num_ghosts())}, *plan, std::nullopt)[0];
+        sums = added_at_owners({rows.narrow(0, plan->num_owned(), plan->num_ghosts())}, plan, std::nullopt)[0];
         sums = rows.narrow(0, 0, plan->num_owned()) + sums;
     }
     return with_backward(sums, local, "AddGhostsBackward", [plan](const at::Tensor& gradient) { return with_ghosts(gradient, plan); });

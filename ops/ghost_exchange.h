@@ -18,22 +18,29 @@ public:
     /// The ghosts of each field, (num_ghosts, ...), in the fields' order. Once.
     std::vector<at::Tensor> end();
 
+    /// Whether `end` would return at once.
+    bool has_come() const { return pending_.is_done(); }
+
 private:
     friend PendingGhosts begin_ghost_exchange(at::TensorList, const std::shared_ptr<const ExchangePlan>&, std::optional<at::ScalarType>);
     std::shared_ptr<const ExchangePlan> plan_;
     std::vector<at::Tensor> fields_;
+    struct WayBack;
+
     std::optional<at::ScalarType> wire_type_;
     at::Tensor sent_, received_;
+    at::Tensor token_;                     // stands for the exchange where gradients are recorded
+    std::shared_ptr<WayBack> way_back_;
     PendingCollective pending_;
 };
 
 /// Starts to bring owned rows to the ranks that see them as ghosts: all fields in one message a neighbour, whatever their types.
 ///
-/// Differentiable in every field of a floating type: backward adds the ghosts' gradients to the owners' rows, from ranks in ascending order, all
-/// fields in one message. Collective over the plan's group, and so is backward: every rank's loss must depend on what `end` returns, be it of
-/// no rows.
+/// Differentiable in every field of a floating type, as often as one likes: backward adds the ghosts' gradients to the owners' rows, from ranks in
+/// ascending order, all fields in one message, on its way while the gradients of what was done between `begin` and `end` are computed. Collective over
+/// the plan's group, and so is backward: every rank's loss must depend on what `end` returns, be it of no rows.
 ///
-/// @param fields     (num_owned, ...) each, plain
+/// @param fields     (num_owned, ...) each, plain; read until `end` returns, so not to be changed meanwhile
 /// @param wire_type  floating fields travel in this type and come back in their own; gradients too
 /// @throws InvalidInput if a field has another number of rows than the plan's owned ones
 PendingGhosts begin_ghost_exchange(at::TensorList fields, const std::shared_ptr<const ExchangePlan>& plan,

@@ -7,6 +7,8 @@
 #include <numeric>
 #include <unordered_map>
 
+#include "ops/ghost_exchange.h"
+#include "ops/neighbor_rows.h"
 #include "ops/row_gather.h"
 #include "ops/row_moves.h"
 #include "partition/error.h"
@@ -95,9 +97,9 @@ Neighbors first_by_id(const Neighbors& neighbors, std::int64_t max_neighbors)
 MessageGraph::MessageGraph(Neighbors neighbors) : neighbors_(std::move(neighbors))
 {
     const auto num_targets = neighbors_.offsets.size(0) - 1;
-    if (neighbors_.num_batches != 0 || num_targets != neighbors_.num_points) {
+    if (neighbors_.is_batch || num_targets != neighbors_.num_points) {
         throw InvalidInput("MessageGraph: the search had " + std::to_string(num_targets) + " queries and " + std::to_string(neighbors_.num_points) +
-                           " points" + (neighbors_.num_batches != 0 ? " in a batch" : "") + ". Search one cloud with its own points as queries.");
+                           " points" + (neighbors_.is_batch ? " in a batch" : "") + ". Search one cloud with its own points as queries.");
     }
     target_spec_ = neighbors_.points_layout;
     lay_out_edges();
@@ -107,7 +109,7 @@ MessageGraph::MessageGraph(Neighbors neighbors, const at::Tensor& targets) : nei
 {
     if (is_sharded(targets) && spec_of(targets)->axis_of_dim(0) >= 0) target_spec_ = spec_of(targets);
     const auto num_targets = (target_spec_ ? local_of(targets) : targets).size(0);
-    if (neighbors_.num_batches != 0 || num_targets != neighbors_.offsets.size(0) - 1) {
+    if (neighbors_.is_batch || num_targets != neighbors_.offsets.size(0) - 1) {
         throw InvalidInput("MessageGraph: the search had " + std::to_string(neighbors_.offsets.size(0) - 1) + " queries, and there are " + std::to_string(num_targets) +
                            " targets. Pass the rows that were the queries.");
     }
@@ -144,6 +146,20 @@ void MessageGraph::lay_out_edges()
     const auto& offsets = neighbors_.offsets;
     targets_ = at::arange(offsets.size(0) - 1, offsets.options()).repeat_interleave(offsets.diff());
     if (target_spec_) edge_spec_ = layout_of_rows(*target_spec_, targets_.size(0));
+    if (!ghosts_travel(neighbors_)) return;
+    const auto num_owned = neighbors_.plan->num_owned();
+    const auto is_inner = neighbors_.rows < num_owned;
+    const auto taken = [&](const at::Tensor& chosen, std::int64_t first_row) {
+        SomeEdges some;
+        some.edges = chosen.nonzero().view({-1});
+        some.sources = neighbors_.rows.index_select(0, some.edges) - first_row;
+        some.targets = targets_.index_select(0, some.edges);
+        some.spec = layout_of_rows(*target_spec_, some.edges.size(0));
+        return some;
+    };
+    inner_ = taken(is_inner, 0);
+    border_ = taken(is_inner.logical_not(), num_owned);
+    order_ = at::cat({inner_.edges, border_.edges}).argsort();
 }
 
 at::Tensor MessageGraph::from_sources(const at::Tensor& nodes) const
@@ -154,6 +170,20 @@ at::Tensor MessageGraph::from_sources(const at::Tensor& nodes) const
 at::Tensor MessageGraph::from_targets(const at::Tensor& nodes) const
 {
     return lay(gathered_rows(here(nodes), targets_), edge_spec_);
+}
+
+at::Tensor MessageGraph::updated_edges(const at::Tensor& nodes, const at::Tensor& edges, const EdgeUpdate& update) const
+{
+    if (!order_.defined()) return update(edges, from_sources(nodes), from_targets(nodes));
+    const auto own = own_rows_of("MessageGraph", nodes, neighbors_), own_edges = edges.defined() ? here(edges) : edges;
+    const auto updated = [&](const SomeEdges& some, const at::Tensor& sources) {
+        const auto part = own_edges.defined() ? lay(gathered_rows(own_edges, some.edges), some.spec) : at::Tensor();
+        return here(update(part, lay(gathered_rows(sources, some.sources), some.spec), lay(gathered_rows(own, some.targets), some.spec)));
+    };
+    auto pending = begin_ghost_exchange({own}, neighbors_.plan);
+    const auto inner = updated(inner_, own);
+    const auto border = updated(border_, pending.end()[0]);
+    return lay(gathered_rows(at::cat({inner, border}), order_), edge_spec_);
 }
 
 at::Tensor MessageGraph::to_targets(const at::Tensor& edges, SegmentReduction reduction) const

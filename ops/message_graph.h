@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include <ATen/core/Tensor.h>
@@ -40,17 +41,33 @@ public:
     /// (edges, ...) to (nodes, ...): what the edges of each target add up to, or their mean. No communication. Differentiable.
     at::Tensor to_targets(const at::Tensor& edges, SegmentReduction reduction) const;
 
+    /// Works out something for each edge from what lies there, (edges, ...) or undefined, its source's row and its target's row, as
+    /// `update(edges, from_sources(nodes), from_targets(nodes))` does; edges whose sources are owned are worked on while ghosts travel, and the others after.
+    /// @param update   a function of each row on its own; called once for some of the edges and once for the others, in the same order on every rank
+    using EdgeUpdate = std::function<at::Tensor(const at::Tensor& edges, const at::Tensor& sources, const at::Tensor& targets)>;
+    at::Tensor updated_edges(const at::Tensor& nodes, const at::Tensor& edges, const EdgeUpdate& update) const;
+
     std::int64_t num_edges() const { return neighbors_.rows.size(0); }          ///< of this rank
     std::int64_t num_ghosts() const { return neighbors_.plan ? neighbors_.plan->num_ghosts() : 0; }
     const Neighbors& neighbors() const { return neighbors_; }
     const SpecPtr& edge_layout() const { return edge_spec_; }                   ///< null for plain nodes
 
 private:
+    /// Edges that start at owned nodes, or at ghosts.
+    struct SomeEdges {
+        at::Tensor edges;      // which, ascending
+        at::Tensor sources;    // rows of owned nodes, or of ghosts
+        at::Tensor targets;
+        SpecPtr spec;
+    };
+
     void lay_out_edges();
 
     Neighbors neighbors_;
     at::Tensor targets_;            // (edges): the owned row of each
     SpecPtr target_spec_, edge_spec_;   // null for plain nodes
+    SomeEdges inner_, border_;      // where ghosts travel
+    at::Tensor order_;              // of each edge its place among the inner ones and those of the border after them
 };
 
 /// A rank's nodes and all that messages reach them from within some steps: ghosts so deep that no step needs to exchange any. The same work is done by several

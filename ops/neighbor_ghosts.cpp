@@ -189,31 +189,59 @@ struct Asked {
     std::vector<std::int64_t> counts;   // kEverything for all points
 };
 
+/// Points that some question needs for certain: those of boxes that lie within the reach of one of a few questions.
+template <class T>
+std::int64_t certain_answers(const NeighborRequest& request, const std::vector<T>& questions, const std::vector<PointBox>& boxes, int dimensions)
+{
+    constexpr std::size_t kTried = 64;
+    const auto width = static_cast<std::size_t>(dimensions + (request.is_knn ? 1 : 0)), count = questions.size() / width;
+    std::vector<char> is_within(boxes.size(), 0);
+    for (std::size_t i = 0; i < std::min(kTried, count); ++i) {
+        const auto* question = questions.data() + i * count / std::min(kTried, count) * width;
+        std::array<double, 3> x{};
+        std::copy_n(question, dimensions, x.begin());
+        const auto radius = static_cast<double>(static_cast<T>(request.largest_radius()));
+        const auto bound = request.is_knn ? static_cast<double>(question[dimensions]) : radius * radius;
+        for (std::size_t b = 0; b < boxes.size(); ++b) is_within[b] |= distance_range(boxes[b], x, request.options.period).most <= bound;
+    }
+    std::int64_t answers = 0;
+    for (std::size_t b = 0; b < boxes.size(); ++b) answers += is_within[b] ? boxes[b].num_points : 0;
+    return answers;
+}
+
 template <class T>
 Asked exchanged_questions(const NeighborRequest& request, const std::vector<std::vector<T>>& questions, const Surroundings& there, int dimensions,
                           const RankGroup& group)
 {
-    const auto width = static_cast<std::size_t>(dimensions + (request.is_knn ? 1 : 0));
     std::vector<std::int64_t> send(questions.size(), 0);
     std::vector<std::uint8_t> bytes;
     for (std::size_t r = 0; r < questions.size(); ++r) {
-        // More questions than the other has points: then all its points are the shorter answer.
-        if (static_cast<std::int64_t>(questions[r].size() / width) > there.held[r]) {
-            send[r] = kEverything;
-        } else if (!questions[r].empty()) {
-            const auto before = bytes.size();
-            if (request.is_knn) {
-                const auto* data = reinterpret_cast<const std::uint8_t*>(questions[r].data());
-                bytes.insert(bytes.end(), data, data + questions[r].size() * sizeof(T));
-            } else {
-                const auto cells = packed(point_cells<T>(questions[r], dimensions));
-                bytes.insert(bytes.end(), cells.begin(), cells.end());
-            }
-            send[r] = static_cast<std::int64_t>(bytes.size() - before);
+        if (questions[r].empty()) continue;
+        const auto before = bytes.size();
+        if (request.is_knn) {
+            const auto* data = reinterpret_cast<const std::uint8_t*>(questions[r].data());
+            bytes.insert(bytes.end(), data, data + questions[r].size() * sizeof(T));
+        } else {
+            const auto cells = packed(point_cells<T>(questions[r], dimensions));
+            bytes.insert(bytes.end(), cells.begin(), cells.end());
         }
+        send[r] = static_cast<std::int64_t>(bytes.size() - before);
+        const auto point_bytes = dimensions * static_cast<std::int64_t>(sizeof(T));
+        if (send[r] + point_bytes * certain_answers<T>(request, questions[r], there.boxes[r], dimensions) <= point_bytes * there.held[r]) continue;
+        bytes.resize(before);
+        send[r] = kEverything;
     }
     Asked asked;
-    asked.counts = exchanged(send, group);
+    std::int64_t num_pairs = 0, num_replicated = 0;
+    for (const auto& rank : group.all_gather_integers(send)) {
+        asked.counts.push_back(rank[group.rank()]);
+        num_pairs += std::count_if(rank.begin(), rank.end(), [](auto size) { return size != 0; });
+        num_replicated += std::count(rank.begin(), rank.end(), kEverything);
+    }
+    if (num_replicated > 0 && group.rank() == 0) {
+        TORCH_WARN_ONCE(request.where, ": ", num_replicated, " of ", num_pairs, " pairs of ranks that have neighbours for each other send all their points: that is fewer bytes than "
+                        "asking for those within reach. A smaller radius, or cuts with less surface, need fewer ghosts.");
+    }
     asked.bytes = group.all_to_all_rows(tensor_of(bytes, 1), without_flags(send), without_flags(asked.counts));
     return asked;
 }

@@ -45,7 +45,7 @@ struct NeighborInput {
     std::span<const T> span() const { return {values.const_data_ptr<T>(), static_cast<std::size_t>(values.numel())}; }
 };
 
-/// The rows of `tensor`, (N, D), or of cloud `batch` of a (B, N, D): plain, Replicate, or cut along N.
+/// The rows of `tensor`, (N, D), or of cloud `batch` of this rank's of a (B, N, D): plain, Replicate, cut along N, and along B by another axis.
 /// @throws InvalidInput if it is nothing of that kind
 NeighborInput neighbor_input(const char* where, const char* what, const at::Tensor& tensor, std::optional<std::int64_t> batch);
 

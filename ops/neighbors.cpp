@@ -10,41 +10,20 @@
 #include <string>
 
 #include "ops/cut_rows.h"
-#include "ops/ghost_exchange.h"
 #include "ops/grid_search.h"
 #include "ops/grid_walk.h"
 #include "ops/neighbor_ghosts.h"
 #include "ops/neighbor_request.h"
+#include "ops/neighbor_rows.h"
 #include "ops/on_gpu.h"
 #include "ops/row_moves.h"
 #include "ops/tile_schedule.h"
 #include "partition/error.h"
 #include "sharding/merged_plan.h"
-#include "sharding/redistribute.h"
 #include "sharding/shard_tensor.h"
-#include "sharding/with_backward.h"
 
 namespace meshard {
 namespace {
-
-/// Gradients of what every rank holds, but only some queries of each rank use, are summed.
-at::Tensor summed_gradient(const at::Tensor& whole, const RankGroup& group)
-{
-    if (group.size() == 1) return whole;
-    return with_backward(whole.detach().alias(), whole, "SumOverQueriesBackward", [group](const at::Tensor& gradient) {
-        auto sum = gradient.clone(at::MemoryFormat::Contiguous);
-        group.all_reduce(sum);
-        return sum;
-    });
-}
-
-/// Owned rows and ghosts. Where every rank has all queries, each has the whole gradient of its own rows already.
-at::Tensor table_of(const at::Tensor& rows, const std::shared_ptr<const ExchangePlan>& plan, const RankGroup& queries_group)
-{
-    if (!plan) return summed_gradient(rows, queries_group);
-    if (queries_group.size() > 1 || plan->group().size() == 1) return with_ghosts(rows, plan);
-    return at::cat({rows, ghost_rows(rows.detach(), plan)});
-}
 
 template <class Number>
 at::Tensor tensor_on(at::Device device, const std::vector<Number>& numbers)
@@ -119,7 +98,7 @@ std::vector<Neighbors> search_rows(const NeighborRequest& request, const Neighbo
     const bool differentiable = at::GradMode::is_enabled() && (points.plain.requires_grad() || queries.plain.requires_grad());
     const auto queries_group = queries.is_cut() ? group : RankGroup();
     at::Tensor rows_with_history;
-    if (differentiable) rows_with_history = table_of(points.plain, plan, queries_group);
+    if (differentiable) rows_with_history = rows_with_ghosts(points.plain, plan, queries_group);
     std::vector<Neighbors> result;
     for (const auto& list : found) {
         Neighbors neighbors;
@@ -131,7 +110,8 @@ std::vector<Neighbors> search_rows(const NeighborRequest& request, const Neighbo
         neighbors.ids = ids.defined() ? ids.index_select(0, list.places) : list.places;
         neighbors.rows = rows.defined() ? rows.index_select(0, list.places) : list.places;
         if (differentiable) {
-            const auto query_rows = at::arange(queries.size(), list.offsets.options()).repeat_interleave(list.offsets.diff());
+            const auto counts = list.offsets.narrow(0, 1, queries.size()) - list.offsets.narrow(0, 0, queries.size());
+            const auto query_rows = at::arange(queries.size(), list.offsets.options()).repeat_interleave(counts);
             auto gaps = gathered_rows(rows_with_history, neighbors.rows) - gathered_rows(queries.plain, query_rows);
             if (!request.options.period.empty()) {
                 auto images = at::zeros_like(gaps);
@@ -156,7 +136,7 @@ const RankGroup& group_of(const at::Tensor& points, const at::Tensor& queries, R
         if (!is_sharded(tensor)) continue;
         const auto& spec = spec_of(tensor);
         for (std::size_t a = 0; a < spec->axes.size(); ++a) {
-            if (spec->axes[a].is_shard()) return spec->device_mesh->group(static_cast<std::int64_t>(a));
+            if (spec->axes[a].is_shard() && spec->axes[a].placement.dim == points.dim() - 2) return spec->device_mesh->group(static_cast<std::int64_t>(a));
         }
     }
     return alone;
@@ -194,6 +174,7 @@ Neighbors joined(const std::vector<const Neighbors*>& clouds)
     all.points_layout = first.points_layout;
     all.num_points = first.num_points;
     all.num_batches = static_cast<std::int64_t>(clouds.size());
+    all.is_batch = true;
     MergedPlan merged;
     if (first.plan) {
         std::vector<std::shared_ptr<const ExchangePlan>> plans;
@@ -223,20 +204,69 @@ Neighbors joined(const std::vector<const Neighbors*>& clouds)
     return all;
 }
 
+/// Of a rank that has no clouds of a batch.
+Neighbors no_clouds(const at::Tensor& points)
+{
+    Neighbors none;
+    none.offsets = at::zeros({1}, at::kLong);
+    none.ids = none.rows = at::empty({0}, at::kLong);
+    const auto own = to_local(points);   // (0, N, D)
+    none.distances = own.flatten();      // keeps the history
+    none.num_points = own.size(1);
+    none.is_batch = true;
+    return none;
+}
+
+/// The groups of ranks among which a batch is cut, each with clouds of its own.
+std::vector<RankGroup> groups_of_batch(const at::Tensor& points, const at::Tensor& queries)
+{
+    std::vector<RankGroup> groups;
+    for (const auto& tensor : {points, queries}) {
+        if (!is_sharded(tensor)) continue;
+        const auto& spec = spec_of(tensor);
+        for (std::size_t a = 0; a < spec->axes.size(); ++a) {
+            if (spec->axes[a].is_shard() && spec->axes[a].placement.dim == 0) groups.push_back(spec->device_mesh->group(static_cast<std::int64_t>(a)));
+        }
+    }
+    return groups;
+}
+
+/// This rank's clouds of a batch, one after the other.
+std::vector<std::vector<Neighbors>> search_batch(const NeighborRequest& request, const at::Tensor& points, const at::Tensor& queries)
+{
+    const auto clouds_here = [](const at::Tensor& tensor) { return is_sharded(tensor) ? local_of(tensor).size(0) : tensor.size(0); };
+    const auto num_points = clouds_here(points), num_queries = queries.dim() == 3 ? clouds_here(queries) : -1;
+    // Ranks with clouds of their own do not hear of each other's errors from the searches.
+    std::string error;
+    if (num_queries != num_points || points.size(0) == 0) {
+        error = std::string(request.where) + ": points of " + std::to_string(num_points) + " clouds and queries of " + (num_queries >= 0 ? std::to_string(num_queries) : "no batch") +
+                "; expected (B, N, D) and (B, M, D) of the same clouds, B 1 or more.";
+    }
+    const auto groups = groups_of_batch(points, queries);
+    for (std::int64_t b = 0; b < num_points && error.empty() && !groups.empty(); ++b) {
+        try {
+            require_searchable(request, neighbor_input(request.where, "points", points, b), neighbor_input(request.where, "queries", queries, b));
+        } catch (const InvalidInput& wrong) {
+            error = wrong.what();
+        }
+    }
+    for (const auto& group : groups) throw_together(error, group);
+    if (!error.empty()) throw InvalidInput(error);
+    std::vector<std::vector<Neighbors>> clouds;
+    for (std::int64_t b = 0; b < num_points; ++b) clouds.push_back(search_cloud(request, points, queries, b));
+    return clouds;
+}
+
 std::vector<Neighbors> search(const NeighborRequest& request, const at::Tensor& points, const at::Tensor& queries)
 {
     if (points.dim() != 3) return search_cloud(request, points, queries, std::nullopt);
-    if (queries.dim() != 3 || queries.size(0) != points.size(0) || points.size(0) == 0) {
-        throw InvalidInput(std::string(request.where) + ": points of " + std::to_string(points.size(0)) + " clouds and queries of " +
-                           (queries.dim() == 3 ? std::to_string(queries.size(0)) : "no batch") + "; expected (B, N, D) and (B, M, D), B 1 or more.");
-    }
-    std::vector<std::vector<Neighbors>> clouds;
-    for (std::int64_t b = 0; b < points.size(0); ++b) clouds.push_back(search_cloud(request, points, queries, b));
+    const auto clouds = search_batch(request, points, queries);
     std::vector<Neighbors> result;
     for (std::int64_t l = 0; l < request.num_lists(); ++l) {
         std::vector<const Neighbors*> lists;
         for (const auto& cloud : clouds) lists.push_back(&cloud[l]);
-        result.push_back(joined(lists));
+        result.push_back(lists.empty() ? no_clouds(points) : joined(lists));
+        if (is_sharded(points) && spec_of(points)->has_shard()) result.back().points_layout = spec_of(points);
     }
     return result;
 }
@@ -257,38 +287,6 @@ std::vector<Neighbors> radius_search(const at::Tensor& points, const at::Tensor&
                                      const NeighborOptions& options)
 {
     return search({"radius_search", false, 0, limits, options}, points, queries);
-}
-
-at::Tensor neighbor_rows(const at::Tensor& features, const Neighbors& neighbors)
-{
-    if (is_sharded(features)) reduce_partials(features);
-    const bool is_cut = is_sharded(features) && spec_of(features)->has_shard();
-    if (is_cut != static_cast<bool>(neighbors.points_layout) || (is_cut && !(*spec_of(features) == *neighbors.points_layout))) {
-        throw InvalidInput("neighbor_rows: the features lie as " + (is_cut ? to_string(*spec_of(features)) : std::string("a whole")) + ", the points did as " +
-                           (neighbors.points_layout ? to_string(*neighbors.points_layout) : std::string("a whole")) + ". Redistribute the features, or search again.");
-    }
-    auto rows = is_sharded(features) ? to_local(features) : features;
-    if (neighbors.num_batches > 0) rows = rows.flatten(0, 1);
-    const auto expected = std::max<std::int64_t>(1, neighbors.num_batches) * neighbors.num_points;
-    if (rows.dim() < 1 || rows.size(0) != expected) {
-        throw InvalidInput("neighbor_rows: features of " + std::to_string(rows.dim() < 1 ? 0 : rows.size(0)) + " rows, the search was among " +
-                           std::to_string(expected) + " points. Pass one row a point.");
-    }
-    const auto& plan = neighbors.plan;
-    if (!plan || plan->group().size() == 1 || neighbors.queries_group.size() == 1) {
-        return gathered_rows(table_of(rows, plan, neighbors.queries_group), neighbors.rows);
-    }
-    // Own rows are copied while ghosts are on their way.
-    auto pending = begin_ghost_exchange({rows}, plan);
-    const auto places = neighbors.rows.to(rows.device());
-    const auto is_ghost = places >= plan->num_owned();
-    const auto ghost_entries = is_ghost.nonzero().view({-1}), own_entries = is_ghost.logical_not().nonzero().view({-1});
-    auto shape = rows.sizes().vec();
-    shape[0] = places.size(0);
-    auto found = at::empty(shape, rows.options().requires_grad(false));
-    found.index_copy_(0, own_entries, gathered_rows(rows, places.index_select(0, own_entries)));
-    const auto ghosts = pending.end()[0];
-    return found.index_copy_(0, ghost_entries, gathered_rows(ghosts, places.index_select(0, ghost_entries) - plan->num_owned()));
 }
 
 }  // namespace meshard

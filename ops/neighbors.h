@@ -39,7 +39,8 @@ struct Neighbors {
     RankGroup queries_group;                    ///< among which queries are cut; of one if they are not
     SpecPtr points_layout;                      ///< how the points are cut; null if they are not
     std::int64_t num_points = 0;                ///< owned, of one cloud
-    std::int64_t num_batches = 0;               ///< 0 without a batch dimension
+    std::int64_t num_batches = 0;               ///< clouds of this rank; 0 without a batch dimension, too
+    bool is_batch = false;
 };
 
 /// The k nearest points of each query; fewer if there are not so many.
@@ -48,7 +49,7 @@ struct Neighbors {
 /// whole. On every rank and any partition the result is that of a search among all points. Ranks tell each other a few boxes around their points;
 /// queries go to ranks that may hold something nearer than the k-th point known so far; from there come the points that some query needs, once each.
 ///
-/// @param points   (N, D), or (B, N, D) plain; D 1 to 3; of a floating type
+/// @param points   (N, D), or (B, N, D), D 1 to 3, of a floating type. Of a batch that is cut along B each rank searches its own clouds
 /// @param queries  (M, D) or (B, M, D), of the same type
 /// @throws InvalidInput on every rank, before any point travels: wrong shapes, types, coordinates, k, or periods, and arguments in which ranks differ
 Neighbors knn(const at::Tensor& points, const at::Tensor& queries, std::int64_t k, const NeighborOptions& options = {});

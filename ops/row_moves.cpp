@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ops/on_gpu.h"
+#include "sharding/row_copies.h"
 #include "sharding/with_backward.h"
 
 namespace meshard {
@@ -85,7 +86,7 @@ at::Tensor summed_on_gpu(const at::Tensor& values, const at::Tensor& index, std:
 at::Tensor gathered_rows(const at::Tensor& rows, const at::Tensor& index)
 {
     const auto here = index.to(rows.device());
-    if (!rows.is_cuda()) return rows.index_select(0, here);
+    if (!rows.is_cuda()) return taken_rows(rows, here);
     return with_backward(packed_on_gpu(rows.detach().contiguous(), here.contiguous()), rows, "GatheredRowsBackward",
                          [here, num_rows = rows.size(0)](const at::Tensor& gradient) { return summed_rows(gradient, here, num_rows); });
 }
@@ -101,7 +102,7 @@ at::Tensor placed_rows(const at::Tensor& values, const at::Tensor& index, std::i
 at::Tensor summed_rows(const at::Tensor& values, const at::Tensor& index, std::int64_t num_rows)
 {
     const auto here = index.to(values.device());
-    if (!values.is_cuda()) return zeros_for(values, num_rows).index_add_(0, here, values);
+    if (!values.is_cuda()) return added_rows(values, here, num_rows);
     return with_backward(summed_on_gpu(values.detach().contiguous(), here.contiguous(), num_rows), values, "SummedRowsBackward",
                          [here](const at::Tensor& gradient) { return gathered_rows(gradient, here); });
 }

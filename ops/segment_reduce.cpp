@@ -2,7 +2,9 @@
 #include "ops/segment_reduce.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <string>
 
 #include "ops/on_gpu.h"
@@ -12,6 +14,8 @@
 
 namespace meshard {
 namespace {
+
+constexpr std::int64_t kNumbersAThread = std::int64_t{64} << 10;   // at least
 
 /// The offsets, on the values' device.
 at::Tensor checked_offsets(const char* where, const at::Tensor& values, const at::Tensor& offsets)
@@ -53,27 +57,51 @@ SegmentResult swept_on_gpu(const at::Tensor& values, const at::Tensor& offsets, 
     return {results.to(values.scalar_type()), arguments};
 }
 
-at::Tensor sums(const at::Tensor& values, const at::Tensor& offsets);
-
-/// (rows, ...) to (entries, ...): each entry gets what its row has.
-at::Tensor spread(const at::Tensor& of_rows, const at::Tensor& offsets)
+template <class T>
+void add_segments(const T* values, const std::int64_t* offsets, std::int64_t num_rows, std::int64_t width, T* sums)
 {
-    const auto rows = rows_of_entries(offsets);
-    if (!of_rows.is_cuda()) return of_rows.index_select(0, rows);
-    return with_backward(gathered_rows(of_rows.detach(), rows), of_rows, "SpreadBackward",
-                         [offsets](const at::Tensor& gradient) { return sums(gradient, offsets); });
+    const auto mean_entries = num_rows > 0 ? offsets[num_rows] / num_rows + 1 : 1;
+    at::parallel_for(0, num_rows, std::max<std::int64_t>(1, kNumbersAThread / (mean_entries * width)), [&](std::int64_t begin, std::int64_t end) {
+        for (auto row = begin; row < end; ++row) {
+            T* sum = sums + row * width;
+            for (auto e = offsets[row]; e < offsets[row + 1]; ++e) {
+                for (std::int64_t c = 0; c < width; ++c) sum[c] += values[e * width + c];
+            }
+        }
+    });
 }
 
+at::Tensor summed(const at::Tensor& values, const at::Tensor& offsets)
+{
+    auto shape = values.sizes().vec();
+    shape[0] = offsets.size(0) - 1;
+    auto result = at::zeros(shape, values.options().requires_grad(false));
+    if (values.numel() == 0 || result.numel() == 0) return result;
+    const auto entries = values.contiguous();
+    const bool is_plain = entries.is_cpu() && (entries.scalar_type() == at::kFloat || entries.scalar_type() == at::kDouble);
+    if (values.is_cuda()) return swept_on_gpu(values, offsets, SegmentSweep::Sum).values;
+    if (!is_plain) return at::segment_reduce(entries, "sum", std::nullopt, std::nullopt, offsets, 0, true);
+    const auto starts = offsets.contiguous();
+    const auto* begins = starts.const_data_ptr<std::int64_t>();
+    const auto width = entries.numel() / entries.size(0);
+    if (entries.scalar_type() == at::kFloat) add_segments(entries.const_data_ptr<float>(), begins, shape[0], width, result.mutable_data_ptr<float>());
+    else add_segments(entries.const_data_ptr<double>(), begins, shape[0], width, result.mutable_data_ptr<double>());
+    return result;
+}
+
+at::Tensor spread(const at::Tensor& rows, const at::Tensor& offsets);
+
+/// (entries, ...) to (rows, ...).
 at::Tensor sums(const at::Tensor& values, const at::Tensor& offsets)
 {
-    if (values.size(0) == 0 || offsets.size(0) == 1) {   // keeps the history, for ranks without queries
-        auto shape = values.sizes().vec();
-        shape[0] = offsets.size(0) - 1;
-        return at::zeros(shape, values.options().requires_grad(false)) + values.sum();
-    }
-    if (!values.is_cuda()) return at::segment_reduce(values.contiguous(), "sum", std::nullopt, std::nullopt, offsets, 0, true);
-    return with_backward(swept_on_gpu(values, offsets, SegmentSweep::Sum).values, values, "SegmentSumBackward",
-                         [offsets](const at::Tensor& gradient) { return spread(gradient, offsets); });
+    return with_backward(summed(values.detach(), offsets), values, "SegmentSumBackward", [offsets](const at::Tensor& gradient) { return spread(gradient, offsets); });
+}
+
+/// The adjoint: each entry's row, (rows, ...) to (entries, ...).
+at::Tensor spread(const at::Tensor& rows, const at::Tensor& offsets)
+{
+    return with_backward(gathered_rows(rows.detach(), rows_of_entries(offsets)), rows, "SegmentSpreadBackward",
+                         [offsets](const at::Tensor& gradient) { return sums(gradient, offsets); });
 }
 
 at::Tensor extremes(const at::Tensor& values, const at::Tensor& offsets, bool is_max)

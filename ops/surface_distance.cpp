@@ -4,18 +4,18 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "ops/cut_rows.h"
+#include "ops/neighbor_rows.h"
 #include "ops/row_gather.h"
-#include "ops/surface_search.h"
-#include "ops/winding_number.h"
+#include "ops/row_moves.h"
+#include "ops/surface_parts.h"
 #include "partition/error.h"
-#include "partition/vector_algebra.h"
-#include "sharding/with_backward.h"
 
 namespace meshard {
 namespace {
@@ -53,69 +53,72 @@ struct Found {
     at::Tensor weights;   ///< (M, 3): of the three, the nearest point; 0 without result
 };
 
+Found no_results(std::int64_t m)
+{
+    const auto none = std::nan("");
+    return {at::full({m}, none, at::kDouble), at::full({m, 3}, none, at::kDouble), at::full({m, 3}, none, at::kDouble), at::full({m}, -1, at::kLong), at::zeros({m, 3}, at::kLong),
+            at::zeros({m, 3}, at::kDouble)};
+}
+
+void set_result(const Found& found, std::int64_t i, const SurfaceNearest& nearest)
+{
+    if (nearest.face < 0) return;
+    found.distances.mutable_data_ptr<double>()[i] = nearest.distance;
+    found.faces.mutable_data_ptr<std::int64_t>()[i] = nearest.face;
+    std::copy_n(nearest.direction.begin(), 3, found.directions.mutable_data_ptr<double>() + 3 * i);
+    std::copy_n(nearest.point.begin(), 3, found.points.mutable_data_ptr<double>() + 3 * i);
+    std::copy_n(nearest.corners.begin(), 3, found.corners.mutable_data_ptr<std::int64_t>() + 3 * i);
+    std::copy_n(nearest.weights.begin(), 3, found.weights.mutable_data_ptr<double>() + 3 * i);
+}
+
 Found find_nearest(const TriangleSurface& surface, const at::Tensor& queries, const SurfaceDistanceOptions& options)
 {
     const SurfaceSearch search(surface);
     std::optional<WindingNumber> winding;
     if (options.sign == SurfaceSign::WindingNumber) winding.emplace(surface);
     const auto m = queries.size(0);
-    const auto none = std::nan("");
-    Found found{at::full({m}, none, at::kDouble), at::full({m, 3}, none, at::kDouble), at::full({m, 3}, none, at::kDouble),
-                at::full({m}, -1, at::kLong), at::zeros({m, 3}, at::kLong), at::zeros({m, 3}, at::kDouble)};
+    const auto found = no_results(m);
     const auto* from = queries.const_data_ptr<double>();
-    auto* distances = found.distances.mutable_data_ptr<double>();
-    auto* directions = found.directions.mutable_data_ptr<double>();
-    auto* points = found.points.mutable_data_ptr<double>();
-    auto* faces = found.faces.mutable_data_ptr<std::int64_t>();
-    auto* corners = found.corners.mutable_data_ptr<std::int64_t>();
-    auto* weights = found.weights.mutable_data_ptr<double>();
     at::parallel_for(0, m, kQueriesAThread, [&](std::int64_t begin, std::int64_t end) {
         for (auto i = begin; i < end; ++i) {
-            const Vector3 query{from[3 * i], from[3 * i + 1], from[3 * i + 2]};
-            const auto [face, nearest] = search.nearest(query, options.max_distance);
-            if (face < 0) continue;
-            const Vector3& normal = surface.feature_normal(face, nearest.feature);
-            const bool is_corner = nearest.feature < 3, is_inside_triangle = nearest.feature == 6;
-            // From a corner rather than the nearest point itself: both give the sign, but the corner has no rounding of its own.
-            const Vector3 from_corner = query - surface.corner(face, is_corner ? nearest.feature : is_inside_triangle ? 0 : nearest.feature - 3);
-            const bool is_above = dot(from_corner, normal) >= 0;
-            const double sign = (winding ? !winding->is_inside(query) : is_above) ? 1 : -1;
-            const double distance = std::sqrt(nearest.distance_squared);
-            // Above a triangle's inside the direction is its normal, which keeps its digits however near the point is.
-            Vector3 direction = is_inside_triangle ? (is_above ? sign : -sign) * normal : sign * unit(query - nearest.point);
-            if (distance == 0) direction = unit(normal);
-            distances[i] = sign * distance;
-            faces[i] = face;
-            for (int d = 0; d < 3; ++d) {
-                directions[3 * i + d] = direction[d];
-                points[3 * i + d] = nearest.point[d];
-                corners[3 * i + d] = surface.vertex_id(face, d);
-                weights[3 * i + d] = nearest.weights[d];
-            }
+            set_result(found, i, nearest_on_surface(surface, search, winding ? &*winding : nullptr, {from[3 * i], from[3 * i + 1], from[3 * i + 2]}, options.max_distance));
         }
     });
     return found;
 }
 
-/// Queries differ from rank to rank, vertices do not: their gradient is the sum over ranks.
-at::Tensor shared_by_all(const at::Tensor& vertices, const RankGroup& group)
+/// The same where no rank has the surface.
+Found find_in_parts(const at::Tensor& vertices, const CutRows& vertex_rows, const CutRows& face_rows, const at::Tensor& queries, double max_distance)
 {
-    if (group.size() == 1) return vertices;
-    return with_backward(vertices.detach().alias(), vertices, "SharedSurfaceBackward", [group](const at::Tensor& gradient) {
-        auto whole = gradient.contiguous().clone();
-        group.all_reduce(whole);
-        return whole;
-    });
+    const auto group = face_rows.group();
+    SurfacePart part{face_rows.ids(), values_of<std::int64_t>(face_rows.own), {}};
+    const auto wrong = std::find_if(part.corner_ids.begin(), part.corner_ids.end(), [&](auto vertex) { return vertex < 0 || vertex >= vertex_rows.num_global; });
+    std::string error;
+    if (face_rows.num_global == 0) error = std::string(kWhere) + ": the surface has no triangles. Pass one or more.";
+    if (wrong != part.corner_ids.end()) {
+        error = std::string(kWhere) + ": a face of the surface has vertex " + std::to_string(*wrong) + "; there are vertices 0 to " + std::to_string(vertex_rows.num_global - 1) + ".";
+    }
+    throw_together(error, group);
+    part.corners = values_of<double>(gather_rows(vertices.detach(), at::tensor(part.corner_ids, at::kLong)));
+    if (!std::all_of(part.corners.begin(), part.corners.end(), [](double x) { return std::abs(x) < 1e18; })) {
+        error = std::string(kWhere) + ": a vertex of the surface has a coordinate that is not finite, or beyond 1e18.";
+    }
+    throw_together(error, group);
+    const auto nearest = nearest_among_parts(std::move(part), values_of<double>(queries), max_distance, group);
+    const auto found = no_results(queries.size(0));
+    for (std::size_t i = 0; i < nearest.size(); ++i) set_result(found, static_cast<std::int64_t>(i), nearest[i]);
+    return found;
 }
 
 /// The distances as they are, with their gradient in queries and vertices: the nearest point moves with the triangle, and how it moves on the triangle
 /// does not change the distance.
-at::Tensor with_gradient(const at::Tensor& distances, const Found& found, const at::Tensor& queries, const at::Tensor& vertices)
+/// `corners`: (M, corner, 3), the nearest triangles' vertices with their history.
+at::Tensor with_gradient(const at::Tensor& distances, const Found& found, const at::Tensor& queries, const at::Tensor& corners)
 {
     const auto directions = found.directions.nan_to_num(0.0).to(distances.scalar_type());
     auto change = (directions * (queries - queries.detach())).sum(1);
-    if (vertices.requires_grad()) {
-        const auto moved = (vertices - vertices.detach()).to(distances.scalar_type()).index_select(0, found.corners.view({-1})).view({-1, 3, 3});   // (M, corner, 3)
+    if (corners.requires_grad()) {
+        const auto moved = (corners - corners.detach()).to(distances.scalar_type());
         change = change - (directions * (found.weights.to(distances.scalar_type()).unsqueeze(2) * moved).sum(1)).sum(1);
     }
     return distances + change;
@@ -132,31 +135,47 @@ SurfaceDistance signed_distance(const at::Tensor& vertices, const at::Tensor& fa
     const auto query_rows = cut_rows_of(kWhere, "queries", queries);
     // Of the ranks that hold different rows, to find errors together.
     const auto group = query_rows.is_cut() ? query_rows.group() : vertex_rows.is_cut() ? vertex_rows.group() : face_rows.group();
-    auto all_vertices = gathered(vertex_rows, vertices);
-    const auto all_faces = gathered(face_rows, faces);
     const auto own = query_rows.own.detach().to(at::kCPU, at::kDouble).contiguous();
-
-    std::optional<TriangleSurface> surface;
+    // Where faces and queries are cut among the same ranks, nobody needs the whole.
+    const bool in_parts = has_surface_search() && options.sign == SurfaceSign::PseudoNormal && face_rows.is_cut() && query_rows.is_cut() && face_rows.axis == query_rows.axis &&
+                          face_rows.layout->device_mesh == query_rows.layout->device_mesh &&
+                          (!vertex_rows.is_cut() || (vertex_rows.axis == face_rows.axis && vertex_rows.layout->device_mesh == face_rows.layout->device_mesh));
     std::string error;
-    try {
-        if (!(options.max_distance > 0)) throw InvalidInput(std::string(kWhere) + ": max_distance is " + std::to_string(options.max_distance) + "; it must be positive.");
-        if (!own.abs().lt(1e18).all().item<bool>()) throw InvalidInput(std::string(kWhere) + ": a query has a coordinate that is not finite, or beyond 1e18.");
-        surface.emplace(values_of<double>(all_vertices), values_of<std::int64_t>(all_faces));
-    } catch (const InvalidInput& wrong) {
-        error = wrong.what();
+    if (!(options.max_distance > 0)) {
+        error = std::string(kWhere) + ": max_distance is " + std::to_string(options.max_distance) + "; it must be positive.";
+    } else if (!own.abs().lt(1e18).all().item<bool>()) {
+        error = std::string(kWhere) + ": a query has a coordinate that is not finite, or beyond 1e18.";
     }
     throw_together(error, group);
 
-    auto found = find_nearest(*surface, own, options);
+    at::Tensor all_vertices;   // where every rank has them
+    Found found;
+    if (in_parts) {
+        found = find_in_parts(vertices, vertex_rows, face_rows, own, options.max_distance);
+    } else {
+        all_vertices = gathered(vertex_rows, vertices);
+        const auto all_faces = gathered(face_rows, faces);
+        std::optional<TriangleSurface> surface;
+        try {
+            surface.emplace(values_of<double>(all_vertices), values_of<std::int64_t>(all_faces));
+        } catch (const InvalidInput& wrong) {
+            error = wrong.what();
+        }
+        throw_together(error, group);
+        found = find_nearest(*surface, own, options);
+    }
     const auto device = query_rows.own.device();
     const auto type = query_rows.own.scalar_type();
     const auto finished = [&](const at::Tensor& tensor) { return tensor.to(device, type); };
     SurfaceDistance result;
     auto distances = finished(found.distances);
-    if (at::GradMode::is_enabled() && (query_rows.own.requires_grad() || all_vertices.requires_grad())) {
-        for (auto* tensor : {&found.directions, &found.corners, &found.weights}) *tensor = tensor->to(device);
-        if (!vertex_rows.is_cut() && all_vertices.requires_grad()) all_vertices = shared_by_all(all_vertices, query_rows.group());
-        distances = with_gradient(distances, found, query_rows.own, all_vertices);
+    if (at::GradMode::is_enabled() && (query_rows.own.requires_grad() || vertices.requires_grad())) {
+        auto source = in_parts ? vertices : all_vertices;
+        if (!vertex_rows.is_cut()) source = rows_with_ghosts(vertex_rows.own, nullptr, query_rows.group());   // queries differ from rank to rank, vertices do not
+        const auto wanted = found.corners.view({-1});
+        const auto corners = vertices.requires_grad() ? (in_parts ? gather_rows(source, wanted) : gathered_rows(source, wanted)).view({-1, 3, 3}) : at::empty({0});
+        for (auto* tensor : {&found.directions, &found.weights}) *tensor = tensor->to(device);
+        distances = with_gradient(distances, found, query_rows.own, corners.to(device));
     }
     result.distances = query_rows.like(distances);
     result.directions = query_rows.like(finished(found.directions));

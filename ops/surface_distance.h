@@ -29,9 +29,10 @@ struct SurfaceDistance {
 
 /// Signed distance of each query to a surface of triangles, computed in double precision whatever the type of the tensors.
 ///
-/// Queries are worked on where they are. Every rank holds the surface: one that is cut is gathered, everything else needs no messages. Distances are
-/// differentiable in queries and vertices; directions and points are not. Triangles are right-handed seen from outside; vertices with equal
-/// coordinates count as one.
+/// Queries stay where they are. Of faces that are cut among the same ranks as the queries each rank holds its own and those that share a corner with
+/// them; a query goes to ranks that may have something nearer than its own. Otherwise, and for winding numbers, every rank holds the surface: one that is
+/// cut is gathered, one that is not needs no messages. The results are the same bits. Distances are differentiable in queries and vertices; directions
+/// and points are not. Triangles are right-handed seen from outside; vertices with equal coordinates count as one.
 ///
 /// @param vertices  (V, 3), of a floating type; plain, Replicate, or cut along the rows
 /// @param faces     (F, 3), int64 or int32: rows of the vertices, in a cut tensor by global id; plain, Replicate or cut

@@ -94,7 +94,8 @@ at::Tensor added(const at::Tensor& rows, const at::Tensor& index, std::int64_t n
     if (!is_plain) {
         const auto here = index.to(rows.device());
         const auto places = here.ge(0).nonzero().view({-1});
-        return sums.index_add_(0, here.index_select(0, places), rows.index_select(0, places));
+        // On a GPU index_add_ adds in any order, index_put_ in that of the sorted index.
+        return sums.index_put_({here.index_select(0, places)}, rows.index_select(0, places), /*accumulate=*/true);
     }
     const auto values = rows.contiguous();
     const auto numbers = index.contiguous();

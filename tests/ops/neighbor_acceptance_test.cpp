@@ -13,8 +13,10 @@
 #include "ops/ghost_exchange.h"
 #include "ops/neighbors.h"
 #include "ops/segment_reduce.h"
+#include "partition/error.h"
 #include "partition/ghost_layer.h"
 #include "sharding/merged_plan.h"
+#include "sharding/redistribute.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/live_bytes.h"
 #include "tests/support/point_partitions.h"
@@ -147,6 +149,36 @@ TEST(AcceptanceA12, BatchesOfCutCloudsAreSearchedCloudByCloud)
             EXPECT_TRUE(at::equal(sent.detach(), at::cat(expected).detach()));
             EXPECT_TRUE(tensors_near(local_of(f.grad()), f0.grad().index_select(1, rows.ids), 1e-12));
             EXPECT_TRUE(tensors_near(local_of(p.grad()), p0.grad().index_select(1, rows.ids), 1e-10));
+        });
+    }
+}
+
+TEST(AcceptanceA12, OfABatchThatIsCutEachRankSearchesItsOwnClouds)
+{
+    const auto clouds = at::stack({scattered(30), scattered(30).mul(1.7).frac(), scattered(30).square()});
+    const auto features = at::arange(3 * 30 * 2, at::kDouble).mul(0.37).sin().view({3, 30, 2});
+    auto p0 = clouds.clone().requires_grad_(), f0 = features.clone().requires_grad_();
+    const auto loss_of = [](const at::Tensor& points, const at::Tensor& values) {
+        const auto found = knn(points, points, 5);
+        return (neighbor_rows(values, found).square() * found.distances.unsqueeze(1)).sum();
+    };
+    loss_of(p0, f0).backward();
+    for (const std::vector<std::int64_t>& shape : {std::vector<std::int64_t>{3, 1}, {1, 3}, {2, 2}, {4, 2}}) {   // of four, one has no clouds
+        run_ranks(shape, {"data", "domain"}, [&](const auto& mesh) {
+            const auto extents = [&](std::int64_t n, std::int64_t axis) { return std::make_shared<Extents>(even_extents(n, shape[axis])); };
+            const auto spec = make_spec(mesh, {{Shard(0), extents(3, 0), 1}, {Shard(1), extents(30, 1), 1}});
+            const auto own = [&](const at::Tensor& whole) {
+                return narrow_to_shard(narrow_to_shard(whole, spec->axes[0], mesh->coordinate(0)), spec->axes[1], mesh->coordinate(1));
+            };
+            auto p = from_local(own(clouds), spec).requires_grad_(), f = from_local(own(features), spec).requires_grad_();
+
+            loss_of(p, f).backward();
+
+            EXPECT_TRUE(tensors_near(local_of(p.grad()), own(p0.grad()), 1e-12));
+            EXPECT_TRUE(tensors_near(local_of(f.grad()), own(f0.grad()), 1e-12));
+            auto spoiled = own(clouds).clone();
+            if (mesh->coordinate(0) == 0) spoiled.view({-1})[0] = std::nan("");
+            EXPECT_THROW(knn(from_local(spoiled, spec), p.detach(), 5), InvalidInput);
         });
     }
 }
