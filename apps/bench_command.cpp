@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// meshard bench step, model, scaling, operators: what sharding costs, measured against plain LibTorch in the same run.
+// meshard bench step, model, scaling, operators, ghosts: what sharding costs, measured against plain LibTorch in the same run.
 #include <iomanip>
 #include <iostream>
+#include <tuple>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "apps/command_line.h"
+#include "apps/ghost_benchmark.h"
 #include "apps/model_benchmark.h"
 #include "apps/operator_benchmark.h"
 #include "apps/rank_program.h"
@@ -24,6 +26,7 @@ struct BenchArguments {
     std::string memory = "stored";
     std::string device = "cpu";
     bool inference_only = false;
+    std::int64_t num_rows = 1'000'000;
     int num_repeats = 0;
     int num_ranks = 0;
     bool json = false;
@@ -37,15 +40,17 @@ bool parse(std::span<const std::string> arguments, BenchArguments& options)
                  "model: microseconds a point of a training step and of inference, and the memory they take, of one process in one memory mode.\n"
                  "scaling: attention, a vision transformer and Transolvers over the ranks against that ceiling, beside the machine's own figures.\n"
                  "operators: single operators on small tensors, what a call costs more on a sharded tensor.\n"
+                 "ghosts: bytes of neighbour searches among cut points, time of a ghost exchange, and what of it message passing hides.\n"
                  "partition: methods of cutting meshes against METIS; see meshard bench partition --help.",
                  "bench");
-    app.add_option("WHAT", options.what, "step, model, scaling or operators")->check(CLI::IsMember({"step", "model", "scaling", "operators"}))->capture_default_str();
+    app.add_option("WHAT", options.what, "step, model, scaling, operators or ghosts")->check(CLI::IsMember({"step", "model", "scaling", "operators", "ghosts"}))->capture_default_str();
     auto& shape = options.shape;
-    app.add_option("--points", shape.num_points, "points of the whole cloud")->check(CLI::PositiveNumber)->capture_default_str();
+    app.add_option("--points", shape.num_points, "points of the whole cloud; of ghosts 1000000 unless said")->check(CLI::PositiveNumber)->capture_default_str();
     app.add_option("--hidden", shape.n_hidden, "channels")->check(CLI::PositiveNumber)->capture_default_str();
     app.add_option("--layers", shape.n_layers, "blocks")->check(CLI::PositiveNumber)->capture_default_str();
     app.add_option("--heads", shape.n_head, "attention heads")->check(CLI::PositiveNumber)->capture_default_str();
     app.add_option("--slices", shape.slice_num, "slices a head")->check(CLI::PositiveNumber)->capture_default_str();
+    app.add_option("--rows", options.num_rows, "of ghosts: rows that each rank sends")->check(CLI::PositiveNumber)->capture_default_str();
     app.add_option("--memory", options.memory, "of model: stored, recomputed or streamed")->check(CLI::IsMember({"stored", "recomputed", "streamed"}))->capture_default_str();
     app.add_option("--device", options.device, "of model: cpu or cuda, a GPU in builds for one")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
     app.add_flag("--inference", options.inference_only, "of model: no training step");
@@ -53,6 +58,7 @@ bool parse(std::span<const std::string> arguments, BenchArguments& options)
     app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine")->check(CLI::PositiveNumber)->type_name("N");
     app.add_flag("--json", options.json, "one JSON object on stdout");
     if (!parse_arguments(app, arguments)) return false;
+    if (options.what == "ghosts" && app.count("--points") == 0) shape.num_points = 1'000'000;
     if (options.num_repeats == 0) options.num_repeats = options.what == "scaling" ? 5 : 15;
     return true;
 }
@@ -153,6 +159,40 @@ void report_scaling(const BenchArguments& arguments, const ScalingReport& report
     std::cout << table;
 }
 
+void report_ghosts(const BenchArguments& arguments, const GhostReport& report)
+{
+    const auto& [exchange, overlap] = std::tie(report.exchange, report.overlap);
+    if (arguments.json) {
+        nlohmann::ordered_json json{{"ranks", report.num_ranks}, {"threads_per_rank", report.threads_per_rank}, {"backend", report.backend}, {"points", report.num_points}};
+        for (const auto& traffic : report.traffic) {
+            json["searches"].push_back({{"method", traffic.method}, {"within_reach", traffic.within_reach}, {"ghosts", traffic.ghosts},
+                                        {"ghosts_over_reach", traffic.ghosts_over_reach}, {"search_bytes", traffic.search_bytes},
+                                        {"ring_over_search", traffic.ring_over_search}, {"repeated_bytes", traffic.repeated_bytes},
+                                        {"feature_bytes", traffic.feature_bytes}, {"gathered_rows", traffic.gathered_rows}});
+        }
+        json["exchange"] = {{"rows", exchange.num_rows}, {"channels", exchange.num_channels}, {"bare_seconds", exchange.bare_seconds},
+                            {"exchange_seconds", exchange.exchange_seconds}, {"exchange_over_bare", exchange.exchange_over_bare}};
+        json["overlap"] = {{"ghosts", overlap.num_ghosts}, {"edges", overlap.num_edges}, {"exchange_seconds", overlap.exchange_seconds},
+                           {"step_seconds", overlap.step_seconds}, {"silent_seconds", overlap.silent_seconds}, {"visible_share", overlap.visible_share}};
+        std::cout << json.dump(2) << '\n';
+        return;
+    }
+    std::cout << report.num_ranks << " rank(s) of " << report.threads_per_rank << " thread(s), transport " << report.backend << ". Radius search of "
+              << report.num_points << " points among themselves, about 16 neighbours; what the rank with most receives:\n";
+    TextTable table("lrrrrrrrr");
+    table.add_row({"parts", "within reach", "ghosts", "worst ratio", "bytes", "ring / bytes", "again, bytes", "features, bytes", "gathered rows"});
+    for (const auto& traffic : report.traffic) {
+        table.add_row({traffic.method, std::to_string(traffic.within_reach), std::to_string(traffic.ghosts), fixed_text(traffic.ghosts_over_reach, 3),
+                       std::to_string(traffic.search_bytes), fixed_text(traffic.ring_over_search, 1), std::to_string(traffic.repeated_bytes),
+                       std::to_string(traffic.feature_bytes), std::to_string(traffic.gathered_rows)});
+    }
+    std::cout << table << "Exchange of " << exchange.num_rows << " rows of " << exchange.num_channels << " channels: " << fixed_text(exchange.exchange_seconds, 4) << " s; bare send and receive "
+              << fixed_text(exchange.bare_seconds, 4) << " s; ratio " << fixed_text(exchange.exchange_over_bare, 3) << '\n'
+              << "Message passing, " << overlap.num_edges << " edges, " << overlap.num_ghosts << " ghosts: " << fixed_text(overlap.step_seconds, 4) << " s; without messages "
+              << fixed_text(overlap.silent_seconds, 4) << " s; exchange alone " << fixed_text(overlap.exchange_seconds, 4) << " s, of which "
+              << fixed_text(100 * overlap.visible_share, 0) << " % shows\n";
+}
+
 }  // namespace
 
 int model_bench_command(std::span<const std::string> arguments)
@@ -170,6 +210,11 @@ int model_bench_command(std::span<const std::string> arguments)
         return exit_code::ok;
     }
     return run_on_ranks(options.num_ranks, "bench", arguments, [](int) {}, [&](World& world) {
+        if (options.what == "ghosts") {
+            const auto report = measure_ghosts(options.shape.num_points, options.num_rows, options.num_repeats, world);
+            if (world.rank() == 0) report_ghosts(options, report);
+            return exit_code::ok;
+        }
         if (options.what == "scaling") {
             const auto report = measure_scaling(options.num_repeats, world);
             if (world.rank() == 0) report_scaling(options, report);
