@@ -218,14 +218,14 @@ void BoundarySearch::change_part(std::int32_t row, std::int32_t to)
 }
 
 // To a part that sees the row.
-void BoundarySearch::move(std::int32_t row, const Move& found)
+BoundarySearch::Done BoundarySearch::move(std::int32_t row, const Move& found)
 {
     const auto from = owners_[row];
     const auto changes = options_.ghost_share > 0 ? found.changes : ghost_changes(row, from, found.to);
     ghosts_[from] += changes.from;
     ghosts_[found.to] += changes.to;
-    moves_.push_back({row, from, changes});
     change_part(row, found.to);
+    return {row, from, changes};
 }
 
 // The last one: all around is as it was then, so that nothing need be counted again.
@@ -308,7 +308,7 @@ bool BoundarySearch::search_from(std::int32_t start)
             continue;
         }
         if (options_.keep_connected && may_break(top.row)) continue;
-        move(top.row, found);
+        moves_.push_back(move(top.row, found));
         moved_in_[top.row] = round_;
         sum += found.gain;
         if (sum > best_sum + rounding) {

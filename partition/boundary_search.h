@@ -96,7 +96,7 @@ private:
     Changes ghost_changes(std::int32_t row, std::int32_t from, std::int32_t to) const;
     Move best_move(std::int32_t row, bool with_ghosts);
     void change_part(std::int32_t row, std::int32_t to);
-    void move(std::int32_t row, const Move& found);
+    Done move(std::int32_t row, const Move& found);
     void take_back_move();
     void push(std::int32_t row);
     std::vector<std::int32_t> boundary_rows() const;
@@ -120,7 +120,7 @@ private:
     std::vector<float> gain_of_;         // of a row's youngest candidate
     std::vector<Candidate> heap_;
     std::uint32_t age_ = 0;
-    std::vector<Done> moves_;
+    std::vector<Done> moves_; // of the search at hand
     std::vector<std::pair<std::int32_t, std::int32_t>> edges_to_; // part, edges: of the row at hand
     std::int32_t round_ = 0;
     std::int64_t work_ = 0;

@@ -67,8 +67,9 @@ struct CutResult {
 
 /// Cuts by the method of that name, refined if asked for. No part is above the bound or empty where that can be had.
 ///
-/// With `RefinementEffort::Thorough` there are several starts, of which the best goes on. A graph beyond METIS's
-/// 32 bits goes to Scotch. Same problem and options, same result.
+/// Refined, neither the cut nor the largest ghost count is above that of the method's own start (of `auto`: METIS's), unless
+/// that had to be made whole. With `RefinementEffort::Thorough` there are several starts, of which the best goes on. A
+/// graph beyond METIS's 32 bits goes to Scotch. Same problem and options, same result.
 /// @throws InvalidInput if the problem lacks what the method needs, or the levels do not multiply to the number of parts.
 CutResult cut_rows(const PartitionProblem& problem, const CutOptions& options);
 
