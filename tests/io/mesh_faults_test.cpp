@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 
 #include "partition/cell_type.h"
 #include "tests/support/sample_meshes.h"
@@ -38,6 +39,24 @@ TEST(MeshFaults, FindsDuplicateCellsInWhateverOrderTheirPointsStand)
     EXPECT_EQ(faults.duplicate_cells, 1);
     EXPECT_EQ(faults.first_duplicate, 6);
     EXPECT_EQ(faults.inverted_cells, 0);
+}
+
+TEST(MeshFaults, TellsCellsApartWhosePointsHaveTheSameMean)
+{
+    // All lines around one middle, then each a second time.
+    constexpr std::int32_t num_lines = 500;
+    Mesh mesh;
+    mesh.points = DataArray("Points", ScalarType::Float64, 2 * num_lines, 3);
+    for (int time = 0; time < 2; ++time)
+        for (std::int32_t i = 0; i < num_lines; ++i) {
+            mesh.cells.push_row(std::array{i, 2 * num_lines - 1 - i});
+            mesh.cell_types.push_back(3);
+        }
+
+    const MeshFaults faults = find_faults(mesh);
+
+    EXPECT_EQ(faults.duplicate_cells, num_lines);
+    EXPECT_EQ(faults.first_duplicate, num_lines);
 }
 
 TEST(MeshFaults, FindsInvertedAndDegenerateCells)

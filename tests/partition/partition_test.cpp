@@ -2,8 +2,12 @@
 #include "partition/error.h"
 #include "partition/mesh_graph.h"
 #include "partition/partition.h"
+#include "partition/random_numbers.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/sample_meshes.h"
+
+#include <map>
+#include <set>
 
 namespace meshard {
 namespace {
@@ -51,6 +55,48 @@ TEST(Partition, CountsAGhostOnceHoweverManyEdgesLeadToIt)
     EXPECT_EQ(quality.parts[0].num_ghosts, 2);
     EXPECT_EQ(quality.parts[1].num_ghosts, 1);
     EXPECT_EQ(quality.parts[1].cut_edges, 2);
+}
+
+TEST(Partition, MeasuresRandomPartsAsASearchFromRowToRowDoes)
+{
+    RandomNumbers random(7);
+    for (const auto& [name, mesh] : sample_meshes()) {
+        const auto graph = mesh_graph(mesh);
+        Partition partition{4, {}};
+        for (std::int64_t i = 0; i < graph.num_rows(); ++i) partition.owners.push_back(static_cast<std::int32_t>(random.below(3)));
+
+        const auto quality = measure_quality(partition, graph);
+
+        for (std::int32_t part = 0; part < partition.num_parts; ++part) {
+            std::set<std::int32_t> ghosts, reached;
+            std::int64_t num_pieces = 0;
+            std::map<std::int32_t, std::int64_t> edges_to;
+            for (std::int32_t start = 0; start < graph.num_rows(); ++start) {
+                if (partition.owners[start] != part || reached.contains(start)) continue;
+                ++num_pieces;
+                std::vector<std::int32_t> stack{start};
+                while (!stack.empty()) {
+                    const auto row = stack.back();
+                    stack.pop_back();
+                    if (!reached.insert(row).second) continue;
+                    for (const auto other : graph.row(row)) {
+                        if (partition.owners[other] == part) {
+                            stack.push_back(other);
+                        } else {
+                            ghosts.insert(other);
+                            ++edges_to[partition.owners[other]];
+                        }
+                    }
+                }
+            }
+            const auto& found = quality.parts[part];
+            EXPECT_EQ(found.num_components, num_pieces) << name;
+            EXPECT_EQ(found.num_owned, static_cast<std::int64_t>(reached.size())) << name;
+            EXPECT_EQ(found.num_ghosts, static_cast<std::int64_t>(ghosts.size())) << name;
+            ASSERT_EQ(found.neighbors.size(), edges_to.size()) << name;
+            for (std::size_t k = 0; k < found.neighbors.size(); ++k) EXPECT_EQ(found.neighbor_edges[k], edges_to.at(found.neighbors[k])) << name;
+        }
+    }
 }
 
 TEST(Partition, MayHaveEmptyPartsAndNoRows)
