@@ -470,7 +470,7 @@ PartitionReport cut_and_save(Mesh& mesh, const MeshSource& source, const CutArgu
     if (arguments.ghost_layers > 0) {
         const GhostRule rule = parse_ghost_rule(arguments.ghosts);
         ghosts = rule == GhostRule{} ? ghost_layers(graph, partition, arguments.ghost_layers, arguments.threads)
-                                     : ghost_layers(ghost_graph(mesh, rule), partition, arguments.ghost_layers, arguments.threads);
+                                     : ghost_layers(ghost_graph(mesh, rule, partition, arguments.ghost_layers), partition, arguments.ghost_layers, arguments.threads);
     }
 
     const auto kinds = dump_kinds(arguments);

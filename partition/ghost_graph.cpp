@@ -12,6 +12,8 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <span>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -62,10 +64,11 @@ class EdgeWalk {
 public:
     explicit EdgeWalk(const Mesh& mesh) : mesh_(mesh) {}
 
-    Csr edges_of_cells()
+    /// Rows of cells that are not asked for are empty.
+    Csr edges_of_cells(const std::vector<bool>& is_asked_for)
     {
         for (std::int64_t cell = 0; cell < mesh_.num_cells(); ++cell) {
-            visit(cell);
+            if (is_asked_for[cell]) visit(cell);
             std::ranges::sort(found_);
             found_.erase(std::ranges::unique(found_).begin(), found_.end());
             edges_.push_row(found_);
@@ -143,6 +146,27 @@ private:
     Csr edges_;
 };
 
+// Cells within so many rings, by common points, of a point that cells of several parts share.
+std::vector<bool> cells_near_other_parts(const Mesh& mesh, const Partition& partition, std::int32_t num_rings)
+{
+    std::vector<bool> is_near(mesh.num_cells(), false), is_point_near(mesh.num_points(), false);
+    std::vector<std::int32_t> owner_of_point(mesh.num_points(), -1);
+    for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell)
+        for (const auto point : mesh.cells.row(cell)) {
+            auto& owner = owner_of_point[point];
+            if (owner < 0) owner = partition.owners[cell];
+            if (owner != partition.owners[cell]) is_point_near[point] = true;
+        }
+    for (std::int32_t ring = 1; ring <= num_rings; ++ring) {
+        for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell)
+            if (!is_near[cell]) is_near[cell] = std::ranges::any_of(mesh.cells.row(cell), [&](std::int32_t point) { return is_point_near[point]; });
+        for (std::int64_t cell = 0; cell < mesh.num_cells() && ring < num_rings; ++cell)
+            if (is_near[cell])
+                for (const auto point : mesh.cells.row(cell)) is_point_near[point] = true;
+    }
+    return is_near;
+}
+
 double number_after(std::string_view text, std::string_view prefix)
 {
     double number = -1;
@@ -196,8 +220,25 @@ Csr ghost_graph(const Mesh& mesh, const GhostRule& rule)
     if (mesh.is_point_cloud() || rule.neighbors == GhostNeighbors::Face) return mesh_graph(mesh);
     if (rule.neighbors == GhostNeighbors::Vertex) return sharing_graph(mesh.cells, mesh.num_points());
     EdgeWalk walk(mesh);
-    const auto edges = walk.edges_of_cells();
+    const auto edges = walk.edges_of_cells(std::vector<bool>(mesh.num_cells(), true));
     return sharing_graph(edges, walk.num_edges());
+}
+
+Csr ghost_graph(const Mesh& mesh, const GhostRule& rule, const Partition& partition, std::int32_t num_layers)
+{
+    const bool is_by_points = rule.neighbors == GhostNeighbors::Edge || rule.neighbors == GhostNeighbors::Vertex;
+    if (!is_by_points || mesh.is_point_cloud()) return ghost_graph(mesh, rule);
+    if (partition.num_rows() != mesh.num_cells())
+        throw InvalidInput("ghost_graph: the partition has " + std::to_string(partition.num_rows()) + " rows, the mesh " + std::to_string(mesh.num_cells()) + " cells.");
+    const auto is_near = cells_near_other_parts(mesh, partition, num_layers);
+    if (rule.neighbors == GhostNeighbors::Edge) {
+        EdgeWalk walk(mesh);
+        const auto edges = walk.edges_of_cells(is_near);
+        return sharing_graph(edges, walk.num_edges());
+    }
+    Csr points;
+    for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell) points.push_row(is_near[cell] ? mesh.cells.row(cell) : std::span<const std::int32_t>{});
+    return sharing_graph(points, mesh.num_points());
 }
 
 } // namespace meshard

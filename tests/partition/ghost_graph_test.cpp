@@ -3,7 +3,9 @@
 
 #include "partition/error.h"
 #include "partition/geometric_partitioner.h"
+#include "partition/ghost_layer.h"
 #include "partition/mesh_graph.h"
+#include "partition/random_numbers.h"
 #include "partition/row_weights.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/sample_meshes.h"
@@ -135,6 +137,29 @@ TEST(RowWeights, SpreadsWhatPartsCost)
     EXPECT_EQ(weights[0], weights[2]);
     const auto dear = weights_from_costs({0, 0, 1, 1}, std::vector<double>{3, 1});
     EXPECT_NEAR(static_cast<double>(dear[0]) / dear[3], 3, 1e-6);
+}
+
+TEST(GhostGraph, NearOtherPartsLeadsToTheSameGhosts)
+{
+    RandomNumbers random(3);
+    for (const auto& [name, mesh] : sample_meshes())
+        for (const bool is_scattered : {false, true})
+            for (const auto* rule : {"face", "edge", "vertex", "nearest:3"})
+                for (const std::int32_t num_layers : {1, 2, 3}) {
+                    SCOPED_TRACE(name + ", " + rule);
+                    const auto num_rows = mesh.num_rows();
+                    Partition partition{4, {}};
+                    for (std::int64_t i = 0; i < num_rows; ++i) partition.owners.push_back(static_cast<std::int32_t>(is_scattered ? random.below(4) : 4 * i / num_rows));
+                    const auto ghost_rule = parse_ghost_rule(rule);
+
+                    const auto found = ghost_layers(ghost_graph(mesh, ghost_rule, partition, num_layers), partition, num_layers);
+
+                    const auto expected = ghost_layers(ghost_graph(mesh, ghost_rule), partition, num_layers);
+                    for (std::size_t part = 0; part < expected.size(); ++part) {
+                        EXPECT_EQ(found[part].rows, expected[part].rows);
+                        EXPECT_EQ(found[part].levels, expected[part].levels);
+                    }
+                }
 }
 
 } // namespace
