@@ -33,6 +33,23 @@ std::vector<std::int32_t> points_of(const Mesh& cells, std::vector<bool>& seen)
     return points;
 }
 
+// What `work` finds wrong with a cell of a window is said of its number in the file.
+template <class F>
+auto with_numbers_in_file(std::span<const std::int32_t> ids, F&& work)
+{
+    try {
+        return work();
+    } catch (const BadCell& error) {
+        throw error.with_number(ids[error.cell()]);
+    }
+}
+
+void add(std::int64_t& number, std::int64_t& first, std::int64_t more, std::int64_t first_of_more)
+{
+    number += more;
+    if (more > 0 && (first < 0 || first_of_more < first)) first = first_of_more;
+}
+
 int home_of(const SharedFacet& facet, int num_ranks)
 {
     std::uint64_t hash = 0;
@@ -88,8 +105,8 @@ void CurveWindows::find_box()
     mesh_.release_pages();
     num_bad = sum_everywhere(messages_, std::vector{num_bad}).front();
     if (num_bad > 0)
-        throw InvalidInput("the mesh has " + std::to_string(num_bad) +
-                           " coordinates that are NaN or infinite; every point needs a place. Repair the mesh.");
+        throw InvalidInput("the mesh has " + std::to_string(num_bad) + (num_bad == 1 ? " coordinate that is" : " coordinates that are") +
+                           " NaN or infinite; every point needs a place. Repair the mesh.");
     const auto boxes = gather_everywhere(messages_, box);
     for (std::size_t i = 0; i < boxes.size(); ++i) box[i % 6] = std::min(box[i % 6], boxes[i]);
     double longest = 0;
@@ -244,12 +261,13 @@ void CurveWindows::find_crossings(const std::vector<bool>& is_shared)
         std::vector<std::vector<SharedFacet>> to(messages_.size());
         if (window < end_window()) {
             for (std::size_t i = 0; i < points.size(); ++i) marks[points[i]] = flags[i] != 0;
-            for (auto facet : facets_of_marked_points(cells, dimensions_, marks)) {
+            for (auto facet : with_numbers_in_file(ids(window), [&] { return facets_of_marked_points(cells, dimensions_, marks); })) {
                 facet.cell += static_cast<std::int32_t>(begin(window));
                 to[home_of(facet, messages_.size())].push_back(facet);
             }
             for (const auto point : points) marks[point] = false;
             keep_inner_graph(window, cells);
+            add_faults(window, cells);
         }
         cells = {};
         mesh_.release_pages();
@@ -276,16 +294,54 @@ void CurveWindows::keep_inner_graph(std::int32_t window, const Mesh& cells)
     // A cell has about as many neighbours as points.
     if (8 * (cells.num_cells() + 1) + 4 * cells.cells.num_entries() > cache_left_) return;
     auto& kept = cache_[window - first_window()];
-    kept = cell_graph(cells, dimensions_);
+    kept = inner_graph_of(window, cells);
     cache_left_ -= 8 * (kept->num_rows() + 1) + 4 * kept->num_entries();
 }
 
 Csr CurveWindows::inner_graph(std::int32_t window) const
 {
     if (const auto& kept = cache_[window - first_window()]) return *kept;
-    auto graph = cell_graph(mesh_.cells(ids(window)), dimensions_);
+    auto graph = inner_graph_of(window, cells(window));
     mesh_.release_pages();
     return graph;
+}
+
+Csr CurveWindows::inner_graph_of(std::int32_t window, const Mesh& cells) const
+{
+    std::int32_t crowded = -1;
+    auto graph = with_numbers_in_file(ids(window), [&] { return cell_graph(cells, dimensions_, &crowded); });
+    if (crowded >= 0 && (crowded_ < 0 || ids(window)[crowded] < crowded_)) crowded_ = ids(window)[crowded];
+    return graph;
+}
+
+std::int64_t CurveWindows::crowded_cell() const
+{
+    std::int64_t lowest = -1;
+    for (const auto cell : gather_everywhere(messages_, std::vector{crowded_}))
+        if (cell >= 0 && (lowest < 0 || cell < lowest)) lowest = cell;
+    return lowest;
+}
+
+void CurveWindows::add_faults(std::int32_t window, const Mesh& cells)
+{
+    const auto found = find_cell_faults(cells);
+    const auto id = [&](std::int64_t cell) { return cell < 0 ? -1 : std::int64_t{ids(window)[cell]}; };
+    add(faults_.duplicate_cells, faults_.first_duplicate, found.duplicate_cells, id(found.first_duplicate));
+    add(faults_.degenerate_cells, faults_.first_degenerate, found.degenerate_cells, id(found.first_degenerate));
+    add(faults_.inverted_cells, faults_.first_inverted, found.inverted_cells, id(found.first_inverted));
+}
+
+MeshFaults CurveWindows::faults() const
+{
+    MeshFaults mine = faults_, all;
+    mine.unused_points = std::ranges::count(first_cells_, -1);
+    for (const auto& found : gather_everywhere(messages_, std::vector{mine})) {
+        all.unused_points += found.unused_points;
+        add(all.duplicate_cells, all.first_duplicate, found.duplicate_cells, found.first_duplicate);
+        add(all.degenerate_cells, all.first_degenerate, found.degenerate_cells, found.first_degenerate);
+        add(all.inverted_cells, all.first_inverted, found.inverted_cells, found.first_inverted);
+    }
+    return all;
 }
 
 std::span<const Crossing> CurveWindows::crossings(std::int32_t window) const

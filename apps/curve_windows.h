@@ -2,6 +2,7 @@
 #pragma once
 
 #include "io/mapped_mesh.h"
+#include "io/mesh_faults.h"
 #include "partition/csr.h"
 #include "partition/mesh_graph.h"
 #include "sharding/rank_messages.h"
@@ -38,7 +39,7 @@ struct Crossing {
 class CurveWindows {
 public:
     /// Collective. Finds the windows and the neighbours across their borders. Up to `cache_bytes` of graphs are kept for later.
-    /// @throws InvalidInput for coordinates that are NaN or infinite, IoError as MappedMesh.
+    /// @throws InvalidInput for coordinates that are NaN or infinite, BadCell with the number in the file as `cell_graph`, IoError as MappedMesh.
     CurveWindows(const MappedMesh& mesh, RankMessages& messages, std::int64_t cells_a_window, std::int64_t cache_bytes);
 
     std::int32_t num_windows() const { return static_cast<std::int32_t>(begins_.size()) - 1; }
@@ -59,7 +60,20 @@ public:
     std::span<const std::int32_t> ids(std::int32_t window) const;
 
     /// First cell that uses each of this rank's points, or -1.
+    std::span<const std::int32_t> first_cells() const { return first_cells_; }
     std::vector<std::int32_t> take_first_cells() { return std::move(first_cells_); }
+
+    /// Collective. What is suspicious about the whole mesh; cells are compared within windows. While there are `first_cells`.
+    MeshFaults faults() const;
+
+    /// Collective. A cell with a face of three solids or more, or an edge of three polygons, by its number in the file, among the graphs of windows that
+    /// were made so far; -1 if there is none.
+    std::int64_t crowded_cell() const;
+
+    const MappedMesh& mesh() const { return mesh_; }
+
+    /// The cells of a window, as MappedMesh gives them.
+    Mesh cells(std::int32_t window) const { return mesh_.cells(ids(window)); }
 
     /// Neighbours within the window, by place in it.
     Csr inner_graph(std::int32_t window) const;
@@ -88,7 +102,9 @@ private:
     void deal_cells(const std::vector<OnCurve>& splitters);
     std::vector<bool> find_shared_points() const;
     void find_crossings(const std::vector<bool>& is_shared);
+    Csr inner_graph_of(std::int32_t window, const Mesh& cells) const;
     void keep_inner_graph(std::int32_t window, const Mesh& cells);
+    void add_faults(std::int32_t window, const Mesh& cells);
 
     const MappedMesh& mesh_;
     RankMessages& messages_;
@@ -100,6 +116,8 @@ private:
     std::vector<std::int32_t> ids_;
     std::vector<std::int32_t> first_cells_;
     std::vector<Crossing> crossings_;
+    MeshFaults faults_; // of this rank's cells
+    mutable std::int64_t crowded_ = -1;
     std::int64_t cache_left_;
     std::vector<std::optional<Csr>> cache_; // of this rank's windows
 };

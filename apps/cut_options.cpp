@@ -101,12 +101,12 @@ Partition given_partition(const Mesh& mesh, const CutArguments& arguments)
     return partition;
 }
 
-std::int64_t count_if_floating(const DataArray& array, auto&& is_bad)
+std::int64_t count_if_floating(const DataArray& array, std::int64_t begin, std::int64_t end, auto&& is_bad)
 {
     if (array.type() != ScalarType::Float32 && array.type() != ScalarType::Float64) return 0;
     return with_scalar_type(array.type(), [&]<class T>() -> std::int64_t {
         if constexpr (std::is_floating_point_v<T>)
-            return std::ranges::count_if(array.values<T>(), is_bad);
+            return std::ranges::count_if(array.values<T>().subspan(begin * array.num_components(), (end - begin) * array.num_components()), is_bad);
         else
             return 0;
     });
@@ -123,17 +123,15 @@ std::vector<std::string> dump_kinds(const CutArguments& arguments)
 
 void check_numbers(const Mesh& mesh, const std::string& file)
 {
-    const std::int64_t bad = count_if_floating(mesh.points, [](auto x) { return !std::isfinite(x); });
+    const std::int64_t bad = count_if_floating(mesh.points, 0, mesh.points.num_rows(), [](auto x) { return !std::isfinite(x); });
     if (bad > 0) {
         throw InvalidInput(file + " has " + count_text(bad, "coordinate") + " that " + (bad == 1 ? "is" : "are") +
                            " NaN or infinite; every point needs a place. Repair the mesh.");
     }
     const auto warn_of = [&](const std::vector<DataArray>& arrays, const std::string& group) {
         for (const DataArray& array : arrays) {
-            const std::int64_t num_nan = count_if_floating(array, [](auto x) { return std::isnan(x); });
-            if (num_nan == 0) continue;
-            warn("partition", "the " + group + " array '" + array.name() + "' has " + std::to_string(num_nan) +
-                                  " NaN; the shards keep them as they are.");
+            const std::int64_t num_nan = count_nan(array, 0, array.num_rows());
+            if (num_nan > 0) warn("partition", nan_text(array, group, num_nan));
         }
     };
     warn_of(mesh.point_data, "point");
@@ -166,21 +164,20 @@ private:
 CutResult cut(Mesh& mesh, const Csr& graph, const MeshSource& source, const CutArguments& arguments,
               PartitionReport& report)
 {
-    std::vector<std::string> weight_names;
+    std::vector<std::string> names = weight_names(arguments);
     std::vector<std::int32_t> weights;
     if (!source.costs.empty()) {
-        weight_names = {"cost"};
+        names = {"cost"};
         weights = weights_from_costs(source.earlier_owners, source.costs);
-    } else if (!arguments.weights.empty() && arguments.weights != "cells") {
-        weight_names = split(arguments.weights);
-        weights = row_weights(mesh, graph, weight_names);
+    } else if (!names.empty()) {
+        weights = row_weights(mesh, graph, names);
     }
     const auto capacities =
         arguments.capacities.empty() ? std::vector<double>{} : parse_numbers(arguments.capacities, "--capacities");
     PartitionProblem problem{.graph = &graph,
                              .num_parts = arguments.num_parts,
                              .balance = {.imbalance = arguments.imbalance,
-                                         .num_weights = std::max(1, static_cast<std::int32_t>(weight_names.size())),
+                                         .num_weights = std::max(1, static_cast<std::int32_t>(names.size())),
                                          .row_weights = weights,
                                          .capacities = capacities},
                              .seed = static_cast<std::uint64_t>(arguments.seed)};
@@ -217,8 +214,8 @@ CutResult cut(Mesh& mesh, const Csr& graph, const MeshSource& source, const CutA
         }
     }
     const auto found = imbalances(result.partition, problem.balance);
-    if (weight_names.empty()) weight_names = {mesh.is_point_cloud() ? "points" : "cells"};
-    for (std::size_t w = 0; w < found.size(); ++w) report.imbalances.emplace_back(weight_names[w], found[w]);
+    if (names.empty()) names = {mesh.is_point_cloud() ? "points" : "cells"};
+    for (std::size_t w = 0; w < found.size(); ++w) report.imbalances.emplace_back(names[w], found[w]);
     return result;
 }
 
@@ -285,6 +282,27 @@ void warn_of_pieces(const CutResult& result)
 }
 
 } // namespace
+
+std::vector<std::string> weight_names(const CutArguments& arguments)
+{
+    return arguments.weights.empty() || arguments.weights == "cells" ? std::vector<std::string>{} : split(arguments.weights);
+}
+
+std::int64_t count_nan(const DataArray& array, std::int64_t begin, std::int64_t end)
+{
+    return count_if_floating(array, begin, end, [](auto x) { return std::isnan(x); });
+}
+
+std::string nan_text(const DataArray& array, const std::string& group, std::int64_t num_nan)
+{
+    return "the " + group + " array '" + array.name() + "' has " + std::to_string(num_nan) + " NaN; the shards keep them as they are.";
+}
+
+std::string crowded_text(std::int64_t cell)
+{
+    return "cell " + std::to_string(cell) +
+           " has a face (of a surface: an edge) that belongs to three cells or more, so that the mesh is no manifold; these cells are all neighbours.";
+}
 
 void add_cut_options(CLI::App& app, CutArguments& arguments)
 {
@@ -450,9 +468,7 @@ PartitionReport cut_and_save(Mesh& mesh, const MeshSource& source, const CutArgu
     timer.begin("graph");
     std::int32_t crowded = -1;
     Csr graph = mesh_graph(mesh, arguments.threads, &crowded);
-    if (crowded >= 0)
-        warn("partition", source.name + ": cell " + std::to_string(crowded) +
-                              " has a face (of a surface: an edge) that belongs to three cells or more, so that the mesh is no manifold; these cells are all neighbours.");
+    if (crowded >= 0) warn("partition", source.name + ": " + crowded_text(crowded));
 
     timer.begin("partition");
     const CutResult result = cut(mesh, graph, source, arguments, report);

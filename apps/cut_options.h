@@ -55,6 +55,16 @@ void add_cut_options(CLI::App& app, CutArguments& arguments);
 /// @throws UsageError
 void check_cut_arguments(CutArguments& arguments);
 
+/// Names of what is to be balanced; none where all rows count the same.
+std::vector<std::string> weight_names(const CutArguments& arguments);
+
+/// NaN among the values of an array's rows from `begin` to `end`, and the warning of so many.
+std::int64_t count_nan(const DataArray& array, std::int64_t begin, std::int64_t end);
+std::string nan_text(const DataArray& array, const std::string& group, std::int64_t num_nan);
+
+/// The warning of a cell with a facet of too many cells.
+std::string crowded_text(std::int64_t cell);
+
 /// Finds out before any work what would stop the last step. @throws IoError
 void check_output_folder(const std::string& output);
 

@@ -52,6 +52,14 @@ void print_maximum(const std::string& what, std::size_t num_parts, F&& value_of)
     std::cout << '\n';
 }
 
+// Of what was to be balanced: weights, over the shares of unequal parts.
+double largest_imbalance(const PartitionReport& report)
+{
+    double largest = report.imbalances.empty() ? report.quality.imbalance : 0;
+    for (const auto& [weight, imbalance] : report.imbalances) largest = std::max(largest, imbalance);
+    return largest;
+}
+
 } // namespace
 
 void print_as_json(const PartitionReport& report)
@@ -140,7 +148,7 @@ void print_as_text(const PartitionReport& report)
     }
     std::cout << table << "\n  Edge cut: " << report.quality.edge_cut << " " << facet
               << ", communication volume: " << report.quality.communication_volume
-              << ", imbalance: " << fixed_text(report.quality.imbalance, 4) << " (allowed "
+              << ", imbalance: " << fixed_text(largest_imbalance(report), 4) << " (allowed "
               << number_text(report.imbalance_allowed) << ")\n";
     if (report.imbalances.size() > 1 || (!report.imbalances.empty() && report.imbalances[0].first != "cells")) {
         std::cout << "  Imbalance by weight:";

@@ -63,7 +63,9 @@ RankSizes plan_memory(const MappedMesh& mesh, const std::string& file, const Cut
     constexpr double share = 0.45; // of what is left beside the program: a window; later the graph of blocks
     const double window_bytes = 60 + 40 * entries;
     const double part_bytes = 80 + 24 * entries + 4 * row_bytes + 60 * points / cells;
-    const double kept = cells / ranks * (ranks > 1 ? 48 : 26) + points / ranks * 10 + points / 8;
+    const auto num_weights = static_cast<double>(weight_names(arguments).size());
+    const double kept = cells / ranks * ((ranks > 1 ? 48 : 26) + (num_weights > 0 ? 8 + 4 * num_weights : 0)) +
+                        points / ranks * (parse_ghost_rule(arguments.ghosts) == GhostRule{} ? 10 : 15) + points / 8;
     const double part = part_bytes * 1.2 * cells / arguments.num_parts;
     const double needed = program + std::max({kept / (1 - share), kept + part, fewest * std::max(window_bytes, block_bytes) / share});
     const auto allowed = static_cast<double>(arguments.max_memory);
@@ -85,10 +87,8 @@ void refuse_what_needs_the_whole(const CutArguments& arguments)
     };
     if (arguments.method != "metis" && arguments.method != "hilbert") refuse("--method " + arguments.method);
     if (!arguments.levels.empty()) refuse("--levels");
-    if (!arguments.weights.empty() && arguments.weights != "cells") refuse("--weights " + arguments.weights);
-    if (!arguments.capacities.empty()) refuse("--capacities");
-    if (arguments.ghosts != "face" && arguments.ghost_layers > 0) refuse("--ghosts " + arguments.ghosts);
-    if (arguments.quality) refuse("--quality");
+    const auto neighbors = parse_ghost_rule(arguments.ghosts).neighbors;
+    if ((neighbors == GhostNeighbors::Radius || neighbors == GhostNeighbors::Nearest) && arguments.ghost_layers > 0) refuse("--ghosts " + arguments.ghosts);
     if (arguments.contiguous) refuse("--contiguous");
     if (!arguments.preview.empty()) refuse("--preview");
     if (!arguments.dump.empty()) refuse("--dump");
@@ -240,6 +240,20 @@ std::filesystem::path share_path(RankMessages& messages, const std::optional<Par
     return std::string(shared.begin(), shared.end());
 }
 
+// What `partition` says of a whole mesh, said once.
+void warn_of_faults(const std::string& file, const MappedMesh& mesh, const CurveWindows& windows, RankMessages& messages)
+{
+    for (const auto& text : describe(windows.faults()))
+        if (messages.rank() == 0) warn("partition", file + ": " + text);
+    for (const auto& [arrays, group] : {std::pair{&mesh.rest().point_data, "point"}, std::pair{&mesh.rest().cell_data, "cell"}})
+        for (const auto& array : *arrays) {
+            const auto rows = RankRanges::even(array.num_rows(), messages.size());
+            const auto num_nan = sum_everywhere(messages, std::vector{count_nan(array, rows.begin(messages.rank()), rows.begin(messages.rank() + 1))}).front();
+            mesh.release_pages();
+            if (num_nan > 0 && messages.rank() == 0) warn("partition", nan_text(array, group, num_nan));
+        }
+}
+
 } // namespace
 
 std::int64_t parse_memory_size(const std::string& text)
@@ -274,23 +288,30 @@ PartitionReport cut_in_windows(const std::string& file, const CutArguments& argu
 
     timer.begin("graph");
     CurveWindows windows(mesh, messages, sizes.cells_a_window, sizes.cache_bytes);
+    warn_of_faults(file, mesh, windows, messages);
     trim_memory();
     timer.begin("partition");
+    const auto weights = weight_names(arguments);
     WindowCut cut(windows, messages,
                   {.num_parts = arguments.num_parts,
                    .imbalance = arguments.imbalance,
                    .seed = static_cast<std::uint64_t>(arguments.seed),
                    .by_curve = arguments.method == "hilbert",
+                   .thorough = arguments.quality,
+                   .weights = weights,
+                   .capacities = arguments.capacities.empty() ? std::vector<double>{} : parse_numbers(arguments.capacities, "--capacities"),
                    .most_blocks = sizes.most_blocks});
     trim_memory();
-    if (arguments.refine || (!arguments.no_refine && arguments.method == "metis")) {
+    if (arguments.refine || arguments.quality || (!arguments.no_refine && arguments.method == "metis")) {
         timer.begin("refine");
         cut.refine();
     }
     cut.number_along_curve();
     timer.begin("ghosts");
-    report.quality = cut.find_ghosts(arguments.ghost_layers);
-    report.imbalances = {{"cells", report.quality.imbalance}};
+    report.quality = cut.find_ghosts(arguments.ghost_layers, parse_ghost_rule(arguments.ghosts).neighbors);
+    if (const auto crowded = windows.crowded_cell(); crowded >= 0 && messages.rank() == 0) warn("partition", file + ": " + crowded_text(crowded));
+    const auto imbalances = cut.imbalances();
+    for (std::size_t w = 0; w < imbalances.size(); ++w) report.imbalances.emplace_back(weights.empty() ? "cells" : weights[w], imbalances[w]);
     cut.settle_points(windows.take_first_cells());
     trim_memory();
 
@@ -317,6 +338,8 @@ PartitionReport cut_in_windows(const std::string& file, const CutArguments& argu
                         {"ghost_neighbors", arguments.ghosts},
                         {"imbalance", number_text(arguments.imbalance)},
                         {"cells_a_window", std::to_string(sizes.cells_a_window)}};
+        if (!arguments.weights.empty()) info.options.emplace_back("weights", arguments.weights);
+        if (!arguments.capacities.empty()) info.options.emplace_back("capacities", arguments.capacities);
         info.versions = library_versions();
         info.versions.insert(info.versions.begin(), {"meshard", program_version()});
         info.quality = report.quality;

@@ -2,6 +2,7 @@
 #include "apps/window_cut.h"
 
 #include "apps/piece_counter.h"
+#include "apps/window_weights.h"
 #include "partition/balance.h"
 #include "partition/boundary_search.h"
 #include "partition/metis_partitioner.h"
@@ -18,10 +19,10 @@ namespace {
 
 // Some rows of the graph of blocks, end to end.
 struct BlockRows {
-    std::vector<std::int32_t> sizes;   // cells of each block
-    std::vector<std::int32_t> degrees; // neighbours of each
+    std::vector<std::int32_t> row_weights; // of each block, what its cells weigh together
+    std::vector<std::int32_t> degrees;     // neighbours of each
     std::vector<std::int32_t> neighbors;
-    std::vector<std::int32_t> weights;
+    std::vector<std::int32_t> edge_weights;
 };
 
 struct EdgeCount {
@@ -39,9 +40,10 @@ struct Candidate {
     auto operator<=>(const Candidate&) const = default;
 };
 
-// The blocks of one window, `first` and after. `blocks` are those of its cells, `outside` those of the other rows of `graph`.
+// The blocks of one window, `first` and after. `blocks` are those of its cells, `outside` those of the other rows of `graph`; `weights` (cells, num_weights)
+// are those of its cells, or none.
 void add_rows(const WindowGraph& graph, std::span<const std::int32_t> blocks, std::span<const std::int32_t> outside, std::int64_t first, std::int64_t num_blocks,
-              BlockRows& rows)
+              std::span<const std::int32_t> weights, std::int32_t num_weights, BlockRows& rows)
 {
     Partition cells_of_blocks{static_cast<std::int32_t>(num_blocks), {}};
     for (const auto block : blocks) cells_of_blocks.owners.push_back(static_cast<std::int32_t>(block - first));
@@ -60,9 +62,13 @@ void add_rows(const WindowGraph& graph, std::span<const std::int32_t> blocks, st
         for (std::size_t i = 0, next = 0; i < found.size(); i = next) {
             while (next < found.size() && found[next] == found[i]) ++next;
             rows.neighbors.push_back(found[i]);
-            rows.weights.push_back(static_cast<std::int32_t>(next - i));
+            rows.edge_weights.push_back(static_cast<std::int32_t>(next - i));
         }
-        rows.sizes.push_back(static_cast<std::int32_t>(cells.row(block).size()));
+        for (std::int32_t w = 0; w < num_weights; ++w) {
+            std::int32_t sum = 0;
+            for (const auto cell : cells.row(block)) sum += weights.empty() ? 1 : weights[std::int64_t{cell} * num_weights + w];
+            rows.row_weights.push_back(sum);
+        }
         rows.degrees.push_back(static_cast<std::int32_t>(rows.neighbors.size() - degree_before));
     }
 }
@@ -73,18 +79,46 @@ WindowCut::WindowCut(const CurveWindows& windows, RankMessages& messages, const 
     : windows_(windows), messages_(messages), options_(options), num_cells_(windows.positions().begins.back()),
       owners_(windows.ids().size(), 0)
 {
-    if (!options.by_curve) {
-        cut_blocks();
-        return;
+    if (!options.weights.empty()) {
+        num_weights_ = static_cast<std::int32_t>(options.weights.size());
+        weights_ = window_weights(windows, messages, options.weights);
     }
-    const auto begin = windows.positions().begin(messages.rank());
+    if (options.by_curve) cut_along_curve();
+    else cut_blocks();
+}
+
+// As `partition_by_curve`: of several weights each counts with its share of the total.
+void WindowCut::cut_along_curve()
+{
+    std::vector<std::int64_t> sums(num_weights_, 0);
+    for (std::size_t at = 0; at < weights_.size(); ++at) sums[at % num_weights_] += weights_[at];
+    sums = sum_everywhere(messages_, sums);
+    if (weights_.empty()) sums = {num_cells_};
+    const auto num_used = std::ranges::count_if(sums, [](auto sum) { return sum > 0; });
+    const auto weight_of = [&](std::int64_t place) {
+        if (num_weights_ == 1 || num_used == 0) return weights_.empty() || num_used == 0 ? 1.0 : static_cast<double>(weights_[place]);
+        double share = 0;
+        for (std::int32_t w = 0; w < num_weights_; ++w)
+            if (sums[w] > 0) share += weights_[place * num_weights_ + w] / (static_cast<double>(sums[w]) * static_cast<double>(num_used));
+        return share;
+    };
+    const auto begin = windows_.positions().begin(messages_.rank());
+    std::vector<double> totals; // of each window
+    for (auto window = windows_.first_window(); window < windows_.end_window(); ++window) {
+        totals.push_back(0);
+        for (std::int64_t i = 0; i < windows_.size(window); ++i) totals.back() += weight_of(windows_.begin(window) - begin + i);
+    }
+    totals = gather_everywhere(messages_, totals);
+    std::vector<double> before{0}; // of each part, what those up to it take
+    for (std::int32_t part = 0; part < options_.num_parts; ++part) before.push_back(before.back() + (options_.capacities.empty() ? 1 : options_.capacities[part]));
+    const auto total = std::accumulate(totals.begin(), totals.end(), 0.0);
+    auto sum = std::accumulate(totals.begin(), totals.begin() + windows_.first_window(), 0.0);
+    std::int32_t part = 0;
     for (std::size_t i = 0; i < owners_.size(); ++i) {
-        // The part p whose run from round(p N / k) to round((p + 1) N / k) holds the position.
-        const auto position = begin + static_cast<std::int64_t>(i);
-        auto part = position * options.num_parts / num_cells_;
-        while (position >= (2 * (part + 1) * num_cells_ + options.num_parts) / (2 * std::int64_t{options.num_parts})) ++part;
-        while (position < (2 * part * num_cells_ + options.num_parts) / (2 * std::int64_t{options.num_parts})) --part;
-        owners_[i] = static_cast<std::int32_t>(part);
+        const auto weight = weight_of(static_cast<std::int64_t>(i));
+        while (part + 1 < options_.num_parts && (sum + 0.5 * weight) * before.back() > before[part + 1] * total) ++part;
+        owners_[i] = part;
+        sum += weight;
     }
 }
 
@@ -98,6 +132,35 @@ std::vector<std::int64_t> WindowCut::part_sizes() const
     std::vector<std::int64_t> sizes(options_.num_parts, 0);
     for (const auto owner : owners_) ++sizes[owner];
     return sum_everywhere(messages_, sizes);
+}
+
+std::vector<std::int32_t> WindowCut::part_weights() const
+{
+    std::vector<std::int64_t> sums(static_cast<std::size_t>(options_.num_parts) * num_weights_, 0);
+    for (std::size_t i = 0; i < owners_.size(); ++i)
+        for (std::int32_t w = 0; w < num_weights_; ++w)
+            sums[std::int64_t{owners_[i]} * num_weights_ + w] += weights_.empty() ? 1 : weights_[i * num_weights_ + w];
+    sums = sum_everywhere(messages_, sums);
+    return {sums.begin(), sums.end()};
+}
+
+BalanceTarget WindowCut::balance_of(std::span<const std::int32_t> part_weights) const
+{
+    return {.imbalance = options_.imbalance, .num_weights = num_weights_, .row_weights = part_weights, .capacities = options_.capacities};
+}
+
+std::vector<double> WindowCut::imbalances() const
+{
+    Partition itself{options_.num_parts, std::vector<std::int32_t>(options_.num_parts)};
+    std::iota(itself.owners.begin(), itself.owners.end(), 0);
+    const auto weights = part_weights();
+    return meshard::imbalances(itself, balance_of(weights));
+}
+
+std::span<const std::int32_t> WindowCut::weights_in(std::int32_t window) const
+{
+    if (weights_.empty()) return {};
+    return std::span(weights_).subspan((windows_.begin(window) - windows_.positions().begin(messages_.rank())) * num_weights_, windows_.size(window) * num_weights_);
 }
 
 void WindowCut::cut_blocks()
@@ -121,13 +184,13 @@ void WindowCut::cut_blocks()
     BlockRows rows;
     for (std::int32_t round = 0; round < windows_.num_rounds(); ++round) {
         const auto [window, is_here, graph, outside] = window_of_round(round);
-        if (is_here) add_rows(graph, owners_in(window), outside, begins[window], begins[window + 1] - begins[window], rows);
+        if (is_here) add_rows(graph, owners_in(window), outside, begins[window], begins[window + 1] - begins[window], weights_in(window), num_weights_, rows);
     }
     Csr graph;
     const auto degrees = gather_on_first(messages_, std::move(rows.degrees));
-    const auto sizes = gather_on_first(messages_, std::move(rows.sizes));
+    const auto row_weights = gather_on_first(messages_, std::move(rows.row_weights));
     graph.indices = gather_on_first(messages_, std::move(rows.neighbors));
-    const auto weights = gather_on_first(messages_, std::move(rows.weights));
+    const auto edge_weights = gather_on_first(messages_, std::move(rows.edge_weights));
     std::vector<std::int32_t> owners_of_blocks;
     if (messages_.rank() == 0) {
         for (const auto degree : degrees) graph.offsets.push_back(graph.offsets.back() + degree);
@@ -135,8 +198,10 @@ void WindowCut::cut_blocks()
         owners_of_blocks = partition_with_metis(graph, {.num_parts = options_.num_parts,
                                                         .imbalance = 1 + 0.5 * (options_.imbalance - 1),
                                                         .seed = static_cast<std::int32_t>(options_.seed & 0x7fffffff),
-                                                        .row_weights = sizes,
-                                                        .edge_weights = weights})
+                                                        .num_weights = num_weights_,
+                                                        .row_weights = row_weights,
+                                                        .capacities = options_.capacities,
+                                                        .edge_weights = edge_weights})
                                .owners;
     }
     graph = {};
@@ -161,8 +226,8 @@ WindowCut::Surroundings WindowCut::window_of_round(std::int32_t round) const
 
 void WindowCut::refine()
 {
-    const auto most = largest_part_allowed(num_cells_, options_.num_parts, options_.imbalance);
-    const auto sizes = part_sizes();
+    const auto sums = part_weights();
+    const auto most = largest_weights_allowed(options_.num_parts, options_.num_parts, balance_of(sums));
     std::vector<std::int64_t> num_present(options_.num_parts, 0); // windows in which each part has cells
     for (auto window = windows_.first_window(); window < windows_.end_window(); ++window) {
         std::vector<bool> is_present(options_.num_parts, false);
@@ -180,13 +245,18 @@ void WindowCut::refine()
         std::vector<std::uint8_t> is_fixed(owners.size(), 1);
         std::fill_n(is_fixed.begin(), graph.num_cells, std::uint8_t{0});
         for (const auto& crossing : windows_.crossings(window)) is_fixed[crossing.here - windows_.begin(window)] = 1;
-        std::vector<std::int64_t> most_here(options_.num_parts, 0);
-        for (const auto owner : owners) ++most_here[owner];
-        for (std::int32_t part = 0; part < options_.num_parts; ++part)
-            if (num_present[part] > 0) most_here[part] += std::max<std::int64_t>(0, most - sizes[part]) / num_present[part];
+        // Cells outside weigh nothing: they stay.
+        const auto known = weights_in(window);
+        std::vector<std::int32_t> weights(known.begin(), known.end());
+        if (known.empty()) weights.assign(graph.num_cells, 1);
+        weights.resize(owners.size() * num_weights_, 0);
+        std::vector<std::int64_t> most_here(most.size(), 0);
+        for (std::size_t at = 0; at < weights.size(); ++at) most_here[std::int64_t{owners[at / num_weights_]} * num_weights_ + at % num_weights_] += weights[at];
+        for (std::size_t at = 0; at < most.size(); ++at)
+            if (const auto present = num_present[at / num_weights_]; present > 0) most_here[at] += std::max<std::int64_t>(0, most[at] - sums[at]) / present;
 
-        constexpr double work = 3; // for each row and entry
-        BoundarySearch search(graph.graph, owners, options_.num_parts, {.most_weight = most_here},
+        const double work = options_.thorough ? 12 : 3; // for each row and entry
+        BoundarySearch search(graph.graph, owners, options_.num_parts, {.num_weights = num_weights_, .row_weights = weights, .most_weight = most_here},
                               {.most_work = static_cast<std::int64_t>(work * static_cast<double>(graph.graph.num_rows() + graph.graph.num_entries())),
                                .seed = options_.seed * 1000 + static_cast<std::uint64_t>(window),
                                .is_fixed = is_fixed});
@@ -198,6 +268,7 @@ void WindowCut::refine()
 
 void WindowCut::number_along_curve()
 {
+    if (!options_.capacities.empty()) return; // parts that are not alike keep their numbers
     const auto begin = windows_.positions().begin(messages_.rank());
     std::vector<std::int64_t> sums(options_.num_parts, 0);
     for (std::size_t i = 0; i < owners_.size(); ++i) sums[owners_[i]] += begin + static_cast<std::int64_t>(i);
@@ -213,7 +284,7 @@ void WindowCut::number_along_curve()
     for (auto& owner : owners_) owner = number[owner];
 }
 
-PartitionQuality WindowCut::find_ghosts(std::int32_t num_layers)
+PartitionQuality WindowCut::find_ghosts(std::int32_t num_layers, GhostNeighbors neighbors)
 {
     const auto num_parts = options_.num_parts;
     std::vector<EdgeCount> edges;
@@ -245,9 +316,11 @@ PartitionQuality WindowCut::find_ghosts(std::int32_t num_layers)
             edges.push_back({pairs[i].position, pairs[i].part, static_cast<std::int64_t>(next - i)});
         }
     }
-    for (std::int32_t level = 2; level <= num_layers; ++level) spread_ghosts(level);
-    if (num_layers == 0) marks_.clear();
-    std::ranges::sort(marks_, {}, &Mark::part);
+    const bool by_faces = neighbors == GhostNeighbors::Face;
+    if (num_layers == 0 || !by_faces) marks_.clear();
+    for (std::int32_t level = 2; by_faces && level <= num_layers; ++level) spread_ghosts(level);
+    if (!by_faces) marks_ = ghosts_by_points_or_edges(windows_, messages_, owners_, neighbors, num_layers);
+    std::ranges::sort(marks_, {}, &GhostMark::part);
 
     PartitionQuality quality;
     quality.parts.resize(num_parts);
@@ -281,7 +354,7 @@ PartitionQuality WindowCut::find_ghosts(std::int32_t num_layers)
 void WindowCut::spread_ghosts(std::int32_t level)
 {
     const auto rank = messages_.rank();
-    std::ranges::sort(marks_, {}, [](const Mark& mark) { return Candidate{mark.position, mark.part}; });
+    std::ranges::sort(marks_, {}, [](const GhostMark& mark) { return Candidate{mark.position, mark.part}; });
     std::vector<Candidate> candidates;
     for (std::int32_t round = 0; round < windows_.num_rounds(); ++round) {
         const auto window = windows_.first_window() + round;
@@ -289,7 +362,7 @@ void WindowCut::spread_ghosts(std::int32_t level)
         if (window < windows_.end_window()) {
             const auto graph = windows_.graph(window);
             const auto begin = static_cast<std::int32_t>(windows_.begin(window));
-            const auto of_window = std::ranges::lower_bound(marks_, begin, {}, &Mark::position);
+            const auto of_window = std::ranges::lower_bound(marks_, begin, {}, &GhostMark::position);
             for (auto mark = of_window; mark != marks_.end() && mark->position < begin + graph.num_cells; ++mark) {
                 if (mark->level != level - 1) continue;
                 for (const auto neighbor : graph.graph.row(mark->position - begin)) {
@@ -307,7 +380,7 @@ void WindowCut::spread_ghosts(std::int32_t level)
     for (const auto& candidate : candidates) {
         if (owners_[candidate.position - begin] == candidate.part) continue;
         const auto known = std::span(marks_).first(num_known);
-        const auto found = std::ranges::lower_bound(known, candidate, {}, [](const Mark& mark) { return Candidate{mark.position, mark.part}; });
+        const auto found = std::ranges::lower_bound(known, candidate, {}, [](const GhostMark& mark) { return Candidate{mark.position, mark.part}; });
         if (found != known.end() && found->position == candidate.position && found->part == candidate.part) continue;
         marks_.push_back({candidate.position, candidate.part, level});
     }
@@ -365,7 +438,7 @@ RowsOfPart WindowCut::rows_of_parts(std::int32_t first_part) const
         if (const auto turn = owners_by_id_[i] - first_part; turn >= 0 && turn < num_asked) owned[turn].push_back(first_id + static_cast<std::int32_t>(i));
     std::vector<std::vector<GhostRow>> ghosts(messages_.size());
     const auto begin = windows_.positions().begin(rank);
-    for (auto mark = std::ranges::lower_bound(marks_, first_part, {}, &Mark::part); mark != marks_.end() && mark->part < first_part + num_asked; ++mark)
+    for (auto mark = std::ranges::lower_bound(marks_, first_part, {}, &GhostMark::part); mark != marks_.end() && mark->part < first_part + num_asked; ++mark)
         ghosts[mark->part - first_part].push_back({owners_[mark->position - begin], windows_.ids()[mark->position - begin], mark->level});
     std::vector<std::vector<std::int32_t>> unused(messages_.size());
     if (first_part == 0) unused[0] = unused_points_;

@@ -2,11 +2,14 @@
 #pragma once
 
 #include "apps/curve_windows.h"
+#include "apps/window_ghosts.h"
 #include "partition/partition.h"
+#include "partition/refinement.h"
 #include "sharding/rank_messages.h"
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace meshard {
@@ -16,6 +19,9 @@ struct WindowCutOptions {
     double imbalance = 1.03;
     std::uint64_t seed = 0;
     bool by_curve = false;               ///< runs along the curve, no graph
+    bool thorough = false;               ///< refinement takes four times as long
+    std::vector<std::string> weights;    ///< names as in `row_weights`; none: each cell weighs one
+    std::vector<double> capacities;      ///< one a part, or none
     std::int64_t most_blocks = 2'000'000; ///< rows of the graph that METIS gets
 };
 
@@ -43,11 +49,14 @@ public:
     /// depend on each other; each gets an equal share of the room that is left in a part. No window's cut gets worse.
     void refine();
 
-    /// Gives parts their numbers in the order in which the curve meets their middles.
+    /// Gives parts their numbers in the order in which the curve meets their middles, unless capacities tell them apart.
     void number_along_curve();
 
-    /// Finds the ghosts of all parts. @return quality; edges between parts and pieces of parts on rank 0 only.
-    PartitionQuality find_ghosts(std::int32_t num_layers);
+    /// Finds the ghosts of all parts, by common faces, edges or vertices. @return quality; edges between parts and pieces of parts on rank 0 only.
+    PartitionQuality find_ghosts(std::int32_t num_layers, GhostNeighbors neighbors = GhostNeighbors::Face);
+
+    /// Largest weight of a part over its fair share, of each weight.
+    std::vector<double> imbalances() const;
 
     /// Gives each point the owner of the first cell that uses it (`CurveWindows::take_first_cells`).
     void settle_points(std::vector<std::int32_t> first_cells);
@@ -59,10 +68,6 @@ public:
     std::vector<std::int32_t> owners_of_points(std::span<const std::int32_t> points) const;
 
 private:
-    struct Mark { // a cell of this rank that is a ghost of a part
-        std::int32_t position, part, level;
-    };
-
     struct Surroundings {
         std::int32_t window;
         bool is_here;                      ///< this rank has a window in this round; the others ask for nothing
@@ -73,6 +78,10 @@ private:
 
     std::span<std::int32_t> owners_in(std::int32_t window);
     std::vector<std::int64_t> part_sizes() const;
+    std::vector<std::int32_t> part_weights() const; // (parts, weights)
+    BalanceTarget balance_of(std::span<const std::int32_t> part_weights) const; // as if each part were a row
+    std::span<const std::int32_t> weights_in(std::int32_t window) const;
+    void cut_along_curve();
     void cut_blocks();
     void spread_ghosts(std::int32_t level);
     void settle_cells();
@@ -85,7 +94,9 @@ private:
     std::vector<std::int32_t> owners_by_id_;  // of this rank's cells by their number in the file
     std::vector<std::int32_t> point_owners_;  // of this rank's points
     std::vector<std::int32_t> unused_points_; // of this rank
-    std::vector<Mark> marks_;
+    std::int32_t num_weights_ = 1;
+    std::vector<std::int32_t> weights_;       // (this rank's positions, num_weights_), or none
+    std::vector<GhostMark> marks_;
 };
 
 } // namespace meshard

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cctype>
 
+#include "io/mesh_faults.h"
 #include "io/vtk_xml_file.h"
 #include "io/vtk_xml_reader.h"
 #include "io/vtkhdf.h"
@@ -209,6 +210,7 @@ void MappedMesh::push_cell(const Group& group, std::int64_t row, std::int32_t ce
     const auto type = group.polydata_group >= 0 ? polydata_cell_type(group.polydata_group, end - begin) : integer(types_, row);
     if (type < 0 || type > 255) fail("cell " + std::to_string(cell) + " has type " + std::to_string(type) + ", expected 0 to 255. The file is damaged");
     mesh.cell_types.push_back(static_cast<std::uint8_t>(type));
+    if (const auto fault = cell_size_fault(cell, mesh.cell_types.back(), end - begin); !fault.empty()) fail(fault + ". The file is damaged");
     if (has_polyhedra_) push_faces(row, cell, mesh);
     else if (type == polyhedron) fail("cell " + std::to_string(cell) + " is a polyhedron, but the file has no faces that can be mapped" + advice);
 }

@@ -98,13 +98,10 @@ std::string cells_text(std::int64_t number, std::int64_t first)
     return number == 1 ? "1 cell (number " + std::to_string(first) + ")" : std::to_string(number) + " cells (the first is number " + std::to_string(first) + ")";
 }
 
-}  // namespace
-
-MeshFaults find_faults(const Mesh& mesh)
+/// @param is_used   of each point, set for those that cells use; or null
+MeshFaults walk_cells(const Mesh& mesh, std::vector<bool>* is_used)
 {
     MeshFaults faults;
-    if (mesh.is_point_cloud()) return faults;
-    std::vector<bool> is_used(static_cast<std::size_t>(mesh.num_points()), false);
     HashSet seen(mesh.num_cells());
     const auto slots_a_point = static_cast<double>(seen.num_slots()) / static_cast<double>(std::max<std::int64_t>(mesh.num_points(), 1));
     const auto walk = [&]<class T>(std::span<const T> xyz) {
@@ -112,7 +109,7 @@ MeshFaults find_faults(const Mesh& mesh)
             const auto points = mesh.cells.row(i);
             std::uint64_t hash = 0, sum = 0;
             for (const std::int32_t point : points) {
-                is_used[static_cast<std::size_t>(point)] = true;
+                if (is_used != nullptr) (*is_used)[static_cast<std::size_t>(point)] = true;
                 sum += static_cast<std::uint64_t>(point);
                 hash += mixed(static_cast<std::uint64_t>(point) + 1);     // in any order
             }
@@ -128,8 +125,32 @@ MeshFaults find_faults(const Mesh& mesh)
     };
     if (mesh.points.type() == ScalarType::Float32) walk(mesh.points.values<float>());
     else walk(mesh.points.values<double>());
+    return faults;
+}
+
+}  // namespace
+
+std::string cell_size_fault(std::int64_t cell, std::uint8_t type, std::int64_t num_points)
+{
+    const CellType& known = cell_type_of(type);
+    if (known.name.empty()) return "cell " + std::to_string(cell) + " has type " + std::to_string(type) + ", which VTK does not know";
+    if (num_points >= known.min_points && !(known.fixed_size && num_points > known.min_points)) return {};
+    return "cell " + std::to_string(cell) + " (" + std::string(known.name) + ") has " + std::to_string(num_points) + " points, expected " + std::to_string(known.min_points) +
+           (known.fixed_size ? "" : " or more");
+}
+
+MeshFaults find_faults(const Mesh& mesh)
+{
+    if (mesh.is_point_cloud()) return {};
+    std::vector<bool> is_used(static_cast<std::size_t>(mesh.num_points()), false);
+    MeshFaults faults = walk_cells(mesh, &is_used);
     faults.unused_points = std::ranges::count(is_used, false);
     return faults;
+}
+
+MeshFaults find_cell_faults(const Mesh& mesh)
+{
+    return mesh.is_point_cloud() ? MeshFaults{} : walk_cells(mesh, nullptr);
 }
 
 std::vector<std::string> describe(const MeshFaults& faults)

@@ -9,6 +9,9 @@
 
 namespace meshard {
 
+/// What is wrong with a cell of that type and number of points, e.g. `cell 7 (pyramid) has 8 points, expected 5`; empty if nothing is.
+std::string cell_size_fault(std::int64_t cell, std::uint8_t type, std::int64_t num_points);
+
 /// What is suspicious about a mesh that can be used all the same.
 struct MeshFaults {
     std::int64_t unused_points = 0;         ///< of a mesh with cells: points that no cell uses
@@ -20,6 +23,9 @@ struct MeshFaults {
 
 /// One pass over the cells, about 0.1 s for a million. Cells are compared by a 64-bit hash of their points.
 MeshFaults find_faults(const Mesh& mesh);
+
+/// Those of the cells alone, for parts of a mesh: which points are used is not looked at.
+MeshFaults find_cell_faults(const Mesh& mesh);
 
 /// One sentence for each kind of fault there is, e.g. `3 points are used by no cell; ...`.
 std::vector<std::string> describe(const MeshFaults& faults);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "io/hexahedron_order.h"
+#include "io/mesh_faults.h"
 #include "partition/error.h"
 
 namespace meshard {
@@ -189,6 +190,9 @@ void read_unstructured_cells(const VtkXmlFile& file, const XmlElement& piece, Me
             mesh.cell_types.push_back(static_cast<std::uint8_t>(type));
         }
     });
+    for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell)
+        if (const auto fault = cell_size_fault(cell, mesh.cell_types[cell], mesh.cells.offsets[cell + 1] - mesh.cells.offsets[cell]); !fault.empty())
+            file.fail(fault + ". The file is damaged");
     if (std::ranges::find(mesh.cell_types, polyhedron) != mesh.cell_types.end())
         mesh.face_streams = read_face_streams(file, element, mesh.cell_types, mesh.num_points());
 }

@@ -65,27 +65,27 @@ public:
     explicit EdgeWalk(const Mesh& mesh) : mesh_(mesh) {}
 
     /// Rows of cells that are not asked for are empty.
-    Csr edges_of_cells(const std::vector<bool>& is_asked_for)
+    CellEdges run(const std::vector<bool>& is_asked_for)
     {
         for (std::int64_t cell = 0; cell < mesh_.num_cells(); ++cell) {
             if (is_asked_for[cell]) visit(cell);
             std::ranges::sort(found_);
             found_.erase(std::ranges::unique(found_).begin(), found_.end());
-            edges_.push_row(found_);
+            edges_.of_cells.push_row(found_);
             found_.clear();
         }
         return std::move(edges_);
     }
 
-    std::int64_t num_edges() const { return static_cast<std::int64_t>(numbers_.size()); }
-
 private:
     void add(std::int32_t a, std::int32_t b)
     {
         if (a == b) return;
-        const auto key = static_cast<std::uint64_t>(std::min(a, b)) << 32 | static_cast<std::uint32_t>(std::max(a, b));
-        const auto next = static_cast<std::int32_t>(numbers_.size());
-        found_.push_back(numbers_.try_emplace(key, next).first->second);
+        if (b < a) std::swap(a, b);
+        const auto key = static_cast<std::uint64_t>(a) << 32 | static_cast<std::uint32_t>(b);
+        const auto [at, is_new] = numbers_.try_emplace(key, static_cast<std::int32_t>(edges_.ends.size()));
+        if (is_new) edges_.ends.push_back({a, b});
+        found_.push_back(at->second);
     }
 
     template <class Ring>
@@ -143,8 +143,13 @@ private:
     const Mesh& mesh_;
     std::unordered_map<std::uint64_t, std::int32_t> numbers_;
     std::vector<std::int32_t> found_;
-    Csr edges_;
+    CellEdges edges_;
 };
+
+Csr edge_sharing_graph(const CellEdges& edges)
+{
+    return sharing_graph(edges.of_cells, static_cast<std::int64_t>(edges.ends.size()));
+}
 
 // Cells within so many rings, by common points, of a point that cells of several parts share.
 std::vector<bool> cells_near_other_parts(const Mesh& mesh, const Partition& partition, std::int32_t num_rings)
@@ -219,9 +224,12 @@ Csr ghost_graph(const Mesh& mesh, const GhostRule& rule)
     if (rule.neighbors == GhostNeighbors::Nearest) return nearest_neighbor_graph(middles(), rule.num_nearest);
     if (mesh.is_point_cloud() || rule.neighbors == GhostNeighbors::Face) return mesh_graph(mesh);
     if (rule.neighbors == GhostNeighbors::Vertex) return sharing_graph(mesh.cells, mesh.num_points());
-    EdgeWalk walk(mesh);
-    const auto edges = walk.edges_of_cells(std::vector<bool>(mesh.num_cells(), true));
-    return sharing_graph(edges, walk.num_edges());
+    return edge_sharing_graph(cell_edges(mesh));
+}
+
+CellEdges cell_edges(const Mesh& mesh)
+{
+    return EdgeWalk(mesh).run(std::vector<bool>(mesh.num_cells(), true));
 }
 
 Csr ghost_graph(const Mesh& mesh, const GhostRule& rule, const Partition& partition, std::int32_t num_layers)
@@ -231,11 +239,7 @@ Csr ghost_graph(const Mesh& mesh, const GhostRule& rule, const Partition& partit
     if (partition.num_rows() != mesh.num_cells())
         throw InvalidInput("ghost_graph: the partition has " + std::to_string(partition.num_rows()) + " rows, the mesh " + std::to_string(mesh.num_cells()) + " cells.");
     const auto is_near = cells_near_other_parts(mesh, partition, num_layers);
-    if (rule.neighbors == GhostNeighbors::Edge) {
-        EdgeWalk walk(mesh);
-        const auto edges = walk.edges_of_cells(is_near);
-        return sharing_graph(edges, walk.num_edges());
-    }
+    if (rule.neighbors == GhostNeighbors::Edge) return edge_sharing_graph(EdgeWalk(mesh).run(is_near));
     Csr points;
     for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell) points.push_row(is_near[cell] ? mesh.cells.row(cell) : std::span<const std::int32_t>{});
     return sharing_graph(points, mesh.num_points());

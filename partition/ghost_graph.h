@@ -5,9 +5,11 @@
 #include "partition/mesh.h"
 #include "partition/partition.h"
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace meshard {
 
@@ -32,6 +34,14 @@ struct GhostRule {
 /// @throws InvalidInput for anything else.
 GhostRule parse_ghost_rule(std::string_view text);
 std::string to_string(const GhostRule& rule);
+
+/// The edges of cells, numbered as they come.
+struct CellEdges {
+    Csr of_cells;                                  ///< each row ascending
+    std::vector<std::array<std::int32_t, 2>> ends; ///< points of each edge, the lower first
+};
+
+CellEdges cell_edges(const Mesh& mesh);
 
 /// Graph of the rule over the rows of `mesh`: symmetric (so that exchange plans are), no loops, rows ascending. Rows of a
 /// cloud are their own middles, and know no faces, edges or vertices: there these three mean `mesh_graph`.

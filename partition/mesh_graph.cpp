@@ -225,8 +225,7 @@ private:
 
 [[noreturn]] void refuse_cell(const Mesh& mesh, std::int64_t cell, const std::string& why)
 {
-    throw InvalidInput("cell_graph: cell " + std::to_string(cell) + " (" + cell_type_name(mesh.cell_types[cell]) +
-                       ") " + why);
+    throw BadCell("cell_graph: cell ", cell, " (" + cell_type_name(mesh.cell_types[cell]) + ") " + why);
 }
 
 // Facets of the current cell, and the cell itself where cells of one dimension more may have it as a facet; they go to

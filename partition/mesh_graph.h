@@ -4,14 +4,31 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "partition/csr.h"
+#include "partition/error.h"
 #include "partition/mesh.h"
 
-#include <cstdint>
-
 namespace meshard {
+
+/// A cell that cannot be used. Whoever works on a part of a mesh gives it the number that users know.
+class BadCell : public InvalidInput {
+public:
+    BadCell(std::string before, std::int64_t cell, std::string after)
+        : InvalidInput(before + std::to_string(cell) + after), before_(std::move(before)), after_(std::move(after)), cell_(cell)
+    {
+    }
+
+    std::int64_t cell() const { return cell_; }
+    BadCell with_number(std::int64_t cell) const { return {before_, cell, after_}; }
+
+private:
+    std::string before_, after_;
+    std::int64_t cell_;
+};
 
 /// Cells that share a face (solids), an edge (polygons), an end point (lines) or a point (vertices): the dual graph.
 ///
@@ -25,7 +42,7 @@ namespace meshard {
 /// Time and memory follow the number of facets: 0.3 s and 40 bytes a facet for a million hexahedra.
 /// `crowded`, if given, gets the first cell with a facet that no manifold has (a face of three solids or more, an edge of three polygons
 /// or more), or -1.
-/// @throws InvalidInput for a cell whose faces nobody can know: an unknown or parametric type, too few points, no face stream.
+/// @throws BadCell for a cell whose faces nobody can know: an unknown or parametric type, too few points, no face stream.
 Csr cell_graph(const Mesh& mesh, std::int32_t* crowded = nullptr);
 
 /// Whether there are cells of dimension 1, 2 and 3.

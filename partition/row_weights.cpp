@@ -20,25 +20,17 @@ std::vector<std::int32_t> to_integers(const std::vector<double>& values)
         total += value;
         are_integers &= value == std::floor(value);
     }
-    const double scale = are_integers && total <= total_of_scaled ? 1 : total_of_scaled / std::max(total, 1e-300);
     std::vector<std::int32_t> weights(values.size());
-    for (std::size_t i = 0; i < values.size(); ++i)
-        weights[i] = static_cast<std::int32_t>(std::min(std::llround(values[i] * scale), 0x7fffffffLL));
+    std::ranges::transform(values, weights.begin(), WeightScale(total, are_integers));
     return weights;
 }
 
 std::vector<double> values_of(const Mesh& mesh, const std::string& name)
 {
-    const auto& array = require_array(mesh.is_point_cloud() ? mesh.point_data : mesh.cell_data, name, "row_weights",
-                                      mesh.is_point_cloud() ? "point" : "cell");
-    if (array.num_components() != 1)
-        throw InvalidInput("row_weights: array '" + name + "' has " + std::to_string(array.num_components()) +
-                           " components; a weight is one number a row.");
-    auto values = array.to_doubles();
-    for (std::size_t i = 0; i < values.size(); ++i)
-        if (!(values[i] >= 0) || !std::isfinite(values[i]))
-            throw InvalidInput("row_weights: array '" + name + "' has the value " + std::to_string(values[i]) +
-                               " in row " + std::to_string(i) + "; weights are finite and not negative.");
+    const bool is_cloud = mesh.is_point_cloud();
+    const auto& array = require_weight_array(is_cloud ? mesh.point_data : mesh.cell_data, name, is_cloud ? "point" : "cell");
+    std::vector<double> values(array.num_rows());
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = require_weight(array, static_cast<std::int64_t>(i));
     return values;
 }
 
@@ -57,6 +49,34 @@ std::vector<double> owned_points(const Mesh& mesh)
 }
 
 } // namespace
+
+WeightScale::WeightScale(double total, bool are_integers)
+    : factor_(are_integers && total <= total_of_scaled ? 1 : total_of_scaled / std::max(total, 1e-300))
+{
+}
+
+std::int32_t WeightScale::operator()(double value) const
+{
+    return static_cast<std::int32_t>(std::min(std::llround(value * factor_), 0x7fffffffLL));
+}
+
+const DataArray& require_weight_array(std::span<const DataArray> arrays, const std::string& name, std::string_view group)
+{
+    const auto& array = require_array(arrays, name, "the mesh", group);
+    if (array.num_components() != 1)
+        throw InvalidInput("row_weights: array '" + name + "' has " + std::to_string(array.num_components()) +
+                           " components; a weight is one number a row.");
+    return array;
+}
+
+double require_weight(const DataArray& array, std::int64_t row)
+{
+    const auto value = array.value(row);
+    if (!(value >= 0) || !std::isfinite(value))
+        throw InvalidInput("row_weights: array '" + array.name() + "' has the value " + std::to_string(value) +
+                           " in row " + std::to_string(row) + "; weights are finite and not negative.");
+    return value;
+}
 
 std::vector<std::int32_t> row_weights(const Mesh& mesh, const Csr& graph, std::span<const std::string> names)
 {

@@ -145,7 +145,33 @@ TEST_F(PartitionInWindows, RefusesWhatItCannotKeep)
     refused({"--max-memory", "1M"}, "is too little");
     refused({"--max-memory", "much"}, "a size such as 800M");
     refused({"--max-memory", "1G", "--contiguous"}, "--contiguous needs the whole mesh");
-    refused({"--max-memory", "1G", "--ghosts", "vertex"}, "--ghosts vertex needs the whole mesh");
+    refused({"--max-memory", "1G", "--ghosts", "nearest:4"}, "--ghosts nearest:4 needs the whole mesh");
+}
+
+TEST_F(PartitionInWindows, BalancesWeightsAndHasGhostsByPointsAndEdges)
+{
+    Mesh mesh = tet_cube(10);
+    std::vector<double> cost(mesh.num_cells(), 1);
+    std::fill_n(cost.begin(), 1000, 4.25);
+    mesh.cell_data.push_back(DataArray::from("cost", cost));
+    const std::string source = write("tets.vtu", mesh);
+
+    for (const std::string rule : {"vertex", "edge"}) {
+        const std::string shards = path(rule);
+        const auto report = meshard_json({"partition", source, "-n", "3", "-o", shards, "--max-memory", "300M", "--ghosts", rule, "--ghost-layers", "2", "--weights", "points,array:cost",
+                                          "--capacities", "1,2,1", "--quality"});
+
+        EXPECT_LE(report["imbalances"]["points"], 1.03) << rule;
+        EXPECT_LE(report["imbalances"]["array:cost"], 1.03) << rule;
+        EXPECT_EQ(report["ghost_neighbors"], rule);
+        expect_whole(shards, source);
+        if (has_mpirun()) {
+            const auto together = on_ranks(3, {"partition", source, "-n", "3", "-o", shards + "3", "--max-memory", "300M", "--ghosts", rule, "--ghost-layers", "2", "--weights",
+                                               "points,array:cost", "--capacities", "1,2,1", "--quality"});
+            ASSERT_EQ(together.exit_code, 0) << together.err;
+            EXPECT_EQ(hashes(shards + "3"), hashes(shards));
+        }
+    }
 }
 
 TEST_F(PartitionInWindows, ThreadsDoNotChangeTheShards)

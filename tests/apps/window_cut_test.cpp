@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/window_cut.h"
 
+#include "apps/window_weights.h"
 #include "io/mesh_io.h"
+#include "partition/ghost_graph.h"
 #include "partition/ghost_layer.h"
 #include "partition/mesh_graph.h"
 #include "partition/metis_partitioner.h"
+#include "partition/refinement.h"
+#include "partition/row_weights.h"
 #include "partition/subdomain.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/sample_meshes.h"
@@ -75,6 +79,7 @@ struct Case {
     int num_ranks;
     std::int64_t cells_a_window, cache_bytes;
     std::int32_t num_parts, num_layers;
+    GhostNeighbors neighbors = GhostNeighbors::Face;
 };
 
 Found cut(const std::filesystem::path& file, const Case& c, const WindowCutOptions& options)
@@ -100,7 +105,7 @@ Found cut(const std::filesystem::path& file, const Case& c, const WindowCutOptio
         WindowCut cut(windows, messages, options);
         cut.refine();
         cut.number_along_curve();
-        const auto quality = cut.find_ghosts(c.num_layers);
+        const auto quality = cut.find_ghosts(c.num_layers, c.neighbors);
         cut.settle_points(windows.take_first_cells());
         std::vector<std::int32_t> points(mesh.num_points());
         for (std::size_t i = 0; i < points.size(); ++i) points[i] = static_cast<std::int32_t>(i);
@@ -155,11 +160,12 @@ TEST_F(WindowCutOfSamples, FindsGhostsPointsAndQualityOfTheWholeMesh)
 {
     each_sample([&](const std::string&, const Mesh& mesh, const std::filesystem::path& file) {
         const auto graph = cell_graph(mesh);
-        for (const Case c : {Case{1, 3, 0, 3, 1}, Case{2, 4, 0, 4, 2}, Case{3, 2, 1 << 20, 2, 3}, Case{2, 7, 0, 3, 0}}) {
+        for (const Case c : {Case{1, 3, 0, 3, 1}, Case{2, 4, 0, 4, 2}, Case{3, 2, 1 << 20, 2, 3}, Case{2, 7, 0, 3, 0}, Case{1, 3, 0, 3, 2, GhostNeighbors::Vertex},
+                             Case{3, 2, 0, 4, 1, GhostNeighbors::Vertex}, Case{1, 4, 0, 3, 3, GhostNeighbors::Edge}, Case{2, 3, 0, 4, 1, GhostNeighbors::Edge}}) {
             if (c.num_parts > mesh.num_cells()) continue;
             const auto found = cut(file, c, {.num_parts = c.num_parts});
             ASSERT_NO_THROW(found.partition.validate());
-            const auto ghosts = ghost_layers(graph, found.partition, c.num_layers);
+            const auto ghosts = ghost_layers(ghost_graph(mesh, {.neighbors = c.neighbors}), found.partition, c.num_layers);
             for (std::int32_t part = 0; part < c.num_parts; ++part) {
                 std::map<std::int32_t, std::int32_t> expected, levels;
                 for (std::size_t i = 0; i < ghosts[part].rows.size(); ++i) expected[ghosts[part].rows[i]] = ghosts[part].levels[i];
@@ -181,6 +187,57 @@ TEST_F(WindowCutOfSamples, FindsGhostsPointsAndQualityOfTheWholeMesh)
             }
         }
     });
+}
+
+TEST_F(WindowCutOfSamples, WeighsCellsAsInTheWholeMesh)
+{
+    const std::vector<std::string> names{"cells", "points", "faces", "array:label", "array:flag"};
+    each_sample([&](const std::string&, const Mesh& whole, const std::filesystem::path&) {
+        Mesh mesh = whole;
+        // Weights are not negative.
+        mesh.cell_data.clear();
+        std::vector<std::int64_t> labels(mesh.num_cells());
+        std::vector<std::uint8_t> flags(mesh.num_cells());
+        for (std::size_t i = 0; i < labels.size(); ++i) labels[i] = static_cast<std::int64_t>(7 * i % 5), flags[i] = i % 3 == 0;
+        mesh.cell_data.push_back(DataArray::from("label", labels));
+        mesh.cell_data.push_back(DataArray::from("flag", flags));
+        const auto file = folder_.path() / ("weights" + std::string(extension_of(mesh.kind)));
+        write_mesh(file, mesh);
+        const auto expected = row_weights(mesh, cell_graph(mesh), names);
+        for (const int num_ranks : {1, 3}) {
+            std::vector<std::int32_t> found(expected.size());
+            on_ranks(num_ranks, [&](RankMessages& messages) {
+                const MappedMesh mapped(file);
+                const CurveWindows windows(mapped, messages, 3, 0);
+                const auto weights = window_weights(windows, messages, names);
+                for (std::size_t i = 0; i < windows.ids().size(); ++i)
+                    std::copy_n(weights.begin() + static_cast<std::ptrdiff_t>(i * names.size()), names.size(), found.begin() + windows.ids()[i] * std::ssize(names));
+            });
+            EXPECT_EQ(found, expected) << num_ranks;
+        }
+    });
+}
+
+TEST(WindowCut, BalancesSeveralWeightsOverUnequalParts)
+{
+    const TemporaryFolder folder;
+    const auto file = folder.path() / "tets.vtu";
+    auto mesh = tet_cube(12);
+    std::vector<float> cost(mesh.num_cells());
+    for (std::size_t i = 0; i < cost.size(); ++i) cost[i] = i < cost.size() / 3 ? 5.5f : 1.0f;
+    mesh.cell_data.push_back(DataArray::from("cost", cost));
+    write_mesh(file, mesh);
+
+    for (const bool by_curve : {false, true})
+        for (const auto& weights : {std::vector<std::string>{"array:cost"}, std::vector<std::string>{"cells", "array:cost"}}) {
+            if (by_curve && weights.size() > 1) continue; // a run along the curve has but one length
+            const WindowCutOptions options{.num_parts = 4, .by_curve = by_curve, .thorough = true, .weights = weights, .capacities = {1, 1, 2, 1}};
+            const auto found = cut(file, {2, 3000, 0, 4, 1}, options);
+            const auto integers = row_weights(mesh, cell_graph(mesh), weights);
+            const BalanceTarget target{.imbalance = 1.03, .num_weights = static_cast<std::int32_t>(weights.size()), .row_weights = integers, .capacities = options.capacities};
+            for (const auto imbalance : imbalances(found.partition, target)) EXPECT_LE(imbalance, 1.03) << by_curve << ' ' << weights.size();
+            EXPECT_EQ(cut(file, {1, 3000, 0, 4, 1}, options).partition, found.partition);
+        }
 }
 
 TEST(WindowCut, IsTheSameOnAnyNumberOfRanks)
@@ -219,7 +276,7 @@ TEST(CurveWindows, RefusesCoordinatesThatAreNoNumbers)
     const MappedMesh mapped(folder.path() / "nan.vtu");
     RankMessages alone;
 
-    EXPECT_TRUE(throws_with<InvalidInput>("1 coordinates that are NaN", [&] { CurveWindows(mapped, alone, 4, 0); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("1 coordinate that is NaN", [&] { CurveWindows(mapped, alone, 4, 0); }));
 }
 
 } // namespace
