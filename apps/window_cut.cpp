@@ -167,7 +167,8 @@ void WindowCut::cut_blocks()
 {
     // Blocks of eight cells cost METIS a fraction of the cells themselves and little of the cut; small parts need smaller ones. Clusters are on
     // average smaller than they may be.
-    constexpr std::int64_t most_cells = 8, fewest_blocks_a_part = 200;
+    constexpr std::int64_t fewest_blocks_a_part = 200;
+    const std::int64_t most_cells = options_.thorough ? 2 : 8;
     const auto largest = std::max(std::clamp(num_cells_ / (options_.num_parts * fewest_blocks_a_part), std::int64_t{1}, most_cells),
                                   (3 * num_cells_ / 2 + options_.most_blocks - 1) / options_.most_blocks);
     std::vector<std::int64_t> counts;
@@ -257,7 +258,10 @@ void WindowCut::refine()
 
         const double work = options_.thorough ? 12 : 3; // for each row and entry
         BoundarySearch search(graph.graph, owners, options_.num_parts, {.num_weights = num_weights_, .row_weights = weights, .most_weight = most_here},
-                              {.most_work = static_cast<std::int64_t>(work * static_cast<double>(graph.graph.num_rows() + graph.graph.num_entries())),
+                              {.patience = options_.thorough ? 120 : 40,
+                               .num_rounds = options_.thorough ? 30 : 10,
+                               .least_gain = options_.thorough ? 0.0002 : 0.001,
+                               .most_work = static_cast<std::int64_t>(work * static_cast<double>(graph.graph.num_rows() + graph.graph.num_entries())),
                                .seed = options_.seed * 1000 + static_cast<std::uint64_t>(window),
                                .is_fixed = is_fixed});
         const auto cut_before = search.cut();

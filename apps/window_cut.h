@@ -19,7 +19,7 @@ struct WindowCutOptions {
     double imbalance = 1.03;
     std::uint64_t seed = 0;
     bool by_curve = false;               ///< runs along the curve, no graph
-    bool thorough = false;               ///< refinement takes four times as long
+    bool thorough = false;               ///< smaller blocks and longer searches: several times as long
     std::vector<std::string> weights;    ///< names as in `row_weights`; none: each cell weighs one
     std::vector<double> capacities;      ///< one a part, or none
     std::int64_t most_blocks = 2'000'000; ///< rows of the graph that METIS gets
