@@ -10,6 +10,7 @@
 #include <ATen/Parallel.h>
 
 #include "apps/command_line.h"
+#include "sharding/tensor_memory.h"
 
 namespace meshard {
 namespace {
@@ -54,6 +55,7 @@ void keep_freed_memory()
     constexpr int kMaximum = 1 << 30;
     mallopt(M_MMAP_THRESHOLD, kMaximum);
     mallopt(M_TRIM_THRESHOLD, kMaximum);
+    keep_tensor_memory();
 }
 
 }  // namespace meshard
