@@ -17,7 +17,8 @@
 namespace meshard {
 namespace {
 
-constexpr int kBoxes = 64;   // that a rank publishes
+constexpr int kBoxes = 64, kBoxesOfRadius = 32;   // that a rank publishes
+constexpr double kFineCell = 0.008, kCoarseCells[] = {4, 1};   // widths of cells in which a radius search asks, in radii
 constexpr std::int64_t kEverything = -1;
 
 std::vector<std::int64_t> exchanged(const std::vector<std::int64_t>& send, const RankGroup& group)
@@ -67,9 +68,9 @@ PointBox hull(const std::vector<PointBox>& boxes)
 }
 
 template <class T>
-Surroundings surroundings(std::span<const T> own, int dimensions, const RankGroup& group)
+Surroundings surroundings(std::span<const T> own, int dimensions, int max_boxes, const RankGroup& group)
 {
-    const auto mine = point_boxes<T>(own, dimensions, kBoxes);
+    const auto mine = point_boxes<T>(own, dimensions, max_boxes);
     std::vector<T> numbers;
     for (const auto& box : mine) {
         for (const auto& corner : {box.low, box.high}) {
@@ -183,6 +184,62 @@ std::vector<std::vector<T>> questions_for(const NeighborRequest& request, std::s
     return questions;
 }
 
+/// `bytes[r]` go to rank r; what each rank had for this one.
+std::vector<std::vector<std::uint8_t>> exchanged_bytes(const std::vector<std::vector<std::uint8_t>>& bytes, const RankGroup& group)
+{
+    std::vector<std::uint8_t> all;
+    std::vector<std::int64_t> send;
+    for (const auto& some : bytes) {
+        all.insert(all.end(), some.begin(), some.end());
+        send.push_back(static_cast<std::int64_t>(some.size()));
+    }
+    const auto receive = exchanged(send, group);
+    const auto received = group.all_to_all_rows(tensor_of(all, 1), send, receive);
+    std::vector<std::vector<std::uint8_t>> result;
+    auto at = values_of<std::uint8_t>(received).begin();
+    for (const auto size : receive) {
+        result.emplace_back(at, at + size);
+        at += size;
+    }
+    return result;
+}
+
+/// Leaves of a radius search's questions those that lie near a point of the rank asked, by coarse cells: boxes of ragged parts hold much that is empty.
+template <class T>
+std::vector<std::vector<T>> worth_asking(const NeighborRequest& request, std::vector<std::vector<T>> questions, const PointSearch<T>& own, double width, int dimensions,
+                                         const RankGroup& group)
+{
+    const auto radius = request.largest_radius();
+    std::vector<PointCells> cells;
+    std::vector<std::vector<std::uint8_t>> asking;
+    for (const auto& some : questions) {
+        cells.push_back(point_cells<T>(some, dimensions, width));
+        asking.push_back(some.empty() ? std::vector<std::uint8_t>() : packed(cells.back()));
+    }
+    const auto asked = exchanged_bytes(asking, group);
+    const double slack = 1 + 16 * static_cast<double>(std::numeric_limits<T>::epsilon());
+    std::vector<std::vector<std::uint8_t>> answers(questions.size());   // a bit a cell
+    for (std::size_t r = 0; r < asked.size(); ++r) {
+        if (asked[r].empty()) continue;
+        const auto theirs = unpacked_cells(asked[r]);
+        const auto bound = static_cast<T>((radius + theirs.template reach<T>(dimensions)) * slack);
+        const auto near = own.knn(theirs.template middles<T>(dimensions), 1, {}, std::vector<T>(theirs.codes.size(), bound * bound));
+        answers[r].assign((theirs.codes.size() + 7) / 8, 0);
+        for (std::size_t c = 0; c < theirs.codes.size(); ++c) answers[r][c / 8] |= static_cast<std::uint8_t>((near.offsets[c + 1] > near.offsets[c]) << c % 8);
+    }
+    const auto answered = exchanged_bytes(answers, group);
+    for (std::size_t r = 0; r < questions.size(); ++r) {
+        const auto places = cell_of_each<T>(cells[r], questions[r], dimensions);
+        std::vector<T> kept;
+        for (std::size_t i = 0; i < places.size(); ++i) {
+            if ((answered[r][places[i] / 8] >> places[i] % 8 & 1) == 0) continue;
+            kept.insert(kept.end(), questions[r].begin() + i * dimensions, questions[r].begin() + (i + 1) * dimensions);
+        }
+        questions[r] = std::move(kept);
+    }
+    return questions;
+}
+
 /// What is asked of this rank, as it travelled: for each rank its bytes, or that it wants everything.
 struct Asked {
     at::Tensor bytes;
@@ -222,7 +279,7 @@ Asked exchanged_questions(const NeighborRequest& request, const std::vector<std:
             const auto* data = reinterpret_cast<const std::uint8_t*>(questions[r].data());
             bytes.insert(bytes.end(), data, data + questions[r].size() * sizeof(T));
         } else {
-            const auto cells = packed(point_cells<T>(questions[r], dimensions));
+            const auto cells = packed(point_cells<T>(questions[r], dimensions, kFineCell * request.largest_radius()));
             bytes.insert(bytes.end(), cells.begin(), cells.end());
         }
         send[r] = static_cast<std::int64_t>(bytes.size() - before);
@@ -329,13 +386,15 @@ NeighborCandidates<T> found_candidates(const NeighborRequest& request, const Nei
     const auto own = picked(points.span<T>(), order, dimensions);   // by ascending id
     const double slack = 1 + 16 * static_cast<double>(std::numeric_limits<T>::epsilon());
     const auto wanted = request.k + (request.options.exclude_self ? 1 : 0);
-    std::optional<PointSearch<T>> search;
-    if (request.is_knn) search.emplace(own, dimensions, request.options.period);
-    const auto* own_search = search ? &*search : nullptr;
+    const PointSearch<T> search(own, dimensions, request.options.period);
+    const auto* own_search = request.is_knn ? &search : nullptr;
 
-    const auto there = surroundings<T>(own, dimensions, group);
+    const auto there = surroundings<T>(own, dimensions, request.is_knn ? kBoxes : kBoxesOfRadius, group);
     auto bounds = own_bounds<T>(request, queries.span<T>(), queries.size(), wanted, own_search, slack);
-    const auto questions = questions_for<T>(request, queries.span<T>(), std::move(bounds), wanted, there, dimensions, group.rank(), slack);
+    auto questions = questions_for<T>(request, queries.span<T>(), std::move(bounds), wanted, there, dimensions, group.rank(), slack);
+    for (const auto width : kCoarseCells) {
+        if (!request.is_knn) questions = worth_asking<T>(request, std::move(questions), search, width * request.largest_radius(), dimensions, group);
+    }
     const auto asked = exchanged_questions(request, questions, there, dimensions, group);
 
     std::vector<std::int64_t> answer_counts(group.size(), 0), answers;   // own rows, each once for every rank that needs it

@@ -22,7 +22,8 @@ struct NeighborCandidates {
 ///
 /// Every rank publishes a few boxes around its points. A query asks the ranks of which a box is within its bound: the radius, or the distance of the
 /// k-th point known so far. Those answer with the points that some query needs, once each. Of a radius search the questions are cells of a fine grid
-/// in which queries lie, and not the queries: a few points more come than are needed, and questions are short.
+/// in which queries lie, and not the queries: a few points more come than are needed, and questions are short. Coarser cells are asked about first:
+/// where a rank has no points near one, nothing more is asked.
 ///
 /// They are remembered as long as something holds them: a search for the same among the same rows, on every rank, finds them and sends two numbers.
 template <class T>

@@ -2,9 +2,11 @@
 #include "ops/point_cells.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 namespace meshard {
 namespace {
@@ -21,35 +23,111 @@ std::int64_t interleaved(const std::array<std::int64_t, 3>& places, int dimensio
     return code;
 }
 
+constexpr std::uint64_t kEscape = 24;   // so many ones and the number follows as it is
+
+/// With how many bits behind the ones the differences are shortest, about.
+int best_low_bits(std::span<const std::int64_t> numbers)
+{
+    std::array<double, 65> counts{};   // of differences of so many bits
+    std::int64_t last = 0;
+    for (const auto number : numbers) counts[std::bit_width(static_cast<std::uint64_t>(number - std::exchange(last, number)))] += 1;
+    int best = 0;
+    double fewest = std::numeric_limits<double>::infinity();
+    for (int low = 0; low < 63; ++low) {
+        double bits = 0;
+        for (int width = 0; width <= 64; ++width) {
+            const double high = width > low ? 0.75 * std::exp2(width - low) : 0;
+            bits += counts[width] * (high < kEscape ? high + 1 + low : kEscape + 64);
+        }
+        if (bits >= fewest) continue;
+        fewest = bits;
+        best = low;
+    }
+    return best;
+}
+
+/// Bits, the lowest first, behind the bytes that are there.
+struct BitWriter {
+    std::vector<std::uint8_t>& bytes;
+    int bit = 8;
+
+    void put(std::uint64_t value, int count)
+    {
+        for (int i = 0; i < count; ++i) {
+            if (bit == 8) {
+                bytes.push_back(0);
+                bit = 0;
+            }
+            bytes.back() |= static_cast<std::uint8_t>((value >> i & 1) << bit++);
+        }
+    }
+};
+
+struct BitReader {
+    std::span<const std::uint8_t> bytes;
+    std::size_t at;
+    int bit = 0;
+
+    std::uint64_t take(int count)
+    {
+        std::uint64_t value = 0;
+        for (int i = 0; i < count; ++i) {
+            value |= static_cast<std::uint64_t>(bytes[at] >> bit & 1) << i;
+            if (++bit == 8) {
+                bit = 0;
+                ++at;
+            }
+        }
+        return value;
+    }
+};
+
+template <class T>
+std::int64_t code_of(const PointCells& cells, const T* point, int dimensions)
+{
+    std::array<std::int64_t, 3> places{};
+    for (int d = 0; d < dimensions && cells.width > 0; ++d) {
+        places[d] = std::clamp<std::int64_t>(static_cast<std::int64_t>((static_cast<double>(point[d]) - cells.low[d]) / cells.width), 0, kPlaces - 1);
+    }
+    return interleaved(places, dimensions);
+}
+
 }  // namespace
 
 void pack_ascending(std::span<const std::int64_t> numbers, std::vector<std::uint8_t>& bytes)
 {
+    const int low_bits = best_low_bits(numbers);
+    bytes.push_back(static_cast<std::uint8_t>(low_bits));
+    BitWriter writer{bytes};
     std::int64_t last = 0;
     for (const auto number : numbers) {
-        auto difference = static_cast<std::uint64_t>(number - last);
-        for (; difference >= 128; difference >>= 7) bytes.push_back(static_cast<std::uint8_t>(difference | 128));
-        bytes.push_back(static_cast<std::uint8_t>(difference));
+        const auto difference = static_cast<std::uint64_t>(number - last);
+        const auto high = difference >> low_bits;
+        for (std::uint64_t i = 0; i < std::min<std::uint64_t>(high, kEscape); ++i) writer.put(1, 1);
+        if (high < kEscape) writer.put(0, 1);
+        writer.put(difference, high < kEscape ? low_bits : 64);
         last = number;
     }
 }
 
 std::vector<std::int64_t> unpack_ascending(std::span<const std::uint8_t> bytes, std::size_t& at, std::int64_t count)
 {
+    const int low_bits = bytes[at++];
+    BitReader reader{bytes, at};
     std::vector<std::int64_t> numbers(count);
     std::int64_t last = 0;
     for (auto& number : numbers) {
-        std::uint64_t difference = 0;
-        int shift = 0;
-        for (; bytes[at] >= 128; shift += 7) difference |= static_cast<std::uint64_t>(bytes[at++] & 127) << shift;
-        difference |= static_cast<std::uint64_t>(bytes[at++]) << shift;
+        std::uint64_t high = 0;
+        while (high < kEscape && reader.take(1) == 1) ++high;
+        const auto difference = high < kEscape ? high << low_bits | reader.take(low_bits) : reader.take(64);
         number = last += static_cast<std::int64_t>(difference);
     }
+    at = reader.at + (reader.bit > 0);
     return numbers;
 }
 
 template <class T>
-PointCells point_cells(std::span<const T> points, int dimensions)
+PointCells point_cells(std::span<const T> points, int dimensions, double least_width)
 {
     PointCells cells;
     double longest = 0;
@@ -62,20 +140,26 @@ PointCells point_cells(std::span<const T> points, int dimensions)
         cells.low[d] = points.empty() ? 0 : low;
         longest = std::max(longest, high - low);
     }
-    cells.width = longest > 0 ? longest / static_cast<double>(kPlaces) : 0;
-    for (std::size_t i = 0; i < points.size(); i += dimensions) {
-        std::array<std::int64_t, 3> places{};
-        for (int d = 0; d < dimensions && cells.width > 0; ++d) {
-            places[d] = std::clamp<std::int64_t>(static_cast<std::int64_t>((static_cast<double>(points[i + d]) - cells.low[d]) / cells.width), 0, kPlaces - 1);
-        }
-        cells.codes.push_back(interleaved(places, dimensions));
-    }
+    cells.width = longest > 0 ? std::max(least_width, longest / static_cast<double>(kPlaces)) : 0;
+    for (std::size_t i = 0; i < points.size(); i += dimensions) cells.codes.push_back(code_of(cells, &points[i], dimensions));
     std::sort(cells.codes.begin(), cells.codes.end());
     cells.codes.erase(std::unique(cells.codes.begin(), cells.codes.end()), cells.codes.end());
     return cells;
 }
-template PointCells point_cells(std::span<const float>, int);
-template PointCells point_cells(std::span<const double>, int);
+template PointCells point_cells(std::span<const float>, int, double);
+template PointCells point_cells(std::span<const double>, int, double);
+
+template <class T>
+std::vector<std::int64_t> cell_of_each(const PointCells& cells, std::span<const T> points, int dimensions)
+{
+    std::vector<std::int64_t> places;
+    for (std::size_t i = 0; i < points.size(); i += dimensions) {
+        places.push_back(std::lower_bound(cells.codes.begin(), cells.codes.end(), code_of(cells, &points[i], dimensions)) - cells.codes.begin());
+    }
+    return places;
+}
+template std::vector<std::int64_t> cell_of_each(const PointCells&, std::span<const float>, int);
+template std::vector<std::int64_t> cell_of_each(const PointCells&, std::span<const double>, int);
 
 template <class T>
 double PointCells::reach(int dimensions) const

@@ -8,13 +8,14 @@
 
 namespace meshard {
 
-/// Appends numbers that never fall and are not negative: the first and then the differences, seven bits a byte.
+/// Appends numbers that never fall and are not negative: the first and then the differences, each in about as many bits as the mean one has and two
+/// (Rice 1979).
 void pack_ascending(std::span<const std::int64_t> numbers, std::vector<std::uint8_t>& bytes);
 
 /// The next `count` of them; `at` moves on.
 std::vector<std::int64_t> unpack_ascending(std::span<const std::uint8_t> bytes, std::size_t& at, std::int64_t count);
 
-/// Points as the cells in which they lie, of 2^12 along their longest side: about 3 bytes a point, for messages in which a little more than the truth
+/// Points as the cells in which they lie, of 2^12 along their longest side unless that is finer than wanted: a few bits more than the mean distance has along the curve, for messages in which a little more than the truth
 /// does no harm.
 struct PointCells {
     std::array<double, 3> low{};
@@ -30,8 +31,13 @@ struct PointCells {
     std::vector<T> middles(int dimensions) const;
 };
 
+/// @param least_width   cells are at least so wide: fewer bytes, and less truth
 template <class T>
-PointCells point_cells(std::span<const T> points, int dimensions);
+PointCells point_cells(std::span<const T> points, int dimensions, double least_width = 0);
+
+/// For each point its cell's place among the codes.
+template <class T>
+std::vector<std::int64_t> cell_of_each(const PointCells& cells, std::span<const T> points, int dimensions);
 
 /// The cells as bytes, and back.
 std::vector<std::uint8_t> packed(const PointCells& cells);
