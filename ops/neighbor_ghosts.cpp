@@ -18,7 +18,8 @@ namespace meshard {
 namespace {
 
 constexpr int kBoxes = 64, kBoxesOfRadius = 32;   // that a rank publishes
-constexpr double kFineCell = 0.008, kCoarseCells[] = {4, 1};   // widths of cells in which a radius search asks, in radii
+// Widths of cells in which a radius search asks, in radii. Finer ones than the last bring fewer points, and cost more than those.
+constexpr double kFineCell = 0.03, kCoarseCells[] = {4, 1, 0.5};
 constexpr std::int64_t kEverything = -1;
 
 std::vector<std::int64_t> exchanged(const std::vector<std::int64_t>& send, const RankGroup& group)

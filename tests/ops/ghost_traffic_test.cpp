@@ -41,7 +41,7 @@ TEST(GhostTraffic, OfASearchIsWhatIsWithinReach)
             EXPECT_TRUE(at::equal(found.ids, of_own));
             EXPECT_GE(found.plan->num_ghosts(), within_reach);
             EXPECT_LE(static_cast<double>(found.plan->num_ghosts()), 1.2 * static_cast<double>(within_reach));
-            EXPECT_LE(counter.total_bytes(), 25 * within_reach + 20'000);   // 12 a point; ids, questions; boxes
+            EXPECT_LE(counter.total_bytes(), 22 * within_reach + 12'000);   // 12 a point; ids, questions; boxes
             const auto ring_bytes = 12 * (kPoints - rows.ids.size(0));
             EXPECT_GE(ring_bytes, 10 * counter.total_bytes());
 
