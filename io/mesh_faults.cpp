@@ -21,7 +21,7 @@ std::uint64_t mixed(std::uint64_t x)
 }
 
 /// A set of hashes; open addressing, never more than half full. The search begins at a place that the caller chooses, so that cells which are near in
-/// the numbering are near in memory; where that is crowded it goes on at a place that depends on the hash.
+/// the numbering are near in memory; where that is crowded it goes on at places that depend on the hash.
 class HashSet {
 public:
     explicit HashSet(std::int64_t most) : slots_(std::bit_ceil(static_cast<std::uint64_t>(2 * most + 2)), 0), mask_(slots_.size() - 1) {}
@@ -31,10 +31,10 @@ public:
     /// False if it was there already.
     bool insert(std::uint64_t hash, std::uint64_t place)
     {
-        constexpr int most_near = 32;
+        constexpr std::uint64_t run = 8;
         hash |= 1;      // 0 marks a free slot
-        for (int step = 0;; ++step, ++place) {
-            if (step == most_near) place = hash >> 1;
+        for (std::uint64_t step = 0;; ++step, ++place) {
+            if (step > 0 && step % run == 0) place = mixed(hash + step);    // not further along: whole stretches may be full
             auto& slot = slots_[place & mask_];
             if (slot == hash) return false;
             if (slot != 0) continue;
