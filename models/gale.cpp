@@ -11,6 +11,9 @@
 namespace meshard {
 namespace {
 
+/// Each with its bias behind it, but for the single number state_mixing, in whose place concat_project stands where that is the mode.
+enum MixingWeight : std::uint8_t { kCrossQ = 0, kCrossK = 2, kCrossV = 4, kStateMixing = 6, kConcatProject = 6, kConcatProjectBias = 7 };
+
 /// LibTorch cannot draw the weights of a layer without inputs, which the reference keeps in models without context: it has no weights, zeros as
 /// bias, and draws as many random numbers as its bias has values.
 torch::nn::Linear context_linear(std::int64_t context_dim, std::int64_t head_dim)
@@ -47,11 +50,31 @@ std::pair<torch::Tensor, torch::Tensor> ContextMixing::keys_and_values(const tor
     return {cross_k_(context), cross_v_(context)};
 }
 
-torch::Tensor ContextMixing::mix(const torch::Tensor& self, const torch::Tensor& cross)
+std::vector<torch::Tensor> ContextMixing::weights() const
 {
-    if (concat_project_) return concat_project_->forward(torch::cat({self, cross}, -1));
-    const auto share = torch::sigmoid(state_mixing_);
+    std::vector<torch::Tensor> weights{cross_q_->weight, cross_q_->bias, cross_k_->weight, cross_k_->bias, cross_v_->weight, cross_v_->bias};
+    if (concat_project_) {
+        const auto& project = concat_project_->at<torch::nn::LinearImpl>(0);
+        weights.insert(weights.end(), {project.weight, project.bias});
+    } else {
+        weights.push_back(state_mixing_);
+    }
+    return weights;
+}
+
+torch::Tensor ContextMixing::mix(const std::vector<torch::Tensor>& weights, const torch::Tensor& self, const torch::Tensor& cross)
+{
+    if (weights.size() > kStateMixing + 1) return torch::gelu(torch::linear(torch::cat({self, cross}, -1), weights[kConcatProject], weights[kConcatProjectBias]));
+    const auto share = torch::sigmoid(weights[kStateMixing]);
     return share * self + (1 - share) * cross;
+}
+
+torch::Tensor ContextMixing::attend(const std::vector<torch::Tensor>& weights, const torch::Tensor& tokens, const torch::Tensor& self, const torch::Tensor& context)
+{
+    const auto linear = [&](const torch::Tensor& x, MixingWeight weight) { return torch::linear(x, weights[weight], weights[weight + 1]); };
+    const auto keys = linear(context, kCrossK), values = linear(context, kCrossV);
+    const auto logits = torch::matmul(linear(tokens, kCrossQ), keys.transpose(-2, -1)) / std::sqrt(static_cast<double>(tokens.size(-1)));
+    return mix(weights, self, torch::matmul(torch::softmax(logits, -1), values));
 }
 
 void OutputDropout::add_to(torch::nn::Module& owner, double rate, bool is_learned)
@@ -86,12 +109,28 @@ torch::Tensor GaleImpl::forward(const torch::Tensor& x, const torch::Tensor& con
 {
     const auto [weights, tokens] = slices_.slice(x, is_training());                    // (B, N, H, S), (B, H, S, D)
     auto states = attend_among_slices(tokens, qkv_project_);                           // (B, H, S, D)
-    if (context.defined()) {
-        const auto [keys, values] = mixing_.keys_and_values(context);
-        const auto logits = torch::matmul(mixing_.queries(tokens), keys.transpose(-2, -1)) / std::sqrt(static_cast<double>(tokens.size(-1)));
-        states = mixing_.mix(states, torch::matmul(torch::softmax(logits, -1), values));
-    }
+    if (context.defined()) states = ContextMixing::attend(mixing_.weights(), tokens, states, context);
     return out_dropout_.apply(out_linear_(deslice_tokens(weights, states).flatten(2)));
+}
+
+bool GaleImpl::fuse_into(FusedBlock& block, const torch::Tensor& context) const
+{
+    if (out_dropout_.does_something(is_training()) || !slices_.fuse_into(block)) return false;
+    block.weights[kOut] = out_linear_->weight;
+    block.weights[kOutBias] = out_linear_->bias;
+    block.attend_weights = {qkv_project_->weight};
+    block.context = context;
+    if (!context.defined()) {
+        block.attend = [](const torch::Tensor& tokens, const std::vector<torch::Tensor>& weights) { return attend_among_slices(tokens, weights[0]); };
+        return true;
+    }
+    const auto mixing = mixing_.weights();
+    block.attend_weights.insert(block.attend_weights.end(), mixing.begin(), mixing.end());
+    block.attend = [](const torch::Tensor& tokens, const std::vector<torch::Tensor>& weights) {
+        const std::vector<torch::Tensor> mixing(weights.begin() + 1, weights.end() - 1);
+        return ContextMixing::attend(mixing, tokens, attend_among_slices(tokens, weights[0]), weights.back());
+    };
+    return true;
 }
 
 GaleFaImpl::GaleFaImpl(const GaleOptions& options) : num_heads_(options.slices.num_heads)

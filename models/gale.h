@@ -2,6 +2,8 @@
 #pragma once
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/dropout.h>
@@ -24,9 +26,17 @@ public:
     /// @return          keys and values (B, H, S, D)
     std::pair<torch::Tensor, torch::Tensor> keys_and_values(const torch::Tensor& context);
     torch::Tensor queries(const torch::Tensor& states) { return cross_q_(states); }
-    torch::Tensor mix(const torch::Tensor& self, const torch::Tensor& cross);   ///< of one shape (..., D)
+    torch::Tensor mix(const torch::Tensor& self, const torch::Tensor& cross) { return mix(weights(), self, cross); }   ///< of one shape (..., D)
+
+    /// Weight and bias of queries, keys, values, then the mixture's.
+    std::vector<torch::Tensor> weights() const;
+
+    /// What slices' tokens, (B, H, S, D), make of their self-attention and the context.
+    static torch::Tensor attend(const std::vector<torch::Tensor>& weights, const torch::Tensor& tokens, const torch::Tensor& self, const torch::Tensor& context);
 
 private:
+    static torch::Tensor mix(const std::vector<torch::Tensor>& weights, const torch::Tensor& self, const torch::Tensor& cross);
+
     torch::Tensor state_mixing_;                        // a single value; undefined with concat_project
     torch::nn::Linear cross_q_{nullptr}, cross_k_{nullptr}, cross_v_{nullptr};
     torch::nn::Sequential concat_project_{nullptr};     // null with weighted
@@ -45,6 +55,7 @@ class OutputDropout {
 public:
     void add_to(torch::nn::Module& owner, double rate, bool is_learned);
     torch::Tensor apply(const torch::Tensor& x);
+    bool does_something(bool is_training) const { return learned_ || (fixed_ && is_training); }
 
 private:
     torch::nn::Dropout fixed_{nullptr};
@@ -60,6 +71,9 @@ public:
     /// @param context   (B, H, S, context_dim), undefined for none
     /// @return          (B, N, C)
     torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& context);
+
+    /// Puts its weights, its sizes and the context into a block of the fused operators; false where they cannot do what `forward` does.
+    bool fuse_into(FusedBlock& block, const torch::Tensor& context) const;
 
 private:
     SliceProjection slices_;

@@ -101,6 +101,14 @@ torch::Tensor GeoTransolverBlockImpl::forward(torch::Tensor x, const torch::Tens
     return ffn_dropout_ ? ffn_dropout_(x) : x;
 }
 
+std::optional<FusedBlock> GeoTransolverBlockImpl::fused(const torch::Tensor& context) const
+{
+    FusedBlock block;
+    block.weights.resize(kNorm3Scale);
+    if (!gale_ || attn_dropout_ || !gale_->fuse_into(block, context) || !fuse_norms_and_mlp(ln_1_, ln_mlp1_, block)) return std::nullopt;
+    return block;
+}
+
 GeoTransolverImpl::GeoTransolverImpl(GeoTransolverOptions options) : options_(std::move(options))
 {
     options_.validate();
@@ -138,6 +146,23 @@ std::vector<torch::Tensor> GeoTransolverImpl::local_positions(const GeoTransolve
     return positions;
 }
 
+void GeoTransolverImpl::set_memory(MemoryMode mode)
+{
+    if (mode == MemoryMode::Streamed) throw InvalidInput("GeoTransolver: memory mode `streamed` is Transolver's alone. Use `recomputed`.");
+    memory_ = mode;
+}
+
+torch::Tensor GeoTransolverImpl::run_block(GeoTransolverBlockImpl& block, const torch::Tensor& x, const torch::Tensor& context) const
+{
+    if (const auto fused = block.fused(context); fused && can_fuse(x, fused->weights)) {
+        return fused_block(x, *fused, {.keep_activations = memory_ == MemoryMode::Stored});
+    }
+    if (memory_ == MemoryMode::Stored) return block.forward(x, context);
+    std::vector<torch::Tensor> inputs{x};
+    if (context.defined()) inputs.push_back(context);
+    return recomputed(noise_, [&block](const std::vector<torch::Tensor>& given) { return block.forward(given[0], given.size() > 1 ? given[1] : torch::Tensor()); }, inputs);
+}
+
 std::vector<torch::Tensor> GeoTransolverImpl::forward(const GeoTransolverInputs& inputs)
 {
     constexpr const char* kModel = "GeoTransolver";
@@ -158,13 +183,15 @@ std::vector<torch::Tensor> GeoTransolverImpl::forward(const GeoTransolverInputs&
     noise_->rows.set_rows(inputs.geometry);
     const auto [context, local_features] = context_builder_(positions, geometry, global_embedding);
     for (std::size_t i = 0; i < num_streams; ++i) {
-        streams[i] = preprocess_[i]->as<Mlp>()->forward(streams[i]);                     // (B, N_i, C)
+        auto& mlp = *preprocess_[i]->as<Mlp>();
+        const auto fused = mlp.fused();
+        streams[i] = fused && streams[i].is_cpu() && can_fuse(streams[i], {fused->hidden}) ? fused_mlp(streams[i], *fused) : mlp.forward(streams[i]);   // (B, N_i, C)
         if (!local_features.empty()) streams[i] = torch::cat({streams[i], local_features[i]}, -1);   // (B, N_i, E)
     }
     for (const auto& block : *blocks_) {
         for (std::size_t i = 0; i < num_streams; ++i) {
             noise_->rows.set_rows(inputs.local_embedding[i]);
-            streams[i] = block->as<GeoTransolverBlock>()->forward(streams[i], context);
+            streams[i] = run_block(*block->as<GeoTransolverBlock>(), streams[i], context);
         }
     }
     for (std::size_t i = 0; i < num_streams; ++i) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include <torch/nn/modules/container/modulelist.h>
@@ -12,6 +13,7 @@
 #include "models/gale.h"
 #include "models/geotransolver_options.h"
 #include "models/local_features.h"
+#include "models/memory_mode.h"
 
 namespace meshard {
 
@@ -43,6 +45,9 @@ public:
 
     /// (B, N, E) to (B, N, E), E = GeoTransolverOptions::num_channels
     torch::Tensor forward(torch::Tensor x, const torch::Tensor& context);
+
+    /// What the fused operators need to do the same; nothing where they cannot.
+    std::optional<FusedBlock> fused(const torch::Tensor& context) const;
 
 private:
     torch::nn::LayerNorm ln_1_{nullptr};
@@ -78,12 +83,18 @@ public:
     void set_noise(UniformNoise noise) { noise_->given = std::move(noise); }
     void set_noise(NoiseWhen when) { noise_->when = when; }
 
+    /// What is kept of each point between forward and backward. @throws InvalidInput for Streamed
+    void set_memory(MemoryMode mode);
+
     const GeoTransolverOptions& options() const { return options_; }
 
 private:
     std::vector<torch::Tensor> local_positions(const GeoTransolverInputs& inputs) const;   // empty without local features
 
+    torch::Tensor run_block(GeoTransolverBlockImpl& block, const torch::Tensor& x, const torch::Tensor& context) const;
+
     GeoTransolverOptions options_;
+    MemoryMode memory_ = MemoryMode::Stored;
     SharedNoise noise_ = make_noise();
     ContextBuilder context_builder_{nullptr};
     torch::nn::ModuleList preprocess_;               // one a stream

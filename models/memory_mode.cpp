@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/memory_mode.h"
 
+#include "models/geotransolver.h"
 #include "models/transolver.h"
 #include "partition/error.h"
 
@@ -18,12 +19,24 @@ void set_memory(torch::nn::Module& module, MemoryMode mode)
 {
     bool found = false;
     for (const auto& part : module.modules()) {
-        auto* transolver = dynamic_cast<TransolverImpl*>(part.get());
-        if (!transolver) continue;
-        transolver->set_memory(mode);
+        if (auto* transolver = dynamic_cast<TransolverImpl*>(part.get())) transolver->set_memory(mode);
+        else if (auto* geotransolver = dynamic_cast<GeoTransolverImpl*>(part.get())) geotransolver->set_memory(mode);
+        else continue;
         found = true;
     }
-    if (!found && mode != MemoryMode::Stored) throw InvalidInput("memory modes other than `stored` are Transolver's; this model has none.");
+    if (!found && mode != MemoryMode::Stored) throw InvalidInput("memory modes other than `stored` are those of Transolver and GeoTransolver; this model has none.");
+}
+
+MemoryMode inference_memory(const torch::nn::Module& module, std::int64_t num_points, std::int64_t bytes)
+{
+    for (const auto& part : module.modules()) {
+        const auto* transolver = dynamic_cast<const TransolverImpl*>(part.get());
+        if (!transolver || !transolver->can_stream()) continue;
+        const auto channels = num_points * transolver->options().n_hidden * static_cast<std::int64_t>(sizeof(float));
+        if (2 * channels <= bytes) return MemoryMode::Stored;
+        return channels <= bytes ? MemoryMode::Recomputed : MemoryMode::Streamed;
+    }
+    return MemoryMode::Stored;
 }
 
 }  // namespace meshard

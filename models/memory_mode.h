@@ -20,7 +20,11 @@ enum class MemoryMode : std::uint8_t {
 /// From `stored`, `recomputed`, `streamed`. @throws InvalidInput for another name
 MemoryMode memory_mode(const std::string& name);
 
-/// For the Transolvers in a module, itself included. @throws InvalidInput for another mode than Stored if there are none
+/// For the Transolvers and GeoTransolvers in a module, itself included. @throws InvalidInput for a mode that they do not have, or other than Stored if there
+/// are none
 void set_memory(torch::nn::Module& module, MemoryMode mode);
+
+/// The fastest mode whose inference keeps no more than so many bytes of this process's points from layer to layer, of those that the module has.
+MemoryMode inference_memory(const torch::nn::Module& module, std::int64_t num_points, std::int64_t bytes);
 
 }  // namespace meshard

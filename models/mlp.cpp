@@ -24,4 +24,22 @@ std::optional<FusedMlp> MlpImpl::fused() const
     return FusedMlp{hidden.weight, hidden.bias, out.weight, out.bias};
 }
 
+bool fuse_norms_and_mlp(const torch::nn::LayerNorm& ln_1, const torch::nn::Sequential& ln_mlp1, FusedBlock& block)
+{
+    const auto mlp = ln_mlp1->at<MlpImpl>(1).fused();
+    if (!mlp) return false;
+    const auto& ln_2 = ln_mlp1->at<torch::nn::LayerNormImpl>(0);
+    block.weights[kNorm1Scale] = ln_1->weight;
+    block.weights[kNorm1Shift] = ln_1->bias;
+    block.weights[kNorm2Scale] = ln_2.weight;
+    block.weights[kNorm2Shift] = ln_2.bias;
+    block.weights[kHidden] = mlp->hidden;
+    block.weights[kHiddenBias] = mlp->hidden_bias;
+    block.weights[kMlpOut] = mlp->out;
+    block.weights[kMlpOutBias] = mlp->out_bias;
+    block.shape.channels = mlp->out.size(0);
+    block.shape.hidden = mlp->hidden.size(0);
+    return true;
+}
+
 }  // namespace meshard

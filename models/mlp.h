@@ -6,6 +6,7 @@
 #include <string>
 
 #include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/normalization.h>
 
 #include "ops/fused_block.h"
 
@@ -28,5 +29,9 @@ private:
     torch::nn::Sequential layers_;
 };
 TORCH_MODULE(Mlp);
+
+/// What the blocks of Transolver and GeoTransolver have in common: puts the layer norm before attention, and the layer norm and MLP after it, into a block of
+/// the fused operators, with their sizes; false unless the activation is gelu.
+bool fuse_norms_and_mlp(const torch::nn::LayerNorm& ln_1, const torch::nn::Sequential& ln_mlp1, FusedBlock& block);
 
 }  // namespace meshard

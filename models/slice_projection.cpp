@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/slice_projection.h"
 
+#include <utility>
+
 #include <torch/torch.h>
 
 #include "ops/slice_ops.h"
+#include "sharding/checkpoint.h"
 
 namespace meshard {
 namespace {
@@ -28,6 +31,16 @@ torch::nn::AnyModule make_projection(torch::nn::Module& owner, const char* name,
 SharedNoise make_noise()
 {
     return std::make_shared<SliceNoise>(at::globalContext().defaultGenerator(at::kCPU).current_seed());
+}
+
+torch::Tensor recomputed(const SharedNoise& noise, const std::function<torch::Tensor(const std::vector<torch::Tensor>&)>& block, const std::vector<torch::Tensor>& inputs)
+{
+    return checkpoint([block, noise, before = noise->rows, again = std::make_shared<bool>(false)](const std::vector<torch::Tensor>& given) -> std::vector<torch::Tensor> {
+        const auto now = std::exchange(noise->rows, before);
+        auto output = block(given);
+        if (std::exchange(*again, true)) noise->rows = now;
+        return {std::move(output)};
+    }, inputs)[0];
 }
 
 void SliceProjection::add_temperature(torch::nn::Module& owner)

@@ -35,6 +35,9 @@ using SharedNoise = std::shared_ptr<SliceNoise>;
 /// With the seed of LibTorch's default generator, from which no number is drawn.
 SharedNoise make_noise();
 
+/// `block(inputs)` under `checkpoint`. Backward draws the noise again as it was, and the next forward what it would have drawn.
+torch::Tensor recomputed(const SharedNoise& noise, const std::function<torch::Tensor(const std::vector<torch::Tensor>&)>& block, const std::vector<torch::Tensor>& inputs);
+
 struct SliceOptions {
     std::int64_t dim = 0;               ///< channels of the points, C
     std::int64_t num_heads = 1;         ///< H

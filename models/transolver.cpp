@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/transolver.h"
 
-#include <utility>
+#include <algorithm>
 
 #include <torch/torch.h>
 
 #include "models/grid_points.h"
 #include "models/physics_attention.h"
 #include "partition/error.h"
-#include "sharding/checkpoint.h"
 
 namespace meshard {
 namespace {
@@ -58,26 +57,14 @@ torch::Tensor TransolverBlockImpl::forward(torch::Tensor x)
 std::optional<FusedBlock> TransolverBlockImpl::fused() const
 {
     const auto* attention = attention_.ptr()->as<PhysicsAttentionImpl>();
-    const auto mlp = ln_mlp1_->at<MlpImpl>(1).fused();
-    if (!attention || !mlp) return std::nullopt;
     FusedBlock block;
     block.weights.resize(ln_mlp2_ ? kNumBlockWeights : kNorm3Scale);
-    if (!attention->fuse_into(block)) return std::nullopt;
-    const auto set_norm = [&](BlockWeight scale, BlockWeight shift, const torch::nn::LayerNormImpl& norm) {
-        block.weights[scale] = norm.weight;
-        block.weights[shift] = norm.bias;
-    };
-    set_norm(kNorm1Scale, kNorm1Shift, *ln_1_);
-    set_norm(kNorm2Scale, kNorm2Shift, ln_mlp1_->at<torch::nn::LayerNormImpl>(0));
-    block.weights[kHidden] = mlp->hidden;
-    block.weights[kHiddenBias] = mlp->hidden_bias;
-    block.weights[kMlpOut] = mlp->out;
-    block.weights[kMlpOutBias] = mlp->out_bias;
-    block.shape.channels = mlp->out.size(0);
-    block.shape.hidden = mlp->hidden.size(0);
+    if (!attention || !attention->fuse_into(block) || !fuse_norms_and_mlp(ln_1_, ln_mlp1_, block)) return std::nullopt;
     if (ln_mlp2_) {
+        const auto& norm = ln_mlp2_->at<torch::nn::LayerNormImpl>(0);
         const auto& head = ln_mlp2_->at<torch::nn::LinearImpl>(1);
-        set_norm(kNorm3Scale, kNorm3Shift, ln_mlp2_->at<torch::nn::LayerNormImpl>(0));
+        block.weights[kNorm3Scale] = norm.weight;
+        block.weights[kNorm3Shift] = norm.bias;
         block.weights[kHead] = head.weight;
         block.weights[kHeadBias] = head.bias;
         block.shape.outputs = head.weight.size(0);
@@ -172,23 +159,31 @@ torch::Tensor TransolverImpl::time_offset(const torch::Tensor& time)
     return time.defined() ? time_fc_->forward(time_embed_(time)) : torch::Tensor();
 }
 
-StreamedModel TransolverImpl::streamed(const torch::Tensor& inputs, const torch::Tensor& time)
+std::optional<StreamedModel> TransolverImpl::fused(const torch::Tensor& inputs, const torch::Tensor& time)
 {
     StreamedModel model;
     const auto mlp = preprocess_->fused();
-    bool can = inputs.is_cpu() && mlp && can_fuse(inputs, {mlp->hidden});
+    if (!mlp || !inputs.is_cpu() || !can_fuse(inputs, {mlp->hidden})) return std::nullopt;
+    model.mlp = *mlp;
     for (const auto& module : *blocks_) {
         const auto block = module->as<TransolverBlock>()->fused();
-        can = can && block && can_fuse(inputs, block->weights);
-        if (can) model.blocks.push_back(*block);
+        if (!block || !can_fuse(inputs, block->weights)) return std::nullopt;
+        model.blocks.push_back(*block);
     }
-    if (!can) {
-        throw InvalidInput("Transolver: memory mode `streamed` and slice states serve points in any order, with act gelu, without plus, dropout in training, autocast "
-                           "and exact mode, on CPUs. Use `recomputed`.");
-    }
-    model.mlp = *mlp;
     model.offset = time_offset(time);
     return model;
+}
+
+bool TransolverImpl::can_stream() const
+{
+    return preprocess_->fused() && std::all_of(blocks_->begin(), blocks_->end(), [](const auto& block) { return block->template as<TransolverBlock>()->fused().has_value(); });
+}
+
+StreamedModel TransolverImpl::streamed(const torch::Tensor& inputs, const torch::Tensor& time)
+{
+    if (auto model = fused(inputs, time)) return std::move(*model);
+    throw InvalidInput("Transolver: memory mode `streamed` and slice states serve points in any order, with act gelu, without plus, dropout in training and exact "
+                       "mode, in float or double, on CPUs. Use `recomputed`.");
 }
 
 torch::Tensor TransolverImpl::run_block(TransolverBlockImpl& block, const torch::Tensor& x) const
@@ -197,13 +192,7 @@ torch::Tensor TransolverImpl::run_block(TransolverBlockImpl& block, const torch:
         return fused_block(x, *fused, {.keep_activations = memory_ == MemoryMode::Stored});
     }
     if (memory_ == MemoryMode::Stored) return block.forward(x);
-    // Noise is drawn again as it was, and the next forward draws what it would have drawn.
-    return checkpoint([&block, noise = noise_, before = noise_->rows, again = std::make_shared<bool>(false)](const at::Tensor& input) {
-        const auto now = std::exchange(noise->rows, before);
-        auto output = block.forward(input);
-        if (std::exchange(*again, true)) noise->rows = now;
-        return output;
-    }, x);
+    return recomputed(noise_, [&block](const std::vector<torch::Tensor>& inputs) { return block.forward(inputs[0]); }, {x});
 }
 
 torch::Tensor TransolverImpl::forward(const torch::Tensor& fx, const torch::Tensor& embedding, const torch::Tensor& time)
@@ -212,6 +201,8 @@ torch::Tensor TransolverImpl::forward(const torch::Tensor& fx, const torch::Tens
     torch::Tensor x;
     if (memory_ == MemoryMode::Streamed) {
         x = streamed_blocks(inputs, streamed(inputs, time));
+    } else if (const auto model = torch::GradMode::is_enabled() ? std::nullopt : fused(inputs, time)) {
+        x = inferred_blocks(inputs, *model, /*keep_projections=*/memory_ == MemoryMode::Stored);
     } else {
         const auto mlp = preprocess_->fused();
         const auto offset = time_offset(time);

@@ -69,8 +69,11 @@ public:
     /// @throws InvalidInput on shapes that do not fit the options.
     torch::Tensor forward(const torch::Tensor& fx, const torch::Tensor& embedding = {}, const torch::Tensor& time = {});
 
-    /// What is kept of each point between forward and backward.
+    /// What is kept of each point between forward and backward; without gradients, from one layer to the next.
     void set_memory(MemoryMode mode) { memory_ = mode; }
+
+    /// Whether on a CPU and in its own precision it has the mode Streamed, and slice states.
+    bool can_stream() const;
 
     /// What all points together make of the slices, of each layer (B, H, S, D), without gradients: with it `forward_with_states` predicts any number of
     /// points, whether among these or not, in constant memory. Arguments as of `forward`.
@@ -98,6 +101,7 @@ private:
     void draw_weights();
     torch::Tensor point_inputs(const torch::Tensor& fx, const torch::Tensor& embedding, const torch::Tensor& time) const;
     torch::Tensor time_offset(const torch::Tensor& time);
+    std::optional<StreamedModel> fused(const torch::Tensor& inputs, const torch::Tensor& time);    // nothing if the fused operators cannot run all of it
     StreamedModel streamed(const torch::Tensor& inputs, const torch::Tensor& time);
     torch::Tensor run_block(TransolverBlockImpl& block, const torch::Tensor& x) const;
 

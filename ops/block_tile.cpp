@@ -207,7 +207,7 @@ void BlockTile<T>::bring_back_backward(const Weights& weights, std::int64_t n, c
                         inverse_, weights[kNorm2Scale], n, C);
 
     // The output projection, and the slices' states.
-    multiply(kTransposed, kTransposed, I, n, C, weights[kOut], I, x_gradient, C, 0, mixed_gradient, n);
+    mix_backward(weights, x_gradient, n, mixed_gradient);
     if (gradients) {
         multiply(kTransposed, kTransposed, C, I, n, x_gradient, C, kept.mixed, n, 1, gradients->of(kOut), I);
         add_column_sums(gradients->of(kOutBias), x_gradient, n, C);
@@ -218,6 +218,13 @@ void BlockTile<T>::bring_back_backward(const Weights& weights, std::int64_t n, c
         multiply(kGiven, kTransposed, S, D, n, slice_weights_ + h * S * n, n, mixed_gradient + h * D * n, n, 0, small_ + h * S * D, D);
     }
     for (std::int64_t i = 0; i < shape_.heads * S * D; ++i) states_gradient[i] += small_[i];
+}
+
+template <class T>
+void BlockTile<T>::mix_backward(const Weights& weights, const T* x_gradient, std::int64_t n, T* mixed_gradient) const
+{
+    const auto C = shape_.channels, I = shape_.inner();
+    multiply(kTransposed, kTransposed, I, n, C, weights[kOut], I, x_gradient, C, 0, mixed_gradient, n);
 }
 
 template <class T>

@@ -78,13 +78,17 @@ public:
     void project(const Weights& weights, const T* x, std::int64_t n, const BlockActivations<T>& kept);
     void project_both(const Weights& weights, const T* x, std::int64_t n, const BlockActivations<T>& kept);
 
-    /// Second half, from x, x_mid and `states` (H, S, D) to `result` (n, C) or (n, O); fills mixed, residual, hidden, last. Without `result` only these.
+    /// Second half, from x, x_mid and `states` (H, S, D) to `result` (n, C) or (n, O), which may be x; fills mixed, residual, hidden, last. Without `result`
+    /// only these.
     void bring_back(const Weights& weights, const T* x, const T* states, std::int64_t n, const BlockActivations<T>& kept, T* result);
 
     /// Backward of the second half: from the result's gradient to `x_gradient` (n, C), `mixed_gradient` (I, n); adds to `states_gradient` (H, S, D)
     /// and, unless null, to the weights' gradients.
     void bring_back_backward(const Weights& weights, std::int64_t n, const BlockActivations<T>& kept, const T* result_gradient,
                              T* x_gradient, T* mixed_gradient, double* states_gradient, BlockGradients<T>* gradients);
+
+    /// `mixed_gradient` once more, from the `x_gradient` that `bring_back_backward` wrote.
+    void mix_backward(const Weights& weights, const T* x_gradient, std::int64_t n, T* mixed_gradient) const;
 
     /// Backward of the first half, and of the softmax for both: adds to `x_gradient` and, unless null, to the weights' gradients.
     ///

@@ -22,25 +22,31 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// Of one thread.
+/// Of one thread: besides a tile's memory, room for what is computed again, or does not lie as T.
 template <class T>
 struct BlockWorker {
-    BlockWorker(const BlockShape& shape, std::int64_t num_sums, std::int64_t max_points, std::int64_t memory_per_point, bool with_gradients)
-        : tile(shape, max_points), sums(num_sums), memory(std::make_unique_for_overwrite<T[]>(memory_per_point * max_points)),
-          gradients(with_gradients ? shape : BlockShape{})
+    BlockWorker(const BlockShape& shape, std::int64_t num_sums, std::int64_t n, bool has_activations, bool has_rows, bool with_gradients)
+        : tile(shape, n), sums(num_sums), gradients(with_gradients ? shape : BlockShape{})
     {
+        if (has_activations) activations = std::make_unique_for_overwrite<T[]>(BlockActivations<T>::floats_per_point(shape) * n);
+        if (with_gradients) mixed_gradient = std::make_unique_for_overwrite<T[]>(shape.inner() * n);
+        if (!has_rows) return;
+        x = std::make_unique_for_overwrite<T[]>(shape.channels * n);
+        x_gradient = std::make_unique_for_overwrite<T[]>(shape.channels * n);
+        result = std::make_unique_for_overwrite<T[]>(shape.out_channels() * n);
     }
 
     BlockTile<T> tile;
     std::vector<double> sums;
-    std::unique_ptr<T[]> memory;   // of activations that are not kept
     BlockGradients<T> gradients;
+    std::unique_ptr<T[]> activations, mixed_gradient, x, x_gradient, result;
 };
 
 /// Both directions for one type of number, on the CPU.
 template <class T>
 class BlockPasses {
 public:
+    /// @param x      of T, or bfloat16 if T is float; so are the result and the gradient of x, but not a head's result
     /// @param kept   what forward has kept, for backward; may be undefined
     BlockPasses(BlockCall& call, const at::Tensor& x, const variable_list& weights, const at::Tensor& kept = {})
         : call_(call), shape_(call.block.shape), x_(x.contiguous()), batch_(x.size(0)), kept_(kept), held_(all_contiguous(weights)),
@@ -51,94 +57,129 @@ public:
     at::Tensor forward(const std::vector<at::Tensor>& attend_weights)
     {
         const auto& shape = shape_;
-        if (call_.options.keep_activations) kept_ = at::empty({batch_ * x_.size(1) * kept_per_point()}, x_.options());
-        TileThreads<BlockWorker<T>> threads(worker_maker(shape.num_sums(), /*with_gradients=*/false));
+        const auto inner = shape.inner(), all = BlockActivations<T>::floats_per_point(shape);
+        if (call_.recorded && call_.options.keep_activations) kept_ = at::empty({batch_ * x_.size(1) * all}, x_.options());
+        auto threads = make_threads(shape.num_sums(), /*with_gradients=*/false);
 
-        threads.run(call_.tiles, [&](const Tile& tile, BlockWorker<T>& worker) {
+        threads.run(call_.tiles, [&](const Tile& tile, Worker& worker) {
             auto* sums = worker.sums.data() + tile.sample * shape.num_sums();
-            worker.tile.add_slice_sums(weights_, rows_of<T>(x_, tile), tile.count, activations(tile, worker), sums);
+            worker.tile.add_slice_sums(weights_, read_rows(x_, tile, worker.x.get()), tile.count, activations(tile, worker), sums);
+            keep(tile, worker, 0, 2 * inner);
         });
-        call_.slices = std::make_unique<SliceStates>(total_of(threads, shape.head_dim + 1), x_.scalar_type(), call_.block.epsilon, call_.block.attend,
+        call_.slices = std::make_unique<SliceStates>(total_of(threads, shape.head_dim + 1), c10::CppTypeToScalarType<T>::value, call_.block.epsilon, call_.block.attend,
                                                      attend_weights, call_.rows, call_.recorded);
 
-        auto result = at::empty({batch_, x_.size(1), shape.out_channels()}, x_.options());
+        auto result = at::empty({batch_, x_.size(1), shape.out_channels()}, shape.outputs > 0 ? held_.front().options() : x_.options());
         const auto& states = call_.slices->states();
-        threads.run(call_.tiles, [&](const Tile& tile, BlockWorker<T>& worker) {
+        threads.run(call_.tiles, [&](const Tile& tile, Worker& worker) {
             const auto activations_here = activations(tile, worker);
-            const auto* x = rows_of<T>(x_, tile);
+            const auto* x = read_rows(x_, tile, worker.x.get());
+            auto* result_here = rows_or_room(result, tile, worker.result.get());
             if (!kept_.defined()) worker.tile.project(weights_, x, tile.count, activations_here);
-            worker.tile.bring_back(weights_, x, sample_of<T>(states, tile), tile.count, activations_here, rows_to<T>(result, tile));
+            recall(tile, worker, 0, inner);
+            worker.tile.bring_back(weights_, x, sample_of<T>(states, tile), tile.count, activations_here, result_here);
+            keep(tile, worker, 2 * inner, all);
+            write_rows(result_here, tile, result);
         });
         return result;
     }
 
     /// Of all tiles, one after the other; undefined where backward is to compute them again.
-    at::Tensor kept() const { return call_.recorded ? kept_ : at::Tensor(); }
+    at::Tensor kept() const { return kept_; }
 
     BlockPassGradients backward(const at::Tensor& result_gradient)
     {
         const auto& shape = shape_;
+        const auto inner = shape.inner();
         const auto& states = call_.slices->states();
         const auto g = result_gradient.contiguous();
-        auto x_gradient = at::empty_like(x_), mixed_gradient = at::empty({batch_, x_.size(1), shape.inner()}, x_.options());
+        auto x_gradient = at::empty_like(x_), mixed_gradient = kept_.defined() ? at::empty({batch_, x_.size(1), inner}, held_.front().options()) : at::Tensor();
         const auto num_states = shape.heads * shape.slices * shape.head_dim;
-        TileThreads<BlockWorker<T>> threads(worker_maker(num_states, /*with_gradients=*/true));
+        auto threads = make_threads(num_states, /*with_gradients=*/true);
+        const auto mixed_here = [&](const Tile& tile, Worker& worker) {
+            return mixed_gradient.defined() ? rows_to<T>(mixed_gradient, tile) : worker.mixed_gradient.get();
+        };
 
-        threads.run(call_.tiles, [&](const Tile& tile, BlockWorker<T>& worker) {
+        threads.run(call_.tiles, [&](const Tile& tile, Worker& worker) {
             const auto activations_here = activations(tile, worker);
-            const auto *x = rows_of<T>(x_, tile), *states_here = sample_of<T>(states, tile);
-            if (!kept_.defined()) {
+            if (kept_.defined()) {
+                recall(tile, worker, 0, BlockActivations<T>::floats_per_point(shape));
+            } else {
+                const auto *x = read_rows(x_, tile, worker.x.get()), *states_here = sample_of<T>(states, tile);
                 worker.tile.project(weights_, x, tile.count, activations_here);
                 worker.tile.bring_back(weights_, x, states_here, tile.count, activations_here, nullptr);
             }
-            worker.tile.bring_back_backward(weights_, tile.count, activations_here, rows_of<T>(g, tile), rows_to<T>(x_gradient, tile),
-                                            rows_to<T>(mixed_gradient, tile), worker.sums.data() + tile.sample * num_states, &worker.gradients);
+            auto* x_gradient_here = rows_or_room(x_gradient, tile, worker.x_gradient.get());
+            worker.tile.bring_back_backward(weights_, tile.count, activations_here, read_rows(g, tile, worker.result.get()), x_gradient_here,
+                                            mixed_here(tile, worker), worker.sums.data() + tile.sample * num_states, &worker.gradients);
+            write_rows(x_gradient_here, tile, x_gradient);
         });
         auto of_slices = call_.slices->backward(total_of(threads, shape.head_dim));
 
-        threads.run(call_.tiles, [&](const Tile& tile, BlockWorker<T>& worker) {
+        threads.run(call_.tiles, [&](const Tile& tile, Worker& worker) {
             const auto activations_here = activations(tile, worker);
-            const auto* x = rows_of<T>(x_, tile);
-            if (!kept_.defined()) worker.tile.project_both(weights_, x, tile.count, activations_here);
+            const auto* x = read_rows(x_, tile, worker.x.get());
+            auto* x_gradient_here = rows_or_room(x_gradient, tile, worker.x_gradient.get());
+            read_rows(x_gradient, tile, x_gradient_here);
+            if (kept_.defined()) {
+                recall(tile, worker, 0, 2 * inner);
+            } else {
+                worker.tile.project_both(weights_, x, tile.count, activations_here);
+                worker.tile.mix_backward(weights_, x_gradient_here, tile.count, worker.mixed_gradient.get());
+            }
             worker.tile.add_slice_sums_backward(weights_, x, sample_of<T>(states, tile), sample_of<T>(of_slices.sums, tile), tile.count, activations_here,
-                                                rows_of<T>(mixed_gradient, tile), rows_to<T>(x_gradient, tile), &worker.gradients);
+                                                mixed_here(tile, worker), x_gradient_here, &worker.gradients);
+            write_rows(x_gradient_here, tile, x_gradient);
         });
 
         BlockGradients<T> total(shape);
-        threads.for_each_worker([&](const BlockWorker<T>& worker) { total.add(worker.gradients); });
+        threads.for_each_worker([&](const Worker& worker) { total.add(worker.gradients); });
         BlockPassGradients gradients{x_gradient, {}, std::move(of_slices.weights)};
         gradients.weights = tensors_of(total, held_);
         return gradients;
     }
 
 private:
-    /// Inference keeps x_mid between its two passes, training all.
-    std::int64_t kept_per_point() const { return call_.recorded ? BlockActivations<T>::floats_per_point(shape_) : shape_.inner(); }
+    using Worker = BlockWorker<T>;
+
+    bool keeps_in_place() const { return kept_.defined() && !needs_room<T>(kept_); }
 
     /// Where a tile's activations lie: in what is kept, or in the worker's memory.
-    BlockActivations<T> activations(const Tile& tile, BlockWorker<T>& worker) const
+    BlockActivations<T> activations(const Tile& tile, Worker& worker) const
     {
-        auto* kept = kept_.defined() ? kept_.template data_ptr<T>() + tile.first * kept_per_point() : nullptr;
-        if (kept && call_.recorded) return BlockActivations<T>::in(kept, shape_, tile.count);
-        auto activations = BlockActivations<T>::in(worker.memory.get(), shape_, tile.count);
-        if (kept) activations.x_mid = kept;
-        return activations;
+        const auto per_point = BlockActivations<T>::floats_per_point(shape_);
+        return BlockActivations<T>::in(keeps_in_place() ? kept_.template data_ptr<T>() + tile.first * per_point : worker.activations.get(), shape_, tile.count);
     }
 
-    auto worker_maker(std::int64_t sums_per_sample, bool with_gradients) const
+    /// Brings activations `begin` ... `end - 1` of each point from the worker's memory to what is kept, where that does not lie as T.
+    void keep(const Tile& tile, Worker& worker, std::int64_t begin, std::int64_t end)
     {
-        const auto memory_per_point = kept_.defined() && call_.recorded ? 0 : BlockActivations<T>::floats_per_point(shape_);
-        return [=, this] {
-            return std::make_unique<BlockWorker<T>>(shape_, batch_ * sums_per_sample, largest_count(call_.tiles), memory_per_point, with_gradients);
-        };
+        if (!kept_.defined() || keeps_in_place()) return;
+        const auto first = tile.first * BlockActivations<T>::floats_per_point(shape_) + begin * tile.count;
+        pack(worker.activations.get() + begin * tile.count, first, (end - begin) * tile.count, kept_);
+    }
+
+    /// And the other way.
+    void recall(const Tile& tile, Worker& worker, std::int64_t begin, std::int64_t end) const
+    {
+        if (!kept_.defined() || keeps_in_place()) return;
+        const auto first = tile.first * BlockActivations<T>::floats_per_point(shape_) + begin * tile.count;
+        unpack(kept_, first, (end - begin) * tile.count, worker.activations.get() + begin * tile.count);
+    }
+
+    TileThreads<Worker> make_threads(std::int64_t sums_per_sample, bool with_gradients) const
+    {
+        return TileThreads<Worker>([=, this] {
+            return std::make_unique<Worker>(shape_, batch_ * sums_per_sample, largest_count(call_.tiles), !keeps_in_place(), needs_room<T>(x_), with_gradients);
+        });
     }
 
     /// What the threads have summed, (B, H, S, width).
-    at::Tensor total_of(TileThreads<BlockWorker<T>>& threads, std::int64_t width) const
+    at::Tensor total_of(TileThreads<Worker>& threads, std::int64_t width) const
     {
         auto total = at::zeros({batch_, shape_.heads, shape_.slices, width}, at::kDouble);
         auto* sums = total.template data_ptr<double>();
-        threads.for_each_worker([&](const BlockWorker<T>& worker) {
+        threads.for_each_worker([&](const Worker& worker) {
             for (std::size_t i = 0; i < worker.sums.size(); ++i) sums[i] += worker.sums[i];
         });
         return total;
@@ -158,8 +199,13 @@ struct BlockFunction : torch::autograd::Function<BlockFunction> {
     {
         const auto local = local_in(x, call->rows);
         const auto num_own = static_cast<std::ptrdiff_t>(call->block.weights.size());
-        const variable_list own(weights.begin(), weights.begin() + num_own), of_slices(weights.begin() + num_own, weights.end());
-        const auto fitting = call->by_kernels ? kDeviceTilePoints : points_per_tile(call->block.shape, local.element_size());
+        const variable_list own(weights.begin(), weights.begin() + num_own);
+        variable_list of_slices(weights.begin() + num_own, weights.end());
+        if (call->rows && call->block.context.defined()) {
+            const bool wanted = of_slices.back().requires_grad();
+            of_slices.back() = local_in(of_slices.back(), token_spec(*call->rows)).detach().set_requires_grad(wanted);
+        }
+        const auto fitting = call->by_kernels ? kDeviceTilePoints : points_per_tile(call->block.shape, own.front().element_size());
         call->tiles = cut_tiles(local.size(0), local.size(1), call->options.tile_points > 0 ? call->options.tile_points : fitting);
         at::Tensor result, kept;
         const auto run = [&](auto passes) {
@@ -188,10 +234,16 @@ struct BlockFunction : torch::autograd::Function<BlockFunction> {
         const auto gradient = local_in(gradients[0], rows), x = local_in(saved[0], rows);
         variable_list found;
         const auto run = [&](auto passes) {
-            const auto result = passes.backward(gradient);
+            auto result = passes.backward(gradient);
+            at::Tensor context;
+            if (call->block.context.defined()) {
+                context = result.attend_weights.back();
+                result.attend_weights.pop_back();
+            }
             found.push_back(wrapped(result.x, rows));
             append_wrapped(found, result.weights, rows ? weight_gradient_spec(*rows) : nullptr);
             append_wrapped(found, result.attend_weights, rows ? weight_gradient_spec(*token_spec(*rows)) : nullptr);   // whole where rows are cut
+            if (call->block.context.defined()) append_wrapped(found, {context}, rows ? token_spec(*rows) : nullptr);
         };
         if (call->by_kernels) run(DeviceBlockPasses(*call, x, weights));
         else if (x.scalar_type() == at::kDouble) run(BlockPasses<double>(*call, x, weights, saved[1]));
@@ -210,19 +262,26 @@ at::Tensor called(const at::Tensor& x, const FusedBlock& block, const FusedOptio
     call->by_kernels = by_kernels;
     auto weights = block.weights;
     weights.insert(weights.end(), block.attend_weights.begin(), block.attend_weights.end());
+    if (block.context.defined()) weights.push_back(block.context.to(block.weights.front().scalar_type()));
     const auto wants = [](const at::Tensor& tensor) { return tensor.requires_grad(); };
     call->recorded = at::GradMode::is_enabled() && (wants(x) || std::any_of(weights.begin(), weights.end(), wants));
     return BlockFunction::apply(x, at::TensorList(weights), call);
 }
 
+bool is_reducing() { return at::autocast::is_autocast_enabled(at::kCPU) && at::autocast::get_autocast_dtype(at::kCPU) == at::kBFloat16; }
+
 }  // namespace
+
+at::ScalarType type_between_blocks(at::ScalarType type) { return type == at::kFloat && is_reducing() ? at::kBFloat16 : type; }
 
 bool can_fuse(const at::Tensor& points, const std::vector<at::Tensor>& weights)
 {
-    const auto type = points.scalar_type();
     const auto device = points.device();
+    const bool is_reduced = device.is_cpu() && points.scalar_type() == at::kBFloat16;
+    const auto type = is_reduced ? at::kFloat : points.scalar_type();
     if ((!device.is_cpu() && !device.is_cuda()) || points.dim() != 3 || (type != at::kFloat && type != at::kDouble)) return false;
-    if (at::autocast::is_autocast_enabled(device.type()) || (exact_mode() && type == at::kFloat)) return false;
+    if (exact_mode() && type == at::kFloat) return false;
+    if (at::autocast::is_autocast_enabled(device.type()) ? !(device.is_cpu() && is_reducing()) : is_reduced) return false;
     for (const auto& weight : weights) {
         if (!weight.defined() || is_sharded(weight) || weight.scalar_type() != type || weight.device() != device) return false;
     }

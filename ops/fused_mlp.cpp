@@ -19,12 +19,13 @@ template <class T>
 struct MlpWorker {
     MlpWorker(std::int64_t in, std::int64_t hidden, std::int64_t out, std::int64_t batch, std::int64_t max_points)
         : tile(in, hidden, out, max_points), gradients(in * hidden + hidden + hidden * out + out), offset_gradient(batch * out),
-          of{gradients.data(), gradients.data() + in * hidden, gradients.data() + in * hidden + hidden, gradients.data() + in * hidden + hidden + hidden * out}
+          room(std::make_unique_for_overwrite<T[]>(out * max_points)), of{gradients.data(), gradients.data() + in * hidden, gradients.data() + in * hidden + hidden, gradients.data() + in * hidden + hidden + hidden * out}
     {
     }
 
     MlpTile<T> tile;
     std::vector<T> gradients, offset_gradient;
+    std::unique_ptr<T[]> room;   // of results that do not lie as T
     typename MlpTile<T>::Gradients of;
 };
 
@@ -43,11 +44,13 @@ public:
 
     at::Tensor forward()
     {
-        auto result = at::empty({x_.size(0), x_.size(1), held_[2].size(0)}, x_.options());
+        auto result = at::empty({x_.size(0), x_.size(1), held_[2].size(0)}, x_.options().dtype(type_between_blocks(x_.scalar_type())));
         TileThreads<MlpWorker<T>> threads([this] { return make(); });
         threads.run(tiles_, [&](const Tile& tile, MlpWorker<T>& worker) {
             const T* offset = held_.size() > 4 ? sample_of<T>(held_[4], tile) : nullptr;
-            worker.tile.forward(weights_, rows_of<T>(x_, tile), offset, tile.count, rows_to<T>(result, tile));
+            auto* result_here = rows_or_room(result, tile, worker.room.get());
+            worker.tile.forward(weights_, rows_of<T>(x_, tile), offset, tile.count, result_here);
+            write_rows(result_here, tile, result);
         });
         return result;
     }
@@ -59,7 +62,7 @@ public:
         TileThreads<MlpWorker<T>> threads([this] { return make(); });
         threads.run(tiles_, [&](const Tile& tile, MlpWorker<T>& worker) {
             T* offset = held_.size() > 4 ? worker.offset_gradient.data() + tile.sample * held_[2].size(0) : nullptr;
-            worker.tile.backward(weights_, rows_of<T>(x_, tile), tile.count, rows_of<T>(g, tile), wants_x ? rows_to<T>(x_gradient, tile) : nullptr, worker.of, offset);
+            worker.tile.backward(weights_, rows_of<T>(x_, tile), tile.count, read_rows(g, tile, worker.room.get()), wants_x ? rows_to<T>(x_gradient, tile) : nullptr, worker.of, offset);
         });
         variable_list found{x_gradient};
         std::int64_t begin = 0;
@@ -124,9 +127,10 @@ struct MlpFunction : torch::autograd::Function<MlpFunction> {
 
 at::Tensor fused_mlp(const at::Tensor& x, const FusedMlp& mlp, const at::Tensor& offset)
 {
+    const auto type = mlp.hidden.scalar_type();
     variable_list weights{mlp.hidden, mlp.hidden_bias, mlp.out, mlp.out_bias};
-    if (offset.defined()) weights.push_back(offset);
-    return MlpFunction::apply(x, at::TensorList(weights));
+    if (offset.defined()) weights.push_back(offset.to(type));
+    return MlpFunction::apply(x.to(type), at::TensorList(weights));
 }
 
 }  // namespace meshard

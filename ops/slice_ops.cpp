@@ -27,6 +27,14 @@ std::string shape_text(const at::Tensor& tensor)
     return text + ")";
 }
 
+/// Autocast stays out of what is summed over points.
+struct NoAutocast {
+    c10::impl::ExcludeDispatchKeyGuard guard{c10::autocast_dispatch_keyset};
+};
+
+/// In which both operands are summed over points: float or wider.
+at::ScalarType common_sum_type(const at::Tensor& a, const at::Tensor& b) { return sum_type(at::promote_types(a.scalar_type(), b.scalar_type())); }
+
 /// (B, N, H, X) as (B, H, N, X), a view.
 at::Tensor heads_first(const at::Tensor& x) { return x.permute({0, 2, 1, 3}); }
 
@@ -72,10 +80,11 @@ SpecPtr row_spec(const char* where, const at::Tensor& first, const at::Tensor& s
 struct SliceTokens : torch::autograd::Function<SliceTokens> {
     static at::Tensor forward(AutogradContext* context, const at::Tensor& weights, const at::Tensor& features, double epsilon)
     {
+        const NoAutocast no_autocast;
         const auto rows = row_spec("slice_tokens", weights, features);
-        const auto w = local_in(weights, rows), f = local_in(features, rows);   // (B, N, H, S), (B, N, H, D)
+        const auto type = common_sum_type(weights, features);
+        const auto w = local_in(weights, rows).to(type), f = local_in(features, rows).to(type);   // (B, N, H, S), (B, N, H, D)
         const auto num_features = f.size(3);
-        const auto type = sum_type(f.scalar_type());
 
         // Sums of weighted features and of weights side by side, so that one message carries both.
         auto buffer = at::empty({w.size(0), w.size(2), w.size(3), num_features + 1}, f.options().dtype(type));
@@ -93,7 +102,7 @@ struct SliceTokens : torch::autograd::Function<SliceTokens> {
         const auto tokens = buffer.narrow(3, 0, num_features).div(norm);            // (B, H, S, D)
         const auto spec = rows ? token_spec(*rows) : nullptr;
         context->save_for_backward({weights, features, tokens, norm});
-        return wrapped(tokens.to(f.scalar_type()), spec);
+        return wrapped(tokens.to(features.scalar_type()), spec);
     }
 
     static variable_list backward(AutogradContext* context, variable_list gradients)
@@ -101,22 +110,22 @@ struct SliceTokens : torch::autograd::Function<SliceTokens> {
         refuse_second_derivative("slice_tokens");
         const auto saved = context->get_saved_variables();
         const auto &weights = saved[0], &features = saved[1], &tokens = saved[2], &norm = saved[3];
+        const NoAutocast no_autocast;
         const auto rows = row_spec("slice_tokens", weights, features);
-        const auto w = local_in(weights, rows), f = local_in(features, rows);
+        const auto w = local_in(weights, rows).to(tokens.scalar_type()), f = local_in(features, rows).to(tokens.scalar_type());
         const auto spec = rows ? token_spec(*rows) : nullptr;
         reduce_partials(gradients);
         const auto gradient = local_in(gradients[0], spec).to(tokens.scalar_type());
 
         const auto sums_gradient = gradient.div(norm);                                                          // (B, H, S, D)
         const auto weight_sums_gradient = sums_gradient.mul(tokens).sum(-1).neg_();                             // (B, H, S)
-        const auto g = sums_gradient.to(f.scalar_type());
         at::Tensor weights_gradient, features_gradient;
         if (context->needs_input_grad(0)) {
-            weights_gradient = product_by_row(heads_first(f), g.transpose(2, 3));                               // (B, H, N, S)
-            weights_gradient.add_(weight_sums_gradient.to(f.scalar_type()).unsqueeze(2));
-            weights_gradient = wrapped(heads_first(weights_gradient), rows);                                    // (B, N, H, S)
+            weights_gradient = product_by_row(heads_first(f), sums_gradient.transpose(2, 3));                               // (B, H, N, S)
+            weights_gradient.add_(weight_sums_gradient.unsqueeze(2));
+            weights_gradient = wrapped(heads_first(weights_gradient).to(weights.scalar_type()), rows);          // (B, N, H, S)
         }
-        if (context->needs_input_grad(1)) features_gradient = wrapped(heads_first(product_by_row(heads_first(w), g)), rows);   // (B, N, H, D)
+        if (context->needs_input_grad(1)) features_gradient = wrapped(heads_first(product_by_row(heads_first(w), sums_gradient)).to(features.scalar_type()), rows);   // (B, N, H, D)
         return {weights_gradient, features_gradient, at::Tensor()};
     }
 };
@@ -124,10 +133,12 @@ struct SliceTokens : torch::autograd::Function<SliceTokens> {
 struct DesliceTokens : torch::autograd::Function<DesliceTokens> {
     static at::Tensor forward(AutogradContext* context, const at::Tensor& weights, const at::Tensor& tokens)
     {
+        const NoAutocast no_autocast;
         reduce_partials({weights, tokens});
         const auto rows = row_spec("deslice_tokens", weights, at::Tensor());
-        const auto w = local_in(weights, rows);                                                   // (B, N, H, S)
-        const auto t = local_in(tokens, rows ? token_spec(*rows) : nullptr);                      // (B, H, S, D)
+        const auto type = at::promote_types(weights.scalar_type(), tokens.scalar_type());
+        const auto w = local_in(weights, rows).to(type);                                          // (B, N, H, S)
+        const auto t = local_in(tokens, rows ? token_spec(*rows) : nullptr).to(type);             // (B, H, S, D)
         context->save_for_backward({weights, tokens});
         return wrapped(heads_first(product_by_row(heads_first(w), t)).contiguous(), rows);            // (B, N, H, D)
     }
@@ -135,23 +146,25 @@ struct DesliceTokens : torch::autograd::Function<DesliceTokens> {
     static variable_list backward(AutogradContext* context, variable_list gradients)
     {
         refuse_second_derivative("deslice_tokens");
+        const NoAutocast no_autocast;
         const auto saved = context->get_saved_variables();
         const auto rows = row_spec("deslice_tokens", saved[0], at::Tensor());
         const auto spec = rows ? token_spec(*rows) : nullptr;
-        const auto w = local_in(saved[0], rows), t = local_in(saved[1], spec);
+        const auto type = common_sum_type(saved[0], saved[1]);
+        const auto w = local_in(saved[0], rows).to(type), t = local_in(saved[1], spec).to(type);
         reduce_partials(gradients);
-        const auto gradient = local_in(gradients[0], rows);                                       // (B, N, H, D)
+        const auto gradient = local_in(gradients[0], rows).to(type);                              // (B, N, H, D)
 
         at::Tensor weights_gradient, tokens_gradient;
         if (context->needs_input_grad(0)) {
-            weights_gradient = wrapped(heads_first(product_by_row(heads_first(gradient), t.transpose(2, 3))), rows);
+            weights_gradient = wrapped(heads_first(product_by_row(heads_first(gradient), t.transpose(2, 3))).to(saved[0].scalar_type()), rows);
         }
         if (context->needs_input_grad(1)) {
             const auto by_slice = heads_first(w).transpose(2, 3), by_row = heads_first(gradient);
             auto sums = exactly(w) ? exact_product(by_slice, by_row, saved[0].size(1), row_groups(rows))
-                                   : at::matmul(by_slice, by_row).to(sum_type(t.scalar_type())).contiguous();
+                                   : at::matmul(by_slice, by_row).contiguous();
             if (!exactly(w)) sum_over_rows(sums, rows);                                           // (B, H, S, D)
-            tokens_gradient = wrapped(sums.to(t.scalar_type()), spec);
+            tokens_gradient = wrapped(sums.to(saved[1].scalar_type()), spec);
         }
         return {weights_gradient, tokens_gradient};
     }

@@ -19,6 +19,7 @@ SliceStates::SliceStates(const at::Tensor& sums, at::ScalarType type, double eps
     norm_ = buffer.narrow(3, head_dim, 1) + epsilon;
     tokens_ = buffer.narrow(3, 0, head_dim).div(norm_).to(type);
 
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     const at::AutoGradMode recording(record);
     tokens_.set_requires_grad(record);
     for (const auto& weight : weights) weights_.push_back(weight.detach().set_requires_grad(record && weight.requires_grad()));
@@ -31,6 +32,7 @@ SliceStates::Gradients SliceStates::backward(const at::Tensor& states_gradient) 
     auto buffer = states_gradient.to(sum_type(type_));
     sum_over_rows(buffer, rows_);
 
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     torch::autograd::variable_list wanted{tokens_};
     for (const auto& weight : weights_) {
         if (weight.requires_grad()) wanted.push_back(weight);

@@ -23,7 +23,7 @@ using torch::autograd::variable_list;
 variable_list list_of(const StreamedModel& model)
 {
     variable_list list{model.mlp.hidden, model.mlp.hidden_bias, model.mlp.out, model.mlp.out_bias};
-    if (model.offset.defined()) list.push_back(model.offset);
+    if (model.offset.defined()) list.push_back(model.offset.to(model.mlp.hidden.scalar_type()));
     for (const auto& block : model.blocks) {
         list.insert(list.end(), block.weights.begin(), block.weights.end());
         list.insert(list.end(), block.attend_weights.begin(), block.attend_weights.end());
@@ -110,8 +110,7 @@ public:
                 const auto* x = run_to(l, tile, worker);
                 block_tile(worker, l).add_slice_sums(weights_[l], x, tile.count, kept(worker, l, tile), worker.sums.data() + tile.sample * shape.num_sums());
             });
-            const auto& block = model_.blocks[l];
-            slices.emplace_back(take_sums(threads, shape.head_dim + 1), points_.scalar_type(), block.epsilon, block.attend, block.attend_weights, rows, record);
+            slices.push_back(slices_of(l, threads, rows, record));
             states_.push_back(slices.back().states());
         }
         return slices;
@@ -119,9 +118,42 @@ public:
 
     void set_states(std::vector<at::Tensor> states) { states_ = std::move(states); }
 
+    /// Layer by layer: one sweep ends a layer and begins the next, while the tile is in the cache.
+    at::Tensor result_by_layers(const SpecPtr& rows, bool keep_projections)
+    {
+        const auto& shape = model_.blocks.front().shape;
+        const auto options = points_.options().dtype(type_between_blocks(points_.scalar_type()));
+        auto x = at::empty({batch_, points_.size(1), shape.channels}, options), x_mid = keep_projections ? at::empty({batch_, points_.size(1), shape.inner()}, options) : at::Tensor();
+        auto result = empty_result();
+        auto threads = make_threads(shape.num_sums(), false);
+        for (std::int64_t l = 0; l <= num_layers(); ++l) {
+            threads.run(tiles_, [&](const Tile& tile, Worker& worker) {
+                auto* x_here = rows_or_room(x, tile, worker.x(0));
+                auto here = kept(worker, num_layers() - 1, tile);   // with room for the head
+                auto* x_mid_here = keep_projections ? rows_or_room(x_mid, tile, here.x_mid) : here.x_mid;
+                here.x_mid = x_mid_here;
+                if (l == 0) {
+                    begin(tile, worker, x_here);
+                } else {
+                    read_rows(x, tile, x_here);
+                    if (keep_projections) read_rows(x_mid, tile, x_mid_here);
+                    else block_tile(worker, l - 1).project(weights_[l - 1], x_here, tile.count, here);
+                    block_tile(worker, l - 1).bring_back(weights_[l - 1], x_here, state(l - 1, tile), tile.count, here, l < num_layers() ? x_here : rows_to<T>(result, tile));
+                }
+                if (l == num_layers()) return;
+                block_tile(worker, l).add_slice_sums(weights_[l], x_here, tile.count, here, worker.sums.data() + tile.sample * shape.num_sums());
+                write_rows(x_here, tile, x);
+                if (keep_projections) write_rows(x_mid_here, tile, x_mid);
+            });
+            if (l == num_layers()) break;
+            states_.push_back(slices_of(l, threads, rows, false).states());
+        }
+        return result;
+    }
+
     at::Tensor result()
     {
-        auto result = at::empty({batch_, points_.size(1), model_.blocks.back().shape.out_channels()}, points_.options());
+        auto result = empty_result();
         auto threads = make_threads(0, false);
         threads.run(tiles_, [&](const Tile& tile, Worker& worker) {
             const auto l = num_layers() - 1;
@@ -176,11 +208,26 @@ private:
         return TileThreads<Worker>([=, this] { return std::make_unique<Worker>(model_, batch_ * sums_per_sample, largest_count(tiles_), for_backward); });
     }
 
+    at::Tensor empty_result() const { return at::empty({batch_, points_.size(1), model_.blocks.back().shape.out_channels()}, points_.options()); }
+
+    /// From what the threads have summed.
+    SliceStates slices_of(std::int64_t layer, TileThreads<Worker>& threads, const SpecPtr& rows, bool record) const
+    {
+        const auto& block = model_.blocks[layer];
+        return {take_sums(threads, block.shape.head_dim + 1), points_.scalar_type(), block.epsilon, block.attend, block.attend_weights, rows, record};
+    }
+
+    /// A tile's input of the first layer, to `x`.
+    void begin(const Tile& tile, Worker& worker, T* x) const
+    {
+        const T* offset = model_.offset.defined() ? sample_of<T>(model_.offset, tile) : nullptr;
+        worker.mlp.forward(mlp_, rows_of<T>(points_, tile), offset, tile.count, x);
+    }
+
     /// A tile's way up to the input of a layer.
     const T* run_to(std::int64_t layer, const Tile& tile, Worker& worker) const
     {
-        const T* offset = model_.offset.defined() ? sample_of<T>(model_.offset, tile) : nullptr;
-        worker.mlp.forward(mlp_, rows_of<T>(points_, tile), offset, tile.count, worker.x(0));
+        begin(tile, worker, worker.x(0));
         for (std::int64_t k = 0; k < layer; ++k) {
             const auto here = kept(worker, k, tile);
             worker.inner.project(weights_[k], worker.x(k), tile.count, here);
@@ -277,6 +324,9 @@ void with_passes(const at::Tensor& points, const StreamedModel& model, const Run
 
 SpecPtr rows_of_points(const at::Tensor& points) { return is_sharded(points) ? spec_of(points) : nullptr; }
 
+/// In the type of the weights, whatever autocast has made of them.
+at::Tensor in_type_of(const StreamedModel& model, const at::Tensor& tensor) { return tensor.to(model.mlp.hidden.scalar_type()); }
+
 /// The model with this rank's weights, contiguous.
 StreamedModel local_model(const StreamedModel& model, const variable_list& weights, const SpecPtr& rows)
 {
@@ -339,7 +389,17 @@ at::Tensor streamed_blocks(const at::Tensor& points, const StreamedModel& model)
     const auto weights = list_of(model);
     const auto wants = [](const at::Tensor& tensor) { return tensor.requires_grad(); };
     const bool record = at::GradMode::is_enabled() && (wants(points) || std::any_of(weights.begin(), weights.end(), wants));
-    return StreamFunction::apply(points, at::TensorList(weights), call, record);
+    return StreamFunction::apply(in_type_of(model, points), at::TensorList(weights), call, record);
+}
+
+at::Tensor inferred_blocks(const at::Tensor& points, const StreamedModel& model, bool keep_projections)
+{
+    const at::NoGradGuard no_grad;
+    const auto rows = rows_of_points(points);
+    const auto local = local_model(model, list_of(model), rows);
+    at::Tensor result;
+    with_passes(local_in(in_type_of(model, points), rows), local, [&](auto passes) { result = passes.result_by_layers(rows, keep_projections); });
+    return wrapped(result, rows);
 }
 
 std::vector<at::Tensor> slice_states_of(const at::Tensor& points, const StreamedModel& model)
@@ -348,7 +408,7 @@ std::vector<at::Tensor> slice_states_of(const at::Tensor& points, const Streamed
     const auto rows = rows_of_points(points);
     const auto local = local_model(model, list_of(model), rows);
     std::vector<at::Tensor> states;
-    with_passes(local_in(points, rows), local, [&](auto passes) {
+    with_passes(local_in(in_type_of(model, points), rows), local, [&](auto passes) {
         for (const auto& slices : passes.find_states(rows, false)) states.push_back(wrapped(slices.states(), rows ? token_spec(*rows) : nullptr));
     });
     return states;
@@ -367,7 +427,7 @@ at::Tensor blocks_with_states(const at::Tensor& points, const StreamedModel& mod
         local_states.push_back((rows ? local_in(state, token_spec(*rows)) : is_sharded(state) ? local_of(state) : state).contiguous());
     }
     at::Tensor result;
-    with_passes(local_in(points, rows), local, [&](auto passes) {
+    with_passes(local_in(in_type_of(model, points), rows), local, [&](auto passes) {
         passes.set_states(local_states);
         result = passes.result();
     });

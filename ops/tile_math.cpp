@@ -347,4 +347,21 @@ void gelu_backward(double* gradient, double* y, const double* x, std::int64_t co
     gelu_backward_body(gradient, y, x, count);
 }
 
+MESHARD_FOR_EACH_PROCESSOR void to_bfloat16(std::uint16_t* y, const float* x, std::int64_t count)
+{
+    constexpr std::uint32_t kMagnitude = 0x7FFFFFFF, kInfinity = 0x7F800000, kQuiet = 0x00400000;
+#pragma omp simd
+    for (std::int64_t i = 0; i < count; ++i) {
+        const auto bits = std::bit_cast<std::uint32_t>(x[i]);
+        const auto rounded = bits + 0x7FFF + ((bits >> 16) & 1);
+        y[i] = static_cast<std::uint16_t>(((bits & kMagnitude) > kInfinity ? bits | kQuiet : rounded) >> 16);
+    }
+}
+
+MESHARD_FOR_EACH_PROCESSOR void from_bfloat16(float* y, const std::uint16_t* x, std::int64_t count)
+{
+#pragma omp simd
+    for (std::int64_t i = 0; i < count; ++i) y[i] = std::bit_cast<float>(static_cast<std::uint32_t>(x[i]) << 16);
+}
+
 }  // namespace meshard

@@ -57,4 +57,8 @@ void gelu(T* y, const T* x, std::int64_t count);
 template <class T>
 void gelu_backward(T* gradient, T* y, const T* x, std::int64_t count);
 
+/// y = x rounded to bfloat16, to nearest and to even, and back, exactly; y and x as the numbers' bits.
+void to_bfloat16(std::uint16_t* y, const float* x, std::int64_t count);
+void from_bfloat16(float* y, const std::uint16_t* x, std::int64_t count);
+
 }  // namespace meshard

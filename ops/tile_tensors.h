@@ -2,11 +2,13 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 #include <vector>
 
 #include <ATen/ATen.h>
 
 #include "ops/block_tile.h"
+#include "ops/tile_math.h"
 #include "ops/tile_schedule.h"
 
 namespace meshard {
@@ -22,6 +24,48 @@ template <class T>
 T* rows_to(at::Tensor& points, const Tile& tile)
 {
     return points.data_ptr<T>() + tile.first * points.size(-1);
+}
+
+/// Whether points of this type are computed with as T by way of a thread's own room: those in bfloat16 as float.
+template <class T>
+bool needs_room(const at::Tensor& points)
+{
+    return std::is_same_v<T, float> && points.scalar_type() == at::kBFloat16;
+}
+
+/// Numbers `begin` ... `begin + count - 1` of a tensor in bfloat16 to `room`, and the other way.
+template <class T>
+void unpack(const at::Tensor& numbers, std::int64_t begin, std::int64_t count, T* room)
+{
+    if constexpr (std::is_same_v<T, float>) from_bfloat16(room, static_cast<const std::uint16_t*>(numbers.const_data_ptr()) + begin, count);
+}
+
+template <class T>
+void pack(const T* room, std::int64_t begin, std::int64_t count, at::Tensor& numbers)
+{
+    if constexpr (std::is_same_v<T, float>) to_bfloat16(static_cast<std::uint16_t*>(numbers.mutable_data_ptr()) + begin, room, count);
+}
+
+/// A tile's rows to read: where they lie, or in `room`.
+template <class T>
+const T* read_rows(const at::Tensor& points, const Tile& tile, T* room)
+{
+    if (!needs_room<T>(points)) return rows_of<T>(points, tile);
+    unpack(points, tile.first * points.size(-1), tile.count * points.size(-1), room);
+    return room;
+}
+
+/// A tile's rows to be written: where they lie, or in `room`, from which `write_rows` then brings them there.
+template <class T>
+T* rows_or_room(at::Tensor& points, const Tile& tile, T* room)
+{
+    return needs_room<T>(points) ? room : rows_to<T>(points, tile);
+}
+
+template <class T>
+void write_rows(const T* rows, const Tile& tile, at::Tensor& points)
+{
+    if (needs_room<T>(points)) pack(rows, tile.first * points.size(-1), tile.count * points.size(-1), points);
 }
 
 /// What a tile's sample has in a tensor (B, ...), contiguous.

@@ -156,6 +156,13 @@ TEST_P(MemoryModes, EqualSerialOnUnevenRanks)
             loss.backward();
 
             EXPECT_TRUE(tensors_near(to_local(output).detach(), part(expected), tolerance));
+            {
+                const torch::NoGradGuard no_grad;
+                const auto before = mesh->counter().num_calls();
+                EXPECT_TRUE(tensors_near(to_local(model->forward(shard(part(expected_points.fx)), shard(part(expected_points.embedding)), expected_points.time)),
+                                         part(expected), tolerance));
+                EXPECT_EQ(mesh->counter().num_calls() - before, num_ranks > 1 ? 3 : mesh->counter().num_calls() - before);
+            }
             EXPECT_TRUE(tensors_near(fx.grad(), part(expected_points.fx.grad()), tolerance * 10));
             EXPECT_TRUE(tensors_near(embedding.grad(), part(expected_points.embedding.grad()), tolerance * 10));
             const auto found = model->named_parameters();
@@ -193,6 +200,32 @@ TEST(FusedBlock, TileSizeChangesNothingButRounding)
     }
 }
 
+TEST(StreamedBlocks, TileSizeChangesNothingButRounding)
+{
+    auto model = rough_model(small_options(false), at::kDouble);
+    const auto points = make_points(2, false, at::kDouble);
+    const auto expected = by_modules(*model, points);
+    const auto children = model->named_children();
+    const auto inputs = torch::cat({points.embedding, points.fx}, -1).detach();
+    at::Tensor expected_gradient;
+    for (const std::int64_t tile_points : {1, 16, 100, 1000}) {
+        StreamedModel streamed;
+        streamed.mlp = *children["preprocess"]->as<MlpImpl>()->fused();
+        for (const auto& module : *children["blocks"]->as<torch::nn::ModuleList>()) streamed.blocks.push_back(*module->as<TransolverBlock>()->fused());
+        streamed.tile_points = tile_points;
+        const auto x = inputs.clone().requires_grad_();
+
+        const auto y = streamed_blocks(x, streamed);
+        y.sin().sum().backward();
+
+        if (!expected_gradient.defined()) expected_gradient = x.grad();
+        EXPECT_TRUE(tensors_near(y, expected, 1e-12)) << tile_points;
+        EXPECT_TRUE(tensors_near(x.grad(), expected_gradient, 1e-12)) << tile_points;
+        EXPECT_TRUE(tensors_near(inferred_blocks(inputs, streamed, true), expected, 1e-12)) << tile_points;
+        EXPECT_TRUE(tensors_near(inferred_blocks(inputs, streamed, false), expected, 1e-12)) << tile_points;
+    }
+}
+
 TEST(FusedBlock, BackwardTwiceOverARetainedGraph)
 {
     auto model = rough_model(small_options(false), at::kDouble);
@@ -207,6 +240,20 @@ TEST(FusedBlock, BackwardTwiceOverARetainedGraph)
         EXPECT_TRUE(torch::equal(first, second));
         EXPECT_TRUE(throws_with<InvalidInput>("no second derivative", [&] { torch::autograd::grad({loss}, {points.fx}, {}, true, /*create_graph=*/true); }));
     }
+}
+
+TEST(MemoryMode, ForInferenceFollowsTheMemory)
+{
+    const auto options = small_options(false);
+    const Transolver model(options);
+    const std::int64_t bytes = 1000 * options.n_hidden * 4;
+
+    EXPECT_EQ(inference_memory(*model, 1000, 2 * bytes), MemoryMode::Stored);
+    EXPECT_EQ(inference_memory(*model, 1000, 2 * bytes - 1), MemoryMode::Recomputed);
+    EXPECT_EQ(inference_memory(*model, 1000, bytes - 1), MemoryMode::Streamed);
+    auto other = options;
+    other.act = "silu";
+    EXPECT_EQ(inference_memory(*Transolver(other), 1000, 0), MemoryMode::Stored);
 }
 
 TEST(SliceStates, OfAllPointsPredictAnyOfThem)

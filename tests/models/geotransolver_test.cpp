@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/geotransolver.h"
 
+#include <functional>
+
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include <torch/torch.h>
@@ -8,6 +10,7 @@
 #include "models/flare.h"
 #include "partition/error.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/expect_tensors.h"
 #include "tests/support/small_models.h"
 
 namespace meshard {
@@ -167,6 +170,46 @@ TEST(Flare, DoesNotDependOnTheOrderOfThePoints)
     EXPECT_TRUE(torch::allclose(model->forward(fx.index_select(1, order), embedding.index_select(1, order)), expected, 1e-12, 1e-14));
     options.plus = true;
     EXPECT_TRUE(throws_with<InvalidInput>("FLARE: there is no argument 'plus'", [&] { Flare refused(options); }));
+}
+
+TEST(GeoTransolver, MemoryModesChangeNothingButRounding)
+{
+    const std::vector<std::function<void(GeoTransolverOptions&)>> variants{[](auto&) {}, [](auto& o) { o.state_mixing_mode = "concat_project"; }, [](auto& o) { o.act = "silu"; },
+                                                                           [](auto& o) { o.attention_type = "GALE_FA"; }};
+    for (const auto& change : variants) {
+        auto options = small_geotransolver();
+        change(options);
+        torch::manual_seed(2);
+        GeoTransolver model(options);
+        model->to(torch::kDouble);
+        {
+            const torch::NoGradGuard no_grad;
+            for (auto& parameter : model->parameters()) parameter.add_(0.1 * torch::randn_like(parameter));
+        }
+        GeoTransolverInputs inputs;
+        for (const auto dim : options.functional_dim) inputs.local_embedding.push_back(torch::rand({2, 23, dim}, torch::kDouble).requires_grad_());
+        if (options.geometry_dim > 0) inputs.geometry = torch::rand({2, 15, options.geometry_dim}, torch::kDouble).requires_grad_();
+        if (options.global_dim > 0) inputs.global_embedding = torch::rand({2, 1, options.global_dim}, torch::kDouble);
+        std::vector<torch::Tensor> wanted = model->parameters();
+        wanted.insert(wanted.end(), inputs.local_embedding.begin(), inputs.local_embedding.end());
+        if (inputs.geometry.defined()) wanted.push_back(inputs.geometry);
+        const auto run = [&] {
+            torch::Tensor sum = torch::zeros({}, torch::kDouble);
+            for (const auto& output : model->forward(inputs)) sum = sum + output.sin().square().sum();
+            auto found = torch::autograd::grad({sum}, wanted, {}, false, false, /*allow_unused=*/true);
+            found.push_back(sum.detach());
+            return found;
+        };
+
+        const auto stored = run();
+        model->set_memory(MemoryMode::Recomputed);
+        const auto recomputed = run();
+        ASSERT_EQ(stored.size(), recomputed.size());
+        for (std::size_t i = 0; i < stored.size(); ++i) {
+            EXPECT_TRUE(tensors_near(recomputed[i], stored[i], 1e-10)) << i;
+        }
+        EXPECT_TRUE(throws_with<InvalidInput>("Use `recomputed`", [&] { model->set_memory(MemoryMode::Streamed); }));
+    }
 }
 
 }  // namespace

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/tile_math.h"
 
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <vector>
 
+#include <c10/util/BFloat16.h>
 #include <gtest/gtest.h>
 
 namespace meshard {
@@ -86,6 +88,29 @@ TEST(TileMath, BothWidthsAgreeOnLayerNormAndItsGradient)
     const auto single = run(float()), twice = run(double());
 
     for (std::size_t i = 0; i < twice.size(); ++i) EXPECT_NEAR(single[i], twice[i], 1e-5 * std::max(1.0, std::fabs(twice[i])));
+}
+
+TEST(TileMath, Bfloat16IsThatOfLibTorch)
+{
+    std::vector<float> x;
+    for (std::uint32_t high = 0; high < 0x10000; high += 3) {
+        for (const std::uint32_t low : {0x0000U, 0x0001U, 0x7FFFU, 0x8000U, 0x8001U, 0xFFFFU}) x.push_back(std::bit_cast<float>(high << 16 | low));   // ties, NaN and infinities too
+    }
+    std::vector<std::uint16_t> y(x.size());
+    std::vector<float> back(x.size());
+
+    to_bfloat16(y.data(), x.data(), static_cast<std::int64_t>(x.size()));
+    from_bfloat16(back.data(), y.data(), static_cast<std::int64_t>(x.size()));
+
+    for (std::size_t i = 0; i < x.size(); ++i) {
+        const c10::BFloat16 expected(x[i]);
+        if (std::isnan(x[i])) {
+            ASSERT_TRUE(std::isnan(back[i])) << i;
+            continue;
+        }
+        ASSERT_EQ(y[i], expected.x) << x[i];
+        ASSERT_EQ(back[i], static_cast<float>(expected)) << x[i];
+    }
 }
 
 }  // namespace
