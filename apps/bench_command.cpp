@@ -23,8 +23,7 @@ namespace {
 struct BenchArguments {
     StepShape shape;
     std::string what = "step";
-    std::string memory = "stored";
-    std::string device = "cpu";
+    std::string memory = "stored", precision = "float32", device = "cpu";
     bool inference_only = false;
     std::int64_t num_rows = 1'000'000;
     int num_repeats = 0;
@@ -53,6 +52,7 @@ bool parse(std::span<const std::string> arguments, BenchArguments& options)
     app.add_option("--rows", options.num_rows, "of ghosts: rows that each rank sends")->check(CLI::PositiveNumber)->capture_default_str();
     app.add_option("--memory", options.memory, "of model: stored, recomputed or streamed")->check(CLI::IsMember({"stored", "recomputed", "streamed"}))->capture_default_str();
     app.add_option("--device", options.device, "of model: cpu or cuda, a GPU in builds for one")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
+    app.add_option("--precision", options.precision, "of model: float32 or bfloat16")->check(CLI::IsMember({"float32", "bfloat16"}))->capture_default_str();
     app.add_flag("--inference", options.inference_only, "of model: no training step");
     app.add_option("--repeats", options.num_repeats, "pairs that are timed; 15, of scaling 5")->check(CLI::PositiveNumber);
     app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine")->check(CLI::PositiveNumber)->type_name("N");
@@ -91,26 +91,29 @@ void report(const BenchArguments& arguments, const StepTimes& times)
 
 void report_model(const BenchArguments& arguments)
 {
-    const auto times = time_model(arguments.shape, memory_mode(arguments.memory), arguments.inference_only, arguments.num_repeats, c10::Device(arguments.device == "cuda" ? "cuda:0" : "cpu"));
+    const auto times = time_model(arguments.shape, memory_mode(arguments.memory), precision_named(arguments.precision), arguments.inference_only, arguments.num_repeats, c10::Device(arguments.device == "cuda" ? "cuda:0" : "cpu"));
     const auto points = static_cast<double>(arguments.shape.num_points);
     const auto microseconds = [&](double seconds) { return seconds / points * 1e6; };
     const auto bytes_a_point = static_cast<double>(times.peak_bytes - times.bytes_before) / points;
     const auto share = times.training_seconds > 0 ? times.training_gflop / times.training_seconds / times.sgemm_gflops : 0.0;
     if (arguments.json) {
-        const nlohmann::ordered_json json{{"points", arguments.shape.num_points}, {"device", arguments.device}, {"memory", arguments.memory}, {"threads", times.num_threads},
+        const nlohmann::ordered_json json{{"points", arguments.shape.num_points}, {"device", arguments.device}, {"memory", arguments.memory}, {"precision", arguments.precision}, {"threads", times.num_threads},
                                           {"training_us_per_point", microseconds(times.training_seconds)}, {"training_cpu_us_per_point", microseconds(times.training_cpu_seconds)},
                                           {"inference_us_per_point", microseconds(times.inference_seconds)}, {"inference_cpu_us_per_point", microseconds(times.inference_cpu_seconds)},
-                                          {"sgemm_gflops", times.sgemm_gflops}, {"share_of_sgemm", share}, {"bytes_per_point", bytes_a_point}, {"peak_bytes", times.peak_bytes}};
+                                          {"sgemm_gflops", times.sgemm_gflops}, {"share_of_sgemm", share}, {"bytes_per_point", bytes_a_point}, {"peak_bytes", times.peak_bytes}, {"output_error", times.output_error}, {"gradient_error", times.gradient_error}};
         std::cout << json.dump(2) << '\n';
         return;
     }
-    std::cout << arguments.shape.num_points << " points, memory " << arguments.memory << ", " << times.num_threads << " thread(s); sgemm " << fixed_text(times.sgemm_gflops, 0) << " GFLOP/s\n";
+    std::cout << arguments.shape.num_points << " points, memory " << arguments.memory << ", " << arguments.precision << ", " << times.num_threads << " thread(s); sgemm " << fixed_text(times.sgemm_gflops, 0) << " GFLOP/s\n";
     if (times.training_seconds > 0) {
         std::cout << "  training step   " << fixed_text(microseconds(times.training_seconds), 1) << " us a point (" << fixed_text(microseconds(times.training_cpu_seconds), 1)
                   << " of CPU), " << fixed_text(100 * share, 0) << " % of the sgemm rate\n";
     }
     std::cout << "  inference       " << fixed_text(microseconds(times.inference_seconds), 1) << " us a point (" << fixed_text(microseconds(times.inference_cpu_seconds), 1) << " of CPU)\n"
               << "  memory          " << fixed_text(bytes_a_point, 0) << " bytes a point beside the inputs, peak " << fixed_text(static_cast<double>(times.peak_bytes) / (1 << 30), 2) << " GiB\n";
+    if (times.output_error > 0) {
+        std::cout << "  against float32 error " << fixed_text(100 * times.output_error, 2) << " % of the output, " << fixed_text(100 * times.gradient_error, 2) << " % of the gradients\n";
+    }
 }
 
 void report_operators(const BenchArguments& arguments)

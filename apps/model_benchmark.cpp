@@ -46,7 +46,7 @@ Seconds seconds_of(const std::function<void()>& work)
 
 Seconds median_of(int num_repeats, const std::function<void()>& work)
 {
-    work();
+    if (num_repeats > 1) work();
     std::vector<double> wall, cpu;
     for (int i = 0; i < num_repeats; ++i) {
         const auto seconds = seconds_of(work);
@@ -84,9 +84,20 @@ double forward_flops(const StepShape& shape)
     return static_cast<double>(shape.num_points) * (static_cast<double>(shape.n_layers) * block + 2 * C * (2 * kInputs + 2 * C + kOutputs));
 }
 
+/// ||found - expected|| / ||expected|| over all tensors of two lists.
+double relative_error(const std::vector<at::Tensor>& found, const std::vector<at::Tensor>& expected)
+{
+    double difference = 0, norm = 0;
+    for (std::size_t i = 0; i < found.size(); ++i) {
+        difference += (found[i] - expected[i]).square().sum(torch::kDouble).item<double>();
+        norm += expected[i].square().sum(torch::kDouble).item<double>();
+    }
+    return std::sqrt(difference / norm);
+}
+
 }  // namespace
 
-ModelTimes time_model(const StepShape& shape, MemoryMode memory, bool inference_only, int num_repeats, c10::Device device)
+ModelTimes time_model(const StepShape& shape, MemoryMode memory, Precision precision, bool inference_only, int num_repeats, c10::Device device)
 {
     if (device.is_cuda() && !torch::cuda::is_available()) {
         throw InvalidInput("--device cuda: no GPU is seen by this process. Build with -DMESHARD_WITH_CUDA=ON on a machine that has one, or leave it out.");
@@ -112,6 +123,11 @@ ModelTimes time_model(const StepShape& shape, MemoryMode memory, bool inference_
     const auto fx = torch::ones({1, shape.num_points, 1}, device), embedding = torch::rand({1, shape.num_points, kInputs - 1}, device);
     const auto target = inference_only ? torch::Tensor() : torch::rand({1, shape.num_points, kOutputs}, device);
 
+    const auto predict_in = [&](Precision precision) {
+        const PrecisionGuard guard(precision);
+        return model->forward(fx, embedding).to(torch::kFloat);
+    };
+    const auto predict = [&] { return predict_in(precision); };
     ModelTimes times;
     times.num_threads = at::get_num_threads();
     times.training_gflop = 3 * forward_flops(shape) * 1e-9;
@@ -119,7 +135,7 @@ ModelTimes time_model(const StepShape& shape, MemoryMode memory, bool inference_
     if (!inference_only) {
         const auto step = median_of(num_repeats, [&] {
             optimizer.zero_grad();
-            mean_squared_error(model->forward(fx, embedding), target).backward();
+            mean_squared_error(predict(), target).backward();
             optimizer.step();
             done();
         });
@@ -130,13 +146,22 @@ ModelTimes time_model(const StepShape& shape, MemoryMode memory, bool inference_
         const torch::NoGradGuard no_grad;
         model->eval();
         const auto inference = median_of(num_repeats, [&] {
-            model->forward(fx, embedding);
+            predict();
             done();
         });
         times.inference_seconds = inference.wall;
         times.inference_cpu_seconds = inference.cpu;
     }
     times.peak_bytes = memory_on(device).peak;
+    if (precision != Precision::Float32 && !inference_only) {
+        const auto run = [&](Precision precision) {
+            const auto output = predict_in(precision);
+            return std::pair(output.detach(), torch::autograd::grad({mean_squared_error(output, target)}, model->parameters()));
+        };
+        const auto expected = run(Precision::Float32), found = run(precision);
+        times.output_error = relative_error({found.first}, {expected.first});
+        times.gradient_error = relative_error(found.second, expected.second);
+    }
 
     const std::int64_t n = device.is_cuda() ? 8192 : 1024;
     const auto a = torch::rand({n, n}, device), b = torch::rand({n, n}, device);

@@ -7,6 +7,7 @@
 
 #include "apps/training_benchmark.h"
 #include "models/memory_mode.h"
+#include "models/precision.h"
 
 namespace meshard {
 
@@ -21,10 +22,11 @@ struct ModelTimes {
     double training_gflop = 0;            ///< useful work of a step: products of the forward pass three times
     std::int64_t bytes_before = 0;        ///< resident memory before the first step, inputs included; of a GPU what LibTorch has allocated there
     std::int64_t peak_bytes = 0;
+    double output_error = 0, gradient_error = 0;   ///< of another precision than float32: difference over norm, after the steps that were timed
 };
 
-/// Medians over `num_repeats`, after one of each that is not counted.
+/// Medians over `num_repeats`, after one of each that is not counted if there are several.
 /// @param device   the CPU or a GPU  @throws InvalidInput if this process sees no GPU and is to use one
-ModelTimes time_model(const StepShape& shape, MemoryMode memory, bool inference_only, int num_repeats, c10::Device device = c10::kCPU);
+ModelTimes time_model(const StepShape& shape, MemoryMode memory, Precision precision, bool inference_only, int num_repeats, c10::Device device = c10::kCPU);
 
 }  // namespace meshard

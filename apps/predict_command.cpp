@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <iostream>
 #include <map>
+#include <optional>
 #include <set>
 
 #include <CLI/CLI.hpp>
@@ -22,6 +23,7 @@ struct PredictArguments {
     std::vector<std::string> inputs;
     std::string output;
     std::map<std::string, double> values;
+    std::optional<MemoryMode> memory;
     int num_ranks = 0;
 };
 
@@ -32,7 +34,7 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
                  "With --model the weights of a file predict, without a run.",
                  "predict");
     std::vector<std::string> settings, words;
-    std::string constants, association = "cell";
+    std::string constants, association = "cell", memory = "auto";
     app.add_option("input", words, "folder of a run of `meshard train` (not with --model), then meshes without the fields (.vtp .vtu .stl .ply .vtk)")
         ->required()->type_name("[RUN_DIR] INPUT...");
     app.add_option("--model", options.model, "weights in place of a run: .mdlus, .pt or .safetensors; a global_stats.json beside gives the fields' mean and std")
@@ -40,6 +42,9 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
     app.add_option("-o,--output", options.output, "file to write: .vtp .vtu, or .pvtp .pvtu with a piece a rank; of several inputs: a folder")
         ->required()->type_name("OUT");
     app.add_option("--set", settings, "a value that stood in the case table in training, e.g. length=1.044")->type_name("NAME=VALUE");
+    app.add_option("--memory", memory, "what a Transolver keeps of each point from layer to layer: stored (2 channels' numbers), recomputed (1), streamed\n"
+                                       "(nothing; slower); auto: the fastest that takes a quarter of the machine's memory")
+        ->check(CLI::IsMember({"auto", "stored", "recomputed", "streamed"}))->capture_default_str();
     app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine")->check(CLI::PositiveNumber)->type_name("N");
     auto* of_file = app.add_option_group("Of a --model that does not say it itself");
     of_file->add_option("--constants", constants, "what the model is told of the whole case, in the order of its training, e.g. density and speed: 1.205,38.9")
@@ -59,6 +64,7 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
         if (words.empty()) throw UsageError("which meshes? Give INPUT after " + options.run_dir + ".");
     }
     options.inputs = words;
+    if (memory != "auto") options.memory = memory_mode(memory);
     if (association != "cell" && association != "point") throw UsageError("--association is '" + association + "'; expected cell or point.");
     options.data.on_cells = association == "cell";
     if (!constants.empty()) options.data.constants = parse_numbers(constants, "--constants");
@@ -121,7 +127,7 @@ int predict_command(std::span<const std::string> arguments)
         }
         if (world.rank() == 0) std::filesystem::create_directories(std::filesystem::absolute(work.front().second).parent_path());
         for (const auto& [input, output] : work) {
-            predict_file(predictor, input, output, options.values, world);
+            predict_file(predictor, input, output, options.values, options.memory, world);
             if (world.rank() == 0) std::cout << output.string() << " (model: " << predictor.checkpoint().string() << ")" << std::endl;
         }
         return exit_code::ok;

@@ -124,6 +124,8 @@ at::Tensor gather_rows_by_id(const at::Tensor& rows, std::span<const std::int64_
     return ordered;
 }
 
+std::int64_t machine_memory_bytes() { return static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE); }
+
 MeshKind kind_of_output(const std::filesystem::path& output)
 {
     const auto extension = output.extension();
@@ -135,7 +137,7 @@ MeshKind kind_of_output(const std::filesystem::path& output)
 }  // namespace
 
 void predict_file(Predictor& predictor, const std::filesystem::path& input, const std::filesystem::path& output,
-                  const std::map<std::string, double>& values, World& world)
+                  const std::map<std::string, double>& values, std::optional<MemoryMode> memory, World& world)
 {
     const auto kind = kind_of_output(output);
     const bool in_pieces = output.extension() == ".pvtp" || output.extension() == ".pvtu";
@@ -160,6 +162,8 @@ void predict_file(Predictor& predictor, const std::filesystem::path& input, cons
     const auto frame = frame_of(data, part.bounds, input.filename().string(), values, world.rank() == 0);
 
     const auto told = point_inputs(subdomain.mesh, rows, data, frame, input.filename().string());
+    const auto num_rows = static_cast<std::int64_t>(rows.size());
+    predictor.set_memory(memory ? *memory : predictor.memory_for(num_rows, machine_memory_bytes() / 4 / world.size()));
     const auto inputs = sharded_inputs(told, rows, constants_of(predictor, values), device_mesh);
     const auto fields = to_local(predictor.predict(inputs)).squeeze(0);          // (rows, channels)
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "apps/training_config.h"
+#include "models/memory_mode.h"
 #include "models/normalizer.h"
 #include "models/registry.h"
 
@@ -38,6 +39,12 @@ public:
     const std::filesystem::path& checkpoint() const { return checkpoint_; }
     const std::vector<double>& constants() const { return constants_; }            ///< that hold for every case; empty where cases name their own
     const std::vector<std::string>& notes() const { return notes_; }               ///< what a user should know, a sentence each
+
+    /// What is kept of each point from layer to layer. @throws InvalidInput for a mode that the model does not have
+    void set_memory(MemoryMode mode) { meshard::set_memory(*model_.module, mode); }
+
+    /// The mode for so many points of this rank, if they may take that much memory.
+    MemoryMode memory_for(std::int64_t num_points, std::int64_t bytes) const { return inference_memory(*model_.module, num_points, bytes); }
 
     /// Fields in physical units, (1, N, channels), sharded as the inputs are.
     at::Tensor predict(const PointInputs& inputs);

@@ -67,6 +67,7 @@ public:
 private:
     std::vector<CaseTensors> load(const std::vector<CaseSource>& sources) const;
     void make_model();
+    at::Tensor predict(const PointInputs& inputs);
     double step(const CaseTensors& example, double rate, bool& stop);
     FieldErrors errors(const std::vector<CaseTensors>& examples);
     Json metrics(const FieldErrors& errors) const;
@@ -213,11 +214,17 @@ void Run::resume()
     log_.say("resumed after step " + std::to_string(steps_done_));
 }
 
+at::Tensor Run::predict(const PointInputs& inputs)
+{
+    const PrecisionGuard guard(config_.training.precision);
+    return model_.forward(inputs).to(torch::kFloat);
+}
+
 double Run::step(const CaseTensors& example, double rate, bool& stop)
 {
     static_cast<torch::optim::AdamWOptions&>(optimizer_->param_groups().front().options()).lr(rate);
     optimizer_->zero_grad();
-    const auto prediction = model_.forward(example.inputs);
+    const auto prediction = predict(example.inputs);
     const auto loss = mean_squared_error(prediction, normalizer_.normalize(example.target));
     loss.backward();
     optimizer_->step();
@@ -329,7 +336,7 @@ FieldErrors Run::errors(const std::vector<CaseTensors>& examples)
     for (std::size_t i = 0; i < examples.size(); ++i) {
         if (static_cast<std::int64_t>(i) % num_groups_ != group_) continue;
         const auto& example = examples[i];
-        const auto prediction = model_.forward(example.inputs);
+        const auto prediction = predict(example.inputs);
         sums[num_fields] += mean_squared_error(prediction, normalizer_.normalize(example.target)).item<double>();
         const auto physical = normalizer_.denormalize(prediction);
         std::int64_t channel = 0;

@@ -43,7 +43,7 @@ constexpr SettingRule kFixedRules[] = {
 
     {.path = "training.num_epochs", .type = SettingType::Integer, .fallback = "100", .min = 1, .max = kLargeCount, .meaning = "times through all training cases"},
     {.path = "training.max_steps", .type = SettingType::Integer, .fallback = "0", .min = 0, .max = kLargeCount, .meaning = "ends training early; 0: no limit"},
-    {.path = "training.precision", .fallback = "float32", .words = "float32", .not_yet = "float16|bfloat16|float64", .meaning = "of the model's arithmetic"},
+    {.path = "training.precision", .fallback = "float32", .words = "float32|bfloat16|bf16", .not_yet = "float16|float64", .meaning = "of the model's arithmetic; bfloat16 (or bf16) keeps weights, sums and the loss in float32"},
     {.path = "training.loss", .fallback = "mse", .words = "mse", .not_yet = "huber|rmse|l1", .meaning = "over all points and channels, in normalised units"},
     {.path = "training.optimizer.name", .fallback = "adamw", .words = "adamw", .not_yet = "adam|sgd|muon|lion", .meaning = "optimiser"},
     {.path = "training.optimizer.lr", .type = SettingType::Number, .fallback = "1e-3", .min = 0, .max = 100, .meaning = "highest learning rate"},
@@ -244,6 +244,7 @@ TrainingRunConfig training_config(const Settings& settings)
     training.scheduler = settings.text("training.scheduler.name");
     training.warmup_steps = settings.integer("training.scheduler.warmup_steps");
     training.min_learning_rate = settings.number("training.scheduler.min_lr");
+    training.precision = precision_named(settings.text("training.precision"));
     training.memory = memory_mode(settings.text("training.memory"));
     training.save_interval = settings.integer("training.save_interval");
     training.val_interval = settings.integer("training.val_interval");

@@ -12,6 +12,7 @@
 
 #include "apps/settings.h"
 #include "models/memory_mode.h"
+#include "models/precision.h"
 #include "models/registry.h"
 
 namespace meshard {
@@ -76,6 +77,7 @@ struct TrainingConfig {
     std::string scheduler;              ///< cosine, constant
     std::int64_t warmup_steps = 0;
     double min_learning_rate = 0;
+    Precision precision = Precision::Float32;
     MemoryMode memory = MemoryMode::Stored;
     std::int64_t save_interval = 0;     ///< in epochs
     std::int64_t val_interval = 0;

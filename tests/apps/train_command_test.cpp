@@ -168,6 +168,15 @@ TEST_F(TrainCommand, PredictsTheSameOnAnyNumberOfRanks)
     }
     ASSERT_EQ(meshard({"predict", path("runs/car"), path("unseen.vtp"), "-o", path("pieces.pvtp"), "--nproc", "3"}).exit_code, 0);
 
+    for (const char* memory : {"stored", "recomputed", "streamed"}) {
+        const auto file = std::string(memory) + ".vtp";
+        ASSERT_EQ(meshard({"predict", path("runs/car"), path("unseen.vtp"), "-o", path(file), "--memory", memory}).exit_code, 0) << memory;
+        const auto expected = find_array(read_mesh(path("out1.vtp")).cell_data, "pressure")->to_doubles(), found = find_array(read_mesh(path(file)).cell_data, "pressure")->to_doubles();
+        ASSERT_EQ(found.size(), expected.size());
+        for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(found[i], expected[i], 2e-3) << memory << " " << i;
+    }
+    EXPECT_TRUE(fails_with(meshard({"predict", path("runs/car"), path("unseen.vtp"), "-o", path("x.vtp"), "--memory", "small"}), 2, {"--memory"}));
+
     const auto serial = read_mesh(path("out1.vtp"));
     ASSERT_NE(find_array(serial.cell_data, "pressure"), nullptr);
     EXPECT_EQ(find_array(serial.cell_data, "wss")->num_components(), 1);   // the mesh's own

@@ -83,7 +83,7 @@ TEST_F(TrainingConfigTest, TakesEveryModelWithItsOwnKeysAndDefaults)
 
 TEST_F(TrainingConfigTest, RefusesByNameWhatIsNotImplemented)
 {
-    EXPECT_TRUE(refuses("training.precision=bfloat16", "bfloat16 is not implemented. Available: float32"));
+    EXPECT_TRUE(refuses("training.precision=float16", "float16 is not implemented. Available: float32, bfloat16, bf16"));
     EXPECT_TRUE(refuses("training.loss=huber", "huber is not implemented. Available: mse"));
     EXPECT_TRUE(refuses("training.optimizer.name=muon", "muon is not implemented. Available: adamw"));
     EXPECT_TRUE(refuses("training.scheduler.name=step", "step is not implemented. Available: cosine, constant"));
