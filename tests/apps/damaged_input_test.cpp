@@ -47,7 +47,7 @@ protected:
         return bytes.replace(at, what.size(), by);
     }
 
-    static std::string words(const std::vector<std::int64_t>& values) { return {reinterpret_cast<const char*>(values.data()), 8 * values.size()}; }
+    static std::string words(const std::vector<std::int32_t>& values) { return {reinterpret_cast<const char*>(values.data()), 4 * values.size()}; }
 };
 
 TEST_P(DamagedInput, IsRefusedWhereverItIsCut)
@@ -65,7 +65,7 @@ TEST_P(DamagedInput, IsRefusedForCountsAndOffsetsThatDoNotFit)
     expect_refused(write_text("points.vtu", replaced(bytes, "NumberOfPoints=\"64\"", "NumberOfPoints=\"65\"")), "points.vtu");
     expect_refused(write_text("cells.vtu", replaced(bytes, "NumberOfCells=\"27\"", "NumberOfCells=\"28\"")), "cells.vtu");
     expect_refused(write_text("huge.vtu", replaced(bytes, "NumberOfCells=\"27\"", "NumberOfCells=\"99999999999\"")), "huge.vtu");
-    expect_refused(write_text("offset.vtu", replaced(bytes, words({8, 16, 24}), words({8, std::int64_t{1} << 40, 24}))), "offset.vtu");
+    expect_refused(write_text("offset.vtu", replaced(bytes, words({8, 16, 24}), words({8, std::int32_t{1} << 30, 24}))), "offset.vtu");
     expect_refused(write_text("back.vtu", replaced(bytes, words({16, 24, 32}), words({16, 8, 32}))), "back.vtu");
     Mesh mesh = cube(3);
     mesh.cells.indices[8 * 5 + 3] = 6400;

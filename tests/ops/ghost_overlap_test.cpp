@@ -106,7 +106,9 @@ TEST(GhostOverlap, GradientsOfInteriorWorkAreFoundWhileThoseOfGhostsTravel)
         const auto loss = interior.sum() + pending.end()[0].sum();
 
         // The other rank's gradients start when the first has been through its interior: it must not have waited for them.
-        if (group.rank() == 1) EXPECT_EQ(done.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+        if (group.rank() == 1) {
+            EXPECT_EQ(done.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+        }
         loss.backward();
 
         auto expected = at::full({20, 2}, 3.0, at::kDouble);
