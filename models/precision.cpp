@@ -15,16 +15,17 @@ Precision precision_named(const std::string& name)
 }
 
 PrecisionGuard::PrecisionGuard(Precision precision)
-    : was_enabled_(at::autocast::is_autocast_enabled(at::kCPU)), type_before_(at::autocast::get_autocast_dtype(at::kCPU))
+    : was_enabled_(at::autocast::is_autocast_enabled(at::kCPU)), was_caching_(at::autocast::is_autocast_cache_enabled()), type_before_(at::autocast::get_autocast_dtype(at::kCPU))
 {
-    at::autocast::increment_nesting();
     at::autocast::set_autocast_enabled(at::kCPU, precision == Precision::BFloat16);
     if (precision == Precision::BFloat16) at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+    // A cached copy of a weight used twice adds its gradients in bfloat16; and the cache is one for all threads, any of which may empty it.
+    at::autocast::set_autocast_cache_enabled(false);
 }
 
 PrecisionGuard::~PrecisionGuard()
 {
-    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();   // the weights' copies
+    at::autocast::set_autocast_cache_enabled(was_caching_);
     at::autocast::set_autocast_enabled(at::kCPU, was_enabled_);
     at::autocast::set_autocast_dtype(at::kCPU, type_before_);
 }

@@ -26,7 +26,7 @@ public:
     PrecisionGuard& operator=(const PrecisionGuard&) = delete;
 
 private:
-    bool was_enabled_;
+    bool was_enabled_, was_caching_;
     c10::ScalarType type_before_;
 };
 

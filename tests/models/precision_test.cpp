@@ -113,7 +113,13 @@ TEST_P(Precisions, AreThoseOfOneRankOnSeveral)
         const auto own = extents[mesh->all().rank()], first = layout.offset(mesh->all().rank());
         const auto part = [&](const at::Tensor& whole) { return whole.narrow(1, first, own).clone(); };
         const auto shard = [&](const at::Tensor& whole) { return from_local(part(whole), make_spec(mesh, {layout})); };
-        auto model = small_model(GetParam());
+        auto model = small_model(GetParam());   // ranks are threads that draw from one generator: the values are the serial model's
+        {
+            const torch::NoGradGuard no_grad;
+            const auto source = serial.module->parameters();
+            auto target = model.module->parameters();
+            for (std::size_t i = 0; i < source.size(); ++i) target[i].copy_(source[i]);
+        }
         const auto replicated = replicate(*model.module, mesh);
         PointInputs parts = inputs;
         parts.embedding = shard(inputs.embedding);
