@@ -44,7 +44,6 @@ struct GhostReport {
     int threads_per_rank = 1;
     std::string backend;
     std::int64_t num_points = 0;
-    double mean_neighbors = 0;
     std::vector<SearchTraffic> traffic;
     ExchangeTimes exchange;
     OverlapTimes overlap;

@@ -2,6 +2,7 @@
 // meshard partition: a mesh file -> a shards folder, with a report.
 #include "apps/command_line.h"
 #include "apps/cut_options.h"
+#include "apps/freed_memory.h"
 #include "apps/streamed_cut.h"
 #include "apps/verbs.h"
 #include "io/interruption.h"
@@ -14,29 +15,16 @@
 #include <filesystem>
 #include <functional>
 
-#ifdef __GLIBC__
-#include <malloc.h>
-#endif
-
 namespace meshard {
 
 namespace {
-
-// A run of a second spends a tenth of it on pages that it has given back and gets again.
-void keep_freed_memory()
-{
-#ifdef __GLIBC__
-    ::mallopt(M_MMAP_MAX, 0);
-    ::mallopt(M_TRIM_THRESHOLD, -1);
-#endif
-}
 
 void cut_whole(const std::string& file, const CutArguments& arguments)
 {
     // Of large meshes the memory counts more than the time.
     constexpr std::uintmax_t large_file = std::uintmax_t{1} << 28;
     std::error_code error;
-    if (const auto size = std::filesystem::file_size(file, error); !error && size < large_file) keep_freed_memory();
+    if (const auto size = std::filesystem::file_size(file, error); !error && size < large_file) keep_freed_blocks();
     StageTimer timer = cut_timer();
     timer.begin("read");
     Mesh mesh = read_mesh(file);

@@ -5,11 +5,10 @@
 #include <new>
 #include <vector>
 
-#include <malloc.h>
-
 #include <ATen/Parallel.h>
 
 #include "apps/command_line.h"
+#include "apps/freed_memory.h"
 #include "sharding/tensor_memory.h"
 
 namespace meshard {
@@ -52,9 +51,7 @@ int run_on_ranks(int num_local_ranks, const std::string& verb, std::span<const s
 
 void keep_freed_memory()
 {
-    constexpr int kMaximum = 1 << 30;
-    mallopt(M_MMAP_THRESHOLD, kMaximum);
-    mallopt(M_TRIM_THRESHOLD, kMaximum);
+    keep_freed_blocks();
     keep_tensor_memory();
 }
 

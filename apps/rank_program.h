@@ -22,8 +22,7 @@ namespace meshard {
 int run_on_ranks(int num_local_ranks, const std::string& verb, std::span<const std::string> arguments, const std::function<void(int num_ranks)>& verify,
                  const std::function<int(World& world)>& body);
 
-/// Keeps freed memory in the process: tensors' by `keep_tensor_memory`, other by the C library. By default that gives blocks above 32 MiB back to the
-/// system on every free, so that each step pages its temporaries in again, which can double its time.
+/// Keeps freed memory in the process: tensors' by `keep_tensor_memory`, other by `keep_freed_blocks`.
 void keep_freed_memory();
 
 }  // namespace meshard

@@ -39,8 +39,8 @@ struct Neighbors {
     RankGroup queries_group;                    ///< among which queries are cut; of one if they are not
     SpecPtr points_layout;                      ///< how the points are cut; null if they are not
     std::int64_t num_points = 0;                ///< owned, of one cloud
-    std::int64_t num_batches = 0;               ///< clouds of this rank; 0 without a batch dimension, too
-    bool is_batch = false;
+    std::int64_t num_batches = 0;               ///< clouds of this rank, of which a batch that is cut may leave it none
+    bool is_batch = false;                      ///< whether points had a batch dimension
 };
 
 /// The k nearest points of each query; fewer if there are not so many.

@@ -27,7 +27,7 @@ AxisLayouts map_dims(AxisLayouts axes, F&& f)
 }
 
 /// The part of a tensor that meets a sharded operand on axis `axis`: a replicated one is narrowed along `dim` to this rank's rows; one that has
-/// a single entry there is broadcast and stays.
+/// a single entry there stays, to be broadcast, unless the operand has no more than one either.
 at::Tensor narrow_operand(const RuleCall& call, const at::Tensor& local, const AxisLayout& layout, std::int64_t axis, std::int64_t dim);
 
 /// True if any of the given dimensions of `tensor` is cut on any axis.

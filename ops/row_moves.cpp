@@ -33,15 +33,23 @@ void with_words(std::int64_t bytes, const F& f)
     else f(static_cast<std::uint8_t*>(nullptr), bytes);
 }
 
+/// Calls `move(executor, from, to, words)` with rows of two tensors of a GPU as so many words each.
+template <class Move>
+void move_on_gpu(const at::Tensor& from, at::Tensor& to, const Move& move)
+{
+    on_gpu(from, [&](const auto& executor) {
+        with_words(row_bytes(from), [&](auto* word, std::int64_t words) {
+            using Word = std::remove_pointer_t<decltype(word)>;
+            move(executor, static_cast<const Word*>(from.const_data_ptr()), static_cast<Word*>(to.mutable_data_ptr()), words);
+        });
+    });
+}
+
 at::Tensor packed_on_gpu(const at::Tensor& rows, const at::Tensor& index)
 {
     auto packed = at::empty(sizes_with(rows, index.size(0)), rows.options());
-    on_gpu(rows, [&](const auto& executor) {
-        with_words(row_bytes(rows), [&](auto* word, std::int64_t words) {
-            using Word = std::remove_pointer_t<decltype(word)>;
-            pack_rows(executor, static_cast<const Word*>(rows.const_data_ptr()), index.const_data_ptr<std::int64_t>(), index.size(0), words,
-                      static_cast<Word*>(packed.mutable_data_ptr()));
-        });
+    move_on_gpu(rows, packed, [&](const auto& executor, const auto* from, auto* to, std::int64_t words) {
+        pack_rows(executor, from, index.const_data_ptr<std::int64_t>(), index.size(0), words, to);
     });
     return packed;
 }
@@ -49,12 +57,8 @@ at::Tensor packed_on_gpu(const at::Tensor& rows, const at::Tensor& index)
 at::Tensor unpacked_on_gpu(const at::Tensor& values, const at::Tensor& index, std::int64_t num_rows)
 {
     auto rows = zeros_for(values, num_rows);
-    on_gpu(values, [&](const auto& executor) {
-        with_words(row_bytes(values), [&](auto* word, std::int64_t words) {
-            using Word = std::remove_pointer_t<decltype(word)>;
-            unpack_rows(executor, static_cast<const Word*>(values.const_data_ptr()), index.const_data_ptr<std::int64_t>(), index.size(0), words,
-                        static_cast<Word*>(rows.mutable_data_ptr()));
-        });
+    move_on_gpu(values, rows, [&](const auto& executor, const auto* from, auto* to, std::int64_t words) {
+        unpack_rows(executor, from, index.const_data_ptr<std::int64_t>(), index.size(0), words, to);
     });
     return rows;
 }

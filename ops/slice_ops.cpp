@@ -43,10 +43,11 @@ SpecPtr with_rows_cut(const char* where, const SpecPtr& spec, std::int64_t num_r
 {
     auto axes = spec->axes;
     bool changed = false;
+    const bool rows_are_cut = spec->axis_of_dim(1) >= 0;
     for (auto& axis : axes) {
         if (!axis.is_shard() || axis.placement.dim != 3) continue;
         auto extents = *axis.extents;
-        if (std::count(extents.begin(), extents.end(), 0) + 1 != static_cast<std::ptrdiff_t>(extents.size())) {
+        if (rows_are_cut || std::count(extents.begin(), extents.end(), 0) + 1 != static_cast<std::ptrdiff_t>(extents.size())) {
             throw InvalidInput(std::string(where) + ": the slices are cut (" + to_string(*spec) + "). Cut rows, batches or heads.");
         }
         for (auto& extent : extents) extent = extent > 0 ? num_rows : 0;
