@@ -20,10 +20,8 @@ struct NeighborCandidates {
 
 /// Brings the points of other ranks that some query of this rank needs. Collective over `group`, among which the points are cut.
 ///
-/// Every rank publishes a few boxes around its points. A query asks the ranks of which a box is within its bound: the radius, or the distance of the
-/// k-th point known so far. Those answer with the points that some query needs, once each. Of a radius search the questions are cells of a fine grid
-/// in which queries lie, and not the queries: a few points more come than are needed, and questions are short. Coarser cells are asked about first:
-/// where a rank has no points near one, nothing more is asked.
+/// Queries ask the ranks that may have points near them (ops/neighbor_questions.h). Those answer with the points that some query needs, once each.
+/// Where points look within a radius for each other, one rank of two asks, and knows from the answers which of its points the other needs.
 ///
 /// They are remembered as long as something holds them: a search for the same among the same rows, on every rank, finds them and sends two numbers.
 template <class T>

@@ -22,6 +22,7 @@ struct NeighborRequest {
     NeighborOptions options;
 
     std::int64_t num_lists() const { return is_knn ? 1 : static_cast<std::int64_t>(limits.size()); }
+    std::int64_t num_wanted() const { return k + (options.exclude_self ? 1 : 0); }   ///< of k nearest, the point itself among them
     double largest_radius() const
     {
         double radius = 0;
