@@ -2,12 +2,13 @@
 #include "ops/attention_block.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
+
+#include "sharding/parallel_for.h"
 
 namespace meshard {
 namespace {

@@ -2,7 +2,6 @@
 #include "ops/mesh_operator.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <string>
@@ -10,6 +9,7 @@
 
 #include "ops/ghost_exchange.h"
 #include "partition/error.h"
+#include "sharding/parallel_for.h"
 #include "sharding/with_backward.h"
 
 namespace meshard {

@@ -2,7 +2,7 @@
 #include "ops/segment_reduce.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <string>
@@ -10,6 +10,7 @@
 #include "ops/on_gpu.h"
 #include "ops/row_moves.h"
 #include "partition/error.h"
+#include "sharding/parallel_for.h"
 #include "sharding/with_backward.h"
 
 namespace meshard {

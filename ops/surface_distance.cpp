@@ -2,7 +2,7 @@
 #include "ops/surface_distance.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <cmath>
@@ -16,6 +16,7 @@
 #include "ops/row_moves.h"
 #include "ops/surface_parts.h"
 #include "partition/error.h"
+#include "sharding/parallel_for.h"
 
 namespace meshard {
 namespace {

@@ -2,7 +2,6 @@
 #include "ops/surface_parts.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <bit>
@@ -15,6 +14,7 @@
 
 #include "ops/point_boxes.h"
 #include "partition/vector_algebra.h"
+#include "sharding/parallel_for.h"
 
 namespace meshard {
 namespace {

@@ -5,7 +5,8 @@
 #include <exception>
 #include <mutex>
 
-#include <ATen/Parallel.h>
+#include "sharding/parallel_for.h"
+
 
 namespace meshard {
 

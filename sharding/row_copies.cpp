@@ -2,13 +2,14 @@
 #include "sharding/row_copies.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <cstring>
 #include <string>
 
 #include "partition/error.h"
+#include "sharding/parallel_for.h"
 #include "sharding/with_backward.h"
 
 namespace meshard {
