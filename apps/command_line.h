@@ -43,7 +43,7 @@ struct Verb {
     std::string_view name;
     std::string_view purpose;  ///< one line for `meshard --help`
     int (*run)(
-        std::span<const std::string> arguments);  ///< gives the exit code; null if this build lacks what it needs
+        std::span<const std::string> arguments);  ///< gives the exit code; null if it lives in the sibling program
 };
 
 /// All verbs, in the order of `meshard --help`.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program `meshard`: picks the verb and turns exceptions into one sentence on stderr and an exit code.
+// The programs `meshard` and `meshard-models`: picks the verb and turns exceptions into one sentence on stderr and an exit code.
 #include "apps/command_line.h"
+#include "apps/sibling_program.h"
 #include "apps/version.h"
 #include "io/interruption.h"
 #include "partition/error.h"
@@ -24,7 +25,7 @@ void print_help()
            "Usage: meshard VERB [arguments]\n\nVerbs:\n";
     for (const Verb& verb : verbs()) {
         std::cout << "  " << verb.name << std::string(12 - verb.name.size(), ' ') << verb.purpose
-                  << (verb.run ? "" : " (not in this build: needs LibTorch)") << '\n';
+                  << (verb.run || has_models_program() ? "" : " (not in this build: needs LibTorch)") << '\n';
     }
     std::cout << "\nOptions:\n"
                  "  -h,--help   this text; `meshard VERB --help` explains a verb\n"
@@ -66,11 +67,9 @@ int run(const std::vector<std::string>& arguments)
         return exit_code::ok;
     }
     const Verb& verb = find_verb(first);
-    if (!verb.run) {
-        throw UsageError("this build of meshard has no LibTorch, which " + first +
-                         " needs. Configure with -DMESHARD_WITH_TORCH=ON and build again.");
-    }
-    return verb.run(std::span(arguments).subspan(1));
+    const auto rest = std::span(arguments).subspan(1);
+    if (!verb.run) run_in_sibling_program(first, rest);
+    return verb.run(rest);
 }
 
 /// Library messages begin with the function that speaks; for the user of the program the verb stands there instead.

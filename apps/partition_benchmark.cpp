@@ -4,6 +4,7 @@
 #include "apps/benchmark_meshes.h"
 #include "apps/command_line.h"
 #include "apps/json_report.h"
+#include "apps/sibling_program.h"
 #include "apps/text_table.h"
 #include "apps/verbs.h"
 #include "io/mesh_io.h"
@@ -209,13 +210,10 @@ int partition_bench_command(std::span<const std::string> arguments)
 int bench_command(std::span<const std::string> arguments)
 {
     if (!arguments.empty() && arguments.front() == "partition") return partition_bench_command(arguments.subspan(1));
-#ifdef MESHARD_WITH_TORCH
-    return model_bench_command(arguments);
-#else
     const bool wants_help = !arguments.empty() && (arguments.front() == "--help" || arguments.front() == "-h");
+    if (has_models_program()) run_in_sibling_program("bench", arguments);
     if (wants_help) return partition_bench_command(arguments);
     throw UsageError("this build, without LibTorch, has only 'bench partition'.");
-#endif
 }
 
 } // namespace meshard

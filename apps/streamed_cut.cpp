@@ -54,11 +54,7 @@ RankSizes plan_memory(const MappedMesh& mesh, const std::string& file, const Cut
     for (const auto& array : mesh.rest().cell_data) row_bytes += array.num_components() * static_cast<double>(size_of(array.type()));
     for (const auto& array : mesh.rest().point_data) row_bytes += array.num_components() * static_cast<double>(size_of(array.type())) * points / cells;
     const double entries = static_cast<double>(mesh.num_cell_entries()) / cells; // of connectivity and faces
-#ifdef MESHARD_WITH_TORCH
-    constexpr double program = 190e6; // LibTorch's libraries, of which a cut uses nothing, take three quarters
-#else
     constexpr double program = 45e6;
-#endif
     constexpr double block_bytes = 450, fewest = 2000;
     constexpr double share = 0.45; // of what is left beside the program: a window; later the graph of blocks
     const double window_bytes = 60 + 40 * entries;
