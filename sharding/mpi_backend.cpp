@@ -138,7 +138,7 @@ private:
     std::size_t next_ = 0;
 };
 
-/// Rows to each rank in chunks that stay in the cache: picked out, sent, and their memory used again.
+/// Rows to each rank in chunks that stay in the cache: picked out, sent, and their memory used again. Rows that lie in a row are sent from where they lie.
 class MpiRows : public MpiRequests {
 public:
     static constexpr std::int64_t kChunk = std::int64_t{1} << 19;
@@ -162,9 +162,13 @@ protected:
             if (slot.request == MPI_REQUEST_NULL && !chunks_.empty()) {
                 const auto [rank, begin, count] = chunks_.front();
                 chunks_.pop_front();
-                slot.bytes.resize(static_cast<std::size_t>(count));
-                sent_.read(begin, count, slot.bytes.data());
-                check(MPI_Isend(slot.bytes.data(), static_cast<int>(count), MPI_BYTE, rank, kTag, communicator_, &slot.request), "send");
+                const auto* bytes = sent_.in_place(begin, count);
+                if (!bytes) {
+                    slot.bytes.resize(static_cast<std::size_t>(count));
+                    sent_.read(begin, count, slot.bytes.data());
+                    bytes = slot.bytes.data();
+                }
+                check(MPI_Isend(bytes, static_cast<int>(count), MPI_BYTE, rank, kTag, communicator_, &slot.request), "send");
             }
             all_sent &= slot.request == MPI_REQUEST_NULL && chunks_.empty();
         }

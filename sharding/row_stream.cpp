@@ -22,6 +22,17 @@ RowStream::RowStream(std::vector<at::Tensor> tensors, at::Tensor index) : tensor
     }
 }
 
+const char* RowStream::in_place(std::int64_t begin, std::int64_t count) const
+{
+    if (count <= 0 || tensors_.size() != 1) return nullptr;
+    const auto* rows = index_.const_data_ptr<std::int64_t>();
+    const auto first = begin / row_bytes_, last = (begin + count - 1) / row_bytes_;
+    for (auto i = first; i < last; ++i) {
+        if (rows[i + 1] != rows[i] + 1) return nullptr;
+    }
+    return static_cast<const char*>(tensors_[0].const_data_ptr()) + rows[first] * row_bytes_ + begin % row_bytes_;
+}
+
 void RowStream::read(std::int64_t begin, std::int64_t count, char* to) const
 {
     if (count <= 0) return;

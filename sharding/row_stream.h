@@ -21,6 +21,9 @@ public:
     std::int64_t row_bytes() const { return row_bytes_; }
     std::int64_t bytes() const { return num_rows() * row_bytes_; }
 
+    /// Where bytes begin, ..., begin + count - 1 lie if they do so in a row already; null if they must be picked out.
+    const char* in_place(std::int64_t begin, std::int64_t count) const;
+
     /// Bytes begin, ..., begin + count - 1 to `to`.
     void read(std::int64_t begin, std::int64_t count, char* to) const;
 
