@@ -2,7 +2,6 @@
 // meshard bench step, model, scaling, operators, ghosts: what sharding costs, measured against plain LibTorch in the same run.
 #include <iomanip>
 #include <iostream>
-#include <tuple>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -164,7 +163,7 @@ void report_scaling(const BenchArguments& arguments, const ScalingReport& report
 
 void report_ghosts(const BenchArguments& arguments, const GhostReport& report)
 {
-    const auto& [exchange, overlap] = std::tie(report.exchange, report.overlap);
+    const auto& overlap = report.overlap;
     if (arguments.json) {
         nlohmann::ordered_json json{{"ranks", report.num_ranks}, {"threads_per_rank", report.threads_per_rank}, {"backend", report.backend}, {"points", report.num_points}};
         for (const auto& traffic : report.traffic) {
@@ -173,8 +172,10 @@ void report_ghosts(const BenchArguments& arguments, const GhostReport& report)
                                         {"ring_over_search", traffic.ring_over_search}, {"repeated_bytes", traffic.repeated_bytes},
                                         {"feature_bytes", traffic.feature_bytes}, {"gathered_rows", traffic.gathered_rows}});
         }
-        json["exchange"] = {{"rows", exchange.num_rows}, {"channels", exchange.num_channels}, {"bare_seconds", exchange.bare_seconds},
-                            {"exchange_seconds", exchange.exchange_seconds}, {"exchange_over_bare", exchange.exchange_over_bare}};
+        for (const auto& exchange : report.exchanges) {
+            json["exchanges"].push_back({{"rows", exchange.num_rows}, {"stride", exchange.stride}, {"channels", exchange.num_channels}, {"bare_seconds", exchange.bare_seconds},
+                                         {"exchange_seconds", exchange.exchange_seconds}, {"exchange_over_bare", exchange.exchange_over_bare}});
+        }
         json["overlap"] = {{"ghosts", overlap.num_ghosts}, {"edges", overlap.num_edges}, {"exchange_seconds", overlap.exchange_seconds},
                            {"step_seconds", overlap.step_seconds}, {"silent_seconds", overlap.silent_seconds}, {"visible_share", overlap.visible_share}};
         std::cout << json.dump(2) << '\n';
@@ -189,9 +190,13 @@ void report_ghosts(const BenchArguments& arguments, const GhostReport& report)
                        std::to_string(traffic.search_bytes), fixed_text(traffic.ring_over_search, 1), std::to_string(traffic.repeated_bytes),
                        std::to_string(traffic.feature_bytes), std::to_string(traffic.gathered_rows)});
     }
-    std::cout << table << "Exchange of " << exchange.num_rows << " rows of " << exchange.num_channels << " channels: " << fixed_text(exchange.exchange_seconds, 4) << " s; bare send and receive "
-              << fixed_text(exchange.bare_seconds, 4) << " s; ratio " << fixed_text(exchange.exchange_over_bare, 3) << '\n'
-              << "Message passing, " << overlap.num_edges << " edges, " << overlap.num_ghosts << " ghosts: " << fixed_text(overlap.step_seconds, 4) << " s; without messages "
+    std::cout << table;
+    for (const auto& exchange : report.exchanges) {
+        std::cout << "Exchange of " << exchange.num_rows << " rows of " << exchange.num_channels << " channels, " << (exchange.stride == 1 ? "one after another" : "every other one of a table")
+                  << ": " << fixed_text(exchange.exchange_seconds, 4) << " s; bare send and receive " << fixed_text(exchange.bare_seconds, 4) << " s; ratio "
+                  << fixed_text(exchange.exchange_over_bare, 3) << '\n';
+    }
+    std::cout << "Message passing, " << overlap.num_edges << " edges, " << overlap.num_ghosts << " ghosts: " << fixed_text(overlap.step_seconds, 4) << " s; without messages "
               << fixed_text(overlap.silent_seconds, 4) << " s; exchange alone " << fixed_text(overlap.exchange_seconds, 4) << " s, of which "
               << fixed_text(100 * overlap.visible_share, 0) << " % shows\n";
 }

@@ -94,22 +94,22 @@ SearchTraffic traffic_of(const at::Tensor& points, double radius, const std::str
     return traffic;
 }
 
-/// Every other one of the own rows goes to the next rank.
-std::shared_ptr<const ExchangePlan> plan_to_next(std::int64_t num_rows, const DeviceMesh& mesh)
+/// Of the own rows every one whose number `stride` divides goes to the next rank.
+std::shared_ptr<const ExchangePlan> plan_to_next(std::int64_t num_rows, std::int64_t stride, const DeviceMesh& mesh)
 {
     const auto& group = mesh.all();
     std::vector<std::int64_t> sent(num_rows), send(group.size(), 0), receive(group.size(), 0);
-    for (std::int64_t i = 0; i < num_rows; ++i) sent[i] = 2 * i;
+    for (std::int64_t i = 0; i < num_rows; ++i) sent[i] = stride * i;
     send[(group.rank() + 1) % group.size()] = num_rows;
     receive[(group.rank() + group.size() - 1) % group.size()] = num_rows;
-    return std::make_shared<const ExchangePlan>(group, 2 * num_rows, std::move(sent), std::move(send), std::move(receive));
+    return std::make_shared<const ExchangePlan>(group, stride * num_rows, std::move(sent), std::move(send), std::move(receive));
 }
 
-ExchangeTimes time_exchange(std::int64_t num_rows, int num_repeats, const DeviceMesh& mesh)
+ExchangeTimes time_exchange(std::int64_t num_rows, std::int64_t stride, int num_repeats, const DeviceMesh& mesh)
 {
     const at::NoGradGuard no_grad;
-    const auto plan = plan_to_next(num_rows, mesh);
-    const auto rows = at::rand({2 * num_rows, kChannels});
+    const auto plan = plan_to_next(num_rows, stride, mesh);
+    const auto rows = at::rand({stride * num_rows, kChannels});
     const auto ready = rows.narrow(0, 0, num_rows).clone().view({-1});
     auto received = at::empty_like(ready);
     auto send = plan->send_counts(), receive = plan->receive_counts();
@@ -124,7 +124,7 @@ ExchangeTimes time_exchange(std::int64_t num_rows, int num_repeats, const Device
         bare = std::min(bare, a);
         whole = std::min(whole, b);
     }
-    return {num_rows, kChannels, bare, whole, whole / bare};
+    return {num_rows, kChannels, stride, bare, whole, whole / bare};
 }
 
 /// A graph in which each node hears of ten owned ones, and each ghost is heard once.
@@ -151,7 +151,7 @@ Neighbors graph_with_ghosts(const std::shared_ptr<const ExchangePlan>& plan, con
 OverlapTimes time_overlap(std::int64_t num_ghosts, int num_repeats, const Mesh& mesh)
 {
     const at::NoGradGuard no_grad;
-    const auto plan = plan_to_next(num_ghosts, *mesh);
+    const auto plan = plan_to_next(num_ghosts, 2, *mesh);
     const auto neighbors = graph_with_ghosts(plan, mesh);
     const MessageGraph graph(neighbors);
     const auto own = at::rand({plan->num_owned(), kChannels}), ghosts = at::rand({num_ghosts, kChannels});
@@ -169,8 +169,8 @@ OverlapTimes time_overlap(std::int64_t num_ghosts, int num_repeats, const Mesh& 
     times.exchange_seconds = times.step_seconds = times.silent_seconds = kForever;
     for (int i = -1; i < num_repeats; ++i) {
         const auto a = seconds_together(*mesh, [&] { ghost_rows(own, plan); });
-        const auto b = seconds_together(*mesh, [&] { graph.updated_edges(nodes, {}, update); });
-        const auto c = seconds_together(*mesh, [&] { silent.updated_edges(all_nodes, {}, update); });
+        const auto b = seconds_together(*mesh, [&] { graph.updated_edges(nodes, nodes, {}, update); });
+        const auto c = seconds_together(*mesh, [&] { silent.updated_edges(all_nodes, all_nodes, {}, update); });
         if (i < 0) continue;
         times.exchange_seconds = std::min(times.exchange_seconds, a);
         times.step_seconds = std::min(times.step_seconds, b);
@@ -195,7 +195,7 @@ GhostReport measure_ghosts(std::int64_t num_points, std::int64_t num_rows, int n
     const auto points = torch::rand({num_points, 3});
     const auto radius = std::cbrt(kNeighbors / (4.0 / 3 * 3.14159265 * static_cast<double>(num_points)));
     for (const char* method : {"metis", "curve"}) report.traffic.push_back(traffic_of(points, radius, method, mesh));
-    report.exchange = time_exchange(num_rows, num_repeats, *mesh);
+    for (const std::int64_t stride : {1, 2}) report.exchanges.push_back(time_exchange(num_rows, stride, num_repeats, *mesh));
     report.overlap = time_overlap(num_rows / 8, num_repeats, mesh);
     return report;
 }

@@ -25,6 +25,7 @@ struct SearchTraffic {
 /// Times of one exchange, the shortest of runs that alternate, so that what else the machine does counts least; of each run the slowest rank.
 struct ExchangeTimes {
     std::int64_t num_rows = 0, num_channels = 0;   ///< that each rank sends to the next one
+    std::int64_t stride = 1;                ///< of a table the rows one after another, or every other one
     double bare_seconds = 0;                ///< a send and receive of the same bytes, ready in memory
     double exchange_seconds = 0;            ///< rows picked out, sent, received
     double exchange_over_bare = 0;
@@ -45,13 +46,13 @@ struct GhostReport {
     std::string backend;
     std::int64_t num_points = 0;
     std::vector<SearchTraffic> traffic;
-    ExchangeTimes exchange;
+    std::vector<ExchangeTimes> exchanges;
     OverlapTimes overlap;
 };
 
 /// Collective over all ranks of `world`, two or more; every rank gets the same figures.
 /// @param num_points    of the cloud that is searched, uniform in a cube, about 16 neighbours a point
-/// @param num_rows      that each rank sends to the next one, of twice as many; of 64 channels
+/// @param num_rows      of 64 channels, that each rank sends to the next one
 GhostReport measure_ghosts(std::int64_t num_points, std::int64_t num_rows, int num_repeats, World& world);
 
 }  // namespace meshard

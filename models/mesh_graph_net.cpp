@@ -104,10 +104,12 @@ SplitEdgeMlpImpl::SplitEdgeMlpImpl(std::int64_t width, std::int64_t num_hidden_l
     register_module("model", model_);
 }
 
-torch::Tensor SplitEdgeMlpImpl::forward(const torch::Tensor& edges, const torch::Tensor& nodes, const MessageGraph& graph)
+EdgeParts SplitEdgeMlpImpl::forward(const EdgeParts& edges, const torch::Tensor& nodes, const MessageGraph& graph)
 {
-    const auto from_nodes = graph.from_sources(torch::linear(nodes, source_weight_)) + graph.from_targets(torch::linear(nodes, target_weight_));
-    return model_->forward(torch::linear(edges, edge_weight_, bias_) + from_nodes);
+    return graph.updated_edges(torch::linear(nodes, source_weight_), torch::linear(nodes, target_weight_), edges,
+                               [&](const torch::Tensor& own, const torch::Tensor& sources, const torch::Tensor& targets) {
+                                   return model_->forward(torch::linear(own, edge_weight_, bias_) + (sources + targets)) + own;
+                               });
 }
 
 GhostCosts ghost_costs(const MessageGraph& graph, const DeepGraph& deep, const MeshGraphNetOptions& options, const RankRates& rates)
@@ -169,14 +171,15 @@ MeshGraphNetImpl::MeshGraphNetImpl(MeshGraphNetOptions options) : options_(std::
     register_module("processor", std::make_shared<torch::nn::Module>())->register_module("processor_layers", layers);
 }
 
-torch::Tensor MeshGraphNetImpl::process(torch::Tensor nodes, torch::Tensor edges, const MessageGraph& graph)
+torch::Tensor MeshGraphNetImpl::process(torch::Tensor nodes, const torch::Tensor& encoded_edges, const MessageGraph& graph)
 {
     const auto reduction = options_.aggregation == "sum" ? SegmentReduction::Sum : SegmentReduction::Mean;
+    auto edges = graph.parts_of(encoded_edges);
     for (std::size_t i = 0; i < node_mlps_.size(); ++i) {
         if (options_.do_concat_trick) {
-            edges = split_edge_mlps_[i](edges, nodes, graph) + edges;   // (E, C)
+            edges = split_edge_mlps_[i](edges, nodes, graph);   // (E, C)
         } else {
-            edges = graph.updated_edges(nodes, edges, [&](const torch::Tensor& own, const torch::Tensor& sources, const torch::Tensor& targets) {
+            edges = graph.updated_edges(nodes, nodes, edges, [&](const torch::Tensor& own, const torch::Tensor& sources, const torch::Tensor& targets) {
                 return edge_mlps_[i](torch::cat({own, sources, targets}, -1)) + own;   // (E, C)
             });
         }

@@ -63,7 +63,7 @@ class SplitEdgeMlpImpl : public torch::nn::Module {
 public:
     SplitEdgeMlpImpl(std::int64_t width, std::int64_t num_hidden_layers, const std::string& act);
 
-    torch::Tensor forward(const torch::Tensor& edges, const torch::Tensor& nodes, const MessageGraph& graph);
+    EdgeParts forward(const EdgeParts& edges, const torch::Tensor& nodes, const MessageGraph& graph);
 
 private:
     torch::Tensor edge_weight_, source_weight_, target_weight_, bias_;
@@ -124,7 +124,7 @@ public:
     const MeshGraphNetOptions& options() const { return options_; }
 
 private:
-    torch::Tensor process(torch::Tensor nodes, torch::Tensor edges, const MessageGraph& graph);
+    torch::Tensor process(torch::Tensor nodes, const torch::Tensor& encoded_edges, const MessageGraph& graph);
 
     MeshGraphNetOptions options_;
     GraphMlp edge_encoder_{nullptr}, node_encoder_{nullptr}, node_decoder_{nullptr};

@@ -148,18 +148,27 @@ void MessageGraph::lay_out_edges()
     if (target_spec_) edge_spec_ = layout_of_rows(*target_spec_, targets_.size(0));
     if (!ghosts_travel(neighbors_)) return;
     const auto num_owned = neighbors_.plan->num_owned();
-    const auto is_inner = neighbors_.rows < num_owned;
-    const auto taken = [&](const at::Tensor& chosen, std::int64_t first_row) {
-        SomeEdges some;
-        some.edges = chosen.nonzero().view({-1});
-        some.sources = neighbors_.rows.index_select(0, some.edges) - first_row;
-        some.targets = targets_.index_select(0, some.edges);
-        some.spec = layout_of_rows(*target_spec_, some.edges.size(0));
-        return some;
+    const auto is_border = at::zeros({offsets.size(0) - 1}, at::kBool);
+    is_border.index_fill_(0, targets_.masked_select(neighbors_.rows >= num_owned), true);
+    const auto part_of = [&](const at::Tensor& chosen) {
+        Part part;
+        part.nodes = chosen.nonzero().view({-1});
+        part.edges = chosen.index_select(0, targets_).nonzero().view({-1});
+        part.offsets = at::cat({at::zeros({1}, at::kLong), offsets.diff().index_select(0, part.nodes).cumsum(0)});
+        part.sources = neighbors_.rows.index_select(0, part.edges);
+        part.targets = targets_.index_select(0, part.edges);
+        part.spec = layout_of_rows(*target_spec_, part.edges.size(0));
+        return part;
     };
-    inner_ = taken(is_inner, 0);
-    border_ = taken(is_inner.logical_not(), num_owned);
-    order_ = at::cat({inner_.edges, border_.edges}).argsort();
+    inner_ = part_of(is_border.logical_not());
+    border_ = part_of(is_border);
+    // Of the owned rows the border copies only what it needs beside the ghosts.
+    const auto is_needed = at::zeros({num_owned + neighbors_.plan->num_ghosts()}, at::kBool).index_fill_(0, border_.sources, true);
+    is_needed.narrow(0, num_owned, neighbors_.plan->num_ghosts()).fill_(true);
+    border_sources_ = is_needed.narrow(0, 0, num_owned).nonzero().view({-1});
+    border_.sources = (is_needed.cumsum(0) - 1).index_select(0, border_.sources);
+    edge_order_ = at::cat({inner_.edges, border_.edges}).argsort();
+    node_order_ = at::cat({inner_.nodes, border_.nodes}).argsort();
 }
 
 at::Tensor MessageGraph::from_sources(const at::Tensor& nodes) const
@@ -172,18 +181,38 @@ at::Tensor MessageGraph::from_targets(const at::Tensor& nodes) const
     return lay(gathered_rows(here(nodes), targets_), edge_spec_);
 }
 
-at::Tensor MessageGraph::updated_edges(const at::Tensor& nodes, const at::Tensor& edges, const EdgeUpdate& update) const
+EdgeParts MessageGraph::parts_of(const at::Tensor& edges) const
 {
-    if (!order_.defined()) return update(edges, from_sources(nodes), from_targets(nodes));
-    const auto own = own_rows_of("MessageGraph", nodes, neighbors_), own_edges = edges.defined() ? here(edges) : edges;
-    const auto updated = [&](const SomeEdges& some, const at::Tensor& sources) {
-        const auto part = own_edges.defined() ? lay(gathered_rows(own_edges, some.edges), some.spec) : at::Tensor();
-        return here(update(part, lay(gathered_rows(sources, some.sources), some.spec), lay(gathered_rows(own, some.targets), some.spec)));
+    if (!edge_order_.defined()) return {edges, {}};
+    const auto own = here(edges);
+    return {lay(gathered_rows(own, inner_.edges), inner_.spec), lay(gathered_rows(own, border_.edges), border_.spec)};
+}
+
+at::Tensor MessageGraph::whole(const EdgeParts& edges) const
+{
+    if (!edge_order_.defined()) return edges.inner;
+    return lay(gathered_rows(at::cat({here(edges.inner), here(edges.border)}), edge_order_), edge_spec_);
+}
+
+EdgeParts MessageGraph::updated_edges(const at::Tensor& sources, const at::Tensor& targets, const EdgeParts& edges, const EdgeUpdate& update) const
+{
+    if (!edge_order_.defined()) return {update(edges.inner, from_sources(sources), from_targets(targets)), {}};
+    const auto own_sources = own_rows_of("MessageGraph", sources, neighbors_), own_targets = here(targets);
+    const auto updated = [&](const Part& part, const at::Tensor& own_edges, const at::Tensor& rows) {
+        return update(own_edges, lay(gathered_rows(rows, part.sources), part.spec), lay(gathered_rows(own_targets, part.targets), part.spec));
     };
-    auto pending = begin_ghost_exchange({own}, neighbors_.plan);
-    const auto inner = updated(inner_, own);
-    const auto border = updated(border_, pending.end()[0]);
-    return lay(gathered_rows(at::cat({inner, border}), order_), edge_spec_);
+    auto pending = begin_ghost_exchange({own_sources}, neighbors_.plan);
+    EdgeParts result;
+    result.inner = updated(inner_, edges.inner, own_sources);
+    result.border = updated(border_, edges.border, at::cat({gathered_rows(own_sources, border_sources_), pending.end()[0]}));
+    return result;
+}
+
+at::Tensor MessageGraph::to_targets(const EdgeParts& edges, SegmentReduction reduction) const
+{
+    if (!edge_order_.defined()) return to_targets(edges.inner, reduction);
+    const auto reduced = [&](const Part& part, const at::Tensor& rows) { return segment_reduce(here(rows), part.offsets, reduction).values; };
+    return lay(gathered_rows(at::cat({reduced(inner_, edges.inner), reduced(border_, edges.border)}), node_order_), target_spec_);
 }
 
 at::Tensor MessageGraph::to_targets(const at::Tensor& edges, SegmentReduction reduction) const

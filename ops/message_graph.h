@@ -17,6 +17,13 @@ namespace meshard {
 /// Of each query's neighbours the `max_neighbors` with the lowest ids, in their order.
 Neighbors first_by_id(const Neighbors& neighbors, std::int64_t max_neighbors);
 
+/// Rows of a graph's edges, (edges, ...), apart by whether their targets hear of ghosts; as long as steps keep them so, none of them copies all edges to
+/// bring them together. Of a graph along which nothing travels all are `inner`, and `border` is undefined.
+struct EdgeParts {
+    at::Tensor inner;    ///< of targets whose sources are all owned
+    at::Tensor border;   ///< of the other targets
+};
+
 /// A directed graph among rows (nodes) that graph networks pass messages along. An edge leads from a source to a target and lies with its target; the
 /// edges of a target follow each other in the order that the graph was made with. Nodes are plain, or cut along dimension 0; edges then are cut, too.
 class MessageGraph {
@@ -41,11 +48,19 @@ public:
     /// (edges, ...) to (nodes, ...): what the edges of each target add up to, or their mean. No communication. Differentiable.
     at::Tensor to_targets(const at::Tensor& edges, SegmentReduction reduction) const;
 
-    /// Works out something for each edge from what lies there, (edges, ...) or undefined, its source's row and its target's row, as
-    /// `update(edges, from_sources(nodes), from_targets(nodes))` does; edges whose sources are owned are worked on while ghosts travel, and the others after.
-    /// @param update   a function of each row on its own; called once for some of the edges and once for the others, in the same order on every rank
+    /// (edges, ...) as its parts, and back. No communication. Differentiable.
+    EdgeParts parts_of(const at::Tensor& edges) const;
+    at::Tensor whole(const EdgeParts& edges) const;
+
+    /// Works out something for each edge from what lies there, its source's row and its target's row, as `update(edges, from_sources(sources),
+    /// from_targets(targets))` does; edges of the inner part are worked on while ghosts travel, and the others after. Collective where nodes are cut.
+    /// @param sources, targets  (nodes, ...), often the same  @param edges   may be undefined
+    /// @param update   a function of each row on its own; called once for each part, in the same order on every rank
     using EdgeUpdate = std::function<at::Tensor(const at::Tensor& edges, const at::Tensor& sources, const at::Tensor& targets)>;
-    at::Tensor updated_edges(const at::Tensor& nodes, const at::Tensor& edges, const EdgeUpdate& update) const;
+    EdgeParts updated_edges(const at::Tensor& sources, const at::Tensor& targets, const EdgeParts& edges, const EdgeUpdate& update) const;
+
+    /// As of all edges: what those of each target add up to, in the same order, or their mean.
+    at::Tensor to_targets(const EdgeParts& edges, SegmentReduction reduction) const;
 
     std::int64_t num_edges() const { return neighbors_.rows.size(0); }          ///< of this rank
     std::int64_t num_ghosts() const { return neighbors_.plan ? neighbors_.plan->num_ghosts() : 0; }
@@ -53,11 +68,13 @@ public:
     const SpecPtr& edge_layout() const { return edge_spec_; }                   ///< null for plain nodes
 
 private:
-    /// Edges that start at owned nodes, or at ghosts.
-    struct SomeEdges {
-        at::Tensor edges;      // which, ascending
-        at::Tensor sources;    // rows of owned nodes, or of ghosts
-        at::Tensor targets;
+    /// All edges of some targets.
+    struct Part {
+        at::Tensor nodes;       // the targets, ascending
+        at::Tensor edges;       // which, ascending
+        at::Tensor offsets;     // those of each target
+        at::Tensor sources;     // rows of owned nodes; of the border rows of the sources that it needs and then ghosts
+        at::Tensor targets;     // rows of owned nodes
         SpecPtr spec;
     };
 
@@ -66,8 +83,9 @@ private:
     Neighbors neighbors_;
     at::Tensor targets_;            // (edges): the owned row of each
     SpecPtr target_spec_, edge_spec_;   // null for plain nodes
-    SomeEdges inner_, border_;      // where ghosts travel
-    at::Tensor order_;              // of each edge its place among the inner ones and those of the border after them
+    Part inner_, border_;           // where ghosts travel
+    at::Tensor border_sources_;     // owned nodes that edges of the border start at
+    at::Tensor edge_order_, node_order_;   // of each its place among those of the inner part and those of the border after them
 };
 
 /// A rank's nodes and all that messages reach them from within some steps: ghosts so deep that no step needs to exchange any. The same work is done by several

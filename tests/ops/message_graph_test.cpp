@@ -100,6 +100,61 @@ TEST_P(GraphOnRanks, DeepGhostsGiveTheSameBitsAndGradients)
     });
 }
 
+/// Two steps that work out edges anew, and keep them apart by whether their targets hear of ghosts.
+at::Tensor two_updates(const MessageGraph& graph, at::Tensor nodes, const at::Tensor& encoded_edges, SegmentReduction reduction, at::Tensor* last_edges = nullptr)
+{
+    auto edges = graph.parts_of(encoded_edges);
+    for (int step = 0; step < 2; ++step) {
+        edges = graph.updated_edges(nodes, 0.5 * nodes, edges, [](const at::Tensor& own, const at::Tensor& sources, const at::Tensor& targets) {
+            return own + (sources * targets).tanh();
+        });
+        nodes = nodes + graph.to_targets(edges, reduction);
+    }
+    if (last_edges) *last_edges = graph.whole(edges);
+    return nodes;
+}
+
+TEST_P(GraphOnRanks, EdgesInPartsGiveTheSameBitsAndGradients)
+{
+    constexpr std::int64_t kNodes = 40;
+    torch::manual_seed(3);
+    const auto places = torch::rand({kNodes, 3}, torch::kDouble), weight = torch::rand({kNodes, 2}, torch::kDouble);
+    const auto whole = torch::rand({kNodes, 2}, torch::kDouble).requires_grad_();
+    const MessageGraph serial(knn(places, places, 3, {.exclude_self = true}));
+    const auto edge_values = [](const MessageGraph& graph, const at::Tensor& at) { return (graph.from_sources(at) - graph.from_targets(at)).narrow(1, 0, 2); };
+    for (const auto reduction : {SegmentReduction::Sum, SegmentReduction::Mean, SegmentReduction::Max}) {
+        whole.mutable_grad() = at::Tensor();
+        at::Tensor expected_edges;
+        const auto expected = two_updates(serial, whole, edge_values(serial, places), reduction, &expected_edges);
+        (expected * weight).sum().backward();
+
+        run_ranks(GetParam(), [&](std::shared_ptr<const DeviceMesh> device_mesh) {
+            std::vector<std::int64_t> ids;   // rank 1 has none where there are four or more
+            for (std::int64_t i = 0; i < kNodes; ++i) {
+                const auto owner = GetParam() > 3 && i % GetParam() == 1 ? 0 : i % GetParam();
+                if (owner == device_mesh->all().rank()) ids.push_back(i);
+            }
+            const auto own = torch::tensor(ids, torch::kLong);
+            const auto map = std::make_shared<const IndexMap>(IndexMap{kNodes, static_cast<std::int32_t>(ids.size()), ids, {}});
+            const auto spec = shard_spec(map, device_mesh);
+            const auto part = [&](const at::Tensor& tensor) { return tensor.detach().index_select(0, own); };
+            const auto at = from_local(part(places), spec);
+            const MessageGraph graph(knn(at, at, 3, {.exclude_self = true}));
+            const auto local = part(whole).requires_grad_();
+            const auto edges = edge_values(graph, at);
+            at::Tensor last_edges;
+
+            const auto result = two_updates(graph, from_local(local, spec), edges, reduction, &last_edges);
+            (result * from_local(part(weight), spec)).sum().backward();
+
+            EXPECT_TRUE(torch::equal(to_local(graph.whole(graph.parts_of(edges))), to_local(edges)));
+            EXPECT_TRUE(torch::equal(to_local(result), part(expected)));
+            EXPECT_TRUE(torch::equal(to_local(last_edges), part(expected_edges.view({kNodes, 3, 2})).flatten(0, 1)));
+            EXPECT_TRUE(torch::allclose(local.grad(), whole.grad().index_select(0, own), 1e-13, 1e-14));
+        });
+    }
+}
+
 INSTANTIATE_TEST_SUITE_P(Ranks, GraphOnRanks, testing::Values(1, 2, 3, 5));
 
 TEST(FirstById, KeepsTheLowestIds)
