@@ -17,4 +17,15 @@ struct RowClusters {
 /// edges, of these the smallest (heavy-edge matching, Karypis and Kumar 1998). Deterministic.
 RowClusters cluster_rows(const Csr& graph, std::int32_t most_rows);
 
+/// A graph whose rows are clusters of another's.
+struct JoinedRows {
+    RowClusters clusters;
+    Csr graph;
+    std::vector<std::int32_t> edge_weights;   ///< of each entry: edges between the two clusters
+    std::vector<std::int32_t> sizes;          ///< rows in each cluster
+};
+
+/// The graph after `num_rounds` (1 or more) of joining neighbours in pairs, as `cluster_rows` does, those that are as good by the seed.
+JoinedRows join_rows(const Csr& graph, int num_rounds, std::uint64_t seed);
+
 } // namespace meshard

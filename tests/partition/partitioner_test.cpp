@@ -2,9 +2,11 @@
 #include "partition/partitioner.h"
 
 #include "partition/balance.h"
+#include "partition/cut_measures.h"
 #include "partition/error.h"
 #include "partition/geometric_partitioner.h"
 #include "partition/mesh_graph.h"
+#include "partition/metis_partitioner.h"
 #include "partition/scotch_partitioner.h"
 #include "partition/subdomain.h"
 #include "tests/support/expect_error.h"
@@ -156,6 +158,25 @@ TEST(CutRows, IsBetterWithQuality)
             edge_cut(cut(mesh, 8, {.effort = RefinementEffort::Thorough}, {}, seed).partition, graph));
     }
     EXPECT_LT(thorough, quick);
+}
+
+// Large enough for METIS to begin with joined rows.
+TEST(CutRows, IsBalancedAndGoodOnManySimpleCells)
+{
+    const auto graph = cell_graph(tet_cube(45));
+    ASSERT_GE(graph.num_rows(), 8 * 65536);
+    std::vector<std::int32_t> weights;
+    for (std::int64_t i = 0; i < graph.num_rows(); ++i) weights.insert(weights.end(), {1, static_cast<std::int32_t>(1 + i % 3)});
+    const std::vector<double> capacities{1, 1, 1, 1, 2, 2, 2, 1};
+    const PartitionProblem plain{&graph, {}, 8, {}, 1}, weighted{&graph, {}, 8, {1.03, 2, weights, capacities}, 1};
+
+    const auto cut = cut_rows(plain, {}), again = cut_rows(plain, {}), weighted_cut = cut_rows(weighted, {});
+
+    const auto metis = measure_cut(partition_with_metis(graph, {.num_parts = 8, .seed = 1}), graph);
+    EXPECT_TRUE(measure_cut(cut.partition, graph).is_no_worse_than(metis));
+    EXPECT_EQ(cut.partition.owners, again.partition.owners);
+    for (const auto imbalance : imbalances(cut.partition, plain.balance)) EXPECT_LE(imbalance, 1.03 + 1e-4);
+    for (const auto imbalance : imbalances(weighted_cut.partition, weighted.balance)) EXPECT_LE(imbalance, 1.03 + 1e-4);
 }
 
 TEST(CutRows, RefusesWhatIsMissing)
