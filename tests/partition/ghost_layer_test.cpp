@@ -3,10 +3,10 @@
 #include "partition/ghost_layer.h"
 #include "partition/mesh_graph.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/four_partitions.h"
 #include "tests/support/sample_meshes.h"
 
 #include <deque>
-#include <random>
 
 namespace meshard {
 namespace {
@@ -50,27 +50,25 @@ TEST(GhostLayer, TakesTheRingsOfAStripByHand)
 
 TEST(GhostLayer, EqualsABreadthFirstSearchOnEveryMesh)
 {
-    std::mt19937 engine(3);
     for (const auto& [name, mesh] : sample_meshes())
-        for (const std::int32_t num_parts : {1, 2, 5})
-            for (const std::int32_t num_layers : {0, 1, 2, 4, 255}) {
-                const auto graph = mesh_graph(mesh);
-                Partition partition{num_parts, {}};
-                for (std::int64_t i = 0; i < graph.num_rows(); ++i)
-                    partition.owners.push_back(static_cast<std::int32_t>(engine() % num_parts));
+        for (const std::int32_t num_parts : {1, 2, 3, 4, 5, 7, 8})
+            for (const auto& [kind, partition] : four_partitions(mesh, num_parts))
+                for (const std::int32_t num_layers : {0, 1, 2, 4, 255}) {
+                    SCOPED_TRACE(name + ", " + std::to_string(num_parts) + " parts, " + kind);
+                    const auto graph = mesh_graph(mesh);
 
-                const auto layers = ghost_layers(graph, partition, num_layers);
+                    const auto layers = ghost_layers(graph, partition, num_layers);
 
-                ASSERT_EQ(layers.size(), static_cast<std::size_t>(num_parts));
-                for (std::int32_t part = 0; part < num_parts; ++part) {
-                    const auto expected = reference_layer(graph, partition, part, num_layers);
-                    EXPECT_EQ(layers[part].rows, expected.rows) << name << ", part " << part;
-                    EXPECT_EQ(layers[part].levels, expected.levels) << name << ", part " << part;
-                    const auto alone = ghost_layer(graph, partition, part, num_layers);
-                    EXPECT_EQ(alone.rows, expected.rows) << name << ", part " << part;
-                    EXPECT_EQ(alone.levels, expected.levels) << name << ", part " << part;
+                    ASSERT_EQ(layers.size(), static_cast<std::size_t>(num_parts));
+                    for (std::int32_t part = 0; part < num_parts; ++part) {
+                        const auto expected = reference_layer(graph, partition, part, num_layers);
+                        ASSERT_EQ(layers[part].rows, expected.rows) << "part " << part;
+                        ASSERT_EQ(layers[part].levels, expected.levels) << "part " << part;
+                        const auto alone = ghost_layer(graph, partition, part, num_layers);
+                        ASSERT_EQ(alone.rows, expected.rows) << "part " << part;
+                        ASSERT_EQ(alone.levels, expected.levels) << "part " << part;
+                    }
                 }
-            }
 }
 
 TEST(GhostLayer, FollowsEdgesOneWayInADirectedGraph)

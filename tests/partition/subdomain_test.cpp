@@ -2,40 +2,27 @@
 #include "partition/error.h"
 #include "partition/ghost_layer.h"
 #include "partition/mesh_graph.h"
-#include "partition/metis_partitioner.h"
 #include "partition/subdomain.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/four_partitions.h"
 #include "tests/support/sample_meshes.h"
 
 #include <algorithm>
 #include <map>
-#include <random>
 #include <set>
 
 namespace meshard {
 namespace {
-
-Partition random_partition(std::int64_t num_rows, std::int32_t num_parts, std::uint32_t seed)
-{
-    std::mt19937 engine(seed);
-    Partition partition{num_parts, {}};
-    for (std::int64_t i = 0; i < num_rows; ++i)
-        partition.owners.push_back(static_cast<std::int32_t>(engine() % num_parts));
-    return partition;
-}
 
 template <class Check>
 void for_each_cut(Check&& check)
 {
     for (const auto& [name, mesh] : sample_meshes()) {
         const auto graph = mesh_graph(mesh);
-        for (const auto num_parts : {1, 2, 3, 7, static_cast<int>(mesh.num_rows()) + 3})
-            for (const auto num_layers : {0, 1, 3})
-                for (const bool random : {false, true}) {
-                    SCOPED_TRACE(name + ", " + std::to_string(num_parts) + " parts, " + std::to_string(num_layers) +
-                                 (random ? " layers, random" : " layers, METIS"));
-                    const auto partition = random ? random_partition(mesh.num_rows(), num_parts, 9)
-                                                  : partition_with_metis(graph, {.num_parts = num_parts});
+        for (const auto num_parts : {1, 2, 3, 4, 5, 7, 8, static_cast<int>(mesh.num_rows()) + 3})
+            for (const auto& [kind, partition] : four_partitions(mesh, num_parts))
+                for (const auto num_layers : {0, 1, 3}) {
+                    SCOPED_TRACE(name + ", " + std::to_string(num_parts) + " parts, " + std::to_string(num_layers) + " layers, " + kind);
                     check(mesh, graph, partition, num_layers);
                 }
     }
@@ -62,6 +49,33 @@ TEST(Subdomain, HoldsItsInvariantsOnEveryMesh)
         const auto subdomains = extract_subdomains(mesh, graph, partition, num_layers);
         ASSERT_EQ(subdomains.size(), static_cast<std::size_t>(partition.num_parts));
         for (const auto& subdomain : subdomains) ASSERT_NO_THROW(subdomain.validate());
+    });
+}
+
+TEST(Subdomain, GivesEveryRowOneOwnerAndNumbersBackAndForth)
+{
+    for_each_cut([](const Mesh& mesh, const Csr& graph, const Partition& partition, std::int32_t num_layers) {
+        const auto subdomains = extract_subdomains(mesh, graph, partition, num_layers);
+        for (const auto map : {&Subdomain::cells, &Subdomain::points}) {
+            std::vector<std::int32_t> owners((subdomains[0].*map).num_global, -1);
+            for (const auto& subdomain : subdomains)
+                for (const auto id : (subdomain.*map).owned()) {
+                    ASSERT_EQ(owners[id], -1) << "row " << id << " is owned twice";
+                    owners[id] = subdomain.part;
+                }
+            ASSERT_EQ(std::ranges::count(owners, -1), 0) << "rows that nobody owns";
+            for (const auto& subdomain : subdomains) {
+                const IndexMap& rows = subdomain.*map;
+                for (std::int32_t local = 0; local < rows.num_local(); ++local) {
+                    ASSERT_EQ(rows.local_row(rows.global_ids[local]), local);
+                    const auto owner = local < rows.num_owned ? subdomain.part : rows.ghost_owners[local - rows.num_owned];
+                    ASSERT_EQ(owner, owners[rows.global_ids[local]]);
+                }
+                std::int64_t num_here = 0;
+                for (std::int64_t id = 0; id < rows.num_global; ++id) num_here += rows.local_row(id) >= 0;
+                ASSERT_EQ(num_here, rows.num_local());
+            }
+        }
     });
 }
 
@@ -118,7 +132,7 @@ TEST(Subdomain, IsTheSameCutAloneOrWithTheOthers)
 {
     const auto mesh = mixed_cells();
     const auto graph = mesh_graph(mesh);
-    const auto partition = random_partition(mesh.num_rows(), 3, 4);
+    const auto partition = four_partitions(mesh, 3)[2].second;   // random
     const auto all = extract_subdomains(mesh, graph, partition, 1);
 
     for (std::int32_t part = 0; part < 3; ++part) {

@@ -2,38 +2,28 @@
 #pragma once
 
 #include <memory>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
 
-#include "partition/geometric_partitioner.h"
-#include "partition/metis_partitioner.h"
 #include "partition/neighbor_graph.h"
 #include "sharding/device_mesh.h"
 #include "sharding/shard_tensor.h"
+#include "tests/support/four_partitions.h"
 #include "tests/support/owner_maps.h"
 
 namespace meshard {
 
-/// Owners of points, (n, 3) on the CPU, in four ways: METIS on their neighbour graph, runs along a curve, at random, and at random among half of the ranks, so
-/// that the others are empty.
+/// Owners of points, (n, 3) on the CPU, in the four ways of `four_partitions`, with the graph of nearest neighbours.
 inline std::vector<std::pair<std::string, std::vector<int>>> point_partitions(const at::Tensor& points, int ranks)
 {
     const auto single = points.to(at::kFloat).contiguous();
     const std::vector<float> centers(single.const_data_ptr<float>(), single.const_data_ptr<float>() + single.numel());
-    const auto owners = [](const Partition& partition) { return std::vector<int>(partition.owners.begin(), partition.owners.end()); };
-    const auto graph = nearest_neighbor_graph(DataArray::from("points", centers, 3), 6);
     std::vector<std::pair<std::string, std::vector<int>>> all;
-    all.emplace_back("metis", owners(partition_with_metis(graph, {.num_parts = ranks})));
-    all.emplace_back("curve", owners(partition_by_curve(centers, ranks, {})));
-    std::mt19937_64 random(ranks);
-    for (const int used : {ranks, (ranks + 1) / 2}) {
-        std::vector<int> drawn(points.size(0));
-        for (auto& owner : drawn) owner = ranks - 1 - static_cast<int>(random() % used);
-        all.emplace_back(used == ranks ? "random" : "empty ranks", std::move(drawn));
+    for (const auto& [name, partition] : four_partitions(nearest_neighbor_graph(DataArray::from("points", centers, 3), 6), centers, ranks)) {
+        all.emplace_back(name, std::vector<int>(partition.owners.begin(), partition.owners.end()));
     }
     return all;
 }
