@@ -129,16 +129,14 @@ at::Tensor extreme_entries(const at::Tensor& values, const at::Tensor& offsets, 
     if (values.is_cuda()) return swept_on_gpu(values, offsets, is_max ? SegmentSweep::Max : SegmentSweep::Min).arguments;
     const auto rows = rows_of_entries(offsets);
     const auto extreme = extremes(values, offsets, is_max);
-    const auto is_extreme = values.detach().eq(extreme.index_select(0, rows));
+    // A NaN, which is equal to nothing, is its row's extreme.
+    const auto is_extreme = values.detach().eq(extreme.index_select(0, rows)).logical_or_(values.detach().isnan());
     const auto entries = values.size(0);
-    // The least entry that is the extreme; NaN is equal to none, and its row keeps the first entry.
     const auto places = beside(at::arange(entries, offsets.options()), values).expand(values.sizes());
     const auto candidates = at::where(is_extreme, places, at::full_like(places, entries));
     const auto first = at::full(extreme.sizes(), entries, offsets.options())
                            .scatter_reduce(0, beside(rows, values).expand(values.sizes()), candidates, "amin");
-    const auto starts = beside(offsets.narrow(0, 0, offsets.size(0) - 1), extreme).expand(extreme.sizes());
-    const auto arguments = at::where(first.eq(entries), starts, first);
-    return at::where(beside(offsets.diff(), extreme).eq(0).expand(extreme.sizes()), at::full_like(arguments, -1), arguments);
+    return at::where(first.eq(entries), at::full_like(first, -1), first);
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
 #include <random>
 
 #include "ops/neighbors.h"
@@ -65,6 +67,36 @@ TEST(SegmentReduce, EqualsARowByRowLoop)
             const auto count = offsets[r + 1] - offsets[r];
             EXPECT_TRUE(tensors_near(soft.detach().narrow(0, offsets[r], count), values.detach().narrow(0, offsets[r], count).softmax(0), 1e-14));
         }
+    }
+}
+
+TEST(SegmentReduce, ExtremesOfRowsWithNaNAreNaN)
+{
+    const double nan = std::nan(""), inf = std::numeric_limits<double>::infinity();
+    // Rows: NaN first, last, in between, alone, twice, beside infinities; none; no entries.
+    const auto values = at::tensor({nan, 1., 2., 2., 1., nan, 3., nan, 4., nan, 5., nan, nan, inf, nan, -inf, 7., 6.}, at::kDouble).view({18, 1});
+    const auto offsets = at::tensor({0, 3, 6, 9, 10, 13, 16, 18, 18}, at::kLong);
+    const std::int64_t first_nan[] = {0, 5, 7, 9, 11, 14};
+    for (const auto type : {at::kDouble, at::kFloat, at::kHalf, at::kBFloat16}) {
+        for (const auto reduction : {SegmentReduction::Max, SegmentReduction::Min}) {
+            auto x = values.to(type).clone().requires_grad_();
+
+            const auto found = segment_reduce(x, offsets, reduction);
+
+            for (std::int64_t row = 0; row < 6; ++row) {
+                const auto entries = x.detach().narrow(0, offsets[row].item<std::int64_t>(), offsets[row + 1].item<std::int64_t>() - offsets[row].item<std::int64_t>());
+                EXPECT_TRUE((reduction == SegmentReduction::Max ? entries.amax() : entries.amin()).isnan().item<bool>());   // as LibTorch's are
+                EXPECT_TRUE(found.values[row].isnan().item<bool>()) << "row " << row << " of " << at::toString(type);
+                EXPECT_EQ(found.arguments[row].item<std::int64_t>(), first_nan[row]) << "row " << row << " of " << at::toString(type);
+            }
+            EXPECT_EQ(found.values[6].item<double>(), reduction == SegmentReduction::Max ? 7 : 6);
+            EXPECT_EQ(found.arguments[7].item<std::int64_t>(), -1);
+            found.values.narrow(0, 6, 1).sum().backward();
+            EXPECT_EQ(x.grad().abs().sum().item<double>(), 1);
+        }
+        const auto soft = segment_softmax(values.to(type), offsets);
+        EXPECT_TRUE(soft.narrow(0, 0, 16).isnan().all().item<bool>());
+        EXPECT_FALSE(soft.narrow(0, 16, 2).isnan().any().item<bool>());
     }
 }
 
