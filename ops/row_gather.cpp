@@ -22,40 +22,45 @@ struct Access {
     CutRows part;
     CutRows wanted;                            ///< ids
     at::Tensor ids;                            ///< (wanted), on the CPU
+    at::Tensor values;                         ///< this rank's part of what is to be scattered, a row an id; undefined for a gather
     std::shared_ptr<const RowRoutes> routes;   ///< null if all rows are here
 
     at::Tensor gather(const at::Tensor& from) const { return routes ? routes->gather(from) : gathered_rows(from, ids); }
     at::Tensor scatter(const at::Tensor& values) const { return routes ? routes->scatter(values) : summed_rows(values, ids, part.own.size(0)); }
 };
 
-Access access_to(const char* where, const at::Tensor& tensor, const at::Tensor& ids)
+/// What is wrong with them; empty if nothing is.
+std::string error_of(const char* where, const Access& access)
 {
-    Access access{cut_rows_of(where, "rows", tensor), cut_rows_of(where, "ids", ids), {}, nullptr};
-    access.ids = access.wanted.own.detach().to(at::kCPU).contiguous();
-    const auto group = access.part.is_cut() ? access.part.group() : access.wanted.group();
-    const auto num_rows = access.part.num_global;
-    const bool fits = tensor.dim() >= 1 && access.ids.dim() == 1 && access.ids.scalar_type() == at::kLong;
-    const bool in_range = fits && (access.ids.numel() == 0 || (access.ids.min().item<std::int64_t>() >= 0 && access.ids.max().item<std::int64_t>() < num_rows));
-    if (!group.all_agree(in_range)) {
-        throw InvalidInput(std::string(where) + ": ids of type " + c10::toString(access.ids.scalar_type()) + " for a tensor of " + std::to_string(num_rows) +
-                           " rows; expected one dimension of int64 from 0 to one below the number of rows on every rank" +
-                           (in_range ? ", but another rank's are not so." : "."));
+    const auto& [part, wanted, ids, values, routes] = access;
+    const bool fits = part.own.dim() >= 1 && ids.dim() == 1 && ids.scalar_type() == at::kLong;
+    const bool in_range = fits && (ids.numel() == 0 || (ids.min().item<std::int64_t>() >= 0 && ids.max().item<std::int64_t>() < part.num_global));
+    if (!in_range) {
+        return std::string(where) + ": ids of type " + c10::toString(ids.scalar_type()) + " and " + std::to_string(ids.dim()) + " dimensions for a tensor of " +
+               std::to_string(part.num_global) + " rows; expected one dimension of int64 from 0 to one below the number of rows.";
     }
-    if (!access.part.is_cut()) return access;
-    const std::span<const std::int64_t> wanted(access.ids.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(access.ids.numel()));
-    access.routes = RowRoutes::find(access.part.ids(), wanted, num_rows, group);
-    return access;
+    if (!values.defined() || (values.dim() == part.own.dim() && values.size(0) == ids.numel() && values.sizes().slice(1) == part.own.sizes().slice(1) &&
+                              values.scalar_type() == part.own.scalar_type())) {
+        return {};
+    }
+    return std::string(where) + ": values of type " + c10::toString(values.scalar_type()) + " and " + std::to_string(values.dim() < 1 ? 0 : values.size(0)) + " rows for " +
+           std::to_string(ids.numel()) + " ids; expected a row an id, of the type and shape of the tensor's rows.";
 }
 
-/// This rank's part of what is to be scattered, a row an id.
-at::Tensor own_values(const char* where, const at::Tensor& values, const Access& access)
+Access access_to(const char* where, const at::Tensor& tensor, const at::Tensor& ids, const at::Tensor& values = {})
 {
-    if (is_sharded(values)) reduce_partials(values);
-    const auto own = is_sharded(values) ? to_local(values) : values;
-    const bool fits = own.dim() == access.part.own.dim() && own.size(0) == access.ids.numel() && own.sizes().slice(1) == access.part.own.sizes().slice(1);
-    if (access.part.group().all_agree(fits)) return own;
-    throw InvalidInput(std::string(where) + ": values of " + std::to_string(own.dim() < 1 ? 0 : own.size(0)) + " rows for " +
-                       std::to_string(access.ids.numel()) + " ids; expected a row an id, of the shape of the tensor's rows, on every rank.");
+    Access access{cut_rows_of(where, "rows", tensor), cut_rows_of(where, "ids", ids), {}, {}, nullptr};
+    access.ids = access.wanted.own.detach().to(at::kCPU).contiguous();
+    if (values.defined()) {
+        if (is_sharded(values)) reduce_partials(values);
+        access.values = to_local(values);
+    }
+    const auto group = access.part.is_cut() ? access.part.group() : access.wanted.group();
+    throw_together(error_of(where, access), group);
+    if (!access.part.is_cut()) return access;
+    const std::span<const std::int64_t> wanted(access.ids.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(access.ids.numel()));
+    access.routes = RowRoutes::find(access.part.ids(), wanted, access.part.num_global, group);
+    return access;
 }
 
 }  // namespace
@@ -68,14 +73,14 @@ at::Tensor gather_rows(const at::Tensor& tensor, const at::Tensor& ids)
 
 at::Tensor scatter_add(const at::Tensor& tensor, const at::Tensor& ids, const at::Tensor& values)
 {
-    const auto access = access_to("scatter_add", tensor, ids);
-    return access.part.like(access.part.own + access.scatter(own_values("scatter_add", values, access)));
+    const auto access = access_to("scatter_add", tensor, ids, values);
+    return access.part.like(access.part.own + access.scatter(access.values));
 }
 
 at::Tensor scatter_max(const at::Tensor& tensor, const at::Tensor& ids, const at::Tensor& values)
 {
-    const auto access = access_to("scatter_max", tensor, ids);
-    const auto own = own_values("scatter_max", values, access);
+    const auto access = access_to("scatter_max", tensor, ids, values);
+    const auto& own = access.values;
     at::Tensor largest;
     {
         const at::NoGradGuard no_grad;

@@ -11,7 +11,7 @@ namespace meshard {
 ///
 /// A connectivity that is used again and again is better kept as RowRoutes (sharding/row_routes.h): finding the ways costs more than going them.
 ///
-/// @throws InvalidInput on every rank if an id is out of range or shapes do not fit
+/// @throws InvalidInput on every rank, before rows travel, if an id is out of range, or if types or shapes do not fit
 
 /// (ids, ...): rows ids[0], ids[1], ...; differentiable.
 at::Tensor gather_rows(const at::Tensor& tensor, const at::Tensor& ids);
