@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <optional>
 #include <string>
@@ -24,13 +25,23 @@ namespace {
 constexpr const char* kWhere = "signed_distance";
 constexpr std::int64_t kQueriesAThread = 256;   // at least
 
-void require_rows(const char* what, const at::Tensor& tensor, bool of_numbers)
+/// What is wrong with rows of three; empty if nothing is.
+std::string error_of_rows(const char* what, const at::Tensor& tensor, bool of_numbers)
 {
     const bool fits = of_numbers ? tensor.is_floating_point() : tensor.scalar_type() == at::kLong || tensor.scalar_type() == at::kInt;
-    if (tensor.dim() == 2 && tensor.size(1) == 3 && fits) return;
-    throw InvalidInput(std::string(kWhere) + ": the " + what + " are a tensor of type " + c10::toString(tensor.scalar_type()) + " with " +
-                       std::to_string(tensor.dim()) + " dimensions" + (tensor.dim() == 2 ? " and " + std::to_string(tensor.size(1)) + " columns" : std::string()) +
-                       "; expected (n, 3) of " + (of_numbers ? "a floating type." : "int64 or int32."));
+    if (tensor.dim() == 2 && tensor.size(1) == 3 && fits) return {};
+    return std::string(kWhere) + ": the " + what + " are a tensor of type " + c10::toString(tensor.scalar_type()) + " with " + std::to_string(tensor.dim()) + " dimensions" +
+           (tensor.dim() == 2 ? " and " + std::to_string(tensor.size(1)) + " columns" : std::string()) + "; expected (n, 3) of " +
+           (of_numbers ? "a floating type." : "int64 or int32.");
+}
+
+/// Collective: all ranks throw if they do not agree on what decides which messages follow.
+void require_same_call(const SurfaceDistanceOptions& options, bool queries_need_gradient, bool vertices_need_gradient, const RankGroup& group)
+{
+    const std::vector<std::int64_t> mine{static_cast<std::int64_t>(options.sign), std::bit_cast<std::int64_t>(options.max_distance), queries_need_gradient, vertices_need_gradient};
+    const auto all = group.all_gather_integers(mine);
+    if (std::all_of(all.begin(), all.end(), [&](const auto& rank) { return rank == all[0]; })) return;
+    throw InvalidInput(std::string(kWhere) + ": ranks pass different arguments. Call it with the same options on every rank, and with tensors all or none of which need gradients.");
 }
 
 /// A surface's tensor with all its rows, in the order of their ids. Differentiable.
@@ -129,25 +140,26 @@ at::Tensor with_gradient(const at::Tensor& distances, const Found& found, const 
 
 SurfaceDistance signed_distance(const at::Tensor& vertices, const at::Tensor& faces, const at::Tensor& queries, const SurfaceDistanceOptions& options)
 {
-    require_rows("vertices", vertices, true);
-    require_rows("faces", faces, false);
-    require_rows("queries", queries, true);
     const auto vertex_rows = cut_rows_of(kWhere, "vertices", vertices), face_rows = cut_rows_of(kWhere, "faces", faces);
     const auto query_rows = cut_rows_of(kWhere, "queries", queries);
     // Of the ranks that hold different rows, to find errors together.
     const auto group = query_rows.is_cut() ? query_rows.group() : vertex_rows.is_cut() ? vertex_rows.group() : face_rows.group();
     const auto own = query_rows.own.detach().to(at::kCPU, at::kDouble).contiguous();
+    const bool with_gradients = at::GradMode::is_enabled() && (query_rows.own.requires_grad() || vertices.requires_grad());
     // Where faces and queries are cut among the same ranks, nobody needs the whole.
     const bool in_parts = has_surface_search() && options.sign == SurfaceSign::PseudoNormal && face_rows.is_cut() && query_rows.is_cut() && face_rows.axis == query_rows.axis &&
                           face_rows.layout->device_mesh == query_rows.layout->device_mesh &&
                           (!vertex_rows.is_cut() || (vertex_rows.axis == face_rows.axis && vertex_rows.layout->device_mesh == face_rows.layout->device_mesh));
-    std::string error;
+    auto error = error_of_rows("vertices", vertices, true);
+    if (error.empty()) error = error_of_rows("faces", faces, false);
+    if (error.empty()) error = error_of_rows("queries", queries, true);
     if (!(options.max_distance > 0)) {
         error = std::string(kWhere) + ": max_distance is " + std::to_string(options.max_distance) + "; it must be positive.";
-    } else if (!own.abs().lt(1e18).all().item<bool>()) {
+    } else if (error.empty() && !own.abs().lt(1e18).all().item<bool>()) {
         error = std::string(kWhere) + ": a query has a coordinate that is not finite, or beyond 1e18.";
     }
     throw_together(error, group);
+    require_same_call(options, with_gradients && query_rows.own.requires_grad(), with_gradients && vertices.requires_grad(), group);
 
     at::Tensor all_vertices;   // where every rank has them
     Found found;
@@ -170,7 +182,7 @@ SurfaceDistance signed_distance(const at::Tensor& vertices, const at::Tensor& fa
     const auto finished = [&](const at::Tensor& tensor) { return tensor.to(device, type); };
     SurfaceDistance result;
     auto distances = finished(found.distances);
-    if (at::GradMode::is_enabled() && (query_rows.own.requires_grad() || vertices.requires_grad())) {
+    if (with_gradients) {
         auto source = in_parts ? vertices : all_vertices;
         if (!vertex_rows.is_cut()) source = rows_with_ghosts(vertex_rows.own, nullptr, query_rows.group());   // queries differ from rank to rank, vertices do not
         const auto wanted = found.corners.view({-1});

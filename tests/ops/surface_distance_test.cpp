@@ -16,6 +16,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/owner_maps.h"
+#include "tests/support/point_partitions.h"
 #include "tests/support/run_ranks.h"
 
 namespace meshard {
@@ -222,6 +223,38 @@ TEST_F(SurfaceDistanceTest, OfCutQueriesIsThatOfTheWhole)
     }
 }
 
+/// Acceptance A15.
+TEST_F(SurfaceDistanceTest, IsThatOfOneRankOnEveryPartition)
+{
+    const auto body = bumpy_body(6);
+    // Far and near, on the surface, at its corners, and half of them at one place.
+    const auto corners = body.vertices.narrow(0, 0, 8), middles = body.vertices.index_select(0, body.faces.narrow(0, 0, 8).flatten()).view({8, 3, 3}).mean(1);
+    const auto queries = at::cat({draw_queries(4, 40, 1.6), corners, middles, at::full({16, 3}, 0.1, at::kDouble)});
+    const auto face_middles = body.vertices.index_select(0, body.faces.flatten()).view({-1, 3, 3}).mean(1);
+    const SurfaceDistanceOptions kinds[] = {{}, {.sign = SurfaceSign::WindingNumber}, {.max_distance = 0.4}};
+    std::vector<SurfaceDistance> expected;
+    for (const auto& options : kinds) expected.push_back(signed_distance(body.vertices, body.faces, queries, options));
+    for (const int ranks : {1, 2, 3, 4, 5, 7, 8}) {
+        const auto of_queries = point_partitions(queries, ranks), of_faces = point_partitions(face_middles, ranks), of_vertices = point_partitions(body.vertices, ranks);
+        for (std::size_t k = 0; k < of_queries.size(); ++k) {
+            const auto& [name, owners] = of_queries[k];
+            SCOPED_TRACE(name + " partition, " + std::to_string(ranks) + " ranks");
+            run_ranks(ranks, [&, &owners = owners](const auto& mesh) {
+                const CutPoints rows(owners, mesh), faces(of_faces[k].second, mesh), vertices(of_vertices[k].second, mesh);
+                const auto same = [](const at::Tensor& found, const at::Tensor& of_whole) { return at::equal(local_of(found).nan_to_num(9), of_whole.nan_to_num(9)); };
+                for (std::size_t o = 0; o < std::size(kinds); ++o) {
+                    const auto found = signed_distance(vertices.cut(body.vertices), faces.cut(body.faces), rows.cut(queries), kinds[o]);
+
+                    EXPECT_TRUE(same(found.distances, rows.of(expected[o].distances))) << "options " << o;
+                    EXPECT_TRUE(same(found.points, rows.of(expected[o].points))) << "options " << o;
+                    EXPECT_TRUE(same(found.directions, rows.of(expected[o].directions))) << "options " << o;
+                    EXPECT_TRUE(same(found.faces, rows.of(expected[o].faces))) << "options " << o;
+                }
+            });
+        }
+    }
+}
+
 TEST_F(SurfaceDistanceTest, GradientsAreThoseOfFiniteDifferences)
 {
     const auto body = bumpy_body(5);
@@ -280,10 +313,36 @@ TEST_F(SurfaceDistanceTest, RefusesWrongArgumentsOnEveryRank)
     EXPECT_TRUE(throws_with<InvalidInput>("no triangles", [&] { signed_distance(cube.vertices, cube.faces.narrow(0, 0, 0), cube.vertices); }));
     EXPECT_TRUE(throws_with<InvalidInput>("not finite", [&] { signed_distance(cube.vertices / 0., cube.faces, cube.vertices); }));
     EXPECT_TRUE(throws_with<InvalidInput>("max_distance", [&] { signed_distance(cube.vertices, cube.faces, cube.vertices, {.max_distance = 0}); }));
+    const auto drawn = at::rand({4, 3}, at::kDouble);
     run_ranks(3, [&](const auto& mesh) {
-        auto queries = at::rand({4, 3}, at::kDouble);
-        if (mesh->coordinate(0) == 1) queries[2][0] = std::nan("");
-        EXPECT_THROW(signed_distance(cube.vertices, cube.faces, from_local(queries, mesh, {Shard(0)})), InvalidInput);
+        const auto cut = [&](const at::Tensor& local) { return from_local(local, mesh, {Shard(0)}); };
+        const auto good = cut(drawn), vertices = cut(cube.vertices.narrow(0, mesh->coordinate(0) * 12, 12)), faces = cut(cube.faces.narrow(0, mesh->coordinate(0) * 4, 4));
+        // Each wrong on one rank only.
+        const bool is_here = mesh->coordinate(0) == 1;
+        const auto spoiled = [&](const at::Tensor& local, double value) {
+            auto copy = local.clone();
+            if (is_here) copy.view({-1})[2] = value;
+            return copy;
+        };
+        const auto refuses = [&](const char* text, const at::Tensor& v, const at::Tensor& f, const at::Tensor& q, const SurfaceDistanceOptions& options = {}) {
+            EXPECT_TRUE(throws_with<InvalidInput>(text, [&] { signed_distance(v, f, q, options); }));
+        };
+        for (const double bad : {std::nan(""), HUGE_VAL, -1e19}) {
+            refuses("a query has a coordinate that is not finite", cube.vertices, cube.faces, cut(spoiled(drawn, bad)));
+            refuses("is not finite", cut(spoiled(local_of(vertices), bad)), faces, good);
+            refuses("is not finite", cut(spoiled(local_of(vertices), bad)), cube.faces, good);
+        }
+        for (const double bad : {-1.0, 36.0}) {
+            refuses("there are vertices 0 to 35", vertices, cut(spoiled(local_of(faces), bad)), good);
+            refuses("vertex", cube.vertices, spoiled(cube.faces, bad), good);
+        }
+        refuses("the faces are a tensor of type Float", vertices, cut(local_of(faces).to(is_here ? at::kFloat : at::kLong)), good);
+        refuses("the queries are a tensor of type Long", vertices, faces, cut(drawn.to(is_here ? at::kLong : at::kDouble)));
+        refuses("ranks pass different arguments", vertices, faces, good, {.sign = is_here ? SurfaceSign::WindingNumber : SurfaceSign::PseudoNormal});
+        refuses("max_distance is -1", vertices, faces, good, {.max_distance = is_here ? -1.0 : 1.0});
+        refuses("ranks pass different arguments", vertices, faces, good, {.max_distance = is_here ? 1.0 : 2.0});
+        refuses("ranks pass different arguments", is_here ? vertices.detach().requires_grad_() : vertices, faces, good);
+        EXPECT_FALSE(local_of(signed_distance(vertices, faces, good).distances).isnan().any().template item<bool>());   // and all can go on
     });
 }
 
