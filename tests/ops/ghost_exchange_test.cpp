@@ -64,13 +64,13 @@ at::Tensor copies_of(const Partition& partition, std::int32_t num_layers)
     return copies;
 }
 
-constexpr int kRankCounts[] = {1, 2, 3, 5, 8};
+constexpr int kRankCounts[] = {1, 2, 3, 4, 5, 7, 8};
 
 TEST(GhostExchange, BringsOwnersValuesAndIsAdjoint)
 {
     std::mt19937_64 random(3);
-    for (int trial = 0; trial < 60; ++trial) {
-        const int ranks = kRankCounts[trial % 5];
+    for (int trial = 0; trial < 63; ++trial) {
+        const int ranks = kRankCounts[trial % 7];
         const auto partition = draw_partition(random, 2 + random() % 30, ranks);
         const auto layers = static_cast<std::int32_t>(random() % 3);
         const auto n = partition.num_rows();
@@ -148,8 +148,8 @@ TEST(GhostExchange, CarriesSeveralFieldsInOneMessage)
 TEST(GhostExchange, TakesExtremesOverCopies)
 {
     std::mt19937_64 random(5);
-    for (int trial = 0; trial < 20; ++trial) {
-        const int ranks = kRankCounts[trial % 5];
+    for (int trial = 0; trial < 21; ++trial) {
+        const int ranks = kRankCounts[trial % 7];
         const auto partition = draw_partition(random, 2 + random() % 20, ranks);
         const auto n = partition.num_rows();
         // What every rank brings for its rows: small integers, so that there are ties.
@@ -186,8 +186,8 @@ TEST(GhostExchange, TakesExtremesOverCopies)
 TEST(GhostExchange, OfMergedPlansBringsEachRowOnce)
 {
     std::mt19937_64 random(6);
-    for (int trial = 0; trial < 20; ++trial) {
-        const int ranks = kRankCounts[trial % 5];
+    for (int trial = 0; trial < 21; ++trial) {
+        const int ranks = kRankCounts[trial % 7];
         const auto partition = draw_partition(random, 4 + random() % 30, ranks);
         run_ranks(ranks, [&](const auto& mesh) {
             const auto part = static_cast<std::int32_t>(mesh->coordinate(0));

@@ -16,6 +16,7 @@
 #include "sharding/shard_tensor.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/expect_tensors.h"
+#include "tests/support/four_partitions.h"
 #include "tests/support/run_ranks.h"
 #include "tests/support/sample_meshes.h"
 
@@ -70,8 +71,8 @@ Mesh cube_of_all_solids(std::int32_t n)
     return mesh;
 }
 
-/// Unit squares in the plane, every other one cut in two triangles.
-Mesh plane_of_polygons(std::int32_t n)
+/// Unit squares in the plane, every `cut_every`-th one cut in two triangles; 0 for none.
+Mesh plane_of_polygons(std::int32_t n, std::int32_t cut_every = 2)
 {
     std::vector<double> positions;
     Mesh mesh;
@@ -82,7 +83,7 @@ Mesh plane_of_polygons(std::int32_t n)
     for (std::int32_t j = 0; j < n; ++j) {
         for (std::int32_t i = 0; i < n; ++i) {
             const std::int32_t a = i + j * (n + 1), b = a + 1, c = b + n + 1, d = c - 1;
-            const bool is_cut = (i + j) % 2 == 1;
+            const bool is_cut = cut_every > 0 && (i + j) % cut_every == cut_every - 1;
             mesh.cells.push_row(is_cut ? std::vector{a, b, c} : std::vector{a, b, c, d});
             mesh.cell_types.push_back(is_cut ? 5 : 9);
             if (!is_cut) continue;
@@ -226,6 +227,23 @@ TEST(MeshOperators, ForcesAreThoseOfTheSerialSum)
     EXPECT_LT((point_normals(geometry) - outward).abs().max().item<double>(), 0.2);
 }
 
+struct MeshCut {
+    int ranks;
+    std::string kind;
+    Partition partition;
+};
+
+std::vector<MeshCut> cuts_of(const Mesh& mesh)
+{
+    std::vector<MeshCut> cuts;
+    for (const int ranks : {1, 2, 3, 4, 5, 7, 8}) {
+        for (auto& [kind, partition] : four_partitions(mesh, ranks)) {
+            if (ranks > 1 || kind == "metis") cuts.push_back({ranks, kind, std::move(partition)});
+        }
+    }
+    return cuts;
+}
+
 /// All operators on one cell field (cells, 2), one point field (points, 2), one point vector field (points, 3).
 std::vector<at::Tensor> all_results(const MeshGeometry& geometry, GradientNeighbors neighbors, const at::Tensor& cells, const at::Tensor& points, const at::Tensor& flow)
 {
@@ -234,6 +252,7 @@ std::vector<at::Tensor> all_results(const MeshGeometry& geometry, GradientNeighb
             points_to_cells(geometry)(points), cells_to_points(geometry)(cells), cells_to_points(geometry)(gradient(cells))};
 }
 
+/// Acceptance A23.
 TEST(MeshOperators, OnCutMeshesEqualThoseOfTheWhole)
 {
     struct Case {
@@ -242,10 +261,13 @@ TEST(MeshOperators, OnCutMeshesEqualThoseOfTheWhole)
         GradientNeighbors neighbors;
     };
     const Case cases[] = {{"hexahedra", shaken(cube(3), 0.04), GradientNeighbors::Facet},
+                          {"tetrahedra", shaken(tet_cube(2), 0.05), GradientNeighbors::Vertex},
                           {"all solids", shaken(cube_of_all_solids(3), 0.04), GradientNeighbors::Vertex},
                           {"solids and a wall", mixed_cells(), GradientNeighbors::Facet},
-                          {"polygons", shaken(plane_of_polygons(5), 0.2), GradientNeighbors::Facet},
-                          {"surface", sphere(5), GradientNeighbors::Vertex}};
+                          {"quadrilaterals", shaken(plane_of_polygons(4, 0), 0.2), GradientNeighbors::Vertex},
+                          {"triangles", shaken(plane_of_polygons(4, 1), 0.2), GradientNeighbors::Facet},
+                          {"triangles and quadrilaterals", shaken(plane_of_polygons(5), 0.2), GradientNeighbors::Facet},
+                          {"closed surface", sphere(4), GradientNeighbors::Vertex}};
     for (const auto& [name, mesh, neighbors] : cases) {
         const auto at_cells = draw(10, {mesh.num_cells(), 2}), at_points = draw(11, {mesh.num_points(), 2}), flow = draw(12, {mesh.num_points(), 3});
         const MeshGeometry whole(mesh);
@@ -256,10 +278,9 @@ TEST(MeshOperators, OnCutMeshesEqualThoseOfTheWhole)
         loss.backward();
         const auto rule = neighbors == GradientNeighbors::Facet ? GhostNeighbors::Face : GhostNeighbors::Vertex;
         const auto graph = ghost_graph(mesh, {.neighbors = rule});
-        for (const int ranks : {1, 2, 3, 5, 8}) {
-            SCOPED_TRACE(std::string(name) + " on " + std::to_string(ranks));
-            const auto partition = partition_with_metis(ghost_graph(mesh, {}), {.num_parts = ranks});
-            run_ranks(ranks, [&](const auto& device_mesh) {
+        for (const auto& [ranks, kind, partition] : cuts_of(mesh)) {
+            SCOPED_TRACE(std::string(name) + " on " + std::to_string(ranks) + " ranks, " + kind);
+            run_ranks(ranks, [&, &partition = partition](const auto& device_mesh) {
                 const MeshGeometry part(extract_subdomain(mesh, graph, partition, static_cast<std::int32_t>(device_mesh->coordinate(0)), 1), device_mesh);
                 const auto own = [](const at::Tensor& all, const IndexMap& ids) { return all.index_select(0, at::tensor(std::vector<std::int64_t>(ids.owned().begin(), ids.owned().end()), at::kLong)); };
                 auto c = own(at_cells, part.cell_ids()).requires_grad_(), p = own(at_points, part.point_ids()).requires_grad_(), f = own(flow, part.point_ids()).requires_grad_();

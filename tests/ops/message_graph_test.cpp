@@ -155,7 +155,7 @@ TEST_P(GraphOnRanks, EdgesInPartsGiveTheSameBitsAndGradients)
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, GraphOnRanks, testing::Values(1, 2, 3, 5));
+INSTANTIATE_TEST_SUITE_P(Ranks, GraphOnRanks, testing::Values(1, 2, 3, 4, 5, 7, 8));
 
 TEST(FirstById, KeepsTheLowestIds)
 {
