@@ -112,7 +112,8 @@ std::vector<Neighbors> search_rows(const NeighborRequest& request, const Neighbo
         if (differentiable) {
             const auto counts = list.offsets.narrow(0, 1, queries.size()) - list.offsets.narrow(0, 0, queries.size());
             const auto query_rows = at::arange(queries.size(), list.offsets.options()).repeat_interleave(counts);
-            auto gaps = gathered_rows(rows_with_history, neighbors.rows) - gathered_rows(queries.plain, query_rows);
+            const auto type = c10::CppTypeToScalarType<T>::value;   // of narrow types the gaps are wide, as in the search
+            auto gaps = gathered_rows(rows_with_history, neighbors.rows).to(type) - gathered_rows(queries.plain, query_rows).to(type);
             if (!request.options.period.empty()) {
                 auto images = at::zeros_like(gaps);
                 for (std::int64_t d = 0; d < width; ++d) {
@@ -121,7 +122,7 @@ std::vector<Neighbors> search_rows(const NeighborRequest& request, const Neighbo
                 }
                 gaps = gaps - images;
             }
-            neighbors.distances = at::linalg_vector_norm(gaps, 2, at::IntArrayRef{1});
+            neighbors.distances = at::linalg_vector_norm(gaps, 2, at::IntArrayRef{1}).to(points.plain.scalar_type());
         } else {
             neighbors.distances = list.distances.to(points.plain.scalar_type());
         }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <random>
 #include <set>
 
@@ -102,6 +103,14 @@ Found pairs_of(const Neighbors& neighbors, const at::Tensor& query_rows)
     return found;
 }
 
+/// Those of this rank's queries.
+Found of_queries_here(const Found& all, const Owners& owners, const std::shared_ptr<const DeviceMesh>& mesh)
+{
+    Found own;
+    std::copy_if(all.begin(), all.end(), std::back_inserter(own), [&](const auto& pair) { return owners[pair.first] == mesh->coordinate(0); });
+    return own;
+}
+
 /// A number for every pair, so that gradients tell which pair they come from.
 at::Tensor weights_of(const Found& pairs)
 {
@@ -159,6 +168,92 @@ TEST(Neighbors, AreThoseOfTheWholeOnAnyPartition)
             EXPECT_TRUE(tensors_near(own_part_of(q.grad()), q0.grad().index_select(0, rows), 1e-12));
             EXPECT_TRUE(tensors_near(own_part_of(f.grad()), f0.grad().index_select(0, point_rows), 1e-12));
         });
+    }
+}
+
+TEST(Neighbors, OfStrangeCloudsAreThoseOfTheWhole)
+{
+    const auto line = at::arange(30, at::kDouble).view({30, 1});
+    struct Cloud {
+        const char* name;
+        at::Tensor points;
+        double period;
+    };
+    const Cloud clouds[] = {{"all in one place", at::full({30, 3}, 0.25, at::kDouble), 0},
+                            {"two places", line.remainder(2).expand({30, 2}).contiguous(), 0},
+                            {"a line", line.mul(0.1), 0},
+                            {"a ring", line.mul(0.125), 3.75},
+                            {"a plane lattice on a torus", at::cat({line.remainder(6), line.div(6).floor()}, 1), 6},
+                            {"one far away", at::cat({line.narrow(0, 0, 29).mul(1e-3), at::full({1, 1}, 1e12, at::kDouble)}).expand({30, 3}).contiguous(), 0},
+                            {"one point", at::zeros({1, 3}, at::kDouble), 0},
+                            {"nothing", at::zeros({0, 2}, at::kDouble), 0}};
+    const std::pair<std::int64_t, double> searches[] = {{1, 0}, {5, 0}, {100, 0}, {100, 1e-9}, {5, 0.2}, {100, 1e15}};   // k, radius; 0: the nearest
+    for (const auto& [name, points, period] : clouds) {
+        const auto n = points.size(0);
+        NeighborOptions options;
+        if (period > 0) options.period.assign(points.size(1), period);
+        std::vector<Found> expected;
+        for (const auto& [k, radius] : searches) expected.push_back(brute_force(points, points, at::arange(n, at::kLong), k, radius > 0 ? radius : 1e30, false, options.period));
+        for (const int ranks : {3, 8}) {
+            Owners last(n, ranks - 1), turns(n), turned(n);
+            for (std::int64_t i = 0; i < n; ++i) {
+                turns[i] = static_cast<int>(i % ranks);
+                turned[i] = static_cast<int>((i / 3 + 1) % ranks);
+            }
+            for (const auto& [of_points, of_queries] : {std::pair(last, last), {last, turns}, {turns, last}, {turns, turned}, {Owners(), turns}}) {
+                run_ranks(ranks, [&, &of_points = of_points, &of_queries = of_queries, &points = points, &name = name](const auto& mesh) {
+                    const auto rows = own_rows(n, of_queries, mesh);
+                    for (std::size_t s = 0; s < std::size(searches); ++s) {
+                        const auto& [k, radius] = searches[s];
+                        auto p = laid_out(points, of_points, mesh).requires_grad_(), q = laid_out(points, of_queries, mesh).requires_grad_();
+
+                        const auto found = radius > 0 ? radius_search(p, q, radius, k, options) : knn(p, q, k, options);
+
+                        ASSERT_EQ(pairs_of(found, rows), of_queries_here(expected[s], of_queries, mesh)) << name << " on " << ranks << " ranks, k " << k << ", radius " << radius;
+                        found.distances.sum().backward();   // of distances that are 0, too
+                        EXPECT_TRUE(own_part_of(p.grad()).isfinite().all().template item<bool>()) << name;
+                    }
+                });
+            }
+        }
+    }
+}
+
+TEST(Neighbors, TakeNarrowTypesAndRowsThatLieApart)
+{
+    const auto lattice = at::arange(60, at::kDouble);
+    const auto points = at::stack({lattice.remainder(4), lattice.div(4).floor().remainder(4), lattice.div(16).floor()}, 1).mul(0.25);
+    const auto features = at::arange(120, at::kDouble).remainder(7).sub(3).view({60, 2});
+    const auto lay_apart = [](const at::Tensor& rows) { return rows.t().contiguous().t(); };
+    for (const auto type : {at::kDouble, at::kFloat, at::kHalf, at::kBFloat16}) {
+        const auto loss_of = [](const at::Tensor& f, const Neighbors& found) { return (neighbor_rows(f, found) * found.ids.remainder(3).sub(1).unsqueeze(1)).sum(); };
+        auto p0 = points.to(type).clone().requires_grad_(), f0 = features.to(type).clone().requires_grad_();
+        const auto serial = knn(p0, p0, 7), within = radius_search(points.to(type), points.to(type), 0.5);
+        const auto all_pairs = pairs_of(serial, at::arange(60, at::kLong)), all_within = pairs_of(within, at::arange(60, at::kLong));
+        EXPECT_EQ(all_pairs, brute_force(points, points, at::arange(60, at::kLong), 7, 1e9, false, {}));   // a lattice is the same in all types
+        EXPECT_EQ(all_within, brute_force(points, points, at::arange(60, at::kLong), 60, 0.5, false, {}));
+        EXPECT_TRUE(at::equal(serial.distances.detach(), knn(p0.detach(), p0.detach(), 7).distances)) << at::toString(type);
+        (loss_of(f0, serial) + serial.distances.sum()).backward();
+        for (const int ranks : {2, 5}) {
+            Owners owners(60);
+            for (int i = 0; i < 60; ++i) owners[i] = i * i % 7 % ranks;
+            run_ranks(ranks, [&](const auto& mesh) {
+                const auto rows = own_rows(60, owners, mesh);
+                const auto spec = shard_spec(owned(owners, static_cast<int>(mesh->coordinate(0))), mesh);
+                const auto cut = [&](const at::Tensor& whole) { return from_local(lay_apart(whole.index_select(0, rows).to(type)), spec); };
+                auto p = cut(points).requires_grad_(), f = cut(features).requires_grad_();
+                EXPECT_FALSE(rows.numel() > 1 && local_of(p).is_contiguous());
+
+                const auto found = knn(p, p, 7);
+
+                EXPECT_EQ(pairs_of(found, rows), of_queries_here(all_pairs, owners, mesh));
+                EXPECT_EQ(pairs_of(radius_search(p.detach(), p.detach(), 0.5), rows), of_queries_here(all_within, owners, mesh));
+                EXPECT_EQ(found.distances.scalar_type(), type);
+                (loss_of(f, found) + found.distances.sum()).backward();
+                EXPECT_TRUE(at::equal(own_part_of(f.grad()), f0.grad().index_select(0, rows)));   // whole numbers
+                EXPECT_TRUE(tensors_near(own_part_of(p.grad()), p0.grad().index_select(0, rows), type == at::kDouble ? 1e-14 : type == at::kFloat ? 1e-6 : 2e-2));
+            });
+        }
     }
 }
 
@@ -245,11 +340,7 @@ TEST(Neighbors, SeveralRadiiGiveWhatEachAloneGives)
         const auto whole = radius_search(points, points, 0.4, 5, {.order = NeighborOrder::Grid});
         const auto walked = radius_search(cut, cut, 0.4, 5, {.order = NeighborOrder::Grid});
         const auto rows = own_rows(50, owners, mesh);
-        Found expected;
-        for (const auto& pair : pairs_of(whole, at::arange(50, at::kLong))) {
-            if (owners[pair.first] == mesh->coordinate(0)) expected.push_back(pair);
-        }
-        EXPECT_EQ(pairs_of(walked, rows), expected);
+        EXPECT_EQ(pairs_of(walked, rows), of_queries_here(pairs_of(whole, at::arange(50, at::kLong)), owners, mesh));
     });
 }
 
