@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Acceptance of what crosses cuts, on METIS, curve, random and empty-rank partitions of 1, 2, 3, 4, 5, 7 and 8 ranks. Rows that are not here: A15 and A23
-// (mesh operators, signed distance) and A16 (row_gather_test.cpp), A18 (partition/ghost_layer_test.cpp).
+// Acceptance of what crosses cuts, on METIS, curve, random and empty-rank partitions of 1, 2, 3, 4, 5, 7 and 8 ranks. Rows that are not here: A15
+// (surface_distance_test.cpp), A16 (row_gather_test.cpp), A18 (partition/ghost_layer_test.cpp), A23 (mesh_operators_test.cpp), A32 (late_ranks_test.cpp).
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <set>
-#include <thread>
 
 #include "ops/ghost_exchange.h"
+#include "ops/neighbor_rows.h"
 #include "ops/neighbors.h"
 #include "ops/segment_reduce.h"
 #include "partition/error.h"
@@ -220,6 +219,26 @@ TEST(AcceptanceA14, GradientsThroughGhostsAreTheSerialOnesAndFiniteDifferences)
     });
 }
 
+TEST(AcceptanceA17, GhostsAddUpToCopiesAndTheTwoDirectionsAreAdjoint)
+{
+    const auto points = scattered(70), x0 = at::arange(210, at::kDouble).mul(0.7).sin().view({70, 3});
+    on_all_partitions(points, [&](const auto& mesh, const CutPoints& rows, const auto&) {
+        const auto cut = rows.cut(points);
+        const auto plan = knn(cut, cut, 6).plan;
+        if (!plan) return;   // one rank
+        auto copies = at::ones({70}, at::kDouble).div(mesh->num_ranks()).index_add_(0, ghost_rows(rows.ids, plan), at::ones({plan->num_ghosts()}, at::kDouble));
+        mesh->group(0).all_reduce(copies);
+        const auto x = rows.of(x0), y = at::arange(plan->num_local() * 3, at::kDouble).add(mesh->coordinate(0)).cos().view({-1, 3});
+
+        const auto forward = with_ghosts(x, plan), reverse = add_ghosts_to_owners(y, plan);
+
+        EXPECT_TRUE(tensors_near(add_ghosts_to_owners(at::ones({plan->num_local()}, at::kDouble), plan), rows.of(copies), 1e-14));
+        auto products = at::stack({(forward * y).sum(), (x * reverse).sum()});
+        mesh->group(0).all_reduce(products);
+        EXPECT_NEAR(products[0].template item<double>(), products[1].template item<double>(), 1e-12 * std::max(1.0, std::abs(products[0].template item<double>())));
+    });
+}
+
 TEST(AcceptanceA24, EightLayersOfMessagesGiveTheSerialLossAndGradients)
 {
     const auto points = scattered(60);
@@ -332,24 +351,34 @@ TEST(AcceptanceA27, GhostsCostNoMoreMemoryThanTheirRows)
     });
 }
 
-TEST(AcceptanceA32, LateRanksAreWaitedFor)
+TEST(AcceptanceA27, AStepOfMessagesCostsWhatItsRowsCost)
 {
-    const auto points = scattered(60);
-    const auto owners = point_partitions(points, 3)[2].second;
-    for (int late = 0; late < 3; ++late) {
-        run_ranks(3, [&](const auto& mesh) {
-            const CutPoints rows(owners, mesh);
-            const auto cut = rows.cut(points);
-            const auto found = knn(cut, cut, 5);
-            const auto values = rows.of(points).clone();
-            if (mesh->coordinate(0) == late) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    constexpr std::int64_t n = 6000, width = 32;
+    const auto points = scattered(n);
+    const auto peak_of_step = [](const Neighbors& graph, const at::Tensor& features, const auto& wrap) {
+        const LiveBytes live;
+        auto own = features.clone().requires_grad_();
+        auto nodes = own;
+        for (int layer = 0; layer < 3; ++layer) {
+            const auto sent = neighbor_rows(wrap(nodes), graph);
+            nodes = nodes + (segment_reduce(sent.tanh(), graph.offsets, SegmentReduction::Sum).values + reduce_neighbors(wrap(nodes), graph, SegmentReduction::Max).values).tanh();
+        }
+        nodes.sum().backward();
+        return live.peak();
+    };
+    const auto of_whole = peak_of_step(knn(points, points, 8), at::ones({n, width}), [](const at::Tensor& x) { return x; });
+    for (const int ranks : {2, 4, 8}) {
+        for (const auto& [name, owners] : point_partitions(points, ranks)) {
+            run_ranks(ranks, [&, &name = name, &owners = owners](const auto& mesh) {
+                const CutPoints rows(owners, mesh);
+                const auto cut = rows.cut(points);
+                const auto graph = knn(cut, cut, 8);
+                const auto peak = peak_of_step(graph, at::ones({rows.ids.size(0), width}), [&](const at::Tensor& x) { return from_local(x, rows.spec); });
 
-            auto pending = begin_ghost_exchange({values}, found.plan);
-            if (mesh->coordinate(0) == late) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-            const auto local = at::cat({values, pending.end()[0]});
-
-            EXPECT_TRUE(at::equal(local.index_select(0, found.rows), points.index_select(0, found.ids)));
-        });
+                const auto share = static_cast<double>(graph.plan->num_local()) / n;
+                EXPECT_LE(static_cast<double>(peak), 1.05 * share * static_cast<double>(of_whole) + (64 << 10)) << name << ", " << ranks << " ranks, a share of " << share;
+            });
+        }
     }
 }
 
