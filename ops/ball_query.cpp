@@ -3,6 +3,10 @@
 
 #include <ATen/ATen.h>
 
+#include <string>
+
+#include "ops/cut_rows.h"
+#include "ops/neighbor_request.h"
 #include "ops/point_clouds.h"
 #include "ops/row_moves.h"
 #include "partition/error.h"
@@ -32,13 +36,21 @@ at::Tensor padded_rows(const at::Tensor& rows, const at::Tensor& offsets, std::i
 
 std::vector<at::Tensor> ball_query(const at::Tensor& points, const at::Tensor& queries, const std::vector<RadiusLimit>& limits, NeighborOrder order)
 {
-    const auto point_clouds = unbind_clouds("ball_query", "points", points), query_clouds = unbind_clouds("ball_query", "queries", queries);
-    if (point_clouds.size() != query_clouds.size()) {
-        throw InvalidInput("ball_query: " + std::to_string(point_clouds.size()) + " clouds of points and " + std::to_string(query_clouds.size()) + " of queries. Pass as many.");
+    std::vector<at::Tensor> point_clouds, query_clouds;
+    std::string error;
+    try {
+        point_clouds = unbind_clouds("ball_query", "points", points);
+        query_clouds = unbind_clouds("ball_query", "queries", queries);
+    } catch (const InvalidInput& wrong) {
+        error = wrong.what();
+    }
+    if (error.empty() && point_clouds.size() != query_clouds.size()) {
+        error = "ball_query: " + std::to_string(point_clouds.size()) + " clouds of points and " + std::to_string(query_clouds.size()) + " of queries. Pass as many.";
     }
     for (const auto& limit : limits) {
-        if (limit.max_neighbors == kAllNeighbors) throw InvalidInput("ball_query: a radius has no max_neighbors, which is the number of neighbours in a row of the result.");
+        if (limit.max_neighbors == kAllNeighbors) error = "ball_query: a radius has no max_neighbors, which is the number of neighbours in a row of the result.";
     }
+    if (!error.empty()) throw_together(error, search_group(points, queries));   // others hear of it where they begin to search
     std::vector<std::vector<at::Tensor>> found(limits.size());   // by radius, then by cloud
     for (std::size_t b = 0; b < point_clouds.size(); ++b) {
         const auto lists = radius_search(point_clouds[b].detach(), query_clouds[b].detach(), limits, {.order = order});

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <string>
 
+#include "ops/neighbor_request.h"
 #include "ops/segment_reduce.h"
 #include "partition/error.h"
 
@@ -32,8 +33,10 @@ void weigh(const double* distances, std::int64_t count, double power, double* we
 
 CloudInterpolation::CloudInterpolation(const at::Tensor& sources, const at::Tensor& targets, const InterpolationOptions& options)
 {
-    if (!(options.power > 0)) throw InvalidInput(std::string(kWhere) + ": the power is " + std::to_string(options.power) + "; it must be positive.");
-    if (sources.dim() > 0 && sources.size(0) == 0) throw InvalidInput(std::string(kWhere) + ": there are no points to interpolate from.");
+    std::string error;
+    if (!(options.power > 0)) error = std::string(kWhere) + ": the power is " + std::to_string(options.power) + "; it must be positive.";
+    if (sources.dim() > 0 && sources.size(0) == 0) error = std::string(kWhere) + ": there are no points to interpolate from.";
+    if (!error.empty()) throw_together(error, search_group(sources, targets));   // others hear of it where they begin to search
     const at::NoGradGuard no_grad;
     targets_ = cut_rows_of(kWhere, "targets", targets);
     targets_.own = at::Tensor();   // only how they lie

@@ -42,7 +42,8 @@ private:
 ///
 /// @param fields     (num_owned, ...) each, plain; read until `end` returns, so not to be changed meanwhile
 /// @param wire_type  floating fields travel in this type and come back in their own; gradients too
-/// @throws InvalidInput if a field has another number of rows than the plan's owned ones
+/// @throws InvalidInput if a field has another number of rows than the plan's owned ones. The message is nothing but rows, so that this rank throws alone: the
+///         others learn of it when it ends, or at their time limit. Sharded tensors know all ranks' rows: operators that take them throw on every rank
 PendingGhosts begin_ghost_exchange(at::TensorList fields, const std::shared_ptr<const ExchangePlan>& plan,
                                    std::optional<at::ScalarType> wire_type = std::nullopt);
 

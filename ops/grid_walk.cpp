@@ -23,20 +23,27 @@ constexpr float kMostCells = 1 << 30;
 }  // namespace
 
 template <class T>
+void require_grid_cells(std::span<const T> coordinates, const RadiusLimit& limit)
+{
+    const auto radius = static_cast<float>(limit.radius), per_width = 1.0f / (0.5f * radius);
+    const auto bad = std::find_if(coordinates.begin(), coordinates.end(), [&](T x) { return !((std::abs(static_cast<float>(x)) + radius) * per_width <= kMostCells); });
+    if (bad == coordinates.end()) return;
+    throw InvalidInput("radius_search: the coordinate " + std::to_string(*bad) + " is too many radii (" + std::to_string(radius) +
+                       ") from zero for the grid's order. Move the points to zero or take a larger radius.");
+}
+template void require_grid_cells(std::span<const float>, const RadiusLimit&);
+template void require_grid_cells(std::span<const double>, const RadiusLimit&);
+
+template <class T>
 NeighborLists<T> neighbors_in_grid_order(std::span<const T> points, std::span<const T> queries, const RadiusLimit& limit)
 {
     require_limit("radius_search", limit);
     require_coordinates("radius_search", "points", points, 3);
     require_coordinates("radius_search", "queries", queries, 3);
+    require_grid_cells(points, limit);
+    require_grid_cells(queries, limit);
     const auto radius = static_cast<float>(limit.radius), width = 0.5f * radius, per_width = 1.0f / width;
-    const auto cell_of = [&](float x) {
-        const float cell = std::floor(x * per_width);
-        if (!(std::abs(cell) <= kMostCells)) {
-            throw InvalidInput("radius_search: the coordinate " + std::to_string(x) + " is too many radii (" + std::to_string(radius) +
-                               ") from zero for the grid's order. Move the points to zero or take a larger radius.");
-        }
-        return static_cast<std::int32_t>(cell);
-    };
+    const auto cell_of = [&](float x) { return static_cast<std::int32_t>(std::floor(x * per_width)); };
     std::vector<Placed> placed(points.size() / 3);
     for (std::size_t i = 0; i < placed.size(); ++i) {
         for (int d = 0; d < 3; ++d) placed[i].cell[2 - d] = cell_of(static_cast<float>(points[3 * i + d]));

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string>
 #include <unordered_map>
 
+#include "ops/cut_rows.h"
 #include "ops/ghost_exchange.h"
 #include "ops/neighbor_rows.h"
 #include "ops/row_gather.h"
@@ -34,13 +36,18 @@ std::int64_t cut_axis(const ShardSpec& spec)
     return spec.axis_of_dim(0);
 }
 
-/// Rows of so many on each rank, cut as `like` is. Collective.
-SpecPtr layout_of_rows(const ShardSpec& like, std::int64_t own)
+/// Rows of so many on each rank, cut as `like` is. Collective; all ranks throw if one has an error.
+SpecPtr layout_of_rows(const ShardSpec& like, std::int64_t own, const std::string& error = {})
 {
+    constexpr std::int64_t kWrong = -1;
     const auto axis = cut_axis(like);
     auto extents = std::make_shared<Extents>();
-    const std::vector<std::int64_t> mine{own};
+    const std::vector<std::int64_t> mine{error.empty() ? own : kWrong};
     for (const auto& rank : like.device_mesh->group(axis).all_gather_integers(mine)) extents->push_back(rank[0]);
+    const auto wrong = std::find(extents->begin(), extents->end(), kWrong) - extents->begin();
+    if (wrong < static_cast<std::int64_t>(extents->size())) {
+        throw InvalidInput(error.empty() ? "MessageGraph: the search of rank " + std::to_string(wrong) + " does not fit its nodes; its own message says how." : error);
+    }
     auto axes = like.axes;
     axes[axis] = {Shard(0), std::move(extents), 1};
     return make_spec(like.device_mesh, axes);
@@ -97,39 +104,51 @@ Neighbors first_by_id(const Neighbors& neighbors, std::int64_t max_neighbors)
 MessageGraph::MessageGraph(Neighbors neighbors) : neighbors_(std::move(neighbors))
 {
     const auto num_targets = neighbors_.offsets.size(0) - 1;
+    std::string error;
     if (neighbors_.is_batch || num_targets != neighbors_.num_points) {
-        throw InvalidInput("MessageGraph: the search had " + std::to_string(num_targets) + " queries and " + std::to_string(neighbors_.num_points) +
-                           " points" + (neighbors_.is_batch ? " in a batch" : "") + ". Search one cloud with its own points as queries.");
+        error = "MessageGraph: the search had " + std::to_string(num_targets) + " queries and " + std::to_string(neighbors_.num_points) + " points" +
+                (neighbors_.is_batch ? " in a batch" : "") + ". Search one cloud with its own points as queries.";
     }
     target_spec_ = neighbors_.points_layout;
-    lay_out_edges();
+    lay_out_edges(error);
 }
 
 MessageGraph::MessageGraph(Neighbors neighbors, const at::Tensor& targets) : neighbors_(std::move(neighbors))
 {
     if (is_sharded(targets) && spec_of(targets)->axis_of_dim(0) >= 0) target_spec_ = spec_of(targets);
     const auto num_targets = (target_spec_ ? local_of(targets) : targets).size(0);
+    std::string error;
     if (neighbors_.is_batch || num_targets != neighbors_.offsets.size(0) - 1) {
-        throw InvalidInput("MessageGraph: the search had " + std::to_string(neighbors_.offsets.size(0) - 1) + " queries, and there are " + std::to_string(num_targets) +
-                           " targets. Pass the rows that were the queries.");
+        error = "MessageGraph: the search had " + std::to_string(neighbors_.offsets.size(0) - 1) + " queries, and there are " + std::to_string(num_targets) +
+                " targets. Pass the rows that were the queries.";
+    } else if (neighbors_.points_layout && !target_spec_) {
+        error = "MessageGraph: the points are cut among ranks and the targets are not. Cut both.";
     }
-    if (neighbors_.points_layout && !target_spec_) throw InvalidInput("MessageGraph: the points are cut among ranks and the targets are not. Cut both.");
-    lay_out_edges();
+    lay_out_edges(error);
 }
 
 MessageGraph::MessageGraph(const Csr& graph, const std::shared_ptr<const IndexMap>& index_map, const std::shared_ptr<const DeviceMesh>& device_mesh)
 {
     const auto num_owned = static_cast<std::int64_t>(index_map->num_owned);
+    const auto& group = device_mesh->group(device_mesh->axis("domain"));
+    std::string error;
     if (graph.num_rows() < num_owned) {
-        throw InvalidInput("MessageGraph: the graph has " + std::to_string(graph.num_rows()) + " rows, and " + std::to_string(num_owned) + " are owned.");
+        error = "MessageGraph: the graph has " + std::to_string(graph.num_rows()) + " rows, and " + std::to_string(num_owned) + " are owned.";
+    } else {
+        const auto begin = graph.indices.begin(), end = begin + graph.offsets[num_owned];
+        const auto outside = std::find_if(begin, end, [&](auto row) { return row < 0 || row >= index_map->num_local(); });
+        if (outside != end) {
+            error = "MessageGraph: an owned row receives from local row " + std::to_string(*outside) + "; there are " + std::to_string(index_map->num_local()) +
+                    ". Pass a graph over owned rows and ghosts.";
+        }
     }
+    throw_together(error, group);
     std::vector<std::int64_t> rows, ids;
     const auto end = graph.offsets[num_owned];
     for (std::int64_t e = 0; e < end; ++e) {
         rows.push_back(graph.indices[e]);
-        ids.push_back(index_map->global_ids.at(graph.indices[e]));
+        ids.push_back(index_map->global_ids[graph.indices[e]]);
     }
-    const auto& group = device_mesh->group(device_mesh->axis("domain"));
     neighbors_.offsets = integers({graph.offsets.begin(), graph.offsets.begin() + num_owned + 1});
     neighbors_.rows = integers(rows);
     neighbors_.ids = integers(ids);
@@ -141,8 +160,11 @@ MessageGraph::MessageGraph(const Csr& graph, const std::shared_ptr<const IndexMa
     lay_out_edges();
 }
 
-void MessageGraph::lay_out_edges()
+void MessageGraph::lay_out_edges(const std::string& error)
 {
+    const auto& like = target_spec_ ? target_spec_ : neighbors_.points_layout;
+    if (!error.empty() && (!like || cut_axis(*like) < 0)) throw InvalidInput(error);
+    if (!error.empty()) layout_of_rows(*like, 0, error);   // where the others lay out their edges
     const auto& offsets = neighbors_.offsets;
     targets_ = at::arange(offsets.size(0) - 1, offsets.options()).repeat_interleave(offsets.diff());
     if (target_spec_) edge_spec_ = layout_of_rows(*target_spec_, targets_.size(0));
@@ -232,9 +254,16 @@ DeepGraph::DeepGraph(const MessageGraph& graph, std::int64_t num_steps)
     // Every node's sources in a table, -1 where it has fewer, so that other ranks may ask for them.
     std::int64_t own_degree = 0;
     for (std::int64_t i = 0; i < num_owned_; ++i) own_degree = std::max(own_degree, offsets[i + 1] - offsets[i]);
-    const std::vector<std::int64_t> mine{own_degree};
+    const std::vector<std::int64_t> mine{own_degree, num_steps};
     const auto& group = shallow_spec_->device_mesh->group(cut_axis(*shallow_spec_));
-    for (const auto& rank : group.all_gather_integers(mine)) max_degree_ = std::max(max_degree_, rank[0]);
+    const auto all = group.all_gather_integers(mine);
+    for (const auto& rank : all) {
+        // Compared with the first rank's, so that every rank sees it.
+        if (rank[1] != all[0][1]) {
+            throw InvalidInput("DeepGraph: ranks want ghosts for " + std::to_string(all[0][1]) + " and for " + std::to_string(rank[1]) + " steps. Pass the same number on every rank.");
+        }
+        max_degree_ = std::max(max_degree_, rank[0]);
+    }
     owned_slots_ = table_slots(shallow.offsets, max_degree_);
     const auto own_lists = at::full({num_owned_ * max_degree_}, -1, at::kLong).index_copy(0, owned_slots_, shallow.ids).view({num_owned_, max_degree_});
     const auto lists = from_local(own_lists, shallow_spec_);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include <ATen/core/Tensor.h>
 
@@ -32,7 +33,7 @@ public:
     explicit MessageGraph(Neighbors neighbors);
 
     /// From a search around other rows, the targets: the queries of the search, plain or cut along dimension 0. Collective where they are cut.
-    /// @throws InvalidInput if their number is another than that of the queries, and for whole targets among cut points
+    /// @throws InvalidInput on every rank if on one their number is another than that of the queries, and for whole targets among cut points
     MessageGraph(Neighbors neighbors, const at::Tensor& targets);
 
     /// From a graph over owned rows and their ghosts, e.g. the cells of a Subdomain: row i of `graph` lists the local rows that owned row i receives from; lists of
@@ -78,7 +79,7 @@ private:
         SpecPtr spec;
     };
 
-    void lay_out_edges();
+    void lay_out_edges(const std::string& error = {});   // all ranks throw if one has an error
 
     Neighbors neighbors_;
     at::Tensor targets_;            // (edges): the owned row of each
@@ -92,7 +93,7 @@ private:
 /// ranks, and nothing travels between the steps; results for owned nodes are those of the graph itself, to the last bit.
 class DeepGraph {
 public:
-    /// Collective. @throws InvalidInput for a graph of plain nodes.
+    /// Collective. @throws InvalidInput for a graph of plain nodes, and if ranks want different numbers of steps
     DeepGraph(const MessageGraph& graph, std::int64_t num_steps);
 
     const MessageGraph& graph() const { return *local_; }                       ///< among owned nodes and ghosts; nothing travels along it

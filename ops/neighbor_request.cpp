@@ -8,6 +8,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "ops/grid_walk.h"
 #include "partition/error.h"
 #include "sharding/redistribute.h"
 #include "sharding/shard_tensor.h"
@@ -60,6 +61,17 @@ NeighborInput neighbor_input(const char* where, const char* what, const at::Tens
     return rows;
 }
 
+RankGroup search_group(const at::Tensor& points, const at::Tensor& queries)
+{
+    for (const auto& tensor : {points, queries}) {
+        if (!is_sharded(tensor)) continue;
+        const auto spec = spec_of(tensor);
+        const auto axis = spec->axis_of_dim(tensor.dim() == 3 ? 1 : 0);
+        if (axis >= 0) return spec->device_mesh->group(axis);
+    }
+    return {};
+}
+
 void require_searchable(const NeighborRequest& request, const NeighborInput& points, const NeighborInput& queries)
 {
     const auto dimensions = static_cast<int>(points.values.size(1));
@@ -87,18 +99,23 @@ void require_searchable(const NeighborRequest& request, const NeighborInput& poi
     if (request.options.order == NeighborOrder::Grid && (request.is_knn || dimensions != 3 || !period.empty() || request.options.exclude_self)) {
         fail("the grid's order is for radius searches in 3 open dimensions that leave nothing out. Use NeighborOrder::Nearest.");
     }
+    const auto require_places = [&]<class T>(const char* what, std::span<const T> coordinates) {
+        require_coordinates(request.where, what, coordinates, dimensions);
+        if (request.options.order != NeighborOrder::Grid) return;
+        for (const auto& limit : request.limits) require_grid_cells(coordinates, limit);
+    };
     if (points.values.scalar_type() == at::kDouble) {
-        require_coordinates(request.where, "points", points.span<double>(), dimensions);
-        require_coordinates(request.where, "queries", queries.span<double>(), dimensions);
+        require_places("points", points.span<double>());
+        require_places("queries", queries.span<double>());
     } else {
-        require_coordinates(request.where, "points", points.span<float>(), dimensions);
-        require_coordinates(request.where, "queries", queries.span<float>(), dimensions);
+        require_places("points", points.span<float>());
+        require_places("queries", queries.span<float>());
     }
 }
 
 std::int64_t fingerprint(const NeighborRequest& request, const NeighborInput& points, const NeighborInput& queries)
 {
-    std::vector<double> values{static_cast<double>(request.k), static_cast<double>(points.values.size(1)), static_cast<double>(points.values.scalar_type()),
+    std::vector<double> values{static_cast<double>(request.k), static_cast<double>(points.values.size(1)), static_cast<double>(points.plain.scalar_type()),
                                static_cast<double>(points.axis), static_cast<double>(queries.axis), static_cast<double>(request.options.exclude_self),
                                static_cast<double>(request.options.order)};
     for (const auto& limit : request.limits) {

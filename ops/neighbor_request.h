@@ -50,6 +50,10 @@ struct NeighborInput {
 /// @throws InvalidInput if it is nothing of that kind
 NeighborInput neighbor_input(const char* where, const char* what, const at::Tensor& tensor, std::optional<std::int64_t> batch);
 
+/// The ranks that search together: those among which rows of points or queries are cut; of one if neither's are. A search begins with `throw_together`
+/// among them: who finds something wrong before it searches tells the others by that, and they need no message more.
+RankGroup search_group(const at::Tensor& points, const at::Tensor& queries);
+
 /// Whether a search among these can be made; looks at this rank's rows only. @throws InvalidInput if not
 void require_searchable(const NeighborRequest& request, const NeighborInput& points, const NeighborInput& queries);
 

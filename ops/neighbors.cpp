@@ -63,6 +63,11 @@ std::vector<FoundNeighbors> found_on_cpu(const NeighborRequest& request, std::sp
     return found;
 }
 
+bool is_differentiable(const NeighborInput& points, const NeighborInput& queries)
+{
+    return at::GradMode::is_enabled() && (points.plain.requires_grad() || queries.plain.requires_grad());
+}
+
 template <class T>
 std::vector<Neighbors> search_rows(const NeighborRequest& request, const NeighborInput& points, const NeighborInput& queries, const RankGroup& group)
 {
@@ -95,7 +100,7 @@ std::vector<Neighbors> search_rows(const NeighborRequest& request, const Neighbo
     }
     const auto ids = points.is_cut() ? tensor_on(device, candidates.ids) : at::Tensor(), rows = is_cut ? tensor_on(device, candidates.rows) : at::Tensor();
 
-    const bool differentiable = at::GradMode::is_enabled() && (points.plain.requires_grad() || queries.plain.requires_grad());
+    const bool differentiable = is_differentiable(points, queries);
     const auto queries_group = queries.is_cut() ? group : RankGroup();
     at::Tensor rows_with_history;
     if (differentiable) rows_with_history = rows_with_ghosts(points.plain, plan, queries_group);
@@ -131,22 +136,11 @@ std::vector<Neighbors> search_rows(const NeighborRequest& request, const Neighbo
     return result;
 }
 
-const RankGroup& group_of(const at::Tensor& points, const at::Tensor& queries, RankGroup& alone)
+/// @param num_left  clouds of a batch that are searched after this one; -1 where there is no batch
+std::vector<Neighbors> search_cloud(const NeighborRequest& request, const at::Tensor& points, const at::Tensor& queries, std::optional<std::int64_t> batch,
+                                    std::int64_t num_left)
 {
-    for (const auto& tensor : {points, queries}) {
-        if (!is_sharded(tensor)) continue;
-        const auto& spec = spec_of(tensor);
-        for (std::size_t a = 0; a < spec->axes.size(); ++a) {
-            if (spec->axes[a].is_shard() && spec->axes[a].placement.dim == points.dim() - 2) return spec->device_mesh->group(static_cast<std::int64_t>(a));
-        }
-    }
-    return alone;
-}
-
-std::vector<Neighbors> search_cloud(const NeighborRequest& request, const at::Tensor& points, const at::Tensor& queries, std::optional<std::int64_t> batch)
-{
-    RankGroup alone;
-    const auto& group = group_of(points, queries, alone);
+    const auto group = search_group(points, queries);
     NeighborInput point_rows, query_rows;
     std::string error;
     try {
@@ -157,9 +151,10 @@ std::vector<Neighbors> search_cloud(const NeighborRequest& request, const at::Te
         error = wrong.what();
     }
     throw_together(error, group);
-    const auto mine = fingerprint(request, point_rows, query_rows);
+    // The last two decide which messages follow, and not which points come.
+    const auto mine = fingerprint(request, point_rows, query_rows) ^ (2 * num_left + is_differentiable(point_rows, query_rows));
     for (const auto& rank : group.all_gather_integers(std::vector<std::int64_t>{mine})) {
-        if (rank[0] != mine) error = std::string(request.where) + ": ranks pass different arguments. Call it with the same k, radii, options and types on every rank.";
+        if (rank[0] != mine) error = std::string(request.where) + ": ranks pass different arguments. Call it with the same k, radii, options, types and batches on every rank, all or none of which need gradients.";
     }
     throw_together(error, group);
     return point_rows.values.scalar_type() == at::kDouble ? search_rows<double>(request, point_rows, query_rows, group)
@@ -223,7 +218,7 @@ std::vector<RankGroup> groups_of_batch(const at::Tensor& points, const at::Tenso
 {
     std::vector<RankGroup> groups;
     for (const auto& tensor : {points, queries}) {
-        if (!is_sharded(tensor)) continue;
+        if (!is_sharded(tensor) || tensor.dim() != 3) continue;
         const auto& spec = spec_of(tensor);
         for (std::size_t a = 0; a < spec->axes.size(); ++a) {
             if (spec->axes[a].is_shard() && spec->axes[a].placement.dim == 0) groups.push_back(spec->device_mesh->group(static_cast<std::int64_t>(a)));
@@ -251,16 +246,23 @@ std::vector<std::vector<Neighbors>> search_batch(const NeighborRequest& request,
             error = wrong.what();
         }
     }
-    for (const auto& group : groups) throw_together(error, group);
-    if (!error.empty()) throw InvalidInput(error);
+    for (const auto& group : groups) {
+        try {
+            throw_together(error, group);
+        } catch (const InvalidInput& wrong) {
+            error = wrong.what();
+        }
+    }
+    // And those that hold other rows of the same clouds.
+    if (!error.empty() || !groups.empty()) throw_together(error, search_group(points, queries));
     std::vector<std::vector<Neighbors>> clouds;
-    for (std::int64_t b = 0; b < num_points; ++b) clouds.push_back(search_cloud(request, points, queries, b));
+    for (std::int64_t b = 0; b < num_points; ++b) clouds.push_back(search_cloud(request, points, queries, b, num_points - 1 - b));
     return clouds;
 }
 
 std::vector<Neighbors> search(const NeighborRequest& request, const at::Tensor& points, const at::Tensor& queries)
 {
-    if (points.dim() != 3) return search_cloud(request, points, queries, std::nullopt);
+    if (points.dim() != 3) return search_cloud(request, points, queries, std::nullopt, -1);
     const auto clouds = search_batch(request, points, queries);
     std::vector<Neighbors> result;
     for (std::int64_t l = 0; l < request.num_lists(); ++l) {

@@ -32,8 +32,9 @@ struct Cloud {
     const double* position(std::int64_t row) const { return positions.const_data_ptr<double>() + 3 * row; }
 };
 
-/// @param error  what is wrong with the other arguments
-Cloud cloud_of(const char* where, const at::Tensor& points, bool with_positions, std::string error)
+/// @param error      what is wrong with the other arguments
+/// @param arguments  those themselves, the same on every rank
+Cloud cloud_of(const char* where, const at::Tensor& points, bool with_positions, std::string error, const std::vector<std::int64_t>& arguments)
 {
     Cloud cloud;
     cloud.part = cut_rows_of(where, "points", points);
@@ -48,6 +49,9 @@ Cloud cloud_of(const char* where, const at::Tensor& points, bool with_positions,
         if (!cloud.positions.isfinite().all().item<bool>()) error = std::string(where) + ": a point has a coordinate that is not finite.";
     }
     throw_together(error, cloud.group);
+    const auto all = cloud.group.all_gather_integers(arguments);
+    const bool is_same = std::all_of(all.begin(), all.end(), [&](const auto& of_rank) { return of_rank == all[0]; });
+    if (!is_same) throw InvalidInput(std::string(where) + ": ranks pass different arguments. Call it with the same numbers and seed on every rank.");
     cloud.ids = cloud.part.ids();
     return cloud;
 }
@@ -170,7 +174,7 @@ double squared_distance(const double* a, const double* b)
 PointSample random_sample(const at::Tensor& points, std::int64_t count, std::uint64_t seed)
 {
     const auto num_rows = points.dim() > 0 ? points.size(0) : 0;
-    const auto cloud = cloud_of("random_sample", points, false, count_error("random_sample", count, num_rows));
+    const auto cloud = cloud_of("random_sample", points, false, count_error("random_sample", count, num_rows), {count, static_cast<std::int64_t>(seed)});
     const IdNumbers number_of(seed);
     std::vector<std::uint64_t> numbers;
     for (const auto id : cloud.ids) numbers.push_back(number_of(id));
@@ -188,7 +192,7 @@ PointSample voxel_sample(const at::Tensor& points, double voxel_size)
 {
     std::string error;
     if (!(voxel_size > 0) || !std::isfinite(voxel_size)) error = "voxel_sample: the voxel size is " + std::to_string(voxel_size) + "; it must be positive and finite.";
-    const auto cloud = cloud_of("voxel_sample", points, true, error);
+    const auto cloud = cloud_of("voxel_sample", points, true, error, {std::bit_cast<std::int64_t>(voxel_size)});
     const bool fits = cloud.size() == 0 || cloud.positions.abs().max().item<double>() / voxel_size < 4e15;   // whole numbers in double
     throw_together(fits ? "" : "voxel_sample: a coordinate is more than 4e15 voxels from the origin. Use larger voxels.", cloud.group);
     std::vector<VoxelOffer> offers;
@@ -210,7 +214,7 @@ PointSample poisson_disk_sample(const at::Tensor& points, double radius, std::ui
 {
     const at::NoGradGuard no_grad;
     const auto near = radius_search(points, points, radius, kAllNeighbors, {.exclude_self = true});
-    const auto cloud = cloud_of("poisson_disk_sample", points, true, "");
+    const auto cloud = cloud_of("poisson_disk_sample", points, true, "", {static_cast<std::int64_t>(seed)});
     const IdNumbers number_of(seed);
     const auto offsets = near.offsets.cpu(), ids = near.ids.cpu(), is_near = near.distances.lt(radius).cpu();
     const auto* offset = offsets.const_data_ptr<std::int64_t>();
@@ -253,7 +257,7 @@ PointSample farthest_point_sample(const at::Tensor& points, std::int64_t count, 
     if (error.empty() && count > 0 && (first < 0 || first >= num_points)) {
         error = "farthest_point_sample: the first point is " + std::to_string(first) + "; there are 0 to " + std::to_string(num_points - 1) + ".";
     }
-    const auto cloud = cloud_of("farthest_point_sample", points, true, error);
+    const auto cloud = cloud_of("farthest_point_sample", points, true, error, {count, first});
     constexpr double chosen = -1;
     std::vector<double> distances(cloud.size(), 0);   // squared, to the nearest chosen one
     for (std::int64_t i = 0; i < cloud.size(); ++i) {

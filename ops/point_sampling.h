@@ -15,7 +15,8 @@ struct PointSample {
 };
 
 // All take points that are plain, Replicate, or cut along their rows, (N, ...) or (N, D) of a floating type with D 1 to 3, and are collective where those
-// are cut. Results have no gradient. All throw InvalidInput on every rank on wrong shapes, coordinates that are not finite, and wrong arguments.
+// are cut. Results have no gradient. All throw InvalidInput on every rank on wrong shapes, coordinates that are not finite, wrong arguments, and
+// arguments in which ranks differ.
 
 /// `count` rows, each set of that many equally likely: those with the smallest random number of their id. Ascending by id.
 /// A smaller count with the same seed chooses among the same rows.
