@@ -21,7 +21,8 @@ public:
     {
         const auto size = static_cast<std::int64_t>((count * (sizeof(T) + sizeof(std::int32_t)) + sizeof(T) - 1) / sizeof(T));
         if (size > left_) {
-            left_ = std::max<std::int64_t>(size, 1 << 20);
+            left_ = std::max(size, next_size_);
+            next_size_ = std::min(2 * next_size_, kLargest);
             chunks_.emplace_back(new T[left_]);
             next_ = chunks_.back().get();
         }
@@ -31,9 +32,11 @@ public:
     }
 
 private:
+    static constexpr std::int64_t kLargest = 1 << 20;
+
     std::vector<std::unique_ptr<T[]>> chunks_;
     T* next_ = nullptr;
-    std::int64_t left_ = 0;
+    std::int64_t left_ = 0, next_size_ = 1 << 12;   // small searches take little
 };
 
 /// Answers as they come, in the order in which queries are walked, or at once in their places if each query is likely to have `stride` of them.
