@@ -10,7 +10,7 @@
 #include "sharding/shard_tensor.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/expect_tensors.h"
-#include "tests/support/owner_maps.h"
+#include "tests/support/point_partitions.h"
 #include "tests/support/run_ranks.h"
 
 namespace meshard {
@@ -49,23 +49,23 @@ TEST(CloudInterpolation, BetweenTwoPartitionsIsThatOfTheWhole)
         auto v0 = values.clone().requires_grad_();
         const auto whole = CloudInterpolation(sources, targets, {.num_neighbors = k})(v0);
         (whole * weights).sum().backward();
-        for (const int ranks : {1, 2, 3, 5}) {
-            std::vector<int> source_owners(80), target_owners(50);
-            for (int i = 0; i < 80; ++i) source_owners[i] = i * i % 7 % std::max(1, ranks - (ranks > 2));   // the last rank of many has none
-            for (int i = 0; i < 50; ++i) target_owners[i] = i % ranks;
-            run_ranks(ranks, [&](const auto& mesh) {
-                const auto rows_of = [&](const std::vector<int>& all) { return owned(all, static_cast<int>(mesh->coordinate(0))); };
-                const auto own = [&](const at::Tensor& tensor, const std::vector<int>& all) { return tensor.index_select(0, at::tensor(rows_of(all)->global_ids, at::kLong)); };
-                const auto source_spec = shard_spec(rows_of(source_owners), mesh), target_spec = shard_spec(rows_of(target_owners), mesh);
-                auto v = own(values, source_owners).requires_grad_();
-                const CloudInterpolation interpolation(from_local(own(sources, source_owners), source_spec), from_local(own(targets, target_owners), target_spec), {.num_neighbors = k});
+        for (const int ranks : {1, 2, 3, 4, 5, 7, 8}) {
+            const auto of_sources = point_partitions(sources, ranks), of_targets = point_partitions(targets, ranks);
+            for (std::size_t i = 0; i < of_sources.size(); ++i) {
+                const auto& [target_kind, target_owners] = of_targets[(i + 1) % of_targets.size()];
+                SCOPED_TRACE(of_sources[i].first + " to " + target_kind + ", " + std::to_string(ranks) + " ranks");
+                run_ranks(ranks, [&, &target_owners = target_owners](const auto& mesh) {
+                    const CutPoints from(of_sources[i].second, mesh), to(target_owners, mesh);
+                    auto v = from.of(values).requires_grad_();
+                    const CloudInterpolation interpolation(from.cut(sources), to.cut(targets), {.num_neighbors = k});
 
-                const auto found = interpolation(from_local(v, source_spec));
-                (to_local(found) * own(weights, target_owners)).sum().backward();
+                    const auto found = interpolation(from_local(v, from.spec));
+                    (to_local(found) * to.of(weights)).sum().backward();
 
-                EXPECT_TRUE(tensors_near(local_of(found.detach()), own(whole.detach(), target_owners), 1e-14));
-                EXPECT_TRUE(tensors_near(v.grad(), own(v0.grad(), source_owners), 1e-14));
-            });
+                    EXPECT_TRUE(tensors_near(local_of(found.detach()), to.of(whole.detach()), 1e-14));
+                    EXPECT_TRUE(tensors_near(v.grad(), from.of(v0.grad()), 1e-14));
+                });
+            }
         }
     }
 }

@@ -271,6 +271,8 @@ TEST(MeshOperators, OnCutMeshesEqualThoseOfTheWhole)
     for (const auto& [name, mesh, neighbors] : cases) {
         const auto at_cells = draw(10, {mesh.num_cells(), 2}), at_points = draw(11, {mesh.num_points(), 2}), flow = draw(12, {mesh.num_points(), 3});
         const MeshGeometry whole(mesh);
+        const auto stresses = draw(13, {mesh.num_cells(), 3});
+        const auto expected_forces = field_forces(whole, at_cells.select(1, 0), stresses, {0.5, -1, 2});
         auto c0 = at_cells.clone().requires_grad_(), p0 = at_points.clone().requires_grad_(), f0 = flow.clone().requires_grad_();
         const auto expected = all_results(whole, neighbors, c0, p0, f0);
         at::Tensor loss = at::zeros({}, at::kDouble);
@@ -299,9 +301,13 @@ TEST(MeshOperators, OnCutMeshesEqualThoseOfTheWhole)
                 EXPECT_TRUE(tensors_near(f.grad(), own(f0.grad(), part.point_ids()), 1e-11));
 
                 const auto near = [&](const at::Tensor& value, const at::Tensor& of_whole) { return tensors_near(full_tensor(value), of_whole, 1e-13); };
-                const auto pressure = part.cells().field(own(at_cells.select(1, 0), part.cell_ids()));
+                const auto pressure = part.cells().field(own(at_cells.select(1, 0), part.cell_ids())), tractions = part.cells().field(own(stresses, part.cell_ids()));
+                const auto forces = field_forces(part, pressure, tractions, {0.5, -1, 2});
                 EXPECT_TRUE(near(integral(part, part.cells().field(c.detach())), integral(whole, at_cells)));
-                EXPECT_TRUE(near(field_forces(part, pressure).pressure_moment, field_forces(whole, at_cells.select(1, 0)).pressure_moment));
+                EXPECT_TRUE(near(forces.pressure_force, expected_forces.pressure_force));
+                EXPECT_TRUE(near(forces.viscous_force, expected_forces.viscous_force));
+                EXPECT_TRUE(near(forces.pressure_moment, expected_forces.pressure_moment));
+                EXPECT_TRUE(near(forces.viscous_moment, expected_forces.viscous_moment));
                 EXPECT_TRUE(tensors_near(local_of(part.normals()), own(whole.normals(), part.cell_ids()), 1e-15));
                 EXPECT_TRUE(tensors_near(local_of(part.sizes()), own(whole.sizes(), part.cell_ids()), 1e-15));
                 EXPECT_TRUE(tensors_near(local_of(part.centroids()), own(whole.centroids(), part.cell_ids()), 1e-15));

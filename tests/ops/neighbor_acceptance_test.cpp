@@ -193,6 +193,23 @@ TEST(AcceptanceA13, RadiusCountsAreExactAndFullListsKeepTheNearest)
     });
 }
 
+TEST(AcceptanceA13, TheGridsOrderIsThatOfTheWhole)
+{
+    const auto points = lattice();
+    for (const auto& [radius, most] : {std::pair(0.3, 4), {0.55, 9}}) {
+        const auto whole = radius_search(points, points, radius, most, {.order = NeighborOrder::Grid});
+        std::vector<std::vector<std::int64_t>> expected;
+        for (std::int64_t i = 0; i < points.size(0); ++i) {
+            const auto ids = whole.ids.slice(0, whole.offsets[i].item<std::int64_t>(), whole.offsets[i + 1].item<std::int64_t>());
+            expected.emplace_back(ids.const_data_ptr<std::int64_t>(), ids.const_data_ptr<std::int64_t>() + ids.numel());
+        }
+        on_all_partitions(points, [&, radius = radius, most = most](const auto&, const CutPoints& rows, const auto&) {
+            const auto cut = rows.cut(points);
+            expect_ids(radius_search(cut, cut, radius, most, {.order = NeighborOrder::Grid}), rows.ids, expected);
+        });
+    }
+}
+
 TEST(AcceptanceA14, GradientsThroughGhostsAreTheSerialOnesAndFiniteDifferences)
 {
     const auto points = scattered(50), features = at::arange(100, at::kDouble).mul(0.9).cos().view({50, 2});
@@ -266,6 +283,24 @@ TEST(AcceptanceA24, EightLayersOfMessagesGiveTheSerialLossAndGradients)
         EXPECT_TRUE(tensors_near(f.grad(), rows.of(f0.grad()), 1e-9));
         EXPECT_TRUE(tensors_near(weight_gradient, w0.grad(), 1e-9));
     });
+}
+
+TEST(AcceptanceA24, NaNOfAnyNeighbourReachesItsQueries)
+{
+    const auto points = scattered(60);
+    auto features = at::arange(120, at::kDouble).mul(0.9).cos().view({60, 2});
+    for (const int spoiled : {7, 31, 58}) features[spoiled][spoiled % 2] = std::nan("");
+    const auto graph = knn(points, points, 5);
+    on_all_partitions(points, [&](const auto&, const CutPoints& rows, const auto&) {
+        const auto cut = rows.cut(points), f = rows.cut(features);
+        const auto found = knn(cut, cut, 5);
+        for (const auto reduction : {SegmentReduction::Sum, SegmentReduction::Mean, SegmentReduction::Max, SegmentReduction::Min}) {
+            const auto expected = rows.of(segment_reduce(neighbor_rows(features, graph), graph.offsets, reduction).values);
+            EXPECT_TRUE(tensors_near(segment_reduce(neighbor_rows(f, found), found.offsets, reduction).values, expected, 1e-15));
+            EXPECT_TRUE(tensors_near(reduce_neighbors(f, found, reduction).values, expected, 1e-15));
+        }
+    });
+    EXPECT_GE(segment_reduce(neighbor_rows(features, graph), graph.offsets, SegmentReduction::Max).values.isnan().sum().item<std::int64_t>(), 3);
 }
 
 TEST(AcceptanceA26, MessagesHaveTheBytesThatThePlanSays)

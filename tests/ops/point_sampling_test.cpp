@@ -13,7 +13,7 @@
 #include "partition/error.h"
 #include "sharding/shard_tensor.h"
 #include "tests/support/expect_error.h"
-#include "tests/support/owner_maps.h"
+#include "tests/support/point_partitions.h"
 #include "tests/support/run_ranks.h"
 
 namespace meshard {
@@ -55,21 +55,20 @@ TEST(PointSampling, DoesNotDependOnThePartition)
     const auto points = scattered(200);
     for (const auto& [name, sample] : samplers()) {
         const auto whole = ids_of(sample(points).ids);
-        for (const int ranks : {1, 2, 3, 4, 5, 8}) {
-            SCOPED_TRACE(name + " on " + std::to_string(ranks));
-            std::vector<int> owners(200);
-            for (int i = 0; i < 200; ++i) owners[i] = i * i % 11 % std::max(1, ranks - (ranks > 2));   // the last rank of many has none
-            run_ranks(ranks, [&](const auto& mesh) {
-                const auto map = owned(owners, static_cast<int>(mesh->coordinate(0)));
-                const auto own_ids = at::tensor(map->global_ids, at::kLong);
+        for (const int ranks : {1, 2, 3, 4, 5, 7, 8}) {
+            for (const auto& [kind, owners] : point_partitions(points, ranks)) {
+                SCOPED_TRACE(name + " on " + std::to_string(ranks) + " ranks, " + kind);
+                run_ranks(ranks, [&, &sample = sample, &owners = owners](const auto& mesh) {
+                    const CutPoints rows(owners, mesh);
 
-                const auto found = sample(from_local(points.index_select(0, own_ids), shard_spec(map, mesh)));
+                    const auto found = sample(rows.cut(points));
 
-                EXPECT_TRUE(at::equal(own_ids.index_select(0, found.rows), found.ids));
-                std::vector<std::int64_t> expected;   // those of the whole that lie here, in their order
-                std::copy_if(whole.begin(), whole.end(), std::back_inserter(expected), [&](auto id) { return owners[id] == mesh->coordinate(0); });
-                EXPECT_EQ(ids_of(found.ids), expected);
-            });
+                    EXPECT_TRUE(at::equal(rows.ids.index_select(0, found.rows), found.ids));
+                    std::vector<std::int64_t> expected;   // those of the whole that lie here, in their order
+                    std::copy_if(whole.begin(), whole.end(), std::back_inserter(expected), [&](auto id) { return owners[id] == mesh->coordinate(0); });
+                    EXPECT_EQ(ids_of(found.ids), expected);
+                });
+            }
         }
     }
 }
