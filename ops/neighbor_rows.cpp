@@ -90,6 +90,13 @@ at::Tensor among_all(const at::Tensor& arguments, const SomeQueries& some)
     return at::where(arguments < 0, arguments, integers(some.entries).to(arguments.device()).take(arguments.clamp_min(0)));
 }
 
+/// Whether these are known to be other rows of the whole, although as many on every rank.
+bool have_other_ids(const ShardSpec& features, const ShardSpec& points)
+{
+    const auto &here = features.index_map, &there = points.index_map;
+    return here && there && here != there && here->num_owned == there->num_owned && !std::equal(here->owned().begin(), here->owned().end(), there->owned().begin());
+}
+
 }  // namespace
 
 at::Tensor rows_with_ghosts(const at::Tensor& rows, const std::shared_ptr<const ExchangePlan>& plan, const RankGroup& queries_group)
@@ -112,6 +119,9 @@ at::Tensor own_rows_of(const char* where, const at::Tensor& features, const Neig
     if (is_cut != static_cast<bool>(neighbors.points_layout) || (is_cut && !(*spec_of(features) == *neighbors.points_layout))) {
         throw InvalidInput(std::string(where) + ": the features lie as " + (is_cut ? to_string(*spec_of(features)) : std::string("a whole")) + ", the points did as " +
                            (neighbors.points_layout ? to_string(*neighbors.points_layout) : std::string("a whole")) + ". Redistribute the features, or search again.");
+    }
+    if (is_cut && have_other_ids(*spec_of(features), *neighbors.points_layout)) {
+        throw InvalidInput(std::string(where) + ": the features' rows have other global ids than the points' had. Redistribute the features by id, or search again.");
     }
     auto rows = is_sharded(features) ? to_local(features) : features;
     if (neighbors.is_batch) rows = rows.flatten(0, 1);

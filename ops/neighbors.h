@@ -64,7 +64,7 @@ std::vector<Neighbors> radius_search(const at::Tensor& points, const at::Tensor&
 
 /// Rows of the neighbours, one an entry: features (N, ...) that lie as the points did, to (entries, ...); of batches (B, N, ...). Collective where the
 /// points are cut: ghosts' rows travel once each. Differentiable: gradients return to the owners.
-/// @throws InvalidInput if the features have other rows than the points
+/// @throws InvalidInput if the features have other rows than the points: on every rank if they are others in number on any, otherwise where their ids are others
 at::Tensor neighbor_rows(const at::Tensor& features, const Neighbors& neighbors);
 
 }  // namespace meshard

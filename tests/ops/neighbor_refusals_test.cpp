@@ -194,6 +194,27 @@ TEST(NeighborRefusals, OfWhatFollowsASearch)
     });
 }
 
+/// As many rows on every rank as the points had, but others.
+TEST(NeighborRefusals, OfFeaturesWithOtherIds)
+{
+    const auto points = scattered({24, 3});
+    for (const int ranks : {2, 3, 8}) {
+        std::vector<int> owners(24), others(24);
+        for (int i = 0; i < 24; ++i) {
+            owners[i] = i % ranks;
+            others[i] = (i + 1) % ranks;
+        }
+        run_ranks(ranks, [&](const auto& mesh) {
+            const CutPoints rows(owners, mesh), other_rows(others, mesh), same_rows(owners, mesh);
+            const auto found = knn(rows.cut(points), rows.cut(points), 3);
+            for (const auto& call : {std::function<void()>([&] { neighbor_rows(other_rows.cut(points), found); }), std::function<void()>([&] { reduce_neighbors(other_rows.cut(points), found, SegmentReduction::Max); })}) {
+                EXPECT_TRUE(throws_with<InvalidInput>("have other global ids than the points' had", call));
+            }
+            EXPECT_TRUE(at::equal(neighbor_rows(same_rows.cut(points), found), points.index_select(0, found.ids)));   // another map of the same rows
+        });
+    }
+}
+
 TEST(NeighborRefusals, OfSamples)
 {
     with_one_wrong([](const OneIsWrong& one) {
