@@ -260,7 +260,8 @@ DeepGraph::DeepGraph(const MessageGraph& graph, std::int64_t num_steps)
     for (const auto& rank : all) {
         // Compared with the first rank's, so that every rank sees it.
         if (rank[1] != all[0][1]) {
-            throw InvalidInput("DeepGraph: ranks want ghosts for " + std::to_string(all[0][1]) + " and for " + std::to_string(rank[1]) + " steps. Pass the same number on every rank.");
+            throw InvalidInput("DeepGraph: ranks want ghosts for " + std::to_string(all[0][1]) + " and for " + std::to_string(rank[1]) +
+                               " steps. Pass the same number on every rank.");
         }
         max_degree_ = std::max(max_degree_, rank[0]);
     }

@@ -154,7 +154,9 @@ std::vector<Neighbors> search_cloud(const NeighborRequest& request, const at::Te
     // The last two decide which messages follow, and not which points come.
     const auto mine = fingerprint(request, point_rows, query_rows) ^ (2 * num_left + is_differentiable(point_rows, query_rows));
     for (const auto& rank : group.all_gather_integers(std::vector<std::int64_t>{mine})) {
-        if (rank[0] != mine) error = std::string(request.where) + ": ranks pass different arguments. Call it with the same k, radii, options, types and batches on every rank, all or none of which need gradients.";
+        if (rank[0] == mine) continue;
+        error = std::string(request.where) + ": ranks pass different arguments. Call it with the same k, radii, options, types and batches on every rank, " +
+                "all or none of which need gradients.";
     }
     throw_together(error, group);
     return point_rows.values.scalar_type() == at::kDouble ? search_rows<double>(request, point_rows, query_rows, group)

@@ -41,7 +41,8 @@ void require_same_call(const SurfaceDistanceOptions& options, bool queries_need_
     const std::vector<std::int64_t> mine{static_cast<std::int64_t>(options.sign), std::bit_cast<std::int64_t>(options.max_distance), queries_need_gradient, vertices_need_gradient};
     const auto all = group.all_gather_integers(mine);
     if (std::all_of(all.begin(), all.end(), [&](const auto& rank) { return rank == all[0]; })) return;
-    throw InvalidInput(std::string(kWhere) + ": ranks pass different arguments. Call it with the same options on every rank, and with tensors all or none of which need gradients.");
+    throw InvalidInput(std::string(kWhere) + ": ranks pass different arguments. Call it with the same options on every rank, and with tensors " +
+                       "all or none of which need gradients.");
 }
 
 /// A surface's tensor with all its rows, in the order of their ids. Differentiable.

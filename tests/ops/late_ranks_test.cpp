@@ -95,7 +95,9 @@ TEST(AcceptanceA32, GhostsAndTheirGradientsAreWaitedFor)
         pause();
         auto loss = (local(neighbor_rows(f, found)) * found.distances.unsqueeze(1)).sum();
         pause();
-        for (const auto reduction : {SegmentReduction::Sum, SegmentReduction::Max}) loss = loss + with_late_gradient(reduce_neighbors(f, found, reduction).values, pause).square().sum();
+        for (const auto reduction : {SegmentReduction::Sum, SegmentReduction::Max}) {
+            loss = loss + with_late_gradient(reduce_neighbors(f, found, reduction).values, pause).square().sum();
+        }
         const MessageGraph graph(found);
         pause();
         const auto edges = graph.updated_edges(f, f, {}, [&](const at::Tensor&, const at::Tensor& sources, const at::Tensor& targets) {

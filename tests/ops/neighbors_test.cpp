@@ -372,6 +372,45 @@ TEST(Neighbors, OfABatchAreThoseOfEachCloud)
     }
 }
 
+TEST(Neighbors, OfABatchWhosePointsAndQueriesLieInDifferentWays)
+{
+    std::mt19937_64 random(8);
+    std::vector<at::Tensor> some_points, some_queries;
+    for (int b = 0; b < 3; ++b) {
+        some_points.push_back(draw_points(random, 20, 2));
+        some_queries.push_back(draw_points(random, 13, 2));
+    }
+    const auto points = at::stack(some_points), queries = at::stack(some_queries), features = at::arange(120, at::kDouble).mul(0.9).cos().view({3, 20, 2});
+    const auto loss_of = [](const Neighbors& found, const at::Tensor& f) { return (found.distances * (found.ids * 0.7).sin()).sum() + neighbor_rows(f, found).square().sum(); };
+    auto p0 = points.clone().requires_grad_(), q0 = queries.clone().requires_grad_(), f0 = features.clone().requires_grad_();
+    const auto serial = knn(p0, q0, 4);
+    loss_of(serial, f0).backward();
+    for (const int ranks : {2, 3, 5, 8}) {
+        Owners turns(20), runs(13);
+        for (int i = 0; i < 20; ++i) turns[i] = i * i % 7 % ranks;
+        for (int i = 0; i < 13; ++i) runs[i] = i * ranks / 15;
+        for (const auto& [of_points, of_queries] : {std::pair(turns, runs), {turns, Owners()}, {Owners(), runs}}) {
+            run_ranks(ranks, [&, &of_points = of_points, &of_queries = of_queries](const auto& mesh) {
+                const auto lay = [&](const at::Tensor& whole, const Owners& owners) {
+                    if (owners.empty()) return whole.clone().requires_grad_();
+                    const auto map = owned(owners, static_cast<int>(mesh->coordinate(0)));
+                    return from_local(whole.index_select(1, ids_of(*map)), shard_spec(map, mesh, 1)).requires_grad_();
+                };
+                const auto own_points = own_rows(20, of_points, mesh), own_queries = own_rows(13, of_queries, mesh);
+                auto p = lay(points, of_points), q = lay(queries, of_queries), f = lay(features, of_points);
+
+                const auto found = knn(p, q, 4);
+                loss_of(found, f).backward();
+
+                EXPECT_TRUE(at::equal(found.ids.view({3, -1, 4}), serial.ids.view({3, 13, 4}).index_select(1, own_queries)));
+                EXPECT_TRUE(tensors_near(own_part_of(p.grad()), p0.grad().index_select(1, own_points), 1e-12));
+                EXPECT_TRUE(tensors_near(own_part_of(q.grad()), q0.grad().index_select(1, own_queries), 1e-12));
+                EXPECT_TRUE(tensors_near(own_part_of(f.grad()), f0.grad().index_select(1, own_points), 1e-12));
+            });
+        }
+    }
+}
+
 TEST(Neighbors, RefuseOnEveryRank)
 {
     run_ranks(3, [](const auto& mesh) {

@@ -94,8 +94,8 @@ TEST(AcceptanceA27, SearchesCostWhatOwnPointsAndGhostsCost)
 
                     const auto peak = peak_of([&] { num_local = search(is_knn, cut, radius).plan->num_local(); });
 
-                    EXPECT_LE(peak, 1.05 * (of_whole + kKept) * static_cast<double>(num_local) + (64 << 10)) << (is_knn ? "knn" : "radius") << ", " << name << ", " << ranks << " ranks, "
-                        << num_local << " rows: " << peak / static_cast<double>(num_local) << " bytes a row, of the whole " << of_whole;
+                    EXPECT_LE(peak, 1.05 * (of_whole + kKept) * static_cast<double>(num_local) + (64 << 10)) 
+                        << (is_knn ? "knn" : "radius") << ", " << name << ", " << ranks << " ranks, " << num_local << " rows: " << peak / static_cast<double>(num_local) << " bytes a row, of the whole " << of_whole;
                 });
             }
         }
