@@ -39,17 +39,24 @@ using Tree =
 
 using Found = std::pair<double, std::int32_t>; // squared distance, index
 
+// nanoflann drops points at its limit itself, and those belong to what is found.
+double limit_above(double distance_squared)
+{
+    return distance_squared * (1 + 1e-12) + std::numeric_limits<double>::denorm_min();
+}
+
 // The k nearest so far, by (squared distance, index). nanoflann's own sets keep whichever of equal distances came
 // first.
 class Nearest {
 public:
-    explicit Nearest(std::size_t k) : nearest_(k) {}
+    explicit Nearest(std::size_t k, double most_squared = std::numeric_limits<double>::max()) : nearest_(k), most_squared_(most_squared) {}
 
     void clear() { count_ = 0; }
 
     bool addPoint(double distance_squared, std::uint32_t index)
     {
         const Found candidate(distance_squared, static_cast<std::int32_t>(index));
+        if (distance_squared > most_squared_) return true;
         if (full() && candidate >= nearest_.back()) return true;
         auto at = full() ? count_ - 1 : count_++;
         for (; at > 0 && candidate < nearest_[at - 1]; --at) nearest_[at] = nearest_[at - 1];
@@ -57,11 +64,11 @@ public:
         return true;
     }
 
-    // A little above the k-th distance: nanoflann drops points at this distance itself, and ties must be seen.
+    // Ties must be seen.
     double worstDist() const
     {
-        if (!full()) return std::numeric_limits<double>::max();
-        return nearest_.back().first * (1 + 1e-12) + std::numeric_limits<double>::denorm_min();
+        if (!full() && most_squared_ == std::numeric_limits<double>::max()) return most_squared_;
+        return limit_above(full() ? nearest_.back().first : most_squared_);
     }
 
     bool full() const { return count_ == nearest_.size(); }
@@ -70,10 +77,11 @@ public:
 
 private:
     std::vector<Found> nearest_;
+    double most_squared_;
     std::size_t count_ = 0;
 };
 
-// All at most a distance away. The tree drops points at its limit itself, so that the limit lies a little above.
+// All at most a distance away.
 class Within {
 public:
     explicit Within(double distance_squared) : distance_squared_(distance_squared) {}
@@ -86,13 +94,33 @@ public:
         return true;
     }
 
-    double worstDist() const { return distance_squared_ * (1 + 1e-12) + std::numeric_limits<double>::denorm_min(); }
+    double worstDist() const { return limit_above(distance_squared_); }
     bool full() const { return true; }
     std::vector<std::int32_t>& found() { return found_; }
 
 private:
     double distance_squared_;
     std::vector<std::int32_t> found_;
+};
+
+// Whether any is at most a distance away.
+class AnyWithin {
+public:
+    explicit AnyWithin(double distance_squared) : distance_squared_(distance_squared) {}
+
+    bool addPoint(double distance_squared, std::uint32_t)
+    {
+        found_ = distance_squared <= distance_squared_;
+        return !found_;
+    }
+
+    double worstDist() const { return limit_above(distance_squared_); }
+    bool full() const { return true; }
+    bool found() const { return found_; }
+
+private:
+    double distance_squared_;
+    bool found_ = false;
 };
 
 PointCloud cloud_of(const DataArray& points)
@@ -214,7 +242,11 @@ Csr radius_graph(const DataArray& points, double radius)
 
 Csr nearest_neighbor_graph(const DataArray& points, std::int32_t k)
 {
-    const auto directed = nearest_neighbors(points, k);
+    return symmetric_graph(nearest_neighbors(points, k));
+}
+
+Csr symmetric_graph(const Csr& directed)
+{
     const auto num_points = directed.num_rows();
 
     std::vector<std::int64_t> first(num_points + 1, 0); // of each row when both directions are written
@@ -242,6 +274,41 @@ Csr nearest_neighbor_graph(const DataArray& points, std::int32_t k)
         graph.offsets.push_back(graph.num_entries());
     }
     return graph;
+}
+
+struct PointTree::Search {
+    explicit Search(const DataArray& of) : sites(sites_of(cloud_of(of))), tree(3, sites.cloud, nanoflann::KDTreeSingleIndexAdaptorParams(12)) {}
+
+    Sites sites;
+    Tree tree;
+};
+
+PointTree::PointTree(const DataArray& points) : search_(std::make_unique<Search>(points)) {}
+
+PointTree::~PointTree() = default;
+
+std::vector<PointTree::Found> PointTree::nearest(const std::array<double, 3>& place, std::int32_t k, double most_squared) const
+{
+    std::vector<Found> result;
+    const auto num_sites = search_->sites.points.num_rows();
+    if (k < 1 || num_sites == 0) return result;
+    Nearest nearest(static_cast<std::size_t>(std::min<std::int64_t>(k, num_sites)), most_squared);
+    search_->tree.findNeighbors(nearest, place.data(), nanoflann::SearchParams());
+    const auto wanted = static_cast<std::size_t>(k);
+    for (const auto& [squared_distance, site] : nearest.found()) {
+        const auto points = search_->sites.points.row(site);
+        for (const auto point : points.first(std::min(wanted, points.size()))) result.push_back({squared_distance, point});
+    }
+    std::ranges::sort(result);
+    if (result.size() > wanted) result.resize(wanted);
+    return result;
+}
+
+bool PointTree::has_any_within(const std::array<double, 3>& place, double radius) const
+{
+    AnyWithin any(radius * radius);
+    if (search_->sites.points.num_rows() > 0) search_->tree.findNeighbors(any, place.data(), nanoflann::SearchParams());
+    return any.found();
 }
 
 } // namespace meshard

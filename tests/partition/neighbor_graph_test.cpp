@@ -5,6 +5,8 @@
 #include "tests/support/sample_meshes.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <limits>
 #include <set>
 #include <utility>
@@ -104,6 +106,34 @@ TEST(NearestNeighborGraph, IsSymmetricWithAscendingRows)
     }
 
     EXPECT_EQ(nearest_neighbor_graph(points, 8), expected);
+}
+
+TEST(PointTree, EqualsBruteForce)
+{
+    constexpr double infinity = std::numeric_limits<double>::infinity();
+    const auto grid = cube(4).points, random = random_cloud(200, 3).points;
+    const auto twice = grid.gather(std::vector<std::int32_t>{5, 9, 5, 5, 40, 9, 5, 60, 61, 62});
+    for (const auto* points : {&grid, &random, &twice}) {
+        const PointTree tree(*points);
+        for (const double x : {-0.3, 0.25, 0.5, 0.61, 2.0})
+            for (const std::int32_t k : {1, 4, 30, 500})
+                for (const double most_squared : {0.0, 0.0625, 0.3, infinity}) {
+                    const std::array<double, 3> place{x, 0.5, 0.25};
+                    std::vector<PointTree::Found> expected;
+                    for (std::int32_t i = 0; i < points->num_rows(); ++i) {
+                        double sum = 0;
+                        for (int axis = 0; axis < 3; ++axis) sum += (place[axis] - points->value(i, axis)) * (place[axis] - points->value(i, axis));
+                        if (sum <= most_squared) expected.push_back({sum, i});
+                    }
+                    EXPECT_EQ(tree.has_any_within(place, std::sqrt(most_squared)), !expected.empty()) << x << ' ' << most_squared;
+                    std::ranges::sort(expected);
+                    if (std::ssize(expected) > k) expected.resize(k);
+                    EXPECT_EQ(tree.nearest(place, k, most_squared), expected) << x << ' ' << k << ' ' << most_squared;
+                }
+    }
+    const PointTree none(DataArray("Points", ScalarType::Float32, 0, 3));
+    EXPECT_TRUE(none.nearest({0, 0, 0}, 3, infinity).empty());
+    EXPECT_FALSE(none.has_any_within({0, 0, 0}, 1));
 }
 
 TEST(NearestNeighbors, RefuseWhatIsNoPoint)
