@@ -28,7 +28,8 @@ Partition by_metis(const PartitionProblem& problem, bool recursive)
                                                  .recursive = recursive,
                                                  .num_weights = balance.num_weights,
                                                  .row_weights = balance.row_weights,
-                                                 .capacities = balance.capacities});
+                                                 .capacities = balance.capacities,
+                                                 .edge_weights = problem.edge_weights});
 }
 
 // Whether METIS may begin with rows that are joined by fours: two thirds of its time go into its first rounds of joining.
@@ -79,7 +80,8 @@ Partition by_scotch(const PartitionProblem& problem)
 {
     return partition_with_scotch(*problem.graph, {.num_parts = problem.num_parts,
                                                   .seed = static_cast<std::int32_t>(problem.seed & 0x7fffffff),
-                                                  .balance = problem.balance});
+                                                  .balance = problem.balance,
+                                                  .edge_weights = problem.edge_weights});
 }
 
 Partition by_metis_or_scotch(const PartitionProblem& problem)
@@ -105,6 +107,9 @@ void require_problem(const PartitionProblem& problem, const PartitionMethod& met
         throw InvalidInput("cut_rows: method '" + method.name + "' needs the rows' centres, " +
                            std::to_string(problem.graph->num_rows()) + " times 3 numbers; there are " +
                            std::to_string(problem.centers.size()) + ".");
+    if (!problem.edge_weights.empty() && static_cast<std::int64_t>(problem.edge_weights.size()) != problem.graph->num_entries())
+        throw InvalidInput("cut_rows: the graph has " + std::to_string(problem.graph->num_entries()) + " entries; there are " +
+                           std::to_string(problem.edge_weights.size()) + " weights of edges.");
 }
 
 struct Start {
@@ -180,6 +185,7 @@ struct SubProblem {
     std::vector<float> centers;
     std::vector<std::int32_t> row_weights;
     std::vector<double> capacities;
+    std::vector<std::int32_t> edge_weights;
 };
 
 SubProblem sub_problem(const PartitionProblem& problem, std::span<const std::int32_t> rows,
@@ -189,8 +195,12 @@ SubProblem sub_problem(const PartitionProblem& problem, std::span<const std::int
     sub.rows.assign(rows.begin(), rows.end());
     for (std::size_t i = 0; i < rows.size(); ++i) local_row[rows[i]] = static_cast<std::int32_t>(i);
     for (const auto row : rows) {
-        for (const auto j : problem.graph->row(row))
-            if (local_row[j] >= 0) sub.graph.indices.push_back(local_row[j]);
+        for (auto at = problem.graph->offsets[row]; at < problem.graph->offsets[row + 1]; ++at) {
+            const auto j = problem.graph->indices[at];
+            if (local_row[j] < 0) continue;
+            sub.graph.indices.push_back(local_row[j]);
+            if (!problem.edge_weights.empty()) sub.edge_weights.push_back(problem.edge_weights[at]);
+        }
         sub.graph.offsets.push_back(sub.graph.num_entries());
         if (!problem.centers.empty())
             sub.centers.insert(sub.centers.end(), &problem.centers[3 * std::int64_t{row}],
@@ -238,7 +248,8 @@ CutResult cut_in_levels(const PartitionProblem& problem, CutOptions options)
             sub.centers,
             parts_per_node,
             {problem.balance.imbalance / imbalance_here, problem.balance.num_weights, sub.row_weights, sub.capacities},
-            problem.seed};
+            problem.seed,
+            sub.edge_weights};
         options.levels.assign(levels.begin() + 1, levels.end());
         const auto parts = cut_rows(node_problem, options);
         for (std::size_t i = 0; i < sub.rows.size(); ++i)
@@ -293,7 +304,9 @@ const PartitionMethod& partition_method(std::string_view name)
 CutResult improve_cut(Partition start, const PartitionProblem& problem, const CutOptions& options)
 {
     CutResult result{std::move(start), options.method, {}};
-    if (options.refine || options.contiguous)
+    if (!problem.edge_weights.empty())
+        result.in_pieces = repair_partition(result.partition, *problem.graph, problem.balance, options.contiguous);
+    else if (options.refine || options.contiguous)
         result.in_pieces = refine_partition(result.partition, *problem.graph, refinement_options(problem, options));
     else
         balance_weights(result.partition, *problem.graph, problem.balance);
@@ -315,10 +328,10 @@ CutResult cut_rows(const PartitionProblem& problem, const CutOptions& options)
     // A graph that METIS cannot count goes to Scotch.
     const bool is_large = !fits_metis(*problem.graph);
     const bool goes_to_scotch = is_large && has_scotch() && (method.name == "metis" || method.name == "auto");
-    const bool joins = options.refine && method.name == "metis" && options.effort == RefinementEffort::Fast && may_join_before_metis(problem);
+    const bool searches = options.refine && !is_large && problem.edge_weights.empty();
+    const bool joins = searches && method.name == "metis" && options.effort == RefinementEffort::Fast && may_join_before_metis(problem);
     auto start = goes_to_scotch ? by_scotch(problem) : joins ? by_metis_on_joined_rows(problem) : method.partition(problem);
-    auto result = options.refine && !is_large ? improve_best(std::move(start), problem, options)
-                                              : improve_cut(std::move(start), problem, options);
+    auto result = searches ? improve_best(std::move(start), problem, options) : improve_cut(std::move(start), problem, options);
     if (goes_to_scotch) result.method = "scotch";
     return result;
 }

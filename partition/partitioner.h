@@ -21,6 +21,7 @@ struct PartitionProblem {
     std::int32_t num_parts = 1;
     BalanceTarget balance = {};
     std::uint64_t seed = 0;
+    std::span<const std::int32_t> edge_weights = {}; ///< of each entry of the graph, positive, or none: what cutting it costs
 };
 
 /// A method: any function of this form. The result has the problem's number of rows and of parts; parts may be above the
@@ -69,7 +70,8 @@ struct CutResult {
 ///
 /// Refined, neither the cut nor the largest ghost count is above that of the method's own start (of `auto`: METIS's), unless
 /// that had to be made whole. With `RefinementEffort::Thorough` there are several starts, of which the best goes on. A
-/// graph beyond METIS's 32 bits goes to Scotch. Same problem and options, same result.
+/// graph beyond METIS's 32 bits goes to Scotch. Same problem and options, same result. Where edges weigh, as in a graph of clusters, methods go by that, and
+/// the result is repaired (`repair_partition`) but not refined: searches count edges.
 /// @throws InvalidInput if the problem lacks what the method needs, or the levels do not multiply to the number of parts.
 CutResult cut_rows(const PartitionProblem& problem, const CutOptions& options);
 

@@ -24,20 +24,19 @@ void require_sizes(const Partition& partition, const Csr& graph)
 
 // Makes parts whole, as far as the graph is, and brings them under the bound again. Leaves the partition as it was if
 // both cannot be had at once.
-void make_contiguous(Partition& partition, const Csr& graph, const RefinementOptions& options,
-                     std::span<const std::int64_t> most_weight)
+void make_contiguous(Partition& partition, const Csr& graph, const BalanceTarget& balance, std::span<const std::int64_t> most_weight)
 {
     auto whole = partition;
     for (int attempt = 0; attempt < 4; ++attempt) {
         join_islands(whole, graph);
         if (has_empty_part(whole)) return;
-        if (overload(whole, options.balance, most_weight) > 0)
-            balance_weights_of_whole_parts(whole, graph, options.balance);
-        if (overload(whole, options.balance, most_weight) == 0) {
+        if (overload(whole, balance, most_weight) > 0)
+            balance_weights_of_whole_parts(whole, graph, balance);
+        if (overload(whole, balance, most_weight) == 0) {
             partition = std::move(whole);
             return;
         }
-        balance_weights(whole, graph, options.balance);
+        balance_weights(whole, graph, balance);
     }
 }
 
@@ -72,7 +71,7 @@ void search(Partition& partition, const Csr& graph, const RefinementOptions& opt
         CutMeasures found{boundary_search.cut(), std::ranges::max(boundary_search.ghosts())};
         std::size_t num_in_pieces = 0;
         if (options.contiguous) {
-            make_contiguous(current, graph, options, most_weight);
+            make_contiguous(current, graph, options.balance, most_weight);
             num_in_pieces = parts_in_pieces(current, graph).size();
             found = measure_cut(current, graph);
         }
@@ -155,13 +154,23 @@ std::int64_t join_islands(Partition& partition, const Csr& graph)
     return num_moved;
 }
 
+std::vector<std::int32_t> repair_partition(Partition& partition, const Csr& graph, const BalanceTarget& balance, bool contiguous)
+{
+    require_sizes(partition, graph);
+    const auto most_weight = largest_weights_allowed(partition.num_rows(), partition.num_parts, balance);
+    if (partition.num_parts == 1 || partition.num_rows() == 0) return {};
+    balance_weights(partition, graph, balance);
+    if (!contiguous) return {};
+    make_contiguous(partition, graph, balance, most_weight);
+    return parts_in_pieces(partition, graph);
+}
+
 std::vector<std::int32_t> refine_partition(Partition& partition, const Csr& graph, const RefinementOptions& options)
 {
     require_sizes(partition, graph);
     const auto most_weight = largest_weights_allowed(partition.num_rows(), partition.num_parts, options.balance);
     if (partition.num_parts == 1 || partition.num_rows() == 0) return {};
-    balance_weights(partition, graph, options.balance);
-    if (options.contiguous) make_contiguous(partition, graph, options, most_weight);
+    repair_partition(partition, graph, options.balance, options.contiguous);
     const auto start = measure_cut(partition, graph);
     if (start.cut > 0) search(partition, graph, options, most_weight, start);
     return options.contiguous ? parts_in_pieces(partition, graph) : std::vector<std::int32_t>{};

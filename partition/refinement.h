@@ -36,6 +36,10 @@ struct RefinementOptions {
 /// @throws InvalidInput if sizes disagree.
 std::vector<std::int32_t> refine_partition(Partition& partition, const Csr& graph, const RefinementOptions& options);
 
+/// The repair alone: no part above the bound, none empty, and on request every part in one piece, as far as graph and balance allow.
+/// @return as `refine_partition`. @throws InvalidInput if sizes disagree.
+std::vector<std::int32_t> repair_partition(Partition& partition, const Csr& graph, const BalanceTarget& balance, bool contiguous);
+
 /// Gives every piece of a part but its largest to the part next to it that shares most edges with it.
 /// Pieces of a graph that is itself in pieces stay where they have no neighbour.
 /// @return rows moved.

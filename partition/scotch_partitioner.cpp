@@ -61,6 +61,7 @@ std::vector<std::int32_t> call_scotch(const Csr& graph, const ScotchOptions& opt
     std::vector<SCOTCH_Num> offsets(graph.offsets.begin(), graph.offsets.end());
     std::vector<SCOTCH_Num> neighbors(graph.indices.begin(), graph.indices.end());
     auto weights = summed_weights(graph, options.balance);
+    std::vector<SCOTCH_Num> edge_weights(options.edge_weights.begin(), options.edge_weights.end());
     std::vector<SCOTCH_Num> owners(graph.num_rows(), 0);
 
     // Scotch's random numbers belong to the process: one caller at a time.
@@ -73,7 +74,7 @@ std::vector<std::int32_t> call_scotch(const Csr& graph, const ScotchOptions& opt
     require_success(SCOTCH_graphInit(&scotch_graph), "begin a graph");
     require_success(SCOTCH_graphBuild(&scotch_graph, 0, graph.num_rows(), offsets.data(), nullptr,
                                       weights.empty() ? nullptr : weights.data(), nullptr, graph.num_entries(),
-                                      neighbors.data(), nullptr),
+                                      neighbors.data(), edge_weights.empty() ? nullptr : edge_weights.data()),
                     "take the graph");
     SCOTCH_archInit(&architecture);
     if (options.balance.capacities.empty())

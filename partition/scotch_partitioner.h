@@ -6,6 +6,7 @@
 #include "partition/partition.h"
 
 #include <cstdint>
+#include <span>
 
 namespace meshard {
 
@@ -13,6 +14,7 @@ struct ScotchOptions {
     std::int32_t num_parts = 1;
     std::int32_t seed = 0;
     BalanceTarget balance = {}; ///< several weights are added up: Scotch balances one
+    std::span<const std::int32_t> edge_weights = {}; ///< of each entry of the graph, positive, or none: what cutting it costs
 };
 
 /// Whether this build has Scotch.

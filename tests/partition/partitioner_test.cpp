@@ -179,8 +179,51 @@ TEST(CutRows, IsBalancedAndGoodOnManySimpleCells)
     for (const auto imbalance : imbalances(weighted_cut.partition, weighted.balance)) EXPECT_LE(imbalance, 1.03 + 1e-4);
 }
 
+TEST(CutRows, GoesByWhatEdgesWeigh)
+{
+    // A ring of 400 rows in which every tenth edge weighs little: all cuts can be there.
+    Csr graph;
+    std::vector<std::int32_t> weights;
+    for (std::int32_t i = 0; i < 400; ++i) {
+        const auto before = (i + 399) % 400, after = (i + 1) % 400;
+        const auto weight_after = [](std::int32_t row) { return row % 10 == 9 ? 1 : 50; };
+        graph.push_row(std::vector<std::int32_t>{std::min(before, after), std::max(before, after)});
+        for (const auto j : graph.row(i)) weights.push_back(weight_after(j == after ? i : before));
+    }
+
+    for (const auto& method : methods_here()) {
+        if (partition_method(method).needs_centers) continue;
+        for (const auto& levels : {std::vector<std::int32_t>{}, std::vector<std::int32_t>{2, 2}}) {
+            const auto found = cut_rows({.graph = &graph, .num_parts = 4, .balance = {.imbalance = 1.1}, .edge_weights = weights}, {.method = method, .levels = levels});
+            std::int64_t cost = 0;
+            for (std::int32_t i = 0; i < 400; ++i)
+                if (found.partition.owners[i] != found.partition.owners[(i + 1) % 400]) cost += i % 10 == 9 ? 1 : 50;
+            EXPECT_LT(cost, 50) << method;
+            EXPECT_LE(imbalance(found.partition), 1.1) << method;
+        }
+    }
+}
+
+TEST(CutRows, MakesPartsWholeWhereEdgesWeigh)
+{
+    const auto mesh = tet_cube(14);
+    const auto graph = mesh_graph(mesh);
+    const auto centers = row_centers(mesh);
+    const std::vector<std::int32_t> weights(graph.num_entries(), 3);
+    const PartitionProblem problem{.graph = &graph, .centers = centers, .num_parts = 40, .edge_weights = weights};
+
+    const auto in_pieces = cut_rows(problem, {.method = "hilbert"}).partition;
+    const auto whole = cut_rows(problem, {.method = "hilbert", .contiguous = true});
+
+    EXPECT_FALSE(parts_in_pieces(in_pieces, graph).empty()); // else this shows nothing
+    EXPECT_TRUE(whole.in_pieces.empty());
+    EXPECT_TRUE(parts_in_pieces(whole.partition, graph).empty());
+    EXPECT_LE(imbalance(whole.partition), 1.03);
+}
+
 TEST(CutRows, RefusesWhatIsMissing)
 {
+    const std::vector<std::int32_t> too_few(3, 1);
     const auto graph = cell_graph(strip(4));
     EXPECT_TRUE(throws_with<InvalidInput>("Did you mean 'hilbert'?", [&] {
         cut_rows({.graph = &graph, .num_parts = 2}, {.method = "hilbrt"});
@@ -188,6 +231,7 @@ TEST(CutRows, RefusesWhatIsMissing)
     EXPECT_TRUE(throws_with<InvalidInput>("needs the rows' centres", [&] {
         cut_rows({.graph = &graph, .num_parts = 2}, {.method = "rcb"});
     }));
+    EXPECT_TRUE(throws_with<InvalidInput>("6 entries; there are 3 weights of edges", [&] { cut_rows({.graph = &graph, .num_parts = 2, .edge_weights = too_few}, {}); }));
     EXPECT_TRUE(throws_with<InvalidInput>("has no graph", [] { cut_rows({.num_parts = 2}, {}); }));
     EXPECT_TRUE(throws_with<InvalidInput>("num_parts is 0", [&] { cut_rows({.graph = &graph, .num_parts = 0}, {}); }));
 }

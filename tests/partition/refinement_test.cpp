@@ -190,6 +190,23 @@ TEST(RefinePartition, MakesPartsWhole)
     }
 }
 
+TEST(RepairPartition, MovesOnlyWhatBreaksAPromise)
+{
+    const auto graph = cell_graph(strip(9));
+    Partition good{3, {0, 0, 0, 1, 1, 1, 2, 2, 2}}, broken{3, {0, 0, 0, 1, 2, 1, 1, 2, 2}}, heavy{2, {0, 0, 0, 0, 0, 0, 0, 0, 1}};
+
+    EXPECT_TRUE(repair_partition(good, graph, {}, true).empty());
+    EXPECT_TRUE(repair_partition(broken, graph, {}, true).empty());
+    EXPECT_TRUE(repair_partition(heavy, graph, {}, false).empty());
+
+    EXPECT_EQ(good.owners, (std::vector<std::int32_t>{0, 0, 0, 1, 1, 1, 2, 2, 2}));
+    for (const auto& part : measure_quality(broken, graph).parts) {
+        EXPECT_EQ(part.num_components, 1);
+        EXPECT_EQ(part.num_owned, 3);
+    }
+    EXPECT_EQ(part_sizes(heavy), (std::vector<std::int64_t>{5, 4}));
+}
+
 TEST(RefinePartition, NamesThePartsThatCannotBeWhole)
 {
     const auto graph = cell_graph(islands(6, 10));
