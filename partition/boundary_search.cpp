@@ -4,8 +4,6 @@
 #include "partition/random_numbers.h"
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -29,6 +27,8 @@ BoundarySearch::BoundarySearch(const Csr& graph, std::vector<std::int32_t>& owne
     : graph_(graph), owners_(owners), num_parts_(num_parts), bound_(bound), options_(options),
       moved_in_(owners.size(), 0), active_(owners.size(), true), gain_of_(owners.size(), never)
 {
+    constexpr std::size_t longest_walk = 500;
+    if (options.keep_connected) walk_.emplace(graph, owners, longest_walk);
     count();
     set_scales();
     update_prices();
@@ -98,45 +98,6 @@ bool BoundarySearch::fits(std::int32_t row, std::int32_t part) const
     for (std::int32_t w = 0; w < bound_.num_weights; ++w) {
         const auto at = static_cast<std::size_t>(part) * bound_.num_weights + w;
         if (weights_[at] + bound_.row_weight(row, w) > bound_.most_weight[at]) return false;
-    }
-    return true;
-}
-
-// Whether the neighbours of `row` in its part hang together only by way of it, as far as one can see within three
-// steps: around an edge of a mesh there are seldom more than eight cells.
-bool BoundarySearch::may_break(std::int32_t row) const
-{
-    const auto part = owners_[row];
-    std::array<std::int32_t, 64> near;
-    std::size_t num_near = 0;
-    for (const auto j : graph_.row(row))
-        if (owners_[j] == part) {
-            if (num_near == near.size()) return true;
-            near[num_near++] = j;
-        }
-    if (num_near < 2) return false;
-    const auto all = num_near == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << num_near) - 1;
-    std::uint64_t reached = 1, done = 0;
-    const auto mark = [&](std::int32_t j) {
-        const auto at = static_cast<std::size_t>(std::find(near.begin(), near.begin() + num_near, j) - near.begin());
-        if (at < num_near) reached |= std::uint64_t{1} << at;
-    };
-    const auto is_inside = [&](std::int32_t j) { return owners_[j] == part && j != row; };
-    while (reached != done) {
-        const auto next = std::countr_zero(reached & ~done);
-        done |= std::uint64_t{1} << next;
-        for (const auto j : graph_.row(near[next])) {
-            if (!is_inside(j)) continue;
-            mark(j);
-            for (const auto k : graph_.row(j)) {
-                if (!is_inside(k)) continue;
-                mark(k);
-                for (const auto l : graph_.row(k))
-                    if (is_inside(l)) mark(l);
-                if (reached == all) return false;
-            }
-        }
-        if (reached == all) return false;
     }
     return true;
 }
@@ -274,7 +235,7 @@ void BoundarySearch::descend(std::span<const std::int32_t> starts)
             // What neither gains nor loses goes from fuller to emptier parts.
             if (found.gain < rounding && (sizes_[found.to] + 2 > sizes_[owners_[row]] || fill(found.to) > fill(owners_[row])))
                 continue;
-            if (options_.keep_connected && may_break(row)) continue;
+            if (walk_ && walk_->may_break(row)) continue;
             move(row, found);
             if (++num_moves % 64 == 0) update_prices();
             for (const auto j : graph_.row(row))
@@ -307,7 +268,7 @@ bool BoundarySearch::search_from(std::int32_t start)
             std::push_heap(heap_.begin(), heap_.end());
             continue;
         }
-        if (options_.keep_connected && may_break(top.row)) continue;
+        if (walk_ && walk_->may_break(top.row)) continue;
         moves_.push_back(move(top.row, found));
         moved_in_[top.row] = round_;
         sum += found.gain;

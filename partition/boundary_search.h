@@ -2,8 +2,10 @@
 #pragma once
 
 #include "partition/csr.h"
+#include "partition/part_walk.h"
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -92,7 +94,6 @@ private:
     void update_prices();
     double fill(std::int32_t part) const;
     bool fits(std::int32_t row, std::int32_t part) const;
-    bool may_break(std::int32_t row) const;
     Changes ghost_changes(std::int32_t row, std::int32_t from, std::int32_t to) const;
     Move best_move(std::int32_t row, bool with_ghosts);
     void change_part(std::int32_t row, std::int32_t to);
@@ -124,6 +125,7 @@ private:
     std::vector<std::pair<std::int32_t, std::int32_t>> edges_to_; // part, edges: of the row at hand
     std::int32_t round_ = 0;
     std::int64_t work_ = 0;
+    std::optional<PartWalk> walk_; // if parts are to stay connected
 };
 
 } // namespace meshard

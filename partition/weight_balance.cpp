@@ -4,6 +4,7 @@
 #include "partition/balance.h"
 #include "partition/boundary_search.h"
 #include "partition/error.h"
+#include "partition/part_walk.h"
 
 #include <algorithm>
 #include <string>
@@ -15,11 +16,13 @@ namespace {
 // Rows to give away, cheapest first, from parts above their bound to the part next to them that is least full after.
 class WeightBalancer {
 public:
+    static constexpr std::size_t longest_walk = 2000;
+
     WeightBalancer(Partition& partition, const Csr& graph, const BalanceTarget& balance,
                    std::span<const std::int64_t> most_weight, bool keep_whole)
         : keep_whole_(keep_whole), owners_(partition.owners),
           graph_(graph), bound_{balance.num_weights, balance.row_weights, most_weight},
-          weights_(part_weights(partition, balance)), sizes_(part_sizes(partition))
+          weights_(part_weights(partition, balance)), sizes_(part_sizes(partition)), walk_(graph, owners_, longest_walk)
     {
     }
 
@@ -124,44 +127,10 @@ private:
         return std::ranges::any_of(graph_.row(row), [&](auto j) { return j != without && owners_[j] == part; });
     }
 
-    // Whether the neighbours of `row` in its part hang together only by way of it, as far as a walk from one of them
-    // shows.
-    bool may_break(std::int32_t row)
-    {
-        constexpr std::size_t longest_walk = 2000;
-        const auto part = owners_[row];
-        std::size_t num_missing = 0;
-        ++stamp_;
-        seen_in_[row] = stamp_;
-        walk_.clear();
-        for (const auto j : graph_.row(row)) {
-            if (owners_[j] != part) continue;
-            if (walk_.empty()) {
-                walk_.push_back(j);
-                seen_in_[j] = stamp_;
-            } else {
-                ++num_missing;
-            }
-        }
-        const auto is_neighbor = [&](std::int32_t j) {
-            return std::ranges::find(graph_.row(row), j) != graph_.row(row).end();
-        };
-        for (std::size_t next = 0; next < walk_.size() && num_missing > 0; ++next) {
-            if (walk_.size() > longest_walk) return true;
-            for (const auto j : graph_.row(walk_[next])) {
-                if (owners_[j] != part || seen_in_[j] == stamp_) continue;
-                seen_in_[j] = stamp_;
-                walk_.push_back(j);
-                num_missing -= is_neighbor(j);
-            }
-        }
-        return num_missing > 0;
-    }
-
     // Whether parts stay whole, if they are to, when `row` goes to a part that `without` leaves at the same time.
     bool may_go(std::int32_t row, std::int32_t to, std::int32_t without = -1)
     {
-        return !keep_whole_ || (touches(row, to, without) && !may_break(row));
+        return !keep_whole_ || (touches(row, to, without) && !walk_.may_break(row));
     }
 
     // Where no neighbour is less full by a whole row: one row each moves along the shortest chain of parts that leads from
@@ -188,7 +157,7 @@ private:
                     return to != first && row_into[to] < 0 && (from == first || touches(row_into[from], from, row)) &&
                            (from == first || fill(from, row_into[from], row) < most_fill);
                 };
-                if (std::ranges::none_of(graph_.row(row), is_way_on) || may_break(row)) continue;
+                if (std::ranges::none_of(graph_.row(row), is_way_on) || walk_.may_break(row)) continue;
                 for (const auto j : graph_.row(row)) {
                     if (!is_way_on(j)) continue;
                     const auto to = owners_[j];
@@ -276,9 +245,7 @@ private:
     const Csr& graph_;
     BalanceBound bound_;
     std::vector<std::int64_t> weights_, sizes_;
-    std::vector<std::int32_t> seen_in_ = std::vector<std::int32_t>(owners_.size(), 0); // the walk that saw a row last
-    std::vector<std::int32_t> walk_;
-    std::int32_t stamp_ = 0;
+    PartWalk walk_;
 };
 
 } // namespace

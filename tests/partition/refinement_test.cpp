@@ -71,6 +71,25 @@ TEST(BoundarySearch, StopsWhenItsWorkIsDone)
     EXPECT_LT(search.work(), 30 * graph.num_rows()); // the descent alone
 }
 
+TEST(BoundarySearch, KeepsPartsConnectedIfAskedTo)
+{
+    for (const auto& graph : {cell_graph(cube(12)), cell_graph(tet_cube(10)), cell_graph(sphere(30))}) {
+        auto start = partition_with_metis(graph, {.num_parts = 12, .imbalance = 1.01});
+        repair_partition(start, graph, {.imbalance = 1.01}, true);
+        const std::vector<std::int64_t> most(12, largest_part_allowed(graph.num_rows(), 12, 1.05));
+        auto free = start.owners, connected = start.owners;
+
+        BoundarySearch(graph, free, 12, {.most_weight = most}, {}).run();
+        BoundarySearch search(graph, connected, 12, {.most_weight = most}, {.keep_connected = true});
+        search.run();
+
+        for (const auto& part : measure_quality({12, connected}, graph).parts) EXPECT_EQ(part.num_components, 1);
+        EXPECT_LT(search.cut(), edge_cut(start, graph));
+        // Walks are long enough that little is lost.
+        EXPECT_LT(static_cast<double>(search.cut()), 1.05 * static_cast<double>(edge_cut({12, free}, graph)));
+    }
+}
+
 TEST(RefinePartition, IsNeverWorseThanItsStartAndUsuallyBetter)
 {
     std::int64_t num_better = 0, num_all = 0;
