@@ -1,16 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "apps/partition_report.h"
-#include "apps/stage_timer.h"
-#include "io/manifest.h"
-#include "partition/ghost_graph.h"
-#include "partition/mesh.h"
-#include "partition/partitioner.h"
-
 #include <cstdint>
-#include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -55,40 +46,22 @@ void add_cut_options(CLI::App& app, CutArguments& arguments);
 /// @throws UsageError
 void check_cut_arguments(CutArguments& arguments);
 
+/// Whether the method is a partition that exists already, of a file or an array.
+bool is_given_partition(const std::string& method);
+
+/// Parts in each level, e.g. 4, 2; none where there are no levels. @throws UsageError
+std::vector<std::int32_t> parse_levels(const std::string& text);
+
+/// What ghosts count for beside the cut, by the name of an objective. @throws UsageError
+double ghost_share(const std::string& objective);
+
+/// Kinds of `dump_partition`. @throws UsageError
+std::vector<std::string> dump_kinds(const CutArguments& arguments);
+
 /// Names of what is to be balanced; none where all rows count the same.
 std::vector<std::string> weight_names(const CutArguments& arguments);
 
-/// NaN among the values of an array's rows from `begin` to `end`, and the warning of so many.
-std::int64_t count_nan(const DataArray& array, std::int64_t begin, std::int64_t end);
-std::string nan_text(const DataArray& array, const std::string& group, std::int64_t num_nan);
-
-/// The warning of a cell with a facet of too many cells.
-std::string crowded_text(std::int64_t cell);
-
 /// Finds out before any work what would stop the last step. @throws IoError
 void check_output_folder(const std::string& output);
-
-/// Where a mesh came from.
-struct MeshSource {
-    std::string name;  ///< as the user gave it
-    std::string path;  ///< of the file that was cut first, for the manifest
-    std::string hash = {};  ///< of it, if known
-    std::vector<std::int32_t> earlier_owners = {}; ///< of `repartition`
-    std::vector<double> costs = {};                ///< of each earlier part, or none
-    std::function<Mesh()> read_again = {};         ///< the same mesh once more, cheaply; or nothing
-};
-
-/// Knows the stages of `cut_and_save` and the one before it, `read`.
-StageTimer cut_timer();
-
-/// A report that knows what is cut and how, and nothing of the result.
-PartitionReport report_on(const std::string& source, const CutArguments& arguments, std::int64_t num_cells, std::int64_t num_points);
-
-/// Graph, cut, ghosts, shards on disk, report. The timer's stages go on. The mesh's cells are let go of while they are not needed, if
-/// `source.read_again` can bring them back.
-PartitionReport cut_and_save(Mesh& mesh, const MeshSource& source, const CutArguments& arguments, StageTimer& timer);
-
-/// As asked for: text or JSON on stdout, a CSV file.
-void print_report(const PartitionReport& report, const CutArguments& arguments);
 
 } // namespace meshard

@@ -3,6 +3,7 @@
 #include "apps/command_line.h"
 #include "apps/cut_options.h"
 #include "apps/freed_memory.h"
+#include "apps/mesh_cut.h"
 #include "apps/streamed_cut.h"
 #include "apps/verbs.h"
 #include "io/interruption.h"

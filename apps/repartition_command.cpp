@@ -2,6 +2,7 @@
 // meshard repartition: a shards folder -> a shards folder of another number of parts, without the source.
 #include "apps/command_line.h"
 #include "apps/cut_options.h"
+#include "apps/mesh_cut.h"
 #include "apps/text_table.h"
 #include "apps/verbs.h"
 #include "io/interruption.h"

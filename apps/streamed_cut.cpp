@@ -3,6 +3,7 @@
 
 #include "apps/command_line.h"
 #include "apps/curve_windows.h"
+#include "apps/mesh_cut.h"
 #include "apps/text_table.h"
 #include "apps/version.h"
 #include "apps/window_cut.h"
