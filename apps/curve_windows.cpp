@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/curve_windows.h"
 
+#include "apps/duplicate_cells.h"
+#include "apps/nearest_graph.h"
 #include "partition/curve_order.h"
 #include "partition/error.h"
+#include "partition/geometric_partitioner.h"
 
 #include <algorithm>
 #include <cmath>
@@ -60,15 +63,18 @@ int home_of(const SharedFacet& facet, int num_ranks)
 } // namespace
 
 CurveWindows::CurveWindows(const MappedMesh& mesh, RankMessages& messages, std::int64_t cells_a_window, std::int64_t cache_bytes)
-    : mesh_(mesh), messages_(messages), cells_(RankRanges::even(mesh.num_cells(), messages.size())),
+    : mesh_(mesh), messages_(messages), cells_(RankRanges::even(mesh.num_cells() > 0 ? mesh.num_cells() : mesh.num_points(), messages.size())),
       points_(RankRanges::even(mesh.num_points(), messages.size())), cache_left_(cache_bytes)
 {
     find_box();
-    const auto num_windows = std::max<std::int64_t>(1, (mesh.num_cells() + cells_a_window - 1) / cells_a_window);
+    const auto num_windows = std::max<std::int64_t>(1, (cells_.begins.back() + cells_a_window - 1) / cells_a_window);
     deal_cells(find_splitters(num_windows));
     cache_.resize(end_window() - first_window());
-    find_crossings(find_shared_points());
+    if (!is_point_cloud()) find_crossings(find_shared_points());
+    if (rows_are_points_) find_nearest();
 }
+
+CurveWindows::~CurveWindows() = default;
 
 std::int32_t CurveWindows::window_of(std::int64_t position) const
 {
@@ -117,14 +123,14 @@ void CurveWindows::find_box()
     scale_ = longest > 0 ? 1 / longest : 0;
 }
 
-// By the mean of the points.
+// By the mean of the points; `cells` of a cloud are none.
 std::vector<CurveWindows::OnCurve> CurveWindows::places(std::span<const std::int32_t> ids, const Mesh& cells) const
 {
     std::vector<OnCurve> found(ids.size());
     with_scalar_type(mesh_.rest().points.type(), [&]<class T>() {
         const auto points = mesh_.rest().points.values<T>();
         for (std::size_t i = 0; i < ids.size(); ++i) {
-            const auto corners = cells.cells.row(static_cast<std::int64_t>(i));
+            const auto corners = is_point_cloud() ? ids.subspan(i, 1) : cells.cells.row(static_cast<std::int64_t>(i));
             std::array<double, 3> unit{};
             for (const auto point : corners)
                 for (int d = 0; d < 3; ++d) unit[d] += static_cast<double>(points[3 * std::int64_t{point} + d]);
@@ -140,12 +146,12 @@ std::vector<CurveWindows::OnCurve> CurveWindows::places(std::span<const std::int
 std::vector<CurveWindows::OnCurve> CurveWindows::find_splitters(std::int64_t num_windows) const
 {
     constexpr std::int64_t samples_a_window = 256;
-    const auto stride = std::max<std::int64_t>(1, mesh_.num_cells() / (num_windows * samples_a_window));
+    const auto stride = std::max<std::int64_t>(1, cells_.begins.back() / (num_windows * samples_a_window));
     std::vector<std::int32_t> ids;
     const auto rank = messages_.rank();
     for (auto id = (cells_.begin(rank) + stride - 1) / stride * stride; num_windows > 1 && id < cells_.begin(rank + 1); id += stride)
         ids.push_back(static_cast<std::int32_t>(id));
-    auto samples = gather_everywhere(messages_, places(ids, mesh_.cells(ids)));
+    auto samples = gather_everywhere(messages_, places(ids, is_point_cloud() ? Mesh{} : mesh_.cells(ids)));
     std::ranges::sort(samples);
     std::vector<OnCurve> splitters;
     for (std::int64_t w = 1; w < num_windows; ++w) splitters.push_back(samples[samples.size() * w / num_windows]);
@@ -163,9 +169,9 @@ void CurveWindows::deal_cells(const std::vector<OnCurve>& splitters)
     for (int r = 0; r < num_ranks; ++r)
         std::fill(rank_of_window.begin() + first_window_of(r), rank_of_window.begin() + first_window_of(r + 1), r);
 
-    first_cells_.assign(points_.size(rank), std::numeric_limits<std::int32_t>::max());
+    if (!is_point_cloud()) first_cells_.assign(points_.size(rank), std::numeric_limits<std::int32_t>::max());
     std::vector<std::vector<OnCurve>> dealt(num_ranks);
-    if (num_ranks == 1) dealt[0].reserve(mesh_.num_cells());
+    if (num_ranks == 1) dealt[0].reserve(cells_.begins.back());
     std::vector<std::uint8_t> types(256, 0);
     std::int64_t longest = 0;
     for (int r = 0; r < num_ranks; ++r) longest = std::max(longest, cells_.size(r));
@@ -173,13 +179,13 @@ void CurveWindows::deal_cells(const std::vector<OnCurve>& splitters)
         const auto begin = std::min(cells_.begin(rank) + done, cells_.begin(rank + 1));
         std::vector<std::int32_t> ids(std::min(begin + cells_a_chunk, cells_.begin(rank + 1)) - begin);
         std::iota(ids.begin(), ids.end(), static_cast<std::int32_t>(begin));
-        const Mesh cells = mesh_.cells(ids);
+        const Mesh cells = is_point_cloud() ? Mesh{} : mesh_.cells(ids);
         for (const auto type : cells.cell_types) types[type] = 1;
         for (const auto& place : places(ids, cells))
             dealt[rank_of_window[std::ranges::upper_bound(splitters, place) - splitters.begin()]].push_back(place);
         std::vector<std::vector<PointUse>> uses(num_ranks);
-        for (std::size_t i = 0; i < ids.size(); ++i)
-            for (const auto point : cells.cells.row(static_cast<std::int64_t>(i))) uses[points_.rank_of(point)].push_back({point, ids[i]});
+        for (std::int64_t i = 0; i < cells.num_cells(); ++i)
+            for (const auto point : cells.cells.row(i)) uses[points_.rank_of(point)].push_back({point, ids[i]});
         for (const auto& part : exchange(messages_, std::move(uses)))
             for (const auto& use : part) {
                 auto& first = first_cells_[use.point - points_.begin(rank)];
@@ -193,8 +199,7 @@ void CurveWindows::deal_cells(const std::vector<OnCurve>& splitters)
     const auto seen = sum_everywhere(messages_, std::vector<std::int32_t>(types.begin(), types.end()));
     for (int type = 0; type < 256; ++type)
         if (seen[type] > 0) used_types.push_back(static_cast<std::uint8_t>(type));
-    if (used_types == std::vector<std::uint8_t>{1})
-        throw InvalidInput("the mesh has vertices only, whose neighbours are the nearest ones; these are found by one process without --max-memory.");
+    rows_are_points_ = used_types.empty() || used_types == std::vector<std::uint8_t>{1};
     dimensions_ = dimensions_of(used_types);
 
     auto received = exchange(messages_, std::move(dealt));
@@ -249,6 +254,7 @@ void CurveWindows::find_crossings(const std::vector<bool>& is_shared)
     const std::vector<std::uint8_t> shared_here(is_shared.begin(), is_shared.end());
     std::vector<bool> marks(mesh_.num_points(), false);
     std::vector<SharedFacet> facets; // those that this rank compares; `cell` is a position
+    DuplicateCells duplicates(messages_);
     for (std::int32_t round = 0; round < num_rounds(); ++round) {
         const auto window = first_window() + round;
         Mesh cells;
@@ -261,19 +267,24 @@ void CurveWindows::find_crossings(const std::vector<bool>& is_shared)
         std::vector<std::vector<SharedFacet>> to(messages_.size());
         if (window < end_window()) {
             for (std::size_t i = 0; i < points.size(); ++i) marks[points[i]] = flags[i] != 0;
-            for (auto facet : with_numbers_in_file(ids(window), [&] { return facets_of_marked_points(cells, dimensions_, marks); })) {
-                facet.cell += static_cast<std::int32_t>(begin(window));
-                to[home_of(facet, messages_.size())].push_back(facet);
+            if (!rows_are_points_) {
+                for (auto facet : with_numbers_in_file(ids(window), [&] { return facets_of_marked_points(cells, dimensions_, marks); })) {
+                    facet.cell += static_cast<std::int32_t>(begin(window));
+                    to[home_of(facet, messages_.size())].push_back(facet);
+                }
+                keep_inner_graph(window, cells);
             }
+            duplicates.add_window(window, cells, ids(window), marks);
             for (const auto point : points) marks[point] = false;
-            keep_inner_graph(window, cells);
             add_faults(window, cells);
         }
         cells = {};
         mesh_.release_pages();
+        duplicates.send();
         for (const auto& part : exchange(messages_, std::move(to))) facets.insert(facets.end(), part.begin(), part.end());
     }
 
+    duplicates.count(faults_);
     std::ranges::sort(facets);
     std::vector<std::vector<Crossing>> pairs(messages_.size());
     for (std::size_t begin = 0, end = 0; begin < facets.size(); begin = end) {
@@ -289,6 +300,18 @@ void CurveWindows::find_crossings(const std::vector<bool>& is_shared)
     crossings_.erase(std::ranges::unique(crossings_).begin(), crossings_.end());
 }
 
+void CurveWindows::find_nearest()
+{
+    constexpr std::int32_t num_nearest = 8; // as in `mesh_graph`
+    nearest_ = std::make_unique<NearestGraph>(*this, messages_, num_nearest, RowPlaces(*this, messages_, PlaceOfRow::Point));
+    for (auto window = first_window(); window < end_window(); ++window) {
+        const auto most_bytes = 8 * (size(window) + 1) + 2 * num_nearest * 4 * size(window);
+        if (most_bytes > cache_left_) return;
+        cache_[window - first_window()] = nearest_->inner_graph(window);
+        cache_left_ -= most_bytes;
+    }
+}
+
 void CurveWindows::keep_inner_graph(std::int32_t window, const Mesh& cells)
 {
     // A cell has about as many neighbours as points.
@@ -301,6 +324,7 @@ void CurveWindows::keep_inner_graph(std::int32_t window, const Mesh& cells)
 Csr CurveWindows::inner_graph(std::int32_t window) const
 {
     if (const auto& kept = cache_[window - first_window()]) return *kept;
+    if (nearest_) return nearest_->inner_graph(window);
     auto graph = inner_graph_of(window, cells(window));
     mesh_.release_pages();
     return graph;
@@ -326,7 +350,6 @@ void CurveWindows::add_faults(std::int32_t window, const Mesh& cells)
 {
     const auto found = find_cell_faults(cells);
     const auto id = [&](std::int64_t cell) { return cell < 0 ? -1 : std::int64_t{ids(window)[cell]}; };
-    add(faults_.duplicate_cells, faults_.first_duplicate, found.duplicate_cells, id(found.first_duplicate));
     add(faults_.degenerate_cells, faults_.first_degenerate, found.degenerate_cells, id(found.first_degenerate));
     add(faults_.inverted_cells, faults_.first_inverted, found.inverted_cells, id(found.first_inverted));
 }
@@ -346,44 +369,30 @@ MeshFaults CurveWindows::faults() const
 
 std::span<const Crossing> CurveWindows::crossings(std::int32_t window) const
 {
-    const auto at = [&](std::int64_t position) {
-        return std::ranges::lower_bound(crossings_, position, {}, [](const Crossing& pair) { return std::int64_t{pair.here}; });
-    };
-    return {at(begin(window)), at(begin(window) + size(window))};
+    return nearest_ ? nearest_->crossings(window) : crossings_from(crossings_, begin(window), begin(window) + size(window));
 }
 
 WindowGraph CurveWindows::graph(std::int32_t window) const
 {
-    const auto inner = inner_graph(window);
-    const auto pairs = crossings(window);
-    WindowGraph result;
-    result.num_cells = static_cast<std::int32_t>(inner.num_rows());
-    for (const auto& pair : pairs) result.outside.push_back(pair.there);
-    std::ranges::sort(result.outside);
-    result.outside.erase(std::ranges::unique(result.outside).begin(), result.outside.end());
+    return join_outside(inner_graph(window), crossings(window), begin(window));
+}
 
-    std::vector<std::pair<std::int32_t, std::int32_t>> back; // (row outside, cell here)
-    auto& graph = result.graph;
-    graph.indices.reserve(inner.indices.size() + 2 * pairs.size());
-    graph.offsets.reserve(inner.offsets.size() + result.outside.size());
-    auto next = pairs.begin();
-    for (std::int32_t cell = 0; cell < result.num_cells; ++cell) {
-        const auto row = inner.row(cell);
-        graph.indices.insert(graph.indices.end(), row.begin(), row.end());
-        for (; next != pairs.end() && next->here - begin(window) == cell; ++next) {
-            const auto outside = static_cast<std::int32_t>(std::ranges::lower_bound(result.outside, next->there) - result.outside.begin());
-            graph.indices.push_back(result.num_cells + outside);
-            back.emplace_back(outside, cell);
-        }
-        graph.offsets.push_back(graph.num_entries());
-    }
-    std::ranges::sort(back);
-    auto at = back.begin();
-    for (std::int32_t outside = 0; outside < static_cast<std::int32_t>(result.outside.size()); ++outside) {
-        for (; at != back.end() && at->first == outside; ++at) graph.indices.push_back(at->second);
-        graph.offsets.push_back(graph.num_entries());
-    }
-    return result;
+std::vector<float> CurveWindows::middles(std::int32_t window) const
+{
+    Mesh rows;
+    if (is_point_cloud()) rows.points = mesh_.rest().points.gather(ids(window));
+    else rows = cells(window);
+    auto found = row_centers(rows);
+    mesh_.release_pages();
+    return found;
+}
+
+DataArray CurveWindows::points_of_rows(std::int32_t window) const
+{
+    const auto& points = mesh_.rest().points;
+    auto found = is_point_cloud() ? points.gather(ids(window)) : points.gather(cells(window).cells.indices);
+    mesh_.release_pages();
+    return found;
 }
 
 } // namespace meshard

@@ -1,46 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "apps/window_graph.h"
 #include "io/mapped_mesh.h"
 #include "io/mesh_faults.h"
 #include "partition/csr.h"
+#include "partition/data_array.h"
 #include "partition/mesh_graph.h"
 #include "sharding/rank_messages.h"
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
-#include <utility>
 #include <vector>
 
 namespace meshard {
 
-/// The graph of one window: rows 0 ... num_cells - 1 are its cells, the rows after them the cells outside that are their neighbours,
-/// which have edges to the window only.
-struct WindowGraph {
-    Csr graph;
-    std::int32_t num_cells = 0;
-    std::vector<std::int32_t> outside; ///< position of each row after the window's cells
-};
-
-/// A neighbour in another window: position here and there.
-struct Crossing {
-    std::int32_t here, there;
-
-    auto operator<=>(const Crossing&) const = default;
-};
+class NearestGraph;
 
 /// The cells of a mesh that is too large for one memory, in the order of a Hilbert curve and cut into windows, runs along the curve. A cell's
 /// place in that order is its **position**. Windows are dealt out to the ranks in runs; each rank knows its own, reads cells from the file when it
-/// needs them, and asks others for the rest.
+/// needs them, and asks others for the rest. Of a point cloud the cells are its points, and neighbours are the 8 nearest, as in `mesh_graph`; so they are of
+/// a mesh of vertices.
 ///
 /// Windows depend on the mesh and on `cells_a_window`, never on the number of ranks.
 class CurveWindows {
 public:
     /// Collective. Finds the windows and the neighbours across their borders. Up to `cache_bytes` of graphs are kept for later.
-    /// @throws InvalidInput for coordinates that are NaN or infinite, BadCell with the number in the file as `cell_graph`, IoError as MappedMesh.
+    /// @throws InvalidInput for coordinates that are NaN or infinite, or of a cloud above 1e150, BadCell with the number in the file as `cell_graph`, IoError as MappedMesh.
     CurveWindows(const MappedMesh& mesh, RankMessages& messages, std::int64_t cells_a_window, std::int64_t cache_bytes);
+    ~CurveWindows();
 
     std::int32_t num_windows() const { return static_cast<std::int32_t>(begins_.size()) - 1; }
     std::int32_t first_window() const { return first_window_of(messages_.rank()); }
@@ -52,6 +43,13 @@ public:
     /// Windows that the rank with most has: what all go through together takes so many rounds.
     std::int32_t num_rounds() const;
 
+    /// The window that a rank goes through in a round, or -1.
+    std::int32_t window_in_round(int rank, std::int32_t round) const
+    {
+        const auto window = first_window_of(rank) + round;
+        return window < first_window_of(rank + 1) ? window : -1;
+    }
+
     const RankRanges& positions() const { return positions_; } ///< of each rank
     const RankRanges& points() const { return points_; }       ///< rank that keeps what there is to say of a point
     const RankRanges& cells() const { return cells_; }         ///< the same for cells by their number in the file
@@ -59,11 +57,11 @@ public:
     std::span<const std::int32_t> ids() const { return ids_; } ///< number in the file of each of this rank's positions
     std::span<const std::int32_t> ids(std::int32_t window) const;
 
-    /// First cell that uses each of this rank's points, or -1.
+    /// First cell that uses each of this rank's points, or -1; nothing for a cloud.
     std::span<const std::int32_t> first_cells() const { return first_cells_; }
     std::vector<std::int32_t> take_first_cells() { return std::move(first_cells_); }
 
-    /// Collective. What is suspicious about the whole mesh; cells are compared within windows. While there are `first_cells`.
+    /// Collective. What is suspicious about the whole mesh. While there are `first_cells`.
     MeshFaults faults() const;
 
     /// Collective. A cell with a face of three solids or more, or an edge of three polygons, by its number in the file, among the graphs of windows that
@@ -71,8 +69,15 @@ public:
     std::int64_t crowded_cell() const;
 
     const MappedMesh& mesh() const { return mesh_; }
+    bool is_point_cloud() const { return mesh_.num_cells() == 0; }
 
-    /// The cells of a window, as MappedMesh gives them.
+    /// Middles of the cells of a window, (cells, 3), as `row_centers`.
+    std::vector<float> middles(std::int32_t window) const;
+
+    /// The points that the rows of a window are, in a cloud or a mesh of vertices; (rows, 3), in the file's type.
+    DataArray points_of_rows(std::int32_t window) const;
+
+    /// The cells of a window, as MappedMesh gives them; not of a cloud.
     Mesh cells(std::int32_t window) const { return mesh_.cells(ids(window)); }
 
     /// Neighbours within the window, by place in it.
@@ -102,6 +107,7 @@ private:
     void deal_cells(const std::vector<OnCurve>& splitters);
     std::vector<bool> find_shared_points() const;
     void find_crossings(const std::vector<bool>& is_shared);
+    void find_nearest();
     Csr inner_graph_of(std::int32_t window, const Mesh& cells) const;
     void keep_inner_graph(std::int32_t window, const Mesh& cells);
     void add_faults(std::int32_t window, const Mesh& cells);
@@ -115,7 +121,9 @@ private:
     std::vector<std::int64_t> begins_;
     std::vector<std::int32_t> ids_;
     std::vector<std::int32_t> first_cells_;
-    std::vector<Crossing> crossings_;
+    bool rows_are_points_ = false;
+    std::unique_ptr<NearestGraph> nearest_; // of rows that are points
+    std::vector<Crossing> crossings_;       // of others
     MeshFaults faults_; // of this rank's cells
     mutable std::int64_t crowded_ = -1;
     std::int64_t cache_left_;

@@ -9,6 +9,7 @@
 #include "apps/window_cut.h"
 #include "io/shards_writer.h"
 #include "io/subdomain_io.h"
+#include "partition/partitioner.h"
 
 #include <algorithm>
 #include <charconv>
@@ -44,30 +45,41 @@ std::string memory_text(double bytes)
     return std::to_string(static_cast<std::int64_t>(bytes / 1048576) + 1) + "M";
 }
 
-// Divides the memory that a rank may take, by bytes measured on meshes of tetrahedra, hexahedra and polyhedra.
+std::int64_t num_rows(const MappedMesh& mesh)
+{
+    return mesh.num_cells() > 0 ? mesh.num_cells() : mesh.num_points();
+}
+
+// Divides the memory that a rank may take, by bytes measured on meshes of tetrahedra, hexahedra and polyhedra, and on clouds.
 RankSizes plan_memory(const MappedMesh& mesh, const std::string& file, const CutArguments& arguments, int num_ranks)
 {
     RankSizes sizes;
     if (arguments.max_memory == 0) return sizes;
     const auto ranks = static_cast<double>(num_ranks);
-    const auto cells = static_cast<double>(mesh.num_cells()), points = static_cast<double>(mesh.num_points());
+    const auto cells = static_cast<double>(num_rows(mesh)), points = mesh.num_cells() > 0 ? static_cast<double>(mesh.num_points()) : 0; // beside the cells
     double row_bytes = 0;
     for (const auto& array : mesh.rest().cell_data) row_bytes += array.num_components() * static_cast<double>(size_of(array.type()));
-    for (const auto& array : mesh.rest().point_data) row_bytes += array.num_components() * static_cast<double>(size_of(array.type())) * points / cells;
+    for (const auto& array : mesh.rest().point_data) row_bytes += array.num_components() * static_cast<double>(size_of(array.type())) * static_cast<double>(mesh.num_points()) / cells;
     const double entries = static_cast<double>(mesh.num_cell_entries()) / cells; // of connectivity and faces
     constexpr double program = 45e6;
-    constexpr double block_bytes = 450, fewest = 2000;
+    constexpr double fewest = 2000;
+    const double block_bytes = arguments.method == "scotch" ? 1200 : 450; // indices of 64 bits
     constexpr double share = 0.45; // of what is left beside the program: a window; later the graph of blocks
-    const double window_bytes = 60 + 40 * entries;
+    const auto rule = parse_ghost_rule(arguments.ghosts);
+    const bool has_distances = rule.neighbors == GhostNeighbors::Radius || rule.neighbors == GhostNeighbors::Nearest;
+    const bool rows_are_points = points == 0 || entries == 1; // whose graph is that of the 8 nearest
+    const int num_nearest = std::max(rows_are_points ? 8 : 0, rule.num_nearest);
+    const double window_bytes = std::max(60 + 40 * entries, num_nearest > 0 ? 150 + 20.0 * num_nearest : has_distances ? 150 : 0);
     const double part_bytes = 80 + 24 * entries + 4 * row_bytes + 60 * points / cells;
     const auto num_weights = static_cast<double>(weight_names(arguments).size());
     const double kept = cells / ranks * ((ranks > 1 ? 48 : 26) + (num_weights > 0 ? 8 + 4 * num_weights : 0)) +
-                        points / ranks * (parse_ghost_rule(arguments.ghosts) == GhostRule{} ? 10 : 15) + points / 8;
+                        points / ranks * (rule == GhostRule{} || has_distances ? 10 : 15) + points / 8 +
+                        cells / ranks * ((has_distances ? 12 : 0) + (num_nearest > 0 ? 8 : 0));
     const double part = part_bytes * 1.2 * cells / arguments.num_parts;
     const double needed = program + std::max({kept / (1 - share), kept + part, fewest * std::max(window_bytes, block_bytes) / share});
     const auto allowed = static_cast<double>(arguments.max_memory);
     if (allowed < needed)
-        throw UsageError("--max-memory of " + memory_text(allowed - 1048576) + " is too little for " + file + ": its " + std::to_string(mesh.num_cells()) + " cells in " +
+        throw UsageError("--max-memory of " + memory_text(allowed - 1048576) + " is too little for " + file + ": its " + std::to_string(num_rows(mesh)) + (points > 0 ? " cells in " : " points in ") +
                          std::to_string(arguments.num_parts) + " parts need about " + memory_text(needed) + " a rank. Allow that" +
                          (part > kept ? ", or ask for more parts." : ", or start more ranks."));
     // Not of the number of ranks, on which the shards must not depend.
@@ -82,13 +94,29 @@ void refuse_what_needs_the_whole(const CutArguments& arguments)
     const auto refuse = [](const std::string& what) {
         throw UsageError(what + " needs the whole mesh in one memory. Leave it out, or run one process without --max-memory.");
     };
-    if (arguments.method != "metis" && arguments.method != "hilbert") refuse("--method " + arguments.method);
-    if (!arguments.levels.empty()) refuse("--levels");
-    const auto neighbors = parse_ghost_rule(arguments.ghosts).neighbors;
-    if ((neighbors == GhostNeighbors::Radius || neighbors == GhostNeighbors::Nearest) && arguments.ghost_layers > 0) refuse("--ghosts " + arguments.ghosts);
-    if (arguments.contiguous) refuse("--contiguous");
+    if (arguments.method.starts_with("file:")) refuse("--method " + arguments.method);
+    if (is_given_partition(arguments.method) && (arguments.refine || arguments.quality || arguments.contiguous))
+        refuse(std::string(arguments.contiguous ? "--contiguous" : arguments.quality ? "--quality" : "--refine") + " of a given partition");
     if (!arguments.preview.empty()) refuse("--preview");
     if (!arguments.dump.empty()) refuse("--dump");
+}
+
+// The array of the mesh that is asked for as a partition, checked and its parts counted; or null.
+const DataArray* given_partition(const MappedMesh& mesh, CutArguments& arguments, RankMessages& messages)
+{
+    if (!is_given_partition(arguments.method)) return nullptr;
+    const bool is_cloud = mesh.num_cells() == 0;
+    const auto& array = require_array(is_cloud ? mesh.rest().point_data : mesh.rest().cell_data, arguments.method.substr(arguments.method.find(':') + 1), "partition",
+                                      is_cloud ? "point" : "cell");
+    const auto rows = RankRanges::even(array.num_rows(), messages.size());
+    std::int32_t highest = -1;
+    for (auto row = rows.begin(messages.rank()); row < rows.begin(messages.rank() + 1); ++row) highest = std::max(highest, given_part(array, row));
+    mesh.release_pages();
+    highest = std::ranges::max(gather_everywhere(messages, std::vector{highest}));
+    if (arguments.num_parts == 0) arguments.num_parts = highest + 1;
+    if (highest >= arguments.num_parts)
+        throw UsageError("the array '" + array.name() + "' names part " + std::to_string(highest) + "; -n is " + std::to_string(arguments.num_parts) + ".");
+    return &array;
 }
 
 // Writes each part on the rank that its turn falls on.
@@ -168,18 +196,24 @@ private:
     Subdomain next_part(std::int32_t first, std::int32_t part)
     {
         const auto rows = cut_.rows_of_parts(first);
+        const bool is_cloud = mesh_.num_cells() == 0;
         Subdomain result = without_rows();
         result.part = std::max(part, 0);
-        auto& cells = result.cells;
-        cells.num_owned = static_cast<std::int32_t>(rows.owned.size());
-        cells.global_ids.assign(rows.owned.begin(), rows.owned.end());
+        auto& row_map = is_cloud ? result.points : result.cells;
+        row_map.num_owned = static_cast<std::int32_t>(rows.owned.size());
+        row_map.global_ids.assign(rows.owned.begin(), rows.owned.end());
         result.ghost_levels.assign(rows.owned.size(), 0);
         std::vector<std::int32_t> ids = rows.owned;
         for (const auto& ghost : rows.ghosts) {
             ids.push_back(ghost.id);
-            cells.global_ids.push_back(ghost.id);
-            cells.ghost_owners.push_back(ghost.owner);
+            row_map.global_ids.push_back(ghost.id);
+            row_map.ghost_owners.push_back(ghost.owner);
             result.ghost_levels.push_back(static_cast<std::uint8_t>(ghost.level));
+        }
+        if (is_cloud) {
+            result.mesh.points = mesh_.rest().points.gather(ids);
+            for (std::size_t i = 0; i < mesh_.rest().point_data.size(); ++i) result.mesh.point_data[i] = mesh_.rest().point_data[i].gather(ids);
+            return result;
         }
         Mesh mesh = mesh_.cells(ids);
 
@@ -267,15 +301,16 @@ std::int64_t parse_memory_size(const std::string& text)
     return static_cast<std::int64_t>(number * found->second);
 }
 
-PartitionReport cut_in_windows(const std::string& file, const CutArguments& arguments, RankMessages& messages, StageTimer& timer)
+PartitionReport cut_in_windows(const std::string& file, const CutArguments& asked, RankMessages& messages, StageTimer& timer)
 {
+    auto arguments = asked;
     refuse_what_needs_the_whole(arguments);
     timer.begin("read");
     const MappedMesh mesh(file);
-    if (mesh.num_cells() == 0)
-        throw InvalidInput(file + " has no cells. Point clouds are cut by one process without --max-memory.");
-    if (arguments.num_parts > mesh.num_cells() && !arguments.allow_empty)
-        throw UsageError(file + " has " + std::to_string(mesh.num_cells()) + " cells, fewer than the " + std::to_string(arguments.num_parts) +
+    if (num_rows(mesh) == 0) throw InvalidInput(file + " has no cells and no points; there is nothing to cut. Is it the right file?");
+    const auto* given = given_partition(mesh, arguments, messages);
+    if (given == nullptr && arguments.num_parts > num_rows(mesh) && !arguments.allow_empty)
+        throw UsageError(file + " has " + count_text(num_rows(mesh), mesh.num_cells() > 0 ? "cell" : "point") + ", fewer than the " + std::to_string(arguments.num_parts) +
                          " parts asked for. Ask for fewer, or leave the rest empty with --allow-empty.");
     const auto sizes = plan_memory(mesh, file, arguments, messages.size());
 
@@ -293,22 +328,29 @@ PartitionReport cut_in_windows(const std::string& file, const CutArguments& argu
                   {.num_parts = arguments.num_parts,
                    .imbalance = arguments.imbalance,
                    .seed = static_cast<std::uint64_t>(arguments.seed),
-                   .by_curve = arguments.method == "hilbert",
+                   .method = arguments.method,
+                   .given = given,
+                   .levels = arguments.levels.empty() ? std::vector<std::int32_t>{} : parse_levels(arguments.levels),
+                   .contiguous = arguments.contiguous,
                    .thorough = arguments.quality,
+                   .ghost_share = ghost_share(arguments.objective),
                    .weights = weights,
                    .capacities = arguments.capacities.empty() ? std::vector<double>{} : parse_numbers(arguments.capacities, "--capacities"),
                    .most_blocks = sizes.most_blocks});
     trim_memory();
-    if (arguments.refine || arguments.quality || (!arguments.no_refine && arguments.method == "metis")) {
+    if (given == nullptr && !arguments.no_refine && (partition_method(arguments.method).refine || arguments.refine || arguments.quality || arguments.contiguous)) {
         timer.begin("refine");
         cut.refine();
     }
     cut.number_along_curve();
     timer.begin("ghosts");
-    report.quality = cut.find_ghosts(arguments.ghost_layers, parse_ghost_rule(arguments.ghosts).neighbors);
+    report.quality = cut.find_ghosts(arguments.ghost_layers, parse_ghost_rule(arguments.ghosts));
+    for (std::size_t part = 0; arguments.contiguous && part < report.quality.parts.size(); ++part)
+        if (report.quality.parts[part].num_components > 1) report.in_pieces.push_back(static_cast<std::int32_t>(part));
+    warn_of_pieces(report.in_pieces); // known to rank 0
     if (const auto crowded = windows.crowded_cell(); crowded >= 0 && messages.rank() == 0) warn("partition", file + ": " + crowded_text(crowded));
     const auto imbalances = cut.imbalances();
-    for (std::size_t w = 0; w < imbalances.size(); ++w) report.imbalances.emplace_back(weights.empty() ? "cells" : weights[w], imbalances[w]);
+    for (std::size_t w = 0; w < imbalances.size(); ++w) report.imbalances.emplace_back(!weights.empty() ? weights[w] : mesh.num_cells() > 0 ? "cells" : "points", imbalances[w]);
     cut.settle_points(windows.take_first_cells());
     trim_memory();
 
@@ -334,7 +376,9 @@ PartitionReport cut_in_windows(const std::string& file, const CutArguments& argu
                         {"ghost_layers", std::to_string(arguments.ghost_layers)},
                         {"ghost_neighbors", arguments.ghosts},
                         {"imbalance", number_text(arguments.imbalance)},
+                        {"objective", arguments.objective},
                         {"cells_a_window", std::to_string(sizes.cells_a_window)}};
+        if (!arguments.levels.empty()) info.options.emplace_back("levels", arguments.levels);
         if (!arguments.weights.empty()) info.options.emplace_back("weights", arguments.weights);
         if (!arguments.capacities.empty()) info.options.emplace_back("capacities", arguments.capacities);
         info.versions = library_versions();

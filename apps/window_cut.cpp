@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/window_cut.h"
 
+#include "apps/graph_ghosts.h"
 #include "apps/piece_counter.h"
+#include "apps/radius_ghosts.h"
 #include "apps/window_weights.h"
 #include "partition/balance.h"
 #include "partition/boundary_search.h"
-#include "partition/metis_partitioner.h"
-#include "partition/row_clusters.h"
 
 #include <algorithm>
 #include <iterator>
@@ -17,14 +17,6 @@ namespace meshard {
 
 namespace {
 
-// Some rows of the graph of blocks, end to end.
-struct BlockRows {
-    std::vector<std::int32_t> row_weights; // of each block, what its cells weigh together
-    std::vector<std::int32_t> degrees;     // neighbours of each
-    std::vector<std::int32_t> neighbors;
-    std::vector<std::int32_t> edge_weights;
-};
-
 struct EdgeCount {
     std::int32_t from, to;
     std::int64_t count;
@@ -34,57 +26,33 @@ struct OwnedCell {
     std::int32_t id, owner;
 };
 
-struct Candidate {
-    std::int32_t position, part;
+// Of a cut edge.
+struct PartPair {
+    std::int32_t from, to;
 
-    auto operator<=>(const Candidate&) const = default;
+    auto operator<=>(const PartPair&) const = default;
 };
-
-// The blocks of one window, `first` and after. `blocks` are those of its cells, `outside` those of the other rows of `graph`; `weights` (cells, num_weights)
-// are those of its cells, or none.
-void add_rows(const WindowGraph& graph, std::span<const std::int32_t> blocks, std::span<const std::int32_t> outside, std::int64_t first, std::int64_t num_blocks,
-              std::span<const std::int32_t> weights, std::int32_t num_weights, BlockRows& rows)
-{
-    Partition cells_of_blocks{static_cast<std::int32_t>(num_blocks), {}};
-    for (const auto block : blocks) cells_of_blocks.owners.push_back(static_cast<std::int32_t>(block - first));
-    if (num_blocks == 0) return;
-    const auto cells = rows_by_part(cells_of_blocks);
-    std::vector<std::int32_t> found;
-    for (std::int64_t block = 0; block < num_blocks; ++block) {
-        found.clear();
-        for (const auto cell : cells.row(block))
-            for (const auto neighbor : graph.graph.row(cell)) {
-                const auto other = neighbor < graph.num_cells ? blocks[neighbor] : outside[neighbor - graph.num_cells];
-                if (other != first + block) found.push_back(other);
-            }
-        std::ranges::sort(found);
-        const auto degree_before = rows.neighbors.size();
-        for (std::size_t i = 0, next = 0; i < found.size(); i = next) {
-            while (next < found.size() && found[next] == found[i]) ++next;
-            rows.neighbors.push_back(found[i]);
-            rows.edge_weights.push_back(static_cast<std::int32_t>(next - i));
-        }
-        for (std::int32_t w = 0; w < num_weights; ++w) {
-            std::int32_t sum = 0;
-            for (const auto cell : cells.row(block)) sum += weights.empty() ? 1 : weights[std::int64_t{cell} * num_weights + w];
-            rows.row_weights.push_back(sum);
-        }
-        rows.degrees.push_back(static_cast<std::int32_t>(rows.neighbors.size() - degree_before));
-    }
-}
 
 } // namespace
 
 WindowCut::WindowCut(const CurveWindows& windows, RankMessages& messages, const WindowCutOptions& options)
-    : windows_(windows), messages_(messages), options_(options), num_cells_(windows.positions().begins.back()),
-      owners_(windows.ids().size(), 0)
+    : windows_(windows), messages_(messages), options_(options), num_cells_(windows.positions().begins.back())
 {
     if (!options.weights.empty()) {
         num_weights_ = static_cast<std::int32_t>(options.weights.size());
         weights_ = window_weights(windows, messages, options.weights);
     }
-    if (options.by_curve) cut_along_curve();
-    else cut_blocks();
+    if (options.given != nullptr) take_given(*options.given);
+    else if (options.method == "hilbert" && !options.contiguous && options.levels.empty()) cut_along_curve();
+    else owners_ = cut_blocks(windows, messages, options, weights_, num_weights_);
+}
+
+void WindowCut::take_given(const DataArray& parts)
+{
+    for (auto window = windows_.first_window(); window < windows_.end_window(); ++window) {
+        for (const auto id : windows_.ids(window)) owners_.push_back(static_cast<std::int32_t>(parts.value(id)));
+        windows_.mesh().release_pages();
+    }
 }
 
 // As `partition_by_curve`: of several weights each counts with its share of the total.
@@ -102,6 +70,7 @@ void WindowCut::cut_along_curve()
             if (sums[w] > 0) share += weights_[place * num_weights_ + w] / (static_cast<double>(sums[w]) * static_cast<double>(num_used));
         return share;
     };
+    owners_.assign(windows_.ids().size(), 0);
     const auto begin = windows_.positions().begin(messages_.rank());
     std::vector<double> totals; // of each window
     for (auto window = windows_.first_window(); window < windows_.end_window(); ++window) {
@@ -163,63 +132,10 @@ std::span<const std::int32_t> WindowCut::weights_in(std::int32_t window) const
     return std::span(weights_).subspan((windows_.begin(window) - windows_.positions().begin(messages_.rank())) * num_weights_, windows_.size(window) * num_weights_);
 }
 
-void WindowCut::cut_blocks()
-{
-    // Blocks of eight cells cost METIS a fraction of the cells themselves and little of the cut; small parts need smaller ones. Clusters are on
-    // average smaller than they may be.
-    constexpr std::int64_t fewest_blocks_a_part = 200;
-    const std::int64_t most_cells = options_.thorough ? 2 : 8;
-    const auto largest = std::max(std::clamp(num_cells_ / (options_.num_parts * fewest_blocks_a_part), std::int64_t{1}, most_cells),
-                                  (3 * num_cells_ / 2 + options_.most_blocks - 1) / options_.most_blocks);
-    std::vector<std::int64_t> counts;
-    for (auto window = windows_.first_window(); window < windows_.end_window(); ++window) {
-        const auto clusters = cluster_rows(windows_.inner_graph(window), static_cast<std::int32_t>(largest));
-        std::ranges::copy(clusters.cluster_of, owners_in(window).begin()); // until there are owners
-        counts.push_back(clusters.num_clusters);
-    }
-    std::vector<std::int64_t> begins{0}; // first block of each window
-    for (const auto count : gather_everywhere(messages_, counts)) begins.push_back(begins.back() + count);
-    for (auto window = windows_.first_window(); window < windows_.end_window(); ++window)
-        for (auto& block : owners_in(window)) block += static_cast<std::int32_t>(begins[window]);
-
-    BlockRows rows;
-    for (std::int32_t round = 0; round < windows_.num_rounds(); ++round) {
-        const auto [window, is_here, graph, outside] = window_of_round(round);
-        if (is_here) add_rows(graph, owners_in(window), outside, begins[window], begins[window + 1] - begins[window], weights_in(window), num_weights_, rows);
-    }
-    Csr graph;
-    const auto degrees = gather_on_first(messages_, std::move(rows.degrees));
-    const auto row_weights = gather_on_first(messages_, std::move(rows.row_weights));
-    graph.indices = gather_on_first(messages_, std::move(rows.neighbors));
-    const auto edge_weights = gather_on_first(messages_, std::move(rows.edge_weights));
-    std::vector<std::int32_t> owners_of_blocks;
-    if (messages_.rank() == 0) {
-        for (const auto degree : degrees) graph.offsets.push_back(graph.offsets.back() + degree);
-        // Half of the imbalance is left to refinement.
-        owners_of_blocks = partition_with_metis(graph, {.num_parts = options_.num_parts,
-                                                        .imbalance = 1 + 0.5 * (options_.imbalance - 1),
-                                                        .seed = static_cast<std::int32_t>(options_.seed & 0x7fffffff),
-                                                        .num_weights = num_weights_,
-                                                        .row_weights = row_weights,
-                                                        .capacities = options_.capacities,
-                                                        .edge_weights = edge_weights})
-                               .owners;
-    }
-    graph = {};
-    std::vector<std::vector<std::int32_t>> to(messages_.size());
-    std::vector<std::int64_t> first_of_rank; // block of each rank
-    for (const auto first : gather_everywhere(messages_, std::vector{begins[windows_.first_window()]})) first_of_rank.push_back(first);
-    first_of_rank.push_back(begins.back());
-    for (int r = 0; r < messages_.size() && messages_.rank() == 0; ++r)
-        to[r].assign(owners_of_blocks.begin() + first_of_rank[r], owners_of_blocks.begin() + first_of_rank[r + 1]);
-    const auto mine = exchange(messages_, std::move(to))[0];
-    for (auto& owner : owners_) owner = mine[owner - first_of_rank[messages_.rank()]];
-}
-
 WindowCut::Surroundings WindowCut::window_of_round(std::int32_t round) const
 {
-    const auto window = windows_.first_window() + round;
-    const bool is_here = window < windows_.end_window();
+    const auto window = windows_.window_in_round(messages_.rank(), round);
+    const bool is_here = window >= 0;
     auto graph = is_here ? windows_.graph(window) : WindowGraph{};
     auto outside = fetch<std::int32_t>(messages_, windows_.positions(), owners_, graph.outside);
     return {window, is_here, std::move(graph), std::move(outside)};
@@ -258,10 +174,12 @@ void WindowCut::refine()
 
         const double work = options_.thorough ? 12 : 3; // for each row and entry
         BoundarySearch search(graph.graph, owners, options_.num_parts, {.num_weights = num_weights_, .row_weights = weights, .most_weight = most_here},
-                              {.patience = options_.thorough ? 120 : 40,
+                              {.ghost_share = options_.ghost_share,
+                               .patience = options_.thorough ? 120 : 40,
                                .num_rounds = options_.thorough ? 30 : 10,
                                .least_gain = options_.thorough ? 0.0002 : 0.001,
                                .most_work = static_cast<std::int64_t>(work * static_cast<double>(graph.graph.num_rows() + graph.graph.num_entries())),
+                               .keep_connected = options_.contiguous,
                                .seed = options_.seed * 1000 + static_cast<std::uint64_t>(window),
                                .is_fixed = is_fixed});
         const auto cut_before = search.cut();
@@ -272,7 +190,8 @@ void WindowCut::refine()
 
 void WindowCut::number_along_curve()
 {
-    if (!options_.capacities.empty()) return; // parts that are not alike keep their numbers
+    // Parts that are not alike keep their numbers, and so do those of nodes and those that somebody gave.
+    if (!options_.capacities.empty() || !options_.levels.empty() || options_.given != nullptr) return;
     const auto begin = windows_.positions().begin(messages_.rank());
     std::vector<std::int64_t> sums(options_.num_parts, 0);
     for (std::size_t i = 0; i < owners_.size(); ++i) sums[owners_[i]] += begin + static_cast<std::int64_t>(i);
@@ -288,8 +207,12 @@ void WindowCut::number_along_curve()
     for (auto& owner : owners_) owner = number[owner];
 }
 
-PartitionQuality WindowCut::find_ghosts(std::int32_t num_layers, GhostNeighbors neighbors)
+PartitionQuality WindowCut::find_ghosts(std::int32_t num_layers, const GhostRule& rule)
 {
+    const auto neighbors = rule.neighbors;
+    // Rows of a cloud know no edges and vertices.
+    const bool by_points = (neighbors == GhostNeighbors::Edge || neighbors == GhostNeighbors::Vertex) && !windows_.is_point_cloud();
+    const bool by_graph = !by_points && neighbors != GhostNeighbors::Radius && neighbors != GhostNeighbors::Nearest;
     const auto num_parts = options_.num_parts;
     std::vector<EdgeCount> edges;
     std::vector<std::int64_t> num_ghosts(num_parts, 0);
@@ -300,30 +223,27 @@ PartitionQuality WindowCut::find_ghosts(std::int32_t num_layers, GhostNeighbors 
         if (!is_here) continue;
         const auto owners = owners_in(window);
         pieces.add_window(graph, windows_.begin(window), owners, outside);
-        std::vector<Candidate> pairs; // of parts, for each cut edge
-        std::vector<std::int32_t> seen;
-        for (std::int32_t cell = 0; cell < graph.num_cells; ++cell) {
-            seen.clear();
+        std::vector<PartPair> pairs;
+        for (std::int32_t cell = 0; cell < graph.num_cells; ++cell)
             for (const auto neighbor : graph.graph.row(cell)) {
                 const auto owner = neighbor < graph.num_cells ? owners[neighbor] : outside[neighbor - graph.num_cells];
-                if (owner == owners[cell]) continue;
-                pairs.push_back({owners[cell], owner});
-                if (std::ranges::find(seen, owner) != seen.end()) continue;
-                seen.push_back(owner);
-                ++num_ghosts[owner];
-                marks_.push_back({static_cast<std::int32_t>(windows_.begin(window)) + cell, owner, 1});
+                if (owner != owners[cell]) pairs.push_back({owners[cell], owner});
             }
-        }
+        const auto num_before = marks_.size();
+        add_first_ghosts(graph, windows_.begin(window), owners, outside, marks_);
+        for (auto i = num_before; i < marks_.size(); ++i) ++num_ghosts[marks_[i].part];
+        if (num_layers == 0 || !by_graph) marks_.clear();
         std::ranges::sort(pairs);
         for (std::size_t i = 0, next = 0; i < pairs.size(); i = next) {
             while (next < pairs.size() && pairs[next] == pairs[i]) ++next;
-            edges.push_back({pairs[i].position, pairs[i].part, static_cast<std::int64_t>(next - i)});
+            edges.push_back({pairs[i].from, pairs[i].to, static_cast<std::int64_t>(next - i)});
         }
     }
-    const bool by_faces = neighbors == GhostNeighbors::Face;
-    if (num_layers == 0 || !by_faces) marks_.clear();
-    for (std::int32_t level = 2; by_faces && level <= num_layers; ++level) spread_ghosts(level);
-    if (!by_faces) marks_ = ghosts_by_points_or_edges(windows_, messages_, owners_, neighbors, num_layers);
+    if (num_layers == 0) marks_.clear();
+    else if (by_graph) spread_ghosts(windows_, messages_, [&](std::int32_t window) { return windows_.graph(window); }, owners_, num_layers, marks_);
+    else if (by_points) marks_ = ghosts_by_points_or_edges(windows_, messages_, owners_, neighbors, num_layers);
+    else if (neighbors == GhostNeighbors::Radius) marks_ = ghosts_by_radius(windows_, messages_, owners_, rule.radius, num_layers);
+    else marks_ = ghosts_by_nearest(windows_, messages_, owners_, rule.num_nearest, num_layers);
     std::ranges::sort(marks_, {}, &GhostMark::part);
 
     PartitionQuality quality;
@@ -339,7 +259,7 @@ PartitionQuality WindowCut::find_ghosts(std::int32_t num_layers, GhostNeighbors 
         quality.communication_volume += num_ghosts[part];
     }
     auto all = gather_on_first(messages_, std::move(edges));
-    std::ranges::sort(all, {}, [](const EdgeCount& edge) { return Candidate{edge.from, edge.to}; });
+    std::ranges::sort(all, {}, [](const EdgeCount& edge) { return PartPair{edge.from, edge.to}; });
     for (const auto& edge : all) {
         auto& part = quality.parts[edge.from];
         if (part.neighbors.empty() || part.neighbors.back() != edge.to) {
@@ -352,42 +272,6 @@ PartitionQuality WindowCut::find_ghosts(std::int32_t num_layers, GhostNeighbors 
     }
     quality.edge_cut /= 2; // each was met from both its ends
     return quality;
-}
-
-// The neighbours of the ghosts of the layer before.
-void WindowCut::spread_ghosts(std::int32_t level)
-{
-    const auto rank = messages_.rank();
-    std::ranges::sort(marks_, {}, [](const GhostMark& mark) { return Candidate{mark.position, mark.part}; });
-    std::vector<Candidate> candidates;
-    for (std::int32_t round = 0; round < windows_.num_rounds(); ++round) {
-        const auto window = windows_.first_window() + round;
-        std::vector<std::vector<Candidate>> to(messages_.size());
-        if (window < windows_.end_window()) {
-            const auto graph = windows_.graph(window);
-            const auto begin = static_cast<std::int32_t>(windows_.begin(window));
-            const auto of_window = std::ranges::lower_bound(marks_, begin, {}, &GhostMark::position);
-            for (auto mark = of_window; mark != marks_.end() && mark->position < begin + graph.num_cells; ++mark) {
-                if (mark->level != level - 1) continue;
-                for (const auto neighbor : graph.graph.row(mark->position - begin)) {
-                    const auto position = neighbor < graph.num_cells ? begin + neighbor : graph.outside[neighbor - graph.num_cells];
-                    to[windows_.positions().rank_of(position)].push_back({position, mark->part});
-                }
-            }
-        }
-        for (const auto& part : exchange(messages_, std::move(to))) candidates.insert(candidates.end(), part.begin(), part.end());
-    }
-    std::ranges::sort(candidates);
-    candidates.erase(std::ranges::unique(candidates).begin(), candidates.end());
-    const auto num_known = marks_.size();
-    const auto begin = windows_.positions().begin(rank);
-    for (const auto& candidate : candidates) {
-        if (owners_[candidate.position - begin] == candidate.part) continue;
-        const auto known = std::span(marks_).first(num_known);
-        const auto found = std::ranges::lower_bound(known, candidate, {}, [](const GhostMark& mark) { return Candidate{mark.position, mark.part}; });
-        if (found != known.end() && found->position == candidate.position && found->part == candidate.part) continue;
-        marks_.push_back({candidate.position, candidate.part, level});
-    }
 }
 
 // Owners by number in the file.
@@ -411,6 +295,7 @@ void WindowCut::settle_cells()
 void WindowCut::settle_points(std::vector<std::int32_t> first_cells)
 {
     settle_cells();
+    if (windows_.is_point_cloud()) return; // they are the rows
     constexpr std::int64_t run = std::int64_t{1} << 20;
     const auto rank = messages_.rank();
     point_owners_ = std::move(first_cells);
@@ -457,7 +342,7 @@ RowsOfPart WindowCut::rows_of_parts(std::int32_t first_part) const
 
 std::vector<std::int32_t> WindowCut::owners_of_points(std::span<const std::int32_t> points) const
 {
-    return fetch<std::int32_t>(messages_, windows_.points(), point_owners_, points);
+    return fetch<std::int32_t>(messages_, windows_.points(), windows_.is_point_cloud() ? owners_by_id_ : point_owners_, points);
 }
 
 } // namespace meshard

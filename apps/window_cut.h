@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "apps/block_cut.h"
 #include "apps/curve_windows.h"
 #include "apps/window_ghosts.h"
+#include "partition/ghost_graph.h"
 #include "partition/partition.h"
 #include "partition/refinement.h"
 #include "sharding/rank_messages.h"
@@ -13,17 +15,6 @@
 #include <vector>
 
 namespace meshard {
-
-struct WindowCutOptions {
-    std::int32_t num_parts = 1;
-    double imbalance = 1.03;
-    std::uint64_t seed = 0;
-    bool by_curve = false;               ///< runs along the curve, no graph
-    bool thorough = false;               ///< smaller blocks and longer searches: several times as long
-    std::vector<std::string> weights;    ///< names as in `row_weights`; none: each cell weighs one
-    std::vector<double> capacities;      ///< one a part, or none
-    std::int64_t most_blocks = 2'000'000; ///< rows of the graph that METIS gets
-};
 
 /// A ghost as the piece of a part needs it.
 struct GhostRow {
@@ -42,18 +33,19 @@ struct RowsOfPart {
 /// A partition of the cells of `CurveWindows`, whose owners lie with the windows. All functions are collective.
 class WindowCut {
 public:
-    /// Cuts the graph of blocks, which are small clusters of cells of a window (`cluster_rows`): an edge weighs the faces that two blocks share.
+    /// By blocks (block_cut.h); along the curve, without a graph, for the method `hilbert` where neither levels nor whole parts are asked for;
+    /// or as given.
     WindowCut(const CurveWindows& windows, RankMessages& messages, const WindowCutOptions& options);
 
     /// Moves cells between parts window by window (boundary_search.h). Cells with neighbours in other windows stay, so that windows do not
-    /// depend on each other; each gets an equal share of the room that is left in a part. No window's cut gets worse.
+    /// depend on each other; each gets an equal share of the room that is left in a part. No window's cut gets worse. Parts in one piece stay so if asked for.
     void refine();
 
-    /// Gives parts their numbers in the order in which the curve meets their middles, unless capacities tell them apart.
+    /// Gives parts their numbers in the order in which the curve meets their middles, unless capacities or levels tell them apart, or they were given.
     void number_along_curve();
 
-    /// Finds the ghosts of all parts, by common faces, edges or vertices. @return quality; edges between parts and pieces of parts on rank 0 only.
-    PartitionQuality find_ghosts(std::int32_t num_layers, GhostNeighbors neighbors = GhostNeighbors::Face);
+    /// Finds the ghosts of all parts, those of `ghost_graph`. @return quality; edges between parts and pieces of parts on rank 0 only.
+    PartitionQuality find_ghosts(std::int32_t num_layers, const GhostRule& rule = {});
 
     /// Largest weight of a part over its fair share, of each weight.
     std::vector<double> imbalances() const;
@@ -81,9 +73,8 @@ private:
     std::vector<std::int32_t> part_weights() const; // (parts, weights)
     BalanceTarget balance_of(std::span<const std::int32_t> part_weights) const; // as if each part were a row
     std::span<const std::int32_t> weights_in(std::int32_t window) const;
+    void take_given(const DataArray& parts);
     void cut_along_curve();
-    void cut_blocks();
-    void spread_ghosts(std::int32_t level);
     void settle_cells();
 
     const CurveWindows& windows_;

@@ -13,6 +13,8 @@ namespace meshard {
 /// A cell of this rank that is a ghost of a part.
 struct GhostMark {
     std::int32_t position, part, level;
+
+    auto operator<=>(const GhostMark&) const = default;
 };
 
 /// Collective. The ghosts of all parts by common points or edges: those of `ghost_graph` of the whole mesh, without such a graph. Of points and edges

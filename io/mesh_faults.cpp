@@ -28,11 +28,10 @@ public:
 
     std::uint64_t num_slots() const { return slots_.size(); }
 
-    /// False if it was there already.
+    /// False if it was there already. The hash is not 0, which marks a free slot.
     bool insert(std::uint64_t hash, std::uint64_t place)
     {
         constexpr std::uint64_t run = 8;
-        hash |= 1;      // 0 marks a free slot
         for (std::uint64_t step = 0;; ++step, ++place) {
             if (step > 0 && step % run == 0) place = mixed(hash + step);    // not further along: whole stretches may be full
             auto& slot = slots_[place & mask_];
@@ -98,24 +97,30 @@ std::string cells_text(std::int64_t number, std::int64_t first)
     return number == 1 ? "1 cell (number " + std::to_string(first) + ")" : std::to_string(number) + " cells (the first is number " + std::to_string(first) + ")";
 }
 
-/// @param is_used   of each point, set for those that cells use; or null
+std::uint64_t hash_of(std::span<const std::int32_t> points, std::uint8_t type)
+{
+    std::uint64_t hash = 0;
+    for (const std::int32_t point : points) hash += mixed(static_cast<std::uint64_t>(point) + 1);     // in any order
+    return mixed(hash + type) | 1;
+}
+
+/// @param is_used   of each point, set for those that cells use; or null: then cells are not compared either
 MeshFaults walk_cells(const Mesh& mesh, std::vector<bool>* is_used)
 {
     MeshFaults faults;
-    HashSet seen(mesh.num_cells());
+    HashSet seen(is_used != nullptr ? mesh.num_cells() : 0);
     const auto slots_a_point = static_cast<double>(seen.num_slots()) / static_cast<double>(std::max<std::int64_t>(mesh.num_points(), 1));
     const auto walk = [&]<class T>(std::span<const T> xyz) {
         for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
             const auto points = mesh.cells.row(i);
-            std::uint64_t hash = 0, sum = 0;
-            for (const std::int32_t point : points) {
-                if (is_used != nullptr) (*is_used)[static_cast<std::size_t>(point)] = true;
-                sum += static_cast<std::uint64_t>(point);
-                hash += mixed(static_cast<std::uint64_t>(point) + 1);     // in any order
-            }
-            if (!points.empty()) {
+            if (is_used != nullptr && !points.empty()) {
+                std::uint64_t sum = 0;
+                for (const std::int32_t point : points) {
+                    (*is_used)[static_cast<std::size_t>(point)] = true;
+                    sum += static_cast<std::uint64_t>(point);
+                }
                 const auto near = static_cast<std::uint64_t>(slots_a_point * static_cast<double>(sum) / static_cast<double>(points.size()));
-                if (!seen.insert(mixed(hash + mesh.cell_types[i]), near)) count(faults.duplicate_cells, faults.first_duplicate, i);
+                if (!seen.insert(hash_of(points, mesh.cell_types[i]), near)) count(faults.duplicate_cells, faults.first_duplicate, i);
             }
             const CellShape shape = cell_type_of(mesh.cell_types[i]).shape;
             const bool may_repeat = shape == CellShape::Polyline || shape == CellShape::Strip || shape == CellShape::Points;
@@ -151,6 +156,14 @@ MeshFaults find_faults(const Mesh& mesh)
 MeshFaults find_cell_faults(const Mesh& mesh)
 {
     return mesh.is_point_cloud() ? MeshFaults{} : walk_cells(mesh, nullptr);
+}
+
+std::vector<std::uint64_t> cell_hashes(const Mesh& mesh)
+{
+    std::vector<std::uint64_t> hashes;
+    hashes.reserve(static_cast<std::size_t>(mesh.num_cells()));
+    for (std::int64_t i = 0; i < mesh.num_cells(); ++i) hashes.push_back(mesh.cells.row(i).empty() ? 0 : hash_of(mesh.cells.row(i), mesh.cell_types[i]));
+    return hashes;
 }
 
 std::vector<std::string> describe(const MeshFaults& faults)

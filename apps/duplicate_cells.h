@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "io/mesh_faults.h"
+#include "partition/mesh.h"
+#include "sharding/rank_messages.h"
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace meshard {
+
+/// Finds cells of the same type on the same points in a mesh that comes window by window. Cells that stand in several windows have only points that
+/// several windows use, so that few must be compared there.
+class DuplicateCells {
+public:
+    explicit DuplicateCells(RankMessages& messages) : messages_(messages) {}
+
+    /// A window of this rank. @param ids number of each cell in the file. @param is_shared of each point whether cells of several windows use it.
+    void add_window(std::int32_t window, const Mesh& cells, std::span<const std::int32_t> ids, const std::vector<bool>& is_shared);
+
+    /// Collective, after some windows: sends on what others must compare.
+    void send();
+
+    /// After all windows: cells on the points of an earlier one, and the first of them, into `faults`. Over all ranks each is counted once.
+    void count(MeshFaults& faults);
+
+private:
+    struct Hashed {
+        std::uint64_t hash;
+        std::int32_t id, window;
+
+        auto operator<=>(const Hashed&) const = default;
+    };
+
+    void note(std::int64_t number, std::int32_t first);
+
+    RankMessages& messages_;
+    std::vector<Hashed> waiting_; // to be sent
+    std::vector<Hashed> shared_;  // that this rank compares
+    std::int64_t number_ = 0, first_ = -1;
+};
+
+} // namespace meshard
