@@ -137,13 +137,16 @@ Plan make_plan(const RuleCall& call, const Operands& whole, bool one_block)
     return plan;
 }
 
+/// In exact mode always in the same order in memory: which kernel multiplies, and so how it rounds, may depend on strides, even on those of dimensions of size 1.
+at::Tensor in_plain_order(const at::Tensor& tensor) { return exact_mode() ? at::empty(tensor.sizes(), tensor.options()).copy_(tensor) : tensor; }
+
 /// This rank's part of a tensor in the given layouts.
 at::Tensor local_in(const RuleCall& call, const at::Tensor& tensor, const AxisLayouts& layouts)
 {
     if (!tensor.defined()) return tensor;
     const auto spec = call.spec(layouts);
     const auto source = is_sharded(tensor) ? tensor : wrap(tensor, call.replicated());
-    return *spec_of(source) == *spec ? local_of(source) : local_of(convert(source, spec));
+    return in_plain_order(*spec_of(source) == *spec ? local_of(source) : local_of(convert(source, spec)));
 }
 
 /// Rows of the whole that each rank of an axis holds; all of them, on one rank, if no axis cuts them.

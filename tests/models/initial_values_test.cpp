@@ -60,7 +60,10 @@ TEST_P(InitialValues, AreTheReferencesForTheSameSeed)
         const auto name = array.name.substr(GetParam().size() + 1);
         ASSERT_TRUE(values.contains(name)) << name;
         const auto expected = torch::from_blob(const_cast<std::byte*>(array.data), array.shape, torch::kFloat);
-        EXPECT_TRUE(torch::equal(values[name].detach(), expected)) << name << ": drawn " << values[name] << ", the reference's " << expected;
+        // Orthogonal matrices come from a factorisation in the processor's own math library, which rounds as it likes; all else is the same bits everywhere.
+        const bool is_orthogonal = name.ends_with("in_project_slice.weight");
+        const auto& drawn = values[name];
+        EXPECT_TRUE(is_orthogonal ? torch::allclose(drawn.detach(), expected, 1e-6, 1e-6) : torch::equal(drawn.detach(), expected)) << name << ": drawn " << values[name] << ", the reference's " << expected;
     }
     EXPECT_EQ(num_expected, values.size());
 }
