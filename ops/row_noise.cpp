@@ -3,9 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <limits>
-#include <numeric>
-#include <vector>
 
 #include "sharding/shard_tensor.h"
 
@@ -13,7 +12,7 @@ namespace meshard {
 namespace {
 
 constexpr std::uint64_t kStride = 0x9E3779B97F4A7C15;
-constexpr std::int64_t kRowDim = 1;
+constexpr std::int64_t kBatchDim = 0, kRowDim = 1;
 
 /// The finaliser of SplitMix64 (Steele, Lea, Flood 2014).
 std::uint64_t mixed(std::uint64_t x)
@@ -23,57 +22,59 @@ std::uint64_t mixed(std::uint64_t x)
     return x ^ (x >> 31);
 }
 
-/// Global ids of the rows that this rank holds.
-std::vector<std::int64_t> ids_of(const at::Tensor& like, const SpecPtr& known)
-{
-    const auto here = is_sharded(like) ? local_of(like).size(kRowDim) : like.size(kRowDim);
-    std::vector<std::int64_t> ids(here);
-    const auto axis = is_sharded(like) ? spec_of(like)->axis_of_dim(kRowDim) : -1;
-    if (axis < 0) {
-        std::iota(ids.begin(), ids.end(), 0);
-        return ids;
-    }
-    const auto& spec = *spec_of(like);
-    if (known && known->index_map && known->axes[axis] == spec.axes[axis] && known->index_map->num_owned == here) {
-        return {known->index_map->owned().begin(), known->index_map->owned().end()};
-    }
-    std::iota(ids.begin(), ids.end(), spec.axes[axis].offset(spec.device_mesh->coordinate(axis)));
-    return ids;
-}
+}  // namespace
 
 template <class T>
-void fill(at::Tensor& values, const std::vector<std::int64_t>& ids, std::uint64_t key)
+void RowDraw::fill(std::int64_t sample, std::int64_t first, std::int64_t count, std::int64_t width, Steps steps, T* out) const
 {
     constexpr int kBits = std::numeric_limits<T>::digits;
     constexpr T kUnit = T(1) / static_cast<T>(std::uint64_t(1) << kBits);
-    const auto batch = values.size(0), width = values.numel() / std::max<std::int64_t>(1, batch * values.size(kRowDim));
-    auto* out = values.mutable_data_ptr<T>();
-    for (std::int64_t b = 0; b < batch; ++b) {
-        for (const auto id : ids) {
-            const auto row = mixed(key + kStride * mixed(static_cast<std::uint64_t>(id) * kStride + static_cast<std::uint64_t>(b)));
-            for (std::int64_t i = 0; i < width; ++i) {
-                *out++ = static_cast<T>(mixed(row + kStride * static_cast<std::uint64_t>(i + 1)) >> (64 - kBits)) * kUnit;
-            }
+    for (std::int64_t t = 0; t < count; ++t) {
+        const auto id = ids_.empty() ? first_id_ + first + t : ids_[first + t];
+        const auto row = mixed(key_ + kStride * mixed(static_cast<std::uint64_t>(id) * kStride + static_cast<std::uint64_t>(first_sample_ + sample)));
+        for (std::int64_t i = 0; i < width; ++i) {
+            out[t * steps.row + i * steps.number] = static_cast<T>(mixed(row + kStride * static_cast<std::uint64_t>(i + 1)) >> (64 - kBits)) * kUnit;
         }
     }
 }
 
-}  // namespace
+template void RowDraw::fill(std::int64_t, std::int64_t, std::int64_t, std::int64_t, Steps, float*) const;
+template void RowDraw::fill(std::int64_t, std::int64_t, std::int64_t, std::int64_t, Steps, double*) const;
 
 void RowNoise::set_rows(const at::Tensor& points)
 {
     rows_ = points.defined() && is_sharded(points) ? spec_of(points) : nullptr;
 }
 
+RowDraw RowNoise::next_draw(const at::Tensor& rows)
+{
+    RowDraw draw;
+    draw.key_ = mixed(seed_ + kStride * ++num_draws_);
+    if (!is_sharded(rows)) return draw;
+    const auto& spec = *spec_of(rows);
+    const auto offset = [&](std::int64_t axis) { return axis < 0 ? 0 : spec.axes[axis].offset(spec.device_mesh->coordinate(axis)); };
+    const auto axis = spec.axis_of_dim(kRowDim);
+    draw.first_sample_ = offset(spec.axis_of_dim(kBatchDim));
+    draw.first_id_ = offset(axis);
+    if (axis >= 0 && rows_ && rows_->index_map && rows_->axes[axis] == spec.axes[axis] && rows_->index_map->num_owned == local_of(rows).size(kRowDim)) {
+        draw.rows_ = rows_;
+        draw.ids_ = rows_->index_map->owned();
+    }
+    return draw;
+}
+
 at::Tensor RowNoise::draw(const at::Tensor& like)
 {
-    const auto key = mixed(seed_ + kStride * ++num_draws_);
-    const auto ids = ids_of(like, rows_);
+    const auto draw = next_draw(like);
     const auto& local = is_sharded(like) ? local_of(like) : like;
+    const auto batch = local.size(kBatchDim), num_rows = local.size(kRowDim), width = local.numel() / std::max<std::int64_t>(1, batch * num_rows);
     const bool is_double = local.scalar_type() == at::kDouble;
     auto values = at::empty(local.sizes(), is_double ? at::kDouble : at::kFloat);
-    if (is_double) fill<double>(values, ids, key);
-    else fill<float>(values, ids, key);
+    const auto fill = [&](auto* out) {
+        for (std::int64_t b = 0; b < batch; ++b) draw.fill(b, 0, num_rows, width, {.row = width, .number = 1}, out + b * num_rows * width);
+    };
+    if (is_double) fill(values.mutable_data_ptr<double>());
+    else fill(values.mutable_data_ptr<float>());
     values = values.to(local.options());
     return is_sharded(like) ? from_local(values, make_spec(spec_of(like)->device_mesh, without_pending(spec_of(like)->axes))) : values;
 }

@@ -50,5 +50,25 @@ TEST(RowNoise, BelongsToTheRowWhereverItLies)
     }
 }
 
+TEST(RowNoise, IsTheSameInPartsAndForSamplesOnRanksOfTheirOwn)
+{
+    const auto whole = RowNoise(5).draw(torch::zeros({4, 9, 2, 3}, torch::kDouble));
+    RowNoise noise(5);
+    const auto draw = noise.next_draw(torch::zeros({4, 9, 8}));
+    auto part = torch::zeros({6, 4}, torch::kDouble);   // numbers of a row beneath each other
+
+    draw.fill(2, 3, 4, 6, {.row = 1, .number = 4}, part.data_ptr<double>());
+
+    EXPECT_TRUE(torch::equal(part.t(), whole[2].narrow(0, 3, 4).reshape({4, 6})));
+    run_ranks(3, [&](std::shared_ptr<const DeviceMesh> device_mesh) {
+        const Extents extents{1, 0, 3};
+        const auto layout = AxisLayout{Shard(0), std::make_shared<Extents>(extents), 1};
+        const auto rank = device_mesh->all().rank();
+        RowNoise own(5);
+        const auto drawn = own.draw(from_local(torch::zeros({extents[rank], 9, 2, 3}, torch::kDouble), make_spec(device_mesh, {layout})));
+        EXPECT_TRUE(torch::equal(to_local(drawn), whole.narrow(0, layout.offset(rank), extents[rank])));
+    });
+}
+
 }  // namespace
 }  // namespace meshard
