@@ -24,11 +24,12 @@ struct SharedBytes {
 
 /// The entries of a zip archive in memory (APPNOTE 6.3.10): stored and deflated ones, zip64 included.
 ///
-/// Nothing is unpacked to disk. Entries that overlap are refused, so that what is unpacked stays in proportion to the archive.
+/// Nothing is unpacked to disk. Entries that overlap are refused, and archives that unpack to more than 64 MiB and ten times their size, so that what is
+/// unpacked stays in proportion to the archive.
 class ZipArchive {
 public:
     /// @param where   begins the message of an error, e.g. "read_checkpoint: model.mdlus"
-    /// @throws IoError if the archive is truncated, damaged, encrypted, in several volumes, or names an entry twice.
+    /// @throws IoError if the archive is truncated, damaged, encrypted, in several volumes, names an entry twice, or claims to unpack to far more than it is.
     ZipArchive(SharedBytes archive, std::string where);
 
     bool contains(const std::string& name) const { return entries_.contains(name); }
@@ -51,6 +52,7 @@ private:
     std::span<const std::byte> part(std::uint64_t begin, std::uint64_t size, const char* what) const;
     void read_directory();
     void refuse_overlaps(std::uint64_t directory_begin) const;
+    void refuse_bombs() const;
 
     SharedBytes archive_;
     std::string where_;

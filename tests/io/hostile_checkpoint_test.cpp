@@ -149,6 +149,8 @@ TEST_F(HostileCheckpoint, IsRefusedForDamagedArchives)
     expect_refused(with(directory + 8, "\x01"), "encrypted");
     expect_refused(with(directory + 10, "\x0c"), "packed by method 12");
     expect_refused(with(directory + 10, "\x08"), "does not unpack");
+    auto bomb = with(directory + 10, "\x08");
+    expect_refused(bomb.replace(directory + 24, 4, "\x01\0\0\x04"s), "claims to unpack to 67108865");
     expect_refused(with(directory + 42, "\xff\xff\xff\x7f"), "beyond the end");
     expect_refused(with(directory + 20, "\xff\xff\xff\x7f"), "beyond the end");
     expect_refused(with(directory + 24, "\x01\0\0\0"s), "two sizes");
