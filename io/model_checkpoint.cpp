@@ -24,15 +24,19 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kMetadataKey = "meshard";   // of safetensors files, as training writes it
 constexpr const char* kFileVersion = "0.1.0";     // of .mdlus files, for all models that meshard knows
 constexpr int kDeepest = 64;                      // nesting of dicts and lists that is followed
+constexpr std::uintmax_t kLongestDescription = 1 << 20;   // bytes of a .json beside the weights
 constexpr std::size_t kMostEntries = 1'000'000;   // of a dict and all below it: shared values could ask for more without end
 
 struct KnownModel {
     const char* name;
-    const char* module;   // where PhysicsNeMo keeps the class
+    const char* module;                   // where PhysicsNeMo keeps the class
+    const char* beside = nullptr;         // an argument that its class does not have, as it says how inputs are made: of .mdlus files in metadata.json
+    const char* unspeakable = nullptr;    // one without which the model is another
 };
-constexpr KnownModel kKnownModels[] = {{"Transolver", "physicsnemo.models.transolver.transolver"},
+constexpr KnownModel kKnownModels[] = {{"Transolver", "physicsnemo.models.transolver.transolver", nullptr, "authors_constants"},
                                        {"GeoTransolver", "physicsnemo.models.geotransolver.geotransolver"},
-                                       {"FLARE", "physicsnemo.models.flare.flare"}};
+                                       {"FLARE", "physicsnemo.models.flare.flare"},
+                                       {"MeshGraphNet", "physicsnemo.models.meshgraphnet.meshgraphnet", "num_neighbors"}};
 
 // Where training scripts put the state dict, likeliest first.
 constexpr std::array kStateDictKeys{"model_state_dict", "state_dict", "model", "model_state", "module", "net", "network", "weights"};
@@ -68,6 +72,7 @@ public:
         } else {
             read_torch_file(bytes);
         }
+        if (checkpoint_.architecture.empty()) read_description_beside();
         clean_names();
         return std::move(checkpoint_);
     }
@@ -100,7 +105,9 @@ private:
             fail("has 'args.json' without the class's __name__ and its __args__");
         read_torch_file(member("model.pt"));
         checkpoint_.architecture = description["__name__"].get<std::string>();
-        checkpoint_.arguments = dump(description["__args__"]);
+        auto arguments = description["__args__"];
+        if (metadata.contains(kMetadataKey) && metadata[kMetadataKey].is_object()) arguments.update(metadata[kMetadataKey]);
+        checkpoint_.arguments = dump(arguments);
         for (const auto& [key, value] : description.items()) {
             if (key.starts_with("__physicsnemo.Module__")) note("the nested model '" + key + "' is described in the file; its weights are kept, its arguments are not.");
         }
@@ -113,9 +120,29 @@ private:
         if (found == checkpoint_.weights.metadata.end()) return;
         const Json description = Json::parse(found->second, nullptr, false);
         if (!description.is_object()) fail("has damaged metadata '" + std::string(kMetadataKey) + "'");
+        take_description(description);
+    }
+
+    void take_description(const Json& description)
+    {
         if (description.contains("model_class") && description["model_class"].is_string()) checkpoint_.architecture = description["model_class"].get<std::string>();
         if (description.contains("model") && description["model"].is_object()) checkpoint_.arguments = dump(description["model"]);
         if (description.contains("others") && description["others"].is_object()) checkpoint_.others = dump(description["others"]);
+    }
+
+    /// Of files that hold weights alone; what is no description of a model is passed over.
+    void read_description_beside()
+    {
+        auto beside = path_;
+        beside.replace_extension(".json");
+        std::error_code error;
+        if (!std::filesystem::is_regular_file(beside, error) || std::filesystem::file_size(beside, error) > kLongestDescription) return;
+        const auto file = MappedFile::open(beside, "read_checkpoint");
+        const SharedBytes bytes{file->bytes(), file};
+        const auto description = Json::parse(bytes.text(), nullptr, false);
+        if (!description.is_object() || !description.contains("model_class") || !description.contains("model")) return;
+        take_description(description);
+        note("architecture and arguments are those of " + beside.filename().string() + " beside it.");
     }
 
     void read_torch_file(const SharedBytes& bytes)
@@ -306,6 +333,11 @@ Json description_of(const ModelCheckpoint& checkpoint)
     return description;
 }
 
+void write_beside(std::filesystem::path path, const Json& description)
+{
+    write_file_atomically(path.replace_extension(".json"), description.dump(2) + "\n");
+}
+
 void write_mdlus(const std::filesystem::path& path, const ModelCheckpoint& checkpoint)
 {
     const auto known = std::ranges::find(kKnownModels, checkpoint.architecture, &KnownModel::name);
@@ -313,8 +345,16 @@ void write_mdlus(const std::filesystem::path& path, const ModelCheckpoint& check
         throw InvalidInput("write_checkpoint: " + path.string() + " would name the model's class and arguments, and " +
                            (checkpoint.architecture.empty() ? "the input does not say them" : "'" + checkpoint.architecture + "' is none that is known") +
                            ". Write .pt or .safetensors.");
-    const Json description{{"__name__", known->name}, {"__module__", known->module}, {"__args__", Json::parse(checkpoint.arguments)}};
-    const Json metadata{{"physicsnemo_version", "2.2.2"}, {"mdlus_file_version", kFileVersion}};   // the version whose files these are like
+    auto arguments = Json::parse(checkpoint.arguments);
+    Json metadata{{"physicsnemo_version", "2.2.2"}, {"mdlus_file_version", kFileVersion}};   // the version whose files these are like
+    if (known->beside && arguments.contains(known->beside)) {
+        metadata[kMetadataKey][known->beside] = arguments[known->beside];
+        arguments.erase(known->beside);
+    }
+    if (known->unspeakable && arguments.contains(known->unspeakable)) {
+        throw InvalidInput("write_checkpoint: " + path.string() + " cannot say '" + known->unspeakable + "': PhysicsNeMo's " + known->name + " does not have it. Write .safetensors.");
+    }
+    const Json description{{"__name__", known->name}, {"__module__", known->module}, {"__args__", arguments}};
     const auto weights = model_weights(checkpoint.weights);
     ZipLayout inner, outer;
     outer.add("model.pt", torch_file_pieces(weights, inner));
@@ -359,6 +399,7 @@ void write_checkpoint(const std::filesystem::path& path, const ModelCheckpoint& 
         const auto weights = model_weights(checkpoint.weights);
         ZipLayout layout;
         write_pieces(path, torch_file_pieces(weights, layout));
+        if (!checkpoint.architecture.empty()) write_beside(path, description_of(checkpoint));
         return;
     }
     case CheckpointFormat::Safetensors: {
@@ -368,9 +409,8 @@ void write_checkpoint(const std::filesystem::path& path, const ModelCheckpoint& 
         // A checkpoint of meshard's own says more there already.
         if (!description.empty()) content.metadata.emplace(kMetadataKey, dump(description));
         write_safetensors(path, content);
-        auto beside = path;
         const auto found = content.metadata.find(kMetadataKey);
-        write_file_atomically(beside.replace_extension(".json"), (found == content.metadata.end() ? Json::object() : Json::parse(found->second)).dump(2) + "\n");
+        write_beside(path, found == content.metadata.end() ? Json::object() : Json::parse(found->second));
         return;
     }
     }

@@ -31,14 +31,16 @@ bool is_checkpoint_file(const std::filesystem::path& path);   ///< true if `chec
 ///
 /// Of a file of torch.save the state dict is taken, from the top or from a key such as `model_state_dict`; if there is none, every tensor,
 /// under its keys joined by dots. Prefixes that wrappers add (`module.`, `_orig_mod.`) are taken off, older names are brought to today's
-/// (`linear_pre` to `layers.0`, `linear_post` to `layers.2`), `device_buffer` entries are left out.
+/// (`linear_pre` to `layers.0`, `linear_post` to `layers.2`), `device_buffer` entries are left out. Where the file does not say its architecture, a .json of the
+/// same name beside it may: {"model_class": ..., "model": {arguments}}.
 ///
 /// The arrays are views into the file where it stores them plainly. Nothing in the file is ever executed.
 /// @throws IoError if the file is missing, truncated, damaged, or holds anything but tensors, dicts, lists, numbers and texts.
 ModelCheckpoint read_checkpoint(const std::filesystem::path& path);
 
-/// Writes atomically. A .safetensors file gets a .json of the same name beside it: architecture, arguments and the rest.
-/// @throws InvalidInput for a .mdlus if the architecture is unknown, and as `write_safetensors`; IoError if it cannot be written.
+/// Writes atomically. A .safetensors or .pt file gets a .json of the same name beside it: architecture, arguments and the rest; a .pt only if it says an
+/// architecture.
+/// @throws InvalidInput for a .mdlus if the architecture is unknown or has an argument that PhysicsNeMo's has not, and as `write_safetensors`; IoError if it cannot be written.
 void write_checkpoint(const std::filesystem::path& path, const ModelCheckpoint& checkpoint, CheckpointFormat format);
 
 }  // namespace meshard

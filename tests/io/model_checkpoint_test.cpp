@@ -199,11 +199,63 @@ TEST(ModelCheckpoint, GivesBackWhatWasWrittenInEveryFormat)
         const auto read = read_checkpoint(path);
 
         expect_same(read.weights, checkpoint.weights);
-        if (format == CheckpointFormat::Pt) continue;
         EXPECT_EQ(read.architecture, "Transolver");
         EXPECT_EQ(read.arguments, checkpoint.arguments);
     }
     EXPECT_EQ(json_of(folder / "a.json")["model"]["functional_dim"], 2);
+}
+
+TEST(ModelCheckpoint, GoesRoundThroughAllFormatsForEveryModel)
+{
+    const TemporaryFolder folder;
+    for (const char* architecture : {"Transolver", "GeoTransolver", "FLARE", "MeshGraphNet"}) {
+        for (const auto first : {CheckpointFormat::Mdlus, CheckpointFormat::Pt, CheckpointFormat::Safetensors}) {
+            for (const auto second : {CheckpointFormat::Mdlus, CheckpointFormat::Pt, CheckpointFormat::Safetensors}) {
+                SCOPED_TRACE(std::string(architecture) + " " + std::string(to_string(first)) + " " + std::string(to_string(second)));
+                auto checkpoint = small_checkpoint();
+                checkpoint.architecture = architecture;
+                const auto a = folder / ("a." + std::string(to_string(first))), b = folder / ("b." + std::string(to_string(second)));
+
+                write_checkpoint(a, checkpoint, first);
+                write_checkpoint(b, read_checkpoint(a), second);
+                const auto read = read_checkpoint(b);
+
+                expect_same(read.weights, checkpoint.weights);
+                EXPECT_EQ(read.architecture, architecture);
+                EXPECT_EQ(read.arguments, checkpoint.arguments);
+            }
+        }
+    }
+}
+
+TEST(ModelCheckpoint, KeepsWhatPhysicsNemoDoesNotKnowOutOfArguments)
+{
+    const TemporaryFolder folder;
+    auto checkpoint = small_checkpoint();
+    checkpoint.architecture = "MeshGraphNet";
+    checkpoint.arguments = R"({"input_dim_nodes":6,"num_neighbors":9})";
+    write_checkpoint(folder / "a.mdlus", checkpoint, CheckpointFormat::Mdlus);
+    EXPECT_EQ(read_checkpoint(folder / "a.mdlus").arguments, checkpoint.arguments);
+    const auto bytes = read_bytes(folder / "a.mdlus");
+    EXPECT_NE(bytes.find(R"("__args__":{"input_dim_nodes":6}})"), std::string::npos);
+
+    checkpoint.architecture = "Transolver";
+    checkpoint.arguments = R"({"authors_constants":true})";
+    EXPECT_TRUE(throws_with<InvalidInput>("cannot say 'authors_constants'", [&] { write_checkpoint(folder / "b.mdlus", checkpoint, CheckpointFormat::Mdlus); }));
+}
+
+TEST(ModelCheckpoint, PassesOverWhatLiesBesideByChance)
+{
+    const TemporaryFolder folder;
+    auto checkpoint = small_checkpoint();
+    checkpoint.architecture.clear();
+    write_checkpoint(folder / "a.pt", checkpoint, CheckpointFormat::Pt);
+    EXPECT_FALSE(fs::exists(folder / "a.json"));
+
+    for (const std::string text : {"", "{", "[1]", R"({"model": {}})", R"({"model_class": 3, "model": 4})", "\xff\xfe"}) {
+        std::ofstream(folder / "a.json", std::ios::binary) << text;
+        EXPECT_EQ(read_checkpoint(folder / "a.pt").architecture, "") << text;
+    }
 }
 
 TEST(ModelCheckpoint, LeavesWhatTrainingKeepsOutOfModelFiles)
