@@ -14,43 +14,12 @@
 namespace meshard {
 namespace {
 
-using torch::Tensor;
-
-struct NamedFunction {
-    const char* name;
-    Tensor (*function)(const Tensor&);
-};
-
-constexpr NamedFunction kFunctions[] = {
-    {"cappek_leaky_relu", [](const Tensor& x) { return torch::leaky_relu(x, 0.01); }},   // the reference's spelling
-    {"capped_gelu", [](const Tensor& x) { return torch::gelu(x); }},
-    {"celu", [](const Tensor& x) { return torch::celu(x, 1.0); }},
-    {"elu", [](const Tensor& x) { return torch::elu(x); }},
-    {"gelu", [](const Tensor& x) { return torch::gelu(x); }},
-    {"hardtanh", [](const Tensor& x) { return torch::hardtanh(x); }},
-    {"identity", [](const Tensor& x) { return x; }},
-    {"leaky_relu", [](const Tensor& x) { return torch::leaky_relu(x, 0.1); }},
-    {"logsigmoid", [](const Tensor& x) { return torch::log_sigmoid(x); }},
-    {"relu", [](const Tensor& x) { return torch::relu(x); }},
-    {"relu6", [](const Tensor& x) { return torch::hardtanh(x, 0.0, 6.0); }},
-    {"selu", [](const Tensor& x) { return torch::selu(x); }},
-    {"sigmoid", [](const Tensor& x) { return torch::sigmoid(x); }},
-    {"silu", [](const Tensor& x) { return torch::silu(x); }},
-    {"sin", [](const Tensor& x) { return torch::sin(x); }},
-    {"softplus", [](const Tensor& x) { return torch::softplus(x); }},
-    {"softshrink", [](const Tensor& x) { return torch::softshrink(x); }},
-    {"squareplus", [](const Tensor& x) { return 0.5 * (x + torch::sqrt(x * x + 4)); }},   // Barron 2021, with b = 4
-    {"softsign", [](const Tensor& x) { return x / (x.abs() + 1); }},
-    {"tanh", [](const Tensor& x) { return torch::tanh(x); }},
-    {"tanhshrink", [](const Tensor& x) { return x - torch::tanh(x); }},
-    {"threshold", [](const Tensor& x) { return torch::threshold(x, 1.0, 1.0); }},
-};
-
 // Known to the reference, not here: a checkpoint that uses one must not be taken for a spelling mistake.
 // `stan` fits a single channel only, so no MLP has it.
 constexpr std::array kAbsent = {"stan"};
 
 constexpr double kCap = 1.0;   // of the capped ones
+constexpr double kInitialSlope = 0.25;   // of prelu
 
 std::string lower_case(std::string_view name)
 {
@@ -63,24 +32,21 @@ std::string lower_case(std::string_view name)
 
 std::vector<std::string> activation_names()
 {
-    std::vector<std::string> names{"prelu"};
-    for (const auto& entry : kFunctions) names.emplace_back(entry.name);
-    std::sort(names.begin(), names.end());
+    std::vector<std::string> names;
+    for (const auto& function : activation_functions()) names.emplace_back(function.name);
     return names;
 }
 
 ActivationImpl::ActivationImpl(std::string_view name)
 {
     const std::string wanted = lower_case(name);
-    if (wanted == "prelu") {
-        slope_ = register_parameter("weight", torch::full({1}, 0.25));
+    function_ = find_activation(wanted);
+    if (function_) {
+        using Parameter = ActivationFunction::Parameter;
+        if (function_->parameter == Parameter::Slope) parameter_ = register_parameter("weight", torch::full({1}, kInitialSlope));
+        if (function_->parameter == Parameter::Cap) parameter_ = register_buffer("cap", torch::tensor(static_cast<float>(kCap)));
         return;
     }
-    for (const auto& entry : kFunctions) {
-        if (wanted == entry.name) function_ = entry.function;
-    }
-    if (wanted == "capped_gelu" || wanted == "cappek_leaky_relu") cap_ = register_buffer("cap", torch::tensor(static_cast<float>(kCap)));
-    if (function_) return;
 
     const auto names = activation_names();
     std::string message = "Activation: '" + std::string(name) + "' is ";
@@ -91,16 +57,6 @@ ActivationImpl::ActivationImpl(std::string_view name)
     throw InvalidInput(message + ".");
 }
 
-bool ActivationImpl::is_gelu() const
-{
-    const auto gelu = std::find_if(std::begin(kFunctions), std::end(kFunctions), [](const auto& entry) { return std::string_view(entry.name) == "gelu"; });
-    return function_ == gelu->function && !cap_.defined();
-}
-
-torch::Tensor ActivationImpl::forward(const torch::Tensor& x)
-{
-    if (!function_) return torch::prelu(x, slope_);
-    return cap_.defined() ? torch::minimum(function_(x), cap_.to(x.scalar_type())) : function_(x);
-}
+torch::Tensor ActivationImpl::forward(const torch::Tensor& x) { return function_->value(x, parameter_); }
 
 }  // namespace meshard

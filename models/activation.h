@@ -8,11 +8,12 @@
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
+#include "ops/activations.h"
+
 namespace meshard {
 
-/// An element-wise activation, chosen by name as in checkpoints' `act`; upper and lower case count as the same.
+/// An element-wise activation of ops/activations.h, chosen by name as in checkpoints' `act`; upper and lower case count as the same.
 ///
-/// The constants are those of the reference: leaky_relu 0.1, threshold(1, 1), elu and celu 1; gelu is the exact erf form.
 /// `prelu` has one parameter, `weight`; `capped_gelu` and `cappek_leaky_relu` (the reference's spelling) have a buffer, `cap`; the others
 /// have none.
 class ActivationImpl : public torch::nn::Module {
@@ -22,14 +23,12 @@ public:
 
     torch::Tensor forward(const torch::Tensor& x);
 
-    bool is_gelu() const;
+    const ActivationFunction& function() const { return *function_; }
+    const torch::Tensor& parameter() const { return parameter_; }   ///< of prelu and the capped ones, else undefined
 
 private:
-    using Function = torch::Tensor (*)(const torch::Tensor&);
-
-    Function function_ = nullptr;   // null for prelu
-    torch::Tensor slope_;           // of prelu
-    torch::Tensor cap_;             // of the capped ones, else undefined
+    const ActivationFunction* function_ = nullptr;
+    torch::Tensor parameter_;
 };
 TORCH_MODULE(Activation);
 

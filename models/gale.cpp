@@ -115,7 +115,7 @@ torch::Tensor GaleImpl::forward(const torch::Tensor& x, const torch::Tensor& con
 
 bool GaleImpl::fuse_into(FusedBlock& block, const torch::Tensor& context) const
 {
-    if (out_dropout_.does_something(is_training()) || !slices_.fuse_into(block)) return false;
+    if (out_dropout_.does_something(is_training()) || !slices_.fuse_into(block, is_training())) return false;
     block.weights[kOut] = out_linear_->weight;
     block.weights[kOutBias] = out_linear_->bias;
     block.attend_weights = {qkv_project_->weight};

@@ -104,8 +104,9 @@ torch::Tensor GeoTransolverBlockImpl::forward(torch::Tensor x, const torch::Tens
 std::optional<FusedBlock> GeoTransolverBlockImpl::fused(const torch::Tensor& context) const
 {
     FusedBlock block;
-    block.weights.resize(kNorm3Scale);
-    if (!gale_ || attn_dropout_ || !gale_->fuse_into(block, context) || !fuse_norms_and_mlp(ln_1_, ln_mlp1_, block)) return std::nullopt;
+    block.weights.assign(kNumBlockWeights, ln_1_->weight.new_empty({0}));
+    if (!gale_ || attn_dropout_ || !gale_->fuse_into(block, context)) return std::nullopt;
+    fuse_norms_and_mlp(ln_1_, ln_mlp1_, block);
     return block;
 }
 
@@ -185,7 +186,7 @@ std::vector<torch::Tensor> GeoTransolverImpl::forward(const GeoTransolverInputs&
     for (std::size_t i = 0; i < num_streams; ++i) {
         auto& mlp = *preprocess_[i]->as<Mlp>();
         const auto fused = mlp.fused();
-        streams[i] = fused && streams[i].is_cpu() && can_fuse(streams[i], {fused->hidden}) ? fused_mlp(streams[i], *fused) : mlp.forward(streams[i]);   // (B, N_i, C)
+        streams[i] = streams[i].is_cpu() && can_fuse(streams[i], {fused.hidden}) ? fused_mlp(streams[i], fused) : mlp.forward(streams[i]);   // (B, N_i, C)
         if (!local_features.empty()) streams[i] = torch::cat({streams[i], local_features[i]}, -1);   // (B, N_i, E)
     }
     for (const auto& block : *blocks_) {

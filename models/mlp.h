@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include <torch/nn/modules/container/sequential.h>
@@ -21,17 +20,16 @@ public:
 
     torch::Tensor forward(const torch::Tensor& x) { return layers_->forward(x); }
 
-    /// Its weights for the fused operators; nothing unless the activation is gelu.
-    std::optional<FusedMlp> fused() const;
+    /// Its weights for the fused operators.
+    FusedMlp fused() const;
 
 private:
-    bool is_gelu_ = false;
     torch::nn::Sequential layers_;
 };
 TORCH_MODULE(Mlp);
 
 /// What the blocks of Transolver and GeoTransolver have in common: puts the layer norm before attention, and the layer norm and MLP after it, into a block of
-/// the fused operators, with their sizes; false unless the activation is gelu.
-bool fuse_norms_and_mlp(const torch::nn::LayerNorm& ln_1, const torch::nn::Sequential& ln_mlp1, FusedBlock& block);
+/// the fused operators, with their sizes.
+void fuse_norms_and_mlp(const torch::nn::LayerNorm& ln_1, const torch::nn::Sequential& ln_mlp1, FusedBlock& block);
 
 }  // namespace meshard

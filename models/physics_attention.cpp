@@ -47,7 +47,7 @@ torch::Tensor PhysicsAttentionImpl::forward(const torch::Tensor& x)
 
 bool PhysicsAttentionImpl::fuse_into(FusedBlock& block) const
 {
-    if ((out_dropout_ && is_training()) || !slices_.fuse_into(block)) return false;
+    if ((out_dropout_ && is_training()) || !slices_.fuse_into(block, is_training())) return false;
     block.weights[kOut] = out_linear_->weight;
     block.weights[kOutBias] = out_linear_->bias;
     block.attend = [](const torch::Tensor& tokens, const std::vector<torch::Tensor>& weights) { return attend_among_slices(tokens, weights[0]); };

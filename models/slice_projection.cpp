@@ -99,24 +99,44 @@ torch::Tensor SliceProjection::slice_weights(const torch::Tensor& x_mid, bool is
 
     // Luo et al. 2025, Transolver++, section 3.2.
     const auto temperature = (temperature_ + proj_temperature_->forward(x_mid)).clamp_min(kMinPointTemperature);   // (B, N, H, 1)
-    if (auto* noise = options_.noise.get(); noise && (noise->given || noise->when == NoiseWhen::Always || (noise->when == NoiseWhen::Training && is_training))) {
-        const auto uniform = noise->given ? noise->given(logits) : noise->rows.draw(logits);
+    if (has_noise(is_training)) {
+        const auto uniform = options_.noise->given ? options_.noise->given(logits) : options_.noise->rows.draw(logits);
         logits = logits - torch::log(-torch::log(uniform + kNoiseEpsilon) + kNoiseEpsilon);
     }
     return torch::softmax(logits / temperature, -1);
 }
 
-bool SliceProjection::fuse_into(FusedBlock& block) const
+bool SliceProjection::has_noise(bool is_training) const
 {
-    if (options_.plus || !options_.grid.empty()) return false;
+    const auto* noise = options_.noise.get();
+    return options_.plus && noise && (noise->given || noise->when == NoiseWhen::Always || (noise->when == NoiseWhen::Training && is_training));
+}
+
+bool SliceProjection::fuse_into(FusedBlock& block, bool is_training) const
+{
+    if (!options_.grid.empty() || (has_noise(is_training) && options_.noise->given)) return false;
     block.shape.heads = options_.num_heads;
     block.shape.head_dim = options_.head_dim;
     block.shape.slices = options_.num_slices;
     block.epsilon = weight_epsilon();
-    const auto &x = in_project_x_.get<torch::nn::Linear>(), &fx = in_project_fx_.get<torch::nn::Linear>();
-    const auto factor = bounded_temperature().reciprocal().view({options_.num_heads, 1, 1});
+    const auto& x = in_project_x_.get<torch::nn::Linear>();
     block.weights[kProjectX] = x->weight;
     block.weights[kProjectXBias] = x->bias;
+    if (options_.plus) {
+        const auto &hidden = proj_temperature_->at<torch::nn::LinearImpl>(0), &out = proj_temperature_->at<torch::nn::LinearImpl>(2);
+        block.shape.point_temperature = true;
+        block.weights[kSlice] = in_project_slice_->weight.expand({options_.num_heads, -1, -1});   // (H, S, D)
+        block.weights[kSliceBias] = in_project_slice_->bias.expand({options_.num_heads, -1});     // (H, S)
+        block.weights[kTemperature] = temperature_.view({options_.num_heads});
+        block.weights[kTemperatureHidden] = hidden.weight;
+        block.weights[kTemperatureHiddenBias] = hidden.bias;
+        block.weights[kTemperatureOut] = out.weight;
+        block.weights[kTemperatureOutBias] = out.bias;
+        if (has_noise(is_training)) block.noise = {options_.noise, &options_.noise->rows};
+        return true;
+    }
+    const auto& fx = in_project_fx_.get<torch::nn::Linear>();
+    const auto factor = bounded_temperature().reciprocal().view({options_.num_heads, 1, 1});
     block.weights[kProjectFx] = fx->weight;
     block.weights[kProjectFxBias] = fx->bias;
     block.weights[kSlice] = factor * in_project_slice_->weight;                        // (H, S, D)

@@ -73,11 +73,12 @@ public:
     /// @param x   (B, N, C)
     Slices slice(const torch::Tensor& x, bool is_training);
 
-    /// Puts the projections' weights and sizes into a block of the fused operators, which do what `slice` does; false where they cannot: on grids,
-    /// for Transolver++.
-    bool fuse_into(FusedBlock& block) const;
+    /// Puts the projections' weights, sizes and noise into a block of the fused operators, which do what `slice` does; false where they cannot: on grids,
+    /// with noise that the caller gives.
+    bool fuse_into(FusedBlock& block, bool is_training) const;
 
 private:
+    bool has_noise(bool is_training) const;
     torch::Tensor project(torch::nn::AnyModule& module, const torch::Tensor& x) const;   // (B, N, C) to (B, N, H, D)
     torch::Tensor bounded_temperature() const;
     double weight_epsilon() const;                            ///< added to the weight of a slice

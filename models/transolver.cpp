@@ -58,8 +58,9 @@ std::optional<FusedBlock> TransolverBlockImpl::fused() const
 {
     const auto* attention = attention_.ptr()->as<PhysicsAttentionImpl>();
     FusedBlock block;
-    block.weights.resize(ln_mlp2_ ? kNumBlockWeights : kNorm3Scale);
-    if (!attention || !attention->fuse_into(block) || !fuse_norms_and_mlp(ln_1_, ln_mlp1_, block)) return std::nullopt;
+    block.weights.assign(kNumBlockWeights, ln_1_->weight.new_empty({0}));
+    if (!attention || !attention->fuse_into(block)) return std::nullopt;
+    fuse_norms_and_mlp(ln_1_, ln_mlp1_, block);
     if (ln_mlp2_) {
         const auto& norm = ln_mlp2_->at<torch::nn::LayerNormImpl>(0);
         const auto& head = ln_mlp2_->at<torch::nn::LinearImpl>(1);
@@ -144,14 +145,14 @@ torch::Tensor TransolverImpl::point_inputs(const torch::Tensor& fx, const torch:
     auto position = unified_position_;
     if (options_.unified_pos) {
         position = position.expand({features.size(0), -1, -1});
-    } else {
+    } else if (options_.embedding_dim > 0 || embedding.defined()) {
         position = flat_points("Transolver", "embedding", embedding, grid, options_.embedding_dim);
     }
     if (time.defined() != options_.time_input) {
         throw InvalidInput(options_.time_input ? "Transolver: the model has time_input, and no time was given."
                                                : "Transolver: a time was given, and the model has no time_input.");
     }
-    return torch::cat({position, features}, -1);
+    return position.defined() ? torch::cat({position, features}, -1) : features;
 }
 
 torch::Tensor TransolverImpl::time_offset(const torch::Tensor& time)
@@ -162,9 +163,8 @@ torch::Tensor TransolverImpl::time_offset(const torch::Tensor& time)
 std::optional<StreamedModel> TransolverImpl::fused(const torch::Tensor& inputs, const torch::Tensor& time)
 {
     StreamedModel model;
-    const auto mlp = preprocess_->fused();
-    if (!mlp || !inputs.is_cpu() || !can_fuse(inputs, {mlp->hidden})) return std::nullopt;
-    model.mlp = *mlp;
+    model.mlp = preprocess_->fused();
+    if (!inputs.is_cpu() || !can_fuse(inputs, {model.mlp.hidden})) return std::nullopt;
     for (const auto& module : *blocks_) {
         const auto block = module->as<TransolverBlock>()->fused();
         if (!block || !can_fuse(inputs, block->weights)) return std::nullopt;
@@ -176,14 +176,14 @@ std::optional<StreamedModel> TransolverImpl::fused(const torch::Tensor& inputs, 
 
 bool TransolverImpl::can_stream() const
 {
-    return preprocess_->fused() && std::all_of(blocks_->begin(), blocks_->end(), [](const auto& block) { return block->template as<TransolverBlock>()->fused().has_value(); });
+    return std::all_of(blocks_->begin(), blocks_->end(), [](const auto& block) { return block->template as<TransolverBlock>()->fused().has_value(); });
 }
 
 StreamedModel TransolverImpl::streamed(const torch::Tensor& inputs, const torch::Tensor& time)
 {
     if (auto model = fused(inputs, time)) return std::move(*model);
-    throw InvalidInput("Transolver: memory mode `streamed` and slice states serve points in any order, with act gelu, without plus, dropout in training and exact "
-                       "mode, in float or double, on CPUs. Use `recomputed`.");
+    throw InvalidInput("Transolver: memory mode `streamed` and slice states serve physics attention of points in any order, without dropout in training, exact mode and "
+                       "noise of the caller's, in float or double, on CPUs. Use `recomputed`.");
 }
 
 torch::Tensor TransolverImpl::run_block(TransolverBlockImpl& block, const torch::Tensor& x) const
@@ -198,6 +198,7 @@ torch::Tensor TransolverImpl::run_block(TransolverBlockImpl& block, const torch:
 torch::Tensor TransolverImpl::forward(const torch::Tensor& fx, const torch::Tensor& embedding, const torch::Tensor& time)
 {
     const auto inputs = point_inputs(fx, embedding, time);
+    noise_->rows.set_rows(fx);
     torch::Tensor x;
     if (memory_ == MemoryMode::Streamed) {
         x = streamed_blocks(inputs, streamed(inputs, time));
@@ -206,13 +207,12 @@ torch::Tensor TransolverImpl::forward(const torch::Tensor& fx, const torch::Tens
     } else {
         const auto mlp = preprocess_->fused();
         const auto offset = time_offset(time);
-        if (mlp && inputs.is_cpu() && can_fuse(inputs, {mlp->hidden})) {
-            x = fused_mlp(inputs, *mlp, offset);                                         // (B, N, C)
+        if (inputs.is_cpu() && can_fuse(inputs, {mlp.hidden})) {
+            x = fused_mlp(inputs, mlp, offset);                                         // (B, N, C)
         } else {
             x = preprocess_(inputs);
             if (offset.defined()) x = x + offset.unsqueeze(1);
         }
-        noise_->rows.set_rows(fx);
         for (const auto& block : *blocks_) x = run_block(*block->as<TransolverBlock>(), x);
     }
     return fx.dim() == 3 ? x : x.unflatten(1, options_.structured_shape);
@@ -222,6 +222,7 @@ std::vector<torch::Tensor> TransolverImpl::slice_states(const torch::Tensor& fx,
 {
     const torch::NoGradGuard no_grad;
     const auto inputs = point_inputs(fx, embedding, time);
+    noise_->rows.set_rows(fx);
     return slice_states_of(inputs, streamed(inputs, time));
 }
 
@@ -229,6 +230,7 @@ torch::Tensor TransolverImpl::forward_with_states(const std::vector<torch::Tenso
 {
     const torch::NoGradGuard no_grad;
     const auto inputs = point_inputs(fx, embedding, time);
+    noise_->rows.set_rows(fx);
     return blocks_with_states(inputs, streamed(inputs, time), states);
 }
 

@@ -63,7 +63,7 @@ public:
     /// On a grid of the extents `structured_shape`, (B, N, ...) may also be (B, extents, ...), and the result is of the same kind.
     ///
     /// @param fx          (B, N, functional_dim)
-    /// @param embedding   (B, N, embedding_dim); not used by a model with `unified_pos`
+    /// @param embedding   (B, N, embedding_dim); not used by a model with `unified_pos`, may be undefined with an `embedding_dim` of 0
     /// @param time        (B), undefined unless the model has `time_input`
     /// @return            (B, N, out_dim)
     /// @throws InvalidInput on shapes that do not fit the options.

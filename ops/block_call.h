@@ -26,6 +26,7 @@ struct BlockCall : torch::CustomClassHolder {
     FusedOptions options;
     SpecPtr rows;
     bool by_kernels = false;               ///< as on GPUs: DeviceBlockPasses
+    RowDraw noise;                         ///< of the points, if the block has any
     std::vector<Tile> tiles;
     std::vector<RecordedTile> recorded_tiles;
     std::vector<at::Tensor> leaves;        ///< the weights, as these tiles know them

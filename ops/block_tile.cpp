@@ -10,6 +10,7 @@ namespace meshard {
 namespace {
 
 constexpr double kNormEpsilon = 1e-5;             // of torch::nn::LayerNorm
+constexpr double kMinTemperature = 0.01;          // of a point
 constexpr std::int64_t kCacheBytes = 1200 * 1024; // of 1 to 2 MiB of second-level cache
 constexpr auto kGiven = As::Given, kTransposed = As::Transposed;
 
@@ -18,8 +19,10 @@ constexpr auto kGiven = As::Given, kTransposed = As::Transposed;
 std::array<std::int64_t, kNumBlockWeights> block_weight_sizes(const BlockShape& shape)
 {
     const auto C = shape.channels, I = shape.inner(), H = shape.heads, S = shape.slices, R = shape.hidden, O = shape.outputs;
-    const auto head_channels = O > 0 ? C : 0;
-    return {C, C, I * C, I, I * C, I, S * I, H * S, C * I, C, C, C, R * C, R, C * R, C, head_channels, head_channels, O * C, O};
+    const auto head_channels = O > 0 ? C : 0, features = shape.projected() - I;
+    const std::int64_t plus = shape.point_temperature ? 1 : 0, parameters = has_parameter(shape.activation) ? 1 : 0;
+    return {C, C, I * C, I, features * C, features, S * I, H * S, C * I, C, C, C, R * C, R, C * R, C, head_channels, head_channels, O * C, O, parameters,
+            plus * H, plus * S * shape.head_dim, plus * S, plus * S, plus};
 }
 
 template <class T>
@@ -43,7 +46,7 @@ void BlockGradients<T>::add(const BlockGradients& other)
 template <class T>
 std::int64_t BlockActivations<T>::floats_per_point(const BlockShape& shape)
 {
-    return 3 * shape.inner() + shape.channels + shape.hidden + (shape.outputs > 0 ? shape.channels : 0);
+    return shape.projected() + shape.inner() + shape.channels + shape.hidden + (shape.outputs > 0 ? shape.channels : 0);
 }
 
 template <class T>
@@ -51,8 +54,8 @@ BlockActivations<T> BlockActivations<T>::in(T* memory, const BlockShape& shape, 
 {
     BlockActivations kept;
     kept.x_mid = memory;
-    kept.features = kept.x_mid + shape.inner() * n;
-    kept.mixed = kept.features + shape.inner() * n;
+    if (!shape.point_temperature) kept.features = kept.x_mid + shape.inner() * n;
+    kept.mixed = kept.x_mid + shape.projected() * n;
     kept.residual = kept.mixed + shape.inner() * n;
     kept.hidden = kept.residual + shape.channels * n;
     if (shape.outputs > 0) kept.last = kept.hidden + shape.hidden * n;
@@ -62,7 +65,7 @@ BlockActivations<T> BlockActivations<T>::in(T* memory, const BlockShape& shape, 
 std::int64_t points_per_tile(const BlockShape& shape, std::int64_t bytes_per_number)
 {
     const auto per_point = BlockActivations<float>::floats_per_point(shape) + 4 * shape.channels + 2 * shape.inner() +
-                           2 * shape.heads * shape.slices + 2 * shape.hidden;
+                           (shape.point_temperature ? 3 : 2) * shape.heads * shape.slices + 2 * shape.hidden;
     return std::clamp<std::int64_t>(kCacheBytes / (per_point * bytes_per_number) / 16 * 16, 32, 256);
 }
 
@@ -70,10 +73,13 @@ template <class T>
 BlockTile<T>::BlockTile(const BlockShape& shape, std::int64_t max_points) : shape_(shape)
 {
     const auto n = max_points, C = shape.channels, I = shape.inner(), weights = shape.heads * shape.slices;
-    const std::array<std::int64_t, 12> sizes{C * n, weights * n, weights * n, shape.hidden * n, shape.hidden * n, C * n,
-                                             std::max(C, I) * n, I * n, n, n, 2 * n, std::max(shape.num_sums(), 2 * C)};
-    const std::array<T**, 12> buffers{&normal_, &slice_weights_, &weights_gradient_, &hidden_, &hidden_gradient_, &last_gradient_,
-                                      &rows_, &more_rows_, &mean_, &inverse_, &scratch_, &small_};
+    const auto plus = shape.point_temperature ? n : 0, plus_slices = plus * shape.slices;
+    const std::array<std::int64_t, 19> sizes{C * n, weights * n, weights * n, shape.hidden * n, shape.hidden * n, C * n,
+                                             std::max(C, I) * n, I * n, n, n, 2 * n, std::max(shape.num_sums(), 2 * C),
+                                             weights * plus, plus_slices, plus_slices, plus_slices, plus, plus, plus};
+    const std::array<T**, 19> buffers{&normal_, &slice_weights_, &weights_gradient_, &hidden_, &hidden_gradient_, &last_gradient_,
+                                      &rows_, &more_rows_, &mean_, &inverse_, &scratch_, &small_,
+                                      &logits_, &before_, &after_, &after_gradient_, &raw_, &temperature_, &temperature_gradient_};
     constexpr std::int64_t kLine = 16;   // numbers: buffers start at cache lines of their own
     std::int64_t total = 0;
     for (const auto size : sizes) total += (size + kLine - 1) / kLine * kLine;
@@ -100,15 +106,69 @@ void BlockTile<T>::project_rows(const T* weight, const T* bias, std::int64_t n, 
 }
 
 template <class T>
-void BlockTile<T>::weigh(const Weights& weights, const T* x_mid, std::int64_t n)
+void BlockTile<T>::weigh(const Weights& weights, const BlockActivations<T>& kept, std::int64_t n)
 {
     const auto D = shape_.head_dim, S = shape_.slices;
     fill_rows(slice_weights_, weights[kSliceBias], shape_.heads * S, n);
+    if (kept.noise.draw) gumbel_noise(kept.noise, shape_.heads * S, n, logits_);
     for (std::int64_t h = 0; h < shape_.heads; ++h) {
-        auto* w = slice_weights_ + h * S * n;                                                            // (S, n)
-        multiply(kGiven, kGiven, S, n, D, weights[kSlice] + h * S * D, D, x_mid + h * D * n, n, 1, w, n);
+        auto *w = slice_weights_ + h * S * n, *logits = logits_ + h * S * n;                             // (S, n)
+        const auto* x_mid = kept.x_mid + h * D * n;
+        multiply(kGiven, kGiven, S, n, D, weights[kSlice] + h * S * D, D, x_mid, n, 1, w, n);
+        if (shape_.point_temperature) {
+            find_temperatures(weights, x_mid, h, n);
+            if (kept.noise.draw) add_rows(w, logits, S, n);
+            divide_rows(w, temperature_, S, n);
+            std::copy_n(w, S * n, logits);
+        }
         softmax_rows(w, scratch_, S, n);
     }
+}
+
+template <class T>
+void BlockTile<T>::find_temperatures(const Weights& weights, const T* x_mid, std::int64_t head, std::int64_t n)
+{
+    const auto D = shape_.head_dim, S = shape_.slices;
+    fill_rows(before_, weights[kTemperatureHiddenBias], S, n);
+    multiply(kGiven, kGiven, S, n, D, weights[kTemperatureHidden], D, x_mid, n, 1, before_, n);
+    gelu(after_, before_, S * n);
+    fill_rows(raw_, weights[kTemperatureOutBias], 1, n);
+    multiply(kGiven, kGiven, 1, n, S, weights[kTemperatureOut], S, after_, n, 1, raw_, n);
+    gelu(temperature_, raw_, n);
+    for (std::int64_t t = 0; t < n; ++t) temperature_[t] = std::max(weights[kTemperature][head] + temperature_[t], T(kMinTemperature));
+}
+
+/// From the gradient of the divided logits, (S, n), to that of the logits, in place; adds to that of x_mid (D, n).
+template <class T>
+void BlockTile<T>::temperatures_backward(const Weights& weights, const T* x_mid, std::int64_t head, std::int64_t n, T* logits_gradient, T* x_mid_gradient,
+                                         BlockGradients<T>* gradients)
+{
+    const auto D = shape_.head_dim, S = shape_.slices;
+    const auto* logits = logits_ + head * S * n;
+    find_temperatures(weights, x_mid, head, n);
+    divide_rows(logits_gradient, temperature_, S, n);
+    std::fill_n(temperature_gradient_, n, T(0));
+    for (std::int64_t s = 0; s < S; ++s) {
+#pragma omp simd
+        for (std::int64_t t = 0; t < n; ++t) temperature_gradient_[t] -= logits_gradient[s * n + t] * logits[s * n + t];
+    }
+    gelu(temperature_, raw_, n);
+    for (std::int64_t t = 0; t < n; ++t) {
+        if (weights[kTemperature][head] + temperature_[t] < T(kMinTemperature)) temperature_gradient_[t] = 0;
+    }
+    if (gradients) add_row_sums(gradients->of(kTemperature) + head, 1, temperature_gradient_, 1, n);
+    gelu_backward(temperature_gradient_, temperature_, raw_, n);
+    multiply(kTransposed, kGiven, S, n, 1, weights[kTemperatureOut], S, temperature_gradient_, n, 0, after_gradient_, n);
+    if (gradients) {
+        multiply(kGiven, kTransposed, S, 1, n, after_, n, temperature_gradient_, n, 1, gradients->of(kTemperatureOut), 1);
+        add_row_sums(gradients->of(kTemperatureOutBias), 1, temperature_gradient_, 1, n);
+    }
+    gelu_backward(after_gradient_, after_, before_, S * n);
+    if (gradients) {
+        multiply(kGiven, kTransposed, S, D, n, after_gradient_, n, x_mid, n, 1, gradients->of(kTemperatureHidden), D);
+        add_row_sums(gradients->of(kTemperatureHiddenBias), 1, after_gradient_, S, n);
+    }
+    multiply(kTransposed, kGiven, D, n, S, weights[kTemperatureHidden], D, after_gradient_, n, 1, x_mid_gradient, n);
 }
 
 template <class T>
@@ -122,7 +182,7 @@ template <class T>
 void BlockTile<T>::project_both(const Weights& weights, const T* x, std::int64_t n, const BlockActivations<T>& kept)
 {
     project(weights, x, n, kept);
-    project_rows(weights[kProjectFx], weights[kProjectFxBias], n, kept.features);
+    if (!shape_.point_temperature) project_rows(weights[kProjectFx], weights[kProjectFxBias], n, kept.features);
 }
 
 template <class T>
@@ -130,12 +190,12 @@ void BlockTile<T>::add_slice_sums(const Weights& weights, const T* x, std::int64
 {
     const auto D = shape_.head_dim, S = shape_.slices;
     project_both(weights, x, n, kept);
-    weigh(weights, kept.x_mid, n);
+    weigh(weights, kept, n);
     std::fill_n(small_, shape_.num_sums(), T(0));
     for (std::int64_t h = 0; h < shape_.heads; ++h) {
         const auto* w = slice_weights_ + h * S * n;
         auto* tile_sums = small_ + h * S * (D + 1);
-        multiply(kGiven, kTransposed, S, D, n, w, n, kept.features + h * D * n, n, 0, tile_sums, D + 1);
+        multiply(kGiven, kTransposed, S, D, n, w, n, features(kept) + h * D * n, n, 0, tile_sums, D + 1);
         add_row_sums(tile_sums + D, D + 1, w, S, n);
     }
     for (std::int64_t i = 0; i < shape_.num_sums(); ++i) sums[i] += small_[i];
@@ -145,7 +205,7 @@ template <class T>
 void BlockTile<T>::bring_back(const Weights& weights, const T* x, const T* states, std::int64_t n, const BlockActivations<T>& kept, T* result)
 {
     const auto C = shape_.channels, I = shape_.inner(), D = shape_.head_dim, S = shape_.slices, R = shape_.hidden, O = shape_.outputs;
-    weigh(weights, kept.x_mid, n);
+    weigh(weights, kept, n);
     for (std::int64_t h = 0; h < shape_.heads; ++h) {
         multiply(kTransposed, kGiven, D, n, S, states + h * S * D, D, slice_weights_ + h * S * n, n, 0, kept.mixed + h * D * n, n);
     }
@@ -156,7 +216,7 @@ void BlockTile<T>::bring_back(const Weights& weights, const T* x, const T* state
     fill_points(kept.hidden, weights[kHiddenBias], n, R);
     multiply(kGiven, kTransposed, n, R, C, normal_, C, weights[kHidden], C, 1, kept.hidden, R);
     if (!result && O == 0) return;
-    gelu(hidden_, kept.hidden, n * R);
+    activate(shape_.activation, weights[kActivation], hidden_, kept.hidden, n * R);
     auto* after = O > 0 ? kept.last : result;                                                            // (n, C)
     add_bias(after, kept.residual, weights[kMlpOutBias], n, C);
     multiply(kGiven, kTransposed, n, C, R, hidden_, R, weights[kMlpOut], R, 1, after, C);
@@ -193,7 +253,7 @@ void BlockTile<T>::bring_back_backward(const Weights& weights, std::int64_t n, c
 
     // The MLP.
     multiply(kGiven, kGiven, n, R, C, g, C, weights[kMlpOut], R, 0, hidden_gradient_, R);
-    gelu_backward(hidden_gradient_, hidden_, kept.hidden, n * R);
+    activate_backward(shape_.activation, weights[kActivation], hidden_gradient_, hidden_, kept.hidden, n * R, gradients ? gradients->of(kActivation) : nullptr);
     normalize(kept.residual, weights[kNorm2Scale], weights[kNorm2Shift], n);
     if (gradients) {
         multiply(kTransposed, kGiven, C, R, n, g, C, hidden_, R, 1, gradients->of(kMlpOut), R);
@@ -213,7 +273,7 @@ void BlockTile<T>::bring_back_backward(const Weights& weights, std::int64_t n, c
         add_column_sums(gradients->of(kOutBias), x_gradient, n, C);
     }
     if (!states_gradient) return;
-    weigh(weights, kept.x_mid, n);
+    weigh(weights, kept, n);
     for (std::int64_t h = 0; h < shape_.heads; ++h) {
         multiply(kGiven, kTransposed, S, D, n, slice_weights_ + h * S * n, n, mixed_gradient + h * D * n, n, 0, small_ + h * S * D, D);
     }
@@ -232,18 +292,20 @@ void BlockTile<T>::add_slice_sums_backward(const Weights& weights, const T* x, c
                                            const BlockActivations<T>& kept, const T* mixed_gradient, T* x_gradient, BlockGradients<T>* gradients)
 {
     const auto C = shape_.channels, I = shape_.inner(), D = shape_.head_dim, S = shape_.slices;
-    weigh(weights, kept.x_mid, n);
-    auto *x_mid_gradient = rows_, *features_gradient = more_rows_;                                       // (I, n)
+    const bool plus = shape_.point_temperature;
+    weigh(weights, kept, n);
+    auto *x_mid_gradient = rows_, *features_gradient = plus ? rows_ : more_rows_;                        // (I, n)
     for (std::int64_t h = 0; h < shape_.heads; ++h) {
         const auto* w = slice_weights_ + h * S * n;
         const auto* g = sums_gradient + h * S * (D + 1);
         auto* wg = weights_gradient_ + h * S * n;
         for (std::int64_t s = 0; s < S; ++s) std::fill_n(wg + s * n, n, g[s * (D + 1) + D]);
         multiply(kGiven, kGiven, S, n, D, states + h * S * D, D, mixed_gradient + h * D * n, n, 1, wg, n);
-        multiply(kGiven, kGiven, S, n, D, g, D + 1, kept.features + h * D * n, n, 1, wg, n);
+        multiply(kGiven, kGiven, S, n, D, g, D + 1, features(kept) + h * D * n, n, 1, wg, n);
         multiply(kTransposed, kGiven, D, n, S, g, D + 1, w, n, 0, features_gradient + h * D * n, n);
         softmax_rows_backward(wg, scratch_, w, S, n);
-        multiply(kTransposed, kGiven, D, n, S, weights[kSlice] + h * S * D, D, wg, n, 0, x_mid_gradient + h * D * n, n);
+        if (plus) temperatures_backward(weights, kept.x_mid + h * D * n, h, n, wg, x_mid_gradient + h * D * n, gradients);
+        multiply(kTransposed, kGiven, D, n, S, weights[kSlice] + h * S * D, D, wg, n, plus ? 1 : 0, x_mid_gradient + h * D * n, n);
         if (gradients) multiply(kGiven, kTransposed, S, D, n, wg, n, kept.x_mid + h * D * n, n, 1, gradients->of(kSlice) + h * S * D, D);
     }
 
@@ -252,18 +314,20 @@ void BlockTile<T>::add_slice_sums_backward(const Weights& weights, const T* x, c
         add_row_sums(gradients->of(kSliceBias), 1, weights_gradient_, shape_.heads * S, n);
         multiply(kGiven, kGiven, I, C, n, x_mid_gradient, n, normal_, C, 1, gradients->of(kProjectX), C);
         add_row_sums(gradients->of(kProjectXBias), 1, x_mid_gradient, I, n);
+    }
+    if (gradients && !plus) {
         multiply(kGiven, kGiven, I, C, n, features_gradient, n, normal_, C, 1, gradients->of(kProjectFx), C);
         add_row_sums(gradients->of(kProjectFxBias), 1, features_gradient, I, n);
     }
     multiply(kTransposed, kGiven, n, C, I, x_mid_gradient, n, weights[kProjectX], C, 0, last_gradient_, C);
-    multiply(kTransposed, kGiven, n, C, I, features_gradient, n, weights[kProjectFx], C, 1, last_gradient_, C);
+    if (!plus) multiply(kTransposed, kGiven, n, C, I, features_gradient, n, weights[kProjectFx], C, 1, last_gradient_, C);
     layer_norm_backward(x_gradient, gradients ? gradients->of(kNorm1Scale) : small_, gradients ? gradients->of(kNorm1Shift) : small_ + C, last_gradient_, x, mean_,
                         inverse_, weights[kNorm1Scale], n, C);
 }
 
 template <class T>
-MlpTile<T>::MlpTile(std::int64_t in, std::int64_t hidden, std::int64_t out, std::int64_t max_points)
-    : in_(in), hidden_(hidden), out_(out), before_(std::make_unique_for_overwrite<T[]>(hidden * max_points)),
+MlpTile<T>::MlpTile(std::int64_t in, std::int64_t hidden, std::int64_t out, const ActivationFunction* activation, std::int64_t max_points)
+    : in_(in), hidden_(hidden), out_(out), activation_(activation), before_(std::make_unique_for_overwrite<T[]>(hidden * max_points)),
       after_(std::make_unique_for_overwrite<T[]>(hidden * max_points)), gradient_(std::make_unique_for_overwrite<T[]>(hidden * max_points))
 {
 }
@@ -279,7 +343,7 @@ template <class T>
 void MlpTile<T>::forward(const Weights& weights, const T* x, const T* offset, std::int64_t n, T* result)
 {
     hide(weights, x, n);
-    gelu(after_.get(), before_.get(), n * hidden_);
+    activate(activation_, weights.activation, after_.get(), before_.get(), n * hidden_);
     fill_points(result, weights.out_bias, n, out_);
     multiply(kGiven, kTransposed, n, out_, hidden_, after_.get(), hidden_, weights.out, hidden_, 1, result, out_);
     if (offset) add_bias(result, result, offset, n, out_);
@@ -291,7 +355,7 @@ void MlpTile<T>::backward(const Weights& weights, const T* x, std::int64_t n, co
 {
     hide(weights, x, n);
     multiply(kGiven, kGiven, n, hidden_, out_, result_gradient, out_, weights.out, hidden_, 0, gradient_.get(), hidden_);
-    gelu_backward(gradient_.get(), after_.get(), before_.get(), n * hidden_);
+    activate_backward(activation_, weights.activation, gradient_.get(), after_.get(), before_.get(), n * hidden_, gradients.activation);
     multiply(kTransposed, kGiven, out_, hidden_, n, result_gradient, out_, after_.get(), hidden_, 1, gradients.out, hidden_);
     add_column_sums(gradients.out_bias, result_gradient, n, out_);
     if (offset_gradient) add_column_sums(offset_gradient, result_gradient, n, out_);

@@ -6,6 +6,8 @@
 #include <memory>
 #include <vector>
 
+#include "ops/tile_functions.h"
+
 namespace meshard {
 
 /// Sizes of an attention block on points; letters as in the comments below.
@@ -16,17 +18,22 @@ struct BlockShape {
     std::int64_t slices = 1;       ///< S
     std::int64_t hidden = 0;       ///< R, of the MLP
     std::int64_t outputs = 0;      ///< O of a head after the MLP; 0: none
+    bool point_temperature = false;                    ///< Transolver++: points have temperatures of their own, and one projection serves for both
+    const ActivationFunction* activation = nullptr;    ///< of the MLP; null: gelu
 
     std::int64_t inner() const { return heads * head_dim; }   ///< I
     std::int64_t out_channels() const { return outputs > 0 ? outputs : channels; }
     std::int64_t num_sums() const { return heads * slices * (head_dim + 1); }
+    std::int64_t projected() const { return (point_temperature ? 1 : 2) * inner(); }   ///< of a point, in the first half
 };
 
 /// The weights of a block, in the order in which they are handed about. Matrices are (out, in), as torch::nn::Linear has them; the slices' are those of
-/// each head, temperature included: (H, S, D) and (H, S). The last four are absent without a head.
+/// each head: (H, S, D) and (H, S), with the temperature unless points have their own. What a block does not have is empty: projections of features (kProjectFx),
+/// head (kNorm3Scale to kHeadBias), the activation's number, and what temperatures of points come from, which all heads share but for (H) kTemperature.
 enum BlockWeight {
     kNorm1Scale, kNorm1Shift, kProjectX, kProjectXBias, kProjectFx, kProjectFxBias, kSlice, kSliceBias, kOut, kOutBias,
-    kNorm2Scale, kNorm2Shift, kHidden, kHiddenBias, kMlpOut, kMlpOutBias, kNorm3Scale, kNorm3Shift, kHead, kHeadBias, kNumBlockWeights
+    kNorm2Scale, kNorm2Shift, kHidden, kHiddenBias, kMlpOut, kMlpOutBias, kNorm3Scale, kNorm3Shift, kHead, kHeadBias, kActivation,
+    kTemperature, kTemperatureHidden, kTemperatureHiddenBias, kTemperatureOut, kTemperatureOutBias, kNumBlockWeights
 };
 
 /// Numbers in each weight.
@@ -47,11 +54,12 @@ struct BlockGradients {
 template <class T>
 struct BlockActivations {
     T* x_mid = nullptr;      ///< (I, n), projected points
-    T* features = nullptr;   ///< (I, n), what slices take the mean of
+    T* features = nullptr;   ///< (I, n), what slices take the mean of; null where that is x_mid
     T* mixed = nullptr;      ///< (I, n), what points take back from the slices
     T* residual = nullptr;   ///< (n, C), after attention
     T* hidden = nullptr;     ///< (n, R), before the activation
     T* last = nullptr;       ///< (n, C), before the head; null without one
+    TileNoise noise;         ///< in the slices' logits
 
     /// Lays them out one after the other from `memory` on, n points.
     static BlockActivations in(T* memory, const BlockShape& shape, std::int64_t n);
@@ -62,7 +70,8 @@ struct BlockActivations {
 ///
 ///     x' = x + out(deslice(w, states)),  w = softmax(slice(project_x(norm1(x)))),  y = x' + mlp(norm2(x')),  result = y or head(norm3(y))
 ///
-/// with the GELU MLP. What the points of all tiles have in common are sums: of the slices forward (`add_slice_sums`), of the gradients of their
+/// or, where points have temperatures t = max(bias + gelu(out(gelu(hidden(h)))), 0.01) of h = project_x(norm1(x)), softmax((slice(h) + noise) / t) (Luo et al.
+/// 2025, Transolver++, section 3.2). What the points of all tiles have in common are sums: of the slices forward (`add_slice_sums`), of the gradients of their
 /// states backward. So a layer is two passes over the tiles each way, and the softmax weights w live no longer than their tile.
 template <class T>
 class BlockTile {
@@ -99,26 +108,30 @@ public:
 private:
     void normalize(const T* x, const T* scale, const T* shift, std::int64_t n);
     void project_rows(const T* weight, const T* bias, std::int64_t n, T* rows) const;
-    void weigh(const Weights& weights, const T* x_mid, std::int64_t n);
+    const T* features(const BlockActivations<T>& kept) const { return shape_.point_temperature ? kept.x_mid : kept.features; }
+    void weigh(const Weights& weights, const BlockActivations<T>& kept, std::int64_t n);
+    void find_temperatures(const Weights& weights, const T* x_mid, std::int64_t head, std::int64_t n);
+    void temperatures_backward(const Weights& weights, const T* x_mid, std::int64_t head, std::int64_t n, T* logits_gradient, T* x_mid_gradient, BlockGradients<T>* gradients);
     const T* backward_of_head(const Weights& weights, std::int64_t n, const T* last, const T* result_gradient, BlockGradients<T>* gradients);
 
     BlockShape shape_;
     std::unique_ptr<T[]> memory_;
     T *normal_, *slice_weights_, *weights_gradient_, *hidden_, *hidden_gradient_, *last_gradient_, *rows_, *more_rows_, *mean_, *inverse_, *scratch_, *small_;
+    T *logits_, *before_, *after_, *after_gradient_, *raw_, *temperature_, *temperature_gradient_;   // with temperatures of points; of one head but for the logits
 };
 
-/// Two linear layers with a GELU in between, (n, in) to (n, out), on a tile of points.
+/// Two linear layers with an activation in between, (n, in) to (n, out), on a tile of points.
 template <class T>
 class MlpTile {
 public:
     struct Weights {
-        const T *hidden, *hidden_bias, *out, *out_bias;
+        const T *hidden, *hidden_bias, *out, *out_bias, *activation;   // the last: the activation's number, if it has one
     };
     struct Gradients {
-        T *hidden, *hidden_bias, *out, *out_bias;
+        T *hidden, *hidden_bias, *out, *out_bias, *activation;
     };
 
-    MlpTile(std::int64_t in, std::int64_t hidden, std::int64_t out, std::int64_t max_points);
+    MlpTile(std::int64_t in, std::int64_t hidden, std::int64_t out, const ActivationFunction* activation, std::int64_t max_points);
 
     /// @param offset   (out), added to every point; may be null
     void forward(const Weights& weights, const T* x, const T* offset, std::int64_t n, T* result);
@@ -130,6 +143,7 @@ private:
     void hide(const Weights& weights, const T* x, std::int64_t n);
 
     std::int64_t in_, hidden_, out_;
+    const ActivationFunction* activation_;
     std::unique_ptr<T[]> before_, after_, gradient_;   // (n, hidden)
 };
 

@@ -15,7 +15,7 @@ at::Tensor leaf(const at::Tensor& values, bool record) { return values.detach().
 
 std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& results, const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& gradients)
 {
-    return torch::autograd::grad(results, inputs, gradients, /*retain_graph=*/true, /*create_graph=*/false);
+    return torch::autograd::grad(results, inputs, gradients, /*retain_graph=*/true, /*create_graph=*/false, /*allow_unused=*/true);
 }
 
 /// The weights of the halves of a block; those of the slices lie between them.
@@ -57,8 +57,12 @@ void DeviceBlockPasses::bring_back(RecordedTile& tile, const at::Tensor& states,
     tile.mixed = leaf(mixed, record);
     const auto norm = [&](const at::Tensor& x, BlockWeight scale) { return at::layer_norm(x, {x.size(1)}, weights_[scale], weights_[scale + 1], kNormEpsilon); };
     const auto linear = [&](const at::Tensor& x, BlockWeight weight) { return at::linear(x, weights_[weight], weights_[weight + 1]); };
+    const auto activated = [&](const at::Tensor& x) {
+        const auto* function = call_.block.shape.activation;
+        return function ? function->value(x, weights_.size() > kActivation ? weights_[kActivation] : at::Tensor()) : at::gelu(x);
+    };
     const auto residual = tile.x + linear(tile.mixed, kOut);
-    tile.result = residual + linear(at::gelu(linear(norm(residual, kNorm2Scale), kHidden)), kMlpOut);
+    tile.result = residual + linear(activated(linear(norm(residual, kNorm2Scale), kHidden)), kMlpOut);
     if (call_.block.shape.outputs > 0) tile.result = linear(norm(tile.result, kNorm3Scale), kHead);
 }
 
@@ -95,7 +99,9 @@ at::Tensor DeviceBlockPasses::forward(const std::vector<at::Tensor>& attend_weig
 
 void DeviceBlockPasses::add_gradients(const std::vector<at::Tensor>& found, std::size_t first_weight)
 {
-    for (std::size_t i = 0; i < found.size(); ++i) gradients_[first_weight + i].add_(found[i]);
+    for (std::size_t i = 0; i < found.size(); ++i) {
+        if (found[i].defined()) gradients_[first_weight + i].add_(found[i]);   // else a weight that the block does not have
+    }
 }
 
 BlockPassGradients DeviceBlockPasses::backward(const at::Tensor& result_gradient)

@@ -12,6 +12,7 @@
 #include "ops/slice_layout.h"
 #include "ops/tile_schedule.h"
 #include "ops/tile_tensors.h"
+#include "partition/error.h"
 #include "sharding/exact_mode.h"
 #include "sharding/redistribute.h"
 #include "sharding/shard_tensor.h"
@@ -64,7 +65,7 @@ public:
         threads.run(call_.tiles, [&](const Tile& tile, Worker& worker) {
             auto* sums = worker.sums.data() + tile.sample * shape.num_sums();
             worker.tile.add_slice_sums(weights_, read_rows(x_, tile, worker.x.get()), tile.count, activations(tile, worker), sums);
-            keep(tile, worker, 0, 2 * inner);
+            keep(tile, worker, 0, shape.projected());
         });
         call_.slices = std::make_unique<SliceStates>(total_of(threads, shape.head_dim + 1), c10::CppTypeToScalarType<T>::value, call_.block.epsilon, call_.block.attend,
                                                      attend_weights, call_.rows, call_.recorded);
@@ -78,7 +79,7 @@ public:
             if (!kept_.defined()) worker.tile.project(weights_, x, tile.count, activations_here);
             recall(tile, worker, 0, inner);
             worker.tile.bring_back(weights_, x, sample_of<T>(states, tile), tile.count, activations_here, result_here);
-            keep(tile, worker, 2 * inner, all);
+            keep(tile, worker, shape.projected(), all);
             write_rows(result_here, tile, result);
         });
         return result;
@@ -122,7 +123,7 @@ public:
             auto* x_gradient_here = rows_or_room(x_gradient, tile, worker.x_gradient.get());
             read_rows(x_gradient, tile, x_gradient_here);
             if (kept_.defined()) {
-                recall(tile, worker, 0, 2 * inner);
+                recall(tile, worker, 0, shape.projected());
             } else {
                 worker.tile.project_both(weights_, x, tile.count, activations_here);
                 worker.tile.mix_backward(weights_, x_gradient_here, tile.count, worker.mixed_gradient.get());
@@ -148,7 +149,9 @@ private:
     BlockActivations<T> activations(const Tile& tile, Worker& worker) const
     {
         const auto per_point = BlockActivations<T>::floats_per_point(shape_);
-        return BlockActivations<T>::in(keeps_in_place() ? kept_.template data_ptr<T>() + tile.first * per_point : worker.activations.get(), shape_, tile.count);
+        auto found = BlockActivations<T>::in(keeps_in_place() ? kept_.template data_ptr<T>() + tile.first * per_point : worker.activations.get(), shape_, tile.count);
+        if (call_.block.noise) found.noise = noise_of(call_.noise, tile, x_.size(1));
+        return found;
     }
 
     /// Brings activations `begin` ... `end - 1` of each point from the worker's memory to what is kept, where that does not lie as T.
@@ -212,6 +215,7 @@ struct BlockFunction : torch::autograd::Function<BlockFunction> {
             result = passes.forward(of_slices);
             kept = passes.kept();
         };
+        if (call->block.noise) call->noise = call->block.noise->next_draw(x);
         if (call->by_kernels) result = DeviceBlockPasses(*call, local, own).forward(of_slices);
         else if (local.scalar_type() == at::kDouble) run(BlockPasses<double>(*call, local, own));
         else run(BlockPasses<float>(*call, local, own));
@@ -255,6 +259,7 @@ struct BlockFunction : torch::autograd::Function<BlockFunction> {
 
 at::Tensor called(const at::Tensor& x, const FusedBlock& block, const FusedOptions& options, bool by_kernels)
 {
+    if (by_kernels && block.shape.point_temperature) throw InvalidInput("fused_block: the kernels know no temperatures of points. Ask can_fuse before.");
     auto call = c10::make_intrusive<BlockCall>();
     call->block = block;
     call->options = options;
@@ -286,6 +291,7 @@ bool can_fuse(const at::Tensor& points, const std::vector<at::Tensor>& weights)
         if (!weight.defined() || is_sharded(weight) || weight.scalar_type() != type || weight.device() != device) return false;
     }
     if (device.is_cuda() && weights.size() > kSlice && !fits_slice_kernels(weights[kSlice].size(2))) return false;
+    if (device.is_cuda() && weights.size() > kTemperature && weights[kTemperature].numel() > 0) return false;
     if (!is_sharded(points)) return true;
     reduce_partials({points});
     const auto& axes = spec_of(points)->axes;

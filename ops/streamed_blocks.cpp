@@ -19,10 +19,10 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// A model's weights in one list and back: the MLP's four, the offset, each block's own and then its slices'.
+/// A model's weights in one list and back: the MLP's, the offset, each block's own and then its slices'.
 variable_list list_of(const StreamedModel& model)
 {
-    variable_list list{model.mlp.hidden, model.mlp.hidden_bias, model.mlp.out, model.mlp.out_bias};
+    auto list = weights_of(model.mlp);
     if (model.offset.defined()) list.push_back(model.offset.to(model.mlp.hidden.scalar_type()));
     for (const auto& block : model.blocks) {
         list.insert(list.end(), block.weights.begin(), block.weights.end());
@@ -34,7 +34,7 @@ variable_list list_of(const StreamedModel& model)
 void take_from(const variable_list& list, StreamedModel& model)
 {
     std::size_t next = 0;
-    for (auto* weight : {&model.mlp.hidden, &model.mlp.hidden_bias, &model.mlp.out, &model.mlp.out_bias}) *weight = list[next++].contiguous();
+    for (auto* weight : {&model.mlp.hidden, &model.mlp.hidden_bias, &model.mlp.out, &model.mlp.out_bias, &model.mlp.parameter}) *weight = list[next++].contiguous();
     if (model.offset.defined()) model.offset = list[next++].contiguous();
     for (auto& block : model.blocks) {
         for (auto& weight : block.weights) weight = list[next++].contiguous();
@@ -47,7 +47,7 @@ template <class T>
 struct StreamWorker {
     StreamWorker(const StreamedModel& model, std::int64_t num_sums, std::int64_t n, bool for_backward)
         : inner(model.blocks.front().shape, n), last(model.blocks.back().shape, n),
-          mlp(model.mlp.hidden.size(1), model.mlp.hidden.size(0), model.mlp.out.size(0), n), sums(num_sums)
+          mlp(model.mlp.hidden.size(1), model.mlp.hidden.size(0), model.mlp.out.size(0), model.mlp.activation, n), sums(num_sums)
     {
         const auto& shape = model.blocks.back().shape;
         const auto num_layers = static_cast<std::int64_t>(model.blocks.size());
@@ -58,7 +58,7 @@ struct StreamWorker {
         memory = std::make_unique_for_overwrite<T[]>((num_slots + 1) * x_stride + num_slots * kept_stride + of_backward);
         if (!for_backward) return;
         for (const auto& block : model.blocks) gradients.emplace_back(block.shape);
-        for (const auto* weight : {&model.mlp.hidden, &model.mlp.hidden_bias, &model.mlp.out, &model.mlp.out_bias}) mlp_gradients.emplace_back(weight->numel());
+        for (const auto& weight : weights_of(model.mlp)) mlp_gradients.emplace_back(weight.numel());
         offset_gradient.resize(model.offset.defined() ? model.offset.numel() : 0);
     }
 
@@ -83,7 +83,16 @@ struct StreamCall : torch::CustomClassHolder {
     StreamedModel model;
     SpecPtr rows;
     std::vector<SliceStates> slices;
+    std::vector<RowDraw> noise;   // by block
 };
+
+/// The next draw of each block that has noise.
+std::vector<RowDraw> draws_of(const StreamedModel& model, const at::Tensor& points)
+{
+    std::vector<RowDraw> draws;
+    for (const auto& block : model.blocks) draws.push_back(block.noise ? block.noise->next_draw(points) : RowDraw());
+    return draws;
+}
 
 template <class T>
 class StreamPasses {
@@ -91,12 +100,14 @@ public:
     using Worker = StreamWorker<T>;
 
     /// @param points   this rank's, plain; `model` with this rank's weights
-    StreamPasses(const at::Tensor& points, const StreamedModel& model) : points_(points.contiguous()), model_(model), batch_(points.size(0))
+    /// @param noise    by block
+    StreamPasses(const at::Tensor& points, const StreamedModel& model, const std::vector<RowDraw>& noise)
+        : points_(points.contiguous()), model_(model), noise_(noise), batch_(points.size(0))
     {
         const auto& shape = model.blocks.back().shape;
         const auto limit = model.tile_points > 0 ? model.tile_points : points_per_tile(shape, sizeof(T));
         tiles_ = cut_tiles(batch_, points.size(1), limit);
-        mlp_ = {model.mlp.hidden.const_data_ptr<T>(), model.mlp.hidden_bias.const_data_ptr<T>(), model.mlp.out.const_data_ptr<T>(), model.mlp.out_bias.const_data_ptr<T>()};
+        mlp_ = mlp_pointers<T>(weights_of(model.mlp));
         for (const auto& block : model.blocks) weights_.push_back(pointers_to<T>(block.weights));
     }
 
@@ -130,6 +141,7 @@ public:
             threads.run(tiles_, [&](const Tile& tile, Worker& worker) {
                 auto* x_here = rows_or_room(x, tile, worker.x(0));
                 auto here = kept(worker, num_layers() - 1, tile);   // with room for the head
+                here.noise = noise(l - 1, tile);
                 auto* x_mid_here = keep_projections ? rows_or_room(x_mid, tile, here.x_mid) : here.x_mid;
                 here.x_mid = x_mid_here;
                 if (l == 0) {
@@ -141,6 +153,7 @@ public:
                     block_tile(worker, l - 1).bring_back(weights_[l - 1], x_here, state(l - 1, tile), tile.count, here, l < num_layers() ? x_here : rows_to<T>(result, tile));
                 }
                 if (l == num_layers()) return;
+                here.noise = noise(l, tile);
                 block_tile(worker, l).add_slice_sums(weights_[l], x_here, tile.count, here, worker.sums.data() + tile.sample * shape.num_sums());
                 write_rows(x_here, tile, x);
                 if (keep_projections) write_rows(x_mid_here, tile, x_mid);
@@ -200,7 +213,14 @@ private:
 
     BlockActivations<T> kept(Worker& worker, std::int64_t layer, const Tile& tile) const
     {
-        return BlockActivations<T>::in(worker.kept(layer), model_.blocks[layer].shape, tile.count);
+        auto found = BlockActivations<T>::in(worker.kept(layer), model_.blocks[layer].shape, tile.count);
+        found.noise = noise(layer, tile);
+        return found;
+    }
+
+    TileNoise noise(std::int64_t layer, const Tile& tile) const
+    {
+        return layer >= 0 && model_.blocks[layer].noise ? noise_of(noise_[layer], tile, points_.size(1)) : TileNoise();
     }
 
     TileThreads<Worker> make_threads(std::int64_t sums_per_sample, bool for_backward) const
@@ -277,7 +297,7 @@ private:
         }
         auto& of_mlp = worker.mlp_gradients;
         worker.mlp.backward(mlp_, rows_of<T>(points_, tile), n, g, points_gradient.defined() ? rows_to<T>(points_gradient, tile) : nullptr,
-                            {of_mlp[0].data(), of_mlp[1].data(), of_mlp[2].data(), of_mlp[3].data()},
+                            {of_mlp[0].data(), of_mlp[1].data(), of_mlp[2].data(), of_mlp[3].data(), of_mlp[4].data()},
                             worker.offset_gradient.empty() ? nullptr : worker.offset_gradient.data() + tile.sample * model_.offset.size(1));
     }
 
@@ -293,8 +313,8 @@ private:
             return total;
         };
         std::size_t k = 0;
-        for (const auto* weight : {&model_.mlp.hidden, &model_.mlp.hidden_bias, &model_.mlp.out, &model_.mlp.out_bias}) {
-            found.mlp.push_back(sum(*weight, [&](Worker& worker) -> const auto& { return worker.mlp_gradients[k]; }));
+        for (const auto& weight : weights_of(model_.mlp)) {
+            found.mlp.push_back(sum(weight, [&](Worker& worker) -> const auto& { return worker.mlp_gradients[k]; }));
             ++k;
         }
         if (model_.offset.defined()) found.offset = sum(model_.offset, [](Worker& worker) -> const auto& { return worker.offset_gradient; });
@@ -307,6 +327,7 @@ private:
 
     at::Tensor points_;
     const StreamedModel& model_;
+    const std::vector<RowDraw>& noise_;   // by block
     std::int64_t batch_;
     std::vector<Tile> tiles_;
     typename MlpTile<T>::Weights mlp_{};
@@ -316,10 +337,10 @@ private:
 
 /// Calls `run` with passes of the right type.
 template <class Run>
-void with_passes(const at::Tensor& points, const StreamedModel& model, const Run& run)
+void with_passes(const at::Tensor& points, const StreamedModel& model, const std::vector<RowDraw>& noise, const Run& run)
 {
-    if (points.scalar_type() == at::kDouble) run(StreamPasses<double>(points, model));
-    else run(StreamPasses<float>(points, model));
+    if (points.scalar_type() == at::kDouble) run(StreamPasses<double>(points, model, noise));
+    else run(StreamPasses<float>(points, model, noise));
 }
 
 SpecPtr rows_of_points(const at::Tensor& points) { return is_sharded(points) ? spec_of(points) : nullptr; }
@@ -342,7 +363,8 @@ struct StreamFunction : torch::autograd::Function<StreamFunction> {
         const auto local = local_in(points, call->rows);
         const auto model = local_model(call->model, weights.vec(), call->rows);
         at::Tensor result;
-        with_passes(local, model, [&](auto passes) {
+        call->noise = draws_of(call->model, points);
+        with_passes(local, model, call->noise, [&](auto passes) {
             call->slices = passes.find_states(call->rows, record);
             result = passes.result();
         });
@@ -364,7 +386,7 @@ struct StreamFunction : torch::autograd::Function<StreamFunction> {
         const auto gradient = local_in(gradients[0], rows), points = local_in(saved[0], rows);
         const auto of_weights = rows ? weight_gradient_spec(*rows) : nullptr, of_slices = rows ? weight_gradient_spec(*token_spec(*rows)) : nullptr;
         variable_list list;
-        with_passes(points, model, [&](auto passes) {
+        with_passes(points, model, call->noise, [&](auto passes) {
             const auto found = passes.backward(call->slices, gradient, context->needs_input_grad(0));
             append_wrapped(list, {found.points}, rows);
             append_wrapped(list, found.mlp, of_weights);
@@ -398,7 +420,7 @@ at::Tensor inferred_blocks(const at::Tensor& points, const StreamedModel& model,
     const auto rows = rows_of_points(points);
     const auto local = local_model(model, list_of(model), rows);
     at::Tensor result;
-    with_passes(local_in(in_type_of(model, points), rows), local, [&](auto passes) { result = passes.result_by_layers(rows, keep_projections); });
+    with_passes(local_in(in_type_of(model, points), rows), local, draws_of(model, points), [&](auto passes) { result = passes.result_by_layers(rows, keep_projections); });
     return wrapped(result, rows);
 }
 
@@ -408,7 +430,7 @@ std::vector<at::Tensor> slice_states_of(const at::Tensor& points, const Streamed
     const auto rows = rows_of_points(points);
     const auto local = local_model(model, list_of(model), rows);
     std::vector<at::Tensor> states;
-    with_passes(local_in(in_type_of(model, points), rows), local, [&](auto passes) {
+    with_passes(local_in(in_type_of(model, points), rows), local, draws_of(model, points), [&](auto passes) {
         for (const auto& slices : passes.find_states(rows, false)) states.push_back(wrapped(slices.states(), rows ? token_spec(*rows) : nullptr));
     });
     return states;
@@ -427,7 +449,7 @@ at::Tensor blocks_with_states(const at::Tensor& points, const StreamedModel& mod
         local_states.push_back((rows ? local_in(state, token_spec(*rows)) : is_sharded(state) ? local_of(state) : state).contiguous());
     }
     at::Tensor result;
-    with_passes(local_in(in_type_of(model, points), rows), local, [&](auto passes) {
+    with_passes(local_in(in_type_of(model, points), rows), local, draws_of(model, points), [&](auto passes) {
         passes.set_states(local_states);
         result = passes.result();
     });

@@ -84,6 +84,22 @@ MESHARD_INLINE void fill_rows_body(T* y, const T* bias, std::int64_t num_rows, s
 }
 
 template <class T>
+MESHARD_INLINE void add_rows_body(T* y, const T* x, std::int64_t num_rows, std::int64_t n)
+{
+#pragma omp simd
+    for (std::int64_t i = 0; i < num_rows * n; ++i) y[i] += x[i];
+}
+
+template <class T>
+MESHARD_INLINE void divide_rows_body(T* y, const T* x, std::int64_t num_rows, std::int64_t n)
+{
+    for (std::int64_t r = 0; r < num_rows; ++r) {
+#pragma omp simd
+        for (std::int64_t t = 0; t < n; ++t) y[r * n + t] /= x[t];
+    }
+}
+
+template <class T>
 MESHARD_INLINE void add_column_sums_body(T* sums, const T* x, std::int64_t n, std::int64_t num_channels)
 {
     for (std::int64_t t = 0; t < n; ++t) {
@@ -249,6 +265,30 @@ template <>
 void fill_rows(double* y, const double* bias, std::int64_t num_rows, std::int64_t n)
 {
     fill_rows_body(y, bias, num_rows, n);
+}
+
+template <>
+MESHARD_FOR_EACH_PROCESSOR void add_rows(float* y, const float* x, std::int64_t num_rows, std::int64_t n)
+{
+    add_rows_body(y, x, num_rows, n);
+}
+
+template <>
+void add_rows(double* y, const double* x, std::int64_t num_rows, std::int64_t n)
+{
+    add_rows_body(y, x, num_rows, n);
+}
+
+template <>
+MESHARD_FOR_EACH_PROCESSOR void divide_rows(float* y, const float* x, std::int64_t num_rows, std::int64_t n)
+{
+    divide_rows_body(y, x, num_rows, n);
+}
+
+template <>
+void divide_rows(double* y, const double* x, std::int64_t num_rows, std::int64_t n)
+{
+    divide_rows_body(y, x, num_rows, n);
 }
 
 template <>

@@ -24,6 +24,12 @@ void add_bias(T* y, const T* x, const T* bias, std::int64_t n, std::int64_t num_
 template <class T>
 void fill_rows(T* y, const T* bias, std::int64_t num_rows, std::int64_t n);
 
+/// y[r, t] += x[r, t], and y[r, t] /= x[t], by row.
+template <class T>
+void add_rows(T* y, const T* x, std::int64_t num_rows, std::int64_t n);
+template <class T>
+void divide_rows(T* y, const T* x, std::int64_t num_rows, std::int64_t n);
+
 /// sums[c] += sum over t of x[t, c], by point.
 template <class T>
 void add_column_sums(T* sums, const T* x, std::int64_t n, std::int64_t num_channels);

@@ -8,6 +8,7 @@
 #include <ATen/ATen.h>
 
 #include "ops/block_tile.h"
+#include "ops/fused_block.h"
 #include "ops/tile_math.h"
 #include "ops/tile_schedule.h"
 
@@ -75,6 +76,9 @@ const T* sample_of(const at::Tensor& tensor, const Tile& tile)
     return tensor.const_data_ptr<T>() + tile.sample * tensor.stride(0);
 }
 
+/// Where the noise of a tile comes from, of samples of so many points.
+inline TileNoise noise_of(const RowDraw& draw, const Tile& tile, std::int64_t num_points) { return {&draw, tile.sample, tile.first - tile.sample * num_points}; }
+
 /// Pointers to a block's weights, which the tensors hold; null for those it does not have.
 template <class T>
 typename BlockTile<T>::Weights pointers_to(const std::vector<at::Tensor>& weights)
@@ -82,6 +86,21 @@ typename BlockTile<T>::Weights pointers_to(const std::vector<at::Tensor>& weight
     typename BlockTile<T>::Weights pointers{};
     for (std::size_t i = 0; i < weights.size(); ++i) pointers[i] = weights[i].const_data_ptr<T>();
     return pointers;
+}
+
+/// An MLP's weights in one list: its two layers' and the activation's number, which is empty if it has none.
+inline std::vector<at::Tensor> weights_of(const FusedMlp& mlp)
+{
+    return {mlp.hidden, mlp.hidden_bias, mlp.out, mlp.out_bias, mlp.parameter.defined() ? mlp.parameter : mlp.hidden.new_empty({0})};
+}
+inline constexpr std::size_t kNumMlpWeights = 5;
+
+/// Pointers to them.
+template <class T>
+typename MlpTile<T>::Weights mlp_pointers(const std::vector<at::Tensor>& weights)
+{
+    const auto pointer = [&](std::size_t i) { return weights[i].const_data_ptr<T>(); };
+    return {pointer(0), pointer(1), pointer(2), pointer(3), pointer(4)};
 }
 
 inline std::vector<at::Tensor> all_contiguous(const std::vector<at::Tensor>& tensors)

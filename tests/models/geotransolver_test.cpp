@@ -136,6 +136,41 @@ TEST(ConcreteDropout, DropsAtItsRateAndKeepsTheMean)
     EXPECT_TRUE(torch::equal(dropout(x), x));
 }
 
+TEST(GeoTransolver, BlocksAreFusedWithEveryActivationAndTemperatureOfPoints)
+{
+    for (const auto& [act, plus] : {std::pair{"gelu", true}, std::pair{"silu", false}, std::pair{"prelu", true}, std::pair{"capped_gelu", false}}) {
+        SCOPED_TRACE(act);
+        auto options = small_geotransolver();
+        options.act = act;
+        options.plus = plus;
+        torch::manual_seed(2);
+        GeoTransolverBlock block(options, std::make_shared<SliceNoise>(7));   // has noise while training
+        block->to(torch::kDouble);
+        for (auto& parameter : block->parameters()) parameter.data().add_(0.1 * torch::randn_like(parameter));
+        const auto context = torch::randn({2, options.n_head, options.slice_num, options.context_dim()}, torch::kDouble).requires_grad_();
+        const auto x = torch::randn({2, 150, options.num_channels()}, torch::kDouble).requires_grad_();
+        auto wanted = block->parameters();
+        wanted.insert(wanted.end(), {x, context});
+        const auto gradients_of = [&](const torch::Tensor& y) { return torch::autograd::grad({y.sin().sum()}, wanted, {}, false, false, /*allow_unused=*/true); };
+        const auto noisy = plus ? std::make_shared<RowNoise>(7) : nullptr;   // draws what the block's own noise draws first
+
+        const auto expected = block->forward(x, context);
+        auto fused = block->fused(context);
+        ASSERT_TRUE(fused && can_fuse(x, fused->weights));
+        EXPECT_EQ(fused->noise != nullptr, plus);
+        fused->noise = noisy;
+        const auto found = fused_block(x, *fused);
+
+        EXPECT_TRUE(tensors_near(found, expected, 1e-12));
+        const auto a = gradients_of(found), b = gradients_of(expected);
+        for (std::size_t i = 0; i < a.size(); ++i) {
+            const bool is_nothing = b[i].defined() && b[i].abs().max().item<double>() < 1e-12;   // cross_k.bias: softmax does not see it
+            if (is_nothing) EXPECT_LT(a[i].abs().max().item<double>(), 1e-12) << i;
+            else EXPECT_TRUE(tensors_near(a[i], b[i], 1e-10)) << i;
+        }
+    }
+}
+
 TEST(TransolverPlus, DrawsNoiseWhileTrainingOnly)
 {
     torch::manual_seed(3);

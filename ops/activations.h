@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include <ATen/core/Tensor.h>
+
+namespace meshard {
+
+/// An element-wise activation f(x), of which some have a number besides: f(x, p). LibTorch's operators on plain or sharded tensors.
+struct ActivationFunction {
+    enum class Parameter : std::uint8_t {
+        None,
+        Cap,     ///< a constant: what no value exceeds
+        Slope    ///< learned: that of negative numbers
+    };
+
+    std::string_view name;   ///< as in checkpoints' `act`
+    at::Tensor (*value)(const at::Tensor& x, const at::Tensor& parameter);
+    at::Tensor (*gradient)(const at::Tensor& value_gradient, const at::Tensor& x, const at::Tensor& parameter);   ///< value_gradient * f'(x)
+    Parameter parameter = Parameter::None;
+};
+
+/// Those of the reference's models, with its constants: leaky_relu 0.1, threshold(1, 1), elu and celu 1; gelu is the exact erf form. In the order of their
+/// names.
+std::span<const ActivationFunction> activation_functions();
+
+/// Null for a name that is not among them; upper and lower case differ.
+const ActivationFunction* find_activation(std::string_view name);
+
+}  // namespace meshard

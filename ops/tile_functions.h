@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace meshard {
+
+struct ActivationFunction;
+class RowDraw;
+
+// What tiles of points need of LibTorch's functions, on plain memory: those that models use on tensors.
+
+/// Whether f has a number besides x; false for null.
+bool has_parameter(const ActivationFunction* function);
+
+/// y = f(x); f null for gelu, that of tile_math.h.
+/// @param parameter   of f, one number; null if it has none
+template <class T>
+void activate(const ActivationFunction* function, const T* parameter, T* y, const T* x, std::int64_t count);
+
+/// y = f(x) and, in place, gradient *= f'(x); adds to the gradient of a learned parameter unless null.
+template <class T>
+void activate_backward(const ActivationFunction* function, const T* parameter, T* gradient, T* y, const T* x, std::int64_t count, T* parameter_gradient);
+
+/// Where the noise of a tile's points comes from.
+struct TileNoise {
+    const RowDraw* draw = nullptr;   ///< null for none
+    std::int64_t sample = 0;         ///< of the batch on this rank
+    std::int64_t first = 0;          ///< of the sample's points on this rank
+};
+
+/// Gumbel noise -log(-log(u + 1e-8) + 1e-8) of n points, u uniform, by row: (num_rows, n).
+template <class T>
+void gumbel_noise(const TileNoise& noise, std::int64_t num_rows, std::int64_t n, T* rows);
+
+}  // namespace meshard
