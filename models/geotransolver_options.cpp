@@ -49,7 +49,8 @@ void GeoTransolverOptions::validate() const
     for (const auto dim : functional_dim) checks.at_least(1, {{"functional_dim", dim}});
     for (const auto dim : out_dim) checks.at_least(1, {{"out_dim", dim}});
     checks.at_least(0, {{"geometry_dim", geometry_dim}, {"global_dim", global_dim}});
-    checks.at_least(1, {{"n_layers", n_layers}, {"n_hidden", n_hidden}, {"n_head", n_head}, {"mlp_ratio", mlp_ratio}, {"slice_num", slice_num}});
+    checks.at_least(0, {{"n_layers", n_layers}});
+    checks.at_least(1, {{"n_hidden", n_hidden}, {"n_head", n_head}, {"mlp_ratio", mlp_ratio}, {"slice_num", slice_num}});
     checks.multiple("n_hidden", n_hidden, "n_head", n_head);
     checks.grid(structured_shape);
     checks.one_of("attention_type", attention_type, {"GALE", "GALE_FA"});

@@ -31,7 +31,7 @@ void OptionChecks::one_of(const char* name, const std::string& value, const std:
 
 void OptionChecks::rate(const char* name, double value) const
 {
-    if (!(value >= 0.0 && value < 1.0)) refuse(std::string(name) + " must lie in [0, 1), and is " + std::to_string(value) + ".");
+    if (!(value >= 0.0 && value <= 1.0)) refuse(std::string(name) + " must lie in [0, 1], and is " + std::to_string(value) + ".");
 }
 
 void OptionChecks::multiple(const char* name, std::int64_t value, const char* of_name, std::int64_t of) const

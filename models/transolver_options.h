@@ -11,9 +11,11 @@ namespace meshard {
 
 /// Constructor arguments of a Transolver, with the names and defaults that checkpoints use.
 struct TransolverOptions {
-    std::int64_t functional_dim = 0;    ///< channels of `fx`; must be set
+    static constexpr std::int64_t kNotGiven = -1;
+
+    std::int64_t functional_dim = kNotGiven;   ///< channels of `fx`; must be set, may be 0 beside an embedding
     std::int64_t out_dim = 0;           ///< channels of the result; must be set
-    std::int64_t embedding_dim = 0;     ///< channels of `embedding` (coordinates, normals, ...); must be set unless unified_pos
+    std::int64_t embedding_dim = kNotGiven;    ///< channels of `embedding` (coordinates, normals, ...); must be set unless unified_pos, may be 0
     std::int64_t n_layers = 4;
     std::int64_t n_hidden = 256;
     double dropout = 0.0;

@@ -35,6 +35,27 @@ TEST(Transolver, HasTheReferencesParameterCount)
     EXPECT_EQ(count, 132180);   // as the reference run of this configuration reports
 }
 
+TEST(Transolver, ShareOfFeaturesAndEmbeddingMayBeNothing)
+{
+    const auto x = torch::randn({2, 30, 3});
+    const auto result_with = [&](std::int64_t functional_dim, const torch::Tensor& fx, const torch::Tensor& embedding) {
+        auto options = small_transolver();
+        options.functional_dim = functional_dim;
+        options.embedding_dim = 3 - functional_dim;
+        torch::manual_seed(5);
+        return Transolver(options)->forward(fx, embedding);
+    };
+    const auto expected = result_with(2, x.narrow(2, 1, 2), x.narrow(2, 0, 1)), nothing = x.narrow(2, 0, 0);
+
+    EXPECT_TRUE(torch::equal(result_with(3, x, nothing), expected));
+    EXPECT_TRUE(torch::equal(result_with(3, x, {}), expected));
+    EXPECT_TRUE(torch::equal(result_with(0, nothing, x), expected));
+    EXPECT_TRUE(throws_with<InvalidInput>("embedding must be (batch, points, 1), and is missing", [&] { result_with(2, x.narrow(2, 1, 2), {}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("functional_dim must be at least 1, and is 0", [] { transolver_options({{"functional_dim", 0}, {"embedding_dim", 0}, {"out_dim", 1}}).validate(); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("embedding_dim must be set unless unified_pos", [] { transolver_options({{"functional_dim", 2}, {"out_dim", 1}}).validate(); }));
+    EXPECT_TRUE(to_json(transolver_options({{"functional_dim", 2}, {"out_dim", 1}}))["embedding_dim"].is_null());
+}
+
 TEST(Transolver, StartsWithSmallWeightsAndNoBias)
 {
     torch::manual_seed(1);
@@ -105,7 +126,7 @@ TEST(TransolverOptions, NameWhatIsNotImplementedOrImpossible)
     refused([](auto& o) { o.use_te = true; }, "use_te");
     refused([](auto& o) { o.n_head = 5; }, "24 is not one of 5");
     refused([](auto& o) { o.slice_num = 0; }, "slice_num must be at least 1");
-    refused([](auto& o) { o.dropout = 1.0; }, "dropout");
+    refused([](auto& o) { o.dropout = 1.5; }, "dropout must lie in [0, 1]");
     refused([](auto& o) { o.time_input = true, o.n_hidden = 15, o.n_head = 1; }, "even n_hidden");
 }
 
