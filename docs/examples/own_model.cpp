@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model of one's own, in one file: each point's features through an MLP, beside the mean over all points. It does not know of ranks; the line that
-// begins with `const ModelRegistration` makes it known by name. Then it is trained on one rank and on three, and loses the same.
+// The model of point_mlp.cpp, trained on one rank and on three: it loses the same.
 #include <torch/torch.h>
 
 #include <cmath>
@@ -14,44 +13,6 @@
 #include "sharding/shard_tensor.h"
 
 using namespace meshard;
-
-// --- the model -------------------------------------------------------------------------------------------------------
-
-struct PointMlpImpl : torch::nn::Module {
-    PointMlpImpl(std::int64_t in, std::int64_t width, std::int64_t out)
-    {
-        up = register_module("up", torch::nn::Linear(2 * in, width));
-        down = register_module("down", torch::nn::Linear(width, out));
-    }
-
-    torch::Tensor forward(const torch::Tensor& x)   // (B, N, in) to (B, N, out)
-    {
-        const auto mean = x.mean(1, /*keepdim=*/true).expand_as(x);   // over the points of all ranks
-        return down(torch::gelu(up(torch::cat({x, mean}, -1))));
-    }
-
-    torch::nn::Linear up{nullptr}, down{nullptr};
-};
-TORCH_MODULE(PointMlp);
-
-// --- its name, its arguments with their defaults, and what of them follows from the data -------------------------------
-
-ModelEntry point_mlp_entry()
-{
-    return {.name = "point_mlp",
-            .class_name = "PointMlp",
-            .defaults = {{"in_dim", 0}, {"out_dim", 0}, {"width", 32}},
-            .options = {{"width", "hidden channels"}},
-            .widths = [](const PointWidths& widths) -> nlohmann::json { return {{"in_dim", widths.embedding_dim}, {"out_dim", widths.out_dim}}; },
-            .make = [](const nlohmann::json& arguments) -> MadeModel {
-                PointMlp model(arguments.at("in_dim").get<int>(), arguments.at("width").get<int>(), arguments.at("out_dim").get<int>());
-                return {model.ptr(), [model](const PointInputs& inputs) mutable { return model->forward(inputs.embedding); }};
-            }};
-}
-
-const ModelRegistration registration(point_mlp_entry());
-
-// --- trained on ranks as on one ----------------------------------------------------------------------------------------
 
 double last_loss(const PointInputs& inputs, const torch::Tensor& target, const std::function<void(torch::nn::Module&)>& prepare)
 {
