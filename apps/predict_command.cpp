@@ -49,6 +49,8 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
     auto* of_file = app.add_option_group("Of a --model that does not say it itself");
     of_file->add_option("--constants", constants, "what the model is told of the whole case, in the order of its training, e.g. density and speed: 1.205,38.9")
         ->type_name("A[,B...]");
+    of_file->add_option("--neighbors", options.data.num_neighbors, "of MeshGraphNet: how many nearest points each point hears; 6 if the file does not say it")
+        ->check(CLI::PositiveNumber)->type_name("K");
     of_file->add_option("--center", options.data.center, "subtracted from the points: bounds, none, or a place x,y,z")->type_name("WHAT");
     of_file->add_option("--length", options.data.length, "the points are divided by it: bounds, none, a number, or three for x,y,z")->type_name("WHAT");
     of_file->add_option("--fields", options.data.fields, "names of the channels, e.g. pressure,shear_stress:3")->type_name("NAME[:N],...");

@@ -18,6 +18,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr const char* kNumNeighbors = "num_neighbors";   // argument of models on graphs
+
 std::filesystem::path choose_checkpoint(const std::filesystem::path& run_dir)
 {
     for (const char* name : {"best", "last"}) {
@@ -37,17 +39,14 @@ Json read_json(const std::filesystem::path& path)
     return json;
 }
 
-/// Class and arguments of the model, from the file or the .json beside it.
+/// Class and arguments of the model.
 std::pair<std::string, nlohmann::json> architecture_of(const ModelCheckpoint& checkpoint, const std::filesystem::path& file)
 {
     if (!checkpoint.architecture.empty()) {
         return {checkpoint.architecture, checkpoint.arguments.empty() ? nlohmann::json::object() : nlohmann::json::parse(checkpoint.arguments)};
     }
     auto beside = file;
-    const auto description = nlohmann::json(read_json(beside.replace_extension(".json")));
-    if (description.is_object() && description.contains("model_class") && description.contains("model")) {
-        return {description["model_class"].get<std::string>(), description["model"]};
-    }
+    beside.replace_extension(".json");
     throw InvalidInput(file.string() + " does not say which model its weights belong to. Write " + beside.string() +
                        R"( with {"model_class": "Transolver", "model": {"functional_dim": 2, ...}}, or take a .mdlus file.)");
 }
@@ -183,12 +182,21 @@ Predictor Predictor::from_file(const std::filesystem::path& file, const DataOpti
     predictor.notes_ = checkpoint.notes;
     const auto [name, arguments] = architecture_of(checkpoint, file);
     const auto& entry = find_model(name);
-    predictor.model_ = make_model(name, known_arguments(entry, arguments, predictor.notes_));
+    auto known = known_arguments(entry, arguments, predictor.notes_);
+    if (options.num_neighbors > 0) {
+        if (!entry.defaults.contains(kNumNeighbors)) throw InvalidInput("--neighbors is for models on graphs; " + entry.class_name + " of " + file.string() + " is none.");
+        known[kNumNeighbors] = options.num_neighbors;
+    } else if (entry.defaults.contains(kNumNeighbors) && !known.contains(kNumNeighbors)) {
+        predictor.notes_.push_back(file.string() + " does not say its graph: each point hears its " + entry.defaults[kNumNeighbors].dump() +
+                                   " nearest; --neighbors says another number. An edge carries the way from its target to its source, and its length.");
+    }
+    predictor.model_ = make_model(name, known);
     load_weights(checkpoint.weights, file, *predictor.model_.module);
     predictor.model_.module->eval();
 
     if (!entry.widths_of) throw InvalidInput(file.string() + ": " + entry.class_name + " does not say what it takes of points; predict with a run's folder.");
-    const auto widths = entry.widths_of(predictor.model_.arguments);
+    const auto num_constants = static_cast<std::int64_t>(options.constants.size());
+    const auto widths = entry.widths_of(predictor.model_.arguments, num_constants);
     auto& data = predictor.data_;
     data.on_cells = options.on_cells;
     data.use_normals = widths.embedding_dim == 6;
@@ -196,10 +204,9 @@ Predictor Predictor::from_file(const std::filesystem::path& file, const DataOpti
     data.frame = {options.center, options.length};
     if (widths.embedding_dim != num_point_channels(data)) {
         throw InvalidInput(file.string() + ": the model is told " + std::to_string(widths.embedding_dim) +
-                           " numbers of each point; here there are places (3), or places and normals (6).");
+                           " numbers of each point besides constants; here there are places (3), or places and normals (6). Constants are given with --constants.");
     }
     predictor.constants_ = options.constants;
-    const auto num_constants = static_cast<std::int64_t>(options.constants.size());
     if (entry.widths(widths) != entry.widths({widths.embedding_dim, num_constants, widths.out_dim})) {
         throw InvalidInput(file.string() + ": the model is told " + std::to_string(widths.num_constants) + " constants of a case, e.g. density and speed, and " +
                            std::to_string(num_constants) + " were given. Give them with --constants, in the order of its training.");

@@ -14,7 +14,8 @@ namespace meshard {
 
 /// What a user says of a model's data where its file does not.
 struct DataOptions {
-    std::vector<double> constants;      ///< numbers that are the same for all points: fx of Transolver and FLARE, global_embedding of GeoTransolver
+    std::vector<double> constants;      ///< numbers that are the same for all points: fx of Transolver and FLARE, global_embedding of GeoTransolver, of MeshGraphNet the nodes' last
+    std::int64_t num_neighbors = 0;     ///< nearest points that each hears, of a model on graphs; 0: what the file says, or the model's default
     std::string center = "none";        ///< as FrameConfig's
     std::string length = "none";
     std::string fields;                 ///< `name` or `name:channels`, separated by commas; empty: by the statistics beside the file, or one field `prediction`

@@ -19,9 +19,10 @@ namespace {
 using Json = nlohmann::json;
 using OptionMeanings = std::vector<std::pair<std::string, std::string>>;
 
-/// The constants of the case at every point, (B, N, G); ones, (B, N, 1), without any.
-at::Tensor constants_of_points(const PointInputs& inputs)
+/// The constants of the case at every point, (B, N, G); without any ones, (B, N, 1), or nothing if the model wants none of them.
+at::Tensor constants_of_points(const PointInputs& inputs, std::int64_t functional_dim)
 {
+    if (functional_dim == 0) return inputs.positions.narrow(-1, 0, 0);
     const auto ones = torch::ones_like(inputs.positions.narrow(-1, 0, 1));
     return inputs.constants.defined() ? ones * inputs.constants.unsqueeze(1) : ones;
 }
@@ -49,7 +50,7 @@ template <class ModelHolder>
 MadeModel transolver_like(const Json& arguments)
 {
     ModelHolder model(transolver_options(arguments));
-    return {model.ptr(), [model](const PointInputs& inputs) mutable { return model->forward(constants_of_points(inputs), inputs.embedding); }};
+    return {model.ptr(), [model](const PointInputs& inputs) mutable { return model->forward(constants_of_points(inputs, model->options().functional_dim), inputs.embedding); }};
 }
 
 Json transolver_widths(const PointWidths& widths)
@@ -57,10 +58,10 @@ Json transolver_widths(const PointWidths& widths)
     return {{"functional_dim", std::max<std::int64_t>(1, widths.num_constants)}, {"embedding_dim", widths.embedding_dim}, {"out_dim", widths.out_dim}};
 }
 
-PointWidths transolver_widths_of(const Json& arguments)
+PointWidths transolver_widths_of(const Json& arguments, std::int64_t /*num_constants*/)
 {
     const auto options = transolver_options(arguments);
-    return {options.embedding_dim, options.functional_dim == 1 ? 0 : options.functional_dim, options.out_dim};   // one channel: ones
+    return {options.embedding_dim, options.functional_dim <= 1 ? 0 : options.functional_dim, options.out_dim};   // one channel: ones
 }
 
 void check_transolver(const Json& arguments)
@@ -129,7 +130,7 @@ ModelEntry geotransolver_entry()
                 return {{"functional_dim", widths.embedding_dim}, {"out_dim", widths.out_dim}, {"geometry_dim", 3},
                         {"global_dim", widths.num_constants > 0 ? Json(widths.num_constants) : Json()}};
             },
-            .widths_of = [](const Json& arguments) -> PointWidths {
+            .widths_of = [](const Json& arguments, std::int64_t /*num_constants*/) -> PointWidths {
                 const auto options = geotransolver_options(arguments);
                 return {options.functional_dim.at(0), options.global_dim, options.out_dim.at(0)};
             },
@@ -138,7 +139,7 @@ ModelEntry geotransolver_entry()
 }
 
 constexpr const char* kNumNeighbors = "num_neighbors";
-constexpr std::int64_t kEdgeChannels = 4;   // from target to source, and its length
+constexpr std::int64_t kEdgeChannels = 4;   // from target to source, and its length, as in PhysicsNeMo's examples
 
 /// Graphs of clouds that stay where they are, found once: by the tensor of their places, as long as somebody holds it.
 class GraphCache {
@@ -207,6 +208,14 @@ ModelEntry mesh_graph_net_entry()
                         {kNumNeighbors, "nearest points that each point hears"}},
             .widths = [](const PointWidths& widths) -> Json {
                 return {{"input_dim_nodes", widths.embedding_dim + widths.num_constants}, {"input_dim_edges", kEdgeChannels}, {"output_dim", widths.out_dim}};
+            },
+            .widths_of = [](const Json& arguments, std::int64_t num_constants) -> PointWidths {
+                const auto options = graph_options(arguments);
+                if (options.input_dim_edges != kEdgeChannels) {
+                    OptionChecks("MeshGraphNet").refuse("its edges carry " + std::to_string(options.input_dim_edges) + " numbers; here an edge carries the way from its target to its source, and "
+                                                        "its length (4).");
+                }
+                return {options.input_dim_nodes - num_constants, num_constants, options.output_dim};
             },
             .check = [](const Json& arguments) {
                 OptionChecks("MeshGraphNet").at_least(1, {{kNumNeighbors, arguments.at(kNumNeighbors).get<std::int64_t>()}});

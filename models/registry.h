@@ -50,8 +50,9 @@ struct ModelEntry {
     /// The arguments that follow from the data.
     std::function<nlohmann::json(const PointWidths&)> widths;
 
-    /// The other way round; without it a model predicts with its run's folder only.
-    std::function<PointWidths(const nlohmann::json& arguments)> widths_of = {};
+    /// The other way round, for cases of so many constants, which count where the arguments do not tell them from what points are told; without it a model
+    /// predicts with its run's folder only. @throws InvalidInput for a model that takes something else
+    std::function<PointWidths(const nlohmann::json& arguments, std::int64_t num_constants)> widths_of = {};
 
     /// @throws InvalidInput naming the argument, its value and what is allowed; may be empty.
     std::function<void(const nlohmann::json& arguments)> check = {};

@@ -135,12 +135,52 @@ TEST_F(ModelChoice, PredictsWithAFileAsWithItsRun)
 
     // A bare state dict, with the architecture beside it.
     ASSERT_EQ(meshard({"convert", path("model.mdlus"), path("bare.pt")}).exit_code, 0);
+    EXPECT_TRUE(std::filesystem::remove(path("bare.json")));
     const std::vector<std::string> predict{"predict", "--model", path("bare.pt"), path("body_2.vtp"), "-o", path("bare.vtp"), "--constants", "1.2,1.3", "--center", "bounds", "--length", "bounds"};
     EXPECT_TRUE(fails_with(meshard(predict), 3, {"does not say which model", "bare.json"}));
     write_text("bare.json", json{{"model_class", "GeoTransolver"}, {"model", json::parse(read_checkpoint(path("model.mdlus")).arguments)}}.dump());
     const auto bare = meshard(predict);
     ASSERT_EQ(bare.exit_code, 0) << bare.err;
     EXPECT_EQ(field("bare.vtp", "pressure"), field("run.vtp", "pressure"));
+}
+
+TEST_F(ModelChoice, PredictsWithAGraphNetworksFile)
+{
+    ASSERT_EQ(train(kModels[3], "runs").exit_code, 0);
+    ASSERT_EQ(meshard({"predict", path("runs/car"), path("body_2.vtp"), "-o", path("run.vtp"), "--set", "speed=1.2", "--set", "density=1.3"}).exit_code, 0);
+    const auto norm = read_safetensors(path("runs/car/checkpoints/best.safetensors"));
+    const auto* mean = reinterpret_cast<const float*>(norm.find("norm.mean")->data);
+    const auto* deviation = reinterpret_cast<const float*>(norm.find("norm.std")->data);
+    const auto statistics = [&](const float* values) { return json{{"pressure", {values[0]}}, {"shear_stress", {values[1], values[2], values[3]}}}; };
+    write_text("global_stats.json", json{{"mean", statistics(mean)}, {"std_dev", statistics(deviation)}}.dump());
+    const auto predict = [&](const std::string& file, std::vector<std::string> more) {
+        std::vector<std::string> words{"predict", "--model", path(file), path("body_2.vtp"), "-o", path("file.vtp"), "--center", "bounds", "--length", "bounds"};
+        words.insert(words.end(), more.begin(), more.end());
+        return meshard(words);
+    };
+
+    for (const std::string file : {"model.mdlus", "model.pt"}) {   // what the graph is travels along
+        ASSERT_EQ(meshard({"convert", path("runs/car/checkpoints/best.safetensors"), path(file)}).exit_code, 0);
+        const auto result = predict(file, {"--constants", "1.2,1.3"});
+        ASSERT_EQ(result.exit_code, 0) << result.err;
+        EXPECT_EQ(field("file.vtp", "pressure"), field("run.vtp", "pressure")) << file;
+    }
+
+    // As PhysicsNeMo would write it.
+    auto description = json::parse(read_checkpoint(path("model.mdlus")).arguments);
+    description.erase("num_neighbors");
+    write_text("model.json", json{{"model_class", "MeshGraphNet"}, {"model", description}}.dump());
+    const auto by_default = predict("model.pt", {"--constants", "1.2,1.3"});
+    ASSERT_EQ(by_default.exit_code, 0) << by_default.err;
+    EXPECT_NE(by_default.err.find("does not say its graph: each point hears its 6 nearest"), std::string::npos) << by_default.err;
+    EXPECT_NE(field("file.vtp", "pressure"), field("run.vtp", "pressure"));
+    ASSERT_EQ(predict("model.pt", {"--constants", "1.2,1.3", "--neighbors", "4"}).exit_code, 0);
+    EXPECT_EQ(field("file.vtp", "pressure"), field("run.vtp", "pressure"));
+
+    EXPECT_TRUE(fails_with(predict("model.pt", {}), 3, {"numbers of each point besides constants", "--constants"}));
+    description["input_dim_edges"] = 3;
+    write_text("model.json", json{{"model_class", "MeshGraphNet"}, {"model", description}}.dump());
+    EXPECT_NE(predict("model.pt", {"--constants", "1.2,1.3"}).exit_code, 0);
 }
 
 TEST_F(ModelChoice, SaysWhatAFileLacks)
@@ -154,6 +194,7 @@ TEST_F(ModelChoice, SaysWhatAFileLacks)
     };
 
     EXPECT_TRUE(fails_with(predict({}), 3, {"the model is told 2 constants", "--constants"}));
+    EXPECT_TRUE(fails_with(predict({"--constants", "1,2", "--neighbors", "5"}), 3, {"--neighbors is for models on graphs"}));
     EXPECT_TRUE(fails_with(predict({"--constants", "1,2", "--fields", "p,tau:2"}), 3, {"gives 4 channels, the fields have 3"}));
     const auto result = predict({"--constants", "1,2", "--fields", "p,tau:3"});
     EXPECT_EQ(result.exit_code, 0);

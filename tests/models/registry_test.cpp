@@ -75,7 +75,7 @@ TEST(Registry, EveryModelPredictsFromTheSameInputs)
         EXPECT_EQ(model.forward(inputs).sizes(), at::IntArrayRef({1, 20, 4})) << entry.name;
         EXPECT_EQ(make_model(model.class_name, model.arguments).arguments, model.arguments) << entry.name;
         if (!entry.widths_of) continue;
-        const auto widths = entry.widths_of(model.arguments);
+        const auto widths = entry.widths_of(model.arguments, 2);
         EXPECT_EQ(std::make_tuple(widths.embedding_dim, widths.num_constants, widths.out_dim), std::make_tuple(6, 2, 4)) << entry.name;
     }
 }
