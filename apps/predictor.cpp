@@ -62,6 +62,22 @@ nlohmann::json known_arguments(const ModelEntry& entry, const nlohmann::json& ar
     return known;
 }
 
+/// Refuses counts that no model of these weights can have, before one is made for them that takes all memory and time.
+void require_plausible(const nlohmann::json& value, const std::string& name, const NamedArrays& weights, const std::filesystem::path& file)
+{
+    if (value.is_structured()) {
+        for (const auto& [key, entry] : value.items()) require_plausible(entry, value.is_object() ? key : name, weights, file);
+    }
+    if (!value.is_number()) return;
+    constexpr double always_plausible = 4096;   // neighbours, sizes of grids: without arrays of their own
+    double most = 0;
+    const bool counts_layers = name.find("layers") != std::string::npos;
+    for (const auto& array : weights.arrays) most += counts_layers ? 1.0 : static_cast<double>(array.num_values());
+    if (value.get<double>() <= (counts_layers ? most : std::max(most, always_plausible))) return;
+    throw IoError(file.string() + ": its " + name + " is " + value.dump() + ", which its " + std::to_string(weights.arrays.size()) + " arrays" +
+                  (counts_layers ? "" : " of " + std::to_string(static_cast<std::int64_t>(most)) + " values") + " do not fit. The file is damaged or made up.");
+}
+
 void load_weights(const NamedArrays& weights, const std::filesystem::path& file, torch::nn::Module& module)
 {
     torch::NoGradGuard no_grad;
@@ -190,6 +206,7 @@ Predictor Predictor::from_file(const std::filesystem::path& file, const DataOpti
         predictor.notes_.push_back(file.string() + " does not say its graph: each point hears its " + entry.defaults[kNumNeighbors].dump() +
                                    " nearest; --neighbors says another number. An edge carries the way from its target to its source, and its length.");
     }
+    require_plausible(known, "arguments", checkpoint.weights, file);
     predictor.model_ = make_model(name, known);
     load_weights(checkpoint.weights, file, *predictor.model_.module);
     predictor.model_.module->eval();

@@ -17,7 +17,7 @@ namespace meshard {
 std::shared_ptr<const MappedFile> MappedFile::open(const std::filesystem::path& path, std::string_view where)
 {
     const std::string begin = std::string(where) + ": " + path.string();
-    const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);   // a pipe is refused below, and not waited for
     if (descriptor < 0) {
         if (errno == ENOENT) throw IoError(begin + " does not exist. Check the path.");
         throw IoError(begin + " cannot be opened: " + std::strerror(errno) + ".");

@@ -142,6 +142,14 @@ TEST_F(ModelChoice, PredictsWithAFileAsWithItsRun)
     const auto bare = meshard(predict);
     ASSERT_EQ(bare.exit_code, 0) << bare.err;
     EXPECT_EQ(field("bare.vtp", "pressure"), field("run.vtp", "pressure"));
+
+    // Arguments that would take all memory, or never end.
+    for (const auto& [name, value] : {std::pair("n_layers", 2147483648.0), std::pair("n_hidden", 1e9), std::pair("slice_num", 1e9), std::pair("mlp_ratio", 1e12)}) {
+        auto arguments = json::parse(read_checkpoint(path("model.mdlus")).arguments);
+        arguments[name] = static_cast<std::int64_t>(value);
+        write_text("bare.json", json{{"model_class", "GeoTransolver"}, {"model", arguments}}.dump());
+        EXPECT_TRUE(fails_with(meshard(predict), 3, {name, "do not fit"})) << name;
+    }
 }
 
 TEST_F(ModelChoice, PredictsWithAGraphNetworksFile)
