@@ -35,17 +35,16 @@ void cut_whole(const std::string& file, const CutArguments& arguments)
     print_report(cut_and_save(mesh, source, arguments, timer), arguments);
 }
 
-/// An error on one rank ends all, and is said once.
+/// An error on one rank ends all, and is said once. Only the rank that says it ends with its code: at the first code that is not 0 mpirun kills all that
+/// still run, and ranks with nothing to say would be first.
 int run_together(RankMessages& messages, const std::function<void()>& work)
 {
     try {
         work();
-    } catch (const FailedElsewhere& failure) {
-        return failure.code;
+    } catch (const FailedElsewhere&) {
+        return exit_code::ok;
     } catch (...) {
-        const auto code = exit_code_of_current_error();
-        if (messages.fail(code)) throw;
-        return code;
+        if (messages.fail(exit_code_of_current_error())) throw;
     }
     return exit_code::ok;
 }
