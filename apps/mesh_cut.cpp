@@ -271,6 +271,25 @@ PartitionReport report_on(const std::string& source, const CutArguments& argumen
     return report;
 }
 
+ShardsInfo shards_info(const PartitionReport& report, const CutArguments& arguments)
+{
+    ShardsInfo info;
+    info.method = report.method;
+    info.seed = arguments.seed;
+    info.options = {{"num_parts", std::to_string(report.num_parts)},
+                    {"ghost_layers", std::to_string(arguments.ghost_layers)},
+                    {"ghost_neighbors", arguments.ghosts},
+                    {"imbalance", number_text(arguments.imbalance)},
+                    {"objective", arguments.objective}};
+    if (!arguments.levels.empty()) info.options.emplace_back("levels", arguments.levels);
+    if (!arguments.weights.empty()) info.options.emplace_back("weights", arguments.weights);
+    if (!arguments.capacities.empty()) info.options.emplace_back("capacities", arguments.capacities);
+    info.versions = library_versions();
+    info.versions.insert(info.versions.begin(), {"meshard", program_version()});
+    info.quality = report.quality;
+    return info;
+}
+
 PartitionReport cut_and_save(Mesh& mesh, const MeshSource& source, const CutArguments& given, StageTimer& timer)
 {
     CutArguments arguments = given;
@@ -318,22 +337,9 @@ PartitionReport cut_and_save(Mesh& mesh, const MeshSource& source, const CutArgu
     if (folder) {
         report.output = arguments.output;
         report.index_file = index_name(mesh.kind);
-        ShardsInfo info;
+        auto info = shards_info(report, arguments);
         info.source = source.path;
         info.source_hash = source.hash;
-        info.method = result.method;
-        info.seed = arguments.seed;
-        info.options = {{"num_parts", std::to_string(partition.num_parts)},
-                        {"ghost_layers", std::to_string(arguments.ghost_layers)},
-                        {"ghost_neighbors", arguments.ghosts},
-                        {"imbalance", number_text(arguments.imbalance)},
-                        {"objective", arguments.objective}};
-        if (!arguments.levels.empty()) info.options.emplace_back("levels", arguments.levels);
-        if (!arguments.weights.empty()) info.options.emplace_back("weights", arguments.weights);
-        if (!arguments.capacities.empty()) info.options.emplace_back("capacities", arguments.capacities);
-        info.versions = library_versions();
-        info.versions.insert(info.versions.begin(), {"meshard", program_version()});
-        info.quality = report.quality;
         finish_shards(folder->path(), without_rows(mesh, partition.num_parts, arguments.ghost_layers), shards, std::move(info));
         dump_partition(folder->path(), kinds, graph, partition.owners, partition.num_parts);
         folder->commit();

@@ -4,6 +4,7 @@
 #include "apps/cut_options.h"
 #include "apps/partition_report.h"
 #include "apps/stage_timer.h"
+#include "io/manifest.h"
 #include "partition/data_array.h"
 #include "partition/mesh.h"
 
@@ -43,6 +44,9 @@ StageTimer cut_timer();
 
 /// A report that knows what is cut and how, and nothing of the result.
 PartitionReport report_on(const std::string& source, const CutArguments& arguments, std::int64_t num_cells, std::int64_t num_points);
+
+/// What a manifest says of a cut, but for its source: from the report and the arguments.
+ShardsInfo shards_info(const PartitionReport& report, const CutArguments& arguments);
 
 /// Graph, cut, ghosts, shards on disk, report. The timer's stages go on. The mesh's cells are let go of while they are not needed, if
 /// `source.read_again` can bring them back.

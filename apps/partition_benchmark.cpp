@@ -210,8 +210,8 @@ int partition_bench_command(std::span<const std::string> arguments)
 int bench_command(std::span<const std::string> arguments)
 {
     if (!arguments.empty() && arguments.front() == "partition") return partition_bench_command(arguments.subspan(1));
-    const bool wants_help = !arguments.empty() && (arguments.front() == "--help" || arguments.front() == "-h");
     if (has_models_program()) run_in_sibling_program("bench", arguments);
+    const bool wants_help = !arguments.empty() && (arguments.front() == "--help" || arguments.front() == "-h");
     if (wants_help) return partition_bench_command(arguments);
     throw UsageError("this build, without LibTorch, has only 'bench partition'.");
 }

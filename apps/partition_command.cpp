@@ -44,7 +44,7 @@ int run_together(RankMessages& messages, const std::function<void()>& work)
     } catch (const FailedElsewhere&) {
         return exit_code::ok;
     } catch (...) {
-        if (messages.fail(exit_code_of_current_error())) throw;
+        if (messages.fail()) throw;
     }
     return exit_code::ok;
 }

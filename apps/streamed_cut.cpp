@@ -5,7 +5,6 @@
 #include "apps/curve_windows.h"
 #include "apps/mesh_cut.h"
 #include "apps/text_table.h"
-#include "apps/version.h"
 #include "apps/window_cut.h"
 #include "io/shards_writer.h"
 #include "io/subdomain_io.h"
@@ -368,22 +367,9 @@ PartitionReport cut_in_windows(const std::string& file, const CutArguments& aske
     if (folder) {
         report.output = arguments.output;
         report.index_file = index_name(mesh.rest().kind);
-        ShardsInfo info;
+        auto info = shards_info(report, arguments);
         info.source = file;
-        info.method = report.method;
-        info.seed = arguments.seed;
-        info.options = {{"num_parts", std::to_string(arguments.num_parts)},
-                        {"ghost_layers", std::to_string(arguments.ghost_layers)},
-                        {"ghost_neighbors", arguments.ghosts},
-                        {"imbalance", number_text(arguments.imbalance)},
-                        {"objective", arguments.objective},
-                        {"cells_a_window", std::to_string(sizes.cells_a_window)}};
-        if (!arguments.levels.empty()) info.options.emplace_back("levels", arguments.levels);
-        if (!arguments.weights.empty()) info.options.emplace_back("weights", arguments.weights);
-        if (!arguments.capacities.empty()) info.options.emplace_back("capacities", arguments.capacities);
-        info.versions = library_versions();
-        info.versions.insert(info.versions.begin(), {"meshard", program_version()});
-        info.quality = report.quality;
+        info.options.emplace_back("cells_a_window", std::to_string(sizes.cells_a_window));
         writer.finish(path, std::move(info));
         folder->commit();
     }

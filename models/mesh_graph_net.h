@@ -63,6 +63,7 @@ class SplitEdgeMlpImpl : public torch::nn::Module {
 public:
     SplitEdgeMlpImpl(std::int64_t width, std::int64_t num_hidden_layers, const std::string& act);
 
+    /// The edges with what the MLP makes of them added. Collective where nodes are cut.
     EdgeParts forward(const EdgeParts& edges, const torch::Tensor& nodes, const MessageGraph& graph);
 
 private:

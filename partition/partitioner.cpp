@@ -64,13 +64,12 @@ Partition by_metis_on_joined_rows(const PartitionProblem& problem)
                 weight = static_cast<std::int32_t>(std::min<std::int64_t>(std::int64_t{weight} + balance.row_weights[row * count + w], std::numeric_limits<std::int32_t>::max()));
             }
     }
-    const auto coarse = partition_with_metis(joined.graph, {.num_parts = problem.num_parts,
-                                                            .imbalance = balance.imbalance,
-                                                            .seed = static_cast<std::int32_t>(problem.seed & 0x7fffffff),
-                                                            .num_weights = balance.num_weights,
-                                                            .row_weights = weights,
-                                                            .capacities = balance.capacities,
-                                                            .edge_weights = joined.edge_weights});
+    const auto coarse = by_metis({.graph = &joined.graph,
+                                  .num_parts = problem.num_parts,
+                                  .balance = {balance.imbalance, balance.num_weights, weights, balance.capacities},
+                                  .seed = problem.seed,
+                                  .edge_weights = joined.edge_weights},
+                                 false);
     Partition partition{problem.num_parts, joined.clusters.cluster_of};
     for (auto& owner : partition.owners) owner = coarse.owners[owner];
     return partition;

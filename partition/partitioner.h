@@ -68,7 +68,7 @@ struct CutResult {
 
 /// Cuts by the method of that name, refined if asked for. No part is above the bound or empty where that can be had.
 ///
-/// Refined, neither the cut nor the largest ghost count is above that of the method's own start (of `auto`: METIS's), unless
+/// Refined, neither the cut nor the largest ghost count is above that of the method's own start (of `auto`: METIS's; of `metis` perhaps METIS's on joined rows), unless
 /// that had to be made whole. With `RefinementEffort::Thorough` there are several starts, of which the best goes on. A
 /// graph beyond METIS's 32 bits goes to Scotch. Same problem and options, same result. Where edges weigh, as in a graph of clusters, methods go by that, and
 /// the result is repaired (`repair_partition`) but not refined: searches count edges.

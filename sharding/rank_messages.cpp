@@ -53,7 +53,7 @@ public:
         for (int r = 0; r < size_; ++r) sizes[r] = static_cast<std::int64_t>(to[r].size());
         const auto found = exchange_sizes(sizes);
         for (const auto size : found)
-            if (size < 0) throw FailedElsewhere(static_cast<int>(-size - 1));
+            if (size < 0) throw FailedElsewhere();
 
         // Counts of MPI are of 32 bits.
         constexpr std::int64_t run = std::int64_t{1} << 30;
@@ -74,10 +74,10 @@ public:
         return received;
     }
 
-    bool fail(int code) noexcept override
+    bool fail() noexcept override
     {
         try {
-            const auto found = exchange_sizes(std::vector<std::int64_t>(size_, -1 - code));
+            const auto found = exchange_sizes(std::vector<std::int64_t>(size_, -1));
             for (int r = 0; r < rank_; ++r)
                 if (found[r] < 0) return false;
         } catch (...) {

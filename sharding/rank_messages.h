@@ -18,9 +18,7 @@ namespace meshard {
 /// Another rank has met an error and says so itself; this one only ends.
 class FailedElsewhere : public CommunicationError {
 public:
-    explicit FailedElsewhere(int code) : CommunicationError("another rank has met an error and says so."), code(code) {}
-
-    int code;   ///< exit code of the rank that failed
+    FailedElsewhere() : CommunicationError("another rank has met an error and says so.") {}
 };
 
 /// Messages among the ranks of a run for work that needs no tensors, and so no LibTorch.
@@ -39,9 +37,9 @@ public:
     /// @throws FailedElsewhere, CommunicationError
     virtual std::vector<Bytes> exchange(std::vector<Bytes> to) { return to; }
 
-    /// In place of an exchange: tells the others that this rank has failed with that exit code.
+    /// In place of an exchange: tells the others that this rank has failed.
     /// @return whether this rank is the one to say why: the lowest of those that failed.
-    virtual bool fail(int) noexcept { return true; }
+    virtual bool fail() noexcept { return true; }
 };
 
 /// The ranks that `mpirun` or `srun` started, or this process alone. @throws CommunicationError

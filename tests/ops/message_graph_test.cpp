@@ -10,6 +10,7 @@
 #include "partition/subdomain.h"
 #include "sharding/shard_tensor.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/owner_maps.h"
 #include "tests/support/run_ranks.h"
 #include "tests/support/sample_meshes.h"
 
@@ -22,6 +23,33 @@ at::Tensor two_steps(const MessageGraph& graph, at::Tensor nodes, const at::Tens
     for (int step = 0; step < 2; ++step) nodes = nodes + graph.to_targets(graph.from_sources(nodes) * edges - 0.5 * graph.from_targets(nodes), SegmentReduction::Sum);
     return nodes;
 }
+
+/// What edges carry: how far their ends are apart, along two axes.
+at::Tensor edge_values(const MessageGraph& graph, const at::Tensor& places) { return (graph.from_sources(places) - graph.from_targets(places)).narrow(1, 0, 2); }
+
+/// Places of nodes that each hear of three, their values, and what results count for.
+struct Cloud {
+    static constexpr int kNodes = 40;
+
+    at::Tensor places = torch::rand({kNodes, 3}, torch::kDouble), weight = torch::rand({kNodes, 2}, torch::kDouble);
+    at::Tensor values = torch::rand({kNodes, 2}, torch::kDouble).requires_grad_();
+
+    static MessageGraph graph_of(const at::Tensor& places) { return MessageGraph(knn(places, places, 3, {.exclude_self = true})); }
+};
+
+/// A rank's rows of whole tensors.
+struct OwnRows {
+    std::shared_ptr<const IndexMap> map;
+    at::Tensor ids;
+    SpecPtr spec;
+
+    OwnRows(const std::vector<int>& owners, const std::shared_ptr<const DeviceMesh>& device_mesh)
+        : map(owned(owners, device_mesh->all().rank())), ids(torch::tensor(map->global_ids, torch::kLong)), spec(shard_spec(map, device_mesh))
+    {
+    }
+
+    at::Tensor of(const at::Tensor& whole) const { return whole.detach().index_select(0, ids); }
+};
 
 class GraphOnRanks : public testing::TestWithParam<int> {};
 
@@ -60,40 +88,32 @@ TEST_P(GraphOnRanks, OfAMeshIsThatOfTheWhole)
 
 TEST_P(GraphOnRanks, DeepGhostsGiveTheSameBitsAndGradients)
 {
-    constexpr std::int64_t kNodes = 40;
     torch::manual_seed(2);
-    const auto places = torch::rand({kNodes, 3}, torch::kDouble), weight = torch::rand({kNodes, 2}, torch::kDouble);
-    const auto whole = torch::rand({kNodes, 2}, torch::kDouble).requires_grad_();
-    const MessageGraph serial(knn(places, places, 3, {.exclude_self = true}));
-    const auto edge_values = [](const MessageGraph& graph, const at::Tensor& at) { return (graph.from_sources(at) - graph.from_targets(at)).narrow(1, 0, 2); };
-    const auto expected = two_steps(serial, whole, edge_values(serial, places));
-    (expected * weight).sum().backward();
+    const Cloud cloud;
+    const auto serial = Cloud::graph_of(cloud.places);
+    const auto expected = two_steps(serial, cloud.values, edge_values(serial, cloud.places));
+    (expected * cloud.weight).sum().backward();
+    std::vector<int> owners;
+    for (int i = 0; i < Cloud::kNodes; ++i) owners.push_back(i * i % GetParam());
 
     run_ranks(GetParam(), [&](std::shared_ptr<const DeviceMesh> device_mesh) {
-        std::vector<std::int64_t> ids;
-        for (std::int64_t i = 0; i < kNodes; ++i) {
-            if (i * i % GetParam() == device_mesh->all().rank()) ids.push_back(i);
-        }
-        const auto own = torch::tensor(ids, torch::kLong);
-        const auto map = std::make_shared<const IndexMap>(IndexMap{kNodes, static_cast<std::int32_t>(ids.size()), ids, {}});
-        const auto spec = shard_spec(map, device_mesh);
-        const auto part = [&](const at::Tensor& tensor) { return tensor.detach().index_select(0, own); };
-        const auto at = from_local(part(places), spec);
-        const MessageGraph graph(knn(at, at, 3, {.exclude_self = true}));
+        const OwnRows own(owners, device_mesh);
+        const auto places = from_local(own.of(cloud.places), own.spec);
+        const auto graph = Cloud::graph_of(places);
         const DeepGraph deep(graph, 2);
 
         for (const bool is_deep : {false, true}) {
-            const auto local = part(whole).requires_grad_();
-            const auto nodes = from_local(local, spec);
-            const auto edges = edge_values(graph, at);
+            const auto local = own.of(cloud.values).requires_grad_();
+            const auto nodes = from_local(local, own.spec);
+            const auto edges = edge_values(graph, places);
             const auto result = is_deep ? deep.owned_nodes(two_steps(deep.graph(), deep.with_ghost_nodes(nodes), deep.with_ghost_edges(edges)))
                                         : two_steps(graph, nodes, edges);
-            (result * from_local(part(weight), spec)).sum().backward();
+            (result * from_local(own.of(cloud.weight), own.spec)).sum().backward();
 
-            EXPECT_TRUE(torch::equal(to_local(result), part(expected))) << "deep: " << is_deep;
-            EXPECT_TRUE(torch::allclose(local.grad(), whole.grad().index_select(0, own), 1e-13, 1e-14)) << "deep: " << is_deep;
+            EXPECT_TRUE(torch::equal(to_local(result), own.of(expected))) << "deep: " << is_deep;
+            EXPECT_TRUE(torch::allclose(local.grad(), own.of(cloud.values.grad()), 1e-13, 1e-14)) << "deep: " << is_deep;
         }
-        const auto nodes = deep.with_ghost_nodes(from_local(part(whole), spec)), edges = deep.with_ghost_edges(edge_values(graph, at));
+        const auto nodes = deep.with_ghost_nodes(from_local(own.of(cloud.values), own.spec)), edges = deep.with_ghost_edges(edge_values(graph, places));
         device_mesh->counter().reset();
         two_steps(deep.graph(), nodes, edges);
         EXPECT_EQ(device_mesh->counter().num_calls(), 0) << "nothing travels between the steps";
@@ -116,41 +136,32 @@ at::Tensor two_updates(const MessageGraph& graph, at::Tensor nodes, const at::Te
 
 TEST_P(GraphOnRanks, EdgesInPartsGiveTheSameBitsAndGradients)
 {
-    constexpr std::int64_t kNodes = 40;
     torch::manual_seed(3);
-    const auto places = torch::rand({kNodes, 3}, torch::kDouble), weight = torch::rand({kNodes, 2}, torch::kDouble);
-    const auto whole = torch::rand({kNodes, 2}, torch::kDouble).requires_grad_();
-    const MessageGraph serial(knn(places, places, 3, {.exclude_self = true}));
-    const auto edge_values = [](const MessageGraph& graph, const at::Tensor& at) { return (graph.from_sources(at) - graph.from_targets(at)).narrow(1, 0, 2); };
+    const Cloud cloud;
+    const auto serial = Cloud::graph_of(cloud.places);
+    std::vector<int> owners;   // rank 1 has none where there are four or more
+    for (int i = 0; i < Cloud::kNodes; ++i) owners.push_back(GetParam() > 3 && i % GetParam() == 1 ? 0 : i % GetParam());
     for (const auto reduction : {SegmentReduction::Sum, SegmentReduction::Mean, SegmentReduction::Max}) {
-        whole.mutable_grad() = at::Tensor();
+        cloud.values.mutable_grad() = at::Tensor();
         at::Tensor expected_edges;
-        const auto expected = two_updates(serial, whole, edge_values(serial, places), reduction, &expected_edges);
-        (expected * weight).sum().backward();
+        const auto expected = two_updates(serial, cloud.values, edge_values(serial, cloud.places), reduction, &expected_edges);
+        (expected * cloud.weight).sum().backward();
 
         run_ranks(GetParam(), [&](std::shared_ptr<const DeviceMesh> device_mesh) {
-            std::vector<std::int64_t> ids;   // rank 1 has none where there are four or more
-            for (std::int64_t i = 0; i < kNodes; ++i) {
-                const auto owner = GetParam() > 3 && i % GetParam() == 1 ? 0 : i % GetParam();
-                if (owner == device_mesh->all().rank()) ids.push_back(i);
-            }
-            const auto own = torch::tensor(ids, torch::kLong);
-            const auto map = std::make_shared<const IndexMap>(IndexMap{kNodes, static_cast<std::int32_t>(ids.size()), ids, {}});
-            const auto spec = shard_spec(map, device_mesh);
-            const auto part = [&](const at::Tensor& tensor) { return tensor.detach().index_select(0, own); };
-            const auto at = from_local(part(places), spec);
-            const MessageGraph graph(knn(at, at, 3, {.exclude_self = true}));
-            const auto local = part(whole).requires_grad_();
-            const auto edges = edge_values(graph, at);
+            const OwnRows own(owners, device_mesh);
+            const auto places = from_local(own.of(cloud.places), own.spec);
+            const auto graph = Cloud::graph_of(places);
+            const auto local = own.of(cloud.values).requires_grad_();
+            const auto edges = edge_values(graph, places);
             at::Tensor last_edges;
 
-            const auto result = two_updates(graph, from_local(local, spec), edges, reduction, &last_edges);
-            (result * from_local(part(weight), spec)).sum().backward();
+            const auto result = two_updates(graph, from_local(local, own.spec), edges, reduction, &last_edges);
+            (result * from_local(own.of(cloud.weight), own.spec)).sum().backward();
 
             EXPECT_TRUE(torch::equal(to_local(graph.whole(graph.parts_of(edges))), to_local(edges)));
-            EXPECT_TRUE(torch::equal(to_local(result), part(expected)));
-            EXPECT_TRUE(torch::equal(to_local(last_edges), part(expected_edges.view({kNodes, 3, 2})).flatten(0, 1)));
-            EXPECT_TRUE(torch::allclose(local.grad(), whole.grad().index_select(0, own), 1e-13, 1e-14));
+            EXPECT_TRUE(torch::equal(to_local(result), own.of(expected)));
+            EXPECT_TRUE(torch::equal(to_local(last_edges), own.of(expected_edges.view({Cloud::kNodes, 3, 2})).flatten(0, 1)));
+            EXPECT_TRUE(torch::allclose(local.grad(), own.of(cloud.values.grad()), 1e-13, 1e-14));
         });
     }
 }
