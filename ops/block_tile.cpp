@@ -74,11 +74,11 @@ BlockTile<T>::BlockTile(const BlockShape& shape, std::int64_t max_points) : shap
 {
     const auto n = max_points, C = shape.channels, I = shape.inner(), weights = shape.heads * shape.slices;
     const auto plus = shape.point_temperature ? n : 0, plus_slices = plus * shape.slices;
-    const std::array<std::int64_t, 19> sizes{C * n, weights * n, weights * n, shape.hidden * n, shape.hidden * n, C * n,
-                                             std::max(C, I) * n, I * n, n, n, 2 * n, std::max(shape.num_sums(), 2 * C),
+    const std::array<std::int64_t, 18> sizes{C * n, weights * n, weights * n, shape.hidden * n, shape.hidden * n, C * n,
+                                             std::max(C, I) * n, I * n, n, n, std::max(shape.num_sums(), 2 * C),
                                              weights * plus, plus_slices, plus_slices, plus_slices, plus, plus, plus};
-    const std::array<T**, 19> buffers{&normal_, &slice_weights_, &weights_gradient_, &hidden_, &hidden_gradient_, &last_gradient_,
-                                      &rows_, &more_rows_, &mean_, &inverse_, &scratch_, &small_,
+    const std::array<T**, 18> buffers{&normal_, &slice_weights_, &weights_gradient_, &hidden_, &hidden_gradient_, &last_gradient_,
+                                      &rows_, &more_rows_, &mean_, &inverse_, &small_,
                                       &logits_, &before_, &after_, &after_gradient_, &raw_, &temperature_, &temperature_gradient_};
     constexpr std::int64_t kLine = 16;   // numbers: buffers start at cache lines of their own
     std::int64_t total = 0;
@@ -121,7 +121,7 @@ void BlockTile<T>::weigh(const Weights& weights, const BlockActivations<T>& kept
             divide_rows(w, temperature_, S, n);
             std::copy_n(w, S * n, logits);
         }
-        softmax_rows(w, scratch_, S, n);
+        softmax_rows(w, S, n);
     }
 }
 
@@ -303,7 +303,7 @@ void BlockTile<T>::add_slice_sums_backward(const Weights& weights, const T* x, c
         multiply(kGiven, kGiven, S, n, D, states + h * S * D, D, mixed_gradient + h * D * n, n, 1, wg, n);
         multiply(kGiven, kGiven, S, n, D, g, D + 1, features(kept) + h * D * n, n, 1, wg, n);
         multiply(kTransposed, kGiven, D, n, S, g, D + 1, w, n, 0, features_gradient + h * D * n, n);
-        softmax_rows_backward(wg, scratch_, w, S, n);
+        softmax_rows_backward(wg, w, S, n);
         if (plus) temperatures_backward(weights, kept.x_mid + h * D * n, h, n, wg, x_mid_gradient + h * D * n, gradients);
         multiply(kTransposed, kGiven, D, n, S, weights[kSlice] + h * S * D, D, wg, n, plus ? 1 : 0, x_mid_gradient + h * D * n, n);
         if (gradients) multiply(kGiven, kTransposed, S, D, n, wg, n, kept.x_mid + h * D * n, n, 1, gradients->of(kSlice) + h * S * D, D);

@@ -116,7 +116,7 @@ private:
 
     BlockShape shape_;
     std::unique_ptr<T[]> memory_;
-    T *normal_, *slice_weights_, *weights_gradient_, *hidden_, *hidden_gradient_, *last_gradient_, *rows_, *more_rows_, *mean_, *inverse_, *scratch_, *small_;
+    T *normal_, *slice_weights_, *weights_gradient_, *hidden_, *hidden_gradient_, *last_gradient_, *rows_, *more_rows_, *mean_, *inverse_, *small_;
     T *logits_, *before_, *after_, *after_gradient_, *raw_, *temperature_, *temperature_gradient_;   // with temperatures of points; of one head but for the logits
 };
 

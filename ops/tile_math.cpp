@@ -166,18 +166,21 @@ MESHARD_INLINE void layer_norm_backward_body(T* x_gradient, T* scale_gradient, T
     }
 }
 
+constexpr std::int64_t kStrip = 64;   // points that stay in the first-level cache from one pass over the rows to the next
+
+/// Softmax of at most kStrip points, `stride` from row to row.
 template <class T>
-MESHARD_INLINE void softmax_rows_body(T* logits, T* scratch, std::int64_t num_rows, std::int64_t n)
+MESHARD_INLINE void softmax_strip(T* logits, std::int64_t num_rows, std::int64_t stride, std::int64_t n)
 {
-    T *largest = scratch, *sum = scratch + n;
+    T largest[kStrip], sum[kStrip];
     for (std::int64_t t = 0; t < n; ++t) largest[t] = logits[t], sum[t] = 0;
     for (std::int64_t r = 1; r < num_rows; ++r) {
-        const T* row = logits + r * n;
+        const T* row = logits + r * stride;
 #pragma omp simd
         for (std::int64_t t = 0; t < n; ++t) largest[t] = row[t] > largest[t] ? row[t] : largest[t];
     }
     for (std::int64_t r = 0; r < num_rows; ++r) {
-        T* row = logits + r * n;
+        T* row = logits + r * stride;
 #pragma omp simd
         for (std::int64_t t = 0; t < n; ++t) {
             row[t] = exponential(row[t] - largest[t]);
@@ -187,24 +190,40 @@ MESHARD_INLINE void softmax_rows_body(T* logits, T* scratch, std::int64_t num_ro
 #pragma omp simd
     for (std::int64_t t = 0; t < n; ++t) sum[t] = 1 / sum[t];
     for (std::int64_t r = 0; r < num_rows; ++r) {
-        T* row = logits + r * n;
+        T* row = logits + r * stride;
 #pragma omp simd
         for (std::int64_t t = 0; t < n; ++t) row[t] *= sum[t];
     }
 }
 
 template <class T>
-MESHARD_INLINE void softmax_rows_backward_body(T* gradient, T* scratch, const T* weights, std::int64_t num_rows, std::int64_t n)
+MESHARD_INLINE void softmax_rows_body(T* logits, std::int64_t num_rows, std::int64_t n)
 {
-    for (std::int64_t t = 0; t < n; ++t) scratch[t] = 0;
+    std::int64_t t = 0;
+    for (; t + kStrip <= n; t += kStrip) softmax_strip(logits + t, num_rows, n, kStrip);   // of a length known when compiled
+    if (t < n) softmax_strip(logits + t, num_rows, n, n - t);
+}
+
+template <class T>
+MESHARD_INLINE void softmax_backward_strip(T* gradient, const T* weights, std::int64_t num_rows, std::int64_t stride, std::int64_t n)
+{
+    T product[kStrip] = {};
     for (std::int64_t r = 0; r < num_rows; ++r) {
 #pragma omp simd
-        for (std::int64_t t = 0; t < n; ++t) scratch[t] += weights[r * n + t] * gradient[r * n + t];
+        for (std::int64_t t = 0; t < n; ++t) product[t] += weights[r * stride + t] * gradient[r * stride + t];
     }
     for (std::int64_t r = 0; r < num_rows; ++r) {
 #pragma omp simd
-        for (std::int64_t t = 0; t < n; ++t) gradient[r * n + t] = weights[r * n + t] * (gradient[r * n + t] - scratch[t]);
+        for (std::int64_t t = 0; t < n; ++t) gradient[r * stride + t] = weights[r * stride + t] * (gradient[r * stride + t] - product[t]);
     }
+}
+
+template <class T>
+MESHARD_INLINE void softmax_rows_backward_body(T* gradient, const T* weights, std::int64_t num_rows, std::int64_t n)
+{
+    std::int64_t t = 0;
+    for (; t + kStrip <= n; t += kStrip) softmax_backward_strip(gradient + t, weights + t, num_rows, n, kStrip);
+    if (t < n) softmax_backward_strip(gradient + t, weights + t, num_rows, n, n - t);
 }
 
 template <class T>
@@ -340,27 +359,27 @@ void layer_norm_backward(double* x_gradient, double* scale_gradient, double* shi
 }
 
 template <>
-MESHARD_FOR_EACH_PROCESSOR void softmax_rows(float* logits, float* scratch, std::int64_t num_rows, std::int64_t n)
+MESHARD_FOR_EACH_PROCESSOR void softmax_rows(float* logits, std::int64_t num_rows, std::int64_t n)
 {
-    softmax_rows_body(logits, scratch, num_rows, n);
+    softmax_rows_body(logits, num_rows, n);
 }
 
 template <>
-void softmax_rows(double* logits, double* scratch, std::int64_t num_rows, std::int64_t n)
+void softmax_rows(double* logits, std::int64_t num_rows, std::int64_t n)
 {
-    softmax_rows_body(logits, scratch, num_rows, n);
+    softmax_rows_body(logits, num_rows, n);
 }
 
 template <>
-MESHARD_FOR_EACH_PROCESSOR void softmax_rows_backward(float* gradient, float* scratch, const float* weights, std::int64_t num_rows, std::int64_t n)
+MESHARD_FOR_EACH_PROCESSOR void softmax_rows_backward(float* gradient, const float* weights, std::int64_t num_rows, std::int64_t n)
 {
-    softmax_rows_backward_body(gradient, scratch, weights, num_rows, n);
+    softmax_rows_backward_body(gradient, weights, num_rows, n);
 }
 
 template <>
-void softmax_rows_backward(double* gradient, double* scratch, const double* weights, std::int64_t num_rows, std::int64_t n)
+void softmax_rows_backward(double* gradient, const double* weights, std::int64_t num_rows, std::int64_t n)
 {
-    softmax_rows_backward_body(gradient, scratch, weights, num_rows, n);
+    softmax_rows_backward_body(gradient, weights, num_rows, n);
 }
 
 template <>

@@ -47,13 +47,13 @@ template <class T>
 void layer_norm_backward(T* x_gradient, T* scale_gradient, T* shift_gradient, const T* y_gradient, const T* x, const T* mean, const T* inverse,
                          const T* scale, std::int64_t n, std::int64_t num_channels);
 
-/// Softmax over the rows, for each point, in place. `scratch`: 2 n.
+/// Softmax over the rows, for each point, in place.
 template <class T>
-void softmax_rows(T* logits, T* scratch, std::int64_t num_rows, std::int64_t n);
+void softmax_rows(T* logits, std::int64_t num_rows, std::int64_t n);
 
-/// From the gradient of softmax's results to that of the logits, in place. `scratch`: n.
+/// From the gradient of softmax's results to that of the logits, in place.
 template <class T>
-void softmax_rows_backward(T* gradient, T* scratch, const T* weights, std::int64_t num_rows, std::int64_t n);
+void softmax_rows_backward(T* gradient, const T* weights, std::int64_t num_rows, std::int64_t n);
 
 /// x Phi(x), Phi the normal distribution (the erf form).
 template <class T>

@@ -55,12 +55,11 @@ TEST(TileMath, GeluHandsNanOn)
 TEST(TileMath, SoftmaxRowsEqualsItsFormulaAndSumsToOne)
 {
     for (const float height : {1.0F, 30.0F, 500.0F}) {
-        constexpr std::int64_t kRows = 7, kPoints = 37;
+        constexpr std::int64_t kRows = 7, kPoints = 101;   // more than one strip
         const auto logits = wave(kRows * kPoints, height);
         auto weights = logits;
-        std::vector<float> scratch(2 * kPoints);
 
-        softmax_rows(weights.data(), scratch.data(), kRows, kPoints);
+        softmax_rows(weights.data(), kRows, kPoints);
 
         for (std::int64_t t = 0; t < kPoints; ++t) {
             double largest = logits[t], sum = 0;
@@ -68,6 +67,23 @@ TEST(TileMath, SoftmaxRowsEqualsItsFormulaAndSumsToOne)
             for (std::int64_t r = 0; r < kRows; ++r) sum += std::exp(logits[r * kPoints + t] - largest);
             for (std::int64_t r = 0; r < kRows; ++r) ASSERT_NEAR(weights[r * kPoints + t], std::exp(logits[r * kPoints + t] - largest) / sum, 2 * kRounding);
         }
+    }
+}
+
+TEST(TileMath, SoftmaxRowsBackwardEqualsItsFormula)
+{
+    constexpr std::int64_t kRows = 7, kPoints = 101;
+    const auto g = wave(kRows * kPoints, 2);
+    auto weights = wave(kRows * kPoints, 3);
+    softmax_rows(weights.data(), kRows, kPoints);
+    auto of_logits = g;
+
+    softmax_rows_backward(of_logits.data(), weights.data(), kRows, kPoints);
+
+    for (std::int64_t t = 0; t < kPoints; ++t) {
+        double mean = 0;
+        for (std::int64_t r = 0; r < kRows; ++r) mean += static_cast<double>(weights[r * kPoints + t]) * g[r * kPoints + t];
+        for (std::int64_t r = 0; r < kRows; ++r) ASSERT_NEAR(of_logits[r * kPoints + t], weights[r * kPoints + t] * (g[r * kPoints + t] - mean), 4 * kRounding);
     }
 }
 
