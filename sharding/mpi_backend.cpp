@@ -27,7 +27,7 @@ namespace {
 
 using c10d::Work;
 
-constexpr int kTag = 1;   // of all messages from rank to rank: they come in the order in which they were sent
+constexpr int kNumTags = 16000;   // MPI grants 32767
 
 void check(int code, const char* what)
 {
@@ -143,7 +143,10 @@ class MpiRows : public MpiRequests {
 public:
     static constexpr std::int64_t kChunk = std::int64_t{1} << 19;
 
-    MpiRows(std::chrono::milliseconds limit, MPI_Comm communicator, RowStream sent) : MpiRequests(limit), communicator_(communicator), sent_(std::move(sent)) {}
+    MpiRows(std::chrono::milliseconds limit, MPI_Comm communicator, int tag, RowStream sent)
+        : MpiRequests(limit), communicator_(communicator), tag_(tag), sent_(std::move(sent))
+    {
+    }
 
     void send(int rank, std::int64_t begin, std::int64_t end)
     {
@@ -168,7 +171,7 @@ protected:
                     sent_.read(begin, count, slot.bytes.data());
                     bytes = slot.bytes.data();
                 }
-                check(MPI_Isend(bytes, static_cast<int>(count), MPI_BYTE, rank, kTag, communicator_, &slot.request), "send");
+                check(MPI_Isend(bytes, static_cast<int>(count), MPI_BYTE, rank, tag_, communicator_, &slot.request), "send");
             }
             all_sent &= slot.request == MPI_REQUEST_NULL && chunks_.empty();
         }
@@ -186,6 +189,7 @@ private:
     };
 
     MPI_Comm communicator_;
+    int tag_;
     RowStream sent_;
     std::deque<Chunk> chunks_;
     std::array<Slot, 4> slots_;
@@ -272,10 +276,11 @@ public:
             return c10::multiply_integers(tensor.sizes().slice(1)) * static_cast<std::int64_t>(tensor.element_size());
         };
         const auto send = offsets_of(in_rows, row_bytes(in)), receive = offsets_of(out_rows, row_bytes(out));
-        post_receives(*work, out, receive, kLargest);
+        const auto tag = next_tag();
+        post_receives(*work, out, receive, kLargest, tag);
         for_each_other([&](int r) {
             for_each_chunk(send[r + 1] - send[r], kLargest, [&](std::int64_t offset, int count) {
-                check(MPI_Isend(bytes_of(in) + send[r] + offset, count, MPI_BYTE, r, kTag, communicator_, work->add()), "send");
+                check(MPI_Isend(bytes_of(in) + send[r] + offset, count, MPI_BYTE, r, tag, communicator_, work->add()), "send");
             });
         });
         const auto me = getRank();
@@ -289,9 +294,10 @@ public:
         const auto send = offsets_of(send_bytes, 1), receive = offsets_of(receive_bytes, 1);
         const auto me = getRank();
         sent.read(send[me], send[me + 1] - send[me], bytes_of(received) + receive[me]);
-        auto work = c10::make_intrusive<MpiRows>(limit_, communicator_, std::move(sent));
+        const auto tag = next_tag();
+        auto work = c10::make_intrusive<MpiRows>(limit_, communicator_, tag, std::move(sent));
         work->kept.push_back(received);
-        post_receives(*work, received, receive, MpiRows::kChunk);
+        post_receives(*work, received, receive, MpiRows::kChunk, tag);
         for_each_other([&](int r) { work->send(r, send[r], send[r + 1]); });
         work->isCompleted();   // the first chunks go at once
         return carried_on(std::move(work), send.back() + receive.back());
@@ -329,11 +335,15 @@ private:
         return offsets;
     }
 
-    void post_receives(MpiRequests& work, const at::Tensor& out, const std::vector<std::int64_t>& offsets, std::int64_t largest) const
+    /// Of an exchange's messages: exchanges may be under way at once, each sending as it goes on, so that only their own order is certain. All ranks
+    /// begin them in the same order.
+    int next_tag() { return 1 + static_cast<int>(num_exchanges_++ % kNumTags); }
+
+    void post_receives(MpiRequests& work, const at::Tensor& out, const std::vector<std::int64_t>& offsets, std::int64_t largest, int tag) const
     {
         for_each_other([&](int r) {
             for_each_chunk(offsets[r + 1] - offsets[r], largest, [&](std::int64_t offset, int count) {
-                check(MPI_Irecv(bytes_of(out) + offsets[r] + offset, count, MPI_BYTE, r, kTag, communicator_, work.add()), "receive");
+                check(MPI_Irecv(bytes_of(out) + offsets[r] + offset, count, MPI_BYTE, r, tag, communicator_, work.add()), "receive");
             });
         });
     }
@@ -354,6 +364,7 @@ private:
     }
 
     MPI_Comm communicator_;
+    std::int64_t num_exchanges_ = 0;
     std::chrono::milliseconds limit_;
     std::shared_ptr<MpiProgress> progress_;
 };
