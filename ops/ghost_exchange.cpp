@@ -172,8 +172,8 @@ PendingGhosts begin_ghost_exchange(at::TensorList fields, const Plan& plan, std:
     }
     // As they lie: the transport picks them out.
     const RowStream sent(fields.vec(), plan->sent_rows());
-    ghosts.received_ = fields.size() == 1 ? at::empty({plan->num_ghosts(), c10::multiply_integers(fields[0].sizes().slice(1))}, fields[0].options().requires_grad(false))
-                                          : at::empty({plan->num_ghosts(), sent.row_bytes()}, at::kByte);
+    const auto width = fields.size() == 1 ? c10::multiply_integers(fields[0].sizes().slice(1)) : sent.row_bytes();
+    ghosts.received_ = plan->group().empty_received({plan->num_ghosts(), width}, fields.size() == 1 ? fields[0].options().requires_grad(false) : at::TensorOptions(at::kByte));
     ghosts.pending_ = plan->group().start_row_exchange(sent, plan->send_counts(), ghosts.received_, plan->receive_counts());
     return ghosts;
 }

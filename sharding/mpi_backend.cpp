@@ -19,6 +19,7 @@
 #include <mutex>
 
 #include "partition/error.h"
+#include "sharding/peer_memory.h"
 #include "sharding/progress_thread.h"
 #include "sharding/row_stream.h"
 
@@ -27,7 +28,8 @@ namespace {
 
 using c10d::Work;
 
-constexpr int kNumTags = 16000;   // MPI grants 32767
+constexpr int kNumTags = 16000;   // of which each exchange takes two: MPI grants 32767
+constexpr std::int64_t kDirectBytes = std::int64_t{256} << 10;   // from rank to rank, for which it pays to ask where they are wanted
 
 void check(int code, const char* what)
 {
@@ -138,13 +140,21 @@ private:
     std::size_t next_ = 0;
 };
 
-/// Rows to each rank in chunks that stay in the cache: picked out, sent, and their memory used again. Rows that lie in a row are sent from where they lie.
+/// Ranks of one machine, which can write to each other's memory.
+struct Neighborhood {
+    std::shared_ptr<PeerMemory> memory;                   // of this rank; may be null
+    std::vector<std::shared_ptr<const PeerView>> views;   // by rank of MPI_COMM_WORLD; null where this rank cannot write
+    std::vector<bool> write_here;                         // by rank
+};
+
+/// Rows to each rank. On this machine they are written where that rank wants them, which it says in a message of its own. Else they go in chunks that stay in
+/// the cache: picked out, sent, and their memory used again; rows that lie in a row are sent from where they lie.
 class MpiRows : public MpiRequests {
 public:
     static constexpr std::int64_t kChunk = std::int64_t{1} << 19;
 
     MpiRows(std::chrono::milliseconds limit, MPI_Comm communicator, int tag, RowStream sent)
-        : MpiRequests(limit), communicator_(communicator), tag_(tag), sent_(std::move(sent))
+        : MpiRequests(limit), communicator_(communicator), tag_(tag), sent_(std::move(sent)), past_caches_(sent_.bytes() > kCacheBytes)
     {
     }
 
@@ -153,10 +163,26 @@ public:
         for (; begin < end; begin += kChunk) chunks_.push_back({rank, begin, std::min(kChunk, end - begin)});
     }
 
+    /// Once the rank has said where.
+    void write(int rank, const PeerView& view, std::int64_t begin, std::int64_t end)
+    {
+        auto& written = written_.emplace_back(Written{rank, view, begin, end});
+        check(MPI_Irecv(&written.place, sizeof written.place, MPI_BYTE, rank, tag_ + 1, communicator_, &written.request), "receive");
+    }
+
+    /// Says to a rank where it is to write, -1 for nowhere; the words must outlive the work.
+    void tell_place(int rank, std::int64_t place)
+    {
+        places_.push_back(place);
+        check(MPI_Isend(&places_.back(), sizeof place, MPI_BYTE, rank, tag_ + 1, communicator_, add()), "send");
+        if (place >= 0) check(MPI_Irecv(nullptr, 0, MPI_BYTE, rank, tag_, communicator_, add()), "receive");   // that it is written
+    }
+
 protected:
     bool advance() override
     {
         bool all_sent = true;
+        for (auto& written : written_) all_sent &= advance(written);
         for (auto& slot : slots_) {
             if (slot.request != MPI_REQUEST_NULL) {
                 int done = 0;
@@ -179,6 +205,8 @@ protected:
     }
 
 private:
+    static constexpr std::int64_t kCacheBytes = std::int64_t{8} << 20, kPiece = std::int64_t{4} << 20;   // a piece, and others get their turn
+
     struct Chunk {
         int rank;
         std::int64_t begin, count;
@@ -187,12 +215,45 @@ private:
         std::vector<char> bytes;
         MPI_Request request = MPI_REQUEST_NULL;
     };
+    struct Written {
+        int rank;
+        const PeerView& view;
+        std::int64_t begin, end;
+        std::int64_t place = 0;
+        MPI_Request request = MPI_REQUEST_NULL;
+    };
+
+    /// True when there is nothing left to do for this rank.
+    bool advance(Written& written)
+    {
+        if (written.request != MPI_REQUEST_NULL) {
+            int done = 0;
+            check(MPI_Test(&written.request, &done, MPI_STATUS_IGNORE), "test");
+            if (!done) return false;
+            if (written.place < 0) {
+                send(written.rank, written.begin, written.end);
+                written.begin = written.end;
+            }
+        }
+        if (written.begin == written.end) return true;
+        const auto count = std::min(kPiece, written.end - written.begin);
+        if (past_caches_) sent_.write_through(written.begin, count, written.view.at(written.place));
+        else sent_.read(written.begin, count, written.view.at(written.place));
+        written.begin += count;
+        written.place += count;
+        if (written.begin < written.end) return false;
+        check(MPI_Isend(nullptr, 0, MPI_BYTE, written.rank, tag_, communicator_, add()), "send");   // after all that was written
+        return true;
+    }
 
     MPI_Comm communicator_;
     int tag_;
     RowStream sent_;
+    bool past_caches_;
     std::deque<Chunk> chunks_;
     std::array<Slot, 4> slots_;
+    std::deque<Written> written_;   // addresses given out stay valid
+    std::deque<std::int64_t> places_;
 };
 
 /// Works that go on while the program computes.
@@ -234,8 +295,9 @@ private:
 class MpiBackend : public c10d::Backend, public RowExchange {
 public:
     /// `progress` is null where MPI allows one thread only.
-    MpiBackend(MPI_Comm communicator, int rank, int size, std::chrono::milliseconds limit, std::shared_ptr<MpiProgress> progress)
-        : Backend(rank, size), communicator_(communicator), limit_(limit), progress_(std::move(progress))
+    /// @param neighbors   of this group, by its ranks
+    MpiBackend(MPI_Comm communicator, int rank, int size, std::chrono::milliseconds limit, Neighborhood neighbors, std::shared_ptr<MpiProgress> progress)
+        : Backend(rank, size), communicator_(communicator), limit_(limit), neighbors_(std::move(neighbors)), progress_(std::move(progress))
     {
     }
 
@@ -277,7 +339,7 @@ public:
         };
         const auto send = offsets_of(in_rows, row_bytes(in)), receive = offsets_of(out_rows, row_bytes(out));
         const auto tag = next_tag();
-        post_receives(*work, out, receive, kLargest, tag);
+        for_each_other([&](int r) { post_receive(*work, out, receive[r], receive[r + 1], r, kLargest, tag); });
         for_each_other([&](int r) {
             for_each_chunk(send[r + 1] - send[r], kLargest, [&](std::int64_t offset, int count) {
                 check(MPI_Isend(bytes_of(in) + send[r] + offset, count, MPI_BYTE, r, tag, communicator_, work->add()), "send");
@@ -295,12 +357,29 @@ public:
         const auto me = getRank();
         sent.read(send[me], send[me + 1] - send[me], bytes_of(received) + receive[me]);
         const auto tag = next_tag();
+        const auto place = neighbors_.memory ? neighbors_.memory->place_of(received) : -1;
         auto work = c10::make_intrusive<MpiRows>(limit_, communicator_, tag, std::move(sent));
         work->kept.push_back(received);
-        post_receives(*work, received, receive, MpiRows::kChunk, tag);
-        for_each_other([&](int r) { work->send(r, send[r], send[r + 1]); });
+        for_each_other([&](int r) {
+            const bool is_direct = neighbors_.write_here[r] && receive_bytes[r] >= kDirectBytes;
+            if (is_direct) work->tell_place(r, place < 0 ? -1 : place + receive[r]);
+            if (!is_direct || place < 0) post_receive(*work, received, receive[r], receive[r + 1], r, MpiRows::kChunk, tag);
+        });
+        for_each_other([&](int r) {
+            if (neighbors_.views[r] && send_bytes[r] >= kDirectBytes) work->write(r, *neighbors_.views[r], send[r], send[r + 1]);
+            else work->send(r, send[r], send[r + 1]);
+        });
         work->isCompleted();   // the first chunks go at once
         return carried_on(std::move(work), send.back() + receive.back());
+    }
+
+    at::Tensor empty_received(at::IntArrayRef sizes, const at::TensorOptions& options) override
+    {
+        const auto bytes = c10::multiply_integers(sizes) * static_cast<std::int64_t>(options.dtype().itemsize());
+        if (neighbors_.memory && options.device().is_cpu() && bytes >= kDirectBytes) {
+            if (auto tensor = neighbors_.memory->empty(sizes, options); tensor.defined()) return tensor;
+        }
+        return at::empty(sizes, options);
     }
 
     c10::intrusive_ptr<Work> barrier(const c10d::BarrierOptions&) override
@@ -337,14 +416,12 @@ private:
 
     /// Of an exchange's messages: exchanges may be under way at once, each sending as it goes on, so that only their own order is certain. All ranks
     /// begin them in the same order.
-    int next_tag() { return 1 + static_cast<int>(num_exchanges_++ % kNumTags); }
+    int next_tag() { return 1 + 2 * static_cast<int>(num_exchanges_++ % kNumTags); }
 
-    void post_receives(MpiRequests& work, const at::Tensor& out, const std::vector<std::int64_t>& offsets, std::int64_t largest, int tag) const
+    void post_receive(MpiRequests& work, const at::Tensor& out, std::int64_t begin, std::int64_t end, int rank, std::int64_t largest, int tag) const
     {
-        for_each_other([&](int r) {
-            for_each_chunk(offsets[r + 1] - offsets[r], largest, [&](std::int64_t offset, int count) {
-                check(MPI_Irecv(bytes_of(out) + offsets[r] + offset, count, MPI_BYTE, r, tag, communicator_, work.add()), "receive");
-            });
+        for_each_chunk(end - begin, largest, [&](std::int64_t offset, int count) {
+            check(MPI_Irecv(bytes_of(out) + begin + offset, count, MPI_BYTE, rank, tag, communicator_, work.add()), "receive");
         });
     }
 
@@ -366,8 +443,38 @@ private:
     MPI_Comm communicator_;
     std::int64_t num_exchanges_ = 0;
     std::chrono::milliseconds limit_;
+    Neighborhood neighbors_;
     std::shared_ptr<MpiProgress> progress_;
 };
+
+/// Of all ranks. Collective.
+Neighborhood find_neighborhood(int rank, int size)
+{
+    Neighborhood found;
+    found.memory = PeerMemory::create();
+    MPI_Comm here;
+    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &here);
+    int num_here = 0;
+    MPI_Comm_size(here, &num_here);
+    struct Card {
+        std::int64_t rank, has_memory;
+        PeerMemory::Address address;
+    };
+    const Card own{rank, found.memory != nullptr, found.memory ? found.memory->address() : PeerMemory::Address{}};
+    std::vector<Card> cards(num_here);
+    check(MPI_Allgather(&own, sizeof own, MPI_BYTE, cards.data(), sizeof own, MPI_BYTE, here), "gather");
+    found.views.resize(size);
+    for (const auto& card : cards) {
+        if (card.rank != rank && card.has_memory) found.views[card.rank] = PeerView::open(card.address);
+    }
+    std::vector<char> can_write(num_here), can_write_here(num_here);
+    for (int i = 0; i < num_here; ++i) can_write[i] = found.views[cards[i].rank] != nullptr;
+    check(MPI_Alltoall(can_write.data(), 1, MPI_CHAR, can_write_here.data(), 1, MPI_CHAR, here), "exchange");
+    found.write_here.resize(size);
+    for (int i = 0; i < num_here; ++i) found.write_here[cards[i].rank] = can_write_here[i] != 0;
+    MPI_Comm_free(&here);
+    return found;
+}
 
 class MpiWorld : public World {
 public:
@@ -379,6 +486,7 @@ public:
         int level = MPI_THREAD_SINGLE;
         MPI_Query_thread(&level);
         if (level == MPI_THREAD_MULTIPLE) progress_ = std::make_shared<MpiProgress>();
+        neighbors_ = find_neighborhood(rank_, size_);
     }
 
     // Without `finish` MPI is left as it is: mpirun then sees an abnormal end and stops the other ranks.
@@ -400,7 +508,13 @@ public:
         MPI_Group_free(&members);
         MPI_Group_free(&everyone);
         MPI_Comm_set_errhandler(communicator, MPI_ERRORS_RETURN);
-        return RankGroup(c10::make_intrusive<MpiBackend>(communicator, index, static_cast<int>(ranks.size()), limit_, progress_), axis, std::move(counter));
+        Neighborhood neighbors{neighbors_.memory, {}, {}};
+        for (const int r : ranks) {
+            neighbors.views.push_back(neighbors_.views[r]);
+            neighbors.write_here.push_back(neighbors_.write_here[r]);
+        }
+        return RankGroup(c10::make_intrusive<MpiBackend>(communicator, index, static_cast<int>(ranks.size()), limit_, std::move(neighbors), progress_), axis,
+                         std::move(counter));
     }
 
     void finish() override
@@ -415,6 +529,7 @@ private:
     int size_ = 1;
     int num_groups_ = 0;
     std::chrono::milliseconds limit_;
+    Neighborhood neighbors_;
     std::shared_ptr<MpiProgress> progress_;
 };
 

@@ -226,6 +226,12 @@ PendingCollective RankGroup::start_row_exchange(const RowStream& sent, std::span
     }
 }
 
+at::Tensor RankGroup::empty_received(at::IntArrayRef sizes, const at::TensorOptions& options) const
+{
+    auto* const by_rows = dynamic_cast<RowExchange*>(backend_.get());
+    return by_rows ? by_rows->empty_received(sizes, options) : at::empty(sizes, options);
+}
+
 void RankGroup::broadcast(at::Tensor& tensor, int source_rank) const
 {
     if (size_ == 1 || tensor.numel() == 0) return;

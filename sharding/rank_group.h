@@ -80,6 +80,9 @@ public:
     PendingCollective start_row_exchange(const class RowStream& sent, std::span<const std::int64_t> send_rows, at::Tensor& received,
                                          std::span<const std::int64_t> receive_rows) const;
 
+    /// A tensor to receive rows in, where the transport likes it best.
+    at::Tensor empty_received(at::IntArrayRef sizes, const at::TensorOptions& options) const;
+
     void broadcast(at::Tensor& tensor, int source_rank) const;
 
     /// The numbers of all ranks, one vector a rank (all the same length).

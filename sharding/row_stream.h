@@ -27,9 +27,15 @@ public:
     /// Bytes begin, ..., begin + count - 1 to `to`.
     void read(std::int64_t begin, std::int64_t count, char* to) const;
 
+    /// The same past the caches, for more than they hold: what is written need not be read before. All is written when it returns.
+    void write_through(std::int64_t begin, std::int64_t count, char* to) const;
+
     at::Tensor whole() const;   ///< all of them, uint8
 
 private:
+    template <class Copy>
+    void read_by(const Copy& copy, std::int64_t begin, std::int64_t count, char* to) const;
+
     std::vector<at::Tensor> tensors_;
     std::vector<std::int64_t> widths_;   // bytes of a row of each
     at::Tensor index_;
@@ -40,6 +46,9 @@ private:
 class RowExchange {
 public:
     virtual ~RowExchange() = default;
+
+    /// Where rows are best received: memory that others can write to, if there is any.
+    virtual at::Tensor empty_received(at::IntArrayRef sizes, const at::TensorOptions& options);
 
     /// As an all-to-all of bytes, `send_bytes[r]` of the stream for rank r, in rank order; `received` (bytes), contiguous.
     virtual c10::intrusive_ptr<c10d::Work> exchange_rows(RowStream sent, const std::vector<std::int64_t>& send_bytes, const at::Tensor& received,

@@ -64,7 +64,7 @@ void exchange_by(const RankGroup& group)
 {
     const int size = group.size(), rank = group.rank();
     std::vector<std::pair<at::Tensor, at::Tensor>> kept;   // of all exchanges: none may write to another's
-    for (const std::int64_t rows : {0, 1, 1000, 60'000}) {
+    for (const std::int64_t rows : {0, 1, 1000, 15'000}) {
         for (const int without : {-1, size - 1}) {
             const Pattern pattern(group, rows, without);
             const auto plan = pattern.plan(group);

@@ -28,6 +28,25 @@ TEST(RowStream, ReadsWhatIndexingPicksOut)
     EXPECT_EQ(stream.in_place(0, 4), nullptr) << "two tensors";
 }
 
+TEST(RowStream, WritesThroughTheSameWhereverItBegins)
+{
+    for (const std::int64_t width : {1, 3, 16, 64, 65}) {
+        const auto table = at::randn({50, width});
+        const RowStream one({table}, at::randint(0, 50, {40}, at::kLong)), two({table, table.to(at::kDouble)}, at::randint(0, 50, {40}, at::kLong));
+        for (const auto* stream : {&one, &two}) {
+            for (const std::int64_t shift : {0, 4, 16}) {
+                for (const std::int64_t begin : {std::int64_t{0}, std::int64_t{7}, stream->row_bytes() * 3 + 1}) {
+                    const auto count = stream->bytes() - begin - 5;
+                    auto found = at::full({shift + count + 64}, 171, at::kByte);
+                    stream->write_through(begin, count, static_cast<char*>(found.data_ptr()) + shift);
+                    EXPECT_TRUE(at::equal(found.narrow(0, shift, count), stream->whole().narrow(0, begin, count)));
+                    EXPECT_TRUE(found.narrow(0, shift + count, 64).eq(171).all().item<bool>()) << "written beyond";
+                }
+            }
+        }
+    }
+}
+
 TEST(RowStream, GivesPlacesOfBytesThatLieInARow)
 {
     const auto table = at::randn({20, 3});
