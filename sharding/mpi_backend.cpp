@@ -4,24 +4,10 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-// MPI's C++ bindings, long withdrawn, would want a library of their own.
-#define OMPI_SKIP_MPICXX 1
-#define MPICH_SKIP_MPICXX 1
-#include <mpi.h>
-#include <sched.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
-#include <atomic>
 #include <cstring>
-#include <deque>
-#include <mutex>
 
-#include "partition/error.h"
-#include "sharding/peer_memory.h"
-#include "sharding/progress_thread.h"
-#include "sharding/row_stream.h"
+#include "sharding/mpi_work.h"
 
 namespace meshard {
 namespace {
@@ -30,15 +16,6 @@ using c10d::Work;
 
 constexpr int kNumTags = 16000;   // of which each exchange takes two: MPI grants 32767
 constexpr std::int64_t kDirectBytes = std::int64_t{256} << 10;   // from rank to rank, for which it pays to ask where they are wanted
-
-void check(int code, const char* what)
-{
-    if (code == MPI_SUCCESS) return;
-    char text[MPI_MAX_ERROR_STRING];
-    int length = 0;
-    MPI_Error_string(code, text, &length);
-    throw std::runtime_error(std::string(what) + ": " + std::string(text, length));
-}
 
 MPI_Datatype mpi_type(at::ScalarType type)
 {
@@ -63,235 +40,6 @@ MPI_Op mpi_op(const c10d::ReduceOp& op)
     throw std::runtime_error("MPI: unknown reduction");
 }
 
-/// A collective under way. The thread that waits for it, or the progress thread, calls `advance`.
-class MpiWork : public Work {
-public:
-    explicit MpiWork(std::chrono::milliseconds limit) : limit_(limit) {}
-
-    bool isCompleted() override
-    {
-        const std::lock_guard lock(mutex_);
-        if (!failure_.empty()) throw std::runtime_error(failure_);
-        if (!is_done_) is_done_ = advance();
-        return is_done_;
-    }
-
-    bool wait(std::chrono::milliseconds timeout) override
-    {
-        is_waited_for_ = true;
-        const auto limit = timeout > std::chrono::milliseconds(0) ? timeout : limit_;
-        const auto deadline = std::chrono::steady_clock::now() + limit;
-        for (std::int64_t spin = 0; !isCompleted(); ++spin) {
-            if (spin % 64 == 63) sched_yield();   // ranks may be more than cores
-            if (spin % 4096 == 4095 && std::chrono::steady_clock::now() > deadline) {
-                throw std::runtime_error("no answer within " + std::to_string(limit.count() / 1000) + " s");
-            }
-        }
-        return true;
-    }
-
-    /// For the progress thread: true if there is nothing left for it to do.
-    bool can_be_left() noexcept
-    {
-        if (is_waited_for_) return true;
-        const std::lock_guard lock(mutex_);
-        try {
-            if (failure_.empty() && !is_done_) is_done_ = advance();
-        } catch (const std::exception& error) {
-            failure_ = error.what();
-        }
-        return is_done_ || !failure_.empty();
-    }
-
-protected:
-    /// Does what can be done without waiting; true when all is done.
-    virtual bool advance() = 0;
-
-private:
-    std::chrono::milliseconds limit_;
-    std::mutex mutex_;
-    std::atomic<bool> is_waited_for_{false};
-    bool is_done_ = false;
-    std::string failure_;
-};
-
-/// Requests, with all that must outlive them.
-class MpiRequests : public MpiWork {
-public:
-    using MpiWork::MpiWork;
-
-    MPI_Request* add() { return &requests_.emplace_back(MPI_REQUEST_NULL); }
-
-    std::vector<at::Tensor> kept;
-
-protected:
-    bool advance() override
-    {
-        for (; next_ < requests_.size(); ++next_) {   // in the order in which they were made, so that each is asked once when it is done
-            int done = 0;
-            check(MPI_Test(&requests_[next_], &done, MPI_STATUS_IGNORE), "test");
-            if (!done) return false;
-        }
-        return true;
-    }
-
-private:
-    std::deque<MPI_Request> requests_;   // addresses given out stay valid
-    std::size_t next_ = 0;
-};
-
-/// Ranks of one machine, which can write to each other's memory.
-struct Neighborhood {
-    std::shared_ptr<PeerMemory> memory;                   // of this rank; may be null
-    std::vector<std::shared_ptr<const PeerView>> views;   // by rank of MPI_COMM_WORLD; null where this rank cannot write
-    std::vector<bool> write_here;                         // by rank
-};
-
-/// Rows to each rank. On this machine they are written where that rank wants them, which it says in a message of its own. Else they go in chunks that stay in
-/// the cache: picked out, sent, and their memory used again; rows that lie in a row are sent from where they lie.
-class MpiRows : public MpiRequests {
-public:
-    static constexpr std::int64_t kChunk = std::int64_t{1} << 19;
-
-    MpiRows(std::chrono::milliseconds limit, MPI_Comm communicator, int tag, RowStream sent)
-        : MpiRequests(limit), communicator_(communicator), tag_(tag), sent_(std::move(sent)), past_caches_(sent_.bytes() > kCacheBytes)
-    {
-    }
-
-    void send(int rank, std::int64_t begin, std::int64_t end)
-    {
-        for (; begin < end; begin += kChunk) chunks_.push_back({rank, begin, std::min(kChunk, end - begin)});
-    }
-
-    /// Once the rank has said where.
-    void write(int rank, const PeerView& view, std::int64_t begin, std::int64_t end)
-    {
-        auto& written = written_.emplace_back(Written{rank, view, begin, end});
-        check(MPI_Irecv(&written.place, sizeof written.place, MPI_BYTE, rank, tag_ + 1, communicator_, &written.request), "receive");
-    }
-
-    /// Says to a rank where it is to write, -1 for nowhere; the words must outlive the work.
-    void tell_place(int rank, std::int64_t place)
-    {
-        places_.push_back(place);
-        check(MPI_Isend(&places_.back(), sizeof place, MPI_BYTE, rank, tag_ + 1, communicator_, add()), "send");
-        if (place >= 0) check(MPI_Irecv(nullptr, 0, MPI_BYTE, rank, tag_, communicator_, add()), "receive");   // that it is written
-    }
-
-protected:
-    bool advance() override
-    {
-        bool all_sent = true;
-        for (auto& written : written_) all_sent &= advance(written);
-        for (auto& slot : slots_) {
-            if (slot.request != MPI_REQUEST_NULL) {
-                int done = 0;
-                check(MPI_Test(&slot.request, &done, MPI_STATUS_IGNORE), "test");
-            }
-            if (slot.request == MPI_REQUEST_NULL && !chunks_.empty()) {
-                const auto [rank, begin, count] = chunks_.front();
-                chunks_.pop_front();
-                const auto* bytes = sent_.in_place(begin, count);
-                if (!bytes) {
-                    slot.bytes.resize(static_cast<std::size_t>(count));
-                    sent_.read(begin, count, slot.bytes.data());
-                    bytes = slot.bytes.data();
-                }
-                check(MPI_Isend(bytes, static_cast<int>(count), MPI_BYTE, rank, tag_, communicator_, &slot.request), "send");
-            }
-            all_sent &= slot.request == MPI_REQUEST_NULL && chunks_.empty();
-        }
-        return MpiRequests::advance() && all_sent;
-    }
-
-private:
-    static constexpr std::int64_t kCacheBytes = std::int64_t{8} << 20, kPiece = std::int64_t{4} << 20;   // a piece, and others get their turn
-
-    struct Chunk {
-        int rank;
-        std::int64_t begin, count;
-    };
-    struct Slot {
-        std::vector<char> bytes;
-        MPI_Request request = MPI_REQUEST_NULL;
-    };
-    struct Written {
-        int rank;
-        const PeerView& view;
-        std::int64_t begin, end;
-        std::int64_t place = 0;
-        MPI_Request request = MPI_REQUEST_NULL;
-    };
-
-    /// True when there is nothing left to do for this rank.
-    bool advance(Written& written)
-    {
-        if (written.request != MPI_REQUEST_NULL) {
-            int done = 0;
-            check(MPI_Test(&written.request, &done, MPI_STATUS_IGNORE), "test");
-            if (!done) return false;
-            if (written.place < 0) {
-                send(written.rank, written.begin, written.end);
-                written.begin = written.end;
-            }
-        }
-        if (written.begin == written.end) return true;
-        const auto count = std::min(kPiece, written.end - written.begin);
-        if (past_caches_) sent_.write_through(written.begin, count, written.view.at(written.place));
-        else sent_.read(written.begin, count, written.view.at(written.place));
-        written.begin += count;
-        written.place += count;
-        if (written.begin < written.end) return false;
-        check(MPI_Isend(nullptr, 0, MPI_BYTE, written.rank, tag_, communicator_, add()), "send");   // after all that was written
-        return true;
-    }
-
-    MPI_Comm communicator_;
-    int tag_;
-    RowStream sent_;
-    bool past_caches_;
-    std::deque<Chunk> chunks_;
-    std::array<Slot, 4> slots_;
-    std::deque<Written> written_;   // addresses given out stay valid
-    std::deque<std::int64_t> places_;
-};
-
-/// Works that go on while the program computes.
-class MpiProgress {
-public:
-    void add(c10::intrusive_ptr<MpiWork> work)
-    {
-        {
-            const std::lock_guard lock(mutex_);
-            works_.push_back(std::move(work));
-        }
-        thread_.wake();
-    }
-
-    void stop() { thread_.stop(); }
-
-private:
-    bool step()
-    {
-        std::deque<c10::intrusive_ptr<MpiWork>> works;
-        {
-            const std::lock_guard lock(mutex_);
-            works = works_;
-        }
-        for (const auto& work : works) {
-            if (!work->can_be_left()) continue;
-            const std::lock_guard lock(mutex_);
-            std::erase(works_, work);
-        }
-        const std::lock_guard lock(mutex_);
-        return !works_.empty();
-    }
-
-    std::mutex mutex_;
-    std::deque<c10::intrusive_ptr<MpiWork>> works_;
-    ProgressThread thread_{[this] { return step(); }};
-};
-
 class MpiBackend : public c10d::Backend, public RowExchange {
 public:
     /// `progress` is null where MPI allows one thread only.
@@ -309,7 +57,7 @@ public:
         auto work = make_work(tensor);
         for_each_chunk(tensor.numel(), kLargest, [&](std::int64_t offset, int count) {
             auto* data = static_cast<char*>(tensor.data_ptr()) + offset * static_cast<std::int64_t>(tensor.element_size());
-            check(MPI_Iallreduce(MPI_IN_PLACE, data, count, mpi_type(tensor.scalar_type()), mpi_op(options.reduceOp), communicator_, work->add()),
+            check_mpi(MPI_Iallreduce(MPI_IN_PLACE, data, count, mpi_type(tensor.scalar_type()), mpi_op(options.reduceOp), communicator_, work->add()),
                   "all-reduce");
         });
         return work;
@@ -321,7 +69,7 @@ public:
         const auto bytes = tensor.numel() * static_cast<std::int64_t>(tensor.element_size());
         auto work = make_work(tensor);
         for_each_chunk(bytes, kLargest, [&](std::int64_t offset, int count) {
-            check(MPI_Ibcast(static_cast<char*>(tensor.data_ptr()) + offset, count, MPI_BYTE, static_cast<int>(options.rootRank), communicator_,
+            check_mpi(MPI_Ibcast(static_cast<char*>(tensor.data_ptr()) + offset, count, MPI_BYTE, static_cast<int>(options.rootRank), communicator_,
                              work->add()),
                   "broadcast");
         });
@@ -342,7 +90,7 @@ public:
         for_each_other([&](int r) { post_receive(*work, out, receive[r], receive[r + 1], r, kLargest, tag); });
         for_each_other([&](int r) {
             for_each_chunk(send[r + 1] - send[r], kLargest, [&](std::int64_t offset, int count) {
-                check(MPI_Isend(bytes_of(in) + send[r] + offset, count, MPI_BYTE, r, tag, communicator_, work->add()), "send");
+                check_mpi(MPI_Isend(bytes_of(in) + send[r] + offset, count, MPI_BYTE, r, tag, communicator_, work->add()), "send");
             });
         });
         const auto me = getRank();
@@ -385,7 +133,7 @@ public:
     c10::intrusive_ptr<Work> barrier(const c10d::BarrierOptions&) override
     {
         auto work = c10::make_intrusive<MpiRequests>(limit_);
-        check(MPI_Ibarrier(communicator_, work->add()), "barrier");
+        check_mpi(MPI_Ibarrier(communicator_, work->add()), "barrier");
         return work;
     }
 
@@ -421,7 +169,7 @@ private:
     void post_receive(MpiRequests& work, const at::Tensor& out, std::int64_t begin, std::int64_t end, int rank, std::int64_t largest, int tag) const
     {
         for_each_chunk(end - begin, largest, [&](std::int64_t offset, int count) {
-            check(MPI_Irecv(bytes_of(out) + begin + offset, count, MPI_BYTE, rank, tag, communicator_, work.add()), "receive");
+            check_mpi(MPI_Irecv(bytes_of(out) + begin + offset, count, MPI_BYTE, rank, tag, communicator_, work.add()), "receive");
         });
     }
 
@@ -447,35 +195,6 @@ private:
     std::shared_ptr<MpiProgress> progress_;
 };
 
-/// Of all ranks. Collective.
-Neighborhood find_neighborhood(int rank, int size)
-{
-    Neighborhood found;
-    found.memory = PeerMemory::create();
-    MPI_Comm here;
-    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &here);
-    int num_here = 0;
-    MPI_Comm_size(here, &num_here);
-    struct Card {
-        std::int64_t rank, has_memory;
-        PeerMemory::Address address;
-    };
-    const Card own{rank, found.memory != nullptr, found.memory ? found.memory->address() : PeerMemory::Address{}};
-    std::vector<Card> cards(num_here);
-    check(MPI_Allgather(&own, sizeof own, MPI_BYTE, cards.data(), sizeof own, MPI_BYTE, here), "gather");
-    found.views.resize(size);
-    for (const auto& card : cards) {
-        if (card.rank != rank && card.has_memory) found.views[card.rank] = PeerView::open(card.address);
-    }
-    std::vector<char> can_write(num_here), can_write_here(num_here);
-    for (int i = 0; i < num_here; ++i) can_write[i] = found.views[cards[i].rank] != nullptr;
-    check(MPI_Alltoall(can_write.data(), 1, MPI_CHAR, can_write_here.data(), 1, MPI_CHAR, here), "exchange");
-    found.write_here.resize(size);
-    for (int i = 0; i < num_here; ++i) found.write_here[cards[i].rank] = can_write_here[i] != 0;
-    MPI_Comm_free(&here);
-    return found;
-}
-
 class MpiWorld : public World {
 public:
     explicit MpiWorld(double timeout_seconds) : limit_(static_cast<std::int64_t>(timeout_seconds * 1000))
@@ -486,7 +205,7 @@ public:
         int level = MPI_THREAD_SINGLE;
         MPI_Query_thread(&level);
         if (level == MPI_THREAD_MULTIPLE) progress_ = std::make_shared<MpiProgress>();
-        neighbors_ = find_neighborhood(rank_, size_);
+        neighbors_ = Neighborhood::find();
     }
 
     // Without `finish` MPI is left as it is: mpirun then sees an abnormal end and stops the other ranks.
@@ -503,17 +222,12 @@ public:
         MPI_Group everyone, members;
         MPI_Comm communicator;
         MPI_Comm_group(MPI_COMM_WORLD, &everyone);
-        check(MPI_Group_incl(everyone, static_cast<int>(ranks.size()), ranks.data(), &members), "group");
-        check(MPI_Comm_create_group(MPI_COMM_WORLD, members, num_groups_++, &communicator), "group");   // by its members only
+        check_mpi(MPI_Group_incl(everyone, static_cast<int>(ranks.size()), ranks.data(), &members), "group");
+        check_mpi(MPI_Comm_create_group(MPI_COMM_WORLD, members, num_groups_++, &communicator), "group");   // by its members only
         MPI_Group_free(&members);
         MPI_Group_free(&everyone);
         MPI_Comm_set_errhandler(communicator, MPI_ERRORS_RETURN);
-        Neighborhood neighbors{neighbors_.memory, {}, {}};
-        for (const int r : ranks) {
-            neighbors.views.push_back(neighbors_.views[r]);
-            neighbors.write_here.push_back(neighbors_.write_here[r]);
-        }
-        return RankGroup(c10::make_intrusive<MpiBackend>(communicator, index, static_cast<int>(ranks.size()), limit_, std::move(neighbors), progress_), axis,
+        return RankGroup(c10::make_intrusive<MpiBackend>(communicator, index, static_cast<int>(ranks.size()), limit_, neighbors_.of(ranks), progress_), axis,
                          std::move(counter));
     }
 
