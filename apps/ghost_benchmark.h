@@ -37,7 +37,7 @@ struct OverlapTimes {
     double exchange_seconds = 0;            ///< alone
     double step_seconds = 0;                ///< with messages
     double silent_seconds = 0;              ///< the same work on ghosts that are there already
-    double visible_share = 0;               ///< (step - silent) / exchange, median of the pairs
+    double visible_share = 0;               ///< (step - silent) / exchange, of the shortest of each
 };
 
 struct GhostReport {
