@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kNormEpsilon = 1e-5;             // of torch::nn::LayerNorm
 constexpr double kMinTemperature = 0.01;          // of a point
-constexpr std::int64_t kCacheBytes = 1200 * 1024; // of 1 to 2 MiB of second-level cache
+constexpr std::int64_t kTileBytes = 4800 * 1024;  // of all stages of a block: what one of them works on, a fifth, fits 1 MiB of second-level cache
 constexpr auto kGiven = As::Given, kTransposed = As::Transposed;
 
 }  // namespace
@@ -66,7 +66,7 @@ std::int64_t points_per_tile(const BlockShape& shape, std::int64_t bytes_per_num
 {
     const auto per_point = BlockActivations<float>::floats_per_point(shape) + 4 * shape.channels + 2 * shape.inner() +
                            (shape.point_temperature ? 3 : 2) * shape.heads * shape.slices + 2 * shape.hidden;
-    return std::clamp<std::int64_t>(kCacheBytes / (per_point * bytes_per_number) / 16 * 16, 32, 256);
+    return std::clamp<std::int64_t>(kTileBytes / (per_point * bytes_per_number) / 16 * 16, 32, 512);
 }
 
 template <class T>

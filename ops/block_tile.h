@@ -147,7 +147,7 @@ private:
     std::unique_ptr<T[]> before_, after_, gradient_;   // (n, hidden)
 };
 
-/// How many points fit the second-level cache with all that is kept of them.
+/// How many points a tile has, such that what each stage of a block works on fits the second-level cache.
 std::int64_t points_per_tile(const BlockShape& shape, std::int64_t bytes_per_number);
 
 }  // namespace meshard
