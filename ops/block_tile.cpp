@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kNormEpsilon = 1e-5;             // of torch::nn::LayerNorm
 constexpr double kMinTemperature = 0.01;          // of a point
-constexpr std::int64_t kTileBytes = 4800 * 1024;  // of all stages of a block: what one of them works on, a fifth, fits 1 MiB of second-level cache
+constexpr std::int64_t kTileBytes = 4096 * 1024;  // of all stages of a block: what one of them works on, a quarter, fits 1 MiB of second-level cache
 constexpr auto kGiven = As::Given, kTransposed = As::Transposed;
 
 }  // namespace
@@ -65,25 +65,25 @@ BlockActivations<T> BlockActivations<T>::in(T* memory, const BlockShape& shape, 
 std::int64_t points_per_tile(const BlockShape& shape, std::int64_t bytes_per_number)
 {
     const auto per_point = BlockActivations<float>::floats_per_point(shape) + 4 * shape.channels + 2 * shape.inner() +
-                           (shape.point_temperature ? 3 : 2) * shape.heads * shape.slices + 2 * shape.hidden;
+                           (shape.point_temperature ? shape.heads : 0) * shape.slices + 2 * shape.slices + 2 * shape.hidden;
     return std::clamp<std::int64_t>(kTileBytes / (per_point * bytes_per_number) / 16 * 16, 32, 512);
 }
 
 template <class T>
 BlockTile<T>::BlockTile(const BlockShape& shape, std::int64_t max_points) : shape_(shape)
 {
-    const auto n = max_points, C = shape.channels, I = shape.inner(), weights = shape.heads * shape.slices;
-    const auto plus = shape.point_temperature ? n : 0, plus_slices = plus * shape.slices;
-    const std::array<std::int64_t, 18> sizes{C * n, weights * n, weights * n, shape.hidden * n, shape.hidden * n, C * n,
+    const auto n = max_points, C = shape.channels, I = shape.inner(), S = shape.slices;
+    const auto plus = shape.point_temperature ? n : 0;
+    const std::array<std::int64_t, 18> sizes{C * n, S * n, S * n, shape.hidden * n, shape.hidden * n, C * n,
                                              std::max(C, I) * n, I * n, n, n, std::max(shape.num_sums(), 2 * C),
-                                             weights * plus, plus_slices, plus_slices, plus_slices, plus, plus, plus};
+                                             shape.heads * S * plus, S * plus, S * plus, S * plus, plus, plus, plus};
     const std::array<T**, 18> buffers{&normal_, &slice_weights_, &weights_gradient_, &hidden_, &hidden_gradient_, &last_gradient_,
                                       &rows_, &more_rows_, &mean_, &inverse_, &small_,
                                       &logits_, &before_, &after_, &after_gradient_, &raw_, &temperature_, &temperature_gradient_};
     constexpr std::int64_t kLine = 16;   // numbers: buffers start at cache lines of their own
     std::int64_t total = 0;
     for (const auto size : sizes) total += (size + kLine - 1) / kLine * kLine;
-    memory_ = std::make_unique_for_overwrite<T[]>(total);
+    memory_ = make_lines<T>(total);
     auto* next = memory_.get();
     for (std::size_t i = 0; i < sizes.size(); ++i) {
         *buffers[i] = next;
@@ -101,39 +101,34 @@ template <class T>
 void BlockTile<T>::project_rows(const T* weight, const T* bias, std::int64_t n, T* rows) const
 {
     const auto C = shape_.channels, I = shape_.inner();
-    fill_rows(rows, bias, I, n);
-    multiply(kGiven, kTransposed, I, n, C, weight, C, normal_, C, 1, rows, n);
+    multiply(kGiven, kTransposed, I, n, C, weight, C, normal_, C, {.to_rows = bias}, rows, n);
 }
 
 template <class T>
-void BlockTile<T>::weigh(const Weights& weights, const BlockActivations<T>& kept, std::int64_t n)
+const T* BlockTile<T>::weigh(const Weights& weights, const BlockActivations<T>& kept, std::int64_t head, std::int64_t n)
 {
     const auto D = shape_.head_dim, S = shape_.slices;
-    fill_rows(slice_weights_, weights[kSliceBias], shape_.heads * S, n);
-    if (kept.noise.draw) gumbel_noise(kept.noise, shape_.heads * S, n, logits_);
-    for (std::int64_t h = 0; h < shape_.heads; ++h) {
-        auto *w = slice_weights_ + h * S * n, *logits = logits_ + h * S * n;                             // (S, n)
-        const auto* x_mid = kept.x_mid + h * D * n;
-        multiply(kGiven, kGiven, S, n, D, weights[kSlice] + h * S * D, D, x_mid, n, 1, w, n);
-        if (shape_.point_temperature) {
-            find_temperatures(weights, x_mid, h, n);
-            if (kept.noise.draw) add_rows(w, logits, S, n);
-            divide_rows(w, temperature_, S, n);
-            std::copy_n(w, S * n, logits);
-        }
-        softmax_rows(w, S, n);
+    if (head == 0 && kept.noise.draw) gumbel_noise(kept.noise, shape_.heads * S, n, logits_);
+    auto *w = slice_weights_, *logits = logits_ + head * S * n;                                          // (S, n)
+    const auto* x_mid = kept.x_mid + head * D * n;
+    multiply(kGiven, kGiven, S, n, D, weights[kSlice] + head * S * D, D, x_mid, n, {.to_rows = weights[kSliceBias] + head * S}, w, n);
+    if (shape_.point_temperature) {
+        find_temperatures(weights, x_mid, head, n);
+        if (kept.noise.draw) add_rows(w, logits, S, n);
+        divide_rows(w, temperature_, S, n);
+        std::copy_n(w, S * n, logits);
     }
+    softmax_rows(w, S, n);
+    return w;
 }
 
 template <class T>
 void BlockTile<T>::find_temperatures(const Weights& weights, const T* x_mid, std::int64_t head, std::int64_t n)
 {
     const auto D = shape_.head_dim, S = shape_.slices;
-    fill_rows(before_, weights[kTemperatureHiddenBias], S, n);
-    multiply(kGiven, kGiven, S, n, D, weights[kTemperatureHidden], D, x_mid, n, 1, before_, n);
+    multiply(kGiven, kGiven, S, n, D, weights[kTemperatureHidden], D, x_mid, n, {.to_rows = weights[kTemperatureHiddenBias]}, before_, n);
     gelu(after_, before_, S * n);
-    fill_rows(raw_, weights[kTemperatureOutBias], 1, n);
-    multiply(kGiven, kGiven, 1, n, S, weights[kTemperatureOut], S, after_, n, 1, raw_, n);
+    multiply(kGiven, kGiven, 1, n, S, weights[kTemperatureOut], S, after_, n, {.to_rows = weights[kTemperatureOutBias]}, raw_, n);
     gelu(temperature_, raw_, n);
     for (std::int64_t t = 0; t < n; ++t) temperature_[t] = std::max(weights[kTemperature][head] + temperature_[t], T(kMinTemperature));
 }
@@ -158,17 +153,17 @@ void BlockTile<T>::temperatures_backward(const Weights& weights, const T* x_mid,
     }
     if (gradients) add_row_sums(gradients->of(kTemperature) + head, 1, temperature_gradient_, 1, n);
     gelu_backward(temperature_gradient_, temperature_, raw_, n);
-    multiply(kTransposed, kGiven, S, n, 1, weights[kTemperatureOut], S, temperature_gradient_, n, 0, after_gradient_, n);
+    multiply(kTransposed, kGiven, S, n, 1, weights[kTemperatureOut], S, temperature_gradient_, n, {}, after_gradient_, n);
     if (gradients) {
-        multiply(kGiven, kTransposed, S, 1, n, after_, n, temperature_gradient_, n, 1, gradients->of(kTemperatureOut), 1);
+        add_product(kGiven, kTransposed, S, 1, n, after_, n, temperature_gradient_, n, gradients->of(kTemperatureOut), 1);
         add_row_sums(gradients->of(kTemperatureOutBias), 1, temperature_gradient_, 1, n);
     }
     gelu_backward(after_gradient_, after_, before_, S * n);
     if (gradients) {
-        multiply(kGiven, kTransposed, S, D, n, after_gradient_, n, x_mid, n, 1, gradients->of(kTemperatureHidden), D);
+        add_product(kGiven, kTransposed, S, D, n, after_gradient_, n, x_mid, n, gradients->of(kTemperatureHidden), D);
         add_row_sums(gradients->of(kTemperatureHiddenBias), 1, after_gradient_, S, n);
     }
-    multiply(kTransposed, kGiven, D, n, S, weights[kTemperatureHidden], D, after_gradient_, n, 1, x_mid_gradient, n);
+    add_product(kTransposed, kGiven, D, n, S, weights[kTemperatureHidden], D, after_gradient_, n, x_mid_gradient, n);
 }
 
 template <class T>
@@ -190,12 +185,11 @@ void BlockTile<T>::add_slice_sums(const Weights& weights, const T* x, std::int64
 {
     const auto D = shape_.head_dim, S = shape_.slices;
     project_both(weights, x, n, kept);
-    weigh(weights, kept, n);
     std::fill_n(small_, shape_.num_sums(), T(0));
     for (std::int64_t h = 0; h < shape_.heads; ++h) {
-        const auto* w = slice_weights_ + h * S * n;
+        const auto* w = weigh(weights, kept, h, n);
         auto* tile_sums = small_ + h * S * (D + 1);
-        multiply(kGiven, kTransposed, S, D, n, w, n, features(kept) + h * D * n, n, 0, tile_sums, D + 1);
+        multiply(kGiven, kTransposed, S, D, n, w, n, features(kept) + h * D * n, n, {}, tile_sums, D + 1);
         add_row_sums(tile_sums + D, D + 1, w, S, n);
     }
     for (std::int64_t i = 0; i < shape_.num_sums(); ++i) sums[i] += small_[i];
@@ -205,26 +199,21 @@ template <class T>
 void BlockTile<T>::bring_back(const Weights& weights, const T* x, const T* states, std::int64_t n, const BlockActivations<T>& kept, T* result)
 {
     const auto C = shape_.channels, I = shape_.inner(), D = shape_.head_dim, S = shape_.slices, R = shape_.hidden, O = shape_.outputs;
-    weigh(weights, kept, n);
     for (std::int64_t h = 0; h < shape_.heads; ++h) {
-        multiply(kTransposed, kGiven, D, n, S, states + h * S * D, D, slice_weights_ + h * S * n, n, 0, kept.mixed + h * D * n, n);
+        multiply(kTransposed, kGiven, D, n, S, states + h * S * D, D, weigh(weights, kept, h, n), n, {}, kept.mixed + h * D * n, n);
     }
-    add_bias(kept.residual, x, weights[kOutBias], n, C);
-    multiply(kTransposed, kTransposed, n, C, I, kept.mixed, n, weights[kOut], I, 1, kept.residual, C);
+    multiply(kTransposed, kTransposed, n, C, I, kept.mixed, n, weights[kOut], I, {.to_columns = weights[kOutBias], .to_all = x, .row = C}, kept.residual, C);
 
     normalize(kept.residual, weights[kNorm2Scale], weights[kNorm2Shift], n);
-    fill_points(kept.hidden, weights[kHiddenBias], n, R);
-    multiply(kGiven, kTransposed, n, R, C, normal_, C, weights[kHidden], C, 1, kept.hidden, R);
+    multiply(kGiven, kTransposed, n, R, C, normal_, C, weights[kHidden], C, {.to_columns = weights[kHiddenBias]}, kept.hidden, R);
     if (!result && O == 0) return;
     activate(shape_.activation, weights[kActivation], hidden_, kept.hidden, n * R);
     auto* after = O > 0 ? kept.last : result;                                                            // (n, C)
-    add_bias(after, kept.residual, weights[kMlpOutBias], n, C);
-    multiply(kGiven, kTransposed, n, C, R, hidden_, R, weights[kMlpOut], R, 1, after, C);
+    multiply(kGiven, kTransposed, n, C, R, hidden_, R, weights[kMlpOut], R, {.to_columns = weights[kMlpOutBias], .to_all = kept.residual, .row = C}, after, C);
     if (!result || O == 0) return;
 
     normalize(kept.last, weights[kNorm3Scale], weights[kNorm3Shift], n);
-    fill_points(result, weights[kHeadBias], n, O);
-    multiply(kGiven, kTransposed, n, O, C, normal_, C, weights[kHead], C, 1, result, O);
+    multiply(kGiven, kTransposed, n, O, C, normal_, C, weights[kHead], C, {.to_columns = weights[kHeadBias]}, result, O);
 }
 
 template <class T>
@@ -232,10 +221,10 @@ const T* BlockTile<T>::backward_of_head(const Weights& weights, std::int64_t n, 
 {
     const auto C = shape_.channels, O = shape_.outputs;
     normalize(last, weights[kNorm3Scale], weights[kNorm3Shift], n);
-    multiply(kGiven, kGiven, n, C, O, result_gradient, O, weights[kHead], C, 0, rows_, C);
+    multiply(kGiven, kGiven, n, C, O, result_gradient, O, weights[kHead], C, {}, rows_, C);
     auto* ignored = small_;
     if (gradients) {
-        multiply(kTransposed, kGiven, O, C, n, result_gradient, O, normal_, C, 1, gradients->of(kHead), C);
+        add_product(kTransposed, kGiven, O, C, n, result_gradient, O, normal_, C, gradients->of(kHead), C);
         add_column_sums(gradients->of(kHeadBias), result_gradient, n, O);
     }
     std::fill_n(last_gradient_, n * C, T(0));
@@ -252,16 +241,16 @@ void BlockTile<T>::bring_back_backward(const Weights& weights, std::int64_t n, c
     const auto* g = shape_.outputs > 0 ? backward_of_head(weights, n, kept.last, result_gradient, gradients) : result_gradient;   // (n, C)
 
     // The MLP.
-    multiply(kGiven, kGiven, n, R, C, g, C, weights[kMlpOut], R, 0, hidden_gradient_, R);
+    multiply(kGiven, kGiven, n, R, C, g, C, weights[kMlpOut], R, {}, hidden_gradient_, R);
     activate_backward(shape_.activation, weights[kActivation], hidden_gradient_, hidden_, kept.hidden, n * R, gradients ? gradients->of(kActivation) : nullptr);
     normalize(kept.residual, weights[kNorm2Scale], weights[kNorm2Shift], n);
     if (gradients) {
-        multiply(kTransposed, kGiven, C, R, n, g, C, hidden_, R, 1, gradients->of(kMlpOut), R);
+        add_product(kTransposed, kGiven, C, R, n, g, C, hidden_, R, gradients->of(kMlpOut), R);
         add_column_sums(gradients->of(kMlpOutBias), g, n, C);
-        multiply(kTransposed, kGiven, R, C, n, hidden_gradient_, R, normal_, C, 1, gradients->of(kHidden), C);
+        add_product(kTransposed, kGiven, R, C, n, hidden_gradient_, R, normal_, C, gradients->of(kHidden), C);
         add_column_sums(gradients->of(kHiddenBias), hidden_gradient_, n, R);
     }
-    multiply(kGiven, kGiven, n, C, R, hidden_gradient_, R, weights[kHidden], C, 0, rows_, C);
+    multiply(kGiven, kGiven, n, C, R, hidden_gradient_, R, weights[kHidden], C, {}, rows_, C);
     std::copy_n(g, n * C, x_gradient);
     layer_norm_backward(x_gradient, gradients ? gradients->of(kNorm2Scale) : small_, gradients ? gradients->of(kNorm2Shift) : small_ + C, rows_, kept.residual, mean_,
                         inverse_, weights[kNorm2Scale], n, C);
@@ -269,13 +258,12 @@ void BlockTile<T>::bring_back_backward(const Weights& weights, std::int64_t n, c
     // The output projection, and the slices' states.
     mix_backward(weights, x_gradient, n, mixed_gradient);
     if (gradients) {
-        multiply(kTransposed, kTransposed, C, I, n, x_gradient, C, kept.mixed, n, 1, gradients->of(kOut), I);
+        add_product(kTransposed, kTransposed, C, I, n, x_gradient, C, kept.mixed, n, gradients->of(kOut), I);
         add_column_sums(gradients->of(kOutBias), x_gradient, n, C);
     }
     if (!states_gradient) return;
-    weigh(weights, kept, n);
     for (std::int64_t h = 0; h < shape_.heads; ++h) {
-        multiply(kGiven, kTransposed, S, D, n, slice_weights_ + h * S * n, n, mixed_gradient + h * D * n, n, 0, small_ + h * S * D, D);
+        multiply(kGiven, kTransposed, S, D, n, weigh(weights, kept, h, n), n, mixed_gradient + h * D * n, n, {}, small_ + h * S * D, D);
     }
     for (std::int64_t i = 0; i < shape_.heads * S * D; ++i) states_gradient[i] += small_[i];
 }
@@ -284,7 +272,7 @@ template <class T>
 void BlockTile<T>::mix_backward(const Weights& weights, const T* x_gradient, std::int64_t n, T* mixed_gradient) const
 {
     const auto C = shape_.channels, I = shape_.inner();
-    multiply(kTransposed, kTransposed, I, n, C, weights[kOut], I, x_gradient, C, 0, mixed_gradient, n);
+    multiply(kTransposed, kTransposed, I, n, C, weights[kOut], I, x_gradient, C, {}, mixed_gradient, n);
 }
 
 template <class T>
@@ -293,50 +281,51 @@ void BlockTile<T>::add_slice_sums_backward(const Weights& weights, const T* x, c
 {
     const auto C = shape_.channels, I = shape_.inner(), D = shape_.head_dim, S = shape_.slices;
     const bool plus = shape_.point_temperature;
-    weigh(weights, kept, n);
     auto *x_mid_gradient = rows_, *features_gradient = plus ? rows_ : more_rows_;                        // (I, n)
     for (std::int64_t h = 0; h < shape_.heads; ++h) {
-        const auto* w = slice_weights_ + h * S * n;
+        const auto* w = weigh(weights, kept, h, n);
         const auto* g = sums_gradient + h * S * (D + 1);
-        auto* wg = weights_gradient_ + h * S * n;
-        for (std::int64_t s = 0; s < S; ++s) std::fill_n(wg + s * n, n, g[s * (D + 1) + D]);
-        multiply(kGiven, kGiven, S, n, D, states + h * S * D, D, mixed_gradient + h * D * n, n, 1, wg, n);
-        multiply(kGiven, kGiven, S, n, D, g, D + 1, features(kept) + h * D * n, n, 1, wg, n);
-        multiply(kTransposed, kGiven, D, n, S, g, D + 1, w, n, 0, features_gradient + h * D * n, n);
+        auto* wg = weights_gradient_;
+        for (std::int64_t s = 0; s < S; ++s) small_[s] = g[s * (D + 1) + D];                             // of the slice's weight
+        multiply(kGiven, kGiven, S, n, D, states + h * S * D, D, mixed_gradient + h * D * n, n, {.to_rows = small_}, wg, n);
+        add_product(kGiven, kGiven, S, n, D, g, D + 1, features(kept) + h * D * n, n, wg, n);
+        multiply(kTransposed, kGiven, D, n, S, g, D + 1, w, n, {}, features_gradient + h * D * n, n);
         softmax_rows_backward(wg, w, S, n);
         if (plus) temperatures_backward(weights, kept.x_mid + h * D * n, h, n, wg, x_mid_gradient + h * D * n, gradients);
-        multiply(kTransposed, kGiven, D, n, S, weights[kSlice] + h * S * D, D, wg, n, plus ? 1 : 0, x_mid_gradient + h * D * n, n);
-        if (gradients) multiply(kGiven, kTransposed, S, D, n, wg, n, kept.x_mid + h * D * n, n, 1, gradients->of(kSlice) + h * S * D, D);
+        auto* of_head = x_mid_gradient + h * D * n;
+        const Addends<T> earlier{.to_all = plus ? of_head : nullptr, .row = n};
+        multiply(kTransposed, kGiven, D, n, S, weights[kSlice] + h * S * D, D, wg, n, earlier, of_head, n);
+        if (!gradients) continue;
+        add_product(kGiven, kTransposed, S, D, n, wg, n, kept.x_mid + h * D * n, n, gradients->of(kSlice) + h * S * D, D);
+        add_row_sums(gradients->of(kSliceBias) + h * S, 1, wg, S, n);
     }
 
     normalize(x, weights[kNorm1Scale], weights[kNorm1Shift], n);
     if (gradients) {
-        add_row_sums(gradients->of(kSliceBias), 1, weights_gradient_, shape_.heads * S, n);
-        multiply(kGiven, kGiven, I, C, n, x_mid_gradient, n, normal_, C, 1, gradients->of(kProjectX), C);
+        add_product(kGiven, kGiven, I, C, n, x_mid_gradient, n, normal_, C, gradients->of(kProjectX), C);
         add_row_sums(gradients->of(kProjectXBias), 1, x_mid_gradient, I, n);
     }
     if (gradients && !plus) {
-        multiply(kGiven, kGiven, I, C, n, features_gradient, n, normal_, C, 1, gradients->of(kProjectFx), C);
+        add_product(kGiven, kGiven, I, C, n, features_gradient, n, normal_, C, gradients->of(kProjectFx), C);
         add_row_sums(gradients->of(kProjectFxBias), 1, features_gradient, I, n);
     }
-    multiply(kTransposed, kGiven, n, C, I, x_mid_gradient, n, weights[kProjectX], C, 0, last_gradient_, C);
-    if (!plus) multiply(kTransposed, kGiven, n, C, I, features_gradient, n, weights[kProjectFx], C, 1, last_gradient_, C);
+    multiply(kTransposed, kGiven, n, C, I, x_mid_gradient, n, weights[kProjectX], C, {}, last_gradient_, C);
+    if (!plus) add_product(kTransposed, kGiven, n, C, I, features_gradient, n, weights[kProjectFx], C, last_gradient_, C);
     layer_norm_backward(x_gradient, gradients ? gradients->of(kNorm1Scale) : small_, gradients ? gradients->of(kNorm1Shift) : small_ + C, last_gradient_, x, mean_,
                         inverse_, weights[kNorm1Scale], n, C);
 }
 
 template <class T>
 MlpTile<T>::MlpTile(std::int64_t in, std::int64_t hidden, std::int64_t out, const ActivationFunction* activation, std::int64_t max_points)
-    : in_(in), hidden_(hidden), out_(out), activation_(activation), before_(std::make_unique_for_overwrite<T[]>(hidden * max_points)),
-      after_(std::make_unique_for_overwrite<T[]>(hidden * max_points)), gradient_(std::make_unique_for_overwrite<T[]>(hidden * max_points))
+    : in_(in), hidden_(hidden), out_(out), activation_(activation), before_(make_lines<T>(hidden * max_points)),
+      after_(make_lines<T>(hidden * max_points)), gradient_(make_lines<T>(hidden * max_points))
 {
 }
 
 template <class T>
 void MlpTile<T>::hide(const Weights& weights, const T* x, std::int64_t n)
 {
-    fill_points(before_.get(), weights.hidden_bias, n, hidden_);
-    multiply(kGiven, kTransposed, n, hidden_, in_, x, in_, weights.hidden, in_, 1, before_.get(), hidden_);
+    multiply(kGiven, kTransposed, n, hidden_, in_, x, in_, weights.hidden, in_, {.to_columns = weights.hidden_bias}, before_.get(), hidden_);
 }
 
 template <class T>
@@ -344,9 +333,8 @@ void MlpTile<T>::forward(const Weights& weights, const T* x, const T* offset, st
 {
     hide(weights, x, n);
     activate(activation_, weights.activation, after_.get(), before_.get(), n * hidden_);
-    fill_points(result, weights.out_bias, n, out_);
-    multiply(kGiven, kTransposed, n, out_, hidden_, after_.get(), hidden_, weights.out, hidden_, 1, result, out_);
-    if (offset) add_bias(result, result, offset, n, out_);
+    multiply(kGiven, kTransposed, n, out_, hidden_, after_.get(), hidden_, weights.out, hidden_, {.to_columns = weights.out_bias}, result, out_);
+    if (offset) add_bias(result, offset, n, out_);
 }
 
 template <class T>
@@ -354,14 +342,14 @@ void MlpTile<T>::backward(const Weights& weights, const T* x, std::int64_t n, co
                           T* offset_gradient)
 {
     hide(weights, x, n);
-    multiply(kGiven, kGiven, n, hidden_, out_, result_gradient, out_, weights.out, hidden_, 0, gradient_.get(), hidden_);
+    multiply(kGiven, kGiven, n, hidden_, out_, result_gradient, out_, weights.out, hidden_, {}, gradient_.get(), hidden_);
     activate_backward(activation_, weights.activation, gradient_.get(), after_.get(), before_.get(), n * hidden_, gradients.activation);
-    multiply(kTransposed, kGiven, out_, hidden_, n, result_gradient, out_, after_.get(), hidden_, 1, gradients.out, hidden_);
+    add_product(kTransposed, kGiven, out_, hidden_, n, result_gradient, out_, after_.get(), hidden_, gradients.out, hidden_);
     add_column_sums(gradients.out_bias, result_gradient, n, out_);
     if (offset_gradient) add_column_sums(offset_gradient, result_gradient, n, out_);
-    multiply(kTransposed, kGiven, hidden_, in_, n, gradient_.get(), hidden_, x, in_, 1, gradients.hidden, in_);
+    add_product(kTransposed, kGiven, hidden_, in_, n, gradient_.get(), hidden_, x, in_, gradients.hidden, in_);
     add_column_sums(gradients.hidden_bias, gradient_.get(), n, hidden_);
-    if (x_gradient) multiply(kGiven, kGiven, n, in_, hidden_, gradient_.get(), hidden_, weights.hidden, in_, 0, x_gradient, in_);
+    if (x_gradient) multiply(kGiven, kGiven, n, in_, hidden_, gradient_.get(), hidden_, weights.hidden, in_, {}, x_gradient, in_);
 }
 
 template struct BlockGradients<float>;

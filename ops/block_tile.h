@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "ops/line_array.h"
 #include "ops/tile_functions.h"
 
 namespace meshard {
@@ -66,7 +67,7 @@ struct BlockActivations {
     static std::int64_t floats_per_point(const BlockShape& shape);
 };
 
-/// One attention block (Wu et al. 2024, Transolver) on a tile of points that fits a core's second-level cache:
+/// One attention block (Wu et al. 2024, Transolver) on a tile of points, of which what each stage works on fits a core's second-level cache:
 ///
 ///     x' = x + out(deslice(w, states)),  w = softmax(slice(project_x(norm1(x)))),  y = x' + mlp(norm2(x')),  result = y or head(norm3(y))
 ///
@@ -109,13 +110,14 @@ private:
     void normalize(const T* x, const T* scale, const T* shift, std::int64_t n);
     void project_rows(const T* weight, const T* bias, std::int64_t n, T* rows) const;
     const T* features(const BlockActivations<T>& kept) const { return shape_.point_temperature ? kept.x_mid : kept.features; }
-    void weigh(const Weights& weights, const BlockActivations<T>& kept, std::int64_t n);
+    /// The weights of a head's slices, (S, n), until the next head's. Heads come in their order: with the first one, the noise of all is drawn.
+    const T* weigh(const Weights& weights, const BlockActivations<T>& kept, std::int64_t head, std::int64_t n);
     void find_temperatures(const Weights& weights, const T* x_mid, std::int64_t head, std::int64_t n);
     void temperatures_backward(const Weights& weights, const T* x_mid, std::int64_t head, std::int64_t n, T* logits_gradient, T* x_mid_gradient, BlockGradients<T>* gradients);
     const T* backward_of_head(const Weights& weights, std::int64_t n, const T* last, const T* result_gradient, BlockGradients<T>* gradients);
 
     BlockShape shape_;
-    std::unique_ptr<T[]> memory_;
+    LineArray<T> memory_;
     T *normal_, *slice_weights_, *weights_gradient_, *hidden_, *hidden_gradient_, *last_gradient_, *rows_, *more_rows_, *mean_, *inverse_, *small_;
     T *logits_, *before_, *after_, *after_gradient_, *raw_, *temperature_, *temperature_gradient_;   // with temperatures of points; of one head but for the logits
 };
@@ -144,7 +146,7 @@ private:
 
     std::int64_t in_, hidden_, out_;
     const ActivationFunction* activation_;
-    std::unique_ptr<T[]> before_, after_, gradient_;   // (n, hidden)
+    LineArray<T> before_, after_, gradient_;   // (n, hidden)
 };
 
 /// How many points a tile has, such that what each stage of a block works on fits the second-level cache.

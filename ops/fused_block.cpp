@@ -29,18 +29,18 @@ struct BlockWorker {
     BlockWorker(const BlockShape& shape, std::int64_t num_sums, std::int64_t n, bool has_activations, bool has_rows, bool with_gradients)
         : tile(shape, n), sums(num_sums), gradients(with_gradients ? shape : BlockShape{})
     {
-        if (has_activations) activations = std::make_unique_for_overwrite<T[]>(BlockActivations<T>::floats_per_point(shape) * n);
-        if (with_gradients) mixed_gradient = std::make_unique_for_overwrite<T[]>(shape.inner() * n);
+        if (has_activations) activations = make_lines<T>(BlockActivations<T>::floats_per_point(shape) * n);
+        if (with_gradients) mixed_gradient = make_lines<T>(shape.inner() * n);
         if (!has_rows) return;
-        x = std::make_unique_for_overwrite<T[]>(shape.channels * n);
-        x_gradient = std::make_unique_for_overwrite<T[]>(shape.channels * n);
-        result = std::make_unique_for_overwrite<T[]>(shape.out_channels() * n);
+        x = make_lines<T>(shape.channels * n);
+        x_gradient = make_lines<T>(shape.channels * n);
+        result = make_lines<T>(shape.out_channels() * n);
     }
 
     BlockTile<T> tile;
     std::vector<double> sums;
     BlockGradients<T> gradients;
-    std::unique_ptr<T[]> activations, mixed_gradient, x, x_gradient, result;
+    LineArray<T> activations, mixed_gradient, x, x_gradient, result;
 };
 
 /// Both directions for one type of number, on the CPU.

@@ -31,7 +31,7 @@ struct FusedMlp {
     const ActivationFunction* activation = nullptr;   ///< null: gelu
 };
 
-/// Memory for time: tiles of points in the second-level cache, of which backward needs more than the block's input.
+/// Memory for time: tiles of points that one core takes through the block, of which backward needs more than the block's input.
 struct FusedOptions {
     bool keep_activations = true;   ///< else backward computes them again: a block keeps nothing but its input
     std::int64_t tile_points = 0;   ///< 0: what fits the cache. Results change by rounding only

@@ -21,7 +21,7 @@ template <class T>
 struct MlpWorker {
     MlpWorker(std::int64_t in, std::int64_t hidden, std::int64_t out, const ActivationFunction* activation, std::int64_t batch, std::int64_t max_points)
         : tile(in, hidden, out, activation, max_points), gradients(in * hidden + hidden + hidden * out + out + 1), offset_gradient(batch * out),
-          room(std::make_unique_for_overwrite<T[]>(out * max_points))
+          room(make_lines<T>(out * max_points))
     {
         of.hidden = gradients.data();
         of.hidden_bias = of.hidden + in * hidden;
@@ -32,7 +32,7 @@ struct MlpWorker {
 
     MlpTile<T> tile;
     std::vector<T> gradients, offset_gradient;
-    std::unique_ptr<T[]> room;   // of results that do not lie as T
+    LineArray<T> room;   // of results that do not lie as T
     typename MlpTile<T>::Gradients of{};
 };
 

@@ -55,7 +55,7 @@ struct StreamWorker {
         x_stride = shape.channels * n;
         kept_stride = BlockActivations<T>::floats_per_point(shape) * n;
         const auto of_backward = for_backward ? (2 * shape.channels + shape.inner()) * n : 0;
-        memory = std::make_unique_for_overwrite<T[]>((num_slots + 1) * x_stride + num_slots * kept_stride + of_backward);
+        memory = make_lines<T>((num_slots + 1) * x_stride + num_slots * kept_stride + of_backward);
         if (!for_backward) return;
         for (const auto& block : model.blocks) gradients.emplace_back(block.shape);
         for (const auto& weight : weights_of(model.mlp)) mlp_gradients.emplace_back(weight.numel());
@@ -72,7 +72,7 @@ struct StreamWorker {
     MlpTile<T> mlp;
     std::vector<double> sums;
     std::int64_t num_slots, x_stride, kept_stride;
-    std::unique_ptr<T[]> memory;
+    LineArray<T> memory;
     std::vector<BlockGradients<T>> gradients;
     std::vector<std::vector<T>> mlp_gradients;
     std::vector<T> offset_gradient;

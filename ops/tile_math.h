@@ -5,24 +5,16 @@
 
 namespace meshard {
 
-/// Loops over one tile of points, small enough for a core's second-level cache. In single precision they are compiled for AVX-512, AVX2 and the
+/// Loops over one tile of points, or what of it is in a core's cache. In single precision they are compiled for AVX-512, AVX2 and the
 /// baseline, and the processor's own is chosen when the program starts; exp and the normal distribution are polynomials then, exact to rounding.
 /// In double precision they use the C library.
 ///
 /// A tile lies in one of two ways: *by point*, (n, C), as tensors do; or *by row*, (rows, n), a row for each channel or slice, so that
 /// what is done for each point runs along vectors.
 
-/// y[t, c] = bias[c], by point.
+/// y[t, c] += bias[c], by point.
 template <class T>
-void fill_points(T* y, const T* bias, std::int64_t n, std::int64_t num_channels);
-
-/// y[t, c] = x[t, c] + bias[c], by point.
-template <class T>
-void add_bias(T* y, const T* x, const T* bias, std::int64_t n, std::int64_t num_channels);
-
-/// y[r, t] = bias[r], by row.
-template <class T>
-void fill_rows(T* y, const T* bias, std::int64_t num_rows, std::int64_t n);
+void add_bias(T* y, const T* bias, std::int64_t n, std::int64_t num_channels);
 
 /// y[r, t] += x[r, t], and y[r, t] /= x[t], by row.
 template <class T>

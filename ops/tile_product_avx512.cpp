@@ -12,42 +12,84 @@ typedef float Vector __attribute__((vector_size(64), aligned(4), may_alias));
 
 Vector load(const float* from) { return *reinterpret_cast<const Vector*>(from); }
 
+/// The first columns of a block's sums, (num_rows, width), to c. Apart, so that the blocks' own code stays short.
+__attribute__((noinline)) void write_part(const float* sums, std::int64_t num_rows, std::int64_t width, const Addends<float>& addends, std::int64_t columns, float* c, std::int64_t row_c)
+{
+    for (std::int64_t r = 0; r < num_rows; ++r) {
+        for (std::int64_t j = 0; j < columns; ++j) {
+            float sum = sums[r * width + j];
+            if (addends.to_rows) sum += addends.to_rows[r];
+            if (addends.to_columns) sum += addends.to_columns[j];
+            if (addends.to_all) sum += addends.to_all[r * addends.row + j];
+            c[r * row_c + j] = sum;
+        }
+    }
+}
+
 /// (rows, kVectors * kLanes) from (rows, k) and a panel; `columns` of them are written.
 template <int kRows, int kVectors, bool kByColumn>
-void multiply_block(const float* a, std::int64_t stride, std::int64_t k, const float* panel, std::int64_t width, bool adds, std::int64_t columns, float* c, std::int64_t row_c)
+void multiply_block(const float* a, std::int64_t stride, std::int64_t k, const float* panel, std::int64_t width, const Addends<float>& addends, std::int64_t columns, float* c, std::int64_t row_c)
 {
-    const bool is_whole = columns == kVectors * kLanes;
-    Vector sums[kRows][kVectors] = {};   // c, which may be large, is added last: rounding is that of the products alone
+    Vector sums[kRows][kVectors] = {};   // addends, which may be large, come last: rounding is that of the products alone
+    constexpr int kGroup = 3, kGroups = (kRows + kGroup - 1) / kGroup;
+    const float* rows_of_a[kGroups];
+    for (int g = 0; g < kGroups; ++g) {
+        rows_of_a[g] = a + g * kGroup * stride;
+        if (!kByColumn) asm("" : "+r"(rows_of_a[g]));
+    }
     for (std::int64_t i = 0; i < k; ++i) {
         Vector b[kVectors];
 #pragma GCC unroll 2
         for (int v = 0; v < kVectors; ++v) b[v] = load(panel + i * width + v * kLanes);
 #pragma GCC unroll 12
         for (int r = 0; r < kRows; ++r) {
-            const float x = kByColumn ? a[i * stride + r] : a[r * stride + i];
+            const float x = kByColumn ? a[i * stride + r] : rows_of_a[r / kGroup][r % kGroup * stride];
 #pragma GCC unroll 2
             for (int v = 0; v < kVectors; ++v) sums[r][v] += x * b[v];
+        }
+#pragma GCC unroll 4
+        for (int g = 0; g < kGroups; ++g) ++rows_of_a[g];
+    }
+    if (columns < kVectors * kLanes) {
+        float rows[kRows * kVectors * kLanes];
+#pragma GCC unroll 12
+        for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+            for (int v = 0; v < kVectors; ++v) *reinterpret_cast<Vector*>(rows + (r * kVectors + v) * kLanes) = sums[r][v];
+        }
+        write_part(rows, kRows, kVectors * kLanes, addends, columns, c, row_c);
+        return;
+    }
+    if (addends.to_rows) {
+#pragma GCC unroll 12
+        for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+            for (int v = 0; v < kVectors; ++v) sums[r][v] += addends.to_rows[r];
+        }
+    }
+    if (addends.to_columns) {
+#pragma GCC unroll 2
+        for (int v = 0; v < kVectors; ++v) {
+            const auto addend = load(addends.to_columns + v * kLanes);
+#pragma GCC unroll 12
+            for (int r = 0; r < kRows; ++r) sums[r][v] += addend;
+        }
+    }
+    if (addends.to_all) {
+#pragma GCC unroll 12
+        for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+            for (int v = 0; v < kVectors; ++v) sums[r][v] += load(addends.to_all + r * addends.row + v * kLanes);
         }
     }
 #pragma GCC unroll 12
     for (int r = 0; r < kRows; ++r) {
-        float* to = c + r * row_c;
-        if (is_whole) {
 #pragma GCC unroll 2
-            for (int v = 0; v < kVectors; ++v) {
-                Vector* place = reinterpret_cast<Vector*>(to + v * kLanes);
-                *place = adds ? *place + sums[r][v] : sums[r][v];
-            }
-            continue;
-        }
-        float row[kVectors * kLanes];
-#pragma GCC unroll 2
-        for (int v = 0; v < kVectors; ++v) *reinterpret_cast<Vector*>(row + v * kLanes) = sums[r][v];
-        for (std::int64_t j = 0; j < columns; ++j) to[j] = adds ? to[j] + row[j] : row[j];
+        for (int v = 0; v < kVectors; ++v) *reinterpret_cast<Vector*>(c + r * row_c + v * kLanes) = sums[r][v];
     }
 }
 
-using Block = void (*)(const float* a, std::int64_t stride, std::int64_t k, const float* panel, std::int64_t width, bool adds, std::int64_t columns, float* c, std::int64_t row_c);
+using Block = void (*)(const float* a, std::int64_t stride, std::int64_t k, const float* panel, std::int64_t width, const Addends<float>& addends, std::int64_t columns, float* c, std::int64_t row_c);
 
 template <int kVectors, bool kByColumn>
 Block block_of(std::int64_t rows)
@@ -127,18 +169,14 @@ void pack(LyingMatrix b, std::int64_t k, std::int64_t columns, std::int64_t widt
 
 }  // namespace
 
-void avx512_tile_product(std::int64_t m, std::int64_t n, std::int64_t k, LyingMatrix a, LyingMatrix b, bool adds, float* c, std::int64_t row_c)
+void avx512_tile_product(std::int64_t m, std::int64_t n, std::int64_t k, LyingMatrix a, LyingMatrix b, const Addends<float>& addends, float* c, std::int64_t row_c)
 {
     alignas(64) float room[kMaxInner * 2 * kLanes];
-    if (k == 0 && !adds) {
-        for (std::int64_t r = 0; r < m; ++r) {
-            for (std::int64_t j = 0; j < n; ++j) c[r * row_c + j] = 0;
-        }
-    }
     const bool by_column = a.column != 1;
     const auto stride = by_column ? a.column : a.row;
     const auto num_blocks = (m + kMaxRows - 1) / kMaxRows;   // of equal height, or one less
-    for (std::int64_t inner = 0; inner < k; inner += kMaxInner) {
+    for (std::int64_t inner = 0; inner == 0 || inner < k; inner += kMaxInner) {
+        const bool is_first = inner == 0;
         const auto depth = k - inner < kMaxInner ? k - inner : kMaxInner;
         for (std::int64_t j = 0; j < n; j += 2 * kLanes) {
             const auto columns = n - j < 2 * kLanes ? n - j : 2 * kLanes;
@@ -153,7 +191,13 @@ void avx512_tile_product(std::int64_t m, std::int64_t n, std::int64_t k, LyingMa
                 const auto first = i * m / num_blocks, rows = (i + 1) * m / num_blocks - first;
                 const auto block = is_wide ? (by_column ? block_of<2, true>(rows) : block_of<2, false>(rows))
                                            : (by_column ? block_of<1, true>(rows) : block_of<1, false>(rows));
-                block(a.data + first * a.row + inner * a.column, stride, depth, panel, width, adds || inner > 0, columns, c + first * row_c + j, row_c);
+                float* to = c + first * row_c + j;
+                Addends<float> here;
+                here.to_rows = is_first && addends.to_rows ? addends.to_rows + first : nullptr;
+                here.to_columns = is_first && addends.to_columns ? addends.to_columns + j : nullptr;
+                here.to_all = !is_first ? to : addends.to_all ? addends.to_all + first * addends.row + j : nullptr;
+                here.row = is_first ? addends.row : row_c;
+                block(a.data + first * a.row + inner * a.column, stride, depth, panel, width, here, columns, to, row_c);
             }
         }
     }

@@ -3,13 +3,13 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
 
 #include "ops/ghost_exchange.h"
 #include "sharding/launch.h"
-#include "sharding/with_backward.h"
 
 namespace meshard {
 namespace {
@@ -30,7 +30,7 @@ at::Tensor field_of(int rank, std::int64_t rows, std::int64_t width, at::ScalarT
 /// Rows of `from` that rank `to` gets: `count` of 2 `count` + 3, in an order that depends on both.
 at::Tensor rows_for(int from, int to, std::int64_t count) { return at::arange(count, at::kLong).mul(2 + (from + to) % 2).add(to).remainder(2 * count + 3).flip(0); }
 
-/// Every rank has something for all others, more for those that follow it; `apart` of them nothing.
+/// Every rank has something for all others, more for those that follow it; rank `without`, unless negative, has nothing to do with any.
 struct Pattern {
     Pattern(const RankGroup& group, std::int64_t rows, int without) : rows(rows), without(without), rank(group.rank()), size(group.size()) {}
 

@@ -87,6 +87,30 @@ TEST(TileMath, SoftmaxRowsBackwardEqualsItsFormula)
     }
 }
 
+TEST(TileMath, LayerNormEqualsItsFormula)
+{
+    constexpr std::int64_t kChannels = 19;
+    constexpr double kEpsilon = 1e-5;
+    for (const std::int64_t num_points : {1, 4, 11}) {   // points go by fours, the last ones alone
+        const auto x = wave(num_points * kChannels, 3), scale = wave(kChannels, 2), shift = wave(kChannels, 1);
+        std::vector<float> y(x.size()), mean(num_points), inverse(num_points);
+
+        layer_norm(y.data(), mean.data(), inverse.data(), x.data(), scale.data(), shift.data(), num_points, kChannels, kEpsilon);
+
+        for (std::int64_t t = 0; t < num_points; ++t) {
+            double sum = 0, squares = 0;
+            for (std::int64_t c = 0; c < kChannels; ++c) sum += x[t * kChannels + c];
+            for (std::int64_t c = 0; c < kChannels; ++c) squares += std::pow(x[t * kChannels + c] - sum / kChannels, 2);
+            const auto scaled = 1 / std::sqrt(squares / kChannels + kEpsilon);
+            EXPECT_NEAR(mean[t], sum / kChannels, 4 * kRounding);
+            EXPECT_NEAR(inverse[t], scaled, 4 * kRounding * scaled);
+            for (std::int64_t c = 0; c < kChannels; ++c) {
+                ASSERT_NEAR(y[t * kChannels + c], (x[t * kChannels + c] - sum / kChannels) * scaled * scale[c] + shift[c], 16 * kRounding) << num_points << " points, point " << t;
+            }
+        }
+    }
+}
+
 TEST(TileMath, BothWidthsAgreeOnLayerNormAndItsGradient)
 {
     constexpr std::int64_t kPoints = 5, kChannels = 19;
