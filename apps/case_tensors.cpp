@@ -163,14 +163,14 @@ at::Tensor point_inputs(const Mesh& mesh, RowIds rows, const DataConfig& data, c
     return torch::cat({inputs, unit_normals(mesh, rows, data, where)}, 1);
 }
 
-PointInputs sharded_inputs(const at::Tensor& rows, RowIds ids, const at::Tensor& constants, const std::shared_ptr<const DeviceMesh>& device_mesh)
+PointInputs sharded_inputs(const at::Tensor& rows, RowIds ids, const std::shared_ptr<const DeviceMesh>& device_mesh)
 {
     const std::array<std::int64_t, 1> own{rows.size(0)};
     IndexMap map{.num_global = 0, .num_owned = static_cast<std::int32_t>(ids.size()), .global_ids = {ids.begin(), ids.end()}, .ghost_owners = {}};
     for (const auto& count : device_mesh->group(device_mesh->axis("domain")).all_gather_integers(own)) map.num_global += count[0];
     const auto spec = shard_spec(std::make_shared<const IndexMap>(std::move(map)), device_mesh, 1);
     const auto batch = rows.unsqueeze(0);
-    return {.embedding = from_local(batch, spec), .positions = from_local(batch.narrow(-1, 0, 3).contiguous(), spec), .constants = constants};
+    return {.embedding = from_local(batch, spec), .positions = from_local(batch.narrow(-1, 0, 3).contiguous(), spec), .constants = {}, .time = {}};
 }
 
 at::Tensor field_values(const Mesh& mesh, RowIds rows, const DataConfig& data, const std::string& where)
@@ -250,13 +250,13 @@ CaseTensors load_case(const CaseSource& source, const std::filesystem::path& sha
     // Ascending ids, as an index map has them.
     const auto order = torch::argsort(torch::tensor(ids, torch::kLong));
     std::sort(ids.begin(), ids.end());
-    at::Tensor constants;
+    tensors.inputs = sharded_inputs(torch::cat(inputs, 0).index_select(0, order), ids, domain);
     if (!data.constants.empty()) {
         std::vector<float> values;
         for (const auto& column : data.constants) values.push_back(static_cast<float>(source.number(column)));
-        constants = torch::tensor(values).unsqueeze(0);
+        tensors.inputs.constants = torch::tensor(values).unsqueeze(0);
     }
-    tensors.inputs = sharded_inputs(torch::cat(inputs, 0).index_select(0, order), ids, constants, domain);
+    if (!data.time.empty()) tensors.inputs.time = torch::tensor({static_cast<float>(source.number(data.time))});
     tensors.target = from_local(torch::cat(targets, 0).index_select(0, order).unsqueeze(0), spec_of(tensors.inputs.embedding));
     tensors.num_points = tensors.target.size(1);
     return tensors;

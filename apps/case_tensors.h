@@ -40,9 +40,8 @@ at::Tensor point_inputs(const Mesh& mesh, std::span<const std::int64_t> rows, co
                         const std::string& where);
 
 /// What a model is told of points whose rows (`point_inputs`) this rank holds, and whose ids in the whole these are: sharded, with the ids. Collective.
-/// @param constants   of the case, (1, G); undefined for none
-PointInputs sharded_inputs(const at::Tensor& rows, std::span<const std::int64_t> ids, const at::Tensor& constants,
-                           const std::shared_ptr<const DeviceMesh>& device_mesh);
+/// Constants and time of the case are left to the caller.
+PointInputs sharded_inputs(const at::Tensor& rows, std::span<const std::int64_t> ids, const std::shared_ptr<const DeviceMesh>& device_mesh);
 
 /// The fields to be predicted, of the first rows, side by side in the order of the configuration: (rows, channels), float32.
 /// @throws InvalidInput for a missing array (with the nearest name), or a value that is not finite.
@@ -55,7 +54,7 @@ std::vector<std::int32_t> part_runs(const Manifest& manifest, bool on_cells, std
 struct CaseTensors {
     std::string id;
     std::int64_t num_points = 0;        ///< of all ranks
-    PointInputs inputs;                 ///< of (1, N, 3 or 6), (1, N, 3) and (1, G)
+    PointInputs inputs;                 ///< of (1, N, 3 or 6), (1, N, 3), (1, G) and (1)
     at::Tensor target;                  ///< (1, N, channels), in physical units
     std::vector<std::int64_t> channels; ///< of each field
 };

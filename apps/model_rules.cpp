@@ -41,11 +41,15 @@ SettingRule option_rule(const std::string& name, const nlohmann::json& pattern, 
     return rule;
 }
 
-/// Widths that follow from the data may be stated, too: whole numbers.
-SettingRule width_rule(const std::string& name)
+/// What follows from the data may be stated, too.
+SettingRule width_rule(const std::string& name, const nlohmann::json& width)
 {
-    return {.path = kept("model." + name), .type = SettingType::Integer, .min = 1, .max = kLargeCount,
-            .meaning = "follows from the data; may be stated, and is checked then"};
+    SettingRule rule{.path = kept("model." + name), .type = SettingType::Boolean, .meaning = "follows from the data; may be stated, and is checked then"};
+    if (width.is_boolean()) return rule;
+    rule.type = SettingType::Integer;
+    rule.min = 1;
+    rule.max = kLargeCount;
+    return rule;
 }
 
 /// Adds a rule, or the model's name to the one that another model has for the key.
@@ -77,7 +81,7 @@ std::vector<SettingRule> model_rules(std::string_view model)
             if (!model.empty()) own.back().fallback = kept(entry.defaults.at(name).dump());
         }
         const auto widths = entry.widths({.embedding_dim = 6, .num_constants = 0, .out_dim = 1});
-        for (const auto& item : widths.items()) own.push_back(width_rule(item.key()));
+        for (const auto& item : widths.items()) own.push_back(width_rule(item.key(), item.value()));
         for (const auto& rule : own) {
             if (model.empty()) add_shared(rules, rule, entry.name);
             else rules.push_back(rule);

@@ -34,7 +34,7 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
                  "With --model the weights of a file predict, without a run.",
                  "predict");
     std::vector<std::string> settings, words;
-    std::string constants, association = "cell", memory = "auto";
+    std::string constants, time, association = "cell", memory = "auto";
     app.add_option("input", words, "folder of a run of `meshard train` (not with --model), then meshes without the fields (.vtp .vtu .stl .ply .vtk)")
         ->required()->type_name("[RUN_DIR] INPUT...");
     app.add_option("--model", options.model, "weights in place of a run: .mdlus, .pt or .safetensors; a global_stats.json beside gives the fields' mean and std")
@@ -49,6 +49,7 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
     auto* of_file = app.add_option_group("Of a --model that does not say it itself");
     of_file->add_option("--constants", constants, "what the model is told of the whole case, in the order of its training, e.g. density and speed: 1.205,38.9")
         ->type_name("A[,B...]");
+    of_file->add_option("--time", time, "what a model with time_input is told of the whole case")->type_name("T");
     of_file->add_option("--neighbors", options.data.num_neighbors, "of MeshGraphNet: how many nearest points each point hears; 6 if the file does not say it")
         ->check(CLI::PositiveNumber)->type_name("K");
     of_file->add_option("--center", options.data.center, "subtracted from the points: bounds, none, or a place x,y,z")->type_name("WHAT");
@@ -70,6 +71,7 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
     if (association != "cell" && association != "point") throw UsageError("--association is '" + association + "'; expected cell or point.");
     options.data.on_cells = association == "cell";
     if (!constants.empty()) options.data.constants = parse_numbers(constants, "--constants");
+    if (!time.empty()) options.data.time = parse_numbers(time, "--time", 1)[0];
     for (const auto& word : settings) {
         const auto equals = word.find('=');
         if (equals == std::string::npos || equals == 0) throw UsageError("--set " + word + ": expected NAME=VALUE, e.g. length=1.044.");

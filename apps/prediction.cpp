@@ -69,17 +69,21 @@ CaseFrame frame_of(const DataConfig& data, const std::array<double, 6>& bounds, 
     return case_frame(config, bounds, source);
 }
 
-/// What the model is told of the case besides its points, (1, G); undefined for nothing.
-at::Tensor constants_of(const Predictor& predictor, const std::map<std::string, double>& values)
+/// Adds what the model is told of the case besides its points.
+void tell_of_case(PointInputs& inputs, const Predictor& predictor, const std::map<std::string, double>& values)
 {
-    auto constants = predictor.constants();
-    for (const auto& name : predictor.data().constants) {
+    const auto value_of = [&](const std::string& name) {
         const auto found = values.find(name);
         if (found == values.end()) throw UsageError("the model is told '" + name + "' of a case. Give it with --set " + name + "=...");
-        constants.push_back(found->second);
-    }
-    if (constants.empty()) return {};
-    return torch::tensor(std::vector<float>(constants.begin(), constants.end())).unsqueeze(0);
+        return found->second;
+    };
+    auto constants = predictor.constants();
+    for (const auto& name : predictor.data().constants) constants.push_back(value_of(name));
+    if (!constants.empty()) inputs.constants = torch::tensor(std::vector<float>(constants.begin(), constants.end())).unsqueeze(0);
+
+    auto time = predictor.time();
+    if (!predictor.data().time.empty()) time = value_of(predictor.data().time);
+    if (time) inputs.time = torch::tensor({static_cast<float>(*time)});
 }
 
 /// What a rank holds of the input.
@@ -164,7 +168,8 @@ void predict_file(Predictor& predictor, const std::filesystem::path& input, cons
     const auto told = point_inputs(subdomain.mesh, rows, data, frame, input.filename().string());
     const auto num_rows = static_cast<std::int64_t>(rows.size());
     predictor.set_memory(memory ? *memory : predictor.memory_for(num_rows, machine_memory_bytes() / 4 / world.size()));
-    const auto inputs = sharded_inputs(told, rows, constants_of(predictor, values), device_mesh);
+    auto inputs = sharded_inputs(told, rows, device_mesh);
+    tell_of_case(inputs, predictor, values);
     const auto fields = to_local(predictor.predict(inputs)).squeeze(0);          // (rows, channels)
 
     if (!in_pieces) {

@@ -224,7 +224,10 @@ Predictor Predictor::from_file(const std::filesystem::path& file, const DataOpti
                            " numbers of each point besides constants; here there are places (3), or places and normals (6). Constants are given with --constants.");
     }
     predictor.constants_ = options.constants;
-    if (entry.widths(widths) != entry.widths({widths.embedding_dim, num_constants, widths.out_dim})) {
+    predictor.time_ = options.time;
+    if (widths.has_time && !options.time) throw InvalidInput(file.string() + ": the model is told the time of a case. Give it with --time.");
+    if (options.time && !widths.has_time) throw InvalidInput(file.string() + ": the model is told no time; leave --time out.");
+    if (entry.widths(widths) != entry.widths({widths.embedding_dim, num_constants, widths.out_dim, widths.has_time})) {
         throw InvalidInput(file.string() + ": the model is told " + std::to_string(widths.num_constants) + " constants of a case, e.g. density and speed, and " +
                            std::to_string(num_constants) + " were given. Give them with --constants, in the order of its training.");
     }

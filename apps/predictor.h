@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@ namespace meshard {
 /// What a user says of a model's data where its file does not.
 struct DataOptions {
     std::vector<double> constants;      ///< numbers that are the same for all points: fx of Transolver and FLARE, global_embedding of GeoTransolver, of MeshGraphNet the nodes' last
+    std::optional<double> time;         ///< of the case, for models that are told it
     std::int64_t num_neighbors = 0;     ///< nearest points that each hears, of a model on graphs; 0: what the file says, or the model's default
     std::string center = "none";        ///< as FrameConfig's
     std::string length = "none";
@@ -39,6 +41,7 @@ public:
     const std::vector<std::int64_t>& channels() const { return channels_; }        ///< of each field
     const std::filesystem::path& checkpoint() const { return checkpoint_; }
     const std::vector<double>& constants() const { return constants_; }            ///< that hold for every case; empty where cases name their own
+    const std::optional<double>& time() const { return time_; }                    ///< that holds for every case; nothing where cases name their own
     const std::vector<std::string>& notes() const { return notes_; }               ///< what a user should know, a sentence each
 
     /// What is kept of each point from layer to layer. @throws InvalidInput for a mode that the model does not have
@@ -59,6 +62,7 @@ private:
     DataConfig data_;
     std::vector<std::int64_t> channels_;
     std::vector<double> constants_;
+    std::optional<double> time_;
     std::vector<std::string> notes_;
     Normalizer normalizer_;
     Model model_;

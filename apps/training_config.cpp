@@ -37,6 +37,7 @@ constexpr SettingRule kFixedRules[] = {
     {.path = "data.length", .fallback = "bounds", .meaning = "points are divided by it: longest edge of the bounding box (bounds), none, a number, or a column of the table"},
     {.path = "data.reference.*", .type = SettingType::NumberList, .meaning = "free stream and reference values, kept with the run"},
     {.path = "data.constants", .type = SettingType::TextList, .meaning = "columns of the table that the model is told of a case besides its points: fx of transolver and flare, global_embedding of geotransolver"},
+    {.path = "data.time", .meaning = "column of the table with the time that the model is told of a case: transolver and flare"},
     {.path = "data.sampling_resolution", .not_yet = "", .meaning = "not implemented: all points are used"},
     {.path = "data.parts", .type = SettingType::Integer, .fallback = "auto", .words = "auto", .min = 1, .max = 1e6, .meaning = "shards a case is cut into; auto: one a domain rank"},
     {.path = "data.shards", .meaning = "folder that keeps the shards; default: shards/ in the run's folder"},
@@ -127,6 +128,8 @@ DataConfig data_config(const Settings& settings, const std::filesystem::path& ru
     data.normals = settings.text("data.normals");
     if (const auto* constants = settings.find("data.constants")) data.constants = constants->values;
     if (!data.constants.empty() && data.case_table.empty()) throw UsageError("data.constants needs data.cases, the table that has the columns.");
+    if (settings.has("data.time")) data.time = settings.text("data.time");
+    if (!data.time.empty() && data.case_table.empty()) throw UsageError("data.time needs data.cases, the table that has the column.");
     data.frame = {settings.text("data.center"), settings.text("data.length")};
     if (settings.has("data.sampling_resolution")) {
         throw UsageError(settings.where("data.sampling_resolution") + " is not implemented: every point of a case takes part. Leave the key out.");
@@ -176,7 +179,7 @@ nlohmann::json to_json(const DataConfig& data)
     auto fields = nlohmann::json::array();
     for (const auto& field : data.fields) fields.push_back({{"name", field.name}, {"from", field.from}, {"kind", field.kind}});
     return {{"association", data.on_cells ? "cell" : "point"}, {"fields", std::move(fields)}, {"inputs", data.use_normals ? "points, normals" : "points"},
-            {"normals", data.normals}, {"constants", data.constants}, {"center", data.frame.center}, {"length", data.frame.length}};
+            {"normals", data.normals}, {"constants", data.constants}, {"time", data.time}, {"center", data.frame.center}, {"length", data.frame.length}};
 }
 
 DataConfig data_config(const nlohmann::json& description)
@@ -187,6 +190,7 @@ DataConfig data_config(const nlohmann::json& description)
     data.use_normals = description.at("inputs") == "points, normals";
     data.normals = description.at("normals");
     data.constants = description.at("constants").get<std::vector<std::string>>();
+    data.time = description.value("time", "");   // not said by earlier versions, which had none
     data.frame = {description.at("center"), description.at("length")};
     return data;
 }
@@ -194,8 +198,12 @@ DataConfig data_config(const nlohmann::json& description)
 nlohmann::json model_arguments(const ModelConfig& model, const DataConfig& data, std::optional<std::int64_t> out_dim)
 {
     const auto& entry = find_model(model.name);
-    PointWidths widths{.embedding_dim = num_point_channels(data), .num_constants = static_cast<std::int64_t>(data.constants.size()), .out_dim = out_dim.value_or(1)};
+    PointWidths widths{.embedding_dim = num_point_channels(data), .num_constants = static_cast<std::int64_t>(data.constants.size()), .out_dim = out_dim.value_or(1),
+                       .has_time = !data.time.empty()};
     auto arguments = entry.widths(widths);
+    if (widths.has_time && !takes_time(entry)) {
+        throw InvalidInput("data.time is '" + data.time + "', but " + entry.name + " is told no time: leave it out, or name the column among data.constants.");
+    }
     ++widths.out_dim;
     const auto for_more_fields = entry.widths(widths);
     for (const auto& [name, value] : model.arguments.items()) {
@@ -203,7 +211,7 @@ nlohmann::json model_arguments(const ModelConfig& model, const DataConfig& data,
         const bool is_known = width != arguments.end() && (out_dim || *width == for_more_fields[name]);
         if (is_known && *width != value) {
             throw InvalidInput("model." + name + " is " + value.dump() + ", but data.inputs has " + std::to_string(widths.embedding_dim) + " channels, data.constants " +
-                               std::to_string(widths.num_constants) + (out_dim ? ", and the fields have " + std::to_string(*out_dim) + " channels" : "") +
+                               std::to_string(widths.num_constants) + (widths.has_time ? ", data.time is '" + data.time + "'" : ", data.time is not given") + (out_dim ? ", and the fields have " + std::to_string(*out_dim) + " channels" : "") +
                                ". It follows from them: leave it out.");
         }
         arguments[name] = value;

@@ -47,12 +47,13 @@ struct DataConfig {
     bool use_normals = true;
     std::string normals;            ///< array; computed from the polygons where a case has none
     std::vector<std::string> constants;   ///< columns of the case table that the model is told besides its points
+    std::string time;               ///< column of the case table with its time; empty for none
     FrameConfig frame;
     std::int64_t num_parts = 0;     ///< shards a case; 0: one a domain rank
     std::filesystem::path shards;   ///< folder that keeps them
 };
 
-/// What a program that only predicts must know of the data, as checkpoints keep it: inputs, frame, constants and fields; and back.
+/// What a program that only predicts must know of the data, as checkpoints keep it: inputs, frame, constants, time and fields; and back.
 nlohmann::json to_json(const DataConfig& data);
 DataConfig data_config(const nlohmann::json& description);
 

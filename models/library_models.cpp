@@ -50,18 +50,21 @@ template <class ModelHolder>
 MadeModel transolver_like(const Json& arguments)
 {
     ModelHolder model(transolver_options(arguments));
-    return {model.ptr(), [model](const PointInputs& inputs) mutable { return model->forward(constants_of_points(inputs, model->options().functional_dim), inputs.embedding); }};
+    return {model.ptr(), [model](const PointInputs& inputs) mutable {
+                return model->forward(constants_of_points(inputs, model->options().functional_dim), inputs.embedding, inputs.time);
+            }};
 }
 
 Json transolver_widths(const PointWidths& widths)
 {
-    return {{"functional_dim", std::max<std::int64_t>(1, widths.num_constants)}, {"embedding_dim", widths.embedding_dim}, {"out_dim", widths.out_dim}};
+    return {{"functional_dim", std::max<std::int64_t>(1, widths.num_constants)}, {"embedding_dim", widths.embedding_dim}, {"out_dim", widths.out_dim},
+            {"time_input", widths.has_time}};
 }
 
 PointWidths transolver_widths_of(const Json& arguments, std::int64_t /*num_constants*/)
 {
     const auto options = transolver_options(arguments);
-    return {options.embedding_dim, options.functional_dim <= 1 ? 0 : options.functional_dim, options.out_dim};   // one channel: ones
+    return {options.embedding_dim, options.functional_dim <= 1 ? 0 : options.functional_dim, options.out_dim, options.time_input};   // one channel: ones
 }
 
 void check_transolver(const Json& arguments)

@@ -50,6 +50,11 @@ ModelRegistration::ModelRegistration(ModelEntry entry)
     entries().push_back(std::move(entry));
 }
 
+bool takes_time(const ModelEntry& entry)
+{
+    return entry.widths({.embedding_dim = 3, .num_constants = 0, .out_dim = 1, .has_time = true}) != entry.widths({.embedding_dim = 3, .num_constants = 0, .out_dim = 1});
+}
+
 const std::vector<ModelEntry>& registered_models()
 {
     return entries();

@@ -19,6 +19,7 @@ struct PointInputs {
     at::Tensor embedding;   ///< (B, N, C): places first, then what else is known of each point
     at::Tensor positions;   ///< (B, N, 3): the places alone
     at::Tensor constants;   ///< (B, G): numbers that are the same for all points; undefined for none
+    at::Tensor time;        ///< (B): undefined for none
 };
 
 /// Widths of `PointInputs` and of what is to be predicted.
@@ -26,6 +27,7 @@ struct PointWidths {
     std::int64_t embedding_dim = 0;
     std::int64_t num_constants = 0;
     std::int64_t out_dim = 0;
+    bool has_time = false;
 };
 
 /// A model as programs see it, whatever its architecture.
@@ -66,6 +68,9 @@ struct ModelEntry {
 struct ModelRegistration {
     explicit ModelRegistration(ModelEntry entry);
 };
+
+/// Whether a model of this kind can be told a time.
+bool takes_time(const ModelEntry& entry);
 
 /// Every model there is: the library's, then one's own.
 const std::vector<ModelEntry>& registered_models();

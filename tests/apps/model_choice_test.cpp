@@ -152,6 +152,51 @@ TEST_F(ModelChoice, PredictsWithAFileAsWithItsRun)
     }
 }
 
+TEST_F(ModelChoice, TellsAModelTheTimeOfACase)
+{
+    for (const std::string name : {"transolver", "flare"}) {
+        SCOPED_TRACE(name);
+        const auto model = "{name: " + name + ", n_layers: 1, n_hidden: 16, n_head: 2, mlp_ratio: 2, slice_num: 4}";
+        const std::vector<std::string> timed{"data.constants=[speed]", "data.time=density"};
+        auto on_ranks = timed;
+        on_ranks.insert(on_ranks.end(), {"--nproc", "3"});
+        const auto serial = train(model, name, timed), sharded = train(model, name + "_3", on_ranks);
+        ASSERT_EQ(serial.exit_code, 0) << serial.err;
+        ASSERT_EQ(sharded.exit_code, 0) << sharded.err;
+        const auto a = losses(name), b = losses(name + "_3");
+        ASSERT_EQ(a.size(), 4U);
+        ASSERT_EQ(b.size(), 4U);
+        for (std::size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(b[i], a[i], 1e-4 * a[i]) << "step " << i;
+
+        const auto predict = [&](const std::string& output, std::vector<std::string> more) {
+            more.insert(more.begin(), "predict");
+            more.insert(more.end(), {"-o", path(output)});
+            return meshard(more);
+        };
+        const auto run = path(name + "/car"), body = path("body_2.vtp");
+        EXPECT_TRUE(fails_with(predict("x.vtp", {run, body, "--set", "speed=1.2"}), 2, {"the model is told 'density'", "--set density="}));
+        ASSERT_EQ(predict("early.vtp", {run, body, "--set", "speed=1.2", "--set", "density=1.3"}).exit_code, 0);
+        ASSERT_EQ(predict("late.vtp", {run, body, "--set", "speed=1.2", "--set", "density=2.3"}).exit_code, 0);
+        EXPECT_NE(field("early.vtp", "pressure"), field("late.vtp", "pressure"));
+
+        const auto weights = path(name + "/car/checkpoints/best.safetensors");
+        ASSERT_EQ(meshard({"convert", weights, path(name + ".mdlus")}).exit_code, 0);
+        const auto norm = read_safetensors(weights);
+        const auto* mean = reinterpret_cast<const float*>(norm.find("norm.mean")->data);
+        const auto* deviation = reinterpret_cast<const float*>(norm.find("norm.std")->data);
+        const auto statistics = [&](const float* values) { return json{{"pressure", {values[0]}}, {"shear_stress", {values[1], values[2], values[3]}}}; };
+        write_text("global_stats.json", json{{"mean", statistics(mean)}, {"std_dev", statistics(deviation)}}.dump());
+        const std::vector<std::string> file{body, "--model", path(name + ".mdlus"), "--constants", "1.2", "--center", "bounds", "--length", "bounds"};
+        EXPECT_TRUE(fails_with(predict("x.vtp", file), 3, {"told the time", "--time"}));
+        auto with_time = file;
+        with_time.insert(with_time.end(), {"--time", "1.3"});
+        const auto result = predict("file.vtp", with_time);
+        ASSERT_EQ(result.exit_code, 0) << result.err;
+        EXPECT_EQ(field("file.vtp", "pressure"), field("early.vtp", "pressure"));
+    }
+    EXPECT_TRUE(fails_with(train(kModels[2], "none", {"data.time=density"}), 2, {"data.time is 'density'", "geotransolver is told no time"}));
+}
+
 TEST_F(ModelChoice, PredictsWithAGraphNetworksFile)
 {
     ASSERT_EQ(train(kModels[3], "runs").exit_code, 0);
@@ -203,6 +248,7 @@ TEST_F(ModelChoice, SaysWhatAFileLacks)
 
     EXPECT_TRUE(fails_with(predict({}), 3, {"the model is told 2 constants", "--constants"}));
     EXPECT_TRUE(fails_with(predict({"--constants", "1,2", "--neighbors", "5"}), 3, {"--neighbors is for models on graphs"}));
+    EXPECT_TRUE(fails_with(predict({"--constants", "1,2", "--time", "5"}), 3, {"told no time", "--time"}));
     EXPECT_TRUE(fails_with(predict({"--constants", "1,2", "--fields", "p,tau:2"}), 3, {"gives 4 channels, the fields have 3"}));
     const auto result = predict({"--constants", "1,2", "--fields", "p,tau:3"});
     EXPECT_EQ(result.exit_code, 0);

@@ -75,10 +75,20 @@ TEST_F(TrainingConfigTest, TakesEveryModelWithItsOwnKeysAndDefaults)
     const auto graph = read({"model.name=meshgraphnet", "model.processor_size=3"});
     EXPECT_EQ(model_arguments(graph.model, graph.data, 4).at("hidden_dim_processor"), 128);
     EXPECT_TRUE(throws_with<UsageError>("model.n_head", [&] { read({"model.name=meshgraphnet", "model.n_head=4"}); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("model.out_dim is 3, but data.inputs has 6 channels, data.constants 0, and the fields have 4 channels", [&] {
+    EXPECT_TRUE(throws_with<InvalidInput>("model.out_dim is 3, but data.inputs has 6 channels, data.constants 0, data.time is not given, and the fields have 4 channels", [&] {
         const auto stated = read({"model.out_dim=3"});
         model_arguments(stated.model, stated.data, 4);
     }));
+}
+
+TEST_F(TrainingConfigTest, LetsTheTimeFollowFromTheData)
+{
+    const auto steady = read({}), timed = read({"data.cases=cases.csv", "data.time=t"});
+    EXPECT_EQ(model_arguments(steady.model, steady.data, 4).at("time_input"), false);
+    EXPECT_EQ(model_arguments(timed.model, timed.data, 4).at("time_input"), true);
+    EXPECT_EQ(data_config(to_json(timed.data)).time, "t");
+    EXPECT_TRUE(refuses("model.time_input=true", "data.time is not given"));
+    EXPECT_TRUE(refuses("data.time=t", "needs data.cases"));
 }
 
 TEST_F(TrainingConfigTest, RefusesByNameWhatIsNotImplemented)

@@ -36,7 +36,7 @@ TEST(Registry, MakesModelsByEitherName)
     for (const char* name : {"scale", "Scale", "SCALE"}) {
         const auto model = make_model(name, {{"factor", 3}});
         EXPECT_EQ(model.class_name, "Scale");
-        EXPECT_EQ(model.forward({.embedding = torch::ones({1, 1, 1}), .positions = {}, .constants = {}}).item<double>(), 3);
+        EXPECT_EQ(model.forward({.embedding = torch::ones({1, 1, 1}), .positions = {}, .constants = {}, .time = {}}).item<double>(), 3);
     }
     EXPECT_TRUE(throws_with<InvalidInput>("there is no model 'transolvr'. Did you mean 'transolver'? There are: transolver flare", [] { find_model("transolvr"); }));
 }
@@ -68,7 +68,7 @@ Json small_arguments(const ModelEntry& entry)
 TEST(Registry, EveryModelPredictsFromTheSameInputs)
 {
     const auto places = torch::rand({1, 20, 3});
-    const PointInputs inputs{.embedding = torch::cat({places, torch::rand({1, 20, 3})}, -1), .positions = places, .constants = torch::tensor({{1.2F, 0.4F}})};
+    const PointInputs inputs{.embedding = torch::cat({places, torch::rand({1, 20, 3})}, -1), .positions = places, .constants = torch::tensor({{1.2F, 0.4F}}), .time = {}};
     for (const auto& entry : registered_models()) {
         if (entry.name == "scale") continue;
         const auto model = make_model(entry.name, small_arguments(entry));
