@@ -18,6 +18,7 @@ const char* name_of(MessageHeader::Kind kind)
     case Kind::Broadcast: return "broadcast";
     case Kind::AllToAll: return "all_to_all";
     case Kind::Barrier: return "barrier";
+    case Kind::Rows: return "exchange of rows";
     }
     return "?";
 }

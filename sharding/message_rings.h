@@ -91,7 +91,7 @@ constexpr std::int64_t aligned(std::int64_t bytes) { return (bytes + MessageRing
 
 /// What stands before each message: which collective it belongs to, so that ranks that call different ones learn it.
 struct MessageHeader {
-    enum class Kind : std::int64_t { AllReduce = 1, Broadcast, AllToAll, Barrier };
+    enum class Kind : std::int64_t { AllReduce = 1, Broadcast, AllToAll, Barrier, Rows };
 
     Kind kind;
     std::int64_t bytes;

@@ -15,7 +15,6 @@ namespace {
 using c10d::Work;
 
 constexpr int kNumTags = 16000;   // of which each exchange takes two: MPI grants 32767
-constexpr std::int64_t kDirectBytes = std::int64_t{256} << 10;   // from rank to rank, for which it pays to ask where they are wanted
 
 MPI_Datatype mpi_type(at::ScalarType type)
 {
@@ -109,12 +108,12 @@ public:
         auto work = c10::make_intrusive<MpiRows>(limit_, communicator_, tag, std::move(sent));
         work->kept.push_back(received);
         for_each_other([&](int r) {
-            const bool is_direct = neighbors_.write_here[r] && receive_bytes[r] >= kDirectBytes;
-            if (is_direct) work->tell_place(r, place < 0 ? -1 : place + receive[r]);
+            const bool is_direct = neighbors_.write_here[r] && receive_bytes[r] >= PeerMemory::kWorthwhileBytes;
+            if (is_direct) work->tell_place(r, place < 0 ? -1 : place + receive[r], receive_bytes[r]);
             if (!is_direct || place < 0) post_receive(*work, received, receive[r], receive[r + 1], r, MpiRows::kChunk, tag);
         });
         for_each_other([&](int r) {
-            if (neighbors_.views[r] && send_bytes[r] >= kDirectBytes) work->write(r, *neighbors_.views[r], send[r], send[r + 1]);
+            if (neighbors_.views[r] && send_bytes[r] >= PeerMemory::kWorthwhileBytes) work->write(r, *neighbors_.views[r], send[r], send[r + 1]);
             else work->send(r, send[r], send[r + 1]);
         });
         work->isCompleted();   // the first chunks go at once
@@ -123,11 +122,7 @@ public:
 
     at::Tensor empty_received(at::IntArrayRef sizes, const at::TensorOptions& options) override
     {
-        const auto bytes = c10::multiply_integers(sizes) * static_cast<std::int64_t>(options.dtype().itemsize());
-        if (neighbors_.memory && options.device().is_cpu() && bytes >= kDirectBytes) {
-            if (auto tensor = neighbors_.memory->empty(sizes, options); tensor.defined()) return tensor;
-        }
-        return at::empty(sizes, options);
+        return empty_for_peers(neighbors_.memory, sizes, options);
     }
 
     c10::intrusive_ptr<Work> barrier(const c10d::BarrierOptions&) override

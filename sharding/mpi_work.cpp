@@ -121,13 +121,13 @@ void MpiRows::send(int rank, std::int64_t begin, std::int64_t end)
 void MpiRows::write(int rank, const PeerView& view, std::int64_t begin, std::int64_t end)
 {
     auto& written = written_.emplace_back(Written{rank, view, begin, end});
-    check_mpi(MPI_Irecv(&written.place, sizeof written.place, MPI_BYTE, rank, tag_ + 1, communicator_, &written.request), "receive");
+    check_mpi(MPI_Irecv(&written.told, sizeof written.told, MPI_BYTE, rank, tag_ + 1, communicator_, &written.request), "receive");
 }
 
-void MpiRows::tell_place(int rank, std::int64_t place)
+void MpiRows::tell_place(int rank, std::int64_t place, std::int64_t bytes)
 {
-    places_.push_back(place);
-    check_mpi(MPI_Isend(&places_.back(), sizeof place, MPI_BYTE, rank, tag_ + 1, communicator_, add()), "send");
+    places_.push_back({place, bytes});
+    check_mpi(MPI_Isend(&places_.back(), sizeof(Place), MPI_BYTE, rank, tag_ + 1, communicator_, add()), "send");
     if (place >= 0) check_mpi(MPI_Irecv(nullptr, 0, MPI_BYTE, rank, tag_, communicator_, add()), "receive");   // that it is written
 }
 
@@ -144,16 +144,20 @@ bool MpiRows::advance(Written& written)
 {
     const bool was_told = written.request == MPI_REQUEST_NULL;
     if (!is_done(written.request)) return false;
-    if (!was_told && written.place < 0) {
+    auto& place = written.told.place;
+    if (!was_told && written.told.bytes != written.end - written.begin) {   // what follows a place must not be written to
+        throw std::runtime_error("all_to_all: " + std::to_string(written.end - written.begin) + " bytes are sent to rank " + std::to_string(written.rank) + ", which expects " +
+                                 std::to_string(written.told.bytes));
+    }
+    if (!was_told && place < 0) {
         send(written.rank, written.begin, written.end);
         written.begin = written.end;
     }
     if (written.begin == written.end) return true;
     const auto count = std::min(kPiece, written.end - written.begin);
-    if (past_caches_) sent_.write_through(written.begin, count, written.view.at(written.place));
-    else sent_.read(written.begin, count, written.view.at(written.place));
+    sent_.write_to_peer(written.begin, count, written.view.at(place));
     written.begin += count;
-    written.place += count;
+    place += count;
     if (written.begin < written.end) return false;
     check_mpi(MPI_Isend(nullptr, 0, MPI_BYTE, written.rank, tag_, communicator_, add()), "send");   // after all that was written
     return true;

@@ -86,7 +86,7 @@ public:
 
     /// @param tag   of its messages; that after it is of places
     MpiRows(std::chrono::milliseconds limit, MPI_Comm communicator, int tag, RowStream sent)
-        : MpiRequests(limit), communicator_(communicator), tag_(tag), sent_(std::move(sent)), past_caches_(sent_.bytes() > kCacheBytes)
+        : MpiRequests(limit), communicator_(communicator), tag_(tag), sent_(std::move(sent))
     {
     }
 
@@ -96,14 +96,14 @@ public:
     /// The same straight to its memory, once the rank has said where; in chunks if nowhere.
     void write(int rank, const PeerView& view, std::int64_t begin, std::int64_t end);
 
-    /// Says to a rank where it is to write, -1 for nowhere.
-    void tell_place(int rank, std::int64_t place);
+    /// Says to a rank where it is to write, and how many bytes are expected; -1 for nowhere.
+    void tell_place(int rank, std::int64_t place, std::int64_t bytes);
 
 protected:
     bool advance() override;
 
 private:
-    static constexpr std::int64_t kCacheBytes = std::int64_t{8} << 20, kPiece = std::int64_t{4} << 20;   // a piece, and others get their turn
+    static constexpr std::int64_t kPiece = std::int64_t{4} << 20;   // and others get their turn
 
     struct Chunk {
         int rank;
@@ -113,11 +113,14 @@ private:
         std::vector<char> bytes;
         MPI_Request request = MPI_REQUEST_NULL;
     };
+    struct Place {
+        std::int64_t place = 0, bytes = 0;
+    };
     struct Written {
         int rank;
         const PeerView& view;
         std::int64_t begin, end;
-        std::int64_t place = 0;
+        Place told = {};
         MPI_Request request = MPI_REQUEST_NULL;
     };
 
@@ -127,11 +130,10 @@ private:
     MPI_Comm communicator_;
     int tag_;
     RowStream sent_;
-    bool past_caches_;
     std::deque<Chunk> chunks_;
     std::array<Slot, 4> slots_;
     std::deque<Written> written_;   // addresses given out stay valid
-    std::deque<std::int64_t> places_;
+    std::deque<Place> places_;
 };
 
 /// Works that go on while the program computes.

@@ -61,6 +61,12 @@ std::shared_ptr<PeerMemory> PeerMemory::create() { return nullptr; }
 
 #endif
 
+std::shared_ptr<PeerMemory> PeerMemory::of_process()
+{
+    static const auto memory = create();
+    return memory;
+}
+
 PeerMemory::Address PeerMemory::address() const { return {getpid(), file_, token_at(begin_)}; }
 
 at::Tensor PeerMemory::empty(at::IntArrayRef sizes, const at::TensorOptions& options)
@@ -100,6 +106,15 @@ std::int64_t PeerMemory::place_of(const at::Tensor& tensor) const
 {
     const auto* data = static_cast<const char*>(tensor.const_data_ptr());
     return data >= begin_ && data < begin_ + size_ ? data - begin_ : -1;
+}
+
+at::Tensor empty_for_peers(const std::shared_ptr<PeerMemory>& memory, at::IntArrayRef sizes, const at::TensorOptions& options)
+{
+    const auto bytes = c10::multiply_integers(sizes) * static_cast<std::int64_t>(options.dtype().itemsize());
+    if (memory && options.device().is_cpu() && bytes >= PeerMemory::kWorthwhileBytes) {
+        if (auto tensor = memory->empty(sizes, options); tensor.defined()) return tensor;
+    }
+    return at::empty(sizes, options);
 }
 
 std::unique_ptr<PeerView> PeerView::open(const PeerMemory::Address& address)

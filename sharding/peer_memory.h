@@ -20,6 +20,12 @@ public:
 
     /// Null where the system has no such memory, or limits files to less (ulimit -f).
     static std::shared_ptr<PeerMemory> create();
+
+    /// One for the whole process; null as above.
+    static std::shared_ptr<PeerMemory> of_process();
+
+    static constexpr std::int64_t kWorthwhileBytes = std::int64_t{256} << 10;   ///< from one rank to another, for which it pays to ask where they are wanted
+
     ~PeerMemory();
     PeerMemory(const PeerMemory&) = delete;
     PeerMemory& operator=(const PeerMemory&) = delete;
@@ -42,6 +48,9 @@ private:
     std::mutex mutex_;
     std::map<std::int64_t, std::int64_t> free_;   // bytes by place; neighbours are joined
 };
+
+/// What others are to write to: in `memory` (may be null) if it pays and there is room, else as at::empty.
+at::Tensor empty_for_peers(const std::shared_ptr<PeerMemory>& memory, at::IntArrayRef sizes, const at::TensorOptions& options);
 
 /// The memory of another process.
 class PeerView {

@@ -99,6 +99,13 @@ void RowStream::write_through(std::int64_t begin, std::int64_t count, char* to) 
 #endif
 }
 
+void RowStream::write_to_peer(std::int64_t begin, std::int64_t count, char* to) const
+{
+    constexpr std::int64_t kCacheBytes = std::int64_t{8} << 20;
+    if (bytes() > kCacheBytes) write_through(begin, count, to);
+    else read(begin, count, to);
+}
+
 at::Tensor RowStream::whole() const
 {
     auto packed = at::empty({bytes()}, at::kByte);

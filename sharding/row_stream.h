@@ -30,6 +30,9 @@ public:
     /// The same past the caches, for more than they hold: what is written need not be read before. All is written when it returns.
     void write_through(std::int64_t begin, std::int64_t count, char* to) const;
 
+    /// By whichever of the two is the better for a stream of this size.
+    void write_to_peer(std::int64_t begin, std::int64_t count, char* to) const;
+
     at::Tensor whole() const;   ///< all of them, uint8
 
 private:

@@ -18,6 +18,7 @@
 #include <optional>
 #include <thread>
 
+#include "sharding/direct_rows.h"
 #include "sharding/message_rings.h"
 #include "sharding/progress_thread.h"
 #include "sharding/row_stream.h"
@@ -123,8 +124,8 @@ struct Waiting {
 
 class SharedMemoryBackend : public c10d::Backend, public RowExchange {
 public:
-    SharedMemoryBackend(void* memory, int rank, int size, std::chrono::milliseconds limit, std::function<bool(int)> has_ended)
-        : Backend(rank, size), rings_(memory, rank, size), limit_(limit), has_ended_(std::move(has_ended))
+    SharedMemoryBackend(void* memory, int rank, int size, PeerRanks peers, std::chrono::milliseconds limit, std::function<bool(int)> has_ended)
+        : Backend(rank, size), rings_(memory, rank, size), peers_(std::move(peers)), limit_(limit), has_ended_(std::move(has_ended))
     {
         const std::lock_guard lock(registry().mutex);
         registry().backends.push_back(this);
@@ -146,6 +147,11 @@ public:
     c10::intrusive_ptr<Work> barrier(const c10d::BarrierOptions& options) override;
     c10::intrusive_ptr<Work> exchange_rows(RowStream sent, const std::vector<std::int64_t>& send_bytes, const at::Tensor& received,
                                            const std::vector<std::int64_t>& receive_bytes) override;
+
+    at::Tensor empty_received(at::IntArrayRef sizes, const at::TensorOptions& options) override
+    {
+        return peers_.can_write() ? empty_for_peers(peers_.memory, sizes, options) : at::empty(sizes, options);
+    }
 
     bool is_idle() const { return queue_.empty(); }
     MessageRings& rings() { return rings_; }   ///< for works, under the registry's lock
@@ -226,6 +232,7 @@ private:
     }
 
     MessageRings rings_;
+    PeerRanks peers_;
     std::chrono::milliseconds limit_;
     std::function<bool(int)> has_ended_;
     std::deque<c10::intrusive_ptr<SharedMemoryWork>> queue_;
@@ -484,6 +491,17 @@ private:
     Outgoing message_;
 };
 
+class DirectRowsWork : public SharedMemoryWork {
+public:
+    DirectRowsWork(SharedMemoryBackend* backend, DirectRows rows) : SharedMemoryWork(backend), rows_(std::move(rows)) {}
+    void write() override { written_all = rows_.write(backend_->rings()); }
+    void read() override { read_all = rows_.read(backend_->rings()); }
+    void finish() override { rows_.finish(); }
+
+private:
+    DirectRows rows_;
+};
+
 class BarrierWork : public SharedMemoryWork {
 public:
     explicit BarrierWork(SharedMemoryBackend* backend) : SharedMemoryWork(backend), message_({Kind::Barrier, 0}, {}, nullptr, 0), incoming_(backend->getSize()) {}
@@ -528,8 +546,11 @@ c10::intrusive_ptr<Work> SharedMemoryBackend::alltoall_base(at::Tensor& out, at:
 c10::intrusive_ptr<Work> SharedMemoryBackend::exchange_rows(RowStream sent, const std::vector<std::int64_t>& send_bytes, const at::Tensor& received,
                                                             const std::vector<std::int64_t>& receive_bytes)
 {
-    const auto work = submit(c10::make_intrusive<AllToAllWork>(this, received, receive_bytes, send_bytes,
-                                                               [sent = std::move(sent)](std::int64_t begin, std::int64_t count, char* to) { sent.read(begin, count, to); }));
+    const auto work = peers_.can_write()
+                          ? submit(c10::make_intrusive<DirectRowsWork>(this, DirectRows(rings_, peers_, std::move(sent), send_bytes, received, receive_bytes)))
+                          : submit(c10::make_intrusive<AllToAllWork>(this, received, receive_bytes, send_bytes, [sent = std::move(sent)](std::int64_t begin, std::int64_t count, char* to) {
+                                sent.read(begin, count, to);
+                            }));
     if (!work->isCompleted()) progress_thread().wake();
     return work;
 }
@@ -583,7 +604,9 @@ c10::intrusive_ptr<c10d::Backend> connect_shared_memory(const c10::intrusive_ptr
         if (memory) munmap(memory, static_cast<std::size_t>(MessageRings::bytes(size)));
         return {};
     }
-    return c10::make_intrusive<SharedMemoryBackend>(memory, rank, size, time_limit, std::move(has_ended));
+    auto peers = PeerRanks::find(rank, size, [&](const std::string& name, const std::string& text) { store->set(name + "." + std::to_string(rank), bytes_of(text)); },
+                                 [&](const std::string& name, int r) { return text_of(store->get(name + "." + std::to_string(r))); });
+    return c10::make_intrusive<SharedMemoryBackend>(memory, rank, size, std::move(peers), time_limit, std::move(has_ended));
 }
 
 }  // namespace meshard

@@ -10,7 +10,7 @@
 
 namespace meshard {
 
-/// Ranks on one host that talk through memory they share: no sockets, no threads of its own; a message costs two copies.
+/// Ranks on one host that talk through memory they share: no sockets; a message costs two copies, rows in large numbers one (`DirectRows`).
 ///
 /// Every rank has a ring of bytes that it writes and all others read; a collective writes what it must say into its own ring when it is
 /// started, as far as that has room, and does the rest when it is waited for. Sums are formed in the order of the ranks, so that every rank

@@ -13,6 +13,7 @@
 #include "partition/error.h"
 #include "sharding/shared_memory_backend.h"
 #include "sharding/with_backward.h"
+#include "tests/support/exchanged_rows.h"
 #include "tests/support/expect_tensors.h"
 
 namespace meshard {
@@ -46,6 +47,18 @@ std::shared_ptr<const ExchangePlan> plan_of(const RankGroup& group, std::int64_t
 at::Tensor field_of(int rank, std::int64_t rows, std::int64_t width, at::ScalarType type)
 {
     return at::arange(rows * width, at::kLong).mul(7).add(1000 * rank).remainder(9973).to(type).view({rows, width});
+}
+
+TEST(GhostOverlap, ExchangesEqualIndexing)
+{
+    for (const int size : {2, 3, 5}) {
+        run_groups(size, [&](const RankGroup& group) {
+            const auto exchanges = test::exchanged_rows(group);
+            for (std::size_t i = 0; i < exchanges.size(); ++i) {
+                EXPECT_TRUE(at::equal(exchanges[i].first, exchanges[i].second)) << "exchange " << i << " of " << size << " ranks";
+            }
+        });
+    }
 }
 
 TEST(GhostOverlap, RowsArePickedOutWhileTheyAreSent)

@@ -7,11 +7,13 @@
 #include <ATen/Parallel.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <random>
 #include <thread>
 
+#include "sharding/row_stream.h"
 #include "tests/support/expect_error.h"
 
 namespace meshard {
@@ -86,6 +88,54 @@ TEST(SharedMemoryBackend, PropagatesNaNFromAnyRank)
         backend.allreduce(tensors, options)->wait();
         EXPECT_TRUE(tensors[0].isnan().all().item<bool>());
     });
+}
+
+TEST(SharedMemoryBackend, BringsRowsToAnyMemory)
+{
+    constexpr std::int64_t kWidth = 16;
+    for (const std::int64_t many : {100, 6'000, 60'000}) {   // through the ring; straight to their place; past the caches
+        run_backends(3, [&](c10d::Backend& backend, int rank) {
+            auto& exchange = dynamic_cast<RowExchange&>(backend);
+            const auto field = [](int r) { return at::arange(70'000 * kWidth, at::kInt).add(1'000'000 * r).view({-1, kWidth}); };
+            const auto rows = [&](int from, int to) { return at::arange(from == 1 && to == 2 ? 7 : many + to, at::kLong).add(from); };   // of one pair few
+            std::vector<at::Tensor> index, expected;
+            std::vector<std::int64_t> send, receive;
+            for (int r = 0; r < 3; ++r) {
+                index.push_back(rows(rank, r));
+                expected.push_back(field(r).index_select(0, rows(r, rank)));
+                send.push_back(index.back().numel() * kWidth * 4);
+                receive.push_back(expected.back().numel() * 4);
+            }
+            const auto all = at::cat(expected);
+            for (const bool asked : {true, false}) {
+                const auto received = asked ? exchange.empty_received(all.sizes(), all.options()) : at::empty_like(all);
+                exchange.exchange_rows(RowStream({field(rank)}, at::cat(index)), send, received.view({-1}).view(at::kByte), receive)->wait();
+                EXPECT_TRUE(at::equal(received, all)) << many << " rows, " << (asked ? "where others can write" : "elsewhere");
+            }
+        });
+    }
+}
+
+TEST(SharedMemoryBackend, RefusesRowsThatAreNotExpected)
+{
+    for (const std::int64_t sent : {10, 100'000}) {   // by 10,000 expected
+        std::atomic<int> refusals{0};   // by either, or both
+        run_backends(2, [&](c10d::Backend& backend, int rank) {
+            auto& exchange = dynamic_cast<RowExchange&>(backend);
+            const std::vector<std::int64_t> none{0, 0}, to_other{0, sent * 64}, expected{10'000 * 64, 0};
+            const auto &send = rank == 0 ? to_other : none, &receive = rank == 0 ? none : expected;
+            const auto received = exchange.empty_received({receive[0]}, at::kByte);
+            try {
+                exchange.exchange_rows(RowStream({at::zeros({100'000, 16})}, at::arange(rank == 0 ? sent : 0, at::kLong)), send, received, receive)->wait();
+            } catch (const std::exception& error) {
+                const std::string reason = error.what();
+                if (reason.find("rank 0 sends " + std::to_string(sent * 64) + " bytes, expected 640000") != std::string::npos) ++refusals;
+                else EXPECT_NE(reason.find("has left"), std::string::npos) << reason;
+                backend.abort();
+            }
+        }, std::chrono::seconds(20));
+        EXPECT_GE(refusals, 1);
+    }
 }
 
 TEST(SharedMemoryBackend, ExchangesUnevenRowsLargerThanItsRings)
