@@ -9,8 +9,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "sharding/message_rings.h"
 #include "sharding/peer_memory.h"
+#include "sharding/ring_collectives.h"
 #include "sharding/row_stream.h"
 
 namespace meshard {
@@ -30,21 +30,19 @@ struct PeerRanks {
 
 /// An exchange of rows: those for a rank that wants many of them are written where it wants them, in one copy; the others travel with what every rank says
 /// through its ring. Ranks first say how much they have for each other, how much they expect and where it is to go; then, those who wrote, that all is written.
-class DirectRows {
+class DirectRows : public RingCollective {
 public:
     /// @param received   contiguous bytes on the CPU; best from `empty_for_peers`, else what is written goes there from other memory at the end
     /// @throws std::runtime_error if there is no room for that memory
     DirectRows(const MessageRings& rings, PeerRanks peers, RowStream sent, const std::vector<std::int64_t>& send_bytes, at::Tensor received,
                const std::vector<std::int64_t>& receive_bytes);
 
-    /// What can be done without waiting, a piece of it at a time; true when this rank has written and said all.
-    bool write(MessageRings& rings);
+    /// A piece at a time of what is written to others' memory.
+    bool write(MessageRings& rings) override;
 
-    /// The same of what others say; true when all has come. @throws std::runtime_error if a rank sends something else than is expected
-    bool read(MessageRings& rings);
+    bool read(MessageRings& rings) override;
 
-    /// Once, when all is written and read.
-    void finish();
+    void finish() override;
 
 private:
     struct Peer {
