@@ -142,10 +142,16 @@ void BlockTile<T>::temperatures_backward(const Weights& weights, const T* x_mid,
     const auto* logits = logits_ + head * S * n;
     find_temperatures(weights, x_mid, head, n);
     divide_rows(logits_gradient, temperature_, S, n);
+    auto* largest = temperature_;   // of a point's logits: their gradients' sum is zero, so that any number may be taken from them, and this one leaves the least to round
+    std::copy_n(logits, n, largest);
+    for (std::int64_t s = 1; s < S; ++s) {
+#pragma omp simd
+        for (std::int64_t t = 0; t < n; ++t) largest[t] = logits[s * n + t] > largest[t] ? logits[s * n + t] : largest[t];
+    }
     std::fill_n(temperature_gradient_, n, T(0));
     for (std::int64_t s = 0; s < S; ++s) {
 #pragma omp simd
-        for (std::int64_t t = 0; t < n; ++t) temperature_gradient_[t] -= logits_gradient[s * n + t] * logits[s * n + t];
+        for (std::int64_t t = 0; t < n; ++t) temperature_gradient_[t] -= logits_gradient[s * n + t] * (logits[s * n + t] - largest[t]);
     }
     gelu(temperature_, raw_, n);
     for (std::int64_t t = 0; t < n; ++t) {

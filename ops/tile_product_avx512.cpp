@@ -31,11 +31,13 @@ template <int kRows, int kVectors, bool kByColumn>
 void multiply_block(const float* a, std::int64_t stride, std::int64_t k, const float* panel, std::int64_t width, const Addends<float>& addends, std::int64_t columns, float* c, std::int64_t row_c)
 {
     Vector sums[kRows][kVectors] = {};   // addends, which may be large, come last: rounding is that of the products alone
-    constexpr int kGroup = 3, kGroups = (kRows + kGroup - 1) / kGroup;
-    const float* rows_of_a[kGroups];
+    // Rows of a by threes, whose places the compiler cannot derive from one another: it would keep the distance of each row, for which there are too few
+    // registers, and move some to vector registers, from where they come back only when the sums before are done.
+    constexpr int kGroup = 3, kGroups = kByColumn ? 0 : (kRows + kGroup - 1) / kGroup;
+    const float* rows_of_a[kGroups + 1];
     for (int g = 0; g < kGroups; ++g) {
         rows_of_a[g] = a + g * kGroup * stride;
-        if (!kByColumn) asm("" : "+r"(rows_of_a[g]));
+        asm("" : "+r"(rows_of_a[g]));
     }
     for (std::int64_t i = 0; i < k; ++i) {
         Vector b[kVectors];
