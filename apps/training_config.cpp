@@ -210,9 +210,10 @@ nlohmann::json model_arguments(const ModelConfig& model, const DataConfig& data,
         const auto width = arguments.find(name);
         const bool is_known = width != arguments.end() && (out_dim || *width == for_more_fields[name]);
         if (is_known && *width != value) {
+            const auto time = widths.has_time ? "'" + data.time + "'" : "not given";
             throw InvalidInput("model." + name + " is " + value.dump() + ", but data.inputs has " + std::to_string(widths.embedding_dim) + " channels, data.constants " +
-                               std::to_string(widths.num_constants) + (widths.has_time ? ", data.time is '" + data.time + "'" : ", data.time is not given") + (out_dim ? ", and the fields have " + std::to_string(*out_dim) + " channels" : "") +
-                               ". It follows from them: leave it out.");
+                               std::to_string(widths.num_constants) + ", data.time is " + time +
+                               (out_dim ? ", and the fields have " + std::to_string(*out_dim) + " channels" : "") + ". It follows from them: leave it out.");
         }
         arguments[name] = value;
     }

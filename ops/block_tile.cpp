@@ -80,7 +80,7 @@ BlockTile<T>::BlockTile(const BlockShape& shape, std::int64_t max_points) : shap
     const std::array<T**, 18> buffers{&normal_, &slice_weights_, &weights_gradient_, &hidden_, &hidden_gradient_, &last_gradient_,
                                       &rows_, &more_rows_, &mean_, &inverse_, &small_,
                                       &logits_, &before_, &after_, &after_gradient_, &raw_, &temperature_, &temperature_gradient_};
-    constexpr std::int64_t kLine = 16;   // numbers: buffers start at cache lines of their own
+    constexpr std::int64_t kLine = kCacheLine / sizeof(T);   // numbers: buffers start at cache lines of their own
     std::int64_t total = 0;
     for (const auto size : sizes) total += (size + kLine - 1) / kLine * kLine;
     memory_ = make_lines<T>(total);
@@ -142,7 +142,8 @@ void BlockTile<T>::temperatures_backward(const Weights& weights, const T* x_mid,
     const auto* logits = logits_ + head * S * n;
     find_temperatures(weights, x_mid, head, n);
     divide_rows(logits_gradient, temperature_, S, n);
-    auto* largest = temperature_;   // of a point's logits: their gradients' sum is zero, so that any number may be taken from them, and this one leaves the least to round
+    // A point's gradients sum to zero, so that any number may be taken off its logits: the largest leaves the least to round.
+    auto* largest = temperature_;
     std::copy_n(logits, n, largest);
     for (std::int64_t s = 1; s < S; ++s) {
 #pragma omp simd

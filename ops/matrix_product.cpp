@@ -24,7 +24,7 @@ void gemm(const char* ta, const char* tb, const int* m, const int* n, const int*
     dgemm_(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 
-/// Writes the addends to c. Whether there were any that c did not hold already.
+/// Has c hold the addends; false if there are none, and c anything.
 template <class T>
 bool begin_with(const Addends<T>& addends, std::int64_t m, std::int64_t n, T* c, std::int64_t ldc)
 {

@@ -101,7 +101,7 @@ MESHARD_INLINE void add_row_sums_body(T* sums, std::int64_t stride, const T* x, 
     }
 }
 
-/// Means and inverse deviations of four points at once: what one of them waits for, the others fill.
+/// Layer norm of four points at once: while one waits for its sums, the others go on.
 template <class T>
 MESHARD_INLINE void layer_norm_of_four(T* y, T* mean, T* inverse, const T* x, const T* scale, const T* shift, std::int64_t num_channels, T epsilon)
 {

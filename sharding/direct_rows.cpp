@@ -6,10 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <map>
-#include <mutex>
-#include <sstream>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 namespace meshard {
@@ -22,18 +20,6 @@ constexpr std::int64_t kPiece = std::int64_t{4} << 20;   // and others get their
 bool is_direct(std::int64_t bytes) { return bytes >= PeerMemory::kWorthwhileBytes; }
 
 char* bytes_of(const at::Tensor& tensor) { return static_cast<char*>(tensor.data_ptr()); }
-
-/// One view of a process for all groups.
-std::shared_ptr<const PeerView> view_of(const PeerMemory::Address& address)
-{
-    static std::mutex mutex;
-    static std::map<PeerMemory::Address, std::weak_ptr<const PeerView>> views;
-    const std::lock_guard lock(mutex);
-    auto& known = views[address];
-    auto view = known.lock();
-    if (!view) known = view = PeerView::open(address);
-    return view;
-}
 
 /// Bytes of a rank's message, by what it has for each rank: all that is not written directly.
 std::int64_t through_ring(const std::vector<std::int64_t>& sizes, std::size_t begin, std::size_t end)
@@ -50,32 +36,9 @@ std::string mismatch(int sender, std::int64_t sent, std::int64_t expected)
 
 }  // namespace
 
-PeerRanks PeerRanks::find(int rank, int size, const std::function<void(const std::string&, const std::string&)>& show,
-                          const std::function<std::string(const std::string&, int)>& see)
-{
-    PeerRanks found;
-    found.memory = PeerMemory::of_process();
-    std::ostringstream card;
-    if (found.memory) {
-        for (const auto number : found.memory->address()) card << number << ' ';
-    }
-    show("peer", card.str());
-    for (int r = 0; r < size && found.memory; ++r) {
-        std::istringstream text(see("peer", r));
-        PeerMemory::Address address{};
-        const bool is_there = static_cast<bool>(text >> address[0] >> address[1] >> address[2]);
-        found.views.push_back(is_there ? view_of(address) : nullptr);
-    }
-    const bool can_write = found.memory && std::all_of(found.views.begin(), found.views.end(), [](const auto& view) { return view != nullptr; });
-    show("writes", can_write ? "yes" : "no");
-    bool all = true;
-    for (int r = 0; r < size; ++r) all &= see("writes", r) == "yes";
-    return all ? found : PeerRanks();
-}
-
-DirectRows::DirectRows(const MessageRings& rings, PeerRanks peers, RowStream sent, const std::vector<std::int64_t>& send_bytes, at::Tensor received,
+DirectRows::DirectRows(const MessageRings& rings, const PeerRanks& peers, RowStream sent, const std::vector<std::int64_t>& send_bytes, at::Tensor received,
                        const std::vector<std::int64_t>& receive_bytes)
-    : peers_(std::move(peers)), sent_(std::move(sent)), received_(std::move(received)), landing_(received_), by_rank_(rings.size())
+    : peers_(peers), sent_(std::move(sent)), received_(std::move(received)), landing_(received_), by_rank_(rings.size())
 {
     const auto me = rings.rank(), size = rings.size();
     if (send_bytes[me] != receive_bytes[me]) throw std::runtime_error("all_to_all: a rank sends itself another number of rows than it receives");
@@ -97,16 +60,16 @@ DirectRows::DirectRows(const MessageRings& rings, PeerRanks peers, RowStream sen
         landing_ = peers_.memory->empty(received_.sizes(), received_.options());
         if (!landing_.defined()) throw std::runtime_error("no memory for " + std::to_string(receive) + " bytes of other ranks' rows");
     }
-    auto sizes = send_bytes;
-    sizes[me] = 0;
+    auto numbers = send_bytes;   // then for each rank where it is to write, then how much is expected of it
+    numbers[me] = 0;
     std::vector<std::array<std::int64_t, 2>> parts;   // of the ring's message: where each begins there, and in the stream
     for (int r = 0; r < size; ++r) {
-        if (sizes[r] > 0 && !is_direct(sizes[r])) parts.push_back({through_ring(sizes, 0, r), by_rank_[r].send_begin});
+        if (numbers[r] > 0 && !is_direct(numbers[r])) parts.push_back({through_ring(numbers, 0, r), by_rank_[r].send_begin});
     }
-    const auto bytes = through_ring(sizes, 0, size);
+    const auto bytes = through_ring(numbers, 0, size);
     const auto place = is_written_to ? peers_.memory->place_of(landing_) : 0;
-    for (int r = 0; r < size; ++r) sizes.push_back(place + by_rank_[r].receive_begin);
-    sizes.insert(sizes.end(), receive_bytes.begin(), receive_bytes.end());   // writers must not go beyond
+    for (int r = 0; r < size; ++r) numbers.push_back(place + by_rank_[r].receive_begin);
+    numbers.insert(numbers.end(), receive_bytes.begin(), receive_bytes.end());
     const auto read = [stream = sent_, parts = std::move(parts), bytes](std::int64_t begin, std::int64_t count, char* to) {
         for (std::size_t i = 0; i < parts.size(); ++i) {
             const auto part_end = i + 1 < parts.size() ? parts[i + 1][0] : bytes;
@@ -114,7 +77,7 @@ DirectRows::DirectRows(const MessageRings& rings, PeerRanks peers, RowStream sen
             if (from < end) stream.read(parts[i][1] + (from - parts[i][0]), end - from, to + (from - begin));
         }
     };
-    first_ = Outgoing({Kind::Rows, bytes}, sizes, read, bytes);
+    first_ = Outgoing({Kind::Rows, bytes}, numbers, read, bytes);
     last_ = Outgoing({Kind::Rows, 0}, {}, nullptr, 0);
 }
 
@@ -151,22 +114,21 @@ bool DirectRows::hear(MessageRings& rings, int rank)
         const bool is_new = !peer.first.has_header();
         if (!peer.first.read_header(rings, rank, {Kind::Rows, -1}, static_cast<std::int64_t>(3 * size))) return false;
         const auto& sizes = peer.first.sizes;
+        const auto expected = peer.receive_end - peer.receive_begin;
+        if (sizes[me] != expected) throw std::runtime_error(mismatch(rank, sizes[me], expected));   // each time: the progress thread keeps it to itself
         if (is_new) {
-            const auto expected = peer.receive_end - peer.receive_begin;
-            if (sizes[me] != expected) throw std::runtime_error(mismatch(rank, sizes[me], expected));
             peer.will_end = std::any_of(sizes.begin(), sizes.begin() + static_cast<std::ptrdiff_t>(size), is_direct);
-            if (is_direct(expected)) peer.receive_begin = peer.receive_end;
             rings.advance(rank, through_ring(sizes, 0, me));   // what it says to other ranks
         }
-        const auto count = std::min(rings.available(rank), peer.receive_end - peer.receive_begin);
+        const auto left = is_direct(expected) ? 0 : expected - peer.taken, count = std::min(rings.available(rank), left);
         if (count > 0) {
             rings.look(rank, count, [&](const char* place, std::int64_t at, std::int64_t k) {
-                std::memcpy(bytes_of(received_) + peer.receive_begin + at, place, static_cast<std::size_t>(k));
+                std::memcpy(bytes_of(received_) + peer.receive_begin + peer.taken + at, place, static_cast<std::size_t>(k));
             });
-            peer.receive_begin += count;
+            peer.taken += count;
             rings.advance(rank, count);
         }
-        if (peer.receive_begin < peer.receive_end) return false;
+        if (count < left) return false;
         rings.advance(rank, aligned(through_ring(sizes, 0, size)) - through_ring(sizes, 0, me + 1));
         peer.is_heard = true;
     }
@@ -185,11 +147,9 @@ bool DirectRows::read(MessageRings& rings)
 void DirectRows::finish()
 {
     if (landing_.is_same(received_)) return;
-    std::int64_t begin = 0;
-    for (std::size_t r = 0; r < by_rank_.size(); ++r) {
-        const auto count = by_rank_[r].receive_end - begin;
-        if (is_direct(count) && by_rank_[r].will_end) std::memcpy(bytes_of(received_) + begin, bytes_of(landing_) + begin, static_cast<std::size_t>(count));
-        begin = by_rank_[r].receive_end;
+    for (const auto& peer : by_rank_) {
+        const auto begin = peer.receive_begin, count = peer.receive_end - begin;
+        if (is_direct(count) && peer.will_end) std::memcpy(bytes_of(received_) + begin, bytes_of(landing_) + begin, static_cast<std::size_t>(count));
     }
 }
 

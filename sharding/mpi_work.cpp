@@ -74,9 +74,18 @@ Neighborhood Neighborhood::of(const std::vector<int>& ranks) const
 bool MpiWork::isCompleted()
 {
     const std::lock_guard lock(mutex_);
+    if (failure_.empty()) go_on();
     if (!failure_.empty()) throw std::runtime_error(failure_);
-    if (!is_done_) is_done_ = advance();
     return is_done_;
+}
+
+void MpiWork::go_on() noexcept
+{
+    try {
+        if (!is_done_) is_done_ = advance();
+    } catch (const std::exception& error) {
+        failure_ = error.what();   // for good: what failed must not be taken up again
+    }
 }
 
 bool MpiWork::wait(std::chrono::milliseconds timeout)
@@ -97,11 +106,7 @@ bool MpiWork::can_be_left() noexcept
 {
     if (is_waited_for_) return true;
     const std::lock_guard lock(mutex_);
-    try {
-        if (failure_.empty() && !is_done_) is_done_ = advance();
-    } catch (const std::exception& error) {
-        failure_ = error.what();
-    }
+    if (failure_.empty()) go_on();
     return is_done_ || !failure_.empty();
 }
 

@@ -54,6 +54,8 @@ protected:
     virtual bool advance() = 0;
 
 private:
+    void go_on() noexcept;
+
     std::chrono::milliseconds limit_;
     std::mutex mutex_;
     std::atomic<bool> is_waited_for_{false};

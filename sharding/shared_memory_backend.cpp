@@ -13,8 +13,10 @@
 #include <atomic>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <optional>
+#include <sstream>
 #include <thread>
 
 #include "sharding/direct_rows.h"
@@ -117,7 +119,7 @@ public:
 
     at::Tensor empty_received(at::IntArrayRef sizes, const at::TensorOptions& options) override
     {
-        return peers_.can_write() ? empty_for_peers(peers_.memory, sizes, options) : at::empty(sizes, options);
+        return empty_for_peers(peers_.memory, sizes, options);
     }
 
     bool is_idle() const { return queue_.empty(); }
@@ -262,9 +264,14 @@ c10::intrusive_ptr<Work> SharedMemoryBackend::alltoall_base(at::Tensor& out, at:
 c10::intrusive_ptr<Work> SharedMemoryBackend::exchange_rows(RowStream sent, const std::vector<std::int64_t>& send_bytes, const at::Tensor& received,
                                                             const std::vector<std::int64_t>& receive_bytes)
 {
-    auto read = [sent](std::int64_t begin, std::int64_t count, char* to) { sent.read(begin, count, to); };
-    const auto work = submit(peers_.can_write() ? std::make_unique<DirectRows>(rings_, peers_, std::move(sent), send_bytes, received, receive_bytes)
-                                                : ring_all_to_all(rings_, received, receive_bytes, send_bytes, std::move(read)));
+    std::unique_ptr<RingCollective> exchange;
+    if (peers_.can_write()) {
+        exchange = std::make_unique<DirectRows>(rings_, peers_, std::move(sent), send_bytes, received, receive_bytes);
+    } else {
+        auto read = [sent = std::move(sent)](std::int64_t begin, std::int64_t count, char* to) { sent.read(begin, count, to); };
+        exchange = ring_all_to_all(rings_, received, receive_bytes, send_bytes, std::move(read));
+    }
+    const auto work = submit(std::move(exchange));
     if (!work->isCompleted()) progress_thread().wake();
     return work;
 }
@@ -274,6 +281,40 @@ c10::intrusive_ptr<Work> SharedMemoryBackend::barrier(const c10d::BarrierOptions
 std::vector<std::uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
 
 std::string text_of(const std::vector<std::uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
+
+/// One view of a process for all groups.
+std::shared_ptr<const PeerView> view_of(const PeerMemory::Address& address)
+{
+    static std::mutex mutex;
+    static std::map<PeerMemory::Address, std::weak_ptr<const PeerView>> views;
+    const std::lock_guard lock(mutex);
+    auto& known = views[address];
+    auto view = known.lock();
+    if (!view) known = view = PeerView::open(address);
+    return view;
+}
+
+/// Ranks of the group, if each can write to all others' memory. Collective.
+PeerRanks find_peers(c10d::Store& store, int rank, int size)
+{
+    PeerRanks found{PeerMemory::of_process(), {}};
+    std::ostringstream card;
+    if (found.memory) {
+        for (const auto number : found.memory->address()) card << number << ' ';
+    }
+    store.set("peer." + std::to_string(rank), bytes_of(card.str()));
+    bool can_write = found.memory != nullptr;
+    for (int r = 0; r < size && can_write; ++r) {
+        std::istringstream text(text_of(store.get("peer." + std::to_string(r))));
+        PeerMemory::Address address{};
+        if (text >> address[0] >> address[1] >> address[2]) found.views.push_back(view_of(address));
+        can_write = static_cast<bool>(text) && found.views.back();
+    }
+    store.set("writes." + std::to_string(rank), bytes_of(can_write ? "yes" : "no"));
+    bool all = true;
+    for (int r = 0; r < size; ++r) all &= text_of(store.get("writes." + std::to_string(r))) == "yes";
+    return all ? found : PeerRanks();
+}
 
 void* map(int file, int size)
 {
@@ -318,9 +359,7 @@ c10::intrusive_ptr<c10d::Backend> connect_shared_memory(const c10::intrusive_ptr
         if (memory) munmap(memory, static_cast<std::size_t>(MessageRings::bytes(size)));
         return {};
     }
-    auto peers = PeerRanks::find(rank, size, [&](const std::string& name, const std::string& text) { store->set(name + "." + std::to_string(rank), bytes_of(text)); },
-                                 [&](const std::string& name, int r) { return text_of(store->get(name + "." + std::to_string(r))); });
-    return c10::make_intrusive<SharedMemoryBackend>(memory, rank, size, std::move(peers), time_limit, std::move(has_ended));
+    return c10::make_intrusive<SharedMemoryBackend>(memory, rank, size, find_peers(*store, rank, size), time_limit, std::move(has_ended));
 }
 
 }  // namespace meshard

@@ -64,6 +64,16 @@ protected:
         return losses;
     }
 
+    /// The fields' statistics of a checkpoint, as PhysicsNeMo keeps them beside a model.
+    void write_statistics(const std::string& checkpoint) const
+    {
+        const auto norm = read_safetensors(checkpoint);
+        const auto* mean = reinterpret_cast<const float*>(norm.find("norm.mean")->data);
+        const auto* deviation = reinterpret_cast<const float*>(norm.find("norm.std")->data);
+        const auto statistics = [&](const float* values) { return json{{"pressure", {values[0]}}, {"shear_stress", {values[1], values[2], values[3]}}}; };
+        write_text("global_stats.json", json{{"mean", statistics(mean)}, {"std_dev", statistics(deviation)}}.dump());
+    }
+
     std::vector<float> field(const std::string& file, const std::string& name) const
     {
         const auto mesh = read_mesh(path(file));
@@ -123,11 +133,7 @@ TEST_F(ModelChoice, PredictsWithAFileAsWithItsRun)
 
     // As a file for PhysicsNeMo, the statistics beside it.
     ASSERT_EQ(meshard({"convert", path("runs/car/checkpoints/best.safetensors"), path("model.mdlus")}).exit_code, 0);
-    const auto norm = read_safetensors(path("runs/car/checkpoints/best.safetensors"));
-    const auto* mean = reinterpret_cast<const float*>(norm.find("norm.mean")->data);
-    const auto* deviation = reinterpret_cast<const float*>(norm.find("norm.std")->data);
-    const auto statistics = [&](const float* values) { return json{{"pressure", {values[0]}}, {"shear_stress", {values[1], values[2], values[3]}}}; };
-    write_text("global_stats.json", json{{"mean", statistics(mean)}, {"std_dev", statistics(deviation)}}.dump());
+    write_statistics(path("runs/car/checkpoints/best.safetensors"));
     const auto file = meshard({"predict", "--model", path("model.mdlus"), path("body_2.vtp"), "-o", path("file.vtp"), "--constants", "1.2,1.3", "--center", "bounds", "--length", "bounds"});
     ASSERT_EQ(file.exit_code, 0) << file.err;
     EXPECT_EQ(field("file.vtp", "pressure"), field("run.vtp", "pressure"));
@@ -181,11 +187,7 @@ TEST_F(ModelChoice, TellsAModelTheTimeOfACase)
 
         const auto weights = path(name + "/car/checkpoints/best.safetensors");
         ASSERT_EQ(meshard({"convert", weights, path(name + ".mdlus")}).exit_code, 0);
-        const auto norm = read_safetensors(weights);
-        const auto* mean = reinterpret_cast<const float*>(norm.find("norm.mean")->data);
-        const auto* deviation = reinterpret_cast<const float*>(norm.find("norm.std")->data);
-        const auto statistics = [&](const float* values) { return json{{"pressure", {values[0]}}, {"shear_stress", {values[1], values[2], values[3]}}}; };
-        write_text("global_stats.json", json{{"mean", statistics(mean)}, {"std_dev", statistics(deviation)}}.dump());
+        write_statistics(weights);
         const std::vector<std::string> file{body, "--model", path(name + ".mdlus"), "--constants", "1.2", "--center", "bounds", "--length", "bounds"};
         EXPECT_TRUE(fails_with(predict("x.vtp", file), 3, {"told the time", "--time"}));
         auto with_time = file;
@@ -201,11 +203,7 @@ TEST_F(ModelChoice, PredictsWithAGraphNetworksFile)
 {
     ASSERT_EQ(train(kModels[3], "runs").exit_code, 0);
     ASSERT_EQ(meshard({"predict", path("runs/car"), path("body_2.vtp"), "-o", path("run.vtp"), "--set", "speed=1.2", "--set", "density=1.3"}).exit_code, 0);
-    const auto norm = read_safetensors(path("runs/car/checkpoints/best.safetensors"));
-    const auto* mean = reinterpret_cast<const float*>(norm.find("norm.mean")->data);
-    const auto* deviation = reinterpret_cast<const float*>(norm.find("norm.std")->data);
-    const auto statistics = [&](const float* values) { return json{{"pressure", {values[0]}}, {"shear_stress", {values[1], values[2], values[3]}}}; };
-    write_text("global_stats.json", json{{"mean", statistics(mean)}, {"std_dev", statistics(deviation)}}.dump());
+    write_statistics(path("runs/car/checkpoints/best.safetensors"));
     const auto predict = [&](const std::string& file, std::vector<std::string> more) {
         std::vector<std::string> words{"predict", "--model", path(file), path("body_2.vtp"), "-o", path("file.vtp"), "--center", "bounds", "--length", "bounds"};
         words.insert(words.end(), more.begin(), more.end());

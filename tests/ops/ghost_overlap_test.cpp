@@ -19,6 +19,8 @@
 namespace meshard {
 namespace {
 
+using test::field_of;
+
 void run_groups(int size, const std::function<void(const RankGroup&)>& body)
 {
     const auto store = c10::make_intrusive<c10d::HashStore>();
@@ -42,11 +44,6 @@ std::shared_ptr<const ExchangePlan> plan_of(const RankGroup& group, std::int64_t
     send[(group.rank() + 1) % group.size()] = n;
     receive[(group.rank() + group.size() - 1) % group.size()] = n;
     return std::make_shared<const ExchangePlan>(group, 2 * n, std::move(rows), std::move(send), std::move(receive));
-}
-
-at::Tensor field_of(int rank, std::int64_t rows, std::int64_t width, at::ScalarType type)
-{
-    return at::arange(rows * width, at::kLong).mul(7).add(1000 * rank).remainder(9973).to(type).view({rows, width});
 }
 
 TEST(GhostOverlap, ExchangesEqualIndexing)

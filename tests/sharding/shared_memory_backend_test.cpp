@@ -118,23 +118,29 @@ TEST(SharedMemoryBackend, BringsRowsToAnyMemory)
 
 TEST(SharedMemoryBackend, RefusesRowsThatAreNotExpected)
 {
-    for (const std::int64_t sent : {10, 100'000}) {   // by 10,000 expected
+    for (const auto [sent, after] : {std::pair<std::int64_t, int>(10, 0), {100'000, 0}, {10, 200}}) {   // 10,000 are expected; the last come while nobody waits
         std::atomic<int> refusals{0};   // by either, or both
+        std::atomic<bool> receiver_knows{false};
         run_backends(2, [&](c10d::Backend& backend, int rank) {
             auto& exchange = dynamic_cast<RowExchange&>(backend);
             const std::vector<std::int64_t> none{0, 0}, to_other{0, sent * 64}, expected{10'000 * 64, 0};
             const auto &send = rank == 0 ? to_other : none, &receive = rank == 0 ? none : expected;
             const auto received = exchange.empty_received({receive[0]}, at::kByte);
             try {
-                exchange.exchange_rows(RowStream({at::zeros({100'000, 16})}, at::arange(rank == 0 ? sent : 0, at::kLong)), send, received, receive)->wait();
+                if (rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(after));
+                const auto work = exchange.exchange_rows(RowStream({at::zeros({100'000, 16})}, at::arange(rank == 0 ? sent : 0, at::kLong)), send, received, receive);
+                if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2 * after));
+                work->wait();
             } catch (const std::exception& error) {
                 const std::string reason = error.what();
+                if (rank == 1) receiver_knows = true;
                 if (reason.find("rank 0 sends " + std::to_string(sent * 64) + " bytes, expected 640000") != std::string::npos) ++refusals;
                 else EXPECT_NE(reason.find("has left"), std::string::npos) << reason;
                 backend.abort();
             }
         }, std::chrono::seconds(20));
         EXPECT_GE(refusals, 1);
+        EXPECT_TRUE(receiver_knows) << sent << " rows, after " << after << " ms";
     }
 }
 
