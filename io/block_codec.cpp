@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/block_codec.h"
 
+#include "partition/run_on_threads.h"
+
 #ifdef MESHARD_WITH_LIBDEFLATE
 #include <libdeflate.h>
 #else
@@ -11,11 +13,9 @@
 #endif
 
 #include <algorithm>
-#include <atomic>
 #include <limits>
 #include <memory>
 #include <thread>
-#include <vector>
 
 namespace meshard {
 
@@ -123,13 +123,9 @@ bool decompress_block(Compression compression, std::span<const std::byte> in, st
 void for_each_in_parallel(std::size_t count, const std::function<void(std::size_t)>& f)
 {
     const std::size_t num_threads = std::min<std::size_t>(count, std::max(1U, std::thread::hardware_concurrency()));
-    std::atomic<std::size_t> next = 0;
-    const auto work = [&] {
-        for (std::size_t i = next++; i < count; i = next++) f(i);
-    };
-    std::vector<std::jthread> threads;
-    for (std::size_t i = 1; i < num_threads; ++i) threads.emplace_back(work);
-    work();
+    run_on_threads(static_cast<std::int32_t>(num_threads), [&](const std::function<std::int64_t()>& next) {
+        for (auto i = static_cast<std::size_t>(next()); i < count; i = static_cast<std::size_t>(next())) f(i);
+    });
 }
 
 }  // namespace meshard

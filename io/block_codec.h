@@ -28,7 +28,8 @@ std::size_t compress_block(Compression compression, std::span<const std::byte> i
 /// Whether `in` is a whole block that fills `out` to the last byte.
 bool decompress_block(Compression compression, std::span<const std::byte> in, std::span<std::byte> out);
 
-/// Calls `f(0) ... f(count - 1)`, on as many threads as this process may use. `f` must not throw.
+/// Calls `f(0) ... f(count - 1)`, on as many threads as this process may use. The first exception is thrown again when all threads have ended; numbers
+/// not begun by then stay undone.
 void for_each_in_parallel(std::size_t count, const std::function<void(std::size_t)>& f);
 
 }  // namespace meshard

@@ -77,12 +77,22 @@ std::uint64_t xxh64(std::span<const std::byte> bytes)
     return hash_of(bytes, [] {});
 }
 
-std::string hash_file(const std::filesystem::path& path)
+std::uint64_t xxh64_of_file(const std::filesystem::path& path)
 {
     const auto file = MappedFile::open(path, "hash_file");
+    return hash_of(file->bytes(), [&] { file->release_pages(); });
+}
+
+std::string hash_text(std::uint64_t hash)
+{
     std::array<char, 32> text{};
-    std::snprintf(text.data(), text.size(), "xxh64:%016llx", static_cast<unsigned long long>(hash_of(file->bytes(), [&] { file->release_pages(); })));
+    std::snprintf(text.data(), text.size(), "xxh64:%016llx", static_cast<unsigned long long>(hash));
     return text.data();
+}
+
+std::string hash_file(const std::filesystem::path& path)
+{
+    return hash_text(xxh64_of_file(path));
 }
 
 }  // namespace meshard

@@ -20,9 +20,17 @@ public:
     UnfinishedOutput& operator=(const UnfinishedOutput&) = delete;
 };
 
-/// From now on Ctrl-C (SIGINT) and SIGTERM end the process with exit code 130: at once if no output is unfinished, else
-/// by way of `throw_if_interrupted`. The second signal ends it at once in any case.
+/// Whether the signal being handled is a further wish to end, and not the first that arrives once more: a terminal, `timeout` and `kill -- -GROUP` reach
+/// every process of a group, and what started the ranks (`--nproc`, mpirun, torchrun) passes its own copy on to them besides. What comes within a second
+/// of the first signal is the same wish. Safe in a signal handler; to be asked once for each signal.
+bool is_further_wish_to_end() noexcept;
+
+/// From now on Ctrl-C (SIGINT), SIGTERM and the loss of the terminal (SIGHUP, unless it is ignored as under nohup) end the process with exit code 130: at
+/// once if no output is unfinished, else by way of `throw_if_interrupted`. A further wish ends it at once in any case.
 void end_well_on_interruption();
+
+/// Calls `handler` for the signals above. Safe to be called again with another one.
+void handle_interruption(void (*handler)(int));
 
 /// Called while writing. @throws Interrupted if a signal has come.
 void throw_if_interrupted();

@@ -73,7 +73,7 @@ PartialFolder::PartialFolder(const std::filesystem::path& dir) : final_(std::fil
     std::filesystem::create_directories(partial_, error);
     if (error) {
         const std::string reason = error.message();
-        std::filesystem::remove_all(first_made_, error);
+        remove();
         throw IoError("save_subdomains: cannot create the folder " + dir.string() + ": " + reason +
                       ". Choose a place that you may write to.");
     }
@@ -81,8 +81,18 @@ PartialFolder::PartialFolder(const std::filesystem::path& dir) : final_(std::fil
 
 PartialFolder::~PartialFolder()
 {
+    if (!is_committed_) remove();
+}
+
+void PartialFolder::remove() const
+{
     std::error_code ignored;
-    if (!is_committed_) std::filesystem::remove_all(first_made_, ignored);
+    std::filesystem::remove_all(partial_, ignored);
+    // Of the folders above only what is empty: another run may have put something there.
+    for (auto made = partial_; made != first_made_;) {
+        made = made.parent_path();
+        if (!std::filesystem::remove(made, ignored)) return;
+    }
 }
 
 void PartialFolder::commit()

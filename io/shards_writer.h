@@ -25,6 +25,8 @@ public:
     void commit();      ///< @throws IoError, Interrupted
 
 private:
+    void remove() const;
+
     UnfinishedOutput unfinished_;
     std::filesystem::path final_, partial_, first_made_;
     bool is_committed_ = false;
