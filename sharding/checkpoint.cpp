@@ -5,8 +5,10 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/ThreadLocalState.h>
+#include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
+#include <array>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -68,15 +70,24 @@ private:
     std::vector<at::Tensor> states_;
 };
 
-/// What thread-local switches of our own say; LibTorch's are kept by its ThreadLocalState.
+/// What thread-local switches say, our own and those of LibTorch's that its ThreadLocalState does not keep.
 struct Policies {
     PlainTensorPolicy plain = plain_tensor_policy();
     GatherPolicy gather = gather_policy();
+    std::array<at::ScalarType, at::autocast::_AUTOCAST_SUPPORTED_DEVICES.size()> autocast_types;
+    bool is_autocast_caching = at::autocast::is_autocast_cache_enabled();
+
+    Policies()
+    {
+        for (std::size_t i = 0; i < autocast_types.size(); ++i) autocast_types[i] = at::autocast::get_autocast_dtype(at::autocast::_AUTOCAST_SUPPORTED_DEVICES[i]);
+    }
 
     void apply() const
     {
         set_plain_tensor_policy(plain);
         set_gather_policy(gather);
+        for (std::size_t i = 0; i < autocast_types.size(); ++i) at::autocast::set_autocast_dtype(at::autocast::_AUTOCAST_SUPPORTED_DEVICES[i], autocast_types[i]);
+        at::autocast::set_autocast_cache_enabled(is_autocast_caching);
     }
 };
 
@@ -143,6 +154,7 @@ private:
             const at::AutoGradMode record(true);
             const Surroundings put_back(random_);
             policies_.apply();
+            at::autocast::set_autocast_cache_enabled(false);   // nobody empties the cache after backward: the next step would take this step's weights
             random_.restore();
             const SavedTensorHooks hooks([&saved](const at::Tensor& tensor) -> UnpackSaved {
                 saved.push_back(tensor);

@@ -64,7 +64,9 @@ std::shared_ptr<const ExchangePlan> ExchangePlan::find(const IndexMap& index_map
         throw InvalidInput("ExchangePlan: " + (wrong.empty() ? std::string("a row that another rank") : wrong + ", which rank " + std::to_string(group.rank())) +
                            " does not own is wanted of it. Pass the maps of one partition, each on its rank.");
     }
-    return std::make_shared<const ExchangePlan>(group, index_map.num_owned, std::move(sent), std::move(asked), std::move(mine));
+    const auto plan = std::make_shared<ExchangePlan>(group, index_map.num_owned, std::move(sent), std::move(asked), std::move(mine));
+    plan->is_agreed_ = false;
+    return plan;
 }
 
 ExchangePlan::ExchangePlan(RankGroup group, std::int64_t num_owned, std::vector<std::int64_t> sent_rows, std::vector<std::int64_t> send_counts,

@@ -41,6 +41,11 @@ public:
     const std::vector<std::int64_t>& send_counts() const { return send_counts_; }
     const std::vector<std::int64_t>& receive_counts() const { return receive_counts_; }
 
+    /// Whether the first exchange by this plan need not begin with ranks comparing what they send: they have, or the plan was made of what both sides
+    /// know already.
+    bool is_agreed() const { return is_agreed_; }
+    void set_agreed() const { is_agreed_ = true; }
+
     /// Owned rows that no other rank sees, ascending: work on them may go on while ghosts travel. (n), int64.
     at::Tensor interior_rows() const;
 
@@ -49,6 +54,7 @@ private:
     std::int64_t num_owned_ = 0, num_ghosts_ = 0;
     at::Tensor sent_;
     std::vector<std::int64_t> send_counts_, receive_counts_;
+    mutable bool is_agreed_ = true;
 };
 
 /// One line, e.g. `ExchangePlan: 3 owned rows, 2 sent to ranks 0, 2 ghosts from ranks 0`.

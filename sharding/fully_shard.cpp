@@ -20,6 +20,7 @@
 #include "sharding/module_sync.h"
 #include "sharding/shard_tensor.h"
 #include "sharding/stored_parameter.h"
+#include "sharding/type_limits.h"
 
 namespace meshard {
 namespace {
@@ -95,17 +96,24 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
     }
 
     /// This rank's gradients of a group, from every rank's whole ones; undefined where no rank has one.
-    std::vector<at::Tensor> reduce(const Group& group, const std::vector<at::Tensor>& gradients)
+    std::vector<at::Tensor> reduce(const Group& group, const std::vector<at::Tensor>& gradients, const std::vector<GradientOrigin>& origins)
     {
         const auto type = group.part.scalar_type();
-        const auto sum_type = type == at::kHalf || type == at::kBFloat16 ? at::kFloat : type;
         const auto total = std::accumulate(group.extents.begin(), group.extents.end(), std::int64_t{0});
-        auto row = at::zeros({total}, group.part.options().dtype(sum_type));
+        auto row = at::zeros({total}, group.part.options().dtype(sum_type(type)));
+        std::vector<PlainGradientSum> plain(gradients.size());
+        std::vector<std::string> names;
         for (std::size_t k = 0; k < gradients.size(); ++k) {
             const auto& entry = group.entries[k];
+            names.push_back(entry.name);
+            check_origin(origins[k], entry.name);
             auto place = row.narrow(0, entry.begin, entry.count);
-            if (gradients[k].defined()) place.add_(gradient_share(gradients[k], *mesh).reshape({-1}));
-            else fill_as_absent(place);
+            if (!gradients[k].defined()) {
+                fill_as_absent(place);
+                continue;
+            }
+            if (!is_sharded(gradients[k]) && origins[k].share_axes.empty()) plain[k].add(gradients[k]);
+            place.add_(gradient_share(gradients[k], *mesh, origins[k]).reshape({-1}));
         }
         const auto& ranks = data_group();
         const auto own = group.extents[me()];
@@ -118,6 +126,9 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
         }
         for (std::int64_t axis = 0; axis < mesh->num_axes(); ++axis) {
             if (axis != data) mesh->group(axis).all_reduce(mine);
+        }
+        if (std::any_of(plain.begin(), plain.end(), [](const PlainGradientSum& one) { return one.exists; })) {
+            check_plain_gradients(plain, names, std::vector<at::ScalarType>(names.size(), type), *mesh);
         }
         if (ranks.size() > 1) mine.div_(ranks.size());
         mine = mine.to(type);
@@ -151,8 +162,13 @@ struct ReduceGradients : torch::autograd::Node {
         torch::autograd::Engine::get_default_engine().queue_callback([state = state] { state->drop(); });
         if (state->resident == static_cast<std::int64_t>(unit)) state->drop();
         std::vector<at::Tensor> of_all(g.entries.size());
-        for (std::size_t i = 0; i < entries.size(); ++i) of_all[entries[i]] = std::move(gradients[i]);
-        const auto local = state->reduce(g, of_all);
+        std::vector<GradientOrigin> origins(g.entries.size());
+        const GradientOrigins known;
+        for (std::size_t i = 0; i < entries.size(); ++i) {
+            of_all[entries[i]] = std::move(gradients[i]);
+            origins[entries[i]] = known.at(this, static_cast<std::uint32_t>(i));
+        }
+        const auto local = state->reduce(g, of_all, origins);
         torch::autograd::variable_list results;
         for (const auto entry : entries) results.push_back(local[entry]);
         return results;

@@ -3,6 +3,7 @@
 
 #include <mutex>
 #include <set>
+#include <tuple>
 
 #include "sharding/boxed_arguments.h"
 #include "sharding/redistribute.h"
@@ -44,9 +45,10 @@ void gathered_rule(RuleCall& call)
 
     if (call.is_view()) call.keep_strides();
 
-    // What is written to gets its new value back row by row. What the result is a view of becomes whole itself, so that both stay one.
+    // What is written to gets its new value back row by row. What a view looks at stays cut: the view looks at a copy.
     const auto& arguments = call.schema().arguments();
     std::vector<std::pair<at::Tensor, at::Tensor>> written;   // as passed, as handed to the operator
+    at::Tensor base, base_whole;
     const auto whole = [&](const at::Tensor& tensor, std::int64_t i) -> at::Tensor {
         const auto* alias = arguments[i].alias_info();
         const bool writes = alias && alias->isWrite();
@@ -62,7 +64,7 @@ void gathered_rule(RuleCall& call)
         // What is seen in another shape here might be so in the whole, whose strides the parts put together need not have.
         const auto value = tensor.is_contiguous() || call.is_view() ? local_of(gathered).contiguous() : local_of(gathered);
         if (writes) written.emplace_back(tensor, value);
-        else if (alias) move_copy(tensor, value, spec_of(gathered));
+        else if (alias) std::tie(base, base_whole) = std::tie(tensor, value);
         return value;
     };
     for (std::int64_t i = 0; i < call.num_args(); ++i) map_tensors(call.arg(i), [&](const at::Tensor& tensor) { return whole(tensor, i); });
@@ -81,9 +83,13 @@ void gathered_rule(RuleCall& call)
         for (const auto& [tensor, value] : written) {
             if (result.is_same(value)) return tensor;
         }
+        if (result.layout() != at::kStrided) {
+            throw MissingShardRule("MissingShardRule: " + call.full_name() + " makes a sparse tensor, and sharded ones are dense. Use it on full_tensor(x).");
+        }
         return wrap(result, call.replicated(), call.strides(k++));
     };
     for (auto& result : results) map_tensors(result, wrapped);
+    if (base.defined()) mark_moved_copy(results, base, base_whole, call.replicated());
     call.push(std::move(results));
 }
 

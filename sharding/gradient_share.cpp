@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "sharding/redistribute.h"
@@ -18,9 +19,20 @@ bool is_first_of_its_domain(const DeviceMesh& mesh)
     return true;
 }
 
-at::Tensor gradient_share(const at::Tensor& gradient, const DeviceMesh& device_mesh)
+at::Tensor gradient_share(const at::Tensor& gradient, const DeviceMesh& device_mesh, const GradientOrigin& origin)
 {
-    if (!is_sharded(gradient)) return is_first_of_its_domain(device_mesh) ? gradient : at::zeros_like(gradient);
+    if (!is_sharded(gradient)) {
+        bool counts = true;
+        std::int64_t not_averaged = 1;
+        for (std::int64_t a = 0; a < device_mesh.num_axes(); ++a) {
+            const auto& name = device_mesh.axis_names()[a];
+            const bool is_share = std::find(origin.share_axes.begin(), origin.share_axes.end(), name) != origin.share_axes.end(), is_data = name == "data";
+            if (is_data && is_share) not_averaged = device_mesh.size(a);
+            if (!is_data && !is_share && device_mesh.coordinate(a) != 0) counts = false;
+        }
+        if (!counts) return at::zeros_like(gradient);
+        return not_averaged > 1 ? gradient.mul(static_cast<double>(not_averaged)) : gradient;
+    }
     // A gradient that lies in another way than as a pending sum or whole is made whole.
     auto whole = gradient;
     for (const auto& axis : spec_of(gradient)->axes) {

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "sharding/device_mesh.h"
+#include "sharding/gradient_origin.h"
 
 namespace meshard {
 
@@ -12,10 +13,10 @@ namespace meshard {
 bool is_first_of_its_domain(const DeviceMesh& device_mesh);
 
 /// This rank's part, a plain tensor, of the gradient of a parameter that all ranks of `device_mesh` hold: the parts of all ranks,
-/// summed over every axis but `data` and averaged over `data`, make up the gradient. A plain gradient, or one that is whole on an axis,
-/// counts on one rank of that axis. A loss that spans the axis `data` itself is one loss: it is summed over `data`. May be collective,
-/// over the axes on which the gradient is cut.
-at::Tensor gradient_share(const at::Tensor& gradient, const DeviceMesh& device_mesh);
+/// summed over every axis but `data` and averaged over `data`, make up the gradient. One that is whole on an axis, as a plain one is where its
+/// origin does not say otherwise, counts on one rank of that axis. A loss that spans the axis `data` itself is one loss: it is summed over `data`.
+/// May be collective, over the axes on which the gradient is cut.
+at::Tensor gradient_share(const at::Tensor& gradient, const DeviceMesh& device_mesh, const GradientOrigin& origin);
 
 /// Ranks learn of each other's use of a parameter without a message: a gradient that exists is handed in with its negative zeros made
 /// positive, one that does not as negative zeros. The sum is a negative zero only where no rank has a gradient.

@@ -44,7 +44,8 @@ public:
 ///
 /// Returns when all have ended: 0 if all succeeded. When one fails, the others are given `grace_seconds` to stop by themselves and are
 /// then ended; the first rank's failure is printed to stderr, in one sentence that names the rank. Returns that rank's exit code, or 5 if a
-/// signal ended it. SIGINT and SIGTERM are passed on.
+/// signal ended it. SIGINT, SIGTERM and SIGHUP are passed on, each time they come: ranks may get one twice, from the terminal and from here. Where they
+/// end the ranks, the exit code is 130, or that of an error which a rank meets at its end.
 int run_local_ranks(int size, const std::vector<std::string>& arguments, double grace_seconds = 10);
 
 /// Called by a rank that fails, before it ends: leaves its message where `run_local_ranks` finds it, so that the first error is the one

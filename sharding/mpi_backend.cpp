@@ -50,6 +50,16 @@ public:
 
     const std::string getBackendName() const override { return "mpi"; }
 
+    /// Tells the others, whose waits then fail.
+    void abort() override
+    {
+        for_each_other([&](int r) {
+            MPI_Request request = MPI_REQUEST_NULL;
+            MPI_Isend(nullptr, 0, MPI_BYTE, r, kFarewellTag, communicator_, &request);
+            if (request != MPI_REQUEST_NULL) MPI_Request_free(&request);
+        });
+    }
+
     c10::intrusive_ptr<Work> allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) override
     {
         auto& tensor = tensors[0];
@@ -127,7 +137,7 @@ public:
 
     c10::intrusive_ptr<Work> barrier(const c10d::BarrierOptions&) override
     {
-        auto work = c10::make_intrusive<MpiRequests>(limit_);
+        auto work = c10::make_intrusive<MpiRequests>(limit_, communicator_);
         check_mpi(MPI_Ibarrier(communicator_, work->add()), "barrier");
         return work;
     }
@@ -161,10 +171,10 @@ private:
     /// begin them in the same order.
     int next_tag() { return 1 + 2 * static_cast<int>(num_exchanges_++ % kNumTags); }
 
-    void post_receive(MpiRequests& work, const at::Tensor& out, std::int64_t begin, std::int64_t end, int rank, std::int64_t largest, int tag) const
+    static void post_receive(MpiRequests& work, const at::Tensor& out, std::int64_t begin, std::int64_t end, int rank, std::int64_t largest, int tag)
     {
         for_each_chunk(end - begin, largest, [&](std::int64_t offset, int count) {
-            check_mpi(MPI_Irecv(bytes_of(out) + begin + offset, count, MPI_BYTE, rank, tag, communicator_, work.add()), "receive");
+            work.receive(bytes_of(out) + begin + offset, count, rank, tag);
         });
     }
 
@@ -172,7 +182,7 @@ private:
     {
         if (!tensor.is_contiguous()) throw std::runtime_error("MPI: the tensor is not contiguous");
         if (!tensor.device().is_cpu()) throw std::runtime_error("MPI: the tensor is not on the CPU");
-        auto work = c10::make_intrusive<MpiRequests>(limit_);
+        auto work = c10::make_intrusive<MpiRequests>(limit_, communicator_);
         work->kept.push_back(tensor);
         return work;
     }

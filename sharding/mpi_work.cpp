@@ -11,12 +11,19 @@
 namespace meshard {
 namespace {
 
-bool is_done(MPI_Request& request)
+/// `bytes`: that it is to have received, unless negative.
+bool is_done(MPI_Request& request, int bytes = -1)
 {
     if (request == MPI_REQUEST_NULL) return true;
-    int done = 0;
-    check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "test");
-    return done != 0;
+    int done = 0, count = 0;
+    MPI_Status status;
+    check_mpi(MPI_Test(&request, &done, &status), "test");
+    if (done == 0 || bytes < 0) return done != 0;
+    MPI_Get_count(&status, MPI_BYTE, &count);
+    if (count != bytes) {
+        throw std::runtime_error("rank " + std::to_string(status.MPI_SOURCE) + " sends " + std::to_string(count) + " bytes, expected " + std::to_string(bytes));
+    }
+    return true;
 }
 
 }  // namespace
@@ -95,11 +102,22 @@ bool MpiWork::wait(std::chrono::milliseconds timeout)
     const auto deadline = std::chrono::steady_clock::now() + limit;
     for (std::int64_t spin = 0; !isCompleted(); ++spin) {
         if (spin % 64 == 63) sched_yield();   // ranks may be more than cores
-        if (spin % 4096 == 4095 && std::chrono::steady_clock::now() > deadline) {
-            throw std::runtime_error("no answer within " + std::to_string(limit.count() / 1000) + " s");
+        if (spin % 4096 != 4095) continue;
+        if (const auto who = who_has_left(); !who.empty()) {
+            if (isCompleted()) return true;   // it may have said all it had to before it went
+            throw std::runtime_error(who);
         }
+        if (std::chrono::steady_clock::now() > deadline) throw std::runtime_error("no answer within " + std::to_string(limit.count() / 1000) + " s");
     }
     return true;
+}
+
+std::string MpiWork::who_has_left() const
+{
+    int has_left = 0;
+    MPI_Status status;
+    check_mpi(MPI_Iprobe(MPI_ANY_SOURCE, kFarewellTag, communicator_, &has_left, &status), "probe");
+    return has_left ? "rank " + std::to_string(status.MPI_SOURCE) + " has left" : "";
 }
 
 bool MpiWork::can_be_left() noexcept
@@ -110,10 +128,17 @@ bool MpiWork::can_be_left() noexcept
     return is_done_ || !failure_.empty();
 }
 
+void MpiRequests::receive(void* to, int bytes, int rank, int tag)
+{
+    auto& added = requests_.emplace_back();
+    added.bytes = bytes;
+    check_mpi(MPI_Irecv(to, bytes, MPI_BYTE, rank, tag, communicator_, &added.request), "receive");
+}
+
 bool MpiRequests::advance()
 {
     for (; next_ < requests_.size(); ++next_) {   // in the order in which they were made, so that each is asked once when it is done
-        if (!is_done(requests_[next_])) return false;
+        if (!is_done(requests_[next_].request, requests_[next_].bytes)) return false;
     }
     return true;
 }
@@ -133,7 +158,7 @@ void MpiRows::tell_place(int rank, std::int64_t place, std::int64_t bytes)
 {
     places_.push_back({place, bytes});
     check_mpi(MPI_Isend(&places_.back(), sizeof(Place), MPI_BYTE, rank, tag_ + 1, communicator_, add()), "send");
-    if (place >= 0) check_mpi(MPI_Irecv(nullptr, 0, MPI_BYTE, rank, tag_, communicator_, add()), "receive");   // that it is written
+    if (place >= 0) receive(nullptr, 0, rank, tag_);   // that it is written
 }
 
 bool MpiRows::advance()

@@ -41,7 +41,7 @@ struct Neighborhood {
 /// A collective under way. The thread that waits for it, or the progress thread, calls `advance`.
 class MpiWork : public c10d::Work {
 public:
-    explicit MpiWork(std::chrono::milliseconds limit) : limit_(limit) {}
+    MpiWork(std::chrono::milliseconds limit, MPI_Comm communicator) : communicator_(communicator), limit_(limit) {}
 
     bool isCompleted() override;
     bool wait(std::chrono::milliseconds timeout) override;
@@ -53,8 +53,11 @@ protected:
     /// Does what can be done without waiting; true when all is done.
     virtual bool advance() = 0;
 
+    MPI_Comm communicator_;
+
 private:
     void go_on() noexcept;
+    std::string who_has_left() const;
 
     std::chrono::milliseconds limit_;
     std::mutex mutex_;
@@ -63,12 +66,18 @@ private:
     std::string failure_;
 };
 
+/// Of an empty message from a rank that has left its group.
+constexpr int kFarewellTag = 0;
+
 /// Requests, with all that must outlive them.
 class MpiRequests : public MpiWork {
 public:
     using MpiWork::MpiWork;
 
-    MPI_Request* add() { return &requests_.emplace_back(MPI_REQUEST_NULL); }
+    MPI_Request* add() { return &requests_.emplace_back().request; }
+
+    /// For so many bytes, no fewer.
+    void receive(void* to, int bytes, int rank, int tag);
 
     std::vector<at::Tensor> kept;
 
@@ -76,7 +85,11 @@ protected:
     bool advance() override;
 
 private:
-    std::deque<MPI_Request> requests_;   // addresses given out stay valid
+    struct Request {
+        MPI_Request request = MPI_REQUEST_NULL;
+        int bytes = -1;   // that are to be received
+    };
+    std::deque<Request> requests_;   // addresses given out stay valid
     std::size_t next_ = 0;
 };
 
@@ -88,7 +101,7 @@ public:
 
     /// @param tag   of its messages; that after it is of places
     MpiRows(std::chrono::milliseconds limit, MPI_Comm communicator, int tag, RowStream sent)
-        : MpiRequests(limit), communicator_(communicator), tag_(tag), sent_(std::move(sent))
+        : MpiRequests(limit, communicator), tag_(tag), sent_(std::move(sent))
     {
     }
 
@@ -129,7 +142,6 @@ private:
     bool advance(Written& written);
     bool advance(Slot& slot);
 
-    MPI_Comm communicator_;
     int tag_;
     RowStream sent_;
     std::deque<Chunk> chunks_;

@@ -35,7 +35,12 @@ void ProgressThread::run()
         }
         is_awake_ = false;
         lock.unlock();
-        const bool is_more = step_();
+        bool is_more = false;
+        try {
+            is_more = step_();
+        } catch (...) {
+            // Whoever waits for the work does it from then on, and meets the same error where it can be told; here it would end the process.
+        }
         if (is_more) std::this_thread::sleep_for(kNap);
         lock.lock();
         is_awake_ |= is_more;

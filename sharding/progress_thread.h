@@ -11,7 +11,7 @@ namespace meshard {
 /// Lets messages go on while the program computes: transports that only move bytes when they are called are called from here.
 class ProgressThread {
 public:
-    /// `step` does what can be done without waiting and says whether anything is left to do.
+    /// `step` does what can be done without waiting and says whether anything is left to do. After one that throws the thread sleeps until the next `wake`.
     explicit ProgressThread(std::function<bool()> step) : step_(std::move(step)) {}
     ~ProgressThread() { stop(); }
     ProgressThread(const ProgressThread&) = delete;

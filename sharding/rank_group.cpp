@@ -10,6 +10,7 @@
 
 #include "partition/error.h"
 #include "sharding/row_stream.h"
+#include "sharding/type_limits.h"
 
 namespace meshard {
 namespace {
@@ -24,8 +25,94 @@ c10d::ReduceOp reduce_op(Reduction reduction)
     return c10d::ReduceOp::SUM;
 }
 
-/// What transports know how to carry and to add: a complex tensor as pairs of numbers, in the same memory.
-at::Tensor as_numbers(const at::Tensor& tensor) { return tensor.is_complex() ? at::view_as_real(tensor) : tensor; }
+/// What every transport knows how to carry, in the same memory: a complex tensor as pairs of numbers, types that one of them lacks as one of their size.
+at::Tensor as_carried(const at::Tensor& tensor)
+{
+    if (tensor.is_complex()) return as_carried(at::view_as_real(tensor));
+    switch (tensor.scalar_type()) {
+    case at::kFloat:
+    case at::kDouble:
+    case at::kInt:
+    case at::kLong: return tensor;
+    default: break;
+    }
+    const auto bytes = tensor.element_size();
+    return tensor.view(bytes == 1 ? at::kByte : bytes == 2 ? at::kHalf : bytes == 4 ? at::kInt : at::kLong);
+}
+
+/// The type in which the ranks reduce. Transports differ in those that they know and in the precision; these all of them reduce alike.
+at::ScalarType reduced_type(at::ScalarType type, Reduction reduction)
+{
+    const auto reduced = c10::isIntegralType(type, /*includeBool=*/true) ? (type == at::kLong || type == at::ScalarType::UInt32 ? at::kLong : at::kInt) : sum_type(type);
+    const bool is_known = type != at::ScalarType::UInt64 && (reduced == at::kFloat || reduced == at::kDouble || reduced == at::kInt || reduced == at::kLong ||
+                                                             (at::isComplexType(reduced) && reduction == Reduction::Sum));
+    if (is_known) return reduced;
+    throw InvalidInput(std::string("all_reduce: values of type ") + at::toString(type) + " have no " +
+                       (reduction == Reduction::Sum ? "sum" : reduction == Reduction::Max ? "maximum" : "minimum") +
+                       " over ranks; expected numbers of up to 64 bits with a sign, for a sum complex ones too. Convert the tensor.");
+}
+
+/// Whole numbers in the order of these floating ones: their extremes are the same on all transports, which differ in what they make of NaN and of zeros
+/// with a sign. NaN is beyond all in the direction of the extreme.
+at::Tensor as_ordered(const at::Tensor& x, Reduction reduction)
+{
+    const auto type = x.scalar_type() == at::kDouble ? at::kLong : at::kInt;
+    const auto bits = x.view(type);
+    return at::where(bits.lt(0), bits.bitwise_xor(highest_value(type)), bits)
+        .masked_fill_(x.isnan(), reduction == Reduction::Max ? highest_value(type) : lowest_value(type));
+}
+
+/// The inverse; what stood for NaN has the bits of one.
+at::Tensor from_ordered(const at::Tensor& ordered)
+{
+    const auto bits = at::where(ordered.lt(0), ordered.bitwise_xor(highest_value(ordered.scalar_type())), ordered);
+    return bits.view(ordered.scalar_type() == at::kLong ? at::kDouble : at::kFloat);
+}
+
+/// What the ranks reduce in the place of a tensor.
+struct Reduced {
+    Reduced(const at::Tensor& tensor, Reduction reduction) : tensor(tensor)
+    {
+        const at::NoGradGuard no_grad;
+        const auto type = reduced_type(tensor.scalar_type(), reduction);
+        is_ordered = reduction != Reduction::Sum && at::isFloatingType(type);
+        const bool fits = tensor.scalar_type() == type && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+        wide = fits ? tensor : tensor.to(type, /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::Contiguous);
+        values = is_ordered ? as_ordered(wide, reduction) : as_carried(wide);
+    }
+
+    bool is_in_place() const { return !is_ordered && wide.is_same(tensor); }
+
+    void bring_back() const
+    {
+        const at::NoGradGuard no_grad;
+        tensor.copy_(is_ordered ? from_ordered(values) : wide);
+    }
+
+    at::Tensor tensor;
+    at::Tensor wide;     // in the type of sums
+    at::Tensor values;   // that travel: contiguous, of a type that every transport reduces
+    bool is_ordered = false;
+};
+
+/// Brings back what was not reduced in place.
+class BringBack : public c10d::Work {
+public:
+    BringBack(c10::intrusive_ptr<c10d::Work> work, Reduced reduced) : work_(std::move(work)), reduced_(std::move(reduced)) {}
+
+    bool isCompleted() override { return work_->isCompleted(); }
+
+    bool wait(std::chrono::milliseconds timeout) override
+    {
+        work_->wait(timeout);
+        reduced_.bring_back();
+        return true;
+    }
+
+private:
+    c10::intrusive_ptr<c10d::Work> work_;
+    Reduced reduced_;
+};
 
 std::int64_t byte_size(const at::Tensor& tensor)
 {
@@ -124,9 +211,12 @@ PendingCollective RankGroup::start_all_reduce(at::Tensor& tensor, Reduction redu
     record("all_reduce", byte_size(tensor));
     c10d::AllreduceOptions options;
     options.reduceOp = reduce_op(reduction);
-    std::vector<at::Tensor> tensors{as_numbers(tensor)};
+    const Reduced reduced(tensor, reduction);
+    std::vector<at::Tensor> tensors{reduced.values};
     try {
-        return {backend_->allreduce(tensors, options), "all_reduce", this};
+        auto work = backend_->allreduce(tensors, options);
+        if (!reduced.is_in_place()) work = c10::make_intrusive<BringBack>(std::move(work), reduced);
+        return {std::move(work), "all_reduce", this};
     } catch (const std::exception& error) {
         throw CommunicationError(describe_failure("all_reduce", error.what()));
     }
@@ -150,7 +240,7 @@ at::Tensor RankGroup::all_gather_rows(const at::Tensor& local, std::span<const s
             if (slot.numel() == 0) continue;
             c10d::BroadcastOptions options;
             options.rootRank = r;
-            std::vector<at::Tensor> tensors{as_numbers(slot)};
+            std::vector<at::Tensor> tensors{as_carried(slot)};
             works.push_back(backend_->broadcast(tensors, options));
         }
         for (auto& work : works) work->wait();
@@ -167,7 +257,7 @@ at::Tensor RankGroup::all_to_all_rows(const at::Tensor& rows, std::span<const st
     auto shape = rows.sizes().vec();
     shape[0] = sum_of(receive_rows);
     auto received = at::empty(shape, rows.options());
-    auto sent = as_numbers(rows.resolve_conj().contiguous()), target = as_numbers(received);
+    auto sent = as_carried(rows.resolve_conj().contiguous()), target = as_carried(received);
     const std::int64_t row_bytes = shape[0] > 0 ? byte_size(received) / shape[0] : 0;
     record("all_to_all", byte_size(received) - row_bytes * receive_rows[rank_]);
     std::vector<std::int64_t> out(receive_rows.begin(), receive_rows.end()), in(send_rows.begin(), send_rows.end());
@@ -198,7 +288,7 @@ PendingCollective RankGroup::start_exchange(const at::Tensor& sent, std::span<co
     std::vector<std::int64_t> out(receive_counts.begin(), receive_counts.end()), in(send_counts.begin(), send_counts.end());
     // Gloo keeps its last tensors until the next collective; on the CPU it gets aliases that own nothing.
     const auto lent = [](const at::Tensor& tensor) {
-        return as_numbers(tensor.is_cpu() ? at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.options()) : tensor);
+        return as_carried(tensor.is_cpu() ? at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.options()) : tensor);
     };
     auto source = lent(sent), target = lent(received);
     try {
@@ -238,7 +328,7 @@ void RankGroup::broadcast(at::Tensor& tensor, int source_rank) const
     record("broadcast", byte_size(tensor));
     c10d::BroadcastOptions options;
     options.rootRank = source_rank;
-    std::vector<at::Tensor> tensors{as_numbers(tensor)};
+    std::vector<at::Tensor> tensors{as_carried(tensor)};
     try {
         backend_->broadcast(tensors, options)->wait();
     } catch (const std::exception& error) {

@@ -7,14 +7,10 @@
 
 #include "partition/error.h"
 #include "sharding/shard_tensor.h"
+#include "sharding/type_limits.h"
 
 namespace meshard {
 namespace {
-
-at::ScalarType reduction_type(at::ScalarType type)
-{
-    return type == at::kHalf || type == at::kBFloat16 ? at::kFloat : type == at::kBool ? at::kInt : type;
-}
 
 /// (..., blocks * n, ...) with `dim` cut in two: (blocks, n) moved to the front as (n, blocks, rest...).
 at::Tensor rows_first(const at::Tensor& local, std::int64_t dim, std::int64_t blocks)
@@ -95,10 +91,9 @@ at::Tensor reshard(const at::Tensor& local, const AxisLayout& from, const AxisLa
 at::Tensor reduce(const at::Tensor& local, Reduction reduction, const RankGroup& group)
 {
     if (group.size() == 1) return local;
-    const auto type = reduction_type(local.scalar_type());
-    auto buffer = local.to(type, /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::Contiguous);
+    auto buffer = local.clone(at::MemoryFormat::Contiguous);
     group.all_reduce(buffer, reduction);
-    return buffer.to(local.scalar_type());
+    return buffer;
 }
 
 }  // namespace
@@ -186,13 +181,13 @@ void reduce_partials(c10::ArrayRef<at::Tensor> tensors)
         std::size_t axis = 0;
         while (!spec_of(first)->axes[axis].is_partial()) ++axis;
         const auto reduction = spec_of(first)->axes[axis].placement.reduction;
-        const auto type = reduction_type(first.scalar_type());
+        const auto type = sum_type(first.scalar_type());
 
         std::vector<at::Tensor> together, rest, flat;
         for (const auto& tensor : pending) {
             const auto& spec = *spec_of(tensor);
             const bool same = spec.device_mesh == mesh && spec.axes[axis].is_partial() &&
-                              spec.axes[axis].placement.reduction == reduction && reduction_type(tensor.scalar_type()) == type &&
+                              spec.axes[axis].placement.reduction == reduction && sum_type(tensor.scalar_type()) == type &&
                               tensor.device() == first.device();
             (same ? together : rest).push_back(tensor);
         }

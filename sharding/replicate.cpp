@@ -4,8 +4,11 @@
 #include <torch/nn/module.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -13,6 +16,7 @@
 #include "sharding/gradient_share.h"
 #include "sharding/module_sync.h"
 #include "sharding/shard_tensor.h"
+#include "sharding/type_limits.h"
 
 namespace meshard {
 namespace {
@@ -35,6 +39,8 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
     std::vector<char> complete;    // its grad() is the reduced one of an earlier backward
     std::vector<Bucket> buckets;
     std::vector<std::size_t> bucket_of;
+    std::vector<PlainGradientSum> plain;   // of each parameter, since its last reduction
+    std::optional<GradientOrigins> origins;
     std::size_t next_bucket = 0;
     std::int64_t num_data = 1;
     bool first_of_its_domain = true;
@@ -66,8 +72,12 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
         // A grad() left by an earlier backward is complete already; so that sums stay right it counts on one rank of the domain only.
         if (complete[k] && parameters[k].grad().defined() && !first_of_its_domain) parameters[k].mutable_grad().zero_();
         complete[k] = false;
-
-        return gradient_share(gradient, *mesh);
+        if (mesh->num_ranks() == 1) return gradient_share(gradient, *mesh, {});
+        if (!origins || !origins->are_of(torch::autograd::get_current_graph_task_id())) origins.emplace();
+        const auto origin = origins->of_leaf(parameters[k]);
+        check_origin(origin, names[k]);
+        if (!is_sharded(gradient) && origin.share_axes.empty()) plain[k].add(gradient);
+        return gradient_share(gradient, *mesh, origin);
     }
 
     void on_accumulated(std::size_t k)
@@ -97,7 +107,8 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
             const bool counts = gradient.defined() && (ready[k] || !complete[k] || first_of_its_domain);
             flat.push_back(counts ? gradient.reshape({-1}) : at::zeros({parameters[k].numel()}, parameters[k].options()));
         }
-        bucket.buffer = at::cat(flat).add_(0.0);   // no negative zero: what is absent is made of them
+        // Added and divided in a wide type, to be rounded once. No negative zero: what is absent is made of them.
+        bucket.buffer = at::cat(flat).to(sum_type(flat.front().scalar_type())).add_(0.0);
         std::int64_t offset = 0;
         for (const auto k : bucket.parameters) {
             if (!parameters[k].grad().defined()) fill_as_absent(bucket.buffer.narrow(0, offset, parameters[k].numel()));
@@ -111,6 +122,7 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
         const torch::NoGradGuard no_grad;
         in_backward = false;
         while (next_bucket < buckets.size()) start(buckets[next_bucket++]);
+        bool others_have_more = false;
         for (auto& bucket : buckets) {
             bucket.pending.wait();
             if (num_data > 1) bucket.buffer.div_(num_data);
@@ -122,7 +134,8 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
                 if (parameter.grad().defined()) {
                     parameter.mutable_grad().copy_(reduced);
                 } else if (reduced.numel() > 0 && !is_absent(reduced)) {   // used by other ranks
-                    parameter.mutable_grad() = reduced.clone();
+                    others_have_more = true;
+                    parameter.mutable_grad() = reduced.to(parameter.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
                 }
                 complete[k] = parameter.grad().defined();
                 ready[k] = false;
@@ -131,6 +144,17 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
             bucket.buffer = at::Tensor();
         }
         next_bucket = 0;
+        origins.reset();
+        if (others_have_more || std::any_of(plain.begin(), plain.end(), [](const PlainGradientSum& one) { return one.exists; })) check_plain();
+    }
+
+    /// Called by all ranks of a domain of which one has a plain gradient: those that have none at all have heard of it.
+    void check_plain()
+    {
+        std::vector<at::ScalarType> types;
+        for (const auto& parameter : parameters) types.push_back(parameter.scalar_type());
+        const auto noted = std::exchange(plain, std::vector<PlainGradientSum>(parameters.size()));
+        check_plain_gradients(noted, names, types, *mesh);
     }
 };
 
@@ -188,6 +212,7 @@ ReplicatedModule replicate(torch::nn::Module& module, std::shared_ptr<const Devi
 
     impl->ready.assign(impl->parameters.size(), false);
     impl->complete.assign(impl->parameters.size(), false);
+    impl->plain.resize(impl->parameters.size());
     impl->make_buckets(options.bucket_bytes);
     for (std::size_t k = 0; k < impl->parameters.size(); ++k) {
         auto* self = impl.get();   // the hooks go when the ReplicatedModule does

@@ -27,6 +27,10 @@ class NoSync;
 /// loss) and averaged over `data` (each group has a loss of its own). Gradients are reduced in buckets, in the order in which backward
 /// makes them, while backward still runs; when `backward()` returns, every `grad()` is plain and complete. A parameter that takes no
 /// part keeps an undefined gradient if that is so on all ranks.
+///
+/// A parameter that meets plain tensors gets a plain gradient. Where those go on through `from_local` of a tensor that is cut, it is this rank's share,
+/// and the shares are summed; else it must be the same on all ranks of a domain, since it counts once. `backward()` throws InvalidInput on every rank,
+/// naming the parameter, where it is not (rows that `to_local` gave), or where it is both.
 class ReplicatedModule {
 public:
     ~ReplicatedModule();

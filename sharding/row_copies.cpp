@@ -10,6 +10,7 @@
 
 #include "partition/error.h"
 #include "sharding/parallel_for.h"
+#include "sharding/type_limits.h"
 #include "sharding/with_backward.h"
 
 namespace meshard {
@@ -87,6 +88,7 @@ void add_rows(const T* from, const std::int64_t* index, std::int64_t count, std:
 
 at::Tensor added(const at::Tensor& rows, const at::Tensor& index, std::int64_t num_rows)
 {
+    if (const auto wide = sum_type(rows.scalar_type()); wide != rows.scalar_type()) return added(rows.to(wide), index, num_rows).to(rows.scalar_type());
     auto shape = rows.sizes().vec();
     shape[0] = num_rows;
     auto sums = at::zeros(shape, rows.options().requires_grad(false));

@@ -169,8 +169,10 @@ at::Tensor RowRoutes::scatter_rows(const at::Tensor& rows, Reduction reduction) 
         return target.index_reduce_(0, index.to(device), source, is_max ? "amax" : "amin");
     };
     const auto unique = std::accumulate(receive_rows_.begin(), receive_rows_.end(), std::int64_t{0});
-    const auto received = group_.all_to_all_rows(combined(unique, wanted_, rows), receive_rows_, send_rows_);
-    return combined(num_owned_, sent_, received);
+    const auto type = rows.scalar_type();
+    const auto wide = reduction == Reduction::Sum ? rows.to(sum_type(type)) : rows;   // rounded once
+    const auto received = group_.all_to_all_rows(combined(unique, wanted_, wide), receive_rows_, send_rows_);
+    return combined(num_owned_, sent_, received).to(type);
 }
 
 at::Tensor RowRoutes::gather(const at::Tensor& owned_rows) const

@@ -13,7 +13,6 @@
 
 #include "sharding/boxed_arguments.h"
 #include "sharding/exact_mode.h"
-#include "sharding/kept_alias.h"
 #include "sharding/redistribute.h"
 
 namespace meshard {
@@ -38,6 +37,13 @@ ShardRule& pointwise_rule()
 
 thread_local RuleObserver* observer = nullptr;
 
+/// Writes its results to tensors given as `out`.
+bool takes_out(const c10::OperatorHandle& op)
+{
+    const auto& arguments = op.schema().arguments();
+    return std::any_of(arguments.begin(), arguments.end(), [](const c10::Argument& argument) { return argument.is_out(); });
+}
+
 /// The rules of one operator: `exact` (may be null) has the word in exact mode, and may leave it to `rule`.
 struct RulesNow {
     ShardRule rule;
@@ -53,10 +59,8 @@ struct RulesNow {
 void run_rule(const RulesNow& rules, RuleCall& call, const OperatorFacts& facts, const torch::jit::Stack& stack)
 {
     if (facts.mutated_arg >= 0 && !facts.changes_view) {
-        const KeptAlias kept(call.tensor(facts.mutated_arg));
         rules(call);
-        kept.restore();
-        note_write(call.written());
+        for (const auto& tensor : call.all_written()) note_write(tensor);
     } else if (facts.is_view) {
         const auto base = call.tensor(0);
         rules(call);
@@ -84,7 +88,7 @@ using RuleSlot = std::atomic<ShardRule>;
 class RuleKernel : public c10::OperatorKernel {
 public:
     RuleKernel(const c10::OperatorHandle& op, const RuleSlot& rule, std::string_view family)
-        : facts_(op), rule_(&rule), exact_(find_exact_rule(full_name_of(op.operator_name()), op.operator_name().name, family))
+        : facts_(op), rule_(&rule), exact_(takes_out(op) ? nullptr : find_exact_rule(full_name_of(op.operator_name()), op.operator_name().name, family))
     {
     }
 
@@ -135,6 +139,7 @@ Registered find_rule(const c10::OperatorHandle& op)
         const auto exact = table().find(full_name_of(name));
         if (exact != table().end()) return exact->second;
     }
+    if (takes_out(op)) return {"given results", &out_rule};
     const auto family = table().find(name.name);
     if (family != table().end()) return family->second;
     if (op.hasTag(at::Tag::pointwise) && pointwise_rule()) return {"pointwise", pointwise_rule()};
@@ -274,9 +279,10 @@ OperatorFacts::OperatorFacts(const c10::OperatorHandle& handle)
         const auto& type = *argument.type();
         const auto& inner = type.kind() == c10::TypeKind::OptionalType ? *type.castRaw<c10::OptionalType>()->getElementType() : type;
         const auto& element = inner.kind() == c10::TypeKind::ListType ? *inner.castRaw<c10::ListType>()->getElementType() : inner;
-        if (argument.alias_info() && argument.alias_info()->isWrite() && mutated_arg < 0) mutated_arg = static_cast<std::int64_t>(takes_tensors.size());
+        if (argument.alias_info() && argument.alias_info()->isWrite()) written_args.push_back(static_cast<std::int64_t>(takes_tensors.size()));
         takes_tensors.push_back(element.isSubtypeOf(*optional_tensor));
     }
+    if (!written_args.empty()) mutated_arg = written_args.front();
     const auto* alias = takes_tensors.empty() ? nullptr : op.schema().arguments()[0].alias_info();
     is_view = alias && !alias->isWrite();
 }
@@ -285,6 +291,9 @@ RuleCall::RuleCall(const OperatorFacts& facts, torch::jit::Stack* stack)
     : facts_(facts), stack_(stack), num_args_(static_cast<std::int64_t>(facts.takes_tensors.size()))
 {
     if (facts.mutated_arg >= 0) written_ = tensor(facts.mutated_arg);
+    for (const auto i : facts.written_args) {
+        for_each_tensor(arg(i), [&](const at::Tensor& tensor) { all_written_.push_back(tensor); });
+    }
     bool plain_operand = false;
     for (std::int64_t i = 0; i < num_args_; ++i) {
         if (!facts.takes_tensors[i]) continue;

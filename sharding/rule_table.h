@@ -28,6 +28,7 @@ struct OperatorFacts {
     std::vector<bool> takes_tensors; ///< by argument: a tensor or a list of tensors, optional or not
     std::int64_t num_returns = 0;
     std::int64_t mutated_arg = -1;   ///< the first argument that is written to, or -1
+    std::vector<std::int64_t> written_args;   ///< all that are written to
     bool is_random = false;
     bool changes_view = false;       ///< `transpose_` and alike: in place, but of what is shown and not of what is held
     bool has_meta = false;           ///< runs on tensors without memory
@@ -57,6 +58,9 @@ public:
 
     /// The argument that is written to, as the caller passed it; undefined if there is none.
     const at::Tensor& written() const { return written_; }
+
+    /// All tensors that are written to, as the caller passed them.
+    c10::ArrayRef<at::Tensor> all_written() const { return all_written_; }
 
     /// Index of the first argument that the operator writes to, or -1.
     std::int64_t mutated_arg() const { return facts_.mutated_arg; }
@@ -134,12 +138,13 @@ private:
     bool has_gathered_ = false;
     std::vector<at::Tensor> shown_;   // the plain operator's results, without memory
     at::Tensor written_;              // the argument that is written to, as the caller passed it
+    c10::SmallVector<at::Tensor, 2> all_written_;
     std::shared_ptr<const DeviceMesh> mesh_;
 };
 
 using ShardRule = void (*)(RuleCall&);
 
-/// Registers a rule for an operator: `aten::mm` (all overloads) or `aten::sum.dim_IntList` (one); of any namespace. Static objects of this
+/// Registers a rule for an operator: `aten::mm` (all overloads but those that write to a given `out`) or `aten::sum.dim_IntList` (one); of any namespace. Static objects of this
 /// type in the files of `ops` fill the table before main. A registration that comes later takes effect at once, and replaces an earlier one
 /// of the same name. Of an operator that is defined by what it is composed of, the rule serves calls that want no gradients.
 struct RuleRegistration {
@@ -171,6 +176,10 @@ void replicated_rule(RuleCall& call);
 /// results are Replicate. What is written to keeps its layout; a plain tensor that is written to gets the whole value. Other rules fall
 /// back on it for layouts that they have no better way for.
 void gathered_rule(RuleCall& call);
+
+/// Rule of operators that write their results to tensors given as `out`: the form that returns new tensors by its own rule, then copies. A sharded
+/// `out` keeps its layout, a plain one gets the whole and, as always, another shape where it has to.
+void out_rule(RuleCall& call);
 
 /// One operator that went through the table.
 struct RuleEvent {

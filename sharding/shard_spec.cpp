@@ -87,6 +87,32 @@ bool ShardSpec::operator==(const ShardSpec& other) const
     return this == &other || (device_mesh == other.device_mesh && axes == other.axes);
 }
 
+void ShardSpec::validate() const
+{
+    const auto fail = [](const std::string& what, const char* remedy) { throw InvalidInput("ShardSpec: " + what + ". " + remedy); };
+    if (!device_mesh) fail("there is no device mesh", "Name the ranks that hold the parts.");
+    const auto num_axes = device_mesh->num_axes();
+    if (static_cast<std::int64_t>(axes.size()) != num_axes) {
+        fail(std::to_string(axes.size()) + " layouts for a device mesh of " + std::to_string(num_axes) + " axes", "Give one layout an axis.");
+    }
+    for (std::int64_t a = 0; a < num_axes; ++a) {
+        const auto& axis = axes[a];
+        if (!axis.is_shard()) continue;
+        const auto where = [&] { return to_string(axis.placement) + " on axis '" + device_mesh->axis_names()[a] + "' "; };
+        const auto num_ranks = device_mesh->size(a);
+        if (!axis.extents) fail(where() + "has no extents", "Say how much each rank holds.");
+        const auto found = static_cast<std::int64_t>(axis.extents->size());
+        if (found != num_ranks) {
+            fail(where() + "has " + std::to_string(found) + " extents, expected " + std::to_string(num_ranks), "Give one extent a rank; of a rank that holds nothing, 0.");
+        }
+        for (std::int64_t r = 0; r < num_ranks; ++r) {
+            if ((*axis.extents)[r] < 0) fail(where() + "has the extent " + std::to_string((*axis.extents)[r]) + " on rank " + std::to_string(r), "Expected 0 or more.");
+        }
+        if (axis.blocks < 1) fail(where() + "has " + std::to_string(axis.blocks) + " blocks", "Expected 1 or more.");
+        if (axis.placement.dim < 0) fail(where() + "cuts dimension " + std::to_string(axis.placement.dim), "Count the dimension from the front.");
+    }
+}
+
 SpecPtr make_spec(std::shared_ptr<const DeviceMesh> device_mesh, c10::ArrayRef<AxisLayout> axes,
                   std::shared_ptr<const IndexMap> index_map)
 {
@@ -94,6 +120,7 @@ SpecPtr make_spec(std::shared_ptr<const DeviceMesh> device_mesh, c10::ArrayRef<A
     spec->device_mesh = std::move(device_mesh);
     spec->axes.assign(axes.begin(), axes.end());
     spec->index_map = std::move(index_map);
+    spec->validate();
     return spec;
 }
 

@@ -62,10 +62,15 @@ struct ShardSpec {
     std::vector<std::int64_t> local_shape(c10::IntArrayRef global_shape) const;
 
     bool operator==(const ShardSpec& other) const;    ///< same mesh and axes
+
+    /// One layout an axis and, of each Shard, one extent a rank, none negative. What enters from outside is checked: by `make_spec`, `from_local`
+    /// and `redistribute`. @throws InvalidInput
+    void validate() const;
 };
 
 using SpecPtr = std::shared_ptr<const ShardSpec>;
 
+/// @throws InvalidInput as `ShardSpec::validate`.
 SpecPtr make_spec(std::shared_ptr<const DeviceMesh> device_mesh, c10::ArrayRef<AxisLayout> axes,
                   std::shared_ptr<const IndexMap> index_map = nullptr);
 

@@ -3,6 +3,9 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/AutogradState.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
 
 #include "partition/error.h"
 #include "sharding/boxed_arguments.h"
@@ -16,6 +19,7 @@ namespace {
 /// Of tensors that look at the same memory: a base and its views. The same on every rank.
 struct SharedMemory : c10::intrusive_ptr_target {
     std::uint32_t num_writes = 0;
+    bool is_shared = false;         // by views, be they gone: when they go may differ between ranks
     bool has_plain_views = false;   // the caller's, of a part
 };
 
@@ -37,7 +41,7 @@ struct ShardValue : c10::intrusive_ptr_target {
     c10::intrusive_ptr<MovedCopy> moved;       // of which this is a view
     bool is_fresh = false;                     // an operator's own result, on every rank
 
-    bool shares_memory() const { return memory && (memory->has_plain_views || memory.use_count() > 1); }
+    bool shares_memory() const { return memory && (memory->has_plain_views || memory->is_shared); }
 };
 
 /// A copy, in another layout, of what other tensors look at as well.
@@ -59,10 +63,26 @@ const c10::Storage& no_memory()
     return storage;
 }
 
+/// What `storage()` gives: nothing to read, by anyone. It names no device with memory, so that LibTorch's questions about a storage (is it shared
+/// between processes?) are answered without a look at it; those who want its bytes, as `torch::save` does, get an error.
+const c10::Storage& no_storage()
+{
+    static const c10::Storage storage(c10::Storage::use_byte_size_t(), 0, c10::DataPtr(nullptr, c10::kMeta), nullptr, false);
+    static const c10::Storage second_holder = storage;   // autograd must not take it for one that a tensor holds alone
+    return storage;
+}
+
+/// Autocast looks at a tensor's keys to know whether it is concerned.
+c10::DispatchKeySet keys_for(const c10::Device& device)
+{
+    const auto backend = device.is_cuda() ? c10::BackendComponent::CUDABit : c10::BackendComponent::CPUBit;
+    return c10::DispatchKeySet(c10::DispatchKey::PrivateUse2) | c10::getAutocastRelatedKeySetFromBackend(backend);
+}
+
 class ShardTensorImpl : public c10::TensorImpl {
 public:
     ShardTensorImpl(at::Tensor local, SpecPtr spec, c10::IntArrayRef strides)
-        : TensorImpl(c10::DispatchKeySet(c10::DispatchKey::PrivateUse2), local.dtype(), local.device()),
+        : TensorImpl(keys_for(local.device()), local.dtype(), local.device()),
           value_(c10::make_intrusive<ShardValue>())
     {
         show_shape(local, *spec, strides);
@@ -73,20 +93,24 @@ public:
 
     /// Another handle on the same value; the metadata are copied by who calls.
     explicit ShardTensorImpl(const ShardTensorImpl* from)
-        : TensorImpl(c10::DispatchKeySet(c10::DispatchKey::PrivateUse2), from->dtype(), from->device()), value_(from->value_)
+        : TensorImpl(keys_for(from->device()), from->dtype(), from->device()), value_(from->value_)
     {
         storage_ = no_memory();
     }
 
     const char* tensorimpl_type_name() const override { return "ShardTensor"; }
 
-    /// Autograd adds gradients in place where nobody else holds their memory; it learns that from the storage's count of holders. This is the
-    /// local part's own storage where the part is held by this tensor alone, and one that many hold otherwise. The answer must be the same on
-    /// every rank, since sums in place may be laid out in another way; so only what an operator has just made is alone.
+    /// Autograd adds gradients in place where nobody else holds their memory; it learns that from the storage's count of holders. During backward
+    /// this is the local part's own storage where the part is held by this tensor alone, and one that many hold otherwise. Ranks may differ in
+    /// who holds a gradient (a hook on one of them), so this is only where both ways of adding send the same messages and give the same layout:
+    /// where every axis cuts the gradient, which keeps its layout whatever is added.
     const c10::Storage& storage() const override
     {
-        const bool alone = value_->is_fresh && !value_->shares_memory() && value_.use_count() == 1 && value_->local.use_count() == 1 && value_->local.has_storage();
-        return alone ? value_->local.storage() : no_memory();
+        const auto& axes = value_->spec->axes;
+        const bool alone = value_->is_fresh && torch::autograd::get_current_graph_task_id() >= 0 && !value_->shares_memory() && value_.use_count() == 1 &&
+                           value_->local.use_count() == 1 && value_->local.has_storage() &&
+                           std::all_of(axes.begin(), axes.end(), [](const AxisLayout& axis) { return axis.is_shard(); });
+        return alone ? value_->local.storage() : no_storage();
     }
 
     c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(const c10::VariableVersion& version, bool allow) const override
@@ -160,6 +184,23 @@ const c10::intrusive_ptr<SharedMemory>& memory_of(const at::Tensor& tensor)
     return memory;
 }
 
+/// A copy of what a tensor holds now.
+c10::intrusive_ptr<MovedCopy> moved_copy(const at::Tensor& tensor, const at::Tensor& local, const SpecPtr& spec)
+{
+    const auto& value = impl_of(tensor)->value();
+    auto moved = c10::make_intrusive<MovedCopy>();
+    moved->local = local;
+    moved->spec = spec;
+    moved->original = c10::make_intrusive<ShardValue>();
+    moved->original->local = value.local;
+    moved->original->spec = value.spec;
+    moved->original->memory = memory_of(tensor);
+    moved->original->rows = value.rows;
+    moved->original->moved = value.moved;
+    moved->num_writes = moved->original->memory->num_writes;
+    return moved;
+}
+
 /// Fetches again what a copy has not seen. Collective where there is something.
 void refresh(ShardValue& value)
 {
@@ -186,6 +227,13 @@ SpecPtr gradient_spec(const SpecPtr& spec)
 {
     if (!spec->has_partial()) return spec;
     return make_spec(spec->device_mesh, without_pending(spec->axes), spec->index_map);
+}
+
+std::string shape_of(const at::Tensor& tensor)
+{
+    std::string text;
+    for (const auto size : tensor.sizes()) text += (text.empty() ? "" : ", ") + std::to_string(size);
+    return "(" + text + ")";
 }
 
 thread_local PlainTensorPolicy policy = PlainTensorPolicy::Silent;
@@ -234,11 +282,6 @@ const at::Tensor& local_of(const at::Tensor& tensor) { return is_sharded(tensor)
 
 void become(const at::Tensor& tensor, const at::Tensor& other) { impl_of(tensor)->become(*impl_of(other)); }
 
-void replace_value(const at::Tensor& tensor, at::Tensor local, SpecPtr spec)
-{
-    impl_of(tensor)->replace(std::move(local), std::move(spec));
-}
-
 void mark_fresh(const at::Tensor& tensor) { impl_of(tensor)->value().is_fresh = true; }
 
 void share_memory(const at::Tensor& base, c10::ArrayRef<c10::IValue> views)
@@ -247,7 +290,9 @@ void share_memory(const at::Tensor& base, c10::ArrayRef<c10::IValue> views)
     const auto& memory = memory_of(base);
     for (const auto& view : views) {
         for_each_tensor(view, [&](const at::Tensor& tensor) {
-            if (is_sharded(tensor)) impl_of(tensor)->value().memory = memory;
+            if (!is_sharded(tensor)) return;
+            memory->is_shared = true;
+            impl_of(tensor)->value().memory = memory;
         });
     }
 }
@@ -256,22 +301,17 @@ bool shares_memory(const at::Tensor& tensor) { return impl_of(tensor)->value().s
 
 void move_copy(const at::Tensor& tensor, at::Tensor local, SpecPtr spec)
 {
-    auto& value = impl_of(tensor)->value();
-    c10::intrusive_ptr<MovedCopy> moved;
-    if (shares_memory(tensor)) {
-        moved = c10::make_intrusive<MovedCopy>();
-        moved->local = local;
-        moved->spec = spec;
-        moved->original = c10::make_intrusive<ShardValue>();
-        moved->original->local = value.local;
-        moved->original->spec = value.spec;
-        moved->original->memory = value.memory;
-        moved->original->rows = value.rows;
-        moved->original->moved = value.moved;
-        moved->num_writes = value.memory->num_writes;
-    }
+    auto moved = shares_memory(tensor) ? moved_copy(tensor, local, spec) : nullptr;
     impl_of(tensor)->replace(std::move(local), std::move(spec));
-    value.moved = std::move(moved);
+    impl_of(tensor)->value().moved = std::move(moved);
+}
+
+void mark_moved_copy(c10::ArrayRef<c10::IValue> views, const at::Tensor& base, const at::Tensor& local, const SpecPtr& spec)
+{
+    const auto moved = moved_copy(base, local, spec);
+    for (const auto& view : views) {
+        for_each_tensor(view, [&](const at::Tensor& tensor) { impl_of(tensor)->value().moved = moved; });
+    }
 }
 
 void mark_row_copy(const at::Tensor& view, const at::Tensor& base, std::int64_t axis, int owner)
@@ -291,6 +331,7 @@ void inherit_copy(const at::Tensor& from, c10::ArrayRef<c10::IValue> views)
         for_each_tensor(view, [&](const at::Tensor& tensor) {
             if (!is_sharded(tensor) || tensor.is_same(from)) return;
             auto& value = impl_of(tensor)->value();
+            if (value.moved) return;   // a copy of `from`, which knows what that is a copy of
             value.rows.insert(value.rows.end(), source.rows.begin(), source.rows.end());
             value.moved = source.moved;
         });
@@ -331,6 +372,7 @@ void fill_pending(const at::Tensor& local, const ShardSpec& spec, const at::Tens
 at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec)
 {
     if (is_sharded(local)) throw InvalidInput("from_local: the tensor is sharded already. Use redistribute.");
+    spec->validate();
     check_fits(local, *spec, "from_local");
     auto tensor = wrap(local.detach(), spec);
     memory_of(tensor)->has_plain_views = true;
@@ -397,6 +439,13 @@ at::Tensor full_tensor(const at::Tensor& tensor)
 
 at::Tensor redistribute(const at::Tensor& tensor, const SpecPtr& target)
 {
+    target->validate();
+    for (const auto& axis : target->axes) {
+        if (!axis.is_shard()) continue;
+        const auto dim = axis.placement.dim;
+        if (dim < tensor.dim() && axis.blocks * axis.total() == tensor.size(dim)) continue;
+        throw InvalidInput("redistribute: " + to_string(*target) + " of a tensor of shape " + shape_of(tensor) + ". The extents must add up to the dimension that is cut.");
+    }
     refresh_copy(tensor);
     const auto source = spec_of(tensor);
     if (*source == *target) return tensor;

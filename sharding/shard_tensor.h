@@ -30,7 +30,8 @@ at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const Devic
 at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec);
 
 /// This rank's part, as a plain tensor. Of a Partial: the part that is not reduced yet. Differentiable: the gradient that comes
-/// back counts as this rank's part with the same placements, a Partial's as Replicate.
+/// back counts as this rank's part with the same placements, a Partial's as Replicate. Plain parameters that meet it get this rank's gradient: those
+/// of a module under `replicate` must go on through `from_local` (replicate.h).
 at::Tensor to_local(const at::Tensor& tensor);
 
 /// The whole, as a plain tensor on every rank. Collective. Differentiable: the gradient that comes back counts as Replicate, that is,
@@ -58,14 +59,14 @@ const at::Tensor& local_of(const at::Tensor& tensor);
 /// Makes a sharded tensor another one, shape included: what operators that reshape in place do. Copies that shared its value keep theirs.
 void become(const at::Tensor& tensor, const at::Tensor& other);
 
-/// Replaces what a sharded tensor (and everything that shares its value: detached copies, saved copies) holds by the same value in
-/// another layout. Nothing else may look at its memory.
-void replace_value(const at::Tensor& tensor, at::Tensor local, SpecPtr spec);
-
-/// The same where others may look at the tensor's memory, views of it or what it is a view of. Then the new value is a copy that keeps up with
-/// them: what is written to it, or to a view of it, is brought back to them (`note_write`); after a write to one of them it is fetched again
-/// when it is next used (`refresh_copy`).
+/// Replaces what a sharded tensor (and everything that shares its value: detached copies, saved copies) holds by the same value in another
+/// layout. Where others look at the tensor's memory, views of it or what it is a view of, the new value is a copy that keeps up with them: what is
+/// written to it, or to a view of it, is brought back to them (`note_write`); after a write to one of them it is fetched again when it is next used
+/// (`refresh_copy`).
 void move_copy(const at::Tensor& tensor, at::Tensor local, SpecPtr spec);
+
+/// Says that these views of `base` look at a copy of it in another layout, which keeps up with it in the same way. The base stays as it is.
+void mark_moved_copy(c10::ArrayRef<c10::IValue> views, const at::Tensor& base, const at::Tensor& local, const SpecPtr& spec);
 
 /// Says that no other tensor holds the memory of this one's part, on any rank.
 void mark_fresh(const at::Tensor& tensor);
@@ -73,7 +74,8 @@ void mark_fresh(const at::Tensor& tensor);
 /// Says that these look at the base's memory.
 void share_memory(const at::Tensor& base, c10::ArrayRef<c10::IValue> views);
 
-/// Others that are alive look at the tensor's memory. The same on every rank.
+/// Others look at the tensor's memory, or have done so: until when they do is no other rank's business. The same on every rank, but for parts
+/// that `to_local` has given to some ranks only; what follows from those sends no message.
 bool shares_memory(const at::Tensor& tensor);
 
 /// Says that a tensor, Replicate on `axis`, is a view of rows that rank `owner` holds in `base`: there its local part shares their memory, elsewhere

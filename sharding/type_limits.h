@@ -6,6 +6,9 @@
 
 namespace meshard {
 
+/// The type in which values of a type are added: single precision for narrower floating ones, so that a sum is rounded to its type once.
+c10::ScalarType sum_type(c10::ScalarType type);
+
 /// The value of a type that no other is below; minus infinity for floating ones. It never wins a maximum.
 c10::Scalar lowest_value(c10::ScalarType type);
 

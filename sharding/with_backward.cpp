@@ -7,11 +7,35 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <atomic>
+
+#include "sharding/shard_tensor.h"
 
 namespace meshard {
 namespace {
 
-struct FunctionBackward : torch::autograd::Node {
+std::atomic<bool> part_sources = false;
+
+struct CrossingNode : torch::autograd::Node {
+    std::optional<std::vector<std::string>> share_axes;
+
+    void note_crossing(bool from_sharded, bool from_plain, const at::Tensor& output)
+    {
+        if (is_sharded(output)) {
+            if (from_sharded || !from_plain) return;
+            share_axes.emplace();
+            const auto& spec = *spec_of(output);
+            for (std::size_t a = 0; a < spec.axes.size(); ++a) {
+                if (!spec.axes[a].is_replicate()) share_axes->push_back(spec.device_mesh->axis_names()[a]);
+            }
+            if (!share_axes->empty()) part_sources = true;
+        } else if (from_sharded) {
+            share_axes.emplace();
+        }
+    }
+};
+
+struct FunctionBackward : CrossingNode {
     std::function<at::Tensor(const at::Tensor&)> backward;
     std::string label;
 
@@ -30,7 +54,7 @@ struct Like {
     at::TensorOptions options;
 };
 
-struct SeveralBackward : torch::autograd::Node {
+struct SeveralBackward : CrossingNode {
     std::function<std::vector<at::Tensor>(std::vector<at::Tensor>)> backward;
     std::vector<Like> likes;
     std::string label;
@@ -55,6 +79,7 @@ at::Tensor with_backward(at::Tensor output, const at::Tensor& input, const char*
     const auto node = std::shared_ptr<FunctionBackward>(new FunctionBackward, torch::autograd::deleteNode);
     node->backward = std::move(backward);
     node->label = label;
+    if (input.defined()) node->note_crossing(is_sharded(input), !is_sharded(input), output);
     if (input.defined()) node->set_next_edges(torch::autograd::collect_next_edges(input));
     torch::autograd::set_history(output, node);
     return output;
@@ -68,6 +93,8 @@ void set_backward(std::vector<at::Tensor>& outputs, at::TensorList inputs, const
     torch::autograd::edge_list edges;
     for (const auto& input : inputs) edges.push_back(torch::autograd::impl::gradient_edge(input));
     node->set_next_edges(std::move(edges));
+    const bool from_sharded = std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& input) { return is_sharded(input); });
+    if (!outputs.empty()) node->note_crossing(from_sharded, !from_sharded, outputs[0]);
     node->backward = std::move(backward);
     node->label = label;
     for (auto& output : outputs) {
@@ -75,5 +102,13 @@ void set_backward(std::vector<at::Tensor>& outputs, at::TensorList inputs, const
         torch::autograd::set_history(output, node);
     }
 }
+
+std::optional<std::vector<std::string>> share_axes_given_by(const torch::autograd::Node& node)
+{
+    const auto* crossing = dynamic_cast<const CrossingNode*>(&node);
+    return crossing ? crossing->share_axes : std::nullopt;
+}
+
+bool has_part_sources() { return part_sources; }
 
 }  // namespace meshard
