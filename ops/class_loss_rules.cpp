@@ -52,15 +52,19 @@ void nll_loss(RuleCall& call)
     if (call.tensor(2).defined()) call.arg(2) = whole_of(call, call.tensor(2));
     if (reduction == at::Reduction::None) return call.run({call.spec(rows.target_axes), call.replicated()});
 
+    // The ranks' sums are of a wide type and rounded once.
+    const auto type = input.scalar_type();
+    const auto options = local_of(rows.input).options().dtype(sum_type(type));
+    call.arg(0) = local_of(rows.input).to(options).contiguous();
+    if (call.tensor(2).defined()) call.arg(2) = call.tensor(2).to(options);
     call.arg(3) = static_cast<std::int64_t>(at::Reduction::Sum);
-    const auto options = local_of(rows.input).options();
     auto results = call.run_local();
     auto sums = rows.target.numel() > 0 ? at::stack({results[0].toTensor(), results[1].toTensor()}) : at::zeros({2}, options);
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
         if (rows.axes[axis].is_shard()) sum_over_axes(call, {axis}, sums);
     }
     const auto loss = reduction == at::Reduction::Mean ? sums[0] / sums[1] : sums[0].clone();
-    call.push({wrap(loss, call.replicated()), wrap(sums[1].clone(), call.replicated())});
+    call.push({wrap(loss.to(type), call.replicated()), wrap(sums[1].clone().to(type), call.replicated())});
 }
 
 /// nll_loss_backward(grad_output, self, target, weight?, reduction, ignore_index, total_weight)

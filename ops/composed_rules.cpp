@@ -182,6 +182,7 @@ const RuleRegistration r_searchsorted("composed", {"aten::searchsorted.Tensor"},
 const RuleRegistration r_one_hot("shortcuts", {"aten::one_hot"}, one_hot);
 const RuleRegistration r_picked_backward("shortcuts", {"aten::value_selecting_reduction_backward"}, picked_backward);
 const RuleRegistration r_cummaxmin_backward("shortcuts", {"aten::cummaxmin_backward"}, cummaxmin_backward);
+const RuleRegistration r_rank("shortcuts", {"aten::linalg_matrix_rank.atol_rtol_tensor_out", "aten::linalg_matrix_rank.out_tol_tensor"}, out_rule);   // parts give `out` another shape
 const RuleRegistration r_write_over("composed", {"aten::addmm_", "aten::addmv_", "aten::addbmm_", "aten::baddbmm_", "aten::addr_", "aten::cumsum_", "aten::cumprod_"},
                                     write_over);
 

@@ -7,9 +7,11 @@
 #include <functional>
 #include <utility>
 
+#include "ops/cut_rows.h"
 #include "ops/row_moves.h"
 #include "partition/error.h"
 #include "sharding/row_stream.h"
+#include "sharding/type_limits.h"
 #include "sharding/with_backward.h"
 
 namespace meshard {
@@ -17,12 +19,43 @@ namespace {
 
 using Plan = std::shared_ptr<const ExchangePlan>;
 
-void require_rows(const char* where, const at::Tensor& tensor, std::int64_t expected, const ExchangePlan& plan)
+std::string wrong_rows(const char* where, const at::Tensor& tensor, std::int64_t expected, const ExchangePlan& plan)
 {
-    if (tensor.dim() >= 1 && tensor.size(0) == expected) return;
-    throw InvalidInput(std::string(where) + ": a tensor of " + std::to_string(tensor.dim() < 1 ? 0 : tensor.size(0)) + " rows, expected " +
-                       std::to_string(expected) + "; the plan has " + std::to_string(plan.num_owned()) + " owned + " +
-                       std::to_string(plan.num_ghosts()) + " ghost rows. Is it of another layout?");
+    if (tensor.dim() >= 1 && tensor.size(0) == expected) return {};
+    return std::string(where) + ": a tensor of " + std::to_string(tensor.dim() < 1 ? 0 : tensor.size(0)) + " rows, expected " + std::to_string(expected) +
+           "; the plan has " + std::to_string(plan.num_owned()) + " owned + " + std::to_string(plan.num_ghosts()) + " ghost rows. Is it of another layout?";
+}
+
+std::int64_t bytes_of_row(const at::Tensor& rows, at::ScalarType type)
+{
+    return rows.dim() < 1 ? 0 : c10::multiply_integers(rows.sizes().slice(1)) * static_cast<std::int64_t>(c10::elementSize(type));
+}
+
+/// Before rows of so many bytes travel: throws if this rank has found an `error`. Ranks speak of it before the first exchange of a plan that was found, and
+/// all throw then; in debug builds before each. Other exchanges carry nothing but rows: a rank with an error then leaves the group, so that no other waits for it.
+void agree(const std::string& error, std::int64_t row_bytes, const ExchangePlan& plan)
+{
+    const auto& group = plan.group();
+#ifdef NDEBUG
+    if (plan.is_agreed()) {
+        if (error.empty()) return;
+        group.abort();
+        throw InvalidInput(error);
+    }
+#endif
+    throw_together(error, group);
+    const auto all = group.all_gather_integers(std::vector<std::int64_t>{row_bytes});
+    for (std::size_t r = 1; r < all.size(); ++r) {
+        if (all[r] == all[0]) continue;
+        throw InvalidInput("ghost exchange: rank " + std::to_string(r) + " sends rows of " + std::to_string(all[r][0]) + " bytes, rank 0 rows of " +
+                           std::to_string(all[0][0]) + ". Exchange the same fields, of one shape and type, on every rank.");
+    }
+    plan.set_agreed();
+}
+
+void agree_on_rows(const char* where, const at::Tensor& rows, std::int64_t expected, const ExchangePlan& plan)
+{
+    agree(wrong_rows(where, rows, expected, plan), bytes_of_row(rows, rows.scalar_type()), plan);
 }
 
 /// (rows, ...) in the type that travels.
@@ -98,12 +131,12 @@ public:
         pending_ = start(buffer_, plan_->receive_counts(), plan_->send_counts(), plan_->group(), received_);
     }
 
-    /// What has come for each owned row, added up from ranks in ascending order; (num_owned, ...).
+    /// What has come for each owned row, added up from ranks in ascending order; (num_owned, ...), in the type of sums.
     std::vector<at::Tensor> end()
     {
         pending_.wait();
         auto parts = unpacked(received_, sent_, plan_->num_sent());
-        for (std::size_t i = 0; i < parts.size(); ++i) parts[i] = summed_rows(parts[i].to(ghosts_[i].scalar_type()), plan_->sent_rows(), plan_->num_owned());
+        for (std::size_t i = 0; i < parts.size(); ++i) parts[i] = summed_rows(parts[i].to(sum_type(ghosts_[i].scalar_type())), plan_->sent_rows(), plan_->num_owned());
         return parts;
     }
 
@@ -123,6 +156,7 @@ std::vector<at::Tensor> added_at_owners(const std::vector<at::Tensor>& ghosts, c
         std::vector<at::Tensor> rows;
         for (const auto& tensor : ghosts) rows.push_back(tensor.detach());
         sums = ReturningGhosts(std::move(rows), plan, wire_type).end();
+        for (std::size_t i = 0; i < sums.size(); ++i) sums[i] = sums[i].to(ghosts[i].scalar_type());
     }
     set_backward(sums, ghosts, "AddGhostsBackward", [plan, wire_type](const std::vector<at::Tensor>& gradients) {
         return begin_ghost_exchange(gradients, plan, wire_type).end();
@@ -141,8 +175,13 @@ struct PendingGhosts::WayBack {
 
 PendingGhosts begin_ghost_exchange(at::TensorList fields, const Plan& plan, std::optional<at::ScalarType> wire_type)
 {
-    if (fields.empty()) throw InvalidInput("begin_ghost_exchange: no fields. Pass one tensor or more.");
-    for (const auto& field : fields) require_rows("begin_ghost_exchange", field, plan->num_owned(), *plan);
+    std::string error = fields.empty() ? "begin_ghost_exchange: no fields. Pass one tensor or more." : "";
+    std::int64_t row_bytes = 0;
+    for (const auto& field : fields) {
+        if (error.empty()) error = wrong_rows("begin_ghost_exchange", field, plan->num_owned(), *plan);
+        row_bytes += bytes_of_row(field, wire_type && field.is_floating_point() ? *wire_type : field.scalar_type());
+    }
+    agree(error, row_bytes, *plan);
     PendingGhosts ghosts;
     ghosts.plan_ = plan;
     ghosts.fields_ = fields.vec();
@@ -211,13 +250,13 @@ at::Tensor with_ghosts(const at::Tensor& owned, const Plan& plan) { return at::c
 
 at::Tensor add_ghosts_to_owners(const at::Tensor& local, const Plan& plan)
 {
-    require_rows("add_ghosts_to_owners", local, plan->num_local(), *plan);
+    agree_on_rows("add_ghosts_to_owners", local, plan->num_local(), *plan);
     at::Tensor sums;
     {
         const at::NoGradGuard no_grad;
         const auto rows = local.detach();
-        sums = added_at_owners({rows.narrow(0, plan->num_owned(), plan->num_ghosts())}, plan, std::nullopt)[0];
-        sums = rows.narrow(0, 0, plan->num_owned()) + sums;
+        const auto of_ghosts = ReturningGhosts({rows.narrow(0, plan->num_owned(), plan->num_ghosts())}, plan, std::nullopt).end()[0];
+        sums = (rows.narrow(0, 0, plan->num_owned()) + of_ghosts).to(rows.scalar_type());
     }
     return with_backward(sums, local, "AddGhostsBackward", [plan](const at::Tensor& gradient) { return with_ghosts(gradient, plan); });
 }
@@ -225,7 +264,7 @@ at::Tensor add_ghosts_to_owners(const at::Tensor& local, const Plan& plan)
 at::Tensor reduce_ghosts_to_owners(const at::Tensor& local, const Plan& plan, GhostReduction reduction)
 {
     if (reduction == GhostReduction::Sum) return add_ghosts_to_owners(local, plan);
-    require_rows("reduce_ghosts_to_owners", local, plan->num_local(), *plan);
+    agree_on_rows("reduce_ghosts_to_owners", local, plan->num_local(), *plan);
     const auto index = plan->sent_rows().to(local.device());
     if (reduction == GhostReduction::Mean) {
         const auto copies = summed_rows(at::ones({plan->num_sent()}, local.options().requires_grad(false)), index, plan->num_owned()) + 1;

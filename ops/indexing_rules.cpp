@@ -56,13 +56,23 @@ void index_select(RuleCall& call)
     const auto tensor = call.tensor(0), index = call.tensor(2);
     if (tensor.dim() == 0 || index.dim() != 1 || tensor.numel() == 0) return gathered_rule(call);
     const auto dim = from_front(call.arg(1).toInt(), tensor.dim());
-    const auto p = picking(call, tensor, dim, index);
-    if (p.row_axis >= 0 && !can_sum(tensor)) return gathered_rule(call);
+    auto p = picking(call, tensor, dim, index);
     call.reduce({tensor, index});
     const auto rows = local_of(with_layouts(call, index, p.index));
     const auto& local = local_of(tensor);
-    const auto result = p.row_axis >= 0 ? picked_here(call, local, call.layout(tensor, p.row_axis), p.row_axis, dim, rows) : local.index_select(dim, rows);
-    call.finish({wrap(result, call.spec(p.result))});
+    auto result = p.row_axis >= 0 ? picked_here(call, local, call.layout(tensor, p.row_axis), p.row_axis, dim, rows) : local.index_select(dim, rows);
+    if (p.row_axis < 0 || can_sum(tensor)) return call.finish({wrap(result, call.spec(p.result))});
+
+    // Whole numbers are not left pending: one rank has each row, the others zeros.
+    auto sum = result.to(at::kLong);
+    sum_over_axes(call, {p.row_axis}, sum);
+    p.result[p.row_axis] = {};
+    const auto picked = wrap(sum.to(tensor.scalar_type()), call.spec(p.result));
+    auto cut = call.layout(index, p.row_axis);
+    if (!cut.is_shard()) return call.finish({picked});
+    cut.placement.dim += dim;
+    p.result[p.row_axis] = cut;
+    call.finish({cut_one_dim_twice(p.result) ? picked : with_layouts(call, picked, p.result)});
 }
 
 /// The one tensor of whole numbers among the indices of `x[:, index, :]`, and the dimension that it picks from; none for other ways to index.

@@ -52,10 +52,12 @@ void loss_backward(RuleCall& call)
     const auto count = call.tensor(1).numel();
     const auto reduction = call.arg(3).toInt();
     auto gradient = call.tensor(0);
+    const bool by_entries = gradient.sizes() == call.tensor(1).sizes();   // else one number, or what is broadcast
+    if (!by_entries && gradient.dim() > 0) return gathered_rule(call);
     const auto spec = bring_in_line(call, 1, 2);
     call.reduce({gradient});
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
-        if (reduction == at::Reduction::None) gradient = call.with_layout(gradient, axis, spec->axes[axis]);
+        if (by_entries) gradient = call.with_layout(gradient, axis, spec->axes[axis]);
     }
     auto local = at::Tensor(local_of(gradient));
     if (reduction == at::Reduction::Mean) {

@@ -77,6 +77,7 @@ MeshGeometry::MeshGeometry(Subdomain part, const std::shared_ptr<const DeviceMes
         auto fields = layout_of(what, map);
         fields.layout = shard_spec(std::make_shared<const IndexMap>(map), device_mesh);
         fields.plan = ExchangePlan::find(map, group);
+        fields.plan->set_agreed();   // of sharded fields every rank knows all sizes
         return fields;
     };
     cells_ = fields_of("cells", part_.cells);

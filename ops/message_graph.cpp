@@ -153,7 +153,10 @@ MessageGraph::MessageGraph(const Csr& graph, const std::shared_ptr<const IndexMa
     neighbors_.rows = integers(rows);
     neighbors_.ids = integers(ids);
     neighbors_.queries_group = group;
-    if (group.size() > 1) neighbors_.plan = ExchangePlan::find(*index_map, group);
+    if (group.size() > 1) {
+        neighbors_.plan = ExchangePlan::find(*index_map, group);
+        neighbors_.plan->set_agreed();   // of sharded nodes every rank knows all sizes
+    }
     neighbors_.points_layout = shard_spec(index_map, device_mesh, 0);
     neighbors_.num_points = num_owned;
     target_spec_ = neighbors_.points_layout;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operators whose result at an index depends on their operands at that index only, after broadcasting.
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
 #include <array>
@@ -88,6 +89,22 @@ bool stays_pending(const RuleCall& call, Linearity kind, const std::vector<at::T
     return false;
 }
 
+/// Autograd adds up the gradients of one tensor in place or not, by who holds the first of them, which may differ between ranks. In place, a plain
+/// one takes the whole of a sharded one; so it does otherwise: the same messages, and a plain tensor again.
+bool adds_to_plain_gradient(const RuleCall& call, const std::vector<at::Tensor>& tensors)
+{
+    return (call.name() == "aten::add" || call.name() == "aten::add_") && tensors.size() == 2 && !is_sharded(tensors[0]) &&
+           tensors[0].sizes() == tensors[1].sizes() && torch::autograd::get_current_graph_task_id() >= 0 && !at::GradMode::is_enabled();
+}
+
+void add_to_plain_gradient(RuleCall& call)
+{
+    const auto gradient = call.tensor(0);
+    const auto whole = local_of(with_layouts(call, call.tensor(1), AxisLayouts(call.num_axes())));
+    const auto factor = call.arg(2).toScalar();
+    call.finish({call.mutated_arg() == 0 ? gradient.add_(whole, factor) : at::add(gradient, whole, factor)});
+}
+
 std::int64_t result_dims(const std::vector<at::Tensor>& tensors)
 {
     std::int64_t num_dims = 0;
@@ -112,6 +129,7 @@ void pointwise_rule(RuleCall& call)
     }
 
     const auto tensors = call.tensors();
+    if (adds_to_plain_gradient(call, tensors)) return add_to_plain_gradient(call);
     const auto num_dims = result_dims(tensors);
     const auto kind = linearity(call.name());
     const auto written = call.mutated_arg();
@@ -156,22 +174,16 @@ void pointwise_rule(RuleCall& call)
             }
         }
     }
-    if (cut_one_dim_twice(result)) return gathered_rule(call);
-    if (written >= 0 && is_sharded(first)) {
-        // The tensor written to keeps its layout unless it is whole and must be cut.
-        for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
-            const auto& own = call.layout(first, axis);
-            if (own.is_replicate() && result[axis].is_shard()) {
-                const auto converted = call.with_layout(first, axis, result[axis]);
-                replace_value(first, local_of(converted), spec_of(converted));
-            }
+    if (written == 0) result = layouts_of(call, first);   // what is written to keeps its layout, since others may look at its memory
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {   // no dimension is cut twice: the first axis keeps it
+        for (std::int64_t other = 0; other < axis; ++other) {
+            if (result[axis].is_shard() && result[other].is_shard() && result[axis].placement.dim == result[other].placement.dim) result[axis] = {};
         }
     }
 
     for (std::int64_t i = 0; i < call.num_args(); ++i) {
         auto tensor = call.tensor(i);
         if (!tensor.defined()) continue;
-        const auto original = tensor;
         at::Tensor local;
         auto axes = layouts_of(call, tensor);
         for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
@@ -194,9 +206,6 @@ void pointwise_rule(RuleCall& call)
             if (target.is_partial() && call.layout(tensor, axis).is_replicate() && summand && call.coordinate(axis) != 0) {
                 local = at::zeros_like(local);
             }
-        }
-        if (i == written) {
-            if (!original.is_same(tensor)) return gathered_rule(call);
         }
         call.set_local(i, local);
     }
@@ -228,17 +237,22 @@ void same_value(RuleCall& call)
     call.run({spec});
 }
 
-/// copy_(self, source): self takes the source's value and, where it may, its layout.
+/// copy_(self, source): self takes the source's value.
 void copy(RuleCall& call)
 {
     const auto self = call.tensor(0), source = call.tensor(1);
     if (!is_sharded(self)) return gathered_rule(call);   // a plain tensor is the same on every rank: it takes the whole
+    if (is_sharded(source) && *spec_of(self) == *spec_of(source) && self.sizes() == source.sizes() && self.scalar_type() == source.scalar_type()) {
+        // Part by part, pending sums too: autograd keeps a gradient or, if a rank's caller holds it, a copy. Both must lie alike on all ranks.
+        local_of(self).copy_(local_of(source));
+        return call.finish({self});
+    }
     call.reduce({self, source});
     pointwise_rule(call);
 }
 
 const PointwiseRegistration all_pointwise(pointwise_rule);
-const RuleRegistration pointwise_untagged("pointwise", {"aten::fill_", "aten::zero_", "aten::gelu_backward", "aten::silu_backward",
+const RuleRegistration pointwise_untagged("pointwise", {"aten::fill_", "aten::zero_", "aten::gelu_backward", "aten::silu_backward", "aten::mish_backward",
                                                          "aten::threshold_backward", "aten::masked_fill", "aten::masked_fill_", "aten::clone",
                                                          "aten::add_", "aten::mul_", "aten::sub_", "aten::div_", "aten::leaky_relu_backward",
                                                          "aten::elu_backward", "aten::softplus_backward", "aten::hardtanh_backward",

@@ -89,10 +89,14 @@ void dropout(RuleCall& call)
     const bool training = call.arg(2).isNone() || call.arg(2).toBool();
     call.reduce({input});
     const auto spec = spec_of(input);
-    if (!training || input.numel() == 0) {
+    if (input.numel() == 0) {
         call.make_local();
         call.draws_alike();
         return call.run({spec});
+    }
+    if (!training) {   // the operator gives a part without rows a mask of another type
+        const auto& local = local_of(input);
+        return call.finish({wrap(local.clone(), spec), wrap(at::ones_like(local, at::kBool), spec)});
     }
     const auto generator = call.device_mesh()->generator(input.device());
     at::Tensor whole;

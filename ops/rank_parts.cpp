@@ -118,8 +118,6 @@ at::Tensor positions_in_whole(const AxisLayout& layout, std::int64_t coordinate,
     return (at::arange(layout.blocks, options).unsqueeze(1) * layout.total() + rows).reshape({-1});
 }
 
-at::ScalarType sum_type(at::ScalarType type) { return type == at::kHalf || type == at::kBFloat16 ? at::kFloat : type; }
-
 Moments moments_over(const RuleCall& call, const at::Tensor& local, const AxisLayouts& axes, c10::IntArrayRef dims)
 {
     auto shape = local.sizes().vec();

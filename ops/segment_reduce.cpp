@@ -11,6 +11,7 @@
 #include "ops/row_moves.h"
 #include "partition/error.h"
 #include "sharding/parallel_for.h"
+#include "sharding/type_limits.h"
 #include "sharding/with_backward.h"
 
 namespace meshard {
@@ -74,14 +75,13 @@ void add_segments(const T* values, const std::int64_t* offsets, std::int64_t num
 
 at::Tensor summed(const at::Tensor& values, const at::Tensor& offsets)
 {
+    if (const auto wide = sum_type(values.scalar_type()); wide != values.scalar_type()) return summed(values.to(wide), offsets).to(values.scalar_type());
     auto shape = values.sizes().vec();
     shape[0] = offsets.size(0) - 1;
     auto result = at::zeros(shape, values.options().requires_grad(false));
     if (values.numel() == 0 || result.numel() == 0) return result;
     const auto entries = values.contiguous();
-    const bool is_plain = entries.is_cpu() && (entries.scalar_type() == at::kFloat || entries.scalar_type() == at::kDouble);
     if (values.is_cuda()) return swept_on_gpu(values, offsets, SegmentSweep::Sum).values;
-    if (!is_plain) return at::segment_reduce(entries, "sum", std::nullopt, std::nullopt, offsets, 0, true);
     const auto starts = offsets.contiguous();
     const auto* begins = starts.const_data_ptr<std::int64_t>();
     const auto width = entries.numel() / entries.size(0);
@@ -146,8 +146,8 @@ SegmentResult segment_reduce(const at::Tensor& values, const at::Tensor& given_o
     const auto offsets = checked_offsets("segment_reduce", values, given_offsets);
     if (reduction == SegmentReduction::Sum) return {sums(values, offsets), {}};
     if (reduction == SegmentReduction::Mean) {
-        const auto total = sums(values, offsets);
-        return {total / beside(offsets.diff().clamp_min(1).to(values.scalar_type()), total), {}};
+        const auto total = sums(values.to(sum_type(values.scalar_type())), offsets);
+        return {(total / beside(offsets.diff().clamp_min(1).to(total.scalar_type()), total)).to(values.scalar_type()), {}};
     }
     if (values.numel() == 0) return {sums(values, offsets), at::full_like(sums(values, offsets), -1, at::kLong)};
     const auto arguments = extreme_entries(values, offsets, reduction == SegmentReduction::Max);

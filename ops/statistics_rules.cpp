@@ -121,9 +121,14 @@ template <bool kMax>
 void extreme_position(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
-    if (tensor.numel() == 0 || tensor.dim() == 0 || (call.arg(1).isNone() && tensor.dim() > 1)) return gathered_rule(call);
-    const auto dim = call.arg(1).isNone() ? 0 : from_front(call.arg(1).toInt(), tensor.dim());
+    if (tensor.numel() == 0 || tensor.dim() == 0) return gathered_rule(call);
     const bool keepdim = call.arg(2).toBool();
+    if (call.arg(1).isNone() && tensor.dim() > 1) {   // of the whole as one line
+        const auto line = tensor.reshape({-1});
+        const auto position = kMax ? at::argmax(line, 0) : at::argmin(line, 0);
+        return call.finish({keepdim ? position.view(std::vector<std::int64_t>(tensor.dim(), 1)) : position});
+    }
+    const auto dim = call.arg(1).isNone() ? 0 : from_front(call.arg(1).toInt(), tensor.dim());
     call.reduce({tensor});
     const auto spec = call.spec(remaining_layouts(call, tensor, {dim}, keepdim));
     if (!cuts_any(call, tensor, {dim})) {

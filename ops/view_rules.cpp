@@ -108,6 +108,16 @@ std::optional<Reshaped> reshaped_layouts(const RuleCall& call, const at::Tensor&
     return layouts;
 }
 
+/// Ends the call with a view of its first argument, of a copy of it in another layout if `is_copy` says so.
+void finish_view(RuleCall& call, const at::Tensor& view, bool is_copy, const at::Tensor& local, const SpecPtr& spec)
+{
+    if (is_copy) {
+        mark_moved_copy({view}, call.tensor(0), local, spec);
+        if (!call.is_view()) share_memory(call.tensor(0), {view});   // `_unsafe_view`, through which some operators write
+    }
+    call.finish({view});
+}
+
 /// `alias` says that the result is a view: what is written to it is written to the tensor.
 void reshape_to(RuleCall& call, std::vector<std::int64_t> shape, bool alias)
 {
@@ -129,14 +139,23 @@ void reshape_to(RuleCall& call, std::vector<std::int64_t> shape, bool alias)
         local = local.contiguous();
         changed = true;
     }
-    if (changed && alias) move_copy(tensor, local, spec_of(moved));
-    call.finish({wrap(local.view(local_shape), spec)});
+    finish_view(call, wrap(local.view(local_shape), spec), changed && alias, local, spec_of(moved));
+}
+
+/// view(self, dtype): the same bytes as numbers of another type; of another size, the last dimension has more or fewer.
+void view_as_type(RuleCall& call)
+{
+    const auto tensor = call.tensor(0);
+    const auto type = call.arg(1).toScalarType();
+    if (c10::elementSize(type) != c10::elementSize(tensor.scalar_type())) return gathered_rule(call);
+    call.reduce({tensor});
+    call.finish({wrap(local_of(tensor).view(type), spec_of(tensor), tensor.strides())});
 }
 
 void view(RuleCall& call)
 {
-    if (call.schema().overload_name() == "dtype") return replicated_rule(call);
-    reshape_to(call, call.arg(1).toIntVector(), call.schema().arguments()[0].alias_info() != nullptr);
+    if (call.schema().overload_name() == "dtype") return view_as_type(call);
+    reshape_to(call, call.arg(1).toIntVector(), call.is_view() || call.name() == "aten::_unsafe_view");
 }
 
 /// Dimension i of the result is dimension order[i] of the input.
@@ -172,13 +191,6 @@ void permute(RuleCall& call)
     permute_to(call, order);
 }
 
-/// The dimensions given become whole, in the tensor itself, so that a view of it stays one. Of a single row: one small message.
-void make_whole(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims)
-{
-    const auto whole = with_whole_dims(call, tensor, dims);
-    if (!whole.is_same(tensor)) move_copy(tensor, local_of(whole), spec_of(whole));
-}
-
 /// expand(self, size, implicit)
 void expand(RuleCall& call)
 {
@@ -192,9 +204,10 @@ void expand(RuleCall& call)
         if (size != tensor.size(dim)) repeated.push_back(dim);
         else strides[dim + added] = tensor.stride(dim);
     }
-    make_whole(call, tensor, repeated);
-    const auto spec = call.spec(map_dims(layouts_of(call, tensor), [&](std::int64_t dim) { return dim + added; }));
-    call.finish({wrap(local_of(tensor).expand(spec->local_shape(shape)), spec, strides)});
+    const auto whole = with_whole_dims(call, tensor, repeated);   // of a single row: one small message
+    const auto spec = call.spec(map_dims(layouts_of(call, whole), [&](std::int64_t dim) { return dim + added; }));
+    const auto& local = local_of(whole);
+    finish_view(call, wrap(local.expand(spec->local_shape(shape)), spec, strides), !whole.is_same(tensor), local, spec_of(whole));
 }
 
 void unsqueeze(RuleCall& call)
@@ -225,15 +238,16 @@ void squeeze(RuleCall& call)
         const auto d = from_front(dim, tensor.dim());
         if (d >= 0 && d < tensor.dim() && tensor.size(d) == 1) removed.push_back(d);
     }
-    make_whole(call, tensor, removed);
+    const auto whole = with_whole_dims(call, tensor, removed);
     std::vector<std::int64_t> strides;
     for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) {
         if (std::find(removed.begin(), removed.end(), dim) == removed.end()) strides.push_back(tensor.stride(dim));
     }
-    const auto axes = map_dims(layouts_of(call, tensor), [&](std::int64_t dim) {
+    const auto axes = map_dims(layouts_of(call, whole), [&](std::int64_t dim) {
         return dim - std::count_if(removed.begin(), removed.end(), [&](std::int64_t d) { return d < dim; });
     });
-    call.finish({wrap(local_of(tensor).squeeze(removed), call.spec(axes), strides)});
+    const auto& local = local_of(whole);
+    finish_view(call, wrap(local.squeeze(removed), call.spec(axes), strides), !whole.is_same(tensor), local, spec_of(whole));
 }
 
 /// The real and imaginary parts as a last dimension.
@@ -249,17 +263,15 @@ void view_as_real(RuleCall& call)
 void view_as_complex(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
-    if (tensor.dim() == 0 || tensor.size(-1) != 2 || tensor.stride(-1) != 1 || cuts_any(call, tensor, {tensor.dim() - 1})) return gathered_rule(call);
+    if (tensor.dim() == 0 || tensor.size(-1) != 2 || tensor.stride(-1) != 1) return gathered_rule(call);
+    const auto whole = with_whole_lines(call, tensor, tensor.dim() - 1);   // no pair is torn apart
     std::vector<std::int64_t> strides;
     for (std::int64_t dim = 0; dim + 1 < tensor.dim(); ++dim) strides.push_back(tensor.stride(dim) / 2);
-    auto local = local_of(tensor);
+    auto local = local_of(whole);
     bool pairs = local.storage_offset() % 2 == 0 && local.stride(-1) == 1;
     for (std::int64_t dim = 0; dim + 1 < local.dim(); ++dim) pairs &= local.stride(dim) % 2 == 0;
-    if (!pairs) {   // the whole's strides promise a view; this rank's part may lie otherwise
-        local = local.clone(at::MemoryFormat::Contiguous);
-        move_copy(tensor, local, spec_of(tensor));
-    }
-    call.finish({wrap(at::view_as_complex(local), spec_of(tensor), strides)});
+    if (!pairs) local = local.clone(at::MemoryFormat::Contiguous);   // the whole's strides promise a view; this rank's part may lie otherwise
+    finish_view(call, wrap(at::view_as_complex(local), spec_of(whole), strides), !pairs || !whole.is_same(tensor), local, spec_of(whole));
 }
 
 /// The conjugate as numbers, not as a mark on the tensor: messages carry numbers.
@@ -291,7 +303,19 @@ void refuse_in_place(RuleCall& call)
     call.refuse("it gives a tensor another shape or memory in place", "Use the form that returns a new tensor, or redistribute(x, Replicate())");
 }
 
-const RuleRegistration r_refused("refused", {"aten::resize_", "aten::resize_as_", "aten::set_", "aten::as_strided_"}, refuse_in_place);
+/// Aten tells the result of a pooling over channels that lie last how it lies: with the shape and strides that it has, there is nothing to do.
+void as_strided_in_place(RuleCall& call)
+{
+    const auto tensor = call.tensor(0);
+    const auto size = call.arg(1).toIntVector(), stride = call.arg(2).toIntVector();
+    bool stays = tensor.sizes() == c10::IntArrayRef(size) && (call.arg(3).isNone() || call.arg(3).toInt() == 0);
+    for (std::size_t dim = 0; stays && dim < size.size(); ++dim) stays = size[dim] == 1 || stride[dim] == tensor.stride(static_cast<std::int64_t>(dim));
+    if (!stays) refuse_in_place(call);
+    call.finish({tensor});
+}
+
+const RuleRegistration r_refused("refused", {"aten::resize_", "aten::resize_as_", "aten::set_"}, refuse_in_place);
+const RuleRegistration r_as_strided("refused", {"aten::as_strided_"}, as_strided_in_place);   // but for those that change nothing
 const RuleRegistration r_in_place("views", {"aten::unsqueeze_", "aten::squeeze_", "aten::transpose_", "aten::t_"}, reshape_in_place);
 const RuleRegistration r_as_real("views", {"aten::view_as_real"}, view_as_real);
 const RuleRegistration r_as_complex("views", {"aten::view_as_complex"}, view_as_complex);
