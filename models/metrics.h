@@ -9,7 +9,7 @@ namespace meshard {
 at::Tensor mean_squared_error(const at::Tensor& prediction, const at::Tensor& target);
 
 /// ||prediction - target|| / ||target|| over all points and channels, summed in double precision. Give both in physical units.
-/// 0 / 0 counts as 0: a field that is zero and was predicted so.
+/// As in PhysicsNeMo, ||target||^2 counts as no less than 1e-8, so that a field that is zero has an error, too.
 double relative_l2(const at::Tensor& prediction, const at::Tensor& target);
 
 }  // namespace meshard

@@ -88,6 +88,9 @@ public:
     void set_noise(UniformNoise noise) { noise_->given = std::move(noise); }
     void set_noise(NoiseWhen when) { noise_->when = when; }
 
+    /// The counter starts anew, with another seed than that of LibTorch's generator at the model's making.
+    void seed_noise(std::uint64_t seed) { noise_->rows = RowNoise(seed); }
+
     const TransolverOptions& options() const { return options_; }
 
 protected:
