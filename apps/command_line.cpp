@@ -9,7 +9,9 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <iostream>
+#include <limits>
 #include <unistd.h>
 
 namespace meshard {
@@ -29,7 +31,8 @@ std::vector<std::string> option_names(const CLI::App& app)
 /// Arguments that no option and no positional took.
 void refuse_extras(const CLI::App& app)
 {
-    const std::vector<std::string> extras = app.remaining();
+    std::vector<std::string> extras = app.remaining();
+    std::erase(extras, "--");   // what comes after it was taken as no option
     if (extras.empty()) return;
 
     // An unknown option leaves its value behind as well; the option is what the user mistyped.
@@ -57,6 +60,8 @@ int exit_code_of_current_error()
         return exit_code::input;
     } catch (const IoError&) {
         return exit_code::input;
+    } catch (const std::filesystem::filesystem_error&) {
+        return exit_code::input;
     } catch (const CommunicationError&) {
         return exit_code::ranks;
     } catch (const Interrupted&) {
@@ -79,6 +84,8 @@ bool parse_arguments(CLI::App& app, std::span<const std::string> arguments)
         // An unknown option often is the reason why a required one is missing.
         if (dynamic_cast<const CLI::RequiredError*>(&error)) refuse_extras(app);
         std::string text = error.what();
+        // Of a number that must be above 0 CLI11 tells the largest there is, with its 309 digits.
+        if (text.find(" to " + std::to_string(std::numeric_limits<double>::max())) != std::string::npos) text = text.substr(0, text.find(" not in range")) + " is not above 0";
         if (!text.ends_with(".")) text += '.';
         throw UsageError(text + " See `meshard " + app.get_name() + " --help`.");
     }

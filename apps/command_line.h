@@ -26,7 +26,7 @@ inline constexpr int input = 3;          ///< a file or what is in it; an output
 inline constexpr int run_time = 4;       ///< anything else: memory, a fault of meshard's own
 inline constexpr int ranks = 5;          ///< another rank is missing, dead or too late
 inline constexpr int refused = 6;        ///< an operator has no exact rule for sharded tensors
-inline constexpr int interrupted = 130;  ///< Ctrl-C
+inline constexpr int interrupted = 130;  ///< Ctrl-C, SIGTERM, or the terminal was closed
 }  // namespace exit_code
 
 /// The command line or a configuration is wrong; the program ends with exit code 2.

@@ -7,7 +7,6 @@
 #include "apps/text_table.h"
 #include "apps/verbs.h"
 #include "io/foam_reader.h"
-#include "io/interruption.h"
 #include "io/manifest.h"
 #include "io/mesh_io.h"
 #include "io/model_checkpoint.h"
@@ -116,7 +115,6 @@ int convert_command(std::span<const std::string> arguments)
     std::vector<std::string> warnings;
     read_options.warnings = &warnings;
 
-    end_well_on_interruption();
     StageTimer timer;
     timer.begin("read");
     show_progress("reading ...");

@@ -7,8 +7,11 @@
 #include "partition/error.h"
 #include "partition/nearest_name.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <csignal>
 #include <iostream>
 #include <new>
@@ -30,7 +33,8 @@ void print_help()
     std::cout << "\nOptions:\n"
                  "  -h,--help   this text; `meshard VERB --help` explains a verb\n"
                  "  --version   versions of meshard and of the libraries in it\n\n"
-                 "Exit codes: 0 good, 1 a check failed, 2 usage or configuration, 3 input, 4 run time, 5 ranks.\n";
+                 "Exit codes: 0 good, 1 a check failed, 2 usage or configuration, 3 input, 4 run time, 5 ranks,\n"
+                 "6 an operator was refused (probe), 130 interrupted.\n";
 }
 
 void print_version()
@@ -111,12 +115,22 @@ int run_and_report(const std::vector<std::string>& arguments)
     }
 }
 
+/// Standard streams that whoever started this had closed: the next files to be opened would take their numbers, and messages would end up in them.
+void open_closed_streams()
+{
+    for (int stream = 0; stream <= 2; ++stream) {
+        if (fcntl(stream, F_GETFD) == -1 && errno == EBADF) open("/dev/null", O_RDWR);   // takes the lowest number that is free: this one
+    }
+}
+
 }  // namespace
 }  // namespace meshard
 
 int main(int argc, char** argv)
 {
+    meshard::open_closed_streams();
     // A file that grows beyond the allowed size shall be an error of the write, as a full disk is, and not the end.
     std::signal(SIGXFSZ, SIG_IGN);
+    meshard::end_well_on_interruption();
     return meshard::run_and_report({argv + 1, argv + argc});
 }

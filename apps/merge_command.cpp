@@ -3,7 +3,6 @@
 #include "apps/command_line.h"
 #include "apps/verbs.h"
 #include "io/content_hash.h"
-#include "io/interruption.h"
 #include "io/manifest.h"
 #include "io/mesh_io.h"
 #include "io/subdomain_io.h"
@@ -58,7 +57,6 @@ int merge_command(std::span<const std::string> arguments)
 
     const Manifest manifest = read_manifest(folder);
     if (!output.empty()) check_output(output, manifest);
-    end_well_on_interruption();
     show_progress("merging ...");
     const Mesh mesh = merge_subdomains(load_subdomains(folder));
     if (!source.empty()) {

@@ -6,7 +6,6 @@
 #include "apps/mesh_cut.h"
 #include "apps/streamed_cut.h"
 #include "apps/verbs.h"
-#include "io/interruption.h"
 #include "io/mapped_mesh.h"
 #include "io/mesh_faults.h"
 #include "io/mesh_io.h"
@@ -70,7 +69,6 @@ int partition_command(std::span<const std::string> words)
         ->type_name("SIZE");
     if (!parse_arguments(app, words)) return exit_code::ok;
     const auto messages = ranks_of_this_run();
-    end_well_on_interruption();
     if (max_memory.empty() && messages->size() == 1) {
         check_cut_arguments(arguments);
         cut_whole(file, arguments);

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard predict: a run's folder and meshes -> the same meshes with predicted fields.
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 #include <map>
 #include <optional>
 #include <set>
+
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 
@@ -82,7 +85,18 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
 
 Predictor make_predictor(const PredictArguments& options)
 {
-    return options.model.empty() ? Predictor::from_run(options.run_dir) : Predictor::from_file(options.model, options.data);
+    auto predictor = options.model.empty() ? Predictor::from_run(options.run_dir) : Predictor::from_file(options.model, options.data);
+    // A value that nobody asks for is a name mistyped.
+    std::vector<std::string> names = predictor.data().constants;
+    if (!predictor.data().time.empty()) names.push_back(predictor.data().time);
+    if (is_column(predictor.data().frame.length)) names.push_back(predictor.data().frame.length);
+    for (const auto& [name, value] : options.values) {
+        if (std::ranges::find(names, name) != names.end()) continue;
+        std::string known;
+        for (const auto& other : names) known += (known.empty() ? "" : ", ") + other;
+        throw UsageError("--set " + name + ": the model asks for no such value" + (known.empty() ? "." : "; it asks for " + known + "."));
+    }
+    return predictor;
 }
 
 /// Input and output of each prediction.
@@ -114,6 +128,17 @@ std::vector<std::pair<std::filesystem::path, std::filesystem::path>> jobs(const 
     return jobs;
 }
 
+/// For the other ranks the folder is there once the first one is at the next meeting of all.
+void make_output_folder(const std::filesystem::path& output)
+{
+    const auto folder = std::filesystem::absolute(output).parent_path();
+    std::error_code error;
+    std::filesystem::create_directories(folder, error);
+    if (error || access(folder.c_str(), W_OK | X_OK) != 0) {
+        throw IoError("the folder of the output, " + folder.string() + ", cannot be made or written" + (error ? ": " + error.message() : "") + ". Choose another.");
+    }
+}
+
 }  // namespace
 
 int predict_command(std::span<const std::string> arguments)
@@ -129,7 +154,7 @@ int predict_command(std::span<const std::string> arguments)
         if (world.rank() == 0) {
             for (const auto& note : predictor.notes()) warn("predict", note);
         }
-        if (world.rank() == 0) std::filesystem::create_directories(std::filesystem::absolute(work.front().second).parent_path());
+        if (world.rank() == 0) make_output_folder(work.front().second);
         for (const auto& [input, output] : work) {
             predict_file(predictor, input, output, options.values, options.memory, world);
             if (world.rank() == 0) std::cout << output.string() << " (model: " << predictor.checkpoint().string() << ")" << std::endl;

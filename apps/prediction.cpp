@@ -10,6 +10,7 @@
 
 #include "apps/case_tensors.h"
 #include "apps/command_line.h"
+#include "io/interruption.h"
 #include "io/mesh_io.h"
 #include "io/piece_io.h"
 #include "io/subdomain_io.h"
@@ -59,8 +60,7 @@ CaseFrame frame_of(const DataConfig& data, const std::array<double, 6>& bounds, 
         frame.lengths.fill(value->second);
         return frame;
     }
-    const bool is_column = config.length != "bounds" && config.length != "none" && config.length.find_first_not_of("0123456789.+-eE,") != std::string::npos;
-    if (is_column) {
+    if (is_column(config.length)) {
         if (is_speaker) {
             warn("predict", name + ": no value for '" + config.length + "'; the longest edge of the bounding box is taken. Give it with --set " + config.length + "=...");
         }
@@ -92,25 +92,45 @@ struct Part {
     std::array<double, 6> bounds{};     ///< of the whole
 };
 
+/// A folder of shards for the time of a run: gone when this ends, also by an error or an interruption. `path` is empty where there is none.
+class TemporaryShards {
+public:
+    explicit TemporaryShards(std::filesystem::path path) : path_(std::move(path)) {}
+    ~TemporaryShards()
+    {
+        std::error_code ignored;
+        if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+    }
+    TemporaryShards(const TemporaryShards&) = delete;
+    TemporaryShards& operator=(const TemporaryShards&) = delete;
+
+private:
+    UnfinishedOutput unfinished_;
+    std::filesystem::path path_;
+};
+
 /// Cuts on the first rank, hands over by files beside the output, so that no other rank needs the whole.
-Part distribute(const Mesh& whole, const std::filesystem::path& folder, World& world, const DeviceMesh& device_mesh)
+Part distribute(const Mesh& whole, const std::filesystem::path& output, World& world, const DeviceMesh& device_mesh)
 {
     if (world.size() == 1) {
         Partition partition;
         partition.owners.assign(whole.num_rows(), 0);
         return {extract_subdomain(whole, Csr{}, partition, 0, 0), point_bounds(whole)};
     }
+    // The first rank's process is in the name: two runs may write the same output.
+    const std::array<std::int64_t, 1> own_process{getpid()};
+    const auto process = device_mesh.all().all_gather_integers(own_process)[0][0];
+    const auto folder = output.parent_path() / ("." + output.filename().string() + ".parts-" + std::to_string(process));
+    const TemporaryShards temporary(world.rank() == 0 ? folder : std::filesystem::path());
     if (world.rank() == 0) {
         const auto graph = mesh_graph(whole);
         const auto partition = partition_with_metis(graph, {.num_parts = world.size()});
-        std::filesystem::remove_all(folder);
         save_subdomains(folder, extract_subdomains(whole, graph, partition, 0), {});
     }
     device_mesh.all().barrier();
     const auto manifest = read_manifest(folder);
     Part part{load_subdomain(folder, manifest, world.rank()), manifest.bounds};
     device_mesh.all().barrier();   // arrays are views into mapped files, which outlive their names
-    if (world.rank() == 0) std::filesystem::remove_all(folder);
     return part;
 }
 
@@ -140,13 +160,17 @@ MeshKind kind_of_output(const std::filesystem::path& output)
 
 }  // namespace
 
+bool is_column(const std::string& length)
+{
+    return length != "bounds" && length != "none" && length.find_first_not_of("0123456789.+-eE,") != std::string::npos;
+}
+
 void predict_file(Predictor& predictor, const std::filesystem::path& input, const std::filesystem::path& output,
                   const std::map<std::string, double>& values, std::optional<MemoryMode> memory, World& world)
 {
     const auto kind = kind_of_output(output);
     const bool in_pieces = output.extension() == ".pvtp" || output.extension() == ".pvtu";
     const auto folder = std::filesystem::absolute(output).parent_path();
-    if (!std::filesystem::is_directory(folder)) throw IoError("the output " + output.string() + " cannot be written: there is no folder " + folder.string() + ".");
     const auto device_mesh = DeviceMesh::create(world, {world.size()}, {"domain"});
     const auto& data = predictor.data();
 
@@ -158,9 +182,7 @@ void predict_file(Predictor& predictor, const std::filesystem::path& input, cons
             throw InvalidInput(input.string() + " has no " + (data.on_cells ? "cells" : "points") + " to predict on.");
         }
     }
-    auto temporary = output;
-    temporary += ".parts";
-    auto part = distribute(whole, temporary, world, *device_mesh);
+    auto part = distribute(whole, output, world, *device_mesh);
     auto& subdomain = part.subdomain;
     const auto rows = data.on_cells ? subdomain.cells.owned() : subdomain.points.owned();
     const auto frame = frame_of(data, part.bounds, input.filename().string(), values, world.rank() == 0);
@@ -188,6 +210,8 @@ void predict_file(Predictor& predictor, const std::filesystem::path& input, cons
         number.insert(0, 4 - std::min<std::size_t>(4, number.size()), '0');
         return pieces + "/piece_" + number + extension_of(kind);
     };
+    if (world.rank() == 0) std::filesystem::remove(output);   // an earlier index must not name pieces of two runs, should this one end early
+    device_mesh->all().barrier();
     std::filesystem::create_directories(folder / pieces);
     write_piece(folder / piece_name(world.rank()), subdomain);
     device_mesh->all().barrier();

@@ -13,6 +13,9 @@
 
 namespace meshard {
 
+/// Whether a run's `data.length` is a column of its case table: what `values` of `predict_file` may then say.
+bool is_column(const std::string& length);
+
 /// Predicts on the mesh `input` and writes it with the fields as further arrays to `output`: .vtp, .vtu, or .pvtp, .pvtu with a piece
 /// a rank in a folder beside it. Collective over all ranks.
 ///

@@ -2,8 +2,10 @@
 # From nothing to a predicted car: sets up, builds, cuts a surface into shards, trains on two ranks, predicts a body that
 # training never saw, and compares its drag and lift with the solver's.
 #
-#   bash apps/quickstart.sh            all of it; results in build/quickstart
-#   bash apps/quickstart.sh --no-setup skip the set-up (apps/setup.sh) and the build
+#   bash apps/quickstart.sh              all of it; results in build/quickstart
+#   bash apps/quickstart.sh --no-setup   skip the set-up (apps/setup.sh) and the build
+#   bash apps/quickstart.sh --epochs 1   train that long instead, to see every step work
+#   bash apps/quickstart.sh -o DIR       results in DIR, which must be new or empty
 #
 # MESHARD_BUILD names another build folder, MESHARD_JOBS the number of compilers at once.
 set -euo pipefail
@@ -15,12 +17,22 @@ out=$root/build/quickstart
 sample=$root/apps/sample
 meshard=$build/bin/meshard
 with_setup=yes
-for argument in "$@"; do
-  case "$argument" in
+epochs=()
+own_out=
+refuse() { echo "quickstart.sh: $*" >&2; exit 2; }
+while [ $# -gt 0 ]; do
+  case "$1" in
     --no-setup) with_setup=no ;;
-    -h|--help) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
-    *) echo "quickstart.sh: unknown option '$argument'. Known: --no-setup, --help." >&2; exit 2 ;;
+    --epochs)
+      [[ "${2:-}" =~ ^[1-9][0-9]*$ ]] || refuse "--epochs needs a number of epochs, from 1."
+      epochs=("training.num_epochs=$2"); shift ;;
+    -o)
+      [ -n "${2:-}" ] || refuse "-o needs a folder."
+      own_out=$(realpath -m "$2"); shift ;;
+    -h|--help) sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    *) refuse "unknown option '$1'. Known: --no-setup, --epochs N, -o DIR, --help." ;;
   esac
+  shift
 done
 
 # --- steps, each with its name and time ------------------------------------------------------------------------------
@@ -53,7 +65,12 @@ if [ "$with_setup" = yes ]; then
   end
 fi
 [ -x "$meshard" ] || { echo "quickstart: $meshard is missing. Run without --no-setup." >&2; exit 2; }
-rm -rf "$out"
+if [ -n "$own_out" ]; then
+  out=$own_out
+  [ -z "$(ls -A "$out" 2>/dev/null)" ] || refuse "$out holds files already. Name a new folder."
+else
+  rm -rf "$out"
+fi
 mkdir -p "$out"
 
 # --- cut ---------------------------------------------------------------------------------------------------------------
@@ -66,7 +83,7 @@ end
 
 # --- train and predict ---------------------------------------------------------------------------------------------------
 begin "Train on 15 bodies, each spread over 2 ranks"
-show "$meshard" train "$sample/ahmed.yaml" --nproc 2 data.root="$sample" output_dir="$out/runs"
+show "$meshard" train "$sample/ahmed.yaml" --nproc 2 data.root="$sample" output_dir="$out/runs" ${epochs[@]+"${epochs[@]}"}
 end
 
 begin "Predict a body that training never saw"

@@ -2,7 +2,6 @@
 // meshard render: a mesh file or a shards folder -> a PNG file.
 #include "apps/command_line.h"
 #include "apps/verbs.h"
-#include "io/interruption.h"
 #include "io/mesh_io.h"
 #include "io/render.h"
 #include "io/subdomain_io.h"
@@ -87,7 +86,6 @@ int render_command(std::span<const std::string> arguments)
         throw UsageError(error.what());
     }
 
-    end_well_on_interruption();
     show_progress("drawing ...");
     const Mesh mesh = std::filesystem::is_directory(file) ? merged_with_parts(file) : read_mesh(file);
     render_mesh(mesh, output, options);

@@ -5,7 +5,6 @@
 #include "apps/mesh_cut.h"
 #include "apps/text_table.h"
 #include "apps/verbs.h"
-#include "io/interruption.h"
 #include "io/subdomain_io.h"
 #include "partition/subdomain.h"
 
@@ -41,7 +40,6 @@ int repartition_command(std::span<const std::string> words)
     add_cut_options(app, arguments);
     if (!parse_arguments(app, words)) return exit_code::ok;
     check_cut_arguments(arguments);
-    end_well_on_interruption();
     StageTimer timer = cut_timer();
     timer.begin("read");
     const Manifest manifest = read_manifest(folder);

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <sstream>
 
 #include <yaml-cpp/yaml.h>
@@ -174,9 +175,9 @@ std::string place(const std::string& file, const YAML::Mark& mark)
 
 using TakeSetting = std::function<void(Setting)>;
 
-/// Visits the leaves of a YAML tree. `source` is the file's name, or `command line`.
+/// Visits the leaves of a YAML tree, but not what `is_removed` says of a dotted path. `source` is the file's name, or `command line`.
 void walk(const YAML::Node& node, const std::vector<std::string>& path, const std::string& source, std::span<const SettingRule> rules,
-          const TakeSetting& take)
+          const std::function<bool(const std::string& path)>& is_removed, const TakeSetting& take)
 {
     const auto here = place(source, node.Mark());
     const auto* rule = path.empty() ? nullptr : rule_of(rules, path);
@@ -203,10 +204,11 @@ void walk(const YAML::Node& node, const std::vector<std::string>& path, const st
     for (const auto& child : node) {
         auto child_path = path;
         child_path.push_back(child.first.Scalar());
+        if (is_removed(join(child_path, "."))) continue;
         if (!rule_of(rules, child_path) && !has_rules_below(rules, child_path)) {
             refuse_unknown(rules, child_path, place(source, child.first.Mark()));
         }
-        walk(child.second, child_path, source, rules, take);
+        walk(child.second, child_path, source, rules, is_removed, take);
     }
 }
 
@@ -217,6 +219,13 @@ YAML::Node parse_yaml(const std::string& text, const std::string& source)
     } catch (const YAML::ParserException& error) {
         throw UsageError(place(source, error.mark) + ": this is no YAML: " + error.msg + ".");
     }
+}
+
+/// A text of the command line is what stands there: `output_dir=run #2: long` is no comment and no group of keys. As in YAML are quotes, lists, groups and nothing.
+YAML::Node text_value(const std::string& word)
+{
+    if (word.empty() || word == "~" || word == "null" || std::string_view("'\"[{").find(word.front()) != std::string_view::npos) return parse_yaml(word, "command line");
+    return YAML::Node(word);
 }
 
 /// A scalar as YAML reads it back as the same text.
@@ -235,6 +244,8 @@ std::string quoted(const std::string& text)
 
 void Settings::add(Setting setting)
 {
+    // `fields.p=x` and `fields.p.from=x` are two ways to say the same: the later one counts.
+    std::erase_if(settings_, [&](const Setting& known) { return known.path.starts_with(setting.path + ".") || setting.path.starts_with(known.path + "."); });
     for (auto& known : settings_) {
         if (known.path == setting.path) {
             known = std::move(setting);
@@ -255,15 +266,28 @@ Settings Settings::read(const std::filesystem::path& file, std::span<const std::
     if (!stream || !std::filesystem::is_regular_file(file)) {
         throw IoError("configuration " + file.string() + " cannot be read. Is the path right?");
     }
-    walk(parse_yaml(content.str(), file.filename().string()), {}, file.filename().string(), rules, take);
+    // What the command line removes from the file need not be known: its keys may belong to another model.
+    std::map<std::string, bool> removed;   // and whether there was such a key
+    for (const auto& word : overrides) {
+        if (word.starts_with('~')) removed.emplace(word.substr(1), false);
+    }
+    walk(parse_yaml(content.str(), file.filename().string()), {}, file.filename().string(), rules,
+         [&](const std::string& path) {
+             const auto found = removed.find(path);
+             if (found != removed.end()) found->second = true;
+             return found != removed.end();
+         },
+         take);
 
+    const auto none_removed = [](const std::string&) { return false; };
     for (const auto& word : overrides) {
         if (word.starts_with('~')) {
             const auto path = word.substr(1);
-            const auto num_erased = std::erase_if(settings.settings_, [&](const Setting& setting) {
-                return setting.path == path || setting.path.starts_with(path + ".");
-            });
-            if (num_erased == 0) throw UsageError("command line: '" + word + "' removes nothing: " + path + " is not set.");
+            for (const auto& setting : settings.settings_) {
+                if (setting.source != "command line" || (setting.path != path && !setting.path.starts_with(path + "."))) continue;
+                throw UsageError("command line: '" + word + "' stands after " + setting.path + "=..., which it would remove. Put it first to remove the file's, or leave one out.");
+            }
+            if (!removed.at(path)) throw UsageError("command line: '" + word + "' removes nothing: " + path + " is not set.");
             continue;
         }
         const auto equals = word.find('=');
@@ -272,8 +296,9 @@ Settings Settings::read(const std::filesystem::path& file, std::span<const std::
         }
         const auto path = split(std::string_view(word).substr(0, equals), '.');
         if (!rule_of(rules, path) && !has_rules_below(rules, path)) refuse_unknown(rules, path, "command line");
-        const auto value = parse_yaml(word.substr(equals + 1), "command line");
-        walk(value, path, "command line", rules, [&](Setting setting) {
+        const auto* rule = rule_of(rules, path);
+        const auto value = rule && rule->type == SettingType::Text ? text_value(word.substr(equals + 1)) : parse_yaml(word.substr(equals + 1), "command line");
+        walk(value, path, "command line", rules, none_removed, [&](Setting setting) {
             setting.source = "command line";
             take(std::move(setting));
         });
@@ -282,7 +307,7 @@ Settings Settings::read(const std::filesystem::path& file, std::span<const std::
     for (const auto& rule : rules) {
         const bool is_pattern = rule.path.find('*') != std::string_view::npos;
         if (is_pattern || rule.fallback.empty() || settings.has(rule.path)) continue;
-        walk(YAML::Load(std::string(rule.fallback)), split(rule.path, '.'), "default", rules, [&](Setting setting) {
+        walk(YAML::Load(std::string(rule.fallback)), split(rule.path, '.'), "default", rules, none_removed, [&](Setting setting) {
             setting.source = "default";
             take(std::move(setting));
         });

@@ -35,8 +35,8 @@ struct Setting {
     std::string source;
 };
 
-/// A configuration: a YAML file, then `key=value` and `~key` (remove it and all below) words of the command line, then defaults,
-/// each checked against a table of rules.
+/// A configuration: a YAML file without what `~key` words of the command line remove from it (a key and all below), then `key=value` words, then
+/// defaults, each checked against a table of rules.
 class Settings {
 public:
     /// Values may hold `${env:NAME}` and `${other.key}`.

@@ -194,23 +194,30 @@ std::int64_t copy_common(const at::Tensor& to, const Region& to_region, const at
     return copied;
 }
 
-Region region_in(const NamedArrays& part, const NamedArray& array, const fs::path& path)
+/// Which entries of a whole of the shape `whole` a part's array holds.
+Region region_in(const NamedArrays& part, const NamedArray& array, at::IntArrayRef whole, const fs::path& path)
 {
+    if (array.shape.size() != whole.size()) throw IoError(path.string() + ": '" + array.name + "' has another number of dimensions than index.json says.");
     Region region;
     for (std::size_t d = 0; d < array.shape.size(); ++d) {
         const auto* rows = part.find(rows_name(array.name, d));
-        if (!rows) {
-            region.push_back({{0, array.shape[d]}});
-            continue;
-        }
-        const auto* numbers = reinterpret_cast<const std::int64_t*>(rows->data);
         auto& runs = region.emplace_back();
         std::int64_t sum = 0;
-        for (std::int64_t i = 0; rows->type == ArrayType::I64 && i < rows->num_values() / 2; ++i) {
-            runs.push_back({numbers[2 * i], numbers[2 * i + 1]});
-            sum += runs.back().count;
+        bool is_inside = true;
+        const auto add = [&](Run run) {
+            is_inside &= run.first >= 0 && run.count >= 0 && run.count <= whole[d] && run.first <= whole[d] - run.count;
+            if (is_inside) sum += run.count;
+            runs.push_back(run);
+        };
+        if (rows) {
+            const auto* numbers = reinterpret_cast<const std::int64_t*>(rows->data);
+            for (std::int64_t i = 0; rows->type == ArrayType::I64 && i < rows->num_values() / 2; ++i) add({numbers[2 * i], numbers[2 * i + 1]});
+        } else {
+            add({0, array.shape[d]});
         }
-        if (sum != array.shape[d]) throw IoError(path.string() + ": '" + rows->name + "' does not say which rows '" + array.name + "' holds.");
+        if (!is_inside || sum != array.shape[d]) {
+            throw IoError(path.string() + ": '" + rows_name(array.name, d) + "' does not say which rows '" + array.name + "' holds. Save the state again.");
+        }
     }
     return region;
 }
@@ -283,10 +290,14 @@ std::map<std::string, std::string> load_sharded(const fs::path& folder, const st
         const auto index = read_index(folder);
         std::vector<std::pair<fs::path, NamedArrays>> parts;
         for (const auto& file : index.at("files")) {
-            const auto path = folder / file.at("name").get<std::string>();
+            const auto name = file.at("name").get<std::string>();
+            if (!name.starts_with(kPartPrefix) || name.find_first_of("/\\") != std::string::npos) {   // an index must not lead out of its folder
+                throw IoError((folder / "index.json").string() + " names '" + name + "', expected a file part-...safetensors of this folder. Save the state again.");
+            }
+            const auto path = folder / name;
             std::error_code error;
             const auto size = fs::file_size(path, error);
-            if (error || size != file.at("bytes").get<std::uint64_t>()) {
+            if (error || file.at("bytes") != size) {
                 throw IoError(path.string() + (error ? " is missing." : " has another size than index.json says.") + " Save the state again.");
             }
             parts.emplace_back(path, read_safetensors(path));
@@ -307,8 +318,9 @@ std::map<std::string, std::string> load_sharded(const fs::path& folder, const st
             for (const auto& [path, part] : parts) {
                 const auto* array = part.find(one.name);
                 if (!array) continue;
-                const auto values = view_of(*array);
-                copied += copy_common(local, region, values, region_in(part, *array, path));
+                const auto saved_region = region_in(part, *array, one.tensor.sizes(), path);
+                if (array->type != *array_type_of(one.tensor.scalar_type())) throw IoError(path.string() + ": '" + one.name + "' is of another type than index.json says.");
+                copied += copy_common(local, region, view_of(*array), saved_region);
             }
             if (copied != local.numel()) {
                 throw IoError(folder.string() + ": the files hold " + std::to_string(copied) + " of the " + std::to_string(local.numel()) + " values of '" +

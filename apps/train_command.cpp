@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard train: a configuration -> a run folder with checkpoints and metrics.
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <optional>
+#include <sstream>
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -19,6 +24,7 @@
 #include "apps/verbs.h"
 #include "apps/version.h"
 #include "io/atomic_file.h"
+#include "io/interruption.h"
 
 namespace meshard {
 namespace {
@@ -27,7 +33,7 @@ volatile std::sig_atomic_t stop_requested = 0;
 
 void request_stop(int)
 {
-    if (stop_requested) _exit(exit_code::interrupted);   // the second time: at once
+    if (is_further_wish_to_end()) _exit(exit_code::interrupted);
     stop_requested = 1;
 }
 
@@ -40,6 +46,7 @@ struct TrainArguments {
     bool print_config = false;
     bool list_keys = false;
     bool overwrite = false;
+    bool verify_sources = false;
 };
 
 bool parse(std::span<const std::string> arguments, TrainArguments& options)
@@ -57,6 +64,7 @@ bool parse(std::span<const std::string> arguments, TrainArguments& options)
     app.add_flag("--print-config", options.print_config, "print every setting with its source, and end");
     app.add_flag("--list-keys", options.list_keys, "print every key with its default and meaning, and end");
     app.add_flag("--overwrite", options.overwrite, "replace an earlier run of the same name");
+    app.add_flag("--verify-sources", options.verify_sources, "read every source whole, to see whether the shards that are kept are still of it");
     if (!parse_arguments(app, arguments)) return false;
 
     if (options.resume.empty() && !words.empty()) {
@@ -68,32 +76,33 @@ bool parse(std::span<const std::string> arguments, TrainArguments& options)
     return true;
 }
 
-/// Files that say how a run came about, beside its results.
-void write_records(const TrainArguments& options, std::span<const std::string> arguments, const Settings& settings, const std::filesystem::path& dir)
+std::string command_line(std::span<const std::string> arguments)
 {
     std::string command = "meshard train";
     for (const auto& word : arguments) command += " " + word;
-    write_file_atomically(dir / "command.txt", command + "\n");
+    return command + "\n";
+}
+
+/// Files that say how a run came about, beside its results.
+void write_records(const TrainArguments& options, std::span<const std::string> arguments, const Settings& settings, const std::filesystem::path& dir)
+{
+    write_file_atomically(dir / "command.txt", command_line(arguments));
     write_file_atomically(dir / "resolved_config.yaml", settings.to_yaml(true));
     std::string versions = "meshard " + program_version() + "\n";
     for (const auto& [name, version] : library_versions()) versions += name + " " + version + "\n";
     write_file_atomically(dir / "version.txt", versions);
-    std::filesystem::copy_file(options.config, dir / "config.yaml", std::filesystem::copy_options::overwrite_existing);
+    std::ostringstream config;
+    config << std::ifstream(options.config).rdbuf();
+    write_file_atomically(dir / "config.yaml", config.str());
 }
 
-/// Makes the run's folder. An earlier run is never mixed with a new one.
-void prepare_run_dir(const TrainArguments& options, const std::filesystem::path& dir)
+/// What they say when a run goes on: settings that are new hold from now on, for the next `--resume`, too.
+void add_to_records(std::span<const std::string> arguments, const Settings& settings, bool is_changed, const std::filesystem::path& dir)
 {
-    if (options.overwrite && !options.resume.empty()) throw UsageError("--overwrite and --resume exclude each other.");
-    if (options.resume.empty()) {   // what is left here is of a run that is replaced, or that never came to its first step
-        std::filesystem::remove(dir / "metrics.jsonl");
-        std::filesystem::remove_all(dir / "checkpoints");
-    }
-    std::error_code error;
-    std::filesystem::create_directories(dir, error);
-    if (error || access(dir.c_str(), W_OK | X_OK) != 0) {
-        throw IoError("the run's folder " + dir.string() + " cannot be made or written" + (error ? ": " + error.message() : "") + ". Set output_dir to another.");
-    }
+    std::ostringstream commands;
+    commands << std::ifstream(dir / "command.txt").rdbuf();
+    write_file_atomically(dir / "command.txt", commands.str() + command_line(arguments));
+    if (is_changed) write_file_atomically(dir / "resolved_config.yaml", settings.to_yaml(true));
 }
 
 bool has_trained(const std::filesystem::path& dir)
@@ -106,13 +115,48 @@ bool has_trained(const std::filesystem::path& dir)
     return false;
 }
 
-void refuse_existing_run(const TrainArguments& options, const std::filesystem::path& dir)
-{
-    if (options.overwrite || !options.resume.empty() || options.validate) return;
-    if (!has_trained(dir)) return;
-    throw IoError("the run " + dir.string() + " exists. Go on with it (--resume " + dir.string() +
-                  "), replace it (--overwrite), or choose another run_id.");
-}
+/// A run's folder, made and ready to be written by this process alone, as long as this lives. An earlier run is never mixed with a new one.
+class RunFolder {
+public:
+    /// @throws IoError if it cannot be written, another process trains into it, or it holds a run that is neither resumed nor to be replaced.
+    RunFolder(const TrainArguments& options, const std::filesystem::path& dir)
+    {
+        if (options.overwrite && !options.resume.empty()) throw UsageError("--overwrite and --resume exclude each other.");
+        std::error_code error;
+        std::filesystem::create_directories(dir, error);
+        if (error || access(dir.c_str(), W_OK | X_OK) != 0) {
+            throw IoError("the run's folder " + dir.string() + " cannot be made or written" + (error ? ": " + error.message() : "") + ". Set output_dir to another.");
+        }
+        folder_ = open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (flock(folder_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {   // some file systems know no locks
+            close(folder_);
+            throw IoError("the run " + dir.string() + " is being trained by another process. Wait for its end, or choose another run_id.");
+        }
+        try {
+            if (options.resume.empty()) replace(options, dir);
+        } catch (...) {
+            close(folder_);
+            throw;
+        }
+    }
+    ~RunFolder() { close(folder_); }
+    RunFolder(const RunFolder&) = delete;
+    RunFolder& operator=(const RunFolder&) = delete;
+
+private:
+    static void replace(const TrainArguments& options, const std::filesystem::path& dir)
+    {
+        if (!options.overwrite && has_trained(dir)) {
+            throw IoError("the run " + dir.string() + " exists. Go on with it (--resume " + dir.string() +
+                          "), replace it (--overwrite), or choose another run_id.");
+        }
+        // What is left here is of a run that is replaced, or that never came to its first step.
+        std::filesystem::remove(dir / "metrics.jsonl");
+        std::filesystem::remove_all(dir / "checkpoints");
+    }
+
+    int folder_ = -1;
+};
 
 }  // namespace
 
@@ -124,6 +168,7 @@ int train_command(std::span<const std::string> arguments)
         std::cout << describe(training_rules());
         return exit_code::ok;
     }
+    const bool is_changed = !options.overrides.empty();
     if (!options.resume.empty()) {
         options.config = (std::filesystem::path(options.resume) / "resolved_config.yaml").string();
         // The folder may have been moved since: where it lies now counts.
@@ -146,21 +191,25 @@ int train_command(std::span<const std::string> arguments)
 
     const auto verify = [&](int num_ranks) {
         mesh_shape(config, num_ranks);
-        refuse_existing_run(options, config.run_dir());
-        if (!options.validate) prepare_run_dir(options, config.run_dir());
+        if (!options.validate) RunFolder(options, config.run_dir());
     };
     const auto body = [&](World& world) {
         mesh_shape(config, world.size());
+        std::optional<RunFolder> folder;
         if (world.rank() == 0 && !options.validate) {
-            refuse_existing_run(options, config.run_dir());   // a launcher's ranks come here without `verify`
-            prepare_run_dir(options, config.run_dir());
+            folder.emplace(options, config.run_dir());   // a launcher's ranks come here without `verify`
             if (options.resume.empty()) write_records(options, arguments, settings, config.run_dir());
         }
-        std::signal(SIGINT, request_stop);
-        std::signal(SIGTERM, request_stop);
-        const TrainingStart start{!options.resume.empty(), options.validate};
+        // Until the first step a wish to end is granted at once: there is nothing to save.
+        const auto before_first_step = [&] {
+            handle_interruption(request_stop);
+            throw_if_interrupted();
+            if (!options.resume.empty() && world.rank() == 0) add_to_records(arguments, settings, is_changed, config.run_dir());
+        };
+        const TrainingStart start{!options.resume.empty(), options.validate, options.verify_sources, before_first_step};
         return train(config, cases, start, world, stop_requested) ? exit_code::ok : exit_code::interrupted;
     };
+    std::signal(SIGPIPE, SIG_IGN);   // who reads the messages (`| tee run.log`) may end first, by the same Ctrl-C; the checkpoint is still to be written
     return run_on_ranks(options.num_ranks, "train", arguments, verify, body);
 }
 

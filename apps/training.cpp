@@ -11,11 +11,12 @@
 #include <nlohmann/json.hpp>
 #include <torch/torch.h>
 
+#include "apps/case_cutting.h"
 #include "apps/checkpoint.h"
-#include "apps/shard_cache.h"
 #include "apps/training_log.h"
 #include "models/metrics.h"
 #include "models/normalizer.h"
+#include "models/random_draws.h"
 #include "partition/error.h"
 #include "sharding/replicate.h"
 #include "sharding/shard_tensor.h"
@@ -25,6 +26,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
+
+// Seeds of neighbouring steps and data groups must not be neighbours.
+constexpr std::uint64_t kStepStride = 0xD1B54A32D192ED03, kGroupStride = 0x8CB92BA72F3D8DD7;
+
+// In checkpoints: what is drawn in a step is a function of the seed, the step and the data group, so that there is no state to keep.
+constexpr const char* kDrawsOfSteps = "of each step";
 
 double seconds_since(Clock::time_point start)
 {
@@ -57,23 +64,28 @@ class Run {
 public:
     Run(const TrainingRunConfig& config, const CaseLists& cases, bool is_recorded, World& world);
 
-    void prepare(bool one_case_only);
+    void prepare(const TrainingStart& start, const volatile std::sig_atomic_t& stop_requested);
     void resume();
+    void require_same_run(const nlohmann::json& description) const;
     bool loop(const volatile std::sig_atomic_t& stop_requested);
     void test();
     void describe();
     void finish();
 
 private:
-    std::vector<CaseTensors> load(const std::vector<CaseSource>& sources) const;
+    std::vector<CaseTensors> load(const std::vector<CaseSource>& sources, std::span<const std::filesystem::path> shards) const;
     void make_model();
     at::Tensor predict(const PointInputs& inputs);
-    double step(const CaseTensors& example, double rate, bool& stop);
+    double step(const CaseTensors& example, double rate, double weight, bool& stop);
+    std::int64_t cases_in_step(std::int64_t in_epoch) const;
     FieldErrors errors(const std::vector<CaseTensors>& examples);
     Json metrics(const FieldErrors& errors) const;
     void save(const char* name, const Json& metrics) const;
     void end_epoch(std::int64_t epoch, Clock::time_point epoch_start, double seconds_in_steps);
+    nlohmann::json train_ids() const;
+    std::int64_t shards_per_case() const { return config_.data.num_parts > 0 ? config_.data.num_parts : domain_->num_ranks(); }
     std::int64_t num_steps_total() const { return config_.training.num_epochs * steps_per_epoch_; }
+    std::int64_t num_steps_limit() const { return config_.training.max_steps > 0 ? std::min(num_steps_total(), config_.training.max_steps) : num_steps_total(); }
 
     TrainingRunConfig config_;
     CaseLists cases_;
@@ -85,6 +97,7 @@ private:
     bool is_first_ = true;
     TrainingLog log_;
     CaseOrder order_;
+    std::int64_t num_cases_ = 1;            // that train
     std::int64_t steps_per_epoch_ = 1;
 
     std::vector<CaseTensors> train_;
@@ -96,8 +109,9 @@ private:
     std::unique_ptr<torch::optim::AdamW> optimizer_;
 
     std::int64_t steps_done_ = 0;
-    double epoch_loss_sum_ = 0;             // of the steps of the current epoch
+    double epoch_loss_sum_ = 0;             // of the steps of the current epoch, each times the share of the data groups that had a case
     double best_error_ = std::numeric_limits<double>::infinity();
+    double seconds_in_preparation_ = 0;
     Clock::time_point start_ = Clock::now();
 };
 
@@ -110,63 +124,38 @@ Run::Run(const TrainingRunConfig& config, const CaseLists& cases, bool is_record
     domain_ = device_mesh_->sub_mesh("domain");
     num_groups_ = shape[0];
     group_ = device_mesh_->coordinate(device_mesh_->axis("data"));
-    const auto num_cases = static_cast<std::int64_t>(cases.train.size());
-    steps_per_epoch_ = (num_cases + num_groups_ - 1) / num_groups_;
+    num_cases_ = static_cast<std::int64_t>(cases.train.size());
+    steps_per_epoch_ = (num_cases_ + num_groups_ - 1) / num_groups_;
 }
 
-void Run::prepare(bool one_case_only)
+void Run::prepare(const TrainingStart& start, const volatile std::sig_atomic_t& stop_requested)
 {
-    if (one_case_only) {
+    if (start.validate_only) {
         cases_.train.resize(1);
         cases_.val.clear();
         cases_.test.clear();
     }
     const auto preparing = Clock::now();
-    const auto all = cases_.all();
-    const auto num_parts = config_.data.num_parts > 0 ? config_.data.num_parts : domain_->num_ranks();
-    for (std::size_t i = 0; i < all.size(); ++i) {
-        if (static_cast<std::int64_t>(i) % world_.size() != world_.rank()) continue;
-        log_.progress(formatted("cutting case %zu of %zu into %lld shards", i + 1, all.size(), static_cast<long long>(num_parts)), false);
-        prepare_shards(all[i], config_.data.shards, num_parts, config_.seed);
-    }
-    device_mesh_->all().barrier();   // a case may have been cut by another rank
-
-    train_ = load(cases_.train);
-    val_ = load(cases_.val);
-    test_ = load(cases_.test);
+    const ShardCache cache{config_.data.shards, shards_per_case(), config_.seed, start.verify_sources};
+    const auto shards = cut_cases(cases_.all(), cache, device_mesh_->all(), log_, stop_requested);
+    const std::span all(shards);
+    train_ = load(cases_.train, all.first(cases_.train.size()));
+    val_ = load(cases_.val, all.subspan(cases_.train.size(), cases_.val.size()));
+    test_ = load(cases_.test, all.last(cases_.test.size()));
     ChannelStatistics statistics;
     for (const auto& example : train_) statistics.add(example.target.squeeze(0));
     normalizer_ = statistics.normalizer();
     make_model();
-
-    const auto count_points = [](const std::vector<CaseTensors>& examples) {
-        std::int64_t count = 0;
-        for (const auto& example : examples) count += example.num_points;
-        return count;
-    };
-    Json line{{"phase", "dataset"}};
-    line["cases"] = {{"train", train_.size()}, {"val", val_.size()}, {"test", test_.size()}};
-    line["points"] = {{"train", count_points(train_)}, {"val", count_points(val_)}, {"test", count_points(test_)}};
-    for (std::int64_t c = 0; c < normalizer_.mean.size(0); ++c) {
-        line["mean"].push_back(normalizer_.mean[c].item<double>());
-        line["std"].push_back(normalizer_.std[c].item<double>());
-    }
-    line["shards_per_case"] = num_parts;
-    line["seconds"] = seconds_since(preparing);
-    log_.record(line);
-    log_.say(formatted("%zu training, %zu validation, %zu test cases, %lld points in training; prepared in %.1f s", train_.size(),
-                       val_.size(), test_.size(), static_cast<long long>(count_points(train_)), seconds_since(preparing)));
+    seconds_in_preparation_ = seconds_since(preparing);
 }
 
-std::vector<CaseTensors> Run::load(const std::vector<CaseSource>& sources) const
+std::vector<CaseTensors> Run::load(const std::vector<CaseSource>& sources, std::span<const std::filesystem::path> shards) const
 {
-    const auto num_parts = config_.data.num_parts > 0 ? config_.data.num_parts : domain_->num_ranks();
     std::vector<CaseTensors> examples;
-    for (const auto& source : sources) {
-        const auto shards = prepare_shards(source, config_.data.shards, num_parts, config_.seed);
-        examples.push_back(load_case(source, shards, config_.data, domain_));
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+        examples.push_back(load_case(sources[i], shards[i], config_.data, domain_));
         if (examples.back().channels != examples.front().channels) {
-            throw InvalidInput("case " + source.id + ": a field has another number of components than in case " + sources.front().id + ".");
+            throw InvalidInput("case " + sources[i].id + ": a field has another number of components than in case " + sources.front().id + ".");
         }
     }
     return examples;
@@ -190,28 +179,84 @@ void Run::make_model()
 
 void Run::describe()
 {
+    const auto count_points = [](const std::vector<CaseTensors>& examples) {
+        std::int64_t count = 0;
+        for (const auto& example : examples) count += example.num_points;
+        return count;
+    };
+    Json line{{"phase", "dataset"}};
+    line["cases"] = {{"train", train_.size()}, {"val", val_.size()}, {"test", test_.size()}};
+    line["points"] = {{"train", count_points(train_)}, {"val", count_points(val_)}, {"test", count_points(test_)}};
+    for (std::int64_t c = 0; c < normalizer_.mean.size(0); ++c) {
+        line["mean"].push_back(normalizer_.mean[c].item<double>());
+        line["std"].push_back(normalizer_.std[c].item<double>());
+    }
+    line["shards_per_case"] = shards_per_case();
+    line["seconds"] = seconds_in_preparation_;
+    log_.record(line);
+    log_.say(formatted("%zu training, %zu validation, %zu test cases, %lld points in training; prepared in %.1f s", train_.size(),
+                       val_.size(), test_.size(), static_cast<long long>(count_points(train_)), seconds_in_preparation_));
+
     std::int64_t num_parameters = 0;
     for (const auto& parameter : model_.module->parameters()) num_parameters += parameter.numel();
     log_.say(formatted("%s with %lld parameters on %lld rank(s): %lld data x %lld domain, transport %s",
                        config_.model.name.c_str(), static_cast<long long>(num_parameters), static_cast<long long>(device_mesh_->num_ranks()),
                        static_cast<long long>(num_groups_), static_cast<long long>(domain_->num_ranks()), world_.backend_name().c_str()));
+    const auto num_last = cases_in_step(steps_per_epoch_ - 1);
+    if (num_last < num_groups_) {
+        log_.say(formatted("%lld training case(s) on %lld data groups: the last step of an epoch has %lld, so that each case counts once; the other groups then add nothing",
+                           static_cast<long long>(num_cases_), static_cast<long long>(num_groups_), static_cast<long long>(num_last)));
+    }
+    if (steps_done_ == 0) return;
+    log_.say("resumed after step " + std::to_string(steps_done_));
+    if (steps_done_ >= num_steps_limit()) {
+        log_.say(formatted("all %lld steps are done; training.num_epochs or training.max_steps (0: no limit) can be set to more", static_cast<long long>(num_steps_limit())));
+    }
+}
+
+void Run::require_same_run(const nlohmann::json& description) const
+{
+    const auto refuse = [](const std::string& what) { throw InvalidInput("resume: " + what); };
+    if (description.contains("seed") && description["seed"] != config_.seed) {
+        refuse("the run was made with seed " + description["seed"].dump() + ", which orders its cases and its draws, and seed is " + std::to_string(config_.seed) + " now. Leave it out.");
+    }
+    const auto before = to_json(data_config(description.at("data"))), now = to_json(config_.data);
+    for (const auto& [key, value] : now.items()) {
+        if (before.at(key) != value) refuse("data." + key + " was " + before.at(key).dump() + " when the run began, and is " + value.dump() + " now. Leave it as it was, or start a new run.");
+    }
+    if (description.contains("train_cases") && description["train_cases"] != train_ids()) {
+        refuse("the run trained on " + std::to_string(description["train_cases"].size()) + " cases, and data gives " + std::to_string(cases_.train.size()) +
+               " or others now. Use the same cases (data.root, data.split), or start a new run.");
+    }
+    if (description.value("steps_per_epoch", steps_per_epoch_) != steps_per_epoch_) {
+        refuse("the run had " + description["steps_per_epoch"].dump() + " steps an epoch, and has " + std::to_string(steps_per_epoch_) +
+               " now. Use the same cases and as many data groups.");
+    }
 }
 
 void Run::resume()
 {
     const Checkpoint checkpoint(config_.run_dir() / "checkpoints" / "last.safetensors");
+    const auto& description = checkpoint.description();
+    require_same_run(description);
     checkpoint.load_weights(*model_.module);
     checkpoint.load_optimizer(*model_.module, *optimizer_);
     normalizer_ = checkpoint.normalizer();
-    const auto& description = checkpoint.description();
     steps_done_ = description.at("step").get<std::int64_t>();
     epoch_loss_sum_ = description.value("epoch_loss_sum", 0.0);
     if (description.contains("best_error") && description["best_error"].is_number()) best_error_ = description["best_error"].get<double>();
-    if (description.value("steps_per_epoch", steps_per_epoch_) != steps_per_epoch_) {
-        throw InvalidInput("resume: the run had " + description["steps_per_epoch"].dump() + " steps an epoch, and has " +
-                           std::to_string(steps_per_epoch_) + " now. Use the same cases and as many data groups.");
+    if (description.value("draws", "") != kDrawsOfSteps) {
+        log_.say("meshard train: warning: the checkpoint is of an earlier meshard, whose draws depended on all that was drawn before: with dropout, or Transolver++'s noise, the run does not go on "
+                 "exactly as it would have without the stop");
     }
-    log_.say("resumed after step " + std::to_string(steps_done_));
+    log_.go_back_to(steps_done_, steps_per_epoch_);
+}
+
+nlohmann::json Run::train_ids() const
+{
+    auto ids = nlohmann::json::array();
+    for (const auto& source : cases_.train) ids.push_back(source.id);
+    return ids;
 }
 
 at::Tensor Run::predict(const PointInputs& inputs)
@@ -220,17 +265,25 @@ at::Tensor Run::predict(const PointInputs& inputs)
     return model_.forward(inputs).to(torch::kFloat);
 }
 
-double Run::step(const CaseTensors& example, double rate, bool& stop)
+/// Cases that the data groups take together in a step: one each, but what is left of them in the last step of an epoch.
+std::int64_t Run::cases_in_step(std::int64_t in_epoch) const
 {
+    return std::min(num_groups_, num_cases_ - in_epoch * num_groups_);
+}
+
+/// `weight` is how often the case counts in the mean over the data groups: 0 for one that only lets this group take part.
+double Run::step(const CaseTensors& example, double rate, double weight, bool& stop)
+{
+    seed_draws(*model_.module, static_cast<std::uint64_t>(config_.seed) + kStepStride * static_cast<std::uint64_t>(steps_done_ + 1) + kGroupStride * static_cast<std::uint64_t>(group_));
     static_cast<torch::optim::AdamWOptions&>(optimizer_->param_groups().front().options()).lr(rate);
     optimizer_->zero_grad();
     const auto prediction = predict(example.inputs);
     const auto loss = mean_squared_error(prediction, normalizer_.normalize(example.target));
-    loss.backward();
+    (weight == 1 ? loss : loss * weight).backward();
     optimizer_->step();
 
     // One message for all that the ranks must know of each other: the loss over all points, averaged over the groups, and a wish to stop.
-    const auto share = to_local(loss.detach()).to(torch::kDouble);
+    const auto share = to_local(loss.detach()).to(torch::kDouble) * weight;
     const bool is_pending = is_sharded(loss) && spec_of(loss)->has_partial();
     const auto count = static_cast<double>(is_pending ? num_groups_ : device_mesh_->num_ranks());
     auto message = torch::stack({share.reshape({}) / count, torch::tensor(stop ? 1.0 : 0.0, torch::kDouble)});
@@ -242,8 +295,7 @@ double Run::step(const CaseTensors& example, double rate, bool& stop)
 bool Run::loop(const volatile std::sig_atomic_t& stop_requested)
 {
     const auto num_steps = num_steps_total();
-    const auto limit = config_.training.max_steps > 0 ? std::min(num_steps, config_.training.max_steps) : num_steps;
-    const auto num_cases = static_cast<std::int64_t>(train_.size());
+    const auto limit = num_steps_limit();
     const auto first_step = steps_done_;
     const auto start = Clock::now();
     auto epoch_start = start;
@@ -260,12 +312,14 @@ bool Run::loop(const volatile std::sig_atomic_t& stop_requested)
             epoch_loss_sum_ = 0;
         }
         const auto order = order_.of_epoch(epoch);
-        const auto& example = train_[order[(in_epoch * num_groups_ + group_) % num_cases]];
+        const auto& example = train_[order[(in_epoch * num_groups_ + group_) % num_cases_]];
+        const auto num_counted = cases_in_step(in_epoch);
+        const auto weight = group_ < num_counted ? static_cast<double>(num_groups_) / static_cast<double>(num_counted) : 0.0;
         const auto rate = learning_rate(config_.training, steps_done_, num_steps);
 
         const auto step_start = Clock::now();
         bool stop = stop_requested != 0;
-        const auto loss = step(example, rate, stop);
+        const auto loss = step(example, rate, weight, stop);
         const auto seconds = seconds_since(step_start);
         ++steps_done_;
         if (!std::isfinite(loss)) {
@@ -274,9 +328,9 @@ bool Run::loop(const volatile std::sig_atomic_t& stop_requested)
                         "). Lower training.optimizer.lr (now " + formatted("%g", config_.training.learning_rate) +
                         ") or add training.scheduler.warmup_steps.");
         }
-        epoch_loss_sum_ += loss;
+        epoch_loss_sum_ += loss * static_cast<double>(num_counted) / static_cast<double>(num_groups_);
         seconds_in_steps += seconds;
-        points_done += example.num_points * num_groups_;
+        points_done += example.num_points * num_counted;
         if (steps_done_ % config_.log_interval == 0 || steps_done_ == limit) {
             Json line{{"phase", "train_step"}, {"step", steps_done_}, {"epoch", epoch}, {"loss", loss}, {"lr", rate}, {"seconds", seconds}};
             if (num_groups_ == 1) line["case"] = example.id;
@@ -302,7 +356,8 @@ bool Run::loop(const volatile std::sig_atomic_t& stop_requested)
 void Run::end_epoch(std::int64_t epoch, Clock::time_point epoch_start, double seconds_in_steps)
 {
     const auto num_steps = (steps_done_ - 1) % steps_per_epoch_ + 1;
-    const auto mean_loss = epoch_loss_sum_ / static_cast<double>(num_steps);
+    const auto num_cases = std::min(num_steps * num_groups_, num_cases_);
+    const auto mean_loss = epoch_loss_sum_ * static_cast<double>(num_groups_) / static_cast<double>(num_cases);
     log_.record({{"phase", "train"}, {"epoch", epoch}, {"loss", mean_loss}, {"steps", num_steps}, {"seconds_in_steps", seconds_in_steps}});
     const bool is_last = epoch == config_.training.num_epochs || steps_done_ == config_.training.max_steps;
 
@@ -322,8 +377,8 @@ void Run::end_epoch(std::int64_t epoch, Clock::time_point epoch_start, double se
         is_best = mean_loss < best_error_;
         best_error_ = std::min(best_error_, mean_loss);
     }
+    if (is_best) save("best", values);   // first: `last` says which error it has
     if (is_last || epoch % config_.training.save_interval == 0) save("last", values);
-    if (is_best) save("best", values);
     log_.say(text + formatted(", %.1f s", seconds_since(epoch_start)));
 }
 
@@ -374,6 +429,9 @@ void Run::save(const char* name, const Json& metrics) const
         const auto& field = config_.data.fields[f];
         description["fields"].push_back({{"name", field.name}, {"from", field.from}, {"kind", field.kind}, {"channels", train_.front().channels[f]}});
     }
+    description["seed"] = config_.seed;
+    description["draws"] = kDrawsOfSteps;
+    description["train_cases"] = train_ids();
     description["step"] = steps_done_;
     description["steps_per_epoch"] = steps_per_epoch_;
     description["epoch"] = (steps_done_ + steps_per_epoch_ - 1) / steps_per_epoch_;
@@ -464,11 +522,14 @@ std::vector<std::int64_t> CaseOrder::of_epoch(std::int64_t epoch) const
 bool train(const TrainingRunConfig& config, const CaseLists& cases, const TrainingStart& start, World& world,
            const volatile std::sig_atomic_t& stop_requested)
 {
-    Run run(config, cases, !start.validate_only, world);
-    run.prepare(start.validate_only);
+    auto used = config;
+    if (start.resume) used.training.init.clear();   // the checkpoint's weights count; that file may be gone
+    Run run(used, cases, !start.validate_only, world);
+    run.prepare(start, stop_requested);
+    if (start.resume && !start.validate_only) run.resume();
     run.describe();
     if (start.validate_only) return true;
-    if (start.resume) run.resume();
+    if (start.before_first_step) start.before_first_step();
     if (!run.loop(stop_requested)) return false;
     run.test();
     run.finish();

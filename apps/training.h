@@ -3,6 +3,7 @@
 
 #include <csignal>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -38,6 +39,8 @@ private:
 struct TrainingStart {
     bool resume = false;        ///< go on from checkpoints/last in the run's folder
     bool validate_only = false; ///< build everything and read one case, no training
+    bool verify_sources = false; ///< read every source whole to see whether its shards are still of it
+    std::function<void()> before_first_step = {};   ///< called on every rank, when settings, data and checkpoint were found to be good; from here on there is something to save
 };
 
 /// Prepares shards, trains, and leaves in the run's folder: metrics.jsonl, checkpoints/last and checkpoints/best.

@@ -171,7 +171,16 @@ std::vector<SettingRule> training_rules(std::string_view model)
 Settings read_training_settings(const std::filesystem::path& file, std::span<const std::string> overrides)
 {
     const auto named = Settings::read(file, overrides, training_rules());
-    return Settings::read(file, overrides, training_rules(named.text("model.name")));
+    const auto rules = training_rules(named.text("model.name"));
+    if (named.find("model.name")->source == "command line") {
+        for (const auto& setting : named.all()) {
+            const bool is_known = std::any_of(rules.begin(), rules.end(), [&](const auto& rule) { return rule.path == setting.path; });
+            if (is_known || !setting.path.starts_with("model.") || setting.source == "command line") continue;
+            throw UsageError(setting.source + ": " + setting.path + " belongs to another model than " + named.text("model.name") +
+                             ", which the command line names. Remove the file's keys of its model: '~model' model.name=" + named.text("model.name") + " ...");
+        }
+    }
+    return Settings::read(file, overrides, rules);
 }
 
 nlohmann::json to_json(const DataConfig& data)
