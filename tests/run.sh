@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Sets up, builds and tests: `bash tests/run.sh [ctest options]`, e.g. `bash tests/run.sh -L partition`.
+# Before ctest's last lines stand the total time, the slowest tests, and what was skipped and why.
 # MESHARD_BUILD names another build folder, MESHARD_JOBS the number of compilers at once.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -9,4 +10,6 @@ jobs=${MESHARD_JOBS:-$(nproc)}
 bash "$root/apps/setup.sh" --nvcc
 cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release
 cmake --build "$build" -j "$jobs"
-ctest --test-dir "$build" --output-on-failure -j "$jobs" "$@"
+results=$build/test_results.xml
+rm -f "$results"
+ctest --test-dir "$build" --output-on-failure -j "$jobs" --output-junit "$results" --test-output-size-passed 16384 "$@" 2>&1 | python3 "$root/tests/summary.py" "$results"

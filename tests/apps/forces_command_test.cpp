@@ -2,6 +2,7 @@
 #include "io/safetensors.h"
 #include "partition/surface_forces.h"
 #include "tests/apps/program_test.h"
+#include "tests/support/fixture_cases.h"
 #include "tests/support/sample_meshes.h"
 #include "tests/support/test_paths.h"
 
@@ -178,13 +179,14 @@ TEST_F(Forces, RefuseWhatTheyCannotSum)
     EXPECT_TRUE(fails_with(meshard({"forces", file, "--shear-sign", "plus"}), 2, {"plus"}));
 }
 
-TEST_F(Forces, EqualTheReferenceImplementation)
+class ForceFixtures : public testing::TestWithParam<test::FixtureCase> {};
+
+TEST_P(ForceFixtures, EqualTheReferenceImplementation)
 {
-    const std::string stem = source_path("../shared/fixtures/ops/forces");
-    if (!std::filesystem::exists(stem + ".safetensors"))
-        GTEST_SKIP() << "no reference numbers: " << stem << ".safetensors";
-    const NamedArrays fixture = read_safetensors(stem + ".safetensors");
-    const double coefficient = nlohmann::json::parse(std::ifstream(stem + ".json"))["coeff"];
+    const NamedArrays fixture = read_safetensors(GetParam().arrays_path());
+    const double coefficient = GetParam().description()["coeff"];
+    const auto num_faces = fixture.find("input.area")->num_values();
+    ASSERT_GT(num_faces, 0);
     const auto at = [&](const char* name, std::size_t i) {
         return reinterpret_cast<const float*>(fixture.find(name)->data)[i];
     };
@@ -193,7 +195,7 @@ TEST_F(Forces, EqualTheReferenceImplementation)
     };
     std::vector<Vector3> areas, tractions;
     std::vector<double> pressures;
-    for (std::size_t i = 0; i < 400; ++i) {
+    for (std::int64_t i = 0; i < num_faces; ++i) {
         Vector3 area, traction;
         for (std::size_t d = 0; d < 3; ++d) {
             area[d] = double{at("input.normals", 3 * i + d)} * at("input.area", i);
@@ -213,6 +215,22 @@ TEST_F(Forces, EqualTheReferenceImplementation)
         EXPECT_NEAR(pressure + friction, expected(name, 0), 1e-6 * std::abs(expected(name, 0))) << name;
         EXPECT_NEAR(pressure, expected(name, 1), 1e-6 * std::abs(expected(name, 1))) << name;
         EXPECT_NEAR(friction, expected(name, 2), 1e-6 * std::abs(expected(name, 2))) << name;
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ForceFixtures, testing::ValuesIn(test::fixture_cases({"compute_force_coefficients"})), test::NameOfFixture());
+
+TEST_F(Forces, EqualTheSolverOnEverySampleBody)
+{
+    const std::string folder = source_path("apps/sample");
+    const auto cases = nlohmann::json::parse(std::ifstream(folder + "/cases.json"))["cases"];
+    ASSERT_FALSE(cases.empty());
+    for (const auto& entry : cases) {
+        const auto found = meshard_json({"forces", folder + "/boundary_" + entry["id"].get<std::string>() + ".vtp", "--pressure", "pMean", "--shear",
+                                         "wallShearStressMean", "--rho", entry["rho"].dump(), "--u-inf", entry["U_inf"].dump(), "--area", entry["Aref_half"].dump()});
+        const auto drag = entry["Cd"].get<double>();
+        EXPECT_NEAR(found["Cd"].get<double>(), drag, 1e-5 * drag) << entry["id"];
+        EXPECT_EQ(found["normals_flipped"], false) << entry["id"];
     }
 }
 

@@ -117,6 +117,34 @@ TEST_F(SettingsTest, LoseWhatTheCommandLineRemoves)
     EXPECT_EQ(settings.names_below("fields"), (std::vector<std::string>{"r"}));
     EXPECT_EQ(settings.text("name"), "run");
     EXPECT_TRUE(refuses("root: a\n", "'~field' removes nothing", {"~field"}));
+    EXPECT_TRUE(refuses("root: a\nname: b\n", "'~name' stands after name=", {"name=c", "~name"}));
+}
+
+TEST_F(SettingsTest, OfAGroupGiveWayToAValueOfItsNameAndBack)
+{
+    const auto value = read("root: a\nfields: {p: {from: x}, q: y}\n", {"fields.p=z"});
+    EXPECT_EQ(value.text("fields.p"), "z");
+    EXPECT_FALSE(value.has("fields.p.from"));
+
+    const auto group = read("root: a\nfields: {p: {from: x}, q: y}\n", {"fields.q.from=z"});
+    EXPECT_EQ(group.text("fields.q.from"), "z");
+    EXPECT_FALSE(group.has("fields.q"));
+}
+
+TEST_F(SettingsTest, TakeTextsOfTheCommandLineAsTheyStand)
+{
+    for (const std::string text : {"car #2", "a: b", "a, b", "- a", "@home", "50%", "*", "über & unter"}) {
+        EXPECT_EQ(read("root: a\n", {"name=" + text}).text("name"), text);
+    }
+    EXPECT_EQ(read("root: a\n", {"name='car'"}).text("name"), "car");
+    EXPECT_EQ(read("root: a\nname: b\n", {"name="}).text("name"), "b");
+}
+
+TEST_F(SettingsTest, AreCheckedWithoutWhatTheCommandLineRemoves)
+{
+    const auto settings = read("root: a\nnobody: {knows: [these, {keys: 1}]}\nname: {is: no group}\n", {"~nobody", "~name", "name=b"});
+
+    EXPECT_EQ(settings.text("name"), "b");
 }
 
 TEST_F(SettingsTest, KeepTheOrderOfFreeNames)

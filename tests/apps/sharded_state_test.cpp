@@ -8,8 +8,13 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <random>
 
+#include <nlohmann/json.hpp>
+
+#include "apps/tensor_file.h"
+#include "io/safetensors.h"
 #include "partition/error.h"
 #include "sharding/fully_shard.h"
 #include "sharding/row_routes.h"
@@ -247,6 +252,96 @@ TEST(ShardedState, RefusesOnEveryRank)
         if (rank == 0) write_bytes(path / "index.json", R"({"format": "meshard sharded state 1"})");
         mesh->all().barrier();
         EXPECT_TRUE(throws_with<IoError>("damaged", [&] { load_sharded(path, {{"x", x}}, *mesh); }));
+    });
+}
+
+TEST(ShardedState, DoesNotFollowAnIndexOutOfItsFolder)
+{
+    const TemporaryFolder folder;
+    const auto path = folder / "state";
+    run_ranks(2, [&](const auto& mesh) {
+        const auto rank = mesh->coordinate(0);
+        const auto x = from_local(at::zeros({2, 2}), mesh, {Shard(0)});
+        save_sharded(path, {{"x", from_local(at::ones({2, 2}), mesh, {Shard(0)})}}, *mesh);
+        mesh->all().barrier();
+        const auto index = nlohmann::json::parse(read_bytes(path / "index.json"));
+        const auto part = index["files"][0]["name"].template get<std::string>();
+        const auto whole = std::filesystem::absolute(path / part).string();
+        mesh->all().barrier();
+        if (rank == 0) {
+            std::filesystem::create_directories(path / "part-below");
+            std::filesystem::copy_file(path / part, folder / part);
+            std::filesystem::copy_file(path / part, path / "part-below" / part);
+            std::filesystem::copy_file(path / part, path / "other.safetensors");
+        }
+        // Each names a file that is there and whole.
+        for (const auto& name : {"../" + part, whole, "./" + part, "part-below/" + part, "part-below/../" + part, "part-below/../../" + part, std::string("other.safetensors")}) {
+            if (rank == 0) {
+                auto hostile = index;
+                hostile["files"][0]["name"] = name;
+                write_bytes(path / "index.json", hostile.dump());
+            }
+            mesh->all().barrier();
+            EXPECT_TRUE(throws_with<IoError>("names '" + name + "'", [&] { load_sharded(path, {{"x", x}}, *mesh); })) << name;
+            mesh->all().barrier();
+        }
+        for (const auto& name : {std::string(), std::string("."), std::string(".."), std::string("part-"), std::string("part-no-such")}) {
+            if (rank == 0) {
+                auto hostile = index;
+                hostile["files"][0]["name"] = name;
+                write_bytes(path / "index.json", hostile.dump());
+            }
+            mesh->all().barrier();
+            EXPECT_THROW(load_sharded(path, {{"x", x}}, *mesh), IoError) << name;
+            mesh->all().barrier();
+        }
+        for (const auto& bytes : {nlohmann::json(-1), nlohmann::json("many"), nlohmann::json(1e30), nlohmann::json()}) {
+            if (rank == 0) {
+                auto hostile = index;
+                hostile["files"][0]["bytes"] = bytes;
+                write_bytes(path / "index.json", hostile.dump());
+            }
+            mesh->all().barrier();
+            EXPECT_THROW(load_sharded(path, {{"x", x}}, *mesh), IoError) << bytes;
+            mesh->all().barrier();
+        }
+        if (rank == 0) write_bytes(path / "index.json", index.dump());
+        mesh->all().barrier();
+        load_sharded(path, {{"x", x}}, *mesh);
+        EXPECT_TRUE(at::equal(local_of(x), at::ones({2, 2})));
+    });
+}
+
+TEST(ShardedState, RefusesRowsThatAreNotThere)
+{
+    constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
+    const TemporaryFolder folder;
+    const auto path = folder / "state";
+    run_ranks(1, [&](const auto& mesh) {
+        const auto x = at::ones({4, 2});
+        const auto x_of = [&] { return at::zeros({4, 2}); };
+        save_sharded(path, {{"x", x}}, *mesh);
+        auto index = nlohmann::json::parse(read_bytes(path / "index.json"));
+        const auto part = path / index["files"][0]["name"].template get<std::string>();
+        const auto refuses = [&](const std::vector<std::int64_t>& rows, const at::Tensor& values, const std::string& text) {
+            NamedArrays hostile;
+            hostile.arrays.push_back(to_named_array("x", values));
+            hostile.arrays.push_back(to_named_array("x#rows0", at::tensor(rows, at::kLong).view({-1, 2})));
+            write_safetensors(part, hostile);
+            index["files"][0]["bytes"] = std::filesystem::file_size(part);
+            write_bytes(path / "index.json", index.dump());
+            return throws_with<IoError>(text, [&] { load_sharded(path, {{"x", x_of()}}, *mesh); });
+        };
+
+        EXPECT_TRUE(refuses({-1, 4}, x, "does not say which rows"));
+        EXPECT_TRUE(refuses({1, 4}, x, "does not say which rows"));
+        EXPECT_TRUE(refuses({kLargest, 4}, x, "does not say which rows"));
+        EXPECT_TRUE(refuses({0, 5, 2, -1}, x, "does not say which rows"));
+        EXPECT_TRUE(refuses({0, kLargest, 0, kLargest, 0, 6}, x, "does not say which rows"));
+        EXPECT_TRUE(refuses({0, 3}, x, "does not say which rows"));
+        EXPECT_TRUE(refuses({0, 4}, x.view({4, 2, 1}), "number of dimensions"));
+        EXPECT_TRUE(refuses({0, 4}, at::ones({4, 3}), "does not say which rows"));
+        EXPECT_TRUE(refuses({0, 4}, x.to(at::kDouble), "of another type"));
     });
 }
 

@@ -51,6 +51,17 @@ TEST_F(TrainingConfigTest, FillsInWhatIsNotSaid)
     EXPECT_TRUE(config.data.on_cells);
 }
 
+TEST_F(TrainingConfigTest, ChangesToAnotherModel)
+{
+    const auto sample = source_path("apps/sample/ahmed.yaml");
+
+    for (const std::string name : {"meshgraphnet", "flare", "geotransolver"}) {
+        const std::vector<std::string> words{"~model", "model.name=" + name};
+        EXPECT_EQ(training_config(read_training_settings(sample, words)).model.name, name);
+    }
+    EXPECT_TRUE(throws_with<UsageError>("'~model' model.name=meshgraphnet", [&] { read_training_settings(sample, std::vector<std::string>{"model.name=meshgraphnet"}); }));
+}
+
 TEST_F(TrainingConfigTest, ReadsTheSampleConfiguration)
 {
     const auto settings = read_training_settings(source_path("apps/sample/ahmed.yaml"), {});

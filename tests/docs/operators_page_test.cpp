@@ -37,8 +37,10 @@ std::string page()
             "  way for, it gathers, too.\n"
             "- *composite*: made of other operators of this list; nothing to do.\n"
             "- *gathered*: no rule; every rank gathers what is cut and computes the whole. Exact, at the cost of memory; one warning an operator, or a refusal,\n"
-            "  as `set_gather_policy` says.\n\n"
-            "A plain tensor that is written to gets the whole value. Refused by name, whatever the placements: changing a sharded tensor's shape in place\n"
+            "  as `set_gather_policy` says.\n"
+            "- Overloads with `out=`, of any operator: the form that returns a new tensor, then a copy to the one given. A sharded `out` keeps its layout, a plain\n"
+            "  one gets the whole.\n\n"
+            "A tensor that is written to keeps its layout; a plain one gets the whole value. Refused by name, whatever the placements: changing a sharded tensor's shape in place\n"
             "(`resize_`, `set_`), tensors on different device meshes. `meshard probe` shows for a whole model what was used.\n"
             "\n"
             "## Across ranks by their own names\n"
@@ -76,7 +78,7 @@ std::string page()
         text << '\n';
     };
     for (const auto& [family, names] : families) {
-        if (family != "composite" && family != "gathered") write(family);
+        if (family != "composite" && family != "gathered" && family != "given results") write(family);
     }
     write("composite");
     write("gathered");

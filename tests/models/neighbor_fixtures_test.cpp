@@ -5,17 +5,17 @@
 #include <nlohmann/json.hpp>
 
 #include <limits>
-#include <map>
 #include <set>
 
 #include "ops/neighbors.h"
 #include "tests/support/fixture_cases.h"
+#include "tests/support/fixture_tensors.h"
 
 namespace meshard {
 namespace {
 
 using test::FixtureCase;
-using NamedTensors = std::map<std::string, at::Tensor>;
+using test::NamedTensors;
 
 class NeighborFixtures : public testing::TestWithParam<FixtureCase> {};
 
@@ -81,21 +81,17 @@ void compare_pairs(const nlohmann::json& description, const NamedTensors& tensor
 TEST_P(NeighborFixtures, Agree)
 {
     const auto description = GetParam().description();
-    const auto tensors = GetParam().tensors();
-    const auto operation = description.value("operation", std::string());
-    if (operation == "knn") {
+    const auto tensors = test::read_tensors(GetParam().arrays_path());
+    if (GetParam().kind == "knn") {
         compare_nearest(description, tensors);
-    } else if (operation == "radius_search" && description["max_points"].is_null()) {
+    } else if (description["max_points"].is_null()) {
         compare_pairs(description, tensors);
-    } else if (operation == "radius_search") {
-        compare_first_of_the_walk(description, tensors);
     } else {
-        GTEST_SKIP() << "not a search for neighbours";
+        compare_first_of_the_walk(description, tensors);
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, NeighborFixtures, testing::ValuesIn(test::fixture_cases()), [](const auto& info) { return info.param.name; });
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(NeighborFixtures);
+INSTANTIATE_TEST_SUITE_P(All, NeighborFixtures, testing::ValuesIn(test::fixture_cases({"knn", "radius_search"})), test::NameOfFixture());
 
 }  // namespace
 }  // namespace meshard

@@ -176,6 +176,51 @@ TEST(Precision, FusedBlocksKeepHalfAndAreNotLessExactThanAutocast)
     }
 }
 
+/// All weights after three steps of AdamW, each on the weights that the step before left.
+torch::Tensor trained(const std::string& name, const nlohmann::json& options, MemoryMode memory)
+{
+    torch::manual_seed(4);
+    nlohmann::json arguments{{"n_layers", 2}, {"n_hidden", 24}, {"n_head", 3}, {"mlp_ratio", 2}, {"out_dim", 4}, {"slice_num", 7}};
+    if (name == "geotransolver") arguments.update({{"functional_dim", 6}, {"geometry_dim", 3}});
+    else arguments.update({{"functional_dim", 2}, {"embedding_dim", 6}});
+    arguments.update(options);
+    const auto model = make_model(name, arguments);
+    set_memory(*model.module, memory);
+    const auto inputs = whole_inputs(name);
+    const auto wanted = targets();
+    torch::optim::AdamW optimizer(model.module->parameters(), torch::optim::AdamWOptions(0.02));
+    torch::manual_seed(7);
+    for (int i = 0; i < 3; ++i) {
+        optimizer.zero_grad();
+        torch::Tensor output;
+        {
+            const PrecisionGuard guard(Precision::BFloat16);
+            output = model.forward(inputs).to(torch::kFloat);
+        }
+        mean_squared_error(output, wanted).backward();
+        optimizer.step();
+    }
+    std::vector<torch::Tensor> flat;
+    for (const auto& parameter : model.module->parameters()) flat.push_back(parameter.detach().flatten());
+    return torch::cat(flat);
+}
+
+TEST(Precision, RecomputedStepsAreStoredOnes)
+{
+    const std::vector<std::pair<std::string, nlohmann::json>> unfused{{"geotransolver", {{"attention_type", "GALE_FA"}}},
+                                                                      {"geotransolver", {{"dropout", 0.2}}},
+                                                                      {"geotransolver", {{"dropout", 0.2}, {"concrete_dropout", true}}},
+                                                                      {"transolver", {{"dropout", 0.2}}},
+                                                                      {"transolver", {{"dropout", 0.2}, {"plus", true}}},
+                                                                      {"flare", {{"dropout", 0.2}}},
+                                                                      {"flare", nlohmann::json::object()}};
+    for (const auto& [name, options] : unfused) {
+        const auto stored = trained(name, options, MemoryMode::Stored), recomputed = trained(name, options, MemoryMode::Recomputed);
+
+        EXPECT_TRUE(torch::equal(recomputed, stored)) << name << ' ' << options << ": " << distance(recomputed, stored);
+    }
+}
+
 TEST(Precision, HasNames)
 {
     EXPECT_EQ(precision_named("float32"), Precision::Float32);

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <random>
 
 #include "partition/error.h"
@@ -82,6 +83,7 @@ TEST(GhostExchange, BringsOwnersValuesAndIsAdjoint)
             const auto plan = ExchangePlan::find(*map, mesh->group(0));
             const auto whole = at::arange(n * 3, at::kDouble).mul(0.7).sin_().view({n, 3});
             auto x = whole.index_select(0, at::tensor(std::vector<std::int64_t>(map->owned().begin(), map->owned().end()), at::kLong)).requires_grad_();
+            ghost_rows(x.detach(), plan);   // the first exchange begins with what each has
             mesh->counter().reset();
 
             const auto local = with_ghosts(x, plan);
@@ -119,6 +121,7 @@ TEST(GhostExchange, CarriesSeveralFieldsInOneMessage)
         const auto owned = ids_of(*map).narrow(0, 0, map->num_owned), ghosts = ids_of(*map).narrow(0, map->num_owned, map->num_ghosts());
         auto a = owned.to(at::kFloat).view({-1, 1}).mul(at::tensor({1.0f, 2.0f})).requires_grad_();
         auto c = owned.to(at::kDouble).view({-1, 1, 1}).expand({-1, 2, 2}).clone().requires_grad_();
+        ghost_rows(owned, plan);   // the first exchange begins with what each has
         mesh->counter().reset();
 
         auto pending = begin_ghost_exchange({a, owned, c}, plan);
@@ -214,6 +217,46 @@ TEST(GhostExchange, OfMergedPlansBringsEachRowOnce)
         EXPECT_THROW(merge_plans(std::vector{plan, other}), InvalidInput);   // one rank sees two layouts
         EXPECT_THROW(stack_plans({}), InvalidInput);
     });
+}
+
+/// What each rank shows its neighbours is wrong on rank 0 only.
+TEST(GhostExchange, RefusesOnEveryRankWhatOneFindsWrongAtFirst)
+{
+    for (const int size : {2, 3}) {
+        run_ranks(size, [&](const auto& mesh) {
+            const Partition partition{size, {0, 0, 1, 1, 0, 1, size - 1, 0}};
+            const auto rank = static_cast<std::int32_t>(mesh->coordinate(0));
+            const auto map = map_with_ghosts(partition, rank, 1);
+            const auto plan = ExchangePlan::find(*map, mesh->group(0));
+            const std::int64_t wrong = rank == 0 ? 1 : 0;
+            EXPECT_THROW(ghost_rows(at::ones({map->num_owned + wrong, 2}), plan), InvalidInput);
+            EXPECT_THROW(add_ghosts_to_owners(at::ones({map->num_local() + wrong}), plan), InvalidInput);
+            EXPECT_THROW(reduce_ghosts_to_owners(at::ones({map->num_local() + wrong}), plan, GhostReduction::Mean), InvalidInput);
+            EXPECT_THROW(ghost_rows(at::ones({map->num_owned, 2 + wrong}), plan), InvalidInput);   // rows of another width
+            EXPECT_THROW(ghost_rows(at::ones({map->num_owned}, rank == 0 ? at::kDouble : at::kFloat), plan), InvalidInput);
+
+            const auto ids = ids_of(*map);   // all is well yet
+            EXPECT_TRUE(at::equal(with_ghosts(ids.narrow(0, 0, map->num_owned), plan), ids));
+        });
+    }
+}
+
+TEST(GhostExchange, NobodyWaitsForARankWhoseRowsAreWrongLater)
+{
+    for (const int size : {2, 3}) {
+        run_ranks(size, [&](const auto& mesh) {
+            const Partition partition{size, {0, 0, 1, 1, 0, 1, size - 1, 0}};
+            const auto rank = static_cast<std::int32_t>(mesh->coordinate(0));
+            const auto map = map_with_ghosts(partition, rank, 1);
+            const auto plan = ExchangePlan::find(*map, mesh->group(0));
+            const auto ids = ids_of(*map), owned = ids.narrow(0, 0, map->num_owned);
+            EXPECT_TRUE(at::equal(with_ghosts(owned, plan), ids));
+            const auto begin = std::chrono::steady_clock::now();
+            if (rank == 0) EXPECT_THROW(with_ghosts(at::ones({map->num_owned + 1}, at::kLong), plan), InvalidInput);
+            else EXPECT_THROW(with_ghosts(owned, plan), Error);
+            EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10)) << "rank " << rank << " has waited";
+        });
+    }
 }
 
 TEST(GhostExchange, RefusesOnEveryRank)

@@ -43,7 +43,11 @@ TEST(Indexing, EqualsThePlainOperators)
         };
         const auto& [name, function] = draw.pick(operators);
         return RuleCase{name, {draw.values({n, m}), draw.values({n, m}), draw_index(draw, {k}, size), draw_index(draw, {n, m}, size)}, function, {}};
-    }, {.num_cases = 400});
+    }, {.num_cases = 400,
+        .gathers = {{"aten::masked_scatter_?", "", "which value goes where depends on all entries before"},
+                    {"aten::masked_scatter_backward", "", kNoRule},
+                    {"aten::masked_select|aten::nonzero|aten::index.Tensor", "Shard\\([1-9]|second", kOrderOfTheWhole},
+                    {"aten::gather|aten::view|aten::scatter_add|aten::scatter_reduce.two|aten::scatter.value", "second", kTwoAxes}}});
 }
 
 TEST(ClassLosses, EqualThePlainOperators)
@@ -63,7 +67,7 @@ TEST(ClassLosses, EqualThePlainOperators)
                             return Tensors{at::cross_entropy_loss(x[0], x[1], weights, reduction, ignored, smoothing)};
                         },
                         {}};
-    }, {.num_cases = 300});
+    }, {.num_cases = 300, .gathers = {{"aten::masked_select", "Shard\\([1-9]", kOrderOfTheWhole}}});
 }
 
 TEST(ElementLosses, EqualThePlainOperators)

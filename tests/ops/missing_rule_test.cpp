@@ -33,6 +33,17 @@ TEST(MissingShardRule, NamesOperatorPlacementsAndRemedy)
     });
 }
 
+TEST(MissingShardRule, NamesOperatorsThatMakeSparseTensors)
+{
+    run_ranks(2, [](const auto& mesh) {
+        const auto x = from_local(at::ones({3 + mesh->coordinate(0), 4}), mesh, {Shard(0)});
+        for (const auto& tensor : {x, x.detach().requires_grad_()}) {
+            EXPECT_NE(refusal([&] { tensor.to_sparse(); }).find("makes a sparse tensor"), std::string::npos);
+            EXPECT_NE(refusal([&] { tensor.to_sparse_csr(); }).find("makes a sparse tensor"), std::string::npos);
+        }
+    });
+}
+
 TEST(MissingShardRule, LetsAnyOperatorWorkOnWhatLiesWholeOnEveryRank)
 {
     run_ranks(2, [](const auto& mesh) {

@@ -13,9 +13,10 @@
 namespace meshard {
 namespace {
 
-RuleProperty property(std::uint64_t first_seed)
+RuleProperty property(std::uint64_t first_seed, std::vector<Gathering> gathers = {})
 {
     RuleProperty property;
+    property.gathers = std::move(gathers);
     property.tolerance = 1e-10;
     property.first_seed = first_seed;
     property.partial_inputs = false;
@@ -114,7 +115,7 @@ TEST(InstanceNorm, EqualsThePlainOperator)
                             return Tensors{y};
                         },
                         affine ? std::vector<std::int64_t>{1, 2} : std::vector<std::int64_t>{}};
-    }, property(3000));
+    }, property(3000, {{"aten::view", "second", kTwoAxes}}));
 }
 
 TEST(LayerNorm, EqualsThePlainOperatorOverCutDimensions)

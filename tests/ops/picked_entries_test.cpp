@@ -75,7 +75,10 @@ TEST(PickedEntries, EqualThePlainOperators)
         const auto& [name, function] = draw.pick(operators());
         const std::vector<std::int64_t> shape{draw.integer(1, 5), draw.integer(1, 5), draw.integer(1, 4)};
         return RuleCase{name, {draw.values(shape), draw.values(shape)}, function, {}};
-    }, {.num_cases = 500});
+    }, {.num_cases = 500,
+        .gathers = {{"aten::view|aten::_unsafe_view", "", "a shape that cannot keep the cut of permuted parts"},
+                    {"aten::index.Tensor|aten::index_put", "Shard\\([1-9]|second", kOrderOfTheWhole},
+                    {"aten::scatter.src", "second", kTwoAxes}}});
 }
 
 /// A network over points in training: neither the greatest over the points nor its gradient makes a rank hold them all.

@@ -211,5 +211,20 @@ TEST(Pooling, OfWindowsThatEachLieOnOneRankSendsNothing)
     });
 }
 
+/// Aten tells the result how it lies by as_strided_, with the shape that it has.
+TEST(Pooling, TakesChannelsThatLieLast)
+{
+    run_ranks(2, [](const auto& mesh) {
+        set_gather_policy(GatherPolicy::Silent);
+        const auto whole = at::arange(2 * 3 * 10 * 4, at::kDouble).view({2, 3, 10, 4}).sin().contiguous(at::MemoryFormat::ChannelsLast);
+        const auto layout = AxisLayout{Shard(2), std::make_shared<Extents>(Extents{7, 3}), 1};
+        const auto x = from_local(narrow_to_shard(whole, layout, mesh->coordinate(0)).clone(), make_spec(mesh, {layout})).contiguous(at::MemoryFormat::ChannelsLast);
+        for (const auto& image : {x, x.permute({0, 2, 3, 1}).contiguous().permute({0, 3, 1, 2})}) {
+            EXPECT_TRUE(tensors_near(full_tensor(at::adaptive_avg_pool2d(image, {1, 1})), at::adaptive_avg_pool2d(whole, {1, 1}), 1e-14));
+        }
+        set_gather_policy(GatherPolicy::Warn);
+    });
+}
+
 }  // namespace
 }  // namespace meshard

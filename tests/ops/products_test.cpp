@@ -4,8 +4,10 @@
 
 #include <ATen/ATen.h>
 
+#include "sharding/rule_table.h"
 #include "sharding/shard_tensor.h"
 #include "tests/support/rule_property.h"
+#include "tests/support/run_ranks.h"
 
 namespace meshard {
 namespace {
@@ -50,7 +52,73 @@ TEST(Products, EqualThePlainOperators)
         RuleCase item{name, {}, function, {}};
         for (const auto& shape : shapes) item.inputs.push_back(draw.values(shape));
         return item;
-    }, {.num_cases = 600, .tolerance = 1e-10});
+    }, {.num_cases = 600, .tolerance = 1e-10,
+        .gathers = {{"aten::_trilinear", "", kNoRule}, {"aten::(mm|bmm|dot|mv|addmv|addmm|view|_unsafe_view)", "second", kTwoAxes}}});
+}
+
+/// Of matrices (b, n, 3, 3), as a model meets them at its points; those that must be regular are.
+const std::vector<NamedOperator>& of_small_matrices()
+{
+    static const auto regular = [](const at::Tensor& x) { return x + at::eye(3, x.scalar_type()) * 5; };
+    static const auto symmetric = [](const at::Tensor& x) { return at::matmul(x, x.transpose(-1, -2)) + at::eye(3, x.scalar_type()); };
+    static const std::vector<NamedOperator> all{
+        {"det", [](auto& x) { return Tensors{at::linalg_det(x[0]), std::get<1>(at::linalg_slogdet(x[1]))}; }},
+        {"inverse", [](auto& x) { return Tensors{at::linalg_inv(regular(x[0]))}; }},
+        {"solve", [](auto& x) { return Tensors{at::linalg_solve(regular(x[0]), x[1]), at::linalg_solve(regular(x[0]), x[1].select(-1, 0))}; }},
+        {"cholesky", [](auto& x) { return Tensors{at::linalg_cholesky(symmetric(x[0]))}; }},
+        {"eigenvalues", [](auto& x) { return Tensors{at::linalg_eigvalsh(symmetric(x[0])), std::get<0>(at::linalg_eigh(symmetric(x[1])))}; }},
+        {"singular values", [](auto& x) { return Tensors{at::linalg_svdvals(regular(x[0])), std::get<1>(at::linalg_svd(regular(x[1])))}; }},
+        {"LU", [](auto& x) {
+             const auto [factors, pivots] = at::linalg_lu_factor(regular(x[0]));
+             return Tensors{factors, pivots, at::linalg_lu_solve(factors, pivots, x[1])};
+         }},
+        {"QR", [](auto& x) { const auto [q, r] = at::linalg_qr(regular(x[0])); return Tensors{q, r}; }},
+        {"triangles", [](auto& x) { return Tensors{at::linalg_solve_triangular(regular(x[0]).tril(), x[1], false)}; }},
+        {"exponential", [](auto& x) { return Tensors{at::linalg_matrix_exp(x[0] * 0.3)}; }},
+    };
+    return all;
+}
+
+TEST(SmallMatrices, EqualThePlainOperators)
+{
+    check_rule([](Draw& draw) {
+        const auto& [name, function] = draw.pick(of_small_matrices());
+        const std::vector<std::int64_t> shape{draw.integer(1, 3), draw.integer(1, 6), 3, 3};
+        return RuleCase{name, {draw.values(shape), draw.values(shape)}, function, {}};
+    }, {.num_cases = 200, .tolerance = 1e-9,
+        .gathers = {{"aten::(_?linalg_.*|lu_unpack|diag_embed)", "Shard\\([1-3]|second", "a cut through the matrices"},
+                    {"aten::copy_", "^plain", "the exponential's gradient fills a plain tensor"},
+                    {"aten::(bmm|view|diagonal)", "second|Shard.*Shard", kTwoAxes}}});
+}
+
+TEST(SmallMatrices, OfCutPointsStayThere)
+{
+    run_ranks(3, [](const auto& mesh) {
+        set_gather_policy(GatherPolicy::Refuse);
+        const auto points = std::int64_t{2} * mesh->coordinate(0);   // none on the first rank
+        for (const auto& [name, function] : of_small_matrices()) {
+            if (std::string(name) == "exponential") continue;
+            const auto x = from_local(at::randn({2, points, 3, 3}, at::kDouble), mesh, {Shard(1)}).requires_grad_();
+            at::Tensor total;
+            for (const auto& result : function({x, x * 2})) {
+                EXPECT_EQ(spec_of(result)->axes[0].placement.dim, 1) << name;
+                if (result.requires_grad()) total = total.defined() ? total + result.sum() : result.sum();
+            }
+            EXPECT_NO_THROW(total.backward()) << name;
+            EXPECT_EQ(local_of(x.grad()).size(1), points) << name;
+        }
+        set_gather_policy(GatherPolicy::Warn);
+    });
+}
+
+TEST(SmallMatrices, WithoutAnInverseAreRefusedOnEveryRank)
+{
+    run_ranks(2, [](const auto& mesh) {
+        const bool is_first = mesh->coordinate(0) == 0;
+        const auto x = from_local(at::eye(3, at::kDouble).expand({4, 3, 3}) * (is_first ? 1 : 0), mesh, {Shard(0)});
+        set_gather_policy(GatherPolicy::Silent);
+        EXPECT_THROW(at::linalg_inv(x), c10::Error);
+    });
 }
 
 }  // namespace

@@ -108,7 +108,7 @@ TEST(Interpolation, EqualsThePlainOperator)
             item.function = [=](const std::vector<at::Tensor>& x) { return std::vector{interpolate(x[0], mode, align, size, factors)}; };
             return item;
         },
-        {.num_cases = 400});
+        {.num_cases = 400, .gathers = {{"aten::_upsample_bilinear2d_aa(_backward)?", "", kNoRule}}});
 }
 
 TEST(Rearrangement, EqualsThePlainOperator)
@@ -176,7 +176,10 @@ TEST(Resampling, OperatorsOnTopEqualThePlainOnes)
             const auto& [name, function] = operators[draw.integer(0, static_cast<std::int64_t>(operators.size()) - 1)];
             return RuleCase{name, {draw.values({draw.integer(1, 2), 2, draw.integer(3, 8), draw.integer(3, 6)}), draw.values({2, 2, 3, 3})}, function, {}};
         },
-        {.num_cases = 250, .tolerance = 1e-10, .partial_inputs = false});
+        {.num_cases = 250, .tolerance = 1e-10, .partial_inputs = false,
+         .gathers = {{"aten::max_unpool2d", "", kNoRule},
+                     {"aten::convolution(_backward)?", " x \\(", "a grid whose cut dimension was joined with others"},
+                     {"aten::gather|aten::view", "second", kTwoAxes}}});
 }
 
 at::Tensor cut_rows(const at::Tensor& whole, const Extents& extents, const std::shared_ptr<const DeviceMesh>& mesh)
@@ -249,7 +252,7 @@ TEST(Interpolation, IsExactInSinglePrecision)
             item.text += " from " + std::to_string(n) + " to " + std::to_string(m);
             return item;
         },
-        {.num_cases = 100, .tolerance = 1e-5, .partial_inputs = false});
+        {.num_cases = 100, .tolerance = 1e-5, .partial_inputs = false, .num_single_cases = 0});
 }
 
 }  // namespace

@@ -61,7 +61,11 @@ TEST(Scatter, EqualsThePlainOperators)
         const auto& [name, function] = draw.pick(operators);
         return RuleCase{std::string(name) + " along " + std::to_string(dim),
                         {draw.values(shape), draw.values(picks), draw_index(draw, picks, 0, n - 1), draw.values(added), draw_index(draw, {added[dim]}, 0, n - 1)}, function, {}};
-    }, {.num_cases = 500});
+    }, {.num_cases = 500,
+        .gathers = {{"aten::gather|aten::scatter.value|aten::scatter_.value|aten::scatter_add_?|aten::scatter_reduce.two", "",
+                     "an index that is shorter than the tensor along a cut dimension lies otherwise"},
+                    {"aten::select.int", " x \\(", "an entry of a dimension that is cut in blocks"},
+                    {"aten::view", "second", kTwoAxes}}});
 }
 
 TEST(Selection, EqualsThePlainOperators)
@@ -78,7 +82,11 @@ TEST(Selection, EqualsThePlainOperators)
         };
         const auto& [name, function] = draw.pick(operators);
         return RuleCase{name, {draw.values(shape), draw.values(shape)}, function, {}};
-    }, {.num_cases = 300});
+    }, {.num_cases = 300,
+        .gathers = {{"aten::masked_scatter_?", "", "which value goes where depends on all entries before"},
+                    {"aten::masked_scatter_backward", "", kNoRule},
+                    {"aten::masked_select|aten::nonzero", "Shard\\([1-9]|second", kOrderOfTheWhole},
+                    {"aten::view", "second", kTwoAxes}}});
 }
 
 TEST(Distances, EqualThePlainOperators)
@@ -88,7 +96,7 @@ TEST(Distances, EqualThePlainOperators)
         const auto norm = draw.pick(std::vector<double>{0.5, 1, 2, 3, INFINITY});
         return RuleCase{"cdist of norm " + std::to_string(norm), {draw.values({batch, p, m}), draw.values({batch, r, m})},
                         [=](const Tensors& x) { return Tensors{at::cdist(x[0], x[1], norm, 2)}; }, {}};
-    }, {.num_cases = 200});
+    }, {.num_cases = 200, .gathers = {{"aten::_cdist_forward", "second", kTwoAxes}}});
 }
 
 TEST(Fourier, EqualsThePlainOperators)
@@ -123,7 +131,7 @@ TEST(GridSampler, EqualsThePlainOperator)
         }
         return RuleCase{deep ? "volume" : "image", {draw.values(image), draw.values(places) * 0.7},
                         [=](const Tensors& x) { return Tensors{at::grid_sampler(x[0], x[1], mode, padding, corners)}; }, {}};
-    }, {.num_cases = 200});
+    }, {.num_cases = 200, .gathers = {{"aten::grid_sampler_2d(_backward)?", "second", kTwoAxes}}});
 }
 
 TEST(Selection, NeedsNoGather)

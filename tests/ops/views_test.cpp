@@ -58,7 +58,11 @@ TEST(Views, EqualThePlainOperators)
         const auto all = views(draw, dim, shape[dim]);
         const auto& [name, function] = draw.pick(all);
         return RuleCase{name, {draw.values(shape), draw.values(shape)}, function, {}};
-    }, {.num_cases = 500});
+    }, {.num_cases = 500,
+        .gathers = {{"aten::unfold(_backward)?", "", "windows that reach over the cuts"},
+                    {"aten::diagonal_backward", "", kNoRule},
+                    {"aten::unbind.int", "", "one row a tensor: each is whole on every rank"},
+                    {"aten::_unsafe_view|aten::diagonal", "second", kTwoAxes}}});
 }
 
 TEST(Views, SplitAndMergeRows)
@@ -70,7 +74,7 @@ TEST(Views, SplitAndMergeRows)
         return RuleCase{"view", {draw.values(from)},
                         [=](const Tensors& x) { return Tensors{x[0].view(to).sin() * 2, (x[0] * 2).reshape(to).tanh().view(next), x[0].transpose(0, -1).reshape(next)}; },
                         {}};
-    }, {.num_cases = 300});
+    }, {.num_cases = 300, .gathers = {{"aten::view|aten::_unsafe_view", "", "a shape that cannot keep the cut"}}});
 }
 
 /// Writes into parts of y = x; what the plain tensor sees the sharded one must see.
@@ -115,7 +119,7 @@ TEST(Views, AreWrittenThrough)
         const auto all = writes(draw, dim, shape[dim]);
         const auto& [name, function] = draw.pick(all);
         return RuleCase{name, {draw.values(shape), draw.values(shape)}, function, {}};
-    }, {.num_cases = 500});
+    }, {.num_cases = 500, .gathers = {{"aten::view", "second", kTwoAxes}}});
 }
 
 /// One of the ways to look at a tensor; `numbers` choose which and where.
@@ -166,7 +170,9 @@ TEST(Views, OfViewsAndTheirBaseSeeEachOthersWrites)
                             return results;
                         },
                         {}};
-    }, {.num_cases = 800});
+    }, {.num_cases = 800,
+        .gathers = {{"aten::view|aten::_unsafe_view", "", "a shape that cannot keep the cut"},
+                    {"aten::(slice.Tensor|select.int|slice_backward)", " x \\(|second", "rows of a dimension that is cut in blocks"}}});
 }
 
 TEST(Views, AreWrittenThroughWithoutGradientsAndInInferenceMode)

@@ -2,6 +2,7 @@
 #include "sharding/checkpoint.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -266,6 +267,61 @@ TEST(Checkpoint, DrawsTheSameMasksForShardedTensorsAgain)
             EXPECT_FALSE(kept.all().template item<bool>());
         });
     }
+}
+
+/// Autocast as Python's context has it, on this thread.
+class AutocastRegion {
+public:
+    AutocastRegion(at::ScalarType type, bool is_caching) : was_caching_(at::autocast::is_autocast_cache_enabled()), type_before_(at::autocast::get_autocast_dtype(at::kCPU))
+    {
+        at::autocast::increment_nesting();
+        at::autocast::set_autocast_enabled(at::kCPU, true);
+        at::autocast::set_autocast_dtype(at::kCPU, type);
+        at::autocast::set_autocast_cache_enabled(is_caching);
+    }
+    ~AutocastRegion()
+    {
+        if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+        at::autocast::set_autocast_enabled(at::kCPU, false);
+        at::autocast::set_autocast_dtype(at::kCPU, type_before_);
+        at::autocast::set_autocast_cache_enabled(was_caching_);
+    }
+
+private:
+    bool was_caching_;
+    at::ScalarType type_before_;
+};
+
+TEST(Checkpoint, ComputesAgainInTheTypeOfAutocastWithTheWeightsOfTheStep)
+{
+    const auto trained = [](at::ScalarType type, bool is_caching, bool checkpointed) {
+        auto weight = values({6, 6}, 0.1).to(at::kFloat).requires_grad_();
+        const auto x = values({5, 6}, 0.3).to(at::kFloat);
+        const std::function<at::Tensor(const at::Tensor&)> twice = [&](const at::Tensor& t) { return at::matmul(at::tanh(at::matmul(t, weight)), weight); };
+        for (int step = 0; step < 3; ++step) {
+            at::Tensor output;
+            {
+                const AutocastRegion autocast(type, is_caching);
+                output = checkpointed ? checkpoint(twice, x.clone().requires_grad_()) : twice(x.clone().requires_grad_());
+            }
+            EXPECT_EQ(output.scalar_type(), type);
+            output.to(at::kFloat).pow(2).sum().backward();
+            const at::NoGradGuard no_grad;
+            weight.sub_(weight.grad(), 0.1);
+            weight.mutable_grad().zero_();
+        }
+        return weight.detach();
+    };
+    const auto exact = trained(at::kFloat, false, false);
+    for (const auto type : {at::kBFloat16, at::kHalf}) {
+        for (const bool is_caching : {false, true}) {
+            const auto stored = trained(type, is_caching, false);
+            EXPECT_TRUE(at::equal(trained(type, is_caching, true), stored)) << type << " caching " << is_caching;
+            EXPECT_TRUE(tensors_near(stored, exact, 0.03)) << type << " caching " << is_caching;
+        }
+    }
+    EXPECT_TRUE(at::autocast::is_autocast_cache_enabled());
+    EXPECT_EQ(at::autocast::get_autocast_dtype(at::kCPU), at::kBFloat16);
 }
 
 TEST(SavedTensors, GoThroughTheInnermostHooks)

@@ -13,6 +13,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "partition/error.h"
 #include "sharding/checkpoint.h"
 #include "sharding/gradient_norm.h"
@@ -297,6 +299,40 @@ TEST(FullyShard, ServesOtherLayers)
             EXPECT_TRUE(tensors_near(gradient, plain.named_parameters()[name].grad().reshape({-1}), 1e-12)) << name;
         }
     });
+}
+
+/// Of the ranks' own gradients, added in double and rounded once.
+TEST(FullyShard, RoundsTheSumOfNarrowGradientsOnce)
+{
+    for (const auto type : {at::kBFloat16, at::kHalf}) {
+        for (const int size : {2, 3, 4}) {
+            const auto loss_of = [&](Net& net, int rank) { return net->forward(inputs(rank, 0).to(type)).pow(2).mean(); };
+            std::map<std::string, at::Tensor> sums;
+            for (int r = 0; r < size; ++r) {
+                Net serial;
+                serial->to(type);
+                loss_of(serial, r).backward();
+                for (const auto& item : serial->named_parameters()) {
+                    if (!item.value().requires_grad()) continue;
+                    auto& sum = sums[item.key()];
+                    sum = sum.defined() ? sum + item.value().grad() : item.value().grad().to(at::kDouble);
+                }
+            }
+            run_ranks({size}, {"data"}, [&](const auto& mesh) {
+                Net net;
+                net->to(type);
+                const auto sharded = fully_shard(*net, mesh);
+                loss_of(net, static_cast<int>(mesh->coordinate(0))).backward();
+                std::size_t i = 0;
+                for (const auto& [name, shard] : sharded.named_shards()) {
+                    if (name == "last.bias") continue;   // frozen
+                    const auto gradient = full_tensor(sharded.as_shard(i, sharded.local_parameters()[i].grad()));
+                    ++i;
+                    EXPECT_TRUE(at::equal(gradient, sums.at(name).div(size).to(at::kFloat).to(type).reshape({-1}))) << at::toString(type) << ", " << size << " ranks, " << name;
+                }
+            });
+        }
+    }
 }
 
 TEST(FullyShard, RefusesWhatItCannotDo)

@@ -159,6 +159,156 @@ TEST(Replicate, LeavesUnusedParametersWithoutGradient)
     });
 }
 
+/// What is made of this rank's rows by plain operators, as part of the whole again.
+at::Tensor on_own_rows(torch::nn::Sequential& net, const at::Tensor& x)
+{
+    const auto made = net->forward(to_local(x));
+    auto axes = spec_of(x)->axes;
+    return from_local(made, make_spec(spec_of(x)->device_mesh, axes));
+}
+
+TEST(Replicate, SumsTheSharesOfPlainRowsThatGoOnThroughFromLocal)
+{
+    auto serial = network(0);
+    serial->forward(samples(8)).pow(2).mean().backward();
+    const auto expected = gradients(serial);
+
+    for (const int ranks : {1, 2, 3}) {
+        run_ranks(ranks, [&](const auto& mesh) {
+            auto net = network(0);
+            const auto replicated = replicate(*net, mesh);
+            auto x = from_local(cut(samples(8), *mesh, 0), mesh, {Shard(0)});
+
+            on_own_rows(net, x).pow(2).mean().backward();
+
+            expect_gradients(net, expected);
+        });
+    }
+    // The same rows on every rank: each counts.
+    run_ranks(2, [&](const auto& mesh) {
+        auto net = network(0);
+        const auto replicated = replicate(*net, mesh);
+        on_own_rows(net, from_local(samples(8), mesh, {Shard(0)})).pow(2).mean().backward();
+        expect_gradients(net, expected);
+    });
+}
+
+TEST(Replicate, AveragesSharesOverData)
+{
+    auto serial = network(0);
+    ((serial->forward(samples(8)).pow(2).mean() + serial->forward(samples(8).mul(2)).pow(2).mean()) / 2).backward();
+    const auto expected = gradients(serial);
+    run_ranks({2, 2}, {"data", "domain"}, [&](const auto& mesh) {
+        auto net = network(0);
+        const auto replicated = replicate(*net, mesh);
+        const auto domain = mesh->sub_mesh("domain");
+        const auto own = samples(8).mul(mesh->coordinate(0) == 0 ? 1 : 2);
+
+        on_own_rows(net, from_local(cut(own, *domain, 0), domain, {Shard(0)})).pow(2).mean().backward();
+
+        expect_gradients(net, expected);
+    });
+}
+
+TEST(Replicate, CountsWhatAllRanksComputeAlikeOnce)
+{
+    const auto penalty = [](torch::nn::Sequential& net) {
+        auto sum = at::zeros({}, at::kDouble);
+        for (const auto& parameter : net->parameters()) sum = sum + parameter.pow(2).sum();
+        return sum;
+    };
+    auto serial = network(0);
+    (serial->forward(samples(8)).pow(2).mean() + penalty(serial)).backward();
+    const auto expected = gradients(serial);
+    for (const bool plain_root : {false, true}) {
+        run_ranks(3, [&](const auto& mesh) {
+            auto net = network(0);
+            const auto replicated = replicate(*net, mesh);
+            const auto loss = net->forward(from_local(cut(samples(8), *mesh, 0), mesh, {Shard(0)})).pow(2).mean();
+
+            ((plain_root ? full_tensor(loss) : loss) + penalty(net)).backward();
+
+            expect_gradients(net, expected);
+        });
+    }
+}
+
+/// Of the ranks' own gradients, added in double and rounded once.
+TEST(Replicate, RoundsTheSumOfNarrowGradientsOnce)
+{
+    for (const auto type : {at::kBFloat16, at::kHalf}) {
+        for (const int size : {2, 3, 4}) {
+            std::vector<at::Tensor> sums;
+            for (int r = 0; r < size; ++r) {
+                auto serial = network(0);
+                serial->to(type);
+                serial->forward(samples(8).mul(1 + r).to(type)).pow(2).mean().backward();
+                const auto own = gradients(serial);
+                for (std::size_t k = 0; k < own.size(); ++k) {
+                    if (r == 0) sums.push_back(own[k].to(at::kDouble));
+                    else sums[k].add_(own[k]);
+                }
+            }
+            run_ranks({size}, {"data"}, [&](const auto& mesh) {
+                auto net = network(0);
+                net->to(type);
+                const auto replicated = replicate(*net, mesh);
+                net->forward(samples(8).mul(1 + mesh->coordinate(0)).to(type)).pow(2).mean().backward();
+                const auto found = gradients(net);
+                for (std::size_t k = 0; k < found.size(); ++k) {
+                    EXPECT_TRUE(at::equal(found[k], sums[k].div(size).to(at::kFloat).to(type))) << at::toString(type) << ", " << size << " ranks, parameter " << k;
+                }
+            });
+        }
+    }
+}
+
+TEST(Replicate, GivesNarrowGradientsOfCutRows)
+{
+    auto serial = network(0);   // in double, from the same rounded weights and rows
+    serial->to(at::kBFloat16);
+    serial->to(at::kDouble);
+    const auto rows = samples(64).to(at::kBFloat16);
+    serial->forward(rows.to(at::kDouble)).pow(2).mean().backward();
+    const auto expected = gradients(serial);
+    for (const int size : {1, 2, 3}) {
+        run_ranks(size, [&](const auto& mesh) {
+            auto net = network(0);
+            net->to(at::kBFloat16);
+            const auto replicated = replicate(*net, mesh);
+            net->forward(from_local(cut(rows, *mesh, 0), mesh, {Shard(0)})).pow(2).mean().backward();
+            const auto found = gradients(net);
+            for (std::size_t k = 0; k < found.size(); ++k) EXPECT_TRUE(tensors_near(found[k].to(at::kDouble), expected[k], 2e-2)) << "parameter " << k;
+        });
+    }
+}
+
+TEST(Replicate, RefusesPlainRowsWhoseGradientsWouldCountOnce)
+{
+    run_ranks(2, [](const auto& mesh) {
+        auto net = network(0);
+        const auto replicated = replicate(*net, mesh);
+        const auto x = from_local(cut(samples(8), *mesh, 0), mesh, {Shard(0)});
+        try {
+            net->forward(to_local(x)).pow(2).sum().backward();   // every rank its own loss
+            ADD_FAILURE() << "gradients of one rank's rows passed for those of all";
+        } catch (const InvalidInput& error) {
+            EXPECT_NE(std::string(error.what()).find("'0.weight' is a plain tensor and not the same on ranks 0 and 1 of axis 'domain'"), std::string::npos) << error.what();
+        }
+    });
+    run_ranks(2, [](const auto& mesh) {   // one way and the other
+        auto net = network(0);
+        const auto replicated = replicate(*net, mesh);
+        const auto x = from_local(cut(samples(8), *mesh, 0), mesh, {Shard(0)});
+        try {
+            (on_own_rows(net, x) * net->forward(x)).sum().backward();
+            ADD_FAILURE() << "shares and whole gradients were added up";
+        } catch (const InvalidInput& error) {
+            EXPECT_NE(std::string(error.what()).find("is used with rows of this rank alone"), std::string::npos) << error.what();
+        }
+    });
+}
+
 TEST(Replicate, RefusesDifferentModules)
 {
     run_ranks(2, [](const auto& mesh) {

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/shard_tensor.h"
 
+#include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/serialize.h>
 
 #include <gtest/gtest.h>
 
+#include <sstream>
+
 #include "partition/error.h"
+#include "sharding/redistribute.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/run_ranks.h"
@@ -171,6 +176,52 @@ TEST(ShardTensor, HasNoMemoryOfTheWholeToRead)
     });
 }
 
+TEST(ShardTensor, AnswersQuestionsAboutItsStorageWithoutALook)
+{
+    run_ranks(2, [](const auto& mesh) {
+        const auto x = from_local(at::ones({3, 2}), mesh, {Shard(0)});
+        for (const auto& tensor : {x, x * 2}) {
+            EXPECT_EQ(tensor.storage().data_ptr().get(), nullptr);   // as LibTorch asks whether processes share it
+            EXPECT_EQ(tensor.storage().nbytes(), 0u);
+            EXPECT_THROW(tensor.data_ptr(), c10::Error);
+        }
+    });
+}
+
+TEST(ShardTensor, IsRefusedByTorchSave)
+{
+    run_ranks(2, [](const auto& mesh) {
+        const auto x = from_local(at::ones({3, 2}), mesh, {Shard(0)});
+        for (const auto& tensor : {x, x * 2}) {
+            std::ostringstream file;
+            EXPECT_ANY_THROW(torch::save(tensor, file)) << "a file without the numbers";
+        }
+    });
+}
+
+TEST(ShardTensor, FollowsAutocast)
+{
+    run_ranks(2, [](const auto& mesh) {
+        const auto whole = at::arange(40).to(at::kFloat).view({10, 4});
+        const auto layout = AxisLayout{Shard(0), std::make_shared<Extents>(Extents{7, 3}), 1};
+        const auto x = from_local(narrow_to_shard(whole, layout, mesh->coordinate(0)).clone(), make_spec(mesh, {layout}));
+        at::autocast::set_autocast_enabled(at::kCPU, true);
+        const auto dtype = at::autocast::get_autocast_dtype(at::kCPU);
+        at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+
+        const auto product = at::matmul(x.t(), x), expected = at::matmul(whole.t(), whole);
+        const auto loss = at::mse_loss(product, product * 0), expected_loss = at::mse_loss(expected, expected * 0);
+
+        at::autocast::set_autocast_dtype(at::kCPU, dtype);
+        at::autocast::set_autocast_enabled(at::kCPU, false);
+        at::autocast::clear_cache();
+        EXPECT_EQ(product.scalar_type(), at::kBFloat16);
+        EXPECT_EQ(expected.scalar_type(), at::kBFloat16);
+        EXPECT_EQ(loss.scalar_type(), expected_loss.scalar_type());
+        EXPECT_TRUE(tensors_near(full_tensor(product), expected, 1e-2));
+    });
+}
+
 TEST(ShardTensor, KeepsGradientsApartThatShareMemory)
 {
     // The same gradient reaches both summands, one of them through a view; adding to it in place for one would spoil the other.
@@ -210,6 +261,28 @@ TEST(ShardSpec, RefusesPartsOfDifferentMeshes)
         map->num_global = 6;
         map->num_owned = 2;
         EXPECT_THROW(shard_spec(map, mesh), InvalidInput);
+    });
+}
+
+TEST(ShardSpec, RefusesExtentsThatAreNotOneARank)
+{
+    run_ranks(2, [](const auto& mesh) {
+        const auto layout = [](Extents extents, std::int64_t blocks = 1) { return AxisLayout{Shard(0), std::make_shared<Extents>(std::move(extents)), blocks}; };
+        const auto local = at::ones({5, 2});
+        EXPECT_TRUE(throws_with<InvalidInput>("Shard(0) on axis 'domain' has 1 extents, expected 2", [&] { make_spec(mesh, {layout({5})}); }));
+        EXPECT_TRUE(throws_with<InvalidInput>("has 3 extents, expected 2", [&] { make_spec(mesh, {layout({5, 5, 5})}); }));
+        EXPECT_TRUE(throws_with<InvalidInput>("has the extent -1 on rank 1", [&] { make_spec(mesh, {layout({5, -1})}); }));
+        EXPECT_TRUE(throws_with<InvalidInput>("has no extents", [&] { make_spec(mesh, {AxisLayout{Shard(0), nullptr, 1}}); }));
+        EXPECT_TRUE(throws_with<InvalidInput>("has 0 blocks", [&] { make_spec(mesh, {layout({5, 5}, 0)}); }));
+        EXPECT_TRUE(throws_with<InvalidInput>("2 layouts for a device mesh of 1 axes", [&] { make_spec(mesh, {layout({5, 5}), {}}); }));
+
+        // One that was put together by hand.
+        const auto by_hand = std::make_shared<ShardSpec>(*make_spec(mesh, {layout({5, 5})}));
+        by_hand->axes[0].extents = std::make_shared<Extents>(Extents{5});
+        EXPECT_TRUE(throws_with<InvalidInput>("has 1 extents, expected 2", [&] { from_local(local, by_hand); }));
+        const auto x = from_local(local, make_spec(mesh, {layout({5, 5})}));
+        EXPECT_TRUE(throws_with<InvalidInput>("has 1 extents, expected 2", [&] { redistribute(x, by_hand); }));
+        EXPECT_TRUE(throws_with<InvalidInput>("must add up", [&] { redistribute(x, make_spec(mesh, {layout({4, 5})})); }));
     });
 }
 

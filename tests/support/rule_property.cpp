@@ -5,8 +5,12 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <cstdlib>
+#include <limits>
 #include <map>
+#include <mutex>
 #include <numeric>
+#include <regex>
+#include <utility>
 
 #include "sharding/exact_mode.h"
 #include "sharding/redistribute.h"
@@ -22,6 +26,9 @@ struct Cut {
     bool pending = false;           // on the last axis, as parts that add up
 };
 
+/// A result that differs from the same in double by more than this share of its largest value is another one, not a rounded one.
+constexpr double kOtherwise = 1e-3;
+
 /// Where the cases' tensors lie.
 at::Device device_of_tests()
 {
@@ -29,12 +36,19 @@ at::Device device_of_tests()
     return at::Device(name ? name : "cpu");
 }
 
+/// What a case gives, and how far each may be from it, as a share of its largest value.
+struct Results {
+    std::vector<at::Tensor> outputs, gradients;
+    std::vector<double> of_outputs, of_gradients;
+};
+
 struct Prepared {
     std::uint64_t seed = 0;
     RuleCase item;
     std::vector<Cut> cuts;
     std::vector<Cut> factor_cuts;   // the gradients of the outputs arrive in any layout, too
-    std::vector<at::Tensor> outputs, factors, gradients;   // of the plain operator
+    std::vector<at::Tensor> factors;
+    Results expected;   // of the plain operator
 };
 
 Extents random_extents(std::int64_t n, std::int64_t ranks, Draw& draw)
@@ -105,6 +119,64 @@ std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& outputs, con
 
 at::Tensor leaf(const at::Tensor& tensor) { return tensor.is_floating_point() ? tensor.detach().clone().requires_grad_() : tensor.clone(); }
 
+/// The plain operator's results, with these factors of the gradients; new ones are drawn first if `draw` is given.
+Results plain_results(const RuleCase& item, std::vector<at::Tensor>& factors, Draw* draw)
+{
+    Results results;
+    std::vector<at::Tensor> inputs;
+    for (const auto& input : item.inputs) inputs.push_back(leaf(input));
+    results.outputs = item.function(inputs);
+    if (draw) {
+        for (const auto& output : results.outputs) {
+            factors.push_back(output.is_floating_point() ? draw->values(output.sizes(), output.scalar_type()).to(output.device()) : at::Tensor());
+        }
+    }
+    results.gradients = gradients_of(results.outputs, factors, inputs);
+    for (auto& output : results.outputs) output = output.detach();
+    return results;
+}
+
+/// How far a result of single precision may be from the plain operator's, as a share of its largest value. Two sums of n numbers taken in
+/// different orders differ by n roundings at most, of numbers no larger than their largest sum (Higham 2002, 4.2). What an operator
+/// makes of roundings otherwise shows in how far the plain one itself is from the same in double. Where that is something else altogether
+/// (other random numbers, another branch) it says nothing.
+double single_tolerance(const at::Tensor& single, const at::Tensor& in_double, std::int64_t num_summands)
+{
+    const auto summed = static_cast<double>(num_summands) * std::numeric_limits<float>::epsilon();
+    if (!single.defined() || !in_double.defined() || single.sizes() != in_double.sizes() || single.numel() == 0) return summed;
+    const auto value = single.to(at::kDouble);
+    const auto largest = value.nan_to_num(0, 0, 0).abs().max().item<double>();
+    const auto own = (value - in_double.to(at::kDouble)).nan_to_num(0, 0, 0).abs().max().item<double>() / (largest > 0 ? largest : 1.0);
+    return summed + (own < kOtherwise ? 4 * own : 0);
+}
+
+/// The tolerances of `expected`, all in single precision.
+void set_single_tolerances(const RuleCase& item, const std::vector<at::Tensor>& factors, Results& expected)
+{
+    const auto widened = [](const at::Tensor& tensor) { return tensor.defined() && tensor.scalar_type() == at::kFloat ? tensor.to(at::kDouble) : tensor; };
+    auto wide = item;
+    for (auto& input : wide.inputs) input = widened(input);
+    std::vector<at::Tensor> wide_factors;
+    for (const auto& factor : factors) wide_factors.push_back(widened(factor));
+    Results in_double;
+    try {
+        in_double = plain_results(wide, wide_factors, nullptr);
+    } catch (const c10::Error&) {   // as many results as in single precision, but of other shapes: the factors do not fit
+    }
+    in_double.outputs.resize(expected.outputs.size());
+    in_double.gradients.resize(expected.gradients.size());
+    std::int64_t num_summands = 1;
+    for (const auto* tensors : std::initializer_list<const Tensors*>{&item.inputs, &expected.outputs}) {
+        for (const auto& tensor : *tensors) num_summands = std::max(num_summands, tensor.defined() ? tensor.numel() : 0);
+    }
+    for (std::size_t i = 0; i < expected.outputs.size(); ++i) {
+        expected.of_outputs.push_back(single_tolerance(expected.outputs[i], in_double.outputs[i], num_summands));
+    }
+    for (std::size_t i = 0; i < expected.gradients.size(); ++i) {
+        expected.of_gradients.push_back(single_tolerance(expected.gradients[i], in_double.gradients[i], num_summands));
+    }
+}
+
 Prepared prepare(std::uint64_t seed, const std::function<RuleCase(Draw&)>& draw_case, c10::IntArrayRef mesh_shape, const RuleProperty& property, Draw& draw,
                  at::ScalarType type)
 {
@@ -116,13 +188,15 @@ Prepared prepare(std::uint64_t seed, const std::function<RuleCase(Draw&)>& draw_
         input = input.to(device_of_tests(), input.scalar_type() == at::kDouble ? type : input.scalar_type());
     }
     prepared.cuts = draw_cuts(prepared.item.inputs, prepared.item.whole_inputs, mesh_shape, property.partial_inputs, draw);
-    std::vector<at::Tensor> inputs;
-    for (const auto& input : prepared.item.inputs) inputs.push_back(leaf(input));
-    prepared.outputs = prepared.item.function(inputs);
-    for (auto& output : prepared.outputs) prepared.factors.push_back(output.is_floating_point() ? draw.values(output.sizes(), output.scalar_type()).to(output.device()) : at::Tensor());
+    auto& expected = prepared.expected;
+    expected = plain_results(prepared.item, prepared.factors, &draw);
     prepared.factor_cuts = draw_cuts(prepared.factors, {}, mesh_shape, property.partial_inputs, draw);
-    prepared.gradients = gradients_of(prepared.outputs, prepared.factors, inputs);
-    for (auto& output : prepared.outputs) output = output.detach();
+    if (type == at::kFloat) {
+        set_single_tolerances(prepared.item, prepared.factors, expected);
+    } else {
+        expected.of_outputs.assign(expected.outputs.size(), property.tolerance);
+        expected.of_gradients.assign(expected.gradients.size(), property.tolerance);
+    }
     return prepared;
 }
 
@@ -166,33 +240,47 @@ Tensors laid_out_factors(const Prepared& prepared, const std::shared_ptr<const D
     return factors;
 }
 
-void run(const Prepared& prepared, const std::shared_ptr<const DeviceMesh>& mesh, double tolerance)
+void expect_near(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& gradients, const Results& expected, const std::string& where)
+{
+    ASSERT_EQ(outputs.size(), expected.outputs.size()) << where;
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+        EXPECT_TRUE(tensors_near(whole_of(outputs[i]), expected.outputs[i], expected.of_outputs[i])) << where << "; output " << i;
+    }
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+        EXPECT_TRUE(tensors_near(whole_of(gradients[i]), expected.gradients[i], expected.of_gradients[i])) << where << "; gradient " << i;
+    }
+}
+
+/// Operator, layouts and results of a case, for messages.
+std::string text_of(const Prepared& prepared, const DeviceMesh& mesh)
+{
+    auto text = prepared.item.text + "; MESHARD_RULE_SEED=" + std::to_string(prepared.seed) + "; " + std::to_string(mesh.num_ranks()) + " ranks";
+    for (const auto& input : prepared.item.inputs) {
+        if (input.defined() && input.is_floating_point()) return text + "; " + c10::toString(input.scalar_type()) + (exact_mode() ? " in exact mode" : "");
+    }
+    return text;
+}
+
+void run(const Prepared& prepared, const std::shared_ptr<const DeviceMesh>& mesh)
 {
     const auto& item = prepared.item;
-    std::string where = item.text + "; MESHARD_RULE_SEED=" + std::to_string(prepared.seed) + "; " + std::to_string(mesh->num_ranks()) + " ranks";
-    if (exact_mode()) where += " in exact mode";
+    auto where = text_of(prepared, *mesh);
     for (std::size_t i = 0; i < prepared.cuts.size(); ++i) where += "; input " + std::to_string(i) + ": " + to_string(*make_spec(mesh, prepared.cuts[i].axes));
     try {
         const auto inputs = laid_out_inputs(prepared, mesh);
         const auto outputs = item.function(inputs);
-        ASSERT_EQ(outputs.size(), prepared.outputs.size()) << where;
-        for (std::size_t i = 0; i < outputs.size(); ++i) {
-            EXPECT_TRUE(tensors_near(whole_of(outputs[i]), prepared.outputs[i], tolerance)) << where << "; output " << i;
-        }
         const auto factors = laid_out_factors(prepared, mesh);
         for (std::size_t i = 0; i < factors.size(); ++i) {
             if (factors[i].defined()) where += "; factor " + std::to_string(i) + ": " + to_string(*spec_of(factors[i]));
         }
-        const auto gradients = gradients_of(outputs, factors, inputs);
-        for (std::size_t i = 0; i < inputs.size(); ++i) {
-            EXPECT_TRUE(tensors_near(whole_of(gradients[i]), prepared.gradients[i], tolerance)) << where << "; gradient " << i;
-        }
+        expect_near(outputs, gradients_of(outputs, factors, inputs), prepared.expected, where);
     } catch (const std::exception& error) {
         throw std::runtime_error(where + ": " + error.what());
     }
 }
 
-/// Puts what one rank computes from the same inputs, cut along the same dimensions, in the place of the plain operator's results.
+/// What one rank computes from the same inputs, cut along the same dimensions, must be the plain operator's results but for rounding, and
+/// takes their place: other numbers of ranks must give the same bits.
 void expect_one_ranks_results(Prepared& prepared, c10::IntArrayRef mesh_shape, const std::vector<std::string>& names)
 {
     const auto on_one_rank = [](std::vector<Cut> cuts) {
@@ -211,13 +299,70 @@ void expect_one_ranks_results(Prepared& prepared, c10::IntArrayRef mesh_shape, c
         const auto inputs = laid_out_inputs(alone, mesh);
         const auto outputs = alone.item.function(inputs);
         const auto gradients = gradients_of(outputs, laid_out_factors(alone, mesh), inputs);
-        for (std::size_t i = 0; i < outputs.size(); ++i) prepared.outputs[i] = whole_of(outputs[i]);
-        for (std::size_t i = 0; i < gradients.size(); ++i) prepared.gradients[i] = whole_of(gradients[i]);
+        expect_near(outputs, gradients, alone.expected, text_of(alone, *mesh));
+        auto& expected = prepared.expected;
+        for (std::size_t i = 0; i < outputs.size(); ++i) expected.outputs[i] = whole_of(outputs[i]);
+        for (std::size_t i = 0; i < gradients.size(); ++i) expected.gradients[i] = whole_of(gradients[i]);
+        expected.of_outputs.assign(outputs.size(), 0);
+        expected.of_gradients.assign(gradients.size(), 0);
     });
 }
 
+/// Operators that made ranks gather the whole, and how their arguments lay; shared by the ranks of a run.
+class Gathered {
+public:
+    explicit Gathered(const std::vector<Gathering>& declared) : declared_(declared), was_seen_(declared.size(), false) {}
+
+    /// Whether the event is one that the family declares.
+    bool is_declared(const RuleEvent& event)
+    {
+        const std::lock_guard lock(mutex_);
+        for (std::size_t i = 0; i < declared_.size(); ++i) {
+            if (!std::regex_match(event.op, std::regex(declared_[i].op)) || !std::regex_search(event.inputs, std::regex(declared_[i].inputs))) continue;
+            was_seen_[i] = true;
+            return true;
+        }
+        return false;
+    }
+
+    /// Declarations that outlive their reason would hide a rule that gathers again.
+    void expect_all_seen() const
+    {
+        for (std::size_t i = 0; i < declared_.size(); ++i) {
+            EXPECT_TRUE(was_seen_[i]) << "no case gathers in " << declared_[i].op << " of '" << declared_[i].inputs << "': take it out of `gathers`";
+        }
+    }
+
+private:
+    const std::vector<Gathering>& declared_;
+    std::vector<bool> was_seen_;
+    std::mutex mutex_;
+};
+
+/// Watches this rank while it lives.
+class GatherWatch : public RuleObserver {
+public:
+    explicit GatherWatch(Gathered& gathered) : gathered_(gathered) { set_rule_observer(this); }
+    ~GatherWatch() override { set_rule_observer(nullptr); }
+    GatherWatch(const GatherWatch&) = delete;
+    GatherWatch& operator=(const GatherWatch&) = delete;
+
+    void called(const RuleEvent& event) override
+    {
+        if (event.gathered && !gathered_.is_declared(event)) undeclared_ += "\n  " + event.op + " of " + event.inputs;
+    }
+    void refused(const std::string&, const std::string&) override {}
+
+    /// What gathered since the last call.
+    std::string take() { return std::exchange(undeclared_, {}); }
+
+private:
+    Gathered& gathered_;
+    std::string undeclared_;
+};
+
 /// `type`: of floating inputs that are drawn in double.
-void run_cases(const std::function<RuleCase(Draw&)>& draw_case, const RuleProperty& property, int num_cases, at::ScalarType type)
+void run_cases(const std::function<RuleCase(Draw&)>& draw_case, const RuleProperty& property, int num_cases, at::ScalarType type, Gathered& gathered)
 {
     static const std::vector<std::vector<std::int64_t>> kGrids{{2, 2}, {2, 3}, {1, 3}, {2, 4}};
     const char* only = std::getenv("MESHARD_RULE_SEED");
@@ -235,8 +380,14 @@ void run_cases(const std::function<RuleCase(Draw&)>& draw_case, const RuleProper
     for (const auto& [shape, cases] : by_shape) {
         run_ranks(shape, names(shape), [&, &cases = cases](const auto& mesh) {
             set_gather_policy(GatherPolicy::Silent);
+            GatherWatch watch(gathered);
             for (const auto& item : cases) {
-                run(item, mesh, exact_mode() ? 0 : property.tolerance);
+                run(item, mesh);
+                // Exact mode may gather whatever it likes.
+                if (const auto undeclared = watch.take(); !exact_mode() && !undeclared.empty() && mesh->all().rank() == 0) {
+                    ADD_FAILURE() << text_of(item, *mesh) << ": every rank gathered the whole for" << undeclared
+                                  << "\nMend the rule, or declare it in `gathers` with the reason";
+                }
                 if (mesh->num_ranks() > 1 && !mesh->all().all_agree(!::testing::Test::HasFatalFailure())) return;
             }
         });
@@ -262,13 +413,17 @@ at::Tensor Draw::values(c10::IntArrayRef shape, at::ScalarType type)
 void check_rule(const std::function<RuleCase(Draw&)>& draw_case, const RuleProperty& property)
 {
     if (device_of_tests().is_cuda() && !at::hasCUDA()) GTEST_SKIP() << "no GPU is seen by this process";
-    run_cases(draw_case, property, property.num_cases, at::kDouble);
-    // Pending inputs are left out: what their parts are depends on the number of ranks.
-    auto exact = property;
-    exact.partial_inputs = false;
+    Gathered gathered(property.gathers);
+    run_cases(draw_case, property, property.num_cases, at::kDouble, gathered);
+    // Pending inputs are left out in single precision: their parts depend on the number of ranks, and cancel but for rounding.
+    auto single = property;
+    single.partial_inputs = false;
+    run_cases(draw_case, single, property.num_single_cases, at::kFloat, gathered);
+    // Ranks that are processes run the cases of their own number only.
+    if (!std::getenv("MESHARD_RULE_SEED") && num_runs_of_processes() == 0) gathered.expect_all_seen();
     set_exact_mode(true);
     try {
-        run_cases(draw_case, exact, property.num_exact_cases, at::kFloat);
+        run_cases(draw_case, single, property.num_exact_cases, at::kFloat, gathered);
     } catch (...) {
         set_exact_mode(false);
         throw;

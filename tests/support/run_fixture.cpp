@@ -19,13 +19,6 @@
 namespace meshard::test {
 namespace {
 
-std::string kind_of(const nlohmann::json& description)
-{
-    if (description.contains("operation")) return description["operation"].get<std::string>();
-    const auto name = description.value("class", std::string("a case without a class"));
-    return name.substr(name.rfind('.') + 1);
-}
-
 at::Tensor optional(const NamedTensors& inputs, const std::string& name)
 {
     const auto found = inputs.find(name);
@@ -121,13 +114,29 @@ FixtureModel make_model(const nlohmann::json& description)
 
 }  // namespace
 
-std::string reason_to_skip(const nlohmann::json& description)
+const std::set<std::string>& other_kinds()
 {
-    const auto kind = kind_of(description);
-    static const std::set<std::string> known{"Transolver", "FLARE", "GeoTransolver", "MeshGraphNet", "GALE", "GALE_FA", "FLARE attention", "PhysicsAttentionIrregularMesh",
+    static const std::set<std::string> kinds{"knn", "radius_search", "signed_distance_field", "error measures", "compute_force_coefficients"};
+    return kinds;
+}
+
+const std::set<std::string>& model_kinds()
+{
+    static const std::set<std::string> kinds{"Transolver", "FLARE", "GeoTransolver", "MeshGraphNet", "GALE", "GALE_FA", "FLARE attention", "PhysicsAttentionIrregularMesh",
                                              "PhysicsAttentionStructuredMesh2D", "PhysicsAttentionStructuredMesh3D"};
-    if (!known.count(kind)) return kind + ": not implemented, or not a model";
-    return {};
+    return kinds;
+}
+
+std::vector<FixtureCase> model_cases()
+{
+    auto cases = fixture_cases();
+    std::erase_if(cases, [](const auto& fixture) { return other_kinds().contains(fixture.kind); });
+    return cases;
+}
+
+std::string reason_to_skip(const FixtureCase& fixture)
+{
+    return model_kinds().contains(fixture.kind) ? std::string() : "meshard has no model or layer of the kind " + fixture.kind;
 }
 
 std::string output_name(const std::string& name, std::size_t index, std::size_t num_outputs)

@@ -3,8 +3,8 @@
 
 #include <cstddef>
 #include <functional>
-#include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -13,10 +13,10 @@
 #include <torch/nn/module.h>
 
 #include "models/slice_projection.h"
+#include "tests/support/fixture_cases.h"
+#include "tests/support/fixture_tensors.h"
 
 namespace meshard::test {
-
-using NamedTensors = std::map<std::string, at::Tensor>;
 
 /// A model of a case, ready to run: its module with the stored parameters and buffers, and its forward by names of arguments
 /// (`local_embedding.1` is the second of several). The outputs are one, or one a stream.
@@ -26,8 +26,15 @@ struct FixtureModel {
     std::function<void(UniformNoise)> set_noise;   ///< empty if the model draws none
 };
 
-/// Why `load_fixture_model` cannot make the model of this case, by its kind; empty if it can.
-std::string reason_to_skip(const nlohmann::json& description);
+/// The kinds of cases that `load_fixture_model` makes models of, and those that tests of their own take.
+const std::set<std::string>& model_kinds();
+const std::set<std::string>& other_kinds();
+
+/// All cases but those of `other_kinds`: those of models that meshard does not have are among them.
+std::vector<FixtureCase> model_cases();
+
+/// Why `load_fixture_model` cannot make the model of this case; empty if it can.
+std::string reason_to_skip(const FixtureCase& fixture);
 
 /// Fails the test if a stored parameter has no place in the model, or the other way round. Noise that the case holds (`noise.I`) is
 /// given to the model, its rows as `order_rows` puts them.

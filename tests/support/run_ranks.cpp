@@ -5,6 +5,7 @@
 #include <ATen/Parallel.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include <algorithm>
 #include <condition_variable>
 #include <exception>
 #include <functional>
@@ -14,6 +15,7 @@
 #include <thread>
 
 #include "partition/error.h"
+#include "sharding/launch.h"
 
 namespace meshard {
 namespace {
@@ -30,9 +32,10 @@ class Hub {
 public:
     explicit Hub(int size) : tensors_(size), splits_(size) {}
 
+    using Splits = std::vector<std::vector<std::int64_t>>;
+
     /// Shows every rank's tensor to `read`, on every rank, between two meetings of all.
-    void meet(int rank, const at::Tensor& tensor, const std::vector<std::int64_t>& splits,
-              const std::function<void(const std::vector<at::Tensor>&, const std::vector<std::vector<std::int64_t>>&)>& read)
+    void meet(int rank, const at::Tensor& tensor, const std::vector<std::int64_t>& splits, const std::function<void(const std::vector<at::Tensor>&, const Splits&)>& read)
     {
         {
             const std::lock_guard lock(mutex_);
@@ -76,15 +79,38 @@ private:
     bool aborted_ = false;
 };
 
+/// Of the types that shared memory, MPI and Gloo all carry those that all of them add, alike.
+bool is_added_by_all(at::ScalarType type)
+{
+    const auto all = {at::kFloat, at::kDouble, at::kInt, at::kLong, at::kChar, at::kByte};
+    return std::find(all.begin(), all.end(), type) != all.end();
+}
+
+/// What one of the real transports would not take, none may be given.
+void require(bool holds, const std::string& what)
+{
+    if (!holds) throw std::runtime_error("threads: " + what);
+}
+
+void require_carried(const at::Tensor& tensor)
+{
+    require(tensor.is_contiguous(), "the tensor is not contiguous");
+    require(is_added_by_all(tensor.scalar_type()) || tensor.scalar_type() == at::kHalf, std::string("values of type ") + at::toString(tensor.scalar_type()) + " are not carried");
+}
+
 class ThreadBackend : public c10d::Backend {
 public:
     ThreadBackend(std::shared_ptr<Hub> hub, int rank, int size) : Backend(rank, size), hub_(std::move(hub)) {}
     const std::string getBackendName() const override { return "threads"; }
+    void abort() override { hub_->abort(); }
 
     c10::intrusive_ptr<Work> allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) override
     {
+        require_carried(tensors[0]);
+        require(is_added_by_all(tensors[0].scalar_type()), std::string("values of type ") + at::toString(tensors[0].scalar_type()) + " are not reduced");
         at::Tensor result;
         hub_->meet(getRank(), tensors[0], {}, [&](const auto& all, const auto&) {
+            for (const auto& other : all) require(other.numel() == all[0].numel() && other.dtype() == all[0].dtype(), "the ranks reduce tensors of several sizes or types");
             result = all[0].clone();
             for (int r = 1; r < getSize(); ++r) {
                 if (options.reduceOp == c10d::ReduceOp::SUM) result.add_(all[r]);
@@ -93,14 +119,17 @@ public:
                 else throw std::runtime_error("threads: unknown reduction");
             }
         });
-        tensors[0].copy_(result);
+        tensors[0].copy_(result.view(tensors[0].sizes()));
         return c10::make_intrusive<Done>();
     }
 
     c10::intrusive_ptr<Work> broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& options) override
     {
+        require_carried(tensors[0]);
         hub_->meet(getRank(), tensors[0], {}, [&](const auto& all, const auto&) {
-            if (getRank() != options.rootRank) tensors[0].copy_(all[options.rootRank]);
+            const auto& sent = all[options.rootRank];
+            require(sent.nbytes() == tensors[0].nbytes(), "a tensor of another size is broadcast");
+            if (getRank() != options.rootRank) tensors[0].view({-1}).copy_(sent.view({-1}));
         });
         return c10::make_intrusive<Done>();
     }
@@ -108,11 +137,18 @@ public:
     c10::intrusive_ptr<Work> alltoall_base(at::Tensor& out, at::Tensor& in, std::vector<std::int64_t>& out_splits,
                                            std::vector<std::int64_t>& in_splits, const c10d::AllToAllOptions&) override
     {
+        require_carried(in);
+        require_carried(out);
+        const auto fits = [this](const at::Tensor& rows, const std::vector<std::int64_t>& splits) {
+            return static_cast<int>(splits.size()) == getSize() && std::accumulate(splits.begin(), splits.end(), std::int64_t{0}) == rows.size(0);
+        };
+        require(fits(in, in_splits) && fits(out, out_splits) && in.dtype() == out.dtype(), "rows for all-to-all that do not fit their counts, or of two types");
         hub_->meet(getRank(), in, in_splits, [&](const auto& all, const auto& splits) {
             std::int64_t offset = 0;
+            const auto row_bytes = [](const at::Tensor& rows) { return c10::multiply_integers(rows.sizes().slice(1)) * static_cast<std::int64_t>(rows.element_size()); };
             for (int r = 0; r < getSize(); ++r) {
                 const auto start = std::accumulate(splits[r].begin(), splits[r].begin() + getRank(), std::int64_t{0});
-                if (splits[r][getRank()] != out_splits[r]) throw std::runtime_error("threads: all-to-all sizes disagree");
+                require(splits[r][getRank()] * row_bytes(all[r]) == out_splits[r] * row_bytes(out), "all-to-all sizes disagree");
                 out.narrow(0, offset, out_splits[r]).copy_(all[r].narrow(0, start, out_splits[r]));
                 offset += out_splits[r];
             }
@@ -177,12 +213,36 @@ private:
     std::map<std::string, int> num_made_;
 };
 
+/// Null unless this process is one of several ranks.
+World* processes()
+{
+    static const auto world = [] {
+        const auto info = detect_launch();
+        return info.size > 1 ? World::connect(info, 60) : nullptr;
+    }();
+    return world.get();
+}
+
+int num_runs = 0;
+
 }  // namespace
+
+int num_runs_of_processes() { return num_runs; }
+
+void finish_processes()
+{
+    if (auto* world = processes()) world->finish();
+}
 
 void run_ranks(std::vector<std::int64_t> shape, std::vector<std::string> axis_names,
                const std::function<void(std::shared_ptr<const DeviceMesh>)>& body)
 {
     const auto n = static_cast<int>(std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>()));
+    if (auto* world = processes(); world && n > 1) {
+        if (n != world->size()) return;
+        ++num_runs;
+        return body(DeviceMesh::create(*world, shape, axis_names));
+    }
     Hubs hubs;
     std::mutex mutex;
     std::exception_ptr first;

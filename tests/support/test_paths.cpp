@@ -7,4 +7,6 @@ std::string source_path(const std::string& relative) { return std::string(MESHAR
 
 std::string program_path() { return MESHARD_PROGRAM; }
 
+std::string mpirun_path() { return MESHARD_MPIRUN; }
+
 }  // namespace meshard

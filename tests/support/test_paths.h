@@ -11,4 +11,7 @@ std::string source_path(const std::string& relative);
 /// The program under test.
 std::string program_path();
 
+/// The launcher of ranks over MPI; empty in builds without.
+std::string mpirun_path();
+
 }  // namespace meshard

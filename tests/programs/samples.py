@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small data for the tests of programs: made once for a build, then copied. All sizes are such that a training step takes milliseconds."""
+import fcntl
+import hashlib
+import json
+import math
+import os
+import pathlib
+import shutil
+import struct
+import subprocess
+import tempfile
+
+from runner import PROGRAM, SOURCE
+
+CONFIGURATION = """run_id: car
+data:
+  root: cases
+  surface: run_*/boundary_*.vtp
+  cases: cases.json
+  split: {column: split}
+  fields:
+    pressure: {from: pMean, kind: kinematic}
+    wss: {from: wallShearStressMean, kind: stress}
+model: {name: transolver, n_layers: 1, n_hidden: 16, n_head: 2, mlp_ratio: 1, slice_num: 4}
+training: {num_epochs: 2}
+"""
+
+
+def _data_array(name, kind, components, values):
+    text = " ".join(f"{value:.6g}" for value in values)
+    return f'<DataArray type="{kind}" Name="{name}" NumberOfComponents="{components}" format="ascii">{text}</DataArray>'
+
+
+def write_body(path, lengths=(1.0, 0.4, 0.3), n=4):
+    """A closed surface of 6 n n quadrilaterals, an ellipsoid, with pressure and wall shear stress."""
+    index, points, cells = {}, [], []
+
+    def point(axis, side, i, j):
+        place = [0.0] * 3
+        place[axis] = side
+        place[(axis + 1) % 3], place[(axis + 2) % 3] = 2 * i / n - 1, 2 * j / n - 1
+        key = tuple(round(n * x) for x in place)
+        if key not in index:
+            norm = math.sqrt(sum(x * x for x in place))
+            index[key] = len(points)
+            points.append([length * x / norm for length, x in zip(lengths, place)])
+        return index[key]
+
+    for axis in range(3):
+        for side in (-1, 1):
+            for i in range(n):
+                for j in range(n):
+                    corners = [point(axis, side, i + a, j + b) for a, b in ((0, 0), (1, 0), (1, 1), (0, 1))]
+                    cells.append(corners if side > 0 else corners[::-1])
+    middles = [[sum(points[p][k] for p in cell) / 4 for k in range(3)] for cell in cells]
+    pressure = [20 * x - 3 * z for x, y, z in middles]
+    shear = [value for x, y, z in middles for value in (0.1 * y - 0.2, 0.05 * x, 0.02 * z)]
+    flat = [value for place in points for value in place]
+    path.write_text(
+        f'<VTKFile type="PolyData" version="1.0" byte_order="LittleEndian"><PolyData>'
+        f'<Piece NumberOfPoints="{len(points)}" NumberOfVerts="0" NumberOfLines="0" NumberOfStrips="0" NumberOfPolys="{len(cells)}">'
+        f'<CellData>{_data_array("pMean", "Float32", 1, pressure)}{_data_array("wallShearStressMean", "Float32", 3, shear)}</CellData>'
+        f'<Points>{_data_array("Points", "Float32", 3, flat)}</Points>'
+        f'<Polys>{_data_array("connectivity", "Int64", 1, [p for cell in cells for p in cell])}'
+        f'{_data_array("offsets", "Int64", 1, [4 * (i + 1) for i in range(len(cells))])}</Polys></Piece></PolyData></VTKFile>\n')
+
+
+def write_box(path, n=8):
+    """The unit cube as n n n hexahedra with a cell field `p`."""
+    def at(i, j, k):
+        return i + (n + 1) * (j + (n + 1) * k)
+
+    points = [x / n for k in range(n + 1) for j in range(n + 1) for i in range(n + 1) for x in (i, j, k)]
+    corners = ((0, 0, 0), (1, 0, 0), (1, 1, 0), (0, 1, 0), (0, 0, 1), (1, 0, 1), (1, 1, 1), (0, 1, 1))
+    cells = [at(i + a, j + b, k + c) for k in range(n) for j in range(n) for i in range(n) for a, b, c in corners]
+    count = n ** 3
+    path.write_text(
+        f'<VTKFile type="UnstructuredGrid" version="1.0" byte_order="LittleEndian"><UnstructuredGrid>'
+        f'<Piece NumberOfPoints="{(n + 1) ** 3}" NumberOfCells="{count}">'
+        f'<CellData>{_data_array("p", "Float32", 1, [math.sin(i) for i in range(count)])}</CellData>'
+        f'<Points>{_data_array("Points", "Float32", 3, points)}</Points>'
+        f'<Cells>{_data_array("connectivity", "Int64", 1, cells)}{_data_array("offsets", "Int64", 1, [8 * (i + 1) for i in range(count)])}'
+        f'{_data_array("types", "UInt8", 1, [12] * count)}</Cells></Piece></UnstructuredGrid></VTKFile>\n')
+
+
+def write_stl(path):
+    """A tetrahedron, its triangles turned outwards."""
+    corners = ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1))
+    text = "solid body\n"
+    for triangle in ((0, 2, 1), (0, 1, 3), (1, 2, 3), (0, 3, 2)):
+        text += "facet normal 0 0 0\nouter loop\n" + "".join("vertex {} {} {}\n".format(*corners[p]) for p in triangle) + "endloop\nendfacet\n"
+    path.write_text(text + "endsolid body\n")
+
+
+def write_cases(root, num_cases=4):
+    """Bodies of different lengths in run_N/boundary_N.vtp, and their table: the last one tests, the others train."""
+    rows = []
+    for number in range(1, num_cases + 1):
+        folder = root / f"run_{number}"
+        folder.mkdir(parents=True)
+        write_body(folder / f"boundary_{number}.vtp", (1 + 0.1 * number, 0.4, 0.3))
+        rows.append({"id": str(number), "split": "test" if number == num_cases else "train", "rho": 1.2, "speed": 30 + number, "length": 1 + 0.1 * number})
+    (root / "cases.json").write_text(json.dumps({"cases": rows}))
+
+
+def write_foam_case(root):
+    """An OpenFOAM case of one cube, whose top is the patch motorBike."""
+    def foam(path, kind, body):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"FoamFile {{ version 2.0; format ascii; class {kind}; object {path.name}; }}\n{body}\n")
+
+    mesh = root / "constant/polyMesh"
+    foam(mesh / "points", "vectorField", "8((0 0 0)(1 0 0)(1 1 0)(0 1 0)(0 0 1)(1 0 1)(1 1 1)(0 1 1))")
+    foam(mesh / "faces", "faceList", "6(4(4 5 6 7) 4(0 3 2 1) 4(0 1 5 4) 4(1 2 6 5) 4(2 3 7 6) 4(3 0 4 7))")
+    foam(mesh / "owner", "labelList", "6(0 0 0 0 0 0)")
+    foam(mesh / "neighbour", "labelList", "0()")
+    foam(mesh / "boundary", "polyBoundaryMesh",
+         "2(motorBike { type wall; nFaces 1; startFace 0; } walls { type patch; nFaces 5; startFace 1; })")
+    foam(root / "10/p", "volScalarField", "dimensions [0 2 -2 0 0 0 0]; internalField uniform 1; boundaryField { motorBike { type zeroGradient; } walls { type zeroGradient; } }")
+    (root / "system").mkdir()
+    foam(root / "system/controlDict", "dictionary", "startTime 0;")
+
+
+def write_tensor(path, name, shape):
+    """A safetensors file with one float32 tensor."""
+    count = math.prod(shape)
+    header = json.dumps({name: {"dtype": "F32", "shape": shape, "data_offsets": [0, 4 * count]}}).encode()
+    header += b" " * (-len(header) % 8)
+    path.write_bytes(struct.pack("<Q", len(header)) + header + struct.pack(f"<{count}f", *(math.sin(i) for i in range(count))))
+
+
+def _meshard(folder, *words):
+    done = subprocess.run([str(PROGRAM), *map(str, words)], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
+                          env={**os.environ, "OMP_NUM_THREADS": "1"})
+    if done.returncode != 0:
+        raise RuntimeError(f"the tests' sample data cannot be made: meshard {' '.join(map(str, words))} ended with {done.returncode}: {done.stderr}")
+
+
+def _make(folder):
+    write_body(folder / "body.vtp")
+    write_stl(folder / "body.stl")
+    write_box(folder / "ascii.vtu")
+    _meshard(folder, "convert", "ascii.vtu", "box.vtu")      # raw, as large meshes must be
+    _meshard(folder, "partition", "box.vtu", "-n", 4, "-o", "shards")
+    write_cases(folder / "cases")
+    (folder / "car.yaml").write_text(CONFIGURATION)
+    write_foam_case(folder / "motorBike")
+    _meshard(folder, "train", "car.yaml")
+    _meshard(folder, "predict", "runs/car", "body.vtp", "-o", "predicted.vtp")
+    _meshard(folder, "train", "car.yaml", "~model", "model.name=geotransolver", "model.n_layers=1", "model.n_hidden=16", "model.n_head=2", "model.slice_num=4",
+             "data.constants=[rho, speed]", "run_id=geo", "training.max_steps=1")
+    _meshard(folder, "convert", "runs/geo/checkpoints/last.safetensors", "geo.mdlus")
+
+
+def sample(name):
+    """Where one of the files and folders of `_make` lies; not to be written to."""
+    programs = [PROGRAM, PROGRAM.with_name("meshard-models"), pathlib.Path(__file__)]
+    state = "".join(f"{path} {path.stat().st_mtime_ns} {path.stat().st_size}\n" for path in programs)
+    top = pathlib.Path(os.environ.get("MESHARD_SAMPLES", pathlib.Path(tempfile.gettempdir()) / f"meshard-samples-{os.getuid()}"))
+    top.mkdir(parents=True, exist_ok=True)
+    folder = top / hashlib.sha256(state.encode()).hexdigest()[:16]
+    with open(top / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            for old in top.iterdir():
+                if old.is_dir():
+                    shutil.rmtree(old)   # of an earlier build
+            partial = folder.with_suffix(".partial")
+            partial.mkdir()
+            _make(partial)
+            partial.rename(folder)
+    return folder / name
+
+
+def copy_sample(name, to):
+    """A copy that a test may write to."""
+    source = sample(name)
+    to.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        shutil.copytree(source, to, dirs_exist_ok=True)
+    else:
+        shutil.copy(source, to)
+
+
+def put_training(folder):
+    """A configuration `car.yaml` with its `cases` beside it."""
+    copy_sample("cases", folder / "cases")
+    copy_sample("car.yaml", folder / "car.yaml")

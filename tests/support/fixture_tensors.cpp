@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/support/fixture_tensors.h"
+
+#include <stdexcept>
+
+#include <torch/torch.h>
+
+#include "io/safetensors.h"
+
+namespace meshard::test {
+namespace {
+
+at::ScalarType scalar_type(ArrayType type)
+{
+    switch (type) {
+    case ArrayType::F64: return at::kDouble;
+    case ArrayType::F32: return at::kFloat;
+    case ArrayType::I64: return at::kLong;
+    case ArrayType::I32: return at::kInt;
+    case ArrayType::BOOL: return at::kBool;
+    default: throw std::runtime_error("fixture: type " + std::string(to_string(type)) + " is not expected");
+    }
+}
+
+}  // namespace
+
+NamedTensors read_tensors(const std::filesystem::path& path)
+{
+    const auto file = read_safetensors(path);
+    NamedTensors tensors;
+    for (const auto& array : file.arrays) {
+        tensors[array.name] = torch::from_blob(const_cast<std::byte*>(array.data), array.shape, scalar_type(array.type)).clone();
+    }
+    return tensors;
+}
+
+}  // namespace meshard::test

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// The main function of test programs whose tests call run_ranks. `ops_tests --ranks=3` starts the program as three processes that are ranks (over shared
+// memory, or MESHARD_BACKEND=gloo); mpirun and torchrun start them too. The program fails if no test has run on as many ranks as there are processes.
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include <ATen/Context.h>
+#include <gtest/gtest.h>
+
+#include "sharding/launch.h"
+#include "tests/support/run_ranks.h"
+
+namespace {
+
+/// Ranks draw the same numbers in a test, whatever each has drawn in those before.
+struct SameNumbers : testing::EmptyTestEventListener {
+    void OnTestStart(const testing::TestInfo&) override
+    {
+        auto generator = at::globalContext().defaultGenerator(at::kCPU);
+        generator.set_current_seed(1);
+    }
+};
+
+}  // namespace
+
+int main(int argc, char** argv)
+{
+    using namespace meshard;
+    std::vector<std::string> arguments(argv + 1, argv + argc);
+    const std::string flag = "--ranks=";
+    if (!arguments.empty() && arguments[0].starts_with(flag)) {
+        const int num_ranks = std::atoi(arguments[0].c_str() + flag.size());
+        arguments.erase(arguments.begin());
+        return run_local_ranks(num_ranks, arguments);
+    }
+    const auto info = detect_launch();
+    GTEST_FLAG_SET(brief, info.rank > 0);
+    testing::InitGoogleTest(&argc, argv);
+    if (info.size == 1) return RUN_ALL_TESTS();
+
+    GTEST_FLAG_SET(catch_exceptions, false);   // an error on one rank ends it, and with it the others
+    testing::UnitTest::GetInstance()->listeners().Append(new SameNumbers);
+    int code = RUN_ALL_TESTS();
+    if (num_runs_of_processes() == 0) {
+        std::fprintf(stderr, "%s: no test ran on %d ranks\n", argv[0], info.size);
+        code = 1;
+    }
+    try {
+        finish_processes();
+    } catch (const std::exception& error) {   // of a group that a test has ended
+        std::fprintf(stderr, "rank %d: %s\n", info.rank, error.what());
+    }
+    std::fflush(nullptr);
+    std::_Exit(code);   // connections that a test has ended are not taken down in order
+}
