@@ -8,6 +8,8 @@
 
 #include "ops/pointwise_rule.h"
 #include "ops/rank_parts.h"
+#include "ops/whole_vectors.h"
+#include "sharding/exact_mode.h"
 #include "sharding/redistribute.h"
 
 namespace meshard {
@@ -105,6 +107,12 @@ void add_to_plain_gradient(RuleCall& call)
     call.finish({call.mutated_arg() == 0 ? gradient.add_(whole, factor) : at::add(gradient, whole, factor)});
 }
 
+void run_on_parts(RuleCall& call, const SpecPtr& spec)
+{
+    if (exact_mode()) run_in_whole_vectors(call, spec);
+    else call.run({spec});
+}
+
 std::int64_t result_dims(const std::vector<at::Tensor>& tensors)
 {
     std::int64_t num_dims = 0;
@@ -124,8 +132,7 @@ void pointwise_rule(RuleCall& call)
     if (call.mutated_arg() < 0) call.keep_strides();
     if (auto spec = common_spec(call)) {
         call.make_local();
-        call.run({spec});
-        return;
+        return run_on_parts(call, spec);
     }
 
     const auto tensors = call.tensors();
@@ -134,7 +141,6 @@ void pointwise_rule(RuleCall& call)
     const auto kind = linearity(call.name());
     const auto written = call.mutated_arg();
     const auto first = tensors[0];
-    if (written > 0) return gathered_rule(call);   // into a tensor given for the result
     if (written == 0 && !is_sharded(first)) return gathered_rule(call);   // into a plain tensor, the same on every rank: the whole
 
     // Pending operands: keep what may stay pending on every axis where something is pending, complete the others in one message.
@@ -209,7 +215,7 @@ void pointwise_rule(RuleCall& call)
         }
         call.set_local(i, local);
     }
-    call.run({call.spec(result)});
+    run_on_parts(call, call.spec(result));
 }
 
 namespace {
