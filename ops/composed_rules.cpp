@@ -169,16 +169,16 @@ void write_over(RuleCall& call)
     call.finish({self});
 }
 
-const RuleRegistration r_glu("composed", {"aten::glu"}, functional<glu>);
-const RuleRegistration r_glu_backward("composed", {"aten::glu_backward"}, functional<glu_backward>);
-const RuleRegistration r_cross("composed", {"aten::linalg_cross"}, functional<cross>);
-const RuleRegistration r_addr("composed", {"aten::addr"}, functional<addr>);
-const RuleRegistration r_addbmm("composed", {"aten::addbmm"}, functional<addbmm>);
-const RuleRegistration r_dist("composed", {"aten::dist"}, functional<dist>);
-const RuleRegistration r_trace("composed", {"aten::trace"}, functional<trace>);
-const RuleRegistration r_isin("composed", {"aten::isin.Tensor_Tensor"}, functional<isin>);
-const RuleRegistration r_rot90("composed", {"aten::rot90"}, functional<rot90>);
-const RuleRegistration r_searchsorted("composed", {"aten::searchsorted.Tensor"}, functional<searchsorted>);
+const RuleRegistration r_glu("composed", {"aten::glu"}, glu);
+const RuleRegistration r_glu_backward("composed", {"aten::glu_backward"}, glu_backward);
+const RuleRegistration r_cross("composed", {"aten::linalg_cross"}, cross);
+const RuleRegistration r_addr("composed", {"aten::addr"}, addr);
+const RuleRegistration r_addbmm("composed", {"aten::addbmm"}, addbmm);
+const RuleRegistration r_dist("composed", {"aten::dist"}, dist);
+const RuleRegistration r_trace("composed", {"aten::trace"}, trace);
+const RuleRegistration r_isin("composed", {"aten::isin.Tensor_Tensor"}, isin);
+const RuleRegistration r_rot90("composed", {"aten::rot90"}, rot90);
+const RuleRegistration r_searchsorted("composed", {"aten::searchsorted.Tensor"}, searchsorted);
 const RuleRegistration r_one_hot("shortcuts", {"aten::one_hot"}, one_hot);
 const RuleRegistration r_picked_backward("shortcuts", {"aten::value_selecting_reduction_backward"}, picked_backward);
 const RuleRegistration r_cummaxmin_backward("shortcuts", {"aten::cummaxmin_backward"}, cummaxmin_backward);

@@ -335,8 +335,8 @@ void convolution_backward(RuleCall& call)
     call.finish(std::move(results));
 }
 
-const RuleRegistration r_convolution("convolution", {"aten::convolution", "aten::_convolution"}, functional<convolution>);
-const RuleRegistration r_convolution_backward("convolution", {"aten::convolution_backward"}, functional<convolution_backward>);
+const RuleRegistration r_convolution("convolution", {"aten::convolution", "aten::_convolution"}, convolution);
+const RuleRegistration r_convolution_backward("convolution", {"aten::convolution_backward"}, convolution_backward);
 
 }  // namespace
 }  // namespace meshard

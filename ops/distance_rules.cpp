@@ -76,8 +76,8 @@ void distances_backward(RuleCall& call)
     call.run({call.spec(way->left_gradient)});
 }
 
-const RuleRegistration r_distances("distances", {"aten::_cdist_forward"}, functional<distances>);
-const RuleRegistration r_distances_backward("distances", {"aten::_cdist_backward"}, functional<distances_backward>);
+const RuleRegistration r_distances("distances", {"aten::_cdist_forward"}, distances);
+const RuleRegistration r_distances_backward("distances", {"aten::_cdist_backward"}, distances_backward);
 
 }  // namespace
 }  // namespace meshard

@@ -44,7 +44,7 @@ void transform(RuleCall& call)
     call.push({with_layouts(call, result, back_to(call, before, result.sizes()))});
 }
 
-const RuleRegistration r_fourier("Fourier transforms", {"aten::_fft_r2c", "aten::_fft_c2c", "aten::_fft_c2r"}, functional<transform>);
+const RuleRegistration r_fourier("Fourier transforms", {"aten::_fft_r2c", "aten::_fft_c2c", "aten::_fft_c2r"}, transform);
 
 }  // namespace
 }  // namespace meshard

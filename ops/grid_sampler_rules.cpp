@@ -85,8 +85,8 @@ void sample_backward(RuleCall& call)
     call.run(specs);
 }
 
-const RuleRegistration r_sample("interpolation", {"aten::grid_sampler_2d", "aten::grid_sampler_3d"}, functional<sample>);
-const RuleRegistration r_sample_backward("interpolation", {"aten::grid_sampler_2d_backward", "aten::grid_sampler_3d_backward"}, functional<sample_backward>);
+const RuleRegistration r_sample("interpolation", {"aten::grid_sampler_2d", "aten::grid_sampler_3d"}, sample);
+const RuleRegistration r_sample_backward("interpolation", {"aten::grid_sampler_2d_backward", "aten::grid_sampler_3d_backward"}, sample_backward);
 
 }  // namespace
 }  // namespace meshard

@@ -166,7 +166,7 @@ void index_put(RuleCall& call)
     const auto tensor = call.tensor(0), values = call.tensor(2);
     const auto single = single_index(call.arg(1));
     const bool in_place = call.mutated_arg() == 0;
-    if (single.dim < 0 && is_sharded(tensor) && call.mutated_arg() <= 0) {
+    if (single.dim < 0 && is_sharded(tensor)) {
         if (index_put_by_mask(call)) return;
         if (const auto flat = tensor.is_contiguous() ? flat_index(tensor, call.arg(1)) : std::nullopt) {
             const auto view = tensor.view(flat->shape);
@@ -175,7 +175,7 @@ void index_put(RuleCall& call)
             return call.finish({tensor});
         }
     }
-    if (single.dim < 0 || !is_sharded(tensor) || tensor.numel() == 0 || call.mutated_arg() > 0) return gathered_rule(call);
+    if (single.dim < 0 || !is_sharded(tensor) || tensor.numel() == 0) return gathered_rule(call);
     const auto dim = single.dim, index_dims = single.index.dim();
     const auto axes = without_pending(layouts_of(call, tensor));
     AxisLayouts value_axes(call.num_axes());
@@ -258,11 +258,11 @@ void embedding_backward(RuleCall& call)
     call.run({call.spec(result)});
 }
 
-const RuleRegistration r_index_select("indexing", {"aten::index_select"}, functional<index_select>);
+const RuleRegistration r_index_select("indexing", {"aten::index_select"}, index_select);
 const RuleRegistration r_index("indexing", {"aten::index.Tensor"}, index);
 const RuleRegistration r_index_put("indexing", {"aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}, index_put);
-const RuleRegistration r_embedding("indexing", {"aten::embedding"}, functional<embedding>);
-const RuleRegistration r_embedding_backward("indexing", {"aten::embedding_dense_backward"}, functional<embedding_backward>);
+const RuleRegistration r_embedding("indexing", {"aten::embedding"}, embedding);
+const RuleRegistration r_embedding_backward("indexing", {"aten::embedding_dense_backward"}, embedding_backward);
 
 }  // namespace
 }  // namespace meshard

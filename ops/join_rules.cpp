@@ -98,8 +98,8 @@ void repeat(RuleCall& call)
     call.run({call.spec(axes)});
 }
 
-const RuleRegistration r_join("views", {"aten::cat", "aten::stack"}, functional<join>);
-const RuleRegistration r_repeat("views", {"aten::repeat"}, functional<repeat>);
+const RuleRegistration r_join("views", {"aten::cat", "aten::stack"}, join);
+const RuleRegistration r_repeat("views", {"aten::repeat"}, repeat);
 
 }  // namespace
 }  // namespace meshard

@@ -85,12 +85,12 @@ void cumulative(RuleCall& call)
     call.push({wrap(result, spec)});
 }
 
-const RuleRegistration r_cumsum("running sums", {"aten::cumsum"}, functional<cumulative<false>>);
-const RuleRegistration r_cumprod("running sums", {"aten::cumprod"}, functional<cumulative<true>>);
+const RuleRegistration r_cumsum("running sums", {"aten::cumsum"}, cumulative<false>);
+const RuleRegistration r_cumprod("running sums", {"aten::cumprod"}, cumulative<true>);
 const RuleRegistration r_along("lines", {"aten::sort", "aten::sort.stable", "aten::argsort", "aten::argsort.stable", "aten::topk", "aten::cummax", "aten::cummin",
                                          "aten::logcumsumexp", "aten::median.dim", "aten::nanmedian.dim", "aten::mode", "aten::kthvalue"},
-                               functional<along_dim>);
-const RuleRegistration r_along_dims("lines", {"aten::flip", "aten::roll"}, functional<along_dims>);
+                               along_dim);
+const RuleRegistration r_along_dims("lines", {"aten::flip", "aten::roll"}, along_dims);
 
 }  // namespace
 }  // namespace meshard

@@ -88,8 +88,8 @@ const RuleRegistration r_matrices("matrices", {"aten::_linalg_det", "aten::_lina
                                                "aten::linalg_eig",
                                                "aten::linalg_matrix_exp", "aten::_linalg_solve_ex", "aten::linalg_solve_triangular", "aten::linalg_lu_solve",
                                                "aten::lu_unpack"},
-                                  functional<matrix_by_matrix>);
-const RuleRegistration r_diagonals("matrices", {"aten::diag_embed"}, functional<diagonals>);
+                                  matrix_by_matrix);
+const RuleRegistration r_diagonals("matrices", {"aten::diag_embed"}, diagonals);
 const RuleRegistration r_check_errors("matrices", {"aten::_linalg_check_errors"}, check_errors);
 
 }  // namespace

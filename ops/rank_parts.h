@@ -69,12 +69,4 @@ struct Moments {
 /// that cuts one of them. `axes` says how `local` lies; ranks without rows count for nothing.
 Moments moments_over(const RuleCall& call, const at::Tensor& local, const AxisLayouts& axes, c10::IntArrayRef dims);
 
-/// The rule where the operator returns new tensors; its forms that write into a given one gather.
-template <ShardRule rule>
-void functional(RuleCall& call)
-{
-    if (call.mutated_arg() >= 0) return gathered_rule(call);
-    rule(call);
-}
-
 }  // namespace meshard

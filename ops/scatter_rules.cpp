@@ -66,7 +66,7 @@ void scatter(RuleCall& call)
 {
     const auto tensor = call.tensor(0), index = call.tensor(2), values = call.tensor(3);
     const bool in_place = call.mutated_arg() == 0;
-    if (call.mutated_arg() > 0 || tensor.dim() == 0 || index.dim() != tensor.dim() || tensor.numel() == 0 || index.numel() == 0) return gathered_rule(call);
+    if (tensor.dim() == 0 || index.dim() != tensor.dim() || tensor.numel() == 0 || index.numel() == 0) return gathered_rule(call);
     if (in_place && !is_sharded(tensor) && call.name() == "aten::scatter_add_" && can_sum(tensor)) {
         return add_to_plain(call, at::scatter_add(zeros_of(call, tensor), call.arg(1).toInt(), index, values));
     }
@@ -118,7 +118,7 @@ void index_add(RuleCall& call)
 {
     const auto tensor = call.tensor(0), index = call.tensor(2), source = call.tensor(3);
     const bool in_place = call.mutated_arg() == 0, adds = call.name() == "aten::index_add" && can_sum(tensor);
-    if (call.mutated_arg() > 0 || tensor.dim() == 0 || source.dim() != tensor.dim() || index.dim() != 1 || tensor.numel() == 0) return gathered_rule(call);
+    if (tensor.dim() == 0 || source.dim() != tensor.dim() || index.dim() != 1 || tensor.numel() == 0) return gathered_rule(call);
     if (in_place && !is_sharded(tensor) && call.name() == "aten::index_add_" && can_sum(tensor)) {
         return add_to_plain(call, at::index_add(zeros_of(call, tensor), call.arg(1).toInt(), index, source, call.arg(4).toScalar()));
     }
@@ -168,7 +168,7 @@ void index_fill(RuleCall& call)
 {
     const auto tensor = call.tensor(0), index = call.tensor(2);
     const bool in_place = call.mutated_arg() == 0;
-    if (call.mutated_arg() > 0 || !is_sharded(tensor) || tensor.dim() == 0 || index.dim() > 1) return gathered_rule(call);
+    if (!is_sharded(tensor) || tensor.dim() == 0 || index.dim() > 1) return gathered_rule(call);
     const auto dim = from_front(call.arg(1).toInt(), tensor.dim());
     const auto cutting = axes_cutting(call, tensor, {dim});
     if (cutting.size() > 1) return gathered_rule(call);
@@ -190,7 +190,7 @@ void index_fill(RuleCall& call)
 }
 
 const RuleRegistration r_index_fill("indexing", {"aten::index_fill", "aten::index_fill_"}, index_fill);
-const RuleRegistration r_gather("indexing", {"aten::gather"}, functional<gather>);
+const RuleRegistration r_gather("indexing", {"aten::gather"}, gather);
 const RuleRegistration r_scatter("indexing", {"aten::scatter.src", "aten::scatter.value", "aten::scatter_.src", "aten::scatter_.value", "aten::scatter_add",
                                               "aten::scatter_add_", "aten::scatter_reduce.two", "aten::scatter_reduce_.two"},
                                  scatter);

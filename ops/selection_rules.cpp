@@ -52,7 +52,7 @@ void masked_scatter(RuleCall& call)
 {
     const auto tensor = call.tensor(0), mask = call.tensor(1), source = call.tensor(2);
     const auto axis = leading_axis(call, tensor);
-    if (axis < 0 || call.mutated_arg() > 0 || tensor.sizes() != mask.sizes() || source.dim() != 1) return gathered_rule(call);
+    if (axis < 0 || tensor.sizes() != mask.sizes() || source.dim() != 1) return gathered_rule(call);
     call.reduce({tensor, mask, source});
     const auto& local = local_of(tensor);
     const auto own_mask = local_of(with_layouts(call, mask, layouts_of(call, tensor)));
@@ -88,7 +88,7 @@ void nonzero(RuleCall& call)
 void triangle(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
-    if (call.mutated_arg() > 0 || tensor.dim() < 2 || !is_sharded(tensor)) return gathered_rule(call);
+    if (tensor.dim() < 2 || !is_sharded(tensor)) return gathered_rule(call);
     call.reduce({tensor});
     auto diagonal = call.arg(1).toInt();
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
@@ -116,11 +116,11 @@ void bucketize(RuleCall& call)
     call.run({spec});
 }
 
-const RuleRegistration r_masked_select("indexing", {"aten::masked_select"}, functional<masked_select>);
+const RuleRegistration r_masked_select("indexing", {"aten::masked_select"}, masked_select);
 const RuleRegistration r_masked_scatter("indexing", {"aten::masked_scatter", "aten::masked_scatter_"}, masked_scatter);
-const RuleRegistration r_nonzero("indexing", {"aten::nonzero"}, functional<nonzero>);
+const RuleRegistration r_nonzero("indexing", {"aten::nonzero"}, nonzero);
 const RuleRegistration r_triangle("indexing", {"aten::tril", "aten::triu", "aten::tril_", "aten::triu_"}, triangle);
-const RuleRegistration r_bucketize("indexing", {"aten::bucketize.Tensor"}, functional<bucketize>);
+const RuleRegistration r_bucketize("indexing", {"aten::bucketize.Tensor"}, bucketize);
 
 }  // namespace
 }  // namespace meshard

@@ -387,17 +387,17 @@ void as_strided(RuleCall& call)
 }
 
 const RuleRegistration r_slice("views", {"aten::slice"}, slice);
-const RuleRegistration r_split("views", {"aten::split", "aten::split_with_sizes", "aten::unsafe_split", "aten::unsafe_split_with_sizes"}, functional<split>);
+const RuleRegistration r_split("views", {"aten::split", "aten::split_with_sizes", "aten::unsafe_split", "aten::unsafe_split_with_sizes"}, split);
 const RuleRegistration r_select("views", {"aten::select"}, select);
 const RuleRegistration r_unbind("views", {"aten::unbind"}, unbind);
-const RuleRegistration r_slice_backward("views", {"aten::slice_backward"}, functional<slice_backward>);
-const RuleRegistration r_select_backward("views", {"aten::select_backward"}, functional<select_backward>);
-const RuleRegistration r_slice_scatter("views", {"aten::slice_scatter"}, functional<scatter_part<false>>);
-const RuleRegistration r_select_scatter("views", {"aten::select_scatter"}, functional<scatter_part<true>>);
+const RuleRegistration r_slice_backward("views", {"aten::slice_backward"}, slice_backward);
+const RuleRegistration r_select_backward("views", {"aten::select_backward"}, select_backward);
+const RuleRegistration r_slice_scatter("views", {"aten::slice_scatter"}, scatter_part<false>);
+const RuleRegistration r_select_scatter("views", {"aten::select_scatter"}, scatter_part<true>);
 const RuleRegistration r_diagonal("views", {"aten::diagonal"}, diagonal);
-const RuleRegistration r_diagonal_backward("views", {"aten::diagonal_backward"}, functional<diagonal_backward>);
+const RuleRegistration r_diagonal_backward("views", {"aten::diagonal_backward"}, diagonal_backward);
 const RuleRegistration r_unfold("views", {"aten::unfold"}, unfold);
-const RuleRegistration r_unfold_backward("views", {"aten::unfold_backward"}, functional<unfold_backward>);
+const RuleRegistration r_unfold_backward("views", {"aten::unfold_backward"}, unfold_backward);
 const RuleRegistration r_as_strided("views", {"aten::as_strided"}, as_strided);
 
 }  // namespace

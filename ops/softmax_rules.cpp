@@ -80,11 +80,11 @@ void softmax_backward(RuleCall& call)
     call.finish({wrap(result.to(type), call.spec(axes))});
 }
 
-const RuleRegistration r_softmax("softmax", {"aten::_softmax"}, functional<softmax<Softmax::Plain>>);
-const RuleRegistration r_log_softmax("softmax", {"aten::_log_softmax"}, functional<softmax<Softmax::Log>>);
-const RuleRegistration r_safe_softmax("softmax", {"aten::_safe_softmax"}, functional<softmax<Softmax::Safe>>);
-const RuleRegistration r_softmax_backward("softmax", {"aten::_softmax_backward_data"}, functional<softmax_backward<Softmax::Plain>>);
-const RuleRegistration r_log_softmax_backward("softmax", {"aten::_log_softmax_backward_data"}, functional<softmax_backward<Softmax::Log>>);
+const RuleRegistration r_softmax("softmax", {"aten::_softmax"}, softmax<Softmax::Plain>);
+const RuleRegistration r_log_softmax("softmax", {"aten::_log_softmax"}, softmax<Softmax::Log>);
+const RuleRegistration r_safe_softmax("softmax", {"aten::_safe_softmax"}, softmax<Softmax::Safe>);
+const RuleRegistration r_softmax_backward("softmax", {"aten::_softmax_backward_data"}, softmax_backward<Softmax::Plain>);
+const RuleRegistration r_log_softmax_backward("softmax", {"aten::_log_softmax_backward_data"}, softmax_backward<Softmax::Log>);
 
 }  // namespace
 }  // namespace meshard

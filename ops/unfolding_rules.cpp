@@ -148,8 +148,8 @@ void fold(RuleCall& call)
     call.finish({wrap(result, call.spec(layouts))});
 }
 
-const RuleRegistration r_unfold("rearrangement", {"aten::im2col"}, functional<unfold>);
-const RuleRegistration r_fold("rearrangement", {"aten::col2im"}, functional<fold>);
+const RuleRegistration r_unfold("rearrangement", {"aten::im2col"}, unfold);
+const RuleRegistration r_fold("rearrangement", {"aten::col2im"}, fold);
 
 }  // namespace
 }  // namespace meshard
