@@ -132,5 +132,7 @@ int main(int argc, char** argv)
     // A file that grows beyond the allowed size shall be an error of the write, as a full disk is, and not the end.
     std::signal(SIGXFSZ, SIG_IGN);
     meshard::end_well_on_interruption();
-    return meshard::run_and_report({argv + 1, argv + argc});
+    const int code = meshard::run_and_report({argv + 1, argv + argc});
+    meshard::ignore_interruption();
+    return code;
 }

@@ -63,6 +63,11 @@ void end_well_on_interruption()
     handle_interruption(interrupt);
 }
 
+void ignore_interruption()
+{
+    handle_interruption(SIG_IGN);
+}
+
 void throw_if_interrupted()
 {
     if (is_interrupted) throw Interrupted("interrupted; the unfinished output was removed.");

@@ -29,6 +29,9 @@ bool is_further_wish_to_end() noexcept;
 /// once if no output is unfinished, else by way of `throw_if_interrupted`. A further wish ends it at once in any case.
 void end_well_on_interruption();
 
+/// What the process was to do is done, and its exit code is known: a wish to end changes nothing any more.
+void ignore_interruption();
+
 /// Calls `handler` for the signals above. Safe to be called again with another one.
 void handle_interruption(void (*handler)(int));
 

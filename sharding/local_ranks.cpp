@@ -186,8 +186,8 @@ Failure explain(const std::vector<int>& order, const std::vector<int>& status, c
 
 int run_local_ranks(int size, const std::vector<std::string>& arguments, double grace_seconds)
 {
+    const RememberedSignals signals;   // until the folder is removed, too
     const MeetingPlace place;
-    const RememberedSignals signals;
 
     std::vector<pid_t> pids(size, -1);
     for (int rank = 0; rank < size; ++rank) pids[rank] = start_rank(rank, size, arguments, place.folder);
