@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard train: a configuration -> a run folder with checkpoints and metrics.
-#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -8,9 +7,8 @@
 #include <iostream>
 #include <optional>
 #include <sstream>
+#include <utility>
 
-#include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -24,6 +22,7 @@
 #include "apps/verbs.h"
 #include "apps/version.h"
 #include "io/atomic_file.h"
+#include "io/file_lock.h"
 #include "io/interruption.h"
 
 namespace meshard {
@@ -119,7 +118,13 @@ bool has_trained(const std::filesystem::path& dir)
 class RunFolder {
 public:
     /// @throws IoError if it cannot be written, another process trains into it, or it holds a run that is neither resumed nor to be replaced.
-    RunFolder(const TrainArguments& options, const std::filesystem::path& dir)
+    RunFolder(const TrainArguments& options, const std::filesystem::path& dir) : lock_(made_and_locked(options, dir))
+    {
+        if (options.resume.empty()) replace(options, dir);
+    }
+
+private:
+    static FileLock made_and_locked(const TrainArguments& options, const std::filesystem::path& dir)
     {
         if (options.overwrite && !options.resume.empty()) throw UsageError("--overwrite and --resume exclude each other.");
         std::error_code error;
@@ -127,23 +132,11 @@ public:
         if (error || access(dir.c_str(), W_OK | X_OK) != 0) {
             throw IoError("the run's folder " + dir.string() + " cannot be made or written" + (error ? ": " + error.message() : "") + ". Set output_dir to another.");
         }
-        folder_ = open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (flock(folder_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {   // some file systems know no locks
-            close(folder_);
-            throw IoError("the run " + dir.string() + " is being trained by another process. Wait for its end, or choose another run_id.");
-        }
-        try {
-            if (options.resume.empty()) replace(options, dir);
-        } catch (...) {
-            close(folder_);
-            throw;
-        }
+        auto lock = FileLock::try_acquire(dir);
+        if (!lock) throw IoError("the run " + dir.string() + " is being trained by another process. Wait for its end, or choose another run_id.");
+        return std::move(*lock);
     }
-    ~RunFolder() { close(folder_); }
-    RunFolder(const RunFolder&) = delete;
-    RunFolder& operator=(const RunFolder&) = delete;
 
-private:
     static void replace(const TrainArguments& options, const std::filesystem::path& dir)
     {
         if (!options.overwrite && has_trained(dir)) {
@@ -155,7 +148,7 @@ private:
         std::filesystem::remove_all(dir / "checkpoints");
     }
 
-    int folder_ = -1;
+    FileLock lock_;
 };
 
 }  // namespace

@@ -28,6 +28,18 @@ TEST(FileLock, IsHeldByOneAtATime)
     EXPECT_TRUE(FileLock::try_acquire(folder / "lock"));
 }
 
+TEST(FileLock, OfAFolderLeavesNothingInIt)
+{
+    const TemporaryFolder folder;
+    std::filesystem::create_directory(folder / "run");
+
+    const auto lock = FileLock::try_acquire(folder / "run");
+
+    ASSERT_TRUE(lock);
+    EXPECT_FALSE(FileLock::try_acquire(folder / "run"));
+    EXPECT_TRUE(std::filesystem::is_empty(folder / "run"));
+}
+
 TEST(FileLock, EndsWithItsHolder)
 {
     const TemporaryFolder folder;
