@@ -301,7 +301,10 @@ public:
 std::unique_ptr<World> World::connect(const LaunchInfo& info, double timeout_seconds)
 {
     if (info.size == 1) return std::make_unique<SingleWorld>();
-    if (const auto limit = environment("MESHARD_TIMEOUT_SECONDS"); !limit.empty()) timeout_seconds = number("MESHARD_TIMEOUT_SECONDS");
+    if (const auto limit = environment("MESHARD_TIMEOUT_SECONDS"); !limit.empty()) {
+        timeout_seconds = number("MESHARD_TIMEOUT_SECONDS");
+        if (timeout_seconds < 1) throw InvalidInput("launch: MESHARD_TIMEOUT_SECONDS is '" + limit + "', expected a whole number of seconds, 1 or more.");
+    }
     const auto backend = environment("MESHARD_BACKEND");
     if (!backend.empty() && backend != "shm" && backend != "gloo" && backend != "mpi" && backend != "nccl" && backend != "auto") {
         throw InvalidInput("launch: MESHARD_BACKEND is '" + backend + "', expected auto, shm, gloo, mpi or nccl.");

@@ -191,6 +191,12 @@ class Mistypes(Case):
         self.assert_fails(result, 2, "0 is not above 0")
         self.assertLess(len(result.err), 100)
 
+    def test_of_the_time_limit_are_named(self):
+        put_training(self.folder)
+        for limit in ("0", "-5", "soon"):
+            result = self.meshard("train", "car.yaml", "--nproc", 2, environment={"MESHARD_TIMEOUT_SECONDS": limit})
+            self.assert_fails(result, 2, "MESHARD_TIMEOUT_SECONDS", f"'{limit}'")
+
     def test_of_a_field_are_not_passed_over(self):
         put_training(self.folder)
         self.assert_fails(self.meshard("train", "car.yaml", "data.fields.pressure=nope"), 3, "nope")
