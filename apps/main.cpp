@@ -13,6 +13,7 @@
 #include <cctype>
 #include <cerrno>
 #include <csignal>
+#include <filesystem>
 #include <iostream>
 #include <new>
 #include <string>
@@ -108,6 +109,8 @@ int run_and_report(const std::vector<std::string>& arguments)
             verb,
             "out of memory. Use a machine with more, or a smaller mesh (`meshard info` estimates its size in memory).",
             exit_code::run_time);
+    } catch (const std::filesystem::filesystem_error& error) {
+        return fail(verb, "'" + error.path1().string() + "': " + error.code().message() + ".", exit_code_of_current_error());
     } catch (const std::exception& error) {
         return fail(verb, error.what(), exit_code_of_current_error());
     } catch (...) {

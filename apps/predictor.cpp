@@ -26,6 +26,9 @@ std::filesystem::path choose_checkpoint(const std::filesystem::path& run_dir)
         auto path = run_dir / "checkpoints" / (std::string(name) + ".safetensors");
         if (std::filesystem::exists(path)) return path;
     }
+    if (std::filesystem::is_regular_file(run_dir)) {
+        throw IoError(run_dir.string() + " is a file; the folder of a run is expected. A file of weights alone goes to --model.");
+    }
     throw IoError(run_dir.string() + " has no checkpoints/best.safetensors or last.safetensors. Is it the folder of a run, and has it trained for an epoch?");
 }
 

@@ -5,6 +5,8 @@
 #include <csignal>
 #include <cstdint>
 #include <ctime>
+#include <system_error>
+#include <thread>
 #include <unistd.h>
 
 namespace meshard {
@@ -23,6 +25,27 @@ void interrupt(int)
 {
     if (is_further_wish_to_end() || num_unfinished == 0) _exit(130);
     is_interrupted = true;
+}
+
+/// From now on SIGTERM reaches no handler: a thread waits for it and sends SIGINT instead. METIS puts a handler of its own for SIGTERM in place of ours while it
+/// cuts, which jumps out of whatever the process is doing, also out of malloc, whose lock then stays taken.
+void take_termination_for_interruption()
+{
+    sigset_t termination, all, before;
+    sigemptyset(&termination);
+    sigaddset(&termination, SIGTERM);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);   // other signals are for the threads that work
+    try {
+        std::thread([termination] {
+            for (int signal = 0;;) {
+                if (sigwait(&termination, &signal) == 0) kill(getpid(), SIGINT);
+            }
+        }).detach();
+        sigaddset(&before, SIGTERM);   // also of threads and programs that are started later: those wait for it in the same way
+    } catch (const std::system_error&) {   // no thread to be had: SIGTERM stays as it was
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 }  // namespace
@@ -61,6 +84,7 @@ void handle_interruption(void (*handler)(int))
 void end_well_on_interruption()
 {
     handle_interruption(interrupt);
+    take_termination_for_interruption();
 }
 
 void ignore_interruption()

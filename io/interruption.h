@@ -26,7 +26,8 @@ public:
 bool is_further_wish_to_end() noexcept;
 
 /// From now on Ctrl-C (SIGINT), SIGTERM and the loss of the terminal (SIGHUP, unless it is ignored as under nohup) end the process with exit code 130: at
-/// once if no output is unfinished, else by way of `throw_if_interrupted`. A further wish ends it at once in any case.
+/// once if no output is unfinished, else by way of `throw_if_interrupted`. A further wish ends it at once in any case. To be called before other threads are
+/// started: SIGTERM is blocked in all of them, and a thread of this function's own passes it on as SIGINT.
 void end_well_on_interruption();
 
 /// What the process was to do is done, and its exit code is known: a wish to end changes nothing any more.

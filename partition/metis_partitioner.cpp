@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <limits>
 #include <mutex>
 #include <string>
@@ -20,6 +21,25 @@ namespace meshard {
 namespace {
 
 static_assert(std::is_same_v<idx_t, std::int32_t>, "written for METIS built with 32-bit indices, as Debian's is");
+
+/// While it lives SIGTERM waits: METIS answers it by a jump out of whatever is being done, malloc included, whose lock then stays taken. Of other threads'
+/// signals a program has to take care itself (io/interruption.h).
+class TerminationWaits {
+public:
+    TerminationWaits()
+    {
+        sigset_t termination;
+        sigemptyset(&termination);
+        sigaddset(&termination, SIGTERM);
+        pthread_sigmask(SIG_BLOCK, &termination, &before_);
+    }
+    ~TerminationWaits() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+    TerminationWaits(const TerminationWaits&) = delete;
+    TerminationWaits& operator=(const TerminationWaits&) = delete;
+
+private:
+    sigset_t before_;
+};
 
 void check_options(const Csr& graph, const MetisOptions& options)
 {
@@ -100,6 +120,7 @@ std::vector<std::int32_t> call_metis(const Csr& graph, const MetisOptions& optio
     }
     std::vector<real_t> allowed(num_weights, static_cast<real_t>(options.imbalance));
     const auto method = options.recursive ? METIS_PartGraphRecursive : METIS_PartGraphKway;
+    const TerminationWaits guard;
     const int status =
         method(&num_rows, &num_weights, offsets.data(), const_cast<idx_t*>(graph.indices.data()),
                weights.empty() ? nullptr : weights.data(), nullptr,
