@@ -42,6 +42,9 @@ int number(const char* variable)
 
 int number_or(const char* variable, int otherwise) { return environment(variable).empty() ? otherwise : number(variable); }
 
+/// The script of a batch job has a SLURM_PROCID and the job's SLURM_NTASKS, too, and is one process; a step of more than one is srun's alone.
+bool is_started_by_srun() { return !environment("SLURM_STEP_ID").empty() && number_or("SLURM_STEP_NUM_TASKS", number_or("SLURM_NTASKS", 1)) > 1; }
+
 /// First host of a SLURM node list such as `node[03-05,9],gpu1`.
 std::string first_host(const std::string& list)
 {
@@ -90,10 +93,10 @@ LaunchInfo detect_launch()
         info.rank = number("RANK");
         info.size = number("WORLD_SIZE");
         info.local_rank = number_or("LOCAL_RANK", info.rank);
-    } else if (wanted("slurm", "SLURM_PROCID") && (pinned == "slurm" || number_or("SLURM_NTASKS", 1) > 1)) {
+    } else if (wanted("slurm", "SLURM_PROCID") && (pinned == "slurm" || is_started_by_srun())) {
         info.source = "slurm";
         info.rank = number("SLURM_PROCID");
-        info.size = number("SLURM_NTASKS");
+        info.size = number_or("SLURM_STEP_NUM_TASKS", number_or("SLURM_NTASKS", 1));
         info.local_rank = number_or("SLURM_LOCALID", 0);
         if (host.empty()) host = first_host(environment("SLURM_JOB_NODELIST"));
         if (port.empty()) port = port_from(environment("SLURM_JOB_ID") + "." + environment("SLURM_STEP_ID"));

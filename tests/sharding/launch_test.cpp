@@ -29,7 +29,7 @@ private:
     static void clear()
     {
         for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "MESHARD_LAUNCH", "MESHARD_RENDEZVOUS", "SLURM_PROCID",
-                                 "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_JOB_NODELIST", "SLURM_JOB_ID", "OMPI_COMM_WORLD_RANK",
+                                 "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_JOB_NODELIST", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_RANK",
                                  "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMI_RANK", "PMI_SIZE"}) {
             unsetenv(name);
         }
@@ -59,12 +59,25 @@ TEST(Launch, ReadsWhatTorchrunSets)
 TEST(Launch, FindsTheMasterInASlurmNodeList)
 {
     for (const auto& [list, first] : std::map<std::string, std::string>{{"node[03-05,9],gpu1", "node03"}, {"gpu1,gpu2", "gpu1"}, {"n[7,8]", "n7"}, {"solo", "solo"}}) {
-        const Environment environment({{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "4"}, {"SLURM_LOCALID", "1"}, {"SLURM_JOB_NODELIST", list}, {"SLURM_JOB_ID", "77"}});
+        const Environment environment({{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "4"}, {"SLURM_LOCALID", "1"}, {"SLURM_JOB_NODELIST", list}, {"SLURM_JOB_ID", "77"}, {"SLURM_STEP_ID", "0"}});
         const auto info = detect_launch();
 
         EXPECT_EQ(info.source, "slurm");
         EXPECT_EQ(info.rendezvous.substr(0, 6 + first.size() + 1), "tcp://" + first + ":");
     }
+}
+
+/// A batch job's script has most of what srun gives to the ranks that it starts.
+TEST(Launch, TakesTheScriptOfABatchJobForOneProcess)
+{
+    std::vector<std::pair<const char*, std::string>> variables{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"SLURM_LOCALID", "0"}, {"SLURM_JOB_NODELIST", "node[1-4]"}, {"SLURM_JOB_ID", "77"}};
+    {
+        const Environment environment({variables.begin(), variables.end()});
+        EXPECT_EQ(detect_launch().size, 1);
+    }
+    variables.insert(variables.end(), {{"SLURM_STEP_ID", "2"}, {"SLURM_STEP_NUM_TASKS", "3"}});
+    const Environment environment({variables.begin(), variables.end()});
+    EXPECT_EQ(detect_launch().size, 3);
 }
 
 TEST(Launch, ReadsWhatMpirunSets)
