@@ -52,7 +52,8 @@ std::string nearest_name(std::string_view name, std::span<const std::string> can
     auto smallest = std::string::npos;
     for (const auto& candidate : candidates) {
         const auto lower = lower_case(candidate);
-        const auto distance = edit_distance(wanted, lower);
+        const bool is_shortened = wanted.size() > 2 && lower.starts_with(wanted);   // goes before any slip
+        const auto distance = is_shortened ? 0 : edit_distance(wanted, lower);
         if (distance < smallest && may_be_meant(wanted, lower, distance)) {
             smallest = distance;
             nearest = candidate;

@@ -28,6 +28,7 @@ TEST(NearestName, ForgivesSlips)
 TEST(NearestName, KnowsShortenedAndLengthenedNames)
 {
     EXPECT_EQ(nearest_field("pMean"), "p");
+    EXPECT_EQ(nearest_name("--num", std::vector<std::string>{"--dump", "--num-parts"}), "--num-parts");
     EXPECT_EQ(nearest_field("learning"), "learning_rate");
 }
 
