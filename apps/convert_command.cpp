@@ -47,7 +47,7 @@ bool parse(std::span<const std::string> arguments, ConvertOptions& options)
         "Checkpoints: .mdlus (PhysicsNeMo), .pt (PyTorch) and .safetensors are read and written; nothing in them is executed.",
         "convert");
     app.add_option("input", options.input, "mesh, OpenFOAM case or shards folder to read")->required()->type_name("IN");
-    app.add_option("output", options.output, "file to write (" + writable_formats() + ")")->required()->type_name("OUT");
+    app.add_option("output,-o,--output", options.output, "file to write (" + writable_formats() + ")")->required()->type_name("OUT");
     app.add_option("--block", options.blocks, "only this block, patch or zone, or all below it (boundary); may be repeated")
         ->type_name("NAME")
         ->expected(1);

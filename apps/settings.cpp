@@ -260,6 +260,9 @@ Settings Settings::read(const std::filesystem::path& file, std::span<const std::
     Settings settings;
     const auto take = [&](Setting setting) { settings.add(std::move(setting)); };
 
+    if (std::filesystem::is_fifo(file) || std::filesystem::is_character_file(file)) {
+        throw IoError("configuration " + file.string() + " is no file but a stream. Save it to a file: every rank reads it.");
+    }
     std::ifstream stream(file);
     std::ostringstream content;
     content << stream.rdbuf();
@@ -294,6 +297,7 @@ Settings Settings::read(const std::filesystem::path& file, std::span<const std::
         if (equals == std::string::npos || equals == 0) {
             throw UsageError("command line: '" + word + "' is no setting; write key=value, e.g. training.num_epochs=20, or ~key to remove one.");
         }
+        if (equals + 1 == word.size()) throw UsageError("command line: '" + word + "' has no value after the =. To remove the setting: '~" + word.substr(0, equals) + "'.");
         const auto path = split(std::string_view(word).substr(0, equals), '.');
         if (!rule_of(rules, path) && !has_rules_below(rules, path)) refuse_unknown(rules, path, "command line");
         const auto* rule = rule_of(rules, path);

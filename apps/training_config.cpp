@@ -233,8 +233,8 @@ TrainingRunConfig training_config(const Settings& settings)
 {
     TrainingRunConfig config;
     config.run_id = settings.text("run_id");
-    if (config.run_id.empty() || config.run_id.find('/') != std::string::npos) {
-        throw UsageError(settings.where("run_id") + " is '" + config.run_id + "'; expected a name without slashes.");
+    if (config.run_id.empty() || config.run_id == "." || config.run_id == ".." || config.run_id.find('/') != std::string::npos) {
+        throw UsageError(settings.where("run_id") + " is '" + config.run_id + "'; expected a name for a folder of the run's own, without slashes.");
     }
     config.output_dir = settings.text("output_dir");
     config.seed = settings.integer("seed");

@@ -137,7 +137,7 @@ TEST_F(SettingsTest, TakeTextsOfTheCommandLineAsTheyStand)
         EXPECT_EQ(read("root: a\n", {"name=" + text}).text("name"), text);
     }
     EXPECT_EQ(read("root: a\n", {"name='car'"}).text("name"), "car");
-    EXPECT_EQ(read("root: a\nname: b\n", {"name="}).text("name"), "b");
+    EXPECT_THROW(read("root: a\nname: b\n", {"name="}), UsageError);   // what is meant is left open: an empty text, or none
 }
 
 TEST_F(SettingsTest, AreCheckedWithoutWhatTheCommandLineRemoves)

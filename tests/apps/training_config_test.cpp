@@ -127,6 +127,9 @@ TEST_F(TrainingConfigTest, RefusesWhatDoesNotFitTogether)
     EXPECT_TRUE(refuses("data.split={train: 0.8, val: 0.3}", "add up to 1.1"));
     EXPECT_TRUE(refuses("data.split={train: 0.8, val: [a]}", "not both"));
     EXPECT_TRUE(refuses("run_id=a/b", "without slashes"));
+    EXPECT_TRUE(refuses("run_id=..", "a folder of the run's own"));
+    EXPECT_TRUE(refuses("run_id=.", "a folder of the run's own"));
+    EXPECT_TRUE(refuses("run_id=", "'run_id=' has no value"));
     EXPECT_TRUE(refuses("training.optimizer.betas=[0.9]", "must be two numbers"));
     EXPECT_TRUE(refuses("data.fields.extra.kind=cp", "data.fields.extra must say which array it is"));
 }

@@ -75,6 +75,14 @@ class MissingThings(Case):
         self.assert_fails(self.meshard("train", "car.yaml", "training.init=no.safetensors", "--nproc", 2, "--validate"), 3, "no.safetensors")
         self.assert_fails(self.meshard("train", "cases"), 3, "cases")
 
+    def test_of_files_that_are_none_are_named(self):
+        put_training(self.folder)
+        (self.folder / "loop.vtu").symlink_to("loop.vtu")
+        os.mkfifo(self.folder / "pipe.yaml")
+        self.assert_fails(self.meshard("info", "loop.vtu"), 3, "'loop.vtu': Too many levels of symbolic links")
+        with open(os.open(self.folder / "pipe.yaml", os.O_RDWR), "wb"):   # so that opening it does not wait
+            self.assert_fails(self.meshard("train", "pipe.yaml"), 3, "pipe.yaml is no file but a stream")
+
     def test_of_standard_input_do_no_harm(self):
         copy_sample("box.vtu", self.folder / "box.vtu")
         put_training(self.folder)
@@ -195,7 +203,7 @@ class Mistypes(Case):
         put_training(self.folder)
         for limit in ("0", "-5", "soon"):
             result = self.meshard("train", "car.yaml", "--nproc", 2, environment={"MESHARD_TIMEOUT_SECONDS": limit})
-            self.assert_fails(result, 2, "MESHARD_TIMEOUT_SECONDS", f"'{limit}'")
+            self.assert_fails(result, 3, "MESHARD_TIMEOUT_SECONDS", f"'{limit}'")
 
     def test_of_a_field_are_not_passed_over(self):
         put_training(self.folder)
