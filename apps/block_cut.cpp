@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/block_cut.h"
 
-#include "partition/partitioner.h"
-#include "partition/refinement.h"
-#include "partition/row_clusters.h"
+#include "partition/cut/partitioner.h"
+#include "partition/cut/refinement.h"
+#include "partition/cut/row_clusters.h"
 
 #include <algorithm>
 

@@ -9,7 +9,7 @@
 
 #include "io/subdomain_io.h"
 #include "partition/error.h"
-#include "partition/surface_geometry.h"
+#include "partition/mesh/surface_geometry.h"
 #include "sharding/shard_tensor.h"
 
 namespace meshard {

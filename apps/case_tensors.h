@@ -15,7 +15,7 @@
 #include "apps/training_config.h"
 #include "io/manifest.h"
 #include "models/registry.h"
-#include "partition/mesh.h"
+#include "partition/mesh/mesh.h"
 #include "sharding/device_mesh.h"
 
 namespace meshard {

@@ -3,9 +3,9 @@
 
 #include "apps/duplicate_cells.h"
 #include "apps/nearest_graph.h"
-#include "partition/curve_order.h"
+#include "partition/cut/curve_order.h"
 #include "partition/error.h"
-#include "partition/geometric_partitioner.h"
+#include "partition/cut/geometric_partitioner.h"
 
 #include <algorithm>
 #include <cmath>

@@ -5,8 +5,8 @@
 #include "io/mapped_mesh.h"
 #include "io/mesh_faults.h"
 #include "partition/csr.h"
-#include "partition/data_array.h"
-#include "partition/mesh_graph.h"
+#include "partition/mesh/data_array.h"
+#include "partition/mesh/mesh_graph.h"
 #include "sharding/rank_messages.h"
 
 #include <array>

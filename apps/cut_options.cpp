@@ -6,8 +6,8 @@
 #include "io/partition_dump.h"
 #include "io/subdomain_io.h"
 #include "partition/error.h"
-#include "partition/ghost_graph.h"
-#include "partition/partitioner.h"
+#include "partition/ghosts/ghost_graph.h"
+#include "partition/cut/partitioner.h"
 
 #include <CLI/CLI.hpp>
 

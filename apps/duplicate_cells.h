@@ -2,7 +2,7 @@
 #pragma once
 
 #include "io/mesh_faults.h"
-#include "partition/mesh.h"
+#include "partition/mesh/mesh.h"
 #include "sharding/rank_messages.h"
 
 #include <cstdint>

@@ -6,7 +6,7 @@
 #include "apps/text_table.h"
 #include "apps/verbs.h"
 #include "io/mesh_io.h"
-#include "partition/surface_forces.h"
+#include "partition/mesh/surface_forces.h"
 
 #include <CLI/CLI.hpp>
 

@@ -12,9 +12,9 @@
 #include "ops/neighbors.h"
 #include "ops/row_gather.h"
 #include "partition/error.h"
-#include "partition/geometric_partitioner.h"
-#include "partition/metis_partitioner.h"
-#include "partition/neighbor_graph.h"
+#include "partition/cut/geometric_partitioner.h"
+#include "partition/cut/metis_partitioner.h"
+#include "partition/mesh/neighbor_graph.h"
 #include "sharding/shard_tensor.h"
 
 namespace meshard {

@@ -9,15 +9,15 @@
 #include "io/render.h"
 #include "io/shards_writer.h"
 #include "io/subdomain_io.h"
-#include "partition/curve_order.h"
-#include "partition/geometric_partitioner.h"
-#include "partition/ghost_graph.h"
-#include "partition/ghost_layer.h"
-#include "partition/mesh_graph.h"
-#include "partition/partitioner.h"
-#include "partition/row_weights.h"
+#include "partition/cut/curve_order.h"
+#include "partition/cut/geometric_partitioner.h"
+#include "partition/ghosts/ghost_graph.h"
+#include "partition/ghosts/ghost_layer.h"
+#include "partition/mesh/mesh_graph.h"
+#include "partition/cut/partitioner.h"
+#include "partition/cut/row_weights.h"
 #include "partition/run_on_threads.h"
-#include "partition/subdomain.h"
+#include "partition/ghosts/subdomain.h"
 
 #include <algorithm>
 #include <cmath>

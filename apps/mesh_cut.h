@@ -5,8 +5,8 @@
 #include "apps/partition_report.h"
 #include "apps/stage_timer.h"
 #include "io/manifest.h"
-#include "partition/data_array.h"
-#include "partition/mesh.h"
+#include "partition/mesh/data_array.h"
+#include "partition/mesh/mesh.h"
 
 #include <cstdint>
 #include <functional>

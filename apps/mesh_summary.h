@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "partition/mesh.h"
-#include "partition/surface_geometry.h"
+#include "partition/mesh/mesh.h"
+#include "partition/mesh/surface_geometry.h"
 
 #include <array>
 #include <cstdint>

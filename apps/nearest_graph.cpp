@@ -2,7 +2,7 @@
 #include "apps/nearest_graph.h"
 
 #include "apps/curve_windows.h"
-#include "partition/neighbor_graph.h"
+#include "partition/mesh/neighbor_graph.h"
 
 #include <algorithm>
 #include <limits>

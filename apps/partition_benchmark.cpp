@@ -8,10 +8,10 @@
 #include "apps/text_table.h"
 #include "apps/verbs.h"
 #include "io/mesh_io.h"
-#include "partition/geometric_partitioner.h"
-#include "partition/mesh_graph.h"
-#include "partition/metis_partitioner.h"
-#include "partition/partitioner.h"
+#include "partition/cut/geometric_partitioner.h"
+#include "partition/mesh/mesh_graph.h"
+#include "partition/cut/metis_partitioner.h"
+#include "partition/cut/partitioner.h"
 
 #include <CLI/CLI.hpp>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "partition/partition.h"
+#include "partition/cut/partition.h"
 
 #include <cstdint>
 #include <filesystem>

@@ -15,8 +15,8 @@
 #include "io/piece_io.h"
 #include "io/subdomain_io.h"
 #include "partition/error.h"
-#include "partition/mesh_graph.h"
-#include "partition/metis_partitioner.h"
+#include "partition/mesh/mesh_graph.h"
+#include "partition/cut/metis_partitioner.h"
 #include "sharding/shard_tensor.h"
 
 namespace meshard {

@@ -2,7 +2,7 @@
 #include "apps/radius_ghosts.h"
 
 #include "apps/row_places.h"
-#include "partition/neighbor_graph.h"
+#include "partition/mesh/neighbor_graph.h"
 
 #include <algorithm>
 

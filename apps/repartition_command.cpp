@@ -6,7 +6,7 @@
 #include "apps/text_table.h"
 #include "apps/verbs.h"
 #include "io/subdomain_io.h"
-#include "partition/subdomain.h"
+#include "partition/ghosts/subdomain.h"
 
 #include <CLI/CLI.hpp>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "partition/data_array.h"
+#include "partition/mesh/data_array.h"
 #include "sharding/rank_messages.h"
 
 #include <algorithm>

@@ -19,8 +19,8 @@
 #include "io/source_files.h"
 #include "io/subdomain_io.h"
 #include "partition/error.h"
-#include "partition/mesh_graph.h"
-#include "partition/metis_partitioner.h"
+#include "partition/mesh/mesh_graph.h"
+#include "partition/cut/metis_partitioner.h"
 
 namespace meshard {
 namespace {

@@ -9,7 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "partition/index_map.h"
+#include "partition/ghosts/index_map.h"
 #include "sharding/device_mesh.h"
 
 namespace meshard {

@@ -8,7 +8,7 @@
 #include "apps/window_cut.h"
 #include "io/shards_writer.h"
 #include "io/subdomain_io.h"
-#include "partition/partitioner.h"
+#include "partition/cut/partitioner.h"
 
 #include <algorithm>
 #include <charconv>

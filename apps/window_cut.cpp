@@ -5,8 +5,8 @@
 #include "apps/piece_counter.h"
 #include "apps/radius_ghosts.h"
 #include "apps/window_weights.h"
-#include "partition/balance.h"
-#include "partition/boundary_search.h"
+#include "partition/cut/balance.h"
+#include "partition/cut/boundary_search.h"
 
 #include <algorithm>
 #include <iterator>

@@ -4,9 +4,9 @@
 #include "apps/block_cut.h"
 #include "apps/curve_windows.h"
 #include "apps/window_ghosts.h"
-#include "partition/ghost_graph.h"
-#include "partition/partition.h"
-#include "partition/refinement.h"
+#include "partition/ghosts/ghost_graph.h"
+#include "partition/cut/partition.h"
+#include "partition/cut/refinement.h"
 #include "sharding/rank_messages.h"
 
 #include <cstdint>

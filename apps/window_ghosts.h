@@ -2,7 +2,7 @@
 #pragma once
 
 #include "apps/curve_windows.h"
-#include "partition/ghost_graph.h"
+#include "partition/ghosts/ghost_graph.h"
 
 #include <cstdint>
 #include <span>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/window_weights.h"
 
-#include "partition/row_weights.h"
+#include "partition/cut/row_weights.h"
 
 #include <cmath>
 

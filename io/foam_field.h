@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "io/foam_file.h"
-#include "partition/data_array.h"
+#include "partition/mesh/data_array.h"
 
 namespace meshard {
 

@@ -11,7 +11,7 @@
 
 #include "io/mapped_file.h"
 #include "partition/csr.h"
-#include "partition/data_array.h"
+#include "partition/mesh/data_array.h"
 
 namespace meshard {
 

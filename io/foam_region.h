@@ -10,7 +10,7 @@
 #include "io/mesh_blocks.h"
 #include "io/mesh_io.h"
 #include "partition/csr.h"
-#include "partition/data_array.h"
+#include "partition/mesh/data_array.h"
 
 namespace meshard {
 

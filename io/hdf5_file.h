@@ -12,7 +12,7 @@
 
 #include "io/block_codec.h"
 #include "io/mapped_file.h"
-#include "partition/data_array.h"
+#include "partition/mesh/data_array.h"
 
 namespace meshard {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "partition/mesh.h"
+#include "partition/mesh/mesh.h"
 
 namespace meshard {
 

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "partition/mesh.h"
-#include "partition/partition.h"
+#include "partition/mesh/mesh.h"
+#include "partition/cut/partition.h"
 
 namespace meshard {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "io/mapped_file.h"
-#include "partition/mesh.h"
+#include "partition/mesh/mesh.h"
 
 namespace meshard {
 

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "partition/mesh.h"
+#include "partition/mesh/mesh.h"
 
 namespace meshard {
 

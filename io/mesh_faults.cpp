@@ -6,7 +6,7 @@
 #include <bit>
 #include <span>
 
-#include "partition/cell_type.h"
+#include "partition/mesh/cell_type.h"
 
 namespace meshard {
 

@@ -8,7 +8,7 @@
 
 #include "io/block_codec.h"
 #include "io/mesh_blocks.h"
-#include "partition/mesh.h"
+#include "partition/mesh/mesh.h"
 
 namespace meshard {
 

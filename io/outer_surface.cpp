@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <span>
 
-#include "partition/cell_type.h"
+#include "partition/mesh/cell_type.h"
 
 namespace meshard {
 

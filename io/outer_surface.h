@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "partition/mesh.h"
+#include "partition/mesh/mesh.h"
 
 namespace meshard {
 

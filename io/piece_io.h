@@ -9,7 +9,7 @@
 
 #include "io/manifest.h"
 #include "io/mesh_io.h"
-#include "partition/subdomain.h"
+#include "partition/ghosts/subdomain.h"
 
 namespace meshard {
 

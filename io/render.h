@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "partition/mesh.h"
+#include "partition/mesh/mesh.h"
 
 namespace meshard {
 

@@ -10,9 +10,9 @@
 #include "io/subdomain_io.h"
 #include "io/vtk_xml_file.h"
 #include "partition/error.h"
-#include "partition/ghost_layer.h"
-#include "partition/ghost_graph.h"
-#include "partition/mesh_graph.h"
+#include "partition/ghosts/ghost_layer.h"
+#include "partition/ghosts/ghost_graph.h"
+#include "partition/mesh/mesh_graph.h"
 
 namespace meshard {
 

@@ -8,7 +8,7 @@
 #include "io/block_codec.h"
 #include "io/interruption.h"
 #include "io/manifest.h"
-#include "partition/subdomain.h"
+#include "partition/ghosts/subdomain.h"
 
 namespace meshard {
 

@@ -3,7 +3,7 @@
 
 #include <filesystem>
 
-#include "partition/mesh.h"
+#include "partition/mesh/mesh.h"
 
 namespace meshard {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "io/manifest.h"
-#include "partition/subdomain.h"
+#include "partition/ghosts/subdomain.h"
 
 namespace meshard {
 

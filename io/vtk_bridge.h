@@ -6,7 +6,7 @@
 
 #include "io/mesh_blocks.h"
 #include "io/mesh_io.h"
-#include "partition/mesh.h"
+#include "partition/mesh/mesh.h"
 
 namespace meshard {
 

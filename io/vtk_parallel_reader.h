@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "io/vtk_xml_file.h"
-#include "partition/mesh.h"
+#include "partition/mesh/mesh.h"
 
 namespace meshard {
 

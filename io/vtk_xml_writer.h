@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "io/mesh_io.h"
-#include "partition/mesh.h"
+#include "partition/mesh/mesh.h"
 
 namespace meshard {
 

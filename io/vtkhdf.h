@@ -9,7 +9,7 @@
 #include "io/mesh_blocks.h"
 #include "io/mesh_io.h"
 #include "io/mapped_file.h"
-#include "partition/mesh.h"
+#include "partition/mesh/mesh.h"
 
 namespace meshard {
 

@@ -7,8 +7,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "partition/cell_geometry.h"
-#include "partition/subdomain.h"
+#include "partition/mesh/cell_geometry.h"
+#include "partition/ghosts/subdomain.h"
 #include "sharding/exchange_plan.h"
 #include "sharding/shard_spec.h"
 

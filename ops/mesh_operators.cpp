@@ -10,10 +10,10 @@
 
 #include "ops/cut_rows.h"
 #include "ops/ghost_exchange.h"
-#include "partition/cell_type.h"
+#include "partition/mesh/cell_type.h"
 #include "partition/error.h"
-#include "partition/ghost_graph.h"
-#include "partition/vector_algebra.h"
+#include "partition/ghosts/ghost_graph.h"
+#include "partition/mesh/vector_algebra.h"
 
 namespace meshard {
 namespace {

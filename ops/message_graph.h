@@ -11,7 +11,7 @@
 #include "ops/neighbors.h"
 #include "ops/segment_reduce.h"
 #include "partition/csr.h"
-#include "partition/index_map.h"
+#include "partition/ghosts/index_map.h"
 
 namespace meshard {
 

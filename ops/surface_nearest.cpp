@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "partition/vector_algebra.h"
+#include "partition/mesh/vector_algebra.h"
 
 namespace meshard {
 

@@ -13,7 +13,7 @@
 #include <unordered_map>
 
 #include "ops/point_boxes.h"
-#include "partition/vector_algebra.h"
+#include "partition/mesh/vector_algebra.h"
 #include "sharding/parallel_for.h"
 
 namespace meshard {

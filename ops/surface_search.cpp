@@ -8,7 +8,7 @@
 #include <embree3/rtcore.h>
 
 #include "partition/error.h"
-#include "partition/vector_algebra.h"
+#include "partition/mesh/vector_algebra.h"
 
 namespace meshard {
 namespace {

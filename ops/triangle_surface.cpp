@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "partition/error.h"
-#include "partition/vector_algebra.h"
+#include "partition/mesh/vector_algebra.h"
 
 namespace meshard {
 namespace {

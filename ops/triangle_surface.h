@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "partition/surface_geometry.h"
+#include "partition/mesh/surface_geometry.h"
 
 namespace meshard {
 

@@ -7,7 +7,7 @@
 #include <numbers>
 #include <numeric>
 
-#include "partition/vector_algebra.h"
+#include "partition/mesh/vector_algebra.h"
 
 namespace meshard {
 namespace {

@@ -8,7 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "partition/index_map.h"
+#include "partition/ghosts/index_map.h"
 #include "sharding/rank_group.h"
 
 namespace meshard {

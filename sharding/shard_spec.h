@@ -10,7 +10,7 @@
 #include <c10/util/ArrayRef.h>
 #include <c10/util/SmallVector.h>
 
-#include "partition/index_map.h"
+#include "partition/ghosts/index_map.h"
 #include "sharding/device_mesh.h"
 #include "sharding/placement.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/safetensors.h"
-#include "partition/surface_forces.h"
+#include "partition/mesh/surface_forces.h"
 #include "tests/apps/program_test.h"
 #include "tests/support/fixture_cases.h"
 #include "tests/support/sample_meshes.h"

@@ -6,7 +6,7 @@
 
 #include "io/mesh_io.h"
 #include "io/model_checkpoint.h"
-#include "partition/surface_geometry.h"
+#include "partition/mesh/surface_geometry.h"
 #include "tests/apps/program_test.h"
 #include "tests/support/sample_meshes.h"
 

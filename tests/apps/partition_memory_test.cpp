@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard partition for meshes that no process holds as a whole.
-#include "partition/geometric_partitioner.h"
+#include "partition/cut/geometric_partitioner.h"
 #include "tests/apps/program_test.h"
 #include "tests/support/sample_meshes.h"
 #include "tests/support/test_paths.h"

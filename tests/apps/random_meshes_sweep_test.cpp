@@ -4,7 +4,7 @@
 // every mesh, so that a part of the sweep says something of all meshes.
 #include "io/shard_check.h"
 #include "io/subdomain_io.h"
-#include "partition/subdomain.h"
+#include "partition/ghosts/subdomain.h"
 #include "tests/apps/program_test.h"
 #include "tests/io/vtk_oracle.h"
 #include "tests/support/random_meshes.h"

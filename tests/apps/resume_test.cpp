@@ -9,7 +9,7 @@
 
 #include "io/safetensors.h"
 #include "models/registry.h"
-#include "partition/surface_geometry.h"
+#include "partition/mesh/surface_geometry.h"
 #include "tests/apps/program_test.h"
 #include "tests/support/sample_meshes.h"
 

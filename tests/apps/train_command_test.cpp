@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "io/safetensors.h"
-#include "partition/surface_geometry.h"
+#include "partition/mesh/surface_geometry.h"
 #include "tests/apps/program_test.h"
 #include "tests/support/sample_meshes.h"
 #include "tests/support/test_paths.h"

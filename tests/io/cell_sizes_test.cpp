@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "partition/cell_geometry.h"
+#include "partition/mesh/cell_geometry.h"
 #include "tests/io/vtk_oracle.h"
 #include "tests/support/sample_meshes.h"
 

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "io/mesh_io.h"
-#include "partition/cell_type.h"
-#include "partition/mesh_graph.h"
+#include "partition/mesh/cell_type.h"
+#include "partition/mesh/mesh_graph.h"
 #include "tests/io/vtk_oracle.h"
 #include "tests/support/sample_meshes.h"
 #include "tests/support/temporary_folder.h"

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <array>
 
-#include "partition/cell_type.h"
+#include "partition/mesh/cell_type.h"
 #include "tests/support/sample_meshes.h"
 
 namespace meshard {

@@ -7,7 +7,7 @@
 
 #include "io/foam_file.h"
 #include "partition/error.h"
-#include "partition/mesh_graph.h"
+#include "partition/mesh/mesh_graph.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/sample_meshes.h"
 #include "tests/support/temporary_folder.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "partition/mesh.h"
+#include "partition/mesh/mesh.h"
 
 namespace meshard {
 

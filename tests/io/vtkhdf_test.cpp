@@ -15,9 +15,9 @@
 
 #include "io/subdomain_io.h"
 #include "partition/error.h"
-#include "partition/ghost_layer.h"
-#include "partition/mesh_graph.h"
-#include "partition/metis_partitioner.h"
+#include "partition/ghosts/ghost_layer.h"
+#include "partition/mesh/mesh_graph.h"
+#include "partition/cut/metis_partitioner.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/sample_meshes.h"
 #include "tests/support/temporary_folder.h"

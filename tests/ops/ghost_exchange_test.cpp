@@ -8,7 +8,7 @@
 #include <random>
 
 #include "partition/error.h"
-#include "partition/ghost_layer.h"
+#include "partition/ghosts/ghost_layer.h"
 #include "sharding/merged_plan.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/run_ranks.h"

@@ -15,7 +15,7 @@
 #include "ops/message_graph.h"
 #include "ops/neighbor_rows.h"
 #include "ops/row_gather.h"
-#include "partition/ghost_graph.h"
+#include "partition/ghosts/ghost_graph.h"
 #include "sharding/shared_memory_backend.h"
 #include "sharding/with_backward.h"
 #include "tests/support/expect_tensors.h"

@@ -9,9 +9,9 @@
 #include <random>
 
 #include "partition/error.h"
-#include "partition/ghost_graph.h"
-#include "partition/metis_partitioner.h"
-#include "partition/surface_forces.h"
+#include "partition/ghosts/ghost_graph.h"
+#include "partition/cut/metis_partitioner.h"
+#include "partition/mesh/surface_forces.h"
 #include "sharding/row_routes.h"
 #include "sharding/shard_tensor.h"
 #include "tests/support/expect_error.h"

@@ -5,9 +5,9 @@
 #include <torch/torch.h>
 
 #include "partition/error.h"
-#include "partition/mesh_graph.h"
-#include "partition/metis_partitioner.h"
-#include "partition/subdomain.h"
+#include "partition/mesh/mesh_graph.h"
+#include "partition/cut/metis_partitioner.h"
+#include "partition/ghosts/subdomain.h"
 #include "sharding/shard_tensor.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/owner_maps.h"

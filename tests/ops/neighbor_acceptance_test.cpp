@@ -13,7 +13,7 @@
 #include "ops/neighbors.h"
 #include "ops/segment_reduce.h"
 #include "partition/error.h"
-#include "partition/ghost_layer.h"
+#include "partition/ghosts/ghost_layer.h"
 #include "sharding/merged_plan.h"
 #include "sharding/redistribute.h"
 #include "tests/support/expect_tensors.h"

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "ops/point_search.h"
-#include "partition/curve_order.h"
+#include "partition/cut/curve_order.h"
 
 namespace meshard {
 namespace {

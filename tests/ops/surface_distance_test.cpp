@@ -11,7 +11,7 @@
 #include "ops/surface_search.h"
 #include "ops/winding_number.h"
 #include "partition/error.h"
-#include "partition/vector_algebra.h"
+#include "partition/mesh/vector_algebra.h"
 #include "sharding/shard_tensor.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/expect_tensors.h"

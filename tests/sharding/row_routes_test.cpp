@@ -10,7 +10,7 @@
 #include <random>
 
 #include "partition/error.h"
-#include "partition/partition.h"
+#include "partition/cut/partition.h"
 #include "sharding/shard_tensor.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/run_ranks.h"

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "partition/cell_type.h"
+#include "partition/mesh/cell_type.h"
 
 namespace meshard {
 

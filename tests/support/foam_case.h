@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <span>
 
-#include "partition/mesh.h"
+#include "partition/mesh/mesh.h"
 
 namespace meshard {
 

@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "partition/geometric_partitioner.h"
-#include "partition/mesh_graph.h"
-#include "partition/metis_partitioner.h"
+#include "partition/cut/geometric_partitioner.h"
+#include "partition/mesh/mesh_graph.h"
+#include "partition/cut/metis_partitioner.h"
 
 namespace meshard {
 

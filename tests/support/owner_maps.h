@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "partition/index_map.h"
+#include "partition/ghosts/index_map.h"
 
 namespace meshard {
 

@@ -8,7 +8,7 @@
 
 #include <ATen/ATen.h>
 
-#include "partition/neighbor_graph.h"
+#include "partition/mesh/neighbor_graph.h"
 #include "sharding/device_mesh.h"
 #include "sharding/shard_tensor.h"
 #include "tests/support/four_partitions.h"

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "partition/cell_type.h"
+#include "partition/mesh/cell_type.h"
 #include "tests/support/sample_meshes.h"
 
 namespace meshard {

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "partition/cut/partition.h"
+
+#include "partition/error.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <numeric>
+#include <span>
+#include <utility>
+
+namespace meshard {
+
+namespace {
+
+void require_same_rows(const char* where, const Partition& partition, const Csr& graph)
+{
+    if (partition.num_rows() != graph.num_rows())
+        throw InvalidInput(std::string(where) + ": the partition has " + std::to_string(partition.num_rows()) +
+                           " rows, the graph " + std::to_string(graph.num_rows()) + ".");
+}
+
+double imbalance_of(std::span<const std::int64_t> sizes, std::int64_t num_rows)
+{
+    return static_cast<double>(std::ranges::max(sizes)) * static_cast<double>(sizes.size()) / static_cast<double>(num_rows);
+}
+
+// Sets of rows, each with its lowest row as root; `root` leads there in one or more steps.
+std::int32_t root_of(std::vector<std::int32_t>& root, std::int32_t i)
+{
+    while (root[i] != i) i = root[i] = root[root[i]];
+    return i;
+}
+
+// Joins the sets of two roots. @return the root of both
+std::int32_t join_sets(std::vector<std::int32_t>& root, std::int32_t a, std::int32_t b)
+{
+    const auto [low, high] = std::minmax({a, b});
+    return root[high] = low;
+}
+
+} // namespace
+
+void Partition::validate() const
+{
+    if (num_parts < 1)
+        throw InvalidInput("Partition: num_parts is " + std::to_string(num_parts) + ", expected 1 or more.");
+    bool is_valid = true; // no early end: processors do several rows at a time
+    for (const auto p : owners) is_valid &= static_cast<std::uint32_t>(p) < static_cast<std::uint32_t>(num_parts);
+    if (is_valid) return;
+    const auto outside = std::ranges::find_if(owners, [&](std::int32_t p) { return p < 0 || p >= num_parts; });
+    throw InvalidInput("Partition: row " + std::to_string(outside - owners.begin()) + " has owner " +
+                           std::to_string(*outside) + ", expected 0 to " + std::to_string(num_parts - 1) + ".");
+}
+
+std::vector<std::int64_t> part_sizes(const Partition& partition)
+{
+    partition.validate();
+    std::vector<std::int64_t> sizes(partition.num_parts, 0);
+    // Rows of a part come in runs, whose sums need not wait for each other in memory.
+    const auto& owners = partition.owners;
+    for (std::size_t begin = 0, end = 0; begin < owners.size(); begin = end) {
+        while (end < owners.size() && owners[end] == owners[begin]) ++end;
+        sizes[owners[begin]] += static_cast<std::int64_t>(end - begin);
+    }
+    return sizes;
+}
+
+Csr rows_by_part(const Partition& partition)
+{
+    Csr rows;
+    const auto sizes = part_sizes(partition);
+    rows.offsets.resize(partition.num_parts + 1);
+    std::partial_sum(sizes.begin(), sizes.end(), rows.offsets.begin() + 1);
+    rows.indices.resize(partition.owners.size());
+    std::vector<std::int64_t> next(rows.offsets.begin(), rows.offsets.end() - 1);
+    for (std::size_t i = 0; i < partition.owners.size(); ++i)
+        rows.indices[next[partition.owners[i]]++] = static_cast<std::int32_t>(i);
+    return rows;
+}
+
+double imbalance(const Partition& partition)
+{
+    return partition.num_rows() == 0 ? 1.0 : imbalance_of(part_sizes(partition), partition.num_rows());
+}
+
+std::int64_t edge_cut(const Partition& partition, const Csr& graph)
+{
+    require_same_rows("edge_cut", partition, graph);
+    partition.validate();
+    std::int64_t entries = 0;
+    for (std::int64_t i = 0; i < graph.num_rows(); ++i)
+        for (const auto j : graph.row(i)) entries += partition.owners[i] != partition.owners[j];
+    return entries / 2;
+}
+
+std::int64_t communication_volume(const Partition& partition, const Csr& graph)
+{
+    return measure_quality(partition, graph).communication_volume;
+}
+
+PartitionQuality measure_quality(const Partition& partition, const Csr& graph)
+{
+    require_same_rows("measure_quality", partition, graph);
+    const auto& owners = partition.owners;
+    const auto sizes = part_sizes(partition);
+    PartitionQuality quality;
+    if (!owners.empty()) quality.imbalance = imbalance_of(sizes, partition.num_rows());
+    quality.parts.resize(partition.num_parts);
+    for (std::int32_t p = 0; p < partition.num_parts; ++p) quality.parts[p].num_owned = sizes[p];
+
+    // One pass in the order of the rows, which is kinder to the cache than a search from row to row: pieces grow together
+    // as sets of rows with the lowest one as root, and rows at the boundary are put aside by part.
+    std::vector<std::int32_t> root(owners.size());
+    std::vector<std::int32_t> boundary, owners_of_boundary;
+    for (std::int32_t i = 0; i < static_cast<std::int32_t>(owners.size()); ++i) {
+        bool is_at_boundary = false;
+        auto lowest = i; // root of the piece that the row is in so far
+        for (const auto j : graph.row(i)) {
+            if (owners[j] != owners[i])
+                is_at_boundary = true;
+            else if (j < i)
+                lowest = join_sets(root, lowest, root_of(root, j));
+        }
+        root[i] = lowest;
+        if (!is_at_boundary) continue;
+        boundary.push_back(i);
+        owners_of_boundary.push_back(owners[i]);
+    }
+    for (std::size_t i = 0; i < root.size(); ++i)
+        if (root[i] == static_cast<std::int32_t>(i)) ++quality.parts[owners[i]].num_components;
+
+    auto seen_by = std::move(root); // last part that saw this row as a ghost
+    std::ranges::fill(seen_by, -1);
+    std::vector<std::int64_t> edges_to(partition.num_parts, 0);
+    const auto boundary_of_part = rows_by_part({partition.num_parts, std::move(owners_of_boundary)});
+    for (std::int32_t p = 0; p < partition.num_parts; ++p) {
+        auto& part = quality.parts[p];
+        for (const auto at : boundary_of_part.row(p))
+            for (const auto j : graph.row(boundary[at])) {
+                const auto q = owners[j];
+                if (q == p) continue;
+                ++part.cut_edges;
+                if (edges_to[q]++ == 0) part.neighbors.push_back(q);
+                if (std::exchange(seen_by[j], p) != p) ++part.num_ghosts;
+            }
+        std::ranges::sort(part.neighbors);
+        for (const auto q : part.neighbors) part.neighbor_edges.push_back(std::exchange(edges_to[q], 0));
+        quality.edge_cut += part.cut_edges;
+        quality.communication_volume += part.num_ghosts;
+    }
+    quality.edge_cut /= 2; // each cut edge was met from both its ends
+    return quality;
+}
+
+std::string to_string(const Partition& partition)
+{
+    const auto sizes = part_sizes(partition);
+    const auto [smallest, largest] = std::ranges::minmax(sizes);
+    char ratio[32];
+    std::snprintf(ratio, sizeof ratio, "%.3f", imbalance(partition));
+    return "Partition: " + std::to_string(partition.num_rows()) + " rows in " + std::to_string(partition.num_parts) +
+           (partition.num_parts == 1 ? " part of " : " parts of ") + std::to_string(smallest) + " to " +
+           std::to_string(largest) + ", imbalance " + ratio;
+}
+
+} // namespace meshard

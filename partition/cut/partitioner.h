@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "partition/csr.h"
+#include "partition/cut/partition.h"
+#include "partition/cut/refinement.h"
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace meshard {
+
+/// What there is to cut. Whoever makes one keeps alive what it looks at.
+struct PartitionProblem {
+    const Csr* graph = nullptr;     ///< who neighbours whom (`mesh_graph`)
+    std::span<const float> centers = {}; ///< (rows, 3), for the methods that go by coordinates; may be empty for the others
+    std::int32_t num_parts = 1;
+    BalanceTarget balance = {};
+    std::uint64_t seed = 0;
+    std::span<const std::int32_t> edge_weights = {}; ///< of each entry of the graph, positive, or none: what cutting it costs
+};
+
+/// A method: any function of this form. The result has the problem's number of rows and of parts; parts may be above the
+/// bound or empty, which `refine_partition` repairs.
+using Partitioner = std::function<Partition(const PartitionProblem&)>;
+
+struct PartitionMethod {
+    std::string name;
+    std::string purpose;       ///< one line for people
+    bool needs_centers = false;
+    bool refine = true;        ///< whether refinement belongs to it unless asked otherwise
+    Partitioner partition;
+};
+
+/// The methods that go by name:
+///
+/// | name      | what                                                                                                   |
+/// | --------- | ------------------------------------------------------------------------------------------------------ |
+/// | metis     | METIS's k-way                                                                                          |
+/// | recursive | METIS's recursive bisection                                                                            |
+/// | scotch    | Scotch with 64-bit indices                                                                             |
+/// | rcb       | recursive coordinate bisection                                                                         |
+/// | hilbert   | runs along the Hilbert curve                                                                           |
+/// | auto      | metis and rcb, and keeps the better after refinement; scotch if the graph is too large for METIS        |
+std::span<const PartitionMethod> partition_methods();
+
+/// @throws InvalidInput for an unknown name, with the nearest known one.
+const PartitionMethod& partition_method(std::string_view name);
+
+struct CutOptions {
+    std::string method = "metis";
+    std::vector<std::int32_t> levels = {}; ///< e.g. {4, 2}: first in 4, each of these in 2; empty or the product is the number of parts
+    bool refine = true;
+    RefinementEffort effort = RefinementEffort::Fast;
+    double ghost_share = 0.35;         ///< as in RefinementOptions
+    bool contiguous = false;
+};
+
+struct CutResult {
+    Partition partition;
+    std::string method;                 ///< that was used; differs from what was asked for with `auto`
+    std::vector<std::int32_t> in_pieces; ///< parts that are in several pieces though asked not to be
+};
+
+/// Cuts by the method of that name, refined if asked for. No part is above the bound or empty where that can be had.
+///
+/// Refined, neither the cut nor the largest ghost count is above that of the method's own start (of `auto`: METIS's; of `metis` perhaps METIS's on joined rows), unless
+/// that had to be made whole. With `RefinementEffort::Thorough` there are several starts, of which the best goes on. A
+/// graph beyond METIS's 32 bits goes to Scotch. Same problem and options, same result. Where edges weigh, as in a graph of clusters, methods go by that, and
+/// the result is repaired (`repair_partition`) but not refined: searches count edges.
+/// @throws InvalidInput if the problem lacks what the method needs, or the levels do not multiply to the number of parts.
+CutResult cut_rows(const PartitionProblem& problem, const CutOptions& options);
+
+/// The same from a partition that is there already (of a file, of an earlier run).
+CutResult improve_cut(Partition start, const PartitionProblem& problem, const CutOptions& options);
+
+} // namespace meshard

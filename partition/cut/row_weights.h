@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "partition/csr.h"
+#include "partition/mesh/mesh.h"
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace meshard {
+
+/// Weights of the rows of a mesh by name, to be balanced all at once:
+///
+/// | name       | what a row weighs                                                                             |
+/// | ---------- | --------------------------------------------------------------------------------------------- |
+/// | cells      | 1                                                                                             |
+/// | points     | the points that it owns: those that no earlier cell uses, so that parts balance what they own   |
+/// | faces      | 1 + its neighbours in `graph`                                                                   |
+/// | array:NAME | its value in that array of the mesh (a cell array; of a cloud, a point array), not negative      |
+///
+/// @return (rows, names). Values of an array that are no integers, or too large, are scaled so that they add up to about 2^30.
+/// @throws InvalidInput for an unknown name, a missing array, one with several components, or a negative or NaN value.
+std::vector<std::int32_t> row_weights(const Mesh& mesh, const Csr& graph, std::span<const std::string> names);
+
+/// Turns values of a weight into integers that add up to about 2^30; values that are such integers already stay.
+class WeightScale {
+public:
+    WeightScale(double total, bool are_integers);
+    std::int32_t operator()(double value) const;
+
+private:
+    double factor_;
+};
+
+/// The array of that name. @throws InvalidInput if there is none, or it has several components.
+const DataArray& require_weight_array(std::span<const DataArray> arrays, const std::string& name, std::string_view group);
+
+/// The value in that row. @throws InvalidInput if it is negative, infinite or NaN.
+double require_weight(const DataArray& array, std::int64_t row);
+
+/// Weights from what each part of an earlier run cost, spread evenly over its rows.
+/// @param costs one a part of `earlier`, positive, in any unit (seconds, say).
+std::vector<std::int32_t> weights_from_costs(const std::vector<std::int32_t>& earlier_owners,
+                                             std::span<const double> costs);
+
+} // namespace meshard

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "partition/cut/weight_balance.h"
+
+#include "partition/cut/balance.h"
+#include "partition/cut/boundary_search.h"
+#include "partition/error.h"
+#include "partition/cut/part_walk.h"
+
+#include <algorithm>
+#include <string>
+
+namespace meshard {
+
+namespace {
+
+// Rows to give away, cheapest first, from parts above their bound to the part next to them that is least full after.
+class WeightBalancer {
+public:
+    static constexpr std::size_t longest_walk = 2000;
+
+    WeightBalancer(Partition& partition, const Csr& graph, const BalanceTarget& balance,
+                   std::span<const std::int64_t> most_weight, bool keep_whole)
+        : keep_whole_(keep_whole), owners_(partition.owners),
+          graph_(graph), bound_{balance.num_weights, balance.row_weights, most_weight},
+          weights_(part_weights(partition, balance)), sizes_(part_sizes(partition)), walk_(graph, owners_, longest_walk)
+    {
+    }
+
+    void run()
+    {
+        // Every move lowers the fill of the fuller of two parts, so that this ends; the limit is for very long ways.
+        for (int pass = 0; pass < 1000 && has_full_part(); ++pass)
+            if (!pass_over_boundary() && !(keep_whole_ ? pass_along_chain() : jump())) break;
+        while (has_full_part() && exchange()) {}
+    }
+
+private:
+    struct Offer {
+        std::int32_t loss; // cut edges more
+        std::int32_t row;
+        std::int32_t to;
+
+        bool operator<(const Offer& other) const { return loss != other.loss ? loss < other.loss : row < other.row; }
+    };
+
+    std::int32_t num_parts() const { return static_cast<std::int32_t>(sizes_.size()); }
+
+    std::int64_t weight_after(std::size_t at, std::int32_t w, std::int32_t gets, std::int32_t gives) const
+    {
+        return weights_[at] + (gets < 0 ? 0 : bound_.row_weight(gets, w)) -
+               (gives < 0 ? 0 : bound_.row_weight(gives, w));
+    }
+
+    // Of a part that gets one row and gives another.
+    double fill(std::int32_t part, std::int32_t gets = -1, std::int32_t gives = -1) const
+    {
+        double most = 0;
+        for (std::int32_t w = 0; w < bound_.num_weights; ++w) {
+            const auto at = static_cast<std::size_t>(part) * bound_.num_weights + w;
+            most = std::max(most, static_cast<double>(weight_after(at, w, gets, gives)) /
+                                      static_cast<double>(std::max<std::int64_t>(bound_.most_weight[at], 1)));
+        }
+        return most;
+    }
+
+    bool has_full_part() const
+    {
+        for (std::int32_t part = 0; part < num_parts(); ++part)
+            if (fill(part) > 1) return true;
+        return false;
+    }
+
+    // Whether the row is part of the trouble: it has some of the weight that its part has too much of.
+    bool helps(std::int32_t row, std::int32_t from) const { return fill(from, -1, row) < fill(from); }
+
+    void move(std::int32_t row, std::int32_t to)
+    {
+        const auto from = owners_[row];
+        for (std::int32_t w = 0; w < bound_.num_weights; ++w) {
+            weights_[static_cast<std::size_t>(from) * bound_.num_weights + w] -= bound_.row_weight(row, w);
+            weights_[static_cast<std::size_t>(to) * bound_.num_weights + w] += bound_.row_weight(row, w);
+        }
+        --sizes_[from];
+        ++sizes_[to];
+        owners_[row] = to;
+    }
+
+    bool pass_over_boundary()
+    {
+        std::vector<double> fills(sizes_.size());
+        for (std::int32_t part = 0; part < num_parts(); ++part) fills[part] = fill(part);
+        const auto fullest = std::ranges::max(fills);
+        // Parts that are nearly full pass on what they get, so that weight flows through them.
+        std::vector<Offer> offers;
+        for (std::int32_t i = 0; i < static_cast<std::int32_t>(owners_.size()); ++i) {
+            const auto from = owners_[i];
+            if (fills[from] <= 1 - 0.5 * (fullest - 1)) continue;
+            std::int32_t inside = 0, to = -1;
+            for (const auto j : graph_.row(i)) {
+                const auto part = owners_[j];
+                inside += part == from;
+                if (part != from && (to < 0 || fills[part] < fills[to])) to = part;
+            }
+            if (to < 0 || fills[to] >= fills[from]) continue;
+            std::int32_t across = 0;
+            for (const auto j : graph_.row(i)) across += owners_[j] == to;
+            offers.push_back({inside - across, i, to});
+        }
+        std::sort(offers.begin(), offers.end());
+        bool moved = false;
+        for (const auto& offer : offers) {
+            const auto from = owners_[offer.row];
+            if (sizes_[from] == 1 || !helps(offer.row, from)) continue;
+            const auto before = fill(from);
+            if (before <= 1 && before - fill(offer.to) < 0.01 * before) continue;
+            if (fill(offer.to, offer.row) >= before) continue;
+            if (!may_go(offer.row, offer.to)) continue;
+            move(offer.row, offer.to);
+            moved = true;
+        }
+        return moved;
+    }
+
+    // Not counting `without`, which is about to leave.
+    bool touches(std::int32_t row, std::int32_t part, std::int32_t without = -1) const
+    {
+        return std::ranges::any_of(graph_.row(row), [&](auto j) { return j != without && owners_[j] == part; });
+    }
+
+    // Whether parts stay whole, if they are to, when `row` goes to a part that `without` leaves at the same time.
+    bool may_go(std::int32_t row, std::int32_t to, std::int32_t without = -1)
+    {
+        return !keep_whole_ || (touches(row, to, without) && !walk_.may_break(row));
+    }
+
+    // Where no neighbour is less full by a whole row: one row each moves along the shortest chain of parts that leads from
+    // a part above its bound to one with room.
+    bool pass_along_chain()
+    {
+        for (std::int32_t part = 0; part < num_parts(); ++part)
+            if (fill(part) > 1 && pass_along_chain_from(part)) return true;
+        return false;
+    }
+
+    bool pass_along_chain_from(std::int32_t first)
+    {
+        const auto most_fill = fill(first);
+        const auto rows = rows_by_part({num_parts(), owners_});
+        std::vector<std::int32_t> row_into(num_parts(), -1), reached{first}; // the row that the part before would give
+        for (std::size_t next = 0; next < reached.size(); ++next) {
+            const auto from = reached[next];
+            if (sizes_[from] == 1) continue;
+            for (const auto row : rows.row(from)) {
+                if (from == first && !helps(row, from)) continue;
+                const auto is_way_on = [&](std::int32_t j) {
+                    const auto to = owners_[j];
+                    return to != first && row_into[to] < 0 && (from == first || touches(row_into[from], from, row)) &&
+                           (from == first || fill(from, row_into[from], row) < most_fill);
+                };
+                if (std::ranges::none_of(graph_.row(row), is_way_on) || walk_.may_break(row)) continue;
+                for (const auto j : graph_.row(row)) {
+                    if (!is_way_on(j)) continue;
+                    const auto to = owners_[j];
+                    row_into[to] = row;
+                    reached.push_back(to);
+                    if (fill(to, row) > 1) continue;
+                    for (auto part = to; part != first;) {
+                        const auto before = owners_[row_into[part]];
+                        move(row_into[part], part);
+                        part = before;
+                    }
+                    return true;
+                }
+            }
+        }
+        return false;
+    }
+
+    // Where nothing flows: rows that help go from the fullest part straight to wherever they fill least.
+    bool jump()
+    {
+        std::int32_t fullest = 0;
+        for (std::int32_t part = 1; part < num_parts(); ++part)
+            if (fill(part) > fill(fullest)) fullest = part;
+        bool moved = false;
+        for (std::int32_t i = 0; i < static_cast<std::int32_t>(owners_.size()) && fill(fullest) > 1; ++i) {
+            if (owners_[i] != fullest || sizes_[fullest] == 1 || !helps(i, fullest)) continue;
+            std::int32_t best = -1;
+            for (std::int32_t part = 0; part < num_parts(); ++part)
+                if (part != fullest && (best < 0 || fill(part, i) < fill(best, i))) best = part;
+            if (fill(best, i) >= fill(fullest)) continue;
+            move(i, best);
+            moved = true;
+        }
+        return moved;
+    }
+
+    // Weight above the bound, as a share of it, of all weights together, of a part that gets one row and gives another.
+    double excess(std::int32_t part, std::int32_t gets = -1, std::int32_t gives = -1) const
+    {
+        double sum = 0;
+        for (std::int32_t w = 0; w < bound_.num_weights; ++w) {
+            const auto at = static_cast<std::size_t>(part) * bound_.num_weights + w;
+            const auto most = static_cast<double>(std::max<std::int64_t>(bound_.most_weight[at], 1));
+            sum += std::max(0.0, static_cast<double>(weight_after(at, w, gets, gives)) / most - 1);
+        }
+        return sum;
+    }
+
+    // The last resort where parts are full of different weights: a row of a part above its bound goes to any part, or
+    // changes places with any row, if that lowers what is too much.
+    bool exchange()
+    {
+        std::int64_t tries_left = 50'000'000;
+        const auto rows = rows_by_part({num_parts(), owners_});
+        for (std::int32_t from = 0; from < num_parts(); ++from) {
+            const auto excess_from = excess(from);
+            if (excess_from == 0) continue;
+            for (const auto row : rows.row(from)) {
+                if (!helps(row, from)) continue;
+                for (std::int32_t to = 0; to < num_parts(); ++to) {
+                    if (to == from) continue;
+                    const auto before = excess_from + excess(to) - 1e-9;
+                    if (keep_whole_ && !touches(row, to)) continue;
+                    if (sizes_[from] > 1 && excess(from, -1, row) + excess(to, row) < before && may_go(row, to)) {
+                        move(row, to);
+                        return true;
+                    }
+                    for (const auto other : rows.row(to)) {
+                        if (--tries_left < 0) return false;
+                        if (excess(from, other, row) + excess(to, row, other) >= before) continue;
+                        if (!may_go(row, to, other) || !may_go(other, from, row)) continue;
+                        move(row, to);
+                        move(other, from);
+                        return true;
+                    }
+                }
+            }
+        }
+        return false;
+    }
+
+    bool keep_whole_;
+    std::vector<std::int32_t>& owners_;
+    const Csr& graph_;
+    BalanceBound bound_;
+    std::vector<std::int64_t> weights_, sizes_;
+    PartWalk walk_;
+};
+
+} // namespace
+
+bool has_empty_part(const Partition& partition)
+{
+    return partition.num_rows() >= partition.num_parts && std::ranges::min(part_sizes(partition)) == 0;
+}
+
+void balance_weights(Partition& partition, const Csr& graph, const BalanceTarget& balance)
+{
+    if (partition.num_rows() != graph.num_rows())
+        throw InvalidInput("balance_weights: the partition has " + std::to_string(partition.num_rows()) +
+                           " rows, the graph " + std::to_string(graph.num_rows()) + ".");
+    partition.validate();
+    const auto most_weight = largest_weights_allowed(partition.num_rows(), partition.num_parts, balance);
+    if (balance.is_plain()) return balance_parts(partition, graph, balance.imbalance);
+    // Only empty parts are to be filled here: no bound.
+    if (has_empty_part(partition)) balance_parts(partition, graph, static_cast<double>(partition.num_parts));
+    if (overload(partition, balance, most_weight) > 0)
+        WeightBalancer(partition, graph, balance, most_weight, false).run();
+}
+
+void balance_weights_of_whole_parts(Partition& partition, const Csr& graph, const BalanceTarget& balance)
+{
+    const auto most_weight = largest_weights_allowed(partition.num_rows(), partition.num_parts, balance);
+    WeightBalancer(partition, graph, balance, most_weight, true).run();
+}
+
+} // namespace meshard

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "partition/ghosts/ghost_layer.h"
+
+#include "partition/error.h"
+#include "partition/run_on_threads.h"
+
+#include <algorithm>
+#include <span>
+#include <string>
+
+namespace meshard {
+
+namespace {
+
+void check_arguments(const char* where, const Csr& graph, const Partition& partition, std::int32_t num_layers)
+{
+    if (num_layers < 0 || num_layers > 255)
+        throw InvalidInput(std::string(where) + ": num_layers is " + std::to_string(num_layers) +
+                           ", expected 0 to 255.");
+    if (partition.num_rows() != graph.num_rows())
+        throw InvalidInput(std::string(where) + ": the partition has " + std::to_string(partition.num_rows()) +
+                           " rows, the graph " + std::to_string(graph.num_rows()) + ".");
+    partition.validate();
+}
+
+// Breadth-first from one part after the other; the marks serve all parts, so that the cost follows the parts' rows.
+class RingSearch {
+public:
+    RingSearch(const Csr& graph, const Partition& partition) : graph_(graph), reached_by_(partition.owners) {}
+
+    GhostLayer layer(std::int32_t part, std::span<const std::int32_t> owned, std::int32_t num_layers)
+    {
+        found_.clear();
+        // A row that another part owns was marked with that part, or with the part that reached it last.
+        for (const auto i : owned) reached_by_[i] = part;
+        auto front = owned;
+        for (std::int32_t level = 1; level <= num_layers && !front.empty(); ++level) {
+            next_front_.clear();
+            for (const auto i : front)
+                for (const auto j : graph_.row(i))
+                    if (reached_by_[j] != part) {
+                        reached_by_[j] = part;
+                        next_front_.push_back(j);
+                        found_.push_back(static_cast<std::uint64_t>(j) << 8 | static_cast<std::uint64_t>(level));
+                    }
+            front_.swap(next_front_);
+            front = front_;
+        }
+        std::ranges::sort(found_);
+
+        GhostLayer layer;
+        layer.rows.reserve(found_.size());
+        layer.levels.reserve(found_.size());
+        for (const auto word : found_) {
+            layer.rows.push_back(static_cast<std::int32_t>(word >> 8));
+            layer.levels.push_back(static_cast<std::uint8_t>(word & 255));
+        }
+        return layer;
+    }
+
+private:
+    const Csr& graph_;
+    std::vector<std::int32_t> reached_by_; // last part that owned or reached the row
+    std::vector<std::uint64_t> found_;     // row and level in one word, to sort by row
+    std::vector<std::int32_t> front_, next_front_;
+};
+
+} // namespace
+
+std::vector<GhostLayer> ghost_layers(const Csr& graph, const Partition& partition, std::int32_t num_layers,
+                                     std::int32_t num_threads)
+{
+    check_arguments("ghost_layers", graph, partition, num_layers);
+    const auto rows = rows_by_part(partition);
+    std::vector<GhostLayer> layers(partition.num_parts);
+    run_on_threads(num_threads, [&](const std::function<std::int64_t()>& next) {
+        RingSearch search(graph, partition);
+        for (auto part = next(); part < partition.num_parts; part = next())
+            layers[part] = search.layer(static_cast<std::int32_t>(part), rows.row(part), num_layers);
+    });
+    return layers;
+}
+
+GhostLayer ghost_layer(const Csr& graph, const Partition& partition, std::int32_t part, std::int32_t num_layers)
+{
+    check_arguments("ghost_layer", graph, partition, num_layers);
+    if (part < 0 || part >= partition.num_parts)
+        throw InvalidInput("ghost_layer: part is " + std::to_string(part) + ", expected 0 to " +
+                           std::to_string(partition.num_parts - 1) + ".");
+    return RingSearch(graph, partition).layer(part, rows_by_part(partition).row(part), num_layers);
+}
+
+} // namespace meshard

@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "partition/ghosts/subdomain.h"
+
+#include "partition/error.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace meshard {
+
+namespace {
+
+void require_partition(const char* where, const Mesh& mesh, const Partition& partition)
+{
+    if (partition.num_rows() != mesh.num_rows())
+        throw InvalidInput(std::string(where) + ": the partition has " + std::to_string(partition.num_rows()) +
+                           " rows, the mesh " + std::to_string(mesh.num_rows()) +
+                           (mesh.is_point_cloud() ? " points." : " cells."));
+    partition.validate();
+}
+
+IndexMap index_map(std::span<const std::int32_t> rows, std::size_t num_owned, const Partition& owners)
+{
+    IndexMap map;
+    map.num_global = owners.num_rows();
+    map.num_owned = static_cast<std::int32_t>(num_owned);
+    map.global_ids.assign(rows.begin(), rows.end());
+    for (const auto row : rows.subspan(num_owned)) map.ghost_owners.push_back(owners.owners[row]);
+    return map;
+}
+
+// --- merging
+// ---------------------------------------------------------------------------------------------------------------
+
+void require_cells_as_numbered(const Subdomain& subdomain)
+{
+    const auto num_types = static_cast<std::int64_t>(subdomain.mesh.cell_types.size());
+    if (num_types != subdomain.cells.num_local() || subdomain.mesh.num_cells() != subdomain.cells.num_local())
+        throw InvalidInput("merge_subdomains: part " + std::to_string(subdomain.part) + " has " +
+                           std::to_string(num_types) + " cell types and " + std::to_string(subdomain.mesh.num_cells()) +
+                           " cells, its numbering " + std::to_string(subdomain.cells.num_local()) + ".");
+}
+
+// Where row i of the whole comes from.
+struct Source {
+    std::int32_t subdomain = -1;
+    std::int32_t row = -1;
+};
+
+std::vector<Source> sources_of(std::span<const Subdomain> subdomains, const IndexMap Subdomain::*index_map,
+                               const char* noun)
+{
+    const auto num_global = (subdomains[0].*index_map).num_global;
+    std::vector<Source> sources(num_global);
+    for (std::size_t s = 0; s < subdomains.size(); ++s) {
+        const auto& map = subdomains[s].*index_map;
+        if (map.num_global != num_global)
+            throw InvalidInput("merge_subdomains: part " + std::to_string(subdomains[s].part) + " counts " +
+                               std::to_string(map.num_global) + " " + noun + "s in the whole, part " +
+                               std::to_string(subdomains[0].part) + " " + std::to_string(num_global) + ".");
+        for (std::int32_t row = 0; row < map.num_owned; ++row) {
+            const auto id = map.global_ids[row];
+            if (id < 0 || id >= num_global)
+                throw InvalidInput("merge_subdomains: part " + std::to_string(subdomains[s].part) + " owns " + noun +
+                                   " " + std::to_string(id) + ", but the whole has " + std::to_string(num_global) +
+                                   ".");
+            auto& source = sources[id];
+            if (source.subdomain >= 0)
+                throw InvalidInput("merge_subdomains: " + std::string(noun) + " " + std::to_string(id) +
+                                   " is owned by part " + std::to_string(subdomains[source.subdomain].part) +
+                                   " and by part " + std::to_string(subdomains[s].part) + ".");
+            source = {static_cast<std::int32_t>(s), row};
+        }
+    }
+    const auto missing = std::ranges::find(sources, -1, &Source::subdomain);
+    if (missing != sources.end())
+        throw InvalidInput("merge_subdomains: " + std::string(noun) + " " + std::to_string(missing - sources.begin()) +
+                           " is owned by no part; are all parts given?");
+    return sources;
+}
+
+// Puts the owned rows of `arrays` (one a subdomain) in their places.
+DataArray merge_arrays(std::span<const DataArray* const> arrays, std::span<const Subdomain> subdomains,
+                       const IndexMap Subdomain::*index_map)
+{
+    const auto& first = *arrays[0];
+    for (std::size_t s = 0; s < arrays.size(); ++s) {
+        const auto& map = subdomains[s].*index_map;
+        if (arrays[s]->type() != first.type() || arrays[s]->num_components() != first.num_components() ||
+            arrays[s]->name() != first.name() || arrays[s]->num_rows() != map.num_local())
+            throw InvalidInput("merge_subdomains: array '" + arrays[s]->name() + "' of part " +
+                               std::to_string(subdomains[s].part) + " has another name, type or shape than '" +
+                               first.name() + "' of part " + std::to_string(subdomains[0].part) + ".");
+    }
+    const auto num_rows = (subdomains[0].*index_map).num_global;
+    const auto num_components = first.num_components();
+    DataArray merged;
+    if (first.type() == ScalarType::String) {
+        std::vector<std::string> values(num_rows * num_components);
+        for (std::size_t s = 0; s < arrays.size(); ++s) {
+            const auto from = arrays[s]->strings();
+            const auto ids = (subdomains[s].*index_map).owned();
+            for (std::size_t i = 0; i < ids.size(); ++i)
+                std::copy_n(from.begin() + i * num_components, num_components,
+                            values.begin() + ids[i] * num_components);
+        }
+        merged = DataArray::from_strings(first.name(), std::move(values), num_components);
+    } else {
+        merged = DataArray(first.name(), first.type(), num_rows, num_components);
+        const auto row_bytes = num_components * size_of(first.type());
+        auto* to = merged.mutable_bytes().data();
+        for (std::size_t s = 0; s < arrays.size(); ++s) {
+            const auto* from = arrays[s]->bytes().data();
+            const auto ids = (subdomains[s].*index_map).owned();
+            for (std::size_t i = 0; i < ids.size(); ++i)
+                std::memcpy(to + ids[i] * row_bytes, from + i * row_bytes, row_bytes);
+        }
+    }
+    merged.component_names = first.component_names;
+    merged.unit = first.unit;
+    merged.attribute = first.attribute;
+    return merged;
+}
+
+std::vector<DataArray> merge_groups(std::span<const Subdomain> subdomains, std::vector<DataArray> Mesh::*group,
+                                    const IndexMap Subdomain::*index_map)
+{
+    std::vector<DataArray> merged;
+    const auto num_arrays = (subdomains[0].mesh.*group).size();
+    for (const auto& subdomain : subdomains)
+        if ((subdomain.mesh.*group).size() != num_arrays)
+            throw InvalidInput("merge_subdomains: part " + std::to_string(subdomain.part) + " has " +
+                               std::to_string((subdomain.mesh.*group).size()) + " arrays where part " +
+                               std::to_string(subdomains[0].part) + " has " + std::to_string(num_arrays) + ".");
+    for (std::size_t a = 0; a < num_arrays; ++a) {
+        std::vector<const DataArray*> arrays;
+        for (const auto& subdomain : subdomains) arrays.push_back(&(subdomain.mesh.*group)[a]);
+        merged.push_back(merge_arrays(arrays, subdomains, index_map));
+    }
+    return merged;
+}
+
+// The rows of each cell's own part, with local point numbers still.
+Csr merge_rows(std::span<const Subdomain> subdomains, std::span<const Source> sources, const Csr Mesh::*rows)
+{
+    Csr merged;
+    merged.offsets.reserve(sources.size() + 1);
+    for (const auto& source : sources) {
+        const auto& from = subdomains[source.subdomain].mesh.*rows;
+        // A part without polyhedra has no rows of face streams at all.
+        if (source.row < from.num_rows())
+            merged.push_row(from.row(source.row));
+        else
+            merged.push_row({});
+    }
+    return merged;
+}
+
+} // namespace
+
+SubdomainCutter::SubdomainCutter(const Mesh& mesh, const Partition& partition, std::int32_t num_ghost_layers)
+    : mesh_(mesh), partition_(partition), num_ghost_layers_(num_ghost_layers)
+{
+    require_partition("extract_subdomains", mesh, partition);
+    rows_of_part_ = rows_by_part(partition);
+    if (mesh.is_point_cloud()) return;
+    point_partition_ = {partition.num_parts, point_owners(mesh, partition)};
+    points_of_part_ = rows_by_part(point_partition_);
+}
+
+// What is kept between parts is as long as the mesh and is touched only at the part's own rows, so that many parts cost no
+// more than their rows.
+Subdomain SubdomainCutter::cut(std::int32_t part, const GhostLayer& ghosts, std::vector<std::int32_t>& place) const
+{
+    place.resize(mesh_.num_points(), -1);
+    const auto owned_rows = rows_of_part_.row(part);
+    Subdomain result;
+    result.part = part;
+    result.num_parts = partition_.num_parts;
+    result.num_ghost_layers = num_ghost_layers_;
+    const auto rows = local_rows(owned_rows, ghosts, result.ghost_levels);
+    auto& row_map = mesh_.is_point_cloud() ? result.points : result.cells;
+    row_map = index_map(rows, owned_rows.size(), partition_);
+    if (mesh_.is_point_cloud()) {
+        result.mesh = extract_mesh(mesh_, {}, rows, place);
+        return result;
+    }
+    const auto owned_points = points_of_part_.row(part);
+    const auto points = local_points(owned_points, rows, place);
+    result.points = index_map(points, owned_points.size(), point_partition_);
+    for (std::size_t i = 0; i < points.size(); ++i) place[points[i]] = static_cast<std::int32_t>(i);
+    result.mesh = extract_mesh(mesh_, rows, points, place);
+    for (const auto point : points) place[point] = -1;
+    return result;
+}
+
+// Owned rows, then ghosts by (owner, row); their layers go to `levels`.
+std::vector<std::int32_t> SubdomainCutter::local_rows(std::span<const std::int32_t> owned, const GhostLayer& ghosts,
+                                                      std::vector<std::uint8_t>& levels) const
+{
+    std::vector<std::int32_t> order(ghosts.rows.size());
+    for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int32_t>(i);
+    std::ranges::stable_sort(order, {}, [&](std::int32_t i) { return partition_.owners[ghosts.rows[i]]; });
+
+    std::vector<std::int32_t> rows(owned.begin(), owned.end());
+    levels.assign(owned.size(), 0);
+    for (const auto i : order) {
+        rows.push_back(ghosts.rows[i]);
+        levels.push_back(ghosts.levels[i]);
+    }
+    return rows;
+}
+
+// Owned points, then the other points of the cells by (owner, point).
+std::vector<std::int32_t> SubdomainCutter::local_points(std::span<const std::int32_t> owned,
+                                                        std::span<const std::int32_t> cells,
+                                                        std::vector<std::int32_t>& place) const
+{
+    std::vector<std::int32_t> points(owned.begin(), owned.end());
+    for (const auto point : owned) place[point] = 0;
+    for (const auto cell : cells)
+        for (const auto point : mesh_.cells.row(cell)) {
+            if (place[point] >= 0) continue;
+            place[point] = 0;
+            points.push_back(point);
+        }
+    std::ranges::sort(points.begin() + static_cast<std::ptrdiff_t>(owned.size()), points.end(), {},
+                      [&](std::int32_t point) { return std::pair(point_partition_.owners[point], point); });
+    return points;
+}
+
+std::vector<std::int32_t> point_owners(const Mesh& mesh, const Partition& partition)
+{
+    require_partition("point_owners", mesh, partition);
+    if (mesh.is_point_cloud()) return partition.owners;
+    std::vector<std::int32_t> owners(mesh.num_points(), -1);
+    for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell)
+        for (const auto point : mesh.cells.row(cell))
+            if (owners[point] < 0) owners[point] = partition.owners[cell];
+    std::ranges::replace(owners, -1, 0);
+    return owners;
+}
+
+std::vector<Subdomain> extract_subdomains(const Mesh& mesh, const Csr& graph, const Partition& partition,
+                                          std::int32_t num_ghost_layers)
+{
+    require_partition("extract_subdomains", mesh, partition);
+    // Without ghosts nobody asks for neighbours.
+    const auto ghosts = num_ghost_layers == 0 ? std::vector<GhostLayer>(partition.num_parts)
+                                              : ghost_layers(graph, partition, num_ghost_layers);
+    return extract_subdomains(mesh, partition, ghosts, num_ghost_layers);
+}
+
+std::vector<Subdomain> extract_subdomains(const Mesh& mesh, const Partition& partition,
+                                          std::span<const GhostLayer> ghosts, std::int32_t num_ghost_layers)
+{
+    require_partition("extract_subdomains", mesh, partition);
+    if (static_cast<std::int32_t>(ghosts.size()) != partition.num_parts)
+        throw InvalidInput("extract_subdomains: there are ghosts for " + std::to_string(ghosts.size()) +
+                           " parts, the partition has " + std::to_string(partition.num_parts) + ".");
+    const SubdomainCutter cutter(mesh, partition, num_ghost_layers);
+    std::vector<std::int32_t> place;
+    std::vector<Subdomain> subdomains;
+    subdomains.reserve(partition.num_parts);
+    for (std::int32_t part = 0; part < partition.num_parts; ++part)
+        subdomains.push_back(cutter.cut(part, ghosts[part], place));
+    return subdomains;
+}
+
+Subdomain extract_subdomain(const Mesh& mesh, const Csr& graph, const Partition& partition, std::int32_t part,
+                            std::int32_t num_ghost_layers)
+{
+    require_partition("extract_subdomain", mesh, partition);
+    if (part < 0 || part >= partition.num_parts)
+        throw InvalidInput("extract_subdomain: part is " + std::to_string(part) + ", expected 0 to " +
+                           std::to_string(partition.num_parts - 1) + ".");
+    const auto ghosts = num_ghost_layers == 0 ? GhostLayer{} : ghost_layer(graph, partition, part, num_ghost_layers);
+    std::vector<std::int32_t> place;
+    return SubdomainCutter(mesh, partition, num_ghost_layers).cut(part, ghosts, place);
+}
+
+Mesh merge_subdomains(std::span<const Subdomain> subdomains)
+{
+    if (subdomains.empty()) throw InvalidInput("merge_subdomains: there are no subdomains to merge.");
+    std::ranges::for_each(subdomains, require_cells_as_numbered);
+    const auto cell_sources = sources_of(subdomains, &Subdomain::cells, "cell");
+    const auto point_sources = sources_of(subdomains, &Subdomain::points, "point");
+    const auto first_part = std::ranges::find(subdomains, 0, &Subdomain::part);
+    const auto& field_source = first_part == subdomains.end() ? subdomains.front() : *first_part;
+
+    Mesh merged;
+    merged.kind = field_source.mesh.kind;
+    std::vector<const DataArray*> points;
+    for (const auto& subdomain : subdomains) points.push_back(&subdomain.mesh.points);
+    merged.points = merge_arrays(points, subdomains, &Subdomain::points);
+
+    const auto to_global = [&](std::int64_t cell, std::int32_t& point) {
+        const auto& map = subdomains[cell_sources[cell].subdomain].points;
+        if (point < 0 || point >= map.num_local())
+            throw InvalidInput("merge_subdomains: cell " + std::to_string(cell) + " uses local point " +
+                               std::to_string(point) + " of " + std::to_string(map.num_local()) + ".");
+        point = static_cast<std::int32_t>(map.global_ids[point]);
+    };
+    merged.cells = merge_rows(subdomains, cell_sources, &Mesh::cells);
+    for (std::int64_t cell = 0; cell < merged.num_cells(); ++cell)
+        for (auto at = merged.cells.offsets[cell]; at < merged.cells.offsets[cell + 1]; ++at)
+            to_global(cell, merged.cells.indices[at]);
+    merged.cell_types.reserve(cell_sources.size());
+    for (const auto& source : cell_sources)
+        merged.cell_types.push_back(subdomains[source.subdomain].mesh.cell_types[source.row]);
+    if (std::ranges::any_of(subdomains, [](const Subdomain& subdomain) { return subdomain.mesh.has_polyhedra(); })) {
+        merged.face_streams = merge_rows(subdomains, cell_sources, &Mesh::face_streams);
+        for_each_face_point(merged.face_streams, to_global);
+    }
+    merged.point_data = merge_groups(subdomains, &Mesh::point_data, &Subdomain::points);
+    merged.cell_data = merge_groups(subdomains, &Mesh::cell_data, &Subdomain::cells);
+    merged.field_data = field_source.mesh.field_data;
+    return merged;
+}
+
+void Subdomain::validate() const
+{
+    const auto fail = [&](const std::string& what) {
+        throw InvalidInput("Subdomain " + std::to_string(part) + " of " + std::to_string(num_parts) + ": " + what);
+    };
+    const auto require_size = [&](const std::string& what, std::int64_t found, std::int64_t expected) {
+        if (found != expected)
+            fail("there are " + std::to_string(found) + " " + what + ", expected " + std::to_string(expected) + ".");
+    };
+    if (part < 0 || part >= num_parts) fail("the part is outside 0 to " + std::to_string(num_parts - 1) + ".");
+    if (num_ghost_layers < 0 || num_ghost_layers > 255)
+        fail("num_ghost_layers is " + std::to_string(num_ghost_layers) + ", expected 0 to 255.");
+    try {
+        mesh.validate();
+        cells.validate(part);
+        points.validate(part);
+    } catch (const InvalidInput& error) {
+        fail(error.what());
+    }
+    require_size("cells in the numbering", cells.num_local(), mesh.num_cells());
+    require_size("points in the numbering", points.num_local(), mesh.num_points());
+    require_size("ghost levels", static_cast<std::int64_t>(ghost_levels.size()), rows().num_local());
+    for (const auto* map : {&cells, &points})
+        for (const auto owner : map->ghost_owners)
+            if (owner >= num_parts) fail("a ghost has owner " + std::to_string(owner) + ".");
+    for (std::int32_t row = 0; row < rows().num_local(); ++row) {
+        const bool owned = row < rows().num_owned;
+        if (owned ? ghost_levels[row] != 0 : ghost_levels[row] == 0 || ghost_levels[row] > num_ghost_layers)
+            fail("local row " + std::to_string(row) + " has ghost level " + std::to_string(ghost_levels[row]) +
+                 ", expected " + (owned ? "0, for it is owned." : "1 to " + std::to_string(num_ghost_layers) + "."));
+    }
+    if (cells.num_global == 0) return;
+    std::vector<bool> used(mesh.num_points(), false);
+    for (const auto point : mesh.cells.indices) used[point] = true;
+    for (std::int32_t point = points.num_owned; point < points.num_local(); ++point)
+        if (!used[point])
+            fail("ghost point " + std::to_string(points.global_ids[point]) + " belongs to no cell that is here.");
+}
+
+std::string to_string(const Subdomain& subdomain)
+{
+    const auto counts = [](const IndexMap& map) {
+        return std::to_string(map.num_owned) + " + " + std::to_string(map.num_ghosts());
+    };
+    const auto counts_of_rows = std::to_string(subdomain.rows().num_owned) + " owned + " +
+                                std::to_string(subdomain.rows().num_ghosts()) + " ghost ";
+    const auto text = "Subdomain " + std::to_string(subdomain.part) + " of " + std::to_string(subdomain.num_parts) +
+                      ": " + counts_of_rows;
+    if (subdomain.cells.num_global == 0) return text + "points";
+    return text + "cells, " + counts(subdomain.points) + " points";
+}
+
+} // namespace meshard

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "partition/csr.h"
+#include "partition/ghosts/ghost_layer.h"
+#include "partition/ghosts/index_map.h"
+#include "partition/mesh/mesh.h"
+#include "partition/cut/partition.h"
+
+namespace meshard {
+
+/// One part's geometry: its owned cells and points, and the ghosts it must see.
+///
+/// Cells (of a cloud: points) are what is cut. A point of a mesh belongs to the part of the first cell, in the source's
+/// order, that uses it; a point that no cell uses belongs to part 0. Local points are those of the local cells, plus the
+/// owned ones; owned first, ghosts after, as for cells.
+struct Subdomain {
+    std::int32_t part = 0;
+    std::int32_t num_parts = 1;
+    std::int32_t num_ghost_layers = 0;
+    Mesh mesh;                               ///< local rows only
+    IndexMap cells;                          ///< empty for a cloud
+    IndexMap points;
+    std::vector<std::uint8_t> ghost_levels;  ///< of each local cell (of a cloud: point): 0 owned, k = in the k-th ghost layer
+
+    /// Numbering of what is cut: cells, or the points of a cloud.
+    const IndexMap& rows() const { return cells.num_global == 0 ? points : cells; }
+
+    void validate() const;   ///< @throws InvalidInput
+};
+
+/// Owner of each point of `mesh` by the rule above; of a cloud: the partition's owners.
+std::vector<std::int32_t> point_owners(const Mesh& mesh, const Partition& partition);
+
+/// Cuts out every part. `graph` says who neighbours whom (`mesh_graph`); with no ghost layers it may be empty.
+/// Memory: the source, plus what the parts hold.
+/// @throws InvalidInput if sizes disagree.
+std::vector<Subdomain> extract_subdomains(const Mesh& mesh, const Csr& graph, const Partition& partition,
+                                          std::int32_t num_ghost_layers);
+
+/// The same with ghosts that were found before (`ghost_layers`), one entry a part.
+std::vector<Subdomain> extract_subdomains(const Mesh& mesh, const Partition& partition, std::span<const GhostLayer> ghosts,
+                                          std::int32_t num_ghost_layers);
+
+/// Cuts out one part after the other, for those who need not hold all at once.
+class SubdomainCutter {
+public:
+    /// Looks at the mesh and the partition, which must outlive it. @throws InvalidInput if sizes disagree.
+    SubdomainCutter(const Mesh& mesh, const Partition& partition, std::int32_t num_ghost_layers);
+
+    /// Part `part` with these ghosts. `place` is room to work in, of which each thread needs its own; empty at first.
+    Subdomain cut(std::int32_t part, const GhostLayer& ghosts, std::vector<std::int32_t>& place) const;
+
+private:
+    std::vector<std::int32_t> local_rows(std::span<const std::int32_t> owned, const GhostLayer& ghosts,
+                                         std::vector<std::uint8_t>& levels) const;
+    std::vector<std::int32_t> local_points(std::span<const std::int32_t> owned, std::span<const std::int32_t> cells,
+                                           std::vector<std::int32_t>& place) const;
+
+    const Mesh& mesh_;
+    const Partition& partition_;
+    std::int32_t num_ghost_layers_;
+    Csr rows_of_part_;
+    Partition point_partition_;
+    Csr points_of_part_;
+};
+
+/// Cuts out one part only.
+Subdomain extract_subdomain(const Mesh& mesh, const Csr& graph, const Partition& partition, std::int32_t part,
+                            std::int32_t num_ghost_layers);
+
+/// Puts the owned rows of all parts back in the source's order: the inverse of `extract_subdomains`.
+/// @throws InvalidInput if a cell or point is owned by no part or by two.
+Mesh merge_subdomains(std::span<const Subdomain> subdomains);
+
+/// One line, e.g. `Subdomain 1 of 4: 1187 owned + 240 ghost cells, 1301 + 260 points`.
+std::string to_string(const Subdomain& subdomain);
+
+}  // namespace meshard

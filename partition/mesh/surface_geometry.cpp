@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "partition/mesh/surface_geometry.h"
+
+#include "partition/mesh/cell_type.h"
+#include "partition/mesh/vector_algebra.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <span>
+
+namespace meshard {
+
+namespace {
+
+/// Number of corners of a polygon of that shape; points between them come after the corners.
+std::size_t num_corners(CellShape shape, std::size_t num_points)
+{
+    switch (shape) {
+    case CellShape::Triangle:
+        return std::min<std::size_t>(num_points, 3);
+    case CellShape::Quad:
+        return std::min<std::size_t>(num_points, 4);
+    case CellShape::QuadraticPolygon:
+        return num_points / 2;
+    default:
+        return num_points;
+    }
+}
+
+/// Calls `f` with the corners of each ring of edges that cell `i` has: one for a polygon, one a triangle for a strip,
+/// none for cells that are no polygons.
+template <class F>
+void for_each_ring(const Mesh& mesh, std::int64_t i, std::vector<std::int32_t>& ring, F&& f)
+{
+    const CellType& type = cell_type_of(mesh.cell_types[i]);
+    const auto points = mesh.cells.row(i);
+    if (type.dimension != 2 || points.empty()) return;
+    if (type.shape == CellShape::Strip) {
+        // Every other triangle of a strip runs the other way round.
+        for (std::size_t k = 0; k + 2 < points.size(); ++k) {
+            const std::size_t odd = k % 2;
+            ring.assign({points[k + odd], points[k + 1 - odd], points[k + 2]});
+            f(std::span<const std::int32_t>(ring));
+        }
+        return;
+    }
+    ring.assign(points.begin(), points.begin() + static_cast<std::ptrdiff_t>(num_corners(type.shape, points.size())));
+    if (type.shape == CellShape::Pixel && ring.size() == 4) std::swap(ring[2], ring[3]);
+    f(std::span<const std::int32_t>(ring));
+}
+
+std::vector<Vector3> point_coordinates(const Mesh& mesh)
+{
+    std::vector<Vector3> coordinates(static_cast<std::size_t>(mesh.num_points()));
+    with_scalar_type(mesh.points.type(), [&]<class T>() {
+        const auto values = mesh.points.values<T>();
+        for (std::size_t i = 0; i < coordinates.size(); ++i) {
+            for (std::size_t d = 0; d < 3; ++d) coordinates[i][d] = static_cast<double>(values[3 * i + d]);
+        }
+    });
+    return coordinates;
+}
+
+/// Sum of the triangles between `apex` and the ring's edges, each handed to `f` as (area vector, centroid).
+template <class F>
+void for_each_triangle(std::span<const Vector3> x, std::span<const std::int32_t> ring, const Vector3& apex, F&& f)
+{
+    for (std::size_t k = 0; k < ring.size(); ++k) {
+        const Vector3& a = x[ring[k]];
+        const Vector3& b = x[ring[(k + 1) % ring.size()]];
+        Vector3 area = cross(a - apex, b - apex);
+        for (double& component : area) component *= 0.5;
+        f(area, Vector3{(apex[0] + a[0] + b[0]) / 3, (apex[1] + a[1] + b[1]) / 3, (apex[2] + a[2] + b[2]) / 3});
+    }
+}
+
+Vector3 mean_of(std::span<const Vector3> x, std::span<const std::int32_t> points)
+{
+    Vector3 mean{};
+    for (const std::int32_t point : points) add_scaled(mean, x[point], 1.0 / static_cast<double>(points.size()));
+    return mean;
+}
+
+}  // namespace
+
+std::vector<Vector3> area_vectors(const Mesh& mesh)
+{
+    const std::vector<Vector3> x = point_coordinates(mesh);
+    std::vector<Vector3> areas(static_cast<std::size_t>(mesh.num_cells()), Vector3{});
+    std::vector<std::int32_t> ring;
+    for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
+        for_each_ring(mesh, i, ring, [&](std::span<const std::int32_t> corners) {
+            // A corner of the polygon as apex keeps the cross products free of large coordinates that cancel.
+            for_each_triangle(x, corners, x[corners[0]],
+                              [&](const Vector3& area, const Vector3&) { add_scaled(areas[i], area, 1.0); });
+        });
+    }
+    return areas;
+}
+
+std::vector<Vector3> surface_centroids(const Mesh& mesh)
+{
+    const std::vector<Vector3> x = point_coordinates(mesh);
+    std::vector<Vector3> centroids(static_cast<std::size_t>(mesh.num_cells()), Vector3{});
+    std::vector<std::int32_t> ring;
+    for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
+        Vector3 weighted{};
+        double weight = 0;
+        for_each_ring(mesh, i, ring, [&](std::span<const std::int32_t> corners) {
+            for_each_triangle(x, corners, mean_of(x, corners), [&](const Vector3& area, const Vector3& centroid) {
+                const double size = std::sqrt(dot(area, area));
+                add_scaled(weighted, centroid, size);
+                weight += size;
+            });
+        });
+        if (weight > 0)
+            add_scaled(centroids[i], weighted, 1 / weight);
+        else
+            centroids[i] = mean_of(x, mesh.cells.row(i));
+    }
+    return centroids;
+}
+
+SurfaceEdges surface_edges(const Mesh& mesh)
+{
+    std::vector<std::uint64_t> edges;
+    edges.reserve(static_cast<std::size_t>(mesh.cells.num_entries()));
+    std::vector<std::int32_t> ring;
+    for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
+        for_each_ring(mesh, i, ring, [&](std::span<const std::int32_t> corners) {
+            for (std::size_t k = 0; k < corners.size(); ++k) {
+                const auto [low, high] = std::minmax(corners[k], corners[(k + 1) % corners.size()]);
+                if (low != high)
+                    edges.push_back(static_cast<std::uint64_t>(low) << 32 | static_cast<std::uint32_t>(high));
+            }
+        });
+    }
+    std::sort(edges.begin(), edges.end());
+
+    SurfaceEdges counts;
+    for (auto first = edges.begin(); first != edges.end();) {
+        const auto last =
+            std::find_if(first, edges.end(), [edge = *first](std::uint64_t other) { return other != edge; });
+        ++counts.num_edges;
+        if (last - first == 1) ++counts.num_boundary;
+        if (last - first > 2) ++counts.num_non_manifold;
+        first = last;
+    }
+    return counts;
+}
+
+double enclosed_volume(const Mesh& mesh)
+{
+    const std::vector<Vector3> areas = area_vectors(mesh);
+    const std::vector<Vector3> centroids = surface_centroids(mesh);
+    // Seen from a point of the surface itself, so that a body far from the origin loses no digits.
+    const Vector3 origin = centroids.empty() ? Vector3{} : centroids.front();
+    double volume = 0;
+    for (std::size_t i = 0; i < areas.size(); ++i) volume += dot(centroids[i] - origin, areas[i]) / 3;
+    return volume;
+}
+
+}  // namespace meshard

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "partition/ghosts/ghost_graph.h"
+
+#include "partition/error.h"
+#include "partition/cut/geometric_partitioner.h"
+#include "partition/ghosts/ghost_layer.h"
+#include "partition/mesh/mesh_graph.h"
+#include "partition/random_numbers.h"
+#include "partition/cut/row_weights.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/sample_meshes.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+namespace meshard {
+namespace {
+
+std::int64_t num_common_points(const Mesh& mesh, std::int64_t a, std::int64_t b)
+{
+    const std::set<std::int32_t> of_a(mesh.cells.row(a).begin(), mesh.cells.row(a).end());
+    return std::ranges::count_if(mesh.cells.row(b), [&](auto point) { return of_a.contains(point); });
+}
+
+TEST(GhostGraph, JoinsHexahedraByCommonPoints)
+{
+    const auto mesh = cube(4);
+    const std::vector<std::pair<std::string, std::int64_t>> rules{{"vertex", 1}, {"edge", 2}, {"face", 4}};
+    for (const auto& [name, fewest] : rules) {
+        const auto graph = ghost_graph(mesh, parse_ghost_rule(name));
+
+        for (std::int32_t a = 0; a < mesh.num_cells(); ++a) {
+            std::vector<std::int32_t> expected;
+            for (std::int32_t b = 0; b < mesh.num_cells(); ++b)
+                if (a != b && num_common_points(mesh, a, b) >= fewest) expected.push_back(b);
+            EXPECT_TRUE(std::ranges::equal(graph.row(a), expected)) << name << ' ' << a;
+        }
+    }
+}
+
+TEST(GhostGraph, JoinsPolyhedraAsTheirHexahedra)
+{
+    for (const char* name : {"face", "edge", "vertex"}) {
+        const auto rule = parse_ghost_rule(name);
+        EXPECT_EQ(ghost_graph(polyhedral_cube(3), rule), ghost_graph(cube(3), rule)) << name;
+    }
+}
+
+TEST(GhostGraph, NestsItsRulesOnEveryMesh)
+{
+    for (const auto& [name, mesh] : sample_meshes()) {
+        if (name.find("kinds") != std::string::npos || name.find("mixed") != std::string::npos) continue;
+        const auto face = ghost_graph(mesh, {}), edge = ghost_graph(mesh, parse_ghost_rule("edge")),
+                   vertex = ghost_graph(mesh, parse_ghost_rule("vertex"));
+        EXPECT_EQ(face, mesh_graph(mesh)) << name;
+        if (mesh.is_point_cloud()) continue;
+        for (std::int64_t row = 0; row < mesh.num_rows(); ++row)
+            EXPECT_TRUE(std::ranges::includes(vertex.row(row), edge.row(row))) << name << ' ' << row;
+    }
+}
+
+TEST(GhostGraph, FindsAllWithinARadius)
+{
+    for (const auto& mesh : {random_cloud(300, 2), tet_cube(3)}) {
+        const double radius = 0.2;
+        const auto graph = ghost_graph(mesh, {.neighbors = GhostNeighbors::Radius, .radius = radius});
+
+        const auto centers = row_centers(mesh);
+        for (std::int32_t a = 0; a < mesh.num_rows(); ++a) {
+            std::vector<std::int32_t> expected;
+            for (std::int32_t b = 0; b < mesh.num_rows(); ++b) {
+                double sum = 0;
+                for (int d = 0; d < 3; ++d)
+                    sum += std::pow(static_cast<double>(centers[3 * a + d]) - centers[3 * b + d], 2);
+                if (a != b && sum <= radius * radius) expected.push_back(b);
+            }
+            EXPECT_TRUE(std::ranges::equal(graph.row(a), expected)) << a;
+        }
+    }
+}
+
+TEST(GhostGraph, IsSymmetricByNearest)
+{
+    const auto graph = ghost_graph(tet_cube(3), parse_ghost_rule("nearest:5"));
+
+    for (std::int32_t a = 0; a < graph.num_rows(); ++a) {
+        EXPECT_GE(graph.row(a).size(), 5u);
+        for (const auto b : graph.row(a)) EXPECT_TRUE(std::ranges::binary_search(graph.row(b), a));
+    }
+}
+
+TEST(GhostGraph, ReadsAndWritesItsRules)
+{
+    for (const char* text : {"face", "edge", "vertex", "radius:0.25", "nearest:12"})
+        EXPECT_EQ(to_string(parse_ghost_rule(text)), text);
+    for (const char* text : {"", "faces", "radius", "radius:0", "radius:-1", "radius:x", "nearest:0", "nearest:1.5"})
+        EXPECT_TRUE(throws_with<InvalidInput>("expected face, edge, vertex", [&] { parse_ghost_rule(text); })) << text;
+}
+
+TEST(RowWeights, CountsOwnedPoints)
+{
+    const auto mesh = strip(4);
+    const auto graph = cell_graph(mesh);
+
+    EXPECT_EQ(row_weights(mesh, graph, std::vector<std::string>{"points"}), (std::vector<std::int32_t>{4, 2, 2, 2}));
+    EXPECT_EQ(row_weights(mesh, graph, std::vector<std::string>{"cells", "faces"}),
+              (std::vector<std::int32_t>{1, 2, 1, 3, 1, 3, 1, 2}));
+}
+
+TEST(RowWeights, ReadsArraysAndRefusesBadOnes)
+{
+    auto mesh = strip(3);
+    mesh.cell_data.push_back(DataArray::from("load", std::vector<double>{0.5, 1.5, 2}));
+    mesh.cell_data.push_back(DataArray::from("bad", std::vector<double>{0.5, -1, 2}));
+    const auto graph = cell_graph(mesh);
+
+    const auto weights = row_weights(mesh, graph, std::vector<std::string>{"array:load"});
+    EXPECT_NEAR(static_cast<double>(weights[1]) / weights[0], 3, 1e-6);
+    EXPECT_NEAR(static_cast<double>(weights[2]) / weights[0], 4, 1e-6);
+    EXPECT_TRUE(throws_with<InvalidInput>("the value -1", [&] {
+        row_weights(mesh, graph, std::vector<std::string>{"array:bad"});
+    }));
+    EXPECT_TRUE(throws_with<InvalidInput>("Did you mean 'load'?", [&] {
+        row_weights(mesh, graph, std::vector<std::string>{"array:laod"});
+    }));
+    EXPECT_TRUE(throws_with<InvalidInput>("unknown weight 'volume'", [&] {
+        row_weights(mesh, graph, std::vector<std::string>{"volume"});
+    }));
+}
+
+TEST(RowWeights, SpreadsWhatPartsCost)
+{
+    const auto weights = weights_from_costs({0, 0, 1, 1, 1, 1}, std::vector<double>{2, 4});
+    EXPECT_EQ(weights[0], weights[2]);
+    const auto dear = weights_from_costs({0, 0, 1, 1}, std::vector<double>{3, 1});
+    EXPECT_NEAR(static_cast<double>(dear[0]) / dear[3], 3, 1e-6);
+}
+
+TEST(GhostGraph, NearOtherPartsLeadsToTheSameGhosts)
+{
+    RandomNumbers random(3);
+    for (const auto& [name, mesh] : sample_meshes())
+        for (const bool is_scattered : {false, true})
+            for (const auto* rule : {"face", "edge", "vertex", "nearest:3"})
+                for (const std::int32_t num_layers : {1, 2, 3}) {
+                    SCOPED_TRACE(name + ", " + rule);
+                    const auto num_rows = mesh.num_rows();
+                    Partition partition{4, {}};
+                    for (std::int64_t i = 0; i < num_rows; ++i) partition.owners.push_back(static_cast<std::int32_t>(is_scattered ? random.below(4) : 4 * i / num_rows));
+                    const auto ghost_rule = parse_ghost_rule(rule);
+
+                    const auto found = ghost_layers(ghost_graph(mesh, ghost_rule, partition, num_layers), partition, num_layers);
+
+                    const auto expected = ghost_layers(ghost_graph(mesh, ghost_rule), partition, num_layers);
+                    for (std::size_t part = 0; part < expected.size(); ++part) {
+                        EXPECT_EQ(found[part].rows, expected[part].rows);
+                        EXPECT_EQ(found[part].levels, expected[part].levels);
+                    }
+                }
+}
+
+} // namespace
+} // namespace meshard

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "partition/mesh/surface_geometry.h"
+#include "tests/support/sample_meshes.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numbers>
+
+namespace meshard {
+namespace {
+
+/// One cell on the given points, in their order.
+Mesh one_cell(std::uint8_t type, const std::vector<double>& coordinates)
+{
+    Mesh mesh;
+    mesh.points = DataArray::from("Points", coordinates, 3);
+    std::vector<std::int32_t> points;
+    for (std::int32_t i = 0; i < mesh.num_points(); ++i) points.push_back(i);
+    mesh.cells.push_row(points);
+    mesh.cell_types.push_back(type);
+    return mesh;
+}
+
+void expect_near(const Vector3& found, const Vector3& expected, double tolerance = 1e-14)
+{
+    for (int d = 0; d < 3; ++d) EXPECT_NEAR(found[d], expected[d], tolerance) << "component " << d;
+}
+
+TEST(AreaVectors, FollowTheRightHandRule)
+{
+    expect_near(area_vectors(one_cell(5, {0, 0, 0, 2, 0, 0, 0, 1, 0}))[0], {0, 0, 1});
+    expect_near(area_vectors(one_cell(9, {0, 0, 0, 0, 3, 0, 2, 3, 0, 2, 0, 0}))[0], {0, 0, -6});
+    expect_near(area_vectors(one_cell(8, {0, 0, 0, 2, 0, 0, 0, 3, 0, 2, 3, 0}))[0], {0, 0, 6});  // pixel: 0 1 3 2
+}
+
+TEST(AreaVectors, CountAPolygonThatIsNotConvexOnce)
+{
+    // An L of three unit squares.
+    const Mesh mesh = one_cell(7, {0, 0, 0, 2, 0, 0, 2, 1, 0, 1, 1, 0, 1, 2, 0, 0, 2, 0});
+
+    expect_near(area_vectors(mesh)[0], {0, 0, 3});
+    expect_near(surface_centroids(mesh)[0], {5.0 / 6, 5.0 / 6, 0}, 0.1);
+}
+
+TEST(AreaVectors, DependOnTheEdgesOfAPolygonThatIsNotPlane)
+{
+    // A saddle over the unit square: the shadow on each plane counts, whichever point comes first.
+    const std::vector<double> a{0, 0, 0, 1, 0, 1, 1, 1, 0, 0, 1, 1};
+    const std::vector<double> b{1, 0, 1, 1, 1, 0, 0, 1, 1, 0, 0, 0};
+
+    expect_near(area_vectors(one_cell(9, a))[0], {0, 0, 1});
+    expect_near(area_vectors(one_cell(9, b))[0], {0, 0, 1});
+}
+
+TEST(AreaVectors, UseTheCornersOfHigherOrderCells)
+{
+    // Quadratic triangle: the three points on the edges come last.
+    const Mesh mesh = one_cell(22, {0, 0, 0, 2, 0, 0, 0, 2, 0, 1, 0, 0, 1, 1, 0, 0, 1, 0});
+
+    expect_near(area_vectors(mesh)[0], {0, 0, 2});
+}
+
+TEST(AreaVectors, RunAlongStrips)
+{
+    const Mesh mesh =
+        one_cell(6, {0, 0, 0, 0, 1, 0, 1, 0, 0, 1, 1, 0, 2, 0, 0});  // one and a half unit squares, seen from below
+
+    expect_near(area_vectors(mesh)[0], {0, 0, -1.5});
+    expect_near(surface_centroids(mesh)[0], {(0.5 * 1.0 + 0.5 * 4.0 / 3) / 1.5, (0.5 + 1.0 / 6) / 1.5, 0}, 1e-14);
+}
+
+TEST(AreaVectors, AreZeroForCellsThatAreNoPolygons)
+{
+    for (const Mesh& mesh : {cube(1), one_cell(3, {0, 0, 0, 1, 0, 0}), one_cell(1, {1, 2, 3})}) {
+        expect_near(area_vectors(mesh)[0], {0, 0, 0}, 0);
+    }
+    expect_near(surface_centroids(cube(1))[0], {0.5, 0.5, 0.5});
+    EXPECT_TRUE(area_vectors(empty_mesh()).empty());
+}
+
+TEST(AreaVectors, AddUpToZeroOnClosedSurfaces)
+{
+    for (const Mesh& mesh : {sphere(12), polygon_surface()}) {
+        Vector3 sum{};
+        for (const Vector3& area : area_vectors(mesh)) {
+            for (int d = 0; d < 3; ++d) sum[d] += area[d];
+        }
+        expect_near(sum, {0, 0, 0}, 1e-6);  // the points are Float32
+    }
+}
+
+TEST(EnclosedVolume, NearsThatOfTheSphere)
+{
+    EXPECT_NEAR(enclosed_volume(sphere(60)), 4 * std::numbers::pi / 3, 0.01);
+    EXPECT_EQ(enclosed_volume(empty_mesh()), 0);
+}
+
+TEST(SurfaceEdges, TellClosedFromOpen)
+{
+    const SurfaceEdges closed = surface_edges(sphere(5));
+    const SurfaceEdges open = surface_edges(with_hole());
+
+    EXPECT_TRUE(closed.is_closed());
+    EXPECT_EQ(2 * closed.num_edges, 3 * sphere(5).num_cells());
+    EXPECT_FALSE(open.is_closed());
+    EXPECT_EQ(open.num_boundary, 16);
+    EXPECT_EQ(open.num_edges, 24);
+    EXPECT_FALSE(surface_edges(empty_mesh()).is_closed());
+}
+
+TEST(SurfaceEdges, CountThoseOfThreePolygons)
+{
+    Mesh mesh = one_cell(5, {0, 0, 0, 1, 0, 0, 0, 1, 0});
+    const std::int32_t again[] = {2, 1, 0};
+    for (int i = 0; i < 2; ++i) {
+        mesh.cells.push_row(again);
+        mesh.cell_types.push_back(5);
+    }
+
+    EXPECT_EQ(surface_edges(mesh).num_edges, 3);
+    EXPECT_EQ(surface_edges(mesh).num_non_manifold, 3);
+}
+
+}  // namespace
+}  // namespace meshard
