@@ -17,9 +17,9 @@
 
 #include <ATen/ATen.h>
 
-#include "io/content_hash.h"
-#include "io/interruption.h"
-#include "io/manifest.h"
+#include "io/bytes/content_hash.h"
+#include "io/bytes/interruption.h"
+#include "io/shards/manifest.h"
 #include "io/source_files.h"
 #include "partition/error.h"
 

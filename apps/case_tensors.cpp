@@ -7,7 +7,7 @@
 
 #include <torch/torch.h>
 
-#include "io/subdomain_io.h"
+#include "io/shards/subdomain_io.h"
 #include "partition/error.h"
 #include "partition/mesh/surface_geometry.h"
 #include "sharding/shard_tensor.h"

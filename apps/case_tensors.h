@@ -13,7 +13,7 @@
 
 #include "apps/case_list.h"
 #include "apps/training_config.h"
-#include "io/manifest.h"
+#include "io/shards/manifest.h"
 #include "models/registry.h"
 #include "partition/mesh/mesh.h"
 #include "sharding/device_mesh.h"

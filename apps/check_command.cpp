@@ -3,7 +3,7 @@
 #include "apps/command_line.h"
 #include "apps/json_report.h"
 #include "apps/verbs.h"
-#include "io/shard_check.h"
+#include "io/shards/shard_check.h"
 
 #include <CLI/CLI.hpp>
 

@@ -7,7 +7,7 @@
 #include <torch/torch.h>
 
 #include "apps/tensor_file.h"
-#include "io/atomic_file.h"
+#include "io/bytes/atomic_file.h"
 #include "partition/error.h"
 
 namespace meshard {

@@ -7,7 +7,7 @@
 #include <torch/nn/module.h>
 #include <torch/optim/adamw.h>
 
-#include "io/safetensors.h"
+#include "io/checkpoints/safetensors.h"
 #include "models/normalizer.h"
 
 namespace meshard {

@@ -10,7 +10,7 @@
 #include "apps/command_line.h"
 #include "apps/json_report.h"
 #include "apps/text_table.h"
-#include "io/model_checkpoint.h"
+#include "io/checkpoints/model_checkpoint.h"
 #include "partition/nearest_name.h"
 
 namespace meshard {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/command_line.h"
 
-#include "io/interruption.h"
+#include "io/bytes/interruption.h"
 #include "partition/nearest_name.h"
 
 #include <CLI/CLI.hpp>

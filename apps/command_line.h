@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "io/block_codec.h"
+#include "io/bytes/block_codec.h"
 #include "partition/error.h"
 
 #include <cstdint>

@@ -6,14 +6,14 @@
 #include "apps/stage_timer.h"
 #include "apps/text_table.h"
 #include "apps/verbs.h"
-#include "io/foam_reader.h"
-#include "io/manifest.h"
+#include "io/foam/foam_reader.h"
+#include "io/shards/manifest.h"
 #include "io/mesh_io.h"
-#include "io/model_checkpoint.h"
-#include "io/subdomain_io.h"
-#include "io/vtk_xml_reader.h"
-#include "io/vtk_xml_writer.h"
-#include "io/vtkhdf.h"
+#include "io/checkpoints/model_checkpoint.h"
+#include "io/shards/subdomain_io.h"
+#include "io/vtk/vtk_xml_reader.h"
+#include "io/vtk/vtk_xml_writer.h"
+#include "io/vtk/vtkhdf.h"
 
 #include <CLI/CLI.hpp>
 

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "apps/window_graph.h"
-#include "io/mapped_mesh.h"
-#include "io/mesh_faults.h"
+#include "io/vtk/mapped_mesh.h"
+#include "partition/mesh/mesh_faults.h"
 #include "partition/csr.h"
 #include "partition/mesh/data_array.h"
 #include "partition/mesh/mesh_graph.h"

@@ -3,8 +3,8 @@
 
 #include "apps/command_line.h"
 #include "apps/text_table.h"
-#include "io/partition_dump.h"
-#include "io/subdomain_io.h"
+#include "io/shards/partition_dump.h"
+#include "io/shards/subdomain_io.h"
 #include "partition/error.h"
 #include "partition/ghosts/ghost_graph.h"
 #include "partition/cut/partitioner.h"

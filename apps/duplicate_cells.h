@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "io/mesh_faults.h"
+#include "partition/mesh/mesh_faults.h"
 #include "partition/mesh/mesh.h"
 #include "sharding/rank_messages.h"
 

@@ -6,10 +6,10 @@
 #include "apps/mesh_summary.h"
 #include "apps/text_table.h"
 #include "apps/verbs.h"
-#include "io/manifest.h"
-#include "io/mesh_faults.h"
+#include "io/shards/manifest.h"
+#include "partition/mesh/mesh_faults.h"
 #include "io/mesh_io.h"
-#include "io/model_checkpoint.h"
+#include "io/checkpoints/model_checkpoint.h"
 
 #include <CLI/CLI.hpp>
 

@@ -3,7 +3,7 @@
 #include "apps/command_line.h"
 #include "apps/sibling_program.h"
 #include "apps/version.h"
-#include "io/interruption.h"
+#include "io/bytes/interruption.h"
 #include "partition/error.h"
 #include "partition/nearest_name.h"
 

@@ -2,10 +2,10 @@
 // meshard merge: a shards folder -> one mesh file, compared with the source on request.
 #include "apps/command_line.h"
 #include "apps/verbs.h"
-#include "io/content_hash.h"
-#include "io/manifest.h"
+#include "io/bytes/content_hash.h"
+#include "io/shards/manifest.h"
 #include "io/mesh_io.h"
-#include "io/subdomain_io.h"
+#include "io/shards/subdomain_io.h"
 
 #include <CLI/CLI.hpp>
 

@@ -4,7 +4,7 @@
 #include "apps/cut_options.h"
 #include "apps/partition_report.h"
 #include "apps/stage_timer.h"
-#include "io/manifest.h"
+#include "io/shards/manifest.h"
 #include "partition/mesh/data_array.h"
 #include "partition/mesh/mesh.h"
 

@@ -6,8 +6,8 @@
 #include "apps/mesh_cut.h"
 #include "apps/streamed_cut.h"
 #include "apps/verbs.h"
-#include "io/mapped_mesh.h"
-#include "io/mesh_faults.h"
+#include "io/vtk/mapped_mesh.h"
+#include "partition/mesh/mesh_faults.h"
 #include "io/mesh_io.h"
 
 #include <CLI/CLI.hpp>

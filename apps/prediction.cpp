@@ -10,10 +10,10 @@
 
 #include "apps/case_tensors.h"
 #include "apps/command_line.h"
-#include "io/interruption.h"
+#include "io/bytes/interruption.h"
 #include "io/mesh_io.h"
-#include "io/piece_io.h"
-#include "io/subdomain_io.h"
+#include "io/shards/piece_io.h"
+#include "io/shards/subdomain_io.h"
 #include "partition/error.h"
 #include "partition/mesh/mesh_graph.h"
 #include "partition/cut/metis_partitioner.h"

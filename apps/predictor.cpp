@@ -10,7 +10,7 @@
 
 #include "apps/checkpoint.h"
 #include "apps/tensor_file.h"
-#include "io/model_checkpoint.h"
+#include "io/checkpoints/model_checkpoint.h"
 #include "partition/error.h"
 
 namespace meshard {

@@ -3,8 +3,8 @@
 #include "apps/command_line.h"
 #include "apps/verbs.h"
 #include "io/mesh_io.h"
-#include "io/render.h"
-#include "io/subdomain_io.h"
+#include "io/picture/render.h"
+#include "io/shards/subdomain_io.h"
 
 #include <CLI/CLI.hpp>
 

@@ -5,7 +5,7 @@
 #include "apps/mesh_cut.h"
 #include "apps/text_table.h"
 #include "apps/verbs.h"
-#include "io/subdomain_io.h"
+#include "io/shards/subdomain_io.h"
 #include "partition/ghosts/subdomain.h"
 
 #include <CLI/CLI.hpp>

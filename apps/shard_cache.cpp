@@ -13,11 +13,11 @@
 #include <unistd.h>
 
 #include "apps/source_hash.h"
-#include "io/content_hash.h"
-#include "io/file_lock.h"
+#include "io/bytes/content_hash.h"
+#include "io/bytes/file_lock.h"
 #include "io/mesh_io.h"
 #include "io/source_files.h"
-#include "io/subdomain_io.h"
+#include "io/shards/subdomain_io.h"
 #include "partition/error.h"
 #include "partition/mesh/mesh_graph.h"
 #include "partition/cut/metis_partitioner.h"

@@ -14,9 +14,9 @@
 #include <unistd.h>
 
 #include "apps/tensor_file.h"
-#include "io/atomic_file.h"
-#include "io/mapped_file.h"
-#include "io/safetensors.h"
+#include "io/bytes/atomic_file.h"
+#include "io/bytes/mapped_file.h"
+#include "io/checkpoints/safetensors.h"
 #include "partition/error.h"
 #include "sharding/redistribute.h"
 #include "sharding/shard_tensor.h"

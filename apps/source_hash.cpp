@@ -13,9 +13,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "io/atomic_file.h"
-#include "io/content_hash.h"
-#include "io/mapped_file.h"
+#include "io/bytes/atomic_file.h"
+#include "io/bytes/content_hash.h"
+#include "io/bytes/mapped_file.h"
 #include "io/source_files.h"
 #include "partition/error.h"
 

@@ -6,8 +6,8 @@
 #include "apps/mesh_cut.h"
 #include "apps/text_table.h"
 #include "apps/window_cut.h"
-#include "io/shards_writer.h"
-#include "io/subdomain_io.h"
+#include "io/shards/shards_writer.h"
+#include "io/shards/subdomain_io.h"
 #include "partition/cut/partitioner.h"
 
 #include <algorithm>

@@ -6,7 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "io/safetensors.h"
+#include "io/checkpoints/safetensors.h"
 
 namespace meshard {
 

@@ -21,9 +21,9 @@
 #include "apps/training_config.h"
 #include "apps/verbs.h"
 #include "apps/version.h"
-#include "io/atomic_file.h"
-#include "io/file_lock.h"
-#include "io/interruption.h"
+#include "io/bytes/atomic_file.h"
+#include "io/bytes/file_lock.h"
+#include "io/bytes/interruption.h"
 
 namespace meshard {
 namespace {

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "apps/command_line.h"
-#include "io/atomic_file.h"
+#include "io/bytes/atomic_file.h"
 #include "partition/error.h"
 
 namespace meshard {

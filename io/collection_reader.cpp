@@ -9,11 +9,11 @@
 #include <string>
 #include <utility>
 
-#include "io/ascii_numbers.h"
-#include "io/mapped_file.h"
-#include "io/vtk_parallel_reader.h"
-#include "io/vtk_xml_file.h"
-#include "io/vtk_xml_reader.h"
+#include "io/bytes/ascii_numbers.h"
+#include "io/bytes/mapped_file.h"
+#include "io/vtk/vtk_parallel_reader.h"
+#include "io/vtk/vtk_xml_file.h"
+#include "io/vtk/vtk_xml_reader.h"
 #include "partition/error.h"
 
 namespace meshard {

@@ -5,7 +5,7 @@
 #include <functional>
 #include <vector>
 
-#include "io/mesh_blocks.h"
+#include "io/vtk/mesh_blocks.h"
 #include "io/mesh_io.h"
 
 namespace meshard {

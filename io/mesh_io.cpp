@@ -8,16 +8,16 @@
 #include <string>
 
 #include "io/collection_reader.h"
-#include "io/foam_reader.h"
-#include "io/obj_reader.h"
-#include "io/ply_reader.h"
-#include "io/stl_reader.h"
-#include "io/vtk_bridge.h"
-#include "io/vtk_parallel_reader.h"
-#include "io/vtk_xml_file.h"
-#include "io/vtk_xml_reader.h"
-#include "io/vtk_xml_writer.h"
-#include "io/vtkhdf.h"
+#include "io/foam/foam_reader.h"
+#include "io/surface_files/obj_reader.h"
+#include "io/surface_files/ply_reader.h"
+#include "io/surface_files/stl_reader.h"
+#include "io/vtk/vtk_bridge.h"
+#include "io/vtk/vtk_parallel_reader.h"
+#include "io/vtk/vtk_xml_file.h"
+#include "io/vtk/vtk_xml_reader.h"
+#include "io/vtk/vtk_xml_writer.h"
+#include "io/vtk/vtkhdf.h"
 #include "partition/error.h"
 
 namespace meshard {

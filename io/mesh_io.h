@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "io/block_codec.h"
-#include "io/mesh_blocks.h"
+#include "io/bytes/block_codec.h"
+#include "io/vtk/mesh_blocks.h"
 #include "partition/mesh/mesh.h"
 
 namespace meshard {

@@ -11,8 +11,8 @@
 #include <string>
 #include <string_view>
 
-#include "io/foam_reader.h"
-#include "io/mapped_file.h"
+#include "io/foam/foam_reader.h"
+#include "io/bytes/mapped_file.h"
 #include "partition/error.h"
 
 namespace meshard {

@@ -23,7 +23,7 @@ namespace {
 static_assert(std::is_same_v<idx_t, std::int32_t>, "written for METIS built with 32-bit indices, as Debian's is");
 
 /// While it lives SIGTERM waits: METIS answers it by a jump out of whatever is being done, malloc included, whose lock then stays taken. Of other threads'
-/// signals a program has to take care itself (io/interruption.h).
+/// signals a program has to take care itself (io/bytes/interruption.h).
 class TerminationWaits {
 public:
     TerminationWaits()

@@ -7,8 +7,8 @@
 
 #include <gtest/gtest.h>
 
-#include "io/interruption.h"
-#include "io/manifest.h"
+#include "io/bytes/interruption.h"
+#include "io/shards/manifest.h"
 #include "io/mesh_io.h"
 #include "partition/error.h"
 #include "tests/support/run_ranks.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/safetensors.h"
+#include "io/checkpoints/safetensors.h"
 #include "tests/apps/program_test.h"
 #include "tests/support/foam_case.h"
 #include "tests/support/sample_meshes.h"

@@ -13,7 +13,7 @@
 
 #include <unistd.h>
 
-#include "io/safetensors.h"
+#include "io/checkpoints/safetensors.h"
 #include "partition/error.h"
 #include "tests/apps/small_training.h"
 #include "tests/support/test_paths.h"

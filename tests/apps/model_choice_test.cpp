@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "io/mesh_io.h"
-#include "io/model_checkpoint.h"
+#include "io/checkpoints/model_checkpoint.h"
 #include "partition/mesh/surface_geometry.h"
 #include "tests/apps/program_test.h"
 #include "tests/support/sample_meshes.h"

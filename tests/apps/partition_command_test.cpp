@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/subdomain_io.h"
-#include "io/mesh_faults.h"
+#include "io/shards/subdomain_io.h"
+#include "partition/mesh/mesh_faults.h"
 #include "tests/apps/program_test.h"
 #include "tests/support/sample_meshes.h"
 

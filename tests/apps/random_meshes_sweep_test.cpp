@@ -2,11 +2,11 @@
 // Nothing is lost: random meshes x methods x parts x ghost layers. Two cuts each of 30 meshes by default; all of 200 meshes (18,000 cuts,
 // an hour) with the environment variable MESHARD_FULL_SWEEP=1, from seed MESHARD_SWEEP_SEED on: one cut of every mesh, then the next of
 // every mesh, so that a part of the sweep says something of all meshes.
-#include "io/shard_check.h"
-#include "io/subdomain_io.h"
+#include "io/shards/shard_check.h"
+#include "io/shards/subdomain_io.h"
 #include "partition/ghosts/subdomain.h"
 #include "tests/apps/program_test.h"
-#include "tests/io/vtk_oracle.h"
+#include "tests/io/vtk/vtk_oracle.h"
 #include "tests/support/random_meshes.h"
 
 #include <cstdint>

@@ -7,7 +7,7 @@
 
 #include "apps/checkpoint.h"
 #include "apps/tensor_file.h"
-#include "io/model_checkpoint.h"
+#include "io/checkpoints/model_checkpoint.h"
 #include "models/flare.h"
 #include "models/geotransolver.h"
 #include "models/registry.h"

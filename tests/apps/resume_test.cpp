@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "io/safetensors.h"
+#include "io/checkpoints/safetensors.h"
 #include "models/registry.h"
 #include "partition/mesh/surface_geometry.h"
 #include "tests/apps/program_test.h"

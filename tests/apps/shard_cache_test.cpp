@@ -12,10 +12,10 @@
 #include <gtest/gtest.h>
 
 #include "apps/source_hash.h"
-#include "io/content_hash.h"
-#include "io/file_lock.h"
+#include "io/bytes/content_hash.h"
+#include "io/bytes/file_lock.h"
 #include "io/mesh_io.h"
-#include "io/subdomain_io.h"
+#include "io/shards/subdomain_io.h"
 #include "partition/error.h"
 #include "tests/support/sample_meshes.h"
 #include "tests/support/temporary_folder.h"

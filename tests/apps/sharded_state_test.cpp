@@ -14,7 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/tensor_file.h"
-#include "io/safetensors.h"
+#include "io/checkpoints/safetensors.h"
 #include "partition/error.h"
 #include "sharding/fully_shard.h"
 #include "sharding/row_routes.h"

@@ -7,7 +7,7 @@
 
 #include <unistd.h>
 
-#include "io/file_lock.h"
+#include "io/bytes/file_lock.h"
 #include "tests/apps/program_test.h"
 #include "tests/support/sample_meshes.h"
 

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "io/safetensors.h"
+#include "io/checkpoints/safetensors.h"
 #include "partition/mesh/surface_geometry.h"
 #include "tests/apps/program_test.h"
 #include "tests/support/sample_meshes.h"

@@ -2,7 +2,7 @@
 #include "apps/window_cut.h"
 
 #include "apps/window_weights.h"
-#include "io/mesh_faults.h"
+#include "partition/mesh/mesh_faults.h"
 #include "io/mesh_io.h"
 #include "partition/cut/cut_measures.h"
 #include "partition/ghosts/ghost_graph.h"

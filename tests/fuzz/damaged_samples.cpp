@@ -7,13 +7,13 @@
 #include <span>
 #include <string_view>
 
-#include "io/block_codec.h"
-#include "io/mapped_mesh.h"
+#include "io/bytes/block_codec.h"
+#include "io/vtk/mapped_mesh.h"
 #include "io/mesh_io.h"
-#include "io/model_checkpoint.h"
-#include "io/partition_file.h"
-#include "io/shard_check.h"
-#include "io/subdomain_io.h"
+#include "io/checkpoints/model_checkpoint.h"
+#include "io/shards/partition_file.h"
+#include "io/shards/shard_check.h"
+#include "io/shards/subdomain_io.h"
 #include "partition/error.h"
 #include "partition/mesh/mesh_graph.h"
 #include "partition/ghosts/subdomain.h"

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "partition/error.h"
-#include "tests/io/vtk_oracle.h"
+#include "tests/io/vtk/vtk_oracle.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/sample_meshes.h"
 #include "tests/support/temporary_folder.h"

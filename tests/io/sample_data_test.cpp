@@ -5,11 +5,11 @@
 #include <algorithm>
 
 #include "io/mesh_io.h"
-#include "io/shard_check.h"
-#include "io/subdomain_io.h"
+#include "io/shards/shard_check.h"
+#include "io/shards/subdomain_io.h"
 #include "partition/mesh/mesh_graph.h"
 #include "partition/cut/metis_partitioner.h"
-#include "tests/io/vtk_oracle.h"
+#include "tests/io/vtk/vtk_oracle.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_paths.h"
 

@@ -8,7 +8,7 @@
 
 #include "io/mesh_io.h"
 #include "partition/error.h"
-#include "tests/io/vtk_oracle.h"
+#include "tests/io/vtk/vtk_oracle.h"
 #include "tests/support/sample_meshes.h"
 #include "tests/support/temporary_folder.h"
 

@@ -7,7 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "io/safetensors.h"
+#include "io/checkpoints/safetensors.h"
 #include "models/flare.h"
 #include "models/geotransolver.h"
 #include "models/mesh_graph_net.h"

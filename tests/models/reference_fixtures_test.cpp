@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "io/safetensors.h"
+#include "io/checkpoints/safetensors.h"
 #include "tests/support/fixture_cases.h"
 #include "tests/support/fixture_tensors.h"
 #include "tests/support/run_fixture.h"

@@ -5,7 +5,7 @@
 
 #include <torch/torch.h>
 
-#include "io/safetensors.h"
+#include "io/checkpoints/safetensors.h"
 
 namespace meshard::test {
 namespace {

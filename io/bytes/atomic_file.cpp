@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/bytes/atomic_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "partition/error.h"
+
+namespace meshard {
+
+namespace {
+
+constexpr std::size_t buffer_size = std::size_t{1} << 20;
+
+[[noreturn]] void throw_errno(const std::filesystem::path& path, const std::string& what, int error)
+{
+    std::string advice;
+    if (error == ENOSPC || error == EDQUOT) advice = " Free some space or write elsewhere.";
+    if (error == EACCES || error == EPERM || error == EROFS) advice = " Choose a folder that you may write to.";
+    throw IoError("write: " + path.string() + ": " + what + ": " + std::strerror(error) + "." + advice);
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path))
+{
+    static std::atomic<unsigned> counter{0};
+
+    if (path_.filename().empty() || std::filesystem::is_directory(path_))
+        throw IoError("write: " + path_.string() + " is a folder, a file name is expected.");
+    const auto folder = path_.has_parent_path() ? path_.parent_path() : std::filesystem::path(".");
+    if (!std::filesystem::is_directory(folder))
+        throw IoError("write: " + path_.string() + ": there is no folder " + folder.string() + ". Create it first.");
+
+    temporary_ = folder / ("." + path_.filename().string() + ".partial-" + std::to_string(::getpid()) + "-" +
+                           std::to_string(counter++));
+    descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (descriptor_ < 0) throw_errno(path_, "cannot create a file in " + folder.string(), errno);
+}
+
+AtomicFile::~AtomicFile()
+{
+    if (descriptor_ < 0) return;
+    ::close(descriptor_);
+    ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::reserve(std::uint64_t size)
+{
+    // Some file systems cannot say; then the write itself will.
+    if (size > 0 && ::fallocate(descriptor_, 0, 0, static_cast<off_t>(size)) != 0 && errno != EOPNOTSUPP && errno != ENOSYS)
+        throw_errno(path_, "cannot reserve " + std::to_string(size) + " bytes", errno);
+}
+
+void AtomicFile::write(std::span<const std::byte> bytes)
+{
+    size_ += bytes.size();
+    if (buffer_.size() + bytes.size() > buffer_size) flush();
+    if (bytes.size() > buffer_size) write_through(bytes.data(), bytes.size());
+    else buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
+}
+
+void AtomicFile::write(std::string_view text)
+{
+    write(std::as_bytes(std::span(text.data(), text.size())));
+}
+
+void AtomicFile::flush()
+{
+    write_through(buffer_.data(), buffer_.size());
+    buffer_.clear();
+}
+
+void AtomicFile::write_through(const std::byte* data, std::size_t size)
+{
+    while (size > 0) {
+        throw_if_interrupted();
+        const ssize_t written = ::write(descriptor_, data, size);
+        if (written < 0) {
+            if (errno == EINTR) continue;
+            throw_errno(path_, "cannot write", errno);
+        }
+        data += written;
+        size -= static_cast<std::size_t>(written);
+    }
+}
+
+void AtomicFile::commit(bool sync)
+{
+    flush();
+    if (sync && ::fsync(descriptor_) != 0 && errno != EINVAL) throw_errno(path_, "cannot sync to disk", errno);
+    if (::rename(temporary_.c_str(), path_.c_str()) != 0) throw_errno(path_, "cannot rename the finished file", errno);
+    ::close(std::exchange(descriptor_, -1));
+}
+
+void write_file_atomically(const std::filesystem::path& path, std::string_view text)
+{
+    AtomicFile file(path);
+    file.write(text);
+    file.commit();
+}
+
+}  // namespace meshard

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "io/bytes/interruption.h"
+
+namespace meshard {
+
+/// A file that appears complete or not at all: bytes go to a temporary name in the same folder, `commit` syncs them to disk and
+/// renames. Without `commit` the destructor removes the temporary file. An older file of that name stays until `commit`.
+class AtomicFile {
+public:
+    /// @throws IoError if the folder does not exist or cannot be written, or `path` is a folder.
+    explicit AtomicFile(std::filesystem::path path);
+    ~AtomicFile();
+    AtomicFile(const AtomicFile&) = delete;
+    AtomicFile& operator=(const AtomicFile&) = delete;
+
+    void write(std::span<const std::byte> bytes);   ///< @throws IoError, e.g. when the disk is full; Interrupted
+    void write(std::string_view text);
+    std::uint64_t size() const { return size_; }    ///< bytes written so far
+
+    /// Fails now if the disk has no room for `size` bytes; for libraries that do not survive a failed write.
+    void reserve(std::uint64_t size);               ///< @throws IoError
+
+    /// Where the bytes go until `commit`: for libraries that write a file by its name.
+    const std::filesystem::path& temporary() const { return temporary_; }
+
+    /// Without `sync` the bytes reach the disk when the system sees fit; after a power failure the file may then be damaged.
+    void commit(bool sync = true);                  ///< @throws IoError
+
+private:
+    void flush();
+    void write_through(const std::byte* data, std::size_t size);
+
+    UnfinishedOutput unfinished_;
+    std::filesystem::path path_;
+    std::filesystem::path temporary_;
+    std::vector<std::byte> buffer_;
+    std::uint64_t size_ = 0;
+    int descriptor_ = -1;
+};
+
+/// Replaces the content of `path` in one step. @throws IoError
+void write_file_atomically(const std::filesystem::path& path, std::string_view text);
+
+}  // namespace meshard

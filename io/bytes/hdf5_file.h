@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "io/bytes/block_codec.h"
+#include "io/bytes/mapped_file.h"
+#include "partition/mesh/data_array.h"
+
+namespace meshard {
+
+/// A file or group of HDF5. What the library reports as an error becomes an IoError that begins with `where`.
+class Hdf5Group {
+public:
+    /// @throws IoError if it is missing or no HDF5 file.
+    static Hdf5Group open_file(const std::filesystem::path& path, const std::string& where);
+    static Hdf5Group create_file(const std::filesystem::path& path, const std::string& where);
+
+    Hdf5Group(Hdf5Group&& other) noexcept : id_(std::exchange(other.id_, -1)), is_file_(other.is_file_), where_(std::move(other.where_)) {}
+    Hdf5Group& operator=(Hdf5Group&&) = delete;
+    ~Hdf5Group();
+
+    bool has(const std::string& name) const;
+    bool is_group(const std::string& name) const;
+    std::vector<std::string> names() const;             ///< of all members, sorted
+    Hdf5Group group(const std::string& name) const;
+    Hdf5Group create_group(const std::string& name) const;
+
+    std::optional<std::string> text_attribute(const std::string& name) const;
+    std::vector<std::int64_t> integer_attribute(const std::string& name) const;     ///< empty if absent
+    void set_attribute(const std::string& name, const std::string& text) const;
+    void set_attribute(const std::string& name, std::vector<std::int64_t> values) const;
+
+    /// (rows, components) of a data set; one component if it has one dimension.
+    std::pair<std::int64_t, std::int32_t> shape(const std::string& name) const;
+
+    /// Rows `first` ... `first + count - 1` of numbers or texts in the file's type, with the attributes `ComponentNames` and `Units`.
+    DataArray read(const std::string& name, std::int64_t first, std::int64_t count) const;
+    DataArray read(const std::string& name) const { return read(name, 0, shape(name).first); }
+    /// All rows of numbers where they lie in `file`, which is this file.
+    /// @throws IoError if they are in chunks, compressed, texts, or not as the machine wants them.
+    DataArray map(const std::string& name, const std::shared_ptr<const MappedFile>& file) const;
+
+    std::vector<std::int64_t> read_integers(const std::string& name, std::int64_t first, std::int64_t count) const;
+    std::vector<std::int64_t> read_integers(const std::string& name) const { return read_integers(name, 0, shape(name).first); }
+
+    /// Writes arrays of one type and one number of components one after another as one data set.
+    void write(const std::string& name, const std::vector<const DataArray*>& parts, Compression compression) const;
+
+    void close();       ///< of a file that was written. @throws IoError if the disk is full
+    [[noreturn]] void fail(const std::string& what) const;
+
+private:
+    Hdf5Group(std::int64_t id, bool is_file, std::string where) : id_(id), is_file_(is_file), where_(std::move(where)) {}
+
+    std::int64_t id_ = -1;
+    bool is_file_ = false;
+    std::string where_;
+};
+
+}  // namespace meshard

@@ -1,0 +1,419 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/checkpoints/model_checkpoint.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+#include <set>
+
+#include "io/bytes/atomic_file.h"
+#include "io/bytes/mapped_file.h"
+#include "io/bytes/tar_archive.h"
+#include "io/checkpoints/torch_file.h"
+#include "io/bytes/zip_archive.h"
+#include "partition/error.h"
+
+namespace meshard {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kMetadataKey = "meshard";   // of safetensors files, as training writes it
+constexpr const char* kFileVersion = "0.1.0";     // of .mdlus files, for all models that meshard knows
+constexpr int kDeepest = 64;                      // nesting of dicts and lists that is followed
+constexpr std::uintmax_t kLongestDescription = 1 << 20;   // bytes of a .json beside the weights
+constexpr std::size_t kMostEntries = 1'000'000;   // of a dict and all below it: shared values could ask for more without end
+
+struct KnownModel {
+    const char* name;
+    const char* module;                   // where PhysicsNeMo keeps the class
+    const char* beside = nullptr;         // an argument that its class does not have, as it says how inputs are made: of .mdlus files in metadata.json
+    const char* unspeakable = nullptr;    // one without which the model is another
+};
+constexpr KnownModel kKnownModels[] = {{"Transolver", "physicsnemo.models.transolver.transolver", nullptr, "authors_constants"},
+                                       {"GeoTransolver", "physicsnemo.models.geotransolver.geotransolver"},
+                                       {"FLARE", "physicsnemo.models.flare.flare"},
+                                       {"MeshGraphNet", "physicsnemo.models.meshgraphnet.meshgraphnet", "num_neighbors"}};
+
+// Where training scripts put the state dict, likeliest first.
+constexpr std::array kStateDictKeys{"model_state_dict", "state_dict", "model", "model_state", "module", "net", "network", "weights"};
+
+std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+class CheckpointReader {
+public:
+    explicit CheckpointReader(const std::filesystem::path& path)
+        : path_(path), where_("read_checkpoint: " + path.string()), file_(MappedFile::open(path, "read_checkpoint"))
+    {
+    }
+
+    ModelCheckpoint read()
+    {
+        const SharedBytes bytes{file_->bytes(), file_};
+        // A tar archive that holds a zip archive ends like one, so tar comes first.
+        if (looks_like_tar(bytes.bytes)) {
+            const auto files = read_tar(bytes, where_);
+            read_mdlus([&](const char* name) {
+                const auto found = files.find(name);
+                if (found == files.end()) fail(std::string("has no '") + name + "', so it is no PhysicsNeMo checkpoint");
+                return found->second;
+            });
+        } else if (looks_like_zip(bytes.bytes)) {
+            const ZipArchive archive(bytes, where_);
+            if (archive.contains("args.json") || archive.contains("model.pt")) read_mdlus([&](const char* name) { return archive.read(name); });
+            else read_torch_file(bytes);
+        } else if (path_.extension() == ".safetensors") {
+            read_safetensors_file();
+        } else if (bytes.bytes.empty()) {
+            fail("is empty. It is truncated");
+        } else {
+            read_torch_file(bytes);
+        }
+        if (checkpoint_.architecture.empty()) read_description_beside();
+        clean_names();
+        return std::move(checkpoint_);
+    }
+
+private:
+    [[noreturn]] void fail(const std::string& what) const { throw IoError(where_ + " " + what + "."); }
+    void note(std::string text) { checkpoint_.notes.push_back(std::move(text)); }
+
+    Json parse(const SharedBytes& bytes, const char* name) const
+    {
+        const auto watch = [&](int depth, Json::parse_event_t, Json&) {
+            if (depth > kDeepest) fail(std::string("has '") + name + "' nested deeper than " + std::to_string(kDeepest) + " levels");
+            return true;
+        };
+        try {
+            return Json::parse(bytes.text(), watch);
+        } catch (const nlohmann::json::exception& error) {
+            fail(std::string("has '") + name + "' that is not valid JSON (" + error.what() + ")");
+        }
+    }
+
+    void read_mdlus(const std::function<SharedBytes(const char*)>& member)
+    {
+        const auto metadata = parse(member("metadata.json"), "metadata.json");
+        const auto version = metadata.is_object() && metadata.contains("mdlus_file_version") ? metadata["mdlus_file_version"] : Json();
+        if (version != kFileVersion) fail("has mdlus_file_version " + dump(version) + ", expected \"" + kFileVersion + "\"");
+        const auto description = parse(member("args.json"), "args.json");
+        if (!description.is_object() || !description.contains("__name__") || !description["__name__"].is_string() || !description.contains("__args__") ||
+            !description["__args__"].is_object())
+            fail("has 'args.json' without the class's __name__ and its __args__");
+        read_torch_file(member("model.pt"));
+        checkpoint_.architecture = description["__name__"].get<std::string>();
+        auto arguments = description["__args__"];
+        if (metadata.contains(kMetadataKey) && metadata[kMetadataKey].is_object()) arguments.update(metadata[kMetadataKey]);
+        checkpoint_.arguments = dump(arguments);
+        for (const auto& [key, value] : description.items()) {
+            if (key.starts_with("__physicsnemo.Module__")) note("the nested model '" + key + "' is described in the file; its weights are kept, its arguments are not.");
+        }
+    }
+
+    void read_safetensors_file()
+    {
+        checkpoint_.weights = read_safetensors(path_);
+        const auto found = checkpoint_.weights.metadata.find(kMetadataKey);
+        if (found == checkpoint_.weights.metadata.end()) return;
+        const Json description = Json::parse(found->second, nullptr, false);
+        if (!description.is_object()) fail("has damaged metadata '" + std::string(kMetadataKey) + "'");
+        take_description(description);
+    }
+
+    void take_description(const Json& description)
+    {
+        if (description.contains("model_class") && description["model_class"].is_string()) checkpoint_.architecture = description["model_class"].get<std::string>();
+        if (description.contains("model") && description["model"].is_object()) checkpoint_.arguments = dump(description["model"]);
+        if (description.contains("others") && description["others"].is_object()) checkpoint_.others = dump(description["others"]);
+    }
+
+    /// Of files that hold weights alone; what is no description of a model is passed over.
+    void read_description_beside()
+    {
+        auto beside = path_;
+        beside.replace_extension(".json");
+        std::error_code error;
+        if (!std::filesystem::is_regular_file(beside, error) || std::filesystem::file_size(beside, error) > kLongestDescription) return;
+        const auto file = MappedFile::open(beside, "read_checkpoint");
+        const SharedBytes bytes{file->bytes(), file};
+        const auto description = Json::parse(bytes.text(), nullptr, false);
+        if (!description.is_object() || !description.contains("model_class") || !description.contains("model")) return;
+        take_description(description);
+        note("architecture and arguments are those of " + beside.filename().string() + " beside it.");
+    }
+
+    void read_torch_file(const SharedBytes& bytes)
+    {
+        TorchFile file(bytes, where_);
+        torch_file_ = &file;
+        const PickleValue* weights = find_state_dict(file.root());
+        Json others = Json::object();
+        if (weights == nullptr) {
+            if (!file.root().as<PickleValue::Dict>()) fail("holds no dict of tensors. Save the model's state_dict()");
+            take_tensors(file.root(), "", 0);
+            others = to_json(file.root(), nullptr, 0);
+        } else {
+            take_tensors(*weights, "", 0);
+            for (const auto& [key, item] : weights->as<PickleValue::Dict>()->items) {
+                if (!is_tensor(*item)) note("'" + key_text(*key) + "' is no tensor and is left out.");
+            }
+            if (weights != &file.root()) {
+                num_left_out_ = 0;
+                others = to_json(file.root(), weights, 0);
+                if (num_left_out_ > 0) note(std::to_string(num_left_out_) + " tensors beside the model's state dict (an optimizer's, say) are left out.");
+            }
+        }
+        if (!others.empty()) checkpoint_.others = dump(others);
+        torch_file_ = nullptr;
+    }
+
+    static bool is_state_dict(const PickleValue& value)
+    {
+        const auto* dict = value.as<PickleValue::Dict>();
+        return dict && !dict->items.empty() && std::ranges::all_of(dict->items, [](const auto& item) {
+            const auto* name = item.first->template as<std::string>();
+            const bool is_extra = name && name->ends_with("_extra_state");
+            return name && (is_extra || item.second->template as<PickledTensor>());
+        });
+    }
+
+    /// Null if there is none.
+    static const PickleValue* find_state_dict(const PickleValue& root)
+    {
+        if (is_state_dict(root)) return &root;
+        for (const char* key : kStateDictKeys) {
+            if (const auto* value = root.find(key); value && is_state_dict(*value)) return value;
+        }
+        return nullptr;
+    }
+
+    void count_entry(int depth)
+    {
+        if (depth > kDeepest) fail("is nested deeper than " + std::to_string(kDeepest) + " levels, or contains itself");
+        if (++num_entries_ > kMostEntries) fail("has more than " + std::to_string(kMostEntries) + " entries");
+    }
+
+    std::string key_text(const PickleValue& key) const
+    {
+        if (const auto* text = key.as<std::string>()) {
+            try {
+                static_cast<void>(Json(*text).dump());
+            } catch (const nlohmann::json::exception&) {
+                fail("has a name that is not valid UTF-8. It is damaged");
+            }
+            return *text;
+        }
+        if (const auto* number = key.as<std::int64_t>()) return std::to_string(*number);
+        fail("has a key that is neither a text nor an integer");
+    }
+
+    /// Appends the tensors in `value`, named by their keys joined by dots.
+    void take_tensors(const PickleValue& value, const std::string& prefix, int depth)
+    {
+        const auto visit = [&](const std::string& name, const PickleValue& item) {
+            count_entry(depth);
+            if (const auto* tensor = item.as<PickledTensor>()) {
+                if (!names_.insert(prefix + name).second) fail("has two tensors '" + prefix + name + "'");
+                checkpoint_.weights.arrays.push_back(torch_file_->array(prefix + name, *tensor));
+            } else {
+                take_tensors(item, prefix + name + ".", depth + 1);
+            }
+        };
+        if (const auto* dict = value.as<PickleValue::Dict>()) {
+            for (const auto& [key, item] : dict->items) visit(key_text(*key), *item);
+        } else if (const auto* list = value.as<PickleValue::Sequence>()) {
+            for (std::size_t i = 0; i < list->items.size(); ++i) visit(std::to_string(i), *list->items[i]);
+        }
+    }
+
+    /// Without tensors, which are counted, and without `skipped`.
+    Json to_json(const PickleValue& value, const PickleValue* skipped, int depth)
+    {
+        count_entry(depth);
+        if (const auto* flag = value.as<bool>()) return *flag;
+        if (const auto* integer = value.as<std::int64_t>()) return *integer;
+        if (const auto* number = value.as<double>()) return std::isfinite(*number) ? Json(*number) : Json(std::to_string(*number));
+        if (const auto* text = value.as<std::string>()) return *text;
+        if (const auto* dict = value.as<PickleValue::Dict>()) {
+            Json json = Json::object();
+            for (const auto& [key, item] : dict->items) {
+                if (item == skipped) continue;
+                if (is_tensor(*item)) {
+                    ++num_left_out_;
+                    continue;
+                }
+                auto below = to_json(*item, skipped, depth + 1);
+                const auto* below_dict = item->as<PickleValue::Dict>();
+                if (below_dict && !below_dict->items.empty() && below.empty()) continue;   // held nothing but tensors
+                json[key_text(*key)] = std::move(below);
+            }
+            return json;
+        }
+        if (const auto* list = value.as<PickleValue::Sequence>()) {
+            Json json = Json::array();
+            for (const auto* item : list->items) {
+                if (is_tensor(*item)) ++num_left_out_;
+                else json.push_back(to_json(*item, skipped, depth + 1));
+            }
+            return json;
+        }
+        return nullptr;
+    }
+
+    static bool is_tensor(const PickleValue& value) { return value.as<PickledTensor>() != nullptr; }
+
+    void clean_names()
+    {
+        auto& arrays = checkpoint_.weights.arrays;
+        const auto num_dropped = std::erase_if(arrays, [](const NamedArray& array) { return array.name.ends_with("device_buffer"); });
+        if (num_dropped > 0) note(std::to_string(num_dropped) + " 'device_buffer' entries are left out; no model needs them.");
+        for (bool is_changed = true; is_changed;) {
+            is_changed = false;
+            for (const std::string_view prefix : {"module.", "_orig_mod."}) {
+                const bool is_everywhere = !arrays.empty() && std::ranges::all_of(arrays, [&](const NamedArray& array) {
+                    return array.name.size() > prefix.size() && array.name.starts_with(prefix);
+                });
+                if (!is_everywhere) continue;
+                for (auto& array : arrays) array.name.erase(0, prefix.size());
+                note("the prefix '" + std::string(prefix) + "' of all names is taken off.");
+                is_changed = true;
+            }
+        }
+        constexpr std::pair<std::string_view, std::string_view> kRenamed[] = {{".linear_pre.0.", ".layers.0."}, {".linear_pre.", ".layers.0."}, {".linear_post.", ".layers.2."}};
+        std::size_t num_renamed = 0;
+        std::set<std::string_view> names;
+        for (auto& array : arrays) {
+            for (const auto& [old_name, new_name] : kRenamed) {
+                const auto at = array.name.find(old_name);
+                if (at == std::string::npos) continue;
+                array.name.replace(at, old_name.size(), new_name);
+                ++num_renamed;
+            }
+            if (!names.insert(array.name).second) fail("has '" + array.name + "' under an old and a new name");
+        }
+        if (num_renamed > 0) note(std::to_string(num_renamed) + " names of an older version (linear_pre, linear_post) are brought to today's.");
+    }
+
+    std::filesystem::path path_;
+    std::string where_;
+    std::shared_ptr<const MappedFile> file_;
+    TorchFile* torch_file_ = nullptr;
+    std::set<std::string> names_;
+    std::size_t num_entries_ = 0;
+    std::size_t num_left_out_ = 0;
+    ModelCheckpoint checkpoint_;
+};
+
+void write_pieces(const std::filesystem::path& path, const std::vector<std::span<const std::byte>>& pieces)
+{
+    AtomicFile file(path);
+    for (const auto& piece : pieces) file.write(piece);
+    file.commit();
+}
+
+/// The model's own arrays: without what training keeps beside them.
+NamedArrays model_weights(const NamedArrays& content)
+{
+    NamedArrays weights;
+    for (const auto& array : content.arrays) {
+        if (!array.name.starts_with("optimizer.") && !array.name.starts_with("norm.")) weights.arrays.push_back(array);
+    }
+    return weights;
+}
+
+Json description_of(const ModelCheckpoint& checkpoint)
+{
+    Json description = Json::object();
+    if (!checkpoint.architecture.empty()) description["model_class"] = checkpoint.architecture;
+    if (!checkpoint.arguments.empty()) description["model"] = Json::parse(checkpoint.arguments);
+    if (!checkpoint.others.empty()) description["others"] = Json::parse(checkpoint.others);
+    return description;
+}
+
+void write_beside(std::filesystem::path path, const Json& description)
+{
+    write_file_atomically(path.replace_extension(".json"), description.dump(2) + "\n");
+}
+
+void write_mdlus(const std::filesystem::path& path, const ModelCheckpoint& checkpoint)
+{
+    const auto known = std::ranges::find(kKnownModels, checkpoint.architecture, &KnownModel::name);
+    if (known == std::end(kKnownModels) || checkpoint.arguments.empty())
+        throw InvalidInput("write_checkpoint: " + path.string() + " would name the model's class and arguments, and " +
+                           (checkpoint.architecture.empty() ? "the input does not say them" : "'" + checkpoint.architecture + "' is none that is known") +
+                           ". Write .pt or .safetensors.");
+    auto arguments = Json::parse(checkpoint.arguments);
+    Json metadata{{"physicsnemo_version", "2.2.2"}, {"mdlus_file_version", kFileVersion}};   // the version whose files these are like
+    if (known->beside && arguments.contains(known->beside)) {
+        metadata[kMetadataKey][known->beside] = arguments[known->beside];
+        arguments.erase(known->beside);
+    }
+    if (known->unspeakable && arguments.contains(known->unspeakable)) {
+        throw InvalidInput("write_checkpoint: " + path.string() + " cannot say '" + known->unspeakable + "': PhysicsNeMo's " + known->name + " does not have it. Write .safetensors.");
+    }
+    const Json description{{"__name__", known->name}, {"__module__", known->module}, {"__args__", arguments}};
+    const auto weights = model_weights(checkpoint.weights);
+    ZipLayout inner, outer;
+    outer.add("model.pt", torch_file_pieces(weights, inner));
+    outer.add("args.json", dump(description));
+    outer.add("metadata.json", dump(metadata));
+    write_pieces(path, outer.finish());
+}
+
+}  // namespace
+
+std::string_view to_string(CheckpointFormat format)
+{
+    constexpr std::string_view names[] = {"mdlus", "pt", "safetensors"};
+    return names[static_cast<std::size_t>(format)];
+}
+
+bool is_checkpoint_file(const std::filesystem::path& path)
+{
+    const auto extension = path.extension();
+    return extension == ".mdlus" || extension == ".pt" || extension == ".pth" || extension == ".safetensors";
+}
+
+CheckpointFormat checkpoint_format(const std::filesystem::path& path)
+{
+    const auto extension = path.extension();
+    if (extension == ".mdlus") return CheckpointFormat::Mdlus;
+    if (extension == ".pt" || extension == ".pth") return CheckpointFormat::Pt;
+    if (extension == ".safetensors") return CheckpointFormat::Safetensors;
+    throw InvalidInput("checkpoint_format: " + path.string() + " has the extension '" + extension.string() + "', expected .mdlus, .pt, .pth or .safetensors.");
+}
+
+ModelCheckpoint read_checkpoint(const std::filesystem::path& path)
+{
+    return CheckpointReader(path).read();
+}
+
+void write_checkpoint(const std::filesystem::path& path, const ModelCheckpoint& checkpoint, CheckpointFormat format)
+{
+    switch (format) {
+    case CheckpointFormat::Mdlus: write_mdlus(path, checkpoint); return;
+    case CheckpointFormat::Pt: {
+        const auto weights = model_weights(checkpoint.weights);
+        ZipLayout layout;
+        write_pieces(path, torch_file_pieces(weights, layout));
+        if (!checkpoint.architecture.empty()) write_beside(path, description_of(checkpoint));
+        return;
+    }
+    case CheckpointFormat::Safetensors: {
+        NamedArrays content = checkpoint.weights;
+        content.metadata.emplace("format", "pt");
+        const auto description = description_of(checkpoint);
+        // A checkpoint of meshard's own says more there already.
+        if (!description.empty()) content.metadata.emplace(kMetadataKey, dump(description));
+        write_safetensors(path, content);
+        const auto found = content.metadata.find(kMetadataKey);
+        write_beside(path, found == content.metadata.end() ? Json::object() : Json::parse(found->second));
+        return;
+    }
+    }
+}
+
+}  // namespace meshard

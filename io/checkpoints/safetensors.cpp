@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/checkpoints/safetensors.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "io/bytes/atomic_file.h"
+#include "io/bytes/mapped_file.h"
+#include "partition/error.h"
+
+namespace meshard {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::array<std::pair<std::string_view, std::size_t>, 13> array_types{{{"F64", 8}, {"F32", 4}, {"F16", 2}, {"BF16", 2},
+                                                                               {"I64", 8}, {"I32", 4}, {"I16", 2}, {"I8", 1},
+                                                                               {"U64", 8}, {"U32", 4}, {"U16", 2}, {"U8", 1},
+                                                                               {"BOOL", 1}}};
+constexpr std::uint64_t max_header_size = 100'000'000;   // the format's own limit
+constexpr const char* metadata_key = "__metadata__";
+
+/// Product of `extents`, each at least 0; false if it does not fit.
+bool count_values(const std::vector<std::int64_t>& extents, std::int64_t& count)
+{
+    count = 1;
+    if (std::ranges::find(extents, 0) != extents.end()) count = 0;
+    for (const std::int64_t extent : extents)
+        if (count != 0 && __builtin_mul_overflow(count, extent, &count)) return false;
+    return true;
+}
+
+class SafetensorsReader {
+public:
+    explicit SafetensorsReader(const std::filesystem::path& path)
+        : where_("read_safetensors: " + path.string()), file_(MappedFile::open(path, "read_safetensors"))
+    {
+    }
+
+    NamedArrays read()
+    {
+        const auto bytes = file_->bytes();
+        std::uint64_t header_size = 0;
+        if (bytes.size() < 8) fail("has " + std::to_string(bytes.size()) + " bytes, a safetensors file has at least 8");
+        std::memcpy(&header_size, bytes.data(), 8);
+        if (header_size > max_header_size || header_size > bytes.size() - 8)
+            fail("announces a header of " + std::to_string(header_size) + " bytes, but has " + std::to_string(bytes.size() - 8) +
+                 " after its length. It is truncated or no safetensors file");
+        data_ = bytes.subspan(8 + header_size);
+        const Json header = parse_header(file_->text().substr(8, header_size));
+        for (const auto& [name, entry] : header.items()) {
+            if (name == metadata_key) read_metadata(entry);
+            else read_entry(name, entry);
+        }
+        check_layout();
+        return std::move(content_);
+    }
+
+private:
+    struct Extent {
+        std::uint64_t begin, end;
+        const std::string* name;
+    };
+
+    [[noreturn]] void fail(const std::string& what) const { throw IoError(where_ + " " + what + "."); }
+
+    Json parse_header(std::string_view text) const
+    {
+        if (!text.starts_with('{')) fail("has a header that does not begin with '{'. It is no safetensors file");
+        std::set<std::string> names;
+        const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
+            if (event == Json::parse_event_t::key && depth == 1 && !names.insert(parsed.get<std::string>()).second)
+                fail("has two arrays named '" + parsed.get<std::string>() + "'");
+            return true;
+        };
+        try {
+            return Json::parse(text, watch);
+        } catch (const nlohmann::json::exception& error) {
+            fail(std::string("has a header that is not valid JSON (") + error.what() + ")");
+        }
+    }
+
+    void read_metadata(const Json& entry)
+    {
+        if (!entry.is_object()) fail("has metadata that are no JSON object");
+        for (const auto& [name, value] : entry.items()) {
+            if (!value.is_string()) fail("has metadata '" + name + "' that are no text");
+            content_.metadata[name] = value.get<std::string>();
+        }
+    }
+
+    void read_entry(const std::string& name, const Json& entry)
+    {
+        const std::string what = "has array '" + name + "' ";
+        if (!entry.is_object() || !entry.contains("dtype") || !entry.contains("shape") || !entry.contains("data_offsets") ||
+            entry.size() != 3)
+            fail(what + "whose entry does not consist of dtype, shape and data_offsets");
+        NamedArray array;
+        array.name = name;
+        const std::string dtype = entry["dtype"].is_string() ? entry["dtype"].get<std::string>() : std::string();
+        const auto* type = std::ranges::find(array_types, dtype, &std::pair<std::string_view, std::size_t>::first);
+        if (type == array_types.end()) fail(what + "of unknown type '" + dtype + "'");
+        array.type = static_cast<ArrayType>(type - array_types.begin());
+
+        const Json& shape = entry["shape"];
+        const Json& offsets = entry["data_offsets"];
+        const auto is_count = [](const Json& value) { return value.is_number_unsigned() && value.get<std::uint64_t>() <= INT64_MAX; };
+        if (!shape.is_array() || !std::ranges::all_of(shape, is_count)) fail(what + "with a shape that is no list of counts");
+        if (!offsets.is_array() || offsets.size() != 2 || !std::ranges::all_of(offsets, is_count))
+            fail(what + "with data_offsets that are no pair of counts");
+        for (const Json& extent : shape) array.shape.push_back(extent.get<std::int64_t>());
+
+        const auto begin = offsets[0].get<std::uint64_t>(), end = offsets[1].get<std::uint64_t>();
+        if (begin > end || end > data_.size())
+            fail(what + "at bytes " + std::to_string(begin) + " to " + std::to_string(end) + " of " +
+                 std::to_string(data_.size()) + ". It is truncated or damaged");
+        std::int64_t count = 0, num_bytes = 0;
+        if (!count_values(array.shape, count) || __builtin_mul_overflow(count, static_cast<std::int64_t>(type->second), &num_bytes) ||
+            static_cast<std::uint64_t>(num_bytes) != end - begin)
+            fail(what + "whose shape and type do not match its " + std::to_string(end - begin) + " bytes");
+        array.data = data_.data() + begin;
+        array.owner = file_;
+        if (reinterpret_cast<std::uintptr_t>(array.data) % type->second != 0) {
+            std::shared_ptr<std::byte[]> copy(new std::byte[end - begin]);
+            std::memcpy(copy.get(), array.data, end - begin);
+            array.data = copy.get();
+            array.owner = copy;
+        }
+        content_.arrays.push_back(std::move(array));
+        extents_.push_back({begin, end, nullptr});
+    }
+
+    /// The format wants the arrays to fill the data without gaps and overlaps.
+    void check_layout()
+    {
+        for (std::size_t i = 0; i < extents_.size(); ++i) extents_[i].name = &content_.arrays[i].name;
+        std::ranges::sort(extents_, {}, [](const Extent& extent) { return std::pair(extent.begin, extent.end); });
+        std::uint64_t end = 0;
+        for (const Extent& extent : extents_) {
+            if (extent.begin != end)
+                fail("has array '" + *extent.name + "' at byte " + std::to_string(extent.begin) + ", expected " +
+                     std::to_string(end) + ": arrays " + (extent.begin < end ? "overlap" : "leave a gap"));
+            end = extent.end;
+        }
+        if (end != data_.size())
+            fail("has " + std::to_string(data_.size() - end) + " bytes after its last array. It is damaged");
+    }
+
+    std::string where_;
+    std::shared_ptr<const MappedFile> file_;
+    std::span<const std::byte> data_;
+    NamedArrays content_;
+    std::vector<Extent> extents_;
+};
+
+void require_writable(const NamedArrays& content)
+{
+    std::set<std::string_view> names;
+    for (const NamedArray& array : content.arrays) {
+        const std::string what = "write_safetensors: array '" + array.name + "' ";
+        if (array.name == metadata_key) throw InvalidInput(what + "has the name that the format keeps for metadata. Rename it.");
+        if (!names.insert(array.name).second) throw InvalidInput(what + "occurs twice. Rename one.");
+        if (std::ranges::any_of(array.shape, [](std::int64_t extent) { return extent < 0; }))
+            throw InvalidInput(what + "has a negative extent.");
+        if (array.data == nullptr && array.num_values() > 0) throw InvalidInput(what + "has no data.");
+    }
+}
+
+}  // namespace
+
+std::size_t size_of(ArrayType type)
+{
+    return array_types[static_cast<std::size_t>(type)].second;
+}
+
+std::string_view to_string(ArrayType type)
+{
+    return array_types[static_cast<std::size_t>(type)].first;
+}
+
+std::int64_t NamedArray::num_values() const
+{
+    return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+const NamedArray* NamedArrays::find(std::string_view name) const
+{
+    const auto found = std::ranges::find(arrays, name, &NamedArray::name);
+    return found == arrays.end() ? nullptr : &*found;
+}
+
+NamedArrays read_safetensors(const std::filesystem::path& path)
+{
+    return SafetensorsReader(path).read();
+}
+
+void write_safetensors(const std::filesystem::path& path, const NamedArrays& content)
+{
+    require_writable(content);
+    // Widest types first: with a header of a multiple of 8 bytes each array is aligned for its type.
+    std::vector<std::size_t> order(content.arrays.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::ranges::stable_sort(order, std::greater<>(), [&](std::size_t i) { return size_of(content.arrays[i].type); });
+    std::vector<std::uint64_t> begins(order.size());
+    std::uint64_t end = 0;
+    for (const std::size_t i : order) {
+        begins[i] = end;
+        end += content.arrays[i].bytes().size();
+    }
+
+    Json header = Json::object();
+    if (!content.metadata.empty()) header[metadata_key] = content.metadata;
+    for (std::size_t i = 0; i < content.arrays.size(); ++i) {
+        const NamedArray& array = content.arrays[i];
+        header[array.name] = {{"dtype", std::string(to_string(array.type))},
+                              {"shape", array.shape},
+                              {"data_offsets", {begins[i], begins[i] + array.bytes().size()}}};
+    }
+    std::string text;
+    try {
+        text = header.dump();
+    } catch (const nlohmann::json::exception& error) {
+        throw InvalidInput("write_safetensors: " + path.string() + ": a name is not valid UTF-8 (" + error.what() + ").");
+    }
+    text.append((8 - text.size() % 8) % 8, ' ');
+
+    AtomicFile file(path);
+    const std::uint64_t header_size = text.size();
+    file.write(std::as_bytes(std::span(&header_size, 1)));
+    file.write(text);
+    for (const std::size_t i : order) file.write(content.arrays[i].bytes());
+    file.commit();
+}
+
+}  // namespace meshard

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "io/foam/foam_region.h"
+#include "io/vtk/mesh_blocks.h"
+
+namespace meshard {
+
+/// What was read of one region.
+struct FoamBlocks {
+    std::vector<MeshBlock> blocks;
+    std::vector<std::string> all_names;     ///< of the blocks that could be read
+    std::int64_t num_points = 0;            ///< of the whole region
+};
+
+/// The folders `processor0`, `processor1`, ... of a case; none if it is not decomposed.
+/// @throws IoError if one is missing between others, or the case is in the collated form (`processors4`).
+std::vector<std::filesystem::path> processor_folders(const std::filesystem::path& case_folder);
+
+/// Reads one region from all processors and puts it together. Points carry `GlobalPointIds`, ids in the region.
+/// @throws IoError, beginning with `where`, if the processors do not fit together.
+FoamBlocks read_decomposed(std::span<FoamRegion> processors, const std::string& where);
+
+}  // namespace meshard

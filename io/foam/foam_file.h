@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/bytes/mapped_file.h"
+#include "partition/csr.h"
+#include "partition/mesh/data_array.h"
+
+namespace meshard {
+
+/// One entry of an OpenFOAM dictionary: `key words;`, `key List<scalar> 3(1 2 3);` or `key { entries }`.
+struct FoamEntry {
+    std::string key;
+    std::vector<std::string> words;     ///< of the value, without its lists of numbers; brackets are words of their own
+    std::optional<DataArray> list;      ///< a list of numbers in the value
+    bool is_dictionary = false;
+    std::vector<FoamEntry> entries;     ///< of a dictionary
+
+    const FoamEntry* find(std::string_view name) const;     ///< the last of that key, null if absent
+    std::string word(std::string_view name) const;          ///< the first word of that entry, empty if absent
+};
+
+/// A file of OpenFOAM's, ascii or binary, plain or `.gz`; labels of 32 or 64, scalars of 32 or 64 bits as its header says.
+///
+/// Everything is checked before it is used; a list longer than what is left of the file is refused before memory is asked for.
+class FoamFile {
+public:
+    /// `path` without `.gz`; the compressed file is taken if there is no plain one.
+    /// @throws IoError if it is missing or has no header (`FoamFile { ... }`).
+    explicit FoamFile(const std::filesystem::path& path);
+
+    /// Whether there is such a file, plain or compressed.
+    static bool exists(const std::filesystem::path& path);
+
+    /// The file, or nothing if it has no header.
+    static std::optional<FoamFile> open_if_foam(const std::filesystem::path& path);
+
+    const std::string& class_name() const { return class_; }
+    const std::string& note() const { return note_; }
+    const std::string& where() const { return where_; }
+
+    DataArray read_vectors();                       ///< `N((x y z) ...)`, (N, 3), Float64 or what a binary file has
+    std::vector<std::int32_t> read_labels();        ///< `N(i ...)` or `N{i}`. @throws IoError beyond 32 bits
+    Csr read_faces();                               ///< `N(4(0 1 2 3) ...)`, or two lists in a `faceCompactList`
+    std::vector<FoamEntry> read_named_entries();    ///< `N(name { ... } ...)`, as in `boundary`
+
+    /// The rest of the file as entries. `#include "file"` is followed, `$name` replaced by the entry of that name at top level.
+    /// `most_rows` limits lists of one repeated value (`1000{0}`).
+    FoamEntry read_dictionary(std::int64_t most_rows);
+
+    [[noreturn]] void fail(const std::string& what) const;
+
+private:
+    static constexpr int max_depth = 32;
+
+    FoamFile(const std::filesystem::path& path, bool with_header);
+    void load(const std::filesystem::path& path);
+    void read_header();
+
+    void skip_blanks();
+    bool at_end();
+    char peek();                        // the next character that is not blank, 0 at the end
+    std::string_view next_word();       // word, "string" (with its quotes), or one of ( ) { } [ ] ;
+    void expect(char c);
+    template <class T>
+    T next_number();
+    std::int64_t next_count(std::size_t bytes_per_row);
+
+    FoamEntry read_entry(FoamEntry& root, int depth);
+    void read_value(FoamEntry& entry, const FoamEntry& root);
+    void read_entries(FoamEntry& into, FoamEntry& root, int depth, bool until_brace);
+    std::optional<DataArray> read_typed_list(std::string_view type, std::vector<std::string>& words);
+    DataArray read_rows(std::int64_t num_rows, int num_components, bool labels);
+    const std::byte* take_raw(std::size_t size);
+
+    std::filesystem::path path_;
+    std::string where_;
+    std::shared_ptr<const MappedFile> file_;
+    std::shared_ptr<const std::string> inflated_;
+    std::string_view text_;
+    std::size_t at_ = 0;
+    std::string class_, note_;
+    bool binary_ = false;
+    std::size_t label_size_ = 4, scalar_size_ = 8;
+    std::int64_t most_rows_ = std::int64_t{1} << 26;    // of a list that costs one word in the file
+    int include_depth_ = 0;
+};
+
+/// Components of a primitive type of OpenFOAM's (`scalar` 1, `vector` 3, `symmTensor` 6, ...), 0 for others.
+int foam_components(std::string_view type);
+
+}  // namespace meshard

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/foam/foam_reader.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "io/bytes/ascii_numbers.h"
+#include "io/foam/foam_decomposed.h"
+#include "io/foam/foam_file.h"
+#include "io/foam/foam_region.h"
+#include "io/vtk/vtk_parallel_reader.h"
+#include "partition/error.h"
+
+namespace meshard {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* point_names = "GlobalPointIds";
+
+fs::path case_folder(const fs::path& path)
+{
+    std::error_code ignored;
+    if (fs::is_directory(path, ignored)) return path;
+    return path.has_parent_path() ? path.parent_path() : fs::path(".");
+}
+
+std::vector<FoamTime> time_folders(const fs::path& folder)
+{
+    std::vector<FoamTime> times;
+    for (const auto& entry : fs::directory_iterator(folder)) {
+        if (!entry.is_directory()) continue;
+        if (const auto value = parse_number<double>(entry.path().filename().string()); value && std::isfinite(*value))
+            times.push_back({*value, entry.path()});
+    }
+    std::ranges::sort(times, {}, &FoamTime::value);
+    return times;
+}
+
+/// Names of the regions; one empty name for a case with a single mesh.
+std::vector<std::string> regions_of(const fs::path& folder)
+{
+    const auto has_mesh = [](const fs::path& path) { return FoamFile::exists(path / "polyMesh" / "faces"); };
+    std::error_code ignored;
+    if (has_mesh(folder / "constant")) return {""};
+    std::vector<std::string> regions;
+    for (const auto& entry : fs::directory_iterator(folder / "constant", ignored))
+        if (entry.is_directory() && has_mesh(entry.path())) regions.push_back(entry.path().filename().string());
+    std::ranges::sort(regions);
+    if (regions.empty())
+        for (const FoamTime& time : time_folders(folder))
+            if (has_mesh(time.path)) return {""};
+    return regions;
+}
+
+auto find_time(const std::vector<FoamTime>& times, double wanted)
+{
+    return std::ranges::find_if(times, [&](const FoamTime& time) { return std::abs(time.value - wanted) <= 1e-9 * std::max(1.0, std::abs(wanted)); });
+}
+
+/// The times up to the wanted one, which is the last then.
+std::vector<FoamTime> times_until(const fs::path& folder, std::optional<double> wanted, const std::string& where)
+{
+    auto times = time_folders(folder);
+    if (!wanted) return times;
+    const auto found = find_time(times, *wanted);
+    if (found == times.end()) {
+        std::string list;
+        for (const FoamTime& time : times) list += (list.empty() ? "" : ", ") + time.path.filename().string();
+        throw IoError(where + " has no such time; there " + (list.empty() ? "are no time folders" : "are " + list) + ".");
+    }
+    times.erase(found + 1, times.end());
+    return times;
+}
+
+/// Whether the processors' folders have what is wanted, and the case itself has not: mesh, time, or a later one.
+bool is_better_decomposed(const fs::path& folder, const fs::path& processor, std::optional<double> wanted)
+{
+    if (regions_of(folder).empty()) return true;
+    const auto whole = time_folders(folder), decomposed = time_folders(processor);
+    if (wanted) return find_time(whole, *wanted) == whole.end() && find_time(decomposed, *wanted) != decomposed.end();
+    return !decomposed.empty() && (whole.empty() || whole.back().value < decomposed.back().value);
+}
+
+std::vector<MeshBlock> read_case(const fs::path& path, const ReadOptions& options, bool with_point_names)
+{
+    const std::string where = "read_mesh: " + path.string();
+    if (!fs::exists(path)) throw IoError(where + " does not exist. Check the path.");
+    const fs::path folder = case_folder(path);
+    const std::vector<fs::path> processors = processor_folders(folder);
+    const bool is_decomposed = !processors.empty() && is_better_decomposed(folder, processors.front(), options.time);
+    const auto regions = regions_of(is_decomposed ? processors.front() : folder);
+    if (regions.empty()) throw IoError(where + ": the case has no mesh (constant/polyMesh/faces). Make one with blockMesh or another mesher first.");
+    std::vector<MeshBlock> blocks, all_names;
+    std::int64_t first_point = 0;
+    for (const std::string& region : regions) {
+        FoamBlocks read;
+        if (is_decomposed) {
+            std::vector<FoamRegion> readers;
+            for (const fs::path& processor : processors) readers.emplace_back(processor, region, times_until(processor, options.time, "read_mesh: " + processor.string()), options);
+            read = read_decomposed(readers, where);
+        } else {
+            FoamRegion reader(folder, region, times_until(folder, options.time, where), options);
+            read.blocks = reader.read();
+            read.num_points = reader.num_points();
+            read.all_names = reader.block_names();
+            std::vector<std::int64_t> ids(static_cast<std::size_t>(read.num_points));
+            std::iota(ids.begin(), ids.end(), 0);
+            if (with_point_names) reader.name_points(read.blocks, ids);
+        }
+        for (MeshBlock& block : read.blocks) {
+            auto& arrays = block.mesh.point_data;
+            if (with_point_names)
+                for (std::int64_t& id : std::ranges::find(arrays, point_names, &DataArray::name)->mutable_values<std::int64_t>()) id += first_point;
+            else
+                std::erase_if(arrays, [](const DataArray& array) { return array.name() == point_names; });
+        }
+        first_point += read.num_points;
+        std::ranges::move(read.blocks, std::back_inserter(blocks));
+        for (const std::string& name : read.all_names) all_names.push_back({name, {}});
+    }
+    choose_blocks(std::move(all_names), options.blocks, where);     // says which wish is not there
+    return blocks;
+}
+
+}  // namespace
+
+bool is_foam_case(const std::filesystem::path& path)
+{
+    std::error_code ignored;
+    if (path.extension() == ".foam" || path.extension() == ".OpenFOAM") return true;
+    return fs::is_directory(path / "constant" / "polyMesh", ignored) || fs::is_directory(path / "processor0", ignored) || fs::is_regular_file(path / "system" / "controlDict", ignored);
+}
+
+std::vector<MeshBlock> read_foam_case(const std::filesystem::path& path, const ReadOptions& options)
+{
+    return read_case(path, options, false);
+}
+
+Mesh read_foam_mesh(const std::filesystem::path& path, const ReadOptions& options)
+{
+    const std::string where = "read_mesh: " + path.string();
+    std::vector<MeshBlock> blocks = read_case(path, options, !options.blocks.empty());
+    const bool number_blocks = options.blocks.empty();     // regions; patches have their own ids
+    Mesh mesh = join_blocks(std::move(blocks), number_blocks, where);
+    if (find_array(mesh.point_data, point_names) == nullptr) return mesh;
+    const MeshKind kind = mesh.kind;
+    std::vector<Mesh> pieces;
+    pieces.push_back(std::move(mesh));
+    mesh = merge_pieces(std::move(pieces), kind, where);
+    std::erase_if(mesh.point_data, [](const DataArray& array) { return array.name() == point_names; });
+    return mesh;
+}
+
+}  // namespace meshard

@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/foam/foam_region.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <regex>
+#include <utility>
+
+#include "io/bytes/ascii_numbers.h"
+#include "io/foam/face_cells.h"
+#include "io/foam/foam_field.h"
+#include "io/foam/foam_file.h"
+#include "io/vtk/vtk_xml_reader.h"
+
+namespace meshard {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+DataArray as_type(const DataArray& array, ScalarType type)
+{
+    if (array.type() == type) return array;
+    if (type == ScalarType::Float64) return DataArray::from("", array.to_doubles(), array.num_components());
+    const auto values = array.to_doubles();
+    return DataArray::from("", std::vector<float>(values.begin(), values.end()), array.num_components());
+}
+
+/// The entry of a patch: by its name, one of its groups, or the last pattern that fits.
+const FoamEntry* condition_of(const FoamEntry& boundary, const FoamPatch& patch)
+{
+    if (const FoamEntry* entry = boundary.find(patch.name)) return entry;
+    for (const std::string& group : patch.groups)
+        if (const FoamEntry* entry = boundary.find(group)) return entry;
+    for (auto entry = boundary.entries.rbegin(); entry != boundary.entries.rend(); ++entry) {
+        try {
+            if (std::regex_match(patch.name, std::regex(entry->key, std::regex::extended))) return &*entry;
+        } catch (const std::regex_error&) {     // a name that is no pattern
+        }
+    }
+    return nullptr;
+}
+
+std::string join_words(const std::vector<std::string>& words)
+{
+    std::string text;
+    for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
+    return text.substr(0, 60);
+}
+
+}  // namespace
+
+FoamRegion::FoamRegion(fs::path folder, std::string region, std::vector<FoamTime> times, const ReadOptions& options)
+    : folder_(std::move(folder)), region_(std::move(region)), inner_name_(region_.empty() ? "internalMesh" : region_ + "/internalMesh"),
+      times_(std::move(times)), options_(options)
+{
+}
+
+std::vector<MeshBlock> FoamRegion::read()
+{
+    read_poly_mesh();
+    const bool wants_cells = is_wanted_or_default(inner_name_, true);
+    Mesh cells;
+    if (wants_cells) cells = make_cells();
+    read_fields(cells, wants_cells);
+
+    std::vector<MeshBlock> blocks;
+    if (wants_cells) blocks.push_back({inner_name_, std::move(cells)});
+    for (std::size_t i = 0; i < patches_.size(); ++i)
+        if (const std::string name = name_of(patches_[i].name); is_wanted_or_default(name, false))
+            blocks.push_back({name, std::move(patch_meshes_[i])});
+    return blocks;
+}
+
+void FoamRegion::name_points(std::vector<MeshBlock>& blocks, std::span<const std::int64_t> ids) const
+{
+    std::size_t patch = 0;
+    for (MeshBlock& block : blocks) {
+        std::vector<std::int64_t> names(ids.begin(), ids.end());
+        if (block.name != inner_name_) {
+            while (name_of(patches_[patch].name) != block.name) ++patch;
+            names.clear();
+            for (const std::int32_t point : patch_points_[patch]) names.push_back(ids[static_cast<std::size_t>(point)]);
+            ++patch;
+        }
+        block.mesh.point_data.push_back(DataArray::from("GlobalPointIds", std::move(names)));
+    }
+}
+
+void FoamRegion::name_cells(std::vector<MeshBlock>& blocks, const FoamAddressing& addressing) const
+{
+    std::size_t patch = 0;
+    for (MeshBlock& block : blocks) {
+        std::vector<std::int64_t> names = addressing.cells;
+        if (block.name != inner_name_) {
+            while (name_of(patches_[patch].name) != block.name) ++patch;
+            const auto first = addressing.faces.begin() + patches_[patch].start;
+            names.assign(first, first + patches_[patch].num_faces);
+            ++patch;
+        }
+        block.mesh.cell_data.push_back(DataArray::from("GlobalCellIds", std::move(names)));
+    }
+}
+
+std::vector<std::string> FoamRegion::block_names() const
+{
+    std::vector<std::string> names{inner_name_};
+    for (const FoamPatch& patch : patches_) names.push_back(name_of(patch.name));
+    return names;
+}
+
+FoamAddressing FoamRegion::addressing() const
+{
+    FoamAddressing result{read_addressing("pointProcAddressing", num_points()), read_addressing("faceProcAddressing", num_faces()),
+                          read_addressing("cellProcAddressing", num_cells())};
+    // Faces count from 1, and those that are turned round here are negative.
+    for (std::int64_t& face : result.faces) face = std::abs(face) - 1;
+    return result;
+}
+
+std::vector<std::int64_t> FoamRegion::read_addressing(const std::string& name, std::int64_t num_rows) const
+{
+    const fs::path path = mesh_file(name);
+    if (!FoamFile::exists(path)) return {};
+    FoamFile file(path);
+    const std::vector<std::int32_t> labels = file.read_labels();
+    if (static_cast<std::int64_t>(labels.size()) != num_rows)
+        file.fail("has " + std::to_string(labels.size()) + " rows, the mesh beside it " + std::to_string(num_rows) + ". Decompose the case again, or remove the file");
+    return {labels.begin(), labels.end()};
+}
+
+bool FoamRegion::is_wanted_or_default(const std::string& name, bool by_default) const
+{
+    return options_.blocks.empty() ? by_default : is_wanted_block(name, options_.blocks);
+}
+
+std::string FoamRegion::name_of(const std::string& patch) const
+{
+    return (region_.empty() ? "" : region_ + "/") + "boundary/" + patch;
+}
+
+void FoamRegion::warn(const std::string& text) const
+{
+    if (options_.warnings != nullptr) options_.warnings->push_back(text);
+}
+
+fs::path FoamRegion::mesh_file(const std::string& name) const
+{
+    for (auto time = times_.rbegin(); time != times_.rend(); ++time)
+        if (const fs::path path = time->path / region_ / "polyMesh" / name; FoamFile::exists(path)) return path;
+    return folder_ / "constant" / region_ / "polyMesh" / name;
+}
+
+void FoamRegion::read_poly_mesh()
+{
+    FoamFile points_file(mesh_file("points"));
+    points_ = points_file.read_vectors();
+    points_.rename("Points");
+    FoamFile faces_file(mesh_file("faces"));
+    faces_ = faces_file.read_faces();
+    for (std::int64_t face = 0; face < faces_.num_rows(); ++face) {
+        if (faces_.row(face).size() < 3) faces_file.fail("face " + std::to_string(face) + " has " + std::to_string(faces_.row(face).size()) + " points, expected 3 or more");
+        for (const std::int32_t point : faces_.row(face))
+            if (point < 0 || point >= points_.num_rows())
+                faces_file.fail("face " + std::to_string(face) + " uses point " + std::to_string(point) + ", expected 0 to " +
+                                std::to_string(points_.num_rows() - 1) + ". It is damaged, or belongs to other points");
+    }
+    FoamFile owner_file(mesh_file("owner"));
+    owner_ = owner_file.read_labels();
+    if (static_cast<std::int64_t>(owner_.size()) != faces_.num_rows())
+        owner_file.fail("has " + std::to_string(owner_.size()) + " rows for " + std::to_string(faces_.num_rows()) + " faces");
+    FoamFile neighbour_file(mesh_file("neighbour"));
+    neighbour_ = neighbour_file.read_labels();
+    // Files of older versions have -1 for the faces of the boundary.
+    neighbour_.erase(std::ranges::find(neighbour_, -1), neighbour_.end());
+    if (neighbour_.size() > owner_.size())
+        neighbour_file.fail("has " + std::to_string(neighbour_.size()) + " rows for " + std::to_string(owner_.size()) + " faces");
+    check_cells(owner_file, neighbour_file);
+    read_patches();
+}
+
+void FoamRegion::check_cells(const FoamFile& owner_file, const FoamFile& neighbour_file)
+{
+    std::int32_t last = -1;
+    for (std::size_t face = 0; face < owner_.size(); ++face) {
+        if (owner_[face] < 0) owner_file.fail("face " + std::to_string(face) + " belongs to cell " + std::to_string(owner_[face]) + ". It is damaged");
+        last = std::max(last, owner_[face]);
+        if (face >= neighbour_.size()) continue;
+        if (neighbour_[face] < 0 || neighbour_[face] == owner_[face])
+            neighbour_file.fail("face " + std::to_string(face) + " has cell " + std::to_string(neighbour_[face]) + " on its other side. It is damaged");
+        last = std::max(last, neighbour_[face]);
+    }
+    num_cells_ = last + std::int64_t{1};
+    // Each cell has four faces at least: what claims more cells must not make us allocate them.
+    const auto num_sides = static_cast<std::int64_t>(owner_.size() + neighbour_.size());
+    if (num_cells_ > num_sides) owner_file.fail("names cell " + std::to_string(last) + ", but there are only " + std::to_string(num_sides) + " sides of faces. It is damaged");
+    std::vector<std::uint8_t> num_faces(static_cast<std::size_t>(num_cells_), 0);
+    const auto count = [&](std::int32_t cell) { num_faces[cell] = static_cast<std::uint8_t>(std::min(4, num_faces[cell] + 1)); };
+    std::ranges::for_each(owner_, count);
+    std::ranges::for_each(neighbour_, count);
+    const auto open = std::ranges::find_if(num_faces, [](std::uint8_t faces) { return faces < 4; });
+    if (open != num_faces.end())
+        owner_file.fail("cell " + std::to_string(open - num_faces.begin()) + " has " + std::to_string(*open) +
+                        " faces, expected 4 or more. It is damaged, or belongs to another mesh");
+}
+
+void FoamRegion::read_patches()
+{
+    FoamFile file(mesh_file("boundary"));
+    const auto first = static_cast<std::int64_t>(neighbour_.size());
+    const auto number = [&](const FoamEntry& entry, const char* key) {
+        const auto value = parse_number<std::int64_t>(entry.word(key));
+        if (!value || *value < 0) file.fail("the patch '" + entry.key + "' has no valid " + key);
+        return *value;
+    };
+    for (const FoamEntry& entry : file.read_named_entries()) {
+        FoamPatch patch{entry.key, entry.word("type"), number(entry, "startFace"), number(entry, "nFaces"), {}};
+        if (const FoamEntry* groups = entry.find("inGroups")) patch.groups = groups->words;
+        if (patch.num_faces > 0 && (patch.start < first || patch.start > faces_.num_rows() || patch.num_faces > faces_.num_rows() - patch.start))
+            file.fail("the patch '" + patch.name + "' has the faces " + std::to_string(patch.start) + " to " +
+                      std::to_string(patch.start + patch.num_faces - 1) + ", the boundary has " + std::to_string(first) + " to " +
+                      std::to_string(faces_.num_rows() - 1));
+        if (!patch.type.starts_with("processor")) {
+            patches_.push_back(std::move(patch));
+            continue;
+        }
+        patch.neighbor = static_cast<std::int32_t>(std::min<std::int64_t>(number(entry, "neighbProcNo"), std::numeric_limits<std::int32_t>::max()));
+        if (patch.type == "processorCyclic" && patch.num_faces > 0 && is_wanted_or_default(name_of(entry.word("referPatch")), false))
+            warn("the patch '" + entry.word("referPatch") + "' lacks " + std::to_string(patch.num_faces) + " faces whose two sides are on different processors; reconstruct the case to have them");
+        processor_patches_.push_back(std::move(patch));
+    }
+    patch_meshes_.resize(patches_.size());
+    for (std::size_t i = 0; i < patches_.size(); ++i)
+        if (is_wanted_or_default(name_of(patches_[i].name), false)) patch_meshes_[i] = make_patch(i);
+}
+
+void FoamRegion::add_case_data(Mesh& mesh) const
+{
+    if (!times_.empty()) mesh.field_data.push_back(DataArray::from("TimeValue", std::vector<double>{times_.back().value}));
+    if (patches_.empty()) return;
+    std::vector<std::string> names, types;
+    std::vector<std::int32_t> sizes;
+    for (const FoamPatch& patch : patches_) {
+        names.push_back(patch.name);
+        types.push_back(patch.type);
+        sizes.push_back(static_cast<std::int32_t>(patch.num_faces));
+    }
+    mesh.field_data.push_back(DataArray::from_strings("PatchName", std::move(names)));
+    mesh.field_data.push_back(DataArray::from_strings("PatchType", std::move(types)));
+    mesh.field_data.push_back(DataArray::from("PatchNumFaces", std::move(sizes)));
+}
+
+Mesh FoamRegion::make_cells()
+{
+    Mesh mesh;
+    mesh.points = points_;
+    FaceCells cells = cells_from_faces(faces_, owner_, neighbour_, num_cells_);
+    mesh.cells = std::move(cells.cells);
+    mesh.cell_types = std::move(cells.types);
+    mesh.face_streams = std::move(cells.face_streams);
+    add_case_data(mesh);
+    add_zones(mesh);
+    return mesh;
+}
+
+void FoamRegion::add_zones(Mesh& mesh) const
+{
+    const fs::path path = mesh_file("cellZones");
+    if (!FoamFile::exists(path)) return;
+    FoamFile file(path);
+    std::vector<std::int32_t> zone_of(static_cast<std::size_t>(num_cells_), -1);
+    std::vector<std::string> names;
+    for (const FoamEntry& entry : file.read_named_entries()) {
+        const auto zone = static_cast<std::int32_t>(names.size());
+        names.push_back(entry.key);
+        const FoamEntry* labels = entry.find("cellLabels");
+        if (labels == nullptr || !labels->list) continue;
+        with_scalar_type(labels->list->type(), [&]<class T>() {
+            for (const T cell : labels->list->values<T>()) {
+                if (static_cast<std::int64_t>(cell) < 0 || static_cast<std::int64_t>(cell) >= num_cells_)
+                    file.fail("the zone '" + entry.key + "' holds cell " + std::to_string(cell) + ", expected 0 to " + std::to_string(num_cells_ - 1));
+                zone_of[static_cast<std::size_t>(cell)] = zone;
+            }
+        });
+    }
+    if (names.empty()) return;
+    mesh.cell_data.push_back(DataArray::from("CellZoneId", std::move(zone_of)));
+    mesh.field_data.push_back(DataArray::from_strings("CellZoneName", std::move(names)));
+}
+
+Mesh FoamRegion::make_patch(std::size_t index)
+{
+    const FoamPatch& patch = patches_[index];
+    Mesh mesh;
+    mesh.kind = MeshKind::Surface;
+    local_points_.resize(static_cast<std::size_t>(points_.num_rows()), -1);
+    std::vector<std::int32_t> points;
+    for (std::int64_t face = patch.start; face < patch.start + patch.num_faces; ++face) {
+        const auto row = faces_.row(face);
+        for (const std::int32_t point : row) {
+            if (local_points_[point] < 0) {
+                local_points_[point] = static_cast<std::int32_t>(points.size());
+                points.push_back(point);
+            }
+            mesh.cells.indices.push_back(local_points_[point]);
+        }
+        mesh.cells.offsets.push_back(mesh.cells.num_entries());
+        mesh.cell_types.push_back(polydata_cell_type(2, static_cast<std::int64_t>(row.size())));
+    }
+    for (const std::int32_t point : points) local_points_[point] = -1;
+    mesh.points = points_.gather(points);
+    patch_points_.resize(patches_.size());
+    patch_points_[index] = std::move(points);
+    mesh.cell_data.push_back(DataArray::from("PatchId", std::vector<std::int32_t>(static_cast<std::size_t>(patch.num_faces), static_cast<std::int32_t>(index))));
+    add_case_data(mesh);
+    return mesh;
+}
+
+void FoamRegion::read_fields(Mesh& cells, bool wants_cells)
+{
+    if (times_.empty()) return;
+    const fs::path folder = times_.back().path / region_;
+    std::error_code ignored;
+    std::vector<fs::path> paths;
+    for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+        if (!entry.is_regular_file()) continue;
+        fs::path path = entry.path();
+        if (path.extension() == ".gz") path.replace_extension();
+        paths.push_back(path);
+    }
+    std::ranges::sort(paths);
+    paths.erase(std::unique(paths.begin(), paths.end()), paths.end());
+    for (const fs::path& path : paths)
+        if (auto file = FoamFile::open_if_foam(path); file && foam_field_class(file->class_name()).num_components > 0)
+            read_field(*file, path.filename().string(), cells, wants_cells);
+}
+
+void FoamRegion::read_field(FoamFile& file, const std::string& name, Mesh& cells, bool wants_cells)
+{
+    const FoamFieldClass kind = foam_field_class(file.class_name());
+    const FoamEntry field = file.read_dictionary(std::max(num_cells_, points_.num_rows()) + faces_.num_rows());
+    const FoamEntry* inside = field.find("internalField");
+    if (inside == nullptr) inside = field.find("value");
+    if (inside == nullptr) file.fail("has no internalField");
+    auto values = foam_field_values(file, *inside, kind.on_points ? points_.num_rows() : num_cells_, kind.num_components);
+    if (!values) {
+        warn("the field '" + name + "' is left out: its internalField is '" + join_words(inside->words) + "', which only OpenFOAM can evaluate");
+        return;
+    }
+    const auto add = [&](Mesh& mesh, DataArray array) {
+        array.rename(name);
+        array.unit = foam_unit(field);
+        reorder_symmetric_tensors(array);
+        add_array(kind.on_points ? mesh.point_data : mesh.cell_data, std::move(array), file.where());
+    };
+    for (std::size_t i = 0; i < patches_.size(); ++i) {
+        if (!is_wanted_or_default(name_of(patches_[i].name), false)) continue;
+        if (kind.on_points) add(patch_meshes_[i], values->gather(patch_points_[i]));
+        else add(patch_meshes_[i], patch_values(file, field, patches_[i], *values, kind.num_components));
+    }
+    if (wants_cells) add(cells, std::move(*values));
+}
+
+DataArray FoamRegion::patch_values(const FoamFile& file, const FoamEntry& field, const FoamPatch& patch, const DataArray& inside, int num_components) const
+{
+    const FoamEntry* boundary = field.find("boundaryField");
+    const FoamEntry* entry = boundary == nullptr ? nullptr : condition_of(*boundary, patch);
+    const FoamEntry* value = entry == nullptr ? nullptr : entry->find("value");
+    if (value != nullptr)
+        if (const auto values = foam_field_values(file, *value, patch.num_faces, num_components)) return as_type(*values, inside.type());
+    std::vector<std::int32_t> behind(owner_.begin() + patch.start, owner_.begin() + patch.start + patch.num_faces);
+    return inside.gather(behind);
+}
+
+}  // namespace meshard

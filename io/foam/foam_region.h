@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "io/vtk/mesh_blocks.h"
+#include "io/mesh_io.h"
+#include "partition/csr.h"
+#include "partition/mesh/data_array.h"
+
+namespace meshard {
+
+class FoamFile;
+struct FoamEntry;
+
+/// A folder of fields, e.g. `0.5`.
+struct FoamTime {
+    double value = 0;
+    std::filesystem::path path;
+};
+
+struct FoamPatch {
+    std::string name, type;
+    std::int64_t start = 0, num_faces = 0;
+    std::vector<std::string> groups;
+    std::int32_t neighbor = -1;     ///< of a patch between processors: the other one
+};
+
+/// Numbers of a processor's points, faces and cells in the whole mesh; faces from 0.
+struct FoamAddressing {
+    std::vector<std::int64_t> points, faces, cells;
+};
+
+/// Reads one region of an OpenFOAM case, or of one processor of a decomposed case.
+class FoamRegion {
+public:
+    /// `times` are those up to the chosen one, which is the last.
+    FoamRegion(std::filesystem::path folder, std::string region, std::vector<FoamTime> times, const ReadOptions& options);
+
+    /// `internalMesh` and `boundary/<patch>` as far as wanted, with their fields; patches between processors are none of them.
+    /// @throws IoError if a file is missing or damaged.
+    std::vector<MeshBlock> read();
+
+    /// Gives the points of the blocks that `read` made the ids of their points in the region (`GlobalPointIds`), which blocks share.
+    void name_points(std::vector<MeshBlock>& blocks, std::span<const std::int64_t> ids) const;
+
+    /// The same for cells (`GlobalCellIds`): ids of cells for the inner mesh, of faces for patches.
+    void name_cells(std::vector<MeshBlock>& blocks, const FoamAddressing& addressing) const;
+
+    // Of what was read:
+    std::int64_t num_points() const { return points_.num_rows(); }
+    std::int64_t num_cells() const { return num_cells_; }
+    std::int64_t num_faces() const { return faces_.num_rows(); }
+    std::vector<std::string> block_names() const;
+    std::span<const FoamPatch> processor_patches() const { return processor_patches_; }
+    std::span<const std::int32_t> face(std::int64_t number) const { return faces_.row(number); }
+    const std::string& inner_name() const { return inner_name_; }      ///< of the block of cells
+
+    /// What decomposePar noted (`pointProcAddressing`, ...), empty lists where it did not. @throws IoError if it does not fit.
+    FoamAddressing addressing() const;
+
+private:
+    bool is_wanted_or_default(const std::string& name, bool by_default) const;
+    void warn(const std::string& text) const;
+    std::filesystem::path mesh_file(const std::string& name) const;
+    std::string name_of(const std::string& patch) const;
+
+    void read_poly_mesh();
+    void check_cells(const FoamFile& owner_file, const FoamFile& neighbour_file);
+    void read_patches();
+    std::vector<std::int64_t> read_addressing(const std::string& name, std::int64_t num_rows) const;
+    void add_case_data(Mesh& mesh) const;
+    Mesh make_cells();
+    void add_zones(Mesh& mesh) const;
+    Mesh make_patch(std::size_t index);
+    void read_fields(Mesh& cells, bool wants_cells);
+    void read_field(FoamFile& file, const std::string& name, Mesh& cells, bool wants_cells);
+    DataArray patch_values(const FoamFile& file, const FoamEntry& field, const FoamPatch& patch, const DataArray& inside, int num_components) const;
+
+    std::filesystem::path folder_;
+    std::string region_, inner_name_;
+    std::vector<FoamTime> times_;
+    const ReadOptions& options_;
+    DataArray points_;
+    Csr faces_;
+    std::vector<std::int32_t> owner_, neighbour_;
+    std::int64_t num_cells_ = 0;
+    std::vector<FoamPatch> patches_, processor_patches_;
+    std::vector<Mesh> patch_meshes_;
+    std::vector<std::vector<std::int32_t>> patch_points_;   // of the whole region
+    std::vector<std::int32_t> local_points_;
+};
+
+}  // namespace meshard

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/picture/rasterizer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace meshard {
+
+namespace {
+
+std::array<std::uint8_t, 3> to_bytes(Color color)
+{
+    std::array<std::uint8_t, 3> bytes{};
+    for (int i = 0; i < 3; ++i) bytes[i] = static_cast<std::uint8_t>(std::lround(255 * std::clamp(color[i], 0.0F, 1.0F)));
+    return bytes;
+}
+
+}  // namespace
+
+Rasterizer::Rasterizer(std::int32_t width, std::int32_t height, Color background)
+    : width_(width * factor), height_(height * factor),
+      depths_(static_cast<std::size_t>(width_) * static_cast<std::size_t>(height_), std::numeric_limits<float>::infinity()),
+      colors_(depths_.size(), to_bytes(background))
+{
+}
+
+void Rasterizer::set(std::size_t pixel, float depth, Color color)
+{
+    depths_[pixel] = depth;
+    colors_[pixel] = to_bytes(color);
+}
+
+void Rasterizer::draw_dot(ScreenPoint at, float radius, Color color)
+{
+    const float cx = at.x * factor, cy = at.y * factor, r = radius * factor;
+    if (!(cx > -r && cy > -r && cx < static_cast<float>(width_) + r && cy < static_cast<float>(height_) + r)) return;
+    for (auto py = static_cast<std::int32_t>(std::max(0.0F, cy - r)); py < std::min(height_, static_cast<std::int32_t>(cy + r) + 1); ++py)
+        for (auto px = static_cast<std::int32_t>(std::max(0.0F, cx - r)); px < std::min(width_, static_cast<std::int32_t>(cx + r) + 1); ++px) {
+            const float dx = static_cast<float>(px) + 0.5F - cx, dy = static_cast<float>(py) + 0.5F - cy;
+            const std::size_t pixel = static_cast<std::size_t>(py) * static_cast<std::size_t>(width_) + static_cast<std::size_t>(px);
+            if (dx * dx + dy * dy <= r * r && at.depth < depths_[pixel]) set(pixel, at.depth, color);
+        }
+}
+
+Image Rasterizer::image() const
+{
+    Image image{width_ / factor, height_ / factor, {}};
+    image.pixels.resize(3 * static_cast<std::size_t>(image.width) * static_cast<std::size_t>(image.height));
+    for (std::int32_t y = 0; y < image.height; ++y)
+        for (std::int32_t x = 0; x < image.width; ++x)
+            for (int channel = 0; channel < 3; ++channel) {
+                int sum = 0;
+                for (int i = 0; i < factor * factor; ++i)
+                    sum += colors_[static_cast<std::size_t>(y * factor + i / factor) * static_cast<std::size_t>(width_) +
+                                   static_cast<std::size_t>(x * factor + i % factor)][channel];
+                image.at(x, y)[channel] = static_cast<std::uint8_t>(sum / (factor * factor));
+            }
+    return image;
+}
+
+}  // namespace meshard

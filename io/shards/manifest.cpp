@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/shards/manifest.h"
+
+#include <nlohmann/json.hpp>
+
+#include "io/bytes/atomic_file.h"
+#include "io/bytes/mapped_file.h"
+#include "partition/error.h"
+
+namespace meshard {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int format_version = 1;
+constexpr const char* format_name = "meshard shards";
+
+Json to_json(const NamedTexts& texts)
+{
+    Json json = Json::object();
+    for (const auto& [name, text] : texts) json[name] = text;
+    return json;
+}
+
+NamedTexts texts_from_json(const Json& json)
+{
+    NamedTexts texts;
+    for (const auto& [name, text] : json.items()) texts.emplace_back(name, text.get<std::string>());
+    return texts;
+}
+
+Json to_json(const PartitionQuality& quality)
+{
+    Json parts = Json::array();
+    for (const PartQuality& part : quality.parts)
+        parts.push_back({{"owned", part.num_owned},
+                         {"ghosts", part.num_ghosts},
+                         {"cut_edges", part.cut_edges},
+                         {"components", part.num_components},
+                         {"neighbors", part.neighbors},
+                         {"neighbor_edges", part.neighbor_edges}});
+    return {{"edge_cut", quality.edge_cut},
+            {"communication_volume", quality.communication_volume},
+            {"imbalance", quality.imbalance},
+            {"parts", std::move(parts)}};
+}
+
+PartitionQuality quality_from_json(const Json& json)
+{
+    PartitionQuality quality;
+    quality.edge_cut = json.at("edge_cut").get<std::int64_t>();
+    quality.communication_volume = json.at("communication_volume").get<std::int64_t>();
+    quality.imbalance = json.at("imbalance").get<double>();
+    for (const Json& part : json.at("parts")) {
+        PartQuality& read = quality.parts.emplace_back();
+        read.num_owned = part.at("owned").get<std::int64_t>();
+        read.num_ghosts = part.at("ghosts").get<std::int64_t>();
+        read.cut_edges = part.at("cut_edges").get<std::int64_t>();
+        read.num_components = part.at("components").get<std::int64_t>();
+        read.neighbors = part.at("neighbors").get<std::vector<std::int32_t>>();
+        read.neighbor_edges = part.at("neighbor_edges").get<std::vector<std::int64_t>>();
+    }
+    return quality;
+}
+
+Json to_json(const ManifestArray& array)
+{
+    Json json{{"group", array.group}, {"name", array.name}};
+    if (array.stored_as != array.name) json["stored_as"] = array.stored_as;
+    json["type"] = std::string(to_string(array.type));
+    json["components"] = array.num_components;
+    if (!array.attribute.empty()) json["attribute"] = array.attribute;
+    return json;
+}
+
+ScalarType scalar_type_from_name(const std::string& name, const std::string& where)
+{
+    for (int i = 0; i <= static_cast<int>(ScalarType::String); ++i)
+        if (to_string(static_cast<ScalarType>(i)) == name) return static_cast<ScalarType>(i);
+    throw IoError(where + ": unknown array type '" + name + "'.");
+}
+
+ManifestArray array_from_json(const Json& json, const std::string& where)
+{
+    ManifestArray array;
+    array.group = json.at("group").get<std::string>();
+    array.name = json.at("name").get<std::string>();
+    array.stored_as = json.value("stored_as", array.name);
+    array.type = scalar_type_from_name(json.at("type").get<std::string>(), where);
+    array.num_components = json.at("components").get<std::int32_t>();
+    array.attribute = json.value("attribute", std::string());
+    return array;
+}
+
+Json to_json(const ManifestPart& part)
+{
+    return {{"file", part.file},
+            {"owned_cells", part.num_owned_cells},
+            {"ghost_cells", part.num_ghost_cells},
+            {"owned_points", part.num_owned_points},
+            {"ghost_points", part.num_ghost_points},
+            {"bytes", part.num_bytes},
+            {"hash", part.hash}};
+}
+
+ManifestPart part_from_json(const Json& json, const std::string& where)
+{
+    ManifestPart part;
+    part.file = json.at("file").get<std::string>();
+    part.num_owned_cells = json.at("owned_cells").get<std::int64_t>();
+    part.num_ghost_cells = json.at("ghost_cells").get<std::int64_t>();
+    part.num_owned_points = json.at("owned_points").get<std::int64_t>();
+    part.num_ghost_points = json.at("ghost_points").get<std::int64_t>();
+    part.num_bytes = json.at("bytes").get<std::int64_t>();
+    part.hash = json.at("hash").get<std::string>();
+
+    const std::filesystem::path file = part.file;
+    bool leaves_folder = file.is_absolute() || file.empty();
+    for (const auto& step : file) leaves_folder = leaves_folder || step == "..";
+    if (leaves_folder) throw IoError(where + ": piece '" + part.file + "' is not inside the folder.");
+    return part;
+}
+
+Manifest manifest_from_json(const Json& json, const std::string& where)
+{
+    if (!json.is_object() || json.value("format", std::string()) != format_name)
+        throw IoError(where + ": expected \"format\": \"" + format_name + "\". It is no manifest of a shards folder.");
+    if (const int version = json.at("version").get<int>(); version != format_version)
+        throw IoError(where + " has version " + std::to_string(version) + ", this program reads version " +
+                      std::to_string(format_version) + ". Cut the source again.");
+    Manifest manifest;
+    manifest.info.source = json.at("source").at("path").get<std::string>();
+    manifest.info.source_hash = json.at("source").at("hash").get<std::string>();
+    manifest.info.method = json.at("method").get<std::string>();
+    manifest.info.seed = json.at("seed").get<std::int64_t>();
+    manifest.info.options = texts_from_json(json.at("options"));
+    manifest.info.versions = texts_from_json(json.at("versions"));
+    manifest.info.quality = quality_from_json(json.at("quality"));
+    const auto kind = json.at("kind").get<std::string>();
+    if (kind != "surface" && kind != "unstructured")
+        throw IoError(where + ": kind is '" + kind + "', expected surface or unstructured.");
+    manifest.kind = kind == "surface" ? MeshKind::Surface : MeshKind::Unstructured;
+    manifest.num_cells = json.at("cells").get<std::int64_t>();
+    manifest.num_points = json.at("points").get<std::int64_t>();
+    manifest.num_ghost_layers = json.at("ghost_layers").get<std::int32_t>();
+    manifest.bounds = json.at("bounds").get<std::array<double, 6>>();
+    for (const Json& array : json.at("arrays")) manifest.arrays.push_back(array_from_json(array, where));
+    for (const Json& part : json.at("parts")) manifest.parts.push_back(part_from_json(part, where));
+    if (manifest.parts.empty()) throw IoError(where + ": it lists no parts.");
+    return manifest;
+}
+
+}  // namespace
+
+bool is_shards_folder(const std::filesystem::path& dir)
+{
+    std::error_code ignored;
+    return std::filesystem::is_regular_file(dir / "manifest.json", ignored);
+}
+
+Manifest read_manifest(const std::filesystem::path& dir)
+{
+    if (!std::filesystem::exists(dir)) throw IoError("read_manifest: there is no folder " + dir.string() + ". Check the path.");
+    if (!is_shards_folder(dir))
+        throw IoError("read_manifest: " + dir.string() + " is not a shards folder: it has no manifest.json.");
+    const auto path = dir / "manifest.json";
+    const std::string where = "read_manifest: " + path.string();
+    const auto file = MappedFile::open(path, "read_manifest");
+    try {
+        return manifest_from_json(Json::parse(file->text()), where);
+    } catch (const nlohmann::json::exception& error) {
+        throw IoError(where + " is damaged: " + error.what() + ".");
+    }
+}
+
+void write_manifest(const std::filesystem::path& dir, const Manifest& manifest)
+{
+    Json arrays = Json::array(), parts = Json::array();
+    for (const ManifestArray& array : manifest.arrays) arrays.push_back(to_json(array));
+    for (const ManifestPart& part : manifest.parts) parts.push_back(to_json(part));
+    const Json json{{"format", format_name},
+                    {"version", format_version},
+                    {"source", {{"path", manifest.info.source}, {"hash", manifest.info.source_hash}}},
+                    {"method", manifest.info.method},
+                    {"seed", manifest.info.seed},
+                    {"options", to_json(manifest.info.options)},
+                    {"kind", manifest.kind == MeshKind::Surface ? "surface" : "unstructured"},
+                    {"cells", manifest.num_cells},
+                    {"points", manifest.num_points},
+                    {"ghost_layers", manifest.num_ghost_layers},
+                    {"bounds", manifest.bounds},
+                    {"quality", to_json(manifest.info.quality)},
+                    {"arrays", std::move(arrays)},
+                    {"parts", std::move(parts)},
+                    {"versions", to_json(manifest.info.versions)}};
+    try {
+        write_file_atomically(dir / "manifest.json", json.dump(2) + "\n");
+    } catch (const nlohmann::json::exception& error) {
+        throw IoError("write_manifest: " + (dir / "manifest.json").string() +
+                      ": a name or path is not valid UTF-8, which JSON demands (" + error.what() + "). Rename it.");
+    }
+}
+
+}  // namespace meshard

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "io/shards/manifest.h"
+#include "io/mesh_io.h"
+#include "partition/ghosts/subdomain.h"
+
+namespace meshard {
+
+/// How the arrays of `mesh` are called in a piece: their own names, unless meshard uses that name itself.
+std::vector<ManifestArray> piece_arrays(const Mesh& mesh);
+
+/// Writes one part as an ordinary .vtu or .vtp (after its mesh's kind), with these arrays beside its own:
+///
+/// | cells           | points           |                                                                       |
+/// | --------------- | ---------------- | --------------------------------------------------------------------- |
+/// | `vtkGhostType`  | `vtkGhostType`   | UInt8: 1 for ghosts, 0 for owned rows                                   |
+/// | `GlobalCellIds` | `GlobalPointIds` | Int64: row in the source; has the role GlobalIds                        |
+/// | `PartitionId`   | `PartitionId`    | Int32: the owner                                                       |
+/// | `GhostLevel`    |                  | UInt8: 0 for owned rows, k in the k-th layer (of a cloud: on its points) |
+///
+/// Rows stand in local order, owned first. A .vtp with cells of several kinds keeps VTK's order (vertices, lines, polygons,
+/// strips) and the local order within each.
+void write_piece(const std::filesystem::path& path, const Subdomain& subdomain, const WriteOptions& options = {});
+
+/// Writes the .pvtu or .pvtp that names the pieces. `like` is any of the subdomains: all have the same arrays; `sources` are
+/// the pieces' paths relative to the index.
+void write_piece_index(const std::filesystem::path& path, const Subdomain& like, std::span<const std::string> sources);
+
+/// Reads back what `write_piece` wrote as part `part` of a shards folder. Rows come back in local order.
+/// @throws IoError if the piece does not hold what `manifest` says.
+Subdomain read_piece(const std::filesystem::path& path, const Manifest& manifest, std::int32_t part);
+
+}  // namespace meshard

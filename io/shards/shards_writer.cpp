@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/shards/shards_writer.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "io/bytes/content_hash.h"
+#include "io/mesh_io.h"
+#include "io/shards/piece_io.h"
+#include "io/shards/subdomain_io.h"
+#include "partition/error.h"
+
+namespace meshard {
+
+namespace {
+
+std::string piece_name(std::int32_t part, MeshKind kind)
+{
+    std::string digits = std::to_string(part);
+    digits.insert(0, digits.size() < 4 ? 4 - digits.size() : 0, '0');
+    return "pieces/mesh_" + digits + extension_of(kind);
+}
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+std::array<double, 6> bounds_of(const DataArray& points)
+{
+    std::array<double, 6> bounds{infinity, -infinity, infinity, -infinity, infinity, -infinity};
+    with_scalar_type(points.type(), [&]<class T>() {
+        const auto values = points.values<T>();
+        for (std::size_t i = 0; i < values.size(); ++i) {
+            const auto value = static_cast<double>(values[i]);
+            if (!std::isfinite(value)) continue;
+            bounds[2 * (i % 3)] = std::min(bounds[2 * (i % 3)], value);
+            bounds[2 * (i % 3) + 1] = std::max(bounds[2 * (i % 3) + 1], value);
+        }
+    });
+    return bounds;
+}
+
+std::array<double, 6> bounds_of(const std::vector<WrittenShard>& shards)
+{
+    std::array<double, 6> bounds{infinity, -infinity, infinity, -infinity, infinity, -infinity};
+    for (const WrittenShard& shard : shards)
+        for (std::size_t i = 0; i < 6; ++i)
+            bounds[i] = i % 2 == 0 ? std::min(bounds[i], shard.bounds[i]) : std::max(bounds[i], shard.bounds[i]);
+    if (bounds[0] > bounds[1] || bounds[2] > bounds[3] || bounds[4] > bounds[5]) bounds.fill(0);
+    return bounds;
+}
+
+}  // namespace
+
+PartialFolder::PartialFolder(const std::filesystem::path& dir) : final_(std::filesystem::absolute(dir).lexically_normal())
+{
+    if (!final_.has_filename()) final_ = final_.parent_path();
+    std::error_code error;
+    if (std::filesystem::exists(std::filesystem::symlink_status(final_, error)))
+        throw IoError("save_subdomains: " + dir.string() + " exists; choose another name or remove it first.");
+    partial_ = final_;
+    partial_ += ".partial-" + std::to_string(::getpid());
+    first_made_ = partial_;
+    // Folders above that are made here are removed again if all fails.
+    for (auto above = final_.parent_path(); !above.empty() && !std::filesystem::exists(above, error); above = above.parent_path())
+        first_made_ = above;
+    std::filesystem::remove_all(partial_, error);
+    std::filesystem::create_directories(partial_, error);
+    if (error) {
+        const std::string reason = error.message();
+        remove();
+        throw IoError("save_subdomains: cannot create the folder " + dir.string() + ": " + reason +
+                      ". Choose a place that you may write to.");
+    }
+}
+
+PartialFolder::~PartialFolder()
+{
+    if (!is_committed_) remove();
+}
+
+void PartialFolder::remove() const
+{
+    std::error_code ignored;
+    std::filesystem::remove_all(partial_, ignored);
+    // Of the folders above only what is empty: another run may have put something there.
+    for (auto made = partial_; made != first_made_;) {
+        made = made.parent_path();
+        if (!std::filesystem::remove(made, ignored)) return;
+    }
+}
+
+void PartialFolder::commit()
+{
+    throw_if_interrupted();
+    std::error_code error;
+    if (std::filesystem::exists(final_, error))
+        throw IoError("save_subdomains: " + final_.string() + " has come to exist meanwhile; choose another name.");
+    // One wait for all pieces instead of one each.
+    const int descriptor = ::open(partial_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const bool is_on_disk = descriptor >= 0 && ::syncfs(descriptor) == 0;
+    if (descriptor >= 0) ::close(descriptor);
+    if (!is_on_disk) throw IoError("save_subdomains: cannot sync " + final_.string() + " to disk.");
+    std::filesystem::rename(partial_, final_, error);
+    if (error) throw IoError("save_subdomains: cannot create " + final_.string() + ": " + error.message() + ".");
+    is_committed_ = true;
+}
+
+WrittenShard write_shard(const std::filesystem::path& folder, const Subdomain& subdomain, Compression compression)
+{
+    const std::string name = piece_name(subdomain.part, subdomain.mesh.kind);
+    const auto path = folder / name;
+    std::error_code error;
+    std::filesystem::create_directory(path.parent_path(), error);
+    if (error) throw IoError("save_subdomains: cannot create the folder " + path.parent_path().string() + ": " + error.message() + ".");
+    write_piece(path, subdomain, {.compression = compression, .sync = false});
+    return {{.file = name,
+             .num_owned_cells = subdomain.cells.num_owned,
+             .num_ghost_cells = subdomain.cells.num_ghosts(),
+             .num_owned_points = subdomain.points.num_owned,
+             .num_ghost_points = subdomain.points.num_ghosts(),
+             .num_bytes = static_cast<std::int64_t>(std::filesystem::file_size(path)),
+             .hash = hash_file(path)},
+            bounds_of(subdomain.mesh.points)};
+}
+
+Subdomain without_rows(const Mesh& mesh, std::int32_t num_parts, std::int32_t num_ghost_layers)
+{
+    Subdomain like;
+    like.num_parts = num_parts;
+    like.num_ghost_layers = num_ghost_layers;
+    like.mesh.kind = mesh.kind;
+    like.mesh.points = mesh.points.gather({});
+    for (const auto& array : mesh.point_data) like.mesh.point_data.push_back(array.gather({}));
+    for (const auto& array : mesh.cell_data) like.mesh.cell_data.push_back(array.gather({}));
+    like.mesh.field_data = mesh.field_data;
+    like.cells.num_global = mesh.num_cells();
+    like.points.num_global = mesh.num_points();
+    return like;
+}
+
+void finish_shards(const std::filesystem::path& folder, const Subdomain& like, const std::vector<WrittenShard>& shards, ShardsInfo info)
+{
+    std::error_code error;
+    if (info.source_hash.empty() && std::filesystem::is_regular_file(info.source, error)) info.source_hash = hash_file(info.source);
+    Manifest manifest;
+    manifest.info = std::move(info);
+    manifest.kind = like.mesh.kind;
+    manifest.num_cells = like.cells.num_global;
+    manifest.num_points = like.points.num_global;
+    manifest.num_ghost_layers = like.num_ghost_layers;
+    manifest.bounds = bounds_of(shards);
+    manifest.arrays = piece_arrays(like.mesh);
+    std::vector<std::string> sources;
+    for (const WrittenShard& shard : shards) {
+        sources.push_back(shard.part.file);
+        manifest.parts.push_back(shard.part);
+    }
+    write_piece_index(folder / index_name(manifest.kind), like, sources);
+    write_manifest(folder, manifest);
+}
+
+}  // namespace meshard

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <vector>
+
+#include "io/shards/manifest.h"
+#include "partition/ghosts/subdomain.h"
+
+namespace meshard {
+
+/// Writes a shards folder:
+///
+///     DIR/manifest.json            what was cut, how, and what each piece holds
+///     DIR/mesh.pvtu | mesh.pvtp    opens all pieces in ParaView
+///     DIR/pieces/mesh_0000.vtu     one a part (piece_io.h says what is in it)
+///
+/// The folder appears complete or not at all: it grows as `DIR.partial-<process>` beside it and is renamed in the end.
+/// `info.source_hash` is filled from the file `info.source` if it is empty and the file is there.
+/// @throws IoError if DIR exists or cannot be written.
+/// @throws InvalidInput if `subdomains` are not the parts 0, 1, ... of one mesh.
+void save_subdomains(const std::filesystem::path& dir, std::span<const Subdomain> subdomains, ShardsInfo info);
+
+/// Part `part` of a shards folder, as it was given to `save_subdomains`. Arrays are views into the mapped piece.
+/// @throws IoError if DIR is no shards folder or the piece does not hold what the manifest says.
+/// @throws InvalidInput if the folder has no such part.
+Subdomain load_subdomain(const std::filesystem::path& dir, std::int32_t part);
+
+/// The same with a manifest that was read before.
+Subdomain load_subdomain(const std::filesystem::path& dir, const Manifest& manifest, std::int32_t part);
+
+std::vector<Subdomain> load_subdomains(const std::filesystem::path& dir);
+
+/// Name of the file in a shards folder that opens all pieces: `mesh.pvtu` or `mesh.pvtp`.
+const char* index_name(MeshKind kind);
+
+}  // namespace meshard

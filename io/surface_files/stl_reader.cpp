@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/surface_files/stl_reader.h"
+
+#include <array>
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "io/bytes/ascii_numbers.h"
+#include "io/bytes/mapped_file.h"
+#include "partition/error.h"
+
+namespace meshard {
+
+namespace {
+
+constexpr std::size_t header_size = 84, triangle_size = 50;
+
+struct PointHash {
+    std::size_t operator()(const std::array<float, 3>& point) const
+    {
+        std::uint64_t hash = 0;
+        for (const float value : point)   // + 0 makes one of the two zeros, which compare equal
+            hash = (std::rotl(hash, 21) ^ std::bit_cast<std::uint32_t>(value + 0.0F)) * 0x9E3779B97F4A7C15;
+        return static_cast<std::size_t>(hash ^ hash >> 29);
+    }
+};
+
+class StlReader {
+public:
+    explicit StlReader(const std::filesystem::path& path)
+        : where_("read_mesh: " + path.string()), file_(MappedFile::open(path, "read_mesh"))
+    {
+    }
+
+    Mesh read()
+    {
+        const auto bytes = file_->bytes();
+        std::uint32_t announced = 0;
+        if (bytes.size() >= header_size) std::memcpy(&announced, bytes.data() + header_size - 4, 4);
+        // Binary files too may begin with "solid"; only their size is reliable.
+        if (bytes.size() == header_size + triangle_size * std::uint64_t{announced} && bytes.size() >= header_size) read_binary(announced);
+        else if (looks_like_text()) read_text();
+        else if (bytes.size() < header_size)
+            fail("has " + std::to_string(bytes.size()) + " bytes, an STL file begins with 'solid' or a header of 84 bytes. It is truncated or no STL file");
+        else
+            fail("announces " + std::to_string(announced) + " triangles, that is " +
+                 std::to_string(header_size + triangle_size * std::uint64_t{announced}) + " bytes; found " +
+                 std::to_string(bytes.size()) + ". It is truncated or no STL file");
+        return finish();
+    }
+
+private:
+    [[noreturn]] void fail(const std::string& what) const { throw IoError(where_ + " " + what + "."); }
+
+    bool looks_like_text() const
+    {
+        TextScanner scanner(file_->text().substr(0, 1000));
+        if (scanner.word() != "solid") return false;
+        return file_->text().substr(0, 1000).find('\0') == std::string_view::npos;
+    }
+
+    void add_corner(const std::array<float, 3>& point)
+    {
+        const auto [found, is_new] = numbers_.try_emplace(point, static_cast<std::int32_t>(numbers_.size()));
+        if (is_new) coordinates_.insert(coordinates_.end(), point.begin(), point.end());
+        cells_.indices.push_back(found->second);
+    }
+
+    void end_triangle() { cells_.offsets.push_back(static_cast<std::int64_t>(cells_.indices.size())); }
+
+    void read_binary(std::uint32_t num_triangles)
+    {
+        if (num_triangles > std::numeric_limits<std::int32_t>::max() / 3)
+            fail("has " + std::to_string(num_triangles) + " triangles, at most 715827882 can be read");
+        numbers_.reserve(num_triangles);
+        cells_.indices.reserve(std::size_t{3} * num_triangles);
+        const std::byte* at = file_->bytes().data() + header_size;
+        for (std::uint32_t i = 0; i < num_triangles; ++i, at += triangle_size) {
+            std::array<std::array<float, 3>, 3> corners;
+            std::memcpy(corners.data(), at + 12, sizeof corners);
+            for (const auto& corner : corners) add_corner(corner);
+            end_triangle();
+        }
+    }
+
+    // solid NAME { facet normal X Y Z  outer loop  vertex X Y Z (3 times)  endloop  endfacet } endsolid NAME
+    void read_text()
+    {
+        TextScanner scanner(file_->text());
+        while (!scanner.at_end()) {
+            expect(scanner, "solid");
+            std::string name(scanner.line());
+            name.erase(0, name.find_first_not_of(" \t"));
+            name.erase(name.find_last_not_of(" \t") + 1);
+            read_solid(scanner);
+            solid_names_.push_back(std::move(name));
+        }
+    }
+
+    void read_solid(TextScanner& scanner)
+    {
+        const auto solid = static_cast<std::int32_t>(solid_names_.size());
+        for (;;) {
+            const std::string_view word = next_word(scanner);
+            if (word == "endsolid") {
+                scanner.line();
+                return;
+            }
+            if (word != "facet") fail_expected("facet' or 'endsolid", word);
+            expect(scanner, "normal");
+            for (int i = 0; i < 3; ++i) next_word(scanner);
+            expect(scanner, "outer");
+            expect(scanner, "loop");
+            for (int corner = 0; corner < 3; ++corner) {
+                expect(scanner, "vertex");
+                std::array<float, 3> point{};
+                for (float& value : point) {
+                    const std::string_view number = next_word(scanner);
+                    const auto parsed = parse_number<float>(number);
+                    if (!parsed) fail_expected("a number", number);
+                    value = *parsed;
+                }
+                add_corner(point);
+            }
+            expect(scanner, "endloop");
+            expect(scanner, "endfacet");
+            end_triangle();
+            solids_.push_back(solid);
+        }
+    }
+
+    std::string_view next_word(TextScanner& scanner) const
+    {
+        const std::string_view word = scanner.word();
+        if (word.empty())
+            fail("ends in triangle " + std::to_string(cells_.num_rows()) + " before 'endsolid'. It is truncated");
+        return word;
+    }
+
+    void expect(TextScanner& scanner, std::string_view expected) const
+    {
+        const std::string_view word = next_word(scanner);
+        if (word != expected) fail_expected(expected, word);
+    }
+
+    [[noreturn]] void fail_expected(std::string_view expected, std::string_view found) const
+    {
+        fail("is no valid STL file: expected '" + std::string(expected) + "' in triangle " + std::to_string(cells_.num_rows()) +
+             ", found '" + std::string(found.substr(0, 40)) + "'");
+    }
+
+    Mesh finish()
+    {
+        Mesh mesh;
+        mesh.kind = MeshKind::Surface;
+        mesh.points = DataArray::from("Points", std::move(coordinates_), 3);
+        mesh.cell_types.assign(static_cast<std::size_t>(cells_.num_rows()), 5);
+        mesh.cells = std::move(cells_);
+        if (solid_names_.size() > 1) {
+            mesh.cell_data.push_back(DataArray::from("SolidId", std::move(solids_)));
+            mesh.field_data.push_back(DataArray::from_strings("SolidName", std::move(solid_names_)));
+        }
+        return mesh;
+    }
+
+    std::string where_;
+    std::shared_ptr<const MappedFile> file_;
+    std::unordered_map<std::array<float, 3>, std::int32_t, PointHash> numbers_;
+    std::vector<float> coordinates_;
+    Csr cells_;
+    std::vector<std::int32_t> solids_;
+    std::vector<std::string> solid_names_;
+};
+
+}  // namespace
+
+Mesh read_stl(const std::filesystem::path& path)
+{
+    return StlReader(path).read();
+}
+
+}  // namespace meshard

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/vtk/mapped_mesh.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "partition/mesh/mesh_faults.h"
+#include "io/vtk/vtk_xml_file.h"
+#include "io/vtk/vtk_xml_reader.h"
+#include "io/vtk/vtkhdf.h"
+#include "partition/error.h"
+
+namespace meshard {
+
+namespace {
+
+constexpr std::uint8_t polyhedron = 42;
+constexpr const char* advice = "; write it with `meshard convert FILE whole.vtu`, which makes a file that can be mapped, and cut that";
+
+std::int64_t integer(const DataArray& array, std::int64_t row)
+{
+    const std::byte* at = array.bytes().data();
+    switch (array.type()) {
+    case ScalarType::Int64:
+    case ScalarType::UInt64: return reinterpret_cast<const std::int64_t*>(at)[row];
+    case ScalarType::Int32: return reinterpret_cast<const std::int32_t*>(at)[row];
+    case ScalarType::UInt8: return reinterpret_cast<const std::uint8_t*>(at)[row];
+    default: return static_cast<std::int64_t>(array.value(row));
+    }
+}
+
+const XmlElement* named(const XmlElement& parent, std::string_view name)
+{
+    for (const XmlElement& element : parent.children)
+        if (const auto* found = element.attribute("Name"); found != nullptr && *found == name) return &element;
+    return nullptr;
+}
+
+}  // namespace
+
+MappedMesh::MappedMesh(const std::filesystem::path& path) : where_("read_mesh: " + path.string())
+{
+    std::string extension = path.extension().string();
+    std::ranges::transform(extension, extension.begin(), [](unsigned char c) { return std::tolower(c); });
+    file_ = MappedFile::open(path, "read_mesh");
+    if (extension == ".vtu" || extension == ".vtp") open_vtk_xml(path);
+    else if (extension == ".vtkhdf" || extension == ".hdf") open_vtkhdf(path);
+    else fail("only .vtu, .vtp and .vtkhdf files can be read in parts" + std::string(advice));
+    require_whole();
+}
+
+void MappedMesh::fail(const std::string& what) const
+{
+    throw IoError(where_ + ": " + what + ".");
+}
+
+void MappedMesh::require_mapped(const DataArray& array, const std::string& what) const
+{
+    if (array.type() == ScalarType::String) fail("array '" + array.name() + "' holds texts and cannot be mapped; remove it, or cut the file as a whole");
+    if (array.num_values() == 0) return;
+    const auto* at = array.bytes().data();
+    const auto whole = file_->bytes();
+    if (at < whole.data() || at >= whole.data() + whole.size()) fail(what + " cannot be mapped where it lies" + advice);
+}
+
+void MappedMesh::open_vtk_xml(const std::filesystem::path& path)
+{
+    const VtkXmlFile file(path, file_);
+    rest_.kind = file.type() == "PolyData" ? MeshKind::Surface : MeshKind::Unstructured;
+    if (rest_.kind != MeshKind::Surface && file.type() != "UnstructuredGrid")
+        file.fail("expected a VTKFile of type UnstructuredGrid or PolyData, found '" + file.type() + "'");
+    const auto* appended = file.root().child("AppendedData");
+    const auto* encoding = appended != nullptr ? appended->attribute("encoding") : nullptr;
+    const auto* order = file.root().attribute("byte_order");
+    if (!file.compressor().empty()) fail("its arrays are compressed and cannot be mapped" + std::string(advice));
+    if (encoding == nullptr || *encoding != "raw") fail("its arrays are not appended raw and cannot be mapped" + std::string(advice));
+    if (order != nullptr && *order == "BigEndian") fail("its numbers are big endian and cannot be mapped" + std::string(advice));
+    const XmlElement& grid = file.require_child(file.root(), file.type());
+    if (std::ranges::count(grid.children, "Piece", &XmlElement::name) != 1) fail("it has not exactly one piece" + std::string(advice));
+    const XmlElement& piece = file.require_child(grid, "Piece");
+
+    const auto map_array = [&](const XmlElement& element, std::int64_t num_rows) {
+        const auto* format = element.attribute("format");
+        const auto* name = element.attribute("Name");
+        if (format == nullptr || *format != "appended")
+            fail("array '" + (name != nullptr ? *name : "") + "' is not appended raw and cannot be mapped" + advice);
+        DataArray array = file.read_array(element, num_rows);
+        require_mapped(array, "array '" + array.name() + "'");
+        return array;
+    };
+    const std::int64_t num_points = file.read_count(piece, "NumberOfPoints");
+    if (num_points > 0) {
+        rest_.points = map_array(file.require_child(file.require_child(piece, "Points"), "DataArray"), num_points);
+        rest_.points.rename("Points");
+    }
+    const auto add_group = [&](const char* tag, std::int64_t count, int polydata_group) {
+        if (count == 0) return;
+        const XmlElement& element = file.require_child(piece, tag);
+        const auto require = [&](const char* name) -> const XmlElement& {
+            const XmlElement* found = named(element, name);
+            if (found == nullptr) fail("<" + std::string(tag) + "> has no array '" + name + "'");
+            return *found;
+        };
+        groups_.push_back({num_cells_, count, polydata_group, false, map_array(require("offsets"), count), map_array(require("connectivity"), -1)});
+        num_cells_ += count;
+        if (polydata_group >= 0) return;
+        types_ = map_array(require("types"), count);
+        if (named(element, "faces") != nullptr) {
+            faces_ = map_array(require("faces"), -1);
+            face_ends_ = map_array(require("faceoffsets"), count);
+            has_polyhedra_ = true;
+        } else if (named(element, "face_connectivity") != nullptr) {
+            fail("its polyhedra are in the tables of VTK 9.4, which cannot be mapped" + std::string(advice));
+        }
+    };
+    if (rest_.kind == MeshKind::Unstructured) {
+        add_group("Cells", file.read_count(piece, "NumberOfCells"), -1);
+    } else {
+        constexpr std::array groups{"Verts", "Lines", "Polys", "Strips"};
+        for (int group = 0; group < 4; ++group) {
+            const std::string count = std::string("NumberOf") + groups[group];
+            add_group(groups[group], piece.attribute(count) != nullptr ? file.read_count(piece, count) : 0, group);
+        }
+    }
+    rest_.point_data = read_vtk_arrays(file, piece.child("PointData"), num_points);
+    rest_.cell_data = read_vtk_arrays(file, piece.child("CellData"), num_cells_);
+    rest_.field_data = read_vtk_arrays(file, grid.child("FieldData"), -1);
+    for (const auto* arrays : {&rest_.point_data, &rest_.cell_data})
+        for (const DataArray& array : *arrays) require_mapped(array, "array '" + array.name() + "'");
+}
+
+void MappedMesh::open_vtkhdf(const std::filesystem::path& path)
+{
+    VtkHdfArrays arrays = map_vtkhdf(path, file_, where_);
+    rest_.kind = arrays.kind;
+    rest_.points = std::move(arrays.points);
+    rest_.point_data = std::move(arrays.point_data);
+    rest_.cell_data = std::move(arrays.cell_data);
+    rest_.field_data = std::move(arrays.field_data);
+    types_ = std::move(arrays.types);
+    for (auto& cells : arrays.cells) {
+        const auto count = std::max<std::int64_t>(0, cells.offsets.num_rows() - 1);
+        if (count > 0) groups_.push_back({num_cells_, count, cells.polydata_group, true, std::move(cells.offsets), std::move(cells.connectivity)});
+        num_cells_ += count;
+    }
+}
+
+// What does not depend on single cells; those are looked at when they are taken.
+void MappedMesh::require_whole() const
+{
+    const DataArray& points = rest_.points;
+    if (num_points() > 0 && (points.num_components() != 3 || (points.type() != ScalarType::Float32 && points.type() != ScalarType::Float64)))
+        fail("points are " + std::to_string(points.num_components()) + " x " + std::string(to_string(points.type())) + ", expected 3 x Float32 or Float64");
+    const auto require_integers = [&](const DataArray& array) {
+        if (array.type() == ScalarType::Float32 || array.type() == ScalarType::Float64)
+            fail("array '" + array.name() + "' of the cells is " + std::string(to_string(array.type())) + ", integers are expected");
+    };
+    for (const Group& group : groups_) {
+        require_integers(group.ends);
+        require_integers(group.connectivity);
+        const auto end = integer(group.ends, group.ends.num_rows() - 1);
+        if (end != group.connectivity.num_values())
+            fail("the offsets of the cells end at " + std::to_string(end) + ", but their connectivity has " +
+                 std::to_string(group.connectivity.num_values()) + " entries. The file is damaged");
+    }
+    for (const DataArray* array : {&types_, &faces_, &face_ends_})
+        if (array->num_rows() > 0) require_integers(*array);
+}
+
+std::int64_t MappedMesh::num_cell_entries() const
+{
+    std::int64_t count = faces_.num_values();
+    for (const Group& group : groups_) count += group.connectivity.num_values();
+    return count;
+}
+
+Mesh MappedMesh::cells(std::span<const std::int32_t> cells) const
+{
+    Mesh mesh;
+    mesh.kind = rest_.kind;
+    mesh.points = rest_.points;
+    mesh.cells.offsets.reserve(cells.size() + 1);
+    mesh.cell_types.reserve(cells.size());
+    for (const auto cell : cells) {
+        const auto group = std::ranges::find_if(groups_, [&](const Group& g) { return cell < g.first_cell + g.num_cells; });
+        push_cell(*group, cell - group->first_cell, cell, mesh);
+    }
+    if (!has_polyhedra_ || std::ranges::find(mesh.cell_types, polyhedron) == mesh.cell_types.end()) mesh.face_streams = Csr{};
+    return mesh;
+}
+
+void MappedMesh::push_cell(const Group& group, std::int64_t row, std::int32_t cell, Mesh& mesh) const
+{
+    const auto at = [&](std::int64_t i) { return i < 0 ? 0 : integer(group.ends, i); };
+    const auto begin = group.begins_with_zero ? at(row) : at(row - 1);
+    const auto end = group.begins_with_zero ? at(row + 1) : at(row);
+    if (begin < 0 || begin > end || end > group.connectivity.num_values())
+        fail("cell " + std::to_string(cell) + " has the points " + std::to_string(begin) + " to " + std::to_string(end) + " of " +
+             std::to_string(group.connectivity.num_values()) + ". The file is damaged");
+    count_touched(group.ends, row);
+    count_touched(group.connectivity, begin);
+    for (auto i = begin; i < end; ++i) {
+        const auto point = integer(group.connectivity, i);
+        if (point < 0 || point >= num_points())
+            fail("cell " + std::to_string(cell) + " uses point " + std::to_string(point) + ", expected 0 to " + std::to_string(num_points() - 1) +
+                 ". The file is damaged");
+        mesh.cells.indices.push_back(static_cast<std::int32_t>(point));
+    }
+    mesh.cells.offsets.push_back(mesh.cells.num_entries());
+    const auto type = group.polydata_group >= 0 ? polydata_cell_type(group.polydata_group, end - begin) : integer(types_, row);
+    if (type < 0 || type > 255) fail("cell " + std::to_string(cell) + " has type " + std::to_string(type) + ", expected 0 to 255. The file is damaged");
+    mesh.cell_types.push_back(static_cast<std::uint8_t>(type));
+    if (const auto fault = cell_size_fault(cell, mesh.cell_types.back(), end - begin); !fault.empty()) fail(fault + ". The file is damaged");
+    if (has_polyhedra_) push_faces(row, cell, mesh);
+    else if (type == polyhedron) fail("cell " + std::to_string(cell) + " is a polyhedron, but the file has no faces that can be mapped" + advice);
+}
+
+void MappedMesh::push_faces(std::int64_t row, std::int32_t cell, Mesh& mesh) const
+{
+    Csr& streams = mesh.face_streams;
+    if (mesh.cell_types.back() == polyhedron) {
+        const auto damaged = [&] { fail("the faces of polyhedron " + std::to_string(cell) + " are inconsistent. The file is damaged"); };
+        const auto end = integer(face_ends_, row);
+        // Cells before that are no polyhedra have no end of their own.
+        std::int64_t begin = 0;
+        for (auto before = row - 1; before >= 0; --before)
+            if (const auto previous = integer(face_ends_, before); previous >= 0) {
+                begin = previous;
+                break;
+            }
+        if (begin > end || end > faces_.num_values() || begin == end) damaged();
+        count_touched(faces_, begin);
+        const auto first = streams.num_entries();
+        for (auto i = begin; i < end; ++i) streams.indices.push_back(static_cast<std::int32_t>(integer(faces_, i)));
+        const std::span stream(streams.indices.data() + first, static_cast<std::size_t>(end - begin));
+        std::size_t at = 1;
+        for (std::int32_t face = 0; face < stream[0]; ++face) {
+            if (at >= stream.size() || stream[at] < 0 || static_cast<std::size_t>(stream[at]) > stream.size() - at - 1) damaged();
+            for (const auto point : stream.subspan(at + 1, stream[at]))
+                if (point < 0 || point >= num_points()) damaged();
+            at += 1 + static_cast<std::size_t>(stream[at]);
+        }
+        if (stream[0] < 0 || at != stream.size()) damaged();
+    }
+    streams.offsets.push_back(streams.num_entries());
+}
+
+// The system maps 64 KiB around what is touched. Cells that lie scattered would bring in the whole file in this way, so pages are let go
+// of after so many of these.
+void MappedMesh::count_touched(const DataArray& array, std::int64_t row) const
+{
+    constexpr std::int64_t most = 512;
+    const auto region = reinterpret_cast<std::uintptr_t>(array.bytes().data() + row * static_cast<std::int64_t>(size_of(array.type()))) >> 16;
+    if (std::ranges::find(last_touched_, region) != last_touched_.end()) return;
+    last_touched_[static_cast<std::size_t>(num_touched_) % last_touched_.size()] = region;
+    if (++num_touched_ % most == 0) file_->release_pages();
+}
+
+bool can_be_mapped(const std::filesystem::path& path)
+{
+    try {
+        const MappedMesh mesh(path);
+        return true;
+    } catch (const IoError&) {
+        return false;
+    }
+}
+
+void MappedMesh::release_pages() const
+{
+    file_->release_pages();
+}
+
+}  // namespace meshard

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "io/bytes/mapped_file.h"
+#include "partition/mesh/mesh.h"
+
+namespace meshard {
+
+/// A mesh that stays in its file: whoever wants cells takes those that are needed, so that the file may be larger than memory and
+/// several processes may read different parts of it.
+///
+/// Works for what lies in a file as the machine wants it: .vtu and .vtp of one piece, appended raw and not compressed, and
+/// .vtkhdf of one partition whose data sets are contiguous.
+class MappedMesh {
+public:
+    /// @throws IoError if the file is missing, damaged, or of a form that cannot be mapped: then it says how to convert it.
+    explicit MappedMesh(const std::filesystem::path& path);
+
+    /// The mesh without its cells: points and arrays look at the file.
+    const Mesh& rest() const { return rest_; }
+
+    std::int64_t num_points() const { return rest_.num_points(); }
+    std::int64_t num_cells() const { return num_cells_; }
+
+    /// Entries of all cells: points, and of polyhedra the face streams.
+    std::int64_t num_cell_entries() const;
+
+    /// The cells `cells` in that order: indices of points are those of the file, and `points` are all of it. No arrays.
+    /// @throws IoError naming the first cell that is damaged.
+    Mesh cells(std::span<const std::int32_t> cells) const;
+
+    /// Lets go of the pages that were read so far; they are read again when needed.
+    void release_pages() const;
+
+private:
+    // Cells of one list in the file. Entries of cell i end at ends[i], or at ends[i + 1] where the list begins with 0.
+    struct Group {
+        std::int64_t first_cell = 0, num_cells = 0;
+        int polydata_group = -1;
+        bool begins_with_zero = false;
+        DataArray ends, connectivity;
+    };
+
+    void open_vtk_xml(const std::filesystem::path& path);
+    void open_vtkhdf(const std::filesystem::path& path);
+    void require_mapped(const DataArray& array, const std::string& what) const;
+    void require_whole() const;
+    [[noreturn]] void fail(const std::string& what) const;
+    void push_cell(const Group& group, std::int64_t row, std::int32_t cell, Mesh& mesh) const;
+    void push_faces(std::int64_t row, std::int32_t cell, Mesh& mesh) const;
+    void count_touched(const DataArray& array, std::int64_t row) const;
+
+    std::string where_;
+    std::shared_ptr<const MappedFile> file_;
+    Mesh rest_;
+    std::int64_t num_cells_ = 0;
+    std::vector<Group> groups_;
+    DataArray types_, faces_, face_ends_;   // of unstructured grids; the latter two only where there are polyhedra
+    bool has_polyhedra_ = false;
+    mutable std::array<std::uintptr_t, 4> last_touched_{};
+    mutable std::int64_t num_touched_ = 0;
+};
+
+/// Whether a MappedMesh of that file can be had.
+bool can_be_mapped(const std::filesystem::path& path);
+
+}  // namespace meshard

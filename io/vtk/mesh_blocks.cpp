@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/vtk/mesh_blocks.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "io/vtk/vtk_xml_reader.h"
+#include "partition/error.h"
+#include "partition/nearest_name.h"
+
+namespace meshard {
+
+namespace {
+
+bool is_floating(ScalarType type) { return type == ScalarType::Float32 || type == ScalarType::Float64; }
+
+DataArray converted(const DataArray& array, ScalarType type)
+{
+    if (array.type() == type) return array;
+    DataArray result(array.name(), type, array.num_rows(), array.num_components());
+    with_scalar_type(array.type(), [&]<class From>() {
+        with_scalar_type(type, [&]<class To>() {
+            std::ranges::transform(array.values<From>(), result.mutable_values<To>().begin(),
+                                   [](From value) { return static_cast<To>(value); });
+        });
+    });
+    result.component_names = array.component_names;
+    result.unit = array.unit;
+    result.attribute = array.attribute;
+    return result;
+}
+
+DataArray without_values(const DataArray& like, std::int64_t num_rows)
+{
+    DataArray array(like.name(), like.type(), num_rows, like.num_components());
+    if (like.type() != ScalarType::String)
+        with_scalar_type(like.type(), [&]<class T>() {
+            T nothing = std::numeric_limits<T>::max();
+            if constexpr (std::is_floating_point_v<T>) nothing = std::numeric_limits<T>::quiet_NaN();
+            else if constexpr (std::is_signed_v<T>) nothing = -1;
+            std::ranges::fill(array.mutable_values<T>(), nothing);
+        });
+    array.component_names = like.component_names;
+    array.unit = like.unit;
+    array.attribute = like.attribute;
+    return array;
+}
+
+/// Gives every block the same arrays in the same order; `num_rows_of` counts the rows of a block.
+template <class F>
+void unify(std::vector<MeshBlock>& blocks, std::vector<DataArray> Mesh::* group, F&& num_rows_of, const std::string& where)
+{
+    std::vector<DataArray> models;
+    for (const MeshBlock& block : blocks) {
+        if (num_rows_of(block.mesh) == 0) continue;
+        for (const DataArray& array : block.mesh.*group) {
+            const auto model = std::ranges::find(models, array.name(), &DataArray::name);
+            if (model == models.end()) {
+                models.push_back(without_values(array, 0));
+                continue;
+            }
+            const bool both_text = array.type() == ScalarType::String && model->type() == ScalarType::String;
+            if (array.num_components() != model->num_components() ||
+                ((array.type() == ScalarType::String || model->type() == ScalarType::String) && !both_text))
+                throw IoError(where + ": its blocks differ: the array '" + array.name() + "' is " +
+                              std::to_string(array.num_components()) + " x " + std::string(to_string(array.type())) + " in '" +
+                              block.name + "' and " + std::to_string(model->num_components()) + " x " +
+                              std::string(to_string(model->type())) + " in another. Choose the blocks that belong together.");
+            if (array.type() != model->type())
+                *model = converted(*model, is_floating(array.type()) || is_floating(model->type()) ? ScalarType::Float64 : ScalarType::Int64);
+        }
+    }
+    // One array a role.
+    std::set<std::string> roles;
+    for (DataArray& model : models)
+        if (!model.attribute.empty() && !roles.insert(model.attribute).second) model.attribute.clear();
+    for (MeshBlock& block : blocks) {
+        std::vector<DataArray> arrays;
+        for (const DataArray& model : models) {
+            const DataArray* found = find_array(block.mesh.*group, model.name());
+            const auto num_rows = num_rows_of(block.mesh);
+            DataArray array = found != nullptr && found->num_rows() == num_rows && num_rows > 0 ? converted(*found, model.type()) : without_values(model, num_rows);
+            array.component_names = model.component_names;
+            array.unit = model.unit;
+            array.attribute = model.attribute;
+            arrays.push_back(std::move(array));
+        }
+        block.mesh.*group = std::move(arrays);
+    }
+}
+
+std::vector<DataArray> join_field_data(const std::vector<MeshBlock>& blocks)
+{
+    std::vector<DataArray> joined;
+    for (const MeshBlock& block : blocks)
+        for (DataArray array : block.mesh.field_data) {
+            if (const DataArray* same = find_array(joined, array.name())) {
+                if (same->same_bits(array)) continue;
+                array.rename(array.name() + " of " + block.name);
+                if (find_array(joined, array.name()) != nullptr) continue;
+            }
+            joined.push_back(std::move(array));
+        }
+    return joined;
+}
+
+}  // namespace
+
+bool is_wanted_block(std::string_view name, std::span<const std::string> wanted)
+{
+    return wanted.empty() || std::ranges::any_of(wanted, [&](const std::string& wish) {
+               return name == wish || (name.size() > wish.size() && name.starts_with(wish) && name[wish.size()] == '/');
+           });
+}
+
+std::vector<MeshBlock> choose_blocks(std::vector<MeshBlock> blocks, std::span<const std::string> wanted, const std::string& where)
+{
+    for (const std::string& wish : wanted) {
+        const auto chooses = [&](const MeshBlock& block) { return is_wanted_block(block.name, std::span(&wish, 1)); };
+        if (std::ranges::any_of(blocks, chooses)) continue;
+        std::vector<std::string> names;
+        for (const MeshBlock& block : blocks) names.push_back(block.name);
+        const std::string nearest = nearest_name(wish, names);
+        std::string list;
+        for (std::size_t i = 0; i < names.size() && i < 12; ++i) list += (i == 0 ? "" : ", ") + names[i];
+        throw InvalidInput(where + " has no block '" + wish + "'; there are " + list + (names.size() > 12 ? ", ..." : "") + "." +
+                           (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+    }
+    std::erase_if(blocks, [&](const MeshBlock& block) { return !is_wanted_block(block.name, wanted); });
+    return blocks;
+}
+
+Mesh join_blocks(std::vector<MeshBlock> blocks, bool number_blocks, const std::string& where)
+{
+    if (blocks.empty()) return {};
+    if (blocks.size() == 1) return std::move(blocks.front().mesh);
+    unify(blocks, &Mesh::point_data, [](const Mesh& mesh) { return mesh.num_points(); }, where);
+    unify(blocks, &Mesh::cell_data, [](const Mesh& mesh) { return mesh.num_cells(); }, where);
+    std::vector<DataArray> field_data = join_field_data(blocks);
+
+    const auto is_surface = [](const MeshBlock& block) { return block.mesh.kind == MeshKind::Surface; };
+    const auto is_double = [](const MeshBlock& block) { return block.mesh.points.type() == ScalarType::Float64; };
+    const bool all_surfaces = std::ranges::all_of(blocks, is_surface);
+    const bool any_double = std::ranges::any_of(blocks, is_double);
+    const bool on_points = std::ranges::all_of(blocks, [](const MeshBlock& block) { return block.mesh.is_point_cloud(); });
+    std::vector<Mesh> meshes;
+    std::vector<std::string> names;
+    for (MeshBlock& block : blocks) {
+        Mesh& mesh = block.mesh;
+        mesh.kind = all_surfaces ? MeshKind::Surface : MeshKind::Unstructured;
+        if (any_double) mesh.points = converted(mesh.points, ScalarType::Float64);
+        if (number_blocks) {
+            const auto id = static_cast<std::int32_t>(names.size());
+            auto& arrays = on_points ? mesh.point_data : mesh.cell_data;
+            std::erase_if(arrays, [](const DataArray& array) { return array.name() == "BlockId"; });
+            arrays.push_back(DataArray::from("BlockId", std::vector<std::int32_t>(static_cast<std::size_t>(mesh.num_rows() * (on_points || mesh.num_cells() > 0)), id)));
+        }
+        names.push_back(block.name);
+        meshes.push_back(std::move(mesh));
+    }
+    Mesh joined = append_meshes(std::move(meshes), where);
+    std::erase_if(field_data, [](const DataArray& array) { return array.name() == "BlockName"; });
+    if (number_blocks) field_data.push_back(DataArray::from_strings("BlockName", std::move(names)));
+    joined.field_data = std::move(field_data);
+    return joined;
+}
+
+}  // namespace meshard

@@ -1,0 +1,509 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/vtk/vtk_bridge.h"
+
+#ifdef MESHARD_WITH_VTK_COMPOSITES
+#include <vtkAlgorithm.h>
+#include <vtkAppendFilter.h>
+#include <vtkCGNSReader.h>
+#include <vtkCompositeDataSet.h>
+#include <vtkExodusIIReader.h>
+#include <vtkGenericEnSightReader.h>
+#include <vtkMultiBlockDataSet.h>
+#include <vtkStreamingDemandDrivenPipeline.h>
+#endif
+#include <vtkCellArray.h>
+#include <vtkCellData.h>
+#include <vtkDataArray.h>
+#include <vtkDataObject.h>
+#include <vtkDataSetAttributes.h>
+#include <vtkFieldData.h>
+#include <vtkGenericDataObjectReader.h>
+#include <vtkIdList.h>
+#include <vtkInformation.h>
+#include <vtkInformationStringKey.h>
+#include <vtkLogger.h>
+#include <vtkNew.h>
+#include <vtkOutputWindow.h>
+#include <vtkPointData.h>
+#include <vtkPoints.h>
+#include <vtkPolyData.h>
+#include <vtkSmartPointer.h>
+#include <vtkStringArray.h>
+#include <vtkUnstructuredGrid.h>
+#include <vtkXMLGenericDataObjectReader.h>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "io/bytes/mapped_file.h"
+#include "io/vtk/vtk_xml_reader.h"
+#include "partition/error.h"
+
+namespace meshard {
+
+namespace {
+
+/// Takes what VTK would print while it lives. VTK has one such window a process, so only one of these may live at a time.
+class CapturedMessages {
+public:
+    CapturedMessages()
+        : lock_(mutex()), previous_(vtkOutputWindow::GetInstance()), verbosity_(vtkLogger::GetCurrentVerbosityCutoff())
+    {
+        vtkOutputWindow::SetInstance(window_);
+        vtkLogger::SetStderrVerbosity(vtkLogger::VERBOSITY_OFF);   // the log is a second way to the terminal
+    }
+    ~CapturedMessages()
+    {
+        vtkLogger::SetStderrVerbosity(verbosity_);
+        vtkOutputWindow::SetInstance(previous_);
+    }
+    CapturedMessages(const CapturedMessages&) = delete;
+    CapturedMessages& operator=(const CapturedMessages&) = delete;
+
+    const std::string& errors() const { return window_->errors; }
+    const std::vector<std::string>& warnings() const { return window_->warnings; }
+
+private:
+    class Window : public vtkOutputWindow {
+    public:
+        static Window* New() { return new Window; }   // vtkNew asks for this; no factory may replace it
+        void DisplayText(const char*) override {}
+        void DisplayErrorText(const char* text) override { errors += text; }
+        void DisplayWarningText(const char* text) override { add_if_error(text); }
+        void DisplayGenericWarningText(const char* text) override { add_if_error(text); }
+        void DisplayDebugText(const char*) override {}
+
+        /// The legacy readers report data that end too early as a warning.
+        void add_if_error(const std::string& text)
+        {
+            if (text.find("Error") != std::string::npos || text.find("mismatch") != std::string::npos) errors += text;
+            else warnings.push_back(text);
+        }
+
+        std::string errors;
+        std::vector<std::string> warnings;
+    };
+
+    static std::mutex& mutex()
+    {
+        static std::mutex the_mutex;
+        return the_mutex;
+    }
+
+    std::lock_guard<std::mutex> lock_;
+    vtkSmartPointer<vtkOutputWindow> previous_;
+    vtkLogger::Verbosity verbosity_;
+    vtkNew<Window> window_;
+};
+
+/// VTK writes `ERROR: In file, line n\nvtkReader (0x...): what happened\n\n`: only what happened.
+std::string essence(const std::string& message)
+{
+    const std::size_t colon = message.find("): ");
+    std::string text = message.substr(colon == std::string::npos ? 0 : colon + 3);
+    text = text.substr(0, text.find('\n'));
+    while (!text.empty() && (text.back() == '.' || text.back() == ' ')) text.pop_back();
+    return text;
+}
+
+class VtkConverter {
+public:
+    explicit VtkConverter(std::string where) : where_(std::move(where)) {}
+
+    Mesh convert(vtkDataObject& object)
+    {
+        if (auto* surface = vtkPolyData::SafeDownCast(&object)) return convert_surface(*surface);
+        if (auto* grid = vtkUnstructuredGrid::SafeDownCast(&object)) return convert_grid(*grid);
+        fail(std::string("holds a ") + object.GetClassName() +
+             ", expected polygonal data or an unstructured grid. Convert it in ParaView (File, Save Data, .vtu)");
+    }
+
+private:
+    [[noreturn]] void fail(const std::string& what) const { throw IoError(where_ + " " + what + "."); }
+
+    static ScalarType scalar_type(int vtk_type, bool& known)
+    {
+        known = true;
+        switch (vtk_type) {
+        case VTK_CHAR:
+        case VTK_SIGNED_CHAR: return ScalarType::Int8;
+        case VTK_UNSIGNED_CHAR: return ScalarType::UInt8;
+        case VTK_SHORT: return ScalarType::Int16;
+        case VTK_UNSIGNED_SHORT: return ScalarType::UInt16;
+        case VTK_INT: return ScalarType::Int32;
+        case VTK_UNSIGNED_INT: return ScalarType::UInt32;
+        case VTK_LONG:
+        case VTK_LONG_LONG:
+        case VTK_ID_TYPE: return ScalarType::Int64;
+        case VTK_UNSIGNED_LONG:
+        case VTK_UNSIGNED_LONG_LONG: return ScalarType::UInt64;
+        case VTK_FLOAT: return ScalarType::Float32;
+        case VTK_DOUBLE: return ScalarType::Float64;
+        default: known = false; return ScalarType::Float64;
+        }
+    }
+
+    DataArray convert_array(vtkAbstractArray& array) const
+    {
+        const std::string name = array.GetName() != nullptr ? array.GetName() : "";
+        DataArray result;
+        bool known = false;
+        if (auto* strings = vtkStringArray::SafeDownCast(&array)) {
+            std::vector<std::string> values;
+            for (vtkIdType i = 0; i < strings->GetNumberOfValues(); ++i) values.push_back(strings->GetValue(i));
+            result = DataArray::from_strings(name, std::move(values), strings->GetNumberOfComponents());
+        } else if (array.GetDataType() == VTK_BIT) {
+            auto& bits = *vtkDataArray::SafeDownCast(&array);
+            std::vector<std::uint8_t> values;
+            for (vtkIdType i = 0; i < bits.GetNumberOfTuples(); ++i)
+                for (int c = 0; c < bits.GetNumberOfComponents(); ++c)
+                    values.push_back(static_cast<std::uint8_t>(bits.GetComponent(i, c)));
+            result = DataArray::from(name, std::move(values), bits.GetNumberOfComponents());
+        } else {
+            const ScalarType type = scalar_type(array.GetDataType(), known);
+            if (!known) fail("has the array '" + name + "' of type " + array.GetDataTypeAsString() + ", which is not supported");
+            auto keep = std::make_shared<vtkSmartPointer<vtkAbstractArray>>(&array);
+            result = DataArray::view(name, type, array.GetNumberOfTuples(), array.GetNumberOfComponents(),
+                                     static_cast<const std::byte*>(array.GetVoidPointer(0)), std::move(keep));
+        }
+        if (array.HasAComponentName())
+            for (int c = 0; c < array.GetNumberOfComponents(); ++c)
+                result.component_names.emplace_back(array.GetComponentName(c) != nullptr ? array.GetComponentName(c) : "");
+        if (array.HasInformation() && array.GetInformation()->Has(vtkDataArray::UNITS_LABEL()) != 0)
+            result.unit = array.GetInformation()->Get(vtkDataArray::UNITS_LABEL());
+        return result;
+    }
+
+    std::vector<DataArray> convert_arrays(vtkFieldData& data, std::int64_t num_rows) const
+    {
+        std::vector<DataArray> arrays;
+        auto* attributes = vtkDataSetAttributes::SafeDownCast(&data);
+        for (int i = 0; i < data.GetNumberOfArrays(); ++i) {
+            vtkAbstractArray* from = data.GetAbstractArray(i);
+            DataArray array = convert_array(*from);
+            if (array.name().empty()) array.rename("Array" + std::to_string(i));
+            if (num_rows >= 0 && array.num_rows() != num_rows)
+                fail("has the array '" + array.name() + "' with " + std::to_string(array.num_rows()) + " rows, expected " +
+                     std::to_string(num_rows) + ". It is truncated or damaged");
+            for (int role = 0; attributes != nullptr && role < vtkDataSetAttributes::NUM_ATTRIBUTES; ++role)
+                if (attributes->GetAbstractAttribute(role) == from)
+                    array.attribute += (array.attribute.empty() ? "" : " ") +
+                                       std::string(vtkDataSetAttributes::GetAttributeTypeAsString(role));
+            add_array(arrays, std::move(array), where_);
+        }
+        return arrays;
+    }
+
+    Mesh convert_common(vtkPointSet& data) const
+    {
+        Mesh mesh;
+        if (data.GetNumberOfPoints() > std::numeric_limits<std::int32_t>::max())
+            fail("has more than 2147483647 points, which a mesh cannot number");
+        if (data.GetPoints() != nullptr) {
+            mesh.points = convert_array(*data.GetPoints()->GetData());
+            mesh.points.rename("Points");
+            if (mesh.points.type() != ScalarType::Float32 && mesh.points.type() != ScalarType::Float64)
+                mesh.points = DataArray::from("Points", mesh.points.to_doubles(), 3);
+        }
+        mesh.point_data = convert_arrays(*data.GetPointData(), data.GetNumberOfPoints());
+        mesh.cell_data = convert_arrays(*data.GetCellData(), data.GetNumberOfCells());
+        mesh.field_data = convert_arrays(*data.GetFieldData(), -1);
+        return mesh;
+    }
+
+    void append_cell(Csr& cells, vtkIdList& points, std::int64_t num_points) const
+    {
+        for (vtkIdType k = 0; k < points.GetNumberOfIds(); ++k) {
+            const vtkIdType point = points.GetId(k);
+            if (point < 0 || point >= num_points)
+                fail("has cell " + std::to_string(cells.num_rows()) + " with point " + std::to_string(point) + ", expected 0 to " +
+                     std::to_string(num_points - 1) + ". It is damaged");
+            cells.indices.push_back(static_cast<std::int32_t>(point));
+        }
+        cells.offsets.push_back(static_cast<std::int64_t>(cells.indices.size()));
+    }
+
+    Mesh convert_surface(vtkPolyData& data) const
+    {
+        Mesh mesh = convert_common(data);
+        mesh.kind = MeshKind::Surface;
+        vtkNew<vtkIdList> points;
+        vtkCellArray* const groups[] = {data.GetVerts(), data.GetLines(), data.GetPolys(), data.GetStrips()};
+        for (int group = 0; group < 4; ++group)
+            for (vtkIdType i = 0; i < groups[group]->GetNumberOfCells(); ++i) {
+                groups[group]->GetCellAtId(i, points);
+                append_cell(mesh.cells, *points, mesh.num_points());
+                mesh.cell_types.push_back(polydata_cell_type(group, points->GetNumberOfIds()));
+            }
+        return mesh;
+    }
+
+    Mesh convert_grid(vtkUnstructuredGrid& data) const
+    {
+        Mesh mesh = convert_common(data);
+        const vtkIdType num_cells = data.GetNumberOfCells();
+        for (vtkIdType i = 0; i < num_cells; ++i) mesh.cell_types.push_back(static_cast<std::uint8_t>(data.GetCellType(i)));
+        const bool has_polyhedra = std::ranges::find(mesh.cell_types, VTK_POLYHEDRON) != mesh.cell_types.end();
+        vtkNew<vtkIdList> points;
+        for (vtkIdType i = 0; i < num_cells; ++i) {
+            data.GetCells()->GetCellAtId(i, points);
+            append_cell(mesh.cells, *points, mesh.num_points());
+            if (!has_polyhedra) continue;
+            if (mesh.cell_types[i] == VTK_POLYHEDRON) {
+                data.GetFaceStream(i, points);
+                for (vtkIdType k = 0; k < points->GetNumberOfIds(); ++k)
+                    mesh.face_streams.indices.push_back(static_cast<std::int32_t>(points->GetId(k)));
+            }
+            mesh.face_streams.offsets.push_back(static_cast<std::int64_t>(mesh.face_streams.indices.size()));
+        }
+        return mesh;
+    }
+
+    std::string where_;
+};
+
+Mesh validated(Mesh mesh, const std::string& where)
+{
+    try {
+        mesh.validate();
+    } catch (const InvalidInput& error) {
+        throw IoError(where + " is damaged: " + error.what());
+    }
+    return mesh;
+}
+
+enum class CompositeFormat { None, Cgns, EnSight, Exodus };
+
+CompositeFormat composite_format(const std::filesystem::path& path)
+{
+    const std::string extension = path.extension().string();
+    if (extension == ".cgns") return CompositeFormat::Cgns;
+    if (extension == ".case" || extension == ".encas") return CompositeFormat::EnSight;
+    for (const char* exodus : {".e", ".exo", ".ex2", ".exii", ".g"})
+        if (extension == exodus) return CompositeFormat::Exodus;
+    return CompositeFormat::None;
+}
+
+#ifdef MESHARD_WITH_VTK_COMPOSITES
+
+/// What the libraries below VTK would say in many lines on stderr.
+void require_beginning(CompositeFormat format, const std::filesystem::path& path, const std::string& where)
+{
+    const auto file = MappedFile::open(path, "read_mesh");
+    const std::string_view text = file->text();
+    const bool is_hdf5 = text.starts_with("\x89HDF\r\n");
+    if (format == CompositeFormat::Exodus && !is_hdf5 && !text.starts_with("CDF"))
+        throw IoError(where + " begins neither as netCDF nor as HDF5: it is no Exodus file. Is the extension right?");
+    if (format == CompositeFormat::Cgns && !is_hdf5 && text.substr(0, 64).find("ADF Database") == std::string_view::npos)
+        throw IoError(where + " begins neither as HDF5 nor as ADF: it is no CGNS file. Is the extension right?");
+    if (format == CompositeFormat::EnSight && text.find("FORMAT") == std::string_view::npos)
+        throw IoError(where + " has no section FORMAT: it is no EnSight case file. Is the extension right?");
+}
+
+/// Sends stderr nowhere while it lives: netCDF, Exodus and CGNS write to it themselves.
+class SilentStderr {
+public:
+    SilentStderr() : saved_(::dup(STDERR_FILENO))
+    {
+        const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
+        if (saved_ >= 0 && nowhere >= 0) ::dup2(nowhere, STDERR_FILENO);
+        if (nowhere >= 0) ::close(nowhere);
+    }
+    ~SilentStderr()
+    {
+        if (saved_ < 0) return;
+        ::dup2(saved_, STDERR_FILENO);
+        ::close(saved_);
+    }
+    SilentStderr(const SilentStderr&) = delete;
+    SilentStderr& operator=(const SilentStderr&) = delete;
+
+private:
+    int saved_;
+};
+
+vtkSmartPointer<vtkAlgorithm> composite_reader(CompositeFormat format, const std::filesystem::path& path)
+{
+    if (format == CompositeFormat::Cgns) {
+        vtkNew<vtkCGNSReader> reader;
+        reader->SetFileName(path.c_str());
+        reader->SetLoadBndPatch(true);
+        reader->UpdateInformation();
+        reader->EnableAllBases();
+        reader->EnableAllPointArrays();
+        reader->EnableAllCellArrays();
+        return reader;
+    }
+    if (format == CompositeFormat::EnSight) {
+        vtkNew<vtkGenericEnSightReader> reader;
+        reader->SetCaseFileName(path.c_str());
+        reader->ReadAllVariablesOn();
+        return reader;
+    }
+    vtkNew<vtkExodusIIReader> reader;
+    reader->SetFileName(path.c_str());
+    reader->UpdateInformation();
+    for (const int kind : {vtkExodusIIReader::NODAL, vtkExodusIIReader::ELEM_BLOCK, vtkExodusIIReader::GLOBAL})
+        reader->SetAllArrayStatus(kind, 1);
+    for (int i = 0; i < reader->GetNumberOfObjects(vtkExodusIIReader::SIDE_SET); ++i) reader->SetObjectStatus(vtkExodusIIReader::SIDE_SET, i, 1);
+    return reader;
+}
+
+/// The last of the file's times, or the wanted one; nothing if it has none.
+std::optional<double> chosen_time(vtkAlgorithm& reader, std::optional<double> wanted, const std::string& where)
+{
+    vtkInformation* info = reader.GetOutputInformation(0);
+    auto* key = vtkStreamingDemandDrivenPipeline::TIME_STEPS();
+    if (!info->Has(key) || info->Length(key) == 0) {
+        if (wanted) throw IoError(where + " has no times to choose from.");
+        return std::nullopt;
+    }
+    const double* const times = info->Get(key);
+    const int count = info->Length(key);
+    if (!wanted) return times[count - 1];
+    for (int i = 0; i < count; ++i)
+        if (std::abs(times[i] - *wanted) <= 1e-9 * std::max(1.0, std::abs(*wanted))) return times[i];
+    throw IoError(where + " has no such time; its " + std::to_string(count) + " times are " + std::to_string(times[0]) + " to " +
+                  std::to_string(times[count - 1]) + ".");
+}
+
+void collect_blocks(vtkDataObject& data, const std::string& name, const std::string& where, std::vector<MeshBlock>& blocks)
+{
+    if (auto* tree = vtkMultiBlockDataSet::SafeDownCast(&data)) {
+        for (unsigned i = 0; i < tree->GetNumberOfBlocks(); ++i) {
+            if (tree->GetBlock(i) == nullptr) continue;
+            const char* own = tree->HasMetaData(i) != 0 ? tree->GetMetaData(i)->Get(vtkCompositeDataSet::NAME()) : nullptr;
+            std::string label = own != nullptr && *own != '\0' ? own : "block" + std::to_string(i);
+            collect_blocks(*tree->GetBlock(i), name.empty() ? label : name + "/" + label, where, blocks);
+        }
+        return;
+    }
+    auto* set = vtkDataSet::SafeDownCast(&data);
+    if (set == nullptr || (set->GetNumberOfPoints() == 0 && set->GetNumberOfCells() == 0)) return;
+    const std::string where_block = where + (name.empty() ? "" : ", block " + name + ",");
+    if (vtkUnstructuredGrid::SafeDownCast(set) != nullptr || vtkPolyData::SafeDownCast(set) != nullptr) {
+        blocks.push_back({name, validated(VtkConverter(where_block).convert(*set), where_block)});
+        return;
+    }
+    vtkNew<vtkAppendFilter> as_unstructured;
+    as_unstructured->AddInputData(set);
+    as_unstructured->Update();
+    blocks.push_back({name, validated(VtkConverter(where_block).convert(*as_unstructured->GetOutput()), where_block)});
+}
+
+#endif
+
+}  // namespace
+
+Mesh read_with_vtk(const std::filesystem::path& path)
+{
+    const std::string where = "read_mesh: " + path.string();
+    const bool is_legacy = path.extension() != ".vtu" && path.extension() != ".vtp";
+    const auto file = MappedFile::open(path, "read_mesh");
+    if (is_legacy && !file->text().starts_with("# vtk DataFile"))
+        throw IoError(where + " does not begin with '# vtk DataFile': it is no legacy VTK file. Is the extension right?");
+
+    vtkSmartPointer<vtkDataObject> object;
+    std::string errors;
+    try {
+        const CapturedMessages messages;
+        if (is_legacy) {
+            vtkNew<vtkGenericDataObjectReader> reader;
+            reader->SetFileName(path.c_str());
+            reader->ReadAllScalarsOn();
+            reader->ReadAllVectorsOn();
+            reader->ReadAllNormalsOn();
+            reader->ReadAllTensorsOn();
+            reader->ReadAllColorScalarsOn();
+            reader->ReadAllTCoordsOn();
+            reader->ReadAllFieldsOn();
+            reader->Update();
+            object = reader->GetOutput();
+        } else {
+            vtkNew<vtkXMLGenericDataObjectReader> reader;
+            reader->SetFileName(path.c_str());
+            reader->Update();
+            object = reader->GetOutput();
+        }
+        errors = messages.errors();
+    } catch (const std::bad_alloc&) {
+        throw IoError(where + " announces more data than fits into memory. It is truncated or damaged.");
+    } catch (const std::length_error&) {
+        throw IoError(where + " announces more data than can be. It is truncated or damaged.");
+    }
+    if (!errors.empty()) throw IoError(where + " cannot be read; VTK says: " + essence(errors) + ". It is truncated or damaged.");
+    if (object == nullptr) throw IoError(where + " holds no data set that VTK knows.");
+    return validated(VtkConverter(where).convert(*object), where);
+}
+
+bool is_vtk_composite(const std::filesystem::path& path)
+{
+    return composite_format(path) != CompositeFormat::None;
+}
+
+#ifdef MESHARD_WITH_VTK_COMPOSITES
+
+std::vector<MeshBlock> read_blocks_with_vtk(const std::filesystem::path& path, const ReadOptions& options)
+{
+    const std::string where = "read_mesh: " + path.string();
+    const auto format = composite_format(path);
+    require_beginning(format, path, where);
+    vtkSmartPointer<vtkAlgorithm> reader;
+    std::string errors;
+    std::optional<double> time;
+    std::vector<MeshBlock> blocks;
+    try {
+        const CapturedMessages messages;
+        const SilentStderr silence;
+        reader = composite_reader(format, path);
+        reader->UpdateInformation();
+        time = chosen_time(*reader, options.time, where);
+        if (time) reader->UpdateTimeStep(*time);
+        else reader->Update();
+        errors = messages.errors();
+        if (options.warnings != nullptr)
+            for (const std::string& text : messages.warnings()) options.warnings->push_back(path.string() + ": VTK says: " + essence(text));
+        if (errors.empty()) {
+            auto* data = reader->GetOutputDataObject(0);
+            if (data == nullptr) throw IoError(where + " holds no data set that VTK knows.");
+            collect_blocks(*data, "", where, blocks);
+        }
+    } catch (const std::bad_alloc&) {
+        throw IoError(where + " announces more data than fits into memory. It is truncated or damaged.");
+    } catch (const std::length_error&) {
+        throw IoError(where + " announces more data than can be. It is truncated or damaged.");
+    }
+    if (!errors.empty()) throw IoError(where + " cannot be read; VTK says: " + essence(errors) + ". It is truncated or damaged.");
+    if (blocks.empty()) throw IoError(where + " holds no mesh.");
+    for (MeshBlock& block : blocks)
+        if (time && find_array(block.mesh.field_data, "TimeValue") == nullptr)
+            block.mesh.field_data.push_back(DataArray::from("TimeValue", std::vector<double>{*time}));
+    if (options.blocks.empty()) {
+        const auto is_patch = [](const MeshBlock& block) { return block.name.find("/Patches/") != std::string::npos || block.name.starts_with("Side Sets/"); };
+        if (!std::ranges::all_of(blocks, is_patch)) std::erase_if(blocks, is_patch);
+        return blocks;
+    }
+    return choose_blocks(std::move(blocks), options.blocks, where);
+}
+
+#else
+
+std::vector<MeshBlock> read_blocks_with_vtk(const std::filesystem::path& path, const ReadOptions&)
+{
+    throw IoError("read_mesh: " + path.string() + " needs VTK's readers of CGNS, EnSight and Exodus, and this build has none. "
+                  "Convert it to .vtu in ParaView.");
+}
+
+#endif
+
+}  // namespace meshard

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/vtk/vtk_bridge.h"
+#include "partition/error.h"
+
+namespace meshard {
+
+Mesh read_with_vtk(const std::filesystem::path& path)
+{
+    throw IoError("read_mesh: " + path.string() +
+                  " needs VTK, and this build has no VTK. Configure with -DMESHARD_WITH_VTK=ON, or convert the file to .vtu or "
+                  ".vtp, uncompressed or with zlib.");
+}
+
+bool is_vtk_composite(const std::filesystem::path&)
+{
+    return false;
+}
+
+std::vector<MeshBlock> read_blocks_with_vtk(const std::filesystem::path& path, const ReadOptions&)
+{
+    return {{"", read_with_vtk(path)}};
+}
+
+}  // namespace meshard

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/vtk/vtk_parallel_reader.h"
+
+#include <algorithm>
+#include <numeric>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "io/mesh_io.h"
+#include "io/vtk/vtk_xml_reader.h"
+#include "partition/error.h"
+
+namespace meshard {
+
+namespace {
+
+constexpr std::uint8_t duplicate_bit = 1;   // of vtkGhostType: another piece has this row as its own
+
+std::vector<bool> duplicates(const std::vector<DataArray>& arrays, std::int64_t num_rows)
+{
+    std::vector<bool> flags(static_cast<std::size_t>(num_rows), false);
+    const DataArray* ghost_type = find_array(arrays, "vtkGhostType");
+    if (ghost_type == nullptr || ghost_type->type() != ScalarType::UInt8 || ghost_type->num_components() != 1) return flags;
+    const auto values = ghost_type->values<std::uint8_t>();
+    for (std::size_t i = 0; i < flags.size(); ++i) flags[i] = (values[i] & duplicate_bit) != 0;
+    return flags;
+}
+
+/// Global ids of the rows; empty if the pieces have none.
+std::vector<std::int64_t> global_ids(const std::vector<DataArray>& arrays, std::string_view name)
+{
+    const DataArray* array = find_array(arrays, name);
+    if (array == nullptr || array->num_components() != 1 || array->type() == ScalarType::String ||
+        array->type() == ScalarType::Float32 || array->type() == ScalarType::Float64)
+        return {};
+    return with_scalar_type(array->type(), [&]<class T>() {
+        const auto values = array->values<T>();
+        return std::vector<std::int64_t>(values.begin(), values.end());
+    });
+}
+
+/// The cells that are kept, in the order of the result.
+std::vector<std::int32_t> choose_cells(const Mesh& mesh, const std::string& where)
+{
+    const auto is_duplicate = duplicates(mesh.cell_data, mesh.num_cells());
+    std::vector<std::int32_t> cells;
+    for (std::int32_t i = 0; i < mesh.num_cells(); ++i)
+        if (!is_duplicate[i]) cells.push_back(i);
+
+    const auto ids = global_ids(mesh.cell_data, "GlobalCellIds");
+    if (ids.empty()) return cells;
+    const auto key = [&](std::int32_t cell) {
+        const int group = mesh.kind == MeshKind::Surface ? polydata_group(mesh.cell_types[cell]) : 0;
+        return std::pair(group, ids[cell]);
+    };
+    std::ranges::stable_sort(cells, {}, key);
+    const auto twice = std::ranges::adjacent_find(cells, {}, key);
+    if (twice != cells.end())
+        throw IoError(where + ": cell " + std::to_string(ids[*twice]) + " of GlobalCellIds is in its pieces twice without being marked as a "
+                      "duplicate in vtkGhostType. Remove the ids or mark the copies.");
+    return cells;
+}
+
+/// Makes all copies of a point one: cells use the row that owns it. Returns the rows that are kept, in the order of the result.
+std::vector<std::int32_t> choose_points(Mesh& mesh, const std::vector<std::int32_t>& cells)
+{
+    const auto is_duplicate = duplicates(mesh.point_data, mesh.num_points());
+    const auto ids = global_ids(mesh.point_data, "GlobalPointIds");
+    std::vector<std::int32_t> rows(static_cast<std::size_t>(mesh.num_points()));
+    std::iota(rows.begin(), rows.end(), 0);
+
+    std::vector<std::int32_t> representative = rows;
+    if (!ids.empty()) {
+        std::ranges::sort(rows, {}, [&](std::int32_t row) { return std::tuple(ids[row], bool(is_duplicate[row]), row); });
+        for (std::size_t i = 1; i < rows.size(); ++i)
+            if (ids[rows[i]] == ids[rows[i - 1]]) representative[rows[i]] = representative[rows[i - 1]];
+        for (std::int32_t& point : mesh.cells.indices) point = representative[point];
+        for_each_face_point(mesh.face_streams, [&](std::int64_t, std::int32_t& point) { point = representative[point]; });
+    }
+    std::vector<bool> is_used(representative.size(), false);
+    for (const std::int32_t cell : cells)
+        for (const std::int32_t point : mesh.cells.row(cell)) is_used[point] = true;
+    std::erase_if(rows, [&](std::int32_t row) {
+        return representative[row] != row || (is_duplicate[row] && !is_used[row]);
+    });
+    return rows;
+}
+
+void drop_plain_ghost_type(std::vector<DataArray>& arrays)
+{
+    std::erase_if(arrays, [](const DataArray& array) {
+        if (array.name() != "vtkGhostType" || array.type() != ScalarType::UInt8) return false;
+        const auto values = array.values<std::uint8_t>();
+        return std::ranges::all_of(values, [](std::uint8_t value) { return (value & ~duplicate_bit) == 0; });
+    });
+}
+
+}  // namespace
+
+Mesh merge_pieces(std::vector<Mesh> pieces, MeshKind kind, const std::string& where)
+{
+    if (pieces.empty()) {
+        pieces.emplace_back();
+        pieces.back().kind = kind;
+    }
+    Mesh mesh = append_meshes(std::move(pieces), where);
+    const auto cells = choose_cells(mesh, where);
+    const auto points = choose_points(mesh, cells);
+    Mesh merged = extract_mesh(mesh, cells, points);
+    drop_plain_ghost_type(merged.point_data);
+    drop_plain_ghost_type(merged.cell_data);
+    return merged;
+}
+
+Mesh read_vtk_parallel(const VtkXmlFile& file, const std::filesystem::path& path)
+{
+    const bool is_surface = file.type() == "PPolyData";
+    if (!is_surface && file.type() != "PUnstructuredGrid")
+        file.fail("expected a VTKFile of type PUnstructuredGrid or PPolyData, found '" + file.type() + "'");
+
+    std::vector<Mesh> pieces;
+    for (const XmlElement& element : file.require_child(file.root(), file.type()).children) {
+        if (element.name != "Piece") continue;
+        const auto* source = element.attribute("Source");
+        if (source == nullptr) file.fail("<Piece> number " + std::to_string(pieces.size()) + " has no Source");
+        const auto piece_path = path.parent_path() / *source;
+        const auto extension = piece_path.extension();
+        if (extension != (is_surface ? ".vtp" : ".vtu"))
+            file.fail("piece '" + *source + "' is no " + (is_surface ? ".vtp" : ".vtu") + " file");
+        pieces.push_back(read_mesh(piece_path));
+    }
+    const MeshKind kind = is_surface ? MeshKind::Surface : MeshKind::Unstructured;
+    for (const Mesh& piece : pieces)
+        if (piece.kind != kind) file.fail("its pieces are of another kind than it is itself");
+    return merge_pieces(std::move(pieces), kind, file.where());
+}
+
+}  // namespace meshard

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/bytes/block_codec.h"
+#include "io/bytes/mapped_file.h"
+#include "io/bytes/xml.h"
+#include "partition/mesh/data_array.h"
+
+namespace meshard {
+
+/// A VTK XML file: its elements, and the values of its arrays however they are encoded (ascii, base64 or appended; little or
+/// big endian; uncompressed, zlib or lz4).
+///
+/// Everything is checked before it is used: that the file is whole, that blocks lie in it, that they hold as many values as
+/// the elements announce. Arrays that lie in the file as the machine wants them are views, others are decoded.
+class VtkXmlFile {
+public:
+    /// @throws IoError if the file is missing, truncated, or no VTK XML file.
+    explicit VtkXmlFile(const std::filesystem::path& path);
+    VtkXmlFile(const std::filesystem::path& path, std::shared_ptr<const MappedFile> file);   ///< of that path, mapped already
+
+    const XmlElement& root() const { return root_; }
+    const std::string& type() const { return type_; }           ///< `UnstructuredGrid`, `PPolyData`, ...
+    const std::string& where() const { return where_; }         ///< begins every message: `read_mesh: car.vtp`
+    bool is_at_least(int major, int minor) const;               ///< whether the file's version is that or later
+    bool has_known_compressor() const;                          ///< none, zlib, or lz4 where this build has it
+    const std::string& compressor() const { return compressor_; }
+
+    /// The only child of that name, e.g. <Points>. @throws IoError if there is none.
+    const XmlElement& require_child(const XmlElement& parent, std::string_view name) const;
+
+    /// A count, e.g. NumberOfPoints. @throws IoError if it is missing, negative or no number.
+    std::int64_t read_count(const XmlElement& element, std::string_view attribute) const;
+
+    /// The values of a <DataArray> or <Array>. @throws IoError if it has not `num_rows` rows (-1: as many as it has).
+    DataArray read_array(const XmlElement& element, std::int64_t num_rows) const;
+
+    [[noreturn]] void fail(const std::string& what) const;
+
+private:
+    // Bytes of an array after decoding, in the machine's order.
+    struct Payload {
+        const std::byte* data = nullptr;
+        std::size_t size = 0;
+        std::shared_ptr<const void> owner;
+    };
+    // Where the encoded bytes of an array lie; raw or base64 text.
+    struct Encoded {
+        std::string_view text;
+        bool base64 = false;
+    };
+
+    Encoded find_encoded(const XmlElement& element, const std::string& name) const;
+    Payload decode(const Encoded& encoded, const std::string& name) const;
+    Payload inflate(const Encoded& encoded, const std::string& name) const;
+    std::vector<std::uint64_t> read_words(const Encoded& encoded, std::size_t first, std::size_t count,
+                                          const std::string& name) const;
+    Payload parse_ascii(std::string_view text, ScalarType type, const std::string& name) const;
+    DataArray split_strings(const Payload& payload, const std::string& name, std::int64_t num_rows,
+                            std::int64_t num_components) const;
+    void swap_bytes(Payload& payload, std::size_t width) const;
+
+    std::string where_;
+    std::shared_ptr<const MappedFile> file_;
+    XmlElement root_;
+    std::string type_;
+    std::string compressor_;
+    Compression compression_ = Compression::None;
+    std::size_t word_size_ = 4;
+    bool swapped_ = false;
+    bool appended_is_base64_ = false;
+    std::string_view appended_;
+};
+
+}  // namespace meshard

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "io/vtk/mesh_blocks.h"
+#include "io/mesh_io.h"
+#include "io/bytes/mapped_file.h"
+#include "partition/mesh/mesh.h"
+
+namespace meshard {
+
+/// Reads a VTKHDF file (versions 1 and 2): an unstructured grid or polygonal data, whose partitions are merged as the pieces of a
+/// .pvtu are; of a collection (`PartitionedDataSetCollection`, `MultiBlockDataSet`) each member is a block. Of a series in time the
+/// latest step, or the one of `options.time`, which goes into the field array `TimeValue`.
+/// @throws IoError if it is damaged, of another type, or this build has no HDF5.
+std::vector<MeshBlock> read_vtkhdf(const std::filesystem::path& path, const ReadOptions& options);
+
+/// The partitions of an unstructured grid or polygonal data, as they are.
+std::vector<Mesh> read_vtkhdf_partitions(const std::filesystem::path& path);
+
+/// The arrays of a file of one partition, as they lie in it.
+struct VtkHdfArrays {
+    struct Cells {
+        int polydata_group = -1;            ///< as `polydata_group`; -1 for an unstructured grid
+        DataArray offsets, connectivity;    ///< one offset more than cells
+    };
+    MeshKind kind = MeshKind::Unstructured;
+    DataArray points, types;
+    std::vector<Cells> cells;
+    std::vector<DataArray> point_data, cell_data, field_data;
+};
+
+/// Views into `file`, which is the file at `path`.
+/// @throws IoError, beginning with `where`, if a data set cannot be mapped, or there are several partitions, steps in time or polyhedra.
+VtkHdfArrays map_vtkhdf(const std::filesystem::path& path, const std::shared_ptr<const MappedFile>& file, const std::string& where);
+
+/// Writes `pieces` (of one kind, with the same arrays; one at least) as the partitions of one VTKHDF file. The version is the
+/// lowest that covers the content: 1.0 for unstructured grids, 2.0 for polygonal data, 2.5 with polyhedra. Roles of arrays are
+/// attributes of their group; `Units` and `ComponentNames` attributes of the array, which other readers pass over. Field data are
+/// those of the first piece. Atomic. Zlib compresses in chunks.
+/// @throws InvalidInput for lz4, and for cells that polygonal data cannot hold
+/// @throws IoError if it cannot be written, or this build has no HDF5.
+void write_vtkhdf(const std::filesystem::path& path, std::span<const Mesh> pieces, const WriteOptions& options);
+
+}  // namespace meshard

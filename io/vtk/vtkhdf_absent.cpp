@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/vtk/vtkhdf.h"
+#include "partition/error.h"
+
+namespace meshard {
+
+namespace {
+
+[[noreturn]] void refuse(const std::filesystem::path& path)
+{
+    throw IoError("read_mesh: " + path.string() + " needs HDF5, and this build has none. Install libhdf5-dev and build again, or use .vtu or .vtp.");
+}
+
+}  // namespace
+
+std::vector<MeshBlock> read_vtkhdf(const std::filesystem::path& path, const ReadOptions&)
+{
+    refuse(path);
+}
+
+std::vector<Mesh> read_vtkhdf_partitions(const std::filesystem::path& path)
+{
+    refuse(path);
+}
+
+VtkHdfArrays map_vtkhdf(const std::filesystem::path& path, const std::shared_ptr<const MappedFile>&, const std::string&)
+{
+    refuse(path);
+}
+
+void write_vtkhdf(const std::filesystem::path& path, std::span<const Mesh>, const WriteOptions&)
+{
+    refuse(path);
+}
+
+}  // namespace meshard

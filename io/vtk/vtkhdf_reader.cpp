@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "io/bytes/hdf5_file.h"
+#include "io/vtk/vtk_parallel_reader.h"
+#include "io/vtk/vtk_xml_reader.h"
+#include "io/vtk/vtkhdf.h"
+#include "partition/error.h"
+
+namespace meshard {
+
+namespace {
+
+constexpr std::uint8_t polyhedron = 42;
+constexpr std::array polygonal_groups{"Vertices", "Lines", "Polygons", "Strips"};
+
+using Counts = std::vector<std::int64_t>;
+
+std::int64_t sum_of(const Counts& counts, std::int64_t first, std::int64_t count)
+{
+    return std::accumulate(counts.begin() + first, counts.begin() + first + count, std::int64_t{0});
+}
+
+/// The step of a series that is read: rows at which its parts, points, cells and so on begin.
+struct Step {
+    std::optional<double> time;
+    std::int64_t index = 0, first_part = 0, num_parts = 0;
+    std::int64_t first_point = 0;
+    std::array<std::int64_t, 4> first_cell{}, first_entry{};   // of an unstructured grid only the first
+};
+
+class VtkHdfReader {
+public:
+    VtkHdfReader(const Hdf5Group& root, std::optional<double> time) : root_(root), has_steps_(root.is_group("Steps"))
+    {
+        const auto type = root.text_attribute("Type");
+        if (!type) root.fail("the group VTKHDF has no attribute Type");
+        is_surface_ = *type == "PolyData";
+        if (!is_surface_ && *type != "UnstructuredGrid")
+            root.fail("holds a data set of type '" + *type + "', expected UnstructuredGrid or PolyData. Convert it in ParaView");
+        num_points_ = counts(root, "NumberOfPoints");
+        choose_step(time);
+    }
+
+    MeshKind kind() const { return is_surface_ ? MeshKind::Surface : MeshKind::Unstructured; }
+
+    std::vector<Mesh> read()
+    {
+        std::vector<Mesh> pieces;
+        Step at = step_;
+        for (std::int64_t part = 0; part < step_.num_parts; ++part) pieces.push_back(read_part(step_.first_part + part, at));
+        if (pieces.empty()) {
+            pieces.emplace_back();
+            pieces.back().kind = kind();
+        }
+        pieces.front().field_data = read_field_data();
+        return pieces;
+    }
+
+    VtkHdfArrays map(const std::shared_ptr<const MappedFile>& file) const
+    {
+        constexpr const char* advice = "; write the file with `meshard convert FILE whole.vtu` and cut that";
+        if (has_steps_ || step_.num_parts != 1) root_.fail("has steps in time or not exactly one partition and cannot be mapped" + std::string(advice));
+        VtkHdfArrays arrays;
+        arrays.kind = kind();
+        const auto map_here = [&](const Hdf5Group& group, const std::string& name, std::int64_t num_rows) {
+            DataArray array = group.map(name, file);
+            if (array.num_rows() != num_rows)
+                group.fail("the data set '" + name + "' has " + std::to_string(array.num_rows()) + " rows, expected " + std::to_string(num_rows) + ". It is damaged");
+            return array;
+        };
+        const auto num_points = num_points_.front();
+        std::int64_t num_cells = 0;
+        arrays.points = map_here(root_, "Points", num_points);
+        const auto map_cells = [&](const Hdf5Group& group, int number) {
+            const auto count = count_of(counts(group, "NumberOfCells"), 0, "NumberOfCells");
+            const auto num_entries = count_of(counts(group, "NumberOfConnectivityIds"), 0, "NumberOfConnectivityIds");
+            num_cells += count;
+            arrays.cells.push_back({number, map_here(group, "Offsets", count + 1), map_here(group, "Connectivity", num_entries)});
+        };
+        if (is_surface_) {
+            for (int number = 0; number < 4; ++number)
+                if (const char* const name = polygonal_groups[static_cast<std::size_t>(number)]; root_.is_group(name)) map_cells(root_.group(name), number);
+        } else {
+            if (root_.has("FaceConnectivity")) root_.fail("has polyhedra, which cannot be mapped in this format" + std::string(advice));
+            map_cells(root_, -1);
+            arrays.types = map_here(root_, "Types", num_cells);
+        }
+        const auto map_rows = [&](std::int64_t num_rows) {
+            return [&, num_rows](const Hdf5Group& group, const std::string& name, std::int64_t) { return map_here(group, name, num_rows); };
+        };
+        arrays.point_data = read_arrays("PointData", 0, 0, map_rows(num_points));
+        arrays.cell_data = read_arrays("CellData", 0, 0, map_rows(num_cells));
+        arrays.field_data = read_field_data();
+        return arrays;
+    }
+
+private:
+    static Counts counts(const Hdf5Group& group, const std::string& name)
+    {
+        Counts values = group.read_integers(name);
+        for (const std::int64_t value : values)
+            if (value < 0 || value > INT32_MAX) group.fail("'" + name + "' holds " + std::to_string(value) + ", expected 0 to 2147483647. It is damaged");
+        return values;
+    }
+
+    std::int64_t count_of(const Counts& values, std::int64_t part, const char* name) const
+    {
+        if (part < 0 || part >= static_cast<std::int64_t>(values.size()))
+            root_.fail("'" + std::string(name) + "' has " + std::to_string(values.size()) + " entries, entry " + std::to_string(part) + " is needed. It is damaged");
+        return values[part];
+    }
+
+    std::int64_t step_value(const Hdf5Group& steps, const char* name, std::int64_t column = 0) const
+    {
+        if (!steps.has(name)) return 0;
+        const auto [rows, columns] = steps.shape(name);
+        if (step_.index >= rows || column >= columns) return 0;
+        return steps.read_integers(name, step_.index, 1)[static_cast<std::size_t>(column)];
+    }
+
+    void choose_step(std::optional<double> time)
+    {
+        step_.num_parts = static_cast<std::int64_t>(num_points_.size());
+        if (!has_steps_) {
+            if (time) root_.fail("has no steps in time to choose from");
+            return;
+        }
+        const Hdf5Group steps = root_.group("Steps");
+        const auto values = steps.read("Values").to_doubles();
+        if (values.empty()) root_.fail("has a group Steps without values");
+        step_.index = static_cast<std::int64_t>(values.size()) - 1;
+        if (time) {
+            const auto found = std::ranges::find_if(values, [&](double value) { return std::abs(value - *time) <= 1e-9 * std::max(1.0, std::abs(value)); });
+            if (found == values.end()) root_.fail("has no step at that time; its times are " + std::to_string(values.front()) + " to " + std::to_string(values.back()));
+            step_.index = found - values.begin();
+        }
+        step_.time = values[static_cast<std::size_t>(step_.index)];
+        step_.first_part = step_value(steps, "PartOffsets");
+        step_.num_parts = steps.has("NumberOfParts") ? step_value(steps, "NumberOfParts") : 1;
+        if (step_.first_part < 0 || step_.num_parts < 0 || step_.first_part + step_.num_parts > static_cast<std::int64_t>(num_points_.size()))
+            root_.fail("step " + std::to_string(step_.index) + " has parts beyond the last. It is damaged");
+        step_.first_point = step_value(steps, "PointOffsets");
+        for (std::int64_t group = 0; group < (is_surface_ ? 4 : 1); ++group) {
+            step_.first_cell[group] = step_value(steps, "CellOffsets", group);
+            step_.first_entry[group] = step_value(steps, "ConnectivityIdOffsets", group);
+        }
+    }
+
+    /// Cells of one part. Each part has one offset more than cells, so that part p's begin at its first cell + p.
+    Csr read_cells(const Hdf5Group& group, std::int64_t part, std::int64_t first_cell, std::int64_t num_cells, std::int64_t first_entry,
+                   std::int64_t num_entries, std::int64_t num_points, const char* offsets_name, const char* entries_name) const
+    {
+        Csr cells;
+        cells.offsets = group.read_integers(offsets_name, first_cell + part, num_cells + 1);
+        if (cells.offsets.front() != 0 || !std::ranges::is_sorted(cells.offsets) || cells.offsets.back() != num_entries)
+            group.fail("'" + std::string(offsets_name) + "' of part " + std::to_string(part) + " does not rise from 0 to " + std::to_string(num_entries) + ". It is damaged");
+        const auto entries = group.read_integers(entries_name, first_entry, num_entries);
+        cells.indices.reserve(entries.size());
+        for (const std::int64_t point : entries) {
+            if (point < 0 || point >= num_points)
+                group.fail("'" + std::string(entries_name) + "' of part " + std::to_string(part) + " holds " + std::to_string(point) + ", expected 0 to " +
+                           std::to_string(num_points - 1) + ". It is damaged");
+            cells.indices.push_back(static_cast<std::int32_t>(point));
+        }
+        return cells;
+    }
+
+    Mesh read_part(std::int64_t part, Step& at) const
+    {
+        Mesh mesh;
+        mesh.kind = kind();
+        const std::int64_t num_points = count_of(num_points_, part, "NumberOfPoints");
+        mesh.points = root_.read("Points", at.first_point, num_points);
+        if (mesh.points.num_components() != 3 || (mesh.points.type() != ScalarType::Float32 && mesh.points.type() != ScalarType::Float64))
+            root_.fail("the points are " + std::to_string(mesh.points.num_components()) + " x " + std::string(to_string(mesh.points.type())) + ", expected 3 x Float32 or Float64");
+        std::int64_t first_cell = at.first_cell[0];
+        if (is_surface_) {
+            first_cell = std::accumulate(at.first_cell.begin(), at.first_cell.end(), std::int64_t{0});
+            for (int group = 0; group < 4; ++group) read_polygonal_group(mesh, group, part, at);
+        } else {
+            const auto num_cells = count_of(counts(root_, "NumberOfCells"), part, "NumberOfCells");
+            const auto num_entries = count_of(counts(root_, "NumberOfConnectivityIds"), part, "NumberOfConnectivityIds");
+            mesh.cells = read_cells(root_, part, at.first_cell[0], num_cells, at.first_entry[0], num_entries, num_points, "Offsets", "Connectivity");
+            for (const std::int64_t type : root_.read_integers("Types", at.first_cell[0], num_cells)) {
+                if (type < 0 || type > 255) root_.fail("a cell has type " + std::to_string(type) + ", expected 0 to 255. It is damaged");
+                mesh.cell_types.push_back(static_cast<std::uint8_t>(type));
+            }
+            if (std::ranges::find(mesh.cell_types, polyhedron) != mesh.cell_types.end()) mesh.face_streams = read_faces(mesh, part, at);
+            at.first_cell[0] += num_cells;
+            at.first_entry[0] += num_entries;
+        }
+        const auto read_rows = [](std::int64_t num_rows) {
+            return [num_rows](const Hdf5Group& group, const std::string& name, std::int64_t begin) { return group.read(name, begin, num_rows); };
+        };
+        mesh.point_data = read_arrays("PointData", at.first_point, at.first_point - step_.first_point, read_rows(num_points));
+        mesh.cell_data = read_arrays("CellData", first_cell, first_cell - std::accumulate(step_.first_cell.begin(), step_.first_cell.end(), std::int64_t{0}),
+                                     read_rows(mesh.num_cells()));
+        at.first_point += num_points;
+        return mesh;
+    }
+
+    void read_polygonal_group(Mesh& mesh, int number, std::int64_t part, Step& at) const
+    {
+        const char* const name = polygonal_groups[static_cast<std::size_t>(number)];
+        if (!root_.is_group(name)) return;
+        const Hdf5Group group = root_.group(name);
+        const auto num_cells = count_of(counts(group, "NumberOfCells"), part, "NumberOfCells");
+        const auto num_entries = count_of(counts(group, "NumberOfConnectivityIds"), part, "NumberOfConnectivityIds");
+        const Csr cells = read_cells(group, part, at.first_cell[number], num_cells, at.first_entry[number], num_entries, mesh.num_points(), "Offsets", "Connectivity");
+        for (std::int64_t i = 0; i < num_cells; ++i) {
+            mesh.cells.push_row(cells.row(i));
+            mesh.cell_types.push_back(polydata_cell_type(number, static_cast<std::int64_t>(cells.row(i).size())));
+        }
+        at.first_cell[number] += num_cells;
+        at.first_entry[number] += num_entries;
+    }
+
+    Csr read_faces(const Mesh& mesh, std::int64_t part, const Step& at) const
+    {
+        if (!root_.has("FaceConnectivity")) root_.fail("has polyhedra, but no data set FaceConnectivity (VTKHDF 2.5)");
+        const Counts num_faces = counts(root_, "NumberOfFaces"), num_entries = counts(root_, "NumberOfFaceConnectivityIds"),
+                     num_uses = counts(root_, "NumberOfPolyhedronToFaceIds");
+        const auto faces_here = count_of(num_faces, part, "NumberOfFaces");
+        const auto uses_here = count_of(num_uses, part, "NumberOfPolyhedronToFaceIds");
+        const Csr faces = read_cells(root_, part, sum_of(num_faces, 0, part), faces_here, sum_of(num_entries, 0, part),
+                                     count_of(num_entries, part, "NumberOfFaceConnectivityIds"), mesh.num_points(), "FaceOffsets", "FaceConnectivity");
+        const Csr uses = read_cells(root_, part, at.first_cell[0], mesh.num_cells(), sum_of(num_uses, 0, part), uses_here, faces_here,
+                                    "PolyhedronOffsets", "PolyhedronToFaces");
+        Csr streams;
+        for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
+            if (mesh.cell_types[i] == polyhedron) {
+                streams.indices.push_back(static_cast<std::int32_t>(uses.row(i).size()));
+                for (const std::int32_t face : uses.row(i)) {
+                    streams.indices.push_back(static_cast<std::int32_t>(faces.row(face).size()));
+                    streams.indices.insert(streams.indices.end(), faces.row(face).begin(), faces.row(face).end());
+                }
+            }
+            streams.offsets.push_back(streams.num_entries());
+        }
+        return streams;
+    }
+
+    /// In a series each array says itself where the step's rows begin.
+    template <class Read>
+    std::vector<DataArray> read_arrays(const std::string& name, std::int64_t first, std::int64_t rows_before, Read&& read) const
+    {
+        std::vector<DataArray> arrays;
+        if (!root_.is_group(name)) return arrays;
+        const Hdf5Group group = root_.group(name);
+        for (const std::string& member : group.names()) {
+            if (group.is_group(member)) continue;
+            std::int64_t begin = first;
+            if (has_steps_ && root_.group("Steps").is_group(name + "Offsets"))
+                if (const Hdf5Group offsets = root_.group("Steps").group(name + "Offsets"); offsets.has(member)) begin = step_value(offsets, member.c_str()) + rows_before;
+            DataArray array = read(group, member, begin);
+            for (const std::string_view role : attribute_roles())
+                if (const auto named = group.text_attribute(std::string(role)); named && *named == member)
+                    array.attribute += (array.attribute.empty() ? "" : " ") + std::string(role);
+            arrays.push_back(std::move(array));
+        }
+        // HDF5 lists members by name; the order in which they were written is kept beside them.
+        if (const auto order = group.text_attribute("ArrayOrder"))
+            std::ranges::stable_sort(arrays, {}, [&](const DataArray& array) { return ("\n" + *order + "\n").find("\n" + array.name() + "\n"); });
+        return arrays;
+    }
+
+    std::vector<DataArray> read_field_data() const
+    {
+        std::vector<DataArray> arrays;
+        if (root_.is_group("FieldData")) {
+            const Hdf5Group group = root_.group("FieldData");
+            for (const std::string& member : group.names())
+                if (!group.is_group(member)) arrays.push_back(group.read(member));
+            if (const auto order = group.text_attribute("ArrayOrder"))
+                std::ranges::stable_sort(arrays, {}, [&](const DataArray& array) { return ("\n" + *order + "\n").find("\n" + array.name() + "\n"); });
+        }
+        if (step_.time && find_array(arrays, "TimeValue") == nullptr) arrays.push_back(DataArray::from("TimeValue", std::vector<double>{*step_.time}));
+        return arrays;
+    }
+
+    const Hdf5Group& root_;
+    bool has_steps_ = false, is_surface_ = false;
+    Counts num_points_;
+    Step step_;
+};
+
+/// One partition is the mesh as it was written; several are merged by their global ids.
+Mesh whole(VtkHdfReader& reader, const std::string& where)
+{
+    std::vector<Mesh> pieces = reader.read();
+    Mesh mesh = pieces.size() == 1 ? std::move(pieces.front()) : merge_pieces(std::move(pieces), reader.kind(), where);
+    try {
+        mesh.validate();
+    } catch (const InvalidInput& error) {
+        throw IoError(where + " is damaged: " + error.what());
+    }
+    return mesh;
+}
+
+bool is_collection(const Hdf5Group& group)
+{
+    const auto type = group.text_attribute("Type");
+    return type && (*type == "PartitionedDataSetCollection" || *type == "MultiBlockDataSet");
+}
+
+void collect_blocks(const Hdf5Group& group, const std::string& prefix, const ReadOptions& options, const std::string& where, int depth,
+                    std::vector<MeshBlock>& blocks)
+{
+    if (depth > 16) group.fail("its collections are nested more than 16 deep");
+    std::vector<std::pair<std::int64_t, std::string>> members;
+    for (const std::string& name : group.names()) {
+        if (name == "Assembly" || !group.is_group(name)) continue;
+        const Hdf5Group member = group.group(name);
+        if (!member.text_attribute("Type")) continue;
+        const auto index = member.integer_attribute("Index");
+        members.emplace_back(index.empty() ? INT32_MAX : index.front(), name);
+    }
+    std::ranges::sort(members);
+    for (const auto& [index, name] : members) {
+        const Hdf5Group member = group.group(name);
+        const std::string full = prefix + name;
+        if (is_collection(member)) {
+            collect_blocks(member, full + "/", options, where, depth + 1, blocks);
+            continue;
+        }
+        VtkHdfReader reader(member, options.time);
+        blocks.push_back({full, whole(reader, where)});
+    }
+}
+
+}  // namespace
+
+std::vector<MeshBlock> read_vtkhdf(const std::filesystem::path& path, const ReadOptions& options)
+{
+    const std::string where = "read_mesh: " + path.string();
+    const Hdf5Group file = Hdf5Group::open_file(path, where);
+    if (!file.is_group("VTKHDF")) file.fail("is an HDF5 file, but has no group VTKHDF");
+    const Hdf5Group root = file.group("VTKHDF");
+    std::vector<MeshBlock> blocks;
+    if (is_collection(root)) {
+        collect_blocks(root, "", options, where, 0, blocks);
+        return choose_blocks(std::move(blocks), options.blocks, where);
+    }
+    VtkHdfReader reader(root, options.time);
+    blocks.push_back({"", whole(reader, where)});
+    return blocks;
+}
+
+VtkHdfArrays map_vtkhdf(const std::filesystem::path& path, const std::shared_ptr<const MappedFile>& file, const std::string& where)
+{
+    const Hdf5Group hdf5 = Hdf5Group::open_file(path, where);
+    if (!hdf5.is_group("VTKHDF")) hdf5.fail("is an HDF5 file, but has no group VTKHDF");
+    const Hdf5Group root = hdf5.group("VTKHDF");
+    if (is_collection(root)) root.fail("holds several blocks and cannot be mapped; cut a single mesh, or write it with `meshard convert FILE whole.vtu`");
+    return VtkHdfReader(root, std::nullopt).map(file);
+}
+
+std::vector<Mesh> read_vtkhdf_partitions(const std::filesystem::path& path)
+{
+    const std::string where = "read_mesh: " + path.string();
+    const Hdf5Group file = Hdf5Group::open_file(path, where);
+    const Hdf5Group root = file.group("VTKHDF");
+    return VtkHdfReader(root, std::nullopt).read();
+}
+
+}  // namespace meshard

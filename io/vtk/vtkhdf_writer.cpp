@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <utility>
+
+#include "io/bytes/atomic_file.h"
+#include "io/bytes/hdf5_file.h"
+#include "io/vtk/vtk_xml_reader.h"
+#include "io/vtk/vtkhdf.h"
+#include "partition/error.h"
+
+namespace meshard {
+
+namespace {
+
+using Pieces = std::span<const Mesh>;
+using Counts = std::vector<std::int64_t>;
+
+class VtkHdfWriter {
+public:
+    VtkHdfWriter(Pieces pieces, const WriteOptions& options) : pieces_(pieces), compression_(options.compression) {}
+
+    void write(const Hdf5Group& file)
+    {
+        const Hdf5Group root = file.create_group("VTKHDF");
+        const bool is_surface = pieces_.front().kind == MeshKind::Surface;
+        const bool has_polyhedra = std::ranges::any_of(pieces_, &Mesh::has_polyhedra);
+        root.set_attribute("Version", is_surface ? Counts{2, 0} : has_polyhedra ? Counts{2, 5} : Counts{1, 0});
+        root.set_attribute("Type", is_surface ? "PolyData" : "UnstructuredGrid");
+        write_counts(root, "NumberOfPoints", [](const Mesh& mesh) { return mesh.num_points(); });
+        std::vector<const DataArray*> points;
+        for (const Mesh& mesh : pieces_) points.push_back(&mesh.points);
+        root.write("Points", points, compression_);
+        if (is_surface) write_polygonal(root);
+        else write_unstructured(root, has_polyhedra);
+        write_group(root, "PointData", &Mesh::point_data);
+        write_group(root, "CellData", &Mesh::cell_data);
+        write_field_data(root);
+    }
+
+private:
+    void write_integers(const Hdf5Group& group, const std::string& name, Counts values) const
+    {
+        const DataArray array = DataArray::from(name, std::move(values));
+        group.write(name, {&array}, compression_);
+    }
+
+    template <class F>
+    void write_counts(const Hdf5Group& group, const std::string& name, F&& count) const
+    {
+        Counts values;
+        for (const Mesh& mesh : pieces_) values.push_back(count(mesh));
+        const DataArray array = DataArray::from(name, std::move(values));
+        group.write(name, {&array}, Compression::None);
+    }
+
+    /// Rows `first(mesh)` ... `first(mesh) + count(mesh) - 1` of the pieces' cells.
+    template <class First, class Count>
+    void write_cells(const Hdf5Group& group, First&& first, Count&& count) const
+    {
+        Counts offsets, entries, num_entries;
+        for (const Mesh& mesh : pieces_) {
+            const std::int64_t begin = first(mesh), end = begin + count(mesh);
+            for (std::int64_t i = begin; i <= end; ++i) offsets.push_back(mesh.cells.offsets[i] - mesh.cells.offsets[begin]);
+            entries.insert(entries.end(), mesh.cells.indices.begin() + mesh.cells.offsets[begin], mesh.cells.indices.begin() + mesh.cells.offsets[end]);
+            num_entries.push_back(mesh.cells.offsets[end] - mesh.cells.offsets[begin]);
+        }
+        write_counts(group, "NumberOfCells", count);
+        write_integers(group, "NumberOfConnectivityIds", std::move(num_entries));
+        write_integers(group, "Offsets", std::move(offsets));
+        write_integers(group, "Connectivity", std::move(entries));
+    }
+
+    void write_unstructured(const Hdf5Group& root, bool has_polyhedra) const
+    {
+        write_cells(root, [](const Mesh&) { return std::int64_t{0}; }, [](const Mesh& mesh) { return mesh.num_cells(); });
+        std::vector<std::uint8_t> types;
+        for (const Mesh& mesh : pieces_) types.insert(types.end(), mesh.cell_types.begin(), mesh.cell_types.end());
+        const DataArray array = DataArray::from("Types", std::move(types));
+        root.write("Types", {&array}, compression_);
+        if (has_polyhedra) write_faces(root);
+    }
+
+    void write_faces(const Hdf5Group& root) const
+    {
+        Counts entries, offsets, uses, use_offsets, num_entries, num_faces;
+        for (const Mesh& mesh : pieces_) {
+            const auto before = static_cast<std::int64_t>(entries.size());
+            std::int64_t face_count = 0;
+            offsets.push_back(0);
+            use_offsets.push_back(0);
+            for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
+                const auto stream = mesh.has_polyhedra() ? mesh.face_streams.row(i) : std::span<const std::int32_t>();
+                for (std::size_t at = 1; at < stream.size();) {
+                    const auto face = stream.subspan(at + 1, static_cast<std::size_t>(stream[at]));
+                    entries.insert(entries.end(), face.begin(), face.end());
+                    offsets.push_back(static_cast<std::int64_t>(entries.size()) - before);
+                    uses.push_back(face_count++);
+                    at += 1 + face.size();
+                }
+                use_offsets.push_back(face_count);
+            }
+            num_faces.push_back(face_count);
+            num_entries.push_back(static_cast<std::int64_t>(entries.size()) - before);
+        }
+        write_integers(root, "NumberOfFaces", num_faces);
+        write_integers(root, "NumberOfFaceConnectivityIds", std::move(num_entries));
+        write_integers(root, "NumberOfPolyhedronToFaceIds", std::move(num_faces));
+        write_integers(root, "FaceConnectivity", std::move(entries));
+        write_integers(root, "FaceOffsets", std::move(offsets));
+        write_integers(root, "PolyhedronToFaces", std::move(uses));
+        write_integers(root, "PolyhedronOffsets", std::move(use_offsets));
+    }
+
+    void write_polygonal(const Hdf5Group& root) const
+    {
+        constexpr std::array names{"Vertices", "Lines", "Polygons", "Strips"};
+        const auto before = [](const Mesh& mesh, int group) {
+            return static_cast<std::int64_t>(std::ranges::lower_bound(mesh.cell_types, group, {}, polydata_group) - mesh.cell_types.begin());
+        };
+        for (const Mesh& mesh : pieces_) {
+            if (!std::ranges::is_sorted(mesh.cell_types, {}, polydata_group) || (mesh.num_cells() > 0 && polydata_group(mesh.cell_types.front()) < 0))
+                throw InvalidInput("write_mesh: the cells are not vertices, lines, polygons and strips in this order, which polygonal data keep.");
+        }
+        for (int group = 0; group < 4; ++group)
+            write_cells(root.create_group(names[static_cast<std::size_t>(group)]), [&](const Mesh& mesh) { return before(mesh, group); },
+                        [&](const Mesh& mesh) { return before(mesh, group + 1) - before(mesh, group); });
+    }
+
+    static void check_name(const DataArray& array)
+    {
+        if (array.name().empty() || array.name() == "." || array.name().find('/') != std::string::npos || array.name().find('\n') != std::string::npos)
+            throw InvalidInput("write_mesh: the array name '" + array.name() + "' cannot stand in an HDF5 file (empty, '.', or with '/'). Rename it.");
+    }
+
+    void write_group(const Hdf5Group& root, const std::string& name, std::vector<DataArray> Mesh::* arrays) const
+    {
+        const Hdf5Group group = root.create_group(name);
+        std::string order;
+        for (const DataArray& model : pieces_.front().*arrays) {
+            check_name(model);
+            std::vector<const DataArray*> parts;
+            for (const Mesh& mesh : pieces_) {
+                const DataArray* part = find_array(mesh.*arrays, model.name());
+                if (part == nullptr || part->type() != model.type() || part->num_components() != model.num_components())
+                    throw InvalidInput("write_mesh: the pieces differ in the array '" + model.name() + "'; all must have the same ones.");
+                parts.push_back(part);
+            }
+            group.write(model.name(), parts, compression_);
+            order += (order.empty() ? "" : "\n") + model.name();
+            for (const std::string_view role : attribute_roles())
+                if ((" " + model.attribute + " ").find(" " + std::string(role) + " ") != std::string::npos) group.set_attribute(std::string(role), model.name());
+        }
+        if (!order.empty()) group.set_attribute("ArrayOrder", order);
+    }
+
+    void write_field_data(const Hdf5Group& root) const
+    {
+        const Hdf5Group group = root.create_group("FieldData");
+        std::string order;
+        for (const DataArray& array : pieces_.front().field_data) {
+            check_name(array);
+            group.write(array.name(), {&array}, Compression::None);
+            order += (order.empty() ? "" : "\n") + array.name();
+        }
+        if (!order.empty()) group.set_attribute("ArrayOrder", order);
+    }
+
+    Pieces pieces_;
+    Compression compression_;
+};
+
+/// Bytes of a file without compression, and a little for HDF5's own.
+std::uint64_t size_bound(Pieces pieces)
+{
+    std::uint64_t size = 1 << 16;
+    for (const Mesh& mesh : pieces) {
+        size += mesh.points.bytes().size() + mesh.cells.indices.size() * 8 + mesh.cells.offsets.size() * 16 + mesh.face_streams.indices.size() * 16;
+        for (const auto* group : {&mesh.point_data, &mesh.cell_data, &mesh.field_data})
+            for (const DataArray& array : *group) {
+                size += 2048;
+                if (array.type() != ScalarType::String) size += array.bytes().size();
+                else
+                    for (const std::string& text : array.strings()) size += 64 + text.size();
+            }
+    }
+    return size;
+}
+
+}  // namespace
+
+void write_vtkhdf(const std::filesystem::path& path, Pieces pieces, const WriteOptions& options)
+{
+    if (pieces.empty()) throw InvalidInput("write_mesh: there is no piece to write.");
+    if (options.compression == Compression::Lz4) throw InvalidInput("write_mesh: VTKHDF files are compressed with zlib only. Use --compress zlib, or none.");
+    AtomicFile finished(path);
+    finished.reserve(size_bound(pieces));
+    Hdf5Group file = Hdf5Group::create_file(finished.temporary(), "write_mesh: " + path.string());
+    VtkHdfWriter(pieces, options).write(file);
+    file.close();
+    finished.commit(options.sync);
+}
+
+}  // namespace meshard

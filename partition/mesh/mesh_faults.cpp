@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "partition/mesh/mesh_faults.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <span>
+
+#include "partition/mesh/cell_type.h"
+
+namespace meshard {
+
+namespace {
+
+/// Spreads an integer over all bits.
+std::uint64_t mixed(std::uint64_t x)
+{
+    x *= 0xFF51AFD7ED558CCD;
+    x = (x ^ x >> 32) * 0xC4CEB9FE1A85EC53;
+    return x ^ x >> 29;
+}
+
+/// A set of hashes; open addressing, never more than half full. The search begins at a place that the caller chooses, so that cells which are near in
+/// the numbering are near in memory; where that is crowded it goes on at places that depend on the hash.
+class HashSet {
+public:
+    explicit HashSet(std::int64_t most) : slots_(std::bit_ceil(static_cast<std::uint64_t>(2 * most + 2)), 0), mask_(slots_.size() - 1) {}
+
+    std::uint64_t num_slots() const { return slots_.size(); }
+
+    /// False if it was there already. The hash is not 0, which marks a free slot.
+    bool insert(std::uint64_t hash, std::uint64_t place)
+    {
+        constexpr std::uint64_t run = 8;
+        for (std::uint64_t step = 0;; ++step, ++place) {
+            if (step > 0 && step % run == 0) place = mixed(hash + step);    // not further along: whole stretches may be full
+            auto& slot = slots_[place & mask_];
+            if (slot == hash) return false;
+            if (slot != 0) continue;
+            slot = hash;
+            return true;
+        }
+    }
+
+private:
+    std::vector<std::uint64_t> slots_;
+    std::uint64_t mask_;
+};
+
+bool uses_a_point_twice(std::span<const std::int32_t> points)
+{
+    for (std::size_t i = 1; i < points.size(); ++i)
+        for (std::size_t k = 0; k < i; ++k)
+            if (points[i] == points[k]) return true;
+    return false;
+}
+
+/// Corners of tetrahedra that fill a solid of VTK's, with its positive orientation; empty for shapes without a fixed one.
+std::span<const std::array<std::uint8_t, 4>> tetrahedra_of(CellShape shape)
+{
+    using Tet = std::array<std::uint8_t, 4>;
+    static constexpr Tet tetra[] = {{0, 1, 2, 3}};
+    static constexpr Tet pyramid[] = {{0, 1, 2, 4}, {0, 2, 3, 4}};
+    static constexpr Tet hexahedron[] = {{0, 1, 2, 6}, {0, 2, 3, 6}, {0, 3, 7, 6}, {0, 7, 4, 6}, {0, 4, 5, 6}, {0, 5, 1, 6}};
+    static constexpr Tet voxel[] = {{0, 1, 3, 7}, {0, 3, 2, 7}, {0, 2, 6, 7}, {0, 6, 4, 7}, {0, 4, 5, 7}, {0, 5, 1, 7}};
+    switch (shape) {
+    case CellShape::Tetra: return tetra;
+    case CellShape::Pyramid: return pyramid;
+    case CellShape::Hexahedron: return hexahedron;
+    case CellShape::Voxel: return voxel;
+    default: return {};
+    }
+}
+
+template <class T>
+bool is_inverted(std::span<const T> xyz, std::span<const std::int32_t> points, CellShape shape)
+{
+    double volume = 0;
+    for (const auto& tet : tetrahedra_of(shape)) {
+        std::array<std::array<double, 3>, 3> edges{};
+        for (std::size_t e = 0; e < 3; ++e)
+            for (std::size_t c = 0; c < 3; ++c)
+                edges[e][c] = static_cast<double>(xyz[static_cast<std::size_t>(points[tet[e + 1]]) * 3 + c]) - static_cast<double>(xyz[static_cast<std::size_t>(points[tet[0]]) * 3 + c]);
+        const auto& [u, v, w] = edges;
+        volume += u[0] * (v[1] * w[2] - v[2] * w[1]) - u[1] * (v[0] * w[2] - v[2] * w[0]) + u[2] * (v[0] * w[1] - v[1] * w[0]);
+    }
+    return volume < 0;
+}
+
+void count(std::int64_t& number, std::int64_t& first, std::int64_t cell)
+{
+    if (number++ == 0) first = cell;
+}
+
+std::string cells_text(std::int64_t number, std::int64_t first)
+{
+    return number == 1 ? "1 cell (number " + std::to_string(first) + ")" : std::to_string(number) + " cells (the first is number " + std::to_string(first) + ")";
+}
+
+std::uint64_t hash_of(std::span<const std::int32_t> points, std::uint8_t type)
+{
+    std::uint64_t hash = 0;
+    for (const std::int32_t point : points) hash += mixed(static_cast<std::uint64_t>(point) + 1);     // in any order
+    return mixed(hash + type) | 1;
+}
+
+/// @param is_used   of each point, set for those that cells use; or null: then cells are not compared either
+MeshFaults walk_cells(const Mesh& mesh, std::vector<bool>* is_used)
+{
+    MeshFaults faults;
+    HashSet seen(is_used != nullptr ? mesh.num_cells() : 0);
+    const auto slots_a_point = static_cast<double>(seen.num_slots()) / static_cast<double>(std::max<std::int64_t>(mesh.num_points(), 1));
+    const auto walk = [&]<class T>(std::span<const T> xyz) {
+        for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
+            const auto points = mesh.cells.row(i);
+            if (is_used != nullptr && !points.empty()) {
+                std::uint64_t sum = 0;
+                for (const std::int32_t point : points) {
+                    (*is_used)[static_cast<std::size_t>(point)] = true;
+                    sum += static_cast<std::uint64_t>(point);
+                }
+                const auto near = static_cast<std::uint64_t>(slots_a_point * static_cast<double>(sum) / static_cast<double>(points.size()));
+                if (!seen.insert(hash_of(points, mesh.cell_types[i]), near)) count(faults.duplicate_cells, faults.first_duplicate, i);
+            }
+            const CellShape shape = cell_type_of(mesh.cell_types[i]).shape;
+            const bool may_repeat = shape == CellShape::Polyline || shape == CellShape::Strip || shape == CellShape::Points;
+            if (!may_repeat && points.size() <= 64 && uses_a_point_twice(points)) count(faults.degenerate_cells, faults.first_degenerate, i);
+            if (is_inverted(xyz, points, shape)) count(faults.inverted_cells, faults.first_inverted, i);
+        }
+    };
+    if (mesh.points.type() == ScalarType::Float32) walk(mesh.points.values<float>());
+    else walk(mesh.points.values<double>());
+    return faults;
+}
+
+}  // namespace
+
+std::string cell_size_fault(std::int64_t cell, std::uint8_t type, std::int64_t num_points)
+{
+    const CellType& known = cell_type_of(type);
+    if (known.name.empty()) return "cell " + std::to_string(cell) + " has type " + std::to_string(type) + ", which VTK does not know";
+    if (num_points >= known.min_points && !(known.fixed_size && num_points > known.min_points)) return {};
+    return "cell " + std::to_string(cell) + " (" + std::string(known.name) + ") has " + std::to_string(num_points) + " points, expected " + std::to_string(known.min_points) +
+           (known.fixed_size ? "" : " or more");
+}
+
+MeshFaults find_faults(const Mesh& mesh)
+{
+    if (mesh.is_point_cloud()) return {};
+    std::vector<bool> is_used(static_cast<std::size_t>(mesh.num_points()), false);
+    MeshFaults faults = walk_cells(mesh, &is_used);
+    faults.unused_points = std::ranges::count(is_used, false);
+    return faults;
+}
+
+MeshFaults find_cell_faults(const Mesh& mesh)
+{
+    return mesh.is_point_cloud() ? MeshFaults{} : walk_cells(mesh, nullptr);
+}
+
+std::vector<std::uint64_t> cell_hashes(const Mesh& mesh)
+{
+    std::vector<std::uint64_t> hashes;
+    hashes.reserve(static_cast<std::size_t>(mesh.num_cells()));
+    for (std::int64_t i = 0; i < mesh.num_cells(); ++i) hashes.push_back(mesh.cells.row(i).empty() ? 0 : hash_of(mesh.cells.row(i), mesh.cell_types[i]));
+    return hashes;
+}
+
+std::vector<std::string> describe(const MeshFaults& faults)
+{
+    std::vector<std::string> sentences;
+    if (faults.unused_points > 0)
+        sentences.push_back((faults.unused_points == 1 ? "1 point is" : std::to_string(faults.unused_points) + " points are") + " used by no cell; they are kept.");
+    if (faults.duplicate_cells > 0)
+        sentences.push_back(cells_text(faults.duplicate_cells, faults.first_duplicate) + " of the same type on the same points as an earlier one; all are kept.");
+    if (faults.degenerate_cells > 0) sentences.push_back(cells_text(faults.degenerate_cells, faults.first_degenerate) + " with a point that is used twice.");
+    if (faults.inverted_cells > 0) sentences.push_back(cells_text(faults.inverted_cells, faults.first_inverted) + " of negative volume: the points stand in the wrong order.");
+    return sentences;
+}
+
+}  // namespace meshard

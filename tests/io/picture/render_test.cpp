@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/picture/render.h"
+
+#include <gtest/gtest.h>
+#include <zlib.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <set>
+
+#include "io/picture/outer_surface.h"
+#include "partition/error.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/sample_meshes.h"
+#include "tests/support/temporary_folder.h"
+
+namespace meshard {
+namespace {
+
+struct Picture {
+    std::int32_t width = 0, height = 0;
+    std::vector<std::uint8_t> pixels;
+
+    std::array<int, 3> at(std::int32_t x, std::int32_t y) const
+    {
+        const std::uint8_t* pixel = pixels.data() + 3 * (y * width + x);
+        return {pixel[0], pixel[1], pixel[2]};
+    }
+    std::int64_t count_colored() const   // neither white nor grey
+    {
+        std::int64_t count = 0;
+        for (std::int32_t i = 0; i < width * height; ++i)
+            count += std::abs(pixels[3 * i] - pixels[3 * i + 1]) + std::abs(pixels[3 * i + 1] - pixels[3 * i + 2]) > 40;
+        return count;
+    }
+};
+
+/// Reads what the PNG specification says that a reader must, with its checksums.
+Picture decode_png(const std::filesystem::path& path)
+{
+    const std::string bytes = read_bytes(path);
+    EXPECT_EQ(bytes.substr(0, 8), "\x89PNG\r\n\x1a\n");
+    const auto number = [&](std::size_t at) {
+        std::uint32_t value = 0;
+        for (int i = 0; i < 4; ++i) value = value << 8 | static_cast<unsigned char>(bytes[at + i]);
+        return value;
+    };
+    Picture picture;
+    std::string data, types;
+    for (std::size_t at = 8; at < bytes.size(); at += 12 + number(at)) {
+        const std::string type = bytes.substr(at + 4, 4);
+        types += type + " ";
+        EXPECT_EQ(number(at + 8 + number(at)),
+                  ::crc32(0, reinterpret_cast<const Bytef*>(bytes.data() + at + 4), number(at) + 4));
+        if (type == "IHDR") {
+            picture.width = static_cast<std::int32_t>(number(at + 8));
+            picture.height = static_cast<std::int32_t>(number(at + 12));
+            EXPECT_EQ(bytes.substr(at + 16, 5), std::string("\x08\x02\0\0\0", 5));
+        }
+        if (type == "IDAT") data = bytes.substr(at + 8, number(at));
+    }
+    EXPECT_EQ(types, "IHDR IDAT IEND ");
+    const std::size_t row = 3 * static_cast<std::size_t>(picture.width) + 1;
+    std::vector<std::uint8_t> rows(row * static_cast<std::size_t>(picture.height));
+    uLongf size = rows.size();
+    EXPECT_EQ(::uncompress(rows.data(), &size, reinterpret_cast<const Bytef*>(data.data()), data.size()), Z_OK);
+    EXPECT_EQ(size, rows.size());
+    for (std::int32_t y = 0; y < picture.height; ++y)
+        picture.pixels.insert(picture.pixels.end(), rows.begin() + y * row + 1, rows.begin() + (y + 1) * row);
+    return picture;
+}
+
+TEST(OuterSurface, OfACubeIsItsSkin)
+{
+    for (const Mesh& mesh : {cube(3), polyhedral_cube(3)}) EXPECT_EQ(outer_surface(mesh).size(), 6U * 9 * 2);
+    EXPECT_EQ(outer_surface(tet_cube(3)).size(), 6U * 9 * 2);
+    EXPECT_EQ(outer_surface(strip(4)).size(), 8U);
+    EXPECT_TRUE(outer_surface(random_cloud(5, 1)).empty());
+}
+
+TEST(OuterSurface, LeavesGhostsOut)
+{
+    Mesh mesh = strip(4);
+    mesh.cell_data.push_back(DataArray::from("vtkGhostType", std::vector<std::uint8_t>{0, 1, 0, 1}));
+
+    const auto triangles = outer_surface(mesh);
+
+    EXPECT_EQ(triangles.size(), 4U);
+    for (const auto& triangle : triangles) EXPECT_EQ(triangle.cell % 2, 0);
+}
+
+TEST(Render, DrawsEverySampleFromEverySide)
+{
+    const TemporaryFolder folder;
+    for (const auto& [name, mesh] : sample_meshes())
+        for (const char* view : {"iso", "side", "front", "top"}) {
+            render_mesh(mesh, folder / "a.png", {.view = view_from_name(view), .width = 320, .height = 200});
+            const Picture picture = decode_png(folder / "a.png");
+            EXPECT_EQ(picture.width, 320) << name;
+            EXPECT_EQ(picture.height, 200) << name;
+        }
+}
+
+TEST(Render, ColorsFollowTheValues)
+{
+    const TemporaryFolder folder;
+    Mesh mesh = strip(2);   // two squares side by side in the plane z = 0
+    mesh.cell_data = {DataArray::from("p", std::vector<float>{-1, 1})};
+
+    render_mesh(mesh, folder / "a.png", {.color_by = "p", .view = View::Top, .width = 600, .height = 400});
+    const Picture picture = decode_png(folder / "a.png");
+
+    const auto left = picture.at(150, 230), right = picture.at(330, 230);   // seen from above x runs to the right
+    EXPECT_GT(left[2], left[1]);     // dark blue
+    EXPECT_GT(right[1], right[2]);   // yellow
+    EXPECT_EQ(picture.at(2, 2), (std::array<int, 3>{255, 255, 255}));
+}
+
+TEST(Render, OutliersDoNotTakeTheColors)
+{
+    const TemporaryFolder folder;
+    Mesh mesh = strip(600);
+    std::vector<float> values;
+    for (int i = 0; i < 600; ++i) values.push_back(static_cast<float>(i % 2));
+    mesh.cell_data = {DataArray::from("p", values)};
+    render_mesh(mesh, folder / "without.png", {.color_by = "p"});
+    values[300] = 1e6F;
+    mesh.cell_data = {DataArray::from("p", values)};
+
+    render_mesh(mesh, folder / "with.png", {.color_by = "p"});
+
+    const Picture with = decode_png(folder / "with.png"), without = decode_png(folder / "without.png");
+    std::int64_t different = 0;
+    for (std::size_t i = 0; i < with.pixels.size(); ++i) different += with.pixels[i] != without.pixels[i];
+    EXPECT_GT(different, 0) << "the labels say that values are clipped";
+    EXPECT_LT(different, 2000);
+}
+
+TEST(Render, NearerSurfacesHideOthers)
+{
+    const TemporaryFolder folder;
+    Mesh mesh;
+    mesh.kind = MeshKind::Surface;
+    mesh.points = DataArray::from("Points", std::vector<float>{0, 0, 0, 1, 0, 0, 1, 1, 0, 0, 1, 0, 0, 0, 1, 1, 0, 1, 1, 1, 1, 0, 1, 1}, 3);
+    for (const std::int32_t first : {4, 0}) mesh.cells.push_row(std::vector<std::int32_t>{first, first + 1, first + 2, first + 3});
+    mesh.cell_types = {9, 9};
+    mesh.cell_data = {DataArray::from("p", std::vector<double>{1, 0})};
+
+    render_mesh(mesh, folder / "a.png", {.color_by = "p", .view = View::Top, .width = 400, .height = 400});
+
+    const auto seen = decode_png(folder / "a.png").at(130, 200);
+    EXPECT_GT(seen[1], 2 * seen[2]) << "the upper square, of value 1, is yellow";
+}
+
+TEST(Render, TakesPartsMagnitudesComponentsAndNaN)
+{
+    const TemporaryFolder folder;
+    Mesh mesh = sphere(8);
+    mesh.point_data.push_back(DataArray::from("odd", std::vector<float>(mesh.num_points(), std::numeric_limits<float>::quiet_NaN())));
+    std::set<std::string> pictures;
+    for (const RenderOptions& options : {RenderOptions{.color_by = "patch"}, {.color_by = "velocity"}, {.color_by = "velocity", .component = "y"},
+                                         {.color_by = "velocity", .component = "0"}, {.color_by = "odd"},
+                                         {.color_by = "pressure", .range = std::array{-1.0, 1.0}}, {.color_by = "pressure", .title = "a title"}}) {
+        render_mesh(mesh, folder / "a.png", options);
+        pictures.insert(read_bytes(folder / "a.png"));
+        EXPECT_GT(decode_png(folder / "a.png").count_colored(), 20'000) << options.color_by;
+    }
+    EXPECT_EQ(pictures.size(), 7U);
+}
+
+TEST(Render, RefusesWhatIsNotThere)
+{
+    const TemporaryFolder folder;
+    const Mesh mesh = sphere(3);
+    const auto render = [&](RenderOptions options) { return [&folder, &mesh, options] { render_mesh(mesh, folder / "a.png", options); }; };
+
+    EXPECT_TRUE(throws_with<InvalidInput>("Did you mean 'pressure'?", render({.color_by = "presure"})));
+    EXPECT_TRUE(throws_with<InvalidInput>("has no component 'w'", render({.color_by = "velocity", .component = "w"})));
+    EXPECT_TRUE(throws_with<InvalidInput>("64 to 16384", render({.width = 0})));
+    EXPECT_TRUE(throws_with<InvalidInput>("is empty", render({.color_by = "pressure", .range = std::array{1.0, 1.0}})));
+    EXPECT_TRUE(throws_with<InvalidInput>("known are iso, side, front and top", [] { view_from_name("back"); }));
+    EXPECT_TRUE(throws_with<IoError>("there is no folder", [&] { render_mesh(mesh, folder / "no/a.png"); }));
+    EXPECT_EQ(folder.size(), 0);
+}
+
+}  // namespace
+}  // namespace meshard

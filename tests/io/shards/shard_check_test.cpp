@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/shards/shard_check.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "io/bytes/content_hash.h"
+#include "io/mesh_io.h"
+#include "io/shards/piece_io.h"
+#include "io/shards/subdomain_io.h"
+#include "partition/error.h"
+#include "partition/mesh/mesh_graph.h"
+#include "partition/cut/metis_partitioner.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/sample_meshes.h"
+#include "tests/support/temporary_folder.h"
+
+namespace meshard {
+namespace {
+
+std::vector<Subdomain> cut(const Mesh& mesh, std::int32_t num_parts, std::int32_t num_layers)
+{
+    const Csr graph = mesh_graph(mesh);
+    return extract_subdomains(mesh, graph, partition_with_metis(graph, {.num_parts = num_parts}), num_layers);
+}
+
+TEST(ShardCheck, FindsNothingInGoodFolders)
+{
+    for (const auto& [name, mesh] : sample_meshes())
+        for (const std::int32_t num_parts : {1, 2, 5})
+            for (const std::int32_t num_layers : {0, 1, 2}) {
+                const TemporaryFolder folder;
+                save_subdomains(folder / "shards", cut(mesh, num_parts, num_layers), {});
+                EXPECT_EQ(check_shards(folder / "shards"), std::vector<std::string>()) << name;
+            }
+}
+
+/// Writes a folder from parts that were changed: all hashes and counts fit, only the invariant in question does not.
+testing::AssertionResult finds(const std::string& text, const std::function<void(std::vector<Subdomain>&)>& change,
+                               std::int32_t num_layers = 1)
+{
+    const TemporaryFolder folder;
+    auto subdomains = cut(cube(4), 3, num_layers);
+    change(subdomains);
+    save_subdomains(folder / "shards", subdomains, {});
+    const auto faults = check_shards(folder / "shards");
+    std::string all;
+    for (const auto& fault : faults) {
+        if (fault.find(text) != std::string::npos) return testing::AssertionSuccess();
+        all += fault + "\n";
+    }
+    return testing::AssertionFailure() << "expected \"" << text << "\" among:\n" << all;
+}
+
+/// The part without its last ghost cell; its points stay.
+void drop_last_ghost(Subdomain& part)
+{
+    std::vector<std::int32_t> cells, points;
+    for (std::int32_t i = 0; i + 1 < part.cells.num_local(); ++i) cells.push_back(i);
+    for (std::int32_t i = 0; i < part.points.num_local(); ++i) points.push_back(i);
+    part.mesh = extract_mesh(part.mesh, cells, points);
+    part.cells.global_ids.pop_back();
+    part.cells.ghost_owners.pop_back();
+    part.ghost_levels.pop_back();
+}
+
+TEST(ShardCheck, FindsEachBrokenPromise)
+{
+    EXPECT_TRUE(finds("differs from the owners of its rows: points", [](auto& parts) {
+        parts[1].mesh.points.template mutable_values<double>().back() += 1e-9;
+    }));
+    EXPECT_TRUE(finds("differs from the owners of its rows: cell array 'label'", [](auto& parts) {
+        parts[2].mesh.cell_data[2].template mutable_values<std::int64_t>().back() ^= 1;
+    }));
+    EXPECT_TRUE(finds("differs from the owners of its rows: point array 'pressure'", [](auto& parts) {
+        parts[2].mesh.point_data[0].template mutable_values<float>().back() = -0.F;
+    }));
+    EXPECT_TRUE(finds("differs from the owners of its rows: cells", [](auto& parts) {
+        auto& indices = parts[0].mesh.cells.indices;
+        std::swap(indices[indices.size() - 1], indices[indices.size() - 2]);
+    }));
+    EXPECT_TRUE(finds("its ghosts are not the 2 layers around it", [](auto& parts) {
+        auto& levels = parts[0].ghost_levels;
+        levels.back() = levels.back() == 1 ? 2 : 1;
+    }, 2));
+    EXPECT_TRUE(finds("names part", [](auto& parts) {
+        auto& owners = parts[0].cells.ghost_owners;
+        owners.assign(owners.size(), 2);
+        std::ranges::sort(parts[0].cells.global_ids.begin() + parts[0].cells.num_owned, parts[0].cells.global_ids.end());
+    }));
+    EXPECT_TRUE(finds("is not the", [](auto& parts) { drop_last_ghost(parts[0]); }) ||
+                finds("its ghosts are not the 1 layers around it", [](auto& parts) { drop_last_ghost(parts[0]); }) ||
+                finds("belongs to no cell that is here", [](auto& parts) { drop_last_ghost(parts[0]); }));
+    EXPECT_TRUE(finds("is owned by no part", [](auto& parts) {
+        parts[0].cells.num_global += 1;
+        parts[1].cells.num_global += 1;
+        parts[2].cells.num_global += 1;
+    }));
+    EXPECT_TRUE(finds("is owned by part 0 and by part 1", [](auto& parts) {
+        auto& first = parts[0].points.global_ids[0];
+        auto& other = parts[1].points.global_ids[0];
+        first = other = std::min(first, other);
+    }));
+}
+
+TEST(ShardCheck, FindsChangedFiles)
+{
+    const TemporaryFolder folder;
+    save_subdomains(folder / "shards", cut(cube(3), 2, 1), {});
+    const auto check = [&] {
+        std::string all;
+        for (const auto& fault : check_shards(folder / "shards")) all += fault + "\n";
+        return all;
+    };
+    const auto with_file = [&](const char* name, const std::function<void(std::string&)>& change) {
+        const std::string before = read_bytes(folder / "shards" / name);
+        std::string bytes = before;
+        change(bytes);
+        write_bytes(folder / "shards" / name, bytes);
+        const std::string faults = check();
+        write_bytes(folder / "shards" / name, before);
+        return faults;
+    };
+    const char* piece = "pieces/mesh_0001.vtu";
+
+    EXPECT_NE(with_file(piece, [](std::string& bytes) { bytes[bytes.size() / 2] ^= 1; }).find("its content was changed"), std::string::npos);
+    EXPECT_NE(with_file(piece, [](std::string& bytes) { bytes.pop_back(); }).find("bytes, the manifest says"), std::string::npos);
+    EXPECT_NE(with_file(piece, [](std::string& bytes) { bytes.resize(500); }).find("truncated"), std::string::npos);
+    EXPECT_NE(with_file("manifest.json", [](std::string& text) { text.replace(text.find("\"owned_cells\": "), 15, "\"owned_cells\": 1"); })
+                  .find("owned cells, the manifest says"), std::string::npos);
+    EXPECT_NE(with_file("manifest.json", [](std::string& text) { text.resize(50); }).find("is damaged"), std::string::npos);
+    EXPECT_NE(with_file("mesh.pvtu", [](std::string& text) { text.replace(text.find("mesh_0001"), 9, "mesh_0000"); })
+                  .find("does not name the pieces"), std::string::npos);
+    std::filesystem::remove(folder / "shards/mesh.pvtu");
+    EXPECT_NE(check().find("does not exist"), std::string::npos);
+    std::filesystem::remove(folder / "shards" / piece);
+    EXPECT_NE(check().find("mesh_0001.vtu does not exist"), std::string::npos);
+}
+
+TEST(ShardCheck, FindsAWrongEdgeCutInTheManifest)
+{
+    const TemporaryFolder folder;
+    const Mesh mesh = cube(3);
+    const Csr graph = mesh_graph(mesh);
+    const Partition partition = partition_with_metis(graph, {.num_parts = 2});
+    ShardsInfo info{.quality = measure_quality(partition, graph)};
+    info.quality.edge_cut += 1;
+
+    save_subdomains(folder / "shards", extract_subdomains(mesh, graph, partition, 0), info);
+
+    const auto faults = check_shards(folder / "shards");
+    ASSERT_EQ(faults.size(), 1U);
+    EXPECT_NE(faults[0].find("states an edge cut of"), std::string::npos);
+}
+
+TEST(ShardCheck, WantsAShardsFolder)
+{
+    const TemporaryFolder folder;
+    EXPECT_TRUE(throws_with<IoError>("is not a shards folder", [&] { check_shards(folder.path()); }));
+}
+
+}  // namespace
+}  // namespace meshard

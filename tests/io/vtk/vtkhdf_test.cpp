@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/vtk/vtkhdf.h"
+
+#include <gtest/gtest.h>
+#include <vtkCellData.h>
+#include <vtkDataArray.h>
+#include <vtkHDFReader.h>
+#include <vtkNew.h>
+#include <vtkPointData.h>
+#include <vtkUnstructuredGrid.h>
+
+#include <cstring>
+#include <fstream>
+#include <random>
+
+#include "io/shards/subdomain_io.h"
+#include "partition/error.h"
+#include "partition/ghosts/ghost_layer.h"
+#include "partition/mesh/mesh_graph.h"
+#include "partition/cut/metis_partitioner.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/sample_meshes.h"
+#include "tests/support/temporary_folder.h"
+
+namespace meshard {
+namespace {
+
+TEST(VtkHdf, GivesBackWhatWasWritten)
+{
+    const TemporaryFolder folder;
+    for (const auto& [name, mesh] : sample_meshes())
+        for (const Compression compression : {Compression::None, Compression::Zlib}) {
+            Mesh with_unit = mesh;
+            if (!with_unit.point_data.empty()) with_unit.point_data.front().unit = "m/s";
+            write_mesh(folder / "mesh.vtkhdf", with_unit, {.compression = compression});
+            EXPECT_EQ(difference(read_mesh(folder / "mesh.vtkhdf"), with_unit), "") << name;
+        }
+}
+
+TEST(VtkHdf, IsReadByVtk)
+{
+    const TemporaryFolder folder;
+    for (const auto& [name, mesh] : sample_meshes()) {
+        if (mesh.kind != MeshKind::Unstructured || mesh.has_polyhedra() || mesh.num_cells() == 0) continue;    // more than VTK 9.1 knows
+        const auto path = folder / (name + ".vtkhdf");
+        write_mesh(path, mesh);
+        vtkNew<vtkHDFReader> reader;
+        reader->SetFileName(path.c_str());
+        reader->Update();
+        auto* theirs = vtkUnstructuredGrid::SafeDownCast(reader->GetOutputDataObject(0));
+        ASSERT_NE(theirs, nullptr) << name;
+        ASSERT_EQ(theirs->GetNumberOfCells(), mesh.num_cells()) << name;
+        ASSERT_EQ(theirs->GetNumberOfPoints(), mesh.num_points()) << name;
+        for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
+            EXPECT_EQ(theirs->GetCellType(i), mesh.cell_types[i]);
+            vtkNew<vtkIdList> points;
+            theirs->GetCellPoints(i, points);
+            EXPECT_TRUE(std::equal(points->begin(), points->end(), mesh.cells.row(i).begin(), mesh.cells.row(i).end())) << name << " " << i;
+        }
+        const auto same = [](vtkDataArray* array, const DataArray& ours) {
+            return array != nullptr && array->GetNumberOfTuples() == ours.num_rows() && array->GetNumberOfComponents() == ours.num_components() &&
+                   std::memcmp(array->GetVoidPointer(0), ours.bytes().data(), ours.bytes().size()) == 0;
+        };
+        EXPECT_TRUE(same(theirs->GetPoints()->GetData(), mesh.points));
+        for (const DataArray& array : mesh.point_data) EXPECT_TRUE(same(theirs->GetPointData()->GetArray(array.name().c_str()), array)) << name << " " << array.name();
+        for (const DataArray& array : mesh.cell_data) EXPECT_TRUE(same(theirs->GetCellData()->GetArray(array.name().c_str()), array)) << name << " " << array.name();
+    }
+}
+
+TEST(VtkHdf, HoldsAPartitionForEachPiece)
+{
+    const TemporaryFolder folder;
+    for (const Mesh& mesh : {polyhedral_cube(3), cube(3), sphere(6), surface_of_all_kinds()}) {
+        const Csr graph = mesh_graph(mesh);
+        const Partition partition = partition_with_metis(graph, {.num_parts = 3});
+        const auto parts = extract_subdomains(mesh, partition, ghost_layers(graph, partition, 1), 1);
+        std::filesystem::remove_all(folder / "shards");
+        save_subdomains(folder / "shards", parts, {});
+        std::vector<Mesh> pieces;
+        for (const ManifestPart& part : read_manifest(folder / "shards").parts) pieces.push_back(read_mesh(folder / "shards" / part.file));
+
+        write_vtkhdf(folder / "all.vtkhdf", pieces, {});
+
+        const auto partitions = read_vtkhdf_partitions(folder / "all.vtkhdf");
+        ASSERT_EQ(partitions.size(), 3);
+        for (std::size_t i = 0; i < 3; ++i) {
+            Mesh expected = pieces[i], found = partitions[i];
+            if (i > 0) expected.field_data.clear();     // those of the first piece stand for all
+            EXPECT_EQ(difference(found, expected), "") << i;
+        }
+        // Merged by global ids without the ghosts: the mesh before it was cut, beside the arrays that say so.
+        Mesh merged = read_mesh(folder / "all.vtkhdf");
+        EXPECT_EQ(merged.num_cells(), mesh.num_cells());
+        EXPECT_EQ(merged.num_points(), mesh.num_points());
+        EXPECT_EQ(merged.cells, mesh.cells);
+    }
+}
+
+TEST(VtkHdf, RefusesWhatItCannotHold)
+{
+    const TemporaryFolder folder;
+    Mesh slash = cube(1);
+    slash.point_data.front().rename("a/b");
+    EXPECT_TRUE(throws_with<InvalidInput>("'a/b' cannot stand in an HDF5 file", [&] { write_mesh(folder / "a.vtkhdf", slash); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("zlib only", [&] { write_mesh(folder / "a.vtkhdf", cube(1), {.compression = Compression::Lz4}); }));
+    EXPECT_TRUE(throws_with<IoError>("there is no folder", [&] { write_mesh(folder / "no/a.vtkhdf", cube(1)); }));
+    EXPECT_EQ(folder.size(), 0);
+    EXPECT_TRUE(throws_with<IoError>("does not exist", [&] { read_mesh(folder / "a.vtkhdf"); }));
+    write_bytes(folder / "a.vtkhdf", "no HDF5");
+    EXPECT_TRUE(throws_with<IoError>("cannot be opened as HDF5", [&] { read_mesh(folder / "a.vtkhdf"); }));
+}
+
+TEST(VtkHdf, IsRefusedWhenCut)
+{
+    const TemporaryFolder folder;
+    write_mesh(folder / "a.vtkhdf", cube(2));
+    const std::string bytes = read_bytes(folder / "a.vtkhdf");
+    for (std::size_t size = 0; size < bytes.size(); size += 97) {
+        write_bytes(folder / "a.vtkhdf", std::string_view(bytes).substr(0, size));
+        EXPECT_THROW(read_mesh(folder / "a.vtkhdf"), IoError) << size;
+    }
+}
+
+}  // namespace
+}  // namespace meshard

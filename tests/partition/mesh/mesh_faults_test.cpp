@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "partition/mesh/mesh_faults.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+
+#include "partition/mesh/cell_type.h"
+#include "tests/support/sample_meshes.h"
+
+namespace meshard {
+namespace {
+
+TEST(MeshFaults, FindsNoneInSoundMeshes)
+{
+    for (const Mesh& mesh : {cube(3), tet_cube(2), polyhedral_cube(2), mixed_cells(), sphere(5), strip(4), random_cloud(20, 1), empty_mesh()})
+        EXPECT_TRUE(describe(find_faults(mesh)).empty()) << describe(find_faults(mesh)).front();
+}
+
+TEST(MeshFaults, CountsUnusedPoints)
+{
+    const MeshFaults faults = find_faults(with_unused_points());
+    EXPECT_EQ(faults.unused_points, 5);
+    EXPECT_EQ(describe(faults), std::vector<std::string>{"5 points are used by no cell; they are kept."});
+}
+
+TEST(MeshFaults, FindsDuplicateCellsInWhateverOrderTheirPointsStand)
+{
+    Mesh mesh = tet_cube(1);
+    mesh.cell_data.clear();
+    std::vector<std::int32_t> row(mesh.cells.row(2).begin(), mesh.cells.row(2).end());
+    std::rotate(row.begin(), row.begin() + 1, row.begin() + 3);
+    mesh.cells.push_row(row);
+    mesh.cell_types.push_back(10);
+
+    const MeshFaults faults = find_faults(mesh);
+
+    EXPECT_EQ(faults.duplicate_cells, 1);
+    EXPECT_EQ(faults.first_duplicate, 6);
+    EXPECT_EQ(faults.inverted_cells, 0);
+}
+
+TEST(MeshFaults, TellsCellsApartWhosePointsHaveTheSameMean)
+{
+    // All lines around one middle, then each a second time.
+    constexpr std::int32_t num_lines = 500;
+    Mesh mesh;
+    mesh.points = DataArray("Points", ScalarType::Float64, 2 * num_lines, 3);
+    for (int time = 0; time < 2; ++time)
+        for (std::int32_t i = 0; i < num_lines; ++i) {
+            mesh.cells.push_row(std::array{i, 2 * num_lines - 1 - i});
+            mesh.cell_types.push_back(3);
+        }
+
+    const MeshFaults faults = find_faults(mesh);
+
+    EXPECT_EQ(faults.duplicate_cells, num_lines);
+    EXPECT_EQ(faults.first_duplicate, num_lines);
+}
+
+TEST(MeshFaults, FindsInvertedAndDegenerateCells)
+{
+    for (Mesh mesh : {cube(2), tet_cube(1)}) {
+        for (std::int64_t i = 0; i < 3; ++i) {      // mirrored: as if x pointed the other way
+            auto* row = mesh.cells.indices.data() + mesh.cells.offsets[i];
+            if (mesh.cell_types[i] == 10) std::swap(row[1], row[2]);
+            else std::swap_ranges(row, row + 4, row + 4);
+        }
+        const MeshFaults faults = find_faults(mesh);
+        EXPECT_EQ(faults.inverted_cells, 3);
+        EXPECT_EQ(faults.first_inverted, 0);
+        EXPECT_EQ(faults.degenerate_cells, 0);
+    }
+    Mesh mesh = cube(2);
+    mesh.cells.indices[8] = mesh.cells.indices[9];
+    EXPECT_EQ(find_faults(mesh).degenerate_cells, 1);
+    EXPECT_EQ(find_faults(mesh).first_degenerate, 1);
+}
+
+}  // namespace
+}  // namespace meshard
