@@ -10,7 +10,7 @@
 #include "apps/case_list.h"
 #include "apps/shard_cache.h"
 #include "apps/training_log.h"
-#include "sharding/rank_group.h"
+#include "sharding/ranks/rank_group.h"
 
 namespace meshard {
 

@@ -10,7 +10,7 @@
 #include "io/shards/subdomain_io.h"
 #include "partition/error.h"
 #include "partition/mesh/surface_geometry.h"
-#include "sharding/shard_tensor.h"
+#include "sharding/tensor/shard_tensor.h"
 
 namespace meshard {
 namespace {

@@ -16,7 +16,7 @@
 #include "io/shards/manifest.h"
 #include "models/registry.h"
 #include "partition/mesh/mesh.h"
-#include "sharding/device_mesh.h"
+#include "sharding/ranks/device_mesh.h"
 
 namespace meshard {
 

@@ -7,7 +7,7 @@
 #include "partition/csr.h"
 #include "partition/mesh/data_array.h"
 #include "partition/mesh/mesh_graph.h"
-#include "sharding/rank_messages.h"
+#include "sharding/messages/rank_messages.h"
 
 #include <array>
 #include <cstdint>

@@ -3,7 +3,7 @@
 
 #include "partition/mesh/mesh_faults.h"
 #include "partition/mesh/mesh.h"
-#include "sharding/rank_messages.h"
+#include "sharding/messages/rank_messages.h"
 
 #include <cstdint>
 #include <span>

@@ -15,7 +15,7 @@
 #include "partition/cut/geometric_partitioner.h"
 #include "partition/cut/metis_partitioner.h"
 #include "partition/mesh/neighbor_graph.h"
-#include "sharding/shard_tensor.h"
+#include "sharding/tensor/shard_tensor.h"
 
 namespace meshard {
 namespace {

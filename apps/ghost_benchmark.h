@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "sharding/launch.h"
+#include "sharding/transport/launch.h"
 
 namespace meshard {
 

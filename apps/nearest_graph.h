@@ -4,7 +4,7 @@
 #include "apps/row_places.h"
 #include "apps/window_graph.h"
 #include "partition/csr.h"
-#include "sharding/rank_messages.h"
+#include "sharding/messages/rank_messages.h"
 
 #include <cstdint>
 #include <span>

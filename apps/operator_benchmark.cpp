@@ -7,7 +7,7 @@
 #include <torch/torch.h>
 
 #include "apps/rank_timing.h"
-#include "sharding/shard_tensor.h"
+#include "sharding/tensor/shard_tensor.h"
 
 namespace meshard {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "apps/curve_windows.h"
-#include "sharding/rank_messages.h"
+#include "sharding/messages/rank_messages.h"
 
 #include <cstdint>
 #include <span>

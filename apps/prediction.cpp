@@ -17,7 +17,7 @@
 #include "partition/error.h"
 #include "partition/mesh/mesh_graph.h"
 #include "partition/cut/metis_partitioner.h"
-#include "sharding/shard_tensor.h"
+#include "sharding/tensor/shard_tensor.h"
 
 namespace meshard {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "apps/predictor.h"
-#include "sharding/launch.h"
+#include "sharding/transport/launch.h"
 
 namespace meshard {
 

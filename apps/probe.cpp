@@ -11,8 +11,8 @@
 
 #include "apps/tensor_file.h"
 #include "partition/error.h"
-#include "sharding/redistribute.h"
-#include "sharding/rule_table.h"
+#include "sharding/tensor/redistribute.h"
+#include "sharding/tensor/rule_table.h"
 
 namespace meshard {
 namespace {

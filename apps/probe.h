@@ -9,7 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "sharding/launch.h"
+#include "sharding/transport/launch.h"
 
 namespace meshard {
 

@@ -9,7 +9,7 @@
 
 #include "apps/command_line.h"
 #include "apps/freed_memory.h"
-#include "sharding/tensor_memory.h"
+#include "sharding/memory/tensor_memory.h"
 
 namespace meshard {
 namespace {

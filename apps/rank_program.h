@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "sharding/launch.h"
+#include "sharding/transport/launch.h"
 
 namespace meshard {
 

@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include "sharding/device_mesh.h"
+#include "sharding/ranks/device_mesh.h"
 
 namespace meshard {
 

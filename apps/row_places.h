@@ -2,7 +2,7 @@
 #pragma once
 
 #include "partition/mesh/data_array.h"
-#include "sharding/rank_messages.h"
+#include "sharding/messages/rank_messages.h"
 
 #include <algorithm>
 #include <array>

@@ -9,9 +9,9 @@
 
 #include "apps/rank_timing.h"
 #include "apps/training_benchmark.h"
-#include "sharding/redistribute.h"
-#include "sharding/replicate.h"
-#include "sharding/shard_tensor.h"
+#include "sharding/tensor/redistribute.h"
+#include "sharding/parameters/replicate.h"
+#include "sharding/tensor/shard_tensor.h"
 
 namespace meshard {
 namespace {

@@ -18,8 +18,8 @@
 #include "io/bytes/mapped_file.h"
 #include "io/checkpoints/safetensors.h"
 #include "partition/error.h"
-#include "sharding/redistribute.h"
-#include "sharding/shard_tensor.h"
+#include "sharding/tensor/redistribute.h"
+#include "sharding/tensor/shard_tensor.h"
 
 namespace meshard {
 namespace {

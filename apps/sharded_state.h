@@ -10,7 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "partition/ghosts/index_map.h"
-#include "sharding/device_mesh.h"
+#include "sharding/ranks/device_mesh.h"
 
 namespace meshard {
 

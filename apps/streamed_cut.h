@@ -4,7 +4,7 @@
 #include "apps/cut_options.h"
 #include "apps/partition_report.h"
 #include "apps/stage_timer.h"
-#include "sharding/rank_messages.h"
+#include "sharding/messages/rank_messages.h"
 
 #include <string>
 

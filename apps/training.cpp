@@ -18,8 +18,8 @@
 #include "models/normalizer.h"
 #include "models/random_draws.h"
 #include "partition/error.h"
-#include "sharding/replicate.h"
-#include "sharding/shard_tensor.h"
+#include "sharding/parameters/replicate.h"
+#include "sharding/tensor/shard_tensor.h"
 
 namespace meshard {
 namespace {

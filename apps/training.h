@@ -11,7 +11,7 @@
 #include "apps/case_list.h"
 #include "apps/case_tensors.h"
 #include "apps/training_config.h"
-#include "sharding/launch.h"
+#include "sharding/transport/launch.h"
 
 namespace meshard {
 

@@ -8,8 +8,8 @@
 #include "apps/rank_timing.h"
 #include "models/metrics.h"
 #include "models/transolver.h"
-#include "sharding/replicate.h"
-#include "sharding/shard_tensor.h"
+#include "sharding/parameters/replicate.h"
+#include "sharding/tensor/shard_tensor.h"
 
 namespace meshard {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "sharding/launch.h"
+#include "sharding/transport/launch.h"
 
 namespace meshard {
 

@@ -7,7 +7,7 @@
 #include "partition/ghosts/ghost_graph.h"
 #include "partition/cut/partition.h"
 #include "partition/cut/refinement.h"
-#include "sharding/rank_messages.h"
+#include "sharding/messages/rank_messages.h"
 
 #include <cstdint>
 #include <span>

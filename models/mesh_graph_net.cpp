@@ -9,7 +9,7 @@
 #include "models/activation.h"
 #include "models/option_checks.h"
 #include "models/option_table.h"
-#include "sharding/shard_tensor.h"
+#include "sharding/tensor/shard_tensor.h"
 
 namespace meshard {
 namespace {

@@ -6,7 +6,7 @@
 #include <torch/torch.h>
 
 #include "ops/slice_ops.h"
-#include "sharding/checkpoint.h"
+#include "sharding/memory/checkpoint.h"
 
 namespace meshard {
 namespace {

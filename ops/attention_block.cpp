@@ -8,7 +8,7 @@
 #include <limits>
 #include <vector>
 
-#include "sharding/parallel_for.h"
+#include "sharding/ranks/parallel_for.h"
 
 namespace meshard {
 namespace {

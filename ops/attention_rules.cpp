@@ -11,8 +11,8 @@
 #include "ops/causal_attention.h"
 #include "ops/placement_algebra.h"
 #include "ops/ring_attention.h"
-#include "sharding/exact_mode.h"
-#include "sharding/redistribute.h"
+#include "sharding/tensor/exact_mode.h"
+#include "sharding/tensor/redistribute.h"
 
 namespace meshard {
 namespace {

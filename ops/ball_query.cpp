@@ -10,7 +10,7 @@
 #include "ops/point_clouds.h"
 #include "ops/row_moves.h"
 #include "partition/error.h"
-#include "sharding/shard_tensor.h"
+#include "sharding/tensor/shard_tensor.h"
 
 namespace meshard {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "ops/placement_algebra.h"
 #include "ops/rank_parts.h"
-#include "sharding/redistribute.h"
+#include "sharding/tensor/redistribute.h"
 
 namespace meshard {
 namespace {

@@ -7,8 +7,8 @@
 #include <numeric>
 
 #include "partition/error.h"
-#include "sharding/redistribute.h"
-#include "sharding/shard_tensor.h"
+#include "sharding/tensor/redistribute.h"
+#include "sharding/tensor/shard_tensor.h"
 
 namespace meshard {
 

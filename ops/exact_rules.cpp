@@ -7,9 +7,9 @@
 #include <string_view>
 
 #include "ops/placement_algebra.h"
-#include "sharding/boxed_arguments.h"
-#include "sharding/exact_mode.h"
-#include "sharding/redistribute.h"
+#include "sharding/tensor/boxed_arguments.h"
+#include "sharding/tensor/exact_mode.h"
+#include "sharding/tensor/redistribute.h"
 
 namespace meshard {
 namespace {

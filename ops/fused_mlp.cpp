@@ -6,8 +6,8 @@
 #include "ops/slice_layout.h"
 #include "ops/tile_schedule.h"
 #include "ops/tile_tensors.h"
-#include "sharding/redistribute.h"
-#include "sharding/shard_tensor.h"
+#include "sharding/tensor/redistribute.h"
+#include "sharding/tensor/shard_tensor.h"
 
 namespace meshard {
 namespace {

@@ -10,9 +10,9 @@
 #include "ops/cut_rows.h"
 #include "ops/row_moves.h"
 #include "partition/error.h"
-#include "sharding/row_stream.h"
-#include "sharding/type_limits.h"
-#include "sharding/with_backward.h"
+#include "sharding/ranks/row_stream.h"
+#include "sharding/ranks/type_limits.h"
+#include "sharding/tensor/with_backward.h"
 
 namespace meshard {
 namespace {

@@ -8,7 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "sharding/exchange_plan.h"
+#include "sharding/exchange/exchange_plan.h"
 
 namespace meshard {
 

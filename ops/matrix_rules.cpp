@@ -4,7 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "ops/rank_parts.h"
-#include "sharding/redistribute.h"
+#include "sharding/tensor/redistribute.h"
 
 namespace meshard {
 namespace {

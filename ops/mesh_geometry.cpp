@@ -9,7 +9,7 @@
 
 #include "ops/cut_rows.h"
 #include "partition/error.h"
-#include "sharding/shard_tensor.h"
+#include "sharding/tensor/shard_tensor.h"
 
 namespace meshard {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "partition/mesh/cell_geometry.h"
 #include "partition/ghosts/subdomain.h"
-#include "sharding/exchange_plan.h"
-#include "sharding/shard_spec.h"
+#include "sharding/exchange/exchange_plan.h"
+#include "sharding/tensor/shard_spec.h"
 
 namespace meshard {
 

@@ -9,8 +9,8 @@
 
 #include "ops/ghost_exchange.h"
 #include "partition/error.h"
-#include "sharding/parallel_for.h"
-#include "sharding/with_backward.h"
+#include "sharding/ranks/parallel_for.h"
+#include "sharding/tensor/with_backward.h"
 
 namespace meshard {
 namespace {

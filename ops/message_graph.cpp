@@ -14,7 +14,7 @@
 #include "ops/row_gather.h"
 #include "ops/row_moves.h"
 #include "partition/error.h"
-#include "sharding/shard_tensor.h"
+#include "sharding/tensor/shard_tensor.h"
 
 namespace meshard {
 namespace {

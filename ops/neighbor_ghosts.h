@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "ops/neighbor_request.h"
-#include "sharding/exchange_plan.h"
+#include "sharding/exchange/exchange_plan.h"
 
 namespace meshard {
 

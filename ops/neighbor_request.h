@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "ops/neighbors.h"
-#include "sharding/device_mesh.h"
+#include "sharding/ranks/device_mesh.h"
 
 namespace meshard {
 

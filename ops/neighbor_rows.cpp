@@ -10,10 +10,10 @@
 #include "ops/ghost_exchange.h"
 #include "ops/row_moves.h"
 #include "partition/error.h"
-#include "sharding/redistribute.h"
-#include "sharding/row_copies.h"
-#include "sharding/shard_tensor.h"
-#include "sharding/with_backward.h"
+#include "sharding/tensor/redistribute.h"
+#include "sharding/exchange/row_copies.h"
+#include "sharding/tensor/shard_tensor.h"
+#include "sharding/tensor/with_backward.h"
 
 namespace meshard {
 namespace {

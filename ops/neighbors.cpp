@@ -19,8 +19,8 @@
 #include "ops/row_moves.h"
 #include "ops/tile_schedule.h"
 #include "partition/error.h"
-#include "sharding/merged_plan.h"
-#include "sharding/shard_tensor.h"
+#include "sharding/exchange/merged_plan.h"
+#include "sharding/tensor/shard_tensor.h"
 
 namespace meshard {
 namespace {

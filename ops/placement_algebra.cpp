@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "sharding/redistribute.h"
+#include "sharding/tensor/redistribute.h"
 
 namespace meshard {
 

@@ -6,7 +6,7 @@
 
 #include <c10/util/ArrayRef.h>
 
-#include "sharding/rule_table.h"
+#include "sharding/tensor/rule_table.h"
 
 namespace meshard {
 

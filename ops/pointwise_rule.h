@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "sharding/rule_table.h"
+#include "sharding/tensor/rule_table.h"
 
 namespace meshard {
 

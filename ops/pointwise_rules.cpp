@@ -9,8 +9,8 @@
 #include "ops/pointwise_rule.h"
 #include "ops/rank_parts.h"
 #include "ops/whole_vectors.h"
-#include "sharding/exact_mode.h"
-#include "sharding/redistribute.h"
+#include "sharding/tensor/exact_mode.h"
+#include "sharding/tensor/redistribute.h"
 
 namespace meshard {
 namespace {

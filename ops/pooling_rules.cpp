@@ -9,7 +9,7 @@
 #include "ops/grid_cuts.h"
 #include "ops/placement_algebra.h"
 #include "ops/plane_indices.h"
-#include "sharding/type_limits.h"
+#include "sharding/ranks/type_limits.h"
 
 namespace meshard {
 namespace {

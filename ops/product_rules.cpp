@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "ops/rank_parts.h"
-#include "sharding/redistribute.h"
+#include "sharding/tensor/redistribute.h"
 
 namespace meshard {
 namespace {

@@ -6,8 +6,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "sharding/rank_group.h"
-#include "sharding/shard_spec.h"
+#include "sharding/ranks/rank_group.h"
+#include "sharding/tensor/shard_spec.h"
 
 namespace meshard {
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "sharding/redistribute.h"
+#include "sharding/tensor/redistribute.h"
 
 namespace meshard {
 namespace {

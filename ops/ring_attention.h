@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "ops/attention_block.h"
-#include "sharding/rank_group.h"
+#include "sharding/ranks/rank_group.h"
 
 namespace meshard {
 

@@ -10,9 +10,9 @@
 #include "ops/cut_rows.h"
 #include "ops/row_moves.h"
 #include "partition/error.h"
-#include "sharding/redistribute.h"
-#include "sharding/row_routes.h"
-#include "sharding/shard_tensor.h"
+#include "sharding/tensor/redistribute.h"
+#include "sharding/exchange/row_routes.h"
+#include "sharding/tensor/shard_tensor.h"
 
 namespace meshard {
 namespace {

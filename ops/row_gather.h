@@ -9,7 +9,7 @@ namespace meshard {
 /// Of a cut tensor each row that a rank wants from another travels once, however often it is wanted. `ids` are plain and may differ from rank to
 /// rank, or cut along their only dimension; the results lie as they do. All are collective where a tensor is cut.
 ///
-/// A connectivity that is used again and again is better kept as RowRoutes (sharding/row_routes.h): finding the ways costs more than going them.
+/// A connectivity that is used again and again is better kept as RowRoutes (sharding/exchange/row_routes.h): finding the ways costs more than going them.
 ///
 /// @throws InvalidInput on every rank, before rows travel, if an id is out of range, or if types or shapes do not fit
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "ops/on_gpu.h"
-#include "sharding/row_copies.h"
-#include "sharding/with_backward.h"
+#include "sharding/exchange/row_copies.h"
+#include "sharding/tensor/with_backward.h"
 
 namespace meshard {
 namespace {

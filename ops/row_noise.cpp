@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "sharding/shard_tensor.h"
+#include "sharding/tensor/shard_tensor.h"
 
 namespace meshard {
 namespace {

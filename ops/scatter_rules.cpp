@@ -5,7 +5,7 @@
 
 #include "ops/own_rows.h"
 #include "ops/rank_parts.h"
-#include "sharding/redistribute.h"
+#include "sharding/tensor/redistribute.h"
 
 namespace meshard {
 namespace {

@@ -10,9 +10,9 @@
 #include "ops/on_gpu.h"
 #include "ops/row_moves.h"
 #include "partition/error.h"
-#include "sharding/parallel_for.h"
-#include "sharding/type_limits.h"
-#include "sharding/with_backward.h"
+#include "sharding/ranks/parallel_for.h"
+#include "sharding/ranks/type_limits.h"
+#include "sharding/tensor/with_backward.h"
 
 namespace meshard {
 namespace {

@@ -4,8 +4,8 @@
 #include <ATen/ATen.h>
 
 #include "partition/error.h"
-#include "sharding/redistribute.h"
-#include "sharding/shard_tensor.h"
+#include "sharding/tensor/redistribute.h"
+#include "sharding/tensor/shard_tensor.h"
 
 namespace meshard {
 

@@ -10,9 +10,9 @@
 #include "ops/rank_parts.h"
 #include "ops/slice_layout.h"
 #include "partition/error.h"
-#include "sharding/exact_mode.h"
-#include "sharding/redistribute.h"
-#include "sharding/shard_tensor.h"
+#include "sharding/tensor/exact_mode.h"
+#include "sharding/tensor/redistribute.h"
+#include "sharding/tensor/shard_tensor.h"
 
 namespace meshard {
 namespace {

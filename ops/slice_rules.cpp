@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "ops/cut_memory.h"
-#include "sharding/redistribute.h"
+#include "sharding/tensor/redistribute.h"
 
 namespace meshard {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "sharding/shard_spec.h"
+#include "sharding/tensor/shard_spec.h"
 
 namespace meshard {
 

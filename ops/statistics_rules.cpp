@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "ops/rank_parts.h"
-#include "sharding/type_limits.h"
+#include "sharding/ranks/type_limits.h"
 
 namespace meshard {
 namespace {

@@ -17,7 +17,7 @@
 #include "ops/row_moves.h"
 #include "ops/surface_parts.h"
 #include "partition/error.h"
-#include "sharding/parallel_for.h"
+#include "sharding/ranks/parallel_for.h"
 
 namespace meshard {
 namespace {

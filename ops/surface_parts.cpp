@@ -14,7 +14,7 @@
 
 #include "ops/point_boxes.h"
 #include "partition/mesh/vector_algebra.h"
-#include "sharding/parallel_for.h"
+#include "sharding/ranks/parallel_for.h"
 
 namespace meshard {
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "ops/surface_nearest.h"
-#include "sharding/rank_group.h"
+#include "sharding/ranks/rank_group.h"
 
 namespace meshard {
 

@@ -5,7 +5,7 @@
 #include <exception>
 #include <mutex>
 
-#include "sharding/parallel_for.h"
+#include "sharding/ranks/parallel_for.h"
 
 
 namespace meshard {

@@ -8,9 +8,9 @@
 
 #include "models/metrics.h"
 #include "models/registry.h"
-#include "sharding/launch.h"
-#include "sharding/replicate.h"
-#include "sharding/shard_tensor.h"
+#include "sharding/transport/launch.h"
+#include "sharding/parameters/replicate.h"
+#include "sharding/tensor/shard_tensor.h"
 
 using namespace meshard;
 

@@ -7,8 +7,8 @@
 #include <cstdio>
 
 #include "ops/grid_cuts.h"
-#include "sharding/launch.h"
-#include "sharding/rule_table.h"
+#include "sharding/transport/launch.h"
+#include "sharding/tensor/rule_table.h"
 
 // --- the operator, as one would write it without ranks ---------------------------------------------------------------
 

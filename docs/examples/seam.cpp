@@ -5,8 +5,8 @@
 
 #include <cstdio>
 
-#include "sharding/launch.h"
-#include "sharding/shard_tensor.h"
+#include "sharding/transport/launch.h"
+#include "sharding/tensor/shard_tensor.h"
 
 int main()
 {

@@ -9,7 +9,7 @@
 #include <set>
 #include <sstream>
 
-#include "sharding/rule_table.h"
+#include "sharding/tensor/rule_table.h"
 #include "tests/support/test_paths.h"
 
 namespace meshard {
@@ -54,7 +54,7 @@ std::string page()
             "| `neighbor_rows` | ops/neighbors.h | features of ghosts, one message, while own rows are copied |\n"
             "| `with_ghosts`, `ghost_rows`, `begin_ghost_exchange` | ops/ghost_exchange.h | features of ghosts; several fields, and in a narrower type, in one message |\n"
             "| `add_ghosts_to_owners`, `reduce_ghosts_to_owners` (mean, max, min) | ops/ghost_exchange.h | the same, the other way |\n"
-            "| `merge_plans`, `stack_plans` | sharding/merged_plan.h | row numbers of ghosts, once; nothing |\n"
+            "| `merge_plans`, `stack_plans` | sharding/exchange/merged_plan.h | row numbers of ghosts, once; nothing |\n"
             "| `segment_reduce` (sum, mean, max, min with the entry that it was), `segment_softmax` | ops/segment_reduce.h | nothing |\n"
             "| `gather_rows`, `scatter_add`, `scatter_max` | ops/row_gather.h | each row that another rank wants or brings, once |\n";
     auto families = operators_by_family();

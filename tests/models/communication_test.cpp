@@ -5,8 +5,8 @@
 
 #include "models/metrics.h"
 #include "models/transolver.h"
-#include "sharding/replicate.h"
-#include "sharding/shard_tensor.h"
+#include "sharding/parameters/replicate.h"
+#include "sharding/tensor/shard_tensor.h"
 #include "tests/support/run_ranks.h"
 #include "tests/support/small_models.h"
 

@@ -7,9 +7,9 @@
 
 #include "models/metrics.h"
 #include "models/transolver.h"
-#include "sharding/redistribute.h"
-#include "sharding/replicate.h"
-#include "sharding/shard_tensor.h"
+#include "sharding/tensor/redistribute.h"
+#include "sharding/parameters/replicate.h"
+#include "sharding/tensor/shard_tensor.h"
 #include "tests/support/live_bytes.h"
 #include "tests/support/run_ranks.h"
 #include "tests/support/small_models.h"

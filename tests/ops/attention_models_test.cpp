@@ -8,9 +8,9 @@
 #include <cmath>
 
 #include "partition/error.h"
-#include "sharding/exact_mode.h"
-#include "sharding/redistribute.h"
-#include "sharding/rule_table.h"
+#include "sharding/tensor/exact_mode.h"
+#include "sharding/tensor/redistribute.h"
+#include "sharding/tensor/rule_table.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/rule_property.h"

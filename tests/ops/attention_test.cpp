@@ -10,8 +10,8 @@
 #include <thread>
 
 #include "ops/ring_attention.h"
-#include "sharding/redistribute.h"
-#include "sharding/rule_table.h"
+#include "sharding/tensor/redistribute.h"
+#include "sharding/tensor/rule_table.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/rule_property.h"
 #include "tests/support/run_ranks.h"

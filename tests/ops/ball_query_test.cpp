@@ -5,7 +5,7 @@
 #include <torch/torch.h>
 
 #include "partition/error.h"
-#include "sharding/shard_tensor.h"
+#include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/run_ranks.h"
 

@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "partition/error.h"
-#include "sharding/shard_tensor.h"
+#include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/point_partitions.h"

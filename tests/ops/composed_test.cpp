@@ -5,8 +5,8 @@
 
 #include <ATen/ATen.h>
 
-#include "sharding/rule_table.h"
-#include "sharding/shard_tensor.h"
+#include "sharding/tensor/rule_table.h"
+#include "sharding/tensor/shard_tensor.h"
 #include "tests/support/rule_property.h"
 #include "tests/support/run_ranks.h"
 

@@ -7,7 +7,7 @@
 
 #include "ops/device_block.h"
 #include "ops/fused_block.h"
-#include "sharding/shard_tensor.h"
+#include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/run_ranks.h"
 

@@ -9,7 +9,7 @@
 
 #include "partition/error.h"
 #include "partition/ghosts/ghost_layer.h"
-#include "sharding/merged_plan.h"
+#include "sharding/exchange/merged_plan.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/run_ranks.h"
 

@@ -10,7 +10,7 @@
 #include "ops/row_gather.h"
 #include "partition/ghosts/ghost_graph.h"
 #include "partition/cut/metis_partitioner.h"
-#include "sharding/redistribute.h"
+#include "sharding/tensor/redistribute.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/point_partitions.h"
 #include "tests/support/run_ranks.h"

@@ -11,8 +11,8 @@
 
 #include "ops/ghost_exchange.h"
 #include "partition/error.h"
-#include "sharding/shared_memory_backend.h"
-#include "sharding/with_backward.h"
+#include "sharding/transport/shared_memory_backend.h"
+#include "sharding/tensor/with_backward.h"
 #include "tests/support/exchanged_rows.h"
 #include "tests/support/expect_tensors.h"
 

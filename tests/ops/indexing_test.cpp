@@ -4,7 +4,7 @@
 
 #include <ATen/ATen.h>
 
-#include "sharding/shard_tensor.h"
+#include "sharding/tensor/shard_tensor.h"
 #include "tests/support/rule_property.h"
 
 namespace meshard {

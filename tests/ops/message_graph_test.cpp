@@ -8,7 +8,7 @@
 #include "partition/mesh/mesh_graph.h"
 #include "partition/cut/metis_partitioner.h"
 #include "partition/ghosts/subdomain.h"
-#include "sharding/shard_tensor.h"
+#include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/owner_maps.h"
 #include "tests/support/run_ranks.h"

@@ -3,7 +3,7 @@
 
 #include <ATen/ATen.h>
 
-#include "sharding/rule_table.h"
+#include "sharding/tensor/rule_table.h"
 #include "tests/support/run_ranks.h"
 
 namespace meshard {

@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <numeric>
 
-#include "sharding/launch.h"
+#include "sharding/transport/launch.h"
 #include "tests/support/exchanged_rows.h"
 
 namespace meshard {

@@ -8,7 +8,7 @@
 #include "ops/neighbors.h"
 #include "ops/row_gather.h"
 #include "ops/segment_reduce.h"
-#include "sharding/shard_tensor.h"
+#include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/point_partitions.h"
 #include "tests/support/run_ranks.h"

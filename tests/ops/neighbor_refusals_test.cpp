@@ -16,7 +16,7 @@
 #include "ops/neighbors.h"
 #include "ops/point_sampling.h"
 #include "partition/error.h"
-#include "sharding/shard_tensor.h"
+#include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/point_partitions.h"
 #include "tests/support/run_ranks.h"

@@ -12,7 +12,7 @@
 #include <set>
 
 #include "partition/error.h"
-#include "sharding/shard_tensor.h"
+#include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/owner_maps.h"
 #include "tests/support/run_ranks.h"

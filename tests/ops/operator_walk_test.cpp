@@ -11,10 +11,10 @@
 #include <regex>
 #include <set>
 
-#include "sharding/boxed_arguments.h"
-#include "sharding/redistribute.h"
-#include "sharding/rule_table.h"
-#include "sharding/shard_tensor.h"
+#include "sharding/tensor/boxed_arguments.h"
+#include "sharding/tensor/redistribute.h"
+#include "sharding/tensor/rule_table.h"
+#include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/rule_property.h"
 #include "tests/support/run_ranks.h"

@@ -5,7 +5,7 @@
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
-#include "sharding/rule_table.h"
+#include "sharding/tensor/rule_table.h"
 #include "tests/support/run_ranks.h"
 
 namespace meshard {

@@ -11,7 +11,7 @@
 #include <set>
 
 #include "partition/error.h"
-#include "sharding/shard_tensor.h"
+#include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/point_partitions.h"
 #include "tests/support/run_ranks.h"

@@ -4,8 +4,8 @@
 
 #include <ATen/ATen.h>
 
-#include "sharding/redistribute.h"
-#include "sharding/shard_tensor.h"
+#include "sharding/tensor/redistribute.h"
+#include "sharding/tensor/shard_tensor.h"
 #include "tests/support/rule_property.h"
 #include "tests/support/run_ranks.h"
 

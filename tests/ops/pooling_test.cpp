@@ -4,8 +4,8 @@
 
 #include <ATen/ATen.h>
 
-#include "sharding/redistribute.h"
-#include "sharding/rule_table.h"
+#include "sharding/tensor/redistribute.h"
+#include "sharding/tensor/rule_table.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/rule_property.h"
 #include "tests/support/run_ranks.h"

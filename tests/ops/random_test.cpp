@@ -5,7 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "partition/error.h"
-#include "sharding/shard_tensor.h"
+#include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/rule_property.h"
 #include "tests/support/run_ranks.h"

@@ -5,7 +5,7 @@
 
 #include <ATen/ATen.h>
 
-#include "sharding/redistribute.h"
+#include "sharding/tensor/redistribute.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/rule_property.h"
 #include "tests/support/run_ranks.h"

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "sharding/shard_tensor.h"
+#include "sharding/tensor/shard_tensor.h"
 #include "tests/support/run_ranks.h"
 
 namespace meshard {

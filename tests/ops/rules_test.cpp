@@ -8,8 +8,8 @@
 #include <functional>
 #include <random>
 
-#include "sharding/redistribute.h"
-#include "sharding/rule_table.h"
+#include "sharding/tensor/redistribute.h"
+#include "sharding/tensor/rule_table.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/run_ranks.h"
 

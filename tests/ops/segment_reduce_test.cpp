@@ -10,7 +10,7 @@
 
 #include "ops/neighbors.h"
 #include "partition/error.h"
-#include "sharding/shard_tensor.h"
+#include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/owner_maps.h"
 #include "tests/support/run_ranks.h"

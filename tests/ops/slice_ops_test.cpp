@@ -6,8 +6,8 @@
 #include <ATen/ATen.h>
 
 #include "partition/error.h"
-#include "sharding/redistribute.h"
-#include "sharding/shard_tensor.h"
+#include "sharding/tensor/redistribute.h"
+#include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/run_ranks.h"
 

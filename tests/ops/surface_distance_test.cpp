@@ -12,7 +12,7 @@
 #include "ops/winding_number.h"
 #include "partition/error.h"
 #include "partition/mesh/vector_algebra.h"
-#include "sharding/shard_tensor.h"
+#include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/owner_maps.h"

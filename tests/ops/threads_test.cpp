@@ -10,7 +10,7 @@
 #include "ops/mesh_operators.h"
 #include "ops/segment_reduce.h"
 #include "ops/surface_distance.h"
-#include "sharding/row_copies.h"
+#include "sharding/exchange/row_copies.h"
 #include "tests/support/sample_meshes.h"
 
 namespace meshard {

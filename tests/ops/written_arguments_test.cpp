@@ -18,9 +18,9 @@
 #include <stdexcept>
 
 #include "partition/error.h"
-#include "sharding/boxed_arguments.h"
-#include "sharding/redistribute.h"
-#include "sharding/rule_table.h"
+#include "sharding/tensor/boxed_arguments.h"
+#include "sharding/tensor/redistribute.h"
+#include "sharding/tensor/rule_table.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/run_ranks.h"
 

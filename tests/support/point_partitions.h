@@ -9,8 +9,8 @@
 #include <ATen/ATen.h>
 
 #include "partition/mesh/neighbor_graph.h"
-#include "sharding/device_mesh.h"
-#include "sharding/shard_tensor.h"
+#include "sharding/ranks/device_mesh.h"
+#include "sharding/tensor/shard_tensor.h"
 #include "tests/support/four_partitions.h"
 #include "tests/support/owner_maps.h"
 

@@ -9,7 +9,7 @@
 #include <ATen/Context.h>
 #include <gtest/gtest.h>
 
-#include "sharding/launch.h"
+#include "sharding/transport/launch.h"
 #include "tests/support/run_ranks.h"
 
 namespace {

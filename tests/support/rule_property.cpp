@@ -12,9 +12,9 @@
 #include <regex>
 #include <utility>
 
-#include "sharding/exact_mode.h"
-#include "sharding/redistribute.h"
-#include "sharding/rule_table.h"
+#include "sharding/tensor/exact_mode.h"
+#include "sharding/tensor/redistribute.h"
+#include "sharding/tensor/rule_table.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/run_ranks.h"
 

@@ -15,7 +15,7 @@
 #include <thread>
 
 #include "partition/error.h"
-#include "sharding/launch.h"
+#include "sharding/transport/launch.h"
 
 namespace meshard {
 namespace {

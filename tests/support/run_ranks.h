@@ -8,7 +8,7 @@
 
 #include <ATen/core/Generator.h>
 
-#include "sharding/device_mesh.h"
+#include "sharding/ranks/device_mesh.h"
 
 namespace meshard {
 

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sharding/exchange/row_routes.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+#include "partition/error.h"
+#include "sharding/tensor/redistribute.h"
+#include "sharding/exchange/row_copies.h"
+#include "sharding/tensor/shard_tensor.h"
+#include "sharding/tensor/with_backward.h"
+#include "sharding/ranks/type_limits.h"
+
+namespace meshard {
+namespace {
+
+at::Tensor integers(std::span<const std::int64_t> values) { return at::tensor(at::ArrayRef<std::int64_t>(values.data(), values.size()), at::kLong); }
+
+std::span<const std::int64_t> span_of(const at::Tensor& tensor)
+{
+    return {tensor.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(tensor.numel())};
+}
+
+/// What every rank sends me, given what I send.
+std::vector<std::int64_t> exchange_counts(const std::vector<std::int64_t>& send, const RankGroup& group)
+{
+    const auto all = group.all_gather_integers(send);
+    std::vector<std::int64_t> receive;
+    for (const auto& rank : all) receive.push_back(rank[group.rank()]);
+    return receive;
+}
+
+/// Blocks of ids, one a rank: who answers for an id.
+struct Directory {
+    std::int64_t block;
+    int num_ranks;
+
+    Directory(std::int64_t num_global, int num_ranks) : block(std::max<std::int64_t>(1, (num_global + num_ranks - 1) / num_ranks)), num_ranks(num_ranks) {}
+    int rank_of(std::int64_t id) const { return static_cast<int>(id / block); }
+
+    std::vector<std::int64_t> counts(std::span<const std::int64_t> sorted_ids) const
+    {
+        std::vector<std::int64_t> counts(num_ranks, 0);
+        for (const auto id : sorted_ids) ++counts[rank_of(id)];
+        return counts;
+    }
+};
+
+/// Tells all ranks of an id that one has found wrong.
+void throw_if_any(std::optional<std::int64_t> bad, const RankGroup& group, const char* what)
+{
+    const auto all = group.all_gather_integers(std::vector<std::int64_t>{bad.has_value(), bad.value_or(0)});
+    for (std::size_t r = 0; r < all.size(); ++r) {
+        if (all[r][0]) {
+            throw InvalidInput("RowRoutes: id " + std::to_string(all[r][1]) + " " + what + " (found by rank " + std::to_string(r) +
+                               "). Pass index maps of one and the same whole, each on its rank.");
+        }
+    }
+}
+
+std::optional<std::int64_t> first_outside(std::span<const std::int64_t> ids, std::int64_t num_global)
+{
+    const auto found = std::find_if(ids.begin(), ids.end(), [&](std::int64_t id) { return id < 0 || id >= num_global; });
+    return found == ids.end() ? std::nullopt : std::optional(*found);
+}
+
+}  // namespace
+
+std::shared_ptr<const RowRoutes> RowRoutes::find(std::span<const std::int64_t> owned, std::span<const std::int64_t> wanted,
+                                                 std::int64_t num_global, const RankGroup& group)
+{
+    auto routes = std::shared_ptr<RowRoutes>(new RowRoutes);
+    routes->group_ = group;
+    routes->num_owned_ = static_cast<std::int64_t>(owned.size());
+    throw_if_any(first_outside(owned, num_global), group, "is owned, but lies outside of the whole");
+    throw_if_any(first_outside(wanted, num_global), group, "is wanted, but lies outside of the whole");
+    const Directory directory(num_global, group.size());
+
+    // Owners tell the directory.
+    std::vector<std::int64_t> owned_sorted(owned.begin(), owned.end());
+    std::sort(owned_sorted.begin(), owned_sorted.end());
+    auto send = directory.counts(owned_sorted);
+    auto receive = exchange_counts(send, group);
+    const auto told = group.all_to_all_rows(integers(owned_sorted), send, receive);
+    const auto first = std::min(num_global, directory.block * group.rank());
+    const auto last = std::min(num_global, first + directory.block);
+    std::vector<std::int64_t> owners(last - first, -1);
+    std::optional<std::int64_t> twice;
+    std::int64_t next = 0;
+    for (int r = 0; r < group.size(); ++r) {
+        for (std::int64_t i = 0; i < receive[r]; ++i) {
+            const auto id = span_of(told)[next++];
+            if (owners[id - first] >= 0 && !twice) twice = id;
+            owners[id - first] = r;
+        }
+    }
+    throw_if_any(twice, group, "is owned twice");
+
+    // Those who want rows ask it, each id once.
+    std::vector<std::int64_t> unique(wanted.begin(), wanted.end());
+    std::sort(unique.begin(), unique.end());
+    unique.erase(std::unique(unique.begin(), unique.end()), unique.end());
+    send = directory.counts(unique);
+    receive = exchange_counts(send, group);
+    const auto asked = group.all_to_all_rows(integers(unique), send, receive);
+    std::vector<std::int64_t> answers;
+    std::optional<std::int64_t> unknown;
+    for (const auto id : span_of(asked)) {
+        answers.push_back(owners[id - first]);
+        if (answers.back() < 0 && !unknown) unknown = id;
+    }
+    throw_if_any(unknown, group, "is wanted, but owned by nobody");
+    const auto owner_of = group.all_to_all_rows(integers(answers), receive, send);
+
+    // And the owners themselves: requests sorted by (owner, id).
+    std::vector<std::int64_t> order(unique.size());
+    std::iota(order.begin(), order.end(), 0);
+    const auto owner = span_of(owner_of);
+    std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) { return owner[a] < owner[b]; });
+    std::vector<std::int64_t> requests;
+    std::vector<std::int64_t> place(unique.size());   // of each unique id among the received rows
+    routes->receive_rows_.assign(group.size(), 0);
+    for (const auto i : order) {
+        place[i] = static_cast<std::int64_t>(requests.size());
+        requests.push_back(unique[i]);
+        ++routes->receive_rows_[owner[i]];
+    }
+    routes->send_rows_ = exchange_counts(routes->receive_rows_, group);
+    const auto requested = group.all_to_all_rows(integers(requests), routes->receive_rows_, routes->send_rows_);
+
+    std::vector<std::int64_t> by_id(owned.size());
+    std::iota(by_id.begin(), by_id.end(), 0);
+    std::sort(by_id.begin(), by_id.end(), [&](std::int64_t a, std::int64_t b) { return owned[a] < owned[b]; });
+    std::vector<std::int64_t> sent;
+    for (const auto id : span_of(requested)) {
+        sent.push_back(*std::lower_bound(by_id.begin(), by_id.end(), id, [&](std::int64_t row, std::int64_t value) { return owned[row] < value; }));
+    }
+    routes->sent_ = integers(sent);
+    std::vector<std::int64_t> wanted_place;
+    for (const auto id : wanted) wanted_place.push_back(place[std::lower_bound(unique.begin(), unique.end(), id) - unique.begin()]);
+    routes->wanted_ = integers(wanted_place);
+    return routes;
+}
+
+std::int64_t RowRoutes::num_received() const
+{
+    return std::accumulate(receive_rows_.begin(), receive_rows_.end(), std::int64_t{0}) - receive_rows_[group_.rank()];
+}
+
+at::Tensor RowRoutes::gather_rows(const at::Tensor& rows) const
+{
+    const auto device = rows.device();
+    const auto received = group_.all_to_all_rows(taken_rows(rows, sent_.to(device)), send_rows_, receive_rows_);
+    return taken_rows(received, wanted_.to(device));
+}
+
+at::Tensor RowRoutes::scatter_rows(const at::Tensor& rows, Reduction reduction) const
+{
+    const auto device = rows.device();
+    const auto combined = [&](std::int64_t count, const at::Tensor& index, const at::Tensor& source) {
+        if (reduction == Reduction::Sum) return added_rows(source, index.to(device), count);
+        auto shape = source.sizes().vec();
+        shape[0] = count;
+        const bool is_max = reduction == Reduction::Max;
+        auto target = at::full(shape, is_max ? lowest_value(source.scalar_type()) : highest_value(source.scalar_type()), source.options());
+        return target.index_reduce_(0, index.to(device), source, is_max ? "amax" : "amin");
+    };
+    const auto unique = std::accumulate(receive_rows_.begin(), receive_rows_.end(), std::int64_t{0});
+    const auto type = rows.scalar_type();
+    const auto wide = reduction == Reduction::Sum ? rows.to(sum_type(type)) : rows;   // rounded once
+    const auto received = group_.all_to_all_rows(combined(unique, wanted_, wide), receive_rows_, send_rows_);
+    return combined(num_owned_, sent_, received).to(type);
+}
+
+at::Tensor RowRoutes::gather(const at::Tensor& owned_rows) const
+{
+    if (owned_rows.dim() < 1 || owned_rows.size(0) != num_owned_) {
+        throw InvalidInput("RowRoutes::gather: the tensor has " + std::to_string(owned_rows.dim() < 1 ? 0 : owned_rows.size(0)) + " rows, this rank owns " +
+                           std::to_string(num_owned_) + ". Pass the owned rows in the order of their ids in `find`.");
+    }
+    return with_backward(gather_rows(owned_rows.detach()), owned_rows, "RowRoutesGatherBackward",
+                         [self = *this](const at::Tensor& gradient) { return self.scatter(gradient); });
+}
+
+at::Tensor RowRoutes::scatter(const at::Tensor& wanted_rows, Reduction reduction) const
+{
+    if (wanted_rows.dim() < 1 || wanted_rows.size(0) != num_wanted()) {
+        throw InvalidInput("RowRoutes::scatter: the tensor has " + std::to_string(wanted_rows.dim() < 1 ? 0 : wanted_rows.size(0)) + " rows, this rank wants " +
+                           std::to_string(num_wanted()) + ". Pass one row for every wanted id, in their order.");
+    }
+    auto result = scatter_rows(wanted_rows.detach(), reduction);
+    if (reduction != Reduction::Sum) return result;
+    return with_backward(std::move(result), wanted_rows, "RowRoutesScatterBackward",
+                         [self = *this](const at::Tensor& gradient) { return self.gather(gradient); });
+}
+
+namespace {
+
+/// A way of a tensor's dimension from one layout to another, or back.
+struct WayById {
+    std::shared_ptr<const RowRoutes> routes;
+    std::int64_t dim;
+    bool is_back;
+};
+
+at::Tensor moved(const WayById& way, const at::Tensor& tensor, const SpecPtr& source, const SpecPtr& target)
+{
+    at::Tensor result;
+    {
+        const at::NoGradGuard no_grad;
+        const auto rows = local_of(tensor).movedim(way.dim, 0);
+        result = wrap((way.is_back ? way.routes->scatter(rows) : way.routes->gather(rows)).movedim(0, way.dim).contiguous(), target);
+    }
+    return with_backward(std::move(result), tensor, "RedistributeByIdBackward", [way, source, target](const at::Tensor& gradient) {
+        const auto there = is_sharded(gradient) ? gradient : from_local(gradient, replicated_spec(target->device_mesh));
+        return moved({way.routes, way.dim, !way.is_back}, redistribute(there, target), target, source);
+    });
+}
+
+}  // namespace
+
+at::Tensor redistribute_by_id(const at::Tensor& tensor, const IndexMap& from, const std::shared_ptr<const IndexMap>& to, std::int64_t dim)
+{
+    reduce_partials(tensor);
+    const auto source = spec_of(tensor);
+    const auto& mesh = source->device_mesh;
+    const auto domain = mesh->axis("domain");
+    if (dim < 0) dim += tensor.dim();
+    const auto& layout = source->axes[domain];
+    const bool fits = layout.is_shard() && layout.placement.dim == dim && layout.blocks == 1 && from.num_global == to->num_global &&
+                      (*layout.extents)[mesh->coordinate(domain)] == from.num_owned && source->axis_of_dim(dim) == domain;
+    if (!mesh->group(domain).all_agree(fits)) {
+        throw InvalidInput("redistribute_by_id: the tensor lies as " + to_string(*source) + "; expected its dimension " + std::to_string(dim) +
+                           " cut on 'domain' by the owned rows of the first map, and both maps of one whole.");
+    }
+    const auto routes = RowRoutes::find(from.owned(), to->owned(), from.num_global, mesh->group(domain));
+    auto axes = source->axes;
+    axes[domain] = shard_spec(to, mesh, dim)->axes[domain];
+    const auto target = make_spec(mesh, axes, to);
+    return moved({routes, dim, false}, tensor, source, target);
+}
+
+at::Tensor full_tensor_in_global_order(const at::Tensor& tensor)
+{
+    reduce_partials(tensor);
+    const auto spec = spec_of(tensor);
+    const auto& mesh = spec->device_mesh;
+    if (!spec->index_map || !mesh->has_axis("domain")) return full_tensor(tensor);
+    const auto domain = mesh->axis("domain");
+    const auto& layout = spec->axes[domain];
+    if (!layout.is_shard()) return full_tensor(tensor);
+    const auto& map = *spec->index_map;
+    const bool fits = layout.blocks == 1 && (*layout.extents)[mesh->coordinate(domain)] == map.num_owned;
+    if (!mesh->group(domain).all_agree(fits)) {
+        throw InvalidInput("full_tensor_in_global_order: the tensor lies as " + to_string(*spec) + ", which is not how its index map cuts it (" +
+                           to_string(map) + "). Redistribute it to the layout of the map first.");
+    }
+    const auto ids = mesh->group(domain).all_gather_rows(integers(map.owned()), *layout.extents);
+    return full_tensor(tensor).index_select(layout.placement.dim, ids.argsort().to(tensor.device()));
+}
+
+}  // namespace meshard

@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sharding/parameters/fully_shard.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/container/sequential.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "partition/error.h"
+#include "sharding/parameters/gradient_share.h"
+#include "sharding/parameters/module_sync.h"
+#include "sharding/tensor/shard_tensor.h"
+#include "sharding/parameters/stored_parameter.h"
+#include "sharding/ranks/type_limits.h"
+
+namespace meshard {
+namespace {
+
+struct Entry {
+    std::string name;
+    std::vector<std::int64_t> shape;
+    std::int64_t begin = 0;      // in the unit's row
+    std::int64_t count = 0;
+    Extents extents;             // values of it on each rank
+    at::Tensor local;            // this rank's, a leaf
+    bool trains = false;
+};
+
+/// Parameters of one type that travel together, end to end.
+struct Group {
+    std::vector<Entry> entries;
+    Extents extents;             // of the row on each rank
+    at::Tensor part;             // this rank's, with all `local`s in it
+    at::Tensor whole;            // the row, while gathered
+    std::int64_t version = 0;    // of `part`, when gathered
+};
+
+}  // namespace
+
+struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModule::State> {
+    std::shared_ptr<const DeviceMesh> mesh;
+    std::int64_t data = 0;
+    std::vector<std::vector<Group>> units;
+    std::int64_t resident = -1;
+    std::vector<at::Tensor> local_parameters;
+    std::vector<const Entry*> trained;   // of each local parameter
+    std::vector<std::pair<c10::weak_intrusive_ptr<c10::StorageImpl>, std::int64_t>> gathered;
+    std::int64_t peak = 0;
+
+    const RankGroup& data_group() const { return mesh->group(data); }
+    std::int64_t me() const { return mesh->coordinate(data); }
+
+    at::Tensor value(std::size_t unit, std::size_t group, std::size_t entry)
+    {
+        if (resident != static_cast<std::int64_t>(unit)) drop();
+        resident = static_cast<std::int64_t>(unit);
+        auto& g = units[unit][group];
+        if (!g.whole.defined() || g.version != g.part._version()) {
+            g.whole = at::Tensor();
+            g.version = g.part._version();
+            g.whole = data_group().all_gather_rows(g.part, g.extents);
+            if (data_group().size() > 1) gathered.emplace_back(c10::weak_intrusive_ptr<c10::StorageImpl>(storage_of(g.whole)), g.whole.nbytes());
+            peak = std::max(peak, gathered_bytes());
+        }
+        const auto& e = g.entries[entry];
+        return g.whole.narrow(0, e.begin, e.count).view(e.shape);
+    }
+
+    static c10::intrusive_ptr<c10::StorageImpl> storage_of(const at::Tensor& tensor)
+    {
+        return c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(tensor.storage().unsafeGetStorageImpl());
+    }
+
+    void drop()
+    {
+        if (resident >= 0) {
+            for (auto& group : units[resident]) group.whole = at::Tensor();
+        }
+        resident = -1;
+    }
+
+    /// Counts what is alive, whoever holds it.
+    std::int64_t gathered_bytes()
+    {
+        std::erase_if(gathered, [](const auto& one) { return one.first.expired(); });
+        return std::accumulate(gathered.begin(), gathered.end(), std::int64_t{0}, [](std::int64_t sum, const auto& one) { return sum + one.second; });
+    }
+
+    /// This rank's gradients of a group, from every rank's whole ones; undefined where no rank has one.
+    std::vector<at::Tensor> reduce(const Group& group, const std::vector<at::Tensor>& gradients, const std::vector<GradientOrigin>& origins)
+    {
+        const auto type = group.part.scalar_type();
+        const auto total = std::accumulate(group.extents.begin(), group.extents.end(), std::int64_t{0});
+        auto row = at::zeros({total}, group.part.options().dtype(sum_type(type)));
+        std::vector<PlainGradientSum> plain(gradients.size());
+        std::vector<std::string> names;
+        for (std::size_t k = 0; k < gradients.size(); ++k) {
+            const auto& entry = group.entries[k];
+            names.push_back(entry.name);
+            check_origin(origins[k], entry.name);
+            auto place = row.narrow(0, entry.begin, entry.count);
+            if (!gradients[k].defined()) {
+                fill_as_absent(place);
+                continue;
+            }
+            if (!is_sharded(gradients[k]) && origins[k].share_axes.empty()) plain[k].add(gradients[k]);
+            place.add_(gradient_share(gradients[k], *mesh, origins[k]).reshape({-1}));
+        }
+        const auto& ranks = data_group();
+        const auto own = group.extents[me()];
+        auto mine = row;
+        if (ranks.size() > 1) {
+            const Extents receive(ranks.size(), own);
+            const auto parts = ranks.all_to_all_rows(row, group.extents, receive).view({ranks.size(), own});
+            mine = parts[0].clone();
+            for (int r = 1; r < ranks.size(); ++r) mine.add_(parts[r]);   // in rank order
+        }
+        for (std::int64_t axis = 0; axis < mesh->num_axes(); ++axis) {
+            if (axis != data) mesh->group(axis).all_reduce(mine);
+        }
+        if (std::any_of(plain.begin(), plain.end(), [](const PlainGradientSum& one) { return one.exists; })) {
+            check_plain_gradients(plain, names, std::vector<at::ScalarType>(names.size(), type), *mesh);
+        }
+        if (ranks.size() > 1) mine.div_(ranks.size());
+        mine = mine.to(type);
+
+        std::vector<at::Tensor> local(gradients.size());
+        std::int64_t offset = 0;
+        for (std::size_t k = 0; k < gradients.size(); ++k) {
+            const auto count = group.entries[k].extents[me()];
+            const auto part = mine.narrow(0, offset, count);
+            offset += count;
+            const bool nobody = !gradients[k].defined() && is_absent(part);
+            if (!nobody) local[k] = part;
+        }
+        return local;
+    }
+};
+
+namespace {
+
+/// Takes the whole gradients of a group's parameters, once all uses have added theirs, and hands on those of the local parts.
+struct ReduceGradients : torch::autograd::Node {
+    std::shared_ptr<FullyShardedModule::State> state;
+    std::size_t unit = 0, group = 0;
+    std::vector<std::size_t> entries;   // of each input
+
+    torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override
+    {
+        const at::NoGradGuard no_grad;
+        auto& g = state->units[unit][group];
+        // Nothing stays gathered after a backward, before the optimiser changes the parts.
+        torch::autograd::Engine::get_default_engine().queue_callback([state = state] { state->drop(); });
+        if (state->resident == static_cast<std::int64_t>(unit)) state->drop();
+        std::vector<at::Tensor> of_all(g.entries.size());
+        std::vector<GradientOrigin> origins(g.entries.size());
+        const GradientOrigins known;
+        for (std::size_t i = 0; i < entries.size(); ++i) {
+            of_all[entries[i]] = std::move(gradients[i]);
+            origins[entries[i]] = known.at(this, static_cast<std::uint32_t>(i));
+        }
+        const auto local = state->reduce(g, of_all, origins);
+        torch::autograd::variable_list results;
+        for (const auto entry : entries) results.push_back(local[entry]);
+        return results;
+    }
+
+    std::string name() const override { return "FullyShardBackward"; }
+};
+
+std::vector<std::string> unit_names(const torch::nn::Module& module, const FullyShardOptions& options)
+{
+    std::vector<std::string> names;
+    if (options.is_unit) {
+        for (const auto& item : module.named_modules()) {
+            if (!item.key().empty() && options.is_unit(item.key(), *item.value())) names.push_back(item.key());
+        }
+        return names;
+    }
+    for (const auto& child : module.named_children()) {
+        const auto* submodule = child.value().get();
+        const bool is_list = dynamic_cast<const torch::nn::ModuleListImpl*>(submodule) || dynamic_cast<const torch::nn::SequentialImpl*>(submodule);
+        if (!is_list) names.push_back(child.key());
+        else for (const auto& item : submodule->named_children()) names.push_back(child.key() + "." + item.key());
+    }
+    return names;
+}
+
+/// The innermost unit that a parameter belongs to; empty for those outside all.
+std::string unit_of(const std::string& parameter, const std::vector<std::string>& units)
+{
+    std::string best;
+    for (const auto& unit : units) {
+        if (parameter.starts_with(unit + ".") && unit.size() > best.size()) best = unit;
+    }
+    return best;
+}
+
+/// Cuts the row of a group evenly, and with it each parameter wherever the cuts fall.
+void cut(Group& group, const std::vector<at::Tensor>& values, const RankGroup& ranks)
+{
+    std::int64_t total = 0;
+    for (auto& entry : group.entries) {
+        entry.begin = total;
+        total += entry.count;
+    }
+    group.extents = even_extents(total, ranks.size());
+    std::vector<at::Tensor> flat;
+    for (const auto& value : values) flat.push_back(value.detach().reshape({-1}));
+    const auto first = std::accumulate(group.extents.begin(), group.extents.begin() + ranks.rank(), std::int64_t{0});
+    group.part = at::cat(flat).narrow(0, first, group.extents[ranks.rank()]).clone();
+    for (auto& entry : group.entries) {
+        std::int64_t begin = 0;
+        for (int r = 0; r < ranks.size(); ++r) {
+            const auto end = begin + group.extents[r];
+            const auto low = std::max(begin, entry.begin), high = std::min(end, entry.begin + entry.count);
+            entry.extents.push_back(std::max<std::int64_t>(0, high - low));
+            if (r == ranks.rank()) {
+                const auto at = std::clamp<std::int64_t>(low - begin, 0, group.extents[r]);
+                entry.local = group.part.narrow(0, at, entry.extents.back()).detach();
+            }
+            begin = end;
+        }
+    }
+}
+
+}  // namespace
+
+FullyShardedModule::FullyShardedModule(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+const std::vector<at::Tensor>& FullyShardedModule::local_parameters() const { return state_->local_parameters; }
+const RankGroup& FullyShardedModule::data_group() const { return state_->data_group(); }
+std::int64_t FullyShardedModule::gathered_bytes() const { return state_->gathered_bytes(); }
+std::int64_t FullyShardedModule::peak_gathered_bytes() const { return state_->peak; }
+
+namespace {
+
+SpecPtr flat_spec(const FullyShardedModule::State& state, const Entry& entry)
+{
+    std::vector<AxisLayout> axes(state.mesh->num_axes());
+    axes[state.data] = {Shard(0), std::make_shared<const Extents>(entry.extents), 1};
+    return make_spec(state.mesh, axes);
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, at::Tensor>> FullyShardedModule::named_shards() const
+{
+    std::vector<std::pair<std::string, at::Tensor>> shards;
+    for (const auto& unit : state_->units) {
+        for (const auto& group : unit) {
+            for (const auto& entry : group.entries) shards.emplace_back(entry.name, wrap(entry.local.detach(), flat_spec(*state_, entry)));
+        }
+    }
+    return shards;
+}
+
+at::Tensor FullyShardedModule::as_shard(std::size_t i, const at::Tensor& local) const
+{
+    const auto& entry = *state_->trained.at(i);
+    if (local.dim() != 1 || local.numel() != entry.local.numel()) {
+        throw InvalidInput("as_shard: " + std::to_string(local.numel()) + " values for the part of '" + entry.name + "', which has " +
+                           std::to_string(entry.local.numel()) + ". Pass a state of that parameter.");
+    }
+    return wrap(local.detach(), flat_spec(*state_, entry));
+}
+
+std::vector<std::pair<std::string, at::Tensor>> FullyShardedModule::full_parameters() const
+{
+    const at::NoGradGuard no_grad;
+    std::vector<std::pair<std::string, at::Tensor>> all;
+    for (std::size_t u = 0; u < state_->units.size(); ++u) {
+        for (std::size_t g = 0; g < state_->units[u].size(); ++g) {
+            const auto& entries = state_->units[u][g].entries;
+            for (std::size_t e = 0; e < entries.size(); ++e) all.emplace_back(entries[e].name, state_->value(u, g, e).clone());
+        }
+    }
+    state_->drop();
+    return all;
+}
+
+FullyShardedModule fully_shard(torch::nn::Module& module, std::shared_ptr<const DeviceMesh> device_mesh, const FullyShardOptions& options)
+{
+    const auto state = std::make_shared<FullyShardedModule::State>();
+    state->data = device_mesh->axis("data");
+    state->mesh = std::move(device_mesh);
+
+    std::vector<std::pair<std::string, at::Tensor>> parameters;
+    std::set<const c10::TensorImpl*> seen;   // shared by two layers: once
+    for (const auto& item : module.named_parameters()) {
+        const auto& parameter = item.value();
+        if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+        if (is_sharded(parameter) || is_stored(parameter) || !parameter.is_leaf() || !parameter.has_storage()) {
+            throw InvalidInput("fully_shard: '" + item.key() + "' is sharded already, or no plain leaf. Call fully_shard once, on a module as it was built.");
+        }
+        parameters.emplace_back(item.key(), parameter);
+    }
+    if (options.broadcast_at_start) broadcast_module(module, *state->mesh);
+    else verify_module(module, *state->mesh);
+
+    const auto names = unit_names(module, options);
+    using Kind = std::tuple<std::string, at::ScalarType, c10::DeviceType>;
+    std::vector<std::string> units;
+    std::map<std::string, std::vector<std::pair<Kind, std::vector<std::size_t>>>> members;
+    for (std::size_t k = 0; k < parameters.size(); ++k) {
+        const auto& [name, parameter] = parameters[k];
+        const auto unit = unit_of(name, names);
+        if (!members.contains(unit)) units.push_back(unit);
+        auto& groups = members[unit];
+        const Kind kind{unit, parameter.scalar_type(), parameter.device().type()};
+        auto found = std::find_if(groups.begin(), groups.end(), [&](const auto& group) { return group.first == kind; });
+        if (found == groups.end()) found = groups.insert(groups.end(), {kind, {}});
+        found->second.push_back(k);
+    }
+
+    state->units.resize(units.size());
+    for (std::size_t u = 0; u < units.size(); ++u) {
+        for (const auto& [kind, indices] : members[units[u]]) {
+            auto& group = state->units[u].emplace_back();
+            std::vector<at::Tensor> values;
+            for (const auto k : indices) {
+                const auto& parameter = parameters[k].second;
+                group.entries.push_back({parameters[k].first, parameter.sizes().vec(), 0, parameter.numel(), {}, {}, parameter.requires_grad()});
+                values.push_back(parameter);
+            }
+            cut(group, values, state->data_group());
+        }
+    }
+
+    for (std::size_t u = 0; u < units.size(); ++u) {
+        for (std::size_t g = 0; g < state->units[u].size(); ++g) {
+            auto& group = state->units[u][g];
+            const auto& indices = members[units[u]][g].second;
+            const auto node = std::shared_ptr<ReduceGradients>(new ReduceGradients, torch::autograd::deleteNode);
+            node->state = state;
+            node->unit = u;
+            node->group = g;
+            std::vector<at::Tensor> leaves;
+            for (std::size_t e = 0; e < group.entries.size(); ++e) {
+                auto& entry = group.entries[e];
+                auto parameter = parameters[indices[e]].second;
+                parameter.mutable_grad() = at::Tensor();
+                if (entry.trains) parameter.set_requires_grad(false);
+                store_parameter(parameter, [state, u, g, e] { return state->value(u, g, e); });
+                if (!entry.trains) continue;
+                entry.local.set_requires_grad(true);
+                leaves.push_back(entry.local);
+                node->entries.push_back(e);
+                state->local_parameters.push_back(entry.local);
+                state->trained.push_back(&entry);
+            }
+            if (leaves.empty()) continue;
+            // The module's parameters become functions of the local parts: their gradients flow through the node into those.
+            node->set_next_edges(torch::autograd::collect_next_edges(leaves));
+            for (const auto e : node->entries) {
+                torch::autograd::set_history(parameters[indices[e]].second, node);
+            }
+        }
+    }
+    return FullyShardedModule(state);
+}
+
+}  // namespace meshard

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sharding/parameters/gradient_norm.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "partition/error.h"
+#include "sharding/tensor/redistribute.h"
+#include "sharding/tensor/shard_tensor.h"
+
+namespace meshard {
+namespace {
+
+double sum_of_squares(const at::Tensor& values) { return values.to(at::kDouble).square().sum().item<double>(); }
+
+/// Sums of squares on one device mesh: `sums[mask]` is of gradients that are cut on the axes whose bits are set.
+struct MeshSums {
+    std::shared_ptr<const DeviceMesh> mesh;
+    std::vector<double> sums;
+    std::vector<char> present;
+
+    double total()
+    {
+        for (std::int64_t axis = 0; axis < mesh->num_axes(); ++axis) {
+            std::vector<std::size_t> masks;
+            for (std::size_t mask = 0; mask < sums.size(); ++mask) {
+                if (present[mask] && (mask >> axis & 1)) masks.push_back(mask);
+            }
+            if (masks.empty()) continue;
+            auto values = at::empty({static_cast<std::int64_t>(masks.size())}, at::kDouble);
+            auto* numbers = values.mutable_data_ptr<double>();
+            for (std::size_t i = 0; i < masks.size(); ++i) numbers[i] = sums[masks[i]];
+            mesh->group(axis).all_reduce(values);
+            for (std::size_t i = 0; i < masks.size(); ++i) sums[masks[i]] = numbers[i];
+        }
+        double sum = 0;
+        for (const auto value : sums) sum += value;
+        return sum;
+    }
+};
+
+void check(double max_norm)
+{
+    if (!(max_norm > 0)) throw InvalidInput("clip_grad_norm: the largest norm is " + std::to_string(max_norm) + "; give a positive number.");
+}
+
+void scale(const std::vector<at::Tensor>& gradients, double norm, double max_norm)
+{
+    if (norm <= max_norm) return;
+    for (auto gradient : gradients) gradient.mul_(max_norm / (norm + 1e-6));
+}
+
+}  // namespace
+
+double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm)
+{
+    check(max_norm);
+    const at::NoGradGuard no_grad;
+    std::vector<at::Tensor> gradients;
+    for (const auto& parameter : parameters) {
+        if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+    }
+    reduce_partials(gradients);
+
+    double sum = 0;
+    std::vector<MeshSums> meshes;
+    for (const auto& gradient : gradients) {
+        const auto squares = sum_of_squares(local_of(gradient));
+        if (!is_sharded(gradient)) {
+            sum += squares;
+            continue;
+        }
+        const auto& spec = *spec_of(gradient);
+        std::size_t mask = 0;
+        for (std::size_t a = 0; a < spec.axes.size(); ++a) mask |= static_cast<std::size_t>(spec.axes[a].is_shard()) << a;
+        auto found = meshes.begin();
+        while (found != meshes.end() && found->mesh != spec.device_mesh) ++found;
+        if (found == meshes.end()) {
+            const auto size = std::size_t{1} << spec.axes.size();
+            meshes.push_back({spec.device_mesh, std::vector<double>(size), std::vector<char>(size)});
+            found = meshes.end() - 1;
+        }
+        found->sums[mask] += squares;
+        found->present[mask] = true;
+    }
+    for (auto& mesh : meshes) sum += mesh.total();
+    const auto norm = std::sqrt(sum);
+    scale(gradients, norm, max_norm);
+    return norm;
+}
+
+double clip_grad_norm(const FullyShardedModule& module, double max_norm)
+{
+    check(max_norm);
+    const at::NoGradGuard no_grad;
+    auto sum = at::zeros({1}, at::kDouble);
+    std::vector<at::Tensor> gradients;
+    for (const auto& parameter : module.local_parameters()) {
+        if (!parameter.grad().defined()) continue;
+        gradients.push_back(parameter.grad());
+        sum.add_(sum_of_squares(parameter.grad()));
+    }
+    module.data_group().all_reduce(sum);
+    const auto norm = std::sqrt(sum.item<double>());
+    scale(gradients, norm, max_norm);
+    return norm;
+}
+
+}  // namespace meshard

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sharding/parameters/replicate.h"
+
+#include <torch/nn/module.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "partition/error.h"
+#include "sharding/parameters/gradient_share.h"
+#include "sharding/parameters/module_sync.h"
+#include "sharding/tensor/shard_tensor.h"
+#include "sharding/ranks/type_limits.h"
+
+namespace meshard {
+namespace {
+
+struct Bucket {
+    std::vector<std::size_t> parameters;   // in the order in which backward is expected to finish them
+    std::size_t num_ready = 0;
+    at::Tensor buffer;
+    PendingCollective pending;
+};
+
+}  // namespace
+
+struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::Impl> {
+    std::shared_ptr<const DeviceMesh> mesh;
+    std::vector<std::string> names;
+    std::vector<at::Tensor> parameters;
+    std::vector<unsigned> hooks;
+    std::vector<char> ready;       // has its share of this backward
+    std::vector<char> complete;    // its grad() is the reduced one of an earlier backward
+    std::vector<Bucket> buckets;
+    std::vector<std::size_t> bucket_of;
+    std::vector<PlainGradientSum> plain;   // of each parameter, since its last reduction
+    std::optional<GradientOrigins> origins;
+    std::size_t next_bucket = 0;
+    std::int64_t num_data = 1;
+    bool first_of_its_domain = true;
+    bool sync = true;
+    bool in_backward = false;
+
+    void make_buckets(std::int64_t bucket_bytes)
+    {
+        bucket_of.resize(parameters.size());
+        std::int64_t bytes = 0;
+        for (std::size_t k = parameters.size(); k-- > 0;) {   // backward finishes the last ones first
+            const auto& parameter = parameters[k];
+            const auto size = parameter.numel() * static_cast<std::int64_t>(parameter.element_size());
+            const bool same_type = !buckets.empty() &&
+                                   parameters[buckets.back().parameters.front()].scalar_type() == parameter.scalar_type();
+            if (buckets.empty() || !same_type || (bytes > 0 && bytes + size > bucket_bytes)) {
+                buckets.emplace_back();
+                bytes = 0;
+            }
+            bytes += size;
+            bucket_of[k] = buckets.size() - 1;
+            buckets.back().parameters.push_back(k);
+        }
+    }
+
+    /// This rank's share of the gradient: shares of all ranks of a domain add up to the whole.
+    at::Tensor share_of(std::size_t k, const at::Tensor& gradient)
+    {
+        // A grad() left by an earlier backward is complete already; so that sums stay right it counts on one rank of the domain only.
+        if (complete[k] && parameters[k].grad().defined() && !first_of_its_domain) parameters[k].mutable_grad().zero_();
+        complete[k] = false;
+        if (mesh->num_ranks() == 1) return gradient_share(gradient, *mesh, {});
+        if (!origins || !origins->are_of(torch::autograd::get_current_graph_task_id())) origins.emplace();
+        const auto origin = origins->of_leaf(parameters[k]);
+        check_origin(origin, names[k]);
+        if (!is_sharded(gradient) && origin.share_axes.empty()) plain[k].add(gradient);
+        return gradient_share(gradient, *mesh, origin);
+    }
+
+    void on_accumulated(std::size_t k)
+    {
+        if (!sync || mesh->num_ranks() == 1) return;
+        if (!in_backward) {
+            in_backward = true;
+            torch::autograd::Engine::get_default_engine().queue_callback([self = shared_from_this()] { self->finish(); });
+        }
+        if (ready[k]) return;
+        ready[k] = true;
+        auto& bucket = buckets[bucket_of[k]];
+        ++bucket.num_ready;
+        // In bucket order on every rank, whatever the order of readiness.
+        while (next_bucket < buckets.size() && buckets[next_bucket].num_ready == buckets[next_bucket].parameters.size()) {
+            start(buckets[next_bucket++]);
+        }
+    }
+
+    void start(Bucket& bucket)
+    {
+        const torch::NoGradGuard no_grad;
+        std::vector<at::Tensor> flat;
+        for (const auto k : bucket.parameters) {
+            const auto& gradient = parameters[k].grad();
+            // What an earlier backward has completed and this one does not touch counts on one rank of the domain only.
+            const bool counts = gradient.defined() && (ready[k] || !complete[k] || first_of_its_domain);
+            flat.push_back(counts ? gradient.reshape({-1}) : at::zeros({parameters[k].numel()}, parameters[k].options()));
+        }
+        // Added and divided in a wide type, to be rounded once. No negative zero: what is absent is made of them.
+        bucket.buffer = at::cat(flat).to(sum_type(flat.front().scalar_type())).add_(0.0);
+        std::int64_t offset = 0;
+        for (const auto k : bucket.parameters) {
+            if (!parameters[k].grad().defined()) fill_as_absent(bucket.buffer.narrow(0, offset, parameters[k].numel()));
+            offset += parameters[k].numel();
+        }
+        bucket.pending = mesh->all().start_all_reduce(bucket.buffer);
+    }
+
+    void finish()
+    {
+        const torch::NoGradGuard no_grad;
+        in_backward = false;
+        while (next_bucket < buckets.size()) start(buckets[next_bucket++]);
+        bool others_have_more = false;
+        for (auto& bucket : buckets) {
+            bucket.pending.wait();
+            if (num_data > 1) bucket.buffer.div_(num_data);
+            std::int64_t offset = 0;
+            for (const auto k : bucket.parameters) {
+                auto& parameter = parameters[k];
+                const auto reduced = bucket.buffer.narrow(0, offset, parameter.numel()).view(parameter.sizes());
+                offset += parameter.numel();
+                if (parameter.grad().defined()) {
+                    parameter.mutable_grad().copy_(reduced);
+                } else if (reduced.numel() > 0 && !is_absent(reduced)) {   // used by other ranks
+                    others_have_more = true;
+                    parameter.mutable_grad() = reduced.to(parameter.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+                }
+                complete[k] = parameter.grad().defined();
+                ready[k] = false;
+            }
+            bucket.num_ready = 0;
+            bucket.buffer = at::Tensor();
+        }
+        next_bucket = 0;
+        origins.reset();
+        if (others_have_more || std::any_of(plain.begin(), plain.end(), [](const PlainGradientSum& one) { return one.exists; })) check_plain();
+    }
+
+    /// Called by all ranks of a domain of which one has a plain gradient: those that have none at all have heard of it.
+    void check_plain()
+    {
+        std::vector<at::ScalarType> types;
+        for (const auto& parameter : parameters) types.push_back(parameter.scalar_type());
+        const auto noted = std::exchange(plain, std::vector<PlainGradientSum>(parameters.size()));
+        check_plain_gradients(noted, names, types, *mesh);
+    }
+};
+
+namespace {
+
+template <class F>
+struct PostAccumulate : torch::autograd::PostAccumulateGradHook {
+    explicit PostAccumulate(F f) : f(std::move(f)) {}
+    void operator()(const torch::autograd::Variable&) override { f(); }
+    F f;
+};
+
+template <class F>
+std::unique_ptr<torch::autograd::PostAccumulateGradHook> post_accumulate(F f)
+{
+    return std::make_unique<PostAccumulate<F>>(std::move(f));
+}
+
+}  // namespace
+
+ReplicatedModule::ReplicatedModule(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+ReplicatedModule::ReplicatedModule(ReplicatedModule&&) noexcept = default;
+
+ReplicatedModule::~ReplicatedModule()
+{
+    if (!impl_) return;
+    for (std::size_t k = 0; k < impl_->parameters.size(); ++k) {
+        impl_->parameters[k].remove_hook(impl_->hooks[k]);
+        torch::autograd::impl::set_post_acc_grad_hooks(impl_->parameters[k], nullptr);
+    }
+}
+
+void ReplicatedModule::set_sync(bool on) { impl_->sync = on; }
+
+NoSync ReplicatedModule::no_sync() { return NoSync(impl_); }
+
+NoSync::NoSync(std::shared_ptr<ReplicatedModule::Impl> impl) : impl_(std::move(impl)), before_(std::exchange(impl_->sync, false)) {}
+
+NoSync::~NoSync() { impl_->sync = before_; }
+
+ReplicatedModule replicate(torch::nn::Module& module, std::shared_ptr<const DeviceMesh> device_mesh, const ReplicateOptions& options)
+{
+    auto impl = std::make_shared<ReplicatedModule::Impl>();
+    impl->mesh = std::move(device_mesh);
+    const auto& mesh = *impl->mesh;
+    if (mesh.has_axis("data")) impl->num_data = mesh.size(mesh.axis("data"));
+    impl->first_of_its_domain = is_first_of_its_domain(mesh);
+    for (const auto& item : module.named_parameters()) {
+        if (!item.value().requires_grad() || is_sharded(item.value())) continue;
+        impl->names.push_back(item.key());
+        impl->parameters.push_back(item.value());
+    }
+    if (options.verify_at_start) verify_module(module, mesh, options.source_rank);
+    else if (options.broadcast_at_start) broadcast_module(module, mesh, options.source_rank);
+
+    impl->ready.assign(impl->parameters.size(), false);
+    impl->complete.assign(impl->parameters.size(), false);
+    impl->plain.resize(impl->parameters.size());
+    impl->make_buckets(options.bucket_bytes);
+    for (std::size_t k = 0; k < impl->parameters.size(); ++k) {
+        auto* self = impl.get();   // the hooks go when the ReplicatedModule does
+        impl->hooks.push_back(impl->parameters[k].register_hook([self, k](const at::Tensor& gradient) { return self->share_of(k, gradient); }));
+        torch::autograd::impl::set_post_acc_grad_hooks(impl->parameters[k], post_accumulate([self, k] { self->on_accumulated(k); }));
+    }
+    return ReplicatedModule(std::move(impl));
+}
+
+}  // namespace meshard

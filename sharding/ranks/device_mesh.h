@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Generator.h>
+
+#include "sharding/ranks/comm_counter.h"
+#include "sharding/ranks/rank_group.h"
+
+namespace meshard {
+
+/// Makes the communicating group of the given ranks of the world (ascending); called by every rank of the world, in the same
+/// order for the same groups, `name` being the same on all its members.
+class GroupFactory {
+public:
+    virtual ~GroupFactory() = default;
+    virtual int rank() const = 0;
+    virtual int size() const = 0;
+    virtual RankGroup make_group(const std::vector<int>& ranks, const std::string& name, const std::string& axis,
+                                 std::shared_ptr<CommCounter> counter) = 0;
+
+    /// Random numbers on this rank's CPU. Ranks that are processes have LibTorch's default generator; those that share a process need one each.
+    virtual std::optional<at::Generator> generator() const { return std::nullopt; }
+};
+
+/// A grid of ranks with named axes, e.g. `data` x `domain`; one group an axis, and one of all. Row-major: the last axis runs
+/// fastest, so that ranks of one domain are neighbours.
+class DeviceMesh : public std::enable_shared_from_this<DeviceMesh> {
+public:
+    /// One rank, one axis `domain` of size one.
+    static std::shared_ptr<const DeviceMesh> single();
+
+    /// Collective over all ranks of `factory`. @throws InvalidInput if the sizes do not multiply to the number of ranks.
+    static std::shared_ptr<const DeviceMesh> create(GroupFactory& factory, std::vector<std::int64_t> shape,
+                                                    std::vector<std::string> axis_names);
+
+    std::int64_t num_axes() const { return static_cast<std::int64_t>(shape_.size()); }
+    std::int64_t size(std::int64_t axis) const { return shape_[axis]; }
+    std::int64_t num_ranks() const { return all_.size(); }
+    const std::vector<std::string>& axis_names() const { return axis_names_; }
+
+    /// Position of this rank along an axis.
+    std::int64_t coordinate(std::int64_t axis) const { return groups_[axis].rank(); }
+
+    const RankGroup& group(std::int64_t axis) const { return groups_[axis]; }
+    const RankGroup& all() const { return all_; }
+
+    /// Index of the axis of that name. @throws InvalidInput listing the names.
+    std::int64_t axis(std::string_view name) const;
+    bool has_axis(std::string_view name) const;
+
+    /// The line of ranks through this one along one axis, as a mesh of that axis alone. The same object at every call.
+    std::shared_ptr<const DeviceMesh> sub_mesh(std::string_view axis_name) const;
+
+    CommCounter& counter() const { return *counter_; }
+
+    /// Generator of this rank for random fields on a device; all ranks' must be in the same state. The first call for a device compares them
+    /// (collective over all ranks). @throws InvalidInput if they differ; `torch::manual_seed` sets them.
+    at::Generator generator(const at::Device& device) const;
+
+    /// This rank's generator on the CPU where ranks share a process; nothing where it is LibTorch's default one. Not collective.
+    const std::optional<at::Generator>& own_generator() const { return own_generator_; }
+
+private:
+    DeviceMesh() = default;
+
+    std::vector<std::int64_t> shape_;
+    std::vector<std::string> axis_names_;
+    std::vector<RankGroup> groups_;
+    RankGroup all_;
+    std::shared_ptr<CommCounter> counter_ = std::make_shared<CommCounter>();
+    std::vector<std::shared_ptr<const DeviceMesh>> sub_meshes_;
+    std::optional<at::Generator> own_generator_;
+    mutable std::set<at::DeviceType> compared_;   // devices whose generators have been found in the same state
+};
+
+}  // namespace meshard

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sharding/ranks/comm_counter.h"
+#include "sharding/ranks/placement.h"
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+namespace meshard {
+
+/// True if `name`, "host:pid", is a process of this host that has ended (a zombie counts as ended).
+bool has_ended(const std::string& name);
+
+/// A collective under way. Its tensor must not be touched before `wait` returns.
+class PendingCollective {
+public:
+    PendingCollective() = default;
+    /// `buffers` live until `wait` returns; backends may hold on to what they are handed for longer.
+    PendingCollective(c10::intrusive_ptr<c10d::Work> work, std::string what, const class RankGroup* group, std::vector<at::Tensor> buffers = {});
+
+    /// Returns at once if there is nothing to wait for. @throws CommunicationError if a rank is gone or too late.
+    void wait();
+
+    /// Whether `wait` would return at once. @throws CommunicationError as `wait`
+    bool is_done() const;
+
+private:
+    c10::intrusive_ptr<c10d::Work> work_;
+    std::string what_;
+    const class RankGroup* group_ = nullptr;
+    std::shared_ptr<std::vector<at::Tensor>> buffers_;
+};
+
+/// Ranks that talk to each other: one axis of a device mesh, or all of it. A group of one never communicates.
+///
+/// Every function is collective over the group. Tensors are dense and plain; the device is one that the backend serves.
+/// All throw CommunicationError when a rank is gone or later than the group's time limit; the message names the ranks
+/// that are known to be gone.
+class RankGroup {
+public:
+    /// The group of one.
+    RankGroup();
+
+    /// `rank` of `size` over `backend`. `names` say which process each rank is, for messages ("rank 1 (pid 77 on node3)").
+    RankGroup(c10::intrusive_ptr<c10d::Backend> backend, std::string axis, std::shared_ptr<CommCounter> counter,
+              std::vector<std::string> names = {});
+
+    int rank() const { return rank_; }
+    int size() const { return size_; }
+    const std::string& axis() const { return axis_; }
+
+    /// Reduces in place.
+    void all_reduce(at::Tensor& tensor, Reduction reduction = Reduction::Sum) const;
+    PendingCollective start_all_reduce(at::Tensor& tensor, Reduction reduction = Reduction::Sum) const;
+
+    /// Rows (dimension 0) of all ranks, in rank order. `rows[r]` is what rank r brings; exact sizes travel, no padding.
+    at::Tensor all_gather_rows(const at::Tensor& local, std::span<const std::int64_t> rows) const;
+
+    /// Sends `send_rows[r]` rows to rank r, in rank order, and returns the rows received, in rank order.
+    at::Tensor all_to_all_rows(const at::Tensor& rows, std::span<const std::int64_t> send_rows,
+                               std::span<const std::int64_t> receive_rows) const;
+
+    /// Passes `sent` to the next rank (the last one's to the first) and fills `received` with what the rank before passes on, without
+    /// waiting. Both are contiguous with one dimension, of any length, zero included; `received` is as long as what the rank before sends.
+    PendingCollective start_ring_shift(const at::Tensor& sent, at::Tensor& received) const;
+
+    /// The same with any partners: `sent` holds `send_counts[r]` values for rank r, in rank order; `received` is laid out in the same way.
+    PendingCollective start_exchange(const at::Tensor& sent, std::span<const std::int64_t> send_counts, at::Tensor& received,
+                                     std::span<const std::int64_t> receive_counts, const char* what = "exchange") const;
+
+    /// The same of rows, `send_rows[r]` of the stream for rank r, which are picked out while they are sent where the backend can. `received` is
+    /// contiguous, with room for `receive_rows[r]` rows from each rank r.
+    PendingCollective start_row_exchange(const class RowStream& sent, std::span<const std::int64_t> send_rows, at::Tensor& received,
+                                         std::span<const std::int64_t> receive_rows) const;
+
+    /// A tensor to receive rows in, where the transport likes it best.
+    at::Tensor empty_received(at::IntArrayRef sizes, const at::TensorOptions& options) const;
+
+    void broadcast(at::Tensor& tensor, int source_rank) const;
+
+    /// The numbers of all ranks, one vector a rank (all the same length).
+    std::vector<std::vector<std::int64_t>> all_gather_integers(std::span<const std::int64_t> own) const;
+
+    /// True on every rank if it is true on every rank: how all learn what one has found wrong before they go on.
+    bool all_agree(bool mine) const;
+
+    void barrier() const;
+
+    /// Ends the group's connections; waiting ranks fail instead of hanging.
+    void abort() const;
+
+    std::string describe_failure(const std::string& what, const std::string& error) const;
+
+private:
+    void record(const char* operation, std::int64_t bytes) const;
+
+    c10::intrusive_ptr<c10d::Backend> backend_;
+    std::string axis_ = "all";
+    int rank_ = 0;
+    int size_ = 1;
+    std::shared_ptr<CommCounter> counter_;
+    std::vector<std::string> names_;
+};
+
+}  // namespace meshard

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sharding/tensor/gradient_origin.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "partition/error.h"
+#include "sharding/tensor/with_backward.h"
+
+namespace meshard {
+namespace {
+
+constexpr const char* kRemedy = "Hand the module the sharded tensor itself, or bring what it makes of this rank's rows back with from_local before it meets the loss";
+
+/// Gradients that differ by more than this, relative to their norm, are not those of one computation.
+double tolerance_of(at::ScalarType type) { return type == at::kDouble ? 1e-10 : type == at::kFloat ? 1e-4 : 1e-2; }
+
+}  // namespace
+
+GradientOrigins::GradientOrigins() : graph_task_(torch::autograd::get_current_graph_task_id())
+{
+    const auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
+    if (!has_part_sources() || !nodes) return;
+    std::unordered_map<torch::autograd::Node*, std::size_t> waits_for;   // gradients still to come
+    for (auto* node : *nodes) {
+        for (const auto& edge : node->next_edges()) {
+            if (edge.is_valid()) ++waits_for[edge.function.get()];
+        }
+    }
+    struct Arrival {
+        std::vector<GradientOrigin> inputs;
+        std::vector<bool> known;
+    };
+    std::unordered_map<const torch::autograd::Node*, Arrival> arrived;
+    std::vector<torch::autograd::Node*> ready;
+    for (auto* node : *nodes) {
+        if (!waits_for.contains(node)) ready.push_back(node);
+    }
+    while (!ready.empty()) {
+        auto* node = ready.back();
+        ready.pop_back();
+        GradientOrigin origin;   // at the roots: whole
+        bool known = false;
+        const auto add = [](GradientOrigin& to, bool is_first, const GradientOrigin& more) {
+            if (is_first) to = more;
+            else if (!(to == more)) to.mixed = true;
+        };
+        if (const auto found = arrived.find(node); found != arrived.end()) {
+            for (std::size_t i = 0; i < found->second.inputs.size(); ++i) {
+                if (!found->second.known[i]) continue;
+                add(origin, !known, found->second.inputs[i]);
+                known = true;
+            }
+        }
+        if (const auto axes = share_axes_given_by(*node)) origin = {*axes, false};
+        for (const auto& edge : node->next_edges()) {
+            if (!edge.is_valid()) continue;
+            auto& arrival = arrived[edge.function.get()];
+            if (arrival.inputs.size() <= edge.input_nr) {
+                arrival.inputs.resize(edge.input_nr + 1);
+                arrival.known.resize(edge.input_nr + 1, false);
+            }
+            add(arrival.inputs[edge.input_nr], !arrival.known[edge.input_nr], origin);
+            arrival.known[edge.input_nr] = true;
+            if (--waits_for[edge.function.get()] == 0) ready.push_back(edge.function.get());
+        }
+    }
+    for (auto& [node, arrival] : arrived) origins_[node] = std::move(arrival.inputs);
+}
+
+GradientOrigin GradientOrigins::at(const torch::autograd::Node* node, std::uint32_t input) const
+{
+    const auto found = origins_.find(node);
+    return found == origins_.end() || input >= found->second.size() ? GradientOrigin{} : found->second[input];
+}
+
+GradientOrigin GradientOrigins::of_leaf(const at::Tensor& leaf) const
+{
+    return origins_.empty() ? GradientOrigin{} : at(torch::autograd::impl::grad_accumulator(leaf).get(), 0);
+}
+
+void PlainGradientSum::add(const at::Tensor& gradient)
+{
+    const auto flat = gradient.detach().reshape({-1}).to(at::kDouble);
+    projection += flat.dot(at::arange(flat.numel(), flat.options()).cos_()).item<double>();
+    norm += flat.norm().item<double>();
+    exists = true;
+}
+
+void check_plain_gradients(const std::vector<PlainGradientSum>& own, const std::vector<std::string>& names, const std::vector<at::ScalarType>& types,
+                           const DeviceMesh& device_mesh)
+{
+    const auto num_parameters = static_cast<std::int64_t>(own.size());
+    auto numbers = at::empty({1, num_parameters, 2}, at::kDouble);
+    auto entries = numbers.accessor<double, 3>();
+    for (std::int64_t k = 0; k < num_parameters; ++k) {
+        entries[0][k][0] = own[k].projection;
+        entries[0][k][1] = own[k].norm;
+    }
+    for (std::int64_t axis = 0; axis < device_mesh.num_axes(); ++axis) {
+        const auto num_ranks = device_mesh.size(axis);
+        if (num_ranks == 1 || device_mesh.axis_names()[axis] == "data") continue;
+        const auto all = device_mesh.group(axis).all_gather_rows(numbers, std::vector<std::int64_t>(num_ranks, 1));
+        const auto of = all.accessor<double, 3>();
+        for (std::int64_t k = 0; k < num_parameters; ++k) {
+            for (std::int64_t r = 1; r < num_ranks; ++r) {
+                const bool differs = std::abs(of[r][k][0] - of[0][k][0]) > tolerance_of(types[k]) * std::max(of[r][k][1], of[0][k][1]);
+                if (!differs) continue;
+                throw InvalidInput("replicate: the gradient of '" + names[k] + "' is a plain tensor and not the same on ranks 0 and " + std::to_string(r) + " of axis '" +
+                                   device_mesh.axis_names()[axis] + "': each has met rows of its own, as to_local gives them. " + kRemedy + ".");
+            }
+        }
+    }
+}
+
+void check_origin(const GradientOrigin& origin, const std::string& name)
+{
+    if (!origin.mixed) return;
+    throw InvalidInput("replicate: '" + name + "' is used with rows of this rank alone (a plain tensor that went on through from_local) and with whole tensors, too; their gradients "
+                       "count in different ways and cannot be told apart. " + kRemedy + ", with each parameter on one side.");
+}
+
+}  // namespace meshard

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include "partition/error.h"
+#include "sharding/tensor/shard_tensor.h"
+
+namespace meshard {
+
+/// An operator met sharded tensors in placements for which no exact rule exists. The message names operator, placements and what to do.
+class MissingShardRule : public Error {
+public:
+    using Error::Error;
+};
+
+/// What an operator's schema says, read once when its rule is installed.
+struct OperatorFacts {
+    explicit OperatorFacts(const c10::OperatorHandle& op);
+
+    c10::OperatorHandle op;
+    std::vector<bool> takes_tensors; ///< by argument: a tensor or a list of tensors, optional or not
+    std::int64_t num_returns = 0;
+    std::int64_t mutated_arg = -1;   ///< the first argument that is written to, or -1
+    std::vector<std::int64_t> written_args;   ///< all that are written to
+    bool is_random = false;
+    bool changes_view = false;       ///< `transpose_` and alike: in place, but of what is shown and not of what is held
+    bool has_meta = false;           ///< runs on tensors without memory
+    bool is_view = false;            ///< the result shares memory with the first argument
+};
+
+/// One call of an operator on at least one sharded tensor, below autograd. A rule brings the arguments into placements it can work
+/// with, lets the operator run on the local parts, and says how the results lie.
+class RuleCall {
+public:
+    RuleCall(const OperatorFacts& facts, torch::jit::Stack* stack);
+
+    const std::string& name() const { return facts_.op.schema().name(); }   ///< `aten::mul_`
+    std::string full_name() const;                                     ///< `aten::mul_.Tensor`
+    const c10::FunctionSchema& schema() const { return facts_.op.schema(); }
+    std::int64_t num_args() const { return num_args_; }
+
+    c10::IValue& arg(std::int64_t i) { return (*stack_)[stack_->size() - num_args_ + i]; }
+    const c10::IValue& arg(std::int64_t i) const { return (*stack_)[stack_->size() - num_args_ + i]; }
+
+    bool is_tensor(std::int64_t i) const { return arg(i).isTensor(); }
+    at::Tensor tensor(std::int64_t i) const;          ///< undefined for None
+    std::vector<at::Tensor> tensor_list(std::int64_t i) const;
+
+    /// Every tensor argument, lists flattened.
+    std::vector<at::Tensor> tensors() const;
+
+    /// The argument that is written to, as the caller passed it; undefined if there is none.
+    const at::Tensor& written() const { return written_; }
+
+    /// All tensors that are written to, as the caller passed them.
+    c10::ArrayRef<at::Tensor> all_written() const { return all_written_; }
+
+    /// Index of the first argument that the operator writes to, or -1.
+    std::int64_t mutated_arg() const { return facts_.mutated_arg; }
+
+    const std::shared_ptr<const DeviceMesh>& device_mesh() const { return mesh_; }
+    std::int64_t num_axes() const { return mesh_->num_axes(); }
+    std::int64_t coordinate(std::int64_t axis) const { return mesh_->coordinate(axis); }
+
+    /// Layout of a tensor on an axis; a plain one is Replicate.
+    const AxisLayout& layout(const at::Tensor& tensor, std::int64_t axis) const;
+
+    /// Reduces what is pending in these tensors: one message for all that share type and axes.
+    void reduce(c10::ArrayRef<at::Tensor> tensors) const { reduce_partials_of(tensors); }
+
+    /// The tensor in another layout on one axis; where another axis cuts the same dimension already, that one becomes Replicate.
+    at::Tensor with_layout(const at::Tensor& tensor, std::int64_t axis, const AxisLayout& layout) const;
+
+    /// Puts this rank's part in place of an argument.
+    void set_local(std::int64_t i, const at::Tensor& local);
+
+    /// Puts this rank's parts in place of all tensor arguments as they lie.
+    void make_local();
+
+    /// Draws random numbers, and no rule has seen to it that all ranks draw the same.
+    bool is_random() const { return facts_.is_random && !draws_alike_; }
+
+    /// The rule has given the operator a generator that draws the same on every rank.
+    void draws_alike() { draws_alike_ = true; }
+
+    /// The results will show the strides that the plain operator's have, which say what may be viewed in another shape: for rules whose results
+    /// lie in memory as the operands do. To be called while the arguments are the caller's. Costs little where all are contiguous, but for
+    /// views. Without effect for the few operators that do not run on tensors without memory.
+    void keep_strides();
+
+    /// Strides to show for the k-th result tensor; empty, that is contiguous, without `keep_strides`.
+    c10::IntArrayRef strides(std::size_t k) const { return k < shown_.size() ? shown_[k].strides() : c10::IntArrayRef(); }
+
+    /// The result shares memory with the first argument.
+    bool is_view() const { return facts_.is_view; }
+
+    /// `gathered_rule` says so, for the observer: it had something to gather.
+    void note_gathering() { has_gathered_ = true; }
+    bool has_gathered() const { return has_gathered_; }
+
+    /// Runs the operator on what the arguments now are and wraps every tensor result with `axes` (one layout set a result; the last one
+    /// serves those beyond). A result that is an argument written to is that argument again.
+    void run(c10::ArrayRef<SpecPtr> specs);
+
+    /// Runs the operator and returns its results, unwrapped; the stack is left without them.
+    torch::jit::Stack run_local();
+
+    /// Puts the call's results on the stack, after `run_local`.
+    void push(torch::jit::Stack results);
+
+    /// Ends the call with these results instead of running the operator.
+    void finish(torch::jit::Stack results);
+
+    /// A spec on this call's mesh.
+    SpecPtr spec(c10::ArrayRef<AxisLayout> axes) const;
+    SpecPtr replicated() const;
+
+    /// @throws MissingShardRule; `why` says what this rule cannot do, `remedy` what the caller can.
+    [[noreturn]] void refuse(const std::string& why, const std::string& remedy = {}) const;
+
+private:
+    static void reduce_partials_of(c10::ArrayRef<at::Tensor> tensors);
+
+    void look_at(const at::Tensor& tensor);
+    void on_plain_operand() const;
+
+    const OperatorFacts& facts_;
+    torch::jit::Stack* stack_;
+    std::int64_t num_args_;
+    bool draws_alike_ = false;
+    bool has_gathered_ = false;
+    std::vector<at::Tensor> shown_;   // the plain operator's results, without memory
+    at::Tensor written_;              // the argument that is written to, as the caller passed it
+    c10::SmallVector<at::Tensor, 2> all_written_;
+    std::shared_ptr<const DeviceMesh> mesh_;
+};
+
+using ShardRule = void (*)(RuleCall&);
+
+/// Registers a rule for an operator: `aten::mm` (all overloads but those that write to a given `out`) or `aten::sum.dim_IntList` (one); of any namespace. Static objects of this
+/// type in the files of `ops` fill the table before main. A registration that comes later takes effect at once, and replaces an earlier one
+/// of the same name. Of an operator that is defined by what it is composed of, the rule serves calls that want no gradients.
+struct RuleRegistration {
+    RuleRegistration(std::string_view family, std::initializer_list<const char*> operators, ShardRule rule);
+};
+
+/// Registers the rule of every operator that is tagged pointwise and has no rule of its own.
+struct PointwiseRegistration {
+    explicit PointwiseRegistration(ShardRule rule);
+};
+
+/// What the table says of one operator.
+struct RuleEntry {
+    std::string op;         ///< `aten::sum.dim_IntList`
+    std::string family;     ///< `pointwise`, `views`, ...; `gathered` if there is no rule but `gathered_rule`, `composite` if made of others
+};
+
+/// Every aten operator, sorted by name.
+std::vector<RuleEntry> list_rules();
+
+/// Puts the table's kernels into LibTorch's dispatcher, for aten and for every operator that has a rule. Called by the first sharded tensor
+/// that is made.
+void install_rules();
+
+/// Arguments that lie the same on every rank give results that do; anything else is refused.
+void replicated_rule(RuleCall& call);
+
+/// Rule of last resort, exact for every operator that draws no random numbers: every rank gathers what is cut and computes the whole; the
+/// results are Replicate. What is written to keeps its layout; a plain tensor that is written to gets the whole value. Other rules fall
+/// back on it for layouts that they have no better way for.
+void gathered_rule(RuleCall& call);
+
+/// Rule of operators that write their results to tensors given as `out`: the form that returns new tensors by its own rule, then copies. A sharded
+/// `out` keeps its layout, a plain one gets the whole and, as always, another shape where it has to.
+void out_rule(RuleCall& call);
+
+/// One operator that went through the table.
+struct RuleEvent {
+    std::string op;          ///< `aten::sum.dim_IntList`
+    std::string family;
+    std::string inputs;      ///< layouts of the tensor arguments, as `Shard(0) of 3+4 on domain; plain`
+    std::string outputs;     ///< of the tensor results
+    std::int64_t num_messages = 0;
+    std::int64_t num_bytes = 0;
+    bool gathered = false;   ///< by `gathered_rule`, with something to gather
+};
+
+/// Is told of every operator that goes through the table, and of refusals.
+class RuleObserver {
+public:
+    virtual ~RuleObserver() = default;
+    virtual void called(const RuleEvent& event) = 0;
+    virtual void refused(const std::string& op, const std::string& message) = 0;
+};
+
+/// For this thread; null for none.
+void set_rule_observer(RuleObserver* observer);
+
+/// What happens where an operator has no better rule than to gather: done in silence, done with one warning an operator (the default), or
+/// refused. For this thread.
+enum class GatherPolicy : std::uint8_t { Silent, Warn, Refuse };
+void set_gather_policy(GatherPolicy policy);
+GatherPolicy gather_policy();
+
+}  // namespace meshard

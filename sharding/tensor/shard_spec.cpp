@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sharding/tensor/shard_spec.h"
+
+#include <numeric>
+
+#include "partition/error.h"
+
+namespace meshard {
+
+std::int64_t AxisLayout::total() const { return std::accumulate(extents->begin(), extents->end(), std::int64_t{0}); }
+
+std::int64_t AxisLayout::offset(std::int64_t coordinate) const
+{
+    return std::accumulate(extents->begin(), extents->begin() + coordinate, std::int64_t{0});
+}
+
+bool AxisLayout::operator==(const AxisLayout& other) const
+{
+    if (placement.kind != other.placement.kind) return false;
+    if (is_replicate()) return true;
+    if (is_partial()) return placement.reduction == other.placement.reduction;
+    return placement.dim == other.placement.dim && blocks == other.blocks &&
+           (extents == other.extents || *extents == *other.extents);
+}
+
+AxisLayouts without_pending(AxisLayouts axes)
+{
+    for (auto& axis : axes) {
+        if (axis.is_partial()) axis = {};
+    }
+    return axes;
+}
+
+bool ShardSpec::is_replicate() const
+{
+    for (const auto& axis : axes) {
+        if (!axis.is_replicate()) return false;
+    }
+    return true;
+}
+
+bool ShardSpec::has_partial() const
+{
+    for (const auto& axis : axes) {
+        if (axis.is_partial()) return true;
+    }
+    return false;
+}
+
+bool ShardSpec::has_shard() const
+{
+    for (const auto& axis : axes) {
+        if (axis.is_shard()) return true;
+    }
+    return false;
+}
+
+std::int64_t ShardSpec::axis_of_dim(std::int64_t dim) const
+{
+    for (std::size_t a = 0; a < axes.size(); ++a) {
+        if (axes[a].is_shard() && axes[a].placement.dim == dim) return static_cast<std::int64_t>(a);
+    }
+    return -1;
+}
+
+std::vector<std::int64_t> ShardSpec::global_shape(c10::IntArrayRef local_shape) const
+{
+    auto shape = local_shape.vec();
+    for (const auto& axis : axes) {
+        if (axis.is_shard()) shape[axis.placement.dim] = axis.blocks * axis.total();
+    }
+    return shape;
+}
+
+std::vector<std::int64_t> ShardSpec::local_shape(c10::IntArrayRef global_shape) const
+{
+    auto shape = global_shape.vec();
+    for (std::size_t a = 0; a < axes.size(); ++a) {
+        const auto& axis = axes[a];
+        if (axis.is_shard()) shape[axis.placement.dim] = axis.blocks * (*axis.extents)[device_mesh->coordinate(a)];
+    }
+    return shape;
+}
+
+bool ShardSpec::operator==(const ShardSpec& other) const
+{
+    return this == &other || (device_mesh == other.device_mesh && axes == other.axes);
+}
+
+void ShardSpec::validate() const
+{
+    const auto fail = [](const std::string& what, const char* remedy) { throw InvalidInput("ShardSpec: " + what + ". " + remedy); };
+    if (!device_mesh) fail("there is no device mesh", "Name the ranks that hold the parts.");
+    const auto num_axes = device_mesh->num_axes();
+    if (static_cast<std::int64_t>(axes.size()) != num_axes) {
+        fail(std::to_string(axes.size()) + " layouts for a device mesh of " + std::to_string(num_axes) + " axes", "Give one layout an axis.");
+    }
+    for (std::int64_t a = 0; a < num_axes; ++a) {
+        const auto& axis = axes[a];
+        if (!axis.is_shard()) continue;
+        const auto where = [&] { return to_string(axis.placement) + " on axis '" + device_mesh->axis_names()[a] + "' "; };
+        const auto num_ranks = device_mesh->size(a);
+        if (!axis.extents) fail(where() + "has no extents", "Say how much each rank holds.");
+        const auto found = static_cast<std::int64_t>(axis.extents->size());
+        if (found != num_ranks) {
+            fail(where() + "has " + std::to_string(found) + " extents, expected " + std::to_string(num_ranks), "Give one extent a rank; of a rank that holds nothing, 0.");
+        }
+        for (std::int64_t r = 0; r < num_ranks; ++r) {
+            if ((*axis.extents)[r] < 0) fail(where() + "has the extent " + std::to_string((*axis.extents)[r]) + " on rank " + std::to_string(r), "Expected 0 or more.");
+        }
+        if (axis.blocks < 1) fail(where() + "has " + std::to_string(axis.blocks) + " blocks", "Expected 1 or more.");
+        if (axis.placement.dim < 0) fail(where() + "cuts dimension " + std::to_string(axis.placement.dim), "Count the dimension from the front.");
+    }
+}
+
+SpecPtr make_spec(std::shared_ptr<const DeviceMesh> device_mesh, c10::ArrayRef<AxisLayout> axes,
+                  std::shared_ptr<const IndexMap> index_map)
+{
+    auto spec = std::make_shared<ShardSpec>();
+    spec->device_mesh = std::move(device_mesh);
+    spec->axes.assign(axes.begin(), axes.end());
+    spec->index_map = std::move(index_map);
+    spec->validate();
+    return spec;
+}
+
+SpecPtr replicated_spec(std::shared_ptr<const DeviceMesh> device_mesh)
+{
+    const std::vector<AxisLayout> axes(device_mesh->num_axes());
+    return make_spec(std::move(device_mesh), axes);
+}
+
+SpecPtr shard_spec(std::shared_ptr<const IndexMap> index_map, std::shared_ptr<const DeviceMesh> device_mesh, std::int64_t dim)
+{
+    const auto domain = device_mesh->axis("domain");
+    const std::vector<std::int64_t> own{index_map->num_owned, index_map->num_global};
+    const auto all = device_mesh->group(domain).all_gather_integers(own);
+
+    auto extents = std::make_shared<Extents>();
+    for (const auto& rank : all) extents->push_back(rank[0]);
+    const auto sum = std::accumulate(extents->begin(), extents->end(), std::int64_t{0});
+    for (const auto& rank : all) {
+        if (rank[1] != sum) {
+            throw InvalidInput("shard_spec: the ranks own " + std::to_string(sum) + " rows together, but one holds a part of " +
+                               std::to_string(rank[1]) + " rows. Load the parts of one and the same mesh, each on one rank.");
+        }
+    }
+    std::vector<AxisLayout> axes(device_mesh->num_axes());
+    axes[domain] = {Shard(dim), std::move(extents), 1};
+    return make_spec(std::move(device_mesh), axes, std::move(index_map));
+}
+
+Extents even_extents(std::int64_t n, std::int64_t num_ranks)
+{
+    Extents extents(num_ranks, n / num_ranks);
+    for (std::int64_t r = 0; r < n % num_ranks; ++r) ++extents[r];
+    return extents;
+}
+
+std::string to_string(const ShardSpec& spec)
+{
+    std::string text;
+    for (std::size_t a = 0; a < spec.axes.size(); ++a) {
+        const auto& axis = spec.axes[a];
+        text += (a ? ", " : "") + to_string(axis.placement);
+        if (axis.is_shard()) {
+            text += " of ";
+            if (axis.blocks > 1) text += std::to_string(axis.blocks) + " x (";
+            for (std::size_t r = 0; r < axis.extents->size(); ++r) text += (r ? "+" : "") + std::to_string((*axis.extents)[r]);
+            if (axis.blocks > 1) text += ")";
+        }
+        text += " on " + spec.device_mesh->axis_names()[a];
+    }
+    return text;
+}
+
+}  // namespace meshard

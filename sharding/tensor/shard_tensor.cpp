@@ -1,0 +1,487 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sharding/tensor/shard_tensor.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/AutogradState.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
+
+#include "partition/error.h"
+#include "sharding/tensor/boxed_arguments.h"
+#include "sharding/tensor/redistribute.h"
+#include "sharding/tensor/rule_table.h"
+#include "sharding/tensor/with_backward.h"
+
+namespace meshard {
+namespace {
+
+/// Of tensors that look at the same memory: a base and its views. The same on every rank.
+struct SharedMemory : c10::intrusive_ptr_target {
+    std::uint32_t num_writes = 0;
+    bool is_shared = false;         // by views, be they gone: when they go may differ between ranks
+    bool has_plain_views = false;   // the caller's, of a part
+};
+
+struct MovedCopy;
+
+/// What a sharded tensor holds. Shared by detached and saved copies, so that a layout found once serves them all.
+struct ShardValue : c10::intrusive_ptr_target {
+    at::Tensor local;
+    SpecPtr spec;
+    c10::intrusive_ptr<SharedMemory> memory;   // null while nothing else looks at it
+
+    /// Of a view of rows that one rank owns.
+    struct RowCopy {
+        std::int64_t axis;
+        int owner;
+        std::uint32_t num_writes;   // that the rows have seen
+    };
+    std::vector<RowCopy> rows;
+    c10::intrusive_ptr<MovedCopy> moved;       // of which this is a view
+    bool is_fresh = false;                     // an operator's own result, on every rank
+
+    bool shares_memory() const { return memory && (memory->has_plain_views || memory->is_shared); }
+};
+
+/// A copy, in another layout, of what other tensors look at as well.
+struct MovedCopy : c10::intrusive_ptr_target {
+    at::Tensor local;
+    SpecPtr spec;
+    c10::intrusive_ptr<ShardValue> original;
+    std::uint32_t num_writes = 0;              // that it has seen
+};
+
+/// Stands where a tensor's memory is asked for: a sharded tensor has none of the whole's. Reading it throws.
+const c10::Storage& no_memory()
+{
+    static const c10::Storage storage = [] {
+        c10::Storage empty(c10::Storage::use_byte_size_t(), 0, c10::DataPtr(nullptr, c10::kCPU), nullptr, false);
+        empty.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_("a sharded tensor has no memory of the whole; use to_local or full_tensor");
+        return empty;
+    }();
+    return storage;
+}
+
+/// What `storage()` gives: nothing to read, by anyone. It names no device with memory, so that LibTorch's questions about a storage (is it shared
+/// between processes?) are answered without a look at it; those who want its bytes, as `torch::save` does, get an error.
+const c10::Storage& no_storage()
+{
+    static const c10::Storage storage(c10::Storage::use_byte_size_t(), 0, c10::DataPtr(nullptr, c10::kMeta), nullptr, false);
+    static const c10::Storage second_holder = storage;   // autograd must not take it for one that a tensor holds alone
+    return storage;
+}
+
+/// Autocast looks at a tensor's keys to know whether it is concerned.
+c10::DispatchKeySet keys_for(const c10::Device& device)
+{
+    const auto backend = device.is_cuda() ? c10::BackendComponent::CUDABit : c10::BackendComponent::CPUBit;
+    return c10::DispatchKeySet(c10::DispatchKey::PrivateUse2) | c10::getAutocastRelatedKeySetFromBackend(backend);
+}
+
+class ShardTensorImpl : public c10::TensorImpl {
+public:
+    ShardTensorImpl(at::Tensor local, SpecPtr spec, c10::IntArrayRef strides)
+        : TensorImpl(keys_for(local.device()), local.dtype(), local.device()),
+          value_(c10::make_intrusive<ShardValue>())
+    {
+        show_shape(local, *spec, strides);
+        storage_ = no_memory();
+        value_->local = std::move(local);
+        value_->spec = std::move(spec);
+    }
+
+    /// Another handle on the same value; the metadata are copied by who calls.
+    explicit ShardTensorImpl(const ShardTensorImpl* from)
+        : TensorImpl(keys_for(from->device()), from->dtype(), from->device()), value_(from->value_)
+    {
+        storage_ = no_memory();
+    }
+
+    const char* tensorimpl_type_name() const override { return "ShardTensor"; }
+
+    /// Autograd adds gradients in place where nobody else holds their memory; it learns that from the storage's count of holders. During backward
+    /// this is the local part's own storage where the part is held by this tensor alone, and one that many hold otherwise. Ranks may differ in
+    /// who holds a gradient (a hook on one of them), so this is only where both ways of adding send the same messages and give the same layout:
+    /// where every axis cuts the gradient, which keeps its layout whatever is added.
+    const c10::Storage& storage() const override
+    {
+        const auto& axes = value_->spec->axes;
+        const bool alone = value_->is_fresh && torch::autograd::get_current_graph_task_id() >= 0 && !value_->shares_memory() && value_.use_count() == 1 &&
+                           value_->local.use_count() == 1 && value_->local.has_storage() &&
+                           std::all_of(axes.begin(), axes.end(), [](const AxisLayout& axis) { return axis.is_shard(); });
+        return alone ? value_->local.storage() : no_storage();
+    }
+
+    c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(const c10::VariableVersion& version, bool allow) const override
+    {
+        return copy(version, allow);
+    }
+
+    c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(c10::VariableVersion&& version, bool allow) const override
+    {
+        return copy(std::move(version), allow);
+    }
+
+    void shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& other) override
+    {
+        const auto* from = static_cast<const ShardTensorImpl*>(other.get());
+        copy_tensor_metadata(from, this, version_counter(), allow_tensor_metadata_change());
+        value_ = from->value_;
+    }
+
+    ShardValue& value() const { return *value_; }
+    const at::Tensor& local() const { return value_->local; }
+    const SpecPtr& spec() const { return value_->spec; }
+
+    void become(const ShardTensorImpl& other)
+    {
+        set_sizes_and_strides(other.sizes(), other.strides());
+        value_ = other.value_;
+    }
+
+    void replace(at::Tensor local, SpecPtr spec)
+    {
+        value_->local = std::move(local);
+        value_->spec = std::move(spec);
+        value_->rows.clear();
+        value_->moved.reset();
+        value_->is_fresh = false;
+    }
+
+private:
+    template <class Version>
+    c10::intrusive_ptr<TensorImpl> copy(Version&& version, bool allow) const
+    {
+        auto impl = c10::make_intrusive<ShardTensorImpl>(this);
+        copy_tensor_metadata(this, impl.get(), std::forward<Version>(version), allow);
+        return impl;
+    }
+
+    /// The whole's shape. Strides come from the caller or are those of a contiguous tensor, never from the local part: what autograd decides
+    /// by strides it must decide alike on every rank, whatever the rows there.
+    void show_shape(const at::Tensor& local, const ShardSpec& spec, c10::IntArrayRef strides)
+    {
+        const auto local_sizes = local.sizes();
+        c10::SmallVector<std::int64_t, 6> sizes(local_sizes.begin(), local_sizes.end());
+        for (const auto& axis : spec.axes) {
+            if (axis.is_shard()) sizes[axis.placement.dim] = axis.blocks * axis.total();
+        }
+        if (strides.empty()) set_sizes_contiguous(sizes);
+        else set_sizes_and_strides(sizes, strides);
+    }
+
+    c10::intrusive_ptr<ShardValue> value_;
+};
+
+ShardTensorImpl* impl_of(const at::Tensor& tensor) { return static_cast<ShardTensorImpl*>(tensor.unsafeGetTensorImpl()); }
+
+/// What looks at this tensor's memory counts its writes together.
+const c10::intrusive_ptr<SharedMemory>& memory_of(const at::Tensor& tensor)
+{
+    auto& memory = impl_of(tensor)->value().memory;
+    if (!memory) memory = c10::make_intrusive<SharedMemory>();
+    return memory;
+}
+
+/// A copy of what a tensor holds now.
+c10::intrusive_ptr<MovedCopy> moved_copy(const at::Tensor& tensor, const at::Tensor& local, const SpecPtr& spec)
+{
+    const auto& value = impl_of(tensor)->value();
+    auto moved = c10::make_intrusive<MovedCopy>();
+    moved->local = local;
+    moved->spec = spec;
+    moved->original = c10::make_intrusive<ShardValue>();
+    moved->original->local = value.local;
+    moved->original->spec = value.spec;
+    moved->original->memory = memory_of(tensor);
+    moved->original->rows = value.rows;
+    moved->original->moved = value.moved;
+    moved->num_writes = moved->original->memory->num_writes;
+    return moved;
+}
+
+/// Fetches again what a copy has not seen. Collective where there is something.
+void refresh(ShardValue& value)
+{
+    const auto now = value.memory->num_writes;
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    if (value.moved && value.moved->num_writes != now) {
+        auto& moved = *value.moved;
+        refresh(*moved.original);
+        moved.local.copy_(local_of(convert(wrap(moved.original->local, moved.original->spec), moved.spec)));
+        moved.num_writes = now;
+    }
+    for (auto& copy : value.rows) {
+        if (copy.num_writes == now) continue;
+        auto rows = value.local.clone(at::MemoryFormat::Contiguous);
+        const auto& group = value.spec->device_mesh->group(copy.axis);
+        group.broadcast(rows, copy.owner);
+        if (group.rank() != copy.owner) value.local.copy_(rows);
+        copy.num_writes = now;
+    }
+}
+
+/// The layout in which a gradient of a tensor of that layout is complete: a pending sum's gradient is the same on every rank.
+SpecPtr gradient_spec(const SpecPtr& spec)
+{
+    if (!spec->has_partial()) return spec;
+    return make_spec(spec->device_mesh, without_pending(spec->axes), spec->index_map);
+}
+
+std::string shape_of(const at::Tensor& tensor)
+{
+    std::string text;
+    for (const auto size : tensor.sizes()) text += (text.empty() ? "" : ", ") + std::to_string(size);
+    return "(" + text + ")";
+}
+
+thread_local PlainTensorPolicy policy = PlainTensorPolicy::Silent;
+
+void check_fits(const at::Tensor& local, const ShardSpec& spec, const char* where)
+{
+    for (std::size_t a = 0; a < spec.axes.size(); ++a) {
+        const auto& axis = spec.axes[a];
+        if (!axis.is_shard()) continue;
+        const auto dim = axis.placement.dim;
+        if (dim < 0 || dim >= local.dim()) {
+            throw InvalidInput(std::string(where) + ": " + to_string(spec) + " of a tensor with " + std::to_string(local.dim()) +
+                               " dimensions. Shard a dimension that it has.");
+        }
+        const auto expected = axis.blocks * (*axis.extents)[spec.device_mesh->coordinate(a)];
+        if (local.size(dim) != expected) {
+            throw InvalidInput(std::string(where) + ": dimension " + std::to_string(dim) + " of the local tensor has " +
+                               std::to_string(local.size(dim)) + " entries, the layout says " + std::to_string(expected) + " (" +
+                               to_string(spec) + "). Pass the owned rows of this rank.");
+        }
+    }
+}
+
+}  // namespace
+
+bool is_sharded(const at::Tensor& tensor)
+{
+    return tensor.defined() && tensor.unsafeGetTensorImpl()->key_set().has_backend(c10::BackendComponent::PrivateUse2Bit);
+}
+
+const SpecPtr& spec_of(const at::Tensor& tensor)
+{
+    if (!is_sharded(tensor)) throw InvalidInput("spec_of: the tensor is plain. Make it sharded with from_local or scatter_rows.");
+    return impl_of(tensor)->spec();
+}
+
+at::Tensor wrap(at::Tensor local, SpecPtr spec, c10::IntArrayRef strides)
+{
+    install_rules();
+    // A gradient through a view that was written to is found by taking the view again, not from strides in memory.
+    if (!c10::AutogradState::get_tls_state().get_view_replay_enabled()) c10::AutogradState::get_tls_state().set_view_replay_enabled(true);
+    return at::detail::make_tensor<ShardTensorImpl>(std::move(local), std::move(spec), strides);
+}
+
+const at::Tensor& local_of(const at::Tensor& tensor) { return is_sharded(tensor) ? impl_of(tensor)->local() : tensor; }
+
+void become(const at::Tensor& tensor, const at::Tensor& other) { impl_of(tensor)->become(*impl_of(other)); }
+
+void mark_fresh(const at::Tensor& tensor) { impl_of(tensor)->value().is_fresh = true; }
+
+void share_memory(const at::Tensor& base, c10::ArrayRef<c10::IValue> views)
+{
+    if (!is_sharded(base)) return;
+    const auto& memory = memory_of(base);
+    for (const auto& view : views) {
+        for_each_tensor(view, [&](const at::Tensor& tensor) {
+            if (!is_sharded(tensor)) return;
+            memory->is_shared = true;
+            impl_of(tensor)->value().memory = memory;
+        });
+    }
+}
+
+bool shares_memory(const at::Tensor& tensor) { return impl_of(tensor)->value().shares_memory(); }
+
+void move_copy(const at::Tensor& tensor, at::Tensor local, SpecPtr spec)
+{
+    auto moved = shares_memory(tensor) ? moved_copy(tensor, local, spec) : nullptr;
+    impl_of(tensor)->replace(std::move(local), std::move(spec));
+    impl_of(tensor)->value().moved = std::move(moved);
+}
+
+void mark_moved_copy(c10::ArrayRef<c10::IValue> views, const at::Tensor& base, const at::Tensor& local, const SpecPtr& spec)
+{
+    const auto moved = moved_copy(base, local, spec);
+    for (const auto& view : views) {
+        for_each_tensor(view, [&](const at::Tensor& tensor) { impl_of(tensor)->value().moved = moved; });
+    }
+}
+
+void mark_row_copy(const at::Tensor& view, const at::Tensor& base, std::int64_t axis, int owner)
+{
+    impl_of(view)->value().rows.push_back({axis, owner, memory_of(base)->num_writes});
+}
+
+bool is_copy(const at::Tensor& tensor)
+{
+    return is_sharded(tensor) && (!impl_of(tensor)->value().rows.empty() || impl_of(tensor)->value().moved);
+}
+
+void inherit_copy(const at::Tensor& from, c10::ArrayRef<c10::IValue> views)
+{
+    const auto& source = impl_of(from)->value();
+    for (const auto& view : views) {
+        for_each_tensor(view, [&](const at::Tensor& tensor) {
+            if (!is_sharded(tensor) || tensor.is_same(from)) return;
+            auto& value = impl_of(tensor)->value();
+            if (value.moved) return;   // a copy of `from`, which knows what that is a copy of
+            value.rows.insert(value.rows.end(), source.rows.begin(), source.rows.end());
+            value.moved = source.moved;
+        });
+    }
+}
+
+void refresh_copy(const at::Tensor& tensor)
+{
+    if (is_copy(tensor)) refresh(impl_of(tensor)->value());
+}
+
+void note_write(const at::Tensor& tensor)
+{
+    if (!is_sharded(tensor)) return;
+    auto& value = impl_of(tensor)->value();
+    if (!value.memory) return;
+    const auto now = ++value.memory->num_writes;
+    for (auto& rows : value.rows) rows.num_writes = now;   // every rank wrote the same
+    for (auto* moved = value.moved.get(); moved; moved = moved->original->moved.get()) {
+        const auto& original = *moved->original;
+        const auto back = make_spec(original.spec->device_mesh, without_pending(original.spec->axes));
+        fill_pending(original.local, *original.spec, local_of(convert(wrap(moved->local, moved->spec), back)));
+        moved->num_writes = now;
+        for (auto& rows : moved->original->rows) rows.num_writes = now;
+    }
+}
+
+void fill_pending(const at::Tensor& local, const ShardSpec& spec, const at::Tensor& value)
+{
+    bool counts = true;   // of a pending sum, the first rank's part is the whole
+    for (std::size_t a = 0; a < spec.axes.size(); ++a) {
+        if (spec.axes[a].placement == Partial() && spec.device_mesh->coordinate(static_cast<std::int64_t>(a)) > 0) counts = false;
+    }
+    if (counts) local.copy_(value);
+    else local.zero_();
+}
+
+at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec)
+{
+    if (is_sharded(local)) throw InvalidInput("from_local: the tensor is sharded already. Use redistribute.");
+    spec->validate();
+    check_fits(local, *spec, "from_local");
+    auto tensor = wrap(local.detach(), spec);
+    memory_of(tensor)->has_plain_views = true;
+    return with_backward(std::move(tensor), local, "FromLocalBackward", [spec](const at::Tensor& gradient) {
+        return to_local(is_sharded(gradient) ? redistribute(gradient, gradient_spec(spec)) : gradient);
+    });
+}
+
+at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const DeviceMesh>& device_mesh,
+                      c10::ArrayRef<Placement> placements)
+{
+    if (static_cast<std::int64_t>(placements.size()) != device_mesh->num_axes()) {
+        throw InvalidInput("from_local: " + std::to_string(placements.size()) + " placements for a device mesh of " +
+                           std::to_string(device_mesh->num_axes()) + " axes. Give one placement an axis.");
+    }
+    std::vector<AxisLayout> axes(placements.size());
+    for (std::size_t a = 0; a < placements.size(); ++a) {
+        axes[a].placement = placements[a];
+        const auto shapes = device_mesh->group(a).all_gather_integers(local.sizes());
+        if (placements[a].is_shard()) {
+            auto& dim = axes[a].placement.dim;
+            if (dim < 0) dim += local.dim();
+            if (dim < 0 || dim >= local.dim()) {
+                throw InvalidInput("from_local: " + to_string(placements[a]) + " of a tensor with " + std::to_string(local.dim()) +
+                                   " dimensions.");
+            }
+            auto extents = std::make_shared<Extents>();
+            for (const auto& shape : shapes) extents->push_back(shape[dim]);
+            axes[a].extents = std::move(extents);
+        }
+        for (std::size_t r = 0; r < shapes.size(); ++r) {
+            for (std::int64_t d = 0; d < local.dim(); ++d) {
+                const bool cut = placements[a].is_shard() && d == axes[a].placement.dim;
+                if (!cut && shapes[r][d] != shapes[0][d]) {
+                    throw InvalidInput("from_local: dimension " + std::to_string(d) + " has " + std::to_string(shapes[0][d]) +
+                                       " entries on rank 0 and " + std::to_string(shapes[r][d]) + " on rank " + std::to_string(r) + " of axis '" +
+                                       device_mesh->axis_names()[a] + "'. Only the dimension that is cut may differ.");
+                }
+            }
+        }
+    }
+    return from_local(local, make_spec(device_mesh, axes));
+}
+
+at::Tensor to_local(const at::Tensor& tensor)
+{
+    if (!is_sharded(tensor)) return tensor;
+    refresh_copy(tensor);
+    const auto spec = gradient_spec(spec_of(tensor));
+    memory_of(tensor)->has_plain_views = true;
+    // A fresh alias: the caller may hang autograd history on it.
+    return with_backward(local_of(tensor).detach(), tensor, "ToLocalBackward",
+                        [spec](const at::Tensor& gradient) {
+                            if (is_sharded(gradient)) return gradient;
+                            return gradient.requires_grad() ? from_local(gradient, spec) : wrap(gradient, spec);
+                        });
+}
+
+at::Tensor full_tensor(const at::Tensor& tensor)
+{
+    if (!is_sharded(tensor)) return tensor;
+    return to_local(redistribute(tensor, replicated_spec(spec_of(tensor)->device_mesh)));
+}
+
+at::Tensor redistribute(const at::Tensor& tensor, const SpecPtr& target)
+{
+    target->validate();
+    for (const auto& axis : target->axes) {
+        if (!axis.is_shard()) continue;
+        const auto dim = axis.placement.dim;
+        if (dim < tensor.dim() && axis.blocks * axis.total() == tensor.size(dim)) continue;
+        throw InvalidInput("redistribute: " + to_string(*target) + " of a tensor of shape " + shape_of(tensor) + ". The extents must add up to the dimension that is cut.");
+    }
+    refresh_copy(tensor);
+    const auto source = spec_of(tensor);
+    if (*source == *target) return tensor;
+    return with_backward(convert(tensor, target), tensor, "RedistributeBackward", [spec = gradient_spec(source)](const at::Tensor& gradient) {
+        return is_sharded(gradient) ? redistribute(gradient, spec) : gradient;
+    });
+}
+
+at::Tensor redistribute(const at::Tensor& tensor, c10::ArrayRef<Placement> placements)
+{
+    const auto& source = spec_of(tensor);
+    if (placements.size() != source->axes.size()) {
+        throw InvalidInput("redistribute: " + std::to_string(placements.size()) + " placements for a device mesh of " +
+                           std::to_string(source->axes.size()) + " axes. Give one placement an axis.");
+    }
+    std::vector<AxisLayout> axes(placements.size());
+    for (std::size_t a = 0; a < placements.size(); ++a) {
+        axes[a].placement = placements[a];
+        auto& dim = axes[a].placement.dim;
+        if (placements[a].is_shard()) {
+            if (dim < 0) dim += tensor.dim();
+            if (dim < 0 || dim >= tensor.dim()) {
+                throw InvalidInput("redistribute: " + to_string(placements[a]) + " of a tensor with " + std::to_string(tensor.dim()) +
+                                   " dimensions.");
+            }
+        }
+        if (source->axes[a].placement == axes[a].placement) {
+            axes[a] = source->axes[a];
+        } else if (placements[a].is_shard()) {
+            axes[a].extents = std::make_shared<Extents>(even_extents(tensor.size(dim), source->device_mesh->size(a)));
+        }
+    }
+    return redistribute(tensor, make_spec(source->device_mesh, axes, source->index_map));
+}
+
+void set_plain_tensor_policy(PlainTensorPolicy value) { policy = value; }
+PlainTensorPolicy plain_tensor_policy() { return policy; }
+
+}  // namespace meshard

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sharding/tensor/with_backward.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "sharding/tensor/shard_tensor.h"
+
+namespace meshard {
+namespace {
+
+std::atomic<bool> part_sources = false;
+
+struct CrossingNode : torch::autograd::Node {
+    std::optional<std::vector<std::string>> share_axes;
+
+    void note_crossing(bool from_sharded, bool from_plain, const at::Tensor& output)
+    {
+        if (is_sharded(output)) {
+            if (from_sharded || !from_plain) return;
+            share_axes.emplace();
+            const auto& spec = *spec_of(output);
+            for (std::size_t a = 0; a < spec.axes.size(); ++a) {
+                if (!spec.axes[a].is_replicate()) share_axes->push_back(spec.device_mesh->axis_names()[a]);
+            }
+            if (!share_axes->empty()) part_sources = true;
+        } else if (from_sharded) {
+            share_axes.emplace();
+        }
+    }
+};
+
+struct FunctionBackward : CrossingNode {
+    std::function<at::Tensor(const at::Tensor&)> backward;
+    std::string label;
+
+    torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override
+    {
+        auto result = gradients[0].defined() ? backward(gradients[0]) : at::Tensor();
+        if (num_outputs() == 0) return {};
+        return {std::move(result)};
+    }
+    std::string name() const override { return label; }
+};
+
+/// What a gradient that does not come would have been.
+struct Like {
+    std::vector<std::int64_t> shape;
+    at::TensorOptions options;
+};
+
+struct SeveralBackward : CrossingNode {
+    std::function<std::vector<at::Tensor>(std::vector<at::Tensor>)> backward;
+    std::vector<Like> likes;
+    std::string label;
+
+    torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override
+    {
+        for (std::size_t i = 0; i < gradients.size(); ++i) {
+            if (!gradients[i].defined()) gradients[i] = at::zeros(likes[i].shape, likes[i].options);
+        }
+        return backward(std::move(gradients));
+    }
+    std::string name() const override { return label; }
+};
+
+}  // namespace
+
+at::Tensor with_backward(at::Tensor output, const at::Tensor& input, const char* label, std::function<at::Tensor(const at::Tensor&)> backward,
+                         bool record)
+{
+    const bool takes_gradient = input.defined() ? input.requires_grad() : record;
+    if (!at::GradMode::is_enabled() || !takes_gradient) return output;
+    const auto node = std::shared_ptr<FunctionBackward>(new FunctionBackward, torch::autograd::deleteNode);
+    node->backward = std::move(backward);
+    node->label = label;
+    if (input.defined()) node->note_crossing(is_sharded(input), !is_sharded(input), output);
+    if (input.defined()) node->set_next_edges(torch::autograd::collect_next_edges(input));
+    torch::autograd::set_history(output, node);
+    return output;
+}
+
+void set_backward(std::vector<at::Tensor>& outputs, at::TensorList inputs, const char* label,
+                  std::function<std::vector<at::Tensor>(std::vector<at::Tensor>)> backward)
+{
+    if (!at::GradMode::is_enabled() || std::none_of(inputs.begin(), inputs.end(), [](const at::Tensor& input) { return input.requires_grad(); })) return;
+    const auto node = std::shared_ptr<SeveralBackward>(new SeveralBackward, torch::autograd::deleteNode);
+    torch::autograd::edge_list edges;
+    for (const auto& input : inputs) edges.push_back(torch::autograd::impl::gradient_edge(input));
+    node->set_next_edges(std::move(edges));
+    const bool from_sharded = std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& input) { return is_sharded(input); });
+    if (!outputs.empty()) node->note_crossing(from_sharded, !from_sharded, outputs[0]);
+    node->backward = std::move(backward);
+    node->label = label;
+    for (auto& output : outputs) {
+        node->likes.push_back({output.sizes().vec(), output.options().requires_grad(false)});
+        torch::autograd::set_history(output, node);
+    }
+}
+
+std::optional<std::vector<std::string>> share_axes_given_by(const torch::autograd::Node& node)
+{
+    const auto* crossing = dynamic_cast<const CrossingNode*>(&node);
+    return crossing ? crossing->share_axes : std::nullopt;
+}
+
+bool has_part_sources() { return part_sources; }
+
+}  // namespace meshard

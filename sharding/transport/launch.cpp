@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sharding/transport/launch.h"
+
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+
+#include "partition/error.h"
+#include "sharding/transport/mpi_backend.h"
+#include "sharding/transport/nccl_backend.h"
+#include "sharding/transport/shared_memory_backend.h"
+
+namespace meshard {
+namespace {
+
+std::string environment(const char* name)
+{
+    const char* value = std::getenv(name);
+    return value ? value : "";
+}
+
+int number(const char* variable)
+{
+    const auto text = environment(variable);
+    int value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (text.empty() || error != std::errc() || end != text.data() + text.size()) {
+        throw InvalidInput(std::string("launch: the environment variable ") + variable + " is " +
+                           (text.empty() ? "not set" : "'" + text + "'") +
+                           ", expected a number. Start with torchrun, srun, mpirun or --nproc, or set MESHARD_LAUNCH=single for one rank.");
+    }
+    return value;
+}
+
+int number_or(const char* variable, int otherwise) { return environment(variable).empty() ? otherwise : number(variable); }
+
+/// The script of a batch job has a SLURM_PROCID and the job's SLURM_NTASKS, too, and is one process; a step of more than one is srun's alone.
+bool is_started_by_srun() { return !environment("SLURM_STEP_ID").empty() && number_or("SLURM_STEP_NUM_TASKS", number_or("SLURM_NTASKS", 1)) > 1; }
+
+/// First host of a SLURM node list such as `node[03-05,9],gpu1`.
+std::string first_host(const std::string& list)
+{
+    const auto bracket = list.find('['), comma = list.find(',');
+    if (bracket == std::string::npos || comma < bracket) return list.substr(0, comma);
+    const auto end = list.find_first_of(",-]", bracket);
+    return list.substr(0, bracket) + list.substr(bracket + 1, end - bracket - 1);
+}
+
+/// A port in the range that is not given out to programs by itself, the same for all ranks of a job.
+std::string port_from(const std::string& job)
+{
+    std::uint32_t hash = 2166136261u;
+    for (const char c : job) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
+    return std::to_string(20000 + hash % 10000);
+}
+
+std::string hostname()
+{
+    char host[256] = {};
+    gethostname(host, sizeof host - 1);
+    return host;
+}
+
+InvalidInput no_rendezvous(const LaunchInfo& info)
+{
+    return InvalidInput("launch: " + std::to_string(info.size) + " ranks (from " + info.source +
+                        ") need a place to meet. Set MASTER_ADDR and MASTER_PORT to the host of rank 0 and a free port, or "
+                        "MESHARD_RENDEZVOUS=file:///path/on/a/shared/disk.");
+}
+
+}  // namespace
+
+LaunchInfo detect_launch()
+{
+    const auto pinned = environment("MESHARD_LAUNCH");
+    const auto wanted = [&](const char* kind, const char* variable) { return pinned == kind || (pinned.empty() && std::getenv(variable)); };
+    LaunchInfo info;
+    std::string host = environment("MASTER_ADDR"), port = environment("MASTER_PORT");
+
+    if (!pinned.empty() && pinned != "env" && pinned != "slurm" && pinned != "ompi" && pinned != "pmi" && pinned != "single") {
+        throw InvalidInput("launch: MESHARD_LAUNCH is '" + pinned + "', expected env, slurm, ompi, pmi or single.");
+    }
+    if (wanted("env", "RANK") && (pinned == "env" || std::getenv("WORLD_SIZE"))) {
+        info.source = "environment";
+        info.rank = number("RANK");
+        info.size = number("WORLD_SIZE");
+        info.local_rank = number_or("LOCAL_RANK", info.rank);
+    } else if (wanted("slurm", "SLURM_PROCID") && (pinned == "slurm" || is_started_by_srun())) {
+        info.source = "slurm";
+        info.rank = number("SLURM_PROCID");
+        info.size = number_or("SLURM_STEP_NUM_TASKS", number_or("SLURM_NTASKS", 1));
+        info.local_rank = number_or("SLURM_LOCALID", 0);
+        if (host.empty()) host = first_host(environment("SLURM_JOB_NODELIST"));
+        if (port.empty()) port = port_from(environment("SLURM_JOB_ID") + "." + environment("SLURM_STEP_ID"));
+    } else if (wanted("ompi", "OMPI_COMM_WORLD_RANK")) {
+        info.source = "openmpi";
+        info.rank = number("OMPI_COMM_WORLD_RANK");
+        info.size = number("OMPI_COMM_WORLD_SIZE");
+        info.local_rank = number_or("OMPI_COMM_WORLD_LOCAL_RANK", 0);
+        const bool one_host = number_or("OMPI_COMM_WORLD_LOCAL_SIZE", 0) == info.size;
+        if (host.empty() && one_host) host = "127.0.0.1";
+        if (port.empty()) port = port_from(environment("PMIX_NAMESPACE") + environment("OMPI_MCA_ess_base_jobid") + environment("OMPI_MCA_orte_hnp_uri"));
+    } else if (wanted("pmi", "PMI_RANK")) {
+        info.source = "pmi";
+        info.rank = number("PMI_RANK");
+        info.size = number("PMI_SIZE");
+        info.local_rank = number_or("MPI_LOCALRANKID", 0);
+        if (host.empty() && number_or("MPI_LOCALNRANKS", 0) == info.size) host = "127.0.0.1";
+        if (port.empty()) port = port_from(environment("PMI_JOBID"));
+    }
+
+    if (info.size < 1 || info.rank < 0 || info.rank >= info.size) {
+        throw InvalidInput("launch: rank " + std::to_string(info.rank) + " of " + std::to_string(info.size) + " (from " + info.source +
+                           ") makes no sense; expected 0 <= rank < size.");
+    }
+    if (info.size > 1) {
+        info.rendezvous = environment("MESHARD_RENDEZVOUS");
+        if (info.rendezvous.empty()) {
+            if (host.empty() || port.empty()) {
+                if (info.source != "environment") return info;   // MPI may connect them without
+                throw no_rendezvous(info);
+            }
+            info.rendezvous = "tcp://" + host + ":" + port;
+        }
+    }
+    return info;
+}
+
+namespace {
+
+/// Ranks that meet in a store: they talk through shared memory where all are on one host, else over Gloo; between GPUs over NCCL.
+class StoreWorld : public World {
+public:
+    StoreWorld(const LaunchInfo& info, double timeout_seconds, const std::string& backend)
+        : rank_(info.rank), size_(info.size), wanted_(backend)
+    {
+        const auto timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_seconds * 1000));
+        timeout_ = timeout;
+        connect_store(info, timeout);
+        find_each_other(timeout_seconds);
+        shared_memory_ = wanted_ == "shm" || (wanted_ != "gloo" && on_one_host());
+    }
+
+    int rank() const override { return rank_; }
+    int size() const override { return size_; }
+    std::string backend_name() const override { return shared_memory_ ? "shm" : "gloo"; }
+
+    RankGroup make_group(const std::vector<int>& ranks, const std::string& name, const std::string& axis,
+                         std::shared_ptr<CommCounter> counter) override
+    {
+        if (ranks.size() == 1) return RankGroup(nullptr, axis, std::move(counter));
+        const auto index = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
+        // A counter in the name: the same axis may be built more than once in a run.
+        const auto prefix = name + "#" + std::to_string(num_groups_[name]++);
+        std::vector<std::string> names;
+        for (const int r : ranks) names.push_back(names_[r]);
+        try {
+            const auto own_store = c10::make_intrusive<c10d::PrefixStore>(prefix, store_);
+            const auto backend = with_nccl(connect(own_store, index, names), own_store, timeout_, wanted_ == "nccl");
+            backends_.push_back(backend);
+            return RankGroup(backend, axis, std::move(counter), std::move(names));
+        } catch (const Error&) {
+            throw;
+        } catch (const std::exception& error) {
+            throw CommunicationError("launch: rank " + std::to_string(rank_) + " could not connect to the other ranks of '" + axis + "' within " +
+                                     std::to_string(timeout_.count() / 1000) + " s: " + first_line(error.what()));
+        }
+    }
+
+    void finish() override
+    {
+        for (const auto& backend : backends_) backend->barrier({})->wait();
+    }
+
+private:
+    static std::string first_line(const std::string& text) { return text.substr(0, std::min<std::size_t>(text.find('\n'), 200)); }
+
+    void connect_store(const LaunchInfo& info, std::chrono::milliseconds timeout)
+    {
+        const std::string& place = info.rendezvous;
+        if (place.empty()) throw no_rendezvous(info);
+        try {
+            if (place.starts_with("file://")) {
+                store_ = c10::make_intrusive<c10d::FileStore>(place.substr(7), size_);
+                store_->setTimeout(timeout);
+                return;
+            }
+            const auto colon = place.rfind(':');
+            if (!place.starts_with("tcp://") || colon <= 5) {
+                throw InvalidInput("launch: the rendezvous is '" + place + "', expected tcp://host:port or file:///path.");
+            }
+            c10d::TCPStoreOptions options;
+            options.port = static_cast<std::uint16_t>(std::stoi(place.substr(colon + 1)));
+            options.isServer = rank_ == 0;
+            options.waitWorkers = false;
+            options.timeout = timeout;
+            // torchrun's agent may serve the port itself; then rank 0 is a client like the others.
+            if (environment("TORCHELASTIC_USE_AGENT_STORE") == "True") options.isServer = false;
+            store_ = c10::make_intrusive<c10d::TCPStore>(place.substr(6, colon - 6), options);
+            if (!environment("TORCHELASTIC_RUN_ID").empty()) {
+                store_ = c10::make_intrusive<c10d::PrefixStore>(
+                    "meshard/" + environment("TORCHELASTIC_RUN_ID") + "/" + environment("TORCHELASTIC_RESTART_COUNT"), store_);
+            }
+        } catch (const Error&) {
+            throw;
+        } catch (const std::exception& error) {
+            throw CommunicationError("launch: rank " + std::to_string(rank_) + " could not reach the rendezvous " + place + " within " +
+                                     std::to_string(timeout.count() / 1000) + " s: " + first_line(error.what()) +
+                                     ". Is rank 0 running, and is the port free?");
+        }
+    }
+
+    /// Every rank says where it runs; whoever does not say so in time is named.
+    void find_each_other(double timeout_seconds)
+    {
+        const auto own = hostname() + ":" + std::to_string(getpid());
+        store_->set("rank." + std::to_string(rank_), std::vector<std::uint8_t>(own.begin(), own.end()));
+        const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(timeout_seconds);
+        std::vector<int> missing;
+        for (int r = 0; r < size_; ++r) {
+            const auto key = "rank." + std::to_string(r);
+            while (!store_->check({key}) && std::chrono::steady_clock::now() < deadline) usleep(2000);
+            if (!store_->check({key})) {
+                missing.push_back(r);
+                names_.emplace_back();
+                continue;
+            }
+            const auto bytes = store_->get(key);
+            names_.emplace_back(bytes.begin(), bytes.end());
+        }
+        if (missing.empty()) return;
+        std::string list;
+        for (const int r : missing) list += (list.empty() ? "" : ", ") + std::to_string(r);
+        throw CommunicationError("launch: rank " + list + " of " + std::to_string(size_) + " did not come within " +
+                                 std::to_string(static_cast<int>(timeout_seconds)) + " s. See that rank's own messages.");
+    }
+
+    c10::intrusive_ptr<c10d::Backend> connect(const c10::intrusive_ptr<c10d::Store>& store, int index, const std::vector<std::string>& names)
+    {
+        const auto size = static_cast<int>(names.size());
+        if (shared_memory_) {
+            if (auto backend = connect_shared_memory(store, index, size, timeout_, [names](int rank) { return has_ended(names[rank]); })) return backend;
+            if (wanted_ == "shm") {
+                throw CommunicationError("launch: MESHARD_BACKEND=shm, but the ranks cannot see each other's memory; are they in different containers? "
+                                         "Leave MESHARD_BACKEND unset for Gloo.");
+            }
+            shared_memory_ = false;
+        }
+        auto options = c10d::ProcessGroupGloo::Options::create_default(timeout_);
+        options->devices = {device()};
+        return c10::make_intrusive<c10d::ProcessGroupGloo>(store, index, size, options);
+    }
+
+    bool on_one_host() const
+    {
+        const auto host = hostname() + ":";
+        return std::all_of(names_.begin(), names_.end(), [&](const std::string& name) { return name.starts_with(host); });
+    }
+
+    std::shared_ptr<::gloo::transport::Device> device()
+    {
+        if (device_) return device_;
+        const auto interface = environment("GLOO_SOCKET_IFNAME");
+        if (!interface.empty()) device_ = c10d::ProcessGroupGloo::createDeviceForInterface(interface, false);
+        else if (on_one_host()) device_ = c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1", false);
+        else device_ = c10d::ProcessGroupGloo::createDefaultDevice(false);
+        return device_;
+    }
+
+    int rank_;
+    int size_;
+    std::string wanted_;
+    bool shared_memory_ = false;
+    std::chrono::milliseconds timeout_{};
+    c10::intrusive_ptr<c10d::Store> store_;
+    std::vector<std::string> names_;   // host:pid of each rank
+    std::shared_ptr<::gloo::transport::Device> device_;
+    std::map<std::string, int> num_groups_;
+    std::vector<c10::intrusive_ptr<c10d::Backend>> backends_;
+};
+
+class SingleWorld : public World {
+public:
+    int rank() const override { return 0; }
+    int size() const override { return 1; }
+    std::string backend_name() const override { return "none"; }
+    void finish() override {}
+    RankGroup make_group(const std::vector<int>&, const std::string&, const std::string& axis, std::shared_ptr<CommCounter> counter) override
+    {
+        return RankGroup(nullptr, axis, std::move(counter));
+    }
+};
+
+}  // namespace
+
+std::unique_ptr<World> World::connect(const LaunchInfo& info, double timeout_seconds)
+{
+    if (info.size == 1) return std::make_unique<SingleWorld>();
+    if (const auto limit = environment("MESHARD_TIMEOUT_SECONDS"); !limit.empty()) {
+        timeout_seconds = number("MESHARD_TIMEOUT_SECONDS");
+        if (timeout_seconds < 1) throw InvalidInput("launch: MESHARD_TIMEOUT_SECONDS is '" + limit + "', expected a whole number of seconds, 1 or more.");
+    }
+    const auto backend = environment("MESHARD_BACKEND");
+    if (!backend.empty() && backend != "shm" && backend != "gloo" && backend != "mpi" && backend != "nccl" && backend != "auto") {
+        throw InvalidInput("launch: MESHARD_BACKEND is '" + backend + "', expected auto, shm, gloo, mpi or nccl.");
+    }
+    const bool by_mpi = info.source == "openmpi" || info.source == "pmi" || info.source == "slurm";
+    const bool any = backend.empty() || backend == "auto";
+    if (backend == "mpi" || (by_mpi && any && !why_no_nccl().empty())) {
+        if (auto world = connect_mpi(info, timeout_seconds)) return world;
+        if (backend == "mpi") {
+            throw CommunicationError("launch: MESHARD_BACKEND=mpi, but MPI does not see the " + std::to_string(info.size) +
+                                     " ranks that " + info.source + " started, or this build has no MPI. Start with mpirun, or leave it to Gloo.");
+        }
+    }
+    return std::make_unique<StoreWorld>(info, timeout_seconds, backend);
+}
+
+}  // namespace meshard

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sharding/ranks/device_mesh.h"
+
+namespace meshard {
+
+/// Who this process is among the ranks, and where that was read.
+struct LaunchInfo {
+    int rank = 0;
+    int size = 1;
+    int local_rank = 0;
+    std::string source = "single";        ///< `environment` (torchrun and alike), `slurm`, `openmpi`, `pmi`, `single`
+    std::string rendezvous;               ///< `tcp://host:port` or `file:///path`; empty for one rank
+};
+
+/// Reads, in this order: RANK and WORLD_SIZE (torchrun, and our own `--nproc`), SLURM_*, OMPI_COMM_WORLD_*, PMI_*; else one rank.
+/// MESHARD_LAUNCH=env|slurm|ompi|pmi|single pins the choice. The rendezvous is MESHARD_RENDEZVOUS, else MASTER_ADDR and MASTER_PORT, else
+/// derived from what the launcher tells. @throws InvalidInput naming the variable that is missing or no number.
+LaunchInfo detect_launch();
+
+/// The ranks of this run, connected. Kept alive as long as any group made from it.
+class World : public GroupFactory {
+public:
+    /// Connects: over MPI when started by mpirun or srun on CPUs, else through shared memory where all ranks are on one host, else over Gloo;
+    /// tensors of GPUs go over NCCL where each rank has one of its own. MESHARD_BACKEND=shm|gloo|mpi|nccl pins the choice. Collective over all ranks.
+    /// Every wait has a time limit, MESHARD_TIMEOUT_SECONDS if set.
+    /// @throws CommunicationError naming the ranks that did not come within the time limit.
+    static std::unique_ptr<World> connect(const LaunchInfo& info, double timeout_seconds = 300);
+
+    /// Orderly end: waits for all, then closes. Skipping it (after an error) closes at once, so that waiting ranks fail instead of hanging.
+    virtual void finish() = 0;
+    virtual std::string backend_name() const = 0;   ///< `shm`, `gloo`, `mpi`, `none`
+};
+
+/// Starts `size` copies of this program as ranks 0..size-1 on this machine, with `arguments` (those after the program's name), and waits
+/// for them.
+///
+/// Returns when all have ended: 0 if all succeeded. When one fails, the others are given `grace_seconds` to stop by themselves and are
+/// then ended; the first rank's failure is printed to stderr, in one sentence that names the rank. Returns that rank's exit code, or 5 if a
+/// signal ended it. SIGINT, SIGTERM and SIGHUP are passed on, each time they come: ranks may get one twice, from the terminal and from here. Where they
+/// end the ranks, the exit code is 130, or that of an error which a rank meets at its end.
+int run_local_ranks(int size, const std::vector<std::string>& arguments, double grace_seconds = 10);
+
+/// Called by a rank that fails, before it ends: leaves its message where `run_local_ranks` finds it, so that the first error is the one
+/// shown. Returns false if this process was not started that way (the caller then prints the message itself).
+bool report_failure_to_launcher(const std::string& message, bool is_consequence);
+
+}  // namespace meshard

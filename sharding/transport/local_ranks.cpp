@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "partition/error.h"
+#include "sharding/transport/launch.h"
+
+extern char** environ;
+
+namespace meshard {
+namespace {
+
+constexpr const char* kFailureFolder = "MESHARD_FAILURE_FOLDER";
+constexpr int kExitOfDeadRank = 5;
+constexpr int kExitOfInterruption = 130;
+constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};   // what ends a run before its time
+
+volatile std::sig_atomic_t signal_received = 0;
+volatile std::sig_atomic_t num_signals = 0;
+void remember_signal(int signal)
+{
+    signal_received = signal;
+    num_signals = num_signals + 1;
+}
+
+/// While it lives these signals are remembered. Those that were ignored (SIGHUP under nohup) still are.
+class RememberedSignals {
+public:
+    RememberedSignals()
+    {
+        num_signals = 0;
+        struct sigaction action = {};
+        action.sa_handler = remember_signal;
+        for (std::size_t i = 0; i < std::size(kSignals); ++i) {
+            sigaction(kSignals[i], nullptr, &before_[i]);
+            if (kSignals[i] != SIGHUP || before_[i].sa_handler != SIG_IGN) sigaction(kSignals[i], &action, nullptr);
+        }
+    }
+    ~RememberedSignals()
+    {
+        for (std::size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], &before_[i], nullptr);
+    }
+    RememberedSignals(const RememberedSignals&) = delete;
+    RememberedSignals& operator=(const RememberedSignals&) = delete;
+
+    /// In a rank that was just forked: a signal ends it, until the program that it becomes decides otherwise.
+    static void let_them_end()
+    {
+        for (const int signal : kSignals) {
+            struct sigaction action = {};
+            sigaction(signal, nullptr, &action);
+            if (action.sa_handler == remember_signal) std::signal(signal, SIG_DFL);
+        }
+    }
+
+private:
+    struct sigaction before_[std::size(kSignals)] = {};
+};
+
+/// A folder of our own in the temporary directory, gone when the run is.
+struct MeetingPlace {
+    std::filesystem::path folder;
+
+    MeetingPlace()
+    {
+        const char* const wanted = std::getenv("TMPDIR");
+        const std::filesystem::path parent = wanted && *wanted ? wanted : "/tmp";
+        auto pattern = (parent / "meshard-ranks-XXXXXX").string();
+        if (!mkdtemp(pattern.data())) {
+            throw IoError("--nproc: cannot make a folder in " + parent.string() + ": " + std::strerror(errno) + ". Set TMPDIR to a folder that can be written.");
+        }
+        folder = pattern;
+    }
+    ~MeetingPlace()
+    {
+        std::error_code ignored;
+        std::filesystem::remove_all(folder, ignored);
+    }
+    MeetingPlace(const MeetingPlace&) = delete;
+    MeetingPlace& operator=(const MeetingPlace&) = delete;
+};
+
+pid_t start_rank(int rank, int size, const std::vector<std::string>& arguments, const std::filesystem::path& folder)
+{
+    std::vector<std::string> variables;
+    const auto replaced = {"RANK=", "WORLD_SIZE=", "LOCAL_RANK=", "LOCAL_WORLD_SIZE=", "MESHARD_LAUNCH=", "MESHARD_RENDEZVOUS="};
+    for (char** entry = environ; *entry; ++entry) {
+        const std::string text = *entry;
+        bool keep = true;
+        for (const char* name : replaced) keep &= !text.starts_with(name);
+        if (keep) variables.push_back(text);
+    }
+    variables.push_back("RANK=" + std::to_string(rank));
+    variables.push_back("WORLD_SIZE=" + std::to_string(size));
+    variables.push_back("LOCAL_RANK=" + std::to_string(rank));
+    variables.push_back("LOCAL_WORLD_SIZE=" + std::to_string(size));
+    variables.push_back("MESHARD_LAUNCH=env");
+    variables.push_back("MESHARD_RENDEZVOUS=file://" + (folder / "store").string());
+    variables.push_back(kFailureFolder + ("=" + folder.string()));
+
+    std::vector<char*> argv{const_cast<char*>("meshard")}, envp;
+    for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+    for (const auto& variable : variables) envp.push_back(const_cast<char*>(variable.c_str()));
+    argv.push_back(nullptr);
+    envp.push_back(nullptr);
+
+    // A signal shall not meet the new process while it still remembers signals as this one does: it would be lost.
+    sigset_t all, before;
+    sigfillset(&all);
+    sigprocmask(SIG_BLOCK, &all, &before);
+    const auto parent = getpid();
+    const pid_t pid = fork();
+    if (pid == 0) RememberedSignals::let_them_end();
+    sigprocmask(SIG_SETMASK, &before, nullptr);
+    if (pid < 0) throw CommunicationError("--nproc: cannot start rank " + std::to_string(rank) + ": " + std::strerror(errno) + ".");
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGTERM);   // ranks do not outlive the launcher
+        if (getppid() != parent) _exit(kExitOfDeadRank);
+        execve("/proc/self/exe", argv.data(), envp.data());
+        _exit(kExitOfDeadRank);
+    }
+    return pid;
+}
+
+struct Failure {
+    int rank = -1;
+    int exit_code = 0;
+    std::string message;
+};
+
+/// Whether a rank ended because it was asked to.
+bool is_interrupted(int status)
+{
+    if (WIFEXITED(status)) return WEXITSTATUS(status) == kExitOfInterruption;
+    return num_signals > 0 && std::find(std::begin(kSignals), std::end(kSignals), WTERMSIG(status)) != std::end(kSignals);
+}
+
+/// The failure to show: a rank that was killed, else the first that reports one of its own, else the first at all. An interruption needs no message.
+Failure explain(const std::vector<int>& order, const std::vector<int>& status, const std::filesystem::path& folder)
+{
+    // Where all ranks end alike and none reports a failure, the code is what they found, and they have said it.
+    const bool is_result_of_all = std::all_of(status.begin(), status.end(), [&](int other) { return other == status.front(); });
+    Failure best;
+    int best_class = 4;
+    for (const int rank : order) {
+        if (status[rank] == 0) continue;
+        Failure failure{rank, WIFEXITED(status[rank]) ? WEXITSTATUS(status[rank]) : kExitOfDeadRank, {}};
+        int kind = 2;
+        std::ifstream file(folder / ("failure." + std::to_string(rank)));
+        std::string first_line;
+        if (std::getline(file, first_line)) {
+            failure.message.assign(std::istreambuf_iterator<char>(file), {});
+            kind = first_line == "consequence" ? 3 : 1;
+        }
+        if (is_interrupted(status[rank])) {
+            failure = {rank, kExitOfInterruption, {}};
+            kind = 2;
+        } else if (WIFSIGNALED(status[rank])) {
+            const int signal = WTERMSIG(status[rank]);
+            failure.message = "meshard: rank " + std::to_string(rank) + " was killed by signal " + std::to_string(signal) + " (" + strsignal(signal) +
+                              (signal == SIGKILL ? "; out of memory?" : "") + "). All ranks have stopped.";
+            kind = 0;
+        } else if (failure.message.empty() && !is_result_of_all) {
+            failure.message = "meshard: rank " + std::to_string(rank) + " ended with exit code " + std::to_string(failure.exit_code) + ".";
+        }
+        if (kind < best_class) {
+            best_class = kind;
+            best = failure;
+        }
+    }
+    return best;
+}
+
+}  // namespace
+
+int run_local_ranks(int size, const std::vector<std::string>& arguments, double grace_seconds)
+{
+    const RememberedSignals signals;   // until the folder is removed, too
+    const MeetingPlace place;
+
+    std::vector<pid_t> pids(size, -1);
+    for (int rank = 0; rank < size; ++rank) pids[rank] = start_rank(rank, size, arguments, place.folder);
+
+    std::vector<int> status(size, 0), order;   // order in which ranks ended by themselves
+    int running = size;
+    double since_failure = -1;
+    bool ended_by_us = false;
+    const auto signal_all = [&](int signal) {
+        for (const auto pid : pids) {
+            if (pid > 0) kill(pid, signal);
+        }
+    };
+    int num_passed_on = 0;
+    while (running > 0) {
+        for (int rank = 0; rank < size; ++rank) {
+            int state = 0;
+            if (pids[rank] <= 0 || waitpid(pids[rank], &state, WNOHANG) != pids[rank]) continue;
+            pids[rank] = -1;
+            --running;
+            // What we ended ourselves is no failure of its own.
+            if (!ended_by_us) {
+                status[rank] = state;
+                order.push_back(rank);
+            }
+            if (state != 0 && since_failure < 0) since_failure = 0;
+        }
+        if (const int count = num_signals; num_passed_on != count) {
+            num_passed_on = count;
+            signal_all(signal_received);
+        }
+        usleep(20'000);
+        if (since_failure >= 0) {
+            since_failure += 0.02;
+            if (since_failure > grace_seconds) {
+                signal_all(ended_by_us && since_failure > grace_seconds + 2 ? SIGKILL : SIGTERM);
+                ended_by_us = true;
+            }
+        }
+    }
+    const auto failure = explain(order, status, place.folder);
+    if (failure.rank < 0) return 0;
+    if (!failure.message.empty()) std::fprintf(stderr, "%s\n", failure.message.c_str());
+    return failure.exit_code;
+}
+
+bool report_failure_to_launcher(const std::string& message, bool is_consequence)
+{
+    const char* folder = std::getenv(kFailureFolder);
+    const char* rank = std::getenv("RANK");
+    if (!folder || !rank) return false;
+    const auto path = std::filesystem::path(folder) / (std::string("failure.") + rank);
+    std::ofstream file(path);
+    file << (is_consequence ? "consequence" : "cause") << '\n' << message;
+    return static_cast<bool>(file.flush());
+}
+
+}  // namespace meshard

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sharding/transport/message_rings.h"
+
+#include <sys/mman.h>
+
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+namespace meshard {
+namespace {
+
+const char* name_of(MessageHeader::Kind kind)
+{
+    using Kind = MessageHeader::Kind;
+    switch (kind) {
+    case Kind::AllReduce: return "all_reduce";
+    case Kind::Broadcast: return "broadcast";
+    case Kind::AllToAll: return "all_to_all";
+    case Kind::Barrier: return "barrier";
+    case Kind::Rows: return "exchange of rows";
+    }
+    return "?";
+}
+
+}  // namespace
+
+std::int64_t MessageRings::counter_bytes(std::int64_t size) { return (2 * size + size * size) * static_cast<std::int64_t>(sizeof(Counter)); }
+
+std::int64_t MessageRings::bytes(int size) { return counter_bytes(size) + size * kRingBytes; }
+
+MessageRings::MessageRings(void* memory, int rank, int size) : memory_(memory), rank_(rank), size_(size), read_position_(size, 0) {}
+
+MessageRings::~MessageRings()
+{
+    leave();
+    munmap(memory_, static_cast<std::size_t>(bytes(size_)));
+}
+
+std::int64_t MessageRings::room() const
+{
+    const auto position = written(rank_).load(std::memory_order_relaxed);
+    auto slowest = position;
+    for (int r = 0; r < size_; ++r) {
+        if (r != rank_) slowest = std::min(slowest, consumed(rank_, r).load(std::memory_order_acquire));
+    }
+    return kRingBytes - (position - slowest);
+}
+
+void MessageRings::advance(int peer, std::int64_t n)
+{
+    read_position_[peer] += n;
+    consumed(peer, rank_).store(read_position_[peer], std::memory_order_release);
+}
+
+Outgoing::Outgoing(MessageHeader header, const std::vector<std::int64_t>& sizes, const char* data, std::int64_t bytes)
+    : Outgoing(header, sizes, [data](std::int64_t begin, std::int64_t count, char* to) { std::memcpy(to, data + begin, static_cast<std::size_t>(count)); }, bytes)
+{
+}
+
+Outgoing::Outgoing(MessageHeader header, const std::vector<std::int64_t>& sizes, Source read, std::int64_t bytes) : read_(std::move(read)), bytes_(bytes)
+{
+    head_.resize(static_cast<std::size_t>(aligned(static_cast<std::int64_t>(sizeof header + sizes.size() * sizeof(std::int64_t)))));
+    std::memcpy(head_.data(), &header, sizeof header);
+    if (!sizes.empty()) std::memcpy(head_.data() + sizeof header, sizes.data(), sizes.size() * sizeof(std::int64_t));
+}
+
+bool Outgoing::put(MessageRings& rings)
+{
+    const auto head = static_cast<std::int64_t>(head_.size()), end = head + aligned(bytes_);
+    while (position_ < end) {
+        const auto fill = [&](char* place, std::int64_t at, std::int64_t count) {
+            const auto from = position_ + at;
+            if (from < head) std::memcpy(place, head_.data() + from, static_cast<std::size_t>(count));
+            else if (from < head + bytes_) read_(from - head, count, place);
+            else std::memset(place, 0, static_cast<std::size_t>(count));   // padding
+        };
+        const auto n = (position_ < head ? head : position_ < head + bytes_ ? head + bytes_ : end) - position_;
+        const auto put = rings.put(n, fill);
+        if (put == 0) return false;
+        position_ += put;
+    }
+    return true;
+}
+
+bool Incoming::read_header(MessageRings& rings, int peer, MessageHeader expected, std::int64_t num_sizes)
+{
+    if (known_) return true;
+    const auto n = aligned(static_cast<std::int64_t>(sizeof(MessageHeader)) + num_sizes * static_cast<std::int64_t>(sizeof(std::int64_t)));
+    if (rings.available(peer) < MessageRings::kLine) return false;
+    std::vector<char> bytes(static_cast<std::size_t>(n));
+    const auto copy = [&](const char* place, std::int64_t at, std::int64_t count) { std::memcpy(bytes.data() + at, place, static_cast<std::size_t>(count)); };
+    MessageHeader header{};
+    rings.look(peer, MessageRings::kLine, copy);
+    std::memcpy(&header, bytes.data(), sizeof header);
+    if (header.kind != expected.kind || (expected.bytes >= 0 && header.bytes != expected.bytes)) {
+        throw std::runtime_error(std::string("the ranks call different collectives: here ") + name_of(expected.kind) + " of " +
+                                 std::to_string(expected.bytes) + " bytes, on rank " + std::to_string(peer) + " " + name_of(header.kind) + " of " +
+                                 std::to_string(header.bytes));
+    }
+    if (rings.available(peer) < n) return false;
+    rings.look(peer, n, copy);
+    sizes.resize(static_cast<std::size_t>(num_sizes));
+    if (num_sizes) std::memcpy(sizes.data(), bytes.data() + sizeof header, sizes.size() * sizeof(std::int64_t));
+    rings.advance(peer, n);
+    known_ = true;
+    return true;
+}
+
+bool Incoming::take(MessageRings& rings, int peer, std::int64_t n, char* into)
+{
+    const auto count = std::min(rings.available(peer), aligned(n) - position_);
+    const auto useful = std::min(count, n - position_);
+    if (useful > 0) {
+        rings.look(peer, useful, [&](const char* place, std::int64_t at, std::int64_t k) {
+            std::memcpy(into + position_ + at, place, static_cast<std::size_t>(k));
+        });
+    }
+    position_ += count;
+    rings.advance(peer, count);
+    return position_ >= aligned(n);
+}
+
+}  // namespace meshard

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sharding/transport/mpi_backend.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <algorithm>
+#include <cstring>
+
+#include "sharding/transport/mpi_work.h"
+
+namespace meshard {
+namespace {
+
+using c10d::Work;
+
+constexpr int kNumTags = 16000;   // of which each exchange takes two: MPI grants 32767
+
+MPI_Datatype mpi_type(at::ScalarType type)
+{
+    switch (type) {
+    case at::kFloat: return MPI_FLOAT;
+    case at::kDouble: return MPI_DOUBLE;
+    case at::kInt: return MPI_INT32_T;
+    case at::kLong: return MPI_INT64_T;
+    case at::kShort: return MPI_INT16_T;
+    case at::kChar: return MPI_INT8_T;
+    case at::kByte:
+    case at::kBool: return MPI_UINT8_T;
+    default: throw std::runtime_error(std::string("MPI cannot reduce values of type ") + at::toString(type) + "; convert to float");
+    }
+}
+
+MPI_Op mpi_op(const c10d::ReduceOp& op)
+{
+    if (op == c10d::ReduceOp::SUM) return MPI_SUM;
+    if (op == c10d::ReduceOp::MAX) return MPI_MAX;
+    if (op == c10d::ReduceOp::MIN) return MPI_MIN;
+    throw std::runtime_error("MPI: unknown reduction");
+}
+
+class MpiBackend : public c10d::Backend, public RowExchange {
+public:
+    /// `progress` is null where MPI allows one thread only.
+    /// @param neighbors   of this group, by its ranks
+    MpiBackend(MPI_Comm communicator, int rank, int size, std::chrono::milliseconds limit, Neighborhood neighbors, std::shared_ptr<MpiProgress> progress)
+        : Backend(rank, size), communicator_(communicator), limit_(limit), neighbors_(std::move(neighbors)), progress_(std::move(progress))
+    {
+    }
+
+    const std::string getBackendName() const override { return "mpi"; }
+
+    /// Tells the others, whose waits then fail.
+    void abort() override
+    {
+        for_each_other([&](int r) {
+            MPI_Request request = MPI_REQUEST_NULL;
+            MPI_Isend(nullptr, 0, MPI_BYTE, r, kFarewellTag, communicator_, &request);
+            if (request != MPI_REQUEST_NULL) MPI_Request_free(&request);
+        });
+    }
+
+    c10::intrusive_ptr<Work> allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) override
+    {
+        auto& tensor = tensors[0];
+        auto work = make_work(tensor);
+        for_each_chunk(tensor.numel(), kLargest, [&](std::int64_t offset, int count) {
+            auto* data = static_cast<char*>(tensor.data_ptr()) + offset * static_cast<std::int64_t>(tensor.element_size());
+            check_mpi(MPI_Iallreduce(MPI_IN_PLACE, data, count, mpi_type(tensor.scalar_type()), mpi_op(options.reduceOp), communicator_, work->add()),
+                  "all-reduce");
+        });
+        return work;
+    }
+
+    c10::intrusive_ptr<Work> broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& options) override
+    {
+        auto& tensor = tensors[0];
+        const auto bytes = tensor.numel() * static_cast<std::int64_t>(tensor.element_size());
+        auto work = make_work(tensor);
+        for_each_chunk(bytes, kLargest, [&](std::int64_t offset, int count) {
+            check_mpi(MPI_Ibcast(static_cast<char*>(tensor.data_ptr()) + offset, count, MPI_BYTE, static_cast<int>(options.rootRank), communicator_,
+                             work->add()),
+                  "broadcast");
+        });
+        return work;
+    }
+
+    /// Messages between ranks that have something for each other, and no others.
+    c10::intrusive_ptr<Work> alltoall_base(at::Tensor& out, at::Tensor& in, std::vector<std::int64_t>& out_rows, std::vector<std::int64_t>& in_rows,
+                                           const c10d::AllToAllOptions&) override
+    {
+        auto work = make_work(out);
+        work->kept.push_back(in);
+        const auto row_bytes = [](const at::Tensor& tensor) {
+            return c10::multiply_integers(tensor.sizes().slice(1)) * static_cast<std::int64_t>(tensor.element_size());
+        };
+        const auto send = offsets_of(in_rows, row_bytes(in)), receive = offsets_of(out_rows, row_bytes(out));
+        const auto tag = next_tag();
+        for_each_other([&](int r) { post_receive(*work, out, receive[r], receive[r + 1], r, kLargest, tag); });
+        for_each_other([&](int r) {
+            for_each_chunk(send[r + 1] - send[r], kLargest, [&](std::int64_t offset, int count) {
+                check_mpi(MPI_Isend(bytes_of(in) + send[r] + offset, count, MPI_BYTE, r, tag, communicator_, work->add()), "send");
+            });
+        });
+        const auto me = getRank();
+        std::memcpy(bytes_of(out) + receive[me], bytes_of(in) + send[me], static_cast<std::size_t>(send[me + 1] - send[me]));
+        return carried_on(std::move(work), send.back() + receive.back());
+    }
+
+    c10::intrusive_ptr<Work> exchange_rows(RowStream sent, const std::vector<std::int64_t>& send_bytes, const at::Tensor& received,
+                                           const std::vector<std::int64_t>& receive_bytes) override
+    {
+        const auto send = offsets_of(send_bytes, 1), receive = offsets_of(receive_bytes, 1);
+        const auto me = getRank();
+        sent.read(send[me], send[me + 1] - send[me], bytes_of(received) + receive[me]);
+        const auto tag = next_tag();
+        const auto place = neighbors_.memory ? neighbors_.memory->place_of(received) : -1;
+        auto work = c10::make_intrusive<MpiRows>(limit_, communicator_, tag, std::move(sent));
+        work->kept.push_back(received);
+        for_each_other([&](int r) {
+            const bool is_direct = neighbors_.write_here[r] && receive_bytes[r] >= PeerMemory::kWorthwhileBytes;
+            if (is_direct) work->tell_place(r, place < 0 ? -1 : place + receive[r], receive_bytes[r]);
+            if (!is_direct || place < 0) post_receive(*work, received, receive[r], receive[r + 1], r, MpiRows::kChunk, tag);
+        });
+        for_each_other([&](int r) {
+            if (neighbors_.views[r] && send_bytes[r] >= PeerMemory::kWorthwhileBytes) work->write(r, *neighbors_.views[r], send[r], send[r + 1]);
+            else work->send(r, send[r], send[r + 1]);
+        });
+        work->isCompleted();   // the first chunks go at once
+        return carried_on(std::move(work), send.back() + receive.back());
+    }
+
+    at::Tensor empty_received(at::IntArrayRef sizes, const at::TensorOptions& options) override
+    {
+        return empty_for_peers(neighbors_.memory, sizes, options);
+    }
+
+    c10::intrusive_ptr<Work> barrier(const c10d::BarrierOptions&) override
+    {
+        auto work = c10::make_intrusive<MpiRequests>(limit_, communicator_);
+        check_mpi(MPI_Ibarrier(communicator_, work->add()), "barrier");
+        return work;
+    }
+
+private:
+    static constexpr std::int64_t kLargest = std::int64_t{1} << 30;      // MPI counts in 32 bits
+    static constexpr std::int64_t kCarriedOn = std::int64_t{256} << 10;   // bytes for which it pays to wake another thread
+
+    template <class F>
+    static void for_each_chunk(std::int64_t n, std::int64_t largest, F&& f)
+    {
+        for (std::int64_t offset = 0; offset < n; offset += largest) f(offset, static_cast<int>(std::min(n - offset, largest)));
+    }
+
+    template <class F>
+    void for_each_other(F&& f) const
+    {
+        for (int step = 1; step < getSize(); ++step) f((getRank() + step) % getSize());
+    }
+
+    static char* bytes_of(const at::Tensor& tensor) { return static_cast<char*>(tensor.data_ptr()); }
+
+    static std::vector<std::int64_t> offsets_of(const std::vector<std::int64_t>& rows, std::int64_t row_bytes)
+    {
+        std::vector<std::int64_t> offsets{0};
+        for (const auto count : rows) offsets.push_back(offsets.back() + count * row_bytes);
+        return offsets;
+    }
+
+    /// Of an exchange's messages: exchanges may be under way at once, each sending as it goes on, so that only their own order is certain. All ranks
+    /// begin them in the same order.
+    int next_tag() { return 1 + 2 * static_cast<int>(num_exchanges_++ % kNumTags); }
+
+    static void post_receive(MpiRequests& work, const at::Tensor& out, std::int64_t begin, std::int64_t end, int rank, std::int64_t largest, int tag)
+    {
+        for_each_chunk(end - begin, largest, [&](std::int64_t offset, int count) {
+            work.receive(bytes_of(out) + begin + offset, count, rank, tag);
+        });
+    }
+
+    c10::intrusive_ptr<MpiRequests> make_work(const at::Tensor& tensor) const
+    {
+        if (!tensor.is_contiguous()) throw std::runtime_error("MPI: the tensor is not contiguous");
+        if (!tensor.device().is_cpu()) throw std::runtime_error("MPI: the tensor is not on the CPU");
+        auto work = c10::make_intrusive<MpiRequests>(limit_, communicator_);
+        work->kept.push_back(tensor);
+        return work;
+    }
+
+    c10::intrusive_ptr<Work> carried_on(c10::intrusive_ptr<MpiRequests> work, std::int64_t bytes) const
+    {
+        if (progress_ && bytes >= kCarriedOn) progress_->add(work);
+        return work;
+    }
+
+    MPI_Comm communicator_;
+    std::int64_t num_exchanges_ = 0;
+    std::chrono::milliseconds limit_;
+    Neighborhood neighbors_;
+    std::shared_ptr<MpiProgress> progress_;
+};
+
+class MpiWorld : public World {
+public:
+    explicit MpiWorld(double timeout_seconds) : limit_(static_cast<std::int64_t>(timeout_seconds * 1000))
+    {
+        MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+        MPI_Comm_size(MPI_COMM_WORLD, &size_);
+        MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+        int level = MPI_THREAD_SINGLE;
+        MPI_Query_thread(&level);
+        if (level == MPI_THREAD_MULTIPLE) progress_ = std::make_shared<MpiProgress>();
+        neighbors_ = Neighborhood::find();
+    }
+
+    // Without `finish` MPI is left as it is: mpirun then sees an abnormal end and stops the other ranks.
+    int rank() const override { return rank_; }
+    int size() const override { return size_; }
+    std::string backend_name() const override { return "mpi"; }
+
+    RankGroup make_group(const std::vector<int>& ranks, const std::string& name, const std::string& axis,
+                         std::shared_ptr<CommCounter> counter) override
+    {
+        (void)name;
+        if (ranks.size() == 1) return RankGroup(nullptr, axis, std::move(counter));
+        const auto index = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
+        MPI_Group everyone, members;
+        MPI_Comm communicator;
+        MPI_Comm_group(MPI_COMM_WORLD, &everyone);
+        check_mpi(MPI_Group_incl(everyone, static_cast<int>(ranks.size()), ranks.data(), &members), "group");
+        check_mpi(MPI_Comm_create_group(MPI_COMM_WORLD, members, num_groups_++, &communicator), "group");   // by its members only
+        MPI_Group_free(&members);
+        MPI_Group_free(&everyone);
+        MPI_Comm_set_errhandler(communicator, MPI_ERRORS_RETURN);
+        return RankGroup(c10::make_intrusive<MpiBackend>(communicator, index, static_cast<int>(ranks.size()), limit_, neighbors_.of(ranks), progress_), axis,
+                         std::move(counter));
+    }
+
+    void finish() override
+    {
+        MPI_Barrier(MPI_COMM_WORLD);
+        if (progress_) progress_->stop();
+        MPI_Finalize();   // frees the communicators that are left
+    }
+
+private:
+    int rank_ = 0;
+    int size_ = 1;
+    int num_groups_ = 0;
+    std::chrono::milliseconds limit_;
+    Neighborhood neighbors_;
+    std::shared_ptr<MpiProgress> progress_;
+};
+
+}  // namespace
+
+std::unique_ptr<World> connect_mpi(const LaunchInfo& info, double timeout_seconds)
+{
+    int initialized = 0, level = 0, size = 0;
+    MPI_Initialized(&initialized);
+    if (!initialized) MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    if (size != info.size) {
+        MPI_Finalize();   // a launcher that MPI does not know: every rank would be alone
+        return nullptr;
+    }
+    return std::make_unique<MpiWorld>(timeout_seconds);
+}
+
+}  // namespace meshard

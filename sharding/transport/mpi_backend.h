@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+
+#include "sharding/transport/launch.h"
+
+namespace meshard {
+
+/// The ranks of a run started by mpirun or srun, over MPI: its collectives go through shared memory on one host, where a small all-reduce takes
+/// a microsecond instead of Gloo's 1.5 ms. CPU tensors only.
+///
+/// @return null if MPI does not see these ranks (the program was started without its help), or this build has no MPI
+std::unique_ptr<World> connect_mpi(const LaunchInfo& info, double timeout_seconds);
+
+}  // namespace meshard

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sharding/transport/mpi_work.h"
+
+#include <ATen/ATen.h>
+
+#include <sched.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace meshard {
+namespace {
+
+/// `bytes`: that it is to have received, unless negative.
+bool is_done(MPI_Request& request, int bytes = -1)
+{
+    if (request == MPI_REQUEST_NULL) return true;
+    int done = 0, count = 0;
+    MPI_Status status;
+    check_mpi(MPI_Test(&request, &done, &status), "test");
+    if (done == 0 || bytes < 0) return done != 0;
+    MPI_Get_count(&status, MPI_BYTE, &count);
+    if (count != bytes) {
+        throw std::runtime_error("rank " + std::to_string(status.MPI_SOURCE) + " sends " + std::to_string(count) + " bytes, expected " + std::to_string(bytes));
+    }
+    return true;
+}
+
+}  // namespace
+
+void check_mpi(int code, const char* what)
+{
+    if (code == MPI_SUCCESS) return;
+    char text[MPI_MAX_ERROR_STRING];
+    int length = 0;
+    MPI_Error_string(code, text, &length);
+    throw std::runtime_error(std::string(what) + ": " + std::string(text, length));
+}
+
+Neighborhood Neighborhood::find()
+{
+    int rank = 0, size = 0, num_here = 0;
+    MPI_Comm here;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &here), "group");
+    MPI_Comm_size(here, &num_here);
+    Neighborhood found;
+    found.memory = PeerMemory::create();
+    found.views.resize(size);
+    found.write_here.resize(size);
+    struct Card {
+        std::int64_t rank, has_memory;
+        PeerMemory::Address address;
+    };
+    const Card own{rank, found.memory != nullptr, found.memory ? found.memory->address() : PeerMemory::Address{}};
+    std::vector<Card> cards(num_here);
+    check_mpi(MPI_Allgather(&own, sizeof own, MPI_BYTE, cards.data(), sizeof own, MPI_BYTE, here), "gather");
+    std::vector<char> can_write(num_here), can_write_here(num_here);
+    for (int i = 0; i < num_here; ++i) {
+        auto& view = found.views[cards[i].rank];
+        if (cards[i].rank != rank && cards[i].has_memory != 0) view = PeerView::open(cards[i].address);
+        can_write[i] = view != nullptr;
+    }
+    check_mpi(MPI_Alltoall(can_write.data(), 1, MPI_CHAR, can_write_here.data(), 1, MPI_CHAR, here), "exchange");
+    for (int i = 0; i < num_here; ++i) found.write_here[cards[i].rank] = can_write_here[i] != 0;
+    MPI_Comm_free(&here);
+    return found;
+}
+
+Neighborhood Neighborhood::of(const std::vector<int>& ranks) const
+{
+    Neighborhood found{memory, {}, {}};
+    for (const int r : ranks) {
+        found.views.push_back(views[r]);
+        found.write_here.push_back(write_here[r]);
+    }
+    return found;
+}
+
+bool MpiWork::isCompleted()
+{
+    const std::lock_guard lock(mutex_);
+    if (failure_.empty()) go_on();
+    if (!failure_.empty()) throw std::runtime_error(failure_);
+    return is_done_;
+}
+
+void MpiWork::go_on() noexcept
+{
+    try {
+        if (!is_done_) is_done_ = advance();
+    } catch (const std::exception& error) {
+        failure_ = error.what();   // for good: what failed must not be taken up again
+    }
+}
+
+bool MpiWork::wait(std::chrono::milliseconds timeout)
+{
+    is_waited_for_ = true;
+    const auto limit = timeout > std::chrono::milliseconds(0) ? timeout : limit_;
+    const auto deadline = std::chrono::steady_clock::now() + limit;
+    for (std::int64_t spin = 0; !isCompleted(); ++spin) {
+        if (spin % 64 == 63) sched_yield();   // ranks may be more than cores
+        if (spin % 4096 != 4095) continue;
+        if (const auto who = who_has_left(); !who.empty()) {
+            if (isCompleted()) return true;   // it may have said all it had to before it went
+            throw std::runtime_error(who);
+        }
+        if (std::chrono::steady_clock::now() > deadline) throw std::runtime_error("no answer within " + std::to_string(limit.count() / 1000) + " s");
+    }
+    return true;
+}
+
+std::string MpiWork::who_has_left() const
+{
+    int has_left = 0;
+    MPI_Status status;
+    check_mpi(MPI_Iprobe(MPI_ANY_SOURCE, kFarewellTag, communicator_, &has_left, &status), "probe");
+    return has_left ? "rank " + std::to_string(status.MPI_SOURCE) + " has left" : "";
+}
+
+bool MpiWork::can_be_left() noexcept
+{
+    if (is_waited_for_) return true;
+    const std::lock_guard lock(mutex_);
+    if (failure_.empty()) go_on();
+    return is_done_ || !failure_.empty();
+}
+
+void MpiRequests::receive(void* to, int bytes, int rank, int tag)
+{
+    auto& added = requests_.emplace_back();
+    added.bytes = bytes;
+    check_mpi(MPI_Irecv(to, bytes, MPI_BYTE, rank, tag, communicator_, &added.request), "receive");
+}
+
+bool MpiRequests::advance()
+{
+    for (; next_ < requests_.size(); ++next_) {   // in the order in which they were made, so that each is asked once when it is done
+        if (!is_done(requests_[next_].request, requests_[next_].bytes)) return false;
+    }
+    return true;
+}
+
+void MpiRows::send(int rank, std::int64_t begin, std::int64_t end)
+{
+    for (; begin < end; begin += kChunk) chunks_.push_back({rank, begin, std::min(kChunk, end - begin)});
+}
+
+void MpiRows::write(int rank, const PeerView& view, std::int64_t begin, std::int64_t end)
+{
+    auto& written = written_.emplace_back(Written{rank, view, begin, end});
+    check_mpi(MPI_Irecv(&written.told, sizeof written.told, MPI_BYTE, rank, tag_ + 1, communicator_, &written.request), "receive");
+}
+
+void MpiRows::tell_place(int rank, std::int64_t place, std::int64_t bytes)
+{
+    places_.push_back({place, bytes});
+    check_mpi(MPI_Isend(&places_.back(), sizeof(Place), MPI_BYTE, rank, tag_ + 1, communicator_, add()), "send");
+    if (place >= 0) receive(nullptr, 0, rank, tag_);   // that it is written
+}
+
+bool MpiRows::advance()
+{
+    bool all_sent = true;
+    for (auto& written : written_) all_sent &= advance(written);
+    for (auto& slot : slots_) all_sent &= advance(slot);
+    return MpiRequests::advance() && all_sent;
+}
+
+/// True when there is nothing left to do for this rank.
+bool MpiRows::advance(Written& written)
+{
+    const bool was_told = written.request == MPI_REQUEST_NULL;
+    if (!is_done(written.request)) return false;
+    auto& place = written.told.place;
+    if (!was_told && written.told.bytes != written.end - written.begin) {   // what follows a place must not be written to
+        throw std::runtime_error("all_to_all: " + std::to_string(written.end - written.begin) + " bytes are sent to rank " + std::to_string(written.rank) + ", which expects " +
+                                 std::to_string(written.told.bytes));
+    }
+    if (!was_told && place < 0) {
+        send(written.rank, written.begin, written.end);
+        written.begin = written.end;
+    }
+    if (written.begin == written.end) return true;
+    const auto count = std::min(kPiece, written.end - written.begin);
+    sent_.write_to_peer(written.begin, count, written.view.at(place));
+    written.begin += count;
+    place += count;
+    if (written.begin < written.end) return false;
+    check_mpi(MPI_Isend(nullptr, 0, MPI_BYTE, written.rank, tag_, communicator_, add()), "send");   // after all that was written
+    return true;
+}
+
+/// True when it is free and no chunk is left.
+bool MpiRows::advance(Slot& slot)
+{
+    if (is_done(slot.request) && !chunks_.empty()) {
+        const auto [rank, begin, count] = chunks_.front();
+        chunks_.pop_front();
+        const auto* bytes = sent_.in_place(begin, count);
+        if (!bytes) {
+            slot.bytes.resize(static_cast<std::size_t>(count));
+            sent_.read(begin, count, slot.bytes.data());
+            bytes = slot.bytes.data();
+        }
+        check_mpi(MPI_Isend(bytes, static_cast<int>(count), MPI_BYTE, rank, tag_, communicator_, &slot.request), "send");
+    }
+    return slot.request == MPI_REQUEST_NULL && chunks_.empty();
+}
+
+void MpiProgress::add(c10::intrusive_ptr<MpiWork> work)
+{
+    {
+        const std::lock_guard lock(mutex_);
+        works_.push_back(std::move(work));
+    }
+    thread_.wake();
+}
+
+bool MpiProgress::step()
+{
+    std::deque<c10::intrusive_ptr<MpiWork>> works;
+    {
+        const std::lock_guard lock(mutex_);
+        works = works_;
+    }
+    for (const auto& work : works) {
+        if (!work->can_be_left()) continue;
+        const std::lock_guard lock(mutex_);
+        std::erase(works_, work);
+    }
+    const std::lock_guard lock(mutex_);
+    return !works_.empty();
+}
+
+}  // namespace meshard

@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sharding/transport/shared_memory_backend.h"
+
+#include <ATen/ATen.h>
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include "sharding/transport/direct_rows.h"
+#include "sharding/transport/message_rings.h"
+#include "sharding/transport/progress_thread.h"
+#include "sharding/transport/ring_collectives.h"
+#include "sharding/ranks/row_stream.h"
+
+namespace meshard {
+namespace {
+
+using c10d::Work;
+using Clock = std::chrono::steady_clock;
+
+/// Tells the processor that this is a loop that waits.
+void pause()
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+class SharedMemoryBackend;
+
+/// One collective under way. Each call of `progress` does what can be done without waiting.
+class SharedMemoryWork : public Work {
+public:
+    SharedMemoryWork(SharedMemoryBackend* backend, std::unique_ptr<RingCollective> collective) : backend_(backend), collective_(std::move(collective)) {}
+
+    bool isCompleted() override;
+    bool wait(std::chrono::milliseconds timeout) override;
+
+    /// Under the registry's lock, as all below.
+    bool write(MessageRings& rings) { return written_ = written_ || collective_->write(rings); }
+    bool read(MessageRings& rings) { return read_ = read_ || collective_->read(rings); }
+
+    void finish()
+    {
+        collective_->finish();
+        done_ = true;
+    }
+
+    bool is_written() const { return written_; }
+    bool is_done() const { return done_; }
+
+private:
+    SharedMemoryBackend* backend_;
+    std::unique_ptr<RingCollective> collective_;
+    bool written_ = false, read_ = false, done_ = false;
+};
+
+/// All backends of this process: while one waits, the others' messages go on too.
+struct Registry {
+    std::mutex mutex;
+    std::vector<SharedMemoryBackend*> backends;
+    std::atomic<int> num_waiting{0};   // threads that do what the progress thread would do
+};
+
+Registry& registry()
+{
+    static Registry all;
+    return all;
+}
+
+ProgressThread& progress_thread();
+
+/// While one waits, the progress thread leaves the core to others.
+struct Waiting {
+    Waiting() { ++registry().num_waiting; }
+    ~Waiting() { --registry().num_waiting; }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+};
+
+class SharedMemoryBackend : public c10d::Backend, public RowExchange {
+public:
+    SharedMemoryBackend(void* memory, int rank, int size, PeerRanks peers, std::chrono::milliseconds limit, std::function<bool(int)> has_ended)
+        : Backend(rank, size), rings_(memory, rank, size), peers_(std::move(peers)), limit_(limit), has_ended_(std::move(has_ended))
+    {
+        const std::lock_guard lock(registry().mutex);
+        registry().backends.push_back(this);
+    }
+
+    ~SharedMemoryBackend() override
+    {
+        const std::lock_guard lock(registry().mutex);
+        std::erase(registry().backends, this);
+    }
+
+    const std::string getBackendName() const override { return "shm"; }
+    void abort() override { rings_.leave(); }
+
+    c10::intrusive_ptr<Work> allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) override;
+    c10::intrusive_ptr<Work> broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& options) override;
+    c10::intrusive_ptr<Work> alltoall_base(at::Tensor& out, at::Tensor& in, std::vector<std::int64_t>& out_rows, std::vector<std::int64_t>& in_rows,
+                                           const c10d::AllToAllOptions& options) override;
+    c10::intrusive_ptr<Work> barrier(const c10d::BarrierOptions& options) override;
+    c10::intrusive_ptr<Work> exchange_rows(RowStream sent, const std::vector<std::int64_t>& send_bytes, const at::Tensor& received,
+                                           const std::vector<std::int64_t>& receive_bytes) override;
+
+    at::Tensor empty_received(at::IntArrayRef sizes, const at::TensorOptions& options) override
+    {
+        return empty_for_peers(peers_.memory, sizes, options);
+    }
+
+    bool is_idle() const { return queue_.empty(); }
+
+    /// Works are written in their order and read in their order.
+    void progress()
+    {
+        for (auto& work : queue_) {
+            if (!work->write(rings_)) break;
+        }
+        while (!queue_.empty()) {
+            const auto work = queue_.front();
+            if (!work->read(rings_) || !work->is_written()) break;
+            queue_.pop_front();
+            work->finish();
+        }
+    }
+
+    void wait_for(const SharedMemoryWork& work, std::chrono::milliseconds timeout)
+    {
+        const Waiting waiting;
+        const auto limit = timeout > std::chrono::milliseconds(0) ? timeout : limit_;
+        std::optional<Clock::time_point> deadline, next_look;
+        // Ranks that outnumber the cores must not keep those at work from theirs.
+        static const std::int64_t spins = std::thread::hardware_concurrency() >= static_cast<unsigned>(getSize()) ? 4000 : 50;
+        for (std::int64_t spin = 0;; ++spin) {
+            if (progresses_to(work)) return;
+            if (spin < spins) {
+                pause();
+                continue;
+            }
+            sched_yield();
+            if (spin % 64 != 0) continue;
+            const auto now = Clock::now();
+            if (!deadline) {
+                deadline = now + limit;
+                next_look = now + std::chrono::milliseconds(20);
+            }
+            if (now < *next_look) continue;
+            next_look = now + std::chrono::milliseconds(20);
+            if (const auto reason = who_is_gone(); !reason.empty()) {
+                if (progresses_to(work)) return;   // it may have said all it had to before it went
+                throw std::runtime_error(reason);
+            }
+            if (now > *deadline) throw std::runtime_error("no answer within " + std::to_string(limit.count() / 1000) + " s");
+        }
+    }
+
+    c10::intrusive_ptr<Work> submit(std::unique_ptr<RingCollective> collective)
+    {
+        auto work = c10::make_intrusive<SharedMemoryWork>(this, std::move(collective));
+        const std::lock_guard lock(registry().mutex);
+        queue_.push_back(work);
+        progress();
+        return work;
+    }
+
+private:
+    /// Every backend goes on as far as it can; true if `work` is done then.
+    static bool progresses_to(const SharedMemoryWork& work)
+    {
+        const std::lock_guard lock(registry().mutex);
+        for (auto* backend : registry().backends) backend->progress();
+        return work.is_done();
+    }
+
+    std::string who_is_gone() const
+    {
+        for (int r = 0; r < getSize(); ++r) {
+            if (r == getRank()) continue;
+            if (rings_.has_left(r)) return "rank " + std::to_string(r) + " has left";
+            if (has_ended_(r)) return "rank " + std::to_string(r) + " has ended";
+        }
+        return {};
+    }
+
+    MessageRings rings_;
+    PeerRanks peers_;
+    std::chrono::milliseconds limit_;
+    std::function<bool(int)> has_ended_;
+    std::deque<c10::intrusive_ptr<SharedMemoryWork>> queue_;
+};
+
+ProgressThread& progress_thread()
+{
+    static ProgressThread thread([] {
+        auto& all = registry();
+        if (all.num_waiting > 0) return true;
+        const std::lock_guard lock(all.mutex);
+        bool is_idle = true;
+        try {
+            for (auto* backend : all.backends) {
+                backend->progress();
+                is_idle &= backend->is_idle();
+            }
+        } catch (const std::exception&) {
+            return false;   // whoever waits meets it again and says it
+        }
+        return !is_idle;
+    });
+    return thread;
+}
+
+bool SharedMemoryWork::isCompleted()
+{
+    const std::lock_guard lock(registry().mutex);
+    for (auto* backend : registry().backends) backend->progress();
+    return done_;
+}
+
+bool SharedMemoryWork::wait(std::chrono::milliseconds timeout)
+{
+    backend_->wait_for(*this, timeout);
+    return true;
+}
+
+c10::intrusive_ptr<Work> SharedMemoryBackend::allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options)
+{
+    return submit(ring_all_reduce(rings_, tensors[0], options.reduceOp.op_));
+}
+
+c10::intrusive_ptr<Work> SharedMemoryBackend::broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& options)
+{
+    return submit(ring_broadcast(rings_, tensors[0], static_cast<int>(options.rootRank)));
+}
+
+c10::intrusive_ptr<Work> SharedMemoryBackend::alltoall_base(at::Tensor& out, at::Tensor& in, std::vector<std::int64_t>& out_rows,
+                                                            std::vector<std::int64_t>& in_rows, const c10d::AllToAllOptions&)
+{
+    const auto in_bytes = [](const at::Tensor& tensor, const std::vector<std::int64_t>& rows) {
+        const auto row_bytes = c10::multiply_integers(tensor.sizes().slice(1)) * static_cast<std::int64_t>(tensor.element_size());
+        auto bytes = rows;
+        for (auto& n : bytes) n *= row_bytes;
+        return bytes;
+    };
+    const auto read = [sent = in.contiguous().cpu()](std::int64_t begin, std::int64_t count, char* to) {
+        std::memcpy(to, static_cast<const char*>(sent.const_data_ptr()) + begin, static_cast<std::size_t>(count));
+    };
+    return submit(ring_all_to_all(rings_, out, in_bytes(out, out_rows), in_bytes(in, in_rows), read));
+}
+
+c10::intrusive_ptr<Work> SharedMemoryBackend::exchange_rows(RowStream sent, const std::vector<std::int64_t>& send_bytes, const at::Tensor& received,
+                                                            const std::vector<std::int64_t>& receive_bytes)
+{
+    std::unique_ptr<RingCollective> exchange;
+    if (peers_.can_write()) {
+        exchange = std::make_unique<DirectRows>(rings_, peers_, std::move(sent), send_bytes, received, receive_bytes);
+    } else {
+        auto read = [sent = std::move(sent)](std::int64_t begin, std::int64_t count, char* to) { sent.read(begin, count, to); };
+        exchange = ring_all_to_all(rings_, received, receive_bytes, send_bytes, std::move(read));
+    }
+    const auto work = submit(std::move(exchange));
+    if (!work->isCompleted()) progress_thread().wake();
+    return work;
+}
+
+c10::intrusive_ptr<Work> SharedMemoryBackend::barrier(const c10d::BarrierOptions&) { return submit(ring_barrier(rings_)); }
+
+std::vector<std::uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
+
+std::string text_of(const std::vector<std::uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
+
+/// One view of a process for all groups.
+std::shared_ptr<const PeerView> view_of(const PeerMemory::Address& address)
+{
+    static std::mutex mutex;
+    static std::map<PeerMemory::Address, std::weak_ptr<const PeerView>> views;
+    const std::lock_guard lock(mutex);
+    auto& known = views[address];
+    auto view = known.lock();
+    if (!view) known = view = PeerView::open(address);
+    return view;
+}
+
+/// Ranks of the group, if each can write to all others' memory. Collective.
+PeerRanks find_peers(c10d::Store& store, int rank, int size)
+{
+    PeerRanks found{PeerMemory::of_process(), {}};
+    std::ostringstream card;
+    if (found.memory) {
+        for (const auto number : found.memory->address()) card << number << ' ';
+    }
+    store.set("peer." + std::to_string(rank), bytes_of(card.str()));
+    bool can_write = found.memory != nullptr;
+    for (int r = 0; r < size && can_write; ++r) {
+        std::istringstream text(text_of(store.get("peer." + std::to_string(r))));
+        PeerMemory::Address address{};
+        if (text >> address[0] >> address[1] >> address[2]) found.views.push_back(view_of(address));
+        can_write = static_cast<bool>(text) && found.views.back();
+    }
+    store.set("writes." + std::to_string(rank), bytes_of(can_write ? "yes" : "no"));
+    bool all = true;
+    for (int r = 0; r < size; ++r) all &= text_of(store.get("writes." + std::to_string(r))) == "yes";
+    return all ? found : PeerRanks();
+}
+
+void* map(int file, int size)
+{
+    void* memory = mmap(nullptr, static_cast<std::size_t>(MessageRings::bytes(size)), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    return memory == MAP_FAILED ? nullptr : memory;
+}
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Backend> connect_shared_memory(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                                        std::chrono::milliseconds time_limit, std::function<bool(int)> has_ended)
+{
+    // The first rank's memory has no name of its own: the others find it through /proc, and it is gone with the last of them.
+    void* memory = nullptr;
+    int file = -1;
+    if (rank == 0) {
+        file = memfd_create("meshard", MFD_CLOEXEC);
+        if (file >= 0 && ftruncate(file, MessageRings::bytes(size)) == 0) memory = map(file, size);
+        struct stat status{};
+        std::string place = "none";
+        if (memory && fstat(file, &status) == 0) {
+            place = "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(file) + " " + std::to_string(status.st_ino);
+        }
+        store->set("memory", bytes_of(place));
+    } else {
+        const auto place = text_of(store->get("memory"));
+        const auto space = place.find(' ');
+        if (space != std::string::npos) {
+            file = open(place.substr(0, space).c_str(), O_RDWR | O_CLOEXEC);
+            struct stat status{};
+            // The same path may mean another file in another container.
+            if (file >= 0 && fstat(file, &status) == 0 && std::to_string(status.st_ino) == place.substr(space + 1) && status.st_size == MessageRings::bytes(size)) {
+                memory = map(file, size);
+            }
+        }
+    }
+    store->set("sees." + std::to_string(rank), bytes_of(memory ? "yes" : "no"));
+    bool all = true;
+    for (int r = 0; r < size; ++r) all &= text_of(store->get("sees." + std::to_string(r))) == "yes";
+    if (file >= 0) close(file);
+    if (!all) {
+        if (memory) munmap(memory, static_cast<std::size_t>(MessageRings::bytes(size)));
+        return {};
+    }
+    return c10::make_intrusive<SharedMemoryBackend>(memory, rank, size, find_peers(*store, rank, size), time_limit, std::move(has_ended));
+}
+
+}  // namespace meshard

@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sharding/parameters/fully_shard.h"
+
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/adam.h>
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "partition/error.h"
+#include "sharding/memory/checkpoint.h"
+#include "sharding/parameters/gradient_norm.h"
+#include "sharding/tensor/shard_tensor.h"
+#include "tests/support/expect_tensors.h"
+#include "tests/support/run_ranks.h"
+
+namespace meshard {
+namespace {
+
+at::Tensor values(c10::IntArrayRef shape, double start)
+{
+    return at::arange(c10::multiply_integers(shape), at::kDouble).mul(0.37).add(start).sin_().view(shape);
+}
+
+void fill(torch::nn::Module& module, double start)
+{
+    const at::NoGradGuard no_grad;
+    for (auto& parameter : module.parameters()) parameter.copy_(values(parameter.sizes(), start += 0.7).mul(0.5));
+}
+
+/// Blocks with residuals, a bare parameter, one weight used in two places, a frozen bias.
+struct NetImpl : torch::nn::Module {
+    NetImpl()
+    {
+        first = register_module("first", torch::nn::Linear(3, 8));
+        blocks = register_module("blocks", torch::nn::ModuleList());
+        for (int i = 0; i < 3; ++i) {
+            blocks->push_back(torch::nn::Sequential(torch::nn::LayerNorm(torch::nn::LayerNormOptions({8})), torch::nn::Linear(8, 16),
+                                                    torch::nn::GELU(), torch::nn::Linear(16, 8)));
+        }
+        last = register_module("last", torch::nn::Linear(8, 2));
+        position = register_parameter("position", at::zeros({8}));
+        to(at::kDouble);
+        fill(*this, 0);
+        last->bias.set_requires_grad(false);
+    }
+
+    at::Tensor forward(const at::Tensor& x, bool checkpointed = false)
+    {
+        auto h = first->forward(x) + position;
+        for (const auto& block : *blocks) {
+            const auto run = [&](const at::Tensor& t) { return block->as<torch::nn::SequentialImpl>()->forward(t); };
+            h = h + (checkpointed ? checkpoint(run, h) : run(h));
+        }
+        return last->forward(h * position.tanh());
+    }
+
+    torch::nn::Linear first{nullptr}, last{nullptr};
+    torch::nn::ModuleList blocks;
+    at::Tensor position;
+};
+TORCH_MODULE(Net);
+
+at::Tensor inputs(int sample, int step) { return values({6, 3}, 0.3 * sample + 0.11 * step); }
+
+torch::optim::AdamOptions adam() { return torch::optim::AdamOptions(0.01).weight_decay(0.1); }
+
+/// Losses of serial training on `num_data` samples a step, and the parameters after it.
+struct Training {
+    std::vector<double> losses, norms;
+    std::vector<std::pair<std::string, at::Tensor>> parameters;
+};
+
+Training serial(int num_data, double max_norm = 0)
+{
+    Net net;
+    torch::optim::Adam optimizer(net->parameters(), adam());
+    Training result;
+    for (int step = 0; step < 5; ++step) {
+        optimizer.zero_grad();
+        at::Tensor loss = at::zeros({}, at::kDouble);
+        for (int sample = 0; sample < num_data; ++sample) loss = loss + net->forward(inputs(sample, step)).pow(2).mean() / num_data;
+        loss.backward();
+        if (max_norm > 0) result.norms.push_back(torch::nn::utils::clip_grad_norm_(net->parameters(), max_norm));
+        optimizer.step();
+        result.losses.push_back(loss.item<double>());
+    }
+    for (const auto& item : net->named_parameters()) result.parameters.emplace_back(item.key(), item.value());
+    return result;
+}
+
+void expect_trains_as(const Training& expected, const std::shared_ptr<const DeviceMesh>& mesh, bool checkpointed, double max_norm = 0,
+                      const FullyShardOptions& options = {})
+{
+    const auto data = mesh->axis("data");
+    Net net;
+    if (mesh->all().rank() > 0) fill(*net, 9);   // the start comes from rank 0
+    const auto sharded = fully_shard(*net, mesh, options);
+    torch::optim::Adam optimizer(sharded.local_parameters(), adam());
+    for (int step = 0; step < 5; ++step) {
+        optimizer.zero_grad();
+        auto x = inputs(static_cast<int>(mesh->coordinate(data)), step);
+        if (mesh->has_axis("domain")) {
+            const auto domain = mesh->sub_mesh("domain");
+            const auto rank = domain->coordinate(0), size = domain->size(0);
+            x = from_local(size == 1 ? x : rank == 0 ? x.narrow(0, 0, 5) : x.narrow(0, 5, rank == 1 ? 1 : 0), domain, {Shard(0)});
+        }
+        const auto loss = net->forward(x, checkpointed).pow(2).mean();
+        loss.backward();
+        EXPECT_EQ(sharded.gathered_bytes(), 0) << "after backward";
+        if (max_norm > 0) {
+            EXPECT_NEAR(clip_grad_norm(sharded, max_norm), expected.norms[step], 1e-12);
+        }
+        optimizer.step();
+
+        auto mean = full_tensor(loss).detach().view({1}).clone();
+        mesh->group(data).all_reduce(mean);
+        EXPECT_NEAR(mean.item<double>() / mesh->size(data), expected.losses[step], 1e-11) << "step " << step;
+    }
+    const auto parameters = sharded.full_parameters();
+    ASSERT_EQ(parameters.size(), expected.parameters.size());
+    for (const auto& [name, value] : expected.parameters) {
+        const auto found = std::find_if(parameters.begin(), parameters.end(), [&](const auto& one) { return one.first == name; });
+        ASSERT_NE(found, parameters.end()) << name;
+        EXPECT_TRUE(tensors_near(found->second, value, 1e-9)) << name;
+    }
+}
+
+TEST(FullyShard, TrainsAsTheSerialModel)
+{
+    for (const int ranks : {1, 2, 3, 4, 7}) {
+        const auto expected = serial(ranks);
+        for (const bool checkpointed : {false, true}) {
+            run_ranks({ranks}, {"data"}, [&](const auto& mesh) { expect_trains_as(expected, mesh, checkpointed); });
+        }
+    }
+}
+
+TEST(FullyShard, CombinesWithADomain)
+{
+    for (const auto& shape : std::vector<std::vector<std::int64_t>>{{2, 2}, {3, 2}, {2, 3}, {1, 2}}) {
+        const auto expected = serial(static_cast<int>(shape[0]));
+        run_ranks(shape, {"data", "domain"}, [&](const auto& mesh) { expect_trains_as(expected, mesh, shape[0] == 3); });
+    }
+}
+
+TEST(FullyShard, ClipsByTheNormOfTheWhole)
+{
+    for (const double max_norm : {0.05, 1e6}) {
+        const auto expected = serial(3, max_norm);
+        run_ranks({3}, {"data"}, [&](const auto& mesh) { expect_trains_as(expected, mesh, false, max_norm); });
+    }
+}
+
+TEST(FullyShard, TakesUnitsByAPredicate)
+{
+    const auto expected = serial(2);
+    const FullyShardOptions options{.is_unit = [](const std::string&, const torch::nn::Module& submodule) { return submodule.children().empty(); }};
+    run_ranks({2}, {"data"}, [&](const auto& mesh) { expect_trains_as(expected, mesh, false, 0, options); });
+}
+
+TEST(FullyShard, HoldsItsPartAndOneUnit)
+{
+    run_ranks({4}, {"data"}, [](const auto& mesh) {
+        Net net;
+        std::int64_t bytes = 0, largest = 0;
+        for (const auto& parameter : net->parameters()) bytes += parameter.nbytes();
+        for (const auto& parameter : net->blocks->children()[0]->parameters()) largest += parameter.nbytes();
+        const auto sharded = fully_shard(*net, mesh);
+
+        std::int64_t own = 0;
+        for (const auto& [name, shard] : sharded.named_shards()) own += local_of(shard).nbytes();
+        EXPECT_LE(own, bytes / 4 + 8 * 6);
+        EXPECT_EQ(sharded.gathered_bytes(), 0);
+        const auto loss = net->forward(inputs(0, 0)).pow(2).mean();
+        EXPECT_LE(sharded.gathered_bytes(), largest);   // the graph holds none but the last unit
+        loss.backward();
+        EXPECT_LE(sharded.peak_gathered_bytes(), largest);
+        EXPECT_GT(sharded.peak_gathered_bytes(), 0);
+        EXPECT_EQ(sharded.gathered_bytes(), 0);
+    });
+}
+
+TEST(FullyShard, GathersAUnitInOneMessage)
+{
+    run_ranks({2}, {"data"}, [](const auto& mesh) {
+        Net net;
+        const auto sharded = fully_shard(*net, mesh);
+        mesh->counter().reset();
+        const at::NoGradGuard no_grad;
+        net->forward(inputs(0, 0));
+        // first; position; three blocks; position again; last
+        EXPECT_EQ(mesh->counter().num_calls(), 7);
+    });
+}
+
+TEST(FullyShard, ReducesAUnitInOneMessage)
+{
+    run_ranks({2}, {"data"}, [](const auto& mesh) {
+        Net net;
+        const auto sharded = fully_shard(*net, mesh);
+        const auto loss = net->forward(inputs(0, 0)).pow(2).mean();
+        mesh->counter().reset();
+        loss.backward();
+        std::int64_t reductions = 0;
+        for (const auto& call : mesh->counter().calls()) reductions += call.operation == "all_to_all";
+        EXPECT_EQ(reductions, 6);   // five submodules and the module's own parameter
+    });
+}
+
+TEST(FullyShard, LeavesUnusedParametersWithoutGradient)
+{
+    run_ranks({2}, {"data"}, [](const auto& mesh) {
+        Net net;
+        const auto sharded = fully_shard(*net, mesh);
+        // Rank 1 does not use the bias, nobody uses the last layer.
+        auto& first = net->first;
+        auto y = at::matmul(inputs(0, 0), first->weight.t());
+        if (mesh->coordinate(0) == 0) y = y + first->bias * 0;
+        y.sum().backward();
+
+        std::int64_t with = 0;
+        std::size_t i = 0;
+        for (const auto& [name, shard] : sharded.named_shards()) {
+            if (name == "last.bias") continue;
+            const auto& parameter = sharded.local_parameters()[i++];
+            if (!parameter.grad().defined()) continue;
+            EXPECT_TRUE(name.starts_with("first.")) << name;
+            ++with;
+        }
+        EXPECT_GE(with, 1);
+        double bias_count = 0;
+        i = 0;
+        for (const auto& [name, shard] : sharded.named_shards()) {
+            if (name == "last.bias") continue;
+            const auto& parameter = sharded.local_parameters()[i++];
+            if (name == "first.bias" && parameter.grad().defined()) bias_count = static_cast<double>(parameter.numel());
+        }
+        auto total = at::full({1}, bias_count, at::kDouble);
+        mesh->group(0).all_reduce(total);
+        EXPECT_EQ(total.item<double>(), 8);   // known to whoever holds a part of it
+    });
+}
+
+TEST(FullyShard, AddsUpGradientsOfSeveralBackwards)
+{
+    run_ranks({3}, {"data"}, [](const auto& mesh) {
+        Net net, other;
+        const auto sharded = fully_shard(*net, mesh), at_once = fully_shard(*other, mesh);
+        const auto rank = static_cast<int>(mesh->coordinate(0));
+        for (const int step : {0, 1}) net->forward(inputs(rank, step)).pow(2).mean().backward();
+        (other->forward(inputs(rank, 0)).pow(2).mean() + other->forward(inputs(rank, 1)).pow(2).mean()).backward();
+        for (std::size_t i = 0; i < sharded.local_parameters().size(); ++i) {
+            EXPECT_TRUE(tensors_near(sharded.local_parameters()[i].grad(), at_once.local_parameters()[i].grad(), 1e-12));
+        }
+    });
+}
+
+TEST(FullyShard, ServesOtherLayers)
+{
+    struct Model : torch::nn::Module {
+        Model()
+        {
+            register_module("embedding", embedding);
+            register_module("convolution", convolution);
+            register_module("attention", attention);
+            to(at::kDouble);
+            fill(*this, 0);
+        }
+        at::Tensor forward(const at::Tensor& tokens)
+        {
+            auto h = convolution->forward(embedding->forward(tokens).transpose(1, 2)).transpose(1, 2).transpose(0, 1);
+            return std::get<0>(attention->forward(h, h, h)).pow(2).mean();
+        }
+        torch::nn::Embedding embedding{7, 6};
+        torch::nn::Conv1d convolution{torch::nn::Conv1dOptions(6, 6, 3).padding(1)};
+        torch::nn::MultiheadAttention attention{6, 2};
+    };
+    const auto tokens = at::tensor({0, 3, 6, 1, 1, 5, 2, 2}).view({2, 4});
+    Model plain;
+    plain.forward(tokens).backward();
+
+    run_ranks({3}, {"data"}, [&](const auto& mesh) {
+        Model model;
+        const auto sharded = fully_shard(model, mesh);
+        model.forward(tokens).backward();
+        std::size_t i = 0;
+        for (const auto& [name, shard] : sharded.named_shards()) {
+            const auto gradient = full_tensor(sharded.as_shard(i, sharded.local_parameters()[i].grad()));
+            ++i;
+            EXPECT_TRUE(tensors_near(gradient, plain.named_parameters()[name].grad().reshape({-1}), 1e-12)) << name;
+        }
+    });
+}
+
+/// Of the ranks' own gradients, added in double and rounded once.
+TEST(FullyShard, RoundsTheSumOfNarrowGradientsOnce)
+{
+    for (const auto type : {at::kBFloat16, at::kHalf}) {
+        for (const int size : {2, 3, 4}) {
+            const auto loss_of = [&](Net& net, int rank) { return net->forward(inputs(rank, 0).to(type)).pow(2).mean(); };
+            std::map<std::string, at::Tensor> sums;
+            for (int r = 0; r < size; ++r) {
+                Net serial;
+                serial->to(type);
+                loss_of(serial, r).backward();
+                for (const auto& item : serial->named_parameters()) {
+                    if (!item.value().requires_grad()) continue;
+                    auto& sum = sums[item.key()];
+                    sum = sum.defined() ? sum + item.value().grad() : item.value().grad().to(at::kDouble);
+                }
+            }
+            run_ranks({size}, {"data"}, [&](const auto& mesh) {
+                Net net;
+                net->to(type);
+                const auto sharded = fully_shard(*net, mesh);
+                loss_of(net, static_cast<int>(mesh->coordinate(0))).backward();
+                std::size_t i = 0;
+                for (const auto& [name, shard] : sharded.named_shards()) {
+                    if (name == "last.bias") continue;   // frozen
+                    const auto gradient = full_tensor(sharded.as_shard(i, sharded.local_parameters()[i].grad()));
+                    ++i;
+                    EXPECT_TRUE(at::equal(gradient, sums.at(name).div(size).to(at::kFloat).to(type).reshape({-1}))) << at::toString(type) << ", " << size << " ranks, " << name;
+                }
+            });
+        }
+    }
+}
+
+TEST(FullyShard, RefusesWhatItCannotDo)
+{
+    run_ranks({2}, {"data"}, [](const auto& mesh) {
+        Net net;
+        const auto sharded = fully_shard(*net, mesh);
+        EXPECT_THROW(fully_shard(*net, mesh), InvalidInput);
+        const at::NoGradGuard no_grad;
+        EXPECT_THROW(net->position.add_(1), InvalidInput);
+        EXPECT_THROW(sharded.as_shard(0, at::zeros({1000})), InvalidInput);
+        EXPECT_THROW(clip_grad_norm(sharded, 0), InvalidInput);
+    });
+    run_ranks(2, [](const auto& mesh) {
+        Net net;
+        EXPECT_THROW(fully_shard(*net, mesh), InvalidInput);   // no axis `data`
+    });
+}
+
+}  // namespace
+}  // namespace meshard

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sharding/ranks/device_mesh.h"
+
+#include <gtest/gtest.h>
+
+#include "partition/error.h"
+#include "tests/support/run_ranks.h"
+
+namespace meshard {
+namespace {
+
+TEST(DeviceMesh, NumbersTheLastAxisFastest)
+{
+    run_ranks({2, 3}, {"data", "domain"}, [](const auto& mesh) {
+        const auto rank = mesh->all().rank();
+
+        EXPECT_EQ(mesh->coordinate(mesh->axis("data")), rank / 3);
+        EXPECT_EQ(mesh->coordinate(mesh->axis("domain")), rank % 3);
+        EXPECT_EQ(mesh->sub_mesh("domain")->num_ranks(), 3);
+        EXPECT_EQ(mesh->sub_mesh("domain"), mesh->sub_mesh("domain"));
+    });
+}
+
+TEST(DeviceMesh, ReducesAlongOneAxisOnly)
+{
+    run_ranks({2, 3}, {"data", "domain"}, [](const auto& mesh) {
+        auto x = at::full({1}, static_cast<double>(mesh->all().rank()), at::kDouble);
+
+        mesh->group(mesh->axis("domain")).all_reduce(x);
+
+        const double first = 3.0 * mesh->coordinate(0);   // ranks 0 1 2 or 3 4 5
+        EXPECT_EQ(x.item<double>(), 3 * first + 3);
+    });
+}
+
+TEST(DeviceMesh, SaysHowManyRanksItsShapeNeeds)
+{
+    run_ranks(3, [](const auto& mesh) {
+        struct OneRank : GroupFactory {
+            int rank() const override { return 0; }
+            int size() const override { return 3; }
+            RankGroup make_group(const std::vector<int>&, const std::string&, const std::string&, std::shared_ptr<CommCounter>) override { return {}; }
+        } factory;
+        (void)mesh;
+        try {
+            DeviceMesh::create(factory, {2, 2}, {"data", "domain"});
+            ADD_FAILURE() << "accepted 2 x 2 axes for 3 ranks";
+        } catch (const InvalidInput& error) {
+            EXPECT_NE(std::string(error.what()).find("2 x 2 makes 4 ranks, but there are 3"), std::string::npos) << error.what();
+        }
+    });
+}
+
+TEST(DeviceMesh, NamesTheAxesThereAre)
+{
+    const auto mesh = DeviceMesh::single();
+    try {
+        mesh->axis("data");
+        ADD_FAILURE() << "found an axis that is not there";
+    } catch (const InvalidInput& error) {
+        EXPECT_NE(std::string(error.what()).find("The axes are 'domain'"), std::string::npos) << error.what();
+    }
+}
+
+TEST(RankGroup, GathersUnevenAndEmptyRows)
+{
+    run_ranks(4, [](const auto& mesh) {
+        const auto rank = mesh->all().rank();
+        const std::vector<std::int64_t> rows{2, 0, 1, 3};
+        const auto local = at::full({rows[rank], 2}, rank, at::kLong);
+
+        const auto whole = mesh->all().all_gather_rows(local, rows);
+
+        EXPECT_TRUE(at::equal(whole.select(1, 0), at::tensor({0, 0, 2, 3, 3, 3}, at::kLong)));
+    });
+}
+
+TEST(RankGroup, CountsWhatItSends)
+{
+    run_ranks(2, [](const auto& mesh) {
+        auto x = at::ones({5}, at::kFloat);
+        mesh->counter().reset();
+
+        mesh->group(0).all_reduce(x);
+        mesh->group(0).barrier();
+
+        ASSERT_EQ(mesh->counter().num_calls(), 2);
+        EXPECT_EQ(mesh->counter().calls()[0].operation, "all_reduce");
+        EXPECT_EQ(mesh->counter().calls()[0].axis, "domain");
+        EXPECT_EQ(mesh->counter().total_bytes(), 20);
+    });
+}
+
+TEST(RankGroup, TellsAllRanksWhatOneHasFoundWrong)
+{
+    run_ranks(3, [](const auto& mesh) {
+        EXPECT_FALSE(mesh->all().all_agree(mesh->all().rank() != 1));
+        EXPECT_TRUE(mesh->all().all_agree(true));
+    });
+}
+
+TEST(RankGroup, OneRanksErrorStopsTheOthers)
+{
+    try {
+        run_ranks(3, [](const auto& mesh) {
+            if (mesh->all().rank() == 2) throw InvalidInput("rank 2 found a fault");
+            mesh->all().barrier();
+        });
+        ADD_FAILURE() << "the error was lost";
+    } catch (const InvalidInput& error) {
+        EXPECT_STREQ(error.what(), "rank 2 found a fault");
+    }
+}
+
+}  // namespace
+}  // namespace meshard

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sharding/transport/launch.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <thread>
+
+#include <ATen/ATen.h>
+
+#include "partition/error.h"
+
+namespace meshard {
+namespace {
+
+/// Exactly these launch variables are set while the object lives, none of them after.
+class Environment {
+public:
+    explicit Environment(const std::map<std::string, std::string>& variables)
+    {
+        clear();
+        for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
+    }
+    ~Environment() { clear(); }
+
+private:
+    static void clear()
+    {
+        for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "MESHARD_LAUNCH", "MESHARD_RENDEZVOUS", "SLURM_PROCID",
+                                 "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_JOB_NODELIST", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_RANK",
+                                 "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMI_RANK", "PMI_SIZE"}) {
+            unsetenv(name);
+        }
+    }
+};
+
+TEST(Launch, IsOneRankWithoutALauncher)
+{
+    const Environment environment({});
+    const auto info = detect_launch();
+
+    EXPECT_EQ(info.size, 1);
+    EXPECT_EQ(info.source, "single");
+}
+
+TEST(Launch, ReadsWhatTorchrunSets)
+{
+    const Environment environment({{"RANK", "3"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}, {"MASTER_ADDR", "node7"}, {"MASTER_PORT", "29501"}});
+    const auto info = detect_launch();
+
+    EXPECT_EQ(info.rank, 3);
+    EXPECT_EQ(info.size, 8);
+    EXPECT_EQ(info.local_rank, 1);
+    EXPECT_EQ(info.rendezvous, "tcp://node7:29501");
+}
+
+TEST(Launch, FindsTheMasterInASlurmNodeList)
+{
+    for (const auto& [list, first] : std::map<std::string, std::string>{{"node[03-05,9],gpu1", "node03"}, {"gpu1,gpu2", "gpu1"}, {"n[7,8]", "n7"}, {"solo", "solo"}}) {
+        const Environment environment({{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "4"}, {"SLURM_LOCALID", "1"}, {"SLURM_JOB_NODELIST", list}, {"SLURM_JOB_ID", "77"}, {"SLURM_STEP_ID", "0"}});
+        const auto info = detect_launch();
+
+        EXPECT_EQ(info.source, "slurm");
+        EXPECT_EQ(info.rendezvous.substr(0, 6 + first.size() + 1), "tcp://" + first + ":");
+    }
+}
+
+/// A batch job's script has most of what srun gives to the ranks that it starts.
+TEST(Launch, TakesTheScriptOfABatchJobForOneProcess)
+{
+    std::vector<std::pair<const char*, std::string>> variables{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"SLURM_LOCALID", "0"}, {"SLURM_JOB_NODELIST", "node[1-4]"}, {"SLURM_JOB_ID", "77"}};
+    {
+        const Environment environment({variables.begin(), variables.end()});
+        EXPECT_EQ(detect_launch().size, 1);
+    }
+    variables.insert(variables.end(), {{"SLURM_STEP_ID", "2"}, {"SLURM_STEP_NUM_TASKS", "3"}});
+    const Environment environment({variables.begin(), variables.end()});
+    EXPECT_EQ(detect_launch().size, 3);
+}
+
+TEST(Launch, ReadsWhatMpirunSets)
+{
+    const Environment environment({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
+    const auto info = detect_launch();
+
+    EXPECT_EQ(info.source, "openmpi");
+    EXPECT_EQ(info.rank, 1);
+    EXPECT_EQ(info.rendezvous.substr(0, 16), "tcp://127.0.0.1:");
+}
+
+TEST(Launch, NamesTheVariableThatIsNoNumber)
+{
+    const Environment environment({{"RANK", "two"}, {"WORLD_SIZE", "4"}});
+    try {
+        detect_launch();
+        ADD_FAILURE() << "read 'two' as a number";
+    } catch (const InvalidInput& error) {
+        EXPECT_NE(std::string(error.what()).find("RANK is 'two', expected a number"), std::string::npos) << error.what();
+    }
+}
+
+TEST(Launch, SaysThatRanksNeedAPlaceToMeet)
+{
+    const Environment environment({{"RANK", "0"}, {"WORLD_SIZE", "4"}});
+    try {
+        detect_launch();
+        ADD_FAILURE() << "accepted ranks without a rendezvous";
+    } catch (const InvalidInput& error) {
+        EXPECT_NE(std::string(error.what()).find("MASTER_ADDR and MASTER_PORT"), std::string::npos) << error.what();
+    }
+}
+
+TEST(World, ConnectsOverGloo)
+{
+    auto pattern = (std::filesystem::temp_directory_path() / "meshard-launch-XXXXXX").string();
+    ASSERT_TRUE(mkdtemp(pattern.data()));
+    std::vector<std::thread> ranks;
+    for (int rank = 0; rank < 3; ++rank) {
+        ranks.emplace_back([&, rank] {
+            const auto world = World::connect({rank, 3, rank, "environment", "file://" + pattern + "/store"}, 30);
+            {
+                const auto mesh = DeviceMesh::create(*world, {3}, {"domain"});
+                auto sum = at::full({4}, rank + 1.0);
+                mesh->group(0).all_reduce(sum);
+                EXPECT_EQ(sum[3].item<float>(), 6);
+
+                const std::vector<std::int64_t> send{1, 0, 2};   // to rank 0, 1, 2; the same on every rank
+                const std::vector<std::int64_t> receive(3, send[rank]);
+                const auto received = mesh->group(0).all_to_all_rows(at::full({3, 2}, rank, at::kLong), send, receive);
+                EXPECT_EQ(received.size(0), 3 * send[rank]);
+                if (send[rank] > 0) {
+                    EXPECT_EQ(received[-1][0].item<std::int64_t>(), 2);
+                }
+                const auto rows = mesh->group(0).all_gather_rows(at::full({rank, 1}, rank, at::kDouble), std::vector<std::int64_t>{0, 1, 2});
+                EXPECT_EQ(rows.size(0), 3);
+            }
+            world->finish();
+        });
+    }
+    for (auto& rank : ranks) rank.join();
+    std::filesystem::remove_all(pattern);
+}
+
+TEST(World, NamesTheRankThatDoesNotCome)
+{
+    auto pattern = (std::filesystem::temp_directory_path() / "meshard-launch-XXXXXX").string();
+    ASSERT_TRUE(mkdtemp(pattern.data()));
+    try {
+        World::connect({0, 2, 0, "environment", "file://" + pattern + "/store"}, 0.3);
+        ADD_FAILURE() << "connected to nobody";
+    } catch (const CommunicationError& error) {
+        EXPECT_NE(std::string(error.what()).find("rank 1 of 2 did not come"), std::string::npos) << error.what();
+    }
+    std::filesystem::remove_all(pattern);
+}
+
+}  // namespace
+}  // namespace meshard
