@@ -7,10 +7,10 @@
 #include <torch/torch.h>
 
 #include "apps/rank_timing.h"
-#include "ops/ghost_exchange.h"
-#include "ops/message_graph.h"
-#include "ops/neighbors.h"
-#include "ops/row_gather.h"
+#include "ops/rows/ghost_exchange.h"
+#include "ops/neighbors/message_graph.h"
+#include "ops/neighbors/neighbors.h"
+#include "ops/rows/row_gather.h"
 #include "partition/error.h"
 #include "partition/cut/geometric_partitioner.h"
 #include "partition/cut/metis_partitioner.h"

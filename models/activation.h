@@ -8,11 +8,11 @@
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
-#include "ops/activations.h"
+#include "ops/slices/activations.h"
 
 namespace meshard {
 
-/// An element-wise activation of ops/activations.h, chosen by name as in checkpoints' `act`; upper and lower case count as the same.
+/// An element-wise activation of ops/slices/activations.h, chosen by name as in checkpoints' `act`; upper and lower case count as the same.
 ///
 /// `prelu` has one parameter, `weight`; `capped_gelu` and `cappek_leaky_relu` (the reference's spelling) have a buffer, `cap`; the others
 /// have none.

@@ -6,7 +6,7 @@
 #include <torch/torch.h>
 
 #include "models/physics_attention.h"
-#include "ops/slice_ops.h"
+#include "ops/slices/slice_ops.h"
 
 namespace meshard {
 namespace {

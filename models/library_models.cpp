@@ -10,7 +10,7 @@
 #include "models/mesh_graph_net.h"
 #include "models/option_checks.h"
 #include "models/transolver.h"
-#include "ops/point_clouds.h"
+#include "ops/neighbors/point_clouds.h"
 #include "partition/error.h"
 
 namespace meshard {

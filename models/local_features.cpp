@@ -3,7 +3,7 @@
 
 #include <torch/torch.h>
 
-#include "ops/ball_query.h"
+#include "ops/neighbors/ball_query.h"
 
 namespace meshard {
 

@@ -8,7 +8,7 @@
 #include <torch/nn/modules/container/sequential.h>
 
 #include "models/context_projector.h"
-#include "ops/point_search.h"
+#include "ops/search/point_search.h"
 
 namespace meshard {
 
@@ -35,7 +35,7 @@ struct LocalFeaturesOptions {
 /// What GeoTransolver knows of the surroundings of one stream's points: at several radii the points of the stream around those of the geometry, and
 /// the other way round. Both directions share the weights of a scale.
 ///
-/// Neighbours are those of the reference, whatever the number of ranks: the first K of a walk over a grid (ops/grid_walk.h), not the nearest.
+/// Neighbours are those of the reference, whatever the number of ranks: the first K of a walk over a grid (ops/search/grid_walk.h), not the nearest.
 class LocalFeaturesImpl : public torch::nn::Module {
 public:
     explicit LocalFeaturesImpl(LocalFeaturesOptions options);

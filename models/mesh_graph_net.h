@@ -9,7 +9,7 @@
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/container/sequential.h>
 
-#include "ops/message_graph.h"
+#include "ops/neighbors/message_graph.h"
 
 namespace meshard {
 

@@ -7,7 +7,7 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/normalization.h>
 
-#include "ops/fused_block.h"
+#include "ops/fused/fused_block.h"
 
 namespace meshard {
 

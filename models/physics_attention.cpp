@@ -5,7 +5,7 @@
 
 #include <torch/torch.h>
 
-#include "ops/slice_ops.h"
+#include "ops/slices/slice_ops.h"
 
 namespace meshard {
 

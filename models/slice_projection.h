@@ -11,8 +11,8 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 
-#include "ops/fused_block.h"
-#include "ops/row_noise.h"
+#include "ops/fused/fused_block.h"
+#include "ops/slices/row_noise.h"
 
 namespace meshard {
 
@@ -22,7 +22,7 @@ using UniformNoise = std::function<torch::Tensor(const torch::Tensor& logits)>;
 /// When Transolver++ adds noise. The reference does so always, in evaluation too.
 enum class NoiseWhen : std::uint8_t { Training, Always, Never };
 
-/// Noise of a model, shared by its attention layers. The numbers belong to the points (ops/row_noise.h), unless a function of the caller's gives them.
+/// Noise of a model, shared by its attention layers. The numbers belong to the points (ops/slices/row_noise.h), unless a function of the caller's gives them.
 struct SliceNoise {
     explicit SliceNoise(std::uint64_t seed) : rows(seed) {}
 

@@ -4,8 +4,8 @@
 #include <torch/torch.h>
 
 #include "models/anchor_attention.h"
-#include "ops/message_graph.h"
-#include "ops/point_clouds.h"
+#include "ops/neighbors/message_graph.h"
+#include "ops/neighbors/point_clouds.h"
 
 namespace meshard {
 

@@ -13,7 +13,7 @@
 #include "models/mlp.h"
 #include "models/slice_projection.h"
 #include "models/transolver_options.h"
-#include "ops/streamed_blocks.h"
+#include "ops/fused/streamed_blocks.h"
 
 namespace meshard {
 

@@ -6,7 +6,7 @@
 
 #include <cstdio>
 
-#include "ops/grid_cuts.h"
+#include "ops/grids/grid_cuts.h"
 #include "sharding/transport/launch.h"
 #include "sharding/tensor/rule_table.h"
 

@@ -16,7 +16,7 @@
 
 namespace meshard {
 
-/// Points of one sample on their way through the slices of an attention (ops/block_tile.h), by point. The softmax over slices is computed again from
+/// Points of one sample on their way through the slices of an attention (ops/fused/block_tile.h), by point. The softmax over slices is computed again from
 /// the logarithm of its sum wherever a weight is needed: nothing of the size of points times slices is stored.
 ///
 ///     w[n, h, s] = exp(x[n, h, :] . slices[h, s, :] + bias[h, s] - log_sums[n, h])

@@ -50,13 +50,13 @@ std::string page()
             "\n"
             "| function | header | what travels |\n"
             "| --- | --- | --- |\n"
-            "| `knn`, `radius_search` | ops/neighbors.h | boxes, cells of queries near a cut, the points within reach once each |\n"
-            "| `neighbor_rows` | ops/neighbors.h | features of ghosts, one message, while own rows are copied |\n"
-            "| `with_ghosts`, `ghost_rows`, `begin_ghost_exchange` | ops/ghost_exchange.h | features of ghosts; several fields, and in a narrower type, in one message |\n"
-            "| `add_ghosts_to_owners`, `reduce_ghosts_to_owners` (mean, max, min) | ops/ghost_exchange.h | the same, the other way |\n"
+            "| `knn`, `radius_search` | ops/neighbors/neighbors.h | boxes, cells of queries near a cut, the points within reach once each |\n"
+            "| `neighbor_rows` | ops/neighbors/neighbors.h | features of ghosts, one message, while own rows are copied |\n"
+            "| `with_ghosts`, `ghost_rows`, `begin_ghost_exchange` | ops/rows/ghost_exchange.h | features of ghosts; several fields, and in a narrower type, in one message |\n"
+            "| `add_ghosts_to_owners`, `reduce_ghosts_to_owners` (mean, max, min) | ops/rows/ghost_exchange.h | the same, the other way |\n"
             "| `merge_plans`, `stack_plans` | sharding/exchange/merged_plan.h | row numbers of ghosts, once; nothing |\n"
-            "| `segment_reduce` (sum, mean, max, min with the entry that it was), `segment_softmax` | ops/segment_reduce.h | nothing |\n"
-            "| `gather_rows`, `scatter_add`, `scatter_max` | ops/row_gather.h | each row that another rank wants or brings, once |\n";
+            "| `segment_reduce` (sum, mean, max, min with the entry that it was), `segment_softmax` | ops/rows/segment_reduce.h | nothing |\n"
+            "| `gather_rows`, `scatter_add`, `scatter_max` | ops/rows/row_gather.h | each row that another rank wants or brings, once |\n";
     auto families = operators_by_family();
     const auto write = [&](const std::string& family) {
         const auto& names = families[family];

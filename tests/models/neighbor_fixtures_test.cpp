@@ -7,7 +7,7 @@
 #include <limits>
 #include <set>
 
-#include "ops/neighbors.h"
+#include "ops/neighbors/neighbors.h"
 #include "tests/support/fixture_cases.h"
 #include "tests/support/fixture_tensors.h"
 

@@ -12,7 +12,7 @@
 #include "models/mesh_graph_net.h"
 #include "models/metrics.h"
 #include "models/transolver.h"
-#include "ops/point_clouds.h"
+#include "ops/neighbors/point_clouds.h"
 #include "sharding/parameters/replicate.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/support/run_fixture.h"

@@ -5,8 +5,8 @@
 #include <string>
 #include <utility>
 
-#include "ops/surface_distance.h"
-#include "ops/surface_search.h"
+#include "ops/surface/surface_distance.h"
+#include "ops/surface/surface_search.h"
 #include "tests/support/fixture_cases.h"
 #include "tests/support/fixture_tensors.h"
 

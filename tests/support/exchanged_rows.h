@@ -7,7 +7,7 @@
 
 #include <ATen/ATen.h>
 
-#include "ops/ghost_exchange.h"
+#include "ops/rows/ghost_exchange.h"
 
 namespace meshard::test {
 

@@ -13,7 +13,7 @@
 #include <mutex>
 #include <random>
 
-#include "ops/slice_ops.h"
+#include "ops/slices/slice_ops.h"
 #include "partition/error.h"
 #include "sharding/parameters/replicate.h"
 #include "sharding/tensor/rule_table.h"

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+#include "ops/attention/attention_block.h"
+#include "sharding/ranks/rank_group.h"
+
+namespace meshard {
+
+/// What the queries look at: keys (B, K, S, D) and values (B, K, S, E) of this rank, and where every rank's lie.
+struct AttentionKeys {
+    at::Tensor keys, values;
+    at::Tensor mask;                   ///< of this rank's queries; where it does not broadcast, with the keys from `first_masked` on
+    std::int64_t first_masked = 0;
+    std::vector<RowRange> ranges;      ///< one a rank of the group, any lengths
+};
+
+/// Attention of this rank's queries, which are `rows` of the whole, to the keys and values of all ranks of a group, which pass them round: while
+/// a rank works on one piece the next is on its way. Memory beyond what is passed in and returned: a few pieces (Liu, Zaharia and Abbeel 2023).
+/// A group of one computes what it holds and sends nothing. Collective over `group`.
+AttentionOutput ring_attention(const AttentionSettings& settings, const at::Tensor& queries, RowRange rows, const AttentionKeys& keys,
+                               const RankGroup& group);
+
+struct WantedGradients {
+    bool queries = true, keys = true, values = true, mask = false;
+};
+
+/// Gradients of what this rank holds, in the type of sums; undefined where not wanted. The keys' gradients go round behind the keys and end at
+/// home. Collective over `group`.
+AttentionGradients ring_attention_backward(const AttentionSettings& settings, const AttentionQueries& queries, const AttentionKeys& keys,
+                                           const RankGroup& group, WantedGradients wanted);
+
+/// Bytes that rank `rank` receives in the forward pass and in the backward pass, where `row_bytes` are those of a row of keys and values
+/// together and `row_sum_bytes` those in the type of sums.
+std::int64_t ring_bytes(const std::vector<RowRange>& keys, int rank, std::int64_t row_bytes);
+std::int64_t ring_backward_bytes(const std::vector<RowRange>& keys, int rank, std::int64_t row_bytes, std::int64_t row_sum_bytes);
+
+}  // namespace meshard

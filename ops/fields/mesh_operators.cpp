@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/fields/mesh_operators.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ops/rows/cut_rows.h"
+#include "ops/rows/ghost_exchange.h"
+#include "partition/mesh/cell_type.h"
+#include "partition/error.h"
+#include "partition/ghosts/ghost_graph.h"
+#include "partition/mesh/vector_algebra.h"
+
+namespace meshard {
+namespace {
+
+using Form = MeshOperator::Form;
+using Ghosts = MeshOperator::Ghosts;
+using Entries = std::vector<Stencil::Entry>;
+
+/// A stencil with one row for each owned cell, filled in by `f(cell, entries)`.
+template <class F>
+Stencil cell_stencil(const MeshGeometry& geometry, const IndexMap& columns, int components, F&& f)
+{
+    Stencil stencil;
+    stencil.num_columns = columns.num_local();
+    stencil.components = components;
+    Entries entries;
+    for (std::int32_t cell = 0; cell < geometry.cell_ids().num_owned; ++cell) {
+        entries.clear();
+        f(cell, entries);
+        stencil.push_row(entries, columns.global_ids);
+    }
+    return stencil;
+}
+
+MeshOperator between_cells(const char* name, const MeshGeometry& geometry, Form form, Stencil stencil)
+{
+    return {name, geometry.cells(), geometry.cells(), form, Ghosts::OfInput, std::move(stencil)};
+}
+
+/// How many local cells, or with `of_owned` owned ones, use each local point.
+at::Tensor cells_of_points(const MeshGeometry& geometry, bool of_owned)
+{
+    const auto& cells = geometry.mesh().cells;
+    auto counts = at::zeros({geometry.point_ids().num_local()}, at::kDouble);
+    auto* count = counts.mutable_data_ptr<double>();
+    const auto end = cells.offsets[of_owned ? geometry.cell_ids().num_owned : cells.num_rows()];
+    for (std::int64_t e = 0; e < end; ++e) count[cells.indices[e]] += 1;
+    return counts;
+}
+
+/// How many cells of the whole mesh use each local point. Collective.
+at::Tensor cells_of_points_in_whole(const MeshGeometry& geometry)
+{
+    const auto counts = cells_of_points(geometry, true);
+    const auto& plan = geometry.points().plan;
+    return plan ? with_ghosts(add_ghosts_to_owners(counts, plan), plan) : counts;
+}
+
+/// Cells around the points of owned cells must all be here.
+void require_vertex_ghosts(const MeshGeometry& geometry)
+{
+    const auto& plan = geometry.points().plan;
+    if (!plan) return;
+    const auto all = cells_of_points_in_whole(geometry), here = cells_of_points(geometry, false);
+    const auto& cells = geometry.mesh().cells;
+    std::string error;
+    for (std::int64_t e = 0; e < cells.offsets[geometry.cell_ids().num_owned]; ++e) {
+        const auto point = cells.indices[e];
+        if (all[point].item<double>() == here[point].item<double>()) continue;
+        error = "least_squares_gradient: the subdomain lacks cells around point " + std::to_string(geometry.point_ids().global_ids[point]) + ". Cut the mesh with --ghosts vertex.";
+        break;
+    }
+    throw_together(error, plan->group());
+}
+
+/// Neighbours of the same dimension.
+Csr gradient_neighbors(const MeshGeometry& geometry, GradientNeighbors neighbors)
+{
+    const auto& mesh = geometry.mesh();
+    if (neighbors == GradientNeighbors::Facet) return facet_graph(mesh);
+    const auto graph = ghost_graph(mesh, {.neighbors = GhostNeighbors::Vertex});
+    Csr same;
+    std::vector<std::int32_t> row;
+    for (std::int64_t i = 0; i < graph.num_rows(); ++i) {
+        row.clear();
+        for (const auto j : graph.row(i)) {
+            if (cell_dimension(mesh.cell_types[i]) == cell_dimension(mesh.cell_types[j])) row.push_back(j);
+        }
+        same.push_row(row);
+    }
+    return same;
+}
+
+/// One over the distance squared to each neighbour, times the way there; on polygons within the cell's plane.
+Vector3 weighted_way(const MeshGeometry& geometry, std::span<const Vector3> areas, std::int32_t cell, std::int32_t neighbor, Vector3& way)
+{
+    const auto& centroids = geometry.measures().centroids;
+    way = centroids[neighbor] - centroids[cell];
+    const Vector3 normal = unit(areas[cell]);
+    add_scaled(way, normal, -dot(way, normal));
+    const double length_squared = dot(way, way);
+    return length_squared > 0 ? (1 / length_squared) * way : Vector3{};
+}
+
+Vector3 product(const double* matrix, const Vector3& x)
+{
+    return {dot({matrix[0], matrix[1], matrix[2]}, x), dot({matrix[3], matrix[4], matrix[5]}, x), dot({matrix[6], matrix[7], matrix[8]}, x)};
+}
+
+}  // namespace
+
+MeshOperator least_squares_gradient(const MeshGeometry& geometry, GradientNeighbors neighbors)
+{
+    if (neighbors == GradientNeighbors::Vertex) require_vertex_ghosts(geometry);
+    const auto graph = gradient_neighbors(geometry, neighbors);
+    const auto areas = area_vectors(geometry.mesh());
+    const auto num_cells = static_cast<std::int64_t>(geometry.cell_ids().num_owned);
+    auto matrices = at::zeros({num_cells, 3, 3}, at::kDouble);
+    auto* matrix = matrices.mutable_data_ptr<double>();
+    for (std::int32_t i = 0; i < num_cells; ++i) {
+        auto row = std::vector<std::int32_t>(graph.row(i).begin(), graph.row(i).end());
+        // In the order of global ids, so that every rank gets the same bits.
+        std::sort(row.begin(), row.end(), [&](auto a, auto b) { return geometry.cell_ids().global_ids[a] < geometry.cell_ids().global_ids[b]; });
+        for (const auto j : row) {
+            Vector3 way;
+            const Vector3 weighted = weighted_way(geometry, areas, i, j, way);
+            for (int a = 0; a < 3; ++a) {
+                for (int b = 0; b < 3; ++b) matrix[9 * i + 3 * a + b] += weighted[a] * way[b];
+            }
+        }
+    }
+    // Directions that no neighbour lies in take no part.
+    const auto inverses = at::linalg_pinv(matrices, 1e-8, true).contiguous();
+    const auto* inverse = inverses.const_data_ptr<double>();
+    auto stencil = cell_stencil(geometry, geometry.cell_ids(), 3, [&](std::int32_t i, Entries& entries) {
+        for (const auto j : graph.row(i)) {
+            Vector3 way;
+            const Vector3 weights = product(inverse + 9 * i, weighted_way(geometry, areas, i, j, way));
+            entries.push_back({j, weights});
+            entries.push_back({i, -1 * weights});
+        }
+    });
+    return between_cells("least_squares_gradient", geometry, Form::Gradient, std::move(stencil));
+}
+
+MeshOperator green_gauss_gradient(const MeshGeometry& geometry)
+{
+    const auto& mesh = geometry.mesh();
+    const auto positions = point_positions(mesh);
+    const auto areas = area_vectors(mesh);
+    Csr facets;
+    auto stencil = cell_stencil(geometry, geometry.point_ids(), 3, [&](std::int32_t i, Entries& entries) {
+        const double size = geometry.measures().sizes[i];
+        if (!(size > 0) || cell_dimension(mesh.cell_types[i]) < 2) return;
+        cell_facets(mesh, i, facets);
+        if (cell_dimension(mesh.cell_types[i]) == 2) {
+            const Vector3 normal = unit(areas[i]);
+            for (std::int64_t k = 0; k < facets.num_rows(); ++k) {
+                const auto edge = facets.row(k);
+                const Vector3 half = 0.5 / size * cross(positions[edge[1]] - positions[edge[0]], normal);
+                entries.push_back({edge[0], half});
+                entries.push_back({edge[1], half});
+            }
+            return;
+        }
+        Vector3 inside{};
+        for (const auto point : mesh.cells.row(i)) add_scaled(inside, positions[point], 1.0 / static_cast<double>(mesh.cells.row(i).size()));
+        orient_outwards(positions, inside, facets);
+        for (std::int64_t k = 0; k < facets.num_rows(); ++k) {
+            const auto face = facets.row(k);
+            Vector3 total{};
+            for_each_face_triangle(positions, face, [&](std::int32_t a, std::int32_t b, const Vector3& area, const Vector3&) {
+                const Vector3 third = 1 / (3 * size) * area;
+                entries.push_back({a, third});
+                entries.push_back({b, third});
+                add_scaled(total, third, 1.0 / static_cast<double>(face.size()));   // the middle is the points' mean
+            });
+            for (const auto point : face) entries.push_back({point, total});
+        }
+    });
+    return {"green_gauss_gradient", geometry.points(), geometry.cells(), Form::Gradient, Ghosts::OfInput, std::move(stencil)};
+}
+
+MeshOperator divergence(const MeshOperator& gradient)
+{
+    return gradient.as_divergence("divergence");
+}
+
+MeshOperator laplacian(const MeshGeometry& geometry)
+{
+    const auto neighbors = facet_neighbors(geometry.mesh());
+    const auto& [sizes, centroids] = geometry.measures();
+    auto stencil = cell_stencil(geometry, geometry.cell_ids(), 1, [&](std::int32_t i, Entries& entries) {
+        const auto row = neighbors.cells.row(i);
+        for (std::size_t k = 0; k < row.size(); ++k) {
+            const double distance = norm(centroids[row[k]] - centroids[i]);
+            if (!(distance > 0) || !(sizes[i] > 0)) continue;
+            const double weight = neighbors.sizes[neighbors.cells.offsets[i] + static_cast<std::int64_t>(k)] / (distance * sizes[i]);
+            entries.push_back({row[k], {weight}});
+            entries.push_back({i, {-weight}});
+        }
+    });
+    return between_cells("laplacian", geometry, Form::Scalar, std::move(stencil));
+}
+
+MeshOperator facet_neighbor_mean(const MeshGeometry& geometry)
+{
+    const auto neighbors = facet_graph(geometry.mesh());
+    auto stencil = cell_stencil(geometry, geometry.cell_ids(), 1, [&](std::int32_t i, Entries& entries) {
+        const auto row = neighbors.row(i);
+        for (const auto j : row) entries.push_back({j, {1.0 / static_cast<double>(row.size())}});
+        if (row.empty()) entries.push_back({i, {1.0}});
+    });
+    return between_cells("facet_neighbor_mean", geometry, Form::Scalar, std::move(stencil));
+}
+
+MeshOperator points_to_cells(const MeshGeometry& geometry)
+{
+    auto stencil = cell_stencil(geometry, geometry.point_ids(), 1, [&](std::int32_t i, Entries& entries) {
+        const auto row = geometry.mesh().cells.row(i);
+        for (const auto point : row) entries.push_back({point, {1.0 / static_cast<double>(row.size())}});
+    });
+    return {"points_to_cells", geometry.points(), geometry.cells(), Form::Scalar, Ghosts::OfInput, std::move(stencil)};
+}
+
+MeshOperator cells_to_points(const MeshGeometry& geometry)
+{
+    const auto counts = cells_of_points_in_whole(geometry);
+    const auto* count = counts.const_data_ptr<double>();
+    auto stencil = cell_stencil(geometry, geometry.point_ids(), 1, [&](std::int32_t i, Entries& entries) {
+        for (const auto point : geometry.mesh().cells.row(i)) entries.push_back({point, {1 / count[point]}});
+    });
+    return {"cells_to_points", geometry.cells(), geometry.points(), Form::Scalar, Ghosts::OfResult, stencil.transposed()};
+}
+
+at::Tensor point_normals(const MeshGeometry& geometry)
+{
+    const auto sums = cells_to_points(geometry)(geometry.area_vectors());
+    return sums / sums.square().sum(1, true).sqrt().clamp_min(1e-300);
+}
+
+at::Tensor integral(const MeshGeometry& geometry, const at::Tensor& cell_field)
+{
+    geometry.cells().own_rows("integral", cell_field);
+    std::vector<std::int64_t> shape(cell_field.dim(), 1);
+    shape[0] = cell_field.size(0);
+    return (cell_field * geometry.sizes().view(shape)).sum(0);
+}
+
+FieldForces field_forces(const MeshGeometry& geometry, const at::Tensor& pressure, const at::Tensor& tractions, const Vector3& centre)
+{
+    geometry.cells().own_rows("field_forces", pressure);
+    const auto areas = geometry.area_vectors();
+    const auto levers = geometry.centroids() - at::tensor({centre[0], centre[1], centre[2]}, at::kDouble);
+    const auto moment = [&](const at::Tensor& forces) {
+        const auto term = [&](int a, int b) { return levers.select(1, a) * forces.select(1, b) - levers.select(1, b) * forces.select(1, a); };
+        return at::stack({term(1, 2), term(2, 0), term(0, 1)}, 1).sum(0);
+    };
+    const auto pressures = -pressure.unsqueeze(1) * areas;
+    FieldForces forces{pressures.sum(0), at::zeros({3}, at::kDouble), moment(pressures), at::zeros({3}, at::kDouble)};
+    if (tractions.defined()) {
+        geometry.cells().own_rows("field_forces", tractions);
+        const auto frictions = tractions * areas.square().sum(1, true).sqrt();
+        forces.viscous_force = frictions.sum(0);
+        forces.viscous_moment = moment(frictions);
+    }
+    return forces;
+}
+
+}  // namespace meshard

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "ops/fused/line_array.h"
+#include "ops/fused/tile_functions.h"
+
+namespace meshard {
+
+/// Sizes of an attention block on points; letters as in the comments below.
+struct BlockShape {
+    std::int64_t channels = 0;     ///< C
+    std::int64_t heads = 1;        ///< H
+    std::int64_t head_dim = 1;     ///< D
+    std::int64_t slices = 1;       ///< S
+    std::int64_t hidden = 0;       ///< R, of the MLP
+    std::int64_t outputs = 0;      ///< O of a head after the MLP; 0: none
+    bool point_temperature = false;                    ///< Transolver++: points have temperatures of their own, and one projection serves for both
+    const ActivationFunction* activation = nullptr;    ///< of the MLP; null: gelu
+
+    std::int64_t inner() const { return heads * head_dim; }   ///< I
+    std::int64_t out_channels() const { return outputs > 0 ? outputs : channels; }
+    std::int64_t num_sums() const { return heads * slices * (head_dim + 1); }
+    std::int64_t projected() const { return (point_temperature ? 1 : 2) * inner(); }   ///< of a point, in the first half
+};
+
+/// The weights of a block, in the order in which they are handed about. Matrices are (out, in), as torch::nn::Linear has them; the slices' are those of
+/// each head: (H, S, D) and (H, S), with the temperature unless points have their own. What a block does not have is empty: projections of features (kProjectFx),
+/// head (kNorm3Scale to kHeadBias), the activation's number, and what temperatures of points come from, which all heads share but for (H) kTemperature.
+enum BlockWeight {
+    kNorm1Scale, kNorm1Shift, kProjectX, kProjectXBias, kProjectFx, kProjectFxBias, kSlice, kSliceBias, kOut, kOutBias,
+    kNorm2Scale, kNorm2Shift, kHidden, kHiddenBias, kMlpOut, kMlpOutBias, kNorm3Scale, kNorm3Shift, kHead, kHeadBias, kActivation,
+    kTemperature, kTemperatureHidden, kTemperatureHiddenBias, kTemperatureOut, kTemperatureOutBias, kNumBlockWeights
+};
+
+/// Numbers in each weight.
+std::array<std::int64_t, kNumBlockWeights> block_weight_sizes(const BlockShape& shape);
+
+/// Gradients of all weights of a block, zeros at first.
+template <class T>
+struct BlockGradients {
+    explicit BlockGradients(const BlockShape& shape);
+    T* of(BlockWeight weight) { return values.data() + offsets[weight]; }
+    void add(const BlockGradients& other);
+
+    std::vector<T> values;
+    std::array<std::int64_t, kNumBlockWeights> offsets{};
+};
+
+/// What backward needs of a tile of n points besides the block's input: kept from the forward pass, or computed again.
+template <class T>
+struct BlockActivations {
+    T* x_mid = nullptr;      ///< (I, n), projected points
+    T* features = nullptr;   ///< (I, n), what slices take the mean of; null where that is x_mid
+    T* mixed = nullptr;      ///< (I, n), what points take back from the slices
+    T* residual = nullptr;   ///< (n, C), after attention
+    T* hidden = nullptr;     ///< (n, R), before the activation
+    T* last = nullptr;       ///< (n, C), before the head; null without one
+    TileNoise noise;         ///< in the slices' logits
+
+    /// Lays them out one after the other from `memory` on, n points.
+    static BlockActivations in(T* memory, const BlockShape& shape, std::int64_t n);
+    static std::int64_t floats_per_point(const BlockShape& shape);
+};
+
+/// One attention block (Wu et al. 2024, Transolver) on a tile of points, of which what each stage works on fits a core's second-level cache:
+///
+///     x' = x + out(deslice(w, states)),  w = softmax(slice(project_x(norm1(x)))),  y = x' + mlp(norm2(x')),  result = y or head(norm3(y))
+///
+/// or, where points have temperatures t = max(bias + gelu(out(gelu(hidden(h)))), 0.01) of h = project_x(norm1(x)), softmax((slice(h) + noise) / t) (Luo et al.
+/// 2025, Transolver++, section 3.2). What the points of all tiles have in common are sums: of the slices forward (`add_slice_sums`), of the gradients of their
+/// states backward. So a layer is two passes over the tiles each way, and the softmax weights w live no longer than their tile.
+template <class T>
+class BlockTile {
+public:
+    using Weights = std::array<const T*, kNumBlockWeights>;
+
+    BlockTile(const BlockShape& shape, std::int64_t max_points);
+
+    /// First half: fills x_mid and features from x (n, C), and adds to `sums` (H, S, D + 1): weighted features, then the weight.
+    void add_slice_sums(const Weights& weights, const T* x, std::int64_t n, const BlockActivations<T>& kept, double* sums);
+
+    /// x_mid alone, or features too: what the other half needs when the first one has not kept it.
+    void project(const Weights& weights, const T* x, std::int64_t n, const BlockActivations<T>& kept);
+    void project_both(const Weights& weights, const T* x, std::int64_t n, const BlockActivations<T>& kept);
+
+    /// Second half, from x, x_mid and `states` (H, S, D) to `result` (n, C) or (n, O), which may be x; fills mixed, residual, hidden, last. Without `result`
+    /// only these.
+    void bring_back(const Weights& weights, const T* x, const T* states, std::int64_t n, const BlockActivations<T>& kept, T* result);
+
+    /// Backward of the second half: from the result's gradient to `x_gradient` (n, C), `mixed_gradient` (I, n); adds to `states_gradient` (H, S, D)
+    /// and, unless null, to the weights' gradients.
+    void bring_back_backward(const Weights& weights, std::int64_t n, const BlockActivations<T>& kept, const T* result_gradient,
+                             T* x_gradient, T* mixed_gradient, double* states_gradient, BlockGradients<T>* gradients);
+
+    /// `mixed_gradient` once more, from the `x_gradient` that `bring_back_backward` wrote.
+    void mix_backward(const Weights& weights, const T* x_gradient, std::int64_t n, T* mixed_gradient) const;
+
+    /// Backward of the first half, and of the softmax for both: adds to `x_gradient` and, unless null, to the weights' gradients.
+    ///
+    /// @param sums_gradient   (H, S, D + 1), as `sums`
+    void add_slice_sums_backward(const Weights& weights, const T* x, const T* states, const T* sums_gradient, std::int64_t n,
+                                 const BlockActivations<T>& kept, const T* mixed_gradient, T* x_gradient, BlockGradients<T>* gradients);
+
+private:
+    void normalize(const T* x, const T* scale, const T* shift, std::int64_t n);
+    void project_rows(const T* weight, const T* bias, std::int64_t n, T* rows) const;
+    const T* features(const BlockActivations<T>& kept) const { return shape_.point_temperature ? kept.x_mid : kept.features; }
+    /// The weights of a head's slices, (S, n), until the next head's. Heads come in their order: with the first one, the noise of all is drawn.
+    const T* weigh(const Weights& weights, const BlockActivations<T>& kept, std::int64_t head, std::int64_t n);
+    void find_temperatures(const Weights& weights, const T* x_mid, std::int64_t head, std::int64_t n);
+    void temperatures_backward(const Weights& weights, const T* x_mid, std::int64_t head, std::int64_t n, T* logits_gradient, T* x_mid_gradient, BlockGradients<T>* gradients);
+    const T* backward_of_head(const Weights& weights, std::int64_t n, const T* last, const T* result_gradient, BlockGradients<T>* gradients);
+
+    BlockShape shape_;
+    LineArray<T> memory_;
+    T *normal_, *slice_weights_, *weights_gradient_, *hidden_, *hidden_gradient_, *last_gradient_, *rows_, *more_rows_, *mean_, *inverse_, *small_;
+    T *logits_, *before_, *after_, *after_gradient_, *raw_, *temperature_, *temperature_gradient_;   // with temperatures of points; of one head but for the logits
+};
+
+/// Two linear layers with an activation in between, (n, in) to (n, out), on a tile of points.
+template <class T>
+class MlpTile {
+public:
+    struct Weights {
+        const T *hidden, *hidden_bias, *out, *out_bias, *activation;   // the last: the activation's number, if it has one
+    };
+    struct Gradients {
+        T *hidden, *hidden_bias, *out, *out_bias, *activation;
+    };
+
+    MlpTile(std::int64_t in, std::int64_t hidden, std::int64_t out, const ActivationFunction* activation, std::int64_t max_points);
+
+    /// @param offset   (out), added to every point; may be null
+    void forward(const Weights& weights, const T* x, const T* offset, std::int64_t n, T* result);
+
+    /// Computes the hidden layer again. Adds to the gradients of the weights and the offset; writes that of x unless null.
+    void backward(const Weights& weights, const T* x, std::int64_t n, const T* result_gradient, T* x_gradient, const Gradients& gradients, T* offset_gradient);
+
+private:
+    void hide(const Weights& weights, const T* x, std::int64_t n);
+
+    std::int64_t in_, hidden_, out_;
+    const ActivationFunction* activation_;
+    LineArray<T> before_, after_, gradient_;   // (n, hidden)
+};
+
+/// How many points a tile has, such that what each stage of a block works on fits the second-level cache.
+std::int64_t points_per_tile(const BlockShape& shape, std::int64_t bytes_per_number);
+
+}  // namespace meshard

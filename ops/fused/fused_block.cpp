@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/fused/fused_block.h"
+
+#include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+
+#include "ops/fused/block_call.h"
+#include "ops/fused/device_block.h"
+#include "ops/slices/slice_layout.h"
+#include "ops/rows/tile_schedule.h"
+#include "ops/fused/tile_tensors.h"
+#include "partition/error.h"
+#include "sharding/tensor/exact_mode.h"
+#include "sharding/tensor/redistribute.h"
+#include "sharding/tensor/shard_tensor.h"
+
+namespace meshard {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+/// Of one thread: besides a tile's memory, room for what is computed again, or does not lie as T.
+template <class T>
+struct BlockWorker {
+    BlockWorker(const BlockShape& shape, std::int64_t num_sums, std::int64_t n, bool has_activations, bool has_rows, bool with_gradients)
+        : tile(shape, n), sums(num_sums), gradients(with_gradients ? shape : BlockShape{})
+    {
+        if (has_activations) activations = make_lines<T>(BlockActivations<T>::floats_per_point(shape) * n);
+        if (with_gradients) mixed_gradient = make_lines<T>(shape.inner() * n);
+        if (!has_rows) return;
+        x = make_lines<T>(shape.channels * n);
+        x_gradient = make_lines<T>(shape.channels * n);
+        result = make_lines<T>(shape.out_channels() * n);
+    }
+
+    BlockTile<T> tile;
+    std::vector<double> sums;
+    BlockGradients<T> gradients;
+    LineArray<T> activations, mixed_gradient, x, x_gradient, result;
+};
+
+/// Both directions for one type of number, on the CPU.
+template <class T>
+class BlockPasses {
+public:
+    /// @param x      of T, or bfloat16 if T is float; so are the result and the gradient of x, but not a head's result
+    /// @param kept   what forward has kept, for backward; may be undefined
+    BlockPasses(BlockCall& call, const at::Tensor& x, const variable_list& weights, const at::Tensor& kept = {})
+        : call_(call), shape_(call.block.shape), x_(x.contiguous()), batch_(x.size(0)), kept_(kept), held_(all_contiguous(weights)),
+          weights_(pointers_to<T>(held_))
+    {
+    }
+
+    at::Tensor forward(const std::vector<at::Tensor>& attend_weights)
+    {
+        const auto& shape = shape_;
+        const auto inner = shape.inner(), all = BlockActivations<T>::floats_per_point(shape);
+        if (call_.recorded && call_.options.keep_activations) kept_ = at::empty({batch_ * x_.size(1) * all}, x_.options());
+        auto threads = make_threads(shape.num_sums(), /*with_gradients=*/false);
+
+        threads.run(call_.tiles, [&](const Tile& tile, Worker& worker) {
+            auto* sums = worker.sums.data() + tile.sample * shape.num_sums();
+            worker.tile.add_slice_sums(weights_, read_rows(x_, tile, worker.x.get()), tile.count, activations(tile, worker), sums);
+            keep(tile, worker, 0, shape.projected());
+        });
+        call_.slices = std::make_unique<SliceStates>(total_of(threads, shape.head_dim + 1), c10::CppTypeToScalarType<T>::value, call_.block.epsilon, call_.block.attend,
+                                                     attend_weights, call_.rows, call_.recorded);
+
+        auto result = at::empty({batch_, x_.size(1), shape.out_channels()}, shape.outputs > 0 ? held_.front().options() : x_.options());
+        const auto& states = call_.slices->states();
+        threads.run(call_.tiles, [&](const Tile& tile, Worker& worker) {
+            const auto activations_here = activations(tile, worker);
+            const auto* x = read_rows(x_, tile, worker.x.get());
+            auto* result_here = rows_or_room(result, tile, worker.result.get());
+            if (!kept_.defined()) worker.tile.project(weights_, x, tile.count, activations_here);
+            recall(tile, worker, 0, inner);
+            worker.tile.bring_back(weights_, x, sample_of<T>(states, tile), tile.count, activations_here, result_here);
+            keep(tile, worker, shape.projected(), all);
+            write_rows(result_here, tile, result);
+        });
+        return result;
+    }
+
+    /// Of all tiles, one after the other; undefined where backward is to compute them again.
+    at::Tensor kept() const { return kept_; }
+
+    BlockPassGradients backward(const at::Tensor& result_gradient)
+    {
+        const auto& shape = shape_;
+        const auto inner = shape.inner();
+        const auto& states = call_.slices->states();
+        const auto g = result_gradient.contiguous();
+        auto x_gradient = at::empty_like(x_), mixed_gradient = kept_.defined() ? at::empty({batch_, x_.size(1), inner}, held_.front().options()) : at::Tensor();
+        const auto num_states = shape.heads * shape.slices * shape.head_dim;
+        auto threads = make_threads(num_states, /*with_gradients=*/true);
+        const auto mixed_here = [&](const Tile& tile, Worker& worker) {
+            return mixed_gradient.defined() ? rows_to<T>(mixed_gradient, tile) : worker.mixed_gradient.get();
+        };
+
+        threads.run(call_.tiles, [&](const Tile& tile, Worker& worker) {
+            const auto activations_here = activations(tile, worker);
+            if (kept_.defined()) {
+                recall(tile, worker, 0, BlockActivations<T>::floats_per_point(shape));
+            } else {
+                const auto *x = read_rows(x_, tile, worker.x.get()), *states_here = sample_of<T>(states, tile);
+                worker.tile.project(weights_, x, tile.count, activations_here);
+                worker.tile.bring_back(weights_, x, states_here, tile.count, activations_here, nullptr);
+            }
+            auto* x_gradient_here = rows_or_room(x_gradient, tile, worker.x_gradient.get());
+            worker.tile.bring_back_backward(weights_, tile.count, activations_here, read_rows(g, tile, worker.result.get()), x_gradient_here,
+                                            mixed_here(tile, worker), worker.sums.data() + tile.sample * num_states, &worker.gradients);
+            write_rows(x_gradient_here, tile, x_gradient);
+        });
+        auto of_slices = call_.slices->backward(total_of(threads, shape.head_dim));
+
+        threads.run(call_.tiles, [&](const Tile& tile, Worker& worker) {
+            const auto activations_here = activations(tile, worker);
+            const auto* x = read_rows(x_, tile, worker.x.get());
+            auto* x_gradient_here = rows_or_room(x_gradient, tile, worker.x_gradient.get());
+            read_rows(x_gradient, tile, x_gradient_here);
+            if (kept_.defined()) {
+                recall(tile, worker, 0, shape.projected());
+            } else {
+                worker.tile.project_both(weights_, x, tile.count, activations_here);
+                worker.tile.mix_backward(weights_, x_gradient_here, tile.count, worker.mixed_gradient.get());
+            }
+            worker.tile.add_slice_sums_backward(weights_, x, sample_of<T>(states, tile), sample_of<T>(of_slices.sums, tile), tile.count, activations_here,
+                                                mixed_here(tile, worker), x_gradient_here, &worker.gradients);
+            write_rows(x_gradient_here, tile, x_gradient);
+        });
+
+        BlockGradients<T> total(shape);
+        threads.for_each_worker([&](const Worker& worker) { total.add(worker.gradients); });
+        BlockPassGradients gradients{x_gradient, {}, std::move(of_slices.weights)};
+        gradients.weights = tensors_of(total, held_);
+        return gradients;
+    }
+
+private:
+    using Worker = BlockWorker<T>;
+
+    bool keeps_in_place() const { return kept_.defined() && !needs_room<T>(kept_); }
+
+    /// Where a tile's activations lie: in what is kept, or in the worker's memory.
+    BlockActivations<T> activations(const Tile& tile, Worker& worker) const
+    {
+        const auto per_point = BlockActivations<T>::floats_per_point(shape_);
+        auto found = BlockActivations<T>::in(keeps_in_place() ? kept_.template data_ptr<T>() + tile.first * per_point : worker.activations.get(), shape_, tile.count);
+        if (call_.block.noise) found.noise = noise_of(call_.noise, tile, x_.size(1));
+        return found;
+    }
+
+    /// Brings activations `begin` ... `end - 1` of each point from the worker's memory to what is kept, where that does not lie as T.
+    void keep(const Tile& tile, Worker& worker, std::int64_t begin, std::int64_t end)
+    {
+        if (!kept_.defined() || keeps_in_place()) return;
+        const auto first = tile.first * BlockActivations<T>::floats_per_point(shape_) + begin * tile.count;
+        pack(worker.activations.get() + begin * tile.count, first, (end - begin) * tile.count, kept_);
+    }
+
+    /// And the other way.
+    void recall(const Tile& tile, Worker& worker, std::int64_t begin, std::int64_t end) const
+    {
+        if (!kept_.defined() || keeps_in_place()) return;
+        const auto first = tile.first * BlockActivations<T>::floats_per_point(shape_) + begin * tile.count;
+        unpack(kept_, first, (end - begin) * tile.count, worker.activations.get() + begin * tile.count);
+    }
+
+    TileThreads<Worker> make_threads(std::int64_t sums_per_sample, bool with_gradients) const
+    {
+        return TileThreads<Worker>([=, this] {
+            return std::make_unique<Worker>(shape_, batch_ * sums_per_sample, largest_count(call_.tiles), !keeps_in_place(), needs_room<T>(x_), with_gradients);
+        });
+    }
+
+    /// What the threads have summed, (B, H, S, width).
+    at::Tensor total_of(TileThreads<Worker>& threads, std::int64_t width) const
+    {
+        auto total = at::zeros({batch_, shape_.heads, shape_.slices, width}, at::kDouble);
+        auto* sums = total.template data_ptr<double>();
+        threads.for_each_worker([&](const Worker& worker) {
+            for (std::size_t i = 0; i < worker.sums.size(); ++i) sums[i] += worker.sums[i];
+        });
+        return total;
+    }
+
+    BlockCall& call_;
+    const BlockShape& shape_;
+    at::Tensor x_;
+    std::int64_t batch_;
+    at::Tensor kept_;
+    std::vector<at::Tensor> held_;
+    typename BlockTile<T>::Weights weights_;
+};
+
+struct BlockFunction : torch::autograd::Function<BlockFunction> {
+    static at::Tensor forward(AutogradContext* context, const at::Tensor& x, at::TensorList weights, const c10::intrusive_ptr<BlockCall>& call)
+    {
+        const auto local = local_in(x, call->rows);
+        const auto num_own = static_cast<std::ptrdiff_t>(call->block.weights.size());
+        const variable_list own(weights.begin(), weights.begin() + num_own);
+        variable_list of_slices(weights.begin() + num_own, weights.end());
+        if (call->rows && call->block.context.defined()) {
+            const bool wanted = of_slices.back().requires_grad();
+            of_slices.back() = local_in(of_slices.back(), token_spec(*call->rows)).detach().set_requires_grad(wanted);
+        }
+        const auto fitting = call->by_kernels ? kDeviceTilePoints : points_per_tile(call->block.shape, own.front().element_size());
+        call->tiles = cut_tiles(local.size(0), local.size(1), call->options.tile_points > 0 ? call->options.tile_points : fitting);
+        at::Tensor result, kept;
+        const auto run = [&](auto passes) {
+            result = passes.forward(of_slices);
+            kept = passes.kept();
+        };
+        if (call->block.noise) call->noise = call->block.noise->next_draw(x);
+        if (call->by_kernels) result = DeviceBlockPasses(*call, local, own).forward(of_slices);
+        else if (local.scalar_type() == at::kDouble) run(BlockPasses<double>(*call, local, own));
+        else run(BlockPasses<float>(*call, local, own));
+
+        variable_list saved{x, kept};
+        saved.insert(saved.end(), weights.begin(), weights.end());
+        context->save_for_backward(std::move(saved));
+        context->saved_data["call"] = c10::IValue::make_capsule(call);
+        return wrapped(result, call->rows);
+    }
+
+    static variable_list backward(AutogradContext* context, variable_list gradients)
+    {
+        refuse_second_derivative("fused_block");
+        const auto call = c10::static_intrusive_pointer_cast<BlockCall>(context->saved_data["call"].toCapsule());
+        const auto saved = context->get_saved_variables();
+        const variable_list weights(saved.begin() + 2, saved.begin() + 2 + static_cast<std::ptrdiff_t>(call->block.weights.size()));
+        const auto& rows = call->rows;
+        reduce_partials(gradients);
+        const auto gradient = local_in(gradients[0], rows), x = local_in(saved[0], rows);
+        variable_list found;
+        const auto run = [&](auto passes) {
+            auto result = passes.backward(gradient);
+            at::Tensor context;
+            if (call->block.context.defined()) {
+                context = result.attend_weights.back();
+                result.attend_weights.pop_back();
+            }
+            found.push_back(wrapped(result.x, rows));
+            append_wrapped(found, result.weights, rows ? weight_gradient_spec(*rows) : nullptr);
+            append_wrapped(found, result.attend_weights, rows ? weight_gradient_spec(*token_spec(*rows)) : nullptr);   // whole where rows are cut
+            if (call->block.context.defined()) append_wrapped(found, {context}, rows ? token_spec(*rows) : nullptr);
+        };
+        if (call->by_kernels) run(DeviceBlockPasses(*call, x, weights));
+        else if (x.scalar_type() == at::kDouble) run(BlockPasses<double>(*call, x, weights, saved[1]));
+        else run(BlockPasses<float>(*call, x, weights, saved[1]));
+        found.emplace_back();
+        return found;
+    }
+};
+
+at::Tensor called(const at::Tensor& x, const FusedBlock& block, const FusedOptions& options, bool by_kernels)
+{
+    if (by_kernels && block.shape.point_temperature) throw InvalidInput("fused_block: the kernels know no temperatures of points. Ask can_fuse before.");
+    auto call = c10::make_intrusive<BlockCall>();
+    call->block = block;
+    call->options = options;
+    call->rows = is_sharded(x) ? spec_of(x) : nullptr;
+    call->by_kernels = by_kernels;
+    auto weights = block.weights;
+    weights.insert(weights.end(), block.attend_weights.begin(), block.attend_weights.end());
+    if (block.context.defined()) weights.push_back(block.context.to(block.weights.front().scalar_type()));
+    const auto wants = [](const at::Tensor& tensor) { return tensor.requires_grad(); };
+    call->recorded = at::GradMode::is_enabled() && (wants(x) || std::any_of(weights.begin(), weights.end(), wants));
+    return BlockFunction::apply(x, at::TensorList(weights), call);
+}
+
+bool is_reducing() { return at::autocast::is_autocast_enabled(at::kCPU) && at::autocast::get_autocast_dtype(at::kCPU) == at::kBFloat16; }
+
+}  // namespace
+
+at::ScalarType type_between_blocks(at::ScalarType type) { return type == at::kFloat && is_reducing() ? at::kBFloat16 : type; }
+
+bool can_fuse(const at::Tensor& points, const std::vector<at::Tensor>& weights)
+{
+    const auto device = points.device();
+    const bool is_reduced = device.is_cpu() && points.scalar_type() == at::kBFloat16;
+    const auto type = is_reduced ? at::kFloat : points.scalar_type();
+    if ((!device.is_cpu() && !device.is_cuda()) || points.dim() != 3 || (type != at::kFloat && type != at::kDouble)) return false;
+    if (exact_mode() && type == at::kFloat) return false;
+    if (at::autocast::is_autocast_enabled(device.type()) ? !(device.is_cpu() && is_reducing()) : is_reduced) return false;
+    for (const auto& weight : weights) {
+        if (!weight.defined() || is_sharded(weight) || weight.scalar_type() != type || weight.device() != device) return false;
+    }
+    if (device.is_cuda() && weights.size() > kSlice && !fits_slice_kernels(weights[kSlice].size(2))) return false;
+    if (device.is_cuda() && weights.size() > kTemperature && weights[kTemperature].numel() > 0) return false;
+    if (!is_sharded(points)) return true;
+    reduce_partials({points});
+    const auto& axes = spec_of(points)->axes;
+    return std::all_of(axes.begin(), axes.end(), [](const auto& axis) { return !axis.is_shard() || (axis.placement.dim <= 1 && axis.blocks == 1); });
+}
+
+at::Tensor fused_block(const at::Tensor& x, const FusedBlock& block, const FusedOptions& options) { return called(x, block, options, x.is_cuda()); }
+
+at::Tensor fused_block_by_kernels(const at::Tensor& x, const FusedBlock& block, const FusedOptions& options) { return called(x, block, options, true); }
+
+}  // namespace meshard

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "ops/fused/block_tile.h"
+#include "ops/fused/fused_block.h"
+#include "ops/fused/tile_math.h"
+#include "ops/rows/tile_schedule.h"
+
+namespace meshard {
+
+/// Rows of a tile in points (B, N, ...), contiguous.
+template <class T>
+const T* rows_of(const at::Tensor& points, const Tile& tile)
+{
+    return points.const_data_ptr<T>() + tile.first * points.size(-1);
+}
+
+template <class T>
+T* rows_to(at::Tensor& points, const Tile& tile)
+{
+    return points.data_ptr<T>() + tile.first * points.size(-1);
+}
+
+/// Whether points of this type are computed with as T by way of a thread's own room: those in bfloat16 as float.
+template <class T>
+bool needs_room(const at::Tensor& points)
+{
+    return std::is_same_v<T, float> && points.scalar_type() == at::kBFloat16;
+}
+
+/// Numbers `begin` ... `begin + count - 1` of a tensor in bfloat16 to `room`, and the other way.
+template <class T>
+void unpack(const at::Tensor& numbers, std::int64_t begin, std::int64_t count, T* room)
+{
+    if constexpr (std::is_same_v<T, float>) from_bfloat16(room, static_cast<const std::uint16_t*>(numbers.const_data_ptr()) + begin, count);
+}
+
+template <class T>
+void pack(const T* room, std::int64_t begin, std::int64_t count, at::Tensor& numbers)
+{
+    if constexpr (std::is_same_v<T, float>) to_bfloat16(static_cast<std::uint16_t*>(numbers.mutable_data_ptr()) + begin, room, count);
+}
+
+/// A tile's rows to read: where they lie, or in `room`.
+template <class T>
+const T* read_rows(const at::Tensor& points, const Tile& tile, T* room)
+{
+    if (!needs_room<T>(points)) return rows_of<T>(points, tile);
+    unpack(points, tile.first * points.size(-1), tile.count * points.size(-1), room);
+    return room;
+}
+
+/// A tile's rows to be written: where they lie, or in `room`, from which `write_rows` then brings them there.
+template <class T>
+T* rows_or_room(at::Tensor& points, const Tile& tile, T* room)
+{
+    return needs_room<T>(points) ? room : rows_to<T>(points, tile);
+}
+
+template <class T>
+void write_rows(const T* rows, const Tile& tile, at::Tensor& points)
+{
+    if (needs_room<T>(points)) pack(rows, tile.first * points.size(-1), tile.count * points.size(-1), points);
+}
+
+/// What a tile's sample has in a tensor (B, ...), contiguous.
+template <class T>
+const T* sample_of(const at::Tensor& tensor, const Tile& tile)
+{
+    return tensor.const_data_ptr<T>() + tile.sample * tensor.stride(0);
+}
+
+/// Where the noise of a tile comes from, of samples of so many points.
+inline TileNoise noise_of(const RowDraw& draw, const Tile& tile, std::int64_t num_points) { return {&draw, tile.sample, tile.first - tile.sample * num_points}; }
+
+/// Pointers to a block's weights, which the tensors hold; null for those it does not have.
+template <class T>
+typename BlockTile<T>::Weights pointers_to(const std::vector<at::Tensor>& weights)
+{
+    typename BlockTile<T>::Weights pointers{};
+    for (std::size_t i = 0; i < weights.size(); ++i) pointers[i] = weights[i].const_data_ptr<T>();
+    return pointers;
+}
+
+/// An MLP's weights in one list: its two layers' and the activation's number, which is empty if it has none.
+inline std::vector<at::Tensor> weights_of(const FusedMlp& mlp)
+{
+    return {mlp.hidden, mlp.hidden_bias, mlp.out, mlp.out_bias, mlp.parameter.defined() ? mlp.parameter : mlp.hidden.new_empty({0})};
+}
+inline constexpr std::size_t kNumMlpWeights = 5;
+
+/// Pointers to them.
+template <class T>
+typename MlpTile<T>::Weights mlp_pointers(const std::vector<at::Tensor>& weights)
+{
+    const auto pointer = [&](std::size_t i) { return weights[i].const_data_ptr<T>(); };
+    return {pointer(0), pointer(1), pointer(2), pointer(3), pointer(4)};
+}
+
+inline std::vector<at::Tensor> all_contiguous(const std::vector<at::Tensor>& tensors)
+{
+    std::vector<at::Tensor> contiguous;
+    for (const auto& tensor : tensors) contiguous.push_back(tensor.contiguous());
+    return contiguous;
+}
+
+/// Each weight's gradient in a tensor of its shape.
+template <class T>
+std::vector<at::Tensor> tensors_of(BlockGradients<T>& gradients, const std::vector<at::Tensor>& weights)
+{
+    std::vector<at::Tensor> tensors;
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+        tensors.push_back(at::empty_like(weights[i]));
+        std::copy_n(gradients.of(static_cast<BlockWeight>(i)), weights[i].numel(), tensors.back().template data_ptr<T>());
+    }
+    return tensors;
+}
+
+}  // namespace meshard

@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+// Convolutions in one, two and three dimensions, plain and transposed. Along a cut spatial dimension every rank borrows the inputs that its
+// own outputs read and convolves them without padding; cut samples stay with their rank; cut channels and weights are gathered.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "ops/grids/grid_cuts.h"
+#include "ops/rules/placement_algebra.h"
+
+namespace meshard {
+namespace {
+
+/// One cut spatial dimension, seen from this rank.
+struct CutDim {
+    std::int64_t dim;         ///< of the tensors
+    AxisLayout in, out;
+    RangeExchange exchange;   ///< brings the inputs
+    Range outputs;            ///< of this rank
+    std::int64_t before = 0, after = 0;   ///< zeros around what is brought, where windows reach beyond the input
+    std::int64_t shift = 0;   ///< of a transposed convolution: position in the output of the first entry that the local operator computes
+};
+
+class Convolution {
+public:
+    /// `first` is the index of the argument `stride`, those of padding, dilation, transposed, output_padding and groups follow.
+    Convolution(const RuleCall& call, at::Tensor input, at::Tensor weight, std::int64_t first);
+
+    /// The layout can be treated. Nothing else may be called if not.
+    bool possible() const { return possible_; }
+
+    const AxisLayouts& input_layouts() const { return input_layouts_; }     ///< that the rule works with: channels whole
+    const AxisLayouts& output_layouts() const { return output_layouts_; }
+    std::vector<std::int64_t> local_output_shape(const at::Tensor& local_input) const;
+
+    /// The weight's and the bias's gradient: pending where samples or space are cut.
+    AxisLayouts sum_layouts() const;
+
+    at::Tensor forward(const at::Tensor& local_input, const at::Tensor& weight, const at::Tensor& bias) const;
+    std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& gradient, const at::Tensor& local_input, const at::Tensor& weight, bool wants_input,
+                                                bool wants_weight) const;
+
+private:
+    void plan(const RuleCall& call, const std::vector<std::int64_t>& axis_of_dim);
+    at::Tensor borrow(at::Tensor local) const;
+    std::vector<std::int64_t> borrowed_shape(const at::Tensor& local) const;
+    std::vector<std::int64_t> computed_padding() const;
+
+    bool possible_ = false;
+    bool transposed_ = false;
+    std::int64_t n_ = 0, groups_ = 1, out_channels_ = 0;
+    std::vector<std::int64_t> stride_, padding_, dilation_, output_padding_;   // of the call
+    std::vector<std::int64_t> local_padding_, local_output_padding_;           // of the local operator: none along cut dimensions
+    std::vector<SlidingWindow> windows_;   // of a transposed convolution: those of its adjoint, from the output to the input
+    AxisLayouts input_layouts_, output_layouts_;
+    std::vector<CutDim> cuts_;
+};
+
+std::vector<std::int64_t> one_a_dim(const c10::IValue& value, std::int64_t n)
+{
+    auto list = value.toIntVector();
+    if (list.size() == 1) list.assign(n, list[0]);
+    return list;
+}
+
+Convolution::Convolution(const RuleCall& call, at::Tensor input, at::Tensor weight, std::int64_t first)
+{
+    n_ = weight.dim() - 2;
+    if (n_ < 1 || input.dim() != weight.dim()) return;
+    stride_ = one_a_dim(call.arg(first), n_);
+    padding_ = one_a_dim(call.arg(first + 1), n_);
+    dilation_ = one_a_dim(call.arg(first + 2), n_);
+    transposed_ = call.arg(first + 3).toBool();
+    output_padding_ = transposed_ ? one_a_dim(call.arg(first + 4), n_) : std::vector<std::int64_t>(n_, 0);
+    groups_ = call.arg(first + 5).toInt();
+    for (const auto* list : {&stride_, &padding_, &dilation_, &output_padding_}) {
+        if (static_cast<std::int64_t>(list->size()) != n_) return;
+    }
+    // What the operator would refuse, it refuses on every rank alike: the general rule lets it speak.
+    const auto at_least = [](const std::vector<std::int64_t>& list, std::int64_t least) {
+        return std::all_of(list.begin(), list.end(), [&](std::int64_t value) { return value >= least; });
+    };
+    if (!at_least(stride_, 1) || !at_least(padding_, 0) || !at_least(dilation_, 1) || !at_least(output_padding_, 0) || groups_ < 1) return;
+    out_channels_ = transposed_ ? weight.size(1) * groups_ : weight.size(0);
+    const auto in_channels = transposed_ ? weight.size(0) : weight.size(1) * groups_;
+    if (input.size(1) != in_channels || weight.size(0) % groups_ != 0) return;
+
+    for (std::int64_t i = 0; i < n_; ++i) {
+        SlidingWindow window{input.size(i + 2), 0, weight.size(i + 2), stride_[i], padding_[i], dilation_[i]};
+        if (window.kernel < 1 || window.in < 1) return;
+        if (transposed_) {
+            if (output_padding_[i] >= std::max(stride_[i], dilation_[i])) return;
+            window.out = window.in;
+            window.in = (window.out - 1) * window.stride - 2 * window.padding + window.reach() + output_padding_[i] + 1;
+            if (window.in < 1) return;
+        } else {
+            window.out = window.count_outputs();
+            if (window.out < 1) return;
+        }
+        windows_.push_back(window);
+    }
+
+    input_layouts_ = layouts_of(call, input);
+    for (auto& layout : input_layouts_) {
+        if (layout.is_partial() || (layout.is_shard() && layout.placement.dim == 1)) layout = {};
+    }
+    const auto axes = cut_axes(input_layouts_, input.dim(), 2);
+    if (!axes) return;
+    plan(call, *axes);
+    possible_ = true;
+}
+
+void Convolution::plan(const RuleCall& call, const std::vector<std::int64_t>& axis_of_dim)
+{
+    output_layouts_ = input_layouts_;
+    local_padding_ = padding_;
+    local_output_padding_ = output_padding_;
+    for (std::int64_t i = 0; i < n_; ++i) {
+        const auto dim = i + 2, axis = axis_of_dim[dim];
+        const auto& window = windows_[i];
+        const auto in_size = transposed_ ? window.out : window.in;
+        const auto out_size = transposed_ ? window.in : window.out;
+        if (is_whole(call, axis)) {
+            if (axis >= 0) output_layouts_[axis] = cut_layout(input_layouts_[axis], dim, {out_size});
+            continue;
+        }
+        const auto& in = input_layouts_[axis];
+
+        // Which inputs an output range reads. Transposed: input i reaches outputs i * stride - padding, ..., + reach.
+        const auto read = [&](const Range& outputs) -> Range {
+            if (outputs.size() == 0) return {};
+            if (!transposed_) return window.window(outputs);
+            const auto begin = ceil_div(outputs.begin + window.padding - window.reach(), window.stride);
+            return {begin, std::max(begin, floor_div(outputs.end - 1 + window.padding, window.stride) + 1)};
+        };
+        const auto extents = transposed_ ? extents_by_boundary(*in.extents, out_size,
+                                                               [&](std::int64_t a) {
+                                                                   return a * window.stride - window.padding + ceil_div(window.reach() + 1 - window.stride, 2);
+                                                               })
+                                         : window.out_extents(*in.extents);
+        const auto outputs = ranges_of(extents);
+        std::vector<Range> needed;
+        for (const auto& range : outputs) needed.push_back(clip(read(range), in_size).inside);
+
+        const auto me = call.coordinate(axis);
+        CutDim cut{dim, in, cut_layout(in, dim, extents), RangeExchange(call.device_mesh()->group(axis), in, std::move(needed)), outputs[me]};
+        if (transposed_) {
+            cut.shift = cut.exchange.needed().begin * window.stride - window.padding;
+        } else {
+            const auto clipped = clip(read(outputs[me]), in_size);
+            cut.before = clipped.before;
+            cut.after = clipped.after;
+        }
+        output_layouts_[axis] = cut.out;
+        local_padding_[i] = 0;
+        local_output_padding_[i] = 0;
+        cuts_.push_back(std::move(cut));
+    }
+}
+
+std::vector<std::int64_t> Convolution::local_output_shape(const at::Tensor& local_input) const
+{
+    std::vector<std::int64_t> shape{local_input.size(0), out_channels_};
+    for (const auto& window : windows_) shape.push_back(transposed_ ? window.in : window.out);
+    for (const auto& cut : cuts_) shape[cut.dim] = cut.outputs.size();
+    return shape;
+}
+
+AxisLayouts Convolution::sum_layouts() const
+{
+    auto layouts = input_layouts_;
+    for (auto& layout : layouts) {
+        if (layout.is_shard()) layout = {Partial(), nullptr, 1};
+    }
+    return layouts;
+}
+
+at::Tensor Convolution::borrow(at::Tensor local) const
+{
+    for (const auto& cut : cuts_) local = cut.exchange.borrow(local, cut.before, cut.after);
+    return local;
+}
+
+std::vector<std::int64_t> Convolution::borrowed_shape(const at::Tensor& local) const
+{
+    auto shape = local.sizes().vec();
+    for (const auto& cut : cuts_) shape[cut.dim] = cut.before + cut.exchange.needed().size() + cut.after;
+    return shape;
+}
+
+/// at::constant_pad_nd's numbers that bring what a transposed convolution computes locally to this rank's outputs: entries that no input
+/// reaches are zero, those that belong to others are cut off.
+std::vector<std::int64_t> Convolution::computed_padding() const
+{
+    std::vector<std::int64_t> pad(2 * n_, 0);
+    for (const auto& cut : cuts_) {
+        const auto& window = windows_[cut.dim - 2];
+        const auto computed = (cut.exchange.needed().size() - 1) * window.stride + window.reach() + 1;
+        const auto place = 2 * (n_ - 1 - (cut.dim - 2));
+        pad[place] = cut.shift - cut.outputs.begin;
+        pad[place + 1] = cut.outputs.end - (cut.shift + computed);
+    }
+    return pad;
+}
+
+at::Tensor Convolution::forward(const at::Tensor& local_input, const at::Tensor& weight, const at::Tensor& bias) const
+{
+    const auto piece = borrow(local_input);
+    const auto shape = local_output_shape(local_input);
+    if (c10::multiply_integers(shape) == 0) return at::empty(shape, local_input.options());
+    if (!transposed_ || cuts_.empty()) {
+        return at::convolution(piece, weight, bias, stride_, local_padding_, dilation_, transposed_, local_output_padding_, groups_);
+    }
+
+    auto result = piece.numel() == 0 ? at::zeros(shape, local_input.options())   // outputs between the inputs: the bias alone
+                                     : at::constant_pad_nd(at::convolution(piece, weight, {}, stride_, local_padding_, dilation_, true,
+                                                                           local_output_padding_, groups_),
+                                                           computed_padding());
+    if (bias.defined()) {
+        std::vector<std::int64_t> channels(n_ + 1, 1);
+        channels[0] = -1;
+        result = result.add_(bias.view(channels));
+    }
+    return result;
+}
+
+std::tuple<at::Tensor, at::Tensor> Convolution::backward(const at::Tensor& gradient, const at::Tensor& local_input, const at::Tensor& weight,
+                                                         bool wants_input, bool wants_weight) const
+{
+    // The input's gradient does not depend on the input's values: nothing is borrowed for it.
+    const auto piece_shape = borrowed_shape(local_input);
+    const auto piece = wants_weight || cuts_.empty() ? borrow(local_input) : at::empty(piece_shape, local_input.options());
+    at::Tensor of_piece, of_weight;
+    if (gradient.numel() == 0 || piece.numel() == 0) {
+        if (wants_input) of_piece = at::zeros(piece_shape, local_input.options());
+        if (wants_weight) of_weight = at::zeros(weight.sizes(), weight.options());
+    } else {
+        auto of_computed = gradient;
+        if (transposed_ && !cuts_.empty()) {
+            auto pad = computed_padding();
+            for (auto& amount : pad) amount = -amount;
+            of_computed = at::constant_pad_nd(gradient, pad);
+        }
+        std::tie(of_piece, of_weight, std::ignore) =
+            at::convolution_backward(of_computed, piece, weight, c10::nullopt, stride_, local_padding_, dilation_, transposed_, local_output_padding_, groups_,
+                                     {wants_input, wants_weight, false});
+    }
+    if (wants_input) {
+        for (auto cut = cuts_.rbegin(); cut != cuts_.rend(); ++cut) {
+            of_piece = cut->exchange.give_back(of_piece.narrow(cut->dim, cut->before, cut->exchange.needed().size()));
+        }
+    }
+    return {of_piece, of_weight};
+}
+
+/// Weights whole, samples cut or nothing (axes of one rank cut nothing, whatever their layout says): the operator itself does all, on the same
+/// shapes on every rank but for the number of samples.
+bool lies_by_samples(const RuleCall& call, const at::Tensor& input, std::initializer_list<std::int64_t> weights)
+{
+    if (!is_sharded(input) || spec_of(input)->has_partial()) return false;
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        const auto& layout = call.layout(input, axis);
+        if (!layout.is_shard() || is_whole(call, axis)) continue;
+        const auto& extents = *layout.extents;
+        if (layout.placement.dim != 0 || std::find(extents.begin(), extents.end(), 0) != extents.end()) return false;
+    }
+    for (const auto i : weights) {
+        if (!call.arg(i).isTensor()) continue;
+        const auto& weight = call.arg(i).toTensor();
+        if (is_sharded(weight) && (spec_of(weight)->has_shard() || spec_of(weight)->has_partial())) return false;
+    }
+    return true;
+}
+
+/// The spec of such an input's output, which has as many samples: only what an axis of one rank is said to cut may have another length.
+SpecPtr output_spec(const RuleCall& call, const SpecPtr& input, const at::Tensor& local_output)
+{
+    AxisLayouts axes;
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        const auto& layout = input->axes[axis];
+        if (!layout.is_shard() || !is_whole(call, axis) || layout.extents->front() == local_output.size(layout.placement.dim)) continue;
+        if (axes.empty()) axes = input->axes;
+        axes[axis] = cut_layout(layout, layout.placement.dim, {local_output.size(layout.placement.dim)});
+    }
+    return axes.empty() ? input : call.spec(axes);
+}
+
+/// convolution(input, weight, bias?, stride, padding, dilation, transposed, output_padding, groups); _convolution has four more, which choose
+/// among ways to compute the same.
+void convolution(RuleCall& call)
+{
+    const auto input = call.tensor(0), weight = call.tensor(1), bias = call.tensor(2);
+    if (lies_by_samples(call, input, {1, 2})) {
+        call.make_local();
+        auto output = call.run_local()[0].toTensor();
+        const auto spec = output_spec(call, spec_of(input), output);
+        return call.push({wrap(std::move(output), spec)});
+    }
+    const Convolution rule(call, input, weight, 3);
+    if (!rule.possible()) return gathered_rule(call);
+
+    call.reduce(call.tensors());
+    const AxisLayouts whole(call.num_axes());
+    const auto local_input = local_of(with_layouts(call, input, rule.input_layouts()));
+    const auto local_weight = local_of(with_layouts(call, weight, whole));
+    const auto local_bias = bias.defined() ? local_of(with_layouts(call, bias, whole)) : at::Tensor();
+    call.finish({wrap(rule.forward(local_input, local_weight, local_bias), call.spec(rule.output_layouts()))});
+}
+
+/// convolution_backward(grad_output, input, weight, bias_sizes?, stride, padding, dilation, transposed, output_padding, groups, output_mask)
+///   -> grad_input as the input; grad_weight and grad_bias are sums over samples and space, pending where those are cut.
+void convolution_backward(RuleCall& call)
+{
+    const auto gradient = call.tensor(0), input = call.tensor(1), weight = call.tensor(2);
+    const auto mask = call.arg(10).toBoolList();
+    const bool wants_input = mask.get(0), wants_weight = mask.get(1), wants_bias = mask.get(2);
+    const Convolution rule(call, input, weight, 4);
+    if (!rule.possible()) return gathered_rule(call);
+
+    call.reduce(call.tensors());
+    const auto local_input = local_of(with_layouts(call, input, rule.input_layouts()));
+    const auto local_weight = local_of(with_layouts(call, weight, AxisLayouts(call.num_axes())));
+    const auto local_gradient = local_of(with_layouts(call, gradient, rule.output_layouts()));
+    const auto [of_input, of_weight] = rule.backward(local_gradient, local_input, local_weight, wants_input, wants_weight);
+
+    torch::jit::Stack results(3, at::Tensor());
+    const auto sums = call.spec(rule.sum_layouts());
+    if (wants_input) results[0] = wrap(of_input, call.spec(rule.input_layouts()));
+    if (wants_weight) results[1] = wrap(of_weight, sums);
+    if (wants_bias) {
+        std::vector<std::int64_t> dims{0};
+        for (std::int64_t dim = 2; dim < local_gradient.dim(); ++dim) dims.push_back(dim);
+        results[2] = wrap(local_gradient.sum(dims), sums);
+    }
+    call.finish(std::move(results));
+}
+
+const RuleRegistration r_convolution("convolution", {"aten::convolution", "aten::_convolution"}, convolution);
+const RuleRegistration r_convolution_backward("convolution", {"aten::convolution_backward"}, convolution_backward);
+
+}  // namespace
+}  // namespace meshard

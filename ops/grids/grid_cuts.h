@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "ops/grids/range_exchange.h"
+#include "ops/rules/rank_parts.h"
+
+namespace meshard {
+
+/// The axis that cuts each dimension of a tensor that lies as `layouts` say, -1 for none. Nothing if a dimension from `first_spatial` on is
+/// cut in blocks, or one is cut twice: such layouts have no neighbours to ask.
+std::optional<std::vector<std::int64_t>> cut_axes(const AxisLayouts& layouts, std::int64_t num_dims, std::int64_t first_spatial);
+
+/// The axis cuts nothing: there is none, or it has one rank.
+bool is_whole(const RuleCall& call, std::int64_t axis);
+
+/// `extents` along `dim`, sharing the object of `like` where they are the same.
+AxisLayout cut_layout(const AxisLayout& like, std::int64_t dim, Extents extents);
+
+/// Extents of an output of `out` entries: a boundary between two ranks at entry a of the input becomes one at `boundary(a)`, which must not
+/// fall with a; values beyond the output are brought to its ends. The first and the last rank that own something reach to the ends.
+Extents extents_by_boundary(const Extents& in, std::int64_t out, const std::function<std::int64_t(std::int64_t)>& boundary);
+
+/// floor(a / b) and the smallest integer that is not less than a / b; b > 0, a of any sign.
+constexpr std::int64_t floor_div(std::int64_t a, std::int64_t b) { return a / b - (a % b < 0); }
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b > 0); }
+
+/// The windows of a convolution or a pooling along one dimension: output o reads the inputs o * stride - padding + k * dilation, k < kernel.
+struct SlidingWindow {
+    std::int64_t in = 0, out = 0;
+    std::int64_t kernel = 1, stride = 1, padding = 0, dilation = 1;
+
+    /// Distance of a window's last entry from its first.
+    std::int64_t reach() const { return dilation * (kernel - 1); }
+
+    /// Number of windows that end within the padded input (a negative number if there is none).
+    std::int64_t count_outputs() const { return floor_div(in + 2 * padding - reach() - 1, stride) + 1; }
+
+    /// From the first entry of the first window to the last of the last one, beyond the input's ends too. Empty for no outputs.
+    Range window(const Range& outputs) const;
+
+    /// Each rank computes the outputs whose window has its centre among the owned inputs: stride 1 with equal sizes keeps the extents.
+    Extents out_extents(const Extents& in_extents) const;
+};
+
+/// A range that may reach beyond the dimension: what of it exists, and how much is missing at either end.
+struct Clipped {
+    Range inside;
+    std::int64_t before = 0, after = 0;
+};
+Clipped clip(const Range& range, std::int64_t size);
+
+}  // namespace meshard

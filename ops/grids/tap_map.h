@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "ops/grids/grid_cuts.h"
+
+namespace meshard {
+
+/// A linear map along one dimension that reads few inputs an output: output o is the sum over t of weight[t][o] * input[index[t][o]].
+/// Interpolation and padding are such maps, one a dimension.
+struct Taps {
+    std::int64_t in = 0, out = 0;
+    std::vector<std::vector<std::int64_t>> index;   ///< each 0 <= i < in
+    std::vector<std::vector<double>> weight;        ///< none: a single tap of weight one, a copy
+};
+
+/// A map along a cut dimension, seen from this rank.
+class TapMap {
+public:
+    /// The input lies as `in` on axis `axis`; a boundary between ranks at input a becomes one at output `boundary(a)`.
+    TapMap(const RuleCall& call, std::int64_t axis, const AxisLayout& in, Taps taps, const std::function<std::int64_t(std::int64_t)>& boundary);
+
+    const AxisLayout& output_layout() const { return out_; }
+    std::int64_t dim() const { return out_.placement.dim; }
+    std::int64_t num_outputs() const { return outputs_.size(); }
+
+    /// This rank's outputs from its inputs, and a gradient of the former as one of the latter. Collective.
+    at::Tensor apply(const at::Tensor& local) const;
+    at::Tensor apply_adjoint(const at::Tensor& gradient) const;
+
+private:
+    at::Tensor index_of(std::size_t tap, const at::Tensor& like) const;
+    at::Tensor weight_of(std::size_t tap, const at::Tensor& like) const;
+
+    Taps taps_;
+    AxisLayout out_;
+    Range outputs_;
+    std::vector<RangeExchange> exchange_;   // one
+};
+
+}  // namespace meshard

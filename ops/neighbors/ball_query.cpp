@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/neighbors/ball_query.h"
+
+#include <ATen/ATen.h>
+
+#include <string>
+
+#include "ops/rows/cut_rows.h"
+#include "ops/neighbors/neighbor_request.h"
+#include "ops/neighbors/point_clouds.h"
+#include "ops/rows/row_moves.h"
+#include "partition/error.h"
+#include "sharding/tensor/shard_tensor.h"
+
+namespace meshard {
+namespace {
+
+/// How the result lies; null for plain tensors.
+SpecPtr layout_of(const at::Tensor& points, const at::Tensor& queries)
+{
+    if (is_sharded(queries)) return spec_of(queries);
+    return is_sharded(points) ? replicated_spec(spec_of(points)->device_mesh) : nullptr;
+}
+
+/// (queries, K * D): each query's neighbours side by side, zeros behind them.
+at::Tensor padded_rows(const at::Tensor& rows, const at::Tensor& offsets, std::int64_t slots)
+{
+    const auto num_queries = offsets.size(0) - 1;
+    const auto first = offsets.narrow(0, 0, num_queries), counts = offsets.diff();
+    const auto shift = at::arange(num_queries, offsets.options()) * slots - first;
+    const auto places = at::arange(rows.size(0), offsets.options()) + shift.repeat_interleave(counts);
+    return placed_rows(rows, places, num_queries * slots).view({num_queries, slots * rows.size(1)});
+}
+
+}  // namespace
+
+std::vector<at::Tensor> ball_query(const at::Tensor& points, const at::Tensor& queries, const std::vector<RadiusLimit>& limits, NeighborOrder order)
+{
+    std::vector<at::Tensor> point_clouds, query_clouds;
+    std::string error;
+    try {
+        point_clouds = unbind_clouds("ball_query", "points", points);
+        query_clouds = unbind_clouds("ball_query", "queries", queries);
+    } catch (const InvalidInput& wrong) {
+        error = wrong.what();
+    }
+    if (error.empty() && point_clouds.size() != query_clouds.size()) {
+        error = "ball_query: " + std::to_string(point_clouds.size()) + " clouds of points and " + std::to_string(query_clouds.size()) + " of queries. Pass as many.";
+    }
+    for (const auto& limit : limits) {
+        if (limit.max_neighbors == kAllNeighbors) error = "ball_query: a radius has no max_neighbors, which is the number of neighbours in a row of the result.";
+    }
+    if (!error.empty()) throw_together(error, search_group(points, queries));   // others hear of it where they begin to search
+    std::vector<std::vector<at::Tensor>> found(limits.size());   // by radius, then by cloud
+    for (std::size_t b = 0; b < point_clouds.size(); ++b) {
+        const auto lists = radius_search(point_clouds[b].detach(), query_clouds[b].detach(), limits, {.order = order});
+        for (std::size_t l = 0; l < limits.size(); ++l) {
+            const auto rows = neighbor_rows(point_clouds[b], lists[l]);
+            found[l].push_back(padded_rows(rows, lists[l].offsets, limits[l].max_neighbors));
+        }
+    }
+    const auto layout = layout_of(points, queries);
+    std::vector<at::Tensor> results;
+    for (const auto& clouds : found) {
+        const auto local = at::stack(clouds);
+        results.push_back(layout ? from_local(local, layout) : local);
+    }
+    return results;
+}
+
+}  // namespace meshard

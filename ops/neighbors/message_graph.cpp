@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/neighbors/message_graph.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <unordered_map>
+
+#include "ops/rows/cut_rows.h"
+#include "ops/rows/ghost_exchange.h"
+#include "ops/neighbors/neighbor_rows.h"
+#include "ops/rows/row_gather.h"
+#include "ops/rows/row_moves.h"
+#include "partition/error.h"
+#include "sharding/tensor/shard_tensor.h"
+
+namespace meshard {
+namespace {
+
+at::Tensor integers(const std::vector<std::int64_t>& values)
+{
+    auto tensor = at::empty({static_cast<std::int64_t>(values.size())}, at::kLong);
+    std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<std::int64_t>());
+    return tensor;
+}
+
+std::span<const std::int64_t> span_of(const at::Tensor& tensor)
+{
+    return {tensor.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(tensor.numel())};
+}
+
+std::int64_t cut_axis(const ShardSpec& spec)
+{
+    return spec.axis_of_dim(0);
+}
+
+/// Rows of so many on each rank, cut as `like` is. Collective; all ranks throw if one has an error.
+SpecPtr layout_of_rows(const ShardSpec& like, std::int64_t own, const std::string& error = {})
+{
+    constexpr std::int64_t kWrong = -1;
+    const auto axis = cut_axis(like);
+    auto extents = std::make_shared<Extents>();
+    const std::vector<std::int64_t> mine{error.empty() ? own : kWrong};
+    for (const auto& rank : like.device_mesh->group(axis).all_gather_integers(mine)) extents->push_back(rank[0]);
+    const auto wrong = std::find(extents->begin(), extents->end(), kWrong) - extents->begin();
+    if (wrong < static_cast<std::int64_t>(extents->size())) {
+        throw InvalidInput(error.empty() ? "MessageGraph: the search of rank " + std::to_string(wrong) + " does not fit its nodes; its own message says how." : error);
+    }
+    auto axes = like.axes;
+    axes[axis] = {Shard(0), std::move(extents), 1};
+    return make_spec(like.device_mesh, axes);
+}
+
+std::vector<std::int64_t> owned_ids(const ShardSpec& spec, std::int64_t num_owned)
+{
+    if (spec.index_map) return {spec.index_map->owned().begin(), spec.index_map->owned().end()};
+    std::vector<std::int64_t> ids(num_owned);
+    const auto axis = cut_axis(spec);
+    std::iota(ids.begin(), ids.end(), spec.axes[axis].offset(spec.device_mesh->coordinate(axis)));
+    return ids;
+}
+
+/// Places of the entries of each row in a table with `width` places a row.
+at::Tensor table_slots(const at::Tensor& offsets, std::int64_t width)
+{
+    const auto num_rows = offsets.size(0) - 1;
+    const auto shift = at::arange(num_rows, at::kLong) * width - offsets.narrow(0, 0, num_rows);
+    return at::arange(offsets[num_rows].item<std::int64_t>(), at::kLong) + shift.repeat_interleave(offsets.diff());
+}
+
+at::Tensor lay(const at::Tensor& local, const SpecPtr& spec)
+{
+    return spec ? from_local(local, spec) : local;
+}
+
+at::Tensor here(const at::Tensor& tensor)
+{
+    return is_sharded(tensor) ? to_local(tensor) : tensor;
+}
+
+}  // namespace
+
+Neighbors first_by_id(const Neighbors& neighbors, std::int64_t max_neighbors)
+{
+    const auto offsets = span_of(neighbors.offsets), ids = span_of(neighbors.ids);
+    std::vector<std::int64_t> kept_offsets{0}, kept;
+    for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
+        std::vector<std::int64_t> entries(static_cast<std::size_t>(offsets[i + 1] - offsets[i]));
+        std::iota(entries.begin(), entries.end(), offsets[i]);
+        const auto count = std::min<std::int64_t>(max_neighbors, static_cast<std::int64_t>(entries.size()));
+        std::partial_sort(entries.begin(), entries.begin() + count, entries.end(), [&](auto a, auto b) { return ids[a] < ids[b]; });
+        kept.insert(kept.end(), entries.begin(), entries.begin() + count);
+        kept_offsets.push_back(static_cast<std::int64_t>(kept.size()));
+    }
+    auto result = neighbors;
+    const auto entries = integers(kept);
+    result.offsets = integers(kept_offsets);
+    for (auto* tensor : {&result.ids, &result.rows, &result.distances}) *tensor = tensor->index_select(0, entries);
+    return result;
+}
+
+MessageGraph::MessageGraph(Neighbors neighbors) : neighbors_(std::move(neighbors))
+{
+    const auto num_targets = neighbors_.offsets.size(0) - 1;
+    std::string error;
+    if (neighbors_.is_batch || num_targets != neighbors_.num_points) {
+        error = "MessageGraph: the search had " + std::to_string(num_targets) + " queries and " + std::to_string(neighbors_.num_points) + " points" +
+                (neighbors_.is_batch ? " in a batch" : "") + ". Search one cloud with its own points as queries.";
+    }
+    target_spec_ = neighbors_.points_layout;
+    lay_out_edges(error);
+}
+
+MessageGraph::MessageGraph(Neighbors neighbors, const at::Tensor& targets) : neighbors_(std::move(neighbors))
+{
+    if (is_sharded(targets) && spec_of(targets)->axis_of_dim(0) >= 0) target_spec_ = spec_of(targets);
+    const auto num_targets = (target_spec_ ? local_of(targets) : targets).size(0);
+    std::string error;
+    if (neighbors_.is_batch || num_targets != neighbors_.offsets.size(0) - 1) {
+        error = "MessageGraph: the search had " + std::to_string(neighbors_.offsets.size(0) - 1) + " queries, and there are " + std::to_string(num_targets) +
+                " targets. Pass the rows that were the queries.";
+    } else if (neighbors_.points_layout && !target_spec_) {
+        error = "MessageGraph: the points are cut among ranks and the targets are not. Cut both.";
+    }
+    lay_out_edges(error);
+}
+
+MessageGraph::MessageGraph(const Csr& graph, const std::shared_ptr<const IndexMap>& index_map, const std::shared_ptr<const DeviceMesh>& device_mesh)
+{
+    const auto num_owned = static_cast<std::int64_t>(index_map->num_owned);
+    const auto& group = device_mesh->group(device_mesh->axis("domain"));
+    std::string error;
+    if (graph.num_rows() < num_owned) {
+        error = "MessageGraph: the graph has " + std::to_string(graph.num_rows()) + " rows, and " + std::to_string(num_owned) + " are owned.";
+    } else {
+        const auto begin = graph.indices.begin(), end = begin + graph.offsets[num_owned];
+        const auto outside = std::find_if(begin, end, [&](auto row) { return row < 0 || row >= index_map->num_local(); });
+        if (outside != end) {
+            error = "MessageGraph: an owned row receives from local row " + std::to_string(*outside) + "; there are " + std::to_string(index_map->num_local()) +
+                    ". Pass a graph over owned rows and ghosts.";
+        }
+    }
+    throw_together(error, group);
+    std::vector<std::int64_t> rows, ids;
+    const auto end = graph.offsets[num_owned];
+    for (std::int64_t e = 0; e < end; ++e) {
+        rows.push_back(graph.indices[e]);
+        ids.push_back(index_map->global_ids[graph.indices[e]]);
+    }
+    neighbors_.offsets = integers({graph.offsets.begin(), graph.offsets.begin() + num_owned + 1});
+    neighbors_.rows = integers(rows);
+    neighbors_.ids = integers(ids);
+    neighbors_.queries_group = group;
+    if (group.size() > 1) {
+        neighbors_.plan = ExchangePlan::find(*index_map, group);
+        neighbors_.plan->set_agreed();   // of sharded nodes every rank knows all sizes
+    }
+    neighbors_.points_layout = shard_spec(index_map, device_mesh, 0);
+    neighbors_.num_points = num_owned;
+    target_spec_ = neighbors_.points_layout;
+    lay_out_edges();
+}
+
+void MessageGraph::lay_out_edges(const std::string& error)
+{
+    const auto& like = target_spec_ ? target_spec_ : neighbors_.points_layout;
+    if (!error.empty() && (!like || cut_axis(*like) < 0)) throw InvalidInput(error);
+    if (!error.empty()) layout_of_rows(*like, 0, error);   // where the others lay out their edges
+    const auto& offsets = neighbors_.offsets;
+    targets_ = at::arange(offsets.size(0) - 1, offsets.options()).repeat_interleave(offsets.diff());
+    if (target_spec_) edge_spec_ = layout_of_rows(*target_spec_, targets_.size(0));
+    if (!ghosts_travel(neighbors_)) return;
+    const auto num_owned = neighbors_.plan->num_owned();
+    const auto is_border = at::zeros({offsets.size(0) - 1}, at::kBool);
+    is_border.index_fill_(0, targets_.masked_select(neighbors_.rows >= num_owned), true);
+    const auto part_of = [&](const at::Tensor& chosen) {
+        Part part;
+        part.nodes = chosen.nonzero().view({-1});
+        part.edges = chosen.index_select(0, targets_).nonzero().view({-1});
+        part.offsets = at::cat({at::zeros({1}, at::kLong), offsets.diff().index_select(0, part.nodes).cumsum(0)});
+        part.sources = neighbors_.rows.index_select(0, part.edges);
+        part.targets = targets_.index_select(0, part.edges);
+        part.spec = layout_of_rows(*target_spec_, part.edges.size(0));
+        return part;
+    };
+    inner_ = part_of(is_border.logical_not());
+    border_ = part_of(is_border);
+    // Of the owned rows the border copies only what it needs beside the ghosts.
+    const auto is_needed = at::zeros({num_owned + neighbors_.plan->num_ghosts()}, at::kBool).index_fill_(0, border_.sources, true);
+    is_needed.narrow(0, num_owned, neighbors_.plan->num_ghosts()).fill_(true);
+    border_sources_ = is_needed.narrow(0, 0, num_owned).nonzero().view({-1});
+    border_.sources = (is_needed.cumsum(0) - 1).index_select(0, border_.sources);
+    edge_order_ = at::cat({inner_.edges, border_.edges}).argsort();
+    node_order_ = at::cat({inner_.nodes, border_.nodes}).argsort();
+}
+
+at::Tensor MessageGraph::from_sources(const at::Tensor& nodes) const
+{
+    return lay(neighbor_rows(nodes, neighbors_), edge_spec_);
+}
+
+at::Tensor MessageGraph::from_targets(const at::Tensor& nodes) const
+{
+    return lay(gathered_rows(here(nodes), targets_), edge_spec_);
+}
+
+EdgeParts MessageGraph::parts_of(const at::Tensor& edges) const
+{
+    if (!edge_order_.defined()) return {edges, {}};
+    const auto own = here(edges);
+    return {lay(gathered_rows(own, inner_.edges), inner_.spec), lay(gathered_rows(own, border_.edges), border_.spec)};
+}
+
+at::Tensor MessageGraph::whole(const EdgeParts& edges) const
+{
+    if (!edge_order_.defined()) return edges.inner;
+    return lay(gathered_rows(at::cat({here(edges.inner), here(edges.border)}), edge_order_), edge_spec_);
+}
+
+EdgeParts MessageGraph::updated_edges(const at::Tensor& sources, const at::Tensor& targets, const EdgeParts& edges, const EdgeUpdate& update) const
+{
+    if (!edge_order_.defined()) return {update(edges.inner, from_sources(sources), from_targets(targets)), {}};
+    const auto own_sources = own_rows_of("MessageGraph", sources, neighbors_), own_targets = here(targets);
+    const auto updated = [&](const Part& part, const at::Tensor& own_edges, const at::Tensor& rows) {
+        return update(own_edges, lay(gathered_rows(rows, part.sources), part.spec), lay(gathered_rows(own_targets, part.targets), part.spec));
+    };
+    auto pending = begin_ghost_exchange({own_sources}, neighbors_.plan);
+    EdgeParts result;
+    result.inner = updated(inner_, edges.inner, own_sources);
+    result.border = updated(border_, edges.border, at::cat({gathered_rows(own_sources, border_sources_), pending.end()[0]}));
+    return result;
+}
+
+at::Tensor MessageGraph::to_targets(const EdgeParts& edges, SegmentReduction reduction) const
+{
+    if (!edge_order_.defined()) return to_targets(edges.inner, reduction);
+    const auto reduced = [&](const Part& part, const at::Tensor& rows) { return segment_reduce(here(rows), part.offsets, reduction).values; };
+    return lay(gathered_rows(at::cat({reduced(inner_, edges.inner), reduced(border_, edges.border)}), node_order_), target_spec_);
+}
+
+at::Tensor MessageGraph::to_targets(const at::Tensor& edges, SegmentReduction reduction) const
+{
+    return lay(segment_reduce(here(edges), neighbors_.offsets, reduction).values, target_spec_);
+}
+
+DeepGraph::DeepGraph(const MessageGraph& graph, std::int64_t num_steps)
+{
+    const auto& shallow = graph.neighbors();
+    if (!shallow.points_layout) throw InvalidInput("DeepGraph: the nodes are not cut, so that there are no ghosts to take deeper.");
+    shallow_spec_ = shallow.points_layout;
+    num_owned_ = shallow.num_points;
+    const auto offsets = span_of(shallow.offsets);
+    const auto own_sources = span_of(shallow.ids);
+
+    // Every node's sources in a table, -1 where it has fewer, so that other ranks may ask for them.
+    std::int64_t own_degree = 0;
+    for (std::int64_t i = 0; i < num_owned_; ++i) own_degree = std::max(own_degree, offsets[i + 1] - offsets[i]);
+    const std::vector<std::int64_t> mine{own_degree, num_steps};
+    const auto& group = shallow_spec_->device_mesh->group(cut_axis(*shallow_spec_));
+    const auto all = group.all_gather_integers(mine);
+    for (const auto& rank : all) {
+        // Compared with the first rank's, so that every rank sees it.
+        if (rank[1] != all[0][1]) {
+            throw InvalidInput("DeepGraph: ranks want ghosts for " + std::to_string(all[0][1]) + " and for " + std::to_string(rank[1]) +
+                               " steps. Pass the same number on every rank.");
+        }
+        max_degree_ = std::max(max_degree_, rank[0]);
+    }
+    owned_slots_ = table_slots(shallow.offsets, max_degree_);
+    const auto own_lists = at::full({num_owned_ * max_degree_}, -1, at::kLong).index_copy(0, owned_slots_, shallow.ids).view({num_owned_, max_degree_});
+    const auto lists = from_local(own_lists, shallow_spec_);
+
+    std::unordered_map<std::int64_t, std::int64_t> row_of;
+    for (const auto id : owned_ids(*shallow_spec_, num_owned_)) row_of.emplace(id, static_cast<std::int64_t>(row_of.size()));
+    std::vector<std::int64_t> deep_offsets(offsets.begin(), offsets.end()), rows, ghosts, frontier;
+    const auto reach = [&](std::int64_t id) {
+        const auto [place, is_new] = row_of.emplace(id, static_cast<std::int64_t>(row_of.size()));
+        if (is_new) frontier.push_back(id);
+        rows.push_back(place->second);
+    };
+    for (const auto id : own_sources) reach(id);
+    std::vector<std::int64_t> inner_offsets{0};
+    std::size_t num_inner = 0;
+    for (std::int64_t step = 1; step < num_steps; ++step) {
+        const auto asked = std::exchange(frontier, {});
+        ghosts.insert(ghosts.end(), asked.begin(), asked.end());
+        const auto answers = gather_rows(lists, integers(asked)).contiguous();
+        for (std::size_t g = 0; g < asked.size(); ++g) {
+            for (std::int64_t k = 0; k < max_degree_; ++k) {
+                const auto id = answers.const_data_ptr<std::int64_t>()[static_cast<std::int64_t>(g) * max_degree_ + k];
+                if (id < 0) break;
+                reach(id);
+            }
+            deep_offsets.push_back(static_cast<std::int64_t>(rows.size()));
+            inner_offsets.push_back(static_cast<std::int64_t>(rows.size()) - static_cast<std::int64_t>(own_sources.size()));
+        }
+        num_inner = ghosts.size();
+    }
+    ghosts.insert(ghosts.end(), frontier.begin(), frontier.end());
+    deep_offsets.resize(static_cast<std::size_t>(num_owned_) + ghosts.size() + 1, static_cast<std::int64_t>(rows.size()));
+
+    ghost_ids_ = integers(ghosts);
+    inner_ghost_ids_ = ghost_ids_.narrow(0, 0, static_cast<std::int64_t>(num_inner));
+    ghost_slots_ = table_slots(integers(inner_offsets), max_degree_);
+    deep_spec_ = layout_of_rows(*shallow_spec_, num_nodes());
+    Neighbors deep;
+    deep.offsets = integers(deep_offsets);
+    deep.rows = integers(rows);
+    deep.points_layout = deep_spec_;
+    deep.num_points = num_nodes();
+    local_ = std::make_unique<MessageGraph>(std::move(deep));
+}
+
+at::Tensor DeepGraph::with_ghost_nodes(const at::Tensor& nodes) const
+{
+    return from_local(at::cat({to_local(nodes), gather_rows(nodes, ghost_ids_)}), deep_spec_);
+}
+
+at::Tensor DeepGraph::with_ghost_edges(const at::Tensor& edges) const
+{
+    const auto own = to_local(edges);
+    auto shape = own.sizes().vec();
+    shape[0] = num_owned_ * max_degree_;
+    const auto table = at::zeros(shape, own.options()).index_copy(0, owned_slots_, own).unflatten(0, {num_owned_, max_degree_});
+    const auto asked = gather_rows(from_local(table, shallow_spec_), inner_ghost_ids_).flatten(0, 1);
+    return from_local(at::cat({own, asked.index_select(0, ghost_slots_)}), local_->edge_layout());
+}
+
+at::Tensor DeepGraph::owned_nodes(const at::Tensor& nodes) const
+{
+    return from_local(to_local(nodes).narrow(0, 0, num_owned_), shallow_spec_);
+}
+
+}  // namespace meshard

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/neighbors/neighbor_rows.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "ops/rows/ghost_exchange.h"
+#include "ops/rows/row_moves.h"
+#include "partition/error.h"
+#include "sharding/tensor/redistribute.h"
+#include "sharding/exchange/row_copies.h"
+#include "sharding/tensor/shard_tensor.h"
+#include "sharding/tensor/with_backward.h"
+
+namespace meshard {
+namespace {
+
+at::Tensor summed(const at::Tensor& share, const RankGroup& group);
+
+/// What every rank holds, of which each uses a share: backward sums the shares' gradients.
+at::Tensor shared(const at::Tensor& whole, const RankGroup& group)
+{
+    if (group.size() == 1) return whole;
+    return with_backward(whole.detach().alias(), whole, "SumOverQueriesBackward", [group](const at::Tensor& gradient) { return summed(gradient, group); });
+}
+
+/// The adjoint.
+at::Tensor summed(const at::Tensor& share, const RankGroup& group)
+{
+    auto sum = share.detach().clone(at::MemoryFormat::Contiguous);
+    group.all_reduce(sum);
+    return with_backward(sum, share, "ShareOfSumBackward", [group](const at::Tensor& gradient) { return shared(gradient, group); });
+}
+
+/// Rows of owned points and ghosts, one an entry, in two steps: those of owned points at once, those of ghosts when they are there.
+class EntryRows {
+public:
+    EntryRows(const at::Tensor& rows, const at::Tensor& entries) : entries_(entries), num_owned_(rows.size(0))
+    {
+        const auto index = at::where(entries < num_owned_, entries, at::full_like(entries, -1));
+        auto shape = rows.sizes().vec();
+        shape[0] = entries.size(0);
+        found_ = at::empty(shape, rows.options().requires_grad(false));
+        take_rows_into(found_, rows, index);
+        own_ = with_backward(found_.alias(), rows, "OwnEntriesBackward",
+                             [index, num_owned = num_owned_](const at::Tensor& gradient) { return added_rows(gradient, index, num_owned); });
+    }
+
+    at::Tensor with(const at::Tensor& ghosts)
+    {
+        const auto index = at::where(entries_ < num_owned_, at::full_like(entries_, -1), entries_ - num_owned_);
+        take_rows_into(found_, ghosts, index);
+        // Those of ghosts are left out of the own entries' gradient, so that it may be the whole.
+        std::vector<at::Tensor> all{found_.alias()};
+        set_backward(all, {own_, ghosts}, "EntriesBackward", [index, num_ghosts = ghosts.size(0)](std::vector<at::Tensor> gradients) {
+            return std::vector<at::Tensor>{gradients[0], added_rows(gradients[0], index, num_ghosts)};
+        });
+        return all[0];
+    }
+
+private:
+    at::Tensor entries_, found_, own_;
+    std::int64_t num_owned_;
+};
+
+/// Some queries of a search with their entries.
+struct SomeQueries {
+    std::vector<std::int64_t> queries, entries, rows, offsets{0};
+
+    void add(std::int64_t query, std::int64_t begin, std::int64_t end, const std::int64_t* all_rows)
+    {
+        queries.push_back(query);
+        for (auto e = begin; e < end; ++e) {
+            entries.push_back(e);
+            rows.push_back(all_rows[e]);
+        }
+        offsets.push_back(static_cast<std::int64_t>(rows.size()));
+    }
+};
+
+at::Tensor integers(const std::vector<std::int64_t>& values) { return at::tensor(values, at::kLong); }
+
+/// Entry numbers among some queries as numbers among all; -1 stays.
+at::Tensor among_all(const at::Tensor& arguments, const SomeQueries& some)
+{
+    if (some.entries.empty()) return arguments;
+    return at::where(arguments < 0, arguments, integers(some.entries).to(arguments.device()).take(arguments.clamp_min(0)));
+}
+
+/// Whether these are known to be other rows of the whole, although as many on every rank.
+bool have_other_ids(const ShardSpec& features, const ShardSpec& points)
+{
+    const auto &here = features.index_map, &there = points.index_map;
+    return here && there && here != there && here->num_owned == there->num_owned && !std::equal(here->owned().begin(), here->owned().end(), there->owned().begin());
+}
+
+}  // namespace
+
+at::Tensor rows_with_ghosts(const at::Tensor& rows, const std::shared_ptr<const ExchangePlan>& plan, const RankGroup& queries_group)
+{
+    if (!plan) return shared(rows, queries_group);
+    if (queries_group.size() > 1 || plan->group().size() == 1) return with_ghosts(rows, plan);
+    // Every rank has all queries, and so the whole gradient of its own rows already.
+    return at::cat({rows, ghost_rows(rows.detach(), plan)});
+}
+
+bool ghosts_travel(const Neighbors& neighbors)
+{
+    return neighbors.plan && neighbors.plan->group().size() > 1 && neighbors.queries_group.size() > 1;
+}
+
+at::Tensor own_rows_of(const char* where, const at::Tensor& features, const Neighbors& neighbors)
+{
+    if (is_sharded(features)) reduce_partials(features);
+    const bool is_cut = is_sharded(features) && spec_of(features)->has_shard();
+    if (is_cut != static_cast<bool>(neighbors.points_layout) || (is_cut && !(*spec_of(features) == *neighbors.points_layout))) {
+        throw InvalidInput(std::string(where) + ": the features lie as " + (is_cut ? to_string(*spec_of(features)) : std::string("a whole")) + ", the points did as " +
+                           (neighbors.points_layout ? to_string(*neighbors.points_layout) : std::string("a whole")) + ". Redistribute the features, or search again.");
+    }
+    if (is_cut && have_other_ids(*spec_of(features), *neighbors.points_layout)) {
+        throw InvalidInput(std::string(where) + ": the features' rows have other global ids than the points' had. Redistribute the features by id, or search again.");
+    }
+    auto rows = is_sharded(features) ? to_local(features) : features;
+    if (neighbors.is_batch) rows = rows.flatten(0, 1);
+    const auto expected = (neighbors.is_batch ? neighbors.num_batches : 1) * neighbors.num_points;
+    if (rows.dim() < 1 || rows.size(0) != expected) {
+        throw InvalidInput(std::string(where) + ": features of " + std::to_string(rows.dim() < 1 ? 0 : rows.size(0)) + " rows, the search was among " +
+                           std::to_string(expected) + " points. Pass one row a point.");
+    }
+    return rows;
+}
+
+at::Tensor neighbor_rows(const at::Tensor& features, const Neighbors& neighbors)
+{
+    const auto rows = own_rows_of("neighbor_rows", features, neighbors);
+    if (!ghosts_travel(neighbors)) return gathered_rows(rows_with_ghosts(rows, neighbors.plan, neighbors.queries_group), neighbors.rows);
+    auto pending = begin_ghost_exchange({rows}, neighbors.plan);
+    EntryRows found(rows, neighbors.rows);   // own rows are copied while ghosts are on their way
+    return found.with(pending.end()[0]);
+}
+
+SegmentResult reduce_neighbors(const at::Tensor& features, const Neighbors& neighbors, SegmentReduction reduction)
+{
+    const auto rows = own_rows_of("reduce_neighbors", features, neighbors);
+    if (!ghosts_travel(neighbors)) {
+        return segment_reduce(gathered_rows(rows_with_ghosts(rows, neighbors.plan, neighbors.queries_group), neighbors.rows), neighbors.offsets, reduction);
+    }
+    auto pending = begin_ghost_exchange({rows}, neighbors.plan);
+    const auto offsets = neighbors.offsets.cpu(), entry_rows = neighbors.rows.cpu();
+    const auto *starts = offsets.const_data_ptr<std::int64_t>(), *places = entry_rows.const_data_ptr<std::int64_t>();
+    const auto num_owned = neighbors.plan->num_owned(), num_queries = offsets.size(0) - 1;
+    SomeQueries inner, border;
+    for (std::int64_t i = 0; i < num_queries; ++i) {
+        const bool is_inner = std::all_of(places + starts[i], places + starts[i + 1], [&](std::int64_t row) { return row < num_owned; });
+        (is_inner ? inner : border).add(i, starts[i], starts[i + 1], places);
+    }
+    std::vector<std::int64_t> order(num_queries);
+    std::int64_t place = 0;
+    for (const auto* some : {&inner, &border}) {
+        for (const auto query : some->queries) order[query] = place++;
+    }
+    const auto device = rows.device();
+    const auto first = segment_reduce(gathered_rows(rows, integers(inner.rows).to(device)), integers(inner.offsets).to(device), reduction);
+    EntryRows found(rows, integers(border.rows).to(device));
+    const auto second = segment_reduce(found.with(pending.end()[0]), integers(border.offsets).to(device), reduction);
+    const auto back = integers(order).to(device);
+    SegmentResult result{gathered_rows(at::cat({first.values, second.values}), back), {}};
+    if (first.arguments.defined()) result.arguments = at::cat({among_all(first.arguments, inner), among_all(second.arguments, border)}).index_select(0, back);
+    return result;
+}
+
+}  // namespace meshard

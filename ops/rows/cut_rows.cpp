@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/rows/cut_rows.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "partition/error.h"
+#include "sharding/tensor/redistribute.h"
+#include "sharding/tensor/shard_tensor.h"
+
+namespace meshard {
+
+RankGroup CutRows::group() const
+{
+    return is_cut() ? layout->device_mesh->group(axis) : RankGroup();
+}
+
+std::vector<std::int64_t> CutRows::ids() const
+{
+    if (is_cut()) {
+        const auto& map = layout->index_map;
+        if (map && map->num_owned == own.size(0)) return {map->owned().begin(), map->owned().end()};
+    }
+    std::vector<std::int64_t> numbers(own.size(0));
+    std::iota(numbers.begin(), numbers.end(), is_cut() ? layout->axes[axis].offset(layout->device_mesh->coordinate(axis)) : 0);
+    return numbers;
+}
+
+at::Tensor CutRows::like(const at::Tensor& rows) const
+{
+    return layout ? from_local(rows, layout) : rows;
+}
+
+CutRows cut_rows_of(const char* where, const char* what, const at::Tensor& tensor)
+{
+    CutRows rows;
+    rows.own = tensor;
+    rows.num_global = tensor.dim() > 0 ? tensor.size(0) : 0;
+    if (!is_sharded(tensor)) return rows;
+    reduce_partials(tensor);
+    rows.layout = spec_of(tensor);
+    for (std::size_t a = 0; a < rows.layout->axes.size(); ++a) {
+        const auto& layout = rows.layout->axes[a];
+        if (layout.is_replicate()) continue;
+        if (layout.placement.dim != 0 || layout.blocks != 1 || rows.is_cut()) {
+            throw InvalidInput(std::string(where) + ": the " + what + " lie as " + to_string(*rows.layout) + ", expected a cut along the rows only. Redistribute them.");
+        }
+        rows.axis = static_cast<std::int64_t>(a);
+    }
+    rows.own = to_local(tensor);
+    return rows;
+}
+
+void throw_together(const std::string& error, const RankGroup& group)
+{
+    const auto lengths = group.all_gather_integers(std::vector<std::int64_t>{static_cast<std::int64_t>(error.size())});
+    for (int r = 0; r < static_cast<int>(lengths.size()); ++r) {
+        if (lengths[r][0] == 0) continue;
+        auto text = at::zeros({lengths[r][0]}, at::kByte);
+        if (group.rank() == r) std::copy(error.begin(), error.end(), text.mutable_data_ptr<std::uint8_t>());
+        group.broadcast(text, r);
+        std::string message(reinterpret_cast<const char*>(text.const_data_ptr<std::uint8_t>()), lengths[r][0]);
+        throw InvalidInput(group.size() == 1 ? message : message + " (Found by rank " + std::to_string(r) + ".)");
+    }
+}
+
+}  // namespace meshard

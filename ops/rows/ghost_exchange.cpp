@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/rows/ghost_exchange.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "ops/rows/cut_rows.h"
+#include "ops/rows/row_moves.h"
+#include "partition/error.h"
+#include "sharding/ranks/row_stream.h"
+#include "sharding/ranks/type_limits.h"
+#include "sharding/tensor/with_backward.h"
+
+namespace meshard {
+namespace {
+
+using Plan = std::shared_ptr<const ExchangePlan>;
+
+std::string wrong_rows(const char* where, const at::Tensor& tensor, std::int64_t expected, const ExchangePlan& plan)
+{
+    if (tensor.dim() >= 1 && tensor.size(0) == expected) return {};
+    return std::string(where) + ": a tensor of " + std::to_string(tensor.dim() < 1 ? 0 : tensor.size(0)) + " rows, expected " + std::to_string(expected) +
+           "; the plan has " + std::to_string(plan.num_owned()) + " owned + " + std::to_string(plan.num_ghosts()) + " ghost rows. Is it of another layout?";
+}
+
+std::int64_t bytes_of_row(const at::Tensor& rows, at::ScalarType type)
+{
+    return rows.dim() < 1 ? 0 : c10::multiply_integers(rows.sizes().slice(1)) * static_cast<std::int64_t>(c10::elementSize(type));
+}
+
+/// Before rows of so many bytes travel: throws if this rank has found an `error`. Ranks speak of it before the first exchange of a plan that was found, and
+/// all throw then; in debug builds before each. Other exchanges carry nothing but rows: a rank with an error then leaves the group, so that no other waits for it.
+void agree(const std::string& error, std::int64_t row_bytes, const ExchangePlan& plan)
+{
+    const auto& group = plan.group();
+#ifdef NDEBUG
+    if (plan.is_agreed()) {
+        if (error.empty()) return;
+        group.abort();
+        throw InvalidInput(error);
+    }
+#endif
+    throw_together(error, group);
+    const auto all = group.all_gather_integers(std::vector<std::int64_t>{row_bytes});
+    for (std::size_t r = 1; r < all.size(); ++r) {
+        if (all[r] == all[0]) continue;
+        throw InvalidInput("ghost exchange: rank " + std::to_string(r) + " sends rows of " + std::to_string(all[r][0]) + " bytes, rank 0 rows of " +
+                           std::to_string(all[0][0]) + ". Exchange the same fields, of one shape and type, on every rank.");
+    }
+    plan.set_agreed();
+}
+
+void agree_on_rows(const char* where, const at::Tensor& rows, std::int64_t expected, const ExchangePlan& plan)
+{
+    agree(wrong_rows(where, rows, expected, plan), bytes_of_row(rows, rows.scalar_type()), plan);
+}
+
+/// (rows, ...) in the type that travels.
+at::Tensor as_sent(const at::Tensor& rows, std::optional<at::ScalarType> wire_type)
+{
+    return wire_type && rows.is_floating_point() ? rows.to(*wire_type) : rows;
+}
+
+/// Rows of several tensors side by side: as they are if they share a type, else as bytes.
+at::Tensor packed(const std::vector<at::Tensor>& parts, std::int64_t num_rows)
+{
+    const bool same = std::all_of(parts.begin(), parts.end(), [&](const at::Tensor& part) { return part.scalar_type() == parts[0].scalar_type(); });
+    std::vector<at::Tensor> columns;
+    for (const auto& part : parts) {
+        const auto width = part.numel() / std::max<std::int64_t>(1, num_rows);
+        const auto flat = part.contiguous().view({num_rows, num_rows == 0 ? c10::multiply_integers(part.sizes().slice(1)) : width});
+        // A copy: of one row or none, `contiguous` keeps strides that a view in another type refuses.
+        columns.push_back(same ? flat : at::empty(flat.sizes(), flat.options()).copy_(flat).view(at::kByte));
+    }
+    return columns.size() == 1 ? columns[0] : at::cat(columns, 1);
+}
+
+/// The inverse: one tensor like each of `likes`, of `num_rows` rows and in the types that travelled.
+std::vector<at::Tensor> unpacked(const at::Tensor& buffer, const std::vector<at::Tensor>& likes, std::int64_t num_rows)
+{
+    if (likes.size() == 1 && buffer.scalar_type() == likes[0].scalar_type()) {   // as it came, no copy
+        auto shape = likes[0].sizes().vec();
+        shape[0] = num_rows;
+        return {buffer.view(shape)};
+    }
+    std::vector<at::Tensor> parts;
+    std::int64_t column = 0;
+    for (const auto& like : likes) {
+        auto shape = like.sizes().vec();
+        shape[0] = num_rows;
+        const auto width = c10::multiply_integers(like.sizes().slice(1)) *
+                           (buffer.scalar_type() == like.scalar_type() ? 1 : static_cast<std::int64_t>(like.element_size()));
+        const auto columns = buffer.narrow(1, column, width);
+        auto part = at::empty(columns.sizes(), columns.options()).copy_(columns);
+        column += width;
+        if (buffer.scalar_type() != like.scalar_type()) part = part.view(like.scalar_type());
+        parts.push_back(part.view(shape));
+    }
+    return parts;
+}
+
+std::vector<std::int64_t> scaled(const std::vector<std::int64_t>& counts, std::int64_t factor)
+{
+    auto result = counts;
+    for (auto& count : result) count *= factor;
+    return result;
+}
+
+/// Sends rows of `buffer` to each rank; `received` is filled when the result has been waited for.
+PendingCollective start(const at::Tensor& buffer, const std::vector<std::int64_t>& send, const std::vector<std::int64_t>& receive,
+                        const RankGroup& group, at::Tensor& received)
+{
+    const auto width = buffer.size(1);
+    std::int64_t rows = 0;
+    for (const auto count : receive) rows += count;
+    received = at::empty({rows, width}, buffer.options());
+    auto flat = received.view({-1});
+    return group.start_exchange(buffer.view({-1}), scaled(send, width), flat, scaled(receive, width));
+}
+
+/// Rows of ghosts on their way to their owners, several tensors in one message.
+class ReturningGhosts {
+public:
+    ReturningGhosts(std::vector<at::Tensor> ghosts, Plan plan, std::optional<at::ScalarType> wire_type) : ghosts_(std::move(ghosts)), plan_(std::move(plan))
+    {
+        for (const auto& rows : ghosts_) sent_.push_back(as_sent(rows, wire_type));
+        buffer_ = packed(sent_, plan_->num_ghosts());
+        pending_ = start(buffer_, plan_->receive_counts(), plan_->send_counts(), plan_->group(), received_);
+    }
+
+    /// What has come for each owned row, added up from ranks in ascending order; (num_owned, ...), in the type of sums.
+    std::vector<at::Tensor> end()
+    {
+        pending_.wait();
+        auto parts = unpacked(received_, sent_, plan_->num_sent());
+        for (std::size_t i = 0; i < parts.size(); ++i) parts[i] = summed_rows(parts[i].to(sum_type(ghosts_[i].scalar_type())), plan_->sent_rows(), plan_->num_owned());
+        return parts;
+    }
+
+private:
+    std::vector<at::Tensor> ghosts_, sent_;
+    Plan plan_;
+    at::Tensor buffer_, received_;
+    PendingCollective pending_;
+};
+
+/// The adjoint of an exchange, which is its backward; its own backward is an exchange.
+std::vector<at::Tensor> added_at_owners(const std::vector<at::Tensor>& ghosts, const Plan& plan, std::optional<at::ScalarType> wire_type)
+{
+    std::vector<at::Tensor> sums;
+    {
+        const at::NoGradGuard no_grad;
+        std::vector<at::Tensor> rows;
+        for (const auto& tensor : ghosts) rows.push_back(tensor.detach());
+        sums = ReturningGhosts(std::move(rows), plan, wire_type).end();
+        for (std::size_t i = 0; i < sums.size(); ++i) sums[i] = sums[i].to(ghosts[i].scalar_type());
+    }
+    set_backward(sums, ghosts, "AddGhostsBackward", [plan, wire_type](const std::vector<at::Tensor>& gradients) {
+        return begin_ghost_exchange(gradients, plan, wire_type).end();
+    });
+    return sums;
+}
+
+}  // namespace
+
+/// What the two halves of an exchange's backward share: that of `end`, which comes first, sends the ghosts' gradients, that of `begin` waits for them
+/// and adds them. What was computed between the two goes back while they travel.
+struct PendingGhosts::WayBack {
+    std::optional<ReturningGhosts> travelling;
+    std::vector<at::Tensor> added;   ///< in place of it, where the backward itself is recorded
+};
+
+PendingGhosts begin_ghost_exchange(at::TensorList fields, const Plan& plan, std::optional<at::ScalarType> wire_type)
+{
+    std::string error = fields.empty() ? "begin_ghost_exchange: no fields. Pass one tensor or more." : "";
+    std::int64_t row_bytes = 0;
+    for (const auto& field : fields) {
+        if (error.empty()) error = wrong_rows("begin_ghost_exchange", field, plan->num_owned(), *plan);
+        row_bytes += bytes_of_row(field, wire_type && field.is_floating_point() ? *wire_type : field.scalar_type());
+    }
+    agree(error, row_bytes, *plan);
+    PendingGhosts ghosts;
+    ghosts.plan_ = plan;
+    ghosts.fields_ = fields.vec();
+    ghosts.wire_type_ = wire_type;
+    std::vector<at::Tensor> differentiable;
+    for (const auto& field : fields) {
+        if (field.is_floating_point() && field.requires_grad()) differentiable.push_back(field);
+    }
+    if (at::GradMode::is_enabled() && !differentiable.empty()) {
+        ghosts.way_back_ = std::make_shared<PendingGhosts::WayBack>();
+        std::vector<at::Tensor> token{at::empty({0})};
+        set_backward(token, differentiable, "GhostExchangeBackward", [way = ghosts.way_back_](const std::vector<at::Tensor>&) {
+            if (!way->added.empty()) return std::exchange(way->added, {});
+            auto added = way->travelling->end();
+            way->travelling.reset();
+            return added;
+        });
+        ghosts.token_ = token[0];
+    }
+    const at::NoGradGuard no_grad;
+    if (wire_type || std::any_of(fields.begin(), fields.end(), [](const at::Tensor& field) { return !field.is_cpu(); })) {
+        std::vector<at::Tensor> sent;
+        for (const auto& field : fields) sent.push_back(as_sent(gathered_rows(field, plan->sent_rows()), wire_type));
+        ghosts.sent_ = packed(sent, plan->num_sent());
+        ghosts.pending_ = start(ghosts.sent_, plan->send_counts(), plan->receive_counts(), plan->group(), ghosts.received_);
+        return ghosts;
+    }
+    // As they lie: the transport picks them out.
+    const RowStream sent(fields.vec(), plan->sent_rows());
+    const auto width = fields.size() == 1 ? c10::multiply_integers(fields[0].sizes().slice(1)) : sent.row_bytes();
+    ghosts.received_ = plan->group().empty_received({plan->num_ghosts(), width}, fields.size() == 1 ? fields[0].options().requires_grad(false) : at::TensorOptions(at::kByte));
+    ghosts.pending_ = plan->group().start_row_exchange(sent, plan->send_counts(), ghosts.received_, plan->receive_counts());
+    return ghosts;
+}
+
+std::vector<at::Tensor> PendingGhosts::end()
+{
+    if (!plan_) throw InvalidInput("PendingGhosts::end: nothing is under way. Call it once after begin_ghost_exchange.");
+    pending_.wait();
+    std::vector<at::Tensor> ghosts, as_travelled;
+    {
+        const at::NoGradGuard no_grad;
+        for (const auto& field : fields_) as_travelled.push_back(as_sent(field.detach().narrow(0, 0, 0), wire_type_));
+        ghosts = unpacked(received_, as_travelled, plan_->num_ghosts());
+        for (std::size_t i = 0; i < ghosts.size(); ++i) ghosts[i] = ghosts[i].to(fields_[i].scalar_type());
+    }
+    const auto plan = std::exchange(plan_, nullptr);
+    if (!at::GradMode::is_enabled() || !way_back_) return ghosts;
+    std::vector<at::Tensor> differentiable;
+    for (std::size_t i = 0; i < fields_.size(); ++i) {
+        if (!fields_[i].is_floating_point() || !fields_[i].requires_grad()) continue;
+        ghosts[i] = ghosts[i].detach();
+        differentiable.push_back(ghosts[i]);
+    }
+    set_backward(differentiable, {token_}, "GhostsBackward", [plan, wire_type = wire_type_, way = way_back_](std::vector<at::Tensor> gradients) {
+        if (at::GradMode::is_enabled()) way->added = added_at_owners(gradients, plan, wire_type);
+        else way->travelling.emplace(std::move(gradients), plan, wire_type);
+        return std::vector<at::Tensor>(1);
+    });
+    return ghosts;
+}
+
+at::Tensor ghost_rows(const at::Tensor& owned, const Plan& plan) { return begin_ghost_exchange({owned}, plan).end()[0]; }
+
+at::Tensor with_ghosts(const at::Tensor& owned, const Plan& plan) { return at::cat({owned, ghost_rows(owned, plan)}); }
+
+at::Tensor add_ghosts_to_owners(const at::Tensor& local, const Plan& plan)
+{
+    agree_on_rows("add_ghosts_to_owners", local, plan->num_local(), *plan);
+    at::Tensor sums;
+    {
+        const at::NoGradGuard no_grad;
+        const auto rows = local.detach();
+        const auto of_ghosts = ReturningGhosts({rows.narrow(0, plan->num_owned(), plan->num_ghosts())}, plan, std::nullopt).end()[0];
+        sums = (rows.narrow(0, 0, plan->num_owned()) + of_ghosts).to(rows.scalar_type());
+    }
+    return with_backward(sums, local, "AddGhostsBackward", [plan](const at::Tensor& gradient) { return with_ghosts(gradient, plan); });
+}
+
+at::Tensor reduce_ghosts_to_owners(const at::Tensor& local, const Plan& plan, GhostReduction reduction)
+{
+    if (reduction == GhostReduction::Sum) return add_ghosts_to_owners(local, plan);
+    agree_on_rows("reduce_ghosts_to_owners", local, plan->num_local(), *plan);
+    const auto index = plan->sent_rows().to(local.device());
+    if (reduction == GhostReduction::Mean) {
+        const auto copies = summed_rows(at::ones({plan->num_sent()}, local.options().requires_grad(false)), index, plan->num_owned()) + 1;
+        auto shape = std::vector<std::int64_t>(local.dim(), 1);
+        shape[0] = plan->num_owned();
+        return add_ghosts_to_owners(local, plan) / copies.view(shape);
+    }
+    at::Tensor extreme;
+    {
+        const at::NoGradGuard no_grad;
+        at::Tensor received;
+        const auto rows = local.detach();
+        const std::vector<at::Tensor> sent{rows.narrow(0, plan->num_owned(), plan->num_ghosts())};
+        start(packed(sent, plan->num_ghosts()), plan->receive_counts(), plan->send_counts(), plan->group(), received).wait();
+        extreme = rows.narrow(0, 0, plan->num_owned())
+                      .clone()
+                      .index_reduce_(0, index, unpacked(received, sent, plan->num_sent())[0], reduction == GhostReduction::Max ? "amax" : "amin");
+    }
+    if (!at::GradMode::is_enabled() || !local.requires_grad()) return extreme;
+    // The rows that are the extreme, each with its share; the sum has the right gradient, the extreme itself the right bits.
+    const auto chosen = local.detach().eq(with_ghosts(extreme, plan));
+    const auto count = add_ghosts_to_owners(chosen.to(local.scalar_type()), plan);
+    const auto shared = add_ghosts_to_owners(at::where(chosen, local, at::zeros_like(local)), plan) / count;
+    return extreme + (shared - shared.detach());
+}
+
+}  // namespace meshard

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/rows/row_gather.h"
+
+#include <ATen/ATen.h>
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ops/rows/cut_rows.h"
+#include "ops/rows/row_moves.h"
+#include "partition/error.h"
+#include "sharding/tensor/redistribute.h"
+#include "sharding/exchange/row_routes.h"
+#include "sharding/tensor/shard_tensor.h"
+
+namespace meshard {
+namespace {
+
+/// A tensor's rows here, the ids they answer to, and the ways between those and the wanted ones.
+struct Access {
+    CutRows part;
+    CutRows wanted;                            ///< ids
+    at::Tensor ids;                            ///< (wanted), on the CPU
+    at::Tensor values;                         ///< this rank's part of what is to be scattered, a row an id; undefined for a gather
+    std::shared_ptr<const RowRoutes> routes;   ///< null if all rows are here
+
+    at::Tensor gather(const at::Tensor& from) const { return routes ? routes->gather(from) : gathered_rows(from, ids); }
+    at::Tensor scatter(const at::Tensor& values) const { return routes ? routes->scatter(values) : summed_rows(values, ids, part.own.size(0)); }
+};
+
+/// What is wrong with them; empty if nothing is.
+std::string error_of(const char* where, const Access& access)
+{
+    const auto& [part, wanted, ids, values, routes] = access;
+    const bool fits = part.own.dim() >= 1 && ids.dim() == 1 && ids.scalar_type() == at::kLong;
+    const bool in_range = fits && (ids.numel() == 0 || (ids.min().item<std::int64_t>() >= 0 && ids.max().item<std::int64_t>() < part.num_global));
+    if (!in_range) {
+        return std::string(where) + ": ids of type " + c10::toString(ids.scalar_type()) + " and " + std::to_string(ids.dim()) + " dimensions for a tensor of " +
+               std::to_string(part.num_global) + " rows; expected one dimension of int64 from 0 to one below the number of rows.";
+    }
+    if (!values.defined() || (values.dim() == part.own.dim() && values.size(0) == ids.numel() && values.sizes().slice(1) == part.own.sizes().slice(1) &&
+                              values.scalar_type() == part.own.scalar_type())) {
+        return {};
+    }
+    return std::string(where) + ": values of type " + c10::toString(values.scalar_type()) + " and " + std::to_string(values.dim() < 1 ? 0 : values.size(0)) + " rows for " +
+           std::to_string(ids.numel()) + " ids; expected a row an id, of the type and shape of the tensor's rows.";
+}
+
+Access access_to(const char* where, const at::Tensor& tensor, const at::Tensor& ids, const at::Tensor& values = {})
+{
+    Access access{cut_rows_of(where, "rows", tensor), cut_rows_of(where, "ids", ids), {}, {}, nullptr};
+    access.ids = access.wanted.own.detach().to(at::kCPU).contiguous();
+    if (values.defined()) {
+        if (is_sharded(values)) reduce_partials(values);
+        access.values = to_local(values);
+    }
+    const auto group = access.part.is_cut() ? access.part.group() : access.wanted.group();
+    throw_together(error_of(where, access), group);
+    if (!access.part.is_cut()) return access;
+    const std::span<const std::int64_t> wanted(access.ids.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(access.ids.numel()));
+    access.routes = RowRoutes::find(access.part.ids(), wanted, access.part.num_global, group);
+    return access;
+}
+
+}  // namespace
+
+at::Tensor gather_rows(const at::Tensor& tensor, const at::Tensor& ids)
+{
+    const auto access = access_to("gather_rows", tensor, ids);
+    return access.wanted.like(access.gather(access.part.own));
+}
+
+at::Tensor scatter_add(const at::Tensor& tensor, const at::Tensor& ids, const at::Tensor& values)
+{
+    const auto access = access_to("scatter_add", tensor, ids, values);
+    return access.part.like(access.part.own + access.scatter(access.values));
+}
+
+at::Tensor scatter_max(const at::Tensor& tensor, const at::Tensor& ids, const at::Tensor& values)
+{
+    const auto access = access_to("scatter_max", tensor, ids, values);
+    const auto& own = access.values;
+    at::Tensor largest;
+    {
+        const at::NoGradGuard no_grad;
+        const auto rows = access.part.own.detach();
+        largest = access.routes ? at::maximum(rows, access.routes->scatter(own.detach(), Reduction::Max))
+                                : rows.clone().index_reduce_(0, access.ids.to(rows.device()), own.detach(), "amax");
+    }
+    if (!at::GradMode::is_enabled() || !(access.part.own.requires_grad() || own.requires_grad())) return access.part.like(largest);
+    // Each of the equal ones with its share: the right gradient; the extreme itself: the right bits.
+    const auto is_row = access.part.own.detach().eq(largest), is_value = own.detach().eq(access.gather(largest));
+    const auto type = largest.scalar_type();
+    const auto count = is_row.to(type) + access.scatter(is_value.to(type));
+    const auto kept = at::where(is_row, access.part.own, at::zeros_like(largest)) + access.scatter(at::where(is_value, own, at::zeros_like(own)));
+    const auto shared = kept / count;
+    return access.part.like(largest + (shared - shared.detach()));
+}
+
+}  // namespace meshard

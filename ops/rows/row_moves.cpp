@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/rows/row_moves.h"
+
+#include <ATen/ATen.h>
+
+#include <vector>
+
+#include "ops/rows/on_gpu.h"
+#include "sharding/exchange/row_copies.h"
+#include "sharding/tensor/with_backward.h"
+
+namespace meshard {
+namespace {
+
+std::vector<std::int64_t> sizes_with(const at::Tensor& values, std::int64_t num_rows)
+{
+    auto sizes = values.sizes().vec();
+    sizes[0] = num_rows;
+    return sizes;
+}
+
+at::Tensor zeros_for(const at::Tensor& values, std::int64_t num_rows) { return at::zeros(sizes_with(values, num_rows), values.options().requires_grad(false)); }
+
+std::int64_t row_bytes(const at::Tensor& rows) { return c10::multiply_integers(rows.sizes().slice(1)) * static_cast<std::int64_t>(rows.element_size()); }
+
+/// Calls `f(word, words)` with null of the widest type that divides rows of so many bytes, and how many make a row.
+template <class F>
+void with_words(std::int64_t bytes, const F& f)
+{
+    if (bytes % 8 == 0) f(static_cast<std::uint64_t*>(nullptr), bytes / 8);
+    else if (bytes % 4 == 0) f(static_cast<std::uint32_t*>(nullptr), bytes / 4);
+    else if (bytes % 2 == 0) f(static_cast<std::uint16_t*>(nullptr), bytes / 2);
+    else f(static_cast<std::uint8_t*>(nullptr), bytes);
+}
+
+/// Calls `move(executor, from, to, words)` with rows of two tensors of a GPU as so many words each.
+template <class Move>
+void move_on_gpu(const at::Tensor& from, at::Tensor& to, const Move& move)
+{
+    on_gpu(from, [&](const auto& executor) {
+        with_words(row_bytes(from), [&](auto* word, std::int64_t words) {
+            using Word = std::remove_pointer_t<decltype(word)>;
+            move(executor, static_cast<const Word*>(from.const_data_ptr()), static_cast<Word*>(to.mutable_data_ptr()), words);
+        });
+    });
+}
+
+at::Tensor packed_on_gpu(const at::Tensor& rows, const at::Tensor& index)
+{
+    auto packed = at::empty(sizes_with(rows, index.size(0)), rows.options());
+    move_on_gpu(rows, packed, [&](const auto& executor, const auto* from, auto* to, std::int64_t words) {
+        pack_rows(executor, from, index.const_data_ptr<std::int64_t>(), index.size(0), words, to);
+    });
+    return packed;
+}
+
+at::Tensor unpacked_on_gpu(const at::Tensor& values, const at::Tensor& index, std::int64_t num_rows)
+{
+    auto rows = zeros_for(values, num_rows);
+    move_on_gpu(values, rows, [&](const auto& executor, const auto* from, auto* to, std::int64_t words) {
+        unpack_rows(executor, from, index.const_data_ptr<std::int64_t>(), index.size(0), words, to);
+    });
+    return rows;
+}
+
+at::Tensor summed_on_gpu(const at::Tensor& values, const at::Tensor& index, std::int64_t num_rows)
+{
+    const auto type = values.scalar_type();
+    if (type != at::kFloat && type != at::kDouble) {   // sums of narrow types are rounded once; those of whole numbers have no order
+        if (values.is_floating_point()) return summed_on_gpu(values.to(at::kFloat), index, num_rows).to(type);
+        return zeros_for(values, num_rows).index_put_({index}, values, /*accumulate=*/true);
+    }
+    // The places of each row's values, in their order.
+    const auto places = at::argsort(index, /*stable=*/true, 0, /*descending=*/false);
+    const auto offsets = at::searchsorted(index.index_select(0, places), at::arange(num_rows + 1, index.options()));
+    auto sums = zeros_for(values, num_rows);
+    const auto channels = c10::multiply_integers(values.sizes().slice(1));
+    const auto add = [&](const auto& executor, const auto* packed, auto* rows) {
+        add_packed_rows(executor, packed, offsets.const_data_ptr<std::int64_t>(), places.const_data_ptr<std::int64_t>(), num_rows, channels, rows);
+    };
+    on_gpu(values, [&](const auto& executor) {
+        if (type == at::kDouble) add(executor, values.const_data_ptr<double>(), sums.mutable_data_ptr<double>());
+        else add(executor, values.const_data_ptr<float>(), sums.mutable_data_ptr<float>());
+    });
+    return sums;
+}
+
+}  // namespace
+
+at::Tensor gathered_rows(const at::Tensor& rows, const at::Tensor& index)
+{
+    const auto here = index.to(rows.device());
+    if (!rows.is_cuda()) return taken_rows(rows, here);
+    return with_backward(packed_on_gpu(rows.detach().contiguous(), here.contiguous()), rows, "GatheredRowsBackward",
+                         [here, num_rows = rows.size(0)](const at::Tensor& gradient) { return summed_rows(gradient, here, num_rows); });
+}
+
+at::Tensor placed_rows(const at::Tensor& values, const at::Tensor& index, std::int64_t num_rows)
+{
+    const auto here = index.to(values.device());
+    if (!values.is_cuda()) return zeros_for(values, num_rows).index_copy(0, here, values);
+    return with_backward(unpacked_on_gpu(values.detach().contiguous(), here.contiguous(), num_rows), values, "PlacedRowsBackward",
+                         [here](const at::Tensor& gradient) { return gathered_rows(gradient, here); });
+}
+
+at::Tensor summed_rows(const at::Tensor& values, const at::Tensor& index, std::int64_t num_rows)
+{
+    const auto here = index.to(values.device());
+    if (!values.is_cuda()) return added_rows(values, here, num_rows);
+    return with_backward(summed_on_gpu(values.detach().contiguous(), here.contiguous(), num_rows), values, "SummedRowsBackward",
+                         [here](const at::Tensor& gradient) { return gathered_rows(gradient, here); });
+}
+
+}  // namespace meshard

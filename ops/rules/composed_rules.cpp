@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operators that are a few others in one: they run as those, whose rules know what to do with tensors that lie in any way.
+#include <ATen/ATen.h>
+
+#include "ops/rules/placement_algebra.h"
+#include "ops/rules/rank_parts.h"
+#include "sharding/tensor/redistribute.h"
+
+namespace meshard {
+namespace {
+
+std::pair<at::Tensor, at::Tensor> halves(const at::Tensor& tensor, std::int64_t dim)
+{
+    const auto n = tensor.size(dim) / 2;
+    return {tensor.narrow(dim, 0, n), tensor.narrow(dim, n, n)};
+}
+
+bool has_halves(const at::Tensor& tensor, std::int64_t dim) { return tensor.dim() > 0 && tensor.size(dim) % 2 == 0; }
+
+/// glu(self, dim)
+void glu(RuleCall& call)
+{
+    const auto dim = call.arg(1).toInt();
+    if (!has_halves(call.tensor(0), dim)) return gathered_rule(call);
+    const auto [value, gate] = halves(call.tensor(0), dim);
+    call.finish({value * gate.sigmoid()});
+}
+
+/// glu_backward(grad_output, self, dim)
+void glu_backward(RuleCall& call)
+{
+    const auto dim = call.arg(2).toInt();
+    if (!has_halves(call.tensor(1), dim)) return gathered_rule(call);
+    const auto gradient = call.tensor(0);
+    const auto [value, gate] = halves(call.tensor(1), dim);
+    const auto open = gate.sigmoid();
+    call.finish({at::cat({gradient * open, gradient * value * at::sigmoid_backward(at::ones_like(open), open)}, dim)});
+}
+
+/// linalg_cross(self, other, dim)
+void cross(RuleCall& call)
+{
+    const auto a = call.tensor(0), b = call.tensor(1);
+    const auto dim = call.arg(2).toInt();
+    if (a.dim() != b.dim() || a.dim() == 0 || a.size(dim) != 3 || b.size(dim) != 3) return gathered_rule(call);
+    const auto component = [&](std::int64_t i, std::int64_t j) { return a.select(dim, i) * b.select(dim, j) - a.select(dim, j) * b.select(dim, i); };
+    call.finish({at::stack({component(1, 2), component(2, 0), component(0, 1)}, dim)});
+}
+
+/// beta * self + alpha * product; what is multiplied by zero is not looked at.
+at::Tensor weighted_sum(const at::Tensor& self, const at::Tensor& product, const at::Scalar& beta, const at::Scalar& alpha)
+{
+    const auto scaled = product * alpha;
+    return beta.toComplexDouble() == 0.0 ? scaled.expand(at::infer_size(self.sizes(), scaled.sizes())) : self * beta + scaled;
+}
+
+/// addr(self, vec1, vec2, beta, alpha)
+void addr(RuleCall& call)
+{
+    if (call.tensor(1).dim() != 1 || call.tensor(2).dim() != 1) return gathered_rule(call);
+    call.finish({weighted_sum(call.tensor(0), call.tensor(1).unsqueeze(1) * call.tensor(2).unsqueeze(0), call.arg(3).toScalar(), call.arg(4).toScalar())});
+}
+
+/// addbmm(self, batch1, batch2, beta, alpha)
+void addbmm(RuleCall& call)
+{
+    call.finish({weighted_sum(call.tensor(0), at::bmm(call.tensor(1), call.tensor(2)).sum(0), call.arg(3).toScalar(), call.arg(4).toScalar())});
+}
+
+/// dist(self, other, p)
+void dist(RuleCall& call) { call.finish({at::linalg_vector_norm(call.tensor(0) - call.tensor(1), call.arg(2).toScalar())}); }
+
+void trace(RuleCall& call)
+{
+    if (call.tensor(0).dim() != 2) return gathered_rule(call);
+    call.finish({call.tensor(0).diagonal().sum()});
+}
+
+/// isin(elements, test_elements, ...): every element by itself, against all.
+void isin(RuleCall& call)
+{
+    const auto elements = call.tensor(0), among = call.tensor(1);
+    if (!is_sharded(elements) || !among.defined()) return gathered_rule(call);
+    call.reduce({elements, among});
+    const auto spec = spec_of(elements);
+    call.set_local(0, local_of(elements).contiguous());   // the operator looks at both as lines
+    call.set_local(1, local_of(with_layouts(call, among, AxisLayouts(call.num_axes()))).contiguous());
+    call.run({spec});
+}
+
+/// rot90(self, k, dims)
+void rot90(RuleCall& call)
+{
+    const auto tensor = call.tensor(0);
+    const auto dims = call.arg(2).toIntVector();
+    if (dims.size() != 2) return gathered_rule(call);
+    switch (((call.arg(1).toInt() % 4) + 4) % 4) {
+    case 1: return call.finish({tensor.flip({dims[1]}).transpose_(dims[0], dims[1])});
+    case 2: return call.finish({tensor.flip(dims)});
+    case 3: return call.finish({tensor.flip({dims[0]}).transpose_(dims[0], dims[1])});
+    default: return call.finish({tensor.clone(at::MemoryFormat::Contiguous)});
+    }
+}
+
+/// searchsorted(sorted_sequence, self, ...): every value by itself in one sequence.
+void searchsorted(RuleCall& call)
+{
+    const auto sequence = call.tensor(0), values = call.tensor(1);
+    if (!is_sharded(values) || sequence.dim() != 1 || call.tensor(5).defined()) return gathered_rule(call);
+    call.reduce({sequence, values});
+    const auto spec = spec_of(values);
+    call.set_local(0, local_of(with_layouts(call, sequence, AxisLayouts(call.num_axes()))).contiguous());
+    call.set_local(1, at::Tensor(local_of(values)));
+    call.run({spec});
+}
+
+/// one_hot(self, num_classes): its parts would make the whole.
+void one_hot(RuleCall& call)
+{
+    const auto tensor = call.tensor(0);
+    auto num_classes = call.arg(1).toInt();
+    if (tensor.scalar_type() != at::kLong || tensor.numel() == 0) return gathered_rule(call);
+    const auto most = tensor.max().item<std::int64_t>();
+    TORCH_CHECK(tensor.min().item<std::int64_t>() >= 0, "Class values must be non-negative.");
+    if (num_classes < 0) num_classes = most + 1;
+    TORCH_CHECK(num_classes > most, "Class values must be smaller than num_classes.");
+    call.finish({tensor.unsqueeze(-1).eq(at::arange(num_classes, local_of(tensor).options())).to(at::kLong)});
+}
+
+/// value_selecting_reduction_backward(grad, dim, indices, sizes, keepdim): what max, sort, topk and alike have picked gets the gradient. Its parts would
+/// make the whole.
+void picked_backward(RuleCall& call)
+{
+    const auto sizes = call.arg(3).toIntVector();
+    auto gradient = call.tensor(0), indices = call.tensor(2);
+    call.reduce({gradient, indices});
+    const auto dim = sizes.empty() ? 0 : from_front(call.arg(1).toInt(), static_cast<std::int64_t>(sizes.size()));
+    if (!sizes.empty() && !call.arg(4).toBool()) {
+        gradient = gradient.unsqueeze(dim);
+        indices = indices.unsqueeze(dim);
+    }
+    auto axes = replaced(layouts_of(call, gradient), {dim}, {});
+    for (const auto& axis : axes) {
+        if (axis.is_shard() && gradient.size(axis.placement.dim) != sizes[axis.placement.dim]) axes = AxisLayouts(call.num_axes());
+    }
+    const auto spec = call.spec(axes);
+    const auto zeros = wrap(at::zeros(spec->local_shape(sizes), local_of(gradient).options()), spec);
+    call.finish({zeros.scatter(dim, indices, gradient)});
+}
+
+/// cummaxmin_backward(grad, input, indices, dim)
+void cummaxmin_backward(RuleCall& call)
+{
+    const auto input = call.tensor(1);
+    if (input.numel() == 0) return gathered_rule(call);
+    call.finish({at::zeros_like(input).scatter_add(call.arg(3).toInt(), call.tensor(2), call.tensor(0))});
+}
+
+/// addmm_ and alike: the operator of that name without the underscore, then a copy to where it was asked for.
+void write_over(RuleCall& call)
+{
+    const auto& overload = call.schema().overload_name();
+    const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(call.name().substr(0, call.name().size() - 1).c_str(), overload.c_str());
+    torch::jit::Stack stack;
+    for (std::int64_t i = 0; i < call.num_args(); ++i) stack.push_back(call.arg(i));
+    op.callBoxed(&stack);
+    const auto self = call.tensor(0);
+    self.copy_(stack[0].toTensor());
+    call.finish({self});
+}
+
+const RuleRegistration r_glu("composed", {"aten::glu"}, glu);
+const RuleRegistration r_glu_backward("composed", {"aten::glu_backward"}, glu_backward);
+const RuleRegistration r_cross("composed", {"aten::linalg_cross"}, cross);
+const RuleRegistration r_addr("composed", {"aten::addr"}, addr);
+const RuleRegistration r_addbmm("composed", {"aten::addbmm"}, addbmm);
+const RuleRegistration r_dist("composed", {"aten::dist"}, dist);
+const RuleRegistration r_trace("composed", {"aten::trace"}, trace);
+const RuleRegistration r_isin("composed", {"aten::isin.Tensor_Tensor"}, isin);
+const RuleRegistration r_rot90("composed", {"aten::rot90"}, rot90);
+const RuleRegistration r_searchsorted("composed", {"aten::searchsorted.Tensor"}, searchsorted);
+const RuleRegistration r_one_hot("shortcuts", {"aten::one_hot"}, one_hot);
+const RuleRegistration r_picked_backward("shortcuts", {"aten::value_selecting_reduction_backward"}, picked_backward);
+const RuleRegistration r_cummaxmin_backward("shortcuts", {"aten::cummaxmin_backward"}, cummaxmin_backward);
+const RuleRegistration r_rank("shortcuts", {"aten::linalg_matrix_rank.atol_rtol_tensor_out", "aten::linalg_matrix_rank.out_tol_tensor"}, out_rule);   // parts give `out` another shape
+const RuleRegistration r_write_over("composed", {"aten::addmm_", "aten::addmv_", "aten::addbmm_", "aten::baddbmm_", "aten::addr_", "aten::cumsum_", "aten::cumprod_"},
+                                    write_over);
+
+}  // namespace
+}  // namespace meshard

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rules that go before the ordinary ones in exact mode: no result depends on how rows are cut.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <numeric>
+#include <string_view>
+
+#include "ops/rules/placement_algebra.h"
+#include "sharding/tensor/boxed_arguments.h"
+#include "sharding/tensor/exact_mode.h"
+#include "sharding/tensor/redistribute.h"
+
+namespace meshard {
+namespace {
+
+bool any_cut(const RuleCall& call)
+{
+    for (const auto& tensor : call.tensors()) {
+        if (is_sharded(tensor) && spec_of(tensor)->has_shard()) return true;
+    }
+    return false;
+}
+
+/// The whole, in memory as the caller's tensor shows it: in which order a kernel adds may depend on that.
+at::Tensor whole_as_shown(const at::Tensor& tensor, const SpecPtr& replicated)
+{
+    if (!is_sharded(tensor) || !spec_of(tensor)->has_shard()) return tensor;
+    const auto whole = local_of(convert(tensor, replicated));
+    const auto copy = tensor.is_non_overlapping_and_dense() ? at::empty_strided(whole.sizes(), tensor.strides(), whole.options())
+                                                            : at::empty(whole.sizes(), whole.options());
+    return wrap(copy.copy_(whole), replicated);
+}
+
+/// Every rank computes the whole.
+bool gather(RuleCall& call)
+{
+    if (call.is_random() || !any_cut(call)) return false;
+    call.reduce(call.tensors());
+    const auto& arguments = call.schema().arguments();
+    for (std::int64_t i = 0; i < call.num_args(); ++i) {
+        if (arguments[i].alias_info()) continue;
+        map_tensors(call.arg(i), [&](const at::Tensor& tensor) { return whole_as_shown(tensor, call.replicated()); });
+    }
+    call.note_gathering();
+    gathered_rule(call);
+    return true;
+}
+
+/// The same, if `input` is cut along dimension `first` or one behind it.
+bool gather_from(RuleCall& call, const at::Tensor& input, std::int64_t first)
+{
+    std::vector<std::int64_t> dims(std::max<std::int64_t>(0, input.dim() - first));
+    std::iota(dims.begin(), dims.end(), first);
+    return cuts_any(call, input, dims) && gather(call);
+}
+
+/// From the first dimension that argument `arg` names on (none: all): in which order a kernel adds may depend on how many lines lie side by side.
+bool gather_along(RuleCall& call, std::int64_t tensor, std::int64_t arg)
+{
+    const auto input = call.tensor(tensor);
+    std::vector<std::int64_t> dims;
+    if (call.arg(arg).isInt()) dims = {call.arg(arg).toInt()};
+    else if (call.arg(arg).isIntList()) dims = call.arg(arg).toIntVector();
+    auto first = dims.empty() ? 0 : input.dim();
+    for (const auto dim : dims) first = std::min(first, from_front(dim, input.dim()));
+    return gather_from(call, input, first);
+}
+
+/// native_layer_norm(input, normalized_shape, ...): a line is normalised without looking at others.
+bool gather_lines(RuleCall& call)
+{
+    const auto input = call.tensor(0);
+    return gather_from(call, input, input.dim() - static_cast<std::int64_t>(call.arg(1).toIntList().size()));
+}
+
+bool gather_along_first(RuleCall& call) { return gather_along(call, 0, 1); }
+bool gather_along_second(RuleCall& call) { return gather_along(call, 0, 2); }
+
+/// Groups of the axes that cut `tensor` along one of `dims` (all if empty), and the layouts after the sum over them.
+std::vector<const RankGroup*> summed_groups(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims)
+{
+    std::vector<const RankGroup*> groups;
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        const auto& layout = call.layout(tensor, axis);
+        const bool summed = layout.is_shard() && (dims.empty() || std::find(dims.begin(), dims.end(), layout.placement.dim) != dims.end());
+        if (summed) groups.push_back(&call.device_mesh()->group(axis));
+    }
+    return groups;
+}
+
+/// sum(self), sum(self, dims?, keepdim), and mean: `is_mean` divides by the whole's count.
+bool sum_or_mean(RuleCall& call, bool is_mean)
+{
+    const auto tensor = call.tensor(0);
+    const bool has_dims = call.num_args() == 4;
+    const auto dtype_arg = has_dims ? 3 : 1;
+    const auto type = call.arg(dtype_arg).isNone() ? tensor.scalar_type() : call.arg(dtype_arg).toScalarType();
+    if (at::isComplexType(type)) return gather(call);
+    if (!at::isFloatingType(type) || !any_cut(call)) return false;
+    if (spec_of(tensor)->has_partial()) call.reduce({tensor});
+    std::vector<std::int64_t> dims;
+    if (has_dims && call.arg(1).isIntList()) dims = call.arg(1).toIntVector();
+    for (auto& dim : dims) dim = from_front(dim, tensor.dim());
+    const bool keepdim = has_dims && call.arg(2).toBool();
+    std::int64_t count = 1;
+    for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) {
+        if (dims.empty() || std::find(dims.begin(), dims.end(), dim) != dims.end()) count *= tensor.size(dim);
+    }
+    const auto axes = without_pending(reduced_layouts(call, tensor, dims, keepdim, Reduction::Sum));
+    auto total = exact_sum(local_of(tensor).to(type), dims, keepdim, std::max<std::int64_t>(1, count), summed_groups(call, tensor, dims));
+    if (is_mean) total = total.div(static_cast<double>(count));
+    call.finish({wrap(total, call.spec(axes))});
+    return true;
+}
+
+bool sum(RuleCall& call) { return sum_or_mean(call, false); }
+bool mean(RuleCall& call) { return sum_or_mean(call, true); }
+
+/// op(input, target, reduction, ...): value by value, then an exact sum.
+bool loss(RuleCall& call)
+{
+    const auto input = call.tensor(0), target = call.tensor(1);
+    const auto reduction = call.arg(2).toInt();
+    if (reduction == at::Reduction::None || !any_cut(call)) return false;
+    if (input.sizes() != target.sizes() || !is_sharded(input) || !spec_of(input)->has_shard()) return gather(call);
+    call.reduce({input, target});
+    auto there = target;
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) there = call.with_layout(there, axis, call.layout(input, axis));
+    const auto groups = summed_groups(call, input, {});
+    const auto count = input.numel();
+    call.set_local(0, at::Tensor(local_of(input)));
+    call.set_local(1, at::Tensor(local_of(there)));
+    call.arg(2) = static_cast<std::int64_t>(at::Reduction::None);
+    const auto each = call.run_local()[0].toTensor();
+    auto total = exact_sum(each, {}, false, std::max<std::int64_t>(1, count), groups);
+    if (reduction == at::Reduction::Mean) total = total.div(static_cast<double>(count));
+    call.push({wrap(total, call.replicated())});
+    return true;
+}
+
+/// As the ordinary products name dimensions: batch b, rows m, columns n, contracted k.
+bool product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std::string_view left_labels, std::string_view right_labels,
+             std::string_view out_labels, std::int64_t bias_arg = -1)
+{
+    auto left = call.tensor(left_arg), right = call.tensor(right_arg);
+    if (!left.is_floating_point() || !any_cut(call)) return false;
+    if (left.scalar_type() == at::kDouble) return gather(call);
+    call.reduce(call.tensors());
+
+    AxisLayouts result(call.num_axes());
+    std::vector<const RankGroup*> groups;
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        const AxisLayout l = call.layout(left, axis), r = call.layout(right, axis);
+        if (!l.is_shard() && !r.is_shard()) continue;
+        const auto cut = l.is_shard() ? l : r;
+        const auto label = l.is_shard() ? left_labels[l.placement.dim] : right_labels[r.placement.dim];
+        const auto fit = [&](at::Tensor& tensor, std::string_view labels) {
+            AxisLayout target;
+            if (const auto dim = labels.find(label); dim != std::string_view::npos) {
+                target = cut;
+                target.placement.dim = static_cast<std::int64_t>(dim);
+            }
+            tensor = call.with_layout(tensor, axis, target);
+        };
+        fit(left, left_labels);
+        fit(right, right_labels);
+        const auto in_out = out_labels.find(label);
+        if (in_out == std::string_view::npos) {
+            groups.push_back(&call.device_mesh()->group(axis));
+            continue;
+        }
+        result[axis] = cut;
+        result[axis].placement.dim = static_cast<std::int64_t>(in_out);
+        for (std::int64_t other = 0; other < axis; ++other) {
+            if (result[other].is_shard() && result[other].placement.dim == result[axis].placement.dim) return gather(call);
+        }
+    }
+    auto out = exact_product(local_of(left), local_of(right), left.size(static_cast<std::int64_t>(left_labels.find('k'))), groups);
+    if (bias_arg >= 0) {
+        auto bias = call.tensor(bias_arg);
+        for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) bias = call.with_layout(bias, axis, {});
+        auto local = local_of(bias);
+        const auto missing = static_cast<std::int64_t>(out_labels.size()) - local.dim();
+        for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+            if (result[axis].is_shard()) local = narrow_operand(call, local, result[axis], axis, result[axis].placement.dim - missing);
+        }
+        const auto beta = call.arg(3).toScalar(), alpha = call.arg(4).toScalar();
+        if (alpha.toDouble() != 1) out = out.mul(alpha);
+        out = out.add(beta.toDouble() == 1 ? local : local.mul(beta));
+    }
+    call.finish({wrap(out, call.spec(result))});
+    return true;
+}
+
+bool mm(RuleCall& call) { return product(call, 0, 1, "mk", "kn", "mn"); }
+bool bmm(RuleCall& call) { return product(call, 0, 1, "bmk", "bkn", "bmn"); }
+bool addmm(RuleCall& call) { return product(call, 1, 2, "mk", "kn", "mn", 0); }
+bool baddbmm(RuleCall& call) { return product(call, 1, 2, "bmk", "bkn", "bmn", 0); }
+
+const ExactRuleRegistration r_sum({"aten::sum", "aten::sum.dim_IntList"}, sum);
+const ExactRuleRegistration r_mean({"aten::mean", "aten::mean.dim"}, mean);
+const ExactRuleRegistration r_loss({"aten::mse_loss", "aten::smooth_l1_loss", "aten::huber_loss"}, loss);
+const ExactRuleRegistration r_mm({"aten::mm"}, mm);
+const ExactRuleRegistration r_bmm({"aten::bmm"}, bmm);
+const ExactRuleRegistration r_addmm({"aten::addmm"}, addmm);
+const ExactRuleRegistration r_baddbmm({"aten::baddbmm"}, baddbmm);
+const ExactRuleRegistration r_along({"aten::_softmax", "aten::_log_softmax", "aten::_safe_softmax", "aten::logsumexp", "aten::prod.dim_int",
+                                     "aten::var.correction", "aten::std.correction", "aten::var_mean.correction", "aten::std_mean.correction", "aten::nansum"},
+                                    gather_along_first);
+const ExactRuleRegistration r_along_second({"aten::_softmax_backward_data", "aten::_log_softmax_backward_data", "aten::linalg_vector_norm"},
+                                           gather_along_second);
+const ExactRuleRegistration r_lines({"aten::native_layer_norm"}, gather_lines);
+const ExactRuleRegistration r_gather({"aten::norm", "aten::prod", "aten::unfold_backward", "aten::embedding_dense_backward", "aten::index_add", "aten::index_add_",
+                                      "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::scatter_add", "aten::scatter_add_",
+                                      "aten::scatter_reduce", "aten::scatter_reduce_"},
+                                     gather);
+// Families whose operators all add over neighbours, samples or lines, each in an order of its own.
+const ExactFamilyRegistration r_families({"convolution", "distances", "Fourier transforms", "gathered", "interpolation", "losses", "matrix products",
+                                          "normalisation", "padding", "pooling", "rearrangement", "running sums"},
+                                         gather);
+
+}  // namespace
+}  // namespace meshard

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows picked by index: index_select, embeddings.
+#include <ATen/ATen.h>
+
+#include <optional>
+
+#include "ops/rules/masked_rows.h"
+#include "ops/rules/own_rows.h"
+#include "ops/rules/rank_parts.h"
+
+namespace meshard {
+namespace {
+
+/// Rows `index` (whole on every rank of `axis`) along `dim` of what `axis` cuts along it: those held here, zeros for the others.
+at::Tensor picked_here(const RuleCall& call, const at::Tensor& local, const AxisLayout& layout, std::int64_t axis, std::int64_t dim, const at::Tensor& index)
+{
+    auto shape = local.sizes().vec();
+    shape[dim] = index.numel();
+    if (local.size(dim) == 0) return at::zeros(shape, local.options());
+    const auto own = own_rows(layout, call.coordinate(axis), index);
+    std::vector<std::int64_t> along(local.dim(), 1);
+    along[dim] = index.numel();
+    return local.index_select(dim, own.here).masked_fill_(own.held.logical_not().view(along), 0);
+}
+
+/// How `source` (rows along `dim`) and an index of any shape are to lie so that rows can be picked locally, and how the result lies, the index's
+/// dimensions standing where `dim` was. Where the rows themselves are cut the result is a pending sum.
+struct Picking {
+    AxisLayouts index, result;
+    std::int64_t row_axis = -1;
+};
+
+Picking picking(const RuleCall& call, const at::Tensor& source, std::int64_t dim, const at::Tensor& index)
+{
+    Picking p{AxisLayouts(call.num_axes()), AxisLayouts(call.num_axes()), -1};
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        const auto& rows = call.layout(source, axis);
+        const auto& cut = call.layout(index, axis);
+        if (rows.is_shard() && rows.placement.dim == dim) {
+            p.row_axis = axis;
+            p.result[axis] = {Partial(), nullptr, 1};
+        } else if (rows.is_shard()) {
+            p.result[axis] = rows;
+            if (rows.placement.dim > dim) p.result[axis].placement.dim += index.dim() - 1;
+        } else if (cut.is_shard()) {
+            p.index[axis] = p.result[axis] = cut;
+            p.result[axis].placement.dim += dim;
+        }
+    }
+    return p;
+}
+
+/// index_select(self, dim, index)
+void index_select(RuleCall& call)
+{
+    const auto tensor = call.tensor(0), index = call.tensor(2);
+    if (tensor.dim() == 0 || index.dim() != 1 || tensor.numel() == 0) return gathered_rule(call);
+    const auto dim = from_front(call.arg(1).toInt(), tensor.dim());
+    auto p = picking(call, tensor, dim, index);
+    call.reduce({tensor, index});
+    const auto rows = local_of(with_layouts(call, index, p.index));
+    const auto& local = local_of(tensor);
+    auto result = p.row_axis >= 0 ? picked_here(call, local, call.layout(tensor, p.row_axis), p.row_axis, dim, rows) : local.index_select(dim, rows);
+    if (p.row_axis < 0 || can_sum(tensor)) return call.finish({wrap(result, call.spec(p.result))});
+
+    // Whole numbers are not left pending: one rank has each row, the others zeros.
+    auto sum = result.to(at::kLong);
+    sum_over_axes(call, {p.row_axis}, sum);
+    p.result[p.row_axis] = {};
+    const auto picked = wrap(sum.to(tensor.scalar_type()), call.spec(p.result));
+    auto cut = call.layout(index, p.row_axis);
+    if (!cut.is_shard()) return call.finish({picked});
+    cut.placement.dim += dim;
+    p.result[p.row_axis] = cut;
+    call.finish({cut_one_dim_twice(p.result) ? picked : with_layouts(call, picked, p.result)});
+}
+
+/// The one tensor of whole numbers among the indices of `x[:, index, :]`, and the dimension that it picks from; none for other ways to index.
+struct SingleIndex {
+    at::Tensor index;
+    std::int64_t dim = -1;
+};
+
+SingleIndex single_index(const c10::IValue& indices)
+{
+    SingleIndex single;
+    std::int64_t dim = 0;
+    for (const auto& element : indices.toListRef()) {
+        if (element.isTensor() && element.toTensor().defined()) {
+            const auto index = element.toTensor();
+            if (single.dim >= 0 || (index.scalar_type() != at::kLong && index.scalar_type() != at::kInt)) return {};
+            single = {index, dim};
+        }
+        ++dim;
+    }
+    return single;
+}
+
+/// Counted from the end where negative, as `index` and `index_put` allow.
+at::Tensor from_the_front(const at::Tensor& index, std::int64_t size) { return at::where(index.lt(0), index + size, index); }
+
+/// Indices for several neighbouring dimensions, `x[:, i, j]`, as one for these dimensions flattened.
+struct FlatIndex {
+    std::vector<std::int64_t> shape;   ///< of the tensor, flattened there
+    c10::List<std::optional<at::Tensor>> indices;
+};
+
+std::optional<FlatIndex> flat_index(const at::Tensor& tensor, const c10::IValue& indices)
+{
+    FlatIndex flat;
+    at::Tensor one;
+    std::int64_t dim = 0, first = -1, last = -1;
+    for (const auto& element : indices.toListRef()) {
+        const auto index = element.isTensor() ? element.toTensor() : at::Tensor();
+        if (index.defined()) {
+            if (dim >= tensor.dim() || (index.scalar_type() != at::kLong && index.scalar_type() != at::kInt) || (last >= 0 && last != dim - 1)) return std::nullopt;
+            const auto size = tensor.size(dim);
+            if (const auto& own = local_of(index); own.numel() > 0) {
+                const auto least = own.min().item<std::int64_t>(), most = own.max().item<std::int64_t>();
+                TORCH_CHECK_INDEX(least >= -size && most < size, "index ", least < -size ? least : most, " is out of bounds for dimension ", dim, " with size ", size);
+            }
+            const auto place = from_the_front(index, size).to(at::kLong);
+            one = one.defined() ? one * size + place : place;
+            if (first < 0) first = dim;
+            last = dim;
+        }
+        ++dim;
+    }
+    if (first < 0 || last == first || tensor.numel() == 0 || one.numel() == 0) return std::nullopt;
+    flat.shape = tensor.sizes().slice(0, first).vec();
+    flat.shape.push_back(c10::multiply_integers(tensor.sizes().slice(first, last - first + 1)));
+    flat.shape.insert(flat.shape.end(), tensor.sizes().begin() + last + 1, tensor.sizes().end());
+    for (std::int64_t d = 0; d < first; ++d) flat.indices.push_back(std::nullopt);
+    flat.indices.push_back(one);
+    return flat;
+}
+
+/// index.Tensor(self, indices) with one index of any shape, one mask, or indices for neighbouring dimensions
+void index(RuleCall& call)
+{
+    const auto tensor = call.tensor(0);
+    const auto single = single_index(call.arg(1));
+    if (single.dim < 0) {
+        if (index_by_mask(call)) return;
+        if (const auto flat = flat_index(tensor, call.arg(1))) return call.finish({at::index(tensor.reshape(flat->shape), flat->indices)});
+    }
+    if (single.dim < 0 || tensor.numel() == 0) return gathered_rule(call);
+    const auto dim = single.dim;
+    const auto p = picking(call, tensor, dim, single.index);
+    if (p.row_axis >= 0 && !can_sum(tensor)) return gathered_rule(call);
+    if (cut_one_dim_twice(p.result) || cut_one_dim_twice(p.index)) return gathered_rule(call);
+    call.reduce({tensor, single.index});
+    const auto rows = from_the_front(local_of(with_layouts(call, single.index, p.index)), tensor.size(dim));
+    const auto& local = local_of(tensor);
+    auto shape = local.sizes().slice(0, dim).vec();
+    shape.insert(shape.end(), rows.sizes().begin(), rows.sizes().end());
+    shape.insert(shape.end(), local.sizes().begin() + dim + 1, local.sizes().end());
+    const auto flat = rows.reshape({-1});
+    const auto picked = p.row_axis >= 0 ? picked_here(call, local, call.layout(tensor, p.row_axis), p.row_axis, dim, flat) : local.index_select(dim, flat);
+    call.finish({wrap(picked.view(shape), call.spec(p.result))});
+}
+
+/// _index_put_impl_ and index_put_ (self, indices, values, accumulate, ...) with one index: every rank writes the rows that it holds.
+void index_put(RuleCall& call)
+{
+    const auto tensor = call.tensor(0), values = call.tensor(2);
+    const auto single = single_index(call.arg(1));
+    const bool in_place = call.mutated_arg() == 0;
+    if (single.dim < 0 && is_sharded(tensor)) {
+        if (index_put_by_mask(call)) return;
+        if (const auto flat = tensor.is_contiguous() ? flat_index(tensor, call.arg(1)) : std::nullopt) {
+            const auto view = tensor.view(flat->shape);
+            if (!in_place) return call.finish({at::index_put(view, flat->indices, values, call.arg(3).toBool()).view(tensor.sizes())});
+            view.index_put_(flat->indices, values, call.arg(3).toBool());
+            return call.finish({tensor});
+        }
+    }
+    if (single.dim < 0 || !is_sharded(tensor) || tensor.numel() == 0) return gathered_rule(call);
+    const auto dim = single.dim, index_dims = single.index.dim();
+    const auto axes = without_pending(layouts_of(call, tensor));
+    AxisLayouts value_axes(call.num_axes());
+    std::int64_t row_axis = -1;
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        if (!axes[axis].is_shard()) continue;
+        const auto cut = axes[axis].placement.dim;
+        if (cut == dim) {
+            if (row_axis >= 0) return gathered_rule(call);
+            row_axis = axis;
+            continue;
+        }
+        // The values' dimensions, counted from the last, are those of what is written to; one of a single entry is broadcast.
+        const auto place = values.dim() - (tensor.dim() - 1 + index_dims) + (cut < dim ? cut : cut - 1 + index_dims);
+        if (place < 0 || values.size(place) == 1) continue;
+        value_axes[axis] = axes[axis];
+        value_axes[axis].placement.dim = place;
+    }
+    call.reduce({tensor, values, single.index});
+    auto rows = from_the_front(local_of(with_layouts(call, single.index, AxisLayouts(call.num_axes()))), tensor.size(dim));
+    const auto part = local_of(with_layouts(call, values, value_axes));
+    const auto& local = local_of(tensor);
+    auto target = local;
+    if (row_axis >= 0) target = with_spare_row(local, dim, axes[row_axis], call.coordinate(row_axis), rows);
+    c10::List<std::optional<at::Tensor>> indices;
+    for (std::int64_t d = 0; d < dim; ++d) indices.push_back(std::nullopt);
+    indices.push_back(rows);
+    if (target.numel() > 0) {
+        if (!in_place) target = target.is_same(local) ? local.clone() : target;
+        target.index_put_(indices, part, call.arg(3).toBool());
+    }
+    const auto result = target.narrow(dim, 0, local.size(dim));
+    if (!in_place) return call.finish({wrap(result.contiguous(), call.spec(axes))});
+    if (!target.is_same(local)) local.copy_(result);
+    call.finish({tensor});
+}
+
+/// embedding(weight, indices, padding_idx, scale_grad_by_freq, sparse)
+void embedding(RuleCall& call)
+{
+    const auto weight = call.tensor(0), indices = call.tensor(1);
+    if (weight.numel() == 0 || weight.dim() != 2) return gathered_rule(call);
+    call.reduce({weight, indices});
+    const auto p = picking(call, weight, 0, indices);
+    const auto rows = local_of(with_layouts(call, indices, p.index));
+    auto shape = rows.sizes().vec();
+    const auto& local = local_of(weight);
+    shape.push_back(local.size(1));
+    const auto flat = rows.reshape({-1});
+    const auto picked = p.row_axis >= 0 ? picked_here(call, local, call.layout(weight, p.row_axis), p.row_axis, 0, flat) : local.index_select(0, flat);
+    call.finish({wrap(picked.view(shape), call.spec(p.result))});
+}
+
+/// embedding_dense_backward(grad, indices, num_weights, padding_idx, scale_grad_by_freq): a sum over the indices, pending where those are cut.
+void embedding_backward(RuleCall& call)
+{
+    const auto indices = call.tensor(1);
+    const auto channels = call.tensor(0).dim() - 1;
+    call.reduce({call.tensor(0), indices});
+    auto axes = layouts_of(call, call.tensor(0));
+    AxisLayouts index_axes(call.num_axes()), result(call.num_axes());
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        if (axes[axis].is_replicate() && call.layout(indices, axis).is_shard()) {
+            axes[axis] = call.layout(indices, axis);
+            if (cut_one_dim_twice(axes)) axes[axis] = {};
+        }
+        if (!axes[axis].is_shard()) continue;
+        result[axis] = axes[axis];
+        if (axes[axis].placement.dim == channels) {
+            result[axis].placement.dim = 1;
+        } else {
+            if (call.arg(4).toBool()) return gathered_rule(call);   // scaled by how often an index occurs in the whole
+            index_axes[axis] = axes[axis];
+            result[axis] = {Partial(), nullptr, 1};
+        }
+    }
+    const auto gradient = local_of(with_layouts(call, call.tensor(0), axes)), index = local_of(with_layouts(call, indices, index_axes));
+    call.arg(0) = gradient;
+    call.arg(1) = index;
+    call.run({call.spec(result)});
+}
+
+const RuleRegistration r_index_select("indexing", {"aten::index_select"}, index_select);
+const RuleRegistration r_index("indexing", {"aten::index.Tensor"}, index);
+const RuleRegistration r_index_put("indexing", {"aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}, index_put);
+const RuleRegistration r_embedding("indexing", {"aten::embedding"}, embedding);
+const RuleRegistration r_embedding_backward("indexing", {"aten::embedding_dense_backward"}, embedding_backward);
+
+}  // namespace
+}  // namespace meshard

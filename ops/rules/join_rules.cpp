@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operators that put tensors, or copies of one, beside each other.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "ops/rules/rank_parts.h"
+
+namespace meshard {
+namespace {
+
+/// Joined along the dimension that `axis` cuts. Each rank is to hold as many rows of the result as it holds of the operands together; every
+/// operand is cut where the borders fall, and what a rank then holds of all of them, one after the other, is its part.
+void join_cut(RuleCall& call, const std::vector<at::Tensor>& tensors, std::int64_t dim, AxisLayouts axes, std::int64_t axis)
+{
+    const auto ranks = call.device_mesh()->size(axis);
+    auto extents = std::make_shared<Extents>(ranks, 0);
+    for (const auto& tensor : tensors) {
+        const auto& layout = call.layout(tensor, axis);
+        const bool cut = layout.is_shard() && layout.placement.dim == dim;
+        const auto even = even_extents(tensor.size(dim), ranks);
+        for (std::int64_t r = 0; r < ranks; ++r) (*extents)[r] += cut ? layout.blocks * (*layout.extents)[r] : even[r];
+    }
+    c10::List<at::Tensor> locals;
+    std::int64_t begin = 0;   // of the operand, in the result
+    for (const auto& tensor : tensors) {
+        const auto end = begin + tensor.size(dim);
+        auto own = std::make_shared<Extents>();
+        std::int64_t border = 0;
+        for (const auto extent : *extents) {
+            own->push_back(std::max<std::int64_t>(0, std::min(end, border + extent) - std::max(begin, border)));
+            border += extent;
+        }
+        axes[axis] = {Shard(dim), std::move(own), 1};
+        locals.push_back(local_of(with_layouts(call, tensor, axes)));
+        begin = end;
+    }
+    axes[axis] = {Shard(dim), std::move(extents), 1};
+    call.arg(0) = locals;
+    call.run({call.spec(axes)});
+}
+
+/// cat(tensors, dim) and stack(tensors, dim): the operands are brought into one layout.
+void join(RuleCall& call)
+{
+    auto tensors = call.tensor_list(0);
+    const bool stacks = call.name() == "aten::stack";
+    const auto is_empty_legacy = [&](const at::Tensor& tensor) { return !stacks && tensor.dim() == 1 && tensor.size(0) == 0; };
+    std::erase_if(tensors, [&](const at::Tensor& tensor) { return is_empty_legacy(tensor) && tensors.size() > 1; });
+    const auto num_dims = tensors[0].dim() + (stacks ? 1 : 0);
+    const auto dim = from_front(call.arg(1).toInt(), num_dims);
+
+    bool mixed = false;   // pending beside others: complete all
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        std::size_t pending = 0;
+        for (const auto& tensor : tensors) pending += call.layout(tensor, axis).is_partial();
+        mixed |= pending > 0 && pending < tensors.size();
+        for (const auto& tensor : tensors) {
+            mixed |= pending > 0 && call.layout(tensor, axis).placement.reduction != call.layout(tensors[0], axis).placement.reduction;
+        }
+    }
+    if (mixed) call.reduce(tensors);
+
+    AxisLayouts axes(call.num_axes());
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        for (const auto& tensor : tensors) {
+            if (!call.layout(tensor, axis).is_replicate()) axes[axis] = call.layout(tensor, axis);
+        }
+        for (std::int64_t before = 0; before < axis; ++before) {
+            const bool twice = axes[before].is_shard() && axes[axis].is_shard() && axes[before].placement.dim == axes[axis].placement.dim;
+            if (twice) axes[axis] = {};
+        }
+    }
+    if (!stacks) {
+        const auto cut = std::find_if(axes.begin(), axes.end(), [&](const auto& axis) { return axis.is_shard() && axis.placement.dim == dim; });
+        if (cut != axes.end()) return join_cut(call, tensors, dim, axes, cut - axes.begin());
+    }
+    c10::List<at::Tensor> locals;
+    for (const auto& tensor : tensors) locals.push_back(local_of(with_layouts(call, tensor, axes)));
+    if (stacks) axes = map_dims(axes, [&](std::int64_t d) { return d >= dim ? d + 1 : d; });
+    call.arg(0) = locals;
+    call.run({call.spec(axes)});
+}
+
+/// repeat(self, repeats): the cut row range comes once more for every repetition.
+void repeat(RuleCall& call)
+{
+    const auto tensor = call.tensor(0);
+    const auto repeats = call.arg(1).toIntVector();
+    const auto added = static_cast<std::int64_t>(repeats.size()) - tensor.dim();
+    auto axes = map_dims(layouts_of(call, tensor), [&](std::int64_t dim) { return dim + added; });
+    for (auto& axis : axes) {
+        if (!axis.is_shard()) continue;
+        if (repeats[axis.placement.dim] < 1) return gathered_rule(call);
+        axis.blocks *= repeats[axis.placement.dim];
+    }
+    call.make_local();
+    call.run({call.spec(axes)});
+}
+
+const RuleRegistration r_join("views", {"aten::cat", "aten::stack"}, join);
+const RuleRegistration r_repeat("views", {"aten::repeat"}, repeat);
+
+}  // namespace
+}  // namespace meshard

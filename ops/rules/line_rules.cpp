@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operators that work along lines of one dimension: running sums, sorting, order statistics, flips.
+#include <ATen/ATen.h>
+
+#include "ops/rules/rank_parts.h"
+
+namespace meshard {
+namespace {
+
+/// Every line along the dimensions `dims` is made whole; what has as many entries as before goes back to where it was.
+void with_lines(RuleCall& call, std::int64_t dim)
+{
+    const auto tensor = call.tensor(0);
+    call.reduce(call.tensors());
+    const auto before = layouts_of(call, tensor);
+    const auto moved = with_whole_lines(call, tensor, dim);
+    const auto axes = layouts_of(call, moved);
+    call.set_local(0, at::Tensor(local_of(moved)));
+    auto results = call.run_local();
+    for (auto& result : results) {
+        const auto& local = result.toTensor();
+        if (local.dim() < tensor.dim()) {
+            result = wrap(local, call.spec(map_dims(axes, [&](std::int64_t d) { return d > dim ? d - 1 : d; })));
+        } else {
+            const auto whole = wrap(local, call.spec(axes));
+            result = local.size(dim) == tensor.size(dim) ? with_layouts(call, whole, before) : whole;
+        }
+    }
+    call.push(std::move(results));
+}
+
+/// op(self, ..., dim, ...): sort, topk, cummax, median, mode, ...
+void along_dim(RuleCall& call)
+{
+    const auto tensor = call.tensor(0);
+    std::int64_t arg = -1;
+    for (std::int64_t i = 1; i < call.num_args(); ++i) {
+        if (call.schema().arguments()[i].name() == "dim") arg = i;
+    }
+    if (arg < 0 || tensor.dim() == 0 || tensor.numel() == 0) return gathered_rule(call);
+    with_lines(call, from_front(call.arg(arg).toInt(), tensor.dim()));
+}
+
+/// flip(self, dims), roll(self, shifts, dims): dimension by dimension.
+void along_dims(RuleCall& call)
+{
+    const auto tensor = call.tensor(0);
+    const bool rolls = call.name() == "aten::roll";
+    const auto dims = call.arg(rolls ? 2 : 1).toIntVector();
+    if (tensor.dim() == 0 || tensor.numel() == 0 || dims.empty()) return gathered_rule(call);
+    call.reduce({tensor});
+    const auto shifts = rolls ? call.arg(1).toIntVector() : std::vector<std::int64_t>(dims.size());
+    const auto before = layouts_of(call, tensor);
+    auto value = is_sharded(tensor) ? tensor : wrap(tensor, call.replicated());
+    for (std::size_t i = 0; i < dims.size(); ++i) {
+        const auto dim = from_front(dims[i], tensor.dim());
+        value = with_whole_lines(call, value, dim);
+        const auto& local = local_of(value);
+        value = wrap(rolls ? at::roll(local, shifts[i], dim) : at::flip(local, dim), spec_of(value));
+    }
+    call.finish({with_layouts(call, value, before)});
+}
+
+/// cumsum, cumprod (self, dim, dtype?): what lies before a rank's rows is the sum, or product, of the lower ranks' totals: one message.
+template <bool kProduct>
+void cumulative(RuleCall& call)
+{
+    const auto tensor = call.tensor(0);
+    if (tensor.dim() == 0 || tensor.numel() == 0) return gathered_rule(call);
+    const auto dim = from_front(call.arg(1).toInt(), tensor.dim());
+    call.reduce({tensor});
+    const auto spec = spec_of(tensor);
+    const auto cutting = axes_cutting(call, tensor, {dim});
+    if (cutting.size() == 1 && spec->axes[cutting[0]].blocks > 1) return along_dim(call);
+    call.make_local();
+    auto result = call.run_local()[0].toTensor();
+    for (const auto axis : cutting) {
+        auto shape = result.sizes().vec();
+        shape[dim] = 1;
+        const auto rows = result.size(dim);
+        const auto total = rows > 0 ? result.narrow(dim, rows - 1, 1) : at::full(shape, kProduct ? 1 : 0, result.options());
+        const auto parts = parts_of_all(call, axis, total);
+        for (std::int64_t r = 0; r < call.coordinate(axis); ++r) result = kProduct ? result.mul_(parts[r]) : result.add_(parts[r]);
+    }
+    call.push({wrap(result, spec)});
+}
+
+const RuleRegistration r_cumsum("running sums", {"aten::cumsum"}, cumulative<false>);
+const RuleRegistration r_cumprod("running sums", {"aten::cumprod"}, cumulative<true>);
+const RuleRegistration r_along("lines", {"aten::sort", "aten::sort.stable", "aten::argsort", "aten::argsort.stable", "aten::topk", "aten::cummax", "aten::cummin",
+                                         "aten::logcumsumexp", "aten::median.dim", "aten::nanmedian.dim", "aten::mode", "aten::kthvalue"},
+                               along_dim);
+const RuleRegistration r_along_dims("lines", {"aten::flip", "aten::roll"}, along_dims);
+
+}  // namespace
+}  // namespace meshard

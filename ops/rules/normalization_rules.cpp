@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layer normalisation over any of the last dimensions, cut ones included.
+#include <ATen/ATen.h>
+
+#include <numeric>
+
+#include "ops/rules/rank_parts.h"
+
+namespace meshard {
+namespace {
+
+/// Where the normalised dimensions begin, and how what belongs to them lies.
+struct Lines {
+    std::int64_t outer = 0;               // number of the dimensions before the normalised ones
+    std::vector<std::int64_t> dims;       // the normalised ones
+    AxisLayouts axes;                     // of the input
+    AxisLayouts line_axes;                // of one number a line
+    AxisLayouts weight_axes;              // of weight and bias
+    double count = 1;                     // entries a line, of the whole
+};
+
+Lines lines_of(const RuleCall& call, const at::Tensor& input, std::int64_t num_normalized)
+{
+    Lines lines;
+    lines.outer = input.dim() - num_normalized;
+    std::vector<std::int64_t> outer_dims;
+    for (std::int64_t dim = 0; dim < input.dim(); ++dim) {
+        (dim < lines.outer ? outer_dims : lines.dims).push_back(dim);
+        if (dim >= lines.outer) lines.count *= static_cast<double>(input.size(dim));
+    }
+    lines.axes = layouts_of(call, input);
+    lines.line_axes = replaced(lines.axes, lines.dims, {});
+    lines.weight_axes = map_dims(replaced(lines.axes, outer_dims, {}), [&](std::int64_t dim) { return dim - lines.outer; });
+    return lines;
+}
+
+/// Lines whole on every rank, the usual case: the operator itself does the rest.
+bool has_whole_lines(const RuleCall& call, const at::Tensor& input, std::int64_t num_normalized)
+{
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        const auto& layout = call.layout(input, axis);
+        if (layout.is_shard() && layout.placement.dim >= input.dim() - num_normalized) return false;
+    }
+    return true;
+}
+
+/// Rows cut or not, lines whole, and `weights` whole on every rank: the usual case, in which nothing moves. It is kept free of lists, since the
+/// operator itself may take no more than a microsecond.
+bool lies_by_rows(const RuleCall& call, const at::Tensor& input, std::int64_t num_normalized, std::initializer_list<std::int64_t> weights)
+{
+    if (!is_sharded(input) || spec_of(input)->has_partial() || !has_whole_lines(call, input, num_normalized)) return false;
+    for (const auto i : weights) {
+        if (!call.arg(i).isTensor()) continue;
+        const auto& weight = call.arg(i).toTensor();
+        if (is_sharded(weight) && (spec_of(weight)->has_shard() || spec_of(weight)->has_partial())) return false;
+    }
+    return true;
+}
+
+void make_whole(RuleCall& call, std::initializer_list<std::int64_t> args)
+{
+    for (const auto i : args) {
+        if (call.tensor(i).defined()) call.set_local(i, at::Tensor(local_of(with_layouts(call, call.tensor(i), AxisLayouts(call.num_axes())))));
+    }
+}
+
+at::Tensor part_in(const RuleCall& call, const at::Tensor& tensor, const AxisLayouts& axes, at::ScalarType type)
+{
+    return local_of(with_layouts(call, tensor, axes)).to(type);
+}
+
+/// native_layer_norm(input, normalized_shape, weight?, bias?, eps) -> output, mean, rstd: row by row where lines are whole, with statistics
+/// merged over the ranks where they are cut.
+void layer_norm(RuleCall& call)
+{
+    const auto input = call.tensor(0);
+    if (input.numel() == 0) return gathered_rule(call);
+    const auto num_normalized = static_cast<std::int64_t>(call.arg(1).toIntList().size());
+    if (lies_by_rows(call, input, num_normalized, {2, 3})) {
+        const auto spec = spec_of(input);
+        call.make_local();
+        return call.run({spec});
+    }
+    const auto weight = call.tensor(2), bias = call.tensor(3);
+    call.reduce(call.tensors());
+    if (has_whole_lines(call, input, num_normalized)) {
+        const auto spec = call.spec(layouts_of(call, input));
+        make_whole(call, {2, 3});
+        call.make_local();
+        return call.run({spec});
+    }
+    const auto lines = lines_of(call, input, num_normalized);
+    const auto type = sum_type(input.scalar_type());
+    const auto moments = moments_over(call, local_of(input), lines.axes, lines.dims);
+    const auto mean = moments.mean.to(type), inverse = (moments.variance + call.arg(4).toDouble()).rsqrt().to(type);
+    auto y = (local_of(input).to(type) - mean).mul_(inverse);
+    if (weight.defined()) y.mul_(part_in(call, weight, lines.weight_axes, type));
+    if (bias.defined()) y.add_(part_in(call, bias, lines.weight_axes, type));
+    const auto line_spec = call.spec(lines.line_axes);
+    call.finish({wrap(y.to(input.scalar_type()), call.spec(lines.axes)), wrap(mean, line_spec), wrap(inverse, line_spec)});
+}
+
+/// native_layer_norm_backward(grad_out, input, normalized_shape, mean, rstd, weight?, bias?, output_mask)
+///   -> grad_input as the input; grad_weight and grad_bias are sums over rows, pending where rows are cut.
+///
+/// Where lines are cut, with h = (x - mean) rstd: grad_input = rstd (w g - mean(w g) - h mean(w g h)), both means in one message.
+void layer_norm_backward(RuleCall& call)
+{
+    const auto input = call.tensor(1), weight = call.tensor(5), bias = call.tensor(6);
+    if (input.numel() == 0) return gathered_rule(call);
+    call.reduce(call.tensors());
+    const auto num_normalized = static_cast<std::int64_t>(call.arg(2).toIntList().size());
+    const auto lines = lines_of(call, input, num_normalized);
+    auto sums = lines.weight_axes;
+    for (std::size_t axis = 0; axis < sums.size(); ++axis) {
+        if (lines.axes[axis].is_shard() && !sums[axis].is_shard()) sums[axis] = {Partial(), nullptr, 1};
+    }
+    const auto weight_spec = call.spec(sums);
+    if (has_whole_lines(call, input, num_normalized)) {
+        call.set_local(0, at::Tensor(local_of(with_layouts(call, call.tensor(0), lines.axes))));
+        for (const auto i : {3, 4}) call.set_local(i, at::Tensor(local_of(with_layouts(call, call.tensor(i), lines.line_axes))));
+        make_whole(call, {5, 6});
+        call.make_local();
+        return call.run({call.spec(lines.axes), weight_spec, weight_spec});
+    }
+    const auto mask = call.arg(7).toBoolList();
+    const auto type = sum_type(input.scalar_type());
+    const auto g = part_in(call, call.tensor(0), lines.axes, type);
+    const auto inverse = part_in(call, call.tensor(4), lines.line_axes, type);
+    const auto h = (local_of(input).to(type) - part_in(call, call.tensor(3), lines.line_axes, type)) * inverse;
+    at::Tensor grad_input, grad_weight, grad_bias;
+    if (mask[0]) {
+        const auto wg = weight.defined() ? g * part_in(call, weight, lines.weight_axes, type) : g;
+        auto means = at::stack({wg.sum(lines.dims, true), (wg * h).sum(lines.dims, true)}) / lines.count;
+        sum_over_axes(call, axes_cutting(call, input, lines.dims), means);
+        grad_input = wrap(((wg - means[0] - h * means[1]) * inverse).to(input.scalar_type()), call.spec(lines.axes));
+    }
+    std::vector<std::int64_t> outer(lines.outer);
+    std::iota(outer.begin(), outer.end(), 0);
+    const auto over_rows = [&](const at::Tensor& x) { return outer.empty() ? x : x.sum(outer); };
+    if (mask[1] && weight.defined()) grad_weight = wrap(over_rows(g * h).to(weight.scalar_type()), weight_spec);
+    if (mask[2] && bias.defined()) grad_bias = wrap(over_rows(g).to(bias.scalar_type()), weight_spec);
+    call.finish({grad_input, grad_weight, grad_bias});
+}
+
+const RuleRegistration r_layer_norm("normalisation", {"aten::native_layer_norm"}, layer_norm);
+const RuleRegistration r_layer_norm_backward("normalisation", {"aten::native_layer_norm_backward"}, layer_norm_backward);
+
+}  // namespace
+}  // namespace meshard

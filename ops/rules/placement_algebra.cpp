@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/rules/placement_algebra.h"
+
+#include <algorithm>
+
+#include "sharding/tensor/redistribute.h"
+
+namespace meshard {
+
+AxisLayouts layouts_of(const RuleCall& call, const at::Tensor& tensor)
+{
+    if (is_sharded(tensor)) return spec_of(tensor)->axes;
+    return AxisLayouts(call.num_axes());
+}
+
+at::Tensor narrow_operand(const RuleCall& call, const at::Tensor& local, const AxisLayout& layout, std::int64_t axis, std::int64_t dim)
+{
+    if (dim < 0 || dim >= local.dim()) return local;
+    if (local.size(dim) == 1 && layout.blocks * layout.total() != 1) return local;   // broadcast
+    auto there = layout;
+    there.placement.dim = dim;
+    return narrow_to_shard(local, there, call.coordinate(axis));
+}
+
+bool cuts_any(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims)
+{
+    if (!is_sharded(tensor)) return false;
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        const auto& layout = call.layout(tensor, axis);
+        if (layout.is_shard() && std::find(dims.begin(), dims.end(), layout.placement.dim) != dims.end()) return true;
+    }
+    return false;
+}
+
+AxisLayouts reduced_layouts(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims,
+                                                bool keepdim, Reduction reduction)
+{
+    auto axes = layouts_of(call, tensor);
+    for (auto& axis : axes) {
+        if (!axis.is_shard()) continue;
+        const auto cut = axis.placement.dim;
+        if (dims.empty() || std::find(dims.begin(), dims.end(), cut) != dims.end()) {
+            axis = {Partial(reduction), nullptr, 1};
+        } else if (!keepdim) {
+            axis.placement.dim -= std::count_if(dims.begin(), dims.end(), [&](std::int64_t dim) { return dim < cut; });
+        }
+    }
+    return axes;
+}
+
+}  // namespace meshard

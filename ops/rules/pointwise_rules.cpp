@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operators whose result at an index depends on their operands at that index only, after broadcasting.
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
+#include <array>
+
+#include "ops/rules/pointwise_rule.h"
+#include "ops/rules/rank_parts.h"
+#include "ops/rules/whole_vectors.h"
+#include "sharding/tensor/exact_mode.h"
+#include "sharding/tensor/redistribute.h"
+
+namespace meshard {
+namespace {
+
+/// All tensor operands are scalars or lie in the very same way, without a pending part: nothing to bring in line.
+SpecPtr common_spec(const RuleCall& call)
+{
+    const SpecPtr* spec = nullptr;
+    std::int64_t num_dims = -1;
+    for (std::int64_t i = 0; i < call.num_args(); ++i) {
+        if (!call.arg(i).isTensor()) continue;
+        const auto& tensor = call.arg(i).toTensor();
+        if (!tensor.defined()) continue;
+        if (!is_sharded(tensor)) {
+            if (tensor.dim() > 0) return nullptr;
+            continue;
+        }
+        const auto& own = spec_of(tensor);
+        if (spec ? own != *spec || tensor.dim() != num_dims : own->has_partial()) return nullptr;
+        spec = &own;
+        num_dims = tensor.dim();
+    }
+    return spec ? *spec : nullptr;
+}
+
+enum class Linearity {
+    None,
+    Sum,       // f(x, y): x + a y; pending operands add up
+    Scale,     // f(x, y): linear in x, and y is a factor that must be complete
+    Product,   // linear in either operand, the other complete
+    Map,       // f(x) linear in its one tensor operand
+    Choice     // where(condition, x, y): linear in x and y together, the condition complete
+};
+
+Linearity linearity(const std::string& name)
+{
+    static constexpr std::array kSum{"aten::add", "aten::add_", "aten::sub", "aten::sub_"};
+    static constexpr std::array kScale{"aten::div", "aten::div_"};
+    static constexpr std::array kProduct{"aten::mul", "aten::mul_"};
+    static constexpr std::array kMap{"aten::neg", "aten::neg_", "aten::clone", "aten::positive"};
+    if (name == "aten::where") return Linearity::Choice;
+    const auto in = [&](const auto& names) { return std::find(names.begin(), names.end(), name) != names.end(); };
+    return in(kSum) ? Linearity::Sum : in(kScale) ? Linearity::Scale : in(kProduct) ? Linearity::Product : in(kMap) ? Linearity::Map : Linearity::None;
+}
+
+bool is_pending_sum(const AxisLayout& layout) { return layout.is_partial() && layout.placement.reduction == Reduction::Sum; }
+
+bool has_rounding(const RuleCall& call)   // div with a rounding mode
+{
+    return call.name().starts_with("aten::div") && call.schema().overload_name().ends_with("_mode") && !call.arg(2).isNone();
+}
+
+/// Whether the pending sums among the operands can stay pending on `axis`: the operator is linear in them and nothing else is cut there.
+bool stays_pending(const RuleCall& call, Linearity kind, const std::vector<at::Tensor>& tensors, std::int64_t axis)
+{
+    if (kind == Linearity::Choice) {
+        return tensors.size() == 3 && call.layout(tensors[0], axis).is_replicate() &&
+               stays_pending(call, Linearity::Sum, {tensors[1], tensors[2]}, axis);
+    }
+    if (tensors.size() > 2) return false;
+    const auto& first = tensors[0];
+    const auto second = tensors.size() > 1 ? tensors[1] : at::Tensor();
+    const auto& a = call.layout(first, axis);
+    const auto& b = call.layout(second, axis);   // an undefined second operand is Replicate
+    if (a.is_shard() || b.is_shard()) return false;
+    if (!at::isFloatingType(first.scalar_type()) && !at::isComplexType(first.scalar_type())) return false;
+    switch (kind) {
+    case Linearity::None:
+    case Linearity::Choice: return false;
+    case Linearity::Map: return is_pending_sum(a);
+    case Linearity::Scale: return is_pending_sum(a) && b.is_replicate() && !has_rounding(call);
+    case Linearity::Product: return (is_pending_sum(a) && b.is_replicate()) || (a.is_replicate() && is_pending_sum(b));
+    case Linearity::Sum:
+        // A complete operand counts on the first rank only; it must then have the shape of the result there.
+        return second.defined() && (is_pending_sum(a) || a.is_replicate()) && (is_pending_sum(b) || b.is_replicate()) &&
+               (is_pending_sum(a) || is_pending_sum(b));
+    }
+    return false;
+}
+
+/// Autograd adds up the gradients of one tensor in place or not, by who holds the first of them, which may differ between ranks. In place, a plain
+/// one takes the whole of a sharded one; so it does otherwise: the same messages, and a plain tensor again.
+bool adds_to_plain_gradient(const RuleCall& call, const std::vector<at::Tensor>& tensors)
+{
+    return (call.name() == "aten::add" || call.name() == "aten::add_") && tensors.size() == 2 && !is_sharded(tensors[0]) &&
+           tensors[0].sizes() == tensors[1].sizes() && torch::autograd::get_current_graph_task_id() >= 0 && !at::GradMode::is_enabled();
+}
+
+void add_to_plain_gradient(RuleCall& call)
+{
+    const auto gradient = call.tensor(0);
+    const auto whole = local_of(with_layouts(call, call.tensor(1), AxisLayouts(call.num_axes())));
+    const auto factor = call.arg(2).toScalar();
+    call.finish({call.mutated_arg() == 0 ? gradient.add_(whole, factor) : at::add(gradient, whole, factor)});
+}
+
+void run_on_parts(RuleCall& call, const SpecPtr& spec)
+{
+    if (exact_mode()) run_in_whole_vectors(call, spec);
+    else call.run({spec});
+}
+
+std::int64_t result_dims(const std::vector<at::Tensor>& tensors)
+{
+    std::int64_t num_dims = 0;
+    for (const auto& tensor : tensors) num_dims = std::max(num_dims, tensor.dim());
+    return num_dims;
+}
+
+}  // namespace
+
+void pointwise_rule(RuleCall& call)
+{
+    if (call.is_random()) {
+        bool cut = false;
+        for (const auto& tensor : call.tensors()) cut |= is_sharded(tensor) && spec_of(tensor)->has_shard();
+        if (cut) call.refuse("it draws random numbers, which would depend on the partition");
+    }
+    if (call.mutated_arg() < 0) call.keep_strides();
+    if (auto spec = common_spec(call)) {
+        call.make_local();
+        return run_on_parts(call, spec);
+    }
+
+    const auto tensors = call.tensors();
+    if (adds_to_plain_gradient(call, tensors)) return add_to_plain_gradient(call);
+    const auto num_dims = result_dims(tensors);
+    const auto kind = linearity(call.name());
+    const auto written = call.mutated_arg();
+    const auto first = tensors[0];
+    if (written == 0 && !is_sharded(first)) return gathered_rule(call);   // into a plain tensor, the same on every rank: the whole
+
+    // Pending operands: keep what may stay pending on every axis where something is pending, complete the others in one message.
+    bool pending = kind != Linearity::None;
+    bool any_pending = false;
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        bool here = false;
+        for (const auto& tensor : tensors) here |= call.layout(tensor, axis).is_partial();
+        any_pending |= here;
+        if (here) pending = pending && stays_pending(call, kind, tensors, axis);
+    }
+    if (written >= 0 && is_sharded(first) && any_pending && pending) {
+        // In place: the operand written to must already be pending where the result is.
+        for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+            if (call.layout(tensors.back(), axis).is_partial() && !call.layout(first, axis).is_partial()) pending = false;
+        }
+    }
+    if (any_pending && !pending) call.reduce(tensors);
+
+    // The result's layout: cut wherever an operand is cut along a dimension that is not broadcast.
+    AxisLayouts result(call.num_axes());
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        for (const auto& tensor : tensors) {
+            const auto& layout = call.layout(tensor, axis);
+            if (layout.is_shard() && !result[axis].is_shard()) {
+                const auto dim = layout.placement.dim + num_dims - tensor.dim();
+                bool broadcast = false;
+                for (const auto& other : tensors) {
+                    const auto there = dim - (num_dims - other.dim());
+                    broadcast |= there >= 0 && other.size(there) != tensor.size(layout.placement.dim) && tensor.size(layout.placement.dim) == 1;
+                }
+                if (broadcast) continue;
+                result[axis] = layout;
+                result[axis].placement.dim = dim;
+            } else if (layout.is_partial()) {
+                result[axis] = layout;
+            }
+        }
+    }
+    if (written == 0) result = layouts_of(call, first);   // what is written to keeps its layout, since others may look at its memory
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {   // no dimension is cut twice: the first axis keeps it
+        for (std::int64_t other = 0; other < axis; ++other) {
+            if (result[axis].is_shard() && result[other].is_shard() && result[axis].placement.dim == result[other].placement.dim) result[axis] = {};
+        }
+    }
+
+    for (std::int64_t i = 0; i < call.num_args(); ++i) {
+        auto tensor = call.tensor(i);
+        if (!tensor.defined()) continue;
+        at::Tensor local;
+        auto axes = layouts_of(call, tensor);
+        for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+            if (!axes[axis].is_shard()) continue;
+            // Cut in another way, or along a dimension that is broadcast: bring in line.
+            auto there = result[axis];
+            there.placement.dim -= num_dims - tensor.dim();
+            const bool meets = there.is_shard() && there.placement.dim >= 0 && tensor.size(there.placement.dim) != 1;
+            if (!(axes[axis] == there)) axes[axis] = meets ? there : AxisLayout{};
+        }
+        if (is_sharded(tensor)) tensor = with_layouts(call, tensor, axes);
+        local = local_of(tensor);
+        for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+            const auto& target = result[axis];
+            if (target.is_shard() && call.layout(tensor, axis).is_replicate()) {
+                local = narrow_operand(call, local, target, axis, target.placement.dim - (num_dims - tensor.dim()));
+            }
+            // Beside a pending sum a complete summand counts on the first rank only.
+            const bool summand = kind == Linearity::Sum || (kind == Linearity::Choice && i > 0);
+            if (target.is_partial() && call.layout(tensor, axis).is_replicate() && summand && call.coordinate(axis) != 0) {
+                local = at::zeros_like(local);
+            }
+        }
+        call.set_local(i, local);
+    }
+    run_on_parts(call, call.spec(result));
+}
+
+namespace {
+
+/// A change of type is linear only where it does not round.
+void to_copy(RuleCall& call)
+{
+    const auto tensor = call.tensor(0);
+    if (spec_of(tensor)->has_partial()) {
+        const auto type = call.arg(1).isNone() ? tensor.scalar_type() : call.arg(1).toScalarType();
+        if (static_cast<std::int64_t>(c10::elementSize(type)) < static_cast<std::int64_t>(tensor.element_size()) || !at::isFloatingType(type)) call.reduce({tensor});
+    }
+    call.keep_strides();
+    const auto spec = spec_of(tensor);
+    call.make_local();
+    call.run({spec});
+}
+
+/// detach and alike: the value as it lies.
+void same_value(RuleCall& call)
+{
+    if (!call.tensor(0).is_contiguous()) call.keep_strides();
+    const auto spec = spec_of(call.tensor(0));
+    call.make_local();
+    call.run({spec});
+}
+
+/// copy_(self, source): self takes the source's value.
+void copy(RuleCall& call)
+{
+    const auto self = call.tensor(0), source = call.tensor(1);
+    if (!is_sharded(self)) return gathered_rule(call);   // a plain tensor is the same on every rank: it takes the whole
+    if (is_sharded(source) && *spec_of(self) == *spec_of(source) && self.sizes() == source.sizes() && self.scalar_type() == source.scalar_type()) {
+        // Part by part, pending sums too: autograd keeps a gradient or, if a rank's caller holds it, a copy. Both must lie alike on all ranks.
+        local_of(self).copy_(local_of(source));
+        return call.finish({self});
+    }
+    call.reduce({self, source});
+    pointwise_rule(call);
+}
+
+const PointwiseRegistration all_pointwise(pointwise_rule);
+const RuleRegistration pointwise_untagged("pointwise", {"aten::fill_", "aten::zero_", "aten::gelu_backward", "aten::silu_backward", "aten::mish_backward",
+                                                         "aten::threshold_backward", "aten::masked_fill", "aten::masked_fill_", "aten::clone",
+                                                         "aten::add_", "aten::mul_", "aten::sub_", "aten::div_", "aten::leaky_relu_backward",
+                                                         "aten::elu_backward", "aten::softplus_backward", "aten::hardtanh_backward",
+                                                         "aten::softshrink_backward", "aten::log_sigmoid_backward", "aten::log_sigmoid_forward",
+                                                         "aten::sigmoid_backward", "aten::tanh_backward", "aten::_prelu_kernel",
+                                                         "aten::_prelu_kernel_backward", "aten::leaky_relu", "aten::leaky_relu_", "aten::hardswish",
+                                                         "aten::hardswish_", "aten::hardswish_backward", "aten::hardsigmoid_", "aten::hardsigmoid_backward",
+                                                         "aten::hardtanh_", "aten::hardshrink_backward", "aten::elu_", "aten::celu_", "aten::gelu_",
+                                                         "aten::mish_", "aten::threshold_", "aten::abs_", "aten::eq_", "aten::ne_", "aten::ge_", "aten::gt_",
+                                                         "aten::le_", "aten::lt_", "aten::gcd_", "aten::lcm_", "aten::heaviside_", "aten::copysign_",
+                                                         "aten::floor_divide", "aten::floor_divide_", "aten::rsub", "aten::__irshift__", "aten::complex",
+                                                         "aten::polar", "aten::fake_quantize_per_tensor_affine_cachemask"},
+                                          pointwise_rule);
+const RuleRegistration to("pointwise", {"aten::_to_copy"}, to_copy);
+const RuleRegistration aliases("pointwise", {"aten::detach", "aten::alias", "aten::lift_fresh"}, same_value);
+const RuleRegistration copies("pointwise", {"aten::copy_"}, copy);
+
+}  // namespace
+}  // namespace meshard

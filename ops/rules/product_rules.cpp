@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matrix products, with every dimension named: batch b, rows m, columns n, contracted k.
+#include <ATen/ATen.h>
+
+#include <string_view>
+
+#include "ops/rules/rank_parts.h"
+#include "sharding/tensor/redistribute.h"
+
+namespace meshard {
+namespace {
+
+char label_of(std::string_view labels, const AxisLayout& layout) { return layout.is_shard() ? labels[layout.placement.dim] : '-'; }
+
+/// Result of left x right with the labels given: `out` lists the labels of the result. Brings the operands in line, sets their local
+/// parts, and returns the result's layouts. `bias` (an operand added once, broadcast to the result) may be undefined.
+void product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std::string_view left_labels, std::string_view right_labels,
+             std::string_view out_labels, std::int64_t bias_arg = -1)
+{
+    auto left = call.tensor(left_arg), right = call.tensor(right_arg);
+    auto bias = bias_arg >= 0 ? call.tensor(bias_arg) : at::Tensor();
+
+    // A product is linear in each operand: one pending sum may stay pending where the other operand is whole.
+    std::vector<at::Tensor> to_reduce;
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        const auto& l = call.layout(left, axis);
+        const auto& r = call.layout(right, axis);
+        const bool sums = (!l.is_partial() || l.placement.reduction == Reduction::Sum) && (!r.is_partial() || r.placement.reduction == Reduction::Sum);
+        const bool one = sums && ((l.is_partial() && r.is_replicate()) || (l.is_replicate() && r.is_partial()));
+        if (l.is_partial() && !one) to_reduce.push_back(left);
+        if (r.is_partial() && !one) to_reduce.push_back(right);
+    }
+    if (bias.defined() && is_sharded(bias)) to_reduce.push_back(bias);
+    call.reduce(to_reduce);
+
+    AxisLayouts result(call.num_axes());
+    bool bias_counts = true;
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        const AxisLayout l = call.layout(left, axis), r = call.layout(right, axis);
+        if (l.is_partial() || r.is_partial()) {
+            result[axis] = {Partial(), nullptr, 1};
+            bias_counts = bias_counts && call.coordinate(axis) == 0;
+            continue;
+        }
+        if (!l.is_shard() && !r.is_shard()) continue;
+
+        char label = l.is_shard() ? label_of(left_labels, l) : label_of(right_labels, r);
+        AxisLayout cut = l.is_shard() ? l : r;
+        if (l.is_shard() && r.is_shard()) {
+            const char other = label_of(right_labels, r);
+            if (label == other) {
+                // The same dimension cut in two ways: the right operand follows the left one.
+                if (!(l.extents == r.extents || *l.extents == *r.extents) || l.blocks != r.blocks) {
+                    auto target = l;
+                    target.placement.dim = r.placement.dim;
+                    right = call.with_layout(right, axis, target);
+                }
+            } else if (left.numel() >= right.numel()) {
+                right = call.with_layout(right, axis, {});   // the smaller operand becomes whole
+            } else {
+                left = call.with_layout(left, axis, {});
+                label = other;
+                cut = r;
+            }
+        }
+        const auto in_out = out_labels.find(label);
+        if (in_out == std::string_view::npos) {
+            result[axis] = {Partial(), nullptr, 1};
+            bias_counts = bias_counts && call.coordinate(axis) == 0;
+        } else {
+            result[axis] = cut;
+            result[axis].placement.dim = static_cast<std::int64_t>(in_out);
+        }
+        // The other operand, if whole, contributes the rows that meet.
+        const auto fit = [&](at::Tensor& tensor, std::string_view labels) -> bool {
+            const auto dim = labels.find(label);
+            if (dim == std::string_view::npos || call.layout(tensor, axis).is_shard()) return true;
+            auto target = cut;
+            target.placement.dim = static_cast<std::int64_t>(dim);
+            for (std::int64_t other = 0; other < call.num_axes(); ++other) {
+                const auto& there = call.layout(tensor, other);
+                if (other != axis && there.is_shard() && there.placement.dim == target.placement.dim) return false;
+            }
+            tensor = call.with_layout(tensor, axis, target);
+            return true;
+        };
+        // Cut there by another axis already.
+        if (!fit(left, left_labels) || !fit(right, right_labels)) return gathered_rule(call);
+    }
+    if (cut_one_dim_twice(result)) return gathered_rule(call);
+
+    call.set_local(left_arg, at::Tensor(local_of(left)));
+    call.set_local(right_arg, at::Tensor(local_of(right)));
+    if (bias.defined()) {
+        const auto num_dims = static_cast<std::int64_t>(out_labels.size());
+        for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+            if (call.layout(bias, axis).is_shard()) {
+                auto there = result[axis];
+                there.placement.dim -= num_dims - bias.dim();
+                const bool fits = result[axis].is_shard() && call.layout(bias, axis) == there;
+                if (!fits) bias = call.with_layout(bias, axis, {});
+            }
+        }
+        auto local = local_of(bias);
+        for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+            if (result[axis].is_shard() && call.layout(bias, axis).is_replicate()) {
+                local = narrow_operand(call, local, result[axis], axis, result[axis].placement.dim - (num_dims - bias.dim()));
+            }
+        }
+        // Of a pending sum the bias is added on one rank only.
+        call.set_local(bias_arg, bias_counts ? local : at::zeros_like(local));
+    }
+    call.run({call.spec(result)});
+}
+
+void mm(RuleCall& call) { product(call, 0, 1, "mk", "kn", "mn"); }
+void bmm(RuleCall& call) { product(call, 0, 1, "bmk", "bkn", "bmn"); }
+void addmm(RuleCall& call) { product(call, 1, 2, "mk", "kn", "mn", 0); }
+void baddbmm(RuleCall& call) { product(call, 1, 2, "bmk", "bkn", "bmn", 0); }
+void mv(RuleCall& call) { product(call, 0, 1, "mk", "k", "m"); }
+void addmv(RuleCall& call) { product(call, 1, 2, "mk", "k", "m", 0); }
+void dot(RuleCall& call) { product(call, 0, 1, "k", "k", ""); }
+
+const RuleRegistration r_mm("matrix products", {"aten::mm"}, mm);
+const RuleRegistration r_bmm("matrix products", {"aten::bmm"}, bmm);
+const RuleRegistration r_addmm("matrix products", {"aten::addmm"}, addmm);
+const RuleRegistration r_baddbmm("matrix products", {"aten::baddbmm"}, baddbmm);
+const RuleRegistration r_mv("matrix products", {"aten::mv"}, mv);
+const RuleRegistration r_addmv("matrix products", {"aten::addmv"}, addmv);
+const RuleRegistration r_dot("matrix products", {"aten::dot", "aten::vdot"}, dot);
+
+}  // namespace
+}  // namespace meshard

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+// Entries picked and written one by one along a dimension: gather, scatter and their relatives. Along the other dimensions index and values go
+// in step, so that cuts there stay; of a cut along the dimension itself every rank treats the rows that it holds.
+#include <ATen/ATen.h>
+
+#include "ops/rules/own_rows.h"
+#include "ops/rules/rank_parts.h"
+#include "sharding/tensor/redistribute.h"
+
+namespace meshard {
+namespace {
+
+/// gather(self, dim, index, sparse_grad)
+void gather(RuleCall& call)
+{
+    const auto tensor = call.tensor(0), index = call.tensor(2);
+    if (tensor.dim() == 0 || index.dim() != tensor.dim() || tensor.numel() == 0 || index.numel() == 0) return gathered_rule(call);
+    const auto dim = from_front(call.arg(1).toInt(), tensor.dim());
+    auto source = without_pending(layouts_of(call, tensor)), picks = without_pending(layouts_of(call, index));
+    AxisLayouts result(call.num_axes());
+    std::int64_t row_axis = -1;
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        auto &from = source[axis], &pick = picks[axis];
+        if (from.is_shard() && from.placement.dim == dim) {
+            if (!pick.is_shard() && can_sum(tensor) && row_axis < 0) {
+                row_axis = axis;
+                result[axis] = {Partial(), nullptr, 1};
+                continue;
+            }
+            from = {};
+        }
+        const auto& cut = from.is_shard() ? from : pick;
+        if (!cut.is_shard()) continue;
+        const auto d = cut.placement.dim;
+        if (d != dim) {
+            if (tensor.size(d) != index.size(d)) return gathered_rule(call);
+            from = pick = AxisLayout(cut);
+        }
+        result[axis] = pick;
+    }
+    if (cut_one_dim_twice(source) || cut_one_dim_twice(picks) || cut_one_dim_twice(result)) return gathered_rule(call);
+    call.reduce({tensor, index});
+    const auto local = local_of(with_layouts(call, tensor, source)), rows = local_of(with_layouts(call, index, picks));
+    at::Tensor picked;
+    if (row_axis < 0) {
+        picked = at::gather(local, dim, rows);
+    } else {
+        const auto own = own_rows(source[row_axis], call.coordinate(row_axis), rows);
+        picked = local.size(dim) == 0 ? at::zeros(rows.sizes(), local.options()) : at::gather(local, dim, own.here).masked_fill_(own.held.logical_not(), 0);
+    }
+    call.finish({wrap(picked, call.spec(result))});
+}
+
+at::Tensor zeros_of(const RuleCall& call, const at::Tensor& plain) { return wrap(at::zeros_like(plain, at::MemoryFormat::Contiguous), call.replicated()); }
+
+/// A plain tensor that is added to gets the whole sum: one message of its size, however many entries the ranks have.
+void add_to_plain(RuleCall& call, const at::Tensor& sum)
+{
+    const auto tensor = call.tensor(0);
+    tensor.add_(local_of(convert(sum, call.replicated())));
+    call.finish({tensor});
+}
+
+/// scatter, scatter_add, scatter_reduce (self, dim, index, src or value, ...), in place too.
+void scatter(RuleCall& call)
+{
+    const auto tensor = call.tensor(0), index = call.tensor(2), values = call.tensor(3);
+    const bool in_place = call.mutated_arg() == 0;
+    if (tensor.dim() == 0 || index.dim() != tensor.dim() || tensor.numel() == 0 || index.numel() == 0) return gathered_rule(call);
+    if (in_place && !is_sharded(tensor) && call.name() == "aten::scatter_add_" && can_sum(tensor)) {
+        return add_to_plain(call, at::scatter_add(zeros_of(call, tensor), call.arg(1).toInt(), index, values));
+    }
+    if ((in_place && !is_sharded(tensor)) || (values.defined() && values.sizes() != index.sizes())) return gathered_rule(call);
+    const auto dim = from_front(call.arg(1).toInt(), tensor.dim());
+    const bool adds = call.name().starts_with("aten::scatter_add") && can_sum(tensor) && !in_place;
+    auto target = without_pending(layouts_of(call, tensor)), entries = without_pending(layouts_of(call, index));
+    auto result = target;
+    std::int64_t row_axis = -1;
+    bool counts = true;   // what is added to counts on one rank only
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        auto &to = target[axis], &entry = entries[axis];
+        if (to.is_shard() && to.placement.dim == dim) {
+            if (row_axis >= 0) return gathered_rule(call);
+            row_axis = axis;
+            entry = {};
+        } else if (to.is_shard()) {
+            if (tensor.size(to.placement.dim) != index.size(to.placement.dim)) return gathered_rule(call);
+            entry = to;
+        } else if (entry.is_shard()) {
+            const auto d = entry.placement.dim;
+            if (d != dim && tensor.size(d) == index.size(d) && !in_place) {
+                to = result[axis] = entry;
+            } else if (adds && d == dim) {
+                result[axis] = {Partial(), nullptr, 1};
+                counts &= call.coordinate(axis) == 0;
+            } else {
+                entry = {};
+            }
+        }
+    }
+    if (cut_one_dim_twice(target) || cut_one_dim_twice(entries)) return gathered_rule(call);
+    call.reduce(call.tensors());
+    const auto local = local_of(with_layouts(call, tensor, target));
+    auto rows = local_of(with_layouts(call, index, entries));
+    const auto base = counts ? local : at::zeros_like(local);
+    call.arg(0) = row_axis < 0 ? base : with_spare_row(base, dim, target[row_axis], call.coordinate(row_axis), rows);
+    call.arg(2) = rows;
+    if (values.defined()) call.arg(3) = local_of(with_layouts(call, values, entries));
+    auto written = call.run_local()[0].toTensor();
+    if (row_axis >= 0) written = written.narrow(dim, 0, local.size(dim));
+    if (!in_place) return call.push({wrap(written.contiguous(), call.spec(result))});
+    if (row_axis >= 0) local.copy_(written);
+    call.push({tensor});
+}
+
+/// index_add(self, dim, index, source, alpha), in place too; index_copy and index_reduce take the same.
+void index_add(RuleCall& call)
+{
+    const auto tensor = call.tensor(0), index = call.tensor(2), source = call.tensor(3);
+    const bool in_place = call.mutated_arg() == 0, adds = call.name() == "aten::index_add" && can_sum(tensor);
+    if (tensor.dim() == 0 || source.dim() != tensor.dim() || index.dim() != 1 || tensor.numel() == 0) return gathered_rule(call);
+    if (in_place && !is_sharded(tensor) && call.name() == "aten::index_add_" && can_sum(tensor)) {
+        return add_to_plain(call, at::index_add(zeros_of(call, tensor), call.arg(1).toInt(), index, source, call.arg(4).toScalar()));
+    }
+    if (in_place && !is_sharded(tensor)) return gathered_rule(call);
+    const auto dim = from_front(call.arg(1).toInt(), tensor.dim());
+    auto target = without_pending(layouts_of(call, tensor)), added = without_pending(layouts_of(call, source));
+    AxisLayouts rows_axes(call.num_axes());
+    auto result = target;
+    std::int64_t row_axis = -1;
+    bool counts = true;
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        auto &to = target[axis], &from = added[axis];
+        if (to.is_shard() && to.placement.dim == dim) {
+            if (row_axis >= 0) return gathered_rule(call);
+            row_axis = axis;
+            from = {};
+        } else if (to.is_shard()) {
+            from = to;
+        } else if (from.is_shard() && from.placement.dim != dim && !in_place) {
+            to = result[axis] = from;
+        } else if (from.is_shard() && from.placement.dim == dim && adds) {
+            rows_axes[axis] = from;
+            rows_axes[axis].placement.dim = 0;
+            result[axis] = {Partial(), nullptr, 1};
+            counts &= call.coordinate(axis) == 0;
+        } else {
+            from = {};
+        }
+    }
+    if (cut_one_dim_twice(target) || cut_one_dim_twice(added)) return gathered_rule(call);
+    call.reduce({tensor, index, source});
+    const auto local = local_of(with_layouts(call, tensor, target));
+    auto rows = local_of(with_layouts(call, index, rows_axes));
+    const auto base = counts ? local : at::zeros_like(local);
+    call.arg(0) = row_axis < 0 ? base : with_spare_row(base, dim, target[row_axis], call.coordinate(row_axis), rows);
+    call.arg(2) = rows;
+    call.arg(3) = local_of(with_layouts(call, source, added));
+    auto written = call.run_local()[0].toTensor();
+    if (row_axis >= 0) written = written.narrow(dim, 0, local.size(dim));
+    if (!in_place) return call.push({wrap(written.contiguous(), call.spec(result))});
+    if (row_axis >= 0) local.copy_(written);
+    call.push({tensor});
+}
+
+/// index_fill(self, dim, index, value), in place too.
+void index_fill(RuleCall& call)
+{
+    const auto tensor = call.tensor(0), index = call.tensor(2);
+    const bool in_place = call.mutated_arg() == 0;
+    if (!is_sharded(tensor) || tensor.dim() == 0 || index.dim() > 1) return gathered_rule(call);
+    const auto dim = from_front(call.arg(1).toInt(), tensor.dim());
+    const auto cutting = axes_cutting(call, tensor, {dim});
+    if (cutting.size() > 1) return gathered_rule(call);
+    call.reduce(call.tensors());
+    const auto spec = spec_of(tensor);
+    const auto local = local_of(tensor);
+    auto rows = local_of(with_layouts(call, index, AxisLayouts(call.num_axes()))).reshape({-1});
+    rows = at::where(rows.lt(0), rows + tensor.size(dim), rows);
+    const auto value = call.tensor(3);
+    if (value.defined()) call.arg(3) = local_of(value);
+    if (!cutting.empty()) call.arg(0) = with_spare_row(local, dim, spec->axes[cutting[0]], call.coordinate(cutting[0]), rows);
+    else call.arg(0) = local;
+    call.arg(2) = rows;
+    auto filled = call.run_local()[0].toTensor();
+    if (!cutting.empty()) filled = filled.narrow(dim, 0, local.size(dim));
+    if (!in_place) return call.push({wrap(filled.contiguous(), spec)});
+    if (!cutting.empty()) local.copy_(filled);
+    call.push({tensor});
+}
+
+const RuleRegistration r_index_fill("indexing", {"aten::index_fill", "aten::index_fill_"}, index_fill);
+const RuleRegistration r_gather("indexing", {"aten::gather"}, gather);
+const RuleRegistration r_scatter("indexing", {"aten::scatter.src", "aten::scatter.value", "aten::scatter_.src", "aten::scatter_.value", "aten::scatter_add",
+                                              "aten::scatter_add_", "aten::scatter_reduce.two", "aten::scatter_reduce_.two"},
+                                 scatter);
+const RuleRegistration r_index_add("indexing", {"aten::index_add", "aten::index_add_", "aten::index_copy", "aten::index_copy_", "aten::index_reduce", "aten::index_reduce_"}, index_add);
+
+}  // namespace
+}  // namespace meshard

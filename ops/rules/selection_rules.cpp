@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is picked by a mask comes in the whole's order: rows of ranks in turn where a leading dimension is cut. How many each rank finds is told by
+// one small message.
+#include <ATen/ATen.h>
+
+#include "ops/rules/rank_parts.h"
+
+namespace meshard {
+namespace {
+
+/// The axis that cuts a tensor such that its entries, in order, are those of the ranks one after the other; -1 if it is cut in any other way.
+std::int64_t leading_axis(const RuleCall& call, const at::Tensor& tensor)
+{
+    std::int64_t found = -1;
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        const auto& layout = call.layout(tensor, axis);
+        if (!layout.is_shard()) continue;
+        if (found >= 0 || layout.blocks > 1) return -1;
+        for (std::int64_t dim = 0; dim < layout.placement.dim; ++dim) {
+            if (tensor.size(dim) != 1) return -1;
+        }
+        found = axis;
+    }
+    return found;
+}
+
+/// Layouts of what the ranks of `axis` found, one after the other along dimension 0.
+AxisLayouts found_layouts(const RuleCall& call, std::int64_t axis, std::int64_t count)
+{
+    auto extents = std::make_shared<Extents>();
+    for (const auto& counts : call.device_mesh()->group(axis).all_gather_integers(std::vector<std::int64_t>{count})) extents->push_back(counts[0]);
+    AxisLayouts axes(call.num_axes());
+    axes[axis] = {Shard(0), std::move(extents), 1};
+    return axes;
+}
+
+/// masked_select(self, mask)
+void masked_select(RuleCall& call)
+{
+    const auto tensor = call.tensor(0), mask = call.tensor(1);
+    const auto& leader = is_sharded(tensor) && spec_of(tensor)->has_shard() ? tensor : mask;
+    const auto axis = leading_axis(call, leader);
+    if (axis < 0 || tensor.sizes() != mask.sizes()) return gathered_rule(call);
+    call.reduce({tensor, mask});
+    const auto axes = layouts_of(call, leader);
+    const auto found = at::masked_select(local_of(with_layouts(call, tensor, axes)), local_of(with_layouts(call, mask, axes)));
+    call.finish({wrap(found, call.spec(found_layouts(call, axis, found.size(0))))});
+}
+
+/// masked_scatter(self, mask, source), in place too: the source's first entries, in order.
+void masked_scatter(RuleCall& call)
+{
+    const auto tensor = call.tensor(0), mask = call.tensor(1), source = call.tensor(2);
+    const auto axis = leading_axis(call, tensor);
+    if (axis < 0 || tensor.sizes() != mask.sizes() || source.dim() != 1) return gathered_rule(call);
+    call.reduce({tensor, mask, source});
+    const auto& local = local_of(tensor);
+    const auto own_mask = local_of(with_layouts(call, mask, layouts_of(call, tensor)));
+    auto wanted = found_layouts(call, axis, own_mask.sum().item<std::int64_t>());
+    // A source that is too short is the operator's own complaint; of one that is too long the rest goes to the last rank, unused.
+    auto extents = std::make_shared<Extents>(*wanted[axis].extents);
+    const auto rest = source.size(0) - wanted[axis].total();
+    if (rest < 0) return gathered_rule(call);
+    extents->back() += rest;
+    wanted[axis].extents = std::move(extents);
+    const auto values = local_of(with_layouts(call, source, wanted));
+    if (call.mutated_arg() == 0) {
+        local.masked_scatter_(own_mask, values);
+        return call.finish({tensor});
+    }
+    call.finish({wrap(at::masked_scatter(local, own_mask, values), call.spec(layouts_of(call, tensor)))});
+}
+
+/// nonzero(self): one row of indices for each entry.
+void nonzero(RuleCall& call)
+{
+    const auto tensor = call.tensor(0);
+    const auto axis = leading_axis(call, tensor);
+    if (axis < 0) return gathered_rule(call);
+    call.reduce({tensor});
+    const auto layout = call.layout(tensor, axis);
+    auto found = at::nonzero(local_of(tensor));
+    found.select(1, layout.placement.dim).add_(layout.offset(call.coordinate(axis)));
+    call.finish({wrap(found, call.spec(found_layouts(call, axis, found.size(0))))});
+}
+
+/// tril, triu (self, diagonal), in place too: the diagonal moves with the first row and column of this rank.
+void triangle(RuleCall& call)
+{
+    const auto tensor = call.tensor(0);
+    if (tensor.dim() < 2 || !is_sharded(tensor)) return gathered_rule(call);
+    call.reduce({tensor});
+    auto diagonal = call.arg(1).toInt();
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        const auto& layout = call.layout(tensor, axis);
+        const auto from_last = layout.is_shard() ? tensor.dim() - layout.placement.dim : 0;
+        if (from_last != 1 && from_last != 2) continue;
+        if (layout.blocks > 1) return gathered_rule(call);
+        diagonal += (from_last == 2 ? 1 : -1) * layout.offset(call.coordinate(axis));
+    }
+    const auto spec = call.spec(layouts_of(call, tensor));
+    call.make_local();
+    call.arg(1) = diagonal;
+    call.run({spec});
+}
+
+/// bucketize(self, boundaries, ...): entry by entry.
+void bucketize(RuleCall& call)
+{
+    const auto tensor = call.tensor(0);
+    if (!is_sharded(tensor)) return gathered_rule(call);
+    call.reduce(call.tensors());
+    const auto spec = call.spec(layouts_of(call, tensor));
+    call.set_local(1, at::Tensor(local_of(with_layouts(call, call.tensor(1), AxisLayouts(call.num_axes())))));
+    call.make_local();
+    call.run({spec});
+}
+
+const RuleRegistration r_masked_select("indexing", {"aten::masked_select"}, masked_select);
+const RuleRegistration r_masked_scatter("indexing", {"aten::masked_scatter", "aten::masked_scatter_"}, masked_scatter);
+const RuleRegistration r_nonzero("indexing", {"aten::nonzero"}, nonzero);
+const RuleRegistration r_triangle("indexing", {"aten::tril", "aten::triu", "aten::tril_", "aten::triu_"}, triangle);
+const RuleRegistration r_bucketize("indexing", {"aten::bucketize.Tensor"}, bucketize);
+
+}  // namespace
+}  // namespace meshard

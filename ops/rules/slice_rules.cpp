@@ -1,0 +1,404 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parts of a dimension: slices, chunks, single entries, and their gradients. A slice of a cut dimension is each rank's slice of its own rows; a
+// single entry of one is sent by its owner.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "ops/rules/cut_memory.h"
+#include "sharding/tensor/redistribute.h"
+
+namespace meshard {
+namespace {
+
+/// Entries start, start + step, ... below end of a dimension.
+struct Range {
+    std::int64_t dim = 0, start = 0, end = 0, step = 1;
+};
+
+Range clamped(std::int64_t dim, std::optional<std::int64_t> start, std::optional<std::int64_t> end, std::int64_t step, std::int64_t size)
+{
+    Range range{dim, start.value_or(0), end.value_or(size), step};
+    if (range.start < 0) range.start += size;
+    if (range.end < 0) range.end += size;
+    range.start = std::clamp<std::int64_t>(range.start, 0, size);
+    range.end = std::clamp<std::int64_t>(range.end, range.start, size);
+    return range;
+}
+
+/// The part of a range that a rank holds, counted from its first row.
+Range own_range(const Range& range, const Extents& extents, std::int64_t rank)
+{
+    std::int64_t offset = 0;
+    for (std::int64_t r = 0; r < rank; ++r) offset += extents[r];
+    const auto skipped = std::max<std::int64_t>(0, (offset - range.start + range.step - 1) / range.step);
+    const auto first = range.start + skipped * range.step;
+    const auto last = std::min(range.end, offset + extents[rank]);
+    if (offset <= range.start && last <= range.start) return {range.dim, 0, 0, range.step};
+    if (first >= last) return {range.dim, 0, 0, range.step};
+    return {range.dim, first - offset, last - offset, range.step};
+}
+
+std::int64_t count(const Range& range) { return (range.end - range.start + range.step - 1) / range.step; }
+
+/// How the slice lies of what lies as `layout`.
+AxisLayout sliced_layout(const AxisLayout& layout, const Range& range)
+{
+    auto extents = std::make_shared<Extents>();
+    for (std::size_t r = 0; r < layout.extents->size(); ++r) extents->push_back(count(own_range(range, *layout.extents, static_cast<std::int64_t>(r))));
+    return {layout.placement, std::move(extents), 1};
+}
+
+AxisLayouts sliced_layouts(AxisLayouts axes, const Range& range)
+{
+    for (auto& axis : axes) {
+        if (axis.is_shard() && axis.placement.dim == range.dim) axis = sliced_layout(axis, range);
+    }
+    return axes;
+}
+
+Range local_range(const RuleCall& call, const AxisLayouts& axes, const Range& range)
+{
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        if (axes[axis].is_shard() && axes[axis].placement.dim == range.dim) return own_range(range, *axes[axis].extents, call.coordinate(axis));
+    }
+    return range;
+}
+
+bool has_blocks(const AxisLayouts& axes, std::int64_t dim)
+{
+    return std::any_of(axes.begin(), axes.end(), [&](const auto& axis) { return axis.is_shard() && axis.placement.dim == dim && axis.blocks > 1; });
+}
+
+at::Tensor slice_of(const at::Tensor& local, const Range& range) { return local.slice(range.dim, range.start, range.end, range.step); }
+
+at::Tensor sliced(const RuleCall& call, const at::Tensor& tensor, const Range& range)
+{
+    const auto axes = layouts_of(call, tensor);
+    auto strides = tensor.strides().vec();
+    strides[range.dim] *= range.step;
+    return wrap(slice_of(local_of(tensor), local_range(call, axes, range)), call.spec(sliced_layouts(axes, range)), strides);
+}
+
+std::optional<std::int64_t> optional_int(const c10::IValue& value) { return value.isNone() ? std::nullopt : std::make_optional(value.toInt()); }
+
+/// slice(self, dim, start?, end?, step)
+void slice(RuleCall& call)
+{
+    const auto tensor = call.tensor(0);
+    const auto dim = from_front(call.arg(1).toInt(), tensor.dim());
+    if (has_blocks(layouts_of(call, tensor), dim) || call.arg(4).toInt() < 1) return gathered_rule(call);
+    remember_cut(call, tensor);
+    call.finish({sliced(call, tensor, clamped(dim, optional_int(call.arg(2)), optional_int(call.arg(3)), call.arg(4).toInt(), tensor.size(dim)))});
+}
+
+/// split(self, size, dim), split_with_sizes(self, sizes, dim)
+void split(RuleCall& call)
+{
+    const auto tensor = call.tensor(0);
+    const auto dim = from_front(call.arg(2).toInt(), tensor.dim());
+    if (has_blocks(layouts_of(call, tensor), dim)) return gathered_rule(call);
+    const auto length = tensor.size(dim);
+    std::vector<std::int64_t> sizes;
+    if (call.arg(1).isInt()) {
+        const auto size = call.arg(1).toInt();
+        if (size <= 0 || length == 0) return gathered_rule(call);
+        for (std::int64_t start = 0; start < length; start += size) sizes.push_back(std::min(size, length - start));
+    } else {
+        sizes = call.arg(1).toIntVector();
+        std::int64_t sum = 0;
+        for (const auto size : sizes) sum += size;
+        if (sum != length) return gathered_rule(call);   // the operator's own message
+    }
+    remember_cut(call, tensor);
+    c10::List<at::Tensor> parts;
+    std::int64_t start = 0;
+    for (const auto size : sizes) {
+        parts.push_back(sliced(call, tensor, {dim, start, start + size, 1}));
+        start += size;
+    }
+    call.finish({parts});
+}
+
+AxisLayouts without_dim(AxisLayouts axes, std::int64_t removed)
+{
+    return map_dims(std::move(axes), [&](std::int64_t dim) { return dim > removed ? dim - 1 : dim; });
+}
+
+int owner_of(const AxisLayout& layout, std::int64_t index)
+{
+    int rank = 0;
+    while (layout.offset(rank + 1) <= index) ++rank;
+    return rank;
+}
+
+/// select(self, dim, index)
+void select(RuleCall& call)
+{
+    const auto tensor = call.tensor(0);
+    const auto dim = from_front(call.arg(1).toInt(), tensor.dim());
+    const auto index = from_front(call.arg(2).toInt(), tensor.size(dim));
+    auto axes = layouts_of(call, tensor);
+    if (has_blocks(axes, dim) || index < 0 || index >= tensor.size(dim)) return gathered_rule(call);
+    remember_cut(call, tensor);
+    auto strides = tensor.strides().vec();
+    strides.erase(strides.begin() + dim);
+    const auto cutting = axes_cutting(call, tensor, {dim});
+    if (cutting.empty()) {
+        return call.finish({wrap(local_of(tensor).select(dim, index), call.spec(without_dim(axes, dim)), strides)});
+    }
+    const auto axis = cutting[0];
+    const auto layout = axes[axis];
+    const auto owner = owner_of(layout, index);
+    const auto& local = local_of(tensor);
+    auto shape = local.sizes().vec();
+    shape.erase(shape.begin() + dim);
+    at::Tensor row, sent;
+    if (call.coordinate(axis) == owner) {
+        row = local.select(dim, index - layout.offset(owner));
+        sent = row.contiguous();
+    } else {
+        row = sent = at::empty(shape, local.options());
+    }
+    call.device_mesh()->group(axis).broadcast(sent, owner);
+    axes[axis] = {};
+    const auto result = wrap(row, call.spec(without_dim(axes, dim)), strides);
+    if (call.device_mesh()->size(axis) > 1) mark_row_copy(result, tensor, axis, owner);
+    call.finish({result});
+}
+
+/// unbind(self, dim)
+void unbind(RuleCall& call)
+{
+    const auto tensor = call.tensor(0);
+    const auto dim = from_front(call.arg(1).toInt(), tensor.dim());
+    if (cuts_any(call, tensor, {dim})) return gathered_rule(call);
+    remember_cut(call, tensor);
+    auto strides = tensor.strides().vec();
+    strides.erase(strides.begin() + dim);
+    const auto spec = call.spec(without_dim(layouts_of(call, tensor), dim));
+    c10::List<at::Tensor> parts;
+    for (const auto& part : local_of(tensor).unbind(dim)) parts.push_back(wrap(part, spec, strides));
+    call.finish({parts});
+}
+
+/// Extents of the whole that give the extents of its slice.
+AxisLayout unsliced_layout(const AxisLayout& layout, const Range& range, std::int64_t size)
+{
+    auto extents = std::make_shared<Extents>();
+    std::int64_t rows = 0, begin = 0;
+    for (std::size_t r = 0; r < layout.extents->size(); ++r) {
+        rows += (*layout.extents)[r];
+        const auto end = r + 1 == layout.extents->size() ? size : std::min(size, range.start + rows * range.step);
+        extents->push_back(rows == 0 && r + 1 < layout.extents->size() ? 0 : end - begin);
+        if (extents->back() > 0) begin = end;
+    }
+    return {layout.placement, std::move(extents), 1};
+}
+
+/// Layouts for a gradient of these sizes whose cuts along other dimensions than `dim` are `axes`: as the tensor that was selected from, where
+/// the gradient does not say otherwise.
+AxisLayouts completed_by_memory(const RuleCall& call, AxisLayouts axes, c10::IntArrayRef sizes)
+{
+    const auto known = recall_cut(call, sizes);
+    if (!known) return axes;
+    for (std::int64_t a = 0; a < call.num_axes(); ++a) {
+        if (!axes[a].is_replicate() || !(*known)[a].is_shard()) continue;
+        const auto before = axes[a];
+        axes[a] = (*known)[a];
+        if (cut_one_dim_twice(axes)) axes[a] = before;
+    }
+    return axes;
+}
+
+/// Zeros around a part keep a pending sum a pending sum, but no other reduction.
+void keep_sums_only(const RuleCall& call, const at::Tensor& tensor)
+{
+    for (const auto& axis : layouts_of(call, tensor)) {
+        if (axis.is_partial() && axis.placement.reduction != Reduction::Sum) call.reduce({tensor});
+    }
+}
+
+/// slice_backward(grad, input_sizes, dim, start, end, step): zeros with the gradient in its place.
+void slice_backward(RuleCall& call)
+{
+    const auto sizes = call.arg(1).toIntVector();
+    const auto dim = from_front(call.arg(2).toInt(), static_cast<std::int64_t>(sizes.size()));
+    const auto range = clamped(dim, call.arg(3).toInt(), call.arg(4).toInt(), call.arg(5).toInt(), sizes[dim]);
+    keep_sums_only(call, call.tensor(0));
+    auto axes = layouts_of(call, call.tensor(0));
+    if (has_blocks(axes, dim)) return gathered_rule(call);
+    const auto known = recall_cut(call, sizes);
+    for (std::int64_t a = 0; a < call.num_axes(); ++a) {
+        if (!axes[a].is_shard() || axes[a].placement.dim != dim) continue;
+        const bool as_known = known && (*known)[a].is_shard() && (*known)[a].placement.dim == dim && (*known)[a].blocks == 1 &&
+                              sliced_layout((*known)[a], range) == axes[a];
+        axes[a] = as_known ? (*known)[a] : unsliced_layout(axes[a], range, sizes[dim]);
+    }
+    const auto completed = completed_by_memory(call, axes, sizes);
+    if (!has_blocks(completed, dim)) axes = completed;
+    const auto gradient = local_of(with_layouts(call, call.tensor(0), sliced_layouts(axes, range)));
+    const auto spec = call.spec(axes);
+    const auto result = at::zeros(spec->local_shape(sizes), gradient.options());
+    slice_of(result, local_range(call, axes, range)).copy_(gradient);
+    call.finish({wrap(result, spec)});
+}
+
+/// select_backward(grad, input_sizes, dim, index)
+void select_backward(RuleCall& call)
+{
+    const auto sizes = call.arg(1).toIntVector();
+    const auto dim = from_front(call.arg(2).toInt(), static_cast<std::int64_t>(sizes.size()));
+    const auto index = from_front(call.arg(3).toInt(), sizes[dim]);
+    keep_sums_only(call, call.tensor(0));
+    auto axes = map_dims(layouts_of(call, call.tensor(0)), [&](std::int64_t d) { return d >= dim ? d + 1 : d; });
+    const auto completed = completed_by_memory(call, axes, sizes);
+    if (!has_blocks(completed, dim)) axes = completed;
+    auto gradient_axes = axes;   // a pending sum stays one
+    for (auto& axis : gradient_axes) {
+        if (axis.is_shard() && axis.placement.dim == dim) axis = {};
+    }
+    const auto gradient = local_of(with_layouts(call, call.tensor(0), without_dim(gradient_axes, dim)));
+    const auto spec = call.spec(axes);
+    const auto result = at::zeros(spec->local_shape(sizes), gradient.options());
+    const auto own = local_range(call, axes, {dim, index, index + 1, 1});
+    if (count(own) > 0) result.select(dim, own.start).copy_(gradient);
+    call.finish({wrap(result, spec)});
+}
+
+/// slice_scatter(self, src, dim, start?, end?, step), select_scatter(self, src, dim, index): a copy of self with one part replaced.
+template <bool kSelect>
+void scatter_part(RuleCall& call)
+{
+    const auto tensor = call.tensor(0);
+    const auto dim = from_front(call.arg(2).toInt(), tensor.dim());
+    const auto size = tensor.size(dim);
+    const auto axes = layouts_of(call, tensor);
+    const auto index = kSelect ? from_front(call.arg(3).toInt(), size) : 0;
+    if (has_blocks(axes, dim) || (kSelect && (index < 0 || index >= size))) return gathered_rule(call);
+    call.reduce({tensor, call.tensor(1)});
+    const auto complete = layouts_of(call, tensor);
+    const auto range = kSelect ? Range{dim, index, index + 1, 1} : clamped(dim, optional_int(call.arg(3)), optional_int(call.arg(4)), call.arg(5).toInt(), size);
+    const auto source_axes = kSelect ? without_dim(replaced(complete, {dim}, {}), dim) : sliced_layouts(complete, range);
+    const auto source = local_of(with_layouts(call, call.tensor(1), source_axes));
+    const auto result = local_of(tensor).clone(at::MemoryFormat::Contiguous);
+    const auto own = local_range(call, complete, range);
+    if (!kSelect) slice_of(result, own).copy_(source);
+    else if (count(own) > 0) result.select(dim, own.start).copy_(source);
+    call.finish({wrap(result, call.spec(complete))});
+}
+
+/// diagonal(self, offset, dim1, dim2): the two dimensions go, the diagonal comes last. Where one of the two is cut, so is the diagonal: row r of it
+/// stands in row r of what is cut, but for the rows that `offset` skips.
+void diagonal(RuleCall& call)
+{
+    const auto tensor = call.tensor(0);
+    const auto a = from_front(call.arg(2).toInt(), tensor.dim()), b = from_front(call.arg(3).toInt(), tensor.dim());
+    const auto cutting = axes_cutting(call, tensor, {a, b});
+    auto axes = layouts_of(call, tensor);
+    if (a == b || cutting.size() > 1 || (!cutting.empty() && axes[cutting[0]].blocks > 1)) return gathered_rule(call);
+    auto offset = call.arg(1).toInt();
+    auto strides = tensor.strides().vec();
+    strides.push_back(strides[a] + strides[b]);
+    strides.erase(strides.begin() + std::max(a, b));
+    strides.erase(strides.begin() + std::min(a, b));
+    for (auto& axis : axes) {
+        if (axis.is_shard() && axis.placement.dim != a && axis.placement.dim != b) axis.placement.dim -= (axis.placement.dim > a) + (axis.placement.dim > b);
+    }
+    if (!cutting.empty()) {
+        auto& layout = axes[cutting[0]];
+        const bool cuts_rows = call.layout(tensor, cutting[0]).placement.dim == a;
+        const auto first = std::max<std::int64_t>(0, cuts_rows ? -offset : offset);
+        const auto end = first + std::max<std::int64_t>(0, std::min(tensor.size(a) - std::max<std::int64_t>(0, -offset), tensor.size(b) - std::max<std::int64_t>(0, offset)));
+        auto extents = std::make_shared<Extents>();
+        for (std::size_t r = 0; r < layout.extents->size(); ++r) {
+            const auto begin = layout.offset(static_cast<std::int64_t>(r));
+            extents->push_back(std::max<std::int64_t>(0, std::min(begin + (*layout.extents)[r], end) - std::max(begin, first)));
+        }
+        const auto before = layout.offset(call.coordinate(cutting[0]));
+        offset += cuts_rows ? before : -before;
+        layout = {Shard(tensor.dim() - 2), std::move(extents), 1};
+    }
+    call.finish({wrap(local_of(tensor).diagonal(offset, a, b), call.spec(axes), strides)});
+}
+
+/// diagonal_backward(grad, input_sizes, offset, dim1, dim2)
+void diagonal_backward(RuleCall& call)
+{
+    const auto gradient = call.tensor(0);
+    const auto sizes = call.arg(1).toIntVector();
+    const auto num_dims = static_cast<std::int64_t>(sizes.size());
+    const auto a = from_front(call.arg(3).toInt(), num_dims), b = from_front(call.arg(4).toInt(), num_dims);
+    if (cuts_any(call, gradient, {gradient.dim() - 1})) return gathered_rule(call);
+    const auto spec = call.spec(map_dims(layouts_of(call, gradient), [&](std::int64_t dim) {
+        if (dim >= std::min(a, b)) ++dim;
+        return dim >= std::max(a, b) ? dim + 1 : dim;
+    }));
+    call.make_local();
+    call.arg(1) = spec->local_shape(sizes);
+    call.run({spec});
+}
+
+/// unfold(self, dimension, size, step)
+void unfold(RuleCall& call)
+{
+    const auto tensor = call.tensor(0);
+    if (tensor.dim() == 0) return gathered_rule(call);
+    const auto dim = from_front(call.arg(1).toInt(), tensor.dim());
+    if (cuts_any(call, tensor, {dim})) return gathered_rule(call);
+    auto strides = tensor.strides().vec();
+    strides.push_back(strides[dim]);
+    strides[dim] *= call.arg(3).toInt();
+    call.finish({wrap(local_of(tensor).unfold(dim, call.arg(2).toInt(), call.arg(3).toInt()), spec_of(tensor), strides)});
+}
+
+/// unfold_backward(grad, input_sizes, dim, size, step)
+void unfold_backward(RuleCall& call)
+{
+    const auto gradient = call.tensor(0);
+    const auto sizes = call.arg(1).toIntVector();
+    const auto dim = from_front(call.arg(2).toInt(), static_cast<std::int64_t>(sizes.size()));
+    if (cuts_any(call, gradient, {dim, gradient.dim() - 1})) return gathered_rule(call);
+    const auto spec = spec_of(gradient);
+    call.make_local();
+    call.arg(1) = spec->local_shape(sizes);
+    call.run({spec});
+}
+
+/// as_strided(self, size, stride, storage_offset?) speaks of memory that only a whole has. What stays within a contiguous tensor is understood:
+/// windows along the last dimension are an unfold, anything else is taken from the whole.
+void as_strided(RuleCall& call)
+{
+    const auto tensor = call.tensor(0);
+    const auto size = call.arg(1).toIntVector(), stride = call.arg(2).toIntVector();
+    std::int64_t reach = 0;
+    for (std::size_t dim = 0; dim < size.size(); ++dim) reach += (size[dim] - 1) * stride[dim];
+    const bool own_memory = tensor.is_contiguous() && call.arg(3).isNone() && reach < tensor.numel();
+    if (!own_memory && (tensor.is_view() || !tensor.is_contiguous())) {
+        call.refuse("strides of a view speak of memory that no rank has", "Use narrow, select or permute, or clone the tensor before");
+    }
+    const auto last = tensor.dim() - 1;
+    const bool one_more = own_memory && last >= 0 && static_cast<std::int64_t>(size.size()) == tensor.dim() + 1 && stride.back() == 1 && stride[last] > 0;
+    if (!one_more || !std::equal(size.begin(), size.begin() + last, tensor.sizes().begin()) || !std::equal(stride.begin(), stride.begin() + last, tensor.strides().begin()) ||
+        size[last] == 0 || (size[last] - 1) * stride[last] + size.back() > tensor.size(last)) {
+        return gathered_rule(call);
+    }
+    call.finish({tensor.unfold(last, size.back(), stride[last]).narrow(last, 0, size[last])});
+}
+
+const RuleRegistration r_slice("views", {"aten::slice"}, slice);
+const RuleRegistration r_split("views", {"aten::split", "aten::split_with_sizes", "aten::unsafe_split", "aten::unsafe_split_with_sizes"}, split);
+const RuleRegistration r_select("views", {"aten::select"}, select);
+const RuleRegistration r_unbind("views", {"aten::unbind"}, unbind);
+const RuleRegistration r_slice_backward("views", {"aten::slice_backward"}, slice_backward);
+const RuleRegistration r_select_backward("views", {"aten::select_backward"}, select_backward);
+const RuleRegistration r_slice_scatter("views", {"aten::slice_scatter"}, scatter_part<false>);
+const RuleRegistration r_select_scatter("views", {"aten::select_scatter"}, scatter_part<true>);
+const RuleRegistration r_diagonal("views", {"aten::diagonal"}, diagonal);
+const RuleRegistration r_diagonal_backward("views", {"aten::diagonal_backward"}, diagonal_backward);
+const RuleRegistration r_unfold("views", {"aten::unfold"}, unfold);
+const RuleRegistration r_unfold_backward("views", {"aten::unfold_backward"}, unfold_backward);
+const RuleRegistration r_as_strided("views", {"aten::as_strided"}, as_strided);
+
+}  // namespace
+}  // namespace meshard

@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operators that see the same numbers in another shape.
+#include <ATen/ATen.h>
+#include <ATen/InferSize.h>
+#include <ATen/TensorUtils.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "ops/rules/rank_parts.h"
+
+namespace meshard {
+namespace {
+
+std::int64_t product_of(c10::IntArrayRef sizes) { return std::accumulate(sizes.begin(), sizes.end(), std::int64_t{1}, std::multiplies<>()); }
+
+/// How a cut lies after the whole is seen in another shape, or nothing if it cannot be said.
+///
+/// The cut dimension is (blocks, rows); with the dimensions before it the whole is (outer, rows, inner) where every outer index is cut in the
+/// same way. In the new shape some dimension j must begin inside `outer` and hold whole rows: then j is (outer / before_j, rows', ...), each
+/// rank's rows being counted in units of what lies behind j.
+std::optional<AxisLayout> layout_in_shape(const AxisLayout& layout, c10::IntArrayRef from, c10::IntArrayRef to)
+{
+    const auto dim = layout.placement.dim;
+    const auto outer = product_of(from.slice(0, dim)) * layout.blocks;
+    const auto inner = product_of(from.slice(dim + 1));
+    std::optional<AxisLayout> best;
+    bool keeps_rows = false;
+    std::int64_t before = 1;
+    for (std::size_t j = 0; j < to.size(); before *= to[j], ++j) {
+        const auto behind = product_of(to.slice(j + 1));
+        if (outer % before != 0 || to[j] * behind * before != outer * layout.total() * inner) continue;
+        auto extents = std::make_shared<Extents>();
+        std::int64_t sum = 0;
+        bool whole = true;
+        for (const auto extent : *layout.extents) {
+            whole &= extent * inner % behind == 0;
+            extents->push_back(extent * inner / behind);
+            sum += extents->back();
+        }
+        if (!whole || outer / before * sum != to[j]) continue;
+        // What one rank holds alone fits wherever a size of one stands. The last dimension that keeps rows as they are is taken, so that
+        // (B, 1, C) stays cut along its rows on the way to (B, C) and back; else the longest one.
+        const bool same_rows = *extents == *layout.extents;
+        if (best && !same_rows && (keeps_rows || to[j] <= to[best->placement.dim])) continue;
+        keeps_rows |= same_rows;
+        best = layout;
+        best->placement.dim = static_cast<std::int64_t>(j);
+        best->blocks = outer / before;
+        if (!same_rows) best->extents = std::move(extents);
+    }
+    return best;
+}
+
+/// The same rows with every border moved to the nearest one at which the new shape can be cut too, or nothing if there is none. Rows that become
+/// others in groups of `unit` stay together.
+std::optional<AxisLayout> aligned_layout(const AxisLayout& layout, c10::IntArrayRef from, c10::IntArrayRef to)
+{
+    if (layout.blocks != 1) return std::nullopt;
+    const auto dim = layout.placement.dim;
+    const auto outer = product_of(from.slice(0, dim)), inner = product_of(from.slice(dim + 1)), rows = layout.total();
+    std::int64_t unit = 0, before = 1;
+    for (std::size_t j = 0; j < to.size() && before <= outer; before *= to[j], ++j) {
+        const auto behind = product_of(to.slice(j + 1));
+        if (before != outer || to[j] * behind != rows * inner) continue;
+        const auto here = behind / std::gcd(behind, inner);
+        if (to[j] > 1 && rows % here == 0 && (unit == 0 || here < unit)) unit = here;
+    }
+    if (unit == 0) return std::nullopt;
+    auto extents = std::make_shared<Extents>();
+    std::int64_t reached = 0, border = 0;
+    for (std::size_t r = 0; r < layout.extents->size(); ++r) {
+        reached += (*layout.extents)[r];
+        const auto next = r + 1 == layout.extents->size() ? rows : std::min(rows, (reached + unit / 2) / unit * unit);
+        extents->push_back(next - border);
+        border = next;
+    }
+    return AxisLayout{layout.placement, std::move(extents), 1};
+}
+
+/// How the whole must be cut, and how it lies then in the new shape, or nothing if that cannot be said.
+struct Reshaped {
+    AxisLayouts before, after;
+};
+
+std::optional<Reshaped> reshaped_layouts(const RuleCall& call, const at::Tensor& tensor, c10::IntArrayRef shape)
+{
+    Reshaped layouts{layouts_of(call, tensor), layouts_of(call, tensor)};
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
+        auto& before = layouts.before[axis];
+        if (!before.is_shard()) continue;
+        std::optional<AxisLayout> after;
+        if (tensor.numel() > 0) {
+            after = layout_in_shape(before, tensor.sizes(), shape);
+            if (!after) {
+                if (const auto aligned = aligned_layout(before, tensor.sizes(), shape)) {
+                    before = *aligned;
+                    after = layout_in_shape(before, tensor.sizes(), shape);
+                }
+            }
+        } else if (std::equal(shape.begin(), shape.end(), tensor.sizes().begin(), tensor.sizes().end())) {
+            after = before;
+        }
+        if (!after) return std::nullopt;
+        layouts.after[axis] = *after;
+    }
+    if (cut_one_dim_twice(layouts.after)) return std::nullopt;
+    return layouts;
+}
+
+/// Ends the call with a view of its first argument, of a copy of it in another layout if `is_copy` says so.
+void finish_view(RuleCall& call, const at::Tensor& view, bool is_copy, const at::Tensor& local, const SpecPtr& spec)
+{
+    if (is_copy) {
+        mark_moved_copy({view}, call.tensor(0), local, spec);
+        if (!call.is_view()) share_memory(call.tensor(0), {view});   // `_unsafe_view`, through which some operators write
+    }
+    call.finish({view});
+}
+
+/// `alias` says that the result is a view: what is written to it is written to the tensor.
+void reshape_to(RuleCall& call, std::vector<std::int64_t> shape, bool alias)
+{
+    const auto tensor = call.tensor(0);
+    shape = at::infer_size(shape, tensor.numel());
+    const auto layouts = reshaped_layouts(call, tensor, shape);
+    const auto spec = layouts ? call.spec(layouts->after) : nullptr;
+    const auto local_shape = layouts ? spec->local_shape(shape) : std::vector<std::int64_t>{};
+    if (!layouts || product_of(local_shape) != product_of(call.spec(layouts->before)->local_shape(tensor.sizes()))) {
+        // `_reshape_alias` names strides of the whole's memory, which no rank has.
+        return call.name() == "aten::_reshape_alias" ? call.finish({tensor.view(shape)}) : gathered_rule(call);
+    }
+
+    const auto moved = with_layouts(call, tensor, layouts->before);
+    auto local = local_of(moved);
+    bool changed = !moved.is_same(tensor);
+    // The whole's strides promise a view; this rank's part may lie otherwise.
+    if (!at::detail::computeStride(local.sizes(), local.strides(), c10::IntArrayRef(local_shape))) {
+        local = local.contiguous();
+        changed = true;
+    }
+    finish_view(call, wrap(local.view(local_shape), spec), changed && alias, local, spec_of(moved));
+}
+
+/// view(self, dtype): the same bytes as numbers of another type; of another size, the last dimension has more or fewer.
+void view_as_type(RuleCall& call)
+{
+    const auto tensor = call.tensor(0);
+    const auto type = call.arg(1).toScalarType();
+    if (c10::elementSize(type) != c10::elementSize(tensor.scalar_type())) return gathered_rule(call);
+    call.reduce({tensor});
+    call.finish({wrap(local_of(tensor).view(type), spec_of(tensor), tensor.strides())});
+}
+
+void view(RuleCall& call)
+{
+    if (call.schema().overload_name() == "dtype") return view_as_type(call);
+    reshape_to(call, call.arg(1).toIntVector(), call.is_view() || call.name() == "aten::_unsafe_view");
+}
+
+/// Dimension i of the result is dimension order[i] of the input.
+void permute_to(RuleCall& call, const std::vector<std::int64_t>& order)
+{
+    const auto tensor = call.tensor(0);
+    const auto axes = map_dims(layouts_of(call, tensor), [&](std::int64_t dim) { return std::find(order.begin(), order.end(), dim) - order.begin(); });
+    std::vector<std::int64_t> strides;
+    for (const auto dim : order) strides.push_back(tensor.stride(dim));
+    call.finish({wrap(local_of(tensor).permute(order), call.spec(axes), strides)});
+}
+
+std::vector<std::int64_t> swapped(std::int64_t num_dims, std::int64_t a, std::int64_t b)
+{
+    std::vector<std::int64_t> order(num_dims);
+    std::iota(order.begin(), order.end(), 0);
+    if (num_dims > 1) std::swap(order[a], order[b]);
+    return order;
+}
+
+void transpose(RuleCall& call)
+{
+    const auto num_dims = call.tensor(0).dim();
+    permute_to(call, swapped(num_dims, from_front(call.arg(1).toInt(), num_dims), from_front(call.arg(2).toInt(), num_dims)));
+}
+
+void t(RuleCall& call) { permute_to(call, swapped(call.tensor(0).dim(), 0, 1)); }
+
+void permute(RuleCall& call)
+{
+    auto order = call.arg(1).toIntVector();
+    for (auto& dim : order) dim = from_front(dim, call.tensor(0).dim());
+    permute_to(call, order);
+}
+
+/// expand(self, size, implicit)
+void expand(RuleCall& call)
+{
+    const auto tensor = call.tensor(0);
+    auto shape = call.arg(1).toIntVector();
+    const auto added = static_cast<std::int64_t>(shape.size()) - tensor.dim();
+    std::vector<std::int64_t> strides(shape.size(), 0), repeated;
+    for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) {
+        auto& size = shape[dim + added];
+        if (size == -1) size = tensor.size(dim);
+        if (size != tensor.size(dim)) repeated.push_back(dim);
+        else strides[dim + added] = tensor.stride(dim);
+    }
+    const auto whole = with_whole_dims(call, tensor, repeated);   // of a single row: one small message
+    const auto spec = call.spec(map_dims(layouts_of(call, whole), [&](std::int64_t dim) { return dim + added; }));
+    const auto& local = local_of(whole);
+    finish_view(call, wrap(local.expand(spec->local_shape(shape)), spec, strides), !whole.is_same(tensor), local, spec_of(whole));
+}
+
+void unsqueeze(RuleCall& call)
+{
+    const auto tensor = call.tensor(0);
+    const auto at = from_front(call.arg(1).toInt(), tensor.dim() + 1);
+    auto strides = tensor.strides().vec();
+    strides.insert(strides.begin() + at, at < tensor.dim() ? tensor.size(at) * tensor.stride(at) : 1);
+    const auto axes = map_dims(layouts_of(call, tensor), [&](std::int64_t dim) { return dim >= at ? dim + 1 : dim; });
+    call.finish({wrap(local_of(tensor).unsqueeze(at), call.spec(axes), strides)});
+}
+
+/// squeeze(self), squeeze(self, dim), squeeze(self, dims): by the whole's sizes, not by those of this rank.
+void squeeze(RuleCall& call)
+{
+    const auto tensor = call.tensor(0);
+    std::vector<std::int64_t> dims;
+    if (call.num_args() == 1) {
+        dims.resize(tensor.dim());
+        std::iota(dims.begin(), dims.end(), 0);
+    } else if (call.arg(1).isInt()) {
+        dims = {call.arg(1).toInt()};
+    } else {
+        dims = call.arg(1).toIntVector();
+    }
+    std::vector<std::int64_t> removed;
+    for (const auto dim : dims) {
+        const auto d = from_front(dim, tensor.dim());
+        if (d >= 0 && d < tensor.dim() && tensor.size(d) == 1) removed.push_back(d);
+    }
+    const auto whole = with_whole_dims(call, tensor, removed);
+    std::vector<std::int64_t> strides;
+    for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) {
+        if (std::find(removed.begin(), removed.end(), dim) == removed.end()) strides.push_back(tensor.stride(dim));
+    }
+    const auto axes = map_dims(layouts_of(call, whole), [&](std::int64_t dim) {
+        return dim - std::count_if(removed.begin(), removed.end(), [&](std::int64_t d) { return d < dim; });
+    });
+    const auto& local = local_of(whole);
+    finish_view(call, wrap(local.squeeze(removed), call.spec(axes), strides), !whole.is_same(tensor), local, spec_of(whole));
+}
+
+/// The real and imaginary parts as a last dimension.
+void view_as_real(RuleCall& call)
+{
+    const auto tensor = call.tensor(0);
+    std::vector<std::int64_t> strides;
+    for (const auto stride : tensor.strides()) strides.push_back(2 * stride);
+    strides.push_back(1);
+    call.finish({wrap(at::view_as_real(local_of(tensor)), spec_of(tensor), strides)});
+}
+
+void view_as_complex(RuleCall& call)
+{
+    const auto tensor = call.tensor(0);
+    if (tensor.dim() == 0 || tensor.size(-1) != 2 || tensor.stride(-1) != 1) return gathered_rule(call);
+    const auto whole = with_whole_lines(call, tensor, tensor.dim() - 1);   // no pair is torn apart
+    std::vector<std::int64_t> strides;
+    for (std::int64_t dim = 0; dim + 1 < tensor.dim(); ++dim) strides.push_back(tensor.stride(dim) / 2);
+    auto local = local_of(whole);
+    bool pairs = local.storage_offset() % 2 == 0 && local.stride(-1) == 1;
+    for (std::int64_t dim = 0; dim + 1 < local.dim(); ++dim) pairs &= local.stride(dim) % 2 == 0;
+    if (!pairs) local = local.clone(at::MemoryFormat::Contiguous);   // the whole's strides promise a view; this rank's part may lie otherwise
+    finish_view(call, wrap(at::view_as_complex(local), spec_of(whole), strides), !pairs || !whole.is_same(tensor), local, spec_of(whole));
+}
+
+/// The conjugate as numbers, not as a mark on the tensor: messages carry numbers.
+void conjugate(RuleCall& call)
+{
+    const auto tensor = call.tensor(0);
+    call.finish({wrap(at::_conj_physical(local_of(tensor)), spec_of(tensor), tensor.strides())});
+}
+
+/// unsqueeze_ and alike: the view of that name, and the tensor becomes it.
+void reshape_in_place(RuleCall& call)
+{
+    const auto self = call.tensor(0);
+    if (!is_sharded(self)) return gathered_rule(call);
+    const auto view = [&]() -> at::Tensor {
+        const auto& name = call.name();
+        if (name == "aten::unsqueeze_") return at::unsqueeze(self, call.arg(1).toInt());
+        if (name == "aten::transpose_") return at::transpose(self, call.arg(1).toInt(), call.arg(2).toInt());
+        if (name == "aten::t_") return at::t(self);
+        if (call.num_args() == 1) return at::squeeze(self);
+        return call.arg(1).isInt() ? at::squeeze(self, call.arg(1).toInt()) : at::squeeze(self, call.arg(1).toIntVector());
+    };
+    become(self, view());
+    call.finish({self});
+}
+
+void refuse_in_place(RuleCall& call)
+{
+    call.refuse("it gives a tensor another shape or memory in place", "Use the form that returns a new tensor, or redistribute(x, Replicate())");
+}
+
+/// Aten tells the result of a pooling over channels that lie last how it lies: with the shape and strides that it has, there is nothing to do.
+void as_strided_in_place(RuleCall& call)
+{
+    const auto tensor = call.tensor(0);
+    const auto size = call.arg(1).toIntVector(), stride = call.arg(2).toIntVector();
+    bool stays = tensor.sizes() == c10::IntArrayRef(size) && (call.arg(3).isNone() || call.arg(3).toInt() == 0);
+    for (std::size_t dim = 0; stays && dim < size.size(); ++dim) stays = size[dim] == 1 || stride[dim] == tensor.stride(static_cast<std::int64_t>(dim));
+    if (!stays) refuse_in_place(call);
+    call.finish({tensor});
+}
+
+const RuleRegistration r_refused("refused", {"aten::resize_", "aten::resize_as_", "aten::set_"}, refuse_in_place);
+const RuleRegistration r_as_strided("refused", {"aten::as_strided_"}, as_strided_in_place);   // but for those that change nothing
+const RuleRegistration r_in_place("views", {"aten::unsqueeze_", "aten::squeeze_", "aten::transpose_", "aten::t_"}, reshape_in_place);
+const RuleRegistration r_as_real("views", {"aten::view_as_real"}, view_as_real);
+const RuleRegistration r_as_complex("views", {"aten::view_as_complex"}, view_as_complex);
+const RuleRegistration r_conjugate("views", {"aten::_conj"}, conjugate);
+const RuleRegistration r_view("views", {"aten::view", "aten::_unsafe_view", "aten::_reshape_alias", "aten::_reshape_copy"}, view);
+const RuleRegistration r_transpose("views", {"aten::transpose"}, transpose);
+const RuleRegistration r_t("views", {"aten::t"}, t);
+const RuleRegistration r_permute("views", {"aten::permute"}, permute);
+const RuleRegistration r_expand("views", {"aten::expand"}, expand);
+const RuleRegistration r_unsqueeze("views", {"aten::unsqueeze"}, unsqueeze);
+const RuleRegistration r_squeeze("views", {"aten::squeeze"}, squeeze);
+
+}  // namespace
+}  // namespace meshard

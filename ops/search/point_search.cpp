@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/search/point_search.h"
+
+#include "ops/search/point_tree.h"
+#include "ops/search/point_walk.h"
+#include "partition/error.h"
+
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+namespace meshard {
+namespace {
+
+using namespace point_tree;
+
+constexpr std::int64_t kGroup = 32;       // queries that share a walk
+constexpr std::int64_t kMinPiece = 128;   // groups that are worth a thread
+
+template <class T>
+constexpr T kLargestCoordinate = sizeof(T) == 4 ? T(1e18) : T(1e150);
+
+/// Where a periodic axis puts a coordinate: in [0, period).
+template <class T>
+T wrapped(T x, T period)
+{
+    if (!std::isfinite(period)) return x;
+    const T inside = x - period * std::floor(x / period);
+    return inside >= period || inside < 0 ? T{0} : inside;
+}
+
+template <class T>
+T squared(double radius)
+{
+    return static_cast<T>(radius) * static_cast<T>(radius);
+}
+
+std::string number(double value)
+{
+    char text[32];
+    std::snprintf(text, sizeof text, "%g", value);
+    return text;
+}
+
+}  // namespace
+
+void require_limit(const char* where, const RadiusLimit& limit)
+{
+    if (!(limit.radius > 0) || !std::isfinite(limit.radius) || limit.radius > 1e18) {
+        throw InvalidInput(std::string(where) + ": the radius is " + number(limit.radius) + "; it must be positive and finite (at most 1e18).");
+    }
+    if (limit.max_neighbors < 1) {
+        throw InvalidInput(std::string(where) + ": max_neighbors is " + std::to_string(limit.max_neighbors) + "; it must be 1 or more.");
+    }
+}
+
+template <class T>
+void require_coordinates(const char* where, const char* what, std::span<const T> coordinates, int dimensions)
+{
+    if (dimensions < 1 || dimensions > 3) {
+        throw InvalidInput(std::string(where) + ": " + what + " have " + std::to_string(dimensions) + " dimensions, expected 1 to 3.");
+    }
+    if (coordinates.size() % dimensions != 0) {
+        throw InvalidInput(std::string(where) + ": " + what + " are " + std::to_string(coordinates.size()) + " numbers, no multiple of the " +
+                           std::to_string(dimensions) + " dimensions.");
+    }
+    if (coordinates.size() / dimensions > static_cast<std::size_t>(kLastId)) {
+        throw InvalidInput(std::string(where) + ": more than 2^31 - 1 " + what + " on one rank. Use more ranks.");
+    }
+    const auto bad = std::find_if(coordinates.begin(), coordinates.end(), [](T x) { return !(std::abs(x) <= kLargestCoordinate<T>); });
+    if (bad == coordinates.end()) return;
+    const auto row = (bad - coordinates.begin()) / dimensions;
+    throw InvalidInput(std::string(where) + ": row " + std::to_string(row) + " of the " + what + " has the coordinate " + number(*bad) +
+                       "; all must be finite and at most " + number(kLargestCoordinate<T>) + " in size. Remove or mend that row.");
+}
+template void require_coordinates(const char*, const char*, std::span<const float>, int);
+template void require_coordinates(const char*, const char*, std::span<const double>, int);
+
+template <class T>
+struct PointSearch<T>::Base {
+    virtual ~Base() = default;
+    virtual std::int64_t num_points() const = 0;
+    virtual int dimensions() const = 0;
+    virtual NeighborLists<T> knn(std::span<const T> queries, std::int64_t k, std::span<const std::int32_t> excluded,
+                                 std::span<const T> bounds_squared) const = 0;
+    virtual std::vector<NeighborLists<T>> within(std::span<const T> queries, std::span<const RadiusLimit> limits,
+                                                 std::span<const std::int32_t> excluded) const = 0;
+};
+
+template <class T>
+template <int D>
+struct PointSearch<T>::Impl : PointSearch<T>::Base {
+    std::vector<Item<T, D>> ordered;
+    std::vector<T> original;   // to see whether the queries are the points
+    Tree<T, D> tree;
+    Period<T, D> period;
+    SearchPieces pieces;
+
+    Impl(std::span<const T> points, std::span<const double> lengths, SearchPieces pieces)
+        : original(points.begin(), points.end()), pieces(std::move(pieces))
+    {
+        period.length.fill(std::numeric_limits<T>::infinity());
+        for (std::size_t d = 0; d < lengths.size(); ++d) {
+            if (lengths[d] > 0) period.length[d] = static_cast<T>(lengths[d]), period.any = true;
+        }
+        ordered = items_of(points);
+        tree.build(ordered);
+    }
+
+    std::vector<Item<T, D>> items_of(std::span<const T> rows) const
+    {
+        std::vector<Item<T, D>> items(rows.size() / D);
+        for (std::size_t i = 0; i < items.size(); ++i) {
+            for (int d = 0; d < D; ++d) items[i].x[d] = wrapped(rows[i * D + d], period.length[d]);
+            items[i].id = static_cast<std::int32_t>(i);
+        }
+        order_items<T, D>(items);
+        return items;
+    }
+
+    std::int64_t num_points() const override { return static_cast<std::int64_t>(ordered.size()); }
+    int dimensions() const override { return D; }
+
+    std::vector<NeighborLists<T>> answer(std::span<const T> rows, Question<T, D> question) const
+    {
+        std::vector<Item<T, D>> own_order;
+        const bool are_points = std::equal(rows.begin(), rows.end(), original.begin(), original.end());
+        if (!are_points) own_order = items_of(rows);
+        question.queries = are_points ? std::span<const Item<T, D>>(ordered) : own_order;
+        const auto num_queries = static_cast<std::int64_t>(question.queries.size());
+        Found<T> found(num_queries, static_cast<std::int64_t>(question.max_neighbors.size()), question.stride);
+        const auto num_groups = (num_queries + kGroup - 1) / kGroup;
+        const auto num_pieces = std::clamp<std::int64_t>(num_groups / kMinPiece, 1, std::max<std::int64_t>(1, pieces.most));
+        std::vector<Records<T>> records(num_pieces);
+        const auto work = [&](std::int64_t piece) {
+            Walk<T, D> walk(tree, num_points(), period, question, found, records[piece]);
+            for (auto g = piece * num_groups / num_pieces; g < (piece + 1) * num_groups / num_pieces; ++g) {
+                walk.group(g * kGroup, std::min(num_queries, (g + 1) * kGroup));
+            }
+        };
+        if (num_pieces == 1) work(0);
+        else pieces.run(num_pieces, work);
+        return std::move(found).lists();
+    }
+
+    NeighborLists<T> knn(std::span<const T> queries, std::int64_t k, std::span<const std::int32_t> excluded,
+                         std::span<const T> bounds_squared) const override
+    {
+        Question<T, D> question;
+        question.excluded = excluded;
+        question.bounds_squared = bounds_squared;
+        question.wanted = k + (excluded.empty() ? 0 : 1);
+        question.max_neighbors = {k};
+        if (bounds_squared.empty()) question.stride = std::min(k, num_points());
+        return std::move(answer(queries, std::move(question)).front());
+    }
+
+    std::vector<NeighborLists<T>> within(std::span<const T> queries, std::span<const RadiusLimit> limits,
+                                         std::span<const std::int32_t> excluded) const override
+    {
+        // Lists with and without a limit in a pass each: a large radius of which few are wanted must not look at all.
+        std::vector<NeighborLists<T>> lists(limits.size());
+        for (const bool limited : {true, false}) {
+            Question<T, D> question;
+            question.excluded = excluded;
+            question.bound_squared = 0;
+            question.wanted = 0;
+            std::vector<std::size_t> places;
+            for (std::size_t i = 0; i < limits.size(); ++i) {
+                const auto count = limits[i].max_neighbors;
+                if ((count < num_points()) != limited) continue;
+                places.push_back(i);
+                question.radii_squared.push_back(squared<T>(limits[i].radius));
+                question.max_neighbors.push_back(count);
+                question.bound_squared = std::max(question.bound_squared, question.radii_squared.back());
+                question.wanted = std::max(question.wanted, limited ? count + (excluded.empty() ? 0 : 1) : kAllNeighbors);
+            }
+            if (places.empty()) continue;
+            auto found = answer(queries, std::move(question));
+            for (std::size_t i = 0; i < places.size(); ++i) lists[places[i]] = std::move(found[i]);
+        }
+        return lists;
+    }
+};
+
+template <class T>
+PointSearch<T>::PointSearch(std::span<const T> points, int dimensions, std::span<const double> period, SearchPieces pieces)
+{
+    require_coordinates("PointSearch", "points", points, dimensions);
+    if (!period.empty() && static_cast<int>(period.size()) != dimensions) {
+        throw InvalidInput("PointSearch: " + std::to_string(period.size()) + " periods for points of " + std::to_string(dimensions) +
+                           " dimensions. Pass one an axis, 0 for an open one.");
+    }
+    for (const auto length : period) {
+        if (!(length >= 0) || length > kLargestCoordinate<T>) {
+            throw InvalidInput("PointSearch: the period " + number(length) + "; it must be positive, or 0 for an open axis.");
+        }
+    }
+    if (dimensions == 1) impl_ = std::make_unique<const Impl<1>>(points, period, std::move(pieces));
+    if (dimensions == 2) impl_ = std::make_unique<const Impl<2>>(points, period, std::move(pieces));
+    if (dimensions == 3) impl_ = std::make_unique<const Impl<3>>(points, period, std::move(pieces));
+}
+
+template <class T>
+PointSearch<T>::~PointSearch() = default;
+template <class T>
+PointSearch<T>::PointSearch(PointSearch&&) noexcept = default;
+template <class T>
+PointSearch<T>& PointSearch<T>::operator=(PointSearch&&) noexcept = default;
+
+template <class T>
+std::int64_t PointSearch<T>::num_points() const
+{
+    return impl_->num_points();
+}
+
+namespace {
+
+template <class Rows>
+void require_one_a_query(const char* where, const char* what, const Rows& rows, std::size_t num_queries)
+{
+    if (rows.empty() || rows.size() == num_queries) return;
+    throw InvalidInput(std::string(where) + ": " + std::to_string(rows.size()) + " " + what + " for " + std::to_string(num_queries) +
+                       " queries. Pass one a query or none.");
+}
+
+}  // namespace
+
+template <class T>
+NeighborLists<T> PointSearch<T>::knn(std::span<const T> queries, std::int64_t k, std::span<const std::int32_t> excluded,
+                                     std::span<const T> bounds_squared) const
+{
+    if (k < 1) throw InvalidInput("knn: k is " + std::to_string(k) + "; it must be 1 or more.");
+    require_coordinates("knn", "queries", queries, impl_->dimensions());
+    require_one_a_query("knn", "excluded ids", excluded, queries.size() / impl_->dimensions());
+    require_one_a_query("knn", "bounds", bounds_squared, queries.size() / impl_->dimensions());
+    return impl_->knn(queries, k, excluded, bounds_squared);
+}
+
+template <class T>
+std::vector<NeighborLists<T>> PointSearch<T>::within(std::span<const T> queries, std::span<const RadiusLimit> limits,
+                                                     std::span<const std::int32_t> excluded) const
+{
+    for (const auto& limit : limits) require_limit("radius_search", limit);
+    require_coordinates("radius_search", "queries", queries, impl_->dimensions());
+    require_one_a_query("radius_search", "excluded ids", excluded, queries.size() / impl_->dimensions());
+    return impl_->within(queries, limits, excluded);
+}
+
+template class PointSearch<float>;
+template class PointSearch<double>;
+
+}  // namespace meshard

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/surface/surface_parts.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <unordered_map>
+
+#include "ops/search/point_boxes.h"
+#include "partition/mesh/vector_algebra.h"
+#include "sharding/ranks/parallel_for.h"
+
+namespace meshard {
+namespace {
+
+constexpr int kBoxes = 64;                      // that a rank publishes
+constexpr std::int64_t kQueriesAThread = 256;   // at least
+constexpr double kSlack = 1 + 1e-12;            // for the roundings of roots and squares
+
+/// `rows[r]`, `width` numbers each, go to rank r; what each rank had for this one.
+template <class T>
+std::vector<std::vector<T>> exchanged(const std::vector<std::vector<T>>& rows, std::int64_t width, const RankGroup& group)
+{
+    std::vector<std::int64_t> send, receive;
+    std::vector<T> all;
+    for (const auto& some : rows) {
+        send.push_back(static_cast<std::int64_t>(some.size()) / width);
+        all.insert(all.end(), some.begin(), some.end());
+    }
+    for (const auto& rank : group.all_gather_integers(send)) receive.push_back(rank[group.rank()]);
+    const auto received = group.all_to_all_rows(at::tensor(all, c10::CppTypeToScalarType<T>::value).view({-1, width}), send, receive);
+    std::vector<std::vector<T>> result;
+    const auto* at = received.template const_data_ptr<T>();
+    for (const auto count : receive) {
+        result.emplace_back(at, at + count * width);
+        at += count * width;
+    }
+    return result;
+}
+
+Vector3 corner_of(const SurfacePart& part, std::int64_t face, int k)
+{
+    const auto* at = &part.corners[9 * face + 3 * k];
+    return {at[0], at[1], at[2]};
+}
+
+/// A number of a place: different ones rarely share it, and then a few triangles more travel.
+std::int64_t key_of(const Vector3& place)
+{
+    std::uint64_t hash = 0;
+    for (const auto x : place) {
+        hash = (hash ^ std::bit_cast<std::uint64_t>(x + 0.0)) * 0x9e3779b97f4a7c15u;   // -0 and 0 are one place
+        hash ^= hash >> 29;
+    }
+    return static_cast<std::int64_t>(hash >> 1);
+}
+
+/// For each place where triangles of this rank and of others meet, those ranks.
+std::unordered_map<std::int64_t, std::vector<int>> ranks_at_places(const SurfacePart& part, const RankGroup& group)
+{
+    const auto size = static_cast<std::size_t>(group.size());
+    std::vector<std::int64_t> keys;
+    for (std::size_t c = 0; c < part.corner_ids.size(); ++c) keys.push_back(key_of(corner_of(part, static_cast<std::int64_t>(c / 3), static_cast<int>(c % 3))));
+    std::sort(keys.begin(), keys.end());
+    keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+    // Each rank keeps the register of some of the keys.
+    std::vector<std::vector<std::int64_t>> told(size), answers(size);
+    for (const auto key : keys) told[static_cast<std::uint64_t>(key) % size].push_back(key);
+    const auto heard = exchanged(told, 1, group);
+    std::vector<std::pair<std::int64_t, int>> entries;
+    for (std::size_t r = 0; r < size; ++r) {
+        for (const auto key : heard[r]) entries.emplace_back(key, static_cast<int>(r));
+    }
+    std::sort(entries.begin(), entries.end());
+    for (auto begin = entries.begin(); begin != entries.end();) {
+        const auto end = std::find_if(begin, entries.end(), [&](const auto& entry) { return entry.first != begin->first; });
+        for (auto one = begin; one != end; ++one) {
+            for (auto other = begin; other != end; ++other) {
+                if (one != other) answers[one->second].insert(answers[one->second].end(), {one->first, other->second});
+            }
+        }
+        begin = end;
+    }
+    std::unordered_map<std::int64_t, std::vector<int>> ranks_at;
+    for (const auto& pairs : exchanged(answers, 2, group)) {
+        for (std::size_t i = 0; i < pairs.size(); i += 2) ranks_at[pairs[i]].push_back(static_cast<int>(pairs[i + 1]));
+    }
+    return ranks_at;
+}
+
+/// Own triangles and those around them, in the order of their ids.
+struct LocalSurface {
+    SurfacePart part;
+    std::vector<char> is_own;
+    std::optional<TriangleSurface> surface;   // none without own triangles
+    std::optional<SurfaceSearch> search;
+
+    /// With global ids; nothing if the nearest is another rank's triangle: that rank says it.
+    SurfaceNearest nearest(const Vector3& query, double max_distance, double* bound = nullptr) const
+    {
+        if (!surface) return {};
+        auto found = nearest_on_surface(*surface, *search, nullptr, query, max_distance);
+        if (found.face < 0) return {};
+        if (bound) *bound = std::min(*bound, std::sqrt(found.distance_squared) * kSlack);
+        if (!is_own[found.face]) return {};
+        for (int k = 0; k < 3; ++k) found.corners[k] = part.corner_ids[3 * found.face + k];
+        found.face = part.face_ids[found.face];
+        return found;
+    }
+};
+
+void make_local(LocalSurface& local, SurfacePart part, const RankGroup& group)
+{
+    const auto num_own = part.face_ids.size();
+    std::vector<std::vector<std::int64_t>> ids(group.size());
+    std::vector<std::vector<double>> places(group.size());
+    const auto ranks_at = ranks_at_places(part, group);
+    for (std::size_t f = 0; f < num_own; ++f) {
+        std::vector<int> ranks;
+        for (int k = 0; k < 3; ++k) {
+            const auto found = ranks_at.find(key_of(corner_of(part, static_cast<std::int64_t>(f), k)));
+            if (found != ranks_at.end()) ranks.insert(ranks.end(), found->second.begin(), found->second.end());
+        }
+        std::sort(ranks.begin(), ranks.end());
+        ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+        for (const auto r : ranks) {
+            ids[r].push_back(part.face_ids[f]);
+            ids[r].insert(ids[r].end(), &part.corner_ids[3 * f], &part.corner_ids[3 * f] + 3);
+            places[r].insert(places[r].end(), &part.corners[9 * f], &part.corners[9 * f] + 9);
+        }
+    }
+    const auto ghost_ids = exchanged(ids, 4, group);
+    const auto ghost_places = exchanged(places, 9, group);
+    for (std::size_t r = 0; r < ghost_ids.size(); ++r) {
+        for (std::size_t i = 0; i < ghost_ids[r].size(); i += 4) {
+            part.face_ids.push_back(ghost_ids[r][i]);
+            part.corner_ids.insert(part.corner_ids.end(), &ghost_ids[r][i] + 1, &ghost_ids[r][i] + 4);
+        }
+        part.corners.insert(part.corners.end(), ghost_places[r].begin(), ghost_places[r].end());
+    }
+    std::vector<std::size_t> order(part.face_ids.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::sort(order.begin(), order.end(), [&](auto a, auto b) { return part.face_ids[a] < part.face_ids[b]; });
+    for (const auto f : order) {
+        local.is_own.push_back(f < num_own);
+        local.part.face_ids.push_back(part.face_ids[f]);
+        local.part.corner_ids.insert(local.part.corner_ids.end(), &part.corner_ids[3 * f], &part.corner_ids[3 * f] + 3);
+        local.part.corners.insert(local.part.corners.end(), &part.corners[9 * f], &part.corners[9 * f] + 9);
+    }
+    if (num_own == 0) return;
+    // Each triangle with corners of its own: equal places count as one.
+    std::vector<std::int64_t> corners(local.part.corner_ids.size());
+    std::iota(corners.begin(), corners.end(), 0);
+    local.surface.emplace(local.part.corners, std::move(corners));
+    local.search.emplace(*local.surface);
+}
+
+/// Boxes around some triangles each, of about as many, by halving along the longest side.
+void add_boxes(const SurfacePart& part, std::span<std::int32_t> faces, int count, std::vector<PointBox>& boxes)
+{
+    PointBox box;
+    box.low.fill(std::numeric_limits<double>::infinity());
+    box.high.fill(-std::numeric_limits<double>::infinity());
+    for (const auto f : faces) {
+        for (int c = 0; c < 9; ++c) {
+            box.low[c % 3] = std::min(box.low[c % 3], part.corners[9 * f + c]);
+            box.high[c % 3] = std::max(box.high[c % 3], part.corners[9 * f + c]);
+        }
+    }
+    box.num_points = static_cast<std::int64_t>(faces.size());
+    if (count <= 1 || faces.size() <= 1) {
+        if (!faces.empty()) boxes.push_back(box);
+        return;
+    }
+    int axis = 0;
+    for (int d = 1; d < 3; ++d) axis = box.high[d] - box.low[d] > box.high[axis] - box.low[axis] ? d : axis;
+    const auto middle = [&](std::int32_t f) { return part.corners[9 * f + axis] + part.corners[9 * f + 3 + axis] + part.corners[9 * f + 6 + axis]; };
+    const auto half = faces.size() / 2;
+    std::nth_element(faces.begin(), faces.begin() + static_cast<std::ptrdiff_t>(half), faces.end(), [&](auto a, auto b) { return middle(a) < middle(b); });
+    add_boxes(part, faces.first(half), count / 2, boxes);
+    add_boxes(part, faces.subspan(half), count - count / 2, boxes);
+}
+
+std::vector<std::vector<PointBox>> published_boxes(const SurfacePart& part, const RankGroup& group)
+{
+    std::vector<std::int32_t> faces(part.face_ids.size());
+    std::iota(faces.begin(), faces.end(), 0);
+    std::vector<PointBox> mine;
+    add_boxes(part, faces, kBoxes, mine);
+    std::vector<double> numbers;
+    for (const auto& box : mine) {
+        numbers.insert(numbers.end(), box.low.begin(), box.low.end());
+        numbers.insert(numbers.end(), box.high.begin(), box.high.end());
+    }
+    std::vector<std::vector<PointBox>> all;
+    for (const auto& rank : exchanged(std::vector<std::vector<double>>(group.size(), numbers), 6, group)) {
+        auto& boxes = all.emplace_back(rank.size() / 6);
+        for (std::size_t b = 0; b < boxes.size(); ++b) {
+            std::copy_n(&rank[6 * b], 3, boxes[b].low.begin());
+            std::copy_n(&rank[6 * b] + 3, 3, boxes[b].high.begin());
+        }
+    }
+    return all;
+}
+
+void for_each_query(std::int64_t count, const std::function<void(std::int64_t)>& work)
+{
+    at::parallel_for(0, count, kQueriesAThread, [&](std::int64_t begin, std::int64_t end) {
+        for (auto i = begin; i < end; ++i) work(i);
+    });
+}
+
+constexpr std::int64_t kNumbers = 11, kIds = 4;   // of an answer
+
+void pack(const SurfaceNearest& found, double* numbers, std::int64_t* ids)
+{
+    numbers[0] = found.distance_squared;
+    numbers[1] = found.distance;
+    for (int d = 0; d < 3; ++d) {
+        numbers[2 + d] = found.direction[d];
+        numbers[5 + d] = found.point[d];
+        numbers[8 + d] = found.weights[d];
+        ids[1 + d] = found.corners[d];
+    }
+    ids[0] = found.face;
+}
+
+SurfaceNearest unpacked(const double* numbers, const std::int64_t* ids)
+{
+    return {numbers[0], numbers[1], {numbers[2], numbers[3], numbers[4]}, {numbers[5], numbers[6], numbers[7]}, {numbers[8], numbers[9], numbers[10]}, ids[0], {ids[1], ids[2], ids[3]}};
+}
+
+}  // namespace
+
+std::vector<SurfaceNearest> nearest_among_parts(SurfacePart part, const std::vector<double>& queries, double max_distance, const RankGroup& group)
+{
+    const auto boxes = published_boxes(part, group);
+    LocalSurface local;
+    make_local(local, std::move(part), group);
+
+    const auto num_queries = static_cast<std::int64_t>(queries.size()) / 3;
+    std::vector<SurfaceNearest> found(num_queries);
+    std::vector<double> bounds(num_queries, max_distance);
+    for_each_query(num_queries, [&](std::int64_t i) {
+        const Vector3 query{queries[3 * i], queries[3 * i + 1], queries[3 * i + 2]};
+        found[i] = local.nearest(query, max_distance, &bounds[i]);
+        for (const auto& rank : boxes) {
+            for (const auto& box : rank) bounds[i] = std::min(bounds[i], std::sqrt(distance_range(box, query, {}).most) * kSlack);
+        }
+    });
+    std::vector<std::vector<double>> questions(group.size());
+    std::vector<std::vector<std::int64_t>> asking(group.size());
+    for (std::int64_t i = 0; i < num_queries; ++i) {
+        const Vector3 query{queries[3 * i], queries[3 * i + 1], queries[3 * i + 2]};
+        for (int r = 0; r < group.size(); ++r) {
+            const auto is_reached = [&](const PointBox& box) { return std::sqrt(distance_range(box, query, {}).least) <= bounds[i] * kSlack; };
+            if (r == group.rank() || std::none_of(boxes[r].begin(), boxes[r].end(), is_reached)) continue;
+            questions[r].insert(questions[r].end(), {query[0], query[1], query[2], std::min(bounds[i] * kSlack, 1e300)});
+            asking[r].push_back(i);
+        }
+    }
+
+    const auto asked = exchanged(questions, 4, group);
+    std::vector<std::vector<double>> numbers(group.size());
+    std::vector<std::vector<std::int64_t>> ids(group.size());
+    for (int r = 0; r < group.size(); ++r) {
+        const auto count = static_cast<std::int64_t>(asked[r].size()) / 4;
+        numbers[r].resize(count * kNumbers);
+        ids[r].resize(count * kIds);
+        for_each_query(count, [&](std::int64_t i) {
+            const auto* question = &asked[r][4 * i];
+            pack(local.nearest({question[0], question[1], question[2]}, std::min(question[3], max_distance)), &numbers[r][kNumbers * i], &ids[r][kIds * i]);
+        });
+    }
+    const auto numbers_found = exchanged(numbers, kNumbers, group);
+    const auto ids_found = exchanged(ids, kIds, group);
+    for (int r = 0; r < group.size(); ++r) {
+        for (std::size_t i = 0; i < asking[r].size(); ++i) {
+            const auto other = unpacked(&numbers_found[r][kNumbers * i], &ids_found[r][kIds * i]);
+            auto& best = found[asking[r][i]];
+            const bool is_nearer = best.face < 0 || std::pair(other.distance_squared, other.face) < std::pair(best.distance_squared, best.face);
+            if (other.face >= 0 && is_nearer) best = other;
+        }
+    }
+    return found;
+}
+
+}  // namespace meshard

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "ops/surface/triangle_surface.h"
+
+namespace meshard {
+
+/// True if this program was built with Embree.
+bool has_surface_search();
+
+/// Finds the triangle nearest to a point: Embree's point queries over boxes around the triangles, distances to the triangles in double precision.
+/// Boxes are rounded outwards and every triangle whose box may hold the nearest point is looked at, so the result is that of looking at all.
+class SurfaceSearch {
+public:
+    struct Hit {
+        std::int64_t face = -1;      ///< of equally near ones the first; -1 if none is within the distance
+        NearestOnTriangle nearest;
+    };
+
+    /// The surface must outlive the search. @throws InvalidInput if the program was built without Embree
+    explicit SurfaceSearch(const TriangleSurface& surface);
+    ~SurfaceSearch();
+
+    /// Of a finite point. May be called by several threads at once.
+    Hit nearest(const Vector3& query, double max_distance) const;
+
+private:
+    struct Impl;
+    std::unique_ptr<const Impl> impl_;
+};
+
+}  // namespace meshard

@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/fields/mesh_operators.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <functional>
+#include <random>
+
+#include "partition/error.h"
+#include "partition/ghosts/ghost_graph.h"
+#include "partition/cut/metis_partitioner.h"
+#include "partition/mesh/surface_forces.h"
+#include "sharding/exchange/row_routes.h"
+#include "sharding/tensor/shard_tensor.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/expect_tensors.h"
+#include "tests/support/four_partitions.h"
+#include "tests/support/run_ranks.h"
+#include "tests/support/sample_meshes.h"
+
+namespace meshard {
+namespace {
+
+/// Moves every point by up to `amount`, so that no face is plane and no line of centroids normal to its face; along z, too, if asked.
+Mesh shaken(Mesh mesh, double amount, bool along_z = true)
+{
+    std::mt19937_64 random(1);
+    std::uniform_real_distribution<double> unit(-amount, amount);
+    auto positions = mesh.points.to_doubles();
+    for (std::size_t i = 0; i < positions.size(); ++i) {
+        if (i % 3 < 2 || along_z) positions[i] += unit(random);
+    }
+    mesh.points = DataArray::from("Points", positions, 3);
+    return mesh;
+}
+
+/// The unit cube in boxes that are hexahedra, polyhedra, two wedges, or six tetrahedra, by turns.
+Mesh cube_of_all_solids(std::int32_t n)
+{
+    const Mesh boxes = polyhedral_cube(n), tets = tet_cube(n);
+    Mesh mesh;
+    mesh.points = boxes.points;
+    const auto add = [&](std::uint8_t type, std::initializer_list<std::int32_t> points) {
+        mesh.cells.push_row(std::vector<std::int32_t>(points));
+        mesh.cell_types.push_back(type);
+        mesh.face_streams.push_row({});
+    };
+    for (std::int32_t box = 0; box < boxes.num_cells(); ++box) {
+        const auto p = boxes.cells.row(box);
+        switch (box % 4) {
+        case 0: add(12, {p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7]}); break;
+        case 1:
+            mesh.cells.push_row(p);
+            mesh.cell_types.push_back(42);
+            mesh.face_streams.push_row(boxes.face_streams.row(box));
+            break;
+        case 2:
+            add(13, {p[0], p[1], p[2], p[4], p[5], p[6]});
+            add(13, {p[0], p[2], p[3], p[4], p[6], p[7]});
+            break;
+        default:
+            for (std::int32_t t = 6 * box; t < 6 * box + 6; ++t) {
+                const auto q = tets.cells.row(t);
+                add(10, {q[0], q[1], q[2], q[3]});
+            }
+        }
+    }
+    mesh.validate();
+    return mesh;
+}
+
+/// Unit squares in the plane, every `cut_every`-th one cut in two triangles; 0 for none.
+Mesh plane_of_polygons(std::int32_t n, std::int32_t cut_every = 2)
+{
+    std::vector<double> positions;
+    Mesh mesh;
+    mesh.kind = MeshKind::Surface;
+    for (std::int32_t j = 0; j <= n; ++j) {
+        for (std::int32_t i = 0; i <= n; ++i) positions.insert(positions.end(), {static_cast<double>(i), static_cast<double>(j), 0.5});
+    }
+    for (std::int32_t j = 0; j < n; ++j) {
+        for (std::int32_t i = 0; i < n; ++i) {
+            const std::int32_t a = i + j * (n + 1), b = a + 1, c = b + n + 1, d = c - 1;
+            const bool is_cut = cut_every > 0 && (i + j) % cut_every == cut_every - 1;
+            mesh.cells.push_row(is_cut ? std::vector{a, b, c} : std::vector{a, b, c, d});
+            mesh.cell_types.push_back(is_cut ? 5 : 9);
+            if (!is_cut) continue;
+            mesh.cells.push_row(std::vector{a, c, d});
+            mesh.cell_types.push_back(5);
+        }
+    }
+    mesh.points = DataArray::from("Points", positions, 3);
+    return mesh;
+}
+
+at::Tensor positions_of(const Mesh& mesh)
+{
+    const auto values = mesh.points.to_doubles();
+    return at::tensor(values, at::kDouble).view({-1, 3});
+}
+
+const at::Tensor& slopes()
+{
+    static const at::Tensor slopes = at::tensor({1.5, -2.0, 0.25, 0.5, 1.0, -3.0}, at::kDouble).view({2, 3});   // of two fields
+    return slopes;
+}
+
+at::Tensor linear_fields(const at::Tensor& positions) { return positions.mm(slopes().t()) + 1e3; }
+
+at::Tensor draw(std::uint64_t seed, std::vector<std::int64_t> shape)
+{
+    auto values = at::empty(shape, at::kDouble);
+    std::mt19937_64 random(seed);
+    for (std::int64_t i = 0; i < values.numel(); ++i) values.view({-1})[i] = std::uniform_real_distribution<double>(-1, 1)(random);
+    return values;
+}
+
+TEST(MeshOperators, GradientsOfLinearFieldsAreExact)
+{
+    struct Case {
+        const char* name;
+        Mesh mesh;
+        GradientNeighbors neighbors;
+    };
+    const Case cases[] = {{"hexahedra", shaken(cube(4), 0.04), GradientNeighbors::Facet},
+                          {"polyhedra", shaken(polyhedral_cube(3), 0.05), GradientNeighbors::Facet},
+                          {"tetrahedra", shaken(tet_cube(3), 0.05), GradientNeighbors::Vertex},
+                          {"all solids", shaken(cube_of_all_solids(3), 0.05), GradientNeighbors::Vertex}};
+    for (const auto& [name, mesh, neighbors] : cases) {
+        SCOPED_TRACE(name);
+        const MeshGeometry geometry(mesh);
+        const auto expected = slopes().unsqueeze(0).expand({mesh.num_cells(), 2, 3});
+
+        const auto fitted = least_squares_gradient(geometry, neighbors)(linear_fields(geometry.centroids()));
+        const auto integrated = green_gauss_gradient(geometry)(linear_fields(positions_of(mesh)));
+
+        EXPECT_TRUE(tensors_near(fitted, expected, 1e-10));
+        EXPECT_TRUE(tensors_near(integrated, expected, 1e-10));
+        const auto flow = positions_of(mesh).mm(at::tensor({2.0, 1.0, 0.0, 0.0, 3.0, 5.0, 7.0, 0.0, -1.0}, at::kDouble).view({3, 3}));
+        EXPECT_TRUE(tensors_near(divergence(green_gauss_gradient(geometry))(flow), at::full({mesh.num_cells()}, 2.0 + 3 - 1, at::kDouble), 1e-10));
+    }
+}
+
+TEST(MeshOperators, GradientsOnASurfaceLieInIt)
+{
+    const MeshGeometry plane(shaken(plane_of_polygons(4), 0.2, false));
+    const auto expected = slopes().mul(at::tensor({1.0, 1.0, 0.0}, at::kDouble)).unsqueeze(0).expand({plane.mesh().num_cells(), 2, 3});
+    EXPECT_TRUE(tensors_near(least_squares_gradient(plane, GradientNeighbors::Vertex)(linear_fields(plane.centroids())), expected, 1e-10));
+    EXPECT_TRUE(tensors_near(green_gauss_gradient(plane)(linear_fields(positions_of(plane.mesh()))), expected, 1e-10));
+
+    const MeshGeometry ball(sphere(8));
+    const auto normals = ball.normals().unsqueeze(1);
+    const auto tangential = slopes().unsqueeze(0) - (slopes().unsqueeze(0) * normals).sum(2, true) * normals;
+    EXPECT_TRUE(tensors_near(green_gauss_gradient(ball)(linear_fields(positions_of(ball.mesh()))), tangential, 1e-9));
+}
+
+TEST(MeshOperators, FluxesBetweenCellsCancel)
+{
+    const Mesh mesh = shaken(cube(4), 0.04);
+    const MeshGeometry geometry(mesh);
+    // Zero at the outside, anything inside.
+    const auto inside = positions_of(cube(4)).sub(0.5).abs().amax(1, true).lt(0.45).to(at::kDouble);
+    const auto flow = draw(3, {mesh.num_points(), 3}) * inside;
+
+    const auto sources = divergence(green_gauss_gradient(geometry))(flow);
+
+    EXPECT_GT(sources.abs().max().item<double>(), 1);
+    EXPECT_NEAR(integral(geometry, sources).item<double>(), 0, 1e-14);
+    EXPECT_NEAR(integral(geometry, laplacian(geometry)(draw(4, {mesh.num_cells()}))).item<double>(), 0, 1e-13);
+}
+
+TEST(MeshOperators, LaplacianOfASquareIsTwo)
+{
+    const MeshGeometry geometry(cube(5));
+    const auto x = geometry.centroids();
+    const auto is_inner = x.sub(0.5).abs().amax(1).lt(0.35);
+
+    const auto found = laplacian(geometry)(x.square());
+
+    EXPECT_TRUE(tensors_near(found.masked_select(is_inner.unsqueeze(1)), at::full({27 * 3}, 2.0, at::kDouble), 1e-11));
+}
+
+TEST(MeshOperators, MeansAreThoseOfALoop)
+{
+    const Mesh mesh = cube_of_all_solids(2);
+    const MeshGeometry geometry(mesh);
+    const auto at_points = draw(5, {mesh.num_points(), 2}), at_cells = draw(6, {mesh.num_cells(), 2});
+    auto of_points = at::zeros({mesh.num_cells(), 2}, at::kDouble), of_cells = at::zeros({mesh.num_points(), 2}, at::kDouble), counts = at::zeros({mesh.num_points(), 1}, at::kDouble);
+    for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
+        for (const auto point : mesh.cells.row(i)) {
+            of_points[i] += at_points[point] / static_cast<double>(mesh.cells.row(i).size());
+            of_cells[point] += at_cells[i];
+            counts[point] += 1;
+        }
+    }
+
+    EXPECT_TRUE(tensors_near(points_to_cells(geometry)(at_points), of_points, 1e-15));
+    EXPECT_TRUE(tensors_near(cells_to_points(geometry)(at_cells), of_cells / counts, 1e-15));
+
+    const MeshGeometry row(strip(4));
+    const auto values = at::tensor({1.0, 2.0, 4.0, 8.0}, at::kDouble);
+    EXPECT_TRUE(at::equal(facet_neighbor_mean(row)(values), at::tensor({2.0, 2.5, 5.0, 4.0}, at::kDouble)));
+}
+
+TEST(MeshOperators, ForcesAreThoseOfTheSerialSum)
+{
+    const Mesh mesh = sphere(6);
+    const MeshGeometry geometry(mesh);
+    const auto pressure = draw(7, {mesh.num_cells()}), tractions = draw(8, {mesh.num_cells(), 3});
+    const Vector3 centre{0.5, -1, 2};
+    std::vector<double> pressures(pressure.const_data_ptr<double>(), pressure.const_data_ptr<double>() + pressure.numel());
+    std::vector<Vector3> stresses(mesh.num_cells());
+    for (std::int64_t i = 0; i < mesh.num_cells(); ++i) std::copy_n(tractions.const_data_ptr<double>() + 3 * i, 3, stresses[i].begin());
+    const auto expected = integrate_forces(area_vectors(mesh), surface_centroids(mesh), pressures, stresses, centre);
+    const auto vector = [](const Vector3& v) { return at::tensor({v[0], v[1], v[2]}, at::kDouble); };
+
+    const auto found = field_forces(geometry, pressure, tractions, centre);
+
+    EXPECT_TRUE(tensors_near(found.pressure_force, vector(expected.pressure_force), 1e-13));
+    EXPECT_TRUE(tensors_near(found.viscous_force, vector(expected.viscous_force), 1e-13));
+    EXPECT_TRUE(tensors_near(found.pressure_moment, vector(expected.pressure_moment), 1e-13));
+    EXPECT_TRUE(tensors_near(found.viscous_moment, vector(expected.viscous_moment), 1e-13));
+    EXPECT_NEAR(integral(geometry, at::ones({mesh.num_cells()}, at::kDouble)).item<double>(), expected.area, 1e-13);
+    const auto outward = positions_of(mesh);   // of a sphere, its points are their own normals
+    EXPECT_LT((point_normals(geometry) - outward).abs().max().item<double>(), 0.2);
+}
+
+struct MeshCut {
+    int ranks;
+    std::string kind;
+    Partition partition;
+};
+
+std::vector<MeshCut> cuts_of(const Mesh& mesh)
+{
+    std::vector<MeshCut> cuts;
+    for (const int ranks : {1, 2, 3, 4, 5, 7, 8}) {
+        for (auto& [kind, partition] : four_partitions(mesh, ranks)) {
+            if (ranks > 1 || kind == "metis") cuts.push_back({ranks, kind, std::move(partition)});
+        }
+    }
+    return cuts;
+}
+
+/// All operators on one cell field (cells, 2), one point field (points, 2), one point vector field (points, 3).
+std::vector<at::Tensor> all_results(const MeshGeometry& geometry, GradientNeighbors neighbors, const at::Tensor& cells, const at::Tensor& points, const at::Tensor& flow)
+{
+    const auto gradient = least_squares_gradient(geometry, neighbors), gauss = green_gauss_gradient(geometry);
+    return {gradient(cells), divergence(gradient)(gradient(cells)), gauss(points), divergence(gauss)(flow), laplacian(geometry)(cells), facet_neighbor_mean(geometry)(cells),
+            points_to_cells(geometry)(points), cells_to_points(geometry)(cells), cells_to_points(geometry)(gradient(cells))};
+}
+
+/// Acceptance A23.
+TEST(MeshOperators, OnCutMeshesEqualThoseOfTheWhole)
+{
+    struct Case {
+        const char* name;
+        Mesh mesh;
+        GradientNeighbors neighbors;
+    };
+    const Case cases[] = {{"hexahedra", shaken(cube(3), 0.04), GradientNeighbors::Facet},
+                          {"tetrahedra", shaken(tet_cube(2), 0.05), GradientNeighbors::Vertex},
+                          {"all solids", shaken(cube_of_all_solids(3), 0.04), GradientNeighbors::Vertex},
+                          {"solids and a wall", mixed_cells(), GradientNeighbors::Facet},
+                          {"quadrilaterals", shaken(plane_of_polygons(4, 0), 0.2), GradientNeighbors::Vertex},
+                          {"triangles", shaken(plane_of_polygons(4, 1), 0.2), GradientNeighbors::Facet},
+                          {"triangles and quadrilaterals", shaken(plane_of_polygons(5), 0.2), GradientNeighbors::Facet},
+                          {"closed surface", sphere(4), GradientNeighbors::Vertex}};
+    for (const auto& [name, mesh, neighbors] : cases) {
+        const auto at_cells = draw(10, {mesh.num_cells(), 2}), at_points = draw(11, {mesh.num_points(), 2}), flow = draw(12, {mesh.num_points(), 3});
+        const MeshGeometry whole(mesh);
+        const auto stresses = draw(13, {mesh.num_cells(), 3});
+        const auto expected_forces = field_forces(whole, at_cells.select(1, 0), stresses, {0.5, -1, 2});
+        auto c0 = at_cells.clone().requires_grad_(), p0 = at_points.clone().requires_grad_(), f0 = flow.clone().requires_grad_();
+        const auto expected = all_results(whole, neighbors, c0, p0, f0);
+        at::Tensor loss = at::zeros({}, at::kDouble);
+        for (const auto& result : expected) loss = loss + result.square().sum();
+        loss.backward();
+        const auto rule = neighbors == GradientNeighbors::Facet ? GhostNeighbors::Face : GhostNeighbors::Vertex;
+        const auto graph = ghost_graph(mesh, {.neighbors = rule});
+        for (const auto& [ranks, kind, partition] : cuts_of(mesh)) {
+            SCOPED_TRACE(std::string(name) + " on " + std::to_string(ranks) + " ranks, " + kind);
+            run_ranks(ranks, [&, &partition = partition](const auto& device_mesh) {
+                const MeshGeometry part(extract_subdomain(mesh, graph, partition, static_cast<std::int32_t>(device_mesh->coordinate(0)), 1), device_mesh);
+                const auto own = [](const at::Tensor& all, const IndexMap& ids) { return all.index_select(0, at::tensor(std::vector<std::int64_t>(ids.owned().begin(), ids.owned().end()), at::kLong)); };
+                auto c = own(at_cells, part.cell_ids()).requires_grad_(), p = own(at_points, part.point_ids()).requires_grad_(), f = own(flow, part.point_ids()).requires_grad_();
+
+                const auto found = all_results(part, neighbors, part.cells().field(c), part.points().field(p), part.points().field(f));
+                at::Tensor share = at::zeros({}, at::kDouble);
+                for (const auto& result : found) share = share + to_local(result).square().sum();
+                share.backward();
+
+                for (std::size_t i = 0; i < found.size(); ++i) {
+                    const auto& ids = i < 7 ? part.cell_ids() : part.point_ids();
+                    EXPECT_TRUE(tensors_near(local_of(found[i].detach()), own(expected[i].detach(), ids), 1e-12)) << "operator " << i;
+                }
+                EXPECT_TRUE(tensors_near(c.grad(), own(c0.grad(), part.cell_ids()), 1e-11));
+                EXPECT_TRUE(tensors_near(p.grad(), own(p0.grad(), part.point_ids()), 1e-11));
+                EXPECT_TRUE(tensors_near(f.grad(), own(f0.grad(), part.point_ids()), 1e-11));
+
+                const auto near = [&](const at::Tensor& value, const at::Tensor& of_whole) { return tensors_near(full_tensor(value), of_whole, 1e-13); };
+                const auto pressure = part.cells().field(own(at_cells.select(1, 0), part.cell_ids())), tractions = part.cells().field(own(stresses, part.cell_ids()));
+                const auto forces = field_forces(part, pressure, tractions, {0.5, -1, 2});
+                EXPECT_TRUE(near(integral(part, part.cells().field(c.detach())), integral(whole, at_cells)));
+                EXPECT_TRUE(near(forces.pressure_force, expected_forces.pressure_force));
+                EXPECT_TRUE(near(forces.viscous_force, expected_forces.viscous_force));
+                EXPECT_TRUE(near(forces.pressure_moment, expected_forces.pressure_moment));
+                EXPECT_TRUE(near(forces.viscous_moment, expected_forces.viscous_moment));
+                EXPECT_TRUE(tensors_near(local_of(part.normals()), own(whole.normals(), part.cell_ids()), 1e-15));
+                EXPECT_TRUE(tensors_near(local_of(part.sizes()), own(whole.sizes(), part.cell_ids()), 1e-15));
+                EXPECT_TRUE(tensors_near(local_of(part.centroids()), own(whole.centroids(), part.cell_ids()), 1e-15));
+                EXPECT_TRUE(tensors_near(local_of(point_normals(part)), own(point_normals(whole), part.point_ids()), 1e-13));
+            });
+        }
+    }
+}
+
+TEST(MeshOperators, SendGhostsOnce)
+{
+    const Mesh mesh = cube(4);
+    const auto graph = ghost_graph(mesh, {});
+    const auto partition = partition_with_metis(graph, {.num_parts = 3});
+    run_ranks(3, [&](const auto& device_mesh) {
+        const MeshGeometry part(extract_subdomain(mesh, graph, partition, static_cast<std::int32_t>(device_mesh->coordinate(0)), 1), device_mesh);
+        const auto gradient = least_squares_gradient(part);
+        const auto field = part.cells().field(at::ones({part.cells().num_owned, 2}, at::kDouble));
+        device_mesh->counter().reset();
+
+        gradient(field);
+
+        EXPECT_EQ(device_mesh->counter().num_calls(), 1);
+        EXPECT_EQ(device_mesh->counter().total_bytes(), part.cell_ids().num_ghosts() * 2 * 8);
+    });
+}
+
+TEST(MeshOperators, RefuseFieldsOfAnotherMesh)
+{
+    const MeshGeometry whole(cube(2));
+    EXPECT_TRUE(throws_with<InvalidInput>("laplacian: the field has 9 rows", [&] { laplacian(whole)(at::ones({9}, at::kDouble)); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("last dimension of 3", [&] { divergence(least_squares_gradient(whole))(at::ones({8, 2}, at::kDouble)); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("is no gradient", [&] { divergence(laplacian(whole)); }));
+    const Mesh mesh = tet_cube(3);
+    const auto graph = ghost_graph(mesh, {});
+    const auto partition = partition_with_metis(graph, {.num_parts = 2});
+    run_ranks(2, [&](const auto& device_mesh) {
+        const auto rank = static_cast<std::int32_t>(device_mesh->coordinate(0));
+        const auto part = [&](std::int32_t which, std::int32_t layers) { return extract_subdomain(mesh, graph, partition, which, layers); };
+        EXPECT_THROW(MeshGeometry(part(rank, 0), device_mesh), InvalidInput);
+        EXPECT_THROW(MeshGeometry(part(0, 1), device_mesh), InvalidInput);   // wrong on rank 1 only
+        const MeshGeometry geometry(part(rank, 1), device_mesh);
+        EXPECT_THROW(least_squares_gradient(geometry, GradientNeighbors::Vertex), InvalidInput);
+        EXPECT_THROW(laplacian(geometry)(at::ones({mesh.num_cells()}, at::kDouble)), InvalidInput);
+    });
+}
+
+}  // namespace
+}  // namespace meshard

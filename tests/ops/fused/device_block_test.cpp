@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a GPU does with an attention block, done by the host, against the host's own tiles.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <tuple>
+
+#include "ops/fused/device_block.h"
+#include "ops/fused/fused_block.h"
+#include "sharding/tensor/shard_tensor.h"
+#include "tests/support/expect_tensors.h"
+#include "tests/support/run_ranks.h"
+
+namespace meshard {
+namespace {
+
+struct Case {
+    FusedBlock block;
+    at::Tensor x;
+};
+
+Case make_case(std::int64_t head_dim, std::int64_t outputs, at::ScalarType type)
+{
+    at::manual_seed(3);
+    Case made;
+    auto& shape = made.block.shape;
+    shape = {.channels = 12, .heads = 3, .head_dim = head_dim, .slices = 5, .hidden = 20, .outputs = outputs};
+    const auto C = shape.channels, I = shape.inner(), R = shape.hidden;
+    std::vector<std::vector<std::int64_t>> sizes{{C}, {C}, {I, C}, {I}, {I, C}, {I}, {3, 5, head_dim}, {3, 5}, {C, I}, {C}, {C}, {C}, {R, C}, {R}, {C, R}, {C}};
+    if (outputs > 0) sizes.insert(sizes.end(), {{C}, {C}, {outputs, C}, {outputs}});
+    for (const auto& size : sizes) made.block.weights.push_back(at::randn(size, type).mul_(0.4).requires_grad_());
+    made.block.attend = [](const at::Tensor& tokens, const std::vector<at::Tensor>& weights) { return at::matmul(tokens, weights[0]).tanh(); };
+    made.block.attend_weights = {at::randn({head_dim, head_dim}, type).requires_grad_()};
+    made.block.epsilon = 1e-5;
+    made.x = at::randn({2, 601, C}, type);   // chunks and tiles of no full size
+    return made;
+}
+
+struct Outcome {
+    at::Tensor result, x_gradient;
+    std::vector<at::Tensor> weight_gradients;
+};
+
+template <class Apply>
+Outcome outcome_of(const Case& made, const Apply& apply)
+{
+    auto block = made.block;
+    for (auto* weights : {&block.weights, &block.attend_weights}) {
+        for (auto& weight : *weights) weight = weight.detach().clone().requires_grad_();
+    }
+    const auto x = made.x.detach().clone().requires_grad_();
+    const auto result = apply(x, block);
+    result.square().sum().backward();
+    Outcome outcome{result.detach(), x.grad(), {}};
+    for (const auto& weights : {block.weights, block.attend_weights}) {
+        for (const auto& weight : weights) outcome.weight_gradients.push_back(weight.grad());
+    }
+    return outcome;
+}
+
+void expect_near(const Outcome& found, const Outcome& expected, double tolerance)
+{
+    EXPECT_TRUE(tensors_near(found.result, expected.result, tolerance));
+    EXPECT_TRUE(tensors_near(found.x_gradient, expected.x_gradient, tolerance));
+    ASSERT_EQ(found.weight_gradients.size(), expected.weight_gradients.size());
+    for (std::size_t i = 0; i < found.weight_gradients.size(); ++i) {
+        EXPECT_TRUE(tensors_near(found.weight_gradients[i], expected.weight_gradients[i], tolerance)) << "weight " << i;
+    }
+}
+
+class DeviceBlock : public testing::TestWithParam<std::tuple<std::int64_t, std::int64_t, bool>> {};
+
+TEST_P(DeviceBlock, EqualsTheTilesOfTheHost)
+{
+    const auto [head_dim, outputs, keep] = GetParam();
+    const FusedOptions options{.keep_activations = keep, .tile_points = 400};
+    const auto made = make_case(head_dim, outputs, at::kDouble);
+    const auto expected = outcome_of(made, [](const at::Tensor& x, const FusedBlock& block) { return fused_block(x, block); });
+
+    expect_near(outcome_of(made, [&](const at::Tensor& x, const FusedBlock& block) { return fused_block_by_kernels(x, block, options); }), expected, 1e-10);
+
+    const at::NoGradGuard no_grad;
+    EXPECT_TRUE(tensors_near(fused_block_by_kernels(made.x, made.block, options), expected.result, 1e-12));
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, DeviceBlock,
+                         testing::Combine(testing::Values(4, 16, 24, 40), testing::Values(0, 3), testing::Bool()));   // heads in registers and in memory
+
+TEST(DeviceBlockSums, AreNearThoseOfTheHostInSinglePrecision)
+{
+    const auto made = make_case(8, 4, at::kFloat);
+
+    const auto found = outcome_of(made, [](const at::Tensor& x, const FusedBlock& block) { return fused_block_by_kernels(x, block); });
+
+    expect_near(found, outcome_of(made, [](const at::Tensor& x, const FusedBlock& block) { return fused_block(x, block); }), 3e-5);
+}
+
+TEST(DeviceBlockSums, TravelBetweenRanks)
+{
+    const auto made = make_case(8, 4, at::kDouble);
+    const auto expected = outcome_of(made, [](const at::Tensor& x, const FusedBlock& block) { return fused_block(x, block); });
+    run_ranks(3, [&](const auto& mesh) {
+        const std::vector<std::int64_t> extents{400, 0, 201};
+        const auto rank = mesh->coordinate(0);
+        const auto spec = make_spec(mesh, {{Shard(1), std::make_shared<const Extents>(extents), 1}});
+        const auto part = [&](const at::Tensor& whole) { return whole.narrow(1, rank == 2 ? 400 : 400 * (rank > 0), extents[rank]); };
+        auto own = made;
+        own.x = part(made.x);
+
+        const auto found = outcome_of(own, [&](const at::Tensor& x, const FusedBlock& block) { return to_local(fused_block_by_kernels(from_local(x, spec), block)); });
+
+        EXPECT_TRUE(tensors_near(found.result, part(expected.result), 1e-12));
+        EXPECT_TRUE(tensors_near(found.x_gradient, part(expected.x_gradient), 1e-10));
+    });
+}
+
+}  // namespace
+}  // namespace meshard

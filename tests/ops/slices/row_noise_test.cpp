@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/slices/row_noise.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "sharding/tensor/shard_tensor.h"
+#include "tests/support/run_ranks.h"
+
+namespace meshard {
+namespace {
+
+TEST(RowNoise, IsUniformAndNewInEveryDraw)
+{
+    RowNoise noise(7);
+    const auto like = torch::zeros({2, 500, 4, 25}, torch::kDouble);
+
+    const auto first = noise.draw(like), second = noise.draw(like);
+
+    EXPECT_FALSE(torch::equal(first, second));
+    EXPECT_NEAR(first.mean().item<double>(), 0.5, 0.005);
+    EXPECT_NEAR(first.var().item<double>(), 1.0 / 12, 0.002);
+    EXPECT_GE(first.min().item<double>(), 0);
+    EXPECT_LT(first.max().item<double>(), 1);
+    EXPECT_NEAR(((first - 0.5) * (second - 0.5)).mean().item<double>(), 0, 0.002);
+    EXPECT_NEAR(((first.narrow(1, 0, 499) - 0.5) * (first.narrow(1, 1, 499) - 0.5)).mean().item<double>(), 0, 0.002);   // neighbouring rows
+    EXPECT_TRUE(torch::equal(RowNoise(7).draw(like), first));
+    EXPECT_FALSE(torch::equal(RowNoise(8).draw(like), first));
+}
+
+TEST(RowNoise, BelongsToTheRowWhereverItLies)
+{
+    constexpr std::int64_t kRows = 20;
+    const auto whole = RowNoise(3).draw(torch::zeros({2, kRows, 3}));
+    for (const int num_ranks : {1, 2, 3, 5}) {
+        run_ranks(num_ranks, [&](std::shared_ptr<const DeviceMesh> device_mesh) {
+            std::vector<std::int64_t> ids;
+            for (std::int64_t i = 0; i < kRows; ++i) {
+                if (i * i % 7 % num_ranks == device_mesh->all().rank()) ids.push_back(i);
+            }
+            const auto map = std::make_shared<const IndexMap>(IndexMap{kRows, static_cast<std::int32_t>(ids.size()), ids, {}});
+            const auto points = from_local(torch::zeros({2, static_cast<std::int64_t>(ids.size()), 3}), shard_spec(map, device_mesh, 1));
+            RowNoise noise(3);
+            noise.set_rows(points);
+
+            const auto drawn = noise.draw(torch::relu(points + 1));   // operators may have lost the ids
+
+            EXPECT_TRUE(torch::equal(to_local(drawn), whole.index_select(1, torch::tensor(ids, torch::kLong))));
+        });
+    }
+}
+
+TEST(RowNoise, IsTheSameInPartsAndForSamplesOnRanksOfTheirOwn)
+{
+    const auto whole = RowNoise(5).draw(torch::zeros({4, 9, 2, 3}, torch::kDouble));
+    RowNoise noise(5);
+    const auto draw = noise.next_draw(torch::zeros({4, 9, 8}));
+    auto part = torch::zeros({6, 4}, torch::kDouble);   // numbers of a row beneath each other
+
+    draw.fill(2, 3, 4, 6, {.row = 1, .number = 4}, part.data_ptr<double>());
+
+    EXPECT_TRUE(torch::equal(part.t(), whole[2].narrow(0, 3, 4).reshape({4, 6})));
+    run_ranks(3, [&](std::shared_ptr<const DeviceMesh> device_mesh) {
+        const Extents extents{1, 0, 3};
+        const auto layout = AxisLayout{Shard(0), std::make_shared<Extents>(extents), 1};
+        const auto rank = device_mesh->all().rank();
+        RowNoise own(5);
+        const auto drawn = own.draw(from_local(torch::zeros({extents[rank], 9, 2, 3}, torch::kDouble), make_spec(device_mesh, {layout})));
+        EXPECT_TRUE(torch::equal(to_local(drawn), whole.narrow(0, layout.offset(rank), extents[rank])));
+    });
+}
+
+}  // namespace
+}  // namespace meshard
