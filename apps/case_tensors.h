@@ -14,7 +14,7 @@
 #include "apps/case_list.h"
 #include "apps/training_config.h"
 #include "io/shards/manifest.h"
-#include "models/registry.h"
+#include "models/registry/registry.h"
 #include "partition/mesh/mesh.h"
 #include "sharding/ranks/device_mesh.h"
 

@@ -8,7 +8,7 @@
 #include <torch/optim/adamw.h>
 
 #include "io/checkpoints/safetensors.h"
-#include "models/normalizer.h"
+#include "models/layers/normalizer.h"
 
 namespace meshard {
 

@@ -16,8 +16,8 @@
 #include <torch/torch.h>
 
 #include "apps/rank_timing.h"
-#include "models/metrics.h"
-#include "models/transolver.h"
+#include "models/layers/metrics.h"
+#include "models/transolver/transolver.h"
 #include "partition/error.h"
 
 namespace meshard {

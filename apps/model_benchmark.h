@@ -6,8 +6,8 @@
 #include <c10/core/Device.h>
 
 #include "apps/training_benchmark.h"
-#include "models/memory_mode.h"
-#include "models/precision.h"
+#include "models/registry/memory_mode.h"
+#include "models/layers/precision.h"
 
 namespace meshard {
 

@@ -5,7 +5,7 @@
 #include <deque>
 #include <string>
 
-#include "models/registry.h"
+#include "models/registry/registry.h"
 
 namespace meshard {
 namespace {

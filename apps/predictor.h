@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "apps/training_config.h"
-#include "models/memory_mode.h"
-#include "models/normalizer.h"
-#include "models/registry.h"
+#include "models/registry/memory_mode.h"
+#include "models/layers/normalizer.h"
+#include "models/registry/registry.h"
 
 namespace meshard {
 

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "apps/settings.h"
-#include "models/memory_mode.h"
-#include "models/precision.h"
-#include "models/registry.h"
+#include "models/registry/memory_mode.h"
+#include "models/layers/precision.h"
+#include "models/registry/registry.h"
 
 namespace meshard {
 

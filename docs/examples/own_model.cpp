@@ -6,8 +6,8 @@
 #include <cstdio>
 #include <optional>
 
-#include "models/metrics.h"
-#include "models/registry.h"
+#include "models/layers/metrics.h"
+#include "models/registry/registry.h"
 #include "sharding/transport/launch.h"
 #include "sharding/parameters/replicate.h"
 #include "sharding/tensor/shard_tensor.h"

@@ -3,7 +3,7 @@
 // begins with `const ModelRegistration` makes it known by name.
 #include <torch/torch.h>
 
-#include "models/registry.h"
+#include "models/registry/registry.h"
 
 namespace meshard {
 namespace {

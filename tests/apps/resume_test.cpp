@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "io/checkpoints/safetensors.h"
-#include "models/registry.h"
+#include "models/registry/registry.h"
 #include "partition/mesh/surface_geometry.h"
 #include "tests/apps/program_test.h"
 #include "tests/support/sample_meshes.h"

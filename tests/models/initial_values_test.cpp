@@ -8,10 +8,10 @@
 #include <nlohmann/json.hpp>
 
 #include "io/checkpoints/safetensors.h"
-#include "models/flare.h"
-#include "models/geotransolver.h"
-#include "models/mesh_graph_net.h"
-#include "models/transolver.h"
+#include "models/transolver/flare.h"
+#include "models/geotransolver/geotransolver.h"
+#include "models/graph/mesh_graph_net.h"
+#include "models/transolver/transolver.h"
 #include "tests/support/test_paths.h"
 
 namespace meshard {

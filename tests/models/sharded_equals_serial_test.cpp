@@ -6,9 +6,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "models/metrics.h"
-#include "models/normalizer.h"
-#include "models/transolver.h"
+#include "models/layers/metrics.h"
+#include "models/layers/normalizer.h"
+#include "models/transolver/transolver.h"
 #include "partition/cut/metis_partitioner.h"
 #include "partition/mesh/mesh_graph.h"
 #include "sharding/parameters/replicate.h"

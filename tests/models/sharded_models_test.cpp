@@ -6,12 +6,12 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "models/ab_upt.h"
-#include "models/flare.h"
-#include "models/geotransolver.h"
-#include "models/mesh_graph_net.h"
-#include "models/metrics.h"
-#include "models/transolver.h"
+#include "models/graph/ab_upt.h"
+#include "models/transolver/flare.h"
+#include "models/geotransolver/geotransolver.h"
+#include "models/graph/mesh_graph_net.h"
+#include "models/layers/metrics.h"
+#include "models/transolver/transolver.h"
 #include "ops/neighbors/point_clouds.h"
 #include "sharding/parameters/replicate.h"
 #include "sharding/tensor/shard_tensor.h"

@@ -5,8 +5,8 @@
 
 #include <optional>
 
-#include "models/metrics.h"
-#include "models/transolver.h"
+#include "models/layers/metrics.h"
+#include "models/transolver/transolver.h"
 #include "sharding/tensor/redistribute.h"
 #include "sharding/parameters/replicate.h"
 #include "sharding/tensor/shard_tensor.h"

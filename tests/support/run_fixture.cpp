@@ -8,13 +8,13 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "models/flare.h"
-#include "models/flare_attention.h"
-#include "models/gale.h"
-#include "models/geotransolver.h"
-#include "models/mesh_graph_net.h"
-#include "models/physics_attention.h"
-#include "models/transolver.h"
+#include "models/transolver/flare.h"
+#include "models/transolver/flare_attention.h"
+#include "models/geotransolver/gale.h"
+#include "models/geotransolver/geotransolver.h"
+#include "models/graph/mesh_graph_net.h"
+#include "models/transolver/physics_attention.h"
+#include "models/transolver/transolver.h"
 
 namespace meshard::test {
 namespace {

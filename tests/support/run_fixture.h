@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <torch/nn/module.h>
 
-#include "models/slice_projection.h"
+#include "models/transolver/slice_projection.h"
 #include "tests/support/fixture_cases.h"
 #include "tests/support/fixture_tensors.h"
 

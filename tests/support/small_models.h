@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "models/geotransolver_options.h"
-#include "models/transolver_options.h"
+#include "models/geotransolver/geotransolver_options.h"
+#include "models/transolver/transolver_options.h"
 
 namespace meshard::test {
 

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "models/layers/concrete_dropout.h"
+#include "models/transolver/slice_projection.h"
+
+namespace meshard {
+
+/// Brings a set of points of any number to slice tokens: the first half of physics attention on its own (GeoTransolver's tokenizers).
+class ContextProjectorImpl : public torch::nn::Module {
+public:
+    /// @param concrete_rate   of a learned dropout on the tokens; negative for none
+    ContextProjectorImpl(SliceOptions options, double concrete_rate);
+
+    /// (B, M, C) to (B, H, S, D)
+    torch::Tensor forward(const torch::Tensor& points);
+
+private:
+    SliceProjection slices_;
+    ConcreteDropout output_dropout_{nullptr};   // null when there is none
+};
+TORCH_MODULE(ContextProjector);
+
+}  // namespace meshard

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+
+#include "models/layers/concrete_dropout.h"
+#include "models/transolver/flare_attention.h"
+#include "models/transolver/slice_projection.h"
+
+namespace meshard {
+
+/// How GeoTransolver brings its context into a layer: attention from the layer's own states to the context's slices, mixed with the layer's
+/// self-attention. The parameters (cross_q, cross_k, cross_v, state_mixing or concat_project) are the owner's.
+class ContextMixing {
+public:
+    /// @param mode   `weighted`: one learned weight of the layer; `concat_project`: a linear layer on both
+    void add_to(torch::nn::Module& owner, std::int64_t head_dim, std::int64_t context_dim, const std::string& mode);
+
+    /// @param context   (B, H, S, context_dim), undefined for none
+    /// @return          keys and values (B, H, S, D)
+    std::pair<torch::Tensor, torch::Tensor> keys_and_values(const torch::Tensor& context);
+    torch::Tensor queries(const torch::Tensor& states) { return cross_q_(states); }
+    torch::Tensor mix(const torch::Tensor& self, const torch::Tensor& cross) { return mix(weights(), self, cross); }   ///< of one shape (..., D)
+
+    /// Weight and bias of queries, keys, values, then the mixture's.
+    std::vector<torch::Tensor> weights() const;
+
+    /// What slices' tokens, (B, H, S, D), make of their self-attention and the context.
+    static torch::Tensor attend(const std::vector<torch::Tensor>& weights, const torch::Tensor& tokens, const torch::Tensor& self, const torch::Tensor& context);
+
+private:
+    static torch::Tensor mix(const std::vector<torch::Tensor>& weights, const torch::Tensor& self, const torch::Tensor& cross);
+
+    torch::Tensor state_mixing_;                        // a single value; undefined with concat_project
+    torch::nn::Linear cross_q_{nullptr}, cross_k_{nullptr}, cross_v_{nullptr};
+    torch::nn::Sequential concat_project_{nullptr};     // null with weighted
+};
+
+struct GaleOptions {
+    SliceOptions slices;                ///< its `num_slices` are the learned queries of GALE_FA
+    std::int64_t context_dim = 0;       ///< 0 for none
+    std::string state_mixing_mode = "weighted";
+    double dropout = 0.0;
+    bool concrete_dropout = false;
+};
+
+/// Dropout of an attention layer's output under the name out_dropout: learned, fixed or none.
+class OutputDropout {
+public:
+    void add_to(torch::nn::Module& owner, double rate, bool is_learned);
+    torch::Tensor apply(const torch::Tensor& x);
+    bool does_something(bool is_training) const { return learned_ || (fixed_ && is_training); }
+
+private:
+    torch::nn::Dropout fixed_{nullptr};
+    ConcreteDropout learned_{nullptr};
+};
+
+/// GALE, the attention layer of GeoTransolver: physics attention whose slice tokens also attend to the context.
+class GaleImpl : public torch::nn::Module {
+public:
+    explicit GaleImpl(GaleOptions options);
+
+    /// @param x         (B, N, C)
+    /// @param context   (B, H, S, context_dim), undefined for none
+    /// @return          (B, N, C)
+    torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& context);
+
+    /// Puts its weights, its sizes and the context into a block of the fused operators; false where they cannot do what `forward` does.
+    bool fuse_into(FusedBlock& block, const torch::Tensor& context) const;
+
+private:
+    SliceProjection slices_;
+    ContextMixing mixing_;
+    OutputDropout out_dropout_;
+    torch::nn::Linear qkv_project_{nullptr};
+    torch::nn::Linear out_linear_{nullptr};
+};
+TORCH_MODULE(Gale);
+
+/// GALE_FA: FLARE's mixing of the points, each of which also attends to the context, with scale 1.
+class GaleFaImpl : public torch::nn::Module {
+public:
+    explicit GaleFaImpl(const GaleOptions& options);
+
+    /// As `GaleImpl::forward`.
+    torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& context);
+
+private:
+    std::int64_t num_heads_;
+    FlareMixing flare_;
+    ContextMixing mixing_;
+    OutputDropout out_dropout_;
+    torch::nn::Linear in_project_x_{nullptr};
+    torch::nn::Linear out_linear_{nullptr};
+};
+TORCH_MODULE(GaleFa);
+
+}  // namespace meshard

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/container/sequential.h>
+
+#include "models/geotransolver/context_projector.h"
+#include "ops/search/point_search.h"
+
+namespace meshard {
+
+/// Features of a neighbourhood from the coordinates of its points: tanh of an MLP on K places of x, y and z, zeros where there are fewer.
+class NeighborhoodMlpImpl : public torch::nn::Module {
+public:
+    NeighborhoodMlpImpl(std::int64_t num_neighbors, std::int64_t num_channels);
+
+    /// (B, M, 3 K) to (B, M, num_channels)
+    torch::Tensor forward(const torch::Tensor& neighbors);
+
+private:
+    torch::nn::Sequential layers_;       // under the name mlp.layers
+};
+TORCH_MODULE(NeighborhoodMlp);
+
+struct LocalFeaturesOptions {
+    std::vector<RadiusLimit> scales;
+    std::int64_t num_channels = 0;      ///< of each scale
+    SliceOptions slices;                ///< of the tokenizers; `dim` is num_channels
+    double concrete_rate = -1;          ///< as ContextProjector's
+};
+
+/// What GeoTransolver knows of the surroundings of one stream's points: at several radii the points of the stream around those of the geometry, and
+/// the other way round. Both directions share the weights of a scale.
+///
+/// Neighbours are those of the reference, whatever the number of ranks: the first K of a walk over a grid (ops/search/grid_walk.h), not the nearest.
+class LocalFeaturesImpl : public torch::nn::Module {
+public:
+    explicit LocalFeaturesImpl(LocalFeaturesOptions options);
+
+    struct Result {
+        std::vector<torch::Tensor> tokens;   ///< a scale each, (B, H, S, D): of the geometry and the stream's points around it
+        torch::Tensor features;              ///< (B, N, scales * num_channels): of the stream's points and the geometry around them
+    };
+
+    /// @param positions   (B, N, 3)
+    /// @param geometry    (B, N_geo, 3)
+    Result forward(const torch::Tensor& positions, const torch::Tensor& geometry);
+
+private:
+    std::vector<RadiusLimit> scales_;
+    torch::nn::ModuleList processors_;       // one a scale
+    torch::nn::ModuleList tokenizers_;
+};
+TORCH_MODULE(LocalFeatures);
+
+}  // namespace meshard

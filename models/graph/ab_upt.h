@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "models/graph/anchor_attention.h"
+#include "models/graph/supernode_pooling.h"
+
+namespace meshard {
+
+/// Constructor arguments of an AB-UPT.
+struct AbUptOptions {
+    std::int64_t surface_dim = 0;               ///< channels of the surface's result; must be set
+    std::int64_t volume_dim = 0;                ///< of the volume's; must be set
+    std::int64_t hidden_dim = 192;
+    std::int64_t num_heads = 3;
+    std::int64_t mlp_ratio = 4;
+    std::int64_t geometry_depth = 1;            ///< blocks among the supernodes
+    double radius = 0.25;                       ///< of a supernode's neighbourhood, in the units of the positions
+    std::int64_t max_degree = 32;               ///< points of it, first by index
+    std::vector<std::string> physics_blocks{"perceiver", "shared", "cross", "shared", "cross", "shared", "cross", "shared", "cross", "shared"};
+    std::int64_t num_surface_blocks = 2;        ///< with weights of the surface's own
+    std::int64_t num_volume_blocks = 2;
+    std::int64_t condition_dim = 0;             ///< numbers of a case that modulate every block; 0 for none
+
+    /// @throws InvalidInput naming the option, its value and what is allowed.
+    void validate() const;
+};
+
+/// From arguments by name; absent ones keep their defaults. @throws InvalidInput for an unknown name or a value of the wrong type.
+AbUptOptions ab_upt_options(const nlohmann::json& arguments);
+nlohmann::json to_json(const AbUptOptions& options);
+
+/// Places, each (B, N, 3). Anchors speak to each other; queries only listen, so that any number of them changes nothing for the rest.
+struct AbUptInputs {
+    torch::Tensor geometry;
+    torch::Tensor supernodes;                       ///< some of the geometry's points
+    torch::Tensor surface_anchors, volume_anchors;
+    torch::Tensor surface_queries, volume_queries;  ///< undefined for none
+    torch::Tensor condition;                        ///< (B, condition_dim); undefined without
+};
+
+/// (B, N, surface_dim) or (B, N, volume_dim); undefined where the inputs are.
+struct AbUptOutputs {
+    torch::Tensor surface_anchors, volume_anchors, surface_queries, volume_queries;
+};
+
+/// Anchored-branched universal physics transformer (Alkin et al. 2025, arXiv 2502.09692): tokens of surface and volume attend to their own anchors, to the
+/// other branch's, and to a pooled geometry.
+class AbUptImpl : public torch::nn::Module {
+public:
+    /// Initial values: weights normal(0, 0.02), biases and modulations 0.
+    /// @throws InvalidInput as `AbUptOptions::validate`.
+    explicit AbUptImpl(AbUptOptions options);
+
+    /// @throws InvalidInput on inputs that are missing or do not fit.
+    AbUptOutputs forward(const AbUptInputs& inputs);
+
+    const AbUptOptions& options() const { return options_; }
+
+private:
+    AbUptOptions options_;
+    SupernodePooling encoder_{nullptr};
+    torch::nn::ModuleList geometry_blocks_;
+    torch::nn::Sequential surface_bias_{nullptr}, volume_bias_{nullptr};
+    torch::nn::ModuleList physics_blocks_;
+    torch::nn::ModuleList surface_blocks_, volume_blocks_;
+    torch::nn::Linear surface_head_{nullptr}, volume_head_{nullptr};
+};
+TORCH_MODULE(AbUpt);
+
+}  // namespace meshard

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/graph/anchor_attention.h"
+
+#include <torch/torch.h>
+
+#include "partition/error.h"
+
+namespace meshard {
+namespace {
+
+constexpr double kLongestWave = 10000.0;
+constexpr double kNormEpsilon = 1e-6;
+constexpr std::int64_t kAxes = 3;
+
+/// Channels of an axis that sines and cosines share evenly; what is left of `num_channels` stays zero.
+std::int64_t channels_of_axis(std::int64_t num_channels)
+{
+    const auto share = num_channels / kAxes;
+    return share - share % 2;
+}
+
+/// (..., 3) to (..., 3, channels / 2)
+torch::Tensor phases(const torch::Tensor& places, std::int64_t num_channels)
+{
+    const auto channels = static_cast<double>(num_channels);
+    const auto frequencies = torch::pow(kLongestWave, -torch::arange(0, num_channels, 2, torch::kFloat) / channels).to(places.options());
+    return places.unsqueeze(-1) * frequencies;
+}
+
+torch::Tensor with_zeros(const torch::Tensor& x, std::int64_t num_channels)
+{
+    return x.size(-1) == num_channels ? x : torch::constant_pad_nd(x, {0, num_channels - x.size(-1)});
+}
+
+/// Turns consecutive pairs of channels: (B, H, N, D) by (B, N, D / 2).
+torch::Tensor turned(const torch::Tensor& x, const torch::Tensor& angles)
+{
+    const auto pairs = x.unflatten(-1, {x.size(-1) / 2, 2});
+    const auto a = pairs.select(-1, 0), b = pairs.select(-1, 1);
+    const auto cosines = torch::cos(angles).unsqueeze(1), sines = torch::sin(angles).unsqueeze(1);
+    return torch::stack({a * cosines - b * sines, a * sines + b * cosines}, -1).flatten(-2);
+}
+
+torch::nn::LayerNorm norm(const AnchorBlockOptions& options)
+{
+    return torch::nn::LayerNorm(torch::nn::LayerNormOptions({options.dim}).eps(kNormEpsilon).elementwise_affine(options.condition_dim == 0));
+}
+
+torch::nn::Sequential up_act_down(const AnchorBlockOptions& options)
+{
+    torch::nn::Sequential mlp;
+    mlp->push_back("fc1", torch::nn::Linear(options.dim, options.mlp_ratio * options.dim));
+    mlp->push_back("act", torch::nn::GELU());
+    mlp->push_back("fc2", torch::nn::Linear(options.mlp_ratio * options.dim, options.dim));
+    return mlp;
+}
+
+/// (B, N, C) to (B, H, N, D)
+torch::Tensor heads_of(const torch::Tensor& x, std::int64_t num_heads)
+{
+    return x.unflatten(-1, {num_heads, x.size(-1) / num_heads}).transpose(1, 2);
+}
+
+torch::Tensor joined(const torch::Tensor& heads)
+{
+    return heads.transpose(1, 2).flatten(2);
+}
+
+torch::Tensor shifted(const torch::Tensor& x, const std::vector<torch::Tensor>& parts, std::size_t scale)
+{
+    return parts.empty() ? x : x * (1 + parts[scale]) + parts[scale + 1];
+}
+
+torch::Tensor gated(const torch::Tensor& x, const std::vector<torch::Tensor>& parts, std::size_t gate)
+{
+    return parts.empty() ? x : x * parts[gate];
+}
+
+}  // namespace
+
+torch::Tensor place_embedding(const torch::Tensor& places, std::int64_t num_channels)
+{
+    const auto angles = phases(places, channels_of_axis(num_channels));
+    return with_zeros(torch::cat({torch::sin(angles), torch::cos(angles)}, -1).flatten(-2), num_channels);
+}
+
+torch::Tensor rotary_angles(const torch::Tensor& places, std::int64_t head_dim)
+{
+    return with_zeros(phases(places, channels_of_axis(head_dim)).flatten(-2), head_dim / 2);
+}
+
+void Modulation::add_to(torch::nn::Module& owner, std::int64_t condition_dim, std::int64_t dim, std::int64_t num_parts)
+{
+    if (condition_dim == 0) return;
+    num_parts_ = num_parts;
+    linear_ = owner.register_module("modulation", torch::nn::Linear(condition_dim, num_parts * dim));
+}
+
+std::vector<torch::Tensor> Modulation::parts(const torch::Tensor& condition)
+{
+    if (condition.defined() != !linear_.is_empty()) {
+        throw InvalidInput(linear_.is_empty() ? "AB-UPT: a condition was given, and the model takes none." : "AB-UPT: the condition is missing; the model was made to take it.");
+    }
+    if (linear_.is_empty()) return {};
+    return linear_(condition).unsqueeze(1).chunk(num_parts_, -1);
+}
+
+AnchorBlockImpl::AnchorBlockImpl(const AnchorBlockOptions& options) : num_heads_(options.num_heads)
+{
+    modulation_.add_to(*this, options.condition_dim, options.dim, 6);
+    norm1_ = register_module("norm1", norm(options));
+    auto attention = register_module("attention_block", std::make_shared<torch::nn::Module>());
+    qkv_ = attention->register_module("qkv", torch::nn::Linear(options.dim, 3 * options.dim));
+    proj_ = attention->register_module("proj", torch::nn::Linear(options.dim, options.dim));
+    norm2_ = register_module("norm2", norm(options));
+    mlp_ = register_module("mlp", up_act_down(options));
+}
+
+void AnchorBlockImpl::forward(std::vector<Branch>& branches, AnchorsOf anchors, const torch::Tensor& condition)
+{
+    const auto modulation = modulation_.parts(condition);
+    struct Projected {
+        torch::Tensor queries, keys, values;   // (B, H, N, D)
+    };
+    const auto projected_anchors = [&](const Tokens& tokens) -> Projected {
+        const auto parts = qkv_(shifted(norm1_(tokens.values), modulation, 0)).chunk(3, -1);
+        return {turned(heads_of(parts[0], num_heads_), tokens.angles), turned(heads_of(parts[1], num_heads_), tokens.angles), heads_of(parts[2], num_heads_)};
+    };
+    const auto projected_queries = [&](const Tokens& tokens) {
+        const auto dim = proj_->options.in_features();
+        const auto x = torch::nn::functional::linear(shifted(norm1_(tokens.values), modulation, 0), qkv_->weight.narrow(0, 0, dim), qkv_->bias.narrow(0, 0, dim));
+        return turned(heads_of(x, num_heads_), tokens.angles);
+    };
+    const auto finish = [&](torch::Tensor& x, const torch::Tensor& queries, const torch::Tensor& keys, const torch::Tensor& values) {
+        x = x + gated(proj_(joined(torch::scaled_dot_product_attention(queries, keys, values))), modulation, 2);
+        x = x + gated(mlp_->forward(shifted(norm2_(x), modulation, 3)), modulation, 5);
+    };
+
+    std::vector<Projected> projected;
+    for (const auto& branch : branches) projected.push_back(projected_anchors(branch.anchors));
+    torch::Tensor all_keys, all_values;
+    if (anchors == AnchorsOf::All && branches.size() > 1) {
+        all_keys = torch::cat({projected[0].keys, projected[1].keys}, 2);
+        all_values = torch::cat({projected[0].values, projected[1].values}, 2);
+    }
+    for (std::size_t i = 0; i < branches.size(); ++i) {
+        const auto& source = projected[anchors == AnchorsOf::Other ? branches.size() - 1 - i : i];
+        const auto& keys = all_keys.defined() ? all_keys : source.keys;
+        const auto& values = all_values.defined() ? all_values : source.values;
+        if (branches[i].queries.values.defined()) finish(branches[i].queries.values, projected_queries(branches[i].queries), keys, values);
+        finish(branches[i].anchors.values, projected[i].queries, keys, values);
+    }
+}
+
+PerceiverBlockImpl::PerceiverBlockImpl(const AnchorBlockOptions& options) : num_heads_(options.num_heads)
+{
+    modulation_.add_to(*this, options.condition_dim, options.dim, 8);
+    norm1q_ = register_module("norm1q", norm(options));
+    norm1kv_ = register_module("norm1kv", norm(options));
+    auto attention = register_module("attn", std::make_shared<torch::nn::Module>());
+    q_ = attention->register_module("q", torch::nn::Linear(options.dim, options.dim));
+    kv_ = attention->register_module("kv", torch::nn::Linear(options.dim, 2 * options.dim));
+    proj_ = attention->register_module("proj", torch::nn::Linear(options.dim, options.dim));
+    norm2_ = register_module("norm2", norm(options));
+    mlp_ = register_module("mlp", up_act_down(options));
+}
+
+void PerceiverBlockImpl::forward(std::vector<Branch>& branches, const Tokens& others, const torch::Tensor& condition)
+{
+    const auto modulation = modulation_.parts(condition);
+    const auto parts = kv_(shifted(norm1kv_(others.values), modulation, 2)).chunk(2, -1);
+    const auto keys = turned(heads_of(parts[0], num_heads_), others.angles), values = heads_of(parts[1], num_heads_);
+    const auto attend = [&](Tokens& tokens) {
+        if (!tokens.values.defined()) return;
+        auto& x = tokens.values;
+        const auto queries = turned(heads_of(q_(shifted(norm1q_(x), modulation, 0)), num_heads_), tokens.angles);
+        x = x + gated(proj_(joined(torch::scaled_dot_product_attention(queries, keys, values))), modulation, 4);
+        x = x + gated(mlp_->forward(shifted(norm2_(x), modulation, 5)), modulation, 7);
+    };
+    for (auto& branch : branches) {
+        attend(branch.anchors);
+        attend(branch.queries);
+    }
+}
+
+}  // namespace meshard

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/layers/activation.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <iterator>
+
+#include <torch/torch.h>
+
+#include "partition/error.h"
+#include "partition/nearest_name.h"
+
+namespace meshard {
+namespace {
+
+// Known to the reference, not here: a checkpoint that uses one must not be taken for a spelling mistake.
+// `stan` fits a single channel only, so no MLP has it.
+constexpr std::array kAbsent = {"stan"};
+
+constexpr double kCap = 1.0;   // of the capped ones
+constexpr double kInitialSlope = 0.25;   // of prelu
+
+std::string lower_case(std::string_view name)
+{
+    std::string lower;
+    std::transform(name.begin(), name.end(), std::back_inserter(lower), [](unsigned char c) { return std::tolower(c); });
+    return lower;
+}
+
+}  // namespace
+
+std::vector<std::string> activation_names()
+{
+    std::vector<std::string> names;
+    for (const auto& function : activation_functions()) names.emplace_back(function.name);
+    return names;
+}
+
+ActivationImpl::ActivationImpl(std::string_view name)
+{
+    const std::string wanted = lower_case(name);
+    function_ = find_activation(wanted);
+    if (function_) {
+        using Parameter = ActivationFunction::Parameter;
+        if (function_->parameter == Parameter::Slope) parameter_ = register_parameter("weight", torch::full({1}, kInitialSlope));
+        if (function_->parameter == Parameter::Cap) parameter_ = register_buffer("cap", torch::tensor(static_cast<float>(kCap)));
+        return;
+    }
+
+    const auto names = activation_names();
+    std::string message = "Activation: '" + std::string(name) + "' is ";
+    message += std::find(kAbsent.begin(), kAbsent.end(), wanted) != kAbsent.end() ? "not implemented yet." : "not known.";
+    if (const auto nearest = nearest_name(wanted, names); !nearest.empty()) message += " Did you mean '" + nearest + "'?";
+    message += " There are:";
+    for (const auto& known : names) message += " " + known;
+    throw InvalidInput(message + ".");
+}
+
+torch::Tensor ActivationImpl::forward(const torch::Tensor& x) { return function_->value(x, parameter_); }
+
+}  // namespace meshard

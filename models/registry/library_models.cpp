@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/registry/library_models.h"
+
+#include <map>
+
+#include <torch/torch.h>
+
+#include "models/transolver/flare.h"
+#include "models/geotransolver/geotransolver.h"
+#include "models/graph/mesh_graph_net.h"
+#include "models/layers/option_checks.h"
+#include "models/transolver/transolver.h"
+#include "ops/neighbors/point_clouds.h"
+#include "partition/error.h"
+
+namespace meshard {
+namespace {
+
+using Json = nlohmann::json;
+using OptionMeanings = std::vector<std::pair<std::string, std::string>>;
+
+/// The constants of the case at every point, (B, N, G); without any ones, (B, N, 1), or nothing if the model wants none of them.
+at::Tensor constants_of_points(const PointInputs& inputs, std::int64_t functional_dim)
+{
+    if (functional_dim == 0) return inputs.positions.narrow(-1, 0, 0);
+    const auto ones = torch::ones_like(inputs.positions.narrow(-1, 0, 1));
+    return inputs.constants.defined() ? ones * inputs.constants.unsqueeze(1) : ones;
+}
+
+OptionMeanings with(OptionMeanings options, const OptionMeanings& more)
+{
+    options.insert(options.end(), more.begin(), more.end());
+    return options;
+}
+
+const OptionMeanings kTransformerOptions{
+    {"n_layers", "blocks"},
+    {"n_hidden", "channels"},
+    {"n_head", "attention heads; divides n_hidden"},
+    {"mlp_ratio", "width of the blocks' MLPs over n_hidden"},
+    {"act", "activation of the MLPs"},
+    {"dropout", "share of the attention's outputs that training drops"},
+};
+
+const OptionMeanings kSlices{{"slice_num", "slices of physics attention"}};
+const OptionMeanings kPlus{{"plus", "Transolver++: a temperature of each point's own, and noise in training"}};
+const OptionMeanings kAuthors{{"authors_constants", "constants of the paper's code in place of PhysicsNeMo's"}};
+
+template <class ModelHolder>
+MadeModel transolver_like(const Json& arguments)
+{
+    ModelHolder model(transolver_options(arguments));
+    return {model.ptr(), [model](const PointInputs& inputs) mutable {
+                return model->forward(constants_of_points(inputs, model->options().functional_dim), inputs.embedding, inputs.time);
+            }};
+}
+
+Json transolver_widths(const PointWidths& widths)
+{
+    return {{"functional_dim", std::max<std::int64_t>(1, widths.num_constants)}, {"embedding_dim", widths.embedding_dim}, {"out_dim", widths.out_dim},
+            {"time_input", widths.has_time}};
+}
+
+PointWidths transolver_widths_of(const Json& arguments, std::int64_t /*num_constants*/)
+{
+    const auto options = transolver_options(arguments);
+    return {options.embedding_dim, options.functional_dim <= 1 ? 0 : options.functional_dim, options.out_dim, options.time_input};   // one channel: ones
+}
+
+void check_transolver(const Json& arguments)
+{
+    transolver_options(arguments).validate();
+}
+
+ModelEntry transolver_entry()
+{
+    auto defaults = to_json(TransolverOptions());
+    defaults["authors_constants"] = false;
+    return {.name = "transolver",
+            .class_name = "Transolver",
+            .defaults = std::move(defaults),
+            .extras = {"authors_constants"},
+            .options = with(with(with(kTransformerOptions, kSlices), kPlus), kAuthors),
+            .widths = transolver_widths,
+            .widths_of = transolver_widths_of,
+            .check = check_transolver,
+            .make = transolver_like<Transolver>};
+}
+
+ModelEntry flare_entry()
+{
+    auto defaults = to_json(TransolverOptions());
+    defaults.erase("plus");
+    return {.name = "flare",
+            .class_name = "FLARE",
+            .defaults = std::move(defaults),
+            .options = with(kTransformerOptions, {{"slice_num", "learned queries of each layer"}}),
+            .widths = transolver_widths,
+            .widths_of = transolver_widths_of,
+            .check = check_transolver,
+            .make = transolver_like<Flare>};
+}
+
+MadeModel make_geotransolver(const Json& arguments)
+{
+    GeoTransolver model(geotransolver_options(arguments));
+    return {model.ptr(), [model](const PointInputs& inputs) mutable {
+                const auto& options = model->options();
+                GeoTransolverInputs all{.local_embedding = {inputs.embedding}, .global_embedding = {}, .geometry = {}, .local_positions = {inputs.positions}};
+                if (options.global_dim > 0 && inputs.constants.defined()) all.global_embedding = inputs.constants.unsqueeze(1);
+                if (options.geometry_dim > 0) all.geometry = inputs.positions;
+                return model->forward(all).at(0);
+            }};
+}
+
+ModelEntry geotransolver_entry()
+{
+    auto defaults = to_json(GeoTransolverOptions());
+    for (const char* one_or_more : {"functional_dim", "out_dim"}) defaults[one_or_more] = nullptr;
+    return {.name = "geotransolver",
+            .class_name = "GeoTransolver",
+            .defaults = std::move(defaults),
+            .options = with(with(with(kTransformerOptions, kSlices), kPlus),
+                            {{"attention_type", "GALE, or GALE_FA: FLARE's mixing in its place"},
+                             {"state_mixing_mode", "how a layer brings the context in: weighted or concat_project"},
+                             {"include_local_features", "tells each point of those around it, by ball queries at the radii"},
+                             {"radii", "of the ball queries, in the units of the model's coordinates"},
+                             {"neighbors_in_radius", "how many points are kept of each radius"},
+                             {"n_hidden_local", "channels of each radius"},
+                             {"concrete_dropout", "dropout at learned rates"}}),
+            // The geometry is the case's own points, as in the reference's recipes for surfaces and volumes.
+            .widths = [](const PointWidths& widths) -> Json {
+                return {{"functional_dim", widths.embedding_dim}, {"out_dim", widths.out_dim}, {"geometry_dim", 3},
+                        {"global_dim", widths.num_constants > 0 ? Json(widths.num_constants) : Json()}};
+            },
+            .widths_of = [](const Json& arguments, std::int64_t /*num_constants*/) -> PointWidths {
+                const auto options = geotransolver_options(arguments);
+                return {options.functional_dim.at(0), options.global_dim, options.out_dim.at(0)};
+            },
+            .check = [](const Json& arguments) { geotransolver_options(arguments).validate(); },
+            .make = make_geotransolver};
+}
+
+constexpr const char* kNumNeighbors = "num_neighbors";
+constexpr std::int64_t kEdgeChannels = 4;   // from target to source, and its length, as in PhysicsNeMo's examples
+
+/// Graphs of clouds that stay where they are, found once: by the tensor of their places, as long as somebody holds it.
+class GraphCache {
+public:
+    const MeshGraph& graph_of(const at::Tensor& positions, std::int64_t num_neighbors, const MeshGraphNetOptions& options)
+    {
+        std::erase_if(entries_, [](const auto& item) { return item.second.places.expired(); });
+        const auto* key = positions.unsafeGetTensorImpl();
+        if (const auto found = entries_.find(key); found != entries_.end()) return found->second.graph;
+        const auto clouds = unbind_clouds("MeshGraphNet", "positions", positions);
+        if (clouds.size() != 1) throw InvalidInput("MeshGraphNet: a batch of " + std::to_string(clouds.size()) + " cases; a graph is of one. Pass them one by one.");
+        MessageGraph graph(knn(clouds[0].detach(), clouds[0].detach(), num_neighbors, {.exclude_self = true}));
+        return entries_.emplace(key, Entry{WeakTensor(positions.getIntrusivePtr()), MeshGraph(std::move(graph), options)}).first->second.graph;
+    }
+
+private:
+    using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+    struct Entry {
+        WeakTensor places;
+        MeshGraph graph;
+    };
+    std::map<const c10::TensorImpl*, Entry> entries_;
+};
+
+MeshGraphNetOptions graph_options(Json arguments)
+{
+    arguments.erase(kNumNeighbors);
+    return mesh_graph_net_options(arguments);
+}
+
+MadeModel make_mesh_graph_net(const Json& arguments)
+{
+    MeshGraphNet model(graph_options(arguments));
+    const auto num_neighbors = arguments.at(kNumNeighbors).get<std::int64_t>();
+    return {model.ptr(), [model, num_neighbors, cache = std::make_shared<GraphCache>()](const PointInputs& inputs) mutable {
+                const auto& graph = cache->graph_of(inputs.positions, num_neighbors, model->options());
+                const auto places = unbind_clouds("MeshGraphNet", "positions", inputs.positions).at(0);
+                const auto gaps = graph.graph().from_sources(places) - graph.graph().from_targets(places);
+                const auto edges = torch::cat({gaps, torch::linalg_vector_norm(gaps, 2, at::IntArrayRef{-1}, true)}, -1);   // (E, 4)
+                auto nodes = unbind_clouds("MeshGraphNet", "embedding", inputs.embedding).at(0);
+                if (inputs.constants.defined()) nodes = torch::cat({nodes, torch::ones_like(nodes.narrow(-1, 0, 1)) * inputs.constants}, -1);
+                return model->forward(nodes, edges, graph).unsqueeze(0);
+            }};
+}
+
+ModelEntry mesh_graph_net_entry()
+{
+    auto defaults = to_json(MeshGraphNetOptions());
+    defaults[kNumNeighbors] = 6;
+    return {.name = "meshgraphnet",
+            .class_name = "MeshGraphNet",
+            .defaults = std::move(defaults),
+            .options = {{"processor_size", "steps in which messages pass"},
+                        {"hidden_dim_processor", "channels of nodes and edges"},
+                        {"hidden_dim_node_encoder", "hidden channels of the nodes' encoder"},
+                        {"hidden_dim_edge_encoder", "hidden channels of the edges' encoder"},
+                        {"hidden_dim_node_decoder", "hidden channels of the decoder"},
+                        {"num_layers_node_processor", "hidden layers of a step's MLP of nodes"},
+                        {"num_layers_edge_processor", "hidden layers of a step's MLP of edges"},
+                        {"num_layers_node_encoder", "hidden layers of the nodes' encoder"},
+                        {"num_layers_edge_encoder", "hidden layers of the edges' encoder"},
+                        {"num_layers_node_decoder", "hidden layers of the decoder"},
+                        {"mlp_activation_fn", "activation of the MLPs"},
+                        {"aggregation", "of messages: sum or mean"},
+                        {"do_concat_trick", "nodes meet an edge's MLP before they are gathered: less work, other parameters"},
+                        {kNumNeighbors, "nearest points that each point hears"}},
+            .widths = [](const PointWidths& widths) -> Json {
+                return {{"input_dim_nodes", widths.embedding_dim + widths.num_constants}, {"input_dim_edges", kEdgeChannels}, {"output_dim", widths.out_dim}};
+            },
+            .widths_of = [](const Json& arguments, std::int64_t num_constants) -> PointWidths {
+                const auto options = graph_options(arguments);
+                if (options.input_dim_edges != kEdgeChannels) {
+                    OptionChecks("MeshGraphNet").refuse("its edges carry " + std::to_string(options.input_dim_edges) + " numbers; here an edge carries the way from its target to its source, and "
+                                                        "its length (4).");
+                }
+                return {options.input_dim_nodes - num_constants, num_constants, options.output_dim};
+            },
+            .check = [](const Json& arguments) {
+                OptionChecks("MeshGraphNet").at_least(1, {{kNumNeighbors, arguments.at(kNumNeighbors).get<std::int64_t>()}});
+                graph_options(arguments).validate();
+            },
+            .make = make_mesh_graph_net};
+}
+
+}  // namespace
+
+std::vector<ModelEntry> library_models()
+{
+    return {transolver_entry(), flare_entry(), geotransolver_entry(), mesh_graph_net_entry()};
+}
+
+}  // namespace meshard

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+#include "models/registry/registry.h"
+
+namespace meshard {
+
+/// The library's own models for points and meshes, in the order in which they are listed to people.
+std::vector<ModelEntry> library_models();
+
+}  // namespace meshard

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/registry/registry.h"
+
+#include <algorithm>
+#include <cctype>
+#include <iterator>
+#include <tuple>
+
+#include "models/registry/library_models.h"
+#include "partition/error.h"
+#include "partition/nearest_name.h"
+
+namespace meshard {
+namespace {
+
+std::vector<ModelEntry>& entries()
+{
+    static std::vector<ModelEntry> entries = library_models();
+    return entries;
+}
+
+std::string lower_case(std::string_view text)
+{
+    std::string lower;
+    std::transform(text.begin(), text.end(), std::back_inserter(lower), [](unsigned char c) { return std::tolower(c); });
+    return lower;
+}
+
+/// Whole numbers may stand where others may.
+bool is_same_type(const nlohmann::json& value, const nlohmann::json& pattern)
+{
+    if (pattern.is_null()) return true;
+    if (pattern.is_number_float()) return value.is_number();
+    if (pattern.is_number()) return value.is_number_integer();
+    return value.type() == pattern.type();
+}
+
+const char* type_name(const nlohmann::json& pattern)
+{
+    if (pattern.is_number_float()) return "a number";
+    if (pattern.is_number()) return "a whole number";
+    if (pattern.is_boolean()) return "true or false";
+    return pattern.is_array() ? "a list" : "a text";
+}
+
+}  // namespace
+
+ModelRegistration::ModelRegistration(ModelEntry entry)
+{
+    entries().push_back(std::move(entry));
+}
+
+bool takes_time(const ModelEntry& entry)
+{
+    return entry.widths({.embedding_dim = 3, .num_constants = 0, .out_dim = 1, .has_time = true}) != entry.widths({.embedding_dim = 3, .num_constants = 0, .out_dim = 1});
+}
+
+const std::vector<ModelEntry>& registered_models()
+{
+    return entries();
+}
+
+const ModelEntry& find_model(std::string_view name)
+{
+    const auto wanted = lower_case(name);
+    std::vector<std::string> names;
+    for (const auto& entry : entries()) {
+        if (wanted == lower_case(entry.name) || wanted == lower_case(entry.class_name)) return entry;
+        names.push_back(entry.name);
+    }
+    std::string message = "there is no model '" + std::string(name) + "'.";
+    if (const auto nearest = nearest_name(wanted, names); !nearest.empty()) message += " Did you mean '" + nearest + "'?";
+    message += " There are:";
+    for (const auto& known : names) message += " " + known;
+    throw InvalidInput(message + ".");
+}
+
+nlohmann::json complete_arguments(const ModelEntry& entry, const nlohmann::json& arguments)
+{
+    auto complete = entry.defaults;
+    for (const auto& [name, value] : arguments.items()) {
+        if (!complete.contains(name)) {
+            std::vector<std::string> names;
+            for (const auto& item : complete.items()) names.push_back(item.key());
+            const auto nearest = nearest_name(name, names);
+            throw InvalidInput(entry.class_name + ": there is no argument '" + name + "'." + (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+        }
+        if (value.is_null()) continue;
+        // A list of one may be written as its only value.
+        const auto whole = complete[name].is_array() && value.is_primitive() ? nlohmann::json::array({value}) : value;
+        if (!is_same_type(whole, complete[name])) {
+            throw InvalidInput(entry.class_name + ": " + name + " cannot be " + value.dump() + "; expected " + type_name(complete[name]) + ".");
+        }
+        complete[name] = whole;
+    }
+    if (entry.check) entry.check(complete);
+    for (const auto& name : entry.extras) {
+        if (complete[name] == entry.defaults[name]) complete.erase(name);
+    }
+    return complete;
+}
+
+Model make_model(std::string_view name, const nlohmann::json& arguments)
+{
+    const auto& entry = find_model(name);
+    Model model{entry.class_name, complete_arguments(entry, arguments), nullptr, {}};
+    std::tie(model.module, model.forward) = entry.make(model.arguments);
+    return model;
+}
+
+}  // namespace meshard

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/transolver/flare.h"
+
+#include <torch/torch.h>
+
+#include "models/transolver/flare_attention.h"
+#include "partition/error.h"
+
+namespace meshard {
+namespace {
+
+const TransolverOptions& without_plus(const TransolverOptions& options)
+{
+    if (options.plus) throw InvalidInput("FLARE: there is no argument 'plus'; it belongs to Transolver.");
+    return options;
+}
+
+}  // namespace
+
+// The reference builds a whole Transolver first, which draws random numbers, and then puts its own blocks in.
+FlareImpl::FlareImpl(const TransolverOptions& options) : TransolverImpl(without_plus(options))
+{
+    replace_blocks([&] {
+        return torch::nn::AnyModule(FlareAttention(FlareAttentionOptions{.dim = options.n_hidden,
+                                                                         .num_heads = options.n_head,
+                                                                         .head_dim = options.n_hidden / options.n_head,
+                                                                         .num_queries = options.slice_num,
+                                                                         .dropout = options.dropout}));
+    });
+}
+
+}  // namespace meshard

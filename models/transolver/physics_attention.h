@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+
+#include "models/transolver/slice_projection.h"
+
+namespace meshard {
+
+/// Attention of slice tokens to each other (Wu et al. 2024, Transolver, eq. 3): one softmax(q k^T / sqrt(D)) v per head.
+/// @param tokens   (B, H, S, D)
+/// @param qkv      (3 D outputs): queries, keys and values one after the other
+/// @return         (B, H, S, D)
+torch::Tensor attend_among_slices(const torch::Tensor& tokens, torch::nn::Linear& qkv);
+
+/// The same with the weights, (3 D, D), alone.
+torch::Tensor attend_among_slices(const torch::Tensor& tokens, const torch::Tensor& qkv_weight);
+
+/// Attention between learned slices of the points (Wu et al. 2024, Transolver, section 3.2), for points in any order or on a grid.
+///
+/// Each point gives itself to S slices with softmax weights; the slices' mean features attend to each other; each point takes
+/// back the mixture of slices that it belongs to. Letters: B batch, N points, C channels, H heads, D channels of a head, S slices.
+///
+/// Constants as in PhysicsNeMo's checkpoints: 0.01 added to a slice's weight, temperature kept within [0.5, 5].
+class PhysicsAttentionImpl : public torch::nn::Module {
+public:
+    PhysicsAttentionImpl(SliceOptions options, double dropout);
+
+    /// (B, N, C) to (B, N, C)
+    torch::Tensor forward(const torch::Tensor& x);
+
+    /// Puts its weights and sizes into a block of the fused operators; false where they cannot do what `forward` does.
+    bool fuse_into(FusedBlock& block) const;
+
+private:
+    SliceProjection slices_;
+    torch::nn::Linear qkv_project_{nullptr};
+    torch::nn::Linear out_linear_{nullptr};
+    torch::nn::Dropout out_dropout_{nullptr};  // null when there is none
+};
+TORCH_MODULE(PhysicsAttention);
+
+}  // namespace meshard

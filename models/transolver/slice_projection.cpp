@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/transolver/slice_projection.h"
+
+#include <utility>
+
+#include <torch/torch.h>
+
+#include "ops/slices/slice_ops.h"
+#include "sharding/memory/checkpoint.h"
+
+namespace meshard {
+namespace {
+
+constexpr double kWeightEpsilon = 1e-2, kAuthorsWeightEpsilon = 1e-5;
+constexpr double kInitialTemperature = 0.5;
+constexpr double kMinTemperature = 0.5;
+constexpr double kMaxTemperature = 5.0;
+constexpr double kAuthorsMinTemperature = 0.1;   // on grids; none elsewhere
+constexpr double kMinPointTemperature = 0.01;   // Transolver++
+constexpr double kNoiseEpsilon = 1e-8;
+
+torch::nn::AnyModule make_projection(torch::nn::Module& owner, const char* name, std::int64_t in, std::int64_t out, std::size_t num_dims)
+{
+    if (num_dims == 2) return torch::nn::AnyModule(owner.register_module(name, torch::nn::Conv2d(torch::nn::Conv2dOptions(in, out, 3).padding(1))));
+    if (num_dims == 3) return torch::nn::AnyModule(owner.register_module(name, torch::nn::Conv3d(torch::nn::Conv3dOptions(in, out, 3).padding(1))));
+    return torch::nn::AnyModule(owner.register_module(name, torch::nn::Linear(in, out)));
+}
+
+}  // namespace
+
+SharedNoise make_noise()
+{
+    return std::make_shared<SliceNoise>(at::globalContext().defaultGenerator(at::kCPU).current_seed());
+}
+
+torch::Tensor recomputed(const SharedNoise& noise, const std::function<torch::Tensor(const std::vector<torch::Tensor>&)>& block, const std::vector<torch::Tensor>& inputs)
+{
+    return checkpoint([block, noise, before = noise->rows, again = std::make_shared<bool>(false)](const std::vector<torch::Tensor>& given) -> std::vector<torch::Tensor> {
+        const auto now = std::exchange(noise->rows, before);
+        auto output = block(given);
+        if (std::exchange(*again, true)) noise->rows = now;
+        return {std::move(output)};
+    }, inputs)[0];
+}
+
+void SliceProjection::add_temperature(torch::nn::Module& owner)
+{
+    temperature_ = owner.register_parameter("temperature", torch::full({1, 1, options_.num_heads, 1}, kInitialTemperature));
+}
+
+void SliceProjection::add_slices(torch::nn::Module& owner)
+{
+    in_project_slice_ = owner.register_module("in_project_slice", torch::nn::Linear(options_.head_dim, options_.num_slices));
+}
+
+void SliceProjection::make_slices_orthogonal()
+{
+    torch::nn::init::orthogonal_(in_project_slice_->weight);
+}
+
+void SliceProjection::add_projections(torch::nn::Module& owner)
+{
+    const auto inner = options_.num_heads * options_.head_dim;
+    in_project_x_ = make_projection(owner, "in_project_x", options_.dim, inner, options_.grid.size());
+    if (!options_.plus) in_project_fx_ = make_projection(owner, "in_project_fx", options_.dim, inner, options_.grid.size());
+}
+
+void SliceProjection::add_point_temperature(torch::nn::Module& owner)
+{
+    if (!options_.plus) return;
+    proj_temperature_ = owner.register_module("proj_temperature", torch::nn::Sequential());
+    proj_temperature_->push_back(torch::nn::Linear(options_.head_dim, options_.num_slices));
+    proj_temperature_->push_back(torch::nn::GELU());
+    proj_temperature_->push_back(torch::nn::Linear(options_.num_slices, 1));
+    proj_temperature_->push_back(torch::nn::GELU());
+}
+
+torch::Tensor SliceProjection::project(torch::nn::AnyModule& module, const torch::Tensor& x) const
+{
+    const auto batch = x.size(0), num_points = x.size(1);
+    if (options_.grid.empty()) return module.forward<torch::Tensor>(x).view({batch, num_points, options_.num_heads, options_.head_dim});
+    auto on_grid = x.unflatten(1, options_.grid).movedim(-1, 1);                       // (B, C, extents)
+    on_grid = module.forward<torch::Tensor>(std::move(on_grid)).movedim(1, -1);        // (B, extents, H * D)
+    return on_grid.reshape({batch, num_points, options_.num_heads, options_.head_dim});
+}
+
+torch::Tensor SliceProjection::bounded_temperature() const
+{
+    if (!options_.authors_constants) return temperature_.clamp(kMinTemperature, kMaxTemperature);
+    return options_.grid.empty() ? temperature_ : temperature_.clamp(kAuthorsMinTemperature, kMaxTemperature);
+}
+
+double SliceProjection::weight_epsilon() const { return options_.authors_constants ? kAuthorsWeightEpsilon : kWeightEpsilon; }
+
+torch::Tensor SliceProjection::slice_weights(const torch::Tensor& x_mid, bool is_training)
+{
+    auto logits = in_project_slice_(x_mid);                                            // (B, N, H, S)
+    if (!options_.plus) return torch::softmax(logits * bounded_temperature().reciprocal(), -1);
+
+    // Luo et al. 2025, Transolver++, section 3.2.
+    const auto temperature = (temperature_ + proj_temperature_->forward(x_mid)).clamp_min(kMinPointTemperature);   // (B, N, H, 1)
+    if (has_noise(is_training)) {
+        const auto uniform = options_.noise->given ? options_.noise->given(logits) : options_.noise->rows.draw(logits);
+        logits = logits - torch::log(-torch::log(uniform + kNoiseEpsilon) + kNoiseEpsilon);
+    }
+    return torch::softmax(logits / temperature, -1);
+}
+
+bool SliceProjection::has_noise(bool is_training) const
+{
+    const auto* noise = options_.noise.get();
+    return options_.plus && noise && (noise->given || noise->when == NoiseWhen::Always || (noise->when == NoiseWhen::Training && is_training));
+}
+
+bool SliceProjection::fuse_into(FusedBlock& block, bool is_training) const
+{
+    if (!options_.grid.empty() || (has_noise(is_training) && options_.noise->given)) return false;
+    block.shape.heads = options_.num_heads;
+    block.shape.head_dim = options_.head_dim;
+    block.shape.slices = options_.num_slices;
+    block.epsilon = weight_epsilon();
+    const auto& x = in_project_x_.get<torch::nn::Linear>();
+    block.weights[kProjectX] = x->weight;
+    block.weights[kProjectXBias] = x->bias;
+    if (options_.plus) {
+        const auto &hidden = proj_temperature_->at<torch::nn::LinearImpl>(0), &out = proj_temperature_->at<torch::nn::LinearImpl>(2);
+        block.shape.point_temperature = true;
+        block.weights[kSlice] = in_project_slice_->weight.expand({options_.num_heads, -1, -1});   // (H, S, D)
+        block.weights[kSliceBias] = in_project_slice_->bias.expand({options_.num_heads, -1});     // (H, S)
+        block.weights[kTemperature] = temperature_.view({options_.num_heads});
+        block.weights[kTemperatureHidden] = hidden.weight;
+        block.weights[kTemperatureHiddenBias] = hidden.bias;
+        block.weights[kTemperatureOut] = out.weight;
+        block.weights[kTemperatureOutBias] = out.bias;
+        if (has_noise(is_training)) block.noise = {options_.noise, &options_.noise->rows};
+        return true;
+    }
+    const auto& fx = in_project_fx_.get<torch::nn::Linear>();
+    const auto factor = bounded_temperature().reciprocal().view({options_.num_heads, 1, 1});
+    block.weights[kProjectFx] = fx->weight;
+    block.weights[kProjectFxBias] = fx->bias;
+    block.weights[kSlice] = factor * in_project_slice_->weight;                        // (H, S, D)
+    block.weights[kSliceBias] = factor.squeeze(-1) * in_project_slice_->bias;          // (H, S)
+    return true;
+}
+
+SliceProjection::Slices SliceProjection::slice(const torch::Tensor& x, bool is_training)
+{
+    const auto x_mid = project(in_project_x_, x);                                      // (B, N, H, D)
+    const auto fx_mid = options_.plus ? x_mid : project(in_project_fx_, x);            // (B, N, H, D)
+    const auto weights = slice_weights(x_mid, is_training);
+    return {weights, slice_tokens(weights, fx_mid, weight_epsilon())};
+}
+
+}  // namespace meshard

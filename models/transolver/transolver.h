@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include <torch/nn/modules/container/any.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/normalization.h>
+
+#include "models/registry/memory_mode.h"
+#include "models/layers/mlp.h"
+#include "models/transolver/slice_projection.h"
+#include "models/transolver/transolver_options.h"
+#include "ops/fused/streamed_blocks.h"
+
+namespace meshard {
+
+/// One layer of a Transolver: attention and MLP, each behind a layer norm and added to its input; the last one ends in the
+/// output head instead of handing on its channels.
+class TransolverBlockImpl : public torch::nn::Module {
+public:
+    /// @param attention   (B, N, C) to (B, N, C)
+    TransolverBlockImpl(const TransolverOptions& options, torch::nn::AnyModule attention, bool is_last);
+
+    /// (B, N, C) to (B, N, C), or (B, N, out_dim) from the last.
+    torch::Tensor forward(torch::Tensor x);
+
+    /// What the fused operators need to do the same; nothing where they cannot.
+    std::optional<FusedBlock> fused() const;
+
+private:
+    torch::nn::LayerNorm ln_1_{nullptr};
+    torch::nn::AnyModule attention_;
+    torch::nn::Sequential ln_mlp1_{nullptr};
+    torch::nn::Sequential ln_mlp2_{nullptr};   // null except in the last
+};
+TORCH_MODULE(TransolverBlock);
+
+/// Cosines and sines of a time at C/2 frequencies, those of Vaswani et al. 2017.
+class TimeEmbeddingImpl : public torch::nn::Module {
+public:
+    explicit TimeEmbeddingImpl(std::int64_t num_channels);
+
+    /// (B) to (B, C)
+    torch::Tensor forward(const torch::Tensor& time);
+
+private:
+    torch::Tensor freqs_;
+};
+TORCH_MODULE(TimeEmbedding);
+
+/// Transolver (Wu et al. 2024) for meshes, point clouds and grids, and Transolver++ (Luo et al. 2025). Parameters have PhysicsNeMo's names
+/// and shapes.
+class TransolverImpl : public torch::nn::Module {
+public:
+    /// Initial values: weights normal(0, 0.02), biases 0, those of convolutions as LibTorch makes them; drawn from LibTorch's default generator
+    /// in the reference's order.
+    /// @throws InvalidInput as `TransolverOptions::validate`.
+    explicit TransolverImpl(TransolverOptions options);
+
+    /// On a grid of the extents `structured_shape`, (B, N, ...) may also be (B, extents, ...), and the result is of the same kind.
+    ///
+    /// @param fx          (B, N, functional_dim)
+    /// @param embedding   (B, N, embedding_dim); not used by a model with `unified_pos`, may be undefined with an `embedding_dim` of 0
+    /// @param time        (B), undefined unless the model has `time_input`
+    /// @return            (B, N, out_dim)
+    /// @throws InvalidInput on shapes that do not fit the options.
+    torch::Tensor forward(const torch::Tensor& fx, const torch::Tensor& embedding = {}, const torch::Tensor& time = {});
+
+    /// What is kept of each point between forward and backward; without gradients, from one layer to the next.
+    void set_memory(MemoryMode mode) { memory_ = mode; }
+
+    /// Whether on a CPU and in its own precision it has the mode Streamed, and slice states.
+    bool can_stream() const;
+
+    /// What all points together make of the slices, of each layer (B, H, S, D), without gradients: with it `forward_with_states` predicts any number of
+    /// points, whether among these or not, in constant memory. Arguments as of `forward`.
+    /// @throws InvalidInput for a model that the fused operators cannot run (`set_memory` with Streamed)
+    std::vector<torch::Tensor> slice_states(const torch::Tensor& fx, const torch::Tensor& embedding = {}, const torch::Tensor& time = {});
+
+    /// `forward` with these states in place of the points' own; without gradients and messages.
+    torch::Tensor forward_with_states(const std::vector<torch::Tensor>& states, const torch::Tensor& fx, const torch::Tensor& embedding = {},
+                                      const torch::Tensor& time = {});
+
+    /// Where Transolver++ takes its noise from (an empty function: from a counter of the points' ids), and when; by default while training.
+    void set_noise(UniformNoise noise) { noise_->given = std::move(noise); }
+    void set_noise(NoiseWhen when) { noise_->when = when; }
+
+    /// The counter starts anew, with another seed than that of LibTorch's generator at the model's making.
+    void seed_noise(std::uint64_t seed) { noise_->rows = RowNoise(seed); }
+
+    const TransolverOptions& options() const { return options_; }
+
+protected:
+    using MakeAttention = std::function<torch::nn::AnyModule()>;
+
+    /// Replaces the blocks by ones with another attention, and draws all weights anew.
+    void replace_blocks(const MakeAttention& make_attention);
+
+private:
+    torch::nn::ModuleList make_blocks(const MakeAttention& make_attention) const;
+    void draw_weights();
+    torch::Tensor point_inputs(const torch::Tensor& fx, const torch::Tensor& embedding, const torch::Tensor& time) const;
+    torch::Tensor time_offset(const torch::Tensor& time);
+    std::optional<StreamedModel> fused(const torch::Tensor& inputs, const torch::Tensor& time);    // nothing if the fused operators cannot run all of it
+    StreamedModel streamed(const torch::Tensor& inputs, const torch::Tensor& time);
+    torch::Tensor run_block(TransolverBlockImpl& block, const torch::Tensor& x) const;
+
+    TransolverOptions options_;
+    MemoryMode memory_ = MemoryMode::Stored;
+    SharedNoise noise_ = make_noise();
+    Mlp preprocess_{nullptr};
+    torch::Tensor unified_position_;           // (1, N, ref^2), undefined unless unified_pos
+    TimeEmbedding time_embed_{nullptr};        // null unless time_input
+    torch::nn::Sequential time_fc_{nullptr};
+    torch::nn::ModuleList blocks_;
+};
+TORCH_MODULE(Transolver);
+
+}  // namespace meshard

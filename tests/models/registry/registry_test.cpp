@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/registry/registry.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "partition/error.h"
+#include "tests/support/expect_error.h"
+
+namespace meshard {
+namespace {
+
+using Json = nlohmann::json;
+
+ModelEntry scale_entry()
+{
+    return {.name = "scale",
+            .class_name = "Scale",
+            .defaults = {{"factor", 2.0}, {"steps", 1}, {"axis", "x"}, {"sizes", Json::array({1, 2})}, {"shape", nullptr}, {"secret", 0}},
+            .extras = {"secret"},
+            .options = {{"factor", "what all is multiplied by"}},
+            .widths = [](const PointWidths&) { return Json::object(); },
+            .check = [](const Json& arguments) {
+                if (arguments.at("factor") == 0.0) throw InvalidInput("Scale: factor must not be 0.");
+            },
+            .make = [](const Json& arguments) -> MadeModel {
+                const auto factor = arguments.at("factor").get<double>();
+                return {std::make_shared<torch::nn::Module>(), [factor](const PointInputs& inputs) { return inputs.embedding * factor; }};
+            }};
+}
+
+const ModelRegistration registration(scale_entry());
+
+TEST(Registry, MakesModelsByEitherName)
+{
+    for (const char* name : {"scale", "Scale", "SCALE"}) {
+        const auto model = make_model(name, {{"factor", 3}});
+        EXPECT_EQ(model.class_name, "Scale");
+        EXPECT_EQ(model.forward({.embedding = torch::ones({1, 1, 1}), .positions = {}, .constants = {}, .time = {}}).item<double>(), 3);
+    }
+    EXPECT_TRUE(throws_with<InvalidInput>("there is no model 'transolvr'. Did you mean 'transolver'? There are: transolver flare", [] { find_model("transolvr"); }));
+}
+
+TEST(Registry, CompletesAndChecksArguments)
+{
+    const auto& entry = find_model("scale");
+
+    EXPECT_EQ(complete_arguments(entry, Json::object()), (Json{{"factor", 2.0}, {"steps", 1}, {"axis", "x"}, {"sizes", {1, 2}}, {"shape", nullptr}}));
+    EXPECT_EQ(complete_arguments(entry, {{"sizes", 5}, {"shape", "wide"}, {"steps", nullptr}, {"secret", 4}}),
+              (Json{{"factor", 2.0}, {"steps", 1}, {"axis", "x"}, {"sizes", {5}}, {"shape", "wide"}, {"secret", 4}}));
+    EXPECT_TRUE(throws_with<InvalidInput>("Scale: there is no argument 'factr'. Did you mean 'factor'?", [&] { complete_arguments(entry, {{"factr", 1}}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("Scale: steps cannot be 1.5; expected a whole number", [&] { complete_arguments(entry, {{"steps", 1.5}}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("Scale: axis cannot be 3; expected a text", [&] { complete_arguments(entry, {{"axis", 3}}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("factor must not be 0", [&] { make_model("scale", {{"factor", 0}}); }));
+}
+
+/// Small arguments for data of 6 channels a point, 2 constants and 4 fields.
+Json small_arguments(const ModelEntry& entry)
+{
+    auto arguments = entry.widths({.embedding_dim = 6, .num_constants = 2, .out_dim = 4});
+    const Json small{{"n_layers", 1}, {"n_hidden", 8}, {"n_head", 2}, {"slice_num", 3}, {"processor_size", 1}, {"hidden_dim_processor", 8}};
+    for (const auto& [name, value] : small.items()) {
+        if (entry.defaults.contains(name)) arguments[name] = value;
+    }
+    return arguments;
+}
+
+TEST(Registry, EveryModelPredictsFromTheSameInputs)
+{
+    const auto places = torch::rand({1, 20, 3});
+    const PointInputs inputs{.embedding = torch::cat({places, torch::rand({1, 20, 3})}, -1), .positions = places, .constants = torch::tensor({{1.2F, 0.4F}}), .time = {}};
+    for (const auto& entry : registered_models()) {
+        if (entry.name == "scale") continue;
+        const auto model = make_model(entry.name, small_arguments(entry));
+        EXPECT_EQ(model.forward(inputs).sizes(), at::IntArrayRef({1, 20, 4})) << entry.name;
+        EXPECT_EQ(make_model(model.class_name, model.arguments).arguments, model.arguments) << entry.name;
+        if (!entry.widths_of) continue;
+        const auto widths = entry.widths_of(model.arguments, 2);
+        EXPECT_EQ(std::make_tuple(widths.embedding_dim, widths.num_constants, widths.out_dim), std::make_tuple(6, 2, 4)) << entry.name;
+    }
+}
+
+TEST(Registry, EveryOptionIsAnArgumentAndSaysWhatItMeans)
+{
+    for (const auto& entry : registered_models()) {
+        for (const auto& [name, meaning] : entry.options) {
+            EXPECT_TRUE(entry.defaults.contains(name)) << entry.name << ' ' << name;
+            EXPECT_FALSE(meaning.empty()) << entry.name << ' ' << name;
+        }
+    }
+}
+
+}  // namespace
+}  // namespace meshard
