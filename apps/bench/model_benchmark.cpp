@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/bench/model_benchmark.h"
+
+#include <chrono>
+#include <cmath>
+#include <ctime>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <vector>
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <c10/core/CachingDeviceAllocator.h>
+#include <torch/torch.h>
+
+#include "apps/bench/rank_timing.h"
+#include "models/layers/metrics.h"
+#include "models/transolver/transolver.h"
+#include "partition/error.h"
+
+namespace meshard {
+namespace {
+
+constexpr std::int64_t kInputs = 7, kOutputs = 4, kMlpRatio = 2;
+
+struct Seconds {
+    double wall = 0, cpu = 0;
+};
+
+double cpu_seconds()
+{
+    timespec time{};
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+Seconds seconds_of(const std::function<void()>& work)
+{
+    const auto cpu = cpu_seconds();
+    const auto start = std::chrono::steady_clock::now();
+    work();
+    return {std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), cpu_seconds() - cpu};
+}
+
+Seconds median_of(int num_repeats, const std::function<void()>& work)
+{
+    if (num_repeats > 1) work();
+    std::vector<double> wall, cpu;
+    for (int i = 0; i < num_repeats; ++i) {
+        const auto seconds = seconds_of(work);
+        wall.push_back(seconds.wall);
+        cpu.push_back(seconds.cpu);
+    }
+    return {median(wall), median(cpu)};
+}
+
+/// Memory in use now, and the most that ever was.
+struct Memory {
+    std::int64_t now = 0, peak = 0;
+};
+
+Memory memory_on(c10::Device device)
+{
+    if (device.is_cuda()) {
+        const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
+        const auto& allocated = stats.allocated_bytes[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
+        return {allocated.current, allocated.peak};
+    }
+    std::ifstream stream("/proc/self/statm");
+    std::int64_t size = 0, resident = 0;
+    stream >> size >> resident;
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return {resident * sysconf(_SC_PAGESIZE), static_cast<std::int64_t>(usage.ru_maxrss) * 1024};
+}
+
+/// Multiplications and additions of the forward pass's products over points.
+double forward_flops(const StepShape& shape)
+{
+    const double C = static_cast<double>(shape.n_hidden), S = static_cast<double>(shape.slice_num);
+    const double block = 6 * C * C + 6 * C * S + 4 * kMlpRatio * C * C;
+    return static_cast<double>(shape.num_points) * (static_cast<double>(shape.n_layers) * block + 2 * C * (2 * kInputs + 2 * C + kOutputs));
+}
+
+/// ||found - expected|| / ||expected|| over all tensors of two lists.
+double relative_error(const std::vector<at::Tensor>& found, const std::vector<at::Tensor>& expected)
+{
+    double difference = 0, norm = 0;
+    for (std::size_t i = 0; i < found.size(); ++i) {
+        difference += (found[i] - expected[i]).square().sum(torch::kDouble).item<double>();
+        norm += expected[i].square().sum(torch::kDouble).item<double>();
+    }
+    return std::sqrt(difference / norm);
+}
+
+}  // namespace
+
+ModelTimes time_model(const StepShape& shape, MemoryMode memory, Precision precision, bool inference_only, int num_repeats, c10::Device device)
+{
+    if (device.is_cuda() && !torch::cuda::is_available()) {
+        throw InvalidInput("--device cuda: no GPU is seen by this process. Build with -DMESHARD_WITH_CUDA=ON on a machine that has one, or leave it out.");
+    }
+    // A GPU works on while the host goes on: a time ends when all is done.
+    const auto done = [&] {
+        if (device.is_cuda()) torch::cuda::synchronize(device.index());
+    };
+    TransolverOptions options;
+    options.functional_dim = 1;
+    options.embedding_dim = kInputs - 1;
+    options.out_dim = kOutputs;
+    options.n_layers = shape.n_layers;
+    options.n_hidden = shape.n_hidden;
+    options.n_head = shape.n_head;
+    options.slice_num = shape.slice_num;
+    options.mlp_ratio = kMlpRatio;
+    torch::manual_seed(0);
+    Transolver model(options);
+    model->set_memory(memory);
+    model->to(device);
+    torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-3));
+    const auto fx = torch::ones({1, shape.num_points, 1}, device), embedding = torch::rand({1, shape.num_points, kInputs - 1}, device);
+    const auto target = inference_only ? torch::Tensor() : torch::rand({1, shape.num_points, kOutputs}, device);
+
+    const auto predict_in = [&](Precision precision) {
+        const PrecisionGuard guard(precision);
+        return model->forward(fx, embedding).to(torch::kFloat);
+    };
+    const auto predict = [&] { return predict_in(precision); };
+    ModelTimes times;
+    times.num_threads = at::get_num_threads();
+    times.training_gflop = 3 * forward_flops(shape) * 1e-9;
+    times.bytes_before = memory_on(device).now;
+    if (!inference_only) {
+        const auto step = median_of(num_repeats, [&] {
+            optimizer.zero_grad();
+            mean_squared_error(predict(), target).backward();
+            optimizer.step();
+            done();
+        });
+        times.training_seconds = step.wall;
+        times.training_cpu_seconds = step.cpu;
+    }
+    {
+        const torch::NoGradGuard no_grad;
+        model->eval();
+        const auto inference = median_of(num_repeats, [&] {
+            predict();
+            done();
+        });
+        times.inference_seconds = inference.wall;
+        times.inference_cpu_seconds = inference.cpu;
+    }
+    times.peak_bytes = memory_on(device).peak;
+    if (precision != Precision::Float32 && !inference_only) {
+        const auto run = [&](Precision precision) {
+            const auto output = predict_in(precision);
+            return std::pair(output.detach(), torch::autograd::grad({mean_squared_error(output, target)}, model->parameters()));
+        };
+        const auto expected = run(Precision::Float32), found = run(precision);
+        times.output_error = relative_error({found.first}, {expected.first});
+        times.gradient_error = relative_error(found.second, expected.second);
+    }
+
+    const std::int64_t n = device.is_cuda() ? 8192 : 1024;
+    const auto a = torch::rand({n, n}, device), b = torch::rand({n, n}, device);
+    const auto product = median_of(9, [&] {
+        torch::mm(a, b);
+        done();
+    });
+    times.sgemm_gflops = 2.0 * std::pow(static_cast<double>(n), 3) / product.wall * 1e-9;
+    return times;
+}
+
+}  // namespace meshard

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/bench/rank_timing.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include <torch/torch.h>
+
+namespace meshard {
+
+double median(std::vector<double> values)
+{
+    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+    std::nth_element(values.begin(), middle, values.end());
+    return *middle;
+}
+
+double seconds_together(const DeviceMesh& mesh, const std::function<void()>& work)
+{
+    mesh.all().barrier();
+    const auto start = std::chrono::steady_clock::now();
+    work();
+    auto seconds = at::full({1}, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), at::kDouble);
+    mesh.all().all_reduce(seconds, Reduction::Max);
+    return seconds.item<double>();
+}
+
+}  // namespace meshard

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/bench/scaling_benchmark.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include <torch/torch.h>
+
+#include "apps/bench/rank_timing.h"
+#include "apps/bench/training_benchmark.h"
+#include "sharding/tensor/redistribute.h"
+#include "sharding/parameters/replicate.h"
+#include "sharding/tensor/shard_tensor.h"
+
+namespace meshard {
+namespace {
+
+using Mesh = std::shared_ptr<const DeviceMesh>;
+using Work = std::function<void()>;
+
+/// `share`: the factor that makes the plain work a rank's share.
+ScalingResult compare(const std::string& workload, const std::string& kind, const Mesh& mesh, int num_repeats, double share, const Work& plain, const Work& sharded)
+{
+    ScalingResult result{workload, kind};
+    std::vector<double> ceilings, times, ratios;
+    for (int i = -1; i < num_repeats; ++i) {   // one pair to warm up
+        const auto ceiling = share * seconds_together(*mesh, plain);
+        mesh->counter().reset();
+        const auto time = seconds_together(*mesh, sharded);
+        result.num_messages = mesh->counter().num_calls() - 2;   // without the clock's own
+        result.message_bytes = mesh->counter().total_bytes();
+        if (i < 0) continue;
+        ceilings.push_back(ceiling);
+        times.push_back(time);
+        ratios.push_back(ceiling / time);
+    }
+    result.ceiling_seconds = median(ceilings);
+    result.sharded_seconds = median(times);
+    result.efficiency = median(ratios);
+    return result;
+}
+
+AxisLayout even_layout(std::int64_t n, std::int64_t dim, const DeviceMesh& mesh)
+{
+    return {Shard(dim), std::make_shared<Extents>(even_extents(n, mesh.num_ranks())), 1};
+}
+
+/// Seven shares for the first rank, three for every other.
+AxisLayout uneven_layout(std::int64_t n, std::int64_t dim, const DeviceMesh& mesh)
+{
+    Extents extents(mesh.num_ranks(), 3 * n / (3 * mesh.num_ranks() + 4));
+    extents[0] += n - std::accumulate(extents.begin(), extents.end(), std::int64_t{0});
+    return {Shard(dim), std::make_shared<Extents>(extents), 1};
+}
+
+at::Tensor cut(const at::Tensor& whole, const AxisLayout& layout, const Mesh& mesh)
+{
+    return from_local(narrow_to_shard(whole, layout, mesh->coordinate(0)).clone(), make_spec(mesh, {layout}));
+}
+
+ScalingResult attention(const Mesh& mesh, int num_repeats, bool uneven)
+{
+    constexpr std::int64_t kLength = 8192, kHeads = 8, kWidth = 32;
+    torch::manual_seed(0);
+    const auto whole = [&] { return torch::randn({1, kHeads, kLength, kWidth}); };
+    const auto q = whole(), k = whole(), v = whole();
+    const auto run = [](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+        std::vector<at::Tensor> leaves;
+        for (const auto& tensor : {q, k, v}) leaves.push_back(tensor.detach().requires_grad_());
+        torch::scaled_dot_product_attention(leaves[0], leaves[1], leaves[2]).sum().backward();
+    };
+    const auto layout = uneven ? uneven_layout(kLength, 2, *mesh) : even_layout(kLength, 2, *mesh);
+    const auto own = narrow_to_shard(q, layout, mesh->coordinate(0)).clone();
+    const auto sq = cut(q, layout, mesh), sk = cut(k, layout, mesh), sv = cut(v, layout, mesh);
+    return compare(std::string("ring attention, 8192 tokens, 8 heads of 32") + (uneven ? ", 7:3" : ""), "strong", mesh, num_repeats, 1, [&] { run(own, k, v); }, [&] { run(sq, sk, sv); });
+}
+
+/// Patches of 8 x 8, blocks of attention and MLP, one number for each token.
+struct VisionTransformerImpl : torch::nn::Module {
+    VisionTransformerImpl(std::int64_t width, std::int64_t num_heads, std::int64_t num_blocks) : num_heads(num_heads)
+    {
+        patches = register_module("patches", torch::nn::Conv2d(torch::nn::Conv2dOptions(3, width, 8).stride(8)));
+        for (std::int64_t b = 0; b < num_blocks; ++b) {
+            const auto name = "block" + std::to_string(b);
+            norms.push_back(register_module(name + "_norm1", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width}))));
+            norms.push_back(register_module(name + "_norm2", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width}))));
+            linears.push_back(register_module(name + "_qkv", torch::nn::Linear(width, 3 * width)));
+            linears.push_back(register_module(name + "_out", torch::nn::Linear(width, width)));
+            linears.push_back(register_module(name + "_up", torch::nn::Linear(width, 4 * width)));
+            linears.push_back(register_module(name + "_down", torch::nn::Linear(4 * width, width)));
+        }
+    }
+
+    at::Tensor forward(const at::Tensor& image)
+    {
+        auto x = patches->forward(image).flatten(2).transpose(1, 2);
+        for (std::size_t b = 0; 2 * b < norms.size(); ++b) {
+            const auto qkv = linears[4 * b]->forward(norms[2 * b]->forward(x)).unflatten(2, {3, num_heads, -1}).permute({2, 0, 3, 1, 4}).unbind(0);
+            x = x + linears[4 * b + 1]->forward(torch::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2]).transpose(1, 2).flatten(2));
+            x = x + linears[4 * b + 3]->forward(torch::gelu(linears[4 * b + 2]->forward(norms[2 * b + 1]->forward(x))));
+        }
+        return x;
+    }
+
+    std::int64_t num_heads;
+    torch::nn::Conv2d patches{nullptr};
+    std::vector<torch::nn::LayerNorm> norms;
+    std::vector<torch::nn::Linear> linears;
+};
+TORCH_MODULE(VisionTransformer);
+
+ScalingResult vision_transformer(const Mesh& mesh, int num_repeats)
+{
+    torch::manual_seed(0);
+    VisionTransformer plain(128, 4, 16), model(128, 4, 16);
+    const auto replicated = replicate(*model, mesh);
+    const auto image = torch::randn({1, 3, 512, 512});
+    const auto sharded = cut(image, even_layout(image.size(2), 2, *mesh), mesh);
+    const auto run = [](VisionTransformer& net, const at::Tensor& x) {
+        net->zero_grad();
+        net->forward(x).square().mean().backward();
+    };
+    return compare("vision transformer, 512 x 512, 16 blocks of 128", "strong", mesh, num_repeats, 1.0 / static_cast<double>(mesh->num_ranks()), [&] { run(plain, image); },
+                   [&] { run(model, sharded); });
+}
+
+ScalingResult transolver(int num_repeats, std::int64_t num_points, const std::string& kind, World& world)
+{
+    StepShape shape;
+    shape.num_points = num_points;
+    const auto times = time_training_step(shape, num_repeats, world);
+    return {"Transolver, " + std::to_string(num_points / 1000) + "k points", kind, times.plain_seconds, times.sharded_seconds, 1 / times.sharded_over_plain,
+            times.num_messages, times.message_bytes};
+}
+
+MachineCeilings ceilings_of(const DeviceMesh& mesh)
+{
+    MachineCeilings ceilings;
+    const auto best = [&](int repeats, const Work& work) {
+        double seconds = 1e30;
+        for (int i = 0; i < repeats; ++i) seconds = std::min(seconds, seconds_together(mesh, work));
+        return seconds;
+    };
+    const auto a = torch::rand({1024, 1024}), b = torch::rand({1024, 1024});
+    ceilings.sgemm_gflops = 2.0 * 1024 * 1024 * 1024 / best(5, [&] { torch::mm(a, b); }) * 1e-9;
+    const auto from = torch::ones({32 << 20}), to = torch::ones({32 << 20});
+    ceilings.copy_gigabytes = 2.0 * 4 * (32 << 20) / best(5, [&] { to.copy_(from); }) * 1e-9;
+    if (mesh.num_ranks() > 1) {
+        auto small = torch::ones({2}), large = torch::ones({1 << 20});
+        constexpr int kMessages = 200;
+        ceilings.message_microseconds = best(3, [&] { for (int i = 0; i < kMessages; ++i) mesh.all().all_reduce(small); }) / kMessages * 1e6;
+        ceilings.reduce_gigabytes = 4.0 * (1 << 20) / best(10, [&] { mesh.all().all_reduce(large); }) * 1e-9;
+    }
+    return ceilings;
+}
+
+}  // namespace
+
+ScalingReport measure_scaling(int num_repeats, World& world)
+{
+    const auto mesh = DeviceMesh::create(world, {world.size()}, {"domain"});
+    ScalingReport report;
+    report.num_ranks = world.size();
+    report.threads_per_rank = at::get_num_threads();
+    report.backend = world.backend_name();
+    report.ceilings = ceilings_of(*mesh);
+    report.results.push_back(transolver(num_repeats, 20'000, "strong", world));
+    report.results.push_back(transolver(num_repeats, 80'000, "strong", world));
+    report.results.push_back(transolver(num_repeats, 10'000 * world.size(), "weak", world));
+    report.results.push_back(attention(mesh, num_repeats, false));
+    if (mesh->num_ranks() > 1) report.results.push_back(attention(mesh, num_repeats, true));
+    report.results.push_back(vision_transformer(mesh, num_repeats));
+    return report;
+}
+
+}  // namespace meshard

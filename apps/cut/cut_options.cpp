@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/cut/cut_options.h"
+
+#include "apps/program/command_line.h"
+#include "apps/program/text_table.h"
+#include "io/shards/partition_dump.h"
+#include "io/shards/subdomain_io.h"
+#include "partition/error.h"
+#include "partition/ghosts/ghost_graph.h"
+#include "partition/cut/partitioner.h"
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <unistd.h>
+
+namespace meshard {
+
+namespace {
+
+std::vector<std::string> split(const std::string& text)
+{
+    std::vector<std::string> words;
+    for (std::size_t begin = 0; begin <= text.size();) {
+        const auto end = std::min(text.find(',', begin), text.size());
+        words.push_back(text.substr(begin, end - begin));
+        begin = end + 1;
+    }
+    return words;
+}
+
+} // namespace
+
+bool is_given_partition(const std::string& method)
+{
+    return method.starts_with("file:") || method.starts_with("array:");
+}
+
+std::vector<std::int32_t> parse_levels(const std::string& text)
+{
+    std::vector<std::int32_t> levels;
+    std::int64_t product = 1;
+    for (const auto level : parse_numbers(text, "--levels")) {
+        if (!(level >= 1) || level != std::floor(level) || level > 1e6)
+            throw UsageError("--levels is '" + text + "'; expected whole numbers from 1, e.g. 4,2.");
+        levels.push_back(static_cast<std::int32_t>(level));
+        product = std::min<std::int64_t>(product * levels.back(), std::int64_t{1} << 40);
+    }
+    if (product > std::numeric_limits<std::int32_t>::max())
+        throw UsageError("--levels is '" + text + "', which makes too many parts.");
+    return levels;
+}
+
+double ghost_share(const std::string& objective)
+{
+    if (objective == "cut") return 0.1;
+    if (objective == "ghosts") return 0.6;
+    if (objective == "both") return 0.35;
+    throw UsageError("--objective is '" + objective + "'; expected cut, ghosts or both.");
+}
+
+std::vector<std::string> dump_kinds(const CutArguments& arguments)
+{
+    try {
+        return parse_dump_kinds(arguments.dump);
+    } catch (const InvalidInput& error) {
+        throw UsageError(std::string("--") + error.what());
+    }
+}
+
+std::vector<std::string> weight_names(const CutArguments& arguments)
+{
+    return arguments.weights.empty() || arguments.weights == "cells" ? std::vector<std::string>{} : split(arguments.weights);
+}
+
+void add_cut_options(CLI::App& app, CutArguments& arguments)
+{
+    app.add_option("-n,--num-parts", arguments.num_parts, "number of parts; may be left out with --levels or a given partition")
+        ->each([&arguments](const std::string&) { arguments.has_num_parts = true; })
+        ->type_name("N");
+    app.add_option("-o,--output", arguments.output, "shards folder to make; must not exist")->type_name("DIR");
+    app.add_option("--method", arguments.method,
+                   "how to cut: metis (k-way), recursive (bisection by METIS), scotch (64-bit), rcb (coordinate\n"
+                   "bisection), hilbert (curve), auto (the better of metis and rcb), file:PATH (.part.N or OpenFOAM's\n"
+                   "cellDecomposition), array:NAME (of the mesh)")
+        ->type_name("NAME")
+        ->capture_default_str();
+    app.add_option("--levels", arguments.levels, "in levels, e.g. 4,2: in 4 (nodes), then each in 2 (devices)")
+        ->type_name("N,N");
+    app.add_option("--objective", arguments.objective, "what is to be few: cut (faces between parts), ghosts (of the part with most) or both")
+        ->type_name("NAME")
+        ->capture_default_str();
+    app.add_flag("--quality", arguments.quality, "several times the time for fewer cut faces and ghosts");
+    app.add_flag("--refine", arguments.refine, "refine methods that are not refined by default (hilbert, file, array)");
+    app.add_flag("--no-refine", arguments.no_refine, "the bare method; parts above the bound are repaired all the same");
+    app.add_flag("--contiguous", arguments.contiguous, "parts in one piece, where mesh and balance allow");
+    app.add_option("--weights", arguments.weights,
+                   "what to balance, several at once with commas: cells (default), points, faces, array:NAME")
+        ->type_name("NAME,...");
+    app.add_option("--capacities", arguments.capacities, "shares of unequal devices, one a part, e.g. 1,1,2")->type_name("C,...");
+    app.add_option("--ghosts", arguments.ghosts,
+                   "who is a ghost: neighbours by face, edge, vertex, radius:R (between middles) or nearest:K")
+        ->type_name("RULE")
+        ->capture_default_str();
+    app.add_option("--ghost-layers", arguments.ghost_layers, "rings of foreign cells that each part sees")
+        ->type_name("K")
+        ->capture_default_str();
+    app.add_option("--imbalance", arguments.imbalance, "largest part over mean part that is allowed")
+        ->type_name("RATIO")
+        ->capture_default_str();
+    app.add_option("--seed", arguments.seed, "of the method's random choices; same seed, same parts")
+        ->type_name("S")
+        ->capture_default_str();
+    app.add_option("--threads", arguments.threads, "threads for graph, ghosts and writing; the result is the same for any number")
+        ->type_name("T")
+        ->capture_default_str();
+    app.add_flag("--allow-empty", arguments.allow_empty, "more parts than cells are no error; the rest stay empty");
+    app.add_flag("--dry-run", arguments.dry_run, "cut and report, write no shards; -o may be left out");
+    app.add_option("--preview", arguments.preview, "draw the parts in colours to this picture")->type_name("PNG");
+    app.add_option("--csv", arguments.csv, "write the report of the parts as a table to this file")->type_name("FILE");
+    app.add_option("--dump", arguments.dump, "also write the cut for other programs into DIR: metis (graph and part file), foam (decomposePar)")
+        ->type_name("LIST");
+    add_compress_option(app, arguments.compress);
+    app.add_flag("--json", arguments.json, "one JSON object on stdout instead of the report");
+}
+
+void check_cut_arguments(CutArguments& arguments)
+{
+    dump_kinds(arguments);
+    parse_compression(arguments.compress);
+    if (!arguments.levels.empty()) {
+        const auto levels = parse_levels(arguments.levels);
+        std::int32_t product = 1;
+        for (const auto level : levels) product *= level;
+        if (arguments.num_parts != 0 && arguments.num_parts != product)
+            throw UsageError("-n is " + std::to_string(arguments.num_parts) + ", but --levels " + arguments.levels +
+                             " make " + std::to_string(product) + " parts. Leave -n out.");
+        if (is_given_partition(arguments.method)) throw UsageError("--levels needs a method that cuts, not a given partition.");
+        arguments.num_parts = product;
+    }
+    if (!arguments.has_num_parts && arguments.levels.empty() && !is_given_partition(arguments.method))
+        throw UsageError("--num-parts is missing: say with -n how many parts to make.");
+    if (arguments.num_parts < 1 && !(is_given_partition(arguments.method) && arguments.num_parts == 0))
+        throw UsageError("-n is " + std::to_string(arguments.num_parts) + "; the number of parts must be at least 1.");
+    if (!is_given_partition(arguments.method)) {
+        try {
+            partition_method(arguments.method);
+        } catch (const InvalidInput& error) {
+            throw UsageError(error.what());
+        }
+    }
+    if (arguments.refine && arguments.no_refine) throw UsageError("--refine and --no-refine exclude each other.");
+    if (arguments.quality && arguments.no_refine) throw UsageError("--quality and --no-refine exclude each other.");
+    ghost_share(arguments.objective);
+    if (arguments.threads < 1 || arguments.threads > 1024)
+        throw UsageError("--threads is " + std::to_string(arguments.threads) + "; expected 1 to 1024.");
+    if (arguments.ghost_layers < 0 || arguments.ghost_layers > 255)
+        throw UsageError("--ghost-layers is " + std::to_string(arguments.ghost_layers) + "; expected 0 to 255.");
+    if (!(arguments.imbalance >= 1) || !std::isfinite(arguments.imbalance))
+        throw UsageError("--imbalance is " + number_text(arguments.imbalance) +
+                         "; it is largest over mean part, at least 1, e.g. 1.03.");
+    try {
+        arguments.ghosts = to_string(parse_ghost_rule(arguments.ghosts));
+    } catch (const InvalidInput& error) {
+        throw UsageError(std::string("--ghosts: ") + error.what());
+    }
+    if (!arguments.capacities.empty()) {
+        const auto capacities = parse_numbers(arguments.capacities, "--capacities");
+        if (arguments.num_parts > 0 && static_cast<std::int32_t>(capacities.size()) != arguments.num_parts)
+            throw UsageError("--capacities has " + count_text(static_cast<std::int64_t>(capacities.size()), "number") +
+                             " for " + count_text(arguments.num_parts, "part") + ".");
+        if (std::ranges::any_of(capacities, [](double c) { return !(c > 0); }))
+            throw UsageError("--capacities is '" + arguments.capacities + "'; all must be above 0.");
+    }
+    for (const auto& weight : arguments.weights.empty() ? std::vector<std::string>{} : split(arguments.weights))
+        if (weight != "cells" && weight != "points" && weight != "faces" && !weight.starts_with("array:"))
+            throw UsageError("--weights has '" + weight + "'; known are cells, points, faces and array:NAME.");
+    if (!arguments.preview.empty() && std::filesystem::path(arguments.preview).extension() != ".png")
+        throw UsageError("--preview is '" + arguments.preview + "'; expected a name that ends in .png.");
+    if (arguments.output.empty() && !arguments.dry_run)
+        throw UsageError("-o is missing: name the shards folder to make, or ask for a --dry-run.");
+    if (!arguments.dry_run) check_output_folder(arguments.output);
+}
+
+void check_output_folder(const std::string& output_name)
+{
+    const std::filesystem::path output = output_name;
+    if (std::filesystem::exists(std::filesystem::symlink_status(output))) {
+        throw IoError("the output '" + output.string() + "' exists. Remove it, or name another folder with -o.");
+    }
+    std::filesystem::path folder = std::filesystem::absolute(output).lexically_normal();
+    if (folder.filename().empty()) folder = folder.parent_path();
+    do {
+        folder = folder.parent_path();
+    } while (!std::filesystem::exists(folder) && folder.has_relative_path());
+    if (!std::filesystem::is_directory(folder)) {
+        throw IoError("the output '" + output.string() + "' cannot be made: '" + folder.string() + "' is no folder.");
+    }
+    if (access(folder.c_str(), W_OK | X_OK) != 0) {
+        throw IoError("the output '" + output.string() + "' cannot be made: no permission to write in '" +
+                      folder.string() + "'.");
+    }
+}
+
+} // namespace meshard

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/program/command_line.h"
+
+#include "io/bytes/interruption.h"
+#include "partition/nearest_name.h"
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <iostream>
+#include <limits>
+#include <unistd.h>
+
+namespace meshard {
+
+namespace {
+
+std::vector<std::string> option_names(const CLI::App& app)
+{
+    std::vector<std::string> names;
+    for (const CLI::Option* option : app.get_options()) {
+        for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+        for (const std::string& name : option->get_snames()) names.push_back("-" + name);
+    }
+    return names;
+}
+
+/// Arguments that no option and no positional took.
+void refuse_extras(const CLI::App& app)
+{
+    std::vector<std::string> extras = app.remaining();
+    std::erase(extras, "--");   // what comes after it was taken as no option
+    if (extras.empty()) return;
+
+    // An unknown option leaves its value behind as well; the option is what the user mistyped.
+    const auto option =
+        std::find_if(extras.begin(), extras.end(), [](const std::string& s) { return s.starts_with("-"); });
+    const std::string see = " `meshard " + app.get_name() + " --help` lists the options.";
+    if (option == extras.end()) throw UsageError("unexpected argument '" + extras.front() + "'." + see);
+
+    const std::string name = option->substr(0, option->find('='));
+    const std::vector<std::string> known = option_names(app);
+    const std::string nearest =
+        name.starts_with("--") ? nearest_name(name, known) : "";  // one letter is like any other
+    throw UsageError("unknown option '" + name + "'." + (nearest.empty() ? see : " Did you mean '" + nearest + "'?"));
+}
+
+}  // namespace
+
+int exit_code_of_current_error()
+{
+    try {
+        throw;
+    } catch (const UsageError&) {
+        return exit_code::usage;
+    } catch (const InvalidInput&) {
+        return exit_code::input;
+    } catch (const IoError&) {
+        return exit_code::input;
+    } catch (const std::filesystem::filesystem_error&) {
+        return exit_code::input;
+    } catch (const CommunicationError&) {
+        return exit_code::ranks;
+    } catch (const Interrupted&) {
+        return exit_code::interrupted;
+    } catch (...) {
+        return exit_code::run_time;
+    }
+}
+
+bool parse_arguments(CLI::App& app, std::span<const std::string> arguments)
+{
+    app.allow_extras();
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // the order that CLI::App::parse wants
+    try {
+        app.parse(std::move(reversed));
+    } catch (const CLI::CallForHelp&) {
+        std::cout << app.help("meshard");
+        return false;
+    } catch (const CLI::ParseError& error) {
+        // An unknown option often is the reason why a required one is missing.
+        if (dynamic_cast<const CLI::RequiredError*>(&error)) refuse_extras(app);
+        std::string text = error.what();
+        // Of a number that must be above 0 CLI11 tells the largest there is, with its 309 digits.
+        if (text.find(" to " + std::to_string(std::numeric_limits<double>::max())) != std::string::npos) text = text.substr(0, text.find(" not in range")) + " is not above 0";
+        if (!text.ends_with(".")) text += '.';
+        throw UsageError(text + " See `meshard " + app.get_name() + " --help`.");
+    }
+    refuse_extras(app);
+    return true;
+}
+
+std::vector<double> parse_numbers(std::string_view text, std::string_view option, std::size_t count)
+{
+    std::vector<double> numbers;
+    const char* at = text.data();
+    const char* const end = at + text.size();
+    bool good = at != end;
+    while (good) {
+        double number = 0;
+        if (at != end && *at == '+') ++at;
+        const auto [next, error] = std::from_chars(at, end, number);
+        good = error == std::errc() && std::isfinite(number);
+        numbers.push_back(number);
+        at = next;
+        if (!good || at == end) break;
+        good = *at++ == ',';
+    }
+    if (!good || (count != 0 && numbers.size() != count)) {
+        const std::string wanted = count == 0   ? "numbers with commas between"
+                                   : count == 1 ? "a number"
+                                                : std::to_string(count) + " numbers with commas between";
+        throw UsageError(std::string(option) + " is '" + std::string(text) + "'; expected " + wanted + ", e.g. " +
+                         (count == 1   ? "40"
+                          : count == 2 ? "-1,1"
+                                       : "1,0,0") +
+                         ".");
+    }
+    return numbers;
+}
+
+void add_compress_option(CLI::App& app, std::string& name)
+{
+    app.add_option("--compress", name, "none, zlib or lz4; uncompressed files are mapped instead of read")->type_name("KIND")->capture_default_str();
+}
+
+Compression parse_compression(const std::string& name)
+{
+    const std::vector<std::string> names{"none", "zlib", "lz4"};
+    const auto found = std::ranges::find(names, name);
+    if (found == names.end()) {
+        const std::string nearest = nearest_name(name, names);
+        throw UsageError("--compress is '" + name + "'; expected none, zlib or lz4." + (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+    }
+    const auto compression = static_cast<Compression>(found - names.begin());
+    if (compression != Compression::None && !is_available(compression)) throw UsageError("--compress is '" + name + "', which this build was made without. Use zlib, or none.");
+    return compression;
+}
+
+void warn(std::string_view verb, std::string_view text)
+{
+    std::cout.flush();
+    std::cerr << "meshard " << verb << ": warning: " << text << std::endl;
+}
+
+void show_progress(std::string_view text, std::optional<double> done)
+{
+    static const bool on_terminal = isatty(STDERR_FILENO) == 1;
+    if (!on_terminal) return;
+    std::cerr << "\r\033[K";
+    if (done && !text.empty()) {
+        constexpr std::size_t width = 30;
+        const double share = std::clamp(*done, 0.0, 1.0);
+        const auto full = static_cast<std::size_t>(share * width);
+        std::cerr << '[' << std::string(full, '#') << std::string(width - full, '.') << "] " << static_cast<int>(share * 100) << "% ";
+    }
+    std::cerr << text << std::flush;
+}
+
+}  // namespace meshard

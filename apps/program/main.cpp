@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// The programs `meshard` and `meshard-models`: picks the verb and turns exceptions into one sentence on stderr and an exit code.
+#include "apps/program/command_line.h"
+#include "apps/program/sibling_program.h"
+#include "apps/program/version.h"
+#include "io/bytes/interruption.h"
+#include "partition/error.h"
+#include "partition/nearest_name.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <csignal>
+#include <filesystem>
+#include <iostream>
+#include <new>
+#include <string>
+#include <vector>
+
+namespace meshard {
+namespace {
+
+void print_help()
+{
+    std::cout
+        << "meshard cuts CFD meshes into shards, trains attention models on them over many ranks, and predicts.\n\n"
+           "Usage: meshard VERB [arguments]\n\nVerbs:\n";
+    for (const Verb& verb : verbs()) {
+        std::cout << "  " << verb.name << std::string(12 - verb.name.size(), ' ') << verb.purpose
+                  << (verb.run || has_models_program() ? "" : " (not in this build: needs LibTorch)") << '\n';
+    }
+    std::cout << "\nOptions:\n"
+                 "  -h,--help   this text; `meshard VERB --help` explains a verb\n"
+                 "  --version   versions of meshard and of the libraries in it\n\n"
+                 "Exit codes: 0 good, 1 a check failed, 2 usage or configuration, 3 input, 4 run time, 5 ranks,\n"
+                 "6 an operator was refused (probe), 130 interrupted.\n";
+}
+
+void print_version()
+{
+    std::cout << "meshard " << program_version() << '\n';
+    for (const auto& [name, version] : library_versions()) std::cout << name << ' ' << version << '\n';
+}
+
+const Verb& find_verb(const std::string& name)
+{
+    std::vector<std::string> names;
+    for (const Verb& verb : verbs()) {
+        if (verb.name == name) return verb;
+        names.emplace_back(verb.name);
+    }
+    const std::string nearest = nearest_name(name, names);
+    throw UsageError("unknown " + std::string(name.starts_with('-') ? "option" : "verb") + " '" + name + "'. " +
+                     (nearest.empty() ? "`meshard --help` lists the verbs." : "Did you mean '" + nearest + "'?"));
+}
+
+int run(const std::vector<std::string>& arguments)
+{
+    if (arguments.empty()) {
+        print_help();
+        throw UsageError("which verb?");
+    }
+    const std::string& first = arguments.front();
+    if (first == "-h" || first == "--help" || first == "help") {
+        print_help();
+        return exit_code::ok;
+    }
+    if (first == "--version") {
+        print_version();
+        return exit_code::ok;
+    }
+    const Verb& verb = find_verb(first);
+    const auto rest = std::span(arguments).subspan(1);
+    if (!verb.run) run_in_sibling_program(first, rest);
+    return verb.run(rest);
+}
+
+/// Library messages begin with the function that speaks; for the user of the program the verb stands there instead.
+std::string without_function_name(std::string text)
+{
+    std::size_t end = 0;
+    while (end < text.size() && (std::islower(static_cast<unsigned char>(text[end])) || text[end] == '_')) ++end;
+    return end > 0 && text.compare(end, 2, ": ") == 0 ? text.substr(end + 2) : text;
+}
+
+int fail(const std::string& verb, const std::string& message, int code)
+{
+    show_progress("");
+    std::cout.flush();
+    std::cerr << "meshard" << (verb.empty() ? "" : " " + verb) << ": " << without_function_name(message) << std::endl;
+    return code;
+}
+
+int run_and_report(const std::vector<std::string>& arguments)
+{
+    // Only a verb's own name may stand before its messages.
+    std::string verb;
+    const auto is_first = [&](const Verb& v) { return !arguments.empty() && v.name == arguments.front(); };
+    if (std::any_of(verbs().begin(), verbs().end(), is_first)) verb = arguments.front();
+    try {
+        const int code = run(arguments);
+        if (!std::cout.flush())
+            return fail(verb, "could not write to standard output. Is the disk full?", exit_code::input);
+        return code;
+    } catch (const std::bad_alloc&) {
+        return fail(
+            verb,
+            "out of memory. Use a machine with more, or a smaller mesh (`meshard info` estimates its size in memory).",
+            exit_code::run_time);
+    } catch (const std::filesystem::filesystem_error& error) {
+        return fail(verb, "'" + error.path1().string() + "': " + error.code().message() + ".", exit_code_of_current_error());
+    } catch (const std::exception& error) {
+        return fail(verb, error.what(), exit_code_of_current_error());
+    } catch (...) {
+        return fail(verb, "stopped by an error of unknown kind.", exit_code::run_time);
+    }
+}
+
+/// Standard streams that whoever started this had closed: the next files to be opened would take their numbers, and messages would end up in them.
+void open_closed_streams()
+{
+    for (int stream = 0; stream <= 2; ++stream) {
+        if (fcntl(stream, F_GETFD) == -1 && errno == EBADF) open("/dev/null", O_RDWR);   // takes the lowest number that is free: this one
+    }
+}
+
+}  // namespace
+}  // namespace meshard
+
+int main(int argc, char** argv)
+{
+    meshard::open_closed_streams();
+    // A file that grows beyond the allowed size shall be an error of the write, as a full disk is, and not the end.
+    std::signal(SIGXFSZ, SIG_IGN);
+    meshard::end_well_on_interruption();
+    const int code = meshard::run_and_report({argv + 1, argv + argc});
+    meshard::ignore_interruption();
+    return code;
+}

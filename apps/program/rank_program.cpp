@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/program/rank_program.h"
+
+#include <cstdlib>
+#include <new>
+#include <vector>
+
+#include <ATen/Parallel.h>
+
+#include "apps/program/command_line.h"
+#include "apps/program/freed_memory.h"
+#include "sharding/memory/tensor_memory.h"
+
+namespace meshard {
+namespace {
+
+int run_as_rank(const LaunchInfo& info, const std::string& verb, const std::function<int(World& world)>& body)
+{
+    if (info.size > 1 && !std::getenv("OMP_NUM_THREADS")) at::set_num_threads(1);
+    try {
+        const auto world = World::connect(info);
+        const int code = body(*world);
+        world->finish();
+        return code;
+    } catch (const std::exception& error) {
+        const int code = exit_code_of_current_error();
+        if (report_failure_to_launcher("meshard " + verb + ": " + error.what(), code == exit_code::ranks)) return code;
+        throw;
+    }
+}
+
+}  // namespace
+
+int run_on_ranks(int num_local_ranks, const std::string& verb, std::span<const std::string> arguments, const std::function<void(int)>& verify,
+                 const std::function<int(World& world)>& body)
+{
+    const auto info = detect_launch();
+    if (info.source != "single") {
+        if (num_local_ranks > 0 && num_local_ranks != info.size) {
+            throw UsageError("--nproc " + std::to_string(num_local_ranks) + ", but the launcher (" + info.source + ") started " +
+                             std::to_string(info.size) + " ranks. Leave --nproc out.");
+        }
+        return run_as_rank(info, verb, body);
+    }
+    verify(num_local_ranks > 0 ? num_local_ranks : 1);
+    if (num_local_ranks <= 1) return run_as_rank(info, verb, body);
+    std::vector<std::string> words{verb};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    return run_local_ranks(num_local_ranks, words);
+}
+
+void keep_freed_memory()
+{
+    keep_freed_blocks();
+    keep_tensor_memory();
+}
+
+}  // namespace meshard

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/program/sibling_program.h"
+
+#include "apps/program/command_line.h"
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <vector>
+
+#include <unistd.h>
+
+namespace meshard {
+
+bool has_models_program()
+{
+#ifdef MESHARD_WITH_TORCH
+    return true;
+#else
+    return false;
+#endif
+}
+
+void run_in_sibling_program(const std::string& verb, std::span<const std::string> arguments)
+{
+    if (!has_models_program()) {
+        throw UsageError("this build of meshard has no LibTorch, which " + verb +
+                         " needs. Configure with -DMESHARD_WITH_TORCH=ON and build again.");
+    }
+#ifdef MESHARD_MODELS_PROGRAM
+    const std::string name = "meshard";
+#else
+    const std::string name = "meshard-models";
+#endif
+    std::error_code ignored;
+    const auto path = std::filesystem::read_symlink("/proc/self/exe", ignored).replace_filename(name);
+    // Under the name that people called, which stands in messages.
+    std::vector<char*> argv{const_cast<char*>("meshard"), const_cast<char*>(verb.c_str())};
+    for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+    argv.push_back(nullptr);
+    ::execv(path.c_str(), argv.data());
+    throw Error(verb + " lives in the program " + path.string() + ", which cannot be started: " + std::strerror(errno) +
+                ". Build or install both programs into one folder.");
+}
+
+}  // namespace meshard

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/program/verbs.h"
+
+#include <array>
+
+#include "apps/program/command_line.h"
+
+// Each of the two programs has its own verbs, and those of the other by name (apps/program/sibling_program.h).
+#ifdef MESHARD_MODELS_PROGRAM
+#define MESHARD_VERBS(of_meshes, of_models) of_models
+#else
+#define MESHARD_VERBS(of_meshes, of_models) of_meshes
+#endif
+
+namespace meshard {
+
+namespace {
+
+constexpr auto table = std::to_array<Verb>({
+    {"info", "what is in a mesh file, a shards folder or a checkpoint", MESHARD_VERBS(info_command, nullptr)},
+    {"partition", "cut a mesh into shards with ghost layers", MESHARD_VERBS(partition_command, nullptr)},
+    {"repartition", "cut a shards folder into another number of parts", MESHARD_VERBS(repartition_command, nullptr)},
+    {"check", "test every promise that a shards folder makes", MESHARD_VERBS(check_command, nullptr)},
+    {"merge", "put the shards of a folder together again", MESHARD_VERBS(merge_command, nullptr)},
+    {"convert", "write a mesh in another format", MESHARD_VERBS(convert_command, nullptr)},
+    {"train", "train a model on shards, over any number of ranks", MESHARD_VERBS(nullptr, train_command)},
+    {"predict", "predict fields on new meshes with a trained model", MESHARD_VERBS(nullptr, predict_command)},
+    {"forces", "pressure and viscous forces, drag and lift of a surface", MESHARD_VERBS(forces_command, nullptr)},
+    {"render", "draw a mesh coloured by a field to a PNG file", MESHARD_VERBS(render_command, nullptr)},
+    {"probe", "run a TorchScript model sharded and serially, and compare", MESHARD_VERBS(nullptr, probe_command)},
+    {"bench", "time training steps, or compare ways to cut meshes", MESHARD_VERBS(bench_command, model_bench_command)},
+});
+
+}  // namespace
+
+std::span<const Verb> verbs()
+{
+    return table;
+}
+
+}  // namespace meshard

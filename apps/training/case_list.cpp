@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/training/case_list.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <functional>
+#include <numeric>
+#include <random>
+#include <regex>
+#include <set>
+#include <sstream>
+
+#include <glob.h>
+#include <nlohmann/json.hpp>
+
+#include "partition/error.h"
+#include "partition/nearest_name.h"
+
+namespace meshard {
+namespace {
+
+using Row = std::map<std::string, std::string>;
+
+std::vector<std::filesystem::path> matching_files(const std::string& pattern)
+{
+    glob_t found{};
+    std::vector<std::filesystem::path> files;
+    if (::glob(pattern.c_str(), 0, nullptr, &found) == 0) files.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+    ::globfree(&found);
+    return files;
+}
+
+/// What the last `*` of `pattern` stands for in `path`.
+std::string last_wildcard(const std::string& pattern, const std::string& path)
+{
+    std::string expression;
+    for (const char c : pattern) {
+        if (c == '*') expression += "([^/]*)";
+        else if (std::isalnum(static_cast<unsigned char>(c)) || c == '/' || c == '_') expression += c;
+        else expression += std::string("\\") + c;
+    }
+    std::smatch match;
+    if (!std::regex_match(path, match, std::regex(expression))) return std::filesystem::path(path).stem().string();
+    return match[match.size() - 1].str();
+}
+
+std::vector<Row> read_json_table(const std::filesystem::path& path, std::istream& stream)
+{
+    nlohmann::json content;
+    try {
+        content = nlohmann::json::parse(stream);
+    } catch (const nlohmann::json::exception& error) {
+        throw IoError("case table " + path.string() + " is no JSON: " + error.what());
+    }
+    const auto& list = content.is_object() && content.contains("cases") ? content["cases"] : content;
+    if (!list.is_array()) throw IoError("case table " + path.string() + " must be a list of objects, or have one under `cases`.");
+    std::vector<Row> rows;
+    for (const auto& entry : list) {
+        Row row;
+        for (const auto& [name, value] : entry.items()) row[name] = value.is_string() ? value.get<std::string>() : value.dump();
+        rows.push_back(std::move(row));
+    }
+    return rows;
+}
+
+std::vector<std::string> comma_separated(std::string line)
+{
+    if (!line.empty() && line.back() == '\r') line.pop_back();
+    std::vector<std::string> words;
+    std::istringstream stream(line);
+    for (std::string word; std::getline(stream, word, ',');) words.push_back(word);
+    if (!line.empty() && line.back() == ',') words.emplace_back();
+    return words;
+}
+
+std::vector<Row> read_csv_table(const std::filesystem::path& path, std::istream& stream)
+{
+    std::string line;
+    std::getline(stream, line);
+    const auto names = comma_separated(line);
+    std::vector<Row> rows;
+    for (std::size_t number = 2; std::getline(stream, line); ++number) {
+        const auto words = comma_separated(line);
+        if (words.empty()) continue;
+        if (words.size() != names.size()) {
+            throw IoError("case table " + path.string() + ", line " + std::to_string(number) + ": " + std::to_string(words.size()) +
+                          " values under " + std::to_string(names.size()) + " names.");
+        }
+        Row row;
+        for (std::size_t i = 0; i < names.size(); ++i) row[names[i]] = words[i];
+        rows.push_back(std::move(row));
+    }
+    return rows;
+}
+
+/// Rows by case id.
+std::map<std::string, Row> read_case_table(const std::filesystem::path& path)
+{
+    std::ifstream stream(path);
+    if (!stream) throw IoError("case table " + path.string() + " cannot be read. data.cases is relative to data.root.");
+    const auto extension = path.extension();
+    if (extension != ".json" && extension != ".csv") throw IoError("case table " + path.string() + " must be a .json or .csv file.");
+    std::map<std::string, Row> table;
+    for (auto& row : extension == ".json" ? read_json_table(path, stream) : read_csv_table(path, stream)) {
+        const auto id = row.find("id");
+        if (id == row.end()) throw IoError("case table " + path.string() + " has a row without `id`.");
+        const auto name = id->second;
+        if (!table.emplace(name, std::move(row)).second) throw IoError("case table " + path.string() + " has case '" + name + "' twice.");
+    }
+    return table;
+}
+
+std::string names_of(const std::map<std::string, std::string>& columns)
+{
+    std::string names;
+    for (const auto& [name, value] : columns) names += (names.empty() ? "" : ", ") + name;
+    return names;
+}
+
+const std::string& column_of(const CaseSource& source, const std::string& column)
+{
+    const auto found = source.columns.find(column);
+    if (found != source.columns.end()) return found->second;
+    std::vector<std::string> names;
+    for (const auto& [name, value] : source.columns) names.push_back(name);
+    const auto nearest = nearest_name(column, names);
+    throw InvalidInput("case " + source.id + " has no column '" + column + "' in the case table" +
+                       (names.empty() ? " (it has no row there)." : ", which has " + names_of(source.columns) + ".") +
+                       (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+}
+
+using Parts = std::map<std::string, std::vector<CaseSource>>;
+
+Parts split_by_column(const std::vector<CaseSource>& cases, const std::string& column)
+{
+    Parts parts;
+    for (const auto& source : cases) parts[column_of(source, column)].push_back(source);
+    for (const auto& [name, members] : parts) {
+        if (name != "train" && name != "val" && name != "test") {
+            throw InvalidInput("case " + members.front().id + ": column '" + column + "' says '" + name + "'; expected train, val or test.");
+        }
+    }
+    return parts;
+}
+
+Parts split_by_lists(const std::vector<CaseSource>& cases, const std::map<std::string, std::vector<std::string>>& lists)
+{
+    Parts parts;
+    std::map<std::string, std::string> part_of;
+    std::vector<std::string> ids;
+    for (const auto& source : cases) ids.push_back(source.id);
+    for (const auto& [part, members] : lists) {
+        for (const auto& id : members) {
+            const auto found = std::find(ids.begin(), ids.end(), id);
+            if (found == ids.end()) {
+                const auto nearest = nearest_name(id, ids);
+                throw InvalidInput("data.split." + part + " names case '" + id + "', which has no file." + (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+            }
+            if (!part_of.emplace(id, part).second) throw InvalidInput("data.split names case '" + id + "' twice.");
+            parts[part].push_back(cases[found - ids.begin()]);
+        }
+    }
+    return parts;
+}
+
+Parts split_by_shares(const std::vector<CaseSource>& cases, const std::map<std::string, double>& shares, std::int64_t seed)
+{
+    Parts parts;
+    const auto n = static_cast<std::int64_t>(cases.size());
+    const auto order = shuffled_order(n, static_cast<std::uint64_t>(seed));
+    std::int64_t begin = 0;
+    double sum = 0;
+    for (const char* part : {"train", "val", "test"}) {
+        const auto share = shares.find(part);
+        if (share == shares.end()) continue;
+        sum += share->second;
+        const auto end = std::min(n, static_cast<std::int64_t>(std::llround(sum * static_cast<double>(n))));
+        std::vector<std::int64_t> members(order.begin() + begin, order.begin() + end);
+        std::sort(members.begin(), members.end());
+        for (const auto i : members) parts[part].push_back(cases[i]);
+        begin = end;
+    }
+    return parts;
+}
+
+}  // namespace
+
+double CaseSource::number(const std::string& column) const
+{
+    const auto& text = column_of(*this, column);
+    double value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) {
+        throw InvalidInput("case " + id + ": column '" + column + "' of the case table is '" + text + "'; expected a number.");
+    }
+    return value;
+}
+
+std::vector<CaseSource> CaseLists::all() const
+{
+    auto cases = train;
+    cases.insert(cases.end(), val.begin(), val.end());
+    cases.insert(cases.end(), test.begin(), test.end());
+    return cases;
+}
+
+CaseLists find_cases(const DataConfig& data, std::int64_t seed)
+{
+    if (!std::filesystem::is_directory(data.root)) throw IoError("data.root is " + data.root.string() + ", which is no folder.");
+    const auto pattern = (data.root / data.files).string();
+    const auto files = matching_files(pattern);
+    if (files.empty()) throw InvalidInput("no file matches " + pattern + ". Check data.root and data.surface.");
+
+    std::map<std::string, Row> table;
+    if (!data.case_table.empty()) table = read_case_table(data.root / data.case_table);
+    std::vector<CaseSource> cases;
+    std::set<std::string> ids;
+    for (const auto& file : files) {
+        CaseSource source{last_wildcard(pattern, file.string()), file, {}};
+        if (!ids.insert(source.id).second) throw InvalidInput("two files match " + pattern + " with the id '" + source.id + "', one of them " + file.string() + ".");
+        if (const auto row = table.find(source.id); row != table.end()) source.columns = row->second;
+        cases.push_back(std::move(source));
+    }
+
+    auto parts = !data.split.column.empty()  ? split_by_column(cases, data.split.column)
+                 : !data.split.lists.empty() ? split_by_lists(cases, data.split.lists)
+                                             : split_by_shares(cases, data.split.shares, seed);
+    CaseLists lists{std::move(parts["train"]), std::move(parts["val"]), std::move(parts["test"])};
+    if (lists.train.empty()) {
+        throw InvalidInput("none of the " + std::to_string(cases.size()) + " cases is left to train on. Check data.split.");
+    }
+    return lists;
+}
+
+std::vector<std::int64_t> shuffled_order(std::int64_t n, std::uint64_t seed)
+{
+    std::vector<std::int64_t> order(n);
+    std::iota(order.begin(), order.end(), 0);
+    std::mt19937_64 generator(seed);
+    for (std::int64_t i = n - 1; i > 0; --i) std::swap(order[i], order[generator() % static_cast<std::uint64_t>(i + 1)]);
+    return order;
+}
+
+}  // namespace meshard

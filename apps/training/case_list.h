@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/training/training_config.h"
+
+namespace meshard {
+
+/// One simulation: its file, and its row of the case table.
+struct CaseSource {
+    std::string id;                                 ///< what the last `*` of the pattern stands for
+    std::filesystem::path file;
+    std::map<std::string, std::string> columns;
+
+    /// @throws InvalidInput if the table has no such column or no number there, with the nearest name.
+    double number(const std::string& column) const;
+};
+
+struct CaseLists {
+    std::vector<CaseSource> train;
+    std::vector<CaseSource> val;
+    std::vector<CaseSource> test;
+
+    std::vector<CaseSource> all() const;
+};
+
+/// Finds the cases and splits them. Files whose case the split does not name are left out.
+/// @throws IoError if a folder or file is missing; InvalidInput if no file matches, an id occurs twice, a named case has no
+///         file, the table has no such column, or no case is left to train on.
+CaseLists find_cases(const DataConfig& data, std::int64_t seed);
+
+/// A permutation of 0 .. n-1 that depends on `seed` only, the same on every machine.
+std::vector<std::int64_t> shuffled_order(std::int64_t n, std::uint64_t seed);
+
+}  // namespace meshard

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/training/case_tensors.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include <torch/torch.h>
+
+#include "io/shards/subdomain_io.h"
+#include "partition/error.h"
+#include "partition/mesh/surface_geometry.h"
+#include "sharding/tensor/shard_tensor.h"
+
+namespace meshard {
+namespace {
+
+const std::vector<DataArray>& arrays_of(const Mesh& mesh, const DataConfig& data)
+{
+    return data.on_cells ? mesh.cell_data : mesh.point_data;
+}
+
+const char* group_of(const DataConfig& data)
+{
+    return data.on_cells ? "cell" : "point";
+}
+
+using RowIds = std::span<const std::int64_t>;
+
+/// The first rows of an array, (rows, components), float32.
+at::Tensor rows_of(const DataArray& array, RowIds rows, const std::string& where)
+{
+    const auto num_rows = static_cast<std::int64_t>(rows.size());
+    const auto num_components = array.num_components();
+    auto tensor = torch::empty({num_rows, num_components}, torch::kFloat32);
+    auto* out = tensor.data_ptr<float>();
+    with_scalar_type(array.type(), [&]<class T>() {
+        const auto values = array.values<T>();
+        for (std::int64_t i = 0; i < num_rows * num_components; ++i) {
+            out[i] = static_cast<float>(values[i]);
+            if (std::isfinite(out[i])) continue;
+            throw InvalidInput(where + ": the array '" + array.name() + "' is " + (std::isnan(out[i]) ? "NaN" : "infinite") + " in row " +
+                               std::to_string(rows[i / num_components]) + ". Repair the case or leave it out.");
+        }
+    });
+    return tensor;
+}
+
+/// (rows, 3), double: the rows' places, in the file's frame.
+std::vector<double> places(const Mesh& mesh, RowIds rows, bool on_cells, const std::string& where)
+{
+    const auto num_rows = static_cast<std::int64_t>(rows.size());
+    const auto coordinates = mesh.points.to_doubles();
+    std::vector<double> places(3 * num_rows, 0.0);
+    for (std::int64_t row = 0; row < num_rows; ++row) {
+        double* place = &places[3 * row];
+        if (!on_cells) {
+            std::copy_n(&coordinates[3 * row], 3, place);
+        } else {
+            const auto corners = mesh.cells.row(row);
+            if (corners.empty()) throw InvalidInput(where + ": cell " + std::to_string(rows[row]) + " has no points.");
+            for (const auto corner : corners) {
+                for (int c = 0; c < 3; ++c) place[c] += coordinates[3 * static_cast<std::int64_t>(corner) + c];
+            }
+            for (int c = 0; c < 3; ++c) place[c] /= static_cast<double>(corners.size());
+        }
+        for (int c = 0; c < 3; ++c) {
+            if (!std::isfinite(place[c])) throw InvalidInput(where + ": a coordinate of row " + std::to_string(rows[row]) + " is not finite.");
+        }
+    }
+    return places;
+}
+
+at::Tensor unit_normals(const Mesh& mesh, RowIds rows, const DataConfig& data, const std::string& where)
+{
+    if (const auto* array = find_array(arrays_of(mesh, data), data.normals)) {
+        if (array->num_components() != 3) throw InvalidInput(where + ": the array '" + data.normals + "' has " + std::to_string(array->num_components()) + " components; normals have 3.");
+        return rows_of(*array, rows, where);
+    }
+    const auto has_polygons = std::all_of(mesh.cell_types.begin(), mesh.cell_types.end(), [](auto type) { return cell_dimension(type) == 2; });
+    if (!data.on_cells || !has_polygons) {
+        throw InvalidInput(where + " has no " + group_of(data) + " array '" + data.normals + "', and normals can only be computed for cells that are polygons. "
+                           "Name the array with data.normals, or set data.inputs=[points].");
+    }
+    const auto areas = area_vectors(mesh);
+    const auto num_rows = static_cast<std::int64_t>(rows.size());
+    auto normals = torch::zeros({num_rows, 3}, torch::kFloat32);
+    auto* out = normals.data_ptr<float>();
+    for (std::int64_t row = 0; row < num_rows; ++row) {
+        const auto size = std::hypot(areas[row][0], areas[row][1], areas[row][2]);
+        if (size == 0) continue;   // a polygon without area has no normal
+        for (int c = 0; c < 3; ++c) out[3 * row + c] = static_cast<float>(areas[row][c] / size);
+    }
+    return normals;
+}
+
+/// Numbers separated by commas; none if the text is anything else.
+std::vector<double> numbers_in(const std::string& text)
+{
+    std::vector<double> numbers;
+    const char* at = text.data();
+    const char* const last = at + text.size();
+    while (true) {
+        double number = 0;
+        const auto [end, error] = std::from_chars(at, last, number);
+        if (error != std::errc()) return {};
+        numbers.push_back(number);
+        if (end == last) return numbers;
+        if (*end != ',') return {};
+        at = end + 1;
+    }
+}
+
+}  // namespace
+
+CaseFrame case_frame(const FrameConfig& config, const std::array<double, 6>& bounds, const CaseSource& source)
+{
+    CaseFrame frame;
+    if (config.center == "bounds") {
+        for (int c = 0; c < 3; ++c) frame.center[c] = 0.5 * (bounds[2 * c] + bounds[2 * c + 1]);
+    } else if (const auto place = numbers_in(config.center); place.size() == 3) {
+        std::copy(place.begin(), place.end(), frame.center.begin());
+    } else if (config.center != "none") {
+        throw InvalidInput("the center is '" + config.center + "'; expected bounds, none, or a place x,y,z.");
+    }
+    const auto& text = config.length;
+    const auto numbers = numbers_in(text);
+    if (text == "bounds") {
+        frame.lengths.fill(std::max({bounds[1] - bounds[0], bounds[3] - bounds[2], bounds[5] - bounds[4]}));
+    } else if (numbers.size() == 3) {
+        std::copy(numbers.begin(), numbers.end(), frame.lengths.begin());
+    } else if (text != "none") {
+        frame.lengths.fill(numbers.size() == 1 ? numbers[0] : source.number(text));
+    }
+    for (const auto length : frame.lengths) {
+        if (length > 0 && std::isfinite(length)) continue;
+        throw InvalidInput("case " + source.id + ": data.length is " + std::to_string(length) + "; the points are divided by it.");
+    }
+    return frame;
+}
+
+std::array<double, 6> point_bounds(const Mesh& mesh)
+{
+    std::array<double, 6> bounds{};
+    for (std::int64_t i = 0; i < mesh.num_points(); ++i) {
+        for (int c = 0; c < 3; ++c) {
+            const auto x = mesh.points.value(i, c);
+            bounds[2 * c] = i == 0 ? x : std::min(bounds[2 * c], x);
+            bounds[2 * c + 1] = i == 0 ? x : std::max(bounds[2 * c + 1], x);
+        }
+    }
+    return bounds;
+}
+
+at::Tensor point_inputs(const Mesh& mesh, RowIds rows, const DataConfig& data, const CaseFrame& frame, const std::string& where)
+{
+    const auto num_rows = static_cast<std::int64_t>(rows.size());
+    const auto absolute = places(mesh, rows, data.on_cells, where);
+    auto inputs = torch::empty({num_rows, 3}, torch::kFloat32);
+    auto* out = inputs.data_ptr<float>();
+    for (std::int64_t i = 0; i < 3 * num_rows; ++i) out[i] = static_cast<float>((absolute[i] - frame.center[i % 3]) / frame.lengths[i % 3]);
+    if (!data.use_normals) return inputs;
+    return torch::cat({inputs, unit_normals(mesh, rows, data, where)}, 1);
+}
+
+PointInputs sharded_inputs(const at::Tensor& rows, RowIds ids, const std::shared_ptr<const DeviceMesh>& device_mesh)
+{
+    const std::array<std::int64_t, 1> own{rows.size(0)};
+    IndexMap map{.num_global = 0, .num_owned = static_cast<std::int32_t>(ids.size()), .global_ids = {ids.begin(), ids.end()}, .ghost_owners = {}};
+    for (const auto& count : device_mesh->group(device_mesh->axis("domain")).all_gather_integers(own)) map.num_global += count[0];
+    const auto spec = shard_spec(std::make_shared<const IndexMap>(std::move(map)), device_mesh, 1);
+    const auto batch = rows.unsqueeze(0);
+    return {.embedding = from_local(batch, spec), .positions = from_local(batch.narrow(-1, 0, 3).contiguous(), spec), .constants = {}, .time = {}};
+}
+
+at::Tensor field_values(const Mesh& mesh, RowIds rows, const DataConfig& data, const std::string& where)
+{
+    std::vector<at::Tensor> fields;
+    for (const auto& field : data.fields) {
+        fields.push_back(rows_of(require_array(arrays_of(mesh, data), field.from, where, group_of(data)), rows, where));
+    }
+    return torch::cat(fields, 1);
+}
+
+std::vector<std::int32_t> part_runs(const Manifest& manifest, bool on_cells, std::int64_t num_ranks)
+{
+    std::vector<std::int64_t> ends;   // rows up to and with each part
+    std::int64_t total = 0;
+    for (const auto& part : manifest.parts) ends.push_back(total += on_cells ? part.num_owned_cells : part.num_owned_points);
+    std::vector<std::int32_t> firsts(num_ranks + 1, manifest.num_parts());
+    firsts[0] = 0;
+    for (std::int64_t rank = 1; rank < num_ranks; ++rank) {
+        // The boundary between parts that is nearest to an equal share, one part a rank where there are enough.
+        const auto share = total * rank / num_ranks;
+        auto first = firsts[rank - 1];
+        const auto spare = static_cast<std::int32_t>(num_ranks - rank);
+        if (manifest.num_parts() >= num_ranks) ++first;
+        while (first < manifest.num_parts() - (manifest.num_parts() >= num_ranks ? spare : 0) &&
+               std::abs(ends[first] - share) < std::abs((first == 0 ? 0 : ends[first - 1]) - share)) {
+            ++first;
+        }
+        firsts[rank] = first;
+    }
+    return firsts;
+}
+
+CaseTensors load_case(const CaseSource& source, const std::filesystem::path& shards, const DataConfig& data,
+                      const std::shared_ptr<const DeviceMesh>& domain)
+{
+    const auto where = "case " + source.id;
+    const auto manifest = read_manifest(shards);
+    if (data.on_cells && manifest.num_cells == 0) throw InvalidInput(where + " is a point cloud. Set data.association=point.");
+    const auto frame = case_frame(data.frame, manifest.bounds, source);
+    const auto axis = domain->axis("domain");
+    const auto runs = part_runs(manifest, data.on_cells, domain->size(axis));
+    const auto rank = domain->coordinate(axis);
+
+    CaseTensors tensors;
+    tensors.id = source.id;
+    std::vector<at::Tensor> inputs;
+    std::vector<at::Tensor> targets;
+    std::vector<std::int64_t> ids;
+    for (auto part = runs[rank]; part < runs[rank + 1]; ++part) {
+        const auto subdomain = load_subdomain(shards, manifest, part);
+        const auto rows = data.on_cells ? subdomain.cells.owned() : subdomain.points.owned();
+        ids.insert(ids.end(), rows.begin(), rows.end());
+        inputs.push_back(point_inputs(subdomain.mesh, rows, data, frame, where));
+        targets.push_back(field_values(subdomain.mesh, rows, data, where));
+    }
+
+    std::int64_t num_channels = 0;
+    for (const auto& field : data.fields) {
+        const auto found = std::find_if(manifest.arrays.begin(), manifest.arrays.end(), [&](const auto& array) {
+            return array.name == field.from && array.group == group_of(data);
+        });
+        if (found == manifest.arrays.end()) {
+            // Some rank may have no part: the message comes from a part's arrays, on every rank alike.
+            const auto subdomain = load_subdomain(shards, manifest, 0);
+            require_array(arrays_of(subdomain.mesh, data), field.from, where, group_of(data));
+            throw InvalidInput(where + " has no " + group_of(data) + " array '" + field.from + "'.");
+        }
+        tensors.channels.push_back(found->num_components);
+        num_channels += found->num_components;
+    }
+    if (inputs.empty()) {
+        inputs.push_back(torch::empty({0, num_point_channels(data)}));
+        targets.push_back(torch::empty({0, num_channels}));
+    }
+
+    // Ascending ids, as an index map has them.
+    const auto order = torch::argsort(torch::tensor(ids, torch::kLong));
+    std::sort(ids.begin(), ids.end());
+    tensors.inputs = sharded_inputs(torch::cat(inputs, 0).index_select(0, order), ids, domain);
+    if (!data.constants.empty()) {
+        std::vector<float> values;
+        for (const auto& column : data.constants) values.push_back(static_cast<float>(source.number(column)));
+        tensors.inputs.constants = torch::tensor(values).unsqueeze(0);
+    }
+    if (!data.time.empty()) tensors.inputs.time = torch::tensor({static_cast<float>(source.number(data.time))});
+    tensors.target = from_local(torch::cat(targets, 0).index_select(0, order).unsqueeze(0), spec_of(tensors.inputs.embedding));
+    tensors.num_points = tensors.target.size(1);
+    return tensors;
+}
+
+}  // namespace meshard

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/training/predictor.h"
+
+#include <algorithm>
+#include <fstream>
+#include <numeric>
+#include <sstream>
+
+#include <torch/torch.h>
+
+#include "apps/training/checkpoint.h"
+#include "apps/training/tensor_file.h"
+#include "io/checkpoints/model_checkpoint.h"
+#include "partition/error.h"
+
+namespace meshard {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kNumNeighbors = "num_neighbors";   // argument of models on graphs
+
+std::filesystem::path choose_checkpoint(const std::filesystem::path& run_dir)
+{
+    for (const char* name : {"best", "last"}) {
+        auto path = run_dir / "checkpoints" / (std::string(name) + ".safetensors");
+        if (std::filesystem::exists(path)) return path;
+    }
+    if (std::filesystem::is_regular_file(run_dir)) {
+        throw IoError(run_dir.string() + " is a file; the folder of a run is expected. A file of weights alone goes to --model.");
+    }
+    throw IoError(run_dir.string() + " has no checkpoints/best.safetensors or last.safetensors. Is it the folder of a run, and has it trained for an epoch?");
+}
+
+/// Null if there is no such file.
+Json read_json(const std::filesystem::path& path)
+{
+    std::ifstream stream(path);
+    if (!stream) return {};
+    auto json = Json::parse(stream, nullptr, false);
+    if (!json.is_object()) throw IoError(path.string() + " is no JSON object.");
+    return json;
+}
+
+/// Class and arguments of the model.
+std::pair<std::string, nlohmann::json> architecture_of(const ModelCheckpoint& checkpoint, const std::filesystem::path& file)
+{
+    if (!checkpoint.architecture.empty()) {
+        return {checkpoint.architecture, checkpoint.arguments.empty() ? nlohmann::json::object() : nlohmann::json::parse(checkpoint.arguments)};
+    }
+    auto beside = file;
+    beside.replace_extension(".json");
+    throw InvalidInput(file.string() + " does not say which model its weights belong to. Write " + beside.string() +
+                       R"( with {"model_class": "Transolver", "model": {"functional_dim": 2, ...}}, or take a .mdlus file.)");
+}
+
+/// Those that the model knows; of the others a note.
+nlohmann::json known_arguments(const ModelEntry& entry, const nlohmann::json& arguments, std::vector<std::string>& notes)
+{
+    auto known = nlohmann::json::object();
+    for (const auto& [name, value] : arguments.items()) {
+        if (entry.defaults.contains(name)) known[name] = value;
+        else notes.push_back("the argument " + name + " = " + value.dump() + " is not known to " + entry.class_name + " here, and passed over.");
+    }
+    return known;
+}
+
+/// Refuses counts that no model of these weights can have, before one is made for them that takes all memory and time.
+void require_plausible(const nlohmann::json& value, const std::string& name, const NamedArrays& weights, const std::filesystem::path& file)
+{
+    if (value.is_structured()) {
+        for (const auto& [key, entry] : value.items()) require_plausible(entry, value.is_object() ? key : name, weights, file);
+    }
+    if (!value.is_number()) return;
+    constexpr double always_plausible = 4096;   // neighbours, sizes of grids: without arrays of their own
+    double most = 0;
+    const bool counts_layers = name.find("layers") != std::string::npos;
+    for (const auto& array : weights.arrays) most += counts_layers ? 1.0 : static_cast<double>(array.num_values());
+    if (value.get<double>() <= (counts_layers ? most : std::max(most, always_plausible))) return;
+    throw IoError(file.string() + ": its " + name + " is " + value.dump() + ", which its " + std::to_string(weights.arrays.size()) + " arrays" +
+                  (counts_layers ? "" : " of " + std::to_string(static_cast<std::int64_t>(most)) + " values") + " do not fit. The file is damaged or made up.");
+}
+
+void load_weights(const NamedArrays& weights, const std::filesystem::path& file, torch::nn::Module& module)
+{
+    torch::NoGradGuard no_grad;
+    std::size_t num_found = 0;
+    const auto copy = [&](const std::string& name, at::Tensor place) {
+        const auto* array = weights.find(name);
+        if (!array) throw IoError(file.string() + " has no '" + name + "'; its architecture is another.");
+        const auto value = to_tensor(*array);
+        if (value.sizes() != place.sizes()) {
+            std::ostringstream message;
+            message << file.string() << ": '" << name << "' is " << value.sizes() << ", the model's is " << place.sizes() << ".";
+            throw IoError(message.str());
+        }
+        place.copy_(value);
+        ++num_found;
+    };
+    for (const auto& item : module.named_parameters()) copy(item.key(), item.value());
+    for (const auto& item : module.named_buffers()) copy(item.key(), item.value());
+    if (num_found == weights.arrays.size()) return;
+    const auto parameters = module.named_parameters();
+    const auto buffers = module.named_buffers();
+    for (const auto& array : weights.arrays) {
+        if (!parameters.contains(array.name) && !buffers.contains(array.name)) {
+            throw IoError(file.string() + " has '" + array.name + "', which the model has not; its architecture is another.");
+        }
+    }
+}
+
+/// One field of the statistics beside a model.
+struct FieldStatistics {
+    std::string name;
+    std::vector<float> mean, std;
+};
+
+std::vector<float> numbers_of(const Json& value, const std::string& where)
+{
+    if (value.is_number()) return {value.get<float>()};
+    std::vector<float> numbers;
+    for (const auto& number : value) {
+        if (!number.is_number()) throw InvalidInput(where + " is " + value.dump() + "; expected a number or a list of numbers.");
+        numbers.push_back(number.get<float>());
+    }
+    return numbers;
+}
+
+/// In the order of the models' channels: the reference's recipes put velocity and pressure before the rest.
+std::vector<FieldStatistics> read_statistics(const std::filesystem::path& path)
+{
+    const auto json = read_json(path);
+    if (json.is_null()) return {};
+    const auto* deviation = json.contains("std_dev") ? "std_dev" : "std";
+    if (!json.contains("mean") || !json.contains(deviation)) throw InvalidInput(path.string() + " must hold \"mean\" and \"std_dev\" (or \"std\").");
+    std::vector<FieldStatistics> fields;
+    for (const auto& [name, mean] : json["mean"].items()) {
+        if (!json[deviation].contains(name)) throw InvalidInput(path.string() + " has a mean of '" + name + "' and no " + deviation + ".");
+        fields.push_back({name, numbers_of(mean, path.string() + ": mean of " + name), numbers_of(json[deviation][name], path.string() + ": " + deviation + " of " + name)});
+        if (fields.back().mean.size() != fields.back().std.size()) throw InvalidInput(path.string() + ": mean and " + deviation + " of '" + name + "' differ in length.");
+    }
+    const std::vector<std::string> order{"velocity", "pressure_volume", "pressure", "shear_stress", "turbulent_viscosity"};
+    std::stable_sort(fields.begin(), fields.end(), [&](const auto& a, const auto& b) {
+        return std::find(order.begin(), order.end(), a.name) - order.begin() < std::find(order.begin(), order.end(), b.name) - order.begin();
+    });
+    return fields;
+}
+
+/// Fields as a user lists them: `pressure,shear_stress:3`.
+std::vector<std::pair<std::string, std::int64_t>> parse_fields(const std::string& text)
+{
+    std::vector<std::pair<std::string, std::int64_t>> fields;
+    std::istringstream list(text);
+    for (std::string word; std::getline(list, word, ',');) {
+        const auto colon = word.find(':');
+        const auto count = colon == std::string::npos ? "1" : word.substr(colon + 1);
+        if (word.empty() || colon == 0 || count.empty() || count.size() > 4 || count.find_first_not_of("0123456789") != std::string::npos || count == "0") {
+            throw InvalidInput("--fields " + text + ": expected names with their channels, e.g. pressure,shear_stress:3.");
+        }
+        fields.emplace_back(word.substr(0, colon), std::stoll(count));
+    }
+    return fields;
+}
+
+}  // namespace
+
+Predictor Predictor::from_run(const std::filesystem::path& run_dir)
+{
+    Predictor predictor;
+    predictor.load_own(choose_checkpoint(run_dir));
+    predictor.data_ = training_config(read_training_settings(run_dir / "resolved_config.yaml", {})).data;
+    if (predictor.channels_.size() != predictor.data_.fields.size()) {
+        throw IoError(predictor.checkpoint_.string() + " and resolved_config.yaml disagree in the number of fields.");
+    }
+    return predictor;
+}
+
+void Predictor::load_own(const std::filesystem::path& path)
+{
+    checkpoint_ = path;
+    const Checkpoint checkpoint(path);
+    const auto& description = checkpoint.description();
+    model_ = make_model(description.value("model_class", ""), description.at("model"));
+    checkpoint.load_weights(*model_.module);
+    model_.module->eval();
+    normalizer_ = checkpoint.normalizer();
+    for (const auto& field : description.at("fields")) channels_.push_back(field.at("channels").get<std::int64_t>());
+    if (description.contains("data")) data_ = data_config(description["data"]);
+}
+
+Predictor Predictor::from_file(const std::filesystem::path& file, const DataOptions& options)
+{
+    Predictor predictor;
+    const auto checkpoint = read_checkpoint(file);
+    if (checkpoint.weights.find("norm.mean")) {
+        predictor.load_own(file);
+        if (predictor.data_.fields.empty()) throw InvalidInput(file.string() + " is of an earlier version and does not say what its data are. Predict with the run's folder.");
+        return predictor;
+    }
+    predictor.checkpoint_ = file;
+    predictor.notes_ = checkpoint.notes;
+    const auto [name, arguments] = architecture_of(checkpoint, file);
+    const auto& entry = find_model(name);
+    auto known = known_arguments(entry, arguments, predictor.notes_);
+    if (options.num_neighbors > 0) {
+        if (!entry.defaults.contains(kNumNeighbors)) throw InvalidInput("--neighbors is for models on graphs; " + entry.class_name + " of " + file.string() + " is none.");
+        known[kNumNeighbors] = options.num_neighbors;
+    } else if (entry.defaults.contains(kNumNeighbors) && !known.contains(kNumNeighbors)) {
+        predictor.notes_.push_back(file.string() + " does not say its graph: each point hears its " + entry.defaults[kNumNeighbors].dump() +
+                                   " nearest; --neighbors says another number. An edge carries the way from its target to its source, and its length.");
+    }
+    require_plausible(known, "arguments", checkpoint.weights, file);
+    predictor.model_ = make_model(name, known);
+    load_weights(checkpoint.weights, file, *predictor.model_.module);
+    predictor.model_.module->eval();
+
+    if (!entry.widths_of) throw InvalidInput(file.string() + ": " + entry.class_name + " does not say what it takes of points; predict with a run's folder.");
+    const auto num_constants = static_cast<std::int64_t>(options.constants.size());
+    const auto widths = entry.widths_of(predictor.model_.arguments, num_constants);
+    auto& data = predictor.data_;
+    data.on_cells = options.on_cells;
+    data.use_normals = widths.embedding_dim == 6;
+    data.normals = "Normals";
+    data.frame = {options.center, options.length};
+    if (widths.embedding_dim != num_point_channels(data)) {
+        throw InvalidInput(file.string() + ": the model is told " + std::to_string(widths.embedding_dim) +
+                           " numbers of each point besides constants; here there are places (3), or places and normals (6). Constants are given with --constants.");
+    }
+    predictor.constants_ = options.constants;
+    predictor.time_ = options.time;
+    if (widths.has_time && !options.time) throw InvalidInput(file.string() + ": the model is told the time of a case. Give it with --time.");
+    if (options.time && !widths.has_time) throw InvalidInput(file.string() + ": the model is told no time; leave --time out.");
+    if (entry.widths(widths) != entry.widths({widths.embedding_dim, num_constants, widths.out_dim, widths.has_time})) {
+        throw InvalidInput(file.string() + ": the model is told " + std::to_string(widths.num_constants) + " constants of a case, e.g. density and speed, and " +
+                           std::to_string(num_constants) + " were given. Give them with --constants, in the order of its training.");
+    }
+    predictor.name_fields(options, widths.out_dim);
+    return predictor;
+}
+
+void Predictor::name_fields(const DataOptions& options, std::int64_t num_channels)
+{
+    const auto path = checkpoint_.parent_path() / "global_stats.json";
+    const auto statistics = read_statistics(path);
+    std::vector<float> mean, std;
+    std::vector<std::pair<std::string, std::int64_t>> fields = parse_fields(options.fields);
+    for (const auto& field : statistics) {
+        mean.insert(mean.end(), field.mean.begin(), field.mean.end());
+        std.insert(std.end(), field.std.begin(), field.std.end());
+        if (options.fields.empty()) fields.emplace_back(field.name, static_cast<std::int64_t>(field.mean.size()));
+    }
+    if (statistics.empty()) {
+        notes_.push_back("there is no " + path.string() + " with means and deviations: the fields stay in the units that the model gives.");
+        mean.assign(num_channels, 0.0F);
+        std.assign(num_channels, 1.0F);
+        if (fields.empty()) fields.emplace_back("prediction", num_channels);
+    }
+    const auto total = std::accumulate(fields.begin(), fields.end(), std::int64_t{0}, [](auto sum, const auto& field) { return sum + field.second; });
+    if (total != num_channels || static_cast<std::int64_t>(mean.size()) != num_channels) {
+        throw InvalidInput(checkpoint_.string() + ": the model gives " + std::to_string(num_channels) + " channels, the fields have " + std::to_string(total) +
+                           " and the statistics " + std::to_string(mean.size()) + ". Name the fields with --fields, e.g. pressure,shear_stress:3, and repair " + path.string() + ".");
+    }
+    for (const auto& [name, count] : fields) {
+        data_.fields.push_back({name, name, ""});
+        channels_.push_back(count);
+    }
+    normalizer_ = {torch::tensor(mean), torch::tensor(std)};
+}
+
+at::Tensor Predictor::predict(const PointInputs& inputs)
+{
+    torch::NoGradGuard no_grad;
+    return normalizer_.denormalize(model_.forward(inputs));
+}
+
+}  // namespace meshard

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/training/training_config.h"
+#include "models/registry/memory_mode.h"
+#include "models/layers/normalizer.h"
+#include "models/registry/registry.h"
+
+namespace meshard {
+
+/// What a user says of a model's data where its file does not.
+struct DataOptions {
+    std::vector<double> constants;      ///< numbers that are the same for all points: fx of Transolver and FLARE, global_embedding of GeoTransolver, of MeshGraphNet the nodes' last
+    std::optional<double> time;         ///< of the case, for models that are told it
+    std::int64_t num_neighbors = 0;     ///< nearest points that each hears, of a model on graphs; 0: what the file says, or the model's default
+    std::string center = "none";        ///< as FrameConfig's
+    std::string length = "none";
+    std::string fields;                 ///< `name` or `name:channels`, separated by commas; empty: by the statistics beside the file, or one field `prediction`
+    bool on_cells = true;
+};
+
+/// A trained model with all that it needs to know of its data.
+class Predictor {
+public:
+    /// From `run_dir/checkpoints/best`, or `last` where there is no better one.
+    /// @throws IoError if the folder holds no finished run.
+    static Predictor from_run(const std::filesystem::path& run_dir);
+
+    /// From a file of weights: .mdlus, .pt, .safetensors. One of meshard's own says what its data are; of another, the options say it, and the statistics of
+    /// the fields come from `global_stats.json` beside it ("mean" and "std_dev" or "std", by field). Without statistics the fields stay as the model gives
+    /// them. A file that does not say its architecture has it in a .json of its name: {"model_class": ..., "model": {arguments}}.
+    /// @throws IoError as `read_checkpoint`; InvalidInput if architecture, statistics and options do not fit together.
+    static Predictor from_file(const std::filesystem::path& file, const DataOptions& options);
+
+    const DataConfig& data() const { return data_; }
+    const std::vector<std::int64_t>& channels() const { return channels_; }        ///< of each field
+    const std::filesystem::path& checkpoint() const { return checkpoint_; }
+    const std::vector<double>& constants() const { return constants_; }            ///< that hold for every case; empty where cases name their own
+    const std::optional<double>& time() const { return time_; }                    ///< that holds for every case; nothing where cases name their own
+    const std::vector<std::string>& notes() const { return notes_; }               ///< what a user should know, a sentence each
+
+    /// What is kept of each point from layer to layer. @throws InvalidInput for a mode that the model does not have
+    void set_memory(MemoryMode mode) { meshard::set_memory(*model_.module, mode); }
+
+    /// The mode for so many points of this rank, if they may take that much memory.
+    MemoryMode memory_for(std::int64_t num_points, std::int64_t bytes) const { return inference_memory(*model_.module, num_points, bytes); }
+
+    /// Fields in physical units, (1, N, channels), sharded as the inputs are.
+    at::Tensor predict(const PointInputs& inputs);
+
+private:
+    Predictor() = default;
+    void load_own(const std::filesystem::path& checkpoint);
+    void name_fields(const DataOptions& options, std::int64_t num_channels);
+
+    std::filesystem::path checkpoint_;
+    DataConfig data_;
+    std::vector<std::int64_t> channels_;
+    std::vector<double> constants_;
+    std::optional<double> time_;
+    std::vector<std::string> notes_;
+    Normalizer normalizer_;
+    Model model_;
+};
+
+}  // namespace meshard

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/training/shard_cache.h"
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include <unistd.h>
+
+#include "apps/training/source_hash.h"
+#include "io/bytes/content_hash.h"
+#include "io/bytes/file_lock.h"
+#include "io/mesh_io.h"
+#include "io/source_files.h"
+#include "io/shards/subdomain_io.h"
+#include "partition/error.h"
+#include "partition/mesh/mesh_graph.h"
+#include "partition/cut/metis_partitioner.h"
+
+namespace meshard {
+namespace {
+
+/// To be raised when the same source and settings would be cut or stored in another way.
+constexpr int kCutVersion = 1;
+constexpr const char* kImbalance = "1.03";   // the default of MetisOptions
+
+std::string digits(std::uint64_t hash)
+{
+    return hash_text(hash).substr(std::string_view("xxh64:").size());
+}
+
+std::uint64_t hash_of_text(const std::string& text)
+{
+    return xxh64(std::as_bytes(std::span(text)));
+}
+
+std::string host_name()
+{
+    char name[256] = {};
+    gethostname(name, sizeof name - 1);
+    return name;
+}
+
+bool is_complete(const std::filesystem::path& dir, const ShardCache& cache)
+{
+    if (!is_shards_folder(dir)) return false;
+    try {
+        const auto manifest = read_manifest(dir);
+        if (manifest.num_parts() != cache.num_parts || manifest.info.seed != cache.seed || manifest.info.method != "metis") return false;
+        std::error_code ignored;
+        for (const auto& part : manifest.parts) {
+            if (std::filesystem::file_size(dir / part.file, ignored) != static_cast<std::uintmax_t>(part.num_bytes)) return false;
+        }
+        return true;
+    } catch (const IoError&) {
+        return false;   // damaged: made anew
+    }
+}
+
+/// Begins the names of what this host's processes have not finished. Other hosts' may be at work where locks do not reach them.
+std::string unfinished_prefix(const std::filesystem::path& dir)
+{
+    return dir.filename().string() + ".cutting-" + host_name() + "-";
+}
+
+/// Called by the holder of the lock.
+void remove_unfinished(const std::filesystem::path& dir)
+{
+    std::vector<std::filesystem::path> unfinished;
+    for (const auto& entry : std::filesystem::directory_iterator(dir.parent_path())) {
+        if (entry.path().filename().string().starts_with(unfinished_prefix(dir))) unfinished.push_back(entry.path());
+    }
+    for (const auto& path : unfinished) std::filesystem::remove_all(path);
+    std::filesystem::remove_all(dir);   // it is not complete
+}
+
+/// Takes over what earlier versions have cut, which had one folder for each case and number of parts.
+bool take_over_former(const CaseSource& source, std::uint64_t hash, const ShardCache& cache, const std::filesystem::path& dir)
+{
+    const auto former = cache.folder / (source.id + "_in_" + std::to_string(cache.num_parts));
+    if (!is_complete(former, cache) || read_manifest(former).info.source_hash != hash_text(hash)) return false;
+    std::filesystem::rename(former, dir);
+    return true;
+}
+
+void cut(const CaseSource& source, std::uint64_t hash, const ShardCache& cache, const std::filesystem::path& dir)
+{
+    const auto mesh = read_mesh(source.file);
+    if (mesh.num_rows() == 0) throw InvalidInput("case " + source.id + ": " + source.file.string() + " is empty.");
+    const auto graph = mesh_graph(mesh);
+    const MetisOptions options{.num_parts = static_cast<std::int32_t>(cache.num_parts), .seed = static_cast<std::int32_t>(cache.seed)};
+    const auto partition = partition_with_metis(graph, options);
+    const auto subdomains = extract_subdomains(mesh, graph, partition, 0);
+
+    ShardsInfo info;
+    info.source = source.file.string();
+    if (source_files(source.file).size() == 1) info.source_hash = hash_text(hash);
+    info.method = "metis";
+    info.seed = cache.seed;
+    info.options = {{"imbalance", kImbalance}};
+    info.versions = {{"METIS", MESHARD_METIS_VERSION}};
+    info.quality = measure_quality(partition, graph);
+    const auto finished = dir.parent_path() / (unfinished_prefix(dir) + std::to_string(getpid()));
+    save_subdomains(finished, subdomains, std::move(info));
+    auto noted = cache;
+    noted.verify_sources = false;
+    std::error_code error;
+    if (hash_of(source, noted) != hash) {
+        std::filesystem::remove_all(finished, error);
+        throw IoError("case " + source.id + ": " + source.file.string() + " changed while it was cut. Start again when it is complete.");
+    }
+
+    std::filesystem::rename(finished, dir, error);
+    if (!error) return;
+    std::filesystem::remove_all(finished);
+    // Where locks do not reach other hosts, one of them may have come first.
+    if (!is_complete(dir, cache)) throw IoError("data.shards: cannot create " + dir.string() + ": " + error.message() + ".");
+}
+
+}  // namespace
+
+std::uint64_t hash_of(const CaseSource& source, const ShardCache& cache)
+{
+    const auto path = std::filesystem::absolute(source.file).lexically_normal().string();
+    return source_hash(source.file, cache.folder / "sources" / (source.id + "-" + digits(hash_of_text(path)) + ".json"), cache.verify_sources);
+}
+
+std::filesystem::path shards_path(const CaseSource& source, std::uint64_t hash, const ShardCache& cache)
+{
+    const auto key = "version " + std::to_string(kCutVersion) + "\nsource " + hash_text(hash) + "\ntype " + source.file.extension().string() +
+                     "\nmethod metis " MESHARD_METIS_VERSION "\nimbalance " + kImbalance + "\nparts " + std::to_string(cache.num_parts) + "\nseed " +
+                     std::to_string(cache.seed) + "\nghosts 0\nweights none\nfields all\n";
+    return cache.folder / (source.id + "-" + digits(hash_of_text(key)));
+}
+
+bool try_prepare_shards(const CaseSource& source, std::uint64_t hash, const ShardCache& cache, const std::function<void()>& before_cutting)
+{
+    const auto dir = shards_path(source, hash, cache);
+    if (is_complete(dir, cache)) return true;
+    std::error_code error;
+    std::filesystem::create_directories(cache.folder / "locks", error);
+    if (error || ::access(cache.folder.c_str(), W_OK | X_OK) != 0) {
+        throw IoError("case " + source.id + " has no shards in " + cache.folder.string() + " for " + std::to_string(cache.num_parts) + " part(s) and seed " +
+                      std::to_string(cache.seed) + ", and the folder cannot be written: " + (error ? error.message() : std::strerror(errno)) +
+                      ". Set data.shards to another.");
+    }
+    const auto lock = FileLock::try_acquire(cache.folder / "locks" / dir.filename());
+    if (!lock) return false;
+    if (is_complete(dir, cache)) return true;   // by whoever had the lock
+    remove_unfinished(dir);
+    if (take_over_former(source, hash, cache, dir)) return true;
+    before_cutting();
+    cut(source, hash, cache, dir);
+    return true;
+}
+
+std::filesystem::path prepare_shards(const CaseSource& source, const ShardCache& cache)
+{
+    const auto hash = hash_of(source, cache);
+    while (!try_prepare_shards(source, hash, cache, [] {})) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    return shards_path(source, hash, cache);
+}
+
+}  // namespace meshard

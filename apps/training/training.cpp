@@ -1,0 +1,539 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/training/training.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <numbers>
+
+#include <nlohmann/json.hpp>
+#include <torch/torch.h>
+
+#include "apps/training/case_cutting.h"
+#include "apps/training/checkpoint.h"
+#include "apps/training/training_log.h"
+#include "models/layers/metrics.h"
+#include "models/layers/normalizer.h"
+#include "models/registry/random_draws.h"
+#include "partition/error.h"
+#include "sharding/parameters/replicate.h"
+#include "sharding/tensor/shard_tensor.h"
+
+namespace meshard {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Json = nlohmann::ordered_json;
+
+// Seeds of neighbouring steps and data groups must not be neighbours.
+constexpr std::uint64_t kStepStride = 0xD1B54A32D192ED03, kGroupStride = 0x8CB92BA72F3D8DD7;
+
+// In checkpoints: what is drawn in a step is a function of the seed, the step and the data group, so that there is no state to keep.
+constexpr const char* kDrawsOfSteps = "of each step";
+
+double seconds_since(Clock::time_point start)
+{
+    return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+template <class... Values>
+std::string formatted(const char* format, Values... values)
+{
+    char text[256];
+    std::snprintf(text, sizeof text, format, values...);
+    return text;
+}
+
+/// Errors of the fields over a list of cases: the mean over cases of each case's relative error.
+struct FieldErrors {
+    std::vector<double> relative_l2;
+    double loss = 0;
+
+    double mean() const
+    {
+        double sum = 0;
+        for (const auto error : relative_l2) sum += error;
+        return sum / static_cast<double>(relative_l2.size());
+    }
+};
+
+/// One run of `train`: what stays the same from step to step.
+class Run {
+public:
+    Run(const TrainingRunConfig& config, const CaseLists& cases, bool is_recorded, World& world);
+
+    void prepare(const TrainingStart& start, const volatile std::sig_atomic_t& stop_requested);
+    void resume();
+    void require_same_run(const nlohmann::json& description) const;
+    bool loop(const volatile std::sig_atomic_t& stop_requested);
+    void test();
+    void describe();
+    void finish();
+
+private:
+    std::vector<CaseTensors> load(const std::vector<CaseSource>& sources, std::span<const std::filesystem::path> shards) const;
+    void make_model();
+    at::Tensor predict(const PointInputs& inputs);
+    double step(const CaseTensors& example, double rate, double weight, bool& stop);
+    std::int64_t cases_in_step(std::int64_t in_epoch) const;
+    FieldErrors errors(const std::vector<CaseTensors>& examples);
+    Json metrics(const FieldErrors& errors) const;
+    void save(const char* name, const Json& metrics) const;
+    void end_epoch(std::int64_t epoch, Clock::time_point epoch_start, double seconds_in_steps);
+    nlohmann::json train_ids() const;
+    std::int64_t shards_per_case() const { return config_.data.num_parts > 0 ? config_.data.num_parts : domain_->num_ranks(); }
+    std::int64_t num_steps_total() const { return config_.training.num_epochs * steps_per_epoch_; }
+    std::int64_t num_steps_limit() const { return config_.training.max_steps > 0 ? std::min(num_steps_total(), config_.training.max_steps) : num_steps_total(); }
+
+    TrainingRunConfig config_;
+    CaseLists cases_;
+    World& world_;
+    std::shared_ptr<const DeviceMesh> device_mesh_;
+    std::shared_ptr<const DeviceMesh> domain_;
+    std::int64_t num_groups_ = 1;
+    std::int64_t group_ = 0;
+    bool is_first_ = true;
+    TrainingLog log_;
+    CaseOrder order_;
+    std::int64_t num_cases_ = 1;            // that train
+    std::int64_t steps_per_epoch_ = 1;
+
+    std::vector<CaseTensors> train_;
+    std::vector<CaseTensors> val_;
+    std::vector<CaseTensors> test_;
+    Normalizer normalizer_;
+    Model model_;
+    std::optional<ReplicatedModule> replicated_;
+    std::unique_ptr<torch::optim::AdamW> optimizer_;
+
+    std::int64_t steps_done_ = 0;
+    double epoch_loss_sum_ = 0;             // of the steps of the current epoch, each times the share of the data groups that had a case
+    double best_error_ = std::numeric_limits<double>::infinity();
+    double seconds_in_preparation_ = 0;
+    Clock::time_point start_ = Clock::now();
+};
+
+Run::Run(const TrainingRunConfig& config, const CaseLists& cases, bool is_recorded, World& world)
+    : config_(config), cases_(cases), world_(world), is_first_(world.rank() == 0),
+      log_(is_recorded ? config.run_dir() / "metrics.jsonl" : std::filesystem::path(), is_first_), order_(config.training, config.seed, cases.train)
+{
+    const auto shape = mesh_shape(config, world.size());
+    device_mesh_ = DeviceMesh::create(world, {shape[0], shape[1]}, {"data", "domain"});
+    domain_ = device_mesh_->sub_mesh("domain");
+    num_groups_ = shape[0];
+    group_ = device_mesh_->coordinate(device_mesh_->axis("data"));
+    num_cases_ = static_cast<std::int64_t>(cases.train.size());
+    steps_per_epoch_ = (num_cases_ + num_groups_ - 1) / num_groups_;
+}
+
+void Run::prepare(const TrainingStart& start, const volatile std::sig_atomic_t& stop_requested)
+{
+    if (start.validate_only) {
+        cases_.train.resize(1);
+        cases_.val.clear();
+        cases_.test.clear();
+    }
+    const auto preparing = Clock::now();
+    const ShardCache cache{config_.data.shards, shards_per_case(), config_.seed, start.verify_sources};
+    const auto shards = cut_cases(cases_.all(), cache, device_mesh_->all(), log_, stop_requested);
+    const std::span all(shards);
+    train_ = load(cases_.train, all.first(cases_.train.size()));
+    val_ = load(cases_.val, all.subspan(cases_.train.size(), cases_.val.size()));
+    test_ = load(cases_.test, all.last(cases_.test.size()));
+    ChannelStatistics statistics;
+    for (const auto& example : train_) statistics.add(example.target.squeeze(0));
+    normalizer_ = statistics.normalizer();
+    make_model();
+    seconds_in_preparation_ = seconds_since(preparing);
+}
+
+std::vector<CaseTensors> Run::load(const std::vector<CaseSource>& sources, std::span<const std::filesystem::path> shards) const
+{
+    std::vector<CaseTensors> examples;
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+        examples.push_back(load_case(sources[i], shards[i], config_.data, domain_));
+        if (examples.back().channels != examples.front().channels) {
+            throw InvalidInput("case " + sources[i].id + ": a field has another number of components than in case " + sources.front().id + ".");
+        }
+    }
+    return examples;
+}
+
+void Run::make_model()
+{
+    std::int64_t num_channels = 0;
+    for (const auto count : train_.front().channels) num_channels += count;
+    torch::manual_seed(config_.seed);
+    model_ = meshard::make_model(config_.model.name, model_arguments(config_.model, config_.data, num_channels));
+    set_memory(*model_.module, config_.training.memory);
+    if (!config_.training.init.empty()) load_weights(config_.training.init, *model_.module);
+    replicated_.emplace(replicate(*model_.module, device_mesh_));
+    const auto& training = config_.training;
+    optimizer_ = std::make_unique<torch::optim::AdamW>(
+        model_.module->parameters(), torch::optim::AdamWOptions(training.learning_rate)
+                                  .betas({training.betas[0], training.betas[1]})
+                                  .weight_decay(training.weight_decay));
+}
+
+void Run::describe()
+{
+    const auto count_points = [](const std::vector<CaseTensors>& examples) {
+        std::int64_t count = 0;
+        for (const auto& example : examples) count += example.num_points;
+        return count;
+    };
+    Json line{{"phase", "dataset"}};
+    line["cases"] = {{"train", train_.size()}, {"val", val_.size()}, {"test", test_.size()}};
+    line["points"] = {{"train", count_points(train_)}, {"val", count_points(val_)}, {"test", count_points(test_)}};
+    for (std::int64_t c = 0; c < normalizer_.mean.size(0); ++c) {
+        line["mean"].push_back(normalizer_.mean[c].item<double>());
+        line["std"].push_back(normalizer_.std[c].item<double>());
+    }
+    line["shards_per_case"] = shards_per_case();
+    line["seconds"] = seconds_in_preparation_;
+    log_.record(line);
+    log_.say(formatted("%zu training, %zu validation, %zu test cases, %lld points in training; prepared in %.1f s", train_.size(),
+                       val_.size(), test_.size(), static_cast<long long>(count_points(train_)), seconds_in_preparation_));
+
+    std::int64_t num_parameters = 0;
+    for (const auto& parameter : model_.module->parameters()) num_parameters += parameter.numel();
+    log_.say(formatted("%s with %lld parameters on %lld rank(s): %lld data x %lld domain, transport %s",
+                       config_.model.name.c_str(), static_cast<long long>(num_parameters), static_cast<long long>(device_mesh_->num_ranks()),
+                       static_cast<long long>(num_groups_), static_cast<long long>(domain_->num_ranks()), world_.backend_name().c_str()));
+    const auto num_last = cases_in_step(steps_per_epoch_ - 1);
+    if (num_last < num_groups_) {
+        log_.say(formatted("%lld training case(s) on %lld data groups: the last step of an epoch has %lld, so that each case counts once; the other groups then add nothing",
+                           static_cast<long long>(num_cases_), static_cast<long long>(num_groups_), static_cast<long long>(num_last)));
+    }
+    if (steps_done_ == 0) return;
+    log_.say("resumed after step " + std::to_string(steps_done_));
+    if (steps_done_ >= num_steps_limit()) {
+        log_.say(formatted("all %lld steps are done; training.num_epochs or training.max_steps (0: no limit) can be set to more", static_cast<long long>(num_steps_limit())));
+    }
+}
+
+void Run::require_same_run(const nlohmann::json& description) const
+{
+    const auto refuse = [](const std::string& what) { throw InvalidInput("resume: " + what); };
+    if (description.contains("seed") && description["seed"] != config_.seed) {
+        refuse("the run was made with seed " + description["seed"].dump() + ", which orders its cases and its draws, and seed is " + std::to_string(config_.seed) + " now. Leave it out.");
+    }
+    const auto before = to_json(data_config(description.at("data"))), now = to_json(config_.data);
+    for (const auto& [key, value] : now.items()) {
+        if (before.at(key) != value) refuse("data." + key + " was " + before.at(key).dump() + " when the run began, and is " + value.dump() + " now. Leave it as it was, or start a new run.");
+    }
+    if (description.contains("train_cases") && description["train_cases"] != train_ids()) {
+        refuse("the run trained on " + std::to_string(description["train_cases"].size()) + " cases, and data gives " + std::to_string(cases_.train.size()) +
+               " or others now. Use the same cases (data.root, data.split), or start a new run.");
+    }
+    if (description.value("steps_per_epoch", steps_per_epoch_) != steps_per_epoch_) {
+        refuse("the run had " + description["steps_per_epoch"].dump() + " steps an epoch, and has " + std::to_string(steps_per_epoch_) +
+               " now. Use the same cases and as many data groups.");
+    }
+}
+
+void Run::resume()
+{
+    const Checkpoint checkpoint(config_.run_dir() / "checkpoints" / "last.safetensors");
+    const auto& description = checkpoint.description();
+    require_same_run(description);
+    checkpoint.load_weights(*model_.module);
+    checkpoint.load_optimizer(*model_.module, *optimizer_);
+    normalizer_ = checkpoint.normalizer();
+    steps_done_ = description.at("step").get<std::int64_t>();
+    epoch_loss_sum_ = description.value("epoch_loss_sum", 0.0);
+    if (description.contains("best_error") && description["best_error"].is_number()) best_error_ = description["best_error"].get<double>();
+    if (description.value("draws", "") != kDrawsOfSteps) {
+        log_.say("meshard train: warning: the checkpoint is of an earlier meshard, whose draws depended on all that was drawn before: with dropout, or Transolver++'s noise, the run does not go on "
+                 "exactly as it would have without the stop");
+    }
+    log_.go_back_to(steps_done_, steps_per_epoch_);
+}
+
+nlohmann::json Run::train_ids() const
+{
+    auto ids = nlohmann::json::array();
+    for (const auto& source : cases_.train) ids.push_back(source.id);
+    return ids;
+}
+
+at::Tensor Run::predict(const PointInputs& inputs)
+{
+    const PrecisionGuard guard(config_.training.precision);
+    return model_.forward(inputs).to(torch::kFloat);
+}
+
+/// Cases that the data groups take together in a step: one each, but what is left of them in the last step of an epoch.
+std::int64_t Run::cases_in_step(std::int64_t in_epoch) const
+{
+    return std::min(num_groups_, num_cases_ - in_epoch * num_groups_);
+}
+
+/// `weight` is how often the case counts in the mean over the data groups: 0 for one that only lets this group take part.
+double Run::step(const CaseTensors& example, double rate, double weight, bool& stop)
+{
+    seed_draws(*model_.module, static_cast<std::uint64_t>(config_.seed) + kStepStride * static_cast<std::uint64_t>(steps_done_ + 1) + kGroupStride * static_cast<std::uint64_t>(group_));
+    static_cast<torch::optim::AdamWOptions&>(optimizer_->param_groups().front().options()).lr(rate);
+    optimizer_->zero_grad();
+    const auto prediction = predict(example.inputs);
+    const auto loss = mean_squared_error(prediction, normalizer_.normalize(example.target));
+    (weight == 1 ? loss : loss * weight).backward();
+    optimizer_->step();
+
+    // One message for all that the ranks must know of each other: the loss over all points, averaged over the groups, and a wish to stop.
+    const auto share = to_local(loss.detach()).to(torch::kDouble) * weight;
+    const bool is_pending = is_sharded(loss) && spec_of(loss)->has_partial();
+    const auto count = static_cast<double>(is_pending ? num_groups_ : device_mesh_->num_ranks());
+    auto message = torch::stack({share.reshape({}) / count, torch::tensor(stop ? 1.0 : 0.0, torch::kDouble)});
+    device_mesh_->all().all_reduce(message);
+    stop = message[1].item<double>() > 0;
+    return message[0].item<double>();
+}
+
+bool Run::loop(const volatile std::sig_atomic_t& stop_requested)
+{
+    const auto num_steps = num_steps_total();
+    const auto limit = num_steps_limit();
+    const auto first_step = steps_done_;
+    const auto start = Clock::now();
+    auto epoch_start = start;
+    double seconds_in_steps = 0;
+    std::int64_t points_done = 0;
+    model_.module->train();
+
+    while (steps_done_ < limit) {
+        const auto epoch = steps_done_ / steps_per_epoch_ + 1;
+        const auto in_epoch = steps_done_ % steps_per_epoch_;
+        if (in_epoch == 0) {
+            epoch_start = Clock::now();
+            seconds_in_steps = 0;
+            epoch_loss_sum_ = 0;
+        }
+        const auto order = order_.of_epoch(epoch);
+        const auto& example = train_[order[(in_epoch * num_groups_ + group_) % num_cases_]];
+        const auto num_counted = cases_in_step(in_epoch);
+        const auto weight = group_ < num_counted ? static_cast<double>(num_groups_) / static_cast<double>(num_counted) : 0.0;
+        const auto rate = learning_rate(config_.training, steps_done_, num_steps);
+
+        const auto step_start = Clock::now();
+        bool stop = stop_requested != 0;
+        const auto loss = step(example, rate, weight, stop);
+        const auto seconds = seconds_since(step_start);
+        ++steps_done_;
+        if (!std::isfinite(loss)) {
+            throw Error("training: the loss became " + std::string(std::isnan(loss) ? "NaN" : "infinite") + " in step " +
+                        std::to_string(steps_done_) + " (epoch " + std::to_string(epoch) + ", case " + example.id +
+                        "). Lower training.optimizer.lr (now " + formatted("%g", config_.training.learning_rate) +
+                        ") or add training.scheduler.warmup_steps.");
+        }
+        epoch_loss_sum_ += loss * static_cast<double>(num_counted) / static_cast<double>(num_groups_);
+        seconds_in_steps += seconds;
+        points_done += example.num_points * num_counted;
+        if (steps_done_ % config_.log_interval == 0 || steps_done_ == limit) {
+            Json line{{"phase", "train_step"}, {"step", steps_done_}, {"epoch", epoch}, {"loss", loss}, {"lr", rate}, {"seconds", seconds}};
+            if (num_groups_ == 1) line["case"] = example.id;
+            log_.record(line);
+        }
+        const auto elapsed = seconds_since(start);
+        const auto left = elapsed / static_cast<double>(steps_done_ - first_step) * static_cast<double>(limit - steps_done_);
+        log_.progress(formatted("epoch %lld/%lld [%lld/%lld] loss %.4g lr %.2e %.3f s/step %.3g points/s, %s left", static_cast<long long>(epoch),
+                                static_cast<long long>(config_.training.num_epochs), static_cast<long long>(in_epoch + 1),
+                                static_cast<long long>(steps_per_epoch_), loss, rate, seconds,
+                                static_cast<double>(points_done) / elapsed, duration_text(left).c_str()),
+                      false);
+        if (in_epoch + 1 == steps_per_epoch_ || steps_done_ == limit) end_epoch(epoch, epoch_start, seconds_in_steps);
+        if (stop && steps_done_ < limit) {
+            save("last", {});
+            log_.say("stopped after step " + std::to_string(steps_done_) + "; go on with --resume " + config_.run_dir().string());
+            return false;
+        }
+    }
+    return true;
+}
+
+void Run::end_epoch(std::int64_t epoch, Clock::time_point epoch_start, double seconds_in_steps)
+{
+    const auto num_steps = (steps_done_ - 1) % steps_per_epoch_ + 1;
+    const auto num_cases = std::min(num_steps * num_groups_, num_cases_);
+    const auto mean_loss = epoch_loss_sum_ * static_cast<double>(num_groups_) / static_cast<double>(num_cases);
+    log_.record({{"phase", "train"}, {"epoch", epoch}, {"loss", mean_loss}, {"steps", num_steps}, {"seconds_in_steps", seconds_in_steps}});
+    const bool is_last = epoch == config_.training.num_epochs || steps_done_ == config_.training.max_steps;
+
+    auto text = formatted("epoch %lld: loss %.5g", static_cast<long long>(epoch), mean_loss);
+    Json values;
+    bool is_best = false;
+    if (!val_.empty() && (is_last || epoch % config_.training.val_interval == 0)) {
+        const auto found = errors(val_);
+        values = metrics(found);
+        log_.record({{"phase", "val"}, {"epoch", epoch}, {"loss", found.loss}, {"metrics", values}});
+        for (std::size_t i = 0; i < config_.data.fields.size(); ++i) {
+            text += formatted(", val %s %.4f", config_.data.fields[i].name.c_str(), found.relative_l2[i]);
+        }
+        is_best = found.mean() < best_error_;
+        best_error_ = std::min(best_error_, found.mean());
+    } else if (val_.empty()) {
+        is_best = mean_loss < best_error_;
+        best_error_ = std::min(best_error_, mean_loss);
+    }
+    if (is_best) save("best", values);   // first: `last` says which error it has
+    if (is_last || epoch % config_.training.save_interval == 0) save("last", values);
+    log_.say(text + formatted(", %.1f s", seconds_since(epoch_start)));
+}
+
+FieldErrors Run::errors(const std::vector<CaseTensors>& examples)
+{
+    torch::NoGradGuard no_grad;
+    model_.module->eval();
+    const auto num_fields = static_cast<std::int64_t>(config_.data.fields.size());
+    auto sums = torch::zeros({num_fields + 1}, torch::kDouble);
+    for (std::size_t i = 0; i < examples.size(); ++i) {
+        if (static_cast<std::int64_t>(i) % num_groups_ != group_) continue;
+        const auto& example = examples[i];
+        const auto prediction = predict(example.inputs);
+        sums[num_fields] += mean_squared_error(prediction, normalizer_.normalize(example.target)).item<double>();
+        const auto physical = normalizer_.denormalize(prediction);
+        std::int64_t channel = 0;
+        for (std::int64_t f = 0; f < num_fields; ++f) {
+            const auto count = example.channels[f];
+            sums[f] += relative_l2(physical.narrow(-1, channel, count), example.target.narrow(-1, channel, count));
+            channel += count;
+        }
+    }
+    model_.module->train();
+    device_mesh_->group(device_mesh_->axis("data")).all_reduce(sums);
+    sums /= static_cast<double>(examples.size());
+
+    FieldErrors errors;
+    for (std::int64_t f = 0; f < num_fields; ++f) errors.relative_l2.push_back(sums[f].item<double>());
+    errors.loss = sums[num_fields].item<double>();
+    return errors;
+}
+
+Json Run::metrics(const FieldErrors& errors) const
+{
+    Json values;
+    for (std::size_t f = 0; f < config_.data.fields.size(); ++f) values[config_.data.fields[f].name]["rel_l2"] = errors.relative_l2[f];
+    return values;
+}
+
+void Run::save(const char* name, const Json& metrics) const
+{
+    if (!is_first_) return;
+    nlohmann::json description{{"format", "meshard checkpoint"}, {"version", 1}, {"torch", TORCH_VERSION}};
+    description["model_class"] = model_.class_name;
+    description["model"] = model_.arguments;
+    description["data"] = to_json(config_.data);
+    for (std::size_t f = 0; f < config_.data.fields.size(); ++f) {
+        const auto& field = config_.data.fields[f];
+        description["fields"].push_back({{"name", field.name}, {"from", field.from}, {"kind", field.kind}, {"channels", train_.front().channels[f]}});
+    }
+    description["seed"] = config_.seed;
+    description["draws"] = kDrawsOfSteps;
+    description["train_cases"] = train_ids();
+    description["step"] = steps_done_;
+    description["steps_per_epoch"] = steps_per_epoch_;
+    description["epoch"] = (steps_done_ + steps_per_epoch_ - 1) / steps_per_epoch_;
+    description["epoch_loss_sum"] = epoch_loss_sum_;
+    description["best_error"] = best_error_;
+    if (!metrics.is_null()) description["val"] = metrics;
+    const auto dir = config_.run_dir() / "checkpoints";
+    std::filesystem::create_directories(dir);
+    save_checkpoint(dir / (std::string(name) + ".safetensors"), *model_.module, normalizer_, *optimizer_, description);
+}
+
+void Run::test()
+{
+    if (test_.empty()) return;
+    const auto found = errors(test_);
+    const auto epoch = (steps_done_ + steps_per_epoch_ - 1) / steps_per_epoch_;
+    log_.record({{"phase", "test"}, {"epoch", epoch}, {"loss", found.loss}, {"metrics", metrics(found)}});
+    std::string text = "test:";
+    for (std::size_t f = 0; f < config_.data.fields.size(); ++f) {
+        text += formatted("%s %s %.4f", f == 0 ? "" : ",", config_.data.fields[f].name.c_str(), found.relative_l2[f]);
+    }
+    log_.say(text + " (relative L2 error)");
+}
+
+void Run::finish()
+{
+    log_.say(formatted("done in %s; the run lies in ", duration_text(seconds_since(start_)).c_str()) + config_.run_dir().string());
+}
+
+}  // namespace
+
+double learning_rate(const TrainingConfig& config, std::int64_t step, std::int64_t num_steps)
+{
+    if (step < config.warmup_steps) {
+        return config.learning_rate * static_cast<double>(step + 1) / static_cast<double>(config.warmup_steps);
+    }
+    if (config.scheduler == "constant" || num_steps <= config.warmup_steps) return config.learning_rate;
+    const auto progress = static_cast<double>(step - config.warmup_steps) / static_cast<double>(num_steps - config.warmup_steps);
+    const auto cosine = 0.5 * (1 + std::cos(std::numbers::pi * progress));
+    return config.min_learning_rate + (config.learning_rate - config.min_learning_rate) * cosine;
+}
+
+CaseOrder::CaseOrder(const TrainingConfig& config, std::int64_t seed, const std::vector<CaseSource>& cases)
+    : num_cases_(static_cast<std::int64_t>(cases.size())), seed_(seed), shuffle_(config.shuffle), file_(config.order_file.string())
+{
+    if (file_.empty()) return;
+    std::ifstream stream(file_);
+    if (!stream) throw IoError("training.order_file " + file_ + " cannot be read.");
+    std::int64_t number = 0;
+    for (std::string text; std::getline(stream, text);) {
+        ++number;
+        const auto line = nlohmann::json::parse(text, nullptr, false);
+        const auto where = "training.order_file " + file_ + ", line " + std::to_string(number);
+        if (line.is_discarded()) throw IoError(where + " is no JSON.");
+        if (!line.contains("order") || !line.contains("epoch")) continue;
+        if (line["epoch"].get<std::int64_t>() != static_cast<std::int64_t>(epochs_.size()) + 1) throw InvalidInput(where + ": epoch " + line["epoch"].dump() + " is out of turn.");
+        std::vector<std::int64_t> order;
+        std::vector<bool> is_taken(cases.size(), false);
+        for (const auto& id : line["order"]) {
+            const auto found = std::find_if(cases.begin(), cases.end(), [&](const auto& source) { return id == source.id; });
+            const auto i = found - cases.begin();
+            if (found == cases.end() || is_taken[i]) throw InvalidInput(where + ": case " + id.dump() + " is no training case, or stands there twice.");
+            is_taken[i] = true;
+            order.push_back(i);
+        }
+        if (order.size() != cases.size()) {
+            throw InvalidInput(where + " orders " + std::to_string(order.size()) + " cases, and " + std::to_string(cases.size()) + " train.");
+        }
+        epochs_.push_back(std::move(order));
+    }
+}
+
+std::vector<std::int64_t> CaseOrder::of_epoch(std::int64_t epoch) const
+{
+    if (!file_.empty()) {
+        if (epoch > static_cast<std::int64_t>(epochs_.size())) {
+            throw InvalidInput("training.order_file " + file_ + " ends after epoch " + std::to_string(epochs_.size()) + "; epoch " + std::to_string(epoch) + " has no order.");
+        }
+        return epochs_[epoch - 1];
+    }
+    constexpr std::uint64_t kEpochStride = 0x9E3779B97F4A7C15;   // seeds of neighbouring epochs must not be neighbours
+    if (shuffle_) return shuffled_order(num_cases_, static_cast<std::uint64_t>(seed_) + kEpochStride * static_cast<std::uint64_t>(epoch));
+    std::vector<std::int64_t> order(num_cases_);
+    for (std::int64_t i = 0; i < num_cases_; ++i) order[i] = i;
+    return order;
+}
+
+bool train(const TrainingRunConfig& config, const CaseLists& cases, const TrainingStart& start, World& world,
+           const volatile std::sig_atomic_t& stop_requested)
+{
+    auto used = config;
+    if (start.resume) used.training.init.clear();   // the checkpoint's weights count; that file may be gone
+    Run run(used, cases, !start.validate_only, world);
+    run.prepare(start, stop_requested);
+    if (start.resume && !start.validate_only) run.resume();
+    run.describe();
+    if (start.validate_only) return true;
+    if (start.before_first_step) start.before_first_step();
+    if (!run.loop(stop_requested)) return false;
+    run.test();
+    run.finish();
+    return true;
+}
+
+}  // namespace meshard

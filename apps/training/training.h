@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <csignal>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/training/case_list.h"
+#include "apps/training/case_tensors.h"
+#include "apps/training/training_config.h"
+#include "sharding/transport/launch.h"
+
+namespace meshard {
+
+/// Learning rate of a step (from 0) over the highest one: rises in a line for `warmup_steps`, then half a cosine down to
+/// `min_learning_rate`, or constant.
+double learning_rate(const TrainingConfig& config, std::int64_t step, std::int64_t num_steps);
+
+/// Order of the cases in each epoch, as indices into `cases`.
+class CaseOrder {
+public:
+    /// @throws IoError, InvalidInput if the order file is missing, or an epoch in it is no permutation of the cases.
+    CaseOrder(const TrainingConfig& config, std::int64_t seed, const std::vector<CaseSource>& cases);
+
+    /// @param epoch   from 1   @throws InvalidInput if the order file ends before.
+    std::vector<std::int64_t> of_epoch(std::int64_t epoch) const;
+
+private:
+    std::int64_t num_cases_ = 0;
+    std::int64_t seed_ = 0;
+    bool shuffle_ = true;
+    std::string file_;
+    std::vector<std::vector<std::int64_t>> epochs_;   // from the order file
+};
+
+struct TrainingStart {
+    bool resume = false;        ///< go on from checkpoints/last in the run's folder
+    bool validate_only = false; ///< build everything and read one case, no training
+    bool verify_sources = false; ///< read every source whole to see whether its shards are still of it
+    std::function<void()> before_first_step = {};   ///< called on every rank, when settings, data and checkpoint were found to be good; from here on there is something to save
+};
+
+/// Prepares shards, trains, and leaves in the run's folder: metrics.jsonl, checkpoints/last and checkpoints/best.
+/// Collective over all ranks. Stops between two steps when `stop_requested` is set on any rank; the checkpoint then is of that step.
+///
+/// @return false if it was stopped.
+/// @throws InvalidInput naming case and array for bad data; Error when the loss is no longer finite.
+bool train(const TrainingRunConfig& config, const CaseLists& cases, const TrainingStart& start, World& world,
+           const volatile std::sig_atomic_t& stop_requested);
+
+}  // namespace meshard

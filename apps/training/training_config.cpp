@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/training/training_config.h"
+
+#include <algorithm>
+
+#include "apps/program/command_line.h"
+#include "apps/training/model_rules.h"
+#include "partition/error.h"
+
+namespace meshard {
+namespace {
+
+constexpr double kLargeCount = 1e9;
+constexpr const char* kParts[] = {"train", "val", "test"};
+
+// clang-format off
+constexpr SettingRule kFixedRules[] = {
+    {.path = "run_id", .fallback = "run", .meaning = "name of the run's folder"},
+    {.path = "output_dir", .fallback = "runs", .meaning = "where run folders lie"},
+    {.path = "seed", .type = SettingType::Integer, .fallback = "0", .min = 0, .max = kLargeCount, .meaning = "of initial weights, order of cases, split and partition"},
+
+    {.path = "data.root", .fallback = "???", .meaning = "folder of the cases"},
+    {.path = "data.surface", .meaning = "surface files below the root, e.g. boundary_*.vtp; the last * is the case's id"},
+    {.path = "data.volume", .meaning = "volume files below the root, in place of data.surface"},
+    {.path = "data.cases", .meaning = "table of the cases below the root: .json or .csv with a column `id`"},
+    {.path = "data.split.column", .meaning = "column of the table that says train, val or test"},
+    {.path = "data.split.train", .type = SettingType::NumberOrTextList, .min = 0, .max = 1, .meaning = "share of the cases, or their ids"},
+    {.path = "data.split.val", .type = SettingType::NumberOrTextList, .min = 0, .max = 1, .meaning = "share of the cases, or their ids"},
+    {.path = "data.split.test", .type = SettingType::NumberOrTextList, .min = 0, .max = 1, .meaning = "share of the cases, or their ids"},
+    {.path = "data.association", .fallback = "cell", .words = "cell|point", .meaning = "where the fields live"},
+    {.path = "data.fields.*", .meaning = "array to learn, under a name of its own"},
+    {.path = "data.fields.*.from", .meaning = "array to learn, under a name of its own"},
+    {.path = "data.fields.*.kind", .words = "kinematic|static|cp|stress|velocity|scalar|vector", .meaning = "what its numbers mean"},
+    {.path = "data.inputs", .type = SettingType::TextList, .fallback = "[points, normals]", .words = "points|normals", .not_yet = "sdf|sdf_normals", .meaning = "what the model is told about each point"},
+    {.path = "data.normals", .fallback = "Normals", .meaning = "array of outward unit normals; computed from the polygons where a case has none"},
+    {.path = "data.center", .fallback = "bounds", .words = "bounds|none", .meaning = "subtracted from the points: centre of the bounding box, or nothing"},
+    {.path = "data.length", .fallback = "bounds", .meaning = "points are divided by it: longest edge of the bounding box (bounds), none, a number, or a column of the table"},
+    {.path = "data.reference.*", .type = SettingType::NumberList, .meaning = "free stream and reference values, kept with the run"},
+    {.path = "data.constants", .type = SettingType::TextList, .meaning = "columns of the table that the model is told of a case besides its points: fx of transolver and flare, global_embedding of geotransolver"},
+    {.path = "data.time", .meaning = "column of the table with the time that the model is told of a case: transolver and flare"},
+    {.path = "data.sampling_resolution", .not_yet = "", .meaning = "not implemented: all points are used"},
+    {.path = "data.parts", .type = SettingType::Integer, .fallback = "auto", .words = "auto", .min = 1, .max = 1e6, .meaning = "shards a case is cut into; auto: one a domain rank"},
+    {.path = "data.shards", .meaning = "folder that keeps the shards; default: shards/ in the run's folder"},
+
+    {.path = "training.num_epochs", .type = SettingType::Integer, .fallback = "100", .min = 1, .max = kLargeCount, .meaning = "times through all training cases"},
+    {.path = "training.max_steps", .type = SettingType::Integer, .fallback = "0", .min = 0, .max = kLargeCount, .meaning = "ends training early; 0: no limit"},
+    {.path = "training.precision", .fallback = "float32", .words = "float32|bfloat16|bf16", .not_yet = "float16|float64", .meaning = "of the model's arithmetic; bfloat16 (or bf16) keeps weights, sums and the loss in float32"},
+    {.path = "training.loss", .fallback = "mse", .words = "mse", .not_yet = "huber|rmse|l1", .meaning = "over all points and channels, in normalised units"},
+    {.path = "training.optimizer.name", .fallback = "adamw", .words = "adamw", .not_yet = "adam|sgd|muon|lion", .meaning = "optimiser"},
+    {.path = "training.optimizer.lr", .type = SettingType::Number, .fallback = "1e-3", .min = 0, .max = 100, .meaning = "highest learning rate"},
+    {.path = "training.optimizer.weight_decay", .type = SettingType::Number, .fallback = "1e-4", .min = 0, .max = 100, .meaning = "decoupled weight decay"},
+    {.path = "training.optimizer.betas", .type = SettingType::NumberList, .fallback = "[0.9, 0.999]", .min = 0, .max = 0.999999999, .meaning = "of AdamW's two running means"},
+    {.path = "training.scheduler.name", .fallback = "cosine", .words = "cosine|constant", .not_yet = "step|one_cycle|exponential|plateau", .meaning = "learning rate after the warm-up"},
+    {.path = "training.scheduler.warmup_steps", .type = SettingType::Integer, .fallback = "0", .min = 0, .max = kLargeCount, .meaning = "steps in which the learning rate rises in a line"},
+    {.path = "training.scheduler.min_lr", .type = SettingType::Number, .fallback = "0", .min = 0, .max = 100, .meaning = "where the cosine ends"},
+    {.path = "training.memory", .fallback = "stored", .words = "stored|recomputed|streamed", .meaning = "what a step keeps of each point: all that backward needs, the layers' inputs, or nothing; slower in this order"},
+    {.path = "training.save_interval", .type = SettingType::Integer, .fallback = "1", .min = 1, .max = kLargeCount, .meaning = "epochs between checkpoints"},
+    {.path = "training.val_interval", .type = SettingType::Integer, .fallback = "1", .min = 1, .max = kLargeCount, .meaning = "epochs between validations"},
+    {.path = "training.order", .fallback = "shuffled", .words = "shuffled|fixed", .meaning = "of the cases in an epoch"},
+    {.path = "training.order_file", .meaning = "JSON lines with `epoch` and `order` (ids of the cases), in place of training.order"},
+    {.path = "training.init", .meaning = "safetensors file with initial weights"},
+
+    {.path = "parallel.data", .type = SettingType::Integer, .fallback = "auto", .words = "auto", .min = 1, .max = 1e6, .meaning = "groups of ranks that take different cases"},
+    {.path = "parallel.domain", .type = SettingType::Integer, .fallback = "auto", .words = "auto", .min = 1, .max = 1e6, .meaning = "ranks that share a case; auto: all that parallel.data leaves"},
+    {.path = "parallel.backend", .fallback = "auto", .words = "auto|shm|gloo|mpi", .not_yet = "nccl", .meaning = "transport between ranks"},
+
+    {.path = "logging.every_n_steps", .type = SettingType::Integer, .fallback = "1", .min = 1, .max = kLargeCount, .meaning = "steps between lines of metrics.jsonl"},
+    {.path = "logging.jsonl", .fallback = "true", .words = "true", .meaning = "metrics.jsonl is always written"},
+    {.path = "logging.tensorboard", .fallback = "false", .words = "false", .not_yet = "true", .meaning = "not implemented"},
+};
+// clang-format on
+
+SplitConfig split_config(const Settings& settings)
+{
+    SplitConfig split;
+    if (settings.has("data.split.column")) split.column = settings.text("data.split.column");
+    double sum = 0;
+    for (const char* part : kParts) {
+        const auto path = std::string("data.split.") + part;
+        const auto* setting = settings.find(path);
+        if (!setting) continue;
+        if (!split.column.empty()) throw UsageError(settings.where(path) + " and data.split.column exclude each other.");
+        if (setting->is_list) {
+            split.lists[part] = setting->values;
+        } else {
+            split.shares[part] = settings.number(path);
+            sum += split.shares[part];
+        }
+    }
+    if (!split.lists.empty() && !split.shares.empty()) throw UsageError("data.split: give shares or lists of ids, not both.");
+    if (sum > 1 + 1e-9) throw UsageError("data.split: the shares add up to " + std::to_string(sum) + "; at most 1 is possible.");
+    if (split.column.empty() && split.lists.empty() && split.shares.empty()) split.shares["train"] = 1.0;
+    return split;
+}
+
+DataConfig data_config(const Settings& settings, const std::filesystem::path& run_dir)
+{
+    DataConfig data;
+    data.root = settings.text("data.root");
+    const bool is_surface = settings.has("data.surface");
+    if (is_surface == settings.has("data.volume")) {
+        throw UsageError(is_surface ? "data.surface and data.volume exclude each other." : "data.surface must be set, e.g. data.surface='boundary_*.vtp'.");
+    }
+    data.files = settings.text(is_surface ? "data.surface" : "data.volume");
+    if (data.files.find('*') == std::string::npos) {
+        throw UsageError(settings.where(is_surface ? "data.surface" : "data.volume") + " is '" + data.files + "'; it needs a * where the case's id stands.");
+    }
+    if (settings.has("data.cases")) data.case_table = settings.text("data.cases");
+    data.split = split_config(settings);
+    if (!data.split.column.empty() && data.case_table.empty()) throw UsageError("data.split.column needs data.cases, the table that has the column.");
+    data.on_cells = settings.text("data.association") == "cell";
+
+    for (const auto& name : settings.names_below("data.fields")) {
+        const auto path = "data.fields." + name;
+        const auto* from = settings.find(path + ".from");
+        if (!from) from = settings.find(path);
+        if (!from) throw UsageError(path + " must say which array it is: {from: NAME}.");
+        data.fields.push_back({name, from->values.at(0), settings.has(path + ".kind") ? settings.text(path + ".kind") : ""});
+    }
+    if (data.fields.empty()) throw UsageError("data.fields must name at least one field, e.g. {pressure: {from: pMean, kind: kinematic}}.");
+
+    const auto& inputs = settings.find("data.inputs")->values;
+    const auto count = [&](const char* name) { return std::count(inputs.begin(), inputs.end(), name); };
+    if (inputs.empty() || inputs.front() != "points" || count("points") != 1 || count("normals") > 1) {
+        throw UsageError(settings.where("data.inputs") + " must be [points] or [points, normals].");
+    }
+    data.use_normals = count("normals") == 1;
+    data.normals = settings.text("data.normals");
+    if (const auto* constants = settings.find("data.constants")) data.constants = constants->values;
+    if (!data.constants.empty() && data.case_table.empty()) throw UsageError("data.constants needs data.cases, the table that has the columns.");
+    if (settings.has("data.time")) data.time = settings.text("data.time");
+    if (!data.time.empty() && data.case_table.empty()) throw UsageError("data.time needs data.cases, the table that has the column.");
+    data.frame = {settings.text("data.center"), settings.text("data.length")};
+    if (settings.has("data.sampling_resolution")) {
+        throw UsageError(settings.where("data.sampling_resolution") + " is not implemented: every point of a case takes part. Leave the key out.");
+    }
+    data.num_parts = settings.text("data.parts") == "auto" ? 0 : settings.integer("data.parts");
+    data.shards = settings.has("data.shards") ? std::filesystem::path(settings.text("data.shards")) : run_dir / "shards";
+    return data;
+}
+
+/// A number, true or false, a text, or a list of them.
+nlohmann::json json_value(const Setting& setting)
+{
+    const auto single = [](const std::string& text) {
+        const auto value = nlohmann::json::parse(text, nullptr, false);
+        return value.is_number() || value.is_boolean() ? value : nlohmann::json(text);
+    };
+    if (!setting.is_list) return single(setting.values.at(0));
+    auto list = nlohmann::json::array();
+    for (const auto& value : setting.values) list.push_back(single(value));
+    return list;
+}
+
+std::int64_t count_or_auto(const Settings& settings, std::string_view path)
+{
+    return settings.text(path) == "auto" ? 0 : settings.integer(path);
+}
+
+}  // namespace
+
+std::vector<SettingRule> training_rules(std::string_view model)
+{
+    std::vector<SettingRule> rules(std::begin(kFixedRules), std::end(kFixedRules));
+    const auto more = model_rules(model);
+    const auto training = std::find_if(rules.begin(), rules.end(), [](const auto& rule) { return rule.path.starts_with("training."); });
+    rules.insert(training, more.begin(), more.end());
+    return rules;
+}
+
+Settings read_training_settings(const std::filesystem::path& file, std::span<const std::string> overrides)
+{
+    const auto named = Settings::read(file, overrides, training_rules());
+    const auto rules = training_rules(named.text("model.name"));
+    if (named.find("model.name")->source == "command line") {
+        for (const auto& setting : named.all()) {
+            const bool is_known = std::any_of(rules.begin(), rules.end(), [&](const auto& rule) { return rule.path == setting.path; });
+            if (is_known || !setting.path.starts_with("model.") || setting.source == "command line") continue;
+            throw UsageError(setting.source + ": " + setting.path + " belongs to another model than " + named.text("model.name") +
+                             ", which the command line names. Remove the file's keys of its model: '~model' model.name=" + named.text("model.name") + " ...");
+        }
+    }
+    return Settings::read(file, overrides, rules);
+}
+
+nlohmann::json to_json(const DataConfig& data)
+{
+    auto fields = nlohmann::json::array();
+    for (const auto& field : data.fields) fields.push_back({{"name", field.name}, {"from", field.from}, {"kind", field.kind}});
+    return {{"association", data.on_cells ? "cell" : "point"}, {"fields", std::move(fields)}, {"inputs", data.use_normals ? "points, normals" : "points"},
+            {"normals", data.normals}, {"constants", data.constants}, {"time", data.time}, {"center", data.frame.center}, {"length", data.frame.length}};
+}
+
+DataConfig data_config(const nlohmann::json& description)
+{
+    DataConfig data;
+    data.on_cells = description.at("association") == "cell";
+    for (const auto& field : description.at("fields")) data.fields.push_back({field.at("name"), field.at("from"), field.at("kind")});
+    data.use_normals = description.at("inputs") == "points, normals";
+    data.normals = description.at("normals");
+    data.constants = description.at("constants").get<std::vector<std::string>>();
+    data.time = description.value("time", "");   // not said by earlier versions, which had none
+    data.frame = {description.at("center"), description.at("length")};
+    return data;
+}
+
+nlohmann::json model_arguments(const ModelConfig& model, const DataConfig& data, std::optional<std::int64_t> out_dim)
+{
+    const auto& entry = find_model(model.name);
+    PointWidths widths{.embedding_dim = num_point_channels(data), .num_constants = static_cast<std::int64_t>(data.constants.size()), .out_dim = out_dim.value_or(1),
+                       .has_time = !data.time.empty()};
+    auto arguments = entry.widths(widths);
+    if (widths.has_time && !takes_time(entry)) {
+        throw InvalidInput("data.time is '" + data.time + "', but " + entry.name + " is told no time: leave it out, or name the column among data.constants.");
+    }
+    ++widths.out_dim;
+    const auto for_more_fields = entry.widths(widths);
+    for (const auto& [name, value] : model.arguments.items()) {
+        const auto width = arguments.find(name);
+        const bool is_known = width != arguments.end() && (out_dim || *width == for_more_fields[name]);
+        if (is_known && *width != value) {
+            const auto time = widths.has_time ? "'" + data.time + "'" : "not given";
+            throw InvalidInput("model." + name + " is " + value.dump() + ", but data.inputs has " + std::to_string(widths.embedding_dim) + " channels, data.constants " +
+                               std::to_string(widths.num_constants) + ", data.time is " + time +
+                               (out_dim ? ", and the fields have " + std::to_string(*out_dim) + " channels" : "") + ". It follows from them: leave it out.");
+        }
+        arguments[name] = value;
+    }
+    return complete_arguments(entry, arguments);
+}
+
+TrainingRunConfig training_config(const Settings& settings)
+{
+    TrainingRunConfig config;
+    config.run_id = settings.text("run_id");
+    if (config.run_id.empty() || config.run_id == "." || config.run_id == ".." || config.run_id.find('/') != std::string::npos) {
+        throw UsageError(settings.where("run_id") + " is '" + config.run_id + "'; expected a name for a folder of the run's own, without slashes.");
+    }
+    config.output_dir = settings.text("output_dir");
+    config.seed = settings.integer("seed");
+    config.data = data_config(settings, config.run_dir());
+
+    config.model.name = settings.text("model.name");
+    for (const auto& name : settings.names_below("model")) {
+        const auto* setting = settings.find("model." + name);
+        if (name != "name" && setting) config.model.arguments[name] = json_value(*setting);
+    }
+    try {
+        model_arguments(config.model, config.data, {});
+    } catch (const InvalidInput& error) {
+        throw UsageError(std::string("model: ") + error.what());
+    }
+
+    auto& training = config.training;
+    training.num_epochs = settings.integer("training.num_epochs");
+    training.max_steps = settings.integer("training.max_steps");
+    training.learning_rate = settings.number("training.optimizer.lr");
+    training.weight_decay = settings.number("training.optimizer.weight_decay");
+    const auto betas = settings.numbers("training.optimizer.betas");
+    if (betas.size() != 2) throw UsageError(settings.where("training.optimizer.betas") + " must be two numbers.");
+    training.betas = {betas[0], betas[1]};
+    training.scheduler = settings.text("training.scheduler.name");
+    training.warmup_steps = settings.integer("training.scheduler.warmup_steps");
+    training.min_learning_rate = settings.number("training.scheduler.min_lr");
+    training.precision = precision_named(settings.text("training.precision"));
+    training.memory = memory_mode(settings.text("training.memory"));
+    training.save_interval = settings.integer("training.save_interval");
+    training.val_interval = settings.integer("training.val_interval");
+    training.shuffle = settings.text("training.order") == "shuffled";
+    if (settings.has("training.order_file")) training.order_file = settings.text("training.order_file");
+    if (settings.has("training.init")) training.init = settings.text("training.init");
+
+    config.backend = settings.text("parallel.backend");
+    config.num_data_groups = count_or_auto(settings, "parallel.data");
+    config.num_domain_ranks = count_or_auto(settings, "parallel.domain");
+    config.log_interval = settings.integer("logging.every_n_steps");
+    return config;
+}
+
+std::array<std::int64_t, 2> mesh_shape(const TrainingRunConfig& config, std::int64_t num_ranks)
+{
+    auto data = config.num_data_groups;
+    auto domain = config.num_domain_ranks;
+    if (domain == 0) domain = std::max<std::int64_t>(1, num_ranks / std::max<std::int64_t>(1, data));
+    if (data == 0) data = std::max<std::int64_t>(1, num_ranks / domain);
+    if (data * domain != num_ranks) {
+        throw UsageError("parallel: " + std::to_string(data) + " data groups of " + std::to_string(domain) + " domain ranks make " +
+                         std::to_string(data * domain) + " ranks, and there are " + std::to_string(num_ranks) +
+                         ". Start as many, or change parallel.data and parallel.domain.");
+    }
+    return {data, domain};
+}
+
+}  // namespace meshard

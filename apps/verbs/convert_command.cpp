@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// meshard convert: a mesh in any format that can be read -> one that can be written.
+#include "apps/verbs/checkpoint_conversion.h"
+#include "apps/program/command_line.h"
+#include "apps/program/json_report.h"
+#include "apps/program/stage_timer.h"
+#include "apps/program/text_table.h"
+#include "apps/program/verbs.h"
+#include "io/foam/foam_reader.h"
+#include "io/shards/manifest.h"
+#include "io/mesh_io.h"
+#include "io/checkpoints/model_checkpoint.h"
+#include "io/shards/subdomain_io.h"
+#include "io/vtk/vtk_xml_reader.h"
+#include "io/vtk/vtk_xml_writer.h"
+#include "io/vtk/vtkhdf.h"
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <numeric>
+
+namespace meshard {
+
+namespace {
+
+struct ConvertOptions {
+    std::string input;
+    std::string output;
+    std::vector<std::string> blocks;
+    std::string time;
+    std::string compress = "none";
+    std::string to;   // of a checkpoint
+    bool json = false;
+};
+
+bool parse(std::span<const std::string> arguments, ConvertOptions& options)
+{
+    CLI::App app(
+        "Writes a mesh or a model's checkpoint in another format, which follows from the names' extensions. Of meshes are read .vtu .vtp .pvtu .pvtp .vtk .vtm .vtpc\n"
+        ".pvd .series .vtkhdf, OpenFOAM cases (folder or .foam), .cgns, EnSight .case, Exodus .exo, .stl .ply .obj.\n\n"
+        "Names, units, types and roles of arrays,\n"
+        "field data, time values and polyhedra are kept. Of a shards folder a .vtkhdf holds each piece with its ghosts as a partition,\n"
+        "a .pvtu or .pvtp names them as files beside it, other formats hold the merged mesh.\n\n"
+        "Checkpoints: .mdlus (PhysicsNeMo), .pt (PyTorch) and .safetensors are read and written; nothing in them is executed.",
+        "convert");
+    app.add_option("input", options.input, "mesh, OpenFOAM case or shards folder to read")->required()->type_name("IN");
+    app.add_option("output,-o,--output", options.output, "file to write (" + writable_formats() + ")")->required()->type_name("OUT");
+    app.add_option("--block", options.blocks, "only this block, patch or zone, or all below it (boundary); may be repeated")
+        ->type_name("NAME")
+        ->expected(1);
+    app.add_option("--time", options.time, "time to read from a case or a series; none given: the latest")->type_name("T");
+    add_compress_option(app, options.compress);
+    app.add_option("--to", options.to, "format of a checkpoint, where OUT's extension does not say it: mdlus, pt or safetensors")->type_name("FORMAT");
+    app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
+    return parse_arguments(app, arguments);
+}
+
+/// A surface that came as an unstructured grid gets the order that polygonal data keep: vertices, lines, polygons, strips.
+void sort_as_polygonal(Mesh& mesh)
+{
+    const auto group = [&](std::int32_t cell) { return polydata_group(mesh.cell_types[cell]); };
+    std::vector<std::int32_t> cells(static_cast<std::size_t>(mesh.num_cells()));
+    std::iota(cells.begin(), cells.end(), 0);
+    if (std::ranges::is_sorted(cells, {}, group)) return;
+    std::ranges::stable_sort(cells, {}, group);
+    std::vector<std::int32_t> points(static_cast<std::size_t>(mesh.num_points()));
+    std::iota(points.begin(), points.end(), 0);
+    mesh = extract_mesh(mesh, cells, points);
+}
+
+/// The pieces as they lie in a shards folder, with their ghosts.
+std::vector<Mesh> pieces_of(const std::filesystem::path& folder, bool to_polygons)
+{
+    std::vector<Mesh> pieces;
+    for (const ManifestPart& part : read_manifest(folder).parts) {
+        pieces.push_back(read_mesh(folder / part.file));
+        if (to_polygons) sort_as_polygonal(pieces.back());
+    }
+    return pieces;
+}
+
+std::uintmax_t total_size(const std::vector<std::filesystem::path>& files)
+{
+    std::uintmax_t size = 0;
+    for (const auto& file : files) size += std::filesystem::file_size(file);
+    return size;
+}
+
+}  // namespace
+
+int convert_command(std::span<const std::string> arguments)
+{
+    ConvertOptions options;
+    if (!parse(arguments, options)) return exit_code::ok;
+    if (is_checkpoint_file(options.input)) {
+        if (!options.blocks.empty() || !options.time.empty() || options.compress != "none")
+            throw UsageError("--block, --time and --compress are for meshes; " + options.input + " is a checkpoint.");
+        convert_checkpoint({options.input, options.output, options.to, options.json});
+        return exit_code::ok;
+    }
+    if (!options.to.empty()) throw UsageError("--to is for checkpoints; " + options.input + " is none. A mesh's format follows from OUT's extension.");
+    const std::filesystem::path output = options.output;
+    require_writable_format(output);
+    WriteOptions write_options{.compression = parse_compression(options.compress)};
+    ReadOptions read_options;
+    read_options.blocks = options.blocks;
+    if (!options.time.empty()) read_options.time = parse_numbers(options.time, "--time", 1)[0];
+    const std::string extension = output.extension();
+    const bool to_polygons = extension == ".vtp" || extension == ".pvtp";
+    // A .vtp holds no cells of a volume: of a case its patches are meant.
+    if (to_polygons && options.blocks.empty() && is_foam_case(options.input)) read_options.blocks = {"boundary"};
+    std::vector<std::string> warnings;
+    read_options.warnings = &warnings;
+
+    StageTimer timer;
+    timer.begin("read");
+    show_progress("reading ...");
+    const bool from_shards = is_shards_folder(options.input);
+    if (from_shards && (!options.blocks.empty() || !options.time.empty())) throw UsageError("a shards folder has neither blocks nor times to choose from.");
+    Mesh mesh = from_shards ? merge_subdomains(load_subdomains(options.input)) : read_mesh(options.input, read_options);
+    show_progress("");
+    for (const std::string& text : warnings) warn("convert", text + ".");
+    if (to_polygons) sort_as_polygonal(mesh);
+    timer.begin("write");
+    show_progress("writing ...");
+    std::vector<std::filesystem::path> written{output};
+    if (from_shards && (extension == ".vtkhdf" || extension == ".hdf"))
+        write_vtkhdf(output, pieces_of(options.input, false), write_options);
+    else if (extension == ".pvtu" || extension == ".pvtp")
+        written = from_shards ? write_vtk_parallel(output, pieces_of(options.input, to_polygons), read_manifest(options.input).num_ghost_layers, write_options)
+                              : write_vtk_parallel(output, std::span(&mesh, 1), 0, write_options);
+    else
+        write_mesh(output, mesh, write_options);
+    show_progress("");
+    const auto seconds = timer.finish();
+
+    const auto bytes = total_size(written);
+    if (options.json) {
+        Json stages;
+        for (const auto& [stage, duration] : seconds) stages[stage] = duration;
+        print_json({{"input", options.input},
+                    {"output", options.output},
+                    {"num_cells", mesh.num_cells()},
+                    {"num_points", mesh.num_points()},
+                    {"point_arrays", mesh.point_data.size()},
+                    {"cell_arrays", mesh.cell_data.size()},
+                    {"field_arrays", mesh.field_data.size()},
+                    {"bytes", bytes},
+                    {"warnings", warnings},
+                    {"seconds", std::move(stages)}});
+        return exit_code::ok;
+    }
+    std::cout << options.input << ": " << count_text(mesh.num_cells(), "cell") << ", " << count_text(mesh.num_points(), "point") << ", "
+              << count_text(static_cast<std::int64_t>(mesh.cell_data.size()), "cell array") << ", "
+              << count_text(static_cast<std::int64_t>(mesh.point_data.size()), "point array") << "\nwritten to " << options.output << " ("
+              << bytes_text(bytes) << ") in " << fixed_text(seconds[0].second + seconds[1].second, 2) << " s\n";
+    return exit_code::ok;
+}
+
+}  // namespace meshard

@@ -1,0 +1,423 @@
+// SPDX-License-Identifier: Apache-2.0
+// meshard forces: surfaces with pressure and wall shear stress -> forces and coefficients.
+#include "apps/program/command_line.h"
+#include "apps/verbs/force_fields.h"
+#include "apps/program/json_report.h"
+#include "apps/program/text_table.h"
+#include "apps/program/verbs.h"
+#include "io/mesh_io.h"
+#include "partition/mesh/surface_forces.h"
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+#include <optional>
+
+namespace meshard {
+
+namespace {
+
+/// What the fields are divided by: `kinematic` by the density, `static` by nothing, `cp` by the dynamic pressure.
+enum class FieldKind { Kinematic, Static, Coefficient };
+
+struct ForcesOptions {
+    std::vector<std::string> files;
+    std::string pressure;
+    std::string shear;
+    FieldKind kind = FieldKind::Kinematic;
+    bool shear_is_traction = false;
+    bool flip_normals = false;
+    bool json = false;
+    double rho = 1;
+    std::optional<double> speed;
+    std::optional<double> area;
+    std::optional<double> length;
+    Vector3 center{};
+    Vector3 drag_direction{1, 0, 0};
+    Vector3 lift_direction{0, 0, 1};
+
+    bool has_coefficients() const { return speed && area; }
+    double dynamic_pressure() const { return 0.5 * rho * *speed * *speed; }
+
+    /// What a field's value is multiplied by to give a stress.
+    double scale() const
+    {
+        return kind == FieldKind::Kinematic ? rho : kind == FieldKind::Static ? 1 : dynamic_pressure();
+    }
+};
+
+/// Pressure and viscous part of one number.
+struct Split {
+    double pressure = 0;
+    double viscous = 0;
+    double total() const { return pressure + viscous; }
+};
+
+struct ForcesReport {
+    std::string file;
+    CellField pressure_field;  ///< values are dropped after use
+    CellField shear_field;     ///< no name: no viscous part
+    std::int64_t num_polygons = 0;
+    SurfaceEdges edges;
+    double agreement = -1;  ///< of the point order with the array Normals
+    bool is_flipped = false;
+    SurfaceForces forces;
+    Split drag;
+    Split lift;
+};
+
+double dot(const Vector3& a, const Vector3& b)
+{
+    return a[0] * b[0] + a[1] * b[1] + a[2] * b[2];
+}
+
+Vector3 unit(const Vector3& a, const std::string& option)
+{
+    const double length = std::hypot(a[0], a[1], a[2]);
+    if (!(length > 0)) throw UsageError(option + " has no length; expected a direction, e.g. 1,0,0.");
+    return {a[0] / length, a[1] / length, a[2] / length};
+}
+
+Vector3 parse_vector(const std::string& text, const std::string& option)
+{
+    const std::vector<double> numbers = parse_numbers(text, option, 3);
+    return {numbers[0], numbers[1], numbers[2]};
+}
+
+std::optional<double> parse_positive(const std::string& text, const std::string& option)
+{
+    if (text.empty()) return std::nullopt;
+    const double number = parse_numbers(text, option, 1)[0];
+    if (!(number > 0)) throw UsageError(option + " is " + text + "; expected a number above 0.");
+    return number;
+}
+
+/// Lift is up, but never partly along drag (a flow at an angle of attack).
+Vector3 upright(const Vector3& drag)
+{
+    const Vector3 up{0, 0, 1};
+    const double along = dot(up, drag);
+    const Vector3 rest{up[0] - along * drag[0], up[1] - along * drag[1], up[2] - along * drag[2]};
+    if (std::hypot(rest[0], rest[1], rest[2]) < 1e-6)
+        throw UsageError("the drag direction is vertical; name the lift direction with --lift-dir.");
+    return unit(rest, "--lift-dir");
+}
+
+void set_flow(const std::string& u_inf, const std::string& drag, const std::string& lift, ForcesOptions& options)
+{
+    if (!u_inf.empty()) {
+        const std::vector<double> u = parse_numbers(u_inf, "--u-inf");
+        if (u.size() != 1 && u.size() != 3)
+            throw UsageError("--u-inf is '" + u_inf + "'; expected a speed, e.g. 40, or a vector, e.g. 40,0,0.");
+        options.speed = u.size() == 1 ? u[0] : std::hypot(u[0], u[1], u[2]);
+        if (!(*options.speed > 0)) throw UsageError("--u-inf is " + u_inf + "; expected a speed above 0.");
+        if (u.size() == 3) options.drag_direction = unit({u[0], u[1], u[2]}, "--u-inf");
+    }
+    if (!drag.empty()) options.drag_direction = unit(parse_vector(drag, "--drag-dir"), "--drag-dir");
+    options.lift_direction =
+        lift.empty() ? upright(options.drag_direction) : unit(parse_vector(lift, "--lift-dir"), "--lift-dir");
+    if (options.kind == FieldKind::Coefficient && !options.speed) {
+        throw UsageError("--pressure-kind cp needs --u-inf (and --rho): the fields are divided by 0.5 rho U^2.");
+    }
+}
+
+bool parse(std::span<const std::string> arguments, ForcesOptions& options)
+{
+    std::string rho = "1", u_inf, area, length, center, drag, lift;
+    std::string shear_sign = "openfoam";
+    std::string kind = "kinematic";
+    CLI::App app(
+        "Sums pressure and wall shear stress over surfaces: force, drag, lift, and with --u-inf and --area their\n"
+        "coefficients. The points of each polygon must turn so that its normal points out of the body into the fluid;\n"
+        "an array `Normals` is compared with that.",
+        "forces");
+    app.add_option("file", options.files, "surfaces with the two fields (.vtp .pvtp .vtk, or .vtu of polygons)")
+        ->required()
+        ->type_name("FILE");
+    app.add_option("--pressure", options.pressure, "pressure field; none given: p, pMean, pMeanTrim, pressure")
+        ->type_name("NAME");
+    app.add_option("--shear", options.shear,
+                   "wall shear stress field, or `none`; none given: wallShearStress and its like")
+        ->type_name("NAME");
+    app.add_option("--pressure-kind", kind,
+                   "kinematic (pressure and shear divided by rho), static (Pa), or cp (divided by 0.5 rho U^2)")
+        ->type_name("KIND")
+        ->check(CLI::IsMember({"kinematic", "static", "cp"}))
+        ->capture_default_str();
+    app.add_option("--shear-sign", shear_sign,
+                   "openfoam (minus the stress on the body) or traction (the stress on the body)")
+        ->type_name("SIGN")
+        ->check(CLI::IsMember({"openfoam", "traction"}))
+        ->capture_default_str();
+    app.add_flag("--flip-normals", options.flip_normals, "the polygons' normals point into the body: turn them");
+    app.add_option("--rho", rho, "density")->type_name("RHO")->capture_default_str();
+    app.add_option("--u-inf", u_inf, "speed of the flow, or its vector, which then is the drag direction too")
+        ->type_name("U|X,Y,Z");
+    app.add_option("--area", area, "reference area of the coefficients")->type_name("A");
+    app.add_option("--length", length, "reference length of the moment coefficients")->type_name("L");
+    app.add_option("--center", center, "where moments are taken about; none given: 0,0,0")->type_name("X,Y,Z");
+    app.add_option("--drag-dir", drag, "none given: the direction of --u-inf, else 1,0,0")->type_name("X,Y,Z");
+    app.add_option("--lift-dir", lift, "none given: up (z), without its part along the drag")->type_name("X,Y,Z");
+    app.add_flag("--json", options.json, "one JSON object on stdout, or an array of them for several files");
+    if (!parse_arguments(app, arguments)) return false;
+
+    options.kind = kind == "kinematic" ? FieldKind::Kinematic
+                   : kind == "static"  ? FieldKind::Static
+                                       : FieldKind::Coefficient;
+    options.shear_is_traction = shear_sign == "traction";
+    options.rho = *parse_positive(rho, "--rho");
+    options.area = parse_positive(area, "--area");
+    options.length = parse_positive(length, "--length");
+    if (!center.empty()) options.center = parse_vector(center, "--center");
+    set_flow(u_inf, drag, lift, options);
+    return true;
+}
+
+/// The polygons of a surface file without ghosts.
+Mesh read_surface(const std::string& file)
+{
+    Mesh mesh = read_mesh(file);
+    bool has_polygon = false;
+    for (const std::uint8_t type : mesh.cell_types) {
+        has_polygon = has_polygon || cell_dimension(type) == 2;
+        if (cell_dimension(type) == 3) {
+            throw InvalidInput(
+                file +
+                " has solid cells; forces are summed over a surface. Give the body's surface (.vtp) with its fields.");
+        }
+    }
+    if (!has_polygon) throw InvalidInput(file + " has no polygons; forces are summed over a surface.");
+    const DataArray* ghosts = find_array(mesh.cell_data, "vtkGhostType");
+    if (!ghosts) return mesh;
+    std::vector<std::int32_t> cells, points;
+    for (std::int32_t i = 0; i < mesh.num_cells(); ++i) {
+        if (ghosts->value(i) == 0) cells.push_back(i);
+    }
+    for (std::int32_t i = 0; i < mesh.num_points(); ++i) points.push_back(i);
+    return extract_mesh(mesh, cells, points);
+}
+
+void orient(const Mesh& mesh, const ForcesOptions& options, std::vector<Vector3>& areas, ForcesReport& report)
+{
+    report.agreement = normals_agreement(mesh, areas);
+    if (options.flip_normals)
+        report.is_flipped = true;
+    else if (report.agreement >= 0 && report.agreement < 0.001)
+        report.is_flipped = true;
+    else if (report.agreement >= 0 && report.agreement <= 0.999) {
+        warn("forces", report.file + ": the array 'Normals' agrees with the order of the polygons' points on " +
+                           number_text(100 * report.agreement) +
+                           " % of the area only; the order of the points is used.");
+    }
+    if (report.is_flipped) {
+        for (Vector3& area : areas) area = {-area[0], -area[1], -area[2]};
+    }
+    const bool is_inward = report.edges.is_closed() && (enclosed_volume(mesh) < 0) != report.is_flipped;
+    if (is_inward) {
+        warn("forces", report.file +
+                           ": the surface is closed and its normals point inwards, so that the pressure force has the "
+                           "wrong sign unless the fluid is inside. --flip-normals turns them.");
+    }
+}
+
+ForcesReport compute(const std::string& file, const ForcesOptions& options)
+{
+    const Mesh mesh = read_surface(file);
+    ForcesReport report;
+    report.file = file;
+    report.num_polygons = mesh.num_cells();
+    report.edges = surface_edges(mesh);
+
+    std::vector<Vector3> areas = area_vectors(mesh);
+    orient(mesh, options, areas, report);
+
+    report.pressure_field = pressure_field(mesh, options.pressure, file);
+    const double scale = options.scale();
+    std::vector<double> pressures = std::move(report.pressure_field.values);
+    for (double& p : pressures) p *= scale;
+
+    std::vector<Vector3> tractions;
+    if (options.shear != "none") {
+        report.shear_field = shear_field(mesh, options.shear, report.pressure_field.name, file);
+        const double sign = options.shear_is_traction ? scale : -scale;
+        const std::vector<double> shear = std::move(report.shear_field.values);
+        tractions.resize(areas.size());
+        for (std::size_t i = 0; i < areas.size(); ++i)
+            tractions[i] = {sign * shear[3 * i], sign * shear[3 * i + 1], sign * shear[3 * i + 2]};
+    }
+
+    report.forces = integrate_forces(areas, surface_centroids(mesh), pressures, tractions, options.center);
+    const auto along = [&](const Vector3& direction) {
+        return Split{dot(report.forces.pressure_force, direction), dot(report.forces.viscous_force, direction)};
+    };
+    report.drag = along(options.drag_direction);
+    report.lift = along(options.lift_direction);
+    return report;
+}
+
+Vector3 sum_of(const Vector3& a, const Vector3& b)
+{
+    return {a[0] + b[0], a[1] + b[1], a[2] + b[2]};
+}
+
+Json to_json(const ForcesReport& report, const ForcesOptions& options)
+{
+    const SurfaceForces& forces = report.forces;
+    const auto split = [](const Vector3& pressure, const Vector3& viscous) {
+        return Json{{"pressure", pressure}, {"viscous", viscous}, {"total", sum_of(pressure, viscous)}};
+    };
+    Json json{{"file", report.file},
+              {"pressure_field", report.pressure_field.name},
+              {"shear_field", report.shear_field.name.empty() ? Json(nullptr) : Json(report.shear_field.name)},
+              {"num_cells", report.num_polygons},
+              {"surface_area", forces.area},
+              {"closed", report.edges.is_closed()},
+              {"normals_flipped", report.is_flipped},
+              {"normals_agreement", report.agreement < 0 ? Json(nullptr) : Json(report.agreement)},
+              {"force", split(forces.pressure_force, forces.viscous_force)},
+              {"moment", split(forces.pressure_moment, forces.viscous_moment)},
+              {"drag", report.drag.total()},
+              {"drag_pressure", report.drag.pressure},
+              {"drag_viscous", report.drag.viscous},
+              {"lift", report.lift.total()},
+              {"lift_pressure", report.lift.pressure},
+              {"lift_viscous", report.lift.viscous}};
+    const auto coefficient = [&](double force) {
+        return options.has_coefficients() ? Json(force / (options.dynamic_pressure() * *options.area)) : Json(nullptr);
+    };
+    json["Cd"] = coefficient(report.drag.total());
+    json["Cd_pressure"] = coefficient(report.drag.pressure);
+    json["Cd_viscous"] = coefficient(report.drag.viscous);
+    json["Cl"] = coefficient(report.lift.total());
+    json["Cl_pressure"] = coefficient(report.lift.pressure);
+    json["Cl_viscous"] = coefficient(report.lift.viscous);
+    json["Cm"] = nullptr;
+    if (options.has_coefficients() && options.length) {
+        json["Cm"] = Json::array();
+        for (const double m : sum_of(forces.pressure_moment, forces.viscous_moment))
+            json["Cm"].push_back(coefficient(m / *options.length));
+    }
+    const auto or_null = [](const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); };
+    json["reference"] = {{"rho", options.rho},
+                         {"u_inf", or_null(options.speed)},
+                         {"area", or_null(options.area)},
+                         {"length", or_null(options.length)},
+                         {"center", options.center},
+                         {"drag_direction", options.drag_direction},
+                         {"lift_direction", options.lift_direction}};
+    return json;
+}
+
+std::string field_text(const CellField& field)
+{
+    std::string text = field.name;
+    if (field.averaged) text += " (mean of each polygon's points)";
+    for (std::size_t i = 0; i < field.also_there.size(); ++i)
+        text += (i == 0 ? " (also there: " : ", ") + field.also_there[i];
+    return field.also_there.empty() ? text : text + ")";
+}
+
+std::string vector_text(const Vector3& a)
+{
+    return '(' + number_text(a[0]) + ' ' + number_text(a[1]) + ' ' + number_text(a[2]) + ')';
+}
+
+void print_basis(const ForcesReport& report)
+{
+    std::cout << report.file << ": " << count_text(report.num_polygons, "polygon") << ", area "
+              << number_text(report.forces.area) << ", "
+              << (report.edges.is_closed() ? std::string("closed")
+                                           : "open (" + count_text(report.edges.num_boundary, "boundary edge") + ")")
+              << "\n  pressure    " << field_text(report.pressure_field) << "\n  shear       "
+              << (report.shear_field.name.empty() ? "none" : field_text(report.shear_field)) << "\n  normals     "
+              << (report.is_flipped ? "turned against the order of the points" : "by the order of the points");
+    if (report.agreement >= 0) {
+        const double agreement = report.is_flipped ? 1 - report.agreement : report.agreement;
+        std::cout << "; the array 'Normals' agrees on " << number_text(100 * agreement) << " % of the area";
+    }
+    std::cout << '\n';
+}
+
+void print_reference(const ForcesOptions& options)
+{
+    std::cout << "  reference   rho " << number_text(options.rho);
+    if (options.speed) std::cout << ", U " << number_text(*options.speed);
+    if (options.area) std::cout << ", area " << number_text(*options.area);
+    std::cout << ", drag along " << vector_text(options.drag_direction) << ", lift along "
+              << vector_text(options.lift_direction) << '\n';
+    if (!options.has_coefficients()) std::cout << "              no coefficients: they need --u-inf and --area\n";
+}
+
+void print_forces(const ForcesReport& report, const ForcesOptions& options)
+{
+    TextTable table("lrrr");
+    const auto add = [&](const std::string& name, double pressure, double viscous) {
+        table.add_row({name, number_text(pressure), number_text(viscous), number_text(pressure + viscous)});
+    };
+    table.add_row({"", "pressure", "viscous", "total"});
+    const SurfaceForces& forces = report.forces;
+    for (int d = 0; d < 3; ++d)
+        add(std::string("force ") + "xyz"[d], forces.pressure_force[d], forces.viscous_force[d]);
+    for (int d = 0; d < 3; ++d)
+        add(std::string("moment ") + "xyz"[d], forces.pressure_moment[d], forces.viscous_moment[d]);
+    add("drag", report.drag.pressure, report.drag.viscous);
+    add("lift", report.lift.pressure, report.lift.viscous);
+    if (options.has_coefficients()) {
+        const double unit_force = options.dynamic_pressure() * *options.area;
+        add("Cd", report.drag.pressure / unit_force, report.drag.viscous / unit_force);
+        add("Cl", report.lift.pressure / unit_force, report.lift.viscous / unit_force);
+        for (int d = 0; d < 3 && options.length; ++d) {
+            add(std::string("Cm ") + "xyz"[d], forces.pressure_moment[d] / (unit_force * *options.length),
+                forces.viscous_moment[d] / (unit_force * *options.length));
+        }
+    }
+    std::cout << '\n' << table;
+}
+
+/// One line a file: coefficients if there are reference values, else forces.
+void print_table(const std::vector<ForcesReport>& reports, const ForcesOptions& options)
+{
+    const bool coefficients = options.has_coefficients();
+    const double unit_force = coefficients ? options.dynamic_pressure() * *options.area : 1;
+    const std::string drag = coefficients ? "Cd" : "drag";
+    const std::string lift = coefficients ? "Cl" : "lift";
+    TextTable table("lrrrrrr");
+    table.add_row({"file", drag, "pressure", "viscous", lift, "pressure", "viscous"});
+    for (const ForcesReport& report : reports) {
+        std::vector<std::string> row{report.file};
+        for (const Split& split : {report.drag, report.lift}) {
+            for (const double force : {split.total(), split.pressure, split.viscous})
+                row.push_back(number_text(force / unit_force));
+        }
+        table.add_row(std::move(row));
+    }
+    std::cout << '\n' << table;
+}
+
+}  // namespace
+
+int forces_command(std::span<const std::string> arguments)
+{
+    ForcesOptions options;
+    if (!parse(arguments, options)) return exit_code::ok;
+    std::vector<ForcesReport> reports;
+    for (const std::string& file : options.files) reports.push_back(compute(file, options));
+
+    if (options.json) {
+        Json json = Json::array();
+        for (const ForcesReport& report : reports) json.push_back(to_json(report, options));
+        print_json(reports.size() == 1 ? json.front() : json);
+        return exit_code::ok;
+    }
+    for (const ForcesReport& report : reports) print_basis(report);
+    print_reference(options);
+    if (reports.size() == 1)
+        print_forces(reports.front(), options);
+    else
+        print_table(reports, options);
+    return exit_code::ok;
+}
+
+}  // namespace meshard

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+// meshard info: what is in a mesh file, a shards folder or a checkpoint.
+#include "apps/verbs/checkpoint_conversion.h"
+#include "apps/program/command_line.h"
+#include "apps/program/json_report.h"
+#include "apps/verbs/mesh_summary.h"
+#include "apps/program/text_table.h"
+#include "apps/program/verbs.h"
+#include "io/shards/manifest.h"
+#include "partition/mesh/mesh_faults.h"
+#include "io/mesh_io.h"
+#include "io/checkpoints/model_checkpoint.h"
+
+#include <CLI/CLI.hpp>
+
+#include <filesystem>
+#include <iostream>
+
+namespace meshard {
+
+namespace {
+
+Json to_json(const ValueRange& range)
+{
+    return range ? Json(*range) : Json(nullptr);
+}
+
+Json to_json(const ArraySummary& array)
+{
+    Json json{{"association", array.association},   {"name", array.name},     {"type", array.type},
+              {"components", array.num_components}, {"rows", array.num_rows}, {"attribute", array.attribute}};
+    if (array.ranges.empty()) {
+        json["values"] = array.strings;
+        return json;
+    }
+    Json ranges = Json::array();
+    ValueRange all;
+    for (const ValueRange& range : array.ranges) {
+        ranges.push_back(to_json(range));
+        if (range) all = all ? ValueRange({std::min((*all)[0], (*range)[0]), std::max((*all)[1], (*range)[1])}) : range;
+    }
+    json["min"] = all ? Json((*all)[0]) : Json(nullptr);
+    json["max"] = all ? Json((*all)[1]) : Json(nullptr);
+    json["component_ranges"] = std::move(ranges);
+    if (array.num_components > 1) json["magnitude_range"] = to_json(array.magnitude);
+    json["nan_count"] = array.num_nan;
+    json["infinite_count"] = array.num_infinite;
+    return json;
+}
+
+Json to_json(const std::string& file, const MeshSummary& mesh)
+{
+    Json json{{"file", file},
+              {"kind", mesh.kind},
+              {"dimension", mesh.dimension},
+              {"num_cells", mesh.num_cells},
+              {"num_points", mesh.num_points},
+              {"cell_types", Json::object()},
+              {"bounds", Json::array()},
+              {"point_type", mesh.points.type},
+              {"arrays", Json::array()}};
+    for (const auto& [name, count] : mesh.cell_types) json["cell_types"][name] = count;
+    for (const ValueRange& range : mesh.points.ranges) json["bounds"].push_back(to_json(range));
+    json["point_nan_count"] = mesh.points.num_nan;
+    for (const ArraySummary& array : mesh.arrays) json["arrays"].push_back(to_json(array));
+    if (mesh.edges) {
+        json["surface"] = {{"closed", mesh.edges->is_closed()},
+                           {"num_edges", mesh.edges->num_edges},
+                           {"boundary_edges", mesh.edges->num_boundary},
+                           {"non_manifold_edges", mesh.edges->num_non_manifold},
+                           {"area", mesh.area},
+                           {"enclosed_volume", mesh.edges->is_closed() ? Json(mesh.volume) : Json(nullptr)}};
+    }
+    json["memory_bytes"] = mesh.memory_bytes;
+    return json;
+}
+
+std::string range_text(const ValueRange& range)
+{
+    return range ? number_text((*range)[0]) + " to " + number_text((*range)[1]) : "no finite value";
+}
+
+/// The range of a scalar or a magnitude, or of each component of a short array; the strings of names.
+std::string content_text(const ArraySummary& array)
+{
+    if (array.ranges.empty()) {
+        std::string text;
+        for (std::size_t i = 0; i < std::min<std::size_t>(array.strings.size(), 8); ++i) {
+            text += (i == 0 ? "'" : ", '") + array.strings[i] + "'";
+        }
+        return array.strings.size() > 8 ? text + ", ..." : text;
+    }
+    if (array.num_rows == 0) return "empty";
+    return array.num_components == 1 ? range_text(array.ranges[0]) : "|.| " + range_text(array.magnitude);
+}
+
+std::string type_text(const std::string& type, std::int32_t num_components)
+{
+    return num_components == 1 ? type : type + " x " + std::to_string(num_components);
+}
+
+void print_surface(const MeshSummary& mesh)
+{
+    const SurfaceEdges& edges = *mesh.edges;
+    std::cout << "  surface     ";
+    if (edges.is_closed()) {
+        std::cout << "closed, encloses " << number_text(std::abs(mesh.volume))
+                  << (mesh.volume < 0 ? ", normals point inwards" : "");
+    } else {
+        std::cout << "open, " << count_text(edges.num_boundary, "boundary edge");
+    }
+    if (edges.num_non_manifold > 0) {
+        std::cout << ", " << count_text(edges.num_non_manifold, "edge") << " of more than two polygons";
+    }
+    std::cout << ", area " << number_text(mesh.area) << '\n';
+}
+
+void print(const std::string& file, const MeshSummary& mesh)
+{
+    std::cout << file << ": " << mesh.kind << (mesh.num_cells > 0 ? " mesh, " : ", ");
+    if (mesh.num_cells > 0) std::cout << count_text(mesh.num_cells, "cell") << ", ";
+    std::cout << count_text(mesh.num_points, "point") << " (" << mesh.points.type << ")\n";
+    if (!mesh.cell_types.empty()) {
+        std::cout << "  cells       ";
+        for (std::size_t i = 0; i < mesh.cell_types.size(); ++i) {
+            std::cout << (i == 0 ? "" : ", ") << mesh.cell_types[i].second << ' ' << mesh.cell_types[i].first;
+        }
+        std::cout << '\n';
+    }
+    for (int d = 0; d < 3 && mesh.num_points > 0; ++d) {
+        std::cout << (d == 0 ? "  bounds      " : "              ") << "xyz"[d] << ' '
+                  << range_text(mesh.points.ranges[d]) << '\n';
+    }
+    if (mesh.points.num_nan + mesh.points.num_infinite > 0) {
+        std::cout << "  WARNING     " << mesh.points.num_nan + mesh.points.num_infinite
+                  << " coordinates are not finite\n";
+    }
+    if (mesh.edges) print_surface(mesh);
+    std::cout << "  memory      " << bytes_text(mesh.memory_bytes) << " for the mesh alone\n";
+    if (mesh.arrays.empty()) {
+        std::cout << "  arrays      none\n";
+        return;
+    }
+    std::cout << "  arrays\n";
+    TextTable table("lllll");
+    for (const ArraySummary& array : mesh.arrays) {
+        std::string faults;
+        if (array.num_nan > 0) faults += std::to_string(array.num_nan) + " NaN ";
+        if (array.num_infinite > 0) faults += std::to_string(array.num_infinite) + " infinite";
+        table.add_row({"  " + array.association, array.name, type_text(array.type, array.num_components),
+                       content_text(array), faults});
+    }
+    std::cout << table;
+}
+
+Json to_json(const std::string& folder, const Manifest& manifest)
+{
+    Json json{{"folder", folder},
+              {"kind", "shards"},
+              {"mesh_kind", manifest.kind == MeshKind::Surface ? "surface" : "unstructured"},
+              {"num_cells", manifest.num_cells},
+              {"num_points", manifest.num_points},
+              {"num_parts", manifest.num_parts()},
+              {"ghost_layers", manifest.num_ghost_layers},
+              {"method", manifest.info.method},
+              {"seed", manifest.info.seed},
+              {"options", Json::object()},
+              {"source", manifest.info.source},
+              {"source_hash", manifest.info.source_hash},
+              {"bounds", Json::array()},
+              {"arrays", Json::array()},
+              {"parts", Json::array()}};
+    for (const auto& [name, value] : manifest.info.options) json["options"][name] = value;
+    for (int d = 0; d < 3; ++d) json["bounds"].push_back({manifest.bounds[2 * d], manifest.bounds[2 * d + 1]});
+    for (const ManifestArray& array : manifest.arrays) {
+        json["arrays"].push_back({{"association", array.group},
+                                  {"name", array.name},
+                                  {"type", to_string(array.type)},
+                                  {"components", array.num_components},
+                                  {"attribute", array.attribute}});
+    }
+    for (const ManifestPart& part : manifest.parts) {
+        json["parts"].push_back({{"file", part.file},
+                                 {"cells", part.num_owned_cells},
+                                 {"ghost_cells", part.num_ghost_cells},
+                                 {"points", part.num_owned_points},
+                                 {"ghost_points", part.num_ghost_points},
+                                 {"bytes", part.num_bytes}});
+    }
+    return json;
+}
+
+void print(const std::string& folder, const Manifest& manifest)
+{
+    std::cout << folder << ": shards of '" << manifest.info.source << "', " << count_text(manifest.num_parts(), "part")
+              << ", " << count_text(manifest.num_ghost_layers, "ghost layer") << ", method " << manifest.info.method
+              << '\n'
+              << "  whole       " << count_text(manifest.num_cells, "cell") << ", "
+              << count_text(manifest.num_points, "point") << '\n';
+    for (int d = 0; d < 3; ++d) {
+        std::cout << (d == 0 ? "  bounds      " : "              ") << "xyz"[d] << ' '
+                  << number_text(manifest.bounds[2 * d]) << " to " << number_text(manifest.bounds[2 * d + 1]) << '\n';
+    }
+    TextTable arrays("lll");
+    for (const ManifestArray& array : manifest.arrays) {
+        arrays.add_row(
+            {"  " + array.group, array.name, type_text(std::string(to_string(array.type)), array.num_components)});
+    }
+    std::cout << (manifest.arrays.empty() ? "  arrays      none\n" : "  arrays\n") << arrays << "  parts\n";
+    TextTable parts("rrrrrr");
+    parts.add_row({"  part", "cells", "ghost cells", "points", "ghost points", "size"});
+    for (std::size_t p = 0; p < manifest.parts.size(); ++p) {
+        const ManifestPart& part = manifest.parts[p];
+        parts.add_row({std::to_string(p), std::to_string(part.num_owned_cells), std::to_string(part.num_ghost_cells),
+                       std::to_string(part.num_owned_points), std::to_string(part.num_ghost_points),
+                       bytes_text(static_cast<std::uint64_t>(part.num_bytes))});
+    }
+    std::cout << parts;
+}
+
+}  // namespace
+
+int info_command(std::span<const std::string> arguments)
+{
+    std::string file;
+    bool json = false;
+    CLI::App app(
+        "Says what is in a mesh file or a shards folder: cells by type, arrays with range and NaN count, bounds,\n"
+        "closed or open surface, memory; of a checkpoint, the architecture and its parameters. Exit code 3 if it cannot be read.",
+        "info");
+    app.add_option("file", file, "mesh (.vtu .vtp .vtk .stl .ply .pvtu .pvtp), shards folder, or checkpoint (.mdlus .pt .safetensors)")
+        ->required()
+        ->type_name("FILE");
+    app.add_flag("--json", json, "one JSON object on stdout");
+    if (!parse_arguments(app, arguments)) return exit_code::ok;
+
+    if (std::filesystem::is_directory(file)) {
+        const Manifest manifest = read_manifest(file);
+        if (json)
+            print_json(to_json(file, manifest));
+        else
+            print(file, manifest);
+        return exit_code::ok;
+    }
+    if (is_checkpoint_file(file)) {
+        print_checkpoint_info(file, json);
+        return exit_code::ok;
+    }
+    const Mesh mesh = read_mesh(file);
+    for (const std::string& text : describe(find_faults(mesh))) warn("info", file + ": " + text);
+    const MeshSummary summary = summarize(mesh);
+    if (json)
+        print_json(to_json(file, summary));
+    else
+        print(file, summary);
+    return exit_code::ok;
+}
+
+}  // namespace meshard

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// meshard partition: a mesh file -> a shards folder, with a report.
+#include "apps/program/command_line.h"
+#include "apps/cut/cut_options.h"
+#include "apps/program/freed_memory.h"
+#include "apps/cut/mesh_cut.h"
+#include "apps/cut/streamed_cut.h"
+#include "apps/program/verbs.h"
+#include "io/vtk/mapped_mesh.h"
+#include "partition/mesh/mesh_faults.h"
+#include "io/mesh_io.h"
+
+#include <CLI/CLI.hpp>
+
+#include <filesystem>
+#include <functional>
+
+namespace meshard {
+
+namespace {
+
+void cut_whole(const std::string& file, const CutArguments& arguments)
+{
+    // Of large meshes the memory counts more than the time.
+    constexpr std::uintmax_t large_file = std::uintmax_t{1} << 28;
+    std::error_code error;
+    if (const auto size = std::filesystem::file_size(file, error); !error && size < large_file) keep_freed_blocks();
+    StageTimer timer = cut_timer();
+    timer.begin("read");
+    Mesh mesh = read_mesh(file);
+    for (const std::string& text : describe(find_faults(mesh))) warn("partition", file + ": " + text);
+    MeshSource source{.name = file, .path = file};
+    if (can_be_mapped(file)) source.read_again = [&file] { return read_mesh(file); };
+    print_report(cut_and_save(mesh, source, arguments, timer), arguments);
+}
+
+/// An error on one rank ends all, and is said once. Only the rank that says it ends with its code: at the first code that is not 0 mpirun kills all that
+/// still run, and ranks with nothing to say would be first.
+int run_together(RankMessages& messages, const std::function<void()>& work)
+{
+    try {
+        work();
+    } catch (const FailedElsewhere&) {
+        return exit_code::ok;
+    } catch (...) {
+        if (messages.fail()) throw;
+    }
+    return exit_code::ok;
+}
+
+} // namespace
+
+int partition_command(std::span<const std::string> words)
+{
+    std::string file;
+    CutArguments arguments;
+    CLI::App app(
+        "Cuts a mesh into shards of nearly the same number of cells (a point cloud: of points) with few faces between\n"
+        "them and few ghosts, and writes them as a folder of VTK files that ParaView opens.",
+        "partition");
+    app.add_option("file", file, "mesh or OpenFOAM case to cut (meshard convert --help lists the formats)")
+        ->required()
+        ->type_name("FILE");
+    add_cut_options(app, arguments);
+    std::string max_memory;
+    app.add_option("--max-memory", max_memory,
+                   "most memory that a process may take, e.g. 1G: cuts blocks along a curve instead of cells and reads\n"
+                   "the file in parts, which must be raw .vtu or .vtp, or .vtkhdf (meshard convert makes them)")
+        ->type_name("SIZE");
+    if (!parse_arguments(app, words)) return exit_code::ok;
+    const auto messages = ranks_of_this_run();
+    if (max_memory.empty() && messages->size() == 1) {
+        check_cut_arguments(arguments);
+        cut_whole(file, arguments);
+        return exit_code::ok;
+    }
+    return run_together(*messages, [&] {
+        if (!max_memory.empty()) arguments.max_memory = parse_memory_size(max_memory);
+        check_cut_arguments(arguments);
+        StageTimer timer;
+        const auto report = cut_in_windows(file, arguments, *messages, timer);
+        if (messages->rank() == 0) print_report(report, arguments);
+    });
+}
+
+} // namespace meshard

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// meshard predict: a run's folder and meshes -> the same meshes with predicted fields.
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <map>
+#include <optional>
+#include <set>
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+
+#include "apps/program/command_line.h"
+#include "apps/training/prediction.h"
+#include "apps/program/rank_program.h"
+#include "apps/program/verbs.h"
+
+namespace meshard {
+namespace {
+
+struct PredictArguments {
+    std::string run_dir;
+    std::string model;          // a file in place of the run's folder
+    DataOptions data;
+    std::vector<std::string> inputs;
+    std::string output;
+    std::map<std::string, double> values;
+    std::optional<MemoryMode> memory;
+    int num_ranks = 0;
+};
+
+bool parse(std::span<const std::string> arguments, PredictArguments& options)
+{
+    CLI::App app("Predicts a run's fields on new meshes and writes them beside the meshes' own arrays, in physical units. A field is\n"
+                 "called as in the run's configuration (data.fields), with `_predicted` added where the mesh has such an array already.\n"
+                 "With --model the weights of a file predict, without a run.",
+                 "predict");
+    std::vector<std::string> settings, words;
+    std::string constants, time, association = "cell", memory = "auto";
+    app.add_option("input", words, "folder of a run of `meshard train` (not with --model), then meshes without the fields (.vtp .vtu .stl .ply .vtk)")
+        ->required()->type_name("[RUN_DIR] INPUT...");
+    app.add_option("--model", options.model, "weights in place of a run: .mdlus, .pt or .safetensors; a global_stats.json beside gives the fields' mean and std")
+        ->type_name("FILE");
+    app.add_option("-o,--output", options.output, "file to write: .vtp .vtu, or .pvtp .pvtu with a piece a rank; of several inputs: a folder")
+        ->required()->type_name("OUT");
+    app.add_option("--set", settings, "a value that stood in the case table in training, e.g. length=1.044")->type_name("NAME=VALUE");
+    app.add_option("--memory", memory, "what a Transolver keeps of each point from layer to layer: stored (2 channels' numbers), recomputed (1), streamed\n"
+                                       "(nothing; slower); auto: the fastest that takes a quarter of the machine's memory")
+        ->check(CLI::IsMember({"auto", "stored", "recomputed", "streamed"}))->capture_default_str();
+    app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine")->check(CLI::PositiveNumber)->type_name("N");
+    auto* of_file = app.add_option_group("Of a --model that does not say it itself");
+    of_file->add_option("--constants", constants, "what the model is told of the whole case, in the order of its training, e.g. density and speed: 1.205,38.9")
+        ->type_name("A[,B...]");
+    of_file->add_option("--time", time, "what a model with time_input is told of the whole case")->type_name("T");
+    of_file->add_option("--neighbors", options.data.num_neighbors, "of MeshGraphNet: how many nearest points each point hears; 6 if the file does not say it")
+        ->check(CLI::PositiveNumber)->type_name("K");
+    of_file->add_option("--center", options.data.center, "subtracted from the points: bounds, none, or a place x,y,z")->type_name("WHAT");
+    of_file->add_option("--length", options.data.length, "the points are divided by it: bounds, none, a number, or three for x,y,z")->type_name("WHAT");
+    of_file->add_option("--fields", options.data.fields, "names of the channels, e.g. pressure,shear_stress:3")->type_name("NAME[:N],...");
+    of_file->add_option("--association", association, "where the fields live: cell or point")->type_name("WHERE");
+    if (!parse_arguments(app, arguments)) return false;
+
+    if (options.model.empty()) {
+        for (const auto* option : of_file->get_options()) {
+            if (option->count() > 0) throw UsageError(option->get_name() + " belongs to --model; a run's folder says it itself.");
+        }
+        options.run_dir = words.front();
+        words.erase(words.begin());
+        if (words.empty()) throw UsageError("which meshes? Give INPUT after " + options.run_dir + ".");
+    }
+    options.inputs = words;
+    if (memory != "auto") options.memory = memory_mode(memory);
+    if (association != "cell" && association != "point") throw UsageError("--association is '" + association + "'; expected cell or point.");
+    options.data.on_cells = association == "cell";
+    if (!constants.empty()) options.data.constants = parse_numbers(constants, "--constants");
+    if (!time.empty()) options.data.time = parse_numbers(time, "--time", 1)[0];
+    for (const auto& word : settings) {
+        const auto equals = word.find('=');
+        if (equals == std::string::npos || equals == 0) throw UsageError("--set " + word + ": expected NAME=VALUE, e.g. length=1.044.");
+        options.values[word.substr(0, equals)] = parse_numbers(word.substr(equals + 1), "--set " + word.substr(0, equals), 1)[0];
+    }
+    return true;
+}
+
+Predictor make_predictor(const PredictArguments& options)
+{
+    auto predictor = options.model.empty() ? Predictor::from_run(options.run_dir) : Predictor::from_file(options.model, options.data);
+    // A value that nobody asks for is a name mistyped.
+    std::vector<std::string> names = predictor.data().constants;
+    if (!predictor.data().time.empty()) names.push_back(predictor.data().time);
+    if (is_column(predictor.data().frame.length)) names.push_back(predictor.data().frame.length);
+    for (const auto& [name, value] : options.values) {
+        if (std::ranges::find(names, name) != names.end()) continue;
+        std::string known;
+        for (const auto& other : names) known += (known.empty() ? "" : ", ") + other;
+        throw UsageError("--set " + name + ": the model asks for no such value" + (known.empty() ? "." : "; it asks for " + known + "."));
+    }
+    return predictor;
+}
+
+/// Input and output of each prediction.
+std::vector<std::pair<std::filesystem::path, std::filesystem::path>> jobs(const PredictArguments& options)
+{
+    std::vector<std::pair<std::filesystem::path, std::filesystem::path>> jobs;
+    const std::filesystem::path output = options.output;
+    for (const auto& input : options.inputs) {
+        if (!std::filesystem::exists(input)) throw IoError(input + " does not exist.");
+    }
+    const std::set<std::filesystem::path> file_types{".vtp", ".vtu", ".pvtp", ".pvtu"};
+    if (file_types.count(output.extension())) {
+        if (options.inputs.size() > 1) throw UsageError("-o " + options.output + " is one file for " + std::to_string(options.inputs.size()) + " inputs; name a folder.");
+        jobs.emplace_back(options.inputs.front(), output);
+        return jobs;
+    }
+    if (output.has_extension() && options.inputs.size() == 1) {
+        throw UsageError("-o " + options.output + " must end in .vtp, .vtu, .pvtp or .pvtu.");
+    }
+    for (const std::filesystem::path input : options.inputs) {
+        const bool is_unstructured = input.extension() == ".vtu" || input.extension() == ".pvtu";
+        auto name = input.stem();
+        name += is_unstructured ? ".vtu" : ".vtp";
+        for (const auto& [other, taken] : jobs) {
+            if (taken == output / name) throw UsageError("two inputs would be written to " + taken.string() + ".");
+        }
+        jobs.emplace_back(input, output / name);
+    }
+    return jobs;
+}
+
+/// For the other ranks the folder is there once the first one is at the next meeting of all.
+void make_output_folder(const std::filesystem::path& output)
+{
+    const auto folder = std::filesystem::absolute(output).parent_path();
+    std::error_code error;
+    std::filesystem::create_directories(folder, error);
+    if (error || access(folder.c_str(), W_OK | X_OK) != 0) {
+        throw IoError("the folder of the output, " + folder.string() + ", cannot be made or written" + (error ? ": " + error.message() : "") + ". Choose another.");
+    }
+}
+
+}  // namespace
+
+int predict_command(std::span<const std::string> arguments)
+{
+    PredictArguments options;
+    if (!parse(arguments, options)) return exit_code::ok;
+    const auto work = jobs(options);
+    keep_freed_memory();
+
+    const auto verify = [&](int) { make_predictor(options); };
+    const auto body = [&](World& world) {
+        auto predictor = make_predictor(options);
+        if (world.rank() == 0) {
+            for (const auto& note : predictor.notes()) warn("predict", note);
+        }
+        if (world.rank() == 0) make_output_folder(work.front().second);
+        for (const auto& [input, output] : work) {
+            predict_file(predictor, input, output, options.values, options.memory, world);
+            if (world.rank() == 0) std::cout << output.string() << " (model: " << predictor.checkpoint().string() << ")" << std::endl;
+        }
+        return exit_code::ok;
+    };
+    return run_on_ranks(options.num_ranks, "predict", arguments, verify, body);
+}
+
+}  // namespace meshard

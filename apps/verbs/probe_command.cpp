@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// meshard probe: does a model shard? Runs it serially and sharded, and compares.
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "apps/program/command_line.h"
+#include "apps/verbs/probe.h"
+#include "apps/program/rank_program.h"
+#include "apps/training/tensor_file.h"
+#include "apps/program/text_table.h"
+#include "apps/program/verbs.h"
+
+namespace meshard {
+namespace {
+
+struct ProbeArguments {
+    ProbeRequest request;
+    std::string dims, shares;
+    std::filesystem::path output;
+    int num_ranks = 2;
+    bool json = false;
+};
+
+bool parse(std::span<const std::string> arguments, ProbeArguments& options)
+{
+    CLI::App app("Answers \"does my model shard?\": runs a TorchScript model on one rank and with its input cut over several, and compares outputs,\n"
+                 "gradients and buffers. Exit code 0: equal; 1: different; 2: usage; 6: an operator was refused.",
+                 "probe");
+    auto& request = options.request;
+    app.add_option("MODEL", request.model, "TorchScript file, from torch.jit.script(model).save(path)")->required();
+    app.add_option("--input", request.input, "safetensors file with the tensor 'input', or one for each argument by its name")->required();
+    app.add_option("--shard", options.dims, "dimension of the input to cut, or two (2,3) for a grid of ranks")->required();
+    app.add_option("--nproc", options.num_ranks, "ranks started on this machine")->check(CLI::Range(1, 1024))->capture_default_str();
+    app.add_option("--uneven", options.shares, "shares of the ranks, e.g. 0.7,0.3; even if absent");
+    app.add_flag("--train", request.train, "training mode (batch norm, dropout); without it evaluation mode");
+    app.add_flag("--backward", request.backward, "gradients too, of the sum of output times 'grad_output', or of the output's mean if the file has none");
+    app.add_option("--output", options.output, "safetensors file for what the sharded run gave: output, grad_input, grad.<parameter>");
+    app.add_flag("--json", options.json, "one JSON object on stdout");
+    if (!parse_arguments(app, arguments)) return false;
+
+    for (const auto value : parse_numbers(options.dims, "--shard")) {
+        const auto dim = static_cast<std::int64_t>(value);
+        if (value < 0 || value > 64 || static_cast<double>(dim) != value) throw UsageError("--shard " + options.dims + ": expected whole numbers from 0 on, one or two.");
+        request.dims.push_back(dim);
+    }
+    if (request.dims.empty() || request.dims.size() > 2 || (request.dims.size() == 2 && request.dims[0] == request.dims[1])) {
+        throw UsageError("--shard " + options.dims + ": expected one dimension, or two different ones.");
+    }
+    if (!options.shares.empty()) {
+        request.shares = parse_numbers(options.shares, "--uneven");
+        double sum = 0;
+        for (const auto share : request.shares) {
+            if (share < 0) throw UsageError("--uneven " + options.shares + ": a share is negative.");
+            sum += share;
+        }
+        if (sum <= 0) throw UsageError("--uneven " + options.shares + ": the shares add up to nothing.");
+    }
+    return true;
+}
+
+/// Where the shares are as many as the ranks of an axis they apply to it.
+void check_shares(const ProbeArguments& options, const std::vector<std::int64_t>& mesh_shape)
+{
+    const auto count = static_cast<std::int64_t>(options.request.shares.size());
+    if (count > 0 && std::find(mesh_shape.begin(), mesh_shape.end(), count) == mesh_shape.end()) {
+        throw UsageError("--uneven " + options.shares + " has " + std::to_string(count) + " shares for " + std::to_string(mesh_shape[0]) + " ranks" +
+                         (mesh_shape.size() > 1 ? " x " + std::to_string(mesh_shape[1]) : "") + ". Give one a rank.");
+    }
+}
+
+void print_json(const ProbeReport& report)
+{
+    nlohmann::ordered_json json{{"equal", report.equal}, {"ranks", report.num_ranks}, {"mesh", report.mesh_shape}, {"input", report.input_layout}};
+    json["refused"] = report.refusal.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json{{"operator", report.refused_operator}, {"message", report.refusal}};
+    json["differences"] = nlohmann::ordered_json::array();
+    for (const auto& item : report.differences) {
+        const bool finite = std::isfinite(item.largest_difference);
+        json["differences"].push_back({{"name", item.name}, {"equal", item.equal}, {"largest_difference", finite ? nlohmann::ordered_json(item.largest_difference) : nullptr}, {"scale", item.scale}});
+    }
+    json["operators"] = nlohmann::ordered_json::array();
+    for (const auto& op : report.operators) {
+        json["operators"].push_back({{"name", op.name}, {"rule", op.family}, {"inputs", op.inputs}, {"outputs", op.outputs}, {"calls", op.num_calls},
+                                     {"messages", op.num_messages}, {"bytes", op.num_bytes}, {"gathered", op.gathered}});
+    }
+    std::cout << json.dump(2) << '\n';
+}
+
+void print(const ProbeReport& report)
+{
+    std::cout << "Input " << report.input_layout << ", " << report.num_ranks << " rank(s)\n\nOperators (calls, messages and bytes of rank 0)\n";
+    TextTable operators("llllrrr");
+    operators.add_row({"operator", "rule", "inputs", "outputs", "calls", "messages", "bytes"});
+    std::int64_t num_gathered = 0;
+    for (const auto& op : report.operators) {
+        operators.add_row({op.name, op.gathered ? "gathered" : op.family, op.inputs, op.outputs, std::to_string(op.num_calls), std::to_string(op.num_messages), std::to_string(op.num_bytes)});
+        num_gathered += op.gathered ? op.num_calls : 0;
+    }
+    std::cout << operators << '\n';
+    if (!report.refusal.empty()) {
+        std::cout << "Refused: " << report.refusal << '\n';
+        return;
+    }
+    TextTable differences("lrrl");
+    differences.add_row({"tensor", "largest difference", "of", "equal"});
+    for (const auto& item : report.differences) {
+        differences.add_row({item.name, number_text(item.largest_difference), number_text(item.scale), item.equal ? "yes" : "NO"});
+    }
+    std::cout << "Sharded against serial\n" << differences << '\n'
+              << (report.equal ? "Equal: this model shards." : "Different: see the rows marked NO.") << '\n';
+    if (num_gathered > 0) std::cout << num_gathered << " call(s) gathered the whole on every rank (exact, at the cost of memory): the rows marked gathered.\n";
+}
+
+}  // namespace
+
+int probe_command(std::span<const std::string> arguments)
+{
+    ProbeArguments options;
+    if (!parse(arguments, options)) return exit_code::ok;
+    return run_on_ranks(options.num_ranks, "probe", arguments, [](int) {}, [&](World& world) {
+        check_shares(options, probe_mesh_shape(world.size(), options.request.dims.size()));
+        const auto report = probe(options.request, world);
+        if (world.rank() == 0) {
+            if (!options.output.empty() && report.refusal.empty()) {
+                NamedArrays content;
+                for (const auto& [name, tensor] : report.tensors) content.arrays.push_back(to_named_array(name, tensor));
+                write_safetensors(options.output, content);
+            }
+            options.json ? print_json(report) : print(report);
+        }
+        return !report.refusal.empty() ? exit_code::refused : report.equal ? exit_code::ok : exit_code::check_failed;
+    });
+}
+
+}  // namespace meshard

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// meshard render: a mesh file or a shards folder -> a PNG file.
+#include "apps/program/command_line.h"
+#include "apps/program/verbs.h"
+#include "io/mesh_io.h"
+#include "io/picture/render.h"
+#include "io/shards/subdomain_io.h"
+
+#include <CLI/CLI.hpp>
+
+#include <charconv>
+#include <filesystem>
+#include <iostream>
+
+namespace meshard {
+
+namespace {
+
+/// The whole mesh of a shards folder, with the part of each cell (of a cloud: point) as `PartitionId`.
+Mesh merged_with_parts(const std::filesystem::path& folder)
+{
+    const std::vector<Subdomain> subdomains = load_subdomains(folder);
+    Mesh mesh = merge_subdomains(subdomains);
+    std::vector<DataArray>& arrays = mesh.is_point_cloud() ? mesh.point_data : mesh.cell_data;
+    if (find_array(arrays, "PartitionId")) return mesh;
+    std::vector<std::int32_t> parts(static_cast<std::size_t>(mesh.num_rows()));
+    for (const Subdomain& subdomain : subdomains) {
+        for (const std::int64_t row : subdomain.rows().owned()) parts[row] = subdomain.part;
+    }
+    arrays.push_back(DataArray::from("PartitionId", std::move(parts)));
+    return mesh;
+}
+
+void parse_size(const std::string& text, RenderOptions& options)
+{
+    const char* const end = text.data() + text.size();
+    const auto [x, width_error] = std::from_chars(text.data(), end, options.width);
+    const bool has_x = width_error == std::errc() && x != end && *x == 'x';
+    const auto [last, height_error] = std::from_chars(has_x ? x + 1 : end, end, options.height);
+    if (!has_x || height_error != std::errc() || last != end || std::min(options.width, options.height) < 64 ||
+        std::max(options.width, options.height) > 16384) {
+        throw UsageError("--size is '" + text +
+                         "'; expected WIDTHxHEIGHT with 64 to 16384 pixels each, e.g. 1280x800.");
+    }
+}
+
+}  // namespace
+
+int render_command(std::span<const std::string> arguments)
+{
+    std::string file;
+    std::string output;
+    std::string range;
+    std::string view = "iso";
+    std::string size = "1280x800";
+    RenderOptions options;
+    CLI::App app("Draws a surface, the outside of a volume, or a point cloud to a PNG file. Needs no display.",
+                 "render");
+    app.add_option("file", file, "mesh (.vtu .vtp .vtk .stl .ply .pvtu .pvtp) or shards folder")
+        ->required()
+        ->type_name("FILE");
+    app.add_option("-o,--output", output, "picture to write (.png)")->required()->type_name("PNG");
+    app.add_option("--color-by", options.color_by, "cell or point array; of shards also PartitionId; none: plain grey")
+        ->type_name("FIELD");
+    app.add_option("--component", options.component, "of a vector: x, y, z or a number; none: its magnitude")
+        ->type_name("K");
+    app.add_option("--range", range, "lowest and highest value of the colours; none: those of the field")
+        ->type_name("A,B");
+    app.add_option("--view", view, "iso, side, front or top")->type_name("NAME")->capture_default_str();
+    app.add_option("--size", size, "width and height in pixels")->type_name("WxH")->capture_default_str();
+    if (!parse_arguments(app, arguments)) return exit_code::ok;
+
+    if (std::filesystem::path(output).extension() != ".png") {
+        throw UsageError("-o is '" + output + "'; expected a name that ends in .png.");
+    }
+    parse_size(size, options);
+    if (!range.empty()) {
+        const std::vector<double> ends = parse_numbers(range, "--range", 2);
+        if (ends[0] >= ends[1])
+            throw UsageError("--range is '" + range + "'; the first value must be below the second.");
+        options.range = {ends[0], ends[1]};
+    }
+    try {
+        options.view = view_from_name(view);
+    } catch (const InvalidInput& error) {
+        throw UsageError(error.what());
+    }
+
+    show_progress("drawing ...");
+    const Mesh mesh = std::filesystem::is_directory(file) ? merged_with_parts(file) : read_mesh(file);
+    render_mesh(mesh, output, options);
+    show_progress("");
+    std::cout << "written to " << output << '\n';
+    return exit_code::ok;
+}
+
+}  // namespace meshard

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// meshard repartition: a shards folder -> a shards folder of another number of parts, without the source.
+#include "apps/program/command_line.h"
+#include "apps/cut/cut_options.h"
+#include "apps/cut/mesh_cut.h"
+#include "apps/program/text_table.h"
+#include "apps/program/verbs.h"
+#include "io/shards/subdomain_io.h"
+#include "partition/ghosts/subdomain.h"
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+
+namespace meshard {
+
+namespace {
+
+// Who owned each row of the whole before.
+std::vector<std::int32_t> owners_in(std::span<const Subdomain> subdomains, std::int64_t num_rows)
+{
+    std::vector<std::int32_t> owners(num_rows, 0);
+    for (const Subdomain& subdomain : subdomains)
+        for (const auto row : subdomain.rows().owned()) owners[row] = subdomain.part;
+    return owners;
+}
+
+} // namespace
+
+int repartition_command(std::span<const std::string> words)
+{
+    std::string folder, costs;
+    CutArguments arguments;
+    CLI::App app("Cuts the mesh of a shards folder again, into another number of parts or in another way. The file that was cut\n"
+                 "first is not needed; the new shards name it as their source all the same, and merge to the same mesh.",
+                 "repartition");
+    app.add_option("dir", folder, "shards folder")->required()->type_name("DIR");
+    app.add_option("--cost", costs, "what each part of DIR cost in a run (seconds, say), one number a part: balances that")
+        ->type_name("C,...");
+    add_cut_options(app, arguments);
+    if (!parse_arguments(app, words)) return exit_code::ok;
+    check_cut_arguments(arguments);
+    StageTimer timer = cut_timer();
+    timer.begin("read");
+    const Manifest manifest = read_manifest(folder);
+    MeshSource source{.name = folder, .path = manifest.info.source, .hash = manifest.info.source_hash};
+    if (!costs.empty()) {
+        source.costs = parse_numbers(costs, "--cost", static_cast<std::size_t>(manifest.num_parts()));
+        if (std::ranges::any_of(source.costs, [](double cost) { return !(cost > 0); }))
+            throw UsageError("--cost is '" + costs + "'; all must be above 0.");
+        if (!arguments.weights.empty()) throw UsageError("--cost and --weights exclude each other.");
+    }
+    const std::vector<Subdomain> subdomains = load_subdomains(folder);
+    Mesh mesh = merge_subdomains(subdomains);
+    source.earlier_owners = owners_in(subdomains, mesh.num_rows());
+    print_report(cut_and_save(mesh, source, arguments, timer), arguments);
+    return exit_code::ok;
+}
+
+} // namespace meshard

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// meshard train: a configuration -> a run folder with checkpoints and metrics.
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <optional>
+#include <sstream>
+#include <utility>
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+
+#include "apps/training/case_list.h"
+#include "apps/program/command_line.h"
+#include "apps/program/rank_program.h"
+#include "apps/training/settings.h"
+#include "apps/training/training.h"
+#include "apps/training/training_config.h"
+#include "apps/program/verbs.h"
+#include "apps/program/version.h"
+#include "io/bytes/atomic_file.h"
+#include "io/bytes/file_lock.h"
+#include "io/bytes/interruption.h"
+
+namespace meshard {
+namespace {
+
+volatile std::sig_atomic_t stop_requested = 0;
+
+void request_stop(int)
+{
+    if (is_further_wish_to_end()) _exit(exit_code::interrupted);
+    stop_requested = 1;
+}
+
+struct TrainArguments {
+    std::string config;
+    std::vector<std::string> overrides;
+    int num_ranks = 0;
+    std::string resume;
+    bool validate = false;
+    bool print_config = false;
+    bool list_keys = false;
+    bool overwrite = false;
+    bool verify_sources = false;
+};
+
+bool parse(std::span<const std::string> arguments, TrainArguments& options)
+{
+    CLI::App app("Trains a model on the cases of a folder: cuts them into shards, spreads each case over the ranks, and leaves\n"
+                 "checkpoints and metrics in OUTPUT_DIR/RUN_ID. Settings come from the file, then from key=value words.",
+                 "train");
+    std::vector<std::string> words;
+    app.add_option("config", words, "configuration (YAML), then settings that replace its own, e.g. training.num_epochs=20; ~key removes one")
+        ->type_name("CONFIG.yaml [key=value|~key ...]");
+    app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine (torchrun, mpirun and srun work too)")
+        ->check(CLI::PositiveNumber)->type_name("N");
+    app.add_option("--resume", options.resume, "go on with this run, from its last checkpoint")->type_name("RUN_DIR");
+    app.add_flag("--validate", options.validate, "check the configuration, build the model and read one case; no training");
+    app.add_flag("--print-config", options.print_config, "print every setting with its source, and end");
+    app.add_flag("--list-keys", options.list_keys, "print every key with its default and meaning, and end");
+    app.add_flag("--overwrite", options.overwrite, "replace an earlier run of the same name");
+    app.add_flag("--verify-sources", options.verify_sources, "read every source whole, to see whether the shards that are kept are still of it");
+    if (!parse_arguments(app, arguments)) return false;
+
+    if (options.resume.empty() && !words.empty()) {
+        options.config = words.front();
+        words.erase(words.begin());
+    }
+    options.overrides = words;
+    if (options.config.empty() && options.resume.empty() && !options.list_keys) throw UsageError("which configuration? Give CONFIG.yaml.");
+    return true;
+}
+
+std::string command_line(std::span<const std::string> arguments)
+{
+    std::string command = "meshard train";
+    for (const auto& word : arguments) command += " " + word;
+    return command + "\n";
+}
+
+/// Files that say how a run came about, beside its results.
+void write_records(const TrainArguments& options, std::span<const std::string> arguments, const Settings& settings, const std::filesystem::path& dir)
+{
+    write_file_atomically(dir / "command.txt", command_line(arguments));
+    write_file_atomically(dir / "resolved_config.yaml", settings.to_yaml(true));
+    std::string versions = "meshard " + program_version() + "\n";
+    for (const auto& [name, version] : library_versions()) versions += name + " " + version + "\n";
+    write_file_atomically(dir / "version.txt", versions);
+    std::ostringstream config;
+    config << std::ifstream(options.config).rdbuf();
+    write_file_atomically(dir / "config.yaml", config.str());
+}
+
+/// What they say when a run goes on: settings that are new hold from now on, for the next `--resume`, too.
+void add_to_records(std::span<const std::string> arguments, const Settings& settings, bool is_changed, const std::filesystem::path& dir)
+{
+    std::ostringstream commands;
+    commands << std::ifstream(dir / "command.txt").rdbuf();
+    write_file_atomically(dir / "command.txt", commands.str() + command_line(arguments));
+    if (is_changed) write_file_atomically(dir / "resolved_config.yaml", settings.to_yaml(true));
+}
+
+bool has_trained(const std::filesystem::path& dir)
+{
+    if (std::filesystem::exists(dir / "checkpoints")) return true;
+    std::ifstream metrics(dir / "metrics.jsonl");
+    for (std::string line; std::getline(metrics, line);) {
+        if (line.find("\"train_step\"") != std::string::npos) return true;
+    }
+    return false;
+}
+
+/// A run's folder, made and ready to be written by this process alone, as long as this lives. An earlier run is never mixed with a new one.
+class RunFolder {
+public:
+    /// @throws IoError if it cannot be written, another process trains into it, or it holds a run that is neither resumed nor to be replaced.
+    RunFolder(const TrainArguments& options, const std::filesystem::path& dir) : lock_(made_and_locked(options, dir))
+    {
+        if (options.resume.empty()) replace(options, dir);
+    }
+
+private:
+    static FileLock made_and_locked(const TrainArguments& options, const std::filesystem::path& dir)
+    {
+        if (options.overwrite && !options.resume.empty()) throw UsageError("--overwrite and --resume exclude each other.");
+        std::error_code error;
+        std::filesystem::create_directories(dir, error);
+        if (error || access(dir.c_str(), W_OK | X_OK) != 0) {
+            throw IoError("the run's folder " + dir.string() + " cannot be made or written" + (error ? ": " + error.message() : "") + ". Set output_dir to another.");
+        }
+        auto lock = FileLock::try_acquire(dir);
+        if (!lock) throw IoError("the run " + dir.string() + " is being trained by another process. Wait for its end, or choose another run_id.");
+        return std::move(*lock);
+    }
+
+    static void replace(const TrainArguments& options, const std::filesystem::path& dir)
+    {
+        if (!options.overwrite && has_trained(dir)) {
+            throw IoError("the run " + dir.string() + " exists. Go on with it (--resume " + dir.string() +
+                          "), replace it (--overwrite), or choose another run_id.");
+        }
+        // What is left here is of a run that is replaced, or that never came to its first step.
+        std::filesystem::remove(dir / "metrics.jsonl");
+        std::filesystem::remove_all(dir / "checkpoints");
+    }
+
+    FileLock lock_;
+};
+
+}  // namespace
+
+int train_command(std::span<const std::string> arguments)
+{
+    TrainArguments options;
+    if (!parse(arguments, options)) return exit_code::ok;
+    if (options.list_keys) {
+        std::cout << describe(training_rules());
+        return exit_code::ok;
+    }
+    const bool is_changed = !options.overrides.empty();
+    if (!options.resume.empty()) {
+        options.config = (std::filesystem::path(options.resume) / "resolved_config.yaml").string();
+        // The folder may have been moved since: where it lies now counts.
+        const auto dir = std::filesystem::absolute(options.resume).lexically_normal();
+        const auto named = dir.filename().empty() ? dir.parent_path() : dir;
+        options.overrides.insert(options.overrides.begin(), {"run_id=" + named.filename().string(), "output_dir=" + named.parent_path().string()});
+        if (!std::filesystem::exists(named / "checkpoints" / "last.safetensors")) {
+            throw IoError(options.resume + " has no checkpoints/last.safetensors to go on from.");
+        }
+    }
+    const auto settings = read_training_settings(options.config, options.overrides);
+    const auto config = training_config(settings);
+    if (options.print_config) {
+        std::cout << settings.to_yaml(true);
+        return exit_code::ok;
+    }
+    const auto cases = find_cases(config.data, config.seed);
+    keep_freed_memory();
+    if (config.backend != "auto") setenv("MESHARD_BACKEND", config.backend.c_str(), 1);   // also of the ranks started here
+
+    const auto verify = [&](int num_ranks) {
+        mesh_shape(config, num_ranks);
+        if (!options.validate) RunFolder(options, config.run_dir());
+    };
+    const auto body = [&](World& world) {
+        mesh_shape(config, world.size());
+        std::optional<RunFolder> folder;
+        if (world.rank() == 0 && !options.validate) {
+            folder.emplace(options, config.run_dir());   // a launcher's ranks come here without `verify`
+            if (options.resume.empty()) write_records(options, arguments, settings, config.run_dir());
+        }
+        // Until the first step a wish to end is granted at once: there is nothing to save.
+        const auto before_first_step = [&] {
+            handle_interruption(request_stop);
+            throw_if_interrupted();
+            if (!options.resume.empty() && world.rank() == 0) add_to_records(arguments, settings, is_changed, config.run_dir());
+        };
+        const TrainingStart start{!options.resume.empty(), options.validate, options.verify_sources, before_first_step};
+        return train(config, cases, start, world, stop_requested) ? exit_code::ok : exit_code::interrupted;
+    };
+    std::signal(SIGPIPE, SIG_IGN);   // who reads the messages (`| tee run.log`) may end first, by the same Ctrl-C; the checkpoint is still to be written
+    return run_on_ranks(options.num_ranks, "train", arguments, verify, body);
+}
+
+}  // namespace meshard

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/windows/block_cut.h"
+
+#include "partition/cut/partitioner.h"
+#include "partition/cut/refinement.h"
+#include "partition/cut/row_clusters.h"
+
+#include <algorithm>
+
+namespace meshard {
+
+namespace {
+
+// Some rows of the graph of blocks, end to end.
+struct BlockRows {
+    std::vector<std::int32_t> row_weights; // of each block, what its cells weigh together
+    std::vector<float> centers;            // mean of the middles of its cells; or none
+    std::vector<std::int32_t> degrees;     // neighbours of each
+    std::vector<std::int32_t> neighbors;
+    std::vector<std::int32_t> edge_weights;
+};
+
+// A window of which `blocks` are those of its cells, the first of them `first`, and `outside` those of the other rows of the graph. `weights` (cells, num_weights)
+// and `middles` (cells, 3) may be none.
+struct WindowOfBlocks {
+    const WindowGraph& graph;
+    std::span<const std::int32_t> blocks, outside;
+    std::int64_t first, num_blocks;
+    std::span<const std::int32_t> weights;
+    std::int32_t num_weights;
+    std::span<const float> middles;
+};
+
+void add_rows(const WindowOfBlocks& window, BlockRows& rows)
+{
+    Partition cells_of_blocks{static_cast<std::int32_t>(window.num_blocks), {}};
+    for (const auto block : window.blocks) cells_of_blocks.owners.push_back(static_cast<std::int32_t>(block - window.first));
+    if (window.num_blocks == 0) return;
+    const auto cells = rows_by_part(cells_of_blocks);
+    const auto num_cells = window.graph.num_cells;
+    std::vector<std::int32_t> found;
+    for (std::int64_t block = 0; block < window.num_blocks; ++block) {
+        found.clear();
+        for (const auto cell : cells.row(block))
+            for (const auto neighbor : window.graph.graph.row(cell)) {
+                const auto other = neighbor < num_cells ? window.blocks[neighbor] : window.outside[neighbor - num_cells];
+                if (other != window.first + block) found.push_back(other);
+            }
+        std::ranges::sort(found);
+        const auto degree_before = rows.neighbors.size();
+        for (std::size_t i = 0, next = 0; i < found.size(); i = next) {
+            while (next < found.size() && found[next] == found[i]) ++next;
+            rows.neighbors.push_back(found[i]);
+            rows.edge_weights.push_back(static_cast<std::int32_t>(next - i));
+        }
+        rows.degrees.push_back(static_cast<std::int32_t>(rows.neighbors.size() - degree_before));
+        for (std::int32_t w = 0; w < window.num_weights; ++w) {
+            std::int32_t sum = 0;
+            for (const auto cell : cells.row(block)) sum += window.weights.empty() ? 1 : window.weights[std::int64_t{cell} * window.num_weights + w];
+            rows.row_weights.push_back(sum);
+        }
+        for (int d = 0; d < 3 && !window.middles.empty(); ++d) {
+            double sum = 0;
+            for (const auto cell : cells.row(block)) sum += window.middles[3 * std::int64_t{cell} + d];
+            rows.centers.push_back(static_cast<float>(sum / static_cast<double>(cells.row(block).size())));
+        }
+    }
+}
+
+std::int64_t faces_cut(const Partition& partition, const PartitionProblem& problem)
+{
+    std::int64_t sum = 0;
+    for (std::int64_t row = 0; row < problem.graph->num_rows(); ++row)
+        for (auto at = problem.graph->offsets[row]; at < problem.graph->offsets[row + 1]; ++at)
+            if (partition.owners[row] != partition.owners[problem.graph->indices[at]]) sum += problem.edge_weights[at];
+    return sum / 2;
+}
+
+Partition cut_graph(PartitionProblem problem, const WindowCutOptions& options)
+{
+    // Half of the imbalance is left to refinement.
+    const auto imbalance = problem.balance.imbalance;
+    problem.balance.imbalance = 1 + 0.5 * (imbalance - 1);
+    CutOptions how{.method = options.method, .levels = options.levels, .contiguous = options.contiguous};
+    if (options.method == "auto") how.method = "metis";
+    auto best = cut_rows(problem, how);
+    if (options.method == "auto") {
+        how.method = "rcb";
+        auto other = cut_rows(problem, how);
+        const auto rank = [&](const CutResult& result) { return std::pair(result.in_pieces.size(), faces_cut(result.partition, problem)); };
+        if (rank(other) < rank(best)) best = std::move(other);
+    }
+    if (!best.in_pieces.empty()) { // whole parts may need all of it
+        problem.balance.imbalance = imbalance;
+        repair_partition(best.partition, *problem.graph, problem.balance, true);
+    }
+    return std::move(best.partition);
+}
+
+// Of this rank's positions the block of each, of the largest that are allowed; and of all windows where theirs begin.
+struct Blocks {
+    std::vector<std::int32_t> of_rows;
+    std::vector<std::int64_t> begins{0};
+};
+
+Blocks find_blocks(const CurveWindows& windows, RankMessages& messages, std::int64_t most_rows)
+{
+    Blocks blocks;
+    blocks.of_rows.reserve(windows.ids().size());
+    std::vector<std::int64_t> counts;
+    for (auto window = windows.first_window(); window < windows.end_window(); ++window) {
+        const auto clusters = cluster_rows(windows.inner_graph(window), static_cast<std::int32_t>(most_rows));
+        blocks.of_rows.insert(blocks.of_rows.end(), clusters.cluster_of.begin(), clusters.cluster_of.end());
+        counts.push_back(clusters.num_clusters);
+    }
+    for (const auto count : gather_everywhere(messages, counts)) blocks.begins.push_back(blocks.begins.back() + count);
+    const auto begin = windows.positions().begin(messages.rank());
+    for (auto window = windows.first_window(); window < windows.end_window(); ++window)
+        for (auto& block : std::span(blocks.of_rows).subspan(windows.begin(window) - begin, windows.size(window))) block += static_cast<std::int32_t>(blocks.begins[window]);
+    return blocks;
+}
+
+} // namespace
+
+std::vector<std::int32_t> cut_blocks(const CurveWindows& windows, RankMessages& messages, const WindowCutOptions& options, std::span<const std::int32_t> weights,
+                                     std::int32_t num_weights)
+{
+    // Blocks of eight cells cost METIS a fraction of the cells themselves and little of the cut; small parts need smaller ones. Clusters are on
+    // average smaller than they may be.
+    constexpr std::int64_t fewest_blocks_a_part = 200;
+    const std::int64_t most_cells = options.thorough ? 2 : 8;
+    const auto num_cells = windows.positions().begins.back();
+    const auto largest = std::max(std::clamp(num_cells / (options.num_parts * fewest_blocks_a_part), std::int64_t{1}, most_cells),
+                                  (3 * num_cells / 2 + options.most_blocks - 1) / options.most_blocks);
+    auto found = find_blocks(windows, messages, largest);
+    auto& blocks = found.of_rows;
+    const auto& begins = found.begins;
+
+    const bool needs_centers = options.method == "auto" || partition_method(options.method).needs_centers;
+    BlockRows rows;
+    for (std::int32_t round = 0; round < windows.num_rounds(); ++round) {
+        const auto window = windows.window_in_round(messages.rank(), round);
+        const auto graph = window >= 0 ? windows.graph(window) : WindowGraph{};
+        const auto outside = fetch<std::int32_t>(messages, windows.positions(), blocks, graph.outside);
+        if (window < 0) continue;
+        const auto first = windows.begin(window) - windows.positions().begin(messages.rank());
+        const auto middles = needs_centers ? windows.middles(window) : std::vector<float>{};
+        const auto known = weights.empty() ? weights : weights.subspan(first * num_weights, windows.size(window) * num_weights);
+        add_rows({graph, std::span(blocks).subspan(first, windows.size(window)), outside, begins[window], begins[window + 1] - begins[window], known, num_weights, middles}, rows);
+    }
+    Csr graph;
+    const auto degrees = gather_on_first(messages, std::move(rows.degrees));
+    const auto row_weights = gather_on_first(messages, std::move(rows.row_weights));
+    const auto centers = gather_on_first(messages, std::move(rows.centers));
+    graph.indices = gather_on_first(messages, std::move(rows.neighbors));
+    const auto edge_weights = gather_on_first(messages, std::move(rows.edge_weights));
+    std::vector<std::int32_t> owners_of_blocks;
+    if (messages.rank() == 0) {
+        for (const auto degree : degrees) graph.offsets.push_back(graph.offsets.back() + degree);
+        owners_of_blocks = cut_graph({.graph = &graph,
+                                      .centers = centers,
+                                      .num_parts = options.num_parts,
+                                      .balance = {options.imbalance, num_weights, row_weights, options.capacities},
+                                      .seed = options.seed,
+                                      .edge_weights = edge_weights},
+                                     options)
+                               .owners;
+    }
+    graph = {};
+    std::vector<std::vector<std::int32_t>> to(messages.size());
+    auto first_of_rank = gather_everywhere(messages, std::vector{begins[windows.first_window()]}); // block of each rank
+    first_of_rank.push_back(begins.back());
+    for (int r = 0; r < messages.size() && messages.rank() == 0; ++r)
+        to[r].assign(owners_of_blocks.begin() + first_of_rank[r], owners_of_blocks.begin() + first_of_rank[r + 1]);
+    const auto mine = exchange(messages, std::move(to))[0];
+    for (auto& block : blocks) block = mine[block - first_of_rank[messages.rank()]]; // owners from here on
+    return std::move(blocks);
+}
+
+} // namespace meshard

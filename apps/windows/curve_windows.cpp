@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/windows/curve_windows.h"
+
+#include "apps/windows/duplicate_cells.h"
+#include "apps/windows/nearest_graph.h"
+#include "partition/cut/curve_order.h"
+#include "partition/error.h"
+#include "partition/cut/geometric_partitioner.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <string>
+
+namespace meshard {
+
+namespace {
+
+constexpr std::int64_t cells_a_chunk = std::int64_t{1} << 16;
+
+struct PointUse {
+    std::int32_t point, cell;
+};
+
+// Each point that cells use, once. `seen` is room to work in: all false, before and after.
+std::vector<std::int32_t> points_of(const Mesh& cells, std::vector<bool>& seen)
+{
+    std::vector<std::int32_t> points;
+    for (const auto point : cells.cells.indices) {
+        if (seen[point]) continue;
+        seen[point] = true;
+        points.push_back(point);
+    }
+    for (const auto point : points) seen[point] = false;
+    return points;
+}
+
+// What `work` finds wrong with a cell of a window is said of its number in the file.
+template <class F>
+auto with_numbers_in_file(std::span<const std::int32_t> ids, F&& work)
+{
+    try {
+        return work();
+    } catch (const BadCell& error) {
+        throw error.with_number(ids[error.cell()]);
+    }
+}
+
+void add(std::int64_t& number, std::int64_t& first, std::int64_t more, std::int64_t first_of_more)
+{
+    number += more;
+    if (more > 0 && (first < 0 || first_of_more < first)) first = first_of_more;
+}
+
+int home_of(const SharedFacet& facet, int num_ranks)
+{
+    std::uint64_t hash = 0;
+    for (const auto word : facet.key) hash = (hash ^ static_cast<std::uint32_t>(word)) * 0x9e3779b97f4a7c15u;
+    return static_cast<int>((hash >> 33) % static_cast<std::uint64_t>(num_ranks));
+}
+
+} // namespace
+
+CurveWindows::CurveWindows(const MappedMesh& mesh, RankMessages& messages, std::int64_t cells_a_window, std::int64_t cache_bytes)
+    : mesh_(mesh), messages_(messages), cells_(RankRanges::even(mesh.num_cells() > 0 ? mesh.num_cells() : mesh.num_points(), messages.size())),
+      points_(RankRanges::even(mesh.num_points(), messages.size())), cache_left_(cache_bytes)
+{
+    find_box();
+    const auto num_windows = std::max<std::int64_t>(1, (cells_.begins.back() + cells_a_window - 1) / cells_a_window);
+    deal_cells(find_splitters(num_windows));
+    cache_.resize(end_window() - first_window());
+    if (!is_point_cloud()) find_crossings(find_shared_points());
+    if (rows_are_points_) find_nearest();
+}
+
+CurveWindows::~CurveWindows() = default;
+
+std::int32_t CurveWindows::window_of(std::int64_t position) const
+{
+    return static_cast<std::int32_t>(std::ranges::upper_bound(begins_, position) - begins_.begin()) - 1;
+}
+
+std::int32_t CurveWindows::num_rounds() const
+{
+    std::int32_t most = 0;
+    for (int r = 0; r < messages_.size(); ++r) most = std::max(most, first_window_of(r + 1) - first_window_of(r));
+    return most;
+}
+
+std::span<const std::int32_t> CurveWindows::ids(std::int32_t window) const
+{
+    return std::span(ids_).subspan(begin(window) - positions_.begin(messages_.rank()), size(window));
+}
+
+void CurveWindows::find_box()
+{
+    constexpr double infinity = std::numeric_limits<double>::infinity();
+    std::vector<double> box{infinity, infinity, infinity, infinity, infinity, infinity}; // lowest, and lowest of the negative
+    std::int64_t num_bad = 0;
+    const auto rank = messages_.rank();
+    with_scalar_type(mesh_.rest().points.type(), [&]<class T>() {
+        const auto values = mesh_.rest().points.values<T>();
+        for (auto i = 3 * points_.begin(rank); i < 3 * points_.begin(rank + 1); ++i) {
+            const auto value = static_cast<double>(values[i]);
+            if (!std::isfinite(value)) ++num_bad;
+            box[i % 3] = std::min(box[i % 3], value);
+            box[3 + i % 3] = std::min(box[3 + i % 3], -value);
+        }
+    });
+    mesh_.release_pages();
+    num_bad = sum_everywhere(messages_, std::vector{num_bad}).front();
+    if (num_bad > 0)
+        throw InvalidInput("the mesh has " + std::to_string(num_bad) + (num_bad == 1 ? " coordinate that is" : " coordinates that are") +
+                           " NaN or infinite; every point needs a place. Repair the mesh.");
+    const auto boxes = gather_everywhere(messages_, box);
+    for (std::size_t i = 0; i < boxes.size(); ++i) box[i % 6] = std::min(box[i % 6], boxes[i]);
+    double longest = 0;
+    for (int d = 0; d < 3; ++d) {
+        low_[d] = box[d];
+        longest = std::max(longest, -box[3 + d] - box[d]);
+    }
+    scale_ = longest > 0 ? 1 / longest : 0;
+}
+
+// By the mean of the points; `cells` of a cloud are none.
+std::vector<CurveWindows::OnCurve> CurveWindows::places(std::span<const std::int32_t> ids, const Mesh& cells) const
+{
+    std::vector<OnCurve> found(ids.size());
+    with_scalar_type(mesh_.rest().points.type(), [&]<class T>() {
+        const auto points = mesh_.rest().points.values<T>();
+        for (std::size_t i = 0; i < ids.size(); ++i) {
+            const auto corners = is_point_cloud() ? ids.subspan(i, 1) : cells.cells.row(static_cast<std::int64_t>(i));
+            std::array<double, 3> unit{};
+            for (const auto point : corners)
+                for (int d = 0; d < 3; ++d) unit[d] += static_cast<double>(points[3 * std::int64_t{point} + d]);
+            for (int d = 0; d < 3 && !corners.empty(); ++d)
+                unit[d] = (unit[d] / static_cast<double>(corners.size()) - low_[d]) * scale_;
+            found[i] = {hilbert_index(unit), ids[i]};
+        }
+    });
+    return found;
+}
+
+// Windows end where quantiles of a sample lie, which is the same whoever takes it.
+std::vector<CurveWindows::OnCurve> CurveWindows::find_splitters(std::int64_t num_windows) const
+{
+    constexpr std::int64_t samples_a_window = 256;
+    const auto stride = std::max<std::int64_t>(1, cells_.begins.back() / (num_windows * samples_a_window));
+    std::vector<std::int32_t> ids;
+    const auto rank = messages_.rank();
+    for (auto id = (cells_.begin(rank) + stride - 1) / stride * stride; num_windows > 1 && id < cells_.begin(rank + 1); id += stride)
+        ids.push_back(static_cast<std::int32_t>(id));
+    auto samples = gather_everywhere(messages_, places(ids, is_point_cloud() ? Mesh{} : mesh_.cells(ids)));
+    std::ranges::sort(samples);
+    std::vector<OnCurve> splitters;
+    for (std::int64_t w = 1; w < num_windows; ++w) splitters.push_back(samples[samples.size() * w / num_windows]);
+    mesh_.release_pages();
+    return splitters;
+}
+
+void CurveWindows::deal_cells(const std::vector<OnCurve>& splitters)
+{
+    const auto rank = messages_.rank();
+    const auto num_ranks = messages_.size();
+    const auto num_windows = static_cast<std::int64_t>(splitters.size()) + 1;
+    begins_.assign(num_windows + 1, 0); // so that windows can be dealt out
+    std::vector<int> rank_of_window(num_windows);
+    for (int r = 0; r < num_ranks; ++r)
+        std::fill(rank_of_window.begin() + first_window_of(r), rank_of_window.begin() + first_window_of(r + 1), r);
+
+    if (!is_point_cloud()) first_cells_.assign(points_.size(rank), std::numeric_limits<std::int32_t>::max());
+    std::vector<std::vector<OnCurve>> dealt(num_ranks);
+    if (num_ranks == 1) dealt[0].reserve(cells_.begins.back());
+    std::vector<std::uint8_t> types(256, 0);
+    std::int64_t longest = 0;
+    for (int r = 0; r < num_ranks; ++r) longest = std::max(longest, cells_.size(r));
+    for (std::int64_t done = 0; done < longest; done += cells_a_chunk) {
+        const auto begin = std::min(cells_.begin(rank) + done, cells_.begin(rank + 1));
+        std::vector<std::int32_t> ids(std::min(begin + cells_a_chunk, cells_.begin(rank + 1)) - begin);
+        std::iota(ids.begin(), ids.end(), static_cast<std::int32_t>(begin));
+        const Mesh cells = is_point_cloud() ? Mesh{} : mesh_.cells(ids);
+        for (const auto type : cells.cell_types) types[type] = 1;
+        for (const auto& place : places(ids, cells))
+            dealt[rank_of_window[std::ranges::upper_bound(splitters, place) - splitters.begin()]].push_back(place);
+        std::vector<std::vector<PointUse>> uses(num_ranks);
+        for (std::int64_t i = 0; i < cells.num_cells(); ++i)
+            for (const auto point : cells.cells.row(i)) uses[points_.rank_of(point)].push_back({point, ids[i]});
+        for (const auto& part : exchange(messages_, std::move(uses)))
+            for (const auto& use : part) {
+                auto& first = first_cells_[use.point - points_.begin(rank)];
+                first = std::min(first, use.cell);
+            }
+        mesh_.release_pages();
+    }
+    for (auto& cell : first_cells_)
+        if (cell == std::numeric_limits<std::int32_t>::max()) cell = -1;
+    std::vector<std::uint8_t> used_types;
+    const auto seen = sum_everywhere(messages_, std::vector<std::int32_t>(types.begin(), types.end()));
+    for (int type = 0; type < 256; ++type)
+        if (seen[type] > 0) used_types.push_back(static_cast<std::uint8_t>(type));
+    rows_are_points_ = used_types.empty() || used_types == std::vector<std::uint8_t>{1};
+    dimensions_ = dimensions_of(used_types);
+
+    auto received = exchange(messages_, std::move(dealt));
+    auto mine = std::move(received[0]);
+    for (std::size_t r = 1; r < received.size(); ++r) {
+        mine.insert(mine.end(), received[r].begin(), received[r].end());
+        std::vector<OnCurve>().swap(received[r]);
+    }
+    std::ranges::sort(mine);
+    ids_.reserve(mine.size());
+    for (const auto& place : mine) ids_.push_back(place.id);
+    std::vector<std::int64_t> counts;
+    std::int64_t before = 0;
+    for (auto w = first_window(); w < end_window(); ++w) {
+        const auto end = w + 1 == num_windows ? static_cast<std::int64_t>(mine.size())
+                                              : std::ranges::lower_bound(mine, splitters[w]) - mine.begin();
+        counts.push_back(end - before);
+        before = end;
+    }
+    const auto all = gather_everywhere(messages_, counts);
+    std::partial_sum(all.begin(), all.end(), begins_.begin() + 1);
+    for (int r = 0; r <= num_ranks; ++r) positions_.begins.push_back(begins_[first_window_of(r)]);
+}
+
+// Of this rank's points, whether cells of several windows use them: only facets of such points can lie on a border.
+std::vector<bool> CurveWindows::find_shared_points() const
+{
+    const auto rank = messages_.rank();
+    std::vector<std::int32_t> window_of_point(points_.size(rank), -1);
+    std::vector<bool> is_shared(points_.size(rank), false);
+    std::vector<bool> seen(mesh_.num_points(), false);
+    for (std::int32_t round = 0; round < num_rounds(); ++round) {
+        const auto window = first_window() + round;
+        std::vector<std::vector<std::int32_t>> uses(messages_.size());
+        if (window < end_window())
+            for (const auto point : points_of(mesh_.cells(ids(window)), seen)) uses[points_.rank_of(point)].push_back(point);
+        mesh_.release_pages();
+        const auto received = exchange(messages_, std::move(uses));
+        for (int r = 0; r < messages_.size(); ++r)
+            for (const auto point : received[r]) {
+                const auto user = first_window_of(r) + round;
+                auto& first = window_of_point[point - points_.begin(rank)];
+                if (first < 0) first = user;
+                if (first != user) is_shared[point - points_.begin(rank)] = true;
+            }
+    }
+    return is_shared;
+}
+
+void CurveWindows::find_crossings(const std::vector<bool>& is_shared)
+{
+    const std::vector<std::uint8_t> shared_here(is_shared.begin(), is_shared.end());
+    std::vector<bool> marks(mesh_.num_points(), false);
+    std::vector<SharedFacet> facets; // those that this rank compares; `cell` is a position
+    DuplicateCells duplicates(messages_);
+    for (std::int32_t round = 0; round < num_rounds(); ++round) {
+        const auto window = first_window() + round;
+        Mesh cells;
+        std::vector<std::int32_t> points;
+        if (window < end_window()) {
+            cells = mesh_.cells(ids(window));
+            points = points_of(cells, marks);
+        }
+        const auto flags = fetch<std::uint8_t>(messages_, points_, shared_here, points);
+        std::vector<std::vector<SharedFacet>> to(messages_.size());
+        if (window < end_window()) {
+            for (std::size_t i = 0; i < points.size(); ++i) marks[points[i]] = flags[i] != 0;
+            if (!rows_are_points_) {
+                for (auto facet : with_numbers_in_file(ids(window), [&] { return facets_of_marked_points(cells, dimensions_, marks); })) {
+                    facet.cell += static_cast<std::int32_t>(begin(window));
+                    to[home_of(facet, messages_.size())].push_back(facet);
+                }
+                keep_inner_graph(window, cells);
+            }
+            duplicates.add_window(window, cells, ids(window), marks);
+            for (const auto point : points) marks[point] = false;
+            add_faults(window, cells);
+        }
+        cells = {};
+        mesh_.release_pages();
+        duplicates.send();
+        for (const auto& part : exchange(messages_, std::move(to))) facets.insert(facets.end(), part.begin(), part.end());
+    }
+
+    duplicates.count(faults_);
+    std::ranges::sort(facets);
+    std::vector<std::vector<Crossing>> pairs(messages_.size());
+    for (std::size_t begin = 0, end = 0; begin < facets.size(); begin = end) {
+        while (end < facets.size() && facets[end].key == facets[begin].key) ++end;
+        for (auto i = begin; i < end; ++i)
+            for (auto j = begin; j < end; ++j)
+                if (window_of(facets[i].cell) != window_of(facets[j].cell))
+                    pairs[positions_.rank_of(facets[i].cell)].push_back({facets[i].cell, facets[j].cell});
+    }
+    std::vector<SharedFacet>().swap(facets);
+    for (const auto& part : exchange(messages_, std::move(pairs))) crossings_.insert(crossings_.end(), part.begin(), part.end());
+    std::ranges::sort(crossings_);
+    crossings_.erase(std::ranges::unique(crossings_).begin(), crossings_.end());
+}
+
+void CurveWindows::find_nearest()
+{
+    constexpr std::int32_t num_nearest = 8; // as in `mesh_graph`
+    nearest_ = std::make_unique<NearestGraph>(*this, messages_, num_nearest, RowPlaces(*this, messages_, PlaceOfRow::Point));
+    for (auto window = first_window(); window < end_window(); ++window) {
+        const auto most_bytes = 8 * (size(window) + 1) + 2 * num_nearest * 4 * size(window);
+        if (most_bytes > cache_left_) return;
+        cache_[window - first_window()] = nearest_->inner_graph(window);
+        cache_left_ -= most_bytes;
+    }
+}
+
+void CurveWindows::keep_inner_graph(std::int32_t window, const Mesh& cells)
+{
+    // A cell has about as many neighbours as points.
+    if (8 * (cells.num_cells() + 1) + 4 * cells.cells.num_entries() > cache_left_) return;
+    auto& kept = cache_[window - first_window()];
+    kept = inner_graph_of(window, cells);
+    cache_left_ -= 8 * (kept->num_rows() + 1) + 4 * kept->num_entries();
+}
+
+Csr CurveWindows::inner_graph(std::int32_t window) const
+{
+    if (const auto& kept = cache_[window - first_window()]) return *kept;
+    if (nearest_) return nearest_->inner_graph(window);
+    auto graph = inner_graph_of(window, cells(window));
+    mesh_.release_pages();
+    return graph;
+}
+
+Csr CurveWindows::inner_graph_of(std::int32_t window, const Mesh& cells) const
+{
+    std::int32_t crowded = -1;
+    auto graph = with_numbers_in_file(ids(window), [&] { return cell_graph(cells, dimensions_, &crowded); });
+    if (crowded >= 0 && (crowded_ < 0 || ids(window)[crowded] < crowded_)) crowded_ = ids(window)[crowded];
+    return graph;
+}
+
+std::int64_t CurveWindows::crowded_cell() const
+{
+    std::int64_t lowest = -1;
+    for (const auto cell : gather_everywhere(messages_, std::vector{crowded_}))
+        if (cell >= 0 && (lowest < 0 || cell < lowest)) lowest = cell;
+    return lowest;
+}
+
+void CurveWindows::add_faults(std::int32_t window, const Mesh& cells)
+{
+    const auto found = find_cell_faults(cells);
+    const auto id = [&](std::int64_t cell) { return cell < 0 ? -1 : std::int64_t{ids(window)[cell]}; };
+    add(faults_.degenerate_cells, faults_.first_degenerate, found.degenerate_cells, id(found.first_degenerate));
+    add(faults_.inverted_cells, faults_.first_inverted, found.inverted_cells, id(found.first_inverted));
+}
+
+MeshFaults CurveWindows::faults() const
+{
+    MeshFaults mine = faults_, all;
+    mine.unused_points = std::ranges::count(first_cells_, -1);
+    for (const auto& found : gather_everywhere(messages_, std::vector{mine})) {
+        all.unused_points += found.unused_points;
+        add(all.duplicate_cells, all.first_duplicate, found.duplicate_cells, found.first_duplicate);
+        add(all.degenerate_cells, all.first_degenerate, found.degenerate_cells, found.first_degenerate);
+        add(all.inverted_cells, all.first_inverted, found.inverted_cells, found.first_inverted);
+    }
+    return all;
+}
+
+std::span<const Crossing> CurveWindows::crossings(std::int32_t window) const
+{
+    return nearest_ ? nearest_->crossings(window) : crossings_from(crossings_, begin(window), begin(window) + size(window));
+}
+
+WindowGraph CurveWindows::graph(std::int32_t window) const
+{
+    return join_outside(inner_graph(window), crossings(window), begin(window));
+}
+
+std::vector<float> CurveWindows::middles(std::int32_t window) const
+{
+    Mesh rows;
+    if (is_point_cloud()) rows.points = mesh_.rest().points.gather(ids(window));
+    else rows = cells(window);
+    auto found = row_centers(rows);
+    mesh_.release_pages();
+    return found;
+}
+
+DataArray CurveWindows::points_of_rows(std::int32_t window) const
+{
+    const auto& points = mesh_.rest().points;
+    auto found = is_point_cloud() ? points.gather(ids(window)) : points.gather(cells(window).cells.indices);
+    mesh_.release_pages();
+    return found;
+}
+
+} // namespace meshard

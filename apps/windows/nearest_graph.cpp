@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/windows/nearest_graph.h"
+
+#include "apps/windows/curve_windows.h"
+#include "partition/mesh/neighbor_graph.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+
+namespace meshard {
+
+namespace {
+
+// A window asks another for rows that lie near some of its own.
+struct Request {
+    int rank;
+    std::int32_t window; // that is asked
+    PlaceBox box;
+    double most_squared;
+};
+
+struct Row {
+    std::int32_t id, position;
+    std::array<double, 3> place;
+};
+
+struct Neighbor {
+    double squared_distance;
+    std::int32_t id, position;
+
+    auto operator<=>(const Neighbor&) const = default;
+};
+
+} // namespace
+
+// The search of one window for the nearest of its rows, which are numbered in the order of their ids.
+class NearestGraph::WindowSearch {
+public:
+    WindowSearch(const NearestGraph& graph, std::int32_t window)
+        : graph_(graph), window_(window), rows_(graph.ordered(window)), places_(rows_.places.to_doubles()), inner_(nearest_neighbors(rows_.places, graph.num_nearest_)),
+          worst_(rows_.order.size(), std::numeric_limits<double>::infinity())
+    {
+        for (std::int64_t row = 0; row < inner_.num_rows(); ++row)
+            if (const auto found = inner_.row(row); std::ssize(found) == graph.num_nearest_) worst_[row] = squared_distance(row, found.back());
+    }
+
+    /// What other windows are asked for: rows that might be nearer than what was found.
+    std::vector<Request> requests() const
+    {
+        const auto reach = worst_.empty() ? -1 : std::ranges::max(worst_);
+        std::vector<Request> result;
+        for (std::int32_t other = 0; other < graph_.windows_.num_windows(); ++other) {
+            const auto& box = graph_.places_.box(other);
+            if (other == window_ || graph_.windows_.size(other) == 0 || !(box.squared_distance(graph_.places_.box(window_)) <= reach)) continue;
+            Request request{graph_.messages_.rank(), other, {}, -1};
+            for (std::size_t row = 0; row < worst_.size(); ++row) {
+                const auto place = place_at(places_, static_cast<std::int64_t>(row));
+                if (box.squared_distance(place) > worst_[row]) continue;
+                request.box.add(place);
+                request.most_squared = std::max(request.most_squared, worst_[row]);
+            }
+            if (request.most_squared >= 0) result.push_back(request);
+        }
+        return result;
+    }
+
+    void add(std::vector<Row> others)
+    {
+        if (others.empty()) return;
+        std::ranges::sort(others, {}, &Row::id);
+        PlaceBox box;
+        std::vector<double> places;
+        for (const auto& other : others) {
+            box.add(other.place);
+            places.insert(places.end(), other.place.begin(), other.place.end());
+        }
+        const PointTree tree(DataArray::from("Places", std::move(places), 3));
+        for (std::int64_t row = 0; row < std::ssize(worst_); ++row) {
+            const auto place = place_at(places_, row);
+            if (box.squared_distance(place) > worst_[row]) continue;
+            const auto found = tree.nearest(place, graph_.num_nearest_, worst_[row]);
+            if (found.empty()) continue;
+            auto& list = lists_.try_emplace(static_cast<std::int32_t>(row)).first->second;
+            if (list.empty())
+                for (const auto j : inner_.row(row)) list.push_back({squared_distance(row, j), id(j), position(j)});
+            for (const auto& [squared, at] : found) list.push_back({squared, others[at].id, others[at].position});
+            std::ranges::sort(list);
+            if (std::ssize(list) > graph_.num_nearest_) list.resize(graph_.num_nearest_);
+            if (std::ssize(list) == graph_.num_nearest_) worst_[row] = list.back().squared_distance;
+        }
+    }
+
+    /// Tells each row's place in the window, how many of its nearest lie in it, and its neighbours elsewhere.
+    template <class F>
+    void finish(F&& tell) const
+    {
+        for (std::int64_t row = 0; row < inner_.num_rows(); ++row) {
+            std::vector<std::int32_t> elsewhere;
+            auto num_inside = std::ssize(inner_.row(row));
+            if (const auto list = lists_.find(static_cast<std::int32_t>(row)); list != lists_.end()) {
+                for (const auto& neighbor : list->second)
+                    if (graph_.windows_.window_of(neighbor.position) != window_) elsewhere.push_back(neighbor.position);
+                num_inside = std::ssize(list->second) - std::ssize(elsewhere);
+            }
+            tell(rows_.order[row], num_inside, elsewhere);
+        }
+    }
+
+private:
+    std::int32_t id(std::int32_t row) const { return graph_.windows_.ids(window_)[rows_.order[row]]; }
+    std::int32_t position(std::int32_t row) const { return static_cast<std::int32_t>(graph_.windows_.begin(window_)) + rows_.order[row]; }
+
+    // As the search tree adds it up.
+    double squared_distance(std::int64_t a, std::int64_t b) const
+    {
+        double sum = 0;
+        for (int d = 0; d < 3; ++d) {
+            const auto difference = places_[3 * a + d] - places_[3 * b + d];
+            sum += difference * difference;
+        }
+        return sum;
+    }
+
+    const NearestGraph& graph_;
+    std::int32_t window_;
+    Ordered rows_;
+    std::vector<double> places_;
+    Csr inner_;
+    std::vector<double> worst_; // of each row: squared distance of the last of its nearest so far
+    std::unordered_map<std::int32_t, std::vector<Neighbor>> lists_; // of rows with neighbours elsewhere
+};
+
+NearestGraph::NearestGraph(const CurveWindows& windows, RankMessages& messages, std::int32_t num_nearest, RowPlaces places)
+    : windows_(windows), messages_(messages), num_nearest_(num_nearest), places_(std::move(places)), num_inside_(windows.ids().size(), 0)
+{
+    std::vector<Crossing> found;
+    for (std::int32_t round = 0; round < windows.num_rounds(); ++round) find_in_round(round, found);
+    std::vector<std::vector<Crossing>> to(messages.size());
+    for (const auto& [here, there] : found) {
+        to[messages.rank()].push_back({here, there});
+        to[windows.positions().rank_of(there)].push_back({there, here});
+    }
+    std::vector<Crossing>().swap(found);
+    for (const auto& part : exchange(messages, std::move(to))) crossings_.insert(crossings_.end(), part.begin(), part.end());
+    std::ranges::sort(crossings_);
+    crossings_.erase(std::ranges::unique(crossings_).begin(), crossings_.end());
+}
+
+// In a round each rank searches for one of its windows.
+void NearestGraph::find_in_round(std::int32_t round, std::vector<Crossing>& found)
+{
+    const auto window = windows_.window_in_round(messages_.rank(), round);
+    std::optional<WindowSearch> search;
+    if (window >= 0) search.emplace(*this, window);
+    const auto requests = gather_everywhere(messages_, search ? search->requests() : std::vector<Request>{});
+    for (std::int32_t asked = 0; asked < windows_.num_rounds(); ++asked) {
+        const auto is_asked = [&](const Request& request) {
+            for (int rank = 0; rank < messages_.size(); ++rank)
+                if (windows_.window_in_round(rank, asked) == request.window) return true;
+            return false;
+        };
+        if (std::ranges::none_of(requests, is_asked)) continue; // for all ranks alike
+        std::vector<std::vector<Row>> to(messages_.size());
+        const auto other = windows_.window_in_round(messages_.rank(), asked);
+        std::vector<double> places;
+        for (const auto& request : requests) {
+            if (request.window != other) continue;
+            if (places.empty()) places = places_.of(other).to_doubles();
+            for (std::int64_t row = 0; row < windows_.size(other); ++row)
+                if (const auto place = place_at(places, row); request.box.squared_distance(place) <= request.most_squared)
+                    to[request.rank].push_back({windows_.ids(other)[row], static_cast<std::int32_t>(windows_.begin(other) + row), place});
+        }
+        std::vector<Row> others;
+        for (const auto& part : exchange(messages_, std::move(to))) others.insert(others.end(), part.begin(), part.end());
+        if (search) search->add(std::move(others));
+    }
+    if (!search) return;
+    const auto first = windows_.begin(window) - windows_.positions().begin(messages_.rank());
+    search->finish([&](std::int32_t place, std::int64_t num_inside, std::span<const std::int32_t> elsewhere) {
+        num_inside_[first + place] = static_cast<std::uint16_t>(num_inside);
+        for (const auto position : elsewhere) found.push_back({static_cast<std::int32_t>(windows_.begin(window)) + place, position});
+    });
+}
+
+NearestGraph::Ordered NearestGraph::ordered(std::int32_t window) const
+{
+    Ordered rows;
+    rows.order.resize(windows_.size(window));
+    std::iota(rows.order.begin(), rows.order.end(), 0);
+    const auto ids = windows_.ids(window);
+    std::ranges::sort(rows.order, {}, [&](std::int32_t place) { return ids[place]; });
+    rows.places = places_.of(window).gather(rows.order);
+    return rows;
+}
+
+Csr NearestGraph::inner_graph(std::int32_t window) const
+{
+    const auto rows = ordered(window);
+    const auto nearest = nearest_neighbors(rows.places, num_nearest_);
+    std::vector<std::int32_t> row_at(rows.order.size());
+    for (std::size_t row = 0; row < rows.order.size(); ++row) row_at[rows.order[row]] = static_cast<std::int32_t>(row);
+    const auto first = windows_.begin(window) - windows_.positions().begin(messages_.rank());
+    Csr directed;
+    std::vector<std::int32_t> found;
+    for (std::size_t place = 0; place < row_at.size(); ++place) {
+        found.clear();
+        for (const auto row : nearest.row(row_at[place]).first(num_inside_[first + static_cast<std::int64_t>(place)])) found.push_back(rows.order[row]);
+        directed.push_row(found);
+    }
+    return symmetric_graph(directed);
+}
+
+std::span<const Crossing> NearestGraph::crossings(std::int32_t window) const
+{
+    return crossings_from(crossings_, windows_.begin(window), windows_.begin(window) + windows_.size(window));
+}
+
+WindowGraph NearestGraph::graph(std::int32_t window) const
+{
+    return join_outside(inner_graph(window), crossings(window), windows_.begin(window));
+}
+
+} // namespace meshard

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/windows/radius_ghosts.h"
+
+#include "apps/windows/row_places.h"
+#include "partition/mesh/neighbor_graph.h"
+
+#include <algorithm>
+
+namespace meshard {
+
+namespace {
+
+// A row of the layer before: whose neighbours are ghosts of the part.
+struct Source {
+    std::int32_t part;
+    std::array<float, 3> place;
+
+    auto operator<=>(const Source&) const = default;
+};
+
+class RadiusGhosts {
+public:
+    RadiusGhosts(const CurveWindows& windows, RankMessages& messages, std::span<const std::int32_t> owners, double radius)
+        : windows_(windows), messages_(messages), owners_(owners), radius_(radius), places_(windows, messages, PlaceOfRow::Middle)
+    {
+    }
+
+    std::vector<GhostMark> find(std::int32_t num_layers)
+    {
+        for (level_ = 1; level_ <= num_layers; ++level_) {
+            found_.clear();
+            for (std::int32_t round = 0; round < windows_.num_rounds(); ++round) search_in_round(round);
+            std::ranges::sort(found_);
+            const auto repeated = std::ranges::unique(found_);
+            found_.erase(repeated.begin(), repeated.end());
+            marks_.insert(marks_.end(), found_.begin(), found_.end());
+            std::ranges::sort(marks_);
+        }
+        return std::move(marks_);
+    }
+
+private:
+    bool are_near(std::int32_t a, std::int32_t b) const { return places_.box(a).squared_distance(places_.box(b)) <= radius_ * radius_; }
+
+    // Each rank searches in one of its windows, for sources in one window of each rank after the other.
+    void search_in_round(std::int32_t round)
+    {
+        const auto here = windows_.window_in_round(messages_.rank(), round);
+        const auto places = here >= 0 ? places_.of(here).to_doubles() : std::vector<double>{};
+        for (std::int32_t other_round = 0; other_round < windows_.num_rounds(); ++other_round) {
+            const auto other = windows_.window_in_round(messages_.rank(), other_round);
+            std::vector<std::vector<Source>> to(messages_.size());
+            bool is_any_near = false;
+            for (int searching = 0; searching < messages_.size(); ++searching) {
+                const auto window = windows_.window_in_round(searching, round);
+                if (window < 0) continue;
+                for (int rank = 0; rank < messages_.size() && !is_any_near; ++rank) {
+                    const auto asked = windows_.window_in_round(rank, other_round);
+                    is_any_near = asked >= 0 && are_near(window, asked);
+                }
+                if (other >= 0 && are_near(window, other)) to[searching] = sources_near(other, places_.box(window));
+            }
+            if (!is_any_near) continue; // for all ranks alike
+            std::vector<Source> sources;
+            for (const auto& part : exchange(messages_, std::move(to))) sources.insert(sources.end(), part.begin(), part.end());
+            if (here >= 0) mark_near(here, places, std::move(sources));
+        }
+    }
+
+    // The sources of a window within reach of a box.
+    std::vector<Source> sources_near(std::int32_t window, const PlaceBox& box) const
+    {
+        const auto places = places_.of(window);
+        const auto values = places.values<float>();
+        std::vector<Source> sources;
+        const auto add = [&](std::int64_t row, std::int32_t part) {
+            const std::array<float, 3> place{values[3 * row], values[3 * row + 1], values[3 * row + 2]};
+            if (box.squared_distance(std::array<double, 3>{place[0], place[1], place[2]}) <= radius_ * radius_) sources.push_back({part, place});
+        };
+        const auto begin = windows_.begin(window);
+        const auto first = begin - windows_.positions().begin(messages_.rank());
+        if (level_ == 1) {
+            for (std::int64_t row = 0; row < windows_.size(window); ++row) add(row, owners_[first + row]);
+        } else {
+            for (auto mark = std::ranges::lower_bound(marks_, begin, {}, &GhostMark::position); mark != marks_.end() && mark->position < begin + windows_.size(window); ++mark)
+                if (mark->level == level_ - 1) add(mark->position - begin, mark->part);
+        }
+        std::ranges::sort(sources); // points that lie on each other count once
+        const auto repeated = std::ranges::unique(sources);
+        sources.erase(repeated.begin(), repeated.end());
+        return sources;
+    }
+
+    // Rows of other parts within the radius of a source.
+    void mark_near(std::int32_t window, const std::vector<double>& places, std::vector<Source> sources)
+    {
+        const auto first = windows_.begin(window) - windows_.positions().begin(messages_.rank());
+        std::ranges::sort(sources);
+        for (auto begin = sources.begin(); begin != sources.end();) {
+            const auto part = begin->part;
+            PlaceBox box;
+            std::vector<float> values;
+            for (; begin != sources.end() && begin->part == part; ++begin) {
+                box.add({begin->place[0], begin->place[1], begin->place[2]});
+                values.insert(values.end(), begin->place.begin(), begin->place.end());
+            }
+            const PointTree tree(DataArray::from("Places", std::move(values), 3));
+            for (std::int64_t row = 0; row < windows_.size(window); ++row) {
+                const auto place = place_at(places, row);
+                if (owners_[first + row] == part || box.squared_distance(place) > radius_ * radius_) continue;
+                const auto position = static_cast<std::int32_t>(windows_.begin(window) + row);
+                if (!is_marked(position, part) && tree.has_any_within(place, radius_)) found_.push_back({position, part, level_});
+            }
+        }
+    }
+
+    bool is_marked(std::int32_t position, std::int32_t part) const
+    {
+        const auto mark = std::ranges::lower_bound(marks_, GhostMark{position, part, 0});
+        return mark != marks_.end() && mark->position == position && mark->part == part;
+    }
+
+    const CurveWindows& windows_;
+    RankMessages& messages_;
+    std::span<const std::int32_t> owners_;
+    double radius_;
+    RowPlaces places_;
+    std::int32_t level_ = 0;
+    std::vector<GhostMark> found_, marks_;
+};
+
+} // namespace
+
+std::vector<GhostMark> ghosts_by_radius(const CurveWindows& windows, RankMessages& messages, std::span<const std::int32_t> owners, double radius, std::int32_t num_layers)
+{
+    return RadiusGhosts(windows, messages, owners, radius).find(num_layers);
+}
+
+} // namespace meshard

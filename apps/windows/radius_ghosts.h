@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "apps/windows/curve_windows.h"
+#include "apps/windows/window_ghosts.h"
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace meshard {
+
+/// Collective. The ghosts of all parts by distances between middles: those of `ghost_graph` with a radius, without such a graph. A window gets from those near it
+/// the rows of the layer before that lie within reach, and looks among them, part by part, for one within the radius of each of its own rows.
+/// @param owners of this rank's positions
+/// @return of this rank's rows
+std::vector<GhostMark> ghosts_by_radius(const CurveWindows& windows, RankMessages& messages, std::span<const std::int32_t> owners, double radius, std::int32_t num_layers);
+
+} // namespace meshard

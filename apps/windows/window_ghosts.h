@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "apps/windows/curve_windows.h"
+#include "partition/ghosts/ghost_graph.h"
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace meshard {
+
+/// A cell of this rank that is a ghost of a part.
+struct GhostMark {
+    std::int32_t position, part, level;
+
+    auto operator<=>(const GhostMark&) const = default;
+};
+
+/// Collective. The ghosts of all parts by common points or edges: those of `ghost_graph` of the whole mesh, without such a graph. Of points and edges
+/// only those at which parts meet are looked at, layer by layer.
+/// @param owners    of this rank's positions
+/// @return of this rank's cells
+std::vector<GhostMark> ghosts_by_points_or_edges(const CurveWindows& windows, RankMessages& messages, std::span<const std::int32_t> owners, GhostNeighbors neighbors,
+                                                 std::int32_t num_layers);
+
+} // namespace meshard

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program as ranks that mpirun starts.
+#include <sstream>
+
+#include <gtest/gtest.h>
+
+#include "tests/apps/training/small_training.h"
+
+namespace meshard {
+namespace {
+
+class Mpirun : public SmallTraining {
+protected:
+    std::vector<double> losses(const std::string& output_dir) const
+    {
+        std::vector<double> found;
+        std::istringstream file(content_of(path(output_dir + "/car/metrics.jsonl")));
+        for (std::string text; std::getline(file, text);) {
+            const auto line = nlohmann::json::parse(text);
+            if (line["phase"] == "train_step") found.push_back(line["loss"].get<double>());
+        }
+        return found;
+    }
+
+    std::vector<std::string> train(const std::string& output_dir) const { return {"train", path("car.yaml"), "output_dir=" + path(output_dir)}; }
+};
+
+TEST_F(Mpirun, TrainsAsOneRankDoes)
+{
+    if (mpirun_path().empty()) GTEST_SKIP() << "this build has no mpirun";
+    ASSERT_EQ(meshard(train("one")).exit_code, 0);
+    const auto expected = losses("one");
+    ASSERT_EQ(expected.size(), 10U);
+    for (const int num_ranks : {2, 3}) {
+        const auto name = std::to_string(num_ranks);
+        const auto result = mpirun(num_ranks, train(name));
+        ASSERT_EQ(result.exit_code, 0) << result.err;
+        const auto found = losses(name);
+        ASSERT_EQ(found.size(), expected.size());
+        for (std::size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-5 * expected[i]) << num_ranks << " ranks, step " << i;
+    }
+}
+
+}  // namespace
+}  // namespace meshard

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/training/training_config.h"
+
+#include <gtest/gtest.h>
+
+#include "apps/program/command_line.h"
+#include "partition/error.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/test_paths.h"
+
+namespace meshard {
+namespace {
+
+constexpr const char* kSmall = R"(
+data:
+  root: cases
+  surface: "boundary_*.vtp"
+  fields: {pressure: {from: pMean, kind: kinematic}, wss: {from: tau, kind: stress}}
+)";
+
+class TrainingConfigTest : public testing::Test {
+protected:
+    TrainingRunConfig read(const std::vector<std::string>& overrides = {}, const std::string& yaml = kSmall) const
+    {
+        write_bytes(folder_ / "car.yaml", yaml);
+        return training_config(read_training_settings(folder_ / "car.yaml", overrides));
+    }
+
+    testing::AssertionResult refuses(const std::string& setting, std::string_view text) const
+    {
+        return throws_with<UsageError>(text, [&] { read({setting}); });
+    }
+
+    TemporaryFolder folder_;
+};
+
+TEST_F(TrainingConfigTest, FillsInWhatIsNotSaid)
+{
+    const auto config = read();
+
+    EXPECT_EQ(config.run_dir(), "runs/run");
+    EXPECT_EQ(config.data.shards, "runs/run/shards");
+    EXPECT_EQ(config.data.fields.size(), 2U);
+    EXPECT_EQ(config.data.fields[1].name, "wss");
+    EXPECT_EQ(config.data.fields[1].from, "tau");
+    EXPECT_EQ(config.model.name, "transolver");
+    EXPECT_EQ(model_arguments(config.model, config.data, 4).at("embedding_dim"), 6);
+    EXPECT_EQ(model_arguments(config.model, config.data, 4).at("functional_dim"), 1);
+    EXPECT_EQ(config.data.split.shares.at("train"), 1.0);
+    EXPECT_TRUE(config.data.on_cells);
+}
+
+TEST_F(TrainingConfigTest, ChangesToAnotherModel)
+{
+    const auto sample = source_path("apps/sample/ahmed.yaml");
+
+    for (const std::string name : {"meshgraphnet", "flare", "geotransolver"}) {
+        const std::vector<std::string> words{"~model", "model.name=" + name};
+        EXPECT_EQ(training_config(read_training_settings(sample, words)).model.name, name);
+    }
+    EXPECT_TRUE(throws_with<UsageError>("'~model' model.name=meshgraphnet", [&] { read_training_settings(sample, std::vector<std::string>{"model.name=meshgraphnet"}); }));
+}
+
+TEST_F(TrainingConfigTest, ReadsTheSampleConfiguration)
+{
+    const auto settings = read_training_settings(source_path("apps/sample/ahmed.yaml"), {});
+
+    const auto config = training_config(settings);
+
+    EXPECT_EQ(config.data.split.column, "split");
+    EXPECT_EQ(config.model.arguments.at("n_hidden"), 64);
+}
+
+TEST_F(TrainingConfigTest, TakesEveryModelWithItsOwnKeysAndDefaults)
+{
+    const auto geotransolver = read({"model.name=geotransolver", "model.include_local_features=true", "model.radii=[0.1]", "model.neighbors_in_radius=[7]"});
+    const auto arguments = model_arguments(geotransolver.model, geotransolver.data, 4);
+    EXPECT_EQ(arguments.at("functional_dim"), 6);
+    EXPECT_EQ(arguments.at("out_dim"), 4);
+    EXPECT_EQ(arguments.at("geometry_dim"), 3);
+    EXPECT_TRUE(arguments.at("global_dim").is_null());
+    EXPECT_EQ(arguments.at("radii"), nlohmann::json::array({0.1}));
+    EXPECT_EQ(arguments.at("n_layers"), 4);
+
+    const auto graph = read({"model.name=meshgraphnet", "model.processor_size=3"});
+    EXPECT_EQ(model_arguments(graph.model, graph.data, 4).at("hidden_dim_processor"), 128);
+    EXPECT_TRUE(throws_with<UsageError>("model.n_head", [&] { read({"model.name=meshgraphnet", "model.n_head=4"}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("model.out_dim is 3, but data.inputs has 6 channels, data.constants 0, data.time is not given, and the fields have 4 channels", [&] {
+        const auto stated = read({"model.out_dim=3"});
+        model_arguments(stated.model, stated.data, 4);
+    }));
+}
+
+TEST_F(TrainingConfigTest, LetsTheTimeFollowFromTheData)
+{
+    const auto steady = read({}), timed = read({"data.cases=cases.csv", "data.time=t"});
+    EXPECT_EQ(model_arguments(steady.model, steady.data, 4).at("time_input"), false);
+    EXPECT_EQ(model_arguments(timed.model, timed.data, 4).at("time_input"), true);
+    EXPECT_EQ(data_config(to_json(timed.data)).time, "t");
+    EXPECT_TRUE(refuses("model.time_input=true", "data.time is not given"));
+    EXPECT_TRUE(refuses("data.time=t", "needs data.cases"));
+}
+
+TEST_F(TrainingConfigTest, RefusesByNameWhatIsNotImplemented)
+{
+    EXPECT_TRUE(refuses("training.precision=float16", "float16 is not implemented. Available: float32, bfloat16, bf16"));
+    EXPECT_TRUE(refuses("training.loss=huber", "huber is not implemented. Available: mse"));
+    EXPECT_TRUE(refuses("training.optimizer.name=muon", "muon is not implemented. Available: adamw"));
+    EXPECT_TRUE(refuses("training.scheduler.name=step", "step is not implemented. Available: cosine, constant"));
+    EXPECT_TRUE(refuses("model.name=geotransolvr", "did you mean 'geotransolver'?"));
+    EXPECT_TRUE(refuses("logging.tensorboard=true", "logging.tensorboard: true is not implemented"));
+    EXPECT_TRUE(refuses("parallel.backend=nccl", "nccl is not implemented"));
+    EXPECT_TRUE(refuses("data.sampling_resolution=1000", "every point of a case takes part"));
+    EXPECT_TRUE(refuses("data.inputs=[points, sdf]", "sdf is not implemented"));
+}
+
+TEST_F(TrainingConfigTest, RefusesWhatDoesNotFitTogether)
+{
+    EXPECT_TRUE(refuses("model.n_head=7", "is not one of 7"));
+    EXPECT_TRUE(refuses("model.radii=[0.1]", "model.radii"));
+    EXPECT_TRUE(refuses("model.embedding_dim=3", "data.inputs has 6 channels"));
+    EXPECT_TRUE(refuses("data.inputs=[normals]", "must be [points] or [points, normals]"));
+    EXPECT_TRUE(refuses("data.surface=boundary.vtp", "needs a * where the case's id stands"));
+    EXPECT_TRUE(refuses("data.volume=volume_*.vtu", "exclude each other"));
+    EXPECT_TRUE(refuses("data.split.column=split", "needs data.cases"));
+    EXPECT_TRUE(refuses("data.split={train: 0.8, val: 0.3}", "add up to 1.1"));
+    EXPECT_TRUE(refuses("data.split={train: 0.8, val: [a]}", "not both"));
+    EXPECT_TRUE(refuses("run_id=a/b", "without slashes"));
+    EXPECT_TRUE(refuses("run_id=..", "a folder of the run's own"));
+    EXPECT_TRUE(refuses("run_id=.", "a folder of the run's own"));
+    EXPECT_TRUE(refuses("run_id=", "'run_id=' has no value"));
+    EXPECT_TRUE(refuses("training.optimizer.betas=[0.9]", "must be two numbers"));
+    EXPECT_TRUE(refuses("data.fields.extra.kind=cp", "data.fields.extra must say which array it is"));
+}
+
+TEST_F(TrainingConfigTest, SpreadsRanksOverDataAndDomain)
+{
+    using Shape = std::array<std::int64_t, 2>;
+
+    EXPECT_EQ(mesh_shape(read(), 4), (Shape{1, 4}));
+    EXPECT_EQ(mesh_shape(read({"parallel.domain=1"}), 4), (Shape{4, 1}));
+    EXPECT_EQ(mesh_shape(read({"parallel.data=2"}), 6), (Shape{2, 3}));
+    EXPECT_EQ(mesh_shape(read({"parallel.data=2", "parallel.domain=3"}), 6), (Shape{2, 3}));
+    EXPECT_TRUE(throws_with<UsageError>("make 6 ranks, and there are 4", [&] { mesh_shape(read({"parallel.data=2", "parallel.domain=3"}), 4); }));
+    EXPECT_TRUE(throws_with<UsageError>("make 3 ranks, and there are 4", [&] { mesh_shape(read({"parallel.domain=3"}), 4); }));
+}
+
+}  // namespace
+}  // namespace meshard
