@@ -4,6 +4,7 @@
 #include "partition/error.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace meshard {
 
@@ -26,6 +27,18 @@ void Csr::validate(std::int64_t num_columns) const
         throw InvalidInput("Csr: row " + std::to_string(row) + " holds index " + std::to_string(*outside) +
                            ", expected 0 to " + std::to_string(num_columns - 1) + ".");
     }
+}
+
+Csr rows_by_label(std::span<const std::int32_t> labels, std::int32_t num_labels)
+{
+    Csr rows;
+    rows.offsets.assign(static_cast<std::size_t>(num_labels) + 1, 0);
+    for (const auto label : labels) ++rows.offsets[label + 1];
+    std::partial_sum(rows.offsets.begin(), rows.offsets.end(), rows.offsets.begin());
+    rows.indices.resize(labels.size());
+    std::vector<std::int64_t> next(rows.offsets.begin(), rows.offsets.end() - 1);
+    for (std::size_t i = 0; i < labels.size(); ++i) rows.indices[next[labels[i]]++] = static_cast<std::int32_t>(i);
+    return rows;
 }
 
 std::string to_string(const Csr& csr)

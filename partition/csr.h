@@ -36,6 +36,9 @@ struct Csr {
     void validate(std::int64_t num_columns) const;
 };
 
+/// The items that have each label, ascending: row `label` lists the i with `labels[i] == label`. Labels are from 0 to below `num_labels`.
+Csr rows_by_label(std::span<const std::int32_t> labels, std::int32_t num_labels);
+
 /// One line, e.g. `Csr: 353525 rows, 2044018 entries`.
 std::string to_string(const Csr& csr);
 

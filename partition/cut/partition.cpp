@@ -68,15 +68,7 @@ std::vector<std::int64_t> part_sizes(const Partition& partition)
 
 Csr rows_by_part(const Partition& partition)
 {
-    Csr rows;
-    const auto sizes = part_sizes(partition);
-    rows.offsets.resize(partition.num_parts + 1);
-    std::partial_sum(sizes.begin(), sizes.end(), rows.offsets.begin() + 1);
-    rows.indices.resize(partition.owners.size());
-    std::vector<std::int64_t> next(rows.offsets.begin(), rows.offsets.end() - 1);
-    for (std::size_t i = 0; i < partition.owners.size(); ++i)
-        rows.indices[next[partition.owners[i]]++] = static_cast<std::int32_t>(i);
-    return rows;
+    return rows_by_label(partition.owners, partition.num_parts);
 }
 
 double imbalance(const Partition& partition)

@@ -2,7 +2,6 @@
 #include "partition/mesh/neighbor_graph.h"
 
 #include "partition/error.h"
-#include "partition/cut/partition.h"
 
 #include <nanoflann.hpp>
 
@@ -151,8 +150,7 @@ Sites sites_of(const PointCloud& cloud)
 {
     const auto num_points = cloud.kdtree_get_point_count();
     std::vector<std::int32_t> site_in_slot(std::bit_ceil(2 * num_points + 1), -1);
-    Partition site_of_point;
-    site_of_point.owners.resize(num_points);
+    std::vector<std::int32_t> site_of_point(num_points);
     Sites sites;
     for (std::size_t i = 0; i < num_points; ++i) {
         const auto* x = cloud.point(i);
@@ -167,12 +165,11 @@ Sites sites_of(const PointCloud& cloud)
                 sites.cloud.coordinates.insert(sites.cloud.coordinates.end(), x, x + 3);
             }
             if (!std::equal(x, x + 3, sites.cloud.point(site))) continue;
-            site_of_point.owners[i] = site;
+            site_of_point[i] = site;
             break;
         }
     }
-    site_of_point.num_parts = std::max(1, static_cast<std::int32_t>(sites.cloud.kdtree_get_point_count()));
-    sites.points = rows_by_part(site_of_point);
+    sites.points = rows_by_label(site_of_point, std::max(1, static_cast<std::int32_t>(sites.cloud.kdtree_get_point_count())));
     return sites;
 }
 
