@@ -15,7 +15,6 @@
 #include "io/vtk/vtk_bridge.h"
 #include "io/vtk/vtk_parallel_reader.h"
 #include "io/vtk/vtk_xml_file.h"
-#include "io/vtk/vtk_xml_reader.h"
 #include "io/vtk/vtk_xml_writer.h"
 #include "io/vtk/vtkhdf.h"
 #include "partition/error.h"
@@ -43,12 +42,7 @@ Mesh read_single(const std::filesystem::path& path)
     if (extension == ".ply") return read_ply(path);
     if (extension == ".obj") return read_obj(path);
     if (extension == ".vtk") return read_with_vtk(path);
-    if (extension == ".vtu" || extension == ".vtp") {
-        const VtkXmlFile file(path);
-        // VTK's readers do not survive every unknown name of a compressor.
-        const bool for_vtk = !file.has_known_compressor() && (file.compressor() == "vtkLZMADataCompressor" || file.compressor() == "vtkLZ4DataCompressor");
-        return for_vtk ? read_with_vtk(path) : read_vtk_xml(file);
-    }
+    if (extension == ".vtu" || extension == ".vtp") return read_vtk_piece(path);
     if (extension == ".pvtu" || extension == ".pvtp") return read_vtk_parallel(VtkXmlFile(path), path);
     throw IoError("read_mesh: " + path.string() + " has the extension '" + extension +
                   "'; known are .vtu, .vtp, .pvtu, .pvtp, .vtm, .vtpc, .pvd, .series, .vtkhdf, .vtk, .foam, .cgns, .case, .exo, .stl, .ply and .obj.");
@@ -115,11 +109,6 @@ void write_mesh(const std::filesystem::path& path, const Mesh& mesh, const Write
     else if (extension == ".vtp") write_vtk_xml(path, mesh, MeshKind::Surface, options);
     else if (extension == ".pvtu" || extension == ".pvtp") write_vtk_parallel(path, std::span(&mesh, 1), 0, options);
     else write_vtkhdf(path, std::span(&mesh, 1), options);
-}
-
-const char* extension_of(MeshKind kind)
-{
-    return kind == MeshKind::Surface ? ".vtp" : ".vtu";
 }
 
 }  // namespace meshard

@@ -2,26 +2,15 @@
 #pragma once
 
 #include <filesystem>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "io/bytes/block_codec.h"
+#include "io/bytes/io_options.h"
+#include "io/vtk/file_extension.h"
 #include "io/vtk/mesh_blocks.h"
 #include "partition/mesh/mesh.h"
 
 namespace meshard {
-
-struct WriteOptions {
-    Compression compression = Compression::None;    ///< none, so that a reader can map the file instead of copying it
-    bool sync = true;           ///< wait until the bytes are on the disk, not only with the system
-};
-
-struct ReadOptions {
-    std::optional<double> time;             ///< of a case or series; none: the latest
-    std::vector<std::string> blocks;        ///< see `is_wanted_block`; empty: what each format gives by default
-    std::vector<std::string>* warnings = nullptr;   ///< gets a sentence for what was left out
-};
 
 /// Reads a mesh; the format follows from the extension:
 ///
@@ -65,8 +54,5 @@ std::string writable_formats();
 
 /// @throws IoError if `write_mesh` does not know the extension.
 void require_writable_format(const std::filesystem::path& path);
-
-/// Extension of the file type that holds meshes of this kind without loss: `.vtp` or `.vtu`.
-const char* extension_of(MeshKind kind);
 
 }  // namespace meshard

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "io/vtk/mesh_blocks.h"
-#include "io/mesh_io.h"
+#include "io/bytes/io_options.h"
 #include "partition/csr.h"
 #include "partition/mesh/data_array.h"
 

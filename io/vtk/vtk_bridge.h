@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "io/vtk/mesh_blocks.h"
-#include "io/mesh_io.h"
+#include "io/bytes/io_options.h"
 #include "partition/mesh/mesh.h"
 
 namespace meshard {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "io/mesh_io.h"
+#include "io/vtk/vtk_bridge.h"
 #include "io/vtk/vtk_xml_reader.h"
 #include "partition/error.h"
 
@@ -113,6 +113,14 @@ Mesh merge_pieces(std::vector<Mesh> pieces, MeshKind kind, const std::string& wh
     return merged;
 }
 
+Mesh read_vtk_piece(const std::filesystem::path& path)
+{
+    const VtkXmlFile file(path);
+    // VTK's readers do not survive every unknown name of a compressor.
+    const bool for_vtk = !file.has_known_compressor() && (file.compressor() == "vtkLZMADataCompressor" || file.compressor() == "vtkLZ4DataCompressor");
+    return for_vtk ? read_with_vtk(path) : read_vtk_xml(file);
+}
+
 Mesh read_vtk_parallel(const VtkXmlFile& file, const std::filesystem::path& path)
 {
     const bool is_surface = file.type() == "PPolyData";
@@ -128,7 +136,7 @@ Mesh read_vtk_parallel(const VtkXmlFile& file, const std::filesystem::path& path
         const auto extension = piece_path.extension();
         if (extension != (is_surface ? ".vtp" : ".vtu"))
             file.fail("piece '" + *source + "' is no " + (is_surface ? ".vtp" : ".vtu") + " file");
-        pieces.push_back(read_mesh(piece_path));
+        pieces.push_back(read_vtk_piece(piece_path));
     }
     const MeshKind kind = is_surface ? MeshKind::Surface : MeshKind::Unstructured;
     for (const Mesh& piece : pieces)

@@ -15,6 +15,9 @@ namespace meshard {
 /// @throws IoError, beginning with `where`, if the pieces have different arrays or a cell is in two of them.
 Mesh merge_pieces(std::vector<Mesh> pieces, MeshKind kind, const std::string& where);
 
+/// Reads a .vtu or .vtp: with VTK what its compressors alone can read. @throws IoError as `read_mesh`
+Mesh read_vtk_piece(const std::filesystem::path& path);
+
 /// Reads the pieces of an open .pvtu or .pvtp as one mesh; `read_mesh` says how rows are merged. `vtkGhostType` is left out of the
 /// result, unless it says more than which rows were duplicates.
 /// @throws IoError if the file or one of its pieces is missing or damaged, or a cell is in two pieces.

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "io/bytes/atomic_file.h"
+#include "io/vtk/file_extension.h"
 #include "io/vtk/hexahedron_order.h"
 #include "io/vtk/vtk_xml_reader.h"
 #include "io/bytes/xml.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "io/mesh_io.h"
+#include "io/bytes/io_options.h"
 #include "partition/mesh/mesh.h"
 
 namespace meshard {

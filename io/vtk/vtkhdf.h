@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "io/vtk/mesh_blocks.h"
-#include "io/mesh_io.h"
+#include "io/bytes/io_options.h"
 #include "io/bytes/mapped_file.h"
 #include "partition/mesh/mesh.h"
 
