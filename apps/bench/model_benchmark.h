@@ -6,7 +6,7 @@
 #include <c10/core/Device.h>
 
 #include "apps/bench/training_benchmark.h"
-#include "models/registry/memory_mode.h"
+#include "models/layers/memory_mode.h"
 #include "models/layers/precision.h"
 
 namespace meshard {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "apps/training/training_config.h"
-#include "models/registry/memory_mode.h"
+#include "models/layers/memory_mode.h"
 #include "models/layers/normalizer.h"
 #include "models/registry/registry.h"
 

@@ -16,7 +16,7 @@
 #include "apps/training/training_log.h"
 #include "models/layers/metrics.h"
 #include "models/layers/normalizer.h"
-#include "models/registry/random_draws.h"
+#include "models/layers/random_draws.h"
 #include "partition/error.h"
 #include "sharding/parameters/replicate.h"
 #include "sharding/tensor/shard_tensor.h"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "apps/training/settings.h"
-#include "models/registry/memory_mode.h"
+#include "models/layers/memory_mode.h"
 #include "models/layers/precision.h"
 #include "models/registry/registry.h"
 

@@ -13,7 +13,8 @@
 #include "models/geotransolver/gale.h"
 #include "models/geotransolver/geotransolver_options.h"
 #include "models/geotransolver/local_features.h"
-#include "models/registry/memory_mode.h"
+#include "models/layers/memory_mode.h"
+#include "models/layers/random_draws.h"
 
 namespace meshard {
 
@@ -69,7 +70,7 @@ struct GeoTransolverInputs {
 
 /// GeoTransolver: a Transolver of one or more streams of points, whose layers also attend to tokens of a geometry and of global values, and
 /// whose points may be told of the geometry around them. All streams share the layers' weights. Parameters have PhysicsNeMo's names and shapes.
-class GeoTransolverImpl : public torch::nn::Module {
+class GeoTransolverImpl : public torch::nn::Module, public HasMemoryModes, public DrawsNoise {
 public:
     /// Initial values as LibTorch makes them, drawn from its default generator in the reference's order.
     /// @throws InvalidInput as `GeoTransolverOptions::validate`.
@@ -83,11 +84,10 @@ public:
     void set_noise(UniformNoise noise) { noise_->given = std::move(noise); }
     void set_noise(NoiseWhen when) { noise_->when = when; }
 
-    /// The counter starts anew, with another seed than that of LibTorch's generator at the model's making.
-    void seed_noise(std::uint64_t seed) { noise_->rows = RowNoise(seed); }
+    void seed_noise(std::uint64_t seed) override { noise_->rows = RowNoise(seed); }
 
     /// What is kept of each point between forward and backward. @throws InvalidInput for Streamed
-    void set_memory(MemoryMode mode);
+    void set_memory(MemoryMode mode) override;
 
     const GeoTransolverOptions& options() const { return options_; }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/registry/memory_mode.h"
+#include "models/layers/memory_mode.h"
 
-#include "models/geotransolver/geotransolver.h"
-#include "models/transolver/transolver.h"
+#include <torch/nn/module.h>
+
 #include "partition/error.h"
 
 namespace meshard {
@@ -15,13 +15,15 @@ MemoryMode memory_mode(const std::string& name)
     throw InvalidInput("memory mode '" + name + "' is not one of stored, recomputed, streamed.");
 }
 
+std::optional<MemoryMode> HasMemoryModes::inference_memory(std::int64_t, std::int64_t) const { return std::nullopt; }
+
 void set_memory(torch::nn::Module& module, MemoryMode mode)
 {
     bool found = false;
     for (const auto& part : module.modules()) {
-        if (auto* transolver = dynamic_cast<TransolverImpl*>(part.get())) transolver->set_memory(mode);
-        else if (auto* geotransolver = dynamic_cast<GeoTransolverImpl*>(part.get())) geotransolver->set_memory(mode);
-        else continue;
+        auto* model = dynamic_cast<HasMemoryModes*>(part.get());
+        if (!model) continue;
+        model->set_memory(mode);
         found = true;
     }
     if (!found && mode != MemoryMode::Stored) throw InvalidInput("memory modes other than `stored` are those of Transolver and GeoTransolver; this model has none.");
@@ -30,11 +32,9 @@ void set_memory(torch::nn::Module& module, MemoryMode mode)
 MemoryMode inference_memory(const torch::nn::Module& module, std::int64_t num_points, std::int64_t bytes)
 {
     for (const auto& part : module.modules()) {
-        const auto* transolver = dynamic_cast<const TransolverImpl*>(part.get());
-        if (!transolver || !transolver->can_stream()) continue;
-        const auto channels = num_points * transolver->options().n_hidden * static_cast<std::int64_t>(sizeof(float));
-        if (2 * channels <= bytes) return MemoryMode::Stored;
-        return channels <= bytes ? MemoryMode::Recomputed : MemoryMode::Streamed;
+        const auto* model = dynamic_cast<const HasMemoryModes*>(part.get());
+        const auto mode = model ? model->inference_memory(num_points, bytes) : std::nullopt;
+        if (mode) return *mode;
     }
     return MemoryMode::Stored;
 }

@@ -174,6 +174,14 @@ std::optional<StreamedModel> TransolverImpl::fused(const torch::Tensor& inputs, 
     return model;
 }
 
+std::optional<MemoryMode> TransolverImpl::inference_memory(std::int64_t num_points, std::int64_t bytes) const
+{
+    if (!can_stream()) return std::nullopt;
+    const auto of_one_layer = num_points * options_.n_hidden * static_cast<std::int64_t>(sizeof(float));
+    if (2 * of_one_layer <= bytes) return MemoryMode::Stored;
+    return of_one_layer <= bytes ? MemoryMode::Recomputed : MemoryMode::Streamed;
+}
+
 bool TransolverImpl::can_stream() const
 {
     return std::all_of(blocks_->begin(), blocks_->end(), [](const auto& block) { return block->template as<TransolverBlock>()->fused().has_value(); });

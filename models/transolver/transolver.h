@@ -9,7 +9,8 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/normalization.h>
 
-#include "models/registry/memory_mode.h"
+#include "models/layers/memory_mode.h"
+#include "models/layers/random_draws.h"
 #include "models/layers/mlp.h"
 #include "models/transolver/slice_projection.h"
 #include "models/transolver/transolver_options.h"
@@ -53,7 +54,7 @@ TORCH_MODULE(TimeEmbedding);
 
 /// Transolver (Wu et al. 2024) for meshes, point clouds and grids, and Transolver++ (Luo et al. 2025). Parameters have PhysicsNeMo's names
 /// and shapes.
-class TransolverImpl : public torch::nn::Module {
+class TransolverImpl : public torch::nn::Module, public HasMemoryModes, public DrawsNoise {
 public:
     /// Initial values: weights normal(0, 0.02), biases 0, those of convolutions as LibTorch makes them; drawn from LibTorch's default generator
     /// in the reference's order.
@@ -69,8 +70,8 @@ public:
     /// @throws InvalidInput on shapes that do not fit the options.
     torch::Tensor forward(const torch::Tensor& fx, const torch::Tensor& embedding = {}, const torch::Tensor& time = {});
 
-    /// What is kept of each point between forward and backward; without gradients, from one layer to the next.
-    void set_memory(MemoryMode mode) { memory_ = mode; }
+    void set_memory(MemoryMode mode) override { memory_ = mode; }
+    std::optional<MemoryMode> inference_memory(std::int64_t num_points, std::int64_t bytes) const override;
 
     /// Whether on a CPU and in its own precision it has the mode Streamed, and slice states.
     bool can_stream() const;
@@ -88,8 +89,7 @@ public:
     void set_noise(UniformNoise noise) { noise_->given = std::move(noise); }
     void set_noise(NoiseWhen when) { noise_->when = when; }
 
-    /// The counter starts anew, with another seed than that of LibTorch's generator at the model's making.
-    void seed_noise(std::uint64_t seed) { noise_->rows = RowNoise(seed); }
+    void seed_noise(std::uint64_t seed) override { noise_->rows = RowNoise(seed); }
 
     const TransolverOptions& options() const { return options_; }
 

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "models/registry/memory_mode.h"
+#include "models/layers/memory_mode.h"
 #include "models/layers/metrics.h"
 #include "models/registry/registry.h"
 #include "models/transolver/transolver.h"

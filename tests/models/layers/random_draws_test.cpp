@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/registry/random_draws.h"
+#include "models/layers/random_draws.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
