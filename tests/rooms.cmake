@@ -1,0 +1,52 @@
+# Which room includes which: a room is a folder with sources. The test `layers` holds them to it (check_layers.cmake).
+set(rooms
+  "partition:"
+  "partition/cut: partition partition/mesh"
+  "partition/ghosts: partition partition/cut partition/mesh"
+  "partition/mesh: partition"
+
+  "io: io/bytes io/foam io/surface_files io/vtk partition partition/mesh"
+  "io/bytes: partition partition/mesh"
+  "io/checkpoints: io/bytes partition"
+  "io/foam: io/bytes io/vtk partition partition/mesh"
+  "io/picture: io/bytes partition partition/mesh"
+  "io/shards: io io/bytes io/foam io/vtk partition partition/cut partition/ghosts partition/mesh"
+  "io/surface_files: io/bytes io/vtk partition partition/mesh"
+  "io/vtk: io/bytes partition partition/mesh"
+
+  "sharding/exchange: partition partition/ghosts sharding/ranks sharding/tensor"
+  "sharding/memory: partition sharding/tensor"
+  "sharding/messages: partition"
+  "sharding/parameters: partition sharding/ranks sharding/tensor"
+  "sharding/ranks: partition"
+  "sharding/tensor: partition partition/ghosts sharding/ranks"
+  "sharding/transport: partition sharding/ranks"
+
+  "ops/attention: ops/rules sharding/ranks sharding/tensor"
+  "ops/cuda:"
+  "ops/fields: ops/rows partition partition/ghosts partition/mesh sharding/exchange sharding/ranks sharding/tensor"
+  "ops/fused: ops/rows ops/slices partition sharding/tensor"
+  "ops/grids: ops/rules sharding/ranks sharding/tensor"
+  "ops/neighbors: ops/cuda ops/rows ops/search partition partition/ghosts sharding/exchange sharding/ranks sharding/tensor"
+  "ops/rows: ops/cuda partition sharding/exchange sharding/ranks sharding/tensor"
+  "ops/rules: sharding/ranks sharding/tensor"
+  "ops/search: partition"
+  "ops/slices: ops/rows ops/rules partition sharding/tensor"
+  "ops/surface: ops/neighbors ops/rows ops/search partition partition/mesh sharding/ranks"
+
+  "models/geotransolver: models/layers models/transolver ops/neighbors ops/search ops/slices partition"
+  "models/graph: models/layers ops/neighbors partition sharding/tensor"
+  "models/grids: models/layers"
+  "models/layers: ops/fused ops/slices partition"
+  "models/registry: models/geotransolver models/graph models/layers models/transolver ops/neighbors partition"
+  "models/transolver: models/layers ops/fused ops/slices partition sharding/memory"
+
+  "apps/bench: apps/program io models/layers models/transolver ops/neighbors ops/rows partition partition/cut partition/mesh sharding/parameters sharding/ranks sharding/tensor sharding/transport"
+  "apps/cut: apps/program apps/windows io/picture io/shards partition partition/cut partition/ghosts partition/mesh sharding/messages"
+  "apps/program: io/bytes partition sharding/memory sharding/transport"
+  "apps/training: apps/program io io/bytes io/checkpoints io/shards models/layers models/registry partition partition/cut partition/ghosts partition/mesh sharding/parameters sharding/ranks sharding/tensor sharding/transport"
+  "apps/verbs: apps/bench apps/cut apps/program apps/training io io/bytes io/checkpoints io/foam io/picture io/shards io/vtk partition partition/ghosts partition/mesh sharding/tensor sharding/transport"
+  "apps/windows: io/vtk partition partition/cut partition/ghosts partition/mesh sharding/messages")
+
+# Without LibTorch: for programs and libraries of others that only cut meshes. A name stands for all rooms below it, too.
+set(without_torch partition io sharding/messages apps/windows)
