@@ -36,7 +36,7 @@ SearchPieces on_threads()
 {
     if (at::in_parallel_region()) return {};
     return {max_threads(), [](std::int64_t count, const std::function<void(std::int64_t)>& work) {
-                run_on_threads(count, [&](std::int64_t begin, std::int64_t end, int) {
+                run_on_torch_threads(count, [&](std::int64_t begin, std::int64_t end, int) {
                     for (auto i = begin; i < end; ++i) work(i);
                 });
             }};

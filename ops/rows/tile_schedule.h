@@ -20,12 +20,12 @@ std::vector<Tile> cut_tiles(std::int64_t batch, std::int64_t num_points, std::in
 
 std::int64_t largest_count(const std::vector<Tile>& tiles);
 
-/// Threads that `run_on_threads` uses at most: LibTorch's setting.
+/// Threads that `run_on_torch_threads` uses at most: LibTorch's setting.
 int max_threads();
 
 /// Calls `work(begin, end, thread)` for parts of 0 ... count - 1, one a thread of LibTorch's pool; products of matrices inside run on one thread each. The
 /// first exception is thrown again.
-void run_on_threads(std::int64_t count, const std::function<void(std::int64_t begin, std::int64_t end, int thread)>& work);
+void run_on_torch_threads(std::int64_t count, const std::function<void(std::int64_t begin, std::int64_t end, int thread)>& work);
 
 /// Threads at work on tiles, each with a worker of its own: memory, and sums that are added up in the end. A thread's tiles follow each other, so that
 /// a number of threads always gives the same sums.
@@ -39,7 +39,7 @@ public:
     template <class Work>
     void run(const std::vector<Tile>& tiles, const Work& work)
     {
-        run_on_threads(static_cast<std::int64_t>(tiles.size()), [&](std::int64_t begin, std::int64_t end, int thread) {
+        run_on_torch_threads(static_cast<std::int64_t>(tiles.size()), [&](std::int64_t begin, std::int64_t end, int thread) {
             auto& worker = workers_[thread];
             if (!worker) worker = make_();
             for (auto i = begin; i < end; ++i) work(tiles[i], *worker);
