@@ -8,7 +8,7 @@
 
 #include <torch/torch.h>
 
-#include "apps/training/checkpoint.h"
+#include "apps/training/run_checkpoint.h"
 #include "apps/training/tensor_file.h"
 #include "io/checkpoints/model_checkpoint.h"
 #include "partition/error.h"

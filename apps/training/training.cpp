@@ -12,7 +12,7 @@
 #include <torch/torch.h>
 
 #include "apps/training/case_cutting.h"
-#include "apps/training/checkpoint.h"
+#include "apps/training/run_checkpoint.h"
 #include "apps/training/training_log.h"
 #include "models/layers/metrics.h"
 #include "models/layers/normalizer.h"

@@ -6,7 +6,7 @@
 #include <torch/torch.h>
 
 #include "ops/slices/slice_ops.h"
-#include "sharding/memory/checkpoint.h"
+#include "sharding/memory/recompute.h"
 
 namespace meshard {
 namespace {

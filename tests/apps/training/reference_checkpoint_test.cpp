@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "apps/training/checkpoint.h"
+#include "apps/training/run_checkpoint.h"
 #include "apps/training/tensor_file.h"
 #include "io/checkpoints/model_checkpoint.h"
 #include "models/transolver/flare.h"

@@ -16,7 +16,7 @@
 #include <map>
 
 #include "partition/error.h"
-#include "sharding/memory/checkpoint.h"
+#include "sharding/memory/recompute.h"
 #include "sharding/parameters/gradient_norm.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_tensors.h"

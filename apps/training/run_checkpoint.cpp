@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/training/checkpoint.h"
+#include "apps/training/run_checkpoint.h"
 
 #include <memory>
 #include <sstream>
