@@ -21,6 +21,7 @@
 #include <set>
 
 #include "partition/error.h"
+#include "io/mesh_io.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/foam_case.h"
 #include "tests/support/sample_meshes.h"

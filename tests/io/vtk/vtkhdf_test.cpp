@@ -13,6 +13,7 @@
 #include <fstream>
 #include <random>
 
+#include "io/mesh_io.h"
 #include "io/shards/subdomain_io.h"
 #include "partition/error.h"
 #include "partition/ghosts/ghost_layer.h"
