@@ -81,7 +81,7 @@ void require_plausible(const nlohmann::json& value, const std::string& name, con
                   (counts_layers ? "" : " of " + std::to_string(static_cast<std::int64_t>(most)) + " values") + " do not fit. The file is damaged or made up.");
 }
 
-void load_weights(const NamedArrays& weights, const std::filesystem::path& file, torch::nn::Module& module)
+void put_weights(const NamedArrays& weights, const std::filesystem::path& file, torch::nn::Module& module)
 {
     torch::NoGradGuard no_grad;
     std::size_t num_found = 0;
@@ -211,7 +211,7 @@ Predictor Predictor::from_file(const std::filesystem::path& file, const DataOpti
     }
     require_plausible(known, "arguments", checkpoint.weights, file);
     predictor.model_ = make_model(name, known);
-    load_weights(checkpoint.weights, file, *predictor.model_.module);
+    put_weights(checkpoint.weights, file, *predictor.model_.module);
     predictor.model_.module->eval();
 
     if (!entry.widths_of) throw InvalidInput(file.string() + ": " + entry.class_name + " does not say what it takes of points; predict with a run's folder.");

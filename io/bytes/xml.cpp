@@ -11,7 +11,6 @@ namespace meshard {
 
 namespace {
 
-constexpr std::string_view blanks = " \t\r\n";
 constexpr int max_depth = 64;
 
 void append_utf8(std::string& text, std::uint32_t code)
@@ -68,7 +67,7 @@ private:
 
     void skip_blanks()
     {
-        at_ = std::min(document_.find_first_not_of(blanks, at_), document_.size());
+        at_ = std::min(document_.find_first_not_of(kXmlBlanks, at_), document_.size());
     }
 
     void skip_past(std::string_view end, const std::string& inside)
@@ -186,7 +185,7 @@ private:
             at_ = document_.find('<', at_);
             if (at_ == std::string_view::npos) fail_truncated("<" + element.name + ">");
             const std::string_view run = document_.substr(begin, at_ - begin);
-            if (run.find_first_not_of(blanks) != std::string_view::npos) element.text = run;
+            if (run.find_first_not_of(kXmlBlanks) != std::string_view::npos) element.text = run;
 
             if (at("</")) {
                 at_ += 2;

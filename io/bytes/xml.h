@@ -8,6 +8,9 @@
 
 namespace meshard {
 
+/// What XML takes for blanks.
+inline constexpr std::string_view kXmlBlanks = " \t\r\n";
+
 /// One element of an XML document, as far as VTK's formats need it.
 struct XmlElement {
     std::string name;

@@ -19,13 +19,11 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the byte order of files is compared with little endian");
 
-constexpr std::string_view blanks = " \t\r\n";
-
 std::string_view trimmed(std::string_view text)
 {
-    const std::size_t begin = text.find_first_not_of(blanks);
+    const std::size_t begin = text.find_first_not_of(kXmlBlanks);
     if (begin == std::string_view::npos) return {};
-    return text.substr(begin, text.find_last_not_of(blanks) - begin + 1);
+    return text.substr(begin, text.find_last_not_of(kXmlBlanks) - begin + 1);
 }
 
 bool scalar_type_from_name(std::string_view name, ScalarType& type)
@@ -72,7 +70,7 @@ VtkXmlFile::VtkXmlFile(const std::filesystem::path& path, std::shared_ptr<const 
         const auto* encoding = appended->attribute("encoding");
         appended_is_base64_ = encoding == nullptr || *encoding == "base64";
         if (!appended_is_base64_ && *encoding != "raw") fail("appended data in unknown encoding '" + *encoding + "'");
-        const std::size_t mark = appended->text.find_first_not_of(blanks);
+        const std::size_t mark = appended->text.find_first_not_of(kXmlBlanks);
         if (mark == std::string_view::npos || appended->text[mark] != '_')
             fail("appended data do not begin with '_': the file is damaged");
         appended_ = appended->text.substr(mark + 1);

@@ -14,7 +14,7 @@ namespace meshard {
 namespace {
 
 /// A cut dimension, seen from this rank.
-struct CutDim {
+struct PooledDim {
     std::int64_t dim = 0, axis = 0;
     std::int64_t in = 0, out = 0;
     Range inputs, outputs;                  ///< held, and computed (at least in part)
@@ -26,7 +26,7 @@ struct CutDim {
 struct AdaptivePooling {
     std::int64_t n = 0, first = 0;   ///< spatial dimensions, and the first of them
     std::vector<std::int64_t> in, out;
-    std::vector<CutDim> cuts;
+    std::vector<PooledDim> cuts;
     AxisLayouts input_layouts, output_layouts;   ///< Replicate where parts are put together
 
     std::vector<std::int64_t> local_output_shape(const at::Tensor& local) const
@@ -76,7 +76,7 @@ std::optional<AdaptivePooling> plan(const RuleCall& call, const at::Tensor& inpu
     if (!axes) return std::nullopt;
     pooling.output_layouts = pooling.input_layouts;
     for (std::int64_t i = 0; i < n; ++i) {
-        CutDim cut;
+        PooledDim cut;
         cut.dim = pooling.first + i;
         cut.axis = (*axes)[cut.dim];
         if (is_whole(call, cut.axis)) {

@@ -12,7 +12,7 @@ namespace meshard {
 namespace {
 
 /// One cut spatial dimension, seen from this rank.
-struct CutDim {
+struct ConvolvedDim {
     std::int64_t dim;         ///< of the tensors
     AxisLayout in, out;
     RangeExchange exchange;   ///< brings the inputs
@@ -53,7 +53,7 @@ private:
     std::vector<std::int64_t> local_padding_, local_output_padding_;           // of the local operator: none along cut dimensions
     std::vector<SlidingWindow> windows_;   // of a transposed convolution: those of its adjoint, from the output to the input
     AxisLayouts input_layouts_, output_layouts_;
-    std::vector<CutDim> cuts_;
+    std::vector<ConvolvedDim> cuts_;
 };
 
 std::vector<std::int64_t> one_a_dim(const c10::IValue& value, std::int64_t n)
@@ -143,7 +143,7 @@ void Convolution::plan(const RuleCall& call, const std::vector<std::int64_t>& ax
         for (const auto& range : outputs) needed.push_back(clip(read(range), in_size).inside);
 
         const auto me = call.coordinate(axis);
-        CutDim cut{dim, in, cut_layout(in, dim, extents), RangeExchange(call.device_mesh()->group(axis), in, std::move(needed)), outputs[me]};
+        ConvolvedDim cut{dim, in, cut_layout(in, dim, extents), RangeExchange(call.device_mesh()->group(axis), in, std::move(needed)), outputs[me]};
         if (transposed_) {
             cut.shift = cut.exchange.needed().begin * window.stride - window.padding;
         } else {

@@ -315,7 +315,7 @@ void as_strided_in_place(RuleCall& call)
 }
 
 const RuleRegistration r_refused("refused", {"aten::resize_", "aten::resize_as_", "aten::set_"}, refuse_in_place);
-const RuleRegistration r_as_strided("refused", {"aten::as_strided_"}, as_strided_in_place);   // but for those that change nothing
+const RuleRegistration r_as_strided_in_place("refused", {"aten::as_strided_"}, as_strided_in_place);   // but for those that change nothing
 const RuleRegistration r_in_place("views", {"aten::unsqueeze_", "aten::squeeze_", "aten::transpose_", "aten::t_"}, reshape_in_place);
 const RuleRegistration r_as_real("views", {"aten::view_as_real"}, view_as_real);
 const RuleRegistration r_as_complex("views", {"aten::view_as_complex"}, view_as_complex);
