@@ -10,11 +10,6 @@
 namespace meshard {
 namespace {
 
-torch::nn::LayerNorm layer_norm(std::int64_t num_channels)
-{
-    return torch::nn::LayerNorm(torch::nn::LayerNormOptions({num_channels}));
-}
-
 SliceOptions slice_options(const GeoTransolverOptions& options, std::int64_t dim, std::int64_t head_dim, const SharedNoise& noise)
 {
     return {.dim = dim,

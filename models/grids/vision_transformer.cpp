@@ -13,11 +13,6 @@ namespace {
 
 constexpr double kPositionStd = 0.02;
 
-torch::nn::LayerNorm norm_over(std::int64_t num_channels)
-{
-    return torch::nn::LayerNorm(torch::nn::LayerNormOptions({num_channels}));
-}
-
 }  // namespace
 
 void VisionTransformerOptions::validate() const
@@ -33,10 +28,10 @@ void VisionTransformerOptions::validate() const
 AttentionLayerImpl::AttentionLayerImpl(const VisionTransformerOptions& options) : num_heads_(options.n_head)
 {
     const auto dim = options.n_hidden;
-    norm1_ = register_module("norm1", norm_over(dim));
+    norm1_ = register_module("norm1", layer_norm(dim));
     qkv_ = register_module("qkv", torch::nn::Linear(dim, 3 * dim));
     proj_ = register_module("proj", torch::nn::Linear(dim, dim));
-    mlp_ = register_module("mlp", torch::nn::Sequential(norm_over(dim), Mlp(dim, options.mlp_ratio * dim, dim, options.act)));
+    mlp_ = register_module("mlp", torch::nn::Sequential(layer_norm(dim), Mlp(dim, options.mlp_ratio * dim, dim, options.act)));
 }
 
 torch::Tensor AttentionLayerImpl::forward(torch::Tensor x)
@@ -57,7 +52,7 @@ VisionTransformerImpl::VisionTransformerImpl(VisionTransformerOptions options) :
     positions_ = register_parameter("positions", kPositionStd * torch::randn({1, dim, options_.height / patch, options_.width / patch}));
     for (std::int64_t i = 0; i < options_.n_layers; ++i) layers_->push_back(AttentionLayer(options_));
     register_module("layers", layers_);
-    norm_ = register_module("norm", norm_over(dim));
+    norm_ = register_module("norm", layer_norm(dim));
     pixels_ = register_module("pixels", torch::nn::ConvTranspose2d(torch::nn::ConvTranspose2dOptions(dim, options_.out_channels, patch).stride(patch)));
 }
 

@@ -26,6 +26,11 @@ FusedMlp MlpImpl::fused() const
     return mlp;
 }
 
+torch::nn::LayerNorm layer_norm(std::int64_t num_channels)
+{
+    return torch::nn::LayerNorm(torch::nn::LayerNormOptions({num_channels}));
+}
+
 void fuse_norms_and_mlp(const torch::nn::LayerNorm& ln_1, const torch::nn::Sequential& ln_mlp1, FusedBlock& block)
 {
     const auto mlp = ln_mlp1->at<MlpImpl>(1).fused();

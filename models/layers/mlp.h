@@ -28,6 +28,9 @@ private:
 };
 TORCH_MODULE(Mlp);
 
+/// Over the last dimension, of so many channels, with weights of its own.
+torch::nn::LayerNorm layer_norm(std::int64_t num_channels);
+
 /// What the blocks of Transolver and GeoTransolver have in common: puts the layer norm before attention, and the layer norm and MLP after it, into a block of
 /// the fused operators, with their sizes.
 void fuse_norms_and_mlp(const torch::nn::LayerNorm& ln_1, const torch::nn::Sequential& ln_mlp1, FusedBlock& block);

@@ -15,11 +15,6 @@ namespace {
 constexpr double kWeightStd = 0.02;
 constexpr double kLongestPeriod = 10000.0;
 
-torch::nn::LayerNorm layer_norm(std::int64_t num_channels)
-{
-    return torch::nn::LayerNorm(torch::nn::LayerNormOptions({num_channels}));
-}
-
 /// Distances of each point of a regular grid over the unit square to those of a ref x ref grid: (1, N, ref^2).
 torch::Tensor distances_to_reference(at::IntArrayRef grid, std::int64_t ref)
 {

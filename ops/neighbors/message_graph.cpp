@@ -19,13 +19,6 @@
 namespace meshard {
 namespace {
 
-at::Tensor integers(const std::vector<std::int64_t>& values)
-{
-    auto tensor = at::empty({static_cast<std::int64_t>(values.size())}, at::kLong);
-    std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<std::int64_t>());
-    return tensor;
-}
-
 std::span<const std::int64_t> span_of(const at::Tensor& tensor)
 {
     return {tensor.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(tensor.numel())};
@@ -95,8 +88,8 @@ Neighbors first_by_id(const Neighbors& neighbors, std::int64_t max_neighbors)
         kept_offsets.push_back(static_cast<std::int64_t>(kept.size()));
     }
     auto result = neighbors;
-    const auto entries = integers(kept);
-    result.offsets = integers(kept_offsets);
+    const auto entries = index_tensor(kept);
+    result.offsets = index_tensor(kept_offsets);
     for (auto* tensor : {&result.ids, &result.rows, &result.distances}) *tensor = tensor->index_select(0, entries);
     return result;
 }
@@ -149,9 +142,9 @@ MessageGraph::MessageGraph(const Csr& graph, const std::shared_ptr<const IndexMa
         rows.push_back(graph.indices[e]);
         ids.push_back(index_map->global_ids[graph.indices[e]]);
     }
-    neighbors_.offsets = integers({graph.offsets.begin(), graph.offsets.begin() + num_owned + 1});
-    neighbors_.rows = integers(rows);
-    neighbors_.ids = integers(ids);
+    neighbors_.offsets = index_tensor({graph.offsets.begin(), graph.offsets.begin() + num_owned + 1});
+    neighbors_.rows = index_tensor(rows);
+    neighbors_.ids = index_tensor(ids);
     neighbors_.queries_group = group;
     if (group.size() > 1) {
         neighbors_.plan = ExchangePlan::find(*index_map, group);
@@ -286,7 +279,7 @@ DeepGraph::DeepGraph(const MessageGraph& graph, std::int64_t num_steps)
     for (std::int64_t step = 1; step < num_steps; ++step) {
         const auto asked = std::exchange(frontier, {});
         ghosts.insert(ghosts.end(), asked.begin(), asked.end());
-        const auto answers = gather_rows(lists, integers(asked)).contiguous();
+        const auto answers = gather_rows(lists, index_tensor(asked)).contiguous();
         for (std::size_t g = 0; g < asked.size(); ++g) {
             for (std::int64_t k = 0; k < max_degree_; ++k) {
                 const auto id = answers.const_data_ptr<std::int64_t>()[static_cast<std::int64_t>(g) * max_degree_ + k];
@@ -301,13 +294,13 @@ DeepGraph::DeepGraph(const MessageGraph& graph, std::int64_t num_steps)
     ghosts.insert(ghosts.end(), frontier.begin(), frontier.end());
     deep_offsets.resize(static_cast<std::size_t>(num_owned_) + ghosts.size() + 1, static_cast<std::int64_t>(rows.size()));
 
-    ghost_ids_ = integers(ghosts);
+    ghost_ids_ = index_tensor(ghosts);
     inner_ghost_ids_ = ghost_ids_.narrow(0, 0, static_cast<std::int64_t>(num_inner));
-    ghost_slots_ = table_slots(integers(inner_offsets), max_degree_);
+    ghost_slots_ = table_slots(index_tensor(inner_offsets), max_degree_);
     deep_spec_ = layout_of_rows(*shallow_spec_, num_nodes());
     Neighbors deep;
-    deep.offsets = integers(deep_offsets);
-    deep.rows = integers(rows);
+    deep.offsets = index_tensor(deep_offsets);
+    deep.rows = index_tensor(rows);
     deep.points_layout = deep_spec_;
     deep.num_points = num_nodes();
     local_ = std::make_unique<MessageGraph>(std::move(deep));

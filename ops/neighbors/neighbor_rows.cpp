@@ -81,13 +81,11 @@ struct SomeQueries {
     }
 };
 
-at::Tensor integer_tensor(const std::vector<std::int64_t>& values) { return at::tensor(values, at::kLong); }
-
 /// Entry numbers among some queries as numbers among all; -1 stays.
 at::Tensor among_all(const at::Tensor& arguments, const SomeQueries& some)
 {
     if (some.entries.empty()) return arguments;
-    return at::where(arguments < 0, arguments, integer_tensor(some.entries).to(arguments.device()).take(arguments.clamp_min(0)));
+    return at::where(arguments < 0, arguments, index_tensor(some.entries).to(arguments.device()).take(arguments.clamp_min(0)));
 }
 
 /// Whether these are known to be other rows of the whole, although as many on every rank.
@@ -163,10 +161,10 @@ SegmentResult reduce_neighbors(const at::Tensor& features, const Neighbors& neig
         for (const auto query : some->queries) order[query] = place++;
     }
     const auto device = rows.device();
-    const auto first = segment_reduce(gathered_rows(rows, integer_tensor(inner.rows).to(device)), integer_tensor(inner.offsets).to(device), reduction);
-    EntryRows found(rows, integer_tensor(border.rows).to(device));
-    const auto second = segment_reduce(found.with(pending.end()[0]), integer_tensor(border.offsets).to(device), reduction);
-    const auto back = integer_tensor(order).to(device);
+    const auto first = segment_reduce(gathered_rows(rows, index_tensor(inner.rows).to(device)), index_tensor(inner.offsets).to(device), reduction);
+    EntryRows found(rows, index_tensor(border.rows).to(device));
+    const auto second = segment_reduce(found.with(pending.end()[0]), index_tensor(border.offsets).to(device), reduction);
+    const auto back = index_tensor(order).to(device);
     SegmentResult result{gathered_rows(at::cat({first.values, second.values}), back), {}};
     if (first.arguments.defined()) result.arguments = at::cat({among_all(first.arguments, inner), among_all(second.arguments, border)}).index_select(0, back);
     return result;

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "ops/rows/on_gpu.h"
@@ -86,6 +87,13 @@ at::Tensor summed_on_gpu(const at::Tensor& values, const at::Tensor& index, std:
 }
 
 }  // namespace
+
+at::Tensor index_tensor(const std::vector<std::int64_t>& values)
+{
+    auto index = at::empty({static_cast<std::int64_t>(values.size())}, at::kLong);
+    std::copy(values.begin(), values.end(), index.mutable_data_ptr<std::int64_t>());
+    return index;
+}
 
 at::Tensor gathered_rows(const at::Tensor& rows, const at::Tensor& index)
 {

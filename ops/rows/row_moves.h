@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -9,6 +10,9 @@ namespace meshard {
 
 // Whole rows taken from, put into and added to lists, plain tensors, differentiable. On GPUs by kernels (ops/cuda/row_packing.h) that add in the order of
 // the index, so that sums and gradients have the same bits every time. `index` (n), int64, may lie on another device.
+
+/// Such an index of these numbers, on the CPU.
+at::Tensor index_tensor(const std::vector<std::int64_t>& values);
 
 /// rows[index[i]]: (num_rows, ...) to (n, ...).
 at::Tensor gathered_rows(const at::Tensor& rows, const at::Tensor& index);

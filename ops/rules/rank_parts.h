@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "ops/rules/placement_algebra.h"
+#include "sharding/ranks/type_limits.h"
 
 namespace meshard {
 
@@ -56,9 +57,6 @@ at::Tensor positions_in_whole(const AxisLayout& layout, std::int64_t coordinate,
 
 /// Parts of such a tensor may be left as a pending sum.
 inline bool can_sum(const at::Tensor& tensor) { return at::isFloatingType(tensor.scalar_type()) || at::isComplexType(tensor.scalar_type()); }
-
-/// The type in which sums over a tensor of this type are taken: float for narrower ones.
-at::ScalarType sum_type(at::ScalarType type);
 
 /// Mean and variance (divided by the count) over `dims`, kept as dimensions of one.
 struct Moments {

@@ -14,8 +14,8 @@ using CheckpointFunction = std::function<std::vector<at::Tensor>(const std::vect
 /// "Training deep nets with sublinear memory cost", 2016.
 ///
 /// Plain and sharded tensors alike. The second run sees the same inputs, parameters, policies, autocast mode and type (without its cache
-/// of cast weights) and random draws (of the CPU's default generator, and of the GPUs' that hold inputs) and calls the same collectives; every rank must therefore come to it in
-/// the same order, which it does if all run the same model. Gradients reach inputs and parameters through the one graph of the first
+/// of cast weights) and random draws (of the CPU's default generator, and of the GPUs' that hold inputs) and calls the same collectives; every
+/// rank must therefore come to it in the same order, which it does if all run the same model. Gradients reach inputs and parameters through the one graph of the first
 /// run, so hooks fire once. Checkpoints may be nested. `fn` must be a function of its inputs and of parameters; what else it changes
 /// (running statistics) changes twice.
 ///

@@ -144,8 +144,8 @@ private:
 
 using ShardRule = void (*)(RuleCall&);
 
-/// Registers a rule for an operator: `aten::mm` (all overloads but those that write to a given `out`) or `aten::sum.dim_IntList` (one); of any namespace. Static objects of this
-/// type in the files of `ops` fill the table before main. A registration that comes later takes effect at once, and replaces an earlier one
+/// Registers a rule for an operator: `aten::mm` (all overloads but those that write to a given `out`) or `aten::sum.dim_IntList` (one); of any
+/// namespace. Static objects of this type in the files of `ops` fill the table before main. A registration that comes later takes effect at once, and replaces an earlier one
 /// of the same name. Of an operator that is defined by what it is composed of, the rule serves calls that want no gradients.
 struct RuleRegistration {
     RuleRegistration(std::string_view family, std::initializer_list<const char*> operators, ShardRule rule);
