@@ -221,10 +221,10 @@ YAML::Node parse_yaml(const std::string& text, const std::string& source)
     }
 }
 
-/// A text of the command line is what stands there: `output_dir=run #2: long` is no comment and no group of keys. As in YAML are quotes, lists, groups and nothing.
+/// A text of the command line is what stands there: `output_dir=run #2: long` is no comment and no group of keys. As in YAML are quotes, lists, groups and null.
 YAML::Node text_value(const std::string& word)
 {
-    if (word.empty() || word == "~" || word == "null" || std::string_view("'\"[{").find(word.front()) != std::string_view::npos) return parse_yaml(word, "command line");
+    if (word == "~" || word == "null" || std::string_view("'\"[{").find(word.front()) != std::string_view::npos) return parse_yaml(word, "command line");
     return YAML::Node(word);
 }
 
