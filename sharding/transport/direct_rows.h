@@ -13,25 +13,27 @@
 
 namespace meshard {
 
-/// Ranks that can all write to each other's memory.
+/// Ranks of one machine, if all of them can write to each other's memory.
 struct PeerRanks {
-    std::shared_ptr<PeerMemory> memory;                   ///< of this process; null if they cannot
-    std::vector<std::shared_ptr<const PeerView>> views;   ///< by rank; none if they cannot
+    std::shared_ptr<PeerMemory> memory;                   ///< of this process; null if some rank cannot write to it
+    std::vector<std::shared_ptr<const PeerView>> views;   ///< indexed by rank; empty if some rank cannot write to another
 
     bool can_write() const { return !views.empty(); }
 };
 
-/// An exchange of rows: those for a rank that wants many of them are written where it wants them, in one copy; the others travel with what every rank says
-/// through its ring. Ranks first say how much they have for each other, how much they expect and where it is to go; then, those who wrote, that all is written.
+/// An exchange of rows. The sender copies a large block of rows (`PeerMemory::kWorthwhileBytes` and more) directly into the receiver's buffer, one copy;
+/// smaller blocks go through the sender's ring. Every rank first sends the numbers of bytes that it sends and expects, and the offsets of its receive buffers;
+/// a rank that has written to other ranks' buffers sends a second, empty message when all of it is written.
 class DirectRows : public RingCollective {
 public:
-    /// @param peers      that can write; must outlive this
-    /// @param received   contiguous bytes on the CPU; best from `empty_for_peers`, else what is written goes there from other memory at the end
-    /// @throws std::runtime_error if there is no room for that memory
+    /// @param peers      ranks that can write to each other's memory; must outlive this object
+    /// @param received   receive buffer, contiguous bytes on the CPU; allocate it by `empty_for_peers`, otherwise the rows are received in a temporary buffer
+    ///                   and copied at the end
+    /// @throws std::runtime_error if that temporary buffer cannot be allocated
     DirectRows(const MessageRings& rings, const PeerRanks& peers, RowStream sent, const std::vector<std::int64_t>& send_bytes, at::Tensor received,
                const std::vector<std::int64_t>& receive_bytes);
 
-    /// A piece at a time of what is written to others' memory.
+    /// Writes at most one piece (4 MiB) to another rank's buffer in each call.
     bool write(MessageRings& rings) override;
 
     bool read(MessageRings& rings) override;
@@ -40,20 +42,20 @@ public:
 
 private:
     struct Peer {
-        std::int64_t send_begin = 0, send_end = 0, written = 0;        // of the stream
-        std::int64_t receive_begin = 0, receive_end = 0, taken = 0;   // of what is received; taken from the ring
-        bool is_written = false, is_heard = false, will_end = false;
+        std::int64_t send_begin = 0, send_end = 0, written = 0;        // bytes of the sent stream; written: copied to the peer so far
+        std::int64_t receive_begin = 0, receive_end = 0, taken = 0;   // bytes of the receive buffer; taken: copied from the peer's ring so far
+        bool is_written = false, is_received = false, will_end = false;
         Incoming first, last;
     };
 
-    bool hear(MessageRings& rings, int rank);
+    bool receive(MessageRings& rings, int rank);
 
     const PeerRanks& peers_;
     RowStream sent_;
-    at::Tensor received_, landing_;   // the same, if others can write to it
+    at::Tensor received_, target_;   // target_: where other ranks write; received_ itself if it lies in PeerMemory
     std::vector<Peer> by_rank_;
     Outgoing first_, last_;
-    bool first_said_ = false, writes_ = false;
+    bool first_sent_ = false, writes_ = false;
 };
 
 }  // namespace meshard

@@ -11,7 +11,7 @@
 
 namespace meshard {
 
-/// Who this process is among the ranks, and where that was read.
+/// This process's rank and the number of ranks, and where they were read from.
 struct LaunchInfo {
     int rank = 0;
     int size = 1;
@@ -25,7 +25,7 @@ struct LaunchInfo {
 /// derived from what the launcher tells. @throws InvalidInput naming the variable that is missing or no number.
 LaunchInfo detect_launch();
 
-/// The ranks of this run, connected. Kept alive as long as any group made from it.
+/// The connected ranks of this run. Keep it alive as long as any group made from it.
 class World : public GroupFactory {
 public:
     /// Connects: over MPI when started by mpirun or srun on CPUs, else through shared memory where all ranks are on one host, else over Gloo;
@@ -34,7 +34,8 @@ public:
     /// @throws CommunicationError naming the ranks that did not come within the time limit.
     static std::unique_ptr<World> connect(const LaunchInfo& info, double timeout_seconds = 300);
 
-    /// Orderly end: waits for all, then closes. Skipping it (after an error) closes at once, so that waiting ranks fail instead of hanging.
+    /// Orderly end: waits for all ranks, then closes the connections. Without it (after an error) the destructor closes at once, so that waiting ranks fail
+    /// instead of hanging.
     virtual void finish() = 0;
     virtual std::string backend_name() const = 0;   ///< `shm`, `gloo`, `mpi`, `none`
 };
@@ -42,10 +43,10 @@ public:
 /// Starts `size` copies of this program as ranks 0..size-1 on this machine, with `arguments` (those after the program's name), and waits
 /// for them.
 ///
-/// Returns when all have ended: 0 if all succeeded. When one fails, the others are given `grace_seconds` to stop by themselves and are
-/// then ended; the first rank's failure is printed to stderr, in one sentence that names the rank. Returns that rank's exit code, or 5 if a
-/// signal ended it. SIGINT, SIGTERM and SIGHUP are passed on, each time they come: ranks may get one twice, from the terminal and from here. Where they
-/// end the ranks, the exit code is 130, or that of an error which a rank meets at its end.
+/// Returns when all have ended: 0 if all succeeded. When one fails, the others have `grace_seconds` to stop by themselves and are then killed; the first
+/// failure is printed to stderr, in one sentence that names the rank. Returns that rank's exit code, or 5 if a signal ended it. Passes on every SIGINT, SIGTERM
+/// and SIGHUP: ranks may get one twice, from the terminal and from here. If they end the ranks, the exit code is 130, or that of an error that a rank meets
+/// while it ends.
 int run_local_ranks(int size, const std::vector<std::string>& arguments, double grace_seconds = 10);
 
 /// Called by a rank that fails, before it ends: leaves its message where `run_local_ranks` finds it, so that the first error is the one

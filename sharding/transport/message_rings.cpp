@@ -69,11 +69,11 @@ bool Outgoing::put(MessageRings& rings)
 {
     const auto head = static_cast<std::int64_t>(head_.size()), end = head + aligned(bytes_);
     while (position_ < end) {
-        const auto fill = [&](char* place, std::int64_t at, std::int64_t count) {
+        const auto fill = [&](char* data, std::int64_t at, std::int64_t count) {
             const auto from = position_ + at;
-            if (from < head) std::memcpy(place, head_.data() + from, static_cast<std::size_t>(count));
-            else if (from < head + bytes_) read_(from - head, count, place);
-            else std::memset(place, 0, static_cast<std::size_t>(count));   // padding
+            if (from < head) std::memcpy(data, head_.data() + from, static_cast<std::size_t>(count));
+            else if (from < head + bytes_) read_(from - head, count, data);
+            else std::memset(data, 0, static_cast<std::size_t>(count));   // padding
         };
         const auto n = (position_ < head ? head : position_ < head + bytes_ ? head + bytes_ : end) - position_;
         const auto put = rings.put(n, fill);
@@ -89,9 +89,9 @@ bool Incoming::read_header(MessageRings& rings, int peer, MessageHeader expected
     const auto n = aligned(static_cast<std::int64_t>(sizeof(MessageHeader)) + num_sizes * static_cast<std::int64_t>(sizeof(std::int64_t)));
     if (rings.available(peer) < MessageRings::kLine) return false;
     std::vector<char> bytes(static_cast<std::size_t>(n));
-    const auto copy = [&](const char* place, std::int64_t at, std::int64_t count) { std::memcpy(bytes.data() + at, place, static_cast<std::size_t>(count)); };
+    const auto copy = [&](const char* data, std::int64_t at, std::int64_t count) { std::memcpy(bytes.data() + at, data, static_cast<std::size_t>(count)); };
     MessageHeader header{};
-    rings.look(peer, MessageRings::kLine, copy);
+    rings.peek(peer, MessageRings::kLine, copy);
     std::memcpy(&header, bytes.data(), sizeof header);
     if (header.kind != expected.kind || (expected.bytes >= 0 && header.bytes != expected.bytes)) {
         throw std::runtime_error(std::string("the ranks call different collectives: here ") + name_of(expected.kind) + " of " +
@@ -99,7 +99,7 @@ bool Incoming::read_header(MessageRings& rings, int peer, MessageHeader expected
                                  std::to_string(header.bytes));
     }
     if (rings.available(peer) < n) return false;
-    rings.look(peer, n, copy);
+    rings.peek(peer, n, copy);
     sizes.resize(static_cast<std::size_t>(num_sizes));
     if (num_sizes) std::memcpy(sizes.data(), bytes.data() + sizeof header, sizes.size() * sizeof(std::int64_t));
     rings.advance(peer, n);
@@ -112,8 +112,8 @@ bool Incoming::take(MessageRings& rings, int peer, std::int64_t n, char* into)
     const auto count = std::min(rings.available(peer), aligned(n) - position_);
     const auto useful = std::min(count, n - position_);
     if (useful > 0) {
-        rings.look(peer, useful, [&](const char* place, std::int64_t at, std::int64_t k) {
-            std::memcpy(into + position_ + at, place, static_cast<std::size_t>(k));
+        rings.peek(peer, useful, [&](const char* data, std::int64_t at, std::int64_t k) {
+            std::memcpy(into + position_ + at, data, static_cast<std::size_t>(k));
         });
     }
     position_ += count;

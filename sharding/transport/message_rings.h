@@ -10,25 +10,24 @@
 
 namespace meshard {
 
-/// Streams of bytes between processes that share memory: every rank has a ring that it writes and all others read. Not for several
-/// threads at once.
+/// Streams of bytes between processes that share memory: every rank writes to its own ring buffer, and all other ranks read it. Not thread-safe.
 class MessageRings {
 public:
     static constexpr std::int64_t kLine = 64;   ///< messages begin on a cache line
 
-    /// Bytes of memory that `size` ranks share; zero at the start.
+    /// Bytes of the memory that `size` ranks share; it must be zero at the start.
     static std::int64_t bytes(int size);
 
-    /// `memory` is a mapping of that many bytes, which this takes over.
+    /// `memory` is a mapping of that many bytes, which this object unmaps at its end.
     MessageRings(void* memory, int rank, int size);
-    ~MessageRings();   ///< leaves
+    ~MessageRings();   ///< calls `leave`
     MessageRings(const MessageRings&) = delete;
     MessageRings& operator=(const MessageRings&) = delete;
 
     int rank() const { return rank_; }
     int size() const { return size_; }
 
-    /// Puts up to `bytes` into the own ring; returns how many had room. `fill(place, at, count)` writes `count` of them, those from `at` on, to `place`.
+    /// Writes up to `bytes` bytes to this rank's ring; returns how many had room. `fill(data, at, count)` writes bytes at, ..., at + count - 1 to `data`.
     template <class F>
     std::int64_t put(std::int64_t bytes, F&& fill)
     {
@@ -39,20 +38,20 @@ public:
         return n;
     }
 
-    /// Bytes of `peer` that are there and not taken yet.
+    /// Bytes that `peer` has written and this rank has not read yet.
     std::int64_t available(int peer) const { return std::max<std::int64_t>(0, written(peer).load(std::memory_order_acquire) - read_position_[peer]); }
 
-    /// Calls f(place, at, count) on up to two pieces of the next n bytes of `peer`, which must be there.
+    /// Calls f(data, at, count) on up to two pieces of the next n bytes of `peer`, which must be available. Does not mark them as read (`advance`).
     template <class F>
-    void look(int peer, std::int64_t n, F&& f) const
+    void peek(int peer, std::int64_t n, F&& f) const
     {
         in_pieces(peer, read_position_[peer], n, f);
     }
 
-    /// Passes over n bytes of `peer`, there or still to come.
+    /// Marks the next n bytes of `peer` as read, whether they are available or still to come.
     void advance(int peer, std::int64_t n);
 
-    /// Tells the others that this rank says no more.
+    /// Tells the other ranks that this rank will send nothing more.
     void leave() { counter(size_ + rank_).store(1, std::memory_order_release); }
     bool has_left(int rank) const { return counter(size_ + rank).load(std::memory_order_acquire) != 0; }
 
@@ -64,7 +63,7 @@ private:
         std::atomic<std::int64_t> value{0};
     };
 
-    std::int64_t room() const;   // in the own ring
+    std::int64_t room() const;   // free bytes in this rank's ring
 
     // In memory: written[size], left[size], consumed[writer][reader], then the rings.
     static std::int64_t counter_bytes(std::int64_t size);
@@ -89,7 +88,7 @@ private:
 
 constexpr std::int64_t aligned(std::int64_t bytes) { return (bytes + MessageRings::kLine - 1) / MessageRings::kLine * MessageRings::kLine; }
 
-/// What stands before each message: which collective it belongs to, so that ranks that call different ones learn it.
+/// Header of each message: the collective that it belongs to, so that ranks that call different collectives get an error.
 struct MessageHeader {
     enum class Kind : std::int64_t { AllReduce = 1, Broadcast, AllToAll, Barrier, Rows };
 
@@ -97,19 +96,19 @@ struct MessageHeader {
     std::int64_t bytes;
 };
 
-/// One message of this rank to all others, header first, both padded to whole lines so that no number lies across the ring's end.
+/// One message of this rank to all others. Header and data are padded to whole cache lines, so that no number is split at the ring's end.
 class Outgoing {
 public:
     Outgoing() = default;
 
-    /// `sizes` travel with the header. `data` must live until all is put.
+    /// `sizes` are sent with the header. `data` must live until `put` has returned true.
     Outgoing(MessageHeader header, const std::vector<std::int64_t>& sizes, const char* data, std::int64_t bytes);
 
-    /// The same of bytes that `read(begin, count, to)` gives.
+    /// The same with data that `read(begin, count, to)` copies.
     using Source = std::function<void(std::int64_t begin, std::int64_t count, char* to)>;
     Outgoing(MessageHeader header, const std::vector<std::int64_t>& sizes, Source read, std::int64_t bytes);
 
-    /// Writes what there is room for; true when all is written.
+    /// Writes as much to the ring as it has room for; true when all is written.
     bool put(MessageRings& rings);
 
 private:
@@ -122,15 +121,15 @@ private:
 /// The next message of a peer.
 class Incoming {
 public:
-    /// Reads the header once it is there; true if it is known. @throws std::runtime_error if it belongs to another collective than `expected`,
-    /// or is of another size (any if negative).
+    /// Reads the header if it has arrived; true once it has been read. @throws std::runtime_error if it belongs to another collective than `expected`,
+    /// or to a message of another size (negative: any size).
     bool read_header(MessageRings& rings, int peer, MessageHeader expected, std::int64_t num_sizes);
     bool has_header() const { return known_; }
 
-    /// Copies what is there of a message of n bytes to `into`; true when all has been taken, the padding too.
+    /// Copies what has arrived of a message of n bytes to `into`; true when all of it has been read, padding included.
     bool take(MessageRings& rings, int peer, std::int64_t n, char* into);
 
-    std::vector<std::int64_t> sizes;   ///< that came with the header
+    std::vector<std::int64_t> sizes;   ///< received with the header
 
 private:
     bool known_ = false;

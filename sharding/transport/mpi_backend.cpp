@@ -114,13 +114,13 @@ public:
         const auto me = getRank();
         sent.read(send[me], send[me + 1] - send[me], bytes_of(received) + receive[me]);
         const auto tag = next_tag();
-        const auto place = neighbors_.memory ? neighbors_.memory->place_of(received) : -1;
+        const auto offset = neighbors_.memory ? neighbors_.memory->offset_of(received) : -1;
         auto work = c10::make_intrusive<MpiRows>(limit_, communicator_, tag, std::move(sent));
         work->kept.push_back(received);
         for_each_other([&](int r) {
             const bool is_direct = neighbors_.write_here[r] && receive_bytes[r] >= PeerMemory::kWorthwhileBytes;
-            if (is_direct) work->tell_place(r, place < 0 ? -1 : place + receive[r], receive_bytes[r]);
-            if (!is_direct || place < 0) post_receive(*work, received, receive[r], receive[r + 1], r, MpiRows::kChunk, tag);
+            if (is_direct) work->send_target(r, offset < 0 ? -1 : offset + receive[r], receive_bytes[r]);
+            if (!is_direct || offset < 0) post_receive(*work, received, receive[r], receive[r + 1], r, MpiRows::kChunk, tag);
         });
         for_each_other([&](int r) {
             if (neighbors_.views[r] && send_bytes[r] >= PeerMemory::kWorthwhileBytes) work->write(r, *neighbors_.views[r], send[r], send[r + 1]);

@@ -7,8 +7,8 @@
 
 namespace meshard {
 
-/// The ranks of a run started by mpirun or srun, over MPI: its collectives go through shared memory on one host, where a small all-reduce takes
-/// a microsecond instead of Gloo's 1.5 ms. CPU tensors only.
+/// Connects the ranks of a run started by mpirun or srun over MPI, whose collectives use shared memory on one host: a small all-reduce takes a microsecond
+/// there, 1.5 ms with Gloo. CPU tensors only.
 ///
 /// @return null if MPI does not see these ranks (the program was started without its help), or this build has no MPI
 std::unique_ptr<World> connect_mpi(const LaunchInfo& info, double timeout_seconds);

@@ -11,7 +11,7 @@
 namespace meshard {
 namespace {
 
-/// `bytes`: that it is to have received, unless negative.
+/// Whether the request is complete. `bytes`: the number that it must have received; negative: not checked.
 bool is_done(MPI_Request& request, int bytes = -1)
 {
     if (request == MPI_REQUEST_NULL) return true;
@@ -91,7 +91,7 @@ void MpiWork::go_on() noexcept
     try {
         if (!is_done_) is_done_ = advance();
     } catch (const std::exception& error) {
-        failure_ = error.what();   // for good: what failed must not be taken up again
+        failure_ = error.what();   // kept: a failed collective must not be advanced again
     }
 }
 
@@ -101,10 +101,10 @@ bool MpiWork::wait(std::chrono::milliseconds timeout)
     const auto limit = timeout > std::chrono::milliseconds(0) ? timeout : limit_;
     const auto deadline = std::chrono::steady_clock::now() + limit;
     for (std::int64_t spin = 0; !isCompleted(); ++spin) {
-        if (spin % 64 == 63) sched_yield();   // ranks may be more than cores
+        if (spin % 64 == 63) sched_yield();   // there may be more ranks than cores
         if (spin % 4096 != 4095) continue;
         if (const auto who = who_has_left(); !who.empty()) {
-            if (isCompleted()) return true;   // it may have said all it had to before it went
+            if (isCompleted()) return true;   // it may have sent everything before it left
             throw std::runtime_error(who);
         }
         if (std::chrono::steady_clock::now() > deadline) throw std::runtime_error("no answer within " + std::to_string(limit.count() / 1000) + " s");
@@ -137,7 +137,7 @@ void MpiRequests::receive(void* to, int bytes, int rank, int tag)
 
 bool MpiRequests::advance()
 {
-    for (; next_ < requests_.size(); ++next_) {   // in the order in which they were made, so that each is asked once when it is done
+    for (; next_ < requests_.size(); ++next_) {   // in the order of their creation, so that each is tested only until it is done
         if (!is_done(requests_[next_].request, requests_[next_].bytes)) return false;
     }
     return true;
@@ -151,14 +151,14 @@ void MpiRows::send(int rank, std::int64_t begin, std::int64_t end)
 void MpiRows::write(int rank, const PeerView& view, std::int64_t begin, std::int64_t end)
 {
     auto& written = written_.emplace_back(Written{rank, view, begin, end});
-    check_mpi(MPI_Irecv(&written.told, sizeof written.told, MPI_BYTE, rank, tag_ + 1, communicator_, &written.request), "receive");
+    check_mpi(MPI_Irecv(&written.target, sizeof written.target, MPI_BYTE, rank, tag_ + 1, communicator_, &written.request), "receive");
 }
 
-void MpiRows::tell_place(int rank, std::int64_t place, std::int64_t bytes)
+void MpiRows::send_target(int rank, std::int64_t offset, std::int64_t bytes)
 {
-    places_.push_back({place, bytes});
-    check_mpi(MPI_Isend(&places_.back(), sizeof(Place), MPI_BYTE, rank, tag_ + 1, communicator_, add()), "send");
-    if (place >= 0) receive(nullptr, 0, rank, tag_);   // that it is written
+    targets_.push_back({offset, bytes});
+    check_mpi(MPI_Isend(&targets_.back(), sizeof(Target), MPI_BYTE, rank, tag_ + 1, communicator_, add()), "send");
+    if (offset >= 0) receive(nullptr, 0, rank, tag_);   // the empty message that says that all is written
 }
 
 bool MpiRows::advance()
@@ -172,28 +172,28 @@ bool MpiRows::advance()
 /// True when there is nothing left to do for this rank.
 bool MpiRows::advance(Written& written)
 {
-    const bool was_told = written.request == MPI_REQUEST_NULL;
+    const bool had_target = written.request == MPI_REQUEST_NULL;
     if (!is_done(written.request)) return false;
-    auto& place = written.told.place;
-    if (!was_told && written.told.bytes != written.end - written.begin) {   // what follows a place must not be written to
+    auto& offset = written.target.offset;
+    if (!had_target && written.target.bytes != written.end - written.begin) {   // writing more would overwrite what follows the target
         throw std::runtime_error("all_to_all: " + std::to_string(written.end - written.begin) + " bytes are sent to rank " + std::to_string(written.rank) + ", which expects " +
-                                 std::to_string(written.told.bytes));
+                                 std::to_string(written.target.bytes));
     }
-    if (!was_told && place < 0) {
+    if (!had_target && offset < 0) {
         send(written.rank, written.begin, written.end);
         written.begin = written.end;
     }
     if (written.begin == written.end) return true;
     const auto count = std::min(kPiece, written.end - written.begin);
-    sent_.write_to_peer(written.begin, count, written.view.at(place));
+    sent_.write_to_peer(written.begin, count, written.view.at(offset));
     written.begin += count;
-    place += count;
+    offset += count;
     if (written.begin < written.end) return false;
-    check_mpi(MPI_Isend(nullptr, 0, MPI_BYTE, written.rank, tag_, communicator_, add()), "send");   // after all that was written
+    check_mpi(MPI_Isend(nullptr, 0, MPI_BYTE, written.rank, tag_, communicator_, add()), "send");   // tells the rank that all is written
     return true;
 }
 
-/// True when it is free and no chunk is left.
+/// True when the slot is free and no chunk is left.
 bool MpiRows::advance(Slot& slot)
 {
     if (is_done(slot.request) && !chunks_.empty()) {

@@ -13,7 +13,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-// MPI's C++ bindings, long withdrawn, would want a library of their own.
+// MPI's C++ bindings, removed from the standard, would need a library of their own.
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1
 #include <mpi.h>
@@ -24,21 +24,21 @@
 
 namespace meshard {
 
-/// @throws std::runtime_error with MPI's own words unless the code is MPI_SUCCESS
+/// @throws std::runtime_error with MPI's own message unless the code is MPI_SUCCESS
 void check_mpi(int code, const char* what);
 
-/// Ranks of one machine, which can write to each other's memory.
+/// Which ranks of this machine can write to each other's memory.
 struct Neighborhood {
     std::shared_ptr<PeerMemory> memory;                   ///< of this rank; may be null
-    std::vector<std::shared_ptr<const PeerView>> views;   ///< by rank; null where this rank cannot write
-    std::vector<bool> write_here;                         ///< by rank: whether it can write to `memory`
+    std::vector<std::shared_ptr<const PeerView>> views;   ///< indexed by rank; null if this rank cannot write to that one's memory
+    std::vector<bool> write_here;                         ///< indexed by rank: whether it can write to `memory`
 
-    /// Of all ranks. Collective.
+    /// For all ranks of the run. Collective over them.
     static Neighborhood find();
     Neighborhood of(const std::vector<int>& ranks) const;
 };
 
-/// A collective under way. The thread that waits for it, or the progress thread, calls `advance`.
+/// A collective that has been started and not finished. The thread that waits for it, or the progress thread, calls `advance`.
 class MpiWork : public c10d::Work {
 public:
     MpiWork(std::chrono::milliseconds limit, MPI_Comm communicator) : communicator_(communicator), limit_(limit) {}
@@ -46,7 +46,7 @@ public:
     bool isCompleted() override;
     bool wait(std::chrono::milliseconds timeout) override;
 
-    /// For the progress thread: true if there is nothing left for it to do.
+    /// Called by the progress thread: does a step; true if that thread has nothing left to do for it (done, failed, or another thread waits for it).
     bool can_be_left() noexcept;
 
 protected:
@@ -66,17 +66,17 @@ private:
     std::string failure_;
 };
 
-/// Of an empty message from a rank that has left its group.
+/// Tag of the empty message that a rank sends when it leaves its group.
 constexpr int kFarewellTag = 0;
 
-/// Requests, with all that must outlive them.
+/// MPI requests, and the tensors that must outlive them.
 class MpiRequests : public MpiWork {
 public:
     using MpiWork::MpiWork;
 
     MPI_Request* add() { return &requests_.emplace_back().request; }
 
-    /// For so many bytes, no fewer.
+    /// Receives exactly `bytes` bytes; a message of another size is an error.
     void receive(void* to, int bytes, int rank, int tag);
 
     std::vector<at::Tensor> kept;
@@ -87,38 +87,38 @@ protected:
 private:
     struct Request {
         MPI_Request request = MPI_REQUEST_NULL;
-        int bytes = -1;   // that are to be received
+        int bytes = -1;   // expected; negative: not checked
     };
     std::deque<Request> requests_;   // addresses given out stay valid
     std::size_t next_ = 0;
 };
 
-/// Rows to each rank. On this machine they are written where that rank wants them, which it says in a message of its own. Else they go in chunks that stay in
-/// the cache: picked out, sent, and their memory used again; rows that lie in a row are sent from where they lie.
+/// Sends rows to each rank. To a rank of this machine they are written directly into its receive buffer, whose offset it sends first. To others they are sent
+/// in chunks that fit the cache: gathered into one of a few buffers and sent; a chunk that is contiguous in memory is sent without a copy.
 class MpiRows : public MpiRequests {
 public:
     static constexpr std::int64_t kChunk = std::int64_t{1} << 19;
 
-    /// @param tag   of its messages; that after it is of places
+    /// @param tag   of the messages with rows; tag + 1 is that of the messages with target offsets
     MpiRows(std::chrono::milliseconds limit, MPI_Comm communicator, int tag, RowStream sent)
         : MpiRequests(limit, communicator), tag_(tag), sent_(std::move(sent))
     {
     }
 
-    /// Bytes `begin` ... `end - 1` of the stream, in chunks.
+    /// Sends bytes `begin` ... `end - 1` of the stream, in chunks.
     void send(int rank, std::int64_t begin, std::int64_t end);
 
-    /// The same straight to its memory, once the rank has said where; in chunks if nowhere.
+    /// Writes them into the rank's memory once it has sent the offset; sends them in chunks if it has no such memory (offset -1).
     void write(int rank, const PeerView& view, std::int64_t begin, std::int64_t end);
 
-    /// Says to a rank where it is to write, and how many bytes are expected; -1 for nowhere.
-    void tell_place(int rank, std::int64_t place, std::int64_t bytes);
+    /// Sends a rank the offset in this rank's PeerMemory where it has to write (-1: nowhere, it has to send), and the number of bytes expected.
+    void send_target(int rank, std::int64_t offset, std::int64_t bytes);
 
 protected:
     bool advance() override;
 
 private:
-    static constexpr std::int64_t kPiece = std::int64_t{4} << 20;   // and others get their turn
+    static constexpr std::int64_t kPiece = std::int64_t{4} << 20;   // written in one call, so that other requests go on in between
 
     struct Chunk {
         int rank;
@@ -128,14 +128,14 @@ private:
         std::vector<char> bytes;
         MPI_Request request = MPI_REQUEST_NULL;
     };
-    struct Place {
-        std::int64_t place = 0, bytes = 0;
+    struct Target {
+        std::int64_t offset = 0, bytes = 0;
     };
     struct Written {
         int rank;
         const PeerView& view;
         std::int64_t begin, end;
-        Place told = {};
+        Target target = {};
         MPI_Request request = MPI_REQUEST_NULL;
     };
 
@@ -147,10 +147,10 @@ private:
     std::deque<Chunk> chunks_;
     std::array<Slot, 4> slots_;
     std::deque<Written> written_;   // addresses given out stay valid
-    std::deque<Place> places_;
+    std::deque<Target> targets_;
 };
 
-/// Works that go on while the program computes.
+/// Collectives that the progress thread advances while the program computes.
 class MpiProgress {
 public:
     void add(c10::intrusive_ptr<MpiWork> work);

@@ -75,34 +75,34 @@ at::Tensor PeerMemory::empty(at::IntArrayRef sizes, const at::TensorOptions& opt
     const auto bytes = (wanted + kPage - 1) / kPage * kPage;
     const std::lock_guard lock(mutex_);
     for (auto range = free_.begin(); range != free_.end(); ++range) {
-        const auto [place, room] = *range;
+        const auto [offset, room] = *range;
         if (bytes == 0 || room < bytes) continue;
         free_.erase(range);
-        if (room > bytes) free_.emplace(place + bytes, room - bytes);
-        return at::from_blob(begin_ + place, sizes, [self = shared_from_this(), place = place, bytes](void*) { self->give_back(place, bytes); }, options);
+        if (room > bytes) free_.emplace(offset + bytes, room - bytes);
+        return at::from_blob(begin_ + offset, sizes, [self = shared_from_this(), offset = offset, bytes](void*) { self->give_back(offset, bytes); }, options);
     }
     return {};
 }
 
-void PeerMemory::give_back(std::int64_t place, std::int64_t bytes)
+void PeerMemory::give_back(std::int64_t offset, std::int64_t bytes)
 {
     const std::lock_guard lock(mutex_);
-    auto next = free_.lower_bound(place);
-    if (next != free_.end() && place + bytes == next->first) {
+    auto next = free_.lower_bound(offset);
+    if (next != free_.end() && offset + bytes == next->first) {
         bytes += next->second;
         next = free_.erase(next);
     }
     if (next != free_.begin()) {
         const auto before = std::prev(next);
-        if (before->first + before->second == place) {
+        if (before->first + before->second == offset) {
             before->second += bytes;
             return;
         }
     }
-    free_.emplace(place, bytes);
+    free_.emplace(offset, bytes);
 }
 
-std::int64_t PeerMemory::place_of(const at::Tensor& tensor) const
+std::int64_t PeerMemory::offset_of(const at::Tensor& tensor) const
 {
     const auto* data = static_cast<const char*>(tensor.const_data_ptr());
     return data >= begin_ && data < begin_ + size_ ? data - begin_ : -1;

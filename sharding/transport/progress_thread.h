@@ -8,16 +8,17 @@
 
 namespace meshard {
 
-/// Lets messages go on while the program computes: transports that only move bytes when they are called are called from here.
+/// A thread that advances messages while the program computes, for transports that move bytes only when they are called.
 class ProgressThread {
 public:
-    /// `step` does what can be done without waiting and says whether anything is left to do. After one that throws the thread sleeps until the next `wake`.
+    /// `step` does what can be done without waiting and returns whether anything is left to do. After a `step` that throws, the thread sleeps until the next
+    /// `wake`.
     explicit ProgressThread(std::function<bool()> step) : step_(std::move(step)) {}
     ~ProgressThread() { stop(); }
     ProgressThread(const ProgressThread&) = delete;
     ProgressThread& operator=(const ProgressThread&) = delete;
 
-    /// There is something to do. The first call starts the thread.
+    /// Wakes the thread: there is something to do. The first call starts it.
     void wake();
 
     void stop();

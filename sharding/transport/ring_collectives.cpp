@@ -14,7 +14,7 @@ namespace {
 
 using Kind = MessageHeader::Kind;
 
-constexpr std::int64_t kSharedOutBytes = std::int64_t{64} << 10;   // larger sums of more than two ranks are shared out
+constexpr std::int64_t kSharedOutBytes = std::int64_t{64} << 10;   // larger sums of more than two ranks are divided: each rank sums one share
 
 template <class T>
 void combine(char* into, const char* from, std::int64_t bytes, c10d::ReduceOp::RedOpType op)
@@ -71,8 +71,8 @@ struct Staged {
     at::Tensor tensor, host;
 };
 
-/// Every rank says all it has; every rank reads the part that it is to sum (all of it, or one share), in the order of the ranks. Where the work
-/// is shared out, each then says its share of the sum.
+/// Every rank writes its whole tensor to its ring, reads the part that it has to sum (all, or one share) from all rings, and adds in the order of the ranks.
+/// Where the sum is divided into shares, each rank then writes its share of the result to its ring.
 class AllReduce : public RingCollective {
 public:
     AllReduce(const MessageRings& rings, const at::Tensor& tensor, c10d::ReduceOp::RedOpType op)
@@ -87,7 +87,7 @@ public:
         end_ = shared_out_ ? starts_[rings.rank() + 1] : bytes;
         position_ = begin_;
         data_ = Outgoing({Kind::AllReduce, bytes}, {}, staged_.data(), bytes);
-        // The sum must not replace what is still to be written.
+        // A buffer of its own: the tensor may still have to be written to the ring.
         result_.resize(static_cast<std::size_t>(end_ - begin_));
     }
 
@@ -106,7 +106,7 @@ public:
     {
         if (!summed_ && !sum_up(rings)) return false;
         if (!shared_out_) return true;
-        if (!data_written_) return false;   // what is overwritten must have been said
+        if (!data_written_) return false;   // the tensor is overwritten below: all of it must be in the ring before
         bool all = true;
         for (int r = 0; r < rings.size(); ++r) {
             if (r == rings.rank()) continue;
@@ -142,14 +142,14 @@ private:
             n = std::min<std::int64_t>(n, 64 << 10);   // a block that stays in the cache through all ranks
             char* sum = result_.data() + (position_ - begin_);
             for (int r = 0; r < size; ++r) {
-                const auto add = [&](const char* place, std::int64_t at, std::int64_t k) {
-                    if (r == 0) std::memcpy(sum + at, place, static_cast<std::size_t>(k));
-                    else combine_(sum + at, place, k, op_);
+                const auto add = [&](const char* data, std::int64_t at, std::int64_t k) {
+                    if (r == 0) std::memcpy(sum + at, data, static_cast<std::size_t>(k));
+                    else combine_(sum + at, data, k, op_);
                 };
                 if (r == me) {
                     add(staged_.data() + position_, 0, n);
                 } else {
-                    rings.look(r, n, add);
+                    rings.peek(r, n, add);
                     rings.advance(r, n);
                 }
             }
@@ -203,7 +203,7 @@ private:
 
 class AllToAll : public RingCollective {
 public:
-    /// `read` gives the bytes that are sent, for as long as this lives.
+    /// `read(begin, count, to)` copies bytes of the sent stream; called as long as this object lives.
     AllToAll(const MessageRings& rings, const at::Tensor& out, std::vector<std::int64_t> receive_bytes, std::vector<std::int64_t> send_bytes, Outgoing::Source read)
         : out_(out), receive_(std::move(receive_bytes)), incoming_(receive_.size()), taken_(receive_.size(), 0), finished_(receive_.size(), false)
     {
@@ -236,11 +236,11 @@ public:
                 throw std::runtime_error("all_to_all: rank " + std::to_string(r) + " sends " + std::to_string(incoming.sizes[me]) + " bytes, expected " +
                                          std::to_string(receive_[r]));
             }
-            if (is_new) rings.advance(r, before);   // what it says to other ranks
+            if (is_new) rings.advance(r, before);   // skips what it sends to other ranks
             const auto n = std::min(rings.available(r), receive_[r] - taken_[r]);
             if (n > 0) {
-                rings.look(r, n, [&](const char* place, std::int64_t at, std::int64_t k) {
-                    std::memcpy(out_.data() + start + taken_[r] + at, place, static_cast<std::size_t>(k));
+                rings.peek(r, n, [&](const char* data, std::int64_t at, std::int64_t k) {
+                    std::memcpy(out_.data() + start + taken_[r] + at, data, static_cast<std::size_t>(k));
                 });
                 taken_[r] += n;
                 rings.advance(r, n);

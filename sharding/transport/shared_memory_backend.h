@@ -10,11 +10,11 @@
 
 namespace meshard {
 
-/// Ranks on one host that talk through memory they share: no sockets; a message costs two copies, rows in large numbers one (`DirectRows`).
+/// Connects ranks of one host through shared memory, without sockets: a message costs two copies, a large exchange of rows one (`DirectRows`).
 ///
-/// Every rank has a ring of bytes that it writes and all others read; a collective writes what it must say into its own ring when it is
-/// started, as far as that has room, and does the rest when it is waited for. Sums are formed in the order of the ranks, so that every rank
-/// gets the same bits. Serves all-reduce, broadcast, all-to-all with uneven sizes, and barrier, of CPU tensors; others travel by way of the CPU.
+/// Every rank writes to its own ring buffer, and all others read it. A collective writes its message to the ring when it is started, as far as there is room,
+/// and does the rest when the caller waits for it. Sums are added in the order of the ranks, so that every rank gets the same bits. Has all-reduce, broadcast,
+/// all-to-all with uneven sizes, and barrier; tensors of other devices are copied to the CPU.
 ///
 /// Collective over the group; `store` is the group's own. `has_ended(rank)` says whether a rank's process is known to be gone.
 /// Returns null on every rank if one of them cannot see the shared memory (another host or container).

@@ -31,15 +31,15 @@ TEST(PeerMemory, IsWrittenToByAnotherProcess)
     first.fill_(1);
     second.fill_(2);
     const auto address = memory->address();
-    const auto place = memory->place_of(second);
+    const auto offset = memory->offset_of(second);
 
     const auto code = in_child([&] {
         const auto view = PeerView::open(address);
         if (!view) return 1;
         std::int64_t there = 0;
-        std::memcpy(&there, view->at(place), sizeof there);
+        std::memcpy(&there, view->at(offset), sizeof there);
         const std::int64_t number = 77;
-        std::memcpy(view->at(place + 8), &number, sizeof number);
+        std::memcpy(view->at(offset + 8), &number, sizeof number);
         return there == 2 ? 0 : 2;
     });
 
@@ -54,16 +54,16 @@ TEST(PeerMemory, GivesOutWhatWasGivenBackAndNothingTwice)
     const auto memory = PeerMemory::create();
     ASSERT_TRUE(memory);
     auto a = memory->empty({5000}, at::kByte), b = memory->empty({5000}, at::kByte), c = memory->empty({5000}, at::kByte);
-    const auto place_a = memory->place_of(a), place_b = memory->place_of(b), place_c = memory->place_of(c);
-    EXPECT_GE(place_b - place_a, 5000);
-    EXPECT_GE(place_c - place_b, 5000);
+    const auto offset_a = memory->offset_of(a), offset_b = memory->offset_of(b), offset_c = memory->offset_of(c);
+    EXPECT_GE(offset_b - offset_a, 5000);
+    EXPECT_GE(offset_c - offset_b, 5000);
 
     const auto view_of_b = b.narrow(0, 10, 5);
     b.reset();
-    EXPECT_NE(memory->place_of(memory->empty({10}, at::kByte)), place_b) << "a view of it still lives";
+    EXPECT_NE(memory->offset_of(memory->empty({10}, at::kByte)), offset_b) << "a view of it still lives";
     a.reset();
-    EXPECT_EQ(memory->place_of(memory->empty({5000}, at::kByte)), place_a);
-    EXPECT_EQ(memory->place_of(view_of_b), place_b + 10);
+    EXPECT_EQ(memory->offset_of(memory->empty({5000}, at::kByte)), offset_a);
+    EXPECT_EQ(memory->offset_of(view_of_b), offset_b + 10);
 }
 
 TEST(PeerMemory, JoinsNeighboursThatWereGivenBack)
@@ -72,10 +72,10 @@ TEST(PeerMemory, JoinsNeighboursThatWereGivenBack)
     ASSERT_TRUE(memory);
     std::vector<at::Tensor> blocks;
     for (int i = 0; i < 4; ++i) blocks.push_back(memory->empty({4096}, at::kByte));
-    const auto first = memory->place_of(blocks[0]);
+    const auto first = memory->offset_of(blocks[0]);
     for (const int i : {1, 0, 2}) blocks[i].reset();
 
-    EXPECT_EQ(memory->place_of(memory->empty({3 * 4096}, at::kByte)), first);
+    EXPECT_EQ(memory->offset_of(memory->empty({3 * 4096}, at::kByte)), first);
 }
 
 TEST(PeerMemory, OutlivesItsOwnerInItsTensors)
@@ -99,7 +99,7 @@ TEST(PeerMemory, IsNotMistakenForAnother)
     EXPECT_FALSE(PeerView::open(address)) << "another token";
     EXPECT_FALSE(PeerView::open({memory->address()[0], 0, memory->address()[2]})) << "no file in memory";
     EXPECT_FALSE(PeerView::open({1 << 30, 3, 0})) << "no process";
-    EXPECT_EQ(memory->place_of(at::ones({3})), -1);
+    EXPECT_EQ(memory->offset_of(at::ones({3})), -1);
 }
 
 TEST(PeerMemory, IsDoneWithoutWhereFilesAreLimited)
