@@ -8,14 +8,15 @@
 
 namespace meshard {
 
-/// Gives a saved tensor back when backward asks for it.
+/// Returns a saved tensor when backward needs it.
 using UnpackSaved = std::function<at::Tensor()>;
 
-/// Takes over a tensor that autograd saves for backward; the tensor has no history. An empty function: keep it as it is.
+/// Called with each tensor that autograd saves for backward (detached); returns the function that restores it. An empty function: the tensor itself is kept.
 using PackSaved = std::function<UnpackSaved(const at::Tensor&)>;
 
-/// While it lives, every tensor that autograd saves in this thread, plain or sharded, goes through `pack`. The innermost one counts; guards
-/// end in the reverse order of their making. What was saved under it is unpacked by it later too, also after it has ended.
+/// A guard: while it lives, `pack` is called with every tensor that autograd saves in this thread, plain or sharded. Of nested guards the innermost is used;
+/// guards must be destroyed in the reverse order of their construction. Tensors saved under a guard are unpacked by its functions, also after it has been
+/// destroyed.
 class SavedTensorHooks {
 public:
     explicit SavedTensorHooks(PackSaved pack);
@@ -25,12 +26,12 @@ public:
 };
 
 struct OffloadOptions {
-    std::int64_t least_bytes = 1 << 20;   ///< smaller tensors stay: their transfer costs more than they hold
-    bool page_locked = true;              ///< copies that run beside the computation; takes memory that cannot be swapped
+    std::int64_t least_bytes = 1 << 20;   ///< smaller tensors stay on the GPU: not worth the transfer
+    bool page_locked = true;              ///< page-locked host memory, which cannot be swapped: copies run while the GPU computes
 };
 
-/// Moves what autograd saves while it lives from a GPU to host memory, and back when backward asks for it. Tensors on the host stay
-/// where they are, and so do parameters, which are on the GPU anyway. A sharded tensor's own part moves.
+/// A guard: while it lives, tensors that autograd saves on a GPU are copied to host memory, and back when backward needs them. Tensors on the host stay
+/// where they are, and so do parameters, which are on the GPU anyway. Of a sharded tensor this rank's part is copied.
 class OffloadSavedTensors {
 public:
     explicit OffloadSavedTensors(const OffloadOptions& options = {});
@@ -39,7 +40,7 @@ private:
     SavedTensorHooks hooks_;
 };
 
-/// The function that OffloadSavedTensors saves by, for the tensors that `moves` chooses.
+/// The `pack` function of OffloadSavedTensors: copies the tensors for which `moves` returns true to host memory.
 PackSaved offload_where(std::function<bool(const at::Tensor& local)> moves, bool page_locked);
 
 }  // namespace meshard

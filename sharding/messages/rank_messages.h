@@ -15,16 +15,16 @@
 
 namespace meshard {
 
-/// Another rank has met an error and says so itself; this one only ends.
+/// Another rank has failed and reports its error; this rank ends without a message.
 class FailedElsewhere : public CommunicationError {
 public:
     FailedElsewhere() : CommunicationError("another rank has met an error and says so.") {}
 };
 
-/// Messages among the ranks of a run for work that needs no tensors, and so no LibTorch.
+/// Messages among the ranks of a run without tensors, and so without LibTorch.
 ///
-/// There is one operation, in which all ranks take part; one rank alone is the ordinary case and costs nothing. A rank that meets an error calls
-/// `fail` in place of its next exchange, and all others leave theirs by `FailedElsewhere`: nobody waits for ever.
+/// There is one operation, `exchange`, which is collective; with one rank, the ordinary case, it costs nothing. A rank that has an error calls
+/// `fail` instead of its next `exchange`; the `exchange` of all other ranks then throws `FailedElsewhere`, so that no rank waits for ever.
 class RankMessages {
 public:
     using Bytes = std::vector<std::byte>;
@@ -33,19 +33,19 @@ public:
     virtual int rank() const { return 0; }
     virtual int size() const { return 1; }
 
-    /// Collective. Gives `to[r]` to rank r; returns what each rank gave to this one.
+    /// Collective. Sends `to[r]` to rank r; returns what this rank receives, by sender.
     /// @throws FailedElsewhere, CommunicationError
     virtual std::vector<Bytes> exchange(std::vector<Bytes> to) { return to; }
 
-    /// In place of an exchange: tells the others that this rank has failed.
-    /// @return whether this rank is the one to say why: the lowest of those that failed.
+    /// Called instead of `exchange`: tells the other ranks that this one has failed.
+    /// @return whether this rank has to report its error: true on the lowest of the ranks that failed.
     virtual bool fail() noexcept { return true; }
 };
 
 /// The ranks that `mpirun` or `srun` started, or this process alone. @throws CommunicationError
 std::unique_ptr<RankMessages> ranks_of_this_run();
 
-/// Collective. `RankMessages::exchange` of values; `to` has a list for each rank.
+/// Collective. `RankMessages::exchange` of values; `to` has one list for each rank.
 template <class T>
 std::vector<std::vector<T>> exchange(RankMessages& messages, std::vector<std::vector<T>> to)
 {
@@ -77,7 +77,7 @@ std::vector<T> gather_everywhere(RankMessages& messages, const std::vector<T>& v
     return all;
 }
 
-/// Collective. All ranks' values, in the order of ranks, on rank 0; elsewhere nothing.
+/// Collective. All ranks' values, in the order of ranks, on rank 0; an empty list on the others.
 template <class T>
 std::vector<T> gather_on_first(RankMessages& messages, std::vector<T> values)
 {
@@ -98,11 +98,11 @@ std::vector<T> sum_everywhere(RankMessages& messages, const std::vector<T>& valu
     return sums;
 }
 
-/// Rows dealt out to ranks in runs: rank r has `begins[r]` to `begins[r + 1] - 1`.
+/// Consecutive rows for each rank: rank r has rows `begins[r]` to `begins[r + 1] - 1`.
 struct RankRanges {
     std::vector<std::int64_t> begins;
 
-    /// Rows 0 ... count - 1 in runs of nearly the same length.
+    /// Rows 0 ... count - 1 in ranges whose lengths differ by one at most.
     static RankRanges even(std::int64_t count, int num_ranks)
     {
         RankRanges ranges;
@@ -115,7 +115,7 @@ struct RankRanges {
     int rank_of(std::int64_t row) const { return static_cast<int>(std::ranges::upper_bound(begins, row) - begins.begin()) - 1; }
 };
 
-/// Collective. The values at `rows`, which lie in `mine` (this rank's range) on the ranks that `ranges` says.
+/// Collective. The values of the global rows `rows`: each is fetched from the rank whose range holds it. `mine` has the values of this rank's range.
 template <class T>
 std::vector<T> fetch(RankMessages& messages, const RankRanges& ranges, std::span<const T> mine, std::span<const std::int32_t> rows)
 {

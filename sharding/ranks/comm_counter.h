@@ -7,10 +7,10 @@
 
 namespace meshard {
 
-/// What one rank asked of its groups: one entry a call, in order. Belongs to a DeviceMesh; not thread-safe.
+/// The collectives that one rank has called: one entry a call, in order. Belongs to a DeviceMesh; not thread-safe.
 ///
-/// `bytes` are those of the tensor handed over (all-reduce, broadcast: its size; gather, all-to-all, ring shift: what this rank
-/// receives from others), so that the figures do not depend on a transport's algorithm.
+/// `bytes` is the size of the tensor for all-reduce and broadcast, and what this rank receives from others for gather, all-to-all and ring shift, so that the
+/// figures do not depend on a transport's algorithm.
 class CommCounter {
 public:
     struct Call {

@@ -16,8 +16,8 @@
 
 namespace meshard {
 
-/// Makes the communicating group of the given ranks of the world (ascending); called by every rank of the world, in the same
-/// order for the same groups, `name` being the same on all its members.
+/// Makes the group of the given ranks of the world (ascending). Every rank of the world makes all groups in the same order; `name` is the same on all
+/// members of a group.
 class GroupFactory {
 public:
     virtual ~GroupFactory() = default;
@@ -26,12 +26,12 @@ public:
     virtual RankGroup make_group(const std::vector<int>& ranks, const std::string& name, const std::string& axis,
                                  std::shared_ptr<CommCounter> counter) = 0;
 
-    /// Random numbers on this rank's CPU. Ranks that are processes have LibTorch's default generator; those that share a process need one each.
+    /// This rank's generator of random numbers on the CPU, where ranks are threads of one process. None: LibTorch's default generator (ranks are processes).
     virtual std::optional<at::Generator> generator() const { return std::nullopt; }
 };
 
-/// A grid of ranks with named axes, e.g. `data` x `domain`; one group an axis, and one of all. Row-major: the last axis runs
-/// fastest, so that ranks of one domain are neighbours.
+/// A grid of ranks with named axes, e.g. `data` x `domain`; one group for each axis, and one of all ranks. Row-major: the last axis runs
+/// fastest, so that the ranks of one domain have consecutive numbers.
 class DeviceMesh : public std::enable_shared_from_this<DeviceMesh> {
 public:
     /// One rank, one axis `domain` of size one.
@@ -56,16 +56,16 @@ public:
     std::int64_t axis(std::string_view name) const;
     bool has_axis(std::string_view name) const;
 
-    /// The line of ranks through this one along one axis, as a mesh of that axis alone. The same object at every call.
+    /// The ranks along one axis that include this one, as a device mesh of that axis alone. The same object at every call.
     std::shared_ptr<const DeviceMesh> sub_mesh(std::string_view axis_name) const;
 
     CommCounter& counter() const { return *counter_; }
 
-    /// Generator of this rank for random fields on a device; all ranks' must be in the same state. The first call for a device compares them
+    /// This rank's generator for random tensors on a device; it must be in the same state on all ranks. The first call for a device compares the states
     /// (collective over all ranks). @throws InvalidInput if they differ; `torch::manual_seed` sets them.
     at::Generator generator(const at::Device& device) const;
 
-    /// This rank's generator on the CPU where ranks share a process; nothing where it is LibTorch's default one. Not collective.
+    /// This rank's generator on the CPU where ranks are threads of one process; none: LibTorch's default one. Not collective.
     const std::optional<at::Generator>& own_generator() const { return own_generator_; }
 
 private:
@@ -78,7 +78,7 @@ private:
     std::shared_ptr<CommCounter> counter_ = std::make_shared<CommCounter>();
     std::vector<std::shared_ptr<const DeviceMesh>> sub_meshes_;
     std::optional<at::Generator> own_generator_;
-    mutable std::set<at::DeviceType> compared_;   // devices whose generators have been found in the same state
+    mutable std::set<at::DeviceType> compared_;   // devices for which all ranks' generators were found in the same state
 };
 
 }  // namespace meshard

@@ -6,10 +6,10 @@
 
 namespace meshard {
 
-/// How pending parts are to be combined.
+/// How the values of a Partial are combined over the ranks.
 enum class Reduction : std::uint8_t { Sum, Max, Min };
 
-/// How a tensor lies on the ranks of one axis of a device mesh.
+/// How a tensor is distributed over the ranks of one axis of a device mesh.
 struct Placement {
     enum class Kind : std::uint8_t { Replicate, Shard, Partial };
 
@@ -29,7 +29,7 @@ inline Placement Replicate() { return {}; }
 /// Every rank holds its own extent of dimension `dim`; extents may differ and be zero.
 inline Placement Shard(std::int64_t dim) { return {Placement::Kind::Shard, Reduction::Sum, dim}; }
 
-/// Every rank holds a part of the whole's shape; the value is their reduction, still owed.
+/// Every rank holds a tensor of the whole's shape; the value is their reduction over the ranks, which has not been computed yet (it is pending).
 inline Placement Partial(Reduction reduction = Reduction::Sum) { return {Placement::Kind::Partial, reduction, 0}; }
 
 /// `Replicate`, `Shard(1)`, `Partial(sum)`.

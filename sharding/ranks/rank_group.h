@@ -18,14 +18,14 @@ namespace meshard {
 /// True if `name`, "host:pid", is a process of this host that has ended (a zombie counts as ended).
 bool has_ended(const std::string& name);
 
-/// A collective under way. Its tensor must not be touched before `wait` returns.
+/// A collective that has been started. Its tensors must not be read or written before `wait` returns.
 class PendingCollective {
 public:
     PendingCollective() = default;
-    /// `buffers` live until `wait` returns; backends may hold on to what they are handed for longer.
+    /// Keeps `buffers` alive until `wait` returns. A backend may keep the tensors that it was given longer.
     PendingCollective(c10::intrusive_ptr<c10d::Work> work, std::string what, const class RankGroup* group, std::vector<at::Tensor> buffers = {});
 
-    /// Returns at once if there is nothing to wait for. @throws CommunicationError if a rank is gone or too late.
+    /// Returns at once if there is nothing to wait for. @throws CommunicationError if a rank has ended or is too late.
     void wait();
 
     /// Whether `wait` would return at once. @throws CommunicationError as `wait`
@@ -38,11 +38,11 @@ private:
     std::shared_ptr<std::vector<at::Tensor>> buffers_;
 };
 
-/// Ranks that talk to each other: one axis of a device mesh, or all of it. A group of one never communicates.
+/// Ranks that exchange messages: those along one axis of a device mesh, or all. A group of one never communicates.
 ///
-/// Every function is collective over the group. Tensors are dense and plain; the device is one that the backend serves.
-/// All throw CommunicationError when a rank is gone or later than the group's time limit; the message names the ranks
-/// that are known to be gone.
+/// Every function is collective over the group. Tensors are dense and plain, on a device that the backend supports.
+/// All throw CommunicationError when a rank has ended or is later than the group's time limit; the message names the ranks
+/// that are known to have ended.
 class RankGroup {
 public:
     /// The group of one.
@@ -60,27 +60,28 @@ public:
     void all_reduce(at::Tensor& tensor, Reduction reduction = Reduction::Sum) const;
     PendingCollective start_all_reduce(at::Tensor& tensor, Reduction reduction = Reduction::Sum) const;
 
-    /// Rows (dimension 0) of all ranks, in rank order. `rows[r]` is what rank r brings; exact sizes travel, no padding.
+    /// Rows (dimension 0) of all ranks, in rank order. Rank r contributes `rows[r]` rows; exact sizes are sent, without padding.
     at::Tensor all_gather_rows(const at::Tensor& local, std::span<const std::int64_t> rows) const;
 
     /// Sends `send_rows[r]` rows to rank r, in rank order, and returns the rows received, in rank order.
     at::Tensor all_to_all_rows(const at::Tensor& rows, std::span<const std::int64_t> send_rows,
                                std::span<const std::int64_t> receive_rows) const;
 
-    /// Passes `sent` to the next rank (the last one's to the first) and fills `received` with what the rank before passes on, without
-    /// waiting. Both are contiguous with one dimension, of any length, zero included; `received` is as long as what the rank before sends.
+    /// Starts to send `sent` to the next rank (the last rank sends to the first) and to receive `received` from the rank before. Both are contiguous with one
+    /// dimension of any length, zero included; `received` is as long as what the rank before sends.
     PendingCollective start_ring_shift(const at::Tensor& sent, at::Tensor& received) const;
 
-    /// The same with any partners: `sent` holds `send_counts[r]` values for rank r, in rank order; `received` is laid out in the same way.
+    /// Starts an all-to-all: `sent` holds `send_counts[r]` values for rank r, in rank order; `received` has room for `receive_counts[r]` values of rank r, in
+    /// rank order. `what` names it in errors.
     PendingCollective start_exchange(const at::Tensor& sent, std::span<const std::int64_t> send_counts, at::Tensor& received,
                                      std::span<const std::int64_t> receive_counts, const char* what = "exchange") const;
 
-    /// The same of rows, `send_rows[r]` of the stream for rank r, which are picked out while they are sent where the backend can. `received` is
-    /// contiguous, with room for `receive_rows[r]` rows from each rank r.
+    /// Starts an all-to-all of rows: the stream holds `send_rows[r]` rows for rank r, in rank order. A backend that is a RowExchange gathers them while it
+    /// sends. `received` is contiguous, with room for `receive_rows[r]` rows from each rank r.
     PendingCollective start_row_exchange(const class RowStream& sent, std::span<const std::int64_t> send_rows, at::Tensor& received,
                                          std::span<const std::int64_t> receive_rows) const;
 
-    /// A tensor to receive rows in, where the transport likes it best.
+    /// A receive buffer for `start_row_exchange`, allocated where the transport can write to it with the fewest copies.
     at::Tensor empty_received(at::IntArrayRef sizes, const at::TensorOptions& options) const;
 
     void broadcast(at::Tensor& tensor, int source_rank) const;
@@ -88,12 +89,12 @@ public:
     /// The numbers of all ranks, one vector a rank (all the same length).
     std::vector<std::vector<std::int64_t>> all_gather_integers(std::span<const std::int64_t> own) const;
 
-    /// True on every rank if it is true on every rank: how all learn what one has found wrong before they go on.
+    /// True on every rank if `mine` is true on every rank. With it all ranks learn that one has found an error before they go on.
     bool all_agree(bool mine) const;
 
     void barrier() const;
 
-    /// Ends the group's connections; waiting ranks fail instead of hanging.
+    /// Closes the group's connections; ranks that wait get an error instead of waiting for ever.
     void abort() const;
 
     std::string describe_failure(const std::string& what, const std::string& error) const;

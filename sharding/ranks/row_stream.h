@@ -9,7 +9,8 @@
 
 namespace meshard {
 
-/// Rows of one or several tensors side by side, picked by number: the bytes that a rank sends, which need never lie in memory as a whole.
+/// The bytes that a rank sends in an exchange of rows: row index[i] of each tensor, one after the other, for each i. They are gathered piece by piece while
+/// they are sent; no buffer holds all of them.
 class RowStream {
 public:
     RowStream() = default;
@@ -21,19 +22,20 @@ public:
     std::int64_t row_bytes() const { return row_bytes_; }
     std::int64_t bytes() const { return num_rows() * row_bytes_; }
 
-    /// Where bytes begin, ..., begin + count - 1 lie if they do so in a row already; null if they must be picked out.
+    /// Pointer to bytes begin, ..., begin + count - 1 if they are contiguous in a tensor; null if they must be gathered.
     const char* in_place(std::int64_t begin, std::int64_t count) const;
 
-    /// Bytes begin, ..., begin + count - 1 to `to`.
+    /// Copies bytes begin, ..., begin + count - 1 to `to`.
     void read(std::int64_t begin, std::int64_t count, char* to) const;
 
-    /// The same past the caches, for more than they hold: what is written need not be read before. All is written when it returns.
+    /// The same with stores that bypass the caches, for streams larger than a cache: the target's cache lines are not read before they are written. All stores
+    /// are complete when it returns.
     void write_through(std::int64_t begin, std::int64_t count, char* to) const;
 
-    /// By whichever of the two is the better for a stream of this size.
+    /// `read` or `write_through`, whichever is faster for a stream of this size.
     void write_to_peer(std::int64_t begin, std::int64_t count, char* to) const;
 
-    at::Tensor whole() const;   ///< all of them, uint8
+    at::Tensor whole() const;   ///< all bytes, (bytes), uint8
 
 private:
     template <class Copy>
@@ -45,15 +47,15 @@ private:
     std::int64_t row_bytes_ = 0;
 };
 
-/// What a backend can do that picks rows out while it sends, so that packing them is hidden with the rest.
+/// Interface of a backend that gathers rows while it sends them, so that the time for gathering overlaps with that of sending.
 class RowExchange {
 public:
     virtual ~RowExchange() = default;
 
-    /// Where rows are best received: memory that others can write to, if there is any.
+    /// A receive buffer: in memory that other ranks can write to, if there is any.
     virtual at::Tensor empty_received(at::IntArrayRef sizes, const at::TensorOptions& options);
 
-    /// As an all-to-all of bytes, `send_bytes[r]` of the stream for rank r, in rank order; `received` (bytes), contiguous.
+    /// An all-to-all: the stream holds `send_bytes[r]` bytes for rank r, in rank order; `received` is a contiguous tensor of bytes.
     virtual c10::intrusive_ptr<c10d::Work> exchange_rows(RowStream sent, const std::vector<std::int64_t>& send_bytes, const at::Tensor& received,
                                                          const std::vector<std::int64_t>& receive_bytes) = 0;
 };

@@ -6,13 +6,13 @@
 
 namespace meshard {
 
-/// The type in which values of a type are added: single precision for narrower floating ones, so that a sum is rounded to its type once.
+/// The type in which values of `type` are added: single precision for narrower floating types, so that a sum is rounded to `type` once.
 c10::ScalarType sum_type(c10::ScalarType type);
 
-/// The value of a type that no other is below; minus infinity for floating ones. It never wins a maximum.
+/// The smallest value of a type; minus infinity for floating types. The neutral element of a maximum.
 c10::Scalar lowest_value(c10::ScalarType type);
 
-/// The value of a type that no other is above; infinity for floating ones. It never wins a minimum.
+/// The largest value of a type; infinity for floating types. The neutral element of a minimum.
 c10::Scalar highest_value(c10::ScalarType type);
 
 }  // namespace meshard

@@ -7,10 +7,10 @@
 
 namespace meshard {
 
-/// Adds a word to a hash. For a given start every step is invertible in the word: two runs that differ in one word never meet again.
+/// Adds a word to a hash. For a given hash the result is invertible in the word: sequences that differ in exactly one word have different hashes.
 std::uint64_t mix(std::uint64_t hash, std::uint64_t word);
 
-/// Of the bytes of a tensor's values, by which ranks compare what they hold. Not for storage: it may change between versions.
+/// Hash of the bytes of a tensor's values, by which ranks compare their tensors. Not for storage: it may change between versions.
 std::int64_t hash_of_values(const at::Tensor& tensor);
 
 }  // namespace meshard
