@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a boxed kernel below autograd needs: the layers above it, operators by name, the tensors in arguments and results.
+// Helpers of boxed kernels below autograd: the dispatch layers above them, names of operators, the tensors among arguments and results.
 #pragma once
 
 #include <optional>
@@ -11,14 +11,13 @@
 
 namespace meshard {
 
-/// Autograd, the bookkeeping of views, autocast: what has done its part when such a kernel runs, and must not do it again for what the
-/// kernel calls.
+/// Dispatch keys of autograd, view tracking and autocast. They have run before such a kernel, and must be excluded while the kernel calls other operators.
 const c10::DispatchKeySet& recording_layers();
 
 /// `aten::sum.dim_IntList`
 std::string full_name_of(const c10::OperatorName& name);
 
-/// Operators that are defined by what they are composed of never arrive below autograd.
+/// False for composite operators: LibTorch replaces them by their parts above autograd.
 bool arrives_below_autograd(const c10::OperatorHandle& op);
 
 /// Every aten operator that arrives below autograd.
@@ -52,7 +51,7 @@ void for_each_tensor(const c10::IValue& value, F&& f)
     }
 }
 
-/// Puts `f(tensor)` in the place of every such tensor. Lists are made anew.
+/// Replaces every such tensor by `f(tensor)`. Lists are replaced by new lists.
 template <class F>
 void map_tensors(c10::IValue& value, F&& f)
 {

@@ -16,34 +16,34 @@ struct Node;
 
 namespace meshard {
 
-/// What a plain gradient stands for. One that comes back through `from_local` from a tensor that is cut is what this rank's rows contribute; one of a
-/// computation that all ranks do alike is the whole on each of them.
+/// Whether a plain gradient is this rank's share or the whole. A gradient that comes through `from_local` from a cut tensor is the contribution of this rank's
+/// rows (a share); the gradient of a computation that all ranks do in the same way is the whole on each of them.
 struct GradientOrigin {
-    std::vector<std::string> share_axes;   ///< names of the axes on which each rank has its own share, and the shares add up
-    bool mixed = false;             ///< gradients of several kinds have been added up: nobody can tell them apart
+    std::vector<std::string> share_axes;   ///< names of the axes on which each rank has its own share; the whole is the sum of the shares
+    bool mixed = false;             ///< a share and a whole have been added: they cannot be separated
 
     bool operator==(const GradientOrigin&) const = default;
 };
 
-/// Origins of the gradients of the backward under way in this thread, from its graph.
+/// Origins of all gradients in the backward pass that runs in this thread, computed from its graph.
 class GradientOrigins {
 public:
     GradientOrigins();
 
-    /// Of what arrives at input `input` of `node`.
+    /// Origin of the gradient that arrives at input `input` of `node`.
     GradientOrigin at(const torch::autograd::Node* node, std::uint32_t input) const;
 
-    /// Of what arrives at a leaf.
+    /// Origin of the gradient that arrives at a leaf.
     GradientOrigin of_leaf(const at::Tensor& leaf) const;
 
     bool are_of(int graph_task) const { return graph_task == graph_task_; }
 
 private:
     int graph_task_;
-    std::unordered_map<const torch::autograd::Node*, std::vector<GradientOrigin>> origins_;   // by input; empty where all are whole
+    std::unordered_map<const torch::autograd::Node*, std::vector<GradientOrigin>> origins_;   // indexed by input; empty if all are whole
 };
 
-/// Numbers from which other ranks see whether they have the same plain gradient.
+/// Numbers by which ranks compare their plain gradients of one parameter.
 struct PlainGradientSum {
     double projection = 0, norm = 0;
     bool exists = false;
@@ -51,12 +51,12 @@ struct PlainGradientSum {
     void add(const at::Tensor& gradient);
 };
 
-/// Compares what ranks have noted, one entry a parameter: those that differ along another axis than `data` must agree. Collective over those axes.
-/// @throws InvalidInput, naming the parameter: plain gradients that differ are none of a computation that all ranks do alike.
+/// Compares `own` with that of the other ranks along every axis but `data`, one entry for each parameter. Collective over those axes.
+/// @throws InvalidInput, naming the parameter, if they differ: then the gradient does not come from a computation that all ranks do in the same way.
 void check_plain_gradients(const std::vector<PlainGradientSum>& own, const std::vector<std::string>& names, const std::vector<at::ScalarType>& types,
                            const DeviceMesh& device_mesh);
 
-/// @throws InvalidInput if a parameter's gradient is mixed.
+/// @throws InvalidInput, naming the parameter, if its gradient is mixed.
 void check_origin(const GradientOrigin& origin, const std::string& name);
 
 }  // namespace meshard

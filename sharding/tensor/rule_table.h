@@ -20,23 +20,23 @@ public:
     using Error::Error;
 };
 
-/// What an operator's schema says, read once when its rule is installed.
+/// Facts from an operator's schema, read once when its rule is installed.
 struct OperatorFacts {
     explicit OperatorFacts(const c10::OperatorHandle& op);
 
     c10::OperatorHandle op;
-    std::vector<bool> takes_tensors; ///< by argument: a tensor or a list of tensors, optional or not
+    std::vector<bool> takes_tensors; ///< of each argument: whether it is a tensor or a list of tensors, optional or not
     std::int64_t num_returns = 0;
     std::int64_t mutated_arg = -1;   ///< the first argument that is written to, or -1
-    std::vector<std::int64_t> written_args;   ///< all that are written to
+    std::vector<std::int64_t> written_args;   ///< all arguments that are written to
     bool is_random = false;
-    bool changes_view = false;       ///< `transpose_` and alike: in place, but of what is shown and not of what is held
-    bool has_meta = false;           ///< runs on tensors without memory
+    bool changes_view = false;       ///< `transpose_` and alike: change shape and strides in place, not values
+    bool has_meta = false;           ///< runs on meta tensors (no memory)
     bool is_view = false;            ///< the result shares memory with the first argument
 };
 
-/// One call of an operator on at least one sharded tensor, below autograd. A rule brings the arguments into placements it can work
-/// with, lets the operator run on the local parts, and says how the results lie.
+/// One call of an operator on at least one sharded tensor, below autograd. A rule converts the arguments to placements that it supports,
+/// runs the operator on the local parts, and gives the layouts of the results.
 class RuleCall {
 public:
     RuleCall(const OperatorFacts& facts, torch::jit::Stack* stack);
@@ -72,44 +72,44 @@ public:
     /// Layout of a tensor on an axis; a plain one is Replicate.
     const AxisLayout& layout(const at::Tensor& tensor, std::int64_t axis) const;
 
-    /// Reduces what is pending in these tensors: one message for all that share type and axes.
+    /// Reduces the Partial axes of these tensors: one message for all of the same type and axes.
     void reduce(c10::ArrayRef<at::Tensor> tensors) const { reduce_partials_of(tensors); }
 
-    /// The tensor in another layout on one axis; where another axis cuts the same dimension already, that one becomes Replicate.
+    /// The tensor in another layout on one axis; if another axis already cuts the same dimension, that axis becomes Replicate.
     at::Tensor with_layout(const at::Tensor& tensor, std::int64_t axis, const AxisLayout& layout) const;
 
-    /// Puts this rank's part in place of an argument.
+    /// Replaces an argument by this rank's part.
     void set_local(std::int64_t i, const at::Tensor& local);
 
-    /// Puts this rank's parts in place of all tensor arguments as they lie.
+    /// Replaces all tensor arguments by this rank's parts, in their present layouts.
     void make_local();
 
-    /// Draws random numbers, and no rule has seen to it that all ranks draw the same.
+    /// The operator draws random numbers, and `draws_alike` has not been called.
     bool is_random() const { return facts_.is_random && !draws_alike_; }
 
     /// The rule has given the operator a generator that draws the same on every rank.
     void draws_alike() { draws_alike_ = true; }
 
-    /// The results will show the strides that the plain operator's have, which say what may be viewed in another shape: for rules whose results
-    /// lie in memory as the operands do. To be called while the arguments are the caller's. Costs little where all are contiguous, but for
-    /// views. Without effect for the few operators that do not run on tensors without memory.
+    /// The results get the strides that the plain operator would give them (they decide which `view` calls are allowed): for rules whose results
+    /// have the memory order of the operands. Call it before the arguments are replaced. Cheap if all are contiguous and the operator is no view.
+    /// Without effect for the few operators that do not run on meta tensors.
     void keep_strides();
 
-    /// Strides to show for the k-th result tensor; empty, that is contiguous, without `keep_strides`.
+    /// Strides of the k-th result tensor; empty, that is contiguous, without `keep_strides`.
     c10::IntArrayRef strides(std::size_t k) const { return k < shown_.size() ? shown_[k].strides() : c10::IntArrayRef(); }
 
     /// The result shares memory with the first argument.
     bool is_view() const { return facts_.is_view; }
 
-    /// `gathered_rule` says so, for the observer: it had something to gather.
+    /// Called by `gathered_rule` if it had something to gather; reported to the observer.
     void note_gathering() { has_gathered_ = true; }
     bool has_gathered() const { return has_gathered_; }
 
-    /// Runs the operator on what the arguments now are and wraps every tensor result with `axes` (one layout set a result; the last one
-    /// serves those beyond). A result that is an argument written to is that argument again.
+    /// Runs the operator on the arguments as they are now and wraps every tensor result with its spec (one for each result; the last one
+    /// is used for further results). A result that is an argument written to is returned as that argument.
     void run(c10::ArrayRef<SpecPtr> specs);
 
-    /// Runs the operator and returns its results, unwrapped; the stack is left without them.
+    /// Runs the operator and returns its plain results; removes them from the stack.
     torch::jit::Stack run_local();
 
     /// Puts the call's results on the stack, after `run_local`.
@@ -145,8 +145,8 @@ private:
 using ShardRule = void (*)(RuleCall&);
 
 /// Registers a rule for an operator: `aten::mm` (all overloads but those that write to a given `out`) or `aten::sum.dim_IntList` (one); of any
-/// namespace. Static objects of this type in the files of `ops` fill the table before main. A registration that comes later takes effect at once, and replaces an earlier one
-/// of the same name. Of an operator that is defined by what it is composed of, the rule serves calls that want no gradients.
+/// namespace. Static objects of this type in the files of `ops` fill the table before main. A registration that comes later takes effect at once, and replaces
+/// an earlier one of the same name. For a composite operator the rule is used only in calls that need no gradients.
 struct RuleRegistration {
     RuleRegistration(std::string_view family, std::initializer_list<const char*> operators, ShardRule rule);
 };
@@ -156,32 +156,32 @@ struct PointwiseRegistration {
     explicit PointwiseRegistration(ShardRule rule);
 };
 
-/// What the table says of one operator.
+/// The table's entry for one operator.
 struct RuleEntry {
     std::string op;         ///< `aten::sum.dim_IntList`
-    std::string family;     ///< `pointwise`, `views`, ...; `gathered` if there is no rule but `gathered_rule`, `composite` if made of others
+    std::string family;     ///< `pointwise`, `views`, ...; `gathered` if there is no rule but `gathered_rule`, `composite` if LibTorch composes it of others
 };
 
 /// Every aten operator, sorted by name.
 std::vector<RuleEntry> list_rules();
 
-/// Puts the table's kernels into LibTorch's dispatcher, for aten and for every operator that has a rule. Called by the first sharded tensor
-/// that is made.
+/// Puts the table's kernels into LibTorch's dispatcher, for aten and for every operator that has a rule. Called when the first sharded tensor
+/// is made.
 void install_rules();
 
-/// Arguments that lie the same on every rank give results that do; anything else is refused.
+/// If all arguments are Replicate, so are the results; all other layouts are refused.
 void replicated_rule(RuleCall& call);
 
-/// Rule of last resort, exact for every operator that draws no random numbers: every rank gathers what is cut and computes the whole; the
-/// results are Replicate. What is written to keeps its layout; a plain tensor that is written to gets the whole value. Other rules fall
-/// back on it for layouts that they have no better way for.
+/// Rule of last resort, exact for every operator that draws no random numbers: every rank gathers the cut arguments and computes the whole; the
+/// results are Replicate. An argument that is written to keeps its layout; a plain one gets the whole value. Other rules call it for layouts
+/// that they do not support.
 void gathered_rule(RuleCall& call);
 
-/// Rule of operators that write their results to tensors given as `out`: the form that returns new tensors by its own rule, then copies. A sharded
-/// `out` keeps its layout, a plain one gets the whole and, as always, another shape where it has to.
+/// Rule of operators that write their results to tensors given as `out`: calls the overload that returns new tensors, then copies them. A sharded
+/// `out` keeps its layout; a plain one gets the whole value and, as in LibTorch, is resized if its shape does not fit.
 void out_rule(RuleCall& call);
 
-/// One operator that went through the table.
+/// One call of an operator, as the table handled it.
 struct RuleEvent {
     std::string op;          ///< `aten::sum.dim_IntList`
     std::string family;
@@ -192,7 +192,7 @@ struct RuleEvent {
     bool gathered = false;   ///< by `gathered_rule`, with something to gather
 };
 
-/// Is told of every operator that goes through the table, and of refusals.
+/// Interface: called for every operator that goes through the table, and for refusals.
 class RuleObserver {
 public:
     virtual ~RuleObserver() = default;
@@ -203,7 +203,7 @@ public:
 /// For this thread; null for none.
 void set_rule_observer(RuleObserver* observer);
 
-/// What happens where an operator has no better rule than to gather: done in silence, done with one warning an operator (the default), or
+/// What happens if an operator has no better rule than to gather: it gathers without a warning, with one warning for each operator (the default), or is
 /// refused. For this thread.
 enum class GatherPolicy : std::uint8_t { Silent, Warn, Refuse };
 void set_gather_policy(GatherPolicy policy);

@@ -39,10 +39,10 @@ struct AxisLayout {
 
 using AxisLayouts = c10::SmallVector<AxisLayout, 2>;   ///< one an axis of a device mesh
 
-/// The layouts once what is pending is reduced: Replicate there.
+/// The layouts after the reduction of every Partial, which becomes Replicate.
 AxisLayouts without_pending(AxisLayouts axes);
 
-/// How a tensor lies on a device mesh. Immutable and shared; says nothing of the dimensions that are not cut.
+/// Layout of a tensor on a device mesh. Immutable and shared; does not hold the sizes of dimensions that are not cut.
 struct ShardSpec {
     std::shared_ptr<const DeviceMesh> device_mesh;
     AxisLayouts axes;
@@ -63,8 +63,8 @@ struct ShardSpec {
 
     bool operator==(const ShardSpec& other) const;    ///< same mesh and axes
 
-    /// One layout an axis and, of each Shard, one extent a rank, none negative. What enters from outside is checked: by `make_spec`, `from_local`
-    /// and `redistribute`. @throws InvalidInput
+    /// Checks that there is one layout for each axis and, in each Shard, one extent for each rank, none negative. Called by `make_spec`, `from_local`
+    /// and `redistribute` on what the caller passes. @throws InvalidInput
     void validate() const;
 };
 
@@ -77,8 +77,8 @@ SpecPtr make_spec(std::shared_ptr<const DeviceMesh> device_mesh, c10::ArrayRef<A
 /// Every axis Replicate.
 SpecPtr replicated_spec(std::shared_ptr<const DeviceMesh> device_mesh);
 
-/// The owned rows of a part as Shard(dim) on the axis `domain`; Replicate elsewhere. Collective over `domain`: ranks tell each
-/// other how many rows they own. @throws InvalidInput if the parts do not make up the whole.
+/// The owned rows of a part as Shard(dim) on the axis `domain`; Replicate on the others. Collective over `domain`: ranks exchange
+/// their numbers of owned rows. @throws InvalidInput if the parts do not make up the whole.
 SpecPtr shard_spec(std::shared_ptr<const IndexMap> index_map, std::shared_ptr<const DeviceMesh> device_mesh, std::int64_t dim = 0);
 
 /// n rows in `num_ranks` near-equal extents, the larger ones first.
