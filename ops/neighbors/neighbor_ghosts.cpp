@@ -49,7 +49,7 @@ std::vector<char> answers_to(const NeighborRequest& request, std::span<const std
     if (!request.is_knn) {
         const auto cells = unpacked_cells(bytes);
         const double bound = (request.largest_radius() + cells.template reach<T>(dimensions)) * kBoundSlack<T>;
-        return within_bound<T>(own, cells.template middles<T>(dimensions), bound, dimensions, request.options.period);
+        return within_bound<T>(own, cells.template centroids<T>(dimensions), bound, dimensions, request.options.period);
     }
     std::vector<char> is_needed(own.size() / dimensions, 0);
     std::vector<T> numbers(bytes.size() / sizeof(T)), queries, bounds;

@@ -180,7 +180,7 @@ std::vector<std::vector<T>> worth_asking(const NeighborRequest& request, std::ve
         if (asked[r].empty()) continue;
         const auto theirs = unpacked_cells(asked[r]);
         const auto bound = static_cast<T>((radius + theirs.template reach<T>(dimensions)) * kBoundSlack<T>);
-        const auto near = own.knn(theirs.template middles<T>(dimensions), 1, {}, std::vector<T>(theirs.codes.size(), bound * bound));
+        const auto near = own.knn(theirs.template centroids<T>(dimensions), 1, {}, std::vector<T>(theirs.codes.size(), bound * bound));
         answers[r].assign((theirs.codes.size() + 7) / 8, 0);
         for (std::size_t c = 0; c < theirs.codes.size(); ++c) answers[r][c / 8] |= static_cast<std::uint8_t>((near.offsets[c + 1] > near.offsets[c]) << c % 8);
     }

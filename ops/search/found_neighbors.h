@@ -12,11 +12,11 @@
 
 namespace meshard::point_tree {
 
-/// Memory for neighbours of queries, in the order in which they come.
+/// Memory for the neighbours of queries, allocated in chunks in the order in which queries are answered.
 template <class T>
 class Records {
 public:
-    /// Room for `count` distances and, behind them, ids.
+    /// Memory for `count` distances and, behind them, `count` ids.
     T* take(std::int64_t count)
     {
         const auto size = static_cast<std::int64_t>((count * (sizeof(T) + sizeof(std::int32_t)) + sizeof(T) - 1) / sizeof(T));
@@ -36,21 +36,22 @@ private:
 
     std::vector<std::unique_ptr<T[]>> chunks_;
     T* next_ = nullptr;
-    std::int64_t left_ = 0, next_size_ = 1 << 12;   // small searches take little
+    std::int64_t left_ = 0, next_size_ = 1 << 12;   // small at first, for small searches
 };
 
-/// Answers as they come, in the order in which queries are walked, or at once in their places if each query is likely to have `stride` of them.
-/// Several lists are beginnings of one: the neighbours of a query are kept once.
+/// Collects the neighbours of queries, which are answered in the order of a walk, and makes lists in the order of the queries. If each query will probably have
+/// exactly `stride` neighbours, they are written to their final position (query * stride) at once; with `stride` 0, to Records first.
+/// The neighbours of a query are stored once for all lists: each list is a prefix of the longest.
 template <class T>
-class Found {
+class FoundNeighbors {
 public:
-    Found(std::int64_t num_queries, std::int64_t num_lists, std::int64_t stride)
+    FoundNeighbors(std::int64_t num_queries, std::int64_t num_lists, std::int64_t stride)
         : ids_(num_queries * stride), distances_(num_queries * stride), counts_(num_queries * num_lists), records_(stride > 0 ? 0 : num_queries),
           num_queries_(num_queries), num_lists_(num_lists), stride_(stride)
     {
     }
 
-    /// `counts`: how many of the neighbours are in each list. Several threads may put, each with records of its own.
+    /// Stores the neighbours of one query. `counts`: how many of them are in each list. Several threads may call it, each with records of its own.
     void put(std::int64_t query, const T* squares, const std::int32_t* ids, std::span<const std::int64_t> counts, Records<T>& records)
     {
         std::int64_t most = 0;
@@ -80,7 +81,7 @@ public:
             result[l].distances.resize(offsets.back());
         }
         for (std::int64_t i = 0; i < num_queries_; ++i) {
-            // Records lie in the order of the walk: each is a miss, unless it is asked for in time.
+            // Records lie in the order of the walk: without prefetching, each would be a cache miss.
             constexpr std::int64_t ahead = 12;
             if (stride_ == 0 && i + ahead < num_queries_) {
                 for (int line = 0; line < 4; ++line) __builtin_prefetch(reinterpret_cast<const char*>(records_[i + ahead]) + 64 * line);

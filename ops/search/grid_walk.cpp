@@ -12,7 +12,7 @@ namespace meshard {
 namespace {
 
 struct Placed {
-    std::array<std::int32_t, 3> cell;   ///< z, y, x: sorts as the walk goes
+    std::array<std::int32_t, 3> cell;   ///< z, y, x: sorts in the order of the walk
     std::int32_t id;
 
     auto operator<=>(const Placed&) const = default;
@@ -64,7 +64,7 @@ NeighborLists<T> neighbors_in_grid_order(std::span<const T> points, std::span<co
         auto at = placed.begin();
         for (auto z = first[2]; z <= last[2] && left > 0; ++z) {
             for (auto y = first[1]; y <= last[1] && left > 0; ++y) {
-                at = std::lower_bound(at, placed.end(), Placed{{z, y, first[0]}, 0});   // rows of cells lie end to end
+                at = std::lower_bound(at, placed.end(), Placed{{z, y, first[0]}, 0});   // cells of one row are contiguous
                 for (; at != placed.end() && at->cell[0] == z && at->cell[1] == y && at->cell[2] <= last[0] && left > 0; ++at) {
                     float squared = 0;
                     for (int d = 0; d < 3; ++d) {

@@ -8,12 +8,13 @@
 
 namespace meshard {
 
-/// Whether a walk with this radius can number the cells around these places. @throws InvalidInput if one is nearly 2^30 cells from zero or more
+/// Checks that the cells around these positions can be numbered in 32 bits for this radius. @throws InvalidInput if a position is nearly 2^30 cells from zero
+/// or more
 template <class T>
 void require_grid_cells(std::span<const T> coordinates, const RadiusLimit& limit);
 
-/// The points within `radius` of each query in the order of a walk over a grid, the first `max_neighbors` of them: which neighbours the published
-/// weights of GeoTransolver were trained with. Not nearest first, but as independent of the order of points on ranks.
+/// The first `max_neighbors` points within `radius` of each query, in the order of a walk over a grid: the neighbours with which the published weights of
+/// GeoTransolver were trained. Not nearest first; does not depend on how points are distributed over ranks either.
 ///
 /// In single precision whatever the type: cells are radius / 2 wide and numbered floor(x * (1 / width)); a query visits the cells from
 /// floor((q - radius) / width) to floor((q + radius) / width), x fastest, then y, then z, and the points of a cell by ascending id; a point is inside if

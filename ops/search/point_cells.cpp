@@ -11,24 +11,24 @@
 namespace meshard {
 namespace {
 
-constexpr int kBits = 12;   // of a place along an axis
-constexpr std::int64_t kPlaces = std::int64_t{1} << kBits;
+constexpr int kBits = 12;   // of a cell's coordinate along an axis
+constexpr std::int64_t kCellsPerAxis = std::int64_t{1} << kBits;
 
-std::int64_t interleaved(const std::array<std::int64_t, 3>& places, int dimensions)
+std::int64_t interleaved(const std::array<std::int64_t, 3>& coordinates, int dimensions)
 {
     std::int64_t code = 0;
     for (int bit = kBits - 1; bit >= 0; --bit) {
-        for (int d = 0; d < dimensions; ++d) code = code << 1 | (places[d] >> bit & 1);
+        for (int d = 0; d < dimensions; ++d) code = code << 1 | (coordinates[d] >> bit & 1);
     }
     return code;
 }
 
-constexpr std::uint64_t kEscape = 24;   // so many ones and the number follows as it is
+constexpr std::uint64_t kEscape = 24;   // after so many ones the difference follows in 64 bits
 
-/// With how many bits behind the ones the differences are shortest, about.
+/// The number of low bits for which the code of all differences is about the shortest.
 int best_low_bits(std::span<const std::int64_t> numbers)
 {
-    std::array<double, 65> counts{};   // of differences of so many bits
+    std::array<double, 65> counts{};   // counts[b]: differences of b bits
     std::int64_t last = 0;
     for (const auto number : numbers) counts[std::bit_width(static_cast<std::uint64_t>(number - std::exchange(last, number)))] += 1;
     int best = 0;
@@ -46,7 +46,7 @@ int best_low_bits(std::span<const std::int64_t> numbers)
     return best;
 }
 
-/// Bits, the lowest first, behind the bytes that are there.
+/// Appends bits, the lowest first, to `bytes`.
 struct BitWriter {
     std::vector<std::uint8_t>& bytes;
     int bit = 8;
@@ -85,11 +85,11 @@ struct BitReader {
 template <class T>
 std::int64_t code_of(const PointCells& cells, const T* point, int dimensions)
 {
-    std::array<std::int64_t, 3> places{};
+    std::array<std::int64_t, 3> coordinates{};
     for (int d = 0; d < dimensions && cells.width > 0; ++d) {
-        places[d] = std::clamp<std::int64_t>(static_cast<std::int64_t>((static_cast<double>(point[d]) - cells.low[d]) / cells.width), 0, kPlaces - 1);
+        coordinates[d] = std::clamp<std::int64_t>(static_cast<std::int64_t>((static_cast<double>(point[d]) - cells.low[d]) / cells.width), 0, kCellsPerAxis - 1);
     }
-    return interleaved(places, dimensions);
+    return interleaved(coordinates, dimensions);
 }
 
 }  // namespace
@@ -140,7 +140,7 @@ PointCells point_cells(std::span<const T> points, int dimensions, double least_w
         cells.low[d] = points.empty() ? 0 : low;
         longest = std::max(longest, high - low);
     }
-    cells.width = longest > 0 ? std::max(least_width, longest / static_cast<double>(kPlaces)) : 0;
+    cells.width = longest > 0 ? std::max(least_width, longest / static_cast<double>(kCellsPerAxis)) : 0;
     for (std::size_t i = 0; i < points.size(); i += dimensions) cells.codes.push_back(code_of(cells, &points[i], dimensions));
     std::sort(cells.codes.begin(), cells.codes.end());
     cells.codes.erase(std::unique(cells.codes.begin(), cells.codes.end()), cells.codes.end());
@@ -152,11 +152,11 @@ template PointCells point_cells(std::span<const double>, int, double);
 template <class T>
 std::vector<std::int64_t> cell_of_each(const PointCells& cells, std::span<const T> points, int dimensions)
 {
-    std::vector<std::int64_t> places;
+    std::vector<std::int64_t> indices;
     for (std::size_t i = 0; i < points.size(); i += dimensions) {
-        places.push_back(std::lower_bound(cells.codes.begin(), cells.codes.end(), code_of(cells, &points[i], dimensions)) - cells.codes.begin());
+        indices.push_back(std::lower_bound(cells.codes.begin(), cells.codes.end(), code_of(cells, &points[i], dimensions)) - cells.codes.begin());
     }
-    return places;
+    return indices;
 }
 template std::vector<std::int64_t> cell_of_each(const PointCells&, std::span<const float>, int);
 template std::vector<std::int64_t> cell_of_each(const PointCells&, std::span<const double>, int);
@@ -164,31 +164,31 @@ template std::vector<std::int64_t> cell_of_each(const PointCells&, std::span<con
 template <class T>
 double PointCells::reach(int dimensions) const
 {
-    // Half a diagonal, and what is lost when middles are rounded to T.
+    // Half a diagonal, and the rounding error of centroids in T.
     double largest = 0;
-    for (int d = 0; d < dimensions; ++d) largest = std::max(largest, std::abs(low[d]) + width * static_cast<double>(kPlaces));
+    for (int d = 0; d < dimensions; ++d) largest = std::max(largest, std::abs(low[d]) + width * static_cast<double>(kCellsPerAxis));
     return std::sqrt(static_cast<double>(dimensions)) * (0.5 * width * (1 + 1e-9) + 4 * largest * static_cast<double>(std::numeric_limits<T>::epsilon()));
 }
 template double PointCells::reach<float>(int) const;
 template double PointCells::reach<double>(int) const;
 
 template <class T>
-std::vector<T> PointCells::middles(int dimensions) const
+std::vector<T> PointCells::centroids(int dimensions) const
 {
     std::vector<T> result;
     result.reserve(codes.size() * dimensions);
     for (const auto code : codes) {
-        std::array<std::int64_t, 3> places{};
+        std::array<std::int64_t, 3> coordinates{};
         for (int bit = kBits * dimensions - 1; bit >= 0; --bit) {
-            auto& place = places[dimensions - 1 - bit % dimensions];
-            place = place << 1 | (code >> bit & 1);
+            auto& coordinate = coordinates[dimensions - 1 - bit % dimensions];
+            coordinate = coordinate << 1 | (code >> bit & 1);
         }
-        for (int d = 0; d < dimensions; ++d) result.push_back(static_cast<T>(low[d] + (static_cast<double>(places[d]) + 0.5) * width));
+        for (int d = 0; d < dimensions; ++d) result.push_back(static_cast<T>(low[d] + (static_cast<double>(coordinates[d]) + 0.5) * width));
     }
     return result;
 }
-template std::vector<float> PointCells::middles(int) const;
-template std::vector<double> PointCells::middles(int) const;
+template std::vector<float> PointCells::centroids(int) const;
+template std::vector<double> PointCells::centroids(int) const;
 
 std::vector<std::uint8_t> packed(const PointCells& cells)
 {

@@ -12,7 +12,7 @@
 namespace meshard {
 namespace {
 
-/// `N` numbers side by side, and the choice of some of them.
+/// Operations on vectors of `N` numbers, and on the lanes that a mask selects.
 template <class T, int N>
 struct Lanes {
     typedef T Vector __attribute__((vector_size(N * sizeof(T)), aligned(sizeof(T)), may_alias));
@@ -89,11 +89,11 @@ inline constexpr int kWidest = 64 / sizeof(T);
 
 #elif defined(__AVX2__)
 
-/// For every choice of `N` lanes the places of the chosen ones, first to last, each of `parts` 32-bit parts.
+/// For every mask of `N` lanes the positions of the selected ones, first to last, in units of 32 bits: each lane has `Parts` of them.
 template <int N, int Parts>
-struct Places {
+struct LanePositions {
     alignas(32) std::int32_t of[1 << N][N * Parts]{};
-    constexpr Places()
+    constexpr LanePositions()
     {
         for (int mask = 0; mask < 1 << N; ++mask) {
             int next = 0;
@@ -110,16 +110,16 @@ template <>
 struct Lanes<float, 8> {
     typedef float Vector __attribute__((vector_size(32), aligned(4), may_alias));
     using Mask = unsigned;
-    static constexpr Places<8, 1> kPlaces{};
+    static constexpr LanePositions<8, 1> kPositions{};
     static Vector load(const float* from) { return _mm256_loadu_ps(from); }
     static Mask up_to(Vector a, float bound) { return static_cast<Mask>(_mm256_movemask_ps(_mm256_cmp_ps(a, _mm256_set1_ps(bound), _CMP_LE_OQ))); }
     static int count(Mask mask) { return __builtin_popcount(mask); }
-    static __m256i places(Mask mask) { return _mm256_load_si256(reinterpret_cast<const __m256i*>(kPlaces.of[mask])); }
-    static void store(Mask mask, Vector a, float* to) { _mm256_storeu_ps(to, _mm256_permutevar8x32_ps(a, places(mask))); }
+    static __m256i positions(Mask mask) { return _mm256_load_si256(reinterpret_cast<const __m256i*>(kPositions.of[mask])); }
+    static void store(Mask mask, Vector a, float* to) { _mm256_storeu_ps(to, _mm256_permutevar8x32_ps(a, positions(mask))); }
     static void store_ids(Mask mask, const std::int32_t* ids, std::int32_t* to)
     {
         const auto all = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(ids));
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_permutevar8x32_epi32(all, places(mask)));
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_permutevar8x32_epi32(all, positions(mask)));
     }
 };
 
@@ -127,20 +127,20 @@ template <>
 struct Lanes<double, 4> {
     typedef double Vector __attribute__((vector_size(32), aligned(8), may_alias));
     using Mask = unsigned;
-    static constexpr Places<4, 2> kPlaces{};
-    static constexpr Places<4, 1> kIdPlaces{};
+    static constexpr LanePositions<4, 2> kPositions{};
+    static constexpr LanePositions<4, 1> kIdPositions{};
     static Vector load(const double* from) { return _mm256_loadu_pd(from); }
     static Mask up_to(Vector a, double bound) { return static_cast<Mask>(_mm256_movemask_pd(_mm256_cmp_pd(a, _mm256_set1_pd(bound), _CMP_LE_OQ))); }
     static int count(Mask mask) { return __builtin_popcount(mask); }
     static void store(Mask mask, Vector a, double* to)
     {
-        const auto places = _mm256_load_si256(reinterpret_cast<const __m256i*>(kPlaces.of[mask]));
-        _mm256_storeu_ps(reinterpret_cast<float*>(to), _mm256_permutevar8x32_ps(_mm256_castpd_ps(a), places));
+        const auto positions = _mm256_load_si256(reinterpret_cast<const __m256i*>(kPositions.of[mask]));
+        _mm256_storeu_ps(reinterpret_cast<float*>(to), _mm256_permutevar8x32_ps(_mm256_castpd_ps(a), positions));
     }
     static void store_ids(Mask mask, const std::int32_t* ids, std::int32_t* to)
     {
-        const auto places = _mm_load_si128(reinterpret_cast<const __m128i*>(kIdPlaces.of[mask]));
-        _mm_storeu_ps(reinterpret_cast<float*>(to), _mm_permutevar_ps(_mm_loadu_ps(reinterpret_cast<const float*>(ids)), places));
+        const auto positions = _mm_load_si128(reinterpret_cast<const __m128i*>(kIdPositions.of[mask]));
+        _mm_storeu_ps(reinterpret_cast<float*>(to), _mm_permutevar_ps(_mm_loadu_ps(reinterpret_cast<const float*>(ids)), positions));
     }
 };
 
@@ -212,14 +212,14 @@ std::int64_t filter(const PointArrays<T>& points, std::int64_t count, const T* x
     return chosen;
 }
 
-/// Counts for each how many come before it. The bits of a number that is not negative sort as the number does.
+/// Counting sort: for each number counts how many come before it. The bits of a number that is not negative sort as the number does.
 template <class T>
 void sort(const T* squares, const std::int32_t* ids, std::int64_t count, T* sorted_squares, std::int32_t* sorted_ids)
 {
     constexpr int width = kWidest<double>, together = 4;
     typedef std::int64_t Vector __attribute__((vector_size(width * 8)));
     constexpr bool is_single = sizeof(T) == 4;
-    alignas(64) std::int64_t keys[kMaxSorted], ties[kMaxSorted], places[kMaxSorted];
+    alignas(64) std::int64_t keys[kMaxSorted], ties[kMaxSorted], positions[kMaxSorted];
     for (std::int64_t i = 0; i < count; ++i) {
         if constexpr (is_single) {
             std::int32_t bits;
@@ -243,11 +243,11 @@ void sort(const T* squares, const std::int32_t* ids, std::int64_t count, T* sort
                 else before[v] -= (own[v] > keys[i]) | ((own[v] == keys[i]) & (own_ties[v] > ties[i]));
             }
         }
-        for (int v = 0; v < together; ++v) *reinterpret_cast<Vector*>(places + begin + v * width) = before[v];
+        for (int v = 0; v < together; ++v) *reinterpret_cast<Vector*>(positions + begin + v * width) = before[v];
     }
     for (std::int64_t i = 0; i < count; ++i) {
-        sorted_squares[places[i]] = squares[i];
-        sorted_ids[places[i]] = ids[i];
+        sorted_squares[positions[i]] = squares[i];
+        sorted_ids[positions[i]] = ids[i];
     }
 }
 

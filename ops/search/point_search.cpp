@@ -15,13 +15,13 @@ namespace {
 
 using namespace point_tree;
 
-constexpr std::int64_t kGroup = 32;       // queries that share a walk
-constexpr std::int64_t kMinPiece = 128;   // groups that are worth a thread
+constexpr std::int64_t kGroup = 32;       // queries that are searched together
+constexpr std::int64_t kMinPiece = 128;   // groups for which a thread is worth its cost
 
 template <class T>
 constexpr T kLargestCoordinate = sizeof(T) == 4 ? T(1e18) : T(1e150);
 
-/// Where a periodic axis puts a coordinate: in [0, period).
+/// A coordinate on a periodic axis, brought to [0, period).
 template <class T>
 T wrapped(T x, T period)
 {
@@ -92,7 +92,7 @@ template <class T>
 template <int D>
 struct PointSearch<T>::Impl : PointSearch<T>::Base {
     std::vector<Item<T, D>> ordered;
-    std::vector<T> original;   // to see whether the queries are the points
+    std::vector<T> original;   // to find out whether the queries are the points themselves
     Tree<T, D> tree;
     Period<T, D> period;
     SearchPieces pieces;
@@ -122,19 +122,19 @@ struct PointSearch<T>::Impl : PointSearch<T>::Base {
     std::int64_t num_points() const override { return static_cast<std::int64_t>(ordered.size()); }
     int dimensions() const override { return D; }
 
-    std::vector<NeighborLists<T>> answer(std::span<const T> rows, Question<T, D> question) const
+    std::vector<NeighborLists<T>> answer(std::span<const T> rows, SearchRequest<T, D> request) const
     {
         std::vector<Item<T, D>> own_order;
         const bool are_points = std::equal(rows.begin(), rows.end(), original.begin(), original.end());
         if (!are_points) own_order = items_of(rows);
-        question.queries = are_points ? std::span<const Item<T, D>>(ordered) : own_order;
-        const auto num_queries = static_cast<std::int64_t>(question.queries.size());
-        Found<T> found(num_queries, static_cast<std::int64_t>(question.max_neighbors.size()), question.stride);
+        request.queries = are_points ? std::span<const Item<T, D>>(ordered) : own_order;
+        const auto num_queries = static_cast<std::int64_t>(request.queries.size());
+        FoundNeighbors<T> found(num_queries, static_cast<std::int64_t>(request.max_neighbors.size()), request.stride);
         const auto num_groups = (num_queries + kGroup - 1) / kGroup;
         const auto num_pieces = std::clamp<std::int64_t>(num_groups / kMinPiece, 1, std::max<std::int64_t>(1, pieces.most));
         std::vector<Records<T>> records(num_pieces);
         const auto work = [&](std::int64_t piece) {
-            Walk<T, D> walk(tree, num_points(), period, question, found, records[piece]);
+            Walk<T, D> walk(tree, num_points(), period, request, found, records[piece]);
             for (auto g = piece * num_groups / num_pieces; g < (piece + 1) * num_groups / num_pieces; ++g) {
                 walk.group(g * kGroup, std::min(num_queries, (g + 1) * kGroup));
             }
@@ -147,38 +147,38 @@ struct PointSearch<T>::Impl : PointSearch<T>::Base {
     NeighborLists<T> knn(std::span<const T> queries, std::int64_t k, std::span<const std::int32_t> excluded,
                          std::span<const T> bounds_squared) const override
     {
-        Question<T, D> question;
-        question.excluded = excluded;
-        question.bounds_squared = bounds_squared;
-        question.wanted = k + (excluded.empty() ? 0 : 1);
-        question.max_neighbors = {k};
-        if (bounds_squared.empty()) question.stride = std::min(k, num_points());
-        return std::move(answer(queries, std::move(question)).front());
+        SearchRequest<T, D> request;
+        request.excluded = excluded;
+        request.bounds_squared = bounds_squared;
+        request.wanted = k + (excluded.empty() ? 0 : 1);
+        request.max_neighbors = {k};
+        if (bounds_squared.empty()) request.stride = std::min(k, num_points());
+        return std::move(answer(queries, std::move(request)).front());
     }
 
     std::vector<NeighborLists<T>> within(std::span<const T> queries, std::span<const RadiusLimit> limits,
                                          std::span<const std::int32_t> excluded) const override
     {
-        // Lists with and without a limit in a pass each: a large radius of which few are wanted must not look at all.
+        // One pass for lists with a limit, one for those without: a search for few points within a large radius must not visit all points there.
         std::vector<NeighborLists<T>> lists(limits.size());
         for (const bool limited : {true, false}) {
-            Question<T, D> question;
-            question.excluded = excluded;
-            question.bound_squared = 0;
-            question.wanted = 0;
-            std::vector<std::size_t> places;
+            SearchRequest<T, D> request;
+            request.excluded = excluded;
+            request.bound_squared = 0;
+            request.wanted = 0;
+            std::vector<std::size_t> positions;
             for (std::size_t i = 0; i < limits.size(); ++i) {
                 const auto count = limits[i].max_neighbors;
                 if ((count < num_points()) != limited) continue;
-                places.push_back(i);
-                question.radii_squared.push_back(squared<T>(limits[i].radius));
-                question.max_neighbors.push_back(count);
-                question.bound_squared = std::max(question.bound_squared, question.radii_squared.back());
-                question.wanted = std::max(question.wanted, limited ? count + (excluded.empty() ? 0 : 1) : kAllNeighbors);
+                positions.push_back(i);
+                request.radii_squared.push_back(squared<T>(limits[i].radius));
+                request.max_neighbors.push_back(count);
+                request.bound_squared = std::max(request.bound_squared, request.radii_squared.back());
+                request.wanted = std::max(request.wanted, limited ? count + (excluded.empty() ? 0 : 1) : kAllNeighbors);
             }
-            if (places.empty()) continue;
-            auto found = answer(queries, std::move(question));
-            for (std::size_t i = 0; i < places.size(); ++i) lists[places[i]] = std::move(found[i]);
+            if (positions.empty()) continue;
+            auto found = answer(queries, std::move(request));
+            for (std::size_t i = 0; i < positions.size(); ++i) lists[positions[i]] = std::move(found[i]);
         }
         return lists;
     }

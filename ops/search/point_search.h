@@ -26,8 +26,8 @@ struct RadiusLimit {
     std::int64_t max_neighbors = kAllNeighbors;
 };
 
-/// How queries are shared among threads: `run(count, work)` calls work(0), ..., work(count - 1), in any order and at once if it likes, and returns when
-/// all are done. The answer does not depend on it.
+/// How queries are divided among threads: `run(count, work)` calls work(0), ..., work(count - 1), in any order or in parallel, and returns when all calls have
+/// ended. `most`: upper bound of `count`. The result does not depend on it.
 struct SearchPieces {
     std::int64_t most = 1;
     std::function<void(std::int64_t count, const std::function<void(std::int64_t)>& work)> run{};
@@ -36,12 +36,12 @@ struct SearchPieces {
 /// Exact neighbour search among points in 1 to 3 dimensions, on the CPU and without LibTorch.
 ///
 /// Squared distances are (dx dx + dy dy) + dz dz in the type of the coordinates, without fused operations, and are compared with radius * radius
-/// in that type: a plain loop gives the same ids, on every processor. Points lie in a k-d tree with leaves of eight; queries are walked along a tree of
-/// their own, in groups of 32 that share the walk and the points within their reach, so that neither points nor queries need to come in any order.
-/// How far the nearest k reach is guessed from the size of the leaves nearby and from the groups before; queries for which that was too little are
-/// walked again, within a distance that is certain. Ties and coincident points cost nothing extra.
+/// in that type: a plain loop gives the same ids, on every processor. Points are stored in a k-d tree with leaves of eight; queries are sorted by a tree of
+/// their own and searched in groups of 32 that share the leaves within their reach, so that neither points nor queries need any order.
+/// The distance of the k-th nearest point is estimated from the size of the leaves nearby and from the groups before; queries for which the estimate was too
+/// small are searched again within an upper bound. Ties and coincident points cost nothing extra.
 ///
-/// In a periodic box the distance along an axis is the shorter one of both ways round; a period of 0 leaves an axis open.
+/// In a periodic box the distance along an axis is the shorter of both ways around; an axis with period 0 is open (not periodic).
 ///
 /// Const functions may be called by several threads at once.
 template <class T>
@@ -61,8 +61,8 @@ public:
     /// The k nearest points of each query; fewer if there are not so many.
     ///
     /// @param queries   (m, dimensions)
-    /// @param excluded  empty, or one id a query that is not to be found (its own); -1 for none
-    /// @param bounds_squared  empty, or one a query: only points within that squared distance are found
+    /// @param excluded  empty, or for each query the id of one point that is not a result (its own); -1 for none
+    /// @param bounds_squared  empty, or for each query an upper bound of the squared distance
     /// @throws InvalidInput if k < 1, on wrong coordinates, and if sizes do not fit
     NeighborLists<T> knn(std::span<const T> queries, std::int64_t k, std::span<const std::int32_t> excluded = {},
                          std::span<const T> bounds_squared = {}) const;
@@ -79,7 +79,7 @@ private:
     std::unique_ptr<const Base> impl_;
 };
 
-/// @throws InvalidInput, beginning with `where`, if radius or count is not one to search with.
+/// @throws InvalidInput, beginning with `where`, if the radius is not positive and finite, or max_neighbors below 1.
 void require_limit(const char* where, const RadiusLimit& limit);
 
 /// @throws InvalidInput, beginning with `where`, if a coordinate is not finite or so large that its square is not.

@@ -18,7 +18,7 @@ namespace meshard::point_tree {
 
 inline constexpr int kWidth = 8;   ///< points of a leaf, children of a node
 
-/// Eight numbers, one a lane, as registers of 16 bytes: what every x86-64 and Arm processor has.
+/// A vector of eight numbers in registers of 16 bytes, which every x86-64 and Arm processor has.
 template <class T>
 struct Wide {
     typedef T Part __attribute__((vector_size(16)));
@@ -134,14 +134,15 @@ void select_items(std::span<Item<T, D>> items, std::size_t left, int axis)
         return static_cast<bool>((a.x[axis] < b.x[axis]) | ((a.x[axis] == b.x[axis]) & (a.id < b.id)));
     };
     std::array<Item<T, D>, 63> sample;
-    // Each cut is meant to miss the place a little, now on this side, now on that, so that little is left after two.
+    // The pivot is chosen a little beside the wanted position, towards the larger side: the position then lies in the smaller part, and after two partitions
+    // few items are left.
     for (int cut = 0; cut < 64 && items.size() > 24; ++cut) {
         const std::size_t num_samples = items.size() > 1000 ? 63 : items.size() > 100 ? 15 : 5;
         for (std::size_t i = 0; i < num_samples; ++i) sample[i] = items[(2 * i + 1) * items.size() / (2 * num_samples)];
         const auto middle = left * num_samples / items.size(), miss = num_samples / 12;
-        const auto place = 2 * left > items.size() ? middle - std::min(middle, miss) : std::min(middle + miss, num_samples - 1);
-        std::nth_element(sample.begin(), sample.begin() + place, sample.begin() + num_samples, less);
-        const auto pivot = sample[place];
+        const auto position = 2 * left > items.size() ? middle - std::min(middle, miss) : std::min(middle + miss, num_samples - 1);
+        std::nth_element(sample.begin(), sample.begin() + position, sample.begin() + num_samples, less);
+        const auto pivot = sample[position];
         std::size_t count = 0;
         for (std::size_t i = 0; i < items.size(); ++i) {
             const auto item = items[i];
@@ -185,14 +186,14 @@ void order_items(std::span<Item<T, D>> items)
     order_items(items.subspan(left));
 }
 
-/// Lengths after which an axis repeats; infinite for an open one.
+/// Period of each axis; infinite for an open one.
 template <class T, int D>
 struct Period {
     std::array<T, D> length;
     bool any = false;   ///< some axis repeats
 };
 
-/// Squared distances between a box and eight others, never more than those of any two points in them: rounding keeps order.
+/// Squared distances between a box and eight others. Lower bounds of the distances between points in them also after rounding, which is monotonic.
 template <class T, int D>
 inline Wide<T> box_distances(const Box<T, D>& box, const std::array<Wide<T>, D>& low, const std::array<Wide<T>, D>& high, const Period<T, D>& period)
 {
@@ -213,7 +214,7 @@ inline Wide<T> box_distances(const Box<T, D>& box, const std::array<Wide<T>, D>&
     return result;
 }
 
-/// Squared distances between a point and eight others; NaN for those that are.
+/// Squared distances between a point and eight others; NaN for lanes with NaN coordinates.
 template <class T, int D>
 inline Wide<T> point_distances(const std::array<T, D>& x, const std::array<Wide<T>, D>& points, const Period<T, D>& period)
 {
@@ -234,7 +235,7 @@ inline Wide<T> point_distances(const std::array<T, D>& x, const std::array<Wide<
     return result;
 }
 
-/// A k-d tree with eight children a node, stored level by level: node n of a level holds the boxes of nodes 8 n, ... of the level below, or
+/// A k-d tree with eight children a node, stored level by level: node n of a level holds the boxes of nodes 8 n, ..., 8 n + 7 of the level below, or
 /// of leaves. Lanes without a point or child are infinitely far away.
 template <class T, int D>
 struct Tree {

@@ -20,31 +20,31 @@ namespace meshard::point_tree {
 inline constexpr std::int32_t kLastId = std::numeric_limits<std::int32_t>::max();
 
 template <class T>
-constexpr T kNoBound = std::numeric_limits<T>::max();   // empty lanes are infinitely far, beyond it
+constexpr T kNoBound = std::numeric_limits<T>::max();   // empty lanes are infinitely far away
 
-/// What one search asks for.
+/// Queries of one search, and which neighbours it has to find.
 template <class T, int D>
-struct Question {
-    std::span<const Item<T, D>> queries;           // in walking order, each with its row as id
-    std::span<const std::int32_t> excluded;
-    std::span<const T> bounds_squared;             // by row
-    T bound_squared = kNoBound<T>;
-    std::int64_t wanted = kAllNeighbors;           // the nearest so many, the excluded one among them
-    std::vector<T> radii_squared;                  // lists to write: all, if empty
-    std::vector<std::int64_t> max_neighbors;
-    std::int64_t stride = 0;                       // neighbours that each query has, as far as one can tell
+struct SearchRequest {
+    std::span<const Item<T, D>> queries;           // in the order of the walk; id: row of the query
+    std::span<const std::int32_t> excluded;        // one id a row; or none
+    std::span<const T> bounds_squared;             // one a row; or none
+    T bound_squared = kNoBound<T>;                 // of all queries
+    std::int64_t wanted = kAllNeighbors;           // number of nearest points to find, the excluded one included
+    std::vector<T> radii_squared;                  // one a list: only points within it are written; empty: all that are found
+    std::vector<std::int64_t> max_neighbors;       // one a list
+    std::int64_t stride = 0;                       // see FoundNeighbors
 };
 
-/// One walk: the tree, what is asked, and memory that lasts from group to group.
+/// One walk over groups of queries: the tree, the request, and buffers that are reused from group to group.
 template <class T, int D>
 class Walk {
 public:
-    Walk(const Tree<T, D>& tree, std::int64_t num_points, const Period<T, D>& period, const Question<T, D>& question, Found<T>& found,
+    Walk(const Tree<T, D>& tree, std::int64_t num_points, const Period<T, D>& period, const SearchRequest<T, D>& request, FoundNeighbors<T>& found,
          Records<T>& records)
-        : tree_(tree), period_(period), question_(question), found_(found), records_(records), wanted_(std::min(question.wanted, num_points)),
-          limited_(question.wanted < num_points), gather_(kernels_.gather[D - 1][period.any]), filter_(kernels_.filter[D - 1][period.any])
+        : tree_(tree), period_(period), request_(request), found_(found), records_(records), wanted_(std::min(request.wanted, num_points)),
+          limited_(request.wanted < num_points), gather_(kernels_.gather[D - 1][period.any]), filter_(kernels_.filter[D - 1][period.any])
     {
-        reach_ = std::pow(static_cast<double>(wanted_ + 1) / kGuessPoints, 2.0 / D);
+        estimated_reach_ = std::pow(static_cast<double>(wanted_ + 1) / kEstimatePoints, 2.0 / D);
     }
 
     /// Answers queries `begin` to `end`, which lie close together.
@@ -52,69 +52,70 @@ public:
     {
         rows_.resize(end - begin);
         std::iota(rows_.begin(), rows_.end(), begin);
-        if (limited_) guessed();
-        else collected(rows_);
+        if (limited_) search_by_estimate();
+        else search_within_bound(rows_);
     }
 
 private:
-    static constexpr std::int64_t kMaxLeaves = 256;     // that a group of queries reaches, else it is split or searched with more care
-    static constexpr std::int64_t kGuessPoints = 4 * kWidth;
-    static constexpr double kLearning = 0.05;           // step by which the guess changes
-    static constexpr double kFailures = 0.03;           // the part of the queries for which the guess is to be too small
+    static constexpr std::int64_t kMaxLeaves = 256;     // that a group of queries may reach; with more it is split, or searched within an upper bound
+    static constexpr std::int64_t kEstimatePoints = 4 * kWidth;
+    static constexpr double kEstimateStep = 0.05;       // relative step by which the estimate changes
+    static constexpr double kFailureShare = 0.03;       // share of the queries for which the estimate should be too small
 
     T limit_of(std::int64_t query) const
     {
-        return question_.bounds_squared.empty() ? question_.bound_squared : std::min(question_.bounds_squared[query], question_.bound_squared);
+        return request_.bounds_squared.empty() ? request_.bound_squared : std::min(request_.bounds_squared[query], request_.bound_squared);
     }
 
     Box<T, D> box_of_rows(std::span<const std::int64_t> rows) const
     {
         auto box = Box<T, D>::empty();
-        for (const auto row : rows) box.add(question_.queries[row].x);
+        for (const auto row : rows) box.add(request_.queries[row].x);
         return box;
     }
 
-    /// The nearest few by a guess of how far they reach, learned as the walk goes on; with care where the guess was too small.
-    void guessed()
+    /// Finds the nearest `wanted_` points within an estimate of their distance, which is adapted from group to group. Queries for which the estimate was too
+    /// small are searched again within an upper bound.
+    void search_by_estimate()
     {
         const auto box = box_of_rows(rows_);
         const auto leaf = nearest_leaf(box);
-        const auto guess = static_cast<T>(std::min<double>(reach_ * scale_of(leaf), kNoBound<T>));
+        const auto estimate = static_cast<T>(std::min<double>(estimated_reach_ * scale_of(leaf), kNoBound<T>));
         T farthest = 0;
-        for (const auto row : rows_) farthest = std::max(farthest, std::min(guess, limit_of(question_.queries[row].id)));
+        for (const auto row : rows_) farthest = std::max(farthest, std::min(estimate, limit_of(request_.queries[row].id)));
         failed_.clear();
-        if (guess > 0 && collect(box, make_key<T>(farthest, kLastId), kMaxLeaves)) {
+        if (estimate > 0 && collect(box, make_key<T>(farthest, kLastId), kMaxLeaves)) {
             gather(box, farthest);
             for (const auto row : rows_) {
-                const auto& query = question_.queries[row];
-                const auto limit = limit_of(query.id), bound = std::min(guess, limit);
+                const auto& query = request_.queries[row];
+                const auto limit = limit_of(query.id), bound = std::min(estimate, limit);
                 const auto count = filter(query, bound);
-                const bool is_short = count < wanted_ && guess < limit;
+                const bool is_short = count < wanted_ && estimate < limit;
                 if (is_short) failed_.push_back(row);
                 else answer(query, count);
-                if (is_short || count >= wanted_) reach_ *= is_short ? 1 + kLearning * (1 - kFailures) : 1 - kLearning * kFailures;
+                if (is_short || count >= wanted_) estimated_reach_ *= is_short ? 1 + kEstimateStep * (1 - kFailureShare) : 1 - kEstimateStep * kFailureShare;
             }
         } else {
             failed_ = rows_;
-            reach_ /= 1 + kLearning;
+            estimated_reach_ /= 1 + kEstimateStep;
         }
-        if (!failed_.empty()) seeded(failed_);
+        if (!failed_.empty()) search_within_upper_bound(failed_);
     }
 
-    /// The nearest few, within the distance of as many that lie in the nearest leaves.
-    void seeded(std::span<const std::int64_t> rows)
+    /// Finds the nearest `wanted_` points within an upper bound of their distance: that of the `wanted_`-th nearest point of the nearest leaves.
+    void search_within_upper_bound(std::span<const std::int64_t> rows)
     {
         const auto box = box_of_rows(rows);
         const auto num_leaves = static_cast<std::int64_t>(tree_.leaves.size());
-        const auto num_seeds = std::min(num_leaves, wanted_ / kWidth + 1);
-        const auto first = std::clamp<std::int64_t>(nearest_leaf(box) - num_seeds / 2, 0, num_leaves - num_seeds);
+        const auto num_seed_leaves = std::min(num_leaves, wanted_ / kWidth + 1);
+        const auto first = std::clamp<std::int64_t>(nearest_leaf(box) - num_seed_leaves / 2, 0, num_leaves - num_seed_leaves);
         bounds_.clear();
         Key<T> farthest = 0;
         for (const auto row : rows) {
-            const auto& query = question_.queries[row];
+            const auto& query = request_.queries[row];
             auto bound = make_key<T>(limit_of(query.id), kLastId);
             keys_.clear();
-            for (auto l = first; l < first + num_seeds; ++l) {
+            for (auto l = first; l < first + num_seed_leaves; ++l) {
                 const auto& leaf = tree_.leaves[l];
                 const auto squares = point_distances<T, D>(query.x, leaf.x, period_);
                 for (auto lanes = squares.lanes_up_to(kNoBound<T>); lanes != 0; lanes &= lanes - 1) {
@@ -131,32 +132,32 @@ private:
         }
         if (!collect(box, farthest, rows.size() == 1 ? std::numeric_limits<std::int64_t>::max() : kMaxLeaves)) {
             const std::vector<std::int64_t> own(rows.begin(), rows.end());
-            seeded(std::span(own).first(own.size() / 2));
-            seeded(std::span(own).subspan(own.size() / 2));
+            search_within_upper_bound(std::span(own).first(own.size() / 2));
+            search_within_upper_bound(std::span(own).subspan(own.size() / 2));
             return;
         }
         gather(box, distance_squared_of<T>(farthest));
         for (std::size_t i = 0; i < rows.size(); ++i) {
-            const auto& query = question_.queries[rows[i]];
+            const auto& query = request_.queries[rows[i]];
             answer(query, filter(query, bounds_[i]));
         }
     }
 
-    /// All within the bound.
-    void collected(std::span<const std::int64_t> rows)
+    /// Finds all points within the bound of each query.
+    void search_within_bound(std::span<const std::int64_t> rows)
     {
         const auto box = box_of_rows(rows);
         T longest = 0;
         for (int d = 0; d < D; ++d) longest = std::max(longest, box.high[d] - box.low[d]);
-        const bool may_split = rows.size() > 1 && longest * longest > question_.bound_squared;
-        if (!collect(box, make_key<T>(question_.bound_squared, kLastId), may_split ? kMaxLeaves : std::numeric_limits<std::int64_t>::max())) {
-            collected(rows.first(rows.size() / 2));
-            collected(rows.subspan(rows.size() / 2));
+        const bool may_split = rows.size() > 1 && longest * longest > request_.bound_squared;
+        if (!collect(box, make_key<T>(request_.bound_squared, kLastId), may_split ? kMaxLeaves : std::numeric_limits<std::int64_t>::max())) {
+            search_within_bound(rows.first(rows.size() / 2));
+            search_within_bound(rows.subspan(rows.size() / 2));
             return;
         }
-        gather(box, question_.bound_squared);
+        gather(box, request_.bound_squared);
         for (const auto row : rows) {
-            const auto& query = question_.queries[row];
+            const auto& query = request_.queries[row];
             answer(query, filter(query, limit_of(query.id)));
         }
     }
@@ -180,7 +181,7 @@ private:
         return index;
     }
 
-    /// The squared diagonal of four leaves, the given one among them.
+    /// The squared diagonal of the box around four leaves, one of them `leaf`.
     double scale_of(std::int64_t leaf) const
     {
         const auto& node = tree_.levels[0][leaf / kWidth];
@@ -197,7 +198,7 @@ private:
         return sum;
     }
 
-    /// Leaves that may hold a point with a key up to `farthest` for some query in the box; false if they are more than `most`.
+    /// Collects in `leaves_` the leaves that may hold a point with a key up to `farthest` for some query in the box; false if there are more than `most`.
     bool collect(const Box<T, D>& box, Key<T> farthest, std::int64_t most)
     {
         leaves_.clear();
@@ -222,7 +223,7 @@ private:
         return true;
     }
 
-    /// The points of the collected leaves within `bound` of the box, side by side.
+    /// Gathers the points of the collected leaves that lie within `bound` of the box into contiguous buffers.
     void gather(const Box<T, D>& box, T bound)
     {
         const auto room = static_cast<std::int64_t>(leaves_.size()) * kWidth + 2 * kPointBlock;
@@ -254,7 +255,7 @@ private:
         return filter_(from, num_points_, query.x.data(), period_.length.data(), bound, squares_.data(), near_ids_.data());
     }
 
-    /// Sorts and writes what the filter has left.
+    /// Sorts the points that `filter` has found for a query and stores the nearest.
     void answer(const Item<T, D>& query, std::int64_t count)
     {
         const T* squares = sorted_squares_.data();
@@ -275,33 +276,33 @@ private:
             }
         }
         count = std::min(count, wanted_);
-        if (!question_.excluded.empty()) {
-            const auto own = std::find(ids, ids + count, question_.excluded[query.id]) - ids;
+        if (!request_.excluded.empty()) {
+            const auto own = std::find(ids, ids + count, request_.excluded[query.id]) - ids;
             if (own < count) {
                 std::copy(squares + own + 1, squares + count, sorted_squares_.data() + own);
                 std::copy(ids + own + 1, ids + count, sorted_ids_.data() + own);
                 --count;
             }
         }
-        counts_.assign(question_.max_neighbors.size(), count);
+        counts_.assign(request_.max_neighbors.size(), count);
         for (std::size_t list = 0; list < counts_.size(); ++list) {
-            if (!question_.radii_squared.empty()) counts_[list] = kernels_.count_up_to(squares, count, question_.radii_squared[list]);
-            counts_[list] = std::min(counts_[list], question_.max_neighbors[list]);
+            if (!request_.radii_squared.empty()) counts_[list] = kernels_.count_up_to(squares, count, request_.radii_squared[list]);
+            counts_[list] = std::min(counts_[list], request_.max_neighbors[list]);
         }
         found_.put(query.id, squares, ids, counts_, records_);
     }
 
     const Tree<T, D>& tree_;
     const Period<T, D>& period_;
-    const Question<T, D>& question_;
-    Found<T>& found_;
+    const SearchRequest<T, D>& request_;
+    FoundNeighbors<T>& found_;
     Records<T>& records_;
     const std::int64_t wanted_;
     const bool limited_;
     const PointKernels<T>& kernels_ = point_kernels<T>();
     const typename PointKernels<T>::Gather gather_;
     const typename PointKernels<T>::Filter filter_;
-    double reach_;   // what the nearest wanted ones reach, in squared diagonals of four leaves
+    double estimated_reach_;   // estimated squared distance of the `wanted_`-th nearest point, in units of `scale_of`
 
     std::vector<std::int64_t> rows_, failed_, counts_;
     std::vector<T> bounds_;

@@ -24,13 +24,13 @@ TEST(PointCells, ComeBackFromTheirBytesAndHoldEveryPoint)
 
         ASSERT_EQ(back.codes, cells.codes);
         EXPECT_EQ(back.low, cells.low);
-        const auto middles = back.middles<float>(dimensions);
+        const auto centroids = back.centroids<float>(dimensions);
         const double reach = back.reach<float>(dimensions);
         for (std::size_t i = 0; i < points.size(); i += dimensions) {
             double nearest = std::numeric_limits<double>::infinity();
-            for (std::size_t m = 0; m < middles.size(); m += dimensions) {
+            for (std::size_t m = 0; m < centroids.size(); m += dimensions) {
                 double sum = 0;
-                for (int d = 0; d < dimensions; ++d) sum += std::pow(static_cast<double>(points[i + d]) - static_cast<double>(middles[m + d]), 2);
+                for (int d = 0; d < dimensions; ++d) sum += std::pow(static_cast<double>(points[i + d]) - static_cast<double>(centroids[m + d]), 2);
                 nearest = std::min(nearest, std::sqrt(sum));
             }
             ASSERT_LE(nearest, reach);
