@@ -7,22 +7,22 @@
 
 namespace meshard {
 
-/// What holds for a whole attention, softmax(scale * q k^T + mask) v, whatever part of it a rank computes.
+/// Settings of a whole attention, softmax(scale * q k^T + mask) v, the same for all parts that ranks compute.
 ///
-/// Queries are (B, H, L, D), keys (B, K, S, D), values (B, K, S, E); K divides H and head h of the queries looks at head h / (H / K). A mask
-/// has four dimensions that broadcast to (B, H, L, S); it is added, or, of type bool, says who may look.
+/// Queries are (B, H, L, D), keys (B, K, S, D), values (B, K, S, E); K divides H and head h of the queries attends to head h / (H / K). A mask
+/// has four dimensions that broadcast to (B, H, L, S); it is added, or, of type bool, true where a query attends to a key.
 struct AttentionSettings {
     double scale = 1;
-    bool causal = false;             ///< row i looks at keys 0 to i
+    bool causal = false;             ///< row i attends to keys 0 to i
     double dropout = 0;              ///< probability that a weight is dropped
-    at::Tensor kept;                 ///< which weights are kept, (B, H, L, S) of the whole; undefined where `seed` says so
+    at::Tensor kept;                 ///< (B, H, L, S) of the whole: weights that are not dropped; undefined: drawn from `seed` and the index in the whole
     std::int64_t seed = 0;
-    std::int64_t first_batch = 0;    ///< index in the whole of the first batch and head here; with `num_heads`, that of the whole,
-    std::int64_t first_head = 0;     ///< they tell one weight from another
-    std::int64_t num_heads = 1;
+    std::int64_t first_batch = 0;    ///< index in the whole of this rank's first batch,
+    std::int64_t first_head = 0;     ///< and of its first head
+    std::int64_t num_heads = 1;      ///< of the whole
 };
 
-/// Rows `start` to `start + length` of the whole sequence.
+/// Rows `start` to `start + length - 1` of the whole sequence.
 struct RowRange {
     std::int64_t start = 0, length = 0;
     std::int64_t end() const { return start + length; }
@@ -34,19 +34,19 @@ struct AttentionOutput {
     at::Tensor output, log_sum_exp;
 };
 
-/// What queries have gathered from the keys that they have met, by the online softmax (Milakov and Gimelshein 2018; merged by log-sum-exp as in
+/// Attention of some queries to keys that are added block by block: sums of the online softmax (Milakov and Gimelshein 2018; merged by log-sum-exp as in
 /// Liu, Zaharia and Abbeel 2023).
 class AttentionSum {
 public:
     AttentionSum(const AttentionSettings& settings, at::Tensor queries, RowRange rows);
 
-    /// Keys and values of the rows `columns`. `mask` covers all queries and begins with key `first_masked`; undefined for none.
+    /// Adds keys and values of the rows `columns`. `mask` covers all queries and begins with key `first_masked`; undefined for none.
     void add(const at::Tensor& keys, const at::Tensor& values, RowRange columns, const at::Tensor& mask, std::int64_t first_masked);
 
-    /// A part of the sum that was computed elsewhere, for the queries from `row` on.
+    /// Adds a part of the sum that another rank has computed, for the queries from `row` on.
     void merge(const at::Tensor& output, const at::Tensor& log_sum_exp, std::int64_t row);
 
-    /// (B, H, L, E) and log-sum-exp (B, H, L), in float, or in double for double. Rows that met no key: zero and minus infinity.
+    /// (B, H, L, E) and log-sum-exp (B, H, L), in float, or in double for double. Rows without any key: zero and minus infinity.
     AttentionOutput finish(std::int64_t value_size);
 
 private:
@@ -58,8 +58,8 @@ private:
     at::Tensor output_, log_sum_exp_;   // undefined before the first keys
 };
 
-/// What the backward pass knows of the queries: (B, H, L, D), (B, H, L, E), (B, H, L, E) and (B, H, L), output and log-sum-exp being those of
-/// all keys, rows without any having a log-sum-exp of zero.
+/// Tensors of the queries for the backward pass: (B, H, L, D), (B, H, L, E), (B, H, L, E) and (B, H, L). Output and log-sum-exp are those over
+/// all keys; rows without any key have a log-sum-exp of zero.
 struct AttentionQueries {
     at::Tensor queries, output_gradient, output, log_sum_exp;
     RowRange rows;
@@ -67,17 +67,17 @@ struct AttentionQueries {
     AttentionQueries narrow(std::int64_t row, std::int64_t length) const;
 };
 
-/// Where gradients are added up, in float or double; undefined for those that nobody wants.
+/// Tensors to which gradients are added, in float or double; undefined for gradients that are not needed.
 struct AttentionGradients {
     at::Tensor queries, keys, values, mask;
 };
 
-/// Adds what the keys and values of the rows `columns` contribute to the gradients. `gradients.keys` and `.values` are those of `columns`,
+/// Adds the contribution of the keys and values of the rows `columns` to the gradients. `gradients.keys` and `.values` are those of `columns`,
 /// the others those of all queries and of the whole mask.
 void add_attention_gradients(const AttentionSettings& settings, const AttentionQueries& queries, const at::Tensor& keys, const at::Tensor& values,
                              RowRange columns, const at::Tensor& mask, std::int64_t first_masked, const AttentionGradients& gradients);
 
-/// The type in which attention adds up.
+/// The type of attention's sums.
 at::ScalarType attention_sum_type(at::ScalarType type);
 
 }  // namespace meshard

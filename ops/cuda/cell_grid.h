@@ -10,7 +10,8 @@
 
 namespace meshard {
 
-/// Queries of a search. @param rows  (count, 3), as the grid's points  @param excluded  null, or of each query the point that is not to be found; -1 for none
+/// Queries of a search. @param rows  (count, 3), as the grid's points  @param excluded  null, or for each query the id of one point that is not a result; -1
+/// for none
 template <class T>
 struct GridQueries {
     const T* rows;
@@ -18,26 +19,26 @@ struct GridQueries {
     const std::int32_t* excluded = nullptr;
 };
 
-/// Points in the order of their cells, for searches on a GPU: what PointSearch is on the host. Finds the same neighbours in the same order: squared
+/// Points sorted by grid cell, for searches on a GPU: the counterpart of PointSearch. Finds the same neighbours in the same order: squared
 /// distances are (dx dx + dy dy) + dz dz in the type of the coordinates, compared with radius * radius in that type (compile without fused operations).
 template <class T, class Executor>
 class CellGrid {
 public:
-    /// @param points  (n, 3), finite; missing axes 0, those that repeat in [0, period). Copied.
+    /// @param points  (n, 3), finite; 0 on missing axes, in [0, period) on periodic axes (`place_rows_in_box`). Copied.
     CellGrid(const Executor& executor, const T* points, std::int64_t n, const GridShape& shape);
 
-    /// offsets[i], ..., offsets[i + 1] - 1 become the entries of query i: as many as there are within the radius, at most `max_neighbors`.
+    /// Fills `offsets`: entries offsets[i], ..., offsets[i + 1] - 1 belong to query i, one for each point within the radius, at most `max_neighbors`.
     /// @param offsets  (queries + 1)
     void count(const GridQueries<T>& queries, T radius, std::int64_t max_neighbors, std::int64_t* offsets) const;
 
-    /// The entries themselves, nearest first. @param ids, distances  (offsets[queries])
+    /// Fills the entries, nearest first. @param ids, distances  (offsets[queries])
     void fill(const GridQueries<T>& queries, T radius, const std::int64_t* offsets, std::int32_t* ids, T* distances) const;
 
-    /// The nearest offsets[i + 1] - offsets[i] points of query i, which must be there, nearest first. Looks at cells nearby first, then as far as the last
-    /// of those that were found: nothing nearer can be beyond.
+    /// The nearest offsets[i + 1] - offsets[i] points of query i, nearest first; the grid must have so many. Searches the cells nearby first, then all cells
+    /// within the distance of the last point found: an upper bound of the distance.
     void nearest(const GridQueries<T>& queries, const std::int64_t* offsets, std::int32_t* ids, T* distances) const;
 
-    // Bodies of kernels, public because NVIDIA's compiler wants them so.
+    // Bodies of kernels, public because NVIDIA's compiler requires it.
     struct View {
         GridShape shape;
         const std::int64_t* starts;
@@ -45,12 +46,12 @@ public:
         const T* points;
         T period[3];   // infinite for open axes
 
-        /// Calls `f(candidate)` for all points within reach of a query, and some beyond. Returns whether those were all points.
+        /// Calls `f(candidate)` for all points within `reach` of a query, and for some farther ones. Returns whether it was called for all points of the grid.
         template <class F>
         MESHARD_HOST_DEVICE bool for_each_near(const T* query, double reach, F&& f) const
         {
             constexpr double kSlack = sizeof(T) == 4 ? 1e-6 : 1e-15, kSmallest = sizeof(T) == 4 ? 1e-18 : 1e-150;
-            const double wide = reach * (1 + 1e-5) + kSmallest;   // rounding in T, or squares of zero, never reach a cell beyond
+            const double wide = reach * (1 + 1e-5) + kSmallest;   // covers rounding in T and squares that underflow to zero
             CellRuns runs[3];
             for (int d = 0; d < 3; ++d) runs[d] = shape.runs(d, static_cast<double>(query[d]), wide, kSlack);
             for (int a = 0; a < runs[2].count; ++a) {
@@ -66,7 +67,7 @@ public:
             return runs[0].is_all && runs[1].is_all && runs[2].is_all;
         }
 
-        /// Cells of a row lie one after the other.
+        /// Cells of a row are contiguous in memory.
         template <class F>
         MESHARD_HOST_DEVICE void each_in_row(const T* query, std::int64_t first, std::int64_t last, F& f) const
         {
@@ -99,7 +100,7 @@ public:
         MESHARD_HOST_DEVICE void operator()(std::int64_t i) const { fetch_increment(counts[shape.cell_of(points + 3 * i)]); }
     };
 
-    /// Points of a cell come in any order: results are sorted.
+    /// The points of a cell are in any order; results are sorted later.
     struct Place {
         const T* points;
         GridShape shape;
@@ -249,7 +250,8 @@ struct PlaceRow {
     }
 };
 
-/// (n, dimensions) as the grid takes them: (n, 3), with zeros for missing axes, and in [0, period) along those that repeat. @param period  of 3; 0 if open
+/// Converts points (n, dimensions) to the form that the grid takes: (n, 3), zeros on missing axes, and in [0, period) on periodic ones. @param period  (3); 0:
+/// open
 template <class T, class Executor>
 void place_rows_in_box(const Executor& executor, const T* rows, std::int64_t n, int dimensions, const double* period, T* placed)
 {

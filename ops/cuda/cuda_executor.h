@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What CudaExecutor does; for NVIDIA's compiler only.
+// Implementation of CudaExecutor; for NVIDIA's compiler only.
 #pragma once
 
 #include <stdexcept>
@@ -25,7 +25,7 @@ __global__ void run_body(std::int64_t n, Body body)
     for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += stride) body(i);
 }
 
-/// Sums of a block's values before each of them; `sums[b]` becomes the block's total.
+/// Exclusive scan within each block of values; `sums[b]` becomes the total of block b.
 template <class Int>
 __global__ void scan_blocks(Int* values, Int n, Int* sums)
 {

@@ -10,14 +10,14 @@ struct CUstream_st;
 
 namespace meshard {
 
-/// Where kernels take memory from for as long as they need it.
+/// Allocator of temporary device memory for kernels.
 struct DeviceMemory {
-    void* (*take)(std::size_t bytes, CUstream_st* stream);   ///< ready for what is queued on the stream from then on; never null
+    void* (*take)(std::size_t bytes, CUstream_st* stream);   ///< allocates memory for work that is queued on the stream from now on; never null
     void (*give)(void* memory);
 };
 
-/// Runs bodies as kernels that are queued on a stream. All pointers are the device's. Host code uses it without CUDA's headers, with the templates that
-/// kernels.h names; their code is in kernels.cu. @throws std::runtime_error with CUDA's message if the device refuses
+/// Runs bodies as kernels that are queued on a stream. All pointers are to device memory. Host code uses it without CUDA's headers, with the templates that
+/// kernels.h declares; they are instantiated in kernels.cu. @throws std::runtime_error with CUDA's message if a launch or an allocation fails
 struct CudaExecutor {
     CUstream_st* stream = nullptr;   ///< null: the default one
     DeviceMemory memory{};

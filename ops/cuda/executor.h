@@ -14,11 +14,11 @@
 
 namespace meshard {
 
-// The kernels of this folder are templates over an executor, which runs a body for every index and provides memory. They are written once: the host's
-// executor makes the plain reference out of them, CudaExecutor (cuda_executor.h) the kernels. C++17, without LibTorch.
+// The kernels of this folder are templates over an executor, which runs a body for every index and allocates memory. The same code runs in a loop of the host,
+// as the reference in tests (HostExecutor), and as kernels of a GPU (CudaExecutor, cuda_executor.h). C++17, without LibTorch.
 //
-//   for_each(n, body)              body(i) for i in [0, n), in any order, perhaps at once; finished before what is asked for next
-//   allocate<T>(n)                 a Buffer of n values that are not set
+//   for_each(n, body)              body(i) for i in [0, n), in any order or in parallel; complete before the next call's work begins
+//   allocate<T>(n)                 a Buffer of n values, not initialised
 //   exclusive_scan(values, n)      values[i] becomes the sum of values[0], ..., values[i - 1]; int64
 
 /// Memory of an executor. Freed with the last copy.
@@ -28,7 +28,7 @@ struct Buffer {
     T* data() const { return memory.get(); }
 };
 
-/// Runs everything in order, on this thread.
+/// Runs all bodies in order, on the calling thread.
 struct HostExecutor {
     template <class Body>
     void for_each(std::int64_t n, const Body& body) const
@@ -53,7 +53,7 @@ struct HostExecutor {
     }
 };
 
-/// Adds one and returns what was there; by several threads at once on a GPU.
+/// Adds one and returns the old value; atomic on a GPU.
 MESHARD_HOST_DEVICE inline std::int64_t fetch_increment(std::int64_t& value)
 {
 #ifdef __CUDA_ARCH__

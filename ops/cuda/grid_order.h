@@ -10,7 +10,7 @@ namespace meshard {
 
 /// The walk over a grid that grid_walk.h describes, for one radius.
 struct GridOrder {
-    static constexpr double kMostCells = 1 << 30;   ///< from zero
+    static constexpr double kMostCells = 1 << 30;   ///< upper bound of a cell's number, in magnitude
 
     float radius, width, per_width;
 
@@ -26,7 +26,7 @@ struct CellOfPoint {
     MESHARD_HOST_DEVICE void operator()(std::int64_t i) const { cells[i] = order.cell(static_cast<float>(points[i])); }
 };
 
-/// cells[i] of each coordinate, (n, 3). Coordinates must be at most kMostCells cells from zero.
+/// Writes the cell of each coordinate, (n, 3), to `cells`. Coordinates must be at most kMostCells cells from zero.
 template <class T, class Executor>
 void cells_in_grid_order(const Executor& executor, const T* points, std::int64_t n, const GridOrder& order, std::int32_t* cells)
 {
@@ -103,7 +103,7 @@ struct WalkGrid {
     }
 };
 
-/// offsets[i], ..., offsets[i + 1] - 1 become the entries of query i. @param offsets  (num_queries + 1)
+/// Fills `offsets`: entries offsets[i], ..., offsets[i + 1] - 1 belong to query i. @param offsets  (num_queries + 1)
 template <class T, class Executor>
 void count_in_grid_order(const Executor& executor, const OrderedPoints<T>& points, const T* queries, std::int64_t num_queries, const GridOrder& order,
                          std::int64_t max_neighbors, std::int64_t* offsets)
@@ -112,7 +112,7 @@ void count_in_grid_order(const Executor& executor, const OrderedPoints<T>& point
     executor.exclusive_scan(offsets, num_queries + 1);
 }
 
-/// The entries themselves, as places among the ordered points.
+/// Fills the entries; `ids` are positions among the ordered points.
 template <class T, class Executor>
 void fill_in_grid_order(const Executor& executor, const OrderedPoints<T>& points, const T* queries, std::int64_t num_queries, const GridOrder& order,
                         std::int64_t max_neighbors, std::int64_t* offsets, std::int32_t* ids, T* distances)

@@ -8,14 +8,14 @@
 
 namespace meshard {
 
-/// Cells along one axis that a query's reach meets: a run, and where the axis repeats perhaps a second one at its other end.
+/// Cells along one axis within a query's reach: one range, or two on a periodic axis, at its two ends.
 struct CellRuns {
     std::int32_t first[2], last[2];
     int count = 1;
     bool is_all = false;   ///< the whole axis
 };
 
-/// Where the cells of a grid lie: cubes of edge `edge` from `low`, numbered with x fastest.
+/// Shape of a uniform grid: cubes of edge length `edge`, the first at `low`, numbered with x fastest.
 struct GridShape {
     double low[3] = {0, 0, 0};
     double edge = 1;
@@ -24,7 +24,7 @@ struct GridShape {
 
     MESHARD_HOST_DEVICE std::int64_t num_cells() const { return static_cast<std::int64_t>(dims[0]) * dims[1] * dims[2]; }
 
-    /// Cell along an axis; what lies outside counts to the outermost ones. Never falls as x grows.
+    /// Index of the cell of x along an axis, clamped to the grid. Monotonic in x.
     MESHARD_HOST_DEVICE std::int32_t along(int axis, double x) const
     {
         const double cell = std::floor((x - low[axis]) / edge);
@@ -37,7 +37,7 @@ struct GridShape {
         return along(0, point[0]) + static_cast<std::int64_t>(dims[0]) * (along(1, point[1]) + static_cast<std::int64_t>(dims[1]) * along(2, point[2]));
     }
 
-    /// @param slack   how far off, as a share of the period, a distance around the end of the axis may be by rounding
+    /// @param slack   rounding error of a distance around the end of a periodic axis, as a share of the period
     MESHARD_HOST_DEVICE CellRuns runs(int axis, double x, double reach, double slack) const
     {
         CellRuns runs{{along(axis, x - reach)}, {along(axis, x + reach)}};
@@ -63,7 +63,7 @@ struct GridShape {
     }
 };
 
-/// Cells no smaller than `edge` and no more than `most`, over the box from `low` to `high`.
+/// A grid over the box from `low` to `high` with cells of edge `edge` or larger, and at most `most` of them.
 inline GridShape grid_shape(const double* low, const double* high, double edge, std::int64_t most)
 {
     GridShape shape;
@@ -81,13 +81,13 @@ inline GridShape grid_shape(const double* low, const double* high, double edge, 
     return shape;
 }
 
-/// Cells for radius searches: as large as the radius, and no more than two a point.
+/// A grid for radius searches: cells as large as the radius, or larger if there were more than two cells for each point.
 inline GridShape grid_for_radius(const double* low, const double* high, double radius, std::int64_t num_points)
 {
     return grid_shape(low, high, radius, 2 * num_points);
 }
 
-/// Cells for the k nearest: with some two points each, or a quarter of k if that is more, where points lie evenly.
+/// A grid for searches of the k nearest: cells with about two points each, or k / 4 if that is more, for evenly distributed points.
 inline GridShape grid_for_nearest(const double* low, const double* high, std::int64_t k, std::int64_t num_points)
 {
     double longest = 0;

@@ -10,7 +10,7 @@
 
 namespace meshard {
 
-// The kernels that are compiled for GPUs: host code calls them as it would with the host's executor, and kernels.cu has their code.
+// The kernels that are compiled for GPUs: host code calls them as with the host's executor; they are instantiated in kernels.cu.
 
 #define MESHARD_ROW_KERNELS(EXTERN, Word)                                                                                                                           \
     EXTERN template void pack_rows(const CudaExecutor&, const Word*, const std::int64_t*, std::int64_t, std::int64_t, Word*);                                       \

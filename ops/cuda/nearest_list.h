@@ -8,7 +8,7 @@
 
 namespace meshard {
 
-/// A neighbour while it is looked for; the nearer ones first, ties by id.
+/// A candidate neighbour, ordered by distance, ties by id.
 template <class T>
 struct Candidate {
     T distance_squared;
@@ -20,7 +20,7 @@ struct Candidate {
     }
 };
 
-/// The nearest of the candidates seen, in memory for `capacity` of them: a heap with the farthest on top.
+/// The nearest `capacity` candidates so far, in the caller's memory: a heap with the farthest on top.
 template <class T>
 struct NearestList {
     T* distances;          // squared, until `finish`

@@ -17,7 +17,7 @@ struct PackWord {
     MESHARD_HOST_DEVICE void operator()(std::int64_t i) const { packed[i] = rows[index[i / words] * words + i % words]; }
 };
 
-/// packed[i] = rows[index[i]] for n rows of `words` words each: what a rank sends of its rows.
+/// packed[i] = rows[index[i]] for n rows of `words` words each: gathers the rows that a rank sends.
 template <class Word, class Executor>
 void pack_rows(const Executor& executor, const Word* rows, const std::int64_t* index, std::int64_t n, std::int64_t words, Word* packed)
 {
@@ -34,7 +34,7 @@ struct UnpackWord {
     MESHARD_HOST_DEVICE void operator()(std::int64_t i) const { rows[index[i / words] * words + i % words] = packed[i]; }
 };
 
-/// rows[index[i]] = packed[i]; no row twice.
+/// rows[index[i]] = packed[i]: scatters the rows that a rank has received; no index twice.
 template <class Word, class Executor>
 void unpack_rows(const Executor& executor, const Word* packed, const std::int64_t* index, std::int64_t n, std::int64_t words, Word* rows)
 {
@@ -45,7 +45,7 @@ template <class T>
 struct AddPacked {
     const T* packed;
     const std::int64_t* offsets;
-    const std::int64_t* places;
+    const std::int64_t* positions;
     std::int64_t channels;
     T* rows;
 
@@ -53,17 +53,17 @@ struct AddPacked {
     {
         const auto row = i / channels, channel = i % channels;
         T sum = rows[i];
-        for (auto e = offsets[row]; e < offsets[row + 1]; ++e) sum += packed[places[e] * channels + channel];
+        for (auto e = offsets[row]; e < offsets[row + 1]; ++e) sum += packed[positions[e] * channels + channel];
         rows[i] = sum;
     }
 };
 
-/// Adds to row r the packed rows places[offsets[r]], ..., places[offsets[r + 1] - 1], in this order, so that sums have the same bits every time: what
-/// comes back from ghosts.
+/// Adds to row r the packed rows positions[offsets[r]], ..., positions[offsets[r + 1] - 1], in this order, so that sums have the same bits every time: for the
+/// gradients that ghosts send to their owners.
 template <class T, class Executor>
-void add_packed_rows(const Executor& executor, const T* packed, const std::int64_t* offsets, const std::int64_t* places, std::int64_t num_rows, std::int64_t channels, T* rows)
+void add_packed_rows(const Executor& executor, const T* packed, const std::int64_t* offsets, const std::int64_t* positions, std::int64_t num_rows, std::int64_t channels, T* rows)
 {
-    executor.for_each(num_rows * channels, AddPacked<T>{packed, offsets, places, channels, rows});
+    executor.for_each(num_rows * channels, AddPacked<T>{packed, offsets, positions, channels, rows});
 }
 
 }  // namespace meshard

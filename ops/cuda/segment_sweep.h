@@ -41,7 +41,7 @@ struct SweepSegment {
     }
 };
 
-/// Combines the entries of each row of a Csr, as `segment_reduce` does: one thread a row and channel, entries in their order.
+/// Reduces the entries of each row of a Csr, as `segment_reduce` does: one thread for each row and channel, entries in their order.
 ///
 /// @param values     (entries, channels)  @param offsets  (num_rows + 1)
 /// @param results    (num_rows, channels); 0 for rows without entries

@@ -7,7 +7,7 @@
 
 #include "ops/cuda/executor.h"
 
-// Rows of up to 32 numbers stay in registers.
+// Rows of up to 32 numbers are kept in registers.
 #ifdef __CUDA_ARCH__
 #define MESHARD_UNROLL _Pragma("unroll (Max <= 32 ? Max : 1)")
 #else
@@ -16,7 +16,7 @@
 
 namespace meshard {
 
-/// Points of one sample on their way through the slices of an attention (ops/fused/block_tile.h), by point. The softmax over slices is computed again from
+/// Slice attention of the points of one sample (ops/fused/block_tile.h). The softmax over slices is computed again from
 /// the logarithm of its sum wherever a weight is needed: nothing of the size of points times slices is stored.
 ///
 ///     w[n, h, s] = exp(x[n, h, :] . slices[h, s, :] + bias[h, s] - log_sums[n, h])
@@ -30,15 +30,15 @@ struct SlicedPoints {
     std::int64_t heads, num_slices, head_dim;
 };
 
-/// Points that one thread adds up; what threads have added is added in a fixed order, so that sums have the same bits every time.
+/// Points that one thread adds up (a chunk). The sums of the chunks are added in a fixed order, so that sums have the same bits every time.
 inline constexpr std::int64_t kSliceChunk = 256;
 
-/// The widest head that kernels take.
+/// The largest number of channels of a head that the kernels support.
 inline constexpr std::int64_t kMaxHeadDim = 128;
 
 inline std::int64_t num_slice_chunks(std::int64_t num_points) { return (num_points + kSliceChunk - 1) / kSliceChunk; }
 
-/// A row of a head, in registers where `Max` is small.
+/// The channels of one head at one point, in registers if `Max` is small.
 template <class T, int Max>
 struct HeadRow {
     T values[Max];
@@ -109,7 +109,7 @@ struct SumExponentials {
     }
 };
 
-/// For each chunk, head and slice: weighted features, then the weight.
+/// For each chunk, head and slice: the sum of weighted features, then that of weights.
 template <class T, int Max>
 struct AddToSlices {
     SlicedPoints<T> points;
@@ -133,7 +133,7 @@ struct AddToSlices {
     }
 };
 
-/// For each point and head: what the slices' states are there.
+/// For each point and head: the sum of the slices' states, weighted by the point's softmax weights.
 template <class T, int Max>
 struct BringBack {
     SlicedPoints<T> points;
@@ -153,7 +153,7 @@ struct BringBack {
     }
 };
 
-/// What backward knows, and what it finds for each point.
+/// Inputs and results of the backward pass for each point.
 template <class T>
 struct SliceGradients {
     const T* states;           ///< (H, S, D)
@@ -162,10 +162,10 @@ struct SliceGradients {
     const T* mixed_gradient;   ///< (points, H, D)
     T* x_gradient;             ///< (points, H, D)
     T* features_gradient;      ///< (points, H, D)
-    T* means;                  ///< (points, H): of the weights' gradients, by the weights
+    T* means;                  ///< (points, H): means of the weights' gradients, weighted by the weights
 };
 
-/// For each point and head: gradients of x and of the features, the softmax's included.
+/// For each point and head: gradients of x (through the softmax) and of the features.
 template <class T, int Max>
 struct PointGradients {
     SlicedPoints<T> points;
@@ -197,7 +197,7 @@ struct PointGradients {
     }
 };
 
-/// For each chunk, head and slice: gradients of the slice's own weights, then of its bias. After PointGradients.
+/// For each chunk, head and slice: gradients of the slice's row of `slices`, then of its bias. Runs after PointGradients.
 template <class T, int Max>
 struct SliceWeightGradients {
     SlicedPoints<T> points;
@@ -225,7 +225,7 @@ struct SliceWeightGradients {
     }
 };
 
-/// Calls `f` with the number of a head's numbers in registers, as a type. Heads of more than 32 lie in memory.
+/// Calls `f` with the number of a head's channels that are kept in registers, as a type. Heads of more than 32 are read from memory.
 template <class F>
 void with_head_dim(std::int64_t head_dim, const F& f)
 {
@@ -234,7 +234,7 @@ void with_head_dim(std::int64_t head_dim, const F& f)
     else f(std::integral_constant<int, kMaxHeadDim>());
 }
 
-/// Fills `points.log_sums`, before all else.
+/// Fills `points.log_sums`; must be called before all others.
 template <class T, class Executor>
 void sum_exponentials(const Executor& executor, const SlicedPoints<T>& points)
 {

@@ -209,14 +209,14 @@ void BlockTile<T>::bring_back(const Weights& weights, const T* x, const T* state
     for (std::int64_t h = 0; h < shape_.heads; ++h) {
         multiply(kTransposed, kGiven, D, n, S, states + h * S * D, D, weigh(weights, kept, h, n), n, {}, kept.mixed + h * D * n, n);
     }
-    multiply(kTransposed, kTransposed, n, C, I, kept.mixed, n, weights[kOut], I, {.to_columns = weights[kOutBias], .to_all = x, .row = C}, kept.residual, C);
+    multiply(kTransposed, kTransposed, n, C, I, kept.mixed, n, weights[kOut], I, {.to_columns = weights[kOutBias], .to_all = x, .row_stride = C}, kept.residual, C);
 
     normalize(kept.residual, weights[kNorm2Scale], weights[kNorm2Shift], n);
     multiply(kGiven, kTransposed, n, R, C, normal_, C, weights[kHidden], C, {.to_columns = weights[kHiddenBias]}, kept.hidden, R);
     if (!result && O == 0) return;
     activate(shape_.activation, weights[kActivation], hidden_, kept.hidden, n * R);
     auto* after = O > 0 ? kept.last : result;                                                            // (n, C)
-    multiply(kGiven, kTransposed, n, C, R, hidden_, R, weights[kMlpOut], R, {.to_columns = weights[kMlpOutBias], .to_all = kept.residual, .row = C}, after, C);
+    multiply(kGiven, kTransposed, n, C, R, hidden_, R, weights[kMlpOut], R, {.to_columns = weights[kMlpOutBias], .to_all = kept.residual, .row_stride = C}, after, C);
     if (!result || O == 0) return;
 
     normalize(kept.last, weights[kNorm3Scale], weights[kNorm3Shift], n);
@@ -300,7 +300,7 @@ void BlockTile<T>::add_slice_sums_backward(const Weights& weights, const T* x, c
         softmax_rows_backward(wg, w, S, n);
         if (plus) temperatures_backward(weights, kept.x_mid + h * D * n, h, n, wg, x_mid_gradient + h * D * n, gradients);
         auto* of_head = x_mid_gradient + h * D * n;
-        const Addends<T> earlier{.to_all = plus ? of_head : nullptr, .row = n};
+        const Addends<T> earlier{.to_all = plus ? of_head : nullptr, .row_stride = n};
         multiply(kTransposed, kGiven, D, n, S, weights[kSlice] + h * S * D, D, wg, n, earlier, of_head, n);
         if (!gradients) continue;
         add_product(kGiven, kTransposed, S, D, n, wg, n, kept.x_mid + h * D * n, n, gradients->of(kSlice) + h * S * D, D);

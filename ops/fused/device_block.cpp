@@ -51,7 +51,7 @@ SlicePoints DeviceBlockPasses::sliced(const RecordedTile& tile) const
 
 void DeviceBlockPasses::bring_back(RecordedTile& tile, const at::Tensor& states, bool record) const
 {
-    const auto mixed = sliced(tile).brought_back(states);
+    const auto mixed = sliced(tile).deslice(states);
     const at::AutoGradMode recording(record);
     if (!tile.x.requires_grad()) tile.x = leaf(tile.x, record);
     tile.mixed = leaf(mixed, record);

@@ -24,17 +24,17 @@ void gemm(const char* ta, const char* tb, const int* m, const int* n, const int*
     dgemm_(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 
-/// Has c hold the addends; false if there are none, and c anything.
+/// Writes the sum of the addends to c; false if there are none (c is not written).
 template <class T>
 bool begin_with(const Addends<T>& addends, std::int64_t m, std::int64_t n, T* c, std::int64_t ldc)
 {
     if (!addends.to_rows && !addends.to_columns) {
-        if (addends.to_all == c && addends.row == ldc) return true;
+        if (addends.to_all == c && addends.row_stride == ldc) return true;
         if (!addends.to_all) return false;
     }
     for (std::int64_t i = 0; i < m; ++i) {
         const T of_row = addends.to_rows ? addends.to_rows[i] : T(0);
-        const T* all = addends.to_all ? addends.to_all + i * addends.row : nullptr;
+        const T* all = addends.to_all ? addends.to_all + i * addends.row_stride : nullptr;
         T* to = c + i * ldc;
         if (all && addends.to_columns) {
             for (std::int64_t j = 0; j < n; ++j) to[j] = of_row + addends.to_columns[j] + all[j];
@@ -65,8 +65,8 @@ void multiply(As as_a, As as_b, std::int64_t m, std::int64_t n, std::int64_t k, 
               const Addends<float>& addends, float* c, std::int64_t ldc)
 {
     if (const auto product = tile_product()) {
-        const auto lies = [](As as, const float* data, std::int64_t row) { return as == As::Given ? LyingMatrix{data, row, 1} : LyingMatrix{data, 1, row}; };
-        product(m, n, k, lies(as_a, a, lda), lies(as_b, b, ldb), addends, c, ldc);
+        const auto strided = [](As as, const float* data, std::int64_t row) { return as == As::Given ? StridedMatrix{data, row, 1} : StridedMatrix{data, 1, row}; };
+        product(m, n, k, strided(as_a, a, lda), strided(as_b, b, ldb), addends, c, ldc);
         return;
     }
     multiply_by_blas(as_a, as_b, m, n, k, a, lda, b, ldb, addends, c, ldc);

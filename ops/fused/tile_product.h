@@ -5,27 +5,28 @@
 
 namespace meshard {
 
-/// A matrix as it lies in memory: entry (i, j) at data[i * row + j * column], of which one distance is 1.
-struct LyingMatrix {
+/// A matrix in memory: entry (i, j) at data[i * row_stride + j * column_stride]. One of the two strides is 1.
+struct StridedMatrix {
     const float* data;
-    std::int64_t row, column;
+    std::int64_t row_stride, column_stride;
 };
 
-/// What is added to a product (m, n), each unless null.
+/// Terms that are added to a product (m, n); null for none.
 template <class T>
 struct Addends {
     const T* to_rows = nullptr;      ///< (m), a number for each row
     const T* to_columns = nullptr;   ///< (n), a number for each column
-    const T* to_all = nullptr;       ///< (m, n), `row` from row to row; may be where the result goes
-    std::int64_t row = 0;
+    const T* to_all = nullptr;       ///< (m, n) with `row_stride`; may be the result's own memory
+    std::int64_t row_stride = 0;     ///< of to_all
 };
 
-/// c = a b + addends; c (m, n) with `row_c` from row to row, inner extent k. On the calling thread.
-using TileProduct = void (*)(std::int64_t m, std::int64_t n, std::int64_t k, LyingMatrix a, LyingMatrix b, const Addends<float>& addends, float* c, std::int64_t row_c);
+/// c = a b + addends; c (m, n) with row stride `row_c`, inner extent k. On the calling thread.
+using TileProduct = void (*)(std::int64_t m, std::int64_t n, std::int64_t k, StridedMatrix a, StridedMatrix b, const Addends<float>& addends, float* c, std::int64_t row_c);
 
-/// Our own product for matrices of a tile's size, with AVX-512; null where the BLAS is to do it. MKL has no such kernels for processors that are not Intel's,
-/// and starts slowly on matrices as small as a head's: on such a processor most of a block's products take 1.05 to 1.46 times as long with it. Where b
-/// has a handful of columns, as for a model's last layer, MKL is the faster (0.86 of our time at four), which a block's time does not show.
+/// Our own product for matrices of a tile's size, with AVX-512; null on processors without it, where the BLAS is used. MKL uses no such kernels on processors
+/// of other makers than Intel, and has a high cost per call for matrices as small as a head's: on such a processor most products of a block take 1.05 to 1.46
+/// times as long with it. Where b has a few columns, as in a model's last layer, MKL is faster (0.86 of our time at four), too little to show in the time of a
+/// block.
 TileProduct tile_product();
 
 }  // namespace meshard

@@ -5,14 +5,14 @@
 namespace meshard {
 namespace {
 
-// Blocks of the result live in registers: 12 rows of two vectors take 24 of the 32. A panel of b, as wide as a block, stays in the first-level
-// cache while all rows of a go by (K. Goto and R. van de Geijn, Anatomy of high-performance matrix multiplication, 2008, section 5).
+// Blocks of the result are kept in registers: 12 rows of two vectors take 24 of the 32. A panel of b, as wide as a block, stays in the first-level
+// cache while it is multiplied by all rows of a (K. Goto and R. van de Geijn, Anatomy of high-performance matrix multiplication, 2008, section 5).
 constexpr std::int64_t kLanes = 16, kMaxRows = 12, kMaxInner = 256;
 typedef float Vector __attribute__((vector_size(64), aligned(4), may_alias));
 
 Vector load(const float* from) { return *reinterpret_cast<const Vector*>(from); }
 
-/// The first columns of a block's sums, (num_rows, width), to c. Apart, so that the blocks' own code stays short.
+/// Writes the first columns of a block's sums, (num_rows, width), to c. Not inlined, so that the code of the blocks stays short.
 __attribute__((noinline)) void write_part(const float* sums, std::int64_t num_rows, std::int64_t width, const Addends<float>& addends, std::int64_t columns, float* c, std::int64_t row_c)
 {
     for (std::int64_t r = 0; r < num_rows; ++r) {
@@ -20,19 +20,19 @@ __attribute__((noinline)) void write_part(const float* sums, std::int64_t num_ro
             float sum = sums[r * width + j];
             if (addends.to_rows) sum += addends.to_rows[r];
             if (addends.to_columns) sum += addends.to_columns[j];
-            if (addends.to_all) sum += addends.to_all[r * addends.row + j];
+            if (addends.to_all) sum += addends.to_all[r * addends.row_stride + j];
             c[r * row_c + j] = sum;
         }
     }
 }
 
-/// (rows, kVectors * kLanes) from (rows, k) and a panel; `columns` of them are written.
+/// The product of a, (rows, k), and a panel, (k, kVectors * kLanes); the first `columns` columns are written to c.
 template <int kRows, int kVectors, bool kByColumn>
 void multiply_block(const float* a, std::int64_t stride, std::int64_t k, const float* panel, std::int64_t width, const Addends<float>& addends, std::int64_t columns, float* c, std::int64_t row_c)
 {
-    Vector sums[kRows][kVectors] = {};   // addends, which may be large, come last: rounding is that of the products alone
-    // Rows of a by threes, whose places the compiler cannot derive from one another: it would keep the distance of each row, for which there are too few
-    // registers, and move some to vector registers, from where they come back only when the sums before are done.
+    Vector sums[kRows][kVectors] = {};   // addends, which may be large, are added last: the rounding is that of the products alone
+    // Pointers to every third row of a, hidden from the compiler by `asm`: otherwise it would keep the offset of each row, for which there are too few
+    // registers, and move some to vector registers, from which they can be read only when the sums before are complete.
     constexpr int kGroup = 3, kGroups = kByColumn ? 0 : (kRows + kGroup - 1) / kGroup;
     const float* rows_of_a[kGroups + 1];
     for (int g = 0; g < kGroups; ++g) {
@@ -81,7 +81,7 @@ void multiply_block(const float* a, std::int64_t stride, std::int64_t k, const f
 #pragma GCC unroll 12
         for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 2
-            for (int v = 0; v < kVectors; ++v) sums[r][v] += load(addends.to_all + r * addends.row + v * kLanes);
+            for (int v = 0; v < kVectors; ++v) sums[r][v] += load(addends.to_all + r * addends.row_stride + v * kLanes);
         }
     }
 #pragma GCC unroll 12
@@ -104,11 +104,11 @@ Block block_of(std::int64_t rows)
     return blocks[rows - 1];
 }
 
-/// Columns of b, row by row of k, filled up with zeros.
-void pack_rows(LyingMatrix b, std::int64_t k, std::int64_t columns, std::int64_t width, float* panel)
+/// Copies `columns` columns of b, (k, columns) with column stride 1, to a panel, (k, width), padded with zeros.
+void pack_rows(StridedMatrix b, std::int64_t k, std::int64_t columns, std::int64_t width, float* panel)
 {
     for (std::int64_t i = 0; i < k; ++i) {
-        const float* from = b.data + i * b.row;
+        const float* from = b.data + i * b.row_stride;
         float* to = panel + i * width;
         if (columns == width) {
             for (std::int64_t j = 0; j < width; j += kLanes) *reinterpret_cast<Vector*>(to + j) = load(from + j);
@@ -118,7 +118,7 @@ void pack_rows(LyingMatrix b, std::int64_t k, std::int64_t columns, std::int64_t
     }
 }
 
-/// 16 numbers of 16 columns, each column in a row in memory, become 16 rows.
+/// Transposes a block of 16 x 16: each column of `from` is contiguous in memory, each row of `to`.
 void transpose_block(const float* from, std::int64_t column, float* to, std::int64_t width)
 {
     Vector a[16], b[16];
@@ -150,32 +150,32 @@ void transpose_block(const float* from, std::int64_t column, float* to, std::int
     }
 }
 
-/// The same of a b whose columns are rows in memory.
-void pack_columns(LyingMatrix b, std::int64_t k, std::int64_t columns, std::int64_t width, float* panel)
+/// The same for b with row stride 1.
+void pack_columns(StridedMatrix b, std::int64_t k, std::int64_t columns, std::int64_t width, float* panel)
 {
     const auto blocks = k / kLanes * kLanes;
     std::int64_t j = 0;
     for (; j + kLanes <= columns; j += kLanes) {
-        for (std::int64_t i = 0; i < blocks; i += kLanes) transpose_block(b.data + i + j * b.column, b.column, panel + i * width + j, width);
+        for (std::int64_t i = 0; i < blocks; i += kLanes) transpose_block(b.data + i + j * b.column_stride, b.column_stride, panel + i * width + j, width);
     }
     for (std::int64_t i = 0; i < k; ++i) {
-        for (auto c = i < blocks ? j : 0; c < width; ++c) panel[i * width + c] = c < columns ? b.data[i + c * b.column] : 0;
+        for (auto c = i < blocks ? j : 0; c < width; ++c) panel[i * width + c] = c < columns ? b.data[i + c * b.column_stride] : 0;
     }
 }
 
-void pack(LyingMatrix b, std::int64_t k, std::int64_t columns, std::int64_t width, float* panel)
+void pack(StridedMatrix b, std::int64_t k, std::int64_t columns, std::int64_t width, float* panel)
 {
-    if (b.column == 1) pack_rows(b, k, columns, width, panel);
+    if (b.column_stride == 1) pack_rows(b, k, columns, width, panel);
     else pack_columns(b, k, columns, width, panel);
 }
 
 }  // namespace
 
-void avx512_tile_product(std::int64_t m, std::int64_t n, std::int64_t k, LyingMatrix a, LyingMatrix b, const Addends<float>& addends, float* c, std::int64_t row_c)
+void avx512_tile_product(std::int64_t m, std::int64_t n, std::int64_t k, StridedMatrix a, StridedMatrix b, const Addends<float>& addends, float* c, std::int64_t row_c)
 {
-    alignas(64) float room[kMaxInner * 2 * kLanes];
-    const bool by_column = a.column != 1;
-    const auto stride = by_column ? a.column : a.row;
+    alignas(64) float buffer[kMaxInner * 2 * kLanes];
+    const bool by_column = a.column_stride != 1;
+    const auto stride = by_column ? a.column_stride : a.row_stride;
     const auto num_blocks = (m + kMaxRows - 1) / kMaxRows;   // of equal height, or one less
     for (std::int64_t inner = 0; inner == 0 || inner < k; inner += kMaxInner) {
         const bool is_first = inner == 0;
@@ -184,11 +184,11 @@ void avx512_tile_product(std::int64_t m, std::int64_t n, std::int64_t k, LyingMa
             const auto columns = n - j < 2 * kLanes ? n - j : 2 * kLanes;
             const bool is_wide = columns > kLanes;
             const auto full = is_wide ? 2 * kLanes : kLanes;
-            const LyingMatrix here{b.data + inner * b.row + j * b.column, b.row, b.column};
-            const bool in_place = b.column == 1 && columns == full && num_blocks * depth < 128;   // short: no time to win
-            if (!in_place) pack(here, depth, columns, full, room);
-            const float* panel = in_place ? here.data : room;
-            const auto width = in_place ? b.row : full;
+            const StridedMatrix here{b.data + inner * b.row_stride + j * b.column_stride, b.row_stride, b.column_stride};
+            const bool in_place = b.column_stride == 1 && columns == full && num_blocks * depth < 128;   // short: packing would cost more than it saves
+            if (!in_place) pack(here, depth, columns, full, buffer);
+            const float* panel = in_place ? here.data : buffer;
+            const auto width = in_place ? b.row_stride : full;
             for (std::int64_t i = 0; i < num_blocks; ++i) {
                 const auto first = i * m / num_blocks, rows = (i + 1) * m / num_blocks - first;
                 const auto block = is_wide ? (by_column ? block_of<2, true>(rows) : block_of<2, false>(rows))
@@ -197,9 +197,9 @@ void avx512_tile_product(std::int64_t m, std::int64_t n, std::int64_t k, LyingMa
                 Addends<float> here;
                 here.to_rows = is_first && addends.to_rows ? addends.to_rows + first : nullptr;
                 here.to_columns = is_first && addends.to_columns ? addends.to_columns + j : nullptr;
-                here.to_all = !is_first ? to : addends.to_all ? addends.to_all + first * addends.row + j : nullptr;
-                here.row = is_first ? addends.row : row_c;
-                block(a.data + first * a.row + inner * a.column, stride, depth, panel, width, here, columns, to, row_c);
+                here.to_all = !is_first ? to : addends.to_all ? addends.to_all + first * addends.row_stride + j : nullptr;
+                here.row_stride = is_first ? addends.row_stride : row_c;
+                block(a.data + first * a.row_stride + inner * a.column_stride, stride, depth, panel, width, here, columns, to, row_c);
             }
         }
     }

@@ -11,18 +11,18 @@
 
 namespace meshard {
 
-/// The axis that cuts each dimension of a tensor that lies as `layouts` say, -1 for none. Nothing if a dimension from `first_spatial` on is
-/// cut in blocks, or one is cut twice: such layouts have no neighbours to ask.
+/// The axis that cuts each dimension of a tensor with these layouts, -1 for none. No result if a dimension from `first_spatial` on is
+/// cut in blocks, or one is cut twice: grid neighbours are then not on neighbouring ranks.
 std::optional<std::vector<std::int64_t>> cut_axes(const AxisLayouts& layouts, std::int64_t num_dims, std::int64_t first_spatial);
 
-/// The axis cuts nothing: there is none, or it has one rank.
+/// Whether nothing is cut: `axis` is -1, or has one rank.
 bool is_whole(const RuleCall& call, std::int64_t axis);
 
-/// `extents` along `dim`, sharing the object of `like` where they are the same.
+/// The layout Shard(dim) with these extents; shares the object of `like` if they are the same.
 AxisLayout cut_layout(const AxisLayout& like, std::int64_t dim, Extents extents);
 
 /// Extents of an output of `out` entries: a boundary between two ranks at entry a of the input becomes one at `boundary(a)`, which must not
-/// fall with a; values beyond the output are brought to its ends. The first and the last rank that own something reach to the ends.
+/// fall with a; values outside of the output are clamped. The first and the last rank that own entries reach to the ends.
 Extents extents_by_boundary(const Extents& in, std::int64_t out, const std::function<std::int64_t(std::int64_t)>& boundary);
 
 /// floor(a / b) and the smallest integer that is not less than a / b; b > 0, a of any sign.
@@ -47,7 +47,7 @@ struct SlidingWindow {
     Extents out_extents(const Extents& in_extents) const;
 };
 
-/// A range that may reach beyond the dimension: what of it exists, and how much is missing at either end.
+/// A range that may reach beyond the dimension: the part inside, and the numbers of entries missing before and after.
 struct Clipped {
     Range inside;
     std::int64_t before = 0, after = 0;

@@ -5,11 +5,11 @@
 
 namespace meshard {
 
-/// index(self, {..., mask}) where every rank finds its own entries, in the whole's order: what the mask covers is cut along its first dimension of
-/// more than one entry, or not at all. Ends the call, or returns false before changing anything. Collective: one small message of counts.
+/// index(self, {..., mask}) in which every rank selects from its own entries and the order is that of the whole: the dimensions that the mask covers are cut
+/// along the first one of more than one entry, or not at all. Completes the call, or returns false without a change. Collective: one small message of counts.
 bool index_by_mask(RuleCall& call);
 
-/// index_put(self, {..., mask}, values, accumulate) and its in-place forms, likewise.
+/// The same for index_put(self, {..., mask}, values, accumulate) and its in-place forms.
 bool index_put_by_mask(RuleCall& call);
 
 }  // namespace meshard

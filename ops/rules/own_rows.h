@@ -9,8 +9,8 @@
 
 namespace meshard {
 
-/// For positions in the whole along a cut dimension: where this rank holds them (0 where it does not), and whether it does. Both of the shape
-/// of the positions.
+/// For positions in the whole along a cut dimension. `here`: their positions in this rank's part (0 if another rank holds them); `held`: whether this rank
+/// holds them. Both have the shape of the positions.
 struct OwnRows {
     at::Tensor here, held;
 };
@@ -18,7 +18,7 @@ struct OwnRows {
 /// @throws IndexError (c10) for a position outside of the whole, on every rank that has it.
 OwnRows own_rows(const AxisLayout& layout, std::int64_t coordinate, const at::Tensor& positions);
 
-/// A copy of the own rows of a cut dimension with one more, which takes what is written to rows of other ranks; `positions` become those in
+/// A copy of this rank's rows of a cut dimension with one row more, the target of writes to other ranks' rows; `positions` are changed to positions in
 /// the copy.
 at::Tensor with_spare_row(const at::Tensor& local, std::int64_t dim, const AxisLayout& layout, std::int64_t coordinate, at::Tensor& positions);
 

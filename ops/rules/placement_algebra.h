@@ -26,15 +26,15 @@ AxisLayouts map_dims(AxisLayouts axes, F&& f)
     return axes;
 }
 
-/// The part of a tensor that meets a sharded operand on axis `axis`: a replicated one is narrowed along `dim` to this rank's rows; one that has
-/// a single entry there stays, to be broadcast, unless the operand has no more than one either.
+/// The part of an operand that is combined with one of layout `layout` on axis `axis`: a replicated tensor is narrowed along `dim` to this rank's rows; one
+/// with a single entry there stays as it is, to be broadcast, unless the other operand has one entry too.
 at::Tensor narrow_operand(const RuleCall& call, const at::Tensor& local, const AxisLayout& layout, std::int64_t axis, std::int64_t dim);
 
 /// True if any of the given dimensions of `tensor` is cut on any axis.
 bool cuts_any(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims);
 
-/// Layouts after summing over `dims` (all dimensions if empty): what was cut along one of them is a pending reduction, other cuts keep
-/// their place among the dimensions that stay.
+/// Layouts after a reduction over `dims` (all dimensions if empty): a Shard along one of them becomes a Partial, other Shards get the index of their dimension
+/// in the result.
 AxisLayouts reduced_layouts(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims,
                                                 bool keepdim, Reduction reduction);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What rules need that look across the ranks of a cut dimension: parts of all ranks, statistics merged by their weights, lines made whole.
+// Helpers of rules that combine the ranks of a cut dimension: parts of all ranks, merged statistics, dimensions that are gathered.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +13,18 @@
 
 namespace meshard {
 
-/// The tensor in these layouts, by one conversion; a plain one counts as the same on every rank, and stays plain where that is asked for.
+/// The tensor in these layouts, by one conversion; a plain one is taken as Replicate, and stays plain if the layouts are Replicate.
 /// Collective over the axes that change.
 at::Tensor with_layouts(const RuleCall& call, const at::Tensor& tensor, const AxisLayouts& axes);
 
-/// The tensor with the given dimensions whole on every rank, other cuts as they are. Pending parts must be reduced before.
+/// The tensor with the given dimensions gathered on every rank, other cuts as they are. Pending sums must be reduced before.
 at::Tensor with_whole_dims(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims);
 
 /// The tensor's layouts with each cut along one of `dims` moved to the longest other dimension that is not cut, so that no rank holds more than
 /// its share; Replicate where there is none.
 AxisLayouts cuts_beside(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims);
 
-/// The tensor with dimension `dim` whole on every rank, cut beside it. One message.
+/// The tensor with dimension `dim` whole on every rank, cut along another dimension (`cuts_beside`). One message.
 at::Tensor with_whole_lines(const RuleCall& call, const at::Tensor& tensor, std::int64_t dim);
 
 /// Axes on which `tensor` is cut along one of `dims`.
@@ -33,7 +33,7 @@ std::vector<std::int64_t> axes_cutting(const RuleCall& call, const at::Tensor& t
 /// The same layouts with every Shard along one of `dims`, and every Partial, replaced by `other`.
 AxisLayouts replaced(AxisLayouts axes, c10::ArrayRef<std::int64_t> dims, const AxisLayout& other);
 
-/// Two Shards of one and the same dimension.
+/// Whether two axes are Shards of the same dimension.
 bool cut_one_dim_twice(const AxisLayouts& axes);
 
 /// All of `0 .. num_dims - 1` if `dims` is empty, else `dims` counted from the front.
@@ -42,11 +42,11 @@ std::vector<std::int64_t> dims_or_all(c10::IntArrayRef dims, std::int64_t num_di
 /// The tensors of all ranks of an axis (all of one shape) along a new dimension 0.
 at::Tensor parts_of_all(const RuleCall& call, std::int64_t axis, const at::Tensor& local);
 
-/// Index of what there is not: it never wins among equals.
+/// Index of a candidate that does not exist: larger than all others, so that it is not chosen among equal values.
 inline constexpr auto kNoIndex = std::numeric_limits<std::int64_t>::max();
 
-/// Of the candidates of all ranks of an axis the largest value (or smallest; NaN goes before both) and, of those that are equal, the one with
-/// the lowest index: as operators choose in the whole.
+/// Chooses among the candidates of all ranks of an axis the largest value (or the smallest; NaN before both) and, of equal ones, the one with
+/// the lowest index, as the plain operator does. In place.
 void merge_extremes(const RuleCall& call, std::int64_t axis, bool max, at::Tensor& values, at::Tensor& indices);
 
 /// Sums in place over the ranks of these axes.
@@ -55,7 +55,7 @@ void sum_over_axes(const RuleCall& call, c10::ArrayRef<std::int64_t> axes, at::T
 /// Positions in the whole of the rows that rank `coordinate` holds: int64, ascending.
 at::Tensor positions_in_whole(const AxisLayout& layout, std::int64_t coordinate, const at::Device& device);
 
-/// Parts of such a tensor may be left as a pending sum.
+/// Whether a tensor of this type may be a pending sum.
 inline bool can_sum(const at::Tensor& tensor) { return at::isFloatingType(tensor.scalar_type()) || at::isComplexType(tensor.scalar_type()); }
 
 /// Mean and variance (divided by the count) over `dims`, kept as dimensions of one.
@@ -63,8 +63,8 @@ struct Moments {
     at::Tensor mean, variance;
 };
 
-/// Moments of the whole along `dims`, in double (Chan et al. 1983, merged by the ranks' shares): one message of two numbers a line for each axis
-/// that cuts one of them. `axes` says how `local` lies; ranks without rows count for nothing.
+/// Moments of the whole along `dims`, in double (merged as in Chan et al. 1983): for each axis that cuts one of them, one message of two numbers for each
+/// result. `axes` are the layouts of `local`; ranks without rows have weight zero.
 Moments moments_over(const RuleCall& call, const at::Tensor& local, const AxisLayouts& axes, c10::IntArrayRef dims);
 
 }  // namespace meshard

@@ -17,7 +17,7 @@ constexpr double kSeluAlpha = 1.6732632423543772848170429916717, kSeluScale = 1.
 
 Tensor elu_gradient(const Tensor& g, const Tensor& x, double alpha, double scale) { return at::elu_backward(g, alpha, scale, 1, false, x); }
 
-/// min(value, cap) hands its gradient to the value below the cap, and half of it where both are equal.
+/// Gradient of min(value, cap): one below the cap, one half where both are equal.
 Tensor capped_gradient(const Tensor& g, const Tensor& value, const Tensor& cap)
 {
     return g * (value.lt(cap).to(g.scalar_type()) + value.le(cap).to(g.scalar_type())) * 0.5;

@@ -9,12 +9,12 @@
 
 namespace meshard {
 
-/// An element-wise activation f(x), of which some have a number besides: f(x, p). LibTorch's operators on plain or sharded tensors.
+/// An element-wise activation f(x), or f(x, p) with a parameter. LibTorch's operators on plain or sharded tensors.
 struct ActivationFunction {
     enum class Parameter : std::uint8_t {
         None,
-        Cap,     ///< a constant: what no value exceeds
-        Slope    ///< learned: that of negative numbers
+        Cap,     ///< a constant: upper bound of the values
+        Slope    ///< learned: the slope for negative x
     };
 
     std::string_view name;   ///< as in checkpoints' `act`
@@ -23,11 +23,10 @@ struct ActivationFunction {
     Parameter parameter = Parameter::None;
 };
 
-/// Those of the reference's models, with its constants: leaky_relu 0.1, threshold(1, 1), elu and celu 1; gelu is the exact erf form. In the order of their
-/// names.
+/// The activations of the reference's models, with its constants: leaky_relu 0.1, threshold(1, 1), elu and celu 1; gelu is the exact erf form. Sorted by name.
 std::span<const ActivationFunction> activation_functions();
 
-/// Null for a name that is not among them; upper and lower case differ.
+/// Null for an unknown name; case-sensitive.
 const ActivationFunction* find_activation(std::string_view name);
 
 }  // namespace meshard

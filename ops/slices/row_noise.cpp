@@ -25,7 +25,7 @@ std::uint64_t mixed(std::uint64_t x)
 }  // namespace
 
 template <class T>
-void RowDraw::fill(std::int64_t sample, std::int64_t first, std::int64_t count, std::int64_t width, Steps steps, T* out) const
+void RowDraw::fill(std::int64_t sample, std::int64_t first, std::int64_t count, std::int64_t width, Strides strides, T* out) const
 {
     constexpr int kBits = std::numeric_limits<T>::digits;
     constexpr T kUnit = T(1) / static_cast<T>(std::uint64_t(1) << kBits);
@@ -33,13 +33,13 @@ void RowDraw::fill(std::int64_t sample, std::int64_t first, std::int64_t count, 
         const auto id = ids_.empty() ? first_id_ + first + t : ids_[first + t];
         const auto row = mixed(key_ + kStride * mixed(static_cast<std::uint64_t>(id) * kStride + static_cast<std::uint64_t>(first_sample_ + sample)));
         for (std::int64_t i = 0; i < width; ++i) {
-            out[t * steps.row + i * steps.number] = static_cast<T>(mixed(row + kStride * static_cast<std::uint64_t>(i + 1)) >> (64 - kBits)) * kUnit;
+            out[t * strides.row + i * strides.number] = static_cast<T>(mixed(row + kStride * static_cast<std::uint64_t>(i + 1)) >> (64 - kBits)) * kUnit;
         }
     }
 }
 
-template void RowDraw::fill(std::int64_t, std::int64_t, std::int64_t, std::int64_t, Steps, float*) const;
-template void RowDraw::fill(std::int64_t, std::int64_t, std::int64_t, std::int64_t, Steps, double*) const;
+template void RowDraw::fill(std::int64_t, std::int64_t, std::int64_t, std::int64_t, Strides, float*) const;
+template void RowDraw::fill(std::int64_t, std::int64_t, std::int64_t, std::int64_t, Strides, double*) const;
 
 void RowNoise::set_rows(const at::Tensor& points)
 {

@@ -8,7 +8,7 @@
 namespace meshard {
 namespace {
 
-/// Calls `work(executor, number)` for the tensor's device; `number` is null of its type.
+/// Calls `work(executor, number)` with the executor of the tensor's device; `number` is a null pointer of the tensor's type.
 template <class Work>
 void by_kernels(const at::Tensor& tensor, const Work& work)
 {
@@ -49,7 +49,7 @@ at::Tensor SlicePoints::sums(const at::Tensor& features) const
     return chunks.sum(0, /*keepdim=*/false, at::kDouble);
 }
 
-at::Tensor SlicePoints::brought_back(const at::Tensor& states) const
+at::Tensor SlicePoints::deslice(const at::Tensor& states) const
 {
     const auto given = states.contiguous();
     auto mixed = at::empty_like(x_);

@@ -27,18 +27,18 @@ std::string shape_text(const at::Tensor& tensor)
     return text + ")";
 }
 
-/// Autocast stays out of what is summed over points.
+/// Turns autocast off while sums over points are computed.
 struct NoAutocast {
     c10::impl::ExcludeDispatchKeyGuard guard{c10::autocast_dispatch_keyset};
 };
 
-/// In which both operands are summed over points: float or wider.
+/// Type in which both operands are summed over points: float or wider.
 at::ScalarType common_sum_type(const at::Tensor& a, const at::Tensor& b) { return sum_type(at::promote_types(a.scalar_type(), b.scalar_type())); }
 
 /// (B, N, H, X) as (B, H, N, X), a view.
 at::Tensor heads_first(const at::Tensor& x) { return x.permute({0, 2, 1, 3}); }
 
-/// The same layout with rows cut where slices are: what one rank holds alone (a cloud of one point) is also all of the rows.
+/// The same layout with rows cut where slices are cut: a dimension that one rank alone holds (a cloud of one point) is also all of the rows.
 SpecPtr with_rows_cut(const char* where, const SpecPtr& spec, std::int64_t num_rows)
 {
     auto axes = spec->axes;
@@ -61,13 +61,13 @@ SpecPtr spec_or_null(const at::Tensor& tensor) { return is_sharded(tensor) ? spe
 
 bool exactly(const at::Tensor& factor) { return exact_mode() && factor.scalar_type() != at::kDouble; }
 
-/// A product whose results stand in one row each.
+/// A matrix product whose sums run along the rows of `left`, which no rank cuts.
 at::Tensor product_by_row(const at::Tensor& left, const at::Tensor& right)
 {
     return exactly(left) ? exact_product(left, right, left.size(-1), {}) : at::matmul(left, right);
 }
 
-/// The layout that both operands take: the first one's, completed where something is pending; the second's if the first is plain.
+/// The layout to which both operands are converted: the first one's (pending sums reduced), or the second's if only that one is cut.
 SpecPtr row_spec(const char* where, const at::Tensor& first, const at::Tensor& second)
 {
     reduce_partials({first, second});
@@ -87,7 +87,7 @@ struct SliceTokens : torch::autograd::Function<SliceTokens> {
         const auto w = local_in(weights, rows).to(type), f = local_in(features, rows).to(type);   // (B, N, H, S), (B, N, H, D)
         const auto num_features = f.size(3);
 
-        // Sums of weighted features and of weights side by side, so that one message carries both.
+        // Sums of weighted features and of weights in one buffer, for one all-reduce.
         auto buffer = at::empty({w.size(0), w.size(2), w.size(3), num_features + 1}, f.options().dtype(type));
         if (exactly(f)) {
             const auto groups = row_groups(rows);

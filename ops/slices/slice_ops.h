@@ -9,7 +9,7 @@ namespace meshard {
 ///
 ///     token[b, h, s, :] = sum_n weights[b, n, h, s] * features[b, n, h, :] / (sum_n weights[b, n, h, s] + epsilon)
 ///
-/// On sharded rows (Shard(1)) the sums and their weights travel in one all-reduce of B * H * S * (D + 1) numbers, of float or wider;
+/// On sharded rows (Shard(1)) the sums and their weights are added in one all-reduce of B * H * S * (D + 1) numbers, of float or wider;
 /// backward needs none when the tokens' gradient is complete, as `deslice_tokens` makes it. Result: Replicate.
 ///
 /// @param weights    (B, N, H, S)
@@ -18,7 +18,7 @@ namespace meshard {
 /// @throws InvalidInput on shapes that do not fit
 at::Tensor slice_tokens(const at::Tensor& weights, const at::Tensor& features, double epsilon);
 
-/// Brings slice tokens back to the points: y[b, n, h, :] = sum_s weights[b, n, h, s] * tokens[b, h, s, :].
+/// Distributes slice tokens to the points: y[b, n, h, :] = sum_s weights[b, n, h, s] * tokens[b, h, s, :].
 ///
 /// No communication forward. Backward sums the tokens' gradient over all ranks in one all-reduce of B * H * S * D numbers.
 ///

@@ -10,11 +10,10 @@
 
 namespace meshard {
 
-/// What the slices of a layer do among themselves, a differentiable function of tokens (B, H, S, D) and of weights of its own. It gives states of
-/// the same shape.
+/// Attention among the slices of a layer: a differentiable function of tokens (B, H, S, D) and of its own weights that returns states of the same shape.
 using AttendFunction = std::function<at::Tensor(const at::Tensor& tokens, const std::vector<at::Tensor>& weights)>;
 
-/// The slices of one layer in its forward pass: means of all points (`slice_tokens`), and what attention makes of them. Small tensors, the
+/// The slices of one layer in its forward pass: their tokens, means over all points (`slice_tokens`), and their states after attention. Small tensors, the
 /// same on every rank among which rows are cut.
 class SliceStates {
 public:
@@ -35,7 +34,7 @@ public:
     };
 
     /// One all-reduce of B * H * S * D numbers where rows are cut.
-    /// @param states_gradient   (B, H, S, D) in double: what this rank's points add to it
+    /// @param states_gradient   (B, H, S, D) in double: the contribution of this rank's points
     Gradients backward(const at::Tensor& states_gradient) const;
 
 private:

@@ -25,7 +25,7 @@ namespace {
 constexpr const char* kWhere = "signed_distance";
 constexpr std::int64_t kQueriesAThread = 256;   // at least
 
-/// What is wrong with rows of three; empty if nothing is.
+/// Message about a tensor that should have rows of three; empty if it is valid.
 std::string error_of_rows(const char* what, const at::Tensor& tensor, bool of_numbers)
 {
     const bool fits = of_numbers ? tensor.is_floating_point() : tensor.scalar_type() == at::kLong || tensor.scalar_type() == at::kInt;
@@ -35,7 +35,7 @@ std::string error_of_rows(const char* what, const at::Tensor& tensor, bool of_nu
            (of_numbers ? "a floating type." : "int64 or int32.");
 }
 
-/// Collective: all ranks throw if they do not agree on what decides which messages follow.
+/// Collective. Throws on all ranks if ranks differ in arguments on which the later messages depend.
 void require_same_call(const SurfaceDistanceOptions& options, bool queries_need_gradient, bool vertices_need_gradient, const RankGroup& group)
 {
     const std::vector<std::int64_t> mine{static_cast<std::int64_t>(options.sign), std::bit_cast<std::int64_t>(options.max_distance), queries_need_gradient, vertices_need_gradient};
@@ -45,7 +45,7 @@ void require_same_call(const SurfaceDistanceOptions& options, bool queries_need_
                        "all or none of which need gradients.");
 }
 
-/// A surface's tensor with all its rows, in the order of their ids. Differentiable.
+/// All rows of a tensor of the surface, gathered in the order of their ids. Differentiable.
 at::Tensor gathered(const CutRows& part, const at::Tensor& tensor)
 {
     return part.is_cut() ? gather_rows(tensor, at::arange(part.num_global, at::kLong)) : part.own;
@@ -59,7 +59,7 @@ std::vector<T> values_of(const at::Tensor& tensor)
     return {begin, begin + here.numel()};
 }
 
-/// Results of the own queries, in double precision.
+/// Results of this rank's queries, in double precision.
 struct Found {
     at::Tensor distances, directions, points, faces;
     at::Tensor corners;   ///< (M, 3), int64: vertices of the nearest triangle; 0 without result
@@ -100,7 +100,7 @@ Found find_nearest(const TriangleSurface& surface, const at::Tensor& queries, co
     return found;
 }
 
-/// The same where no rank has the surface.
+/// The same for a surface that is cut among the ranks.
 Found find_in_parts(const at::Tensor& vertices, const CutRows& vertex_rows, const CutRows& face_rows, const at::Tensor& queries, double max_distance)
 {
     const auto group = face_rows.group();
@@ -123,8 +123,8 @@ Found find_in_parts(const at::Tensor& vertices, const CutRows& vertex_rows, cons
     return found;
 }
 
-/// The distances as they are, with their gradient in queries and vertices: the nearest point moves with the triangle, and how it moves on the triangle
-/// does not change the distance.
+/// The distances with a gradient in queries and vertices. The nearest point moves with the triangle; a move within the triangle does not change the distance
+/// (to first order).
 /// `corners`: (M, corner, 3), the nearest triangles' vertices with their history.
 at::Tensor with_gradient(const at::Tensor& distances, const Found& found, const at::Tensor& queries, const at::Tensor& corners)
 {
@@ -143,11 +143,11 @@ SurfaceDistance signed_distance(const at::Tensor& vertices, const at::Tensor& fa
 {
     const auto vertex_rows = cut_rows_of(kWhere, "vertices", vertices), face_rows = cut_rows_of(kWhere, "faces", faces);
     const auto query_rows = cut_rows_of(kWhere, "queries", queries);
-    // Of the ranks that hold different rows, to find errors together.
+    // The group of ranks that hold different rows: they check arguments together.
     const auto group = query_rows.is_cut() ? query_rows.group() : vertex_rows.is_cut() ? vertex_rows.group() : face_rows.group();
     const auto own = query_rows.own.detach().to(at::kCPU, at::kDouble).contiguous();
     const bool with_gradients = at::GradMode::is_enabled() && (query_rows.own.requires_grad() || vertices.requires_grad());
-    // Where faces and queries are cut among the same ranks, nobody needs the whole.
+    // If faces and queries are cut among the same ranks, no rank needs the whole surface.
     const bool in_parts = has_surface_search() && options.sign == SurfaceSign::PseudoNormal && face_rows.is_cut() && query_rows.is_cut() && face_rows.axis == query_rows.axis &&
                           face_rows.layout->device_mesh == query_rows.layout->device_mesh &&
                           (!vertex_rows.is_cut() || (vertex_rows.axis == face_rows.axis && vertex_rows.layout->device_mesh == face_rows.layout->device_mesh));

@@ -11,7 +11,7 @@ namespace meshard {
 /// How inside and outside of a surface are told apart.
 enum class SurfaceSign : std::uint8_t {
     PseudoNormal,    ///< by the normal of the nearest triangle, edge or vertex: exact for closed surfaces
-    WindingNumber    ///< by how often the surface goes round the point: sensible for surfaces with holes and overlaps, too
+    WindingNumber    ///< by how often the surface winds around the point: also for surfaces with holes and overlaps
 };
 
 struct SurfaceDistanceOptions {
@@ -19,19 +19,19 @@ struct SurfaceDistanceOptions {
     double max_distance = std::numeric_limits<double>::infinity();   ///< farther queries have no result
 };
 
-/// Of each query. Lies as the queries do: plain, or cut along the rows.
+/// Results, one row for each query, with the layout of the queries: plain, or cut along the rows.
 struct SurfaceDistance {
     at::Tensor distances;    ///< (M), in the queries' type: positive outside, negative inside; NaN without result
     at::Tensor directions;   ///< (M, 3): the distance's gradient, of unit length, and on the surface its normal; NaN without result
     at::Tensor points;       ///< (M, 3): nearest points of the surface; NaN without result
-    at::Tensor faces;        ///< (M), int64: on which triangle those lie, of several the first; -1 without result
+    at::Tensor faces;        ///< (M), int64: triangle of the nearest point, of several the first; -1 without result
 };
 
 /// Signed distance of each query to a surface of triangles, computed in double precision whatever the type of the tensors.
 ///
-/// Queries stay where they are. Of faces that are cut among the same ranks as the queries each rank holds its own and those that share a corner with
-/// them; a query goes to ranks that may have something nearer than its own. Otherwise, and for winding numbers, every rank holds the surface: one that is
-/// cut is gathered, one that is not needs no messages. The results are the same bits. Distances are differentiable in queries and vertices; directions
+/// Queries stay on their ranks. If faces are cut among the same ranks as the queries, each rank holds its own faces and those that share a corner with
+/// them; a query is sent to the ranks that may have a nearer face than its own rank. Otherwise, and for winding numbers, every rank holds the whole surface: a
+/// cut one is gathered, others need no messages. The results are the same bits in both cases. Distances are differentiable in queries and vertices; directions
 /// and points are not. Triangles are right-handed seen from outside; vertices with equal coordinates count as one.
 ///
 /// @param vertices  (V, 3), of a floating type; plain, Replicate, or cut along the rows

@@ -9,7 +9,7 @@
 
 namespace meshard {
 
-/// What a query finds on a surface.
+/// Nearest point of a surface to a query.
 struct SurfaceNearest {
     double distance_squared = 0, distance = 0;   ///< the latter positive outside, negative inside
     Vector3 direction{}, point{}, weights{};     ///< gradient of the distance, nearest point, and its weights of the triangle's corners

@@ -23,7 +23,7 @@ constexpr int kBoxes = 64;                      // that a rank publishes
 constexpr std::int64_t kQueriesAThread = 256;   // at least
 constexpr double kSlack = 1 + 1e-12;            // for the roundings of roots and squares
 
-/// `rows[r]`, `width` numbers each, go to rank r; what each rank had for this one.
+/// Sends `rows[r]`, `width` numbers a row, to rank r; returns the rows received, by sender.
 template <class T>
 std::vector<std::vector<T>> exchanged(const std::vector<std::vector<T>>& rows, std::int64_t width, const RankGroup& group)
 {
@@ -50,32 +50,32 @@ Vector3 corner_of(const SurfacePart& part, std::int64_t face, int k)
     return {at[0], at[1], at[2]};
 }
 
-/// A number of a place: different ones rarely share it, and then a few triangles more travel.
-std::int64_t key_of(const Vector3& place)
+/// A hash of a position. Different positions rarely have the same one; then a few triangles more are sent.
+std::int64_t key_of(const Vector3& position)
 {
     std::uint64_t hash = 0;
-    for (const auto x : place) {
-        hash = (hash ^ std::bit_cast<std::uint64_t>(x + 0.0)) * 0x9e3779b97f4a7c15u;   // -0 and 0 are one place
+    for (const auto x : position) {
+        hash = (hash ^ std::bit_cast<std::uint64_t>(x + 0.0)) * 0x9e3779b97f4a7c15u;   // -0 and 0 are the same position
         hash ^= hash >> 29;
     }
     return static_cast<std::int64_t>(hash >> 1);
 }
 
-/// For each place where triangles of this rank and of others meet, those ranks.
-std::unordered_map<std::int64_t, std::vector<int>> ranks_at_places(const SurfacePart& part, const RankGroup& group)
+/// For each position where corners of this rank's triangles and of other ranks' meet, those ranks.
+std::unordered_map<std::int64_t, std::vector<int>> ranks_at_corners(const SurfacePart& part, const RankGroup& group)
 {
     const auto size = static_cast<std::size_t>(group.size());
     std::vector<std::int64_t> keys;
     for (std::size_t c = 0; c < part.corner_ids.size(); ++c) keys.push_back(key_of(corner_of(part, static_cast<std::int64_t>(c / 3), static_cast<int>(c % 3))));
     std::sort(keys.begin(), keys.end());
     keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
-    // Each rank keeps the register of some of the keys.
-    std::vector<std::vector<std::int64_t>> told(size), answers(size);
-    for (const auto key : keys) told[static_cast<std::uint64_t>(key) % size].push_back(key);
-    const auto heard = exchanged(told, 1, group);
+    // Each key belongs to one rank, to which all ranks with that key send it.
+    std::vector<std::vector<std::int64_t>> sent_keys(size), answers(size);
+    for (const auto key : keys) sent_keys[static_cast<std::uint64_t>(key) % size].push_back(key);
+    const auto received = exchanged(sent_keys, 1, group);
     std::vector<std::pair<std::int64_t, int>> entries;
     for (std::size_t r = 0; r < size; ++r) {
-        for (const auto key : heard[r]) entries.emplace_back(key, static_cast<int>(r));
+        for (const auto key : received[r]) entries.emplace_back(key, static_cast<int>(r));
     }
     std::sort(entries.begin(), entries.end());
     for (auto begin = entries.begin(); begin != entries.end();) {
@@ -94,14 +94,14 @@ std::unordered_map<std::int64_t, std::vector<int>> ranks_at_places(const Surface
     return ranks_at;
 }
 
-/// Own triangles and those around them, in the order of their ids.
+/// This rank's triangles and those of other ranks that share a corner with them, in the order of their ids.
 struct LocalSurface {
     SurfacePart part;
     std::vector<char> is_own;
     std::optional<TriangleSurface> surface;   // none without own triangles
     std::optional<SurfaceSearch> search;
 
-    /// With global ids; nothing if the nearest is another rank's triangle: that rank says it.
+    /// The result with global ids; none if the nearest triangle is another rank's: that rank sends it.
     SurfaceNearest nearest(const Vector3& query, double max_distance, double* bound = nullptr) const
     {
         if (!surface) return {};
@@ -119,8 +119,8 @@ void make_local(LocalSurface& local, SurfacePart part, const RankGroup& group)
 {
     const auto num_own = part.face_ids.size();
     std::vector<std::vector<std::int64_t>> ids(group.size());
-    std::vector<std::vector<double>> places(group.size());
-    const auto ranks_at = ranks_at_places(part, group);
+    std::vector<std::vector<double>> sent_corners(group.size());
+    const auto ranks_at = ranks_at_corners(part, group);
     for (std::size_t f = 0; f < num_own; ++f) {
         std::vector<int> ranks;
         for (int k = 0; k < 3; ++k) {
@@ -132,17 +132,17 @@ void make_local(LocalSurface& local, SurfacePart part, const RankGroup& group)
         for (const auto r : ranks) {
             ids[r].push_back(part.face_ids[f]);
             ids[r].insert(ids[r].end(), &part.corner_ids[3 * f], &part.corner_ids[3 * f] + 3);
-            places[r].insert(places[r].end(), &part.corners[9 * f], &part.corners[9 * f] + 9);
+            sent_corners[r].insert(sent_corners[r].end(), &part.corners[9 * f], &part.corners[9 * f] + 9);
         }
     }
     const auto ghost_ids = exchanged(ids, 4, group);
-    const auto ghost_places = exchanged(places, 9, group);
+    const auto ghost_corners = exchanged(sent_corners, 9, group);
     for (std::size_t r = 0; r < ghost_ids.size(); ++r) {
         for (std::size_t i = 0; i < ghost_ids[r].size(); i += 4) {
             part.face_ids.push_back(ghost_ids[r][i]);
             part.corner_ids.insert(part.corner_ids.end(), &ghost_ids[r][i] + 1, &ghost_ids[r][i] + 4);
         }
-        part.corners.insert(part.corners.end(), ghost_places[r].begin(), ghost_places[r].end());
+        part.corners.insert(part.corners.end(), ghost_corners[r].begin(), ghost_corners[r].end());
     }
     std::vector<std::size_t> order(part.face_ids.size());
     std::iota(order.begin(), order.end(), 0);
@@ -154,14 +154,14 @@ void make_local(LocalSurface& local, SurfacePart part, const RankGroup& group)
         local.part.corners.insert(local.part.corners.end(), &part.corners[9 * f], &part.corners[9 * f] + 9);
     }
     if (num_own == 0) return;
-    // Each triangle with corners of its own: equal places count as one.
+    // Each triangle gets corners of its own: TriangleSurface takes equal coordinates for one vertex.
     std::vector<std::int64_t> corners(local.part.corner_ids.size());
     std::iota(corners.begin(), corners.end(), 0);
     local.surface.emplace(local.part.corners, std::move(corners));
     local.search.emplace(*local.surface);
 }
 
-/// Boxes around some triangles each, of about as many, by halving along the longest side.
+/// Bounding boxes of groups of triangles of about the same size, by halving along the longest side.
 void add_boxes(const SurfacePart& part, std::span<std::int32_t> faces, int count, std::vector<PointBox>& boxes)
 {
     PointBox box;

@@ -15,19 +15,19 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// A float is at least as small, or as large.
+// Rounds to a float that is at most, or at least, the number.
 float rounded_down(double x) { return std::nextafterf(static_cast<float>(x), -kInfinity); }
 float rounded_up(double x) { return std::nextafterf(static_cast<float>(x), kInfinity); }
 
 struct Query {
     const TriangleSurface* surface;
     Vector3 point;
-    double bound_squared;    // farther ones do not count
-    double shift;            // distance between the point and what Embree takes for it
+    double bound_squared;    // upper bound: farther triangles are no results
+    double shift;            // distance between the point and its rounding to single precision, which Embree gets
     SurfaceSearch::Hit hit;
 };
 
-/// A radius within which the box of anything that is no farther than `distance` from the query lies, whatever Embree's own rounding.
+/// A search radius for Embree that includes the box of every triangle at most `distance` from the query, with all rounding errors.
 float radius_of(double distance, double shift)
 {
     return rounded_up((distance + shift) * (1 + 1e-6));
@@ -55,7 +55,7 @@ bool has_surface_search() { return true; }
 
 struct SurfaceSearch::Impl {
     const TriangleSurface& surface;
-    Vector3 centre{};   // coordinates count from here, so that single precision goes further
+    Vector3 centre{};   // origin of the coordinates given to Embree, for less rounding in single precision
     RTCDevice device = nullptr;
     RTCScene scene = nullptr;
 
@@ -117,13 +117,13 @@ SurfaceSearch::~SurfaceSearch() = default;
 
 SurfaceSearch::Hit SurfaceSearch::nearest(const Vector3& query, double max_distance) const
 {
-    const Vector3 place = query - impl_->centre;
+    const Vector3 position = query - impl_->centre;
     RTCPointQuery domain{};
-    domain.x = static_cast<float>(place[0]);
-    domain.y = static_cast<float>(place[1]);
-    domain.z = static_cast<float>(place[2]);
+    domain.x = static_cast<float>(position[0]);
+    domain.y = static_cast<float>(position[1]);
+    domain.z = static_cast<float>(position[2]);
     const Vector3 taken{domain.x, domain.y, domain.z};
-    Query state{&impl_->surface, query, max_distance * max_distance, norm(place - taken), {}};
+    Query state{&impl_->surface, query, max_distance * max_distance, norm(position - taken), {}};
     domain.radius = radius_of(max_distance, state.shift);
     RTCPointQueryContext context;
     rtcInitPointQueryContext(&context);

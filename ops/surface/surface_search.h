@@ -11,12 +11,12 @@ namespace meshard {
 /// True if this program was built with Embree.
 bool has_surface_search();
 
-/// Finds the triangle nearest to a point: Embree's point queries over boxes around the triangles, distances to the triangles in double precision.
-/// Boxes are rounded outwards and every triangle whose box may hold the nearest point is looked at, so the result is that of looking at all.
+/// Finds the triangle nearest to a point: Embree's point queries over the triangles' bounding boxes, distances to the triangles in double precision.
+/// Boxes are rounded outwards, and the distance to every triangle whose box may hold the nearest point is computed: the result is that of brute force.
 class SurfaceSearch {
 public:
     struct Hit {
-        std::int64_t face = -1;      ///< of equally near ones the first; -1 if none is within the distance
+        std::int64_t face = -1;      ///< of equally near faces the first; -1 if none is within the distance
         NearestOnTriangle nearest;
     };
 
@@ -24,7 +24,7 @@ public:
     explicit SurfaceSearch(const TriangleSurface& surface);
     ~SurfaceSearch();
 
-    /// Of a finite point. May be called by several threads at once.
+    /// The nearest triangle to a finite point. Thread-safe.
     Hit nearest(const Vector3& query, double max_distance) const;
 
 private:

@@ -17,7 +17,7 @@ namespace {
 struct OnSegment {
     double distance_squared = 0;
     Vector3 point{};
-    double place = 0;   ///< 0 at the first end, 1 at the second
+    double fraction = 0;   ///< 0 at the first end, 1 at the second
 };
 
 OnSegment nearest_on_segment(const Vector3& query, const Vector3& a, const Vector3& b)
@@ -25,8 +25,8 @@ OnSegment nearest_on_segment(const Vector3& query, const Vector3& a, const Vecto
     const Vector3 edge = b - a;
     const double length_squared = dot(edge, edge);
     OnSegment found;
-    found.place = length_squared > 0 ? std::clamp(dot(query - a, edge) / length_squared, 0.0, 1.0) : 0.0;
-    found.point = found.place == 1 ? b : a + found.place * edge;
+    found.fraction = length_squared > 0 ? std::clamp(dot(query - a, edge) / length_squared, 0.0, 1.0) : 0.0;
+    found.point = found.fraction == 1 ? b : a + found.fraction * edge;
     const Vector3 gap = query - found.point;
     found.distance_squared = dot(gap, gap);
     return found;
@@ -58,10 +58,10 @@ NearestOnTriangle nearest_on_triangle(const Vector3& query, const Vector3& a, co
         const auto on_edge = nearest_on_segment(query, *corners[k], *corners[k + 1]);
         if (k > 0 && on_edge.distance_squared >= nearest.distance_squared) continue;
         nearest = {on_edge.distance_squared, on_edge.point, {}, 3 + k};
-        nearest.weights[k] = 1 - on_edge.place;
-        nearest.weights[(k + 1) % 3] = on_edge.place;
-        if (on_edge.place == 0) nearest.feature = k;
-        if (on_edge.place == 1) nearest.feature = (k + 1) % 3;
+        nearest.weights[k] = 1 - on_edge.fraction;
+        nearest.weights[(k + 1) % 3] = on_edge.fraction;
+        if (on_edge.fraction == 0) nearest.feature = k;
+        if (on_edge.fraction == 1) nearest.feature = (k + 1) % 3;
     }
     return nearest;
 }
@@ -91,7 +91,7 @@ TriangleSurface::TriangleSurface(std::vector<double> vertices, std::vector<std::
 
     struct Side {
         std::int32_t low, high;
-        std::int64_t place;   // in edges_
+        std::int64_t position;   // in edges_
     };
     std::vector<Side> sides;
     sides.reserve(faces_.size());
@@ -105,12 +105,12 @@ TriangleSurface::TriangleSurface(std::vector<double> vertices, std::vector<std::
             add_scaled(vertex_normals_[here], face_normals_[f], angle_between(corner(f, (k + 1) % 3) - corner(f, k), corner(f, (k + 2) % 3) - corner(f, k)));
         }
     }
-    std::sort(sides.begin(), sides.end(), [](const Side& a, const Side& b) { return std::tie(a.low, a.high, a.place) < std::tie(b.low, b.high, b.place); });
+    std::sort(sides.begin(), sides.end(), [](const Side& a, const Side& b) { return std::tie(a.low, a.high, a.position) < std::tie(b.low, b.high, b.position); });
     edges_.resize(faces_.size());
     for (std::size_t i = 0; i < sides.size(); ++i) {
         if (i == 0 || sides[i].low != sides[i - 1].low || sides[i].high != sides[i - 1].high) edge_normals_.push_back({});
-        edges_[sides[i].place] = static_cast<std::int32_t>(edge_normals_.size()) - 1;
-        add_scaled(edge_normals_.back(), face_normals_[sides[i].place / 3], 1);
+        edges_[sides[i].position] = static_cast<std::int32_t>(edge_normals_.size()) - 1;
+        add_scaled(edge_normals_.back(), face_normals_[sides[i].position / 3], 1);
     }
 }
 

@@ -10,7 +10,7 @@
 
 namespace meshard {
 
-/// Where on a triangle the point nearest to another one lies.
+/// The point of a triangle that is nearest to a query.
 struct NearestOnTriangle {
     double distance_squared = 0;
     Vector3 point{};
@@ -21,8 +21,8 @@ struct NearestOnTriangle {
 /// In double precision; triangles without area are edges or points.
 NearestOnTriangle nearest_on_triangle(const Vector3& query, const Vector3& a, const Vector3& b, const Vector3& c);
 
-/// Triangles and the normals of their insides, edges and corners. Vertices with the same coordinates count as one, so that triangles of an STL file
-/// hang together.
+/// Triangles and the normals of their faces, edges and vertices. Vertices with the same coordinates count as one, so that the triangles of an STL file
+/// are connected.
 ///
 /// The normal of an edge is the sum of its triangles' unit normals, that of a vertex their sum weighted by the angles there: on which side a point
 /// lies is then the sign of one product, whatever it is nearest to (Baerentzen and Aanaes 2005, angle-weighted pseudonormals).

@@ -13,8 +13,8 @@ namespace meshard {
 namespace {
 
 constexpr std::int32_t kLeafSize = 8;
-constexpr double kFarSquared = 9;    // a group is far beyond three times its radius
-constexpr double kDoubt = 0.25;      // five times what the approximation may be off
+constexpr double kFarSquared = 9;    // a group is approximated beyond three times its radius
+constexpr double kDoubt = 0.25;      // five times the error bound of the approximation
 
 /// Solid angle of a triangle seen from the origin (van Oosterom and Strackee 1983).
 double solid_angle(const Vector3& a, const Vector3& b, const Vector3& c)

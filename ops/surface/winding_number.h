@@ -8,8 +8,8 @@
 
 namespace meshard {
 
-/// How often a surface goes round a point: 1 inside and 0 outside of a closed one whose triangles are right-handed from outside, something between near
-/// holes (Jacobson et al. 2013, generalized winding numbers).
+/// How often a surface winds around a point: 1 inside and 0 outside of a closed surface whose triangles are right-handed seen from outside, a value between
+/// them near holes (Jacobson et al. 2013, generalized winding numbers).
 class WindingNumber {
 public:
     /// The surface must outlive this.
@@ -28,16 +28,16 @@ private:
     struct Node {
         Vector3 centre{};
         Vector3 area{};             ///< sum of area vectors
-        double radius_squared = 0;  ///< no triangle of the node goes beyond
+        double radius_squared = 0;  ///< of a sphere around `centre` that holds all triangles of the node
         std::int32_t first = 0, count = 0;
-        std::int32_t children = -1; ///< place of the first of two; -1 for a leaf
+        std::int32_t children = -1; ///< index of the first of two in nodes_; -1 for a leaf
     };
 
     void build(std::int32_t node, std::vector<Vector3>& centroids);
     double sum_over(std::int32_t first, std::int32_t count, const Vector3& query) const;
 
     const TriangleSurface& surface_;
-    std::vector<std::int32_t> order_;   ///< faces, those of a node in a row
+    std::vector<std::int32_t> order_;   ///< faces, sorted so that those of a node are consecutive
     std::vector<Node> nodes_;
 };
 

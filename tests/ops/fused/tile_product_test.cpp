@@ -44,10 +44,10 @@ TEST(TileProduct, EqualsATripleLoopHoweverTheMatricesLie)
             const Rows by_row(1, m, 0, random), by_column(1, n, 0, random), matrix(m, n, 7, random);
             const bool in_place = k % 2 == 0;   // what is added may be what is overwritten
             const auto before = in_place ? c : matrix;
-            const LyingMatrix lying_a{a.values.data(), a_by_column ? 1 : a.stride, a_by_column ? a.stride : 1};
-            const LyingMatrix lying_b{b.values.data(), b_by_column ? 1 : b.stride, b_by_column ? b.stride : 1};
+            const StridedMatrix strided_a{a.values.data(), a_by_column ? 1 : a.stride, a_by_column ? a.stride : 1};
+            const StridedMatrix strided_b{b.values.data(), b_by_column ? 1 : b.stride, b_by_column ? b.stride : 1};
 
-            product(m, n, k, lying_a, lying_b,
+            product(m, n, k, strided_a, strided_b,
                     {to_rows ? by_row.values.data() : nullptr, to_columns ? by_column.values.data() : nullptr, !to_all ? nullptr : in_place ? c.values.data() : matrix.values.data(),
                      before.stride},
                     c.values.data(), c.stride);
@@ -61,7 +61,7 @@ TEST(TileProduct, EqualsATripleLoopHoweverTheMatricesLie)
                     }
                     double expected = (to_rows ? by_row.values[i] : 0.0) + (to_columns ? by_column.values[j] : 0.0) + (to_all ? before.values[i * before.stride + j] : 0.0);
                     for (std::int64_t l = 0; l < k; ++l) {
-                        expected += static_cast<double>(lying_a.data[i * lying_a.row + l * lying_a.column]) * lying_b.data[l * lying_b.row + j * lying_b.column];
+                        expected += static_cast<double>(strided_a.data[i * strided_a.row_stride + l * strided_a.column_stride]) * strided_b.data[l * strided_b.row_stride + j * strided_b.column_stride];
                     }
                     ASSERT_EQ(found, expected) << m << " x " << n << " x " << k << ", kind " << kind << ", entry " << i << ", " << j;
                 }
