@@ -8,7 +8,7 @@
 
 namespace meshard {
 
-/// Rows of different length, stored end to end: the one ragged type (graphs, cells, neighbour lists, send lists).
+/// Rows of different lengths, stored one after the other: the only ragged array type (graphs, cells, neighbour lists, send lists).
 ///
 /// Row i is `indices[offsets[i]] .. indices[offsets[i + 1] - 1]`. Holds: offsets start at 0, never fall, and end at
 /// `indices.size()`. Offsets are 64-bit because they count entries; indices are 32-bit because they number local rows.

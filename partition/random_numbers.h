@@ -18,7 +18,7 @@ public:
         return z ^ z >> 31;
     }
 
-    /// Evenly from 0 to below `end`, which is not 0.
+    /// A uniform random number in [0, end); `end` is not 0.
     std::uint32_t below(std::uint32_t end) { return static_cast<std::uint32_t>((next() >> 32) * end >> 32); }
 
 private:

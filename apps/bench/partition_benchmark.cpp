@@ -113,10 +113,10 @@ int compare(const BenchOptions& options)
                     cut.effort = options.quality ? RefinementEffort::Thorough : RefinementEffort::Fast;
                     cut.contiguous = options.contiguous;
                     start = cpu_seconds();
-                    std::vector<float> centers;
-                    if (partition_method(cut.method).needs_centers) centers = row_centers(mesh);
+                    std::vector<float> centroids;
+                    if (partition_method(cut.method).needs_centroids) centroids = row_centroids(mesh);
                     const auto result = cut_rows({.graph = &graph,
-                                                  .centers = centers,
+                                                  .centroids = centroids,
                                                   .num_parts = num_parts,
                                                   .balance = {.imbalance = options.imbalance},
                                                   .seed = static_cast<std::uint64_t>(seed)},

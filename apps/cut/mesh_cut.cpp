@@ -140,9 +140,9 @@ CutResult cut(Mesh& mesh, const Csr& graph, const MeshSource& source, const CutA
     } else {
         const PartitionMethod& method = partition_method(arguments.method);
         options.refine = !arguments.no_refine && (method.refine || arguments.refine || arguments.quality);
-        std::vector<float> centers;
-        if (method.needs_centers) centers = row_centers(mesh);
-        problem.centers = centers;
+        std::vector<float> centroids;
+        if (method.needs_centroids) centroids = row_centroids(mesh);
+        problem.centroids = centroids;
         MeshSetAside aside(mesh, source);
         result = cut_rows(problem, options);
         aside.bring_back();

@@ -136,7 +136,7 @@ std::vector<std::int32_t> cut_blocks(const CurveWindows& windows, RankMessages& 
     auto& blocks = found.of_rows;
     const auto& begins = found.begins;
 
-    const bool needs_centers = options.method == "auto" || partition_method(options.method).needs_centers;
+    const bool needs_centroids = options.method == "auto" || partition_method(options.method).needs_centroids;
     BlockRows rows;
     for (std::int32_t round = 0; round < windows.num_rounds(); ++round) {
         const auto window = windows.window_in_round(messages.rank(), round);
@@ -144,7 +144,7 @@ std::vector<std::int32_t> cut_blocks(const CurveWindows& windows, RankMessages& 
         const auto outside = fetch<std::int32_t>(messages, windows.positions(), blocks, graph.outside);
         if (window < 0) continue;
         const auto first = windows.begin(window) - windows.positions().begin(messages.rank());
-        const auto middles = needs_centers ? windows.middles(window) : std::vector<float>{};
+        const auto middles = needs_centroids ? windows.middles(window) : std::vector<float>{};
         const auto known = weights.empty() ? weights : weights.subspan(first * num_weights, windows.size(window) * num_weights);
         add_rows({graph, std::span(blocks).subspan(first, windows.size(window)), outside, begins[window], begins[window + 1] - begins[window], known, num_weights, middles}, rows);
     }
@@ -158,7 +158,7 @@ std::vector<std::int32_t> cut_blocks(const CurveWindows& windows, RankMessages& 
     if (messages.rank() == 0) {
         for (const auto degree : degrees) graph.offsets.push_back(graph.offsets.back() + degree);
         owners_of_blocks = cut_graph({.graph = &graph,
-                                      .centers = centers,
+                                      .centroids = centers,
                                       .num_parts = options.num_parts,
                                       .balance = {options.imbalance, num_weights, row_weights, options.capacities},
                                       .seed = options.seed,

@@ -382,7 +382,7 @@ std::vector<float> CurveWindows::middles(std::int32_t window) const
     Mesh rows;
     if (is_point_cloud()) rows.points = mesh_.rest().points.gather(ids(window));
     else rows = cells(window);
-    auto found = row_centers(rows);
+    auto found = row_centroids(rows);
     mesh_.release_pages();
     return found;
 }

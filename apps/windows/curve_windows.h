@@ -71,7 +71,7 @@ public:
     const MappedMesh& mesh() const { return mesh_; }
     bool is_point_cloud() const { return mesh_.num_cells() == 0; }
 
-    /// Middles of the cells of a window, (cells, 3), as `row_centers`.
+    /// Middles of the cells of a window, (cells, 3), as `row_centroids`.
     std::vector<float> middles(std::int32_t window) const;
 
     /// The points that the rows of a window are, in a cloud or a mesh of vertices; (rows, 3), in the file's type.

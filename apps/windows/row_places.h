@@ -43,7 +43,7 @@ struct PlaceBox {
 
 /// What counts as the place of a row.
 enum class PlaceOfRow : std::uint8_t {
-    Middle, ///< `row_centers`, for ghosts by distance; 12 bytes a row are kept
+    Middle, ///< `row_centroids`, for ghosts by distance; 12 bytes a row are kept
     Point   ///< the point that it is, for the graph of a cloud or of vertices
 };
 

@@ -9,7 +9,7 @@ namespace meshard {
 
 namespace {
 
-// A row's place in every breadth-first order, components in the order of their first rows.
+// The rows in breadth-first order, connected components in the order of their first rows.
 std::vector<std::int32_t> breadth_first_order(const Csr& graph)
 {
     std::vector<std::int32_t> order;

@@ -9,19 +9,19 @@
 
 namespace meshard {
 
-/// What parts should weigh. Nothing given: each row weighs one, all parts the same.
+/// Target weights of the parts. By default each row weighs one, and all parts have the same target.
 struct BalanceTarget {
     double imbalance = 1.03; ///< largest allowed part over its fair share
     std::int32_t num_weights = 1;
     std::span<const std::int32_t> row_weights = {}; ///< (rows, num_weights), not negative, or none
     std::span<const double> capacities = {};        ///< one a part, positive, in any unit, or none
 
-    /// Whether balance is a matter of counting rows.
+    /// Whether each row weighs one and all parts have the same capacity.
     bool is_plain() const { return row_weights.empty() && capacities.empty(); }
 };
 
-/// What each part may weigh, (num_parts, num_weights): its share of the total times the imbalance. Where all rows weigh
-/// one and all parts are alike, never less than the mean rounded up (`largest_part_allowed`).
+/// Upper bound of each part's weights, (num_parts, num_weights): its share of the total times the imbalance. For a plain target never
+/// less than the mean rounded up (`largest_part_allowed`).
 /// @throws InvalidInput if sizes disagree, a weight is negative, a capacity not positive, or imbalance below 1.
 std::vector<std::int64_t> largest_weights_allowed(std::int64_t num_rows, std::int32_t num_parts,
                                                   const BalanceTarget& balance);
@@ -29,10 +29,10 @@ std::vector<std::int64_t> largest_weights_allowed(std::int64_t num_rows, std::in
 /// Largest part weight over the part's fair share, of each weight; 1 for a weight that no row has.
 std::vector<double> imbalances(const Partition& partition, const BalanceTarget& balance);
 
-/// What each part weighs, (num_parts, num_weights).
+/// Weights of each part, (num_parts, num_weights).
 std::vector<std::int64_t> part_weights(const Partition& partition, const BalanceTarget& balance);
 
-/// Weight above `most_weight`, of all parts and weights together.
+/// Sum of the weights above `most_weight`, over all parts and weights.
 std::int64_t overload(const Partition& partition, const BalanceTarget& balance,
                       std::span<const std::int64_t> most_weight);
 

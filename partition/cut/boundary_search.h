@@ -12,21 +12,21 @@
 
 namespace meshard {
 
-/// How far a search goes and what it looks for.
+/// Objective and limits of a search.
 struct SearchOptions {
-    double ghost_share = 0.35;           ///< what ghosts count beside cut edges, 0 to 1
-    double balance_of_boundaries = 1.5;  ///< how much dearer the largest part boundary is than a small one
-    double sharpness = 4;                ///< power of (boundary / largest boundary) that the price grows with
+    double ghost_share = 0.35;           ///< weight of ghosts against cut edges, 0 to 1
+    double balance_of_boundaries = 1.5;  ///< how much higher the price is at the part with the largest boundary than at one with a small boundary
+    double sharpness = 4;                ///< the price grows with (boundary / largest boundary) to this power
     std::int32_t patience = 40;          ///< moves in a row without a new best before a search gives up
     std::int32_t num_rounds = 10;        ///< at most
     double least_gain = 0.001;           ///< a round that lowers the cut by a smaller share is the last
-    std::int64_t most_work = -1;         ///< rows looked at before the last search begins; below 0: no limit
-    bool keep_connected = false;         ///< no move that might take a part to pieces
+    std::int64_t most_work = -1;         ///< no search begins after so many rows have been visited; below 0: no limit
+    bool keep_connected = false;         ///< no move that might disconnect a part
     std::uint64_t seed = 0;
     std::span<const std::uint8_t> is_fixed = {};  ///< of each row 1 if it must stay where it is; or none
 };
 
-/// What parts may weigh. A row has `num_weights` weights, none of them negative; no weights: each row weighs one.
+/// Upper bounds of the parts' weights. A row has `num_weights` weights, none of them negative; no weights: each row weighs one.
 struct BalanceBound {
     std::int32_t num_weights = 1;
     std::span<const std::int32_t> row_weights = {};  ///< (rows, num_weights), or none
@@ -40,28 +40,28 @@ struct BalanceBound {
 
 /// Moves rows at the boundaries of a partition from part to part to make the boundaries cheaper.
 ///
-/// One search begins at one row, follows the best move after the other in its surroundings, good or bad, and takes back
-/// all after the best point that it has seen (Fiduccia and Mattheyses 1982, localized as by Sanders and Schulz 2011).
-/// What is lowered is a sum over parts: cut edges and ghosts, each times a price that grows with the part's own, so that
-/// the largest shrink first. A part above its bound only loses rows, and none loses its last.
+/// A search begins at one row and makes the best move in its surroundings again and again, also if it makes the partition worse; then it undoes
+/// all moves after the best partition found (Fiduccia and Mattheyses 1982, localized as by Sanders and Schulz 2011).
+/// The objective is a sum over parts: cut edges and ghosts, each times a price that grows with the part's own numbers, so that
+/// the largest boundaries shrink first. A part above its bound only loses rows, and no part loses its last row.
 class BoundarySearch {
 public:
-    /// @param owners changed by `run`. It, the graph and what `bound` looks at must outlive the search.
+    /// @param owners changed by `run`. The graph, `owners` and the arrays in `bound` must outlive the search.
     BoundarySearch(const Csr& graph, std::vector<std::int32_t>& owners, std::int32_t num_parts,
                    const BalanceBound& bound, const SearchOptions& options);
 
-    /// Rounds of searches in random order: the first from all boundary rows, the next from those around the moves of the
-    /// one before, until a round finds little.
+    /// Rounds of searches in random order: the first round starts from all boundary rows, the next ones from the rows around the moves of the
+    /// round before, until a round gains too little.
     void run();
 
     std::int64_t cut() const; ///< edges between parts
-    const std::vector<std::int64_t>& ghosts() const { return ghosts_; } ///< rows that each part sees
-    std::int64_t work() const { return work_; } ///< rows looked at so far
+    const std::vector<std::int64_t>& ghosts() const { return ghosts_; } ///< number of ghosts of each part, one layer
+    std::int64_t work() const { return work_; } ///< rows visited so far
 
 private:
     struct Candidate {
         float gain;
-        std::uint32_t age; // of equals the youngest comes first
+        std::uint32_t age; // of equal gains the youngest candidate comes first
         std::int32_t row;
 
         bool operator<(const Candidate& other) const
@@ -70,7 +70,7 @@ private:
         }
     };
 
-    // Of the ghosts of two parts.
+    // Changes in the numbers of ghosts of two parts.
     struct Changes {
         std::int32_t from = 0;
         std::int32_t to = 0;
@@ -79,7 +79,7 @@ private:
     struct Move {
         std::int32_t to = -1;
         float gain = 0;
-        Changes changes = {}; // if ghosts were looked at
+        Changes changes = {}; // set if ghosts were counted
     };
 
     struct Done {

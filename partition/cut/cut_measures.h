@@ -9,12 +9,12 @@
 
 namespace meshard {
 
-/// What cuts are compared by.
+/// Two numbers by which cuts are compared.
 struct CutMeasures {
     std::int64_t cut = 0;            ///< edges between parts
-    std::int64_t largest_ghosts = 0; ///< rows that a part sees, one layer: the largest count
+    std::int64_t largest_ghosts = 0; ///< largest number of ghosts of a part, one layer
 
-    /// Smaller is better. The cut counts three times: one largest count owes much to chance.
+    /// Smaller is better. The cut has three times the weight: a maximum over parts depends much on chance.
     double score() const;
     bool is_no_worse_than(const CutMeasures& other) const
     {
@@ -22,10 +22,10 @@ struct CutMeasures {
     }
 };
 
-/// The same numbers as of `measure_quality`, in a fraction of its time.
+/// The same numbers as those of `measure_quality`, in a fraction of its time.
 CutMeasures measure_cut(const Partition& partition, const Csr& graph);
 
-/// Parts whose rows do not hang together, ascending.
+/// Parts that are not connected, ascending.
 std::vector<std::int32_t> parts_in_pieces(const Partition& partition, const Csr& graph);
 
 } // namespace meshard

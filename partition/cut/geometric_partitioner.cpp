@@ -40,12 +40,12 @@ struct Box {
     }
 };
 
-std::int64_t require_sizes(const char* where, std::span<const float> centers, std::int32_t num_parts,
+std::int64_t require_sizes(const char* where, std::span<const float> centroids, std::int32_t num_parts,
                            const BalanceTarget& balance)
 {
     if (num_parts < 1)
         throw InvalidInput(std::string(where) + ": num_parts is " + std::to_string(num_parts) + ", expected 1 or more.");
-    const auto num_rows = static_cast<std::int64_t>(centers.size() / 3);
+    const auto num_rows = static_cast<std::int64_t>(centroids.size() / 3);
     largest_weights_allowed(num_rows, num_parts, balance);
     return num_rows;
 }
@@ -80,10 +80,10 @@ std::vector<double> shares_before(std::int32_t num_parts, const BalanceTarget& b
 
 class Bisection {
 public:
-    Bisection(std::span<const float> centers, std::int32_t num_parts, const BalanceTarget& balance)
-        : centers_(centers), weights_(row_shares(static_cast<std::int64_t>(centers.size() / 3), balance)),
-          before_(shares_before(num_parts, balance)), rows_(centers.size() / 3),
-          partition_{num_parts, std::vector<std::int32_t>(centers.size() / 3)}
+    Bisection(std::span<const float> centroids, std::int32_t num_parts, const BalanceTarget& balance)
+        : centroids_(centroids), weights_(row_shares(static_cast<std::int64_t>(centroids.size() / 3), balance)),
+          before_(shares_before(num_parts, balance)), rows_(centroids.size() / 3),
+          partition_{num_parts, std::vector<std::int32_t>(centroids.size() / 3)}
     {
         std::iota(rows_.begin(), rows_.end(), 0);
     }
@@ -103,10 +103,10 @@ private:
         }
         if (rows.empty()) return;
         Box box;
-        for (const auto row : rows) box.add(&centers_[3 * row]);
+        for (const auto row : rows) box.add(&centroids_[3 * row]);
         const auto axis = box.longest_side();
         const auto comes_before = [&](std::int32_t a, std::int32_t b) {
-            const auto x = centers_[3 * a + axis], y = centers_[3 * b + axis];
+            const auto x = centroids_[3 * a + axis], y = centroids_[3 * b + axis];
             return x != y ? x < y : a < b;
         };
         const auto middle_part = (first_part + end_part) / 2;
@@ -134,7 +134,7 @@ private:
         cut(rows.subspan(count), middle_part, end_part);
     }
 
-    std::span<const float> centers_;
+    std::span<const float> centroids_;
     std::vector<double> weights_;
     std::vector<double> before_;
     std::vector<std::int32_t> rows_;
@@ -172,13 +172,13 @@ void give_runs(std::span<Place> places, std::int64_t offset, std::int32_t first_
 
 } // namespace
 
-std::vector<float> row_centers(const Mesh& mesh)
+std::vector<float> row_centroids(const Mesh& mesh)
 {
-    std::vector<float> centers(3 * mesh.num_rows(), 0);
+    std::vector<float> centroids(3 * mesh.num_rows(), 0);
     with_scalar_type(mesh.points.type(), [&]<class T>() {
         const auto points = mesh.points.values<T>();
         if (mesh.is_point_cloud()) {
-            for (std::size_t i = 0; i < points.size(); ++i) centers[i] = static_cast<float>(points[i]);
+            for (std::size_t i = 0; i < points.size(); ++i) centroids[i] = static_cast<float>(points[i]);
             return;
         }
         for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell) {
@@ -188,30 +188,30 @@ std::vector<float> row_centers(const Mesh& mesh)
             for (const auto point : corners)
                 for (int d = 0; d < 3; ++d) sum[d] += static_cast<double>(points[3 * static_cast<std::int64_t>(point) + d]);
             for (int d = 0; d < 3; ++d)
-                centers[3 * cell + d] = static_cast<float>(sum[d] / static_cast<double>(corners.size()));
+                centroids[3 * cell + d] = static_cast<float>(sum[d] / static_cast<double>(corners.size()));
         }
     });
-    return centers;
+    return centroids;
 }
 
-Partition partition_by_bisection(std::span<const float> centers, std::int32_t num_parts, const BalanceTarget& balance)
+Partition partition_by_bisection(std::span<const float> centroids, std::int32_t num_parts, const BalanceTarget& balance)
 {
-    require_sizes("partition_by_bisection", centers, num_parts, balance);
-    return Bisection(centers, num_parts, balance).run();
+    require_sizes("partition_by_bisection", centroids, num_parts, balance);
+    return Bisection(centroids, num_parts, balance).run();
 }
 
-Partition partition_by_curve(std::span<const float> centers, std::int32_t num_parts, const BalanceTarget& balance)
+Partition partition_by_curve(std::span<const float> centroids, std::int32_t num_parts, const BalanceTarget& balance)
 {
-    const auto num_rows = require_sizes("partition_by_curve", centers, num_parts, balance);
+    const auto num_rows = require_sizes("partition_by_curve", centroids, num_parts, balance);
     Box box;
-    for (std::int64_t i = 0; i < num_rows; ++i) box.add(&centers[3 * i]);
+    for (std::int64_t i = 0; i < num_rows; ++i) box.add(&centroids[3 * i]);
     double longest = 0;
     for (int d = 0; d < 3; ++d) longest = std::max(longest, static_cast<double>(box.high[d]) - box.low[d]);
     const double scale = longest > 0 ? 1 / longest : 0;
     std::vector<Place> places(num_rows);
     for (std::int32_t i = 0; i < num_rows; ++i) {
         std::array<double, 3> unit;
-        for (int d = 0; d < 3; ++d) unit[d] = (static_cast<double>(centers[3 * std::int64_t{i} + d]) - box.low[d]) * scale;
+        for (int d = 0; d < 3; ++d) unit[d] = (static_cast<double>(centroids[3 * std::int64_t{i} + d]) - box.low[d]) * scale;
         places[i] = {hilbert_index(unit), i};
     }
 

@@ -11,18 +11,17 @@
 
 namespace meshard {
 
-/// Middle of each row: the mean of a cell's points; of a cloud, the point. (rows, 3). A cell without points lies at the
-/// origin.
-std::vector<float> row_centers(const Mesh& mesh);
+/// Centroid of each row, (rows, 3): the mean of a cell's points; of a cloud, the point. Zeros for a cell without points.
+std::vector<float> row_centroids(const Mesh& mesh);
 
-/// Recursive coordinate bisection (Berger and Bokhari 1987): cuts the rows in two across the longest side of their box, in
-/// shares of what the parts on each side may take, and so on. Ties by row.
+/// Recursive coordinate bisection (Berger and Bokhari 1987): cuts the rows in two across the longest side of their bounding box, in
+/// proportion to the capacities of the parts on each side, and so on. Ties by row.
 /// Without weights, parts are equal within one row; with several, each row counts with the mean of its shares.
-/// @param centers (rows, 3). @throws InvalidInput if sizes disagree or the balance does not fit.
-Partition partition_by_bisection(std::span<const float> centers, std::int32_t num_parts, const BalanceTarget& balance);
+/// @param centroids (rows, 3). @throws InvalidInput if sizes disagree or the balance does not fit.
+Partition partition_by_bisection(std::span<const float> centroids, std::int32_t num_parts, const BalanceTarget& balance);
 
-/// Runs of equal weight along the Hilbert curve through the rows' box. Ties by row. The fastest way to cut; parts may be in
-/// several pieces. As for bisection otherwise.
-Partition partition_by_curve(std::span<const float> centers, std::int32_t num_parts, const BalanceTarget& balance);
+/// Runs of equal weight along the Hilbert curve through the rows' bounding box. Ties by row. The fastest method; parts may be
+/// disconnected. Weights, parameters and errors as for bisection.
+Partition partition_by_curve(std::span<const float> centroids, std::int32_t num_parts, const BalanceTarget& balance);
 
 } // namespace meshard

@@ -8,14 +8,14 @@
 
 namespace meshard {
 
-/// Finds out by short walks whether parts stay in one piece without a row.
+/// Finds out by short walks whether a part stays connected without one of its rows.
 class PartWalk {
 public:
-    /// Looks at both, which must outlive it. @param longest rows that a walk may see before it gives up.
+    /// Keeps references to both, which must outlive it. @param longest upper bound of the rows that a walk visits.
     PartWalk(const Csr& graph, const std::vector<std::int32_t>& owners, std::size_t longest);
 
-    /// Whether the neighbours of `row` in its part hang together only by way of it, as far as a walk from one of them shows: true also where that
-    /// is too far to tell.
+    /// False if a walk from one neighbour of `row` in its part reaches all others without `row`: the part stays connected without it. True otherwise, also if
+    /// the walk has reached its limit.
     bool may_break(std::int32_t row);
 
 private:

@@ -34,14 +34,14 @@ double imbalance(const Partition& partition);
 /// Edges of `graph` whose ends lie in different parts, each counted once.
 std::int64_t edge_cut(const Partition& partition, const Csr& graph);
 
-/// Rows that a part must see from outside for one ghost layer, summed over parts (METIS: communication volume).
+/// Number of ghosts of one layer, summed over parts (METIS: communication volume).
 std::int64_t communication_volume(const Partition& partition, const Csr& graph);
 
 /// Quality of one part.
 struct PartQuality {
     std::int64_t num_owned = 0;
     std::int64_t num_ghosts = 0;            ///< rows of one ghost layer
-    std::int64_t cut_edges = 0;             ///< edges from here to other parts
+    std::int64_t cut_edges = 0;             ///< edges from this part to others
     std::vector<std::int32_t> neighbors;    ///< parts that share an edge with this one, ascending
     std::vector<std::int64_t> neighbor_edges;   ///< edges to each of them: shared faces, for a cell graph
     std::int64_t num_components = 0;        ///< connected pieces of the part; 0 if empty
@@ -54,7 +54,7 @@ struct PartitionQuality {
     std::vector<PartQuality> parts;
 };
 
-/// Of a symmetric graph.
+/// Measures the partition of a symmetric graph.
 PartitionQuality measure_quality(const Partition& partition, const Csr& graph);
 
 /// One line, e.g. `Partition: 353525 rows in 8 parts of 43800 to 44400, imbalance 1.005`.

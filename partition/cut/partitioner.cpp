@@ -102,10 +102,10 @@ void require_problem(const PartitionProblem& problem, const PartitionMethod& met
     if (problem.graph == nullptr) throw InvalidInput("cut_rows: the problem has no graph.");
     if (problem.num_parts < 1)
         throw InvalidInput("cut_rows: num_parts is " + std::to_string(problem.num_parts) + ", expected 1 or more.");
-    if (method.needs_centers && static_cast<std::int64_t>(problem.centers.size()) != 3 * problem.graph->num_rows())
-        throw InvalidInput("cut_rows: method '" + method.name + "' needs the rows' centres, " +
+    if (method.needs_centroids && static_cast<std::int64_t>(problem.centroids.size()) != 3 * problem.graph->num_rows())
+        throw InvalidInput("cut_rows: method '" + method.name + "' needs the rows' centroids, " +
                            std::to_string(problem.graph->num_rows()) + " times 3 numbers; there are " +
-                           std::to_string(problem.centers.size()) + ".");
+                           std::to_string(problem.centroids.size()) + ".");
     if (!problem.edge_weights.empty() && static_cast<std::int64_t>(problem.edge_weights.size()) != problem.graph->num_entries())
         throw InvalidInput("cut_rows: the graph has " + std::to_string(problem.graph->num_entries()) + " entries; there are " +
                            std::to_string(problem.edge_weights.size()) + " weights of edges.");
@@ -126,7 +126,7 @@ std::vector<Start> further_starts(const PartitionProblem& problem, const CutOpti
                              (is_auto || options.method == "metis" || options.method == "recursive");
     std::vector<Start> starts;
     if (is_auto)
-        starts.push_back({"rcb", partition_by_bisection(problem.centers, problem.num_parts, problem.balance)});
+        starts.push_back({"rcb", partition_by_bisection(problem.centroids, problem.num_parts, problem.balance)});
     const auto boundary = 2 * static_cast<double>(own.cut) / static_cast<double>(problem.graph->num_entries());
     const int num_seeds = !is_thorough ? 1 : boundary < 0.02 ? 3 : boundary < 0.05 ? 2 : 1;
     for (int i = 1; i < num_seeds; ++i) {
@@ -181,7 +181,7 @@ CutResult improve_best(Partition start, const PartitionProblem& problem, const C
 struct SubProblem {
     std::vector<std::int32_t> rows;
     Csr graph;
-    std::vector<float> centers;
+    std::vector<float> centroids;
     std::vector<std::int32_t> row_weights;
     std::vector<double> capacities;
     std::vector<std::int32_t> edge_weights;
@@ -201,9 +201,9 @@ SubProblem sub_problem(const PartitionProblem& problem, std::span<const std::int
             if (!problem.edge_weights.empty()) sub.edge_weights.push_back(problem.edge_weights[at]);
         }
         sub.graph.offsets.push_back(sub.graph.num_entries());
-        if (!problem.centers.empty())
-            sub.centers.insert(sub.centers.end(), &problem.centers[3 * std::int64_t{row}],
-                               &problem.centers[3 * std::int64_t{row}] + 3);
+        if (!problem.centroids.empty())
+            sub.centroids.insert(sub.centroids.end(), &problem.centroids[3 * std::int64_t{row}],
+                               &problem.centroids[3 * std::int64_t{row}] + 3);
         for (std::int32_t w = 0; w < problem.balance.num_weights && !problem.balance.row_weights.empty(); ++w)
             sub.row_weights.push_back(problem.balance.row_weights[std::int64_t{row} * problem.balance.num_weights + w]);
     }
@@ -244,7 +244,7 @@ CutResult cut_in_levels(const PartitionProblem& problem, CutOptions options)
         const auto sub = sub_problem(problem, rows_of_node.row(node), local_row, first_part, parts_per_node);
         PartitionProblem node_problem{
             &sub.graph,
-            sub.centers,
+            sub.centroids,
             parts_per_node,
             {problem.balance.imbalance / imbalance_here, problem.balance.num_weights, sub.row_weights, sub.capacities},
             problem.seed,
@@ -273,11 +273,11 @@ std::span<const PartitionMethod> partition_methods()
         {"scotch", "Scotch with 64-bit indices, for graphs beyond METIS", false, true, by_scotch},
         {"rcb", "recursive coordinate bisection", true, true,
          [](const PartitionProblem& problem) {
-             return partition_by_bisection(problem.centers, problem.num_parts, problem.balance);
+             return partition_by_bisection(problem.centroids, problem.num_parts, problem.balance);
          }},
         {"hilbert", "runs along the Hilbert curve, the fastest", true, false,
          [](const PartitionProblem& problem) {
-             return partition_by_curve(problem.centers, problem.num_parts, problem.balance);
+             return partition_by_curve(problem.centroids, problem.num_parts, problem.balance);
          }},
         {"auto", "metis and rcb, the better of the two", true, true, by_metis_or_scotch},
     };

@@ -14,10 +14,10 @@
 
 namespace meshard {
 
-/// What there is to cut. Whoever makes one keeps alive what it looks at.
+/// Rows to cut. The caller keeps the graph and arrays alive.
 struct PartitionProblem {
-    const Csr* graph = nullptr;     ///< who neighbours whom (`mesh_graph`)
-    std::span<const float> centers = {}; ///< (rows, 3), for the methods that go by coordinates; may be empty for the others
+    const Csr* graph = nullptr;     ///< neighbours of each row (`mesh_graph`)
+    std::span<const float> centroids = {}; ///< (rows, 3), for the methods that go by coordinates; may be empty for the others
     std::int32_t num_parts = 1;
     BalanceTarget balance = {};
     std::uint64_t seed = 0;
@@ -31,7 +31,7 @@ using Partitioner = std::function<Partition(const PartitionProblem&)>;
 struct PartitionMethod {
     std::string name;
     std::string purpose;       ///< one line for people
-    bool needs_centers = false;
+    bool needs_centroids = false;
     bool refine = true;        ///< whether refinement belongs to it unless asked otherwise
     Partitioner partition;
 };
@@ -62,20 +62,20 @@ struct CutOptions {
 
 struct CutResult {
     Partition partition;
-    std::string method;                 ///< that was used; differs from what was asked for with `auto`
-    std::vector<std::int32_t> in_pieces; ///< parts that are in several pieces though asked not to be
+    std::string method;                 ///< the method used; with `auto` the one chosen
+    std::vector<std::int32_t> in_pieces; ///< with `contiguous`: parts that are not connected all the same
 };
 
-/// Cuts by the method of that name, refined if asked for. No part is above the bound or empty where that can be had.
+/// Cuts by the method of that name, and refines with `options.refine`. No part is above the bound or empty if a cut without such parts is found.
 ///
-/// Refined, neither the cut nor the largest ghost count is above that of the method's own start (of `auto`: METIS's; of `metis` perhaps METIS's on joined rows), unless
-/// that had to be made whole. With `RefinementEffort::Thorough` there are several starts, of which the best goes on. A
-/// graph beyond METIS's 32 bits goes to Scotch. Same problem and options, same result. Where edges weigh, as in a graph of clusters, methods go by that, and
-/// the result is repaired (`repair_partition`) but not refined: searches count edges.
+/// Refined, neither the cut nor the largest ghost count is above that of the method's own start (of `auto`: METIS's; of `metis` perhaps METIS's on joined
+/// rows), unless that had to be made whole. With `RefinementEffort::Thorough` there are several starts, of which the best goes on. A graph beyond METIS's 32
+/// bits goes to Scotch. Same problem and options, same result. With edge weights, as in a graph of clusters, methods minimise their sum, and the result is
+/// repaired (`repair_partition`) but not refined: searches do not know edge weights.
 /// @throws InvalidInput if the problem lacks what the method needs, or the levels do not multiply to the number of parts.
 CutResult cut_rows(const PartitionProblem& problem, const CutOptions& options);
 
-/// The same from a partition that is there already (of a file, of an earlier run).
+/// The same from a given partition (of a file, of an earlier run).
 CutResult improve_cut(Partition start, const PartitionProblem& problem, const CutOptions& options);
 
 } // namespace meshard

@@ -20,19 +20,19 @@ enum class RefinementEffort : std::uint8_t {
 struct RefinementOptions {
     BalanceTarget balance = {};
     RefinementEffort effort = RefinementEffort::Fast;
-    /// What the largest ghost count counts for beside the cut, 0 to 1.
+    /// Weight of the largest ghost count against the cut, 0 to 1.
     double ghost_share = 0.35;
     bool contiguous = false; ///< every part in one piece, as far as the graph and the balance allow
     std::uint64_t seed = 0;
-    std::optional<CutMeasures> most = {}; ///< what neither measure may come to exceed; none: the start's own
+    std::optional<CutMeasures> most = {}; ///< upper bounds of both measures of the result; none: those of the start
 };
 
-/// Makes a partition better: repairs what is broken (parts above the bound, empty parts, on request parts in pieces), then
+/// Improves a partition: repairs it (parts above the bound, empty parts, on request disconnected parts), then
 /// moves rows at the boundaries so that the cut and the largest ghost count fall (boundary_search.h).
 ///
 /// After the repair neither the cut nor the largest ghost count (one layer) gets worse, or above `most`. The whole allowed
 /// imbalance is used. Same input, options and seed: same result.
-/// @return parts that are still in several pieces though asked not to be, ascending.
+/// @return with `contiguous`, the parts that are still disconnected, ascending.
 /// @throws InvalidInput if sizes disagree.
 std::vector<std::int32_t> refine_partition(Partition& partition, const Csr& graph, const RefinementOptions& options);
 
@@ -40,8 +40,8 @@ std::vector<std::int32_t> refine_partition(Partition& partition, const Csr& grap
 /// @return as `refine_partition`. @throws InvalidInput if sizes disagree.
 std::vector<std::int32_t> repair_partition(Partition& partition, const Csr& graph, const BalanceTarget& balance, bool contiguous);
 
-/// Gives every piece of a part but its largest to the part next to it that shares most edges with it.
-/// Pieces of a graph that is itself in pieces stay where they have no neighbour.
+/// Moves every connected piece of a part but the largest to the neighbouring part with which it shares most edges.
+/// A piece without a neighbouring part (the graph is disconnected) stays.
 /// @return rows moved.
 std::int64_t join_islands(Partition& partition, const Csr& graph);
 

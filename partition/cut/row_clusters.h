@@ -25,7 +25,7 @@ struct JoinedRows {
     std::vector<std::int32_t> sizes;          ///< rows in each cluster
 };
 
-/// The graph after `num_rounds` (1 or more) of joining neighbours in pairs, as `cluster_rows` does, those that are as good by the seed.
+/// The graph after `num_rounds` (1 or more) rounds of joining neighbours in pairs, as `cluster_rows` does; ties are chosen at random by the seed.
 JoinedRows join_rows(const Csr& graph, int num_rounds, std::uint64_t seed);
 
 } // namespace meshard

@@ -12,7 +12,7 @@
 
 namespace meshard {
 
-/// Weights of the rows of a mesh by name, to be balanced all at once:
+/// Weights of the rows of a mesh by name, all of which are balanced at the same time:
 ///
 /// | name       | what a row weighs                                                                             |
 /// | ---------- | --------------------------------------------------------------------------------------------- |
@@ -25,7 +25,7 @@ namespace meshard {
 /// @throws InvalidInput for an unknown name, a missing array, one with several components, or a negative or NaN value.
 std::vector<std::int32_t> row_weights(const Mesh& mesh, const Csr& graph, std::span<const std::string> names);
 
-/// Turns values of a weight into integers that add up to about 2^30; values that are such integers already stay.
+/// Scales the values of a weight to integers with a sum of about 2^30; integers whose sum is at most that stay as they are.
 class WeightScale {
 public:
     WeightScale(double total, bool are_integers);
@@ -41,7 +41,7 @@ const DataArray& require_weight_array(std::span<const DataArray> arrays, const s
 /// The value in that row. @throws InvalidInput if it is negative, infinite or NaN.
 double require_weight(const DataArray& array, std::int64_t row);
 
-/// Weights from what each part of an earlier run cost, spread evenly over its rows.
+/// Weights from the costs of the parts of an earlier run: each part's cost is divided evenly among its rows.
 /// @param costs one a part of `earlier`, positive, in any unit (seconds, say).
 std::vector<std::int32_t> weights_from_costs(const std::vector<std::int32_t>& earlier_owners,
                                              std::span<const double> costs);

@@ -7,12 +7,12 @@
 
 namespace meshard {
 
-/// Moves rows until no part is above `most_weight` (`largest_weights_allowed`) as far as that can be reached by moving
-/// boundary rows to parts that are less full, with the cheapest moves first; fills empty parts. Deterministic.
+/// Moves rows from parts above their bound (`largest_weights_allowed`) to parts that are less full, boundary rows with the cheapest moves first, until no part
+/// is above it or no such move is left; fills empty parts. Deterministic.
 void balance_weights(Partition& partition, const Csr& graph, const BalanceTarget& balance);
 
-/// The same for parts that are each in one piece, and stay so: only rows move whose part does not fall apart without
-/// them, as far as a walk around them shows. Reaches less than `balance_weights` does.
+/// The same for connected parts, which stay connected: a row moves only if a walk around it shows that its part is connected
+/// without it. Balances less well than `balance_weights`.
 void balance_weights_of_whole_parts(Partition& partition, const Csr& graph, const BalanceTarget& balance);
 
 /// Whether a part is empty though there are rows enough for all.

@@ -219,9 +219,9 @@ std::string to_string(const GhostRule& rule)
 
 Csr ghost_graph(const Mesh& mesh, const GhostRule& rule)
 {
-    const auto middles = [&] { return DataArray::from("Middles", row_centers(mesh), 3); };
-    if (rule.neighbors == GhostNeighbors::Radius) return radius_graph(middles(), rule.radius);
-    if (rule.neighbors == GhostNeighbors::Nearest) return nearest_neighbor_graph(middles(), rule.num_nearest);
+    const auto centroids = [&] { return DataArray::from("Centroids", row_centroids(mesh), 3); };
+    if (rule.neighbors == GhostNeighbors::Radius) return radius_graph(centroids(), rule.radius);
+    if (rule.neighbors == GhostNeighbors::Nearest) return nearest_neighbor_graph(centroids(), rule.num_nearest);
     if (mesh.is_point_cloud() || rule.neighbors == GhostNeighbors::Face) return mesh_graph(mesh);
     if (rule.neighbors == GhostNeighbors::Vertex) return sharing_graph(mesh.cells, mesh.num_points());
     return edge_sharing_graph(cell_edges(mesh));

@@ -15,13 +15,13 @@ namespace meshard {
 
 enum class GhostNeighbors : std::uint8_t {
     Face,   ///< as in `mesh_graph`: a common face (on a surface, an edge)
-    Edge,   ///< two common points that are neighbours on the outline of both
+    Edge,   ///< a common edge: two common points that are neighbours on the outline of both
     Vertex, ///< a common point
-    Radius, ///< middles within a distance
-    Nearest ///< one's middle among the k nearest of the other's
+    Radius, ///< centroids within a distance
+    Nearest ///< the centroid of one among the k nearest to that of the other
 };
 
-/// Who must see whom: what a ghost layer is a step of.
+/// Which rows are neighbours for ghosts: a ghost layer is one step along this relation.
 struct GhostRule {
     GhostNeighbors neighbors = GhostNeighbors::Face;
     double radius = 0;           ///< of Radius, in the mesh's unit
@@ -35,7 +35,7 @@ struct GhostRule {
 GhostRule parse_ghost_rule(std::string_view text);
 std::string to_string(const GhostRule& rule);
 
-/// The edges of cells, numbered as they come.
+/// The edges of cells, numbered in the order of their first cells.
 struct CellEdges {
     Csr of_cells;                                  ///< each row ascending
     std::vector<std::array<std::int32_t, 2>> ends; ///< points of each edge, the lower first
@@ -43,14 +43,14 @@ struct CellEdges {
 
 CellEdges cell_edges(const Mesh& mesh);
 
-/// Graph of the rule over the rows of `mesh`: symmetric (so that exchange plans are), no loops, rows ascending. Rows of a
-/// cloud are their own middles, and know no faces, edges or vertices: there these three mean `mesh_graph`.
+/// Graph of the rule over the rows of `mesh`: symmetric (so that exchange plans are), no loops, rows ascending. The centroid of a row of a
+/// cloud is the point itself; a cloud has no faces, edges or vertices: these three rules give `mesh_graph` there.
 /// Memory: 4 bytes a neighbour; by vertex, some 26 neighbours a hexahedron, 70 a tetrahedron.
 /// @throws InvalidInput as `mesh_graph`, or if a radius reaches more than 2^33 pairs of rows.
 Csr ghost_graph(const Mesh& mesh, const GhostRule& rule);
 
-/// As much of that graph as `ghost_layers` of this partition and so many layers looks at: by edge and by vertex, only cells near other parts have
-/// neighbours, in a fraction of the time and memory.
+/// The part of that graph that `ghost_layers` needs for this partition and number of layers: by edge and by vertex, only rows of cells near other parts are
+/// filled, in a fraction of the time and memory.
 Csr ghost_graph(const Mesh& mesh, const GhostRule& rule, const Partition& partition, std::int32_t num_layers);
 
 } // namespace meshard

@@ -9,13 +9,13 @@
 
 namespace meshard {
 
-/// Rows within `num_layers` steps of `part` along the edges of `graph`, without those that it owns.
+/// The ghosts of a part: rows of other parts within `num_layers` steps along the edges of the graph.
 struct GhostLayer {
     std::vector<std::int32_t> rows;        ///< ascending
     std::vector<std::uint8_t> levels;      ///< of each: 1 for a direct neighbour, ... num_layers
 };
 
-/// Ghosts of every part, index = part; the same on any number of threads, each of which takes 4 bytes a row.
+/// Ghosts of every part, index = part. The result does not depend on the number of threads; each takes 4 bytes for each row of the graph.
 /// @throws InvalidInput if sizes disagree or num_layers is outside [0, 255].
 std::vector<GhostLayer> ghost_layers(const Csr& graph, const Partition& partition, std::int32_t num_layers,
                                      std::int32_t num_threads = 1);

@@ -16,7 +16,7 @@ namespace meshard {
 /// Owned rows are sorted by global id, ghosts by (owner, global id). Over all parts the owned rows are all rows, each
 /// once; no ghost is owned here.
 ///
-/// Example: 7 cells in a row, parts 0 0 1 1 1 0 2, one ghost layer. Part 1 owns cells 2 3 4 and sees 1 and 5, both of part 0:
+/// Example: 7 cells in a row, parts 0 0 1 1 1 0 2, one ghost layer. Part 1 owns cells 2 3 4; its ghosts are 1 and 5, both owned by part 0:
 /// global_ids = 2 3 4 | 1 5, num_owned = 3, ghost_owners = 0 0.
 struct IndexMap {
     std::int64_t num_global = 0;
@@ -29,7 +29,7 @@ struct IndexMap {
     std::span<const std::int64_t> owned() const { return {global_ids.data(), static_cast<std::size_t>(num_owned)}; }
     std::span<const std::int64_t> ghosts() const { return std::span(global_ids).subspan(num_owned); }
 
-    /// Local row of a global id, or -1 if it is not here. Binary search.
+    /// Local row of a global id, or -1 if this part does not hold it. Binary search.
     std::int32_t local_row(std::int64_t global_id) const;
 
     /// @throws InvalidInput naming the first invariant that does not hold; `part` is the part this map is of.

@@ -79,7 +79,7 @@ std::vector<Source> sources_of(std::span<const Subdomain> subdomains, const Inde
     return sources;
 }
 
-// Puts the owned rows of `arrays` (one a subdomain) in their places.
+// Writes the owned rows of `arrays` (one a subdomain) to their positions in the whole.
 DataArray merge_arrays(std::span<const DataArray* const> arrays, std::span<const Subdomain> subdomains,
                        const IndexMap Subdomain::*index_map)
 {
@@ -170,9 +170,9 @@ SubdomainCutter::SubdomainCutter(const Mesh& mesh, const Partition& partition, s
 
 // What is kept between parts is as long as the mesh and is touched only at the part's own rows, so that many parts cost no
 // more than their rows.
-Subdomain SubdomainCutter::cut(std::int32_t part, const GhostLayer& ghosts, std::vector<std::int32_t>& place) const
+Subdomain SubdomainCutter::cut(std::int32_t part, const GhostLayer& ghosts, std::vector<std::int32_t>& local_index) const
 {
-    place.resize(mesh_.num_points(), -1);
+    local_index.resize(mesh_.num_points(), -1);
     const auto owned_rows = rows_of_part_.row(part);
     Subdomain result;
     result.part = part;
@@ -182,15 +182,15 @@ Subdomain SubdomainCutter::cut(std::int32_t part, const GhostLayer& ghosts, std:
     auto& row_map = mesh_.is_point_cloud() ? result.points : result.cells;
     row_map = index_map(rows, owned_rows.size(), partition_);
     if (mesh_.is_point_cloud()) {
-        result.mesh = extract_mesh(mesh_, {}, rows, place);
+        result.mesh = extract_mesh(mesh_, {}, rows, local_index);
         return result;
     }
     const auto owned_points = points_of_part_.row(part);
-    const auto points = local_points(owned_points, rows, place);
+    const auto points = local_points(owned_points, rows, local_index);
     result.points = index_map(points, owned_points.size(), point_partition_);
-    for (std::size_t i = 0; i < points.size(); ++i) place[points[i]] = static_cast<std::int32_t>(i);
-    result.mesh = extract_mesh(mesh_, rows, points, place);
-    for (const auto point : points) place[point] = -1;
+    for (std::size_t i = 0; i < points.size(); ++i) local_index[points[i]] = static_cast<std::int32_t>(i);
+    result.mesh = extract_mesh(mesh_, rows, points, local_index);
+    for (const auto point : points) local_index[point] = -1;
     return result;
 }
 
@@ -214,14 +214,14 @@ std::vector<std::int32_t> SubdomainCutter::local_rows(std::span<const std::int32
 // Owned points, then the other points of the cells by (owner, point).
 std::vector<std::int32_t> SubdomainCutter::local_points(std::span<const std::int32_t> owned,
                                                         std::span<const std::int32_t> cells,
-                                                        std::vector<std::int32_t>& place) const
+                                                        std::vector<std::int32_t>& local_index) const
 {
     std::vector<std::int32_t> points(owned.begin(), owned.end());
-    for (const auto point : owned) place[point] = 0;
+    for (const auto point : owned) local_index[point] = 0;
     for (const auto cell : cells)
         for (const auto point : mesh_.cells.row(cell)) {
-            if (place[point] >= 0) continue;
-            place[point] = 0;
+            if (local_index[point] >= 0) continue;
+            local_index[point] = 0;
             points.push_back(point);
         }
     std::ranges::sort(points.begin() + static_cast<std::ptrdiff_t>(owned.size()), points.end(), {},
@@ -259,11 +259,11 @@ std::vector<Subdomain> extract_subdomains(const Mesh& mesh, const Partition& par
         throw InvalidInput("extract_subdomains: there are ghosts for " + std::to_string(ghosts.size()) +
                            " parts, the partition has " + std::to_string(partition.num_parts) + ".");
     const SubdomainCutter cutter(mesh, partition, num_ghost_layers);
-    std::vector<std::int32_t> place;
+    std::vector<std::int32_t> local_index;
     std::vector<Subdomain> subdomains;
     subdomains.reserve(partition.num_parts);
     for (std::int32_t part = 0; part < partition.num_parts; ++part)
-        subdomains.push_back(cutter.cut(part, ghosts[part], place));
+        subdomains.push_back(cutter.cut(part, ghosts[part], local_index));
     return subdomains;
 }
 
@@ -275,8 +275,8 @@ Subdomain extract_subdomain(const Mesh& mesh, const Csr& graph, const Partition&
         throw InvalidInput("extract_subdomain: part is " + std::to_string(part) + ", expected 0 to " +
                            std::to_string(partition.num_parts - 1) + ".");
     const auto ghosts = num_ghost_layers == 0 ? GhostLayer{} : ghost_layer(graph, partition, part, num_ghost_layers);
-    std::vector<std::int32_t> place;
-    return SubdomainCutter(mesh, partition, num_ghost_layers).cut(part, ghosts, place);
+    std::vector<std::int32_t> local_index;
+    return SubdomainCutter(mesh, partition, num_ghost_layers).cut(part, ghosts, local_index);
 }
 
 Mesh merge_subdomains(std::span<const Subdomain> subdomains)

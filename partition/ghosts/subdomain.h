@@ -14,9 +14,9 @@
 
 namespace meshard {
 
-/// One part's geometry: its owned cells and points, and the ghosts it must see.
+/// One part's geometry: its owned cells and points, and its ghosts.
 ///
-/// Cells (of a cloud: points) are what is cut. A point of a mesh belongs to the part of the first cell, in the source's
+/// The partition cuts cells (of a cloud: points). A point of a mesh belongs to the part of the first cell, in the source's
 /// order, that uses it; a point that no cell uses belongs to part 0. Local points are those of the local cells, plus the
 /// owned ones; owned first, ghosts after, as for cells.
 struct Subdomain {
@@ -28,7 +28,7 @@ struct Subdomain {
     IndexMap points;
     std::vector<std::uint8_t> ghost_levels;  ///< of each local cell (of a cloud: point): 0 owned, k = in the k-th ghost layer
 
-    /// Numbering of what is cut: cells, or the points of a cloud.
+    /// Numbering of the rows that are cut: cells, or the points of a cloud.
     const IndexMap& rows() const { return cells.num_global == 0 ? points : cells; }
 
     void validate() const;   ///< @throws InvalidInput
@@ -37,7 +37,7 @@ struct Subdomain {
 /// Owner of each point of `mesh` by the rule above; of a cloud: the partition's owners.
 std::vector<std::int32_t> point_owners(const Mesh& mesh, const Partition& partition);
 
-/// Cuts out every part. `graph` says who neighbours whom (`mesh_graph`); with no ghost layers it may be empty.
+/// Extracts every part. `graph` is the neighbour graph of the rows (`mesh_graph`); with no ghost layers it may be empty.
 /// Memory: the source, plus what the parts hold.
 /// @throws InvalidInput if sizes disagree.
 std::vector<Subdomain> extract_subdomains(const Mesh& mesh, const Csr& graph, const Partition& partition,
@@ -47,20 +47,20 @@ std::vector<Subdomain> extract_subdomains(const Mesh& mesh, const Csr& graph, co
 std::vector<Subdomain> extract_subdomains(const Mesh& mesh, const Partition& partition, std::span<const GhostLayer> ghosts,
                                           std::int32_t num_ghost_layers);
 
-/// Cuts out one part after the other, for those who need not hold all at once.
+/// Extracts one part after the other, for callers that need not hold all parts at once.
 class SubdomainCutter {
 public:
-    /// Looks at the mesh and the partition, which must outlive it. @throws InvalidInput if sizes disagree.
+    /// Keeps references to the mesh and the partition, which must outlive it. @throws InvalidInput if sizes disagree.
     SubdomainCutter(const Mesh& mesh, const Partition& partition, std::int32_t num_ghost_layers);
 
-    /// Part `part` with these ghosts. `place` is room to work in, of which each thread needs its own; empty at first.
-    Subdomain cut(std::int32_t part, const GhostLayer& ghosts, std::vector<std::int32_t>& place) const;
+    /// Part `part` with these ghosts. `local_index` is a buffer that the calls of one thread share, empty at first; each thread needs its own.
+    Subdomain cut(std::int32_t part, const GhostLayer& ghosts, std::vector<std::int32_t>& local_index) const;
 
 private:
     std::vector<std::int32_t> local_rows(std::span<const std::int32_t> owned, const GhostLayer& ghosts,
                                          std::vector<std::uint8_t>& levels) const;
     std::vector<std::int32_t> local_points(std::span<const std::int32_t> owned, std::span<const std::int32_t> cells,
-                                           std::vector<std::int32_t>& place) const;
+                                           std::vector<std::int32_t>& local_index) const;
 
     const Mesh& mesh_;
     const Partition& partition_;
@@ -70,7 +70,7 @@ private:
     Csr points_of_part_;
 };
 
-/// Cuts out one part only.
+/// Extracts one part only.
 Subdomain extract_subdomain(const Mesh& mesh, const Csr& graph, const Partition& partition, std::int32_t part,
                             std::int32_t num_ghost_layers);
 

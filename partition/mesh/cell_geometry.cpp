@@ -37,9 +37,9 @@ struct FaceShare {
 FaceShare share_of(std::span<const Vector3> x, std::span<const std::int32_t> face, const Vector3& inside)
 {
     FaceShare share;
-    for_each_face_triangle(x, face, [&](std::int32_t, std::int32_t, const Vector3& area, const Vector3& middle) {
+    for_each_face_triangle(x, face, [&](std::int32_t, std::int32_t, const Vector3& area, const Vector3& mean) {
         add_scaled(share.area, area, 1);
-        share.volume += dot(area, middle - inside) / 3;
+        share.volume += dot(area, mean - inside) / 3;
     });
     return share;
 }
@@ -95,10 +95,10 @@ void measure_solid(std::span<const Vector3> x, const Csr& faces, const Vector3& 
     volume = 0;
     for (std::int64_t k = 0; k < faces.num_rows(); ++k) {
         for_each_face_triangle(x, faces.row(k),
-                               [&](std::int32_t a, std::int32_t b, const Vector3& area, const Vector3& middle) {
-            const double sixth = dot(area, middle - inside) / 3;
+                               [&](std::int32_t a, std::int32_t b, const Vector3& area, const Vector3& mean) {
+            const double sixth = dot(area, mean - inside) / 3;
             volume += sixth;
-            const Vector3 corners = (x[a] - inside) + (x[b] - inside) + (middle - inside);
+            const Vector3 corners = (x[a] - inside) + (x[b] - inside) + (mean - inside);
             add_scaled(moment, corners, sixth / 4);
         });
     }

@@ -9,8 +9,8 @@ namespace meshard {
 
 /// How the corners of a cell make its facets. Cells of any order share the shape of their corners.
 enum class CellShape : std::uint8_t {
-    None,             ///< no points that matter (empty cell)
-    Points,           ///< each point for itself
+    None,             ///< empty cell
+    Points,           ///< separate points
     Line,             ///< the first two points are the ends
     Polyline,         ///< the first and the last point are the ends
     Triangle,         ///< ring of the first three points
@@ -31,7 +31,7 @@ enum class CellShape : std::uint8_t {
     Unknown
 };
 
-/// What is known of one of VTK's cell types.
+/// Properties of one of VTK's cell types.
 struct CellType {
     std::string_view name; ///< VTK's, in lower case; empty for numbers that VTK does not use
     std::int8_t dimension = -1;
@@ -42,7 +42,7 @@ struct CellType {
 
 const CellType& cell_type_of(std::uint8_t cell_type);
 
-/// Faces of a solid shape by its corners' places in the cell; empty for shapes whose faces depend on the cell.
+/// Faces of a solid shape by the positions of their corners in the cell; empty for shapes whose faces depend on the cell.
 std::span<const std::span<const std::uint8_t>> solid_faces(CellShape shape);
 
 } // namespace meshard

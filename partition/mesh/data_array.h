@@ -42,7 +42,7 @@ public:
 
     static DataArray from_strings(std::string name, std::vector<std::string> values, std::int32_t num_components = 1);
 
-    /// Looks at memory that `owner` keeps alive (a mapped file, a VTK array). `data` must be aligned for the type.
+    /// An array without a copy of its values: `owner` keeps their memory alive (a mapped file, a VTK array). `data` must be aligned for the type.
     static DataArray view(std::string name, ScalarType type, std::int64_t num_rows, std::int32_t num_components,
                           const std::byte* data, std::shared_ptr<const void> owner);
 
@@ -61,7 +61,7 @@ public:
         return {reinterpret_cast<const T*>(data_), static_cast<std::size_t>(num_values())};
     }
 
-    /// As `values`, for writing; makes the values this array's own first.
+    /// As `values`, for writing; copies the values first if they are shared.
     template <class T>
     std::span<T> mutable_values()
     {

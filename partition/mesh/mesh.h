@@ -12,7 +12,7 @@
 
 namespace meshard {
 
-/// What VTK calls the data set; decides the file type that holds the mesh without loss.
+/// VTK's type of the data set; decides the file type that holds the mesh without loss.
 enum class MeshKind : std::uint8_t {
     Surface,        ///< vtkPolyData (.vtp, .stl, .ply): cells in VTK's order, that is vertices, lines, polygons, strips
     Unstructured    ///< vtkUnstructuredGrid (.vtu)
@@ -37,14 +37,14 @@ struct Mesh {
 
     std::vector<DataArray> point_data;
     std::vector<DataArray> cell_data;
-    std::vector<DataArray> field_data;      ///< belongs to the whole: patch names, time value, ...; any length
+    std::vector<DataArray> field_data;      ///< of the whole mesh: patch names, time value, ...; any length
 
     std::int64_t num_points() const { return points.num_rows(); }
     std::int64_t num_cells() const { return cells.num_rows(); }
     bool is_point_cloud() const { return num_cells() == 0; }
     bool has_polyhedra() const { return face_streams.num_rows() > 0; }
 
-    /// What partitioning cuts: cells, or the points of a cloud.
+    /// Number of rows that a partition cuts: cells, or the points of a cloud.
     std::int64_t num_rows() const { return is_point_cloud() ? num_points() : num_cells(); }
 
     /// @throws InvalidInput naming the first thing that does not hold.
@@ -69,12 +69,12 @@ int cell_dimension(std::uint8_t cell_type);
 /// Every point of a taken cell must be among `points`. Field data are kept whole.
 Mesh extract_mesh(const Mesh& mesh, std::span<const std::int32_t> cells, std::span<const std::int32_t> points);
 
-/// The same for callers that take many parts and keep the inverse of `points` themselves: `local_points[p]` is the place of
-/// point p among `points`, or -1.
+/// The same for callers that extract many parts and keep the inverse of `points`: `local_points[p]` is the position of
+/// point p in `points`, or -1.
 Mesh extract_mesh(const Mesh& mesh, std::span<const std::int32_t> cells, std::span<const std::int32_t> points,
                   std::span<const std::int32_t> local_points);
 
-/// Calls `f(cell, point)` with a reference to each point index in the face streams, passing over the counts between them.
+/// Calls `f(cell, point)` with a reference to each point index in the face streams, without the counts between them.
 template <class F>
 void for_each_face_point(Csr& face_streams, F&& f)
 {

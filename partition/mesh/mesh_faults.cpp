@@ -20,8 +20,8 @@ std::uint64_t mixed(std::uint64_t x)
     return x ^ x >> 29;
 }
 
-/// A set of hashes; open addressing, never more than half full. The search begins at a place that the caller chooses, so that cells which are near in
-/// the numbering are near in memory; where that is crowded it goes on at places that depend on the hash.
+/// A set of hashes; open addressing, never more than half full. The search begins at a slot that the caller chooses, so that cells with near numbers are near
+/// in memory; if the slots there are full, it goes on at slots that depend on the hash.
 class HashSet {
 public:
     explicit HashSet(std::int64_t most) : slots_(std::bit_ceil(static_cast<std::uint64_t>(2 * most + 2)), 0), mask_(slots_.size() - 1) {}
@@ -29,12 +29,12 @@ public:
     std::uint64_t num_slots() const { return slots_.size(); }
 
     /// False if it was there already. The hash is not 0, which marks a free slot.
-    bool insert(std::uint64_t hash, std::uint64_t place)
+    bool insert(std::uint64_t hash, std::uint64_t slot_index)
     {
         constexpr std::uint64_t run = 8;
-        for (std::uint64_t step = 0;; ++step, ++place) {
-            if (step > 0 && step % run == 0) place = mixed(hash + step);    // not further along: whole stretches may be full
-            auto& slot = slots_[place & mask_];
+        for (std::uint64_t step = 0;; ++step, ++slot_index) {
+            if (step > 0 && step % run == 0) slot_index = mixed(hash + step);    // not the next slots: long runs of them may be full
+            auto& slot = slots_[slot_index & mask_];
             if (slot == hash) return false;
             if (slot != 0) continue;
             slot = hash;

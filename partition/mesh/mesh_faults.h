@@ -9,22 +9,22 @@
 
 namespace meshard {
 
-/// What is wrong with a cell of that type and number of points, e.g. `cell 7 (pyramid) has 8 points, expected 5`; empty if nothing is.
+/// Message about a cell whose number of points does not fit its type, e.g. `cell 7 (pyramid) has 8 points, expected 5`; empty if it fits.
 std::string cell_size_fault(std::int64_t cell, std::uint8_t type, std::int64_t num_points);
 
-/// What is suspicious about a mesh that can be used all the same.
+/// Suspicious points and cells of a mesh that can be used all the same.
 struct MeshFaults {
     std::int64_t unused_points = 0;         ///< of a mesh with cells: points that no cell uses
     std::int64_t duplicate_cells = 0;       ///< cells of the same type on the same points as an earlier one
     std::int64_t degenerate_cells = 0;      ///< cells that use a point twice; closed polylines and strips aside
     std::int64_t inverted_cells = 0;        ///< tetrahedra, hexahedra, voxels and pyramids of negative volume
-    std::int64_t first_duplicate = -1, first_degenerate = -1, first_inverted = -1;      ///< such a cell each, -1 if there is none
+    std::int64_t first_duplicate = -1, first_degenerate = -1, first_inverted = -1;      ///< the first such cell, -1 if there is none
 };
 
 /// One pass over the cells, about 0.1 s for a million. Cells are compared by a 64-bit hash of their points.
 MeshFaults find_faults(const Mesh& mesh);
 
-/// Those of single cells, for parts of a mesh: neither are points looked at that no cell uses, nor cells compared.
+/// Faults of single cells only (degenerate, inverted), for parts of a mesh: no search for unused points and duplicate cells.
 MeshFaults find_cell_faults(const Mesh& mesh);
 
 /// A hash of each cell's type and points in any order, by which cells are compared; 0 for a cell without points.

@@ -14,7 +14,7 @@
 
 namespace meshard {
 
-/// A cell that cannot be used. Whoever works on a part of a mesh gives it the number that users know.
+/// Error about a cell that cannot be used. Code that works on a part of a mesh replaces the cell's local number by that in the whole mesh (`with_number`).
 class BadCell : public InvalidInput {
 public:
     BadCell(std::string before, std::int64_t cell, std::string after)
@@ -38,11 +38,11 @@ private:
 /// Symmetric, no loops, no double edges, each row ascending.
 ///
 /// The ends of a poly-line are those of the whole line; a strip has the edges of all its triangles; a convex point set has the faces
-/// of its hull. A face that is collapsed to fewer than three different points, or an edge to one, joins nothing.
-/// Time and memory follow the number of facets: 0.3 s and 40 bytes a facet for a million hexahedra.
-/// `crowded`, if given, gets the first cell with a facet that no manifold has (a face of three solids or more, an edge of three polygons
+/// of its hull. A face with fewer than three different points, or an edge with one, is no facet.
+/// Time and memory are proportional to the number of facets: 0.3 s and 40 bytes a facet for a million hexahedra.
+/// `crowded`, if given, is set to the first cell with a non-manifold facet (a face of three solids or more, an edge of three polygons
 /// or more), or -1.
-/// @throws BadCell for a cell whose faces nobody can know: an unknown or parametric type, too few points, no face stream.
+/// @throws BadCell for a cell whose faces are not defined: an unknown or parametric type, too few points, no face stream.
 Csr cell_graph(const Mesh& mesh, std::int32_t* crowded = nullptr);
 
 /// Whether there are cells of dimension 1, 2 and 3.
@@ -50,11 +50,11 @@ using CellDimensions = std::array<bool, 4>;
 
 CellDimensions dimensions_of(std::span<const std::uint8_t> cell_types);
 
-/// `cell_graph` for a part of a mesh whose whole has cells of these dimensions.
+/// `cell_graph` for a part of a mesh; `dimensions` are those of the whole mesh.
 Csr cell_graph(const Mesh& mesh, const CellDimensions& dimensions, std::int32_t* crowded = nullptr);
 
-/// A facet as others can find it: its points in ascending order, padded with -1; of more than four points
-/// (-number, and 96 bits of hashes).
+/// A facet with a key by which parts of a mesh compare facets: its points in ascending order, padded with -1; with more than four points
+/// (-number of points, and 96 bits of hashes).
 struct SharedFacet {
     std::array<std::int32_t, 4> key;
     std::int32_t cell;
@@ -62,14 +62,14 @@ struct SharedFacet {
     auto operator<=>(const SharedFacet&) const = default;
 };
 
-/// The facets whose points are all marked: what cells outside this part of a mesh may have in common with it.
+/// The facets whose points are all marked: those that cells outside of this part of a mesh may share.
 std::vector<SharedFacet> facets_of_marked_points(const Mesh& mesh, const CellDimensions& dimensions, const std::vector<bool>& marks);
 
-/// `cell_graph` by several threads, each with a run of the cells; the facets between runs are compared in the end. The same graph, quick
-/// where the numbering keeps neighbours near each other. Memory: the cells once more.
+/// `cell_graph` by several threads, each with a run of the cells; facets that runs share are matched at the end. The same graph; fast
+/// if neighbours have near numbers. Memory: the cells once more.
 Csr cell_graph_on_threads(const Mesh& mesh, std::int32_t num_threads, std::int32_t* crowded = nullptr);
 
-/// The graph of what is cut: `cell_graph`, or for a point cloud (and for a mesh of vertex cells only) the symmetric graph
+/// The graph of the rows that a partition cuts: `cell_graph`, or for a point cloud (and for a mesh of vertex cells only) the symmetric graph
 /// of the 8 nearest neighbours.
 Csr mesh_graph(const Mesh& mesh, std::int32_t num_threads = 1, std::int32_t* crowded = nullptr);
 

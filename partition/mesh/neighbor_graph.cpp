@@ -38,7 +38,7 @@ using Tree =
 
 using Found = std::pair<double, std::int32_t>; // squared distance, index
 
-// nanoflann drops points at its limit itself, and those belong to what is found.
+// nanoflann excludes points at exactly its limit; here they are included.
 double limit_above(double distance_squared)
 {
     return distance_squared * (1 + 1e-12) + std::numeric_limits<double>::denorm_min();
@@ -63,7 +63,7 @@ public:
         return true;
     }
 
-    // Ties must be seen.
+    // Slightly more, so that ties are visited.
     double worstDist() const
     {
         if (!full() && most_squared_ == std::numeric_limits<double>::max()) return most_squared_;
@@ -139,8 +139,8 @@ PointCloud cloud_of(const DataArray& points)
     return cloud;
 }
 
-// Points at the same place make one site, numbered by their first points. A search among sites costs the same however
-// many points lie on one; among the points themselves, n equal ones would cost n visits each.
+// Points with the same coordinates make one site, numbered by their first points. The cost of a search among sites does not depend on how
+// many points each has; among the points themselves, each of n equal ones would cost n visits.
 struct Sites {
     PointCloud cloud;
     Csr points; // of each site, ascending
@@ -284,13 +284,13 @@ PointTree::PointTree(const DataArray& points) : search_(std::make_unique<Search>
 
 PointTree::~PointTree() = default;
 
-std::vector<PointTree::Found> PointTree::nearest(const std::array<double, 3>& place, std::int32_t k, double most_squared) const
+std::vector<PointTree::Found> PointTree::nearest(const std::array<double, 3>& position, std::int32_t k, double most_squared) const
 {
     std::vector<Found> result;
     const auto num_sites = search_->sites.points.num_rows();
     if (k < 1 || num_sites == 0) return result;
     Nearest nearest(static_cast<std::size_t>(std::min<std::int64_t>(k, num_sites)), most_squared);
-    search_->tree.findNeighbors(nearest, place.data(), nanoflann::SearchParams());
+    search_->tree.findNeighbors(nearest, position.data(), nanoflann::SearchParams());
     const auto wanted = static_cast<std::size_t>(k);
     for (const auto& [squared_distance, site] : nearest.found()) {
         const auto points = search_->sites.points.row(site);
@@ -301,10 +301,10 @@ std::vector<PointTree::Found> PointTree::nearest(const std::array<double, 3>& pl
     return result;
 }
 
-bool PointTree::has_any_within(const std::array<double, 3>& place, double radius) const
+bool PointTree::has_any_within(const std::array<double, 3>& position, double radius) const
 {
     AnyWithin any(radius * radius);
-    if (search_->sites.points.num_rows() > 0) search_->tree.findNeighbors(any, place.data(), nanoflann::SearchParams());
+    if (search_->sites.points.num_rows() > 0) search_->tree.findNeighbors(any, position.data(), nanoflann::SearchParams());
     return any.found();
 }
 

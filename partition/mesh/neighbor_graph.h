@@ -19,15 +19,14 @@ Csr nearest_neighbors(const DataArray& points, std::int32_t k);
 /// Undirected graph: an edge wherever one point is among the k nearest of the other. Symmetric, rows ascending.
 Csr nearest_neighbor_graph(const DataArray& points, std::int32_t k);
 
-/// Undirected graph: an edge wherever one row of `directed` names the other. Symmetric, rows ascending.
+/// Undirected graph: an edge for every entry of `directed`. Symmetric, rows ascending.
 Csr symmetric_graph(const Csr& directed);
 
 /// Undirected graph: an edge between points at most `radius` apart. Symmetric, no loops, rows ascending.
 /// @throws InvalidInput as `nearest_neighbors`, if the radius is not positive, or if there are more than 2^33 neighbours.
 Csr radius_graph(const DataArray& points, double radius);
 
-/// Finds the points of one set that lie near places of another, by the same distances to the last bit as the graphs above. Several threads may ask at
-/// once.
+/// Finds the points near given positions, with the same distances to the last bit as the graphs above. Const functions are thread-safe.
 class PointTree {
 public:
     struct Found {
@@ -41,11 +40,11 @@ public:
     explicit PointTree(const DataArray& points);
     ~PointTree();
 
-    /// The `k` nearest of those whose squared distance is at most `most_squared`, nearest first, ties by index.
-    std::vector<Found> nearest(const std::array<double, 3>& place, std::int32_t k, double most_squared) const;
+    /// The `k` nearest points with a squared distance of at most `most_squared`, nearest first, ties by index.
+    std::vector<Found> nearest(const std::array<double, 3>& position, std::int32_t k, double most_squared) const;
 
     /// Whether a point lies at most `radius` away.
-    bool has_any_within(const std::array<double, 3>& place, double radius) const;
+    bool has_any_within(const std::array<double, 3>& position, double radius) const;
 
 private:
     struct Search;

@@ -8,20 +8,20 @@
 
 namespace meshard {
 
-/// Force and moment that a fluid puts on a surface, split by cause.
+/// Force and moment of a fluid on a surface, by pressure and by viscosity.
 struct SurfaceForces {
     double area = 0;
     Vector3 pressure_force{};
     Vector3 viscous_force{};
-    Vector3 pressure_moment{};  ///< about the centre asked for
+    Vector3 pressure_moment{};  ///< about `centre`
     Vector3 viscous_moment{};
 };
 
 /// Sums over cells: pressure_force = sum(-p a), viscous_force = sum(traction |a|), with `a` the cell's area vector out
-/// of the body into the fluid and `traction` the stress that the fluid puts on the body; moments with the lever arm
+/// of the body into the fluid and `traction` the stress of the fluid on the body; moments with the lever arm
 /// centroid - centre.
 ///
-/// OpenFOAM's wallShearStress is minus the traction: hand over its negative. Summed in double, in the order of the
+/// OpenFOAM's wallShearStress is minus the traction: pass its negative. Summed in double, in the order of the
 /// cells.
 /// @param tractions  empty for no viscous part.
 /// @throws InvalidInput if the sizes disagree.

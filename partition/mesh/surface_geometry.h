@@ -18,10 +18,10 @@ using Vector3 = std::array<double, 3>;
 /// closed surface add up to zero.
 std::vector<Vector3> area_vectors(const Mesh& mesh);
 
-/// Centre of each polygon's area; of other cells (and of polygons without area) the mean of their points.
+/// Centroid of each polygon's area; for other cells (and polygons without area) the mean of their points.
 std::vector<Vector3> surface_centroids(const Mesh& mesh);
 
-/// How the polygons of a mesh hang together. Points count as the same only by index.
+/// How the polygons of a mesh are connected. Points are the same only if their indices are.
 struct SurfaceEdges {
     std::int64_t num_edges = 0;
     std::int64_t num_boundary = 0;      ///< edges of one polygon only
@@ -32,8 +32,8 @@ struct SurfaceEdges {
 
 SurfaceEdges surface_edges(const Mesh& mesh);
 
-/// Volume that the polygons enclose, by the divergence theorem: positive if their normals point out of it. Means
-/// something for closed surfaces only.
+/// Volume that the polygons enclose, by the divergence theorem: positive if their normals point out of it. Meaningful
+/// for closed surfaces only.
 double enclosed_volume(const Mesh& mesh);
 
 }  // namespace meshard

@@ -222,8 +222,8 @@ TEST_F(PartitionInWindows, WritesThePiecesOfAWholeMeshWithTheSameOwners)
         for (const std::string rule : {"face", "radius:0.13", "nearest:7"}) {
             auto mesh = is_cloud ? random_cloud(3000, 8) : tet_cube(9);
             std::vector<std::int32_t> parts(mesh.num_rows());
-            const auto centers = row_centers(mesh);
-            for (std::size_t i = 0; i < parts.size(); ++i) parts[i] = (centers[3 * i] > 0.4f) + 2 * (centers[3 * i + 1] > 0.55f);
+            const auto centroids = row_centroids(mesh);
+            for (std::size_t i = 0; i < parts.size(); ++i) parts[i] = (centroids[3 * i] > 0.4f) + 2 * (centroids[3 * i + 1] > 0.55f);
             (is_cloud ? mesh.point_data : mesh.cell_data).push_back(DataArray::from("owner", parts));
             const std::string name = (is_cloud ? "cloud" : "tets") + rule.substr(0, 3), source = write(name + extension_of(mesh.kind), mesh);
 

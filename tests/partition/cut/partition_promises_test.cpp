@@ -61,18 +61,18 @@ struct RandomBalance {
 struct RandomCase {
     Mesh mesh;
     Csr graph;
-    std::vector<float> centers;
+    std::vector<float> centroids;
     std::int32_t num_parts;
     RandomBalance balance;
     std::uint64_t seed;
 
     RandomCase(Random& random, Mesh some_mesh, std::int32_t parts)
-        : mesh(std::move(some_mesh)), graph(mesh_graph(mesh)), centers(row_centers(mesh)), num_parts(parts),
+        : mesh(std::move(some_mesh)), graph(mesh_graph(mesh)), centroids(row_centroids(mesh)), num_parts(parts),
           balance(random, graph.num_rows(), num_parts), seed(random() % 100)
     {
     }
 
-    PartitionProblem problem() const { return {&graph, centers, num_parts, balance.target(), seed}; }
+    PartitionProblem problem() const { return {&graph, centroids, num_parts, balance.target(), seed}; }
     Partition by_metis() const { return partition_method("metis").partition(problem()); }
     std::int64_t overload_of(const Partition& partition) const
     {

@@ -24,8 +24,8 @@ CutResult cut(const Mesh& mesh, std::int32_t num_parts, const CutOptions& option
               std::uint64_t seed = 0)
 {
     const auto graph = mesh_graph(mesh);
-    const auto centers = row_centers(mesh);
-    return cut_rows({.graph = &graph, .centers = centers, .num_parts = num_parts, .balance = balance, .seed = seed}, options);
+    const auto centroids = row_centroids(mesh);
+    return cut_rows({.graph = &graph, .centroids = centroids, .num_parts = num_parts, .balance = balance, .seed = seed}, options);
 }
 
 std::vector<std::string> methods_here()
@@ -192,7 +192,7 @@ TEST(CutRows, GoesByWhatEdgesWeigh)
     }
 
     for (const auto& method : methods_here()) {
-        if (partition_method(method).needs_centers) continue;
+        if (partition_method(method).needs_centroids) continue;
         for (const auto& levels : {std::vector<std::int32_t>{}, std::vector<std::int32_t>{2, 2}}) {
             const auto found = cut_rows({.graph = &graph, .num_parts = 4, .balance = {.imbalance = 1.1}, .edge_weights = weights}, {.method = method, .levels = levels});
             std::int64_t cost = 0;
@@ -208,9 +208,9 @@ TEST(CutRows, MakesPartsWholeWhereEdgesWeigh)
 {
     const auto mesh = tet_cube(14);
     const auto graph = mesh_graph(mesh);
-    const auto centers = row_centers(mesh);
+    const auto centroids = row_centroids(mesh);
     const std::vector<std::int32_t> weights(graph.num_entries(), 3);
-    const PartitionProblem problem{.graph = &graph, .centers = centers, .num_parts = 40, .edge_weights = weights};
+    const PartitionProblem problem{.graph = &graph, .centroids = centroids, .num_parts = 40, .edge_weights = weights};
 
     const auto in_pieces = cut_rows(problem, {.method = "hilbert"}).partition;
     const auto whole = cut_rows(problem, {.method = "hilbert", .contiguous = true});
@@ -228,7 +228,7 @@ TEST(CutRows, RefusesWhatIsMissing)
     EXPECT_TRUE(throws_with<InvalidInput>("Did you mean 'hilbert'?", [&] {
         cut_rows({.graph = &graph, .num_parts = 2}, {.method = "hilbrt"});
     }));
-    EXPECT_TRUE(throws_with<InvalidInput>("needs the rows' centres", [&] {
+    EXPECT_TRUE(throws_with<InvalidInput>("needs the rows' centroids", [&] {
         cut_rows({.graph = &graph, .num_parts = 2}, {.method = "rcb"});
     }));
     EXPECT_TRUE(throws_with<InvalidInput>("6 entries; there are 3 weights of edges", [&] { cut_rows({.graph = &graph, .num_parts = 2, .edge_weights = too_few}, {}); }));

@@ -68,13 +68,13 @@ TEST(GhostGraph, FindsAllWithinARadius)
         const double radius = 0.2;
         const auto graph = ghost_graph(mesh, {.neighbors = GhostNeighbors::Radius, .radius = radius});
 
-        const auto centers = row_centers(mesh);
+        const auto centroids = row_centroids(mesh);
         for (std::int32_t a = 0; a < mesh.num_rows(); ++a) {
             std::vector<std::int32_t> expected;
             for (std::int32_t b = 0; b < mesh.num_rows(); ++b) {
                 double sum = 0;
                 for (int d = 0; d < 3; ++d)
-                    sum += std::pow(static_cast<double>(centers[3 * a + d]) - centers[3 * b + d], 2);
+                    sum += std::pow(static_cast<double>(centroids[3 * a + d]) - centroids[3 * b + d], 2);
                 if (a != b && sum <= radius * radius) expected.push_back(b);
             }
             EXPECT_TRUE(std::ranges::equal(graph.row(a), expected)) << a;
