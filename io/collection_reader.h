@@ -13,7 +13,7 @@ namespace meshard {
 /// Whether the extension is that of a file which names other files: .vtm, .vtpc, .pvd, .series.
 bool is_collection(const std::filesystem::path& path);
 
-/// Reads the members of a collection as blocks, through `read_member`. Their names are those in the file (`block<i>` where it has
+/// Reads the members of a collection as blocks, each by `read_member`. Their names are those in the file (`block<i>` if it has
 /// none), with '/' between levels; partitions of a .vtpc are merged as the pieces of a .pvtu are. Of a series in time (.pvd,
 /// .series) the latest file, or the one of `options.time`; its time goes into the field array `TimeValue`.
 /// @throws IoError if it is damaged, or has no such time. @throws InvalidInput if there is no such block.

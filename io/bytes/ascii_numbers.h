@@ -11,7 +11,7 @@
 
 namespace meshard {
 
-/// Takes words and numbers from text, parted by white space.
+/// Reads words and numbers from text, separated by white space.
 class TextScanner {
 public:
     explicit TextScanner(std::string_view text) : text_(text) {}
@@ -21,7 +21,7 @@ public:
     std::string_view line();            ///< the rest of this line, without its end
     std::string_view rest() const { return text_.substr(at_); }
 
-    /// The next word as a number; nothing if there is none or it is not one of type T (out of range, a letter, ...).
+    /// The next word as a number; none if there is no word or it is no number of type T (out of range, a letter, ...).
     template <class T>
     std::optional<T> number();
 
@@ -30,7 +30,7 @@ private:
     std::size_t at_ = 0;
 };
 
-/// The whole of `text` as a number.
+/// The whole `text` as a number; none if it is no number of type T.
 template <class T>
 std::optional<T> parse_number(std::string_view text)
 {
@@ -40,7 +40,7 @@ std::optional<T> parse_number(std::string_view text)
     Parsed value{};
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if constexpr (std::is_floating_point_v<T>) {
-        // Too small or too large for the type: what strtod makes of it, zero or infinity, is what other readers take.
+        // Too small or too large for the type: the result of strtod, zero or infinity, as in other readers.
         if (error == std::errc::result_out_of_range && end == text.data() + text.size())
             return static_cast<T>(std::strtod(std::string(text).c_str(), nullptr));
     }

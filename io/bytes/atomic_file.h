@@ -26,13 +26,13 @@ public:
     void write(std::string_view text);
     std::uint64_t size() const { return size_; }    ///< bytes written so far
 
-    /// Fails now if the disk has no room for `size` bytes; for libraries that do not survive a failed write.
-    void reserve(std::uint64_t size);               ///< @throws IoError
+    /// Reserves room on the disk for `size` bytes, for libraries that cannot handle a failed write.
+    void reserve(std::uint64_t size);               ///< @throws IoError if there is no room
 
-    /// Where the bytes go until `commit`: for libraries that write a file by its name.
+    /// The temporary file, for libraries that write a file by its name.
     const std::filesystem::path& temporary() const { return temporary_; }
 
-    /// Without `sync` the bytes reach the disk when the system sees fit; after a power failure the file may then be damaged.
+    /// Without `sync` the system writes the bytes to the disk later; after a power failure the file may then be damaged.
     void commit(bool sync = true);                  ///< @throws IoError
 
 private:

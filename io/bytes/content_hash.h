@@ -9,13 +9,13 @@
 
 namespace meshard {
 
-/// XXH64 (Collet, xxHash specification), seed 0: finds flipped bits and changed files, no protection against intent.
+/// XXH64 (Collet, xxHash specification), seed 0: detects flipped bits and changed files; no protection against deliberate changes.
 std::uint64_t xxh64(std::span<const std::byte> bytes);
 
 /// The same of a file's bytes. @throws IoError if it cannot be read.
 std::uint64_t xxh64_of_file(const std::filesystem::path& path);
 
-/// A hash as manifests have it: `xxh64:0123456789abcdef`.
+/// A hash in the form of manifests: `xxh64:0123456789abcdef`.
 std::string hash_text(std::uint64_t hash);
 
 /// Hash of a file's bytes in that form. @throws IoError if it cannot be read.

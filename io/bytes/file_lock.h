@@ -6,14 +6,14 @@
 
 namespace meshard {
 
-/// A lock between processes: whoever holds the lock of a file keeps others from having it, until it lets go or ends, however it ends.
+/// A lock between processes: one process at a time holds the lock of a file, until it releases it or ends in any way.
 ///
-/// A folder that exists is locked itself. Otherwise the file is made where it is missing and stays, empty. Where the file system has no locks (some
-/// network file systems) everyone gets it, and where it has them for one host only, one process a host does: what the lock guards must stay right
-/// then, and may only take longer.
+/// If `path` is a folder, the folder itself is locked. Otherwise the file is created if it is missing, and stays, empty. On a file system without locks (some
+/// network file systems) every process gets the lock, and on one with locks for each host only, one process on each host does: work under the lock must still
+/// be correct then; it may only take longer.
 class FileLock {
 public:
-    /// Does not wait: nothing if another holds the lock. @throws IoError if the file cannot be made or opened for writing, or the folder not be read.
+    /// Does not wait: none if another process holds the lock. @throws IoError if the file cannot be created or opened for writing, or the folder not be read.
     static std::optional<FileLock> try_acquire(const std::filesystem::path& path);
 
     FileLock(FileLock&& other) noexcept;

@@ -6,7 +6,7 @@
 
 namespace meshard {
 
-/// The bytes that a gzip file holds (RFC 1952; several members one after another count as one file).
+/// Decompresses a gzip file (RFC 1952; several members are concatenated).
 /// @throws IoError, beginning with `where`, if it is truncated or damaged.
 std::string gunzip(std::span<const std::byte> compressed, const std::string& where);
 

@@ -16,7 +16,7 @@
 
 namespace meshard {
 
-/// A file or group of HDF5. What the library reports as an error becomes an IoError that begins with `where`.
+/// A file or group of HDF5. Errors of the library are thrown as IoError that begins with `where`.
 class Hdf5Group {
 public:
     /// @throws IoError if it is missing or no HDF5 file.
@@ -44,8 +44,8 @@ public:
     /// Rows `first` ... `first + count - 1` of numbers or texts in the file's type, with the attributes `ComponentNames` and `Units`.
     DataArray read(const std::string& name, std::int64_t first, std::int64_t count) const;
     DataArray read(const std::string& name) const { return read(name, 0, shape(name).first); }
-    /// All rows of numbers where they lie in `file`, which is this file.
-    /// @throws IoError if they are in chunks, compressed, texts, or not as the machine wants them.
+    /// All rows of numbers as a view into `file`, the mapping of this file.
+    /// @throws IoError if they are in chunks, compressed, texts, or not in this machine's byte order or alignment.
     DataArray map(const std::string& name, const std::shared_ptr<const MappedFile>& file) const;
 
     std::vector<std::int64_t> read_integers(const std::string& name, std::int64_t first, std::int64_t count) const;

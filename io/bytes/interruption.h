@@ -5,13 +5,13 @@
 
 namespace meshard {
 
-/// The user asked to stop while an output was unfinished; on its way up this removes it.
+/// The user asked to stop while an output was unfinished. While the exception unwinds the stack, destructors remove the output.
 class Interrupted : public Error {
 public:
     using Error::Error;
 };
 
-/// An output that would stay half-written if the process ended now. Lives as long as that is so.
+/// A guard that lives while an output is unfinished: if the process ended now, a half-written output would stay.
 class UnfinishedOutput {
 public:
     UnfinishedOutput();
@@ -20,23 +20,23 @@ public:
     UnfinishedOutput& operator=(const UnfinishedOutput&) = delete;
 };
 
-/// Whether the signal being handled is a further wish to end, and not the first that arrives once more: a terminal, `timeout` and `kill -- -GROUP` reach
-/// every process of a group, and what started the ranks (`--nproc`, mpirun, torchrun) passes its own copy on to them besides. What comes within a second
-/// of the first signal is the same wish. Safe in a signal handler; to be asked once for each signal.
+/// Whether the signal being handled is a second request to end, and not another copy of the first: a terminal, `timeout` and `kill -- -GROUP` send a signal to
+/// every process of a group, and the launcher of the ranks (`--nproc`, mpirun, torchrun) passes its own copy on to them too. A signal within a second
+/// of the first is the same request. Safe in a signal handler; call it once for each signal.
 bool is_further_wish_to_end() noexcept;
 
 /// From now on Ctrl-C (SIGINT), SIGTERM and the loss of the terminal (SIGHUP, unless it is ignored as under nohup) end the process with exit code 130: at
-/// once if no output is unfinished, else by way of `throw_if_interrupted`. A further wish ends it at once in any case. To be called before other threads are
-/// started: SIGTERM is blocked in all of them, and a thread of this function's own passes it on as SIGINT.
+/// once if no output is unfinished, else when `throw_if_interrupted` is called next. A second request ends it at once in any case. Call it before other threads
+/// are started: SIGTERM is blocked in all threads, and a thread that this function starts passes it on as SIGINT.
 void end_well_on_interruption();
 
-/// What the process was to do is done, and its exit code is known: a wish to end changes nothing any more.
+/// Called when the process has done its work and its exit code is known: signals to end are ignored from now on.
 void ignore_interruption();
 
-/// Calls `handler` for the signals above. Safe to be called again with another one.
+/// Installs `handler` for the signals above. May be called again with another one.
 void handle_interruption(void (*handler)(int));
 
-/// Called while writing. @throws Interrupted if a signal has come.
+/// Called regularly while an output is written. @throws Interrupted if a signal has arrived.
 void throw_if_interrupted();
 
 }  // namespace meshard

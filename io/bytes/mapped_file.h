@@ -23,7 +23,7 @@ public:
     std::span<const std::byte> bytes() const { return {data_, size_}; }
     std::string_view text() const { return {reinterpret_cast<const char*>(data_), size_}; }
 
-    /// Takes the pages that were read out of this process's memory; they come back when they are read again.
+    /// Removes the pages read so far from this process's memory; the next access reads them again.
     void release_pages() const;
 
 private:

@@ -8,7 +8,7 @@
 
 namespace meshard {
 
-/// What XML takes for blanks.
+/// White space of XML.
 inline constexpr std::string_view kXmlBlanks = " \t\r\n";
 
 /// One element of an XML document, as far as VTK's formats need it.

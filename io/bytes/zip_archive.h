@@ -14,7 +14,7 @@
 
 namespace meshard {
 
-/// Bytes and what keeps them alive.
+/// Bytes, and the owner that keeps their memory alive.
 struct SharedBytes {
     std::span<const std::byte> bytes;
     std::shared_ptr<const void> owner;
@@ -62,8 +62,8 @@ private:
 /// True if the bytes begin as a zip archive does.
 bool looks_like_zip(std::span<const std::byte> bytes);
 
-/// A zip archive to be written, every entry stored and aligned to 64 bytes so that readers can map it. The bytes of the entries are
-/// only referred to: they must live until the archive has been taken.
+/// A zip archive to be written, every entry stored (uncompressed) and aligned to 64 bytes so that readers can map it. The bytes of the entries are
+/// not copied: they must live until the archive has been written.
 class ZipLayout {
 public:
     /// Adds an entry whose content is the pieces one after the other.

@@ -13,14 +13,14 @@
 
 namespace meshard {
 
-/// Where a pickled tensor's numbers lie: a storage by its key, counted in values of its own type.
+/// The storage of a pickled tensor: its key in the file, and its size in values of its type.
 struct PickledStorage {
     std::string type;               ///< PyTorch's name, e.g. `FloatStorage`
     std::string key;
     std::int64_t num_values = 0;
 };
 
-/// A tensor as a view of a storage; nothing about it has been checked but that the numbers are integers.
+/// A tensor as a view of a storage. Not checked, except that offset, shape and strides are integers.
 struct PickledTensor {
     PickledStorage storage;
     std::int64_t offset = 0;        ///< in values
@@ -28,7 +28,7 @@ struct PickledTensor {
     std::vector<std::int64_t> strides;   ///< in values, as many as `shape`
 };
 
-/// A function or class that the pickle names. It is only a name here.
+/// Name of a function or class in the pickle. It is never called.
 struct PickledGlobal {
     std::string name;               ///< e.g. `torch._utils._rebuild_tensor_v2`
 };

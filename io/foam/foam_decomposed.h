@@ -12,7 +12,7 @@
 
 namespace meshard {
 
-/// What was read of one region.
+/// Blocks of one region.
 struct FoamBlocks {
     std::vector<MeshBlock> blocks;
     std::vector<std::string> all_names;     ///< of the blocks that could be read
@@ -23,7 +23,7 @@ struct FoamBlocks {
 /// @throws IoError if one is missing between others, or the case is in the collated form (`processors4`).
 std::vector<std::filesystem::path> processor_folders(const std::filesystem::path& case_folder);
 
-/// Reads one region from all processors and puts it together. Points carry `GlobalPointIds`, ids in the region.
+/// Reads one region from all processors and merges it. Blocks have the point array `GlobalPointIds`, ids in the region.
 /// @throws IoError, beginning with `where`, if the processors do not fit together.
 FoamBlocks read_decomposed(std::span<FoamRegion> processors, const std::string& where);
 

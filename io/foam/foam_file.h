@@ -29,7 +29,7 @@ struct FoamEntry {
 
 /// A file of OpenFOAM's, ascii or binary, plain or `.gz`; labels of 32 or 64, scalars of 32 or 64 bits as its header says.
 ///
-/// Everything is checked before it is used; a list longer than what is left of the file is refused before memory is asked for.
+/// Everything is checked before it is used; a list longer than the rest of the file is refused before memory is allocated.
 class FoamFile {
 public:
     /// `path` without `.gz`; the compressed file is taken if there is no plain one.

@@ -41,17 +41,17 @@ public:
     /// `times` are those up to the chosen one, which is the last.
     FoamRegion(std::filesystem::path folder, std::string region, std::vector<FoamTime> times, const ReadOptions& options);
 
-    /// `internalMesh` and `boundary/<patch>` as far as wanted, with their fields; patches between processors are none of them.
+    /// The wanted blocks among `internalMesh` and `boundary/<patch>`, with their fields; without patches between processors.
     /// @throws IoError if a file is missing or damaged.
     std::vector<MeshBlock> read();
 
-    /// Gives the points of the blocks that `read` made the ids of their points in the region (`GlobalPointIds`), which blocks share.
+    /// Adds the array `GlobalPointIds` to the blocks from `read`: `ids` of the region's points, by which blocks share points.
     void name_points(std::vector<MeshBlock>& blocks, std::span<const std::int64_t> ids) const;
 
     /// The same for cells (`GlobalCellIds`): ids of cells for the inner mesh, of faces for patches.
     void name_cells(std::vector<MeshBlock>& blocks, const FoamAddressing& addressing) const;
 
-    // Of what was read:
+    // Valid after `read`:
     std::int64_t num_points() const { return points_.num_rows(); }
     std::int64_t num_cells() const { return num_cells_; }
     std::int64_t num_faces() const { return faces_.num_rows(); }
@@ -60,7 +60,7 @@ public:
     std::span<const std::int32_t> face(std::int64_t number) const { return faces_.row(number); }
     const std::string& inner_name() const { return inner_name_; }      ///< of the block of cells
 
-    /// What decomposePar noted (`pointProcAddressing`, ...), empty lists where it did not. @throws IoError if it does not fit.
+    /// The ids that decomposePar stored (`pointProcAddressing`, ...); empty lists if there are none. @throws IoError if they do not fit the mesh.
     FoamAddressing addressing() const;
 
 private:

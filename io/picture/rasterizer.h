@@ -58,7 +58,7 @@ void Rasterizer::draw_triangle(const std::array<ScreenPoint, 3>& corners, float 
             const float b = ((fx - x(0)) * (y(2) - y(0)) - (x(2) - x(0)) * (fy - y(0))) / area;
             const float c = ((x(1) - x(0)) * (fy - y(0)) - (fx - x(0)) * (y(1) - y(0))) / area;
             const float a = 1 - b - c;
-            // A little beyond the edge, so that no background shines through between neighbours.
+            // A little beyond the edge, so that no background is visible between neighbours.
             constexpr float slack = -1e-4F;
             if (a < slack || b < slack || c < slack) continue;
             const float depth = a * corners[0].depth + b * corners[1].depth + c * corners[2].depth;

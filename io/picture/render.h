@@ -12,8 +12,8 @@
 
 namespace meshard {
 
-/// Where the eye is, for x downstream, y to the side, z up. A half model that is cut at y = 0 shows its outside: `Iso` and `Side`
-/// change to the other side, with x to the left, if that shows more of the surface's front.
+/// Direction of view, for x downstream, y to the side, z up. For a half model that is cut at y = 0, `Iso` and `Side` look from the other side, with x to the
+/// left, if more of the surface faces the viewer there: the picture then shows the outside.
 enum class View : std::uint8_t {
     Iso,        ///< from the front, the side and above, x to the right
     Side,       ///< along +y: x to the right, z up

@@ -27,7 +27,7 @@ void write_foam_decomposition(const std::filesystem::path& path, std::span<const
 std::vector<std::string> parse_dump_kinds(std::string_view list);
 
 /// Writes into `folder`, for `metis`: `mesh.graph` and `mesh.graph.part.<num_parts>`; for `foam`: `cellDecomposition` and a
-/// `decomposeParDict` that names it. Gives back what was written. @throws InvalidInput for an unknown kind, IoError
+/// `decomposeParDict` that names it. Returns the files written. @throws InvalidInput for an unknown kind, IoError
 std::vector<std::filesystem::path> dump_partition(const std::filesystem::path& folder, std::span<const std::string> kinds, const Csr& graph,
                                                   std::span<const std::int32_t> owners, std::int32_t num_parts);
 

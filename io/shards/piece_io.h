@@ -13,7 +13,7 @@
 
 namespace meshard {
 
-/// How the arrays of `mesh` are called in a piece: their own names, unless meshard uses that name itself.
+/// Names of the arrays of `mesh` in a piece: their own, unless meshard uses that name for an array of its own.
 std::vector<ManifestArray> piece_arrays(const Mesh& mesh);
 
 /// Writes one part as an ordinary .vtu or .vtp (after its mesh's kind), with these arrays beside its own:
@@ -25,7 +25,7 @@ std::vector<ManifestArray> piece_arrays(const Mesh& mesh);
 /// | `PartitionId`   | `PartitionId`    | Int32: the owner                                                       |
 /// | `GhostLevel`    |                  | UInt8: 0 for owned rows, k in the k-th layer (of a cloud: on its points) |
 ///
-/// Rows stand in local order, owned first. A .vtp with cells of several kinds keeps VTK's order (vertices, lines, polygons,
+/// Rows are in local order, owned first. A .vtp with cells of several kinds keeps VTK's order (vertices, lines, polygons,
 /// strips) and the local order within each.
 void write_piece(const std::filesystem::path& path, const Subdomain& subdomain, const WriteOptions& options = {});
 
@@ -33,7 +33,7 @@ void write_piece(const std::filesystem::path& path, const Subdomain& subdomain, 
 /// the pieces' paths relative to the index.
 void write_piece_index(const std::filesystem::path& path, const Subdomain& like, std::span<const std::string> sources);
 
-/// Reads back what `write_piece` wrote as part `part` of a shards folder. Rows come back in local order.
+/// Reads a file of `write_piece` as part `part` of a shards folder. Rows are in local order.
 /// @throws IoError if the piece does not hold what `manifest` says.
 Subdomain read_piece(const std::filesystem::path& path, const Manifest& manifest, std::int32_t part);
 

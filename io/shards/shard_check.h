@@ -7,16 +7,16 @@
 
 namespace meshard {
 
-/// One thing that a shards folder promises, and what was found.
+/// One condition that a shards folder must meet, and the result of its test.
 struct ShardPromise {
     std::string text;                 ///< e.g. `every cell is owned by exactly one part`
-    bool was_tested = false;          ///< false if it relies on another promise that does not hold
+    bool was_tested = false;          ///< false if its test requires another promise that does not hold
     std::vector<std::string> faults;  ///< one sentence each; empty if it holds
 
     bool holds() const { return was_tested && faults.empty(); }
 };
 
-/// Tests a shards folder against everything it promises, in the order in which one thing relies on another:
+/// Tests all promises of a shards folder, each after those on which its test relies:
 ///
 /// - each piece has the bytes, hash, counts and arrays that the manifest says, and is a valid subdomain;
 /// - every cell and every point of the source is owned by exactly one part, ids lie in range and occur once a piece;

@@ -12,7 +12,7 @@
 
 namespace meshard {
 
-/// A folder that appears complete or not at all: it grows as `DIR.partial-<process>` beside its place and is renamed in the end.
+/// A folder that appears complete or not at all: it is written as `DIR.partial-<process>` in the same folder and renamed at the end.
 class PartialFolder {
 public:
     /// @throws IoError if `dir` exists or cannot be made.
@@ -32,7 +32,7 @@ private:
     bool is_committed_ = false;
 };
 
-/// What the manifest says of one part, and where the points are that it holds.
+/// The manifest's entry for one part, and the bounds of the part's points.
 struct WrittenShard {
     ManifestPart part;
     std::array<double, 6> bounds{};     ///< as in Manifest; the lowest above the highest if there are no points
@@ -41,12 +41,11 @@ struct WrittenShard {
 /// Writes the piece of one part into a shards folder that is being made. @throws IoError
 WrittenShard write_shard(const std::filesystem::path& folder, const Subdomain& subdomain, Compression compression = Compression::None);
 
-/// What all subdomains of `mesh` have in common: kind, arrays without rows, field data, counts.
+/// A subdomain without rows, with what all subdomains of `mesh` have in common: kind, names and types of arrays, field data, counts.
 Subdomain without_rows(const Mesh& mesh, std::int32_t num_parts, std::int32_t num_ghost_layers);
 
-/// Writes what a shards folder has beside its pieces: the index, and a manifest whose parts, bounds and arrays are those of `shards`, which are
-/// all parts in order. `like` is one of the subdomains, with its rows or without. `info.source_hash` is filled from the file `info.source` if
-/// it is empty and the file is there.
+/// Writes the index and the manifest of a shards folder. `shards` are all parts in order; the manifest gets their entries and bounds. `like` is one of the
+/// subdomains, with its rows or without. `info.source_hash` is computed from the file `info.source` if it is empty and the file exists.
 void finish_shards(const std::filesystem::path& folder, const Subdomain& like, const std::vector<WrittenShard>& shards, ShardsInfo info);
 
 }  // namespace meshard

@@ -17,8 +17,8 @@ namespace meshard {
 ///     DIR/mesh.pvtu | mesh.pvtp    opens all pieces in ParaView
 ///     DIR/pieces/mesh_0000.vtu     one a part (piece_io.h says what is in it)
 ///
-/// The folder appears complete or not at all: it grows as `DIR.partial-<process>` beside it and is renamed in the end.
-/// `info.source_hash` is filled from the file `info.source` if it is empty and the file is there.
+/// The folder appears complete or not at all: it is written as `DIR.partial-<process>` in the same folder and renamed at the end.
+/// `info.source_hash` is computed from the file `info.source` if it is empty and the file exists.
 /// @throws IoError if DIR exists or cannot be written.
 /// @throws InvalidInput if `subdomains` are not the parts 0, 1, ... of one mesh.
 void save_subdomains(const std::filesystem::path& dir, std::span<const Subdomain> subdomains, ShardsInfo info);

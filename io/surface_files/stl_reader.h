@@ -8,7 +8,7 @@
 namespace meshard {
 
 /// Reads an STL file, ascii or binary, as a surface of triangles in the file's order. Corners of exactly equal coordinates become
-/// one point, numbered by first use. The file's normals are not kept: the order of the corners says the same.
+/// one point, numbered by first use. The file's normals are not kept: the order of the corners defines them.
 ///
 /// An ascii file of several solids gets the cell array `SolidId` (Int32, 0, 1, ... in the file's order) and the field array
 /// `SolidName`.

@@ -5,7 +5,7 @@
 
 namespace meshard {
 
-/// Whether the mesh has Lagrange or Bezier hexahedra, whose points stand in another order in VTK's files before version 2.1.
+/// Whether the mesh has Lagrange or Bezier hexahedra, whose points are in another order in VTK's files before version 2.1.
 bool has_curved_hexahedra(const Mesh& mesh);
 
 /// Exchanges the points on the last two upright edges of these hexahedra: 3-7 and 2-6 in the old order, 2-6 and 3-7 in the new one,

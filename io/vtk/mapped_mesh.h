@@ -14,17 +14,17 @@
 
 namespace meshard {
 
-/// A mesh that stays in its file: whoever wants cells takes those that are needed, so that the file may be larger than memory and
+/// A mesh that stays in its file: the caller reads only the cells that it needs, so that the file may be larger than memory and
 /// several processes may read different parts of it.
 ///
-/// Works for what lies in a file as the machine wants it: .vtu and .vtp of one piece, appended raw and not compressed, and
+/// For files whose arrays can be used without decoding: .vtu and .vtp of one piece, appended raw and not compressed, and
 /// .vtkhdf of one partition whose data sets are contiguous.
 class MappedMesh {
 public:
-    /// @throws IoError if the file is missing, damaged, or of a form that cannot be mapped: then it says how to convert it.
+    /// @throws IoError if the file is missing, damaged, or of a form that cannot be mapped; the message then says how to convert it.
     explicit MappedMesh(const std::filesystem::path& path);
 
-    /// The mesh without its cells: points and arrays look at the file.
+    /// The mesh without its cells: points and arrays are views into the file.
     const Mesh& rest() const { return rest_; }
 
     std::int64_t num_points() const { return rest_.num_points(); }
@@ -33,11 +33,11 @@ public:
     /// Entries of all cells: points, and of polyhedra the face streams.
     std::int64_t num_cell_entries() const;
 
-    /// The cells `cells` in that order: indices of points are those of the file, and `points` are all of it. No arrays.
+    /// The cells `cells` in that order, with the point indices of the file and all of its points. No arrays.
     /// @throws IoError naming the first cell that is damaged.
     Mesh cells(std::span<const std::int32_t> cells) const;
 
-    /// Lets go of the pages that were read so far; they are read again when needed.
+    /// Removes the pages read so far from memory (`MappedFile::release_pages`).
     void release_pages() const;
 
 private:
@@ -69,7 +69,7 @@ private:
     mutable std::int64_t num_touched_ = 0;
 };
 
-/// Whether a MappedMesh of that file can be had.
+/// Whether a MappedMesh of that file can be made.
 bool can_be_mapped(const std::filesystem::path& path);
 
 }  // namespace meshard

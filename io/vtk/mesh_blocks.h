@@ -16,15 +16,15 @@ struct MeshBlock {
     Mesh mesh;
 };
 
-/// Whether `name` is chosen by one of `wanted`: its own name, or the level it lies under (`boundary` chooses
-/// `boundary/inlet`). No wish chooses all.
+/// Whether one of `wanted` chooses the block `name`: its own name, or a level above it (`boundary` chooses
+/// `boundary/inlet`). An empty list chooses all.
 bool is_wanted_block(std::string_view name, std::span<const std::string> wanted);
 
-/// The blocks that `wanted` chooses. @throws InvalidInput, beginning with `where`, if a wish chooses none, with the nearest name.
+/// The blocks that `wanted` chooses. @throws InvalidInput, beginning with `where`, if an entry chooses none; the message has the nearest name.
 std::vector<MeshBlock> choose_blocks(std::vector<MeshBlock> blocks, std::span<const std::string> wanted,
                                      const std::string& where);
 
-/// The rows of all blocks one after another; points are not merged. One block is given back as it is.
+/// The rows of all blocks one after another; points are not merged. A single block is returned as it is.
 ///
 /// Arrays are kept that any block has. Rows of blocks without it get NaN (floating), -1 (signed), the largest value (unsigned)
 /// or an empty text. Where types differ the result is Float64, or Int64 if all are integers. Field data of one name but

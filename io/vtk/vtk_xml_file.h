@@ -19,8 +19,8 @@ namespace meshard {
 /// A VTK XML file: its elements, and the values of its arrays however they are encoded (ascii, base64 or appended; little or
 /// big endian; uncompressed, zlib or lz4).
 ///
-/// Everything is checked before it is used: that the file is whole, that blocks lie in it, that they hold as many values as
-/// the elements announce. Arrays that lie in the file as the machine wants them are views, others are decoded.
+/// Everything is checked before it is used: that the file is complete, that blocks are inside of it, that they have as many values as
+/// the elements declare. Arrays that need no decoding are views into the file, others are decoded.
 class VtkXmlFile {
 public:
     /// @throws IoError if the file is missing, truncated, or no VTK XML file.
@@ -52,7 +52,7 @@ private:
         std::size_t size = 0;
         std::shared_ptr<const void> owner;
     };
-    // Where the encoded bytes of an array lie; raw or base64 text.
+    // The encoded bytes of an array in the file; raw or base64 text.
     struct Encoded {
         std::string_view text;
         bool base64 = false;

@@ -22,7 +22,7 @@ std::vector<MeshBlock> read_vtkhdf(const std::filesystem::path& path, const Read
 /// The partitions of an unstructured grid or polygonal data, as they are.
 std::vector<Mesh> read_vtkhdf_partitions(const std::filesystem::path& path);
 
-/// The arrays of a file of one partition, as they lie in it.
+/// The arrays of a file of one partition, as views into the file.
 struct VtkHdfArrays {
     struct Cells {
         int polydata_group = -1;            ///< as `polydata_group`; -1 for an unstructured grid
@@ -40,7 +40,7 @@ VtkHdfArrays map_vtkhdf(const std::filesystem::path& path, const std::shared_ptr
 
 /// Writes `pieces` (of one kind, with the same arrays; one at least) as the partitions of one VTKHDF file. The version is the
 /// lowest that covers the content: 1.0 for unstructured grids, 2.0 for polygonal data, 2.5 with polyhedra. Roles of arrays are
-/// attributes of their group; `Units` and `ComponentNames` attributes of the array, which other readers pass over. Field data are
+/// attributes of their group; `Units` and `ComponentNames` attributes of the array, which other readers ignore. Field data are
 /// those of the first piece. Atomic. Zlib compresses in chunks.
 /// @throws InvalidInput for lz4, and for cells that polygonal data cannot hold
 /// @throws IoError if it cannot be written, or this build has no HDF5.

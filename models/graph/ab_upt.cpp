@@ -104,14 +104,14 @@ AbUptImpl::AbUptImpl(AbUptOptions options) : options_(std::move(options))
 AbUptOutputs AbUptImpl::forward(const AbUptInputs& inputs)
 {
     const auto dim = options_.hidden_dim, head_dim = dim / options_.num_heads;
-    const auto places = [](const char* name, const torch::Tensor& tensor) { return flat_points("AB-UPT", name, tensor, {}, 3); };
+    const auto point_rows = [](const char* name, const torch::Tensor& tensor) { return flat_points("AB-UPT", name, tensor, {}, 3); };
     const auto tokens = [&](const char* name, const torch::Tensor& positions, torch::nn::Sequential& bias) -> Tokens {
-        const auto x = places(name, positions);
-        return {bias->forward(place_embedding(x, dim)), rotary_angles(x, head_dim)};
+        const auto x = point_rows(name, positions);
+        return {bias->forward(position_embedding(x, dim)), rotary_angles(x, head_dim)};
     };
 
-    const auto supernodes = places("supernodes", inputs.supernodes);
-    std::vector<Branch> geometry{{.anchors = {encoder_(places("geometry", inputs.geometry), supernodes), rotary_angles(supernodes, head_dim)}, .queries = {}}};
+    const auto supernodes = point_rows("supernodes", inputs.supernodes);
+    std::vector<Branch> geometry{{.anchors = {encoder_(point_rows("geometry", inputs.geometry), supernodes), rotary_angles(supernodes, head_dim)}, .queries = {}}};
     for (const auto& block : *geometry_blocks_) block->as<AnchorBlock>()->forward(geometry, AnchorsOf::Own, inputs.condition);
 
     std::vector<Branch> branches(2);   // surface, volume

@@ -22,9 +22,9 @@ struct AbUptOptions {
     std::int64_t mlp_ratio = 4;
     std::int64_t geometry_depth = 1;            ///< blocks among the supernodes
     double radius = 0.25;                       ///< of a supernode's neighbourhood, in the units of the positions
-    std::int64_t max_degree = 32;               ///< points of it, first by index
+    std::int64_t max_degree = 32;               ///< at most so many points of it, the first by index
     std::vector<std::string> physics_blocks{"perceiver", "shared", "cross", "shared", "cross", "shared", "cross", "shared", "cross", "shared"};
-    std::int64_t num_surface_blocks = 2;        ///< with weights of the surface's own
+    std::int64_t num_surface_blocks = 2;        ///< with weights for the surface alone
     std::int64_t num_volume_blocks = 2;
     std::int64_t condition_dim = 0;             ///< numbers of a case that modulate every block; 0 for none
 
@@ -36,7 +36,7 @@ struct AbUptOptions {
 AbUptOptions ab_upt_options(const nlohmann::json& arguments);
 nlohmann::json to_json(const AbUptOptions& options);
 
-/// Places, each (B, N, 3). Anchors speak to each other; queries only listen, so that any number of them changes nothing for the rest.
+/// Positions, each (B, N, 3). All tokens attend to anchors; no token attends to queries, so that queries do not change other results, whatever their number.
 struct AbUptInputs {
     torch::Tensor geometry;
     torch::Tensor supernodes;                       ///< some of the geometry's points

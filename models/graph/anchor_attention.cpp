@@ -20,11 +20,11 @@ std::int64_t channels_of_axis(std::int64_t num_channels)
 }
 
 /// (..., 3) to (..., 3, channels / 2)
-torch::Tensor phases(const torch::Tensor& places, std::int64_t num_channels)
+torch::Tensor phases(const torch::Tensor& positions, std::int64_t num_channels)
 {
     const auto channels = static_cast<double>(num_channels);
-    const auto frequencies = torch::pow(kLongestWave, -torch::arange(0, num_channels, 2, torch::kFloat) / channels).to(places.options());
-    return places.unsqueeze(-1) * frequencies;
+    const auto frequencies = torch::pow(kLongestWave, -torch::arange(0, num_channels, 2, torch::kFloat) / channels).to(positions.options());
+    return positions.unsqueeze(-1) * frequencies;
 }
 
 torch::Tensor with_zeros(const torch::Tensor& x, std::int64_t num_channels)
@@ -78,15 +78,15 @@ torch::Tensor gated(const torch::Tensor& x, const std::vector<torch::Tensor>& pa
 
 }  // namespace
 
-torch::Tensor place_embedding(const torch::Tensor& places, std::int64_t num_channels)
+torch::Tensor position_embedding(const torch::Tensor& positions, std::int64_t num_channels)
 {
-    const auto angles = phases(places, channels_of_axis(num_channels));
+    const auto angles = phases(positions, channels_of_axis(num_channels));
     return with_zeros(torch::cat({torch::sin(angles), torch::cos(angles)}, -1).flatten(-2), num_channels);
 }
 
-torch::Tensor rotary_angles(const torch::Tensor& places, std::int64_t head_dim)
+torch::Tensor rotary_angles(const torch::Tensor& positions, std::int64_t head_dim)
 {
-    return with_zeros(phases(places, channels_of_axis(head_dim)).flatten(-2), head_dim / 2);
+    return with_zeros(phases(positions, channels_of_axis(head_dim)).flatten(-2), head_dim / 2);
 }
 
 void Modulation::add_to(torch::nn::Module& owner, std::int64_t condition_dim, std::int64_t dim, std::int64_t num_parts)

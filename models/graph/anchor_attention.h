@@ -10,20 +10,20 @@
 
 namespace meshard {
 
-/// Sines and cosines of places, (..., 3) to (..., num_channels): of each axis the sines of all frequencies, then their cosines; zeros behind them.
-torch::Tensor place_embedding(const torch::Tensor& places, std::int64_t num_channels);
+/// Embedding of positions, (..., 3) to (..., num_channels): for each axis the sines of all frequencies, then their cosines; remaining channels are zero.
+torch::Tensor position_embedding(const torch::Tensor& positions, std::int64_t num_channels);
 
-/// By how much each pair of a head's channels is turned at a place, (B, N, 3) to (B, N, head_dim / 2); zero angles behind those of the three axes
+/// Rotation angle of each pair of a head's channels at each position, (B, N, 3) to (B, N, head_dim / 2); remaining angles are zero
 /// (rotary embedding, Su et al. 2021).
-torch::Tensor rotary_angles(const torch::Tensor& places, std::int64_t head_dim);
+torch::Tensor rotary_angles(const torch::Tensor& positions, std::int64_t head_dim);
 
-/// Tokens of one kind, and where they are.
+/// Tokens of one kind, and the rotation angles of their positions.
 struct Tokens {
     torch::Tensor values;       ///< (B, N, C); undefined for none
     torch::Tensor angles;       ///< (B, N, head_dim / 2)
 };
 
-/// Anchors, which others attend to, and queries, which nobody does.
+/// Anchors, to which tokens attend, and queries, to which no token attends.
 struct Branch {
     Tokens anchors, queries;
 };
@@ -38,12 +38,13 @@ struct AnchorBlockOptions {
 /// Which anchors the tokens of a branch attend to.
 enum class AnchorsOf : std::uint8_t { Own, Other, All };
 
-/// Scale, shift and gate of each half of a block, from the numbers of a case; nothing without any. Zero at the start, so that a block begins as the identity.
+/// Scale, shift and gate of each half of a block, computed from the condition (the numbers of a case); no modulation without a condition. Zero at the start, so
+/// that a block is initially the identity.
 class Modulation {
 public:
     void add_to(torch::nn::Module& owner, std::int64_t condition_dim, std::int64_t dim, std::int64_t num_parts);
 
-    /// The parts, each (B, 1, C); none without modulation. @throws InvalidInput if the condition is missing or too many.
+    /// The parts, each (B, 1, C); none without modulation. @throws InvalidInput if the condition is missing, or given though the model takes none.
     std::vector<torch::Tensor> parts(const torch::Tensor& condition);
 
 private:
@@ -56,7 +57,7 @@ class AnchorBlockImpl : public torch::nn::Module {
 public:
     explicit AnchorBlockImpl(const AnchorBlockOptions& options);
 
-    /// One branch attends to its own anchors; of two, each to those that are said.
+    /// A single branch attends to its own anchors; of two, each attends to those that `anchors` names.
     void forward(std::vector<Branch>& branches, AnchorsOf anchors, const torch::Tensor& condition);
 
 private:

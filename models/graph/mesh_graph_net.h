@@ -18,7 +18,7 @@ struct MeshGraphNetOptions {
     std::int64_t input_dim_nodes = 0;           ///< must be set
     std::int64_t input_dim_edges = 0;           ///< must be set
     std::int64_t output_dim = 0;                ///< must be set
-    std::int64_t processor_size = 15;           ///< steps in which messages pass
+    std::int64_t processor_size = 15;           ///< message-passing steps
     std::string mlp_activation_fn = "relu";     ///< see activation.h
     std::int64_t num_layers_node_processor = 2; ///< hidden layers of the MLPs, here and below
     std::int64_t num_layers_edge_processor = 2;
@@ -30,14 +30,14 @@ struct MeshGraphNetOptions {
     std::int64_t hidden_dim_node_decoder = 128;
     std::int64_t num_layers_node_decoder = 2;
     std::string aggregation = "sum";            ///< or mean
-    bool do_concat_trick = false;               ///< nodes meet an edge MLP's first layer before they are gathered to the edges: the same function, other parameters
+    bool do_concat_trick = false;               ///< apply an edge MLP's first layer to nodes before they are gathered to edges: the same function, other parameters
 
     /// @throws InvalidInput naming the option, its value and what is allowed.
     void validate() const;
 };
 
 /// From the arguments of a checkpoint; absent ones keep their defaults.
-/// Those that say how PhysicsNeMo keeps or recomputes what backward needs are passed over.
+/// Arguments about PhysicsNeMo's gradient checkpointing are ignored.
 /// @throws InvalidInput for a name that is not an argument of MeshGraphNet, a value of the wrong type, or layers of TransformerEngine.
 MeshGraphNetOptions mesh_graph_net_options(const nlohmann::json& arguments);
 nlohmann::json to_json(const MeshGraphNetOptions& options);
@@ -57,13 +57,13 @@ private:
 };
 TORCH_MODULE(GraphMlp);
 
-/// An edge's MLP whose first layer takes edges, sources and targets one by one, and adds up: `nodes` go through it once each, not once an edge.
+/// An edge's MLP whose first layer is applied to edges, sources and targets separately and then added: once for each node, not once for each edge.
 /// Parameters: `lin_efeat`, `lin_src`, `lin_dst` (hidden, width), `bias`, `model.1.*`, `model.3.*`, ...
 class SplitEdgeMlpImpl : public torch::nn::Module {
 public:
     SplitEdgeMlpImpl(std::int64_t width, std::int64_t num_hidden_layers, const std::string& act);
 
-    /// The edges with what the MLP makes of them added. Collective where nodes are cut.
+    /// The edges plus the MLP's output. Collective where nodes are cut.
     EdgeParts forward(const EdgeParts& edges, const torch::Tensor& nodes, const MessageGraph& graph);
 
 private:
@@ -72,20 +72,20 @@ private:
 };
 TORCH_MODULE(SplitEdgeMlp);
 
-/// How the nodes at the edge of a shard learn what their neighbours on other ranks have become.
+/// How ghost nodes get their features in each step.
 enum class GhostMode : std::uint8_t {
     Auto,      ///< the cheaper of the two by `ghost_costs`
-    Refresh,   ///< one exchange a step, each way
-    Deep,      ///< ghosts as deep as there are steps, computed by several ranks; one exchange in all
+    Refresh,   ///< one exchange a step, forward and backward
+    Deep,      ///< as many ghost layers as steps, whose features several ranks compute; one exchange in all
 };
 
-/// What a training step costs in either mode, in seconds of the slowest rank, by counting: bytes and messages against the arithmetic of the ghosts.
+/// Estimated cost of a training step in either mode, in seconds of the slowest rank: bytes and messages, and the arithmetic for ghosts.
 struct GhostCosts {
     double refresh = 0;
     double deep = 0;
 };
 
-/// Rates that the estimate takes for a rank. Only their ratios matter: at these, a message costs as much as 400,000 multiplications.
+/// Rates of a rank in the estimate. Only their ratios matter: with the defaults a message costs as much as 400,000 floating-point operations.
 struct RankRates {
     double flops_per_second = 2e10;
     double bytes_per_second = 4e9;
@@ -95,10 +95,10 @@ struct RankRates {
 /// Collective over the graph's ranks; the same on all of them.
 GhostCosts ghost_costs(const MessageGraph& graph, const DeepGraph& deep, const MeshGraphNetOptions& options, const RankRates& rates = {});
 
-/// A graph with what its edges carry, and the way that ghosts are kept. Made once, used in every step.
+/// A message graph and, in mode Deep, its deep ghosts. Made once, used in every step.
 class MeshGraph {
 public:
-    /// Collective where the nodes are cut. In other modes than Refresh ghosts are sought as deep as the model has steps.
+    /// Collective where the nodes are cut. In the modes Auto and Deep finds as many ghost layers as the model has steps.
     MeshGraph(MessageGraph graph, const MeshGraphNetOptions& options, GhostMode mode = GhostMode::Auto);
 
     const MessageGraph& graph() const { return *graph_; }

@@ -8,8 +8,8 @@
 
 namespace meshard {
 
-/// Brings a geometry to fewer tokens (Alkin et al. 2024, Universal physics transformers): each supernode takes the mean of messages from the points
-/// around it, and its own place.
+/// Pools a geometry to fewer tokens (Alkin et al. 2024, Universal physics transformers): the token of a supernode is made from the mean of the messages of the
+/// points around it and from its own position.
 class SupernodePoolingImpl : public torch::nn::Module {
 public:
     /// @param max_degree   of more points within the radius, the first by index

@@ -13,7 +13,7 @@ struct UNetOptions {
     std::int64_t in_channels = 0;       ///< must be set
     std::int64_t out_channels = 0;      ///< must be set
     std::int64_t num_channels = 32;     ///< on the finest level; twice as many on each coarser one
-    std::int64_t depth = 3;             ///< how often the grid is halved
+    std::int64_t depth = 3;             ///< number of times that the grid is halved
     std::int64_t num_groups = 8;        ///< of the group norms; divides num_channels
     std::string act = "gelu";
 
@@ -21,8 +21,9 @@ struct UNetOptions {
     void validate() const;
 };
 
-/// A U-Net (Ronneberger, Fischer, Brox 2015) from image to image: two convolutions on each of some grids, from fine to coarse and back, and what the
-/// finer grids knew on the way down is handed across. Images may be cut along their height or width; convolutions see over the cut.
+/// A U-Net (Ronneberger, Fischer, Brox 2015) from image to image: two convolutions on each of `depth` + 1 grids, from fine to coarse and back. On the way back
+/// the features that a grid had on the way down are concatenated (skip connections). Images may be cut along their height or width; convolutions exchange
+/// ghosts across the cut.
 class UNetImpl : public torch::nn::Module {
 public:
     /// Initial values as LibTorch makes them.

@@ -45,7 +45,7 @@ private:
 TORCH_MODULE(AttentionLayer);
 
 /// A vision transformer (Dosovitskiy et al. 2021) from image to image: patches become tokens, attend to each other, and become patches again. Images may be
-/// cut along their height: patches convolve over the cut, and attention passes keys and values around.
+/// cut along their height: the patches' convolution exchanges ghosts across the cut, and attention sends keys and values around a ring.
 class VisionTransformerImpl : public torch::nn::Module {
 public:
     /// Initial values as LibTorch makes them; positions normal(0, 0.02).
