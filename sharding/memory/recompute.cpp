@@ -21,7 +21,7 @@
 namespace meshard {
 namespace {
 
-/// Where the generators stand that a function may draw from.
+/// States of the random generators that a function may use.
 class RandomState {
 public:
     explicit RandomState(const std::vector<at::Tensor>& inputs)
@@ -70,7 +70,7 @@ private:
     std::vector<at::Tensor> states_;
 };
 
-/// What thread-local switches say, our own and those of LibTorch's that its ThreadLocalState does not keep.
+/// Values of thread-local settings: our own, and those of LibTorch that its ThreadLocalState does not save.
 struct Policies {
     PlainTensorPolicy plain = plain_tensor_policy();
     GatherPolicy gather = gather_policy();
@@ -91,7 +91,7 @@ struct Policies {
     }
 };
 
-/// Puts everything back at the end of the second run.
+/// Restores all settings at the end of the second run.
 struct Surroundings {
     explicit Surroundings(const RandomState& random) : random(random.now()) {}
     ~Surroundings()
@@ -103,19 +103,19 @@ struct Surroundings {
     RandomState random;
 };
 
-/// One call of `checkpoint`: all that the second run needs. Kept alive by what the graph saved through it.
+/// One call of `checkpoint`: all data that the second run needs. Kept alive by the tensors that the graph has saved through it.
 class Region {
 public:
     Region(CheckpointFunction fn, const std::vector<at::Tensor>& inputs) : fn_(std::move(fn)), random_(inputs)
     {
         for (const auto& input : inputs) {
-            // As autograd saves them: an outer checkpoint keeps them its own way, and writing to one is noticed.
+            // Saved as autograd saves tensors: an outer checkpoint's hooks apply to them, and a later write to one is an error.
             inputs_.emplace_back(input, /*is_output=*/false);
             requires_grad_.push_back(input.defined() && input.requires_grad());
         }
     }
 
-    /// Notes that the first run has saved a tensor; the index by which to ask for it.
+    /// Counts a tensor that the first run saves; returns the index by which it is unpacked.
     std::size_t note(const at::Tensor& tensor)
     {
         shapes_.push_back(tensor.sizes().vec());
@@ -140,7 +140,7 @@ public:
 private:
     void run_again()
     {
-        // Unpacked first: an outer checkpoint may have to run again for them, in surroundings of its own.
+        // Unpacked first: an outer checkpoint may have to run again for them, with its own settings.
         std::vector<at::Tensor> inputs;
         for (std::size_t i = 0; i < inputs_.size(); ++i) {
             auto input = inputs_[i].unpack();
@@ -154,7 +154,7 @@ private:
             const at::AutoGradMode record(true);
             const Surroundings put_back(random_);
             policies_.apply();
-            at::autocast::set_autocast_cache_enabled(false);   // nobody empties the cache after backward: the next step would take this step's weights
+            at::autocast::set_autocast_cache_enabled(false);   // the cache is not cleared after backward: the next step would use this step's weights
             random_.restore();
             const SavedTensorHooks hooks([&saved](const at::Tensor& tensor) -> UnpackSaved {
                 saved.push_back(tensor);
@@ -163,7 +163,7 @@ private:
             fn_(inputs);
         }
 
-        // A function that takes derivatives inside asks for what it has saved before its first run has ended.
+        // A function that computes derivatives itself unpacks saved tensors before its first run has ended.
         bool same = complete_ ? saved.size() == shapes_.size() : saved.size() >= shapes_.size();
         for (std::size_t i = 0; same && i < shapes_.size(); ++i) same = saved[i].sizes().equals(shapes_[i]) && saved[i].scalar_type() == types_[i];
         if (!same) {

@@ -21,7 +21,7 @@ struct PackedTensor : torch::autograd::SavedVariableHooks {
 
     void call_pack_hook(const at::Tensor& tensor) override
     {
-        // Without history: a result that its own operator saves must not keep that operator alive.
+        // Detached: a result that its own operator saves must not keep that operator alive.
         auto saved = tensor.detach();
         unpack = pack(saved);
         if (!unpack) kept = std::move(saved);
@@ -34,8 +34,7 @@ struct PackedTensor : torch::autograd::SavedVariableHooks {
     at::Tensor kept;
 };
 
-/// LibTorch asks its engine how to save a tensor; the base engine knows no way but the plain one. (Python's engine answers with hooks of
-/// Python.)
+/// LibTorch gets its hooks for saved tensors from the engine. The base engine has none (Python's engine has those of Python); this one has ours.
 class EngineWithHooks : public torch::autograd::Engine {
 public:
     ~EngineWithHooks() override { stop(); }

@@ -17,7 +17,7 @@ namespace meshard {
 namespace {
 
 constexpr std::size_t kLarge = std::size_t(1) << 20, kPage = 4096, kHugePage = std::size_t(1) << 21;
-constexpr std::size_t kSlack = 8;   // parts: a block serves a request that is smaller by one at most, and as much is mapped beyond the peak
+constexpr std::size_t kSlack = 8;   // a block may be larger than the request by 1/8 of it, and the mapped memory than the peak by 1/8
 
 class KeptMemory final : public c10::Allocator {
 public:

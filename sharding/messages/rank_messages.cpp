@@ -5,7 +5,7 @@
 #include <string>
 
 #ifdef MESHARD_WITH_MPI
-// MPI's C++ bindings, long withdrawn, would want a library of their own.
+// MPI's C++ bindings, removed from the standard, would need a library of their own.
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1
 #include <mpi.h>
@@ -81,7 +81,7 @@ public:
             for (int r = 0; r < rank_; ++r)
                 if (found[r] < 0) return false;
         } catch (...) {
-            // Nobody can be told; the message is worth more.
+            // The other ranks cannot be reached: report the first error.
         }
         return true;
     }

@@ -25,7 +25,7 @@ c10d::ReduceOp reduce_op(Reduction reduction)
     return c10d::ReduceOp::SUM;
 }
 
-/// What every transport knows how to carry, in the same memory: a complex tensor as pairs of numbers, types that one of them lacks as one of their size.
+/// A view of a tensor in a type that every transport can send: a complex tensor as pairs of numbers, a type that a transport lacks as one of the same size.
 at::Tensor as_carried(const at::Tensor& tensor)
 {
     if (tensor.is_complex()) return as_carried(at::view_as_real(tensor));
@@ -40,7 +40,7 @@ at::Tensor as_carried(const at::Tensor& tensor)
     return tensor.view(bytes == 1 ? at::kByte : bytes == 2 ? at::kHalf : bytes == 4 ? at::kInt : at::kLong);
 }
 
-/// The type in which the ranks reduce. Transports differ in those that they know and in the precision; these all of them reduce alike.
+/// The type in which ranks reduce. Transports support different types and precisions; these types have the same results on all.
 at::ScalarType reduced_type(at::ScalarType type, Reduction reduction)
 {
     const auto reduced = c10::isIntegralType(type, /*includeBool=*/true) ? (type == at::kLong || type == at::ScalarType::UInt32 ? at::kLong : at::kInt) : sum_type(type);
@@ -52,8 +52,8 @@ at::ScalarType reduced_type(at::ScalarType type, Reduction reduction)
                        " over ranks; expected numbers of up to 64 bits with a sign, for a sum complex ones too. Convert the tensor.");
 }
 
-/// Whole numbers in the order of these floating ones: their extremes are the same on all transports, which differ in what they make of NaN and of zeros
-/// with a sign. NaN is beyond all in the direction of the extreme.
+/// Integers in the same order as these floating-point numbers. Transports treat NaN and signed zeros in different ways; extremes of integers are the same on
+/// all. NaN becomes the largest integer for a maximum, the smallest for a minimum.
 at::Tensor as_ordered(const at::Tensor& x, Reduction reduction)
 {
     const auto type = x.scalar_type() == at::kDouble ? at::kLong : at::kInt;
@@ -62,14 +62,14 @@ at::Tensor as_ordered(const at::Tensor& x, Reduction reduction)
         .masked_fill_(x.isnan(), reduction == Reduction::Max ? highest_value(type) : lowest_value(type));
 }
 
-/// The inverse; what stood for NaN has the bits of one.
+/// The inverse; the integer for NaN becomes a NaN.
 at::Tensor from_ordered(const at::Tensor& ordered)
 {
     const auto bits = at::where(ordered.lt(0), ordered.bitwise_xor(highest_value(ordered.scalar_type())), ordered);
     return bits.view(ordered.scalar_type() == at::kLong ? at::kDouble : at::kFloat);
 }
 
-/// What the ranks reduce in the place of a tensor.
+/// The buffer that ranks reduce instead of a tensor.
 struct Reduced {
     Reduced(const at::Tensor& tensor, Reduction reduction) : tensor(tensor)
     {
@@ -91,11 +91,11 @@ struct Reduced {
 
     at::Tensor tensor;
     at::Tensor wide;     // in the type of sums
-    at::Tensor values;   // that travel: contiguous, of a type that every transport reduces
+    at::Tensor values;   // sent: contiguous, of a type that every transport reduces
     bool is_ordered = false;
 };
 
-/// Brings back what was not reduced in place.
+/// Copies the result to the tensor if it was not reduced in place.
 class BringBack : public c10d::Work {
 public:
     BringBack(c10::intrusive_ptr<c10d::Work> work, Reduced reduced) : work_(std::move(work)), reduced_(std::move(reduced)) {}
@@ -142,7 +142,7 @@ PendingCollective::PendingCollective(c10::intrusive_ptr<c10d::Work> work, std::s
     : work_(std::move(work)), what_(std::move(what)), group_(group)
 {
     if (buffers.empty()) return;
-    // Cleared by `wait`. A transfer that nobody waited for may still write: its buffers are given up, not freed.
+    // Cleared by `wait`. A transfer without a `wait` may still write to its buffers: they are leaked, not freed.
     buffers_ = {new std::vector<at::Tensor>(std::move(buffers)), [](std::vector<at::Tensor>* left) {
                     if (left->empty()) delete left;
                 }};
@@ -184,7 +184,7 @@ RankGroup::RankGroup(c10::intrusive_ptr<c10d::Backend> backend, std::string axis
 
 std::string RankGroup::describe_failure(const std::string& what, const std::string& error) const
 {
-    // A rank that is gone takes a moment to be seen as gone: its sockets close before its process has ended.
+    // A rank's sockets close before its process has ended: wait a moment until it is known to have ended.
     std::string gone;
     for (int attempt = 0; attempt < 20 && gone.empty(); ++attempt) {
         if (attempt > 0) usleep(50'000);

@@ -13,7 +13,7 @@
 namespace meshard {
 namespace {
 
-constexpr std::int64_t kAhead = 16;   // rows asked for before they are copied
+constexpr std::int64_t kAhead = 16;   // rows that are prefetched before they are copied
 constexpr std::int64_t kLine = 64, kMostLines = 4;
 
 void ask_for(const char* row, std::int64_t bytes)

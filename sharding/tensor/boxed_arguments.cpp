@@ -16,7 +16,7 @@ std::string full_name_of(const c10::OperatorName& name)
 
 bool arrives_below_autograd(const c10::OperatorHandle& op)
 {
-    // A few have both: a composition for devices without a kernel of their own, and derivatives that call it below autograd.
+    // A few operators have both: a composite kernel for devices without one of their own, and derivatives that call the operator below autograd.
     return op.hasSchema() && (!op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) || op.hasKernelForDispatchKey(c10::DispatchKey::CPU));
 }
 

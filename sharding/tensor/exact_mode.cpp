@@ -79,7 +79,7 @@ at::Tensor exact_sum(const at::Tensor& local, c10::IntArrayRef dims, bool keepdi
     std::vector<std::int64_t> all;
     for (std::int64_t dim = 0; dim < local.dim(); ++dim) all.push_back(dim);
     const auto summed = dims.empty() ? c10::IntArrayRef(all) : dims;
-    // Narrower types have no infinity of their own size to agree on.
+    // In the type of sums, so that infinity is representable.
     const auto values = local.scalar_type() == at::kDouble ? local : local.to(at::kFloat);
     const auto most = largest(values, summed, groups);
     const auto not_finite = most.isinf();
@@ -91,7 +91,7 @@ at::Tensor exact_sum(const at::Tensor& local, c10::IntArrayRef dims, bool keepdi
     at::mul_out(scaled, values, scale);
     if (!all_finite) scaled = at::nan_to_num(scaled, 0, 0, 0);
     const auto high = scaled.round();
-    // What rounding left, another `bits` further down: only double precision has it.
+    // The rounding error, as a second number `bits` lower: not zero in double precision only.
     const bool two_limbs = local.scalar_type() == at::kDouble;
     const auto whole_sum = [&](const at::Tensor& whole) {
         return summed.empty() ? whole.to(at::kLong) : whole.to(at::kLong).sum(summed, /*keepdim=*/true);
@@ -118,10 +118,10 @@ at::Tensor exact_product(const at::Tensor& left, const at::Tensor& right, std::i
         throw InvalidInput("exact_product: of single precision or narrower numbers only.");
     }
     const auto m = left.size(-2), n = right.size(-1);
-    // That many products of two halves stay below 2^53.
+    // A sum of so many products of two halves stays below 2^53.
     const auto bits = (53 - static_cast<int>(std::bit_width(static_cast<std::uint64_t>(std::max<std::int64_t>(num_terms, 1) - 1)))) / 2;
     const auto step = std::ldexp(1.0, bits);
-    // Whole numbers: what stands before the point, then what stands behind it.
+    // Both halves as whole numbers: the upper bits, then the lower bits.
     const auto halves = [&](const at::Tensor& operand, std::int64_t sum_dim, std::int64_t stack_dim, at::Tensor& scale) {
         const auto values = operand.to(at::kFloat);
         scale = inverse_power(largest(values, {values.dim() + sum_dim}, groups));

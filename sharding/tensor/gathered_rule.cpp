@@ -14,7 +14,7 @@ namespace {
 
 thread_local GatherPolicy policy_now = GatherPolicy::Warn;
 
-/// Once for every operator, by the first rank only.
+/// Warns once for every operator, on the first rank only.
 void tell_of_gathering(RuleCall& call)
 {
     call.note_gathering();
@@ -45,9 +45,9 @@ void gathered_rule(RuleCall& call)
 
     if (call.is_view()) call.keep_strides();
 
-    // What is written to gets its new value back row by row. What a view looks at stays cut: the view looks at a copy.
+    // Arguments that are written to get their part of the new value. The base of a view stays cut: the view is one of a gathered copy.
     const auto& arguments = call.schema().arguments();
-    std::vector<std::pair<at::Tensor, at::Tensor>> written;   // as passed, as handed to the operator
+    std::vector<std::pair<at::Tensor, at::Tensor>> written;   // as passed by the caller, as passed to the operator
     at::Tensor base, base_whole;
     const auto whole = [&](const at::Tensor& tensor, std::int64_t i) -> at::Tensor {
         const auto* alias = arguments[i].alias_info();
@@ -61,7 +61,7 @@ void gathered_rule(RuleCall& call)
             return local_of(tensor);
         }
         const auto gathered = convert(tensor, call.replicated());
-        // What is seen in another shape here might be so in the whole, whose strides the parts put together need not have.
+        // `view` must work here if it works on the whole, whose strides the gathered tensor may not have.
         const auto value = tensor.is_contiguous() || call.is_view() ? local_of(gathered).contiguous() : local_of(gathered);
         if (writes) written.emplace_back(tensor, value);
         else if (alias) std::tie(base, base_whole) = std::tie(tensor, value);

@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* kRemedy = "Hand the module the sharded tensor itself, or bring what it makes of this rank's rows back with from_local before it meets the loss";
 
-/// Gradients that differ by more than this, relative to their norm, are not those of one computation.
+/// Gradients that differ by more than this, relative to their norm, do not come from the same computation.
 double tolerance_of(at::ScalarType type) { return type == at::kDouble ? 1e-10 : type == at::kFloat ? 1e-4 : 1e-2; }
 
 }  // namespace

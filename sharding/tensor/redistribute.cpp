@@ -40,7 +40,7 @@ at::Tensor gather(const at::Tensor& local, const AxisLayout& layout, const RankG
     return rows_back(group.all_gather_rows(rows, *layout.extents), dim, layout.blocks);
 }
 
-/// Shard to Shard: of another dimension, or of the same one with other extents. Every element travels at most once.
+/// Shard to Shard: of another dimension, or of the same one with other extents. Every element is sent at most once.
 at::Tensor reshard(const at::Tensor& local, const AxisLayout& from, const AxisLayout& to, const RankGroup& group)
 {
     const auto size = group.size();
@@ -48,7 +48,7 @@ at::Tensor reshard(const at::Tensor& local, const AxisLayout& from, const AxisLa
     const auto i = from.placement.dim, j = to.placement.dim;
     std::vector<at::Tensor> pieces;
     std::vector<std::int64_t> send(size), receive(size);
-    std::vector<std::vector<std::int64_t>> shapes(size);   // of what each rank sends me, rows of `from` first
+    std::vector<std::vector<std::int64_t>> shapes(size);   // of the tensor that each rank sends here, the dimension of `from` first
 
     if (i != j) {
         for (int r = 0; r < size; ++r) {
@@ -177,7 +177,7 @@ void reduce_partials(c10::ArrayRef<at::Tensor> tensors)
     while (!pending.empty()) {
         // All that share axis, reduction, type and device with the first go in one message.
         const auto& first = pending.front();
-        const auto mesh = spec_of(first)->device_mesh;   // the spec itself goes when its tensor gets another
+        const auto mesh = spec_of(first)->device_mesh;   // a copy: the spec is freed when its tensor gets another one
         std::size_t axis = 0;
         while (!spec_of(first)->axes[axis].is_partial()) ++axis;
         const auto reduction = spec_of(first)->axes[axis].placement.reduction;

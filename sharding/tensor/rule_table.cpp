@@ -44,7 +44,7 @@ bool takes_out(const c10::OperatorHandle& op)
     return std::any_of(arguments.begin(), arguments.end(), [](const c10::Argument& argument) { return argument.is_out(); });
 }
 
-/// The rules of one operator: `exact` (may be null) has the word in exact mode, and may leave it to `rule`.
+/// The rules of one operator: in exact mode `exact` (may be null) is called first, and may leave the call to `rule`.
 struct RulesNow {
     ShardRule rule;
     ExactRule exact = nullptr;
@@ -55,7 +55,7 @@ struct RulesNow {
     }
 };
 
-/// Runs a rule, and keeps what shares memory with its arguments true.
+/// Runs a rule, and updates tensors that share memory with its arguments.
 void run_rule(const RulesNow& rules, RuleCall& call, const OperatorFacts& facts, const torch::jit::Stack& stack)
 {
     if (facts.mutated_arg >= 0 && !facts.changes_view) {
@@ -117,8 +117,8 @@ private:
     const RuleSlot* rule_;
 };
 
-/// Above the rule of an operator that is defined by what it is composed of: where gradients are wanted the composition runs, since a rule
-/// records none; its parts have rules of their own.
+/// For a composite operator with a rule: if gradients are needed, its composition runs instead, since a rule records no gradients; the parts have rules of
+/// their own.
 class CompositionKernel : public c10::OperatorKernel {
 public:
     void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack)
@@ -167,7 +167,7 @@ void observe(const OperatorFacts& facts, torch::jit::Stack* stack, RuleCall& cal
     observer->called(event);
 }
 
-/// A sparse tensor that meets a sharded one is made dense: rules know no others.
+/// Makes sparse arguments dense: rules support dense tensors only.
 class DenseKernel : public c10::OperatorKernel {
 public:
     void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack)
@@ -180,11 +180,10 @@ public:
     }
 };
 
-/// Operators of aten that are defined by what they are composed of have no rule, as their parts do; but for those registered in this family, whose
-/// parts would make every rank hold the whole.
+/// Composite operators of aten have no rule, since their parts have; except for those in this family, whose parts would gather the whole on every rank.
 bool is_shortcut(const std::string& registered) { return table().at(registered).family == "shortcuts"; }
 
-/// What is in the dispatcher. Never taken out again; guarded by `mutex`, as the table is once rules are installed.
+/// Kernels registered with the dispatcher. Never removed; guarded by `mutex`, as is the table once rules are installed.
 struct Installation {
     std::mutex mutex;
     bool done = false;
@@ -211,10 +210,10 @@ struct Installation {
         else rules_of_namespace.impl(short_name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<UnknownOperatorKernel>(slot->second)));
     }
 
-    /// Every operator that a registration of this name means; one that is not defined yet finds its rule when it is.
+    /// Every operator to which a registration of this name applies; an operator that is defined later gets its rule then.
     void install_registered(const std::string& registered);
 
-    /// Operators of other namespaces that have no rule are gathered, as aten's are. Those that have no gradients say so when asked for one.
+    /// Operators of other namespaces without a rule are gathered, as aten's are. One without a gradient throws when a gradient is needed.
     void install_fallbacks()
     {
         static const RuleSlot gathered{&gathered_rule};
@@ -252,7 +251,7 @@ void Installation::install_registered(const std::string& registered)
     if (!found && !is_aten) install(registered, table().at(registered), nullptr);
 }
 
-/// A tensor without memory, with the shape and the strides that a pointwise operator gives its result.
+/// A meta tensor with the shape and strides of a pointwise operator's result.
 at::Tensor pointwise_result(const torch::jit::Stack& operands)
 {
     auto config = at::TensorIteratorConfig();
@@ -420,7 +419,7 @@ void RuleCall::keep_strides()
             return at::empty_strided(tensor.sizes(), tensor.strides(), at::TensorOptions(tensor.scalar_type()).device(at::kMeta));
         });
     }
-    // Of pointwise operators some claim to run without memory and do not; their strides are those of their operands. What is told a format keeps to it.
+    // Some pointwise operators have a meta kernel that fails; their strides follow from the operands. A call with a memory format keeps that format.
     const bool told_a_format = !facts_.takes_tensors.empty() && schema().arguments().back().name() == "memory_format";
     const auto is_pointwise = [&] { return facts_.op.hasTag(at::Tag::pointwise) || find_rule(facts_.op).rule == pointwise_rule(); };
     if (!told_a_format && !facts_.is_view && is_pointwise()) {

@@ -14,7 +14,7 @@
 namespace meshard {
 namespace {
 
-/// What the source tells the others before the rows come; a fixed number of integers.
+/// Header that the source sends to the other ranks before the rows; a fixed number of integers.
 struct Announcement {
     bool valid = true;
     at::ScalarType type = at::kFloat;
@@ -63,7 +63,7 @@ std::vector<std::int64_t> entries_of(const AxisLayout& layout, std::int64_t coor
     return entries;
 }
 
-/// By which global ids the layout's rows lie, if by any: on the source those of all coordinates of the axis `domain`, in rank order.
+/// Global ids of the rows, if the layout has an index map: on the source those of all ranks of the axis `domain`, in rank order.
 struct GlobalIds {
     std::int64_t axis = -1;
     std::vector<std::int64_t> ids;
@@ -131,7 +131,7 @@ at::Tensor part_of(const at::Tensor& whole, const ShardSpec& spec, const GlobalI
     return part;
 }
 
-/// Puts a rank's part of the gradient at its place in the whole.
+/// Writes a rank's part of the gradient to its position in the whole.
 void put_back(at::Tensor& whole, const at::Tensor& part, const ShardSpec& spec, const GlobalIds& by_id, std::int64_t rank)
 {
     const auto coordinates = coordinates_of(*spec.device_mesh, rank);
@@ -240,7 +240,7 @@ at::Tensor scatter_rows(const at::Tensor& whole, int source_rank, const SpecPtr&
                 if (is_source) receive[rank] = part_of(at::empty({1}).expand(source.shape), *spec, by_id, rank).numel();
                 part = all.all_to_all_rows(part, send, receive);
             }
-            // Ranks on which an axis replicates bring the same; the last one stays.
+            // Ranks along a Replicate axis send the same part; the last one is kept.
             if (is_source) put_back(whole, part, *spec, by_id, rank);
         }
         return whole;

@@ -16,43 +16,43 @@
 namespace meshard {
 namespace {
 
-/// Of tensors that look at the same memory: a base and its views. The same on every rank.
+/// State of tensors that share memory, a base and its views. The same on every rank.
 struct SharedMemory : c10::intrusive_ptr_target {
     std::uint32_t num_writes = 0;
-    bool is_shared = false;         // by views, be they gone: when they go may differ between ranks
-    bool has_plain_views = false;   // the caller's, of a part
+    bool is_shared = false;         // there are views, or have been: ranks may free views at different times
+    bool has_plain_views = false;   // the caller has got the local part, or a view of it
 };
 
 struct MovedCopy;
 
-/// What a sharded tensor holds. Shared by detached and saved copies, so that a layout found once serves them all.
+/// Local part and layout of a sharded tensor. Detached and saved copies share it, so that a change of layout applies to all of them.
 struct ShardValue : c10::intrusive_ptr_target {
     at::Tensor local;
     SpecPtr spec;
-    c10::intrusive_ptr<SharedMemory> memory;   // null while nothing else looks at it
+    c10::intrusive_ptr<SharedMemory> memory;   // null while no other tensor shares it
 
-    /// Of a view of rows that one rank owns.
+    /// For a view of rows that one rank owns (`mark_row_copy`).
     struct RowCopy {
         std::int64_t axis;
         int owner;
-        std::uint32_t num_writes;   // that the rows have seen
+        std::uint32_t num_writes;   // of the memory, when the rows were fetched last
     };
     std::vector<RowCopy> rows;
-    c10::intrusive_ptr<MovedCopy> moved;       // of which this is a view
-    bool is_fresh = false;                     // an operator's own result, on every rank
+    c10::intrusive_ptr<MovedCopy> moved;       // the copy that this is, or is a view of
+    bool is_fresh = false;                     // the result of an operator, which shares no memory on any rank
 
     bool shares_memory() const { return memory && (memory->has_plain_views || memory->is_shared); }
 };
 
-/// A copy, in another layout, of what other tensors look at as well.
+/// A copy in another layout of a tensor whose memory other tensors share (`move_copy`).
 struct MovedCopy : c10::intrusive_ptr_target {
     at::Tensor local;
     SpecPtr spec;
     c10::intrusive_ptr<ShardValue> original;
-    std::uint32_t num_writes = 0;              // that it has seen
+    std::uint32_t num_writes = 0;              // of the original, when the copy was updated last
 };
 
-/// Stands where a tensor's memory is asked for: a sharded tensor has none of the whole's. Reading it throws.
+/// Storage of a sharded tensor, which has no memory of the whole: reading its data throws.
 const c10::Storage& no_memory()
 {
     static const c10::Storage storage = [] {
@@ -63,16 +63,16 @@ const c10::Storage& no_memory()
     return storage;
 }
 
-/// What `storage()` gives: nothing to read, by anyone. It names no device with memory, so that LibTorch's questions about a storage (is it shared
-/// between processes?) are answered without a look at it; those who want its bytes, as `torch::save` does, get an error.
+/// Result of `storage()`: an empty storage on the meta device, so that LibTorch's queries about a storage (is it shared between processes?) work without
+/// reading it; code that needs its bytes, such as `torch::save`, gets an error.
 const c10::Storage& no_storage()
 {
     static const c10::Storage storage(c10::Storage::use_byte_size_t(), 0, c10::DataPtr(nullptr, c10::kMeta), nullptr, false);
-    static const c10::Storage second_holder = storage;   // autograd must not take it for one that a tensor holds alone
+    static const c10::Storage second_holder = storage;   // a use count above one, so that autograd does not treat it as owned by one tensor alone
     return storage;
 }
 
-/// Autocast looks at a tensor's keys to know whether it is concerned.
+/// Autocast decides by a tensor's dispatch keys whether to convert it.
 c10::DispatchKeySet keys_for(const c10::Device& device)
 {
     const auto backend = device.is_cuda() ? c10::BackendComponent::CUDABit : c10::BackendComponent::CPUBit;
@@ -91,7 +91,7 @@ public:
         value_->spec = std::move(spec);
     }
 
-    /// Another handle on the same value; the metadata are copied by who calls.
+    /// Another handle on the same value; the caller copies the metadata.
     explicit ShardTensorImpl(const ShardTensorImpl* from)
         : TensorImpl(keys_for(from->device()), from->dtype(), from->device()), value_(from->value_)
     {
@@ -100,10 +100,10 @@ public:
 
     const char* tensorimpl_type_name() const override { return "ShardTensor"; }
 
-    /// Autograd adds gradients in place where nobody else holds their memory; it learns that from the storage's count of holders. During backward
-    /// this is the local part's own storage where the part is held by this tensor alone, and one that many hold otherwise. Ranks may differ in
-    /// who holds a gradient (a hook on one of them), so this is only where both ways of adding send the same messages and give the same layout:
-    /// where every axis cuts the gradient, which keeps its layout whatever is added.
+    /// Autograd adds gradients in place if the use count of their storage shows that no other tensor holds it. During backward, if this tensor alone holds its
+    /// local part, this is the part's own storage, otherwise one with a higher use count. Whether others hold a gradient may differ between ranks (a hook on
+    /// one of them); therefore only if both ways of adding send the same messages and give the same layout: if every axis is a Shard, since such a gradient
+    /// keeps its layout in any sum.
     const c10::Storage& storage() const override
     {
         const auto& axes = value_->spec->axes;
@@ -158,8 +158,8 @@ private:
         return impl;
     }
 
-    /// The whole's shape. Strides come from the caller or are those of a contiguous tensor, never from the local part: what autograd decides
-    /// by strides it must decide alike on every rank, whatever the rows there.
+    /// Sets the shape of the whole. Strides are the caller's or those of a contiguous tensor, never those of the local part: autograd's decisions by strides
+    /// must be the same on every rank.
     void show_shape(const at::Tensor& local, const ShardSpec& spec, c10::IntArrayRef strides)
     {
         const auto local_sizes = local.sizes();
@@ -176,7 +176,7 @@ private:
 
 ShardTensorImpl* impl_of(const at::Tensor& tensor) { return static_cast<ShardTensorImpl*>(tensor.unsafeGetTensorImpl()); }
 
-/// What looks at this tensor's memory counts its writes together.
+/// The state that all tensors sharing this tensor's memory have in common.
 const c10::intrusive_ptr<SharedMemory>& memory_of(const at::Tensor& tensor)
 {
     auto& memory = impl_of(tensor)->value().memory;
@@ -184,7 +184,7 @@ const c10::intrusive_ptr<SharedMemory>& memory_of(const at::Tensor& tensor)
     return memory;
 }
 
-/// A copy of what a tensor holds now.
+/// A MovedCopy whose original is the tensor's present value.
 c10::intrusive_ptr<MovedCopy> moved_copy(const at::Tensor& tensor, const at::Tensor& local, const SpecPtr& spec)
 {
     const auto& value = impl_of(tensor)->value();
@@ -201,7 +201,7 @@ c10::intrusive_ptr<MovedCopy> moved_copy(const at::Tensor& tensor, const at::Ten
     return moved;
 }
 
-/// Fetches again what a copy has not seen. Collective where there is something.
+/// Updates a copy after writes to its original. Collective if there were any.
 void refresh(ShardValue& value)
 {
     const auto now = value.memory->num_writes;
@@ -273,7 +273,7 @@ const SpecPtr& spec_of(const at::Tensor& tensor)
 at::Tensor wrap(at::Tensor local, SpecPtr spec, c10::IntArrayRef strides)
 {
     install_rules();
-    // A gradient through a view that was written to is found by taking the view again, not from strides in memory.
+    // Autograd must replay views after writes in place: a sharded tensor has no memory from which it could take a view by strides.
     if (!c10::AutogradState::get_tls_state().get_view_replay_enabled()) c10::AutogradState::get_tls_state().set_view_replay_enabled(true);
     return at::detail::make_tensor<ShardTensorImpl>(std::move(local), std::move(spec), strides);
 }
@@ -331,7 +331,7 @@ void inherit_copy(const at::Tensor& from, c10::ArrayRef<c10::IValue> views)
         for_each_tensor(view, [&](const at::Tensor& tensor) {
             if (!is_sharded(tensor) || tensor.is_same(from)) return;
             auto& value = impl_of(tensor)->value();
-            if (value.moved) return;   // a copy of `from`, which knows what that is a copy of
+            if (value.moved) return;   // a copy of `from`, whose original has these marks
             value.rows.insert(value.rows.end(), source.rows.begin(), source.rows.end());
             value.moved = source.moved;
         });
@@ -349,7 +349,7 @@ void note_write(const at::Tensor& tensor)
     auto& value = impl_of(tensor)->value();
     if (!value.memory) return;
     const auto now = ++value.memory->num_writes;
-    for (auto& rows : value.rows) rows.num_writes = now;   // every rank wrote the same
+    for (auto& rows : value.rows) rows.num_writes = now;   // every rank has written the same value
     for (auto* moved = value.moved.get(); moved; moved = moved->original->moved.get()) {
         const auto& original = *moved->original;
         const auto back = make_spec(original.spec->device_mesh, without_pending(original.spec->axes));
@@ -361,7 +361,7 @@ void note_write(const at::Tensor& tensor)
 
 void fill_pending(const at::Tensor& local, const ShardSpec& spec, const at::Tensor& value)
 {
-    bool counts = true;   // of a pending sum, the first rank's part is the whole
+    bool counts = true;   // of a pending sum, the first rank's part is the value, the others' are zero
     for (std::size_t a = 0; a < spec.axes.size(); ++a) {
         if (spec.axes[a].placement == Partial() && spec.device_mesh->coordinate(static_cast<std::int64_t>(a)) > 0) counts = false;
     }
@@ -423,7 +423,7 @@ at::Tensor to_local(const at::Tensor& tensor)
     refresh_copy(tensor);
     const auto spec = gradient_spec(spec_of(tensor));
     memory_of(tensor)->has_plain_views = true;
-    // A fresh alias: the caller may hang autograd history on it.
+    // A new alias: the caller may attach autograd history to it.
     return with_backward(local_of(tensor).detach(), tensor, "ToLocalBackward",
                         [spec](const at::Tensor& gradient) {
                             if (is_sharded(gradient)) return gradient;

@@ -48,7 +48,7 @@ struct FunctionBackward : CrossingNode {
     std::string name() const override { return label; }
 };
 
-/// What a gradient that does not come would have been.
+/// Shape and type of an output, for zeros where it gets no gradient.
 struct Like {
     std::vector<std::int64_t> shape;
     at::TensorOptions options;

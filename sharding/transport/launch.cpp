@@ -54,7 +54,7 @@ std::string first_host(const std::string& list)
     return list.substr(0, bracket) + list.substr(bracket + 1, end - bracket - 1);
 }
 
-/// A port in the range that is not given out to programs by itself, the same for all ranks of a job.
+/// A port outside of the system's ephemeral range, the same for all ranks of a job.
 std::string port_from(const std::string& job)
 {
     std::uint32_t hash = 2166136261u;
@@ -136,7 +136,7 @@ LaunchInfo detect_launch()
 
 namespace {
 
-/// Ranks that meet in a store: they talk through shared memory where all are on one host, else over Gloo; between GPUs over NCCL.
+/// Ranks that find each other in a store: they exchange messages through shared memory if all are on one host, else over Gloo; between GPUs over NCCL.
 class StoreWorld : public World {
 public:
     StoreWorld(const LaunchInfo& info, double timeout_seconds, const std::string& backend)
@@ -218,7 +218,7 @@ private:
         }
     }
 
-    /// Every rank says where it runs; whoever does not say so in time is named.
+    /// Every rank writes its host and process id to the store; ranks that do not so in time are named in the error.
     void find_each_other(double timeout_seconds)
     {
         const auto own = hostname() + ":" + std::to_string(getpid());

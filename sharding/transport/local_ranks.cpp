@@ -34,7 +34,7 @@ void remember_signal(int signal)
     num_signals = num_signals + 1;
 }
 
-/// While it lives these signals are remembered. Those that were ignored (SIGHUP under nohup) still are.
+/// A guard: while it lives, these signals are recorded instead of ending the process. Signals that were ignored (SIGHUP under nohup) still are.
 class RememberedSignals {
 public:
     RememberedSignals()
@@ -54,7 +54,7 @@ public:
     RememberedSignals(const RememberedSignals&) = delete;
     RememberedSignals& operator=(const RememberedSignals&) = delete;
 
-    /// In a rank that was just forked: a signal ends it, until the program that it becomes decides otherwise.
+    /// Called in a rank just after fork: restores the default handlers, so that a signal ends it until the program that it executes installs its own.
     static void let_them_end()
     {
         for (const int signal : kSignals) {
@@ -115,7 +115,7 @@ pid_t start_rank(int rank, int size, const std::vector<std::string>& arguments, 
     argv.push_back(nullptr);
     envp.push_back(nullptr);
 
-    // A signal shall not meet the new process while it still remembers signals as this one does: it would be lost.
+    // Signals are blocked during fork: the new process has this one's handlers at first, and would lose a signal.
     sigset_t all, before;
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, &before);
@@ -149,7 +149,7 @@ bool is_interrupted(int status)
 /// The failure to show: a rank that was killed, else the first that reports one of its own, else the first at all. An interruption needs no message.
 Failure explain(const std::vector<int>& order, const std::vector<int>& status, const std::filesystem::path& folder)
 {
-    // Where all ranks end alike and none reports a failure, the code is what they found, and they have said it.
+    // If all ranks end with the same code and none reports a failure, that code is their result, and they have printed their message.
     const bool is_result_of_all = std::all_of(status.begin(), status.end(), [&](int other) { return other == status.front(); });
     Failure best;
     int best_class = 4;
@@ -208,7 +208,7 @@ int run_local_ranks(int size, const std::vector<std::string>& arguments, double 
             if (pids[rank] <= 0 || waitpid(pids[rank], &state, WNOHANG) != pids[rank]) continue;
             pids[rank] = -1;
             --running;
-            // What we ended ourselves is no failure of its own.
+            // A rank that we have killed is no failure of its own.
             if (!ended_by_us) {
                 status[rank] = state;
                 order.push_back(rank);

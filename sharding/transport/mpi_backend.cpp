@@ -50,7 +50,7 @@ public:
 
     const std::string getBackendName() const override { return "mpi"; }
 
-    /// Tells the others, whose waits then fail.
+    /// Sends a farewell message to the other ranks, whose waits then fail.
     void abort() override
     {
         for_each_other([&](int r) {
@@ -85,7 +85,7 @@ public:
         return work;
     }
 
-    /// Messages between ranks that have something for each other, and no others.
+    /// Sends messages only between ranks that have data for each other.
     c10::intrusive_ptr<Work> alltoall_base(at::Tensor& out, at::Tensor& in, std::vector<std::int64_t>& out_rows, std::vector<std::int64_t>& in_rows,
                                            const c10d::AllToAllOptions&) override
     {
@@ -144,7 +144,7 @@ public:
 
 private:
     static constexpr std::int64_t kLargest = std::int64_t{1} << 30;      // MPI counts in 32 bits
-    static constexpr std::int64_t kCarriedOn = std::int64_t{256} << 10;   // bytes for which it pays to wake another thread
+    static constexpr std::int64_t kCarriedOn = std::int64_t{256} << 10;   // from so many bytes on the progress thread is woken
 
     template <class F>
     static void for_each_chunk(std::int64_t n, std::int64_t largest, F&& f)
@@ -167,8 +167,8 @@ private:
         return offsets;
     }
 
-    /// Of an exchange's messages: exchanges may be under way at once, each sending as it goes on, so that only their own order is certain. All ranks
-    /// begin them in the same order.
+    /// Tag of an exchange's messages. Several exchanges may be in progress at the same time, and only the order of messages with the same tag is certain. All
+    /// ranks start exchanges in the same order.
     int next_tag() { return 1 + 2 * static_cast<int>(num_exchanges_++ % kNumTags); }
 
     static void post_receive(MpiRequests& work, const at::Tensor& out, std::int64_t begin, std::int64_t end, int rank, std::int64_t largest, int tag)

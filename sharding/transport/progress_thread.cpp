@@ -26,7 +26,7 @@ void ProgressThread::stop()
 
 void ProgressThread::run()
 {
-    // Where it must wait for other ranks it leaves the core to whoever computes.
+    // While it waits for other ranks, it leaves the core to threads that compute.
     constexpr auto kNap = std::chrono::microseconds(20);
     for (std::unique_lock lock(mutex_); !is_over_;) {
         if (!is_awake_) {
@@ -39,7 +39,7 @@ void ProgressThread::run()
         try {
             is_more = step_();
         } catch (...) {
-            // Whoever waits for the work does it from then on, and meets the same error where it can be told; here it would end the process.
+            // The thread that waits for the work continues it and gets the same error, which it can report; thrown from here, the error would end the process.
         }
         if (is_more) std::this_thread::sleep_for(kNap);
         lock.lock();

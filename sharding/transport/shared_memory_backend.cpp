@@ -31,7 +31,7 @@ namespace {
 using c10d::Work;
 using Clock = std::chrono::steady_clock;
 
-/// Tells the processor that this is a loop that waits.
+/// Tells the processor that this is a spin loop.
 void pause()
 {
 #if defined(__x86_64__)
@@ -41,7 +41,7 @@ void pause()
 
 class SharedMemoryBackend;
 
-/// One collective under way. Each call of `progress` does what can be done without waiting.
+/// A collective that has been started. Each call of `progress` does what can be done without waiting.
 class SharedMemoryWork : public Work {
 public:
     SharedMemoryWork(SharedMemoryBackend* backend, std::unique_ptr<RingCollective> collective) : backend_(backend), collective_(std::move(collective)) {}
@@ -68,7 +68,7 @@ private:
     bool written_ = false, read_ = false, done_ = false;
 };
 
-/// All backends of this process: while one waits, the others' messages go on too.
+/// All backends of this process: while a thread waits for one, it advances the messages of the others too.
 struct Registry {
     std::mutex mutex;
     std::vector<SharedMemoryBackend*> backends;
@@ -83,7 +83,7 @@ Registry& registry()
 
 ProgressThread& progress_thread();
 
-/// While one waits, the progress thread leaves the core to others.
+/// While a thread waits, the progress thread sleeps.
 struct Waiting {
     Waiting() { ++registry().num_waiting; }
     ~Waiting() { --registry().num_waiting; }
@@ -143,7 +143,7 @@ public:
         const Waiting waiting;
         const auto limit = timeout > std::chrono::milliseconds(0) ? timeout : limit_;
         std::optional<Clock::time_point> deadline, next_look;
-        // Ranks that outnumber the cores must not keep those at work from theirs.
+        // With more ranks than cores, waiting ranks must yield to those that compute.
         static const std::int64_t spins = std::thread::hardware_concurrency() >= static_cast<unsigned>(getSize()) ? 4000 : 50;
         for (std::int64_t spin = 0;; ++spin) {
             if (progresses_to(work)) return;
@@ -161,7 +161,7 @@ public:
             if (now < *next_look) continue;
             next_look = now + std::chrono::milliseconds(20);
             if (const auto reason = who_is_gone(); !reason.empty()) {
-                if (progresses_to(work)) return;   // it may have said all it had to before it went
+                if (progresses_to(work)) return;   // it may have sent everything before it left
                 throw std::runtime_error(reason);
             }
             if (now > *deadline) throw std::runtime_error("no answer within " + std::to_string(limit.count() / 1000) + " s");
@@ -178,7 +178,7 @@ public:
     }
 
 private:
-    /// Every backend goes on as far as it can; true if `work` is done then.
+    /// Advances every backend as far as possible; true if `work` is done then.
     static bool progresses_to(const SharedMemoryWork& work)
     {
         const std::lock_guard lock(registry().mutex);
@@ -216,7 +216,7 @@ ProgressThread& progress_thread()
                 is_idle &= backend->is_idle();
             }
         } catch (const std::exception&) {
-            return false;   // whoever waits meets it again and says it
+            return false;   // the thread that waits gets the error again and reports it
         }
         return !is_idle;
     });
@@ -282,7 +282,7 @@ std::vector<std::uint8_t> bytes_of(const std::string& text) { return {text.begin
 
 std::string text_of(const std::vector<std::uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 
-/// One view of a process for all groups.
+/// The view of another process's memory, shared by all groups.
 std::shared_ptr<const PeerView> view_of(const PeerMemory::Address& address)
 {
     static std::mutex mutex;
@@ -327,7 +327,7 @@ void* map(int file, int size)
 c10::intrusive_ptr<c10d::Backend> connect_shared_memory(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                         std::chrono::milliseconds time_limit, std::function<bool(int)> has_ended)
 {
-    // The first rank's memory has no name of its own: the others find it through /proc, and it is gone with the last of them.
+    // The first rank's memory has no name: the others open it through /proc, and it is freed with the last of them.
     void* memory = nullptr;
     int file = -1;
     if (rank == 0) {
