@@ -34,7 +34,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b)
     return current[b.size()];
 }
 
-// A slip or two in a word, or a word that was shortened or lengthened (`pMean` for `p`).
+// One or two typing errors in a word, or a word that was shortened or lengthened (`pMean` for `p`).
 bool may_be_meant(std::string_view name, std::string_view candidate, std::size_t distance)
 {
     const auto longer = std::max(name.size(), candidate.size());
@@ -52,7 +52,7 @@ std::string nearest_name(std::string_view name, std::span<const std::string> can
     auto smallest = std::string::npos;
     for (const auto& candidate : candidates) {
         const auto lower = lower_case(candidate);
-        const bool is_shortened = wanted.size() > 2 && lower.starts_with(wanted);   // goes before any slip
+        const bool is_shortened = wanted.size() > 2 && lower.starts_with(wanted);   // preferred to typing errors
         const auto distance = is_shortened ? 0 : edit_distance(wanted, lower);
         if (distance < smallest && may_be_meant(wanted, lower, distance)) {
             smallest = distance;

@@ -55,7 +55,7 @@ public:
                 const auto chain = chain_to_room(part);
                 auto count = std::min(size(part) - most_rows_, most_rows_ - size(chain.back()));
                 for (std::size_t k = 1; k + 1 < chain.size(); ++k) count = std::min(count, size(chain[k]));
-                // From the far end, so that no part on the way grows above what is allowed.
+                // From the end of the chain, so that no part of the chain exceeds its bound in between.
                 for (auto k = chain.size() - 1; k > 0; --k) move_rows(chain[k - 1], chain[k], count);
             }
     }
@@ -107,7 +107,7 @@ private:
     }
 
     // Takes the rows in rings from the boundary with `to` inwards (or, without a common boundary, from the part's first
-    // row with the fewest neighbours in it), so that what moves stays in one piece where the part is.
+    // row with the fewest neighbours in it), so that the moved rows are connected if the part is.
     void move_rows(std::int32_t from, std::int32_t to, std::int64_t count)
     {
         ++stamp_;

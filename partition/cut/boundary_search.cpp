@@ -12,7 +12,7 @@ namespace meshard {
 namespace {
 
 constexpr float never = -std::numeric_limits<float>::infinity();
-constexpr double rounding = 1e-4; // gains below are none
+constexpr double rounding = 1e-4; // smaller gains are treated as zero
 constexpr int num_descents = 10;
 
 double largest_of(const std::vector<std::int64_t>& values)
@@ -42,7 +42,7 @@ void BoundarySearch::count()
     ghosts_.assign(num_parts_, 0);
     price_.assign(num_parts_, 0);
     ghost_price_.assign(num_parts_, 0);
-    std::vector<std::int32_t> seen; // parts next to the row at hand
+    std::vector<std::int32_t> seen; // parts of the current row's neighbours
     for (std::int32_t i = 0; i < static_cast<std::int32_t>(owners_.size()); ++i) {
         const auto part = owners_[i];
         ++sizes_[part];
@@ -81,7 +81,7 @@ void BoundarySearch::update_prices()
     for (std::int32_t part = 0; part < num_parts_; ++part) update_price(part);
 }
 
-// Share of what the part may weigh, of the weight that it has most of.
+// Weight of the part as a share of its bound; of several weights, the largest share.
 double BoundarySearch::fill(std::int32_t part) const
 {
     double most = 0;
@@ -102,7 +102,7 @@ bool BoundarySearch::fits(std::int32_t row, std::int32_t part) const
     return true;
 }
 
-// Rows that the two parts see more (or less) when `row`, which `to` sees, goes over; other parts see what they saw.
+// Changes of the two parts' ghosts when `row`, a ghost of `to`, moves there; the ghosts of other parts stay the same.
 BoundarySearch::Changes BoundarySearch::ghost_changes(std::int32_t row, std::int32_t from, std::int32_t to) const
 {
     Changes changes{0, -1};
@@ -178,7 +178,7 @@ void BoundarySearch::change_part(std::int32_t row, std::int32_t to)
     owners_[row] = to;
 }
 
-// To a part that sees the row.
+// Moves a row to a part of which it is a ghost.
 BoundarySearch::Done BoundarySearch::move(std::int32_t row, const Move& found)
 {
     const auto from = owners_[row];
@@ -189,7 +189,7 @@ BoundarySearch::Done BoundarySearch::move(std::int32_t row, const Move& found)
     return {row, from, changes};
 }
 
-// The last one: all around is as it was then, so that nothing need be counted again.
+// Undoes the last move: its surroundings are as they were then, so that its changes need not be counted again.
 void BoundarySearch::take_back_move()
 {
     const auto [row, before, changes] = moves_.back();
@@ -199,8 +199,8 @@ void BoundarySearch::take_back_move()
     change_part(row, before);
 }
 
-// Enters the row with its gain in cut edges alone; ghosts, which cost several times as much to count, are looked at when
-// its turn comes.
+// Adds the row to the heap with its gain in cut edges only; ghosts, whose count costs several times as much, are counted when
+// the row is taken from the heap.
 void BoundarySearch::push(std::int32_t row)
 {
     const auto found = best_move(row, false);
@@ -219,7 +219,7 @@ std::vector<std::int32_t> BoundarySearch::boundary_rows() const
     return rows;
 }
 
-// Moves that pay at once, each waking its neighbours: the cheap part of the work, done before the searches.
+// Makes moves that gain at once, and adds the neighbours of moved rows: the cheap part of the work, before the searches.
 void BoundarySearch::descend(std::span<const std::int32_t> starts)
 {
     std::vector<std::int32_t> front(starts.begin(), starts.end()), next;
@@ -232,7 +232,7 @@ void BoundarySearch::descend(std::span<const std::int32_t> starts)
             waits[row] = false;
             const auto found = best_move(row, options_.ghost_share > 0);
             if (found.to < 0 || found.gain < -rounding) continue;
-            // What neither gains nor loses goes from fuller to emptier parts.
+            // A move without gain or loss is made if it goes to a less full part.
             if (found.gain < rounding && (sizes_[found.to] + 2 > sizes_[owners_[row]] || fill(found.to) > fill(owners_[row])))
                 continue;
             if (walk_ && walk_->may_break(row)) continue;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kBits = 21;   // three coordinates of 21 bits fill an index
 
-// What one bit of each coordinate does to the curve, for every way it can lie: next state * 8 + digit of the index.
+// For each orientation of the curve (state) and one bit of each coordinate: next state * 8 + digit of the index.
 using CurveTable = std::array<std::array<std::uint16_t, 8>, 96>;
 
 // Skilling's loops over all bits, taken apart into steps of one bit: each step gives a digit and leaves the lower bits with

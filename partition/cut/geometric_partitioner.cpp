@@ -50,7 +50,7 @@ std::int64_t require_sizes(const char* where, std::span<const float> centroids, 
     return num_rows;
 }
 
-// What each row counts, with a total of one; none if all count the same.
+// Weight of each row, with a total of one; empty if all are equal.
 std::vector<double> row_shares(std::int64_t num_rows, const BalanceTarget& balance)
 {
     std::vector<double> shares;
@@ -151,8 +151,8 @@ struct Place {
     }
 };
 
-// Gives the rows from `begin` to `end` to the parts, halving the parts: of the order along the curve only what is on which
-// side matters, which costs less than sorting.
+// Assigns rows to the parts `first_part` to `end_part` - 1 by halving the parts: selecting the rows on each side along the curve
+// costs less than sorting.
 void give_runs(std::span<Place> places, std::int64_t offset, std::int32_t first_part, std::int32_t end_part,
                std::span<const std::int64_t> ends, std::vector<std::int32_t>& owners)
 {

@@ -22,8 +22,8 @@ namespace {
 
 static_assert(std::is_same_v<idx_t, std::int32_t>, "written for METIS built with 32-bit indices, as Debian's is");
 
-/// While it lives SIGTERM waits: METIS answers it by a jump out of whatever is being done, malloc included, whose lock then stays taken. Of other threads'
-/// signals a program has to take care itself (io/bytes/interruption.h).
+/// A guard: while it lives, SIGTERM is blocked in this thread. METIS's handler would jump out of any function, malloc included, whose lock would then stay
+/// locked. The program itself must block the signal in other threads (io/bytes/interruption.h).
 class TerminationWaits {
 public:
     TerminationWaits()
@@ -58,7 +58,7 @@ void check_options(const Csr& graph, const MetisOptions& options)
                            std::to_string(std::numeric_limits<idx_t>::max()) + "). Use --method scotch.");
 }
 
-// METIS follows every edge back and would run past its arrays if one were missing.
+// METIS expects every edge in both directions and would write past its arrays if one were missing.
 void check_symmetry(const Csr& graph)
 {
     std::uint64_t balance = 0; // each edge adds its hash in one direction and takes it away in the other
@@ -105,7 +105,7 @@ std::vector<std::int32_t> call_metis(const Csr& graph, const MetisOptions& optio
     idx_t num_rows = static_cast<idx_t>(graph.num_rows());
     idx_t num_parts = options.num_parts;
     idx_t edge_cut = 0;
-    // METIS draws from the C library's random numbers and catches signals: one caller at a time.
+    // METIS uses the C library's random numbers and installs signal handlers: one caller at a time.
     static std::mutex one_at_a_time;
     const std::lock_guard lock(one_at_a_time);
     // Weights may not overflow METIS's sums: a total above 2^30 is scaled down, each weight that is not 0 stays at least 1.

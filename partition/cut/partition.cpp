@@ -25,7 +25,7 @@ double imbalance_of(std::span<const std::int64_t> sizes, std::int64_t num_rows)
     return static_cast<double>(std::ranges::max(sizes)) * static_cast<double>(sizes.size()) / static_cast<double>(num_rows);
 }
 
-// Sets of rows, each with its lowest row as root; `root` leads there in one or more steps.
+// Disjoint sets of rows, each with its lowest row as root; following `root` leads there in one or more steps.
 std::int32_t root_of(std::vector<std::int32_t>& root, std::int32_t i)
 {
     while (root[i] != i) i = root[i] = root[root[i]];
@@ -45,7 +45,7 @@ void Partition::validate() const
 {
     if (num_parts < 1)
         throw InvalidInput("Partition: num_parts is " + std::to_string(num_parts) + ", expected 1 or more.");
-    bool is_valid = true; // no early end: processors do several rows at a time
+    bool is_valid = true; // no early exit, so that the loop is vectorised
     for (const auto p : owners) is_valid &= static_cast<std::uint32_t>(p) < static_cast<std::uint32_t>(num_parts);
     if (is_valid) return;
     const auto outside = std::ranges::find_if(owners, [&](std::int32_t p) { return p < 0 || p >= num_parts; });
@@ -57,7 +57,7 @@ std::vector<std::int64_t> part_sizes(const Partition& partition)
 {
     partition.validate();
     std::vector<std::int64_t> sizes(partition.num_parts, 0);
-    // Rows of a part come in runs, whose sums need not wait for each other in memory.
+    // Consecutive rows often have the same owner: a run is summed in a register first.
     const auto& owners = partition.owners;
     for (std::size_t begin = 0, end = 0; begin < owners.size(); begin = end) {
         while (end < owners.size() && owners[end] == owners[begin]) ++end;
@@ -101,8 +101,8 @@ PartitionQuality measure_quality(const Partition& partition, const Csr& graph)
     quality.parts.resize(partition.num_parts);
     for (std::int32_t p = 0; p < partition.num_parts; ++p) quality.parts[p].num_owned = sizes[p];
 
-    // One pass in the order of the rows, which is kinder to the cache than a search from row to row: pieces grow together
-    // as sets of rows with the lowest one as root, and rows at the boundary are put aside by part.
+    // One pass in the order of the rows, with fewer cache misses than a search along edges: connected pieces are merged
+    // as sets of rows with the lowest one as root, and boundary rows are collected by part.
     std::vector<std::int32_t> root(owners.size());
     std::vector<std::int32_t> boundary, owners_of_boundary;
     for (std::int32_t i = 0; i < static_cast<std::int32_t>(owners.size()); ++i) {

@@ -32,10 +32,10 @@ Partition by_metis(const PartitionProblem& problem, bool recursive)
                                                  .edge_weights = problem.edge_weights});
 }
 
-// Whether METIS may begin with rows that are joined by fours: two thirds of its time go into its first rounds of joining.
-// Only where that costs nothing that refinement does not take back: parts are large, so that their shapes do not depend on
-// single rows; they are not so few that one shape decides the cut; cells are simple (of polyhedra, and where nodes hang,
-// cuts grow), and not triangles, which take METIS little time.
+// Whether METIS may begin with rows joined in fours: its first rounds of joining take two thirds of its time.
+// Only where refinement makes up for the loss: parts are large, so that their shapes do not depend on
+// single rows; there are enough of them that no single shape decides the cut; cells are simple (with polyhedra, and with hanging nodes,
+// cuts become larger), and not triangles, for which METIS is fast.
 bool may_join_before_metis(const PartitionProblem& problem)
 {
     constexpr std::int32_t fewest_parts = 8;
@@ -49,7 +49,7 @@ bool may_join_before_metis(const PartitionProblem& problem)
     return true;
 }
 
-// METIS's k-way on joined rows. For refinement to begin with: no row has been looked at on its own.
+// METIS's k-way on joined rows: a start for refinement, which then moves single rows.
 Partition by_metis_on_joined_rows(const PartitionProblem& problem)
 {
     const auto& balance = problem.balance;
@@ -116,9 +116,9 @@ struct Start {
     Partition partition;
 };
 
-// What may beat the method's own start: boxes for `auto`, and for a thorough cut METIS's other seeds. Each costs METIS's
-// time and a quick refinement, which is dear where boundaries are long, and pays least there. Who asks for boxes or for a
-// curve gets them.
+// Starts that may be better than the method's own: bisection for `auto`, and for a thorough cut METIS with other seeds. Each costs METIS's
+// time and a quick refinement, which takes longest and gains least where boundaries are long. If the user has chosen bisection or a
+// curve, no other start is tried.
 std::vector<Start> further_starts(const PartitionProblem& problem, const CutOptions& options, const CutMeasures& own)
 {
     const bool is_auto = options.method == "auto";
@@ -159,7 +159,7 @@ CutResult improve_best(Partition start, const PartitionProblem& problem, const C
         return std::pair(result.in_pieces.size(), measure_cut(result.partition, graph).score());
     };
     const auto own = refined({own_method, std::move(start)}, little);
-    if (options.contiguous) { // whole parts come before what they cost
+    if (options.contiguous) { // connected parts have priority over the measures
         const auto found = measure_cut(own.partition, graph);
         most = {std::max(most.cut, found.cut), std::max(most.largest_ghosts, found.largest_ghosts)};
     }
@@ -177,7 +177,7 @@ CutResult improve_best(Partition start, const PartitionProblem& problem, const C
     return keeps_promise ? best : own;
 }
 
-// Rows of one part of the first level, with all that the problem says of them.
+// The problem restricted to the rows of one part of the first level.
 struct SubProblem {
     std::vector<std::int32_t> rows;
     Csr graph;
@@ -324,7 +324,7 @@ CutResult cut_rows(const PartitionProblem& problem, const CutOptions& options)
                                std::to_string(problem.num_parts) + ".");
         return cut_in_levels(problem, options);
     }
-    // A graph that METIS cannot count goes to Scotch.
+    // A graph that is too large for METIS's 32-bit indices goes to Scotch.
     const bool is_large = !fits_metis(*problem.graph);
     const bool goes_to_scotch = is_large && has_scotch() && (method.name == "metis" || method.name == "auto");
     const bool searches = options.refine && !is_large && problem.edge_weights.empty();

@@ -22,8 +22,8 @@ void require_sizes(const Partition& partition, const Csr& graph)
     partition.validate();
 }
 
-// Makes parts whole, as far as the graph is, and brings them under the bound again. Leaves the partition as it was if
-// both cannot be had at once.
+// Makes parts connected, as far as the graph is, and balances them again. Leaves the partition unchanged if
+// both are not possible at the same time.
 void make_contiguous(Partition& partition, const Csr& graph, const BalanceTarget& balance, std::span<const std::int64_t> most_weight)
 {
     auto whole = partition;
@@ -56,7 +56,7 @@ void search(Partition& partition, const Csr& graph, const RefinementOptions& opt
         search.balance_of_boundaries = 0.3;
     }
     const BalanceBound bound{options.balance.num_weights, options.balance.row_weights, most_weight};
-    // A limit in what METIS costs, which grows with rows and entries too.
+    // A limit in units of METIS's cost, which also grows with rows and entries.
     auto work_left = static_cast<std::int64_t>((is_fast ? 0.75 : 4) *
                                                static_cast<double>(graph.num_rows() + graph.num_entries()));
     auto current = partition;
@@ -79,7 +79,7 @@ void search(Partition& partition, const Csr& graph, const RefinementOptions& opt
             current = partition;
             continue;
         }
-        // Whole parts were asked for, and come before what they cost.
+        // Connected parts have priority over the measures.
         const bool is_better = found.score() < best.score() || !best.is_no_worse_than(allowed);
         if (num_in_pieces < fewest_in_pieces || (found.is_no_worse_than(allowed) && is_better)) {
             partition = current;
@@ -88,7 +88,7 @@ void search(Partition& partition, const Csr& graph, const RefinementOptions& opt
         }
         if (cycle >= 2 && found.score() > lowest_score - least_gain) break;
         lowest_score = std::min(lowest_score, found.score());
-        // What one measure lost goes to the other in the next cycle.
+        // The measure that has become worse gets more weight in the next cycle.
         search.ghost_share = options.ghost_share;
         if (found.cut > allowed.cut) search.ghost_share = 0.3 * options.ghost_share;
         if (found.largest_ghosts > allowed.largest_ghosts) search.ghost_share = 0.5 * (1 + options.ghost_share);

@@ -20,8 +20,8 @@ struct WeightedGraph {
     std::int32_t size(std::int32_t vertex) const { return sizes.empty() ? 1 : sizes[vertex]; }
 };
 
-// Number of each vertex after joining pairs. Of neighbours that are as good the first, or with a seed any: where vertices
-// come row by row, as those of lattices do, the first would join them all in one direction.
+// Number of each vertex after joining pairs. Among equally good neighbours the first, or with a seed a random one: if vertices
+// are numbered row by row, as in lattices, the first would join all of them in one direction.
 RowClusters match(const Csr& graph, const WeightedGraph& fine, std::int32_t most_rows, std::optional<std::uint64_t> seed)
 {
     const auto num_vertices = static_cast<std::int32_t>(graph.num_rows());
@@ -61,7 +61,7 @@ WeightedGraph contract(const Csr& graph, const WeightedGraph& fine, const RowClu
     coarse.graph.offsets.reserve(static_cast<std::size_t>(pairs.num_clusters) + 1);
     coarse.graph.indices.reserve(graph.indices.size());
     coarse.weights.reserve(graph.indices.size());
-    std::vector<std::int64_t> entry_of(pairs.num_clusters, -1); // of a neighbour in the row at hand
+    std::vector<std::int64_t> entry_of(pairs.num_clusters, -1); // of a neighbour in the current row
     for (std::int32_t cluster = 0; cluster < pairs.num_clusters; ++cluster) {
         const auto begin = coarse.graph.num_entries();
         for (const auto v : {first[cluster], second[cluster]}) {
@@ -82,7 +82,7 @@ WeightedGraph contract(const Csr& graph, const WeightedGraph& fine, const RowClu
     return coarse;
 }
 
-// Puts the clusters of `pairs` in place of what they join.
+// Replaces clusters by those of `pairs` that contain them.
 void join(RowClusters& clusters, const RowClusters& pairs)
 {
     for (auto& cluster : clusters.cluster_of) cluster = pairs.cluster_of[cluster];

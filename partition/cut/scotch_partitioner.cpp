@@ -32,7 +32,7 @@ std::vector<SCOTCH_Num> summed_weights(const Csr& graph, const BalanceTarget& ba
 {
     std::vector<SCOTCH_Num> weights;
     if (balance.row_weights.empty()) return weights;
-    // Weights of several kinds count alike when their totals are made alike.
+    // Scaled to equal totals, weights of several kinds have equal influence on the sum.
     const auto num_weights = static_cast<std::size_t>(balance.num_weights);
     std::vector<double> totals(num_weights, 0);
     for (std::size_t at = 0; at < balance.row_weights.size(); ++at) totals[at % num_weights] += balance.row_weights[at];
@@ -85,7 +85,7 @@ std::vector<std::int32_t> call_scotch(const Csr& graph, const ScotchOptions& opt
             "take the capacities");
     SCOTCH_stratInit(&strategy);
     SCOTCH_stratGraphMapBuild(&strategy, SCOTCH_STRATDEFAULT, options.num_parts, options.balance.imbalance - 1);
-    // One thread: with several the result depends on who comes first.
+    // One thread: with several the result depends on their timing.
     require_success(SCOTCH_contextInit(&context), "begin a context");
     require_success(SCOTCH_contextOptionSetNum(&context, SCOTCH_OPTIONNUMDETERMINISTIC, 1), "be deterministic");
     require_success(SCOTCH_contextThreadSpawn(&context, 1, nullptr), "run on one thread");

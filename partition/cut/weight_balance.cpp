@@ -13,7 +13,7 @@ namespace meshard {
 
 namespace {
 
-// Rows to give away, cheapest first, from parts above their bound to the part next to them that is least full after.
+// Candidate rows, cheapest first: each moves from a part above its bound to the neighbouring part that is least full afterwards.
 class WeightBalancer {
 public:
     static constexpr std::size_t longest_walk = 2000;
@@ -28,7 +28,7 @@ public:
 
     void run()
     {
-        // Every move lowers the fill of the fuller of two parts, so that this ends; the limit is for very long ways.
+        // Every move lowers the larger fill of two parts, so that the loop ends; the limit is for very long chains of moves.
         for (int pass = 0; pass < 1000 && has_full_part(); ++pass)
             if (!pass_over_boundary() && !(keep_whole_ ? pass_along_chain() : jump())) break;
         while (has_full_part() && exchange()) {}
@@ -36,7 +36,7 @@ public:
 
 private:
     struct Offer {
-        std::int32_t loss; // cut edges more
+        std::int32_t loss; // increase of the cut
         std::int32_t row;
         std::int32_t to;
 
@@ -51,7 +51,7 @@ private:
                (gives < 0 ? 0 : bound_.row_weight(gives, w));
     }
 
-    // Of a part that gets one row and gives another.
+    // Fill of a part after it gets one row and gives another.
     double fill(std::int32_t part, std::int32_t gets = -1, std::int32_t gives = -1) const
     {
         double most = 0;
@@ -70,7 +70,7 @@ private:
         return false;
     }
 
-    // Whether the row is part of the trouble: it has some of the weight that its part has too much of.
+    // Whether the row has some of a weight that is above its part's bound.
     bool helps(std::int32_t row, std::int32_t from) const { return fill(from, -1, row) < fill(from); }
 
     void move(std::int32_t row, std::int32_t to)
@@ -121,19 +121,19 @@ private:
         return moved;
     }
 
-    // Not counting `without`, which is about to leave.
+    // Without `without`, which leaves the part at the same time.
     bool touches(std::int32_t row, std::int32_t part, std::int32_t without = -1) const
     {
         return std::ranges::any_of(graph_.row(row), [&](auto j) { return j != without && owners_[j] == part; });
     }
 
-    // Whether parts stay whole, if they are to, when `row` goes to a part that `without` leaves at the same time.
+    // Whether parts stay connected, if required, when `row` moves to a part that `without` leaves at the same time.
     bool may_go(std::int32_t row, std::int32_t to, std::int32_t without = -1)
     {
         return !keep_whole_ || (touches(row, to, without) && !walk_.may_break(row));
     }
 
-    // Where no neighbour is less full by a whole row: one row each moves along the shortest chain of parts that leads from
+    // If no neighbour is less full by a whole row: one row moves from each part to the next along the shortest chain of parts from
     // a part above its bound to one with room.
     bool pass_along_chain()
     {
@@ -176,7 +176,7 @@ private:
         return false;
     }
 
-    // Where nothing flows: rows that help go from the fullest part straight to wherever they fill least.
+    // If no such chain exists: rows with the critical weight move from the fullest part directly to the part that is least full afterwards.
     bool jump()
     {
         std::int32_t fullest = 0;
@@ -195,7 +195,7 @@ private:
         return moved;
     }
 
-    // Weight above the bound, as a share of it, of all weights together, of a part that gets one row and gives another.
+    // Weight above the bound, as a share of the bound, summed over all weights, of a part after it gets one row and gives another.
     double excess(std::int32_t part, std::int32_t gets = -1, std::int32_t gives = -1) const
     {
         double sum = 0;
@@ -207,8 +207,8 @@ private:
         return sum;
     }
 
-    // The last resort where parts are full of different weights: a row of a part above its bound goes to any part, or
-    // changes places with any row, if that lowers what is too much.
+    // The last resort if parts are full of different weights: a row of a part above its bound moves to any part, or
+    // is exchanged with any row, if that lowers the weight above the bound.
     bool exchange()
     {
         std::int64_t tries_left = 50'000'000;

@@ -21,7 +21,7 @@ namespace meshard {
 
 namespace {
 
-// What each item (point, edge) is shared by.
+// Rows that share each item (point, edge).
 Csr transposed(const Csr& items_of_row, std::int64_t num_items)
 {
     Csr rows_of_item;
@@ -59,12 +59,12 @@ Csr sharing_graph(const Csr& items_of_row, std::int64_t num_items)
     return graph;
 }
 
-// Numbers the edges of the cells as they come.
+// Numbers the edges of the cells in the order of their first cells.
 class EdgeWalk {
 public:
     explicit EdgeWalk(const Mesh& mesh) : mesh_(mesh) {}
 
-    /// Rows of cells that are not asked for are empty.
+    /// Rows of cells that are not requested are empty.
     CellEdges run(const std::vector<bool>& is_asked_for)
     {
         for (std::int64_t cell = 0; cell < mesh_.num_cells(); ++cell) {

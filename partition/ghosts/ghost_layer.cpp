@@ -23,7 +23,7 @@ void check_arguments(const char* where, const Csr& graph, const Partition& parti
     partition.validate();
 }
 
-// Breadth-first from one part after the other; the marks serve all parts, so that the cost follows the parts' rows.
+// Breadth-first search from one part after the other. All parts share the array of marks, so that the cost is proportional to the parts' rows.
 class RingSearch {
 public:
     RingSearch(const Csr& graph, const Partition& partition) : graph_(graph), reached_by_(partition.owners) {}

@@ -41,7 +41,7 @@ void require_cells_as_numbered(const Subdomain& subdomain)
                            " cells, its numbering " + std::to_string(subdomain.cells.num_local()) + ".");
 }
 
-// Where row i of the whole comes from.
+// Subdomain and local row of each row of the whole.
 struct Source {
     std::int32_t subdomain = -1;
     std::int32_t row = -1;
@@ -168,8 +168,8 @@ SubdomainCutter::SubdomainCutter(const Mesh& mesh, const Partition& partition, s
     points_of_part_ = rows_by_part(point_partition_);
 }
 
-// What is kept between parts is as long as the mesh and is touched only at the part's own rows, so that many parts cost no
-// more than their rows.
+// The buffer that is kept between parts is as long as the mesh, but only the entries of the part's rows are written, so that
+// the cost is proportional to the parts' rows.
 Subdomain SubdomainCutter::cut(std::int32_t part, const GhostLayer& ghosts, std::vector<std::int32_t>& local_index) const
 {
     local_index.resize(mesh_.num_points(), -1);
@@ -245,7 +245,7 @@ std::vector<Subdomain> extract_subdomains(const Mesh& mesh, const Csr& graph, co
                                           std::int32_t num_ghost_layers)
 {
     require_partition("extract_subdomains", mesh, partition);
-    // Without ghosts nobody asks for neighbours.
+    // Without ghosts the graph is not needed.
     const auto ghosts = num_ghost_layers == 0 ? std::vector<GhostLayer>(partition.num_parts)
                                               : ghost_layers(graph, partition, num_ghost_layers);
     return extract_subdomains(mesh, partition, ghosts, num_ghost_layers);

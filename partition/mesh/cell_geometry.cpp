@@ -28,7 +28,7 @@ void push_edges(std::span<const std::int32_t> points, std::size_t num_corners, C
         facets.push_row(std::array{points[k], points[(k + 1) % num_corners]});
 }
 
-/// What a face adds to the area vector and the volume around `inside`.
+/// Contribution of a face to the area vector, and to the volume seen from `inside`.
 struct FaceShare {
     Vector3 area{};
     double volume = 0;
@@ -44,8 +44,8 @@ FaceShare share_of(std::span<const Vector3> x, std::span<const std::int32_t> fac
     return share;
 }
 
-/// Which faces to turn so that two faces run along their common edge in opposite directions and each group of faces that
-/// hang together holds a positive volume.
+/// Which faces to reverse so that two faces run along their common edge in opposite directions and each connected group
+/// of faces encloses a positive volume.
 std::vector<bool> turns_along_edges(const Csr& faces, std::span<const FaceShare> shares)
 {
     struct Side {
@@ -127,7 +127,7 @@ double facet_size(std::span<const Vector3> x, std::span<const std::int32_t> face
     return norm(area);
 }
 
-/// Facets of a cell as they are, and with their different points in ascending order.
+/// Facets of a cell, and the same facets with their different points in ascending order.
 struct Facets {
     Csr rings, points;
 
@@ -270,7 +270,7 @@ FacetNeighbors facet_neighbors(const Mesh& mesh)
     FacetNeighbors neighbors{facet_graph(mesh), {}};
     const Csr& cells = neighbors.cells;
     neighbors.sizes.resize(cells.indices.size());
-    // Rows are ascending: when a cell's turn comes, its entries of lower cells are done, and its own turn does the same to the higher ones.
+    // Rows are ascending: when a cell is processed, its entries for lower cells have been filled; it fills its entry in the rows of higher cells.
     auto next = cells.offsets;
     Facets own, others;
     for (std::int64_t i = 0; i < cells.num_rows(); ++i) {

@@ -53,7 +53,7 @@ constexpr std::array<CellType, 256> make_cell_types()
     fixed(37, "triquadratic_pyramid", 3, Pyramid, 19);
     any(41, "convex_point_set", 3, Hull, 0);
     any(42, "polyhedron", 3, Polyhedron, 0);
-    // VTK has numbers but no classes for these: their points' order is not defined.
+    // VTK defines numbers but no classes for these types: the order of their points is not defined.
     any(51, "parametric_curve", 1, Unknown, 0);
     any(52, "parametric_surface", 2, Unknown, 0);
     any(53, "parametric_tri_surface", 2, Unknown, 0);

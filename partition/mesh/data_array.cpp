@@ -10,7 +10,7 @@ namespace meshard {
 
 namespace {
 
-// Rows of a size known to the compiler: one or two moves each instead of a call of memcpy.
+// Rows of a size that is known at compile time: one or two move instructions each instead of a call of memcpy.
 template <std::size_t row_bytes>
 void gather_rows(const std::byte* from, std::span<const std::int32_t> rows, std::byte* to)
 {

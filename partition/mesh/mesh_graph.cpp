@@ -20,14 +20,14 @@ namespace {
 
 constexpr std::int32_t none = -1;
 
-// Finds the cells that share a facet while the cells pass by in order. A facet is known by its sorted points: up to
-// four of them are the key itself; of larger ones the key is a hash, and the points lie aside for the comparison that
-// decides.
+// Finds the cells that share a facet in one pass over the cells. A facet is identified by its sorted points: up to
+// four of them are the key itself; for larger facets the key is a hash, and the points are stored separately for the
+// final comparison.
 //
-// The facets lie in one array in order of appearance, chained from a hash table whose slot is a small linear form of
-// the points: facets that are near in the numbering are near in memory. What still misses the cache is fetched ahead
-// for a batch of facets at a time. Together this is several times quicker than looking up one facet after the other in
-// a scattering hash.
+// The facets are stored in one array in order of appearance, chained from a hash table whose slot is a linear function of
+// the points: facets with near numbers are near in memory. Remaining cache misses are prefetched
+// for a batch of facets at a time. Together this is several times faster than one lookup after the other in
+// an ordinary hash table.
 class FacetMatcher {
 public:
     FacetMatcher(std::int64_t num_cells, std::int64_t num_facets)
@@ -42,8 +42,8 @@ public:
         batch_.reserve(batch_size);
     }
 
-    // A facet of `cell`, which is no lower than any before. One of fewer than `min_points` different points is
-    // collapsed and joins nothing.
+    // Adds a facet of `cell`; cells come in ascending order. A facet with fewer than `min_points` different points is
+    // degenerate and ignored.
     void add(std::int32_t cell, std::span<const std::int32_t> points, std::size_t min_points)
     {
         if (points.size() == 4) {
@@ -77,7 +77,7 @@ public:
     {
         match_batch();
         finish_cells_below(static_cast<std::int32_t>(degrees_.size()));
-        // What is done with makes room for the graph.
+        // Free memory that is no longer needed, for the graph.
         std::vector<Facet>().swap(facets_);
         std::vector<std::int32_t>().swap(first_in_slot_);
         std::vector<std::int32_t>().swap(large_points_);
@@ -102,7 +102,7 @@ private:
     static constexpr std::size_t batch_size = 256;
 
     struct Facet {
-        Key key; // sorted points, padded with -1; or (-number of points, hash, two halves of the place in
+        Key key; // sorted points, padded with -1; or (-number of points, hash, two halves of the position in
                  // large_points_)
         std::int32_t first_cell;
         std::int32_t second_cell;
@@ -217,7 +217,7 @@ private:
     std::vector<std::int32_t> large_points_;
     std::vector<std::array<std::int32_t, 3>> crowds_;
     std::vector<Pending> batch_;
-    std::vector<std::int32_t> sorted_;     // points of the facet at hand
+    std::vector<std::int32_t> sorted_;     // points of the current facet
     std::vector<std::int32_t> lower_;      // neighbours with a lower number, cell after cell
     std::vector<std::int64_t> lower_ends_; // of the cells that are finished
     std::vector<std::int32_t> degrees_;
@@ -321,7 +321,7 @@ private:
     }
 
     // Facets of the convex hull: every plane through three points that has all others on one side, and whatever lies in
-    // it. Such cells are small and rare, so the plainest way will do.
+    // it. Such cells are small and rare, so brute force is fast enough.
     void add_hull(std::span<const std::int32_t> points)
     {
         using Vector = std::array<double, 3>;
@@ -365,7 +365,7 @@ private:
     CellDimensions has_dimension_;
 };
 
-// An upper bound that is near the truth: what the matcher makes room for.
+// A close upper bound of the number of facets, for which the matcher allocates memory.
 std::int64_t count_facets(const Mesh& mesh)
 {
     std::int64_t count = 0;
@@ -456,7 +456,7 @@ Csr cell_graph(const Mesh& mesh, const CellDimensions& dimensions, std::int32_t*
     if (crowded == nullptr) return graph;
     *crowded = none;
     for (const auto& cells : matcher.crowds()) {
-        // A wall polygon lies on its solids' face, and lines may meet in any number.
+        // A wall polygon shares a face with its solids, and any number of lines may meet in a point.
         const int dimension = cell_dimension(mesh.cell_types[cells[0]]);
         const auto is_alike = [&](std::int32_t cell) { return cell_dimension(mesh.cell_types[cell]) == dimension; };
         if (dimension >= 2 && std::ranges::all_of(cells, is_alike) && (*crowded == none || cells[0] < *crowded)) *crowded = cells[0];

@@ -131,7 +131,7 @@ PointCloud cloud_of(const DataArray& points)
         throw InvalidInput("nearest_neighbors: " + std::to_string(points.num_rows()) +
                            " points are more than 32-bit rows can number.");
     PointCloud cloud{points.to_doubles()};
-    constexpr double largest = 1e150; // its square is a number still
+    constexpr double largest = 1e150; // its square is still finite
     const auto bad = std::ranges::find_if_not(cloud.coordinates, [](double x) { return std::abs(x) <= largest; });
     if (bad != cloud.coordinates.end())
         throw InvalidInput("nearest_neighbors: point " + std::to_string((bad - cloud.coordinates.begin()) / 3) +
@@ -193,7 +193,7 @@ Csr nearest_neighbors(const DataArray& points, std::int32_t k)
     const Tree tree(3, sites.cloud, nanoflann::KDTreeSingleIndexAdaptorParams(12));
     Nearest nearest(wanted);
     std::vector<Found> found;
-    for (const auto site : tree.vAcc) { // in the tree's order: searches in a row visit the same leaves
+    for (const auto site : tree.vAcc) { // in the tree's order: consecutive searches visit the same leaves
         nearest.clear();
         tree.findNeighbors(nearest, sites.cloud.point(site), nanoflann::SearchParams());
         found.clear();

@@ -62,7 +62,7 @@ std::vector<Vector3> point_coordinates(const Mesh& mesh)
     return coordinates;
 }
 
-/// Sum of the triangles between `apex` and the ring's edges, each handed to `f` as (area vector, centroid).
+/// Calls `f(area vector, centroid)` for each triangle between `apex` and an edge of the ring.
 template <class F>
 void for_each_triangle(std::span<const Vector3> x, std::span<const std::int32_t> ring, const Vector3& apex, F&& f)
 {
@@ -91,7 +91,7 @@ std::vector<Vector3> area_vectors(const Mesh& mesh)
     std::vector<std::int32_t> ring;
     for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
         for_each_ring(mesh, i, ring, [&](std::span<const std::int32_t> corners) {
-            // A corner of the polygon as apex keeps the cross products free of large coordinates that cancel.
+            // With a corner of the polygon as apex, no large coordinates cancel in the cross products.
             for_each_triangle(x, corners, x[corners[0]],
                               [&](const Vector3& area, const Vector3&) { add_scaled(areas[i], area, 1.0); });
         });
@@ -154,7 +154,7 @@ double enclosed_volume(const Mesh& mesh)
 {
     const std::vector<Vector3> areas = area_vectors(mesh);
     const std::vector<Vector3> centroids = surface_centroids(mesh);
-    // Seen from a point of the surface itself, so that a body far from the origin loses no digits.
+    // Relative to a point of the surface, so that a body far from the origin loses no precision.
     const Vector3 origin = centroids.empty() ? Vector3{} : centroids.front();
     double volume = 0;
     for (std::size_t i = 0; i < areas.size(); ++i) volume += dot(centroids[i] - origin, areas[i]) / 3;

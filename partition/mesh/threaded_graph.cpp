@@ -51,7 +51,7 @@ bool is_crowded(const Mesh& mesh, std::span<const SharedFacet> facets)
     });
 }
 
-// Neighbours in different runs, both ways. `crowded` becomes the first cell at a facet of too many.
+// Neighbours in different runs, in both directions. Sets `crowded` to the first cell with a non-manifold facet.
 std::vector<std::pair<std::int32_t, std::int32_t>> edges_between(const Mesh& mesh, const std::vector<Run>& runs, std::int64_t cells_a_run, std::int32_t& crowded)
 {
     std::vector<SharedFacet> facets;
