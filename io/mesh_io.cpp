@@ -62,7 +62,7 @@ std::vector<MeshBlock> read_any(const std::filesystem::path& path, const ReadOpt
         if (std::ranges::find(parents, self) != parents.end())
             throw IoError(where + " names itself, directly or through the files that it names. Remove the cycle.");
         constexpr std::size_t max_depth = 16;
-        if (parents.size() >= max_depth) throw IoError(where + " lies deeper than 16 collections in each other.");
+        if (parents.size() >= max_depth) throw IoError(where + " is nested deeper than 16 collections.");
         parents.push_back(self);
         ReadOptions inner;
         inner.time = extension == ".pvd" || extension == ".series" ? std::nullopt : options.time;
@@ -71,7 +71,7 @@ std::vector<MeshBlock> read_any(const std::filesystem::path& path, const ReadOpt
     }
     std::vector<MeshBlock> blocks;
     blocks.push_back({"", read_single(path)});
-    if (!options.blocks.empty()) throw InvalidInput(where + " holds one mesh and no blocks to choose from; leave the choice out.");
+    if (!options.blocks.empty()) throw InvalidInput(where + " holds one mesh and no blocks to choose from. Leave out the choice of blocks.");
     return blocks;
 }
 

@@ -278,7 +278,7 @@ private:
                 });
                 if (!is_everywhere) continue;
                 for (auto& array : arrays) array.name.erase(0, prefix.size());
-                note("the prefix '" + std::string(prefix) + "' of all names is taken off.");
+                note("the prefix '" + std::string(prefix) + "' of all names is removed.");
                 is_changed = true;
             }
         }
@@ -294,7 +294,7 @@ private:
             }
             if (!names.insert(array.name).second) fail("has '" + array.name + "' under an old and a new name");
         }
-        if (num_renamed > 0) note(std::to_string(num_renamed) + " names of an older version (linear_pre, linear_post) are brought to today's.");
+        if (num_renamed > 0) note(std::to_string(num_renamed) + " names of an older version (linear_pre, linear_post) are changed to today's.");
     }
 
     std::filesystem::path path_;
@@ -342,8 +342,8 @@ void write_mdlus(const std::filesystem::path& path, const ModelCheckpoint& check
 {
     const auto known = std::ranges::find(kKnownModels, checkpoint.architecture, &KnownModel::name);
     if (known == std::end(kKnownModels) || checkpoint.arguments.empty())
-        throw InvalidInput("write_checkpoint: " + path.string() + " would name the model's class and arguments, and " +
-                           (checkpoint.architecture.empty() ? "the input does not say them" : "'" + checkpoint.architecture + "' is none that is known") +
+        throw InvalidInput("write_checkpoint: " + path.string() + " must contain the model's class and arguments, and " +
+                           (checkpoint.architecture.empty() ? "the input does not have them" : "'" + checkpoint.architecture + "' is not a known class") +
                            ". Write .pt or .safetensors.");
     auto arguments = Json::parse(checkpoint.arguments);
     Json metadata{{"physicsnemo_version", "2.2.2"}, {"mdlus_file_version", kFileVersion}};   // the version whose files these are like

@@ -380,7 +380,7 @@ at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tenso
     if (q.size(1) != heads) q = q.expand({-1, heads, -1, -1});
     for (auto* tensor : {&k, &v}) {
         const bool serves = tensor->size(1) == heads || tensor->size(1) == 1 || (grouped && tensor->size(1) > 0 && heads % tensor->size(1) == 0);
-        require(serves, "the heads of key " + shape_of(key) + " and value " + shape_of(value) + " do not serve those of query " + shape_of(query) + ".");
+        require(serves, "the heads of key " + shape_of(key) + " and value " + shape_of(value) + " do not match those of query " + shape_of(query) + ".");
     }
     if (k.size(1) != v.size(1)) {
         k = k.repeat_interleave(heads / k.size(1), 1);

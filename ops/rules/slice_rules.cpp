@@ -375,7 +375,7 @@ void as_strided(RuleCall& call)
     for (std::size_t dim = 0; dim < size.size(); ++dim) reach += (size[dim] - 1) * stride[dim];
     const bool own_memory = tensor.is_contiguous() && call.arg(3).isNone() && reach < tensor.numel();
     if (!own_memory && (tensor.is_view() || !tensor.is_contiguous())) {
-        call.refuse("strides of a view speak of memory that no rank has", "Use narrow, select or permute, or clone the tensor before");
+        call.refuse("strides of a view refer to memory of the whole, which no rank has", "Use narrow, select or permute, or clone the tensor before");
     }
     const auto last = tensor.dim() - 1;
     const bool one_more = own_memory && last >= 0 && static_cast<std::int64_t>(size.size()) == tensor.dim() + 1 && stride.back() == 1 && stride[last] > 0;

@@ -49,7 +49,7 @@ void IndexMap::validate(std::int32_t part) const
                  ", expected 0 to " + std::to_string(num_global - 1) + ".");
     for (std::int32_t i = 1; i < num_owned; ++i)
         if (global_ids[i] <= global_ids[i - 1])
-            fail("owned ids do not rise at local row " + std::to_string(i) + " (" + std::to_string(global_ids[i - 1]) +
+            fail("owned ids are not ascending at local row " + std::to_string(i) + " (" + std::to_string(global_ids[i - 1]) +
                  ", then " + std::to_string(global_ids[i]) + ").");
     for (std::int32_t g = 0; g < num_ghosts(); ++g) {
         const auto id = ghosts()[g];

@@ -354,7 +354,7 @@ void Subdomain::validate() const
     for (const auto point : mesh.cells.indices) used[point] = true;
     for (std::int32_t point = points.num_owned; point < points.num_local(); ++point)
         if (!used[point])
-            fail("ghost point " + std::to_string(points.global_ids[point]) + " belongs to no cell that is here.");
+            fail("ghost point " + std::to_string(points.global_ids[point]) + " belongs to no local cell.");
 }
 
 std::string to_string(const Subdomain& subdomain)

@@ -232,8 +232,8 @@ Mesh extract_mesh(const Mesh& mesh, std::span<const std::int32_t> cells, std::sp
 {
     const auto to_local = [&](std::int32_t& point) {
         if (local_points[point] < 0)
-            throw InvalidInput("extract_mesh: a cell that is taken uses point " + std::to_string(point) +
-                               ", which is not; take every point of the cells.");
+            throw InvalidInput("extract_mesh: a chosen cell uses point " + std::to_string(point) +
+                               ", which is not among the chosen points. Pass every point of the cells.");
         point = local_points[point];
     };
     Mesh part;

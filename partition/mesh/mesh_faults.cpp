@@ -174,7 +174,7 @@ std::vector<std::string> describe(const MeshFaults& faults)
     if (faults.duplicate_cells > 0)
         sentences.push_back(cells_text(faults.duplicate_cells, faults.first_duplicate) + " of the same type on the same points as an earlier one; all are kept.");
     if (faults.degenerate_cells > 0) sentences.push_back(cells_text(faults.degenerate_cells, faults.first_degenerate) + " with a point that is used twice.");
-    if (faults.inverted_cells > 0) sentences.push_back(cells_text(faults.inverted_cells, faults.first_inverted) + " of negative volume: the points stand in the wrong order.");
+    if (faults.inverted_cells > 0) sentences.push_back(cells_text(faults.inverted_cells, faults.first_inverted) + " of negative volume: their points are in the wrong order.");
     return sentences;
 }
 

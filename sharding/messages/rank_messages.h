@@ -18,7 +18,7 @@ namespace meshard {
 /// Another rank has failed and reports its error; this rank ends without a message.
 class FailedElsewhere : public CommunicationError {
 public:
-    FailedElsewhere() : CommunicationError("another rank has met an error and says so.") {}
+    FailedElsewhere() : CommunicationError("another rank has failed and reports its error.") {}
 };
 
 /// Messages among the ranks of a run without tensors, and so without LibTorch.

@@ -97,8 +97,8 @@ at::Generator DeviceMesh::generator(const at::Device& device) const
     for (std::size_t r = 0; r < hashes.size(); ++r) {
         if (hashes[r] != hashes[0]) {
             throw InvalidInput("random numbers on a device mesh: the generators of rank 0 and rank " + std::to_string(r) +
-                               " are in different states, so that their parts would not be of one field. Call torch::manual_seed with the same "
-                               "number on every rank before.");
+                               " are in different states; the parts of a random tensor would not fit together. Call torch::manual_seed with the same "
+                               "number on every rank first.");
         }
     }
     compared_.insert(device.type());

@@ -194,7 +194,7 @@ std::string RankGroup::describe_failure(const std::string& what, const std::stri
         if (names_.empty()) break;
     }
     std::string message = what + " over '" + axis_ + "' failed on rank " + std::to_string(rank_) + " of " + std::to_string(size_) + ": ";
-    if (!gone.empty()) return message + "rank " + gone + " has ended. Its own message says why; start the run again.";
+    if (!gone.empty()) return message + "rank " + gone + " has ended. See its own message for the reason; start the run again.";
     const auto line_end = error.find('\n');
     return message + "a rank did not answer (" + error.substr(0, std::min<std::size_t>(line_end, 160)) +
            "). See the other ranks' messages; a longer time limit is set with MESHARD_TIMEOUT_SECONDS.";

@@ -15,7 +15,7 @@
 namespace meshard {
 namespace {
 
-constexpr const char* kRemedy = "Hand the module the sharded tensor itself, or bring what it makes of this rank's rows back with from_local before it meets the loss";
+constexpr const char* kRemedy = "Pass the sharded tensor itself to the module, or make its outputs for this rank's rows sharded again with from_local before the loss is computed";
 
 /// Gradients that differ by more than this, relative to their norm, do not come from the same computation.
 double tolerance_of(at::ScalarType type) { return type == at::kDouble ? 1e-10 : type == at::kFloat ? 1e-4 : 1e-2; }
@@ -112,7 +112,7 @@ void check_plain_gradients(const std::vector<PlainGradientSum>& own, const std::
                 const bool differs = std::abs(of[r][k][0] - of[0][k][0]) > tolerance_of(types[k]) * std::max(of[r][k][1], of[0][k][1]);
                 if (!differs) continue;
                 throw InvalidInput("replicate: the gradient of '" + names[k] + "' is a plain tensor and not the same on ranks 0 and " + std::to_string(r) + " of axis '" +
-                                   device_mesh.axis_names()[axis] + "': each has met rows of its own, as to_local gives them. " + kRemedy + ".");
+                                   device_mesh.axis_names()[axis] + "': each rank has used it with its own rows only, as to_local returns them. " + kRemedy + ".");
             }
         }
     }
@@ -121,8 +121,8 @@ void check_plain_gradients(const std::vector<PlainGradientSum>& own, const std::
 void check_origin(const GradientOrigin& origin, const std::string& name)
 {
     if (!origin.mixed) return;
-    throw InvalidInput("replicate: '" + name + "' is used with rows of this rank alone (a plain tensor that went on through from_local) and with whole tensors, too; their gradients "
-                       "count in different ways and cannot be told apart. " + kRemedy + ", with each parameter on one side.");
+    throw InvalidInput("replicate: '" + name + "' is used with rows of this rank alone (a plain tensor that later goes through from_local) and with whole tensors; the former gradient "
+                       "must be summed over ranks, the latter not, and they cannot be separated. " + kRemedy + ", and use each parameter in one of the two ways only.");
 }
 
 }  // namespace meshard

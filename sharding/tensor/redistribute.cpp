@@ -126,7 +126,7 @@ at::Tensor convert(const at::Tensor& tensor, const SpecPtr& target)
     const auto source = spec_of(tensor);
     const auto& mesh = *source->device_mesh;
     if (source->device_mesh != target->device_mesh) {
-        throw InvalidInput("redistribute: the target lies on another device mesh. Gather with full_tensor, then scatter_rows.");
+        throw InvalidInput("redistribute: the target is on another device mesh. Gather with full_tensor, then scatter_rows.");
     }
     auto axes = source->axes;
     auto local = local_of(tensor);
@@ -142,7 +142,7 @@ at::Tensor convert(const at::Tensor& tensor, const SpecPtr& target)
         if (axes[a] == to) continue;
         if (to.is_partial()) {
             throw InvalidInput("redistribute: from " + to_string(axes[a].placement) + " to " + to_string(to.placement) +
-                               ": a pending reduction arises from operators only. Choose Replicate or Shard.");
+                               ": only operators make pending reductions. Choose Replicate or Shard.");
         }
         const auto& group = mesh.group(a);
         if (axes[a].is_partial()) {

@@ -310,17 +310,17 @@ void RuleCall::look_at(const at::Tensor& tensor)
     refresh_copy(tensor);
     const auto& mesh = spec_of(tensor)->device_mesh;
     if (mesh == mesh_) return;
-    if (mesh_) refuse("its arguments lie on different device meshes", "Gather one with full_tensor, or make both on the same mesh");
+    if (mesh_) refuse("its arguments are on different device meshes", "Gather one with full_tensor, or make both on the same mesh");
     mesh_ = mesh;
 }
 
 void RuleCall::on_plain_operand() const
 {
     if (plain_tensor_policy() == PlainTensorPolicy::Refuse) {
-        throw InvalidInput(full_name() + ": a plain tensor meets a sharded one. Wrap it (from_local with Replicate), or allow it with "
+        throw InvalidInput(full_name() + ": a plain and a sharded tensor are combined. Make the plain one sharded (from_local with Replicate), or allow it with "
                                          "set_plain_tensor_policy.");
     }
-    TORCH_WARN_ONCE(full_name(), ": a plain tensor meets a sharded one and counts as the same on every rank");
+    TORCH_WARN_ONCE(full_name(), ": a plain and a sharded tensor are combined; the plain one is taken to be the same on every rank (Replicate)");
 }
 
 std::string RuleCall::full_name() const { return full_name_of(facts_.op.operator_name()); }

@@ -90,7 +90,7 @@ bool ShardSpec::operator==(const ShardSpec& other) const
 void ShardSpec::validate() const
 {
     const auto fail = [](const std::string& what, const char* remedy) { throw InvalidInput("ShardSpec: " + what + ". " + remedy); };
-    if (!device_mesh) fail("there is no device mesh", "Name the ranks that hold the parts.");
+    if (!device_mesh) fail("there is no device mesh", "Pass the device mesh of the ranks that hold the parts.");
     const auto num_axes = device_mesh->num_axes();
     if (static_cast<std::int64_t>(axes.size()) != num_axes) {
         fail(std::to_string(axes.size()) + " layouts for a device mesh of " + std::to_string(num_axes) + " axes", "Give one layout an axis.");
@@ -100,10 +100,10 @@ void ShardSpec::validate() const
         if (!axis.is_shard()) continue;
         const auto where = [&] { return to_string(axis.placement) + " on axis '" + device_mesh->axis_names()[a] + "' "; };
         const auto num_ranks = device_mesh->size(a);
-        if (!axis.extents) fail(where() + "has no extents", "Say how much each rank holds.");
+        if (!axis.extents) fail(where() + "has no extents", "Pass the number of rows of each rank.");
         const auto found = static_cast<std::int64_t>(axis.extents->size());
         if (found != num_ranks) {
-            fail(where() + "has " + std::to_string(found) + " extents, expected " + std::to_string(num_ranks), "Give one extent a rank; of a rank that holds nothing, 0.");
+            fail(where() + "has " + std::to_string(found) + " extents, expected " + std::to_string(num_ranks), "Pass one extent for each rank, 0 for a rank without rows.");
         }
         for (std::int64_t r = 0; r < num_ranks; ++r) {
             if ((*axis.extents)[r] < 0) fail(where() + "has the extent " + std::to_string((*axis.extents)[r]) + " on rank " + std::to_string(r), "Expected 0 or more.");

@@ -72,7 +72,7 @@ std::string hostname()
 InvalidInput no_rendezvous(const LaunchInfo& info)
 {
     return InvalidInput("launch: " + std::to_string(info.size) + " ranks (from " + info.source +
-                        ") need a place to meet. Set MASTER_ADDR and MASTER_PORT to the host of rank 0 and a free port, or "
+                        ") need a rendezvous to find each other. Set MASTER_ADDR and MASTER_PORT to the host of rank 0 and a free port, or "
                         "MESHARD_RENDEZVOUS=file:///path/on/a/shared/disk.");
 }
 
@@ -239,7 +239,7 @@ private:
         if (missing.empty()) return;
         std::string list;
         for (const int r : missing) list += (list.empty() ? "" : ", ") + std::to_string(r);
-        throw CommunicationError("launch: rank " + list + " of " + std::to_string(size_) + " did not come within " +
+        throw CommunicationError("launch: rank " + list + " of " + std::to_string(size_) + " did not connect within " +
                                  std::to_string(static_cast<int>(timeout_seconds)) + " s. See that rank's own messages.");
     }
 

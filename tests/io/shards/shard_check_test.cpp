@@ -92,7 +92,7 @@ TEST(ShardCheck, FindsEachBrokenPromise)
     }));
     EXPECT_TRUE(finds("is not the", [](auto& parts) { drop_last_ghost(parts[0]); }) ||
                 finds("its ghosts are not the 1 layers around it", [](auto& parts) { drop_last_ghost(parts[0]); }) ||
-                finds("belongs to no cell that is here", [](auto& parts) { drop_last_ghost(parts[0]); }));
+                finds("belongs to no local cell", [](auto& parts) { drop_last_ghost(parts[0]); }));
     EXPECT_TRUE(finds("is owned by no part", [](auto& parts) {
         parts[0].cells.num_global += 1;
         parts[1].cells.num_global += 1;

@@ -48,7 +48,7 @@ TEST(IndexMap, NamesTheInvariantThatDoesNotHold)
     EXPECT_TRUE(refuses([](IndexMap& m) { m.ghost_owners.pop_back(); }, "3 ghost owners for 4 ghosts"));
     EXPECT_TRUE(refuses([](IndexMap& m) { m.num_global = 9; }, "local row 3 has global id 9"));
     EXPECT_TRUE(refuses([](IndexMap& m) { m.global_ids[0] = -1; }, "local row 0 has global id -1"));
-    EXPECT_TRUE(refuses([](IndexMap& m) { m.global_ids[1] = 4; }, "owned ids do not rise at local row 1"));
+    EXPECT_TRUE(refuses([](IndexMap& m) { m.global_ids[1] = 4; }, "owned ids are not ascending at local row 1"));
     EXPECT_TRUE(refuses([](IndexMap& m) { m.ghost_owners[0] = 2; }, "ghost 9 has owner 2"));
     EXPECT_TRUE(refuses([](IndexMap& m) { m.ghost_owners[0] = -1; }, "ghost 9 has owner -1"));
     EXPECT_TRUE(

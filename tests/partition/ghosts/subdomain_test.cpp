@@ -259,7 +259,7 @@ TEST(Subdomain, NamesTheInvariantThatDoesNotHold)
         [](Subdomain& s) {
             for (auto& p : s.mesh.cells.indices) p = std::min(p, 6);
         },
-        "belongs to no cell that is here"));
+        "belongs to no local cell"));
 }
 
 } // namespace

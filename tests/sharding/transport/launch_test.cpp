@@ -151,7 +151,7 @@ TEST(World, NamesTheRankThatDoesNotCome)
         World::connect({0, 2, 0, "environment", "file://" + pattern + "/store"}, 0.3);
         ADD_FAILURE() << "connected to nobody";
     } catch (const CommunicationError& error) {
-        EXPECT_NE(std::string(error.what()).find("rank 1 of 2 did not come"), std::string::npos) << error.what();
+        EXPECT_NE(std::string(error.what()).find("rank 1 of 2 did not connect"), std::string::npos) << error.what();
     }
     std::filesystem::remove_all(pattern);
 }
