@@ -74,7 +74,7 @@ public:
             else if (file.type() == "vtkMultiBlockDataSet" || file.type() == "vtkPartitionedDataSetCollection") read_blocks(file);
             else file.fail("expected a VTKFile of type vtkMultiBlockDataSet, vtkPartitionedDataSetCollection or Collection, found '" + file.type() + "'");
         }
-        if (!options_.blocks.empty()) choose_blocks(std::move(all_names_), options_.blocks, where_);    // says which wish is not there
+        if (!options_.blocks.empty()) choose_blocks(std::move(all_names_), options_.blocks, where_);    // throws if there is no such block
         return std::move(blocks_);
     }
 

@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What stands between the file names in a file of this extension; nothing if it names none.
+/// The separators between file names in a file of this extension; empty if such a file names no others.
 std::string_view separators_in(const fs::path& path)
 {
     std::string extension = path.extension().string();
@@ -44,7 +44,7 @@ std::vector<fs::path> files_named(const fs::path& folder, std::string_view name)
     return files;
 }
 
-/// Any word that is the name of a file counts: more files than are read do no harm.
+/// Takes every word that is the name of a file: the result may have more files than are read.
 void add_with_named_files(const fs::path& path, std::set<fs::path>& files)
 {
     std::error_code ignored;
@@ -69,7 +69,7 @@ std::optional<double> time_named(const std::string& name)
     return error == std::errc() && end == name.data() + name.size() ? std::optional(time) : std::nullopt;
 }
 
-/// Of times before the latest only the meshes: they hold until a later one replaces them.
+/// Of times before the latest only the meshes: a mesh is valid until a later one replaces it.
 void add_case_files(const fs::path& folder, bool only_meshes, int depth, std::set<fs::path>& files)
 {
     constexpr int deepest = 8;   // a link may lead back up

@@ -54,7 +54,7 @@ AtomicFile::~AtomicFile()
 
 void AtomicFile::reserve(std::uint64_t size)
 {
-    // Some file systems cannot say; then the write itself will.
+    // Some file systems do not support it; then a full disk is found by the write itself.
     if (size > 0 && ::fallocate(descriptor_, 0, 0, static_cast<off_t>(size)) != 0 && errno != EOPNOTSUPP && errno != ENOSYS)
         throw_errno(path_, "cannot reserve " + std::to_string(size) + " bytes", errno);
 }

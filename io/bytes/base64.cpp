@@ -15,7 +15,7 @@ static_assert(std::endian::native == std::endian::little, "the tables hold a gro
 constexpr std::uint32_t bad = 0x80000000u;
 using Table = std::array<std::uint32_t, 256>;
 
-/// What each character adds to the three bytes of its group, by its place in it.
+/// For each character and position in its group of four: its bits in the three bytes.
 constexpr std::array<Table, 4> make_tables()
 {
     std::array<Table, 4> tables{};

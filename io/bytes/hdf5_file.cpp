@@ -14,7 +14,7 @@ namespace meshard {
 
 namespace {
 
-// What deflate can at most do, and a little for data sets that were never written.
+// Largest ratio of deflate, and a margin for data sets that were never written.
 constexpr std::uint64_t largest_hdf5_ratio = 1100;
 
 class Handle {

@@ -27,15 +27,15 @@ void interrupt(int)
     is_interrupted = true;
 }
 
-/// From now on SIGTERM reaches no handler: a thread waits for it and sends SIGINT instead. METIS puts a handler of its own for SIGTERM in place of ours while it
-/// cuts, which jumps out of whatever the process is doing, also out of malloc, whose lock then stays taken.
+/// From now on SIGTERM reaches no handler: a thread waits for it and sends SIGINT instead. While METIS cuts, it replaces our handler of SIGTERM by its own,
+/// which jumps out of any function, also out of malloc, whose lock then stays locked.
 void take_termination_for_interruption()
 {
     sigset_t termination, all, before;
     sigemptyset(&termination);
     sigaddset(&termination, SIGTERM);
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);   // other signals are for the threads that work
+    pthread_sigmask(SIG_SETMASK, &all, &before);   // other signals are handled by the other threads
     try {
         std::thread([termination] {
             for (int signal = 0;;) {
@@ -43,7 +43,7 @@ void take_termination_for_interruption()
             }
         }).detach();
         sigaddset(&before, SIGTERM);   // also of threads and programs that are started later: those wait for it in the same way
-    } catch (const std::system_error&) {   // no thread to be had: SIGTERM stays as it was
+    } catch (const std::system_error&) {   // no thread could be started: SIGTERM keeps its handler
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }

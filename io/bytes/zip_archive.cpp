@@ -18,8 +18,8 @@ constexpr std::size_t kLocalSize = 30, kEntrySize = 46, kEndSize = 22, kLocator6
 constexpr std::uint64_t kIn64 = 0xffffffff;   // a 32-bit field whose value stands in the zip64 field
 constexpr std::uint16_t kStored = 0, kDeflated = 8, kZip64Field = 1, kPaddingField = 0x4246;
 constexpr std::uint64_t kAlignment = 64;
-constexpr std::uint64_t kLargestRatio = 10;         // weights are hardly packed at all; deflate could make 1032 bytes of one,
-constexpr std::uint64_t kModestSize = 64 << 20;     // which nobody minds up to so many bytes
+constexpr std::uint64_t kLargestRatio = 10;         // weights are hardly compressible; deflate's largest ratio is 1032
+constexpr std::uint64_t kModestSize = 64 << 20;     // up to so many bytes any ratio is accepted
 
 template <class Integer>
 Integer number_at(std::span<const std::byte> bytes, std::size_t at)
@@ -37,7 +37,7 @@ void put(std::string& bytes, Integer value)
 
 std::uint32_t checksum_of(std::span<const std::byte> bytes, std::uint32_t start = 0)
 {
-    if (bytes.empty()) return start;   // zlib takes a null pointer for the wish to begin anew
+    if (bytes.empty()) return start;   // for zlib a null pointer means a new checksum
     return static_cast<std::uint32_t>(crc32_z(start, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
 }
 

@@ -25,20 +25,20 @@ constexpr const char* kMetadataKey = "meshard";   // of safetensors files, as tr
 constexpr const char* kFileVersion = "0.1.0";     // of .mdlus files, for all models that meshard knows
 constexpr int kDeepest = 64;                      // nesting of dicts and lists that is followed
 constexpr std::uintmax_t kLongestDescription = 1 << 20;   // bytes of a .json beside the weights
-constexpr std::size_t kMostEntries = 1'000'000;   // of a dict and all below it: shared values could ask for more without end
+constexpr std::size_t kMostEntries = 1'000'000;   // of a dict and all below it: a limit against values that are shared again and again
 
 struct KnownModel {
     const char* name;
     const char* module;                   // where PhysicsNeMo keeps the class
     const char* beside = nullptr;         // an argument that its class does not have, as it says how inputs are made: of .mdlus files in metadata.json
-    const char* unspeakable = nullptr;    // one without which the model is another
+    const char* unspeakable = nullptr;    // an argument that a .mdlus cannot hold and that changes the model
 };
 constexpr KnownModel kKnownModels[] = {{"Transolver", "physicsnemo.models.transolver.transolver", nullptr, "authors_constants"},
                                        {"GeoTransolver", "physicsnemo.models.geotransolver.geotransolver"},
                                        {"FLARE", "physicsnemo.models.flare.flare"},
                                        {"MeshGraphNet", "physicsnemo.models.meshgraphnet.meshgraphnet", "num_neighbors"}};
 
-// Where training scripts put the state dict, likeliest first.
+// Keys under which training scripts save the state dict, the most common first.
 constexpr std::array kStateDictKeys{"model_state_dict", "state_dict", "model", "model_state", "module", "net", "network", "weights"};
 
 std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
@@ -130,7 +130,7 @@ private:
         if (description.contains("others") && description["others"].is_object()) checkpoint_.others = dump(description["others"]);
     }
 
-    /// Of files that hold weights alone; what is no description of a model is passed over.
+    /// Reads the .json beside a file that holds weights only; a .json that does not describe a model is ignored.
     void read_description_beside()
     {
         auto beside = path_;
@@ -314,7 +314,7 @@ void write_pieces(const std::filesystem::path& path, const std::vector<std::span
     file.commit();
 }
 
-/// The model's own arrays: without what training keeps beside them.
+/// The model's own arrays, without those of the optimizer and the normaliser.
 NamedArrays model_weights(const NamedArrays& content)
 {
     NamedArrays weights;
@@ -406,7 +406,7 @@ void write_checkpoint(const std::filesystem::path& path, const ModelCheckpoint& 
         NamedArrays content = checkpoint.weights;
         content.metadata.emplace("format", "pt");
         const auto description = description_of(checkpoint);
-        // A checkpoint of meshard's own says more there already.
+        // A checkpoint written by meshard has more data there already.
         if (!description.empty()) content.metadata.emplace(kMetadataKey, dump(description));
         write_safetensors(path, content);
         const auto found = content.metadata.find(kMetadataKey);

@@ -114,7 +114,7 @@ private:
 
     std::size_t base() const { return marks_.empty() ? 0 : marks_.back(); }
 
-    /// The values above the last mark, which are taken off with it.
+    /// The values above the last mark; removes them and the mark from the stack.
     std::vector<const PickleValue*> pop_to_mark()
     {
         if (marks_.empty()) fail("a mark is missing");
@@ -227,7 +227,7 @@ private:
         }
     }
 
-    /// Values may be shared, so that a short pickle could ask for copies without end.
+    /// A limit: values may be shared, so that a short pickle could require unlimited copies.
     void count_copies(std::size_t num_items)
     {
         copied_ += num_items;

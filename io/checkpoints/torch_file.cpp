@@ -17,7 +17,7 @@ constexpr auto kStorageTypes = std::to_array<std::pair<std::string_view, ArrayTy
     {"ByteStorage", ArrayType::U8}, {"BoolStorage", ArrayType::BOOL},
 });
 
-// A pickled number by which PyTorch's plain format begins.
+// The magic number at the beginning of PyTorch's format before zip, as a pickle.
 constexpr std::string_view kLegacyBegin("\x80\x02\x8a\x0al\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.", 15);
 
 // Copies of views of shared storages may take so much more than the storages themselves.
@@ -130,7 +130,7 @@ void TorchFile::read_legacy(const SharedBytes& file)
     const auto* list = keys->root().as<PickleValue::Sequence>();
     if (!list) fail("has no list of storages. It is damaged");
 
-    // The sizes of the values stand in the object: each storage is named by a tensor.
+    // The value types are in the object: each storage is used by a tensor.
     std::map<std::string, std::size_t> value_sizes;
     for (const PickleValue& value : pickle_->values()) {
         const auto* storage = value.as<PickledStorage>();

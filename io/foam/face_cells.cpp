@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::uint8_t tetra = 10, hexahedron = 12, wedge = 13, pyramid = 14, polyhedron = 42;
 
-// A face as one of its cells sees it.
+// A face with the orientation that it has in one of its cells.
 struct Side {
     std::int32_t face = 0;
     bool outward = true;
@@ -20,7 +20,7 @@ class CellBuilder {
 public:
     CellBuilder(const Csr& faces, std::span<const Side> sides) : faces_(faces), sides_(sides) {}
 
-    /// The cell's points in VTK's order, or nothing if it is none of the four simple shapes.
+    /// The cell's points in VTK's order; none if it has none of the four simple shapes.
     std::uint8_t simple_shape(std::vector<std::int32_t>& points)
     {
         points.clear();

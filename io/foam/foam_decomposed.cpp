@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Sets of points that are one.
+/// Disjoint sets of points that are merged.
 class PointSets {
 public:
     explicit PointSets(std::int64_t count) : parent_(static_cast<std::size_t>(count)) { std::iota(parent_.begin(), parent_.end(), 0); }
@@ -44,7 +44,7 @@ std::vector<std::int64_t> counted_from(std::int64_t first, std::int64_t count)
     return numbers;
 }
 
-/// Makes one of the points of each face between two processors.
+/// Merges the points of each face between two processors.
 void join_across(std::span<const FoamRegion> processors, std::span<const std::int64_t> first_points, PointSets& points, const std::string& where)
 {
     const auto between = [](std::size_t a, std::size_t b) { return "processor" + std::to_string(a) + " and processor" + std::to_string(b); };
@@ -62,14 +62,14 @@ void join_across(std::span<const FoamRegion> processors, std::span<const std::in
                 if (ours.size() != theirs.size())
                     throw IoError(where + ": face " + std::to_string(i) + " between " + between(here, there) + " has " + std::to_string(ours.size()) + " points on one side and " +
                                   std::to_string(theirs.size()) + " on the other.");
-                // OpenFOAM turns a face round without moving its first point.
+                // OpenFOAM reverses a face without moving its first point.
                 for (std::size_t k = 0; k < ours.size(); ++k)
                     points.join(first_points[here] + ours[k], first_points[there] + theirs[k == 0 ? 0 : theirs.size() - k]);
             }
         }
 }
 
-/// Processor after processor, where decomposePar noted no numbers: a mesh that was made decomposed.
+/// Processor after processor, if decomposePar has stored no ids: for a mesh that was generated in parallel.
 std::vector<FoamAddressing> number_in_order(std::span<const FoamRegion> processors, const std::string& where)
 {
     std::vector<std::int64_t> first_points{0};

@@ -337,7 +337,7 @@ void FoamFile::read_entries(FoamEntry& into, FoamEntry& root, int depth, bool un
                 included.most_rows_ = most_rows_;
                 included.read_entries(into, root, depth, false);
             } else {
-                at_ = std::min(text_.find('\n', at_), text_.size());    // #inputMode, #includeEtc, ...: of no concern to a mesh
+                at_ = std::min(text_.find('\n', at_), text_.size());    // #inputMode, #includeEtc, ...: have no effect on a mesh
             }
             continue;
         }

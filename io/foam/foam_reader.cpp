@@ -64,7 +64,7 @@ auto find_time(const std::vector<FoamTime>& times, double wanted)
     return std::ranges::find_if(times, [&](const FoamTime& time) { return std::abs(time.value - wanted) <= 1e-9 * std::max(1.0, std::abs(wanted)); });
 }
 
-/// The times up to the wanted one, which is the last then.
+/// The times up to and including the wanted one.
 std::vector<FoamTime> times_until(const fs::path& folder, std::optional<double> wanted, const std::string& where)
 {
     auto times = time_folders(folder);
@@ -79,7 +79,7 @@ std::vector<FoamTime> times_until(const fs::path& folder, std::optional<double> 
     return times;
 }
 
-/// Whether the processors' folders have what is wanted, and the case itself has not: mesh, time, or a later one.
+/// Whether the processors' folders have the mesh and the wanted time (or, if none is wanted, a later time) and the case itself has not.
 bool is_better_decomposed(const fs::path& folder, const fs::path& processor, std::optional<double> wanted)
 {
     if (regions_of(folder).empty()) return true;
@@ -125,7 +125,7 @@ std::vector<MeshBlock> read_case(const fs::path& path, const ReadOptions& option
         std::ranges::move(read.blocks, std::back_inserter(blocks));
         for (const std::string& name : read.all_names) all_names.push_back({name, {}});
     }
-    choose_blocks(std::move(all_names), options.blocks, where);     // says which wish is not there
+    choose_blocks(std::move(all_names), options.blocks, where);     // throws if there is no such block
     return blocks;
 }
 

@@ -114,7 +114,7 @@ FoamAddressing FoamRegion::addressing() const
 {
     FoamAddressing result{read_addressing("pointProcAddressing", num_points()), read_addressing("faceProcAddressing", num_faces()),
                           read_addressing("cellProcAddressing", num_cells())};
-    // Faces count from 1, and those that are turned round here are negative.
+    // Faces are numbered from 1; a negative number is that of a reversed face.
     for (std::int64_t& face : result.faces) face = std::abs(face) - 1;
     return result;
 }
@@ -192,7 +192,7 @@ void FoamRegion::check_cells(const FoamFile& owner_file, const FoamFile& neighbo
         last = std::max(last, neighbour_[face]);
     }
     num_cells_ = last + std::int64_t{1};
-    // Each cell has four faces at least: what claims more cells must not make us allocate them.
+    // Each cell has four faces at least: a file that claims more cells is refused before memory is allocated.
     const auto num_sides = static_cast<std::int64_t>(owner_.size() + neighbour_.size());
     if (num_cells_ > num_sides) owner_file.fail("names cell " + std::to_string(last) + ", but there are only " + std::to_string(num_sides) + " sides of faces. It is damaged");
     std::vector<std::uint8_t> num_faces(static_cast<std::size_t>(num_cells_), 0);

@@ -8,7 +8,7 @@ namespace meshard {
 
 Color sequential_color(double value)
 {
-    // Viridis (van der Walt and Smith 2015) at eleven equally spaced places.
+    // Viridis (van der Walt and Smith 2015) at eleven equally spaced values.
     constexpr std::array<std::array<int, 3>, 11> stops{{{68, 1, 84}, {72, 36, 117}, {65, 68, 135}, {53, 95, 141}, {42, 120, 142},
                                                         {33, 145, 140}, {34, 168, 132}, {68, 191, 112}, {122, 209, 81},
                                                         {189, 223, 38}, {253, 231, 37}}};

@@ -74,7 +74,7 @@ private:
 
     void add_face(std::int64_t first, std::int32_t cell)
     {
-        // Equal for the same points in any order. That two other sets share 64 bits is too rare to matter to a picture.
+        // Equal for the same points in any order. Collisions of other sets in 64 bits are too rare to matter in a picture.
         std::uint64_t key = 0;
         for (const std::int32_t point : std::span(points_).subspan(first)) {
             std::uint64_t bits = static_cast<std::uint64_t>(point) + 0x9E3779B97F4A7C15;

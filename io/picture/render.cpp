@@ -198,7 +198,7 @@ Coloring make_coloring(const Mesh& mesh, const Scene& scene, const RenderOptions
     return coloring;
 }
 
-/// A half model (cut at a symmetry plane) is looked at from outside: from the side that shows more of its front.
+/// Side from which a half model (cut at a symmetry plane) is drawn: that from which more of its surface faces the viewer, the outside.
 double choose_side(const Scene& scene, View view)
 {
     double shown_left = 0, shown_right = 0;
@@ -251,7 +251,7 @@ void draw_scene(Rasterizer& rasterizer, const Scene& scene, const std::vector<Sc
         const Vector normal = normalized(cross(minus(scene.points[j], scene.points[i]), minus(scene.points[k], scene.points[i])));
         const auto shade = static_cast<float>(0.6 + 0.4 * std::abs(dot(normal, light)));   // both sides are lit
         std::array<ScreenPoint, 3> corners{projected[i], projected[j], projected[k]};
-        // Of the two sides of a thin sheet, the one that faces the eye is seen.
+        // Of the two sides of a thin sheet, the one that faces the viewer is visible.
         if (dot(normal, camera.toward) < 0)
             for (ScreenPoint& corner : corners) corner.depth += 0.5F;
         if (coloring.is_plain() || coloring.on_cells) {

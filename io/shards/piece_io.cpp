@@ -23,7 +23,7 @@ constexpr const char* point_ids = "GlobalPointIds";
 constexpr const char* owner_id = "PartitionId";
 constexpr const char* ghost_level = "GhostLevel";
 
-// Not to be given to a source's array in either group, so that one rule serves both.
+// Names reserved in both groups (point and cell data), so that one rule is enough.
 constexpr std::array<std::string_view, 5> own_names{ghost_type, cell_ids, point_ids, owner_id, ghost_level};
 
 std::string without_global_ids(const std::string& attribute)
@@ -241,7 +241,7 @@ void write_piece(const std::filesystem::path& path, const Subdomain& subdomain, 
 
 void write_piece_index(const std::filesystem::path& path, const Subdomain& like, std::span<const std::string> sources)
 {
-    // An index has no rows; only what arrays there are counts.
+    // An index has no rows, only names and types of arrays.
     write_vtk_index(path, piece_mesh(like), sources, like.num_ghost_layers);
 }
 

@@ -41,7 +41,7 @@ public:
 
     std::vector<ShardPromise> run()
     {
-        // Each step relies on what those before it found to hold.
+        // Each test requires that those before it have passed.
         test(ManifestFile, [&] { manifest_ = read_manifest(dir_); });
         if (num_faults_ == 0) test(Index, [&] { check_index(); });
         for (std::int32_t part = 0; part < manifest_.num_parts(); ++part) test(Pieces, [&] { load(part); });
@@ -224,7 +224,7 @@ private:
                 " ghost points, but its cells use " + std::to_string(wanted.size()) + " that it does not own, or other ones.");
     }
 
-    /// What a part holds must be what the owners hold, to the last bit.
+    /// Compares the rows of a part with those of their owners, bit by bit.
     void check_values(const Subdomain& subdomain, const Mesh& merged)
     {
         const std::vector<std::int32_t> cells(subdomain.cells.global_ids.begin(), subdomain.cells.global_ids.end());
@@ -245,7 +245,7 @@ private:
 
 std::vector<ShardPromise> test_shards(const std::filesystem::path& dir)
 {
-    if (!is_shards_folder(dir)) read_manifest(dir);   // throws: says what is missing
+    if (!is_shards_folder(dir)) read_manifest(dir);   // throws with the reason
     return ShardCheck(dir).run();
 }
 

@@ -88,7 +88,7 @@ void PartialFolder::remove() const
 {
     std::error_code ignored;
     std::filesystem::remove_all(partial_, ignored);
-    // Of the folders above only what is empty: another run may have put something there.
+    // Of the parent folders only empty ones: another run may have written to them.
     for (auto made = partial_; made != first_made_;) {
         made = made.parent_path();
         if (!std::filesystem::remove(made, ignored)) return;
@@ -101,7 +101,7 @@ void PartialFolder::commit()
     std::error_code error;
     if (std::filesystem::exists(final_, error))
         throw IoError("save_subdomains: " + final_.string() + " has come to exist meanwhile; choose another name.");
-    // One wait for all pieces instead of one each.
+    // One sync for all pieces instead of one for each.
     const int descriptor = ::open(partial_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     const bool is_on_disk = descriptor >= 0 && ::syncfs(descriptor) == 0;
     if (descriptor >= 0) ::close(descriptor);

@@ -145,7 +145,7 @@ void MappedMesh::open_vtkhdf(const std::filesystem::path& path)
     }
 }
 
-// What does not depend on single cells; those are looked at when they are taken.
+// Checks the file as a whole; single cells are checked when they are read.
 void MappedMesh::require_whole() const
 {
     const DataArray& points = rest_.points;
@@ -245,8 +245,8 @@ void MappedMesh::push_faces(std::int64_t row, std::int32_t cell, Mesh& mesh) con
     streams.offsets.push_back(streams.num_entries());
 }
 
-// The system maps 64 KiB around what is touched. Cells that lie scattered would bring in the whole file in this way, so pages are let go
-// of after so many of these.
+// The system maps 64 KiB around each access. Accesses to scattered cells would map the whole file in this way, so pages are released
+// after this number of them.
 void MappedMesh::count_touched(const DataArray& array, std::int64_t row) const
 {
     constexpr std::int64_t most = 512;

@@ -73,7 +73,7 @@ void unify(std::vector<MeshBlock>& blocks, std::vector<DataArray> Mesh::* group,
                 *model = converted(*model, is_floating(array.type()) || is_floating(model->type()) ? ScalarType::Float64 : ScalarType::Int64);
         }
     }
-    // One array a role.
+    // At most one array for each role.
     std::set<std::string> roles;
     for (DataArray& model : models)
         if (!model.attribute.empty() && !roles.insert(model.attribute).second) model.attribute.clear();

@@ -53,14 +53,15 @@ namespace meshard {
 
 namespace {
 
-/// Takes what VTK would print while it lives. VTK has one such window a process, so only one of these may live at a time.
+/// A guard: while it lives, it collects VTK's messages instead of printing them. VTK has one output window for each process, so only one guard may live at a
+/// time.
 class CapturedMessages {
 public:
     CapturedMessages()
         : lock_(mutex()), previous_(vtkOutputWindow::GetInstance()), verbosity_(vtkLogger::GetCurrentVerbosityCutoff())
     {
         vtkOutputWindow::SetInstance(window_);
-        vtkLogger::SetStderrVerbosity(vtkLogger::VERBOSITY_OFF);   // the log is a second way to the terminal
+        vtkLogger::SetStderrVerbosity(vtkLogger::VERBOSITY_OFF);   // the log also prints to the terminal
     }
     ~CapturedMessages()
     {
@@ -296,7 +297,7 @@ CompositeFormat composite_format(const std::filesystem::path& path)
 
 #ifdef MESHARD_WITH_VTK_COMPOSITES
 
-/// What the libraries below VTK would say in many lines on stderr.
+/// Turns off the messages that libraries used by VTK print to stderr.
 void require_beginning(CompositeFormat format, const std::filesystem::path& path, const std::string& where)
 {
     const auto file = MappedFile::open(path, "read_mesh");
@@ -310,7 +311,7 @@ void require_beginning(CompositeFormat format, const std::filesystem::path& path
         throw IoError(where + " has no section FORMAT: it is no EnSight case file. Is the extension right?");
 }
 
-/// Sends stderr nowhere while it lives: netCDF, Exodus and CGNS write to it themselves.
+/// A guard: while it lives, stderr is redirected to /dev/null, since netCDF, Exodus and CGNS write to it themselves.
 class SilentStderr {
 public:
     SilentStderr() : saved_(::dup(STDERR_FILENO))

@@ -62,7 +62,7 @@ std::vector<std::int32_t> choose_cells(const Mesh& mesh, const std::string& wher
     return cells;
 }
 
-/// Makes all copies of a point one: cells use the row that owns it. Returns the rows that are kept, in the order of the result.
+/// Merges all copies of a point: cells use the row that owns it. Returns the rows that are kept, in the order of the result.
 std::vector<std::int32_t> choose_points(Mesh& mesh, const std::vector<std::int32_t>& cells)
 {
     const auto is_duplicate = duplicates(mesh.point_data, mesh.num_points());
@@ -116,7 +116,7 @@ Mesh merge_pieces(std::vector<Mesh> pieces, MeshKind kind, const std::string& wh
 Mesh read_vtk_piece(const std::filesystem::path& path)
 {
     const VtkXmlFile file(path);
-    // VTK's readers do not survive every unknown name of a compressor.
+    // VTK's readers crash with some unknown compressor names.
     const bool for_vtk = !file.has_known_compressor() && (file.compressor() == "vtkLZMADataCompressor" || file.compressor() == "vtkLZ4DataCompressor");
     return for_vtk ? read_with_vtk(path) : read_vtk_xml(file);
 }

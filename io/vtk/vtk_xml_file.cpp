@@ -249,7 +249,7 @@ VtkXmlFile::Payload VtkXmlFile::inflate(const Encoded& encoded, const std::strin
     const std::uint64_t block_size = words[1], last_size = words[2] != 0 ? words[2] : block_size;
 
     std::uint64_t compressed_size = 0;
-    const std::uint64_t too_much = encoded.text.size() + 1;     // more need not be told apart, and cannot overflow
+    const std::uint64_t too_much = encoded.text.size() + 1;     // counts are clamped to it, so that sums cannot overflow
     for (std::size_t i = 3; i < num_words; ++i) compressed_size = std::min(compressed_size + std::min(words[i], too_much), too_much);
     const std::size_t header = encoded.base64 ? base64_length(num_words * word_size_) : num_words * word_size_;
     const std::size_t body = encoded.base64 ? base64_length(compressed_size) : compressed_size;
@@ -258,7 +258,7 @@ VtkXmlFile::Payload VtkXmlFile::inflate(const Encoded& encoded, const std::strin
              std::to_string(encoded.text.size() - header) + " characters are left in the file. It is truncated or damaged");
 
     const std::string_view blocks = encoded.text.substr(header, body);
-    // The size of full blocks says nothing where the only block is a short last one.
+    // If the only block is a short last one, the size of full blocks has no meaning.
     const std::uint64_t ratio = largest_ratio(compression_);
     if (last_size > block_size || last_size / ratio > compressed_size || (num_blocks > 1 && block_size / ratio > compressed_size / (num_blocks - 1)))
         fail("array '" + name + "' announces blocks of " + std::to_string(block_size) +

@@ -21,7 +21,7 @@ namespace {
 
 using Bytes = std::span<const std::byte>;
 
-/// The values of one array as they stand in the file, made a run at a time so that converted ones need no second copy of the whole.
+/// The values of one array as they are written, converted piece by piece so that no second copy of the whole array is needed.
 struct Block {
     std::uint64_t size = 0;
     /// The bytes from `begin` on, `count` of them, both multiples of 8 but at the end; `scratch` may hold them.
@@ -95,7 +95,7 @@ std::string attribute_text(std::string_view name, const std::string& value)
     return " " + std::string(name) + "=\"" + xml_escaped(value) + "\"";
 }
 
-/// ` Scalars="p" Vectors="U"`: which array plays which role.
+/// ` Scalars="p" Vectors="U"`: the array of each role.
 std::string roles_text(std::span<const DataArray> arrays)
 {
     std::string text;
@@ -113,7 +113,7 @@ std::string roles_text(std::span<const DataArray> arrays)
 std::string declaration(const DataArray& array)
 {
     std::string text = attribute_text("type", std::string(to_string(array.type())));
-    // VTK reads global ids into its own id type only if it is told so.
+    // VTK reads global ids into its own id type only with this attribute.
     const bool is_id = array.attribute.find("GlobalIds") != std::string::npos ||
                        array.attribute.find("PedigreeIds") != std::string::npos;
     if (array.type() == ScalarType::Int64 && is_id) text += " IdType=\"1\"";

@@ -246,7 +246,7 @@ private:
         return streams;
     }
 
-    /// In a series each array says itself where the step's rows begin.
+    /// In a series each array has its own offset of the step's rows.
     template <class Read>
     std::vector<DataArray> read_arrays(const std::string& name, std::int64_t first, std::int64_t rows_before, Read&& read) const
     {
@@ -264,7 +264,7 @@ private:
                     array.attribute += (array.attribute.empty() ? "" : " ") + std::string(role);
             arrays.push_back(std::move(array));
         }
-        // HDF5 lists members by name; the order in which they were written is kept beside them.
+        // HDF5 lists members by name; their original order is stored separately.
         if (const auto order = group.text_attribute("ArrayOrder"))
             std::ranges::stable_sort(arrays, {}, [&](const DataArray& array) { return ("\n" + *order + "\n").find("\n" + array.name() + "\n"); });
         return arrays;
