@@ -18,16 +18,16 @@ constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 /// Part of a block of scores, in rows and columns of the block.
 struct Rectangle {
     std::int64_t row = 0, rows = 0, column = 0, columns = 0;
-    bool triangular = false;   ///< square, and row i looks at columns 0 to i only
+    bool triangular = false;   ///< square, and row i attends to columns 0 to i only
 };
 
-/// The parts of rows x columns that hold anything: what lies beyond the diagonal of a causal attention is left out.
+/// The parts of rows x columns that are not masked completely: those beyond the diagonal of a causal attention are left out.
 std::vector<Rectangle> rectangles(RowRange rows, RowRange columns, bool causal)
 {
     if (rows.length == 0 || columns.length == 0) return {};
     if (!causal) return {{0, rows.length, 0, columns.length, false}};
     std::vector<Rectangle> parts;
-    const auto before = std::min(columns.end(), rows.start) - columns.start;   // keys that all rows see
+    const auto before = std::min(columns.end(), rows.start) - columns.start;   // keys to which all rows attend
     if (before > 0) parts.push_back({0, rows.length, 0, before, false});
     const auto begin = std::max(columns.start, rows.start), end = std::min(columns.end(), rows.end());
     if (begin < end) {
@@ -37,7 +37,7 @@ std::vector<Rectangle> rectangles(RowRange rows, RowRange columns, bool causal)
     return parts;
 }
 
-/// A rectangle in slices of at most `length` rows. Of a triangle a slice keeps the columns that it sees, and is one no more.
+/// Cuts a rectangle in slices of at most `length` rows. A slice of a triangle has only the columns to which its rows attend, and is no triangle.
 std::vector<Rectangle> row_slices(const Rectangle& part, std::int64_t length)
 {
     std::vector<Rectangle> slices;
@@ -51,7 +51,7 @@ std::vector<Rectangle> row_slices(const Rectangle& part, std::int64_t length)
     return slices;
 }
 
-/// Entries of the mask that a rectangle meets; `column` counts from the mask's first.
+/// Entries of the mask for a rectangle; `column` counts from the mask's first.
 at::Tensor mask_part(const at::Tensor& mask, const Rectangle& part, std::int64_t column)
 {
     if (!mask.defined()) return mask;
@@ -76,7 +76,7 @@ bool is_fused(const AttentionSettings& settings, const at::Tensor& queries, cons
 
 at::Tensor dense_rows(const at::Tensor& tensor) { return tensor.size(3) > 1 && tensor.stride(3) != 1 ? tensor.contiguous() : tensor; }
 
-/// The heads that look at the keys' heads as their `member`th: (B, K, R, X), a view. Masks and the like may have a single head.
+/// Of the query heads that share each key head, the `member`th: (B, K, R, X), a view. Masks and alike may have a single head.
 at::Tensor group_member(const at::Tensor& tensor, std::int64_t key_heads, std::int64_t member)
 {
     if (tensor.size(1) == 1 || tensor.size(1) == key_heads) return tensor;
@@ -91,7 +91,7 @@ std::uint64_t spread(std::uint64_t x)
     return x ^ (x >> 31);
 }
 
-/// 0 where a weight is dropped, 1 / (1 - dropout) elsewhere, for (B, H, rows, columns): a function of the place in the whole alone, and of the
+/// 0 where a weight is dropped, 1 / (1 - dropout) elsewhere, for (B, H, rows, columns): depends only on the position in the whole, and on the
 /// field or the seed that all ranks share.
 at::Tensor kept_weights(const AttentionSettings& settings, const at::Tensor& scores, RowRange rows, RowRange columns)
 {
@@ -122,7 +122,7 @@ at::Tensor kept_weights(const AttentionSettings& settings, const at::Tensor& sco
     return kept.to(scores.options());
 }
 
-/// One rectangle with all it needs, for arithmetic that holds its scores in memory.
+/// One rectangle with its tensors, for code that holds its scores in memory.
 struct Tile {
     const AttentionSettings& settings;
     at::Tensor queries, keys, values, mask;   // of the rectangle
@@ -131,7 +131,7 @@ struct Tile {
 
     std::int64_t key_heads() const { return keys.size(1); }
 
-    /// (B, H, R, X) as (B, K, H / K * R, X): what shares a head of the keys side by side.
+    /// (B, H, R, X) as (B, K, H / K * R, X): the heads that share a head of the keys one after the other.
     at::Tensor grouped(const at::Tensor& x) const
     {
         return x.reshape({x.size(0), key_heads(), x.size(1) / std::max<std::int64_t>(key_heads(), 1) * x.size(2), x.size(3)});
@@ -151,7 +151,7 @@ struct Tile {
     }
 };
 
-/// So many rows that the scores of a tile stay near 2^20 numbers.
+/// Number of rows for which the scores of a tile are about 2^20 numbers.
 std::int64_t tile_rows(const at::Tensor& queries, std::int64_t columns)
 {
     const auto row = std::max<std::int64_t>(1, queries.size(0) * queries.size(1) * columns);
@@ -175,11 +175,11 @@ std::pair<at::Tensor, at::Tensor> fused_forward(const AttentionSettings& setting
     }
     auto output = members > 1 ? at::stack(outputs, 2).flatten(1, 2) : outputs[0];
     auto sum = members > 1 ? at::stack(sums, 2).flatten(1, 2) : sums[0];
-    if (bias.defined()) sum = sum.masked_fill(bias.amax(-1) == kMinusInfinity, kMinusInfinity);   // the kernel says 0 of rows that see no key
+    if (bias.defined()) sum = sum.masked_fill(bias.amax(-1) == kMinusInfinity, kMinusInfinity);   // the kernel returns 0 for rows without any key
     return {output, sum};
 }
 
-/// The fused backward pass of some heads of some batches, for what it returns before it is added up takes memory of its own.
+/// The fused backward pass of some heads of some batches at a time, since its results need memory before they are added.
 void fused_backward_part(const AttentionSettings& settings, const AttentionQueries& queries, const at::Tensor& k, const at::Tensor& v,
                          const at::Tensor& bias, bool triangular, const AttentionGradients& gradients)
 {
@@ -265,7 +265,7 @@ void AttentionSum::start(std::int64_t value_size)
 {
     if (output_.defined()) return;
     const auto options = queries_.options().dtype(attention_sum_type(queries_.scalar_type()));
-    // Heads side by side in memory, as the layers after an attention want them.
+    // Heads adjacent in memory, as the layers after an attention need them.
     output_ = at::zeros({queries_.size(0), queries_.size(2), queries_.size(1), value_size}, options).transpose(1, 2);
     log_sum_exp_ = at::full({queries_.size(0), queries_.size(1), queries_.size(2)}, kMinusInfinity, options);
 }
@@ -325,11 +325,11 @@ AttentionQueries AttentionQueries::narrow(std::int64_t row, std::int64_t length)
 void add_attention_gradients(const AttentionSettings& settings, const AttentionQueries& queries, const at::Tensor& all_keys, const at::Tensor& all_values,
                              RowRange columns, const at::Tensor& mask, std::int64_t first_masked, const AttentionGradients& gradients)
 {
-    constexpr std::int64_t kFusedRows = 2048;   // bounds what the kernel returns for the queries
+    constexpr std::int64_t kFusedRows = 2048;   // limits the size of the kernel's results for the queries
     const auto keys = dense_rows(all_keys), values = dense_rows(all_values);
     const bool fused = is_fused(settings, queries.queries, values, gradients.mask.defined());
     for (const auto& part : rectangles(queries.rows, columns, settings.causal)) {
-        // A triangle stays one for the fused kernel, which leaves its empty half out.
+        // A triangle is not cut for the fused kernel, which skips its empty half.
         const auto length = fused ? part.triangular ? part.rows : kFusedRows : tile_rows(queries.queries, part.columns);
         for (const auto& slice : row_slices(part, length)) {
             const auto tile_queries = queries.narrow(slice.row, slice.rows);

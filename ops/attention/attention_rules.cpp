@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scaled-dot-product attention. What at::scaled_dot_product_attention would break up into operators by device and shape reaches the table as one
+// Scaled-dot-product attention. Instead of the operators that at::scaled_dot_product_attention chooses by device and shape, the table gets one
 // operator here, with the forward and backward signatures that LibTorch keeps for backends with attention of their own.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
@@ -19,19 +19,19 @@ namespace {
 
 using AxisLayouts = AxisLayouts;
 
-/// What the ranks of one axis share out.
+/// How the work is divided among the ranks of one axis.
 enum class Role : std::uint8_t {
     Whole,     ///< nothing: all compute the same
     Batch,
     Heads,
     Queries,   ///< rows of the queries; the keys are whole
     Keys,      ///< rows of the keys; the queries are whole, and partial results are merged
-    Ring,      ///< rows of both: the keys go round
+    Ring,      ///< rows of both: the keys are sent around a ring
 };
 
 constexpr std::int64_t kBatch = 0, kHeads = 1, kRows = 2;
 
-/// How queries (B, H, L, D), keys and values (B, K, S, ...) and mask (B or 1, H or 1, L or 1, S or 1) lie for one attention.
+/// How queries (B, H, L, D), keys and values (B, K, S, ...) and mask (B or 1, H or 1, L or 1, S or 1) are laid out for one attention.
 struct Plan {
     c10::SmallVector<Role, 2> roles;
     AxisLayouts queries, keys, mask;
@@ -87,7 +87,7 @@ void plan_heads(Plan& plan, std::int64_t axis, const AxisLayout& queries, const 
     plan.keys[axis] = {Shard(kHeads), k, 1};
 }
 
-/// Who computes what: the same on every rank, from the layouts alone.
+/// Which rank computes which part: the same on every rank, since it depends on the layouts only.
 Plan make_plan(const RuleCall& call, const Operands& whole, bool one_block)
 {
     const auto num_axes = call.num_axes();
@@ -96,7 +96,7 @@ Plan make_plan(const RuleCall& call, const Operands& whole, bool one_block)
     plan.queries.resize(num_axes);
     plan.keys.resize(num_axes);
     plan.mask.resize(num_axes);
-    if (exact_mode()) return plan;   // nothing shared out: no result depends on the partition
+    if (exact_mode()) return plan;   // every rank computes the whole: no result depends on the partition
     bool query_taken[3] = {}, key_taken[3] = {};
 
     for (std::int64_t axis = 0; axis < num_axes; ++axis) {
@@ -116,7 +116,7 @@ Plan make_plan(const RuleCall& call, const Operands& whole, bool one_block)
         if (dim == kHeads) role = Role::Heads;
         if (dim == kRows) role = !q.is_shard() ? Role::Keys : k.is_shard() ? Role::Ring : Role::Queries;
         const bool of_queries = role != Role::Keys, of_keys = role != Role::Queries;
-        if ((of_queries && query_taken[dim]) || (of_keys && key_taken[dim])) continue;   // another axis has this dimension
+        if ((of_queries && query_taken[dim]) || (of_keys && key_taken[dim])) continue;   // another axis cuts this dimension
         query_taken[dim] |= of_queries;
         key_taken[dim] |= of_keys;
 
@@ -137,7 +137,8 @@ Plan make_plan(const RuleCall& call, const Operands& whole, bool one_block)
     return plan;
 }
 
-/// In exact mode always in the same order in memory: which kernel multiplies, and so how it rounds, may depend on strides, even on those of dimensions of size 1.
+/// In exact mode always in the same order in memory: which kernel multiplies, and so how it rounds, may depend on strides, even on those of dimensions of size
+/// 1.
 at::Tensor in_plain_order(const at::Tensor& tensor) { return exact_mode() ? at::empty(tensor.sizes(), tensor.options()).copy_(tensor) : tensor; }
 
 /// This rank's part of a tensor in the given layouts.
@@ -162,7 +163,7 @@ std::vector<RowRange> ranges_of(const AxisLayouts& layouts, std::int64_t axis, s
     return ranges;
 }
 
-/// All that one rank needs for its part, forward and backward.
+/// Tensors and settings of one rank's part, forward and backward.
 struct LocalAttention {
     Plan plan;
     AttentionSettings settings;
@@ -170,7 +171,7 @@ struct LocalAttention {
     RowRange rows;
     AttentionKeys keys;
     RankGroup group;
-    bool is_shared_out = false;   // causal, of a sequence to itself: the ranks share out the work
+    bool is_shared_out = false;   // causal, of a sequence to itself: `causal_attention` balances the work
 };
 
 LocalAttention local_attention(RuleCall& call, const Operands& whole, double dropout, bool causal, std::optional<double> scale, const at::Tensor& drawn)
@@ -212,13 +213,13 @@ LocalAttention local_attention(RuleCall& call, const Operands& whole, double dro
     return local;
 }
 
-/// Merges what the ranks have found with different keys, weighted by their log-sum-exp.
+/// Merges the results of ranks with different keys, weighted by their log-sum-exp.
 void merge_over(const RankGroup& group, AttentionOutput& part)
 {
     if (group.size() == 1) return;
     auto largest = part.log_sum_exp.clone(at::MemoryFormat::Contiguous);
     group.all_reduce(largest, Reduction::Max);
-    largest.masked_fill_(largest == -INFINITY, 0);   // of rows that see no key at all
+    largest.masked_fill_(largest == -INFINITY, 0);   // rows without any key
     const auto weight = part.log_sum_exp.sub(largest).exp_().unsqueeze(3);
     auto sums = at::cat({part.output.mul(weight), weight}, 3).contiguous();
     group.all_reduce(sums);
@@ -227,10 +228,10 @@ void merge_over(const RankGroup& group, AttentionOutput& part)
     part.log_sum_exp = total.squeeze(3).log().add_(largest);
 }
 
-/// (B, H, L, E) with heads side by side in memory, as LibTorch's own kernels leave it.
+/// (B, H, L, E) with heads adjacent in memory, as in the results of LibTorch's own kernels.
 at::Tensor heads_inside(const at::Tensor& output, at::ScalarType type) { return output.transpose(1, 2).contiguous().to(type).transpose(1, 2); }
 
-/// What decides on the weights to drop, the same on every rank: for few weights the field that the plain operator draws on the CPU, (B, H, L, S);
+/// What decides which weights are dropped, the same on every rank: for few weights the mask that the plain operator draws on the CPU, (B, H, L, S);
 /// for more than a rank should hold, a seed.
 at::Tensor drawn_dropout(const RuleCall& call, const Operands& whole, double dropout)
 {
@@ -265,7 +266,7 @@ void attention(RuleCall& call)
     call.finish({output, sum, at::Tensor(), at::Tensor(), l, whole.keys.size(2), saved, at::Tensor(), at::Tensor()});
 }
 
-/// Where a gradient is a sum over ranks: on the axes whose ranks share out the work without cutting this tensor.
+/// The axes on which a gradient is a sum over ranks: those that divide the work without cutting this tensor.
 SpecPtr gradient_spec(const RuleCall& call, const Plan& plan, AxisLayouts layouts)
 {
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
@@ -375,7 +376,7 @@ at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tenso
         require(fits, "the mask " + shape_of(*mask) + " does not broadcast to the scores of query " + shape_of(query) + " and key " + shape_of(key) + ".");
     }
 
-    // Every key head serves as many heads of the queries; one key head serves all.
+    // Every key head is used by the same number of query heads; a single key head by all.
     const auto heads = grouped ? q.size(1) : std::max({q.size(1), k.size(1), v.size(1)});
     if (q.size(1) != heads) q = q.expand({-1, heads, -1, -1});
     for (auto* tensor : {&k, &v}) {
@@ -394,7 +395,7 @@ at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tenso
     return num_dims == 4 ? output : output.unflatten(0, lead);
 }
 
-// Both above and below autograd, so that neither breaks it up.
+// Registered above and below autograd, so that the operator is not decomposed in either.
 TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse2, library) { library.impl("scaled_dot_product_attention", TORCH_FN(scaled_dot_product_attention)); }
 TORCH_LIBRARY_IMPL(aten, PrivateUse2, library) { library.impl("scaled_dot_product_attention", TORCH_FN(scaled_dot_product_attention)); }
 

@@ -12,10 +12,10 @@ namespace {
 
 constexpr std::int64_t kPieceRows = 1024;
 
-/// What travels: inputs for work, and what comes of it.
+/// Kinds of messages: inputs of work, and its results.
 enum Kind { kKeys, kValues, kQueries, kOutputGradient, kOutput, kLogSumExp, kFoundOutput, kFoundLogSumExp, kQueryGradient, kKeyGradient, kValueGradient, kNumKinds };
 
-/// Sizes, but for the rows, and type of what travels.
+/// Type, and sizes without the rows, of the tensors that are sent.
 struct Form {
     std::vector<std::int64_t> shape;
     at::ScalarType type = at::kFloat;
@@ -26,7 +26,7 @@ struct Form {
         sizes[2] = rows;
         return sizes;
     }
-    std::int64_t bytes(std::int64_t rows) const   // so many that the next one is aligned
+    std::int64_t bytes(std::int64_t rows) const   // padded so that the next tensor is aligned
     {
         return (c10::multiply_integers(shape_of(rows)) * static_cast<std::int64_t>(c10::elementSize(type)) + 15) / 16 * 16;
     }
@@ -38,7 +38,7 @@ struct Item {
     std::int64_t rows = 0;
 };
 
-/// Who works on what and when. Work t of a rank: with piece t of the keys of the rank `distance(t)` before it, for the queries that it keeps;
+/// The schedule. Work t of a rank: with piece t of the keys of the rank `distance(t)` before it, for the queries that it keeps;
 /// and with piece t of the queries that the rank `distance(t)` after it lends, for all its keys.
 class Schedule {
 public:
@@ -59,7 +59,7 @@ public:
         return piece({kept(rank).end(), ranges_[rank].length - kept(rank).length}, work);
     }
 
-    /// What exchange e carries from one rank to another: the inputs of work e, and the results of work e - 2, for work e - 1 goes on meanwhile.
+    /// What exchange e sends from one rank to another: the inputs of work e, and the results of work e - 2, since work e - 1 is computed at the same time.
     std::vector<Item> items(std::int64_t exchange, int from, int to) const
     {
         std::vector<Item> items;
@@ -154,7 +154,7 @@ private:
     PendingCollective pending_;
 };
 
-/// Runs the schedule: `meanwhile` while the first inputs come; `fill_inputs(exchange, work)`, `fill_results(exchange, work)`,
+/// Runs the schedule: `meanwhile` while the first inputs are received; `fill_inputs(exchange, work)`, `fill_results(exchange, work)`,
 /// `work(exchange, work)` and `take_results(exchange, work)`, each for every work.
 template <class Pass>
 void run_schedule(const Schedule& schedule, const Forms& forms, const at::Tensor& like, const RankGroup& group, Pass& pass)
@@ -196,7 +196,7 @@ Forms make_forms(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v)
     return forms;
 }
 
-/// What both passes share: whom this rank meets, and where its own rows lie.
+/// Used by both passes: the ranks with which this one exchanges messages, and the range of its own rows.
 struct PassBase {
     const AttentionSettings& settings;
     const AttentionKeys& keys;
@@ -204,7 +204,7 @@ struct PassBase {
     int me = 0;
 
     RowRange own() const { return keys.ranges[me]; }
-    int before(std::int64_t t) const { return me - schedule.distance(t); }   // whose keys come here; negative if nobody's
+    int before(std::int64_t t) const { return me - schedule.distance(t); }   // the rank whose keys are received; negative: none
     int after(std::int64_t t) const
     {
         const auto rank = me + schedule.distance(t);

@@ -8,7 +8,7 @@
 namespace meshard {
 namespace {
 
-constexpr std::int64_t kForwardRows = 2048, kBackwardRows = 512;   // of a piece: the smaller, the less memory; the larger, the faster
+constexpr std::int64_t kForwardRows = 2048, kBackwardRows = 512;   // rows of a piece: smaller pieces need less memory, larger ones are faster
 
 /// Every rank's rows in equally many pieces.
 std::int64_t num_pieces(const std::vector<RowRange>& keys, std::int64_t length)
@@ -24,7 +24,7 @@ RowRange piece_of(const RowRange& rows, std::int64_t piece, std::int64_t pieces)
     return {rows.start + begin, end - begin};
 }
 
-/// Keys and values of one piece, one after the other in one buffer once they travel.
+/// Keys and values of one piece; once they are sent, one after the other in one buffer.
 struct Piece {
     at::Tensor buffer, keys, values;
 };
@@ -39,7 +39,7 @@ Piece make_piece(const at::Tensor& k, const at::Tensor& v, std::int64_t length, 
     return {buffer, buffer.narrow(0, 0, num_keys).view(key_shape), buffer.narrow(0, num_keys, num_values).view(value_shape)};
 }
 
-/// The own piece on its way to the next rank: copied, for it lies in the tensors of the caller.
+/// This rank's own piece in a send buffer: copied, since it is part of the caller's tensors.
 Piece packed(const at::Tensor& k, const at::Tensor& v)
 {
     auto piece = make_piece(k, v, k.size(2), k.scalar_type());
@@ -48,7 +48,8 @@ Piece packed(const at::Tensor& k, const at::Tensor& v)
     return piece;
 }
 
-/// Visits all pieces of all ranks: `work(keys and values, step round the ring, index, rows)`, the own ones, step 0, first. The next piece is under way meanwhile.
+/// Visits all pieces of all ranks: `work(keys and values, step round the ring, index, rows)`, the own ones, step 0, first. The next piece is received at the
+/// same time.
 template <class F>
 void for_each_piece(const AttentionKeys& all, std::int64_t pieces, const RankGroup& group, F&& work)
 {
@@ -81,7 +82,7 @@ AttentionOutput ring_attention(const AttentionSettings& settings, const at::Tens
                                const RankGroup& group)
 {
     AttentionSum sum(settings, queries, rows);
-    // Alone there is nothing to send, and the kernels need no pieces.
+    // With one rank nothing is sent, and the kernels need no pieces.
     const auto pieces = group.size() == 1 ? 1 : num_pieces(keys.ranges, kForwardRows);
     for_each_piece(keys, pieces, group, [&](const Piece& piece, int, std::int64_t, RowRange columns) {
         sum.add(piece.keys, piece.values, columns, keys.mask, keys.first_masked);
@@ -107,8 +108,8 @@ AttentionGradients ring_attention_backward(const AttentionSettings& settings, co
     }
 
     const auto own_part = [&](const at::Tensor& whole, RowRange part) { return whole.narrow(2, part.start - ranges[me].start, part.length); };
-    Piece sent;       // sums that are on their way to the next rank,
-    Piece arriving;   // and those that the rank before has added up for the piece that comes next here
+    Piece sent;       // sums that are being sent to the next rank,
+    Piece arriving;   // and those received from the rank before, for the next piece
     PendingCollective pending;
     for_each_piece(keys, pieces, group, [&](const Piece& piece, int step, std::int64_t p, RowRange columns) {
         auto part = total;
@@ -134,7 +135,7 @@ AttentionGradients ring_attention_backward(const AttentionSettings& settings, co
         sent = sums;
         pending = group.start_ring_shift(sent.buffer, arriving.buffer);
         if (step + 1 < size) return;
-        pending.wait();   // the own piece is back from its round
+        pending.wait();   // the sums of this rank's own piece have come back around the ring
         own_part(total.keys, coming).add_(arriving.keys);
         own_part(total.values, coming).add_(arriving.values);
         sent = arriving = {};
@@ -153,8 +154,8 @@ std::int64_t ring_bytes(const std::vector<RowRange>& keys, int rank, std::int64_
 
 std::int64_t ring_backward_bytes(const std::vector<RowRange>& keys, int rank, std::int64_t row_bytes, std::int64_t row_sum_bytes)
 {
-    // Sums start at the rank after the owner: what comes by is all but the own rows and those of the rank before, which start here, and at
-    // last the own ones.
+    // The sums of a piece start at the rank after its owner. So this rank receives the sums of all pieces except its own and those of the rank before, which
+    // start here; its own come last.
     const auto size = static_cast<int>(keys.size());
     if (size == 1) return 0;
     std::int64_t rows = 0;

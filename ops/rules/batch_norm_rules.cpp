@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batch normalisation with statistics over the rows of all ranks. Instance norm arrives here too, its samples seen as channels.
+// Batch normalisation with statistics over the rows of all ranks. Instance norm uses these operators too, with its samples as channels.
 #include <ATen/ATen.h>
 
 #include "ops/rules/rank_parts.h"
@@ -7,7 +7,7 @@
 namespace meshard {
 namespace {
 
-/// An input (N, C, ...) and what is known of its channels.
+/// An input (N, C, ...), its layouts and the shape of its channels.
 struct Channels {
     AxisLayouts axes;                   // of the input
     AxisLayouts vector_axes;            // of a vector of one entry a channel
@@ -32,7 +32,7 @@ Channels channels_of(const RuleCall& call, const at::Tensor& input)
     return channels;
 }
 
-/// This rank's channels of a vector, shaped to meet the input.
+/// This rank's channels of a vector, in a shape that broadcasts to the input.
 at::Tensor own_entries(const RuleCall& call, const Channels& channels, const at::Tensor& vector, at::ScalarType type)
 {
     return local_of(with_layouts(call, vector, channels.vector_axes)).to(type).view(channels.shape);

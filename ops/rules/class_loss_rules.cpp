@@ -7,7 +7,7 @@
 namespace meshard {
 namespace {
 
-/// Input (N, C, ...) with whole classes, and the target (N, ...) beside it.
+/// Input (N, C, ...) with whole classes, and the target (N, ...) in a matching layout.
 struct Rows {
     at::Tensor input;
     AxisLayouts axes, target_axes;
@@ -19,7 +19,7 @@ Rows rows_of(const RuleCall& call, const at::Tensor& input, const at::Tensor& ta
     Rows rows;
     auto aligned = is_sharded(input) ? input : wrap(input, call.replicated());
     aligned = with_whole_lines(call, aligned, 1);
-    // A whole input follows the target's cut.
+    // A replicated input is cut as the target is.
     auto axes = layouts_of(call, aligned);
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
         if (!axes[axis].is_replicate() || !call.layout(target, axis).is_shard()) continue;
@@ -39,7 +39,8 @@ at::Tensor whole_of(const RuleCall& call, const at::Tensor& tensor)
     return tensor.defined() ? local_of(with_layouts(call, tensor, AxisLayouts(call.num_axes()))) : tensor;
 }
 
-/// nll_loss_forward(self, target, weight?, reduction, ignore_index) -> loss, total_weight: sums of loss and weights over all ranks travel together.
+/// nll_loss_forward(self, target, weight?, reduction, ignore_index) -> loss, total_weight: the sums of loss and weights over all ranks are reduced in one
+/// message.
 void nll_loss(RuleCall& call)
 {
     const auto input = call.tensor(0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operators that are a few others in one: they run as those, whose rules know what to do with tensors that lie in any way.
+// Operators that can be composed of a few others: they run as those, whose rules support tensors in any layout.
 #include <ATen/ATen.h>
 
 #include "ops/rules/placement_algebra.h"
@@ -47,7 +47,7 @@ void cross(RuleCall& call)
     call.finish({at::stack({component(1, 2), component(2, 0), component(0, 1)}, dim)});
 }
 
-/// beta * self + alpha * product; what is multiplied by zero is not looked at.
+/// beta * self + alpha * product; a term with factor zero is not computed (as in the plain operator).
 at::Tensor weighted_sum(const at::Tensor& self, const at::Tensor& product, const at::Scalar& beta, const at::Scalar& alpha)
 {
     const auto scaled = product * alpha;
@@ -83,7 +83,7 @@ void isin(RuleCall& call)
     if (!is_sharded(elements) || !among.defined()) return gathered_rule(call);
     call.reduce({elements, among});
     const auto spec = spec_of(elements);
-    call.set_local(0, local_of(elements).contiguous());   // the operator looks at both as lines
+    call.set_local(0, local_of(elements).contiguous());   // the operator reads both as one-dimensional
     call.set_local(1, local_of(with_layouts(call, among, AxisLayouts(call.num_axes()))).contiguous());
     call.run({spec});
 }
@@ -114,7 +114,7 @@ void searchsorted(RuleCall& call)
     call.run({spec});
 }
 
-/// one_hot(self, num_classes): its parts would make the whole.
+/// one_hot(self, num_classes): composed of others, it would gather the whole.
 void one_hot(RuleCall& call)
 {
     const auto tensor = call.tensor(0);

@@ -10,7 +10,7 @@
 namespace meshard {
 namespace {
 
-/// zeros_like and alike: cut as the model is; where that is pending, the same on every rank.
+/// zeros_like and alike: cut as the model tensor is; Replicate where that is Partial.
 void like(RuleCall& call)
 {
     call.keep_strides();
@@ -19,7 +19,7 @@ void like(RuleCall& call)
     call.run({call.spec(axes)});
 }
 
-/// new_zeros(self, size) and alike: type and device of self; of its shape, cut as self is, else the whole on every rank.
+/// new_zeros(self, size) and alike: type and device of self; if the size is self's, cut as self is, else Replicate.
 void new_tensor(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
@@ -30,7 +30,7 @@ void new_tensor(RuleCall& call)
     call.run({spec});
 }
 
-/// new_empty_strided(self, size, stride, ...): autograd copies gradients into such tensors. Of self's shape it lies as self does, pending sums too,
+/// new_empty_strided(self, size, stride, ...): autograd copies gradients into such tensors. With self's shape it gets self's layout, pending sums too,
 /// so that the copy sends nothing.
 void new_empty_strided(RuleCall& call)
 {

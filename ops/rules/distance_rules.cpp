@@ -7,13 +7,13 @@
 namespace meshard {
 namespace {
 
-/// How (..., P, M), (..., R, M) and their distances (..., P, R) lie.
+/// Layouts of (..., P, M), (..., R, M) and their distances (..., P, R).
 struct Distances {
     AxisLayouts left, right, result;
     AxisLayouts left_gradient;
 };
 
-/// `result` (may be null) is how the distances lie already: the gradient's way.
+/// `result` (may be null): the given layouts of the distances, for the gradient.
 std::optional<Distances> plan(const RuleCall& call, const at::Tensor& left, const at::Tensor& right, const at::Tensor* distances)
 {
     const auto n = left.dim();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rules that go before the ordinary ones in exact mode: no result depends on how rows are cut.
+// Rules that are called before the ordinary ones in exact mode: no result depends on how rows are cut.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ bool any_cut(const RuleCall& call)
     return false;
 }
 
-/// The whole, in memory as the caller's tensor shows it: in which order a kernel adds may depend on that.
+/// The whole, with the strides of the caller's tensor, since the order of a kernel's sums may depend on them.
 at::Tensor whole_as_shown(const at::Tensor& tensor, const SpecPtr& replicated)
 {
     if (!is_sharded(tensor) || !spec_of(tensor)->has_shard()) return tensor;
@@ -55,7 +55,8 @@ bool gather_from(RuleCall& call, const at::Tensor& input, std::int64_t first)
     return cuts_any(call, input, dims) && gather(call);
 }
 
-/// From the first dimension that argument `arg` names on (none: all): in which order a kernel adds may depend on how many lines lie side by side.
+/// If `input` is cut at or behind the first dimension that argument `arg` names (none: all): the order of a kernel's sums may depend on the number of adjacent
+/// lines.
 bool gather_along(RuleCall& call, std::int64_t tensor, std::int64_t arg)
 {
     const auto input = call.tensor(tensor);
@@ -67,7 +68,7 @@ bool gather_along(RuleCall& call, std::int64_t tensor, std::int64_t arg)
     return gather_from(call, input, first);
 }
 
-/// native_layer_norm(input, normalized_shape, ...): a line is normalised without looking at others.
+/// native_layer_norm(input, normalized_shape, ...): each line is normalised by itself.
 bool gather_lines(RuleCall& call)
 {
     const auto input = call.tensor(0);
@@ -215,7 +216,7 @@ const ExactRuleRegistration r_gather({"aten::norm", "aten::prod", "aten::unfold_
                                       "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::scatter_add", "aten::scatter_add_",
                                       "aten::scatter_reduce", "aten::scatter_reduce_"},
                                      gather);
-// Families whose operators all add over neighbours, samples or lines, each in an order of its own.
+// Families whose operators all add over neighbours, samples or lines, in an order that may depend on the cut.
 const ExactFamilyRegistration r_families({"convolution", "distances", "Fourier transforms", "gathered", "interpolation", "losses", "matrix products",
                                           "normalisation", "padding", "pooling", "rearrangement", "running sums"},
                                          gather);

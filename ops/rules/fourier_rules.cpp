@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fourier transforms: lines along the transformed dimensions are made whole, a cut there moves to another dimension, and back afterwards.
+// Fourier transforms: a transformed dimension must be whole; a cut of it is moved to another dimension, and back afterwards.
 #include <ATen/ATen.h>
 
 #include "ops/rules/rank_parts.h"
@@ -7,7 +7,7 @@
 namespace meshard {
 namespace {
 
-/// The transformed dimensions cut as before, as far as their sizes are the same still; those of another size are cut evenly.
+/// Cuts the transformed dimensions as before if their sizes are the same; evenly if not.
 AxisLayouts back_to(const RuleCall& call, const AxisLayouts& before, c10::IntArrayRef sizes)
 {
     auto axes = before;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sampling an image at given places: every rank samples at its own places, or its own samples and channels; the image's grid is whole.
+// Sampling an image at given positions: every rank samples at its own positions, or its own samples and channels; the image's grid is whole.
 #include <ATen/ATen.h>
 
 #include "ops/rules/rank_parts.h"
@@ -7,7 +7,7 @@
 namespace meshard {
 namespace {
 
-/// How image (N, C, ...), places (N, ..., n) and samples (N, C, ...) lie, and their gradients.
+/// Layouts of image (N, C, ...), positions (N, ..., n) and samples (N, C, ...), and of their gradients.
 struct Sampling {
     AxisLayouts image, places, samples;
     AxisLayouts image_gradient, places_gradient;

@@ -90,7 +90,7 @@ void group_norm(RuleCall& call)
 /// native_group_norm_backward(grad_out, input, mean, rstd, weight?, N, C, HxW, group, output_mask)
 ///
 /// With h = (x - mean) rstd and n entries a group: grad_input = rstd (w g - mean over the group of (w g) - h mean over the group of (w g h)).
-/// The two sums a channel travel in one message an axis that cuts positions, and one that cuts channels.
+/// The two sums of each channel are sent in one message for an axis that cuts positions, and one for an axis that cuts channels.
 void group_norm_backward(RuleCall& call)
 {
     const auto input = call.tensor(1), weight = call.tensor(4);

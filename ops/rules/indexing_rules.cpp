@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows picked by index: index_select, embeddings.
+// Rows gathered by index: index_select, embeddings.
 #include <ATen/ATen.h>
 
 #include <optional>
@@ -11,7 +11,7 @@
 namespace meshard {
 namespace {
 
-/// Rows `index` (whole on every rank of `axis`) along `dim` of what `axis` cuts along it: those held here, zeros for the others.
+/// Rows `index` (whole on every rank of `axis`) along `dim` of a tensor that `axis` cuts along it: those that this rank holds, zeros for the others.
 at::Tensor picked_here(const RuleCall& call, const at::Tensor& local, const AxisLayout& layout, std::int64_t axis, std::int64_t dim, const at::Tensor& index)
 {
     auto shape = local.sizes().vec();
@@ -63,7 +63,7 @@ void index_select(RuleCall& call)
     auto result = p.row_axis >= 0 ? picked_here(call, local, call.layout(tensor, p.row_axis), p.row_axis, dim, rows) : local.index_select(dim, rows);
     if (p.row_axis < 0 || can_sum(tensor)) return call.finish({wrap(result, call.spec(p.result))});
 
-    // Whole numbers are not left pending: one rank has each row, the others zeros.
+    // Integers are not left as a pending sum: each row is reduced from the rank that holds it.
     auto sum = result.to(at::kLong);
     sum_over_axes(call, {p.row_axis}, sum);
     p.result[p.row_axis] = {};
@@ -75,7 +75,7 @@ void index_select(RuleCall& call)
     call.finish({cut_one_dim_twice(p.result) ? picked : with_layouts(call, picked, p.result)});
 }
 
-/// The one tensor of whole numbers among the indices of `x[:, index, :]`, and the dimension that it picks from; none for other ways to index.
+/// The only integer tensor among the indices of `x[:, index, :]`, and the dimension that it indexes; none for other kinds of indexing.
 struct SingleIndex {
     at::Tensor index;
     std::int64_t dim = -1;
@@ -247,7 +247,7 @@ void embedding_backward(RuleCall& call)
         if (axes[axis].placement.dim == channels) {
             result[axis].placement.dim = 1;
         } else {
-            if (call.arg(4).toBool()) return gathered_rule(call);   // scaled by how often an index occurs in the whole
+            if (call.arg(4).toBool()) return gathered_rule(call);   // scaled by the number of times that an index occurs in the whole
             index_axes[axis] = axes[axis];
             result[axis] = {Partial(), nullptr, 1};
         }

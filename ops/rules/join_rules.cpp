@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operators that put tensors, or copies of one, beside each other.
+// Operators that concatenate tensors, or copies of one.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -40,7 +40,7 @@ void join_cut(RuleCall& call, const std::vector<at::Tensor>& tensors, std::int64
     call.run({call.spec(axes)});
 }
 
-/// cat(tensors, dim) and stack(tensors, dim): the operands are brought into one layout.
+/// cat(tensors, dim) and stack(tensors, dim): the operands are converted to one layout.
 void join(RuleCall& call)
 {
     auto tensors = call.tensor_list(0);
@@ -50,7 +50,7 @@ void join(RuleCall& call)
     const auto num_dims = tensors[0].dim() + (stacks ? 1 : 0);
     const auto dim = from_front(call.arg(1).toInt(), num_dims);
 
-    bool mixed = false;   // pending beside others: complete all
+    bool mixed = false;   // some operands are pending and others not: reduce all
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
         std::size_t pending = 0;
         for (const auto& tensor : tensors) pending += call.layout(tensor, axis).is_partial();
@@ -82,7 +82,7 @@ void join(RuleCall& call)
     call.run({call.spec(axes)});
 }
 
-/// repeat(self, repeats): the cut row range comes once more for every repetition.
+/// repeat(self, repeats): the result has one more block of the cut rows for every repetition.
 void repeat(RuleCall& call)
 {
     const auto tensor = call.tensor(0);

@@ -7,7 +7,7 @@
 namespace meshard {
 namespace {
 
-/// Every line along the dimensions `dims` is made whole; what has as many entries as before goes back to where it was.
+/// Gathers the lines along the dimensions `dims`; results of the same size get the input's layout again.
 void with_lines(RuleCall& call, std::int64_t dim)
 {
     const auto tensor = call.tensor(0);
@@ -61,7 +61,7 @@ void along_dims(RuleCall& call)
     call.finish({with_layouts(call, value, before)});
 }
 
-/// cumsum, cumprod (self, dim, dtype?): what lies before a rank's rows is the sum, or product, of the lower ranks' totals: one message.
+/// cumsum, cumprod (self, dim, dtype?): a rank's rows start from the sum, or product, of the lower ranks' totals, which are sent in one message.
 template <bool kProduct>
 void cumulative(RuleCall& call)
 {

@@ -52,7 +52,7 @@ void loss_backward(RuleCall& call)
     const auto count = call.tensor(1).numel();
     const auto reduction = call.arg(3).toInt();
     auto gradient = call.tensor(0);
-    const bool by_entries = gradient.sizes() == call.tensor(1).sizes();   // else one number, or what is broadcast
+    const bool by_entries = gradient.sizes() == call.tensor(1).sizes();   // otherwise a single number, or a tensor to be broadcast
     if (!by_entries && gradient.dim() > 0) return gathered_rule(call);
     const auto spec = bring_in_line(call, 1, 2);
     call.reduce({gradient});
@@ -68,12 +68,12 @@ void loss_backward(RuleCall& call)
     call.run({spec});
 }
 
-/// Arguments of one shape in one layout, also where that has a single entry, which pointwise operators take for one to be broadcast.
+/// Converts arguments of the same shape to one layout, also those with a single entry, which pointwise rules would take for one to be broadcast.
 void align(RuleCall& call, c10::ArrayRef<std::int64_t> arguments)
 {
     AxisLayouts axes(call.num_axes());
     for (const auto i : arguments) {
-        if (call.tensor(i).sizes() != call.tensor(arguments.back()).sizes()) return;   // the operator's own complaint
+        if (call.tensor(i).sizes() != call.tensor(arguments.back()).sizes()) return;   // the operator itself throws
         for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
             if (const auto& layout = call.layout(call.tensor(i), axis); layout.is_shard() && !axes[axis].is_shard()) axes[axis] = layout;
         }
@@ -85,7 +85,7 @@ void align(RuleCall& call, c10::ArrayRef<std::int64_t> arguments)
     }
 }
 
-/// Losses with weights that broadcast, op(input, target, ..., reduction): entry by entry, then a sum of what lies as the input does.
+/// Losses with weights that broadcast, op(input, target, ..., reduction): entry by entry, then a sum of a tensor with the input's layout.
 void loss_by_entries(RuleCall& call)
 {
     const auto last = call.num_args() - 1;

@@ -10,12 +10,12 @@
 namespace meshard {
 namespace {
 
-/// A mask over the dimensions `dim` to `dim + mask.dim()` of a tensor, and how both lie for each rank to find its own entries.
+/// A mask over the dimensions `dim` to `dim + mask.dim()` of a tensor, and the layouts of both with which each rank finds its own entries.
 struct Masking {
     at::Tensor mask;
     std::int64_t dim = 0;
     AxisLayouts tensor_axes, mask_axes, result;   // the result's but for `row_axis`
-    std::int64_t row_axis = -1;                   // that cuts what the mask covers
+    std::int64_t row_axis = -1;                   // the axis that cuts the dimensions that the mask covers
 };
 
 std::optional<Masking> masking(const RuleCall& call, const at::Tensor& tensor, const c10::IValue& indices)
@@ -88,19 +88,19 @@ bool index_put_by_mask(RuleCall& call)
     auto m = masking(call, tensor, call.arg(1));
     if (!m) return false;
     const auto result_dims = tensor.dim() - m->mask.dim() + 1;
-    const auto place_of = [&](std::int64_t dim) { return values.dim() - result_dims + dim; };   // counted from the last, as broadcasting does
+    const auto position_of = [&](std::int64_t dim) { return values.dim() - result_dims + dim; };   // counted from the last, as broadcasting does
     const auto indices = own_indices(call, *m);
     if (m->row_axis >= 0) {
-        const auto place = place_of(m->dim);
+        const auto position = position_of(m->dim);
         const auto layout = found_layout(call, *m, indices.get(m->dim)->sum().item<std::int64_t>());
-        if (place >= 0 && values.size(place) != 1 && values.size(place) != layout.total()) return false;   // the operator's own complaint
+        if (position >= 0 && values.size(position) != 1 && values.size(position) != layout.total()) return false;   // the operator itself throws
         m->result[m->row_axis] = layout;
     }
     for (auto& axis : m->result) {
         if (!axis.is_shard()) continue;
-        const auto place = place_of(axis.placement.dim);
-        if (place < 0 || values.size(place) == 1) axis = {};
-        else axis.placement.dim = place;
+        const auto position = position_of(axis.placement.dim);
+        if (position < 0 || values.size(position) == 1) axis = {};
+        else axis.placement.dim = position;
     }
     call.reduce({tensor, values, m->mask});
     const auto part = local_of(with_layouts(call, values, m->result));

@@ -9,7 +9,7 @@
 namespace meshard {
 namespace {
 
-/// Results that are empty instead of one matrix a point, because they were not asked for.
+/// Results that were not requested: empty, not one matrix for each point.
 bool is_left_out(const RuleCall& call, std::size_t result)
 {
     if (call.name() == "aten::_linalg_svd") return !call.arg(2).toBool() && result != 1;
@@ -17,7 +17,7 @@ bool is_left_out(const RuleCall& call, std::size_t result)
     return call.name() == "aten::_linalg_eigh" && !call.arg(2).toBool() && result == 1;
 }
 
-/// The part in memory as the caller's tensor shows it: LibTorch takes the factors of a determinant for those of the transpose where that is
+/// The local part with the strides of the caller's tensor: LibTorch computes the factors of the transpose for a determinant if that is
 /// contiguous, and so does its gradient, which sees the caller's tensor.
 at::Tensor as_shown(const at::Tensor& shown, const at::Tensor& local)
 {
@@ -31,7 +31,7 @@ void matrix_by_matrix(RuleCall& call)
     const auto first = call.tensor(0);
     const auto num_outer = first.dim() - 2;
     for (std::int64_t i = 0; i < call.num_args(); ++i) {
-        // An error must be every rank's: the whole knows it.
+        // An error must be thrown on every rank: all compute the whole.
         if (call.schema().arguments()[i].name() == "check_errors" && call.arg(i).toBool()) return gathered_rule(call);
         const auto tensor = call.tensor(i);
         if (!tensor.defined()) continue;
@@ -75,7 +75,7 @@ void diagonals(RuleCall& call)
     call.run({spec});
 }
 
-/// _linalg_check_errors(info, api_name, is_matrix): raises on every rank where one has a matrix that could not be treated.
+/// _linalg_check_errors(info, api_name, is_matrix): throws on every rank if one of them has a matrix for which the operator failed.
 void check_errors(RuleCall& call)
 {
     const auto info = call.tensor(0);

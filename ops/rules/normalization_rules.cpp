@@ -9,7 +9,7 @@
 namespace meshard {
 namespace {
 
-/// Where the normalised dimensions begin, and how what belongs to them lies.
+/// The normalised dimensions, and the layouts of input, statistics and weights.
 struct Lines {
     std::int64_t outer = 0;               // number of the dimensions before the normalised ones
     std::vector<std::int64_t> dims;       // the normalised ones
@@ -44,7 +44,7 @@ bool has_whole_lines(const RuleCall& call, const at::Tensor& input, std::int64_t
     return true;
 }
 
-/// Rows cut or not, lines whole, and `weights` whole on every rank: the usual case, in which nothing moves. It is kept free of lists, since the
+/// Rows cut or not, lines whole, and `weights` whole on every rank: the usual case, without messages. It allocates no lists, since the
 /// operator itself may take no more than a microsecond.
 bool lies_by_rows(const RuleCall& call, const at::Tensor& input, std::int64_t num_normalized, std::initializer_list<std::int64_t> weights)
 {

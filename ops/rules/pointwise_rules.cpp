@@ -15,7 +15,7 @@
 namespace meshard {
 namespace {
 
-/// All tensor operands are scalars or lie in the very same way, without a pending part: nothing to bring in line.
+/// Whether all tensor operands are scalars or have exactly the same layout, without a Partial: no conversion is needed.
 SpecPtr common_spec(const RuleCall& call)
 {
     const SpecPtr* spec = nullptr;
@@ -84,15 +84,15 @@ bool stays_pending(const RuleCall& call, Linearity kind, const std::vector<at::T
     case Linearity::Scale: return is_pending_sum(a) && b.is_replicate() && !has_rounding(call);
     case Linearity::Product: return (is_pending_sum(a) && b.is_replicate()) || (a.is_replicate() && is_pending_sum(b));
     case Linearity::Sum:
-        // A complete operand counts on the first rank only; it must then have the shape of the result there.
+        // An operand that is not pending is added on the first rank only; it must then have the shape of the result there.
         return second.defined() && (is_pending_sum(a) || a.is_replicate()) && (is_pending_sum(b) || b.is_replicate()) &&
                (is_pending_sum(a) || is_pending_sum(b));
     }
     return false;
 }
 
-/// Autograd adds up the gradients of one tensor in place or not, by who holds the first of them, which may differ between ranks. In place, a plain
-/// one takes the whole of a sharded one; so it does otherwise: the same messages, and a plain tensor again.
+/// Autograd adds the gradients of one tensor in place or not, depending on use counts, which may differ between ranks. In place, a plain
+/// gradient gets the whole of a sharded one; the rule does the same otherwise, so that messages are the same and the result is plain in both cases.
 bool adds_to_plain_gradient(const RuleCall& call, const std::vector<at::Tensor>& tensors)
 {
     return (call.name() == "aten::add" || call.name() == "aten::add_") && tensors.size() == 2 && !is_sharded(tensors[0]) &&
@@ -180,7 +180,7 @@ void pointwise_rule(RuleCall& call)
             }
         }
     }
-    if (written == 0) result = layouts_of(call, first);   // what is written to keeps its layout, since others may look at its memory
+    if (written == 0) result = layouts_of(call, first);   // the tensor that is written to keeps its layout, since others may share its memory
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {   // no dimension is cut twice: the first axis keeps it
         for (std::int64_t other = 0; other < axis; ++other) {
             if (result[axis].is_shard() && result[other].is_shard() && result[axis].placement.dim == result[other].placement.dim) result[axis] = {};
@@ -194,7 +194,7 @@ void pointwise_rule(RuleCall& call)
         auto axes = layouts_of(call, tensor);
         for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
             if (!axes[axis].is_shard()) continue;
-            // Cut in another way, or along a dimension that is broadcast: bring in line.
+            // Cut in another way, or along a dimension that is broadcast: convert.
             auto there = result[axis];
             there.placement.dim -= num_dims - tensor.dim();
             const bool meets = there.is_shard() && there.placement.dim >= 0 && tensor.size(there.placement.dim) != 1;
@@ -207,7 +207,7 @@ void pointwise_rule(RuleCall& call)
             if (target.is_shard() && call.layout(tensor, axis).is_replicate()) {
                 local = narrow_operand(call, local, target, axis, target.placement.dim - (num_dims - tensor.dim()));
             }
-            // Beside a pending sum a complete summand counts on the first rank only.
+            // A summand that is not pending is added to a pending sum on the first rank only.
             const bool summand = kind == Linearity::Sum || (kind == Linearity::Choice && i > 0);
             if (target.is_partial() && call.layout(tensor, axis).is_replicate() && summand && call.coordinate(axis) != 0) {
                 local = at::zeros_like(local);
@@ -234,7 +234,7 @@ void to_copy(RuleCall& call)
     call.run({spec});
 }
 
-/// detach and alike: the value as it lies.
+/// detach and alike: the same value in the same layout.
 void same_value(RuleCall& call)
 {
     if (!call.tensor(0).is_contiguous()) call.keep_strides();
@@ -249,7 +249,8 @@ void copy(RuleCall& call)
     const auto self = call.tensor(0), source = call.tensor(1);
     if (!is_sharded(self)) return gathered_rule(call);   // a plain tensor is the same on every rank: it takes the whole
     if (is_sharded(source) && *spec_of(self) == *spec_of(source) && self.sizes() == source.sizes() && self.scalar_type() == source.scalar_type()) {
-        // Part by part, pending sums too: autograd keeps a gradient or, if a rank's caller holds it, a copy. Both must lie alike on all ranks.
+        // Part by part, pending sums too: autograd keeps a gradient or, if the caller on a rank holds it too, a copy. Both must have the same layout on all
+        // ranks.
         local_of(self).copy_(local_of(source));
         return call.finish({self});
     }

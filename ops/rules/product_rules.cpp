@@ -12,7 +12,7 @@ namespace {
 
 char label_of(std::string_view labels, const AxisLayout& layout) { return layout.is_shard() ? labels[layout.placement.dim] : '-'; }
 
-/// Result of left x right with the labels given: `out` lists the labels of the result. Brings the operands in line, sets their local
+/// Result of left x right with the labels given: `out` lists the labels of the result. Converts the operands to matching layouts, sets their local
 /// parts, and returns the result's layouts. `bias` (an operand added once, broadcast to the result) may be undefined.
 void product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std::string_view left_labels, std::string_view right_labels,
              std::string_view out_labels, std::int64_t bias_arg = -1)
@@ -71,7 +71,7 @@ void product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std:
             result[axis] = cut;
             result[axis].placement.dim = static_cast<std::int64_t>(in_out);
         }
-        // The other operand, if whole, contributes the rows that meet.
+        // The other operand, if whole, is narrowed to the matching rows.
         const auto fit = [&](at::Tensor& tensor, std::string_view labels) -> bool {
             const auto dim = labels.find(label);
             if (dim == std::string_view::npos || call.layout(tensor, axis).is_shard()) return true;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random fields. Every rank draws the field of the whole with a generator in the same state and keeps its own part: the numbers are those of the
+// Random tensors. Every rank draws the whole with a generator in the same state and keeps its own part: the numbers are those of the
 // plain operator, whatever the partition.
 #include <ATen/ATen.h>
 
@@ -16,7 +16,7 @@ at::Tensor part_alone(const at::Tensor& whole, const ShardSpec& spec)
     return part.is_same(whole) ? whole : part.clone(at::MemoryFormat::Contiguous);
 }
 
-/// Memory for the whole in which its dimensions lie as it shows: numbers are drawn in the order of memory.
+/// An empty tensor of the whole with its strides: numbers are drawn in the order of memory.
 at::Tensor empty_whole(const at::Tensor& tensor, const at::TensorOptions& options)
 {
     if (tensor.is_non_overlapping_and_dense()) return at::empty_strided(tensor.sizes(), tensor.strides(), options);
@@ -38,7 +38,7 @@ at::Generator generator_for(const RuleCall& call, const at::Device& device)
     return arg >= 0 && !call.arg(arg).isNone() ? call.arg(arg).toGenerator() : call.device_mesh()->generator(device);
 }
 
-/// op_(self, parameters, generator?): normal_, uniform_, bernoulli_ and alike; what was in self does not matter.
+/// op_(self, parameters, generator?): normal_, uniform_, bernoulli_ and alike; the old values of self are not used.
 void fill(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
@@ -94,7 +94,7 @@ void dropout(RuleCall& call)
         call.draws_alike();
         return call.run({spec});
     }
-    if (!training) {   // the operator gives a part without rows a mask of another type
+    if (!training) {   // for a part without rows the operator returns a mask of another type
         const auto& local = local_of(input);
         return call.finish({wrap(local.clone(), spec), wrap(at::ones_like(local, at::kBool), spec)});
     }

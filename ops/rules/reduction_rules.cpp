@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums and means over any dimensions, reading a number out.
+// Sums and means over any dimensions, and item().
 #include <ATen/ATen.h>
 
 #include "ops/rules/placement_algebra.h"

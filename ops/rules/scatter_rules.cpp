@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Entries picked and written one by one along a dimension: gather, scatter and their relatives. Along the other dimensions index and values go
-// in step, so that cuts there stay; of a cut along the dimension itself every rank treats the rows that it holds.
+// Entries read and written one by one along a dimension: gather, scatter and alike. Along the other dimensions index and values correspond
+// entry by entry, so that cuts there stay; along a cut of the dimension itself every rank processes the rows that it holds.
 #include <ATen/ATen.h>
 
 #include "ops/rules/own_rows.h"
@@ -76,7 +76,7 @@ void scatter(RuleCall& call)
     auto target = without_pending(layouts_of(call, tensor)), entries = without_pending(layouts_of(call, index));
     auto result = target;
     std::int64_t row_axis = -1;
-    bool counts = true;   // what is added to counts on one rank only
+    bool counts = true;   // the old value is added on one rank only
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
         auto &to = target[axis], &entry = entries[axis];
         if (to.is_shard() && to.placement.dim == dim) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is picked by a mask comes in the whole's order: rows of ranks in turn where a leading dimension is cut. How many each rank finds is told by
+// Entries selected by a mask are in the order of the whole: rank after rank if a leading dimension is cut. The ranks exchange their counts in
 // one small message.
 #include <ATen/ATen.h>
 
@@ -24,7 +24,7 @@ std::int64_t leading_axis(const RuleCall& call, const at::Tensor& tensor)
     return found;
 }
 
-/// Layouts of what the ranks of `axis` found, one after the other along dimension 0.
+/// Layouts of the entries that the ranks of `axis` have selected, one rank after the other along dimension 0.
 AxisLayouts found_layouts(const RuleCall& call, std::int64_t axis, std::int64_t count)
 {
     auto extents = std::make_shared<Extents>();
@@ -57,7 +57,7 @@ void masked_scatter(RuleCall& call)
     const auto& local = local_of(tensor);
     const auto own_mask = local_of(with_layouts(call, mask, layouts_of(call, tensor)));
     auto wanted = found_layouts(call, axis, own_mask.sum().item<std::int64_t>());
-    // A source that is too short is the operator's own complaint; of one that is too long the rest goes to the last rank, unused.
+    // For a source that is too short the operator itself throws; of one that is too long the rest goes to the last rank, unused.
     auto extents = std::make_shared<Extents>(*wanted[axis].extents);
     const auto rest = source.size(0) - wanted[axis].total();
     if (rest < 0) return gathered_rule(call);

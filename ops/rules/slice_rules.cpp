@@ -41,7 +41,7 @@ Range own_range(const Range& range, const Extents& extents, std::int64_t rank)
 
 std::int64_t count(const Range& range) { return (range.end - range.start + range.step - 1) / range.step; }
 
-/// How the slice lies of what lies as `layout`.
+/// Layout of the slice of a tensor with layout `layout`.
 AxisLayout sliced_layout(const AxisLayout& layout, const Range& range)
 {
     auto extents = std::make_shared<Extents>();
@@ -196,8 +196,8 @@ AxisLayout unsliced_layout(const AxisLayout& layout, const Range& range, std::in
     return {layout.placement, std::move(extents), 1};
 }
 
-/// Layouts for a gradient of these sizes whose cuts along other dimensions than `dim` are `axes`: as the tensor that was selected from, where
-/// the gradient does not say otherwise.
+/// Layouts for a gradient of these sizes whose cuts along other dimensions than `dim` are `axes`: those of the tensor that was selected from, unless
+/// the gradient is cut in another way.
 AxisLayouts completed_by_memory(const RuleCall& call, AxisLayouts axes, c10::IntArrayRef sizes)
 {
     const auto known = recall_cut(call, sizes);
@@ -219,7 +219,7 @@ void keep_sums_only(const RuleCall& call, const at::Tensor& tensor)
     }
 }
 
-/// slice_backward(grad, input_sizes, dim, start, end, step): zeros with the gradient in its place.
+/// slice_backward(grad, input_sizes, dim, start, end, step): zeros, with the gradient written to the slice.
 void slice_backward(RuleCall& call)
 {
     const auto sizes = call.arg(1).toIntVector();
@@ -365,7 +365,7 @@ void unfold_backward(RuleCall& call)
     call.run({spec});
 }
 
-/// as_strided(self, size, stride, storage_offset?) speaks of memory that only a whole has. What stays within a contiguous tensor is understood:
+/// as_strided(self, size, stride, storage_offset?) refers to memory that only a whole has. Views inside of a contiguous tensor are supported:
 /// windows along the last dimension are an unfold, anything else is taken from the whole.
 void as_strided(RuleCall& call)
 {

@@ -11,8 +11,8 @@ namespace {
 
 enum class Softmax { Plain, Log, Safe };
 
-/// Over a cut dimension every rank brings its maximum and its sum of exponentials relative to that, in one message an axis; the sums are
-/// brought to the common maximum and added.
+/// Over a cut dimension every rank sends its maximum and its sum of exponentials relative to that, in one message an axis; the sums are
+/// scaled to the common maximum and added.
 template <Softmax kKind>
 void softmax(RuleCall& call)
 {
@@ -37,7 +37,7 @@ void softmax(RuleCall& call)
     auto shape = x.sizes().vec();
     shape[dim] = 1;
     auto top = x.size(dim) > 0 ? x.amax({dim}, true) : at::full(shape, lowest, x.options());
-    // A line of -inf has no sum of its own: it counts as nothing beside others, and as not-a-number if there are none.
+    // A rank whose part of a line is -inf everywhere has no sum: it adds nothing to the other ranks' sums; if all parts are so, the result is NaN.
     auto sum = at::exp(x - top.masked_fill(top.eq(lowest), 0)).sum({dim}, true);
     for (const auto axis : cutting) {
         const auto parts = parts_of_all(call, axis, at::stack({top, sum}));   // (ranks, 2, ...)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reductions that are taken in two steps, over a rank's own rows and then over the ranks: extremes, products, norms, variances and others.
+// Reductions in two steps, over a rank's own rows and then over the ranks: extremes, products, norms, variances and others.
 #include <ATen/ATen.h>
 
 #include <limits>
@@ -35,7 +35,7 @@ bool keeps_dims(const RuleCall& call)
     return arg >= 0 && call.arg(arg).toBool();
 }
 
-/// A rank without rows brings one row of the neutral value.
+/// A rank without rows uses one row of the neutral value.
 at::Tensor with_a_row(const at::Tensor& local, c10::IntArrayRef dims, const at::Scalar& neutral)
 {
     auto shape = local.sizes().vec();
@@ -218,7 +218,7 @@ void variance(RuleCall& call)
     for (const auto dim : dims) count *= static_cast<double>(tensor.size(dim));
     const auto correction = call.arg(correction_arg).isNone() ? 1.0 : call.arg(correction_arg).toScalar().toDouble();
     auto moments = moments_over(call, local_of(tensor), layouts_of(call, tensor), dims);
-    auto spread = moments.variance * (count / std::max(count - correction, 0.0));   // by zero: infinite, or not a number where nothing varies
+    auto spread = moments.variance * (count / std::max(count - correction, 0.0));   // division by zero: infinite, or NaN for constant values
     if (call.name().starts_with("aten::std")) spread.sqrt_();
     auto mean = moments.mean;
     if (!keepdim) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operators that see the same numbers in another shape.
+// Operators that give the same numbers another shape.
 #include <ATen/ATen.h>
 #include <ATen/InferSize.h>
 #include <ATen/TensorUtils.h>
@@ -14,7 +14,7 @@ namespace {
 
 std::int64_t product_of(c10::IntArrayRef sizes) { return std::accumulate(sizes.begin(), sizes.end(), std::int64_t{1}, std::multiplies<>()); }
 
-/// How a cut lies after the whole is seen in another shape, or nothing if it cannot be said.
+/// Layout of a cut tensor after the whole gets another shape; none if no layout describes it.
 ///
 /// The cut dimension is (blocks, rows); with the dimensions before it the whole is (outer, rows, inner) where every outer index is cut in the
 /// same way. In the new shape some dimension j must begin inside `outer` and hold whole rows: then j is (outer / before_j, rows', ...), each
@@ -52,7 +52,7 @@ std::optional<AxisLayout> layout_in_shape(const AxisLayout& layout, c10::IntArra
     return best;
 }
 
-/// The same rows with every border moved to the nearest one at which the new shape can be cut too, or nothing if there is none. Rows that become
+/// The same rows with every boundary moved to the nearest one at which the new shape can be cut too; none if there is none. Rows that become
 /// others in groups of `unit` stay together.
 std::optional<AxisLayout> aligned_layout(const AxisLayout& layout, c10::IntArrayRef from, c10::IntArrayRef to)
 {
@@ -78,7 +78,7 @@ std::optional<AxisLayout> aligned_layout(const AxisLayout& layout, c10::IntArray
     return AxisLayout{layout.placement, std::move(extents), 1};
 }
 
-/// How the whole must be cut, and how it lies then in the new shape, or nothing if that cannot be said.
+/// How the whole must be cut, and its layout then in the new shape; none if there is no such layout.
 struct Reshaped {
     AxisLayouts before, after;
 };
@@ -118,7 +118,7 @@ void finish_view(RuleCall& call, const at::Tensor& view, bool is_copy, const at:
     call.finish({view});
 }
 
-/// `alias` says that the result is a view: what is written to it is written to the tensor.
+/// `alias`: the result is a view; a write to it writes to the tensor.
 void reshape_to(RuleCall& call, std::vector<std::int64_t> shape, bool alias)
 {
     const auto tensor = call.tensor(0);
@@ -134,7 +134,7 @@ void reshape_to(RuleCall& call, std::vector<std::int64_t> shape, bool alias)
     const auto moved = with_layouts(call, tensor, layouts->before);
     auto local = local_of(moved);
     bool changed = !moved.is_same(tensor);
-    // The whole's strides promise a view; this rank's part may lie otherwise.
+    // The strides of the whole allow a view; those of this rank's part may not.
     if (!at::detail::computeStride(local.sizes(), local.strides(), c10::IntArrayRef(local_shape))) {
         local = local.contiguous();
         changed = true;
@@ -264,24 +264,24 @@ void view_as_complex(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
     if (tensor.dim() == 0 || tensor.size(-1) != 2 || tensor.stride(-1) != 1) return gathered_rule(call);
-    const auto whole = with_whole_lines(call, tensor, tensor.dim() - 1);   // no pair is torn apart
+    const auto whole = with_whole_lines(call, tensor, tensor.dim() - 1);   // no pair is cut
     std::vector<std::int64_t> strides;
     for (std::int64_t dim = 0; dim + 1 < tensor.dim(); ++dim) strides.push_back(tensor.stride(dim) / 2);
     auto local = local_of(whole);
     bool pairs = local.storage_offset() % 2 == 0 && local.stride(-1) == 1;
     for (std::int64_t dim = 0; dim + 1 < local.dim(); ++dim) pairs &= local.stride(dim) % 2 == 0;
-    if (!pairs) local = local.clone(at::MemoryFormat::Contiguous);   // the whole's strides promise a view; this rank's part may lie otherwise
+    if (!pairs) local = local.clone(at::MemoryFormat::Contiguous);   // the strides of the whole allow a view; those of this rank's part may not
     finish_view(call, wrap(at::view_as_complex(local), spec_of(whole), strides), !pairs || !whole.is_same(tensor), local, spec_of(whole));
 }
 
-/// The conjugate as numbers, not as a mark on the tensor: messages carry numbers.
+/// The conjugate as numbers, not as a flag on the tensor: messages send numbers without the flag.
 void conjugate(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
     call.finish({wrap(at::_conj_physical(local_of(tensor)), spec_of(tensor), tensor.strides())});
 }
 
-/// unsqueeze_ and alike: the view of that name, and the tensor becomes it.
+/// unsqueeze_ and alike: takes the view of that name and replaces the tensor by it.
 void reshape_in_place(RuleCall& call)
 {
     const auto self = call.tensor(0);
@@ -303,7 +303,7 @@ void refuse_in_place(RuleCall& call)
     call.refuse("it gives a tensor another shape or memory in place", "Use the form that returns a new tensor, or redistribute(x, Replicate())");
 }
 
-/// Aten tells the result of a pooling over channels that lie last how it lies: with the shape and strides that it has, there is nothing to do.
+/// Aten sets the strides of a pooling's result for channels-last tensors: with the shape and strides that it has already, there is nothing to do.
 void as_strided_in_place(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
@@ -315,7 +315,7 @@ void as_strided_in_place(RuleCall& call)
 }
 
 const RuleRegistration r_refused("refused", {"aten::resize_", "aten::resize_as_", "aten::set_"}, refuse_in_place);
-const RuleRegistration r_as_strided_in_place("refused", {"aten::as_strided_"}, as_strided_in_place);   // but for those that change nothing
+const RuleRegistration r_as_strided_in_place("refused", {"aten::as_strided_"}, as_strided_in_place);   // except for calls that change nothing
 const RuleRegistration r_in_place("views", {"aten::unsqueeze_", "aten::squeeze_", "aten::transpose_", "aten::t_"}, reshape_in_place);
 const RuleRegistration r_as_real("views", {"aten::view_as_real"}, view_as_real);
 const RuleRegistration r_as_complex("views", {"aten::view_as_complex"}, view_as_complex);

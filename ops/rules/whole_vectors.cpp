@@ -11,18 +11,18 @@ namespace meshard {
 namespace {
 
 constexpr std::int64_t kVector = 64;    // entries: several times the longest vector of any processor and type
-constexpr std::int64_t kLine = 4096;    // entries: below what LibTorch and MKL share among threads
+constexpr std::int64_t kLine = 4096;    // entries: fewer than LibTorch and MKL divide among threads
 
 bool rounds(const at::Tensor& tensor) { return at::isFloatingType(tensor.scalar_type()) || at::isComplexType(tensor.scalar_type()); }
 
-/// Entries `begin` to `end` in memory of their own, followed by copies of the last until they fill vectors: no value that the operator would not have met.
+/// A copy of entries `begin` to `end`, padded to whole vectors with copies of the last entry: a value that the operator gets anyway.
 at::Tensor line_of(const at::Tensor& flat, std::int64_t begin, std::int64_t end)
 {
     const auto missing = (kVector - (end - begin) % kVector) % kVector;
     return at::cat({flat.narrow(0, begin, end - begin), flat.narrow(0, end - 1, 1).expand({missing})});
 }
 
-/// The operator's results, from lines; none where whole vectors make no difference. The call's arguments stay as they are.
+/// The operator's results, computed on padded copies; none if padding makes no difference. The call's arguments are not changed.
 std::vector<at::Tensor> results_from_lines(RuleCall& call)
 {
     if (call.is_random() || call.name() == "aten::clone") return {};
@@ -33,7 +33,7 @@ std::vector<at::Tensor> results_from_lines(RuleCall& call)
         const auto& tensor = call.arg(i).toTensor();
         if (!tensor.defined()) continue;
         has_rounding |= rounds(tensor);
-        if (tensor.dim() == 0) continue;   // takes part in the choice of the result's type in a way of its own, and stays
+        if (tensor.dim() == 0) continue;   // a scalar tensor has its own role in type promotion, and is passed as it is
         shape = at::infer_size(shape, tensor.sizes());
         has_dims = true;
     }
