@@ -13,8 +13,8 @@
 namespace meshard {
 namespace {
 
-/// Place of dimension `dim` in a list of (front, back) amounts that begins with the last dimension.
-std::size_t place_of(std::int64_t dim, std::int64_t num_dims) { return static_cast<std::size_t>(2 * (num_dims - 1 - dim)); }
+/// Position of dimension `dim` in a list of (front, back) amounts that begins with the last dimension.
+std::size_t position_of(std::int64_t dim, std::int64_t num_dims) { return static_cast<std::size_t>(2 * (num_dims - 1 - dim)); }
 
 /// constant_pad_nd(self, pad, value): every rank pads or cuts its own entries, without a message.
 void constant_pad(RuleCall& call)
@@ -34,14 +34,14 @@ void constant_pad(RuleCall& call)
     if (!axes) {
         // Blocks are as good as any dimension where nothing is added.
         for (const auto& layout : layouts) {
-            const auto place = layout.is_shard() ? place_of(layout.placement.dim, num_dims) : pad.size();
-            if (place < pad.size() && (pad[place] != 0 || pad[place + 1] != 0)) return gathered_rule(call);
+            const auto position = layout.is_shard() ? position_of(layout.placement.dim, num_dims) : pad.size();
+            if (position < pad.size() && (pad[position] != 0 || pad[position + 1] != 0)) return gathered_rule(call);
         }
     }
     for (std::int64_t dim = 0; dim < num_dims; ++dim) {
-        const auto place = place_of(dim, num_dims);
-        if (place >= pad.size()) continue;
-        const auto front = pad[place], back = pad[place + 1];
+        const auto position = position_of(dim, num_dims);
+        if (position >= pad.size()) continue;
+        const auto front = pad[position], back = pad[position + 1];
         const auto axis = axes ? (*axes)[dim] : -1;
         if (axis < 0) {
             shape[dim] += front + back;
@@ -52,8 +52,8 @@ void constant_pad(RuleCall& call)
         const auto me = call.coordinate(axis);
         const auto owned = ranges_of(*in.extents)[me], outputs = ranges_of(extents)[me];
         layouts[axis] = cut_layout(in, dim, extents);
-        pad[place] = owned.begin + front - outputs.begin;
-        pad[place + 1] = outputs.end - (owned.end + front);
+        pad[position] = owned.begin + front - outputs.begin;
+        pad[position + 1] = outputs.end - (owned.end + front);
         shape[dim] = outputs.size();
     }
     call.reduce({tensor});
@@ -92,8 +92,8 @@ std::optional<EdgePadding> plan(const RuleCall& call, const at::Tensor& input, c
     padding.output_layouts = padding.input_layouts;
     padding.uncut_pad = pad;
     for (auto dim = num_dims - n; dim < num_dims; ++dim) {
-        const auto place = place_of(dim, num_dims);
-        const auto front = pad[place], back = pad[place + 1], size = input.size(dim);
+        const auto position = position_of(dim, num_dims);
+        const auto front = pad[position], back = pad[position + 1], size = input.size(dim);
         if (front < 0 || back < 0 || (source == reflected && std::max(front, back) >= size)) return std::nullopt;
         const auto axis = (*axes)[dim];
         if (is_whole(call, axis)) {
@@ -105,7 +105,7 @@ std::optional<EdgePadding> plan(const RuleCall& call, const at::Tensor& input, c
         for (std::int64_t o = 0; o < taps.out; ++o) taps.index[0].push_back(source(o - front, size));
         padding.cut.emplace_back(call, axis, padding.input_layouts[axis], std::move(taps), [=](std::int64_t a) { return a + front; });
         padding.output_layouts[axis] = padding.cut.back().output_layout();
-        padding.uncut_pad[place] = padding.uncut_pad[place + 1] = 0;
+        padding.uncut_pad[position] = padding.uncut_pad[position + 1] = 0;
     }
     return padding;
 }
@@ -170,8 +170,8 @@ at::Tensor circular_pad(const at::Tensor& input, at::IntArrayRef pad)
                 "the last dimensions of a tensor with one or two more; found ", pad.size(), " for ", input.dim(), " dimensions");
     auto result = input;
     for (auto dim = input.dim() - n; dim < input.dim(); ++dim) {
-        const auto place = place_of(dim, input.dim());
-        const auto front = pad[place], back = pad[place + 1], size = input.size(dim);
+        const auto position = position_of(dim, input.dim());
+        const auto front = pad[position], back = pad[position + 1], size = input.size(dim);
         // Negative amounts cut off.
         const auto begin = std::max<std::int64_t>(0, -front), end = size - std::max<std::int64_t>(0, -back);
         TORCH_CHECK(begin <= end, "Negative padding value is resulting in an empty dimension");
