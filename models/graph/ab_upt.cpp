@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kWeightStd = 0.02;
 
-/// Calls `visit(name, member)` for every option: the one list of names.
+/// Calls `visit(name, member)` for every option: the only list of names.
 template <class Options, class Visit>
 void for_each_option(Options& options, Visit&& visit)
 {

@@ -12,7 +12,7 @@ constexpr double kLongestWave = 10000.0;
 constexpr double kNormEpsilon = 1e-6;
 constexpr std::int64_t kAxes = 3;
 
-/// Channels of an axis that sines and cosines share evenly; what is left of `num_channels` stays zero.
+/// Number of channels for one axis, half of them sines and half cosines; the rest of `num_channels` stays zero.
 std::int64_t channels_of_axis(std::int64_t num_channels)
 {
     const auto share = num_channels / kAxes;
@@ -32,7 +32,7 @@ torch::Tensor with_zeros(const torch::Tensor& x, std::int64_t num_channels)
     return x.size(-1) == num_channels ? x : torch::constant_pad_nd(x, {0, num_channels - x.size(-1)});
 }
 
-/// Turns consecutive pairs of channels: (B, H, N, D) by (B, N, D / 2).
+/// Rotates consecutive pairs of channels: (B, H, N, D) by (B, N, D / 2).
 torch::Tensor turned(const torch::Tensor& x, const torch::Tensor& angles)
 {
     const auto pairs = x.unflatten(-1, {x.size(-1) / 2, 2});

@@ -14,7 +14,7 @@
 namespace meshard {
 namespace {
 
-/// Calls `visit(name, member)` for every option: the one list of names.
+/// Calls `visit(name, member)` for every option: the only list of names.
 template <class Options, class Visit>
 void for_each_option(Options& options, Visit&& visit)
 {
@@ -90,7 +90,7 @@ GraphMlpImpl::GraphMlpImpl(Widths widths, std::int64_t num_hidden_layers, const 
 
 SplitEdgeMlpImpl::SplitEdgeMlpImpl(std::int64_t width, std::int64_t num_hidden_layers, const std::string& act)
 {
-    const torch::nn::Linear first(3 * width, width);   // drawn as one, as the reference does
+    const torch::nn::Linear first(3 * width, width);   // initialised as one layer, as in the reference
     const auto weights = first->weight.detach().split(width, 1);
     edge_weight_ = register_parameter("lin_efeat", weights[0].clone());
     source_weight_ = register_parameter("lin_src", weights[1].clone());

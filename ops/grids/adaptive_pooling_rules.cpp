@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Poolings to a size: output o covers the inputs floor(o * in / out), ..., ceil((o + 1) * in / out) - 1. A cut dimension that shrinks to few
-// outputs is pooled where it lies and the ranks' parts are put together; otherwise every rank borrows what its own outputs cover.
+// outputs is pooled on each rank and the ranks' parts are merged; otherwise every rank receives the inputs that its own outputs cover.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -13,12 +13,12 @@
 namespace meshard {
 namespace {
 
-/// A cut dimension, seen from this rank.
+/// This rank's share of a cut dimension.
 struct PooledDim {
     std::int64_t dim = 0, axis = 0;
     std::int64_t in = 0, out = 0;
     Range inputs, outputs;                  ///< held, and computed (at least in part)
-    std::optional<RangeExchange> exchange;  ///< none where the ranks' parts are put together
+    std::optional<RangeExchange> exchange;  ///< none if the ranks' parts are merged
 
     Range covered(std::int64_t o) const { return {o * in / out, ceil_div((o + 1) * in, out)}; }
 };
@@ -27,7 +27,7 @@ struct AdaptivePooling {
     std::int64_t n = 0, first = 0;   ///< spatial dimensions, and the first of them
     std::vector<std::int64_t> in, out;
     std::vector<PooledDim> cuts;
-    AxisLayouts input_layouts, output_layouts;   ///< Replicate where parts are put together
+    AxisLayouts input_layouts, output_layouts;   ///< Replicate where parts are merged
 
     std::vector<std::int64_t> local_output_shape(const at::Tensor& local) const
     {
@@ -87,7 +87,7 @@ std::optional<AdaptivePooling> plan(const RuleCall& call, const at::Tensor& inpu
         cut.out = out[i];
         const auto& layout = pooling.input_layouts[cut.axis];
         const auto me = call.coordinate(cut.axis);
-        // All outputs of all ranks are no more than the inputs: their parts are cheaper to send than the inputs.
+        // The outputs of all ranks are not larger than the inputs: their parts cost less to send.
         if (cut.out * call.device_mesh()->size(cut.axis) <= cut.in) {
             cut.inputs = ranges_of(*layout.extents)[me];
             cut.outputs = {0, cut.out};
@@ -109,8 +109,8 @@ std::optional<AdaptivePooling> plan(const RuleCall& call, const at::Tensor& inpu
     return pooling;
 }
 
-/// One output a cut dimension: where it lies among the local outputs, the part of what it covers that is held here, and the share of that
-/// part in all it covers.
+/// One output of each cut dimension: its position among the local outputs, the local part of the inputs that it covers, and the share of that
+/// part in all inputs that it covers.
 struct Block {
     at::Tensor output, input;
     std::vector<Range> box;
@@ -118,7 +118,7 @@ struct Block {
     double share = 1;
 };
 
-/// Calls `f` for every block of outputs that this rank has a part of.
+/// Calls `f` for every block of outputs of which this rank holds inputs.
 template <class F>
 void for_each_block(const AdaptivePooling& pooling, Block block, F&& f, std::size_t level = 0)
 {

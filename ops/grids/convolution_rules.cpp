@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Convolutions in one, two and three dimensions, plain and transposed. Along a cut spatial dimension every rank borrows the inputs that its
+// Convolutions in one, two and three dimensions, plain and transposed. Along a cut spatial dimension every rank receives the inputs that its
 // own outputs read and convolves them without padding; cut samples stay with their rank; cut channels and weights are gathered.
 #include <ATen/ATen.h>
 
@@ -11,13 +11,13 @@
 namespace meshard {
 namespace {
 
-/// One cut spatial dimension, seen from this rank.
+/// This rank's share of a cut spatial dimension.
 struct ConvolvedDim {
     std::int64_t dim;         ///< of the tensors
     AxisLayout in, out;
-    RangeExchange exchange;   ///< brings the inputs
+    RangeExchange exchange;   ///< receives the inputs
     Range outputs;            ///< of this rank
-    std::int64_t before = 0, after = 0;   ///< zeros around what is brought, where windows reach beyond the input
+    std::int64_t before = 0, after = 0;   ///< zeros around the received inputs, where windows reach beyond the input
     std::int64_t shift = 0;   ///< of a transposed convolution: position in the output of the first entry that the local operator computes
 };
 
@@ -26,10 +26,10 @@ public:
     /// `first` is the index of the argument `stride`, those of padding, dilation, transposed, output_padding and groups follow.
     Convolution(const RuleCall& call, at::Tensor input, at::Tensor weight, std::int64_t first);
 
-    /// The layout can be treated. Nothing else may be called if not.
+    /// Whether the layout is supported. If not, no other function may be called.
     bool possible() const { return possible_; }
 
-    const AxisLayouts& input_layouts() const { return input_layouts_; }     ///< that the rule works with: channels whole
+    const AxisLayouts& input_layouts() const { return input_layouts_; }     ///< to which the rule converts the input: channels whole
     const AxisLayouts& output_layouts() const { return output_layouts_; }
     std::vector<std::int64_t> local_output_shape(const at::Tensor& local_input) const;
 
@@ -76,7 +76,7 @@ Convolution::Convolution(const RuleCall& call, at::Tensor input, at::Tensor weig
     for (const auto* list : {&stride_, &padding_, &dilation_, &output_padding_}) {
         if (static_cast<std::int64_t>(list->size()) != n_) return;
     }
-    // What the operator would refuse, it refuses on every rank alike: the general rule lets it speak.
+    // Arguments that the operator refuses go to the general rule, in which it throws the same error on every rank.
     const auto at_least = [](const std::vector<std::int64_t>& list, std::int64_t least) {
         return std::all_of(list.begin(), list.end(), [&](std::int64_t value) { return value >= least; });
     };
@@ -188,7 +188,7 @@ std::vector<std::int64_t> Convolution::borrowed_shape(const at::Tensor& local) c
     return shape;
 }
 
-/// at::constant_pad_nd's numbers that bring what a transposed convolution computes locally to this rank's outputs: entries that no input
+/// Arguments of at::constant_pad_nd that turn the local result of a transposed convolution into this rank's outputs: entries that no input
 /// reaches are zero, those that belong to others are cut off.
 std::vector<std::int64_t> Convolution::computed_padding() const
 {
@@ -227,7 +227,7 @@ at::Tensor Convolution::forward(const at::Tensor& local_input, const at::Tensor&
 std::tuple<at::Tensor, at::Tensor> Convolution::backward(const at::Tensor& gradient, const at::Tensor& local_input, const at::Tensor& weight,
                                                          bool wants_input, bool wants_weight) const
 {
-    // The input's gradient does not depend on the input's values: nothing is borrowed for it.
+    // The input's gradient does not depend on the input's values: no inputs of other ranks are needed.
     const auto piece_shape = borrowed_shape(local_input);
     const auto piece = wants_weight || cuts_.empty() ? borrow(local_input) : at::empty(piece_shape, local_input.options());
     at::Tensor of_piece, of_weight;
@@ -253,7 +253,7 @@ std::tuple<at::Tensor, at::Tensor> Convolution::backward(const at::Tensor& gradi
     return {of_piece, of_weight};
 }
 
-/// Weights whole, samples cut or nothing (axes of one rank cut nothing, whatever their layout says): the operator itself does all, on the same
+/// Weights whole, samples cut or nothing (axes of one rank cut nothing, whatever their layout says): the operator itself computes everything, on the same
 /// shapes on every rank but for the number of samples.
 bool lies_by_samples(const RuleCall& call, const at::Tensor& input, std::initializer_list<std::int64_t> weights)
 {

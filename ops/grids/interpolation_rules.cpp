@@ -23,12 +23,12 @@ Mode mode_of(std::string_view name)
     return name.find("cubic") != std::string_view::npos ? Mode::Cubic : Mode::Linear;
 }
 
-/// The operator's own sampling of a dimension of `in` entries, in the place of the others one: which entry each output takes. Asked of the
-/// operator, since how it rounds depends on type and device.
+/// The input entry that each output of the operator takes along a dimension of `in` entries, with size one in the other dimensions. Found by calling the
+/// operator, since its rounding depends on type and device.
 std::vector<std::int64_t> nearest_sources(Mode mode, std::int64_t n, std::int64_t i, std::int64_t in, std::int64_t out, std::optional<double> scale,
                                           const at::TensorOptions& options)
 {
-    // Numbers below 128 are exact in every floating type: an index is asked for digit by digit.
+    // Numbers below 128 are exact in every floating type: an index is interpolated digit by digit.
     constexpr std::int64_t kBase = 128;
     std::vector<std::int64_t> shape{1, 1}, size(n, 1);
     shape.resize(2 + n, 1);
@@ -96,7 +96,7 @@ struct Interpolation {
     bool has_uncut = false;
 };
 
-/// `layouts` are those of the input. Nothing where they, or the arguments, are left to the general rule.
+/// `layouts` are those of the input. None if they, or the arguments, are left to the general rule.
 std::optional<Interpolation> plan(const RuleCall& call, c10::IntArrayRef in, c10::IntArrayRef out, const AxisLayouts& layouts, bool align_corners,
                                   const std::vector<std::optional<double>>& scales, const at::TensorOptions& options, bool backward)
 {
@@ -124,7 +124,7 @@ std::optional<Interpolation> plan(const RuleCall& call, c10::IntArrayRef in, c10
             taps = options.dtype() == at::kDouble ? weighted_taps<double>(mode, from, to, align_corners, scales[i])
                                                   : weighted_taps<float>(mode, from, to, align_corners, scales[i]);
         } else if (backward && options.device().is_cpu()) {
-            // On CPUs the backward step rounds in its own way.
+            // On CPUs the backward step rounds in another way.
             taps = {from, to, {{}}, {}};
             const auto index = mode == Mode::Nearest ? at::native::nearest_idx : at::native::nearest_exact_idx;
             for (std::int64_t o = 0; o < to; ++o) taps.index[0].push_back(index(o, from, to, scales[i]));
@@ -137,7 +137,7 @@ std::optional<Interpolation> plan(const RuleCall& call, c10::IntArrayRef in, c10
     return plan;
 }
 
-/// What follows the sizes: align_corners where the operator has it, then one scale a dimension.
+/// The arguments after the sizes: align_corners if the operator has it, then one scale for each dimension.
 struct Options {
     bool align_corners = false;
     std::int64_t first_scale = 0;
@@ -153,7 +153,7 @@ Options options_of(const RuleCall& call, std::int64_t next, std::int64_t n)
     return options;
 }
 
-/// Along cut dimensions the operator is to copy: as many outputs as inputs, no factor.
+/// Arguments with which the operator copies along cut dimensions: as many outputs as inputs, no factor.
 void forget_scales(RuleCall& call, const Interpolation& plan, const Options& options)
 {
     for (const auto& map : plan.cut) call.arg(options.first_scale + map.dim() - 2) = c10::IValue();
@@ -185,7 +185,7 @@ void interpolate(RuleCall& call)
     call.run({spec});
 }
 
-/// The layout of the input whose gradient comes back in the layout `out`: boundaries between ranks in proportion.
+/// The layout of the input for a gradient of the output in layout `out`: boundaries between ranks in proportion.
 AxisLayouts input_layouts_of(const AxisLayouts& out, c10::IntArrayRef input_size, c10::IntArrayRef output_size)
 {
     auto layouts = without_pending(out);
@@ -199,8 +199,8 @@ AxisLayouts input_layouts_of(const AxisLayouts& out, c10::IntArrayRef input_size
 
 /// upsample_*_backward(grad_output, output_size, input_size, [align_corners], scales...)
 ///
-/// The input's layout is not among the arguments: the gradient gets one in proportion to that of grad_output, which is then brought to
-/// where the forward step would have put it.
+/// The input's layout is not among the arguments: the gradient gets one in proportion to that of grad_output, which is then converted to
+/// the layout of the forward step's result for it.
 void interpolate_backward(RuleCall& call)
 {
     const auto gradient = call.tensor(0);

@@ -26,13 +26,13 @@ void constant_pad(RuleCall& call)
     if (pad.size() % 2 != 0 || pad.size() > 2 * static_cast<std::size_t>(num_dims)) return gathered_rule(call);
     for (std::size_t i = 0; i < pad.size(); i += 2) {
         const auto dim = num_dims - 1 - static_cast<std::int64_t>(i) / 2;
-        // The operator's own complaint about cutting off more than there is comes from every rank.
+        // If more is cut off than there is, the operator throws its own error on every rank.
         if (tensor.size(dim) + pad[i] + pad[i + 1] < 0 || -pad[i] > tensor.size(dim) || -pad[i + 1] > tensor.size(dim)) return gathered_rule(call);
     }
     const auto axes = cut_axes(layouts, num_dims, 0);
     auto shape = local_of(tensor).sizes().vec();
     if (!axes) {
-        // Blocks are as good as any dimension where nothing is added.
+        // A dimension in blocks is supported if nothing is added there.
         for (const auto& layout : layouts) {
             const auto position = layout.is_shard() ? position_of(layout.placement.dim, num_dims) : pad.size();
             if (position < pad.size() && (pad[position] != 0 || pad[position + 1] != 0)) return gathered_rule(call);
@@ -162,7 +162,7 @@ void edge_pad_backward(RuleCall& call)
     call.finish({wrap(local, spec)});
 }
 
-/// Around a circle, as pieces side by side: the composite operator copies into storage, which a sharded tensor has not.
+/// Circular padding as a concatenation of pieces: the composite operator writes to storage, which a sharded tensor does not have.
 at::Tensor circular_pad(const at::Tensor& input, at::IntArrayRef pad)
 {
     const auto n = static_cast<std::int64_t>(pad.size()) / 2;

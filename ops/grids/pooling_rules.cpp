@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Largest values and averages of sliding windows in two and three dimensions; poolings in one dimension are those of two. Along a cut
-// dimension every rank borrows what its own windows read.
+// dimension every rank receives the inputs that its own windows read.
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
@@ -14,11 +14,11 @@
 namespace meshard {
 namespace {
 
-/// One spatial dimension of a pooling, seen from this rank.
+/// This rank's share of a spatial dimension of a pooling.
 struct PoolDim {
     std::int64_t dim = 0;
     SlidingWindow window;
-    Range inputs, outputs;                  ///< held after borrowing, and computed
+    Range inputs, outputs;                  ///< held after the exchange, and computed
     std::int64_t before = 0, after = 0;     ///< by how much windows reach beyond the input
     std::optional<RangeExchange> exchange;  ///< where the dimension is cut
 };
@@ -27,7 +27,7 @@ struct Pooling {
     std::vector<PoolDim> dims;
     AxisLayouts input_layouts, output_layouts;
 
-    /// No window looks at another rank's inputs: the operator serves as it is.
+    /// Whether no window reads another rank's inputs: then the operator runs locally.
     bool is_local() const
     {
         return std::none_of(dims.begin(), dims.end(), [](const PoolDim& dim) { return dim.exchange.has_value(); });
@@ -67,7 +67,7 @@ std::vector<std::int64_t> one_a_dim(const c10::IValue& value, std::int64_t n)
     return list;
 }
 
-/// Some window lies wholly in the padding: which index it gives is the operator's affair.
+/// Whether a window is completely in the padding: its index is then defined by the operator alone.
 bool has_empty_window(const SlidingWindow& window)
 {
     if (window.padding == 0 || window.dilation == 1) return false;
@@ -79,7 +79,7 @@ bool has_empty_window(const SlidingWindow& window)
     return false;
 }
 
-/// Nothing where the layout, or the arguments, are left to the general rule.
+/// None if the layout, or the arguments, are left to the general rule.
 std::optional<Pooling> plan(const RuleCall& call, const at::Tensor& input, std::int64_t n, const std::vector<std::int64_t>& kernel,
                             std::vector<std::int64_t> stride, const std::vector<std::int64_t>& padding, const std::vector<std::int64_t>& dilation,
                             bool ceil_mode)
@@ -131,7 +131,7 @@ std::optional<Pooling> plan(const RuleCall& call, const at::Tensor& input, std::
     return pooling;
 }
 
-/// What this rank's windows read. Beyond the input's ends: `fill`, in front of the first entry only if asked for.
+/// The inputs that this rank's windows read. Beyond the input's end `fill`, and before its first entry if requested.
 at::Tensor borrow(const Pooling& pooling, at::Tensor local, const at::Scalar& fill, bool in_front)
 {
     for (const auto& dim : pooling.dims) {
@@ -334,7 +334,7 @@ const RuleRegistration r_average3("pooling", {"aten::avg_pool3d"}, average_pool<
 const RuleRegistration r_average2_backward("pooling", {"aten::avg_pool2d_backward"}, average_pool_backward<2>);
 const RuleRegistration r_average3_backward("pooling", {"aten::avg_pool3d_backward"}, average_pool_backward<3>);
 
-/// max_pool1d without gradients reads storage on CPUs, which a sharded tensor has not; with indices it is the pooling of two dimensions.
+/// max_pool1d without gradients reads storage on CPUs, which a sharded tensor does not have; with indices it is the pooling of two dimensions.
 at::Tensor max_pool1d(const at::Tensor& input, at::IntArrayRef kernel, at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
                       bool ceil_mode)
 {

@@ -8,7 +8,7 @@
 namespace meshard {
 namespace {
 
-/// Layouts with the channels whole and nothing pending.
+/// Layouts with whole channels and no Partial.
 AxisLayouts with_whole_channels(const RuleCall& call, const at::Tensor& tensor, std::int64_t channels)
 {
     auto layouts = layouts_of(call, tensor);
@@ -40,7 +40,7 @@ void pixel_shuffle(RuleCall& call)
         const auto dim = in[a].placement.dim;
         if (!in[a].is_shard() || dim < channels) continue;
         Extents extents = *in[a].extents, pixels;
-        // What is joined must lie on one rank.
+        // Entries that are joined must be on one rank.
         if (joins) extents = extents_by_boundary(extents, shape[dim], [&](std::int64_t end) { return (end + r / 2) / r; });
         for (const auto extent : extents) pixels.push_back(extent * r);
         out[a] = cut_layout(in[a], dim, joins ? extents : pixels);

@@ -9,7 +9,7 @@
 namespace meshard {
 namespace {
 
-/// What both operators say of their windows: kernel_size, dilation, padding, stride.
+/// The windows of both operators: kernel_size, dilation, padding, stride.
 struct Unfolding {
     SlidingWindow rows, columns;
     std::vector<std::int64_t> kernel, dilation, stride;
@@ -35,7 +35,7 @@ std::optional<Unfolding> read_windows(const RuleCall& call, std::int64_t first_a
     return unfolding;
 }
 
-/// The axis that cuts `dim`, or -1, and the layouts in which `dim` and the dimensions before `channels` alone are cut. Nothing for a dimension
+/// The axis that cuts `dim`, or -1, and the layouts in which only `dim` and the dimensions before `channels` are cut. None for a dimension
 /// that is cut in blocks or twice.
 struct RowCut {
     AxisLayouts layouts;
@@ -103,8 +103,8 @@ void unfold(RuleCall& call)
     call.finish({wrap(result, call.spec(layouts))});
 }
 
-/// col2im(self, output_size, kernel_size, dilation, padding, stride): the adjoint of im2col. What windows of one rank add to rows of another
-/// is sent there.
+/// col2im(self, output_size, kernel_size, dilation, padding, stride): the adjoint of im2col. Sums that windows of one rank add to rows of another
+/// are sent there.
 void fold(RuleCall& call)
 {
     const auto input = call.tensor(0);
