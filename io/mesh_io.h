@@ -32,7 +32,7 @@ namespace meshard {
 ///
 /// Types, names, component names and roles of arrays are kept, field data and polyhedra too. Arrays of an uncompressed file
 /// are views into the mapped file: writing to it in place while the mesh is used is not allowed.
-/// @throws IoError if the file is missing, of an unknown extension, truncated, damaged or not what its extension says.
+/// @throws IoError if the file is missing, of an unknown extension, truncated, damaged or of another format than its extension.
 Mesh read_mesh(const std::filesystem::path& path, const ReadOptions& options = {});
 
 /// The blocks of a file that has several, chosen by `options.blocks`; of other files the mesh as one block without a name.
@@ -42,7 +42,7 @@ std::vector<MeshBlock> read_blocks(const std::filesystem::path& path, const Read
 /// Writes .vtu or .vtp (by the extension), appended raw, .pvtu or .pvtp with one piece beside it, or .vtkhdf with one partition,
 /// atomically: on failure nothing is left.
 ///
-/// What `read_mesh` gives back equals `mesh` (`difference` is empty), with one exception that lies in the format: .vtp and .pvtp have no
+/// `read_mesh` returns the same mesh (`difference` is empty), with one exception due to the format: .vtp and .pvtp have no
 /// cell types, so that a polygon of three points comes back as a triangle, of four as a quad.
 /// @throws InvalidInput if the format cannot hold the mesh: .vtp with solid cells, or cells not in VTK's order vertices, lines,
 ///         polygons, strips.

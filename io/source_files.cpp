@@ -31,7 +31,7 @@ std::string_view separators_in(const fs::path& path)
     return extension == ".case" ? " \t\r\n" : "";
 }
 
-/// Files of that name; `*`, which EnSight writes for a digit, stands for any one character.
+/// Files of that name; `*`, which EnSight writes for a digit, matches any single character.
 std::vector<fs::path> files_named(const fs::path& folder, std::string_view name)
 {
     std::string pattern = (folder / name).string();

@@ -16,7 +16,7 @@ struct XmlElement {
     std::string name;
     std::vector<std::pair<std::string, std::string>> attributes;   ///< entities resolved
     std::vector<XmlElement> children;
-    std::string_view text;      ///< the last run of text that is not blank, as it stands in the file
+    std::string_view text;      ///< the last run of text that is not blank, as it is in the file
 
     const std::string* attribute(std::string_view name) const;     ///< null if absent
     const XmlElement* child(std::string_view name) const;          ///< the first of that name, null if absent

@@ -15,7 +15,7 @@ namespace {
 constexpr std::uint32_t kLocalSignature = 0x04034b50, kEntrySignature = 0x02014b50, kEndSignature = 0x06054b50;
 constexpr std::uint32_t kEnd64Signature = 0x06064b50, kLocator64Signature = 0x07064b50;
 constexpr std::size_t kLocalSize = 30, kEntrySize = 46, kEndSize = 22, kLocator64Size = 20, kEnd64Size = 56;
-constexpr std::uint64_t kIn64 = 0xffffffff;   // a 32-bit field whose value stands in the zip64 field
+constexpr std::uint64_t kIn64 = 0xffffffff;   // in a 32-bit field: the value is in the zip64 field
 constexpr std::uint16_t kStored = 0, kDeflated = 8, kZip64Field = 1, kPaddingField = 0x4246;
 constexpr std::uint64_t kAlignment = 64;
 constexpr std::uint64_t kLargestRatio = 10;         // weights are hardly compressible; deflate's largest ratio is 1032
@@ -94,7 +94,7 @@ std::span<const std::byte> ZipArchive::part(std::uint64_t begin, std::uint64_t s
 void ZipArchive::read_directory()
 {
     const auto bytes = archive_.bytes;
-    // The end record stands last but for a comment of at most 65535 bytes.
+    // The end record is at the end, before a comment of at most 65535 bytes.
     std::size_t end = bytes.size();
     bool is_found = false;
     if (bytes.size() >= kEndSize) {
@@ -217,7 +217,7 @@ SharedBytes ZipArchive::read(const std::string& name) const
     } else if (entry.size != entry.packed_size) {
         fail("has entry '" + name + "' of two sizes, " + std::to_string(entry.packed_size) + " and " + std::to_string(entry.size) + " bytes. It is damaged");
     }
-    // PyTorch can be told to leave the checksums out; they are 0 then.
+    // PyTorch has an option to leave out the checksums; they are 0 then.
     if (entry.checksum != 0 && checksum_of(content.bytes) != entry.checksum) fail("has entry '" + name + "' that does not match its checksum. It is damaged");
     return content;
 }

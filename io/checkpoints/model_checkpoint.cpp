@@ -30,7 +30,7 @@ constexpr std::size_t kMostEntries = 1'000'000;   // of a dict and all below it:
 struct KnownModel {
     const char* name;
     const char* module;                   // where PhysicsNeMo keeps the class
-    const char* beside = nullptr;         // an argument that its class does not have, as it says how inputs are made: of .mdlus files in metadata.json
+    const char* beside = nullptr;         // an argument that PhysicsNeMo's class does not have (about inputs): stored in metadata.json of .mdlus files
     const char* unspeakable = nullptr;    // an argument that a .mdlus cannot hold and that changes the model
 };
 constexpr KnownModel kKnownModels[] = {{"Transolver", "physicsnemo.models.transolver.transolver", nullptr, "authors_constants"},

@@ -11,8 +11,8 @@ namespace meshard {
 
 /// Weights of a model under PhysicsNeMo's names, and the file's data about the model.
 struct ModelCheckpoint {
-    std::string architecture;           ///< `Transolver`, `GeoTransolver`, ...; empty if the file does not say
-    std::string arguments;              ///< of the constructor, as the text of a JSON object; empty if the file does not say
+    std::string architecture;           ///< `Transolver`, `GeoTransolver`, ...; empty if the file does not contain it
+    std::string arguments;              ///< of the constructor, as the text of a JSON object; empty if the file does not contain them
     std::string others;                 ///< other numbers and texts in the file (epoch, ...), as the text of a JSON object
     NamedArrays weights;                ///< in the file's order; the metadata are those of a safetensors file
     std::vector<std::string> notes;     ///< what was renamed or left out, a sentence each
@@ -30,15 +30,15 @@ bool is_checkpoint_file(const std::filesystem::path& path);   ///< true if `chec
 /// Reads a PhysicsNeMo checkpoint (.mdlus, zip or tar), a file of torch.save or a safetensors file; which of them is decided by the content.
 ///
 /// Of a file of torch.save the state dict is taken, from the top or from a key such as `model_state_dict`; if there is none, every tensor,
-/// under its keys joined by dots. Prefixes that wrappers add (`module.`, `_orig_mod.`) are taken off, older names are brought to today's
-/// (`linear_pre` to `layers.0`, `linear_post` to `layers.2`), `device_buffer` entries are left out. Where the file does not say its architecture, a .json of
-/// the same name beside it may: {"model_class": ..., "model": {arguments}}.
+/// under its keys joined by dots. Prefixes that wrappers add (`module.`, `_orig_mod.`) are removed, older names are changed to today's
+/// (`linear_pre` to `layers.0`, `linear_post` to `layers.2`), `device_buffer` entries are left out. If the file does not contain its architecture, it is read
+/// from a .json of the same name beside it, if there is one: {"model_class": ..., "model": {arguments}}.
 ///
 /// The arrays are views into the file where it stores them plainly. Nothing in the file is ever executed.
 /// @throws IoError if the file is missing, truncated, damaged, or holds anything but tensors, dicts, lists, numbers and texts.
 ModelCheckpoint read_checkpoint(const std::filesystem::path& path);
 
-/// Writes atomically. A .safetensors or .pt file gets a .json of the same name beside it: architecture, arguments and the rest; a .pt only if it says an
+/// Writes atomically. A .safetensors or .pt file gets a .json of the same name beside it: architecture, arguments and the rest; a .pt only if it has an
 /// architecture.
 /// @throws InvalidInput for a .mdlus if the architecture is unknown or has an argument that PhysicsNeMo's has not, and as `write_safetensors`; IoError if it
 /// cannot be written.

@@ -19,7 +19,7 @@ public:
 
     const PickleValue& root() const { return pickle_->root(); }
 
-    /// The tensor's numbers: a view into the file where they lie contiguous and aligned, else a copy in row-major order.
+    /// The tensor's numbers: a view into the file if they are contiguous and aligned there, else a copy in row-major order.
     /// @throws IoError if the type is unknown, or the tensor reaches beyond its storage, or the storage beyond the file.
     NamedArray array(std::string name, const PickledTensor& tensor);
 

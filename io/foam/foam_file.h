@@ -27,7 +27,7 @@ struct FoamEntry {
     std::string word(std::string_view name) const;          ///< the first word of that entry, empty if absent
 };
 
-/// A file of OpenFOAM's, ascii or binary, plain or `.gz`; labels of 32 or 64, scalars of 32 or 64 bits as its header says.
+/// A file of OpenFOAM, ascii or binary, plain or `.gz`; labels and scalars of 32 or 64 bits as given in its header.
 ///
 /// Everything is checked before it is used; a list longer than the rest of the file is refused before memory is allocated.
 class FoamFile {

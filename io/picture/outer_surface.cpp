@@ -48,7 +48,7 @@ private:
         case CellShape::QuadraticPolygon: add_polygon(points.first(points.size() / 2), cell); break;
         case CellShape::Pixel: add_polygon(std::array{points[0], points[1], points[3], points[2]}, cell); break;
         case CellShape::Strip:
-            for (std::size_t i = 0; i + 2 < points.size(); ++i)   // every other triangle turns the other way round
+            for (std::size_t i = 0; i + 2 < points.size(); ++i)   // every second triangle has the opposite orientation
                 triangles_.push_back({{points[i], points[i + 1 + i % 2], points[i + 2 - i % 2]}, cell});
             break;
         case CellShape::Polyhedron: add_polyhedron(cell); break;

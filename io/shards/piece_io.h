@@ -34,7 +34,7 @@ void write_piece(const std::filesystem::path& path, const Subdomain& subdomain, 
 void write_piece_index(const std::filesystem::path& path, const Subdomain& like, std::span<const std::string> sources);
 
 /// Reads a file of `write_piece` as part `part` of a shards folder. Rows are in local order.
-/// @throws IoError if the piece does not hold what `manifest` says.
+/// @throws IoError if the piece does not match `manifest`.
 Subdomain read_piece(const std::filesystem::path& path, const Manifest& manifest, std::int32_t part);
 
 }  // namespace meshard

@@ -129,7 +129,7 @@ private:
         return owners;
     }
 
-    /// Faces, unless the manifest says otherwise.
+    /// Neighbours by face, unless the manifest has another rule.
     GhostRule stated_ghost_rule() const
     {
         for (const auto& [name, text] : manifest_.info.options)

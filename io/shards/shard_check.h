@@ -18,7 +18,7 @@ struct ShardPromise {
 
 /// Tests all promises of a shards folder, each after those on which its test relies:
 ///
-/// - each piece has the bytes, hash, counts and arrays that the manifest says, and is a valid subdomain;
+/// - each piece has the bytes, hash, counts and arrays given in the manifest, and is a valid subdomain;
 /// - every cell and every point of the source is owned by exactly one part, ids lie in range and occur once a piece;
 /// - a point is owned by the part of the first cell that uses it;
 /// - ghosts name their true owner and equal its rows bit for bit: geometry, type and every array;

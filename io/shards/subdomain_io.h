@@ -15,7 +15,7 @@ namespace meshard {
 ///
 ///     DIR/manifest.json            what was cut, how, and what each piece holds
 ///     DIR/mesh.pvtu | mesh.pvtp    opens all pieces in ParaView
-///     DIR/pieces/mesh_0000.vtu     one a part (piece_io.h says what is in it)
+///     DIR/pieces/mesh_0000.vtu     one a part (piece_io.h describes its arrays)
 ///
 /// The folder appears complete or not at all: it is written as `DIR.partial-<process>` in the same folder and renamed at the end.
 /// `info.source_hash` is computed from the file `info.source` if it is empty and the file exists.
@@ -24,7 +24,7 @@ namespace meshard {
 void save_subdomains(const std::filesystem::path& dir, std::span<const Subdomain> subdomains, ShardsInfo info);
 
 /// Part `part` of a shards folder, as it was given to `save_subdomains`. Arrays are views into the mapped piece.
-/// @throws IoError if DIR is no shards folder or the piece does not hold what the manifest says.
+/// @throws IoError if DIR is no shards folder or the piece does not match the manifest.
 /// @throws InvalidInput if the folder has no such part.
 Subdomain load_subdomain(const std::filesystem::path& dir, std::int32_t part);
 

@@ -109,7 +109,7 @@ std::string roles_text(std::span<const DataArray> arrays)
     return text;
 }
 
-/// Type, name and components, as they stand in a file and in the index of a parallel one.
+/// Type, name and components, as written in a file and in the index of a parallel one.
 std::string declaration(const DataArray& array)
 {
     std::string text = attribute_text("type", std::string(to_string(array.type())));

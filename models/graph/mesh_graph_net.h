@@ -42,7 +42,7 @@ struct MeshGraphNetOptions {
 MeshGraphNetOptions mesh_graph_net_options(const nlohmann::json& arguments);
 nlohmann::json to_json(const MeshGraphNetOptions& options);
 
-/// Linear layers with an activation behind all but the last, then a layer norm if asked for. Parameters: `model.0.*`, `model.2.*`, ...
+/// Linear layers with an activation behind all but the last, then a layer norm if `normalized`. Parameters: `model.0.*`, `model.2.*`, ...
 class GraphMlpImpl : public torch::nn::Module {
 public:
     struct Widths {

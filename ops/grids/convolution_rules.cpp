@@ -253,7 +253,7 @@ std::tuple<at::Tensor, at::Tensor> Convolution::backward(const at::Tensor& gradi
     return {of_piece, of_weight};
 }
 
-/// Weights whole, samples cut or nothing (axes of one rank cut nothing, whatever their layout says): the operator itself computes everything, on the same
+/// Weights whole, samples cut or nothing (an axis of one rank cuts nothing, whatever its layout): the operator itself computes everything, on the same
 /// shapes on every rank but for the number of samples.
 bool lies_by_samples(const RuleCall& call, const at::Tensor& input, std::initializer_list<std::int64_t> weights)
 {
@@ -272,7 +272,7 @@ bool lies_by_samples(const RuleCall& call, const at::Tensor& input, std::initial
     return true;
 }
 
-/// The spec of such an input's output, which has as many samples: only what an axis of one rank is said to cut may have another length.
+/// The spec of such an input's output, which has as many samples: only a dimension that an axis of one rank cuts may have another length.
 SpecPtr output_spec(const RuleCall& call, const SpecPtr& input, const at::Tensor& local_output)
 {
     AxisLayouts axes;

@@ -18,7 +18,7 @@ bool is_left_out(const RuleCall& call, std::size_t result)
 }
 
 /// The local part with the strides of the caller's tensor: LibTorch computes the factors of the transpose for a determinant if that is
-/// contiguous, and so does its gradient, which sees the caller's tensor.
+/// contiguous, and so does its gradient, which gets the caller's tensor.
 at::Tensor as_shown(const at::Tensor& shown, const at::Tensor& local)
 {
     if (shown.is_contiguous()) return local.contiguous();

@@ -289,7 +289,7 @@ void scatter_part(RuleCall& call)
 }
 
 /// diagonal(self, offset, dim1, dim2): the two dimensions go, the diagonal comes last. Where one of the two is cut, so is the diagonal: row r of it
-/// stands in row r of what is cut, but for the rows that `offset` skips.
+/// is in row r of the cut dimension, apart from the rows that `offset` skips.
 void diagonal(RuleCall& call)
 {
     const auto tensor = call.tensor(0);

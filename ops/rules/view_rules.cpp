@@ -39,7 +39,7 @@ std::optional<AxisLayout> layout_in_shape(const AxisLayout& layout, c10::IntArra
             sum += extents->back();
         }
         if (!whole || outer / before * sum != to[j]) continue;
-        // What one rank holds alone fits wherever a size of one stands. The last dimension that keeps rows as they are is taken, so that
+        // A dimension that one rank holds alone may become any dimension of size one. The last dimension that keeps rows as they are is chosen, so that
         // (B, 1, C) stays cut along its rows on the way to (B, C) and back; else the longest one.
         const bool same_rows = *extents == *layout.extents;
         if (best && !same_rows && (keeps_rows || to[j] <= to[best->placement.dim])) continue;
@@ -108,7 +108,7 @@ std::optional<Reshaped> reshaped_layouts(const RuleCall& call, const at::Tensor&
     return layouts;
 }
 
-/// Ends the call with a view of its first argument, of a copy of it in another layout if `is_copy` says so.
+/// Ends the call with a view of its first argument, with `is_copy` of a copy of it in another layout.
 void finish_view(RuleCall& call, const at::Tensor& view, bool is_copy, const at::Tensor& local, const SpecPtr& spec)
 {
     if (is_copy) {

@@ -47,7 +47,7 @@ public:
         estimated_reach_ = std::pow(static_cast<double>(wanted_ + 1) / kEstimatePoints, 2.0 / D);
     }
 
-    /// Answers queries `begin` to `end`, which lie close together.
+    /// Finds the neighbours of queries `begin` to `end` - 1, which are close to each other.
     void group(std::int64_t begin, std::int64_t end)
     {
         rows_.resize(end - begin);

@@ -8,7 +8,7 @@
 
 namespace meshard {
 
-/// How inside and outside of a surface are told apart.
+/// How the sign of a distance is determined.
 enum class SurfaceSign : std::uint8_t {
     PseudoNormal,    ///< by the normal of the nearest triangle, edge or vertex: exact for closed surfaces
     WindingNumber    ///< by how often the surface winds around the point: also for surfaces with holes and overlaps

@@ -24,8 +24,8 @@ NearestOnTriangle nearest_on_triangle(const Vector3& query, const Vector3& a, co
 /// Triangles and the normals of their faces, edges and vertices. Vertices with the same coordinates count as one, so that the triangles of an STL file
 /// are connected.
 ///
-/// The normal of an edge is the sum of its triangles' unit normals, that of a vertex their sum weighted by the angles there: on which side a point
-/// lies is then the sign of one product, whatever it is nearest to (Baerentzen and Aanaes 2005, angle-weighted pseudonormals).
+/// The normal of an edge is the sum of its triangles' unit normals, that of a vertex their sum weighted by the angles there: the side on which a point
+/// lies is then the sign of one dot product, for a nearest point on a face, an edge or a vertex (Baerentzen and Aanaes 2005, angle-weighted pseudonormals).
 class TriangleSurface {
 public:
     /// @param vertices  (n, 3)  @param faces  (m, 3), right-handed seen from outside

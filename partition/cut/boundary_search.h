@@ -17,13 +17,13 @@ struct SearchOptions {
     double ghost_share = 0.35;           ///< weight of ghosts against cut edges, 0 to 1
     double balance_of_boundaries = 1.5;  ///< how much higher the price is at the part with the largest boundary than at one with a small boundary
     double sharpness = 4;                ///< the price grows with (boundary / largest boundary) to this power
-    std::int32_t patience = 40;          ///< moves in a row without a new best before a search gives up
+    std::int32_t patience = 40;          ///< a search ends after so many moves without a new best
     std::int32_t num_rounds = 10;        ///< at most
     double least_gain = 0.001;           ///< a round that lowers the cut by a smaller share is the last
     std::int64_t most_work = -1;         ///< no search begins after so many rows have been visited; below 0: no limit
     bool keep_connected = false;         ///< no move that might disconnect a part
     std::uint64_t seed = 0;
-    std::span<const std::uint8_t> is_fixed = {};  ///< of each row 1 if it must stay where it is; or none
+    std::span<const std::uint8_t> is_fixed = {};  ///< of each row: 1 if it must keep its part; or none
 };
 
 /// Upper bounds of the parts' weights. A row has `num_weights` weights, none of them negative; no weights: each row weighs one.
@@ -121,8 +121,8 @@ private:
     std::vector<float> gain_of_;         // of a row's youngest candidate
     std::vector<Candidate> heap_;
     std::uint32_t age_ = 0;
-    std::vector<Done> moves_; // of the search at hand
-    std::vector<std::pair<std::int32_t, std::int32_t>> edges_to_; // part, edges: of the row at hand
+    std::vector<Done> moves_; // of the current search
+    std::vector<std::pair<std::int32_t, std::int32_t>> edges_to_; // (part, number of edges) of the current row
     std::int32_t round_ = 0;
     std::int64_t work_ = 0;
     std::optional<PartWalk> walk_; // if parts are to stay connected

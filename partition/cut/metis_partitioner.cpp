@@ -152,7 +152,7 @@ Partition partition_with_metis(const Csr& graph, const MetisOptions& options)
     largest_weights_allowed(num_rows, options.num_parts, options.balance()); // refuses what does not fit
     Partition partition{options.num_parts, std::vector<std::int32_t>(num_rows, 0)};
     if (options.num_parts == 1 || num_rows == 0) return partition;
-    // With few rows a part METIS leaves parts empty, and says so on standard output; without edges it has nothing to
+    // With few rows a part METIS leaves parts empty, and prints it to standard output; without edges it has nothing to
     // do.
     constexpr std::int64_t fewest_rows_per_part = 12;
     if (num_rows < fewest_rows_per_part * options.num_parts || graph.num_entries() == 0)

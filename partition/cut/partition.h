@@ -31,7 +31,7 @@ Csr rows_by_part(const Partition& partition);
 /// Largest part over the mean part: 1 is perfect. 1 for no rows.
 double imbalance(const Partition& partition);
 
-/// Edges of `graph` whose ends lie in different parts, each counted once.
+/// Edges of `graph` between rows of different parts, each counted once.
 std::int64_t edge_cut(const Partition& partition, const Csr& graph);
 
 /// Number of ghosts of one layer, summed over parts (METIS: communication volume).

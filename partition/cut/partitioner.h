@@ -32,7 +32,7 @@ struct PartitionMethod {
     std::string name;
     std::string purpose;       ///< one line for people
     bool needs_centroids = false;
-    bool refine = true;        ///< whether refinement belongs to it unless asked otherwise
+    bool refine = true;        ///< whether the cut is refined by default
     Partitioner partition;
 };
 

@@ -86,7 +86,7 @@ public:
     bool same_bits(const DataArray& other) const;
 
     std::vector<std::string> component_names;   ///< empty or one per component (`X`, `Y`, `Z`)
-    std::string unit;                           ///< as the file writes it, e.g. `m/s`; empty if it says nothing
+    std::string unit;                           ///< as the file writes it, e.g. `m/s`; empty if the file has none
     std::string attribute;                      ///< VTK's active-attribute role: `Scalars`, `Vectors`, `Normals`, `GlobalIds`, ... or empty
 
 private:

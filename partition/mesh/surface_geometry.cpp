@@ -37,7 +37,7 @@ void for_each_ring(const Mesh& mesh, std::int64_t i, std::vector<std::int32_t>& 
     const auto points = mesh.cells.row(i);
     if (type.dimension != 2 || points.empty()) return;
     if (type.shape == CellShape::Strip) {
-        // Every other triangle of a strip runs the other way round.
+        // Every second triangle of a strip has the opposite orientation.
         for (std::size_t k = 0; k + 2 < points.size(); ++k) {
             const std::size_t odd = k % 2;
             ring.assign({points[k + odd], points[k + 1 - odd], points[k + 2]});

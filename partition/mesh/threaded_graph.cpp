@@ -136,7 +136,7 @@ Csr cell_graph_on_threads(const Mesh& mesh, std::int32_t num_threads, std::int32
         std::int32_t unasked = -1;
         return graph_of_runs(mesh, num_runs, num_threads, crowded != nullptr ? *crowded : unasked);
     } catch (const InvalidInput&) {
-        return cell_graph(mesh, crowded); // which knows the cell's number in the whole
+        return cell_graph(mesh, crowded); // throws the same error with the cell's number in the whole
     }
 }
 

@@ -48,7 +48,7 @@ public:
     /// The group of one.
     RankGroup();
 
-    /// `rank` of `size` over `backend`. `names` say which process each rank is, for messages ("rank 1 (pid 77 on node3)").
+    /// `rank` of `size` over `backend`. `names` are the processes of the ranks ("host:pid"), for messages ("rank 1 (pid 77 on node3)").
     RankGroup(c10::intrusive_ptr<c10d::Backend> backend, std::string axis, std::shared_ptr<CommCounter> counter,
               std::vector<std::string> names = {});
 

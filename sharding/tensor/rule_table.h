@@ -122,7 +122,7 @@ public:
     SpecPtr spec(c10::ArrayRef<AxisLayout> axes) const;
     SpecPtr replicated() const;
 
-    /// @throws MissingShardRule; `why` says what this rule cannot do, `remedy` what the caller can.
+    /// @throws MissingShardRule; `why`: what this rule does not support; `remedy`: what the caller can do.
     [[noreturn]] void refuse(const std::string& why, const std::string& remedy = {}) const;
 
 private:

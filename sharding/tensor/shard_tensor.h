@@ -14,7 +14,7 @@ namespace meshard {
 
 /// A sharded tensor is an `at::Tensor` that shows the shape of the whole and its real device, and holds this rank's part and a
 /// ShardSpec. It lives below autograd (dispatch key PrivateUse2): every aten operator on it ends in the rule table (rule_table.h).
-/// Plain tensors that meet sharded ones count as Replicate.
+/// Plain tensors that are combined with sharded ones are taken as Replicate.
 
 bool is_sharded(const at::Tensor& tensor);
 
@@ -38,11 +38,11 @@ at::Tensor to_local(const at::Tensor& tensor);
 /// each rank has computed the same loss from the whole.
 at::Tensor full_tensor(const at::Tensor& tensor);
 
-/// The same value with other placements; collective. Differentiable. Uneven targets: give the whole layout.
+/// The same value with other placements; collective. Differentiable. For uneven targets pass a spec.
 at::Tensor redistribute(const at::Tensor& tensor, c10::ArrayRef<Placement> placements);
 at::Tensor redistribute(const at::Tensor& tensor, const SpecPtr& spec);
 
-/// What happens when a plain tensor meets a sharded one. For this thread.
+/// What happens when a plain tensor is combined with a sharded one. For this thread.
 enum class PlainTensorPolicy : std::uint8_t { Silent, Warn, Refuse };
 void set_plain_tensor_policy(PlainTensorPolicy policy);
 PlainTensorPolicy plain_tensor_policy();

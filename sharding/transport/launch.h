@@ -45,7 +45,7 @@ public:
 ///
 /// Returns when all have ended: 0 if all succeeded. When one fails, the others have `grace_seconds` to stop by themselves and are then killed; the first
 /// failure is printed to stderr, in one sentence that names the rank. Returns that rank's exit code, or 5 if a signal ended it. Passes on every SIGINT, SIGTERM
-/// and SIGHUP: ranks may get one twice, from the terminal and from here. If they end the ranks, the exit code is 130, or that of an error that a rank meets
+/// and SIGHUP: ranks may get one twice, from the terminal and from here. If they end the ranks, the exit code is 130, or that of an error that a rank has
 /// while it ends.
 int run_local_ranks(int size, const std::vector<std::string>& arguments, double grace_seconds = 10);
 

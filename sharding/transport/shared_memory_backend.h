@@ -16,7 +16,7 @@ namespace meshard {
 /// and does the rest when the caller waits for it. Sums are added in the order of the ranks, so that every rank gets the same bits. Has all-reduce, broadcast,
 /// all-to-all with uneven sizes, and barrier; tensors of other devices are copied to the CPU.
 ///
-/// Collective over the group; `store` is the group's own. `has_ended(rank)` says whether a rank's process is known to be gone.
+/// Collective over the group; `store` is the group's own. `has_ended(rank)` returns whether a rank's process is known to have ended.
 /// Returns null on every rank if one of them cannot see the shared memory (another host or container).
 c10::intrusive_ptr<c10d::Backend> connect_shared_memory(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                         std::chrono::milliseconds time_limit, std::function<bool(int)> has_ended);
