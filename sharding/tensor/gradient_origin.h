@@ -20,7 +20,7 @@ namespace meshard {
 /// rows (a share); the gradient of a computation that all ranks do in the same way is the whole on each of them.
 struct GradientOrigin {
     std::vector<std::string> share_axes;   ///< names of the axes on which each rank has its own share; the whole is the sum of the shares
-    bool mixed = false;             ///< a share and a whole have been added: they cannot be separated
+    bool mixed = false;             ///< gradients of different origins have been added: they cannot be separated
 
     bool operator==(const GradientOrigin&) const = default;
 };
