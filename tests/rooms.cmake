@@ -37,9 +37,9 @@ set(rooms
   "models/geotransolver: models/layers models/transolver ops/neighbors ops/search ops/slices partition"
   "models/graph: models/layers ops/neighbors partition sharding/tensor"
   "models/grids: models/layers"
-  "models/layers: ops/fused ops/slices partition"
+  "models/layers: ops/fused ops/slices partition sharding/memory"
   "models/registry: models/geotransolver models/graph models/layers models/transolver ops/neighbors partition"
-  "models/transolver: models/layers ops/fused ops/slices partition sharding/memory"
+  "models/transolver: models/layers ops/fused ops/slices partition"
 
   "apps/bench: apps/program io models/layers models/transolver ops/neighbors ops/rows partition partition/cut partition/mesh sharding/parameters sharding/ranks sharding/tensor sharding/transport"
   "apps/cut: apps/program apps/windows io/picture io/shards partition partition/cut partition/ghosts partition/mesh sharding/messages"

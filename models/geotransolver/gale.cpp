@@ -113,16 +113,16 @@ torch::Tensor GaleImpl::forward(const torch::Tensor& x, const torch::Tensor& con
     return out_dropout_.apply(out_linear_(deslice_tokens(weights, states).flatten(2)));
 }
 
-bool GaleImpl::fuse_into(FusedBlock& block, const torch::Tensor& context) const
+const char* GaleImpl::fuse_into(FusedBlock& block, const torch::Tensor& context) const
 {
-    if (out_dropout_.does_something(is_training()) || !slices_.fuse_into(block, is_training())) return false;
-    block.weights[kOut] = out_linear_->weight;
-    block.weights[kOutBias] = out_linear_->bias;
+    if (out_dropout_.does_something(is_training())) return "it has dropout in training";
+    if (const auto* obstacle = slices_.fuse_into(block, is_training())) return obstacle;
+    block.weights.out = {out_linear_->weight, out_linear_->bias};
     block.attend_weights = {qkv_project_->weight};
     block.context = context;
     if (!context.defined()) {
         block.attend = [](const torch::Tensor& tokens, const std::vector<torch::Tensor>& weights) { return attend_among_slices(tokens, weights[0]); };
-        return true;
+        return nullptr;
     }
     const auto mixing = mixing_.weights();
     block.attend_weights.insert(block.attend_weights.end(), mixing.begin(), mixing.end());
@@ -130,7 +130,7 @@ bool GaleImpl::fuse_into(FusedBlock& block, const torch::Tensor& context) const
         const std::vector<torch::Tensor> mixing(weights.begin() + 1, weights.end() - 1);
         return ContextMixing::attend(mixing, tokens, attend_among_slices(tokens, weights[0]), weights.back());
     };
-    return true;
+    return nullptr;
 }
 
 GaleFaImpl::GaleFaImpl(const GaleOptions& options) : num_heads_(options.slices.num_heads)

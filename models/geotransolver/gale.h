@@ -72,8 +72,8 @@ public:
     /// @return          (B, N, C)
     torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& context);
 
-    /// Puts its weights, its sizes and the context into a block of the fused operators; false where they cannot do what `forward` does.
-    bool fuse_into(FusedBlock& block, const torch::Tensor& context) const;
+    /// Puts its weights, its sizes and the context into a block of the fused operators; the obstacle if they cannot do what `forward` does, else null.
+    const char* fuse_into(FusedBlock& block, const torch::Tensor& context) const;
 
 private:
     SliceProjection slices_;

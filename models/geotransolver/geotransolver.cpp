@@ -96,13 +96,12 @@ torch::Tensor GeoTransolverBlockImpl::forward(torch::Tensor x, const torch::Tens
     return ffn_dropout_ ? ffn_dropout_(x) : x;
 }
 
-std::optional<FusedBlock> GeoTransolverBlockImpl::fused(const torch::Tensor& context) const
+BlockFusion GeoTransolverBlockImpl::fusion(const torch::Tensor& context) const
 {
-    FusedBlock block;
-    block.weights.assign(kNumBlockWeights, ln_1_->weight.new_empty({0}));
-    if (!gale_ || attn_dropout_ || !gale_->fuse_into(block, context)) return std::nullopt;
-    fuse_norms_and_mlp(ln_1_, ln_mlp1_, block);
-    return block;
+    BlockFusion fusion;
+    fusion.obstacle = gale_fa_ ? "its attention is GALE_FA" : attn_dropout_ ? "it has dropout at learned rates" : gale_->fuse_into(fusion.block, context);
+    fuse_norms_and_mlp(ln_1_, ln_mlp1_, fusion.block);
+    return fusion;
 }
 
 GeoTransolverImpl::GeoTransolverImpl(GeoTransolverOptions options) : options_(std::move(options))
@@ -148,15 +147,14 @@ void GeoTransolverImpl::set_memory(MemoryMode mode)
     memory_ = mode;
 }
 
-torch::Tensor GeoTransolverImpl::run_block(GeoTransolverBlockImpl& block, const torch::Tensor& x, const torch::Tensor& context) const
+std::vector<BlockChoice> GeoTransolverImpl::block_forms(const torch::Tensor& points)
 {
-    if (const auto fused = block.fused(context); fused && can_fuse(x, fused->weights)) {
-        return fused_block(x, *fused, {.keep_activations = memory_ == MemoryMode::Stored});
+    std::vector<BlockChoice> choices;
+    for (const auto& block : *blocks_) {
+        const auto* obstacle = obstacle_of(points, block->as<GeoTransolverBlock>()->fusion({}));
+        choices.push_back({form_of_one(obstacle, memory_), obstacle});
     }
-    if (memory_ == MemoryMode::Stored) return block.forward(x, context);
-    std::vector<torch::Tensor> inputs{x};
-    if (context.defined()) inputs.push_back(context);
-    return recomputed(noise_, [&block](const std::vector<torch::Tensor>& given) { return block.forward(given[0], given.size() > 1 ? given[1] : torch::Tensor()); }, inputs);
+    return choices;
 }
 
 std::vector<torch::Tensor> GeoTransolverImpl::forward(const GeoTransolverInputs& inputs)
@@ -179,15 +177,15 @@ std::vector<torch::Tensor> GeoTransolverImpl::forward(const GeoTransolverInputs&
     noise_->rows.set_rows(inputs.geometry);
     const auto [context, local_features] = context_builder_(positions, geometry, global_embedding);
     for (std::size_t i = 0; i < num_streams; ++i) {
-        auto& mlp = *preprocess_[i]->as<Mlp>();
-        const auto fused = mlp.fused();
-        streams[i] = streams[i].is_cpu() && can_fuse(streams[i], {fused.hidden}) ? fused_mlp(streams[i], fused) : mlp.forward(streams[i]);   // (B, N_i, C)
+        streams[i] = preprocess_[i]->as<Mlp>()->on_points(streams[i]);                   // (B, N_i, C)
         if (!local_features.empty()) streams[i] = torch::cat({streams[i], local_features[i]}, -1);   // (B, N_i, E)
     }
-    for (const auto& block : *blocks_) {
+    for (const auto& module : *blocks_) {
+        auto& block = *module->as<GeoTransolverBlock>();
+        const auto eager = [&block](const std::vector<torch::Tensor>& given) { return block.forward(given[0], given[1]); };
         for (std::size_t i = 0; i < num_streams; ++i) {
             noise_->rows.set_rows(inputs.local_embedding[i]);
-            streams[i] = run_block(*block->as<GeoTransolverBlock>(), streams[i], context);
+            streams[i] = run_block(block.fusion(context), memory_, rows_of(noise_), eager, {streams[i], context});
         }
     }
     for (std::size_t i = 0; i < num_streams; ++i) {

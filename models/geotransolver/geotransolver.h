@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <optional>
 #include <vector>
 
 #include <torch/nn/modules/container/modulelist.h>
@@ -13,6 +12,7 @@
 #include "models/geotransolver/gale.h"
 #include "models/geotransolver/geotransolver_options.h"
 #include "models/geotransolver/local_features.h"
+#include "models/layers/block_form.h"
 #include "models/layers/memory_mode.h"
 #include "models/layers/random_draws.h"
 
@@ -47,8 +47,8 @@ public:
     /// (B, N, E) to (B, N, E), E = GeoTransolverOptions::num_channels
     torch::Tensor forward(torch::Tensor x, const torch::Tensor& context);
 
-    /// What the fused operators need to do the same; nothing where they cannot.
-    std::optional<FusedBlock> fused(const torch::Tensor& context) const;
+    /// How the fused operators do the same.
+    BlockFusion fusion(const torch::Tensor& context) const;
 
 private:
     torch::nn::LayerNorm ln_1_{nullptr};
@@ -70,7 +70,7 @@ struct GeoTransolverInputs {
 
 /// GeoTransolver: a Transolver of one or more streams of points, whose layers also attend to tokens of a geometry and of global values, and
 /// whose points may be told of the geometry around them. All streams share the layers' weights. Parameters have PhysicsNeMo's names and shapes.
-class GeoTransolverImpl : public torch::nn::Module, public HasMemoryModes, public DrawsNoise {
+class GeoTransolverImpl : public torch::nn::Module, public HasMemoryModes, public HasBlockForms, public DrawsNoise {
 public:
     /// Initial values as LibTorch makes them, drawn from its default generator in the reference's order.
     /// @throws InvalidInput as `GeoTransolverOptions::validate`.
@@ -89,12 +89,12 @@ public:
     /// What is kept of each point between forward and backward. @throws InvalidInput for Streamed
     void set_memory(MemoryMode mode) override;
 
+    std::vector<BlockChoice> block_forms(const torch::Tensor& points) override;
+
     const GeoTransolverOptions& options() const { return options_; }
 
 private:
     std::vector<torch::Tensor> local_positions(const GeoTransolverInputs& inputs) const;   // empty without local features
-
-    torch::Tensor run_block(GeoTransolverBlockImpl& block, const torch::Tensor& x, const torch::Tensor& context) const;
 
     GeoTransolverOptions options_;
     MemoryMode memory_ = MemoryMode::Stored;

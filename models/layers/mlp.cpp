@@ -26,6 +26,14 @@ FusedMlp MlpImpl::fused() const
     return mlp;
 }
 
+torch::Tensor MlpImpl::on_points(const torch::Tensor& points, const torch::Tensor& offset)
+{
+    const auto mlp = fused();
+    if (!fusion_obstacle(points, mlp)) return fused_mlp(points, mlp, offset);
+    const auto result = forward(points);
+    return offset.defined() ? result + offset.unsqueeze(1) : result;
+}
+
 torch::nn::LayerNorm layer_norm(std::int64_t num_channels)
 {
     return torch::nn::LayerNorm(torch::nn::LayerNormOptions({num_channels}));
@@ -35,15 +43,12 @@ void fuse_norms_and_mlp(const torch::nn::LayerNorm& ln_1, const torch::nn::Seque
 {
     const auto mlp = ln_mlp1->at<MlpImpl>(1).fused();
     const auto& ln_2 = ln_mlp1->at<torch::nn::LayerNormImpl>(0);
-    block.weights[kNorm1Scale] = ln_1->weight;
-    block.weights[kNorm1Shift] = ln_1->bias;
-    block.weights[kNorm2Scale] = ln_2.weight;
-    block.weights[kNorm2Shift] = ln_2.bias;
-    block.weights[kHidden] = mlp.hidden;
-    block.weights[kHiddenBias] = mlp.hidden_bias;
-    block.weights[kMlpOut] = mlp.out;
-    block.weights[kMlpOutBias] = mlp.out_bias;
-    if (mlp.parameter.defined()) block.weights[kActivation] = mlp.parameter;
+    auto& weights = block.weights;
+    weights.norm1 = {ln_1->weight, ln_1->bias};
+    weights.norm2 = {ln_2.weight, ln_2.bias};
+    weights.hidden = {mlp.hidden, mlp.hidden_bias};
+    weights.mlp_out = {mlp.out, mlp.out_bias};
+    weights.activation = mlp.parameter;
     block.shape.channels = mlp.out.size(0);
     block.shape.hidden = mlp.hidden.size(0);
     block.shape.activation = mlp.activation;

@@ -20,6 +20,9 @@ public:
 
     torch::Tensor forward(const torch::Tensor& x) { return layers_->forward(x); }
 
+    /// The same for points (B, N, in) and with an offset (B, out) to all points of a sample, unless undefined: tile by tile where the fused operators can.
+    torch::Tensor on_points(const torch::Tensor& points, const torch::Tensor& offset = {});
+
     /// Its weights for the fused operators.
     FusedMlp fused() const;
 

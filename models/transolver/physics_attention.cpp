@@ -45,14 +45,13 @@ torch::Tensor PhysicsAttentionImpl::forward(const torch::Tensor& x)
     return out_dropout_ ? out_dropout_(out) : out;
 }
 
-bool PhysicsAttentionImpl::fuse_into(FusedBlock& block) const
+const char* PhysicsAttentionImpl::fuse_into(FusedBlock& block) const
 {
-    if ((out_dropout_ && is_training()) || !slices_.fuse_into(block, is_training())) return false;
-    block.weights[kOut] = out_linear_->weight;
-    block.weights[kOutBias] = out_linear_->bias;
+    if (out_dropout_ && is_training()) return "it has dropout in training";
+    block.weights.out = {out_linear_->weight, out_linear_->bias};
     block.attend = [](const torch::Tensor& tokens, const std::vector<torch::Tensor>& weights) { return attend_among_slices(tokens, weights[0]); };
     block.attend_weights = {qkv_project_->weight};
-    return true;
+    return slices_.fuse_into(block, is_training());
 }
 
 }  // namespace meshard

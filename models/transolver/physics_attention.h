@@ -32,8 +32,8 @@ public:
     /// (B, N, C) to (B, N, C)
     torch::Tensor forward(const torch::Tensor& x);
 
-    /// Puts its weights and sizes into a block of the fused operators; false where they cannot do what `forward` does.
-    bool fuse_into(FusedBlock& block) const;
+    /// Puts its weights and sizes into a block of the fused operators; the obstacle if they cannot do what `forward` does, else null.
+    const char* fuse_into(FusedBlock& block) const;
 
 private:
     SliceProjection slices_;

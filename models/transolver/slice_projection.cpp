@@ -6,7 +6,6 @@
 #include <torch/torch.h>
 
 #include "ops/slices/slice_ops.h"
-#include "sharding/memory/recompute.h"
 
 namespace meshard {
 namespace {
@@ -31,16 +30,6 @@ torch::nn::AnyModule make_projection(torch::nn::Module& owner, const char* name,
 SharedNoise make_noise()
 {
     return std::make_shared<SliceNoise>(at::globalContext().defaultGenerator(at::kCPU).current_seed());
-}
-
-torch::Tensor recomputed(const SharedNoise& noise, const std::function<torch::Tensor(const std::vector<torch::Tensor>&)>& block, const std::vector<torch::Tensor>& inputs)
-{
-    return checkpoint([block, noise, before = noise->rows, again = std::make_shared<bool>(false)](const std::vector<torch::Tensor>& given) -> std::vector<torch::Tensor> {
-        const auto now = std::exchange(noise->rows, before);
-        auto output = block(given);
-        if (std::exchange(*again, true)) noise->rows = now;
-        return {std::move(output)};
-    }, inputs)[0];
 }
 
 void SliceProjection::add_temperature(torch::nn::Module& owner)
@@ -112,36 +101,31 @@ bool SliceProjection::has_noise(bool is_training) const
     return options_.plus && noise && (noise->given || noise->when == NoiseWhen::Always || (noise->when == NoiseWhen::Training && is_training));
 }
 
-bool SliceProjection::fuse_into(FusedBlock& block, bool is_training) const
+const char* SliceProjection::fuse_into(FusedBlock& block, bool is_training) const
 {
-    if (!options_.grid.empty() || (has_noise(is_training) && options_.noise->given)) return false;
+    if (!options_.grid.empty()) return "its points lie on a grid, on which projections are convolutions";
+    if (has_noise(is_training) && options_.noise->given) return "its noise is given by a function of the caller's";
     block.shape.heads = options_.num_heads;
     block.shape.head_dim = options_.head_dim;
     block.shape.slices = options_.num_slices;
     block.epsilon = weight_epsilon();
     const auto& x = in_project_x_.get<torch::nn::Linear>();
-    block.weights[kProjectX] = x->weight;
-    block.weights[kProjectXBias] = x->bias;
+    block.weights.project_x = {x->weight, x->bias};
     if (options_.plus) {
         const auto &hidden = proj_temperature_->at<torch::nn::LinearImpl>(0), &out = proj_temperature_->at<torch::nn::LinearImpl>(2);
         block.shape.point_temperature = true;
-        block.weights[kSlice] = in_project_slice_->weight.expand({options_.num_heads, -1, -1});   // (H, S, D)
-        block.weights[kSliceBias] = in_project_slice_->bias.expand({options_.num_heads, -1});     // (H, S)
-        block.weights[kTemperature] = temperature_.view({options_.num_heads});
-        block.weights[kTemperatureHidden] = hidden.weight;
-        block.weights[kTemperatureHiddenBias] = hidden.bias;
-        block.weights[kTemperatureOut] = out.weight;
-        block.weights[kTemperatureOutBias] = out.bias;
-        if (has_noise(is_training)) block.noise = {options_.noise, &options_.noise->rows};
-        return true;
+        block.weights.slices = {in_project_slice_->weight.expand({options_.num_heads, -1, -1}), in_project_slice_->bias.expand({options_.num_heads, -1})};
+        block.weights.temperature = temperature_.view({options_.num_heads});
+        block.weights.temperature_hidden = {hidden.weight, hidden.bias};
+        block.weights.temperature_out = {out.weight, out.bias};
+        if (has_noise(is_training)) block.noise = rows_of(options_.noise);
+        return nullptr;
     }
     const auto& fx = in_project_fx_.get<torch::nn::Linear>();
     const auto factor = bounded_temperature().reciprocal().view({options_.num_heads, 1, 1});
-    block.weights[kProjectFx] = fx->weight;
-    block.weights[kProjectFxBias] = fx->bias;
-    block.weights[kSlice] = factor * in_project_slice_->weight;                        // (H, S, D)
-    block.weights[kSliceBias] = factor.squeeze(-1) * in_project_slice_->bias;          // (H, S)
-    return true;
+    block.weights.project_fx = {fx->weight, fx->bias};
+    block.weights.slices = {factor * in_project_slice_->weight, factor.squeeze(-1) * in_project_slice_->bias};
+    return nullptr;
 }
 
 SliceProjection::Slices SliceProjection::slice(const torch::Tensor& x, bool is_training)

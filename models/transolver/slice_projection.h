@@ -35,8 +35,8 @@ using SharedNoise = std::shared_ptr<SliceNoise>;
 /// With the seed of LibTorch's default generator, from which no number is drawn.
 SharedNoise make_noise();
 
-/// `block(inputs)` under `checkpoint`. Backward draws the noise again as it was, and the next forward what it would have drawn.
-torch::Tensor recomputed(const SharedNoise& noise, const std::function<torch::Tensor(const std::vector<torch::Tensor>&)>& block, const std::vector<torch::Tensor>& inputs);
+/// The numbers of the points alone.
+inline std::shared_ptr<RowNoise> rows_of(const SharedNoise& noise) { return {noise, &noise->rows}; }
 
 struct SliceOptions {
     std::int64_t dim = 0;               ///< channels of the points, C
@@ -73,9 +73,8 @@ public:
     /// @param x   (B, N, C)
     Slices slice(const torch::Tensor& x, bool is_training);
 
-    /// Puts the projections' weights, sizes and noise into a block of the fused operators, which do what `slice` does; false where they cannot: on grids,
-    /// with noise that the caller gives.
-    bool fuse_into(FusedBlock& block, bool is_training) const;
+    /// Puts the projections' weights, sizes and noise into a block of the fused operators, which do what `slice` does; the obstacle if they cannot, else null.
+    const char* fuse_into(FusedBlock& block, bool is_training) const;
 
 private:
     bool has_noise(bool is_training) const;

@@ -49,23 +49,21 @@ torch::Tensor TransolverBlockImpl::forward(torch::Tensor x)
     return ln_mlp2_ ? ln_mlp2_->forward(x) : x;
 }
 
-std::optional<FusedBlock> TransolverBlockImpl::fused() const
+BlockFusion TransolverBlockImpl::fusion() const
 {
+    BlockFusion fusion;
+    auto& block = fusion.block;
     const auto* attention = attention_.ptr()->as<PhysicsAttentionImpl>();
-    FusedBlock block;
-    block.weights.assign(kNumBlockWeights, ln_1_->weight.new_empty({0}));
-    if (!attention || !attention->fuse_into(block)) return std::nullopt;
+    fusion.obstacle = attention ? attention->fuse_into(block) : "its attention is not physics attention";
     fuse_norms_and_mlp(ln_1_, ln_mlp1_, block);
     if (ln_mlp2_) {
         const auto& norm = ln_mlp2_->at<torch::nn::LayerNormImpl>(0);
         const auto& head = ln_mlp2_->at<torch::nn::LinearImpl>(1);
-        block.weights[kNorm3Scale] = norm.weight;
-        block.weights[kNorm3Shift] = norm.bias;
-        block.weights[kHead] = head.weight;
-        block.weights[kHeadBias] = head.bias;
+        block.weights.norm3 = {norm.weight, norm.bias};
+        block.weights.head = {head.weight, head.bias};
         block.shape.outputs = head.weight.size(0);
     }
-    return block;
+    return fusion;
 }
 
 TimeEmbeddingImpl::TimeEmbeddingImpl(std::int64_t num_channels)
@@ -155,18 +153,55 @@ torch::Tensor TransolverImpl::time_offset(const torch::Tensor& time)
     return time.defined() ? time_fc_->forward(time_embed_(time)) : torch::Tensor();
 }
 
-std::optional<StreamedModel> TransolverImpl::fused(const torch::Tensor& inputs, const torch::Tensor& time)
+TransolverImpl::ModelFusion TransolverImpl::fusion(const torch::Tensor& inputs, const torch::Tensor& time)
 {
-    StreamedModel model;
-    model.mlp = preprocess_->fused();
-    if (!inputs.is_cpu() || !can_fuse(inputs, {model.mlp.hidden})) return std::nullopt;
-    for (const auto& module : *blocks_) {
-        const auto block = module->as<TransolverBlock>()->fused();
-        if (!block || !can_fuse(inputs, block->weights)) return std::nullopt;
-        model.blocks.push_back(*block);
+    ModelFusion fusion;
+    fusion.model.mlp = preprocess_->fused();
+    fusion.obstacle = fusion_obstacle(inputs, fusion.model.mlp);
+    for (std::size_t i = 0; i < blocks_->size() && !fusion.obstacle; ++i) {
+        auto block = blocks_[i]->as<TransolverBlock>()->fusion();
+        fusion.obstacle = obstacle_of(inputs, block);
+        fusion.model.blocks.push_back(std::move(block.block));
     }
-    model.offset = time_offset(time);
-    return model;
+    if (!fusion.obstacle) fusion.model.offset = time_offset(time);
+    return fusion;
+}
+
+StreamedModel TransolverImpl::fused(const torch::Tensor& inputs, const torch::Tensor& time)
+{
+    auto fusion = this->fusion(inputs, time);
+    if (!fusion.obstacle) return std::move(fusion.model);
+    throw InvalidInput(std::string("Transolver: memory mode `streamed` and slice states need blocks that are fused, and a block is not: ") + fusion.obstacle +
+                       ". Use `recomputed`.");
+}
+
+torch::Tensor TransolverImpl::run(const torch::Tensor& inputs, const torch::Tensor& time)
+{
+    const auto form = form_of_all(memory_);
+    if (form == BlockForm::Streamed) return streamed_blocks(inputs, fused(inputs, time));
+    if (form == BlockForm::Inferred) {
+        const auto all = fusion(inputs, time);
+        if (!all.obstacle) return inferred_blocks(inputs, all.model, /*keep_projections=*/memory_ == MemoryMode::Stored);
+    }
+    auto x = preprocess_->on_points(inputs, time_offset(time));                                  // (B, N, C)
+    for (const auto& module : *blocks_) {
+        auto& block = *module->as<TransolverBlock>();
+        x = run_block(block.fusion(), memory_, rows_of(noise_), [&block](const std::vector<torch::Tensor>& given) { return block.forward(given[0]); }, {x});
+    }
+    return x;
+}
+
+std::vector<BlockChoice> TransolverImpl::block_forms(const torch::Tensor& points)
+{
+    const auto form = form_of_all(memory_);
+    if (form == BlockForm::Streamed) fused(points, {});
+    if (form && !fusion(points, {}).obstacle) return std::vector<BlockChoice>(blocks_->size(), {*form, nullptr});
+    std::vector<BlockChoice> choices;
+    for (const auto& block : *blocks_) {
+        const auto* obstacle = obstacle_of(points, block->as<TransolverBlock>()->fusion());
+        choices.push_back({form_of_one(obstacle, memory_), obstacle});
+    }
+    return choices;
 }
 
 std::optional<MemoryMode> TransolverImpl::inference_memory(std::int64_t num_points, std::int64_t bytes) const
@@ -179,45 +214,14 @@ std::optional<MemoryMode> TransolverImpl::inference_memory(std::int64_t num_poin
 
 bool TransolverImpl::can_stream() const
 {
-    return std::all_of(blocks_->begin(), blocks_->end(), [](const auto& block) { return block->template as<TransolverBlock>()->fused().has_value(); });
-}
-
-StreamedModel TransolverImpl::streamed(const torch::Tensor& inputs, const torch::Tensor& time)
-{
-    if (auto model = fused(inputs, time)) return std::move(*model);
-    throw InvalidInput("Transolver: memory mode `streamed` and slice states serve physics attention of points in any order, without dropout in training, exact mode and "
-                       "noise of the caller's, in float or double, on CPUs. Use `recomputed`.");
-}
-
-torch::Tensor TransolverImpl::run_block(TransolverBlockImpl& block, const torch::Tensor& x) const
-{
-    if (const auto fused = block.fused(); fused && can_fuse(x, fused->weights)) {
-        return fused_block(x, *fused, {.keep_activations = memory_ == MemoryMode::Stored});
-    }
-    if (memory_ == MemoryMode::Stored) return block.forward(x);
-    return recomputed(noise_, [&block](const std::vector<torch::Tensor>& inputs) { return block.forward(inputs[0]); }, {x});
+    return std::all_of(blocks_->begin(), blocks_->end(), [](const auto& block) { return !block->template as<TransolverBlock>()->fusion().obstacle; });
 }
 
 torch::Tensor TransolverImpl::forward(const torch::Tensor& fx, const torch::Tensor& embedding, const torch::Tensor& time)
 {
     const auto inputs = point_inputs(fx, embedding, time);
     noise_->rows.set_rows(fx);
-    torch::Tensor x;
-    if (memory_ == MemoryMode::Streamed) {
-        x = streamed_blocks(inputs, streamed(inputs, time));
-    } else if (const auto model = torch::GradMode::is_enabled() ? std::nullopt : fused(inputs, time)) {
-        x = inferred_blocks(inputs, *model, /*keep_projections=*/memory_ == MemoryMode::Stored);
-    } else {
-        const auto mlp = preprocess_->fused();
-        const auto offset = time_offset(time);
-        if (inputs.is_cpu() && can_fuse(inputs, {mlp.hidden})) {
-            x = fused_mlp(inputs, mlp, offset);                                         // (B, N, C)
-        } else {
-            x = preprocess_(inputs);
-            if (offset.defined()) x = x + offset.unsqueeze(1);
-        }
-        for (const auto& block : *blocks_) x = run_block(*block->as<TransolverBlock>(), x);
-    }
+    const auto x = run(inputs, time);
     return fx.dim() == 3 ? x : x.unflatten(1, options_.structured_shape);
 }
 
@@ -226,7 +230,7 @@ std::vector<torch::Tensor> TransolverImpl::slice_states(const torch::Tensor& fx,
     const torch::NoGradGuard no_grad;
     const auto inputs = point_inputs(fx, embedding, time);
     noise_->rows.set_rows(fx);
-    return slice_states_of(inputs, streamed(inputs, time));
+    return slice_states_of(inputs, fused(inputs, time));
 }
 
 torch::Tensor TransolverImpl::forward_with_states(const std::vector<torch::Tensor>& states, const torch::Tensor& fx, const torch::Tensor& embedding, const torch::Tensor& time)
@@ -234,7 +238,7 @@ torch::Tensor TransolverImpl::forward_with_states(const std::vector<torch::Tenso
     const torch::NoGradGuard no_grad;
     const auto inputs = point_inputs(fx, embedding, time);
     noise_->rows.set_rows(fx);
-    return blocks_with_states(inputs, streamed(inputs, time), states);
+    return blocks_with_states(inputs, fused(inputs, time), states);
 }
 
 }  // namespace meshard

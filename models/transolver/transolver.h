@@ -9,6 +9,7 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/normalization.h>
 
+#include "models/layers/block_form.h"
 #include "models/layers/memory_mode.h"
 #include "models/layers/random_draws.h"
 #include "models/layers/mlp.h"
@@ -28,8 +29,8 @@ public:
     /// (B, N, C) to (B, N, C), or (B, N, out_dim) from the last.
     torch::Tensor forward(torch::Tensor x);
 
-    /// What the fused operators need to do the same; nothing where they cannot.
-    std::optional<FusedBlock> fused() const;
+    /// How the fused operators do the same.
+    BlockFusion fusion() const;
 
 private:
     torch::nn::LayerNorm ln_1_{nullptr};
@@ -54,7 +55,7 @@ TORCH_MODULE(TimeEmbedding);
 
 /// Transolver (Wu et al. 2024) for meshes, point clouds and grids, and Transolver++ (Luo et al. 2025). Parameters have PhysicsNeMo's names
 /// and shapes.
-class TransolverImpl : public torch::nn::Module, public HasMemoryModes, public DrawsNoise {
+class TransolverImpl : public torch::nn::Module, public HasMemoryModes, public HasBlockForms, public DrawsNoise {
 public:
     /// Initial values: weights normal(0, 0.02), biases 0, those of convolutions as LibTorch makes them; drawn from LibTorch's default generator
     /// in the reference's order.
@@ -72,6 +73,8 @@ public:
 
     void set_memory(MemoryMode mode) override { memory_ = mode; }
     std::optional<MemoryMode> inference_memory(std::int64_t num_points, std::int64_t bytes) const override;
+
+    std::vector<BlockChoice> block_forms(const torch::Tensor& points) override;
 
     /// Whether on a CPU and in its own precision it has the mode Streamed, and slice states.
     bool can_stream() const;
@@ -104,9 +107,15 @@ private:
     void draw_weights();
     torch::Tensor point_inputs(const torch::Tensor& fx, const torch::Tensor& embedding, const torch::Tensor& time) const;
     torch::Tensor time_offset(const torch::Tensor& time);
-    std::optional<StreamedModel> fused(const torch::Tensor& inputs, const torch::Tensor& time);    // nothing if the fused operators cannot run all of it
-    StreamedModel streamed(const torch::Tensor& inputs, const torch::Tensor& time);
-    torch::Tensor run_block(TransolverBlockImpl& block, const torch::Tensor& x) const;
+
+    /// All blocks as one, and what is before them; the first obstacle if one of them has any.
+    struct ModelFusion {
+        StreamedModel model;
+        const char* obstacle = nullptr;
+    };
+    ModelFusion fusion(const torch::Tensor& inputs, const torch::Tensor& time);
+    StreamedModel fused(const torch::Tensor& inputs, const torch::Tensor& time);   // throws where there is an obstacle
+    torch::Tensor run(const torch::Tensor& inputs, const torch::Tensor& time);
 
     TransolverOptions options_;
     MemoryMode memory_ = MemoryMode::Stored;

@@ -29,7 +29,7 @@ struct BlockCall : torch::CustomClassHolder {
     RowDraw noise;                         ///< of the points, if the block has any
     std::vector<Tile> tiles;
     std::vector<RecordedTile> recorded_tiles;
-    std::vector<at::Tensor> leaves;        ///< the weights, as these tiles know them
+    BlockWeights<at::Tensor> leaves;       ///< the weights, as these tiles know them
     std::unique_ptr<SliceStates> slices;
     bool recorded = false;
 };
@@ -37,7 +37,7 @@ struct BlockCall : torch::CustomClassHolder {
 /// What a block's backward gives.
 struct BlockPassGradients {
     at::Tensor x;
-    std::vector<at::Tensor> weights;
+    std::vector<at::Tensor> weights;          ///< in the order of the block's list
     std::vector<at::Tensor> attend_weights;
 };
 

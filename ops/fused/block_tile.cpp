@@ -14,27 +14,42 @@ constexpr double kMinTemperature = 0.01;          // of a point
 constexpr std::int64_t kTileBytes = 4096 * 1024;  // of all stages of a block: what one of them works on, a quarter, fits 1 MiB of second-level cache
 constexpr auto kGiven = As::Given, kTransposed = As::Transposed;
 
-}  // namespace
-
-std::array<std::int64_t, kNumBlockWeights> block_weight_sizes(const BlockShape& shape)
+BlockWeights<std::int64_t> numbers_in_weights(const BlockShape& shape)
 {
     const auto C = shape.channels, I = shape.inner(), H = shape.heads, S = shape.slices, R = shape.hidden, O = shape.outputs;
-    const auto head_channels = O > 0 ? C : 0, features = shape.projected() - I;
-    const std::int64_t plus = shape.point_temperature ? 1 : 0, parameters = has_parameter(shape.activation) ? 1 : 0;
-    return {C, C, I * C, I, features * C, features, S * I, H * S, C * I, C, C, C, R * C, R, C * R, C, head_channels, head_channels, O * C, O, parameters,
-            plus * H, plus * S * shape.head_dim, plus * S, plus * S, plus};
+    BlockWeights<std::int64_t> numbers{.norm1 = {C, C}, .project_x = {I * C, I}, .slices = {S * I, H * S}, .out = {C * I, C},
+                                       .norm2 = {C, C}, .hidden = {R * C, R}, .mlp_out = {C * R, C}};
+    if (has_parameter(shape.activation)) numbers.activation = 1;
+    if (O > 0) {
+        numbers.norm3 = {C, C};
+        numbers.head = {O * C, O};
+    }
+    if (!shape.point_temperature) {
+        numbers.project_fx = {I * C, I};
+    } else {
+        numbers.temperature = H;
+        numbers.temperature_hidden = {S * shape.head_dim, S};
+        numbers.temperature_out = {S, 1};
+    }
+    return numbers;
 }
+
+}  // namespace
 
 template <class T>
 BlockGradients<T>::BlockGradients(const BlockShape& shape)
 {
-    const auto sizes = block_weight_sizes(shape);
+    const auto sizes = numbers_in_weights(shape);
+    const auto from = sizes.all();
+    const auto to = this->all();
     std::int64_t total = 0;
-    for (int i = 0; i < kNumBlockWeights; ++i) {
-        offsets[i] = total;
-        total += sizes[i];
-    }
+    for (const auto* size : from) total += *size;
     values.assign(total, 0);
+    auto* next = values.data();
+    for (std::size_t i = 0; i < to.size(); ++i) {
+        *to[i] = next;
+        next += *from[i];
+    }
 }
 
 template <class T>
@@ -92,16 +107,16 @@ BlockTile<T>::BlockTile(const BlockShape& shape, std::int64_t max_points) : shap
 }
 
 template <class T>
-void BlockTile<T>::normalize(const T* x, const T* scale, const T* shift, std::int64_t n)
+void BlockTile<T>::normalize(const T* x, const Affine<const T*>& norm, std::int64_t n)
 {
-    layer_norm(normal_, mean_, inverse_, x, scale, shift, n, shape_.channels, kNormEpsilon);
+    layer_norm(normal_, mean_, inverse_, x, norm.weight, norm.bias, n, shape_.channels, kNormEpsilon);
 }
 
 template <class T>
-void BlockTile<T>::project_rows(const T* weight, const T* bias, std::int64_t n, T* rows) const
+void BlockTile<T>::project_rows(const Affine<const T*>& projection, std::int64_t n, T* rows) const
 {
     const auto C = shape_.channels, I = shape_.inner();
-    multiply(kGiven, kTransposed, I, n, C, weight, C, normal_, C, {.to_rows = bias}, rows, n);
+    multiply(kGiven, kTransposed, I, n, C, projection.weight, C, normal_, C, {.to_rows = projection.bias}, rows, n);
 }
 
 template <class T>
@@ -111,7 +126,7 @@ const T* BlockTile<T>::weigh(const Weights& weights, const BlockActivations<T>& 
     if (head == 0 && kept.noise.draw) gumbel_noise(kept.noise, shape_.heads * S, n, logits_);
     auto *w = slice_weights_, *logits = logits_ + head * S * n;                                          // (S, n)
     const auto* x_mid = kept.x_mid + head * D * n;
-    multiply(kGiven, kGiven, S, n, D, weights[kSlice] + head * S * D, D, x_mid, n, {.to_rows = weights[kSliceBias] + head * S}, w, n);
+    multiply(kGiven, kGiven, S, n, D, weights.slices.weight + head * S * D, D, x_mid, n, {.to_rows = weights.slices.bias + head * S}, w, n);
     if (shape_.point_temperature) {
         find_temperatures(weights, x_mid, head, n);
         if (kept.noise.draw) add_rows(w, logits, S, n);
@@ -126,11 +141,11 @@ template <class T>
 void BlockTile<T>::find_temperatures(const Weights& weights, const T* x_mid, std::int64_t head, std::int64_t n)
 {
     const auto D = shape_.head_dim, S = shape_.slices;
-    multiply(kGiven, kGiven, S, n, D, weights[kTemperatureHidden], D, x_mid, n, {.to_rows = weights[kTemperatureHiddenBias]}, before_, n);
+    multiply(kGiven, kGiven, S, n, D, weights.temperature_hidden.weight, D, x_mid, n, {.to_rows = weights.temperature_hidden.bias}, before_, n);
     gelu(after_, before_, S * n);
-    multiply(kGiven, kGiven, 1, n, S, weights[kTemperatureOut], S, after_, n, {.to_rows = weights[kTemperatureOutBias]}, raw_, n);
+    multiply(kGiven, kGiven, 1, n, S, weights.temperature_out.weight, S, after_, n, {.to_rows = weights.temperature_out.bias}, raw_, n);
     gelu(temperature_, raw_, n);
-    for (std::int64_t t = 0; t < n; ++t) temperature_[t] = std::max(weights[kTemperature][head] + temperature_[t], T(kMinTemperature));
+    for (std::int64_t t = 0; t < n; ++t) temperature_[t] = std::max(weights.temperature[head] + temperature_[t], T(kMinTemperature));
 }
 
 /// From the gradient of the divided logits, (S, n), to that of the logits, in place; adds to that of x_mid (D, n).
@@ -156,35 +171,35 @@ void BlockTile<T>::temperatures_backward(const Weights& weights, const T* x_mid,
     }
     gelu(temperature_, raw_, n);
     for (std::int64_t t = 0; t < n; ++t) {
-        if (weights[kTemperature][head] + temperature_[t] < T(kMinTemperature)) temperature_gradient_[t] = 0;
+        if (weights.temperature[head] + temperature_[t] < T(kMinTemperature)) temperature_gradient_[t] = 0;
     }
-    if (gradients) add_row_sums(gradients->of(kTemperature) + head, 1, temperature_gradient_, 1, n);
+    if (gradients) add_row_sums(gradients->temperature + head, 1, temperature_gradient_, 1, n);
     gelu_backward(temperature_gradient_, temperature_, raw_, n);
-    multiply(kTransposed, kGiven, S, n, 1, weights[kTemperatureOut], S, temperature_gradient_, n, {}, after_gradient_, n);
+    multiply(kTransposed, kGiven, S, n, 1, weights.temperature_out.weight, S, temperature_gradient_, n, {}, after_gradient_, n);
     if (gradients) {
-        add_product(kGiven, kTransposed, S, 1, n, after_, n, temperature_gradient_, n, gradients->of(kTemperatureOut), 1);
-        add_row_sums(gradients->of(kTemperatureOutBias), 1, temperature_gradient_, 1, n);
+        add_product(kGiven, kTransposed, S, 1, n, after_, n, temperature_gradient_, n, gradients->temperature_out.weight, 1);
+        add_row_sums(gradients->temperature_out.bias, 1, temperature_gradient_, 1, n);
     }
     gelu_backward(after_gradient_, after_, before_, S * n);
     if (gradients) {
-        add_product(kGiven, kTransposed, S, D, n, after_gradient_, n, x_mid, n, gradients->of(kTemperatureHidden), D);
-        add_row_sums(gradients->of(kTemperatureHiddenBias), 1, after_gradient_, S, n);
+        add_product(kGiven, kTransposed, S, D, n, after_gradient_, n, x_mid, n, gradients->temperature_hidden.weight, D);
+        add_row_sums(gradients->temperature_hidden.bias, 1, after_gradient_, S, n);
     }
-    add_product(kTransposed, kGiven, D, n, S, weights[kTemperatureHidden], D, after_gradient_, n, x_mid_gradient, n);
+    add_product(kTransposed, kGiven, D, n, S, weights.temperature_hidden.weight, D, after_gradient_, n, x_mid_gradient, n);
 }
 
 template <class T>
 void BlockTile<T>::project(const Weights& weights, const T* x, std::int64_t n, const BlockActivations<T>& kept)
 {
-    normalize(x, weights[kNorm1Scale], weights[kNorm1Shift], n);
-    project_rows(weights[kProjectX], weights[kProjectXBias], n, kept.x_mid);
+    normalize(x, weights.norm1, n);
+    project_rows(weights.project_x, n, kept.x_mid);
 }
 
 template <class T>
 void BlockTile<T>::project_both(const Weights& weights, const T* x, std::int64_t n, const BlockActivations<T>& kept)
 {
     project(weights, x, n, kept);
-    if (!shape_.point_temperature) project_rows(weights[kProjectFx], weights[kProjectFxBias], n, kept.features);
+    if (!shape_.point_temperature) project_rows(weights.project_fx, n, kept.features);
 }
 
 template <class T>
@@ -209,34 +224,34 @@ void BlockTile<T>::bring_back(const Weights& weights, const T* x, const T* state
     for (std::int64_t h = 0; h < shape_.heads; ++h) {
         multiply(kTransposed, kGiven, D, n, S, states + h * S * D, D, weigh(weights, kept, h, n), n, {}, kept.mixed + h * D * n, n);
     }
-    multiply(kTransposed, kTransposed, n, C, I, kept.mixed, n, weights[kOut], I, {.to_columns = weights[kOutBias], .to_all = x, .row_stride = C}, kept.residual, C);
+    multiply(kTransposed, kTransposed, n, C, I, kept.mixed, n, weights.out.weight, I, {.to_columns = weights.out.bias, .to_all = x, .row_stride = C}, kept.residual, C);
 
-    normalize(kept.residual, weights[kNorm2Scale], weights[kNorm2Shift], n);
-    multiply(kGiven, kTransposed, n, R, C, normal_, C, weights[kHidden], C, {.to_columns = weights[kHiddenBias]}, kept.hidden, R);
+    normalize(kept.residual, weights.norm2, n);
+    multiply(kGiven, kTransposed, n, R, C, normal_, C, weights.hidden.weight, C, {.to_columns = weights.hidden.bias}, kept.hidden, R);
     if (!result && O == 0) return;
-    activate(shape_.activation, weights[kActivation], hidden_, kept.hidden, n * R);
+    activate(shape_.activation, weights.activation, hidden_, kept.hidden, n * R);
     auto* after = O > 0 ? kept.last : result;                                                            // (n, C)
-    multiply(kGiven, kTransposed, n, C, R, hidden_, R, weights[kMlpOut], R, {.to_columns = weights[kMlpOutBias], .to_all = kept.residual, .row_stride = C}, after, C);
+    multiply(kGiven, kTransposed, n, C, R, hidden_, R, weights.mlp_out.weight, R, {.to_columns = weights.mlp_out.bias, .to_all = kept.residual, .row_stride = C}, after, C);
     if (!result || O == 0) return;
 
-    normalize(kept.last, weights[kNorm3Scale], weights[kNorm3Shift], n);
-    multiply(kGiven, kTransposed, n, O, C, normal_, C, weights[kHead], C, {.to_columns = weights[kHeadBias]}, result, O);
+    normalize(kept.last, weights.norm3, n);
+    multiply(kGiven, kTransposed, n, O, C, normal_, C, weights.head.weight, C, {.to_columns = weights.head.bias}, result, O);
 }
 
 template <class T>
 const T* BlockTile<T>::backward_of_head(const Weights& weights, std::int64_t n, const T* last, const T* result_gradient, BlockGradients<T>* gradients)
 {
     const auto C = shape_.channels, O = shape_.outputs;
-    normalize(last, weights[kNorm3Scale], weights[kNorm3Shift], n);
-    multiply(kGiven, kGiven, n, C, O, result_gradient, O, weights[kHead], C, {}, rows_, C);
+    normalize(last, weights.norm3, n);
+    multiply(kGiven, kGiven, n, C, O, result_gradient, O, weights.head.weight, C, {}, rows_, C);
     auto* ignored = small_;
     if (gradients) {
-        add_product(kTransposed, kGiven, O, C, n, result_gradient, O, normal_, C, gradients->of(kHead), C);
-        add_column_sums(gradients->of(kHeadBias), result_gradient, n, O);
+        add_product(kTransposed, kGiven, O, C, n, result_gradient, O, normal_, C, gradients->head.weight, C);
+        add_column_sums(gradients->head.bias, result_gradient, n, O);
     }
     std::fill_n(last_gradient_, n * C, T(0));
-    layer_norm_backward(last_gradient_, gradients ? gradients->of(kNorm3Scale) : ignored, gradients ? gradients->of(kNorm3Shift) : ignored + C, rows_, last, mean_,
-                        inverse_, weights[kNorm3Scale], n, C);
+    layer_norm_backward(last_gradient_, gradients ? gradients->norm3.weight : ignored, gradients ? gradients->norm3.bias : ignored + C, rows_, last, mean_,
+                        inverse_, weights.norm3.weight, n, C);
     return last_gradient_;
 }
 
@@ -248,25 +263,25 @@ void BlockTile<T>::bring_back_backward(const Weights& weights, std::int64_t n, c
     const auto* g = shape_.outputs > 0 ? backward_of_head(weights, n, kept.last, result_gradient, gradients) : result_gradient;   // (n, C)
 
     // The MLP.
-    multiply(kGiven, kGiven, n, R, C, g, C, weights[kMlpOut], R, {}, hidden_gradient_, R);
-    activate_backward(shape_.activation, weights[kActivation], hidden_gradient_, hidden_, kept.hidden, n * R, gradients ? gradients->of(kActivation) : nullptr);
-    normalize(kept.residual, weights[kNorm2Scale], weights[kNorm2Shift], n);
+    multiply(kGiven, kGiven, n, R, C, g, C, weights.mlp_out.weight, R, {}, hidden_gradient_, R);
+    activate_backward(shape_.activation, weights.activation, hidden_gradient_, hidden_, kept.hidden, n * R, gradients ? gradients->activation : nullptr);
+    normalize(kept.residual, weights.norm2, n);
     if (gradients) {
-        add_product(kTransposed, kGiven, C, R, n, g, C, hidden_, R, gradients->of(kMlpOut), R);
-        add_column_sums(gradients->of(kMlpOutBias), g, n, C);
-        add_product(kTransposed, kGiven, R, C, n, hidden_gradient_, R, normal_, C, gradients->of(kHidden), C);
-        add_column_sums(gradients->of(kHiddenBias), hidden_gradient_, n, R);
+        add_product(kTransposed, kGiven, C, R, n, g, C, hidden_, R, gradients->mlp_out.weight, R);
+        add_column_sums(gradients->mlp_out.bias, g, n, C);
+        add_product(kTransposed, kGiven, R, C, n, hidden_gradient_, R, normal_, C, gradients->hidden.weight, C);
+        add_column_sums(gradients->hidden.bias, hidden_gradient_, n, R);
     }
-    multiply(kGiven, kGiven, n, C, R, hidden_gradient_, R, weights[kHidden], C, {}, rows_, C);
+    multiply(kGiven, kGiven, n, C, R, hidden_gradient_, R, weights.hidden.weight, C, {}, rows_, C);
     std::copy_n(g, n * C, x_gradient);
-    layer_norm_backward(x_gradient, gradients ? gradients->of(kNorm2Scale) : small_, gradients ? gradients->of(kNorm2Shift) : small_ + C, rows_, kept.residual, mean_,
-                        inverse_, weights[kNorm2Scale], n, C);
+    layer_norm_backward(x_gradient, gradients ? gradients->norm2.weight : small_, gradients ? gradients->norm2.bias : small_ + C, rows_, kept.residual, mean_,
+                        inverse_, weights.norm2.weight, n, C);
 
     // The output projection, and the slices' states.
     mix_backward(weights, x_gradient, n, mixed_gradient);
     if (gradients) {
-        add_product(kTransposed, kTransposed, C, I, n, x_gradient, C, kept.mixed, n, gradients->of(kOut), I);
-        add_column_sums(gradients->of(kOutBias), x_gradient, n, C);
+        add_product(kTransposed, kTransposed, C, I, n, x_gradient, C, kept.mixed, n, gradients->out.weight, I);
+        add_column_sums(gradients->out.bias, x_gradient, n, C);
     }
     if (!states_gradient) return;
     for (std::int64_t h = 0; h < shape_.heads; ++h) {
@@ -279,7 +294,7 @@ template <class T>
 void BlockTile<T>::mix_backward(const Weights& weights, const T* x_gradient, std::int64_t n, T* mixed_gradient) const
 {
     const auto C = shape_.channels, I = shape_.inner();
-    multiply(kTransposed, kTransposed, I, n, C, weights[kOut], I, x_gradient, C, {}, mixed_gradient, n);
+    multiply(kTransposed, kTransposed, I, n, C, weights.out.weight, I, x_gradient, C, {}, mixed_gradient, n);
 }
 
 template <class T>
@@ -301,25 +316,25 @@ void BlockTile<T>::add_slice_sums_backward(const Weights& weights, const T* x, c
         if (plus) temperatures_backward(weights, kept.x_mid + h * D * n, h, n, wg, x_mid_gradient + h * D * n, gradients);
         auto* of_head = x_mid_gradient + h * D * n;
         const Addends<T> earlier{.to_all = plus ? of_head : nullptr, .row_stride = n};
-        multiply(kTransposed, kGiven, D, n, S, weights[kSlice] + h * S * D, D, wg, n, earlier, of_head, n);
+        multiply(kTransposed, kGiven, D, n, S, weights.slices.weight + h * S * D, D, wg, n, earlier, of_head, n);
         if (!gradients) continue;
-        add_product(kGiven, kTransposed, S, D, n, wg, n, kept.x_mid + h * D * n, n, gradients->of(kSlice) + h * S * D, D);
-        add_row_sums(gradients->of(kSliceBias) + h * S, 1, wg, S, n);
+        add_product(kGiven, kTransposed, S, D, n, wg, n, kept.x_mid + h * D * n, n, gradients->slices.weight + h * S * D, D);
+        add_row_sums(gradients->slices.bias + h * S, 1, wg, S, n);
     }
 
-    normalize(x, weights[kNorm1Scale], weights[kNorm1Shift], n);
+    normalize(x, weights.norm1, n);
     if (gradients) {
-        add_product(kGiven, kGiven, I, C, n, x_mid_gradient, n, normal_, C, gradients->of(kProjectX), C);
-        add_row_sums(gradients->of(kProjectXBias), 1, x_mid_gradient, I, n);
+        add_product(kGiven, kGiven, I, C, n, x_mid_gradient, n, normal_, C, gradients->project_x.weight, C);
+        add_row_sums(gradients->project_x.bias, 1, x_mid_gradient, I, n);
     }
     if (gradients && !plus) {
-        add_product(kGiven, kGiven, I, C, n, features_gradient, n, normal_, C, gradients->of(kProjectFx), C);
-        add_row_sums(gradients->of(kProjectFxBias), 1, features_gradient, I, n);
+        add_product(kGiven, kGiven, I, C, n, features_gradient, n, normal_, C, gradients->project_fx.weight, C);
+        add_row_sums(gradients->project_fx.bias, 1, features_gradient, I, n);
     }
-    multiply(kTransposed, kGiven, n, C, I, x_mid_gradient, n, weights[kProjectX], C, {}, last_gradient_, C);
-    if (!plus) add_product(kTransposed, kGiven, n, C, I, features_gradient, n, weights[kProjectFx], C, last_gradient_, C);
-    layer_norm_backward(x_gradient, gradients ? gradients->of(kNorm1Scale) : small_, gradients ? gradients->of(kNorm1Shift) : small_ + C, last_gradient_, x, mean_,
-                        inverse_, weights[kNorm1Scale], n, C);
+    multiply(kTransposed, kGiven, n, C, I, x_mid_gradient, n, weights.project_x.weight, C, {}, last_gradient_, C);
+    if (!plus) add_product(kTransposed, kGiven, n, C, I, features_gradient, n, weights.project_fx.weight, C, last_gradient_, C);
+    layer_norm_backward(x_gradient, gradients ? gradients->norm1.weight : small_, gradients ? gradients->norm1.bias : small_ + C, last_gradient_, x, mean_,
+                        inverse_, weights.norm1.weight, n, C);
 }
 
 template <class T>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
+#include "ops/fused/block_weights.h"
 #include "ops/fused/line_array.h"
 #include "ops/fused/tile_functions.h"
 
@@ -28,27 +28,14 @@ struct BlockShape {
     std::int64_t projected() const { return (point_temperature ? 1 : 2) * inner(); }   ///< of a point, in the first half
 };
 
-/// The weights of a block, in the order in which they are handed about. Matrices are (out, in), as torch::nn::Linear has them; the slices' are those of
-/// each head: (H, S, D) and (H, S), with the temperature unless points have their own. What a block does not have is empty: projections of features (kProjectFx),
-/// head (kNorm3Scale to kHeadBias), the activation's number, and what temperatures of points come from, which all heads share but for (H) kTemperature.
-enum BlockWeight {
-    kNorm1Scale, kNorm1Shift, kProjectX, kProjectXBias, kProjectFx, kProjectFxBias, kSlice, kSliceBias, kOut, kOutBias,
-    kNorm2Scale, kNorm2Shift, kHidden, kHiddenBias, kMlpOut, kMlpOutBias, kNorm3Scale, kNorm3Shift, kHead, kHeadBias, kActivation,
-    kTemperature, kTemperatureHidden, kTemperatureHiddenBias, kTemperatureOut, kTemperatureOutBias, kNumBlockWeights
-};
-
-/// Numbers in each weight.
-std::array<std::int64_t, kNumBlockWeights> block_weight_sizes(const BlockShape& shape);
-
-/// Gradients of all weights of a block, zeros at first.
+/// Gradients of a block's weights, zeros at first: where each lies in `values`.
 template <class T>
-struct BlockGradients {
+struct BlockGradients : BlockWeights<T*> {
     explicit BlockGradients(const BlockShape& shape);
-    T* of(BlockWeight weight) { return values.data() + offsets[weight]; }
+    BlockGradients(BlockGradients&&) = default;   // what lies in `values` does not move with it
     void add(const BlockGradients& other);
 
     std::vector<T> values;
-    std::array<std::int64_t, kNumBlockWeights> offsets{};
 };
 
 /// What backward needs of a tile of n points besides the block's input: kept from the forward pass, or computed again.
@@ -77,7 +64,7 @@ struct BlockActivations {
 template <class T>
 class BlockTile {
 public:
-    using Weights = std::array<const T*, kNumBlockWeights>;
+    using Weights = BlockWeights<const T*>;
 
     BlockTile(const BlockShape& shape, std::int64_t max_points);
 
@@ -107,8 +94,8 @@ public:
                                  const BlockActivations<T>& kept, const T* mixed_gradient, T* x_gradient, BlockGradients<T>* gradients);
 
 private:
-    void normalize(const T* x, const T* scale, const T* shift, std::int64_t n);
-    void project_rows(const T* weight, const T* bias, std::int64_t n, T* rows) const;
+    void normalize(const T* x, const Affine<const T*>& norm, std::int64_t n);
+    void project_rows(const Affine<const T*>& projection, std::int64_t n, T* rows) const;
     const T* features(const BlockActivations<T>& kept) const { return shape_.point_temperature ? kept.x_mid : kept.features; }
     /// The weights of a head's slices, (S, n), until the next head's. Heads come in their order: with the first one, the noise of all is drawn.
     const T* weigh(const Weights& weights, const BlockActivations<T>& kept, std::int64_t head, std::int64_t n);

@@ -4,7 +4,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include <span>
+#include "ops/fused/tile_tensors.h"
 
 namespace meshard {
 namespace {
@@ -18,15 +18,43 @@ std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& results, con
     return torch::autograd::grad(results, inputs, gradients, /*retain_graph=*/true, /*create_graph=*/false, /*allow_unused=*/true);
 }
 
-/// The weights of the halves of a block; those of the slices lie between them.
-constexpr std::size_t kFirstHalf = kSlice, kSecondHalf = kOut;
+/// The weights of the halves of a block, or their gradients; those of the slices lie between them.
+std::vector<at::Tensor> first_half(const BlockWeights<at::Tensor>& w)
+{
+    return {w.norm1.weight, w.norm1.bias, w.project_x.weight, w.project_x.bias, w.project_fx.weight, w.project_fx.bias};
+}
+
+std::vector<at::Tensor> second_half(const BlockWeights<at::Tensor>& w)
+{
+    std::vector<at::Tensor> all{w.out.weight,     w.out.bias,     w.norm2.weight, w.norm2.bias, w.hidden.weight, w.hidden.bias, w.mlp_out.weight,
+                                w.mlp_out.bias, w.norm3.weight, w.norm3.bias, w.head.weight, w.head.bias,   w.activation};
+    std::erase_if(all, [](const at::Tensor& weight) { return !weight.defined(); });
+    return all;
+}
+
+std::vector<at::Tensor> joined(std::vector<at::Tensor> first, const std::vector<at::Tensor>& second)
+{
+    first.insert(first.end(), second.begin(), second.end());
+    return first;
+}
+
+/// Adds those that were found, from `begin` on; one that was not belongs to a weight that has no part in the result.
+void add_to(const std::vector<at::Tensor>& gradients, const std::vector<at::Tensor>& found, std::size_t begin)
+{
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+        if (found[begin + i].defined()) gradients[i].add_(found[begin + i]);
+    }
+}
+
+at::Tensor normal(const at::Tensor& x, const Affine<at::Tensor>& norm) { return at::layer_norm(x, {x.size(1)}, norm.weight, norm.bias, kNormEpsilon); }
+at::Tensor linear(const at::Tensor& x, const Affine<at::Tensor>& layer) { return at::linear(x, layer.weight, layer.bias); }
 
 }  // namespace
 
-DeviceBlockPasses::DeviceBlockPasses(BlockCall& call, const at::Tensor& x, const std::vector<at::Tensor>& weights) : call_(call), x_(x.contiguous())
+DeviceBlockPasses::DeviceBlockPasses(BlockCall& call, const at::Tensor& x, const BlockWeights<at::Tensor>& weights) : call_(call), x_(x.contiguous())
 {
-    if (call_.leaves.empty()) {
-        for (const auto& weight : weights) call_.leaves.push_back(leaf(weight, true));
+    if (!call_.leaves.norm1.weight.defined()) {
+        call_.leaves = weights.map([](const at::Tensor& weight) { return weight.defined() ? leaf(weight, true) : weight; });
     }
     weights_ = call_.leaves;
 }
@@ -38,15 +66,15 @@ RecordedTile DeviceBlockPasses::projected(const Tile& tile, bool record) const
     const at::AutoGradMode recording(record);
     RecordedTile found;
     found.x = leaf(rows(x_, tile), record);
-    const auto normal = at::layer_norm(found.x, {found.x.size(1)}, weights_[kNorm1Scale], weights_[kNorm1Shift], kNormEpsilon);
-    found.x_mid = at::linear(normal, weights_[kProjectX], weights_[kProjectXBias]);
-    found.features = at::linear(normal, weights_[kProjectFx], weights_[kProjectFxBias]);
+    const auto input = normal(found.x, weights_.norm1);
+    found.x_mid = linear(input, weights_.project_x);
+    found.features = linear(input, weights_.project_fx);
     return found;
 }
 
 SlicePoints DeviceBlockPasses::sliced(const RecordedTile& tile) const
 {
-    return {tile.x_mid.detach(), weights_[kSlice].detach(), weights_[kSliceBias].detach()};
+    return {tile.x_mid.detach(), weights_.slices.weight.detach(), weights_.slices.bias.detach()};
 }
 
 void DeviceBlockPasses::bring_back(RecordedTile& tile, const at::Tensor& states, bool record) const
@@ -55,15 +83,10 @@ void DeviceBlockPasses::bring_back(RecordedTile& tile, const at::Tensor& states,
     const at::AutoGradMode recording(record);
     if (!tile.x.requires_grad()) tile.x = leaf(tile.x, record);
     tile.mixed = leaf(mixed, record);
-    const auto norm = [&](const at::Tensor& x, BlockWeight scale) { return at::layer_norm(x, {x.size(1)}, weights_[scale], weights_[scale + 1], kNormEpsilon); };
-    const auto linear = [&](const at::Tensor& x, BlockWeight weight) { return at::linear(x, weights_[weight], weights_[weight + 1]); };
-    const auto activated = [&](const at::Tensor& x) {
-        const auto* function = call_.block.shape.activation;
-        return function ? function->value(x, weights_.size() > kActivation ? weights_[kActivation] : at::Tensor()) : at::gelu(x);
-    };
-    const auto residual = tile.x + linear(tile.mixed, kOut);
-    tile.result = residual + linear(activated(linear(norm(residual, kNorm2Scale), kHidden)), kMlpOut);
-    if (call_.block.shape.outputs > 0) tile.result = linear(norm(tile.result, kNorm3Scale), kHead);
+    const auto* activation = call_.block.shape.activation;
+    const auto residual = tile.x + linear(tile.mixed, weights_.out), hidden = linear(normal(residual, weights_.norm2), weights_.hidden);
+    tile.result = residual + linear(activation ? activation->value(hidden, weights_.activation) : at::gelu(hidden), weights_.mlp_out);
+    if (call_.block.shape.outputs > 0) tile.result = linear(normal(tile.result, weights_.norm3), weights_.head);
 }
 
 at::Tensor DeviceBlockPasses::no_sums(std::int64_t width) const
@@ -97,23 +120,13 @@ at::Tensor DeviceBlockPasses::forward(const std::vector<at::Tensor>& attend_weig
     return result;
 }
 
-void DeviceBlockPasses::add_gradients(const std::vector<at::Tensor>& found, std::size_t first_weight)
-{
-    for (std::size_t i = 0; i < found.size(); ++i) {
-        if (found[i].defined()) gradients_[first_weight + i].add_(found[i]);   // else a weight that the block does not have
-    }
-}
-
 BlockPassGradients DeviceBlockPasses::backward(const at::Tensor& result_gradient)
 {
     const auto& shape = call_.block.shape;
     const auto& states = call_.slices->states();
-    for (const auto& weight : weights_) gradients_.push_back(at::zeros_like(weight));
+    const auto gradients = weights_.map([](const at::Tensor& weight) { return weight.defined() ? at::zeros_like(weight) : weight; });
+    const auto first = first_half(weights_), second = second_half(weights_), first_gradients = first_half(gradients), second_gradients = second_half(gradients);
     auto x_gradient = at::empty_like(x_), mixed_gradient = at::empty({x_.size(0), x_.size(1), shape.inner()}, x_.options());
-    const auto inputs_and = [](std::vector<at::Tensor> inputs, std::span<const at::Tensor> weights) {
-        inputs.insert(inputs.end(), weights.begin(), weights.end());
-        return inputs;
-    };
     const auto recorded = [&](std::size_t i) { return i < call_.recorded_tiles.size() ? call_.recorded_tiles[i] : RecordedTile(); };
 
     auto state_sums = no_sums(shape.head_dim);
@@ -124,12 +137,11 @@ BlockPassGradients DeviceBlockPasses::backward(const at::Tensor& result_gradient
             points = projected(tile, false);
             bring_back(points, states[tile.sample], true);
         }
-        const std::span<const at::Tensor> used(weights_.begin() + kSecondHalf, weights_.end());
-        auto found = gradients_of({points.result}, inputs_and({points.x, points.mixed}, used), {rows(result_gradient, tile)});
+        const auto found = gradients_of({points.result}, joined({points.x, points.mixed}, second), {rows(result_gradient, tile)});
         rows(x_gradient, tile).copy_(found[0]);
         rows(mixed_gradient, tile).copy_(found[1]);
         state_sums[tile.sample].add_(sliced(points).sums(found[1]).narrow(2, 0, shape.head_dim));
-        add_gradients({found.begin() + 2, found.end()}, kSecondHalf);
+        add_to(second_gradients, found, 2);
     }
     auto of_slices = call_.slices->backward(state_sums);
 
@@ -138,13 +150,12 @@ BlockPassGradients DeviceBlockPasses::backward(const at::Tensor& result_gradient
         auto points = recorded(i);
         if (!points.features.defined()) points = projected(tile, true);
         const auto in_slices = sliced(points).backward(points.features.detach(), states[tile.sample], of_slices.sums[tile.sample], rows(mixed_gradient, tile));
-        add_gradients({in_slices.slices, in_slices.bias}, kSlice);
-        const std::span<const at::Tensor> used(weights_.begin(), weights_.begin() + kFirstHalf);
-        auto found = gradients_of({points.x_mid, points.features}, inputs_and({points.x}, used), {in_slices.x, in_slices.features});
+        add_to({gradients.slices.weight, gradients.slices.bias}, {in_slices.slices, in_slices.bias}, 0);
+        const auto found = gradients_of({points.x_mid, points.features}, joined({points.x}, first), {in_slices.x, in_slices.features});
         rows(x_gradient, tile).add_(found[0]);
-        add_gradients({found.begin() + 1, found.end()}, 0);
+        add_to(first_gradients, found, 1);
     }
-    return {x_gradient, gradients_, std::move(of_slices.weights)};
+    return {x_gradient, list_of(gradients), std::move(of_slices.weights)};
 }
 
 }  // namespace meshard

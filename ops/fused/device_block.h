@@ -17,7 +17,7 @@ inline constexpr std::int64_t kDeviceTilePoints = 1 << 16;
 /// times slices is stored. With `keep_activations` training keeps what LibTorch's operators of all tiles need for backward, else these are run again.
 class DeviceBlockPasses {
 public:
-    DeviceBlockPasses(BlockCall& call, const at::Tensor& x, const std::vector<at::Tensor>& weights);
+    DeviceBlockPasses(BlockCall& call, const at::Tensor& x, const BlockWeights<at::Tensor>& weights);
 
     at::Tensor forward(const std::vector<at::Tensor>& attend_weights);
     BlockPassGradients backward(const at::Tensor& result_gradient);
@@ -28,12 +28,10 @@ private:
     void bring_back(RecordedTile& tile, const at::Tensor& states, bool record) const;
     SlicePoints sliced(const RecordedTile& tile) const;
     at::Tensor no_sums(std::int64_t width) const;
-    void add_gradients(const std::vector<at::Tensor>& found, std::size_t first_weight);
 
     BlockCall& call_;
     at::Tensor x_;
-    std::vector<at::Tensor> weights_;     // leaves of the call
-    std::vector<at::Tensor> gradients_;   // of these
+    BlockWeights<at::Tensor> weights_;   // leaves of the call
 };
 
 /// What `fused_block` does on a GPU, on any device: the kernels' reference, for tests without one.

@@ -49,8 +49,8 @@ class BlockPasses {
 public:
     /// @param x      of T, or bfloat16 if T is float; so are the result and the gradient of x, but not a head's result
     /// @param kept   what forward has kept, for backward; may be undefined
-    BlockPasses(BlockCall& call, const at::Tensor& x, const variable_list& weights, const at::Tensor& kept = {})
-        : call_(call), shape_(call.block.shape), x_(x.contiguous()), batch_(x.size(0)), kept_(kept), held_(all_contiguous(weights)),
+    BlockPasses(BlockCall& call, const at::Tensor& x, const BlockWeights<at::Tensor>& weights, const at::Tensor& kept = {})
+        : call_(call), shape_(call.block.shape), x_(x.contiguous()), batch_(x.size(0)), kept_(kept), held_(contiguous(weights)),
           weights_(pointers_to<T>(held_))
     {
     }
@@ -70,7 +70,7 @@ public:
         call_.slices = std::make_unique<SliceStates>(total_of(threads, shape.head_dim + 1), c10::CppTypeToScalarType<T>::value, call_.block.epsilon, call_.block.attend,
                                                      attend_weights, call_.rows, call_.recorded);
 
-        auto result = at::empty({batch_, x_.size(1), shape.out_channels()}, shape.outputs > 0 ? held_.front().options() : x_.options());
+        auto result = at::empty({batch_, x_.size(1), shape.out_channels()}, shape.outputs > 0 ? held_.norm1.weight.options() : x_.options());
         const auto& states = call_.slices->states();
         threads.run(call_.tiles, [&](const Tile& tile, Worker& worker) {
             const auto activations_here = activations(tile, worker);
@@ -94,7 +94,7 @@ public:
         const auto inner = shape.inner();
         const auto& states = call_.slices->states();
         const auto g = result_gradient.contiguous();
-        auto x_gradient = at::empty_like(x_), mixed_gradient = kept_.defined() ? at::empty({batch_, x_.size(1), inner}, held_.front().options()) : at::Tensor();
+        auto x_gradient = at::empty_like(x_), mixed_gradient = kept_.defined() ? at::empty({batch_, x_.size(1), inner}, held_.norm1.weight.options()) : at::Tensor();
         const auto num_states = shape.heads * shape.slices * shape.head_dim;
         auto threads = make_threads(num_states, /*with_gradients=*/true);
         const auto mixed_here = [&](const Tile& tile, Worker& worker) {
@@ -193,7 +193,7 @@ private:
     at::Tensor x_;
     std::int64_t batch_;
     at::Tensor kept_;
-    std::vector<at::Tensor> held_;
+    BlockWeights<at::Tensor> held_;
     typename BlockTile<T>::Weights weights_;
 };
 
@@ -201,14 +201,14 @@ struct BlockFunction : torch::autograd::Function<BlockFunction> {
     static at::Tensor forward(AutogradContext* context, const at::Tensor& x, at::TensorList weights, const c10::intrusive_ptr<BlockCall>& call)
     {
         const auto local = local_in(x, call->rows);
-        const auto num_own = static_cast<std::ptrdiff_t>(call->block.weights.size());
-        const variable_list own(weights.begin(), weights.begin() + num_own);
-        variable_list of_slices(weights.begin() + num_own, weights.end());
+        const auto* next = weights.begin();
+        const auto own = weights_from(next, call->block.weights);
+        variable_list of_slices(next, weights.end());
         if (call->rows && call->block.context.defined()) {
             const bool wanted = of_slices.back().requires_grad();
             of_slices.back() = local_in(of_slices.back(), token_spec(*call->rows)).detach().set_requires_grad(wanted);
         }
-        const auto fitting = call->by_kernels ? kDeviceTilePoints : points_per_tile(call->block.shape, own.front().element_size());
+        const auto fitting = call->by_kernels ? kDeviceTilePoints : points_per_tile(call->block.shape, own.norm1.weight.element_size());
         call->tiles = cut_tiles(local.size(0), local.size(1), call->options.tile_points > 0 ? call->options.tile_points : fitting);
         at::Tensor result, kept;
         const auto run = [&](auto passes) {
@@ -232,7 +232,8 @@ struct BlockFunction : torch::autograd::Function<BlockFunction> {
         refuse_second_derivative("fused_block");
         const auto call = c10::static_intrusive_pointer_cast<BlockCall>(context->saved_data["call"].toCapsule());
         const auto saved = context->get_saved_variables();
-        const variable_list weights(saved.begin() + 2, saved.begin() + 2 + static_cast<std::ptrdiff_t>(call->block.weights.size()));
+        const auto* next = saved.data() + 2;
+        const auto weights = weights_from(next, call->block.weights);
         const auto& rows = call->rows;
         reduce_partials(gradients);
         const auto gradient = local_in(gradients[0], rows), x = local_in(saved[0], rows);
@@ -259,15 +260,15 @@ struct BlockFunction : torch::autograd::Function<BlockFunction> {
 
 at::Tensor called(const at::Tensor& x, const FusedBlock& block, const FusedOptions& options, bool by_kernels)
 {
-    if (by_kernels && block.shape.point_temperature) throw InvalidInput("fused_block: the kernels know no temperatures of points. Ask can_fuse before.");
+    if (by_kernels && block.shape.point_temperature) throw InvalidInput("fused_block: the kernels know no temperatures of points. Ask fusion_obstacle before.");
     auto call = c10::make_intrusive<BlockCall>();
     call->block = block;
     call->options = options;
     call->rows = is_sharded(x) ? spec_of(x) : nullptr;
     call->by_kernels = by_kernels;
-    auto weights = block.weights;
+    auto weights = list_of(block.weights);
     weights.insert(weights.end(), block.attend_weights.begin(), block.attend_weights.end());
-    if (block.context.defined()) weights.push_back(block.context.to(block.weights.front().scalar_type()));
+    if (block.context.defined()) weights.push_back(block.context.to(weights.front().scalar_type()));
     const auto wants = [](const at::Tensor& tensor) { return tensor.requires_grad(); };
     call->recorded = at::GradMode::is_enabled() && (wants(x) || std::any_of(weights.begin(), weights.end(), wants));
     return BlockFunction::apply(x, at::TensorList(weights), call);
@@ -275,27 +276,58 @@ at::Tensor called(const at::Tensor& x, const FusedBlock& block, const FusedOptio
 
 bool is_reducing() { return at::autocast::is_autocast_enabled(at::kCPU) && at::autocast::get_autocast_dtype(at::kCPU) == at::kBFloat16; }
 
+/// Points of float or double, or of bfloat16 for float, that operators of this process may compute tile by tile.
+const char* obstacle_of_points(const at::Tensor& points)
+{
+    const auto device = points.device();
+    if (!device.is_cpu() && !device.is_cuda()) return "its points are neither on a CPU nor on a GPU of CUDA's";
+    if (points.dim() != 3) return "its points have no batch dimension";
+    const bool is_reduced = device.is_cpu() && points.scalar_type() == at::kBFloat16;
+    if (!is_reduced && points.scalar_type() != at::kFloat && points.scalar_type() != at::kDouble) return "its points are neither float32 nor float64";
+    if (exact_mode() && points.scalar_type() != at::kDouble) return "exact mode computes float32 operator by operator";
+    const bool has_autocast = at::autocast::is_autocast_enabled(device.type());
+    if (has_autocast ? !(device.is_cpu() && is_reducing()) : is_reduced) return "it computes in half precision other than autocast's to bfloat16 on CPUs";
+    return nullptr;
+}
+
+const char* obstacle_of_weight(const at::Tensor& points, const at::Tensor& weight)
+{
+    const auto type = points.scalar_type() == at::kBFloat16 ? at::kFloat : points.scalar_type();
+    if (is_sharded(weight)) return "its weights are sharded";
+    return weight.scalar_type() == type && weight.device() == points.device() ? nullptr : "its weights have another type or device than its points";
+}
+
+const char* obstacle_of_layout(const at::Tensor& points)
+{
+    if (!is_sharded(points)) return nullptr;
+    reduce_partials({points});
+    const auto& axes = spec_of(points)->axes;
+    const bool fits = std::all_of(axes.begin(), axes.end(), [](const auto& axis) { return !axis.is_shard() || (axis.placement.dim <= 1 && axis.blocks == 1); });
+    return fits ? nullptr : "its points are cut along their channels, or in blocks";
+}
+
 }  // namespace
 
 at::ScalarType type_between_blocks(at::ScalarType type) { return type == at::kFloat && is_reducing() ? at::kBFloat16 : type; }
 
-bool can_fuse(const at::Tensor& points, const std::vector<at::Tensor>& weights)
+const char* fusion_obstacle(const at::Tensor& points, const FusedBlock& block)
 {
-    const auto device = points.device();
-    const bool is_reduced = device.is_cpu() && points.scalar_type() == at::kBFloat16;
-    const auto type = is_reduced ? at::kFloat : points.scalar_type();
-    if ((!device.is_cpu() && !device.is_cuda()) || points.dim() != 3 || (type != at::kFloat && type != at::kDouble)) return false;
-    if (exact_mode() && type == at::kFloat) return false;
-    if (at::autocast::is_autocast_enabled(device.type()) ? !(device.is_cpu() && is_reducing()) : is_reduced) return false;
-    for (const auto& weight : weights) {
-        if (!weight.defined() || is_sharded(weight) || weight.scalar_type() != type || weight.device() != device) return false;
+    if (const auto* obstacle = obstacle_of_points(points)) return obstacle;
+    for (const auto* weight : block.weights.all()) {
+        const auto* obstacle = weight->defined() ? obstacle_of_weight(points, *weight) : nullptr;
+        if (obstacle) return obstacle;
     }
-    if (device.is_cuda() && weights.size() > kSlice && !fits_slice_kernels(weights[kSlice].size(2))) return false;
-    if (device.is_cuda() && weights.size() > kTemperature && weights[kTemperature].numel() > 0) return false;
-    if (!is_sharded(points)) return true;
-    reduce_partials({points});
-    const auto& axes = spec_of(points)->axes;
-    return std::all_of(axes.begin(), axes.end(), [](const auto& axis) { return !axis.is_shard() || (axis.placement.dim <= 1 && axis.blocks == 1); });
+    if (points.is_cuda() && !fits_slice_kernels(block.shape.head_dim)) return "its heads are too wide for the kernels of GPUs";
+    if (points.is_cuda() && block.shape.point_temperature) return "the kernels of GPUs know no temperatures of points";
+    return obstacle_of_layout(points);
+}
+
+const char* fusion_obstacle(const at::Tensor& points, const FusedMlp& mlp)
+{
+    if (!points.is_cpu()) return "only CPUs take an MLP, or all blocks as one, tile by tile";
+    if (const auto* obstacle = obstacle_of_points(points)) return obstacle;
+    if (const auto* obstacle = obstacle_of_weight(points, mlp.hidden)) return obstacle;
+    return obstacle_of_layout(points);
 }
 
 at::Tensor fused_block(const at::Tensor& x, const FusedBlock& block, const FusedOptions& options) { return called(x, block, options, x.is_cuda()); }

@@ -16,7 +16,7 @@ namespace meshard {
 /// An attention block with its weights.
 struct FusedBlock {
     BlockShape shape;
-    std::vector<at::Tensor> weights;          ///< in the order of BlockWeight; absent ones are empty, or left out at the end
+    BlockWeights<at::Tensor> weights;
     AttendFunction attend;
     std::vector<at::Tensor> attend_weights;
     at::Tensor context;                       ///< (B, ...), the last of what `attend` gets as weights: what its slices are told of each sample, plain or sharded; may be undefined
@@ -37,10 +37,11 @@ struct FusedOptions {
     std::int64_t tile_points = 0;   ///< 0: what fits the cache. Results change by rounding only
 };
 
-/// Whether the fused operators can take these points: float or double as the weights and on their device, with a layout that cuts batch or rows at most. On a
-/// CPU under autocast to bfloat16 points may be in that, too. Not under other autocast, nor in exact mode for float, nor with sharded weights; on a GPU not
-/// with heads of more than 128 channels, nor with temperatures of points.
-bool can_fuse(const at::Tensor& points, const std::vector<at::Tensor>& weights);
+/// Why the fused operators cannot take these points (B, N, C) through a block, or an MLP, as half a sentence about the block; null if they can: float or double
+/// as the weights and on their device, with a layout that cuts batch or rows at most. On a CPU under autocast to bfloat16 points may be in that, too. Not under
+/// other autocast, nor in exact mode for float, nor with sharded weights; on a GPU no MLP, no heads of more than 128 channels, no temperatures of points.
+const char* fusion_obstacle(const at::Tensor& points, const FusedBlock& block);
+const char* fusion_obstacle(const at::Tensor& points, const FusedMlp& mlp);
 
 /// The type in which points of float or double go from block to block: bfloat16 in place of float under autocast to it. That is what is kept of a point, too;
 /// all arithmetic, sums over points and weights' gradients stay in the type of the weights.

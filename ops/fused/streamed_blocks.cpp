@@ -25,7 +25,8 @@ variable_list list_of(const StreamedModel& model)
     auto list = weights_of(model.mlp);
     if (model.offset.defined()) list.push_back(model.offset.to(model.mlp.hidden.scalar_type()));
     for (const auto& block : model.blocks) {
-        list.insert(list.end(), block.weights.begin(), block.weights.end());
+        const auto own = list_of(block.weights);
+        list.insert(list.end(), own.begin(), own.end());
         list.insert(list.end(), block.attend_weights.begin(), block.attend_weights.end());
     }
     return list;
@@ -33,12 +34,12 @@ variable_list list_of(const StreamedModel& model)
 
 void take_from(const variable_list& list, StreamedModel& model)
 {
-    std::size_t next = 0;
-    for (auto* weight : {&model.mlp.hidden, &model.mlp.hidden_bias, &model.mlp.out, &model.mlp.out_bias, &model.mlp.parameter}) *weight = list[next++].contiguous();
-    if (model.offset.defined()) model.offset = list[next++].contiguous();
+    const auto* next = list.data();
+    for (auto* weight : {&model.mlp.hidden, &model.mlp.hidden_bias, &model.mlp.out, &model.mlp.out_bias, &model.mlp.parameter}) *weight = (next++)->contiguous();
+    if (model.offset.defined()) model.offset = (next++)->contiguous();
     for (auto& block : model.blocks) {
-        for (auto& weight : block.weights) weight = list[next++].contiguous();
-        for (auto& weight : block.attend_weights) weight = list[next++];
+        block.weights = contiguous(weights_from(next, block.weights));
+        for (auto& weight : block.attend_weights) weight = *next++;
     }
 }
 

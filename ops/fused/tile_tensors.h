@@ -79,13 +79,31 @@ const T* sample_of(const at::Tensor& tensor, const Tile& tile)
 /// Where the noise of a tile comes from, of samples of so many points.
 inline TileNoise noise_of(const RowDraw& draw, const Tile& tile, std::int64_t num_points) { return {&draw, tile.sample, tile.first - tile.sample * num_points}; }
 
-/// Pointers to a block's weights, which the tensors hold; null for those it does not have.
-template <class T>
-typename BlockTile<T>::Weights pointers_to(const std::vector<at::Tensor>& weights)
+/// A block's weights in one list, those that it has, and back: from `next` on, which then stands behind them. Functions that record gradients take lists.
+inline std::vector<at::Tensor> list_of(const BlockWeights<at::Tensor>& weights)
 {
-    typename BlockTile<T>::Weights pointers{};
-    for (std::size_t i = 0; i < weights.size(); ++i) pointers[i] = weights[i].const_data_ptr<T>();
-    return pointers;
+    std::vector<at::Tensor> list;
+    for (const auto* weight : weights.all()) {
+        if (weight->defined()) list.push_back(*weight);
+    }
+    return list;
+}
+
+inline BlockWeights<at::Tensor> weights_from(const at::Tensor*& next, const BlockWeights<at::Tensor>& like)
+{
+    return like.map([&](const at::Tensor& weight) { return weight.defined() ? *next++ : at::Tensor(); });
+}
+
+inline BlockWeights<at::Tensor> contiguous(const BlockWeights<at::Tensor>& weights)
+{
+    return weights.map([](const at::Tensor& weight) { return weight.defined() ? weight.contiguous() : weight; });
+}
+
+/// Pointers to a block's weights, which the tensors hold.
+template <class T>
+typename BlockTile<T>::Weights pointers_to(const BlockWeights<at::Tensor>& weights)
+{
+    return weights.map([](const at::Tensor& weight) { return weight.defined() ? weight.const_data_ptr<T>() : nullptr; });
 }
 
 /// An MLP's weights in one list: its two layers' and the activation's number, which is empty if it has none.
@@ -110,14 +128,17 @@ inline std::vector<at::Tensor> all_contiguous(const std::vector<at::Tensor>& ten
     return contiguous;
 }
 
-/// Each weight's gradient in a tensor of its shape.
+/// The gradient of each weight of the list in a tensor of its shape.
 template <class T>
-std::vector<at::Tensor> tensors_of(BlockGradients<T>& gradients, const std::vector<at::Tensor>& weights)
+std::vector<at::Tensor> tensors_of(const BlockGradients<T>& gradients, const BlockWeights<at::Tensor>& weights)
 {
     std::vector<at::Tensor> tensors;
-    for (std::size_t i = 0; i < weights.size(); ++i) {
-        tensors.push_back(at::empty_like(weights[i]));
-        std::copy_n(gradients.of(static_cast<BlockWeight>(i)), weights[i].numel(), tensors.back().template data_ptr<T>());
+    const auto from = gradients.all();
+    const auto of = weights.all();
+    for (std::size_t i = 0; i < of.size(); ++i) {
+        if (!of[i]->defined()) continue;
+        tensors.push_back(at::empty_like(*of[i]));
+        std::copy_n(*from[i], of[i]->numel(), tensors.back().template data_ptr<T>());
     }
     return tensors;
 }

@@ -155,11 +155,11 @@ TEST(GeoTransolver, BlocksAreFusedWithEveryActivationAndTemperatureOfPoints)
         const auto noisy = plus ? std::make_shared<RowNoise>(7) : nullptr;   // draws what the block's own noise draws first
 
         const auto expected = block->forward(x, context);
-        auto fused = block->fused(context);
-        ASSERT_TRUE(fused && can_fuse(x, fused->weights));
-        EXPECT_EQ(fused->noise != nullptr, plus);
-        fused->noise = noisy;
-        const auto found = fused_block(x, *fused);
+        auto fusion = block->fusion(context);
+        ASSERT_EQ(obstacle_of(x, fusion), nullptr);
+        EXPECT_EQ(fusion.block.noise != nullptr, plus);
+        fusion.block.noise = noisy;
+        const auto found = fused_block(x, fusion.block);
 
         EXPECT_TRUE(tensors_near(found, expected, 1e-12));
         const auto a = gradients_of(found), b = gradients_of(expected);

@@ -9,10 +9,12 @@
 
 #include "models/layers/activation.h"
 #include "models/layers/metrics.h"
+#include "models/layers/precision.h"
 #include "models/transolver/physics_attention.h"
 #include "models/transolver/transolver.h"
 #include "partition/error.h"
 #include "sharding/parameters/replicate.h"
+#include "sharding/tensor/exact_mode.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/expect_tensors.h"
@@ -266,10 +268,10 @@ TEST(FusedBlock, TileSizeChangesNothingButRounding)
         at::Tensor expected, expected_gradient;
         for (const std::int64_t points : {1, 16, 100, 1000}) {
             for (const bool keep : {true, false}) {
-                const auto block = module->as<TransolverBlock>()->fused();
-                ASSERT_TRUE(block);
+                const auto fusion = module->as<TransolverBlock>()->fusion();
+                ASSERT_EQ(fusion.obstacle, nullptr);
                 const auto input = x.clone().requires_grad_();
-                const auto y = fused_block(input, *block, {.keep_activations = keep, .tile_points = points});
+                const auto y = fused_block(input, fusion.block, {.keep_activations = keep, .tile_points = points});
                 y.sin().sum().backward();
                 if (!expected.defined()) expected = y.detach(), expected_gradient = input.grad();
                 EXPECT_TRUE(tensors_near(y, expected, 1e-13)) << points;
@@ -290,7 +292,7 @@ TEST(StreamedBlocks, TileSizeChangesNothingButRounding)
     for (const std::int64_t tile_points : {1, 16, 100, 1000}) {
         StreamedModel streamed;
         streamed.mlp = children["preprocess"]->as<MlpImpl>()->fused();
-        for (const auto& module : *children["blocks"]->as<torch::nn::ModuleList>()) streamed.blocks.push_back(*module->as<TransolverBlock>()->fused());
+        for (const auto& module : *children["blocks"]->as<torch::nn::ModuleList>()) streamed.blocks.push_back(module->as<TransolverBlock>()->fusion().block);
         streamed.tile_points = tile_points;
         const auto x = inputs.clone().requires_grad_();
 
@@ -369,8 +371,68 @@ TEST(MemoryMode, OfWhatIsNotFusedAreRefusedOrRecomputed)
     EXPECT_TRUE(torch::equal(found, expected));
     EXPECT_TRUE(tensors_near(again.fx.grad(), points.fx.grad(), 1e-13));
     model->set_memory(MemoryMode::Streamed);
-    EXPECT_TRUE(throws_with<InvalidInput>("points in any order", [&] { model->forward(points.fx, points.embedding); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("its points lie on a grid", [&] { model->forward(points.fx, points.embedding); }));
     EXPECT_TRUE(throws_with<InvalidInput>("'small' is not one of stored, recomputed, streamed", [] { memory_mode("small"); }));
+}
+
+TEST(BlockForms, AreWhatRunsAndWhyNothingFasterDoes)
+{
+    struct Case {
+        MemoryMode memory;
+        double dropout;
+        std::vector<std::int64_t> grid;
+        BlockForm form;
+        const char *function, *why;   // at the end of a forward pass; null for LibTorch's own, and for nothing in the way
+    };
+    const auto points = make_points(1, false, at::kFloat);
+    for (const auto& expected : {Case{MemoryMode::Stored, 0, {}, BlockForm::Fused, "BlockFunction", nullptr},
+                                 Case{MemoryMode::Recomputed, 0, {}, BlockForm::Fused, "BlockFunction", nullptr},
+                                 Case{MemoryMode::Streamed, 0, {}, BlockForm::Streamed, "StreamFunction", nullptr},
+                                 Case{MemoryMode::Stored, 0.5, {}, BlockForm::Eager, nullptr, "it has dropout in training"},
+                                 Case{MemoryMode::Recomputed, 0.5, {}, BlockForm::Recomputed, nullptr, "it has dropout in training"},
+                                 Case{MemoryMode::Stored, 0, {7, 43}, BlockForm::Eager, nullptr, "its points lie on a grid"}}) {
+        auto options = small_options(false);
+        options.dropout = expected.dropout;
+        options.structured_shape = expected.grid;
+        auto model = rough_model(options, at::kFloat);
+        model->set_memory(expected.memory);
+
+        const auto forms = model->block_forms(points.embedding);
+
+        ASSERT_EQ(forms.size(), 3U);
+        for (const auto& [form, why] : forms) {
+            EXPECT_EQ(form, expected.form);
+            ASSERT_EQ(why == nullptr, expected.why == nullptr);
+            if (why) EXPECT_TRUE(std::string(why).starts_with(expected.why)) << why;
+        }
+        const auto function = model->forward(points.fx, points.embedding).grad_fn()->name();
+        if (expected.function) EXPECT_TRUE(function.find(expected.function) != std::string::npos) << function;
+        else EXPECT_EQ(function.find("Function"), std::string::npos) << function;
+
+        const torch::NoGradGuard no_grad;
+        model->eval();
+        const auto without = expected.memory == MemoryMode::Streamed ? BlockForm::Streamed : expected.grid.empty() ? BlockForm::Inferred : BlockForm::Eager;
+        EXPECT_EQ(model->block_forms(points.embedding).front().form, without);
+    }
+}
+
+TEST(BlockForms, DependOnThePoints)
+{
+    auto model = rough_model(small_options(false), at::kFloat);
+    const auto why = [&](const at::Tensor& points) { return model->block_forms(points).front().why_not_fused; };
+    const auto points = torch::zeros({1, 5, 3});
+    EXPECT_EQ(why(points), nullptr);
+    EXPECT_STREQ(why(points.to(at::kDouble)), "its weights have another type or device than its points");
+    EXPECT_STREQ(why(points.to(at::kHalf)), "its points are neither float32 nor float64");
+    EXPECT_STREQ(why(points[0]), "its points have no batch dimension");
+    EXPECT_STREQ(why(points.to(at::kBFloat16)), "it computes in half precision other than autocast's to bfloat16 on CPUs");
+    {
+        const PrecisionGuard guard(Precision::BFloat16);
+        EXPECT_EQ(why(points.to(at::kBFloat16)), nullptr);
+    }
+    set_exact_mode(true);
+    EXPECT_STREQ(why(points), "exact mode computes float32 operator by operator");
+    set_exact_mode(false);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "ops/rows/row_moves.h"
 #include "ops/rows/segment_reduce.h"
 #include "tests/support/expect_tensors.h"
+#include "tests/support/random_block.h"
 
 namespace meshard {
 namespace {
@@ -117,16 +118,12 @@ TEST_F(GpuOperators, FeaturesOfNeighborsHaveGradients)
 
 TEST_F(GpuOperators, FusedBlock)
 {
-    FusedBlock block;
-    block.shape = {.channels = 32, .heads = 4, .head_dim = 8, .slices = 16, .hidden = 64, .outputs = 3};
-    const std::vector<std::vector<std::int64_t>> sizes{{32}, {32}, {32, 32}, {32}, {32, 32}, {32}, {4, 16, 8}, {4, 16}, {32, 32}, {32}, {32}, {32}, {64, 32}, {64}, {32, 64}, {32},
-                                                       {32}, {32}, {3, 32},  {3}};
-    for (const auto& size : sizes) block.weights.push_back(at::randn(size).mul_(0.3));
+    auto block = random_block({.channels = 32, .heads = 4, .head_dim = 8, .slices = 16, .hidden = 64, .outputs = 3}, at::kFloat, 0.3);
     block.attend = [](const at::Tensor& tokens, const std::vector<at::Tensor>&) { return tokens.tanh(); };
     for (const bool keep : {true, false}) {
         expect_same_on_gpu(at::randn({2, 5000, 32}).requires_grad_(), 1e-4, [&](const at::Tensor& x) {
             auto there = block;
-            for (auto& weight : there.weights) weight = weight.to(x.device());
+            there.weights = block.weights.map([&](const at::Tensor& weight) { return weight.detach().to(x.device()); });
             return fused_block(x, there, {.keep_activations = keep, .tile_points = 3000});
         });
     }

@@ -9,6 +9,7 @@
 #include "ops/fused/fused_block.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_tensors.h"
+#include "tests/support/random_block.h"
 #include "tests/support/run_ranks.h"
 
 namespace meshard {
@@ -23,16 +24,11 @@ Case make_case(std::int64_t head_dim, std::int64_t outputs, at::ScalarType type)
 {
     at::manual_seed(3);
     Case made;
-    auto& shape = made.block.shape;
-    shape = {.channels = 12, .heads = 3, .head_dim = head_dim, .slices = 5, .hidden = 20, .outputs = outputs};
-    const auto C = shape.channels, I = shape.inner(), R = shape.hidden;
-    std::vector<std::vector<std::int64_t>> sizes{{C}, {C}, {I, C}, {I}, {I, C}, {I}, {3, 5, head_dim}, {3, 5}, {C, I}, {C}, {C}, {C}, {R, C}, {R}, {C, R}, {C}};
-    if (outputs > 0) sizes.insert(sizes.end(), {{C}, {C}, {outputs, C}, {outputs}});
-    for (const auto& size : sizes) made.block.weights.push_back(at::randn(size, type).mul_(0.4).requires_grad_());
+    made.block = random_block({.channels = 12, .heads = 3, .head_dim = head_dim, .slices = 5, .hidden = 20, .outputs = outputs}, type, 0.4);
     made.block.attend = [](const at::Tensor& tokens, const std::vector<at::Tensor>& weights) { return at::matmul(tokens, weights[0]).tanh(); };
     made.block.attend_weights = {at::randn({head_dim, head_dim}, type).requires_grad_()};
     made.block.epsilon = 1e-5;
-    made.x = at::randn({2, 601, C}, type);   // chunks and tiles of no full size
+    made.x = at::randn({2, 601, 12}, type);   // chunks and tiles of no full size
     return made;
 }
 
@@ -45,16 +41,17 @@ template <class Apply>
 Outcome outcome_of(const Case& made, const Apply& apply)
 {
     auto block = made.block;
-    for (auto* weights : {&block.weights, &block.attend_weights}) {
-        for (auto& weight : *weights) weight = weight.detach().clone().requires_grad_();
-    }
+    const auto leaf = [](const at::Tensor& weight) { return weight.defined() ? weight.detach().clone().requires_grad_() : weight; };
+    block.weights = block.weights.map(leaf);
+    block.attend_weights = {leaf(block.attend_weights[0])};
     const auto x = made.x.detach().clone().requires_grad_();
     const auto result = apply(x, block);
     result.square().sum().backward();
     Outcome outcome{result.detach(), x.grad(), {}};
-    for (const auto& weights : {block.weights, block.attend_weights}) {
-        for (const auto& weight : weights) outcome.weight_gradients.push_back(weight.grad());
+    for (const auto* weight : block.weights.all()) {
+        if (weight->defined()) outcome.weight_gradients.push_back(weight->grad());
     }
+    outcome.weight_gradients.push_back(block.attend_weights[0].grad());
     return outcome;
 }
 
