@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <fstream>
+#include <iostream>
 #include <numbers>
 
 #include <nlohmann/json.hpp>
@@ -14,6 +15,7 @@
 #include "apps/training/case_cutting.h"
 #include "apps/training/run_checkpoint.h"
 #include "apps/training/training_log.h"
+#include "apps/training/training_plan.h"
 #include "models/layers/metrics.h"
 #include "models/layers/normalizer.h"
 #include "models/layers/random_draws.h"
@@ -70,6 +72,7 @@ public:
     bool loop(const volatile std::sig_atomic_t& stop_requested);
     void test();
     void describe();
+    void print_plan() const;
     void finish();
 
 private:
@@ -130,7 +133,7 @@ Run::Run(const TrainingRunConfig& config, const CaseLists& cases, bool is_record
 
 void Run::prepare(const TrainingStart& start, const volatile std::sig_atomic_t& stop_requested)
 {
-    if (start.validate_only) {
+    if (start.is_trial()) {
         cases_.train.resize(1);
         cases_.val.clear();
         cases_.test.clear();
@@ -212,6 +215,12 @@ void Run::describe()
     if (steps_done_ >= num_steps_limit()) {
         log_.say(formatted("all %lld steps are done; training.num_epochs or training.max_steps (0: no limit) can be set to more", static_cast<long long>(num_steps_limit())));
     }
+}
+
+void Run::print_plan() const
+{
+    const auto plan = training_plan(model_, config_, train_.front(), *device_mesh_, world_);
+    if (is_first_) std::cout << plan << std::flush;
 }
 
 void Run::require_same_run(const nlohmann::json& description) const
@@ -524,11 +533,12 @@ bool train(const TrainingRunConfig& config, const CaseLists& cases, const Traini
 {
     auto used = config;
     if (start.resume) used.training.init.clear();   // the checkpoint's weights count; that file may be gone
-    Run run(used, cases, !start.validate_only, world);
+    Run run(used, cases, !start.is_trial(), world);
     run.prepare(start, stop_requested);
-    if (start.resume && !start.validate_only) run.resume();
+    if (start.resume && !start.is_trial()) run.resume();
     run.describe();
-    if (start.validate_only) return true;
+    if (start.print_plan) run.print_plan();
+    if (start.is_trial()) return true;
     if (start.before_first_step) start.before_first_step();
     if (!run.loop(stop_requested)) return false;
     run.test();

@@ -39,8 +39,11 @@ private:
 struct TrainingStart {
     bool resume = false;        ///< go on from checkpoints/last in the run's folder
     bool validate_only = false; ///< build everything and read one case, no training
+    bool print_plan = false;    ///< the same, and say on stdout what a step would run
     bool verify_sources = false; ///< read every source whole to see whether its shards are still of it
     std::function<void()> before_first_step = {};   ///< called on every rank, when settings, data and checkpoint were found to be good; from here on there is something to save
+
+    bool is_trial() const { return validate_only || print_plan; }   ///< nothing is trained, and the run's folder neither made nor touched
 };
 
 /// Prepares shards, trains, and leaves in the run's folder: metrics.jsonl, checkpoints/last and checkpoints/best.

@@ -43,6 +43,7 @@ struct TrainArguments {
     std::string resume;
     bool validate = false;
     bool print_config = false;
+    bool print_plan = false;
     bool list_keys = false;
     bool overwrite = false;
     bool verify_sources = false;
@@ -60,6 +61,7 @@ bool parse(std::span<const std::string> arguments, TrainArguments& options)
         ->check(CLI::PositiveNumber)->type_name("N");
     app.add_option("--resume", options.resume, "go on with this run, from its last checkpoint")->type_name("RUN_DIR");
     app.add_flag("--validate", options.validate, "check the configuration, build the model and read one case; no training");
+    app.add_flag("--print-plan", options.print_plan, "read one case as --validate does, print what would run (model, ranks, points, memory, the form of each block), and end");
     app.add_flag("--print-config", options.print_config, "print every setting with its source, and end");
     app.add_flag("--list-keys", options.list_keys, "print every key with its default and meaning, and end");
     app.add_flag("--overwrite", options.overwrite, "replace an earlier run of the same name");
@@ -182,14 +184,15 @@ int train_command(std::span<const std::string> arguments)
     keep_freed_memory();
     if (config.backend != "auto") setenv("MESHARD_BACKEND", config.backend.c_str(), 1);   // also of the ranks started here
 
+    const bool is_trial = options.validate || options.print_plan;
     const auto verify = [&](int num_ranks) {
         mesh_shape(config, num_ranks);
-        if (!options.validate) RunFolder(options, config.run_dir());
+        if (!is_trial) RunFolder(options, config.run_dir());
     };
     const auto body = [&](World& world) {
         mesh_shape(config, world.size());
         std::optional<RunFolder> folder;
-        if (world.rank() == 0 && !options.validate) {
+        if (world.rank() == 0 && !is_trial) {
             folder.emplace(options, config.run_dir());   // a launcher's ranks come here without `verify`
             if (options.resume.empty()) write_records(options, arguments, settings, config.run_dir());
         }
@@ -199,7 +202,7 @@ int train_command(std::span<const std::string> arguments)
             throw_if_interrupted();
             if (!options.resume.empty() && world.rank() == 0) add_to_records(arguments, settings, is_changed, config.run_dir());
         };
-        const TrainingStart start{!options.resume.empty(), options.validate, options.verify_sources, before_first_step};
+        const TrainingStart start{!options.resume.empty(), options.validate, options.print_plan, options.verify_sources, before_first_step};
         return train(config, cases, start, world, stop_requested) ? exit_code::ok : exit_code::interrupted;
     };
     std::signal(SIGPIPE, SIG_IGN);   // who reads the messages (`| tee run.log`) may end first, by the same Ctrl-C; the checkpoint is still to be written
