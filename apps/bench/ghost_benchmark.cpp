@@ -79,7 +79,7 @@ SearchTraffic traffic_of(const at::Tensor& points, double radius, const std::str
     traffic.within_reach = within_reach;
     traffic.search_bytes = bytes_of([&] { found = radius_search(cut, cut, radius); });
     traffic.repeated_bytes = bytes_of([&] { again = radius_search(cut, cut, radius); });
-    traffic.feature_bytes = bytes_of([&] { neighbor_rows(features, found); });
+    traffic.feature_bytes = bytes_of([&] { gather_neighbors(features, found); });
     counter.reset();
     gather_rows(features, from_local(found.ids, mesh, {Shard(0)}));
     traffic.gathered_rows = counter.calls().back().bytes / (16 * 4);
@@ -119,7 +119,7 @@ ExchangeTimes time_exchange(std::int64_t num_rows, std::int64_t stride, int num_
     double bare = kForever, whole = kForever;
     for (int i = -1; i < num_repeats; ++i) {   // by turns, once to warm up
         const auto a = seconds_together(mesh, [&] { plan->group().start_exchange(ready, send, received, receive).wait(); });
-        const auto b = seconds_together(mesh, [&] { ghost_rows(rows, plan); });
+        const auto b = seconds_together(mesh, [&] { exchange_ghosts(rows, plan); });
         if (i < 0) continue;
         bare = std::min(bare, a);
         whole = std::min(whole, b);
@@ -168,7 +168,7 @@ OverlapTimes time_overlap(std::int64_t num_ghosts, int num_repeats, const Mesh& 
     OverlapTimes times{num_ghosts, graph.num_edges()};
     times.exchange_seconds = times.step_seconds = times.silent_seconds = kForever;
     for (int i = -1; i < num_repeats; ++i) {
-        const auto a = seconds_together(*mesh, [&] { ghost_rows(own, plan); });
+        const auto a = seconds_together(*mesh, [&] { exchange_ghosts(own, plan); });
         const auto b = seconds_together(*mesh, [&] { graph.updated_edges(nodes, nodes, {}, update); });
         const auto c = seconds_together(*mesh, [&] { silent.updated_edges(all_nodes, all_nodes, {}, update); });
         if (i < 0) continue;

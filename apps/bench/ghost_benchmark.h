@@ -18,7 +18,7 @@ struct SearchTraffic {
     std::int64_t search_bytes = 0;          ///< received: boxes, questions, ids and points
     double ring_over_search = 0;            ///< bytes of a ring of whole clouds over those
     std::int64_t repeated_bytes = 0;        ///< of the same search again
-    std::int64_t feature_bytes = 0;         ///< of `neighbor_rows` with 16 channels
+    std::int64_t feature_bytes = 0;         ///< of `gather_neighbors` with 16 channels
     std::int64_t gathered_rows = 0;         ///< that `gather_rows` of all neighbours' ids receives
 };
 

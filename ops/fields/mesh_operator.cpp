@@ -208,7 +208,7 @@ at::Tensor MeshOperator::operator()(const at::Tensor& field) const
         result = at::cat({inner, product(stencils.border, false, contracts, inputs)}).index_select(0, stencils.order);
     } else {
         result = product(stencils.inner, false, contracts, flat(own));
-        if (to.plan) result = add_ghosts_to_owners(result, to.plan);
+        if (to.plan) result = scatter_ghosts(result, to.plan);
     }
     shape[0] = result.size(0);
     if (form_ == Form::Gradient) shape.push_back(3);

@@ -59,7 +59,7 @@ at::Tensor cells_of_points_in_whole(const MeshGeometry& geometry)
 {
     const auto counts = cells_of_points(geometry, true);
     const auto& plan = geometry.points().plan;
-    return plan ? with_ghosts(add_ghosts_to_owners(counts, plan), plan) : counts;
+    return plan ? with_ghosts(scatter_ghosts(counts, plan), plan) : counts;
 }
 
 /// Cells around the points of owned cells must all be here.

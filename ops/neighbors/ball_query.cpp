@@ -29,7 +29,7 @@ at::Tensor padded_rows(const at::Tensor& rows, const at::Tensor& offsets, std::i
     const auto first = offsets.narrow(0, 0, num_queries), counts = offsets.diff();
     const auto shift = at::arange(num_queries, offsets.options()) * slots - first;
     const auto places = at::arange(rows.size(0), offsets.options()) + shift.repeat_interleave(counts);
-    return placed_rows(rows, places, num_queries * slots).view({num_queries, slots * rows.size(1)});
+    return scatter_distinct_rows(rows, places, num_queries * slots).view({num_queries, slots * rows.size(1)});
 }
 
 }  // namespace
@@ -55,7 +55,7 @@ std::vector<at::Tensor> ball_query(const at::Tensor& points, const at::Tensor& q
     for (std::size_t b = 0; b < point_clouds.size(); ++b) {
         const auto lists = radius_search(point_clouds[b].detach(), query_clouds[b].detach(), limits, {.order = order});
         for (std::size_t l = 0; l < limits.size(); ++l) {
-            const auto rows = neighbor_rows(point_clouds[b], lists[l]);
+            const auto rows = gather_neighbors(point_clouds[b], lists[l]);
             found[l].push_back(padded_rows(rows, lists[l].offsets, limits[l].max_neighbors));
         }
     }

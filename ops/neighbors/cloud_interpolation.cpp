@@ -52,7 +52,7 @@ CloudInterpolation::CloudInterpolation(const at::Tensor& sources, const at::Tens
 
 at::Tensor CloudInterpolation::operator()(const at::Tensor& values) const
 {
-    const auto rows = neighbor_rows(values, neighbors_);
+    const auto rows = gather_neighbors(values, neighbors_);
     std::vector<std::int64_t> shape(rows.dim(), 1);
     shape[0] = rows.size(0);
     return targets_.like(segment_reduce(rows * weights_.to(rows.scalar_type()).view(shape), neighbors_.offsets, SegmentReduction::Sum).values);

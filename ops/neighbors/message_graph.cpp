@@ -191,25 +191,25 @@ void MessageGraph::lay_out_edges(const std::string& error)
 
 at::Tensor MessageGraph::from_sources(const at::Tensor& nodes) const
 {
-    return lay(neighbor_rows(nodes, neighbors_), edge_spec_);
+    return lay(gather_neighbors(nodes, neighbors_), edge_spec_);
 }
 
 at::Tensor MessageGraph::from_targets(const at::Tensor& nodes) const
 {
-    return lay(gathered_rows(here(nodes), targets_), edge_spec_);
+    return lay(take_rows(here(nodes), targets_), edge_spec_);
 }
 
 EdgeParts MessageGraph::parts_of(const at::Tensor& edges) const
 {
     if (!edge_order_.defined()) return {edges, {}};
     const auto own = here(edges);
-    return {lay(gathered_rows(own, inner_.edges), inner_.spec), lay(gathered_rows(own, border_.edges), border_.spec)};
+    return {lay(take_rows(own, inner_.edges), inner_.spec), lay(take_rows(own, border_.edges), border_.spec)};
 }
 
 at::Tensor MessageGraph::whole(const EdgeParts& edges) const
 {
     if (!edge_order_.defined()) return edges.inner;
-    return lay(gathered_rows(at::cat({here(edges.inner), here(edges.border)}), edge_order_), edge_spec_);
+    return lay(take_rows(at::cat({here(edges.inner), here(edges.border)}), edge_order_), edge_spec_);
 }
 
 EdgeParts MessageGraph::updated_edges(const at::Tensor& sources, const at::Tensor& targets, const EdgeParts& edges, const EdgeUpdate& update) const
@@ -217,12 +217,12 @@ EdgeParts MessageGraph::updated_edges(const at::Tensor& sources, const at::Tenso
     if (!edge_order_.defined()) return {update(edges.inner, from_sources(sources), from_targets(targets)), {}};
     const auto own_sources = own_rows_of("MessageGraph", sources, neighbors_), own_targets = here(targets);
     const auto updated = [&](const Part& part, const at::Tensor& own_edges, const at::Tensor& rows) {
-        return update(own_edges, lay(gathered_rows(rows, part.sources), part.spec), lay(gathered_rows(own_targets, part.targets), part.spec));
+        return update(own_edges, lay(take_rows(rows, part.sources), part.spec), lay(take_rows(own_targets, part.targets), part.spec));
     };
     auto pending = begin_ghost_exchange({own_sources}, neighbors_.plan);
     EdgeParts result;
     result.inner = updated(inner_, edges.inner, own_sources);
-    result.border = updated(border_, edges.border, at::cat({gathered_rows(own_sources, border_sources_), pending.end()[0]}));
+    result.border = updated(border_, edges.border, at::cat({take_rows(own_sources, border_sources_), pending.end()[0]}));
     return result;
 }
 
@@ -230,7 +230,7 @@ at::Tensor MessageGraph::to_targets(const EdgeParts& edges, SegmentReduction red
 {
     if (!edge_order_.defined()) return to_targets(edges.inner, reduction);
     const auto reduced = [&](const Part& part, const at::Tensor& rows) { return segment_reduce(here(rows), part.offsets, reduction).values; };
-    return lay(gathered_rows(at::cat({reduced(inner_, edges.inner), reduced(border_, edges.border)}), node_order_), target_spec_);
+    return lay(take_rows(at::cat({reduced(inner_, edges.inner), reduced(border_, edges.border)}), node_order_), target_spec_);
 }
 
 at::Tensor MessageGraph::to_targets(const at::Tensor& edges, SegmentReduction reduction) const

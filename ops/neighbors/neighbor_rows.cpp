@@ -44,19 +44,19 @@ public:
         auto shape = rows.sizes().vec();
         shape[0] = entries.size(0);
         found_ = at::empty(shape, rows.options().requires_grad(false));
-        take_rows_into(found_, rows, index);
+        take_some_rows_into(found_, rows, index);
         own_ = with_backward(found_.alias(), rows, "OwnEntriesBackward",
-                             [index, num_owned = num_owned_](const at::Tensor& gradient) { return added_rows(gradient, index, num_owned); });
+                             [index, num_owned = num_owned_](const at::Tensor& gradient) { return scatter_some_rows(gradient, index, num_owned); });
     }
 
     at::Tensor with(const at::Tensor& ghosts)
     {
         const auto index = at::where(entries_ < num_owned_, at::full_like(entries_, -1), entries_ - num_owned_);
-        take_rows_into(found_, ghosts, index);
+        take_some_rows_into(found_, ghosts, index);
         // Those of ghosts are left out of the own entries' gradient, so that it may be the whole.
         std::vector<at::Tensor> all{found_.alias()};
         set_backward(all, {own_, ghosts}, "EntriesBackward", [index, num_ghosts = ghosts.size(0)](std::vector<at::Tensor> gradients) {
-            return std::vector<at::Tensor>{gradients[0], added_rows(gradients[0], index, num_ghosts)};
+            return std::vector<at::Tensor>{gradients[0], scatter_some_rows(gradients[0], index, num_ghosts)};
         });
         return all[0];
     }
@@ -102,7 +102,7 @@ at::Tensor rows_with_ghosts(const at::Tensor& rows, const std::shared_ptr<const 
     if (!plan) return shared(rows, queries_group);
     if (queries_group.size() > 1 || plan->group().size() == 1) return with_ghosts(rows, plan);
     // Every rank has all queries, and so the whole gradient of its own rows already.
-    return at::cat({rows, ghost_rows(rows.detach(), plan)});
+    return at::cat({rows, exchange_ghosts(rows.detach(), plan)});
 }
 
 bool ghosts_travel(const Neighbors& neighbors)
@@ -131,10 +131,10 @@ at::Tensor own_rows_of(const char* where, const at::Tensor& features, const Neig
     return rows;
 }
 
-at::Tensor neighbor_rows(const at::Tensor& features, const Neighbors& neighbors)
+at::Tensor gather_neighbors(const at::Tensor& features, const Neighbors& neighbors)
 {
-    const auto rows = own_rows_of("neighbor_rows", features, neighbors);
-    if (!ghosts_travel(neighbors)) return gathered_rows(rows_with_ghosts(rows, neighbors.plan, neighbors.queries_group), neighbors.rows);
+    const auto rows = own_rows_of("gather_neighbors", features, neighbors);
+    if (!ghosts_travel(neighbors)) return take_rows(rows_with_ghosts(rows, neighbors.plan, neighbors.queries_group), neighbors.rows);
     auto pending = begin_ghost_exchange({rows}, neighbors.plan);
     EntryRows found(rows, neighbors.rows);   // own rows are copied while ghosts are on their way
     return found.with(pending.end()[0]);
@@ -144,7 +144,7 @@ SegmentResult reduce_neighbors(const at::Tensor& features, const Neighbors& neig
 {
     const auto rows = own_rows_of("reduce_neighbors", features, neighbors);
     if (!ghosts_travel(neighbors)) {
-        return segment_reduce(gathered_rows(rows_with_ghosts(rows, neighbors.plan, neighbors.queries_group), neighbors.rows), neighbors.offsets, reduction);
+        return segment_reduce(take_rows(rows_with_ghosts(rows, neighbors.plan, neighbors.queries_group), neighbors.rows), neighbors.offsets, reduction);
     }
     auto pending = begin_ghost_exchange({rows}, neighbors.plan);
     const auto offsets = neighbors.offsets.cpu(), entry_rows = neighbors.rows.cpu();
@@ -161,11 +161,11 @@ SegmentResult reduce_neighbors(const at::Tensor& features, const Neighbors& neig
         for (const auto query : some->queries) order[query] = place++;
     }
     const auto device = rows.device();
-    const auto first = segment_reduce(gathered_rows(rows, index_tensor(inner.rows).to(device)), index_tensor(inner.offsets).to(device), reduction);
+    const auto first = segment_reduce(take_rows(rows, index_tensor(inner.rows).to(device)), index_tensor(inner.offsets).to(device), reduction);
     EntryRows found(rows, index_tensor(border.rows).to(device));
     const auto second = segment_reduce(found.with(pending.end()[0]), index_tensor(border.offsets).to(device), reduction);
     const auto back = index_tensor(order).to(device);
-    SegmentResult result{gathered_rows(at::cat({first.values, second.values}), back), {}};
+    SegmentResult result{take_rows(at::cat({first.values, second.values}), back), {}};
     if (first.arguments.defined()) result.arguments = at::cat({among_all(first.arguments, inner), among_all(second.arguments, border)}).index_select(0, back);
     return result;
 }

@@ -118,7 +118,7 @@ std::vector<Neighbors> search_rows(const NeighborRequest& request, const Neighbo
             const auto counts = list.offsets.narrow(0, 1, queries.size()) - list.offsets.narrow(0, 0, queries.size());
             const auto query_rows = at::arange(queries.size(), list.offsets.options()).repeat_interleave(counts);
             const auto type = c10::CppTypeToScalarType<T>::value;   // of narrow types the gaps are wide, as in the search
-            auto gaps = gathered_rows(rows_with_history, neighbors.rows).to(type) - gathered_rows(queries.plain, query_rows).to(type);
+            auto gaps = take_rows(rows_with_history, neighbors.rows).to(type) - take_rows(queries.plain, query_rows).to(type);
             if (!request.options.period.empty()) {
                 auto images = at::zeros_like(gaps);
                 for (std::int64_t d = 0; d < width; ++d) {

@@ -29,7 +29,7 @@ struct NeighborOptions {
 /// Neighbours of this rank's queries among the points of all ranks. Plain tensors; those of local query i are entries offsets[i], ...,
 /// offsets[i + 1] - 1.
 ///
-/// Keep it as long as the points stay where they are: `neighbor_rows` then moves features of ghosts and nothing else.
+/// Keep it as long as the points stay where they are: `gather_neighbors` then moves features of ghosts and nothing else.
 struct Neighbors {
     at::Tensor offsets;     ///< (queries + 1), int64; batches one after the other
     at::Tensor ids;         ///< (entries), int64: global ids of the points; in a batch, those within the cloud
@@ -65,6 +65,6 @@ std::vector<Neighbors> radius_search(const at::Tensor& points, const at::Tensor&
 /// Rows of the neighbours, one an entry: features (N, ...) that lie as the points did, to (entries, ...); of batches (B, N, ...). Collective where the
 /// points are cut: ghosts' rows travel once each. Differentiable: gradients return to the owners.
 /// @throws InvalidInput if the features have other rows than the points: on every rank if they are others in number on any, otherwise where their ids are others
-at::Tensor neighbor_rows(const at::Tensor& features, const Neighbors& neighbors);
+at::Tensor gather_neighbors(const at::Tensor& features, const Neighbors& neighbors);
 
 }  // namespace meshard

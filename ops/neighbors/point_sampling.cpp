@@ -226,7 +226,7 @@ PointSample poisson_disk_sample(const at::Tensor& points, double radius, std::ui
     enum State : std::uint8_t { Open, In, Out };
     auto states = at::zeros({cloud.size()}, at::kByte);
     for (bool is_done = false; !is_done;) {
-        const auto neighbors = neighbor_rows(cloud.part.like(states), near).cpu();
+        const auto neighbors = gather_neighbors(cloud.part.like(states), near).cpu();
         const auto* of_neighbor = neighbors.const_data_ptr<std::uint8_t>();
         states = states.clone();
         auto* state = states.mutable_data_ptr<std::uint8_t>();

@@ -136,7 +136,7 @@ public:
     {
         pending_.wait();
         auto parts = unpacked(received_, sent_, plan_->num_sent());
-        for (std::size_t i = 0; i < parts.size(); ++i) parts[i] = summed_rows(parts[i].to(sum_type(ghosts_[i].scalar_type())), plan_->sent_rows(), plan_->num_owned());
+        for (std::size_t i = 0; i < parts.size(); ++i) parts[i] = scatter_rows(parts[i].to(sum_type(ghosts_[i].scalar_type())), plan_->sent_rows(), plan_->num_owned());
         return parts;
     }
 
@@ -158,10 +158,24 @@ std::vector<at::Tensor> added_at_owners(const std::vector<at::Tensor>& ghosts, c
         sums = ReturningGhosts(std::move(rows), plan, wire_type).end();
         for (std::size_t i = 0; i < sums.size(); ++i) sums[i] = sums[i].to(ghosts[i].scalar_type());
     }
-    set_backward(sums, ghosts, "AddGhostsBackward", [plan, wire_type](const std::vector<at::Tensor>& gradients) {
+    set_backward(sums, ghosts, "ScatterGhostsBackward", [plan, wire_type](const std::vector<at::Tensor>& gradients) {
         return begin_ghost_exchange(gradients, plan, wire_type).end();
     });
     return sums;
+}
+
+/// Every owned row plus its ghosts on other ranks.
+at::Tensor ghosts_added(const at::Tensor& local, const Plan& plan)
+{
+    agree_on_rows("scatter_ghosts", local, plan->num_local(), *plan);
+    at::Tensor sums;
+    {
+        const at::NoGradGuard no_grad;
+        const auto rows = local.detach();
+        const auto of_ghosts = ReturningGhosts({rows.narrow(0, plan->num_owned(), plan->num_ghosts())}, plan, std::nullopt).end()[0];
+        sums = (rows.narrow(0, 0, plan->num_owned()) + of_ghosts).to(rows.scalar_type());
+    }
+    return with_backward(sums, local, "ScatterGhostsBackward", [plan](const at::Tensor& gradient) { return with_ghosts(gradient, plan); });
 }
 
 }  // namespace
@@ -204,7 +218,7 @@ PendingGhosts begin_ghost_exchange(at::TensorList fields, const Plan& plan, std:
     const at::NoGradGuard no_grad;
     if (wire_type || std::any_of(fields.begin(), fields.end(), [](const at::Tensor& field) { return !field.is_cpu(); })) {
         std::vector<at::Tensor> sent;
-        for (const auto& field : fields) sent.push_back(as_sent(gathered_rows(field, plan->sent_rows()), wire_type));
+        for (const auto& field : fields) sent.push_back(as_sent(take_rows(field, plan->sent_rows()), wire_type));
         ghosts.sent_ = packed(sent, plan->num_sent());
         ghosts.pending_ = start(ghosts.sent_, plan->send_counts(), plan->receive_counts(), plan->group(), ghosts.received_);
         return ghosts;
@@ -244,33 +258,20 @@ std::vector<at::Tensor> PendingGhosts::end()
     return ghosts;
 }
 
-at::Tensor ghost_rows(const at::Tensor& owned, const Plan& plan) { return begin_ghost_exchange({owned}, plan).end()[0]; }
+at::Tensor exchange_ghosts(const at::Tensor& owned, const Plan& plan) { return begin_ghost_exchange({owned}, plan).end()[0]; }
 
-at::Tensor with_ghosts(const at::Tensor& owned, const Plan& plan) { return at::cat({owned, ghost_rows(owned, plan)}); }
+at::Tensor with_ghosts(const at::Tensor& owned, const Plan& plan) { return at::cat({owned, exchange_ghosts(owned, plan)}); }
 
-at::Tensor add_ghosts_to_owners(const at::Tensor& local, const Plan& plan)
+at::Tensor scatter_ghosts(const at::Tensor& local, const Plan& plan, GhostReduction reduction)
 {
-    agree_on_rows("add_ghosts_to_owners", local, plan->num_local(), *plan);
-    at::Tensor sums;
-    {
-        const at::NoGradGuard no_grad;
-        const auto rows = local.detach();
-        const auto of_ghosts = ReturningGhosts({rows.narrow(0, plan->num_owned(), plan->num_ghosts())}, plan, std::nullopt).end()[0];
-        sums = (rows.narrow(0, 0, plan->num_owned()) + of_ghosts).to(rows.scalar_type());
-    }
-    return with_backward(sums, local, "AddGhostsBackward", [plan](const at::Tensor& gradient) { return with_ghosts(gradient, plan); });
-}
-
-at::Tensor reduce_ghosts_to_owners(const at::Tensor& local, const Plan& plan, GhostReduction reduction)
-{
-    if (reduction == GhostReduction::Sum) return add_ghosts_to_owners(local, plan);
-    agree_on_rows("reduce_ghosts_to_owners", local, plan->num_local(), *plan);
+    if (reduction == GhostReduction::Sum) return ghosts_added(local, plan);
+    agree_on_rows("scatter_ghosts", local, plan->num_local(), *plan);
     const auto index = plan->sent_rows().to(local.device());
     if (reduction == GhostReduction::Mean) {
-        const auto copies = summed_rows(at::ones({plan->num_sent()}, local.options().requires_grad(false)), index, plan->num_owned()) + 1;
+        const auto copies = scatter_rows(at::ones({plan->num_sent()}, local.options().requires_grad(false)), index, plan->num_owned()) + 1;
         auto shape = std::vector<std::int64_t>(local.dim(), 1);
         shape[0] = plan->num_owned();
-        return add_ghosts_to_owners(local, plan) / copies.view(shape);
+        return ghosts_added(local, plan) / copies.view(shape);
     }
     at::Tensor extreme;
     {
@@ -286,8 +287,8 @@ at::Tensor reduce_ghosts_to_owners(const at::Tensor& local, const Plan& plan, Gh
     if (!at::GradMode::is_enabled() || !local.requires_grad()) return extreme;
     // The rows that are the extreme, each with its share; the sum has the right gradient, the extreme itself the right bits.
     const auto chosen = local.detach().eq(with_ghosts(extreme, plan));
-    const auto count = add_ghosts_to_owners(chosen.to(local.scalar_type()), plan);
-    const auto shared = add_ghosts_to_owners(at::where(chosen, local, at::zeros_like(local)), plan) / count;
+    const auto count = ghosts_added(chosen.to(local.scalar_type()), plan);
+    const auto shared = ghosts_added(at::where(chosen, local, at::zeros_like(local)), plan) / count;
     return extreme + (shared - shared.detach());
 }
 

@@ -48,18 +48,16 @@ PendingGhosts begin_ghost_exchange(at::TensorList fields, const std::shared_ptr<
                                    std::optional<at::ScalarType> wire_type = std::nullopt);
 
 /// The ghosts of one field, (num_owned, ...) to (num_ghosts, ...).
-at::Tensor ghost_rows(const at::Tensor& owned, const std::shared_ptr<const ExchangePlan>& plan);
+at::Tensor exchange_ghosts(const at::Tensor& owned, const std::shared_ptr<const ExchangePlan>& plan);
 
 /// Owned rows and their ghosts, (num_owned, ...) to (num_local, ...).
 at::Tensor with_ghosts(const at::Tensor& owned, const std::shared_ptr<const ExchangePlan>& plan);
 
-/// The adjoint of `with_ghosts`: every owned row plus all its ghosts on other ranks, ranks in ascending order; (num_local, ...) to (num_owned, ...).
-/// Collective; differentiable. @throws InvalidInput if the tensor has another number of rows than the plan's local ones.
-at::Tensor add_ghosts_to_owners(const at::Tensor& local, const std::shared_ptr<const ExchangePlan>& plan);
-
 enum class GhostReduction : std::uint8_t { Sum, Mean, Max, Min };
 
-/// The same with the mean over an owned row and its ghosts, or their extreme, whose gradient is shared evenly among equal ones.
-at::Tensor reduce_ghosts_to_owners(const at::Tensor& local, const std::shared_ptr<const ExchangePlan>& plan, GhostReduction reduction);
+/// The adjoint of `with_ghosts`: every owned row plus all its ghosts on other ranks, ranks in ascending order; (num_local, ...) to (num_owned, ...). Or the mean
+/// over an owned row and its ghosts, or their extreme, whose gradient is shared evenly among equal ones. Collective; differentiable.
+/// @throws InvalidInput if the tensor has another number of rows than the plan's local ones.
+at::Tensor scatter_ghosts(const at::Tensor& local, const std::shared_ptr<const ExchangePlan>& plan, GhostReduction reduction = GhostReduction::Sum);
 
 }  // namespace meshard

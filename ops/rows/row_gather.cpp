@@ -25,8 +25,8 @@ struct Access {
     at::Tensor values;                         ///< this rank's part of what is to be scattered, a row an id; undefined for a gather
     std::shared_ptr<const RowRoutes> routes;   ///< null if all rows are here
 
-    at::Tensor gather(const at::Tensor& from) const { return routes ? routes->gather(from) : gathered_rows(from, ids); }
-    at::Tensor scatter(const at::Tensor& values) const { return routes ? routes->scatter(values) : summed_rows(values, ids, part.own.size(0)); }
+    at::Tensor gather(const at::Tensor& from) const { return routes ? routes->gather(from) : take_rows(from, ids); }
+    at::Tensor scatter(const at::Tensor& values) const { return routes ? routes->scatter(values) : scatter_rows(values, ids, part.own.size(0)); }
 };
 
 /// What is wrong with them; empty if nothing is.

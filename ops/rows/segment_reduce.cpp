@@ -101,7 +101,7 @@ at::Tensor sums(const at::Tensor& values, const at::Tensor& offsets)
 /// The adjoint: each entry's row, (rows, ...) to (entries, ...).
 at::Tensor spread(const at::Tensor& rows, const at::Tensor& offsets)
 {
-    return with_backward(gathered_rows(rows.detach(), rows_of_entries(offsets)), rows, "SegmentSpreadBackward",
+    return with_backward(take_rows(rows.detach(), rows_of_entries(offsets)), rows, "SegmentSpreadBackward",
                          [offsets](const at::Tensor& gradient) { return sums(gradient, offsets); });
 }
 

@@ -187,7 +187,7 @@ SurfaceDistance signed_distance(const at::Tensor& vertices, const at::Tensor& fa
         auto source = in_parts ? vertices : all_vertices;
         if (!vertex_rows.is_cut()) source = rows_with_ghosts(vertex_rows.own, nullptr, query_rows.group());   // queries differ from rank to rank, vertices do not
         const auto wanted = found.corners.view({-1});
-        const auto corners = vertices.requires_grad() ? (in_parts ? gather_rows(source, wanted) : gathered_rows(source, wanted)).view({-1, 3, 3}) : at::empty({0});
+        const auto corners = vertices.requires_grad() ? (in_parts ? gather_rows(source, wanted) : take_rows(source, wanted)).view({-1, 3, 3}) : at::empty({0});
         for (auto* tensor : {&found.directions, &found.weights}) *tensor = tensor->to(device);
         distances = with_gradient(distances, found, query_rows.own, corners.to(device));
     }

@@ -111,29 +111,29 @@ at::Tensor added(const at::Tensor& rows, const at::Tensor& index, std::int64_t n
 
 }  // namespace
 
-at::Tensor taken_rows(const at::Tensor& table, const at::Tensor& index)
+at::Tensor take_some_rows(const at::Tensor& table, const at::Tensor& index)
 {
-    if (table.dim() < 1) throw InvalidInput("taken_rows: the table has no rows; it is a single number.");
-    require_index("taken_rows", index, table.size(0));
-    return with_backward(taken(table.detach(), index), table, "TakenRowsBackward",
-                         [index, num_rows = table.size(0)](const at::Tensor& gradient) { return added_rows(gradient, index, num_rows); });
+    if (table.dim() < 1) throw InvalidInput("take_some_rows: the table has no rows; it is a single number.");
+    require_index("take_some_rows", index, table.size(0));
+    return with_backward(taken(table.detach(), index), table, "TakeSomeRowsBackward",
+                         [index, num_rows = table.size(0)](const at::Tensor& gradient) { return scatter_some_rows(gradient, index, num_rows); });
 }
 
-at::Tensor added_rows(const at::Tensor& rows, const at::Tensor& index, std::int64_t num_rows)
+at::Tensor scatter_some_rows(const at::Tensor& rows, const at::Tensor& index, std::int64_t num_rows)
 {
-    require_index("added_rows", index, num_rows);
+    require_index("scatter_some_rows", index, num_rows);
     if (rows.dim() < 1 || rows.size(0) != index.size(0)) {
-        throw InvalidInput("added_rows: " + std::to_string(rows.dim() < 1 ? 0 : rows.size(0)) + " rows for " + std::to_string(index.size(0)) + " numbers. Pass a row for each.");
+        throw InvalidInput("scatter_some_rows: " + std::to_string(rows.dim() < 1 ? 0 : rows.size(0)) + " rows for " + std::to_string(index.size(0)) + " numbers. Pass a row for each.");
     }
-    return with_backward(added(rows.detach(), index, num_rows), rows, "AddedRowsBackward",
-                         [index](const at::Tensor& gradient) { return taken_rows(gradient, index); });
+    return with_backward(added(rows.detach(), index, num_rows), rows, "ScatterSomeRowsBackward",
+                         [index](const at::Tensor& gradient) { return take_some_rows(gradient, index); });
 }
 
-void take_rows_into(at::Tensor& target, const at::Tensor& table, const at::Tensor& index)
+void take_some_rows_into(at::Tensor& target, const at::Tensor& table, const at::Tensor& index)
 {
-    require_index("take_rows_into", index, table.size(0));
+    require_index("take_some_rows_into", index, table.size(0));
     if (target.size(0) != index.size(0) || target.sizes().slice(1) != table.sizes().slice(1) || target.scalar_type() != table.scalar_type() || !target.is_contiguous()) {
-        throw InvalidInput("take_rows_into: the target has " + std::to_string(target.size(0)) + " rows for " + std::to_string(index.size(0)) +
+        throw InvalidInput("take_some_rows_into: the target has " + std::to_string(target.size(0)) + " rows for " + std::to_string(index.size(0)) +
                            " numbers, or rows of another shape or type. Make it like the rows that are taken.");
     }
     const at::NoGradGuard no_grad;

@@ -150,18 +150,18 @@ std::int64_t RowRoutes::num_received() const
     return std::accumulate(receive_rows_.begin(), receive_rows_.end(), std::int64_t{0}) - receive_rows_[group_.rank()];
 }
 
-at::Tensor RowRoutes::gather_rows(const at::Tensor& rows) const
+at::Tensor RowRoutes::gathered(const at::Tensor& rows) const
 {
     const auto device = rows.device();
-    const auto received = group_.all_to_all_rows(taken_rows(rows, sent_.to(device)), send_rows_, receive_rows_);
-    return taken_rows(received, wanted_.to(device));
+    const auto received = group_.all_to_all_rows(take_some_rows(rows, sent_.to(device)), send_rows_, receive_rows_);
+    return take_some_rows(received, wanted_.to(device));
 }
 
-at::Tensor RowRoutes::scatter_rows(const at::Tensor& rows, Reduction reduction) const
+at::Tensor RowRoutes::scattered(const at::Tensor& rows, Reduction reduction) const
 {
     const auto device = rows.device();
     const auto combined = [&](std::int64_t count, const at::Tensor& index, const at::Tensor& source) {
-        if (reduction == Reduction::Sum) return added_rows(source, index.to(device), count);
+        if (reduction == Reduction::Sum) return scatter_some_rows(source, index.to(device), count);
         auto shape = source.sizes().vec();
         shape[0] = count;
         const bool is_max = reduction == Reduction::Max;
@@ -181,7 +181,7 @@ at::Tensor RowRoutes::gather(const at::Tensor& owned_rows) const
         throw InvalidInput("RowRoutes::gather: the tensor has " + std::to_string(owned_rows.dim() < 1 ? 0 : owned_rows.size(0)) + " rows, this rank owns " +
                            std::to_string(num_owned_) + ". Pass the owned rows in the order of their ids in `find`.");
     }
-    return with_backward(gather_rows(owned_rows.detach()), owned_rows, "RowRoutesGatherBackward",
+    return with_backward(gathered(owned_rows.detach()), owned_rows, "RowRoutesGatherBackward",
                          [self = *this](const at::Tensor& gradient) { return self.scatter(gradient); });
 }
 
@@ -191,7 +191,7 @@ at::Tensor RowRoutes::scatter(const at::Tensor& wanted_rows, Reduction reduction
         throw InvalidInput("RowRoutes::scatter: the tensor has " + std::to_string(wanted_rows.dim() < 1 ? 0 : wanted_rows.size(0)) + " rows, this rank wants " +
                            std::to_string(num_wanted()) + ". Pass one row for every wanted id, in their order.");
     }
-    auto result = scatter_rows(wanted_rows.detach(), reduction);
+    auto result = scattered(wanted_rows.detach(), reduction);
     if (reduction != Reduction::Sum) return result;
     return with_backward(std::move(result), wanted_rows, "RowRoutesScatterBackward",
                          [self = *this](const at::Tensor& gradient) { return self.gather(gradient); });

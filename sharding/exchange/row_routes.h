@@ -44,8 +44,8 @@ public:
 
 private:
     RowRoutes() = default;
-    at::Tensor gather_rows(const at::Tensor& rows) const;
-    at::Tensor scatter_rows(const at::Tensor& rows, Reduction reduction) const;
+    at::Tensor gathered(const at::Tensor& rows) const;
+    at::Tensor scattered(const at::Tensor& rows, Reduction reduction) const;
 
     RankGroup group_;
     std::int64_t num_owned_ = 0;

@@ -126,7 +126,7 @@ at::Tensor convert(const at::Tensor& tensor, const SpecPtr& target)
     const auto source = spec_of(tensor);
     const auto& mesh = *source->device_mesh;
     if (source->device_mesh != target->device_mesh) {
-        throw InvalidInput("redistribute: the target is on another device mesh. Gather with full_tensor, then scatter_rows.");
+        throw InvalidInput("redistribute: the target is on another device mesh. Gather with full_tensor, then distribute_rows.");
     }
     auto axes = source->axes;
     auto local = local_of(tensor);

@@ -266,7 +266,7 @@ bool is_sharded(const at::Tensor& tensor)
 
 const SpecPtr& spec_of(const at::Tensor& tensor)
 {
-    if (!is_sharded(tensor)) throw InvalidInput("spec_of: the tensor is plain. Make it sharded with from_local or scatter_rows.");
+    if (!is_sharded(tensor)) throw InvalidInput("spec_of: the tensor is plain. Make it sharded with from_local or distribute_rows.");
     return impl_of(tensor)->spec();
 }
 

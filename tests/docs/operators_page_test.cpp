@@ -51,9 +51,9 @@ std::string page()
             "| function | header | what is sent |\n"
             "| --- | --- | --- |\n"
             "| `knn`, `radius_search` | ops/neighbors/neighbors.h | bounding boxes, cells of queries near a cut, the points within reach once each |\n"
-            "| `neighbor_rows` | ops/neighbors/neighbors.h | features of ghosts, one message, while this rank's rows are copied |\n"
-            "| `with_ghosts`, `ghost_rows`, `begin_ghost_exchange` | ops/rows/ghost_exchange.h | features of ghosts; several fields, and in a narrower type, in one message |\n"
-            "| `add_ghosts_to_owners`, `reduce_ghosts_to_owners` (mean, max, min) | ops/rows/ghost_exchange.h | the same, from ghosts to owners |\n"
+            "| `gather_neighbors` | ops/neighbors/neighbors.h | features of ghosts, one message, while this rank's rows are copied |\n"
+            "| `with_ghosts`, `exchange_ghosts`, `begin_ghost_exchange` | ops/rows/ghost_exchange.h | features of ghosts; several fields, and in a narrower type, in one message |\n"
+            "| `scatter_ghosts` (sum, mean, max, min) | ops/rows/ghost_exchange.h | the same, from ghosts to owners |\n"
             "| `merge_plans`, `stack_plans` | sharding/exchange/merged_plan.h | row numbers of ghosts, once; nothing |\n"
             "| `segment_reduce` (sum, mean, max, min with the index of the entry), `segment_softmax` | ops/rows/segment_reduce.h | nothing |\n"
             "| `gather_rows`, `scatter_add`, `scatter_max` | ops/rows/row_gather.h | each row that another rank reads or adds to, once |\n";

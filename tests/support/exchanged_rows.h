@@ -61,9 +61,9 @@ inline std::vector<std::pair<at::Tensor, at::Tensor>> exchanged_rows(const RankG
             const auto plan = pattern.plan(group);
             const auto field = [&](std::int64_t width, at::ScalarType type, int shift) { return field_of(rank + shift, pattern.num_owned(), width, type); };
 
-            kept.emplace_back(ghost_rows(field(64, at::kFloat, 0), plan), pattern.expected(64, at::kFloat, 0));
-            kept.emplace_back(ghost_rows(field(3, at::kDouble, 0), plan), pattern.expected(3, at::kDouble, 0));
-            kept.emplace_back(ghost_rows(field(1, at::kByte, 0), plan), pattern.expected(1, at::kByte, 0));
+            kept.emplace_back(exchange_ghosts(field(64, at::kFloat, 0), plan), pattern.expected(64, at::kFloat, 0));
+            kept.emplace_back(exchange_ghosts(field(3, at::kDouble, 0), plan), pattern.expected(3, at::kDouble, 0));
+            kept.emplace_back(exchange_ghosts(field(1, at::kByte, 0), plan), pattern.expected(1, at::kByte, 0));
 
             // Several fields in one message, and three exchanges at once that end in another order than they began.
             auto first = begin_ghost_exchange({field(64, at::kFloat, 1), field(5, at::kLong, 2)}, plan);
@@ -82,7 +82,7 @@ inline std::vector<std::pair<at::Tensor, at::Tensor>> exchanged_rows(const RankG
                 const auto picked = rows_for(rank, r, pattern.count(rank, r));
                 for (std::int64_t i = 0; i < picked.numel(); ++i) ++times[picked.const_data_ptr<std::int64_t>()[i]];
             }
-            ghost_rows(owned, plan).sum().backward();
+            exchange_ghosts(owned, plan).sum().backward();
             kept.emplace_back(owned.grad(), at::tensor(times, at::kDouble).view({-1, 1}).expand({-1, 16}));
         }
     }

@@ -52,17 +52,17 @@ TEST_F(GpuOperators, RowsAreGatheredPlacedAndAdded)
     const auto index = at::randint(0, 300, {5000}, at::kLong), places = at::randperm(5000, at::kLong).add(17);
     for (const auto type : {at::kFloat, at::kDouble}) {
         const auto rows = at::randn({300, 3, 5}, type).requires_grad_(), values = at::randn({5000, 7}, type).requires_grad_();
-        expect_same_on_gpu(rows, 1e-6, [&](const at::Tensor& x) { return gathered_rows(x, index); });
-        expect_same_on_gpu(values, 1e-6, [&](const at::Tensor& x) { return summed_rows(x, index, 300); });
-        expect_same_on_gpu(values, 0, [&](const at::Tensor& x) { return placed_rows(x, places, 6000); });
+        expect_same_on_gpu(rows, 1e-6, [&](const at::Tensor& x) { return take_rows(x, index); });
+        expect_same_on_gpu(values, 1e-6, [&](const at::Tensor& x) { return scatter_rows(x, index, 300); });
+        expect_same_on_gpu(values, 0, [&](const at::Tensor& x) { return scatter_distinct_rows(x, places, 6000); });
         expect_same_on_gpu(rows, 1e-6, [&](const at::Tensor& x) { return gather_rows(x, index.to(x.device())); });
         const auto target = at::randn({300, 7}, type);
         expect_same_on_gpu(values, 1e-6, [&](const at::Tensor& x) { return scatter_add(target.to(x.device()), index.to(x.device()), x); });
         expect_same_on_gpu(values, 1e-6, [&](const at::Tensor& x) { return scatter_max(target.to(x.device()), index.to(x.device()), x); });
     }
     const auto whole = at::arange(900).view({300, 3});
-    EXPECT_TRUE(at::equal(gathered_rows(whole.to(at::kCUDA), index).cpu(), whole.index_select(0, index)));
-    EXPECT_TRUE(at::equal(gathered_rows(whole.to(at::kByte).to(at::kCUDA), index).cpu(), whole.to(at::kByte).index_select(0, index)));
+    EXPECT_TRUE(at::equal(take_rows(whole.to(at::kCUDA), index).cpu(), whole.index_select(0, index)));
+    EXPECT_TRUE(at::equal(take_rows(whole.to(at::kByte).to(at::kCUDA), index).cpu(), whole.to(at::kByte).index_select(0, index)));
 }
 
 TEST_F(GpuOperators, SegmentsOfEveryKind)
@@ -110,7 +110,7 @@ TEST_F(GpuOperators, SearchesFindTheSameNeighbors)
 TEST_F(GpuOperators, FeaturesOfNeighborsHaveGradients)
 {
     const auto points = at::rand({2000, 3}, at::kDouble), features = at::randn({2000, 4}, at::kDouble).requires_grad_();
-    expect_same_on_gpu(features, 1e-13, [&](const at::Tensor& x) { return neighbor_rows(x, knn(points.to(x.device()), points.to(x.device()), 9)); });
+    expect_same_on_gpu(features, 1e-13, [&](const at::Tensor& x) { return gather_neighbors(x, knn(points.to(x.device()), points.to(x.device()), 9)); });
     expect_same_on_gpu(points.clone().requires_grad_(), 1e-12, [&](const at::Tensor& x) { return knn(x, x, 9, {.exclude_self = true}).distances; });
     expect_same_on_gpu(points.unsqueeze(0).clone().requires_grad_(), 1e-12,
                        [&](const at::Tensor& x) { return ball_query(x, x.detach(), {{0.1, 6}}, NeighborOrder::Grid).front(); });

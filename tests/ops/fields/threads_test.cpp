@@ -45,7 +45,7 @@ TEST(Threads, CopyRows)
 {
     const auto rows = at::randn({50000, 16});
     const auto index = at::randint(0, rows.size(0), {100000});
-    expect_the_same_on_threads([&] { return std::vector<at::Tensor>{taken_rows(rows, index), added_rows(taken_rows(rows, index), index, rows.size(0))}; });
+    expect_the_same_on_threads([&] { return std::vector<at::Tensor>{take_some_rows(rows, index), scatter_some_rows(take_some_rows(rows, index), index, rows.size(0))}; });
 }
 
 TEST(Threads, ApplyMeshOperators)

@@ -50,7 +50,7 @@ TEST(GhostTraffic, OfASearchIsWhatIsWithinReach)
             EXPECT_LT(counter.total_bytes(), 500);   // that ranks ask for the same as before
             EXPECT_EQ(again.plan, found.plan);
             counter.reset();
-            neighbor_rows(features, again);
+            gather_neighbors(features, again);
             reduce_neighbors(features, again, SegmentReduction::Mean);
             EXPECT_EQ(counter.num_calls(), 2);
             EXPECT_EQ(counter.total_bytes(), 2 * found.plan->num_ghosts() * 16 * 4);

@@ -129,7 +129,7 @@ TEST(AcceptanceA12, BatchesOfCutCloudsAreSearchedCloudByCloud)
             auto p = lay(clouds).requires_grad_(), f = lay(features).requires_grad_();
 
             const auto found = radius_search(p, p, 0.4);
-            const auto sent = neighbor_rows(f, found);
+            const auto sent = gather_neighbors(f, found);
             (sent.square().sum() + found.distances.sum()).backward();
 
             std::vector<at::Tensor> ids, expected;
@@ -138,9 +138,9 @@ TEST(AcceptanceA12, BatchesOfCutCloudsAreSearchedCloudByCloud)
             for (std::int64_t b = 0; b < 3; ++b) {
                 const auto one = radius_search(p0[b], p0[b].index_select(0, rows.ids), 0.4);
                 ids.push_back(one.ids);
-                expected.push_back(neighbor_rows(f0[b], one));
+                expected.push_back(gather_neighbors(f0[b], one));
                 const auto all = radius_search(p0[b], p0[b], 0.4);
-                const auto part = neighbor_rows(f0[b], all).square().sum() + all.distances.sum();
+                const auto part = gather_neighbors(f0[b], all).square().sum() + all.distances.sum();
                 loss = loss.defined() ? loss + part : part;
             }
             loss.backward();
@@ -159,7 +159,7 @@ TEST(AcceptanceA12, OfABatchThatIsCutEachRankSearchesItsOwnClouds)
     auto p0 = clouds.clone().requires_grad_(), f0 = features.clone().requires_grad_();
     const auto loss_of = [](const at::Tensor& points, const at::Tensor& values) {
         const auto found = knn(points, points, 5);
-        return (neighbor_rows(values, found).square() * found.distances.unsqueeze(1)).sum();
+        return (gather_neighbors(values, found).square() * found.distances.unsqueeze(1)).sum();
     };
     loss_of(p0, f0).backward();
     for (const std::vector<std::int64_t>& shape : {std::vector<std::int64_t>{3, 1}, {1, 3}, {2, 2}, {4, 2}}) {   // of four, one has no clouds
@@ -215,7 +215,7 @@ TEST(AcceptanceA14, GradientsThroughGhostsAreTheSerialOnesAndFiniteDifferences)
     const auto points = scattered(50), features = at::arange(100, at::kDouble).mul(0.9).cos().view({50, 2});
     const auto loss_of = [](const at::Tensor& p, const at::Tensor& f) {
         const auto found = knn(p, p, 6, {.exclude_self = true});
-        return (found.distances.square().unsqueeze(1) * neighbor_rows(f, found).sin()).sum();
+        return (found.distances.square().unsqueeze(1) * gather_neighbors(f, found).sin()).sum();
     };
     auto p0 = points.clone().requires_grad_(), f0 = features.clone().requires_grad_();
     loss_of(p0, f0).backward();
@@ -244,13 +244,13 @@ TEST(AcceptanceA17, GhostsAddUpToCopiesAndTheTwoDirectionsAreAdjoint)
         const auto plan = knn(cut, cut, 6).plan;
         ASSERT_EQ(plan == nullptr, mesh->num_ranks() == 1);
         if (!plan) return;   // nobody to exchange with
-        auto copies = at::ones({70}, at::kDouble).div(mesh->num_ranks()).index_add_(0, ghost_rows(rows.ids, plan), at::ones({plan->num_ghosts()}, at::kDouble));
+        auto copies = at::ones({70}, at::kDouble).div(mesh->num_ranks()).index_add_(0, exchange_ghosts(rows.ids, plan), at::ones({plan->num_ghosts()}, at::kDouble));
         mesh->group(0).all_reduce(copies);
         const auto x = rows.of(x0), y = at::arange(plan->num_local() * 3, at::kDouble).add(mesh->coordinate(0)).cos().view({-1, 3});
 
-        const auto forward = with_ghosts(x, plan), reverse = add_ghosts_to_owners(y, plan);
+        const auto forward = with_ghosts(x, plan), reverse = scatter_ghosts(y, plan);
 
-        EXPECT_TRUE(tensors_near(add_ghosts_to_owners(at::ones({plan->num_local()}, at::kDouble), plan), rows.of(copies), 1e-14));
+        EXPECT_TRUE(tensors_near(scatter_ghosts(at::ones({plan->num_local()}, at::kDouble), plan), rows.of(copies), 1e-14));
         auto products = at::stack({(forward * y).sum(), (x * reverse).sum()});
         mesh->group(0).all_reduce(products);
         EXPECT_NEAR(products[0].template item<double>(), products[1].template item<double>(), 1e-12 * std::max(1.0, std::abs(products[0].template item<double>())));
@@ -264,7 +264,7 @@ TEST(AcceptanceA24, EightLayersOfMessagesGiveTheSerialLossAndGradients)
     const auto initial = at::arange(16, at::kDouble).mul(0.9).cos().mul(0.3).view({4, 4});
     const auto layers = [](const Neighbors& graph, at::Tensor own, const at::Tensor& weight, const auto& wrap) {
         for (int layer = 0; layer < 8; ++layer) {
-            const auto sent = neighbor_rows(wrap(own), graph);
+            const auto sent = gather_neighbors(wrap(own), graph);
             const auto mixed = segment_reduce(sent * segment_softmax(sent.sum(1, true), graph.offsets), graph.offsets, SegmentReduction::Sum).values;
             own = own + (mixed.mm(weight) + segment_reduce(sent, graph.offsets, SegmentReduction::Max).values).tanh();
         }
@@ -296,12 +296,12 @@ TEST(AcceptanceA24, NaNOfAnyNeighbourReachesItsQueries)
         const auto cut = rows.cut(points), f = rows.cut(features);
         const auto found = knn(cut, cut, 5);
         for (const auto reduction : {SegmentReduction::Sum, SegmentReduction::Mean, SegmentReduction::Max, SegmentReduction::Min}) {
-            const auto expected = rows.of(segment_reduce(neighbor_rows(features, graph), graph.offsets, reduction).values);
-            EXPECT_TRUE(tensors_near(segment_reduce(neighbor_rows(f, found), found.offsets, reduction).values, expected, 1e-15));
+            const auto expected = rows.of(segment_reduce(gather_neighbors(features, graph), graph.offsets, reduction).values);
+            EXPECT_TRUE(tensors_near(segment_reduce(gather_neighbors(f, found), found.offsets, reduction).values, expected, 1e-15));
             EXPECT_TRUE(tensors_near(reduce_neighbors(f, found, reduction).values, expected, 1e-15));
         }
     });
-    EXPECT_GE(segment_reduce(neighbor_rows(features, graph), graph.offsets, SegmentReduction::Max).values.isnan().sum().item<std::int64_t>(), 3);
+    EXPECT_GE(segment_reduce(gather_neighbors(features, graph), graph.offsets, SegmentReduction::Max).values.isnan().sum().item<std::int64_t>(), 3);
 }
 
 TEST(AcceptanceA26, MessagesHaveTheBytesThatThePlanSays)
@@ -313,7 +313,7 @@ TEST(AcceptanceA26, MessagesHaveTheBytesThatThePlanSays)
         const auto features = from_local(at::ones({rows.ids.size(0), 7}, at::kFloat), rows.spec);
         mesh->counter().reset();
 
-        const auto sent = neighbor_rows(features, found);
+        const auto sent = gather_neighbors(features, found);
 
         EXPECT_EQ(mesh->counter().total_bytes(), found.plan ? found.plan->num_ghosts() * 7 * 4 : 0);
         mesh->counter().reset();
@@ -350,7 +350,7 @@ TEST(AcceptanceA26, ASecondSearchStepSendsFeaturesAndNothingElse)
             EXPECT_LE(static_cast<double>(found.plan->num_ghosts()), 1.2 * static_cast<double>(within_reach.size()));
             for (int step = 0; step < 2; ++step) {
                 mesh->counter().reset();
-                neighbor_rows(cut, found);
+                gather_neighbors(cut, found);
                 EXPECT_EQ(mesh->counter().num_calls(), 1);
                 EXPECT_EQ(mesh->counter().total_bytes(), found.plan->num_ghosts() * 3 * 8);
             }
@@ -396,7 +396,7 @@ TEST(AcceptanceA27, AStepOfMessagesCostsWhatItsRowsCost)
         auto own = features.clone().requires_grad_();
         auto nodes = own;
         for (int layer = 0; layer < 3; ++layer) {
-            const auto sent = neighbor_rows(wrap(nodes), graph);
+            const auto sent = gather_neighbors(wrap(nodes), graph);
             nodes = nodes + (segment_reduce(sent.tanh(), graph.offsets, SegmentReduction::Sum).values + reduce_neighbors(wrap(nodes), graph, SegmentReduction::Max).values).tanh();
         }
         nodes.sum().backward();

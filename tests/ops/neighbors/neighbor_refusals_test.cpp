@@ -187,7 +187,7 @@ TEST(NeighborRefusals, OfWhatFollowsASearch)
                 one.refuse("the points did as", call);
                 EXPECT_EQ(one.mesh()->counter().num_calls(), 1) << "the test's own";
             };
-            refuse([&] { neighbor_rows(features, found); });
+            refuse([&] { gather_neighbors(features, found); });
             refuse([&] { reduce_neighbors(features, found, SegmentReduction::Max); });
             refuse([&] { MessageGraph graph(found); one.mesh()->counter().reset(); graph.from_sources(features); });
         }
@@ -208,9 +208,9 @@ TEST(NeighborRefusals, OfFeaturesWithOtherIds)
             const CutPoints rows(owners, mesh), other_rows(others, mesh), same_rows(owners, mesh);
             const auto found = knn(rows.cut(points), rows.cut(points), 3);
             const auto refuses = [](const auto& call) { return throws_with<InvalidInput>("have other global ids than the points' had", call); };
-            EXPECT_TRUE(refuses([&] { neighbor_rows(other_rows.cut(points), found); }));
+            EXPECT_TRUE(refuses([&] { gather_neighbors(other_rows.cut(points), found); }));
             EXPECT_TRUE(refuses([&] { reduce_neighbors(other_rows.cut(points), found, SegmentReduction::Max); }));
-            EXPECT_TRUE(at::equal(neighbor_rows(same_rows.cut(points), found), points.index_select(0, found.ids)));   // another map of the same rows
+            EXPECT_TRUE(at::equal(gather_neighbors(same_rows.cut(points), found), points.index_select(0, found.ids)));   // another map of the same rows
         });
     }
 }
@@ -248,7 +248,7 @@ TEST(NeighborRefusals, OfABarePlanIsThatRanksAlone)
             const auto rank = mesh->coordinate(0);
             const IndexMap map{4, 2, {2 * rank, 2 * rank + 1, 2 - 2 * rank}, {static_cast<std::int32_t>(1 - rank)}};
             const auto plan = ExchangePlan::find(map, mesh->group(0));
-            ghost_rows(at::ones({rank == 1 ? 3 : 2, 4}), plan);
+            exchange_ghosts(at::ones({rank == 1 ? 3 : 2, 4}), plan);
         });
     }));
 }

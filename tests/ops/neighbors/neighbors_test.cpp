@@ -145,7 +145,7 @@ TEST(Neighbors, AreThoseOfTheWholeOnAnyPartition)
             return is_knn ? knn(p, q, k, options) : radius_search(p, q, radius, k, options);
         };
         const auto loss_of = [&](const Neighbors& found, const at::Tensor& f, const at::Tensor& weights) {
-            return (found.distances * weights).sum() + (neighbor_rows(f, found).prod(1) * weights).sum();
+            return (found.distances * weights).sum() + (gather_neighbors(f, found).prod(1) * weights).sum();
         };
         // Serially.
         auto p0 = points.clone().requires_grad_(), q0 = queries.clone().requires_grad_(), f0 = features.clone().requires_grad_();
@@ -226,7 +226,7 @@ TEST(Neighbors, TakeNarrowTypesAndRowsThatLieApart)
     const auto features = at::arange(120, at::kDouble).remainder(7).sub(3).view({60, 2});
     const auto lay_apart = [](const at::Tensor& rows) { return rows.t().contiguous().t(); };
     for (const auto type : {at::kDouble, at::kFloat, at::kHalf, at::kBFloat16}) {
-        const auto loss_of = [](const at::Tensor& f, const Neighbors& found) { return (neighbor_rows(f, found) * found.ids.remainder(3).sub(1).unsqueeze(1)).sum(); };
+        const auto loss_of = [](const at::Tensor& f, const Neighbors& found) { return (gather_neighbors(f, found) * found.ids.remainder(3).sub(1).unsqueeze(1)).sum(); };
         auto p0 = points.to(type).clone().requires_grad_(), f0 = features.to(type).clone().requires_grad_();
         const auto serial = knn(p0, p0, 7), within = radius_search(points.to(type), points.to(type), 0.5);
         const auto all_pairs = pairs_of(serial, at::arange(60, at::kLong)), all_within = pairs_of(within, at::arange(60, at::kLong));
@@ -309,7 +309,7 @@ TEST(Neighbors, FetchPointsWithinReachAndNoOthers)
         EXPECT_LE(num_ghosts, num_needed + num_needed / 16);   // questions are cells around queries: as wide as makes all bytes fewest
         EXPECT_LT(mesh->counter().total_bytes(), 22 * num_needed + 12'000);   // 12 a point; ids, cells; boxes
         mesh->counter().reset();
-        neighbor_rows(cut, found);
+        gather_neighbors(cut, found);
         EXPECT_EQ(mesh->counter().total_bytes(), num_ghosts * 12);
         EXPECT_EQ(mesh->counter().num_calls(), 1);
 
@@ -368,7 +368,7 @@ TEST(Neighbors, OfABatchAreThoseOfEachCloud)
     for (std::int64_t b = 0; b < 2; ++b) {
         const auto one = knn(points[b], queries[b], 3);
         EXPECT_TRUE(at::equal(found.ids.narrow(0, 18 * b, 18), one.ids));
-        EXPECT_TRUE(at::equal(neighbor_rows(features, found).narrow(0, 18 * b, 18), neighbor_rows(features[b], one)));
+        EXPECT_TRUE(at::equal(gather_neighbors(features, found).narrow(0, 18 * b, 18), gather_neighbors(features[b], one)));
     }
 }
 
@@ -381,7 +381,7 @@ TEST(Neighbors, OfABatchWhosePointsAndQueriesLieInDifferentWays)
         some_queries.push_back(draw_points(random, 13, 2));
     }
     const auto points = at::stack(some_points), queries = at::stack(some_queries), features = at::arange(120, at::kDouble).mul(0.9).cos().view({3, 20, 2});
-    const auto loss_of = [](const Neighbors& found, const at::Tensor& f) { return (found.distances * (found.ids * 0.7).sin()).sum() + neighbor_rows(f, found).square().sum(); };
+    const auto loss_of = [](const Neighbors& found, const at::Tensor& f) { return (found.distances * (found.ids * 0.7).sin()).sum() + gather_neighbors(f, found).square().sum(); };
     auto p0 = points.clone().requires_grad_(), q0 = queries.clone().requires_grad_(), f0 = features.clone().requires_grad_();
     const auto serial = knn(p0, q0, 4);
     loss_of(serial, f0).backward();
@@ -431,8 +431,8 @@ TEST(Neighbors, RefuseOnEveryRank)
         EXPECT_THROW(knn(good, good, 1, {.period = {1, -1, 1}}), InvalidInput);
         EXPECT_THROW(knn(good, good, 1, {.order = NeighborOrder::Grid}), InvalidInput);
         const auto found = knn(good, good, 2);
-        EXPECT_THROW(neighbor_rows(cut(at::ones({rank == 0 ? 5 : 4, 1})), found), InvalidInput);   // another layout
-        EXPECT_THROW(neighbor_rows(at::ones({12, 1}), found), InvalidInput);
+        EXPECT_THROW(gather_neighbors(cut(at::ones({rank == 0 ? 5 : 4, 1})), found), InvalidInput);   // another layout
+        EXPECT_THROW(gather_neighbors(at::ones({12, 1}), found), InvalidInput);
     });
 }
 

@@ -83,19 +83,19 @@ TEST(GhostExchange, BringsOwnersValuesAndIsAdjoint)
             const auto plan = ExchangePlan::find(*map, mesh->group(0));
             const auto whole = at::arange(n * 3, at::kDouble).mul(0.7).sin_().view({n, 3});
             auto x = whole.index_select(0, at::tensor(std::vector<std::int64_t>(map->owned().begin(), map->owned().end()), at::kLong)).requires_grad_();
-            ghost_rows(x.detach(), plan);   // the first exchange begins with what each has
+            exchange_ghosts(x.detach(), plan);   // the first exchange begins with what each has
             mesh->counter().reset();
 
             const auto local = with_ghosts(x, plan);
 
             EXPECT_TRUE(at::equal(local, whole.index_select(0, ids_of(*map))));
             EXPECT_EQ(mesh->counter().total_bytes(), ranks > 1 ? map->num_ghosts() * 3 * 8 : 0);
-            const auto ones = add_ghosts_to_owners(at::ones({map->num_local()}, at::kDouble), plan);
+            const auto ones = scatter_ghosts(at::ones({map->num_local()}, at::kDouble), plan);
             EXPECT_TRUE(at::equal(ones, copies.index_select(0, ids_of(*map).narrow(0, 0, map->num_owned))));
-            EXPECT_TRUE(tensors_near(reduce_ghosts_to_owners(local.detach(), plan, GhostReduction::Mean), x.detach(), 1e-15));
+            EXPECT_TRUE(tensors_near(scatter_ghosts(local.detach(), plan, GhostReduction::Mean), x.detach(), 1e-15));
 
             const auto y = at::arange(local.numel(), at::kDouble).add(mesh->coordinate(0)).cos_().view_as(local).requires_grad_();
-            const auto back = add_ghosts_to_owners(y, plan);
+            const auto back = scatter_ghosts(y, plan);
             local.backward(y.detach());
             EXPECT_TRUE(at::equal(x.grad(), back.detach()));
             back.backward(x.detach());
@@ -121,7 +121,7 @@ TEST(GhostExchange, CarriesSeveralFieldsInOneMessage)
         const auto owned = ids_of(*map).narrow(0, 0, map->num_owned), ghosts = ids_of(*map).narrow(0, map->num_owned, map->num_ghosts());
         auto a = owned.to(at::kFloat).view({-1, 1}).mul(at::tensor({1.0f, 2.0f})).requires_grad_();
         auto c = owned.to(at::kDouble).view({-1, 1, 1}).expand({-1, 2, 2}).clone().requires_grad_();
-        ghost_rows(owned, plan);   // the first exchange begins with what each has
+        exchange_ghosts(owned, plan);   // the first exchange begins with what each has
         mesh->counter().reset();
 
         auto pending = begin_ghost_exchange({a, owned, c}, plan);
@@ -176,12 +176,12 @@ TEST(GhostExchange, TakesExtremesOverCopies)
             auto x = brought[r].clone().requires_grad_();
             const auto ids = ids_of(*maps[r]), own = ids.narrow(0, 0, maps[r]->num_owned);
 
-            const auto most = reduce_ghosts_to_owners(x, plan, GhostReduction::Max);
+            const auto most = scatter_ghosts(x, plan, GhostReduction::Max);
             (most * factors.index_select(0, own)).sum().backward();
 
             EXPECT_TRUE(at::equal(most.detach(), expected.detach().index_select(0, own)));
             EXPECT_TRUE(tensors_near(x.grad(), all.grad().select(1, r).index_select(0, ids), 1e-14));
-            EXPECT_TRUE(at::equal(reduce_ghosts_to_owners(x.detach().neg(), plan, GhostReduction::Min), most.detach().neg()));
+            EXPECT_TRUE(at::equal(scatter_ghosts(x.detach().neg(), plan, GhostReduction::Min), most.detach().neg()));
         });
     }
 }
@@ -201,12 +201,12 @@ TEST(GhostExchange, OfMergedPlansBringsEachRowOnce)
             const auto merged = merge_plans(plans);
 
             EXPECT_EQ(merged.plan->num_ghosts(), wide_map->num_ghosts());   // the narrow ones are among them
-            const auto ghosts = ghost_rows(owned, merged.plan);
+            const auto ghosts = exchange_ghosts(owned, merged.plan);
             EXPECT_TRUE(at::equal(ghosts.index_select(0, merged.ghost_places[0]), ids_of(*narrow_map).narrow(0, narrow_map->num_owned, narrow_map->num_ghosts())));
             EXPECT_TRUE(at::equal(ghosts.index_select(0, merged.ghost_places[1]), ids_of(*wide_map).narrow(0, wide_map->num_owned, wide_map->num_ghosts())));
 
             const auto stacked = stack_plans(plans);   // two clouds of the same rows
-            const auto both = ghost_rows(at::cat({owned, owned + 1000}), stacked.plan);
+            const auto both = exchange_ghosts(at::cat({owned, owned + 1000}), stacked.plan);
             EXPECT_TRUE(at::equal(both.index_select(0, stacked.ghost_places[0]), ids_of(*narrow_map).narrow(0, narrow_map->num_owned, narrow_map->num_ghosts())));
             EXPECT_TRUE(at::equal(both.index_select(0, stacked.ghost_places[1]) - 1000, ids_of(*wide_map).narrow(0, wide_map->num_owned, wide_map->num_ghosts())));
         });
@@ -229,11 +229,11 @@ TEST(GhostExchange, RefusesOnEveryRankWhatOneFindsWrongAtFirst)
             const auto map = map_with_ghosts(partition, rank, 1);
             const auto plan = ExchangePlan::find(*map, mesh->group(0));
             const std::int64_t wrong = rank == 0 ? 1 : 0;
-            EXPECT_THROW(ghost_rows(at::ones({map->num_owned + wrong, 2}), plan), InvalidInput);
-            EXPECT_THROW(add_ghosts_to_owners(at::ones({map->num_local() + wrong}), plan), InvalidInput);
-            EXPECT_THROW(reduce_ghosts_to_owners(at::ones({map->num_local() + wrong}), plan, GhostReduction::Mean), InvalidInput);
-            EXPECT_THROW(ghost_rows(at::ones({map->num_owned, 2 + wrong}), plan), InvalidInput);   // rows of another width
-            EXPECT_THROW(ghost_rows(at::ones({map->num_owned}, rank == 0 ? at::kDouble : at::kFloat), plan), InvalidInput);
+            EXPECT_THROW(exchange_ghosts(at::ones({map->num_owned + wrong, 2}), plan), InvalidInput);
+            EXPECT_THROW(scatter_ghosts(at::ones({map->num_local() + wrong}), plan), InvalidInput);
+            EXPECT_THROW(scatter_ghosts(at::ones({map->num_local() + wrong}), plan, GhostReduction::Mean), InvalidInput);
+            EXPECT_THROW(exchange_ghosts(at::ones({map->num_owned, 2 + wrong}), plan), InvalidInput);   // rows of another width
+            EXPECT_THROW(exchange_ghosts(at::ones({map->num_owned}, rank == 0 ? at::kDouble : at::kFloat), plan), InvalidInput);
 
             const auto ids = ids_of(*map);   // all is well yet
             EXPECT_TRUE(at::equal(with_ghosts(ids.narrow(0, 0, map->num_owned), plan), ids));
@@ -267,7 +267,7 @@ TEST(GhostExchange, RefusesOnEveryRank)
         auto map = map_with_ghosts(partition, rank, 1);
         const auto plan = ExchangePlan::find(*map, mesh->group(0));
         EXPECT_THROW(with_ghosts(at::ones({map->num_owned + 1}), plan), InvalidInput);
-        EXPECT_THROW(add_ghosts_to_owners(at::ones({map->num_owned}), plan), InvalidInput);
+        EXPECT_THROW(scatter_ghosts(at::ones({map->num_owned}), plan), InvalidInput);
         if (rank == 1) map->ghost_owners.back() = map->ghost_owners.back() == 0 ? 2 : 0;
         EXPECT_THROW(ExchangePlan::find(*map, mesh->group(0)), InvalidInput);
         if (rank == 1) map->ghost_owners.back() = 7;

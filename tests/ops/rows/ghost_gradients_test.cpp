@@ -88,7 +88,7 @@ TEST(GhostGradients, OfDistancesAndNeighboursAreSerial)
     const auto points = scattered(40);
     expect_serial(points, [](const std::vector<at::Tensor>& inputs) {
         const auto found = knn(inputs[0], inputs[0], 5, {.exclude_self = true});
-        return (found.distances.square().unsqueeze(1) * neighbor_rows(inputs[1], found).sin()).sum();
+        return (found.distances.square().unsqueeze(1) * gather_neighbors(inputs[1], found).sin()).sum();
     }, {points, features_of(40)});
 }
 
@@ -103,7 +103,7 @@ TEST(GhostGradients, OfReductionsAreSerial)
         for (const auto reduction : {SegmentReduction::Sum, SegmentReduction::Mean, SegmentReduction::Max, SegmentReduction::Min}) {
             total = total + reduce_neighbors(x, found, reduction).values.square().sum();
         }
-        const auto sent = neighbor_rows(x, found);
+        const auto sent = gather_neighbors(x, found);
         return 0.1 * (total + (sent * segment_softmax(sent, found.offsets)).square().sum() + to_local(inputs[0]).square().sum());
     }, {points, features_of(40)});
 }
@@ -154,13 +154,13 @@ TEST(GhostGradients, OfAnExchangeHaveTheirClosedForm)
             }
             for (const auto reduction : {GhostReduction::Sum, GhostReduction::Mean, GhostReduction::Max}) {
                 auto y = at::arange(12, at::kDouble).add(7 * rank).mul(0.7).sin().view({6, 2}).requires_grad_();
-                const auto reduced = reduce_ghosts_to_owners(y, plan, reduction);
+                const auto reduced = scatter_ghosts(y, plan, reduction);
                 const auto gradient = torch::autograd::grad({reduced.pow(3).sum()}, {y}, {}, true, true)[0];
                 const auto second = torch::autograd::grad({gradient.square().sum() / 2}, {y})[0];
                 // Each copy has a share s of the owner's value v: gradient s 3 v^2, of its square's half the sum of s (s 3 v^2) 6 v.
-                const auto shares = torch::autograd::grad({reduce_ghosts_to_owners(y, plan, reduction).sum()}, {y})[0];
+                const auto shares = torch::autograd::grad({scatter_ghosts(y, plan, reduction).sum()}, {y})[0];
                 const auto values = with_ghosts(reduced.detach(), plan);
-                const auto squares = with_ghosts(add_ghosts_to_owners(shares.square(), plan), plan);
+                const auto squares = with_ghosts(scatter_ghosts(shares.square(), plan), plan);
                 EXPECT_TRUE(tensors_near(second, shares * squares * 18 * values.pow(3), 1e-13));
             }
         });
@@ -207,7 +207,7 @@ TEST(ReduceNeighbors, EqualsReductionOfAllEntries)
                     mesh->counter().reset();
                     const auto at_once = reduce_neighbors(x, found, reduction);
                     EXPECT_EQ(mesh->counter().num_calls(), ranks > 1 ? 1 : 0);
-                    const auto expected = segment_reduce(neighbor_rows(y, found), found.offsets, reduction);
+                    const auto expected = segment_reduce(gather_neighbors(y, found), found.offsets, reduction);
                     at_once.values.pow(3).sum().backward();
                     expected.values.pow(3).sum().backward();
                     EXPECT_TRUE(at::equal(at_once.values, expected.values));

@@ -68,7 +68,7 @@ TEST(GhostOverlap, RowsArePickedOutWhileTheyAreSent)
                 const auto of = [&](int rank, std::int64_t width, at::ScalarType type) { return field_of(rank, 2 * n, width, type); };
                 const auto sent_before = at::arange(n, at::kLong).mul(-2).add(2 * n - 1);
 
-                const auto one = ghost_rows(of(group.rank(), 33, at::kFloat), plan);
+                const auto one = exchange_ghosts(of(group.rank(), 33, at::kFloat), plan);
                 const auto several = begin_ghost_exchange({of(group.rank(), 3, at::kFloat), of(group.rank(), 1, at::kLong), of(group.rank(), 5, at::kDouble)}, plan).end();
                 const auto narrow = begin_ghost_exchange({of(group.rank(), 4, at::kFloat)}, plan, at::kHalf).end();
 

@@ -93,7 +93,7 @@ TEST(AcceptanceA32, GhostsAndTheirGradientsAreWaitedFor)
     const auto loss_of = [](const at::Tensor& p, const at::Tensor& f, const auto& local, const auto& pause) {
         const auto found = knn(p, p, 6, {.exclude_self = true});
         pause();
-        auto loss = (local(neighbor_rows(f, found)) * found.distances.unsqueeze(1)).sum();
+        auto loss = (local(gather_neighbors(f, found)) * found.distances.unsqueeze(1)).sum();
         pause();
         for (const auto reduction : {SegmentReduction::Sum, SegmentReduction::Max}) {
             loss = loss + with_late_gradient(reduce_neighbors(f, found, reduction).values, pause).square().sum();

@@ -140,7 +140,7 @@ TEST(NarrowTypes, GhostsAreAddedToTheirOwnersOnce)
             const auto plan = std::make_shared<const ExchangePlan>(mesh->group(0), 1, rows, send, receive);
             auto local = at::ones({plan->num_local(), 2}, at::kBFloat16);
             if (rank == 0) local.fill_(256);
-            const auto sum = add_ghosts_to_owners(local, plan);
+            const auto sum = scatter_ghosts(local, plan);
             EXPECT_TRUE(at::equal(sum, at::full({1, 2}, rank == 0 ? 256.0 + size - 1 : 1.0, at::kBFloat16))) << sum;
         });
     }

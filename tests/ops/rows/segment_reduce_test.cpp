@@ -114,7 +114,7 @@ template <class Wrap>
 at::Tensor messages(const Neighbors& graph, at::Tensor own, const at::Tensor& weight, const Wrap& wrap)
 {
     for (int layer = 0; layer < 8; ++layer) {
-        const auto sent = neighbor_rows(wrap(own), graph);
+        const auto sent = gather_neighbors(wrap(own), graph);
         const auto attention = segment_softmax(sent.sum(1, true), graph.offsets);
         const auto mixed = segment_reduce(sent * attention, graph.offsets, SegmentReduction::Sum).values;
         const auto largest = segment_reduce(sent, graph.offsets, SegmentReduction::Max).values;

@@ -23,10 +23,10 @@ using RowProvider = std::function<at::Tensor(std::span<const std::int64_t> ids)>
 /// differentiable: the source receives the whole gradient; along a Replicate axis every rank's gradient is the same and is counted
 /// once. If the source's tensor requires gradients, every rank must call backward.
 /// @throws InvalidInput on every rank if the source has no tensor, its shape does not fit the layout, or the layout has a pending axis.
-at::Tensor scatter_rows(const at::Tensor& whole, int source_rank, const SpecPtr& spec);
+at::Tensor distribute_rows(const at::Tensor& whole, int source_rank, const SpecPtr& spec);
 
 /// The same with rows from a provider on the source (others may pass an empty one), for a layout that cuts dimension 0 only: sent in messages of at
 /// most `rows_per_message` rows, so that the source too holds no more than its part and one message. Not differentiable.
-at::Tensor scatter_rows(const RowProvider& provider, int source_rank, const SpecPtr& spec, std::int64_t rows_per_message = 1 << 16);
+at::Tensor distribute_rows(const RowProvider& provider, int source_rank, const SpecPtr& spec, std::int64_t rows_per_message = 1 << 16);
 
 }  // namespace meshard

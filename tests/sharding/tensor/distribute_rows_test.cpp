@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sharding/tensor/scatter_rows.h"
+#include "sharding/tensor/distribute_rows.h"
 
 #include <ATen/ATen.h>
 
@@ -39,7 +39,7 @@ TEST(ScatterRows, GivesEveryRankItsPartFromAnySource)
             const auto whole = values(dim == 0 ? std::vector<std::int64_t>{n, 2} : std::vector<std::int64_t>{2, n});
             auto mine = mesh->coordinate(0) == source ? whole.clone().requires_grad_() : at::Tensor();
 
-            const auto x = scatter_rows(mine, source, make_spec(mesh, {layout}));
+            const auto x = distribute_rows(mine, source, make_spec(mesh, {layout}));
 
             EXPECT_TRUE(at::equal(full_tensor(x), whole));
             (full_tensor(x * 2) * whole).sum().backward();
@@ -62,7 +62,7 @@ TEST(ScatterRows, CutsTwoDimensionsOnTwoAxes)
         run_ranks(shape, {"data", "domain"}, [&](const auto& mesh) {
             const auto whole = values({n, m, 2});
             auto mine = mesh->all().rank() == source ? whole.clone().requires_grad_() : at::Tensor();
-            const auto x = scatter_rows(mine, source, make_spec(mesh, axes));
+            const auto x = distribute_rows(mine, source, make_spec(mesh, axes));
             EXPECT_TRUE(at::equal(full_tensor(x), whole));
             (full_tensor(x) * whole).sum().backward();
             if (mine.defined()) {
@@ -87,7 +87,7 @@ TEST(ScatterRows, GivesAPartitionItsRowsByGlobalId)
             auto mine = mesh->coordinate(0) == source ? whole.clone().requires_grad_() : at::Tensor();
             const auto spec = shard_spec(map, mesh);
 
-            const auto x = scatter_rows(mine, source, spec);
+            const auto x = distribute_rows(mine, source, spec);
 
             EXPECT_TRUE(at::equal(local_of(x), whole.index_select(0, at::tensor(map->global_ids, at::kLong))));
             EXPECT_TRUE(at::equal(full_tensor_in_global_order(x), whole));
@@ -100,7 +100,7 @@ TEST(ScatterRows, GivesAPartitionItsRowsByGlobalId)
                 EXPECT_LE(ids.size(), 2u);
                 return whole.index_select(0, at::tensor(at::ArrayRef<std::int64_t>(ids.data(), ids.size()), at::kLong));
             };
-            const auto y = scatter_rows(mine.defined() ? RowProvider(provider) : RowProvider(), source, spec, 2);
+            const auto y = distribute_rows(mine.defined() ? RowProvider(provider) : RowProvider(), source, spec, 2);
             EXPECT_TRUE(at::equal(full_tensor_in_global_order(y), whole));
         });
     }
@@ -120,7 +120,7 @@ TEST(ScatterRows, TakesRowsThatLieNowhere)
         };
         mesh->counter().reset();
 
-        const auto x = scatter_rows(mesh->all().rank() == 4 ? RowProvider(provider) : RowProvider(), 4, spec, 4);
+        const auto x = distribute_rows(mesh->all().rank() == 4 ? RowProvider(provider) : RowProvider(), 4, spec, 4);
 
         EXPECT_LE(most, 4u);
         // A rank receives its own rows and nothing else.
@@ -139,7 +139,7 @@ TEST(ScatterRows, SendsEveryRankItsPartOnly)
         const auto extents = std::make_shared<Extents>(Extents{100, 20, 3});
         const auto spec = make_spec(mesh, {AxisLayout{Shard(0), extents, 1}});
         mesh->counter().reset();
-        scatter_rows(mesh->coordinate(0) == 1 ? values({123, 4}) : at::Tensor(), 1, spec);
+        distribute_rows(mesh->coordinate(0) == 1 ? values({123, 4}) : at::Tensor(), 1, spec);
         std::int64_t received = 0;
         for (const auto& call : mesh->counter().calls()) received += call.operation == "all_to_all" ? call.bytes : 0;
         EXPECT_EQ(received, mesh->coordinate(0) == 1 ? 0 : (*extents)[mesh->coordinate(0)] * 4 * 8);
@@ -151,14 +151,14 @@ TEST(ScatterRows, RefusesOnEveryRank)
     run_ranks(3, [](const auto& mesh) {
         const auto spec = make_spec(mesh, {AxisLayout{Shard(0), std::make_shared<Extents>(Extents{1, 1, 2}), 1}});
         const auto on_source = [&](const at::Tensor& tensor) { return mesh->coordinate(0) == 0 ? tensor : at::Tensor(); };
-        EXPECT_THROW(scatter_rows(at::Tensor(), 0, spec), InvalidInput);
-        EXPECT_THROW(scatter_rows(on_source(at::zeros({5})), 0, spec), InvalidInput);
-        EXPECT_THROW(scatter_rows(on_source(at::zeros({})), 0, spec), InvalidInput);
-        EXPECT_THROW(scatter_rows(on_source(at::zeros({4})), 3, spec), InvalidInput);
-        EXPECT_THROW(scatter_rows(on_source(at::zeros({4})), 0, make_spec(mesh, {AxisLayout{Partial(), nullptr, 1}})), InvalidInput);
-        EXPECT_THROW(scatter_rows(RowProvider(), 0, spec), InvalidInput);
-        EXPECT_THROW(scatter_rows(RowProvider(), 0, replicated_spec(mesh)), InvalidInput);
-        EXPECT_TRUE(at::equal(full_tensor(scatter_rows(on_source(at::ones({4})), 0, spec)), at::ones({4})));   // all ranks are still in step
+        EXPECT_THROW(distribute_rows(at::Tensor(), 0, spec), InvalidInput);
+        EXPECT_THROW(distribute_rows(on_source(at::zeros({5})), 0, spec), InvalidInput);
+        EXPECT_THROW(distribute_rows(on_source(at::zeros({})), 0, spec), InvalidInput);
+        EXPECT_THROW(distribute_rows(on_source(at::zeros({4})), 3, spec), InvalidInput);
+        EXPECT_THROW(distribute_rows(on_source(at::zeros({4})), 0, make_spec(mesh, {AxisLayout{Partial(), nullptr, 1}})), InvalidInput);
+        EXPECT_THROW(distribute_rows(RowProvider(), 0, spec), InvalidInput);
+        EXPECT_THROW(distribute_rows(RowProvider(), 0, replicated_spec(mesh)), InvalidInput);
+        EXPECT_TRUE(at::equal(full_tensor(distribute_rows(on_source(at::ones({4})), 0, spec)), at::ones({4})));   // all ranks are still in step
     });
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sharding/tensor/scatter_rows.h"
+#include "sharding/tensor/distribute_rows.h"
 
 #include <ATen/ATen.h>
 
@@ -162,16 +162,16 @@ void put_back(at::Tensor& whole, const at::Tensor& part, const ShardSpec& spec, 
 void check_layout(const ShardSpec& spec, int source_rank)
 {
     if (source_rank < 0 || source_rank >= spec.device_mesh->num_ranks()) {
-        throw InvalidInput("scatter_rows: source rank " + std::to_string(source_rank) + " of " + std::to_string(spec.device_mesh->num_ranks()) + " ranks.");
+        throw InvalidInput("distribute_rows: source rank " + std::to_string(source_rank) + " of " + std::to_string(spec.device_mesh->num_ranks()) + " ranks.");
     }
-    if (spec.has_partial()) throw InvalidInput("scatter_rows: " + to_string(spec) + " has a pending axis. Choose Shard or Replicate.");
+    if (spec.has_partial()) throw InvalidInput("distribute_rows: " + to_string(spec) + " has a pending axis. Choose Shard or Replicate.");
 }
 
 [[noreturn]] void refuse(const Announcement& source, const ShardSpec& spec)
 {
     std::string shape;
     for (const auto size : source.shape) shape += (shape.empty() ? "" : " x ") + std::to_string(size);
-    throw InvalidInput("scatter_rows: the source's tensor (" + (shape.empty() ? "none" : shape) + ") does not fit the layout " + to_string(spec) +
+    throw InvalidInput("distribute_rows: the source's tensor (" + (shape.empty() ? "none" : shape) + ") does not fit the layout " + to_string(spec) +
                        ". Pass the whole on the source rank, of at most 16 dimensions.");
 }
 
@@ -187,7 +187,7 @@ bool fits(const std::vector<std::int64_t>& shape, const ShardSpec& spec)
 
 }  // namespace
 
-at::Tensor scatter_rows(const at::Tensor& whole, int source_rank, const SpecPtr& spec)
+at::Tensor distribute_rows(const at::Tensor& whole, int source_rank, const SpecPtr& spec)
 {
     check_layout(*spec, source_rank);
     const auto& mesh = *spec->device_mesh;
@@ -245,10 +245,10 @@ at::Tensor scatter_rows(const at::Tensor& whole, int source_rank, const SpecPtr&
         }
         return whole;
     };
-    return with_backward(std::move(local), is_source ? whole : at::Tensor(), "ScatterRowsBackward", back, source.requires_grad);
+    return with_backward(std::move(local), is_source ? whole : at::Tensor(), "DistributeRowsBackward", back, source.requires_grad);
 }
 
-at::Tensor scatter_rows(const RowProvider& provider, int source_rank, const SpecPtr& spec, std::int64_t rows_per_message)
+at::Tensor distribute_rows(const RowProvider& provider, int source_rank, const SpecPtr& spec, std::int64_t rows_per_message)
 {
     check_layout(*spec, source_rank);
     const at::NoGradGuard no_grad;
@@ -262,7 +262,7 @@ at::Tensor scatter_rows(const RowProvider& provider, int source_rank, const Spec
         ++num_cuts;
     }
     if (num_cuts != 1 || spec->axes[cut_axis].placement.dim != 0 || rows_per_message < 1) {
-        throw InvalidInput("scatter_rows: from a provider, for a layout that cuts dimension 0 on one axis; this is " + to_string(*spec) + ".");
+        throw InvalidInput("distribute_rows: from a provider, for a layout that cuts dimension 0 on one axis; this is " + to_string(*spec) + ".");
     }
     const auto& layout = spec->axes[cut_axis];
     Announcement own;
