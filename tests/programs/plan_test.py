@@ -72,7 +72,7 @@ class TrainingPlan(Case):
         self.assertEqual((plan["training"], plan["validation"]), (["block 1: streamed"], ["block 1: streamed"]))
 
     def test_refuses_what_training_would_refuse(self):
-        self.assert_fails(self.meshard("train", "car.yaml", "--print-plan", "training.memory=streamed", "model.dropout=0.1"), 1, "it has dropout in training", "Use `recomputed`")
+        self.assert_fails(self.meshard("train", "car.yaml", "--print-plan", "training.memory=streamed", "model.dropout=0.1"), 3, "it has dropout in training", "Use `recomputed`")
 
     def test_leaves_an_earlier_run_alone(self):
         self.assert_good(self.meshard("train", "car.yaml", "training.max_steps=1"))
