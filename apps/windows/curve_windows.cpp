@@ -62,8 +62,8 @@ int home_of(const SharedFacet& facet, int num_ranks)
 
 } // namespace
 
-CurveWindows::CurveWindows(const MappedMesh& mesh, RankMessages& messages, std::int64_t cells_a_window, std::int64_t cache_bytes)
-    : mesh_(mesh), messages_(messages), cells_(RankRanges::even(mesh.num_cells() > 0 ? mesh.num_cells() : mesh.num_points(), messages.size())),
+CurveWindows::CurveWindows(const StoredMesh& mesh, RankMessages& messages, std::int64_t cells_a_window, std::int64_t cache_bytes)
+    : mesh_(mesh), messages_(messages), cells_(RankRanges::even(mesh.num_rows(), messages.size())),
       points_(RankRanges::even(mesh.num_points(), messages.size())), cache_left_(cache_bytes)
 {
     find_box();

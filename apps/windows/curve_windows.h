@@ -2,11 +2,11 @@
 #pragma once
 
 #include "apps/windows/window_graph.h"
-#include "io/vtk/mapped_mesh.h"
-#include "partition/mesh/mesh_faults.h"
 #include "partition/csr.h"
 #include "partition/mesh/data_array.h"
+#include "partition/mesh/mesh_faults.h"
 #include "partition/mesh/mesh_graph.h"
+#include "partition/mesh/stored_mesh.h"
 #include "sharding/messages/rank_messages.h"
 
 #include <array>
@@ -21,7 +21,7 @@ namespace meshard {
 class NearestGraph;
 
 /// The cells of a mesh that is too large for one memory, in the order of a Hilbert curve and cut into windows, runs along the curve. A cell's
-/// place in that order is its **position**. Windows are dealt out to the ranks in runs; each rank knows its own, reads cells from the file when it
+/// place in that order is its **position**. Windows are dealt out to the ranks in runs; each rank knows its own, takes cells when it
 /// needs them, and asks others for the rest. Of a point cloud the cells are its points, and neighbours are the 8 nearest, as in `mesh_graph`; so they are of
 /// a mesh of vertices.
 ///
@@ -29,8 +29,8 @@ class NearestGraph;
 class CurveWindows {
 public:
     /// Collective. Finds the windows and the neighbours across their borders. Up to `cache_bytes` of graphs are kept for later.
-    /// @throws InvalidInput for coordinates that are NaN or infinite, or of a cloud above 1e150, BadCell with the number in the file as `cell_graph`, IoError as MappedMesh.
-    CurveWindows(const MappedMesh& mesh, RankMessages& messages, std::int64_t cells_a_window, std::int64_t cache_bytes);
+    /// @throws InvalidInput for coordinates that are NaN or infinite, or of a cloud above 1e150, BadCell with the number in the file as `cell_graph`, IoError as `StoredMesh::cells`.
+    CurveWindows(const StoredMesh& mesh, RankMessages& messages, std::int64_t cells_a_window, std::int64_t cache_bytes);
     ~CurveWindows();
 
     std::int32_t num_windows() const { return static_cast<std::int32_t>(begins_.size()) - 1; }
@@ -68,7 +68,7 @@ public:
     /// were made so far; -1 if there is none.
     std::int64_t crowded_cell() const;
 
-    const MappedMesh& mesh() const { return mesh_; }
+    const StoredMesh& mesh() const { return mesh_; }
     bool is_point_cloud() const { return mesh_.num_cells() == 0; }
 
     /// Middles of the cells of a window, (cells, 3), as `row_centroids`.
@@ -77,7 +77,7 @@ public:
     /// The points that the rows of a window are, in a cloud or a mesh of vertices; (rows, 3), in the file's type.
     DataArray points_of_rows(std::int32_t window) const;
 
-    /// The cells of a window, as MappedMesh gives them; not of a cloud.
+    /// The cells of a window, as StoredMesh gives them; not of a cloud.
     Mesh cells(std::int32_t window) const { return mesh_.cells(ids(window)); }
 
     /// Neighbours within the window, by place in it.
@@ -112,7 +112,7 @@ private:
     void keep_inner_graph(std::int32_t window, const Mesh& cells);
     void add_faults(std::int32_t window, const Mesh& cells);
 
-    const MappedMesh& mesh_;
+    const StoredMesh& mesh_;
     RankMessages& messages_;
     RankRanges cells_, points_, positions_;
     std::array<double, 3> low_{};

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "io/bytes/mapped_file.h"
-#include "partition/mesh/mesh.h"
+#include "partition/mesh/stored_mesh.h"
 
 namespace meshard {
 
@@ -19,26 +19,16 @@ namespace meshard {
 ///
 /// For files whose arrays can be used without decoding: .vtu and .vtp of one piece, appended raw and not compressed, and
 /// .vtkhdf of one partition whose data sets are contiguous.
-class MappedMesh {
+class MappedMesh : public StoredMesh {
 public:
     /// @throws IoError if the file is missing, damaged, or of a form that cannot be mapped; the message then says how to convert it.
     explicit MappedMesh(const std::filesystem::path& path);
 
-    /// The mesh without its cells: points and arrays are views into the file.
-    const Mesh& rest() const { return rest_; }
-
-    std::int64_t num_points() const { return rest_.num_points(); }
-    std::int64_t num_cells() const { return num_cells_; }
-
-    /// Entries of all cells: points, and of polyhedra the face streams.
-    std::int64_t num_cell_entries() const;
-
-    /// The cells `cells` in that order, with the point indices of the file and all of its points. No arrays.
-    /// @throws IoError naming the first cell that is damaged.
-    Mesh cells(std::span<const std::int32_t> cells) const;
-
-    /// Removes the pages read so far from memory (`MappedFile::release_pages`).
-    void release_pages() const;
+    const Mesh& rest() const override { return rest_; }   ///< points and arrays are views into the file
+    std::int64_t num_cells() const override { return num_cells_; }
+    std::int64_t num_cell_entries() const override;
+    Mesh cells(std::span<const std::int32_t> cells) const override;
+    void release_pages() const override;
 
 private:
     // Cells of one list in the file. Entries of cell i end at ends[i], or at ends[i + 1] where the list begins with 0.

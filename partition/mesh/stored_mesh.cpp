@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "partition/mesh/stored_mesh.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace meshard {
+
+HeldMesh::HeldMesh(Mesh mesh)
+    : rest_(std::move(mesh)), cells_(std::exchange(rest_.cells, {})), face_streams_(std::exchange(rest_.face_streams, {})),
+      cell_types_(std::exchange(rest_.cell_types, {}))
+{
+}
+
+Mesh HeldMesh::cells(std::span<const std::int32_t> cells) const
+{
+    constexpr std::uint8_t polyhedron = 42;
+    Mesh mesh;
+    mesh.kind = rest_.kind;
+    mesh.points = rest_.points;
+    mesh.cell_types.reserve(cells.size());
+    for (const auto cell : cells) {
+        mesh.cells.push_row(cells_.row(cell));
+        mesh.cell_types.push_back(cell_types_[cell]);
+    }
+    if (face_streams_.num_rows() == 0 || std::ranges::find(mesh.cell_types, polyhedron) == mesh.cell_types.end()) return mesh;
+    for (const auto cell : cells) mesh.face_streams.push_row(face_streams_.row(cell));
+    return mesh;
+}
+
+}  // namespace meshard
