@@ -21,6 +21,7 @@ set(rooms
   "sharding/ranks: partition"
   "sharding/tensor: partition partition/ghosts sharding/ranks"
   "sharding/transport: partition sharding/ranks"
+  "sharding/windows: partition partition/cut partition/ghosts partition/mesh sharding/messages"
 
   "ops/attention: ops/rules sharding/ranks sharding/tensor"
   "ops/cuda:"
@@ -42,11 +43,10 @@ set(rooms
   "models/transolver: models/layers ops/fused ops/slices partition"
 
   "apps/bench: apps/program io models/layers models/transolver ops/neighbors ops/rows partition partition/cut partition/mesh sharding/parameters sharding/ranks sharding/tensor sharding/transport"
-  "apps/cut: apps/program apps/windows io/picture io/shards partition partition/cut partition/ghosts partition/mesh sharding/messages"
+  "apps/cut: apps/program io/picture io/shards io/vtk partition partition/cut partition/ghosts partition/mesh sharding/messages sharding/windows"
   "apps/program: io/bytes partition sharding/memory sharding/transport"
   "apps/training: apps/program io io/bytes io/checkpoints io/shards models/layers models/registry partition partition/cut partition/ghosts partition/mesh sharding/parameters sharding/ranks sharding/tensor sharding/transport"
-  "apps/verbs: apps/bench apps/cut apps/program apps/training io io/bytes io/checkpoints io/foam io/picture io/shards io/vtk partition partition/ghosts partition/mesh sharding/tensor sharding/transport"
-  "apps/windows: io/vtk partition partition/cut partition/ghosts partition/mesh sharding/messages")
+  "apps/verbs: apps/bench apps/cut apps/program apps/training io io/bytes io/checkpoints io/foam io/picture io/shards io/vtk partition partition/ghosts partition/mesh sharding/tensor sharding/transport")
 
 # Without LibTorch: for programs and libraries of others that only cut meshes. A name stands for all rooms below it, too.
-set(without_torch partition io sharding/messages apps/windows)
+set(without_torch partition io sharding/messages sharding/windows)

@@ -2,10 +2,10 @@
 #include "apps/cut/streamed_cut.h"
 
 #include "apps/program/command_line.h"
-#include "apps/windows/curve_windows.h"
+#include "sharding/windows/curve_windows.h"
 #include "apps/cut/mesh_cut.h"
 #include "apps/program/text_table.h"
-#include "apps/windows/window_cut.h"
+#include "sharding/windows/window_cut.h"
 #include "io/shards/shards_writer.h"
 #include "io/shards/subdomain_io.h"
 #include "partition/cut/partitioner.h"

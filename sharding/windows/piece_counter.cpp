@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/windows/piece_counter.h"
+#include "sharding/windows/piece_counter.h"
 
 #include <algorithm>
 #include <numeric>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "apps/windows/block_cut.h"
-#include "apps/windows/curve_windows.h"
-#include "apps/windows/window_ghosts.h"
+#include "sharding/windows/block_cut.h"
+#include "sharding/windows/curve_windows.h"
+#include "sharding/windows/window_ghosts.h"
 #include "partition/ghosts/ghost_graph.h"
 #include "partition/cut/partition.h"
 #include "partition/cut/refinement.h"

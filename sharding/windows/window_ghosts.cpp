@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/windows/window_ghosts.h"
+#include "sharding/windows/window_ghosts.h"
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/windows/window_cut.h"
+#include "sharding/windows/window_cut.h"
 
-#include "apps/windows/window_weights.h"
+#include "sharding/windows/window_weights.h"
 #include "partition/mesh/mesh_faults.h"
 #include "io/mesh_io.h"
 #include "partition/cut/cut_measures.h"

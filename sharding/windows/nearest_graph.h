@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "apps/windows/row_places.h"
-#include "apps/windows/window_graph.h"
+#include "sharding/windows/row_places.h"
+#include "sharding/windows/window_graph.h"
 #include "partition/csr.h"
 #include "sharding/messages/rank_messages.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/windows/duplicate_cells.h"
+#include "sharding/windows/duplicate_cells.h"
 
 #include <algorithm>
 

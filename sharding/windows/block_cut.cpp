@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/windows/block_cut.h"
+#include "sharding/windows/block_cut.h"
 
 #include "partition/cut/partitioner.h"
 #include "partition/cut/refinement.h"

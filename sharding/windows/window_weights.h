@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "apps/windows/curve_windows.h"
+#include "sharding/windows/curve_windows.h"
 
 #include <cstdint>
 #include <span>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/windows/window_graph.h"
+#include "sharding/windows/window_graph.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/windows/radius_ghosts.h"
+#include "sharding/windows/radius_ghosts.h"
 
-#include "apps/windows/row_places.h"
+#include "sharding/windows/row_places.h"
 #include "partition/mesh/neighbor_graph.h"
 
 #include <algorithm>

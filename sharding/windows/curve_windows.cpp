@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/windows/curve_windows.h"
+#include "sharding/windows/curve_windows.h"
 
-#include "apps/windows/duplicate_cells.h"
-#include "apps/windows/nearest_graph.h"
+#include "sharding/windows/duplicate_cells.h"
+#include "sharding/windows/nearest_graph.h"
 #include "partition/cut/curve_order.h"
 #include "partition/error.h"
 #include "partition/cut/geometric_partitioner.h"

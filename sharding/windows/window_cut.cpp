@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/windows/window_cut.h"
+#include "sharding/windows/window_cut.h"
 
-#include "apps/windows/graph_ghosts.h"
-#include "apps/windows/piece_counter.h"
-#include "apps/windows/radius_ghosts.h"
-#include "apps/windows/window_weights.h"
+#include "sharding/windows/graph_ghosts.h"
+#include "sharding/windows/piece_counter.h"
+#include "sharding/windows/radius_ghosts.h"
+#include "sharding/windows/window_weights.h"
 #include "partition/cut/balance.h"
 #include "partition/cut/boundary_search.h"
 

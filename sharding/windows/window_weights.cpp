@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/windows/window_weights.h"
+#include "sharding/windows/window_weights.h"
 
 #include "partition/cut/row_weights.h"
 

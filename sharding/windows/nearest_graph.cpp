@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/windows/nearest_graph.h"
+#include "sharding/windows/nearest_graph.h"
 
-#include "apps/windows/curve_windows.h"
+#include "sharding/windows/curve_windows.h"
 #include "partition/mesh/neighbor_graph.h"
 
 #include <algorithm>

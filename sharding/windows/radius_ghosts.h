@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "apps/windows/curve_windows.h"
-#include "apps/windows/window_ghosts.h"
+#include "sharding/windows/curve_windows.h"
+#include "sharding/windows/window_ghosts.h"
 
 #include <cstdint>
 #include <span>

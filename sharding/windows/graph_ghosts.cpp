@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/windows/graph_ghosts.h"
+#include "sharding/windows/graph_ghosts.h"
 
-#include "apps/windows/nearest_graph.h"
+#include "sharding/windows/nearest_graph.h"
 
 #include <algorithm>
 

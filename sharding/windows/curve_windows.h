@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "apps/windows/window_graph.h"
+#include "sharding/windows/window_graph.h"
 #include "partition/csr.h"
 #include "partition/mesh/data_array.h"
 #include "partition/mesh/mesh_faults.h"

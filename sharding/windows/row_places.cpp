@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/windows/row_places.h"
+#include "sharding/windows/row_places.h"
 
-#include "apps/windows/curve_windows.h"
+#include "sharding/windows/curve_windows.h"
 
 namespace meshard {
 
