@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/shards/partition_dump.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "io/bytes/atomic_file.h"
@@ -9,10 +10,8 @@
 
 namespace meshard {
 
-namespace {
-
 /// Gathers text and writes it in large runs.
-class TextOutput {
+class PartitionDump::TextOutput {
 public:
     explicit TextOutput(const std::filesystem::path& path) : file_(path) {}
 
@@ -44,6 +43,8 @@ private:
     std::string text_;
 };
 
+namespace {
+
 std::string foam_header(const char* type, const char* location, const char* object)
 {
     return std::string("FoamFile\n{\n    version     2.0;\n    format      ascii;\n    class       ") + type + ";\n    location    \"" + location +
@@ -51,37 +52,6 @@ std::string foam_header(const char* type, const char* location, const char* obje
 }
 
 }  // namespace
-
-void write_metis_graph(const std::filesystem::path& path, const Csr& graph)
-{
-    TextOutput output(path);
-    output.number(graph.num_rows(), ' ');
-    output.number(graph.num_entries() / 2, '\n');
-    for (std::int64_t i = 0; i < graph.num_rows(); ++i) {
-        const auto row = graph.row(i);
-        for (std::size_t k = 0; k < row.size(); ++k) output.number(std::int64_t{row[k]} + 1, k + 1 < row.size() ? ' ' : '\n');
-        if (row.empty()) output.text("\n");
-    }
-    output.commit();
-}
-
-void write_part_file(const std::filesystem::path& path, std::span<const std::int32_t> owners)
-{
-    TextOutput output(path);
-    for (const std::int32_t owner : owners) output.number(owner, '\n');
-    output.commit();
-}
-
-void write_foam_decomposition(const std::filesystem::path& path, std::span<const std::int32_t> owners)
-{
-    TextOutput output(path);
-    output.text(foam_header("labelList", "constant", "cellDecomposition"));
-    output.number(static_cast<std::int64_t>(owners.size()), '\n');
-    output.text("(\n");
-    for (const std::int32_t owner : owners) output.number(owner, '\n');
-    output.text(")\n");
-    output.commit();
-}
 
 std::vector<std::string> parse_dump_kinds(std::string_view list)
 {
@@ -95,34 +65,77 @@ std::vector<std::string> parse_dump_kinds(std::string_view list)
             const std::string nearest = nearest_name(kind, known);
             throw InvalidInput("dump has the unknown kind '" + kind + "'; known are metis and foam." + (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
         }
-        kinds.push_back(kind);
+        if (std::ranges::find(kinds, kind) == kinds.end()) kinds.push_back(kind);
     }
     return kinds;
+}
+
+PartitionDump::PartitionDump(const std::filesystem::path& folder, std::span<const std::string> kinds, std::int64_t num_rows, std::int64_t num_entries,
+                             std::int32_t num_parts)
+    : folder_(folder), num_parts_(num_parts)
+{
+    for (const std::string& kind : kinds) {
+        if (kind == "metis") {
+            graph_ = begin("mesh.graph");
+            graph_->number(num_rows, ' ');
+            graph_->number(num_entries / 2, '\n');
+            parts_ = begin("mesh.graph.part." + std::to_string(num_parts));
+        } else if (kind == "foam") {
+            decomposition_ = begin("cellDecomposition");
+            decomposition_->text(foam_header("labelList", "constant", "cellDecomposition"));
+            decomposition_->number(num_rows, '\n');
+            decomposition_->text("(\n");
+        } else {
+            parse_dump_kinds(kind);
+        }
+    }
+}
+
+PartitionDump::~PartitionDump() = default;
+
+std::unique_ptr<PartitionDump::TextOutput> PartitionDump::begin(const std::string& name)
+{
+    written_.push_back(folder_ / name);
+    return std::make_unique<TextOutput>(written_.back());
+}
+
+bool PartitionDump::needs_graph(std::span<const std::string> kinds)
+{
+    return std::ranges::find(kinds, "metis") != kinds.end();
+}
+
+void PartitionDump::add(const Csr& neighbors, std::span<const std::int32_t> owners)
+{
+    for (std::int64_t i = 0; graph_ && i < neighbors.num_rows(); ++i) {
+        const auto row = neighbors.row(i);
+        for (std::size_t k = 0; k < row.size(); ++k) graph_->number(std::int64_t{row[k]} + 1, k + 1 < row.size() ? ' ' : '\n');
+        if (row.empty()) graph_->text("\n");
+    }
+    for (auto* output : {parts_.get(), decomposition_.get()})
+        for (std::size_t i = 0; output != nullptr && i < owners.size(); ++i) output->number(owners[i], '\n');
+}
+
+std::vector<std::filesystem::path> PartitionDump::commit()
+{
+    if (graph_) graph_->commit();
+    if (parts_) parts_->commit();
+    if (decomposition_) {
+        decomposition_->text(")\n");
+        decomposition_->commit();
+        written_.push_back(folder_ / "decomposeParDict");
+        write_file_atomically(written_.back(), foam_header("dictionary", "system", "decomposeParDict") + "numberOfSubdomains " + std::to_string(num_parts_) +
+                                                   ";\n\nmethod          manual;\n\nmanualCoeffs\n{\n    // in the case's folder constant\n"
+                                                   "    dataFile    \"cellDecomposition\";\n}\n");
+    }
+    return std::move(written_);
 }
 
 std::vector<std::filesystem::path> dump_partition(const std::filesystem::path& folder, std::span<const std::string> kinds, const Csr& graph,
                                                   std::span<const std::int32_t> owners, std::int32_t num_parts)
 {
-    std::vector<std::filesystem::path> written;
-    for (const std::string& kind : kinds) {
-        if (kind == "metis") {
-            written.push_back(folder / "mesh.graph");
-            write_metis_graph(written.back(), graph);
-            written.push_back(folder / ("mesh.graph.part." + std::to_string(num_parts)));
-            write_part_file(written.back(), owners);
-        } else if (kind == "foam") {
-            written.push_back(folder / "cellDecomposition");
-            write_foam_decomposition(written.back(), owners);
-            written.push_back(folder / "decomposeParDict");
-            write_file_atomically(written.back(), foam_header("dictionary", "system", "decomposeParDict") + "numberOfSubdomains " +
-                                                      std::to_string(num_parts) +
-                                                      ";\n\nmethod          manual;\n\nmanualCoeffs\n{\n    // in the case's folder constant\n"
-                                                      "    dataFile    \"cellDecomposition\";\n}\n");
-        } else {
-            parse_dump_kinds(kind);
-        }
-    }
-    return written;
+    PartitionDump dump(folder, kinds, static_cast<std::int64_t>(owners.size()), graph.num_entries(), num_parts);
+    dump.add(graph, owners);
+    return dump.commit();
 }
 
 }  // namespace meshard

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,22 +13,39 @@
 
 namespace meshard {
 
-/// The graph as METIS, KaHIP and others read it: a line `vertices edges`, then for each vertex its neighbours, numbered from 1.
-/// `graph` must be symmetric. Atomic. @throws IoError
-void write_metis_graph(const std::filesystem::path& path, const Csr& graph);
-
-/// The part of each row, one number a line: what METIS's gpmetis writes as `graph.part.N`. Atomic. @throws IoError
-void write_part_file(const std::filesystem::path& path, std::span<const std::int32_t> owners);
-
-/// The part of each cell as OpenFOAM's `decomposePar` reads it with `method manual;` and
-/// `manualCoeffs { dataFile "cellDecomposition"; }`, when the file lies in the case's `constant` folder. Atomic. @throws IoError
-void write_foam_decomposition(const std::filesystem::path& path, std::span<const std::int32_t> owners);
-
 /// Kinds of dumps from a list such as `metis,foam`. @throws InvalidInput naming an unknown one.
 std::vector<std::string> parse_dump_kinds(std::string_view list);
 
-/// Writes into `folder`, for `metis`: `mesh.graph` and `mesh.graph.part.<num_parts>`; for `foam`: `cellDecomposition` and a
-/// `decomposeParDict` that names it. Returns the files written. @throws InvalidInput for an unknown kind, IoError
+/// Writes a cut for other programs, row after row, so that no process holds all rows. For `metis`: `mesh.graph` and `mesh.graph.part.<num_parts>`, as METIS, KaHIP and
+/// others read them (a line `vertices edges`, then for each vertex its neighbours, numbered from 1; the part of each, one a line). For `foam`: `cellDecomposition`
+/// and a `decomposeParDict` that names it, as OpenFOAM's `decomposePar` reads them with `method manual`, when the former lies in the case's `constant` folder.
+class PartitionDump {
+public:
+    /// `num_entries` of the graph, which is symmetric. @throws InvalidInput for an unknown kind, IoError
+    PartitionDump(const std::filesystem::path& folder, std::span<const std::string> kinds, std::int64_t num_rows, std::int64_t num_entries, std::int32_t num_parts);
+    ~PartitionDump();
+
+    /// Whether rows of the graph are wanted beside their owners.
+    static bool needs_graph(std::span<const std::string> kinds);
+
+    /// The next rows: their neighbours by number in the whole (for kinds that need them), and their owners.
+    void add(const Csr& neighbors, std::span<const std::int32_t> owners);
+
+    /// After the last row: writes all files and returns their names. @throws IoError
+    std::vector<std::filesystem::path> commit();
+
+private:
+    class TextOutput;
+
+    std::unique_ptr<TextOutput> begin(const std::string& name);
+
+    std::filesystem::path folder_;
+    std::int32_t num_parts_;
+    std::unique_ptr<TextOutput> graph_, parts_, decomposition_;   // those that are asked for
+    std::vector<std::filesystem::path> written_;
+};
+
+/// The same for a cut in memory. @throws as PartitionDump
 std::vector<std::filesystem::path> dump_partition(const std::filesystem::path& folder, std::span<const std::string> kinds, const Csr& graph,
                                                   std::span<const std::int32_t> owners, std::int32_t num_parts);
 

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <charconv>
 #include <fstream>
-#include <iterator>
 #include <string>
 #include <string_view>
 
@@ -20,38 +19,64 @@ namespace {
     throw IoError("read_partition_file: " + path.string() + " " + what);
 }
 
-// Numbers between white space.
-std::vector<std::int32_t> numbers_in(const std::filesystem::path& path, std::string_view text)
+bool is_blank(char c)
 {
-    std::vector<std::int32_t> numbers;
+    return c == ' ' || c == '\n' || c == '\r' || c == '\t';
+}
+
+// Numbers between white space, the first `num_before` of which were taken earlier. @return how many there are with these.
+std::int64_t take_numbers(const std::filesystem::path& path, std::string_view text, std::int64_t num_before, const std::function<void(std::int32_t)>& take)
+{
     const auto* at = text.data();
     const auto* end = text.data() + text.size();
     while (true) {
-        while (at != end && (*at == ' ' || *at == '\n' || *at == '\r' || *at == '\t')) ++at;
-        if (at == end) return numbers;
+        while (at != end && is_blank(*at)) ++at;
+        if (at == end) return num_before;
         std::int32_t number = 0;
         const auto [next, error] = std::from_chars(at, end, number);
         if (error != std::errc{} || number < 0)
             fail(path, "has '" + std::string(at, std::min<std::ptrdiff_t>(end - at, 12)) + "' as its number " +
-                           std::to_string(numbers.size()) + "; expected a part, 0 or above.");
-        numbers.push_back(number);
+                           std::to_string(num_before) + "; expected a part, 0 or above.");
+        take(number);
+        ++num_before;
         at = next;
     }
 }
 
 } // namespace
 
-std::vector<std::int32_t> read_partition_file(const std::filesystem::path& path)
+void read_partition_file(const std::filesystem::path& path, const std::function<void(std::int32_t)>& take)
 {
+    constexpr std::size_t block = std::size_t{1} << 20;
     std::ifstream file(path, std::ios::binary);
     if (!file) fail(path, "cannot be opened; is the name right?");
-    const std::string text{std::istreambuf_iterator<char>(file), {}};
-    if (text.find("FoamFile") == std::string::npos) return numbers_in(path, text);
+    std::string text;
+    std::int64_t num_taken = 0;
+    for (bool is_first = true; file; is_first = false) {
+        const auto kept = text.size(); // the begin of a number whose end comes next
+        text.resize(kept + block);
+        file.read(text.data() + kept, block);
+        text.resize(kept + static_cast<std::size_t>(file.gcount()));
+        if (is_first && text.find("FoamFile") != std::string::npos) {
+            const auto numbers = FoamFile(path).read_labels();
+            if (const auto bad = std::ranges::find_if(numbers, [](std::int32_t number) { return number < 0; }); bad != numbers.end())
+                fail(path, "has " + std::to_string(*bad) + " as its number " + std::to_string(bad - numbers.begin()) + "; expected a part, 0 or above.");
+            std::ranges::for_each(numbers, take);
+            return;
+        }
+        auto whole = text.size();
+        while (file && whole > 0 && !is_blank(text[whole - 1])) --whole;
+        num_taken = take_numbers(path, std::string_view(text).substr(0, whole), num_taken, take);
+        text.erase(0, whole);
+        if (text.size() > block) fail(path, "has a million characters without white space; expected numbers, one a line.");
+    }
+}
 
-    std::vector<std::int32_t> numbers = FoamFile(path).read_labels();
-    if (const auto bad = std::ranges::find_if(numbers, [](std::int32_t number) { return number < 0; }); bad != numbers.end())
-        fail(path, "has " + std::to_string(*bad) + " as its number " + std::to_string(bad - numbers.begin()) + "; expected a part, 0 or above.");
-    return numbers;
+std::vector<std::int32_t> read_partition_file(const std::filesystem::path& path)
+{
+    std::vector<std::int32_t> owners;
+    read_partition_file(path, [&](std::int32_t owner) { owners.push_back(owner); });
+    return owners;
 }
 
 } // namespace meshard

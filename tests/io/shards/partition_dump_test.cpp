@@ -31,8 +31,28 @@ TEST(PartitionDump, WritesMetisGraphAndParts)
 TEST(PartitionDump, WritesAVertexWithoutNeighboursAsAnEmptyLine)
 {
     const TemporaryFolder folder;
-    write_metis_graph(folder / "g", mesh_graph(islands(2, 1)));
-    EXPECT_EQ(read_bytes(folder / "g"), "2 0\n\n\n");
+    dump_partition(folder.path(), parse_dump_kinds("metis"), mesh_graph(islands(2, 1)), std::vector<std::int32_t>{0, 1}, 2);
+    EXPECT_EQ(read_bytes(folder / "mesh.graph"), "2 0\n\n\n");
+}
+
+TEST(PartitionDump, WritesTheSameRowByRow)
+{
+    const TemporaryFolder whole, rows;
+    const Csr graph = mesh_graph(tet_cube(2));
+    std::vector<std::int32_t> owners(graph.num_rows());
+    for (std::size_t i = 0; i < owners.size(); ++i) owners[i] = static_cast<std::int32_t>(i % 3);
+    const auto kinds = parse_dump_kinds("foam,metis");
+    const auto written = dump_partition(whole.path(), kinds, graph, owners, 3);
+
+    PartitionDump dump(rows.path(), kinds, graph.num_rows(), graph.num_entries(), 3);
+    for (std::int64_t i = 0; i < graph.num_rows(); ++i) {
+        Csr row;
+        row.push_row(graph.row(i));
+        dump.add(row, std::span(owners).subspan(i, 1));
+    }
+    dump.commit();
+
+    for (const auto& path : written) EXPECT_EQ(read_bytes(rows / path.filename().string()), read_bytes(path)) << path;
 }
 
 TEST(PartitionDump, WritesWhatDecomposeParReads)

@@ -46,6 +46,18 @@ TEST_F(PartitionFile, ReadsBinaryCellDecompositions)
               (std::vector<std::int32_t>{2, 0, 1}));
 }
 
+TEST_F(PartitionFile, ReadsFilesOfManyBlocks)
+{
+    std::string text;
+    std::vector<std::int32_t> expected;
+    for (std::int32_t i = 0; i < 400000; ++i) expected.push_back(i * 7919 % 100003);
+    for (const auto owner : expected) text += std::to_string(owner) + "\r\n"; // 2.7 MB
+
+    EXPECT_EQ(read_partition_file(write(text)), expected);
+    EXPECT_TRUE(throws_with<IoError>("has 'x' as its number 400000;", [&] { read_partition_file(write(text + "x")); }));
+    EXPECT_TRUE(throws_with<IoError>("a million characters", [&] { read_partition_file(write(std::string(3000000, '0'))); }));
+}
+
 TEST_F(PartitionFile, RefusesDamagedFiles)
 {
     const auto refused = [&](const std::string& text, const std::string& what) {
