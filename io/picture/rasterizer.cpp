@@ -3,20 +3,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 namespace meshard {
 
-namespace {
-
-std::array<std::uint8_t, 3> to_bytes(Color color)
+Rasterizer::Bytes Rasterizer::to_bytes(Color color)
 {
-    std::array<std::uint8_t, 3> bytes{};
+    Bytes bytes{};
     for (int i = 0; i < 3; ++i) bytes[i] = static_cast<std::uint8_t>(std::lround(255 * std::clamp(color[i], 0.0F, 1.0F)));
     return bytes;
 }
-
-}  // namespace
 
 Rasterizer::Rasterizer(std::int32_t width, std::int32_t height, Color background)
     : width_(width * factor), height_(height * factor),
@@ -25,10 +22,11 @@ Rasterizer::Rasterizer(std::int32_t width, std::int32_t height, Color background
 {
 }
 
-void Rasterizer::set(std::size_t pixel, float depth, Color color)
+void Rasterizer::set(std::size_t pixel, float depth, Bytes color)
 {
+    if (!(depth < depths_[pixel] || (depth == depths_[pixel] && color < colors_[pixel]))) return;
     depths_[pixel] = depth;
-    colors_[pixel] = to_bytes(color);
+    colors_[pixel] = color;
 }
 
 void Rasterizer::draw_dot(ScreenPoint at, float radius, Color color)
@@ -39,8 +37,28 @@ void Rasterizer::draw_dot(ScreenPoint at, float radius, Color color)
         for (auto px = static_cast<std::int32_t>(std::max(0.0F, cx - r)); px < std::min(width_, static_cast<std::int32_t>(cx + r) + 1); ++px) {
             const float dx = static_cast<float>(px) + 0.5F - cx, dy = static_cast<float>(py) + 0.5F - cy;
             const std::size_t pixel = static_cast<std::size_t>(py) * static_cast<std::size_t>(width_) + static_cast<std::size_t>(px);
-            if (dx * dx + dy * dy <= r * r && at.depth < depths_[pixel]) set(pixel, at.depth, color);
+            if (dx * dx + dy * dy <= r * r) set(pixel, at.depth, to_bytes(color));
         }
+}
+
+std::vector<std::byte> Rasterizer::layer() const
+{
+    const auto depths = std::as_bytes(std::span(depths_)), colors = std::as_bytes(std::span(colors_));
+    std::vector<std::byte> bytes(depths.begin(), depths.end());
+    bytes.insert(bytes.end(), colors.begin(), colors.end());
+    return bytes;
+}
+
+void Rasterizer::add_layer(std::span<const std::byte> layer)
+{
+    const std::byte* const colors = layer.data() + depths_.size() * sizeof(float);
+    for (std::size_t pixel = 0; pixel < depths_.size(); ++pixel) {
+        float depth = 0;
+        Bytes color{};
+        std::memcpy(&depth, layer.data() + pixel * sizeof depth, sizeof depth);
+        std::memcpy(color.data(), colors + pixel * sizeof color, sizeof color);
+        set(pixel, depth, color);
+    }
 }
 
 Image Rasterizer::image() const

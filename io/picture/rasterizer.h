@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "io/picture/color_map.h"
@@ -16,7 +18,8 @@ struct ScreenPoint {
     float x, y, depth;
 };
 
-/// Draws coloured triangles and dots into a picture, nearest wins. Works at twice the size and averages, so that edges are smooth.
+/// Draws coloured triangles and dots into a picture; nearest wins, and of what is as near the colour whose bytes come first, so that the order does not
+/// matter. Works at twice the size and averages, so that edges are smooth.
 class Rasterizer {
 public:
     Rasterizer(std::int32_t width, std::int32_t height, Color background);
@@ -29,14 +32,21 @@ public:
 
     Image image() const;
 
+    /// All pixels, for another picture of that size.
+    std::vector<std::byte> layer() const;
+    void add_layer(std::span<const std::byte> layer);
+
 private:
     static constexpr std::int32_t factor = 2;
 
-    void set(std::size_t pixel, float depth, Color color);
+    using Bytes = std::array<std::uint8_t, 3>;
+
+    void set(std::size_t pixel, float depth, Bytes color);
+    static Bytes to_bytes(Color color);
 
     std::int32_t width_, height_;       // of the enlarged picture
     std::vector<float> depths_;
-    std::vector<std::array<std::uint8_t, 3>> colors_;
+    std::vector<Bytes> colors_;
 };
 
 template <class Paint>
@@ -63,10 +73,10 @@ void Rasterizer::draw_triangle(const std::array<ScreenPoint, 3>& corners, float 
             if (a < slack || b < slack || c < slack) continue;
             const float depth = a * corners[0].depth + b * corners[1].depth + c * corners[2].depth;
             const std::size_t pixel = static_cast<std::size_t>(py) * static_cast<std::size_t>(width_) + static_cast<std::size_t>(px);
-            if (!(depth < depths_[pixel])) continue;
+            if (!(depth <= depths_[pixel])) continue;
             Color color = paint(a, b, c);
             for (float& channel : color) channel *= shade;
-            set(pixel, depth, color);
+            set(pixel, depth, to_bytes(color));
         }
 }
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <limits>
-#include <set>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -68,16 +68,13 @@ Camera camera_of(View view, double side)
     return camera_from({-0.55, 0.85 * side, 0.5}, {0, 0, 1});
 }
 
-/// The values that give the colours: one a cell or one a point.
+/// How values become colours.
 struct Coloring {
-    std::vector<double> values;
-    bool on_cells = false;
+    bool is_plain = true;
     bool is_categorical = false;
     std::vector<double> categories;
     double low = 0, high = 1;
     bool is_clipped = false;    // some values lie outside low ... high
-
-    bool is_plain() const { return values.empty(); }
 
     Color color(double value) const
     {
@@ -136,14 +133,17 @@ std::vector<double> color_values(const DataArray& array, std::int32_t component)
     return values;
 }
 
-/// What is drawn: triangles, or the points of a mesh that has no surface.
+/// What is drawn of a piece: triangles, or the points of a mesh that has no surface; and the values that give the colours, one a cell or one a point.
 struct Scene {
     std::vector<Vector> points;
     std::vector<SurfaceTriangle> triangles;
     std::vector<bool> is_drawn;     // of each point
+    std::vector<double> values;
+    bool values_on_cells = false;
+    bool is_integer = false;        // the values
 };
 
-Scene make_scene(const Mesh& mesh)
+Scene make_scene(const Mesh& mesh, const RenderOptions& options)
 {
     Scene scene;
     scene.points.resize(static_cast<std::size_t>(mesh.num_points()));
@@ -156,92 +156,124 @@ Scene make_scene(const Mesh& mesh)
     for (std::size_t i = 0; i < scene.points.size(); ++i)
         for (const double value : scene.points[i])
             if (!std::isfinite(value)) scene.is_drawn[i] = false;
+    if (options.color_by.empty()) return scene;
+    const DataArray& array = find_color_array(mesh, options.color_by, scene.values_on_cells);
+    if (array.type() == ScalarType::String)
+        throw InvalidInput("render_mesh: array '" + array.name() + "' holds strings, which have no colours.");
+    scene.values = color_values(array, find_component(array, options.component));
+    scene.is_integer = array.num_components() == 1 && array.type() != ScalarType::Float32 && array.type() != ScalarType::Float64;
     return scene;
 }
 
-Coloring make_coloring(const Mesh& mesh, const Scene& scene, const RenderOptions& options)
+/// The values that are seen, each once.
+std::vector<ValueCount> values_seen(const Scene& scene)
+{
+    std::vector<double> seen;
+    if (scene.values_on_cells)
+        for (const SurfaceTriangle& triangle : scene.triangles) seen.push_back(scene.values[triangle.cell]);
+    else
+        for (std::size_t i = 0; i < scene.values.size(); ++i)
+            if (scene.is_drawn[i]) seen.push_back(scene.values[i]);
+    std::erase_if(seen, [](double value) { return !std::isfinite(value); });
+    std::ranges::sort(seen);
+    std::vector<ValueCount> counts;
+    for (const double value : seen) {
+        if (counts.empty() || counts.back().value != value) counts.push_back({value, 0});
+        ++counts.back().count;
+    }
+    return counts;
+}
+
+Coloring make_coloring(const PictureGlance& glance, const RenderOptions& options)
 {
     Coloring coloring;
-    if (options.color_by.empty()) return coloring;
-    const DataArray& array = find_color_array(mesh, options.color_by, coloring.on_cells);
-    if (array.type() == ScalarType::String)
-        throw InvalidInput("render_mesh: array '" + array.name() + "' holds strings, which have no colours.");
-    coloring.values = color_values(array, find_component(array, options.component));
-
-    std::vector<double> seen;
-    if (coloring.on_cells)
-        for (const SurfaceTriangle& triangle : scene.triangles) seen.push_back(coloring.values[triangle.cell]);
-    else
-        for (std::size_t i = 0; i < scene.points.size(); ++i)
-            if (scene.is_drawn[i]) seen.push_back(coloring.values[i]);
-    const bool is_integer = array.type() != ScalarType::Float32 && array.type() != ScalarType::Float64;
-    if (is_integer && array.num_components() == 1 && !options.range) {
-        std::set<double> distinct;
-        for (const double value : seen)
-            if (distinct.insert(value).second && distinct.size() > max_categories) break;
-        coloring.is_categorical = distinct.size() <= max_categories;
-        coloring.categories.assign(distinct.begin(), distinct.end());
+    coloring.is_plain = glance.numbers.has_values == 0;
+    const auto& seen = glance.seen;
+    if (glance.numbers.has_fractions == 0 && !options.range && seen.size() <= max_categories) {
+        coloring.is_categorical = true;
+        for (const ValueCount& count : seen) coloring.categories.push_back(count.value);
     }
-    std::erase_if(seen, [](double value) { return !std::isfinite(value); });
     if (options.range) {
         coloring.low = (*options.range)[0];
         coloring.high = (*options.range)[1];
     } else if (!seen.empty()) {
-        std::ranges::sort(seen);
-        const std::size_t outer = seen.size() / 200;
-        const double low = seen[outer], high = seen[seen.size() - 1 - outer];
-        const bool has_outliers = low < high && high - low < 0.5 * (seen.back() - seen.front());
-        coloring.low = has_outliers ? low : seen.front();
-        coloring.high = has_outliers ? high : seen.back();
+        std::int64_t num_seen = 0;
+        for (const ValueCount& count : seen) num_seen += count.count;
+        // The value that has so many below it.
+        const auto at = [&](std::int64_t place) {
+            auto count = seen.begin();
+            for (; place >= count->count; ++count) place -= count->count;
+            return count->value;
+        };
+        const double low = at(num_seen / 200), high = at(num_seen - 1 - num_seen / 200);
+        const bool has_outliers = low < high && high - low < 0.5 * (seen.back().value - seen.front().value);
+        coloring.low = has_outliers ? low : seen.front().value;
+        coloring.high = has_outliers ? high : seen.back().value;
     }
-    coloring.is_clipped = std::ranges::any_of(seen, [&](double value) { return value < coloring.low || value > coloring.high; });
+    coloring.is_clipped = !seen.empty() && (seen.front().value < coloring.low || seen.back().value > coloring.high);
     return coloring;
 }
 
-/// Side from which a half model (cut at a symmetry plane) is drawn: that from which more of its surface faces the viewer, the outside.
-double choose_side(const Scene& scene, View view)
+/// Where a point is seen, before it is scaled to the picture: to the right, down.
+std::array<double, 2> seen_at(const Vector& point, const Camera& camera) { return {dot(point, camera.right), -dot(point, camera.up)}; }
+
+PictureGlance glance_at(const Scene& scene, const RenderOptions& options)
 {
-    double shown_left = 0, shown_right = 0;
-    const Vector left = camera_of(view, -1).toward, right = camera_of(view, 1).toward;
+    PictureGlance glance;
+    auto& numbers = glance.numbers;
+    glance.seen = values_seen(scene);
+    numbers.has_values = scene.values.empty() ? 0 : 1;
+    numbers.has_fractions = numbers.has_values == 1 && !scene.is_integer ? 1 : 0;
+    numbers.has_surface = scene.triangles.empty() ? 0 : 1;
+    const std::array cameras{camera_of(options.view, -1), camera_of(options.view, 1)};
+    for (int side = 0; side < 2; ++side) {
+        auto& box = (scene.triangles.empty() ? numbers.dots : numbers.surface)[side];
+        for (std::size_t i = 0; i < scene.points.size(); ++i) {
+            if (!scene.is_drawn[i]) continue;
+            const auto at = seen_at(scene.points[i], cameras[side]);
+            for (int k = 0; k < 2; ++k) {
+                box.low[k] = std::min(box.low[k], at[k]);
+                box.high[k] = std::max(box.high[k], at[k]);
+            }
+        }
+    }
     for (const SurfaceTriangle& triangle : scene.triangles) {
         const auto& [a, b, c] = triangle.points;
         const Vector normal = cross(minus(scene.points[b], scene.points[a]), minus(scene.points[c], scene.points[a]));
         if (!std::isfinite(dot(normal, normal))) continue;
-        shown_left += std::max(0.0, dot(normal, left));
-        shown_right += std::max(0.0, dot(normal, right));
+        for (int side = 0; side < 2; ++side) numbers.shown[side] += std::max(0.0, dot(normal, cameras[side].toward));
     }
-    return shown_right > 1.1 * shown_left ? 1 : -1;
+    return glance;
 }
 
-std::vector<ScreenPoint> project(const Scene& scene, const Camera& camera, const RenderOptions& options, std::int32_t right_margin)
-{
-    constexpr double infinity = std::numeric_limits<double>::infinity();
-    std::array<double, 2> low{infinity, infinity}, high{-infinity, -infinity};
-    for (std::size_t i = 0; i < scene.points.size(); ++i) {
-        if (!scene.is_drawn[i]) continue;
-        const std::array<double, 2> at{dot(scene.points[i], camera.right), -dot(scene.points[i], camera.up)};
-        for (int k = 0; k < 2; ++k) {
-            low[k] = std::min(low[k], at[k]);
-            high[k] = std::max(high[k], at[k]);
-        }
+/// From the scene to the picture.
+struct Projection {
+    Camera camera;
+    double scale = 1;
+    std::array<double, 2> middle{}, center{};   // of what is seen, and where in the picture that comes to lie
+
+    ScreenPoint operator()(const Vector& point) const
+    {
+        return {static_cast<float>(center[0] + (dot(point, camera.right) - middle[0]) * scale),
+                static_cast<float>(center[1] + (-dot(point, camera.up) - middle[1]) * scale),
+                static_cast<float>(-dot(point, camera.toward) * scale)};
     }
+};
+
+Projection make_projection(const PictureGlance::Numbers& numbers, const RenderOptions& options, std::int32_t right_margin)
+{
+    // A half model (cut at a symmetry plane) is looked at from outside: from the side that shows more of its front.
+    const int side = numbers.shown[1] > 1.1 * numbers.shown[0] ? 1 : 0;
+    const auto& [low, high] = (numbers.has_surface != 0 ? numbers.surface : numbers.dots)[side];
     const double room_x = std::max(8, options.width - 2 * margin - right_margin);
     const double room_y = std::max(8, options.height - header_height - margin);
     const double scale = std::min(room_x / std::max(high[0] - low[0], 1e-300), room_y / std::max(high[1] - low[1], 1e-300));
-    const double center_x = margin + room_x / 2, center_y = header_height + room_y / 2;
-    std::vector<ScreenPoint> projected(scene.points.size());
-    for (std::size_t i = 0; i < projected.size(); ++i) {
-        const Vector& point = scene.points[i];
-        projected[i] = {static_cast<float>(center_x + (dot(point, camera.right) - (low[0] + high[0]) / 2) * scale),
-                        static_cast<float>(center_y + (-dot(point, camera.up) - (low[1] + high[1]) / 2) * scale),
-                        static_cast<float>(-dot(point, camera.toward) * scale)};
-    }
-    return projected;
+    return {camera_of(options.view, side == 1 ? 1 : -1), scale, {(low[0] + high[0]) / 2, (low[1] + high[1]) / 2}, {margin + room_x / 2, header_height + room_y / 2}};
 }
 
-void draw_scene(Rasterizer& rasterizer, const Scene& scene, const std::vector<ScreenPoint>& projected, const Camera& camera,
-                const Coloring& coloring)
+void draw_scene(Rasterizer& rasterizer, const Scene& scene, const Projection& project, const Coloring& coloring)
 {
+    const Camera& camera = project.camera;
     const Vector light = normalized({camera.toward[0] + 0.5 * camera.up[0] - 0.35 * camera.right[0],
                                      camera.toward[1] + 0.5 * camera.up[1] - 0.35 * camera.right[1],
                                      camera.toward[2] + 0.5 * camera.up[2] - 0.35 * camera.right[2]});
@@ -250,15 +282,15 @@ void draw_scene(Rasterizer& rasterizer, const Scene& scene, const std::vector<Sc
         if (!scene.is_drawn[i] || !scene.is_drawn[j] || !scene.is_drawn[k]) continue;
         const Vector normal = normalized(cross(minus(scene.points[j], scene.points[i]), minus(scene.points[k], scene.points[i])));
         const auto shade = static_cast<float>(0.6 + 0.4 * std::abs(dot(normal, light)));   // both sides are lit
-        std::array<ScreenPoint, 3> corners{projected[i], projected[j], projected[k]};
+        std::array<ScreenPoint, 3> corners{project(scene.points[i]), project(scene.points[j]), project(scene.points[k])};
         // Of the two sides of a thin sheet, the one that faces the viewer is visible.
         if (dot(normal, camera.toward) < 0)
             for (ScreenPoint& corner : corners) corner.depth += 0.5F;
-        if (coloring.is_plain() || coloring.on_cells) {
-            const Color color = coloring.is_plain() ? plain : coloring.color(coloring.values[triangle.cell]);
+        if (scene.values.empty() || scene.values_on_cells) {
+            const Color color = scene.values.empty() ? plain : coloring.color(scene.values[triangle.cell]);
             rasterizer.draw_triangle(corners, shade, [&](float, float, float) { return color; });
         } else {
-            const double at_i = coloring.values[i], at_j = coloring.values[j], at_k = coloring.values[k];
+            const double at_i = scene.values[i], at_j = scene.values[j], at_k = scene.values[k];
             rasterizer.draw_triangle(corners, shade, [&](float a, float b, float c) {
                 if (coloring.is_categorical) return coloring.color(a >= b && a >= c ? at_i : b >= c ? at_j : at_k);
                 return coloring.color(a * at_i + b * at_j + c * at_k);
@@ -266,11 +298,9 @@ void draw_scene(Rasterizer& rasterizer, const Scene& scene, const std::vector<Sc
         }
     }
     if (!scene.triangles.empty()) return;
-    for (std::size_t i = 0; i < projected.size(); ++i) {
-        if (!scene.is_drawn[i]) continue;
-        const bool has_value = !coloring.is_plain() && !coloring.on_cells;
-        rasterizer.draw_dot(projected[i], 1.5F, has_value ? coloring.color(coloring.values[i]) : plain);
-    }
+    const bool has_values = !scene.values.empty() && !scene.values_on_cells;
+    for (std::size_t i = 0; i < scene.points.size(); ++i)
+        if (scene.is_drawn[i]) rasterizer.draw_dot(project(scene.points[i]), 1.5F, has_values ? coloring.color(scene.values[i]) : plain);
 }
 
 std::string number_text(double value)
@@ -327,27 +357,121 @@ View view_from_name(std::string_view name)
     throw InvalidInput("render_mesh: unknown view '" + std::string(name) + "'; known are iso, side, front and top.");
 }
 
+void PictureGlance::join(const Numbers& others)
+{
+    numbers.has_values |= others.has_values;
+    numbers.has_fractions |= others.has_fractions;
+    numbers.has_surface |= others.has_surface;
+    for (int side = 0; side < 2; ++side) {
+        numbers.shown[side] += others.shown[side];
+        for (const auto group : {&Numbers::surface, &Numbers::dots})
+            for (int k = 0; k < 2; ++k) {
+                auto& box = (numbers.*group)[side];
+                box.low[k] = std::min(box.low[k], (others.*group)[side].low[k]);
+                box.high[k] = std::max(box.high[k], (others.*group)[side].high[k]);
+            }
+    }
+}
+
+void PictureGlance::join(std::span<const ValueCount> others)
+{
+    if (others.empty()) return;
+    seen.insert(seen.end(), others.begin(), others.end());
+    std::ranges::sort(seen, {}, &ValueCount::value);
+    std::size_t last = 0;
+    for (std::size_t i = 1; i < seen.size(); ++i) {
+        if (seen[i].value == seen[last].value) seen[last].count += seen[i].count;
+        else seen[++last] = seen[i];
+    }
+    seen.resize(last + 1);
+}
+
+class PicturePainter::Canvas {
+public:
+    Canvas(const PictureGlance& glance, const RenderOptions& options)
+        : coloring_(make_coloring(glance, options)), has_surface_(glance.numbers.has_surface != 0),
+          projection_(make_projection(glance.numbers, options, coloring_.is_plain ? 0 : legend_width)), rasterizer_(options.width, options.height, white)
+    {
+    }
+
+    void draw(const Scene& scene)
+    {
+        if (has_surface_ && scene.triangles.empty()) return; // dots are for a whole without a surface
+        draw_scene(rasterizer_, scene, projection_, coloring_);
+    }
+
+    Rasterizer& rasterizer() { return rasterizer_; }
+
+    void save(const std::filesystem::path& png, const RenderOptions& options) const
+    {
+        Image image = rasterizer_.image();
+        const std::string title = title_of(options);
+        draw_text(image, margin, margin, title, text_width(title, 3) < options.width - 2 * margin ? 3 : 2);
+        if (!coloring_.is_plain) draw_legend(image, coloring_);
+        write_png(png, image);
+    }
+
+private:
+    Coloring coloring_;
+    bool has_surface_;
+    Projection projection_;
+    Rasterizer rasterizer_;
+};
+
+PicturePainter::PicturePainter(RenderOptions options) : options_(std::move(options))
+{
+    for (const std::int32_t size : {options_.width, options_.height})
+        if (size < 64 || size > 16384)
+            throw InvalidInput("render_mesh: a picture of " + std::to_string(options_.width) + " x " +
+                               std::to_string(options_.height) + " pixels; 64 to 16384 are possible each way.");
+    if (options_.range && !((*options_.range)[0] < (*options_.range)[1]))
+        throw InvalidInput("render_mesh: the colours' range from " + number_text((*options_.range)[0]) + " to " +
+                           number_text((*options_.range)[1]) + " is empty; give the lower end first.");
+}
+
+PicturePainter::~PicturePainter() = default;
+
+PictureGlance PicturePainter::look(const Mesh& piece) const
+{
+    return glance_at(make_scene(piece, options_), options_);
+}
+
+void PicturePainter::begin(const PictureGlance& glance)
+{
+    canvas_ = std::make_unique<Canvas>(glance, options_);
+}
+
+void PicturePainter::draw(const Mesh& piece)
+{
+    canvas_->draw(make_scene(piece, options_));
+}
+
+std::vector<std::byte> PicturePainter::layer() const
+{
+    return canvas_->rasterizer().layer();
+}
+
+void PicturePainter::add_layer(std::span<const std::byte> layer)
+{
+    canvas_->rasterizer().add_layer(layer);
+}
+
+void PicturePainter::save(const std::filesystem::path& png) const
+{
+    canvas_->save(png, options_);
+}
+
 void render_mesh(const Mesh& mesh, const std::filesystem::path& png, const RenderOptions& options)
 {
-    for (const std::int32_t size : {options.width, options.height})
-        if (size < 64 || size > 16384)
-            throw InvalidInput("render_mesh: a picture of " + std::to_string(options.width) + " x " +
-                               std::to_string(options.height) + " pixels; 64 to 16384 are possible each way.");
-    if (options.range && !((*options.range)[0] < (*options.range)[1]))
-        throw InvalidInput("render_mesh: the colours' range from " + number_text((*options.range)[0]) + " to " +
-                           number_text((*options.range)[1]) + " is empty; give the lower end first.");
-    const Scene scene = make_scene(mesh);
-    const Coloring coloring = make_coloring(mesh, scene, options);
-    const Camera camera = camera_of(options.view, choose_side(scene, options.view));
+    PicturePainter(options).paint_whole(mesh, png);
+}
 
-    Rasterizer rasterizer(options.width, options.height, white);
-    const auto projected = project(scene, camera, options, coloring.is_plain() ? 0 : legend_width);
-    draw_scene(rasterizer, scene, projected, camera, coloring);
-    Image image = rasterizer.image();
-    const std::string title = title_of(options);
-    draw_text(image, margin, margin, title, text_width(title, 3) < options.width - 2 * margin ? 3 : 2);
-    if (!coloring.is_plain()) draw_legend(image, coloring);
-    write_png(png, image);
+void PicturePainter::paint_whole(const Mesh& mesh, const std::filesystem::path& png)
+{
+    const Scene scene = make_scene(mesh, options_);
+    begin(glance_at(scene, options_));
+    canvas_->draw(scene);
+    save(png);
 }
 
 }  // namespace meshard

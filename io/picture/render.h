@@ -2,11 +2,16 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <limits>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "partition/mesh/mesh.h"
 
@@ -42,5 +47,55 @@ struct RenderOptions {
 /// @throws InvalidInput if there is no such array or component, or the size is outside [64, 16384].
 /// @throws IoError if the file cannot be written.
 void render_mesh(const Mesh& mesh, const std::filesystem::path& png, const RenderOptions& options = {});
+
+/// A value and how often it is seen.
+struct ValueCount {
+    double value;
+    std::int64_t count;
+};
+
+/// What must be known of a whole mesh before its first piece is drawn: the glances at all of its pieces, joined.
+struct PictureGlance {
+    struct Box { // of what is seen, to the right and down
+        static constexpr double infinity = std::numeric_limits<double>::infinity();
+        std::array<double, 2> low{infinity, infinity}, high{-infinity, -infinity};
+    };
+    struct Numbers {
+        std::array<Box, 2> surface, dots;        ///< for an eye on either side, as `View` says
+        std::array<double, 2> shown{};           ///< area that it sees
+        std::uint8_t has_surface = 0, has_values = 0, has_fractions = 0;
+    };
+
+    void join(const Numbers& others);
+    void join(std::span<const ValueCount> others);
+
+    Numbers numbers;
+    std::vector<ValueCount> seen;                ///< ascending
+};
+
+/// The picture of a mesh that comes in pieces: all are looked at first, then each is drawn. It is that of the whole, whatever the pieces and their order,
+/// if each surface of a piece is one of the whole's. All pieces have the array that gives the colours.
+class PicturePainter {
+public:
+    explicit PicturePainter(RenderOptions options);   ///< @throws InvalidInput as `render_mesh`
+    ~PicturePainter();
+
+    PictureGlance look(const Mesh& piece) const;      ///< @throws InvalidInput as `render_mesh`
+    void begin(const PictureGlance& glance);          ///< before the first `draw`
+    void draw(const Mesh& piece);
+
+    /// What was drawn so far, for another painter that has begun with the same glance.
+    std::vector<std::byte> layer() const;
+    void add_layer(std::span<const std::byte> layer);
+
+    void save(const std::filesystem::path& png) const;                        ///< @throws IoError
+    void paint_whole(const Mesh& mesh, const std::filesystem::path& png);     ///< all of it. @throws as `render_mesh`
+
+private:
+    class Canvas;
+
+    RenderOptions options_;
+    std::unique_ptr<Canvas> canvas_;
+};
 
 }  // namespace meshard
