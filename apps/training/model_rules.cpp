@@ -2,6 +2,7 @@
 #include "apps/training/model_rules.h"
 
 #include <algorithm>
+#include <cctype>
 #include <deque>
 #include <string>
 
@@ -31,20 +32,36 @@ SettingType type_of(const nlohmann::json& pattern)
     return !pattern.empty() && pattern[0].is_string() ? SettingType::TextList : SettingType::NumberList;
 }
 
-SettingRule option_rule(const std::string& name, const nlohmann::json& pattern, const std::string& meaning)
+/// A default as YAML: words without the quotes of JSON.
+std::string yaml_text(const nlohmann::json& value)
 {
-    SettingRule rule{.path = kept("model." + name), .type = type_of(pattern), .meaning = kept(meaning)};
+    const auto is_plain = [](unsigned char c) { return std::isalnum(c) || c == '_'; };
+    if (!value.is_string()) return value.dump();
+    const auto& text = value.get_ref<const std::string&>();
+    return !text.empty() && std::all_of(text.begin(), text.end(), is_plain) ? text : value.dump();
+}
+
+SettingRule option_rule(const OptionInfo& option, const nlohmann::json& pattern)
+{
+    SettingRule rule{.path = kept("model." + option.name), .type = type_of(pattern), .fallback = kept(yaml_text(pattern)), .meaning = kept(option.meaning)};
+    std::string words;
+    for (const auto& word : option.bounds.words) words += (words.empty() ? "" : "|") + word;
+    rule.words = kept(words);
     if (pattern.is_number_integer()) {
         rule.min = 0;
         rule.max = kLargeCount;
     }
+    if (!option.only_with.empty()) return rule;   // the model checks it
+    rule.min = std::max(rule.min, option.bounds.least);
+    rule.max = std::min(rule.max, option.bounds.most);
     return rule;
 }
 
 /// What follows from the data may be stated, too.
-SettingRule width_rule(const std::string& name, const nlohmann::json& width)
+SettingRule width_rule(const std::string& name, const nlohmann::json& width, const std::string& meaning)
 {
-    SettingRule rule{.path = kept("model." + name), .type = SettingType::Boolean, .meaning = "follows from the data; may be stated, and is checked then"};
+    SettingRule rule{.path = kept("model." + name), .type = SettingType::Boolean,
+                     .meaning = kept(meaning + (meaning.empty() ? "" : "; ") + "follows from the data, and is checked where it is given")};
     if (width.is_boolean()) return rule;
     rule.type = SettingType::Integer;
     rule.min = 1;
@@ -52,18 +69,36 @@ SettingRule width_rule(const std::string& name, const nlohmann::json& width)
     return rule;
 }
 
-/// Adds a rule, or the model's name to the one that another model has for the key.
+std::vector<SettingRule> rules_of(const ModelEntry& entry)
+{
+    std::vector<SettingRule> rules;
+    auto widths = entry.widths({.embedding_dim = 6, .num_constants = 0, .out_dim = 1});
+    for (const auto& option : entry.options) {
+        if (!widths.contains(option.name)) {
+            rules.push_back(option_rule(option, entry.defaults.at(option.name)));
+            continue;
+        }
+        rules.push_back(width_rule(option.name, widths[option.name], option.meaning));
+        widths.erase(option.name);
+    }
+    for (const auto& [name, width] : widths.items()) rules.push_back(width_rule(name, width, ""));
+    return rules;
+}
+
+/// Adds a rule, or the model's name to the one that other models have for the key, which then allows what any of them does.
 void add_shared(std::vector<SettingRule>& rules, SettingRule rule, const std::string& model)
 {
     const auto known = std::find_if(rules.begin(), rules.end(), [&](const auto& other) { return other.path == rule.path; });
     if (known == rules.end()) {
-        rule.meaning = kept(std::string(rule.meaning) + " [" + model + "]");
+        rule.of = kept(model);
         rules.push_back(rule);
         return;
     }
-    auto text = std::string(known->meaning);
-    text.insert(text.size() - 1, ", " + model);
-    known->meaning = kept(text);
+    known->of = kept(std::string(known->of) + ", " + model);
+    known->min = std::min(known->min, rule.min);
+    known->max = std::max(known->max, rule.max);
+    if (known->words != rule.words) known->words = {};
+    if (known->fallback != rule.fallback) known->fallback = {};
 }
 
 }  // namespace
@@ -73,19 +108,13 @@ std::vector<SettingRule> model_rules(std::string_view model)
     std::string names;
     for (const auto& entry : registered_models()) names += (names.empty() ? "" : "|") + entry.name;
     std::vector<SettingRule> rules{{.path = "model.name", .fallback = "transolver", .words = kept(names), .meaning = "architecture"}};
+    if (!model.empty()) {
+        const auto own = rules_of(find_model(model));
+        rules.insert(rules.end(), own.begin(), own.end());
+        return rules;
+    }
     for (const auto& entry : registered_models()) {
-        if (!model.empty() && find_model(model).name != entry.name) continue;
-        std::vector<SettingRule> own;
-        for (const auto& [name, meaning] : entry.options) {
-            own.push_back(option_rule(name, entry.defaults.at(name), meaning));
-            if (!model.empty()) own.back().fallback = kept(entry.defaults.at(name).dump());
-        }
-        const auto widths = entry.widths({.embedding_dim = 6, .num_constants = 0, .out_dim = 1});
-        for (const auto& item : widths.items()) own.push_back(width_rule(item.key(), item.value()));
-        for (const auto& rule : own) {
-            if (model.empty()) add_shared(rules, rule, entry.name);
-            else rules.push_back(rule);
-        }
+        for (const auto& rule : rules_of(entry)) add_shared(rules, rule, entry.name);
     }
     return rules;
 }

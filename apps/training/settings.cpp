@@ -113,6 +113,7 @@ std::string expected(const SettingRule& rule)
     case SettingType::NumberOrTextList: text = "a number or a list of texts"; break;
     }
     std::ostringstream range;
+    range.precision(12);
     if (std::isfinite(rule.min)) range << " from " << rule.min;
     if (std::isfinite(rule.max)) range << " to " << rule.max;
     text += range.str();
@@ -450,6 +451,14 @@ std::string Settings::to_yaml(bool with_sources) const
     return out.str();
 }
 
+std::string value_text(const SettingRule& rule)
+{
+    constexpr double kCount = 1e9;   // which no count reaches: not worth saying
+    auto shown = rule;
+    if (shown.max >= kCount) shown.max = std::numeric_limits<double>::infinity();
+    return expected(shown);
+}
+
 std::string describe(std::span<const SettingRule> rules)
 {
     std::size_t width = 0;
@@ -459,7 +468,8 @@ std::string describe(std::span<const SettingRule> rules)
         const auto fallback = rule.fallback.empty() ? std::string() : " = " + std::string(rule.fallback);
         const auto key = std::string(rule.path) + fallback;
         out << "  " << key << std::string(width + 5 - key.size(), ' ') << rule.meaning;
-        if (!rule.words.empty() || std::isfinite(rule.min) || std::isfinite(rule.max)) out << " (" << expected(rule) << ")";
+        if (!rule.words.empty() || std::isfinite(rule.min) || std::isfinite(rule.max)) out << " (" << value_text(rule) << ")";
+        if (!rule.of.empty()) out << " [" << rule.of << "]";
         out << '\n';
     }
     return out.str();

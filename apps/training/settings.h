@@ -24,7 +24,8 @@ struct SettingRule {
     std::string_view not_yet = {};            ///< separated by |: known elsewhere, refused here as not implemented
     double min = -std::numeric_limits<double>::infinity();
     double max = std::numeric_limits<double>::infinity();
-    std::string_view meaning = {};
+    std::string_view meaning = {};            ///< a line for people, without a full stop
+    std::string_view of = {};                 ///< the models that have it; empty: every run does
 };
 
 /// A value and where it came from: `car.yaml:3:5`, `command line` or `default`.
@@ -71,6 +72,9 @@ private:
 
     std::vector<Setting> settings_;         // in the order of the file, defaults last
 };
+
+/// What may stand for a key, e.g. `a whole number from 1, or auto`.
+std::string value_text(const SettingRule& rule);
 
 /// The table as text for a person: key, default, meaning.
 std::string describe(std::span<const SettingRule> rules);

@@ -16,47 +16,47 @@ constexpr const char* kParts[] = {"train", "val", "test"};
 // clang-format off
 constexpr SettingRule kFixedRules[] = {
     {.path = "run_id", .fallback = "run", .meaning = "name of the run's folder"},
-    {.path = "output_dir", .fallback = "runs", .meaning = "where run folders lie"},
-    {.path = "seed", .type = SettingType::Integer, .fallback = "0", .min = 0, .max = kLargeCount, .meaning = "of initial weights, order of cases, split and partition"},
+    {.path = "output_dir", .fallback = "runs", .meaning = "folder in which the runs' folders are made"},
+    {.path = "seed", .type = SettingType::Integer, .fallback = "0", .min = 0, .max = kLargeCount, .meaning = "seed of the initial weights, the order of cases, the split and the cut"},
 
     {.path = "data.root", .fallback = "???", .meaning = "folder of the cases"},
     {.path = "data.surface", .meaning = "surface files below the root, e.g. boundary_*.vtp; the last * is the case's id"},
     {.path = "data.volume", .meaning = "volume files below the root, in place of data.surface"},
     {.path = "data.cases", .meaning = "table of the cases below the root: .json or .csv with a column `id`"},
     {.path = "data.split.column", .meaning = "column of the table that says train, val or test"},
-    {.path = "data.split.train", .type = SettingType::NumberOrTextList, .min = 0, .max = 1, .meaning = "share of the cases, or their ids"},
-    {.path = "data.split.val", .type = SettingType::NumberOrTextList, .min = 0, .max = 1, .meaning = "share of the cases, or their ids"},
-    {.path = "data.split.test", .type = SettingType::NumberOrTextList, .min = 0, .max = 1, .meaning = "share of the cases, or their ids"},
+    {.path = "data.split.train", .type = SettingType::NumberOrTextList, .min = 0, .max = 1, .meaning = "cases that the model learns from: their share, or their ids"},
+    {.path = "data.split.val", .type = SettingType::NumberOrTextList, .min = 0, .max = 1, .meaning = "cases that measure the errors during training"},
+    {.path = "data.split.test", .type = SettingType::NumberOrTextList, .min = 0, .max = 1, .meaning = "cases that measure the errors at the end"},
     {.path = "data.association", .fallback = "cell", .words = "cell|point", .meaning = "where the fields live"},
-    {.path = "data.fields.*", .meaning = "array to learn, under a name of its own"},
-    {.path = "data.fields.*.from", .meaning = "array to learn, under a name of its own"},
-    {.path = "data.fields.*.kind", .words = "kinematic|static|cp|stress|velocity|scalar|vector", .meaning = "what its numbers mean"},
+    {.path = "data.fields.*", .meaning = "array to learn, under a name of your own, which stands in place of the *"},
+    {.path = "data.fields.*.from", .meaning = "the same, where a kind is said beside it"},
+    {.path = "data.fields.*.kind", .words = "kinematic|static|cp|stress|velocity|scalar|vector", .meaning = "what the field's numbers mean; kept with the run"},
     {.path = "data.inputs", .type = SettingType::TextList, .fallback = "[points, normals]", .words = "points|normals", .not_yet = "sdf|sdf_normals", .meaning = "what the model is told about each point"},
     {.path = "data.normals", .fallback = "Normals", .meaning = "array of outward unit normals; computed from the polygons where a case has none"},
-    {.path = "data.center", .fallback = "bounds", .words = "bounds|none", .meaning = "subtracted from the points: centre of the bounding box, or nothing"},
-    {.path = "data.length", .fallback = "bounds", .meaning = "points are divided by it: longest edge of the bounding box (bounds), none, a number, or a column of the table"},
+    {.path = "data.center", .fallback = "bounds", .words = "bounds|none", .meaning = "what is subtracted from the points: bounds (the centre of their bounding box) or none"},
+    {.path = "data.length", .fallback = "bounds", .meaning = "what the points are divided by: bounds (the longest edge of their box), none, a number, three, or a column of the table"},
     {.path = "data.reference.*", .type = SettingType::NumberList, .meaning = "free stream and reference values, kept with the run"},
-    {.path = "data.constants", .type = SettingType::TextList, .meaning = "columns of the table that the model is told of a case besides its points: fx of transolver and flare, global_embedding of geotransolver"},
-    {.path = "data.time", .meaning = "column of the table with the time that the model is told of a case: transolver and flare"},
+    {.path = "data.constants", .type = SettingType::TextList, .meaning = "columns of the table that the model is told of a case besides its points"},
+    {.path = "data.time", .meaning = "column of the table with the time of a case, for transolver and flare"},
     {.path = "data.sampling_resolution", .not_yet = "", .meaning = "not implemented: all points are used"},
     {.path = "data.parts", .type = SettingType::Integer, .fallback = "auto", .words = "auto", .min = 1, .max = 1e6, .meaning = "shards a case is cut into; auto: one a domain rank"},
-    {.path = "data.shards", .meaning = "folder that keeps the shards; default: shards/ in the run's folder"},
+    {.path = "data.shards", .meaning = "folder that keeps the shards; shards/ in the run's folder unless said"},
 
     {.path = "training.num_epochs", .type = SettingType::Integer, .fallback = "100", .min = 1, .max = kLargeCount, .meaning = "times through all training cases"},
     {.path = "training.max_steps", .type = SettingType::Integer, .fallback = "0", .min = 0, .max = kLargeCount, .meaning = "ends training early; 0: no limit"},
-    {.path = "training.precision", .fallback = "float32", .words = "float32|bfloat16|bf16", .not_yet = "float16|float64", .meaning = "of the model's arithmetic; bfloat16 (or bf16) keeps weights, sums and the loss in float32"},
-    {.path = "training.loss", .fallback = "mse", .words = "mse", .not_yet = "huber|rmse|l1", .meaning = "over all points and channels, in normalised units"},
+    {.path = "training.precision", .fallback = "float32", .words = "float32|bfloat16|bf16", .not_yet = "float16|float64", .meaning = "numbers of the model's arithmetic; with bfloat16 (or bf16) weights, sums and the loss stay float32"},
+    {.path = "training.loss", .fallback = "mse", .words = "mse", .not_yet = "huber|rmse|l1", .meaning = "loss over all points and channels, in normalised units: mse is the mean squared error"},
     {.path = "training.optimizer.name", .fallback = "adamw", .words = "adamw", .not_yet = "adam|sgd|muon|lion", .meaning = "optimiser"},
     {.path = "training.optimizer.lr", .type = SettingType::Number, .fallback = "1e-3", .min = 0, .max = 100, .meaning = "highest learning rate"},
     {.path = "training.optimizer.weight_decay", .type = SettingType::Number, .fallback = "1e-4", .min = 0, .max = 100, .meaning = "decoupled weight decay"},
-    {.path = "training.optimizer.betas", .type = SettingType::NumberList, .fallback = "[0.9, 0.999]", .min = 0, .max = 0.999999999, .meaning = "of AdamW's two running means"},
-    {.path = "training.scheduler.name", .fallback = "cosine", .words = "cosine|constant", .not_yet = "step|one_cycle|exponential|plateau", .meaning = "learning rate after the warm-up"},
+    {.path = "training.optimizer.betas", .type = SettingType::NumberList, .fallback = "[0.9, 0.999]", .min = 0, .max = 0.999999999, .meaning = "decay rates of AdamW's two running means"},
+    {.path = "training.scheduler.name", .fallback = "cosine", .words = "cosine|constant", .not_yet = "step|one_cycle|exponential|plateau", .meaning = "how the learning rate goes on after the warm-up"},
     {.path = "training.scheduler.warmup_steps", .type = SettingType::Integer, .fallback = "0", .min = 0, .max = kLargeCount, .meaning = "steps in which the learning rate rises in a line"},
-    {.path = "training.scheduler.min_lr", .type = SettingType::Number, .fallback = "0", .min = 0, .max = 100, .meaning = "where the cosine ends"},
+    {.path = "training.scheduler.min_lr", .type = SettingType::Number, .fallback = "0", .min = 0, .max = 100, .meaning = "learning rate at the end of the cosine"},
     {.path = "training.memory", .fallback = "stored", .words = "stored|recomputed|streamed", .meaning = "what a step keeps of each point: all that backward needs, the layers' inputs, or nothing; slower in this order"},
     {.path = "training.save_interval", .type = SettingType::Integer, .fallback = "1", .min = 1, .max = kLargeCount, .meaning = "epochs between checkpoints"},
     {.path = "training.val_interval", .type = SettingType::Integer, .fallback = "1", .min = 1, .max = kLargeCount, .meaning = "epochs between validations"},
-    {.path = "training.order", .fallback = "shuffled", .words = "shuffled|fixed", .meaning = "of the cases in an epoch"},
+    {.path = "training.order", .fallback = "shuffled", .words = "shuffled|fixed", .meaning = "order of the cases in an epoch"},
     {.path = "training.order_file", .meaning = "JSON lines with `epoch` and `order` (ids of the cases), in place of training.order"},
     {.path = "training.init", .meaning = "safetensors file with initial weights"},
 
@@ -175,7 +175,7 @@ Settings read_training_settings(const std::filesystem::path& file, std::span<con
     if (named.find("model.name")->source == "command line") {
         for (const auto& setting : named.all()) {
             const bool is_known = std::any_of(rules.begin(), rules.end(), [&](const auto& rule) { return rule.path == setting.path; });
-            if (is_known || !setting.path.starts_with("model.") || setting.source == "command line") continue;
+            if (is_known || !setting.path.starts_with("model.") || setting.source == "command line" || setting.source == "default") continue;
             throw UsageError(setting.source + ": " + setting.path + " belongs to another model than " + named.text("model.name") +
                              ", which the command line names. Remove the file's keys of its model: '~model' model.name=" + named.text("model.name") + " ...");
         }

@@ -1,35 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/geotransolver/geotransolver_options.h"
 
-#include <cmath>
-
-#include <nlohmann/json.hpp>
-
-#include "models/layers/option_checks.h"
 #include "models/layers/option_table.h"
 
 namespace meshard {
-namespace {
 
-/// Calls `visit(name, member)` for every option: the one list of names.
-template <class Options, class Visit>
-void for_each_option(Options& options, Visit&& visit)
+const OptionTable<GeoTransolverOptions>& geotransolver_option_table()
 {
-    visit_shared_options(options, visit);
-    visit("functional_dim", options.functional_dim);
-    visit("out_dim", options.out_dim);
-    visit("geometry_dim", options.geometry_dim);
-    visit("global_dim", options.global_dim);
-    visit("include_local_features", options.include_local_features);
-    visit("radii", options.radii);
-    visit("neighbors_in_radius", options.neighbors_in_radius);
-    visit("n_hidden_local", options.n_hidden_local);
-    visit("attention_type", options.attention_type);
-    visit("concrete_dropout", options.concrete_dropout);
-    visit("state_mixing_mode", options.state_mixing_mode);
+    using O = GeoTransolverOptions;
+    static const OptionTable<O> table("GeoTransolver", inherited_options<O>(slice_transformer_option_list(0), {
+        {"attention_type", &O::attention_type, "attention of the layers; GALE_FA has FLARE's mixing in place of slices", {.words = {"GALE", "GALE_FA"}}},
+        {"state_mixing_mode", &O::state_mixing_mode, "how a layer brings the context in", {.words = {"weighted", "concat_project"}}},
+        {"include_local_features", &O::include_local_features, "tells each point of those around it, by ball queries at the radii"},
+        {"radii", &O::radii, "of the ball queries, in the model's coordinates", {.least = 0, .above = true}, {.only_with = &O::include_local_features}},
+        {"neighbors_in_radius", &O::neighbors_in_radius, "points that are kept of each radius", {.least = 1}, {.only_with = &O::include_local_features}},
+        {"n_hidden_local", &O::n_hidden_local, "channels of each radius", {.least = 2}, {.only_with = &O::include_local_features}},
+        {"concrete_dropout", &O::concrete_dropout, "dropout at learned rates"},
+        {"functional_dim", &O::functional_dim, "channels of each stream of points", {.least = 1}, {.none = "[]", .one_or_more = true}},
+        {"out_dim", &O::out_dim, "channels of the result", {.least = 1}, {.none = "[]", .one_or_more = true}},
+        {"geometry_dim", &O::geometry_dim, "channels of the geometry; none: the model takes no geometry", {.least = 0}, {.none = "0"}},
+        {"global_dim", &O::global_dim, "channels of the constants of a case; none: the model takes none", {.least = 0}, {.none = "0"}},
+        {"time_input", &O::time_input, "parameters that no part of the model uses, as in the reference", {}, {.is_for_programs = true}},
+    }));
+    return table;
 }
-
-}  // namespace
 
 std::int64_t GeoTransolverOptions::context_dim() const
 {
@@ -39,58 +33,31 @@ std::int64_t GeoTransolverOptions::context_dim() const
 
 void GeoTransolverOptions::validate() const
 {
+    geotransolver_option_table().check(*this);
     const OptionChecks checks("GeoTransolver");
-    checks.no_transformer_engine(use_te);
+    check_together(*this, checks);
     if (functional_dim.empty()) checks.refuse("functional_dim must have a number for each stream of points, and is empty.");
     if (functional_dim.size() != out_dim.size()) {
         checks.refuse("functional_dim and out_dim must be of one length, and have " + std::to_string(functional_dim.size()) + " and " +
                       std::to_string(out_dim.size()) + " numbers.");
     }
-    for (const auto dim : functional_dim) checks.at_least(1, {{"functional_dim", dim}});
-    for (const auto dim : out_dim) checks.at_least(1, {{"out_dim", dim}});
-    checks.at_least(0, {{"geometry_dim", geometry_dim}, {"global_dim", global_dim}});
-    checks.at_least(0, {{"n_layers", n_layers}});
-    checks.at_least(1, {{"n_hidden", n_hidden}, {"n_head", n_head}, {"mlp_ratio", mlp_ratio}, {"slice_num", slice_num}});
-    checks.multiple("n_hidden", n_hidden, "n_head", n_head);
-    checks.grid(structured_shape);
-    checks.one_of("attention_type", attention_type, {"GALE", "GALE_FA"});
-    checks.one_of("state_mixing_mode", state_mixing_mode, {"weighted", "concat_project"});
-    checks.rate("dropout", dropout);
     if (!include_local_features) return;
     if (!structured_shape.empty()) checks.refuse("include_local_features needs points in any order; structured_shape excludes it.");
     if (geometry_dim != 3) checks.refuse("include_local_features needs a geometry of points: geometry_dim must be 3, and is " + std::to_string(geometry_dim) + ".");
-    checks.at_least(2, {{"n_hidden_local", n_hidden_local}});
     if (radii.empty() || radii.size() != neighbors_in_radius.size()) {
         checks.refuse("radii and neighbors_in_radius must be of one length, at least 1, and have " + std::to_string(radii.size()) + " and " +
                       std::to_string(neighbors_in_radius.size()) + " numbers.");
-    }
-    for (const auto count : neighbors_in_radius) checks.at_least(1, {{"neighbors_in_radius", count}});
-    for (const auto radius : radii) {
-        if (!(radius > 0) || !std::isfinite(radius)) checks.refuse("radii must be above 0 and finite; one is " + std::to_string(radius) + ".");
     }
 }
 
 GeoTransolverOptions geotransolver_options(const nlohmann::json& arguments)
 {
-    auto lists = arguments;
-    for (const char* name : {"functional_dim", "out_dim"}) {
-        if (lists.contains(name) && lists[name].is_number()) lists[name] = nlohmann::json::array({lists[name]});
-    }
-    return read_options<GeoTransolverOptions>("GeoTransolver", lists, [](auto& options, auto&& visit) { for_each_option(options, visit); });
+    return geotransolver_option_table().read(arguments);
 }
 
 nlohmann::json to_json(const GeoTransolverOptions& options)
 {
-    nlohmann::json arguments;
-    for_each_option(options, [&](const char* name, const auto& member) { arguments[name] = member; });
-    for (const char* name : {"functional_dim", "out_dim"}) {
-        if (arguments[name].size() == 1) arguments[name] = nlohmann::json(arguments[name][0]);
-    }
-    for (const char* name : {"geometry_dim", "global_dim"}) {
-        if (arguments[name] == 0) arguments[name] = nullptr;
-    }
-    if (options.structured_shape.empty()) arguments["structured_shape"] = nullptr;
-    return arguments;
+    return geotransolver_option_table().write(options);
 }
 
 }  // namespace meshard

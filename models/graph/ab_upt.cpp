@@ -5,7 +5,6 @@
 #include <torch/torch.h>
 
 #include "models/layers/grid_points.h"
-#include "models/layers/option_checks.h"
 #include "models/layers/option_table.h"
 
 namespace meshard {
@@ -13,22 +12,24 @@ namespace {
 
 constexpr double kWeightStd = 0.02;
 
-/// Calls `visit(name, member)` for every option: the only list of names.
-template <class Options, class Visit>
-void for_each_option(Options& options, Visit&& visit)
+const OptionTable<AbUptOptions>& option_table()
 {
-    visit("surface_dim", options.surface_dim);
-    visit("volume_dim", options.volume_dim);
-    visit("hidden_dim", options.hidden_dim);
-    visit("num_heads", options.num_heads);
-    visit("mlp_ratio", options.mlp_ratio);
-    visit("geometry_depth", options.geometry_depth);
-    visit("radius", options.radius);
-    visit("max_degree", options.max_degree);
-    visit("physics_blocks", options.physics_blocks);
-    visit("num_surface_blocks", options.num_surface_blocks);
-    visit("num_volume_blocks", options.num_volume_blocks);
-    visit("condition_dim", options.condition_dim);
+    using O = AbUptOptions;
+    static const OptionTable<O> table("AB-UPT", {
+        {"surface_dim", &O::surface_dim, "channels of the surface's result", {.least = 1}},
+        {"volume_dim", &O::volume_dim, "channels of the volume's result", {.least = 1}},
+        {"hidden_dim", &O::hidden_dim, "channels", {.least = 1}},
+        {"num_heads", &O::num_heads, "attention heads; divides hidden_dim", {.least = 1}},
+        {"mlp_ratio", &O::mlp_ratio, "width of the blocks' MLPs over hidden_dim", {.least = 1}},
+        {"geometry_depth", &O::geometry_depth, "blocks among the supernodes", {.least = 0}},
+        {"radius", &O::radius, "of a supernode's neighbourhood, in the units of the positions", {.least = 0, .above = true}},
+        {"max_degree", &O::max_degree, "points of a neighbourhood that are kept, first by index", {.least = 1}},
+        {"physics_blocks", &O::physics_blocks, "blocks of the common branch, in order", {.words = {"perceiver", "shared", "cross", "joint"}}},
+        {"num_surface_blocks", &O::num_surface_blocks, "blocks with weights of the surface's own", {.least = 0}},
+        {"num_volume_blocks", &O::num_volume_blocks, "blocks with weights of the volume's own", {.least = 0}},
+        {"condition_dim", &O::condition_dim, "numbers of a case that modulate every block; 0 for none", {.least = 0}},
+    });
+    return table;
 }
 
 torch::nn::Sequential bias_mlp(std::int64_t dim)
@@ -40,30 +41,23 @@ torch::nn::Sequential bias_mlp(std::int64_t dim)
 
 void AbUptOptions::validate() const
 {
+    option_table().check(*this);
     const OptionChecks checks("AB-UPT");
-    checks.at_least(1, {{"surface_dim", surface_dim}, {"volume_dim", volume_dim}, {"hidden_dim", hidden_dim}, {"num_heads", num_heads}, {"mlp_ratio", mlp_ratio},
-                        {"max_degree", max_degree}});
-    checks.at_least(0, {{"geometry_depth", geometry_depth}, {"num_surface_blocks", num_surface_blocks}, {"num_volume_blocks", num_volume_blocks},
-                        {"condition_dim", condition_dim}});
     checks.multiple("hidden_dim", hidden_dim, "num_heads", num_heads);
     constexpr std::int64_t kLeastHeadDim = 6;   // a pair of channels for each axis
     if (hidden_dim / num_heads < kLeastHeadDim || hidden_dim / num_heads % 2 != 0) {
         checks.refuse("hidden_dim / num_heads must be even and at least 6, and is " + std::to_string(hidden_dim / num_heads) + ".");
     }
-    for (const auto& block : physics_blocks) checks.one_of("an entry of physics_blocks", block, {"perceiver", "shared", "cross", "joint"});
-    if (!(radius > 0)) checks.refuse("radius must be above 0, and is " + std::to_string(radius) + ".");
 }
 
 AbUptOptions ab_upt_options(const nlohmann::json& arguments)
 {
-    return read_options<AbUptOptions>("AB-UPT", arguments, [](auto& options, auto&& visit) { for_each_option(options, visit); });
+    return option_table().read(arguments);
 }
 
 nlohmann::json to_json(const AbUptOptions& options)
 {
-    nlohmann::json arguments;
-    for_each_option(options, [&](const char* name, const auto& member) { arguments[name] = member; });
-    return arguments;
+    return option_table().write(options);
 }
 
 AbUptImpl::AbUptImpl(AbUptOptions options) : options_(std::move(options))

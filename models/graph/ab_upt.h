@@ -15,18 +15,18 @@ namespace meshard {
 
 /// Constructor arguments of an AB-UPT.
 struct AbUptOptions {
-    std::int64_t surface_dim = 0;               ///< channels of the surface's result; must be set
-    std::int64_t volume_dim = 0;                ///< of the volume's; must be set
+    std::int64_t surface_dim = 0;               ///< must be set
+    std::int64_t volume_dim = 0;                ///< must be set
     std::int64_t hidden_dim = 192;
     std::int64_t num_heads = 3;
     std::int64_t mlp_ratio = 4;
-    std::int64_t geometry_depth = 1;            ///< blocks among the supernodes
-    double radius = 0.25;                       ///< of a supernode's neighbourhood, in the units of the positions
-    std::int64_t max_degree = 32;               ///< at most so many points of it, the first by index
+    std::int64_t geometry_depth = 1;
+    double radius = 0.25;
+    std::int64_t max_degree = 32;
     std::vector<std::string> physics_blocks{"perceiver", "shared", "cross", "shared", "cross", "shared", "cross", "shared", "cross", "shared"};
-    std::int64_t num_surface_blocks = 2;        ///< with weights for the surface alone
+    std::int64_t num_surface_blocks = 2;
     std::int64_t num_volume_blocks = 2;
-    std::int64_t condition_dim = 0;             ///< numbers of a case that modulate every block; 0 for none
+    std::int64_t condition_dim = 0;
 
     /// @throws InvalidInput naming the option, its value and what is allowed.
     void validate() const;

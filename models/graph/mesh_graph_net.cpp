@@ -7,34 +7,11 @@
 #include <torch/torch.h>
 
 #include "models/layers/activation.h"
-#include "models/layers/option_checks.h"
 #include "models/layers/option_table.h"
 #include "sharding/tensor/shard_tensor.h"
 
 namespace meshard {
 namespace {
-
-/// Calls `visit(name, member)` for every option: the only list of names.
-template <class Options, class Visit>
-void for_each_option(Options& options, Visit&& visit)
-{
-    visit("input_dim_nodes", options.input_dim_nodes);
-    visit("input_dim_edges", options.input_dim_edges);
-    visit("output_dim", options.output_dim);
-    visit("processor_size", options.processor_size);
-    visit("mlp_activation_fn", options.mlp_activation_fn);
-    visit("num_layers_node_processor", options.num_layers_node_processor);
-    visit("num_layers_edge_processor", options.num_layers_edge_processor);
-    visit("hidden_dim_processor", options.hidden_dim_processor);
-    visit("hidden_dim_node_encoder", options.hidden_dim_node_encoder);
-    visit("num_layers_node_encoder", options.num_layers_node_encoder);
-    visit("hidden_dim_edge_encoder", options.hidden_dim_edge_encoder);
-    visit("num_layers_edge_encoder", options.num_layers_edge_encoder);
-    visit("hidden_dim_node_decoder", options.hidden_dim_node_decoder);
-    visit("num_layers_node_decoder", options.num_layers_node_decoder);
-    visit("aggregation", options.aggregation);
-    visit("do_concat_trick", options.do_concat_trick);
-}
 
 /// Multiplications and additions for one row of an MLP, forward and backward.
 double mlp_flops(double in, double hidden, double out, std::int64_t num_hidden_layers)
@@ -45,16 +22,33 @@ double mlp_flops(double in, double hidden, double out, std::int64_t num_hidden_l
 
 }  // namespace
 
+const OptionTable<MeshGraphNetOptions>& mesh_graph_net_option_table()
+{
+    using O = MeshGraphNetOptions;
+    static const OptionTable<O> table("MeshGraphNet", {
+        {"processor_size", &O::processor_size, "steps in which messages pass", {.least = 1}},
+        {"hidden_dim_processor", &O::hidden_dim_processor, "channels of nodes and edges", {.least = 1}},
+        {"hidden_dim_node_encoder", &O::hidden_dim_node_encoder, "hidden channels of the nodes' encoder", {.least = 1}},
+        {"hidden_dim_edge_encoder", &O::hidden_dim_edge_encoder, "hidden channels of the edges' encoder", {.least = 1}},
+        {"hidden_dim_node_decoder", &O::hidden_dim_node_decoder, "hidden channels of the decoder", {.least = 1}},
+        {"num_layers_node_processor", &O::num_layers_node_processor, "hidden layers of a step's MLP of nodes", {.least = 1}},
+        {"num_layers_edge_processor", &O::num_layers_edge_processor, "hidden layers of a step's MLP of edges", {.least = 1}},
+        {"num_layers_node_encoder", &O::num_layers_node_encoder, "hidden layers of the nodes' encoder", {.least = 1}},
+        {"num_layers_edge_encoder", &O::num_layers_edge_encoder, "hidden layers of the edges' encoder", {.least = 1}},
+        {"num_layers_node_decoder", &O::num_layers_node_decoder, "hidden layers of the decoder", {.least = 1}},
+        {"mlp_activation_fn", &O::mlp_activation_fn, "activation of the MLPs"},
+        {"aggregation", &O::aggregation, "how a node's messages become one", {.words = {"sum", "mean"}}},
+        {"do_concat_trick", &O::do_concat_trick, "nodes meet an edge's MLP before they are gathered: less work, other parameters"},
+        {"input_dim_nodes", &O::input_dim_nodes, "numbers at each node", {.least = 1}},
+        {"input_dim_edges", &O::input_dim_edges, "numbers at each edge", {.least = 1}},
+        {"output_dim", &O::output_dim, "channels of the result", {.least = 1}},
+    });
+    return table;
+}
+
 void MeshGraphNetOptions::validate() const
 {
-    const OptionChecks checks("MeshGraphNet");
-    checks.at_least(1, {{"input_dim_nodes", input_dim_nodes}, {"input_dim_edges", input_dim_edges}, {"output_dim", output_dim}, {"processor_size", processor_size},
-                        {"num_layers_node_processor", num_layers_node_processor}, {"num_layers_edge_processor", num_layers_edge_processor},
-                        {"hidden_dim_processor", hidden_dim_processor}, {"hidden_dim_node_encoder", hidden_dim_node_encoder},
-                        {"num_layers_node_encoder", num_layers_node_encoder}, {"hidden_dim_edge_encoder", hidden_dim_edge_encoder},
-                        {"num_layers_edge_encoder", num_layers_edge_encoder}, {"hidden_dim_node_decoder", hidden_dim_node_decoder},
-                        {"num_layers_node_decoder", num_layers_node_decoder}});
-    checks.one_of("aggregation", aggregation, {"sum", "mean"});
+    mesh_graph_net_option_table().check(*this);
 }
 
 MeshGraphNetOptions mesh_graph_net_options(const nlohmann::json& arguments)
@@ -65,14 +59,12 @@ MeshGraphNetOptions mesh_graph_net_options(const nlohmann::json& arguments)
         if (*norm != "LayerNorm") OptionChecks("MeshGraphNet").refuse("norm_type is " + norm->dump() + "; only LayerNorm can be read, not layers of TransformerEngine.");
         of_model.erase(norm);
     }
-    return read_options<MeshGraphNetOptions>("MeshGraphNet", of_model, [](auto& options, auto&& visit) { for_each_option(options, visit); });
+    return mesh_graph_net_option_table().read(of_model);
 }
 
 nlohmann::json to_json(const MeshGraphNetOptions& options)
 {
-    nlohmann::json arguments;
-    for_each_option(options, [&](const char* name, const auto& member) { arguments[name] = member; });
-    return arguments;
+    return mesh_graph_net_option_table().write(options);
 }
 
 GraphMlpImpl::GraphMlpImpl(Widths widths, std::int64_t num_hidden_layers, const std::string& act, bool normalized)

@@ -13,14 +13,17 @@
 
 namespace meshard {
 
-/// Constructor arguments of a MeshGraphNet, with the names and defaults that checkpoints use.
+template <class Options>
+class OptionTable;
+
+/// Constructor arguments of a MeshGraphNet, with the names and defaults that checkpoints use. What each means and may be: `mesh_graph_net_option_table`.
 struct MeshGraphNetOptions {
     std::int64_t input_dim_nodes = 0;           ///< must be set
     std::int64_t input_dim_edges = 0;           ///< must be set
     std::int64_t output_dim = 0;                ///< must be set
-    std::int64_t processor_size = 15;           ///< message-passing steps
+    std::int64_t processor_size = 15;
     std::string mlp_activation_fn = "relu";     ///< see activation.h
-    std::int64_t num_layers_node_processor = 2; ///< hidden layers of the MLPs, here and below
+    std::int64_t num_layers_node_processor = 2;
     std::int64_t num_layers_edge_processor = 2;
     std::int64_t hidden_dim_processor = 128;
     std::int64_t hidden_dim_node_encoder = 128;
@@ -29,12 +32,15 @@ struct MeshGraphNetOptions {
     std::int64_t num_layers_edge_encoder = 2;
     std::int64_t hidden_dim_node_decoder = 128;
     std::int64_t num_layers_node_decoder = 2;
-    std::string aggregation = "sum";            ///< or mean
-    bool do_concat_trick = false;               ///< apply an edge MLP's first layer to nodes before they are gathered to edges: the same function, other parameters
+    std::string aggregation = "sum";
+    bool do_concat_trick = false;
 
     /// @throws InvalidInput naming the option, its value and what is allowed.
     void validate() const;
 };
+
+/// The declaration of all of them.
+const OptionTable<MeshGraphNetOptions>& mesh_graph_net_option_table();
 
 /// From the arguments of a checkpoint; absent ones keep their defaults.
 /// Arguments about PhysicsNeMo's gradient checkpointing are ignored.

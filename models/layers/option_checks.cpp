@@ -2,11 +2,37 @@
 #include "models/layers/option_checks.h"
 
 #include <algorithm>
+#include <cmath>
+#include <sstream>
 
 #include "partition/error.h"
 #include "partition/nearest_name.h"
 
 namespace meshard {
+namespace {
+
+std::string number_text(double value)
+{
+    std::ostringstream text;
+    text << value;
+    return text.str();
+}
+
+bool is_within(const OptionBounds& bounds, double value)
+{
+    return value <= bounds.most && (bounds.above ? value > bounds.least : value >= bounds.least);
+}
+
+/// What stands behind `must`.
+std::string bounds_text(const OptionBounds& bounds)
+{
+    const auto least = number_text(bounds.least), most = number_text(bounds.most);
+    if (!std::isfinite(bounds.most)) return (bounds.above ? "be above " : "be at least ") + least;
+    if (!std::isfinite(bounds.least)) return "be at most " + most;
+    return std::string("lie in ") + (bounds.above ? "(" : "[") + least + ", " + most + "]";
+}
+
+}  // namespace
 
 void OptionChecks::refuse(const std::string& what) const
 {
@@ -20,18 +46,13 @@ void OptionChecks::at_least(std::int64_t least, std::initializer_list<std::pair<
     }
 }
 
-void OptionChecks::one_of(const char* name, const std::string& value, const std::vector<std::string>& allowed) const
+void OptionChecks::one_of(const std::string& name, const std::string& value, const std::vector<std::string>& allowed) const
 {
     if (std::find(allowed.begin(), allowed.end(), value) != allowed.end()) return;
     std::string list;
     for (std::size_t i = 0; i < allowed.size(); ++i) list += (i == 0 ? "" : i + 1 == allowed.size() ? " or " : ", ") + allowed[i];
     const auto nearest = nearest_name(value, allowed);
-    refuse(std::string(name) + " must be " + list + ", and is '" + value + "'." + (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
-}
-
-void OptionChecks::rate(const char* name, double value) const
-{
-    if (!(value >= 0.0 && value <= 1.0)) refuse(std::string(name) + " must lie in [0, 1], and is " + std::to_string(value) + ".");
+    refuse(name + " must be " + list + ", and is '" + value + "'." + (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
 }
 
 void OptionChecks::multiple(const char* name, std::int64_t value, const char* of_name, std::int64_t of) const
@@ -39,17 +60,22 @@ void OptionChecks::multiple(const char* name, std::int64_t value, const char* of
     if (value % of != 0) refuse(std::string(name) + " must be a multiple of " + of_name + "; " + std::to_string(value) + " is not one of " + std::to_string(of) + ".");
 }
 
-void OptionChecks::grid(const std::vector<std::int64_t>& extents) const
+void OptionChecks::within(const OptionBounds& bounds, const std::string& name, std::int64_t value) const
 {
-    if (!extents.empty() && extents.size() != 2 && extents.size() != 3) {
-        refuse("structured_shape must have 2 or 3 extents, and has " + std::to_string(extents.size()) + ".");
-    }
-    for (const auto extent : extents) at_least(1, {{"an extent of structured_shape", extent}});
+    if (is_within(bounds, static_cast<double>(value))) return;
+    refuse(name + " must " + bounds_text(bounds) + ", and is " + std::to_string(value) + ".");
 }
 
-void OptionChecks::no_transformer_engine(bool use_te) const
+void OptionChecks::within(const OptionBounds& bounds, const std::string& name, double value) const
 {
-    if (use_te) refuse("use_te (TransformerEngine's layers) is not implemented, and their parameters cannot be converted; set use_te to false.");
+    const bool is_bounded = std::isfinite(bounds.least) || std::isfinite(bounds.most);
+    if (!is_bounded || (std::isfinite(value) && is_within(bounds, value))) return;
+    refuse(name + " must " + bounds_text(bounds) + (std::isfinite(bounds.most) ? "" : " and finite") + ", and is " + number_text(value) + ".");
+}
+
+void OptionChecks::within(const OptionBounds& bounds, const std::string& name, const std::string& value) const
+{
+    if (!bounds.words.empty()) one_of(name, value, bounds.words);
 }
 
 }  // namespace meshard

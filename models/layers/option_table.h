@@ -1,61 +1,209 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cmath>
+#include <cstdint>
+#include <iterator>
 #include <string>
+#include <type_traits>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
+#include "models/layers/option_checks.h"
+#include "models/layers/option_info.h"
 #include "partition/error.h"
 #include "partition/nearest_name.h"
 
 namespace meshard {
 
-/// A model's options from the constructor arguments of a checkpoint; absent and null ones keep their defaults.
-///
-/// @param model             begins the message of an error
-/// @param for_each_option   called as (options, visit); calls visit(name, member) for every option
-/// @throws InvalidInput for a name that is no option, with the nearest one, or a value of the wrong type.
-template <class Options, class ForEachOption>
-Options read_options(const std::string& model, const nlohmann::json& arguments, ForEachOption&& for_each_option)
+/// A member of a struct of options.
+template <class Options>
+using OptionMember = std::variant<bool Options::*, std::int64_t Options::*, double Options::*, std::string Options::*, std::vector<std::int64_t> Options::*,
+                                  std::vector<double> Options::*, std::vector<std::string> Options::*>;
+
+/// What is unusual about an option.
+template <class Options>
+struct OptionTraits {
+    bool Options::* only_with = nullptr;            ///< the bounds hold where this other option is set; null: always
+    std::string none = {};                          ///< the value, as JSON, that checkpoints write as null; bounds do not touch it
+    bool one_or_more = false;                       ///< a list of one is written as its only value
+    bool is_extension = false;                      ///< other programs do not know it: written only where it is not the default
+    bool is_for_programs = false;                   ///< no configuration may set it
+};
+
+/// The declaration of an argument of a model's constructor. Its type is the member's, its default what the member is at first.
+template <class Options>
+struct Option {
+    std::string name;                               ///< in checkpoints and configurations
+    OptionMember<Options> member;
+    std::string meaning;                            ///< a line for people, without a full stop
+    OptionBounds bounds = {};
+    OptionTraits<Options> traits = {};
+};
+
+namespace detail {
+
+template <class Value>
+bool is_value(const nlohmann::json& json, const Value* /*type*/)
 {
-    Options options;
-    std::vector<std::string> names;
-    for_each_option(options, [&](const char* name, auto& member) {
-        names.emplace_back(name);
-        const auto found = arguments.find(name);
-        if (found == arguments.end() || found->is_null()) return;
-        try {
-            found->get_to(member);
-        } catch (const nlohmann::json::exception&) {
-            throw InvalidInput(model + ": " + name + " cannot be " + found->dump() + ".");
-        }
-    });
-    for (const auto& [name, value] : arguments.items()) {
-        bool known = false;
-        for (const auto& candidate : names) known = known || candidate == name;
-        if (known) continue;
-        const auto nearest = nearest_name(name, names);
-        throw InvalidInput(model + ": there is no argument '" + name + "'." + (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
-    }
-    return options;
+    if constexpr (std::is_same_v<Value, bool>) return json.is_boolean();
+    else if constexpr (std::is_same_v<Value, std::int64_t>) return json.is_number() && std::floor(json.get<double>()) == json.get<double>();
+    else if constexpr (std::is_same_v<Value, double>) return json.is_number();
+    else return json.is_string();
 }
 
-/// Calls `visit(name, member)` for the options that Transolver and GeoTransolver share.
-template <class Options, class Visit>
-void visit_shared_options(Options& options, Visit&& visit)
+template <class Value>
+bool is_value(const nlohmann::json& json, const std::vector<Value>* /*type*/)
 {
-    visit("n_layers", options.n_layers);
-    visit("n_hidden", options.n_hidden);
-    visit("dropout", options.dropout);
-    visit("n_head", options.n_head);
-    visit("act", options.act);
-    visit("mlp_ratio", options.mlp_ratio);
-    visit("slice_num", options.slice_num);
-    visit("structured_shape", options.structured_shape);
-    visit("use_te", options.use_te);
-    visit("time_input", options.time_input);
-    visit("plus", options.plus);
+    if (!json.is_array()) return false;
+    for (const auto& entry : json) {
+        if (!is_value(entry, static_cast<const Value*>(nullptr))) return false;
+    }
+    return true;
+}
+
+inline const char* type_text(const bool*) { return "true or false"; }
+inline const char* type_text(const std::int64_t*) { return "a whole number"; }
+inline const char* type_text(const double*) { return "a number"; }
+inline const char* type_text(const std::string*) { return "a text"; }
+inline const char* type_text(const std::vector<std::int64_t>*) { return "whole numbers"; }
+inline const char* type_text(const std::vector<double>*) { return "numbers"; }
+inline const char* type_text(const std::vector<std::string>*) { return "texts"; }
+
+}  // namespace detail
+
+/// All arguments of a model's constructor: from this come reading, writing, the check, and what programs and pages say of them.
+template <class Options>
+class OptionTable {
+public:
+    /// `model` begins messages.
+    OptionTable(std::string model, std::vector<Option<Options>> options) : model_(std::move(model)), options_(std::move(options)) {}
+
+    /// From the arguments of a checkpoint; absent and null ones keep their defaults, and a value stands for a list of one.
+    /// @throws InvalidInput for a name that is no option, with the nearest one, or a value of the wrong type.
+    Options read(const nlohmann::json& arguments) const
+    {
+        for (const auto& [name, value] : arguments.items()) refuse_unknown(name);
+        Options options;
+        for (const auto& option : options_) {
+            const auto found = arguments.find(option.name);
+            if (found == arguments.end() || found->is_null()) continue;
+            std::visit([&](auto member) { options.*member = value_of(option.name, *found, options.*member); }, option.member);
+        }
+        return options;
+    }
+
+    /// As `read` takes them.
+    nlohmann::json write(const Options& options) const
+    {
+        auto arguments = write_all(options);
+        const auto defaults = write_all(Options());
+        for (const auto& option : options_) {
+            if (option.traits.is_extension && arguments[option.name] == defaults[option.name]) arguments.erase(option.name);
+        }
+        return arguments;
+    }
+
+    /// Every argument, extensions too.
+    nlohmann::json defaults() const { return write_all(Options()); }
+
+    /// @throws InvalidInput naming the option that is out of its bounds, its value and what is allowed.
+    void check(const Options& options) const
+    {
+        const OptionChecks checks(model_);
+        for (const auto& option : options_) {
+            if (option.traits.only_with && !(options.*option.traits.only_with)) continue;
+            std::visit([&](auto member) {
+                const auto& value = options.*member;
+                if (nlohmann::json(value).dump() != option.traits.none) checks.within(option.bounds, option.name, value);
+            }, option.member);
+        }
+    }
+
+    /// Of those that a configuration may set, in the order of their declaration.
+    std::vector<OptionInfo> infos() const
+    {
+        std::vector<OptionInfo> infos;
+        for (const auto& option : options_) {
+            const auto& traits = option.traits;
+            if (!traits.is_for_programs) infos.push_back({option.name, option.meaning, option.bounds, traits.only_with ? name_of(traits.only_with) : ""});
+        }
+        return infos;
+    }
+
+    /// Names of the extensions.
+    std::vector<std::string> extensions() const
+    {
+        std::vector<std::string> names;
+        for (const auto& option : options_) {
+            if (option.traits.is_extension) names.push_back(option.name);
+        }
+        return names;
+    }
+
+private:
+    void refuse_unknown(const std::string& name) const
+    {
+        std::vector<std::string> names;
+        for (const auto& option : options_) {
+            if (option.name == name) return;
+            names.push_back(option.name);
+        }
+        const auto nearest = nearest_name(name, names);
+        throw InvalidInput(model_ + ": there is no argument '" + name + "'." + (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+    }
+
+    template <class Value>
+    Value value_of(const std::string& name, const nlohmann::json& given, const Value& like) const
+    {
+        const bool is_list = nlohmann::json(like).is_array();
+        const auto whole = is_list && given.is_primitive() ? nlohmann::json::array({given}) : given;
+        if (!detail::is_value(whole, &like)) {
+            throw InvalidInput(model_ + ": " + name + " cannot be " + given.dump() + "; expected " + detail::type_text(&like) + ".");
+        }
+        return whole.template get<Value>();
+    }
+
+    nlohmann::json write_all(const Options& options) const
+    {
+        nlohmann::json arguments;
+        for (const auto& option : options_) {
+            auto& value = arguments[option.name];
+            std::visit([&](auto member) { value = options.*member; }, option.member);
+            if (value.dump() == option.traits.none) value = nullptr;
+            else if (option.traits.one_or_more && value.size() == 1) value = nlohmann::json(value[0]);
+        }
+        return arguments;
+    }
+
+    std::string name_of(bool Options::* member) const
+    {
+        for (const auto& option : options_) {
+            if (option.member == OptionMember<Options>(member)) return option.name;
+        }
+        return {};
+    }
+
+    std::string model_;
+    std::vector<Option<Options>> options_;
+};
+
+/// The options of a base for a table of what is derived from it, `more` behind them.
+template <class Options, class Base>
+std::vector<Option<Options>> inherited_options(const std::vector<Option<Base>>& options, std::vector<Option<Options>> more)
+{
+    std::vector<Option<Options>> all;
+    for (const auto& option : options) {
+        const auto member = std::visit([](auto of_base) { return OptionMember<Options>(of_base); }, option.member);
+        const auto& traits = option.traits;
+        all.push_back({option.name, member, option.meaning, option.bounds,
+                       {traits.only_with, traits.none, traits.one_or_more, traits.is_extension, traits.is_for_programs}});
+    }
+    std::move(more.begin(), more.end(), std::back_inserter(all));
+    return all;
 }
 
 }  // namespace meshard

@@ -8,7 +8,7 @@
 #include "models/transolver/flare.h"
 #include "models/geotransolver/geotransolver.h"
 #include "models/graph/mesh_graph_net.h"
-#include "models/layers/option_checks.h"
+#include "models/layers/option_table.h"
 #include "models/transolver/transolver.h"
 #include "ops/neighbors/point_clouds.h"
 #include "partition/error.h"
@@ -17,7 +17,6 @@ namespace meshard {
 namespace {
 
 using Json = nlohmann::json;
-using OptionMeanings = std::vector<std::pair<std::string, std::string>>;
 
 /// The constants of the case at every point, (B, N, G); without any ones, (B, N, 1), or nothing if the model wants none of them.
 at::Tensor constants_of_points(const PointInputs& inputs, std::int64_t functional_dim)
@@ -26,25 +25,6 @@ at::Tensor constants_of_points(const PointInputs& inputs, std::int64_t functiona
     const auto ones = torch::ones_like(inputs.positions.narrow(-1, 0, 1));
     return inputs.constants.defined() ? ones * inputs.constants.unsqueeze(1) : ones;
 }
-
-OptionMeanings with(OptionMeanings options, const OptionMeanings& more)
-{
-    options.insert(options.end(), more.begin(), more.end());
-    return options;
-}
-
-const OptionMeanings kTransformerOptions{
-    {"n_layers", "blocks"},
-    {"n_hidden", "channels"},
-    {"n_head", "attention heads; divides n_hidden"},
-    {"mlp_ratio", "width of the blocks' MLPs over n_hidden"},
-    {"act", "activation of the MLPs"},
-    {"dropout", "share of the attention's outputs that training drops"},
-};
-
-const OptionMeanings kSlices{{"slice_num", "slices of physics attention"}};
-const OptionMeanings kPlus{{"plus", "Transolver++: a temperature of each point's own, and noise in training"}};
-const OptionMeanings kAuthors{{"authors_constants", "constants of the paper's code in place of PhysicsNeMo's"}};
 
 template <class ModelHolder>
 MadeModel transolver_like(const Json& arguments)
@@ -74,13 +54,12 @@ void check_transolver(const Json& arguments)
 
 ModelEntry transolver_entry()
 {
-    auto defaults = to_json(TransolverOptions());
-    defaults["authors_constants"] = false;
+    const auto& table = transolver_option_table();
     return {.name = "transolver",
             .class_name = "Transolver",
-            .defaults = std::move(defaults),
-            .extras = {"authors_constants"},
-            .options = with(with(with(kTransformerOptions, kSlices), kPlus), kAuthors),
+            .defaults = table.defaults(),
+            .extras = table.extensions(),
+            .options = table.infos(),
             .widths = transolver_widths,
             .widths_of = transolver_widths_of,
             .check = check_transolver,
@@ -89,16 +68,16 @@ ModelEntry transolver_entry()
 
 ModelEntry flare_entry()
 {
-    auto defaults = to_json(TransolverOptions());
-    defaults.erase("plus");
-    return {.name = "flare",
-            .class_name = "FLARE",
-            .defaults = std::move(defaults),
-            .options = with(kTransformerOptions, {{"slice_num", "learned queries of each layer"}}),
-            .widths = transolver_widths,
-            .widths_of = transolver_widths_of,
-            .check = check_transolver,
-            .make = transolver_like<Flare>};
+    auto entry = transolver_entry();
+    entry.name = "flare";
+    entry.class_name = "FLARE";
+    entry.make = transolver_like<Flare>;
+    entry.extras.clear();
+    for (const char* of_transolver : {"plus", "authors_constants"}) {
+        entry.defaults.erase(of_transolver);
+        std::erase_if(entry.options, [&](const auto& option) { return option.name == of_transolver; });
+    }
+    return entry;
 }
 
 MadeModel make_geotransolver(const Json& arguments)
@@ -115,19 +94,11 @@ MadeModel make_geotransolver(const Json& arguments)
 
 ModelEntry geotransolver_entry()
 {
-    auto defaults = to_json(GeoTransolverOptions());
-    for (const char* one_or_more : {"functional_dim", "out_dim"}) defaults[one_or_more] = nullptr;
+    const auto& table = geotransolver_option_table();
     return {.name = "geotransolver",
             .class_name = "GeoTransolver",
-            .defaults = std::move(defaults),
-            .options = with(with(with(kTransformerOptions, kSlices), kPlus),
-                            {{"attention_type", "GALE, or GALE_FA: FLARE's mixing in its place"},
-                             {"state_mixing_mode", "how a layer brings the context in: weighted or concat_project"},
-                             {"include_local_features", "tells each point of those around it, by ball queries at the radii"},
-                             {"radii", "of the ball queries, in the units of the model's coordinates"},
-                             {"neighbors_in_radius", "how many points are kept of each radius"},
-                             {"n_hidden_local", "channels of each radius"},
-                             {"concrete_dropout", "dropout at learned rates"}}),
+            .defaults = table.defaults(),
+            .options = table.infos(),
             // The geometry is the case's own points, as in the reference's recipes for surfaces and volumes.
             .widths = [](const PointWidths& widths) -> Json {
                 return {{"functional_dim", widths.embedding_dim}, {"out_dim", widths.out_dim}, {"geometry_dim", 3},
@@ -190,25 +161,15 @@ MadeModel make_mesh_graph_net(const Json& arguments)
 
 ModelEntry mesh_graph_net_entry()
 {
-    auto defaults = to_json(MeshGraphNetOptions());
+    const auto& table = mesh_graph_net_option_table();
+    auto defaults = table.defaults();
     defaults[kNumNeighbors] = 6;
+    auto options = table.infos();
+    options.push_back({.name = kNumNeighbors, .meaning = "nearest points that each point hears", .bounds = {.least = 1}});
     return {.name = "meshgraphnet",
             .class_name = "MeshGraphNet",
             .defaults = std::move(defaults),
-            .options = {{"processor_size", "steps in which messages pass"},
-                        {"hidden_dim_processor", "channels of nodes and edges"},
-                        {"hidden_dim_node_encoder", "hidden channels of the nodes' encoder"},
-                        {"hidden_dim_edge_encoder", "hidden channels of the edges' encoder"},
-                        {"hidden_dim_node_decoder", "hidden channels of the decoder"},
-                        {"num_layers_node_processor", "hidden layers of a step's MLP of nodes"},
-                        {"num_layers_edge_processor", "hidden layers of a step's MLP of edges"},
-                        {"num_layers_node_encoder", "hidden layers of the nodes' encoder"},
-                        {"num_layers_edge_encoder", "hidden layers of the edges' encoder"},
-                        {"num_layers_node_decoder", "hidden layers of the decoder"},
-                        {"mlp_activation_fn", "activation of the MLPs"},
-                        {"aggregation", "of messages: sum or mean"},
-                        {"do_concat_trick", "nodes meet an edge's MLP before they are gathered: less work, other parameters"},
-                        {kNumNeighbors, "nearest points that each point hears"}},
+            .options = std::move(options),
             .widths = [](const PointWidths& widths) -> Json {
                 return {{"input_dim_nodes", widths.embedding_dim + widths.num_constants}, {"input_dim_edges", kEdgeChannels}, {"output_dim", widths.out_dim}};
             },

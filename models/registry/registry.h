@@ -12,6 +12,8 @@
 #include <nlohmann/json.hpp>
 #include <torch/nn/module.h>
 
+#include "models/layers/option_info.h"
+
 namespace meshard {
 
 /// What programs tell a model of a case; a model takes of it what its architecture wants.
@@ -47,7 +49,7 @@ struct ModelEntry {
     std::string class_name;                                   ///< in checkpoints
     nlohmann::json defaults;                                  ///< every argument of the constructor; null where none stands for it
     std::vector<std::string> extras = {};                     ///< arguments that other programs do not know: left out of a model's arguments at their default
-    std::vector<std::pair<std::string, std::string>> options; ///< arguments that a configuration may set, and what each means
+    std::vector<OptionInfo> options;                          ///< arguments that a configuration may set
 
     /// The arguments that follow from the data.
     std::function<nlohmann::json(const PointWidths&)> widths;

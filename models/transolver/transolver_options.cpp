@@ -1,62 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/transolver/transolver_options.h"
 
-#include <nlohmann/json.hpp>
-
-#include "models/layers/option_checks.h"
 #include "models/layers/option_table.h"
 
 namespace meshard {
-namespace {
 
-/// Calls `visit(name, member)` for every option: the one list of names.
-template <class Options, class Visit>
-void for_each_option(Options& options, Visit&& visit)
+const OptionTable<TransolverOptions>& transolver_option_table()
 {
-    visit_shared_options(options, visit);
-    visit("functional_dim", options.functional_dim);
-    visit("out_dim", options.out_dim);
-    visit("embedding_dim", options.embedding_dim);
-    visit("unified_pos", options.unified_pos);
-    visit("ref", options.ref);
-    visit("authors_constants", options.authors_constants);
+    using O = TransolverOptions;
+    static const OptionTable<O> table("Transolver", inherited_options<O>(slice_transformer_option_list(1), {
+        {"authors_constants", &O::authors_constants, "constants of the paper's code in place of PhysicsNeMo's", {}, {.is_extension = true}},
+        {"functional_dim", &O::functional_dim, "channels of fx; 0 beside an embedding", {.least = 0}, {.none = "-1"}},
+        {"embedding_dim", &O::embedding_dim, "channels of the embedding (coordinates, normals, ...); 0 beside fx", {.least = 0}, {.none = "-1"}},
+        {"out_dim", &O::out_dim, "channels of the result", {.least = 1}},
+        {"time_input", &O::time_input, "takes the time of a case"},
+        {"unified_pos", &O::unified_pos, "2-D grids only: distances to a reference grid in place of the embedding", {}, {.is_for_programs = true}},
+        {"ref", &O::ref, "points of that grid along each side", {.least = 1}, {.only_with = &O::unified_pos, .is_for_programs = true}},
+    }));
+    return table;
 }
-
-}  // namespace
 
 void TransolverOptions::validate() const
 {
+    transolver_option_table().check(*this);
     const OptionChecks checks("Transolver");
-    checks.grid(structured_shape);
+    check_together(*this, checks);
     if (unified_pos && structured_shape.size() != 2) checks.refuse("unified_pos needs a structured_shape of 2 extents; give coordinates as `embedding`.");
-    if (unified_pos) checks.at_least(1, {{"ref", ref}});
-    else if (embedding_dim == kNotGiven) checks.refuse("embedding_dim must be set unless unified_pos; 0 for a model without embedding.");
-    else checks.at_least(0, {{"embedding_dim", embedding_dim}});
+    if (!unified_pos && embedding_dim == kNotGiven) checks.refuse("embedding_dim must be set unless unified_pos; 0 for a model without embedding.");
     if (functional_dim == kNotGiven) checks.refuse("functional_dim must be set.");
     checks.at_least(unified_pos || embedding_dim > 0 ? 0 : 1, {{"functional_dim", functional_dim}});
-    checks.no_transformer_engine(use_te);
-    checks.at_least(1, {{"out_dim", out_dim}, {"n_layers", n_layers}, {"n_hidden", n_hidden},
-                        {"n_head", n_head}, {"mlp_ratio", mlp_ratio}, {"slice_num", slice_num}});
-    checks.multiple("n_hidden", n_hidden, "n_head", n_head);
     if (time_input && n_hidden % 2 != 0) checks.refuse("time_input needs an even n_hidden, and it is " + std::to_string(n_hidden) + ".");
-    checks.rate("dropout", dropout);
 }
 
 TransolverOptions transolver_options(const nlohmann::json& arguments)
 {
-    return read_options<TransolverOptions>("Transolver", arguments, [](auto& options, auto&& visit) { for_each_option(options, visit); });
+    return transolver_option_table().read(arguments);
 }
 
 nlohmann::json to_json(const TransolverOptions& options)
 {
-    nlohmann::json arguments;
-    for_each_option(options, [&](const char* name, const auto& member) { arguments[name] = member; });
-    if (options.structured_shape.empty()) arguments["structured_shape"] = nullptr;
-    for (const char* name : {"functional_dim", "embedding_dim"}) {
-        if (arguments[name] == TransolverOptions::kNotGiven) arguments[name] = nullptr;
-    }
-    if (!options.authors_constants) arguments.erase("authors_constants");
-    return arguments;
+    return transolver_option_table().write(options);
 }
 
 }  // namespace meshard

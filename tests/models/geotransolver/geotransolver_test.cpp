@@ -95,7 +95,7 @@ TEST(GeoTransolverOptions, NameWhatIsNotImplementedOrImpossible)
     refused([](auto& o) { o.include_local_features = true, o.geometry_dim = 0; }, "geometry_dim must be 3, and is 0");
     refused([](auto& o) { o.include_local_features = true, o.structured_shape = {4, 4}; }, "structured_shape excludes it");
     refused([](auto& o) { o.include_local_features = true, o.radii = {0.1}; }, "radii and neighbors_in_radius must be of one length, at least 1, and have 1 and 2");
-    refused([](auto& o) { o.include_local_features = true, o.radii = {0.1, -1.0}; }, "radii must be above 0 and finite; one is -1.0");
+    refused([](auto& o) { o.include_local_features = true, o.radii = {0.1, -1.0}; }, "radii must be above 0 and finite, and is -1");
     refused([](auto& o) { o.include_local_features = true, o.neighbors_in_radius = {8, 0}; }, "neighbors_in_radius must be at least 1, and is 0");
     refused([](auto& o) { o.include_local_features = true, o.n_hidden_local = 1; }, "n_hidden_local must be at least 2");
     refused([](auto& o) { o.use_te = true; }, "use_te");

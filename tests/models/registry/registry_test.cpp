@@ -83,9 +83,9 @@ TEST(Registry, EveryModelPredictsFromTheSameInputs)
 TEST(Registry, EveryOptionIsAnArgumentAndSaysWhatItMeans)
 {
     for (const auto& entry : registered_models()) {
-        for (const auto& [name, meaning] : entry.options) {
-            EXPECT_TRUE(entry.defaults.contains(name)) << entry.name << ' ' << name;
-            EXPECT_FALSE(meaning.empty()) << entry.name << ' ' << name;
+        for (const auto& option : entry.options) {
+            EXPECT_TRUE(entry.defaults.contains(option.name)) << entry.name << ' ' << option.name;
+            EXPECT_FALSE(option.meaning.empty()) << entry.name << ' ' << option.name;
         }
     }
 }

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace meshard {
+
+template <class Options>
+struct Option;
+class OptionChecks;
+
+/// Constructor arguments that Transolver and GeoTransolver share, with the names and defaults that checkpoints use.
+/// What each means and may be: `slice_transformer_option_list`.
+struct SliceTransformerOptions {
+    std::int64_t n_layers = 4;
+    std::int64_t n_hidden = 256;
+    std::int64_t n_head = 8;
+    std::int64_t mlp_ratio = 4;
+    std::string act = "gelu";
+    double dropout = 0.0;
+    std::int64_t slice_num = 32;
+    bool plus = false;                            ///< Transolver++
+    std::vector<std::int64_t> structured_shape;   ///< extents of a 2-D or 3-D grid, points in row-major order; empty: no grid
+    bool use_te = false;                          ///< TransformerEngine's layers; not implemented
+};
+
+/// Their declarations, for models of at least so many layers.
+std::vector<Option<SliceTransformerOptions>> slice_transformer_option_list(std::int64_t least_layers);
+
+/// What the bounds of single options cannot say. @throws InvalidInput naming the option, its value and what is allowed.
+void check_together(const SliceTransformerOptions& options, const OptionChecks& checks);
+
+}  // namespace meshard
