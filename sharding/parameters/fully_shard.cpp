@@ -115,21 +115,28 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
             if (!is_sharded(gradients[k]) && origins[k].share_axes.empty()) plain[k].add(gradients[k]);
             place.add_(gradient_share(gradients[k], *mesh, origins[k]).reshape({-1}));
         }
+        // Behind each rank's part stands how many ranks have plain gradients: all compare them, or none.
+        const bool has_plain = std::any_of(plain.begin(), plain.end(), [](const PlainGradientSum& one) { return one.exists; });
+        const auto num_plain = at::full({1}, has_plain ? 1.0 : 0.0, row.options());
         const auto& ranks = data_group();
-        const auto own = group.extents[me()];
-        auto mine = row;
+        const auto own = group.extents[me()] + 1;
+        std::vector<at::Tensor> pieces;
+        Extents send;
+        for (const auto& part : row.split_with_sizes(group.extents)) {
+            pieces.insert(pieces.end(), {part, num_plain});
+            send.push_back(part.numel() + 1);
+        }
+        auto mine = at::cat(pieces);
         if (ranks.size() > 1) {
             const Extents receive(ranks.size(), own);
-            const auto parts = ranks.all_to_all_rows(row, group.extents, receive).view({ranks.size(), own});
+            const auto parts = ranks.all_to_all_rows(mine, send, receive).view({ranks.size(), own});
             mine = parts[0].clone();
             for (int r = 1; r < ranks.size(); ++r) mine.add_(parts[r]);   // in rank order
         }
         for (std::int64_t axis = 0; axis < mesh->num_axes(); ++axis) {
             if (axis != data) mesh->group(axis).all_reduce(mine);
         }
-        if (std::any_of(plain.begin(), plain.end(), [](const PlainGradientSum& one) { return one.exists; })) {
-            check_plain_gradients(plain, names, std::vector<at::ScalarType>(names.size(), type), *mesh);
-        }
+        if (mine[own - 1].item<double>() > 0) check_plain_gradients(plain, names, std::vector<at::ScalarType>(names.size(), type), *mesh);
         if (ranks.size() > 1) mine.div_(ranks.size());
         mine = mine.to(type);
 

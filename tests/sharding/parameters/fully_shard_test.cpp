@@ -250,6 +250,35 @@ TEST(FullyShard, LeavesUnusedParametersWithoutGradient)
     });
 }
 
+/// One rank of a domain computes with plain tensors what the other has no part in.
+TEST(FullyShard, ComparesPlainGradientsOnAllRanksOfADomainOrNone)
+{
+    for (const auto& shape : std::vector<std::vector<std::int64_t>>{{1, 2}, {2, 2}}) {
+        for (const double factor : {0.0, 1.0}) {
+            run_ranks(shape, {"data", "domain"}, [&](const auto& mesh) {
+                Net net;
+                const auto sharded = fully_shard(*net, mesh);
+                const bool is_first = mesh->coordinate(mesh->axis("domain")) == 0;
+                const auto domain = mesh->sub_mesh("domain");
+                const auto x = from_local(inputs(0, 0).narrow(0, is_first ? 0 : 3, 3), domain, {Shard(0)});
+                auto loss = at::matmul(x, net->first->weight.t()).pow(2).mean();
+                if (is_first) loss = loss + (net->first->bias * factor).sum();
+                if (factor == 0) {
+                    loss.backward();
+                    EXPECT_TRUE(mesh->all().all_agree(true)) << "the next message meets that of another step";
+                    return;
+                }
+                try {
+                    loss.backward();
+                    ADD_FAILURE() << "the first rank's gradient passed for that of all";
+                } catch (const InvalidInput& error) {
+                    EXPECT_NE(std::string(error.what()).find("'first.bias' is a plain tensor and not the same on ranks 0 and 1 of axis 'domain'"), std::string::npos) << error.what();
+                }
+            });
+        }
+    }
+}
+
 TEST(FullyShard, AddsUpGradientsOfSeveralBackwards)
 {
     run_ranks({3}, {"data"}, [](const auto& mesh) {
