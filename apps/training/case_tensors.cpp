@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <numeric>
 
 #include <torch/torch.h>
 
 #include "io/shards/subdomain_io.h"
 #include "partition/error.h"
 #include "partition/mesh/surface_geometry.h"
+#include "sharding/exchange/row_routes.h"
 #include "sharding/tensor/shard_tensor.h"
 
 namespace meshard {
@@ -111,6 +113,15 @@ std::vector<double> numbers_in(const std::string& text)
     }
 }
 
+/// This rank's of as many nearly even blocks of ids as there are ranks.
+std::vector<std::int64_t> block_of_ids(std::int64_t num_ids, const RankGroup& ranks)
+{
+    const auto extents = even_extents(num_ids, ranks.size());
+    std::vector<std::int64_t> ids(extents[ranks.rank()]);
+    std::iota(ids.begin(), ids.end(), std::accumulate(extents.begin(), extents.begin() + ranks.rank(), std::int64_t{0}));
+    return ids;
+}
+
 }  // namespace
 
 CaseFrame case_frame(const FrameConfig& config, const std::array<double, 6>& bounds, const CaseSource& source)
@@ -205,7 +216,7 @@ std::vector<std::int32_t> part_runs(const Manifest& manifest, bool on_cells, std
 }
 
 CaseTensors load_case(const CaseSource& source, const std::filesystem::path& shards, const DataConfig& data,
-                      const std::shared_ptr<const DeviceMesh>& domain)
+                      const std::shared_ptr<const DeviceMesh>& domain, RowOrder row_order)
 {
     const auto where = "case " + source.id;
     const auto manifest = read_manifest(shards);
@@ -250,14 +261,23 @@ CaseTensors load_case(const CaseSource& source, const std::filesystem::path& sha
     // Ascending ids, as an index map has them.
     const auto order = torch::argsort(torch::tensor(ids, torch::kLong));
     std::sort(ids.begin(), ids.end());
-    tensors.inputs = sharded_inputs(torch::cat(inputs, 0).index_select(0, order), ids, domain);
+    auto told = torch::cat(inputs, 0).index_select(0, order), target = torch::cat(targets, 0).index_select(0, order);
+    if (row_order == RowOrder::Ids) {
+        const auto num_rows = data.on_cells ? manifest.num_cells : manifest.num_points;
+        const auto block = block_of_ids(num_rows, domain->group(axis));
+        const auto routes = RowRoutes::find(ids, block, num_rows, domain->group(axis));
+        told = routes->gather(told);
+        target = routes->gather(target);
+        ids = block;
+    }
+    tensors.inputs = sharded_inputs(told, ids, domain);
     if (!data.constants.empty()) {
         std::vector<float> values;
         for (const auto& column : data.constants) values.push_back(static_cast<float>(source.number(column)));
         tensors.inputs.constants = torch::tensor(values).unsqueeze(0);
     }
     if (!data.time.empty()) tensors.inputs.time = torch::tensor({static_cast<float>(source.number(data.time))});
-    tensors.target = from_local(torch::cat(targets, 0).index_select(0, order).unsqueeze(0), spec_of(tensors.inputs.embedding));
+    tensors.target = from_local(target.unsqueeze(0), spec_of(tensors.inputs.embedding));
     tensors.num_points = tensors.target.size(1);
     return tensors;
 }

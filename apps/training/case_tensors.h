@@ -59,8 +59,14 @@ struct CaseTensors {
     std::vector<std::int64_t> channels; ///< of each field
 };
 
+/// Which rows a rank has of a case.
+enum class RowOrder : std::uint8_t {
+    Parts,   ///< those of its parts, which lie together in space
+    Ids      ///< an even block of ids: the whole's rows then lie in the same order on any number of ranks
+};
+
 /// Loads this rank's parts of a shards folder: a compact run of them, balanced by their rows. Collective over `domain`.
 CaseTensors load_case(const CaseSource& source, const std::filesystem::path& shards, const DataConfig& data,
-                      const std::shared_ptr<const DeviceMesh>& domain);
+                      const std::shared_ptr<const DeviceMesh>& domain, RowOrder order = RowOrder::Parts);
 
 }  // namespace meshard

@@ -21,6 +21,7 @@
 #include "models/layers/random_draws.h"
 #include "partition/error.h"
 #include "sharding/parameters/replicate.h"
+#include "sharding/tensor/exact_mode.h"
 #include "sharding/tensor/shard_tensor.h"
 
 namespace meshard {
@@ -47,6 +48,24 @@ std::string formatted(const char* format, Values... values)
     std::snprintf(text, sizeof text, format, values...);
     return text;
 }
+
+/// Exact mode, where it is asked for, as long as this lives.
+class ExactMode {
+public:
+    explicit ExactMode(bool on) : on_(on)
+    {
+        if (on_) set_exact_mode(true);
+    }
+    ~ExactMode()
+    {
+        if (on_) set_exact_mode(false);
+    }
+    ExactMode(const ExactMode&) = delete;
+    ExactMode& operator=(const ExactMode&) = delete;
+
+private:
+    bool on_;
+};
 
 /// Errors of the fields over a list of cases: the mean over cases of each case's relative error.
 struct FieldErrors {
@@ -156,7 +175,7 @@ std::vector<CaseTensors> Run::load(const std::vector<CaseSource>& sources, std::
 {
     std::vector<CaseTensors> examples;
     for (std::size_t i = 0; i < sources.size(); ++i) {
-        examples.push_back(load_case(sources[i], shards[i], config_.data, domain_));
+        examples.push_back(load_case(sources[i], shards[i], config_.data, domain_, config_.training.exact ? RowOrder::Ids : RowOrder::Parts));
         if (examples.back().channels != examples.front().channels) {
             throw InvalidInput("case " + sources[i].id + ": a field has another number of components than in case " + sources.front().id + ".");
         }
@@ -292,10 +311,11 @@ double Run::step(const CaseTensors& example, double rate, double weight, bool& s
     optimizer_->step();
 
     // One message for all that the ranks must know of each other: the loss over all points, averaged over the groups, and a wish to stop.
-    const auto share = to_local(loss.detach()).to(torch::kDouble) * weight;
+    // A loss that no rank has a share of, but each the whole, counts on one rank of a group.
     const bool is_pending = is_sharded(loss) && spec_of(loss)->has_partial();
-    const auto count = static_cast<double>(is_pending ? num_groups_ : device_mesh_->num_ranks());
-    auto message = torch::stack({share.reshape({}) / count, torch::tensor(stop ? 1.0 : 0.0, torch::kDouble)});
+    const bool counts = is_pending || domain_->all().rank() == 0;
+    const auto share = counts ? to_local(loss.detach()).item<double>() * weight / static_cast<double>(num_groups_) : 0.0;
+    auto message = torch::tensor({share, stop ? 1.0 : 0.0}, torch::kDouble);
     device_mesh_->all().all_reduce(message);
     stop = message[1].item<double>() > 0;
     return message[0].item<double>();
@@ -531,6 +551,7 @@ std::vector<std::int64_t> CaseOrder::of_epoch(std::int64_t epoch) const
 bool train(const TrainingRunConfig& config, const CaseLists& cases, const TrainingStart& start, World& world,
            const volatile std::sig_atomic_t& stop_requested)
 {
+    const ExactMode exact(config.training.exact);
     auto used = config;
     if (start.resume) used.training.init.clear();   // the checkpoint's weights count; that file may be gone
     Run run(used, cases, !start.is_trial(), world);

@@ -54,6 +54,7 @@ constexpr SettingRule kFixedRules[] = {
     {.path = "training.scheduler.warmup_steps", .type = SettingType::Integer, .fallback = "0", .min = 0, .max = kLargeCount, .meaning = "steps in which the learning rate rises in a line"},
     {.path = "training.scheduler.min_lr", .type = SettingType::Number, .fallback = "0", .min = 0, .max = 100, .meaning = "learning rate at the end of the cosine"},
     {.path = "training.memory", .fallback = "stored", .words = "stored|recomputed|streamed", .meaning = "what a step keeps of each point: all that backward needs, the layers' inputs, or nothing; slower in this order"},
+    {.path = "training.exact", .fallback = "false", .words = "true|false", .meaning = "losses and weights are the same bits on any number of ranks; for comparing runs, several times slower"},
     {.path = "training.save_interval", .type = SettingType::Integer, .fallback = "1", .min = 1, .max = kLargeCount, .meaning = "epochs between checkpoints"},
     {.path = "training.val_interval", .type = SettingType::Integer, .fallback = "1", .min = 1, .max = kLargeCount, .meaning = "epochs between validations"},
     {.path = "training.order", .fallback = "shuffled", .words = "shuffled|fixed", .meaning = "order of the cases in an epoch"},
@@ -150,6 +151,23 @@ nlohmann::json json_value(const Setting& setting)
     auto list = nlohmann::json::array();
     for (const auto& value : setting.values) list.push_back(single(value));
     return list;
+}
+
+/// Refuses what adds in an order that depends on the number of ranks, in exact mode too.
+void require_exact(const TrainingRunConfig& config, const Settings& settings)
+{
+    const auto refuse = [&](std::string_view path, const std::string& why) {
+        throw UsageError(settings.where(path) + " is " + settings.text(path) + ", which training.exact does not go with: " + why + ".");
+    };
+    if (config.training.memory == MemoryMode::Streamed) refuse("training.memory", "its fused blocks add tile by tile. Set stored or recomputed");
+    if (config.training.precision != Precision::Float32) refuse("training.precision", "exact sums and products are those of single precision. Set float32");
+    if (config.num_data_groups > 2) refuse("parallel.data", "gradients of three groups and more are averaged in an order that depends on the ranks. Set 1 or 2");
+    const auto& entry = find_model(config.model.name);
+    const bool has_neighbors = entry.class_name == "MeshGraphNet" || config.model.arguments.value("include_local_features", false);
+    if (has_neighbors) {
+        refuse(entry.class_name == "MeshGraphNet" ? "model.name" : "model.include_local_features",
+               "what neighbours tell each other is added in an order that depends on the cut. Take a model without neighbours");
+    }
 }
 
 std::int64_t count_or_auto(const Settings& settings, std::string_view path)
@@ -264,6 +282,7 @@ TrainingRunConfig training_config(const Settings& settings)
     training.min_learning_rate = settings.number("training.scheduler.min_lr");
     training.precision = precision_named(settings.text("training.precision"));
     training.memory = memory_mode(settings.text("training.memory"));
+    training.exact = settings.text("training.exact") == "true";
     training.save_interval = settings.integer("training.save_interval");
     training.val_interval = settings.integer("training.val_interval");
     training.shuffle = settings.text("training.order") == "shuffled";
@@ -274,6 +293,7 @@ TrainingRunConfig training_config(const Settings& settings)
     config.num_data_groups = count_or_auto(settings, "parallel.data");
     config.num_domain_ranks = count_or_auto(settings, "parallel.domain");
     config.log_interval = settings.integer("logging.every_n_steps");
+    if (training.exact) require_exact(config, settings);
     return config;
 }
 

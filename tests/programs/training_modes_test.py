@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `meshard train` promises in its modes: the same bits on any number of ranks."""
+import json
+import struct
+
+from runner import Case
+from samples import put_training
+
+
+def arrays_of(path):
+    """Name to bytes of each array of a safetensors file."""
+    content = path.read_bytes()
+    size, = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8:8 + size])
+    return {name: content[8 + size + entry["data_offsets"][0]:8 + size + entry["data_offsets"][1]] for name, entry in header.items() if name != "__metadata__"}
+
+
+class Modes(Case):
+    def setUp(self):
+        super().setUp()
+        put_training(self.folder)
+
+    def train(self, run, num_ranks, *words, code=0, **options):
+        result = self.meshard("train", "car.yaml", f"run_id={run}", "--nproc", num_ranks, *words, **options)
+        self.assertEqual(result.code, code, str(result))
+        return result
+
+    def lines(self, run):
+        return [json.loads(line) for line in (self.folder / "runs" / run / "metrics.jsonl").read_text().splitlines()]
+
+    def results(self, run):
+        """Losses and errors of every line, and the arrays of both checkpoints."""
+        numbers = [(line["phase"], line.get("step"), line["loss"], line.get("metrics")) for line in self.lines(run) if "loss" in line]
+        folder = self.folder / "runs" / run / "checkpoints"
+        return numbers, arrays_of(folder / "last.safetensors"), arrays_of(folder / "best.safetensors")
+
+
+class ExactTraining(Modes):
+    timeout = 300
+
+    def assert_same_on_ranks(self, name, *words):
+        for num_ranks in (1, 2, 3):
+            self.train(f"{name}{num_ranks}", num_ranks, "training.exact=true", *words)
+        expected = self.results(f"{name}1")
+        self.assertEqual([phase for phase, *_ in expected[0]].count("train_step"), 6)
+        self.assertTrue(any(key.startswith("optimizer.exp_avg_sq.") for key in expected[1]))
+        for num_ranks in (2, 3):
+            found = self.results(f"{name}{num_ranks}")
+            self.assertEqual(found[0], expected[0], f"{name}: losses and errors on {num_ranks} ranks")
+            for checkpoint in (1, 2):
+                self.assertEqual(found[checkpoint].keys(), expected[checkpoint].keys())
+                different = [key for key in expected[checkpoint] if found[checkpoint][key] != expected[checkpoint][key]]
+                self.assertEqual(different, [], f"{name}: arrays of a checkpoint on {num_ranks} ranks")
+
+    def test_gives_the_same_bits_on_any_number_of_ranks(self):
+        self.assert_same_on_ranks("transolver")
+
+    def test_gives_the_same_bits_of_every_model_and_memory_mode_it_takes(self):
+        small = ("model.n_layers=1", "model.n_hidden=8", "model.n_head=2", "model.slice_num=4")
+        self.assert_same_on_ranks("recomputed", "training.memory=recomputed")
+        self.assert_same_on_ranks("drawing", "model.plus=true", "model.dropout=0.3")
+        self.assert_same_on_ranks("flare", "~model", "model.name=flare", *small)
+        self.assert_same_on_ranks("geotransolver", "~model", "model.name=geotransolver", *small)
+
+    def test_differs_without_the_setting(self):
+        for num_ranks in (1, 2, 3):
+            self.train(f"plain{num_ranks}", num_ranks)
+        for other in ("plain2", "plain3"):
+            self.assertNotEqual(self.results("plain1")[0], self.results(other)[0])
+            self.assertNotEqual(self.results("plain1")[1], self.results(other)[1])
+
+    def test_does_not_depend_on_parts_and_data_groups_of_other_sizes(self):
+        self.train("one", 1, "training.exact=true")
+        self.train("parts", 2, "training.exact=true", "data.parts=7")
+        self.assertEqual(self.results("one"), self.results("parts"))
+        self.train("groups2", 2, "training.exact=true", "parallel.data=2")
+        self.train("groups4", 4, "training.exact=true", "parallel.data=2")
+        self.assertEqual(self.results("groups2"), self.results("groups4"))
+
+    def test_goes_on_on_other_ranks_to_the_same_bits(self):
+        self.train("whole", 1, "training.exact=true")
+        self.train("parts", 3, "training.exact=true", "training.max_steps=4")
+        result = self.meshard("train", "--resume", "runs/parts", "--nproc", 2, "training.max_steps=0")
+        self.assert_good(result)
+        whole, parts = self.results("whole"), self.results("parts")
+        self.assertEqual(parts[1], whole[1])
+        self.assertEqual([line for line in parts[0] if line[0] == "train_step"], [line for line in whole[0] if line[0] == "train_step"])
+
+    def test_refuses_by_name_what_adds_in_another_order(self):
+        exact = ("training.exact=true", "--validate")
+        for words, names in ((("training.memory=streamed",), ("training.memory", "streamed")),
+                             (("training.precision=bfloat16",), ("training.precision", "bfloat16")),
+                             (("parallel.data=3",), ("parallel.data", "3")),
+                             (("~model", "model.name=meshgraphnet"), ("model.name", "meshgraphnet")),
+                             (("~model", "model.name=geotransolver", "model.include_local_features=true"), ("model.include_local_features",))):
+            result = self.meshard("train", "car.yaml", *words, *exact)
+            self.assert_fails(result, 2, "training.exact", *names)
+        self.assertFalse((self.folder / "runs").exists())
