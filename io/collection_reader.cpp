@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/collection_reader.h"
 
+#include "io/bytes/ascii_numbers.h"
+#include "io/bytes/mapped_file.h"
+#include "io/vtk/vtk_parallel_reader.h"
+#include "io/vtk/vtk_xml_file.h"
+#include "io/vtk/vtk_xml_reader.h"
+#include "partition/error.h"
+
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -8,13 +15,6 @@
 #include <optional>
 #include <string>
 #include <utility>
-
-#include "io/bytes/ascii_numbers.h"
-#include "io/bytes/mapped_file.h"
-#include "io/vtk/vtk_parallel_reader.h"
-#include "io/vtk/vtk_xml_file.h"
-#include "io/vtk/vtk_xml_reader.h"
-#include "partition/error.h"
 
 namespace meshard {
 
@@ -34,7 +34,8 @@ std::vector<TimedFile> files_of_time(std::vector<TimedFile> files, std::optional
     double time = files.front().time;
     for (const TimedFile& file : files) time = std::max(time, file.time);
     if (wanted) {
-        const auto found = std::ranges::find_if(files, [&](const TimedFile& file) { return std::abs(file.time - *wanted) <= 1e-9 * std::max(1.0, std::abs(*wanted)); });
+        const auto found =
+            std::ranges::find_if(files, [&](const TimedFile& file) { return std::abs(file.time - *wanted) <= 1e-9 * std::max(1.0, std::abs(*wanted)); });
         if (found == files.end()) throw IoError(where + ": it has no such time; its last is " + std::to_string(time) + ".");
         time = found->time;
     }
@@ -70,11 +71,14 @@ public:
             read_timed(files_of_series(path_, where_));
         } else {
             const VtkXmlFile file(path_);
-            if (file.type() == "Collection") read_timed(files_of_pvd(file));
-            else if (file.type() == "vtkMultiBlockDataSet" || file.type() == "vtkPartitionedDataSetCollection") read_blocks(file);
-            else file.fail("expected a VTKFile of type vtkMultiBlockDataSet, vtkPartitionedDataSetCollection or Collection, found '" + file.type() + "'");
+            if (file.type() == "Collection")
+                read_timed(files_of_pvd(file));
+            else if (file.type() == "vtkMultiBlockDataSet" || file.type() == "vtkPartitionedDataSetCollection")
+                read_blocks(file);
+            else
+                file.fail("expected a VTKFile of type vtkMultiBlockDataSet, vtkPartitionedDataSetCollection or Collection, found '" + file.type() + "'");
         }
-        if (!options_.blocks.empty()) choose_blocks(std::move(all_names_), options_.blocks, where_);    // throws if there is no such block
+        if (!options_.blocks.empty()) choose_blocks(std::move(all_names_), options_.blocks, where_);  // throws if there is no such block
         return std::move(blocks_);
     }
 
@@ -179,7 +183,8 @@ private:
                 pieces.push_back(join_blocks(read_file(*source), true, where_));
         if (pieces.empty()) return;
         const MeshKind kind = pieces.front().kind;
-        if (std::ranges::any_of(pieces, [&](const Mesh& mesh) { return mesh.kind != kind; })) throw IoError(where_ + ": the partitions of '" + name + "' are of different kinds.");
+        if (std::ranges::any_of(pieces, [&](const Mesh& mesh) { return mesh.kind != kind; }))
+            throw IoError(where_ + ": the partitions of '" + name + "' are of different kinds.");
         blocks_.push_back({name, pieces.size() == 1 ? std::move(pieces.front()) : merge_pieces(std::move(pieces), kind, where_)});
     }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "io/mesh_io.h"
+#include "io/vtk/mesh_blocks.h"
+
 #include <filesystem>
 #include <functional>
 #include <vector>
-
-#include "io/vtk/mesh_blocks.h"
-#include "io/mesh_io.h"
 
 namespace meshard {
 

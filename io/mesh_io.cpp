@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/mesh_io.h"
 
-#include <algorithm>
-#include <array>
-#include <cctype>
-#include <span>
-#include <string>
-
 #include "io/collection_reader.h"
 #include "io/foam/foam_reader.h"
 #include "io/surface_files/obj_reader.h"
@@ -18,6 +12,12 @@
 #include "io/vtk/vtk_xml_writer.h"
 #include "io/vtk/vtkhdf.h"
 #include "partition/error.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <span>
+#include <string>
 
 namespace meshard {
 
@@ -35,9 +35,7 @@ Mesh read_single(const std::filesystem::path& path)
     const std::string extension = lower_extension(path);
     if (std::filesystem::is_directory(path))
         throw IoError("read_mesh: " + path.string() + " is a folder, a file or an OpenFOAM case is expected." +
-                      (std::filesystem::exists(path / "manifest.json")
-                           ? " It is a shards folder: merge it, or read the mesh.pvtu or mesh.pvtp in it."
-                           : ""));
+                      (std::filesystem::exists(path / "manifest.json") ? " It is a shards folder: merge it, or read the mesh.pvtu or mesh.pvtp in it." : ""));
     if (extension == ".stl") return read_stl(path);
     if (extension == ".ply") return read_ply(path);
     if (extension == ".obj") return read_obj(path);
@@ -105,10 +103,14 @@ void write_mesh(const std::filesystem::path& path, const Mesh& mesh, const Write
 {
     require_writable_format(path);
     const std::string extension = lower_extension(path);
-    if (extension == ".vtu") write_vtk_xml(path, mesh, MeshKind::Unstructured, options);
-    else if (extension == ".vtp") write_vtk_xml(path, mesh, MeshKind::Surface, options);
-    else if (extension == ".pvtu" || extension == ".pvtp") write_vtk_parallel(path, std::span(&mesh, 1), 0, options);
-    else write_vtkhdf(path, std::span(&mesh, 1), options);
+    if (extension == ".vtu")
+        write_vtk_xml(path, mesh, MeshKind::Unstructured, options);
+    else if (extension == ".vtp")
+        write_vtk_xml(path, mesh, MeshKind::Surface, options);
+    else if (extension == ".pvtu" || extension == ".pvtp")
+        write_vtk_parallel(path, std::span(&mesh, 1), 0, options);
+    else
+        write_vtkhdf(path, std::span(&mesh, 1), options);
 }
 
 }  // namespace meshard

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <filesystem>
-#include <string>
-#include <vector>
-
 #include "io/bytes/io_options.h"
 #include "io/vtk/file_extension.h"
 #include "io/vtk/mesh_blocks.h"
 #include "partition/mesh/mesh.h"
+
+#include <filesystem>
+#include <string>
+#include <vector>
 
 namespace meshard {
 

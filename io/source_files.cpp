@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/source_files.h"
 
-#include <glob.h>
+#include "io/bytes/mapped_file.h"
+#include "io/foam/foam_reader.h"
+#include "partition/error.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cctype>
+#include <charconv>
+#include <glob.h>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
-
-#include "io/foam/foam_reader.h"
-#include "io/bytes/mapped_file.h"
-#include "partition/error.h"
 
 namespace meshard {
 
@@ -72,7 +71,7 @@ std::optional<double> time_named(const std::string& name)
 /// Of times before the latest only the meshes: a mesh is valid until a later one replaces it.
 void add_case_files(const fs::path& folder, bool only_meshes, int depth, std::set<fs::path>& files)
 {
-    constexpr int deepest = 8;   // a link may lead back up
+    constexpr int deepest = 8;  // a link may lead back up
     if (depth > deepest) return;
     std::optional<double> latest;
     for (const auto& entry : fs::directory_iterator(folder)) {

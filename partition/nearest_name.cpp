@@ -27,8 +27,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b)
         current[0] = i;
         for (std::size_t j = 1; j <= b.size(); ++j) {
             current[j] = std::min({last[j] + 1, current[j - 1] + 1, last[j - 1] + (a[i - 1] != b[j - 1])});
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-                current[j] = std::min(current[j], before_last[j - 2] + 1);
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) current[j] = std::min(current[j], before_last[j - 2] + 1);
         }
     }
     return current[b.size()];
@@ -43,7 +42,7 @@ bool may_be_meant(std::string_view name, std::string_view candidate, std::size_t
     return distance < longer && distance <= std::max<std::size_t>(longer > 3 ? 2 : 1, longer / 3);
 }
 
-} // namespace
+}  // namespace
 
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates)
 {
@@ -52,7 +51,7 @@ std::string nearest_name(std::string_view name, std::span<const std::string> can
     auto smallest = std::string::npos;
     for (const auto& candidate : candidates) {
         const auto lower = lower_case(candidate);
-        const bool is_shortened = wanted.size() > 2 && lower.starts_with(wanted);   // preferred to typing errors
+        const bool is_shortened = wanted.size() > 2 && lower.starts_with(wanted);  // preferred to typing errors
         const auto distance = is_shortened ? 0 : edit_distance(wanted, lower);
         if (distance < smallest && may_be_meant(wanted, lower, distance)) {
             smallest = distance;
@@ -62,4 +61,4 @@ std::string nearest_name(std::string_view name, std::span<const std::string> can
     return nearest;
 }
 
-} // namespace meshard
+}  // namespace meshard

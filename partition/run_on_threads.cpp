@@ -34,4 +34,4 @@ void run_on_threads(std::int32_t num_threads, const std::function<void(const std
     if (failure) std::rethrow_exception(failure);
 }
 
-} // namespace meshard
+}  // namespace meshard

@@ -10,4 +10,4 @@ namespace meshard {
 /// threads take more. After an exception the other threads stop at their next number; the first exception is thrown again when all have ended.
 void run_on_threads(std::int32_t num_threads, const std::function<void(const std::function<std::int64_t()>& next)>& work);
 
-} // namespace meshard
+}  // namespace meshard

@@ -92,8 +92,7 @@ private:
 // Six tetrahedra around the diagonal 0-6; the diagonals of opposite faces agree.
 void add_tets(MeshMaker& maker, const std::array<Index, 8>& c)
 {
-    for (const auto& [a, b] : {std::pair{1, 2}, {2, 3}, {3, 7}, {7, 4}, {4, 5}, {5, 1}})
-        maker.add_cell(tetra, {c[0], c[a], c[b], c[6]});
+    for (const auto& [a, b] : {std::pair{1, 2}, {2, 3}, {3, 7}, {7, 4}, {4, 5}, {5, 1}}) maker.add_cell(tetra, {c[0], c[a], c[b], c[6]});
 }
 
 void sides_of(double num_boxes, Index& nx, Index& ny, Index& nz)
@@ -125,7 +124,7 @@ Mesh boxes(std::int64_t num_cells, bool in_tets)
 Mesh hybrid(std::int64_t num_cells)
 {
     Index nx, ny, nz;
-    sides_of(static_cast<double>(num_cells) / 3.2, nx, ny, nz); // cells a box on average
+    sides_of(static_cast<double>(num_cells) / 3.2, nx, ny, nz);  // cells a box on average
     MeshMaker maker(MeshKind::Unstructured);
     const Grid grid(maker, nx, ny, nz, 0.2);
     const Index end_prisms = nz / 5, end_tets = nz / 2, end_pyramids = end_tets + std::max(nz / 8, 1);
@@ -139,8 +138,7 @@ Mesh hybrid(std::int64_t num_cells)
                 } else if (k < end_tets) {
                     add_tets(maker, c);
                 } else if (k < end_pyramids) {
-                    const auto m =
-                        maker.add_point((2 * i + 1.0) / nx, 1.5 * (j + 0.5) / ny, (k + 0.5) / nz); // middle of the box
+                    const auto m = maker.add_point((2 * i + 1.0) / nx, 1.5 * (j + 0.5) / ny, (k + 0.5) / nz);  // middle of the box
                     if (k == end_tets) {
                         maker.add_cell(tetra, {c[0], c[1], c[2], m});
                         maker.add_cell(tetra, {c[0], c[2], c[3], m});
@@ -194,7 +192,7 @@ private:
         const double y = ((j + 0.5) * size / roots_ - 0.5) / 0.18;
         const double z = ((k + 0.5) * size / roots_ - 0.3) / 0.15;
         const double distance = std::abs(std::sqrt(x * x + y * y + z * z) - 1) * 0.2 * roots_;
-        const double limit[] = {0.55, 1.2, 2.6}; // shares of six roots
+        const double limit[] = {0.55, 1.2, 2.6};  // shares of six roots
         const double scale = roots_ / 14.0;
         for (int finest = num_levels; finest > 0; --finest)
             if (distance < limit[num_levels - finest] * std::max(scale, 1.0)) return finest;
@@ -227,13 +225,11 @@ private:
         return true;
     }
 
-    Index point(MeshMaker& maker, Index x, Index y, Index z) // in steps of the finest level
+    Index point(MeshMaker& maker, Index x, Index y, Index z)  // in steps of the finest level
     {
         const auto n = static_cast<std::uint64_t>(roots_ << num_levels) * 2 + 1;
         const auto [at, is_new] =
-            points_.try_emplace((static_cast<std::uint64_t>(z) * n + static_cast<std::uint64_t>(y)) * n +
-                                    static_cast<std::uint64_t>(x),
-                                0);
+            points_.try_emplace((static_cast<std::uint64_t>(z) * n + static_cast<std::uint64_t>(y)) * n + static_cast<std::uint64_t>(x), 0);
         const double step = 1.0 / (roots_ << num_levels);
         if (is_new) at->second = maker.add_point(x * step, y * step, z * step);
         return at->second;
@@ -251,15 +247,14 @@ private:
         split_face(maker, cell.level, at, low, edge, axis, side);
     }
 
-    void split_face(MeshMaker& maker, int level, std::array<Index, 3> behind, std::array<Index, 3> low, Index edge,
-                    int axis, int side)
+    void split_face(MeshMaker& maker, int level, std::array<Index, 3> behind, std::array<Index, 3> low, Index edge, int axis, int side)
     {
         const int u = (axis + 1) % 3, v = (axis + 2) % 3;
         if (is_finer(level, behind[0], behind[1], behind[2])) {
             for (int quarter = 0; quarter < 4; ++quarter) {
                 auto child = behind;
                 for (auto& x : child) x *= 2;
-                child[axis] += side == 0 ? 1 : 0; // the half that touches
+                child[axis] += side == 0 ? 1 : 0;  // the half that touches
                 child[u] += quarter & 1;
                 child[v] += quarter >> 1;
                 auto corner = low;
@@ -311,8 +306,7 @@ Mesh surface(std::int64_t num_cells)
     MeshMaker maker(MeshKind::Surface);
     std::unordered_map<std::uint64_t, Index> points;
     const auto point = [&](Index x, Index y, Index z) {
-        const auto key = (static_cast<std::uint64_t>(x + n) << 42) + (static_cast<std::uint64_t>(y + n) << 21) +
-                         static_cast<std::uint64_t>(z + n);
+        const auto key = (static_cast<std::uint64_t>(x + n) << 42) + (static_cast<std::uint64_t>(y + n) << 21) + static_cast<std::uint64_t>(z + n);
         const auto [at, is_new] = points.try_emplace(key, 0);
         if (is_new) {
             const double length = std::sqrt(1.0 * x * x + 1.0 * y * y + 1.0 * z * z);
@@ -325,7 +319,7 @@ Mesh surface(std::int64_t num_cells)
     for (int octant = 0; octant < 8; ++octant) {
         const Index sx = octant & 1 ? -1 : 1, sy = octant & 2 ? -1 : 1, sz = octant & 4 ? -1 : 1;
         const auto add = [&](std::array<Index, 2> a, std::array<Index, 2> b, std::array<Index, 2> c) {
-            if (sx * sy * sz < 0) std::swap(b, c); // normals outwards
+            if (sx * sy * sz < 0) std::swap(b, c);  // normals outwards
             const auto at = [&](const auto& p) { return point(sx * p[0], sy * p[1], sz * (n - p[0] - p[1])); };
             const auto first = at(a), second = at(b), third = at(c);
             maker.add_cell(triangle, {first, second, third});
@@ -339,7 +333,7 @@ Mesh surface(std::int64_t num_cells)
     return maker.finish();
 }
 
-} // namespace
+}  // namespace
 
 std::span<const std::string> benchmark_mesh_kinds()
 {
@@ -349,17 +343,15 @@ std::span<const std::string> benchmark_mesh_kinds()
 
 Mesh benchmark_mesh(std::string_view kind, std::int64_t num_cells)
 {
-    if (num_cells < 1)
-        throw InvalidInput("benchmark_mesh: num_cells is " + std::to_string(num_cells) + ", expected 1 or more.");
+    if (num_cells < 1) throw InvalidInput("benchmark_mesh: num_cells is " + std::to_string(num_cells) + ", expected 1 or more.");
     if (kind == "tets") return boxes(num_cells, true);
     if (kind == "hexes") return boxes(num_cells, false);
     if (kind == "hybrid") return hybrid(num_cells);
     if (kind == "graded") return graded(num_cells);
     if (kind == "surface") return surface(num_cells);
     const auto nearest = nearest_name(kind, benchmark_mesh_kinds());
-    throw InvalidInput("benchmark_mesh: unknown kind '" + std::string(kind) +
-                       "'; known are tets, hybrid, graded, surface and hexes." +
+    throw InvalidInput("benchmark_mesh: unknown kind '" + std::string(kind) + "'; known are tets, hybrid, graded, surface and hexes." +
                        (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
 }
 
-} // namespace meshard
+}  // namespace meshard

@@ -26,4 +26,4 @@ std::span<const std::string> benchmark_mesh_kinds();
 /// @throws InvalidInput for another kind or less than 1 cell.
 Mesh benchmark_mesh(std::string_view kind, std::int64_t num_cells);
 
-} // namespace meshard
+}  // namespace meshard

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/bench/ghost_benchmark.h"
 
-#include <algorithm>
-#include <cmath>
+#include "apps/bench/rank_timing.h"
+#include "ops/neighbors/message_graph.h"
+#include "ops/neighbors/neighbors.h"
+#include "ops/rows/ghost_exchange.h"
+#include "ops/rows/row_gather.h"
+#include "partition/cut/geometric_partitioner.h"
+#include "partition/cut/metis_partitioner.h"
+#include "partition/error.h"
+#include "partition/mesh/neighbor_graph.h"
+#include "sharding/tensor/shard_tensor.h"
 
 #include <torch/torch.h>
 
-#include "apps/bench/rank_timing.h"
-#include "ops/rows/ghost_exchange.h"
-#include "ops/neighbors/message_graph.h"
-#include "ops/neighbors/neighbors.h"
-#include "ops/rows/row_gather.h"
-#include "partition/error.h"
-#include "partition/cut/geometric_partitioner.h"
-#include "partition/cut/metis_partitioner.h"
-#include "partition/mesh/neighbor_graph.h"
-#include "sharding/tensor/shard_tensor.h"
+#include <algorithm>
+#include <cmath>
 
 namespace meshard {
 namespace {
@@ -65,7 +65,8 @@ SearchTraffic traffic_of(const at::Tensor& points, double radius, const std::str
 
     // What any search must bring: of all neighbours of own queries, found in the whole cloud, those that others own.
     const auto all = radius_search(points, own, radius);
-    const auto within_reach = at::zeros({points.size(0)}, at::kBool).index_fill_(0, all.ids, true).logical_and_(owners.ne(mesh->all().rank())).sum().item<std::int64_t>();
+    const auto within_reach =
+        at::zeros({points.size(0)}, at::kBool).index_fill_(0, all.ids, true).logical_and_(owners.ne(mesh->all().rank())).sum().item<std::int64_t>();
 
     auto& counter = mesh->counter();
     const auto bytes_of = [&](const auto& work) {
@@ -86,9 +87,11 @@ SearchTraffic traffic_of(const at::Tensor& points, double radius, const std::str
     traffic.ghosts = found.plan->num_ghosts();
     const auto ring_bytes = (points.size(0) - own.size(0)) * 12;
     traffic.ring_over_search = over_ranks(static_cast<double>(ring_bytes) / static_cast<double>(traffic.search_bytes), Reduction::Min, *mesh);
-    traffic.ghosts_over_reach = over_ranks(static_cast<double>(traffic.ghosts) / static_cast<double>(std::max<std::int64_t>(1, within_reach)), Reduction::Max, *mesh);
+    traffic.ghosts_over_reach =
+        over_ranks(static_cast<double>(traffic.ghosts) / static_cast<double>(std::max<std::int64_t>(1, within_reach)), Reduction::Max, *mesh);
     if (found.ids.numel() != all.ids.numel()) throw CommunicationError("the search of the cut cloud finds other neighbours than that of the whole one");
-    for (auto* number : {&traffic.within_reach, &traffic.ghosts, &traffic.search_bytes, &traffic.repeated_bytes, &traffic.feature_bytes, &traffic.gathered_rows}) {
+    for (auto* number :
+         {&traffic.within_reach, &traffic.ghosts, &traffic.search_bytes, &traffic.repeated_bytes, &traffic.feature_bytes, &traffic.gathered_rows}) {
         *number = over_ranks(*number, Reduction::Max, *mesh);
     }
     return traffic;
@@ -117,7 +120,7 @@ ExchangeTimes time_exchange(std::int64_t num_rows, std::int64_t stride, int num_
         for (auto& count : *counts) count *= kChannels;
     }
     double bare = kForever, whole = kForever;
-    for (int i = -1; i < num_repeats; ++i) {   // by turns, once to warm up
+    for (int i = -1; i < num_repeats; ++i) {  // by turns, once to warm up
         const auto a = seconds_together(mesh, [&] { plan->group().start_exchange(ready, send, received, receive).wait(); });
         const auto b = seconds_together(mesh, [&] { exchange_ghosts(rows, plan); });
         if (i < 0) continue;
@@ -164,7 +167,9 @@ OverlapTimes time_overlap(std::int64_t num_ghosts, int num_repeats, const Mesh& 
     const MessageGraph silent(silent_neighbors, own);
     const auto nodes = from_local(own, neighbors.points_layout), all_nodes = at::cat({own, ghosts});
     const auto weight = at::rand({2 * kChannels, kChannels});
-    const auto update = [&](const at::Tensor&, const at::Tensor& sources, const at::Tensor& targets) { return at::gelu(at::cat({sources, targets}, 1).mm(weight)); };
+    const auto update = [&](const at::Tensor&, const at::Tensor& sources, const at::Tensor& targets) {
+        return at::gelu(at::cat({sources, targets}, 1).mm(weight));
+    };
     OverlapTimes times{num_ghosts, graph.num_edges()};
     times.exchange_seconds = times.step_seconds = times.silent_seconds = kForever;
     for (int i = -1; i < num_repeats; ++i) {

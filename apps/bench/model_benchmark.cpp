@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/bench/model_benchmark.h"
 
+#include "apps/bench/rank_timing.h"
+#include "models/layers/metrics.h"
+#include "models/transolver/transolver.h"
+#include "partition/error.h"
+
+#include <c10/core/CachingDeviceAllocator.h>
+#include <torch/torch.h>
+
 #include <chrono>
 #include <cmath>
 #include <ctime>
 #include <fstream>
 #include <functional>
 #include <limits>
-#include <vector>
-
 #include <sys/resource.h>
 #include <unistd.h>
-
-#include <c10/core/CachingDeviceAllocator.h>
-#include <torch/torch.h>
-
-#include "apps/bench/rank_timing.h"
-#include "models/layers/metrics.h"
-#include "models/transolver/transolver.h"
-#include "partition/error.h"
+#include <vector>
 
 namespace meshard {
 namespace {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/bench/operator_benchmark.h"
 
-#include <ctime>
-#include <functional>
+#include "apps/bench/rank_timing.h"
+#include "sharding/tensor/shard_tensor.h"
 
 #include <torch/torch.h>
 
-#include "apps/bench/rank_timing.h"
-#include "sharding/tensor/shard_tensor.h"
+#include <ctime>
+#include <functional>
 
 namespace meshard {
 namespace {

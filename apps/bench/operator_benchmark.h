@@ -11,7 +11,7 @@ struct OperatorCost {
     std::string name;
     double plain_nanoseconds = 0;
     double sharded_nanoseconds = 0;
-    double added_nanoseconds = 0;   ///< median of the rounds' differences
+    double added_nanoseconds = 0;  ///< median of the rounds' differences
 };
 
 /// Small tensors on one rank, so that what a call itself costs is all that counts; plain and sharded calls alternate in rounds.

@@ -9,9 +9,9 @@
 #include "apps/program/verbs.h"
 #include "io/mesh_io.h"
 #include "partition/cut/geometric_partitioner.h"
-#include "partition/mesh/mesh_graph.h"
 #include "partition/cut/metis_partitioner.h"
 #include "partition/cut/partitioner.h"
+#include "partition/mesh/mesh_graph.h"
 
 #include <CLI/CLI.hpp>
 
@@ -85,10 +85,9 @@ int compare(const BenchOptions& options)
 {
     const auto part_counts = parse_numbers(options.parts, "-n");
     TextTable table("lrlrrrrrrrr");
-    table.add_row({"mesh", "parts", "method", "cut", "of METIS", "ghosts", "of METIS", "imbalance", "in pieces", "CPU s",
-                   "of METIS"});
+    table.add_row({"mesh", "parts", "method", "cut", "of METIS", "ghosts", "of METIS", "imbalance", "in pieces", "CPU s", "of METIS"});
     auto results = Json::array();
-    std::map<std::string, std::array<double, 4>> logs; // sums of logarithms: cut, ghosts, seconds; and how many
+    std::map<std::string, std::array<double, 4>> logs;  // sums of logarithms: cut, ghosts, seconds; and how many
     std::map<std::string, std::int64_t> num_worse;      // runs with more of either than METIS alone at that seed
     for (const auto& name : options.meshes) {
         show_progress(name + " ...");
@@ -103,8 +102,7 @@ int compare(const BenchOptions& options)
             for (std::int32_t seed = 0; seed < options.num_seeds; ++seed) {
                 show_progress(name + " in " + std::to_string(num_parts) + " parts, seed " + std::to_string(seed));
                 start = cpu_seconds();
-                const auto plain = partition_with_metis(
-                    graph, {.num_parts = num_parts, .imbalance = options.imbalance, .seed = seed});
+                const auto plain = partition_with_metis(graph, {.num_parts = num_parts, .imbalance = options.imbalance, .seed = seed});
                 add(rows[0].second, plain, graph, cpu_seconds() - start);
                 for (std::size_t m = 0; m < options.methods.size(); ++m) {
                     CutOptions cut;
@@ -125,24 +123,18 @@ int compare(const BenchOptions& options)
                 }
             }
             for (const auto& [method, measured] : rows) {
-                const auto ratio = [&](auto member) {
-                    return median(measured.*member) / median(rows[0].second.*member);
-                };
-                const auto cut = ratio(&Measured::cut), ghosts = ratio(&Measured::ghosts),
-                           seconds = ratio(&Measured::seconds);
+                const auto ratio = [&](auto member) { return median(measured.*member) / median(rows[0].second.*member); };
+                const auto cut = ratio(&Measured::cut), ghosts = ratio(&Measured::ghosts), seconds = ratio(&Measured::seconds);
                 auto& log = logs[method];
                 log[0] += std::log(cut);
                 log[1] += std::log(ghosts);
                 log[2] += std::log(seconds);
                 log[3] += 1;
                 for (std::size_t run = 0; run < measured.cut.size(); ++run)
-                    num_worse[method] += measured.cut[run] > rows[0].second.cut[run] ||
-                                         measured.ghosts[run] > rows[0].second.ghosts[run];
-                table.add_row({name, std::to_string(num_parts), method, fixed_text(median(measured.cut), 0),
-                               fixed_text(cut, 3), fixed_text(median(measured.ghosts), 0), fixed_text(ghosts, 3),
-                               fixed_text(std::ranges::max(measured.imbalance), 3),
-                               fixed_text(std::ranges::max(measured.pieces), 0),
-                               fixed_text(median(measured.seconds), 3), fixed_text(seconds, 2)});
+                    num_worse[method] += measured.cut[run] > rows[0].second.cut[run] || measured.ghosts[run] > rows[0].second.ghosts[run];
+                table.add_row({name, std::to_string(num_parts), method, fixed_text(median(measured.cut), 0), fixed_text(cut, 3),
+                               fixed_text(median(measured.ghosts), 0), fixed_text(ghosts, 3), fixed_text(std::ranges::max(measured.imbalance), 3),
+                               fixed_text(std::ranges::max(measured.pieces), 0), fixed_text(median(measured.seconds), 3), fixed_text(seconds, 2)});
                 results.push_back({{"mesh", name},
                                    {"num_cells", mesh.num_cells()},
                                    {"graph_seconds", graph_seconds},
@@ -162,12 +154,8 @@ int compare(const BenchOptions& options)
     for (const auto& [method, log] : logs) {
         if (method == "METIS alone") continue;
         const auto mean = [&](int i) { return std::exp(log[i] / log[3]); };
-        table.add_row({"geometric mean", "", method, "", fixed_text(mean(0), 3), "", fixed_text(mean(1), 3), "", "", "",
-                       fixed_text(mean(2), 2)});
-        means[method] = {{"cut", mean(0)},
-                         {"largest_ghosts", mean(1)},
-                         {"cpu_seconds", mean(2)},
-                         {"runs_worse_than_metis", num_worse[method]}};
+        table.add_row({"geometric mean", "", method, "", fixed_text(mean(0), 3), "", fixed_text(mean(1), 3), "", "", "", fixed_text(mean(2), 2)});
+        means[method] = {{"cut", mean(0)}, {"largest_ghosts", mean(1)}, {"cpu_seconds", mean(2)}, {"runs_worse_than_metis", num_worse[method]}};
         worse += "\n" + method + ": worse than METIS in cut or ghosts in " + std::to_string(num_worse[method]) + " of " +
                  std::to_string(static_cast<std::int64_t>(log[3]) * options.num_seeds) + " runs";
     }
@@ -186,8 +174,7 @@ int partition_bench_command(std::span<const std::string> arguments)
                  "cut, largest ghost count, imbalance and CPU seconds. A mesh is a file, or a kind with a number of cells to make:\n"
                  "tets, hybrid, graded, surface, hexes; e.g. tets:1000000.",
                  "bench partition");
-    app.add_option("meshes", options.meshes, "files or kinds; none: tets, hybrid, graded and surface of a million cells")
-        ->type_name("MESH");
+    app.add_option("meshes", options.meshes, "files or kinds; none: tets, hybrid, graded and surface of a million cells")->type_name("MESH");
     app.add_option("-n,--num-parts", options.parts, "numbers of parts")->type_name("N,...")->capture_default_str();
     app.add_option("--method", options.methods, "methods to compare with METIS alone, e.g. metis,rcb")
         ->delimiter(',')
@@ -205,7 +192,7 @@ int partition_bench_command(std::span<const std::string> arguments)
     return compare(options);
 }
 
-} // namespace
+}  // namespace
 
 int bench_command(std::span<const std::string> arguments)
 {
@@ -216,4 +203,4 @@ int bench_command(std::span<const std::string> arguments)
     throw UsageError("this build, without LibTorch, has only 'bench partition'.");
 }
 
-} // namespace meshard
+}  // namespace meshard

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/bench/rank_timing.h"
 
+#include <torch/torch.h>
+
 #include <algorithm>
 #include <chrono>
-
-#include <torch/torch.h>
 
 namespace meshard {
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "sharding/ranks/device_mesh.h"
+
 #include <functional>
 #include <vector>
-
-#include "sharding/ranks/device_mesh.h"
 
 namespace meshard {
 

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/bench/scaling_benchmark.h"
 
-#include <algorithm>
-#include <functional>
-#include <numeric>
+#include "apps/bench/rank_timing.h"
+#include "apps/bench/training_benchmark.h"
+#include "sharding/parameters/replicate.h"
+#include "sharding/tensor/redistribute.h"
+#include "sharding/tensor/shard_tensor.h"
 
 #include <torch/torch.h>
 
-#include "apps/bench/rank_timing.h"
-#include "apps/bench/training_benchmark.h"
-#include "sharding/tensor/redistribute.h"
-#include "sharding/parameters/replicate.h"
-#include "sharding/tensor/shard_tensor.h"
+#include <algorithm>
+#include <functional>
+#include <numeric>
 
 namespace meshard {
 namespace {
@@ -20,15 +20,16 @@ using Mesh = std::shared_ptr<const DeviceMesh>;
 using Work = std::function<void()>;
 
 /// `share`: the factor that makes the plain work a rank's share.
-ScalingResult compare(const std::string& workload, const std::string& kind, const Mesh& mesh, int num_repeats, double share, const Work& plain, const Work& sharded)
+ScalingResult compare(const std::string& workload, const std::string& kind, const Mesh& mesh, int num_repeats, double share, const Work& plain,
+                      const Work& sharded)
 {
     ScalingResult result{workload, kind};
     std::vector<double> ceilings, times, ratios;
-    for (int i = -1; i < num_repeats; ++i) {   // one pair to warm up
+    for (int i = -1; i < num_repeats; ++i) {  // one pair to warm up
         const auto ceiling = share * seconds_together(*mesh, plain);
         mesh->counter().reset();
         const auto time = seconds_together(*mesh, sharded);
-        result.num_messages = mesh->counter().num_calls() - 2;   // without the clock's own
+        result.num_messages = mesh->counter().num_calls() - 2;  // without the clock's own
         result.message_bytes = mesh->counter().total_bytes();
         if (i < 0) continue;
         ceilings.push_back(ceiling);
@@ -73,7 +74,9 @@ ScalingResult attention(const Mesh& mesh, int num_repeats, bool uneven)
     const auto layout = uneven ? uneven_layout(kLength, 2, *mesh) : even_layout(kLength, 2, *mesh);
     const auto own = narrow_to_shard(q, layout, mesh->coordinate(0)).clone();
     const auto sq = cut(q, layout, mesh), sk = cut(k, layout, mesh), sv = cut(v, layout, mesh);
-    return compare(std::string("ring attention, 8192 tokens, 8 heads of 32") + (uneven ? ", 7:3" : ""), "strong", mesh, num_repeats, 1, [&] { run(own, k, v); }, [&] { run(sq, sk, sv); });
+    return compare(
+        std::string("ring attention, 8192 tokens, 8 heads of 32") + (uneven ? ", 7:3" : ""), "strong", mesh, num_repeats, 1, [&] { run(own, k, v); },
+        [&] { run(sq, sk, sv); });
 }
 
 /// Patches of 8 x 8, blocks of attention and MLP, one number for each token.
@@ -121,8 +124,9 @@ ScalingResult vision_transformer(const Mesh& mesh, int num_repeats)
         net->zero_grad();
         net->forward(x).square().mean().backward();
     };
-    return compare("vision transformer, 512 x 512, 16 blocks of 128", "strong", mesh, num_repeats, 1.0 / static_cast<double>(mesh->num_ranks()), [&] { run(plain, image); },
-                   [&] { run(model, sharded); });
+    return compare(
+        "vision transformer, 512 x 512, 16 blocks of 128", "strong", mesh, num_repeats, 1.0 / static_cast<double>(mesh->num_ranks()),
+        [&] { run(plain, image); }, [&] { run(model, sharded); });
 }
 
 ScalingResult transolver(int num_repeats, std::int64_t num_points, const std::string& kind, World& world)
@@ -130,8 +134,13 @@ ScalingResult transolver(int num_repeats, std::int64_t num_points, const std::st
     StepShape shape;
     shape.num_points = num_points;
     const auto times = time_training_step(shape, num_repeats, world);
-    return {"Transolver, " + std::to_string(num_points / 1000) + "k points", kind, times.plain_seconds, times.sharded_seconds, 1 / times.sharded_over_plain,
-            times.num_messages, times.message_bytes};
+    return {"Transolver, " + std::to_string(num_points / 1000) + "k points",
+            kind,
+            times.plain_seconds,
+            times.sharded_seconds,
+            1 / times.sharded_over_plain,
+            times.num_messages,
+            times.message_bytes};
 }
 
 MachineCeilings ceilings_of(const DeviceMesh& mesh)
@@ -149,7 +158,11 @@ MachineCeilings ceilings_of(const DeviceMesh& mesh)
     if (mesh.num_ranks() > 1) {
         auto small = torch::ones({2}), large = torch::ones({1 << 20});
         constexpr int kMessages = 200;
-        ceilings.message_microseconds = best(3, [&] { for (int i = 0; i < kMessages; ++i) mesh.all().all_reduce(small); }) / kMessages * 1e6;
+        ceilings.message_microseconds = best(3,
+                                             [&] {
+                                                 for (int i = 0; i < kMessages; ++i) mesh.all().all_reduce(small);
+                                             }) /
+                                        kMessages * 1e6;
         ceilings.reduce_gigabytes = 4.0 * (1 << 20) / best(10, [&] { mesh.all().all_reduce(large); }) * 1e-9;
     }
     return ceilings;

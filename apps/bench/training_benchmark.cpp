@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/bench/training_benchmark.h"
 
-#include <vector>
-
-#include <torch/torch.h>
-
 #include "apps/bench/rank_timing.h"
 #include "models/layers/metrics.h"
 #include "models/transolver/transolver.h"
 #include "sharding/parameters/replicate.h"
 #include "sharding/tensor/shard_tensor.h"
+
+#include <torch/torch.h>
+
+#include <vector>
 
 namespace meshard {
 namespace {
@@ -57,7 +57,7 @@ StepTimes time_training_step(const StepShape& shape, int num_repeats, World& wor
 
     std::vector<double> plain_seconds, sharded_seconds, ratios;
     std::vector<CommCounter::Call> step_calls;
-    for (int i = -3; i < num_repeats; ++i) {   // three pairs to warm up
+    for (int i = -3; i < num_repeats; ++i) {  // three pairs to warm up
         const auto a = seconds_together(*mesh, [&] { plain.step(fx, embedding, target); });
         const auto b = seconds_together(*mesh, [&] {
             mesh->counter().reset();

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
 #include "sharding/transport/launch.h"
+
+#include <cstdint>
 
 namespace meshard {
 
 /// The Transolver and the cloud whose training step is timed.
 struct StepShape {
-    std::int64_t num_points = 20000;   ///< of the whole cloud
+    std::int64_t num_points = 20000;  ///< of the whole cloud
     std::int64_t n_hidden = 64;
     std::int64_t n_layers = 4;
     std::int64_t n_head = 4;
@@ -21,10 +21,10 @@ struct StepShape {
 struct StepTimes {
     int num_ranks = 1;
     int threads_per_rank = 1;
-    double plain_seconds = 0;          ///< of the slowest rank
+    double plain_seconds = 0;  ///< of the slowest rank
     double sharded_seconds = 0;
-    double sharded_over_plain = 0;     ///< median of the pairs' ratios
-    std::int64_t num_messages = 0;     ///< that one rank sends in a sharded step
+    double sharded_over_plain = 0;  ///< median of the pairs' ratios
+    std::int64_t num_messages = 0;  ///< that one rank sends in a sharded step
     std::int64_t message_bytes = 0;
 };
 

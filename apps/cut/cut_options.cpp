@@ -5,9 +5,9 @@
 #include "apps/program/text_table.h"
 #include "io/shards/partition_dump.h"
 #include "io/shards/subdomain_io.h"
+#include "partition/cut/partitioner.h"
 #include "partition/error.h"
 #include "partition/ghosts/ghost_graph.h"
-#include "partition/cut/partitioner.h"
 
 #include <CLI/CLI.hpp>
 
@@ -32,7 +32,7 @@ std::vector<std::string> split(const std::string& text)
     return words;
 }
 
-} // namespace
+}  // namespace
 
 bool is_given_partition(const std::string& method)
 {
@@ -49,8 +49,7 @@ std::vector<std::int32_t> parse_levels(const std::string& text)
         levels.push_back(static_cast<std::int32_t>(level));
         product = std::min<std::int64_t>(product * levels.back(), std::int64_t{1} << 40);
     }
-    if (product > std::numeric_limits<std::int32_t>::max())
-        throw UsageError("--levels is '" + text + "', which makes too many parts.");
+    if (product > std::numeric_limits<std::int32_t>::max()) throw UsageError("--levels is '" + text + "', which makes too many parts.");
     return levels;
 }
 
@@ -88,8 +87,7 @@ void add_cut_options(CLI::App& app, CutArguments& arguments)
                    "cellDecomposition), array:NAME (of the mesh)")
         ->type_name("NAME")
         ->capture_default_str();
-    app.add_option("--levels", arguments.levels, "in levels, e.g. 4,2: in 4 (nodes), then each in 2 (devices)")
-        ->type_name("N,N");
+    app.add_option("--levels", arguments.levels, "in levels, e.g. 4,2: in 4 (nodes), then each in 2 (devices)")->type_name("N,N");
     app.add_option("--objective", arguments.objective, "what is to be few: cut (faces between parts), ghosts (of the part with most) or both")
         ->type_name("NAME")
         ->capture_default_str();
@@ -97,23 +95,15 @@ void add_cut_options(CLI::App& app, CutArguments& arguments)
     app.add_flag("--refine", arguments.refine, "refine methods that are not refined by default (hilbert, file, array)");
     app.add_flag("--no-refine", arguments.no_refine, "the bare method; parts above the bound are repaired all the same");
     app.add_flag("--contiguous", arguments.contiguous, "parts in one piece, where mesh and balance allow");
-    app.add_option("--weights", arguments.weights,
-                   "what to balance, several at once with commas: cells (default), points, faces, array:NAME")
+    app.add_option("--weights", arguments.weights, "what to balance, several at once with commas: cells (default), points, faces, array:NAME")
         ->type_name("NAME,...");
     app.add_option("--capacities", arguments.capacities, "shares of unequal devices, one a part, e.g. 1,1,2")->type_name("C,...");
-    app.add_option("--ghosts", arguments.ghosts,
-                   "who is a ghost: neighbours by face, edge, vertex, radius:R (between middles) or nearest:K")
+    app.add_option("--ghosts", arguments.ghosts, "who is a ghost: neighbours by face, edge, vertex, radius:R (between middles) or nearest:K")
         ->type_name("RULE")
         ->capture_default_str();
-    app.add_option("--ghost-layers", arguments.ghost_layers, "rings of foreign cells that each part sees")
-        ->type_name("K")
-        ->capture_default_str();
-    app.add_option("--imbalance", arguments.imbalance, "largest part over mean part that is allowed")
-        ->type_name("RATIO")
-        ->capture_default_str();
-    app.add_option("--seed", arguments.seed, "of the method's random choices; same seed, same parts")
-        ->type_name("S")
-        ->capture_default_str();
+    app.add_option("--ghost-layers", arguments.ghost_layers, "rings of foreign cells that each part sees")->type_name("K")->capture_default_str();
+    app.add_option("--imbalance", arguments.imbalance, "largest part over mean part that is allowed")->type_name("RATIO")->capture_default_str();
+    app.add_option("--seed", arguments.seed, "of the method's random choices; same seed, same parts")->type_name("S")->capture_default_str();
     app.add_option("--threads", arguments.threads, "threads for graph, ghosts and writing; the result is the same for any number")
         ->type_name("T")
         ->capture_default_str();
@@ -136,8 +126,8 @@ void check_cut_arguments(CutArguments& arguments)
         std::int32_t product = 1;
         for (const auto level : levels) product *= level;
         if (arguments.num_parts != 0 && arguments.num_parts != product)
-            throw UsageError("-n is " + std::to_string(arguments.num_parts) + ", but --levels " + arguments.levels +
-                             " make " + std::to_string(product) + " parts. Leave -n out.");
+            throw UsageError("-n is " + std::to_string(arguments.num_parts) + ", but --levels " + arguments.levels + " make " + std::to_string(product) +
+                             " parts. Leave -n out.");
         if (is_given_partition(arguments.method)) throw UsageError("--levels needs a method that cuts, not a given partition.");
         arguments.num_parts = product;
     }
@@ -155,13 +145,11 @@ void check_cut_arguments(CutArguments& arguments)
     if (arguments.refine && arguments.no_refine) throw UsageError("--refine and --no-refine exclude each other.");
     if (arguments.quality && arguments.no_refine) throw UsageError("--quality and --no-refine exclude each other.");
     ghost_share(arguments.objective);
-    if (arguments.threads < 1 || arguments.threads > 1024)
-        throw UsageError("--threads is " + std::to_string(arguments.threads) + "; expected 1 to 1024.");
+    if (arguments.threads < 1 || arguments.threads > 1024) throw UsageError("--threads is " + std::to_string(arguments.threads) + "; expected 1 to 1024.");
     if (arguments.ghost_layers < 0 || arguments.ghost_layers > 255)
         throw UsageError("--ghost-layers is " + std::to_string(arguments.ghost_layers) + "; expected 0 to 255.");
     if (!(arguments.imbalance >= 1) || !std::isfinite(arguments.imbalance))
-        throw UsageError("--imbalance is " + number_text(arguments.imbalance) +
-                         "; it is largest over mean part, at least 1, e.g. 1.03.");
+        throw UsageError("--imbalance is " + number_text(arguments.imbalance) + "; it is largest over mean part, at least 1, e.g. 1.03.");
     try {
         arguments.ghosts = to_string(parse_ghost_rule(arguments.ghosts));
     } catch (const InvalidInput& error) {
@@ -170,8 +158,8 @@ void check_cut_arguments(CutArguments& arguments)
     if (!arguments.capacities.empty()) {
         const auto capacities = parse_numbers(arguments.capacities, "--capacities");
         if (arguments.num_parts > 0 && static_cast<std::int32_t>(capacities.size()) != arguments.num_parts)
-            throw UsageError("--capacities has " + count_text(static_cast<std::int64_t>(capacities.size()), "number") +
-                             " for " + count_text(arguments.num_parts, "part") + ".");
+            throw UsageError("--capacities has " + count_text(static_cast<std::int64_t>(capacities.size()), "number") + " for " +
+                             count_text(arguments.num_parts, "part") + ".");
         if (std::ranges::any_of(capacities, [](double c) { return !(c > 0); }))
             throw UsageError("--capacities is '" + arguments.capacities + "'; all must be above 0.");
     }
@@ -180,8 +168,7 @@ void check_cut_arguments(CutArguments& arguments)
             throw UsageError("--weights has '" + weight + "'; known are cells, points, faces and array:NAME.");
     if (!arguments.preview.empty() && std::filesystem::path(arguments.preview).extension() != ".png")
         throw UsageError("--preview is '" + arguments.preview + "'; expected a name that ends in .png.");
-    if (arguments.output.empty() && !arguments.dry_run)
-        throw UsageError("-o is missing: name the shards folder to make, or ask for a --dry-run.");
+    if (arguments.output.empty() && !arguments.dry_run) throw UsageError("-o is missing: name the shards folder to make, or ask for a --dry-run.");
     if (!arguments.dry_run) check_output_folder(arguments.output);
 }
 
@@ -200,9 +187,8 @@ void check_output_folder(const std::string& output_name)
         throw IoError("the output '" + output.string() + "' cannot be made: '" + folder.string() + "' is no folder.");
     }
     if (access(folder.c_str(), W_OK | X_OK) != 0) {
-        throw IoError("the output '" + output.string() + "' cannot be made: no permission to write in '" +
-                      folder.string() + "'.");
+        throw IoError("the output '" + output.string() + "' cannot be made: no permission to write in '" + folder.string() + "'.");
     }
 }
 
-} // namespace meshard
+}  // namespace meshard

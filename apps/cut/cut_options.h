@@ -15,8 +15,8 @@ namespace meshard {
 struct CutArguments {
     std::string output;
     std::int32_t num_parts = 0;
-    bool has_num_parts = false;   ///< whether it was given
-    std::string method = "metis"; ///< a name, `file:PATH` or `array:NAME`
+    bool has_num_parts = false;    ///< whether it was given
+    std::string method = "metis";  ///< a name, `file:PATH` or `array:NAME`
     std::string levels;
     std::string objective = "both";
     std::string weights;
@@ -33,10 +33,10 @@ struct CutArguments {
     bool dry_run = false;
     std::string preview;
     std::string csv;
-    std::string compress = "none"; ///< of the pieces
-    std::string dump;   ///< kinds of `dump_partition`
+    std::string compress = "none";  ///< of the pieces
+    std::string dump;               ///< kinds of `dump_partition`
     std::int32_t threads = 1;
-    std::int64_t max_memory = 0; ///< bytes that a process may take; 0: no bound
+    std::int64_t max_memory = 0;  ///< bytes that a process may take; 0: no bound
     bool json = false;
 };
 
@@ -64,4 +64,4 @@ std::vector<std::string> weight_names(const CutArguments& arguments);
 /// Finds out before any work what would stop the last step. @throws IoError
 void check_output_folder(const std::string& output);
 
-} // namespace meshard
+}  // namespace meshard

@@ -4,20 +4,20 @@
 #include "apps/program/command_line.h"
 #include "apps/program/text_table.h"
 #include "apps/program/version.h"
+#include "io/picture/render.h"
 #include "io/shards/partition_dump.h"
 #include "io/shards/partition_file.h"
-#include "io/picture/render.h"
 #include "io/shards/shards_writer.h"
 #include "io/shards/subdomain_io.h"
 #include "partition/cut/curve_order.h"
 #include "partition/cut/geometric_partitioner.h"
-#include "partition/ghosts/ghost_graph.h"
-#include "partition/ghosts/ghost_layer.h"
-#include "partition/mesh/mesh_graph.h"
 #include "partition/cut/partitioner.h"
 #include "partition/cut/row_weights.h"
-#include "partition/run_on_threads.h"
+#include "partition/ghosts/ghost_graph.h"
+#include "partition/ghosts/ghost_layer.h"
 #include "partition/ghosts/subdomain.h"
+#include "partition/mesh/mesh_graph.h"
+#include "partition/run_on_threads.h"
 
 #include <algorithm>
 #include <cmath>
@@ -39,8 +39,8 @@ Partition given_partition(const Mesh& mesh, const CutArguments& arguments)
     if (is_file) {
         partition.owners = read_partition_file(name);
     } else {
-        const DataArray& array = require_array(mesh.is_point_cloud() ? mesh.point_data : mesh.cell_data, name,
-                                               "partition", mesh.is_point_cloud() ? "point" : "cell");
+        const DataArray& array =
+            require_array(mesh.is_point_cloud() ? mesh.point_data : mesh.cell_data, name, "partition", mesh.is_point_cloud() ? "point" : "cell");
         for (std::int64_t i = 0; i < array.num_rows(); ++i) partition.owners.push_back(given_part(array, i));
     }
     if (partition.num_rows() != mesh.num_rows())
@@ -49,8 +49,7 @@ Partition given_partition(const Mesh& mesh, const CutArguments& arguments)
     const std::int32_t highest = partition.owners.empty() ? -1 : std::ranges::max(partition.owners);
     partition.num_parts = arguments.num_parts > 0 ? arguments.num_parts : std::max(1, highest + 1);
     if (highest >= partition.num_parts)
-        throw UsageError(what + " names part " + std::to_string(highest) + "; -n is " +
-                         std::to_string(partition.num_parts) + ".");
+        throw UsageError(what + " names part " + std::to_string(highest) + "; -n is " + std::to_string(partition.num_parts) + ".");
     return partition;
 }
 
@@ -105,8 +104,7 @@ private:
     bool is_aside_ = false;
 };
 
-CutResult cut(Mesh& mesh, const Csr& graph, const MeshSource& source, const CutArguments& arguments,
-              PartitionReport& report)
+CutResult cut(Mesh& mesh, const Csr& graph, const MeshSource& source, const CutArguments& arguments, PartitionReport& report)
 {
     std::vector<std::string> names = weight_names(arguments);
     std::vector<std::int32_t> weights;
@@ -116,8 +114,7 @@ CutResult cut(Mesh& mesh, const Csr& graph, const MeshSource& source, const CutA
     } else if (!names.empty()) {
         weights = row_weights(mesh, graph, names);
     }
-    const auto capacities =
-        arguments.capacities.empty() ? std::vector<double>{} : parse_numbers(arguments.capacities, "--capacities");
+    const auto capacities = arguments.capacities.empty() ? std::vector<double>{} : parse_numbers(arguments.capacities, "--capacities");
     PartitionProblem problem{.graph = &graph,
                              .num_parts = arguments.num_parts,
                              .balance = {.imbalance = arguments.imbalance,
@@ -152,8 +149,7 @@ CutResult cut(Mesh& mesh, const Csr& graph, const MeshSource& source, const CutA
             result.partition = number_parts_along_curve(mesh, std::move(result.partition));
             std::set<std::int32_t> in_pieces;
             for (std::size_t i = 0; i < before.owners.size() && !result.in_pieces.empty(); ++i)
-                if (std::ranges::find(result.in_pieces, before.owners[i]) != result.in_pieces.end())
-                    in_pieces.insert(result.partition.owners[i]);
+                if (std::ranges::find(result.in_pieces, before.owners[i]) != result.in_pieces.end()) in_pieces.insert(result.partition.owners[i]);
             result.in_pieces.assign(in_pieces.begin(), in_pieces.end());
         }
     }
@@ -213,18 +209,16 @@ void draw_preview(const Mesh& mesh, const Partition& partition, const std::strin
     render_mesh(painted, file, options);
 }
 
-} // namespace
+}  // namespace
 
 void warn_of_pieces(std::span<const std::int32_t> in_pieces)
 {
     if (in_pieces.empty()) return;
     std::string parts;
-    for (std::size_t i = 0; i < in_pieces.size() && i < 10; ++i)
-        parts += (i == 0 ? "" : ", ") + std::to_string(in_pieces[i]);
+    for (std::size_t i = 0; i < in_pieces.size() && i < 10; ++i) parts += (i == 0 ? "" : ", ") + std::to_string(in_pieces[i]);
     if (in_pieces.size() > 10) parts += ", ...";
     warn("partition", count_text(static_cast<std::int64_t>(in_pieces.size()), "part") +
-                          " could not be made whole within the imbalance, or the mesh is itself in pieces there: " +
-                          parts + ".");
+                          " could not be made whole within the imbalance, or the mesh is itself in pieces there: " + parts + ".");
 }
 
 std::int32_t given_part(const DataArray& array, std::int64_t row)
@@ -298,10 +292,8 @@ PartitionReport cut_and_save(Mesh& mesh, const MeshSource& source, const CutArgu
     if (mesh.num_rows() == 0 && !arguments.allow_empty)
         throw InvalidInput(source.name + " has no cells and no points; there is nothing to cut. Is it the right file?");
     if (arguments.num_parts > mesh.num_rows() && !arguments.allow_empty)
-        throw UsageError(source.name + " has " +
-                         count_text(mesh.num_rows(), mesh.is_point_cloud() ? "point" : "cell") + ", fewer than the " +
-                         std::to_string(arguments.num_parts) +
-                         " parts asked for. Ask for fewer, or leave the rest empty with --allow-empty.");
+        throw UsageError(source.name + " has " + count_text(mesh.num_rows(), mesh.is_point_cloud() ? "point" : "cell") + ", fewer than the " +
+                         std::to_string(arguments.num_parts) + " parts asked for. Ask for fewer, or leave the rest empty with --allow-empty.");
 
     timer.begin("graph");
     std::int32_t crowded = -1;
@@ -323,12 +315,13 @@ PartitionReport cut_and_save(Mesh& mesh, const MeshSource& source, const CutArgu
     std::vector<GhostLayer> ghosts(partition.num_parts);
     if (arguments.ghost_layers > 0) {
         const GhostRule rule = parse_ghost_rule(arguments.ghosts);
-        ghosts = rule == GhostRule{} ? ghost_layers(graph, partition, arguments.ghost_layers, arguments.threads)
-                                     : ghost_layers(ghost_graph(mesh, rule, partition, arguments.ghost_layers), partition, arguments.ghost_layers, arguments.threads);
+        ghosts = rule == GhostRule{}
+                     ? ghost_layers(graph, partition, arguments.ghost_layers, arguments.threads)
+                     : ghost_layers(ghost_graph(mesh, rule, partition, arguments.ghost_layers), partition, arguments.ghost_layers, arguments.threads);
     }
 
     const auto kinds = dump_kinds(arguments);
-    if (kinds.empty()) graph = Csr{}; // it is done with, and the parts need room
+    if (kinds.empty()) graph = Csr{};  // it is done with, and the parts need room
 
     timer.begin(arguments.dry_run ? "extract" : "write");
     std::optional<PartialFolder> folder;
@@ -363,4 +356,4 @@ void print_report(const PartitionReport& report, const CutArguments& arguments)
         print_as_text(report);
 }
 
-} // namespace meshard
+}  // namespace meshard

@@ -31,12 +31,12 @@ void warn_of_pieces(std::span<const std::int32_t> in_pieces);
 
 /// Where a mesh came from.
 struct MeshSource {
-    std::string name;  ///< as the user gave it
-    std::string path;  ///< of the file that was cut first, for the manifest
-    std::string hash = {};  ///< of it, if known
-    std::vector<std::int32_t> earlier_owners = {}; ///< of `repartition`
-    std::vector<double> costs = {};                ///< of each earlier part, or none
-    std::function<Mesh()> read_again = {};         ///< the same mesh once more, cheaply; or nothing
+    std::string name;                               ///< as the user gave it
+    std::string path;                               ///< of the file that was cut first, for the manifest
+    std::string hash = {};                          ///< of it, if known
+    std::vector<std::int32_t> earlier_owners = {};  ///< of `repartition`
+    std::vector<double> costs = {};                 ///< of each earlier part, or none
+    std::function<Mesh()> read_again = {};          ///< the same mesh once more, cheaply; or nothing
 };
 
 /// Knows the stages of `cut_and_save` and the one before it, `read`.
@@ -55,4 +55,4 @@ PartitionReport cut_and_save(Mesh& mesh, const MeshSource& source, const CutArgu
 /// As asked for: text or JSON on stdout, a CSV file.
 void print_report(const PartitionReport& report, const CutArguments& arguments);
 
-} // namespace meshard
+}  // namespace meshard

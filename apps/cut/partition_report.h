@@ -19,8 +19,8 @@ struct RowCounts {
 /// What is said of a finished cut.
 struct PartitionReport {
     std::string source;
-    std::string output; ///< empty for a dry run
-    std::string method; ///< that was used
+    std::string output;  ///< empty for a dry run
+    std::string method;  ///< that was used
     std::int32_t num_parts = 0;
     std::int32_t ghost_layers = 0;
     std::string ghost_neighbors;
@@ -29,13 +29,13 @@ struct PartitionReport {
     std::int64_t num_cells = 0;
     std::int64_t num_points = 0;
     PartitionQuality quality;
-    std::vector<std::pair<std::string, double>> imbalances; ///< of each weight, over fair shares
+    std::vector<std::pair<std::string, double>> imbalances;  ///< of each weight, over fair shares
     std::vector<std::int32_t> in_pieces;                     ///< parts in pieces though asked not to be
     std::vector<RowCounts> cells;                            ///< of each part
     std::vector<RowCounts> points;
-    std::vector<std::int64_t> bytes;       ///< of each piece on disk; of a dry run none
-    std::vector<std::int64_t> ghost_bytes; ///< values of the fields at each part's ghosts: what one exchange brings
-    std::string index_file;                ///< what ParaView opens
+    std::vector<std::int64_t> bytes;        ///< of each piece on disk; of a dry run none
+    std::vector<std::int64_t> ghost_bytes;  ///< values of the fields at each part's ghosts: what one exchange brings
+    std::string index_file;                 ///< what ParaView opens
     std::vector<std::pair<std::string, double>> seconds;
     std::vector<std::uint64_t> stage_peaks;  ///< most memory held until the end of each stage
     std::uint64_t peak_bytes = 0;
@@ -49,4 +49,4 @@ void print_as_text(const PartitionReport& report);
 /// One line a part, with a heading. @throws IoError
 void write_as_csv(const PartitionReport& report, const std::filesystem::path& file);
 
-} // namespace meshard
+}  // namespace meshard

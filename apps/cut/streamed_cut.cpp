@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/cut/streamed_cut.h"
 
-#include "apps/program/command_line.h"
-#include "sharding/windows/curve_windows.h"
 #include "apps/cut/mesh_cut.h"
+#include "apps/program/command_line.h"
 #include "apps/program/text_table.h"
-#include "sharding/windows/window_cut.h"
 #include "io/shards/shards_writer.h"
 #include "io/shards/subdomain_io.h"
 #include "partition/cut/partitioner.h"
+#include "sharding/windows/curve_windows.h"
+#include "sharding/windows/window_cut.h"
 
 #include <algorithm>
 #include <charconv>
@@ -55,18 +55,19 @@ RankSizes plan_memory(const MappedMesh& mesh, const std::string& file, const Cut
     RankSizes sizes;
     if (arguments.max_memory == 0) return sizes;
     const auto ranks = static_cast<double>(num_ranks);
-    const auto cells = static_cast<double>(num_rows(mesh)), points = mesh.num_cells() > 0 ? static_cast<double>(mesh.num_points()) : 0; // beside the cells
+    const auto cells = static_cast<double>(num_rows(mesh)), points = mesh.num_cells() > 0 ? static_cast<double>(mesh.num_points()) : 0;  // beside the cells
     double row_bytes = 0;
     for (const auto& array : mesh.rest().cell_data) row_bytes += array.num_components() * static_cast<double>(size_of(array.type()));
-    for (const auto& array : mesh.rest().point_data) row_bytes += array.num_components() * static_cast<double>(size_of(array.type())) * static_cast<double>(mesh.num_points()) / cells;
-    const double entries = static_cast<double>(mesh.num_cell_entries()) / cells; // of connectivity and faces
+    for (const auto& array : mesh.rest().point_data)
+        row_bytes += array.num_components() * static_cast<double>(size_of(array.type())) * static_cast<double>(mesh.num_points()) / cells;
+    const double entries = static_cast<double>(mesh.num_cell_entries()) / cells;  // of connectivity and faces
     constexpr double program = 45e6;
     constexpr double fewest = 2000;
-    const double block_bytes = arguments.method == "scotch" ? 1200 : 450; // indices of 64 bits
-    constexpr double share = 0.45; // of what is left beside the program: a window; later the graph of blocks
+    const double block_bytes = arguments.method == "scotch" ? 1200 : 450;  // indices of 64 bits
+    constexpr double share = 0.45;                                         // of what is left beside the program: a window; later the graph of blocks
     const auto rule = parse_ghost_rule(arguments.ghosts);
     const bool has_distances = rule.neighbors == GhostNeighbors::Radius || rule.neighbors == GhostNeighbors::Nearest;
-    const bool rows_are_points = points == 0 || entries == 1; // whose graph is that of the 8 nearest
+    const bool rows_are_points = points == 0 || entries == 1;  // whose graph is that of the 8 nearest
     const int num_nearest = std::max(rows_are_points ? 8 : 0, rule.num_nearest);
     const double window_bytes = std::max(60 + 40 * entries, num_nearest > 0 ? 150 + 20.0 * num_nearest : has_distances ? 150 : 0);
     const double part_bytes = 80 + 24 * entries + 4 * row_bytes + 60 * points / cells;
@@ -78,9 +79,9 @@ RankSizes plan_memory(const MappedMesh& mesh, const std::string& file, const Cut
     const double needed = program + std::max({kept / (1 - share), kept + part, fewest * std::max(window_bytes, block_bytes) / share});
     const auto allowed = static_cast<double>(arguments.max_memory);
     if (allowed < needed)
-        throw UsageError("--max-memory of " + memory_text(allowed - 1048576) + " is too little for " + file + ": its " + std::to_string(num_rows(mesh)) + (points > 0 ? " cells in " : " points in ") +
-                         std::to_string(arguments.num_parts) + " parts need about " + memory_text(needed) + " a rank. Allow that" +
-                         (part > kept ? ", or ask for more parts." : ", or start more ranks."));
+        throw UsageError("--max-memory of " + memory_text(allowed - 1048576) + " is too little for " + file + ": its " + std::to_string(num_rows(mesh)) +
+                         (points > 0 ? " cells in " : " points in ") + std::to_string(arguments.num_parts) + " parts need about " + memory_text(needed) +
+                         " a rank. Allow that" + (part > kept ? ", or ask for more parts." : ", or start more ranks."));
     // Not of the number of ranks, on which the shards must not depend.
     sizes.cells_a_window = static_cast<std::int64_t>(std::min(share * (allowed - program) / window_bytes, 1e6));
     sizes.most_blocks = static_cast<std::int64_t>(std::min(share * (allowed - program) / block_bytes, 2e6));
@@ -105,8 +106,8 @@ const DataArray* given_partition(const MappedMesh& mesh, CutArguments& arguments
 {
     if (!is_given_partition(arguments.method)) return nullptr;
     const bool is_cloud = mesh.num_cells() == 0;
-    const auto& array = require_array(is_cloud ? mesh.rest().point_data : mesh.rest().cell_data, arguments.method.substr(arguments.method.find(':') + 1), "partition",
-                                      is_cloud ? "point" : "cell");
+    const auto& array = require_array(is_cloud ? mesh.rest().point_data : mesh.rest().cell_data, arguments.method.substr(arguments.method.find(':') + 1),
+                                      "partition", is_cloud ? "point" : "cell");
     const auto rows = RankRanges::even(array.num_rows(), messages.size());
     std::int32_t highest = -1;
     for (auto row = rows.begin(messages.rank()); row < rows.begin(messages.rank() + 1); ++row) highest = std::max(highest, given_part(array, row));
@@ -121,7 +122,8 @@ const DataArray* given_partition(const MappedMesh& mesh, CutArguments& arguments
 // Writes each part on the rank that its turn falls on.
 class PartWriter {
 public:
-    PartWriter(const MappedMesh& mesh, const WindowCut& cut, RankMessages& messages, std::int32_t num_parts, std::int32_t num_ghost_layers, Compression compression)
+    PartWriter(const MappedMesh& mesh, const WindowCut& cut, RankMessages& messages, std::int32_t num_parts, std::int32_t num_ghost_layers,
+               Compression compression)
         : mesh_(mesh), cut_(cut), messages_(messages), num_parts_(num_parts), num_ghost_layers_(num_ghost_layers), compression_(compression)
     {
     }
@@ -222,7 +224,7 @@ private:
         points.erase(std::ranges::unique(points).begin(), points.end());
         const auto owners = cut_.owners_of_points(points);
         if (part < 0) return result;
-        std::vector<std::int32_t> order; // local row -> place in `points`
+        std::vector<std::int32_t> order;  // local row -> place in `points`
         for (std::size_t i = 0; i < points.size(); ++i)
             if (owners[i] == part) order.push_back(static_cast<std::int32_t>(i));
         result.points.num_owned = static_cast<std::int32_t>(order.size());
@@ -284,15 +286,17 @@ void warn_of_faults(const std::string& file, const MappedMesh& mesh, const Curve
         }
 }
 
-} // namespace
+}  // namespace
 
 std::int64_t parse_memory_size(const std::string& text)
 {
     double number = 0;
     const auto [at, error] = std::from_chars(text.data(), text.data() + text.size(), number);
     std::string unit(at, text.data() + text.size());
-    if (unit.ends_with("iB")) unit.resize(unit.size() - 2);
-    else if (unit.ends_with("B")) unit.resize(unit.size() - 1);
+    if (unit.ends_with("iB"))
+        unit.resize(unit.size() - 2);
+    else if (unit.ends_with("B"))
+        unit.resize(unit.size() - 1);
     const std::map<std::string, double> units{{"", 1}, {"K", 0x1p10}, {"M", 0x1p20}, {"G", 0x1p30}, {"T", 0x1p40}};
     const auto found = units.find(unit);
     if (error != std::errc{} || found == units.end() || !(number > 0) || number * found->second > 0x1p60)
@@ -309,8 +313,8 @@ PartitionReport cut_in_windows(const std::string& file, const CutArguments& aske
     if (num_rows(mesh) == 0) throw InvalidInput(file + " has no cells and no points; there is nothing to cut. Is it the right file?");
     const auto* given = given_partition(mesh, arguments, messages);
     if (given == nullptr && arguments.num_parts > num_rows(mesh) && !arguments.allow_empty)
-        throw UsageError(file + " has " + count_text(num_rows(mesh), mesh.num_cells() > 0 ? "cell" : "point") + ", fewer than the " + std::to_string(arguments.num_parts) +
-                         " parts asked for. Ask for fewer, or leave the rest empty with --allow-empty.");
+        throw UsageError(file + " has " + count_text(num_rows(mesh), mesh.num_cells() > 0 ? "cell" : "point") + ", fewer than the " +
+                         std::to_string(arguments.num_parts) + " parts asked for. Ask for fewer, or leave the rest empty with --allow-empty.");
     const auto sizes = plan_memory(mesh, file, arguments, messages.size());
 
     PartitionReport report = report_on(file, arguments, mesh.num_cells(), mesh.num_points());
@@ -337,7 +341,8 @@ PartitionReport cut_in_windows(const std::string& file, const CutArguments& aske
                    .capacities = arguments.capacities.empty() ? std::vector<double>{} : parse_numbers(arguments.capacities, "--capacities"),
                    .most_blocks = sizes.most_blocks});
     trim_memory();
-    if (given == nullptr && !arguments.no_refine && (partition_method(arguments.method).refine || arguments.refine || arguments.quality || arguments.contiguous)) {
+    if (given == nullptr && !arguments.no_refine &&
+        (partition_method(arguments.method).refine || arguments.refine || arguments.quality || arguments.contiguous)) {
         timer.begin("refine");
         cut.refine();
     }
@@ -346,10 +351,11 @@ PartitionReport cut_in_windows(const std::string& file, const CutArguments& aske
     report.quality = cut.find_ghosts(arguments.ghost_layers, parse_ghost_rule(arguments.ghosts));
     for (std::size_t part = 0; arguments.contiguous && part < report.quality.parts.size(); ++part)
         if (report.quality.parts[part].num_components > 1) report.in_pieces.push_back(static_cast<std::int32_t>(part));
-    warn_of_pieces(report.in_pieces); // known to rank 0
+    warn_of_pieces(report.in_pieces);  // known to rank 0
     if (const auto crowded = windows.crowded_cell(); crowded >= 0 && messages.rank() == 0) warn("partition", file + ": " + crowded_text(crowded));
     const auto imbalances = cut.imbalances();
-    for (std::size_t w = 0; w < imbalances.size(); ++w) report.imbalances.emplace_back(!weights.empty() ? weights[w] : mesh.num_cells() > 0 ? "cells" : "points", imbalances[w]);
+    for (std::size_t w = 0; w < imbalances.size(); ++w)
+        report.imbalances.emplace_back(!weights.empty() ? weights[w] : mesh.num_cells() > 0 ? "cells" : "points", imbalances[w]);
     cut.settle_points(windows.take_first_cells());
     trim_memory();
 
@@ -373,10 +379,10 @@ PartitionReport cut_in_windows(const std::string& file, const CutArguments& aske
         writer.finish(path, std::move(info));
         folder->commit();
     }
-    const auto peaks = gather_everywhere(messages, std::vector{peak_memory_bytes()}); // and nobody is done before all are
+    const auto peaks = gather_everywhere(messages, std::vector{peak_memory_bytes()});  // and nobody is done before all are
     report.peak_bytes = std::ranges::max(peaks);
     report.seconds = timer.finish();
     return report;
 }
 
-} // namespace meshard
+}  // namespace meshard

@@ -32,19 +32,17 @@ std::vector<std::string> option_names(const CLI::App& app)
 void refuse_extras(const CLI::App& app)
 {
     std::vector<std::string> extras = app.remaining();
-    std::erase(extras, "--");   // what comes after it was taken as no option
+    std::erase(extras, "--");  // what comes after it was taken as no option
     if (extras.empty()) return;
 
     // An unknown option leaves its value behind as well; the option is what the user mistyped.
-    const auto option =
-        std::find_if(extras.begin(), extras.end(), [](const std::string& s) { return s.starts_with("-"); });
+    const auto option = std::find_if(extras.begin(), extras.end(), [](const std::string& s) { return s.starts_with("-"); });
     const std::string see = " `meshard " + app.get_name() + " --help` lists the options.";
     if (option == extras.end()) throw UsageError("unexpected argument '" + extras.front() + "'." + see);
 
     const std::string name = option->substr(0, option->find('='));
     const std::vector<std::string> known = option_names(app);
-    const std::string nearest =
-        name.starts_with("--") ? nearest_name(name, known) : "";  // one letter is like any other
+    const std::string nearest = name.starts_with("--") ? nearest_name(name, known) : "";  // one letter is like any other
     throw UsageError("unknown option '" + name + "'." + (nearest.empty() ? see : " Did you mean '" + nearest + "'?"));
 }
 
@@ -85,7 +83,8 @@ bool parse_arguments(CLI::App& app, std::span<const std::string> arguments)
         if (dynamic_cast<const CLI::RequiredError*>(&error)) refuse_extras(app);
         std::string text = error.what();
         // Of a number that must be above 0 CLI11 tells the largest there is, with its 309 digits.
-        if (text.find(" to " + std::to_string(std::numeric_limits<double>::max())) != std::string::npos) text = text.substr(0, text.find(" not in range")) + " is not above 0";
+        if (text.find(" to " + std::to_string(std::numeric_limits<double>::max())) != std::string::npos)
+            text = text.substr(0, text.find(" not in range")) + " is not above 0";
         if (!text.ends_with(".")) text += '.';
         throw UsageError(text + " See `meshard " + app.get_name() + " --help`.");
     }
@@ -136,7 +135,8 @@ Compression parse_compression(const std::string& name)
         throw UsageError("--compress is '" + name + "'; expected none, zlib or lz4." + (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
     }
     const auto compression = static_cast<Compression>(found - names.begin());
-    if (compression != Compression::None && !is_available(compression)) throw UsageError("--compress is '" + name + "', which this build was made without. Use zlib, or none.");
+    if (compression != Compression::None && !is_available(compression))
+        throw UsageError("--compress is '" + name + "', which this build was made without. Use zlib, or none.");
     return compression;
 }
 

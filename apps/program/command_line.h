@@ -41,9 +41,8 @@ int exit_code_of_current_error();
 /// One word after `meshard`.
 struct Verb {
     std::string_view name;
-    std::string_view purpose;  ///< one line for `meshard --help`
-    int (*run)(
-        std::span<const std::string> arguments);  ///< gives the exit code; null if it lives in the sibling program
+    std::string_view purpose;                            ///< one line for `meshard --help`
+    int (*run)(std::span<const std::string> arguments);  ///< gives the exit code; null if it lives in the sibling program
 };
 
 /// All verbs, in the order of `meshard --help`.

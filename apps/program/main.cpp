@@ -7,12 +7,11 @@
 #include "partition/error.h"
 #include "partition/nearest_name.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
 #include <csignal>
+#include <fcntl.h>
 #include <filesystem>
 #include <iostream>
 #include <new>
@@ -24,9 +23,8 @@ namespace {
 
 void print_help()
 {
-    std::cout
-        << "meshard cuts CFD meshes into shards, trains attention models on them over many ranks, and predicts.\n\n"
-           "Usage: meshard VERB [arguments]\n\nVerbs:\n";
+    std::cout << "meshard cuts CFD meshes into shards, trains attention models on them over many ranks, and predicts.\n\n"
+                 "Usage: meshard VERB [arguments]\n\nVerbs:\n";
     for (const Verb& verb : verbs()) {
         std::cout << "  " << verb.name << std::string(12 - verb.name.size(), ' ') << verb.purpose
                   << (verb.run || has_models_program() ? "" : " (not in this build: needs LibTorch)") << '\n';
@@ -101,14 +99,10 @@ int run_and_report(const std::vector<std::string>& arguments)
     if (std::any_of(verbs().begin(), verbs().end(), is_first)) verb = arguments.front();
     try {
         const int code = run(arguments);
-        if (!std::cout.flush())
-            return fail(verb, "could not write to standard output. Is the disk full?", exit_code::input);
+        if (!std::cout.flush()) return fail(verb, "could not write to standard output. Is the disk full?", exit_code::input);
         return code;
     } catch (const std::bad_alloc&) {
-        return fail(
-            verb,
-            "out of memory. Use a machine with more, or a smaller mesh (`meshard info` estimates its size in memory).",
-            exit_code::run_time);
+        return fail(verb, "out of memory. Use a machine with more, or a smaller mesh (`meshard info` estimates its size in memory).", exit_code::run_time);
     } catch (const std::filesystem::filesystem_error& error) {
         return fail(verb, "'" + error.path1().string() + "': " + error.code().message() + ".", exit_code_of_current_error());
     } catch (const std::exception& error) {
@@ -122,7 +116,7 @@ int run_and_report(const std::vector<std::string>& arguments)
 void open_closed_streams()
 {
     for (int stream = 0; stream <= 2; ++stream) {
-        if (fcntl(stream, F_GETFD) == -1 && errno == EBADF) open("/dev/null", O_RDWR);   // takes the lowest number that is free: this one
+        if (fcntl(stream, F_GETFD) == -1 && errno == EBADF) open("/dev/null", O_RDWR);  // takes the lowest number that is free: this one
     }
 }
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/program/rank_program.h"
 
-#include <cstdlib>
-#include <new>
-#include <vector>
-
-#include <ATen/Parallel.h>
-
 #include "apps/program/command_line.h"
 #include "apps/program/freed_memory.h"
 #include "sharding/memory/tensor_memory.h"
+
+#include <ATen/Parallel.h>
+
+#include <cstdlib>
+#include <new>
+#include <vector>
 
 namespace meshard {
 namespace {
@@ -37,8 +37,8 @@ int run_on_ranks(int num_local_ranks, const std::string& verb, std::span<const s
     const auto info = detect_launch();
     if (info.source != "single") {
         if (num_local_ranks > 0 && num_local_ranks != info.size) {
-            throw UsageError("--nproc " + std::to_string(num_local_ranks) + ", but the launcher (" + info.source + ") started " +
-                             std::to_string(info.size) + " ranks. Leave --nproc out.");
+            throw UsageError("--nproc " + std::to_string(num_local_ranks) + ", but the launcher (" + info.source + ") started " + std::to_string(info.size) +
+                             " ranks. Leave --nproc out.");
         }
         return run_as_rank(info, verb, body);
     }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "sharding/transport/launch.h"
+
 #include <functional>
 #include <span>
 #include <string>
-
-#include "sharding/transport/launch.h"
 
 namespace meshard {
 

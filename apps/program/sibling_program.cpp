@@ -6,9 +6,8 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <vector>
-
 #include <unistd.h>
+#include <vector>
 
 namespace meshard {
 
@@ -24,8 +23,7 @@ bool has_models_program()
 void run_in_sibling_program(const std::string& verb, std::span<const std::string> arguments)
 {
     if (!has_models_program()) {
-        throw UsageError("this build of meshard has no LibTorch, which " + verb +
-                         " needs. Configure with -DMESHARD_WITH_TORCH=ON and build again.");
+        throw UsageError("this build of meshard has no LibTorch, which " + verb + " needs. Configure with -DMESHARD_WITH_TORCH=ON and build again.");
     }
 #ifdef MESHARD_MODELS_PROGRAM
     const std::string name = "meshard";

@@ -43,7 +43,7 @@ private:
     Clock::time_point stage_start_;
     std::string stage_;
     std::vector<PlannedStage> plan_;
-    double done_ = 0;   // shares of the stages that are over
+    double done_ = 0;  // shares of the stages that are over
     std::vector<std::pair<std::string, double>> seconds_;
     std::vector<std::uint64_t> peaks_;
 };

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/program/verbs.h"
 
-#include <array>
-
 #include "apps/program/command_line.h"
+
+#include <array>
 
 // Each of the two programs has its own verbs, and those of the other by name (apps/program/sibling_program.h).
 #ifdef MESHARD_MODELS_PROGRAM

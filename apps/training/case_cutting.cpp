@@ -1,6 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/training/case_cutting.h"
 
+#include "io/bytes/content_hash.h"
+#include "io/bytes/interruption.h"
+#include "io/shards/manifest.h"
+#include "io/source_files.h"
+#include "partition/error.h"
+
+#include <ATen/ATen.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -15,21 +23,13 @@
 #include <system_error>
 #include <thread>
 
-#include <ATen/ATen.h>
-
-#include "io/bytes/content_hash.h"
-#include "io/bytes/interruption.h"
-#include "io/shards/manifest.h"
-#include "io/source_files.h"
-#include "partition/error.h"
-
 namespace meshard {
 namespace {
 
 using namespace std::chrono_literals;
 constexpr auto kUnknown = std::numeric_limits<std::int64_t>::min();
 
-constexpr std::int64_t kNotBegun = 1;   // less than any activity
+constexpr std::int64_t kNotBegun = 1;  // less than any activity
 
 enum class Doing { Checking, Cutting, Waiting };
 
@@ -50,10 +50,11 @@ struct Activity {
 class Cutting {
 public:
     Cutting(const std::vector<CaseSource>& cases, const ShardCache& cache, int rank, std::deque<std::int64_t> own)
-        : cases_(cases), cache_(cache), rank_(rank), hashes_(cases.size(), kUnknown), done_(std::async(std::launch::async, [this, own = std::move(own)] { run(own); }))
+        : cases_(cases), cache_(cache), rank_(rank), hashes_(cases.size(), kUnknown),
+          done_(std::async(std::launch::async, [this, own = std::move(own)] { run(own); }))
     {
     }
-    ~Cutting() { ends_early_ = true; }   // `done_` then waits for the case in hand
+    ~Cutting() { ends_early_ = true; }  // `done_` then waits for the case in hand
     Cutting(const Cutting&) = delete;
     Cutting& operator=(const Cutting&) = delete;
 
@@ -65,8 +66,10 @@ public:
     }
     void wait_for(std::chrono::milliseconds time) const
     {
-        if (done_.valid()) done_.wait_for(time);
-        else std::this_thread::sleep_for(time);
+        if (done_.valid())
+            done_.wait_for(time);
+        else
+            std::this_thread::sleep_for(time);
     }
     void end_early() { ends_early_ = true; }
     /// Once `activity` is 0: whether all own cases are there, and their hashes.
@@ -76,7 +79,7 @@ public:
 private:
     void run(std::deque<std::int64_t> left)
     {
-        std::size_t num_waiting = 0;   // cases in a row that other processes cut
+        std::size_t num_waiting = 0;  // cases in a row that other processes cut
         while (!left.empty() && !ends_early_) {
             const auto i = left.front();
             if (num_waiting < left.size()) {
@@ -142,7 +145,7 @@ std::vector<std::int64_t> agreed(const std::vector<std::int64_t>& known, const R
     for (std::int64_t i = 0; i < n; ++i) {
         if (known[i] == kUnknown) continue;
         values[i] = known[i];
-        values[n + i] = ~known[i];   // the largest of these is the smallest of those
+        values[n + i] = ~known[i];  // the largest of these is the smallest of those
     }
     ranks.all_reduce(bounds, Reduction::Max);
     for (std::int64_t i = 0; i < n; ++i) {
@@ -171,7 +174,7 @@ std::vector<int> deal_by_size(std::span<const std::int64_t> sizes, int num_ranks
     for (const auto i : order) {
         const auto least = std::ranges::min_element(loads);
         owners[i] = static_cast<int>(least - loads.begin());
-        *least += std::max<std::int64_t>(sizes[i], 1);   // empty ones are spread too
+        *least += std::max<std::int64_t>(sizes[i], 1);  // empty ones are spread too
     }
     return owners;
 }
@@ -185,7 +188,7 @@ std::vector<int> lowest_ranks_with(const std::filesystem::path& folder, const Ra
     const auto mark = [&](int rank) { return place / (prefix + std::to_string(rank)); };
     std::error_code ignored;
     std::filesystem::create_directories(place, ignored);
-    std::ofstream(mark(ranks.rank())).close();   // where this fails, the rank is alone
+    std::ofstream(mark(ranks.rank())).close();  // where this fails, the rank is alone
     ranks.barrier();
     int lowest = 0;
     while (lowest < ranks.rank() && !std::filesystem::exists(mark(lowest), ignored)) ++lowest;
@@ -202,7 +205,7 @@ std::vector<std::filesystem::path> cut_cases(const std::vector<CaseSource>& case
     const auto num_cases = static_cast<std::int64_t>(cases.size());
     const auto lowest = lowest_ranks_with(cache.folder, ranks);
     const auto sizes = sizes_of(cases, ranks);
-    std::vector<int> partners;   // ranks that see this rank's folder
+    std::vector<int> partners;  // ranks that see this rank's folder
     for (int rank = 0; rank < ranks.size(); ++rank) {
         if (lowest[rank] == lowest[ranks.rank()]) partners.push_back(rank);
     }

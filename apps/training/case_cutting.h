@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "apps/training/case_list.h"
+#include "apps/training/shard_cache.h"
+#include "apps/training/training_log.h"
+#include "sharding/ranks/rank_group.h"
+
 #include <csignal>
 #include <cstdint>
 #include <filesystem>
 #include <span>
 #include <vector>
-
-#include "apps/training/case_list.h"
-#include "apps/training/shard_cache.h"
-#include "apps/training/training_log.h"
-#include "sharding/ranks/rank_group.h"
 
 namespace meshard {
 

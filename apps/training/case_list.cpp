@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/training/case_list.h"
 
+#include "partition/error.h"
+#include "partition/nearest_name.h"
+
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <fstream>
 #include <functional>
+#include <glob.h>
 #include <numeric>
 #include <random>
 #include <regex>
 #include <set>
 #include <sstream>
-
-#include <glob.h>
-#include <nlohmann/json.hpp>
-
-#include "partition/error.h"
-#include "partition/nearest_name.h"
 
 namespace meshard {
 namespace {
@@ -37,9 +37,12 @@ std::string last_wildcard(const std::string& pattern, const std::string& path)
 {
     std::string expression;
     for (const char c : pattern) {
-        if (c == '*') expression += "([^/]*)";
-        else if (std::isalnum(static_cast<unsigned char>(c)) || c == '/' || c == '_') expression += c;
-        else expression += std::string("\\") + c;
+        if (c == '*')
+            expression += "([^/]*)";
+        else if (std::isalnum(static_cast<unsigned char>(c)) || c == '/' || c == '_')
+            expression += c;
+        else
+            expression += std::string("\\") + c;
     }
     std::smatch match;
     if (!std::regex_match(path, match, std::regex(expression))) return std::filesystem::path(path).stem().string();
@@ -85,8 +88,8 @@ std::vector<Row> read_csv_table(const std::filesystem::path& path, std::istream&
         const auto words = comma_separated(line);
         if (words.empty()) continue;
         if (words.size() != names.size()) {
-            throw IoError("case table " + path.string() + ", line " + std::to_string(number) + ": " + std::to_string(words.size()) +
-                          " values under " + std::to_string(names.size()) + " names.");
+            throw IoError("case table " + path.string() + ", line " + std::to_string(number) + ": " + std::to_string(words.size()) + " values under " +
+                          std::to_string(names.size()) + " names.");
         }
         Row row;
         for (std::size_t i = 0; i < names.size(); ++i) row[names[i]] = words[i];
@@ -156,7 +159,8 @@ Parts split_by_lists(const std::vector<CaseSource>& cases, const std::map<std::s
             const auto found = std::find(ids.begin(), ids.end(), id);
             if (found == ids.end()) {
                 const auto nearest = nearest_name(id, ids);
-                throw InvalidInput("data.split." + part + " names case '" + id + "', which has no file." + (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+                throw InvalidInput("data.split." + part + " names case '" + id + "', which has no file." +
+                                   (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
             }
             if (!part_of.emplace(id, part).second) throw InvalidInput("data.split names case '" + id + "' twice.");
             parts[part].push_back(cases[found - ids.begin()]);
@@ -219,7 +223,8 @@ CaseLists find_cases(const DataConfig& data, std::int64_t seed)
     std::set<std::string> ids;
     for (const auto& file : files) {
         CaseSource source{last_wildcard(pattern, file.string()), file, {}};
-        if (!ids.insert(source.id).second) throw InvalidInput("two files match " + pattern + " with the id '" + source.id + "', one of them " + file.string() + ".");
+        if (!ids.insert(source.id).second)
+            throw InvalidInput("two files match " + pattern + " with the id '" + source.id + "', one of them " + file.string() + ".");
         if (const auto row = table.find(source.id); row != table.end()) source.columns = row->second;
         cases.push_back(std::move(source));
     }

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "apps/training/training_config.h"
+
 #include <filesystem>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "apps/training/training_config.h"
-
 namespace meshard {
 
 /// One simulation: its file, and its row of the case table.
 struct CaseSource {
-    std::string id;                                 ///< what the last `*` of the pattern stands for
+    std::string id;  ///< what the last `*` of the pattern stands for
     std::filesystem::path file;
     std::map<std::string, std::string> columns;
 

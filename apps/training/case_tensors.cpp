@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/training/case_tensors.h"
 
-#include <algorithm>
-#include <charconv>
-#include <cmath>
-#include <numeric>
-
-#include <torch/torch.h>
-
 #include "io/shards/subdomain_io.h"
 #include "partition/error.h"
 #include "partition/mesh/surface_geometry.h"
 #include "sharding/exchange/row_routes.h"
 #include "sharding/tensor/shard_tensor.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <numeric>
 
 namespace meshard {
 namespace {
@@ -76,12 +76,14 @@ std::vector<double> places(const Mesh& mesh, RowIds rows, bool on_cells, const s
 at::Tensor unit_normals(const Mesh& mesh, RowIds rows, const DataConfig& data, const std::string& where)
 {
     if (const auto* array = find_array(arrays_of(mesh, data), data.normals)) {
-        if (array->num_components() != 3) throw InvalidInput(where + ": the array '" + data.normals + "' has " + std::to_string(array->num_components()) + " components; normals have 3.");
+        if (array->num_components() != 3)
+            throw InvalidInput(where + ": the array '" + data.normals + "' has " + std::to_string(array->num_components()) + " components; normals have 3.");
         return rows_of(*array, rows, where);
     }
     const auto has_polygons = std::all_of(mesh.cell_types.begin(), mesh.cell_types.end(), [](auto type) { return cell_dimension(type) == 2; });
     if (!data.on_cells || !has_polygons) {
-        throw InvalidInput(where + " has no " + group_of(data) + " array '" + data.normals + "', and normals can only be computed for cells that are polygons. "
+        throw InvalidInput(where + " has no " + group_of(data) + " array '" + data.normals +
+                           "', and normals can only be computed for cells that are polygons. "
                            "Name the array with data.normals, or set data.inputs=[points].");
     }
     const auto areas = area_vectors(mesh);
@@ -90,7 +92,7 @@ at::Tensor unit_normals(const Mesh& mesh, RowIds rows, const DataConfig& data, c
     auto* out = normals.data_ptr<float>();
     for (std::int64_t row = 0; row < num_rows; ++row) {
         const auto size = std::hypot(areas[row][0], areas[row][1], areas[row][2]);
-        if (size == 0) continue;   // a polygon without area has no normal
+        if (size == 0) continue;  // a polygon without area has no normal
         for (int c = 0; c < 3; ++c) out[3 * row + c] = static_cast<float>(areas[row][c] / size);
     }
     return normals;
@@ -195,7 +197,7 @@ at::Tensor field_values(const Mesh& mesh, RowIds rows, const DataConfig& data, c
 
 std::vector<std::int32_t> part_runs(const Manifest& manifest, bool on_cells, std::int64_t num_ranks)
 {
-    std::vector<std::int64_t> ends;   // rows up to and with each part
+    std::vector<std::int64_t> ends;  // rows up to and with each part
     std::int64_t total = 0;
     for (const auto& part : manifest.parts) ends.push_back(total += on_cells ? part.num_owned_cells : part.num_owned_points);
     std::vector<std::int32_t> firsts(num_ranks + 1, manifest.num_parts());
@@ -215,8 +217,8 @@ std::vector<std::int32_t> part_runs(const Manifest& manifest, bool on_cells, std
     return firsts;
 }
 
-CaseTensors load_case(const CaseSource& source, const std::filesystem::path& shards, const DataConfig& data,
-                      const std::shared_ptr<const DeviceMesh>& domain, RowOrder row_order)
+CaseTensors load_case(const CaseSource& source, const std::filesystem::path& shards, const DataConfig& data, const std::shared_ptr<const DeviceMesh>& domain,
+                      RowOrder row_order)
 {
     const auto where = "case " + source.id;
     const auto manifest = read_manifest(shards);
@@ -241,9 +243,8 @@ CaseTensors load_case(const CaseSource& source, const std::filesystem::path& sha
 
     std::int64_t num_channels = 0;
     for (const auto& field : data.fields) {
-        const auto found = std::find_if(manifest.arrays.begin(), manifest.arrays.end(), [&](const auto& array) {
-            return array.name == field.from && array.group == group_of(data);
-        });
+        const auto found = std::find_if(manifest.arrays.begin(), manifest.arrays.end(),
+                                        [&](const auto& array) { return array.name == field.from && array.group == group_of(data); });
         if (found == manifest.arrays.end()) {
             // Some rank may have no part: the message comes from a part's arrays, on every rank alike.
             const auto subdomain = load_subdomain(shards, manifest, 0);

@@ -1,6 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "apps/training/case_list.h"
+#include "apps/training/training_config.h"
+#include "io/shards/manifest.h"
+#include "models/registry/registry.h"
+#include "partition/mesh/mesh.h"
+#include "sharding/ranks/device_mesh.h"
+
+#include <ATen/core/Tensor.h>
+
 #include <array>
 #include <cstdint>
 #include <filesystem>
@@ -9,21 +18,12 @@
 #include <string>
 #include <vector>
 
-#include <ATen/core/Tensor.h>
-
-#include "apps/training/case_list.h"
-#include "apps/training/training_config.h"
-#include "io/shards/manifest.h"
-#include "models/registry/registry.h"
-#include "partition/mesh/mesh.h"
-#include "sharding/ranks/device_mesh.h"
-
 namespace meshard {
 
 /// Where a case lies in space: what makes its coordinates comparable with another's.
 struct CaseFrame {
     std::array<double, 3> center{};
-    std::array<double, 3> lengths{1, 1, 1};   ///< the points are divided by them
+    std::array<double, 3> lengths{1, 1, 1};  ///< the points are divided by them
 };
 
 /// @param bounds    x, y and z of the whole case, each lowest then highest
@@ -36,8 +36,7 @@ std::array<double, 6> point_bounds(const Mesh& mesh);
 /// What the model is told about the first rows (cells or points) of a mesh: (rows, 3 or 6), float32. A cell's place is the mean
 /// of its points. `rows` are their ids in the whole, for messages.
 /// @throws InvalidInput naming `where` and the array for a value that is not finite, and where normals can neither be read nor computed.
-at::Tensor point_inputs(const Mesh& mesh, std::span<const std::int64_t> rows, const DataConfig& data, const CaseFrame& frame,
-                        const std::string& where);
+at::Tensor point_inputs(const Mesh& mesh, std::span<const std::int64_t> rows, const DataConfig& data, const CaseFrame& frame, const std::string& where);
 
 /// What a model is told of points whose rows (`point_inputs`) this rank holds, and whose ids in the whole these are: sharded, with the ids. Collective.
 /// Constants and time of the case are left to the caller.
@@ -53,20 +52,20 @@ std::vector<std::int32_t> part_runs(const Manifest& manifest, bool on_cells, std
 /// A case over the ranks of a domain, one row a point, batch 1: sharded tensors.
 struct CaseTensors {
     std::string id;
-    std::int64_t num_points = 0;        ///< of all ranks
-    PointInputs inputs;                 ///< of (1, N, 3 or 6), (1, N, 3), (1, G) and (1)
-    at::Tensor target;                  ///< (1, N, channels), in physical units
-    std::vector<std::int64_t> channels; ///< of each field
+    std::int64_t num_points = 0;         ///< of all ranks
+    PointInputs inputs;                  ///< of (1, N, 3 or 6), (1, N, 3), (1, G) and (1)
+    at::Tensor target;                   ///< (1, N, channels), in physical units
+    std::vector<std::int64_t> channels;  ///< of each field
 };
 
 /// Which rows a rank has of a case.
 enum class RowOrder : std::uint8_t {
-    Parts,   ///< those of its parts, which lie together in space
-    Ids      ///< an even block of ids: the whole's rows then lie in the same order on any number of ranks
+    Parts,  ///< those of its parts, which lie together in space
+    Ids     ///< an even block of ids: the whole's rows then lie in the same order on any number of ranks
 };
 
 /// Loads this rank's parts of a shards folder: a compact run of them, balanced by their rows. Collective over `domain`.
-CaseTensors load_case(const CaseSource& source, const std::filesystem::path& shards, const DataConfig& data,
-                      const std::shared_ptr<const DeviceMesh>& domain, RowOrder order = RowOrder::Parts);
+CaseTensors load_case(const CaseSource& source, const std::filesystem::path& shards, const DataConfig& data, const std::shared_ptr<const DeviceMesh>& domain,
+                      RowOrder order = RowOrder::Parts);
 
 }  // namespace meshard

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/training/model_rules.h"
 
+#include "models/registry/registry.h"
+
 #include <algorithm>
 #include <cctype>
 #include <deque>
 #include <string>
-
-#include "models/registry/registry.h"
 
 namespace meshard {
 namespace {
@@ -51,7 +51,7 @@ SettingRule option_rule(const OptionInfo& option, const nlohmann::json& pattern)
         rule.min = 0;
         rule.max = kLargeCount;
     }
-    if (!option.only_with.empty()) return rule;   // the model checks it
+    if (!option.only_with.empty()) return rule;  // the model checks it
     rule.min = std::max(rule.min, option.bounds.least);
     rule.max = std::min(rule.max, option.bounds.most);
     return rule;
@@ -60,7 +60,8 @@ SettingRule option_rule(const OptionInfo& option, const nlohmann::json& pattern)
 /// What follows from the data may be stated, too.
 SettingRule width_rule(const std::string& name, const nlohmann::json& width, const std::string& meaning)
 {
-    SettingRule rule{.path = kept("model." + name), .type = SettingType::Boolean,
+    SettingRule rule{.path = kept("model." + name),
+                     .type = SettingType::Boolean,
                      .meaning = kept(meaning + (meaning.empty() ? "" : "; ") + "follows from the data, and is checked where it is given")};
     if (width.is_boolean()) return rule;
     rule.type = SettingType::Integer;

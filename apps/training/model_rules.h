@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "apps/training/settings.h"
+
 #include <string_view>
 #include <vector>
-
-#include "apps/training/settings.h"
 
 namespace meshard {
 

@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/training/prediction.h"
 
-#include <algorithm>
-#include <numeric>
-
-#include <unistd.h>
-
-#include <torch/torch.h>
-
-#include "apps/training/case_tensors.h"
 #include "apps/program/command_line.h"
+#include "apps/training/case_tensors.h"
 #include "io/bytes/interruption.h"
 #include "io/mesh_io.h"
 #include "io/shards/piece_io.h"
 #include "io/shards/subdomain_io.h"
+#include "partition/cut/metis_partitioner.h"
 #include "partition/error.h"
 #include "partition/mesh/mesh_graph.h"
-#include "partition/cut/metis_partitioner.h"
 #include "sharding/tensor/shard_tensor.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <numeric>
+#include <unistd.h>
 
 namespace meshard {
 namespace {
@@ -39,17 +38,18 @@ void add_fields(Mesh& mesh, const at::Tensor& values, const Predictor& predictor
         const auto field = values.narrow(1, channel, count).contiguous();
         channel += count;
         auto name = data.fields[f].name;
-        if (!torch::isfinite(field).all().item<bool>()) throw Error("the predicted field '" + name + "' is not finite everywhere: the model of this run is broken.");
+        if (!torch::isfinite(field).all().item<bool>())
+            throw Error("the predicted field '" + name + "' is not finite everywhere: the model of this run is broken.");
         if (has_array(mesh, data.on_cells, name)) name += kSuffix;
         auto& arrays = data.on_cells ? mesh.cell_data : mesh.point_data;
-        std::erase_if(arrays, [&](const DataArray& array) { return array.name() == name; });   // of an earlier prediction
+        std::erase_if(arrays, [&](const DataArray& array) { return array.name() == name; });  // of an earlier prediction
         const auto* begin = field.data_ptr<float>();
         arrays.push_back(DataArray::from(name, std::vector<float>(begin, begin + field.numel()), static_cast<std::int32_t>(count)));
     }
 }
 
-CaseFrame frame_of(const DataConfig& data, const std::array<double, 6>& bounds, const std::string& name,
-                   const std::map<std::string, double>& values, bool is_speaker)
+CaseFrame frame_of(const DataConfig& data, const std::array<double, 6>& bounds, const std::string& name, const std::map<std::string, double>& values,
+                   bool is_speaker)
 {
     auto config = data.frame;
     CaseSource source{name, {}, {}};
@@ -62,7 +62,8 @@ CaseFrame frame_of(const DataConfig& data, const std::array<double, 6>& bounds, 
     }
     if (is_column(config.length)) {
         if (is_speaker) {
-            warn("predict", name + ": no value for '" + config.length + "'; the longest edge of the bounding box is taken. Give it with --set " + config.length + "=...");
+            warn("predict",
+                 name + ": no value for '" + config.length + "'; the longest edge of the bounding box is taken. Give it with --set " + config.length + "=...");
         }
         config.length = "bounds";
     }
@@ -89,7 +90,7 @@ void tell_of_case(PointInputs& inputs, const Predictor& predictor, const std::ma
 /// What a rank holds of the input.
 struct Part {
     Subdomain subdomain;
-    std::array<double, 6> bounds{};     ///< of the whole
+    std::array<double, 6> bounds{};  ///< of the whole
 };
 
 /// A folder of shards for the time of a run: gone when this ends, also by an error or an interruption. `path` is empty where there is none.
@@ -130,7 +131,7 @@ Part distribute(const Mesh& whole, const std::filesystem::path& output, World& w
     device_mesh.all().barrier();
     const auto manifest = read_manifest(folder);
     Part part{load_subdomain(folder, manifest, world.rank()), manifest.bounds};
-    device_mesh.all().barrier();   // arrays are views into mapped files, which outlive their names
+    device_mesh.all().barrier();  // arrays are views into mapped files, which outlive their names
     return part;
 }
 
@@ -148,7 +149,10 @@ at::Tensor gather_rows_by_id(const at::Tensor& rows, std::span<const std::int64_
     return ordered;
 }
 
-std::int64_t machine_memory_bytes() { return static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE); }
+std::int64_t machine_memory_bytes()
+{
+    return static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+}
 
 MeshKind kind_of_output(const std::filesystem::path& output)
 {
@@ -165,8 +169,8 @@ bool is_column(const std::string& length)
     return length != "bounds" && length != "none" && length.find_first_not_of("0123456789.+-eE,") != std::string::npos;
 }
 
-void predict_file(Predictor& predictor, const std::filesystem::path& input, const std::filesystem::path& output,
-                  const std::map<std::string, double>& values, std::optional<MemoryMode> memory, World& world)
+void predict_file(Predictor& predictor, const std::filesystem::path& input, const std::filesystem::path& output, const std::map<std::string, double>& values,
+                  std::optional<MemoryMode> memory, World& world)
 {
     const auto kind = kind_of_output(output);
     const bool in_pieces = output.extension() == ".pvtp" || output.extension() == ".pvtu";
@@ -192,7 +196,7 @@ void predict_file(Predictor& predictor, const std::filesystem::path& input, cons
     predictor.set_memory(memory ? *memory : predictor.memory_for(num_rows, machine_memory_bytes() / 4 / world.size()));
     auto inputs = sharded_inputs(told, rows, device_mesh);
     tell_of_case(inputs, predictor, values);
-    const auto fields = to_local(predictor.predict(inputs)).squeeze(0);          // (rows, channels)
+    const auto fields = to_local(predictor.predict(inputs)).squeeze(0);  // (rows, channels)
 
     if (!in_pieces) {
         const auto all = gather_rows_by_id(fields, rows, device_mesh->all());
@@ -210,7 +214,7 @@ void predict_file(Predictor& predictor, const std::filesystem::path& input, cons
         number.insert(0, 4 - std::min<std::size_t>(4, number.size()), '0');
         return pieces + "/piece_" + number + extension_of(kind);
     };
-    if (world.rank() == 0) std::filesystem::remove(output);   // an earlier index must not name pieces of two runs, should this one end early
+    if (world.rank() == 0) std::filesystem::remove(output);  // an earlier index must not name pieces of two runs, should this one end early
     device_mesh->all().barrier();
     std::filesystem::create_directories(folder / pieces);
     write_piece(folder / piece_name(world.rank()), subdomain);

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "apps/training/predictor.h"
+#include "sharding/transport/launch.h"
+
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
-
-#include "apps/training/predictor.h"
-#include "sharding/transport/launch.h"
 
 namespace meshard {
 
@@ -22,9 +22,10 @@ bool is_column(const std::string& length);
 /// A field is called as in the configuration, and `<name>_predicted` where the mesh has an array of that name already.
 /// @param values   what the case table says in training, by column, e.g. `length`; where it is missing and the configuration asks for
 ///                 it, the longest edge of the bounding box is taken, with a warning.
-/// @param memory   what the model keeps of each point from layer to layer; nothing: the fastest that takes a quarter of the machine's memory, shared by the ranks
+/// @param memory   what the model keeps of each point from layer to layer; nothing: the fastest that takes a quarter of the machine's memory, shared by the
+/// ranks
 /// @throws InvalidInput if the mesh has not what the model is told about points.
-void predict_file(Predictor& predictor, const std::filesystem::path& input, const std::filesystem::path& output,
-                  const std::map<std::string, double>& values, std::optional<MemoryMode> memory, World& world);
+void predict_file(Predictor& predictor, const std::filesystem::path& input, const std::filesystem::path& output, const std::map<std::string, double>& values,
+                  std::optional<MemoryMode> memory, World& world);
 
 }  // namespace meshard

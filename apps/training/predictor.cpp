@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/training/predictor.h"
 
-#include <algorithm>
-#include <fstream>
-#include <numeric>
-#include <sstream>
-
-#include <torch/torch.h>
-
 #include "apps/training/run_checkpoint.h"
 #include "apps/training/tensor_file.h"
 #include "io/checkpoints/model_checkpoint.h"
 #include "partition/error.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <fstream>
+#include <numeric>
+#include <sstream>
 
 namespace meshard {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kNumNeighbors = "num_neighbors";   // argument of models on graphs
+constexpr const char* kNumNeighbors = "num_neighbors";  // argument of models on graphs
 
 std::filesystem::path choose_checkpoint(const std::filesystem::path& run_dir)
 {
@@ -59,8 +59,10 @@ nlohmann::json known_arguments(const ModelEntry& entry, const nlohmann::json& ar
 {
     auto known = nlohmann::json::object();
     for (const auto& [name, value] : arguments.items()) {
-        if (entry.defaults.contains(name)) known[name] = value;
-        else notes.push_back("the argument " + name + " = " + value.dump() + " is not known to " + entry.class_name + " here, and passed over.");
+        if (entry.defaults.contains(name))
+            known[name] = value;
+        else
+            notes.push_back("the argument " + name + " = " + value.dump() + " is not known to " + entry.class_name + " here, and passed over.");
     }
     return known;
 }
@@ -72,7 +74,7 @@ void require_plausible(const nlohmann::json& value, const std::string& name, con
         for (const auto& [key, entry] : value.items()) require_plausible(entry, value.is_object() ? key : name, weights, file);
     }
     if (!value.is_number()) return;
-    constexpr double always_plausible = 4096;   // neighbours, sizes of grids: without arrays of their own
+    constexpr double always_plausible = 4096;  // neighbours, sizes of grids: without arrays of their own
     double most = 0;
     const bool counts_layers = name.find("layers") != std::string::npos;
     for (const auto& array : weights.arrays) most += counts_layers ? 1.0 : static_cast<double>(array.num_values());
@@ -136,8 +138,10 @@ std::vector<FieldStatistics> read_statistics(const std::filesystem::path& path)
     std::vector<FieldStatistics> fields;
     for (const auto& [name, mean] : json["mean"].items()) {
         if (!json[deviation].contains(name)) throw InvalidInput(path.string() + " has a mean of '" + name + "' and no " + deviation + ".");
-        fields.push_back({name, numbers_of(mean, path.string() + ": mean of " + name), numbers_of(json[deviation][name], path.string() + ": " + deviation + " of " + name)});
-        if (fields.back().mean.size() != fields.back().std.size()) throw InvalidInput(path.string() + ": mean and " + deviation + " of '" + name + "' differ in length.");
+        fields.push_back(
+            {name, numbers_of(mean, path.string() + ": mean of " + name), numbers_of(json[deviation][name], path.string() + ": " + deviation + " of " + name)});
+        if (fields.back().mean.size() != fields.back().std.size())
+            throw InvalidInput(path.string() + ": mean and " + deviation + " of '" + name + "' differ in length.");
     }
     const std::vector<std::string> order{"velocity", "pressure_volume", "pressure", "shear_stress", "turbulent_viscosity"};
     std::stable_sort(fields.begin(), fields.end(), [&](const auto& a, const auto& b) {
@@ -194,7 +198,8 @@ Predictor Predictor::from_file(const std::filesystem::path& file, const DataOpti
     const auto checkpoint = read_checkpoint(file);
     if (checkpoint.weights.find("norm.mean")) {
         predictor.load_own(file);
-        if (predictor.data_.fields.empty()) throw InvalidInput(file.string() + " is of an earlier version and does not say what its data are. Predict with the run's folder.");
+        if (predictor.data_.fields.empty())
+            throw InvalidInput(file.string() + " is of an earlier version and does not say what its data are. Predict with the run's folder.");
         return predictor;
     }
     predictor.checkpoint_ = file;
@@ -203,7 +208,8 @@ Predictor Predictor::from_file(const std::filesystem::path& file, const DataOpti
     const auto& entry = find_model(name);
     auto known = known_arguments(entry, arguments, predictor.notes_);
     if (options.num_neighbors > 0) {
-        if (!entry.defaults.contains(kNumNeighbors)) throw InvalidInput("--neighbors is for models on graphs; " + entry.class_name + " of " + file.string() + " is none.");
+        if (!entry.defaults.contains(kNumNeighbors))
+            throw InvalidInput("--neighbors is for models on graphs; " + entry.class_name + " of " + file.string() + " is none.");
         known[kNumNeighbors] = options.num_neighbors;
     } else if (entry.defaults.contains(kNumNeighbors) && !known.contains(kNumNeighbors)) {
         predictor.notes_.push_back(file.string() + " does not say its graph: each point hears its " + entry.defaults[kNumNeighbors].dump() +
@@ -223,16 +229,18 @@ Predictor Predictor::from_file(const std::filesystem::path& file, const DataOpti
     data.normals = "Normals";
     data.frame = {options.center, options.length};
     if (widths.embedding_dim != num_point_channels(data)) {
-        throw InvalidInput(file.string() + ": the model is told " + std::to_string(widths.embedding_dim) +
-                           " numbers of each point besides constants; here there are places (3), or places and normals (6). Constants are given with --constants.");
+        throw InvalidInput(
+            file.string() + ": the model is told " + std::to_string(widths.embedding_dim) +
+            " numbers of each point besides constants; here there are places (3), or places and normals (6). Constants are given with --constants.");
     }
     predictor.constants_ = options.constants;
     predictor.time_ = options.time;
     if (widths.has_time && !options.time) throw InvalidInput(file.string() + ": the model is told the time of a case. Give it with --time.");
     if (options.time && !widths.has_time) throw InvalidInput(file.string() + ": the model is told no time; leave --time out.");
     if (entry.widths(widths) != entry.widths({widths.embedding_dim, num_constants, widths.out_dim, widths.has_time})) {
-        throw InvalidInput(file.string() + ": the model is told " + std::to_string(widths.num_constants) + " constants of a case, e.g. density and speed, and " +
-                           std::to_string(num_constants) + " were given. Give them with --constants, in the order of its training.");
+        throw InvalidInput(file.string() + ": the model is told " + std::to_string(widths.num_constants) +
+                           " constants of a case, e.g. density and speed, and " + std::to_string(num_constants) +
+                           " were given. Give them with --constants, in the order of its training.");
     }
     predictor.name_fields(options, widths.out_dim);
     return predictor;
@@ -258,7 +266,8 @@ void Predictor::name_fields(const DataOptions& options, std::int64_t num_channel
     const auto total = std::accumulate(fields.begin(), fields.end(), std::int64_t{0}, [](auto sum, const auto& field) { return sum + field.second; });
     if (total != num_channels || static_cast<std::int64_t>(mean.size()) != num_channels) {
         throw InvalidInput(checkpoint_.string() + ": the model gives " + std::to_string(num_channels) + " channels, the fields have " + std::to_string(total) +
-                           " and the statistics " + std::to_string(mean.size()) + ". Name the fields with --fields, e.g. pressure,shear_stress:3, and repair " + path.string() + ".");
+                           " and the statistics " + std::to_string(mean.size()) + ". Name the fields with --fields, e.g. pressure,shear_stress:3, and repair " +
+                           path.string() + ".");
     }
     for (const auto& [name, count] : fields) {
         data_.fields.push_back({name, name, ""});

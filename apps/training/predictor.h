@@ -1,26 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <filesystem>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "apps/training/training_config.h"
 #include "models/layers/memory_mode.h"
 #include "models/layers/normalizer.h"
 #include "models/registry/registry.h"
 
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
 namespace meshard {
 
 /// What a user says of a model's data where its file does not.
 struct DataOptions {
-    std::vector<double> constants;      ///< numbers that are the same for all points: fx of Transolver and FLARE, global_embedding of GeoTransolver, of MeshGraphNet the nodes' last
-    std::optional<double> time;         ///< of the case, for models that are told it
-    std::int64_t num_neighbors = 0;     ///< nearest points that each hears, of a model on graphs; 0: what the file says, or the model's default
-    std::string center = "none";        ///< as FrameConfig's
+    std::vector<double> constants;   ///< numbers that are the same for all points: fx of Transolver and FLARE, global_embedding of GeoTransolver, of
+                                     ///< MeshGraphNet the nodes' last
+    std::optional<double> time;      ///< of the case, for models that are told it
+    std::int64_t num_neighbors = 0;  ///< nearest points that each hears, of a model on graphs; 0: what the file says, or the model's default
+    std::string center = "none";     ///< as FrameConfig's
     std::string length = "none";
-    std::string fields;                 ///< `name` or `name:channels`, separated by commas; empty: by the statistics beside the file, or one field `prediction`
+    std::string fields;  ///< `name` or `name:channels`, separated by commas; empty: by the statistics beside the file, or one field `prediction`
     bool on_cells = true;
 };
 
@@ -38,11 +39,11 @@ public:
     static Predictor from_file(const std::filesystem::path& file, const DataOptions& options);
 
     const DataConfig& data() const { return data_; }
-    const std::vector<std::int64_t>& channels() const { return channels_; }        ///< of each field
+    const std::vector<std::int64_t>& channels() const { return channels_; }  ///< of each field
     const std::filesystem::path& checkpoint() const { return checkpoint_; }
-    const std::vector<double>& constants() const { return constants_; }            ///< that hold for every case; empty where cases name their own
-    const std::optional<double>& time() const { return time_; }                    ///< that holds for every case; nothing where cases name their own
-    const std::vector<std::string>& notes() const { return notes_; }               ///< what a user should know, a sentence each
+    const std::vector<double>& constants() const { return constants_; }  ///< that hold for every case; empty where cases name their own
+    const std::optional<double>& time() const { return time_; }          ///< that holds for every case; nothing where cases name their own
+    const std::vector<std::string>& notes() const { return notes_; }     ///< what a user should know, a sentence each
 
     /// What is kept of each point from layer to layer. @throws InvalidInput for a mode that the model does not have
     void set_memory(MemoryMode mode) { meshard::set_memory(*model_.module, mode); }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/training/run_checkpoint.h"
 
-#include <memory>
-#include <sstream>
-
-#include <torch/torch.h>
-
 #include "apps/training/tensor_file.h"
 #include "io/bytes/atomic_file.h"
 #include "partition/error.h"
+
+#include <torch/torch.h>
+
+#include <memory>
+#include <sstream>
 
 namespace meshard {
 namespace {
@@ -24,7 +24,10 @@ at::Tensor read_tensor(const NamedArray& array, const std::filesystem::path& pat
     return to_tensor(array).to(torch::kFloat32);
 }
 
-NamedArray float_array(std::string name, const at::Tensor& tensor) { return to_named_array(std::move(name), tensor.to(torch::kFloat32)); }
+NamedArray float_array(std::string name, const at::Tensor& tensor)
+{
+    return to_named_array(std::move(name), tensor.to(torch::kFloat32));
+}
 
 const NamedArray& require(const NamedArrays& arrays, const std::string& name, const std::filesystem::path& path)
 {
@@ -59,8 +62,8 @@ void copy_values(const NamedArrays& arrays, const std::filesystem::path& path, t
 
 }  // namespace
 
-void save_checkpoint(const std::filesystem::path& path, const torch::nn::Module& model, const Normalizer& normalizer,
-                     const torch::optim::AdamW& optimizer, const nlohmann::json& description)
+void save_checkpoint(const std::filesystem::path& path, const torch::nn::Module& model, const Normalizer& normalizer, const torch::optim::AdamW& optimizer,
+                     const nlohmann::json& description)
 {
     NamedArrays content;
     for (const auto& item : model.named_parameters()) content.arrays.push_back(float_array(item.key(), item.value()));

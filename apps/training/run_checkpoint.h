@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <filesystem>
+#include "io/checkpoints/safetensors.h"
+#include "models/layers/normalizer.h"
 
 #include <nlohmann/json.hpp>
 #include <torch/nn/module.h>
 #include <torch/optim/adamw.h>
 
-#include "io/checkpoints/safetensors.h"
-#include "models/layers/normalizer.h"
+#include <filesystem>
 
 namespace meshard {
 
@@ -21,8 +21,8 @@ namespace meshard {
 ///
 /// NAME.json beside NAME.safetensors repeats the metadata for people and scripts; meshard reads the safetensors file only.
 /// Both are written atomically, by one rank.
-void save_checkpoint(const std::filesystem::path& path, const torch::nn::Module& model, const Normalizer& normalizer,
-                     const torch::optim::AdamW& optimizer, const nlohmann::json& description);
+void save_checkpoint(const std::filesystem::path& path, const torch::nn::Module& model, const Normalizer& normalizer, const torch::optim::AdamW& optimizer,
+                     const nlohmann::json& description);
 
 /// A checkpoint that was read; the arrays are views into the file.
 class Checkpoint {

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/training/settings.h"
 
+#include "apps/program/command_line.h"
+#include "partition/nearest_name.h"
+
+#include <yaml-cpp/yaml.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -9,11 +14,6 @@
 #include <functional>
 #include <map>
 #include <sstream>
-
-#include <yaml-cpp/yaml.h>
-
-#include "apps/program/command_line.h"
-#include "partition/nearest_name.h"
 
 namespace meshard {
 namespace {
@@ -104,13 +104,27 @@ std::string expected(const SettingRule& rule)
 {
     std::string text;
     switch (rule.type) {
-    case SettingType::Text: text = rule.words.empty() ? "a text" : ""; break;
-    case SettingType::Integer: text = "a whole number"; break;
-    case SettingType::Number: text = "a number"; break;
-    case SettingType::Boolean: text = "true or false"; break;
-    case SettingType::TextList: text = rule.words.empty() ? "a list of texts" : "a list of"; break;
-    case SettingType::NumberList: text = "a list of numbers"; break;
-    case SettingType::NumberOrTextList: text = "a number or a list of texts"; break;
+    case SettingType::Text:
+        text = rule.words.empty() ? "a text" : "";
+        break;
+    case SettingType::Integer:
+        text = "a whole number";
+        break;
+    case SettingType::Number:
+        text = "a number";
+        break;
+    case SettingType::Boolean:
+        text = "true or false";
+        break;
+    case SettingType::TextList:
+        text = rule.words.empty() ? "a list of texts" : "a list of";
+        break;
+    case SettingType::NumberList:
+        text = "a list of numbers";
+        break;
+    case SettingType::NumberOrTextList:
+        text = "a number or a list of texts";
+        break;
     }
     std::ostringstream range;
     range.precision(12);
@@ -154,12 +168,22 @@ void check(const SettingRule& rule, const Setting& setting)
         bool is_good = true;
         switch (rule.type) {
         case SettingType::Text:
-        case SettingType::TextList: is_good = rule.words.empty() || is_word; break;
-        case SettingType::Integer: is_good = is_word || is_number_in_range(rule, value, true); break;
+        case SettingType::TextList:
+            is_good = rule.words.empty() || is_word;
+            break;
+        case SettingType::Integer:
+            is_good = is_word || is_number_in_range(rule, value, true);
+            break;
         case SettingType::Number:
-        case SettingType::NumberList: is_good = is_word || is_number_in_range(rule, value, false); break;
-        case SettingType::Boolean: is_good = value == "true" || value == "false"; break;
-        case SettingType::NumberOrTextList: is_good = setting.is_list || is_word || is_number_in_range(rule, value, false); break;
+        case SettingType::NumberList:
+            is_good = is_word || is_number_in_range(rule, value, false);
+            break;
+        case SettingType::Boolean:
+            is_good = value == "true" || value == "false";
+            break;
+        case SettingType::NumberOrTextList:
+            is_good = setting.is_list || is_word || is_number_in_range(rule, value, false);
+            break;
         }
         if (is_good) continue;
         const auto words = split(rule.words, '|');
@@ -222,7 +246,8 @@ YAML::Node parse_yaml(const std::string& text, const std::string& source)
     }
 }
 
-/// A text of the command line is what stands there: `output_dir=run #2: long` is no comment and no group of keys. As in YAML are quotes, lists, groups and null.
+/// A text of the command line is what stands there: `output_dir=run #2: long` is no comment and no group of keys. As in YAML are quotes, lists, groups and
+/// null.
 YAML::Node text_value(const std::string& word)
 {
     if (word == "~" || word == "null" || std::string_view("'\"[{").find(word.front()) != std::string_view::npos) return parse_yaml(word, "command line");
@@ -232,8 +257,8 @@ YAML::Node text_value(const std::string& word)
 /// A scalar as YAML reads it back as the same text.
 std::string quoted(const std::string& text)
 {
-    const bool plain = !text.empty() && text.find_first_of(":#{}[],&*?|>%@`\"'!\n") == std::string::npos && text.front() != ' ' &&
-                       text.back() != ' ' && text.front() != '-' && text != "~" && text != "null";
+    const bool plain = !text.empty() && text.find_first_of(":#{}[],&*?|>%@`\"'!\n") == std::string::npos && text.front() != ' ' && text.back() != ' ' &&
+                       text.front() != '-' && text != "~" && text != "null";
     double number = 0;
     if (plain || parse_number(text, number)) return text;
     std::string quoted = "'";
@@ -271,17 +296,18 @@ Settings Settings::read(const std::filesystem::path& file, std::span<const std::
         throw IoError("configuration " + file.string() + " cannot be read. Is the path right?");
     }
     // What the command line removes from the file need not be known: its keys may belong to another model.
-    std::map<std::string, bool> removed;   // and whether there was such a key
+    std::map<std::string, bool> removed;  // and whether there was such a key
     for (const auto& word : overrides) {
         if (word.starts_with('~')) removed.emplace(word.substr(1), false);
     }
-    walk(parse_yaml(content.str(), file.filename().string()), {}, file.filename().string(), rules,
-         [&](const std::string& path) {
-             const auto found = removed.find(path);
-             if (found != removed.end()) found->second = true;
-             return found != removed.end();
-         },
-         take);
+    walk(
+        parse_yaml(content.str(), file.filename().string()), {}, file.filename().string(), rules,
+        [&](const std::string& path) {
+            const auto found = removed.find(path);
+            if (found != removed.end()) found->second = true;
+            return found != removed.end();
+        },
+        take);
 
     const auto none_removed = [](const std::string&) { return false; };
     for (const auto& word : overrides) {
@@ -289,7 +315,8 @@ Settings Settings::read(const std::filesystem::path& file, std::span<const std::
             const auto path = word.substr(1);
             for (const auto& setting : settings.settings_) {
                 if (setting.source != "command line" || (setting.path != path && !setting.path.starts_with(path + "."))) continue;
-                throw UsageError("command line: '" + word + "' stands after " + setting.path + "=..., which it would remove. Put it first to remove the file's, or leave one out.");
+                throw UsageError("command line: '" + word + "' stands after " + setting.path +
+                                 "=..., which it would remove. Put it first to remove the file's, or leave one out.");
             }
             if (!removed.at(path)) throw UsageError("command line: '" + word + "' removes nothing: " + path + " is not set.");
             continue;
@@ -298,7 +325,8 @@ Settings Settings::read(const std::filesystem::path& file, std::span<const std::
         if (equals == std::string::npos || equals == 0) {
             throw UsageError("command line: '" + word + "' is no setting; write key=value, e.g. training.num_epochs=20, or ~key to remove one.");
         }
-        if (equals + 1 == word.size()) throw UsageError("command line: '" + word + "' has no value after the =. To remove the setting: '~" + word.substr(0, equals) + "'.");
+        if (equals + 1 == word.size())
+            throw UsageError("command line: '" + word + "' has no value after the =. To remove the setting: '~" + word.substr(0, equals) + "'.");
         const auto path = split(std::string_view(word).substr(0, equals), '.');
         if (!rule_of(rules, path) && !has_rules_below(rules, path)) refuse_unknown(rules, path, "command line");
         const auto* rule = rule_of(rules, path);
@@ -322,8 +350,8 @@ Settings Settings::read(const std::filesystem::path& file, std::span<const std::
     for (const auto& setting : settings.settings_) {
         for (const auto& value : setting.values) {
             if (value == kMustBeSet) {
-                throw UsageError((setting.source == "default" ? "" : setting.source + ": ") + setting.path + " must be set, e.g. by adding " +
-                                 setting.path + "=... to the command line.");
+                throw UsageError((setting.source == "default" ? "" : setting.source + ": ") + setting.path + " must be set, e.g. by adding " + setting.path +
+                                 "=... to the command line.");
             }
         }
         check(*rule_of(rules, split(setting.path, '.')), setting);
@@ -345,11 +373,13 @@ void Settings::resolve_references()
                 std::string replacement;
                 if (name.starts_with("env:")) {
                     const char* variable = std::getenv(name.c_str() + 4);
-                    if (!variable) throw UsageError(setting.source + ": " + setting.path + " needs the environment variable " + name.substr(4) + ", which is not set.");
+                    if (!variable)
+                        throw UsageError(setting.source + ": " + setting.path + " needs the environment variable " + name.substr(4) + ", which is not set.");
                     replacement = variable;
                 } else {
                     const auto* other = find(name);
-                    if (!other || other->is_list) throw UsageError(setting.source + ": " + setting.path + " refers to '" + name + "', which has no single value.");
+                    if (!other || other->is_list)
+                        throw UsageError(setting.source + ": " + setting.path + " refers to '" + name + "', which has no single value.");
                     replacement = other->values.at(0);
                 }
                 value.replace(begin, end - begin + 1, replacement);
@@ -430,7 +460,8 @@ std::string Settings::to_yaml(bool with_sources) const
                      if (std::find(names.begin(), names.end(), first) == names.end()) names.push_back(first);
                  }
                  return names;
-             }() : names_below(prefix)) {
+             }()
+                                               : names_below(prefix)) {
             const auto path = prefix.empty() ? name : prefix + "." + name;
             out << std::string(2 * depth, ' ') << quoted(name) << ":";
             const auto* setting = find(path);
@@ -453,7 +484,7 @@ std::string Settings::to_yaml(bool with_sources) const
 
 std::string value_text(const SettingRule& rule)
 {
-    constexpr double kCount = 1e9;   // which no count reaches: not worth saying
+    constexpr double kCount = 1e9;  // which no count reaches: not worth saying
     auto shown = rule;
     if (shown.max >= kCount) shown.max = std::numeric_limits<double>::infinity();
     return expected(shown);

@@ -17,21 +17,21 @@ enum class SettingType : std::uint8_t { Text, Integer, Number, Boolean, TextList
 
 /// One key of a configuration: what it is called, what it may be, and what it is when nobody says.
 struct SettingRule {
-    std::string_view path = {};             ///< dotted; `*` stands for any name
+    std::string_view path = {};  ///< dotted; `*` stands for any name
     SettingType type = SettingType::Text;
-    std::string_view fallback = {};           ///< as YAML; empty: absent, `???`: must be set
-    std::string_view words = {};              ///< separated by |: all that a Text may be, or what may stand in place of a number
-    std::string_view not_yet = {};            ///< separated by |: known elsewhere, refused here as not implemented
+    std::string_view fallback = {};  ///< as YAML; empty: absent, `???`: must be set
+    std::string_view words = {};     ///< separated by |: all that a Text may be, or what may stand in place of a number
+    std::string_view not_yet = {};   ///< separated by |: known elsewhere, refused here as not implemented
     double min = -std::numeric_limits<double>::infinity();
     double max = std::numeric_limits<double>::infinity();
-    std::string_view meaning = {};            ///< a line for people, without a full stop
-    std::string_view of = {};                 ///< the models that have it; empty: every run does
+    std::string_view meaning = {};  ///< a line for people, without a full stop
+    std::string_view of = {};       ///< the models that have it; empty: every run does
 };
 
 /// A value and where it came from: `car.yaml:3:5`, `command line` or `default`.
 struct Setting {
     std::string path;
-    std::vector<std::string> values;        ///< one, or the entries of a list
+    std::vector<std::string> values;  ///< one, or the entries of a list
     bool is_list = false;
     std::string source;
 };
@@ -70,7 +70,7 @@ private:
     void add(Setting setting);
     void resolve_references();
 
-    std::vector<Setting> settings_;         // in the order of the file, defaults last
+    std::vector<Setting> settings_;  // in the order of the file, defaults last
 };
 
 /// What may stand for a key, e.g. `a whole number from 1, or auto`.

@@ -1,6 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/training/shard_cache.h"
 
+#include "apps/training/source_hash.h"
+#include "io/bytes/content_hash.h"
+#include "io/bytes/file_lock.h"
+#include "io/mesh_io.h"
+#include "io/shards/subdomain_io.h"
+#include "io/source_files.h"
+#include "partition/cut/metis_partitioner.h"
+#include "partition/error.h"
+#include "partition/mesh/mesh_graph.h"
+
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -8,26 +18,15 @@
 #include <string>
 #include <string_view>
 #include <thread>
-#include <vector>
-
 #include <unistd.h>
-
-#include "apps/training/source_hash.h"
-#include "io/bytes/content_hash.h"
-#include "io/bytes/file_lock.h"
-#include "io/mesh_io.h"
-#include "io/source_files.h"
-#include "io/shards/subdomain_io.h"
-#include "partition/error.h"
-#include "partition/mesh/mesh_graph.h"
-#include "partition/cut/metis_partitioner.h"
+#include <vector>
 
 namespace meshard {
 namespace {
 
 /// To be raised when the same source and settings would be cut or stored in another way.
 constexpr int kCutVersion = 1;
-constexpr const char* kImbalance = "1.03";   // the default of MetisOptions
+constexpr const char* kImbalance = "1.03";  // the default of MetisOptions
 
 std::string digits(std::uint64_t hash)
 {
@@ -58,7 +57,7 @@ bool is_complete(const std::filesystem::path& dir, const ShardCache& cache)
         }
         return true;
     } catch (const IoError&) {
-        return false;   // damaged: made anew
+        return false;  // damaged: made anew
     }
 }
 
@@ -76,7 +75,7 @@ void remove_unfinished(const std::filesystem::path& dir)
         if (entry.path().filename().string().starts_with(unfinished_prefix(dir))) unfinished.push_back(entry.path());
     }
     for (const auto& path : unfinished) std::filesystem::remove_all(path);
-    std::filesystem::remove_all(dir);   // it is not complete
+    std::filesystem::remove_all(dir);  // it is not complete
 }
 
 /// Takes over what earlier versions have cut, which had one folder for each case and number of parts.
@@ -151,7 +150,7 @@ bool try_prepare_shards(const CaseSource& source, std::uint64_t hash, const Shar
     }
     const auto lock = FileLock::try_acquire(cache.folder / "locks" / dir.filename());
     if (!lock) return false;
-    if (is_complete(dir, cache)) return true;   // by whoever had the lock
+    if (is_complete(dir, cache)) return true;  // by whoever had the lock
     remove_unfinished(dir);
     if (take_over_former(source, hash, cache, dir)) return true;
     before_cutting();

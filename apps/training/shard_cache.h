@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "apps/training/case_list.h"
+
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-
-#include "apps/training/case_list.h"
 
 namespace meshard {
 
@@ -23,7 +23,7 @@ struct ShardCache {
     std::filesystem::path folder;
     std::int64_t num_parts = 1;
     std::int64_t seed = 0;
-    bool verify_sources = false;    ///< reads every source whole, in place of trusting its size, time and a sample
+    bool verify_sources = false;  ///< reads every source whole, in place of trusting its size, time and a sample
 };
 
 /// `source_hash` of a case, noted in the cache. @throws IoError naming the case.

@@ -1,18 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/training/sharded_state.h"
 
-#include <algorithm>
-#include <chrono>
-#include <exception>
-#include <functional>
-#include <set>
-#include <span>
-#include <sstream>
-
-#include <ATen/ATen.h>
-#include <nlohmann/json.hpp>
-#include <unistd.h>
-
 #include "apps/training/tensor_file.h"
 #include "io/bytes/atomic_file.h"
 #include "io/bytes/mapped_file.h"
@@ -20,6 +8,18 @@
 #include "partition/error.h"
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"
+
+#include <ATen/ATen.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <set>
+#include <span>
+#include <sstream>
+#include <unistd.h>
 
 namespace meshard {
 namespace {
@@ -38,14 +38,19 @@ struct Run {
 /// Which entries of each dimension a rank holds, in the order in which it holds them.
 using Region = std::vector<std::vector<Run>>;
 
-std::string rows_name(const std::string& name, std::size_t dim) { return name + "#rows" + std::to_string(dim); }
+std::string rows_name(const std::string& name, std::size_t dim)
+{
+    return name + "#rows" + std::to_string(dim);
+}
 
 std::vector<Run> runs_of(std::span<const std::int64_t> ids)
 {
     std::vector<Run> runs;
     for (const auto id : ids) {
-        if (!runs.empty() && runs.back().first + runs.back().count == id) ++runs.back().count;
-        else runs.push_back({id, 1});
+        if (!runs.empty() && runs.back().first + runs.back().count == id)
+            ++runs.back().count;
+        else
+            runs.push_back({id, 1});
     }
     return runs;
 }
@@ -64,8 +69,8 @@ bool map_fits(const NamedState& one)
     const auto& spec = *spec_of(one.tensor);
     const auto domain = spec.device_mesh->axis("domain");
     const auto& layout = spec.axes[domain];
-    return !layout.is_shard() || (layout.blocks == 1 && layout.total() == map->num_global &&
-                                  (*layout.extents)[spec.device_mesh->coordinate(domain)] == map->num_owned);
+    return !layout.is_shard() ||
+           (layout.blocks == 1 && layout.total() == map->num_global && (*layout.extents)[spec.device_mesh->coordinate(domain)] == map->num_owned);
 }
 
 /// What this rank holds of the whole.
@@ -138,11 +143,16 @@ void check_state(const std::vector<NamedState>& state, const DeviceMesh& mesh)
     std::string problem, description;
     std::set<std::string> names;
     for (const auto& one : state) {
-        if (!one.tensor.defined() || one.name.empty()) problem = "'" + one.name + "' is no tensor";
-        else if (!names.insert(one.name).second) problem = "'" + one.name + "' occurs twice";
-        else if (one.name.find('#') != std::string::npos) problem = "'" + one.name + "' has a '#' in its name";
-        else if (!array_type_of(one.tensor.scalar_type())) problem = "'" + one.name + "' is of a type that safetensors files cannot hold";
-        else if (!map_fits(one)) problem = "the index map of '" + one.name + "' does not say how it is cut (" + to_string(*spec_of(one.tensor)) + ")";
+        if (!one.tensor.defined() || one.name.empty())
+            problem = "'" + one.name + "' is no tensor";
+        else if (!names.insert(one.name).second)
+            problem = "'" + one.name + "' occurs twice";
+        else if (one.name.find('#') != std::string::npos)
+            problem = "'" + one.name + "' has a '#' in its name";
+        else if (!array_type_of(one.tensor.scalar_type()))
+            problem = "'" + one.name + "' is of a type that safetensors files cannot hold";
+        else if (!map_fits(one))
+            problem = "the index map of '" + one.name + "' does not say how it is cut (" + to_string(*spec_of(one.tensor)) + ")";
         if (!problem.empty()) break;
         std::ostringstream text;
         text << one.name << one.tensor.sizes() << one.tensor.scalar_type() << ';';
@@ -153,7 +163,8 @@ void check_state(const std::vector<NamedState>& state, const DeviceMesh& mesh)
     if (!problem.empty()) throw InvalidInput("sharded state: " + problem + ".");
     for (std::size_t r = 0; r < all.size(); ++r) {
         if (all[r] != all[0] || !all[r][1]) {
-            throw InvalidInput("sharded state: rank " + std::to_string(r) + " has other names, shapes or types than rank 0, or one of them refuses its own. Pass the same list on every rank.");
+            throw InvalidInput("sharded state: rank " + std::to_string(r) +
+                               " has other names, shapes or types than rank 0, or one of them refuses its own. Pass the same list on every rank.");
         }
     }
 }
@@ -238,44 +249,54 @@ void save_sharded(const fs::path& folder, const std::vector<NamedState>& state, 
     const auto prefix = kPartPrefix + std::to_string(static_cast<std::uint64_t>(generation.item<std::int64_t>())) + "-";
     const auto file_name = [&](std::int64_t rank) { return prefix + std::to_string(rank) + ".safetensors"; };
 
-    agree(mesh, [&] {
-        if (mesh.all().rank() != 0) return;
-        std::error_code error;
-        fs::create_directories(folder, error);
-        if (error) throw IoError(folder.string() + " cannot be made: " + error.message() + ".");
-    }, "save_sharded");
+    agree(
+        mesh,
+        [&] {
+            if (mesh.all().rank() != 0) return;
+            std::error_code error;
+            fs::create_directories(folder, error);
+            if (error) throw IoError(folder.string() + " cannot be made: " + error.message() + ".");
+        },
+        "save_sharded");
     const auto path = folder / file_name(mesh.all().rank());
-    agree(mesh, [&] {
-        NamedArrays part;
-        for (const auto& one : state) {
-            if (!writes(one.tensor, mesh)) continue;
-            part.arrays.push_back(to_named_array(one.name, local_of(one.tensor)));
-            const auto region = region_of(one);
-            for (std::size_t d = 0; d < region.size(); ++d) {
-                const auto& runs = region[d];
-                const bool whole = runs.size() == 1 && runs[0].first == 0 && runs[0].count == one.tensor.size(static_cast<std::int64_t>(d));
-                if (!whole) part.arrays.push_back(rows_array(rows_name(one.name, d), runs));
+    agree(
+        mesh,
+        [&] {
+            NamedArrays part;
+            for (const auto& one : state) {
+                if (!writes(one.tensor, mesh)) continue;
+                part.arrays.push_back(to_named_array(one.name, local_of(one.tensor)));
+                const auto region = region_of(one);
+                for (std::size_t d = 0; d < region.size(); ++d) {
+                    const auto& runs = region[d];
+                    const bool whole = runs.size() == 1 && runs[0].first == 0 && runs[0].count == one.tensor.size(static_cast<std::int64_t>(d));
+                    if (!whole) part.arrays.push_back(rows_array(rows_name(one.name, d), runs));
+                }
             }
-        }
-        write_safetensors(path, part);
-    }, "save_sharded");
+            write_safetensors(path, part);
+        },
+        "save_sharded");
 
     const auto sizes = mesh.all().all_gather_integers(std::vector<std::int64_t>{static_cast<std::int64_t>(fs::file_size(path))});
-    agree(mesh, [&] {
-        if (mesh.all().rank() != 0) return;
-        json index = {{"format", kFormat}, {"metadata", metadata}, {"files", json::array()}, {"tensors", json::object()}};
-        for (std::size_t r = 0; r < sizes.size(); ++r) index["files"].push_back({{"name", file_name(static_cast<std::int64_t>(r))}, {"bytes", sizes[r][0]}});
-        for (const auto& one : state) {
-            index["tensors"][one.name] = {{"shape", one.tensor.sizes().vec()}, {"type", to_string(*array_type_of(one.tensor.scalar_type()))}};
-        }
-        write_file_atomically(folder / "index.json", index.dump(1) + "\n");
-        // From here on the new state counts; what is left of others is in nobody's way.
-        std::error_code ignored;
-        for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-            const auto name = entry.path().filename().string();
-            if (name.starts_with(kPartPrefix) && !name.starts_with(prefix)) fs::remove(entry.path(), ignored);
-        }
-    }, "save_sharded");
+    agree(
+        mesh,
+        [&] {
+            if (mesh.all().rank() != 0) return;
+            json index = {{"format", kFormat}, {"metadata", metadata}, {"files", json::array()}, {"tensors", json::object()}};
+            for (std::size_t r = 0; r < sizes.size(); ++r)
+                index["files"].push_back({{"name", file_name(static_cast<std::int64_t>(r))}, {"bytes", sizes[r][0]}});
+            for (const auto& one : state) {
+                index["tensors"][one.name] = {{"shape", one.tensor.sizes().vec()}, {"type", to_string(*array_type_of(one.tensor.scalar_type()))}};
+            }
+            write_file_atomically(folder / "index.json", index.dump(1) + "\n");
+            // From here on the new state counts; what is left of others is in nobody's way.
+            std::error_code ignored;
+            for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+                const auto name = entry.path().filename().string();
+                if (name.starts_with(kPartPrefix) && !name.starts_with(prefix)) fs::remove(entry.path(), ignored);
+            }
+        },
+        "save_sharded");
 }
 
 std::map<std::string, std::string> load_sharded(const fs::path& folder, const std::vector<NamedState>& state, const DeviceMesh& mesh)
@@ -286,49 +307,54 @@ std::map<std::string, std::string> load_sharded(const fs::path& folder, const st
     for (const auto& one : state) tensors.push_back(one.tensor);
     reduce_partials(tensors);
     std::map<std::string, std::string> metadata;
-    agree(mesh, [&] {
-        const auto index = read_index(folder);
-        std::vector<std::pair<fs::path, NamedArrays>> parts;
-        for (const auto& file : index.at("files")) {
-            const auto name = file.at("name").get<std::string>();
-            if (!name.starts_with(kPartPrefix) || name.find_first_of("/\\") != std::string::npos) {   // an index must not lead out of its folder
-                throw IoError((folder / "index.json").string() + " names '" + name + "', expected a file part-...safetensors of this folder. Save the state again.");
+    agree(
+        mesh,
+        [&] {
+            const auto index = read_index(folder);
+            std::vector<std::pair<fs::path, NamedArrays>> parts;
+            for (const auto& file : index.at("files")) {
+                const auto name = file.at("name").get<std::string>();
+                if (!name.starts_with(kPartPrefix) || name.find_first_of("/\\") != std::string::npos) {  // an index must not lead out of its folder
+                    throw IoError((folder / "index.json").string() + " names '" + name +
+                                  "', expected a file part-...safetensors of this folder. Save the state again.");
+                }
+                const auto path = folder / name;
+                std::error_code error;
+                const auto size = fs::file_size(path, error);
+                if (error || file.at("bytes") != size) {
+                    throw IoError(path.string() + (error ? " is missing." : " has another size than index.json says.") + " Save the state again.");
+                }
+                parts.emplace_back(path, read_safetensors(path));
             }
-            const auto path = folder / name;
-            std::error_code error;
-            const auto size = fs::file_size(path, error);
-            if (error || file.at("bytes") != size) {
-                throw IoError(path.string() + (error ? " is missing." : " has another size than index.json says.") + " Save the state again.");
+            for (const auto& one : state) {
+                const auto& saved = index.at("tensors");
+                if (!saved.contains(one.name)) throw IoError(folder.string() + " has no '" + one.name + "'.");
+                std::ostringstream found;
+                found << saved[one.name].at("type").get<std::string>() << ' ' << at::IntArrayRef(saved[one.name].at("shape").get<std::vector<std::int64_t>>());
+                std::ostringstream expected;
+                expected << to_string(*array_type_of(one.tensor.scalar_type())) << ' ' << one.tensor.sizes();
+                if (found.str() != expected.str()) {
+                    throw IoError(folder.string() + ": '" + one.name + "' is " + found.str() + ", expected " + expected.str() + ".");
+                }
+                const auto region = region_of(one);
+                const auto local = local_of(one.tensor).detach();
+                std::int64_t copied = 0;
+                for (const auto& [path, part] : parts) {
+                    const auto* array = part.find(one.name);
+                    if (!array) continue;
+                    const auto saved_region = region_in(part, *array, one.tensor.sizes(), path);
+                    if (array->type != *array_type_of(one.tensor.scalar_type()))
+                        throw IoError(path.string() + ": '" + one.name + "' is of another type than index.json says.");
+                    copied += copy_common(local, region, view_of(*array), saved_region);
+                }
+                if (copied != local.numel()) {
+                    throw IoError(folder.string() + ": the files hold " + std::to_string(copied) + " of the " + std::to_string(local.numel()) + " values of '" +
+                                  one.name + "' that this rank needs.");
+                }
             }
-            parts.emplace_back(path, read_safetensors(path));
-        }
-        for (const auto& one : state) {
-            const auto& saved = index.at("tensors");
-            if (!saved.contains(one.name)) throw IoError(folder.string() + " has no '" + one.name + "'.");
-            std::ostringstream found;
-            found << saved[one.name].at("type").get<std::string>() << ' ' << at::IntArrayRef(saved[one.name].at("shape").get<std::vector<std::int64_t>>());
-            std::ostringstream expected;
-            expected << to_string(*array_type_of(one.tensor.scalar_type())) << ' ' << one.tensor.sizes();
-            if (found.str() != expected.str()) {
-                throw IoError(folder.string() + ": '" + one.name + "' is " + found.str() + ", expected " + expected.str() + ".");
-            }
-            const auto region = region_of(one);
-            const auto local = local_of(one.tensor).detach();
-            std::int64_t copied = 0;
-            for (const auto& [path, part] : parts) {
-                const auto* array = part.find(one.name);
-                if (!array) continue;
-                const auto saved_region = region_in(part, *array, one.tensor.sizes(), path);
-                if (array->type != *array_type_of(one.tensor.scalar_type())) throw IoError(path.string() + ": '" + one.name + "' is of another type than index.json says.");
-                copied += copy_common(local, region, view_of(*array), saved_region);
-            }
-            if (copied != local.numel()) {
-                throw IoError(folder.string() + ": the files hold " + std::to_string(copied) + " of the " + std::to_string(local.numel()) + " values of '" +
-                              one.name + "' that this rank needs.");
-            }
-        }
-        metadata = index.at("metadata").get<std::map<std::string, std::string>>();
-    }, "load_sharded");
+            metadata = index.at("metadata").get<std::map<std::string, std::string>>();
+        },
+        "load_sharded");
     return metadata;
 }
 

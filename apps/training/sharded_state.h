@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "partition/ghosts/index_map.h"
+#include "sharding/ranks/device_mesh.h"
+
+#include <ATen/core/Tensor.h>
+
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
-
-#include "partition/ghosts/index_map.h"
-#include "sharding/ranks/device_mesh.h"
 
 namespace meshard {
 

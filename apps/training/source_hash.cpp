@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/training/source_hash.h"
 
-#include <sys/stat.h>
+#include "io/bytes/atomic_file.h"
+#include "io/bytes/content_hash.h"
+#include "io/bytes/mapped_file.h"
+#include "io/source_files.h"
+#include "partition/error.h"
+
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -9,15 +15,8 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <sys/stat.h>
 #include <vector>
-
-#include <nlohmann/json.hpp>
-
-#include "io/bytes/atomic_file.h"
-#include "io/bytes/content_hash.h"
-#include "io/bytes/mapped_file.h"
-#include "io/source_files.h"
-#include "partition/error.h"
 
 namespace meshard {
 namespace {
@@ -45,7 +44,7 @@ std::uint64_t sample_hash(const std::filesystem::path& path)
 /// What shows at little cost whether files are still the same.
 struct SourceState {
     std::uint64_t hash = 0;
-    bool is_settled = true;   ///< a change from now on would show in the times, which tick as slowly as every two seconds
+    bool is_settled = true;  ///< a change from now on would show in the times, which tick as slowly as every two seconds
 };
 
 SourceState state_of(const Files& files)
@@ -87,7 +86,7 @@ void write_note(const std::filesystem::path& note, const std::filesystem::path& 
     try {
         std::filesystem::create_directories(note.parent_path());
         write_file_atomically(note, nlohmann::ordered_json{{"source", source.string()}, {"state", hash_text(state.hash)}, {"hash", hash}}.dump() + "\n");
-    } catch (const IoError&) {                          // a full disk, a folder that may only be read
+    } catch (const IoError&) {  // a full disk, a folder that may only be read
     } catch (const std::filesystem::filesystem_error&) {
     }
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <optional>
-#include <string>
+#include "io/checkpoints/safetensors.h"
 
 #include <ATen/core/Tensor.h>
 
-#include "io/checkpoints/safetensors.h"
+#include <optional>
+#include <string>
 
 namespace meshard {
 

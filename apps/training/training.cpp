@@ -1,17 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/training/training.h"
 
-#include <algorithm>
-#include <chrono>
-#include <cmath>
-#include <cstdio>
-#include <fstream>
-#include <iostream>
-#include <numbers>
-
-#include <nlohmann/json.hpp>
-#include <torch/torch.h>
-
 #include "apps/training/case_cutting.h"
 #include "apps/training/run_checkpoint.h"
 #include "apps/training/training_log.h"
@@ -23,6 +12,17 @@
 #include "sharding/parameters/replicate.h"
 #include "sharding/tensor/exact_mode.h"
 #include "sharding/tensor/shard_tensor.h"
+
+#include <nlohmann/json.hpp>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <numbers>
 
 namespace meshard {
 namespace {
@@ -107,7 +107,10 @@ private:
     nlohmann::json train_ids() const;
     std::int64_t shards_per_case() const { return config_.data.num_parts > 0 ? config_.data.num_parts : domain_->num_ranks(); }
     std::int64_t num_steps_total() const { return config_.training.num_epochs * steps_per_epoch_; }
-    std::int64_t num_steps_limit() const { return config_.training.max_steps > 0 ? std::min(num_steps_total(), config_.training.max_steps) : num_steps_total(); }
+    std::int64_t num_steps_limit() const
+    {
+        return config_.training.max_steps > 0 ? std::min(num_steps_total(), config_.training.max_steps) : num_steps_total();
+    }
 
     TrainingRunConfig config_;
     CaseLists cases_;
@@ -119,7 +122,7 @@ private:
     bool is_first_ = true;
     TrainingLog log_;
     CaseOrder order_;
-    std::int64_t num_cases_ = 1;            // that train
+    std::int64_t num_cases_ = 1;  // that train
     std::int64_t steps_per_epoch_ = 1;
 
     std::vector<CaseTensors> train_;
@@ -131,7 +134,7 @@ private:
     std::unique_ptr<torch::optim::AdamW> optimizer_;
 
     std::int64_t steps_done_ = 0;
-    double epoch_loss_sum_ = 0;             // of the steps of the current epoch, each times the share of the data groups that had a case
+    double epoch_loss_sum_ = 0;  // of the steps of the current epoch, each times the share of the data groups that had a case
     double best_error_ = std::numeric_limits<double>::infinity();
     double seconds_in_preparation_ = 0;
     Clock::time_point start_ = Clock::now();
@@ -194,9 +197,8 @@ void Run::make_model()
     replicated_.emplace(replicate(*model_.module, device_mesh_));
     const auto& training = config_.training;
     optimizer_ = std::make_unique<torch::optim::AdamW>(
-        model_.module->parameters(), torch::optim::AdamWOptions(training.learning_rate)
-                                  .betas({training.betas[0], training.betas[1]})
-                                  .weight_decay(training.weight_decay));
+        model_.module->parameters(),
+        torch::optim::AdamWOptions(training.learning_rate).betas({training.betas[0], training.betas[1]}).weight_decay(training.weight_decay));
 }
 
 void Run::describe()
@@ -216,23 +218,25 @@ void Run::describe()
     line["shards_per_case"] = shards_per_case();
     line["seconds"] = seconds_in_preparation_;
     log_.record(line);
-    log_.say(formatted("%zu training, %zu validation, %zu test cases, %lld points in training; prepared in %.1f s", train_.size(),
-                       val_.size(), test_.size(), static_cast<long long>(count_points(train_)), seconds_in_preparation_));
+    log_.say(formatted("%zu training, %zu validation, %zu test cases, %lld points in training; prepared in %.1f s", train_.size(), val_.size(), test_.size(),
+                       static_cast<long long>(count_points(train_)), seconds_in_preparation_));
 
     std::int64_t num_parameters = 0;
     for (const auto& parameter : model_.module->parameters()) num_parameters += parameter.numel();
-    log_.say(formatted("%s with %lld parameters on %lld rank(s): %lld data x %lld domain, transport %s",
-                       config_.model.name.c_str(), static_cast<long long>(num_parameters), static_cast<long long>(device_mesh_->num_ranks()),
-                       static_cast<long long>(num_groups_), static_cast<long long>(domain_->num_ranks()), world_.backend_name().c_str()));
+    log_.say(formatted("%s with %lld parameters on %lld rank(s): %lld data x %lld domain, transport %s", config_.model.name.c_str(),
+                       static_cast<long long>(num_parameters), static_cast<long long>(device_mesh_->num_ranks()), static_cast<long long>(num_groups_),
+                       static_cast<long long>(domain_->num_ranks()), world_.backend_name().c_str()));
     const auto num_last = cases_in_step(steps_per_epoch_ - 1);
     if (num_last < num_groups_) {
-        log_.say(formatted("%lld training case(s) on %lld data groups: the last step of an epoch has %lld, so that each case counts once; the other groups then add nothing",
-                           static_cast<long long>(num_cases_), static_cast<long long>(num_groups_), static_cast<long long>(num_last)));
+        log_.say(formatted(
+            "%lld training case(s) on %lld data groups: the last step of an epoch has %lld, so that each case counts once; the other groups then add nothing",
+            static_cast<long long>(num_cases_), static_cast<long long>(num_groups_), static_cast<long long>(num_last)));
     }
     if (steps_done_ == 0) return;
     log_.say("resumed after step " + std::to_string(steps_done_));
     if (steps_done_ >= num_steps_limit()) {
-        log_.say(formatted("all %lld steps are done; training.num_epochs or training.max_steps (0: no limit) can be set to more", static_cast<long long>(num_steps_limit())));
+        log_.say(formatted("all %lld steps are done; training.num_epochs or training.max_steps (0: no limit) can be set to more",
+                           static_cast<long long>(num_steps_limit())));
     }
 }
 
@@ -246,11 +250,14 @@ void Run::require_same_run(const nlohmann::json& description) const
 {
     const auto refuse = [](const std::string& what) { throw InvalidInput("resume: " + what); };
     if (description.contains("seed") && description["seed"] != config_.seed) {
-        refuse("the run was made with seed " + description["seed"].dump() + ", which orders its cases and its draws, and seed is " + std::to_string(config_.seed) + " now. Leave it out.");
+        refuse("the run was made with seed " + description["seed"].dump() + ", which orders its cases and its draws, and seed is " +
+               std::to_string(config_.seed) + " now. Leave it out.");
     }
     const auto before = to_json(data_config(description.at("data"))), now = to_json(config_.data);
     for (const auto& [key, value] : now.items()) {
-        if (before.at(key) != value) refuse("data." + key + " was " + before.at(key).dump() + " when the run began, and is " + value.dump() + " now. Leave it as it was, or start a new run.");
+        if (before.at(key) != value)
+            refuse("data." + key + " was " + before.at(key).dump() + " when the run began, and is " + value.dump() +
+                   " now. Leave it as it was, or start a new run.");
     }
     if (description.contains("train_cases") && description["train_cases"] != train_ids()) {
         refuse("the run trained on " + std::to_string(description["train_cases"].size()) + " cases, and data gives " + std::to_string(cases_.train.size()) +
@@ -274,7 +281,8 @@ void Run::resume()
     epoch_loss_sum_ = description.value("epoch_loss_sum", 0.0);
     if (description.contains("best_error") && description["best_error"].is_number()) best_error_ = description["best_error"].get<double>();
     if (description.value("draws", "") != kDrawsOfSteps) {
-        log_.say("meshard train: warning: the checkpoint is of an earlier meshard, whose draws depended on all that was drawn before: with dropout, or Transolver++'s noise, the run does not go on "
+        log_.say("meshard train: warning: the checkpoint is of an earlier meshard, whose draws depended on all that was drawn before: with dropout, or "
+                 "Transolver++'s noise, the run does not go on "
                  "exactly as it would have without the stop");
     }
     log_.go_back_to(steps_done_, steps_per_epoch_);
@@ -302,7 +310,8 @@ std::int64_t Run::cases_in_step(std::int64_t in_epoch) const
 /// `weight` is how often the case counts in the mean over the data groups: 0 for one that only lets this group take part.
 double Run::step(const CaseTensors& example, double rate, double weight, bool& stop)
 {
-    seed_draws(*model_.module, static_cast<std::uint64_t>(config_.seed) + kStepStride * static_cast<std::uint64_t>(steps_done_ + 1) + kGroupStride * static_cast<std::uint64_t>(group_));
+    seed_draws(*model_.module, static_cast<std::uint64_t>(config_.seed) + kStepStride * static_cast<std::uint64_t>(steps_done_ + 1) +
+                                   kGroupStride * static_cast<std::uint64_t>(group_));
     static_cast<torch::optim::AdamWOptions&>(optimizer_->param_groups().front().options()).lr(rate);
     optimizer_->zero_grad();
     const auto prediction = predict(example.inputs);
@@ -352,10 +361,9 @@ bool Run::loop(const volatile std::sig_atomic_t& stop_requested)
         const auto seconds = seconds_since(step_start);
         ++steps_done_;
         if (!std::isfinite(loss)) {
-            throw Error("training: the loss became " + std::string(std::isnan(loss) ? "NaN" : "infinite") + " in step " +
-                        std::to_string(steps_done_) + " (epoch " + std::to_string(epoch) + ", case " + example.id +
-                        "). Lower training.optimizer.lr (now " + formatted("%g", config_.training.learning_rate) +
-                        ") or add training.scheduler.warmup_steps.");
+            throw Error("training: the loss became " + std::string(std::isnan(loss) ? "NaN" : "infinite") + " in step " + std::to_string(steps_done_) +
+                        " (epoch " + std::to_string(epoch) + ", case " + example.id + "). Lower training.optimizer.lr (now " +
+                        formatted("%g", config_.training.learning_rate) + ") or add training.scheduler.warmup_steps.");
         }
         epoch_loss_sum_ += loss * static_cast<double>(num_counted) / static_cast<double>(num_groups_);
         seconds_in_steps += seconds;
@@ -369,8 +377,8 @@ bool Run::loop(const volatile std::sig_atomic_t& stop_requested)
         const auto left = elapsed / static_cast<double>(steps_done_ - first_step) * static_cast<double>(limit - steps_done_);
         log_.progress(formatted("epoch %lld/%lld [%lld/%lld] loss %.4g lr %.2e %.3f s/step %.3g points/s, %s left", static_cast<long long>(epoch),
                                 static_cast<long long>(config_.training.num_epochs), static_cast<long long>(in_epoch + 1),
-                                static_cast<long long>(steps_per_epoch_), loss, rate, seconds,
-                                static_cast<double>(points_done) / elapsed, duration_text(left).c_str()),
+                                static_cast<long long>(steps_per_epoch_), loss, rate, seconds, static_cast<double>(points_done) / elapsed,
+                                duration_text(left).c_str()),
                       false);
         if (in_epoch + 1 == steps_per_epoch_ || steps_done_ == limit) end_epoch(epoch, epoch_start, seconds_in_steps);
         if (stop && steps_done_ < limit) {
@@ -406,7 +414,7 @@ void Run::end_epoch(std::int64_t epoch, Clock::time_point epoch_start, double se
         is_best = mean_loss < best_error_;
         best_error_ = std::min(best_error_, mean_loss);
     }
-    if (is_best) save("best", values);   // first: `last` says which error it has
+    if (is_best) save("best", values);  // first: `last` says which error it has
     if (is_last || epoch % config_.training.save_interval == 0) save("last", values);
     log_.say(text + formatted(", %.1f s", seconds_since(epoch_start)));
 }
@@ -516,7 +524,8 @@ CaseOrder::CaseOrder(const TrainingConfig& config, std::int64_t seed, const std:
         const auto where = "training.order_file " + file_ + ", line " + std::to_string(number);
         if (line.is_discarded()) throw IoError(where + " is no JSON.");
         if (!line.contains("order") || !line.contains("epoch")) continue;
-        if (line["epoch"].get<std::int64_t>() != static_cast<std::int64_t>(epochs_.size()) + 1) throw InvalidInput(where + ": epoch " + line["epoch"].dump() + " is out of turn.");
+        if (line["epoch"].get<std::int64_t>() != static_cast<std::int64_t>(epochs_.size()) + 1)
+            throw InvalidInput(where + ": epoch " + line["epoch"].dump() + " is out of turn.");
         std::vector<std::int64_t> order;
         std::vector<bool> is_taken(cases.size(), false);
         for (const auto& id : line["order"]) {
@@ -537,23 +546,23 @@ std::vector<std::int64_t> CaseOrder::of_epoch(std::int64_t epoch) const
 {
     if (!file_.empty()) {
         if (epoch > static_cast<std::int64_t>(epochs_.size())) {
-            throw InvalidInput("training.order_file " + file_ + " ends after epoch " + std::to_string(epochs_.size()) + "; epoch " + std::to_string(epoch) + " has no order.");
+            throw InvalidInput("training.order_file " + file_ + " ends after epoch " + std::to_string(epochs_.size()) + "; epoch " + std::to_string(epoch) +
+                               " has no order.");
         }
         return epochs_[epoch - 1];
     }
-    constexpr std::uint64_t kEpochStride = 0x9E3779B97F4A7C15;   // seeds of neighbouring epochs must not be neighbours
+    constexpr std::uint64_t kEpochStride = 0x9E3779B97F4A7C15;  // seeds of neighbouring epochs must not be neighbours
     if (shuffle_) return shuffled_order(num_cases_, static_cast<std::uint64_t>(seed_) + kEpochStride * static_cast<std::uint64_t>(epoch));
     std::vector<std::int64_t> order(num_cases_);
     for (std::int64_t i = 0; i < num_cases_; ++i) order[i] = i;
     return order;
 }
 
-bool train(const TrainingRunConfig& config, const CaseLists& cases, const TrainingStart& start, World& world,
-           const volatile std::sig_atomic_t& stop_requested)
+bool train(const TrainingRunConfig& config, const CaseLists& cases, const TrainingStart& start, World& world, const volatile std::sig_atomic_t& stop_requested)
 {
     const ExactMode exact(config.training.exact);
     auto used = config;
-    if (start.resume) used.training.init.clear();   // the checkpoint's weights count; that file may be gone
+    if (start.resume) used.training.init.clear();  // the checkpoint's weights count; that file may be gone
     Run run(used, cases, !start.is_trial(), world);
     run.prepare(start, stop_requested);
     if (start.resume && !start.is_trial()) run.resume();

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "apps/training/case_list.h"
+#include "apps/training/case_tensors.h"
+#include "apps/training/training_config.h"
+#include "sharding/transport/launch.h"
+
 #include <csignal>
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
 #include <vector>
-
-#include "apps/training/case_list.h"
-#include "apps/training/case_tensors.h"
-#include "apps/training/training_config.h"
-#include "sharding/transport/launch.h"
 
 namespace meshard {
 
@@ -33,17 +33,18 @@ private:
     std::int64_t seed_ = 0;
     bool shuffle_ = true;
     std::string file_;
-    std::vector<std::vector<std::int64_t>> epochs_;   // from the order file
+    std::vector<std::vector<std::int64_t>> epochs_;  // from the order file
 };
 
 struct TrainingStart {
-    bool resume = false;        ///< go on from checkpoints/last in the run's folder
-    bool validate_only = false; ///< build everything and read one case, no training
-    bool print_plan = false;    ///< the same, and say on stdout what a step would run
-    bool verify_sources = false; ///< read every source whole to see whether its shards are still of it
-    std::function<void()> before_first_step = {};   ///< called on every rank, when settings, data and checkpoint were found to be good; from here on there is something to save
+    bool resume = false;          ///< go on from checkpoints/last in the run's folder
+    bool validate_only = false;   ///< build everything and read one case, no training
+    bool print_plan = false;      ///< the same, and say on stdout what a step would run
+    bool verify_sources = false;  ///< read every source whole to see whether its shards are still of it
+    std::function<void()> before_first_step =
+        {};  ///< called on every rank, when settings, data and checkpoint were found to be good; from here on there is something to save
 
-    bool is_trial() const { return validate_only || print_plan; }   ///< nothing is trained, and the run's folder neither made nor touched
+    bool is_trial() const { return validate_only || print_plan; }  ///< nothing is trained, and the run's folder neither made nor touched
 };
 
 /// Prepares shards, trains, and leaves in the run's folder: metrics.jsonl, checkpoints/last and checkpoints/best.
@@ -51,7 +52,6 @@ struct TrainingStart {
 ///
 /// @return false if it was stopped.
 /// @throws InvalidInput naming case and array for bad data; Error when the loss is no longer finite.
-bool train(const TrainingRunConfig& config, const CaseLists& cases, const TrainingStart& start, World& world,
-           const volatile std::sig_atomic_t& stop_requested);
+bool train(const TrainingRunConfig& config, const CaseLists& cases, const TrainingStart& start, World& world, const volatile std::sig_atomic_t& stop_requested);
 
 }  // namespace meshard

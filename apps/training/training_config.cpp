@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/training/training_config.h"
 
-#include <algorithm>
-
 #include "apps/program/command_line.h"
 #include "apps/training/model_rules.h"
 #include "partition/error.h"
+
+#include <algorithm>
 
 namespace meshard {
 namespace {
@@ -161,7 +161,8 @@ void require_exact(const TrainingRunConfig& config, const Settings& settings)
     };
     if (config.training.memory == MemoryMode::Streamed) refuse("training.memory", "its fused blocks add tile by tile. Set stored or recomputed");
     if (config.training.precision != Precision::Float32) refuse("training.precision", "exact sums and products are those of single precision. Set float32");
-    if (config.num_data_groups > 2) refuse("parallel.data", "gradients of three groups and more are averaged in an order that depends on the ranks. Set 1 or 2");
+    if (config.num_data_groups > 2)
+        refuse("parallel.data", "gradients of three groups and more are averaged in an order that depends on the ranks. Set 1 or 2");
     const auto& entry = find_model(config.model.name);
     const bool has_neighbors = entry.class_name == "MeshGraphNet" || config.model.arguments.value("include_local_features", false);
     if (has_neighbors) {
@@ -205,8 +206,14 @@ nlohmann::json to_json(const DataConfig& data)
 {
     auto fields = nlohmann::json::array();
     for (const auto& field : data.fields) fields.push_back({{"name", field.name}, {"from", field.from}, {"kind", field.kind}});
-    return {{"association", data.on_cells ? "cell" : "point"}, {"fields", std::move(fields)}, {"inputs", data.use_normals ? "points, normals" : "points"},
-            {"normals", data.normals}, {"constants", data.constants}, {"time", data.time}, {"center", data.frame.center}, {"length", data.frame.length}};
+    return {{"association", data.on_cells ? "cell" : "point"},
+            {"fields", std::move(fields)},
+            {"inputs", data.use_normals ? "points, normals" : "points"},
+            {"normals", data.normals},
+            {"constants", data.constants},
+            {"time", data.time},
+            {"center", data.frame.center},
+            {"length", data.frame.length}};
 }
 
 DataConfig data_config(const nlohmann::json& description)
@@ -217,7 +224,7 @@ DataConfig data_config(const nlohmann::json& description)
     data.use_normals = description.at("inputs") == "points, normals";
     data.normals = description.at("normals");
     data.constants = description.at("constants").get<std::vector<std::string>>();
-    data.time = description.value("time", "");   // not said by earlier versions, which had none
+    data.time = description.value("time", "");  // not said by earlier versions, which had none
     data.frame = {description.at("center"), description.at("length")};
     return data;
 }
@@ -225,7 +232,9 @@ DataConfig data_config(const nlohmann::json& description)
 nlohmann::json model_arguments(const ModelConfig& model, const DataConfig& data, std::optional<std::int64_t> out_dim)
 {
     const auto& entry = find_model(model.name);
-    PointWidths widths{.embedding_dim = num_point_channels(data), .num_constants = static_cast<std::int64_t>(data.constants.size()), .out_dim = out_dim.value_or(1),
+    PointWidths widths{.embedding_dim = num_point_channels(data),
+                       .num_constants = static_cast<std::int64_t>(data.constants.size()),
+                       .out_dim = out_dim.value_or(1),
                        .has_time = !data.time.empty()};
     auto arguments = entry.widths(widths);
     if (widths.has_time && !takes_time(entry)) {
@@ -238,8 +247,8 @@ nlohmann::json model_arguments(const ModelConfig& model, const DataConfig& data,
         const bool is_known = width != arguments.end() && (out_dim || *width == for_more_fields[name]);
         if (is_known && *width != value) {
             const auto time = widths.has_time ? "'" + data.time + "'" : "not given";
-            throw InvalidInput("model." + name + " is " + value.dump() + ", but data.inputs has " + std::to_string(widths.embedding_dim) + " channels, data.constants " +
-                               std::to_string(widths.num_constants) + ", data.time is " + time +
+            throw InvalidInput("model." + name + " is " + value.dump() + ", but data.inputs has " + std::to_string(widths.embedding_dim) +
+                               " channels, data.constants " + std::to_string(widths.num_constants) + ", data.time is " + time +
                                (out_dim ? ", and the fields have " + std::to_string(*out_dim) + " channels" : "") + ". It follows from them: leave it out.");
         }
         arguments[name] = value;

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "apps/training/settings.h"
+#include "models/layers/memory_mode.h"
+#include "models/layers/precision.h"
+#include "models/registry/registry.h"
+
 #include <array>
 #include <cstdint>
 #include <filesystem>
@@ -10,47 +15,42 @@
 #include <string>
 #include <vector>
 
-#include "apps/training/settings.h"
-#include "models/layers/memory_mode.h"
-#include "models/layers/precision.h"
-#include "models/registry/registry.h"
-
 namespace meshard {
 
 /// A field to be predicted.
 struct FieldConfig {
-    std::string name;       ///< in the metrics and in predictions
-    std::string from;       ///< array of the training cases
-    std::string kind;       ///< what its numbers mean; may be empty
+    std::string name;  ///< in the metrics and in predictions
+    std::string from;  ///< array of the training cases
+    std::string kind;  ///< what its numbers mean; may be empty
 };
 
 /// How points become numbers between about -1 and 1: (x - center) / length.
 struct FrameConfig {
-    std::string center;     ///< `bounds`, `none`, or a place `x,y,z`
-    std::string length;     ///< `bounds`, `none`, a number, three of them `a,b,c`, or a column of the case table
+    std::string center;  ///< `bounds`, `none`, or a place `x,y,z`
+    std::string length;  ///< `bounds`, `none`, a number, three of them `a,b,c`, or a column of the case table
 };
 
 /// Which cases train, and which only measure. Either a column of the case table, or a share or a list of cases a part.
 struct SplitConfig {
     std::string column;
-    std::map<std::string, double> shares;                   ///< by part: train, val, test
+    std::map<std::string, double> shares;  ///< by part: train, val, test
     std::map<std::string, std::vector<std::string>> lists;
 };
 
 struct DataConfig {
     std::filesystem::path root;
-    std::string files;              ///< pattern below the root; `*` stands for any text
-    std::string case_table;         ///< .json or .csv below the root, or empty
+    std::string files;       ///< pattern below the root; `*` stands for any text
+    std::string case_table;  ///< .json or .csv below the root, or empty
     SplitConfig split;
     bool on_cells = true;
     std::vector<FieldConfig> fields;
     bool use_normals = true;
-    std::string normals;            ///< array; computed from the polygons where a case has none
-    std::vector<std::string> constants;   ///< columns of the case table that the model is told besides its points
-    std::string time;               ///< column of the case table with its time; empty for none
+    std::string normals;                 ///< array; computed from the polygons where a case has none
+    std::vector<std::string> constants;  ///< columns of the case table that the model is told besides its points
+    std::string time;                    ///< column of the case table with its time; empty for none
     FrameConfig frame;
-    std::int64_t num_parts = 0;     ///< shards a case; 0: one a domain rank
-    std::filesystem::path shards;   ///< folder that keeps them
+    std::int64_t num_parts = 0;    ///< shards a case; 0: one a domain rank
+    std::filesystem::path shards;  ///< folder that keeps them
 };
 
 /// What a program that only predicts must know of the data, as checkpoints keep it: inputs, frame, constants, time and fields; and back.
@@ -58,11 +58,14 @@ nlohmann::json to_json(const DataConfig& data);
 DataConfig data_config(const nlohmann::json& description);
 
 /// Coordinates, and normals where they are asked for.
-inline std::int64_t num_point_channels(const DataConfig& data) { return data.use_normals ? 6 : 3; }
+inline std::int64_t num_point_channels(const DataConfig& data)
+{
+    return data.use_normals ? 6 : 3;
+}
 
 struct ModelConfig {
     std::string name;
-    nlohmann::json arguments = nlohmann::json::object();   ///< that the configuration states; the others follow from the data or keep their defaults
+    nlohmann::json arguments = nlohmann::json::object();  ///< that the configuration states; the others follow from the data or keep their defaults
 };
 
 /// All arguments of the model for cases with so many channels to predict, if that is known yet.
@@ -71,21 +74,21 @@ nlohmann::json model_arguments(const ModelConfig& model, const DataConfig& data,
 
 struct TrainingConfig {
     std::int64_t num_epochs = 0;
-    std::int64_t max_steps = 0;         ///< 0: no limit
+    std::int64_t max_steps = 0;  ///< 0: no limit
     double learning_rate = 0;
     double weight_decay = 0;
     std::array<double, 2> betas{};
-    std::string scheduler;              ///< cosine, constant
+    std::string scheduler;  ///< cosine, constant
     std::int64_t warmup_steps = 0;
     double min_learning_rate = 0;
     Precision precision = Precision::Float32;
     MemoryMode memory = MemoryMode::Stored;
-    bool exact = false;                 ///< the same bits on any number of ranks
-    std::int64_t save_interval = 0;     ///< in epochs
+    bool exact = false;              ///< the same bits on any number of ranks
+    std::int64_t save_interval = 0;  ///< in epochs
     std::int64_t val_interval = 0;
     bool shuffle = true;
-    std::filesystem::path order_file;   ///< may be empty
-    std::filesystem::path init;         ///< may be empty
+    std::filesystem::path order_file;  ///< may be empty
+    std::filesystem::path init;        ///< may be empty
 };
 
 /// Everything `meshard train` wants to know. Paths are as the user gave them, relative to the working folder.

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/training/training_log.h"
 
+#include "apps/program/command_line.h"
+#include "io/bytes/atomic_file.h"
+#include "partition/error.h"
+
 #include <cmath>
 #include <cstdio>
 #include <iostream>
 #include <sstream>
-
 #include <unistd.h>
-
-#include "apps/program/command_line.h"
-#include "io/bytes/atomic_file.h"
-#include "partition/error.h"
 
 namespace meshard {
 namespace {
@@ -26,10 +25,7 @@ std::int64_t step_of(const nlohmann::json& line, std::int64_t steps_per_epoch)
 
 }  // namespace
 
-TrainingLog::TrainingLog(const std::filesystem::path& path, bool is_speaker)
-    : path_(path), is_speaker_(is_speaker), is_terminal_(isatty(STDERR_FILENO) == 1)
-{
-}
+TrainingLog::TrainingLog(const std::filesystem::path& path, bool is_speaker) : path_(path), is_speaker_(is_speaker), is_terminal_(isatty(STDERR_FILENO) == 1) {}
 
 void TrainingLog::go_back_to(std::int64_t step, std::int64_t steps_per_epoch)
 {
@@ -40,7 +36,7 @@ void TrainingLog::go_back_to(std::int64_t step, std::int64_t steps_per_epoch)
     std::string kept;
     for (std::string text; std::getline(lines, text);) {
         const auto line = nlohmann::json::parse(text, nullptr, false);
-        if (!line.is_object()) continue;   // the process ended in the middle of it
+        if (!line.is_object()) continue;  // the process ended in the middle of it
         if (step_of(line, steps_per_epoch) > step) break;
         kept += text + '\n';
     }
@@ -50,7 +46,7 @@ void TrainingLog::go_back_to(std::int64_t step, std::int64_t steps_per_epoch)
 void TrainingLog::record(const nlohmann::ordered_json& line)
 {
     if (!is_speaker_ || path_.empty()) return;
-    if (!file_.is_open()) file_.open(path_, std::ios::app);   // not before: a run that failed early leaves no trace
+    if (!file_.is_open()) file_.open(path_, std::ios::app);  // not before: a run that failed early leaves no trace
     file_ << line.dump() << std::endl;
     if (!file_) throw IoError(path_.string() + " cannot be written. Is the disk full?");
 }
@@ -79,8 +75,10 @@ std::string duration_text(double seconds)
 {
     const auto whole = static_cast<long>(std::llround(std::max(0.0, seconds)));
     char text[32];
-    if (whole < 3600) std::snprintf(text, sizeof text, "%ld:%02ld", whole / 60, whole % 60);
-    else std::snprintf(text, sizeof text, "%ld:%02ld:%02ld", whole / 3600, whole / 60 % 60, whole % 60);
+    if (whole < 3600)
+        std::snprintf(text, sizeof text, "%ld:%02ld", whole / 60, whole % 60);
+    else
+        std::snprintf(text, sizeof text, "%ld:%02ld:%02ld", whole / 3600, whole / 60 % 60, whole % 60);
     return text;
 }
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/training/training_plan.h"
 
-#include <algorithm>
-#include <sstream>
-#include <vector>
-
-#include <torch/torch.h>
-
 #include "apps/program/text_table.h"
 #include "models/layers/block_form.h"
 #include "sharding/tensor/shard_tensor.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <sstream>
+#include <vector>
 
 namespace meshard {
 namespace {

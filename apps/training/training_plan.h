@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <string>
-
 #include "apps/training/case_tensors.h"
 #include "apps/training/training_config.h"
 #include "models/registry/registry.h"
 #include "sharding/ranks/device_mesh.h"
 #include "sharding/transport/launch.h"
+
+#include <string>
 
 namespace meshard {
 

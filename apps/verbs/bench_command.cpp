@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard bench step, model, scaling, operators, ghosts: what sharding costs, measured against plain LibTorch in the same run.
-#include <iomanip>
-#include <iostream>
+#include "apps/bench/ghost_benchmark.h"
+#include "apps/bench/model_benchmark.h"
+#include "apps/bench/operator_benchmark.h"
+#include "apps/bench/scaling_benchmark.h"
+#include "apps/bench/training_benchmark.h"
+#include "apps/program/command_line.h"
+#include "apps/program/rank_program.h"
+#include "apps/program/text_table.h"
+#include "apps/program/verbs.h"
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "apps/program/command_line.h"
-#include "apps/bench/ghost_benchmark.h"
-#include "apps/bench/model_benchmark.h"
-#include "apps/bench/operator_benchmark.h"
-#include "apps/program/rank_program.h"
-#include "apps/bench/scaling_benchmark.h"
-#include "apps/program/text_table.h"
-#include "apps/bench/training_benchmark.h"
-#include "apps/program/verbs.h"
+#include <iomanip>
+#include <iostream>
 
 namespace meshard {
 namespace {
@@ -41,7 +41,9 @@ bool parse(std::span<const std::string> arguments, BenchArguments& options)
                  "ghosts: bytes of neighbour searches among cut points, time of a ghost exchange, and what of it message passing hides.\n"
                  "partition: methods of cutting meshes against METIS; see meshard bench partition --help.",
                  "bench");
-    app.add_option("WHAT", options.what, "step, model, scaling, operators or ghosts")->check(CLI::IsMember({"step", "model", "scaling", "operators", "ghosts"}))->capture_default_str();
+    app.add_option("WHAT", options.what, "step, model, scaling, operators or ghosts")
+        ->check(CLI::IsMember({"step", "model", "scaling", "operators", "ghosts"}))
+        ->capture_default_str();
     auto& shape = options.shape;
     app.add_option("--points", shape.num_points, "points of the whole cloud; of ghosts 1000000 unless said")->check(CLI::PositiveNumber)->capture_default_str();
     app.add_option("--hidden", shape.n_hidden, "channels")->check(CLI::PositiveNumber)->capture_default_str();
@@ -49,7 +51,9 @@ bool parse(std::span<const std::string> arguments, BenchArguments& options)
     app.add_option("--heads", shape.n_head, "attention heads")->check(CLI::PositiveNumber)->capture_default_str();
     app.add_option("--slices", shape.slice_num, "slices a head")->check(CLI::PositiveNumber)->capture_default_str();
     app.add_option("--rows", options.num_rows, "of ghosts: rows that each rank sends")->check(CLI::PositiveNumber)->capture_default_str();
-    app.add_option("--memory", options.memory, "of model: stored, recomputed or streamed")->check(CLI::IsMember({"stored", "recomputed", "streamed"}))->capture_default_str();
+    app.add_option("--memory", options.memory, "of model: stored, recomputed or streamed")
+        ->check(CLI::IsMember({"stored", "recomputed", "streamed"}))
+        ->capture_default_str();
     app.add_option("--device", options.device, "of model: cpu or cuda, a GPU in builds for one")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
     app.add_option("--precision", options.precision, "of model: float32 or bfloat16")->check(CLI::IsMember({"float32", "bfloat16"}))->capture_default_str();
     app.add_flag("--inference", options.inference_only, "of model: no training step");
@@ -79,9 +83,8 @@ void report(const BenchArguments& arguments, const StepTimes& times)
         std::cout << json.dump(2) << '\n';
         return;
     }
-    std::cout << "Training step: " << shape.num_points << " points, " << shape.n_layers << " layers, " << shape.n_hidden << " channels, "
-              << shape.n_head << " heads, " << shape.slice_num << " slices; " << times.num_ranks << " rank(s) of " << times.threads_per_rank
-              << " thread(s)\n"
+    std::cout << "Training step: " << shape.num_points << " points, " << shape.n_layers << " layers, " << shape.n_hidden << " channels, " << shape.n_head
+              << " heads, " << shape.slice_num << " slices; " << times.num_ranks << " rank(s) of " << times.threads_per_rank << " thread(s)\n"
               << (times.num_ranks == 1 ? "  plain LibTorch             " : "  independent plain steps    ") << times.plain_seconds << " s\n"
               << "  sharded                    " << times.sharded_seconds << " s, " << rate << " points/s\n"
               << "  sharded / plain            " << times.sharded_over_plain << " (median of " << arguments.num_repeats << " pairs)\n"
@@ -90,28 +93,44 @@ void report(const BenchArguments& arguments, const StepTimes& times)
 
 void report_model(const BenchArguments& arguments)
 {
-    const auto times = time_model(arguments.shape, memory_mode(arguments.memory), precision_named(arguments.precision), arguments.inference_only, arguments.num_repeats, c10::Device(arguments.device == "cuda" ? "cuda:0" : "cpu"));
+    const auto times = time_model(arguments.shape, memory_mode(arguments.memory), precision_named(arguments.precision), arguments.inference_only,
+                                  arguments.num_repeats, c10::Device(arguments.device == "cuda" ? "cuda:0" : "cpu"));
     const auto points = static_cast<double>(arguments.shape.num_points);
     const auto microseconds = [&](double seconds) { return seconds / points * 1e6; };
     const auto bytes_a_point = static_cast<double>(times.peak_bytes - times.bytes_before) / points;
     const auto share = times.training_seconds > 0 ? times.training_gflop / times.training_seconds / times.sgemm_gflops : 0.0;
     if (arguments.json) {
-        const nlohmann::ordered_json json{{"points", arguments.shape.num_points}, {"device", arguments.device}, {"memory", arguments.memory}, {"precision", arguments.precision}, {"threads", times.num_threads},
-                                          {"training_us_per_point", microseconds(times.training_seconds)}, {"training_cpu_us_per_point", microseconds(times.training_cpu_seconds)},
-                                          {"inference_us_per_point", microseconds(times.inference_seconds)}, {"inference_cpu_us_per_point", microseconds(times.inference_cpu_seconds)},
-                                          {"sgemm_gflops", times.sgemm_gflops}, {"share_of_sgemm", share}, {"bytes_per_point", bytes_a_point}, {"peak_bytes", times.peak_bytes}, {"output_error", times.output_error}, {"gradient_error", times.gradient_error}};
+        const nlohmann::ordered_json json{{"points", arguments.shape.num_points},
+                                          {"device", arguments.device},
+                                          {"memory", arguments.memory},
+                                          {"precision", arguments.precision},
+                                          {"threads", times.num_threads},
+                                          {"training_us_per_point", microseconds(times.training_seconds)},
+                                          {"training_cpu_us_per_point", microseconds(times.training_cpu_seconds)},
+                                          {"inference_us_per_point", microseconds(times.inference_seconds)},
+                                          {"inference_cpu_us_per_point", microseconds(times.inference_cpu_seconds)},
+                                          {"sgemm_gflops", times.sgemm_gflops},
+                                          {"share_of_sgemm", share},
+                                          {"bytes_per_point", bytes_a_point},
+                                          {"peak_bytes", times.peak_bytes},
+                                          {"output_error", times.output_error},
+                                          {"gradient_error", times.gradient_error}};
         std::cout << json.dump(2) << '\n';
         return;
     }
-    std::cout << arguments.shape.num_points << " points, memory " << arguments.memory << ", " << arguments.precision << ", " << times.num_threads << " thread(s); sgemm " << fixed_text(times.sgemm_gflops, 0) << " GFLOP/s\n";
+    std::cout << arguments.shape.num_points << " points, memory " << arguments.memory << ", " << arguments.precision << ", " << times.num_threads
+              << " thread(s); sgemm " << fixed_text(times.sgemm_gflops, 0) << " GFLOP/s\n";
     if (times.training_seconds > 0) {
-        std::cout << "  training step   " << fixed_text(microseconds(times.training_seconds), 1) << " us a point (" << fixed_text(microseconds(times.training_cpu_seconds), 1)
-                  << " of CPU), " << fixed_text(100 * share, 0) << " % of the sgemm rate\n";
+        std::cout << "  training step   " << fixed_text(microseconds(times.training_seconds), 1) << " us a point ("
+                  << fixed_text(microseconds(times.training_cpu_seconds), 1) << " of CPU), " << fixed_text(100 * share, 0) << " % of the sgemm rate\n";
     }
-    std::cout << "  inference       " << fixed_text(microseconds(times.inference_seconds), 1) << " us a point (" << fixed_text(microseconds(times.inference_cpu_seconds), 1) << " of CPU)\n"
-              << "  memory          " << fixed_text(bytes_a_point, 0) << " bytes a point beside the inputs, peak " << fixed_text(static_cast<double>(times.peak_bytes) / (1 << 30), 2) << " GiB\n";
+    std::cout << "  inference       " << fixed_text(microseconds(times.inference_seconds), 1) << " us a point ("
+              << fixed_text(microseconds(times.inference_cpu_seconds), 1) << " of CPU)\n"
+              << "  memory          " << fixed_text(bytes_a_point, 0) << " bytes a point beside the inputs, peak "
+              << fixed_text(static_cast<double>(times.peak_bytes) / (1 << 30), 2) << " GiB\n";
     if (times.output_error > 0) {
-        std::cout << "  against float32 error " << fixed_text(100 * times.output_error, 2) << " % of the output, " << fixed_text(100 * times.gradient_error, 2) << " % of the gradients\n";
+        std::cout << "  against float32 error " << fixed_text(100 * times.output_error, 2) << " % of the output, " << fixed_text(100 * times.gradient_error, 2)
+                  << " % of the gradients\n";
     }
 }
 
@@ -121,13 +140,17 @@ void report_operators(const BenchArguments& arguments)
     if (arguments.json) {
         auto json = nlohmann::ordered_json::array();
         for (const auto& cost : costs) {
-            json.push_back({{"operator", cost.name}, {"plain_ns", cost.plain_nanoseconds}, {"sharded_ns", cost.sharded_nanoseconds}, {"added_ns", cost.added_nanoseconds}});
+            json.push_back({{"operator", cost.name},
+                            {"plain_ns", cost.plain_nanoseconds},
+                            {"sharded_ns", cost.sharded_nanoseconds},
+                            {"added_ns", cost.added_nanoseconds}});
         }
         std::cout << json.dump(2) << '\n';
         return;
     }
     std::cout << "Nanoseconds a call on small tensors (median of " << arguments.num_repeats << " rounds)\n"
-              << std::left << std::setw(20) << "operator" << std::right << std::setw(10) << "plain" << std::setw(10) << "sharded" << std::setw(10) << "added" << '\n';
+              << std::left << std::setw(20) << "operator" << std::right << std::setw(10) << "plain" << std::setw(10) << "sharded" << std::setw(10) << "added"
+              << '\n';
     for (const auto& cost : costs) {
         std::cout << std::left << std::setw(20) << cost.name << std::right << std::fixed << std::setprecision(0) << std::setw(10) << cost.plain_nanoseconds
                   << std::setw(10) << cost.sharded_nanoseconds << std::setw(10) << cost.added_nanoseconds << '\n';
@@ -138,25 +161,33 @@ void report_scaling(const BenchArguments& arguments, const ScalingReport& report
 {
     const auto& machine = report.ceilings;
     if (arguments.json) {
-        nlohmann::ordered_json json{{"ranks", report.num_ranks}, {"threads_per_rank", report.threads_per_rank}, {"backend", report.backend},
-                                    {"sgemm_gflops", machine.sgemm_gflops}, {"copy_gigabytes_per_second", machine.copy_gigabytes},
-                                    {"message_microseconds", machine.message_microseconds}, {"all_reduce_gigabytes_per_second", machine.reduce_gigabytes}};
+        nlohmann::ordered_json json{{"ranks", report.num_ranks},
+                                    {"threads_per_rank", report.threads_per_rank},
+                                    {"backend", report.backend},
+                                    {"sgemm_gflops", machine.sgemm_gflops},
+                                    {"copy_gigabytes_per_second", machine.copy_gigabytes},
+                                    {"message_microseconds", machine.message_microseconds},
+                                    {"all_reduce_gigabytes_per_second", machine.reduce_gigabytes}};
         for (const auto& result : report.results) {
-            json["results"].push_back({{"workload", result.workload}, {"kind", result.kind}, {"ceiling_seconds", result.ceiling_seconds},
-                                       {"sharded_seconds", result.sharded_seconds}, {"efficiency", result.efficiency}, {"messages", result.num_messages},
+            json["results"].push_back({{"workload", result.workload},
+                                       {"kind", result.kind},
+                                       {"ceiling_seconds", result.ceiling_seconds},
+                                       {"sharded_seconds", result.sharded_seconds},
+                                       {"efficiency", result.efficiency},
+                                       {"messages", result.num_messages},
                                        {"bytes", result.message_bytes}});
         }
         std::cout << json.dump(2) << '\n';
         return;
     }
-    std::cout << report.num_ranks << " rank(s) of " << report.threads_per_rank << " thread(s), transport " << report.backend << ". Of each rank, all at once: sgemm "
-              << fixed_text(machine.sgemm_gflops, 0) << " GFLOP/s, copy " << fixed_text(machine.copy_gigabytes, 1) << " GB/s; all-reduce "
-              << fixed_text(machine.message_microseconds, 1) << " us, " << fixed_text(machine.reduce_gigabytes, 2) << " GB/s\n";
+    std::cout << report.num_ranks << " rank(s) of " << report.threads_per_rank << " thread(s), transport " << report.backend
+              << ". Of each rank, all at once: sgemm " << fixed_text(machine.sgemm_gflops, 0) << " GFLOP/s, copy " << fixed_text(machine.copy_gigabytes, 1)
+              << " GB/s; all-reduce " << fixed_text(machine.message_microseconds, 1) << " us, " << fixed_text(machine.reduce_gigabytes, 2) << " GB/s\n";
     TextTable table("llrrrrr");
     table.add_row({"workload", "scaling", "ceiling, s", "sharded, s", "ceiling / sharded", "messages", "bytes"});
     for (const auto& result : report.results) {
-        table.add_row({result.workload, result.kind, fixed_text(result.ceiling_seconds, 3), fixed_text(result.sharded_seconds, 3), fixed_text(result.efficiency, 3),
-                       std::to_string(result.num_messages), std::to_string(result.message_bytes)});
+        table.add_row({result.workload, result.kind, fixed_text(result.ceiling_seconds, 3), fixed_text(result.sharded_seconds, 3),
+                       fixed_text(result.efficiency, 3), std::to_string(result.num_messages), std::to_string(result.message_bytes)});
     }
     std::cout << table;
 }
@@ -165,19 +196,33 @@ void report_ghosts(const BenchArguments& arguments, const GhostReport& report)
 {
     const auto& overlap = report.overlap;
     if (arguments.json) {
-        nlohmann::ordered_json json{{"ranks", report.num_ranks}, {"threads_per_rank", report.threads_per_rank}, {"backend", report.backend}, {"points", report.num_points}};
+        nlohmann::ordered_json json{
+            {"ranks", report.num_ranks}, {"threads_per_rank", report.threads_per_rank}, {"backend", report.backend}, {"points", report.num_points}};
         for (const auto& traffic : report.traffic) {
-            json["searches"].push_back({{"method", traffic.method}, {"within_reach", traffic.within_reach}, {"ghosts", traffic.ghosts},
-                                        {"ghosts_over_reach", traffic.ghosts_over_reach}, {"search_bytes", traffic.search_bytes},
-                                        {"ring_over_search", traffic.ring_over_search}, {"repeated_bytes", traffic.repeated_bytes},
-                                        {"feature_bytes", traffic.feature_bytes}, {"gathered_rows", traffic.gathered_rows}});
+            json["searches"].push_back({{"method", traffic.method},
+                                        {"within_reach", traffic.within_reach},
+                                        {"ghosts", traffic.ghosts},
+                                        {"ghosts_over_reach", traffic.ghosts_over_reach},
+                                        {"search_bytes", traffic.search_bytes},
+                                        {"ring_over_search", traffic.ring_over_search},
+                                        {"repeated_bytes", traffic.repeated_bytes},
+                                        {"feature_bytes", traffic.feature_bytes},
+                                        {"gathered_rows", traffic.gathered_rows}});
         }
         for (const auto& exchange : report.exchanges) {
-            json["exchanges"].push_back({{"rows", exchange.num_rows}, {"stride", exchange.stride}, {"channels", exchange.num_channels}, {"bare_seconds", exchange.bare_seconds},
-                                         {"exchange_seconds", exchange.exchange_seconds}, {"exchange_over_bare", exchange.exchange_over_bare}});
+            json["exchanges"].push_back({{"rows", exchange.num_rows},
+                                         {"stride", exchange.stride},
+                                         {"channels", exchange.num_channels},
+                                         {"bare_seconds", exchange.bare_seconds},
+                                         {"exchange_seconds", exchange.exchange_seconds},
+                                         {"exchange_over_bare", exchange.exchange_over_bare}});
         }
-        json["overlap"] = {{"ghosts", overlap.num_ghosts}, {"edges", overlap.num_edges}, {"exchange_seconds", overlap.exchange_seconds},
-                           {"step_seconds", overlap.step_seconds}, {"silent_seconds", overlap.silent_seconds}, {"visible_share", overlap.visible_share}};
+        json["overlap"] = {{"ghosts", overlap.num_ghosts},
+                           {"edges", overlap.num_edges},
+                           {"exchange_seconds", overlap.exchange_seconds},
+                           {"step_seconds", overlap.step_seconds},
+                           {"silent_seconds", overlap.silent_seconds},
+                           {"visible_share", overlap.visible_share}};
         std::cout << json.dump(2) << '\n';
         return;
     }
@@ -192,13 +237,13 @@ void report_ghosts(const BenchArguments& arguments, const GhostReport& report)
     }
     std::cout << table;
     for (const auto& exchange : report.exchanges) {
-        std::cout << "Exchange of " << exchange.num_rows << " rows of " << exchange.num_channels << " channels, " << (exchange.stride == 1 ? "one after another" : "every other one of a table")
-                  << ": " << fixed_text(exchange.exchange_seconds, 4) << " s; bare send and receive " << fixed_text(exchange.bare_seconds, 4) << " s; ratio "
-                  << fixed_text(exchange.exchange_over_bare, 3) << '\n';
+        std::cout << "Exchange of " << exchange.num_rows << " rows of " << exchange.num_channels << " channels, "
+                  << (exchange.stride == 1 ? "one after another" : "every other one of a table") << ": " << fixed_text(exchange.exchange_seconds, 4)
+                  << " s; bare send and receive " << fixed_text(exchange.bare_seconds, 4) << " s; ratio " << fixed_text(exchange.exchange_over_bare, 3) << '\n';
     }
-    std::cout << "Message passing, " << overlap.num_edges << " edges, " << overlap.num_ghosts << " ghosts: " << fixed_text(overlap.step_seconds, 4) << " s; without messages "
-              << fixed_text(overlap.silent_seconds, 4) << " s; exchange alone " << fixed_text(overlap.exchange_seconds, 4) << " s, of which "
-              << fixed_text(100 * overlap.visible_share, 0) << " % shows\n";
+    std::cout << "Message passing, " << overlap.num_edges << " edges, " << overlap.num_ghosts << " ghosts: " << fixed_text(overlap.step_seconds, 4)
+              << " s; without messages " << fixed_text(overlap.silent_seconds, 4) << " s; exchange alone " << fixed_text(overlap.exchange_seconds, 4)
+              << " s, of which " << fixed_text(100 * overlap.visible_share, 0) << " % shows\n";
 }
 
 }  // namespace
@@ -217,21 +262,23 @@ int model_bench_command(std::span<const std::string> arguments)
         report_operators(options);
         return exit_code::ok;
     }
-    return run_on_ranks(options.num_ranks, "bench", arguments, [](int) {}, [&](World& world) {
-        if (options.what == "ghosts") {
-            const auto report = measure_ghosts(options.shape.num_points, options.num_rows, options.num_repeats, world);
-            if (world.rank() == 0) report_ghosts(options, report);
+    return run_on_ranks(
+        options.num_ranks, "bench", arguments, [](int) {},
+        [&](World& world) {
+            if (options.what == "ghosts") {
+                const auto report = measure_ghosts(options.shape.num_points, options.num_rows, options.num_repeats, world);
+                if (world.rank() == 0) report_ghosts(options, report);
+                return exit_code::ok;
+            }
+            if (options.what == "scaling") {
+                const auto report = measure_scaling(options.num_repeats, world);
+                if (world.rank() == 0) report_scaling(options, report);
+                return exit_code::ok;
+            }
+            const auto times = time_training_step(options.shape, options.num_repeats, world);
+            if (world.rank() == 0) report(options, times);
             return exit_code::ok;
-        }
-        if (options.what == "scaling") {
-            const auto report = measure_scaling(options.num_repeats, world);
-            if (world.rank() == 0) report_scaling(options, report);
-            return exit_code::ok;
-        }
-        const auto times = time_training_step(options.shape, options.num_repeats, world);
-        if (world.rank() == 0) report(options, times);
-        return exit_code::ok;
-    });
+        });
 }
 
 }  // namespace meshard

@@ -16,13 +16,9 @@ namespace {
 
 Json to_json(const std::string& folder, const std::vector<ShardPromise>& promises)
 {
-    Json json{
-        {"folder", folder}, {"ok", std::ranges::all_of(promises, &ShardPromise::holds)}, {"checks", Json::array()}};
+    Json json{{"folder", folder}, {"ok", std::ranges::all_of(promises, &ShardPromise::holds)}, {"checks", Json::array()}};
     for (const ShardPromise& promise : promises) {
-        json["checks"].push_back({{"name", promise.text},
-                                  {"ok", promise.holds()},
-                                  {"tested", promise.was_tested},
-                                  {"faults", promise.faults}});
+        json["checks"].push_back({{"name", promise.text}, {"ok", promise.holds()}, {"tested", promise.was_tested}, {"faults", promise.faults}});
     }
     return json;
 }
@@ -44,9 +40,7 @@ int check_command(std::span<const std::string> arguments)
 {
     std::string folder;
     bool json = false;
-    CLI::App app(
-        "Tests every promise that a shards folder makes: files, owners, ghosts, values. Exit code 1 if one fails.",
-        "check");
+    CLI::App app("Tests every promise that a shards folder makes: files, owners, ghosts, values. Exit code 1 if one fails.", "check");
     app.add_option("dir", folder, "shards folder")->required()->type_name("DIR");
     app.add_flag("--json", json, "one JSON object on stdout");
     if (!parse_arguments(app, arguments)) return exit_code::ok;

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/verbs/checkpoint_conversion.h"
 
-#include <array>
-#include <filesystem>
-#include <iostream>
-#include <map>
-#include <vector>
-
 #include "apps/program/command_line.h"
 #include "apps/program/json_report.h"
 #include "apps/program/text_table.h"
 #include "io/checkpoints/model_checkpoint.h"
 #include "partition/nearest_name.h"
+
+#include <array>
+#include <filesystem>
+#include <iostream>
+#include <map>
+#include <vector>
 
 namespace meshard {
 namespace {
@@ -47,9 +47,15 @@ std::uint64_t num_bytes(const ModelCheckpoint& checkpoint)
     return count;
 }
 
-Json json_or_null(const std::string& text) { return text.empty() ? Json() : Json::parse(text); }
+Json json_or_null(const std::string& text)
+{
+    return text.empty() ? Json() : Json::parse(text);
+}
 
-Json text_or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
+Json text_or_null(const std::string& text)
+{
+    return text.empty() ? Json() : Json(text);
+}
 
 std::string shape_text(const NamedArray& array)
 {

@@ -8,8 +8,8 @@ namespace meshard {
 struct CheckpointConversion {
     std::string input;
     std::string output;
-    std::string to;      ///< `mdlus`, `pt` or `safetensors`; empty: by the output's extension
-    bool json = false;   ///< one JSON object on stdout instead of the report
+    std::string to;     ///< `mdlus`, `pt` or `safetensors`; empty: by the output's extension
+    bool json = false;  ///< one JSON object on stdout instead of the report
 };
 
 /// The part of `meshard convert` that treats checkpoints (`is_checkpoint_file` of the input): reads one, writes the other, reports.

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard convert: a mesh in any format that can be read -> one that can be written.
-#include "apps/verbs/checkpoint_conversion.h"
 #include "apps/program/command_line.h"
 #include "apps/program/json_report.h"
 #include "apps/program/stage_timer.h"
 #include "apps/program/text_table.h"
 #include "apps/program/verbs.h"
-#include "io/foam/foam_reader.h"
-#include "io/shards/manifest.h"
-#include "io/mesh_io.h"
+#include "apps/verbs/checkpoint_conversion.h"
 #include "io/checkpoints/model_checkpoint.h"
+#include "io/foam/foam_reader.h"
+#include "io/mesh_io.h"
+#include "io/shards/manifest.h"
 #include "io/shards/subdomain_io.h"
 #include "io/vtk/vtk_xml_reader.h"
 #include "io/vtk/vtk_xml_writer.h"
@@ -32,25 +32,23 @@ struct ConvertOptions {
     std::vector<std::string> blocks;
     std::string time;
     std::string compress = "none";
-    std::string to;   // of a checkpoint
+    std::string to;  // of a checkpoint
     bool json = false;
 };
 
 bool parse(std::span<const std::string> arguments, ConvertOptions& options)
 {
-    CLI::App app(
-        "Writes a mesh or a model's checkpoint in another format, which follows from the names' extensions. Of meshes are read .vtu .vtp .pvtu .pvtp .vtk .vtm .vtpc\n"
-        ".pvd .series .vtkhdf, OpenFOAM cases (folder or .foam), .cgns, EnSight .case, Exodus .exo, .stl .ply .obj.\n\n"
-        "Names, units, types and roles of arrays,\n"
-        "field data, time values and polyhedra are kept. Of a shards folder a .vtkhdf holds each piece with its ghosts as a partition,\n"
-        "a .pvtu or .pvtp names them as files beside it, other formats hold the merged mesh.\n\n"
-        "Checkpoints: .mdlus (PhysicsNeMo), .pt (PyTorch) and .safetensors are read and written; nothing in them is executed.",
-        "convert");
+    CLI::App app("Writes a mesh or a model's checkpoint in another format, which follows from the names' extensions. Of meshes are read .vtu .vtp .pvtu .pvtp "
+                 ".vtk .vtm .vtpc\n"
+                 ".pvd .series .vtkhdf, OpenFOAM cases (folder or .foam), .cgns, EnSight .case, Exodus .exo, .stl .ply .obj.\n\n"
+                 "Names, units, types and roles of arrays,\n"
+                 "field data, time values and polyhedra are kept. Of a shards folder a .vtkhdf holds each piece with its ghosts as a partition,\n"
+                 "a .pvtu or .pvtp names them as files beside it, other formats hold the merged mesh.\n\n"
+                 "Checkpoints: .mdlus (PhysicsNeMo), .pt (PyTorch) and .safetensors are read and written; nothing in them is executed.",
+                 "convert");
     app.add_option("input", options.input, "mesh, OpenFOAM case or shards folder to read")->required()->type_name("IN");
     app.add_option("output,-o,--output", options.output, "file to write (" + writable_formats() + ")")->required()->type_name("OUT");
-    app.add_option("--block", options.blocks, "only this block, patch or zone, or all below it (boundary); may be repeated")
-        ->type_name("NAME")
-        ->expected(1);
+    app.add_option("--block", options.blocks, "only this block, patch or zone, or all below it (boundary); may be repeated")->type_name("NAME")->expected(1);
     app.add_option("--time", options.time, "time to read from a case or a series; none given: the latest")->type_name("T");
     add_compress_option(app, options.compress);
     app.add_option("--to", options.to, "format of a checkpoint, where OUT's extension does not say it: mdlus, pt or safetensors")->type_name("FORMAT");
@@ -155,8 +153,8 @@ int convert_command(std::span<const std::string> arguments)
     }
     std::cout << options.input << ": " << count_text(mesh.num_cells(), "cell") << ", " << count_text(mesh.num_points(), "point") << ", "
               << count_text(static_cast<std::int64_t>(mesh.cell_data.size()), "cell array") << ", "
-              << count_text(static_cast<std::int64_t>(mesh.point_data.size()), "point array") << "\nwritten to " << options.output << " ("
-              << bytes_text(bytes) << ") in " << fixed_text(seconds[0].second + seconds[1].second, 2) << " s\n";
+              << count_text(static_cast<std::int64_t>(mesh.point_data.size()), "point array") << "\nwritten to " << options.output << " (" << bytes_text(bytes)
+              << ") in " << fixed_text(seconds[0].second + seconds[1].second, 2) << " s\n";
     return exit_code::ok;
 }
 

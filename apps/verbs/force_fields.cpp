@@ -14,8 +14,7 @@ namespace {
 
 // The names that solvers and data sets use, likeliest first: OpenFOAM's, its time means, DrivAerML's, plain words.
 constexpr std::array pressure_names{"p", "pMean", "pMeanTrim", "pressure", "Pressure"};
-constexpr std::array shear_names{"wallShearStress", "wallShearStressMean", "wallShearStressMeanTrim", "wss",
-                                 "WallShearStress"};
+constexpr std::array shear_names{"wallShearStress", "wallShearStressMean", "wallShearStressMeanTrim", "wss", "WallShearStress"};
 
 const DataArray* find_anywhere(const Mesh& mesh, std::string_view name)
 {
@@ -49,8 +48,7 @@ const DataArray& require_anywhere(const Mesh& mesh, const std::string& name, std
 CellField cell_field(const Mesh& mesh, const DataArray& array, std::int32_t num_components, std::string_view where)
 {
     if (array.type() == ScalarType::String || array.num_components() != num_components) {
-        throw InvalidInput(std::string(where) + ": the field '" + array.name() + "' has " +
-                           std::to_string(array.num_components()) + " components of type " +
+        throw InvalidInput(std::string(where) + ": the field '" + array.name() + "' has " + std::to_string(array.num_components()) + " components of type " +
                            std::string(to_string(array.type())) + "; expected " +
                            (num_components == 1 ? "one number a cell." : "a vector of three numbers a cell."));
     }
@@ -69,8 +67,7 @@ CellField cell_field(const Mesh& mesh, const DataArray& array, std::int32_t num_
         const auto points = mesh.cells.row(i);
         for (const std::int32_t point : points) {
             for (std::int32_t k = 0; k < num_components; ++k) {
-                means[i * num_components + k] +=
-                    field.values[std::int64_t{point} * num_components + k] / static_cast<double>(points.size());
+                means[i * num_components + k] += field.values[std::int64_t{point} * num_components + k] / static_cast<double>(points.size());
             }
         }
     }
@@ -79,8 +76,8 @@ CellField cell_field(const Mesh& mesh, const DataArray& array, std::int32_t num_
 }
 
 /// The first of `names` that the mesh has; the rest of those it has are noted.
-CellField first_field(const Mesh& mesh, std::span<const std::string> names, std::int32_t num_components,
-                      std::string_view where, const std::string& what, const std::string& remedy)
+CellField first_field(const Mesh& mesh, std::span<const std::string> names, std::int32_t num_components, std::string_view where, const std::string& what,
+                      const std::string& remedy)
 {
     std::vector<std::string> there;
     for (const std::string& name : names) {
@@ -89,8 +86,7 @@ CellField first_field(const Mesh& mesh, std::span<const std::string> names, std:
     if (there.empty()) {
         std::string list;
         for (const std::string& name : names) list += (list.empty() ? "'" : ", '") + name + "'";
-        throw InvalidInput(std::string(where) + " has no " + what + " under a usual name (" + list + "). " +
-                           list_of_names(mesh) + ' ' + remedy);
+        throw InvalidInput(std::string(where) + " has no " + what + " under a usual name (" + list + "). " + list_of_names(mesh) + ' ' + remedy);
     }
     CellField field = cell_field(mesh, *find_anywhere(mesh, there.front()), num_components, where);
     field.also_there.assign(there.begin() + 1, there.end());
@@ -102,8 +98,7 @@ CellField first_field(const Mesh& mesh, std::span<const std::string> names, std:
 CellField pressure_field(const Mesh& mesh, const std::string& name, std::string_view where)
 {
     if (!name.empty()) return cell_field(mesh, require_anywhere(mesh, name, where), 1, where);
-    return first_field(mesh, std::vector<std::string>(pressure_names.begin(), pressure_names.end()), 1, where,
-                       "pressure", "Name it with --pressure.");
+    return first_field(mesh, std::vector<std::string>(pressure_names.begin(), pressure_names.end()), 1, where, "pressure", "Name it with --pressure.");
 }
 
 CellField shear_field(const Mesh& mesh, const std::string& name, const std::string& pressure, std::string_view where)
@@ -114,8 +109,7 @@ CellField shear_field(const Mesh& mesh, const std::string& name, const std::stri
     if (pressure.starts_with("p")) names.push_back("wallShearStress" + pressure.substr(1));
     if (pressure.ends_with("_p")) names.push_back(pressure.substr(0, pressure.size() - 1) + "wallShearStress");
     names.insert(names.end(), shear_names.begin(), shear_names.end());
-    return first_field(mesh, names, 3, where, "wall shear stress",
-                       "Name it with --shear, or leave the viscous force out with --shear none.");
+    return first_field(mesh, names, 3, where, "wall shear stress", "Name it with --shear, or leave the viscous force out with --shear none.");
 }
 
 double normals_agreement(const Mesh& mesh, const std::vector<Vector3>& areas)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard forces: surfaces with pressure and wall shear stress -> forces and coefficients.
 #include "apps/program/command_line.h"
-#include "apps/verbs/force_fields.h"
 #include "apps/program/json_report.h"
 #include "apps/program/text_table.h"
 #include "apps/program/verbs.h"
+#include "apps/verbs/force_fields.h"
 #include "io/mesh_io.h"
 #include "partition/mesh/surface_forces.h"
 
@@ -42,10 +42,7 @@ struct ForcesOptions {
     double dynamic_pressure() const { return 0.5 * rho * *speed * *speed; }
 
     /// What a field's value is multiplied by to give a stress.
-    double scale() const
-    {
-        return kind == FieldKind::Kinematic ? rho : kind == FieldKind::Static ? 1 : dynamic_pressure();
-    }
+    double scale() const { return kind == FieldKind::Kinematic ? rho : kind == FieldKind::Static ? 1 : dynamic_pressure(); }
 };
 
 /// Pressure and viscous part of one number.
@@ -100,8 +97,7 @@ Vector3 upright(const Vector3& drag)
     const Vector3 up{0, 0, 1};
     const double along = dot(up, drag);
     const Vector3 rest{up[0] - along * drag[0], up[1] - along * drag[1], up[2] - along * drag[2]};
-    if (std::hypot(rest[0], rest[1], rest[2]) < 1e-6)
-        throw UsageError("the drag direction is vertical; name the lift direction with --lift-dir.");
+    if (std::hypot(rest[0], rest[1], rest[2]) < 1e-6) throw UsageError("the drag direction is vertical; name the lift direction with --lift-dir.");
     return unit(rest, "--lift-dir");
 }
 
@@ -109,15 +105,13 @@ void set_flow(const std::string& u_inf, const std::string& drag, const std::stri
 {
     if (!u_inf.empty()) {
         const std::vector<double> u = parse_numbers(u_inf, "--u-inf");
-        if (u.size() != 1 && u.size() != 3)
-            throw UsageError("--u-inf is '" + u_inf + "'; expected a speed, e.g. 40, or a vector, e.g. 40,0,0.");
+        if (u.size() != 1 && u.size() != 3) throw UsageError("--u-inf is '" + u_inf + "'; expected a speed, e.g. 40, or a vector, e.g. 40,0,0.");
         options.speed = u.size() == 1 ? u[0] : std::hypot(u[0], u[1], u[2]);
         if (!(*options.speed > 0)) throw UsageError("--u-inf is " + u_inf + "; expected a speed above 0.");
         if (u.size() == 3) options.drag_direction = unit({u[0], u[1], u[2]}, "--u-inf");
     }
     if (!drag.empty()) options.drag_direction = unit(parse_vector(drag, "--drag-dir"), "--drag-dir");
-    options.lift_direction =
-        lift.empty() ? upright(options.drag_direction) : unit(parse_vector(lift, "--lift-dir"), "--lift-dir");
+    options.lift_direction = lift.empty() ? upright(options.drag_direction) : unit(parse_vector(lift, "--lift-dir"), "--lift-dir");
     if (options.kind == FieldKind::Coefficient && !options.speed) {
         throw UsageError("--pressure-kind cp needs --u-inf (and --rho): the fields are divided by 0.5 rho U^2.");
     }
@@ -128,33 +122,24 @@ bool parse(std::span<const std::string> arguments, ForcesOptions& options)
     std::string rho = "1", u_inf, area, length, center, drag, lift;
     std::string shear_sign = "openfoam";
     std::string kind = "kinematic";
-    CLI::App app(
-        "Sums pressure and wall shear stress over surfaces: force, drag, lift, and with --u-inf and --area their\n"
-        "coefficients. The points of each polygon must turn so that its normal points out of the body into the fluid;\n"
-        "an array `Normals` is compared with that.",
-        "forces");
-    app.add_option("file", options.files, "surfaces with the two fields (.vtp .pvtp .vtk, or .vtu of polygons)")
-        ->required()
-        ->type_name("FILE");
-    app.add_option("--pressure", options.pressure, "pressure field; none given: p, pMean, pMeanTrim, pressure")
-        ->type_name("NAME");
-    app.add_option("--shear", options.shear,
-                   "wall shear stress field, or `none`; none given: wallShearStress and its like")
-        ->type_name("NAME");
-    app.add_option("--pressure-kind", kind,
-                   "kinematic (pressure and shear divided by rho), static (Pa), or cp (divided by 0.5 rho U^2)")
+    CLI::App app("Sums pressure and wall shear stress over surfaces: force, drag, lift, and with --u-inf and --area their\n"
+                 "coefficients. The points of each polygon must turn so that its normal points out of the body into the fluid;\n"
+                 "an array `Normals` is compared with that.",
+                 "forces");
+    app.add_option("file", options.files, "surfaces with the two fields (.vtp .pvtp .vtk, or .vtu of polygons)")->required()->type_name("FILE");
+    app.add_option("--pressure", options.pressure, "pressure field; none given: p, pMean, pMeanTrim, pressure")->type_name("NAME");
+    app.add_option("--shear", options.shear, "wall shear stress field, or `none`; none given: wallShearStress and its like")->type_name("NAME");
+    app.add_option("--pressure-kind", kind, "kinematic (pressure and shear divided by rho), static (Pa), or cp (divided by 0.5 rho U^2)")
         ->type_name("KIND")
         ->check(CLI::IsMember({"kinematic", "static", "cp"}))
         ->capture_default_str();
-    app.add_option("--shear-sign", shear_sign,
-                   "openfoam (minus the stress on the body) or traction (the stress on the body)")
+    app.add_option("--shear-sign", shear_sign, "openfoam (minus the stress on the body) or traction (the stress on the body)")
         ->type_name("SIGN")
         ->check(CLI::IsMember({"openfoam", "traction"}))
         ->capture_default_str();
     app.add_flag("--flip-normals", options.flip_normals, "the polygons' normals point into the body: turn them");
     app.add_option("--rho", rho, "density")->type_name("RHO")->capture_default_str();
-    app.add_option("--u-inf", u_inf, "speed of the flow, or its vector, which then is the drag direction too")
-        ->type_name("U|X,Y,Z");
+    app.add_option("--u-inf", u_inf, "speed of the flow, or its vector, which then is the drag direction too")->type_name("U|X,Y,Z");
     app.add_option("--area", area, "reference area of the coefficients")->type_name("A");
     app.add_option("--length", length, "reference length of the moment coefficients")->type_name("L");
     app.add_option("--center", center, "where moments are taken about; none given: 0,0,0")->type_name("X,Y,Z");
@@ -163,9 +148,7 @@ bool parse(std::span<const std::string> arguments, ForcesOptions& options)
     app.add_flag("--json", options.json, "one JSON object on stdout, or an array of them for several files");
     if (!parse_arguments(app, arguments)) return false;
 
-    options.kind = kind == "kinematic" ? FieldKind::Kinematic
-                   : kind == "static"  ? FieldKind::Static
-                                       : FieldKind::Coefficient;
+    options.kind = kind == "kinematic" ? FieldKind::Kinematic : kind == "static" ? FieldKind::Static : FieldKind::Coefficient;
     options.shear_is_traction = shear_sign == "traction";
     options.rho = *parse_positive(rho, "--rho");
     options.area = parse_positive(area, "--area");
@@ -183,9 +166,7 @@ Mesh read_surface(const std::string& file)
     for (const std::uint8_t type : mesh.cell_types) {
         has_polygon = has_polygon || cell_dimension(type) == 2;
         if (cell_dimension(type) == 3) {
-            throw InvalidInput(
-                file +
-                " has solid cells; forces are summed over a surface. Give the body's surface (.vtp) with its fields.");
+            throw InvalidInput(file + " has solid cells; forces are summed over a surface. Give the body's surface (.vtp) with its fields.");
         }
     }
     if (!has_polygon) throw InvalidInput(file + " has no polygons; forces are summed over a surface.");
@@ -207,8 +188,7 @@ void orient(const Mesh& mesh, const ForcesOptions& options, std::vector<Vector3>
     else if (report.agreement >= 0 && report.agreement < 0.001)
         report.is_flipped = true;
     else if (report.agreement >= 0 && report.agreement <= 0.999) {
-        warn("forces", report.file + ": the array 'Normals' agrees with the order of the polygons' points on " +
-                           number_text(100 * report.agreement) +
+        warn("forces", report.file + ": the array 'Normals' agrees with the order of the polygons' points on " + number_text(100 * report.agreement) +
                            " % of the area only; the order of the points is used.");
     }
     if (report.is_flipped) {
@@ -216,9 +196,8 @@ void orient(const Mesh& mesh, const ForcesOptions& options, std::vector<Vector3>
     }
     const bool is_inward = report.edges.is_closed() && (enclosed_volume(mesh) < 0) != report.is_flipped;
     if (is_inward) {
-        warn("forces", report.file +
-                           ": the surface is closed and its normals point inwards, so that the pressure force has the "
-                           "wrong sign unless the fluid is inside. --flip-normals turns them.");
+        warn("forces", report.file + ": the surface is closed and its normals point inwards, so that the pressure force has the "
+                                     "wrong sign unless the fluid is inside. --flip-normals turns them.");
     }
 }
 
@@ -244,8 +223,7 @@ ForcesReport compute(const std::string& file, const ForcesOptions& options)
         const double sign = options.shear_is_traction ? scale : -scale;
         const std::vector<double> shear = std::move(report.shear_field.values);
         tractions.resize(areas.size());
-        for (std::size_t i = 0; i < areas.size(); ++i)
-            tractions[i] = {sign * shear[3 * i], sign * shear[3 * i + 1], sign * shear[3 * i + 2]};
+        for (std::size_t i = 0; i < areas.size(); ++i) tractions[i] = {sign * shear[3 * i], sign * shear[3 * i + 1], sign * shear[3 * i + 2]};
     }
 
     report.forces = integrate_forces(areas, surface_centroids(mesh), pressures, tractions, options.center);
@@ -296,17 +274,12 @@ Json to_json(const ForcesReport& report, const ForcesOptions& options)
     json["Cm"] = nullptr;
     if (options.has_coefficients() && options.length) {
         json["Cm"] = Json::array();
-        for (const double m : sum_of(forces.pressure_moment, forces.viscous_moment))
-            json["Cm"].push_back(coefficient(m / *options.length));
+        for (const double m : sum_of(forces.pressure_moment, forces.viscous_moment)) json["Cm"].push_back(coefficient(m / *options.length));
     }
     const auto or_null = [](const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); };
-    json["reference"] = {{"rho", options.rho},
-                         {"u_inf", or_null(options.speed)},
-                         {"area", or_null(options.area)},
-                         {"length", or_null(options.length)},
-                         {"center", options.center},
-                         {"drag_direction", options.drag_direction},
-                         {"lift_direction", options.lift_direction}};
+    json["reference"] = {
+        {"rho", options.rho},       {"u_inf", or_null(options.speed)},          {"area", or_null(options.area)},           {"length", or_null(options.length)},
+        {"center", options.center}, {"drag_direction", options.drag_direction}, {"lift_direction", options.lift_direction}};
     return json;
 }
 
@@ -314,8 +287,7 @@ std::string field_text(const CellField& field)
 {
     std::string text = field.name;
     if (field.averaged) text += " (mean of each polygon's points)";
-    for (std::size_t i = 0; i < field.also_there.size(); ++i)
-        text += (i == 0 ? " (also there: " : ", ") + field.also_there[i];
+    for (std::size_t i = 0; i < field.also_there.size(); ++i) text += (i == 0 ? " (also there: " : ", ") + field.also_there[i];
     return field.also_there.empty() ? text : text + ")";
 }
 
@@ -326,10 +298,8 @@ std::string vector_text(const Vector3& a)
 
 void print_basis(const ForcesReport& report)
 {
-    std::cout << report.file << ": " << count_text(report.num_polygons, "polygon") << ", area "
-              << number_text(report.forces.area) << ", "
-              << (report.edges.is_closed() ? std::string("closed")
-                                           : "open (" + count_text(report.edges.num_boundary, "boundary edge") + ")")
+    std::cout << report.file << ": " << count_text(report.num_polygons, "polygon") << ", area " << number_text(report.forces.area) << ", "
+              << (report.edges.is_closed() ? std::string("closed") : "open (" + count_text(report.edges.num_boundary, "boundary edge") + ")")
               << "\n  pressure    " << field_text(report.pressure_field) << "\n  shear       "
               << (report.shear_field.name.empty() ? "none" : field_text(report.shear_field)) << "\n  normals     "
               << (report.is_flipped ? "turned against the order of the points" : "by the order of the points");
@@ -345,8 +315,7 @@ void print_reference(const ForcesOptions& options)
     std::cout << "  reference   rho " << number_text(options.rho);
     if (options.speed) std::cout << ", U " << number_text(*options.speed);
     if (options.area) std::cout << ", area " << number_text(*options.area);
-    std::cout << ", drag along " << vector_text(options.drag_direction) << ", lift along "
-              << vector_text(options.lift_direction) << '\n';
+    std::cout << ", drag along " << vector_text(options.drag_direction) << ", lift along " << vector_text(options.lift_direction) << '\n';
     if (!options.has_coefficients()) std::cout << "              no coefficients: they need --u-inf and --area\n";
 }
 
@@ -358,10 +327,8 @@ void print_forces(const ForcesReport& report, const ForcesOptions& options)
     };
     table.add_row({"", "pressure", "viscous", "total"});
     const SurfaceForces& forces = report.forces;
-    for (int d = 0; d < 3; ++d)
-        add(std::string("force ") + "xyz"[d], forces.pressure_force[d], forces.viscous_force[d]);
-    for (int d = 0; d < 3; ++d)
-        add(std::string("moment ") + "xyz"[d], forces.pressure_moment[d], forces.viscous_moment[d]);
+    for (int d = 0; d < 3; ++d) add(std::string("force ") + "xyz"[d], forces.pressure_force[d], forces.viscous_force[d]);
+    for (int d = 0; d < 3; ++d) add(std::string("moment ") + "xyz"[d], forces.pressure_moment[d], forces.viscous_moment[d]);
     add("drag", report.drag.pressure, report.drag.viscous);
     add("lift", report.lift.pressure, report.lift.viscous);
     if (options.has_coefficients()) {
@@ -388,8 +355,7 @@ void print_table(const std::vector<ForcesReport>& reports, const ForcesOptions& 
     for (const ForcesReport& report : reports) {
         std::vector<std::string> row{report.file};
         for (const Split& split : {report.drag, report.lift}) {
-            for (const double force : {split.total(), split.pressure, split.viscous})
-                row.push_back(number_text(force / unit_force));
+            for (const double force : {split.total(), split.pressure, split.viscous}) row.push_back(number_text(force / unit_force));
         }
         table.add_row(std::move(row));
     }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard info: what is in a mesh file, a shards folder or a checkpoint.
-#include "apps/verbs/checkpoint_conversion.h"
 #include "apps/program/command_line.h"
 #include "apps/program/json_report.h"
-#include "apps/verbs/mesh_summary.h"
 #include "apps/program/text_table.h"
 #include "apps/program/verbs.h"
+#include "apps/verbs/checkpoint_conversion.h"
+#include "apps/verbs/mesh_summary.h"
+#include "io/checkpoints/model_checkpoint.h"
+#include "io/mesh_io.h"
 #include "io/shards/manifest.h"
 #include "partition/mesh/mesh_faults.h"
-#include "io/mesh_io.h"
-#include "io/checkpoints/model_checkpoint.h"
 
 #include <CLI/CLI.hpp>
 
@@ -104,8 +104,7 @@ void print_surface(const MeshSummary& mesh)
     const SurfaceEdges& edges = *mesh.edges;
     std::cout << "  surface     ";
     if (edges.is_closed()) {
-        std::cout << "closed, encloses " << number_text(std::abs(mesh.volume))
-                  << (mesh.volume < 0 ? ", normals point inwards" : "");
+        std::cout << "closed, encloses " << number_text(std::abs(mesh.volume)) << (mesh.volume < 0 ? ", normals point inwards" : "");
     } else {
         std::cout << "open, " << count_text(edges.num_boundary, "boundary edge");
     }
@@ -128,12 +127,10 @@ void print(const std::string& file, const MeshSummary& mesh)
         std::cout << '\n';
     }
     for (int d = 0; d < 3 && mesh.num_points > 0; ++d) {
-        std::cout << (d == 0 ? "  bounds      " : "              ") << "xyz"[d] << ' '
-                  << range_text(mesh.points.ranges[d]) << '\n';
+        std::cout << (d == 0 ? "  bounds      " : "              ") << "xyz"[d] << ' ' << range_text(mesh.points.ranges[d]) << '\n';
     }
     if (mesh.points.num_nan + mesh.points.num_infinite > 0) {
-        std::cout << "  WARNING     " << mesh.points.num_nan + mesh.points.num_infinite
-                  << " coordinates are not finite\n";
+        std::cout << "  WARNING     " << mesh.points.num_nan + mesh.points.num_infinite << " coordinates are not finite\n";
     }
     if (mesh.edges) print_surface(mesh);
     std::cout << "  memory      " << bytes_text(mesh.memory_bytes) << " for the mesh alone\n";
@@ -147,8 +144,7 @@ void print(const std::string& file, const MeshSummary& mesh)
         std::string faults;
         if (array.num_nan > 0) faults += std::to_string(array.num_nan) + " NaN ";
         if (array.num_infinite > 0) faults += std::to_string(array.num_infinite) + " infinite";
-        table.add_row({"  " + array.association, array.name, type_text(array.type, array.num_components),
-                       content_text(array), faults});
+        table.add_row({"  " + array.association, array.name, type_text(array.type, array.num_components), content_text(array), faults});
     }
     std::cout << table;
 }
@@ -192,28 +188,24 @@ Json to_json(const std::string& folder, const Manifest& manifest)
 
 void print(const std::string& folder, const Manifest& manifest)
 {
-    std::cout << folder << ": shards of '" << manifest.info.source << "', " << count_text(manifest.num_parts(), "part")
-              << ", " << count_text(manifest.num_ghost_layers, "ghost layer") << ", method " << manifest.info.method
-              << '\n'
-              << "  whole       " << count_text(manifest.num_cells, "cell") << ", "
-              << count_text(manifest.num_points, "point") << '\n';
+    std::cout << folder << ": shards of '" << manifest.info.source << "', " << count_text(manifest.num_parts(), "part") << ", "
+              << count_text(manifest.num_ghost_layers, "ghost layer") << ", method " << manifest.info.method << '\n'
+              << "  whole       " << count_text(manifest.num_cells, "cell") << ", " << count_text(manifest.num_points, "point") << '\n';
     for (int d = 0; d < 3; ++d) {
-        std::cout << (d == 0 ? "  bounds      " : "              ") << "xyz"[d] << ' '
-                  << number_text(manifest.bounds[2 * d]) << " to " << number_text(manifest.bounds[2 * d + 1]) << '\n';
+        std::cout << (d == 0 ? "  bounds      " : "              ") << "xyz"[d] << ' ' << number_text(manifest.bounds[2 * d]) << " to "
+                  << number_text(manifest.bounds[2 * d + 1]) << '\n';
     }
     TextTable arrays("lll");
     for (const ManifestArray& array : manifest.arrays) {
-        arrays.add_row(
-            {"  " + array.group, array.name, type_text(std::string(to_string(array.type)), array.num_components)});
+        arrays.add_row({"  " + array.group, array.name, type_text(std::string(to_string(array.type)), array.num_components)});
     }
     std::cout << (manifest.arrays.empty() ? "  arrays      none\n" : "  arrays\n") << arrays << "  parts\n";
     TextTable parts("rrrrrr");
     parts.add_row({"  part", "cells", "ghost cells", "points", "ghost points", "size"});
     for (std::size_t p = 0; p < manifest.parts.size(); ++p) {
         const ManifestPart& part = manifest.parts[p];
-        parts.add_row({std::to_string(p), std::to_string(part.num_owned_cells), std::to_string(part.num_ghost_cells),
-                       std::to_string(part.num_owned_points), std::to_string(part.num_ghost_points),
-                       bytes_text(static_cast<std::uint64_t>(part.num_bytes))});
+        parts.add_row({std::to_string(p), std::to_string(part.num_owned_cells), std::to_string(part.num_ghost_cells), std::to_string(part.num_owned_points),
+                       std::to_string(part.num_ghost_points), bytes_text(static_cast<std::uint64_t>(part.num_bytes))});
     }
     std::cout << parts;
 }
@@ -224,10 +216,9 @@ int info_command(std::span<const std::string> arguments)
 {
     std::string file;
     bool json = false;
-    CLI::App app(
-        "Says what is in a mesh file or a shards folder: cells by type, arrays with range and NaN count, bounds,\n"
-        "closed or open surface, memory; of a checkpoint, the architecture and its parameters. Exit code 3 if it cannot be read.",
-        "info");
+    CLI::App app("Says what is in a mesh file or a shards folder: cells by type, arrays with range and NaN count, bounds,\n"
+                 "closed or open surface, memory; of a checkpoint, the architecture and its parameters. Exit code 3 if it cannot be read.",
+                 "info");
     app.add_option("file", file, "mesh (.vtu .vtp .vtk .stl .ply .pvtu .pvtp), shards folder, or checkpoint (.mdlus .pt .safetensors)")
         ->required()
         ->type_name("FILE");

@@ -3,8 +3,8 @@
 #include "apps/program/command_line.h"
 #include "apps/program/verbs.h"
 #include "io/bytes/content_hash.h"
-#include "io/shards/manifest.h"
 #include "io/mesh_io.h"
+#include "io/shards/manifest.h"
 #include "io/shards/subdomain_io.h"
 
 #include <CLI/CLI.hpp>
@@ -20,10 +20,8 @@ void check_output(const std::filesystem::path& output, const Manifest& manifest)
 {
     const std::string extension = output.extension().string();
     if (extension == ".vtu" || (extension == ".vtp" && manifest.kind == MeshKind::Surface)) return;
-    if (extension == ".vtp")
-        throw UsageError("-o is '" + output.string() + "', but these shards are of a volume mesh; use .vtu.");
-    throw UsageError("-o is '" + output.string() + "'; expected a name that ends in " + extension_of(manifest.kind) +
-                     ".");
+    if (extension == ".vtp") throw UsageError("-o is '" + output.string() + "', but these shards are of a volume mesh; use .vtu.");
+    throw UsageError("-o is '" + output.string() + "'; expected a name that ends in " + extension_of(manifest.kind) + ".");
 }
 
 /// Why the source may differ: it is another file now than the one that was cut.
@@ -42,18 +40,16 @@ int merge_command(std::span<const std::string> arguments)
     std::string output;
     std::string source;
     std::string compress = "none";
-    CLI::App app(
-        "Puts the shards of a folder together again, in the order of the source. With --verify the result must equal\n"
-        "the source bit for bit (points, cells, types, every array), else the exit code is 1 and nothing is written.",
-        "merge");
+    CLI::App app("Puts the shards of a folder together again, in the order of the source. With --verify the result must equal\n"
+                 "the source bit for bit (points, cells, types, every array), else the exit code is 1 and nothing is written.",
+                 "merge");
     app.add_option("dir", folder, "shards folder")->required()->type_name("DIR");
     app.add_option("-o,--output", output, "mesh file to write (.vtu, of surfaces also .vtp)")->type_name("FILE");
     app.add_option("--verify", source, "compare with this file, from which the shards were cut")->type_name("SOURCE");
     add_compress_option(app, compress);
     if (!parse_arguments(app, arguments)) return exit_code::ok;
     const WriteOptions options{.compression = parse_compression(compress)};
-    if (output.empty() && source.empty())
-        throw UsageError("nothing to do: name an output with -o, or a source with --verify.");
+    if (output.empty() && source.empty()) throw UsageError("nothing to do: name an output with -o, or a source with --verify.");
 
     const Manifest manifest = read_manifest(folder);
     if (!output.empty()) check_output(output, manifest);
@@ -64,16 +60,15 @@ int merge_command(std::span<const std::string> arguments)
         if (!found.empty()) {
             show_progress("");
             std::cout.flush();
-            std::cerr << "meshard merge: '" << folder << "' (a) is not '" << source << "' (b): " << found
-                      << hint_of_change(source, manifest) << std::endl;
+            std::cerr << "meshard merge: '" << folder << "' (a) is not '" << source << "' (b): " << found << hint_of_change(source, manifest) << std::endl;
             return exit_code::check_failed;
         }
     }
     if (!output.empty()) write_mesh(output, mesh, options);
     show_progress("");
 
-    std::cout << folder << ": " << manifest.num_parts() << (manifest.num_parts() == 1 ? " part" : " parts")
-              << " merged, " << mesh.num_cells() << " cells, " << mesh.num_points() << " points\n";
+    std::cout << folder << ": " << manifest.num_parts() << (manifest.num_parts() == 1 ? " part" : " parts") << " merged, " << mesh.num_cells() << " cells, "
+              << mesh.num_points() << " points\n";
     if (!source.empty()) std::cout << "equal to " << source << " bit for bit\n";
     if (!output.empty()) std::cout << "written to " << output << '\n';
     return exit_code::ok;

@@ -54,8 +54,7 @@ std::uint64_t bytes_of(const DataArray& array)
 
 std::uint64_t bytes_of(const Mesh& mesh)
 {
-    std::uint64_t bytes =
-        bytes_of(mesh.points) + bytes_of(mesh.cells) + mesh.cell_types.size() + bytes_of(mesh.face_streams);
+    std::uint64_t bytes = bytes_of(mesh.points) + bytes_of(mesh.cells) + mesh.cell_types.size() + bytes_of(mesh.face_streams);
     for (const auto* group : {&mesh.point_data, &mesh.cell_data, &mesh.field_data}) {
         for (const DataArray& array : *group) bytes += bytes_of(array);
     }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard partition: a mesh file -> a shards folder, with a report.
-#include "apps/program/command_line.h"
 #include "apps/cut/cut_options.h"
-#include "apps/program/freed_memory.h"
 #include "apps/cut/mesh_cut.h"
 #include "apps/cut/streamed_cut.h"
+#include "apps/program/command_line.h"
+#include "apps/program/freed_memory.h"
 #include "apps/program/verbs.h"
+#include "io/mesh_io.h"
 #include "io/vtk/mapped_mesh.h"
 #include "partition/mesh/mesh_faults.h"
-#include "io/mesh_io.h"
 
 #include <CLI/CLI.hpp>
 
@@ -48,19 +48,16 @@ int run_together(RankMessages& messages, const std::function<void()>& work)
     return exit_code::ok;
 }
 
-} // namespace
+}  // namespace
 
 int partition_command(std::span<const std::string> words)
 {
     std::string file;
     CutArguments arguments;
-    CLI::App app(
-        "Cuts a mesh into shards of nearly the same number of cells (a point cloud: of points) with few faces between\n"
-        "them and few ghosts, and writes them as a folder of VTK files that ParaView opens.",
-        "partition");
-    app.add_option("file", file, "mesh or OpenFOAM case to cut (meshard convert --help lists the formats)")
-        ->required()
-        ->type_name("FILE");
+    CLI::App app("Cuts a mesh into shards of nearly the same number of cells (a point cloud: of points) with few faces between\n"
+                 "them and few ghosts, and writes them as a folder of VTK files that ParaView opens.",
+                 "partition");
+    app.add_option("file", file, "mesh or OpenFOAM case to cut (meshard convert --help lists the formats)")->required()->type_name("FILE");
     add_cut_options(app, arguments);
     std::string max_memory;
     app.add_option("--max-memory", max_memory,
@@ -83,4 +80,4 @@ int partition_command(std::span<const std::string> words)
     });
 }
 
-} // namespace meshard
+}  // namespace meshard

@@ -1,27 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard predict: a run's folder and meshes -> the same meshes with predicted fields.
+#include "apps/program/command_line.h"
+#include "apps/program/rank_program.h"
+#include "apps/program/verbs.h"
+#include "apps/training/prediction.h"
+
+#include <CLI/CLI.hpp>
+
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
 #include <map>
 #include <optional>
 #include <set>
-
 #include <unistd.h>
-
-#include <CLI/CLI.hpp>
-
-#include "apps/program/command_line.h"
-#include "apps/training/prediction.h"
-#include "apps/program/rank_program.h"
-#include "apps/program/verbs.h"
 
 namespace meshard {
 namespace {
 
 struct PredictArguments {
     std::string run_dir;
-    std::string model;          // a file in place of the run's folder
+    std::string model;  // a file in place of the run's folder
     DataOptions data;
     std::vector<std::string> inputs;
     std::string output;
@@ -39,22 +38,28 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
     std::vector<std::string> settings, words;
     std::string constants, time, association = "cell", memory = "auto";
     app.add_option("input", words, "folder of a run of `meshard train` (not with --model), then meshes without the fields (.vtp .vtu .stl .ply .vtk)")
-        ->required()->type_name("[RUN_DIR] INPUT...");
-    app.add_option("--model", options.model, "weights in place of a run: .mdlus, .pt or .safetensors; a global_stats.json beside gives the fields' mean and std")
+        ->required()
+        ->type_name("[RUN_DIR] INPUT...");
+    app.add_option("--model", options.model,
+                   "weights in place of a run: .mdlus, .pt or .safetensors; a global_stats.json beside gives the fields' mean and std")
         ->type_name("FILE");
     app.add_option("-o,--output", options.output, "file to write: .vtp .vtu, or .pvtp .pvtu with a piece a rank; of several inputs: a folder")
-        ->required()->type_name("OUT");
+        ->required()
+        ->type_name("OUT");
     app.add_option("--set", settings, "a value that stood in the case table in training, e.g. length=1.044")->type_name("NAME=VALUE");
-    app.add_option("--memory", memory, "what a Transolver keeps of each point from layer to layer: stored (2 channels' numbers), recomputed (1), streamed\n"
-                                       "(nothing; slower); auto: the fastest that takes a quarter of the machine's memory")
-        ->check(CLI::IsMember({"auto", "stored", "recomputed", "streamed"}))->capture_default_str();
+    app.add_option("--memory", memory,
+                   "what a Transolver keeps of each point from layer to layer: stored (2 channels' numbers), recomputed (1), streamed\n"
+                   "(nothing; slower); auto: the fastest that takes a quarter of the machine's memory")
+        ->check(CLI::IsMember({"auto", "stored", "recomputed", "streamed"}))
+        ->capture_default_str();
     app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine")->check(CLI::PositiveNumber)->type_name("N");
     auto* of_file = app.add_option_group("Of a --model that does not say it itself");
     of_file->add_option("--constants", constants, "what the model is told of the whole case, in the order of its training, e.g. density and speed: 1.205,38.9")
         ->type_name("A[,B...]");
     of_file->add_option("--time", time, "what a model with time_input is told of the whole case")->type_name("T");
     of_file->add_option("--neighbors", options.data.num_neighbors, "of MeshGraphNet: how many nearest points each point hears; 6 if the file does not say it")
-        ->check(CLI::PositiveNumber)->type_name("K");
+        ->check(CLI::PositiveNumber)
+        ->type_name("K");
     of_file->add_option("--center", options.data.center, "subtracted from the points: bounds, none, or a place x,y,z")->type_name("WHAT");
     of_file->add_option("--length", options.data.length, "the points are divided by it: bounds, none, a number, or three for x,y,z")->type_name("WHAT");
     of_file->add_option("--fields", options.data.fields, "names of the channels, e.g. pressure,shear_stress:3")->type_name("NAME[:N],...");
@@ -109,7 +114,8 @@ std::vector<std::pair<std::filesystem::path, std::filesystem::path>> jobs(const 
     }
     const std::set<std::filesystem::path> file_types{".vtp", ".vtu", ".pvtp", ".pvtu"};
     if (file_types.count(output.extension())) {
-        if (options.inputs.size() > 1) throw UsageError("-o " + options.output + " is one file for " + std::to_string(options.inputs.size()) + " inputs; name a folder.");
+        if (options.inputs.size() > 1)
+            throw UsageError("-o " + options.output + " is one file for " + std::to_string(options.inputs.size()) + " inputs; name a folder.");
         jobs.emplace_back(options.inputs.front(), output);
         return jobs;
     }
@@ -135,7 +141,8 @@ void make_output_folder(const std::filesystem::path& output)
     std::error_code error;
     std::filesystem::create_directories(folder, error);
     if (error || access(folder.c_str(), W_OK | X_OK) != 0) {
-        throw IoError("the folder of the output, " + folder.string() + ", cannot be made or written" + (error ? ": " + error.message() : "") + ". Choose another.");
+        throw IoError("the folder of the output, " + folder.string() + ", cannot be made or written" + (error ? ": " + error.message() : "") +
+                      ". Choose another.");
     }
 }
 

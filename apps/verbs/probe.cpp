@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/verbs/probe.h"
 
-#include <algorithm>
-#include <cmath>
-#include <optional>
-#include <sstream>
-
-#include <torch/csrc/jit/runtime/graph_executor.h>
-#include <torch/script.h>
-
 #include "apps/training/tensor_file.h"
 #include "partition/error.h"
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/rule_table.h"
+
+#include <torch/csrc/jit/runtime/graph_executor.h>
+#include <torch/script.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <sstream>
 
 namespace meshard {
 namespace {
@@ -55,7 +55,10 @@ public:
     Recording& operator=(const Recording&) = delete;
 };
 
-std::string first_line(const std::string& text) { return text.substr(0, std::min<std::size_t>(text.find('\n'), 300)); }
+std::string first_line(const std::string& text)
+{
+    return text.substr(0, std::min<std::size_t>(text.find('\n'), 300));
+}
 
 /// The last line that is neither empty nor part of a stack trace.
 std::string last_line(const std::string& text)
@@ -72,8 +75,10 @@ torch::jit::Module load(const ProbeRequest& request)
 {
     try {
         auto model = torch::jit::load(request.model.string(), torch::kCPU);
-        if (request.train) model.train();
-        else if (model.hasattr("training")) model.eval();
+        if (request.train)
+            model.train();
+        else if (model.hasattr("training"))
+            model.eval();
         return model;
     } catch (const std::exception& error) {
         throw IoError(request.model.string() + " cannot be read as a TorchScript model: " + first_line(error.what()) +
@@ -86,7 +91,7 @@ std::vector<at::Tensor> arguments_of(const torch::jit::Module& model, const Name
 {
     std::vector<at::Tensor> inputs;
     const auto& arguments = model.get_method("forward").function().getSchema().arguments();
-    for (std::size_t k = 1; k < arguments.size(); ++k) {   // after self
+    for (std::size_t k = 1; k < arguments.size(); ++k) {  // after self
         const auto* array = file.find(arguments[k].name());
         if (!array && k == 1) array = file.find("input");
         if (array) {
@@ -119,13 +124,16 @@ void collect(const c10::IValue& value, std::vector<at::Tensor>& tensors)
     }
 }
 
-std::string numbered(const std::string& name, std::size_t i) { return i == 0 ? name : name + "." + std::to_string(i); }
+std::string numbered(const std::string& name, std::size_t i)
+{
+    return i == 0 ? name : name + "." + std::to_string(i);
+}
 
 /// One run of the model: everything that is compared, by name, as it lies.
-std::vector<std::pair<std::string, at::Tensor>> run(torch::jit::Module model, const std::vector<at::Tensor>& inputs, const std::optional<at::Tensor>& grad_output,
-                                                    const ProbeRequest& request)
+std::vector<std::pair<std::string, at::Tensor>> run(torch::jit::Module model, const std::vector<at::Tensor>& inputs,
+                                                    const std::optional<at::Tensor>& grad_output, const ProbeRequest& request)
 {
-    torch::manual_seed(0);   // the same draws in both runs
+    torch::manual_seed(0);  // the same draws in both runs
     std::vector<c10::IValue> arguments;
     for (const auto& input : inputs) arguments.emplace_back(input);
     const torch::AutoGradMode recording(request.backward);
@@ -139,7 +147,8 @@ std::vector<std::pair<std::string, at::Tensor>> run(torch::jit::Module model, co
         for (std::size_t i = 0; i < outputs.size() && !loss.defined(); ++i) {
             if (!outputs[i].requires_grad()) continue;
             if (grad_output && grad_output->sizes() != outputs[i].sizes()) {
-                throw InvalidInput(request.input.string() + ": 'grad_output' does not have the shape of the model's output. Give it one factor for each value.");
+                throw InvalidInput(request.input.string() +
+                                   ": 'grad_output' does not have the shape of the model's output. Give it one factor for each value.");
             }
             loss = grad_output ? (outputs[i] * *grad_output).sum() : outputs[i].mean();
         }
@@ -214,7 +223,7 @@ ProbeReport probe(const ProbeRequest& request, World& world)
     torch::jit::setGraphExecutorOptimize(false);
     torch::jit::getProfilingMode() = false;
 
-    const auto model = load(request);   // read again for the sharded run: what training changes, and gradients, stay apart
+    const auto model = load(request);  // read again for the sharded run: what training changes, and gradients, stay apart
     const auto file = read_safetensors(request.input);
     const auto inputs = arguments_of(model, file, request);
     std::optional<at::Tensor> grad_output;
@@ -229,14 +238,16 @@ ProbeReport probe(const ProbeRequest& request, World& world)
     ProbeReport report;
     report.num_ranks = world.size();
     report.mesh_shape = probe_mesh_shape(world.size(), request.dims.size());
-    const auto mesh = DeviceMesh::create(world, report.mesh_shape, request.dims.size() == 1 ? std::vector<std::string>{"domain"} : std::vector<std::string>{"rows", "columns"});
+    const auto mesh = DeviceMesh::create(world, report.mesh_shape,
+                                         request.dims.size() == 1 ? std::vector<std::string>{"domain"} : std::vector<std::string>{"rows", "columns"});
     std::vector<AxisLayout> axes(request.dims.size());
     for (std::size_t a = 0; a < axes.size(); ++a) {
         const auto dim = request.dims[a];
         axes[a] = {Shard(dim), std::make_shared<Extents>(extents_of(inputs[0].size(dim), mesh->size(static_cast<std::int64_t>(a)), request.shares)), 1};
     }
     const auto cut_as_the_first = [&](const at::Tensor& input) {
-        return std::all_of(request.dims.begin(), request.dims.end(), [&](std::int64_t dim) { return dim < input.dim() && input.size(dim) == inputs[0].size(dim); });
+        return std::all_of(request.dims.begin(), request.dims.end(),
+                           [&](std::int64_t dim) { return dim < input.dim() && input.size(dim) == inputs[0].size(dim); });
     };
 
     // The serial run comes first and on one rank only: memory for it is needed once, and the model's random draws are the same in both.

@@ -1,57 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "sharding/transport/launch.h"
+
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <map>
 #include <string>
 #include <vector>
 
-#include <ATen/core/Tensor.h>
-
-#include "sharding/transport/launch.h"
-
 namespace meshard {
 
 /// What `probe` is asked.
 struct ProbeRequest {
-    std::filesystem::path model;                     ///< TorchScript
-    std::filesystem::path input;                     ///< safetensors: `input` or the arguments' own names; `grad_output` if wanted
-    std::vector<std::int64_t> dims;                  ///< tensor dimensions to cut, one an axis of the device mesh
-    std::vector<double> shares;                      ///< of the ranks of an axis of that size; even if empty
-    bool train = false;                              ///< training mode, not evaluation
+    std::filesystem::path model;     ///< TorchScript
+    std::filesystem::path input;     ///< safetensors: `input` or the arguments' own names; `grad_output` if wanted
+    std::vector<std::int64_t> dims;  ///< tensor dimensions to cut, one an axis of the device mesh
+    std::vector<double> shares;      ///< of the ranks of an axis of that size; even if empty
+    bool train = false;              ///< training mode, not evaluation
     bool backward = false;
 };
 
 /// One kind of call: an operator in given placements.
 struct ProbedOperator {
-    std::string name;          ///< `aten::mm`
-    std::string family;        ///< of its rule
-    std::string inputs;        ///< placements, ` , ` between tensors
+    std::string name;    ///< `aten::mm`
+    std::string family;  ///< of its rule
+    std::string inputs;  ///< placements, ` , ` between tensors
     std::string outputs;
     std::int64_t num_calls = 0;
     std::int64_t num_messages = 0;
     std::int64_t num_bytes = 0;
-    bool gathered = false;     ///< every rank gathered the whole
+    bool gathered = false;  ///< every rank gathered the whole
 };
 
 /// How far a tensor of the sharded run is from the serial one.
 struct ProbedDifference {
-    std::string name;                 ///< `output`, `grad_input`, `grad.<parameter>`, `buffer.<name>`
+    std::string name;  ///< `output`, `grad_input`, `grad.<parameter>`, `buffer.<name>`
     double largest_difference = 0;
-    double scale = 0;                 ///< largest value it is measured against
+    double scale = 0;  ///< largest value it is measured against
     bool equal = false;
 };
 
 struct ProbeReport {
     int num_ranks = 1;
     std::vector<std::int64_t> mesh_shape;
-    std::string input_layout;                    ///< of the first input
-    std::vector<ProbedOperator> operators;       ///< of this rank, in the order of their first calls
-    std::vector<ProbedDifference> differences;   ///< on rank 0 only
-    std::map<std::string, at::Tensor> tensors;   ///< of the sharded run, whole; on rank 0 only
-    std::string refused_operator, refusal;       ///< empty if none was refused
-    bool equal = false;                          ///< the same on every rank
+    std::string input_layout;                   ///< of the first input
+    std::vector<ProbedOperator> operators;      ///< of this rank, in the order of their first calls
+    std::vector<ProbedDifference> differences;  ///< on rank 0 only
+    std::map<std::string, at::Tensor> tensors;  ///< of the sharded run, whole; on rank 0 only
+    std::string refused_operator, refusal;      ///< empty if none was refused
+    bool equal = false;                         ///< the same on every rank
 };
 
 /// The device mesh that `num_ranks` make for one or two cut dimensions: as square as their number allows, the longer side first.

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard probe: does a model shard? Runs it serially and sharded, and compares.
-#include <algorithm>
-#include <cmath>
-#include <iostream>
+#include "apps/program/command_line.h"
+#include "apps/program/rank_program.h"
+#include "apps/program/text_table.h"
+#include "apps/program/verbs.h"
+#include "apps/training/tensor_file.h"
+#include "apps/verbs/probe.h"
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "apps/program/command_line.h"
-#include "apps/verbs/probe.h"
-#include "apps/program/rank_program.h"
-#include "apps/training/tensor_file.h"
-#include "apps/program/text_table.h"
-#include "apps/program/verbs.h"
+#include <algorithm>
+#include <cmath>
+#include <iostream>
 
 namespace meshard {
 namespace {
@@ -44,7 +44,8 @@ bool parse(std::span<const std::string> arguments, ProbeArguments& options)
 
     for (const auto value : parse_numbers(options.dims, "--shard")) {
         const auto dim = static_cast<std::int64_t>(value);
-        if (value < 0 || value > 64 || static_cast<double>(dim) != value) throw UsageError("--shard " + options.dims + ": expected whole numbers from 0 on, one or two.");
+        if (value < 0 || value > 64 || static_cast<double>(dim) != value)
+            throw UsageError("--shard " + options.dims + ": expected whole numbers from 0 on, one or two.");
         request.dims.push_back(dim);
     }
     if (request.dims.empty() || request.dims.size() > 2 || (request.dims.size() == 2 && request.dims[0] == request.dims[1])) {
@@ -75,16 +76,26 @@ void check_shares(const ProbeArguments& options, const std::vector<std::int64_t>
 void print_json(const ProbeReport& report)
 {
     nlohmann::ordered_json json{{"equal", report.equal}, {"ranks", report.num_ranks}, {"mesh", report.mesh_shape}, {"input", report.input_layout}};
-    json["refused"] = report.refusal.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json{{"operator", report.refused_operator}, {"message", report.refusal}};
+    json["refused"] =
+        report.refusal.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json{{"operator", report.refused_operator}, {"message", report.refusal}};
     json["differences"] = nlohmann::ordered_json::array();
     for (const auto& item : report.differences) {
         const bool finite = std::isfinite(item.largest_difference);
-        json["differences"].push_back({{"name", item.name}, {"equal", item.equal}, {"largest_difference", finite ? nlohmann::ordered_json(item.largest_difference) : nullptr}, {"scale", item.scale}});
+        json["differences"].push_back({{"name", item.name},
+                                       {"equal", item.equal},
+                                       {"largest_difference", finite ? nlohmann::ordered_json(item.largest_difference) : nullptr},
+                                       {"scale", item.scale}});
     }
     json["operators"] = nlohmann::ordered_json::array();
     for (const auto& op : report.operators) {
-        json["operators"].push_back({{"name", op.name}, {"rule", op.family}, {"inputs", op.inputs}, {"outputs", op.outputs}, {"calls", op.num_calls},
-                                     {"messages", op.num_messages}, {"bytes", op.num_bytes}, {"gathered", op.gathered}});
+        json["operators"].push_back({{"name", op.name},
+                                     {"rule", op.family},
+                                     {"inputs", op.inputs},
+                                     {"outputs", op.outputs},
+                                     {"calls", op.num_calls},
+                                     {"messages", op.num_messages},
+                                     {"bytes", op.num_bytes},
+                                     {"gathered", op.gathered}});
     }
     std::cout << json.dump(2) << '\n';
 }
@@ -96,7 +107,8 @@ void print(const ProbeReport& report)
     operators.add_row({"operator", "rule", "inputs", "outputs", "calls", "messages", "bytes"});
     std::int64_t num_gathered = 0;
     for (const auto& op : report.operators) {
-        operators.add_row({op.name, op.gathered ? "gathered" : op.family, op.inputs, op.outputs, std::to_string(op.num_calls), std::to_string(op.num_messages), std::to_string(op.num_bytes)});
+        operators.add_row({op.name, op.gathered ? "gathered" : op.family, op.inputs, op.outputs, std::to_string(op.num_calls), std::to_string(op.num_messages),
+                           std::to_string(op.num_bytes)});
         num_gathered += op.gathered ? op.num_calls : 0;
     }
     std::cout << operators << '\n';
@@ -109,7 +121,8 @@ void print(const ProbeReport& report)
     for (const auto& item : report.differences) {
         differences.add_row({item.name, number_text(item.largest_difference), number_text(item.scale), item.equal ? "yes" : "NO"});
     }
-    std::cout << "Sharded against serial\n" << differences << '\n'
+    std::cout << "Sharded against serial\n"
+              << differences << '\n'
               << (report.equal ? "Equal: this model shards." : "Different: see the rows marked NO.") << '\n';
     if (num_gathered > 0) std::cout << num_gathered << " call(s) gathered the whole on every rank (exact, at the cost of memory): the rows marked gathered.\n";
 }
@@ -120,19 +133,21 @@ int probe_command(std::span<const std::string> arguments)
 {
     ProbeArguments options;
     if (!parse(arguments, options)) return exit_code::ok;
-    return run_on_ranks(options.num_ranks, "probe", arguments, [](int) {}, [&](World& world) {
-        check_shares(options, probe_mesh_shape(world.size(), options.request.dims.size()));
-        const auto report = probe(options.request, world);
-        if (world.rank() == 0) {
-            if (!options.output.empty() && report.refusal.empty()) {
-                NamedArrays content;
-                for (const auto& [name, tensor] : report.tensors) content.arrays.push_back(to_named_array(name, tensor));
-                write_safetensors(options.output, content);
+    return run_on_ranks(
+        options.num_ranks, "probe", arguments, [](int) {},
+        [&](World& world) {
+            check_shares(options, probe_mesh_shape(world.size(), options.request.dims.size()));
+            const auto report = probe(options.request, world);
+            if (world.rank() == 0) {
+                if (!options.output.empty() && report.refusal.empty()) {
+                    NamedArrays content;
+                    for (const auto& [name, tensor] : report.tensors) content.arrays.push_back(to_named_array(name, tensor));
+                    write_safetensors(options.output, content);
+                }
+                options.json ? print_json(report) : print(report);
             }
-            options.json ? print_json(report) : print(report);
-        }
-        return !report.refusal.empty() ? exit_code::refused : report.equal ? exit_code::ok : exit_code::check_failed;
-    });
+            return !report.refusal.empty() ? exit_code::refused : report.equal ? exit_code::ok : exit_code::check_failed;
+        });
 }
 
 }  // namespace meshard

@@ -39,8 +39,7 @@ void parse_size(const std::string& text, RenderOptions& options)
     const auto [last, height_error] = std::from_chars(has_x ? x + 1 : end, end, options.height);
     if (!has_x || height_error != std::errc() || last != end || std::min(options.width, options.height) < 64 ||
         std::max(options.width, options.height) > 16384) {
-        throw UsageError("--size is '" + text +
-                         "'; expected WIDTHxHEIGHT with 64 to 16384 pixels each, e.g. 1280x800.");
+        throw UsageError("--size is '" + text + "'; expected WIDTHxHEIGHT with 64 to 16384 pixels each, e.g. 1280x800.");
     }
 }
 
@@ -54,18 +53,12 @@ int render_command(std::span<const std::string> arguments)
     std::string view = "iso";
     std::string size = "1280x800";
     RenderOptions options;
-    CLI::App app("Draws a surface, the outside of a volume, or a point cloud to a PNG file. Needs no display.",
-                 "render");
-    app.add_option("file", file, "mesh (.vtu .vtp .vtk .stl .ply .pvtu .pvtp) or shards folder")
-        ->required()
-        ->type_name("FILE");
+    CLI::App app("Draws a surface, the outside of a volume, or a point cloud to a PNG file. Needs no display.", "render");
+    app.add_option("file", file, "mesh (.vtu .vtp .vtk .stl .ply .pvtu .pvtp) or shards folder")->required()->type_name("FILE");
     app.add_option("-o,--output", output, "picture to write (.png)")->required()->type_name("PNG");
-    app.add_option("--color-by", options.color_by, "cell or point array; of shards also PartitionId; none: plain grey")
-        ->type_name("FIELD");
-    app.add_option("--component", options.component, "of a vector: x, y, z or a number; none: its magnitude")
-        ->type_name("K");
-    app.add_option("--range", range, "lowest and highest value of the colours; none: those of the field")
-        ->type_name("A,B");
+    app.add_option("--color-by", options.color_by, "cell or point array; of shards also PartitionId; none: plain grey")->type_name("FIELD");
+    app.add_option("--component", options.component, "of a vector: x, y, z or a number; none: its magnitude")->type_name("K");
+    app.add_option("--range", range, "lowest and highest value of the colours; none: those of the field")->type_name("A,B");
     app.add_option("--view", view, "iso, side, front or top")->type_name("NAME")->capture_default_str();
     app.add_option("--size", size, "width and height in pixels")->type_name("WxH")->capture_default_str();
     if (!parse_arguments(app, arguments)) return exit_code::ok;
@@ -76,8 +69,7 @@ int render_command(std::span<const std::string> arguments)
     parse_size(size, options);
     if (!range.empty()) {
         const std::vector<double> ends = parse_numbers(range, "--range", 2);
-        if (ends[0] >= ends[1])
-            throw UsageError("--range is '" + range + "'; the first value must be below the second.");
+        if (ends[0] >= ends[1]) throw UsageError("--range is '" + range + "'; the first value must be below the second.");
         options.range = {ends[0], ends[1]};
     }
     try {

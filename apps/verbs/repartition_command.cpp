@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard repartition: a shards folder -> a shards folder of another number of parts, without the source.
-#include "apps/program/command_line.h"
 #include "apps/cut/cut_options.h"
 #include "apps/cut/mesh_cut.h"
+#include "apps/program/command_line.h"
 #include "apps/program/text_table.h"
 #include "apps/program/verbs.h"
 #include "io/shards/subdomain_io.h"
@@ -25,7 +25,7 @@ std::vector<std::int32_t> owners_in(std::span<const Subdomain> subdomains, std::
     return owners;
 }
 
-} // namespace
+}  // namespace
 
 int repartition_command(std::span<const std::string> words)
 {
@@ -35,8 +35,7 @@ int repartition_command(std::span<const std::string> words)
                  "first is not needed; the new shards name it as their source all the same, and merge to the same mesh.",
                  "repartition");
     app.add_option("dir", folder, "shards folder")->required()->type_name("DIR");
-    app.add_option("--cost", costs, "what each part of DIR cost in a run (seconds, say), one number a part: balances that")
-        ->type_name("C,...");
+    app.add_option("--cost", costs, "what each part of DIR cost in a run (seconds, say), one number a part: balances that")->type_name("C,...");
     add_cut_options(app, arguments);
     if (!parse_arguments(app, words)) return exit_code::ok;
     check_cut_arguments(arguments);
@@ -46,8 +45,7 @@ int repartition_command(std::span<const std::string> words)
     MeshSource source{.name = folder, .path = manifest.info.source, .hash = manifest.info.source_hash};
     if (!costs.empty()) {
         source.costs = parse_numbers(costs, "--cost", static_cast<std::size_t>(manifest.num_parts()));
-        if (std::ranges::any_of(source.costs, [](double cost) { return !(cost > 0); }))
-            throw UsageError("--cost is '" + costs + "'; all must be above 0.");
+        if (std::ranges::any_of(source.costs, [](double cost) { return !(cost > 0); })) throw UsageError("--cost is '" + costs + "'; all must be above 0.");
         if (!arguments.weights.empty()) throw UsageError("--cost and --weights exclude each other.");
     }
     const std::vector<Subdomain> subdomains = load_subdomains(folder);
@@ -57,4 +55,4 @@ int repartition_command(std::span<const std::string> words)
     return exit_code::ok;
 }
 
-} // namespace meshard
+}  // namespace meshard

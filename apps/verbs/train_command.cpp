@@ -1,5 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard train: a configuration -> a run folder with checkpoints and metrics.
+#include "apps/program/command_line.h"
+#include "apps/program/rank_program.h"
+#include "apps/program/verbs.h"
+#include "apps/program/version.h"
+#include "apps/training/case_list.h"
+#include "apps/training/settings.h"
+#include "apps/training/training.h"
+#include "apps/training/training_config.h"
+#include "io/bytes/atomic_file.h"
+#include "io/bytes/file_lock.h"
+#include "io/bytes/interruption.h"
+
+#include <CLI/CLI.hpp>
+
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -7,23 +21,8 @@
 #include <iostream>
 #include <optional>
 #include <sstream>
-#include <utility>
-
 #include <unistd.h>
-
-#include <CLI/CLI.hpp>
-
-#include "apps/training/case_list.h"
-#include "apps/program/command_line.h"
-#include "apps/program/rank_program.h"
-#include "apps/training/settings.h"
-#include "apps/training/training.h"
-#include "apps/training/training_config.h"
-#include "apps/program/verbs.h"
-#include "apps/program/version.h"
-#include "io/bytes/atomic_file.h"
-#include "io/bytes/file_lock.h"
-#include "io/bytes/interruption.h"
+#include <utility>
 
 namespace meshard {
 namespace {
@@ -58,10 +57,12 @@ bool parse(std::span<const std::string> arguments, TrainArguments& options)
     app.add_option("config", words, "configuration (YAML), then settings that replace its own, e.g. training.num_epochs=20; ~key removes one")
         ->type_name("CONFIG.yaml [key=value|~key ...]");
     app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine (torchrun, mpirun and srun work too)")
-        ->check(CLI::PositiveNumber)->type_name("N");
+        ->check(CLI::PositiveNumber)
+        ->type_name("N");
     app.add_option("--resume", options.resume, "go on with this run, from its last checkpoint")->type_name("RUN_DIR");
     app.add_flag("--validate", options.validate, "check the configuration, build the model and read one case; no training");
-    app.add_flag("--print-plan", options.print_plan, "read one case as --validate does, print what would run (model, ranks, points, memory, the form of each block), and end");
+    app.add_flag("--print-plan", options.print_plan,
+                 "read one case as --validate does, print what would run (model, ranks, points, memory, the form of each block), and end");
     app.add_flag("--print-config", options.print_config, "print every setting with its source, and end");
     app.add_flag("--list-keys", options.list_keys, "print every key with its default and meaning, and end");
     app.add_flag("--overwrite", options.overwrite, "replace an earlier run of the same name");
@@ -132,7 +133,8 @@ private:
         std::error_code error;
         std::filesystem::create_directories(dir, error);
         if (error || access(dir.c_str(), W_OK | X_OK) != 0) {
-            throw IoError("the run's folder " + dir.string() + " cannot be made or written" + (error ? ": " + error.message() : "") + ". Set output_dir to another.");
+            throw IoError("the run's folder " + dir.string() + " cannot be made or written" + (error ? ": " + error.message() : "") +
+                          ". Set output_dir to another.");
         }
         auto lock = FileLock::try_acquire(dir);
         if (!lock) throw IoError("the run " + dir.string() + " is being trained by another process. Wait for its end, or choose another run_id.");
@@ -182,7 +184,7 @@ int train_command(std::span<const std::string> arguments)
     }
     const auto cases = find_cases(config.data, config.seed);
     keep_freed_memory();
-    if (config.backend != "auto") setenv("MESHARD_BACKEND", config.backend.c_str(), 1);   // also of the ranks started here
+    if (config.backend != "auto") setenv("MESHARD_BACKEND", config.backend.c_str(), 1);  // also of the ranks started here
 
     const bool is_trial = options.validate || options.print_plan;
     const auto verify = [&](int num_ranks) {
@@ -193,7 +195,7 @@ int train_command(std::span<const std::string> arguments)
         mesh_shape(config, world.size());
         std::optional<RunFolder> folder;
         if (world.rank() == 0 && !is_trial) {
-            folder.emplace(options, config.run_dir());   // a launcher's ranks come here without `verify`
+            folder.emplace(options, config.run_dir());  // a launcher's ranks come here without `verify`
             if (options.resume.empty()) write_records(options, arguments, settings, config.run_dir());
         }
         // Until the first step a wish to end is granted at once: there is nothing to save.
@@ -205,7 +207,7 @@ int train_command(std::span<const std::string> arguments)
         const TrainingStart start{!options.resume.empty(), options.validate, options.print_plan, options.verify_sources, before_first_step};
         return train(config, cases, start, world, stop_requested) ? exit_code::ok : exit_code::interrupted;
     };
-    std::signal(SIGPIPE, SIG_IGN);   // who reads the messages (`| tee run.log`) may end first, by the same Ctrl-C; the checkpoint is still to be written
+    std::signal(SIGPIPE, SIG_IGN);  // who reads the messages (`| tee run.log`) may end first, by the same Ctrl-C; the checkpoint is still to be written
     return run_on_ranks(options.num_ranks, "train", arguments, verify, body);
 }
 

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The model of point_mlp.cpp, trained on one rank and on three: it loses the same.
+#include "models/layers/metrics.h"
+#include "models/registry/registry.h"
+#include "sharding/parameters/replicate.h"
+#include "sharding/tensor/shard_tensor.h"
+#include "sharding/transport/launch.h"
+
 #include <torch/torch.h>
 
 #include <cmath>
 #include <cstdio>
 #include <optional>
-
-#include "models/layers/metrics.h"
-#include "models/registry/registry.h"
-#include "sharding/transport/launch.h"
-#include "sharding/parameters/replicate.h"
-#include "sharding/tensor/shard_tensor.h"
 
 using namespace meshard;
 

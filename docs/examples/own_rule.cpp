@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // A rule for an operator of one's own: the second difference along rows, which looks at one neighbour on either side.
+#include "ops/grids/grid_cuts.h"
+#include "sharding/tensor/rule_table.h"
+#include "sharding/transport/launch.h"
+
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include <cstdio>
-
-#include "ops/grids/grid_cuts.h"
-#include "sharding/transport/launch.h"
-#include "sharding/tensor/rule_table.h"
 
 // --- the operator, as one would write it without ranks ---------------------------------------------------------------
 
@@ -39,8 +39,14 @@ struct SecondDifference : torch::autograd::Function<SecondDifference> {
     }
 };
 
-TORCH_LIBRARY(example, library) { library.def("second_difference(Tensor x) -> Tensor"); }
-TORCH_LIBRARY_IMPL(example, CPU, library) { library.impl("second_difference", second_difference); }
+TORCH_LIBRARY(example, library)
+{
+    library.def("second_difference(Tensor x) -> Tensor");
+}
+TORCH_LIBRARY_IMPL(example, CPU, library)
+{
+    library.impl("second_difference", second_difference);
+}
 TORCH_LIBRARY_IMPL(example, Autograd, library)
 {
     library.impl("second_difference", [](const at::Tensor& x) { return SecondDifference::apply(x); });
@@ -56,7 +62,7 @@ void second_difference_rule(RuleCall& call)
     const auto rows = call.layout(x, 0);
     if (call.num_axes() > 1 || !rows.is_shard() || rows.placement.dim != 0 || rows.blocks > 1) return gathered_rule(call);
 
-    std::vector<Range> needed;   // the rows of each rank, and one more on either side
+    std::vector<Range> needed;  // the rows of each rank, and one more on either side
     for (const auto& own : ranges_of(*rows.extents)) needed.push_back(own.size() > 0 ? clip({own.begin - 1, own.end + 1}, x.size(0)).inside : own);
     const RangeExchange exchange(call.device_mesh()->group(0), rows, needed);
     const auto y = second_difference(exchange.borrow(local_of(x)));
@@ -89,7 +95,7 @@ int main()
     const auto expected_gradient = whole.grad().tensor_split(info.size, 0)[info.rank];
     const auto gradient_error = (local.grad() - expected_gradient).abs().max().item<double>();
     if (info.rank == 0) {
-        std::printf("bytes that rank 0 received: %ld\n", static_cast<long>(received));   // one row of four numbers
+        std::printf("bytes that rank 0 received: %ld\n", static_cast<long>(received));  // one row of four numbers
         std::printf("error: %g, of the gradient: %g\n", error, gradient_error);
     }
     world->finish();

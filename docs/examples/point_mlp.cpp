@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model of one's own, in one file: each point's features through an MLP, beside the mean over all points. It does not know of ranks; the line that
 // begins with `const ModelRegistration` makes it known by name.
-#include <torch/torch.h>
-
 #include "models/registry/registry.h"
+
+#include <torch/torch.h>
 
 namespace meshard {
 namespace {
@@ -15,9 +15,9 @@ struct PointMlpImpl : torch::nn::Module {
         down = register_module("down", torch::nn::Linear(width, out));
     }
 
-    torch::Tensor forward(const torch::Tensor& x)   // (B, N, in) to (B, N, out)
+    torch::Tensor forward(const torch::Tensor& x)  // (B, N, in) to (B, N, out)
     {
-        const auto mean = x.mean(1, /*keepdim=*/true).expand_as(x);   // over the points of all ranks
+        const auto mean = x.mean(1, /*keepdim=*/true).expand_as(x);  // over the points of all ranks
         return down(torch::gelu(up(torch::cat({x, mean}, -1))));
     }
 

@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 // A 3x3 convolution of an image that two ranks share. Each rank alone gets the seam wrong, since the row behind it is the neighbour's; as a
 // sharded tensor the image is convolved as one. The code that convolves does not know.
+#include "sharding/tensor/shard_tensor.h"
+#include "sharding/transport/launch.h"
+
 #include <ATen/ATen.h>
 
 #include <cstdio>
-
-#include "sharding/transport/launch.h"
-#include "sharding/tensor/shard_tensor.h"
 
 int main()
 {
     using namespace meshard;
     const auto info = detect_launch();
-    if (info.size == 1) return run_local_ranks(2, {});   // this program again, as rank 0 and rank 1
+    if (info.size == 1) return run_local_ranks(2, {});  // this program again, as rank 0 and rank 1
     const auto world = World::connect(info);
     const auto mesh = DeviceMesh::create(*world, {info.size}, {"domain"});
 
-    at::manual_seed(1);   // the same image and weights on every rank; whole numbers, so that sums are exact in any order
+    at::manual_seed(1);  // the same image and weights on every rank; whole numbers, so that sums are exact in any order
     const auto image = at::randint(-8, 8, {1, 3, 64, 64}).to(at::kFloat);
     const auto weight = at::randint(-8, 8, {8, 3, 3, 3}).to(at::kFloat);
     const auto expected = at::conv2d(image, weight, {}, 1, 1);
 
-    const auto rows = image.tensor_split(info.size, 2)[info.rank];   // what this rank has
+    const auto rows = image.tensor_split(info.size, 2)[info.rank];  // what this rank has
     const auto alone = at::conv2d(rows, weight, {}, 1, 1);
     const auto together = at::conv2d(from_local(rows, mesh, {Shard(2)}), weight, {}, 1, 1);
 

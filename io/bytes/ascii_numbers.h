@@ -17,8 +17,8 @@ public:
     explicit TextScanner(std::string_view text) : text_(text) {}
 
     bool at_end();
-    std::string_view word();            ///< the next word, empty at the end
-    std::string_view line();            ///< the rest of this line, without its end
+    std::string_view word();  ///< the next word, empty at the end
+    std::string_view line();  ///< the rest of this line, without its end
     std::string_view rest() const { return text_.substr(at_); }
 
     /// The next word as a number; none if there is no word or it is no number of type T (out of range, a letter, ...).
@@ -41,8 +41,7 @@ std::optional<T> parse_number(std::string_view text)
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if constexpr (std::is_floating_point_v<T>) {
         // Too small or too large for the type: the result of strtod, zero or infinity, as in other readers.
-        if (error == std::errc::result_out_of_range && end == text.data() + text.size())
-            return static_cast<T>(std::strtod(std::string(text).c_str(), nullptr));
+        if (error == std::errc::result_out_of_range && end == text.data() + text.size()) return static_cast<T>(std::strtod(std::string(text).c_str(), nullptr));
     }
     if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
     const T narrowed = static_cast<T>(value);

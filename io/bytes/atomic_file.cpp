@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/bytes/atomic_file.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include "partition/error.h"
 
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <fcntl.h>
 #include <string>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <utility>
-
-#include "partition/error.h"
 
 namespace meshard {
 
@@ -33,14 +32,11 @@ AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path))
 {
     static std::atomic<unsigned> counter{0};
 
-    if (path_.filename().empty() || std::filesystem::is_directory(path_))
-        throw IoError("write: " + path_.string() + " is a folder, a file name is expected.");
+    if (path_.filename().empty() || std::filesystem::is_directory(path_)) throw IoError("write: " + path_.string() + " is a folder, a file name is expected.");
     const auto folder = path_.has_parent_path() ? path_.parent_path() : std::filesystem::path(".");
-    if (!std::filesystem::is_directory(folder))
-        throw IoError("write: " + path_.string() + ": there is no folder " + folder.string() + ". Create it first.");
+    if (!std::filesystem::is_directory(folder)) throw IoError("write: " + path_.string() + ": there is no folder " + folder.string() + ". Create it first.");
 
-    temporary_ = folder / ("." + path_.filename().string() + ".partial-" + std::to_string(::getpid()) + "-" +
-                           std::to_string(counter++));
+    temporary_ = folder / ("." + path_.filename().string() + ".partial-" + std::to_string(::getpid()) + "-" + std::to_string(counter++));
     descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (descriptor_ < 0) throw_errno(path_, "cannot create a file in " + folder.string(), errno);
 }
@@ -63,8 +59,10 @@ void AtomicFile::write(std::span<const std::byte> bytes)
 {
     size_ += bytes.size();
     if (buffer_.size() + bytes.size() > buffer_size) flush();
-    if (bytes.size() > buffer_size) write_through(bytes.data(), bytes.size());
-    else buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
+    if (bytes.size() > buffer_size)
+        write_through(bytes.data(), bytes.size());
+    else
+        buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
 }
 
 void AtomicFile::write(std::string_view text)

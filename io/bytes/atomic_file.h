@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "io/bytes/interruption.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string_view>
 #include <vector>
-
-#include "io/bytes/interruption.h"
 
 namespace meshard {
 
@@ -22,18 +22,18 @@ public:
     AtomicFile(const AtomicFile&) = delete;
     AtomicFile& operator=(const AtomicFile&) = delete;
 
-    void write(std::span<const std::byte> bytes);   ///< @throws IoError, e.g. when the disk is full; Interrupted
+    void write(std::span<const std::byte> bytes);  ///< @throws IoError, e.g. when the disk is full; Interrupted
     void write(std::string_view text);
-    std::uint64_t size() const { return size_; }    ///< bytes written so far
+    std::uint64_t size() const { return size_; }  ///< bytes written so far
 
     /// Reserves room on the disk for `size` bytes, for libraries that cannot handle a failed write.
-    void reserve(std::uint64_t size);               ///< @throws IoError if there is no room
+    void reserve(std::uint64_t size);  ///< @throws IoError if there is no room
 
     /// The temporary file, for libraries that write a file by its name.
     const std::filesystem::path& temporary() const { return temporary_; }
 
     /// Without `sync` the system writes the bytes to the disk later; after a power failure the file may then be damaged.
-    void commit(bool sync = true);                  ///< @throws IoError
+    void commit(bool sync = true);  ///< @throws IoError
 
 private:
     void flush();

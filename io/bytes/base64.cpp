@@ -33,7 +33,10 @@ constexpr std::array<Table, 4> make_tables()
 
 constexpr auto tables = make_tables();
 
-std::uint32_t decode_group(const unsigned char* c) { return tables[0][c[0]] | tables[1][c[1]] | tables[2][c[2]] | tables[3][c[3]]; }
+std::uint32_t decode_group(const unsigned char* c)
+{
+    return tables[0][c[0]] | tables[1][c[1]] | tables[2][c[2]] | tables[3][c[3]];
+}
 
 }  // namespace
 
@@ -47,7 +50,7 @@ std::optional<std::size_t> decode_base64(std::string_view text, std::byte* out)
     for (std::size_t group = 0; group + 1 < num_groups; ++group, c += 4, out += 3) {
         const std::uint32_t bits = decode_group(c);
         seen |= bits;
-        std::memcpy(out, &bits, 4);     // the next group overwrites the fourth byte
+        std::memcpy(out, &bits, 4);  // the next group overwrites the fourth byte
     }
     std::array<unsigned char, 4> last{c[0], c[1], c[2], c[3]};
     std::size_t padding = 0;

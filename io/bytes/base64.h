@@ -9,7 +9,10 @@
 namespace meshard {
 
 /// Characters that `num_bytes` bytes take in base64, padding included.
-constexpr std::size_t base64_length(std::size_t num_bytes) { return (num_bytes + 2) / 3 * 4; }
+constexpr std::size_t base64_length(std::size_t num_bytes)
+{
+    return (num_bytes + 2) / 3 * 4;
+}
 
 /// The bytes of one base64 run: groups of four characters, `=` only at its end. None if a character is not valid.
 std::optional<std::vector<std::byte>> decode_base64(std::string_view text);

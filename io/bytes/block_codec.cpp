@@ -43,7 +43,10 @@ libdeflate_decompressor* this_threads_decompressor()
     return one.get();
 }
 #else
-const Bytef* zlib_bytes(std::span<const std::byte> bytes) { return reinterpret_cast<const Bytef*>(bytes.data()); }
+const Bytef* zlib_bytes(std::span<const std::byte> bytes)
+{
+    return reinterpret_cast<const Bytef*>(bytes.data());
+}
 #endif
 
 }  // namespace
@@ -59,9 +62,12 @@ bool is_available(Compression compression)
 std::string_view vtk_compressor_name(Compression compression)
 {
     switch (compression) {
-    case Compression::Zlib: return "vtkZLibDataCompressor";
-    case Compression::Lz4: return "vtkLZ4DataCompressor";
-    default: return {};
+    case Compression::Zlib:
+        return "vtkZLibDataCompressor";
+    case Compression::Lz4:
+        return "vtkLZ4DataCompressor";
+    default:
+        return {};
     }
 }
 
@@ -79,7 +85,7 @@ std::size_t compressed_bound(Compression compression, std::size_t size)
         return ::compressBound(size);
 #endif
     }
-    return size + size / 255 + 16;      // LZ4_COMPRESSBOUND
+    return size + size / 255 + 16;  // LZ4_COMPRESSBOUND
 }
 
 std::size_t compress_block(Compression compression, std::span<const std::byte> in, std::span<std::byte> out)
@@ -104,8 +110,7 @@ bool decompress_block(Compression compression, std::span<const std::byte> in, st
 {
     if (compression == Compression::Zlib) {
 #ifdef MESHARD_WITH_LIBDEFLATE
-        return libdeflate_zlib_decompress(this_threads_decompressor(), in.data(), in.size(), out.data(), out.size(), nullptr) ==
-               LIBDEFLATE_SUCCESS;
+        return libdeflate_zlib_decompress(this_threads_decompressor(), in.data(), in.size(), out.data(), out.size(), nullptr) == LIBDEFLATE_SUCCESS;
 #else
         uLongf written = out.size();
         return ::uncompress(reinterpret_cast<Bytef*>(out.data()), &written, zlib_bytes(in), in.size()) == Z_OK && written == out.size();

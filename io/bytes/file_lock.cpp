@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/bytes/file_lock.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <unistd.h>
+#include "partition/error.h"
 
 #include <cerrno>
 #include <cstring>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
 #include <utility>
-
-#include "partition/error.h"
 
 namespace meshard {
 
@@ -23,7 +22,7 @@ std::optional<FileLock> FileLock::try_acquire(const std::filesystem::path& path)
     do result = ::flock(descriptor, LOCK_EX | LOCK_NB);
     while (result != 0 && errno == EINTR);
     if (result != 0 && errno == EWOULDBLOCK) return std::nullopt;
-    return lock;   // other errors: a file system without locks
+    return lock;  // other errors: a file system without locks
 }
 
 FileLock::FileLock(FileLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/bytes/gzip.h"
 
-#include <zlib.h>
+#include "partition/error.h"
 
 #include <algorithm>
 #include <limits>
 #include <memory>
-
-#include "partition/error.h"
+#include <zlib.h>
 
 namespace meshard {
 

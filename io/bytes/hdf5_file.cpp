@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/bytes/hdf5_file.h"
 
-#include <hdf5.h>
+#include "partition/error.h"
 
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <hdf5.h>
 #include <memory>
-
-#include "partition/error.h"
 
 namespace meshard {
 
@@ -35,23 +34,33 @@ private:
 
 void be_silent()
 {
-    H5dont_atexit();    // at exit the library would try again to write what failed, and crash
+    H5dont_atexit();  // at exit the library would try again to write what failed, and crash
     H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
 }
 
 hid_t memory_type(ScalarType type)
 {
     switch (type) {
-    case ScalarType::Int8: return H5T_NATIVE_INT8;
-    case ScalarType::UInt8: return H5T_NATIVE_UINT8;
-    case ScalarType::Int16: return H5T_NATIVE_INT16;
-    case ScalarType::UInt16: return H5T_NATIVE_UINT16;
-    case ScalarType::Int32: return H5T_NATIVE_INT32;
-    case ScalarType::UInt32: return H5T_NATIVE_UINT32;
-    case ScalarType::Int64: return H5T_NATIVE_INT64;
-    case ScalarType::UInt64: return H5T_NATIVE_UINT64;
-    case ScalarType::Float32: return H5T_NATIVE_FLOAT;
-    default: return H5T_NATIVE_DOUBLE;
+    case ScalarType::Int8:
+        return H5T_NATIVE_INT8;
+    case ScalarType::UInt8:
+        return H5T_NATIVE_UINT8;
+    case ScalarType::Int16:
+        return H5T_NATIVE_INT16;
+    case ScalarType::UInt16:
+        return H5T_NATIVE_UINT16;
+    case ScalarType::Int32:
+        return H5T_NATIVE_INT32;
+    case ScalarType::UInt32:
+        return H5T_NATIVE_UINT32;
+    case ScalarType::Int64:
+        return H5T_NATIVE_INT64;
+    case ScalarType::UInt64:
+        return H5T_NATIVE_UINT64;
+    case ScalarType::Float32:
+        return H5T_NATIVE_FLOAT;
+    default:
+        return H5T_NATIVE_DOUBLE;
     }
 }
 
@@ -65,11 +74,16 @@ std::optional<ScalarType> scalar_type(hid_t type)
     if (kind != H5T_INTEGER) return std::nullopt;
     const bool is_signed = H5Tget_sign(type) == H5T_SGN_2;
     switch (size) {
-    case 1: return is_signed ? ScalarType::Int8 : ScalarType::UInt8;
-    case 2: return is_signed ? ScalarType::Int16 : ScalarType::UInt16;
-    case 4: return is_signed ? ScalarType::Int32 : ScalarType::UInt32;
-    case 8: return is_signed ? ScalarType::Int64 : ScalarType::UInt64;
-    default: return std::nullopt;
+    case 1:
+        return is_signed ? ScalarType::Int8 : ScalarType::UInt8;
+    case 2:
+        return is_signed ? ScalarType::Int16 : ScalarType::UInt16;
+    case 4:
+        return is_signed ? ScalarType::Int32 : ScalarType::UInt32;
+    case 8:
+        return is_signed ? ScalarType::Int64 : ScalarType::UInt64;
+    default:
+        return std::nullopt;
     }
 }
 
@@ -259,7 +273,8 @@ DataArray Hdf5Group::read(const std::string& name, std::int64_t first, std::int6
     const Handle type(H5Dget_type(set), H5Tclose);
     const auto kind = scalar_type(type);
     if (!kind) fail("the data set '" + name + "' holds neither integers nor floating numbers of up to 64 bits nor texts");
-    if (static_cast<std::uint64_t>(count) * static_cast<std::uint64_t>(num_components) * std::max<std::size_t>(1, size_of(*kind)) / largest_hdf5_ratio > H5Dget_storage_size(set) + 1024)
+    if (static_cast<std::uint64_t>(count) * static_cast<std::uint64_t>(num_components) * std::max<std::size_t>(1, size_of(*kind)) / largest_hdf5_ratio >
+        H5Dget_storage_size(set) + 1024)
         fail("the data set '" + name + "' announces more rows than its bytes can hold. It is damaged");
 
     const Handle space(H5Dget_space(set), H5Sclose);
@@ -285,8 +300,10 @@ DataArray Hdf5Group::read(const std::string& name, std::int64_t first, std::int6
     if (const auto names = get_text_attribute(set, "ComponentNames")) {
         std::vector<std::string> parts(1);
         for (const char c : *names) {
-            if (c == '\n') parts.emplace_back();
-            else parts.back().push_back(c);
+            if (c == '\n')
+                parts.emplace_back();
+            else
+                parts.back().push_back(c);
         }
         if (parts.size() == static_cast<std::size_t>(num_components)) array.component_names = std::move(parts);
     }
@@ -305,7 +322,9 @@ DataArray Hdf5Group::map(const std::string& name, const std::shared_ptr<const Ma
     const auto size = static_cast<std::size_t>(num_rows * like.num_components()) * size_of(like.type());
     const bool is_machine_order = like.type() != ScalarType::String && H5Tequal(type, memory_type(like.type())) > 0;
     if (!is_machine_order || offset == HADDR_UNDEF || offset % 8 != 0 || offset > file->bytes().size() || size > file->bytes().size() - offset)
-        fail("the data set '" + name + "' does not lie in one aligned run of little-endian numbers and cannot be mapped; write the file with `meshard convert FILE whole.vtkhdf` and cut that");
+        fail("the data set '" + name +
+             "' does not lie in one aligned run of little-endian numbers and cannot be mapped; write the file with `meshard convert FILE whole.vtkhdf` and cut "
+             "that");
     DataArray array = DataArray::view(name, like.type(), num_rows, like.num_components(), file->bytes().data() + offset, file);
     array.component_names = like.component_names;
     array.unit = like.unit;

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "io/bytes/block_codec.h"
+#include "io/bytes/mapped_file.h"
+#include "partition/mesh/data_array.h"
+
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -9,10 +13,6 @@
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "io/bytes/block_codec.h"
-#include "io/bytes/mapped_file.h"
-#include "partition/mesh/data_array.h"
 
 namespace meshard {
 
@@ -29,12 +29,12 @@ public:
 
     bool has(const std::string& name) const;
     bool is_group(const std::string& name) const;
-    std::vector<std::string> names() const;             ///< of all members, sorted
+    std::vector<std::string> names() const;  ///< of all members, sorted
     Hdf5Group group(const std::string& name) const;
     Hdf5Group create_group(const std::string& name) const;
 
     std::optional<std::string> text_attribute(const std::string& name) const;
-    std::vector<std::int64_t> integer_attribute(const std::string& name) const;     ///< empty if absent
+    std::vector<std::int64_t> integer_attribute(const std::string& name) const;  ///< empty if absent
     void set_attribute(const std::string& name, const std::string& text) const;
     void set_attribute(const std::string& name, std::vector<std::int64_t> values) const;
 
@@ -54,7 +54,7 @@ public:
     /// Writes arrays of one type and one number of components one after another as one data set.
     void write(const std::string& name, const std::vector<const DataArray*>& parts, Compression compression) const;
 
-    void close();       ///< of a file that was written. @throws IoError if the disk is full
+    void close();  ///< of a file that was written. @throws IoError if the disk is full
     [[noreturn]] void fail(const std::string& what) const;
 
 private:

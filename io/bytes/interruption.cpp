@@ -18,7 +18,7 @@ std::atomic<int> num_unfinished{0};
 std::atomic<bool> is_interrupted{false};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
-std::atomic<std::int64_t> first_signal_at{0};   // milliseconds of the monotonic clock
+std::atomic<std::int64_t> first_signal_at{0};  // milliseconds of the monotonic clock
 static_assert(std::atomic<std::int64_t>::is_always_lock_free);
 
 void interrupt(int)
@@ -35,15 +35,15 @@ void take_termination_for_interruption()
     sigemptyset(&termination);
     sigaddset(&termination, SIGTERM);
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);   // other signals are handled by the other threads
+    pthread_sigmask(SIG_SETMASK, &all, &before);  // other signals are handled by the other threads
     try {
         std::thread([termination] {
             for (int signal = 0;;) {
                 if (sigwait(&termination, &signal) == 0) kill(getpid(), SIGINT);
             }
         }).detach();
-        sigaddset(&before, SIGTERM);   // also of threads and programs that are started later: those wait for it in the same way
-    } catch (const std::system_error&) {   // no thread could be started: SIGTERM keeps its handler
+        sigaddset(&before, SIGTERM);      // also of threads and programs that are started later: those wait for it in the same way
+    } catch (const std::system_error&) {  // no thread could be started: SIGTERM keeps its handler
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }

@@ -2,23 +2,23 @@
 // Options for reading and writing meshes, the same for all formats.
 #pragma once
 
+#include "io/bytes/block_codec.h"
+
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "io/bytes/block_codec.h"
-
 namespace meshard {
 
 struct WriteOptions {
-    Compression compression = Compression::None;    ///< none, so that a reader can map the file instead of copying it
-    bool sync = true;           ///< wait until the bytes are on the disk (fsync)
+    Compression compression = Compression::None;  ///< none, so that a reader can map the file instead of copying it
+    bool sync = true;                             ///< wait until the bytes are on the disk (fsync)
 };
 
 struct ReadOptions {
-    std::optional<double> time;             ///< of a case or series; none: the latest
-    std::vector<std::string> blocks;        ///< see `is_wanted_block`; empty: what each format gives by default
-    std::vector<std::string>* warnings = nullptr;   ///< a sentence is appended for everything left out
+    std::optional<double> time;                    ///< of a case or series; none: the latest
+    std::vector<std::string> blocks;               ///< see `is_wanted_block`; empty: what each format gives by default
+    std::vector<std::string>* warnings = nullptr;  ///< a sentence is appended for everything left out
 };
 
 }  // namespace meshard

@@ -1,34 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/bytes/mapped_file.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include "partition/error.h"
 
 #include <cerrno>
 #include <cstring>
+#include <fcntl.h>
 #include <string>
-
-#include "partition/error.h"
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 namespace meshard {
 
 std::shared_ptr<const MappedFile> MappedFile::open(const std::filesystem::path& path, std::string_view where)
 {
     const std::string begin = std::string(where) + ": " + path.string();
-    const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);   // a pipe is refused below, and not waited for
+    const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe is refused below, and not waited for
     if (descriptor < 0) {
         if (errno == ENOENT) throw IoError(begin + " does not exist. Check the path.");
         throw IoError(begin + " cannot be opened: " + std::strerror(errno) + ".");
     }
 
-    struct stat status {};
+    struct stat status{};
     std::string fault;
     std::shared_ptr<MappedFile> file(new MappedFile);
-    if (::fstat(descriptor, &status) != 0) fault = std::string(" cannot be read: ") + std::strerror(errno) + ".";
-    else if (S_ISDIR(status.st_mode)) fault = " is a folder, a file is expected.";
-    else if (!S_ISREG(status.st_mode)) fault = " is not an ordinary file.";
+    if (::fstat(descriptor, &status) != 0)
+        fault = std::string(" cannot be read: ") + std::strerror(errno) + ".";
+    else if (S_ISDIR(status.st_mode))
+        fault = " is a folder, a file is expected.";
+    else if (!S_ISREG(status.st_mode))
+        fault = " is not an ordinary file.";
     else if (status.st_size > 0) {
         file->size_ = static_cast<std::size_t>(status.st_size);
         void* data = ::mmap(nullptr, file->size_, PROT_READ, MAP_PRIVATE, descriptor, 0);

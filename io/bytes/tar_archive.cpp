@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/bytes/tar_archive.h"
 
+#include "partition/error.h"
+
 #include <algorithm>
 #include <charconv>
 #include <optional>
-
-#include "partition/error.h"
 
 namespace meshard {
 namespace {
@@ -24,7 +24,7 @@ std::optional<std::uint64_t> number_field(std::string_view header, std::size_t a
 {
     auto field = header.substr(at, width);
     std::uint64_t value = 0;
-    if (static_cast<unsigned char>(field[0]) == 0x80) {   // GNU's binary form for large numbers
+    if (static_cast<unsigned char>(field[0]) == 0x80) {  // GNU's binary form for large numbers
         for (const char c : field.substr(1)) {
             if (value >> 56 != 0) return std::nullopt;
             value = value << 8 | static_cast<unsigned char>(c);
@@ -103,7 +103,8 @@ std::map<std::string, SharedBytes> read_tar(const SharedBytes& archive, const st
             if (!prefix.empty()) name = std::string(prefix) + "/" + name;
         }
         at += kBlock;
-        if (*size > text.size() - at) fail("'" + name + "' has " + std::to_string(*size) + " bytes, and " + std::to_string(text.size() - at) + " are left. It is truncated");
+        if (*size > text.size() - at)
+            fail("'" + name + "' has " + std::to_string(*size) + " bytes, and " + std::to_string(text.size() - at) + " are left. It is truncated");
         const auto content = text.substr(at, *size);
         if (type == 'x') {
             if (const auto path = pax_value(content, "path")) next_name = path;

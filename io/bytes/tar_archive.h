@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "io/bytes/zip_archive.h"
+
 #include <map>
 #include <string>
-
-#include "io/bytes/zip_archive.h"
 
 namespace meshard {
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/bytes/xml.h"
 
+#include "partition/error.h"
+
 #include <cctype>
 #include <charconv>
 #include <cstdint>
-
-#include "partition/error.h"
 
 namespace meshard {
 
@@ -51,24 +51,19 @@ private:
 
     [[noreturn]] void fail_truncated(const std::string& inside) const
     {
-        fail("the file ends inside " + inside + " after " + std::to_string(document_.size()) +
-             " bytes: it is truncated. Copy or write it again");
+        fail("the file ends inside " + inside + " after " + std::to_string(document_.size()) + " bytes: it is truncated. Copy or write it again");
     }
 
     std::string excerpt() const
     {
         std::string text;
-        for (const char c : document_.substr(std::min(at_, document_.size()), 20))
-            text += std::isprint(static_cast<unsigned char>(c)) != 0 ? c : '?';
+        for (const char c : document_.substr(std::min(at_, document_.size()), 20)) text += std::isprint(static_cast<unsigned char>(c)) != 0 ? c : '?';
         return text.empty() ? "nothing" : "'" + text + "'";
     }
 
     bool at(std::string_view text) const { return document_.substr(at_).starts_with(text); }
 
-    void skip_blanks()
-    {
-        at_ = std::min(document_.find_first_not_of(kXmlBlanks, at_), document_.size());
-    }
+    void skip_blanks() { at_ = std::min(document_.find_first_not_of(kXmlBlanks, at_), document_.size()); }
 
     void skip_past(std::string_view end, const std::string& inside)
     {
@@ -82,18 +77,22 @@ private:
         if (at("\xEF\xBB\xBF")) at_ += 3;
         for (;;) {
             skip_blanks();
-            if (at("<?")) skip_past("?>", "<? ... ?>");
-            else if (at("<!--")) skip_past("-->", "a comment");
-            else if (at("<!")) skip_past(">", "<! ... >");
-            else return;
+            if (at("<?"))
+                skip_past("?>", "<? ... ?>");
+            else if (at("<!--"))
+                skip_past("-->", "a comment");
+            else if (at("<!"))
+                skip_past(">", "<! ... >");
+            else
+                return;
         }
     }
 
     std::string parse_name()
     {
         const std::size_t begin = at_;
-        while (at_ < document_.size() && (std::isalnum(static_cast<unsigned char>(document_[at_])) != 0 ||
-                                          std::string_view("_-.:").find(document_[at_]) != std::string_view::npos))
+        while (at_ < document_.size() &&
+               (std::isalnum(static_cast<unsigned char>(document_[at_])) != 0 || std::string_view("_-.:").find(document_[at_]) != std::string_view::npos))
             ++at_;
         if (at_ == document_.size()) fail_truncated("a tag");
         if (at_ == begin) fail("expected a name, found " + excerpt() + " at byte " + std::to_string(at_));
@@ -110,19 +109,22 @@ private:
                 continue;
             }
             const std::string_view entity = text.substr(i + 1, end - i - 1);
-            if (entity == "lt") result += '<';
-            else if (entity == "gt") result += '>';
-            else if (entity == "amp") result += '&';
-            else if (entity == "quot") result += '"';
-            else if (entity == "apos") result += '\'';
+            if (entity == "lt")
+                result += '<';
+            else if (entity == "gt")
+                result += '>';
+            else if (entity == "amp")
+                result += '&';
+            else if (entity == "quot")
+                result += '"';
+            else if (entity == "apos")
+                result += '\'';
             else if (entity.starts_with('#')) {
                 const bool hex = entity.size() > 1 && entity[1] == 'x';
                 const std::string_view digits = entity.substr(hex ? 2 : 1);
                 std::uint32_t code = 0;
-                const auto [stop, error] =
-                    std::from_chars(digits.data(), digits.data() + digits.size(), code, hex ? 16 : 10);
-                if (error != std::errc{} || stop != digits.data() + digits.size() || code > 0x10FFFF)
-                    fail("unknown entity '&" + std::string(entity) + ";'");
+                const auto [stop, error] = std::from_chars(digits.data(), digits.data() + digits.size(), code, hex ? 16 : 10);
+                if (error != std::errc{} || stop != digits.data() + digits.size() || code > 0x10FFFF) fail("unknown entity '&" + std::string(entity) + ";'");
                 append_utf8(result, code);
             } else {
                 fail("unknown entity '&" + std::string(entity) + ";'");
@@ -146,8 +148,7 @@ private:
             skip_blanks();
             if (at_ == document_.size()) fail_truncated("the tag <" + element.name + ">");
             const char quote = document_[at_];
-            if (quote != '"' && quote != '\'')
-                fail("the value of attribute '" + name + "' of <" + element.name + "> is not quoted");
+            if (quote != '"' && quote != '\'') fail("the value of attribute '" + name + "' of <" + element.name + "> is not quoted");
             const std::size_t begin = ++at_;
             skip_past(std::string_view(&quote, 1), "the tag <" + element.name + ">");
             if (element.attribute(name) != nullptr) fail("<" + element.name + "> has two attributes '" + name + "'");
@@ -192,15 +193,18 @@ private:
                 const std::string name = parse_name();
                 skip_blanks();
                 if (at_ == document_.size()) fail_truncated("<" + element.name + ">");
-                if (name != element.name || !at(">"))
-                    fail("expected </" + element.name + ">, found </" + name + "> at byte " + std::to_string(at_));
+                if (name != element.name || !at(">")) fail("expected </" + element.name + ">, found </" + name + "> at byte " + std::to_string(at_));
                 ++at_;
                 return;
             }
-            if (at("<!--")) skip_past("-->", "a comment");
-            else if (at("<![CDATA[")) skip_past("]]>", "<![CDATA[");
-            else if (at("<?")) skip_past("?>", "<? ... ?>");
-            else element.children.push_back(parse_element(depth + 1));
+            if (at("<!--"))
+                skip_past("-->", "a comment");
+            else if (at("<![CDATA["))
+                skip_past("]]>", "<![CDATA[");
+            else if (at("<?"))
+                skip_past("?>", "<? ... ?>");
+            else
+                element.children.push_back(parse_element(depth + 1));
         }
     }
 
@@ -235,14 +239,29 @@ std::string xml_escaped(std::string_view text)
     std::string result;
     for (const char c : text) {
         switch (c) {
-        case '<': result += "&lt;"; break;
-        case '>': result += "&gt;"; break;
-        case '&': result += "&amp;"; break;
-        case '"': result += "&quot;"; break;
-        case '\n': result += "&#10;"; break;
-        case '\r': result += "&#13;"; break;
-        case '\t': result += "&#9;"; break;
-        default: result += c;
+        case '<':
+            result += "&lt;";
+            break;
+        case '>':
+            result += "&gt;";
+            break;
+        case '&':
+            result += "&amp;";
+            break;
+        case '"':
+            result += "&quot;";
+            break;
+        case '\n':
+            result += "&#10;";
+            break;
+        case '\r':
+            result += "&#13;";
+            break;
+        case '\t':
+            result += "&#9;";
+            break;
+        default:
+            result += c;
         }
     }
     return result;

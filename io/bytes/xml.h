@@ -14,12 +14,12 @@ inline constexpr std::string_view kXmlBlanks = " \t\r\n";
 /// One element of an XML document, as far as VTK's formats need it.
 struct XmlElement {
     std::string name;
-    std::vector<std::pair<std::string, std::string>> attributes;   ///< entities resolved
+    std::vector<std::pair<std::string, std::string>> attributes;  ///< entities resolved
     std::vector<XmlElement> children;
-    std::string_view text;      ///< the last run of text that is not blank, as it is in the file
+    std::string_view text;  ///< the last run of text that is not blank, as it is in the file
 
-    const std::string* attribute(std::string_view name) const;     ///< null if absent
-    const XmlElement* child(std::string_view name) const;          ///< the first of that name, null if absent
+    const std::string* attribute(std::string_view name) const;  ///< null if absent
+    const XmlElement* child(std::string_view name) const;       ///< the first of that name, null if absent
 };
 
 /// The root element of `document`. What is inside an element `AppendedData` is not parsed but taken as text up to that

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/bytes/zip_archive.h"
 
-#include <zlib.h>
+#include "partition/error.h"
 
 #include <algorithm>
 #include <cstring>
 #include <limits>
-
-#include "partition/error.h"
+#include <zlib.h>
 
 namespace meshard {
 namespace {
@@ -15,11 +14,11 @@ namespace {
 constexpr std::uint32_t kLocalSignature = 0x04034b50, kEntrySignature = 0x02014b50, kEndSignature = 0x06054b50;
 constexpr std::uint32_t kEnd64Signature = 0x06064b50, kLocator64Signature = 0x07064b50;
 constexpr std::size_t kLocalSize = 30, kEntrySize = 46, kEndSize = 22, kLocator64Size = 20, kEnd64Size = 56;
-constexpr std::uint64_t kIn64 = 0xffffffff;   // in a 32-bit field: the value is in the zip64 field
+constexpr std::uint64_t kIn64 = 0xffffffff;  // in a 32-bit field: the value is in the zip64 field
 constexpr std::uint16_t kStored = 0, kDeflated = 8, kZip64Field = 1, kPaddingField = 0x4246;
 constexpr std::uint64_t kAlignment = 64;
-constexpr std::uint64_t kLargestRatio = 10;         // weights are hardly compressible; deflate's largest ratio is 1032
-constexpr std::uint64_t kModestSize = 64 << 20;     // up to so many bytes any ratio is accepted
+constexpr std::uint64_t kLargestRatio = 10;      // weights are hardly compressible; deflate's largest ratio is 1032
+constexpr std::uint64_t kModestSize = 64 << 20;  // up to so many bytes any ratio is accepted
 
 template <class Integer>
 Integer number_at(std::span<const std::byte> bytes, std::size_t at)
@@ -37,7 +36,7 @@ void put(std::string& bytes, Integer value)
 
 std::uint32_t checksum_of(std::span<const std::byte> bytes, std::uint32_t start = 0)
 {
-    if (bytes.empty()) return start;   // for zlib a null pointer means a new checksum
+    if (bytes.empty()) return start;  // for zlib a null pointer means a new checksum
     return static_cast<std::uint32_t>(crc32_z(start, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
 }
 
@@ -59,7 +58,7 @@ bool inflate_into(std::span<const std::byte> packed, std::span<std::byte> out)
         status = inflate(&stream, Z_NO_FLUSH);
         left_in -= in - stream.avail_in;
         left_out -= room - stream.avail_out;
-        if (status == Z_OK && in == stream.avail_in && room == stream.avail_out) break;   // no progress
+        if (status == Z_OK && in == stream.avail_in && room == stream.avail_out) break;  // no progress
     }
     inflateEnd(&stream);
     return status == Z_STREAM_END && left_out == 0;
@@ -178,8 +177,8 @@ void ZipArchive::refuse_bombs() const
         if (entry.method == kDeflated) total += std::min(entry.size, std::numeric_limits<std::uint64_t>::max() - total);
     }
     if (total > kModestSize && total / kLargestRatio > archive_.bytes.size())
-        fail("is a zip archive of " + std::to_string(archive_.bytes.size()) + " bytes that claims to unpack to " + std::to_string(total) +
-             ", more than " + std::to_string(kLargestRatio) + " times as much. If that is meant, pack it without compression");
+        fail("is a zip archive of " + std::to_string(archive_.bytes.size()) + " bytes that claims to unpack to " + std::to_string(total) + ", more than " +
+             std::to_string(kLargestRatio) + " times as much. If that is meant, pack it without compression");
 }
 
 void ZipArchive::refuse_overlaps(std::uint64_t directory_begin) const
@@ -210,7 +209,8 @@ SharedBytes ZipArchive::read(const std::string& name) const
     if (entry.method == kDeflated) {
         const std::shared_ptr<std::byte[]> unpacked(new std::byte[entry.size]);
         const std::span<std::byte> out(unpacked.get(), entry.size);
-        if (!inflate_into(content.bytes, out)) fail("has entry '" + name + "' that does not unpack to its " + std::to_string(entry.size) + " bytes. It is damaged");
+        if (!inflate_into(content.bytes, out))
+            fail("has entry '" + name + "' that does not unpack to its " + std::to_string(entry.size) + " bytes. It is damaged");
         content = {out, unpacked};
     } else if (entry.method != kStored) {
         fail("has entry '" + name + "' packed by method " + std::to_string(entry.method) + "; expected stored (0) or deflated (8)");
@@ -295,7 +295,7 @@ void ZipLayout::add(const std::string& name, const std::vector<std::span<const s
     put<std::uint16_t>(directory_, 45);
     put_common(directory_);
     put<std::uint16_t>(directory_, static_cast<std::uint16_t>(zip64.size()));
-    directory_.append(10, '\0');   // no comment, first volume, no attributes
+    directory_.append(10, '\0');  // no comment, first volume, no attributes
     put<std::uint32_t>(directory_, static_cast<std::uint32_t>(is_far ? kIn64 : header));
     directory_ += name + zip64;
     ++num_entries_;
@@ -312,7 +312,7 @@ std::vector<std::span<const std::byte>> ZipLayout::finish()
         put<std::uint64_t>(end, kEnd64Size - 12);
         put<std::uint16_t>(end, 45);
         put<std::uint16_t>(end, 45);
-        put<std::uint64_t>(end, 0);   // first volume, twice
+        put<std::uint64_t>(end, 0);  // first volume, twice
         put<std::uint64_t>(end, num_entries_);
         put<std::uint64_t>(end, num_entries_);
         put<std::uint64_t>(end, size);

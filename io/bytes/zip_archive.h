@@ -45,7 +45,7 @@ private:
         std::uint32_t checksum = 0;
         std::uint64_t packed_size = 0;
         std::uint64_t size = 0;
-        std::uint64_t begin = 0;   // of the packed bytes
+        std::uint64_t begin = 0;  // of the packed bytes
     };
 
     [[noreturn]] void fail(const std::string& what) const;
@@ -68,13 +68,13 @@ class ZipLayout {
 public:
     /// Adds an entry whose content is the pieces one after the other.
     void add(const std::string& name, const std::vector<std::span<const std::byte>>& pieces);
-    void add(const std::string& name, std::string text);   ///< keeps the text
+    void add(const std::string& name, std::string text);  ///< keeps the text
 
     /// The whole archive, in pieces that refer to this layout and to the entries' bytes. To be called once, last.
     std::vector<std::span<const std::byte>> finish();
 
 private:
-    void append(std::string bytes);   // keeps them
+    void append(std::string bytes);  // keeps them
 
     std::deque<std::string> kept_;
     std::vector<std::span<const std::byte>> pieces_;

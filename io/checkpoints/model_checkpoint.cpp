@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/checkpoints/model_checkpoint.h"
 
+#include "io/bytes/atomic_file.h"
+#include "io/bytes/mapped_file.h"
+#include "io/bytes/tar_archive.h"
+#include "io/bytes/zip_archive.h"
+#include "io/checkpoints/torch_file.h"
+#include "partition/error.h"
+
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -9,29 +16,22 @@
 #include <functional>
 #include <set>
 
-#include "io/bytes/atomic_file.h"
-#include "io/bytes/mapped_file.h"
-#include "io/bytes/tar_archive.h"
-#include "io/checkpoints/torch_file.h"
-#include "io/bytes/zip_archive.h"
-#include "partition/error.h"
-
 namespace meshard {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kMetadataKey = "meshard";   // of safetensors files, as training writes it
-constexpr const char* kFileVersion = "0.1.0";     // of .mdlus files, for all models that meshard knows
-constexpr int kDeepest = 64;                      // nesting of dicts and lists that is followed
-constexpr std::uintmax_t kLongestDescription = 1 << 20;   // bytes of a .json beside the weights
-constexpr std::size_t kMostEntries = 1'000'000;   // of a dict and all below it: a limit against values that are shared again and again
+constexpr const char* kMetadataKey = "meshard";          // of safetensors files, as training writes it
+constexpr const char* kFileVersion = "0.1.0";            // of .mdlus files, for all models that meshard knows
+constexpr int kDeepest = 64;                             // nesting of dicts and lists that is followed
+constexpr std::uintmax_t kLongestDescription = 1 << 20;  // bytes of a .json beside the weights
+constexpr std::size_t kMostEntries = 1'000'000;          // of a dict and all below it: a limit against values that are shared again and again
 
 struct KnownModel {
     const char* name;
-    const char* module;                   // where PhysicsNeMo keeps the class
-    const char* beside = nullptr;         // an argument that PhysicsNeMo's class does not have (about inputs): stored in metadata.json of .mdlus files
-    const char* unspeakable = nullptr;    // an argument that a .mdlus cannot hold and that changes the model
+    const char* module;                 // where PhysicsNeMo keeps the class
+    const char* beside = nullptr;       // an argument that PhysicsNeMo's class does not have (about inputs): stored in metadata.json of .mdlus files
+    const char* unspeakable = nullptr;  // an argument that a .mdlus cannot hold and that changes the model
 };
 constexpr KnownModel kKnownModels[] = {{"Transolver", "physicsnemo.models.transolver.transolver", nullptr, "authors_constants"},
                                        {"GeoTransolver", "physicsnemo.models.geotransolver.geotransolver"},
@@ -41,7 +41,10 @@ constexpr KnownModel kKnownModels[] = {{"Transolver", "physicsnemo.models.transo
 // Keys under which training scripts save the state dict, the most common first.
 constexpr std::array kStateDictKeys{"model_state_dict", "state_dict", "model", "model_state", "module", "net", "network", "weights"};
 
-std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string dump(const Json& json)
+{
+    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
 
 class CheckpointReader {
 public:
@@ -63,8 +66,10 @@ public:
             });
         } else if (looks_like_zip(bytes.bytes)) {
             const ZipArchive archive(bytes, where_);
-            if (archive.contains("args.json") || archive.contains("model.pt")) read_mdlus([&](const char* name) { return archive.read(name); });
-            else read_torch_file(bytes);
+            if (archive.contains("args.json") || archive.contains("model.pt"))
+                read_mdlus([&](const char* name) { return archive.read(name); });
+            else
+                read_torch_file(bytes);
         } else if (path_.extension() == ".safetensors") {
             read_safetensors_file();
         } else if (bytes.bytes.empty()) {
@@ -109,7 +114,8 @@ private:
         if (metadata.contains(kMetadataKey) && metadata[kMetadataKey].is_object()) arguments.update(metadata[kMetadataKey]);
         checkpoint_.arguments = dump(arguments);
         for (const auto& [key, value] : description.items()) {
-            if (key.starts_with("__physicsnemo.Module__")) note("the nested model '" + key + "' is described in the file; its weights are kept, its arguments are not.");
+            if (key.starts_with("__physicsnemo.Module__"))
+                note("the nested model '" + key + "' is described in the file; its weights are kept, its arguments are not.");
         }
     }
 
@@ -125,7 +131,8 @@ private:
 
     void take_description(const Json& description)
     {
-        if (description.contains("model_class") && description["model_class"].is_string()) checkpoint_.architecture = description["model_class"].get<std::string>();
+        if (description.contains("model_class") && description["model_class"].is_string())
+            checkpoint_.architecture = description["model_class"].get<std::string>();
         if (description.contains("model") && description["model"].is_object()) checkpoint_.arguments = dump(description["model"]);
         if (description.contains("others") && description["others"].is_object()) checkpoint_.others = dump(description["others"]);
     }
@@ -174,10 +181,10 @@ private:
     {
         const auto* dict = value.as<PickleValue::Dict>();
         return dict && !dict->items.empty() && std::ranges::all_of(dict->items, [](const auto& item) {
-            const auto* name = item.first->template as<std::string>();
-            const bool is_extra = name && name->ends_with("_extra_state");
-            return name && (is_extra || item.second->template as<PickledTensor>());
-        });
+                   const auto* name = item.first->template as<std::string>();
+                   const bool is_extra = name && name->ends_with("_extra_state");
+                   return name && (is_extra || item.second->template as<PickledTensor>());
+               });
     }
 
     /// Null if there is none.
@@ -247,7 +254,7 @@ private:
                 }
                 auto below = to_json(*item, skipped, depth + 1);
                 const auto* below_dict = item->as<PickleValue::Dict>();
-                if (below_dict && !below_dict->items.empty() && below.empty()) continue;   // held nothing but tensors
+                if (below_dict && !below_dict->items.empty() && below.empty()) continue;  // held nothing but tensors
                 json[key_text(*key)] = std::move(below);
             }
             return json;
@@ -255,8 +262,10 @@ private:
         if (const auto* list = value.as<PickleValue::Sequence>()) {
             Json json = Json::array();
             for (const auto* item : list->items) {
-                if (is_tensor(*item)) ++num_left_out_;
-                else json.push_back(to_json(*item, skipped, depth + 1));
+                if (is_tensor(*item))
+                    ++num_left_out_;
+                else
+                    json.push_back(to_json(*item, skipped, depth + 1));
             }
             return json;
         }
@@ -282,7 +291,8 @@ private:
                 is_changed = true;
             }
         }
-        constexpr std::pair<std::string_view, std::string_view> kRenamed[] = {{".linear_pre.0.", ".layers.0."}, {".linear_pre.", ".layers.0."}, {".linear_post.", ".layers.2."}};
+        constexpr std::pair<std::string_view, std::string_view> kRenamed[] = {
+            {".linear_pre.0.", ".layers.0."}, {".linear_pre.", ".layers.0."}, {".linear_post.", ".layers.2."}};
         std::size_t num_renamed = 0;
         std::set<std::string_view> names;
         for (auto& array : arrays) {
@@ -346,13 +356,14 @@ void write_mdlus(const std::filesystem::path& path, const ModelCheckpoint& check
                            (checkpoint.architecture.empty() ? "the input does not have them" : "'" + checkpoint.architecture + "' is not a known class") +
                            ". Write .pt or .safetensors.");
     auto arguments = Json::parse(checkpoint.arguments);
-    Json metadata{{"physicsnemo_version", "2.2.2"}, {"mdlus_file_version", kFileVersion}};   // the version whose files these are like
+    Json metadata{{"physicsnemo_version", "2.2.2"}, {"mdlus_file_version", kFileVersion}};  // the version whose files these are like
     if (known->beside && arguments.contains(known->beside)) {
         metadata[kMetadataKey][known->beside] = arguments[known->beside];
         arguments.erase(known->beside);
     }
     if (known->unspeakable && arguments.contains(known->unspeakable)) {
-        throw InvalidInput("write_checkpoint: " + path.string() + " cannot say '" + known->unspeakable + "': PhysicsNeMo's " + known->name + " does not have it. Write .safetensors.");
+        throw InvalidInput("write_checkpoint: " + path.string() + " cannot say '" + known->unspeakable + "': PhysicsNeMo's " + known->name +
+                           " does not have it. Write .safetensors.");
     }
     const Json description{{"__name__", known->name}, {"__module__", known->module}, {"__args__", arguments}};
     const auto weights = model_weights(checkpoint.weights);
@@ -394,7 +405,9 @@ ModelCheckpoint read_checkpoint(const std::filesystem::path& path)
 void write_checkpoint(const std::filesystem::path& path, const ModelCheckpoint& checkpoint, CheckpointFormat format)
 {
     switch (format) {
-    case CheckpointFormat::Mdlus: write_mdlus(path, checkpoint); return;
+    case CheckpointFormat::Mdlus:
+        write_mdlus(path, checkpoint);
+        return;
     case CheckpointFormat::Pt: {
         const auto weights = model_weights(checkpoint.weights);
         ZipLayout layout;

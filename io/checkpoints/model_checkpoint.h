@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "io/checkpoints/safetensors.h"
+
 #include <filesystem>
 #include <string>
 #include <vector>
-
-#include "io/checkpoints/safetensors.h"
 
 namespace meshard {
 
 /// Weights of a model under PhysicsNeMo's names, and the file's data about the model.
 struct ModelCheckpoint {
-    std::string architecture;           ///< `Transolver`, `GeoTransolver`, ...; empty if the file does not contain it
-    std::string arguments;              ///< of the constructor, as the text of a JSON object; empty if the file does not contain them
-    std::string others;                 ///< other numbers and texts in the file (epoch, ...), as the text of a JSON object
-    NamedArrays weights;                ///< in the file's order; the metadata are those of a safetensors file
-    std::vector<std::string> notes;     ///< what was renamed or left out, a sentence each
+    std::string architecture;        ///< `Transolver`, `GeoTransolver`, ...; empty if the file does not contain it
+    std::string arguments;           ///< of the constructor, as the text of a JSON object; empty if the file does not contain them
+    std::string others;              ///< other numbers and texts in the file (epoch, ...), as the text of a JSON object
+    NamedArrays weights;             ///< in the file's order; the metadata are those of a safetensors file
+    std::vector<std::string> notes;  ///< what was renamed or left out, a sentence each
 };
 
 enum class CheckpointFormat { Mdlus, Pt, Safetensors };
 
-std::string_view to_string(CheckpointFormat format);   ///< `mdlus`, `pt`, `safetensors`
+std::string_view to_string(CheckpointFormat format);  ///< `mdlus`, `pt`, `safetensors`
 
 /// By the name's extension: .mdlus, .pt or .pth, .safetensors.
 /// @throws InvalidInput for another extension.
 CheckpointFormat checkpoint_format(const std::filesystem::path& path);
-bool is_checkpoint_file(const std::filesystem::path& path);   ///< true if `checkpoint_format` knows the extension
+bool is_checkpoint_file(const std::filesystem::path& path);  ///< true if `checkpoint_format` knows the extension
 
 /// Reads a PhysicsNeMo checkpoint (.mdlus, zip or tar), a file of torch.save or a safetensors file; which of them is decided by the content.
 ///

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/checkpoints/pickle.h"
 
+#include "partition/error.h"
+
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
 #include <unordered_map>
 
-#include "partition/error.h"
-
 namespace meshard {
 namespace {
 
 // Functions and classes that may be named, besides the storages.
-constexpr std::string_view kOrderedDict = "collections.OrderedDict", kTensor = "torch._utils._rebuild_tensor_v2",
-                           kOldTensor = "torch._utils._rebuild_tensor", kParameter = "torch._utils._rebuild_parameter", kSize = "torch.Size";
+constexpr std::string_view kOrderedDict = "collections.OrderedDict", kTensor = "torch._utils._rebuild_tensor_v2", kOldTensor = "torch._utils._rebuild_tensor",
+                           kParameter = "torch._utils._rebuild_parameter", kSize = "torch.Size";
 constexpr std::array kCallables{kOrderedDict, kTensor, kOldTensor, kParameter, kSize};
 
 bool is_storage_name(std::string_view name)
@@ -24,11 +24,50 @@ bool is_storage_name(std::string_view name)
 
 // Opcodes, by the names of the format's description.
 enum Op : unsigned char {
-    kMark = '(', kStop = '.', kPop = '0', kPopMark = '1', kBinFloat = 'G', kBinInt = 'J', kBinInt1 = 'K', kBinInt2 = 'M', kNone = 'N', kBinPersId = 'Q',
-    kReduce = 'R', kBinString = 'T', kShortBinString = 'U', kBinUnicode = 'X', kAppend = 'a', kBuild = 'b', kGlobal = 'c', kDict = 'd', kEmptyDict = '}',
-    kAppends = 'e', kBinGet = 'h', kLongBinGet = 'j', kList = 'l', kEmptyList = ']', kBinPut = 'q', kLongBinPut = 'r', kSetItem = 's', kTuple = 't',
-    kEmptyTuple = ')', kSetItems = 'u', kBinBytes = 'B', kShortBinBytes = 'C', kProto = 0x80, kTuple1 = 0x85, kTuple2 = 0x86, kTuple3 = 0x87,
-    kNewTrue = 0x88, kNewFalse = 0x89, kLong1 = 0x8a, kLong4 = 0x8b, kShortBinUnicode = 0x8c, kBinUnicode8 = 0x8d, kStackGlobal = 0x93, kMemoize = 0x94,
+    kMark = '(',
+    kStop = '.',
+    kPop = '0',
+    kPopMark = '1',
+    kBinFloat = 'G',
+    kBinInt = 'J',
+    kBinInt1 = 'K',
+    kBinInt2 = 'M',
+    kNone = 'N',
+    kBinPersId = 'Q',
+    kReduce = 'R',
+    kBinString = 'T',
+    kShortBinString = 'U',
+    kBinUnicode = 'X',
+    kAppend = 'a',
+    kBuild = 'b',
+    kGlobal = 'c',
+    kDict = 'd',
+    kEmptyDict = '}',
+    kAppends = 'e',
+    kBinGet = 'h',
+    kLongBinGet = 'j',
+    kList = 'l',
+    kEmptyList = ']',
+    kBinPut = 'q',
+    kLongBinPut = 'r',
+    kSetItem = 's',
+    kTuple = 't',
+    kEmptyTuple = ')',
+    kSetItems = 'u',
+    kBinBytes = 'B',
+    kShortBinBytes = 'C',
+    kProto = 0x80,
+    kTuple1 = 0x85,
+    kTuple2 = 0x86,
+    kTuple3 = 0x87,
+    kNewTrue = 0x88,
+    kNewFalse = 0x89,
+    kLong1 = 0x8a,
+    kLong4 = 0x8b,
+    kShortBinUnicode = 0x8c,
+    kBinUnicode8 = 0x8d,
+    kStackGlobal = 0x93,
+    kMemoize = 0x94,
     kFrame = 0x95
 };
 
@@ -62,10 +101,7 @@ private:
     using Sequence = PickleValue::Sequence;
     using Dict = PickleValue::Dict;
 
-    [[noreturn]] void fail(const std::string& what) const
-    {
-        throw IoError(where_ + ": at byte " + std::to_string(at_) + " of its pickle " + what + ".");
-    }
+    [[noreturn]] void fail(const std::string& what) const { throw IoError(where_ + ": at byte " + std::to_string(at_) + " of its pickle " + what + "."); }
 
     template <class Integer>
     Integer next()
@@ -156,7 +192,8 @@ private:
     void push_global(const std::string& name)
     {
         if (std::ranges::find(kCallables, name) == kCallables.end() && !is_storage_name(name))
-            fail("it names '" + printable(name) + "', and only tensors, dicts, lists, tuples, numbers and texts are read; nothing was executed. Save the state dict alone");
+            fail("it names '" + printable(name) +
+                 "', and only tensors, dicts, lists, tuples, numbers and texts are read; nothing was executed. Save the state dict alone");
         push(PickledGlobal{name});
     }
 
@@ -175,7 +212,8 @@ private:
         if (id.size() < 5 || expect<std::string>(id[0], "the word 'storage'") != "storage") fail("a persistent id is no storage");
         const auto& global = expect<PickledGlobal>(id[1], "a type of storage").name;
         if (!is_storage_name(global)) fail("'" + printable(global) + "' is no type of storage");
-        if (id.size() > 5 && !id[5]->as<PickleValue::None>()) fail("a storage is a view of another, which is not supported. Save the file again with a newer PyTorch");
+        if (id.size() > 5 && !id[5]->as<PickleValue::None>())
+            fail("a storage is a view of another, which is not supported. Save the file again with a newer PyTorch");
         push(PickledStorage{global.substr(6), expect<std::string>(id[2], "the key of a storage"), expect<std::int64_t>(id[4], "the size of a storage")});
     }
 
@@ -197,7 +235,7 @@ private:
         };
         if (name == kOrderedDict) {
             Dict dict;
-            if (!arguments.empty()) {   // as Python 2 wrote it: a list of pairs
+            if (!arguments.empty()) {  // as Python 2 wrote it: a list of pairs
                 const auto& pairs = expect<Sequence>(arguments[0], "a list of pairs").items;
                 count_copies(pairs.size());
                 for (const auto* item : pairs) {
@@ -247,54 +285,122 @@ private:
         case kProto:
             if (const int protocol = next<std::uint8_t>(); protocol > 5) fail("protocol " + std::to_string(protocol) + " is announced, expected at most 5");
             return;
-        case kFrame: next<std::uint64_t>(); return;
-        case kMark: marks_.push_back(stack_.size()); return;
+        case kFrame:
+            next<std::uint64_t>();
+            return;
+        case kMark:
+            marks_.push_back(stack_.size());
+            return;
         case kStop:
             pickle_.root_ = pop();
             if (!stack_.empty()) fail("it stops with values left over");
             return;
-        case kPop: pop(); return;
-        case kPopMark: pop_to_mark(); return;
-        case kNone: push(PickleValue::None{}); return;
-        case kNewTrue: push(true); return;
-        case kNewFalse: push(false); return;
-        case kBinInt: push(static_cast<std::int64_t>(next<std::int32_t>())); return;
-        case kBinInt1: push(static_cast<std::int64_t>(next<std::uint8_t>())); return;
-        case kBinInt2: push(static_cast<std::int64_t>(next<std::uint16_t>())); return;
-        case kLong1: push_integer(take(next<std::uint8_t>())); return;
-        case kLong4: push_integer(take(next<std::uint32_t>())); return;
-        case kBinFloat: push(std::bit_cast<double>(__builtin_bswap64(next<std::uint64_t>()))); return;
-        case kBinUnicode: case kBinString: case kBinBytes: push(std::string(take(next<std::uint32_t>()))); return;
-        case kShortBinUnicode: case kShortBinString: case kShortBinBytes: push(std::string(take(next<std::uint8_t>()))); return;
-        case kBinUnicode8: push(std::string(take(next<std::uint64_t>()))); return;
-        case kEmptyList: push(Sequence{}); return;
-        case kEmptyTuple: push(Sequence{{}, true}); return;
-        case kEmptyDict: push(Dict{}); return;
-        case kTuple1: push_tuple(1); return;
-        case kTuple2: push_tuple(2); return;
-        case kTuple3: push_tuple(3); return;
-        case kTuple: push(Sequence{pop_to_mark(), true}); return;
-        case kList: push(Sequence{pop_to_mark(), false}); return;
+        case kPop:
+            pop();
+            return;
+        case kPopMark:
+            pop_to_mark();
+            return;
+        case kNone:
+            push(PickleValue::None{});
+            return;
+        case kNewTrue:
+            push(true);
+            return;
+        case kNewFalse:
+            push(false);
+            return;
+        case kBinInt:
+            push(static_cast<std::int64_t>(next<std::int32_t>()));
+            return;
+        case kBinInt1:
+            push(static_cast<std::int64_t>(next<std::uint8_t>()));
+            return;
+        case kBinInt2:
+            push(static_cast<std::int64_t>(next<std::uint16_t>()));
+            return;
+        case kLong1:
+            push_integer(take(next<std::uint8_t>()));
+            return;
+        case kLong4:
+            push_integer(take(next<std::uint32_t>()));
+            return;
+        case kBinFloat:
+            push(std::bit_cast<double>(__builtin_bswap64(next<std::uint64_t>())));
+            return;
+        case kBinUnicode:
+        case kBinString:
+        case kBinBytes:
+            push(std::string(take(next<std::uint32_t>())));
+            return;
+        case kShortBinUnicode:
+        case kShortBinString:
+        case kShortBinBytes:
+            push(std::string(take(next<std::uint8_t>())));
+            return;
+        case kBinUnicode8:
+            push(std::string(take(next<std::uint64_t>())));
+            return;
+        case kEmptyList:
+            push(Sequence{});
+            return;
+        case kEmptyTuple:
+            push(Sequence{{}, true});
+            return;
+        case kEmptyDict:
+            push(Dict{});
+            return;
+        case kTuple1:
+            push_tuple(1);
+            return;
+        case kTuple2:
+            push_tuple(2);
+            return;
+        case kTuple3:
+            push_tuple(3);
+            return;
+        case kTuple:
+            push(Sequence{pop_to_mark(), true});
+            return;
+        case kList:
+            push(Sequence{pop_to_mark(), false});
+            return;
         case kDict: {
             const auto items = pop_to_mark();
             push(Dict{});
             set_items(items);
             return;
         }
-        case kAppend: append({pop()}); return;
-        case kAppends: append(pop_to_mark()); return;
+        case kAppend:
+            append({pop()});
+            return;
+        case kAppends:
+            append(pop_to_mark());
+            return;
         case kSetItem: {
             const auto* value = pop();
             const auto* key = pop();
             set_items({key, value});
             return;
         }
-        case kSetItems: set_items(pop_to_mark()); return;
-        case kBinPut: memo_[next<std::uint8_t>()] = &top(); return;
-        case kLongBinPut: memo_[next<std::uint32_t>()] = &top(); return;
-        case kMemoize: memo_[static_cast<std::uint32_t>(memo_.size())] = &top(); return;
-        case kBinGet: get(next<std::uint8_t>()); return;
-        case kLongBinGet: get(next<std::uint32_t>()); return;
+        case kSetItems:
+            set_items(pop_to_mark());
+            return;
+        case kBinPut:
+            memo_[next<std::uint8_t>()] = &top();
+            return;
+        case kLongBinPut:
+            memo_[next<std::uint32_t>()] = &top();
+            return;
+        case kMemoize:
+            memo_[static_cast<std::uint32_t>(memo_.size())] = &top();
+            return;
+        case kBinGet:
+            get(next<std::uint8_t>());
+            return;
+        case kLongBinGet:
+            get(next<std::uint32_t>());
+            return;
         case kGlobal: {
             const std::string module(line());
             push_global(module + "." + std::string(line()));
@@ -305,13 +411,18 @@ private:
             push_global(expect<std::string>(pop(), "a name") + "." + name);
             return;
         }
-        case kBinPersId: push_storage(); return;
-        case kReduce: reduce(); return;
-        case kBuild:   // attributes of an ordered dict, such as the versions of a state dict
+        case kBinPersId:
+            push_storage();
+            return;
+        case kReduce:
+            reduce();
+            return;
+        case kBuild:  // attributes of an ordered dict, such as the versions of a state dict
             pop();
             if (!top().as<Dict>()) fail("attributes are set of something that is no dict");
             return;
-        default: fail("the opcode " + hex(op) + " is outside of what is read (tensors, dicts, lists, tuples, numbers, texts)");
+        default:
+            fail("the opcode " + hex(op) + " is outside of what is read (tensors, dicts, lists, tuples, numbers, texts)");
         }
     }
 
@@ -342,7 +453,8 @@ Pickle::Pickle(std::span<const std::byte> bytes, const std::string& where)
 
 StateDictPickle::StateDictPickle()
 {
-    bytes_ = "\x80\x02" "ccollections\nOrderedDict\n)R(";
+    bytes_ = "\x80\x02"
+             "ccollections\nOrderedDict\n)R(";
 }
 
 void StateDictPickle::put_text(std::string_view text)
@@ -383,7 +495,8 @@ void StateDictPickle::add(std::string_view name, const PickledStorage& storage, 
     std::vector<std::int64_t> strides(shape.size(), 1);
     for (std::size_t i = shape.size(); i-- > 1;) strides[i - 1] = strides[i] * std::max<std::int64_t>(1, shape[i]);
     for (const auto stride : strides) put_integer(stride);
-    bytes_ += "t\x89" "ccollections\nOrderedDict\n)RtR";
+    bytes_ += "t\x89"
+              "ccollections\nOrderedDict\n)RtR";
 }
 
 std::string StateDictPickle::finish()

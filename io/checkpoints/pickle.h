@@ -15,7 +15,7 @@ namespace meshard {
 
 /// The storage of a pickled tensor: its key in the file, and its size in values of its type.
 struct PickledStorage {
-    std::string type;               ///< PyTorch's name, e.g. `FloatStorage`
+    std::string type;  ///< PyTorch's name, e.g. `FloatStorage`
     std::string key;
     std::int64_t num_values = 0;
 };
@@ -23,14 +23,14 @@ struct PickledStorage {
 /// A tensor as a view of a storage. Not checked, except that offset, shape and strides are integers.
 struct PickledTensor {
     PickledStorage storage;
-    std::int64_t offset = 0;        ///< in values
+    std::int64_t offset = 0;  ///< in values
     std::vector<std::int64_t> shape;
-    std::vector<std::int64_t> strides;   ///< in values, as many as `shape`
+    std::vector<std::int64_t> strides;  ///< in values, as many as `shape`
 };
 
 /// Name of a function or class in the pickle. It is never called.
 struct PickledGlobal {
-    std::string name;               ///< e.g. `torch._utils._rebuild_tensor_v2`
+    std::string name;  ///< e.g. `torch._utils._rebuild_tensor_v2`
 };
 
 /// One value of a pickle. Values may be shared and may contain themselves.
@@ -41,12 +41,15 @@ struct PickleValue {
         bool is_tuple = false;
     };
     struct Dict {
-        std::vector<std::pair<const PickleValue*, const PickleValue*>> items;   ///< in the order of insertion
+        std::vector<std::pair<const PickleValue*, const PickleValue*>> items;  ///< in the order of insertion
     };
     std::variant<None, bool, std::int64_t, double, std::string, Sequence, Dict, PickledGlobal, PickledStorage, PickledTensor> value;
 
     template <class T>
-    const T* as() const { return std::get_if<T>(&value); }
+    const T* as() const
+    {
+        return std::get_if<T>(&value);
+    }
 
     /// The value under a text key of a dict; null if there is none, or this is no dict.
     const PickleValue* find(std::string_view key) const;
@@ -63,7 +66,7 @@ public:
     const PickleValue& root() const { return *root_; }
     /// Every value, in no order that matters.
     const std::deque<PickleValue>& values() const { return values_; }
-    std::size_t size() const { return size_; }   ///< bytes up to the end of the pickle; more may follow
+    std::size_t size() const { return size_; }  ///< bytes up to the end of the pickle; more may follow
 
 private:
     friend class PickleReader;
@@ -79,7 +82,7 @@ public:
 
     /// A contiguous tensor that begins at its storage's begin.
     void add(std::string_view name, const PickledStorage& storage, std::span<const std::int64_t> shape);
-    std::string finish();   ///< to be called once, last
+    std::string finish();  ///< to be called once, last
 
 private:
     void put_text(std::string_view text);

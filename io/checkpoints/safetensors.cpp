@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/checkpoints/safetensors.h"
 
+#include "io/bytes/atomic_file.h"
+#include "io/bytes/mapped_file.h"
+#include "partition/error.h"
+
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -10,21 +14,26 @@
 #include <set>
 #include <utility>
 
-#include "io/bytes/atomic_file.h"
-#include "io/bytes/mapped_file.h"
-#include "partition/error.h"
-
 namespace meshard {
 
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::array<std::pair<std::string_view, std::size_t>, 13> array_types{{{"F64", 8}, {"F32", 4}, {"F16", 2}, {"BF16", 2},
-                                                                               {"I64", 8}, {"I32", 4}, {"I16", 2}, {"I8", 1},
-                                                                               {"U64", 8}, {"U32", 4}, {"U16", 2}, {"U8", 1},
-                                                                               {"BOOL", 1}}};
-constexpr std::uint64_t max_header_size = 100'000'000;   // the format's own limit
+constexpr std::array<std::pair<std::string_view, std::size_t>, 13> array_types{{{"F64", 8},
+                                                                                {"F32", 4},
+                                                                                {"F16", 2},
+                                                                                {"BF16", 2},
+                                                                                {"I64", 8},
+                                                                                {"I32", 4},
+                                                                                {"I16", 2},
+                                                                                {"I8", 1},
+                                                                                {"U64", 8},
+                                                                                {"U32", 4},
+                                                                                {"U16", 2},
+                                                                                {"U8", 1},
+                                                                                {"BOOL", 1}}};
+constexpr std::uint64_t max_header_size = 100'000'000;  // the format's own limit
 constexpr const char* metadata_key = "__metadata__";
 
 /// Product of `extents`, each at least 0; false if it does not fit.
@@ -56,8 +65,10 @@ public:
         data_ = bytes.subspan(8 + header_size);
         const Json header = parse_header(file_->text().substr(8, header_size));
         for (const auto& [name, entry] : header.items()) {
-            if (name == metadata_key) read_metadata(entry);
-            else read_entry(name, entry);
+            if (name == metadata_key)
+                read_metadata(entry);
+            else
+                read_entry(name, entry);
         }
         check_layout();
         return std::move(content_);
@@ -99,8 +110,7 @@ private:
     void read_entry(const std::string& name, const Json& entry)
     {
         const std::string what = "has array '" + name + "' ";
-        if (!entry.is_object() || !entry.contains("dtype") || !entry.contains("shape") || !entry.contains("data_offsets") ||
-            entry.size() != 3)
+        if (!entry.is_object() || !entry.contains("dtype") || !entry.contains("shape") || !entry.contains("data_offsets") || entry.size() != 3)
             fail(what + "whose entry does not consist of dtype, shape and data_offsets");
         NamedArray array;
         array.name = name;
@@ -113,14 +123,13 @@ private:
         const Json& offsets = entry["data_offsets"];
         const auto is_count = [](const Json& value) { return value.is_number_unsigned() && value.get<std::uint64_t>() <= INT64_MAX; };
         if (!shape.is_array() || !std::ranges::all_of(shape, is_count)) fail(what + "with a shape that is no list of counts");
-        if (!offsets.is_array() || offsets.size() != 2 || !std::ranges::all_of(offsets, is_count))
-            fail(what + "with data_offsets that are no pair of counts");
+        if (!offsets.is_array() || offsets.size() != 2 || !std::ranges::all_of(offsets, is_count)) fail(what + "with data_offsets that are no pair of counts");
         for (const Json& extent : shape) array.shape.push_back(extent.get<std::int64_t>());
 
         const auto begin = offsets[0].get<std::uint64_t>(), end = offsets[1].get<std::uint64_t>();
         if (begin > end || end > data_.size())
-            fail(what + "at bytes " + std::to_string(begin) + " to " + std::to_string(end) + " of " +
-                 std::to_string(data_.size()) + ". It is truncated or damaged");
+            fail(what + "at bytes " + std::to_string(begin) + " to " + std::to_string(end) + " of " + std::to_string(data_.size()) +
+                 ". It is truncated or damaged");
         std::int64_t count = 0, num_bytes = 0;
         if (!count_values(array.shape, count) || __builtin_mul_overflow(count, static_cast<std::int64_t>(type->second), &num_bytes) ||
             static_cast<std::uint64_t>(num_bytes) != end - begin)
@@ -145,12 +154,11 @@ private:
         std::uint64_t end = 0;
         for (const Extent& extent : extents_) {
             if (extent.begin != end)
-                fail("has array '" + *extent.name + "' at byte " + std::to_string(extent.begin) + ", expected " +
-                     std::to_string(end) + ": arrays " + (extent.begin < end ? "overlap" : "leave a gap"));
+                fail("has array '" + *extent.name + "' at byte " + std::to_string(extent.begin) + ", expected " + std::to_string(end) + ": arrays " +
+                     (extent.begin < end ? "overlap" : "leave a gap"));
             end = extent.end;
         }
-        if (end != data_.size())
-            fail("has " + std::to_string(data_.size() - end) + " bytes after its last array. It is damaged");
+        if (end != data_.size()) fail("has " + std::to_string(data_.size() - end) + " bytes after its last array. It is damaged");
     }
 
     std::string where_;
@@ -167,8 +175,7 @@ void require_writable(const NamedArrays& content)
         const std::string what = "write_safetensors: array '" + array.name + "' ";
         if (array.name == metadata_key) throw InvalidInput(what + "has the name that the format keeps for metadata. Rename it.");
         if (!names.insert(array.name).second) throw InvalidInput(what + "occurs twice. Rename one.");
-        if (std::ranges::any_of(array.shape, [](std::int64_t extent) { return extent < 0; }))
-            throw InvalidInput(what + "has a negative extent.");
+        if (std::ranges::any_of(array.shape, [](std::int64_t extent) { return extent < 0; })) throw InvalidInput(what + "has a negative extent.");
         if (array.data == nullptr && array.num_values() > 0) throw InvalidInput(what + "has no data.");
     }
 }
@@ -219,9 +226,8 @@ void write_safetensors(const std::filesystem::path& path, const NamedArrays& con
     if (!content.metadata.empty()) header[metadata_key] = content.metadata;
     for (std::size_t i = 0; i < content.arrays.size(); ++i) {
         const NamedArray& array = content.arrays[i];
-        header[array.name] = {{"dtype", std::string(to_string(array.type))},
-                              {"shape", array.shape},
-                              {"data_offsets", {begins[i], begins[i] + array.bytes().size()}}};
+        header[array.name] = {
+            {"dtype", std::string(to_string(array.type))}, {"shape", array.shape}, {"data_offsets", {begins[i], begins[i] + array.bytes().size()}}};
     }
     std::string text;
     try {

@@ -23,9 +23,9 @@ std::string_view to_string(ArrayType type);
 struct NamedArray {
     std::string name;
     ArrayType type = ArrayType::F32;
-    std::vector<std::int64_t> shape;        ///< empty for a single value
-    const std::byte* data = nullptr;        ///< aligned for the type
-    std::shared_ptr<const void> owner;      ///< keeps `data` alive; null if the caller does
+    std::vector<std::int64_t> shape;    ///< empty for a single value
+    const std::byte* data = nullptr;    ///< aligned for the type
+    std::shared_ptr<const void> owner;  ///< keeps `data` alive; null if the caller does
 
     std::int64_t num_values() const;
     std::span<const std::byte> bytes() const { return {data, static_cast<std::size_t>(num_values()) * size_of(type)}; }
@@ -36,7 +36,7 @@ struct NamedArrays {
     std::vector<NamedArray> arrays;
     std::map<std::string, std::string> metadata;
 
-    const NamedArray* find(std::string_view name) const;   ///< null if absent
+    const NamedArray* find(std::string_view name) const;  ///< null if absent
 };
 
 /// Maps a safetensors file; the arrays are views into it (copies where the file does not align them).

@@ -1,20 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/checkpoints/torch_file.h"
 
+#include "partition/error.h"
+
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <optional>
 
-#include "partition/error.h"
-
 namespace meshard {
 namespace {
 
 constexpr auto kStorageTypes = std::to_array<std::pair<std::string_view, ArrayType>>({
-    {"DoubleStorage", ArrayType::F64}, {"FloatStorage", ArrayType::F32}, {"HalfStorage", ArrayType::F16}, {"BFloat16Storage", ArrayType::BF16},
-    {"LongStorage", ArrayType::I64}, {"IntStorage", ArrayType::I32}, {"ShortStorage", ArrayType::I16}, {"CharStorage", ArrayType::I8},
-    {"ByteStorage", ArrayType::U8}, {"BoolStorage", ArrayType::BOOL},
+    {"DoubleStorage", ArrayType::F64},
+    {"FloatStorage", ArrayType::F32},
+    {"HalfStorage", ArrayType::F16},
+    {"BFloat16Storage", ArrayType::BF16},
+    {"LongStorage", ArrayType::I64},
+    {"IntStorage", ArrayType::I32},
+    {"ShortStorage", ArrayType::I16},
+    {"CharStorage", ArrayType::I8},
+    {"ByteStorage", ArrayType::U8},
+    {"BoolStorage", ArrayType::BOOL},
 });
 
 // The magic number at the beginning of PyTorch's format before zip, as a pickle.
@@ -84,9 +91,12 @@ void copy_strided(const PickledTensor& tensor, const std::byte* begin, std::size
 
 TorchFile::TorchFile(const SharedBytes& file, std::string where) : where_(std::move(where))
 {
-    if (looks_like_zip(file.bytes)) read_zip(file);
-    else if (file.text().starts_with(kLegacyBegin)) read_legacy(file);
-    else fail("is no file of torch.save: it begins neither as a zip archive nor as a PyTorch pickle");
+    if (looks_like_zip(file.bytes))
+        read_zip(file);
+    else if (file.text().starts_with(kLegacyBegin))
+        read_legacy(file);
+    else
+        fail("is no file of torch.save: it begins neither as a zip archive nor as a PyTorch pickle");
 }
 
 void TorchFile::fail(const std::string& what) const
@@ -146,7 +156,8 @@ void TorchFile::read_legacy(const SharedBytes& file)
         rest = rest.subspan(sizeof count);
         std::uint64_t size = 0;
         if (count < 0 || __builtin_mul_overflow(static_cast<std::uint64_t>(count), value_sizes[*key], &size) || size > rest.size())
-            fail("has " + std::to_string(rest.size()) + " bytes left for the " + std::to_string(count) + " values of its storage '" + *key + "'. It is truncated");
+            fail("has " + std::to_string(rest.size()) + " bytes left for the " + std::to_string(count) + " values of its storage '" + *key +
+                 "'. It is truncated");
         if (!storages_.emplace(*key, SharedBytes{rest.first(size), file.owner}).second) fail("has two storages '" + *key + "'");
         stored_bytes_ += size;
         rest = rest.subspan(size);
@@ -194,10 +205,13 @@ NamedArray TorchFile::array(std::string name, const PickledTensor& tensor)
     }
     const auto num_bytes = static_cast<std::size_t>(reach->num_values) * value_size;
     copied_bytes_ += num_bytes;
-    if (copied_bytes_ > kLargestGrowth * stored_bytes_) fail("has views of shared storages that take more than " + std::to_string(kLargestGrowth) + " times what is stored");
+    if (copied_bytes_ > kLargestGrowth * stored_bytes_)
+        fail("has views of shared storages that take more than " + std::to_string(kLargestGrowth) + " times what is stored");
     const std::shared_ptr<std::byte[]> copy(new std::byte[num_bytes]);
-    if (is_contiguous(tensor)) std::memcpy(copy.get(), begin, num_bytes);
-    else copy_strided(tensor, begin, value_size, reach->num_values, copy.get());
+    if (is_contiguous(tensor))
+        std::memcpy(copy.get(), begin, num_bytes);
+    else
+        copy_strided(tensor, begin, value_size, reach->num_values, copy.get());
     array.data = copy.get();
     array.owner = copy;
     return array;
@@ -210,7 +224,8 @@ std::vector<std::span<const std::byte>> torch_file_pieces(const NamedArrays& con
         const auto& array = content.arrays[i];
         const auto type = std::ranges::find(kStorageTypes, array.type, &std::pair<std::string_view, ArrayType>::second);
         if (type == kStorageTypes.end())
-            throw InvalidInput("torch_file: '" + array.name + "' is " + std::string(to_string(array.type)) + ", which a .pt file cannot hold. Write .safetensors.");
+            throw InvalidInput("torch_file: '" + array.name + "' is " + std::string(to_string(array.type)) +
+                               ", which a .pt file cannot hold. Write .safetensors.");
         pickle.add(array.name, {std::string(type->first), std::to_string(i), array.num_values()}, array.shape);
     }
     layout.add("archive/data.pkl", pickle.finish());

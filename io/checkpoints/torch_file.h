@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <map>
-#include <string>
-
+#include "io/bytes/zip_archive.h"
 #include "io/checkpoints/pickle.h"
 #include "io/checkpoints/safetensors.h"
-#include "io/bytes/zip_archive.h"
+
+#include <map>
+#include <string>
 
 namespace meshard {
 

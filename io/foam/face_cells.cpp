@@ -27,9 +27,12 @@ public:
         int triangles = 0, quads = 0;
         for (const Side& side : sides_) {
             const auto corners = faces_.row(side.face).size();
-            if (corners == 3) ++triangles;
-            else if (corners == 4) ++quads;
-            else return polyhedron;
+            if (corners == 3)
+                ++triangles;
+            else if (corners == 4)
+                ++quads;
+            else
+                return polyhedron;
         }
         if (triangles == 4 && quads == 0 && raise(base(3), false, 1, points)) return tetra;
         if (triangles == 4 && quads == 1 && raise(base(4), false, 1, points)) return pyramid;
@@ -47,8 +50,10 @@ public:
         for (const Side& side : sides_) {
             const auto row = faces_.row(side.face);
             stream.push_back(static_cast<std::int32_t>(row.size()));
-            if (side.outward) stream.insert(stream.end(), row.begin(), row.end());
-            else stream.insert(stream.end(), row.rbegin(), row.rend());
+            if (side.outward)
+                stream.insert(stream.end(), row.begin(), row.end());
+            else
+                stream.insert(stream.end(), row.rbegin(), row.rend());
             for (const std::int32_t point : row)
                 if (last_use[point] != cell) {
                     last_use[point] = cell;
@@ -91,7 +96,8 @@ private:
             if (on_base != 2 && on_base != 0) return false;
         }
         if (num_tops == 1) {
-            if (std::any_of(tops.begin(), tops.begin() + static_cast<std::ptrdiff_t>(corners), [&](std::int32_t top) { return top < 0 || top != tops[0]; })) return false;
+            if (std::any_of(tops.begin(), tops.begin() + static_cast<std::ptrdiff_t>(corners), [&](std::int32_t top) { return top < 0 || top != tops[0]; }))
+                return false;
             points.push_back(tops[0]);
         } else {
             for (std::size_t i = 0; i < corners; ++i) {
@@ -115,8 +121,7 @@ private:
 
 }  // namespace
 
-FaceCells cells_from_faces(const Csr& faces, std::span<const std::int32_t> owner, std::span<const std::int32_t> neighbour,
-                           std::int64_t num_cells)
+FaceCells cells_from_faces(const Csr& faces, std::span<const std::int32_t> owner, std::span<const std::int32_t> neighbour, std::int64_t num_cells)
 {
     std::vector<std::int64_t> begin(static_cast<std::size_t>(num_cells) + 1, 0);
     for (const std::int32_t cell : owner) ++begin[cell + 1];

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/foam/foam_decomposed.h"
 
+#include "io/bytes/ascii_numbers.h"
+#include "io/vtk/vtk_parallel_reader.h"
+#include "partition/error.h"
+
 #include <algorithm>
 #include <functional>
 #include <numeric>
 #include <utility>
-
-#include "io/bytes/ascii_numbers.h"
-#include "io/vtk/vtk_parallel_reader.h"
-#include "partition/error.h"
 
 namespace meshard {
 
@@ -60,8 +60,8 @@ void join_across(std::span<const FoamRegion> processors, std::span<const std::in
             for (std::int64_t i = 0; i < patch.num_faces; ++i) {
                 const auto ours = processors[here].face(patch.start + i), theirs = processors[there].face(back->start + i);
                 if (ours.size() != theirs.size())
-                    throw IoError(where + ": face " + std::to_string(i) + " between " + between(here, there) + " has " + std::to_string(ours.size()) + " points on one side and " +
-                                  std::to_string(theirs.size()) + " on the other.");
+                    throw IoError(where + ": face " + std::to_string(i) + " between " + between(here, there) + " has " + std::to_string(ours.size()) +
+                                  " points on one side and " + std::to_string(theirs.size()) + " on the other.");
                 // OpenFOAM reverses a face without moving its first point.
                 for (std::size_t k = 0; k < ours.size(); ++k)
                     points.join(first_points[here] + ours[k], first_points[there] + theirs[k == 0 ? 0 : theirs.size() - k]);
@@ -106,7 +106,8 @@ std::vector<FoamAddressing> addressing_of(std::span<const FoamRegion> processors
         if (!is_whole) return number_in_order(processors, where);
         for (const auto* ids : {&found.points, &found.faces, &found.cells})
             if (std::ranges::any_of(*ids, [](std::int64_t id) { return id < 0; }))
-                throw IoError(where + ": the numbers that decomposePar noted in processor" + std::to_string(result.size() - 1) + " are damaged: one is below 0. Decompose the case again.");
+                throw IoError(where + ": the numbers that decomposePar noted in processor" + std::to_string(result.size() - 1) +
+                              " are damaged: one is below 0. Decompose the case again.");
     }
     return result;
 }
@@ -129,8 +130,10 @@ void unite_zones(std::vector<Mesh>& pieces)
                 zones[cell] = static_cast<std::int32_t>(std::ranges::find(all, names->strings()[zone]) - all.begin());
         const auto old = std::ranges::find(piece.cell_data, ids_name, &DataArray::name);
         DataArray united = DataArray::from(ids_name, std::move(zones));
-        if (old != piece.cell_data.end()) *old = std::move(united);
-        else piece.cell_data.insert(piece.cell_data.begin(), std::move(united));
+        if (old != piece.cell_data.end())
+            *old = std::move(united);
+        else
+            piece.cell_data.insert(piece.cell_data.begin(), std::move(united));
     }
     auto& first = pieces.front().field_data;
     std::erase_if(first, [&](const DataArray& array) { return array.name() == names_name; });
@@ -158,16 +161,19 @@ std::vector<fs::path> processor_folders(const fs::path& case_folder)
         const std::string name = entry.path().filename().string();
         constexpr std::string_view start = "processor", collated = "processors";
         if (!name.starts_with(start) || !entry.is_directory()) continue;
-        if (const auto number = parse_number<std::int64_t>(std::string_view(name).substr(start.size()))) found.emplace_back(*number, entry.path());
+        if (const auto number = parse_number<std::int64_t>(std::string_view(name).substr(start.size())))
+            found.emplace_back(*number, entry.path());
         else if (name.starts_with(collated) && fs::is_directory(entry.path() / "constant"))
-            throw IoError("read_mesh: " + entry.path().string() + " is a decomposition in the collated form, which is not read. Reconstruct the case, or write it again with "
+            throw IoError("read_mesh: " + entry.path().string() +
+                          " is a decomposition in the collated form, which is not read. Reconstruct the case, or write it again with "
                           "`-fileHandler uncollated`.");
     }
     std::ranges::sort(found);
     std::vector<fs::path> folders;
     for (const auto& [number, path] : found) {
         if (number != static_cast<std::int64_t>(folders.size()))
-            throw IoError("read_mesh: " + case_folder.string() + " has the folder " + path.filename().string() + ", but no processor" + std::to_string(folders.size()) + ".");
+            throw IoError("read_mesh: " + case_folder.string() + " has the folder " + path.filename().string() + ", but no processor" +
+                          std::to_string(folders.size()) + ".");
         folders.push_back(path);
     }
     return folders;

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "io/foam/foam_region.h"
+#include "io/vtk/mesh_blocks.h"
+
 #include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "io/foam/foam_region.h"
-#include "io/vtk/mesh_blocks.h"
-
 namespace meshard {
 
 /// Blocks of one region.
 struct FoamBlocks {
     std::vector<MeshBlock> blocks;
-    std::vector<std::string> all_names;     ///< of the blocks that could be read
-    std::int64_t num_points = 0;            ///< of the whole region
+    std::vector<std::string> all_names;  ///< of the blocks that could be read
+    std::int64_t num_points = 0;         ///< of the whole region
 };
 
 /// The folders `processor0`, `processor1`, ... of a case; none if it is not decomposed.

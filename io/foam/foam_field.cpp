@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/foam/foam_field.h"
 
+#include "io/bytes/ascii_numbers.h"
+
 #include <algorithm>
 #include <array>
 #include <cctype>
 #include <span>
 #include <utility>
 #include <vector>
-
-#include "io/bytes/ascii_numbers.h"
 
 namespace meshard {
 
@@ -22,8 +22,7 @@ std::string foam_unit(const FoamEntry& field)
     for (const std::string& word : dimensions->words) {
         const auto exponent = parse_number<double>(word);
         if (!exponent) continue;
-        if (i < units.size() && *exponent != 0)
-            text += (text.empty() ? "" : " ") + std::string(units[i]) + (*exponent == 1 ? "" : "^" + word);
+        if (i < units.size() && *exponent != 0) text += (text.empty() ? "" : " ") + std::string(units[i]) + (*exponent == 1 ? "" : "^" + word);
         ++i;
     }
     return text;
@@ -32,7 +31,8 @@ std::string foam_unit(const FoamEntry& field)
 FoamFieldClass foam_field_class(std::string_view name)
 {
     FoamFieldClass result;
-    if (name.starts_with("vol")) name.remove_prefix(3);
+    if (name.starts_with("vol"))
+        name.remove_prefix(3);
     else if (name.starts_with("point")) {
         name.remove_prefix(5);
         result.on_points = true;
@@ -51,9 +51,8 @@ std::optional<DataArray> foam_field_values(const FoamFile& file, const FoamEntry
 {
     if (entry.list) {
         if (entry.list->num_rows() != num_rows || entry.list->num_components() != num_components)
-            file.fail("'" + entry.key + "' has " + std::to_string(entry.list->num_rows()) + " values of " +
-                      std::to_string(entry.list->num_components()) + " numbers, expected " + std::to_string(num_rows) + " of " +
-                      std::to_string(num_components) + ". Does the field belong to this mesh?");
+            file.fail("'" + entry.key + "' has " + std::to_string(entry.list->num_rows()) + " values of " + std::to_string(entry.list->num_components()) +
+                      " numbers, expected " + std::to_string(num_rows) + " of " + std::to_string(num_components) + ". Does the field belong to this mesh?");
         return entry.list;
     }
     if (!entry.words.empty() && entry.words.front() == "nonuniform") {
@@ -85,8 +84,10 @@ void reorder_symmetric_tensors(DataArray& array)
             for (std::size_t c = 0; c < 6; ++c) values[row + c] = old[static_cast<std::size_t>(from[c])];
         }
     };
-    if (array.type() == ScalarType::Float32) swap(array.mutable_values<float>());
-    else swap(array.mutable_values<double>());
+    if (array.type() == ScalarType::Float32)
+        swap(array.mutable_values<float>());
+    else
+        swap(array.mutable_values<double>());
     array.component_names = {"XX", "YY", "ZZ", "XY", "YZ", "XZ"};
 }
 

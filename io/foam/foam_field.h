@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "io/foam/foam_file.h"
+#include "partition/mesh/data_array.h"
+
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 
-#include "io/foam/foam_file.h"
-#include "partition/mesh/data_array.h"
-
 namespace meshard {
 
 /// Meaning of the `class` of an OpenFOAM field, e.g. `volSymmTensorField`.
 struct FoamFieldClass {
-    int num_components = 0;     ///< 0: not a field on cells or points
+    int num_components = 0;  ///< 0: not a field on cells or points
     bool on_points = false;
 };
 

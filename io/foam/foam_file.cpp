@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/foam/foam_file.h"
 
+#include "io/bytes/ascii_numbers.h"
+#include "io/bytes/gzip.h"
+#include "partition/error.h"
+
 #include <algorithm>
 #include <cstring>
 #include <limits>
 #include <utility>
-
-#include "io/bytes/ascii_numbers.h"
-#include "io/bytes/gzip.h"
-#include "partition/error.h"
 
 namespace meshard {
 
@@ -109,8 +109,7 @@ void FoamFile::fail(const std::string& what) const
 void FoamFile::read_header()
 {
     if (text_.empty()) fail("the file is empty, a file of OpenFOAM's is expected");
-    if (peek() != 'F' || next_word() != "FoamFile")
-        fail("expected the header 'FoamFile { ... }' of OpenFOAM's files, found something else");
+    if (peek() != 'F' || next_word() != "FoamFile") fail("expected the header 'FoamFile { ... }' of OpenFOAM's files, found something else");
     FoamEntry header;
     expect('{');
     read_entries(header, header, 1, true);
@@ -130,7 +129,8 @@ void FoamFile::skip_blanks()
     for (;;) {
         while (at_ < text_.size() && is_blank(text_[at_])) ++at_;
         const std::string_view rest = text_.substr(at_);
-        if (rest.starts_with("//")) at_ = std::min(text_.find('\n', at_), text_.size());
+        if (rest.starts_with("//"))
+            at_ = std::min(text_.find('\n', at_), text_.size());
         else if (rest.starts_with("/*")) {
             const std::size_t end = text_.find("*/", at_ + 2);
             if (end == std::string_view::npos) fail("ends inside a comment. It is truncated");
@@ -182,7 +182,9 @@ std::string_view FoamFile::next_word()
 
 void FoamFile::expect(char c)
 {
-    if (peek() != c) fail("expected '" + std::string(1, c) + "' at byte " + std::to_string(at_) + ", found " + (at_ == text_.size() ? "the end: it is truncated" : excerpt(text_.substr(at_, 20))));
+    if (peek() != c)
+        fail("expected '" + std::string(1, c) + "' at byte " + std::to_string(at_) + ", found " +
+             (at_ == text_.size() ? "the end: it is truncated" : excerpt(text_.substr(at_, 20))));
     ++at_;
 }
 
@@ -197,7 +199,7 @@ T FoamFile::next_number()
         at_ = static_cast<std::size_t>(end - text_.data());
         return number;
     }
-    const std::string_view word = next_word();      // rarer spellings: +1, 1e-400
+    const std::string_view word = next_word();  // rarer spellings: +1, 1e-400
     if (const auto value = parse_number<T>(word)) return *value;
     fail("expected a number at byte " + std::to_string(begin) + ", found " + excerpt(word));
 }
@@ -209,8 +211,7 @@ std::int64_t FoamFile::next_count(std::size_t bytes_per_row)
     if (static_cast<std::uint64_t>(count) > (text_.size() - at_) / bytes_per_row + 1)
         fail("a list should have " + std::to_string(count) + " rows, more than the " + std::to_string(text_.size() - at_) +
              " bytes that are left can hold. It is truncated or damaged");
-    if (count > std::numeric_limits<std::int32_t>::max())
-        fail("a list has " + std::to_string(count) + " rows, a mesh holds at most 2147483647");
+    if (count > std::numeric_limits<std::int32_t>::max()) fail("a list has " + std::to_string(count) + " rows, a mesh holds at most 2147483647");
     return count;
 }
 
@@ -320,7 +321,7 @@ void FoamFile::read_entries(FoamEntry& into, FoamEntry& root, int depth, bool un
     if (depth > max_depth) fail("dictionaries are nested more than " + std::to_string(max_depth) + " deep");
     for (;;) {
         if (until_brace ? peek() == '}' : at_end()) break;
-        if (peek() == ';') {    // an empty entry, or what follows `}` in some files
+        if (peek() == ';') {  // an empty entry, or what follows `}` in some files
             ++at_;
             continue;
         }
@@ -337,11 +338,11 @@ void FoamFile::read_entries(FoamEntry& into, FoamEntry& root, int depth, bool un
                 included.most_rows_ = most_rows_;
                 included.read_entries(into, root, depth, false);
             } else {
-                at_ = std::min(text_.find('\n', at_), text_.size());    // #inputMode, #includeEtc, ...: have no effect on a mesh
+                at_ = std::min(text_.find('\n', at_), text_.size());  // #inputMode, #includeEtc, ...: have no effect on a mesh
             }
             continue;
         }
-        if (peek() == '$') {    // all entries of another dictionary
+        if (peek() == '$') {  // all entries of another dictionary
             const std::string name(next_word().substr(1));
             if (peek() == ';') ++at_;
             if (const FoamEntry* other = root.find(name)) {
@@ -375,7 +376,7 @@ void FoamFile::read_value(FoamEntry& entry, const FoamEntry& root)
 {
     int depth = 0;
     while (depth > 0 || peek() != ';') {
-        if (depth == 0 && peek() == '}') return;    // the last entry of a dictionary without its semicolon
+        if (depth == 0 && peek() == '}') return;  // the last entry of a dictionary without its semicolon
         std::string_view word = next_word();
         if (const std::string_view type = list_type(word); !type.empty()) {
             if (auto list = read_typed_list(type, entry.words)) entry.list = std::move(list);
@@ -420,16 +421,24 @@ std::optional<DataArray> FoamFile::read_typed_list(std::string_view type, std::v
         const bool parenthesised = !binary_ && num_components > 1;
         if (parenthesised) expect('(');
         for (int c = 0; c < num_components; ++c) {
-            if (labels) one.mutable_values<std::int64_t>()[c] = binary_ ? static_cast<std::int64_t>(0) : next_number<std::int64_t>();
-            else if (!binary_) one.mutable_values<double>()[c] = next_number<double>();
+            if (labels)
+                one.mutable_values<std::int64_t>()[c] = binary_ ? static_cast<std::int64_t>(0) : next_number<std::int64_t>();
+            else if (!binary_)
+                one.mutable_values<double>()[c] = next_number<double>();
         }
         if (binary_) {
             const std::byte* raw = take_raw(value_size * static_cast<std::size_t>(num_components));
             for (int c = 0; c < num_components; ++c) {
                 const std::byte* value = raw + static_cast<std::size_t>(c) * value_size;
-                const auto read_as = [&]<class T>(T) { T number; std::memcpy(&number, value, sizeof number); return number; };
-                if (labels) one.mutable_values<std::int64_t>()[c] = label_size_ == 8 ? read_as(std::int64_t{}) : read_as(std::int32_t{});
-                else one.mutable_values<double>()[c] = scalar_size_ == 4 ? read_as(float{}) : read_as(double{});
+                const auto read_as = [&]<class T>(T) {
+                    T number;
+                    std::memcpy(&number, value, sizeof number);
+                    return number;
+                };
+                if (labels)
+                    one.mutable_values<std::int64_t>()[c] = label_size_ == 8 ? read_as(std::int64_t{}) : read_as(std::int32_t{});
+                else
+                    one.mutable_values<double>()[c] = scalar_size_ == 4 ? read_as(float{}) : read_as(double{});
             }
         }
         if (parenthesised) expect(')');

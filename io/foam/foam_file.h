@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "io/bytes/mapped_file.h"
+#include "partition/csr.h"
+#include "partition/mesh/data_array.h"
+
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -9,22 +13,18 @@
 #include <string_view>
 #include <vector>
 
-#include "io/bytes/mapped_file.h"
-#include "partition/csr.h"
-#include "partition/mesh/data_array.h"
-
 namespace meshard {
 
 /// One entry of an OpenFOAM dictionary: `key words;`, `key List<scalar> 3(1 2 3);` or `key { entries }`.
 struct FoamEntry {
     std::string key;
-    std::vector<std::string> words;     ///< of the value, without its lists of numbers; brackets are words of their own
-    std::optional<DataArray> list;      ///< a list of numbers in the value
+    std::vector<std::string> words;  ///< of the value, without its lists of numbers; brackets are words of their own
+    std::optional<DataArray> list;   ///< a list of numbers in the value
     bool is_dictionary = false;
-    std::vector<FoamEntry> entries;     ///< of a dictionary
+    std::vector<FoamEntry> entries;  ///< of a dictionary
 
-    const FoamEntry* find(std::string_view name) const;     ///< the last of that key, null if absent
-    std::string word(std::string_view name) const;          ///< the first word of that entry, empty if absent
+    const FoamEntry* find(std::string_view name) const;  ///< the last of that key, null if absent
+    std::string word(std::string_view name) const;       ///< the first word of that entry, empty if absent
 };
 
 /// A file of OpenFOAM, ascii or binary, plain or `.gz`; labels and scalars of 32 or 64 bits as given in its header.
@@ -46,10 +46,10 @@ public:
     const std::string& note() const { return note_; }
     const std::string& where() const { return where_; }
 
-    DataArray read_vectors();                       ///< `N((x y z) ...)`, (N, 3), Float64 or what a binary file has
-    std::vector<std::int32_t> read_labels();        ///< `N(i ...)` or `N{i}`. @throws IoError beyond 32 bits
-    Csr read_faces();                               ///< `N(4(0 1 2 3) ...)`, or two lists in a `faceCompactList`
-    std::vector<FoamEntry> read_named_entries();    ///< `N(name { ... } ...)`, as in `boundary`
+    DataArray read_vectors();                     ///< `N((x y z) ...)`, (N, 3), Float64 or what a binary file has
+    std::vector<std::int32_t> read_labels();      ///< `N(i ...)` or `N{i}`. @throws IoError beyond 32 bits
+    Csr read_faces();                             ///< `N(4(0 1 2 3) ...)`, or two lists in a `faceCompactList`
+    std::vector<FoamEntry> read_named_entries();  ///< `N(name { ... } ...)`, as in `boundary`
 
     /// The rest of the file as entries. `#include "file"` is followed, `$name` replaced by the entry of that name at top level.
     /// `most_rows` limits lists of one repeated value (`1000{0}`).
@@ -66,8 +66,8 @@ private:
 
     void skip_blanks();
     bool at_end();
-    char peek();                        // the next character that is not blank, 0 at the end
-    std::string_view next_word();       // word, "string" (with its quotes), or one of ( ) { } [ ] ;
+    char peek();                   // the next character that is not blank, 0 at the end
+    std::string_view next_word();  // word, "string" (with its quotes), or one of ( ) { } [ ] ;
     void expect(char c);
     template <class T>
     T next_number();
@@ -89,7 +89,7 @@ private:
     std::string class_, note_;
     bool binary_ = false;
     std::size_t label_size_ = 4, scalar_size_ = 8;
-    std::int64_t most_rows_ = std::int64_t{1} << 26;    // of a list that costs one word in the file
+    std::int64_t most_rows_ = std::int64_t{1} << 26;  // of a list that costs one word in the file
     int include_depth_ = 0;
 };
 

@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/foam/foam_reader.h"
 
+#include "io/bytes/ascii_numbers.h"
+#include "io/foam/foam_decomposed.h"
+#include "io/foam/foam_file.h"
+#include "io/foam/foam_region.h"
+#include "io/vtk/vtk_parallel_reader.h"
+#include "partition/error.h"
+
 #include <algorithm>
 #include <cmath>
 #include <iterator>
@@ -8,13 +15,6 @@
 #include <optional>
 #include <string>
 #include <utility>
-
-#include "io/bytes/ascii_numbers.h"
-#include "io/foam/foam_decomposed.h"
-#include "io/foam/foam_file.h"
-#include "io/foam/foam_region.h"
-#include "io/vtk/vtk_parallel_reader.h"
-#include "partition/error.h"
 
 namespace meshard {
 
@@ -36,8 +36,7 @@ std::vector<FoamTime> time_folders(const fs::path& folder)
     std::vector<FoamTime> times;
     for (const auto& entry : fs::directory_iterator(folder)) {
         if (!entry.is_directory()) continue;
-        if (const auto value = parse_number<double>(entry.path().filename().string()); value && std::isfinite(*value))
-            times.push_back({*value, entry.path()});
+        if (const auto value = parse_number<double>(entry.path().filename().string()); value && std::isfinite(*value)) times.push_back({*value, entry.path()});
     }
     std::ranges::sort(times, {}, &FoamTime::value);
     return times;
@@ -103,7 +102,8 @@ std::vector<MeshBlock> read_case(const fs::path& path, const ReadOptions& option
         FoamBlocks read;
         if (is_decomposed) {
             std::vector<FoamRegion> readers;
-            for (const fs::path& processor : processors) readers.emplace_back(processor, region, times_until(processor, options.time, "read_mesh: " + processor.string()), options);
+            for (const fs::path& processor : processors)
+                readers.emplace_back(processor, region, times_until(processor, options.time, "read_mesh: " + processor.string()), options);
             read = read_decomposed(readers, where);
         } else {
             FoamRegion reader(folder, region, times_until(folder, options.time, where), options);
@@ -125,7 +125,7 @@ std::vector<MeshBlock> read_case(const fs::path& path, const ReadOptions& option
         std::ranges::move(read.blocks, std::back_inserter(blocks));
         for (const std::string& name : read.all_names) all_names.push_back({name, {}});
     }
-    choose_blocks(std::move(all_names), options.blocks, where);     // throws if there is no such block
+    choose_blocks(std::move(all_names), options.blocks, where);  // throws if there is no such block
     return blocks;
 }
 
@@ -135,7 +135,8 @@ bool is_foam_case(const std::filesystem::path& path)
 {
     std::error_code ignored;
     if (path.extension() == ".foam" || path.extension() == ".OpenFOAM") return true;
-    return fs::is_directory(path / "constant" / "polyMesh", ignored) || fs::is_directory(path / "processor0", ignored) || fs::is_regular_file(path / "system" / "controlDict", ignored);
+    return fs::is_directory(path / "constant" / "polyMesh", ignored) || fs::is_directory(path / "processor0", ignored) ||
+           fs::is_regular_file(path / "system" / "controlDict", ignored);
 }
 
 std::vector<MeshBlock> read_foam_case(const std::filesystem::path& path, const ReadOptions& options)
@@ -147,7 +148,7 @@ Mesh read_foam_mesh(const std::filesystem::path& path, const ReadOptions& option
 {
     const std::string where = "read_mesh: " + path.string();
     std::vector<MeshBlock> blocks = read_case(path, options, !options.blocks.empty());
-    const bool number_blocks = options.blocks.empty();     // regions; patches have their own ids
+    const bool number_blocks = options.blocks.empty();  // regions; patches have their own ids
     Mesh mesh = join_blocks(std::move(blocks), number_blocks, where);
     if (find_array(mesh.point_data, point_names) == nullptr) return mesh;
     const MeshKind kind = mesh.kind;

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/foam/foam_region.h"
 
-#include <algorithm>
-#include <cstdlib>
-#include <limits>
-#include <regex>
-#include <utility>
-
 #include "io/bytes/ascii_numbers.h"
 #include "io/foam/face_cells.h"
 #include "io/foam/foam_field.h"
 #include "io/foam/foam_file.h"
 #include "io/vtk/vtk_xml_reader.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <regex>
+#include <utility>
 
 namespace meshard {
 
@@ -36,7 +36,7 @@ const FoamEntry* condition_of(const FoamEntry& boundary, const FoamPatch& patch)
     for (auto entry = boundary.entries.rbegin(); entry != boundary.entries.rend(); ++entry) {
         try {
             if (std::regex_match(patch.name, std::regex(entry->key, std::regex::extended))) return &*entry;
-        } catch (const std::regex_error&) {     // a name that is no pattern
+        } catch (const std::regex_error&) {  // a name that is no pattern
         }
     }
     return nullptr;
@@ -68,8 +68,7 @@ std::vector<MeshBlock> FoamRegion::read()
     std::vector<MeshBlock> blocks;
     if (wants_cells) blocks.push_back({inner_name_, std::move(cells)});
     for (std::size_t i = 0; i < patches_.size(); ++i)
-        if (const std::string name = name_of(patches_[i].name); is_wanted_or_default(name, false))
-            blocks.push_back({name, std::move(patch_meshes_[i])});
+        if (const std::string name = name_of(patches_[i].name); is_wanted_or_default(name, false)) blocks.push_back({name, std::move(patch_meshes_[i])});
     return blocks;
 }
 
@@ -126,7 +125,8 @@ std::vector<std::int64_t> FoamRegion::read_addressing(const std::string& name, s
     FoamFile file(path);
     const std::vector<std::int32_t> labels = file.read_labels();
     if (static_cast<std::int64_t>(labels.size()) != num_rows)
-        file.fail("has " + std::to_string(labels.size()) + " rows, the mesh beside it " + std::to_string(num_rows) + ". Decompose the case again, or remove the file");
+        file.fail("has " + std::to_string(labels.size()) + " rows, the mesh beside it " + std::to_string(num_rows) +
+                  ". Decompose the case again, or remove the file");
     return {labels.begin(), labels.end()};
 }
 
@@ -160,7 +160,8 @@ void FoamRegion::read_poly_mesh()
     FoamFile faces_file(mesh_file("faces"));
     faces_ = faces_file.read_faces();
     for (std::int64_t face = 0; face < faces_.num_rows(); ++face) {
-        if (faces_.row(face).size() < 3) faces_file.fail("face " + std::to_string(face) + " has " + std::to_string(faces_.row(face).size()) + " points, expected 3 or more");
+        if (faces_.row(face).size() < 3)
+            faces_file.fail("face " + std::to_string(face) + " has " + std::to_string(faces_.row(face).size()) + " points, expected 3 or more");
         for (const std::int32_t point : faces_.row(face))
             if (point < 0 || point >= points_.num_rows())
                 faces_file.fail("face " + std::to_string(face) + " uses point " + std::to_string(point) + ", expected 0 to " +
@@ -194,7 +195,8 @@ void FoamRegion::check_cells(const FoamFile& owner_file, const FoamFile& neighbo
     num_cells_ = last + std::int64_t{1};
     // Each cell has four faces at least: a file that claims more cells is refused before memory is allocated.
     const auto num_sides = static_cast<std::int64_t>(owner_.size() + neighbour_.size());
-    if (num_cells_ > num_sides) owner_file.fail("names cell " + std::to_string(last) + ", but there are only " + std::to_string(num_sides) + " sides of faces. It is damaged");
+    if (num_cells_ > num_sides)
+        owner_file.fail("names cell " + std::to_string(last) + ", but there are only " + std::to_string(num_sides) + " sides of faces. It is damaged");
     std::vector<std::uint8_t> num_faces(static_cast<std::size_t>(num_cells_), 0);
     const auto count = [&](std::int32_t cell) { num_faces[cell] = static_cast<std::uint8_t>(std::min(4, num_faces[cell] + 1)); };
     std::ranges::for_each(owner_, count);
@@ -227,7 +229,8 @@ void FoamRegion::read_patches()
         }
         patch.neighbor = static_cast<std::int32_t>(std::min<std::int64_t>(number(entry, "neighbProcNo"), std::numeric_limits<std::int32_t>::max()));
         if (patch.type == "processorCyclic" && patch.num_faces > 0 && is_wanted_or_default(name_of(entry.word("referPatch")), false))
-            warn("the patch '" + entry.word("referPatch") + "' lacks " + std::to_string(patch.num_faces) + " faces whose two sides are on different processors; reconstruct the case to have them");
+            warn("the patch '" + entry.word("referPatch") + "' lacks " + std::to_string(patch.num_faces) +
+                 " faces whose two sides are on different processors; reconstruct the case to have them");
         processor_patches_.push_back(std::move(patch));
     }
     patch_meshes_.resize(patches_.size());
@@ -312,7 +315,8 @@ Mesh FoamRegion::make_patch(std::size_t index)
     mesh.points = points_.gather(points);
     patch_points_.resize(patches_.size());
     patch_points_[index] = std::move(points);
-    mesh.cell_data.push_back(DataArray::from("PatchId", std::vector<std::int32_t>(static_cast<std::size_t>(patch.num_faces), static_cast<std::int32_t>(index))));
+    mesh.cell_data.push_back(
+        DataArray::from("PatchId", std::vector<std::int32_t>(static_cast<std::size_t>(patch.num_faces), static_cast<std::int32_t>(index))));
     add_case_data(mesh);
     return mesh;
 }
@@ -356,8 +360,10 @@ void FoamRegion::read_field(FoamFile& file, const std::string& name, Mesh& cells
     };
     for (std::size_t i = 0; i < patches_.size(); ++i) {
         if (!is_wanted_or_default(name_of(patches_[i].name), false)) continue;
-        if (kind.on_points) add(patch_meshes_[i], values->gather(patch_points_[i]));
-        else add(patch_meshes_[i], patch_values(file, field, patches_[i], *values, kind.num_components));
+        if (kind.on_points)
+            add(patch_meshes_[i], values->gather(patch_points_[i]));
+        else
+            add(patch_meshes_[i], patch_values(file, field, patches_[i], *values, kind.num_components));
     }
     if (wants_cells) add(cells, std::move(*values));
 }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "io/bytes/io_options.h"
+#include "io/vtk/mesh_blocks.h"
+#include "partition/csr.h"
+#include "partition/mesh/data_array.h"
+
 #include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string>
 #include <vector>
-
-#include "io/vtk/mesh_blocks.h"
-#include "io/bytes/io_options.h"
-#include "partition/csr.h"
-#include "partition/mesh/data_array.h"
 
 namespace meshard {
 
@@ -27,7 +27,7 @@ struct FoamPatch {
     std::string name, type;
     std::int64_t start = 0, num_faces = 0;
     std::vector<std::string> groups;
-    std::int32_t neighbor = -1;     ///< of a patch between processors: the other one
+    std::int32_t neighbor = -1;  ///< of a patch between processors: the other one
 };
 
 /// Numbers of a processor's points, faces and cells in the whole mesh; faces from 0.
@@ -58,7 +58,7 @@ public:
     std::vector<std::string> block_names() const;
     std::span<const FoamPatch> processor_patches() const { return processor_patches_; }
     std::span<const std::int32_t> face(std::int64_t number) const { return faces_.row(number); }
-    const std::string& inner_name() const { return inner_name_; }      ///< of the block of cells
+    const std::string& inner_name() const { return inner_name_; }  ///< of the block of cells
 
     /// The ids that decomposePar stored (`pointProcAddressing`, ...); empty lists if there are none. @throws IoError if they do not fit the mesh.
     FoamAddressing addressing() const;
@@ -91,7 +91,7 @@ private:
     std::int64_t num_cells_ = 0;
     std::vector<FoamPatch> patches_, processor_patches_;
     std::vector<Mesh> patch_meshes_;
-    std::vector<std::vector<std::int32_t>> patch_points_;   // of the whole region
+    std::vector<std::vector<std::int32_t>> patch_points_;  // of the whole region
     std::vector<std::int32_t> local_points_;
 };
 

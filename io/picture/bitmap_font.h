@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "io/picture/png_writer.h"
+
 #include <cstdint>
 #include <string_view>
-
-#include "io/picture/png_writer.h"
 
 namespace meshard {
 

@@ -6,7 +6,7 @@
 
 namespace meshard {
 
-using Color = std::array<float, 3>;   ///< red, green, blue from 0 to 1, as displayed
+using Color = std::array<float, 3>;  ///< red, green, blue from 0 to 1, as displayed
 
 /// Perceptual map (viridis) from 0, dark blue, to 1, yellow; values outside are clamped.
 Color sequential_color(double value);

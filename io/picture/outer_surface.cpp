@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/picture/outer_surface.h"
 
+#include "partition/mesh/cell_type.h"
+
 #include <algorithm>
 #include <span>
-
-#include "partition/mesh/cell_type.h"
 
 namespace meshard {
 
 namespace {
 
 struct Face {
-    std::uint64_t key;          // of its set of points
-    std::int64_t first;         // of its points in `points`
+    std::uint64_t key;   // of its set of points
+    std::int64_t first;  // of its points in `points`
     std::int32_t num_points;
     std::int32_t cell;
 };
@@ -42,16 +42,28 @@ private:
         const auto points = mesh_.cells.row(cell);
         const CellShape shape = cell_type_of(mesh_.cell_types[cell]).shape;
         switch (shape) {
-        case CellShape::Triangle: add_polygon(points.first(3), cell); break;
-        case CellShape::Quad: add_polygon(points.first(4), cell); break;
-        case CellShape::Polygon: add_polygon(points, cell); break;
-        case CellShape::QuadraticPolygon: add_polygon(points.first(points.size() / 2), cell); break;
-        case CellShape::Pixel: add_polygon(std::array{points[0], points[1], points[3], points[2]}, cell); break;
+        case CellShape::Triangle:
+            add_polygon(points.first(3), cell);
+            break;
+        case CellShape::Quad:
+            add_polygon(points.first(4), cell);
+            break;
+        case CellShape::Polygon:
+            add_polygon(points, cell);
+            break;
+        case CellShape::QuadraticPolygon:
+            add_polygon(points.first(points.size() / 2), cell);
+            break;
+        case CellShape::Pixel:
+            add_polygon(std::array{points[0], points[1], points[3], points[2]}, cell);
+            break;
         case CellShape::Strip:
-            for (std::size_t i = 0; i + 2 < points.size(); ++i)   // every second triangle has the opposite orientation
+            for (std::size_t i = 0; i + 2 < points.size(); ++i)  // every second triangle has the opposite orientation
                 triangles_.push_back({{points[i], points[i + 1 + i % 2], points[i + 2 - i % 2]}, cell});
             break;
-        case CellShape::Polyhedron: add_polyhedron(cell); break;
+        case CellShape::Polyhedron:
+            add_polyhedron(cell);
+            break;
         default:
             for (const auto corners : solid_faces(shape)) {
                 const auto first = static_cast<std::int64_t>(points_.size());

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "partition/mesh/mesh.h"
+
 #include <array>
 #include <cstdint>
 #include <vector>
-
-#include "partition/mesh/mesh.h"
 
 namespace meshard {
 

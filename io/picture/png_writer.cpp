@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/picture/png_writer.h"
 
-#include <zlib.h>
+#include "io/bytes/atomic_file.h"
+#include "partition/error.h"
 
 #include <string>
 #include <string_view>
-
-#include "io/bytes/atomic_file.h"
-#include "partition/error.h"
+#include <zlib.h>
 
 namespace meshard {
 
@@ -34,18 +33,17 @@ void write_png(const std::filesystem::path& path, const Image& image)
     const std::size_t row_size = 3 * static_cast<std::size_t>(image.width);
     std::string rows;
     for (std::int32_t y = 0; y < image.height; ++y) {
-        rows += '\0';   // no filter
+        rows += '\0';  // no filter
         rows.append(reinterpret_cast<const char*>(image.pixels.data()) + static_cast<std::size_t>(y) * row_size, row_size);
     }
     std::string compressed(::compressBound(rows.size()), '\0');
     uLongf size = compressed.size();
-    if (::compress(reinterpret_cast<Bytef*>(compressed.data()), &size, reinterpret_cast<const Bytef*>(rows.data()),
-                   rows.size()) != Z_OK)
+    if (::compress(reinterpret_cast<Bytef*>(compressed.data()), &size, reinterpret_cast<const Bytef*>(rows.data()), rows.size()) != Z_OK)
         throw IoError("write_png: " + path.string() + ": zlib could not compress the picture; out of memory?");
     compressed.resize(size);
 
-    const std::string header = big_endian(static_cast<std::uint32_t>(image.width)) +
-                               big_endian(static_cast<std::uint32_t>(image.height)) + std::string("\x08\x02\x00\x00\x00", 5);
+    const std::string header =
+        big_endian(static_cast<std::uint32_t>(image.width)) + big_endian(static_cast<std::uint32_t>(image.height)) + std::string("\x08\x02\x00\x00\x00", 5);
     write_file_atomically(path, "\x89PNG\r\n\x1a\n" + chunk("IHDR", header) + chunk("IDAT", compressed) + chunk("IEND", ""));
 }
 

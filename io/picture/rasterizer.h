@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "io/picture/color_map.h"
+#include "io/picture/png_writer.h"
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
-
-#include "io/picture/color_map.h"
-#include "io/picture/png_writer.h"
 
 namespace meshard {
 
@@ -44,7 +44,7 @@ private:
     void set(std::size_t pixel, float depth, Bytes color);
     static Bytes to_bytes(Color color);
 
-    std::int32_t width_, height_;       // of the enlarged picture
+    std::int32_t width_, height_;  // of the enlarged picture
     std::vector<float> depths_;
     std::vector<Bytes> colors_;
 };

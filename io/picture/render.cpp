@@ -1,14 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/picture/render.h"
 
-#include <algorithm>
-#include <cmath>
-#include <cstdio>
-#include <limits>
-#include <span>
-#include <utility>
-#include <vector>
-
 #include "io/picture/bitmap_font.h"
 #include "io/picture/color_map.h"
 #include "io/picture/outer_surface.h"
@@ -17,26 +9,39 @@
 #include "partition/error.h"
 #include "partition/nearest_name.h"
 
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <span>
+#include <utility>
+#include <vector>
+
 namespace meshard {
 
 namespace {
 
 using Vector = std::array<double, 3>;
 
-constexpr std::array<std::pair<std::string_view, View>, 4> view_names{
-    {{"iso", View::Iso}, {"side", View::Side}, {"front", View::Front}, {"top", View::Top}}};
+constexpr std::array<std::pair<std::string_view, View>, 4> view_names{{{"iso", View::Iso}, {"side", View::Side}, {"front", View::Front}, {"top", View::Top}}};
 constexpr Color white{1, 1, 1}, plain{0.72F, 0.74F, 0.78F}, not_a_number{0.9F, 0, 0.9F};
-constexpr std::size_t max_categories = 20;   // more values than that are drawn as a range
+constexpr std::size_t max_categories = 20;  // more values than that are drawn as a range
 constexpr std::int32_t margin = 24, header_height = 56, legend_width = 150;
 
-double dot(const Vector& a, const Vector& b) { return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]; }
+double dot(const Vector& a, const Vector& b)
+{
+    return a[0] * b[0] + a[1] * b[1] + a[2] * b[2];
+}
 
 Vector cross(const Vector& a, const Vector& b)
 {
     return {a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]};
 }
 
-Vector minus(const Vector& a, const Vector& b) { return {a[0] - b[0], a[1] - b[1], a[2] - b[2]}; }
+Vector minus(const Vector& a, const Vector& b)
+{
+    return {a[0] - b[0], a[1] - b[1], a[2] - b[2]};
+}
 
 Vector normalized(const Vector& a)
 {
@@ -60,10 +65,14 @@ Camera camera_from(Vector toward, Vector up)
 Camera camera_of(View view, double side)
 {
     switch (view) {
-    case View::Side: return camera_from({0, side, 0}, {0, 0, 1});
-    case View::Front: return camera_from({-1, 0, 0}, {0, 0, 1});
-    case View::Top: return camera_from({0, 0, 1}, {0, 1, 0});
-    case View::Iso: break;
+    case View::Side:
+        return camera_from({0, side, 0}, {0, 0, 1});
+    case View::Front:
+        return camera_from({-1, 0, 0}, {0, 0, 1});
+    case View::Top:
+        return camera_from({0, 0, 1}, {0, 1, 0});
+    case View::Iso:
+        break;
     }
     return camera_from({-0.55, 0.85 * side, 0.5}, {0, 0, 1});
 }
@@ -74,13 +83,12 @@ struct Coloring {
     bool is_categorical = false;
     std::vector<double> categories;
     double low = 0, high = 1;
-    bool is_clipped = false;    // some values lie outside low ... high
+    bool is_clipped = false;  // some values lie outside low ... high
 
     Color color(double value) const
     {
         if (std::isnan(value)) return not_a_number;
-        if (is_categorical)
-            return categorical_color(std::ranges::lower_bound(categories, value) - categories.begin());
+        if (is_categorical) return categorical_color(std::ranges::lower_bound(categories, value) - categories.begin());
         return sequential_color(high > low ? (value - low) / (high - low) : 0.5);
     }
 };
@@ -101,8 +109,7 @@ const DataArray& find_color_array(const Mesh& mesh, const std::string& name, boo
         }
     const std::string nearest = nearest_name(name, names);
     throw InvalidInput("render_mesh: there is no cell or point array '" + name + "'. " +
-                       (list.empty() ? "The mesh has none at all." : "There are " + list + ".") +
-                       (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+                       (list.empty() ? "The mesh has none at all." : "There are " + list + ".") + (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
 }
 
 /// -1: magnitude of a vector, or the value itself.
@@ -114,8 +121,8 @@ std::int32_t find_component(const DataArray& array, const std::string& component
         const bool is_axis = array.num_components() <= 3 && component == std::string(1, "xyz"[std::min(i, 2)]);
         if (is_named || is_axis || component == std::to_string(i)) return i;
     }
-    throw InvalidInput("render_mesh: array '" + array.name() + "' has no component '" + component + "'; it has " +
-                       std::to_string(array.num_components()) + ", numbered from 0 (x, y, z for up to three).");
+    throw InvalidInput("render_mesh: array '" + array.name() + "' has no component '" + component + "'; it has " + std::to_string(array.num_components()) +
+                       ", numbered from 0 (x, y, z for up to three).");
 }
 
 std::vector<double> color_values(const DataArray& array, std::int32_t component)
@@ -137,18 +144,17 @@ std::vector<double> color_values(const DataArray& array, std::int32_t component)
 struct Scene {
     std::vector<Vector> points;
     std::vector<SurfaceTriangle> triangles;
-    std::vector<bool> is_drawn;     // of each point
+    std::vector<bool> is_drawn;  // of each point
     std::vector<double> values;
     bool values_on_cells = false;
-    bool is_integer = false;        // the values
+    bool is_integer = false;  // the values
 };
 
 Scene make_scene(const Mesh& mesh, const RenderOptions& options)
 {
     Scene scene;
     scene.points.resize(static_cast<std::size_t>(mesh.num_points()));
-    for (std::int64_t i = 0; i < mesh.num_points(); ++i)
-        scene.points[i] = {mesh.points.value(i, 0), mesh.points.value(i, 1), mesh.points.value(i, 2)};
+    for (std::int64_t i = 0; i < mesh.num_points(); ++i) scene.points[i] = {mesh.points.value(i, 0), mesh.points.value(i, 1), mesh.points.value(i, 2)};
     scene.triangles = outer_surface(mesh);
     scene.is_drawn.assign(scene.points.size(), scene.triangles.empty());
     for (const SurfaceTriangle& triangle : scene.triangles)
@@ -158,8 +164,7 @@ Scene make_scene(const Mesh& mesh, const RenderOptions& options)
             if (!std::isfinite(value)) scene.is_drawn[i] = false;
     if (options.color_by.empty()) return scene;
     const DataArray& array = find_color_array(mesh, options.color_by, scene.values_on_cells);
-    if (array.type() == ScalarType::String)
-        throw InvalidInput("render_mesh: array '" + array.name() + "' holds strings, which have no colours.");
+    if (array.type() == ScalarType::String) throw InvalidInput("render_mesh: array '" + array.name() + "' holds strings, which have no colours.");
     scene.values = color_values(array, find_component(array, options.component));
     scene.is_integer = array.num_components() == 1 && array.type() != ScalarType::Float32 && array.type() != ScalarType::Float64;
     return scene;
@@ -215,7 +220,10 @@ Coloring make_coloring(const PictureGlance& glance, const RenderOptions& options
 }
 
 /// Where a point is seen, before it is scaled to the picture: to the right, down.
-std::array<double, 2> seen_at(const Vector& point, const Camera& camera) { return {dot(point, camera.right), -dot(point, camera.up)}; }
+std::array<double, 2> seen_at(const Vector& point, const Camera& camera)
+{
+    return {dot(point, camera.right), -dot(point, camera.up)};
+}
 
 PictureGlance glance_at(const Scene& scene, const RenderOptions& options)
 {
@@ -250,13 +258,12 @@ PictureGlance glance_at(const Scene& scene, const RenderOptions& options)
 struct Projection {
     Camera camera;
     double scale = 1;
-    std::array<double, 2> middle{}, center{};   // of what is seen, and where in the picture that comes to lie
+    std::array<double, 2> middle{}, center{};  // of what is seen, and where in the picture that comes to lie
 
     ScreenPoint operator()(const Vector& point) const
     {
         return {static_cast<float>(center[0] + (dot(point, camera.right) - middle[0]) * scale),
-                static_cast<float>(center[1] + (-dot(point, camera.up) - middle[1]) * scale),
-                static_cast<float>(-dot(point, camera.toward) * scale)};
+                static_cast<float>(center[1] + (-dot(point, camera.up) - middle[1]) * scale), static_cast<float>(-dot(point, camera.toward) * scale)};
     }
 };
 
@@ -268,20 +275,23 @@ Projection make_projection(const PictureGlance::Numbers& numbers, const RenderOp
     const double room_x = std::max(8, options.width - 2 * margin - right_margin);
     const double room_y = std::max(8, options.height - header_height - margin);
     const double scale = std::min(room_x / std::max(high[0] - low[0], 1e-300), room_y / std::max(high[1] - low[1], 1e-300));
-    return {camera_of(options.view, side == 1 ? 1 : -1), scale, {(low[0] + high[0]) / 2, (low[1] + high[1]) / 2}, {margin + room_x / 2, header_height + room_y / 2}};
+    return {camera_of(options.view, side == 1 ? 1 : -1),
+            scale,
+            {(low[0] + high[0]) / 2, (low[1] + high[1]) / 2},
+            {margin + room_x / 2, header_height + room_y / 2}};
 }
 
 void draw_scene(Rasterizer& rasterizer, const Scene& scene, const Projection& project, const Coloring& coloring)
 {
     const Camera& camera = project.camera;
-    const Vector light = normalized({camera.toward[0] + 0.5 * camera.up[0] - 0.35 * camera.right[0],
-                                     camera.toward[1] + 0.5 * camera.up[1] - 0.35 * camera.right[1],
-                                     camera.toward[2] + 0.5 * camera.up[2] - 0.35 * camera.right[2]});
+    const Vector light =
+        normalized({camera.toward[0] + 0.5 * camera.up[0] - 0.35 * camera.right[0], camera.toward[1] + 0.5 * camera.up[1] - 0.35 * camera.right[1],
+                    camera.toward[2] + 0.5 * camera.up[2] - 0.35 * camera.right[2]});
     for (const SurfaceTriangle& triangle : scene.triangles) {
         const auto& [i, j, k] = triangle.points;
         if (!scene.is_drawn[i] || !scene.is_drawn[j] || !scene.is_drawn[k]) continue;
         const Vector normal = normalized(cross(minus(scene.points[j], scene.points[i]), minus(scene.points[k], scene.points[i])));
-        const auto shade = static_cast<float>(0.6 + 0.4 * std::abs(dot(normal, light)));   // both sides are lit
+        const auto shade = static_cast<float>(0.6 + 0.4 * std::abs(dot(normal, light)));  // both sides are lit
         std::array<ScreenPoint, 3> corners{project(scene.points[i]), project(scene.points[j]), project(scene.points[k])};
         // Of the two sides of a thin sheet, the one that faces the viewer is visible.
         if (dot(normal, camera.toward) < 0)
@@ -329,16 +339,14 @@ void draw_legend(Image& image, const Coloring& coloring)
         return;
     }
     const std::int32_t height = std::max(8, image.height - top - 2 * margin);
-    for (std::int32_t y = 0; y < height; ++y)
-        fill(image, left, top + y, 22, 1, sequential_color(1 - (y + 0.5) / height));
+    for (std::int32_t y = 0; y < height; ++y) fill(image, left, top + y, 22, 1, sequential_color(1 - (y + 0.5) / height));
     constexpr int num_labels = 6;
     for (int i = 0; i < num_labels; ++i) {
         const double part = static_cast<double>(i) / (num_labels - 1);
         const auto y = static_cast<std::int32_t>(std::lround(top + (1 - part) * (height - 1)));
         fill(image, left + 22, y, 5, 1, {0.1F, 0.1F, 0.1F});
         const bool is_end = coloring.is_clipped && (i == 0 || i == num_labels - 1);
-        draw_text(image, left + 31, y - 7,
-                  (is_end ? i == 0 ? "<" : ">" : "") + number_text(coloring.low + part * (coloring.high - coloring.low)), 2);
+        draw_text(image, left + 31, y - 7, (is_end ? i == 0 ? "<" : ">" : "") + number_text(coloring.low + part * (coloring.high - coloring.low)), 2);
     }
 }
 
@@ -380,8 +388,10 @@ void PictureGlance::join(std::span<const ValueCount> others)
     std::ranges::sort(seen, {}, &ValueCount::value);
     std::size_t last = 0;
     for (std::size_t i = 1; i < seen.size(); ++i) {
-        if (seen[i].value == seen[last].value) seen[last].count += seen[i].count;
-        else seen[++last] = seen[i];
+        if (seen[i].value == seen[last].value)
+            seen[last].count += seen[i].count;
+        else
+            seen[++last] = seen[i];
     }
     seen.resize(last + 1);
 }
@@ -396,7 +406,7 @@ public:
 
     void draw(const Scene& scene)
     {
-        if (has_surface_ && scene.triangles.empty()) return; // dots are for a whole without a surface
+        if (has_surface_ && scene.triangles.empty()) return;  // dots are for a whole without a surface
         draw_scene(rasterizer_, scene, projection_, coloring_);
     }
 
@@ -422,11 +432,11 @@ PicturePainter::PicturePainter(RenderOptions options) : options_(std::move(optio
 {
     for (const std::int32_t size : {options_.width, options_.height})
         if (size < 64 || size > 16384)
-            throw InvalidInput("render_mesh: a picture of " + std::to_string(options_.width) + " x " +
-                               std::to_string(options_.height) + " pixels; 64 to 16384 are possible each way.");
+            throw InvalidInput("render_mesh: a picture of " + std::to_string(options_.width) + " x " + std::to_string(options_.height) +
+                               " pixels; 64 to 16384 are possible each way.");
     if (options_.range && !((*options_.range)[0] < (*options_.range)[1]))
-        throw InvalidInput("render_mesh: the colours' range from " + number_text((*options_.range)[0]) + " to " +
-                           number_text((*options_.range)[1]) + " is empty; give the lower end first.");
+        throw InvalidInput("render_mesh: the colours' range from " + number_text((*options_.range)[0]) + " to " + number_text((*options_.range)[1]) +
+                           " is empty; give the lower end first.");
 }
 
 PicturePainter::~PicturePainter() = default;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "partition/mesh/mesh.h"
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -13,31 +15,29 @@
 #include <string_view>
 #include <vector>
 
-#include "partition/mesh/mesh.h"
-
 namespace meshard {
 
 /// Direction of view, for x downstream, y to the side, z up. For a half model that is cut at y = 0, `Iso` and `Side` look from the other side, with x to the
 /// left, if more of the surface faces the viewer there: the picture then shows the outside.
 enum class View : std::uint8_t {
-    Iso,        ///< from the front, the side and above, x to the right
-    Side,       ///< along +y: x to the right, z up
-    Front,      ///< along +x: the nose, z up
-    Top         ///< from above: x to the right, y up
+    Iso,    ///< from the front, the side and above, x to the right
+    Side,   ///< along +y: x to the right, z up
+    Front,  ///< along +x: the nose, z up
+    Top     ///< from above: x to the right, y up
 };
 
 /// @throws InvalidInput that lists iso, side, front and top.
 View view_from_name(std::string_view name);
 
 struct RenderOptions {
-    std::string color_by;                           ///< cell or point array; empty: plain grey
-    std::string component;                          ///< empty: the value, or a vector's magnitude; else x, y, z, 0, 1, ...
-    std::optional<std::array<double, 2>> range;     ///< of the colours; else the lowest and highest value seen, without
-                                                    ///< the outer 0.5 % on each side where these take up most of the range
+    std::string color_by;                        ///< cell or point array; empty: plain grey
+    std::string component;                       ///< empty: the value, or a vector's magnitude; else x, y, z, 0, 1, ...
+    std::optional<std::array<double, 2>> range;  ///< of the colours; else the lowest and highest value seen, without
+                                                 ///< the outer 0.5 % on each side where these take up most of the range
     View view = View::Iso;
     std::int32_t width = 1280;
     std::int32_t height = 800;
-    std::string title;                              ///< empty: the array's name
+    std::string title;  ///< empty: the array's name
 };
 
 /// Draws a surface, or the outer surface of a volume, or the points of a cloud, to a PNG file. Needs no display.
@@ -56,13 +56,13 @@ struct ValueCount {
 
 /// What must be known of a whole mesh before its first piece is drawn: the glances at all of its pieces, joined.
 struct PictureGlance {
-    struct Box { // of what is seen, to the right and down
+    struct Box {  // of what is seen, to the right and down
         static constexpr double infinity = std::numeric_limits<double>::infinity();
         std::array<double, 2> low{infinity, infinity}, high{-infinity, -infinity};
     };
     struct Numbers {
-        std::array<Box, 2> surface, dots;        ///< for an eye on either side, as `View` says
-        std::array<double, 2> shown{};           ///< area that it sees
+        std::array<Box, 2> surface, dots;  ///< for an eye on either side, as `View` says
+        std::array<double, 2> shown{};     ///< area that it sees
         std::uint8_t has_surface = 0, has_values = 0, has_fractions = 0;
     };
 
@@ -70,26 +70,26 @@ struct PictureGlance {
     void join(std::span<const ValueCount> others);
 
     Numbers numbers;
-    std::vector<ValueCount> seen;                ///< ascending
+    std::vector<ValueCount> seen;  ///< ascending
 };
 
 /// The picture of a mesh that comes in pieces: all are looked at first, then each is drawn. It is that of the whole, whatever the pieces and their order,
 /// if each surface of a piece is one of the whole's. All pieces have the array that gives the colours.
 class PicturePainter {
 public:
-    explicit PicturePainter(RenderOptions options);   ///< @throws InvalidInput as `render_mesh`
+    explicit PicturePainter(RenderOptions options);  ///< @throws InvalidInput as `render_mesh`
     ~PicturePainter();
 
-    PictureGlance look(const Mesh& piece) const;      ///< @throws InvalidInput as `render_mesh`
-    void begin(const PictureGlance& glance);          ///< before the first `draw`
+    PictureGlance look(const Mesh& piece) const;  ///< @throws InvalidInput as `render_mesh`
+    void begin(const PictureGlance& glance);      ///< before the first `draw`
     void draw(const Mesh& piece);
 
     /// What was drawn so far, for another painter that has begun with the same glance.
     std::vector<std::byte> layer() const;
     void add_layer(std::span<const std::byte> layer);
 
-    void save(const std::filesystem::path& png) const;                        ///< @throws IoError
-    void paint_whole(const Mesh& mesh, const std::filesystem::path& png);     ///< all of it. @throws as `render_mesh`
+    void save(const std::filesystem::path& png) const;                     ///< @throws IoError
+    void paint_whole(const Mesh& mesh, const std::filesystem::path& png);  ///< all of it. @throws as `render_mesh`
 
 private:
     class Canvas;

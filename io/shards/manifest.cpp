@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/shards/manifest.h"
 
-#include <nlohmann/json.hpp>
-
 #include "io/bytes/atomic_file.h"
 #include "io/bytes/mapped_file.h"
 #include "partition/error.h"
+
+#include <nlohmann/json.hpp>
 
 namespace meshard {
 
@@ -40,10 +40,8 @@ Json to_json(const PartitionQuality& quality)
                          {"components", part.num_components},
                          {"neighbors", part.neighbors},
                          {"neighbor_edges", part.neighbor_edges}});
-    return {{"edge_cut", quality.edge_cut},
-            {"communication_volume", quality.communication_volume},
-            {"imbalance", quality.imbalance},
-            {"parts", std::move(parts)}};
+    return {
+        {"edge_cut", quality.edge_cut}, {"communication_volume", quality.communication_volume}, {"imbalance", quality.imbalance}, {"parts", std::move(parts)}};
 }
 
 PartitionQuality quality_from_json(const Json& json)
@@ -127,8 +125,8 @@ Manifest manifest_from_json(const Json& json, const std::string& where)
     if (!json.is_object() || json.value("format", std::string()) != format_name)
         throw IoError(where + ": expected \"format\": \"" + format_name + "\". It is no manifest of a shards folder.");
     if (const int version = json.at("version").get<int>(); version != format_version)
-        throw IoError(where + " has version " + std::to_string(version) + ", this program reads version " +
-                      std::to_string(format_version) + ". Cut the source again.");
+        throw IoError(where + " has version " + std::to_string(version) + ", this program reads version " + std::to_string(format_version) +
+                      ". Cut the source again.");
     Manifest manifest;
     manifest.info.source = json.at("source").at("path").get<std::string>();
     manifest.info.source_hash = json.at("source").at("hash").get<std::string>();
@@ -138,8 +136,7 @@ Manifest manifest_from_json(const Json& json, const std::string& where)
     manifest.info.versions = texts_from_json(json.at("versions"));
     manifest.info.quality = quality_from_json(json.at("quality"));
     const auto kind = json.at("kind").get<std::string>();
-    if (kind != "surface" && kind != "unstructured")
-        throw IoError(where + ": kind is '" + kind + "', expected surface or unstructured.");
+    if (kind != "surface" && kind != "unstructured") throw IoError(where + ": kind is '" + kind + "', expected surface or unstructured.");
     manifest.kind = kind == "surface" ? MeshKind::Surface : MeshKind::Unstructured;
     manifest.num_cells = json.at("cells").get<std::int64_t>();
     manifest.num_points = json.at("points").get<std::int64_t>();
@@ -162,8 +159,7 @@ bool is_shards_folder(const std::filesystem::path& dir)
 Manifest read_manifest(const std::filesystem::path& dir)
 {
     if (!std::filesystem::exists(dir)) throw IoError("read_manifest: there is no folder " + dir.string() + ". Check the path.");
-    if (!is_shards_folder(dir))
-        throw IoError("read_manifest: " + dir.string() + " is not a shards folder: it has no manifest.json.");
+    if (!is_shards_folder(dir)) throw IoError("read_manifest: " + dir.string() + " is not a shards folder: it has no manifest.json.");
     const auto path = dir / "manifest.json";
     const std::string where = "read_manifest: " + path.string();
     const auto file = MappedFile::open(path, "read_manifest");
@@ -197,8 +193,8 @@ void write_manifest(const std::filesystem::path& dir, const Manifest& manifest)
     try {
         write_file_atomically(dir / "manifest.json", json.dump(2) + "\n");
     } catch (const nlohmann::json::exception& error) {
-        throw IoError("write_manifest: " + (dir / "manifest.json").string() +
-                      ": a name or path is not valid UTF-8, which JSON demands (" + error.what() + "). Rename it.");
+        throw IoError("write_manifest: " + (dir / "manifest.json").string() + ": a name or path is not valid UTF-8, which JSON demands (" + error.what() +
+                      "). Rename it.");
     }
 }
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "partition/cut/partition.h"
+#include "partition/mesh/mesh.h"
+
 #include <array>
 #include <cstdint>
 #include <filesystem>
@@ -8,36 +11,33 @@
 #include <utility>
 #include <vector>
 
-#include "partition/mesh/mesh.h"
-#include "partition/cut/partition.h"
-
 namespace meshard {
 
 using NamedTexts = std::vector<std::pair<std::string, std::string>>;
 
 /// Data of a shards folder that its subdomains do not have: their source and how it was cut.
 struct ShardsInfo {
-    std::string source;                 ///< path as the user gave it
-    std::string source_hash;            ///< `hash_file` of it
-    std::string method;                 ///< e.g. `metis`
+    std::string source;       ///< path as the user gave it
+    std::string source_hash;  ///< `hash_file` of it
+    std::string method;       ///< e.g. `metis`
     std::int64_t seed = 0;
-    NamedTexts options;                 ///< further options of the cut, e.g. {"imbalance", "1.03"}
-    NamedTexts versions;                ///< of the libraries used, e.g. {"METIS", "5.1.0"}
-    PartitionQuality quality;           ///< may be left empty
+    NamedTexts options;        ///< further options of the cut, e.g. {"imbalance", "1.03"}
+    NamedTexts versions;       ///< of the libraries used, e.g. {"METIS", "5.1.0"}
+    PartitionQuality quality;  ///< may be left empty
 };
 
 /// An array of the source, as the pieces hold it.
 struct ManifestArray {
-    std::string group;                  ///< `point`, `cell` or `field`
-    std::string name;                   ///< in the source
-    std::string stored_as;              ///< in the pieces; differs where the source has an array by one of meshard's names
+    std::string group;      ///< `point`, `cell` or `field`
+    std::string name;       ///< in the source
+    std::string stored_as;  ///< in the pieces; differs where the source has an array by one of meshard's names
     ScalarType type = ScalarType::Float32;
     std::int32_t num_components = 1;
-    std::string attribute;              ///< role, as in DataArray
+    std::string attribute;  ///< role, as in DataArray
 };
 
 struct ManifestPart {
-    std::string file;                   ///< relative to the folder
+    std::string file;  ///< relative to the folder
     std::int64_t num_owned_cells = 0;
     std::int64_t num_ghost_cells = 0;
     std::int64_t num_owned_points = 0;
@@ -50,10 +50,10 @@ struct ManifestPart {
 struct Manifest {
     ShardsInfo info;
     MeshKind kind = MeshKind::Unstructured;
-    std::int64_t num_cells = 0;         ///< of the source
+    std::int64_t num_cells = 0;  ///< of the source
     std::int64_t num_points = 0;
     std::int32_t num_ghost_layers = 0;
-    std::array<double, 6> bounds{};     ///< x, y and z, each lowest then highest; zeros for no points
+    std::array<double, 6> bounds{};  ///< x, y and z, each lowest then highest; zeros for no points
     std::vector<ManifestArray> arrays;
     std::vector<ManifestPart> parts;
 
@@ -66,6 +66,6 @@ bool is_shards_folder(const std::filesystem::path& dir);
 /// @throws IoError if `dir` is no shards folder, or its manifest is damaged or of a newer version.
 Manifest read_manifest(const std::filesystem::path& dir);
 
-void write_manifest(const std::filesystem::path& dir, const Manifest& manifest);   ///< @throws IoError
+void write_manifest(const std::filesystem::path& dir, const Manifest& manifest);  ///< @throws IoError
 
 }  // namespace meshard

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/shards/partition_dump.h"
 
-#include <algorithm>
-#include <charconv>
-
 #include "io/bytes/atomic_file.h"
 #include "partition/error.h"
 #include "partition/nearest_name.h"
+
+#include <algorithm>
+#include <charconv>
 
 namespace meshard {
 
@@ -63,7 +63,8 @@ std::vector<std::string> parse_dump_kinds(std::string_view list)
         list = comma == std::string_view::npos ? std::string_view() : list.substr(comma + 1);
         if (kind != "metis" && kind != "foam") {
             const std::string nearest = nearest_name(kind, known);
-            throw InvalidInput("dump has the unknown kind '" + kind + "'; known are metis and foam." + (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+            throw InvalidInput("dump has the unknown kind '" + kind + "'; known are metis and foam." +
+                               (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
         }
         if (std::ranges::find(kinds, kind) == kinds.end()) kinds.push_back(kind);
     }

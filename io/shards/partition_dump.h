@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "partition/csr.h"
+
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -9,20 +11,20 @@
 #include <string_view>
 #include <vector>
 
-#include "partition/csr.h"
-
 namespace meshard {
 
 /// Kinds of dumps from a list such as `metis,foam`. @throws InvalidInput naming an unknown one.
 std::vector<std::string> parse_dump_kinds(std::string_view list);
 
-/// Writes a cut for other programs, row after row, so that no process holds all rows. For `metis`: `mesh.graph` and `mesh.graph.part.<num_parts>`, as METIS, KaHIP and
-/// others read them (a line `vertices edges`, then for each vertex its neighbours, numbered from 1; the part of each, one a line). For `foam`: `cellDecomposition`
-/// and a `decomposeParDict` that names it, as OpenFOAM's `decomposePar` reads them with `method manual`, when the former lies in the case's `constant` folder.
+/// Writes a cut for other programs, row after row, so that no process holds all rows. For `metis`: `mesh.graph` and `mesh.graph.part.<num_parts>`, as METIS,
+/// KaHIP and others read them (a line `vertices edges`, then for each vertex its neighbours, numbered from 1; the part of each, one a line). For `foam`:
+/// `cellDecomposition` and a `decomposeParDict` that names it, as OpenFOAM's `decomposePar` reads them with `method manual`, when the former lies in the case's
+/// `constant` folder.
 class PartitionDump {
 public:
     /// `num_entries` of the graph, which is symmetric. @throws InvalidInput for an unknown kind, IoError
-    PartitionDump(const std::filesystem::path& folder, std::span<const std::string> kinds, std::int64_t num_rows, std::int64_t num_entries, std::int32_t num_parts);
+    PartitionDump(const std::filesystem::path& folder, std::span<const std::string> kinds, std::int64_t num_rows, std::int64_t num_entries,
+                  std::int32_t num_parts);
     ~PartitionDump();
 
     /// Whether rows of the graph are wanted beside their owners.
@@ -41,7 +43,7 @@ private:
 
     std::filesystem::path folder_;
     std::int32_t num_parts_;
-    std::unique_ptr<TextOutput> graph_, parts_, decomposition_;   // those that are asked for
+    std::unique_ptr<TextOutput> graph_, parts_, decomposition_;  // those that are asked for
     std::vector<std::filesystem::path> written_;
 };
 

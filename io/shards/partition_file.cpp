@@ -35,15 +35,15 @@ std::int64_t take_numbers(const std::filesystem::path& path, std::string_view te
         std::int32_t number = 0;
         const auto [next, error] = std::from_chars(at, end, number);
         if (error != std::errc{} || number < 0)
-            fail(path, "has '" + std::string(at, std::min<std::ptrdiff_t>(end - at, 12)) + "' as its number " +
-                           std::to_string(num_before) + "; expected a part, 0 or above.");
+            fail(path, "has '" + std::string(at, std::min<std::ptrdiff_t>(end - at, 12)) + "' as its number " + std::to_string(num_before) +
+                           "; expected a part, 0 or above.");
         take(number);
         ++num_before;
         at = next;
     }
 }
 
-} // namespace
+}  // namespace
 
 void read_partition_file(const std::filesystem::path& path, const std::function<void(std::int32_t)>& take)
 {
@@ -53,7 +53,7 @@ void read_partition_file(const std::filesystem::path& path, const std::function<
     std::string text;
     std::int64_t num_taken = 0;
     for (bool is_first = true; file; is_first = false) {
-        const auto kept = text.size(); // the begin of a number whose end comes next
+        const auto kept = text.size();  // the begin of a number whose end comes next
         text.resize(kept + block);
         file.read(text.data() + kept, block);
         text.resize(kept + static_cast<std::size_t>(file.gcount()));
@@ -79,4 +79,4 @@ std::vector<std::int32_t> read_partition_file(const std::filesystem::path& path)
     return owners;
 }
 
-} // namespace meshard
+}  // namespace meshard

@@ -21,4 +21,4 @@ std::vector<std::int32_t> read_partition_file(const std::filesystem::path& path)
 /// @throws IoError as above, also after some owners were taken.
 void read_partition_file(const std::filesystem::path& path, const std::function<void(std::int32_t owner)>& take);
 
-} // namespace meshard
+}  // namespace meshard

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/shards/piece_io.h"
 
+#include "io/vtk/vtk_xml_reader.h"
+#include "io/vtk/vtk_xml_writer.h"
+#include "partition/error.h"
+
 #include <algorithm>
 #include <array>
 #include <numeric>
@@ -8,10 +12,6 @@
 #include <string_view>
 #include <tuple>
 #include <utility>
-
-#include "io/vtk/vtk_xml_reader.h"
-#include "io/vtk/vtk_xml_writer.h"
-#include "partition/error.h"
 
 namespace meshard {
 
@@ -39,8 +39,8 @@ void describe_group(std::vector<ManifestArray>& described, const std::string& gr
 {
     for (const DataArray& array : arrays) {
         ManifestArray entry{group, array.name(), array.name(), array.type(), array.num_components(), array.attribute};
-        if (group != "field" && std::ranges::find(own_names, array.name()) != own_names.end())
-            do entry.stored_as += " of source";
+        if (group != "field" && std::ranges::find(own_names, array.name()) != own_names.end()) do
+                entry.stored_as += " of source";
             while (find_array(arrays, entry.stored_as) != nullptr);
         described.push_back(std::move(entry));
     }
@@ -154,7 +154,7 @@ private:
         if (mesh_.kind == MeshKind::Unstructured) return;
         const std::array<const DataArray*, 3> arrays{find_array(mesh_.cell_data, ghost_type), find_array(mesh_.cell_data, owner_id),
                                                      find_array(mesh_.cell_data, cell_ids)};
-        if (std::ranges::find(arrays, nullptr) != arrays.end()) return;   // reported when the arrays are taken
+        if (std::ranges::find(arrays, nullptr) != arrays.end()) return;  // reported when the arrays are taken
         const auto key = [&](std::int32_t cell) {
             const bool is_ghost = arrays[0]->value(cell) != 0;
             return std::tuple(is_ghost, is_ghost ? arrays[1]->value(cell) : 0.0, arrays[2]->value(cell));
@@ -184,8 +184,7 @@ private:
             fail("does not have its owned rows first and its ghosts after them in vtkGhostType");
         for (std::int32_t i = 0; i < map.num_owned; ++i)
             if (owners[i] != subdomain_.part)
-                fail("owns the row " + std::to_string(map.global_ids[i]) + " of " + ids_name + ", but PartitionId says " +
-                     std::to_string(owners[i]));
+                fail("owns the row " + std::to_string(map.global_ids[i]) + " of " + ids_name + ", but PartitionId says " + std::to_string(owners[i]));
         map.ghost_owners.assign(owners.begin() + map.num_owned, owners.end());
         return map;
     }
@@ -198,9 +197,8 @@ private:
             const auto found = std::ranges::find(stored, wanted.stored_as, &DataArray::name);
             if (found == stored.end()) fail("has no " + wanted.group + " array '" + wanted.stored_as + "', which the manifest lists");
             if (found->type() != wanted.type || found->num_components() != wanted.num_components)
-                fail("has the " + wanted.group + " array '" + wanted.stored_as + "' as " +
-                     std::to_string(found->num_components()) + " x " + std::string(to_string(found->type())) +
-                     ", the manifest as " + std::to_string(wanted.num_components) + " x " +
+                fail("has the " + wanted.group + " array '" + wanted.stored_as + "' as " + std::to_string(found->num_components()) + " x " +
+                     std::string(to_string(found->type())) + ", the manifest as " + std::to_string(wanted.num_components) + " x " +
                      std::string(to_string(wanted.type)));
             DataArray array = std::move(*found);
             stored.erase(found);

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "io/mesh_io.h"
+#include "io/shards/manifest.h"
+#include "partition/ghosts/subdomain.h"
+
 #include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string>
 #include <vector>
-
-#include "io/shards/manifest.h"
-#include "io/mesh_io.h"
-#include "partition/ghosts/subdomain.h"
 
 namespace meshard {
 

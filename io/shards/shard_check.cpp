@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/shards/shard_check.h"
 
-#include <algorithm>
-#include <cstdint>
-#include <functional>
-#include <utility>
-
 #include "io/bytes/content_hash.h"
 #include "io/shards/subdomain_io.h"
 #include "io/vtk/vtk_xml_file.h"
 #include "partition/error.h"
-#include "partition/ghosts/ghost_layer.h"
 #include "partition/ghosts/ghost_graph.h"
+#include "partition/ghosts/ghost_layer.h"
 #include "partition/mesh/mesh_graph.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <utility>
 
 namespace meshard {
 
@@ -90,8 +90,7 @@ private:
         std::error_code error;
         const auto size = static_cast<std::int64_t>(std::filesystem::file_size(path, error));
         if (!error && size != expected.num_bytes)
-            add(Pieces, path.string() + " has " + std::to_string(size) + " bytes, the manifest says " +
-                std::to_string(expected.num_bytes) + ".");
+            add(Pieces, path.string() + " has " + std::to_string(size) + " bytes, the manifest says " + std::to_string(expected.num_bytes) + ".");
         else if (const std::string hash = hash_file(path); hash != expected.hash)
             add(Pieces, path.string() + " has the hash " + hash + ", the manifest says " + expected.hash + ": its content was changed.");
         Subdomain subdomain = load_subdomain(dir_, manifest_, part);
@@ -108,8 +107,8 @@ private:
             for (const Subdomain& subdomain : subdomains_)
                 for (const std::int64_t id : (subdomain.*rows).owned()) {
                     if (owners[id] >= 0)
-                        add(Owners, noun + " " + std::to_string(id) + " is owned by part " + std::to_string(owners[id]) +
-                                        " and by part " + std::to_string(subdomain.part) + ".");
+                        add(Owners, noun + " " + std::to_string(id) + " is owned by part " + std::to_string(owners[id]) + " and by part " +
+                                        std::to_string(subdomain.part) + ".");
                     owners[id] = subdomain.part;
                 }
             for (std::int64_t id = 0; id < num_global; ++id)
@@ -120,10 +119,9 @@ private:
                 const IndexMap& map = subdomain.*rows;
                 for (std::int32_t i = 0; i < map.num_ghosts(); ++i)
                     if (owners[map.ghosts()[i]] != map.ghost_owners[i])
-                        add(GhostOwners, "part " + std::to_string(subdomain.part) + ": ghost " + noun + " " +
-                                             std::to_string(map.ghosts()[i]) + " names part " +
-                                             std::to_string(map.ghost_owners[i]) + " as its owner, which is part " +
-                                             std::to_string(owners[map.ghosts()[i]]) + ".");
+                        add(GhostOwners, "part " + std::to_string(subdomain.part) + ": ghost " + noun + " " + std::to_string(map.ghosts()[i]) + " names part " +
+                                             std::to_string(map.ghost_owners[i]) + " as its owner, which is part " + std::to_string(owners[map.ghosts()[i]]) +
+                                             ".");
             }
         });
         return owners;
@@ -172,7 +170,7 @@ private:
         for (std::size_t i = 0; i < expected.size(); ++i)
             if (expected[i] != point_owners_.owners[i])
                 add(PointOwners, "point " + std::to_string(i) + " is owned by part " + std::to_string(point_owners_.owners[i]) +
-                    ", but the first cell that uses it by part " + std::to_string(expected[i]) + ".");
+                                     ", but the first cell that uses it by part " + std::to_string(expected[i]) + ".");
     }
 
     void check_quality(const Csr& graph)
@@ -181,32 +179,28 @@ private:
         if (stated.parts.empty()) return;
         const PartitionQuality found = measure_quality(owners_, graph);
         if (stated.edge_cut != found.edge_cut)
-            add(Quality, "the manifest states an edge cut of " + std::to_string(stated.edge_cut) + ", found " +
-                std::to_string(found.edge_cut) + ".");
+            add(Quality, "the manifest states an edge cut of " + std::to_string(stated.edge_cut) + ", found " + std::to_string(found.edge_cut) + ".");
         if (stated.communication_volume != found.communication_volume)
             add(Quality, "the manifest states a communication volume of " + std::to_string(stated.communication_volume) + ", found " +
-                std::to_string(found.communication_volume) + ".");
+                             std::to_string(found.communication_volume) + ".");
     }
 
     void check_ghosts(const Subdomain& subdomain, const GhostLayer& expected)
     {
-        using Ghost = std::pair<std::int64_t, int>;   // row, level
+        using Ghost = std::pair<std::int64_t, int>;  // row, level
         const IndexMap& map = subdomain.rows();
         std::vector<Ghost> wanted, found;
         for (std::size_t i = 0; i < expected.rows.size(); ++i) wanted.emplace_back(expected.rows[i], expected.levels[i]);
-        for (std::int32_t i = map.num_owned; i < map.num_local(); ++i)
-            found.emplace_back(map.global_ids[i], subdomain.ghost_levels[i]);
+        for (std::int32_t i = map.num_owned; i < map.num_local(); ++i) found.emplace_back(map.global_ids[i], subdomain.ghost_levels[i]);
         std::ranges::sort(wanted);
         std::ranges::sort(found);
         const auto [in_wanted, in_found] = std::ranges::mismatch(wanted, found);
         const auto describe = [](const std::vector<Ghost>& ghosts, auto at) {
-            return at == ghosts.end() ? std::string("no further one")
-                                      : std::to_string(at->first) + " in layer " + std::to_string(at->second);
+            return at == ghosts.end() ? std::string("no further one") : std::to_string(at->first) + " in layer " + std::to_string(at->second);
         };
         if (in_wanted != wanted.end() || in_found != found.end())
             add(Ghosts, "part " + std::to_string(subdomain.part) + ": its ghosts are not the " + std::to_string(manifest_.num_ghost_layers) +
-                " layers around it; the first difference: expected " + describe(wanted, in_wanted) + ", found " +
-                describe(found, in_found) + ".");
+                            " layers around it; the first difference: expected " + describe(wanted, in_wanted) + ", found " + describe(found, in_found) + ".");
     }
 
     void check_ghost_points(const Subdomain& subdomain, const Mesh& merged)
@@ -220,8 +214,8 @@ private:
         wanted.erase(std::ranges::unique(wanted).begin(), wanted.end());
         std::ranges::sort(found);
         if (wanted != found)
-            add(Ghosts, "part " + std::to_string(subdomain.part) + " has " + std::to_string(found.size()) +
-                " ghost points, but its cells use " + std::to_string(wanted.size()) + " that it does not own, or other ones.");
+            add(Ghosts, "part " + std::to_string(subdomain.part) + " has " + std::to_string(found.size()) + " ghost points, but its cells use " +
+                            std::to_string(wanted.size()) + " that it does not own, or other ones.");
     }
 
     /// Compares the rows of a part with those of their owners, bit by bit.
@@ -245,7 +239,7 @@ private:
 
 std::vector<ShardPromise> test_shards(const std::filesystem::path& dir)
 {
-    if (!is_shards_folder(dir)) read_manifest(dir);   // throws with the reason
+    if (!is_shards_folder(dir)) read_manifest(dir);  // throws with the reason
     return ShardCheck(dir).run();
 }
 

@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/shards/shards_writer.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <cmath>
-#include <limits>
-#include <string>
-#include <system_error>
-#include <utility>
-
 #include "io/bytes/content_hash.h"
 #include "io/mesh_io.h"
 #include "io/shards/piece_io.h"
 #include "io/shards/subdomain_io.h"
 #include "partition/error.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fcntl.h>
+#include <limits>
+#include <string>
+#include <system_error>
+#include <unistd.h>
+#include <utility>
 
 namespace meshard {
 
@@ -49,8 +48,7 @@ std::array<double, 6> bounds_of(const std::vector<WrittenShard>& shards)
 {
     std::array<double, 6> bounds{infinity, -infinity, infinity, -infinity, infinity, -infinity};
     for (const WrittenShard& shard : shards)
-        for (std::size_t i = 0; i < 6; ++i)
-            bounds[i] = i % 2 == 0 ? std::min(bounds[i], shard.bounds[i]) : std::max(bounds[i], shard.bounds[i]);
+        for (std::size_t i = 0; i < 6; ++i) bounds[i] = i % 2 == 0 ? std::min(bounds[i], shard.bounds[i]) : std::max(bounds[i], shard.bounds[i]);
     if (bounds[0] > bounds[1] || bounds[2] > bounds[3] || bounds[4] > bounds[5]) bounds.fill(0);
     return bounds;
 }
@@ -67,15 +65,13 @@ PartialFolder::PartialFolder(const std::filesystem::path& dir) : final_(std::fil
     partial_ += ".partial-" + std::to_string(::getpid());
     first_made_ = partial_;
     // Folders above that are made here are removed again if all fails.
-    for (auto above = final_.parent_path(); !above.empty() && !std::filesystem::exists(above, error); above = above.parent_path())
-        first_made_ = above;
+    for (auto above = final_.parent_path(); !above.empty() && !std::filesystem::exists(above, error); above = above.parent_path()) first_made_ = above;
     std::filesystem::remove_all(partial_, error);
     std::filesystem::create_directories(partial_, error);
     if (error) {
         const std::string reason = error.message();
         remove();
-        throw IoError("save_subdomains: cannot create the folder " + dir.string() + ": " + reason +
-                      ". Choose a place that you may write to.");
+        throw IoError("save_subdomains: cannot create the folder " + dir.string() + ": " + reason + ". Choose a place that you may write to.");
     }
 }
 
@@ -99,8 +95,7 @@ void PartialFolder::commit()
 {
     throw_if_interrupted();
     std::error_code error;
-    if (std::filesystem::exists(final_, error))
-        throw IoError("save_subdomains: " + final_.string() + " has come to exist meanwhile; choose another name.");
+    if (std::filesystem::exists(final_, error)) throw IoError("save_subdomains: " + final_.string() + " has come to exist meanwhile; choose another name.");
     // One sync for all pieces instead of one for each.
     const int descriptor = ::open(partial_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     const bool is_on_disk = descriptor >= 0 && ::syncfs(descriptor) == 0;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
-#include <cstdint>
-#include <filesystem>
-
 #include "io/bytes/block_codec.h"
 #include "io/bytes/interruption.h"
 #include "io/shards/manifest.h"
 #include "partition/ghosts/subdomain.h"
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
 
 namespace meshard {
 
@@ -17,12 +17,12 @@ class PartialFolder {
 public:
     /// @throws IoError if `dir` exists or cannot be made.
     explicit PartialFolder(const std::filesystem::path& dir);
-    ~PartialFolder();   ///< removes what was not committed
+    ~PartialFolder();  ///< removes what was not committed
     PartialFolder(const PartialFolder&) = delete;
     PartialFolder& operator=(const PartialFolder&) = delete;
 
     const std::filesystem::path& path() const { return partial_; }
-    void commit();      ///< @throws IoError, Interrupted
+    void commit();  ///< @throws IoError, Interrupted
 
 private:
     void remove() const;
@@ -35,7 +35,7 @@ private:
 /// The manifest's entry for one part, and the bounds of the part's points.
 struct WrittenShard {
     ManifestPart part;
-    std::array<double, 6> bounds{};     ///< as in Manifest; the lowest above the highest if there are no points
+    std::array<double, 6> bounds{};  ///< as in Manifest; the lowest above the highest if there are no points
 };
 
 /// Writes the piece of one part into a shards folder that is being made. @throws IoError

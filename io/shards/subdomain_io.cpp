@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/shards/subdomain_io.h"
 
-#include <string>
-#include <utility>
-
 #include "io/shards/piece_io.h"
 #include "io/shards/shards_writer.h"
 #include "partition/error.h"
+
+#include <string>
+#include <utility>
 
 namespace meshard {
 
@@ -19,9 +19,8 @@ void require_parts_of_one_mesh(std::span<const Subdomain> subdomains)
     for (std::size_t i = 0; i < subdomains.size(); ++i) {
         const Subdomain& subdomain = subdomains[i];
         if (subdomain.part != static_cast<std::int32_t>(i) || subdomain.num_parts != static_cast<std::int32_t>(subdomains.size()))
-            throw InvalidInput("save_subdomains: subdomain " + std::to_string(i) + " of " + std::to_string(subdomains.size()) +
-                               " says it is part " + std::to_string(subdomain.part) + " of " +
-                               std::to_string(subdomain.num_parts) + ". Pass all parts in order.");
+            throw InvalidInput("save_subdomains: subdomain " + std::to_string(i) + " of " + std::to_string(subdomains.size()) + " says it is part " +
+                               std::to_string(subdomain.part) + " of " + std::to_string(subdomain.num_parts) + ". Pass all parts in order.");
         if (subdomain.cells.num_global != first.cells.num_global || subdomain.points.num_global != first.points.num_global ||
             subdomain.mesh.kind != first.mesh.kind || subdomain.num_ghost_layers != first.num_ghost_layers)
             throw InvalidInput("save_subdomains: subdomain " + std::to_string(i) + " is of another mesh than subdomain 0.");
@@ -53,15 +52,15 @@ Subdomain load_subdomain(const std::filesystem::path& dir, std::int32_t part)
 Subdomain load_subdomain(const std::filesystem::path& dir, const Manifest& manifest, std::int32_t part)
 {
     if (part < 0 || part >= manifest.num_parts())
-        throw InvalidInput("load_subdomain: " + dir.string() + " has the parts 0 to " + std::to_string(manifest.num_parts() - 1) +
-                           ", not " + std::to_string(part) + ".");
+        throw InvalidInput("load_subdomain: " + dir.string() + " has the parts 0 to " + std::to_string(manifest.num_parts() - 1) + ", not " +
+                           std::to_string(part) + ".");
     const ManifestPart& expected = manifest.parts[part];
     const auto path = dir / expected.file;
     Subdomain subdomain = read_piece(path, manifest, part);
     const auto require = [&](const char* what, std::int64_t found, std::int64_t count) {
         if (found != count)
-            throw IoError("load_subdomain: " + path.string() + " has " + std::to_string(found) + " " + what +
-                          ", the manifest says " + std::to_string(count) + ".");
+            throw IoError("load_subdomain: " + path.string() + " has " + std::to_string(found) + " " + what + ", the manifest says " + std::to_string(count) +
+                          ".");
     };
     require("owned cells", subdomain.cells.num_owned, expected.num_owned_cells);
     require("ghost cells", subdomain.cells.num_ghosts(), expected.num_ghost_cells);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "io/shards/manifest.h"
+#include "partition/ghosts/subdomain.h"
+
 #include <cstdint>
 #include <filesystem>
 #include <span>
 #include <vector>
-
-#include "io/shards/manifest.h"
-#include "partition/ghosts/subdomain.h"
 
 namespace meshard {
 

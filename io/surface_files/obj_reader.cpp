@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/surface_files/obj_reader.h"
 
+#include "io/bytes/ascii_numbers.h"
+#include "io/bytes/mapped_file.h"
+#include "io/vtk/vtk_xml_reader.h"
+#include "partition/error.h"
+
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -8,21 +13,13 @@
 #include <utility>
 #include <vector>
 
-#include "io/bytes/ascii_numbers.h"
-#include "io/bytes/mapped_file.h"
-#include "io/vtk/vtk_xml_reader.h"
-#include "partition/error.h"
-
 namespace meshard {
 
 namespace {
 
 class ObjReader {
 public:
-    explicit ObjReader(const std::filesystem::path& path)
-        : where_("read_mesh: " + path.string()), file_(MappedFile::open(path, "read_mesh"))
-    {
-    }
+    explicit ObjReader(const std::filesystem::path& path) : where_("read_mesh: " + path.string()), file_(MappedFile::open(path, "read_mesh")) {}
 
     Mesh read()
     {
@@ -30,7 +27,7 @@ public:
         while (!lines.at_end()) {
             ++line_;
             std::string text(lines.line());
-            while (text.ends_with('\\') && !lines.at_end()) {    // goes on in the next line
+            while (text.ends_with('\\') && !lines.at_end()) {  // goes on in the next line
                 text.back() = ' ';
                 text += lines.line();
             }
@@ -43,19 +40,20 @@ public:
 private:
     [[noreturn]] void fail(const std::string& what) const { throw IoError(where_ + " " + what + "."); }
 
-    [[noreturn]] void fail_line(const std::string& what) const
-    {
-        fail("is no valid .obj file: statement " + std::to_string(line_) + " " + what);
-    }
+    [[noreturn]] void fail_line(const std::string& what) const { fail("is no valid .obj file: statement " + std::to_string(line_) + " " + what); }
 
     void read_line(std::string_view text)
     {
         TextScanner scanner(text);
         const std::string_view keyword = scanner.word();
-        if (keyword == "v") read_point(scanner);
-        else if (keyword == "f") read_cell(scanner, 2, 3);
-        else if (keyword == "l") read_cell(scanner, 1, 2);
-        else if (keyword == "p") read_cell(scanner, 0, 1);
+        if (keyword == "v")
+            read_point(scanner);
+        else if (keyword == "f")
+            read_cell(scanner, 2, 3);
+        else if (keyword == "l")
+            read_cell(scanner, 1, 2);
+        else if (keyword == "p")
+            read_cell(scanner, 0, 1);
         else if (keyword == "g" || keyword == "o") {
             std::string name(scanner.line());
             name.erase(0, name.find_first_not_of(" \t"));
@@ -87,7 +85,8 @@ private:
             const std::string_view word = scanner.word();
             const auto number = parse_number<std::int64_t>(word.substr(0, word.find('/')));
             const std::int64_t point = !number ? -1 : *number < 0 ? num_points + *number : *number - 1;
-            if (point < 0 || point > std::numeric_limits<std::int32_t>::max()) fail_line("uses the point '" + std::string(word.substr(0, 40)) + "', expected 1 to " + std::to_string(num_points));
+            if (point < 0 || point > std::numeric_limits<std::int32_t>::max())
+                fail_line("uses the point '" + std::string(word.substr(0, 40)) + "', expected 1 to " + std::to_string(num_points));
             last_used_ = std::max(last_used_, point);
             cells_.indices.push_back(static_cast<std::int32_t>(point));
             ++count;
@@ -96,7 +95,7 @@ private:
         cells_.offsets.push_back(cells_.num_entries());
         types_.push_back(polydata_cell_type(group, static_cast<std::int64_t>(count)));
         if (group_names_.empty()) {
-            group_names_.emplace_back("default");   // the name of the group before any is named
+            group_names_.emplace_back("default");  // the name of the group before any is named
             group_ = 0;
         }
         groups_.push_back(group_);

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/surface_files/ply_reader.h"
 
+#include "io/bytes/ascii_numbers.h"
+#include "io/bytes/mapped_file.h"
+#include "io/vtk/vtk_xml_reader.h"
+#include "partition/error.h"
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -10,11 +15,6 @@
 #include <utility>
 #include <vector>
 
-#include "io/bytes/ascii_numbers.h"
-#include "io/bytes/mapped_file.h"
-#include "io/vtk/vtk_xml_reader.h"
-#include "partition/error.h"
-
 namespace meshard {
 
 namespace {
@@ -22,8 +22,8 @@ namespace {
 struct Property {
     std::string name;
     ScalarType type = ScalarType::Float32;
-    std::optional<ScalarType> count_type;    // of a list: the type of its length
-    std::vector<std::byte> values;           // of a scalar, row by row
+    std::optional<ScalarType> count_type;  // of a list: the type of its length
+    std::vector<std::byte> values;         // of a scalar, row by row
 };
 
 struct Element {
@@ -34,12 +34,22 @@ struct Element {
 
 std::optional<ScalarType> ply_type(std::string_view name)
 {
-    constexpr std::array<std::pair<std::string_view, ScalarType>, 16> types{{
-        {"char", ScalarType::Int8}, {"int8", ScalarType::Int8}, {"uchar", ScalarType::UInt8}, {"uint8", ScalarType::UInt8},
-        {"short", ScalarType::Int16}, {"int16", ScalarType::Int16}, {"ushort", ScalarType::UInt16},
-        {"uint16", ScalarType::UInt16}, {"int", ScalarType::Int32}, {"int32", ScalarType::Int32},
-        {"uint", ScalarType::UInt32}, {"uint32", ScalarType::UInt32}, {"float", ScalarType::Float32},
-        {"float32", ScalarType::Float32}, {"double", ScalarType::Float64}, {"float64", ScalarType::Float64}}};
+    constexpr std::array<std::pair<std::string_view, ScalarType>, 16> types{{{"char", ScalarType::Int8},
+                                                                             {"int8", ScalarType::Int8},
+                                                                             {"uchar", ScalarType::UInt8},
+                                                                             {"uint8", ScalarType::UInt8},
+                                                                             {"short", ScalarType::Int16},
+                                                                             {"int16", ScalarType::Int16},
+                                                                             {"ushort", ScalarType::UInt16},
+                                                                             {"uint16", ScalarType::UInt16},
+                                                                             {"int", ScalarType::Int32},
+                                                                             {"int32", ScalarType::Int32},
+                                                                             {"uint", ScalarType::UInt32},
+                                                                             {"uint32", ScalarType::UInt32},
+                                                                             {"float", ScalarType::Float32},
+                                                                             {"float32", ScalarType::Float32},
+                                                                             {"double", ScalarType::Float64},
+                                                                             {"float64", ScalarType::Float64}}};
     const auto* found = std::ranges::find(types, name, &std::pair<std::string_view, ScalarType>::first);
     if (found == types.end()) return std::nullopt;
     return found->second;
@@ -69,10 +79,14 @@ private:
             if (scanner_.rest().empty()) fail("ends before 'end_header'. It is truncated or no PLY file");
             TextScanner line(scanner_.line());
             const std::string_view keyword = line.word();
-            if (keyword == "end_header") in_header = false;
-            else if (keyword == "format") format_ = line.word();
-            else if (keyword == "element") add_element(line);
-            else if (keyword == "property") add_property(line);
+            if (keyword == "end_header")
+                in_header = false;
+            else if (keyword == "format")
+                format_ = line.word();
+            else if (keyword == "element")
+                add_element(line);
+            else if (keyword == "property")
+                add_property(line);
             else if (keyword != "comment" && keyword != "obj_info" && !keyword.empty())
                 fail("has the unknown word '" + std::string(keyword.substr(0, 40)) + "' in its header");
         }
@@ -86,8 +100,7 @@ private:
         Element element;
         element.name = line.word();
         const auto count = line.number<std::int64_t>();
-        if (!count || *count < 0 || *count > std::numeric_limits<std::int32_t>::max())
-            fail("does not say how many elements '" + element.name + "' it has");
+        if (!count || *count < 0 || *count > std::numeric_limits<std::int32_t>::max()) fail("does not say how many elements '" + element.name + "' it has");
         element.count = *count;
         elements_.push_back(std::move(element));
     }
@@ -123,8 +136,7 @@ private:
                 if (length < 0) fail("has a list of negative length in " + element.name + " " + std::to_string(row));
                 scratch_.clear();
                 for (std::int64_t i = 0; i < length; ++i) read_value(property.type, element, row, scratch_);
-                if (element.name == "face" && (property.name == "vertex_indices" || property.name == "vertex_index"))
-                    add_face(property.type, length, row);
+                if (element.name == "face" && (property.name == "vertex_indices" || property.name == "vertex_index")) add_face(property.type, length, row);
             }
     }
 
@@ -138,8 +150,8 @@ private:
             with_scalar_type(type, [&]<class T>() {
                 const auto value = parse_number<T>(word);
                 if (!value)
-                    fail("has '" + std::string(word.substr(0, 40)) + "' in " + element.name + " " + std::to_string(row) +
-                         ", a number of type " + std::string(to_string(type)) + " is expected");
+                    fail("has '" + std::string(word.substr(0, 40)) + "' in " + element.name + " " + std::to_string(row) + ", a number of type " +
+                         std::string(to_string(type)) + " is expected");
                 std::memcpy(values.data() + begin, &*value, sizeof(T));
             });
             return;
@@ -152,8 +164,7 @@ private:
 
     [[noreturn]] void fail_truncated(const Element& element, std::int64_t row) const
     {
-        fail("ends in " + element.name + " " + std::to_string(row) + " of " + std::to_string(element.count) +
-             ". It is truncated");
+        fail("ends in " + element.name + " " + std::to_string(row) + " of " + std::to_string(element.count) + ". It is truncated");
     }
 
     std::int64_t integer(ScalarType type, std::size_t index) const
@@ -172,8 +183,7 @@ private:
         for (std::int64_t i = 0; i < length; ++i) {
             const std::int64_t point = integer(type, static_cast<std::size_t>(i));
             if (point < 0 || point >= num_points)
-                fail("has face " + std::to_string(row) + " with point " + std::to_string(point) + ", expected 0 to " +
-                     std::to_string(num_points - 1));
+                fail("has face " + std::to_string(row) + " with point " + std::to_string(point) + ", expected 0 to " + std::to_string(num_points - 1));
             cells_.indices.push_back(static_cast<std::int32_t>(point));
         }
         cells_.offsets.push_back(static_cast<std::int64_t>(cells_.indices.size()));
@@ -185,9 +195,7 @@ private:
         std::vector<const Property*> parts;
         for (const std::string& part : names) {
             const auto found = std::ranges::find(element.properties, part, &Property::name);
-            if (found == element.properties.end() || found->count_type ||
-                (!parts.empty() && found->type != parts.front()->type))
-                return std::nullopt;
+            if (found == element.properties.end() || found->count_type || (!parts.empty() && found->type != parts.front()->type)) return std::nullopt;
             parts.push_back(&*found);
         }
         const std::size_t size = size_of(parts.front()->type);
@@ -195,11 +203,8 @@ private:
         for (std::int64_t row = 0; row < element.count; ++row)
             for (std::size_t i = 0; i < parts.size(); ++i)
                 std::memcpy(bytes.get() + (row * parts.size() + i) * size, parts[i]->values.data() + row * size, size);
-        const DataArray array = DataArray::view(name, parts.front()->type, element.count,
-                                                static_cast<std::int32_t>(parts.size()), bytes.get(), bytes);
-        std::erase_if(element.properties, [&](const Property& property) {
-            return std::ranges::find(names, property.name) != names.end();
-        });
+        const DataArray array = DataArray::view(name, parts.front()->type, element.count, static_cast<std::int32_t>(parts.size()), bytes.get(), bytes);
+        std::erase_if(element.properties, [&](const Property& property) { return std::ranges::find(names, property.name) != names.end(); });
         return array;
     }
 
@@ -214,8 +219,10 @@ private:
         if (auto color = take(element, "RGB", {"red", "green", "blue"})) arrays.push_back(std::move(*color));
         while (!element.properties.empty()) {
             const std::string name = element.properties.front().name;
-            if (auto array = take(element, name, {name})) add_array(arrays, std::move(*array), where_);
-            else element.properties.erase(element.properties.begin());
+            if (auto array = take(element, name, {name}))
+                add_array(arrays, std::move(*array), where_);
+            else
+                element.properties.erase(element.properties.begin());
         }
         return arrays;
     }
@@ -231,8 +238,7 @@ private:
             fail("has no x, y and z of type float or double on its vertices");
         mesh.points = std::move(*points);
         mesh.point_data = take_arrays(*vertices);
-        for (std::int64_t i = 0; i < cells_.num_rows(); ++i)
-            mesh.cell_types.push_back(polydata_cell_type(2, cells_.offsets[i + 1] - cells_.offsets[i]));
+        for (std::int64_t i = 0; i < cells_.num_rows(); ++i) mesh.cell_types.push_back(polydata_cell_type(2, cells_.offsets[i + 1] - cells_.offsets[i]));
         mesh.cells = std::move(cells_);
         const auto faces = std::ranges::find(elements_, "face", &Element::name);
         if (faces != elements_.end()) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <filesystem>
-
 #include "partition/mesh/mesh.h"
+
+#include <filesystem>
 
 namespace meshard {
 

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/surface_files/stl_reader.h"
 
+#include "io/bytes/ascii_numbers.h"
+#include "io/bytes/mapped_file.h"
+#include "partition/error.h"
+
 #include <array>
 #include <bit>
 #include <cstring>
@@ -9,10 +13,6 @@
 #include <unordered_map>
 #include <utility>
 #include <vector>
-
-#include "io/bytes/ascii_numbers.h"
-#include "io/bytes/mapped_file.h"
-#include "partition/error.h"
 
 namespace meshard {
 
@@ -24,7 +24,7 @@ struct PointHash {
     std::size_t operator()(const std::array<float, 3>& point) const
     {
         std::uint64_t hash = 0;
-        for (const float value : point)   // + 0 makes one of the two zeros, which compare equal
+        for (const float value : point)  // + 0 makes one of the two zeros, which compare equal
             hash = (std::rotl(hash, 21) ^ std::bit_cast<std::uint32_t>(value + 0.0F)) * 0x9E3779B97F4A7C15;
         return static_cast<std::size_t>(hash ^ hash >> 29);
     }
@@ -32,10 +32,7 @@ struct PointHash {
 
 class StlReader {
 public:
-    explicit StlReader(const std::filesystem::path& path)
-        : where_("read_mesh: " + path.string()), file_(MappedFile::open(path, "read_mesh"))
-    {
-    }
+    explicit StlReader(const std::filesystem::path& path) : where_("read_mesh: " + path.string()), file_(MappedFile::open(path, "read_mesh")) {}
 
     Mesh read()
     {
@@ -43,14 +40,15 @@ public:
         std::uint32_t announced = 0;
         if (bytes.size() >= header_size) std::memcpy(&announced, bytes.data() + header_size - 4, 4);
         // Binary files too may begin with "solid"; only their size is reliable.
-        if (bytes.size() == header_size + triangle_size * std::uint64_t{announced} && bytes.size() >= header_size) read_binary(announced);
-        else if (looks_like_text()) read_text();
+        if (bytes.size() == header_size + triangle_size * std::uint64_t{announced} && bytes.size() >= header_size)
+            read_binary(announced);
+        else if (looks_like_text())
+            read_text();
         else if (bytes.size() < header_size)
             fail("has " + std::to_string(bytes.size()) + " bytes, an STL file begins with 'solid' or a header of 84 bytes. It is truncated or no STL file");
         else
-            fail("announces " + std::to_string(announced) + " triangles, that is " +
-                 std::to_string(header_size + triangle_size * std::uint64_t{announced}) + " bytes; found " +
-                 std::to_string(bytes.size()) + ". It is truncated or no STL file");
+            fail("announces " + std::to_string(announced) + " triangles, that is " + std::to_string(header_size + triangle_size * std::uint64_t{announced}) +
+                 " bytes; found " + std::to_string(bytes.size()) + ". It is truncated or no STL file");
         return finish();
     }
 
@@ -137,8 +135,7 @@ private:
     std::string_view next_word(TextScanner& scanner) const
     {
         const std::string_view word = scanner.word();
-        if (word.empty())
-            fail("ends in triangle " + std::to_string(cells_.num_rows()) + " before 'endsolid'. It is truncated");
+        if (word.empty()) fail("ends in triangle " + std::to_string(cells_.num_rows()) + " before 'endsolid'. It is truncated");
         return word;
     }
 
@@ -150,8 +147,8 @@ private:
 
     [[noreturn]] void fail_expected(std::string_view expected, std::string_view found) const
     {
-        fail("is no valid STL file: expected '" + std::string(expected) + "' in triangle " + std::to_string(cells_.num_rows()) +
-             ", found '" + std::string(found.substr(0, 40)) + "'");
+        fail("is no valid STL file: expected '" + std::string(expected) + "' in triangle " + std::to_string(cells_.num_rows()) + ", found '" +
+             std::string(found.substr(0, 40)) + "'");
     }
 
     Mesh finish()

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/vtk/mapped_mesh.h"
 
-#include <algorithm>
-#include <cctype>
-
-#include "partition/mesh/mesh_faults.h"
 #include "io/vtk/vtk_xml_file.h"
 #include "io/vtk/vtk_xml_reader.h"
 #include "io/vtk/vtkhdf.h"
 #include "partition/error.h"
+#include "partition/mesh/mesh_faults.h"
+
+#include <algorithm>
+#include <cctype>
 
 namespace meshard {
 
@@ -22,10 +22,14 @@ std::int64_t integer(const DataArray& array, std::int64_t row)
     const std::byte* at = array.bytes().data();
     switch (array.type()) {
     case ScalarType::Int64:
-    case ScalarType::UInt64: return reinterpret_cast<const std::int64_t*>(at)[row];
-    case ScalarType::Int32: return reinterpret_cast<const std::int32_t*>(at)[row];
-    case ScalarType::UInt8: return reinterpret_cast<const std::uint8_t*>(at)[row];
-    default: return static_cast<std::int64_t>(array.value(row));
+    case ScalarType::UInt64:
+        return reinterpret_cast<const std::int64_t*>(at)[row];
+    case ScalarType::Int32:
+        return reinterpret_cast<const std::int32_t*>(at)[row];
+    case ScalarType::UInt8:
+        return reinterpret_cast<const std::uint8_t*>(at)[row];
+    default:
+        return static_cast<std::int64_t>(array.value(row));
     }
 }
 
@@ -43,9 +47,12 @@ MappedMesh::MappedMesh(const std::filesystem::path& path) : where_("read_mesh: "
     std::string extension = path.extension().string();
     std::ranges::transform(extension, extension.begin(), [](unsigned char c) { return std::tolower(c); });
     file_ = MappedFile::open(path, "read_mesh");
-    if (extension == ".vtu" || extension == ".vtp") open_vtk_xml(path);
-    else if (extension == ".vtkhdf" || extension == ".hdf") open_vtkhdf(path);
-    else fail("only .vtu, .vtp and .vtkhdf files can be read in parts" + std::string(advice));
+    if (extension == ".vtu" || extension == ".vtp")
+        open_vtk_xml(path);
+    else if (extension == ".vtkhdf" || extension == ".hdf")
+        open_vtkhdf(path);
+    else
+        fail("only .vtu, .vtp and .vtkhdf files can be read in parts" + std::string(advice));
     require_whole();
 }
 
@@ -160,8 +167,8 @@ void MappedMesh::require_whole() const
         require_integers(group.connectivity);
         const auto end = integer(group.ends, group.ends.num_rows() - 1);
         if (end != group.connectivity.num_values())
-            fail("the offsets of the cells end at " + std::to_string(end) + ", but their connectivity has " +
-                 std::to_string(group.connectivity.num_values()) + " entries. The file is damaged");
+            fail("the offsets of the cells end at " + std::to_string(end) + ", but their connectivity has " + std::to_string(group.connectivity.num_values()) +
+                 " entries. The file is damaged");
     }
     for (const DataArray* array : {&types_, &faces_, &face_ends_})
         if (array->num_rows() > 0) require_integers(*array);
@@ -211,8 +218,10 @@ void MappedMesh::push_cell(const Group& group, std::int64_t row, std::int32_t ce
     if (type < 0 || type > 255) fail("cell " + std::to_string(cell) + " has type " + std::to_string(type) + ", expected 0 to 255. The file is damaged");
     mesh.cell_types.push_back(static_cast<std::uint8_t>(type));
     if (const auto fault = cell_size_fault(cell, mesh.cell_types.back(), end - begin); !fault.empty()) fail(fault + ". The file is damaged");
-    if (has_polyhedra_) push_faces(row, cell, mesh);
-    else if (type == polyhedron) fail("cell " + std::to_string(cell) + " is a polyhedron, but the file has no faces that can be mapped" + advice);
+    if (has_polyhedra_)
+        push_faces(row, cell, mesh);
+    else if (type == polyhedron)
+        fail("cell " + std::to_string(cell) + " is a polyhedron, but the file has no faces that can be mapped" + advice);
 }
 
 void MappedMesh::push_faces(std::int64_t row, std::int32_t cell, Mesh& mesh) const

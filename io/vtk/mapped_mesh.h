@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "io/bytes/mapped_file.h"
+#include "partition/mesh/stored_mesh.h"
+
 #include <array>
 #include <cstdint>
 #include <filesystem>
@@ -8,9 +11,6 @@
 #include <span>
 #include <string>
 #include <vector>
-
-#include "io/bytes/mapped_file.h"
-#include "partition/mesh/stored_mesh.h"
 
 namespace meshard {
 
@@ -24,7 +24,7 @@ public:
     /// @throws IoError if the file is missing, damaged, or of a form that cannot be mapped; the message then says how to convert it.
     explicit MappedMesh(const std::filesystem::path& path);
 
-    const Mesh& rest() const override { return rest_; }   ///< points and arrays are views into the file
+    const Mesh& rest() const override { return rest_; }  ///< points and arrays are views into the file
     std::int64_t num_cells() const override { return num_cells_; }
     std::int64_t num_cell_entries() const override;
     Mesh cells(std::span<const std::int32_t> cells) const override;
@@ -53,7 +53,7 @@ private:
     Mesh rest_;
     std::int64_t num_cells_ = 0;
     std::vector<Group> groups_;
-    DataArray types_, faces_, face_ends_;   // of unstructured grids; the latter two only where there are polyhedra
+    DataArray types_, faces_, face_ends_;  // of unstructured grids; the latter two only where there are polyhedra
     bool has_polyhedra_ = false;
     mutable std::array<std::uintptr_t, 4> last_touched_{};
     mutable std::int64_t num_touched_ = 0;

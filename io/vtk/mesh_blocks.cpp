@@ -1,21 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/vtk/mesh_blocks.h"
 
+#include "io/vtk/vtk_xml_reader.h"
+#include "partition/error.h"
+#include "partition/nearest_name.h"
+
 #include <algorithm>
 #include <limits>
 #include <optional>
 #include <set>
 #include <utility>
 
-#include "io/vtk/vtk_xml_reader.h"
-#include "partition/error.h"
-#include "partition/nearest_name.h"
-
 namespace meshard {
 
 namespace {
 
-bool is_floating(ScalarType type) { return type == ScalarType::Float32 || type == ScalarType::Float64; }
+bool is_floating(ScalarType type)
+{
+    return type == ScalarType::Float32 || type == ScalarType::Float64;
+}
 
 DataArray converted(const DataArray& array, ScalarType type)
 {
@@ -23,8 +26,7 @@ DataArray converted(const DataArray& array, ScalarType type)
     DataArray result(array.name(), type, array.num_rows(), array.num_components());
     with_scalar_type(array.type(), [&]<class From>() {
         with_scalar_type(type, [&]<class To>() {
-            std::ranges::transform(array.values<From>(), result.mutable_values<To>().begin(),
-                                   [](From value) { return static_cast<To>(value); });
+            std::ranges::transform(array.values<From>(), result.mutable_values<To>().begin(), [](From value) { return static_cast<To>(value); });
         });
     });
     result.component_names = array.component_names;
@@ -39,8 +41,10 @@ DataArray without_values(const DataArray& like, std::int64_t num_rows)
     if (like.type() != ScalarType::String)
         with_scalar_type(like.type(), [&]<class T>() {
             T nothing = std::numeric_limits<T>::max();
-            if constexpr (std::is_floating_point_v<T>) nothing = std::numeric_limits<T>::quiet_NaN();
-            else if constexpr (std::is_signed_v<T>) nothing = -1;
+            if constexpr (std::is_floating_point_v<T>)
+                nothing = std::numeric_limits<T>::quiet_NaN();
+            else if constexpr (std::is_signed_v<T>)
+                nothing = -1;
             std::ranges::fill(array.mutable_values<T>(), nothing);
         });
     array.component_names = like.component_names;
@@ -65,9 +69,8 @@ void unify(std::vector<MeshBlock>& blocks, std::vector<DataArray> Mesh::* group,
             const bool both_text = array.type() == ScalarType::String && model->type() == ScalarType::String;
             if (array.num_components() != model->num_components() ||
                 ((array.type() == ScalarType::String || model->type() == ScalarType::String) && !both_text))
-                throw IoError(where + ": its blocks differ: the array '" + array.name() + "' is " +
-                              std::to_string(array.num_components()) + " x " + std::string(to_string(array.type())) + " in '" +
-                              block.name + "' and " + std::to_string(model->num_components()) + " x " +
+                throw IoError(where + ": its blocks differ: the array '" + array.name() + "' is " + std::to_string(array.num_components()) + " x " +
+                              std::string(to_string(array.type())) + " in '" + block.name + "' and " + std::to_string(model->num_components()) + " x " +
                               std::string(to_string(model->type())) + " in another. Choose the blocks that belong together.");
             if (array.type() != model->type())
                 *model = converted(*model, is_floating(array.type()) || is_floating(model->type()) ? ScalarType::Float64 : ScalarType::Int64);
@@ -82,7 +85,8 @@ void unify(std::vector<MeshBlock>& blocks, std::vector<DataArray> Mesh::* group,
         for (const DataArray& model : models) {
             const DataArray* found = find_array(block.mesh.*group, model.name());
             const auto num_rows = num_rows_of(block.mesh);
-            DataArray array = found != nullptr && found->num_rows() == num_rows && num_rows > 0 ? converted(*found, model.type()) : without_values(model, num_rows);
+            DataArray array =
+                found != nullptr && found->num_rows() == num_rows && num_rows > 0 ? converted(*found, model.type()) : without_values(model, num_rows);
             array.component_names = model.component_names;
             array.unit = model.unit;
             array.attribute = model.attribute;
@@ -156,7 +160,8 @@ Mesh join_blocks(std::vector<MeshBlock> blocks, bool number_blocks, const std::s
             const auto id = static_cast<std::int32_t>(names.size());
             auto& arrays = on_points ? mesh.point_data : mesh.cell_data;
             std::erase_if(arrays, [](const DataArray& array) { return array.name() == "BlockId"; });
-            arrays.push_back(DataArray::from("BlockId", std::vector<std::int32_t>(static_cast<std::size_t>(mesh.num_rows() * (on_points || mesh.num_cells() > 0)), id)));
+            arrays.push_back(
+                DataArray::from("BlockId", std::vector<std::int32_t>(static_cast<std::size_t>(mesh.num_rows() * (on_points || mesh.num_cells() > 0)), id)));
         }
         names.push_back(block.name);
         meshes.push_back(std::move(mesh));

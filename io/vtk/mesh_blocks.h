@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "partition/mesh/mesh.h"
+
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "partition/mesh/mesh.h"
-
 namespace meshard {
 
 /// A named part of a file that holds several meshes: a block of a .vtm, a patch of a case, a zone of a .cgns.
 struct MeshBlock {
-    std::string name;   ///< with '/' between the levels, e.g. `boundary/inlet`
+    std::string name;  ///< with '/' between the levels, e.g. `boundary/inlet`
     Mesh mesh;
 };
 
@@ -21,8 +21,7 @@ struct MeshBlock {
 bool is_wanted_block(std::string_view name, std::span<const std::string> wanted);
 
 /// The blocks that `wanted` chooses. @throws InvalidInput, beginning with `where`, if an entry chooses none; the message has the nearest name.
-std::vector<MeshBlock> choose_blocks(std::vector<MeshBlock> blocks, std::span<const std::string> wanted,
-                                     const std::string& where);
+std::vector<MeshBlock> choose_blocks(std::vector<MeshBlock> blocks, std::span<const std::string> wanted, const std::string& where);
 
 /// The rows of all blocks one after another; points are not merged. A single block is returned as it is.
 ///

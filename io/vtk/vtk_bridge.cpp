@@ -11,6 +11,10 @@
 #include <vtkMultiBlockDataSet.h>
 #include <vtkStreamingDemandDrivenPipeline.h>
 #endif
+#include "io/bytes/mapped_file.h"
+#include "io/vtk/vtk_xml_reader.h"
+#include "partition/error.h"
+
 #include <vtkCellArray.h>
 #include <vtkCellData.h>
 #include <vtkDataArray.h>
@@ -32,22 +36,17 @@
 #include <vtkUnstructuredGrid.h>
 #include <vtkXMLGenericDataObjectReader.h>
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
+#include <fcntl.h>
 #include <limits>
 #include <mutex>
 #include <new>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <unistd.h>
 #include <utility>
-
-#include "io/bytes/mapped_file.h"
-#include "io/vtk/vtk_xml_reader.h"
-#include "partition/error.h"
 
 namespace meshard {
 
@@ -57,11 +56,10 @@ namespace {
 /// time.
 class CapturedMessages {
 public:
-    CapturedMessages()
-        : lock_(mutex()), previous_(vtkOutputWindow::GetInstance()), verbosity_(vtkLogger::GetCurrentVerbosityCutoff())
+    CapturedMessages() : lock_(mutex()), previous_(vtkOutputWindow::GetInstance()), verbosity_(vtkLogger::GetCurrentVerbosityCutoff())
     {
         vtkOutputWindow::SetInstance(window_);
-        vtkLogger::SetStderrVerbosity(vtkLogger::VERBOSITY_OFF);   // the log also prints to the terminal
+        vtkLogger::SetStderrVerbosity(vtkLogger::VERBOSITY_OFF);  // the log also prints to the terminal
     }
     ~CapturedMessages()
     {
@@ -77,7 +75,7 @@ public:
 private:
     class Window : public vtkOutputWindow {
     public:
-        static Window* New() { return new Window; }   // vtkNew asks for this; no factory may replace it
+        static Window* New() { return new Window; }  // vtkNew asks for this; no factory may replace it
         void DisplayText(const char*) override {}
         void DisplayErrorText(const char* text) override { errors += text; }
         void DisplayWarningText(const char* text) override { add_if_error(text); }
@@ -87,8 +85,10 @@ private:
         /// The legacy readers report data that end too early as a warning.
         void add_if_error(const std::string& text)
         {
-            if (text.find("Error") != std::string::npos || text.find("mismatch") != std::string::npos) errors += text;
-            else warnings.push_back(text);
+            if (text.find("Error") != std::string::npos || text.find("mismatch") != std::string::npos)
+                errors += text;
+            else
+                warnings.push_back(text);
         }
 
         std::string errors;
@@ -137,20 +137,32 @@ private:
         known = true;
         switch (vtk_type) {
         case VTK_CHAR:
-        case VTK_SIGNED_CHAR: return ScalarType::Int8;
-        case VTK_UNSIGNED_CHAR: return ScalarType::UInt8;
-        case VTK_SHORT: return ScalarType::Int16;
-        case VTK_UNSIGNED_SHORT: return ScalarType::UInt16;
-        case VTK_INT: return ScalarType::Int32;
-        case VTK_UNSIGNED_INT: return ScalarType::UInt32;
+        case VTK_SIGNED_CHAR:
+            return ScalarType::Int8;
+        case VTK_UNSIGNED_CHAR:
+            return ScalarType::UInt8;
+        case VTK_SHORT:
+            return ScalarType::Int16;
+        case VTK_UNSIGNED_SHORT:
+            return ScalarType::UInt16;
+        case VTK_INT:
+            return ScalarType::Int32;
+        case VTK_UNSIGNED_INT:
+            return ScalarType::UInt32;
         case VTK_LONG:
         case VTK_LONG_LONG:
-        case VTK_ID_TYPE: return ScalarType::Int64;
+        case VTK_ID_TYPE:
+            return ScalarType::Int64;
         case VTK_UNSIGNED_LONG:
-        case VTK_UNSIGNED_LONG_LONG: return ScalarType::UInt64;
-        case VTK_FLOAT: return ScalarType::Float32;
-        case VTK_DOUBLE: return ScalarType::Float64;
-        default: known = false; return ScalarType::Float64;
+        case VTK_UNSIGNED_LONG_LONG:
+            return ScalarType::UInt64;
+        case VTK_FLOAT:
+            return ScalarType::Float32;
+        case VTK_DOUBLE:
+            return ScalarType::Float64;
+        default:
+            known = false;
+            return ScalarType::Float64;
         }
     }
 
@@ -167,8 +179,7 @@ private:
             auto& bits = *vtkDataArray::SafeDownCast(&array);
             std::vector<std::uint8_t> values;
             for (vtkIdType i = 0; i < bits.GetNumberOfTuples(); ++i)
-                for (int c = 0; c < bits.GetNumberOfComponents(); ++c)
-                    values.push_back(static_cast<std::uint8_t>(bits.GetComponent(i, c)));
+                for (int c = 0; c < bits.GetNumberOfComponents(); ++c) values.push_back(static_cast<std::uint8_t>(bits.GetComponent(i, c)));
             result = DataArray::from(name, std::move(values), bits.GetNumberOfComponents());
         } else {
             const ScalarType type = scalar_type(array.GetDataType(), known);
@@ -194,12 +205,11 @@ private:
             DataArray array = convert_array(*from);
             if (array.name().empty()) array.rename("Array" + std::to_string(i));
             if (num_rows >= 0 && array.num_rows() != num_rows)
-                fail("has the array '" + array.name() + "' with " + std::to_string(array.num_rows()) + " rows, expected " +
-                     std::to_string(num_rows) + ". It is truncated or damaged");
+                fail("has the array '" + array.name() + "' with " + std::to_string(array.num_rows()) + " rows, expected " + std::to_string(num_rows) +
+                     ". It is truncated or damaged");
             for (int role = 0; attributes != nullptr && role < vtkDataSetAttributes::NUM_ATTRIBUTES; ++role)
                 if (attributes->GetAbstractAttribute(role) == from)
-                    array.attribute += (array.attribute.empty() ? "" : " ") +
-                                       std::string(vtkDataSetAttributes::GetAttributeTypeAsString(role));
+                    array.attribute += (array.attribute.empty() ? "" : " ") + std::string(vtkDataSetAttributes::GetAttributeTypeAsString(role));
             add_array(arrays, std::move(array), where_);
         }
         return arrays;
@@ -208,8 +218,7 @@ private:
     Mesh convert_common(vtkPointSet& data) const
     {
         Mesh mesh;
-        if (data.GetNumberOfPoints() > std::numeric_limits<std::int32_t>::max())
-            fail("has more than 2147483647 points, which a mesh cannot number");
+        if (data.GetNumberOfPoints() > std::numeric_limits<std::int32_t>::max()) fail("has more than 2147483647 points, which a mesh cannot number");
         if (data.GetPoints() != nullptr) {
             mesh.points = convert_array(*data.GetPoints()->GetData());
             mesh.points.rename("Points");
@@ -262,8 +271,7 @@ private:
             if (!has_polyhedra) continue;
             if (mesh.cell_types[i] == VTK_POLYHEDRON) {
                 data.GetFaceStream(i, points);
-                for (vtkIdType k = 0; k < points->GetNumberOfIds(); ++k)
-                    mesh.face_streams.indices.push_back(static_cast<std::int32_t>(points->GetId(k)));
+                for (vtkIdType k = 0; k < points->GetNumberOfIds(); ++k) mesh.face_streams.indices.push_back(static_cast<std::int32_t>(points->GetId(k)));
             }
             mesh.face_streams.offsets.push_back(static_cast<std::int64_t>(mesh.face_streams.indices.size()));
         }
@@ -354,8 +362,7 @@ vtkSmartPointer<vtkAlgorithm> composite_reader(CompositeFormat format, const std
     vtkNew<vtkExodusIIReader> reader;
     reader->SetFileName(path.c_str());
     reader->UpdateInformation();
-    for (const int kind : {vtkExodusIIReader::NODAL, vtkExodusIIReader::ELEM_BLOCK, vtkExodusIIReader::GLOBAL})
-        reader->SetAllArrayStatus(kind, 1);
+    for (const int kind : {vtkExodusIIReader::NODAL, vtkExodusIIReader::ELEM_BLOCK, vtkExodusIIReader::GLOBAL}) reader->SetAllArrayStatus(kind, 1);
     for (int i = 0; i < reader->GetNumberOfObjects(vtkExodusIIReader::SIDE_SET); ++i) reader->SetObjectStatus(vtkExodusIIReader::SIDE_SET, i, 1);
     return reader;
 }
@@ -469,8 +476,10 @@ std::vector<MeshBlock> read_blocks_with_vtk(const std::filesystem::path& path, c
         reader = composite_reader(format, path);
         reader->UpdateInformation();
         time = chosen_time(*reader, options.time, where);
-        if (time) reader->UpdateTimeStep(*time);
-        else reader->Update();
+        if (time)
+            reader->UpdateTimeStep(*time);
+        else
+            reader->Update();
         errors = messages.errors();
         if (options.warnings != nullptr)
             for (const std::string& text : messages.warnings()) options.warnings->push_back(path.string() + ": VTK says: " + essence(text));
@@ -501,7 +510,8 @@ std::vector<MeshBlock> read_blocks_with_vtk(const std::filesystem::path& path, c
 
 std::vector<MeshBlock> read_blocks_with_vtk(const std::filesystem::path& path, const ReadOptions&)
 {
-    throw IoError("read_mesh: " + path.string() + " needs VTK's readers of CGNS, EnSight and Exodus, and this build has none. "
+    throw IoError("read_mesh: " + path.string() +
+                  " needs VTK's readers of CGNS, EnSight and Exodus, and this build has none. "
                   "Convert it to .vtu in ParaView.");
 }
 

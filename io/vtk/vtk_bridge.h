@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "io/bytes/io_options.h"
+#include "io/vtk/mesh_blocks.h"
+#include "partition/mesh/mesh.h"
+
 #include <filesystem>
 #include <vector>
-
-#include "io/vtk/mesh_blocks.h"
-#include "io/bytes/io_options.h"
-#include "partition/mesh/mesh.h"
 
 namespace meshard {
 

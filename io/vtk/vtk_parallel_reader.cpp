@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/vtk/vtk_parallel_reader.h"
 
+#include "io/vtk/vtk_bridge.h"
+#include "io/vtk/vtk_xml_reader.h"
+#include "partition/error.h"
+
 #include <algorithm>
 #include <numeric>
 #include <tuple>
 #include <utility>
 #include <vector>
 
-#include "io/vtk/vtk_bridge.h"
-#include "io/vtk/vtk_xml_reader.h"
-#include "partition/error.h"
-
 namespace meshard {
 
 namespace {
 
-constexpr std::uint8_t duplicate_bit = 1;   // of vtkGhostType: another piece has this row as its own
+constexpr std::uint8_t duplicate_bit = 1;  // of vtkGhostType: another piece has this row as its own
 
 std::vector<bool> duplicates(const std::vector<DataArray>& arrays, std::int64_t num_rows)
 {
@@ -31,8 +31,8 @@ std::vector<bool> duplicates(const std::vector<DataArray>& arrays, std::int64_t 
 std::vector<std::int64_t> global_ids(const std::vector<DataArray>& arrays, std::string_view name)
 {
     const DataArray* array = find_array(arrays, name);
-    if (array == nullptr || array->num_components() != 1 || array->type() == ScalarType::String ||
-        array->type() == ScalarType::Float32 || array->type() == ScalarType::Float64)
+    if (array == nullptr || array->num_components() != 1 || array->type() == ScalarType::String || array->type() == ScalarType::Float32 ||
+        array->type() == ScalarType::Float64)
         return {};
     return with_scalar_type(array->type(), [&]<class T>() {
         const auto values = array->values<T>();
@@ -57,7 +57,8 @@ std::vector<std::int32_t> choose_cells(const Mesh& mesh, const std::string& wher
     std::ranges::stable_sort(cells, {}, key);
     const auto twice = std::ranges::adjacent_find(cells, {}, key);
     if (twice != cells.end())
-        throw IoError(where + ": cell " + std::to_string(ids[*twice]) + " of GlobalCellIds is in its pieces twice without being marked as a "
+        throw IoError(where + ": cell " + std::to_string(ids[*twice]) +
+                      " of GlobalCellIds is in its pieces twice without being marked as a "
                       "duplicate in vtkGhostType. Remove the ids or mark the copies.");
     return cells;
 }
@@ -81,9 +82,7 @@ std::vector<std::int32_t> choose_points(Mesh& mesh, const std::vector<std::int32
     std::vector<bool> is_used(representative.size(), false);
     for (const std::int32_t cell : cells)
         for (const std::int32_t point : mesh.cells.row(cell)) is_used[point] = true;
-    std::erase_if(rows, [&](std::int32_t row) {
-        return representative[row] != row || (is_duplicate[row] && !is_used[row]);
-    });
+    std::erase_if(rows, [&](std::int32_t row) { return representative[row] != row || (is_duplicate[row] && !is_used[row]); });
     return rows;
 }
 
@@ -124,8 +123,7 @@ Mesh read_vtk_piece(const std::filesystem::path& path)
 Mesh read_vtk_parallel(const VtkXmlFile& file, const std::filesystem::path& path)
 {
     const bool is_surface = file.type() == "PPolyData";
-    if (!is_surface && file.type() != "PUnstructuredGrid")
-        file.fail("expected a VTKFile of type PUnstructuredGrid or PPolyData, found '" + file.type() + "'");
+    if (!is_surface && file.type() != "PUnstructuredGrid") file.fail("expected a VTKFile of type PUnstructuredGrid or PPolyData, found '" + file.type() + "'");
 
     std::vector<Mesh> pieces;
     for (const XmlElement& element : file.require_child(file.root(), file.type()).children) {
@@ -134,8 +132,7 @@ Mesh read_vtk_parallel(const VtkXmlFile& file, const std::filesystem::path& path
         if (source == nullptr) file.fail("<Piece> number " + std::to_string(pieces.size()) + " has no Source");
         const auto piece_path = path.parent_path() / *source;
         const auto extension = piece_path.extension();
-        if (extension != (is_surface ? ".vtp" : ".vtu"))
-            file.fail("piece '" + *source + "' is no " + (is_surface ? ".vtp" : ".vtu") + " file");
+        if (extension != (is_surface ? ".vtp" : ".vtu")) file.fail("piece '" + *source + "' is no " + (is_surface ? ".vtp" : ".vtu") + " file");
         pieces.push_back(read_vtk_piece(piece_path));
     }
     const MeshKind kind = is_surface ? MeshKind::Surface : MeshKind::Unstructured;

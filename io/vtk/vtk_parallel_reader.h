@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "io/vtk/vtk_xml_file.h"
+#include "partition/mesh/mesh.h"
+
 #include <filesystem>
 #include <string>
 #include <vector>
-
-#include "io/vtk/vtk_xml_file.h"
-#include "partition/mesh/mesh.h"
 
 namespace meshard {
 

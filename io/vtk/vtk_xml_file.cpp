@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/vtk/vtk_xml_file.h"
 
+#include "io/bytes/ascii_numbers.h"
+#include "io/bytes/base64.h"
+#include "partition/error.h"
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -8,10 +12,6 @@
 #include <cstring>
 #include <limits>
 #include <utility>
-
-#include "io/bytes/ascii_numbers.h"
-#include "io/bytes/base64.h"
-#include "partition/error.h"
 
 namespace meshard {
 
@@ -42,9 +42,7 @@ std::shared_ptr<std::byte[]> allocate(std::size_t size)
 
 }  // namespace
 
-VtkXmlFile::VtkXmlFile(const std::filesystem::path& path) : VtkXmlFile(path, MappedFile::open(path, "read_mesh"))
-{
-}
+VtkXmlFile::VtkXmlFile(const std::filesystem::path& path) : VtkXmlFile(path, MappedFile::open(path, "read_mesh")) {}
 
 VtkXmlFile::VtkXmlFile(const std::filesystem::path& path, std::shared_ptr<const MappedFile> file)
     : where_("read_mesh: " + path.string()), file_(std::move(file))
@@ -71,8 +69,7 @@ VtkXmlFile::VtkXmlFile(const std::filesystem::path& path, std::shared_ptr<const 
         appended_is_base64_ = encoding == nullptr || *encoding == "base64";
         if (!appended_is_base64_ && *encoding != "raw") fail("appended data in unknown encoding '" + *encoding + "'");
         const std::size_t mark = appended->text.find_first_not_of(kXmlBlanks);
-        if (mark == std::string_view::npos || appended->text[mark] != '_')
-            fail("appended data do not begin with '_': the file is damaged");
+        if (mark == std::string_view::npos || appended->text[mark] != '_') fail("appended data do not begin with '_': the file is damaged");
         appended_ = appended->text.substr(mark + 1);
     }
 }
@@ -110,8 +107,7 @@ std::int64_t VtkXmlFile::read_count(const XmlElement& element, std::string_view 
     if (text == nullptr) fail("<" + element.name + "> has no " + std::string(attribute));
     const auto value = parse_number<std::int64_t>(trimmed(*text));
     if (!value || *value < 0 || *value > std::numeric_limits<std::int32_t>::max())
-        fail("<" + element.name + "> has " + std::string(attribute) + "=\"" + *text +
-             "\", a count from 0 to 2147483647 is expected");
+        fail("<" + element.name + "> has " + std::string(attribute) + "=\"" + *text + "\", a count from 0 to 2147483647 is expected");
     return *value;
 }
 
@@ -122,8 +118,7 @@ DataArray VtkXmlFile::read_array(const XmlElement& element, std::int64_t num_row
     const auto* type_text = element.attribute("type");
     ScalarType type{};
     if (type_text == nullptr || !scalar_type_from_name(*type_text, type))
-        fail("array '" + name + "' has type '" + (type_text != nullptr ? *type_text : "") +
-             "', expected one of Int8 ... UInt64, Float32, Float64, String");
+        fail("array '" + name + "' has type '" + (type_text != nullptr ? *type_text : "") + "', expected one of Int8 ... UInt64, Float32, Float64, String");
     std::int64_t num_components = 1;
     if (element.attribute("NumberOfComponents") != nullptr) num_components = read_count(element, "NumberOfComponents");
     if (num_components < 1) fail("array '" + name + "' has no components");
@@ -142,16 +137,14 @@ DataArray VtkXmlFile::read_array(const XmlElement& element, std::int64_t num_row
     const std::size_t row_size = static_cast<std::size_t>(num_components) * size_of(type);
     if (num_rows < 0) num_rows = static_cast<std::int64_t>(payload.size / row_size);
     if (payload.size != static_cast<std::size_t>(num_rows) * row_size)
-        fail("array '" + name + "' should hold " + std::to_string(num_rows) + " rows of " + std::to_string(num_components) +
-             " " + *type_text + ", that is " + std::to_string(static_cast<std::size_t>(num_rows) * row_size) +
-             " bytes; found " + std::to_string(payload.size) + ". The file is damaged");
+        fail("array '" + name + "' should hold " + std::to_string(num_rows) + " rows of " + std::to_string(num_components) + " " + *type_text + ", that is " +
+             std::to_string(static_cast<std::size_t>(num_rows) * row_size) + " bytes; found " + std::to_string(payload.size) + ". The file is damaged");
     if (reinterpret_cast<std::uintptr_t>(payload.data) % size_of(type) != 0) {
         auto copy = allocate(payload.size);
         std::memcpy(copy.get(), payload.data, payload.size);
         payload = {copy.get(), payload.size, copy};
     }
-    DataArray array = DataArray::view(name, type, num_rows, static_cast<std::int32_t>(num_components), payload.data,
-                                      std::move(payload.owner));
+    DataArray array = DataArray::view(name, type, num_rows, static_cast<std::int32_t>(num_components), payload.data, std::move(payload.owner));
     std::vector<std::string> component_names;
     bool any = false;
     for (std::int64_t i = 0; i < std::min<std::int64_t>(num_components, 1024); ++i) {
@@ -170,29 +163,26 @@ VtkXmlFile::Encoded VtkXmlFile::find_encoded(const XmlElement& element, const st
 {
     const auto* format = element.attribute("format");
     if (format == nullptr || (*format != "appended" && *format != "binary"))
-        fail("array '" + name + "' has format '" + (format != nullptr ? *format : "") +
-             "', expected ascii, binary or appended");
+        fail("array '" + name + "' has format '" + (format != nullptr ? *format : "") + "', expected ascii, binary or appended");
     if (*format == "binary") return {trimmed(element.text), true};
 
     const auto* text = element.attribute("offset");
     const auto offset = text != nullptr ? parse_number<std::uint64_t>(trimmed(*text)) : std::nullopt;
     if (!offset) fail("array '" + name + "' is appended but has no offset");
     if (*offset > appended_.size())
-        fail("array '" + name + "' should begin at byte " + *text + " of the appended data, which are only " +
-             std::to_string(appended_.size()) + " bytes long. The file is truncated or damaged");
+        fail("array '" + name + "' should begin at byte " + *text + " of the appended data, which are only " + std::to_string(appended_.size()) +
+             " bytes long. The file is truncated or damaged");
     return {appended_.substr(*offset), appended_is_base64_};
 }
 
 // Words first ... first + count - 1 of the header in front of an array, decoding only what they take.
-std::vector<std::uint64_t> VtkXmlFile::read_words(const Encoded& encoded, std::size_t first, std::size_t count,
-                                                  const std::string& name) const
+std::vector<std::uint64_t> VtkXmlFile::read_words(const Encoded& encoded, std::size_t first, std::size_t count, const std::string& name) const
 {
     const std::size_t end = (first + count) * word_size_;
     std::vector<std::byte> decoded;
     const std::byte* bytes = reinterpret_cast<const std::byte*>(encoded.text.data());
     const std::size_t length = encoded.base64 ? base64_length(end) : end;
-    if (encoded.text.size() < length)
-        fail("array '" + name + "' ends inside its header. The file is truncated or damaged");
+    if (encoded.text.size() < length) fail("array '" + name + "' ends inside its header. The file is truncated or damaged");
     if (encoded.base64) {
         auto result = decode_base64(encoded.text.substr(0, length));
         if (!result || result->size() < end) fail("array '" + name + "' is not valid base64");
@@ -217,18 +207,16 @@ VtkXmlFile::Payload VtkXmlFile::decode(const Encoded& encoded, const std::string
     const std::uint64_t size = read_words(encoded, 0, 1, name)[0];
     const std::size_t available = encoded.base64 ? encoded.text.size() / 4 * 3 : encoded.text.size();
     if (size > available || size + word_size_ > available)
-        fail("array '" + name + "' should have " + std::to_string(size) + " bytes, but only " +
-             std::to_string(available) + " are left in the file. It is truncated or damaged");
-    if (!encoded.base64)
-        return {reinterpret_cast<const std::byte*>(encoded.text.data()) + word_size_, static_cast<std::size_t>(size), file_};
+        fail("array '" + name + "' should have " + std::to_string(size) + " bytes, but only " + std::to_string(available) +
+             " are left in the file. It is truncated or damaged");
+    if (!encoded.base64) return {reinterpret_cast<const std::byte*>(encoded.text.data()) + word_size_, static_cast<std::size_t>(size), file_};
 
     const std::string_view text = encoded.text.substr(0, base64_length(word_size_ + size));
-    constexpr std::size_t run = std::size_t{1} << 18;   // characters
+    constexpr std::size_t run = std::size_t{1} << 18;  // characters
     auto bytes = allocate(text.size() / 4 * 3);
     std::atomic<std::size_t> num_decoded = 0;
-    for_each_in_parallel((text.size() + run - 1) / run, [&](std::size_t i) {
-        num_decoded += decode_base64(text.substr(i * run, run), bytes.get() + i * run / 4 * 3).value_or(0);
-    });
+    for_each_in_parallel((text.size() + run - 1) / run,
+                         [&](std::size_t i) { num_decoded += decode_base64(text.substr(i * run, run), bytes.get() + i * run / 4 * 3).value_or(0); });
     if (num_decoded < word_size_ + size) fail("array '" + name + "' is not valid base64");
     return {bytes.get() + word_size_, static_cast<std::size_t>(size), bytes};
 }
@@ -242,14 +230,13 @@ VtkXmlFile::Payload VtkXmlFile::inflate(const Encoded& encoded, const std::strin
     const std::uint64_t num_blocks = read_words(encoded, 0, 1, name)[0];
     if (num_blocks == 0) return {};
     if (num_blocks > encoded.text.size() / word_size_)
-        fail("array '" + name + "' should have " + std::to_string(num_blocks) +
-             " compressed blocks, more than the file can hold. It is truncated or damaged");
+        fail("array '" + name + "' should have " + std::to_string(num_blocks) + " compressed blocks, more than the file can hold. It is truncated or damaged");
     const std::size_t num_words = 3 + static_cast<std::size_t>(num_blocks);
     const auto words = read_words(encoded, 0, num_words, name);
     const std::uint64_t block_size = words[1], last_size = words[2] != 0 ? words[2] : block_size;
 
     std::uint64_t compressed_size = 0;
-    const std::uint64_t too_much = encoded.text.size() + 1;     // counts are clamped to it, so that sums cannot overflow
+    const std::uint64_t too_much = encoded.text.size() + 1;  // counts are clamped to it, so that sums cannot overflow
     for (std::size_t i = 3; i < num_words; ++i) compressed_size = std::min(compressed_size + std::min(words[i], too_much), too_much);
     const std::size_t header = encoded.base64 ? base64_length(num_words * word_size_) : num_words * word_size_;
     const std::size_t body = encoded.base64 ? base64_length(compressed_size) : compressed_size;
@@ -261,8 +248,7 @@ VtkXmlFile::Payload VtkXmlFile::inflate(const Encoded& encoded, const std::strin
     // If the only block is a short last one, the size of full blocks has no meaning.
     const std::uint64_t ratio = largest_ratio(compression_);
     if (last_size > block_size || last_size / ratio > compressed_size || (num_blocks > 1 && block_size / ratio > compressed_size / (num_blocks - 1)))
-        fail("array '" + name + "' announces blocks of " + std::to_string(block_size) +
-             " bytes, more than its data can hold. The file is damaged");
+        fail("array '" + name + "' announces blocks of " + std::to_string(block_size) + " bytes, more than its data can hold. The file is damaged");
     const std::size_t size = block_size * (num_blocks - 1) + last_size;
     auto bytes = allocate(size);
     std::vector<std::uint64_t> begins(num_blocks, 0);
@@ -272,7 +258,7 @@ VtkXmlFile::Payload VtkXmlFile::inflate(const Encoded& encoded, const std::strin
         const std::uint64_t expected = i + 1 < num_blocks ? block_size : last_size;
         thread_local std::vector<std::byte> decoded;
         const auto* block = reinterpret_cast<const std::byte*>(blocks.data()) + begins[i];
-        if (encoded.base64) {   // the groups of four characters in which the block lies
+        if (encoded.base64) {  // the groups of four characters in which the block lies
             const std::size_t first_group = begins[i] / 3, end_group = (begins[i] + words[3 + i] + 2) / 3;
             decoded.resize((end_group - first_group) * 3);
             const std::string_view text = blocks.substr(first_group * 4, (end_group - first_group) * 4);
@@ -296,16 +282,15 @@ VtkXmlFile::Payload VtkXmlFile::parse_ascii(std::string_view text, ScalarType ty
             const std::string_view word = scanner.word();
             const auto value = parse_number<T>(word);
             if (!value)
-                fail("value " + std::to_string(values->size()) + " of array '" + name + "' is '" +
-                     std::string(word.substr(0, 40)) + "', expected a number of type " + std::string(to_string(stored)));
+                fail("value " + std::to_string(values->size()) + " of array '" + name + "' is '" + std::string(word.substr(0, 40)) +
+                     "', expected a number of type " + std::string(to_string(stored)));
             values->push_back(*value);
         }
         return {reinterpret_cast<const std::byte*>(values->data()), values->size() * sizeof(T), values};
     });
 }
 
-DataArray VtkXmlFile::split_strings(const Payload& payload, const std::string& name, std::int64_t num_rows,
-                                    std::int64_t num_components) const
+DataArray VtkXmlFile::split_strings(const Payload& payload, const std::string& name, std::int64_t num_rows, std::int64_t num_components) const
 {
     const std::string_view text(reinterpret_cast<const char*>(payload.data), payload.size);
     std::vector<std::string> strings;
@@ -317,8 +302,8 @@ DataArray VtkXmlFile::split_strings(const Payload& payload, const std::string& n
     const auto found = static_cast<std::int64_t>(strings.size());
     if (num_rows >= 0 ? found != num_rows * num_components : found % num_components != 0)
         fail("array '" + name + "' should hold " +
-             (num_rows >= 0 ? std::to_string(num_rows * num_components) : "a multiple of " + std::to_string(num_components)) +
-             " strings, found " + std::to_string(found) + ". The file is damaged");
+             (num_rows >= 0 ? std::to_string(num_rows * num_components) : "a multiple of " + std::to_string(num_components)) + " strings, found " +
+             std::to_string(found) + ". The file is damaged");
     return DataArray::from_strings(name, std::move(strings), static_cast<std::int32_t>(num_components));
 }
 
@@ -326,8 +311,7 @@ void VtkXmlFile::swap_bytes(Payload& payload, std::size_t width) const
 {
     if (width < 2) return;
     auto swapped = allocate(payload.size);
-    for (std::size_t i = 0; i + width <= payload.size; i += width)
-        std::reverse_copy(payload.data + i, payload.data + i + width, swapped.get() + i);
+    for (std::size_t i = 0; i + width <= payload.size; i += width) std::reverse_copy(payload.data + i, payload.data + i + width, swapped.get() + i);
     payload = {swapped.get(), payload.size, swapped};
 }
 

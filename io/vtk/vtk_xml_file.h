@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "io/bytes/block_codec.h"
+#include "io/bytes/mapped_file.h"
+#include "io/bytes/xml.h"
+#include "partition/mesh/data_array.h"
+
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -8,11 +13,6 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "io/bytes/block_codec.h"
-#include "io/bytes/mapped_file.h"
-#include "io/bytes/xml.h"
-#include "partition/mesh/data_array.h"
 
 namespace meshard {
 
@@ -25,13 +25,13 @@ class VtkXmlFile {
 public:
     /// @throws IoError if the file is missing, truncated, or no VTK XML file.
     explicit VtkXmlFile(const std::filesystem::path& path);
-    VtkXmlFile(const std::filesystem::path& path, std::shared_ptr<const MappedFile> file);   ///< of that path, mapped already
+    VtkXmlFile(const std::filesystem::path& path, std::shared_ptr<const MappedFile> file);  ///< of that path, mapped already
 
     const XmlElement& root() const { return root_; }
-    const std::string& type() const { return type_; }           ///< `UnstructuredGrid`, `PPolyData`, ...
-    const std::string& where() const { return where_; }         ///< begins every message: `read_mesh: car.vtp`
-    bool is_at_least(int major, int minor) const;               ///< whether the file's version is that or later
-    bool has_known_compressor() const;                          ///< none, zlib, or lz4 where this build has it
+    const std::string& type() const { return type_; }    ///< `UnstructuredGrid`, `PPolyData`, ...
+    const std::string& where() const { return where_; }  ///< begins every message: `read_mesh: car.vtp`
+    bool is_at_least(int major, int minor) const;        ///< whether the file's version is that or later
+    bool has_known_compressor() const;                   ///< none, zlib, or lz4 where this build has it
     const std::string& compressor() const { return compressor_; }
 
     /// The only child of that name, e.g. <Points>. @throws IoError if there is none.
@@ -61,11 +61,9 @@ private:
     Encoded find_encoded(const XmlElement& element, const std::string& name) const;
     Payload decode(const Encoded& encoded, const std::string& name) const;
     Payload inflate(const Encoded& encoded, const std::string& name) const;
-    std::vector<std::uint64_t> read_words(const Encoded& encoded, std::size_t first, std::size_t count,
-                                          const std::string& name) const;
+    std::vector<std::uint64_t> read_words(const Encoded& encoded, std::size_t first, std::size_t count, const std::string& name) const;
     Payload parse_ascii(std::string_view text, ScalarType type, const std::string& name) const;
-    DataArray split_strings(const Payload& payload, const std::string& name, std::int64_t num_rows,
-                            std::int64_t num_components) const;
+    DataArray split_strings(const Payload& payload, const std::string& name, std::int64_t num_rows, std::int64_t num_components) const;
     void swap_bytes(Payload& payload, std::size_t width) const;
 
     std::string where_;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/vtk/vtk_xml_reader.h"
 
+#include "io/vtk/hexahedron_order.h"
+#include "partition/error.h"
+#include "partition/mesh/mesh_faults.h"
+
 #include <algorithm>
 #include <array>
 #include <limits>
 #include <numeric>
 #include <utility>
-
-#include "io/vtk/hexahedron_order.h"
-#include "partition/mesh/mesh_faults.h"
-#include "partition/error.h"
 
 namespace meshard {
 
@@ -18,8 +18,7 @@ namespace {
 constexpr std::uint8_t polyhedron = 42;
 
 /// The connectivity and offsets of `num_cells` cells; `what` names them in messages.
-Csr read_cells(const VtkXmlFile& file, const DataArray& connectivity, const DataArray& offsets, std::int64_t num_points,
-               const std::string& what)
+Csr read_cells(const VtkXmlFile& file, const DataArray& connectivity, const DataArray& offsets, std::int64_t num_points, const std::string& what)
 {
     const std::int64_t num_cells = offsets.num_rows();
     Csr cells;
@@ -33,9 +32,8 @@ Csr read_cells(const VtkXmlFile& file, const DataArray& connectivity, const Data
         }
     });
     if (cells.offsets.back() != connectivity.num_values())
-        file.fail("the offsets of the " + what + " end at " + std::to_string(cells.offsets.back()) +
-                  ", but their connectivity has " + std::to_string(connectivity.num_values()) +
-                  " entries. The file is damaged");
+        file.fail("the offsets of the " + what + " end at " + std::to_string(cells.offsets.back()) + ", but their connectivity has " +
+                  std::to_string(connectivity.num_values()) + " entries. The file is damaged");
     cells.indices.resize(static_cast<std::size_t>(connectivity.num_values()));
     with_scalar_type(connectivity.type(), [&]<class T>() {
         const auto values = connectivity.values<T>();
@@ -50,8 +48,8 @@ Csr read_cells(const VtkXmlFile& file, const DataArray& connectivity, const Data
             const auto point = static_cast<std::int64_t>(values[i]);
             if (point >= 0 && point < num_points) continue;
             const auto cell = std::ranges::upper_bound(cells.offsets, static_cast<std::int64_t>(i)) - cells.offsets.begin() - 1;
-            file.fail("cell " + std::to_string(cell) + " of the " + what + " uses point " + std::to_string(point) +
-                      ", expected 0 to " + std::to_string(num_points - 1) + ". The file is damaged");
+            file.fail("cell " + std::to_string(cell) + " of the " + what + " uses point " + std::to_string(point) + ", expected 0 to " +
+                      std::to_string(num_points - 1) + ". The file is damaged");
         }
     });
     return cells;
@@ -60,8 +58,7 @@ Csr read_cells(const VtkXmlFile& file, const DataArray& connectivity, const Data
 void require_integers(const VtkXmlFile& file, const DataArray& array)
 {
     if (array.type() == ScalarType::Float32 || array.type() == ScalarType::Float64 || array.type() == ScalarType::String)
-        file.fail("array '" + array.name() + "' of the cells is " + std::string(to_string(array.type())) +
-                  ", integers are expected");
+        file.fail("array '" + array.name() + "' of the cells is " + std::string(to_string(array.type())) + ", integers are expected");
 }
 
 const XmlElement& require_named(const VtkXmlFile& file, const XmlElement& parent, std::string_view name)
@@ -88,9 +85,7 @@ Csr read_cell_group(const VtkXmlFile& file, const XmlElement& element, std::int6
 
 void check_polyhedron(const VtkXmlFile& file, std::span<const std::int32_t> stream, std::int64_t cell, std::int64_t num_points)
 {
-    const auto fail = [&] {
-        file.fail("the faces of polyhedron " + std::to_string(cell) + " are inconsistent. The file is damaged");
-    };
+    const auto fail = [&] { file.fail("the faces of polyhedron " + std::to_string(cell) + " are inconsistent. The file is damaged"); };
     if (stream.empty()) fail();
     std::size_t at = 1;
     for (std::int32_t face = 0; face < stream[0]; ++face) {
@@ -111,15 +106,13 @@ bool has_named(const XmlElement& parent, std::string_view name)
 }
 
 /// The layout of VTK 9.4 and later: a table of faces (points of each), and a table of the faces of each cell.
-Csr read_face_tables(const VtkXmlFile& file, const XmlElement& element, const std::vector<std::uint8_t>& types,
-                     std::int64_t num_points)
+Csr read_face_tables(const VtkXmlFile& file, const XmlElement& element, const std::vector<std::uint8_t>& types, std::int64_t num_points)
 {
-    const Csr faces = read_cells(file, read_integers(file, element, "face_connectivity", -1),
-                                 read_integers(file, element, "face_offsets", -1), num_points, "faces");
+    const Csr faces =
+        read_cells(file, read_integers(file, element, "face_connectivity", -1), read_integers(file, element, "face_offsets", -1), num_points, "faces");
     const Csr faces_of_cells =
         read_cells(file, read_integers(file, element, "polyhedron_to_faces", -1),
-                   read_integers(file, element, "polyhedron_offsets", static_cast<std::int64_t>(types.size())), faces.num_rows(),
-                   "polyhedra (by their faces)");
+                   read_integers(file, element, "polyhedron_offsets", static_cast<std::int64_t>(types.size())), faces.num_rows(), "polyhedra (by their faces)");
     Csr streams;
     for (std::size_t i = 0; i < types.size(); ++i) {
         if (types[i] == polyhedron) {
@@ -137,11 +130,9 @@ Csr read_face_tables(const VtkXmlFile& file, const XmlElement& element, const st
 }
 
 /// Arrays `faces` (streams end to end) and `faceoffsets` (where each cell's ends; -1 for cells that are no polyhedra).
-Csr read_face_streams(const VtkXmlFile& file, const XmlElement& element, const std::vector<std::uint8_t>& types,
-                      std::int64_t num_points)
+Csr read_face_streams(const VtkXmlFile& file, const XmlElement& element, const std::vector<std::uint8_t>& types, std::int64_t num_points)
 {
-    if (!has_named(element, "faces") && has_named(element, "face_connectivity"))
-        return read_face_tables(file, element, types, num_points);
+    if (!has_named(element, "faces") && has_named(element, "face_connectivity")) return read_face_tables(file, element, types, num_points);
     const auto num_cells = static_cast<std::int64_t>(types.size());
     const DataArray faces = read_integers(file, element, "faces", -1);
     const DataArray ends = read_integers(file, element, "faceoffsets", num_cells);
@@ -161,15 +152,14 @@ Csr read_face_streams(const VtkXmlFile& file, const XmlElement& element, const s
         for (std::int64_t i = 0; i < num_cells; ++i) {
             const auto end = types[i] == polyhedron ? static_cast<std::int64_t>(values[i]) : streams.offsets[i];
             if (end < streams.offsets[i] || end > faces.num_values())
-                file.fail("array 'faceoffsets' holds " + std::to_string(end) + " for cell " + std::to_string(i) +
-                          ", expected " + std::to_string(streams.offsets[i]) + " to " + std::to_string(faces.num_values()) +
-                          ". The file is damaged");
+                file.fail("array 'faceoffsets' holds " + std::to_string(end) + " for cell " + std::to_string(i) + ", expected " +
+                          std::to_string(streams.offsets[i]) + " to " + std::to_string(faces.num_values()) + ". The file is damaged");
             streams.offsets[i + 1] = end;
         }
     });
     if (streams.offsets.back() != faces.num_values())
-        file.fail("array 'faceoffsets' ends at " + std::to_string(streams.offsets.back()) + ", but 'faces' has " +
-                  std::to_string(faces.num_values()) + " entries. The file is damaged");
+        file.fail("array 'faceoffsets' ends at " + std::to_string(streams.offsets.back()) + ", but 'faces' has " + std::to_string(faces.num_values()) +
+                  " entries. The file is damaged");
     for (std::int64_t i = 0; i < num_cells; ++i)
         if (types[i] == polyhedron) check_polyhedron(file, streams.row(i), i, num_points);
     return streams;
@@ -185,8 +175,7 @@ void read_unstructured_cells(const VtkXmlFile& file, const XmlElement& piece, Me
     with_scalar_type(types.type(), [&]<class T>() {
         for (const T type : types.values<T>()) {
             if (static_cast<std::int64_t>(type) < 0 || static_cast<std::int64_t>(type) > 255)
-                file.fail("cell " + std::to_string(mesh.cell_types.size()) + " has type " + std::to_string(type) +
-                          ", expected 0 to 255. The file is damaged");
+                file.fail("cell " + std::to_string(mesh.cell_types.size()) + " has type " + std::to_string(type) + ", expected 0 to 255. The file is damaged");
             mesh.cell_types.push_back(static_cast<std::uint8_t>(type));
         }
     });
@@ -204,11 +193,9 @@ void read_polydata_cells(const VtkXmlFile& file, const XmlElement& piece, Mesh& 
     for (int group = 0; group < 4; ++group) {
         const std::string count = std::string("NumberOf") + groups[group];
         const std::int64_t num_cells = piece.attribute(count) != nullptr ? file.read_count(piece, count) : 0;
-        if (num_cells > 0)
-            parts[group] = read_cell_group(file, file.require_child(piece, groups[group]), num_cells, mesh.num_points());
+        if (num_cells > 0) parts[group] = read_cell_group(file, file.require_child(piece, groups[group]), num_cells, mesh.num_points());
         for (std::int64_t i = 0; i < num_cells; ++i)
-            mesh.cell_types.push_back(
-                polydata_cell_type(group, parts[group].offsets[i + 1] - parts[group].offsets[i]));
+            mesh.cell_types.push_back(polydata_cell_type(group, parts[group].offsets[i + 1] - parts[group].offsets[i]));
     }
     const auto largest = std::ranges::max_element(parts, {}, &Csr::num_rows);
     if (largest->num_rows() == static_cast<std::int64_t>(mesh.cell_types.size())) {
@@ -227,28 +214,27 @@ Mesh read_piece_element(const VtkXmlFile& file, const XmlElement& piece, MeshKin
     const XmlElement* points = piece.child("Points");
     if (points != nullptr && points->child("DataArray") != nullptr) {
         mesh.points = file.read_array(*points->child("DataArray"), num_points);
-        if (mesh.points.num_components() != 3 ||
-            (mesh.points.type() != ScalarType::Float32 && mesh.points.type() != ScalarType::Float64))
-            file.fail("points are " + std::to_string(mesh.points.num_components()) + " x " +
-                      std::string(to_string(mesh.points.type())) + ", expected 3 x Float32 or Float64");
+        if (mesh.points.num_components() != 3 || (mesh.points.type() != ScalarType::Float32 && mesh.points.type() != ScalarType::Float64))
+            file.fail("points are " + std::to_string(mesh.points.num_components()) + " x " + std::string(to_string(mesh.points.type())) +
+                      ", expected 3 x Float32 or Float64");
         mesh.points.rename("Points");
     } else if (num_points > 0) {
         file.fail("<Piece> announces " + std::to_string(num_points) + " points but has no <Points>");
     }
-    if (kind == MeshKind::Surface) read_polydata_cells(file, piece, mesh);
-    else read_unstructured_cells(file, piece, mesh);
+    if (kind == MeshKind::Surface)
+        read_polydata_cells(file, piece, mesh);
+    else
+        read_unstructured_cells(file, piece, mesh);
     mesh.point_data = read_vtk_arrays(file, piece.child("PointData"), num_points);
     mesh.cell_data = read_vtk_arrays(file, piece.child("CellData"), mesh.num_cells());
     if (has_curved_hexahedra(mesh) && !file.is_at_least(2, 1)) exchange_upright_edges(mesh);
     return mesh;
 }
 
-void require_same_arrays(const std::vector<DataArray>& a, const std::vector<DataArray>& b, const char* group,
-                         const std::string& where)
+void require_same_arrays(const std::vector<DataArray>& a, const std::vector<DataArray>& b, const char* group, const std::string& where)
 {
     const auto describe = [](const DataArray& array) {
-        return "'" + array.name() + "' (" + std::to_string(array.num_components()) + " x " +
-               std::string(to_string(array.type())) + ")";
+        return "'" + array.name() + "' (" + std::to_string(array.num_components()) + " x " + std::string(to_string(array.type())) + ")";
     };
     const auto has = [](const std::vector<DataArray>& arrays, const DataArray& wanted) {
         const DataArray* found = find_array(arrays, wanted.name());
@@ -256,8 +242,7 @@ void require_same_arrays(const std::vector<DataArray>& a, const std::vector<Data
     };
     for (const auto& [mine, others] : {std::pair(&a, &b), std::pair(&b, &a)})
         for (const DataArray& array : *mine)
-            if (!has(*others, array))
-                throw IoError(where + ": its pieces differ: only some have the " + group + " array " + describe(array) + ".");
+            if (!has(*others, array)) throw IoError(where + ": its pieces differ: only some have the " + group + " array " + describe(array) + ".");
 }
 
 void append_csr(Csr& to, const Csr& from, std::int32_t shift)
@@ -316,8 +301,8 @@ std::vector<DataArray> join_groups(const std::vector<Mesh>& meshes, std::vector<
 std::span<const std::string_view> attribute_roles()
 {
     static constexpr std::array<std::string_view, 12> roles{
-        "Scalars",    "Vectors",     "Normals",  "TCoords",  "Tensors",          "GlobalIds",
-        "PedigreeIds", "EdgeFlag", "Tangents", "RationalWeights", "HigherOrderDegrees", "ProcessIds"};
+        "Scalars",   "Vectors", "Normals", "TCoords", "Tensors", "GlobalIds", "PedigreeIds", "EdgeFlag", "Tangents", "RationalWeights", "HigherOrderDegrees",
+        "ProcessIds"};
     return roles;
 }
 
@@ -325,24 +310,33 @@ int polydata_group(std::uint8_t cell_type)
 {
     switch (cell_type) {
     case 1:
-    case 2: return 0;
+    case 2:
+        return 0;
     case 3:
-    case 4: return 1;
+    case 4:
+        return 1;
     case 5:
     case 7:
-    case 9: return 2;
-    case 6: return 3;
-    default: return -1;
+    case 9:
+        return 2;
+    case 6:
+        return 3;
+    default:
+        return -1;
     }
 }
 
 std::uint8_t polydata_cell_type(int group, std::int64_t num_points)
 {
     switch (group) {
-    case 0: return num_points == 1 ? 1 : 2;
-    case 1: return num_points == 2 ? 3 : 4;
-    case 2: return num_points == 3 ? 5 : num_points == 4 ? 9 : 7;
-    default: return 6;
+    case 0:
+        return num_points == 1 ? 1 : 2;
+    case 1:
+        return num_points == 2 ? 3 : 4;
+    case 2:
+        return num_points == 3 ? 5 : num_points == 4 ? 9 : 7;
+    default:
+        return 6;
     }
 }
 
@@ -375,8 +369,7 @@ std::vector<DataArray> read_vtk_arrays(const VtkXmlFile& file, const XmlElement*
 Mesh read_vtk_xml(const VtkXmlFile& file)
 {
     const bool is_surface = file.type() == "PolyData";
-    if (!is_surface && file.type() != "UnstructuredGrid")
-        file.fail("expected a VTKFile of type UnstructuredGrid or PolyData, found '" + file.type() + "'");
+    if (!is_surface && file.type() != "UnstructuredGrid") file.fail("expected a VTKFile of type UnstructuredGrid or PolyData, found '" + file.type() + "'");
     const MeshKind kind = is_surface ? MeshKind::Surface : MeshKind::Unstructured;
     const XmlElement& grid = file.require_child(file.root(), file.type());
 
@@ -414,15 +407,13 @@ Mesh append_meshes(std::vector<Mesh> meshes, const std::string& where)
     for (const Mesh& mesh : meshes) {
         require_same_arrays(meshes.front().point_data, mesh.point_data, "point", where);
         require_same_arrays(meshes.front().cell_data, mesh.cell_data, "cell", where);
-        if (mesh.points.type() != meshes.front().points.type())
-            throw IoError(where + ": its pieces differ: some have Float32 points, others Float64.");
+        if (mesh.points.type() != meshes.front().points.type()) throw IoError(where + ": its pieces differ: some have Float32 points, others Float64.");
         num_points += mesh.num_points();
         has_polyhedra = has_polyhedra || mesh.has_polyhedra();
         points.push_back(&mesh.points);
     }
     if (num_points > std::numeric_limits<std::int32_t>::max())
-        throw IoError(where + ": its pieces have " + std::to_string(num_points) +
-                      " points together, a mesh holds at most 2147483647.");
+        throw IoError(where + ": its pieces have " + std::to_string(num_points) + " points together, a mesh holds at most 2147483647.");
     result.points = join(points);
     std::int32_t shift = 0;
     for (const Mesh& mesh : meshes) {

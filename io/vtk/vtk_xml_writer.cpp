@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/vtk/vtk_xml_writer.h"
 
+#include "io/bytes/atomic_file.h"
+#include "io/bytes/xml.h"
+#include "io/vtk/file_extension.h"
+#include "io/vtk/hexahedron_order.h"
+#include "io/vtk/vtk_xml_reader.h"
+#include "partition/error.h"
+
 #include <algorithm>
 #include <array>
 #include <functional>
 #include <limits>
 #include <memory>
 #include <utility>
-
-#include "io/bytes/atomic_file.h"
-#include "io/vtk/file_extension.h"
-#include "io/vtk/hexahedron_order.h"
-#include "io/vtk/vtk_xml_reader.h"
-#include "io/bytes/xml.h"
-#include "partition/error.h"
 
 namespace meshard {
 
@@ -39,8 +39,7 @@ Block block_of(const DataArray& array)
     const auto all = std::make_shared<std::string>();
     for (const std::string& text : array.strings()) {
         if (text.find('\0') != std::string::npos)
-            throw InvalidInput("write_mesh: a string of array '" + array.name() +
-                               "' contains the character 0, which VTK's files cannot hold. Remove it.");
+            throw InvalidInput("write_mesh: a string of array '" + array.name() + "' contains the character 0, which VTK's files cannot hold. Remove it.");
         all->append(text.c_str(), text.size() + 1);
     }
     return {all->size(), [all](std::size_t begin, std::size_t count, std::vector<std::byte>&) { return std::as_bytes(std::span(*all)).subspan(begin, count); }};
@@ -86,7 +85,8 @@ std::vector<std::vector<std::byte>> compressed(const Block& block, Compression c
     });
     const auto header = std::as_bytes(std::span(words));
     parts[0].assign(header.begin(), header.end());
-    if (std::ranges::any_of(parts, [](const auto& part) { return part.empty(); })) throw IoError("write_mesh: an array could not be compressed; out of memory?");
+    if (std::ranges::any_of(parts, [](const auto& part) { return part.empty(); }))
+        throw IoError("write_mesh: an array could not be compressed; out of memory?");
     return parts;
 }
 
@@ -114,18 +114,19 @@ std::string declaration(const DataArray& array)
 {
     std::string text = attribute_text("type", std::string(to_string(array.type())));
     // VTK reads global ids into its own id type only with this attribute.
-    const bool is_id = array.attribute.find("GlobalIds") != std::string::npos ||
-                       array.attribute.find("PedigreeIds") != std::string::npos;
+    const bool is_id = array.attribute.find("GlobalIds") != std::string::npos || array.attribute.find("PedigreeIds") != std::string::npos;
     if (array.type() == ScalarType::Int64 && is_id) text += " IdType=\"1\"";
     text += attribute_text("Name", array.name());
     if (array.num_components() != 1) text += attribute_text("NumberOfComponents", std::to_string(array.num_components()));
     for (std::size_t i = 0; i < array.component_names.size(); ++i)
-        if (!array.component_names[i].empty())
-            text += attribute_text("ComponentName" + std::to_string(i), array.component_names[i]);
+        if (!array.component_names[i].empty()) text += attribute_text("ComponentName" + std::to_string(i), array.component_names[i]);
     return text;
 }
 
-const char* tag_of(const DataArray& array) { return array.type() == ScalarType::String ? "Array" : "DataArray"; }
+const char* tag_of(const DataArray& array)
+{
+    return array.type() == ScalarType::String ? "Array" : "DataArray";
+}
 
 class VtkXmlWriter {
 public:
@@ -137,18 +138,20 @@ public:
     void write(const std::filesystem::path& path)
     {
         const char* type = kind_ == MeshKind::Surface ? "PolyData" : "UnstructuredGrid";
-        text_ = "<?xml version=\"1.0\"?>\n<VTKFile type=\"" + std::string(type) +
-                "\" version=\"" + (has_curved_hexahedra(mesh_) ? "2.2" : "1.0") + "\" byte_order=\"LittleEndian\" header_type=\"UInt64\"" +
-                (compression_ != Compression::None ? attribute_text("compressor", std::string(vtk_compressor_name(compression_))) : "") + ">\n  <" + type + ">\n";
+        text_ = "<?xml version=\"1.0\"?>\n<VTKFile type=\"" + std::string(type) + "\" version=\"" + (has_curved_hexahedra(mesh_) ? "2.2" : "1.0") +
+                "\" byte_order=\"LittleEndian\" header_type=\"UInt64\"" +
+                (compression_ != Compression::None ? attribute_text("compressor", std::string(vtk_compressor_name(compression_))) : "") + ">\n  <" + type +
+                ">\n";
         if (!mesh_.field_data.empty()) {
             text_ += "    <FieldData>\n";
-            for (const DataArray& array : mesh_.field_data)
-                add_array_element(array, attribute_text("NumberOfTuples", std::to_string(array.num_rows())));
+            for (const DataArray& array : mesh_.field_data) add_array_element(array, attribute_text("NumberOfTuples", std::to_string(array.num_rows())));
             text_ += "    </FieldData>\n";
         }
         text_ += "    <Piece NumberOfPoints=\"" + std::to_string(mesh_.num_points()) + "\"";
-        if (kind_ == MeshKind::Surface) add_polydata();
-        else add_unstructured();
+        if (kind_ == MeshKind::Surface)
+            add_polydata();
+        else
+            add_unstructured();
         text_ += "    </Piece>\n  </" + std::string(type) + ">\n  <AppendedData encoding=\"raw\">\n";
         text_.append((8 - (text_.size() + 1) % 8) % 8, ' ');
         text_ += '_';
@@ -181,8 +184,7 @@ private:
     {
         text_ += "        <" + tag + attributes + " format=\"appended\" offset=\"" + std::to_string(offset_) + "\"" +
                  (unit.empty() ? "/>\n"
-                               : "><InformationKey name=\"UNITS_LABEL\" location=\"vtkDataArray\">" + xml_escaped(unit) +
-                                     "</InformationKey></" + tag + ">\n");
+                               : "><InformationKey name=\"UNITS_LABEL\" location=\"vtkDataArray\">" + xml_escaped(unit) + "</InformationKey></" + tag + ">\n");
         if (compression_ != Compression::None) {
             for (auto& bytes : compressed(block, compression_)) {
                 offset_ += bytes.size();
@@ -195,15 +197,18 @@ private:
     }
 
     /// Rows as VTK reads them: all entries, and where each row ends less `minus`. Both of one type, as narrow as the largest end allows.
-    void add_rows(const char* entries_name, std::span<const std::int32_t> entries, const char* ends_name, std::span<const std::int64_t> ends, std::int64_t minus)
+    void add_rows(const char* entries_name, std::span<const std::int32_t> entries, const char* ends_name, std::span<const std::int64_t> ends,
+                  std::int64_t minus)
     {
         const auto add = [&]<class T>(const char* type) {
             const auto attributes = [&](const char* name) { return std::string(" type=\"") + type + "\" Name=\"" + name + "\""; };
             add_element("DataArray", attributes(entries_name), converted<T>(entries));
             add_element("DataArray", attributes(ends_name), converted<T>(ends, minus));
         };
-        if (entries.size() <= std::numeric_limits<std::int32_t>::max()) add.template operator()<std::int32_t>("Int32");
-        else add.template operator()<std::int64_t>("Int64");
+        if (entries.size() <= std::numeric_limits<std::int32_t>::max())
+            add.template operator()<std::int32_t>("Int32");
+        else
+            add.template operator()<std::int64_t>("Int64");
     }
 
     void add_cells(const char* tag, std::int64_t first, std::int64_t count)
@@ -221,8 +226,7 @@ private:
         add_element("DataArray", " type=\"UInt8\" Name=\"types\"", block_of(std::as_bytes(std::span(mesh_.cell_types))));
         if (!mesh_.has_polyhedra()) return;
         face_ends_.reserve(mesh_.cell_types.size());
-        for (std::int64_t i = 0; i < mesh_.num_cells(); ++i)
-            face_ends_.push_back(mesh_.face_streams.row(i).empty() ? -1 : mesh_.face_streams.offsets[i + 1]);
+        for (std::int64_t i = 0; i < mesh_.num_cells(); ++i) face_ends_.push_back(mesh_.face_streams.row(i).empty() ? -1 : mesh_.face_streams.offsets[i + 1]);
         add_rows("faces", mesh_.face_streams.indices, "faceoffsets", face_ends_, 0);
     }
 
@@ -244,14 +248,12 @@ private:
                 throw InvalidInput("write_mesh: cell " + std::to_string(i) + " is a " + cell_type_name(mesh_.cell_types[i]) +
                                    ", which .vtp cannot hold. Write .vtu.");
             if (group < last)
-                throw InvalidInput("write_mesh: cell " + std::to_string(i) + " (" + cell_type_name(mesh_.cell_types[i]) +
-                                   ") comes after " + names[last] +
+                throw InvalidInput("write_mesh: cell " + std::to_string(i) + " (" + cell_type_name(mesh_.cell_types[i]) + ") comes after " + names[last] +
                                    ", but .vtp keeps vertices, lines, polygons and strips in this order. Sort the cells or write .vtu.");
             last = group;
             ++counts[group];
         }
-        for (int group = 0; group < 4; ++group)
-            text_ += std::string(" NumberOf") + names[group] + "=\"" + std::to_string(counts[group]) + "\"";
+        for (int group = 0; group < 4; ++group) text_ += std::string(" NumberOf") + names[group] + "=\"" + std::to_string(counts[group]) + "\"";
         text_ += ">\n";
         add_arrays();
         std::int64_t first = 0;
@@ -288,8 +290,7 @@ private:
 std::string index_group(const std::string& tag, std::span<const DataArray> arrays)
 {
     std::string text = "    <" + tag + roles_text(arrays) + ">\n";
-    for (const DataArray& array : arrays)
-        text += std::string("      <P") + tag_of(array) + declaration(array) + "/>\n";
+    for (const DataArray& array : arrays) text += std::string("      <P") + tag_of(array) + declaration(array) + "/>\n";
     return text + "    </" + tag + ">\n";
 }
 
@@ -302,13 +303,11 @@ void write_vtk_xml(const std::filesystem::path& path, const Mesh& mesh, MeshKind
     VtkXmlWriter(mesh, kind, options).write(path);
 }
 
-void write_vtk_index(const std::filesystem::path& path, const Mesh& like, std::span<const std::string> sources,
-                     std::int32_t num_ghost_layers)
+void write_vtk_index(const std::filesystem::path& path, const Mesh& like, std::span<const std::string> sources, std::int32_t num_ghost_layers)
 {
     const std::string type = path.extension() == ".pvtp" ? "PPolyData" : "PUnstructuredGrid";
-    std::string text = "<?xml version=\"1.0\"?>\n<VTKFile type=\"" + type +
-                       "\" version=\"1.0\" byte_order=\"LittleEndian\" header_type=\"UInt64\">\n  <" + type +
-                       " GhostLevel=\"" + std::to_string(num_ghost_layers) + "\">\n";
+    std::string text = "<?xml version=\"1.0\"?>\n<VTKFile type=\"" + type + "\" version=\"1.0\" byte_order=\"LittleEndian\" header_type=\"UInt64\">\n  <" +
+                       type + " GhostLevel=\"" + std::to_string(num_ghost_layers) + "\">\n";
     text += index_group("PPointData", like.point_data);
     text += index_group("PCellData", like.cell_data);
     text += "    <PPoints>\n      <PDataArray" + declaration(like.points) + "/>\n    </PPoints>\n";
@@ -322,7 +321,7 @@ std::vector<std::filesystem::path> write_vtk_parallel(const std::filesystem::pat
 {
     const MeshKind kind = path.extension() == ".pvtp" ? MeshKind::Surface : MeshKind::Unstructured;
     std::error_code ignored;
-    std::filesystem::remove(path, ignored);     // an older one would name pieces of two meshes meanwhile
+    std::filesystem::remove(path, ignored);  // an older one would name pieces of two meshes meanwhile
     std::vector<std::filesystem::path> written;
     std::vector<std::string> sources;
     try {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "io/bytes/io_options.h"
+#include "partition/mesh/mesh.h"
+
 #include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string>
 #include <vector>
-
-#include "io/bytes/io_options.h"
-#include "partition/mesh/mesh.h"
 
 namespace meshard {
 
@@ -19,8 +19,7 @@ void write_vtk_xml(const std::filesystem::path& path, const Mesh& mesh, MeshKind
 
 /// Writes the index of a data set in pieces: `PUnstructuredGrid` or `PPolyData`. `like` has the arrays that all pieces have,
 /// `sources` are the pieces' paths relative to the index. @throws IoError
-void write_vtk_index(const std::filesystem::path& path, const Mesh& like, std::span<const std::string> sources,
-                     std::int32_t num_ghost_layers);
+void write_vtk_index(const std::filesystem::path& path, const Mesh& like, std::span<const std::string> sources, std::int32_t num_ghost_layers);
 
 /// Writes `pieces` as `<stem>_0000.vtu`, ... beside the index `path` (.pvtu or .pvtp), which comes last: on failure nothing is left, and a
 /// run that was killed leaves no index. All pieces have the same arrays.

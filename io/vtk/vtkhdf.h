@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "io/bytes/io_options.h"
+#include "io/bytes/mapped_file.h"
+#include "io/vtk/mesh_blocks.h"
+#include "partition/mesh/mesh.h"
+
 #include <filesystem>
 #include <memory>
 #include <span>
 #include <vector>
-
-#include "io/vtk/mesh_blocks.h"
-#include "io/bytes/io_options.h"
-#include "io/bytes/mapped_file.h"
-#include "partition/mesh/mesh.h"
 
 namespace meshard {
 
@@ -25,8 +25,8 @@ std::vector<Mesh> read_vtkhdf_partitions(const std::filesystem::path& path);
 /// The arrays of a file of one partition, as views into the file.
 struct VtkHdfArrays {
     struct Cells {
-        int polydata_group = -1;            ///< as `polydata_group`; -1 for an unstructured grid
-        DataArray offsets, connectivity;    ///< one offset more than cells
+        int polydata_group = -1;          ///< as `polydata_group`; -1 for an unstructured grid
+        DataArray offsets, connectivity;  ///< one offset more than cells
     };
     MeshKind kind = MeshKind::Unstructured;
     DataArray points, types;

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "io/bytes/hdf5_file.h"
+#include "io/vtk/vtk_parallel_reader.h"
+#include "io/vtk/vtk_xml_reader.h"
+#include "io/vtk/vtkhdf.h"
+#include "partition/error.h"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <numeric>
 #include <optional>
 #include <utility>
-
-#include "io/bytes/hdf5_file.h"
-#include "io/vtk/vtk_parallel_reader.h"
-#include "io/vtk/vtk_xml_reader.h"
-#include "io/vtk/vtkhdf.h"
-#include "partition/error.h"
 
 namespace meshard {
 
@@ -31,7 +31,7 @@ struct Step {
     std::optional<double> time;
     std::int64_t index = 0, first_part = 0, num_parts = 0;
     std::int64_t first_point = 0;
-    std::array<std::int64_t, 4> first_cell{}, first_entry{};   // of an unstructured grid only the first
+    std::array<std::int64_t, 4> first_cell{}, first_entry{};  // of an unstructured grid only the first
 };
 
 class VtkHdfReader {
@@ -71,7 +71,8 @@ public:
         const auto map_here = [&](const Hdf5Group& group, const std::string& name, std::int64_t num_rows) {
             DataArray array = group.map(name, file);
             if (array.num_rows() != num_rows)
-                group.fail("the data set '" + name + "' has " + std::to_string(array.num_rows()) + " rows, expected " + std::to_string(num_rows) + ". It is damaged");
+                group.fail("the data set '" + name + "' has " + std::to_string(array.num_rows()) + " rows, expected " + std::to_string(num_rows) +
+                           ". It is damaged");
             return array;
         };
         const auto num_points = num_points_.front();
@@ -112,7 +113,8 @@ private:
     std::int64_t count_of(const Counts& values, std::int64_t part, const char* name) const
     {
         if (part < 0 || part >= static_cast<std::int64_t>(values.size()))
-            root_.fail("'" + std::string(name) + "' has " + std::to_string(values.size()) + " entries, entry " + std::to_string(part) + " is needed. It is damaged");
+            root_.fail("'" + std::string(name) + "' has " + std::to_string(values.size()) + " entries, entry " + std::to_string(part) +
+                       " is needed. It is damaged");
         return values[part];
     }
 
@@ -137,7 +139,8 @@ private:
         step_.index = static_cast<std::int64_t>(values.size()) - 1;
         if (time) {
             const auto found = std::ranges::find_if(values, [&](double value) { return std::abs(value - *time) <= 1e-9 * std::max(1.0, std::abs(value)); });
-            if (found == values.end()) root_.fail("has no step at that time; its times are " + std::to_string(values.front()) + " to " + std::to_string(values.back()));
+            if (found == values.end())
+                root_.fail("has no step at that time; its times are " + std::to_string(values.front()) + " to " + std::to_string(values.back()));
             step_.index = found - values.begin();
         }
         step_.time = values[static_cast<std::size_t>(step_.index)];
@@ -159,7 +162,8 @@ private:
         Csr cells;
         cells.offsets = group.read_integers(offsets_name, first_cell + part, num_cells + 1);
         if (cells.offsets.front() != 0 || !std::ranges::is_sorted(cells.offsets) || cells.offsets.back() != num_entries)
-            group.fail("'" + std::string(offsets_name) + "' of part " + std::to_string(part) + " does not rise from 0 to " + std::to_string(num_entries) + ". It is damaged");
+            group.fail("'" + std::string(offsets_name) + "' of part " + std::to_string(part) + " does not rise from 0 to " + std::to_string(num_entries) +
+                       ". It is damaged");
         const auto entries = group.read_integers(entries_name, first_entry, num_entries);
         cells.indices.reserve(entries.size());
         for (const std::int64_t point : entries) {
@@ -178,7 +182,8 @@ private:
         const std::int64_t num_points = count_of(num_points_, part, "NumberOfPoints");
         mesh.points = root_.read("Points", at.first_point, num_points);
         if (mesh.points.num_components() != 3 || (mesh.points.type() != ScalarType::Float32 && mesh.points.type() != ScalarType::Float64))
-            root_.fail("the points are " + std::to_string(mesh.points.num_components()) + " x " + std::string(to_string(mesh.points.type())) + ", expected 3 x Float32 or Float64");
+            root_.fail("the points are " + std::to_string(mesh.points.num_components()) + " x " + std::string(to_string(mesh.points.type())) +
+                       ", expected 3 x Float32 or Float64");
         std::int64_t first_cell = at.first_cell[0];
         if (is_surface_) {
             first_cell = std::accumulate(at.first_cell.begin(), at.first_cell.end(), std::int64_t{0});
@@ -212,7 +217,8 @@ private:
         const Hdf5Group group = root_.group(name);
         const auto num_cells = count_of(counts(group, "NumberOfCells"), part, "NumberOfCells");
         const auto num_entries = count_of(counts(group, "NumberOfConnectivityIds"), part, "NumberOfConnectivityIds");
-        const Csr cells = read_cells(group, part, at.first_cell[number], num_cells, at.first_entry[number], num_entries, mesh.num_points(), "Offsets", "Connectivity");
+        const Csr cells =
+            read_cells(group, part, at.first_cell[number], num_cells, at.first_entry[number], num_entries, mesh.num_points(), "Offsets", "Connectivity");
         for (std::int64_t i = 0; i < num_cells; ++i) {
             mesh.cells.push_row(cells.row(i));
             mesh.cell_types.push_back(polydata_cell_type(number, static_cast<std::int64_t>(cells.row(i).size())));
@@ -230,8 +236,8 @@ private:
         const auto uses_here = count_of(num_uses, part, "NumberOfPolyhedronToFaceIds");
         const Csr faces = read_cells(root_, part, sum_of(num_faces, 0, part), faces_here, sum_of(num_entries, 0, part),
                                      count_of(num_entries, part, "NumberOfFaceConnectivityIds"), mesh.num_points(), "FaceOffsets", "FaceConnectivity");
-        const Csr uses = read_cells(root_, part, at.first_cell[0], mesh.num_cells(), sum_of(num_uses, 0, part), uses_here, faces_here,
-                                    "PolyhedronOffsets", "PolyhedronToFaces");
+        const Csr uses = read_cells(root_, part, at.first_cell[0], mesh.num_cells(), sum_of(num_uses, 0, part), uses_here, faces_here, "PolyhedronOffsets",
+                                    "PolyhedronToFaces");
         Csr streams;
         for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
             if (mesh.cell_types[i] == polyhedron) {
@@ -257,7 +263,8 @@ private:
             if (group.is_group(member)) continue;
             std::int64_t begin = first;
             if (has_steps_ && root_.group("Steps").is_group(name + "Offsets"))
-                if (const Hdf5Group offsets = root_.group("Steps").group(name + "Offsets"); offsets.has(member)) begin = step_value(offsets, member.c_str()) + rows_before;
+                if (const Hdf5Group offsets = root_.group("Steps").group(name + "Offsets"); offsets.has(member))
+                    begin = step_value(offsets, member.c_str()) + rows_before;
             DataArray array = read(group, member, begin);
             for (const std::string_view role : attribute_roles())
                 if (const auto named = group.text_attribute(std::string(role)); named && *named == member)

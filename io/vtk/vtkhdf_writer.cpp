@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include <array>
-#include <functional>
-#include <utility>
-
 #include "io/bytes/atomic_file.h"
 #include "io/bytes/hdf5_file.h"
 #include "io/vtk/vtk_xml_reader.h"
 #include "io/vtk/vtkhdf.h"
 #include "partition/error.h"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <utility>
 
 namespace meshard {
 
@@ -32,8 +32,10 @@ public:
         std::vector<const DataArray*> points;
         for (const Mesh& mesh : pieces_) points.push_back(&mesh.points);
         root.write("Points", points, compression_);
-        if (is_surface) write_polygonal(root);
-        else write_unstructured(root, has_polyhedra);
+        if (is_surface)
+            write_polygonal(root);
+        else
+            write_unstructured(root, has_polyhedra);
         write_group(root, "PointData", &Mesh::point_data);
         write_group(root, "CellData", &Mesh::cell_data);
         write_field_data(root);
@@ -124,8 +126,9 @@ private:
                 throw InvalidInput("write_mesh: the cells are not vertices, lines, polygons and strips in this order, which polygonal data keep.");
         }
         for (int group = 0; group < 4; ++group)
-            write_cells(root.create_group(names[static_cast<std::size_t>(group)]), [&](const Mesh& mesh) { return before(mesh, group); },
-                        [&](const Mesh& mesh) { return before(mesh, group + 1) - before(mesh, group); });
+            write_cells(
+                root.create_group(names[static_cast<std::size_t>(group)]), [&](const Mesh& mesh) { return before(mesh, group); },
+                [&](const Mesh& mesh) { return before(mesh, group + 1) - before(mesh, group); });
     }
 
     static void check_name(const DataArray& array)
@@ -150,7 +153,8 @@ private:
             group.write(model.name(), parts, compression_);
             order += (order.empty() ? "" : "\n") + model.name();
             for (const std::string_view role : attribute_roles())
-                if ((" " + model.attribute + " ").find(" " + std::string(role) + " ") != std::string::npos) group.set_attribute(std::string(role), model.name());
+                if ((" " + model.attribute + " ").find(" " + std::string(role) + " ") != std::string::npos)
+                    group.set_attribute(std::string(role), model.name());
         }
         if (!order.empty()) group.set_attribute("ArrayOrder", order);
     }
@@ -180,7 +184,8 @@ std::uint64_t size_bound(Pieces pieces)
         for (const auto* group : {&mesh.point_data, &mesh.cell_data, &mesh.field_data})
             for (const DataArray& array : *group) {
                 size += 2048;
-                if (array.type() != ScalarType::String) size += array.bytes().size();
+                if (array.type() != ScalarType::String)
+                    size += array.bytes().size();
                 else
                     for (const std::string& text : array.strings()) size += 64 + text.size();
             }

@@ -17,7 +17,7 @@ public:
 
 private:
     SliceProjection slices_;
-    ConcreteDropout output_dropout_{nullptr};   // null when there is none
+    ConcreteDropout output_dropout_{nullptr};  // null when there is none
 };
 TORCH_MODULE(ContextProjector);
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/geotransolver/gale.h"
 
-#include <cmath>
+#include "models/transolver/physics_attention.h"
+#include "ops/slices/slice_ops.h"
 
 #include <torch/torch.h>
 
-#include "models/transolver/physics_attention.h"
-#include "ops/slices/slice_ops.h"
+#include <cmath>
 
 namespace meshard {
 namespace {
@@ -64,12 +64,14 @@ std::vector<torch::Tensor> ContextMixing::weights() const
 
 torch::Tensor ContextMixing::mix(const std::vector<torch::Tensor>& weights, const torch::Tensor& self, const torch::Tensor& cross)
 {
-    if (weights.size() > kStateMixing + 1) return torch::gelu(torch::linear(torch::cat({self, cross}, -1), weights[kConcatProject], weights[kConcatProjectBias]));
+    if (weights.size() > kStateMixing + 1)
+        return torch::gelu(torch::linear(torch::cat({self, cross}, -1), weights[kConcatProject], weights[kConcatProjectBias]));
     const auto share = torch::sigmoid(weights[kStateMixing]);
     return share * self + (1 - share) * cross;
 }
 
-torch::Tensor ContextMixing::attend(const std::vector<torch::Tensor>& weights, const torch::Tensor& tokens, const torch::Tensor& self, const torch::Tensor& context)
+torch::Tensor ContextMixing::attend(const std::vector<torch::Tensor>& weights, const torch::Tensor& tokens, const torch::Tensor& self,
+                                    const torch::Tensor& context)
 {
     const auto linear = [&](const torch::Tensor& x, MixingWeight weight) { return torch::linear(x, weights[weight], weights[weight + 1]); };
     const auto keys = linear(context, kCrossK), values = linear(context, kCrossV);
@@ -79,8 +81,10 @@ torch::Tensor ContextMixing::attend(const std::vector<torch::Tensor>& weights, c
 
 void OutputDropout::add_to(torch::nn::Module& owner, double rate, bool is_learned)
 {
-    if (is_learned) learned_ = owner.register_module("out_dropout", ConcreteDropout(rate));
-    else if (rate > 0) fixed_ = owner.register_module("out_dropout", torch::nn::Dropout(rate));
+    if (is_learned)
+        learned_ = owner.register_module("out_dropout", ConcreteDropout(rate));
+    else if (rate > 0)
+        fixed_ = owner.register_module("out_dropout", torch::nn::Dropout(rate));
 }
 
 torch::Tensor OutputDropout::apply(const torch::Tensor& x)
@@ -107,8 +111,8 @@ GaleImpl::GaleImpl(GaleOptions options) : slices_(options.slices)
 
 torch::Tensor GaleImpl::forward(const torch::Tensor& x, const torch::Tensor& context)
 {
-    const auto [weights, tokens] = slices_.slice(x, is_training());                    // (B, N, H, S), (B, H, S, D)
-    auto states = attend_among_slices(tokens, qkv_project_);                           // (B, H, S, D)
+    const auto [weights, tokens] = slices_.slice(x, is_training());  // (B, N, H, S), (B, H, S, D)
+    auto states = attend_among_slices(tokens, qkv_project_);         // (B, H, S, D)
     if (context.defined()) states = ContextMixing::attend(mixing_.weights(), tokens, states, context);
     return out_dropout_.apply(out_linear_(deslice_tokens(weights, states).flatten(2)));
 }
@@ -147,12 +151,12 @@ GaleFaImpl::GaleFaImpl(const GaleOptions& options) : num_heads_(options.slices.n
 torch::Tensor GaleFaImpl::forward(const torch::Tensor& x, const torch::Tensor& context)
 {
     const auto projected = in_project_x_(x);
-    const auto x_mid = projected.view({x.size(0), x.size(1), num_heads_, projected.size(2) / num_heads_});   // (B, N, H, D)
-    auto states = flare_.mix(x_mid);                                                   // (B, N, H, D)
+    const auto x_mid = projected.view({x.size(0), x.size(1), num_heads_, projected.size(2) / num_heads_});  // (B, N, H, D)
+    auto states = flare_.mix(x_mid);                                                                        // (B, N, H, D)
     if (context.defined()) {
-        const auto [keys, values] = mixing_.keys_and_values(context);                  // (B, H, S, D)
-        const auto queries = mixing_.queries(x_mid).transpose(1, 2);                   // (B, H, N, D)
-        const auto logits = torch::matmul(queries, keys.transpose(-2, -1)).transpose(1, 2);                  // (B, N, H, S)
+        const auto [keys, values] = mixing_.keys_and_values(context);                        // (B, H, S, D)
+        const auto queries = mixing_.queries(x_mid).transpose(1, 2);                         // (B, H, N, D)
+        const auto logits = torch::matmul(queries, keys.transpose(-2, -1)).transpose(1, 2);  // (B, N, H, S)
         states = mixing_.mix(states, deslice_tokens(torch::softmax(logits, -1), values));
     }
     return out_dropout_.apply(out_linear_(states.flatten(2)));

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <string>
-#include <utility>
-#include <vector>
+#include "models/layers/concrete_dropout.h"
+#include "models/transolver/flare_attention.h"
+#include "models/transolver/slice_projection.h"
 
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 
-#include "models/layers/concrete_dropout.h"
-#include "models/transolver/flare_attention.h"
-#include "models/transolver/slice_projection.h"
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace meshard {
 
@@ -26,25 +26,26 @@ public:
     /// @return          keys and values (B, H, S, D)
     std::pair<torch::Tensor, torch::Tensor> keys_and_values(const torch::Tensor& context);
     torch::Tensor queries(const torch::Tensor& states) { return cross_q_(states); }
-    torch::Tensor mix(const torch::Tensor& self, const torch::Tensor& cross) { return mix(weights(), self, cross); }   ///< of one shape (..., D)
+    torch::Tensor mix(const torch::Tensor& self, const torch::Tensor& cross) { return mix(weights(), self, cross); }  ///< of one shape (..., D)
 
     /// Weight and bias of queries, keys, values, then the mixture's.
     std::vector<torch::Tensor> weights() const;
 
     /// What slices' tokens, (B, H, S, D), make of their self-attention and the context.
-    static torch::Tensor attend(const std::vector<torch::Tensor>& weights, const torch::Tensor& tokens, const torch::Tensor& self, const torch::Tensor& context);
+    static torch::Tensor attend(const std::vector<torch::Tensor>& weights, const torch::Tensor& tokens, const torch::Tensor& self,
+                                const torch::Tensor& context);
 
 private:
     static torch::Tensor mix(const std::vector<torch::Tensor>& weights, const torch::Tensor& self, const torch::Tensor& cross);
 
-    torch::Tensor state_mixing_;                        // a single value; undefined with concat_project
+    torch::Tensor state_mixing_;  // a single value; undefined with concat_project
     torch::nn::Linear cross_q_{nullptr}, cross_k_{nullptr}, cross_v_{nullptr};
-    torch::nn::Sequential concat_project_{nullptr};     // null with weighted
+    torch::nn::Sequential concat_project_{nullptr};  // null with weighted
 };
 
 struct GaleOptions {
-    SliceOptions slices;                ///< its `num_slices` are the learned queries of GALE_FA
-    std::int64_t context_dim = 0;       ///< 0 for none
+    SliceOptions slices;           ///< its `num_slices` are the learned queries of GALE_FA
+    std::int64_t context_dim = 0;  ///< 0 for none
     std::string state_mixing_mode = "weighted";
     double dropout = 0.0;
     bool concrete_dropout = false;

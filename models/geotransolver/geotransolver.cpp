@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/geotransolver/geotransolver.h"
 
-#include <torch/torch.h>
-
 #include "models/layers/grid_points.h"
 #include "models/layers/mlp.h"
 #include "partition/error.h"
+
+#include <torch/torch.h>
 
 namespace meshard {
 namespace {
@@ -25,7 +25,8 @@ SliceOptions slice_options(const GeoTransolverOptions& options, std::int64_t dim
 torch::Tensor required(const char* name, const torch::Tensor& tensor, std::int64_t dim)
 {
     if (tensor.defined() != (dim > 0)) {
-        throw InvalidInput(std::string("GeoTransolver: ") + name + (dim > 0 ? " is missing; the model was made to take it." : " was given, and the model takes none."));
+        throw InvalidInput(std::string("GeoTransolver: ") + name +
+                           (dim > 0 ? " is missing; the model was made to take it." : " was given, and the model takes none."));
     }
     return tensor;
 }
@@ -47,7 +48,7 @@ ContextBuilderImpl::ContextBuilderImpl(const GeoTransolverOptions& options, cons
     }
     if (options.global_dim > 0) {
         auto without_grid = slices(options.global_dim);
-        without_grid.grid.clear();   // global values lie on no grid
+        without_grid.grid.clear();  // global values lie on no grid
         global_tokenizer_ = register_module("global_tokenizer", ContextProjector(without_grid, concrete_rate));
     }
 }
@@ -77,10 +78,12 @@ GeoTransolverBlockImpl::GeoTransolverBlockImpl(const GeoTransolverOptions& optio
                            .state_mixing_mode = options.state_mixing_mode,
                            .dropout = options.dropout,
                            .concrete_dropout = options.concrete_dropout};
-    if (options.attention_type == "GALE_FA") gale_fa_ = register_module("Attn", GaleFa(gale));
-    else gale_ = register_module("Attn", Gale(gale));
-    ln_mlp1_ = register_module("ln_mlp1", torch::nn::Sequential(layer_norm(num_channels),
-                                                                Mlp(num_channels, options.mlp_ratio * num_channels, num_channels, options.act)));
+    if (options.attention_type == "GALE_FA")
+        gale_fa_ = register_module("Attn", GaleFa(gale));
+    else
+        gale_ = register_module("Attn", Gale(gale));
+    ln_mlp1_ = register_module("ln_mlp1",
+                               torch::nn::Sequential(layer_norm(num_channels), Mlp(num_channels, options.mlp_ratio * num_channels, num_channels, options.act)));
     if (options.concrete_dropout) {
         attn_dropout_ = register_module("attn_dropout", ConcreteDropout(options.dropout));
         ffn_dropout_ = register_module("ffn_dropout", ConcreteDropout(options.dropout));
@@ -171,14 +174,15 @@ std::vector<torch::Tensor> GeoTransolverImpl::forward(const GeoTransolverInputs&
     auto global_embedding = required("global_embedding", inputs.global_embedding, options_.global_dim);
     if (global_embedding.defined()) global_embedding = flat_points(kModel, "global_embedding", global_embedding, {}, options_.global_dim);
     std::vector<torch::Tensor> streams;
-    for (std::size_t i = 0; i < num_streams; ++i) streams.push_back(flat_points(kModel, "local_embedding", inputs.local_embedding[i], grid, options_.functional_dim[i]));
+    for (std::size_t i = 0; i < num_streams; ++i)
+        streams.push_back(flat_points(kModel, "local_embedding", inputs.local_embedding[i], grid, options_.functional_dim[i]));
     const auto positions = local_positions(inputs);
 
     noise_->rows.set_rows(inputs.geometry);
     const auto [context, local_features] = context_builder_(positions, geometry, global_embedding);
     for (std::size_t i = 0; i < num_streams; ++i) {
-        streams[i] = preprocess_[i]->as<Mlp>()->on_points(streams[i]);                   // (B, N_i, C)
-        if (!local_features.empty()) streams[i] = torch::cat({streams[i], local_features[i]}, -1);   // (B, N_i, E)
+        streams[i] = preprocess_[i]->as<Mlp>()->on_points(streams[i]);                              // (B, N_i, C)
+        if (!local_features.empty()) streams[i] = torch::cat({streams[i], local_features[i]}, -1);  // (B, N_i, E)
     }
     for (const auto& module : *blocks_) {
         auto& block = *module->as<GeoTransolverBlock>();
@@ -190,7 +194,7 @@ std::vector<torch::Tensor> GeoTransolverImpl::forward(const GeoTransolverInputs&
     }
     for (std::size_t i = 0; i < num_streams; ++i) {
         auto& x = streams[i];
-        x = heads_[i]->as<torch::nn::Sequential>()->forward(x);                          // (B, N_i, out_dim)
+        x = heads_[i]->as<torch::nn::Sequential>()->forward(x);  // (B, N_i, out_dim)
         if (inputs.local_embedding[i].dim() != 3) x = x.unflatten(1, grid);
     }
     return streams;

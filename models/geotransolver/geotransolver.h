@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <vector>
-
-#include <torch/nn/modules/container/modulelist.h>
-#include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/modules/normalization.h>
-
-#include "models/layers/concrete_dropout.h"
 #include "models/geotransolver/context_projector.h"
 #include "models/geotransolver/gale.h"
 #include "models/geotransolver/geotransolver_options.h"
 #include "models/geotransolver/local_features.h"
 #include "models/layers/block_form.h"
+#include "models/layers/concrete_dropout.h"
 #include "models/layers/memory_mode.h"
 #include "models/layers/random_draws.h"
+
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/normalization.h>
+
+#include <vector>
 
 namespace meshard {
 
@@ -25,17 +25,17 @@ public:
     ContextBuilderImpl(const GeoTransolverOptions& options, const SharedNoise& noise);
 
     struct Result {
-        torch::Tensor context;                         ///< (B, H, S, context_dim); undefined if the model takes no context
-        std::vector<torch::Tensor> local_features;     ///< of each stream (B, N_i, scales * n_hidden_local); empty without
+        torch::Tensor context;                      ///< (B, H, S, context_dim); undefined if the model takes no context
+        std::vector<torch::Tensor> local_features;  ///< of each stream (B, N_i, scales * n_hidden_local); empty without
     };
 
     /// @param positions   of each stream (B, N_i, 3); empty without local features
     Result forward(const std::vector<torch::Tensor>& positions, const torch::Tensor& geometry, const torch::Tensor& global_embedding);
 
 private:
-    torch::nn::ModuleList local_extractors_;           // one a stream; empty without local features
-    ContextProjector geometry_tokenizer_{nullptr};     // null without geometry_dim
-    ContextProjector global_tokenizer_{nullptr};       // null without global_dim
+    torch::nn::ModuleList local_extractors_;        // one a stream; empty without local features
+    ContextProjector geometry_tokenizer_{nullptr};  // null without geometry_dim
+    ContextProjector global_tokenizer_{nullptr};    // null without global_dim
 };
 TORCH_MODULE(ContextBuilder);
 
@@ -52,20 +52,20 @@ public:
 
 private:
     torch::nn::LayerNorm ln_1_{nullptr};
-    Gale gale_{nullptr};                             // one of the two
+    Gale gale_{nullptr};  // one of the two
     GaleFa gale_fa_{nullptr};
     torch::nn::Sequential ln_mlp1_{nullptr};
-    ConcreteDropout attn_dropout_{nullptr};          // null without concrete_dropout
+    ConcreteDropout attn_dropout_{nullptr};  // null without concrete_dropout
     ConcreteDropout ffn_dropout_{nullptr};
 };
 TORCH_MODULE(GeoTransolverBlock);
 
 /// What a GeoTransolver takes. On a grid, (B, N, ...) may also be (B, extents, ...).
 struct GeoTransolverInputs {
-    std::vector<torch::Tensor> local_embedding;   ///< of each stream (B, N_i, functional_dim)
-    torch::Tensor global_embedding;               ///< (B, N_g, global_dim), undefined if the model takes none
-    torch::Tensor geometry;                       ///< (B, N_geo, geometry_dim), undefined if the model takes none
-    std::vector<torch::Tensor> local_positions;   ///< of each stream (B, N_i, 3); used by a model with local features only
+    std::vector<torch::Tensor> local_embedding;  ///< of each stream (B, N_i, functional_dim)
+    torch::Tensor global_embedding;              ///< (B, N_g, global_dim), undefined if the model takes none
+    torch::Tensor geometry;                      ///< (B, N_geo, geometry_dim), undefined if the model takes none
+    std::vector<torch::Tensor> local_positions;  ///< of each stream (B, N_i, 3); used by a model with local features only
 };
 
 /// GeoTransolver: a Transolver of one or more streams of points, whose layers also attend to tokens of a geometry and of global values, and
@@ -94,15 +94,15 @@ public:
     const GeoTransolverOptions& options() const { return options_; }
 
 private:
-    std::vector<torch::Tensor> local_positions(const GeoTransolverInputs& inputs) const;   // empty without local features
+    std::vector<torch::Tensor> local_positions(const GeoTransolverInputs& inputs) const;  // empty without local features
 
     GeoTransolverOptions options_;
     MemoryMode memory_ = MemoryMode::Stored;
     SharedNoise noise_ = make_noise();
     ContextBuilder context_builder_{nullptr};
-    torch::nn::ModuleList preprocess_;               // one a stream
+    torch::nn::ModuleList preprocess_;  // one a stream
     torch::nn::ModuleList blocks_;
-    torch::nn::ModuleList heads_;                    // one a stream
+    torch::nn::ModuleList heads_;  // one a stream
 };
 TORCH_MODULE(GeoTransolver);
 

@@ -8,20 +8,31 @@ namespace meshard {
 const OptionTable<GeoTransolverOptions>& geotransolver_option_table()
 {
     using O = GeoTransolverOptions;
-    static const OptionTable<O> table("GeoTransolver", inherited_options<O>(slice_transformer_option_list(0), {
-        {"attention_type", &O::attention_type, "attention of the layers; GALE_FA has FLARE's mixing in place of slices", {.words = {"GALE", "GALE_FA"}}},
-        {"state_mixing_mode", &O::state_mixing_mode, "how a layer brings the context in", {.words = {"weighted", "concat_project"}}},
-        {"include_local_features", &O::include_local_features, "tells each point of those around it, by ball queries at the radii"},
-        {"radii", &O::radii, "of the ball queries, in the model's coordinates", {.least = 0, .above = true}, {.only_with = &O::include_local_features}},
-        {"neighbors_in_radius", &O::neighbors_in_radius, "points that are kept of each radius", {.least = 1}, {.only_with = &O::include_local_features}},
-        {"n_hidden_local", &O::n_hidden_local, "channels of each radius", {.least = 2}, {.only_with = &O::include_local_features}},
-        {"concrete_dropout", &O::concrete_dropout, "dropout at learned rates"},
-        {"functional_dim", &O::functional_dim, "channels of each stream of points", {.least = 1}, {.none = "[]", .one_or_more = true}},
-        {"out_dim", &O::out_dim, "channels of the result", {.least = 1}, {.none = "[]", .one_or_more = true}},
-        {"geometry_dim", &O::geometry_dim, "channels of the geometry; none: the model takes no geometry", {.least = 0}, {.none = "0"}},
-        {"global_dim", &O::global_dim, "channels of the constants of a case; none: the model takes none", {.least = 0}, {.none = "0"}},
-        {"time_input", &O::time_input, "parameters that no part of the model uses, as in the reference", {}, {.is_for_programs = true}},
-    }));
+    static const OptionTable<O> table(
+        "GeoTransolver",
+        inherited_options<O>(
+            slice_transformer_option_list(0),
+            {
+                {"attention_type",
+                 &O::attention_type,
+                 "attention of the layers; GALE_FA has FLARE's mixing in place of slices",
+                 {.words = {"GALE", "GALE_FA"}}},
+                {"state_mixing_mode", &O::state_mixing_mode, "how a layer brings the context in", {.words = {"weighted", "concat_project"}}},
+                {"include_local_features", &O::include_local_features, "tells each point of those around it, by ball queries at the radii"},
+                {"radii", &O::radii, "of the ball queries, in the model's coordinates", {.least = 0, .above = true}, {.only_with = &O::include_local_features}},
+                {"neighbors_in_radius",
+                 &O::neighbors_in_radius,
+                 "points that are kept of each radius",
+                 {.least = 1},
+                 {.only_with = &O::include_local_features}},
+                {"n_hidden_local", &O::n_hidden_local, "channels of each radius", {.least = 2}, {.only_with = &O::include_local_features}},
+                {"concrete_dropout", &O::concrete_dropout, "dropout at learned rates"},
+                {"functional_dim", &O::functional_dim, "channels of each stream of points", {.least = 1}, {.none = "[]", .one_or_more = true}},
+                {"out_dim", &O::out_dim, "channels of the result", {.least = 1}, {.none = "[]", .one_or_more = true}},
+                {"geometry_dim", &O::geometry_dim, "channels of the geometry; none: the model takes no geometry", {.least = 0}, {.none = "0"}},
+                {"global_dim", &O::global_dim, "channels of the constants of a case; none: the model takes none", {.least = 0}, {.none = "0"}},
+                {"time_input", &O::time_input, "parameters that no part of the model uses, as in the reference", {}, {.is_for_programs = true}},
+            }));
     return table;
 }
 
@@ -43,7 +54,8 @@ void GeoTransolverOptions::validate() const
     }
     if (!include_local_features) return;
     if (!structured_shape.empty()) checks.refuse("include_local_features needs points in any order; structured_shape excludes it.");
-    if (geometry_dim != 3) checks.refuse("include_local_features needs a geometry of points: geometry_dim must be 3, and is " + std::to_string(geometry_dim) + ".");
+    if (geometry_dim != 3)
+        checks.refuse("include_local_features needs a geometry of points: geometry_dim must be 3, and is " + std::to_string(geometry_dim) + ".");
     if (radii.empty() || radii.size() != neighbors_in_radius.size()) {
         checks.refuse("radii and neighbors_in_radius must be of one length, at least 1, and have " + std::to_string(radii.size()) + " and " +
                       std::to_string(neighbors_in_radius.size()) + " numbers.");

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <string>
-#include <vector>
+#include "models/layers/slice_transformer_options.h"
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "models/layers/slice_transformer_options.h"
+#include <cstdint>
+#include <string>
+#include <vector>
 
 namespace meshard {
 
@@ -17,11 +17,11 @@ class OptionTable;
 /// Constructor arguments of a GeoTransolver, with the names and defaults that checkpoints use. Zero stands for None. What each means and may be:
 /// `geotransolver_option_table`.
 struct GeoTransolverOptions : SliceTransformerOptions {
-    std::vector<std::int64_t> functional_dim;   ///< of each stream of points; must be set
-    std::vector<std::int64_t> out_dim;          ///< of each stream; must be set
+    std::vector<std::int64_t> functional_dim;  ///< of each stream of points; must be set
+    std::vector<std::int64_t> out_dim;         ///< of each stream; must be set
     std::int64_t geometry_dim = 0;
     std::int64_t global_dim = 0;
-    bool time_input = false;                    ///< adds parameters that no part of the model uses, as in the reference
+    bool time_input = false;  ///< adds parameters that no part of the model uses, as in the reference
     bool include_local_features = false;
     std::vector<double> radii{0.05, 0.25};
     std::vector<std::int64_t> neighbors_in_radius{8, 32};
@@ -31,10 +31,10 @@ struct GeoTransolverOptions : SliceTransformerOptions {
     std::string state_mixing_mode = "weighted";
 
     std::int64_t num_scales() const { return include_local_features ? static_cast<std::int64_t>(radii.size()) : 0; }
-    std::int64_t num_channels() const { return n_hidden + n_hidden_local * num_scales(); }   ///< of the layers
-    std::int64_t head_dim() const { return num_channels() / n_head; }                        ///< of the layers; what is left over goes unused
+    std::int64_t num_channels() const { return n_hidden + n_hidden_local * num_scales(); }  ///< of the layers
+    std::int64_t head_dim() const { return num_channels() / n_head; }                       ///< of the layers; what is left over goes unused
     std::int64_t context_head_dim() const { return n_hidden / n_head; }
-    std::int64_t context_dim() const;                                                        ///< of each head and slice; 0 without context
+    std::int64_t context_dim() const;  ///< of each head and slice; 0 without context
 
     /// @throws InvalidInput naming the option, its value and what is allowed.
     void validate() const;

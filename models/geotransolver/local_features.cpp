@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/geotransolver/local_features.h"
 
-#include <torch/torch.h>
-
 #include "ops/neighbors/ball_query.h"
+
+#include <torch/torch.h>
 
 namespace meshard {
 
@@ -33,8 +33,8 @@ LocalFeaturesImpl::LocalFeaturesImpl(LocalFeaturesOptions options) : scales_(std
 
 LocalFeaturesImpl::Result LocalFeaturesImpl::forward(const torch::Tensor& positions, const torch::Tensor& geometry)
 {
-    const auto around_geometry = ball_query(positions, geometry, scales_, NeighborOrder::Grid);   // (B, N_geo, 3 K) each
-    const auto around_points = ball_query(geometry, positions, scales_, NeighborOrder::Grid);     // (B, N, 3 K) each
+    const auto around_geometry = ball_query(positions, geometry, scales_, NeighborOrder::Grid);  // (B, N_geo, 3 K) each
+    const auto around_points = ball_query(geometry, positions, scales_, NeighborOrder::Grid);    // (B, N, 3 K) each
     Result result;
     std::vector<torch::Tensor> features;
     for (std::size_t s = 0; s < scales_.size(); ++s) {

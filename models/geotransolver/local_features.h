@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <vector>
+#include "models/geotransolver/context_projector.h"
+#include "ops/search/point_search.h"
 
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/container/sequential.h>
 
-#include "models/geotransolver/context_projector.h"
-#include "ops/search/point_search.h"
+#include <cstdint>
+#include <vector>
 
 namespace meshard {
 
@@ -21,15 +21,15 @@ public:
     torch::Tensor forward(const torch::Tensor& neighbors);
 
 private:
-    torch::nn::Sequential layers_;       // under the name mlp.layers
+    torch::nn::Sequential layers_;  // under the name mlp.layers
 };
 TORCH_MODULE(NeighborhoodMlp);
 
 struct LocalFeaturesOptions {
     std::vector<RadiusLimit> scales;
-    std::int64_t num_channels = 0;      ///< of each scale
-    SliceOptions slices;                ///< of the tokenizers; `dim` is num_channels
-    double concrete_rate = -1;          ///< as ContextProjector's
+    std::int64_t num_channels = 0;  ///< of each scale
+    SliceOptions slices;            ///< of the tokenizers; `dim` is num_channels
+    double concrete_rate = -1;      ///< as ContextProjector's
 };
 
 /// What GeoTransolver knows of the surroundings of one stream's points: at several radii the points of the stream around those of the geometry, and
@@ -41,8 +41,8 @@ public:
     explicit LocalFeaturesImpl(LocalFeaturesOptions options);
 
     struct Result {
-        std::vector<torch::Tensor> tokens;   ///< a scale each, (B, H, S, D): of the geometry and the stream's points around it
-        torch::Tensor features;              ///< (B, N, scales * num_channels): of the stream's points and the geometry around them
+        std::vector<torch::Tensor> tokens;  ///< a scale each, (B, H, S, D): of the geometry and the stream's points around it
+        torch::Tensor features;             ///< (B, N, scales * num_channels): of the stream's points and the geometry around them
     };
 
     /// @param positions   (B, N, 3)
@@ -51,7 +51,7 @@ public:
 
 private:
     std::vector<RadiusLimit> scales_;
-    torch::nn::ModuleList processors_;       // one a scale
+    torch::nn::ModuleList processors_;  // one a scale
     torch::nn::ModuleList tokenizers_;
 };
 TORCH_MODULE(LocalFeatures);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/graph/ab_upt.h"
 
-#include <nlohmann/json.hpp>
-#include <torch/torch.h>
-
 #include "models/layers/grid_points.h"
 #include "models/layers/option_table.h"
+
+#include <nlohmann/json.hpp>
+#include <torch/torch.h>
 
 namespace meshard {
 namespace {
@@ -15,20 +15,21 @@ constexpr double kWeightStd = 0.02;
 const OptionTable<AbUptOptions>& option_table()
 {
     using O = AbUptOptions;
-    static const OptionTable<O> table("AB-UPT", {
-        {"surface_dim", &O::surface_dim, "channels of the surface's result", {.least = 1}},
-        {"volume_dim", &O::volume_dim, "channels of the volume's result", {.least = 1}},
-        {"hidden_dim", &O::hidden_dim, "channels", {.least = 1}},
-        {"num_heads", &O::num_heads, "attention heads; divides hidden_dim", {.least = 1}},
-        {"mlp_ratio", &O::mlp_ratio, "width of the blocks' MLPs over hidden_dim", {.least = 1}},
-        {"geometry_depth", &O::geometry_depth, "blocks among the supernodes", {.least = 0}},
-        {"radius", &O::radius, "of a supernode's neighbourhood, in the units of the positions", {.least = 0, .above = true}},
-        {"max_degree", &O::max_degree, "points of a neighbourhood that are kept, first by index", {.least = 1}},
-        {"physics_blocks", &O::physics_blocks, "blocks of the common branch, in order", {.words = {"perceiver", "shared", "cross", "joint"}}},
-        {"num_surface_blocks", &O::num_surface_blocks, "blocks with weights of the surface's own", {.least = 0}},
-        {"num_volume_blocks", &O::num_volume_blocks, "blocks with weights of the volume's own", {.least = 0}},
-        {"condition_dim", &O::condition_dim, "numbers of a case that modulate every block; 0 for none", {.least = 0}},
-    });
+    static const OptionTable<O> table(
+        "AB-UPT", {
+                      {"surface_dim", &O::surface_dim, "channels of the surface's result", {.least = 1}},
+                      {"volume_dim", &O::volume_dim, "channels of the volume's result", {.least = 1}},
+                      {"hidden_dim", &O::hidden_dim, "channels", {.least = 1}},
+                      {"num_heads", &O::num_heads, "attention heads; divides hidden_dim", {.least = 1}},
+                      {"mlp_ratio", &O::mlp_ratio, "width of the blocks' MLPs over hidden_dim", {.least = 1}},
+                      {"geometry_depth", &O::geometry_depth, "blocks among the supernodes", {.least = 0}},
+                      {"radius", &O::radius, "of a supernode's neighbourhood, in the units of the positions", {.least = 0, .above = true}},
+                      {"max_degree", &O::max_degree, "points of a neighbourhood that are kept, first by index", {.least = 1}},
+                      {"physics_blocks", &O::physics_blocks, "blocks of the common branch, in order", {.words = {"perceiver", "shared", "cross", "joint"}}},
+                      {"num_surface_blocks", &O::num_surface_blocks, "blocks with weights of the surface's own", {.least = 0}},
+                      {"num_volume_blocks", &O::num_volume_blocks, "blocks with weights of the volume's own", {.least = 0}},
+                      {"condition_dim", &O::condition_dim, "numbers of a case that modulate every block; 0 for none", {.least = 0}},
+                  });
     return table;
 }
 
@@ -44,7 +45,7 @@ void AbUptOptions::validate() const
     option_table().check(*this);
     const OptionChecks checks("AB-UPT");
     checks.multiple("hidden_dim", hidden_dim, "num_heads", num_heads);
-    constexpr std::int64_t kLeastHeadDim = 6;   // a pair of channels for each axis
+    constexpr std::int64_t kLeastHeadDim = 6;  // a pair of channels for each axis
     if (hidden_dim / num_heads < kLeastHeadDim || hidden_dim / num_heads % 2 != 0) {
         checks.refuse("hidden_dim / num_heads must be even and at least 6, and is " + std::to_string(hidden_dim / num_heads) + ".");
     }
@@ -74,8 +75,10 @@ AbUptImpl::AbUptImpl(AbUptOptions options) : options_(std::move(options))
     surface_bias_ = register_module("surface_bias", bias_mlp(dim));
     volume_bias_ = register_module("volume_bias", bias_mlp(dim));
     for (const auto& kind : options_.physics_blocks) {
-        if (kind == "perceiver") physics_blocks_->push_back(PerceiverBlock(block));
-        else physics_blocks_->push_back(AnchorBlock(block));
+        if (kind == "perceiver")
+            physics_blocks_->push_back(PerceiverBlock(block));
+        else
+            physics_blocks_->push_back(AnchorBlock(block));
     }
     register_module("physics_blocks", physics_blocks_);
     add_anchor_blocks(surface_blocks_, options_.num_surface_blocks);
@@ -89,8 +92,10 @@ AbUptImpl::AbUptImpl(AbUptOptions options) : options_(std::move(options))
     for (const auto& item : named_modules("", /*include_self=*/false)) {
         const auto* linear = item.value()->as<torch::nn::Linear>();
         if (!linear) continue;
-        if (item.key().ends_with("modulation")) linear->weight.zero_();
-        else linear->weight.normal_(0.0, kWeightStd);
+        if (item.key().ends_with("modulation"))
+            linear->weight.zero_();
+        else
+            linear->weight.normal_(0.0, kWeightStd);
         linear->bias.zero_();
     }
 }
@@ -105,10 +110,11 @@ AbUptOutputs AbUptImpl::forward(const AbUptInputs& inputs)
     };
 
     const auto supernodes = point_rows("supernodes", inputs.supernodes);
-    std::vector<Branch> geometry{{.anchors = {encoder_(point_rows("geometry", inputs.geometry), supernodes), rotary_angles(supernodes, head_dim)}, .queries = {}}};
+    std::vector<Branch> geometry{
+        {.anchors = {encoder_(point_rows("geometry", inputs.geometry), supernodes), rotary_angles(supernodes, head_dim)}, .queries = {}}};
     for (const auto& block : *geometry_blocks_) block->as<AnchorBlock>()->forward(geometry, AnchorsOf::Own, inputs.condition);
 
-    std::vector<Branch> branches(2);   // surface, volume
+    std::vector<Branch> branches(2);  // surface, volume
     branches[0].anchors = tokens("surface_anchors", inputs.surface_anchors, surface_bias_);
     branches[1].anchors = tokens("volume_anchors", inputs.volume_anchors, volume_bias_);
     if (inputs.surface_queries.defined()) branches[0].queries = tokens("surface_queries", inputs.surface_queries, surface_bias_);
@@ -129,7 +135,10 @@ AbUptOutputs AbUptImpl::forward(const AbUptInputs& inputs)
         return alone.front();
     };
     const auto surface = decode(branches[0], surface_blocks_), volume = decode(branches[1], volume_blocks_);
-    AbUptOutputs outputs{.surface_anchors = surface_head_(surface.anchors.values), .volume_anchors = volume_head_(volume.anchors.values), .surface_queries = {}, .volume_queries = {}};
+    AbUptOutputs outputs{.surface_anchors = surface_head_(surface.anchors.values),
+                         .volume_anchors = volume_head_(volume.anchors.values),
+                         .surface_queries = {},
+                         .volume_queries = {}};
     if (inputs.surface_queries.defined()) outputs.surface_queries = surface_head_(surface.queries.values);
     if (inputs.volume_queries.defined()) outputs.volume_queries = volume_head_(volume.queries.values);
     return outputs;

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "models/graph/anchor_attention.h"
+#include "models/graph/supernode_pooling.h"
+
+#include <nlohmann/json_fwd.hpp>
+
 #include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
 
-#include <nlohmann/json_fwd.hpp>
-
-#include "models/graph/anchor_attention.h"
-#include "models/graph/supernode_pooling.h"
-
 namespace meshard {
 
 /// Constructor arguments of an AB-UPT.
 struct AbUptOptions {
-    std::int64_t surface_dim = 0;               ///< must be set
-    std::int64_t volume_dim = 0;                ///< must be set
+    std::int64_t surface_dim = 0;  ///< must be set
+    std::int64_t volume_dim = 0;   ///< must be set
     std::int64_t hidden_dim = 192;
     std::int64_t num_heads = 3;
     std::int64_t mlp_ratio = 4;
@@ -39,7 +39,7 @@ nlohmann::json to_json(const AbUptOptions& options);
 /// Positions, each (B, N, 3). All tokens attend to anchors; no token attends to queries, so that queries do not change other results, whatever their number.
 struct AbUptInputs {
     torch::Tensor geometry;
-    torch::Tensor supernodes;                       ///< some of the geometry's points
+    torch::Tensor supernodes;  ///< some of the geometry's points
     torch::Tensor surface_anchors, volume_anchors;
     torch::Tensor surface_queries, volume_queries;  ///< undefined for none
     torch::Tensor condition;                        ///< (B, condition_dim); undefined without

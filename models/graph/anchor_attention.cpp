@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/graph/anchor_attention.h"
 
-#include <torch/torch.h>
-
 #include "partition/error.h"
+
+#include <torch/torch.h>
 
 namespace meshard {
 namespace {
@@ -99,7 +99,8 @@ void Modulation::add_to(torch::nn::Module& owner, std::int64_t condition_dim, st
 std::vector<torch::Tensor> Modulation::parts(const torch::Tensor& condition)
 {
     if (condition.defined() != !linear_.is_empty()) {
-        throw InvalidInput(linear_.is_empty() ? "AB-UPT: a condition was given, and the model takes none." : "AB-UPT: the condition is missing; the model was made to take it.");
+        throw InvalidInput(linear_.is_empty() ? "AB-UPT: a condition was given, and the model takes none."
+                                              : "AB-UPT: the condition is missing; the model was made to take it.");
     }
     if (linear_.is_empty()) return {};
     return linear_(condition).unsqueeze(1).chunk(num_parts_, -1);
@@ -120,7 +121,7 @@ void AnchorBlockImpl::forward(std::vector<Branch>& branches, AnchorsOf anchors, 
 {
     const auto modulation = modulation_.parts(condition);
     struct Projected {
-        torch::Tensor queries, keys, values;   // (B, H, N, D)
+        torch::Tensor queries, keys, values;  // (B, H, N, D)
     };
     const auto projected_anchors = [&](const Tokens& tokens) -> Projected {
         const auto parts = qkv_(shifted(norm1_(tokens.values), modulation, 0)).chunk(3, -1);
@@ -128,7 +129,8 @@ void AnchorBlockImpl::forward(std::vector<Branch>& branches, AnchorsOf anchors, 
     };
     const auto projected_queries = [&](const Tokens& tokens) {
         const auto dim = proj_->options.in_features();
-        const auto x = torch::nn::functional::linear(shifted(norm1_(tokens.values), modulation, 0), qkv_->weight.narrow(0, 0, dim), qkv_->bias.narrow(0, 0, dim));
+        const auto x =
+            torch::nn::functional::linear(shifted(norm1_(tokens.values), modulation, 0), qkv_->weight.narrow(0, 0, dim), qkv_->bias.narrow(0, 0, dim));
         return turned(heads_of(x, num_heads_), tokens.angles);
     };
     const auto finish = [&](torch::Tensor& x, const torch::Tensor& queries, const torch::Tensor& keys, const torch::Tensor& values) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <vector>
-
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
+
+#include <cstdint>
+#include <vector>
 
 namespace meshard {
 
@@ -19,8 +19,8 @@ torch::Tensor rotary_angles(const torch::Tensor& positions, std::int64_t head_di
 
 /// Tokens of one kind, and the rotation angles of their positions.
 struct Tokens {
-    torch::Tensor values;       ///< (B, N, C); undefined for none
-    torch::Tensor angles;       ///< (B, N, head_dim / 2)
+    torch::Tensor values;  ///< (B, N, C); undefined for none
+    torch::Tensor angles;  ///< (B, N, head_dim / 2)
 };
 
 /// Anchors, to which tokens attend, and queries, to which no token attends.
@@ -32,7 +32,7 @@ struct AnchorBlockOptions {
     std::int64_t dim = 0;
     std::int64_t num_heads = 1;
     std::int64_t mlp_ratio = 4;
-    std::int64_t condition_dim = 0;     ///< 0 for none
+    std::int64_t condition_dim = 0;  ///< 0 for none
 };
 
 /// Which anchors the tokens of a branch attend to.

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <string>
+#include "ops/neighbors/message_graph.h"
 
 #include <nlohmann/json_fwd.hpp>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/container/sequential.h>
 
-#include "ops/neighbors/message_graph.h"
+#include <cstdint>
+#include <memory>
+#include <string>
 
 namespace meshard {
 
@@ -18,11 +18,11 @@ class OptionTable;
 
 /// Constructor arguments of a MeshGraphNet, with the names and defaults that checkpoints use. What each means and may be: `mesh_graph_net_option_table`.
 struct MeshGraphNetOptions {
-    std::int64_t input_dim_nodes = 0;           ///< must be set
-    std::int64_t input_dim_edges = 0;           ///< must be set
-    std::int64_t output_dim = 0;                ///< must be set
+    std::int64_t input_dim_nodes = 0;  ///< must be set
+    std::int64_t input_dim_edges = 0;  ///< must be set
+    std::int64_t output_dim = 0;       ///< must be set
     std::int64_t processor_size = 15;
-    std::string mlp_activation_fn = "relu";     ///< see activation.h
+    std::string mlp_activation_fn = "relu";  ///< see activation.h
     std::int64_t num_layers_node_processor = 2;
     std::int64_t num_layers_edge_processor = 2;
     std::int64_t hidden_dim_processor = 128;
@@ -80,9 +80,9 @@ TORCH_MODULE(SplitEdgeMlp);
 
 /// How ghost nodes get their features in each step.
 enum class GhostMode : std::uint8_t {
-    Auto,      ///< the cheaper of the two by `ghost_costs`
-    Refresh,   ///< one exchange a step, forward and backward
-    Deep,      ///< as many ghost layers as steps, whose features several ranks compute; one exchange in all
+    Auto,     ///< the cheaper of the two by `ghost_costs`
+    Refresh,  ///< one exchange a step, forward and backward
+    Deep,     ///< as many ghost layers as steps, whose features several ranks compute; one exchange in all
 };
 
 /// Estimated cost of a training step in either mode, in seconds of the slowest rank: bytes and messages, and the arithmetic for ghosts.
@@ -108,7 +108,7 @@ public:
     MeshGraph(MessageGraph graph, const MeshGraphNetOptions& options, GhostMode mode = GhostMode::Auto);
 
     const MessageGraph& graph() const { return *graph_; }
-    const DeepGraph* deep() const { return deep_.get(); }       ///< null if ghosts are refreshed
+    const DeepGraph* deep() const { return deep_.get(); }  ///< null if ghosts are refreshed
 
 private:
     std::shared_ptr<const MessageGraph> graph_;
@@ -135,8 +135,8 @@ private:
 
     MeshGraphNetOptions options_;
     GraphMlp edge_encoder_{nullptr}, node_encoder_{nullptr}, node_decoder_{nullptr};
-    std::vector<GraphMlp> edge_mlps_, node_mlps_;   // one a step
-    std::vector<SplitEdgeMlp> split_edge_mlps_;     // in place of edge_mlps_, with do_concat_trick
+    std::vector<GraphMlp> edge_mlps_, node_mlps_;  // one a step
+    std::vector<SplitEdgeMlp> split_edge_mlps_;    // in place of edge_mlps_, with do_concat_trick
 };
 TORCH_MODULE(MeshGraphNet);
 

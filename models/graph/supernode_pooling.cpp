@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/graph/supernode_pooling.h"
 
-#include <torch/torch.h>
-
 #include "models/graph/anchor_attention.h"
 #include "ops/neighbors/message_graph.h"
 #include "ops/neighbors/point_clouds.h"
+
+#include <torch/torch.h>
 
 namespace meshard {
 
@@ -25,10 +25,10 @@ torch::Tensor SupernodePoolingImpl::forward(const torch::Tensor& geometry, const
     std::vector<torch::Tensor> pooled;
     for (std::size_t b = 0; b < clouds.size(); ++b) {
         const MessageGraph graph(first_by_id(radius_search(clouds[b].detach(), supernode_clouds[b].detach(), radius_), max_degree_), supernode_clouds[b]);
-        const auto sources = position_embedding(graph.from_sources(clouds[b]), num_channels_);               // (E, C)
-        const auto targets = position_embedding(graph.from_targets(supernode_clouds[b]), num_channels_);      // (E, C)
-        const auto messages = message_->forward(torch::cat({sources, targets}, -1));                         // (E, C)
-        const auto means = graph.to_targets(messages, SegmentReduction::Mean);                               // (M, C)
+        const auto sources = position_embedding(graph.from_sources(clouds[b]), num_channels_);            // (E, C)
+        const auto targets = position_embedding(graph.from_targets(supernode_clouds[b]), num_channels_);  // (E, C)
+        const auto messages = message_->forward(torch::cat({sources, targets}, -1));                      // (E, C)
+        const auto means = graph.to_targets(messages, SegmentReduction::Mean);                            // (M, C)
         pooled.push_back(proj_(torch::cat({means, position_embedding(supernode_clouds[b], num_channels_)}, -1)));
     }
     return torch::stack(pooled);

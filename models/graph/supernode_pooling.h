@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
+
+#include <cstdint>
 
 namespace meshard {
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/grids/unet.h"
 
-#include <sstream>
+#include "models/layers/activation.h"
+#include "models/layers/option_checks.h"
 
 #include <torch/torch.h>
 
-#include "models/layers/activation.h"
-#include "models/layers/option_checks.h"
+#include <sstream>
 
 namespace meshard {
 namespace {
@@ -41,7 +41,8 @@ UNetImpl::UNetImpl(UNetOptions options) : options_(std::move(options))
     for (std::int64_t level = 0; level <= options_.depth; ++level) {
         down_->push_back(two_convolutions(level == 0 ? options_.in_channels : channels(level - 1), channels(level), options_));
     }
-    for (std::int64_t level = 0; level < options_.depth; ++level) up_->push_back(two_convolutions(channels(level) + channels(level + 1), channels(level), options_));
+    for (std::int64_t level = 0; level < options_.depth; ++level)
+        up_->push_back(two_convolutions(channels(level) + channels(level + 1), channels(level), options_));
     register_module("down", down_);
     register_module("up", up_);
     head_ = register_module("head", torch::nn::Conv2d(torch::nn::Conv2dOptions(options_.num_channels, options_.out_channels, 1)));
@@ -52,7 +53,8 @@ torch::Tensor UNetImpl::forward(const torch::Tensor& image)
     const auto multiple = std::int64_t{1} << options_.depth;
     if (image.dim() != 4 || image.size(1) != options_.in_channels || image.size(2) % multiple != 0 || image.size(3) % multiple != 0) {
         std::ostringstream message;
-        message << "the image must be (batch, " << options_.in_channels << ", height, width) with multiples of " << multiple << ", and has the shape " << image.sizes() << ".";
+        message << "the image must be (batch, " << options_.in_channels << ", height, width) with multiples of " << multiple << ", and has the shape "
+                << image.sizes() << ".";
         OptionChecks("UNet").refuse(message.str());
     }
     std::vector<torch::Tensor> levels;

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <string>
-
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/conv.h>
+
+#include <cstdint>
+#include <string>
 
 namespace meshard {
 
 struct UNetOptions {
-    std::int64_t in_channels = 0;       ///< must be set
-    std::int64_t out_channels = 0;      ///< must be set
-    std::int64_t num_channels = 32;     ///< on the finest level; twice as many on each coarser one
-    std::int64_t depth = 3;             ///< number of times that the grid is halved
-    std::int64_t num_groups = 8;        ///< of the group norms; divides num_channels
+    std::int64_t in_channels = 0;    ///< must be set
+    std::int64_t out_channels = 0;   ///< must be set
+    std::int64_t num_channels = 32;  ///< on the finest level; twice as many on each coarser one
+    std::int64_t depth = 3;          ///< number of times that the grid is halved
+    std::int64_t num_groups = 8;     ///< of the group norms; divides num_channels
     std::string act = "gelu";
 
     /// @throws InvalidInput naming the option, its value and what is allowed.
@@ -36,7 +36,7 @@ public:
 
 private:
     UNetOptions options_;
-    torch::nn::ModuleList down_, up_;           // two convolutions each, fine to coarse
+    torch::nn::ModuleList down_, up_;  // two convolutions each, fine to coarse
     torch::nn::Conv2d head_{nullptr};
 };
 TORCH_MODULE(UNet);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/grids/vision_transformer.h"
 
-#include <sstream>
+#include "models/layers/mlp.h"
+#include "models/layers/option_checks.h"
 
 #include <torch/torch.h>
 
-#include "models/layers/mlp.h"
-#include "models/layers/option_checks.h"
+#include <sstream>
 
 namespace meshard {
 namespace {
@@ -18,8 +18,15 @@ constexpr double kPositionStd = 0.02;
 void VisionTransformerOptions::validate() const
 {
     const OptionChecks checks("VisionTransformer");
-    checks.at_least(1, {{"in_channels", in_channels}, {"out_channels", out_channels}, {"height", height}, {"width", width}, {"patch_size", patch_size},
-                        {"n_layers", n_layers}, {"n_hidden", n_hidden}, {"n_head", n_head}, {"mlp_ratio", mlp_ratio}});
+    checks.at_least(1, {{"in_channels", in_channels},
+                        {"out_channels", out_channels},
+                        {"height", height},
+                        {"width", width},
+                        {"patch_size", patch_size},
+                        {"n_layers", n_layers},
+                        {"n_hidden", n_hidden},
+                        {"n_head", n_head},
+                        {"mlp_ratio", mlp_ratio}});
     checks.multiple("height", height, "patch_size", patch_size);
     checks.multiple("width", width, "patch_size", patch_size);
     checks.multiple("n_hidden", n_hidden, "n_head", n_head);
@@ -38,7 +45,7 @@ torch::Tensor AttentionLayerImpl::forward(torch::Tensor x)
 {
     const auto head_dim = x.size(-1) / num_heads_;
     const auto parts = qkv_(norm1_(x)).chunk(3, -1);
-    const auto heads = [&](const torch::Tensor& part) { return part.unflatten(-1, {num_heads_, head_dim}).transpose(1, 2); };   // (B, H, N, D)
+    const auto heads = [&](const torch::Tensor& part) { return part.unflatten(-1, {num_heads_, head_dim}).transpose(1, 2); };  // (B, H, N, D)
     const auto attended = torch::scaled_dot_product_attention(heads(parts[0]), heads(parts[1]), heads(parts[2]));
     x = x + proj_(attended.transpose(1, 2).flatten(2));
     return x + mlp_->forward(x);
@@ -60,11 +67,12 @@ torch::Tensor VisionTransformerImpl::forward(const torch::Tensor& image)
 {
     if (image.dim() != 4 || image.size(1) != options_.in_channels || image.size(2) != options_.height || image.size(3) != options_.width) {
         std::ostringstream message;
-        message << "the image must be (batch, " << options_.in_channels << ", " << options_.height << ", " << options_.width << "), and has the shape " << image.sizes() << ".";
+        message << "the image must be (batch, " << options_.in_channels << ", " << options_.height << ", " << options_.width << "), and has the shape "
+                << image.sizes() << ".";
         OptionChecks("VisionTransformer").refuse(message.str());
     }
-    const auto patches = patches_(image) + positions_;                         // (B, C, h, w)
-    auto x = patches.flatten(2).transpose(1, 2);                               // (B, h * w, C)
+    const auto patches = patches_(image) + positions_;  // (B, C, h, w)
+    auto x = patches.flatten(2).transpose(1, 2);        // (B, h * w, C)
     for (const auto& layer : *layers_) x = layer->as<AttentionLayer>()->forward(x);
     return pixels_(norm_(x).transpose(1, 2).unflatten(-1, patches.sizes().slice(2)));
 }

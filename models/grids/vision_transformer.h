@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <string>
-
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
 
+#include <cstdint>
+#include <string>
+
 namespace meshard {
 
 struct VisionTransformerOptions {
-    std::int64_t in_channels = 0;       ///< must be set
-    std::int64_t out_channels = 0;      ///< must be set
-    std::int64_t height = 0;            ///< of the images; must be set, a multiple of patch_size
+    std::int64_t in_channels = 0;   ///< must be set
+    std::int64_t out_channels = 0;  ///< must be set
+    std::int64_t height = 0;        ///< of the images; must be set, a multiple of patch_size
     std::int64_t width = 0;
     std::int64_t patch_size = 4;
     std::int64_t n_layers = 4;
@@ -40,7 +40,7 @@ private:
     std::int64_t num_heads_;
     torch::nn::LayerNorm norm1_{nullptr};
     torch::nn::Linear qkv_{nullptr}, proj_{nullptr};
-    torch::nn::Sequential mlp_{nullptr};        // layer norm and MLP
+    torch::nn::Sequential mlp_{nullptr};  // layer norm and MLP
 };
 TORCH_MODULE(AttentionLayer);
 
@@ -59,7 +59,7 @@ public:
 private:
     VisionTransformerOptions options_;
     torch::nn::Conv2d patches_{nullptr};
-    torch::Tensor positions_;                   // (1, C, rows of patches, columns)
+    torch::Tensor positions_;  // (1, C, rows of patches, columns)
     torch::nn::ModuleList layers_;
     torch::nn::LayerNorm norm_{nullptr};
     torch::nn::ConvTranspose2d pixels_{nullptr};

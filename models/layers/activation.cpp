@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/layers/activation.h"
 
+#include "partition/error.h"
+#include "partition/nearest_name.h"
+
+#include <torch/torch.h>
+
 #include <algorithm>
 #include <array>
 #include <cctype>
 #include <iterator>
-
-#include <torch/torch.h>
-
-#include "partition/error.h"
-#include "partition/nearest_name.h"
 
 namespace meshard {
 namespace {
@@ -18,8 +18,8 @@ namespace {
 // `stan` fits a single channel only, so no MLP has it.
 constexpr std::array kAbsent = {"stan"};
 
-constexpr double kCap = 1.0;   // of the capped ones
-constexpr double kInitialSlope = 0.25;   // of prelu
+constexpr double kCap = 1.0;            // of the capped ones
+constexpr double kInitialSlope = 0.25;  // of prelu
 
 std::string lower_case(std::string_view name)
 {
@@ -57,6 +57,9 @@ ActivationImpl::ActivationImpl(std::string_view name)
     throw InvalidInput(message + ".");
 }
 
-torch::Tensor ActivationImpl::forward(const torch::Tensor& x) { return function_->value(x, parameter_); }
+torch::Tensor ActivationImpl::forward(const torch::Tensor& x)
+{
+    return function_->value(x, parameter_);
+}
 
 }  // namespace meshard

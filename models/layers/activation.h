@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <string>
-#include <string_view>
-#include <vector>
+#include "ops/slices/activations.h"
 
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
-#include "ops/slices/activations.h"
+#include <string>
+#include <string_view>
+#include <vector>
 
 namespace meshard {
 
@@ -24,7 +24,7 @@ public:
     torch::Tensor forward(const torch::Tensor& x);
 
     const ActivationFunction& function() const { return *function_; }
-    const torch::Tensor& parameter() const { return parameter_; }   ///< of prelu and the capped ones, else undefined
+    const torch::Tensor& parameter() const { return parameter_; }  ///< of prelu and the capped ones, else undefined
 
 private:
     const ActivationFunction* function_ = nullptr;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/layers/block_form.h"
 
-#include <utility>
+#include "sharding/memory/recompute.h"
 
 #include <torch/torch.h>
 
-#include "sharding/memory/recompute.h"
+#include <utility>
 
 namespace meshard {
 namespace {
@@ -13,12 +13,14 @@ namespace {
 /// `block(inputs)` under `checkpoint`. Backward draws the noise again as it was, and the next forward what it would have drawn.
 at::Tensor recomputed(const std::shared_ptr<RowNoise>& noise, const EagerBlock& block, const std::vector<at::Tensor>& inputs)
 {
-    return checkpoint([block, noise, before = *noise, again = std::make_shared<bool>(false)](const std::vector<at::Tensor>& given) -> std::vector<at::Tensor> {
-        const auto now = std::exchange(*noise, before);
-        auto output = block(given);
-        if (std::exchange(*again, true)) *noise = now;
-        return {std::move(output)};
-    }, inputs)[0];
+    return checkpoint(
+        [block, noise, before = *noise, again = std::make_shared<bool>(false)](const std::vector<at::Tensor>& given) -> std::vector<at::Tensor> {
+            const auto now = std::exchange(*noise, before);
+            auto output = block(given);
+            if (std::exchange(*again, true)) *noise = now;
+            return {std::move(output)};
+        },
+        inputs)[0];
 }
 
 }  // namespace
@@ -26,11 +28,16 @@ at::Tensor recomputed(const std::shared_ptr<RowNoise>& noise, const EagerBlock& 
 std::string_view name_of(BlockForm form)
 {
     switch (form) {
-    case BlockForm::Eager: return "eager";
-    case BlockForm::Recomputed: return "recomputed";
-    case BlockForm::Fused: return "fused";
-    case BlockForm::Inferred: return "inferred";
-    case BlockForm::Streamed: break;
+    case BlockForm::Eager:
+        return "eager";
+    case BlockForm::Recomputed:
+        return "recomputed";
+    case BlockForm::Fused:
+        return "fused";
+    case BlockForm::Inferred:
+        return "inferred";
+    case BlockForm::Streamed:
+        break;
     }
     return "streamed";
 }
@@ -57,9 +64,12 @@ at::Tensor run_block(const BlockFusion& fusion, MemoryMode memory, const std::sh
 {
     const auto& x = inputs.front();
     switch (form_of_one(obstacle_of(x, fusion), memory)) {
-    case BlockForm::Fused: return fused_block(x, fusion.block, {.keep_activations = memory == MemoryMode::Stored});
-    case BlockForm::Recomputed: return recomputed(noise, eager, inputs);
-    default: return eager(inputs);
+    case BlockForm::Fused:
+        return fused_block(x, fusion.block, {.keep_activations = memory == MemoryMode::Stored});
+    case BlockForm::Recomputed:
+        return recomputed(noise, eager, inputs);
+    default:
+        return eager(inputs);
     }
 }
 

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "models/layers/memory_mode.h"
+#include "ops/fused/fused_block.h"
+
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -8,29 +13,24 @@
 #include <string_view>
 #include <vector>
 
-#include <ATen/core/Tensor.h>
-
-#include "models/layers/memory_mode.h"
-#include "ops/fused/fused_block.h"
-
 namespace meshard {
 
 /// In which form a block of slice attention runs. Results differ by rounding only.
 enum class BlockForm : std::uint8_t {
-    Eager,        ///< its modules, one operator after the other
-    Recomputed,   ///< the same, keeping its inputs only: backward runs it once more
-    Fused,        ///< tiles of points through the whole block (`fused_block`)
-    Inferred,     ///< without gradients, all blocks as one: a sweep over the tiles ends a block and begins the next (`inferred_blocks`)
-    Streamed      ///< all blocks as one: each starts again from the model's inputs (`streamed_blocks`)
+    Eager,       ///< its modules, one operator after the other
+    Recomputed,  ///< the same, keeping its inputs only: backward runs it once more
+    Fused,       ///< tiles of points through the whole block (`fused_block`)
+    Inferred,    ///< without gradients, all blocks as one: a sweep over the tiles ends a block and begins the next (`inferred_blocks`)
+    Streamed     ///< all blocks as one: each starts again from the model's inputs (`streamed_blocks`)
 };
 
-std::string_view name_of(BlockForm form);   ///< `eager`, `recomputed`, ...
+std::string_view name_of(BlockForm form);  ///< `eager`, `recomputed`, ...
 
 /// What a block says of itself in the state that it is in: its weights, if the fused operators can do the same, or why they cannot. Here, and nowhere else, a
 /// model says how its blocks fuse.
 struct BlockFusion {
     FusedBlock block;
-    const char* obstacle = nullptr;   ///< half a sentence about the block; null if there is none
+    const char* obstacle = nullptr;  ///< half a sentence about the block; null if there is none
 };
 
 /// Why the fused operators cannot take these points through a block: the block's own obstacle, or one of the points and weights. Null if they can.
@@ -55,7 +55,7 @@ at::Tensor run_block(const BlockFusion& fusion, MemoryMode memory, const std::sh
 /// What runs and why nothing faster does.
 struct BlockChoice {
     BlockForm form = BlockForm::Eager;
-    const char* why_not_fused = nullptr;   ///< as `obstacle_of`
+    const char* why_not_fused = nullptr;  ///< as `obstacle_of`
 };
 
 /// A model of such blocks.

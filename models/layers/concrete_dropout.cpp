@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/layers/concrete_dropout.h"
 
+#include <torch/torch.h>
+
 #include <algorithm>
 #include <cmath>
-
-#include <torch/torch.h>
 
 namespace meshard {
 namespace {
@@ -12,7 +12,7 @@ namespace {
 constexpr double kLeastRate = 0.05, kMostRate = 0.99;
 constexpr double kLargestLogit = 10.0;
 constexpr double kEpsilon = 1e-7;
-constexpr double kSharpness = 0.1;   // the temperature of the relaxed Bernoulli draw
+constexpr double kSharpness = 0.1;  // the temperature of the relaxed Bernoulli draw
 
 }  // namespace
 

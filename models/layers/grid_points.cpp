@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/layers/grid_points.h"
 
-#include <sstream>
+#include "partition/error.h"
 
 #include <torch/torch.h>
 
-#include "partition/error.h"
+#include <sstream>
 
 namespace meshard {
 
@@ -19,11 +19,15 @@ at::Tensor flat_points(const char* model, const char* name, const at::Tensor& te
 
     std::ostringstream message;
     message << model << ": " << name << " must be (batch, ";
-    if (grid.empty()) message << "points";
-    else message << c10::multiply_integers(grid) << " points or the extents " << grid;
+    if (grid.empty())
+        message << "points";
+    else
+        message << c10::multiply_integers(grid) << " points or the extents " << grid;
     message << ", " << dim << "), and ";
-    if (tensor.defined()) message << "has the shape " << tensor.sizes() << ".";
-    else message << "is missing.";
+    if (tensor.defined())
+        message << "has the shape " << tensor.sizes() << ".";
+    else
+        message << "is missing.";
     throw InvalidInput(message.str());
 }
 

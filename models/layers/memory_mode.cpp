@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/layers/memory_mode.h"
 
-#include <torch/nn/module.h>
-
 #include "partition/error.h"
+
+#include <torch/nn/module.h>
 
 namespace meshard {
 
@@ -15,7 +15,10 @@ MemoryMode memory_mode(const std::string& name)
     throw InvalidInput("memory mode '" + name + "' is not one of stored, recomputed, streamed.");
 }
 
-std::optional<MemoryMode> HasMemoryModes::inference_memory(std::int64_t, std::int64_t) const { return std::nullopt; }
+std::optional<MemoryMode> HasMemoryModes::inference_memory(std::int64_t, std::int64_t) const
+{
+    return std::nullopt;
+}
 
 void set_memory(torch::nn::Module& module, MemoryMode mode)
 {
@@ -26,7 +29,8 @@ void set_memory(torch::nn::Module& module, MemoryMode mode)
         model->set_memory(mode);
         found = true;
     }
-    if (!found && mode != MemoryMode::Stored) throw InvalidInput("memory modes other than `stored` are those of Transolver and GeoTransolver; this model has none.");
+    if (!found && mode != MemoryMode::Stored)
+        throw InvalidInput("memory modes other than `stored` are those of Transolver and GeoTransolver; this model has none.");
 }
 
 MemoryMode inference_memory(const torch::nn::Module& module, std::int64_t num_points, std::int64_t bytes)

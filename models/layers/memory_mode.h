@@ -13,9 +13,9 @@ namespace meshard {
 
 /// What a training step keeps of each point, memory against time. Results differ by rounding only.
 enum class MemoryMode : std::uint8_t {
-    Stored,       ///< what backward needs: the fastest
-    Recomputed,   ///< the layers' inputs; backward computes the rest again, a tile of points at a time
-    Streamed      ///< nothing but inputs and results: every layer starts again from the inputs
+    Stored,      ///< what backward needs: the fastest
+    Recomputed,  ///< the layers' inputs; backward computes the rest again, a tile of points at a time
+    Streamed     ///< nothing but inputs and results: every layer starts again from the inputs
 };
 
 /// A model whose training steps can keep less than what backward needs.
@@ -23,7 +23,8 @@ class HasMemoryModes {
 public:
     virtual ~HasMemoryModes() = default;
 
-    /// What is kept of each point between forward and backward; without gradients, from one layer to the next. @throws InvalidInput for a mode that it does not have
+    /// What is kept of each point between forward and backward; without gradients, from one layer to the next. @throws InvalidInput for a mode that it does not
+    /// have
     virtual void set_memory(MemoryMode mode) = 0;
 
     /// The fastest mode whose inference keeps no more than so many bytes of so many points from layer to layer; nothing if inference has one way only.

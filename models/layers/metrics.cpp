@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/layers/metrics.h"
 
+#include <torch/torch.h>
+
 #include <algorithm>
 #include <cmath>
-
-#include <torch/torch.h>
 
 namespace meshard {
 namespace {
 
-constexpr double kLeastTruth = 1e-8;   // sum of squares below which relative errors are of this
+constexpr double kLeastTruth = 1e-8;  // sum of squares below which relative errors are of this
 
 }  // namespace
 

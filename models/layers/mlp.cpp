@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/layers/mlp.h"
 
-#include <torch/torch.h>
-
 #include "models/layers/activation.h"
+
+#include <torch/torch.h>
 
 namespace meshard {
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <string>
+#include "ops/fused/fused_block.h"
 
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/normalization.h>
 
-#include "ops/fused/fused_block.h"
+#include <cstdint>
+#include <string>
 
 namespace meshard {
 

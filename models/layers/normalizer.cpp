@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/layers/normalizer.h"
 
-#include <cmath>
-#include <string>
-#include <vector>
+#include "partition/error.h"
 
 #include <torch/torch.h>
 
-#include "partition/error.h"
+#include <cmath>
+#include <string>
+#include <vector>
 
 namespace meshard {
 
@@ -15,8 +15,7 @@ void ChannelStatistics::add(const at::Tensor& rows)
 {
     if (rows.dim() != 2) throw InvalidInput("ChannelStatistics: rows must be (points, channels), and have " + std::to_string(rows.dim()) + " dimensions.");
     if (mean_.defined() && rows.size(1) != mean_.size(0)) {
-        throw InvalidInput("ChannelStatistics: " + std::to_string(rows.size(1)) + " channels after tensors of " +
-                           std::to_string(mean_.size(0)) + ".");
+        throw InvalidInput("ChannelStatistics: " + std::to_string(rows.size(1)) + " channels after tensors of " + std::to_string(mean_.size(0)) + ".");
     }
     const auto n = rows.size(0);
     if (n == 0) return;

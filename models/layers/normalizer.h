@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
 #include <ATen/core/Tensor.h>
+
+#include <cstdint>
 
 namespace meshard {
 
 /// Brings each channel to mean 0 and standard deviation 1, and back.
 struct Normalizer {
-    at::Tensor mean;   ///< (C), float32
-    at::Tensor std;    ///< (C), float32, no zeros
+    at::Tensor mean;  ///< (C), float32
+    at::Tensor std;   ///< (C), float32, no zeros
 
     at::Tensor normalize(const at::Tensor& x) const { return (x - mean) / std; }
     at::Tensor denormalize(const at::Tensor& x) const { return x * std + mean; }
@@ -30,8 +30,8 @@ public:
 
 private:
     std::int64_t num_rows_ = 0;
-    at::Tensor mean_;             // (C)
-    at::Tensor squared_sum_;      // (C), of the differences to the mean
+    at::Tensor mean_;         // (C)
+    at::Tensor squared_sum_;  // (C), of the differences to the mean
 };
 
 }  // namespace meshard

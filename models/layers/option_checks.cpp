@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/layers/option_checks.h"
 
+#include "partition/error.h"
+#include "partition/nearest_name.h"
+
 #include <algorithm>
 #include <cmath>
 #include <sstream>
-
-#include "partition/error.h"
-#include "partition/nearest_name.h"
 
 namespace meshard {
 namespace {
@@ -57,7 +57,8 @@ void OptionChecks::one_of(const std::string& name, const std::string& value, con
 
 void OptionChecks::multiple(const char* name, std::int64_t value, const char* of_name, std::int64_t of) const
 {
-    if (value % of != 0) refuse(std::string(name) + " must be a multiple of " + of_name + "; " + std::to_string(value) + " is not one of " + std::to_string(of) + ".");
+    if (value % of != 0)
+        refuse(std::string(name) + " must be a multiple of " + of_name + "; " + std::to_string(value) + " is not one of " + std::to_string(of) + ".");
 }
 
 void OptionChecks::within(const OptionBounds& bounds, const std::string& name, std::int64_t value) const

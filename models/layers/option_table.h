@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "models/layers/option_checks.h"
+#include "models/layers/option_info.h"
+#include "partition/error.h"
+#include "partition/nearest_name.h"
+
+#include <nlohmann/json.hpp>
+
 #include <cmath>
 #include <cstdint>
 #include <iterator>
@@ -9,13 +16,6 @@
 #include <utility>
 #include <variant>
 #include <vector>
-
-#include <nlohmann/json.hpp>
-
-#include "models/layers/option_checks.h"
-#include "models/layers/option_info.h"
-#include "partition/error.h"
-#include "partition/nearest_name.h"
 
 namespace meshard {
 
@@ -27,19 +27,19 @@ using OptionMember = std::variant<bool Options::*, std::int64_t Options::*, doub
 /// What is unusual about an option.
 template <class Options>
 struct OptionTraits {
-    bool Options::* only_with = nullptr;            ///< the bounds hold where this other option is set; null: always
-    std::string none = {};                          ///< the value, as JSON, that checkpoints write as null; bounds do not touch it
-    bool one_or_more = false;                       ///< a list of one is written as its only value
-    bool is_extension = false;                      ///< other programs do not know it: written only where it is not the default
-    bool is_for_programs = false;                   ///< no configuration may set it
+    bool Options::* only_with = nullptr;  ///< the bounds hold where this other option is set; null: always
+    std::string none = {};                ///< the value, as JSON, that checkpoints write as null; bounds do not touch it
+    bool one_or_more = false;             ///< a list of one is written as its only value
+    bool is_extension = false;            ///< other programs do not know it: written only where it is not the default
+    bool is_for_programs = false;         ///< no configuration may set it
 };
 
 /// The declaration of an argument of a model's constructor. Its type is the member's, its default what the member is at first.
 template <class Options>
 struct Option {
-    std::string name;                               ///< in checkpoints and configurations
+    std::string name;  ///< in checkpoints and configurations
     OptionMember<Options> member;
-    std::string meaning;                            ///< a line for people, without a full stop
+    std::string meaning;  ///< a line for people, without a full stop
     OptionBounds bounds = {};
     OptionTraits<Options> traits = {};
 };
@@ -49,10 +49,14 @@ namespace detail {
 template <class Value>
 bool is_value(const nlohmann::json& json, const Value* /*type*/)
 {
-    if constexpr (std::is_same_v<Value, bool>) return json.is_boolean();
-    else if constexpr (std::is_same_v<Value, std::int64_t>) return json.is_number() && std::floor(json.get<double>()) == json.get<double>();
-    else if constexpr (std::is_same_v<Value, double>) return json.is_number();
-    else return json.is_string();
+    if constexpr (std::is_same_v<Value, bool>)
+        return json.is_boolean();
+    else if constexpr (std::is_same_v<Value, std::int64_t>)
+        return json.is_number() && std::floor(json.get<double>()) == json.get<double>();
+    else if constexpr (std::is_same_v<Value, double>)
+        return json.is_number();
+    else
+        return json.is_string();
 }
 
 template <class Value>
@@ -65,13 +69,34 @@ bool is_value(const nlohmann::json& json, const std::vector<Value>* /*type*/)
     return true;
 }
 
-inline const char* type_text(const bool*) { return "true or false"; }
-inline const char* type_text(const std::int64_t*) { return "a whole number"; }
-inline const char* type_text(const double*) { return "a number"; }
-inline const char* type_text(const std::string*) { return "a text"; }
-inline const char* type_text(const std::vector<std::int64_t>*) { return "whole numbers"; }
-inline const char* type_text(const std::vector<double>*) { return "numbers"; }
-inline const char* type_text(const std::vector<std::string>*) { return "texts"; }
+inline const char* type_text(const bool*)
+{
+    return "true or false";
+}
+inline const char* type_text(const std::int64_t*)
+{
+    return "a whole number";
+}
+inline const char* type_text(const double*)
+{
+    return "a number";
+}
+inline const char* type_text(const std::string*)
+{
+    return "a text";
+}
+inline const char* type_text(const std::vector<std::int64_t>*)
+{
+    return "whole numbers";
+}
+inline const char* type_text(const std::vector<double>*)
+{
+    return "numbers";
+}
+inline const char* type_text(const std::vector<std::string>*)
+{
+    return "texts";
+}
 
 }  // namespace detail
 
@@ -116,10 +141,12 @@ public:
         const OptionChecks checks(model_);
         for (const auto& option : options_) {
             if (option.traits.only_with && !(options.*option.traits.only_with)) continue;
-            std::visit([&](auto member) {
-                const auto& value = options.*member;
-                if (nlohmann::json(value).dump() != option.traits.none) checks.within(option.bounds, option.name, value);
-            }, option.member);
+            std::visit(
+                [&](auto member) {
+                    const auto& value = options.*member;
+                    if (nlohmann::json(value).dump() != option.traits.none) checks.within(option.bounds, option.name, value);
+                },
+                option.member);
         }
     }
 
@@ -173,8 +200,10 @@ private:
         for (const auto& option : options_) {
             auto& value = arguments[option.name];
             std::visit([&](auto member) { value = options.*member; }, option.member);
-            if (value.dump() == option.traits.none) value = nullptr;
-            else if (option.traits.one_or_more && value.size() == 1) value = nlohmann::json(value[0]);
+            if (value.dump() == option.traits.none)
+                value = nullptr;
+            else if (option.traits.one_or_more && value.size() == 1)
+                value = nlohmann::json(value[0]);
         }
         return arguments;
     }
@@ -199,7 +228,10 @@ std::vector<Option<Options>> inherited_options(const std::vector<Option<Base>>& 
     for (const auto& option : options) {
         const auto member = std::visit([](auto of_base) { return OptionMember<Options>(of_base); }, option.member);
         const auto& traits = option.traits;
-        all.push_back({option.name, member, option.meaning, option.bounds,
+        all.push_back({option.name,
+                       member,
+                       option.meaning,
+                       option.bounds,
                        {traits.only_with, traits.none, traits.one_or_more, traits.is_extension, traits.is_for_programs}});
     }
     std::move(more.begin(), more.end(), std::back_inserter(all));

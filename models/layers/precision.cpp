@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/layers/precision.h"
 
-#include <ATen/autocast_mode.h>
-
 #include "partition/error.h"
+
+#include <ATen/autocast_mode.h>
 
 namespace meshard {
 
@@ -15,7 +15,8 @@ Precision precision_named(const std::string& name)
 }
 
 PrecisionGuard::PrecisionGuard(Precision precision)
-    : was_enabled_(at::autocast::is_autocast_enabled(at::kCPU)), was_caching_(at::autocast::is_autocast_cache_enabled()), type_before_(at::autocast::get_autocast_dtype(at::kCPU))
+    : was_enabled_(at::autocast::is_autocast_enabled(at::kCPU)), was_caching_(at::autocast::is_autocast_cache_enabled()),
+      type_before_(at::autocast::get_autocast_dtype(at::kCPU))
 {
     at::autocast::set_autocast_enabled(at::kCPU, precision == Precision::BFloat16);
     if (precision == Precision::BFloat16) at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <c10/core/ScalarType.h>
+
 #include <cstdint>
 #include <string>
-
-#include <c10/core/ScalarType.h>
 
 namespace meshard {
 
 /// In what a model computes on CPUs. Weights, their gradients, sums over points and losses are in single precision in both.
 enum class Precision : std::uint8_t {
     Float32,
-    BFloat16   ///< LibTorch's autocast: products take bfloat16, and what is kept of each point is bfloat16
+    BFloat16  ///< LibTorch's autocast: products take bfloat16, and what is kept of each point is bfloat16
 };
 
 /// From `float32`, `bfloat16` or `bf16`. @throws InvalidInput for another name

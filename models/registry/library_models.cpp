@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/registry/library_models.h"
 
-#include <map>
-
-#include <torch/torch.h>
-
-#include "models/transolver/flare.h"
 #include "models/geotransolver/geotransolver.h"
 #include "models/graph/mesh_graph_net.h"
 #include "models/layers/option_table.h"
+#include "models/transolver/flare.h"
 #include "models/transolver/transolver.h"
 #include "ops/neighbors/point_clouds.h"
 #include "partition/error.h"
+
+#include <torch/torch.h>
+
+#include <map>
 
 namespace meshard {
 namespace {
@@ -37,14 +37,16 @@ MadeModel transolver_like(const Json& arguments)
 
 Json transolver_widths(const PointWidths& widths)
 {
-    return {{"functional_dim", std::max<std::int64_t>(1, widths.num_constants)}, {"embedding_dim", widths.embedding_dim}, {"out_dim", widths.out_dim},
+    return {{"functional_dim", std::max<std::int64_t>(1, widths.num_constants)},
+            {"embedding_dim", widths.embedding_dim},
+            {"out_dim", widths.out_dim},
             {"time_input", widths.has_time}};
 }
 
 PointWidths transolver_widths_of(const Json& arguments, std::int64_t /*num_constants*/)
 {
     const auto options = transolver_options(arguments);
-    return {options.embedding_dim, options.functional_dim <= 1 ? 0 : options.functional_dim, options.out_dim, options.time_input};   // one channel: ones
+    return {options.embedding_dim, options.functional_dim <= 1 ? 0 : options.functional_dim, options.out_dim, options.time_input};  // one channel: ones
 }
 
 void check_transolver(const Json& arguments)
@@ -101,7 +103,9 @@ ModelEntry geotransolver_entry()
             .options = table.infos(),
             // The geometry is the case's own points, as in the reference's recipes for surfaces and volumes.
             .widths = [](const PointWidths& widths) -> Json {
-                return {{"functional_dim", widths.embedding_dim}, {"out_dim", widths.out_dim}, {"geometry_dim", 3},
+                return {{"functional_dim", widths.embedding_dim},
+                        {"out_dim", widths.out_dim},
+                        {"geometry_dim", 3},
                         {"global_dim", widths.num_constants > 0 ? Json(widths.num_constants) : Json()}};
             },
             .widths_of = [](const Json& arguments, std::int64_t /*num_constants*/) -> PointWidths {
@@ -113,7 +117,7 @@ ModelEntry geotransolver_entry()
 }
 
 constexpr const char* kNumNeighbors = "num_neighbors";
-constexpr std::int64_t kEdgeChannels = 4;   // from target to source, and its length, as in PhysicsNeMo's examples
+constexpr std::int64_t kEdgeChannels = 4;  // from target to source, and its length, as in PhysicsNeMo's examples
 
 /// Graphs of clouds that stay where they are, found once: by the tensor of their places, as long as somebody holds it.
 class GraphCache {
@@ -124,7 +128,8 @@ public:
         const auto* key = positions.unsafeGetTensorImpl();
         if (const auto found = entries_.find(key); found != entries_.end()) return found->second.graph;
         const auto clouds = unbind_clouds("MeshGraphNet", "positions", positions);
-        if (clouds.size() != 1) throw InvalidInput("MeshGraphNet: a batch of " + std::to_string(clouds.size()) + " cases; a graph is of one. Pass them one by one.");
+        if (clouds.size() != 1)
+            throw InvalidInput("MeshGraphNet: a batch of " + std::to_string(clouds.size()) + " cases; a graph is of one. Pass them one by one.");
         MessageGraph graph(knn(clouds[0].detach(), clouds[0].detach(), num_neighbors, {.exclude_self = true}));
         return entries_.emplace(key, Entry{WeakTensor(positions.getIntrusivePtr()), MeshGraph(std::move(graph), options)}).first->second.graph;
     }
@@ -152,7 +157,7 @@ MadeModel make_mesh_graph_net(const Json& arguments)
                 const auto& graph = cache->graph_of(inputs.positions, num_neighbors, model->options());
                 const auto places = unbind_clouds("MeshGraphNet", "positions", inputs.positions).at(0);
                 const auto gaps = graph.graph().from_sources(places) - graph.graph().from_targets(places);
-                const auto edges = torch::cat({gaps, torch::linalg_vector_norm(gaps, 2, at::IntArrayRef{-1}, true)}, -1);   // (E, 4)
+                const auto edges = torch::cat({gaps, torch::linalg_vector_norm(gaps, 2, at::IntArrayRef{-1}, true)}, -1);  // (E, 4)
                 auto nodes = unbind_clouds("MeshGraphNet", "embedding", inputs.embedding).at(0);
                 if (inputs.constants.defined()) nodes = torch::cat({nodes, torch::ones_like(nodes.narrow(-1, 0, 1)) * inputs.constants}, -1);
                 return model->forward(nodes, edges, graph).unsqueeze(0);
@@ -176,15 +181,18 @@ ModelEntry mesh_graph_net_entry()
             .widths_of = [](const Json& arguments, std::int64_t num_constants) -> PointWidths {
                 const auto options = graph_options(arguments);
                 if (options.input_dim_edges != kEdgeChannels) {
-                    OptionChecks("MeshGraphNet").refuse("its edges carry " + std::to_string(options.input_dim_edges) + " numbers; here an edge carries the way from its target to its source, and "
-                                                        "its length (4).");
+                    OptionChecks("MeshGraphNet")
+                        .refuse("its edges carry " + std::to_string(options.input_dim_edges) +
+                                " numbers; here an edge carries the way from its target to its source, and "
+                                "its length (4).");
                 }
                 return {options.input_dim_nodes - num_constants, num_constants, options.output_dim};
             },
-            .check = [](const Json& arguments) {
-                OptionChecks("MeshGraphNet").at_least(1, {{kNumNeighbors, arguments.at(kNumNeighbors).get<std::int64_t>()}});
-                graph_options(arguments).validate();
-            },
+            .check =
+                [](const Json& arguments) {
+                    OptionChecks("MeshGraphNet").at_least(1, {{kNumNeighbors, arguments.at(kNumNeighbors).get<std::int64_t>()}});
+                    graph_options(arguments).validate();
+                },
             .make = make_mesh_graph_net};
 }
 

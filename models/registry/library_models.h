@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <vector>
-
 #include "models/registry/registry.h"
+
+#include <vector>
 
 namespace meshard {
 

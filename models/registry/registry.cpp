@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/registry/registry.h"
 
+#include "models/registry/library_models.h"
+#include "partition/error.h"
+#include "partition/nearest_name.h"
+
 #include <algorithm>
 #include <cctype>
 #include <iterator>
 #include <tuple>
-
-#include "models/registry/library_models.h"
-#include "partition/error.h"
-#include "partition/nearest_name.h"
 
 namespace meshard {
 namespace {
@@ -52,7 +52,8 @@ ModelRegistration::ModelRegistration(ModelEntry entry)
 
 bool takes_time(const ModelEntry& entry)
 {
-    return entry.widths({.embedding_dim = 3, .num_constants = 0, .out_dim = 1, .has_time = true}) != entry.widths({.embedding_dim = 3, .num_constants = 0, .out_dim = 1});
+    return entry.widths({.embedding_dim = 3, .num_constants = 0, .out_dim = 1, .has_time = true}) !=
+           entry.widths({.embedding_dim = 3, .num_constants = 0, .out_dim = 1});
 }
 
 const std::vector<ModelEntry>& registered_models()

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "models/layers/option_info.h"
+
+#include <nlohmann/json.hpp>
+#include <torch/nn/module.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -9,19 +14,14 @@
 #include <utility>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-#include <torch/nn/module.h>
-
-#include "models/layers/option_info.h"
-
 namespace meshard {
 
 /// What programs tell a model of a case; a model takes of it what its architecture wants.
 struct PointInputs {
-    at::Tensor embedding;   ///< (B, N, C): places first, then what else is known of each point
-    at::Tensor positions;   ///< (B, N, 3): the places alone
-    at::Tensor constants;   ///< (B, G): numbers that are the same for all points; undefined for none
-    at::Tensor time;        ///< (B): undefined for none
+    at::Tensor embedding;  ///< (B, N, C): places first, then what else is known of each point
+    at::Tensor positions;  ///< (B, N, 3): the places alone
+    at::Tensor constants;  ///< (B, G): numbers that are the same for all points; undefined for none
+    at::Tensor time;       ///< (B): undefined for none
 };
 
 /// Widths of `PointInputs` and of what is to be predicted.
@@ -34,10 +34,10 @@ struct PointWidths {
 
 /// A model as programs see it, whatever its architecture.
 struct Model {
-    std::string class_name;                                   ///< as in checkpoints, e.g. `GeoTransolver`
-    nlohmann::json arguments;                                 ///< of its constructor, all of them
+    std::string class_name;    ///< as in checkpoints, e.g. `GeoTransolver`
+    nlohmann::json arguments;  ///< of its constructor, all of them
     std::shared_ptr<torch::nn::Module> module;
-    std::function<at::Tensor(const PointInputs&)> forward;    ///< to (B, N, out_dim)
+    std::function<at::Tensor(const PointInputs&)> forward;  ///< to (B, N, out_dim)
 };
 
 /// A module with its values, and its forward. The function holds the module.
@@ -45,11 +45,11 @@ using MadeModel = std::pair<std::shared_ptr<torch::nn::Module>, std::function<at
 
 /// How a kind of model is made from its name and arguments.
 struct ModelEntry {
-    std::string name;                                         ///< in configurations, e.g. `geotransolver`
-    std::string class_name;                                   ///< in checkpoints
-    nlohmann::json defaults;                                  ///< every argument of the constructor; null where none stands for it
-    std::vector<std::string> extras = {};                     ///< arguments that other programs do not know: left out of a model's arguments at their default
-    std::vector<OptionInfo> options;                          ///< arguments that a configuration may set
+    std::string name;                      ///< in configurations, e.g. `geotransolver`
+    std::string class_name;                ///< in checkpoints
+    nlohmann::json defaults;               ///< every argument of the constructor; null where none stands for it
+    std::vector<std::string> extras = {};  ///< arguments that other programs do not know: left out of a model's arguments at their default
+    std::vector<OptionInfo> options;       ///< arguments that a configuration may set
 
     /// The arguments that follow from the data.
     std::function<nlohmann::json(const PointWidths&)> widths;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/transolver/flare.h"
 
-#include <torch/torch.h>
-
 #include "models/transolver/flare_attention.h"
 #include "partition/error.h"
+
+#include <torch/torch.h>
 
 namespace meshard {
 namespace {

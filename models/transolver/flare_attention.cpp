@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/transolver/flare_attention.h"
 
-#include <torch/torch.h>
-
 #include "ops/slices/slice_ops.h"
+
+#include <torch/torch.h>
 
 namespace meshard {
 
@@ -20,13 +20,13 @@ void FlareMixing::add_keys_and_values(torch::nn::Module& owner, std::int64_t hea
 
 torch::Tensor FlareMixing::mix(const torch::Tensor& x_mid)
 {
-    const auto keys = self_k_(x_mid).transpose(1, 2);                                                    // (B, H, N, D)
-    const auto logits = torch::matmul(keys, q_global_.transpose(-2, -1)).transpose(1, 2);                // (B, N, H, M)
+    const auto keys = self_k_(x_mid).transpose(1, 2);                                      // (B, H, N, D)
+    const auto logits = torch::matmul(keys, q_global_.transpose(-2, -1)).transpose(1, 2);  // (B, N, H, M)
 
     // Softmax over all points: numerators and denominators travel together, as the sums of slices do. Subtracting the largest logit
     // changes nothing but the range of the numbers, so it needs no gradient.
-    const auto largest = logits.detach().amax({1}, true);                                                // (B, 1, H, M)
-    const auto gathered = slice_tokens(torch::exp(logits - largest), self_v_(x_mid), 0.0);               // (B, H, M, D)
+    const auto largest = logits.detach().amax({1}, true);                                   // (B, 1, H, M)
+    const auto gathered = slice_tokens(torch::exp(logits - largest), self_v_(x_mid), 0.0);  // (B, H, M, D)
     return deslice_tokens(torch::softmax(logits, -1), gathered);
 }
 
@@ -43,8 +43,8 @@ FlareAttentionImpl::FlareAttentionImpl(const FlareAttentionOptions& options) : n
 torch::Tensor FlareAttentionImpl::forward(const torch::Tensor& x)
 {
     const auto projected = in_project_x_(x);
-    const auto x_mid = projected.view({x.size(0), x.size(1), num_heads_, projected.size(2) / num_heads_});   // (B, N, H, D)
-    const auto out = out_linear_(mixing_.mix(x_mid).flatten(2));                 // (B, N, C)
+    const auto x_mid = projected.view({x.size(0), x.size(1), num_heads_, projected.size(2) / num_heads_});  // (B, N, H, D)
+    const auto out = out_linear_(mixing_.mix(x_mid).flatten(2));                                            // (B, N, C)
     return out_dropout_ ? out_dropout_(out) : out;
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
+
+#include <cstdint>
 
 namespace meshard {
 
@@ -21,16 +21,16 @@ public:
     torch::Tensor mix(const torch::Tensor& x_mid);
 
 private:
-    torch::Tensor q_global_;                // (1, H, M, D)
+    torch::Tensor q_global_;  // (1, H, M, D)
     torch::nn::Linear self_k_{nullptr};
     torch::nn::Linear self_v_{nullptr};
 };
 
 struct FlareAttentionOptions {
-    std::int64_t dim = 0;                   ///< channels of the points, C
-    std::int64_t num_heads = 1;             ///< H
-    std::int64_t head_dim = 1;              ///< D
-    std::int64_t num_queries = 1;           ///< M
+    std::int64_t dim = 0;          ///< channels of the points, C
+    std::int64_t num_heads = 1;    ///< H
+    std::int64_t head_dim = 1;     ///< D
+    std::int64_t num_queries = 1;  ///< M
     double dropout = 0.0;
 };
 
@@ -47,7 +47,7 @@ private:
     FlareMixing mixing_;
     torch::nn::Linear in_project_x_{nullptr};
     torch::nn::Linear out_linear_{nullptr};
-    torch::nn::Dropout out_dropout_{nullptr};   // null when there is none
+    torch::nn::Dropout out_dropout_{nullptr};  // null when there is none
 };
 TORCH_MODULE(FlareAttention);
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/transolver/physics_attention.h"
 
-#include <cmath>
+#include "ops/slices/slice_ops.h"
 
 #include <torch/torch.h>
 
-#include "ops/slices/slice_ops.h"
+#include <cmath>
 
 namespace meshard {
 
@@ -37,11 +37,11 @@ PhysicsAttentionImpl::PhysicsAttentionImpl(SliceOptions options, double dropout)
 
 torch::Tensor PhysicsAttentionImpl::forward(const torch::Tensor& x)
 {
-    const auto [weights, tokens] = slices_.slice(x, is_training());                // (B, N, H, S), (B, H, S, D)
-    const auto attended = attend_among_slices(tokens, qkv_project_);               // (B, H, S, D)
+    const auto [weights, tokens] = slices_.slice(x, is_training());   // (B, N, H, S), (B, H, S, D)
+    const auto attended = attend_among_slices(tokens, qkv_project_);  // (B, H, S, D)
 
     // Back to the points (eq. 4), heads side by side.
-    const auto out = out_linear_(deslice_tokens(weights, attended).flatten(2));    // (B, N, C)
+    const auto out = out_linear_(deslice_tokens(weights, attended).flatten(2));  // (B, N, C)
     return out_dropout_ ? out_dropout_(out) : out;
 }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
+#include "models/transolver/slice_projection.h"
 
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 
-#include "models/transolver/slice_projection.h"
+#include <cstdint>
 
 namespace meshard {
 

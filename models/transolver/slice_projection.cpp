@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/transolver/slice_projection.h"
 
-#include <utility>
+#include "ops/slices/slice_ops.h"
 
 #include <torch/torch.h>
 
-#include "ops/slices/slice_ops.h"
+#include <utility>
 
 namespace meshard {
 namespace {
@@ -14,7 +14,7 @@ constexpr double kWeightEpsilon = 1e-2, kAuthorsWeightEpsilon = 1e-5;
 constexpr double kInitialTemperature = 0.5;
 constexpr double kMinTemperature = 0.5;
 constexpr double kMaxTemperature = 5.0;
-constexpr double kAuthorsMinTemperature = 0.1;   // on grids; none elsewhere
+constexpr double kAuthorsMinTemperature = 0.1;  // on grids; none elsewhere
 constexpr double kMinPointTemperature = 0.01;   // Transolver++
 constexpr double kNoiseEpsilon = 1e-8;
 
@@ -68,8 +68,8 @@ torch::Tensor SliceProjection::project(torch::nn::AnyModule& module, const torch
 {
     const auto batch = x.size(0), num_points = x.size(1);
     if (options_.grid.empty()) return module.forward<torch::Tensor>(x).view({batch, num_points, options_.num_heads, options_.head_dim});
-    auto on_grid = x.unflatten(1, options_.grid).movedim(-1, 1);                       // (B, C, extents)
-    on_grid = module.forward<torch::Tensor>(std::move(on_grid)).movedim(1, -1);        // (B, extents, H * D)
+    auto on_grid = x.unflatten(1, options_.grid).movedim(-1, 1);                 // (B, C, extents)
+    on_grid = module.forward<torch::Tensor>(std::move(on_grid)).movedim(1, -1);  // (B, extents, H * D)
     return on_grid.reshape({batch, num_points, options_.num_heads, options_.head_dim});
 }
 
@@ -79,15 +79,18 @@ torch::Tensor SliceProjection::bounded_temperature() const
     return options_.grid.empty() ? temperature_ : temperature_.clamp(kAuthorsMinTemperature, kMaxTemperature);
 }
 
-double SliceProjection::weight_epsilon() const { return options_.authors_constants ? kAuthorsWeightEpsilon : kWeightEpsilon; }
+double SliceProjection::weight_epsilon() const
+{
+    return options_.authors_constants ? kAuthorsWeightEpsilon : kWeightEpsilon;
+}
 
 torch::Tensor SliceProjection::slice_weights(const torch::Tensor& x_mid, bool is_training)
 {
-    auto logits = in_project_slice_(x_mid);                                            // (B, N, H, S)
+    auto logits = in_project_slice_(x_mid);  // (B, N, H, S)
     if (!options_.plus) return torch::softmax(logits * bounded_temperature().reciprocal(), -1);
 
     // Luo et al. 2025, Transolver++, section 3.2.
-    const auto temperature = (temperature_ + proj_temperature_->forward(x_mid)).clamp_min(kMinPointTemperature);   // (B, N, H, 1)
+    const auto temperature = (temperature_ + proj_temperature_->forward(x_mid)).clamp_min(kMinPointTemperature);  // (B, N, H, 1)
     if (has_noise(is_training)) {
         const auto uniform = options_.noise->given ? options_.noise->given(logits) : options_.noise->rows.draw(logits);
         logits = logits - torch::log(-torch::log(uniform + kNoiseEpsilon) + kNoiseEpsilon);
@@ -130,8 +133,8 @@ const char* SliceProjection::fuse_into(FusedBlock& block, bool is_training) cons
 
 SliceProjection::Slices SliceProjection::slice(const torch::Tensor& x, bool is_training)
 {
-    const auto x_mid = project(in_project_x_, x);                                      // (B, N, H, D)
-    const auto fx_mid = options_.plus ? x_mid : project(in_project_fx_, x);            // (B, N, H, D)
+    const auto x_mid = project(in_project_x_, x);                            // (B, N, H, D)
+    const auto fx_mid = options_.plus ? x_mid : project(in_project_fx_, x);  // (B, N, H, D)
     const auto weights = slice_weights(x_mid, is_training);
     return {weights, slice_tokens(weights, fx_mid, weight_epsilon())};
 }

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <vector>
+#include "ops/fused/fused_block.h"
+#include "ops/slices/row_noise.h"
 
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/any.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 
-#include "ops/fused/fused_block.h"
-#include "ops/slices/row_noise.h"
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
 
 namespace meshard {
 
@@ -28,7 +28,7 @@ struct SliceNoise {
 
     RowNoise rows;
     NoiseWhen when = NoiseWhen::Training;
-    UniformNoise given;                     ///< replaces the numbers and is asked in every mode; may be empty
+    UniformNoise given;  ///< replaces the numbers and is asked in every mode; may be empty
 };
 using SharedNoise = std::shared_ptr<SliceNoise>;
 
@@ -36,17 +36,21 @@ using SharedNoise = std::shared_ptr<SliceNoise>;
 SharedNoise make_noise();
 
 /// The numbers of the points alone.
-inline std::shared_ptr<RowNoise> rows_of(const SharedNoise& noise) { return {noise, &noise->rows}; }
+inline std::shared_ptr<RowNoise> rows_of(const SharedNoise& noise)
+{
+    return {noise, &noise->rows};
+}
 
 struct SliceOptions {
-    std::int64_t dim = 0;               ///< channels of the points, C
-    std::int64_t num_heads = 1;         ///< H
-    std::int64_t head_dim = 1;          ///< D
-    std::int64_t num_slices = 1;        ///< S
-    bool plus = false;                  ///< Transolver++: a temperature of each point's own, noise, one projection for all
-    std::vector<std::int64_t> grid;     ///< extents of a grid whose points come in row-major order; empty for points in any order
-    SharedNoise noise;                  ///< of Transolver++; null for none
-    bool authors_constants = false;     ///< those of the paper's code in place of PhysicsNeMo's: 1e-5 added to a slice's weight; no bounds of the temperature, on grids 0.1 to 5
+    std::int64_t dim = 0;            ///< channels of the points, C
+    std::int64_t num_heads = 1;      ///< H
+    std::int64_t head_dim = 1;       ///< D
+    std::int64_t num_slices = 1;     ///< S
+    bool plus = false;               ///< Transolver++: a temperature of each point's own, noise, one projection for all
+    std::vector<std::int64_t> grid;  ///< extents of a grid whose points come in row-major order; empty for points in any order
+    SharedNoise noise;               ///< of Transolver++; null for none
+    bool authors_constants =
+        false;  ///< those of the paper's code in place of PhysicsNeMo's: 1e-5 added to a slice's weight; no bounds of the temperature, on grids 0.1 to 5
 };
 
 /// The first half of physics attention (Wu et al. 2024, Transolver, eq. 1 and 2), shared by its relatives: each point gives itself to S slices
@@ -60,14 +64,14 @@ public:
     explicit SliceProjection(SliceOptions options) : options_(std::move(options)) {}
 
     void add_temperature(torch::nn::Module& owner);
-    void add_slices(torch::nn::Module& owner);                ///< in_project_slice
-    void add_projections(torch::nn::Module& owner);           ///< in_project_x, in_project_fx
-    void add_point_temperature(torch::nn::Module& owner);     ///< proj_temperature; nothing unless `plus`
-    void make_slices_orthogonal();                            ///< rows of in_project_slice's weight, or its columns if they are fewer
+    void add_slices(torch::nn::Module& owner);             ///< in_project_slice
+    void add_projections(torch::nn::Module& owner);        ///< in_project_x, in_project_fx
+    void add_point_temperature(torch::nn::Module& owner);  ///< proj_temperature; nothing unless `plus`
+    void make_slices_orthogonal();                         ///< rows of in_project_slice's weight, or its columns if they are fewer
 
     struct Slices {
-        torch::Tensor weights;   ///< (B, N, H, S)
-        torch::Tensor tokens;    ///< (B, H, S, D)
+        torch::Tensor weights;  ///< (B, N, H, S)
+        torch::Tensor tokens;   ///< (B, H, S, D)
     };
 
     /// @param x   (B, N, C)
@@ -78,16 +82,16 @@ public:
 
 private:
     bool has_noise(bool is_training) const;
-    torch::Tensor project(torch::nn::AnyModule& module, const torch::Tensor& x) const;   // (B, N, C) to (B, N, H, D)
+    torch::Tensor project(torch::nn::AnyModule& module, const torch::Tensor& x) const;  // (B, N, C) to (B, N, H, D)
     torch::Tensor bounded_temperature() const;
-    double weight_epsilon() const;                            ///< added to the weight of a slice
+    double weight_epsilon() const;  ///< added to the weight of a slice
     torch::Tensor slice_weights(const torch::Tensor& x_mid, bool is_training);
 
     SliceOptions options_;
-    torch::Tensor temperature_;                     // (1, 1, H, 1)
+    torch::Tensor temperature_;  // (1, 1, H, 1)
     torch::nn::Linear in_project_slice_{nullptr};
     torch::nn::AnyModule in_project_x_;
-    torch::nn::AnyModule in_project_fx_;            // empty with `plus`
+    torch::nn::AnyModule in_project_fx_;  // empty with `plus`
     torch::nn::Sequential proj_temperature_{nullptr};
 };
 

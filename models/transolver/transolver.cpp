@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/transolver/transolver.h"
 
-#include <algorithm>
-
-#include <torch/torch.h>
-
 #include "models/layers/grid_points.h"
 #include "models/transolver/physics_attention.h"
 #include "partition/error.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
 
 namespace meshard {
 namespace {
@@ -21,7 +21,7 @@ torch::Tensor distances_to_reference(at::IntArrayRef grid, std::int64_t ref)
     const auto points = [](std::int64_t rows, std::int64_t columns) {
         const auto y = torch::linspace(0, 1, rows, torch::kDouble).to(torch::kFloat), x = torch::linspace(0, 1, columns, torch::kDouble).to(torch::kFloat);
         const auto axes = torch::meshgrid({y, x}, "ij");
-        return torch::stack({axes[0].flatten(), axes[1].flatten()}, 1);                  // (rows * columns, 2)
+        return torch::stack({axes[0].flatten(), axes[1].flatten()}, 1);  // (rows * columns, 2)
     };
     const auto offsets = points(grid[0], grid[1]).unsqueeze(1) - points(ref, ref).unsqueeze(0);
     return offsets.square().sum(-1).sqrt().unsqueeze(0);
@@ -34,11 +34,10 @@ TransolverBlockImpl::TransolverBlockImpl(const TransolverOptions& options, torch
     const auto num_channels = options.n_hidden;
     ln_1_ = register_module("ln_1", layer_norm(num_channels));
     register_module("Attn", attention_.ptr());
-    ln_mlp1_ = register_module("ln_mlp1", torch::nn::Sequential(layer_norm(num_channels),
-                                                                Mlp(num_channels, options.mlp_ratio * num_channels, num_channels, options.act)));
+    ln_mlp1_ = register_module("ln_mlp1",
+                               torch::nn::Sequential(layer_norm(num_channels), Mlp(num_channels, options.mlp_ratio * num_channels, num_channels, options.act)));
     if (is_last) {
-        ln_mlp2_ = register_module("ln_mlp2", torch::nn::Sequential(layer_norm(num_channels),
-                                                                    torch::nn::Linear(num_channels, options.out_dim)));
+        ln_mlp2_ = register_module("ln_mlp2", torch::nn::Sequential(layer_norm(num_channels), torch::nn::Linear(num_channels, options.out_dim)));
     }
 }
 
@@ -75,7 +74,7 @@ TimeEmbeddingImpl::TimeEmbeddingImpl(std::int64_t num_channels)
 
 torch::Tensor TimeEmbeddingImpl::forward(const torch::Tensor& time)
 {
-    const auto angles = time.unsqueeze(1) * freqs_.unsqueeze(0);   // (B, C/2)
+    const auto angles = time.unsqueeze(1) * freqs_.unsqueeze(0);  // (B, C/2)
     return torch::cat({torch::cos(angles), torch::sin(angles)}, 1);
 }
 
@@ -94,16 +93,16 @@ TransolverImpl::TransolverImpl(TransolverOptions options) : options_(std::move(o
         time_fc_->push_back(torch::nn::Linear(num_channels, num_channels));
     }
     blocks_ = register_module("blocks", make_blocks([this] {
-        const SliceOptions slices{.dim = options_.n_hidden,
-                                  .num_heads = options_.n_head,
-                                  .head_dim = options_.n_hidden / options_.n_head,
-                                  .num_slices = options_.slice_num,
-                                  .plus = options_.plus,
-                                  .grid = options_.structured_shape,
-                                  .noise = noise_,
-                                  .authors_constants = options_.authors_constants};
-        return torch::nn::AnyModule(PhysicsAttention(slices, options_.dropout));
-    }));
+                                  const SliceOptions slices{.dim = options_.n_hidden,
+                                                            .num_heads = options_.n_head,
+                                                            .head_dim = options_.n_hidden / options_.n_head,
+                                                            .num_slices = options_.slice_num,
+                                                            .plus = options_.plus,
+                                                            .grid = options_.structured_shape,
+                                                            .noise = noise_,
+                                                            .authors_constants = options_.authors_constants};
+                                  return torch::nn::AnyModule(PhysicsAttention(slices, options_.dropout));
+                              }));
     draw_weights();
 }
 
@@ -183,7 +182,7 @@ torch::Tensor TransolverImpl::run(const torch::Tensor& inputs, const torch::Tens
         const auto all = fusion(inputs, time);
         if (!all.obstacle) return inferred_blocks(inputs, all.model, /*keep_projections=*/memory_ == MemoryMode::Stored);
     }
-    auto x = preprocess_->on_points(inputs, time_offset(time));                                  // (B, N, C)
+    auto x = preprocess_->on_points(inputs, time_offset(time));  // (B, N, C)
     for (const auto& module : *blocks_) {
         auto& block = *module->as<TransolverBlock>();
         x = run_block(block.fusion(), memory_, rows_of(noise_), [&block](const std::vector<torch::Tensor>& given) { return block.forward(given[0]); }, {x});
@@ -233,7 +232,8 @@ std::vector<torch::Tensor> TransolverImpl::slice_states(const torch::Tensor& fx,
     return slice_states_of(inputs, fused(inputs, time));
 }
 
-torch::Tensor TransolverImpl::forward_with_states(const std::vector<torch::Tensor>& states, const torch::Tensor& fx, const torch::Tensor& embedding, const torch::Tensor& time)
+torch::Tensor TransolverImpl::forward_with_states(const std::vector<torch::Tensor>& states, const torch::Tensor& fx, const torch::Tensor& embedding,
+                                                  const torch::Tensor& time)
 {
     const torch::NoGradGuard no_grad;
     const auto inputs = point_inputs(fx, embedding, time);

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <functional>
-#include <optional>
+#include "models/layers/block_form.h"
+#include "models/layers/memory_mode.h"
+#include "models/layers/mlp.h"
+#include "models/layers/random_draws.h"
+#include "models/transolver/slice_projection.h"
+#include "models/transolver/transolver_options.h"
+#include "ops/fused/streamed_blocks.h"
 
 #include <torch/nn/modules/container/any.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/normalization.h>
 
-#include "models/layers/block_form.h"
-#include "models/layers/memory_mode.h"
-#include "models/layers/random_draws.h"
-#include "models/layers/mlp.h"
-#include "models/transolver/slice_projection.h"
-#include "models/transolver/transolver_options.h"
-#include "ops/fused/streamed_blocks.h"
+#include <functional>
+#include <optional>
 
 namespace meshard {
 
@@ -36,7 +36,7 @@ private:
     torch::nn::LayerNorm ln_1_{nullptr};
     torch::nn::AnyModule attention_;
     torch::nn::Sequential ln_mlp1_{nullptr};
-    torch::nn::Sequential ln_mlp2_{nullptr};   // null except in the last
+    torch::nn::Sequential ln_mlp2_{nullptr};  // null except in the last
 };
 TORCH_MODULE(TransolverBlock);
 
@@ -114,15 +114,15 @@ private:
         const char* obstacle = nullptr;
     };
     ModelFusion fusion(const torch::Tensor& inputs, const torch::Tensor& time);
-    StreamedModel fused(const torch::Tensor& inputs, const torch::Tensor& time);   // throws where there is an obstacle
+    StreamedModel fused(const torch::Tensor& inputs, const torch::Tensor& time);  // throws where there is an obstacle
     torch::Tensor run(const torch::Tensor& inputs, const torch::Tensor& time);
 
     TransolverOptions options_;
     MemoryMode memory_ = MemoryMode::Stored;
     SharedNoise noise_ = make_noise();
     Mlp preprocess_{nullptr};
-    torch::Tensor unified_position_;           // (1, N, ref^2), undefined unless unified_pos
-    TimeEmbedding time_embed_{nullptr};        // null unless time_input
+    torch::Tensor unified_position_;     // (1, N, ref^2), undefined unless unified_pos
+    TimeEmbedding time_embed_{nullptr};  // null unless time_input
     torch::nn::Sequential time_fc_{nullptr};
     torch::nn::ModuleList blocks_;
 };

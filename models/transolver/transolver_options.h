@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
+#include "models/layers/slice_transformer_options.h"
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "models/layers/slice_transformer_options.h"
+#include <cstdint>
 
 namespace meshard {
 
@@ -16,13 +16,13 @@ class OptionTable;
 struct TransolverOptions : SliceTransformerOptions {
     static constexpr std::int64_t kNotGiven = -1;
 
-    std::int64_t functional_dim = kNotGiven;   ///< must be set
-    std::int64_t out_dim = 0;                  ///< must be set
-    std::int64_t embedding_dim = kNotGiven;    ///< must be set unless unified_pos
+    std::int64_t functional_dim = kNotGiven;  ///< must be set
+    std::int64_t out_dim = 0;                 ///< must be set
+    std::int64_t embedding_dim = kNotGiven;   ///< must be set unless unified_pos
     bool unified_pos = false;
     std::int64_t ref = 8;
     bool time_input = false;
-    bool authors_constants = false;            ///< see SliceOptions
+    bool authors_constants = false;  ///< see SliceOptions
 
     /// @throws InvalidInput naming the option, its value and what is allowed.
     void validate() const;

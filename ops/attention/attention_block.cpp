@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/attention/attention_block.h"
 
+#include "sharding/ranks/parallel_for.h"
+
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
-
-#include "sharding/ranks/parallel_for.h"
 
 namespace meshard {
 namespace {
@@ -18,7 +18,7 @@ constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 /// Part of a block of scores, in rows and columns of the block.
 struct Rectangle {
     std::int64_t row = 0, rows = 0, column = 0, columns = 0;
-    bool triangular = false;   ///< square, and row i attends to columns 0 to i only
+    bool triangular = false;  ///< square, and row i attends to columns 0 to i only
 };
 
 /// The parts of rows x columns that are not masked completely: those beyond the diagonal of a causal attention are left out.
@@ -27,7 +27,7 @@ std::vector<Rectangle> rectangles(RowRange rows, RowRange columns, bool causal)
     if (rows.length == 0 || columns.length == 0) return {};
     if (!causal) return {{0, rows.length, 0, columns.length, false}};
     std::vector<Rectangle> parts;
-    const auto before = std::min(columns.end(), rows.start) - columns.start;   // keys to which all rows attend
+    const auto before = std::min(columns.end(), rows.start) - columns.start;  // keys to which all rows attend
     if (before > 0) parts.push_back({0, rows.length, 0, before, false});
     const auto begin = std::max(columns.start, rows.start), end = std::min(columns.end(), rows.end());
     if (begin < end) {
@@ -74,7 +74,10 @@ bool is_fused(const AttentionSettings& settings, const at::Tensor& queries, cons
            queries.size(0) > 0 && queries.size(1) > 0;
 }
 
-at::Tensor dense_rows(const at::Tensor& tensor) { return tensor.size(3) > 1 && tensor.stride(3) != 1 ? tensor.contiguous() : tensor; }
+at::Tensor dense_rows(const at::Tensor& tensor)
+{
+    return tensor.size(3) > 1 && tensor.stride(3) != 1 ? tensor.contiguous() : tensor;
+}
 
 /// Of the query heads that share each key head, the `member`th: (B, K, R, X), a view. Masks and alike may have a single head.
 at::Tensor group_member(const at::Tensor& tensor, std::int64_t key_heads, std::int64_t member)
@@ -125,8 +128,8 @@ at::Tensor kept_weights(const AttentionSettings& settings, const at::Tensor& sco
 /// One rectangle with its tensors, for code that holds its scores in memory.
 struct Tile {
     const AttentionSettings& settings;
-    at::Tensor queries, keys, values, mask;   // of the rectangle
-    RowRange rows, columns;                   // in the whole
+    at::Tensor queries, keys, values, mask;  // of the rectangle
+    RowRange rows, columns;                  // in the whole
     bool triangular = false;
 
     std::int64_t key_heads() const { return keys.size(1); }
@@ -139,7 +142,7 @@ struct Tile {
     at::Tensor by_heads(const at::Tensor& x) const { return x.view({queries.size(0), queries.size(1), rows.length, x.size(3)}); }
     at::Tensor wide(const at::Tensor& x) const { return x.to(attention_sum_type(x.scalar_type())); }
 
-    at::Tensor scores() const   // (B, H, R, T)
+    at::Tensor scores() const  // (B, H, R, T)
     {
         auto s = by_heads(at::matmul(grouped(wide(queries) * settings.scale), wide(keys).transpose(2, 3)));
         if (mask.defined()) s.add_(added_mask(mask, s.scalar_type()));
@@ -168,20 +171,20 @@ std::pair<at::Tensor, at::Tensor> fused_forward(const AttentionSettings& setting
     for (std::int64_t g = 0; g < members; ++g) {
         std::optional<at::Tensor> part;
         if (bias.defined()) part = group_member(bias, members > 1 ? key_heads : bias.size(1), g);
-        auto [output, sum] = at::_scaled_dot_product_flash_attention_for_cpu(members > 1 ? group_member(q, key_heads, g) : q, k, v, 0.0, triangular,
-                                                                             part, settings.scale);
+        auto [output, sum] =
+            at::_scaled_dot_product_flash_attention_for_cpu(members > 1 ? group_member(q, key_heads, g) : q, k, v, 0.0, triangular, part, settings.scale);
         outputs.push_back(output);
         sums.push_back(sum);
     }
     auto output = members > 1 ? at::stack(outputs, 2).flatten(1, 2) : outputs[0];
     auto sum = members > 1 ? at::stack(sums, 2).flatten(1, 2) : sums[0];
-    if (bias.defined()) sum = sum.masked_fill(bias.amax(-1) == kMinusInfinity, kMinusInfinity);   // the kernel returns 0 for rows without any key
+    if (bias.defined()) sum = sum.masked_fill(bias.amax(-1) == kMinusInfinity, kMinusInfinity);  // the kernel returns 0 for rows without any key
     return {output, sum};
 }
 
 /// The fused backward pass of some heads of some batches at a time, since its results need memory before they are added.
-void fused_backward_part(const AttentionSettings& settings, const AttentionQueries& queries, const at::Tensor& k, const at::Tensor& v,
-                         const at::Tensor& bias, bool triangular, const AttentionGradients& gradients)
+void fused_backward_part(const AttentionSettings& settings, const AttentionQueries& queries, const at::Tensor& k, const at::Tensor& v, const at::Tensor& bias,
+                         bool triangular, const AttentionGradients& gradients)
 {
     const auto key_heads = k.size(1), members = queries.queries.size(1) / key_heads;
     for (std::int64_t g = 0; g < members; ++g) {
@@ -189,8 +192,8 @@ void fused_backward_part(const AttentionSettings& settings, const AttentionQueri
         std::optional<at::Tensor> part;
         if (bias.defined()) part = member(bias);
         const auto sum = members > 1 ? queries.log_sum_exp.unflatten(1, {key_heads, members}).select(2, g) : queries.log_sum_exp;
-        const auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-            member(queries.output_gradient), member(queries.queries), k, v, member(queries.output), sum, 0.0, triangular, part, settings.scale);
+        const auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(member(queries.output_gradient), member(queries.queries), k, v,
+                                                                                           member(queries.output), sum, 0.0, triangular, part, settings.scale);
         if (gradients.queries.defined()) member(gradients.queries).add_(dq);
         if (gradients.keys.defined()) gradients.keys.add_(dk);
         if (gradients.values.defined()) gradients.values.add_(dv);
@@ -200,7 +203,7 @@ void fused_backward_part(const AttentionSettings& settings, const AttentionQueri
 void fused_backward(const AttentionSettings& settings, const AttentionQueries& queries, const at::Tensor& k, const at::Tensor& v, const at::Tensor& mask,
                     bool triangular, const AttentionGradients& gradients)
 {
-    constexpr std::int64_t kNumbers = 1 << 16;   // of gradients at a time, but one head of one batch a thread at least
+    constexpr std::int64_t kNumbers = 1 << 16;  // of gradients at a time, but one head of one batch a thread at least
     const auto batches = k.size(0), key_heads = k.size(1), members = queries.queries.size(1) / key_heads, threads = std::int64_t{at::get_num_threads()};
     const auto a_head = queries.queries.size(2) * k.size(3) + k.size(2) * (k.size(3) + v.size(3));
     const auto num_heads = std::clamp(std::max(kNumbers / a_head, threads), std::int64_t{1}, key_heads);
@@ -254,7 +257,10 @@ at::Tensor narrowed(const at::Tensor& tensor, std::int64_t start, std::int64_t l
 
 }  // namespace
 
-at::ScalarType attention_sum_type(at::ScalarType type) { return type == at::kDouble ? at::kDouble : at::kFloat; }
+at::ScalarType attention_sum_type(at::ScalarType type)
+{
+    return type == at::kDouble ? at::kDouble : at::kFloat;
+}
 
 AttentionSum::AttentionSum(const AttentionSettings& settings, at::Tensor queries, RowRange rows)
     : settings_(settings), queries_(dense_rows(queries)), rows_(rows)
@@ -318,14 +324,17 @@ AttentionOutput AttentionSum::finish(std::int64_t value_size)
 
 AttentionQueries AttentionQueries::narrow(std::int64_t row, std::int64_t length) const
 {
-    return {queries.narrow(2, row, length), output_gradient.narrow(2, row, length), output.narrow(2, row, length), log_sum_exp.narrow(2, row, length),
+    return {queries.narrow(2, row, length),
+            output_gradient.narrow(2, row, length),
+            output.narrow(2, row, length),
+            log_sum_exp.narrow(2, row, length),
             {rows.start + row, length}};
 }
 
 void add_attention_gradients(const AttentionSettings& settings, const AttentionQueries& queries, const at::Tensor& all_keys, const at::Tensor& all_values,
                              RowRange columns, const at::Tensor& mask, std::int64_t first_masked, const AttentionGradients& gradients)
 {
-    constexpr std::int64_t kFusedRows = 2048;   // limits the size of the kernel's results for the queries
+    constexpr std::int64_t kFusedRows = 2048;  // limits the size of the kernel's results for the queries
     const auto keys = dense_rows(all_keys), values = dense_rows(all_values);
     const bool fused = is_fused(settings, queries.queries, values, gradients.mask.defined());
     for (const auto& part : rectangles(queries.rows, columns, settings.causal)) {

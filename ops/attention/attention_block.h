@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
 #include <ATen/core/Tensor.h>
+
+#include <cstdint>
 
 namespace meshard {
 
@@ -13,13 +13,13 @@ namespace meshard {
 /// has four dimensions that broadcast to (B, H, L, S); it is added, or, of type bool, true where a query attends to a key.
 struct AttentionSettings {
     double scale = 1;
-    bool causal = false;             ///< row i attends to keys 0 to i
-    double dropout = 0;              ///< probability that a weight is dropped
-    at::Tensor kept;                 ///< (B, H, L, S) of the whole: weights that are not dropped; undefined: drawn from `seed` and the index in the whole
+    bool causal = false;  ///< row i attends to keys 0 to i
+    double dropout = 0;   ///< probability that a weight is dropped
+    at::Tensor kept;      ///< (B, H, L, S) of the whole: weights that are not dropped; undefined: drawn from `seed` and the index in the whole
     std::int64_t seed = 0;
-    std::int64_t first_batch = 0;    ///< index in the whole of this rank's first batch,
-    std::int64_t first_head = 0;     ///< and of its first head
-    std::int64_t num_heads = 1;      ///< of the whole
+    std::int64_t first_batch = 0;  ///< index in the whole of this rank's first batch,
+    std::int64_t first_head = 0;   ///< and of its first head
+    std::int64_t num_heads = 1;    ///< of the whole
 };
 
 /// Rows `start` to `start + length - 1` of the whole sequence.
@@ -55,7 +55,7 @@ private:
     const AttentionSettings& settings_;
     at::Tensor queries_;
     RowRange rows_;
-    at::Tensor output_, log_sum_exp_;   // undefined before the first keys
+    at::Tensor output_, log_sum_exp_;  // undefined before the first keys
 };
 
 /// Tensors of the queries for the backward pass: (B, H, L, D), (B, H, L, E), (B, H, L, E) and (B, H, L). Output and log-sum-exp are those over

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Scaled-dot-product attention. Instead of the operators that at::scaled_dot_product_attention chooses by device and shape, the table gets one
 // operator here, with the forward and backward signatures that LibTorch keeps for backends with attention of their own.
+#include "ops/attention/causal_attention.h"
+#include "ops/attention/ring_attention.h"
+#include "ops/rules/placement_algebra.h"
+#include "sharding/tensor/exact_mode.h"
+#include "sharding/tensor/redistribute.h"
+
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <cmath>
-
-#include "ops/attention/causal_attention.h"
-#include "ops/rules/placement_algebra.h"
-#include "ops/attention/ring_attention.h"
-#include "sharding/tensor/exact_mode.h"
-#include "sharding/tensor/redistribute.h"
 
 namespace meshard {
 namespace {
@@ -21,12 +21,12 @@ using AxisLayouts = AxisLayouts;
 
 /// How the work is divided among the ranks of one axis.
 enum class Role : std::uint8_t {
-    Whole,     ///< nothing: all compute the same
+    Whole,  ///< nothing: all compute the same
     Batch,
     Heads,
-    Queries,   ///< rows of the queries; the keys are whole
-    Keys,      ///< rows of the keys; the queries are whole, and partial results are merged
-    Ring,      ///< rows of both: the keys are sent around a ring
+    Queries,  ///< rows of the queries; the keys are whole
+    Keys,     ///< rows of the keys; the queries are whole, and partial results are merged
+    Ring,     ///< rows of both: the keys are sent around a ring
 };
 
 constexpr std::int64_t kBatch = 0, kHeads = 1, kRows = 2;
@@ -47,7 +47,10 @@ struct Operands {
     at::Tensor queries, keys, values, mask;
 };
 
-bool cuts(const AxisLayout& layout, std::int64_t dim) { return layout.is_shard() && layout.placement.dim == dim; }
+bool cuts(const AxisLayout& layout, std::int64_t dim)
+{
+    return layout.is_shard() && layout.placement.dim == dim;
+}
 
 AxisLayout even_cut(std::int64_t dim, std::int64_t length, std::int64_t ranks)
 {
@@ -96,11 +99,11 @@ Plan make_plan(const RuleCall& call, const Operands& whole, bool one_block)
     plan.queries.resize(num_axes);
     plan.keys.resize(num_axes);
     plan.mask.resize(num_axes);
-    if (exact_mode()) return plan;   // every rank computes the whole: no result depends on the partition
+    if (exact_mode()) return plan;  // every rank computes the whole: no result depends on the partition
     bool query_taken[3] = {}, key_taken[3] = {};
 
     for (std::int64_t axis = 0; axis < num_axes; ++axis) {
-        const auto cut_of = [&](const at::Tensor& tensor) {   // a cut of the last dimension is gathered
+        const auto cut_of = [&](const at::Tensor& tensor) {  // a cut of the last dimension is gathered
             const auto& layout = call.layout(tensor, axis);
             if (!layout.is_shard() || layout.placement.dim > kRows) return AxisLayout{};
             return one_block || layout.placement.dim != kBatch ? in_one_block(layout, tensor.size(layout.placement.dim)) : layout;
@@ -116,7 +119,7 @@ Plan make_plan(const RuleCall& call, const Operands& whole, bool one_block)
         if (dim == kHeads) role = Role::Heads;
         if (dim == kRows) role = !q.is_shard() ? Role::Keys : k.is_shard() ? Role::Ring : Role::Queries;
         const bool of_queries = role != Role::Keys, of_keys = role != Role::Queries;
-        if ((of_queries && query_taken[dim]) || (of_keys && key_taken[dim])) continue;   // another axis cuts this dimension
+        if ((of_queries && query_taken[dim]) || (of_keys && key_taken[dim])) continue;  // another axis cuts this dimension
         query_taken[dim] |= of_queries;
         key_taken[dim] |= of_keys;
 
@@ -139,7 +142,10 @@ Plan make_plan(const RuleCall& call, const Operands& whole, bool one_block)
 
 /// In exact mode always in the same order in memory: which kernel multiplies, and so how it rounds, may depend on strides, even on those of dimensions of size
 /// 1.
-at::Tensor in_plain_order(const at::Tensor& tensor) { return exact_mode() ? at::empty(tensor.sizes(), tensor.options()).copy_(tensor) : tensor; }
+at::Tensor in_plain_order(const at::Tensor& tensor)
+{
+    return exact_mode() ? at::empty(tensor.sizes(), tensor.options()).copy_(tensor) : tensor;
+}
 
 /// This rank's part of a tensor in the given layouts.
 at::Tensor local_in(const RuleCall& call, const at::Tensor& tensor, const AxisLayouts& layouts)
@@ -171,7 +177,7 @@ struct LocalAttention {
     RowRange rows;
     AttentionKeys keys;
     RankGroup group;
-    bool is_shared_out = false;   // causal, of a sequence to itself: `causal_attention` balances the work
+    bool is_shared_out = false;  // causal, of a sequence to itself: `causal_attention` balances the work
 };
 
 LocalAttention local_attention(RuleCall& call, const Operands& whole, double dropout, bool causal, std::optional<double> scale, const at::Tensor& drawn)
@@ -182,8 +188,10 @@ LocalAttention local_attention(RuleCall& call, const Operands& whole, double dro
     local.settings.scale = scale.value_or(1 / std::sqrt(static_cast<double>(whole.queries.size(3))));
     local.settings.causal = causal;
     local.settings.dropout = dropout;
-    if (dropout > 0 && drawn.scalar_type() == at::kBool) local.settings.kept = drawn;
-    else if (dropout > 0) local.settings.seed = drawn.item<std::int64_t>();
+    if (dropout > 0 && drawn.scalar_type() == at::kBool)
+        local.settings.kept = drawn;
+    else if (dropout > 0)
+        local.settings.seed = drawn.item<std::int64_t>();
     local.settings.num_heads = whole.queries.size(kHeads);
     const auto offset = [&](Role role) {
         const auto axis = plan.axis_of(role);
@@ -219,7 +227,7 @@ void merge_over(const RankGroup& group, AttentionOutput& part)
     if (group.size() == 1) return;
     auto largest = part.log_sum_exp.clone(at::MemoryFormat::Contiguous);
     group.all_reduce(largest, Reduction::Max);
-    largest.masked_fill_(largest == -INFINITY, 0);   // rows without any key
+    largest.masked_fill_(largest == -INFINITY, 0);  // rows without any key
     const auto weight = part.log_sum_exp.sub(largest).exp_().unsqueeze(3);
     auto sums = at::cat({part.output.mul(weight), weight}, 3).contiguous();
     group.all_reduce(sums);
@@ -229,7 +237,10 @@ void merge_over(const RankGroup& group, AttentionOutput& part)
 }
 
 /// (B, H, L, E) with heads adjacent in memory, as in the results of LibTorch's own kernels.
-at::Tensor heads_inside(const at::Tensor& output, at::ScalarType type) { return output.transpose(1, 2).contiguous().to(type).transpose(1, 2); }
+at::Tensor heads_inside(const at::Tensor& output, at::ScalarType type)
+{
+    return output.transpose(1, 2).contiguous().to(type).transpose(1, 2);
+}
 
 /// What decides which weights are dropped, the same on every rank: for few weights the mask that the plain operator draws on the CPU, (B, H, L, S);
 /// for more than a rank should hold, a seed.
@@ -262,7 +273,7 @@ void attention(RuleCall& call)
     const auto h = whole.queries.size(1), l = whole.queries.size(2), e = whole.values.size(3);
     const auto output = wrap(heads_inside(result.output, whole.queries.scalar_type()), spec, {l * h * e, e, h * e, 1});
     const auto sum = wrap(result.log_sum_exp.masked_fill(result.log_sum_exp == -INFINITY, 0).contiguous(), spec);
-    const auto saved = drawn.defined() ? wrap(drawn, call.replicated()) : drawn;   // in the place of the seed
+    const auto saved = drawn.defined() ? wrap(drawn, call.replicated()) : drawn;  // in the place of the seed
     call.finish({output, sum, at::Tensor(), at::Tensor(), l, whole.keys.size(2), saved, at::Tensor(), at::Tensor()});
 }
 
@@ -320,7 +331,7 @@ std::string shape_of(const at::Tensor& tensor)
 at::Tensor in_four_dims(at::Tensor tensor, std::int64_t num_dims)
 {
     while (tensor.dim() < num_dims) tensor = tensor.unsqueeze(0);
-    if (num_dims == 3) return tensor.unsqueeze(1);   // (N, L, D): the batch comes first, as everywhere
+    if (num_dims == 3) return tensor.unsqueeze(1);  // (N, L, D): the batch comes first, as everywhere
     while (tensor.dim() < 4) tensor = tensor.unsqueeze(0);
     return tensor.dim() > 4 ? tensor.flatten(0, tensor.dim() - 4) : tensor;
 }
@@ -388,16 +399,22 @@ at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tenso
         v = v.repeat_interleave(heads / v.size(1), 1);
     }
 
-    auto output = std::get<0>(at::_scaled_dot_product_fused_attention_overrideable(q, k, v, bias.defined() ? std::make_optional(bias) : std::nullopt,
-                                                                                    dropout, causal, /*return_debug_mask=*/false, scale));
+    auto output = std::get<0>(at::_scaled_dot_product_fused_attention_overrideable(q, k, v, bias.defined() ? std::make_optional(bias) : std::nullopt, dropout,
+                                                                                   causal, /*return_debug_mask=*/false, scale));
     if (num_dims == 2) return output.squeeze(0).squeeze(0);
     if (num_dims == 3) return output.squeeze(1);
     return num_dims == 4 ? output : output.unflatten(0, lead);
 }
 
 // Registered above and below autograd, so that the operator is not decomposed in either.
-TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse2, library) { library.impl("scaled_dot_product_attention", TORCH_FN(scaled_dot_product_attention)); }
-TORCH_LIBRARY_IMPL(aten, PrivateUse2, library) { library.impl("scaled_dot_product_attention", TORCH_FN(scaled_dot_product_attention)); }
+TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse2, library)
+{
+    library.impl("scaled_dot_product_attention", TORCH_FN(scaled_dot_product_attention));
+}
+TORCH_LIBRARY_IMPL(aten, PrivateUse2, library)
+{
+    library.impl("scaled_dot_product_attention", TORCH_FN(scaled_dot_product_attention));
+}
 
 }  // namespace
 }  // namespace meshard

@@ -13,7 +13,20 @@ namespace {
 constexpr std::int64_t kPieceRows = 1024;
 
 /// Kinds of messages: inputs of work, and its results.
-enum Kind { kKeys, kValues, kQueries, kOutputGradient, kOutput, kLogSumExp, kFoundOutput, kFoundLogSumExp, kQueryGradient, kKeyGradient, kValueGradient, kNumKinds };
+enum Kind {
+    kKeys,
+    kValues,
+    kQueries,
+    kOutputGradient,
+    kOutput,
+    kLogSumExp,
+    kFoundOutput,
+    kFoundLogSumExp,
+    kQueryGradient,
+    kKeyGradient,
+    kValueGradient,
+    kNumKinds
+};
 
 /// Type, and sizes without the rows, of the tensors that are sent.
 struct Form {
@@ -26,7 +39,7 @@ struct Form {
         sizes[2] = rows;
         return sizes;
     }
-    std::int64_t bytes(std::int64_t rows) const   // padded so that the next tensor is aligned
+    std::int64_t bytes(std::int64_t rows) const  // padded so that the next tensor is aligned
     {
         return (c10::multiply_integers(shape_of(rows)) * static_cast<std::int64_t>(c10::elementSize(type)) + 15) / 16 * 16;
     }
@@ -54,10 +67,7 @@ public:
     int distance(std::int64_t work) const { return static_cast<int>(1 + work / pieces_); }
     RowRange kept(int rank) const { return {ranges_[rank].start, ranges_[rank].length / 2}; }
     RowRange key_piece(int rank, std::int64_t work) const { return piece(ranges_[rank], work); }
-    RowRange lent_piece(int rank, std::int64_t work) const
-    {
-        return piece({kept(rank).end(), ranges_[rank].length - kept(rank).length}, work);
-    }
+    RowRange lent_piece(int rank, std::int64_t work) const { return piece({kept(rank).end(), ranges_[rank].length - kept(rank).length}, work); }
 
     /// What exchange e sends from one rank to another: the inputs of work e, and the results of work e - 2, since work e - 1 is computed at the same time.
     std::vector<Item> items(std::int64_t exchange, int from, int to) const
@@ -75,8 +85,10 @@ public:
         }
         if (const auto work = exchange - 2; work >= 0 && work < num_works()) {
             if (to == from + distance(work)) {
-                if (is_backward_) add({kQueryGradient}, lent_piece(to, work));
-                else add({kFoundOutput, kFoundLogSumExp}, lent_piece(to, work));
+                if (is_backward_)
+                    add({kQueryGradient}, lent_piece(to, work));
+                else
+                    add({kFoundOutput, kFoundLogSumExp}, lent_piece(to, work));
             }
             if (is_backward_ && to == from - distance(work)) add({kKeyGradient, kValueGradient}, key_piece(to, work));
         }
@@ -204,7 +216,7 @@ struct PassBase {
     int me = 0;
 
     RowRange own() const { return keys.ranges[me]; }
-    int before(std::int64_t t) const { return me - schedule.distance(t); }   // the rank whose keys are received; negative: none
+    int before(std::int64_t t) const { return me - schedule.distance(t); }  // the rank whose keys are received; negative: none
     int after(std::int64_t t) const
     {
         const auto rank = me + schedule.distance(t);
@@ -223,7 +235,7 @@ struct PassBase {
 struct ForwardPass : PassBase {
     at::Tensor queries;
     AttentionSum sum;
-    AttentionOutput found{};   // for the rank after
+    AttentionOutput found{};  // for the rank after
 
     void fill_inputs(Exchange& exchange, std::int64_t t) const
     {
@@ -268,7 +280,7 @@ struct ForwardPass : PassBase {
 struct BackwardPass : PassBase {
     const AttentionQueries& queries;
     AttentionGradients total;
-    AttentionGradients found{};   // the keys' for the rank before, the queries' for the rank after
+    AttentionGradients found{};  // the keys' for the rank before, the queries' for the rank after
 
     void fill_inputs(Exchange& exchange, std::int64_t t) const
     {
@@ -338,8 +350,8 @@ AttentionGradients causal_attention_backward(const AttentionSettings& settings, 
 {
     const Schedule schedule(keys.ranges, /*is_backward=*/true);
     const auto options = keys.keys.options().dtype(attention_sum_type(keys.keys.scalar_type()));
-    const AttentionGradients zero{at::zeros(queries.queries.sizes(), options), at::zeros(keys.keys.sizes(), options),
-                                  at::zeros(keys.values.sizes(), options), at::Tensor()};
+    const AttentionGradients zero{at::zeros(queries.queries.sizes(), options), at::zeros(keys.keys.sizes(), options), at::zeros(keys.values.sizes(), options),
+                                  at::Tensor()};
     BackwardPass pass{{settings, keys, schedule, group.rank()}, queries, zero};
     run_schedule(schedule, make_forms(queries.queries, keys.keys, keys.values), keys.keys, group, pass);
     if (!wanted.queries) pass.total.queries = at::Tensor();

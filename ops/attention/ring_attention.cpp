@@ -8,7 +8,7 @@
 namespace meshard {
 namespace {
 
-constexpr std::int64_t kForwardRows = 2048, kBackwardRows = 512;   // rows of a piece: smaller pieces need less memory, larger ones are faster
+constexpr std::int64_t kForwardRows = 2048, kBackwardRows = 512;  // rows of a piece: smaller pieces need less memory, larger ones are faster
 
 /// Every rank's rows in equally many pieces.
 std::int64_t num_pieces(const std::vector<RowRange>& keys, std::int64_t length)
@@ -78,15 +78,13 @@ void for_each_piece(const AttentionKeys& all, std::int64_t pieces, const RankGro
 
 }  // namespace
 
-AttentionOutput ring_attention(const AttentionSettings& settings, const at::Tensor& queries, RowRange rows, const AttentionKeys& keys,
-                               const RankGroup& group)
+AttentionOutput ring_attention(const AttentionSettings& settings, const at::Tensor& queries, RowRange rows, const AttentionKeys& keys, const RankGroup& group)
 {
     AttentionSum sum(settings, queries, rows);
     // With one rank nothing is sent, and the kernels need no pieces.
     const auto pieces = group.size() == 1 ? 1 : num_pieces(keys.ranges, kForwardRows);
-    for_each_piece(keys, pieces, group, [&](const Piece& piece, int, std::int64_t, RowRange columns) {
-        sum.add(piece.keys, piece.values, columns, keys.mask, keys.first_masked);
-    });
+    for_each_piece(keys, pieces, group,
+                   [&](const Piece& piece, int, std::int64_t, RowRange columns) { sum.add(piece.keys, piece.values, columns, keys.mask, keys.first_masked); });
     return sum.finish(keys.values.size(3));
 }
 
@@ -108,8 +106,8 @@ AttentionGradients ring_attention_backward(const AttentionSettings& settings, co
     }
 
     const auto own_part = [&](const at::Tensor& whole, RowRange part) { return whole.narrow(2, part.start - ranges[me].start, part.length); };
-    Piece sent;       // sums that are being sent to the next rank,
-    Piece arriving;   // and those received from the rank before, for the next piece
+    Piece sent;      // sums that are being sent to the next rank,
+    Piece arriving;  // and those received from the rank before, for the next piece
     PendingCollective pending;
     for_each_piece(keys, pieces, group, [&](const Piece& piece, int step, std::int64_t p, RowRange columns) {
         auto part = total;
@@ -135,7 +133,7 @@ AttentionGradients ring_attention_backward(const AttentionSettings& settings, co
         sent = sums;
         pending = group.start_ring_shift(sent.buffer, arriving.buffer);
         if (step + 1 < size) return;
-        pending.wait();   // the sums of this rank's own piece have come back around the ring
+        pending.wait();  // the sums of this rank's own piece have come back around the ring
         own_part(total.keys, coming).add_(arriving.keys);
         own_part(total.values, coming).add_(arriving.values);
         sent = arriving = {};

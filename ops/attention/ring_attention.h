@@ -1,26 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <vector>
-
 #include "ops/attention/attention_block.h"
 #include "sharding/ranks/rank_group.h"
+
+#include <vector>
 
 namespace meshard {
 
 /// Keys (B, K, S, D) and values (B, K, S, E) of this rank, and the row ranges of all ranks.
 struct AttentionKeys {
     at::Tensor keys, values;
-    at::Tensor mask;                   ///< of this rank's queries; unless it broadcasts over keys, for the keys from `first_masked` on
+    at::Tensor mask;  ///< of this rank's queries; unless it broadcasts over keys, for the keys from `first_masked` on
     std::int64_t first_masked = 0;
-    std::vector<RowRange> ranges;      ///< one a rank of the group, any lengths
+    std::vector<RowRange> ranges;  ///< one a rank of the group, any lengths
 };
 
 /// Attention of this rank's queries, which are `rows` of the whole, to the keys and values of all ranks of a group, which send them around a ring: while
 /// a rank computes with one piece it receives the next. Memory beyond arguments and result: a few pieces (Liu, Zaharia and Abbeel 2023).
 /// A group of one sends nothing. Collective over `group`.
-AttentionOutput ring_attention(const AttentionSettings& settings, const at::Tensor& queries, RowRange rows, const AttentionKeys& keys,
-                               const RankGroup& group);
+AttentionOutput ring_attention(const AttentionSettings& settings, const at::Tensor& queries, RowRange rows, const AttentionKeys& keys, const RankGroup& group);
 
 struct WantedGradients {
     bool queries = true, keys = true, values = true, mask = false;

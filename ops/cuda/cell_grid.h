@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cmath>
-#include <cstdint>
-
 #include "ops/cuda/executor.h"
 #include "ops/cuda/grid_shape.h"
 #include "ops/cuda/nearest_list.h"
+
+#include <cmath>
+#include <cstdint>
 
 namespace meshard {
 
@@ -44,14 +44,14 @@ public:
         const std::int64_t* starts;
         const std::int32_t* ids;
         const T* points;
-        T period[3];   // infinite for open axes
+        T period[3];  // infinite for open axes
 
         /// Calls `f(candidate)` for all points within `reach` of a query, and for some farther ones. Returns whether it was called for all points of the grid.
         template <class F>
         MESHARD_HOST_DEVICE bool for_each_near(const T* query, double reach, F&& f) const
         {
             constexpr double kSlack = sizeof(T) == 4 ? 1e-6 : 1e-15, kSmallest = sizeof(T) == 4 ? 1e-18 : 1e-150;
-            const double wide = reach * (1 + 1e-5) + kSmallest;   // covers rounding in T and squares that underflow to zero
+            const double wide = reach * (1 + 1e-5) + kSmallest;  // covers rounding in T and squares that underflow to zero
             CellRuns runs[3];
             for (int d = 0; d < 3; ++d) runs[d] = shape.runs(d, static_cast<double>(query[d]), wide, kSlack);
             for (int a = 0; a < runs[2].count; ++a) {

@@ -2,12 +2,11 @@
 // Implementation of CudaExecutor; for NVIDIA's compiler only.
 #pragma once
 
-#include <stdexcept>
-#include <string>
+#include "ops/cuda/device_executor.h"
 
 #include <cuda_runtime.h>
-
-#include "ops/cuda/device_executor.h"
+#include <stdexcept>
+#include <string>
 
 namespace meshard {
 
@@ -16,7 +15,7 @@ inline void check_cuda(cudaError_t error, const char* what)
     if (error != cudaSuccess) throw std::runtime_error(std::string("CUDA: ") + what + " failed: " + cudaGetErrorString(error));
 }
 
-constexpr int kThreads = 256;   // a block
+constexpr int kThreads = 256;  // a block
 
 template <class Body>
 __global__ void run_body(std::int64_t n, Body body)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "ops/cuda/executor.h"
+
 #include <cstddef>
 #include <cstdint>
-
-#include "ops/cuda/executor.h"
 
 struct CUstream_st;
 
@@ -12,14 +12,14 @@ namespace meshard {
 
 /// Allocator of temporary device memory for kernels.
 struct DeviceMemory {
-    void* (*take)(std::size_t bytes, CUstream_st* stream);   ///< allocates memory for work that is queued on the stream from now on; never null
+    void* (*take)(std::size_t bytes, CUstream_st* stream);  ///< allocates memory for work that is queued on the stream from now on; never null
     void (*give)(void* memory);
 };
 
 /// Runs bodies as kernels that are queued on a stream. All pointers are to device memory. Host code uses it without CUDA's headers, with the templates that
 /// kernels.h declares; they are instantiated in kernels.cu. @throws std::runtime_error with CUDA's message if a launch or an allocation fails
 struct CudaExecutor {
-    CUstream_st* stream = nullptr;   ///< null: the default one
+    CUstream_st* stream = nullptr;  ///< null: the default one
     DeviceMemory memory{};
 
     template <class Body>

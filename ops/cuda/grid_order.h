@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "ops/cuda/executor.h"
+
 #include <cmath>
 #include <cstdint>
-
-#include "ops/cuda/executor.h"
 
 namespace meshard {
 
 /// The walk over a grid that grid_walk.h describes, for one radius.
 struct GridOrder {
-    static constexpr double kMostCells = 1 << 30;   ///< upper bound of a cell's number, in magnitude
+    static constexpr double kMostCells = 1 << 30;  ///< upper bound of a cell's number, in magnitude
 
     float radius, width, per_width;
 
@@ -36,8 +36,8 @@ void cells_in_grid_order(const Executor& executor, const T* points, std::int64_t
 /// Points sorted by their cells (z, then y, then x) and ids.
 template <class T>
 struct OrderedPoints {
-    const T* rows;               ///< (n, 3)
-    const std::int32_t* cells;   ///< (n, 3), x first
+    const T* rows;              ///< (n, 3)
+    const std::int32_t* cells;  ///< (n, 3), x first
     std::int64_t count;
 };
 
@@ -48,7 +48,7 @@ struct WalkGrid {
     std::int64_t num_queries;
     GridOrder order;
     std::int64_t max_neighbors;
-    std::int64_t* offsets;   // counts are written here where `ids` is null
+    std::int64_t* offsets;  // counts are written here where `ids` is null
     std::int32_t* ids;
     T* distances;
 
@@ -60,15 +60,17 @@ struct WalkGrid {
             const auto middle = at + (end - at) / 2;
             const auto* cell = points.cells + 3 * middle;
             const bool is_before = cell[2] != z ? cell[2] < z : cell[1] != y ? cell[1] < y : cell[0] < x;
-            if (is_before) at = middle + 1;
-            else end = middle;
+            if (is_before)
+                at = middle + 1;
+            else
+                end = middle;
         }
         return at;
     }
 
     MESHARD_HOST_DEVICE void operator()(std::int64_t i) const
     {
-        if (i == num_queries) {   // one more, for the scan
+        if (i == num_queries) {  // one more, for the scan
             if (!ids) offsets[i] = 0;
             return;
         }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "ops/cuda/executor.h"
+
 #include <cmath>
 #include <cstdint>
-
-#include "ops/cuda/executor.h"
 
 namespace meshard {
 
@@ -12,7 +12,7 @@ namespace meshard {
 struct CellRuns {
     std::int32_t first[2], last[2];
     int count = 1;
-    bool is_all = false;   ///< the whole axis
+    bool is_all = false;  ///< the whole axis
 };
 
 /// Shape of a uniform grid: cubes of edge length `edge`, the first at `low`, numbered with x fastest.
@@ -20,7 +20,7 @@ struct GridShape {
     double low[3] = {0, 0, 0};
     double edge = 1;
     std::int32_t dims[3] = {1, 1, 1};
-    double period[3] = {0, 0, 0};   ///< 0 for an open axis; else coordinates are in [0, period)
+    double period[3] = {0, 0, 0};  ///< 0 for an open axis; else coordinates are in [0, period)
 
     MESHARD_HOST_DEVICE std::int64_t num_cells() const { return static_cast<std::int64_t>(dims[0]) * dims[1] * dims[2]; }
 

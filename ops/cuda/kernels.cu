@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/cuda/kernels.h"
-
 #include "ops/cuda/cuda_executor.h"
+#include "ops/cuda/kernels.h"
 
 namespace meshard {
 

@@ -12,30 +12,31 @@ namespace meshard {
 
 // The kernels that are compiled for GPUs: host code calls them as with the host's executor; they are instantiated in kernels.cu.
 
-#define MESHARD_ROW_KERNELS(EXTERN, Word)                                                                                                                           \
-    EXTERN template void pack_rows(const CudaExecutor&, const Word*, const std::int64_t*, std::int64_t, std::int64_t, Word*);                                       \
+#define MESHARD_ROW_KERNELS(EXTERN, Word)                                                                                                                      \
+    EXTERN template void pack_rows(const CudaExecutor&, const Word*, const std::int64_t*, std::int64_t, std::int64_t, Word*);                                  \
     EXTERN template void unpack_rows(const CudaExecutor&, const Word*, const std::int64_t*, std::int64_t, std::int64_t, Word*);
 
-#define MESHARD_NUMBER_KERNELS(EXTERN, T)                                                                                                                           \
-    EXTERN template void add_packed_rows(const CudaExecutor&, const T*, const std::int64_t*, const std::int64_t*, std::int64_t, std::int64_t, T*);                  \
-    EXTERN template void sweep_segments(const CudaExecutor&, const T*, const std::int64_t*, std::int64_t, std::int64_t, SegmentSweep, T*, std::int64_t*);           \
-    EXTERN template class CellGrid<T, CudaExecutor>;                                                                                                                \
-    EXTERN template void place_rows_in_box(const CudaExecutor&, const T*, std::int64_t, int, const double*, T*);                                                    \
-    EXTERN template void cells_in_grid_order(const CudaExecutor&, const T*, std::int64_t, const GridOrder&, std::int32_t*);                                         \
-    EXTERN template void count_in_grid_order(const CudaExecutor&, const OrderedPoints<T>&, const T*, std::int64_t, const GridOrder&, std::int64_t, std::int64_t*);  \
-    EXTERN template void fill_in_grid_order(const CudaExecutor&, const OrderedPoints<T>&, const T*, std::int64_t, const GridOrder&, std::int64_t, std::int64_t*,    \
-                                            std::int32_t*, T*);                                                                                                     \
-    EXTERN template void sum_exponentials(const CudaExecutor&, const SlicedPoints<T>&);                                                                             \
-    EXTERN template void add_to_slices(const CudaExecutor&, const SlicedPoints<T>&, const T*, T*);                                                                  \
-    EXTERN template void bring_back_from_slices(const CudaExecutor&, const SlicedPoints<T>&, const T*, T*);                                                         \
+#define MESHARD_NUMBER_KERNELS(EXTERN, T)                                                                                                                      \
+    EXTERN template void add_packed_rows(const CudaExecutor&, const T*, const std::int64_t*, const std::int64_t*, std::int64_t, std::int64_t, T*);             \
+    EXTERN template void sweep_segments(const CudaExecutor&, const T*, const std::int64_t*, std::int64_t, std::int64_t, SegmentSweep, T*, std::int64_t*);      \
+    EXTERN template class CellGrid<T, CudaExecutor>;                                                                                                           \
+    EXTERN template void place_rows_in_box(const CudaExecutor&, const T*, std::int64_t, int, const double*, T*);                                               \
+    EXTERN template void cells_in_grid_order(const CudaExecutor&, const T*, std::int64_t, const GridOrder&, std::int32_t*);                                    \
+    EXTERN template void count_in_grid_order(const CudaExecutor&, const OrderedPoints<T>&, const T*, std::int64_t, const GridOrder&, std::int64_t,             \
+                                             std::int64_t*);                                                                                                   \
+    EXTERN template void fill_in_grid_order(const CudaExecutor&, const OrderedPoints<T>&, const T*, std::int64_t, const GridOrder&, std::int64_t,              \
+                                            std::int64_t*, std::int32_t*, T*);                                                                                 \
+    EXTERN template void sum_exponentials(const CudaExecutor&, const SlicedPoints<T>&);                                                                        \
+    EXTERN template void add_to_slices(const CudaExecutor&, const SlicedPoints<T>&, const T*, T*);                                                             \
+    EXTERN template void bring_back_from_slices(const CudaExecutor&, const SlicedPoints<T>&, const T*, T*);                                                    \
     EXTERN template void slice_gradients(const CudaExecutor&, const SlicedPoints<T>&, const SliceGradients<T>&, T*);
 
-#define MESHARD_KERNELS(EXTERN)                   \
-    MESHARD_ROW_KERNELS(EXTERN, std::uint8_t)     \
-    MESHARD_ROW_KERNELS(EXTERN, std::uint16_t)    \
-    MESHARD_ROW_KERNELS(EXTERN, std::uint32_t)    \
-    MESHARD_ROW_KERNELS(EXTERN, std::uint64_t)    \
-    MESHARD_NUMBER_KERNELS(EXTERN, float)         \
+#define MESHARD_KERNELS(EXTERN)                                                                                                                                \
+    MESHARD_ROW_KERNELS(EXTERN, std::uint8_t)                                                                                                                  \
+    MESHARD_ROW_KERNELS(EXTERN, std::uint16_t)                                                                                                                 \
+    MESHARD_ROW_KERNELS(EXTERN, std::uint32_t)                                                                                                                 \
+    MESHARD_ROW_KERNELS(EXTERN, std::uint64_t)                                                                                                                 \
+    MESHARD_NUMBER_KERNELS(EXTERN, float)                                                                                                                      \
     MESHARD_NUMBER_KERNELS(EXTERN, double)
 
 MESHARD_KERNELS(extern)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "ops/cuda/executor.h"
+
 #include <cmath>
 #include <cstdint>
-
-#include "ops/cuda/executor.h"
 
 namespace meshard {
 
@@ -23,7 +23,7 @@ struct Candidate {
 /// The nearest `capacity` candidates so far, in the caller's memory: a heap with the farthest on top.
 template <class T>
 struct NearestList {
-    T* distances;          // squared, until `finish`
+    T* distances;  // squared, until `finish`
     std::int32_t* ids;
     std::int64_t capacity;
     std::int64_t size = 0;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
 #include "ops/cuda/executor.h"
+
+#include <cstdint>
 
 namespace meshard {
 
@@ -11,7 +11,7 @@ template <class Word>
 struct PackWord {
     const Word* rows;
     const std::int64_t* index;
-    std::int64_t words;   // a row
+    std::int64_t words;  // a row
     Word* packed;
 
     MESHARD_HOST_DEVICE void operator()(std::int64_t i) const { packed[i] = rows[index[i / words] * words + i % words]; }
@@ -61,7 +61,8 @@ struct AddPacked {
 /// Adds to row r the packed rows positions[offsets[r]], ..., positions[offsets[r + 1] - 1], in this order, so that sums have the same bits every time: for the
 /// gradients that ghosts send to their owners.
 template <class T, class Executor>
-void add_packed_rows(const Executor& executor, const T* packed, const std::int64_t* offsets, const std::int64_t* positions, std::int64_t num_rows, std::int64_t channels, T* rows)
+void add_packed_rows(const Executor& executor, const T* packed, const std::int64_t* offsets, const std::int64_t* positions, std::int64_t num_rows,
+                     std::int64_t channels, T* rows)
 {
     executor.for_each(num_rows * channels, AddPacked<T>{packed, offsets, positions, channels, rows});
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
 #include "ops/cuda/executor.h"
+
+#include <cstdint>
 
 namespace meshard {
 
@@ -47,8 +47,8 @@ struct SweepSegment {
 /// @param results    (num_rows, channels); 0 for rows without entries
 /// @param arguments  of Max and Min, (num_rows, channels): the first entry that is the extreme, a NaN before everything else; -1 without entries. May be null.
 template <class T, class Executor>
-void sweep_segments(const Executor& executor, const T* values, const std::int64_t* offsets, std::int64_t num_rows, std::int64_t channels, SegmentSweep kind, T* results,
-                    std::int64_t* arguments)
+void sweep_segments(const Executor& executor, const T* values, const std::int64_t* offsets, std::int64_t num_rows, std::int64_t channels, SegmentSweep kind,
+                    T* results, std::int64_t* arguments)
 {
     executor.for_each(num_rows * channels, SweepSegment<T>{values, offsets, channels, kind, results, arguments});
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "ops/cuda/executor.h"
+
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
-
-#include "ops/cuda/executor.h"
 
 // Rows of up to 32 numbers are kept in registers.
 #ifdef __CUDA_ARCH__
@@ -22,10 +22,10 @@ namespace meshard {
 ///     w[n, h, s] = exp(x[n, h, :] . slices[h, s, :] + bias[h, s] - log_sums[n, h])
 template <class T>
 struct SlicedPoints {
-    const T* x;          ///< (points, H, D)
-    const T* slices;     ///< (H, S, D), temperature included
-    const T* bias;       ///< (H, S)
-    T* log_sums;         ///< (points, H)
+    const T* x;       ///< (points, H, D)
+    const T* slices;  ///< (H, S, D), temperature included
+    const T* bias;    ///< (H, S)
+    T* log_sums;      ///< (points, H)
     std::int64_t count;
     std::int64_t heads, num_slices, head_dim;
 };
@@ -36,7 +36,10 @@ inline constexpr std::int64_t kSliceChunk = 256;
 /// The largest number of channels of a head that the kernels support.
 inline constexpr std::int64_t kMaxHeadDim = 128;
 
-inline std::int64_t num_slice_chunks(std::int64_t num_points) { return (num_points + kSliceChunk - 1) / kSliceChunk; }
+inline std::int64_t num_slice_chunks(std::int64_t num_points)
+{
+    return (num_points + kSliceChunk - 1) / kSliceChunk;
+}
 
 /// The channels of one head at one point, in registers if `Max` is small.
 template <class T, int Max>
@@ -113,8 +116,8 @@ struct SumExponentials {
 template <class T, int Max>
 struct AddToSlices {
     SlicedPoints<T> points;
-    const T* features;   // (points, H, D)
-    T* sums;             // (chunks, H, S, D + 1)
+    const T* features;  // (points, H, D)
+    T* sums;            // (chunks, H, S, D + 1)
 
     MESHARD_HOST_DEVICE void operator()(std::int64_t i) const
     {
@@ -137,8 +140,8 @@ struct AddToSlices {
 template <class T, int Max>
 struct BringBack {
     SlicedPoints<T> points;
-    const T* states;   // (H, S, D)
-    T* mixed;          // (points, H, D)
+    const T* states;  // (H, S, D)
+    T* mixed;         // (points, H, D)
 
     MESHARD_HOST_DEVICE void operator()(std::int64_t i) const
     {
@@ -156,13 +159,13 @@ struct BringBack {
 /// Inputs and results of the backward pass for each point.
 template <class T>
 struct SliceGradients {
-    const T* states;           ///< (H, S, D)
-    const T* sums_gradient;    ///< (H, S, D + 1)
-    const T* features;         ///< (points, H, D)
-    const T* mixed_gradient;   ///< (points, H, D)
-    T* x_gradient;             ///< (points, H, D)
-    T* features_gradient;      ///< (points, H, D)
-    T* means;                  ///< (points, H): means of the weights' gradients, weighted by the weights
+    const T* states;          ///< (H, S, D)
+    const T* sums_gradient;   ///< (H, S, D + 1)
+    const T* features;        ///< (points, H, D)
+    const T* mixed_gradient;  ///< (points, H, D)
+    T* x_gradient;            ///< (points, H, D)
+    T* features_gradient;     ///< (points, H, D)
+    T* means;                 ///< (points, H): means of the weights' gradients, weighted by the weights
 };
 
 /// For each point and head: gradients of x (through the softmax) and of the features.
@@ -202,7 +205,7 @@ template <class T, int Max>
 struct SliceWeightGradients {
     SlicedPoints<T> points;
     SliceGradients<T> of;
-    T* sums;   // (chunks, H, S, D + 1)
+    T* sums;  // (chunks, H, S, D + 1)
 
     MESHARD_HOST_DEVICE void operator()(std::int64_t i) const
     {
@@ -229,9 +232,12 @@ struct SliceWeightGradients {
 template <class F>
 void with_head_dim(std::int64_t head_dim, const F& f)
 {
-    if (head_dim <= 16) f(std::integral_constant<int, 16>());
-    else if (head_dim <= 32) f(std::integral_constant<int, 32>());
-    else f(std::integral_constant<int, kMaxHeadDim>());
+    if (head_dim <= 16)
+        f(std::integral_constant<int, 16>());
+    else if (head_dim <= 32)
+        f(std::integral_constant<int, 32>());
+    else
+        f(std::integral_constant<int, kMaxHeadDim>());
 }
 
 /// Fills `points.log_sums`; must be called before all others.

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/fields/mesh_geometry.h"
 
+#include "ops/rows/cut_rows.h"
+#include "partition/error.h"
+#include "sharding/tensor/shard_tensor.h"
+
 #include <ATen/ATen.h>
 
 #include <numeric>
 #include <string>
 #include <utility>
-
-#include "ops/rows/cut_rows.h"
-#include "partition/error.h"
-#include "sharding/tensor/shard_tensor.h"
 
 namespace meshard {
 namespace {
@@ -41,8 +41,9 @@ at::Tensor FieldLayout::own_rows(const char* where, const at::Tensor& field) con
     const auto part = cut_rows_of(where, "field's rows", field);
     const bool fits = layout ? part.layout && *part.layout == *layout : !part.is_cut();
     if (fits && part.own.dim() > 0 && part.own.size(0) == num_owned) return part.own;
-    throw InvalidInput(std::string(where) + ": the field has " + std::to_string(part.num_global) + " rows" + (part.layout ? " and lies as " + to_string(*part.layout) : std::string()) +
-                       ", expected one for each of the " + std::to_string(num_global) + " " + what + (layout ? ", lying as " + to_string(*layout) : std::string()) +
+    throw InvalidInput(std::string(where) + ": the field has " + std::to_string(part.num_global) + " rows" +
+                       (part.layout ? " and lies as " + to_string(*part.layout) : std::string()) + ", expected one for each of the " +
+                       std::to_string(num_global) + " " + what + (layout ? ", lying as " + to_string(*layout) : std::string()) +
                        ". Make it with FieldLayout::field.");
 }
 
@@ -77,7 +78,7 @@ MeshGeometry::MeshGeometry(Subdomain part, const std::shared_ptr<const DeviceMes
         auto fields = layout_of(what, map);
         fields.layout = shard_spec(std::make_shared<const IndexMap>(map), device_mesh);
         fields.plan = ExchangePlan::find(map, group);
-        fields.plan->set_agreed();   // of sharded fields every rank knows all sizes
+        fields.plan->set_agreed();  // of sharded fields every rank knows all sizes
         return fields;
     };
     cells_ = fields_of("cells", part_.cells);
@@ -99,9 +100,15 @@ at::Tensor MeshGeometry::sizes() const
     return cells_.field(own);
 }
 
-at::Tensor MeshGeometry::centroids() const { return vector_field(measures_.centroids); }
+at::Tensor MeshGeometry::centroids() const
+{
+    return vector_field(measures_.centroids);
+}
 
-at::Tensor MeshGeometry::area_vectors() const { return vector_field(meshard::area_vectors(part_.mesh)); }
+at::Tensor MeshGeometry::area_vectors() const
+{
+    return vector_field(meshard::area_vectors(part_.mesh));
+}
 
 at::Tensor MeshGeometry::normals() const
 {

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <vector>
+#include "partition/ghosts/subdomain.h"
+#include "partition/mesh/cell_geometry.h"
+#include "sharding/exchange/exchange_plan.h"
+#include "sharding/tensor/shard_spec.h"
 
 #include <ATen/core/Tensor.h>
 
-#include "partition/mesh/cell_geometry.h"
-#include "partition/ghosts/subdomain.h"
-#include "sharding/exchange/exchange_plan.h"
-#include "sharding/tensor/shard_spec.h"
+#include <cstdint>
+#include <memory>
+#include <vector>
 
 namespace meshard {
 
 /// How the fields of a mesh's cells or points lie.
 struct FieldLayout {
-    const char* what = "cells";                 ///< or points
+    const char* what = "cells";  ///< or points
     std::int64_t num_owned = 0, num_global = 0;
-    SpecPtr layout;                             ///< null for a whole mesh
-    std::shared_ptr<const ExchangePlan> plan;   ///< the same
+    SpecPtr layout;                            ///< null for a whole mesh
+    std::shared_ptr<const ExchangePlan> plan;  ///< the same
 
     /// Own rows, (owned, ...), as a tensor that lies so; the tensor itself for a whole mesh.
     at::Tensor field(const at::Tensor& own) const;
@@ -42,18 +42,18 @@ public:
     ///         faces are not known
     MeshGeometry(Subdomain part, const std::shared_ptr<const DeviceMesh>& device_mesh);
 
-    const Mesh& mesh() const { return part_.mesh; }                      ///< of a subdomain with its ghosts
-    const CellMeasures& measures() const { return measures_; }           ///< of all local cells
+    const Mesh& mesh() const { return part_.mesh; }             ///< of a subdomain with its ghosts
+    const CellMeasures& measures() const { return measures_; }  ///< of all local cells
     const IndexMap& cell_ids() const { return part_.cells; }
     const IndexMap& point_ids() const { return part_.points; }
     const FieldLayout& cells() const { return cells_; }
     const FieldLayout& points() const { return points_; }
 
     // Fields of the cells, in double precision.
-    at::Tensor sizes() const;          ///< (cells): length, area or volume
-    at::Tensor centroids() const;      ///< (cells, 3)
-    at::Tensor area_vectors() const;   ///< (cells, 3): area times normal of polygons, zero of others
-    at::Tensor normals() const;        ///< (cells, 3): of polygons, of unit length; zero of others
+    at::Tensor sizes() const;         ///< (cells): length, area or volume
+    at::Tensor centroids() const;     ///< (cells, 3)
+    at::Tensor area_vectors() const;  ///< (cells, 3): area times normal of polygons, zero of others
+    at::Tensor normals() const;       ///< (cells, 3): of polygons, of unit length; zero of others
 
 private:
     at::Tensor vector_field(const std::vector<Vector3>& values) const;

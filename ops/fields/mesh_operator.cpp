@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/fields/mesh_operator.h"
 
+#include "ops/rows/ghost_exchange.h"
+#include "partition/error.h"
+#include "sharding/ranks/parallel_for.h"
+#include "sharding/tensor/with_backward.h"
+
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <string>
 #include <utility>
 
-#include "ops/rows/ghost_exchange.h"
-#include "partition/error.h"
-#include "sharding/ranks/parallel_for.h"
-#include "sharding/tensor/with_backward.h"
-
 namespace meshard {
 namespace {
 
-constexpr std::int64_t kRowsAThread = 512;   // at least
+constexpr std::int64_t kRowsAThread = 512;  // at least
 
 /// out(i, c, k) = sum of w(e, k) x(column of e, c); x (columns, C), out (rows, C, K).
 template <class T>
@@ -70,23 +70,23 @@ at::Tensor product(const std::shared_ptr<const StencilPair>& pair, bool of_adjoi
     const auto& stencil = of_adjoint ? pair->adjoint : pair->forward;
     const auto channels = x.size(1);
     const auto values = x.detach().contiguous();
-    auto out = contracts ? at::empty({stencil.num_rows(), channels}, values.options()) : at::empty({stencil.num_rows(), channels, stencil.components}, values.options());
+    auto out = contracts ? at::empty({stencil.num_rows(), channels}, values.options())
+                         : at::empty({stencil.num_rows(), channels, stencil.components}, values.options());
     const auto run = [&]<class T>() {
         const auto* from = values.const_data_ptr<T>();
         auto* to = out.mutable_data_ptr<T>();
         contracts ? contract(stencil, from, channels, to) : spread(stencil, from, channels, to);
     };
     values.scalar_type() == at::kDouble ? run.template operator()<double>() : run.template operator()<float>();
-    return with_backward(out, x, "MeshOperatorBackward", [pair, of_adjoint, contracts](const at::Tensor& gradient) {
-        return product(pair, !of_adjoint, !contracts, gradient);
-    });
+    return with_backward(out, x, "MeshOperatorBackward",
+                         [pair, of_adjoint, contracts](const at::Tensor& gradient) { return product(pair, !of_adjoint, !contracts, gradient); });
 }
 
 /// The rows of a stencil that need no ghosts, and those that do: the former are worked on while ghosts travel.
 struct SplitStencil {
     std::shared_ptr<const StencilPair> inner, border;
-    at::Tensor border_inputs;   ///< owned rows that the border needs; its columns are these, then the ghosts
-    at::Tensor order;           ///< of each row its place among the inner ones and those of the border after them
+    at::Tensor border_inputs;  ///< owned rows that the border needs; its columns are these, then the ghosts
+    at::Tensor order;          ///< of each row its place among the inner ones and those of the border after them
 };
 
 std::shared_ptr<const StencilPair> with_adjoint(Stencil stencil)
@@ -128,7 +128,8 @@ SplitStencil split(const Stencil& stencil, std::int64_t num_owned)
         order.mutable_data_ptr<std::int64_t>()[row] = place++;
     }
     for (const auto row : border_rows) {
-        take(row, border, [&](std::int32_t column) { return column < num_owned ? border_column[column] : static_cast<std::int32_t>(column - num_owned + num_inputs); });
+        take(row, border,
+             [&](std::int32_t column) { return column < num_owned ? border_column[column] : static_cast<std::int32_t>(column - num_owned + num_inputs); });
         order.mutable_data_ptr<std::int64_t>()[row] = place++;
     }
     return {with_adjoint(std::move(inner)), with_adjoint(std::move(border)), at::tensor(inputs, at::kLong), order};
@@ -175,7 +176,8 @@ struct MeshOperator::Shared {
     SplitStencil stencils;
 };
 
-MeshOperator::MeshOperator(const char* name, const FieldLayout& from, const FieldLayout& to, Form form, Ghosts ghosts, Stencil stencil) : name_(name), form_(form)
+MeshOperator::MeshOperator(const char* name, const FieldLayout& from, const FieldLayout& to, Form form, Ghosts ghosts, Stencil stencil)
+    : name_(name), form_(form)
 {
     const bool takes_ghosts = from.plan && ghosts == Ghosts::OfInput;
     auto stencils = takes_ghosts ? split(stencil, from.num_owned) : SplitStencil{with_adjoint(std::move(stencil)), nullptr, {}, {}};
@@ -188,8 +190,8 @@ at::Tensor MeshOperator::operator()(const at::Tensor& field) const
     const auto own = from.own_rows(name_, field);
     const bool contracts = form_ == Form::Divergence;
     if (!own.is_floating_point() || (contracts && (own.dim() < 2 || own.size(-1) != 3))) {
-        throw InvalidInput(std::string(name_) + ": a field of type " + c10::toString(own.scalar_type()) + " and " + std::to_string(own.dim()) + " dimensions; expected a floating type" +
-                           (contracts ? " and a last dimension of 3." : "."));
+        throw InvalidInput(std::string(name_) + ": a field of type " + c10::toString(own.scalar_type()) + " and " + std::to_string(own.dim()) +
+                           " dimensions; expected a floating type" + (contracts ? " and a last dimension of 3." : "."));
     }
     auto shape = own.sizes().vec();
     if (contracts) shape.pop_back();

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "ops/fields/mesh_geometry.h"
+
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
-
-#include "ops/fields/mesh_geometry.h"
 
 namespace meshard {
 
@@ -18,11 +18,11 @@ struct Stencil {
     int components = 1;
     std::vector<std::int64_t> offsets{0};
     std::vector<std::int32_t> columns;
-    std::vector<double> weights;   ///< (entries, components)
+    std::vector<double> weights;  ///< (entries, components)
 
     struct Entry {
         std::int32_t column = 0;
-        Vector3 weights{};         ///< the first `components` of them
+        Vector3 weights{};  ///< the first `components` of them
     };
 
     std::int64_t num_rows() const { return static_cast<std::int64_t>(offsets.size()) - 1; }
@@ -49,8 +49,8 @@ public:
 
     /// Whose ghosts travel.
     enum class Ghosts : std::uint8_t {
-        OfInput,   ///< the stencil has a column for each local row of `from`, and a row for each owned one of `to`
-        OfResult   ///< a column for each owned row of `from`, and a row for each local one of `to`: ghosts are added to their owners
+        OfInput,  ///< the stencil has a column for each local row of `from`, and a row for each owned one of `to`
+        OfResult  ///< a column for each owned row of `from`, and a row for each local one of `to`: ghosts are added to their owners
     };
 
     /// `name` begins messages.

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/fields/mesh_operators.h"
 
+#include "ops/rows/cut_rows.h"
+#include "ops/rows/ghost_exchange.h"
+#include "partition/error.h"
+#include "partition/ghosts/ghost_graph.h"
+#include "partition/mesh/cell_type.h"
+#include "partition/mesh/vector_algebra.h"
+
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "ops/rows/cut_rows.h"
-#include "ops/rows/ghost_exchange.h"
-#include "partition/mesh/cell_type.h"
-#include "partition/error.h"
-#include "partition/ghosts/ghost_graph.h"
-#include "partition/mesh/vector_algebra.h"
 
 namespace meshard {
 namespace {
@@ -73,7 +73,8 @@ void require_vertex_ghosts(const MeshGeometry& geometry)
     for (std::int64_t e = 0; e < cells.offsets[geometry.cell_ids().num_owned]; ++e) {
         const auto point = cells.indices[e];
         if (all[point].item<double>() == here[point].item<double>()) continue;
-        error = "least_squares_gradient: the subdomain lacks cells around point " + std::to_string(geometry.point_ids().global_ids[point]) + ". Cut the mesh with --ghosts vertex.";
+        error = "least_squares_gradient: the subdomain lacks cells around point " + std::to_string(geometry.point_ids().global_ids[point]) +
+                ". Cut the mesh with --ghosts vertex.";
         break;
     }
     throw_together(error, plan->group());
@@ -179,7 +180,7 @@ MeshOperator green_gauss_gradient(const MeshGeometry& geometry)
                 const Vector3 third = 1 / (3 * size) * area;
                 entries.push_back({a, third});
                 entries.push_back({b, third});
-                add_scaled(total, third, 1.0 / static_cast<double>(face.size()));   // the middle is the points' mean
+                add_scaled(total, third, 1.0 / static_cast<double>(face.size()));  // the middle is the points' mean
             });
             for (const auto point : face) entries.push_back({point, total});
         }

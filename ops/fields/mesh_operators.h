@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include "ops/fields/mesh_operator.h"
+
+#include <ATen/core/Tensor.h>
 
 namespace meshard {
 
@@ -11,8 +11,8 @@ namespace meshard {
 
 /// From which cells a cell's gradient is fitted.
 enum class GradientNeighbors : std::uint8_t {
-    Facet,   ///< those that share a facet; one ghost layer by face is enough
-    Vertex   ///< those that share a point, on meshes where a corner cell has too few of the others; needs a ghost layer by vertex
+    Facet,  ///< those that share a facet; one ghost layer by face is enough
+    Vertex  ///< those that share a point, on meshes where a corner cell has too few of the others; needs a ghost layer by vertex
 };
 
 /// Gradient of a cell field at the cells' centroids, (cells, ...) to (cells, ..., 3): least squares over the neighbours' differences, weighted by one over
@@ -52,7 +52,7 @@ at::Tensor integral(const MeshGeometry& geometry, const at::Tensor& cell_field);
 /// Force and moment that a fluid puts on a surface, split by cause; (3) each. The tensors' counterpart of `integrate_forces`, differentiable.
 struct FieldForces {
     at::Tensor pressure_force, viscous_force;
-    at::Tensor pressure_moment, viscous_moment;   ///< about the centre asked for
+    at::Tensor pressure_moment, viscous_moment;  ///< about the centre asked for
 };
 
 /// @param pressure   (cells)

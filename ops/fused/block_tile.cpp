@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/fused/block_tile.h"
 
-#include <algorithm>
-
 #include "ops/fused/matrix_product.h"
 #include "ops/fused/tile_math.h"
+
+#include <algorithm>
 
 namespace meshard {
 namespace {
@@ -17,8 +17,8 @@ constexpr auto kGiven = As::Given, kTransposed = As::Transposed;
 BlockWeights<std::int64_t> numbers_in_weights(const BlockShape& shape)
 {
     const auto C = shape.channels, I = shape.inner(), H = shape.heads, S = shape.slices, R = shape.hidden, O = shape.outputs;
-    BlockWeights<std::int64_t> numbers{.norm1 = {C, C}, .project_x = {I * C, I}, .slices = {S * I, H * S}, .out = {C * I, C},
-                                       .norm2 = {C, C}, .hidden = {R * C, R}, .mlp_out = {C * R, C}};
+    BlockWeights<std::int64_t> numbers{
+        .norm1 = {C, C}, .project_x = {I * C, I}, .slices = {S * I, H * S}, .out = {C * I, C}, .norm2 = {C, C}, .hidden = {R * C, R}, .mlp_out = {C * R, C}};
     if (has_parameter(shape.activation)) numbers.activation = 1;
     if (O > 0) {
         numbers.norm3 = {C, C};
@@ -89,13 +89,28 @@ BlockTile<T>::BlockTile(const BlockShape& shape, std::int64_t max_points) : shap
 {
     const auto n = max_points, C = shape.channels, I = shape.inner(), S = shape.slices;
     const auto plus = shape.point_temperature ? n : 0;
-    const std::array<std::int64_t, 18> sizes{C * n, S * n, S * n, shape.hidden * n, shape.hidden * n, C * n,
-                                             std::max(C, I) * n, I * n, n, n, std::max(shape.num_sums(), 2 * C),
-                                             shape.heads * S * plus, S * plus, S * plus, S * plus, plus, plus, plus};
-    const std::array<T**, 18> buffers{&normal_, &slice_weights_, &weights_gradient_, &hidden_, &hidden_gradient_, &last_gradient_,
-                                      &rows_, &more_rows_, &mean_, &inverse_, &small_,
-                                      &logits_, &before_, &after_, &after_gradient_, &raw_, &temperature_, &temperature_gradient_};
-    constexpr std::int64_t kLine = kCacheLine / sizeof(T);   // numbers: buffers start at cache lines of their own
+    const std::array<std::int64_t, 18> sizes{C * n,
+                                             S * n,
+                                             S * n,
+                                             shape.hidden * n,
+                                             shape.hidden * n,
+                                             C * n,
+                                             std::max(C, I) * n,
+                                             I * n,
+                                             n,
+                                             n,
+                                             std::max(shape.num_sums(), 2 * C),
+                                             shape.heads * S * plus,
+                                             S * plus,
+                                             S * plus,
+                                             S * plus,
+                                             plus,
+                                             plus,
+                                             plus};
+    const std::array<T**, 18> buffers{
+        &normal_,  &slice_weights_, &weights_gradient_, &hidden_, &hidden_gradient_, &last_gradient_,  &rows_, &more_rows_,   &mean_,
+        &inverse_, &small_,         &logits_,           &before_, &after_,           &after_gradient_, &raw_,  &temperature_, &temperature_gradient_};
+    constexpr std::int64_t kLine = kCacheLine / sizeof(T);  // numbers: buffers start at cache lines of their own
     std::int64_t total = 0;
     for (const auto size : sizes) total += (size + kLine - 1) / kLine * kLine;
     memory_ = make_lines<T>(total);
@@ -124,7 +139,7 @@ const T* BlockTile<T>::weigh(const Weights& weights, const BlockActivations<T>& 
 {
     const auto D = shape_.head_dim, S = shape_.slices;
     if (head == 0 && kept.noise.draw) gumbel_noise(kept.noise, shape_.heads * S, n, logits_);
-    auto *w = slice_weights_, *logits = logits_ + head * S * n;                                          // (S, n)
+    auto *w = slice_weights_, *logits = logits_ + head * S * n;  // (S, n)
     const auto* x_mid = kept.x_mid + head * D * n;
     multiply(kGiven, kGiven, S, n, D, weights.slices.weight + head * S * D, D, x_mid, n, {.to_rows = weights.slices.bias + head * S}, w, n);
     if (shape_.point_temperature) {
@@ -224,14 +239,16 @@ void BlockTile<T>::bring_back(const Weights& weights, const T* x, const T* state
     for (std::int64_t h = 0; h < shape_.heads; ++h) {
         multiply(kTransposed, kGiven, D, n, S, states + h * S * D, D, weigh(weights, kept, h, n), n, {}, kept.mixed + h * D * n, n);
     }
-    multiply(kTransposed, kTransposed, n, C, I, kept.mixed, n, weights.out.weight, I, {.to_columns = weights.out.bias, .to_all = x, .row_stride = C}, kept.residual, C);
+    multiply(kTransposed, kTransposed, n, C, I, kept.mixed, n, weights.out.weight, I, {.to_columns = weights.out.bias, .to_all = x, .row_stride = C},
+             kept.residual, C);
 
     normalize(kept.residual, weights.norm2, n);
     multiply(kGiven, kTransposed, n, R, C, normal_, C, weights.hidden.weight, C, {.to_columns = weights.hidden.bias}, kept.hidden, R);
     if (!result && O == 0) return;
     activate(shape_.activation, weights.activation, hidden_, kept.hidden, n * R);
-    auto* after = O > 0 ? kept.last : result;                                                            // (n, C)
-    multiply(kGiven, kTransposed, n, C, R, hidden_, R, weights.mlp_out.weight, R, {.to_columns = weights.mlp_out.bias, .to_all = kept.residual, .row_stride = C}, after, C);
+    auto* after = O > 0 ? kept.last : result;  // (n, C)
+    multiply(kGiven, kTransposed, n, C, R, hidden_, R, weights.mlp_out.weight, R,
+             {.to_columns = weights.mlp_out.bias, .to_all = kept.residual, .row_stride = C}, after, C);
     if (!result || O == 0) return;
 
     normalize(kept.last, weights.norm3, n);
@@ -256,11 +273,11 @@ const T* BlockTile<T>::backward_of_head(const Weights& weights, std::int64_t n, 
 }
 
 template <class T>
-void BlockTile<T>::bring_back_backward(const Weights& weights, std::int64_t n, const BlockActivations<T>& kept, const T* result_gradient,
-                                       T* x_gradient, T* mixed_gradient, double* states_gradient, BlockGradients<T>* gradients)
+void BlockTile<T>::bring_back_backward(const Weights& weights, std::int64_t n, const BlockActivations<T>& kept, const T* result_gradient, T* x_gradient,
+                                       T* mixed_gradient, double* states_gradient, BlockGradients<T>* gradients)
 {
     const auto C = shape_.channels, I = shape_.inner(), D = shape_.head_dim, S = shape_.slices, R = shape_.hidden;
-    const auto* g = shape_.outputs > 0 ? backward_of_head(weights, n, kept.last, result_gradient, gradients) : result_gradient;   // (n, C)
+    const auto* g = shape_.outputs > 0 ? backward_of_head(weights, n, kept.last, result_gradient, gradients) : result_gradient;  // (n, C)
 
     // The MLP.
     multiply(kGiven, kGiven, n, R, C, g, C, weights.mlp_out.weight, R, {}, hidden_gradient_, R);
@@ -303,12 +320,12 @@ void BlockTile<T>::add_slice_sums_backward(const Weights& weights, const T* x, c
 {
     const auto C = shape_.channels, I = shape_.inner(), D = shape_.head_dim, S = shape_.slices;
     const bool plus = shape_.point_temperature;
-    auto *x_mid_gradient = rows_, *features_gradient = plus ? rows_ : more_rows_;                        // (I, n)
+    auto *x_mid_gradient = rows_, *features_gradient = plus ? rows_ : more_rows_;  // (I, n)
     for (std::int64_t h = 0; h < shape_.heads; ++h) {
         const auto* w = weigh(weights, kept, h, n);
         const auto* g = sums_gradient + h * S * (D + 1);
         auto* wg = weights_gradient_;
-        for (std::int64_t s = 0; s < S; ++s) small_[s] = g[s * (D + 1) + D];                             // of the slice's weight
+        for (std::int64_t s = 0; s < S; ++s) small_[s] = g[s * (D + 1) + D];  // of the slice's weight
         multiply(kGiven, kGiven, S, n, D, states + h * S * D, D, mixed_gradient + h * D * n, n, {.to_rows = small_}, wg, n);
         add_product(kGiven, kGiven, S, n, D, g, D + 1, features(kept) + h * D * n, n, wg, n);
         multiply(kTransposed, kGiven, D, n, S, g, D + 1, w, n, {}, features_gradient + h * D * n, n);
@@ -339,8 +356,8 @@ void BlockTile<T>::add_slice_sums_backward(const Weights& weights, const T* x, c
 
 template <class T>
 MlpTile<T>::MlpTile(std::int64_t in, std::int64_t hidden, std::int64_t out, const ActivationFunction* activation, std::int64_t max_points)
-    : in_(in), hidden_(hidden), out_(out), activation_(activation), before_(make_lines<T>(hidden * max_points)),
-      after_(make_lines<T>(hidden * max_points)), gradient_(make_lines<T>(hidden * max_points))
+    : in_(in), hidden_(hidden), out_(out), activation_(activation), before_(make_lines<T>(hidden * max_points)), after_(make_lines<T>(hidden * max_points)),
+      gradient_(make_lines<T>(hidden * max_points))
 {
 }
 

@@ -1,38 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <vector>
-
 #include "ops/fused/block_weights.h"
 #include "ops/fused/line_array.h"
 #include "ops/fused/tile_functions.h"
+
+#include <cstdint>
+#include <memory>
+#include <vector>
 
 namespace meshard {
 
 /// Sizes of an attention block on points; letters as in the comments below.
 struct BlockShape {
-    std::int64_t channels = 0;     ///< C
-    std::int64_t heads = 1;        ///< H
-    std::int64_t head_dim = 1;     ///< D
-    std::int64_t slices = 1;       ///< S
-    std::int64_t hidden = 0;       ///< R, of the MLP
-    std::int64_t outputs = 0;      ///< O of a head after the MLP; 0: none
-    bool point_temperature = false;                    ///< Transolver++: points have temperatures of their own, and one projection serves for both
-    const ActivationFunction* activation = nullptr;    ///< of the MLP; null: gelu
+    std::int64_t channels = 0;                       ///< C
+    std::int64_t heads = 1;                          ///< H
+    std::int64_t head_dim = 1;                       ///< D
+    std::int64_t slices = 1;                         ///< S
+    std::int64_t hidden = 0;                         ///< R, of the MLP
+    std::int64_t outputs = 0;                        ///< O of a head after the MLP; 0: none
+    bool point_temperature = false;                  ///< Transolver++: points have temperatures of their own, and one projection serves for both
+    const ActivationFunction* activation = nullptr;  ///< of the MLP; null: gelu
 
-    std::int64_t inner() const { return heads * head_dim; }   ///< I
+    std::int64_t inner() const { return heads * head_dim; }  ///< I
     std::int64_t out_channels() const { return outputs > 0 ? outputs : channels; }
     std::int64_t num_sums() const { return heads * slices * (head_dim + 1); }
-    std::int64_t projected() const { return (point_temperature ? 1 : 2) * inner(); }   ///< of a point, in the first half
+    std::int64_t projected() const { return (point_temperature ? 1 : 2) * inner(); }  ///< of a point, in the first half
 };
 
 /// Gradients of a block's weights, zeros at first: where each lies in `values`.
 template <class T>
 struct BlockGradients : BlockWeights<T*> {
     explicit BlockGradients(const BlockShape& shape);
-    BlockGradients(BlockGradients&&) = default;   // what lies in `values` does not move with it
+    BlockGradients(BlockGradients&&) = default;  // what lies in `values` does not move with it
     void add(const BlockGradients& other);
 
     std::vector<T> values;
@@ -41,13 +41,13 @@ struct BlockGradients : BlockWeights<T*> {
 /// What backward needs of a tile of n points besides the block's input: kept from the forward pass, or computed again.
 template <class T>
 struct BlockActivations {
-    T* x_mid = nullptr;      ///< (I, n), projected points
-    T* features = nullptr;   ///< (I, n), what slices take the mean of; null where that is x_mid
-    T* mixed = nullptr;      ///< (I, n), what points take back from the slices
-    T* residual = nullptr;   ///< (n, C), after attention
-    T* hidden = nullptr;     ///< (n, R), before the activation
-    T* last = nullptr;       ///< (n, C), before the head; null without one
-    TileNoise noise;         ///< in the slices' logits
+    T* x_mid = nullptr;     ///< (I, n), projected points
+    T* features = nullptr;  ///< (I, n), what slices take the mean of; null where that is x_mid
+    T* mixed = nullptr;     ///< (I, n), what points take back from the slices
+    T* residual = nullptr;  ///< (n, C), after attention
+    T* hidden = nullptr;    ///< (n, R), before the activation
+    T* last = nullptr;      ///< (n, C), before the head; null without one
+    TileNoise noise;        ///< in the slices' logits
 
     /// Lays them out one after the other from `memory` on, n points.
     static BlockActivations in(T* memory, const BlockShape& shape, std::int64_t n);
@@ -81,8 +81,8 @@ public:
 
     /// Backward of the second half: from the result's gradient to `x_gradient` (n, C), `mixed_gradient` (I, n); adds to `states_gradient` (H, S, D)
     /// and, unless null, to the weights' gradients.
-    void bring_back_backward(const Weights& weights, std::int64_t n, const BlockActivations<T>& kept, const T* result_gradient,
-                             T* x_gradient, T* mixed_gradient, double* states_gradient, BlockGradients<T>* gradients);
+    void bring_back_backward(const Weights& weights, std::int64_t n, const BlockActivations<T>& kept, const T* result_gradient, T* x_gradient,
+                             T* mixed_gradient, double* states_gradient, BlockGradients<T>* gradients);
 
     /// `mixed_gradient` once more, from the `x_gradient` that `bring_back_backward` wrote.
     void mix_backward(const Weights& weights, const T* x_gradient, std::int64_t n, T* mixed_gradient) const;
@@ -90,8 +90,8 @@ public:
     /// Backward of the first half, and of the softmax for both: adds to `x_gradient` and, unless null, to the weights' gradients.
     ///
     /// @param sums_gradient   (H, S, D + 1), as `sums`
-    void add_slice_sums_backward(const Weights& weights, const T* x, const T* states, const T* sums_gradient, std::int64_t n,
-                                 const BlockActivations<T>& kept, const T* mixed_gradient, T* x_gradient, BlockGradients<T>* gradients);
+    void add_slice_sums_backward(const Weights& weights, const T* x, const T* states, const T* sums_gradient, std::int64_t n, const BlockActivations<T>& kept,
+                                 const T* mixed_gradient, T* x_gradient, BlockGradients<T>* gradients);
 
 private:
     void normalize(const T* x, const Affine<const T*>& norm, std::int64_t n);
@@ -100,13 +100,15 @@ private:
     /// The weights of a head's slices, (S, n), until the next head's. Heads come in their order: with the first one, the noise of all is drawn.
     const T* weigh(const Weights& weights, const BlockActivations<T>& kept, std::int64_t head, std::int64_t n);
     void find_temperatures(const Weights& weights, const T* x_mid, std::int64_t head, std::int64_t n);
-    void temperatures_backward(const Weights& weights, const T* x_mid, std::int64_t head, std::int64_t n, T* logits_gradient, T* x_mid_gradient, BlockGradients<T>* gradients);
+    void temperatures_backward(const Weights& weights, const T* x_mid, std::int64_t head, std::int64_t n, T* logits_gradient, T* x_mid_gradient,
+                               BlockGradients<T>* gradients);
     const T* backward_of_head(const Weights& weights, std::int64_t n, const T* last, const T* result_gradient, BlockGradients<T>* gradients);
 
     BlockShape shape_;
     LineArray<T> memory_;
     T *normal_, *slice_weights_, *weights_gradient_, *hidden_, *hidden_gradient_, *last_gradient_, *rows_, *more_rows_, *mean_, *inverse_, *small_;
-    T *logits_, *before_, *after_, *after_gradient_, *raw_, *temperature_, *temperature_gradient_;   // with temperatures of points; of one head but for the logits
+    T *logits_, *before_, *after_, *after_gradient_, *raw_, *temperature_,
+        *temperature_gradient_;  // with temperatures of points; of one head but for the logits
 };
 
 /// Two linear layers with an activation in between, (n, in) to (n, out), on a tile of points.
@@ -114,7 +116,7 @@ template <class T>
 class MlpTile {
 public:
     struct Weights {
-        const T *hidden, *hidden_bias, *out, *out_bias, *activation;   // the last: the activation's number, if it has one
+        const T *hidden, *hidden_bias, *out, *out_bias, *activation;  // the last: the activation's number, if it has one
     };
     struct Gradients {
         T *hidden, *hidden_bias, *out, *out_bias, *activation;
@@ -133,7 +135,7 @@ private:
 
     std::int64_t in_, hidden_, out_;
     const ActivationFunction* activation_;
-    LineArray<T> before_, after_, gradient_;   // (n, hidden)
+    LineArray<T> before_, after_, gradient_;  // (n, hidden)
 };
 
 /// How many points a tile has, such that what each stage of a block works on fits the second-level cache.

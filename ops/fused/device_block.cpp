@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/fused/device_block.h"
 
+#include "ops/fused/tile_tensors.h"
+
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
-
-#include "ops/fused/tile_tensors.h"
 
 namespace meshard {
 namespace {
 
-constexpr double kNormEpsilon = 1e-5;   // of torch::nn::LayerNorm
+constexpr double kNormEpsilon = 1e-5;  // of torch::nn::LayerNorm
 
-at::Tensor leaf(const at::Tensor& values, bool record) { return values.detach().set_requires_grad(record); }
+at::Tensor leaf(const at::Tensor& values, bool record)
+{
+    return values.detach().set_requires_grad(record);
+}
 
 std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& results, const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& gradients)
 {
@@ -26,8 +29,8 @@ std::vector<at::Tensor> first_half(const BlockWeights<at::Tensor>& w)
 
 std::vector<at::Tensor> second_half(const BlockWeights<at::Tensor>& w)
 {
-    std::vector<at::Tensor> all{w.out.weight,     w.out.bias,     w.norm2.weight, w.norm2.bias, w.hidden.weight, w.hidden.bias, w.mlp_out.weight,
-                                w.mlp_out.bias, w.norm3.weight, w.norm3.bias, w.head.weight, w.head.bias,   w.activation};
+    std::vector<at::Tensor> all{w.out.weight,   w.out.bias,     w.norm2.weight, w.norm2.bias,  w.hidden.weight, w.hidden.bias, w.mlp_out.weight,
+                                w.mlp_out.bias, w.norm3.weight, w.norm3.bias,   w.head.weight, w.head.bias,     w.activation};
     std::erase_if(all, [](const at::Tensor& weight) { return !weight.defined(); });
     return all;
 }
@@ -46,8 +49,14 @@ void add_to(const std::vector<at::Tensor>& gradients, const std::vector<at::Tens
     }
 }
 
-at::Tensor normal(const at::Tensor& x, const Affine<at::Tensor>& norm) { return at::layer_norm(x, {x.size(1)}, norm.weight, norm.bias, kNormEpsilon); }
-at::Tensor linear(const at::Tensor& x, const Affine<at::Tensor>& layer) { return at::linear(x, layer.weight, layer.bias); }
+at::Tensor normal(const at::Tensor& x, const Affine<at::Tensor>& norm)
+{
+    return at::layer_norm(x, {x.size(1)}, norm.weight, norm.bias, kNormEpsilon);
+}
+at::Tensor linear(const at::Tensor& x, const Affine<at::Tensor>& layer)
+{
+    return at::linear(x, layer.weight, layer.bias);
+}
 
 }  // namespace
 
@@ -59,7 +68,10 @@ DeviceBlockPasses::DeviceBlockPasses(BlockCall& call, const at::Tensor& x, const
     weights_ = call_.leaves;
 }
 
-at::Tensor DeviceBlockPasses::rows(const at::Tensor& points, const Tile& tile) const { return points.flatten(0, 1).narrow(0, tile.first, tile.count); }
+at::Tensor DeviceBlockPasses::rows(const at::Tensor& points, const Tile& tile) const
+{
+    return points.flatten(0, 1).narrow(0, tile.first, tile.count);
+}
 
 RecordedTile DeviceBlockPasses::projected(const Tile& tile, bool record) const
 {
@@ -114,8 +126,10 @@ at::Tensor DeviceBlockPasses::forward(const std::vector<at::Tensor>& attend_weig
         auto points = keep ? kept[i] : projected(tile, false);
         bring_back(points, call_.slices->states()[tile.sample], record);
         rows(result, tile).copy_(points.result.detach());
-        if (record) call_.recorded_tiles.push_back(std::move(points));
-        else if (keep) kept[i] = RecordedTile();
+        if (record)
+            call_.recorded_tiles.push_back(std::move(points));
+        else if (keep)
+            kept[i] = RecordedTile();
     }
     return result;
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <vector>
+#include "ops/fused/block_call.h"
+#include "ops/slices/slice_kernels.h"
 
 #include <ATen/core/Tensor.h>
 
-#include "ops/fused/block_call.h"
-#include "ops/slices/slice_kernels.h"
+#include <vector>
 
 namespace meshard {
 
@@ -31,7 +31,7 @@ private:
 
     BlockCall& call_;
     at::Tensor x_;
-    BlockWeights<at::Tensor> weights_;   // leaves of the call
+    BlockWeights<at::Tensor> weights_;  // leaves of the call
 };
 
 /// What `fused_block` does on a GPU, on any device: the kernels' reference, for tests without one.

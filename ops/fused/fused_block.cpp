@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/fused/fused_block.h"
 
+#include "ops/fused/block_call.h"
+#include "ops/fused/device_block.h"
+#include "ops/fused/tile_tensors.h"
+#include "ops/rows/tile_schedule.h"
+#include "ops/slices/slice_layout.h"
+#include "partition/error.h"
+#include "sharding/tensor/exact_mode.h"
+#include "sharding/tensor/redistribute.h"
+#include "sharding/tensor/shard_tensor.h"
+
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
-
-#include "ops/fused/block_call.h"
-#include "ops/fused/device_block.h"
-#include "ops/slices/slice_layout.h"
-#include "ops/rows/tile_schedule.h"
-#include "ops/fused/tile_tensors.h"
-#include "partition/error.h"
-#include "sharding/tensor/exact_mode.h"
-#include "sharding/tensor/redistribute.h"
-#include "sharding/tensor/shard_tensor.h"
 
 namespace meshard {
 namespace {
@@ -50,8 +50,7 @@ public:
     /// @param x      of T, or bfloat16 if T is float; so are the result and the gradient of x, but not a head's result
     /// @param kept   what forward has kept, for backward; may be undefined
     BlockPasses(BlockCall& call, const at::Tensor& x, const BlockWeights<at::Tensor>& weights, const at::Tensor& kept = {})
-        : call_(call), shape_(call.block.shape), x_(x.contiguous()), batch_(x.size(0)), kept_(kept), held_(contiguous(weights)),
-          weights_(pointers_to<T>(held_))
+        : call_(call), shape_(call.block.shape), x_(x.contiguous()), batch_(x.size(0)), kept_(kept), held_(contiguous(weights)), weights_(pointers_to<T>(held_))
     {
     }
 
@@ -67,8 +66,8 @@ public:
             worker.tile.add_slice_sums(weights_, read_rows(x_, tile, worker.x.get()), tile.count, activations(tile, worker), sums);
             keep(tile, worker, 0, shape.projected());
         });
-        call_.slices = std::make_unique<SliceStates>(total_of(threads, shape.head_dim + 1), c10::CppTypeToScalarType<T>::value, call_.block.epsilon, call_.block.attend,
-                                                     attend_weights, call_.rows, call_.recorded);
+        call_.slices = std::make_unique<SliceStates>(total_of(threads, shape.head_dim + 1), c10::CppTypeToScalarType<T>::value, call_.block.epsilon,
+                                                     call_.block.attend, attend_weights, call_.rows, call_.recorded);
 
         auto result = at::empty({batch_, x_.size(1), shape.out_channels()}, shape.outputs > 0 ? held_.norm1.weight.options() : x_.options());
         const auto& states = call_.slices->states();
@@ -94,7 +93,8 @@ public:
         const auto inner = shape.inner();
         const auto& states = call_.slices->states();
         const auto g = result_gradient.contiguous();
-        auto x_gradient = at::empty_like(x_), mixed_gradient = kept_.defined() ? at::empty({batch_, x_.size(1), inner}, held_.norm1.weight.options()) : at::Tensor();
+        auto x_gradient = at::empty_like(x_),
+             mixed_gradient = kept_.defined() ? at::empty({batch_, x_.size(1), inner}, held_.norm1.weight.options()) : at::Tensor();
         const auto num_states = shape.heads * shape.slices * shape.head_dim;
         auto threads = make_threads(num_states, /*with_gradients=*/true);
         const auto mixed_here = [&](const Tile& tile, Worker& worker) {
@@ -149,7 +149,8 @@ private:
     BlockActivations<T> activations(const Tile& tile, Worker& worker) const
     {
         const auto per_point = BlockActivations<T>::floats_per_point(shape_);
-        auto found = BlockActivations<T>::in(keeps_in_place() ? kept_.template data_ptr<T>() + tile.first * per_point : worker.activations.get(), shape_, tile.count);
+        auto found =
+            BlockActivations<T>::in(keeps_in_place() ? kept_.template data_ptr<T>() + tile.first * per_point : worker.activations.get(), shape_, tile.count);
         if (call_.block.noise) found.noise = noise_of(call_.noise, tile, x_.size(1));
         return found;
     }
@@ -216,9 +217,12 @@ struct BlockFunction : torch::autograd::Function<BlockFunction> {
             kept = passes.kept();
         };
         if (call->block.noise) call->noise = call->block.noise->next_draw(x);
-        if (call->by_kernels) result = DeviceBlockPasses(*call, local, own).forward(of_slices);
-        else if (local.scalar_type() == at::kDouble) run(BlockPasses<double>(*call, local, own));
-        else run(BlockPasses<float>(*call, local, own));
+        if (call->by_kernels)
+            result = DeviceBlockPasses(*call, local, own).forward(of_slices);
+        else if (local.scalar_type() == at::kDouble)
+            run(BlockPasses<double>(*call, local, own));
+        else
+            run(BlockPasses<float>(*call, local, own));
 
         variable_list saved{x, kept};
         saved.insert(saved.end(), weights.begin(), weights.end());
@@ -247,12 +251,15 @@ struct BlockFunction : torch::autograd::Function<BlockFunction> {
             }
             found.push_back(wrapped(result.x, rows));
             append_wrapped(found, result.weights, rows ? weight_gradient_spec(*rows) : nullptr);
-            append_wrapped(found, result.attend_weights, rows ? weight_gradient_spec(*token_spec(*rows)) : nullptr);   // whole where rows are cut
+            append_wrapped(found, result.attend_weights, rows ? weight_gradient_spec(*token_spec(*rows)) : nullptr);  // whole where rows are cut
             if (call->block.context.defined()) append_wrapped(found, {context}, rows ? token_spec(*rows) : nullptr);
         };
-        if (call->by_kernels) run(DeviceBlockPasses(*call, x, weights));
-        else if (x.scalar_type() == at::kDouble) run(BlockPasses<double>(*call, x, weights, saved[1]));
-        else run(BlockPasses<float>(*call, x, weights, saved[1]));
+        if (call->by_kernels)
+            run(DeviceBlockPasses(*call, x, weights));
+        else if (x.scalar_type() == at::kDouble)
+            run(BlockPasses<double>(*call, x, weights, saved[1]));
+        else
+            run(BlockPasses<float>(*call, x, weights, saved[1]));
         found.emplace_back();
         return found;
     }
@@ -274,7 +281,10 @@ at::Tensor called(const at::Tensor& x, const FusedBlock& block, const FusedOptio
     return BlockFunction::apply(x, at::TensorList(weights), call);
 }
 
-bool is_reducing() { return at::autocast::is_autocast_enabled(at::kCPU) && at::autocast::get_autocast_dtype(at::kCPU) == at::kBFloat16; }
+bool is_reducing()
+{
+    return at::autocast::is_autocast_enabled(at::kCPU) && at::autocast::get_autocast_dtype(at::kCPU) == at::kBFloat16;
+}
 
 /// Points of float or double, or of bfloat16 for float, that operators of this process may compute tile by tile.
 const char* obstacle_of_points(const at::Tensor& points)
@@ -308,7 +318,10 @@ const char* obstacle_of_layout(const at::Tensor& points)
 
 }  // namespace
 
-at::ScalarType type_between_blocks(at::ScalarType type) { return type == at::kFloat && is_reducing() ? at::kBFloat16 : type; }
+at::ScalarType type_between_blocks(at::ScalarType type)
+{
+    return type == at::kFloat && is_reducing() ? at::kBFloat16 : type;
+}
 
 const char* fusion_obstacle(const at::Tensor& points, const FusedBlock& block)
 {
@@ -330,8 +343,14 @@ const char* fusion_obstacle(const at::Tensor& points, const FusedMlp& mlp)
     return obstacle_of_layout(points);
 }
 
-at::Tensor fused_block(const at::Tensor& x, const FusedBlock& block, const FusedOptions& options) { return called(x, block, options, x.is_cuda()); }
+at::Tensor fused_block(const at::Tensor& x, const FusedBlock& block, const FusedOptions& options)
+{
+    return called(x, block, options, x.is_cuda());
+}
 
-at::Tensor fused_block_by_kernels(const at::Tensor& x, const FusedBlock& block, const FusedOptions& options) { return called(x, block, options, true); }
+at::Tensor fused_block_by_kernels(const at::Tensor& x, const FusedBlock& block, const FusedOptions& options)
+{
+    return called(x, block, options, true);
+}
 
 }  // namespace meshard

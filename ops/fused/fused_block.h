@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <memory>
-#include <vector>
+#include "ops/fused/block_tile.h"
+#include "ops/slices/activations.h"
+#include "ops/slices/row_noise.h"
+#include "ops/slices/slice_states.h"
 
 #include <ATen/core/Tensor.h>
 
-#include "ops/slices/activations.h"
-#include "ops/fused/block_tile.h"
-#include "ops/slices/row_noise.h"
-#include "ops/slices/slice_states.h"
+#include <memory>
+#include <vector>
 
 namespace meshard {
 
@@ -19,22 +19,22 @@ struct FusedBlock {
     BlockWeights<at::Tensor> weights;
     AttendFunction attend;
     std::vector<at::Tensor> attend_weights;
-    at::Tensor context;                       ///< (B, ...), the last of what `attend` gets as weights: what its slices are told of each sample, plain or sharded; may be undefined
-    double epsilon = 0;                       ///< added to the weight of a slice
-    std::shared_ptr<RowNoise> noise;          ///< with temperatures of points: each call takes the next draw, if there is any, as noise of the slices' logits
+    at::Tensor context;  ///< (B, ...), the last of what `attend` gets as weights: what its slices are told of each sample, plain or sharded; may be undefined
+    double epsilon = 0;  ///< added to the weight of a slice
+    std::shared_ptr<RowNoise> noise;  ///< with temperatures of points: each call takes the next draw, if there is any, as noise of the slices' logits
 };
 
 /// An MLP of two layers.
 struct FusedMlp {
-    at::Tensor hidden, hidden_bias, out, out_bias;    ///< (R, in), (R), (out, R), (out)
-    at::Tensor parameter;                             ///< the activation's number, (1); empty if it has none
-    const ActivationFunction* activation = nullptr;   ///< null: gelu
+    at::Tensor hidden, hidden_bias, out, out_bias;   ///< (R, in), (R), (out, R), (out)
+    at::Tensor parameter;                            ///< the activation's number, (1); empty if it has none
+    const ActivationFunction* activation = nullptr;  ///< null: gelu
 };
 
 /// Memory for time: tiles of points that one core takes through the block, of which backward needs more than the block's input.
 struct FusedOptions {
-    bool keep_activations = true;   ///< else backward computes them again: a block keeps nothing but its input
-    std::int64_t tile_points = 0;   ///< 0: what fits the cache. Results change by rounding only
+    bool keep_activations = true;  ///< else backward computes them again: a block keeps nothing but its input
+    std::int64_t tile_points = 0;  ///< 0: what fits the cache. Results change by rounding only
 };
 
 /// Why the fused operators cannot take these points (B, N, C) through a block, or an MLP, as half a sentence about the block; null if they can: float or double

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
-
 #include "ops/fused/fused_block.h"
-#include "ops/slices/slice_layout.h"
-#include "ops/rows/tile_schedule.h"
 #include "ops/fused/tile_tensors.h"
+#include "ops/rows/tile_schedule.h"
+#include "ops/slices/slice_layout.h"
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 namespace meshard {
 namespace {
@@ -15,7 +15,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr std::size_t kOffset = kNumMlpWeights;   // in a call's list of weights
+constexpr std::size_t kOffset = kNumMlpWeights;  // in a call's list of weights
 
 template <class T>
 struct MlpWorker {
@@ -32,7 +32,7 @@ struct MlpWorker {
 
     MlpTile<T> tile;
     std::vector<T> gradients, offset_gradient;
-    LineArray<T> room;   // of results that do not lie as T
+    LineArray<T> room;  // of results that do not lie as T
     typename MlpTile<T>::Gradients of{};
 };
 
@@ -67,7 +67,8 @@ public:
         TileThreads<MlpWorker<T>> threads([this] { return make(); });
         threads.run(tiles_, [&](const Tile& tile, MlpWorker<T>& worker) {
             T* offset = has_offset() ? worker.offset_gradient.data() + tile.sample * held_[2].size(0) : nullptr;
-            worker.tile.backward(weights_, rows_of<T>(x_, tile), tile.count, read_rows(g, tile, worker.room.get()), wants_x ? rows_to<T>(x_gradient, tile) : nullptr, worker.of, offset);
+            worker.tile.backward(weights_, rows_of<T>(x_, tile), tile.count, read_rows(g, tile, worker.room.get()),
+                                 wants_x ? rows_to<T>(x_gradient, tile) : nullptr, worker.of, offset);
         });
         variable_list found{x_gradient};
         std::int64_t begin = 0;
@@ -106,7 +107,8 @@ struct MlpFunction : torch::autograd::Function<MlpFunction> {
         auto local_weights = weights.vec();
         if (weights.size() > kOffset && rows) local_weights[kOffset] = local_in(weights[kOffset], token_spec(*rows));
         const auto local = local_in(x, rows);
-        const auto result = local.scalar_type() == at::kDouble ? MlpPasses<double>(local, local_weights, activation).forward() : MlpPasses<float>(local, local_weights, activation).forward();
+        const auto result = local.scalar_type() == at::kDouble ? MlpPasses<double>(local, local_weights, activation).forward()
+                                                               : MlpPasses<float>(local, local_weights, activation).forward();
         variable_list saved{x};
         saved.insert(saved.end(), weights.begin(), weights.end());
         context->save_for_backward(std::move(saved));
@@ -126,12 +128,13 @@ struct MlpFunction : torch::autograd::Function<MlpFunction> {
         reduce_partials(gradients);
         const auto gradient = local_in(gradients[0], rows), x = local_in(saved[0], rows);
         const bool wants_x = context->needs_input_grad(0);
-        auto found = x.scalar_type() == at::kDouble ? MlpPasses<double>(x, weights, activation).backward(gradient, wants_x) : MlpPasses<float>(x, weights, activation).backward(gradient, wants_x);
+        auto found = x.scalar_type() == at::kDouble ? MlpPasses<double>(x, weights, activation).backward(gradient, wants_x)
+                                                    : MlpPasses<float>(x, weights, activation).backward(gradient, wants_x);
         if (rows) {
             if (wants_x) found[0] = wrap(found[0], rows);
             for (std::size_t i = 1; i < found.size(); ++i) found[i] = wrap(found[i], i <= kOffset ? weight_gradient_spec(*rows) : offset_gradient_spec(*rows));
         }
-        found.emplace_back();   // of the activation
+        found.emplace_back();  // of the activation
         return found;
     }
 };

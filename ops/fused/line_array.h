@@ -8,7 +8,7 @@
 
 namespace meshard {
 
-constexpr std::size_t kCacheLine = 64;   // bytes, of the processors that we know
+constexpr std::size_t kCacheLine = 64;  // bytes, of the processors that we know
 
 struct DeleteLines {
     void operator()(void* lines) const { ::operator delete(lines, std::align_val_t(kCacheLine)); }

@@ -12,14 +12,14 @@ void dgemm_(const char* trans_a, const char* trans_b, const int* m, const int* n
 namespace meshard {
 namespace {
 
-void gemm(const char* ta, const char* tb, const int* m, const int* n, const int* k, const float* alpha, const float* a, const int* lda, const float* b, const int* ldb,
-          const float* beta, float* c, const int* ldc)
+void gemm(const char* ta, const char* tb, const int* m, const int* n, const int* k, const float* alpha, const float* a, const int* lda, const float* b,
+          const int* ldb, const float* beta, float* c, const int* ldc)
 {
     sgemm_(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 
-void gemm(const char* ta, const char* tb, const int* m, const int* n, const int* k, const double* alpha, const double* a, const int* lda, const double* b, const int* ldb,
-          const double* beta, double* c, const int* ldc)
+void gemm(const char* ta, const char* tb, const int* m, const int* n, const int* k, const double* alpha, const double* a, const int* lda, const double* b,
+          const int* ldb, const double* beta, double* c, const int* ldc)
 {
     dgemm_(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
@@ -65,7 +65,9 @@ void multiply(As as_a, As as_b, std::int64_t m, std::int64_t n, std::int64_t k, 
               const Addends<float>& addends, float* c, std::int64_t ldc)
 {
     if (const auto product = tile_product()) {
-        const auto strided = [](As as, const float* data, std::int64_t row) { return as == As::Given ? StridedMatrix{data, row, 1} : StridedMatrix{data, 1, row}; };
+        const auto strided = [](As as, const float* data, std::int64_t row) {
+            return as == As::Given ? StridedMatrix{data, row, 1} : StridedMatrix{data, 1, row};
+        };
         product(m, n, k, strided(as_a, a, lda), strided(as_b, b, ldb), addends, c, ldc);
         return;
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
 #include "ops/fused/tile_product.h"
+
+#include <cstdint>
 
 namespace meshard {
 
@@ -19,7 +19,8 @@ void multiply(As as_a, As as_b, std::int64_t m, std::int64_t n, std::int64_t k, 
 
 /// c += a b.
 template <class T>
-void add_product(As as_a, As as_b, std::int64_t m, std::int64_t n, std::int64_t k, const T* a, std::int64_t lda, const T* b, std::int64_t ldb, T* c, std::int64_t ldc)
+void add_product(As as_a, As as_b, std::int64_t m, std::int64_t n, std::int64_t k, const T* a, std::int64_t lda, const T* b, std::int64_t ldb, T* c,
+                 std::int64_t ldc)
 {
     multiply(as_a, as_b, m, n, k, a, lda, b, ldb, {.to_all = c, .row_stride = ldc}, c, ldc);
 }

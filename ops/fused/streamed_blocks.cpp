@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/fused/streamed_blocks.h"
 
+#include "ops/fused/tile_tensors.h"
+#include "ops/rows/tile_schedule.h"
+#include "ops/slices/slice_layout.h"
+#include "partition/error.h"
+#include "sharding/tensor/redistribute.h"
+#include "sharding/tensor/shard_tensor.h"
+
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
-
-#include "ops/slices/slice_layout.h"
-#include "ops/rows/tile_schedule.h"
-#include "ops/fused/tile_tensors.h"
-#include "partition/error.h"
-#include "sharding/tensor/redistribute.h"
-#include "sharding/tensor/shard_tensor.h"
 
 namespace meshard {
 namespace {
@@ -35,7 +35,8 @@ variable_list list_of(const StreamedModel& model)
 void take_from(const variable_list& list, StreamedModel& model)
 {
     const auto* next = list.data();
-    for (auto* weight : {&model.mlp.hidden, &model.mlp.hidden_bias, &model.mlp.out, &model.mlp.out_bias, &model.mlp.parameter}) *weight = (next++)->contiguous();
+    for (auto* weight : {&model.mlp.hidden, &model.mlp.hidden_bias, &model.mlp.out, &model.mlp.out_bias, &model.mlp.parameter})
+        *weight = (next++)->contiguous();
     if (model.offset.defined()) model.offset = (next++)->contiguous();
     for (auto& block : model.blocks) {
         block.weights = contiguous(weights_from(next, block.weights));
@@ -84,7 +85,7 @@ struct StreamCall : torch::CustomClassHolder {
     StreamedModel model;
     SpecPtr rows;
     std::vector<SliceStates> slices;
-    std::vector<RowDraw> noise;   // by block
+    std::vector<RowDraw> noise;  // by block
 };
 
 /// The next draw of each block that has noise.
@@ -135,13 +136,14 @@ public:
     {
         const auto& shape = model_.blocks.front().shape;
         const auto options = points_.options().dtype(type_between_blocks(points_.scalar_type()));
-        auto x = at::empty({batch_, points_.size(1), shape.channels}, options), x_mid = keep_projections ? at::empty({batch_, points_.size(1), shape.inner()}, options) : at::Tensor();
+        auto x = at::empty({batch_, points_.size(1), shape.channels}, options),
+             x_mid = keep_projections ? at::empty({batch_, points_.size(1), shape.inner()}, options) : at::Tensor();
         auto result = empty_result();
         auto threads = make_threads(shape.num_sums(), false);
         for (std::int64_t l = 0; l <= num_layers(); ++l) {
             threads.run(tiles_, [&](const Tile& tile, Worker& worker) {
                 auto* x_here = rows_or_room(x, tile, worker.x(0));
-                auto here = kept(worker, num_layers() - 1, tile);   // with room for the head
+                auto here = kept(worker, num_layers() - 1, tile);  // with room for the head
                 here.noise = noise(l - 1, tile);
                 auto* x_mid_here = keep_projections ? rows_or_room(x_mid, tile, here.x_mid) : here.x_mid;
                 here.x_mid = x_mid_here;
@@ -149,9 +151,12 @@ public:
                     begin(tile, worker, x_here);
                 } else {
                     read_rows(x, tile, x_here);
-                    if (keep_projections) read_rows(x_mid, tile, x_mid_here);
-                    else block_tile(worker, l - 1).project(weights_[l - 1], x_here, tile.count, here);
-                    block_tile(worker, l - 1).bring_back(weights_[l - 1], x_here, state(l - 1, tile), tile.count, here, l < num_layers() ? x_here : rows_to<T>(result, tile));
+                    if (keep_projections)
+                        read_rows(x_mid, tile, x_mid_here);
+                    else
+                        block_tile(worker, l - 1).project(weights_[l - 1], x_here, tile.count, here);
+                    block_tile(worker, l - 1)
+                        .bring_back(weights_[l - 1], x_here, state(l - 1, tile), tile.count, here, l < num_layers() ? x_here : rows_to<T>(result, tile));
                 }
                 if (l == num_layers()) return;
                 here.noise = noise(l, tile);
@@ -183,7 +188,7 @@ public:
         at::Tensor points;
         std::vector<at::Tensor> mlp;
         at::Tensor offset;
-        std::vector<std::vector<at::Tensor>> weights, attend_weights;   // by block
+        std::vector<std::vector<at::Tensor>> weights, attend_weights;  // by block
     };
 
     Gradients backward(const std::vector<SliceStates>& slices, const at::Tensor& result_gradient, bool wants_points)
@@ -291,9 +296,9 @@ private:
         }
         if (layer >= 0) {
             const auto& shape = model_.blocks[layer].shape;
-            block_tile(worker, layer).bring_back_backward(weights_[layer], n, kept(worker, layer, tile), g, worker.x_gradient(layer),
-                                                          worker.mixed_gradient(), worker.sums.data() + tile.sample * shape.heads * shape.slices * shape.head_dim,
-                                                          &worker.gradients[layer]);
+            block_tile(worker, layer)
+                .bring_back_backward(weights_[layer], n, kept(worker, layer, tile), g, worker.x_gradient(layer), worker.mixed_gradient(),
+                                     worker.sums.data() + tile.sample * shape.heads * shape.slices * shape.head_dim, &worker.gradients[layer]);
             return;
         }
         auto& of_mlp = worker.mlp_gradients;
@@ -328,26 +333,34 @@ private:
 
     at::Tensor points_;
     const StreamedModel& model_;
-    const std::vector<RowDraw>& noise_;   // by block
+    const std::vector<RowDraw>& noise_;  // by block
     std::int64_t batch_;
     std::vector<Tile> tiles_;
     typename MlpTile<T>::Weights mlp_{};
-    std::vector<typename BlockTile<T>::Weights> weights_;   // by block
-    std::vector<at::Tensor> states_, sums_gradients_;       // by block, this rank's samples
+    std::vector<typename BlockTile<T>::Weights> weights_;  // by block
+    std::vector<at::Tensor> states_, sums_gradients_;      // by block, this rank's samples
 };
 
 /// Calls `run` with passes of the right type.
 template <class Run>
 void with_passes(const at::Tensor& points, const StreamedModel& model, const std::vector<RowDraw>& noise, const Run& run)
 {
-    if (points.scalar_type() == at::kDouble) run(StreamPasses<double>(points, model, noise));
-    else run(StreamPasses<float>(points, model, noise));
+    if (points.scalar_type() == at::kDouble)
+        run(StreamPasses<double>(points, model, noise));
+    else
+        run(StreamPasses<float>(points, model, noise));
 }
 
-SpecPtr rows_of_points(const at::Tensor& points) { return is_sharded(points) ? spec_of(points) : nullptr; }
+SpecPtr rows_of_points(const at::Tensor& points)
+{
+    return is_sharded(points) ? spec_of(points) : nullptr;
+}
 
 /// In the type of the weights, whatever autocast has made of them.
-at::Tensor in_type_of(const StreamedModel& model, const at::Tensor& tensor) { return tensor.to(model.mlp.hidden.scalar_type()); }
+at::Tensor in_type_of(const StreamedModel& model, const at::Tensor& tensor)
+{
+    return tensor.to(model.mlp.hidden.scalar_type());
+}
 
 /// The model with this rank's weights, contiguous.
 StreamedModel local_model(const StreamedModel& model, const variable_list& weights, const SpecPtr& rows)
@@ -359,7 +372,8 @@ StreamedModel local_model(const StreamedModel& model, const variable_list& weigh
 }
 
 struct StreamFunction : torch::autograd::Function<StreamFunction> {
-    static at::Tensor forward(AutogradContext* context, const at::Tensor& points, at::TensorList weights, const c10::intrusive_ptr<StreamCall>& call, bool record)
+    static at::Tensor forward(AutogradContext* context, const at::Tensor& points, at::TensorList weights, const c10::intrusive_ptr<StreamCall>& call,
+                              bool record)
     {
         const auto local = local_in(points, call->rows);
         const auto model = local_model(call->model, weights.vec(), call->rows);
@@ -397,7 +411,7 @@ struct StreamFunction : torch::autograd::Function<StreamFunction> {
                 append_wrapped(list, found.attend_weights[l], of_slices);
             }
         });
-        list.resize(list.size() + 2);   // of the call and of `record`
+        list.resize(list.size() + 2);  // of the call and of `record`
         return list;
     }
 };
@@ -421,7 +435,8 @@ at::Tensor inferred_blocks(const at::Tensor& points, const StreamedModel& model,
     const auto rows = rows_of_points(points);
     const auto local = local_model(model, list_of(model), rows);
     at::Tensor result;
-    with_passes(local_in(in_type_of(model, points), rows), local, draws_of(model, points), [&](auto passes) { result = passes.result_by_layers(rows, keep_projections); });
+    with_passes(local_in(in_type_of(model, points), rows), local, draws_of(model, points),
+                [&](auto passes) { result = passes.result_by_layers(rows, keep_projections); });
     return wrapped(result, rows);
 }
 
@@ -440,7 +455,8 @@ std::vector<at::Tensor> slice_states_of(const at::Tensor& points, const Streamed
 at::Tensor blocks_with_states(const at::Tensor& points, const StreamedModel& model, const std::vector<at::Tensor>& states)
 {
     if (states.size() != model.blocks.size()) {
-        throw InvalidInput("blocks_with_states: states of " + std::to_string(states.size()) + " layers for a model of " + std::to_string(model.blocks.size()) + ".");
+        throw InvalidInput("blocks_with_states: states of " + std::to_string(states.size()) + " layers for a model of " + std::to_string(model.blocks.size()) +
+                           ".");
     }
     const at::NoGradGuard no_grad;
     const auto rows = rows_of_points(points);

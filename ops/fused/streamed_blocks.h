@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <vector>
+#include "ops/fused/fused_block.h"
 
 #include <ATen/core/Tensor.h>
 
-#include "ops/fused/fused_block.h"
+#include <vector>
 
 namespace meshard {
 
@@ -17,9 +17,9 @@ namespace meshard {
 /// forward and 2 L^2 backward instead of L and 2 L.
 struct StreamedModel {
     FusedMlp mlp;
-    at::Tensor offset;                  ///< (B, C), as of `fused_mlp`; may be undefined
+    at::Tensor offset;  ///< (B, C), as of `fused_mlp`; may be undefined
     std::vector<FusedBlock> blocks;
-    std::int64_t tile_points = 0;       ///< 0: what fits the cache
+    std::int64_t tile_points = 0;  ///< 0: what fits the cache
 };
 
 /// (B, N, in), plain or sharded, to (B, N, O). @throws InvalidInput in backward with create_graph

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/fused/tile_functions.h"
 
-#include <ATen/ATen.h>
-
+#include "ops/fused/tile_math.h"
 #include "ops/slices/activations.h"
 #include "ops/slices/row_noise.h"
-#include "ops/fused/tile_math.h"
+
+#include <ATen/ATen.h>
 
 namespace meshard {
 namespace {
@@ -20,7 +20,8 @@ struct PlainOperators {
 template <class T>
 at::Tensor numbers(const T* memory, std::int64_t count)
 {
-    return at::from_blob(const_cast<T*>(memory), {count}, at::TensorOptions(c10::CppTypeToScalarType<T>::value));   // NOLINT(cppcoreguidelines-pro-type-const-cast)
+    return at::from_blob(const_cast<T*>(memory), {count},
+                         at::TensorOptions(c10::CppTypeToScalarType<T>::value));  // NOLINT(cppcoreguidelines-pro-type-const-cast)
 }
 
 template <class T>
@@ -31,7 +32,10 @@ at::Tensor parameter_of(const ActivationFunction& function, const T* parameter)
 
 }  // namespace
 
-bool has_parameter(const ActivationFunction* function) { return function && function->parameter != ActivationFunction::Parameter::None; }
+bool has_parameter(const ActivationFunction* function)
+{
+    return function && function->parameter != ActivationFunction::Parameter::None;
+}
 
 template <class T>
 void activate(const ActivationFunction* function, const T* parameter, T* y, const T* x, std::int64_t count)
@@ -49,7 +53,8 @@ void activate_backward(const ActivationFunction* function, const T* parameter, T
     const auto input = numbers(x, count), slope = parameter_of(*function, parameter);
     auto of_value = numbers(gradient, count);
     numbers(y, count).copy_(function->value(input, slope));
-    if (parameter_gradient && function->parameter == ActivationFunction::Parameter::Slope) *parameter_gradient += (of_value * input.clamp_max(0)).sum().template item<T>();
+    if (parameter_gradient && function->parameter == ActivationFunction::Parameter::Slope)
+        *parameter_gradient += (of_value * input.clamp_max(0)).sum().template item<T>();
     of_value.copy_(function->gradient(of_value, input, slope));
 }
 

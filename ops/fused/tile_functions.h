@@ -24,9 +24,9 @@ void activate_backward(const ActivationFunction* function, const T* parameter, T
 
 /// Where the noise of a tile's points comes from.
 struct TileNoise {
-    const RowDraw* draw = nullptr;   ///< null for none
-    std::int64_t sample = 0;         ///< of the batch on this rank
-    std::int64_t first = 0;          ///< of the sample's points on this rank
+    const RowDraw* draw = nullptr;  ///< null for none
+    std::int64_t sample = 0;        ///< of the batch on this rank
+    std::int64_t first = 0;         ///< of the sample's points on this rank
 };
 
 /// Gumbel noise -log(-log(u + 1e-8) + 1e-8) of n points, u uniform, by row: (num_rows, n).

@@ -19,7 +19,7 @@ namespace {
 /// exp(x) for x from -87 to 0, below as at -87; relative error below 1.2e-7. exp(r) is 1 + r + r^2 P(r) here, P the minimax polynomial on |r| <= ln(2) / 2.
 MESHARD_INLINE float exponential(float x)
 {
-    constexpr float kLog2E = 1.44269504F, kRound = 12582912.0F;   // adding 1.5 * 2^23 rounds to a whole number
+    constexpr float kLog2E = 1.44269504F, kRound = 12582912.0F;  // adding 1.5 * 2^23 rounds to a whole number
     constexpr float kLn2High = 0.693359375F, kLn2Low = -2.12194440e-4F;
     x = x < -87.0F ? -87.0F : x;
     const float shifted = x * kLog2E + kRound;
@@ -36,7 +36,10 @@ MESHARD_INLINE float exponential(float x)
     return p * std::bit_cast<float>((exponent + 127) << 23);
 }
 
-MESHARD_INLINE double exponential(double x) { return std::exp(x); }
+MESHARD_INLINE double exponential(double x)
+{
+    return std::exp(x);
+}
 
 /// Phi(x) - 1/2 of the normal distribution: x P(x^2), P the Chebyshev interpolant on |x| <= 5.5; absolute error below 7e-8.
 MESHARD_INLINE float centred_normal(float x)
@@ -45,15 +48,19 @@ MESHARD_INLINE float centred_normal(float x)
     x = x < -kEnd ? -kEnd : x;
     x = x > kEnd ? kEnd : x;
     const float v = x * x * (2.0F / (kEnd * kEnd)) - 1.0F;
-    constexpr float kCoefficients[] = {0.000118079995F, -0.000285676331F, 0.000183916665F, -0.000356754608F, 0.00140742643F, -0.00265870243F, 0.00407412974F, -0.00665067835F, 0.0104686366F,
-                                     -0.015062524F, 0.0203073174F, -0.0260361508F, 0.0320769101F, -0.0387937948F, 0.0477373339F, -0.0641723126F, 0.12855193F};
+    constexpr float kCoefficients[] = {0.000118079995F, -0.000285676331F, 0.000183916665F, -0.000356754608F, 0.00140742643F, -0.00265870243F,
+                                       0.00407412974F,  -0.00665067835F,  0.0104686366F,   -0.015062524F,    0.0203073174F,  -0.0260361508F,
+                                       0.0320769101F,   -0.0387937948F,   0.0477373339F,   -0.0641723126F,   0.12855193F};
     float p = kCoefficients[0];
 #pragma GCC unroll 16
     for (int i = 1; i <= 16; ++i) p = p * v + kCoefficients[i];
     return p * x;
 }
 
-MESHARD_INLINE double centred_normal(double x) { return 0.5 * std::erf(x * (std::numbers::sqrt2 / 2)); }
+MESHARD_INLINE double centred_normal(double x)
+{
+    return 0.5 * std::erf(x * (std::numbers::sqrt2 / 2));
+}
 
 template <class T>
 MESHARD_INLINE void add_bias_body(T* y, const T* bias, std::int64_t n, std::int64_t num_channels)
@@ -119,7 +126,8 @@ MESHARD_INLINE void layer_norm_of_four(T* y, T* mean, T* inverse, const T* x, co
         i2 += (x2[c] - m2) * (x2[c] - m2);
         i3 += (x3[c] - m3) * (x3[c] - m3);
     }
-    i0 = 1 / std::sqrt(i0 / count + epsilon), i1 = 1 / std::sqrt(i1 / count + epsilon), i2 = 1 / std::sqrt(i2 / count + epsilon), i3 = 1 / std::sqrt(i3 / count + epsilon);
+    i0 = 1 / std::sqrt(i0 / count + epsilon), i1 = 1 / std::sqrt(i1 / count + epsilon), i2 = 1 / std::sqrt(i2 / count + epsilon),
+    i3 = 1 / std::sqrt(i3 / count + epsilon);
 #pragma omp simd
     for (std::int64_t c = 0; c < num_channels; ++c) {
         y0[c] = (x0[c] - m0) * i0 * scale[c] + shift[c];
@@ -179,7 +187,7 @@ MESHARD_INLINE void layer_norm_backward_body(T* x_gradient, T* scale_gradient, T
     }
 }
 
-constexpr std::int64_t kStrip = 64;   // points that stay in the first-level cache from one pass over the rows to the next
+constexpr std::int64_t kStrip = 64;  // points that stay in the first-level cache from one pass over the rows to the next
 
 /// Softmax of at most kStrip points, `stride` from row to row.
 template <class T>
@@ -213,7 +221,7 @@ template <class T>
 MESHARD_INLINE void softmax_rows_body(T* logits, std::int64_t num_rows, std::int64_t n)
 {
     std::int64_t t = 0;
-    for (; t + kStrip <= n; t += kStrip) softmax_strip(logits + t, num_rows, n, kStrip);   // of a length known when compiled
+    for (; t + kStrip <= n; t += kStrip) softmax_strip(logits + t, num_rows, n, kStrip);  // of a length known when compiled
     if (t < n) softmax_strip(logits + t, num_rows, n, n - t);
 }
 
@@ -251,7 +259,7 @@ MESHARD_INLINE void gelu_backward_body(T* gradient, T* y, const T* x, std::int64
 {
     constexpr T kDensity = std::numbers::inv_sqrtpi_v<T> / std::numbers::sqrt2_v<T>;
 #pragma omp simd
-    for (std::int64_t i = 0; i < count; ++i) y[i] = T(0.5) + centred_normal(x[i]);   // two loops: together they are too much for the vectoriser
+    for (std::int64_t i = 0; i < count; ++i) y[i] = T(0.5) + centred_normal(x[i]);  // two loops: together they are too much for the vectoriser
 #pragma omp simd
     for (std::int64_t i = 0; i < count; ++i) {
         gradient[i] *= y[i] + kDensity * x[i] * exponential(T(-0.5) * x[i] * x[i]);
@@ -324,25 +332,29 @@ void add_row_sums(double* sums, std::int64_t stride, const double* x, std::int64
 }
 
 template <>
-MESHARD_FOR_EACH_PROCESSOR void layer_norm(float* y, float* mean, float* inverse, const float* x, const float* scale, const float* shift, std::int64_t n, std::int64_t num_channels, double epsilon)
+MESHARD_FOR_EACH_PROCESSOR void layer_norm(float* y, float* mean, float* inverse, const float* x, const float* scale, const float* shift, std::int64_t n,
+                                           std::int64_t num_channels, double epsilon)
 {
     layer_norm_body(y, mean, inverse, x, scale, shift, n, num_channels, static_cast<float>(epsilon));
 }
 
 template <>
-void layer_norm(double* y, double* mean, double* inverse, const double* x, const double* scale, const double* shift, std::int64_t n, std::int64_t num_channels, double epsilon)
+void layer_norm(double* y, double* mean, double* inverse, const double* x, const double* scale, const double* shift, std::int64_t n, std::int64_t num_channels,
+                double epsilon)
 {
     layer_norm_body(y, mean, inverse, x, scale, shift, n, num_channels, static_cast<double>(epsilon));
 }
 
 template <>
-MESHARD_FOR_EACH_PROCESSOR void layer_norm_backward(float* x_gradient, float* scale_gradient, float* shift_gradient, const float* y_gradient, const float* x, const float* mean, const float* inverse, const float* scale, std::int64_t n, std::int64_t num_channels)
+MESHARD_FOR_EACH_PROCESSOR void layer_norm_backward(float* x_gradient, float* scale_gradient, float* shift_gradient, const float* y_gradient, const float* x,
+                                                    const float* mean, const float* inverse, const float* scale, std::int64_t n, std::int64_t num_channels)
 {
     layer_norm_backward_body(x_gradient, scale_gradient, shift_gradient, y_gradient, x, mean, inverse, scale, n, num_channels);
 }
 
 template <>
-void layer_norm_backward(double* x_gradient, double* scale_gradient, double* shift_gradient, const double* y_gradient, const double* x, const double* mean, const double* inverse, const double* scale, std::int64_t n, std::int64_t num_channels)
+void layer_norm_backward(double* x_gradient, double* scale_gradient, double* shift_gradient, const double* y_gradient, const double* x, const double* mean,
+                         const double* inverse, const double* scale, std::int64_t n, std::int64_t num_channels)
 {
     layer_norm_backward_body(x_gradient, scale_gradient, shift_gradient, y_gradient, x, mean, inverse, scale, n, num_channels);
 }

@@ -36,8 +36,8 @@ void layer_norm(T* y, T* mean, T* inverse, const T* x, const T* scale, const T* 
 
 /// Its gradient: adds to x_gradient, scale_gradient, shift_gradient.
 template <class T>
-void layer_norm_backward(T* x_gradient, T* scale_gradient, T* shift_gradient, const T* y_gradient, const T* x, const T* mean, const T* inverse,
-                         const T* scale, std::int64_t n, std::int64_t num_channels);
+void layer_norm_backward(T* x_gradient, T* scale_gradient, T* shift_gradient, const T* y_gradient, const T* x, const T* mean, const T* inverse, const T* scale,
+                         std::int64_t n, std::int64_t num_channels);
 
 /// Softmax over the rows, for each point, in place.
 template <class T>

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
-#include <type_traits>
-#include <vector>
-
-#include <ATen/ATen.h>
-
 #include "ops/fused/block_tile.h"
 #include "ops/fused/fused_block.h"
 #include "ops/fused/tile_math.h"
 #include "ops/rows/tile_schedule.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <type_traits>
+#include <vector>
 
 namespace meshard {
 
@@ -77,7 +77,10 @@ const T* sample_of(const at::Tensor& tensor, const Tile& tile)
 }
 
 /// Where the noise of a tile comes from, of samples of so many points.
-inline TileNoise noise_of(const RowDraw& draw, const Tile& tile, std::int64_t num_points) { return {&draw, tile.sample, tile.first - tile.sample * num_points}; }
+inline TileNoise noise_of(const RowDraw& draw, const Tile& tile, std::int64_t num_points)
+{
+    return {&draw, tile.sample, tile.first - tile.sample * num_points};
+}
 
 /// A block's weights in one list, those that it has, and back: from `next` on, which then stands behind them. Functions that record gradients take lists.
 inline std::vector<at::Tensor> list_of(const BlockWeights<at::Tensor>& weights)

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Poolings to a size: output o covers the inputs floor(o * in / out), ..., ceil((o + 1) * in / out) - 1. A cut dimension that shrinks to few
 // outputs is pooled on each rank and the ranks' parts are merged; otherwise every rank receives the inputs that its own outputs cover.
+#include "ops/grids/grid_cuts.h"
+#include "ops/grids/plane_indices.h"
+#include "ops/rules/placement_algebra.h"
+
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <limits>
-
-#include "ops/grids/grid_cuts.h"
-#include "ops/rules/placement_algebra.h"
-#include "ops/grids/plane_indices.h"
 
 namespace meshard {
 namespace {
@@ -24,10 +24,10 @@ struct PooledDim {
 };
 
 struct AdaptivePooling {
-    std::int64_t n = 0, first = 0;   ///< spatial dimensions, and the first of them
+    std::int64_t n = 0, first = 0;  ///< spatial dimensions, and the first of them
     std::vector<std::int64_t> in, out;
     std::vector<PooledDim> cuts;
-    AxisLayouts input_layouts, output_layouts;   ///< Replicate where parts are merged
+    AxisLayouts input_layouts, output_layouts;  ///< Replicate where parts are merged
 
     std::vector<std::int64_t> local_output_shape(const at::Tensor& local) const
     {
@@ -114,7 +114,7 @@ std::optional<AdaptivePooling> plan(const RuleCall& call, const at::Tensor& inpu
 struct Block {
     at::Tensor output, input;
     std::vector<Range> box;
-    at::Tensor second_output = {};   ///< narrowed as `output` is
+    at::Tensor second_output = {};  ///< narrowed as `output` is
     double share = 1;
 };
 

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // Convolutions in one, two and three dimensions, plain and transposed. Along a cut spatial dimension every rank receives the inputs that its
 // own outputs read and convolves them without padding; cut samples stay with their rank; cut channels and weights are gathered.
+#include "ops/grids/grid_cuts.h"
+#include "ops/rules/placement_algebra.h"
+
 #include <ATen/ATen.h>
 
 #include <algorithm>
-
-#include "ops/grids/grid_cuts.h"
-#include "ops/rules/placement_algebra.h"
 
 namespace meshard {
 namespace {
 
 /// This rank's share of a cut spatial dimension.
 struct ConvolvedDim {
-    std::int64_t dim;         ///< of the tensors
+    std::int64_t dim;  ///< of the tensors
     AxisLayout in, out;
-    RangeExchange exchange;   ///< receives the inputs
-    Range outputs;            ///< of this rank
-    std::int64_t before = 0, after = 0;   ///< zeros around the received inputs, where windows reach beyond the input
-    std::int64_t shift = 0;   ///< of a transposed convolution: position in the output of the first entry that the local operator computes
+    RangeExchange exchange;              ///< receives the inputs
+    Range outputs;                       ///< of this rank
+    std::int64_t before = 0, after = 0;  ///< zeros around the received inputs, where windows reach beyond the input
+    std::int64_t shift = 0;              ///< of a transposed convolution: position in the output of the first entry that the local operator computes
 };
 
 class Convolution {
@@ -29,7 +29,7 @@ public:
     /// Whether the layout is supported. If not, no other function may be called.
     bool possible() const { return possible_; }
 
-    const AxisLayouts& input_layouts() const { return input_layouts_; }     ///< to which the rule converts the input: channels whole
+    const AxisLayouts& input_layouts() const { return input_layouts_; }  ///< to which the rule converts the input: channels whole
     const AxisLayouts& output_layouts() const { return output_layouts_; }
     std::vector<std::int64_t> local_output_shape(const at::Tensor& local_input) const;
 
@@ -49,9 +49,9 @@ private:
     bool possible_ = false;
     bool transposed_ = false;
     std::int64_t n_ = 0, groups_ = 1, out_channels_ = 0;
-    std::vector<std::int64_t> stride_, padding_, dilation_, output_padding_;   // of the call
-    std::vector<std::int64_t> local_padding_, local_output_padding_;           // of the local operator: none along cut dimensions
-    std::vector<SlidingWindow> windows_;   // of a transposed convolution: those of its adjoint, from the output to the input
+    std::vector<std::int64_t> stride_, padding_, dilation_, output_padding_;  // of the call
+    std::vector<std::int64_t> local_padding_, local_output_padding_;          // of the local operator: none along cut dimensions
+    std::vector<SlidingWindow> windows_;                                      // of a transposed convolution: those of its adjoint, from the output to the input
     AxisLayouts input_layouts_, output_layouts_;
     std::vector<ConvolvedDim> cuts_;
 };
@@ -133,11 +133,11 @@ void Convolution::plan(const RuleCall& call, const std::vector<std::int64_t>& ax
             const auto begin = ceil_div(outputs.begin + window.padding - window.reach(), window.stride);
             return {begin, std::max(begin, floor_div(outputs.end - 1 + window.padding, window.stride) + 1)};
         };
-        const auto extents = transposed_ ? extents_by_boundary(*in.extents, out_size,
-                                                               [&](std::int64_t a) {
-                                                                   return a * window.stride - window.padding + ceil_div(window.reach() + 1 - window.stride, 2);
-                                                               })
-                                         : window.out_extents(*in.extents);
+        const auto extents =
+            transposed_
+                ? extents_by_boundary(*in.extents, out_size,
+                                      [&](std::int64_t a) { return a * window.stride - window.padding + ceil_div(window.reach() + 1 - window.stride, 2); })
+                : window.out_extents(*in.extents);
         const auto outputs = ranges_of(extents);
         std::vector<Range> needed;
         for (const auto& range : outputs) needed.push_back(clip(read(range), in_size).inside);
@@ -212,10 +212,10 @@ at::Tensor Convolution::forward(const at::Tensor& local_input, const at::Tensor&
         return at::convolution(piece, weight, bias, stride_, local_padding_, dilation_, transposed_, local_output_padding_, groups_);
     }
 
-    auto result = piece.numel() == 0 ? at::zeros(shape, local_input.options())   // outputs between the inputs: the bias alone
-                                     : at::constant_pad_nd(at::convolution(piece, weight, {}, stride_, local_padding_, dilation_, true,
-                                                                           local_output_padding_, groups_),
-                                                           computed_padding());
+    auto result = piece.numel() == 0
+                      ? at::zeros(shape, local_input.options())  // outputs between the inputs: the bias alone
+                      : at::constant_pad_nd(at::convolution(piece, weight, {}, stride_, local_padding_, dilation_, true, local_output_padding_, groups_),
+                                            computed_padding());
     if (bias.defined()) {
         std::vector<std::int64_t> channels(n_ + 1, 1);
         channels[0] = -1;
@@ -224,8 +224,8 @@ at::Tensor Convolution::forward(const at::Tensor& local_input, const at::Tensor&
     return result;
 }
 
-std::tuple<at::Tensor, at::Tensor> Convolution::backward(const at::Tensor& gradient, const at::Tensor& local_input, const at::Tensor& weight,
-                                                         bool wants_input, bool wants_weight) const
+std::tuple<at::Tensor, at::Tensor> Convolution::backward(const at::Tensor& gradient, const at::Tensor& local_input, const at::Tensor& weight, bool wants_input,
+                                                         bool wants_weight) const
 {
     // The input's gradient does not depend on the input's values: no inputs of other ranks are needed.
     const auto piece_shape = borrowed_shape(local_input);
@@ -241,9 +241,8 @@ std::tuple<at::Tensor, at::Tensor> Convolution::backward(const at::Tensor& gradi
             for (auto& amount : pad) amount = -amount;
             of_computed = at::constant_pad_nd(gradient, pad);
         }
-        std::tie(of_piece, of_weight, std::ignore) =
-            at::convolution_backward(of_computed, piece, weight, c10::nullopt, stride_, local_padding_, dilation_, transposed_, local_output_padding_, groups_,
-                                     {wants_input, wants_weight, false});
+        std::tie(of_piece, of_weight, std::ignore) = at::convolution_backward(of_computed, piece, weight, c10::nullopt, stride_, local_padding_, dilation_,
+                                                                              transposed_, local_output_padding_, groups_, {wants_input, wants_weight, false});
     }
     if (wants_input) {
         for (auto cut = cuts_.rbegin(); cut != cuts_.rend(); ++cut) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/grids/grid_cuts.h"
 
+#include "sharding/tensor/redistribute.h"
+
 #include <algorithm>
 #include <numeric>
-
-#include "sharding/tensor/redistribute.h"
 
 namespace meshard {
 
@@ -20,7 +20,10 @@ std::optional<std::vector<std::int64_t>> cut_axes(const AxisLayouts& layouts, st
     return axes;
 }
 
-bool is_whole(const RuleCall& call, std::int64_t axis) { return axis < 0 || call.device_mesh()->size(axis) == 1; }
+bool is_whole(const RuleCall& call, std::int64_t axis)
+{
+    return axis < 0 || call.device_mesh()->size(axis) == 1;
+}
 
 AxisLayout cut_layout(const AxisLayout& like, std::int64_t dim, Extents extents)
 {

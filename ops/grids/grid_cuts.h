@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "ops/grids/range_exchange.h"
+#include "ops/rules/rank_parts.h"
+
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <vector>
-
-#include "ops/grids/range_exchange.h"
-#include "ops/rules/rank_parts.h"
 
 namespace meshard {
 
@@ -26,8 +26,14 @@ AxisLayout cut_layout(const AxisLayout& like, std::int64_t dim, Extents extents)
 Extents extents_by_boundary(const Extents& in, std::int64_t out, const std::function<std::int64_t(std::int64_t)>& boundary);
 
 /// floor(a / b) and the smallest integer that is not less than a / b; b > 0, a of any sign.
-constexpr std::int64_t floor_div(std::int64_t a, std::int64_t b) { return a / b - (a % b < 0); }
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b > 0); }
+constexpr std::int64_t floor_div(std::int64_t a, std::int64_t b)
+{
+    return a / b - (a % b < 0);
+}
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b)
+{
+    return a / b + (a % b > 0);
+}
 
 /// The windows of a convolution or a pooling along one dimension: output o reads the inputs o * stride - padding + k * dilation, k < kernel.
 struct SlidingWindow {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Interpolation by size or factor: nearest, linear and cubic, in one to three dimensions. Every mode works dimension by dimension, so that a
 // cut one becomes a map of few taps whose source indices come from the whole's sizes, and the operator itself does the others.
+#include "ops/grids/grid_cuts.h"
+#include "ops/grids/tap_map.h"
+#include "ops/rules/placement_algebra.h"
+
 #include <ATen/ATen.h>
 #include <ATen/native/UpSample.h>
 
 #include <algorithm>
 #include <string_view>
-
-#include "ops/grids/grid_cuts.h"
-#include "ops/rules/placement_algebra.h"
-#include "ops/grids/tap_map.h"
 
 namespace meshard {
 namespace {
@@ -192,7 +192,8 @@ AxisLayouts input_layouts_of(const AxisLayouts& out, c10::IntArrayRef input_size
     for (auto& layout : layouts) {
         if (!layout.is_shard() || layout.placement.dim < 2) continue;
         const auto dim = layout.placement.dim, from = output_size[dim - 2], to = input_size[dim];
-        layout = {Shard(dim), std::make_shared<Extents>(extents_by_boundary(*layout.extents, to, [=](std::int64_t a) { return (2 * a * to + from) / (2 * from); })), 1};
+        layout = {Shard(dim),
+                  std::make_shared<Extents>(extents_by_boundary(*layout.extents, to, [=](std::int64_t a) { return (2 * a * to + from) / (2 * from); })), 1};
     }
     return layouts;
 }
@@ -240,12 +241,13 @@ const RuleRegistration r_interpolate("interpolation",
                                       "aten::_upsample_nearest_exact2d", "aten::_upsample_nearest_exact3d", "aten::upsample_linear1d",
                                       "aten::upsample_bilinear2d", "aten::upsample_trilinear3d", "aten::upsample_bicubic2d"},
                                      interpolate);
-const RuleRegistration r_interpolate_backward(
-    "interpolation",
-    {"aten::upsample_nearest1d_backward", "aten::upsample_nearest2d_backward", "aten::upsample_nearest3d_backward",
-     "aten::_upsample_nearest_exact1d_backward", "aten::_upsample_nearest_exact2d_backward", "aten::_upsample_nearest_exact3d_backward",
-     "aten::upsample_linear1d_backward", "aten::upsample_bilinear2d_backward", "aten::upsample_trilinear3d_backward", "aten::upsample_bicubic2d_backward"},
-    interpolate_backward);
+const RuleRegistration r_interpolate_backward("interpolation",
+                                              {"aten::upsample_nearest1d_backward", "aten::upsample_nearest2d_backward", "aten::upsample_nearest3d_backward",
+                                               "aten::_upsample_nearest_exact1d_backward", "aten::_upsample_nearest_exact2d_backward",
+                                               "aten::_upsample_nearest_exact3d_backward", "aten::upsample_linear1d_backward",
+                                               "aten::upsample_bilinear2d_backward", "aten::upsample_trilinear3d_backward",
+                                               "aten::upsample_bicubic2d_backward"},
+                                              interpolate_backward);
 
 }  // namespace
 }  // namespace meshard

@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // Padding with a constant, by reflection, by repeating the edge, and around a circle. Boundaries between ranks move by what is added in front:
 // only the ranks at the ends grow, and interior ranks send nothing.
+#include "ops/grids/grid_cuts.h"
+#include "ops/grids/tap_map.h"
+#include "ops/rules/placement_algebra.h"
+
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
 #include <algorithm>
 
-#include "ops/grids/grid_cuts.h"
-#include "ops/rules/placement_algebra.h"
-#include "ops/grids/tap_map.h"
-
 namespace meshard {
 namespace {
 
 /// Position of dimension `dim` in a list of (front, back) amounts that begins with the last dimension.
-std::size_t position_of(std::int64_t dim, std::int64_t num_dims) { return static_cast<std::size_t>(2 * (num_dims - 1 - dim)); }
+std::size_t position_of(std::int64_t dim, std::int64_t num_dims)
+{
+    return static_cast<std::size_t>(2 * (num_dims - 1 - dim));
+}
 
 /// constant_pad_nd(self, pad, value): every rank pads or cuts its own entries, without a message.
 void constant_pad(RuleCall& call)
@@ -71,12 +74,15 @@ std::int64_t reflected(std::int64_t position, std::int64_t n)
     return position < n ? position : 2 * (n - 1) - position;
 }
 
-std::int64_t repeated(std::int64_t position, std::int64_t n) { return std::clamp<std::int64_t>(position, 0, n - 1); }
+std::int64_t repeated(std::int64_t position, std::int64_t n)
+{
+    return std::clamp<std::int64_t>(position, 0, n - 1);
+}
 
 struct EdgePadding {
     std::vector<TapMap> cut;
     AxisLayouts input_layouts, output_layouts;
-    std::vector<std::int64_t> uncut_pad;   // the call's, zero along cut dimensions
+    std::vector<std::int64_t> uncut_pad;  // the call's, zero along cut dimensions
     bool pads_uncut = false;
 };
 
@@ -188,13 +194,21 @@ at::Tensor circular_pad(const at::Tensor& input, at::IntArrayRef pad)
 const RuleRegistration r_constant("padding", {"aten::constant_pad_nd"}, constant_pad);
 const RuleRegistration r_reflection("padding", {"aten::reflection_pad1d", "aten::reflection_pad2d", "aten::reflection_pad3d"}, edge_pad<reflected>);
 const RuleRegistration r_replication("padding", {"aten::replication_pad1d", "aten::replication_pad2d", "aten::replication_pad3d"}, edge_pad<repeated>);
-const RuleRegistration r_reflection_backward(
-    "padding", {"aten::reflection_pad1d_backward", "aten::reflection_pad2d_backward", "aten::reflection_pad3d_backward"}, edge_pad_backward<reflected>);
-const RuleRegistration r_replication_backward(
-    "padding", {"aten::replication_pad1d_backward", "aten::replication_pad2d_backward", "aten::replication_pad3d_backward"}, edge_pad_backward<repeated>);
+const RuleRegistration r_reflection_backward("padding",
+                                             {"aten::reflection_pad1d_backward", "aten::reflection_pad2d_backward", "aten::reflection_pad3d_backward"},
+                                             edge_pad_backward<reflected>);
+const RuleRegistration r_replication_backward("padding",
+                                              {"aten::replication_pad1d_backward", "aten::replication_pad2d_backward", "aten::replication_pad3d_backward"},
+                                              edge_pad_backward<repeated>);
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse2, library) { library.impl("_pad_circular", circular_pad); }
-TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse2, library) { library.impl("_pad_circular", circular_pad); }
+TORCH_LIBRARY_IMPL(aten, PrivateUse2, library)
+{
+    library.impl("_pad_circular", circular_pad);
+}
+TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse2, library)
+{
+    library.impl("_pad_circular", circular_pad);
+}
 
 }  // namespace
 }  // namespace meshard

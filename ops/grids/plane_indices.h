@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <vector>
+#include "ops/grids/range_exchange.h"
 
 #include <ATen/core/Tensor.h>
 
-#include "ops/grids/range_exchange.h"
+#include <cstdint>
+#include <vector>
 
 namespace meshard {
 
@@ -17,7 +17,6 @@ at::Tensor indices_in_whole(const at::Tensor& indices, const std::vector<Range>&
 
 /// The adjoint of gathering values from a box by `indices` (flat, into the whole grid): zeros, with `gradient` added at the indices. Leading
 /// dimensions of `gradient` are kept; its last ones (as many as `box` has) become the box. Indices outside of the box are ignored.
-at::Tensor scatter_to_box(const at::Tensor& gradient, const at::Tensor& indices, const std::vector<Range>& box,
-                          const std::vector<std::int64_t>& whole);
+at::Tensor scatter_to_box(const at::Tensor& gradient, const at::Tensor& indices, const std::vector<Range>& box, const std::vector<std::int64_t>& whole);
 
 }  // namespace meshard

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Largest values and averages of sliding windows in two and three dimensions; poolings in one dimension are those of two. Along a cut
 // dimension every rank receives the inputs that its own windows read.
+#include "ops/grids/grid_cuts.h"
+#include "ops/grids/plane_indices.h"
+#include "ops/rules/placement_algebra.h"
+#include "sharding/ranks/type_limits.h"
+
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
 #include <algorithm>
-
-#include "ops/grids/grid_cuts.h"
-#include "ops/rules/placement_algebra.h"
-#include "ops/grids/plane_indices.h"
-#include "sharding/ranks/type_limits.h"
 
 namespace meshard {
 namespace {
@@ -33,7 +33,7 @@ struct Pooling {
         return std::none_of(dims.begin(), dims.end(), [](const PoolDim& dim) { return dim.exchange.has_value(); });
     }
 
-    std::vector<std::int64_t> numbers(std::int64_t SlidingWindow::*field) const
+    std::vector<std::int64_t> numbers(std::int64_t SlidingWindow::* field) const
     {
         std::vector<std::int64_t> result;
         for (const auto& dim : dims) result.push_back(dim.window.*field);
@@ -187,8 +187,10 @@ void max_pool(RuleCall& call)
         }
         const auto kernel = pooling->numbers(&SlidingWindow::kernel), stride = pooling->numbers(&SlidingWindow::stride),
                    dilation = pooling->numbers(&SlidingWindow::dilation);
-        if constexpr (N == 2) std::tie(values, indices) = at::max_pool2d_with_indices(piece, kernel, stride, padding, dilation);
-        else std::tie(values, indices) = at::max_pool3d_with_indices(piece, kernel, stride, padding, dilation);
+        if constexpr (N == 2)
+            std::tie(values, indices) = at::max_pool2d_with_indices(piece, kernel, stride, padding, dilation);
+        else
+            std::tie(values, indices) = at::max_pool3d_with_indices(piece, kernel, stride, padding, dilation);
         // With the operator's own padding its outputs begin with the whole's first one.
         for (const auto& dim : pooling->dims) {
             const auto begin = dim.before > 0 ? dim.outputs.begin : 0;
@@ -288,8 +290,10 @@ void average_pool(RuleCall& call)
     } else {
         const auto divisor = divisor_of(*pooling, call.arg(5).toBool(), call.arg(6), local.options());
         const auto kernel = pooling->numbers(&SlidingWindow::kernel), stride = pooling->numbers(&SlidingWindow::stride);
-        if constexpr (N == 2) result = at::avg_pool2d(piece, kernel, stride, 0, false, true, divisor.number);
-        else result = at::avg_pool3d(piece, kernel, stride, 0, false, true, divisor.number);
+        if constexpr (N == 2)
+            result = at::avg_pool2d(piece, kernel, stride, 0, false, true, divisor.number);
+        else
+            result = at::avg_pool3d(piece, kernel, stride, 0, false, true, divisor.number);
         if (divisor.tensor.defined()) result = result.div_(divisor.tensor);
     }
     call.finish({wrap(result, call.spec(pooling->output_layouts))});
@@ -318,8 +322,10 @@ void average_pool_backward(RuleCall& call)
         const auto divisor = divisor_of(*pooling, call.arg(6).toBool(), call.arg(7), local.options());
         const auto kernel = pooling->numbers(&SlidingWindow::kernel), stride = pooling->numbers(&SlidingWindow::stride);
         if (divisor.tensor.defined()) local = local.div(divisor.tensor);
-        if constexpr (N == 2) result = at::avg_pool2d_backward(local, result, kernel, stride, 0, false, true, divisor.number);
-        else result = at::avg_pool3d_backward(local, result, kernel, stride, 0, false, true, divisor.number);
+        if constexpr (N == 2)
+            result = at::avg_pool2d_backward(local, result, kernel, stride, 0, false, true, divisor.number);
+        else
+            result = at::avg_pool3d_backward(local, result, kernel, stride, 0, false, true, divisor.number);
     }
     for (const auto& dim : pooling->dims) result = result.narrow(dim.dim, dim.before, dim.inputs.size());
     call.finish({wrap(pooling->give_back(result), call.spec(pooling->input_layouts))});
@@ -341,8 +347,14 @@ at::Tensor max_pool1d(const at::Tensor& input, at::IntArrayRef kernel, at::IntAr
     return std::get<0>(at::max_pool1d_with_indices(input, kernel, stride, padding, dilation, ceil_mode));
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse2, library) { library.impl("max_pool1d", max_pool1d); }
-TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse2, library) { library.impl("max_pool1d", max_pool1d); }
+TORCH_LIBRARY_IMPL(aten, PrivateUse2, library)
+{
+    library.impl("max_pool1d", max_pool1d);
+}
+TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse2, library)
+{
+    library.impl("max_pool1d", max_pool1d);
+}
 
 }  // namespace
 }  // namespace meshard

@@ -60,7 +60,7 @@ std::vector<at::Tensor> RangeExchange::swap(const at::Tensor& tensor, const Rang
     std::vector<at::Tensor> result(size);
     std::int64_t offset = 0;
     for (std::int64_t r = 0; r < size; ++r) {
-        if (r == me_ || incoming[r].size() == 0) continue;   // counted in rows, also if rows have no entries
+        if (r == me_ || incoming[r].size() == 0) continue;  // counted in rows, also if rows have no entries
         shape[dim_] = incoming[r].size();
         result[r] = received.narrow(0, offset, receive[r]).view(shape);
         offset += receive[r];
@@ -81,8 +81,10 @@ at::Tensor RangeExchange::borrow(const at::Tensor& local, std::int64_t before, s
     } else {
         const auto borrowed = swap(local, owned(), lent_to_others(), borrowed_from_others());
         for (std::int64_t r = 0; r < static_cast<std::int64_t>(borrowed.size()); ++r) {
-            if (r == me_) take_own();
-            else if (borrowed[r].defined()) parts.push_back(borrowed[r]);
+            if (r == me_)
+                take_own();
+            else if (borrowed[r].defined())
+                parts.push_back(borrowed[r]);
         }
     }
     if (after > 0) parts.push_back(filled(local, dim_, after, fill));

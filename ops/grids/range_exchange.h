@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <vector>
+#include "sharding/ranks/rank_group.h"
+#include "sharding/tensor/shard_spec.h"
 
 #include <ATen/core/Tensor.h>
 
-#include "sharding/ranks/rank_group.h"
-#include "sharding/tensor/shard_spec.h"
+#include <cstdint>
+#include <vector>
 
 namespace meshard {
 
@@ -55,8 +55,8 @@ private:
     /// tensor a rank, undefined if that is empty.
     std::vector<at::Tensor> swap(const at::Tensor& tensor, const Range& held, const std::vector<Range>& outgoing, const std::vector<Range>& incoming) const;
 
-    std::vector<Range> lent_to_others() const;         ///< by rank: entries of this rank that it needs
-    std::vector<Range> borrowed_from_others() const;   ///< by rank: its entries that this rank needs
+    std::vector<Range> lent_to_others() const;        ///< by rank: entries of this rank that it needs
+    std::vector<Range> borrowed_from_others() const;  ///< by rank: its entries that this rank needs
 
     const RankGroup* group_;
     std::int64_t dim_;

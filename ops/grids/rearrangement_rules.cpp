@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Channels that become pixels, the reverse, and channels in another order. No number changes, and cut rows stay where they are.
-#include <ATen/ATen.h>
-
 #include "ops/grids/grid_cuts.h"
 #include "ops/rules/placement_algebra.h"
+
+#include <ATen/ATen.h>
 
 namespace meshard {
 namespace {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <functional>
-#include <vector>
+#include "ops/grids/grid_cuts.h"
 
 #include <ATen/core/Tensor.h>
 
-#include "ops/grids/grid_cuts.h"
+#include <cstdint>
+#include <functional>
+#include <vector>
 
 namespace meshard {
 
@@ -15,8 +15,8 @@ namespace meshard {
 /// Interpolation and padding are such maps, one for each dimension.
 struct Taps {
     std::int64_t in = 0, out = 0;
-    std::vector<std::vector<std::int64_t>> index;   ///< each 0 <= i < in
-    std::vector<std::vector<double>> weight;        ///< none: a single tap of weight one, a copy
+    std::vector<std::vector<std::int64_t>> index;  ///< each 0 <= i < in
+    std::vector<std::vector<double>> weight;       ///< none: a single tap of weight one, a copy
 };
 
 /// This rank's share of a map along a cut dimension.
@@ -40,7 +40,7 @@ private:
     Taps taps_;
     AxisLayout out_;
     Range outputs_;
-    std::vector<RangeExchange> exchange_;   // one
+    std::vector<RangeExchange> exchange_;  // one
 };
 
 }  // namespace meshard

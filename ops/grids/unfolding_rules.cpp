@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Windows of an image as columns, and back. Windows are counted row by row, so that an image cut along its rows gives columns that are cut in
 // whole rows of windows; columns of an image that are cut along W are made whole first.
-#include <ATen/ATen.h>
-
 #include "ops/grids/grid_cuts.h"
 #include "ops/rules/placement_algebra.h"
+
+#include <ATen/ATen.h>
 
 namespace meshard {
 namespace {
@@ -141,9 +141,9 @@ void fold(RuleCall& call)
     shape.push_back(input.size(-2) / kernel_size);
     shape.push_back(num_rows);
     shape.push_back(size[1]);
-    auto result = local.numel() == 0 || num_rows == 0
-                      ? at::zeros(shape, local.options())
-                      : at::col2im(local, {num_rows, size[1]}, unfolding->kernel, unfolding->dilation, {padding, unfolding->columns.padding}, unfolding->stride);
+    auto result = local.numel() == 0 || num_rows == 0 ? at::zeros(shape, local.options())
+                                                      : at::col2im(local, {num_rows, size[1]}, unfolding->kernel, unfolding->dilation,
+                                                                   {padding, unfolding->columns.padding}, unfolding->stride);
     if (exchange) result = exchange->give_back(result.narrow(-2, clipped.before, clipped.inside.size()));
     call.finish({wrap(result, call.spec(layouts))});
 }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/neighbors/ball_query.h"
 
-#include <ATen/ATen.h>
-
-#include <string>
-
-#include "ops/rows/cut_rows.h"
 #include "ops/neighbors/neighbor_request.h"
 #include "ops/neighbors/point_clouds.h"
+#include "ops/rows/cut_rows.h"
 #include "ops/rows/row_moves.h"
 #include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"
+
+#include <ATen/ATen.h>
+
+#include <string>
 
 namespace meshard {
 namespace {
@@ -45,13 +45,15 @@ std::vector<at::Tensor> ball_query(const at::Tensor& points, const at::Tensor& q
         error = wrong.what();
     }
     if (error.empty() && point_clouds.size() != query_clouds.size()) {
-        error = "ball_query: " + std::to_string(point_clouds.size()) + " clouds of points and " + std::to_string(query_clouds.size()) + " of queries. Pass as many.";
+        error = "ball_query: " + std::to_string(point_clouds.size()) + " clouds of points and " + std::to_string(query_clouds.size()) +
+                " of queries. Pass as many.";
     }
     for (const auto& limit : limits) {
-        if (limit.max_neighbors == kAllNeighbors) error = "ball_query: a radius has no max_neighbors, which is the number of neighbours in a row of the result.";
+        if (limit.max_neighbors == kAllNeighbors)
+            error = "ball_query: a radius has no max_neighbors, which is the number of neighbours in a row of the result.";
     }
-    if (!error.empty()) throw_together(error, search_group(points, queries));   // others hear of it where they begin to search
-    std::vector<std::vector<at::Tensor>> found(limits.size());   // by radius, then by cloud
+    if (!error.empty()) throw_together(error, search_group(points, queries));  // others hear of it where they begin to search
+    std::vector<std::vector<at::Tensor>> found(limits.size());                 // by radius, then by cloud
     for (std::size_t b = 0; b < point_clouds.size(); ++b) {
         const auto lists = radius_search(point_clouds[b].detach(), query_clouds[b].detach(), limits, {.order = order});
         for (std::size_t l = 0; l < limits.size(); ++l) {

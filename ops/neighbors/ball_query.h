@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <vector>
+#include "ops/neighbors/neighbors.h"
 
 #include <ATen/core/Tensor.h>
 
-#include "ops/neighbors/neighbors.h"
+#include <vector>
 
 namespace meshard {
 

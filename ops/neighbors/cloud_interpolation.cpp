@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/neighbors/cloud_interpolation.h"
 
+#include "ops/neighbors/neighbor_request.h"
+#include "ops/rows/segment_reduce.h"
+#include "partition/error.h"
+
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <cmath>
 #include <string>
-
-#include "ops/neighbors/neighbor_request.h"
-#include "ops/rows/segment_reduce.h"
-#include "partition/error.h"
 
 namespace meshard {
 namespace {
@@ -36,10 +36,10 @@ CloudInterpolation::CloudInterpolation(const at::Tensor& sources, const at::Tens
     std::string error;
     if (!(options.power > 0)) error = std::string(kWhere) + ": the power is " + std::to_string(options.power) + "; it must be positive.";
     if (sources.dim() > 0 && sources.size(0) == 0) error = std::string(kWhere) + ": there are no points to interpolate from.";
-    if (!error.empty()) throw_together(error, search_group(sources, targets));   // others hear of it where they begin to search
+    if (!error.empty()) throw_together(error, search_group(sources, targets));  // others hear of it where they begin to search
     const at::NoGradGuard no_grad;
     targets_ = cut_rows_of(kWhere, "targets", targets);
-    targets_.own = at::Tensor();   // only how they lie
+    targets_.own = at::Tensor();  // only how they lie
     neighbors_ = knn(sources, targets, options.num_neighbors);
     const auto offsets = neighbors_.offsets.cpu(), distances = neighbors_.distances.to(at::kCPU, at::kDouble).contiguous();
     const auto* offset = offsets.const_data_ptr<std::int64_t>();

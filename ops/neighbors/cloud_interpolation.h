@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
+#include "ops/neighbors/neighbors.h"
+#include "ops/rows/cut_rows.h"
 
 #include <ATen/core/Tensor.h>
 
-#include "ops/rows/cut_rows.h"
-#include "ops/neighbors/neighbors.h"
+#include <cstdint>
 
 namespace meshard {
 
 struct InterpolationOptions {
-    std::int64_t num_neighbors = 1;   ///< 1: the nearest value
-    double power = 2;                 ///< weights are one over the distance to this power
+    std::int64_t num_neighbors = 1;  ///< 1: the nearest value
+    double power = 2;                ///< weights are one over the distance to this power
 };
 
 /// Brings values from the points of one cloud to those of another by inverse distance over the nearest ones (Shepard 1968). Made once, used for as many
@@ -33,7 +33,7 @@ public:
 
 private:
     Neighbors neighbors_;
-    at::Tensor weights_;   ///< (entries), double; those of a target add up to 1
+    at::Tensor weights_;  ///< (entries), double; those of a target add up to 1
     CutRows targets_;
 };
 

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
-#include <array>
-#include <string>
-#include <vector>
-
-#include <ATen/ATen.h>
-
 #include "ops/cuda/cell_grid.h"
 #include "ops/cuda/grid_order.h"
 #include "ops/neighbors/neighbor_request.h"
 #include "partition/error.h"
 
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <vector>
+
 namespace meshard {
 
 /// Neighbours as tensors, of query i the entries offsets[i], ..., offsets[i + 1] - 1.
 struct FoundNeighbors {
-    at::Tensor offsets;     ///< (queries + 1), int64
-    at::Tensor places;      ///< (entries), int64: rows of the points
-    at::Tensor distances;   ///< (entries), in their type
+    at::Tensor offsets;    ///< (queries + 1), int64
+    at::Tensor places;     ///< (entries), int64: rows of the points
+    at::Tensor distances;  ///< (entries), in their type
 };
 
 /// Searches by the kernels of ops/cuda, one list for each of the request's: what PointSearch and `neighbors_in_grid_order` find. On the device of the
@@ -46,7 +46,8 @@ public:
         const auto points = in_box(points_, period), queries = in_box(queries_, period);
         const auto shape = shape_around(points, request, period);
         const CellGrid<T, Executor> grid(executor_, points.template const_data_ptr<T>(), num_points(), shape);
-        const GridQueries<T> asked{queries.template const_data_ptr<T>(), num_queries(), excluded_.defined() ? excluded_.const_data_ptr<std::int32_t>() : nullptr};
+        const GridQueries<T> asked{queries.template const_data_ptr<T>(), num_queries(),
+                                   excluded_.defined() ? excluded_.const_data_ptr<std::int32_t>() : nullptr};
         if (request.is_knn) lists.push_back(nearest(grid, asked, request.k));
         for (const auto& limit : request.limits) lists.push_back(within(grid, asked, limit));
         return lists;
@@ -59,7 +60,8 @@ private:
     at::Tensor in_box(const at::Tensor& rows, const std::array<double, 3>& period) const
     {
         auto placed = at::empty({rows.size(0), 3}, rows.options());
-        place_rows_in_box(executor_, rows.template const_data_ptr<T>(), rows.size(0), static_cast<int>(rows.size(1)), period.data(), placed.template mutable_data_ptr<T>());
+        place_rows_in_box(executor_, rows.template const_data_ptr<T>(), rows.size(0), static_cast<int>(rows.size(1)), period.data(),
+                          placed.template mutable_data_ptr<T>());
         return placed;
     }
 

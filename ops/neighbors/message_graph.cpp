@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/neighbors/message_graph.h"
 
+#include "ops/neighbors/neighbor_rows.h"
+#include "ops/rows/cut_rows.h"
+#include "ops/rows/ghost_exchange.h"
+#include "ops/rows/row_gather.h"
+#include "ops/rows/row_moves.h"
+#include "partition/error.h"
+#include "sharding/tensor/shard_tensor.h"
+
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <numeric>
 #include <string>
 #include <unordered_map>
-
-#include "ops/rows/cut_rows.h"
-#include "ops/rows/ghost_exchange.h"
-#include "ops/neighbors/neighbor_rows.h"
-#include "ops/rows/row_gather.h"
-#include "ops/rows/row_moves.h"
-#include "partition/error.h"
-#include "sharding/tensor/shard_tensor.h"
 
 namespace meshard {
 namespace {
@@ -39,7 +39,8 @@ SpecPtr layout_of_rows(const ShardSpec& like, std::int64_t own, const std::strin
     for (const auto& rank : like.device_mesh->group(axis).all_gather_integers(mine)) extents->push_back(rank[0]);
     const auto wrong = std::find(extents->begin(), extents->end(), kWrong) - extents->begin();
     if (wrong < static_cast<std::int64_t>(extents->size())) {
-        throw InvalidInput(error.empty() ? "MessageGraph: the search of rank " + std::to_string(wrong) + " does not fit its nodes; its own message says how." : error);
+        throw InvalidInput(error.empty() ? "MessageGraph: the search of rank " + std::to_string(wrong) + " does not fit its nodes; its own message says how."
+                                         : error);
     }
     auto axes = like.axes;
     axes[axis] = {Shard(0), std::move(extents), 1};
@@ -148,7 +149,7 @@ MessageGraph::MessageGraph(const Csr& graph, const std::shared_ptr<const IndexMa
     neighbors_.queries_group = group;
     if (group.size() > 1) {
         neighbors_.plan = ExchangePlan::find(*index_map, group);
-        neighbors_.plan->set_agreed();   // of sharded nodes every rank knows all sizes
+        neighbors_.plan->set_agreed();  // of sharded nodes every rank knows all sizes
     }
     neighbors_.points_layout = shard_spec(index_map, device_mesh, 0);
     neighbors_.num_points = num_owned;
@@ -160,7 +161,7 @@ void MessageGraph::lay_out_edges(const std::string& error)
 {
     const auto& like = target_spec_ ? target_spec_ : neighbors_.points_layout;
     if (!error.empty() && (!like || cut_axis(*like) < 0)) throw InvalidInput(error);
-    if (!error.empty()) layout_of_rows(*like, 0, error);   // where the others lay out their edges
+    if (!error.empty()) layout_of_rows(*like, 0, error);  // where the others lay out their edges
     const auto& offsets = neighbors_.offsets;
     targets_ = at::arange(offsets.size(0) - 1, offsets.options()).repeat_interleave(offsets.diff());
     if (target_spec_) edge_spec_ = layout_of_rows(*target_spec_, targets_.size(0));

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/neighbors/neighbor_ghosts.h"
 
+#include "ops/neighbors/neighbor_questions.h"
+#include "ops/search/point_cells.h"
+
 #include <algorithm>
 #include <cstring>
 #include <numeric>
-
-#include "ops/neighbors/neighbor_questions.h"
-#include "ops/search/point_cells.h"
 
 namespace meshard {
 namespace {
@@ -44,7 +44,8 @@ std::vector<char> within_bound(std::span<const T> own, std::span<const T> places
 
 /// Which own points answer the questions of one rank.
 template <class T>
-std::vector<char> answers_to(const NeighborRequest& request, std::span<const std::uint8_t> bytes, std::span<const T> own, const PointSearch<T>& search, int dimensions)
+std::vector<char> answers_to(const NeighborRequest& request, std::span<const std::uint8_t> bytes, std::span<const T> own, const PointSearch<T>& search,
+                             int dimensions)
 {
     if (!request.is_knn) {
         const auto cells = unpacked_cells(bytes);
@@ -92,7 +93,7 @@ std::uint64_t content_of(const NeighborRequest& request, const NeighborInput& po
     auto hash = static_cast<std::uint64_t>(fingerprint(request, points, queries));
     const auto add = [&](const void* data, std::size_t size) {
         const auto* at = static_cast<const char*>(data);
-        for (std::size_t i = 0; i < size; i += 4) {   // coordinates and ids are of 4 bytes or 8
+        for (std::size_t i = 0; i < size; i += 4) {  // coordinates and ids are of 4 bytes or 8
             std::uint32_t word;
             std::memcpy(&word, at + i, sizeof word);
             hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
@@ -149,7 +150,8 @@ Ghosts<T> exchanged_points(const ByRank<std::int64_t>& rows, const NeighborInput
     const auto counts = exchanged(rows.counts, group);
     const auto coordinates = group.all_to_all_rows(tensor_of(picked(points.span<T>(), rows.values, width), width), rows.counts, counts);
     const auto numbers = values_of<T>(coordinates);
-    Ghosts<T> ghosts{{{numbers.begin(), numbers.end()}, counts}, {exchanged_ids(picked<std::int64_t>(points.ids, rows.values, 1), rows.counts, counts, group), counts}};
+    Ghosts<T> ghosts{{{numbers.begin(), numbers.end()}, counts},
+                     {exchanged_ids(picked<std::int64_t>(points.ids, rows.values, 1), rows.counts, counts, group), counts}};
     for (auto& count : ghosts.coordinates.counts) count *= width;
     return ghosts;
 }
@@ -167,7 +169,7 @@ NeighborCandidates<T> found_candidates(const NeighborRequest& request, const Nei
 {
     const auto dimensions = static_cast<int>(points.values.size(1));
     const auto order = order_of(points.ids);
-    const auto own = picked(points.span<T>(), order, dimensions);   // by ascending id
+    const auto own = picked(points.span<T>(), order, dimensions);  // by ascending id
     const PointSearch<T> search(own, dimensions, request.options.period);
 
     // Within a radius two points are neighbours of each other. So of two ranks one asks; what it is given tells exactly which of its own the other needs.
@@ -183,7 +185,7 @@ NeighborCandidates<T> found_candidates(const NeighborRequest& request, const Nei
         }
         rows.counts.push_back(static_cast<std::int64_t>(rows.values.size() - before));
     };
-    ByRank<std::int64_t> given;   // own rows, each once for every rank that needs it
+    ByRank<std::int64_t> given;  // own rows, each once for every rank that needs it
     auto bytes = values_of<std::uint8_t>(asked.bytes);
     for (const auto count : asked.counts) {
         if (count <= 0) {
@@ -227,7 +229,7 @@ std::shared_ptr<const NeighborCandidates<T>> neighbor_candidates(const NeighborR
         std::uint64_t content;
         std::weak_ptr<const NeighborCandidates<T>> candidates;
     };
-    static thread_local std::vector<Remembered> remembered;   // by every rank, be it a thread
+    static thread_local std::vector<Remembered> remembered;  // by every rank, be it a thread
     std::erase_if(remembered, [](const Remembered& one) { return one.candidates.expired(); });
     const auto content = content_of<T>(request, points, queries, group);
     const auto found = std::find_if(remembered.begin(), remembered.end(), [&](const Remembered& one) { return one.content == content; });
@@ -237,7 +239,9 @@ std::shared_ptr<const NeighborCandidates<T>> neighbor_candidates(const NeighborR
     remembered.push_back({content, candidates});
     return candidates;
 }
-template std::shared_ptr<const NeighborCandidates<float>> neighbor_candidates(const NeighborRequest&, const NeighborInput&, const NeighborInput&, const RankGroup&);
-template std::shared_ptr<const NeighborCandidates<double>> neighbor_candidates(const NeighborRequest&, const NeighborInput&, const NeighborInput&, const RankGroup&);
+template std::shared_ptr<const NeighborCandidates<float>> neighbor_candidates(const NeighborRequest&, const NeighborInput&, const NeighborInput&,
+                                                                              const RankGroup&);
+template std::shared_ptr<const NeighborCandidates<double>> neighbor_candidates(const NeighborRequest&, const NeighborInput&, const NeighborInput&,
+                                                                               const RankGroup&);
 
 }  // namespace meshard

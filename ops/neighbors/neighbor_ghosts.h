@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "ops/neighbors/neighbor_request.h"
+#include "sharding/exchange/exchange_plan.h"
+
 #include <cstdint>
 #include <memory>
 #include <vector>
-
-#include "ops/neighbors/neighbor_request.h"
-#include "sharding/exchange/exchange_plan.h"
 
 namespace meshard {
 
@@ -15,7 +15,7 @@ template <class T>
 struct NeighborCandidates {
     std::shared_ptr<const ExchangePlan> plan{};
     std::vector<T> points{};
-    std::vector<std::int64_t> ids{}, rows{};   ///< of each: global id, and row among owned and ghosts
+    std::vector<std::int64_t> ids{}, rows{};  ///< of each: global id, and row among owned and ghosts
 };
 
 /// Brings the points of other ranks that some query of this rank needs. Collective over `group`, among which the points are cut.

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/neighbors/neighbor_questions.h"
 
+#include "ops/search/point_boxes.h"
+#include "ops/search/point_cells.h"
+
 #include <array>
 #include <cmath>
 #include <optional>
 
-#include "ops/search/point_boxes.h"
-#include "ops/search/point_cells.h"
-
 namespace meshard {
 namespace {
 
-constexpr int kBoxes = 64, kBoxesOfRadius = 32;   // that a rank publishes
+constexpr int kBoxes = 64, kBoxesOfRadius = 32;  // that a rank publishes
 // Widths of cells in which a radius search asks, in radii. Finer ones than the last bring fewer points, and cost more than those.
 constexpr double kFineCell = 0.03, kCoarseCells[] = {4, 1, 0.5};
 
@@ -23,9 +23,9 @@ std::vector<std::int64_t> without_flags(std::vector<std::int64_t> counts)
 
 /// What every rank tells of where its points are.
 struct Surroundings {
-    std::vector<std::vector<PointBox>> boxes;   // of each rank
+    std::vector<std::vector<PointBox>> boxes;  // of each rank
     std::vector<std::optional<PointBox>> hulls;
-    std::vector<std::int64_t> held;             // points of each rank
+    std::vector<std::int64_t> held;  // points of each rank
 };
 
 PointBox hull(const std::vector<PointBox>& boxes)
@@ -47,14 +47,15 @@ Surroundings surroundings(std::span<const T> own, int dimensions, int max_boxes,
     std::vector<T> numbers;
     for (const auto& box : mine) {
         for (const auto& corner : {box.low, box.high}) {
-            for (const auto x : corner) numbers.push_back(static_cast<T>(x));   // a coordinate of a point: exact
+            for (const auto x : corner) numbers.push_back(static_cast<T>(x));  // a coordinate of a point: exact
         }
-        const auto count = static_cast<T>(box.num_points);   // never more than there are
+        const auto count = static_cast<T>(box.num_points);  // never more than there are
         numbers.push_back(static_cast<std::int64_t>(count) > box.num_points ? std::nextafter(count, T{0}) : count);
     }
     Surroundings all;
     std::vector<std::int64_t> counts;
-    for (const auto& rank : group.all_gather_integers(std::vector<std::int64_t>{static_cast<std::int64_t>(mine.size()), static_cast<std::int64_t>(own.size()) / dimensions})) {
+    for (const auto& rank :
+         group.all_gather_integers(std::vector<std::int64_t>{static_cast<std::int64_t>(mine.size()), static_cast<std::int64_t>(own.size()) / dimensions})) {
         counts.push_back(rank[0]);
         all.held.push_back(rank[1]);
     }
@@ -164,8 +165,8 @@ std::vector<std::vector<std::uint8_t>> exchanged_bytes(const std::vector<std::ve
 
 /// Leaves of a radius search's questions those that lie near a point of the rank asked, by coarse cells: boxes of ragged parts hold much that is empty.
 template <class T>
-std::vector<std::vector<T>> worth_asking(const NeighborRequest& request, std::vector<std::vector<T>> questions, const PointSearch<T>& own, double width, int dimensions,
-                                         const RankGroup& group)
+std::vector<std::vector<T>> worth_asking(const NeighborRequest& request, std::vector<std::vector<T>> questions, const PointSearch<T>& own, double width,
+                                         int dimensions, const RankGroup& group)
 {
     const auto radius = request.largest_radius();
     std::vector<PointCells> cells;
@@ -175,7 +176,7 @@ std::vector<std::vector<T>> worth_asking(const NeighborRequest& request, std::ve
         asking.push_back(some.empty() ? std::vector<std::uint8_t>() : packed(cells.back()));
     }
     const auto asked = exchanged_bytes(asking, group);
-    std::vector<std::vector<std::uint8_t>> answers(questions.size());   // a bit a cell
+    std::vector<std::vector<std::uint8_t>> answers(questions.size());  // a bit a cell
     for (std::size_t r = 0; r < asked.size(); ++r) {
         if (asked[r].empty()) continue;
         const auto theirs = unpacked_cells(asked[r]);
@@ -247,7 +248,8 @@ AskedOfRank sent_questions(const NeighborRequest& request, const std::vector<std
         num_replicated += std::count(rank.begin(), rank.end(), AskedOfRank::kEverything);
     }
     if (num_replicated > 0 && group.rank() == 0) {
-        TORCH_WARN_ONCE(request.where, ": ", num_replicated, " of ", num_pairs, " pairs of ranks that have neighbours for each other send all their points: that is fewer bytes than "
+        TORCH_WARN_ONCE(request.where, ": ", num_replicated, " of ", num_pairs,
+                        " pairs of ranks that have neighbours for each other send all their points: that is fewer bytes than "
                         "asking for those within reach. A smaller radius, or cuts with less surface, need fewer ghosts.");
     }
     asked.bytes = group.all_to_all_rows(tensor_of(bytes, 1), without_flags(send), without_flags(asked.counts));
@@ -263,8 +265,8 @@ std::vector<std::int64_t> exchanged(const std::vector<std::int64_t>& send, const
 }
 
 template <class T>
-AskedOfRank exchanged_questions(const NeighborRequest& request, std::span<const T> own, const PointSearch<T>& search, std::span<const T> queries, int dimensions,
-                                const std::vector<char>& is_asked, const RankGroup& group)
+AskedOfRank exchanged_questions(const NeighborRequest& request, std::span<const T> own, const PointSearch<T>& search, std::span<const T> queries,
+                                int dimensions, const std::vector<char>& is_asked, const RankGroup& group)
 {
     const auto there = surroundings<T>(own, dimensions, request.is_knn ? kBoxes : kBoxesOfRadius, group);
     auto bounds = own_bounds<T>(request, queries, static_cast<std::int64_t>(queries.size()) / dimensions, search);
@@ -274,8 +276,8 @@ AskedOfRank exchanged_questions(const NeighborRequest& request, std::span<const 
     }
     return sent_questions(request, questions, there, dimensions, group);
 }
-template AskedOfRank exchanged_questions(const NeighborRequest&, std::span<const float>, const PointSearch<float>&, std::span<const float>, int, const std::vector<char>&,
-                                         const RankGroup&);
+template AskedOfRank exchanged_questions(const NeighborRequest&, std::span<const float>, const PointSearch<float>&, std::span<const float>, int,
+                                         const std::vector<char>&, const RankGroup&);
 template AskedOfRank exchanged_questions(const NeighborRequest&, std::span<const double>, const PointSearch<double>&, std::span<const double>, int,
                                          const std::vector<char>&, const RankGroup&);
 

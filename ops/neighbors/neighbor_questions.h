@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "ops/neighbors/neighbor_request.h"
+#include "ops/search/point_search.h"
+
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -8,9 +11,6 @@
 #include <limits>
 #include <span>
 #include <vector>
-
-#include "ops/neighbors/neighbor_request.h"
-#include "ops/search/point_search.h"
 
 namespace meshard {
 
@@ -40,7 +40,7 @@ struct AskedOfRank {
     static constexpr std::int64_t kEverything = -1;
 
     at::Tensor bytes;
-    std::vector<std::int64_t> counts;   ///< of bytes, or kEverything for all points
+    std::vector<std::int64_t> counts;  ///< of bytes, or kEverything for all points
 };
 
 /// Asks the ranks of which points may be near this one's queries, and is asked by them. Collective.
@@ -51,7 +51,7 @@ struct AskedOfRank {
 /// @param search   of the rank's own points `own`
 /// @param is_asked for each rank whether this one may ask it
 template <class T>
-AskedOfRank exchanged_questions(const NeighborRequest& request, std::span<const T> own, const PointSearch<T>& search, std::span<const T> queries, int dimensions,
-                                const std::vector<char>& is_asked, const RankGroup& group);
+AskedOfRank exchanged_questions(const NeighborRequest& request, std::span<const T> own, const PointSearch<T>& search, std::span<const T> queries,
+                                int dimensions, const std::vector<char>& is_asked, const RankGroup& group);
 
 }  // namespace meshard

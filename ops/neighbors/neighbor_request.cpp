@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/neighbors/neighbor_request.h"
 
+#include "ops/search/grid_walk.h"
+#include "partition/error.h"
+#include "sharding/tensor/redistribute.h"
+#include "sharding/tensor/shard_tensor.h"
+
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <numeric>
-
-#include "ops/search/grid_walk.h"
-#include "partition/error.h"
-#include "sharding/tensor/redistribute.h"
-#include "sharding/tensor/shard_tensor.h"
 
 namespace meshard {
 
@@ -28,9 +28,10 @@ NeighborInput neighbor_input(const char* where, const char* what, const at::Tens
         for (std::size_t a = 0; a < spec->axes.size(); ++a) {
             const auto& layout = spec->axes[a];
             if (layout.is_replicate()) continue;
-            if (batch && layout.placement.dim == 0 && layout.blocks == 1) continue;   // of other clouds this rank knows nothing
+            if (batch && layout.placement.dim == 0 && layout.blocks == 1) continue;  // of other clouds this rank knows nothing
             if (layout.placement.dim != row_dim || layout.blocks != 1 || rows.is_cut()) {
-                throw InvalidInput(std::string(where) + ": the " + what + " lie as " + to_string(*spec) + ", expected a cut along their rows, or of a batch along its clouds. Redistribute them.");
+                throw InvalidInput(std::string(where) + ": the " + what + " lie as " + to_string(*spec) +
+                                   ", expected a cut along their rows, or of a batch along its clouds. Redistribute them.");
             }
             rows.axis = static_cast<std::int64_t>(a);
         }
@@ -115,8 +116,12 @@ void require_searchable(const NeighborRequest& request, const NeighborInput& poi
 
 std::int64_t fingerprint(const NeighborRequest& request, const NeighborInput& points, const NeighborInput& queries)
 {
-    std::vector<double> values{static_cast<double>(request.k), static_cast<double>(points.values.size(1)), static_cast<double>(points.plain.scalar_type()),
-                               static_cast<double>(points.axis), static_cast<double>(queries.axis), static_cast<double>(request.options.exclude_self),
+    std::vector<double> values{static_cast<double>(request.k),
+                               static_cast<double>(points.values.size(1)),
+                               static_cast<double>(points.plain.scalar_type()),
+                               static_cast<double>(points.axis),
+                               static_cast<double>(queries.axis),
+                               static_cast<double>(request.options.exclude_self),
                                static_cast<double>(request.options.order)};
     for (const auto& limit : request.limits) {
         values.push_back(limit.radius);

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "ops/neighbors/neighbors.h"
+#include "sharding/ranks/device_mesh.h"
+
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
-
-#include "ops/neighbors/neighbors.h"
-#include "sharding/ranks/device_mesh.h"
 
 namespace meshard {
 
@@ -22,7 +22,7 @@ struct NeighborRequest {
     NeighborOptions options;
 
     std::int64_t num_lists() const { return is_knn ? 1 : static_cast<std::int64_t>(limits.size()); }
-    std::int64_t num_wanted() const { return k + (options.exclude_self ? 1 : 0); }   ///< of k nearest, the point itself among them
+    std::int64_t num_wanted() const { return k + (options.exclude_self ? 1 : 0); }  ///< of k nearest, the point itself among them
     double largest_radius() const
     {
         double radius = 0;
@@ -33,17 +33,20 @@ struct NeighborRequest {
 
 /// This rank's rows of points or queries, of one cloud.
 struct NeighborInput {
-    at::Tensor plain;                    ///< (n, D), with its history
-    at::Tensor values;                   ///< the same on the CPU, contiguous, without
+    at::Tensor plain;   ///< (n, D), with its history
+    at::Tensor values;  ///< the same on the CPU, contiguous, without
     std::vector<std::int64_t> ids;
     std::shared_ptr<const DeviceMesh> device_mesh;
     SpecPtr layout;
-    std::int64_t axis = -1;              ///< that cuts them, or -1
+    std::int64_t axis = -1;  ///< that cuts them, or -1
 
     bool is_cut() const { return axis >= 0; }
     std::int64_t size() const { return values.size(0); }
     template <class T>
-    std::span<const T> span() const { return {values.const_data_ptr<T>(), static_cast<std::size_t>(values.numel())}; }
+    std::span<const T> span() const
+    {
+        return {values.const_data_ptr<T>(), static_cast<std::size_t>(values.numel())};
+    }
 };
 
 /// The rows of `tensor`, (N, D), or of cloud `batch` of this rank's of a (B, N, D): plain, Replicate, cut along N, and along B by another axis.

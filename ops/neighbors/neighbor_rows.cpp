@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/neighbors/neighbor_rows.h"
 
+#include "ops/rows/ghost_exchange.h"
+#include "ops/rows/row_moves.h"
+#include "partition/error.h"
+#include "sharding/exchange/row_copies.h"
+#include "sharding/tensor/redistribute.h"
+#include "sharding/tensor/shard_tensor.h"
+#include "sharding/tensor/with_backward.h"
+
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <string>
 #include <vector>
-
-#include "ops/rows/ghost_exchange.h"
-#include "ops/rows/row_moves.h"
-#include "partition/error.h"
-#include "sharding/tensor/redistribute.h"
-#include "sharding/exchange/row_copies.h"
-#include "sharding/tensor/shard_tensor.h"
-#include "sharding/tensor/with_backward.h"
 
 namespace meshard {
 namespace {
@@ -92,7 +92,8 @@ at::Tensor among_all(const at::Tensor& arguments, const SomeQueries& some)
 bool have_other_ids(const ShardSpec& features, const ShardSpec& points)
 {
     const auto &here = features.index_map, &there = points.index_map;
-    return here && there && here != there && here->num_owned == there->num_owned && !std::equal(here->owned().begin(), here->owned().end(), there->owned().begin());
+    return here && there && here != there && here->num_owned == there->num_owned &&
+           !std::equal(here->owned().begin(), here->owned().end(), there->owned().begin());
 }
 
 }  // namespace
@@ -115,11 +116,13 @@ at::Tensor own_rows_of(const char* where, const at::Tensor& features, const Neig
     if (is_sharded(features)) reduce_partials(features);
     const bool is_cut = is_sharded(features) && spec_of(features)->has_shard();
     if (is_cut != static_cast<bool>(neighbors.points_layout) || (is_cut && !(*spec_of(features) == *neighbors.points_layout))) {
-        throw InvalidInput(std::string(where) + ": the features lie as " + (is_cut ? to_string(*spec_of(features)) : std::string("a whole")) + ", the points did as " +
-                           (neighbors.points_layout ? to_string(*neighbors.points_layout) : std::string("a whole")) + ". Redistribute the features, or search again.");
+        throw InvalidInput(std::string(where) + ": the features lie as " + (is_cut ? to_string(*spec_of(features)) : std::string("a whole")) +
+                           ", the points did as " + (neighbors.points_layout ? to_string(*neighbors.points_layout) : std::string("a whole")) +
+                           ". Redistribute the features, or search again.");
     }
     if (is_cut && have_other_ids(*spec_of(features), *neighbors.points_layout)) {
-        throw InvalidInput(std::string(where) + ": the features' rows have other global ids than the points' had. Redistribute the features by id, or search again.");
+        throw InvalidInput(std::string(where) +
+                           ": the features' rows have other global ids than the points' had. Redistribute the features by id, or search again.");
     }
     auto rows = is_sharded(features) ? to_local(features) : features;
     if (neighbors.is_batch) rows = rows.flatten(0, 1);
@@ -136,7 +139,7 @@ at::Tensor gather_neighbors(const at::Tensor& features, const Neighbors& neighbo
     const auto rows = own_rows_of("gather_neighbors", features, neighbors);
     if (!ghosts_travel(neighbors)) return take_rows(rows_with_ghosts(rows, neighbors.plan, neighbors.queries_group), neighbors.rows);
     auto pending = begin_ghost_exchange({rows}, neighbors.plan);
-    EntryRows found(rows, neighbors.rows);   // own rows are copied while ghosts are on their way
+    EntryRows found(rows, neighbors.rows);  // own rows are copied while ghosts are on their way
     return found.with(pending.end()[0]);
 }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <memory>
+#include "ops/neighbors/neighbors.h"
+#include "ops/rows/segment_reduce.h"
 
 #include <ATen/core/Tensor.h>
 
-#include "ops/neighbors/neighbors.h"
-#include "ops/rows/segment_reduce.h"
+#include <memory>
 
 namespace meshard {
 

@@ -1,6 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/neighbors/neighbors.h"
 
+#include "ops/neighbors/grid_search.h"
+#include "ops/neighbors/neighbor_ghosts.h"
+#include "ops/neighbors/neighbor_request.h"
+#include "ops/neighbors/neighbor_rows.h"
+#include "ops/rows/cut_rows.h"
+#include "ops/rows/on_gpu.h"
+#include "ops/rows/row_moves.h"
+#include "ops/rows/tile_schedule.h"
+#include "ops/search/grid_walk.h"
+#include "partition/error.h"
+#include "sharding/exchange/merged_plan.h"
+#include "sharding/tensor/shard_tensor.h"
+
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
@@ -8,19 +21,6 @@
 #include <functional>
 #include <optional>
 #include <string>
-
-#include "ops/rows/cut_rows.h"
-#include "ops/neighbors/grid_search.h"
-#include "ops/search/grid_walk.h"
-#include "ops/neighbors/neighbor_ghosts.h"
-#include "ops/neighbors/neighbor_request.h"
-#include "ops/neighbors/neighbor_rows.h"
-#include "ops/rows/on_gpu.h"
-#include "ops/rows/row_moves.h"
-#include "ops/rows/tile_schedule.h"
-#include "partition/error.h"
-#include "sharding/exchange/merged_plan.h"
-#include "sharding/tensor/shard_tensor.h"
 
 namespace meshard {
 namespace {
@@ -51,8 +51,10 @@ std::vector<FoundNeighbors> found_on_cpu(const NeighborRequest& request, std::sp
         for (const auto& limit : request.limits) lists.push_back(neighbors_in_grid_order<T>(points, queries, limit));
     } else {
         const PointSearch<T> search(points, dimensions, request.options.period, on_threads());
-        if (request.is_knn) lists.push_back(search.knn(queries, request.k, excluded));
-        else lists = search.within(queries, request.limits, excluded);
+        if (request.is_knn)
+            lists.push_back(search.knn(queries, request.k, excluded));
+        else
+            lists = search.within(queries, request.limits, excluded);
     }
     std::vector<FoundNeighbors> found;
     for (const auto& list : lists) {
@@ -117,7 +119,7 @@ std::vector<Neighbors> search_rows(const NeighborRequest& request, const Neighbo
         if (differentiable) {
             const auto counts = list.offsets.narrow(0, 1, queries.size()) - list.offsets.narrow(0, 0, queries.size());
             const auto query_rows = at::arange(queries.size(), list.offsets.options()).repeat_interleave(counts);
-            const auto type = c10::CppTypeToScalarType<T>::value;   // of narrow types the gaps are wide, as in the search
+            const auto type = c10::CppTypeToScalarType<T>::value;  // of narrow types the gaps are wide, as in the search
             auto gaps = take_rows(rows_with_history, neighbors.rows).to(type) - take_rows(queries.plain, query_rows).to(type);
             if (!request.options.period.empty()) {
                 auto images = at::zeros_like(gaps);
@@ -208,8 +210,8 @@ Neighbors no_clouds(const at::Tensor& points)
     Neighbors none;
     none.offsets = at::zeros({1}, at::kLong);
     none.ids = none.rows = at::empty({0}, at::kLong);
-    const auto own = to_local(points);   // (0, N, D)
-    none.distances = own.flatten();      // keeps the history
+    const auto own = to_local(points);  // (0, N, D)
+    none.distances = own.flatten();     // keeps the history
     none.num_points = own.size(1);
     none.is_batch = true;
     return none;
@@ -237,8 +239,8 @@ std::vector<std::vector<Neighbors>> search_batch(const NeighborRequest& request,
     // Ranks with clouds of their own do not hear of each other's errors from the searches.
     std::string error;
     if (num_queries != num_points || points.size(0) == 0) {
-        error = std::string(request.where) + ": points of " + std::to_string(num_points) + " clouds and queries of " + (num_queries >= 0 ? std::to_string(num_queries) : "no batch") +
-                "; expected (B, N, D) and (B, M, D) of the same clouds, B 1 or more.";
+        error = std::string(request.where) + ": points of " + std::to_string(num_points) + " clouds and queries of " +
+                (num_queries >= 0 ? std::to_string(num_queries) : "no batch") + "; expected (B, N, D) and (B, M, D) of the same clouds, B 1 or more.";
     }
     const auto groups = groups_of_batch(points, queries);
     for (std::int64_t b = 0; b < num_points && error.empty() && !groups.empty(); ++b) {

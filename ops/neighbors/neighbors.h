@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "ops/search/point_search.h"
+#include "sharding/exchange/exchange_plan.h"
+#include "sharding/tensor/shard_spec.h"
+
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <vector>
 
-#include <ATen/core/Tensor.h>
-
-#include "ops/search/point_search.h"
-#include "sharding/exchange/exchange_plan.h"
-#include "sharding/tensor/shard_spec.h"
-
 namespace meshard {
 
 /// Which of the neighbours are kept and how they are ordered.
 enum class NeighborOrder : std::uint8_t {
-    Nearest,   ///< nearest first, ties by global id
-    Grid,      ///< radius search in three dimensions only: the order of a walk over a grid (grid_walk.h), for published GeoTransolver weights
+    Nearest,  ///< nearest first, ties by global id
+    Grid,     ///< radius search in three dimensions only: the order of a walk over a grid (grid_walk.h), for published GeoTransolver weights
 };
 
 struct NeighborOptions {
-    bool exclude_self = false;          ///< leave out the point whose global id is that of the query
-    std::vector<double> period{};       ///< lengths of a periodic box, 0 for an open axis; empty for none
+    bool exclude_self = false;     ///< leave out the point whose global id is that of the query
+    std::vector<double> period{};  ///< lengths of a periodic box, 0 for an open axis; empty for none
     NeighborOrder order = NeighborOrder::Nearest;
 };
 
@@ -31,16 +31,16 @@ struct NeighborOptions {
 ///
 /// Keep it as long as the points stay where they are: `gather_neighbors` then moves features of ghosts and nothing else.
 struct Neighbors {
-    at::Tensor offsets;     ///< (queries + 1), int64; batches one after the other
-    at::Tensor ids;         ///< (entries), int64: global ids of the points; in a batch, those within the cloud
-    at::Tensor rows;        ///< (entries), int64: rows of owned points and ghosts, which `plan` brings
-    at::Tensor distances;   ///< (entries), in the points' type; differentiable in points and queries
-    std::shared_ptr<const ExchangePlan> plan;   ///< null if every rank holds all points
-    RankGroup queries_group;                    ///< among which queries are cut; of one if they are not
-    SpecPtr points_layout;                      ///< how the points are cut; null if they are not
-    std::int64_t num_points = 0;                ///< owned, of one cloud
-    std::int64_t num_batches = 0;               ///< clouds of this rank, of which a batch that is cut may leave it none
-    bool is_batch = false;                      ///< whether points had a batch dimension
+    at::Tensor offsets;                        ///< (queries + 1), int64; batches one after the other
+    at::Tensor ids;                            ///< (entries), int64: global ids of the points; in a batch, those within the cloud
+    at::Tensor rows;                           ///< (entries), int64: rows of owned points and ghosts, which `plan` brings
+    at::Tensor distances;                      ///< (entries), in the points' type; differentiable in points and queries
+    std::shared_ptr<const ExchangePlan> plan;  ///< null if every rank holds all points
+    RankGroup queries_group;                   ///< among which queries are cut; of one if they are not
+    SpecPtr points_layout;                     ///< how the points are cut; null if they are not
+    std::int64_t num_points = 0;               ///< owned, of one cloud
+    std::int64_t num_batches = 0;              ///< clouds of this rank, of which a batch that is cut may leave it none
+    bool is_batch = false;                     ///< whether points had a batch dimension
 };
 
 /// The k nearest points of each query; fewer if there are not so many.
@@ -64,7 +64,8 @@ std::vector<Neighbors> radius_search(const at::Tensor& points, const at::Tensor&
 
 /// Rows of the neighbours, one an entry: features (N, ...) that lie as the points did, to (entries, ...); of batches (B, N, ...). Collective where the
 /// points are cut: ghosts' rows travel once each. Differentiable: gradients return to the owners.
-/// @throws InvalidInput if the features have other rows than the points: on every rank if they are others in number on any, otherwise where their ids are others
+/// @throws InvalidInput if the features have other rows than the points: on every rank if they are others in number on any, otherwise where their ids are
+/// others
 at::Tensor gather_neighbors(const at::Tensor& features, const Neighbors& neighbors);
 
 }  // namespace meshard

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/neighbors/point_clouds.h"
 
-#include <ATen/ATen.h>
-
 #include "partition/error.h"
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"
+
+#include <ATen/ATen.h>
 
 namespace meshard {
 
 std::vector<at::Tensor> unbind_clouds(const char* where, const char* what, const at::Tensor& batch)
 {
     if (batch.dim() != 3) {
-        throw InvalidInput(std::string(where) + ": the " + what + " have " + std::to_string(batch.dim()) + " dimensions; expected (batch, points, dimensions).");
+        throw InvalidInput(std::string(where) + ": the " + what + " have " + std::to_string(batch.dim()) +
+                           " dimensions; expected (batch, points, dimensions).");
     }
     if (!is_sharded(batch)) return batch.unbind(0);
     reduce_partials(batch);

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/neighbors/point_sampling.h"
 
+#include "ops/neighbors/neighbors.h"
+#include "ops/rows/cut_rows.h"
+#include "partition/error.h"
+#include "partition/random_numbers.h"
+
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -13,11 +18,6 @@
 #include <tuple>
 #include <vector>
 
-#include "ops/rows/cut_rows.h"
-#include "ops/neighbors/neighbors.h"
-#include "partition/error.h"
-#include "partition/random_numbers.h"
-
 namespace meshard {
 namespace {
 
@@ -26,7 +26,7 @@ struct Cloud {
     CutRows part;
     RankGroup group;
     std::vector<std::int64_t> ids;
-    at::Tensor positions;   ///< (own, 3), double, on the CPU; missing axes are 0
+    at::Tensor positions;  ///< (own, 3), double, on the CPU; missing axes are 0
 
     std::int64_t size() const { return static_cast<std::int64_t>(ids.size()); }
     const double* position(std::int64_t row) const { return positions.const_data_ptr<double>() + 3 * row; }
@@ -107,9 +107,9 @@ using VoxelKey = std::array<std::int64_t, 3>;
 /// What a rank has to offer for a voxel: five integers in a message.
 struct VoxelOffer {
     VoxelKey key;
-    double distance_squared;   // to the voxel's middle
+    double distance_squared;  // to the voxel's middle
     std::int64_t id;
-    std::int64_t place;        // own row, or place in the message
+    std::int64_t place;  // own row, or place in the message
 
     auto order() const { return std::tuple(key, distance_squared, id); }
 };
@@ -191,9 +191,10 @@ PointSample random_sample(const at::Tensor& points, std::int64_t count, std::uin
 PointSample voxel_sample(const at::Tensor& points, double voxel_size)
 {
     std::string error;
-    if (!(voxel_size > 0) || !std::isfinite(voxel_size)) error = "voxel_sample: the voxel size is " + std::to_string(voxel_size) + "; it must be positive and finite.";
+    if (!(voxel_size > 0) || !std::isfinite(voxel_size))
+        error = "voxel_sample: the voxel size is " + std::to_string(voxel_size) + "; it must be positive and finite.";
     const auto cloud = cloud_of("voxel_sample", points, true, error, {std::bit_cast<std::int64_t>(voxel_size)});
-    const bool fits = cloud.size() == 0 || cloud.positions.abs().max().item<double>() / voxel_size < 4e15;   // whole numbers in double
+    const bool fits = cloud.size() == 0 || cloud.positions.abs().max().item<double>() / voxel_size < 4e15;  // whole numbers in double
     throw_together(fits ? "" : "voxel_sample: a coordinate is more than 4e15 voxels from the origin. Use larger voxels.", cloud.group);
     std::vector<VoxelOffer> offers;
     for (std::int64_t i = 0; i < cloud.size(); ++i) {
@@ -259,7 +260,7 @@ PointSample farthest_point_sample(const at::Tensor& points, std::int64_t count, 
     }
     const auto cloud = cloud_of("farthest_point_sample", points, true, error, {count, first});
     constexpr double chosen = -1;
-    std::vector<double> distances(cloud.size(), 0);   // squared, to the nearest chosen one
+    std::vector<double> distances(cloud.size(), 0);  // squared, to the nearest chosen one
     for (std::int64_t i = 0; i < cloud.size(); ++i) {
         if (cloud.ids[i] == first) distances[i] = std::numeric_limits<double>::infinity();
     }
@@ -274,10 +275,12 @@ PointSample farthest_point_sample(const at::Tensor& points, std::int64_t count, 
         std::array<std::int64_t, 5> offer{-1, 0, 0, 0, 0};
         if (best >= 0) {
             const auto* x = cloud.position(best);
-            offer = {std::bit_cast<std::int64_t>(distances[best]), -cloud.ids[best], std::bit_cast<std::int64_t>(x[0]), std::bit_cast<std::int64_t>(x[1]), std::bit_cast<std::int64_t>(x[2])};
+            offer = {std::bit_cast<std::int64_t>(distances[best]), -cloud.ids[best], std::bit_cast<std::int64_t>(x[0]), std::bit_cast<std::int64_t>(x[1]),
+                     std::bit_cast<std::int64_t>(x[2])};
         }
         const auto offers = cloud.group.all_gather_integers(offer);
-        const auto& winner = *std::max_element(offers.begin(), offers.end(), [](const auto& a, const auto& b) { return std::pair(a[0], a[1]) < std::pair(b[0], b[1]); });
+        const auto& winner =
+            *std::max_element(offers.begin(), offers.end(), [](const auto& a, const auto& b) { return std::pair(a[0], a[1]) < std::pair(b[0], b[1]); });
         const double x[] = {std::bit_cast<double>(winner[2]), std::bit_cast<double>(winner[3]), std::bit_cast<double>(winner[4])};
         if (best >= 0 && cloud.ids[best] == -winner[1]) {
             rows.push_back(best);

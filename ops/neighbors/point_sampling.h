@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
 #include <ATen/core/Tensor.h>
+
+#include <cstdint>
 
 namespace meshard {
 
 /// Some rows of a cloud. Which ones depends on positions, global ids and seed, never on the partition: the ids of all ranks together are those that one
 /// rank with the whole cloud would choose.
 struct PointSample {
-    at::Tensor rows;   ///< (chosen), int64: own rows; `to_local(x).index_select(0, rows)` takes their features
-    at::Tensor ids;    ///< (chosen), int64: their global ids
+    at::Tensor rows;  ///< (chosen), int64: own rows; `to_local(x).index_select(0, rows)` takes their features
+    at::Tensor ids;   ///< (chosen), int64: their global ids
 };
 
 // All take points that are plain, Replicate, or cut along their rows, (N, ...) or (N, D) of a floating type with D 1 to 3, and are collective where those

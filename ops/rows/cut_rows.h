@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <string>
-#include <vector>
+#include "sharding/tensor/shard_spec.h"
 
 #include <ATen/core/Tensor.h>
 
-#include "sharding/tensor/shard_spec.h"
+#include <cstdint>
+#include <string>
+#include <vector>
 
 namespace meshard {
 
@@ -19,9 +19,9 @@ struct CutRows {
     std::int64_t num_global = 0;
 
     bool is_cut() const { return axis >= 0; }
-    RankGroup group() const;                                ///< among which the rows are cut; of one if they are not
-    std::vector<std::int64_t> ids() const;                  ///< global ids of the own rows: those of the index map, or numbers of rows in the whole
-    at::Tensor like(const at::Tensor& rows) const;          ///< rows that belong to the own ones, as a tensor that lies as this one does
+    RankGroup group() const;                        ///< among which the rows are cut; of one if they are not
+    std::vector<std::int64_t> ids() const;          ///< global ids of the own rows: those of the index map, or numbers of rows in the whole
+    at::Tensor like(const at::Tensor& rows) const;  ///< rows that belong to the own ones, as a tensor that lies as this one does
 };
 
 /// Reduces what is pending. @throws InvalidInput if the tensor is cut along another dimension, along several axes, or in blocks

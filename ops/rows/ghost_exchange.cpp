@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/rows/ghost_exchange.h"
 
-#include <ATen/ATen.h>
-
-#include <algorithm>
-#include <functional>
-#include <utility>
-
 #include "ops/rows/cut_rows.h"
 #include "ops/rows/row_moves.h"
 #include "partition/error.h"
 #include "sharding/ranks/row_stream.h"
 #include "sharding/ranks/type_limits.h"
 #include "sharding/tensor/with_backward.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <functional>
+#include <utility>
 
 namespace meshard {
 namespace {
@@ -32,7 +32,8 @@ std::int64_t bytes_of_row(const at::Tensor& rows, at::ScalarType type)
 }
 
 /// Before rows of so many bytes travel: throws if this rank has found an `error`. Ranks speak of it before the first exchange of a plan that was found, and
-/// all throw then; in debug builds before each. Other exchanges carry nothing but rows: a rank with an error then leaves the group, so that no other waits for it.
+/// all throw then; in debug builds before each. Other exchanges carry nothing but rows: a rank with an error then leaves the group, so that no other waits for
+/// it.
 void agree(const std::string& error, std::int64_t row_bytes, const ExchangePlan& plan)
 {
     const auto& group = plan.group();
@@ -81,7 +82,7 @@ at::Tensor packed(const std::vector<at::Tensor>& parts, std::int64_t num_rows)
 /// The inverse: one tensor like each of `likes`, of `num_rows` rows and in the types that travelled.
 std::vector<at::Tensor> unpacked(const at::Tensor& buffer, const std::vector<at::Tensor>& likes, std::int64_t num_rows)
 {
-    if (likes.size() == 1 && buffer.scalar_type() == likes[0].scalar_type()) {   // as it came, no copy
+    if (likes.size() == 1 && buffer.scalar_type() == likes[0].scalar_type()) {  // as it came, no copy
         auto shape = likes[0].sizes().vec();
         shape[0] = num_rows;
         return {buffer.view(shape)};
@@ -91,8 +92,8 @@ std::vector<at::Tensor> unpacked(const at::Tensor& buffer, const std::vector<at:
     for (const auto& like : likes) {
         auto shape = like.sizes().vec();
         shape[0] = num_rows;
-        const auto width = c10::multiply_integers(like.sizes().slice(1)) *
-                           (buffer.scalar_type() == like.scalar_type() ? 1 : static_cast<std::int64_t>(like.element_size()));
+        const auto width =
+            c10::multiply_integers(like.sizes().slice(1)) * (buffer.scalar_type() == like.scalar_type() ? 1 : static_cast<std::int64_t>(like.element_size()));
         const auto columns = buffer.narrow(1, column, width);
         auto part = at::empty(columns.sizes(), columns.options()).copy_(columns);
         column += width;
@@ -110,8 +111,8 @@ std::vector<std::int64_t> scaled(const std::vector<std::int64_t>& counts, std::i
 }
 
 /// Sends rows of `buffer` to each rank; `received` is filled when the result has been waited for.
-PendingCollective start(const at::Tensor& buffer, const std::vector<std::int64_t>& send, const std::vector<std::int64_t>& receive,
-                        const RankGroup& group, at::Tensor& received)
+PendingCollective start(const at::Tensor& buffer, const std::vector<std::int64_t>& send, const std::vector<std::int64_t>& receive, const RankGroup& group,
+                        at::Tensor& received)
 {
     const auto width = buffer.size(1);
     std::int64_t rows = 0;
@@ -136,7 +137,8 @@ public:
     {
         pending_.wait();
         auto parts = unpacked(received_, sent_, plan_->num_sent());
-        for (std::size_t i = 0; i < parts.size(); ++i) parts[i] = scatter_rows(parts[i].to(sum_type(ghosts_[i].scalar_type())), plan_->sent_rows(), plan_->num_owned());
+        for (std::size_t i = 0; i < parts.size(); ++i)
+            parts[i] = scatter_rows(parts[i].to(sum_type(ghosts_[i].scalar_type())), plan_->sent_rows(), plan_->num_owned());
         return parts;
     }
 
@@ -158,9 +160,8 @@ std::vector<at::Tensor> added_at_owners(const std::vector<at::Tensor>& ghosts, c
         sums = ReturningGhosts(std::move(rows), plan, wire_type).end();
         for (std::size_t i = 0; i < sums.size(); ++i) sums[i] = sums[i].to(ghosts[i].scalar_type());
     }
-    set_backward(sums, ghosts, "ScatterGhostsBackward", [plan, wire_type](const std::vector<at::Tensor>& gradients) {
-        return begin_ghost_exchange(gradients, plan, wire_type).end();
-    });
+    set_backward(sums, ghosts, "ScatterGhostsBackward",
+                 [plan, wire_type](const std::vector<at::Tensor>& gradients) { return begin_ghost_exchange(gradients, plan, wire_type).end(); });
     return sums;
 }
 
@@ -184,7 +185,7 @@ at::Tensor ghosts_added(const at::Tensor& local, const Plan& plan)
 /// and adds them. What was computed between the two goes back while they travel.
 struct PendingGhosts::WayBack {
     std::optional<ReturningGhosts> travelling;
-    std::vector<at::Tensor> added;   ///< in place of it, where the backward itself is recorded
+    std::vector<at::Tensor> added;  ///< in place of it, where the backward itself is recorded
 };
 
 PendingGhosts begin_ghost_exchange(at::TensorList fields, const Plan& plan, std::optional<at::ScalarType> wire_type)
@@ -226,7 +227,8 @@ PendingGhosts begin_ghost_exchange(at::TensorList fields, const Plan& plan, std:
     // As they lie: the transport picks them out.
     const RowStream sent(fields.vec(), plan->sent_rows());
     const auto width = fields.size() == 1 ? c10::multiply_integers(fields[0].sizes().slice(1)) : sent.row_bytes();
-    ghosts.received_ = plan->group().empty_received({plan->num_ghosts(), width}, fields.size() == 1 ? fields[0].options().requires_grad(false) : at::TensorOptions(at::kByte));
+    ghosts.received_ =
+        plan->group().empty_received({plan->num_ghosts(), width}, fields.size() == 1 ? fields[0].options().requires_grad(false) : at::TensorOptions(at::kByte));
     ghosts.pending_ = plan->group().start_row_exchange(sent, plan->send_counts(), ghosts.received_, plan->receive_counts());
     return ghosts;
 }
@@ -251,16 +253,24 @@ std::vector<at::Tensor> PendingGhosts::end()
         differentiable.push_back(ghosts[i]);
     }
     set_backward(differentiable, {token_}, "GhostsBackward", [plan, wire_type = wire_type_, way = way_back_](std::vector<at::Tensor> gradients) {
-        if (at::GradMode::is_enabled()) way->added = added_at_owners(gradients, plan, wire_type);
-        else way->travelling.emplace(std::move(gradients), plan, wire_type);
+        if (at::GradMode::is_enabled())
+            way->added = added_at_owners(gradients, plan, wire_type);
+        else
+            way->travelling.emplace(std::move(gradients), plan, wire_type);
         return std::vector<at::Tensor>(1);
     });
     return ghosts;
 }
 
-at::Tensor exchange_ghosts(const at::Tensor& owned, const Plan& plan) { return begin_ghost_exchange({owned}, plan).end()[0]; }
+at::Tensor exchange_ghosts(const at::Tensor& owned, const Plan& plan)
+{
+    return begin_ghost_exchange({owned}, plan).end()[0];
+}
 
-at::Tensor with_ghosts(const at::Tensor& owned, const Plan& plan) { return at::cat({owned, exchange_ghosts(owned, plan)}); }
+at::Tensor with_ghosts(const at::Tensor& owned, const Plan& plan)
+{
+    return at::cat({owned, exchange_ghosts(owned, plan)});
+}
 
 at::Tensor scatter_ghosts(const at::Tensor& local, const Plan& plan, GhostReduction reduction)
 {

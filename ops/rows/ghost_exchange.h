@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "sharding/exchange/exchange_plan.h"
+
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
-
-#include "sharding/exchange/exchange_plan.h"
 
 namespace meshard {
 
@@ -29,7 +29,7 @@ private:
 
     std::optional<at::ScalarType> wire_type_;
     at::Tensor sent_, received_;
-    at::Tensor token_;                     // stands for the exchange where gradients are recorded
+    at::Tensor token_;  // stands for the exchange where gradients are recorded
     std::shared_ptr<WayBack> way_back_;
     PendingCollective pending_;
 };
@@ -55,8 +55,8 @@ at::Tensor with_ghosts(const at::Tensor& owned, const std::shared_ptr<const Exch
 
 enum class GhostReduction : std::uint8_t { Sum, Mean, Max, Min };
 
-/// The adjoint of `with_ghosts`: every owned row plus all its ghosts on other ranks, ranks in ascending order; (num_local, ...) to (num_owned, ...). Or the mean
-/// over an owned row and its ghosts, or their extreme, whose gradient is shared evenly among equal ones. Collective; differentiable.
+/// The adjoint of `with_ghosts`: every owned row plus all its ghosts on other ranks, ranks in ascending order; (num_local, ...) to (num_owned, ...). Or the
+/// mean over an owned row and its ghosts, or their extreme, whose gradient is shared evenly among equal ones. Collective; differentiable.
 /// @throws InvalidInput if the tensor has another number of rows than the plan's local ones.
 at::Tensor scatter_ghosts(const at::Tensor& local, const std::shared_ptr<const ExchangePlan>& plan, GhostReduction reduction = GhostReduction::Sum);
 

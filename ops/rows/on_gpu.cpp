@@ -8,9 +8,15 @@
 namespace meshard {
 namespace {
 
-void* take(std::size_t bytes, CUstream_st* stream) { return c10::cuda::CUDACachingAllocator::raw_alloc_with_stream(bytes, stream); }
+void* take(std::size_t bytes, CUstream_st* stream)
+{
+    return c10::cuda::CUDACachingAllocator::raw_alloc_with_stream(bytes, stream);
+}
 
-void give(void* memory) { c10::cuda::CUDACachingAllocator::raw_delete(memory); }
+void give(void* memory)
+{
+    c10::cuda::CUDACachingAllocator::raw_delete(memory);
+}
 
 }  // namespace
 

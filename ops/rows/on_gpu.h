@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <functional>
-#include <string>
+#include "ops/cuda/kernels.h"
+#include "partition/error.h"
 
 #include <ATen/core/Tensor.h>
 
-#include "ops/cuda/kernels.h"
-#include "partition/error.h"
+#include <functional>
+#include <string>
 
 namespace meshard {
 
@@ -19,7 +19,8 @@ void on_gpu(const at::Tensor& tensor, const std::function<void(const CudaExecuto
 template <class Work>
 void on_gpu(const at::Tensor& tensor, const Work&)
 {
-    throw Error("A tensor lies on " + tensor.device().str() + ", and this build of meshard has no kernels for GPUs. Configure with -DMESHARD_WITH_CUDA=ON, or move "
+    throw Error("A tensor lies on " + tensor.device().str() +
+                ", and this build of meshard has no kernels for GPUs. Configure with -DMESHARD_WITH_CUDA=ON, or move "
                 "the tensor to the CPU.");
 }
 #endif

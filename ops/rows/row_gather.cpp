@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/rows/row_gather.h"
 
+#include "ops/rows/cut_rows.h"
+#include "ops/rows/row_moves.h"
+#include "partition/error.h"
+#include "sharding/exchange/row_routes.h"
+#include "sharding/tensor/redistribute.h"
+#include "sharding/tensor/shard_tensor.h"
+
 #include <ATen/ATen.h>
 
 #include <span>
 #include <string>
 #include <vector>
-
-#include "ops/rows/cut_rows.h"
-#include "ops/rows/row_moves.h"
-#include "partition/error.h"
-#include "sharding/tensor/redistribute.h"
-#include "sharding/exchange/row_routes.h"
-#include "sharding/tensor/shard_tensor.h"
 
 namespace meshard {
 namespace {
@@ -20,10 +20,10 @@ namespace {
 /// A tensor's rows here, the ids they answer to, and the ways between those and the wanted ones.
 struct Access {
     CutRows part;
-    CutRows wanted;                            ///< ids
-    at::Tensor ids;                            ///< (wanted), on the CPU
-    at::Tensor values;                         ///< this rank's part of what is to be scattered, a row an id; undefined for a gather
-    std::shared_ptr<const RowRoutes> routes;   ///< null if all rows are here
+    CutRows wanted;                           ///< ids
+    at::Tensor ids;                           ///< (wanted), on the CPU
+    at::Tensor values;                        ///< this rank's part of what is to be scattered, a row an id; undefined for a gather
+    std::shared_ptr<const RowRoutes> routes;  ///< null if all rows are here
 
     at::Tensor gather(const at::Tensor& from) const { return routes ? routes->gather(from) : take_rows(from, ids); }
     at::Tensor scatter(const at::Tensor& values) const { return routes ? routes->scatter(values) : scatter_rows(values, ids, part.own.size(0)); }
@@ -43,8 +43,8 @@ std::string error_of(const char* where, const Access& access)
                               values.scalar_type() == part.own.scalar_type())) {
         return {};
     }
-    return std::string(where) + ": values of type " + c10::toString(values.scalar_type()) + " and " + std::to_string(values.dim() < 1 ? 0 : values.size(0)) + " rows for " +
-           std::to_string(ids.numel()) + " ids; expected a row an id, of the type and shape of the tensor's rows.";
+    return std::string(where) + ": values of type " + c10::toString(values.scalar_type()) + " and " + std::to_string(values.dim() < 1 ? 0 : values.size(0)) +
+           " rows for " + std::to_string(ids.numel()) + " ids; expected a row an id, of the type and shape of the tensor's rows.";
 }
 
 Access access_to(const char* where, const at::Tensor& tensor, const at::Tensor& ids, const at::Tensor& values = {})

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/rows/row_moves.h"
 
+#include "ops/rows/on_gpu.h"
+#include "sharding/exchange/row_copies.h"
+#include "sharding/tensor/with_backward.h"
+
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <vector>
-
-#include "ops/rows/on_gpu.h"
-#include "sharding/exchange/row_copies.h"
-#include "sharding/tensor/with_backward.h"
 
 namespace meshard {
 namespace {
@@ -20,18 +20,28 @@ std::vector<std::int64_t> sizes_with(const at::Tensor& values, std::int64_t num_
     return sizes;
 }
 
-at::Tensor zeros_for(const at::Tensor& values, std::int64_t num_rows) { return at::zeros(sizes_with(values, num_rows), values.options().requires_grad(false)); }
+at::Tensor zeros_for(const at::Tensor& values, std::int64_t num_rows)
+{
+    return at::zeros(sizes_with(values, num_rows), values.options().requires_grad(false));
+}
 
-std::int64_t row_bytes(const at::Tensor& rows) { return c10::multiply_integers(rows.sizes().slice(1)) * static_cast<std::int64_t>(rows.element_size()); }
+std::int64_t row_bytes(const at::Tensor& rows)
+{
+    return c10::multiply_integers(rows.sizes().slice(1)) * static_cast<std::int64_t>(rows.element_size());
+}
 
 /// Calls `f(word, words)` with null of the widest type that divides rows of so many bytes, and how many make a row.
 template <class F>
 void with_words(std::int64_t bytes, const F& f)
 {
-    if (bytes % 8 == 0) f(static_cast<std::uint64_t*>(nullptr), bytes / 8);
-    else if (bytes % 4 == 0) f(static_cast<std::uint32_t*>(nullptr), bytes / 4);
-    else if (bytes % 2 == 0) f(static_cast<std::uint16_t*>(nullptr), bytes / 2);
-    else f(static_cast<std::uint8_t*>(nullptr), bytes);
+    if (bytes % 8 == 0)
+        f(static_cast<std::uint64_t*>(nullptr), bytes / 8);
+    else if (bytes % 4 == 0)
+        f(static_cast<std::uint32_t*>(nullptr), bytes / 4);
+    else if (bytes % 2 == 0)
+        f(static_cast<std::uint16_t*>(nullptr), bytes / 2);
+    else
+        f(static_cast<std::uint8_t*>(nullptr), bytes);
 }
 
 /// Calls `move(executor, from, to, words)` with rows of two tensors of a GPU as so many words each.
@@ -67,7 +77,7 @@ at::Tensor unpacked_on_gpu(const at::Tensor& values, const at::Tensor& index, st
 at::Tensor summed_on_gpu(const at::Tensor& values, const at::Tensor& index, std::int64_t num_rows)
 {
     const auto type = values.scalar_type();
-    if (type != at::kFloat && type != at::kDouble) {   // sums of narrow types are rounded once; those of whole numbers have no order
+    if (type != at::kFloat && type != at::kDouble) {  // sums of narrow types are rounded once; those of whole numbers have no order
         if (values.is_floating_point()) return summed_on_gpu(values.to(at::kFloat), index, num_rows).to(type);
         return zeros_for(values, num_rows).index_put_({index}, values, /*accumulate=*/true);
     }
@@ -80,8 +90,10 @@ at::Tensor summed_on_gpu(const at::Tensor& values, const at::Tensor& index, std:
         add_packed_rows(executor, packed, offsets.const_data_ptr<std::int64_t>(), places.const_data_ptr<std::int64_t>(), num_rows, channels, rows);
     };
     on_gpu(values, [&](const auto& executor) {
-        if (type == at::kDouble) add(executor, values.const_data_ptr<double>(), sums.mutable_data_ptr<double>());
-        else add(executor, values.const_data_ptr<float>(), sums.mutable_data_ptr<float>());
+        if (type == at::kDouble)
+            add(executor, values.const_data_ptr<double>(), sums.mutable_data_ptr<double>());
+        else
+            add(executor, values.const_data_ptr<float>(), sums.mutable_data_ptr<float>());
     });
     return sums;
 }

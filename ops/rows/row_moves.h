@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <vector>
 
-#include <ATen/core/Tensor.h>
-
 namespace meshard {
 
-// Whole rows taken from lists of this rank and scattered back into them, plain tensors, differentiable. On GPUs by kernels (ops/cuda/row_packing.h) that add in the order of
-// the index, so that sums and gradients have the same bits every time. `index` (n), int64, may lie on another device.
+// Whole rows taken from lists of this rank and scattered back into them, plain tensors, differentiable. On GPUs by kernels (ops/cuda/row_packing.h) that add in
+// the order of the index, so that sums and gradients have the same bits every time. `index` (n), int64, may lie on another device.
 
 /// Such an index of these numbers, on the CPU.
 at::Tensor index_tensor(const std::vector<std::int64_t>& values);

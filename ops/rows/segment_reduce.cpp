@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/rows/segment_reduce.h"
 
-#include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
-
-#include <algorithm>
-#include <string>
-
 #include "ops/rows/on_gpu.h"
 #include "ops/rows/row_moves.h"
 #include "partition/error.h"
@@ -14,10 +8,16 @@
 #include "sharding/ranks/type_limits.h"
 #include "sharding/tensor/with_backward.h"
 
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <string>
+
 namespace meshard {
 namespace {
 
-constexpr std::int64_t kNumbersAThread = std::int64_t{64} << 10;   // at least
+constexpr std::int64_t kNumbersAThread = std::int64_t{64} << 10;  // at least
 
 /// The offsets, on the values' device.
 at::Tensor checked_offsets(const char* where, const at::Tensor& values, const at::Tensor& offsets)
@@ -53,8 +53,10 @@ SegmentResult swept_on_gpu(const at::Tensor& values, const at::Tensor& offsets, 
                        arguments.defined() ? arguments.mutable_data_ptr<std::int64_t>() : nullptr);
     };
     on_gpu(values, [&](const auto& executor) {
-        if (type == at::kDouble) sweep(executor, entries.const_data_ptr<double>(), results.mutable_data_ptr<double>());
-        else sweep(executor, entries.const_data_ptr<float>(), results.mutable_data_ptr<float>());
+        if (type == at::kDouble)
+            sweep(executor, entries.const_data_ptr<double>(), results.mutable_data_ptr<double>());
+        else
+            sweep(executor, entries.const_data_ptr<float>(), results.mutable_data_ptr<float>());
     });
     return {results.to(values.scalar_type()), arguments};
 }
@@ -85,8 +87,10 @@ at::Tensor summed(const at::Tensor& values, const at::Tensor& offsets)
     const auto starts = offsets.contiguous();
     const auto* begins = starts.const_data_ptr<std::int64_t>();
     const auto width = entries.numel() / entries.size(0);
-    if (entries.scalar_type() == at::kFloat) add_segments(entries.const_data_ptr<float>(), begins, shape[0], width, result.mutable_data_ptr<float>());
-    else add_segments(entries.const_data_ptr<double>(), begins, shape[0], width, result.mutable_data_ptr<double>());
+    if (entries.scalar_type() == at::kFloat)
+        add_segments(entries.const_data_ptr<float>(), begins, shape[0], width, result.mutable_data_ptr<float>());
+    else
+        add_segments(entries.const_data_ptr<double>(), begins, shape[0], width, result.mutable_data_ptr<double>());
     return result;
 }
 
@@ -95,7 +99,8 @@ at::Tensor spread(const at::Tensor& rows, const at::Tensor& offsets);
 /// (entries, ...) to (rows, ...).
 at::Tensor sums(const at::Tensor& values, const at::Tensor& offsets)
 {
-    return with_backward(summed(values.detach(), offsets), values, "SegmentSumBackward", [offsets](const at::Tensor& gradient) { return spread(gradient, offsets); });
+    return with_backward(summed(values.detach(), offsets), values, "SegmentSumBackward",
+                         [offsets](const at::Tensor& gradient) { return spread(gradient, offsets); });
 }
 
 /// The adjoint: each entry's row, (rows, ...) to (entries, ...).
@@ -134,8 +139,7 @@ at::Tensor extreme_entries(const at::Tensor& values, const at::Tensor& offsets, 
     const auto entries = values.size(0);
     const auto places = beside(at::arange(entries, offsets.options()), values).expand(values.sizes());
     const auto candidates = at::where(is_extreme, places, at::full_like(places, entries));
-    const auto first = at::full(extreme.sizes(), entries, offsets.options())
-                           .scatter_reduce(0, beside(rows, values).expand(values.sizes()), candidates, "amin");
+    const auto first = at::full(extreme.sizes(), entries, offsets.options()).scatter_reduce(0, beside(rows, values).expand(values.sizes()), candidates, "amin");
     return at::where(first.eq(entries), at::full_like(first, -1), first);
 }
 

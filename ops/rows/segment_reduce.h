@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
 #include <ATen/core/Tensor.h>
+
+#include <cstdint>
 
 namespace meshard {
 
 enum class SegmentReduction : std::uint8_t { Sum, Mean, Max, Min };
 
 struct SegmentResult {
-    at::Tensor values;      ///< (rows, ...); 0 for rows without entries
-    at::Tensor arguments;   ///< of Max and Min, (rows, ...), int64: the first entry that is the extreme (a NaN before all others), -1 for rows without entries
+    at::Tensor values;     ///< (rows, ...); 0 for rows without entries
+    at::Tensor arguments;  ///< of Max and Min, (rows, ...), int64: the first entry that is the extreme (a NaN before all others), -1 for rows without entries
 };
 
 /// Combines the entries of each row of a Csr: row i has entries offsets[i], ..., offsets[i + 1] - 1. Plain tensors, no communication: neighbours of a

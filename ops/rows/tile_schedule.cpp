@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/rows/tile_schedule.h"
 
+#include "sharding/ranks/parallel_for.h"
+
 #include <algorithm>
 #include <exception>
 #include <mutex>
-
-#include "sharding/ranks/parallel_for.h"
-
 
 namespace meshard {
 
@@ -31,7 +30,10 @@ std::int64_t largest_count(const std::vector<Tile>& tiles)
     return largest;
 }
 
-int max_threads() { return at::get_num_threads(); }
+int max_threads()
+{
+    return at::get_num_threads();
+}
 
 void run_on_torch_threads(std::int64_t count, const std::function<void(std::int64_t begin, std::int64_t end, int thread)>& work)
 {

@@ -11,7 +11,7 @@ namespace meshard {
 /// A run of points of one sample of a batch (B, N, ...).
 struct Tile {
     std::int64_t sample = 0;
-    std::int64_t first = 0;    ///< of its points, counted over the batch: sample * N + n
+    std::int64_t first = 0;  ///< of its points, counted over the batch: sample * N + n
     std::int64_t count = 0;
 };
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batch normalisation with statistics over the rows of all ranks. Instance norm uses these operators too, with its samples as channels.
-#include <ATen/ATen.h>
-
 #include "ops/rules/rank_parts.h"
+
+#include <ATen/ATen.h>
 
 namespace meshard {
 namespace {
@@ -47,7 +47,10 @@ void update_running(const RuleCall& call, const Channels& channels, const at::Te
     target.mul_(1 - momentum).add_(local_of(whole).to(target.scalar_type()), momentum);
 }
 
-bool is_whole(const at::Tensor& tensor) { return !is_sharded(tensor) || spec_of(tensor)->is_replicate(); }
+bool is_whole(const at::Tensor& tensor)
+{
+    return !is_sharded(tensor) || spec_of(tensor)->is_replicate();
+}
 
 /// op(input, weight?, bias?, running_mean?, running_var?, training, momentum, eps) -> output, save_mean, save_invstd [, reserve]; the form
 /// without running statistics lacks them.
@@ -65,7 +68,7 @@ void batch_norm(RuleCall& call)
     const auto type = sum_type(input.scalar_type());
     const auto x = local_of(input);
 
-    at::Tensor mean, inverse, save_mean, save_inverse;   // (1, C, 1, ...)
+    at::Tensor mean, inverse, save_mean, save_inverse;  // (1, C, 1, ...)
     if (training) {
         const auto moments = moments_over(call, x, channels.axes, channels.dims);
         update_running(call, channels, running_mean, moments.mean, momentum);
@@ -90,7 +93,7 @@ void batch_norm(RuleCall& call)
 }
 
 struct BackwardArguments {
-    at::Tensor gradient, input, weight, mean, inverse;   // mean and inverse deviation that the forward pass used
+    at::Tensor gradient, input, weight, mean, inverse;  // mean and inverse deviation that the forward pass used
     bool training = true;
     std::array<bool, 3> wanted{true, true, true};
 };
@@ -146,8 +149,9 @@ void cudnn_batch_norm_backward(RuleCall& call)
     backward(call, {call.tensor(1), call.tensor(0), call.tensor(2), call.tensor(5), call.tensor(6), true, {true, true, true}});
 }
 
-const RuleRegistration r_batch_norm("normalisation", {"aten::native_batch_norm", "aten::_native_batch_norm_legit", "aten::_native_batch_norm_legit.no_stats",
-                                                      "aten::cudnn_batch_norm"},
+const RuleRegistration r_batch_norm("normalisation",
+                                    {"aten::native_batch_norm", "aten::_native_batch_norm_legit", "aten::_native_batch_norm_legit.no_stats",
+                                     "aten::cudnn_batch_norm"},
                                     batch_norm);
 const RuleRegistration r_batch_norm_backward("normalisation", {"aten::native_batch_norm_backward"}, batch_norm_backward);
 const RuleRegistration r_cudnn_batch_norm_backward("normalisation", {"aten::cudnn_batch_norm_backward"}, cudnn_batch_norm_backward);

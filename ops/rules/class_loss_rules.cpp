@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Negative log-likelihood of classes (cross entropy), over rows or pixels, and its gradient.
-#include <ATen/ATen.h>
-
 #include "ops/rules/rank_parts.h"
+
+#include <ATen/ATen.h>
 
 namespace meshard {
 namespace {
@@ -11,7 +11,7 @@ namespace {
 struct Rows {
     at::Tensor input;
     AxisLayouts axes, target_axes;
-    at::Tensor target;   // local
+    at::Tensor target;  // local
 };
 
 Rows rows_of(const RuleCall& call, const at::Tensor& input, const at::Tensor& target)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operators that can be composed of a few others: they run as those, whose rules support tensors in any layout.
-#include <ATen/ATen.h>
-
 #include "ops/rules/placement_algebra.h"
 #include "ops/rules/rank_parts.h"
 #include "sharding/tensor/redistribute.h"
+
+#include <ATen/ATen.h>
 
 namespace meshard {
 namespace {
@@ -15,7 +15,10 @@ std::pair<at::Tensor, at::Tensor> halves(const at::Tensor& tensor, std::int64_t 
     return {tensor.narrow(dim, 0, n), tensor.narrow(dim, n, n)};
 }
 
-bool has_halves(const at::Tensor& tensor, std::int64_t dim) { return tensor.dim() > 0 && tensor.size(dim) % 2 == 0; }
+bool has_halves(const at::Tensor& tensor, std::int64_t dim)
+{
+    return tensor.dim() > 0 && tensor.size(dim) % 2 == 0;
+}
 
 /// glu(self, dim)
 void glu(RuleCall& call)
@@ -68,7 +71,10 @@ void addbmm(RuleCall& call)
 }
 
 /// dist(self, other, p)
-void dist(RuleCall& call) { call.finish({at::linalg_vector_norm(call.tensor(0) - call.tensor(1), call.arg(2).toScalar())}); }
+void dist(RuleCall& call)
+{
+    call.finish({at::linalg_vector_norm(call.tensor(0) - call.tensor(1), call.arg(2).toScalar())});
+}
 
 void trace(RuleCall& call)
 {
@@ -83,7 +89,7 @@ void isin(RuleCall& call)
     if (!is_sharded(elements) || !among.defined()) return gathered_rule(call);
     call.reduce({elements, among});
     const auto spec = spec_of(elements);
-    call.set_local(0, local_of(elements).contiguous());   // the operator reads both as one-dimensional
+    call.set_local(0, local_of(elements).contiguous());  // the operator reads both as one-dimensional
     call.set_local(1, local_of(with_layouts(call, among, AxisLayouts(call.num_axes()))).contiguous());
     call.run({spec});
 }
@@ -95,10 +101,14 @@ void rot90(RuleCall& call)
     const auto dims = call.arg(2).toIntVector();
     if (dims.size() != 2) return gathered_rule(call);
     switch (((call.arg(1).toInt() % 4) + 4) % 4) {
-    case 1: return call.finish({tensor.flip({dims[1]}).transpose_(dims[0], dims[1])});
-    case 2: return call.finish({tensor.flip(dims)});
-    case 3: return call.finish({tensor.flip({dims[0]}).transpose_(dims[0], dims[1])});
-    default: return call.finish({tensor.clone(at::MemoryFormat::Contiguous)});
+    case 1:
+        return call.finish({tensor.flip({dims[1]}).transpose_(dims[0], dims[1])});
+    case 2:
+        return call.finish({tensor.flip(dims)});
+    case 3:
+        return call.finish({tensor.flip({dims[0]}).transpose_(dims[0], dims[1])});
+    default:
+        return call.finish({tensor.clone(at::MemoryFormat::Contiguous)});
     }
 }
 
@@ -182,9 +192,10 @@ const RuleRegistration r_searchsorted("composed", {"aten::searchsorted.Tensor"},
 const RuleRegistration r_one_hot("shortcuts", {"aten::one_hot"}, one_hot);
 const RuleRegistration r_picked_backward("shortcuts", {"aten::value_selecting_reduction_backward"}, picked_backward);
 const RuleRegistration r_cummaxmin_backward("shortcuts", {"aten::cummaxmin_backward"}, cummaxmin_backward);
-const RuleRegistration r_rank("shortcuts", {"aten::linalg_matrix_rank.atol_rtol_tensor_out", "aten::linalg_matrix_rank.out_tol_tensor"}, out_rule);   // parts give `out` another shape
-const RuleRegistration r_write_over("composed", {"aten::addmm_", "aten::addmv_", "aten::addbmm_", "aten::baddbmm_", "aten::addr_", "aten::cumsum_", "aten::cumprod_"},
-                                    write_over);
+const RuleRegistration r_rank("shortcuts", {"aten::linalg_matrix_rank.atol_rtol_tensor_out", "aten::linalg_matrix_rank.out_tol_tensor"},
+                              out_rule);  // parts give `out` another shape
+const RuleRegistration
+    r_write_over("composed", {"aten::addmm_", "aten::addmv_", "aten::addbmm_", "aten::baddbmm_", "aten::addr_", "aten::cumsum_", "aten::cumprod_"}, write_over);
 
 }  // namespace
 }  // namespace meshard

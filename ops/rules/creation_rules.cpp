@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // New tensors in the shape of a sharded one.
+#include "ops/rules/placement_algebra.h"
+
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <numeric>
-
-#include "ops/rules/placement_algebra.h"
 
 namespace meshard {
 namespace {
@@ -37,7 +37,7 @@ void new_empty_strided(RuleCall& call)
     const auto tensor = call.tensor(0);
     const auto size = call.arg(1).toIntVector(), stride = call.arg(2).toIntVector();
     const auto spec = tensor.sizes() == c10::IntArrayRef(size) ? spec_of(tensor) : call.replicated();
-    std::vector<std::int64_t> order(size.size());   // of the dimensions in memory, from the outermost
+    std::vector<std::int64_t> order(size.size());  // of the dimensions in memory, from the outermost
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) { return stride[a] > stride[b]; });
     const auto shape = spec->local_shape(size);

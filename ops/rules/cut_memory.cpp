@@ -9,7 +9,7 @@
 namespace meshard {
 namespace {
 
-constexpr std::size_t kMaxNotes = 4096;   // for each device mesh; with more, all are dropped, on every rank in the same call
+constexpr std::size_t kMaxNotes = 4096;  // for each device mesh; with more, all are dropped, on every rank in the same call
 
 struct Notes {
     std::weak_ptr<const DeviceMesh> mesh;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <optional>
-
 #include "ops/rules/rank_parts.h"
+
+#include <optional>
 
 namespace meshard {
 

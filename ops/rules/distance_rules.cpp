@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Distances between all rows of two sets: cut along the rows of one of them, the other whole.
-#include <ATen/ATen.h>
-
 #include "ops/rules/rank_parts.h"
+
+#include <ATen/ATen.h>
 
 namespace meshard {
 namespace {
@@ -19,12 +19,12 @@ std::optional<Distances> plan(const RuleCall& call, const at::Tensor& left, cons
     const auto n = left.dim();
     if (n < 2 || right.dim() != n || left.numel() == 0 || right.numel() == 0) return std::nullopt;
     for (std::int64_t dim = 0; dim < n - 2; ++dim) {
-        if (left.size(dim) != right.size(dim)) return std::nullopt;   // broadcast
+        if (left.size(dim) != right.size(dim)) return std::nullopt;  // broadcast
     }
     Distances d{AxisLayouts(call.num_axes()), AxisLayouts(call.num_axes()), AxisLayouts(call.num_axes()), AxisLayouts(call.num_axes())};
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
         const auto &l = call.layout(left, axis), &r = call.layout(right, axis);
-        auto cut = AxisLayout{};   // as the distances'
+        auto cut = AxisLayout{};  // as the distances'
         if (distances) {
             cut = call.layout(*distances, axis);
         } else if (l.is_shard() && l.placement.dim < n - 1) {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rules that are called before the ordinary ones in exact mode: no result depends on how rows are cut.
+#include "ops/rules/placement_algebra.h"
+#include "sharding/tensor/boxed_arguments.h"
+#include "sharding/tensor/exact_mode.h"
+#include "sharding/tensor/redistribute.h"
+
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <numeric>
 #include <string_view>
-
-#include "ops/rules/placement_algebra.h"
-#include "sharding/tensor/boxed_arguments.h"
-#include "sharding/tensor/exact_mode.h"
-#include "sharding/tensor/redistribute.h"
 
 namespace meshard {
 namespace {
@@ -27,8 +27,8 @@ at::Tensor whole_as_shown(const at::Tensor& tensor, const SpecPtr& replicated)
 {
     if (!is_sharded(tensor) || !spec_of(tensor)->has_shard()) return tensor;
     const auto whole = local_of(convert(tensor, replicated));
-    const auto copy = tensor.is_non_overlapping_and_dense() ? at::empty_strided(whole.sizes(), tensor.strides(), whole.options())
-                                                            : at::empty(whole.sizes(), whole.options());
+    const auto copy =
+        tensor.is_non_overlapping_and_dense() ? at::empty_strided(whole.sizes(), tensor.strides(), whole.options()) : at::empty(whole.sizes(), whole.options());
     return wrap(copy.copy_(whole), replicated);
 }
 
@@ -61,8 +61,10 @@ bool gather_along(RuleCall& call, std::int64_t tensor, std::int64_t arg)
 {
     const auto input = call.tensor(tensor);
     std::vector<std::int64_t> dims;
-    if (call.arg(arg).isInt()) dims = {call.arg(arg).toInt()};
-    else if (call.arg(arg).isIntList()) dims = call.arg(arg).toIntVector();
+    if (call.arg(arg).isInt())
+        dims = {call.arg(arg).toInt()};
+    else if (call.arg(arg).isIntList())
+        dims = call.arg(arg).toIntVector();
     auto first = dims.empty() ? 0 : input.dim();
     for (const auto dim : dims) first = std::min(first, from_front(dim, input.dim()));
     return gather_from(call, input, first);
@@ -75,8 +77,14 @@ bool gather_lines(RuleCall& call)
     return gather_from(call, input, input.dim() - static_cast<std::int64_t>(call.arg(1).toIntList().size()));
 }
 
-bool gather_along_first(RuleCall& call) { return gather_along(call, 0, 1); }
-bool gather_along_second(RuleCall& call) { return gather_along(call, 0, 2); }
+bool gather_along_first(RuleCall& call)
+{
+    return gather_along(call, 0, 1);
+}
+bool gather_along_second(RuleCall& call)
+{
+    return gather_along(call, 0, 2);
+}
 
 /// Groups of the axes that cut `tensor` along one of `dims` (all if empty), and the layouts after the sum over them.
 std::vector<const RankGroup*> summed_groups(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims)
@@ -115,8 +123,14 @@ bool sum_or_mean(RuleCall& call, bool is_mean)
     return true;
 }
 
-bool sum(RuleCall& call) { return sum_or_mean(call, false); }
-bool mean(RuleCall& call) { return sum_or_mean(call, true); }
+bool sum(RuleCall& call)
+{
+    return sum_or_mean(call, false);
+}
+bool mean(RuleCall& call)
+{
+    return sum_or_mean(call, true);
+}
 
 /// op(input, target, reduction, ...): value by value, then an exact sum.
 bool loss(RuleCall& call)
@@ -194,10 +208,22 @@ bool product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std:
     return true;
 }
 
-bool mm(RuleCall& call) { return product(call, 0, 1, "mk", "kn", "mn"); }
-bool bmm(RuleCall& call) { return product(call, 0, 1, "bmk", "bkn", "bmn"); }
-bool addmm(RuleCall& call) { return product(call, 1, 2, "mk", "kn", "mn", 0); }
-bool baddbmm(RuleCall& call) { return product(call, 1, 2, "bmk", "bkn", "bmn", 0); }
+bool mm(RuleCall& call)
+{
+    return product(call, 0, 1, "mk", "kn", "mn");
+}
+bool bmm(RuleCall& call)
+{
+    return product(call, 0, 1, "bmk", "bkn", "bmn");
+}
+bool addmm(RuleCall& call)
+{
+    return product(call, 1, 2, "mk", "kn", "mn", 0);
+}
+bool baddbmm(RuleCall& call)
+{
+    return product(call, 1, 2, "bmk", "bkn", "bmn", 0);
+}
 
 const ExactRuleRegistration r_sum({"aten::sum", "aten::sum.dim_IntList"}, sum);
 const ExactRuleRegistration r_mean({"aten::mean", "aten::mean.dim"}, mean);
@@ -212,9 +238,9 @@ const ExactRuleRegistration r_along({"aten::_softmax", "aten::_log_softmax", "at
 const ExactRuleRegistration r_along_second({"aten::_softmax_backward_data", "aten::_log_softmax_backward_data", "aten::linalg_vector_norm"},
                                            gather_along_second);
 const ExactRuleRegistration r_lines({"aten::native_layer_norm"}, gather_lines);
-const ExactRuleRegistration r_gather({"aten::norm", "aten::prod", "aten::unfold_backward", "aten::embedding_dense_backward", "aten::index_add", "aten::index_add_",
-                                      "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::scatter_add", "aten::scatter_add_",
-                                      "aten::scatter_reduce", "aten::scatter_reduce_"},
+const ExactRuleRegistration r_gather({"aten::norm", "aten::prod", "aten::unfold_backward", "aten::embedding_dense_backward", "aten::index_add",
+                                      "aten::index_add_", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::scatter_add",
+                                      "aten::scatter_add_", "aten::scatter_reduce", "aten::scatter_reduce_"},
                                      gather);
 // Families whose operators all add over neighbours, samples or lines, in an order that may depend on the cut.
 const ExactFamilyRegistration r_families({"convolution", "distances", "Fourier transforms", "gathered", "interpolation", "losses", "matrix products",

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fourier transforms: a transformed dimension must be whole; a cut of it is moved to another dimension, and back afterwards.
-#include <ATen/ATen.h>
-
 #include "ops/rules/rank_parts.h"
+
+#include <ATen/ATen.h>
 
 namespace meshard {
 namespace {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sampling an image at given positions: every rank samples at its own positions, or its own samples and channels; the image's grid is whole.
-#include <ATen/ATen.h>
-
 #include "ops/rules/rank_parts.h"
+
+#include <ATen/ATen.h>
 
 namespace meshard {
 namespace {
@@ -30,8 +30,10 @@ Sampling plan(const RuleCall& call, const at::Tensor& image, const at::Tensor& p
             }
         } else if (i.is_shard() && i.placement.dim <= 1) {
             s.image[axis] = s.samples[axis] = s.image_gradient[axis] = i;
-            if (i.placement.dim == 0) s.places[axis] = s.places_gradient[axis] = i;
-            else s.places_gradient[axis] = pending;
+            if (i.placement.dim == 0)
+                s.places[axis] = s.places_gradient[axis] = i;
+            else
+                s.places_gradient[axis] = pending;
         }
     }
     return s;

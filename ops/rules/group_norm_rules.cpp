@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Group normalisation with samples, channels or positions cut, within a group too.
-#include <ATen/ATen.h>
-
 #include "ops/rules/rank_parts.h"
+
+#include <ATen/ATen.h>
 
 namespace meshard {
 namespace {
 
 struct Groups {
-    AxisLayouts axes;                      // of the input (N, C, ...)
-    std::vector<std::int64_t> positions;   // dimensions behind the channels
-    std::int64_t samples = 0;              // here
-    std::int64_t channels = 0, groups = 0; // of the whole
-    double count = 0;                      // entries a group, of the whole
-    AxisLayouts sample_axes;               // of a tensor (N, ...) that has no other cut
+    AxisLayouts axes;                       // of the input (N, C, ...)
+    std::vector<std::int64_t> positions;    // dimensions behind the channels
+    std::int64_t samples = 0;               // here
+    std::int64_t channels = 0, groups = 0;  // of the whole
+    double count = 0;                       // entries a group, of the whole
+    AxisLayouts sample_axes;                // of a tensor (N, ...) that has no other cut
 };
 
 Groups groups_of(const RuleCall& call, const at::Tensor& input, std::int64_t num_groups)
@@ -75,9 +75,11 @@ void group_norm(RuleCall& call)
     pair = of_all_channels(call, g, pair).reshape({2, g.samples, g.groups, g.channels / g.groups});
     const auto mean = pair[0].mean(2, true);
     const auto variance = (pair[1] + (pair[0] - mean).square()).mean(2, true);
-    const auto inverse = (variance + eps).rsqrt();   // (N here, groups, 1)
+    const auto inverse = (variance + eps).rsqrt();  // (N here, groups, 1)
 
-    const auto by_channel = [&](const at::Tensor& by_group) { return by_group.expand({g.samples, g.groups, g.channels / g.groups}).reshape({g.samples, g.channels}); };
+    const auto by_channel = [&](const at::Tensor& by_group) {
+        return by_group.expand({g.samples, g.groups, g.channels / g.groups}).reshape({g.samples, g.channels});
+    };
     auto scale = by_channel(inverse);
     if (weight.defined()) scale = scale * whole_vector(call, weight, at::kDouble);
     auto y = x.to(type) - meet_input(call, g, by_channel(mean), x.dim()).to(type);
@@ -104,7 +106,8 @@ void group_norm_backward(RuleCall& call)
     const auto by_channel = [&](const at::Tensor& by_group) {
         return by_group.unsqueeze(2).expand({g.samples, g.groups, g.channels / g.groups}).reshape({g.samples, g.channels});
     };
-    const auto mean = local_of(with_layouts(call, call.tensor(2), g.sample_axes)).to(type), inverse = local_of(with_layouts(call, call.tensor(3), g.sample_axes)).to(type);
+    const auto mean = local_of(with_layouts(call, call.tensor(2), g.sample_axes)).to(type),
+               inverse = local_of(with_layouts(call, call.tensor(3), g.sample_axes)).to(type);
     const auto h = (x - meet_input(call, g, by_channel(mean), num_dims)) * meet_input(call, g, by_channel(inverse), num_dims);
 
     auto pair = at::stack({gradient, gradient * h});
@@ -114,12 +117,12 @@ void group_norm_backward(RuleCall& call)
         pair = pair.sum(dims);
     }
     sum_over_axes(call, axes_cutting(call, input, g.positions), pair);
-    pair = of_all_channels(call, g, pair);   // (2, N here, C)
+    pair = of_all_channels(call, g, pair);  // (2, N here, C)
 
     at::Tensor grad_input, grad_weight, grad_bias;
     if (mask[0]) {
         const auto w = weight.defined() ? whole_vector(call, weight, type) : at::ones({g.channels}, x.options());
-        const auto means = (pair * w).reshape({2, g.samples, g.groups, g.channels / g.groups}).sum(3) / g.count;   // (2, N here, groups)
+        const auto means = (pair * w).reshape({2, g.samples, g.groups, g.channels / g.groups}).sum(3) / g.count;  // (2, N here, groups)
         const auto own_w = meet_input(call, g, w.expand({g.samples, g.channels}), num_dims);
         auto local = gradient * own_w - meet_input(call, g, by_channel(means[0]), num_dims) - h * meet_input(call, g, by_channel(means[1]), num_dims);
         local = local * meet_input(call, g, by_channel(inverse), num_dims);

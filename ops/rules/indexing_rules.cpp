@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows gathered by index: index_select, embeddings.
-#include <ATen/ATen.h>
-
-#include <optional>
-
 #include "ops/rules/masked_rows.h"
 #include "ops/rules/own_rows.h"
 #include "ops/rules/rank_parts.h"
+
+#include <ATen/ATen.h>
+
+#include <optional>
 
 namespace meshard {
 namespace {
@@ -97,11 +97,14 @@ SingleIndex single_index(const c10::IValue& indices)
 }
 
 /// Counted from the end where negative, as `index` and `index_put` allow.
-at::Tensor from_the_front(const at::Tensor& index, std::int64_t size) { return at::where(index.lt(0), index + size, index); }
+at::Tensor from_the_front(const at::Tensor& index, std::int64_t size)
+{
+    return at::where(index.lt(0), index + size, index);
+}
 
 /// Indices for several neighbouring dimensions, `x[:, i, j]`, as one for these dimensions flattened.
 struct FlatIndex {
-    std::vector<std::int64_t> shape;   ///< of the tensor, flattened there
+    std::vector<std::int64_t> shape;  ///< of the tensor, flattened there
     c10::List<std::optional<at::Tensor>> indices;
 };
 
@@ -113,11 +116,13 @@ std::optional<FlatIndex> flat_index(const at::Tensor& tensor, const c10::IValue&
     for (const auto& element : indices.toListRef()) {
         const auto index = element.isTensor() ? element.toTensor() : at::Tensor();
         if (index.defined()) {
-            if (dim >= tensor.dim() || (index.scalar_type() != at::kLong && index.scalar_type() != at::kInt) || (last >= 0 && last != dim - 1)) return std::nullopt;
+            if (dim >= tensor.dim() || (index.scalar_type() != at::kLong && index.scalar_type() != at::kInt) || (last >= 0 && last != dim - 1))
+                return std::nullopt;
             const auto size = tensor.size(dim);
             if (const auto& own = local_of(index); own.numel() > 0) {
                 const auto least = own.min().item<std::int64_t>(), most = own.max().item<std::int64_t>();
-                TORCH_CHECK_INDEX(least >= -size && most < size, "index ", least < -size ? least : most, " is out of bounds for dimension ", dim, " with size ", size);
+                TORCH_CHECK_INDEX(least >= -size && most < size, "index ", least < -size ? least : most, " is out of bounds for dimension ", dim, " with size ",
+                                  size);
             }
             const auto place = from_the_front(index, size).to(at::kLong);
             one = one.defined() ? one * size + place : place;
@@ -247,7 +252,7 @@ void embedding_backward(RuleCall& call)
         if (axes[axis].placement.dim == channels) {
             result[axis].placement.dim = 1;
         } else {
-            if (call.arg(4).toBool()) return gathered_rule(call);   // scaled by the number of times that an index occurs in the whole
+            if (call.arg(4).toBool()) return gathered_rule(call);  // scaled by the number of times that an index occurs in the whole
             index_axes[axis] = axes[axis];
             result[axis] = {Partial(), nullptr, 1};
         }

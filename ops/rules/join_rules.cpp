@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operators that concatenate tensors, or copies of one.
+#include "ops/rules/rank_parts.h"
+
 #include <ATen/ATen.h>
 
 #include <algorithm>
-
-#include "ops/rules/rank_parts.h"
 
 namespace meshard {
 namespace {
@@ -22,7 +22,7 @@ void join_cut(RuleCall& call, const std::vector<at::Tensor>& tensors, std::int64
         for (std::int64_t r = 0; r < ranks; ++r) (*extents)[r] += cut ? layout.blocks * (*layout.extents)[r] : even[r];
     }
     c10::List<at::Tensor> locals;
-    std::int64_t begin = 0;   // of the operand, in the result
+    std::int64_t begin = 0;  // of the operand, in the result
     for (const auto& tensor : tensors) {
         const auto end = begin + tensor.size(dim);
         auto own = std::make_shared<Extents>();
@@ -50,7 +50,7 @@ void join(RuleCall& call)
     const auto num_dims = tensors[0].dim() + (stacks ? 1 : 0);
     const auto dim = from_front(call.arg(1).toInt(), num_dims);
 
-    bool mixed = false;   // some operands are pending and others not: reduce all
+    bool mixed = false;  // some operands are pending and others not: reduce all
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
         std::size_t pending = 0;
         for (const auto& tensor : tensors) pending += call.layout(tensor, axis).is_partial();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operators that work along lines of one dimension: running sums, sorting, order statistics, flips.
-#include <ATen/ATen.h>
-
 #include "ops/rules/rank_parts.h"
+
+#include <ATen/ATen.h>
 
 namespace meshard {
 namespace {
@@ -87,8 +87,9 @@ void cumulative(RuleCall& call)
 
 const RuleRegistration r_cumsum("running sums", {"aten::cumsum"}, cumulative<false>);
 const RuleRegistration r_cumprod("running sums", {"aten::cumprod"}, cumulative<true>);
-const RuleRegistration r_along("lines", {"aten::sort", "aten::sort.stable", "aten::argsort", "aten::argsort.stable", "aten::topk", "aten::cummax", "aten::cummin",
-                                         "aten::logcumsumexp", "aten::median.dim", "aten::nanmedian.dim", "aten::mode", "aten::kthvalue"},
+const RuleRegistration r_along("lines",
+                               {"aten::sort", "aten::sort.stable", "aten::argsort", "aten::argsort.stable", "aten::topk", "aten::cummax", "aten::cummin",
+                                "aten::logcumsumexp", "aten::median.dim", "aten::nanmedian.dim", "aten::mode", "aten::kthvalue"},
                                along_dim);
 const RuleRegistration r_along_dims("lines", {"aten::flip", "aten::roll"}, along_dims);
 

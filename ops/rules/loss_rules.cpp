@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Losses that reduce inside one operator: op(input, target, reduction, ...), and their backward.
-#include <ATen/ATen.h>
-
 #include "ops/rules/placement_algebra.h"
 #include "ops/rules/pointwise_rule.h"
 #include "ops/rules/rank_parts.h"
+
+#include <ATen/ATen.h>
 
 namespace meshard {
 namespace {
@@ -52,7 +52,7 @@ void loss_backward(RuleCall& call)
     const auto count = call.tensor(1).numel();
     const auto reduction = call.arg(3).toInt();
     auto gradient = call.tensor(0);
-    const bool by_entries = gradient.sizes() == call.tensor(1).sizes();   // otherwise a single number, or a tensor to be broadcast
+    const bool by_entries = gradient.sizes() == call.tensor(1).sizes();  // otherwise a single number, or a tensor to be broadcast
     if (!by_entries && gradient.dim() > 0) return gathered_rule(call);
     const auto spec = bring_in_line(call, 1, 2);
     call.reduce({gradient});
@@ -73,7 +73,7 @@ void align(RuleCall& call, c10::ArrayRef<std::int64_t> arguments)
 {
     AxisLayouts axes(call.num_axes());
     for (const auto i : arguments) {
-        if (call.tensor(i).sizes() != call.tensor(arguments.back()).sizes()) return;   // the operator itself throws
+        if (call.tensor(i).sizes() != call.tensor(arguments.back()).sizes()) return;  // the operator itself throws
         for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
             if (const auto& layout = call.layout(call.tensor(i), axis); layout.is_shard() && !axes[axis].is_shard()) axes[axis] = layout;
         }
@@ -116,12 +116,11 @@ void loss_by_entries_backward(RuleCall& call)
     pointwise_rule(call);
 }
 
-const RuleRegistration r_by_entries("losses", {"aten::binary_cross_entropy", "aten::binary_cross_entropy_with_logits", "aten::soft_margin_loss"}, loss_by_entries);
-const RuleRegistration r_by_entries_backward("losses", {"aten::binary_cross_entropy_backward", "aten::soft_margin_loss_backward"},
-                                             loss_by_entries_backward);
+const RuleRegistration r_by_entries("losses", {"aten::binary_cross_entropy", "aten::binary_cross_entropy_with_logits", "aten::soft_margin_loss"},
+                                    loss_by_entries);
+const RuleRegistration r_by_entries_backward("losses", {"aten::binary_cross_entropy_backward", "aten::soft_margin_loss_backward"}, loss_by_entries_backward);
 const RuleRegistration r_loss("losses", {"aten::mse_loss", "aten::smooth_l1_loss", "aten::huber_loss"}, loss);
-const RuleRegistration r_loss_backward("losses", {"aten::mse_loss_backward", "aten::smooth_l1_loss_backward", "aten::huber_loss_backward"},
-                                       loss_backward);
+const RuleRegistration r_loss_backward("losses", {"aten::mse_loss_backward", "aten::smooth_l1_loss_backward", "aten::huber_loss_backward"}, loss_backward);
 
 }  // namespace
 }  // namespace meshard

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/rules/masked_rows.h"
 
+#include "ops/rules/rank_parts.h"
+
 #include <ATen/ATen.h>
 
 #include <optional>
-
-#include "ops/rules/rank_parts.h"
 
 namespace meshard {
 namespace {
@@ -14,8 +14,8 @@ namespace {
 struct Masking {
     at::Tensor mask;
     std::int64_t dim = 0;
-    AxisLayouts tensor_axes, mask_axes, result;   // the result's but for `row_axis`
-    std::int64_t row_axis = -1;                   // the axis that cuts the dimensions that the mask covers
+    AxisLayouts tensor_axes, mask_axes, result;  // the result's but for `row_axis`
+    std::int64_t row_axis = -1;                  // the axis that cuts the dimensions that the mask covers
 };
 
 std::optional<Masking> masking(const RuleCall& call, const at::Tensor& tensor, const c10::IValue& indices)
@@ -88,27 +88,31 @@ bool index_put_by_mask(RuleCall& call)
     auto m = masking(call, tensor, call.arg(1));
     if (!m) return false;
     const auto result_dims = tensor.dim() - m->mask.dim() + 1;
-    const auto position_of = [&](std::int64_t dim) { return values.dim() - result_dims + dim; };   // counted from the last, as broadcasting does
+    const auto position_of = [&](std::int64_t dim) { return values.dim() - result_dims + dim; };  // counted from the last, as broadcasting does
     const auto indices = own_indices(call, *m);
     if (m->row_axis >= 0) {
         const auto position = position_of(m->dim);
         const auto layout = found_layout(call, *m, indices.get(m->dim)->sum().item<std::int64_t>());
-        if (position >= 0 && values.size(position) != 1 && values.size(position) != layout.total()) return false;   // the operator itself throws
+        if (position >= 0 && values.size(position) != 1 && values.size(position) != layout.total()) return false;  // the operator itself throws
         m->result[m->row_axis] = layout;
     }
     for (auto& axis : m->result) {
         if (!axis.is_shard()) continue;
         const auto position = position_of(axis.placement.dim);
-        if (position < 0 || values.size(position) == 1) axis = {};
-        else axis.placement.dim = position;
+        if (position < 0 || values.size(position) == 1)
+            axis = {};
+        else
+            axis.placement.dim = position;
     }
     call.reduce({tensor, values, m->mask});
     const auto part = local_of(with_layouts(call, values, m->result));
     const bool in_place = call.mutated_arg() == 0;
     const auto target = in_place ? local_of(tensor) : local_of(tensor).clone();
     target.index_put_(indices, part, call.arg(3).toBool());
-    if (in_place) call.finish({tensor});
-    else call.finish({wrap(target, call.spec(m->tensor_axes))});
+    if (in_place)
+        call.finish({tensor});
+    else
+        call.finish({wrap(target, call.spec(m->tensor_axes))});
     return true;
 }
 

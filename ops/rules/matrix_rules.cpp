@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Determinants, inverses, decompositions and solutions of many small matrices, a tensor at every point: each matrix by itself, so cuts between
 // matrices stay. A cut through the matrices themselves gathers.
-#include <ATen/ATen.h>
-
 #include "ops/rules/rank_parts.h"
 #include "sharding/tensor/redistribute.h"
+
+#include <ATen/ATen.h>
 
 namespace meshard {
 namespace {
@@ -83,11 +83,11 @@ void check_errors(RuleCall& call)
     call.finish({});
 }
 
-const RuleRegistration r_matrices("matrices", {"aten::_linalg_det", "aten::_linalg_slogdet", "aten::linalg_inv_ex", "aten::linalg_cholesky_ex",
-                                               "aten::linalg_lu_factor_ex", "aten::linalg_lu", "aten::linalg_qr", "aten::_linalg_svd", "aten::_linalg_eigh",
-                                               "aten::linalg_eig",
-                                               "aten::linalg_matrix_exp", "aten::_linalg_solve_ex", "aten::linalg_solve_triangular", "aten::linalg_lu_solve",
-                                               "aten::lu_unpack"},
+const RuleRegistration r_matrices("matrices",
+                                  {"aten::_linalg_det", "aten::_linalg_slogdet", "aten::linalg_inv_ex", "aten::linalg_cholesky_ex", "aten::linalg_lu_factor_ex",
+                                   "aten::linalg_lu", "aten::linalg_qr", "aten::_linalg_svd", "aten::_linalg_eigh", "aten::linalg_eig",
+                                   "aten::linalg_matrix_exp", "aten::_linalg_solve_ex", "aten::linalg_solve_triangular", "aten::linalg_lu_solve",
+                                   "aten::lu_unpack"},
                                   matrix_by_matrix);
 const RuleRegistration r_diagonals("matrices", {"aten::diag_embed"}, diagonals);
 const RuleRegistration r_check_errors("matrices", {"aten::_linalg_check_errors"}, check_errors);

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layer normalisation over any of the last dimensions, cut ones included.
+#include "ops/rules/rank_parts.h"
+
 #include <ATen/ATen.h>
 
 #include <numeric>
-
-#include "ops/rules/rank_parts.h"
 
 namespace meshard {
 namespace {
 
 /// The normalised dimensions, and the layouts of input, statistics and weights.
 struct Lines {
-    std::int64_t outer = 0;               // number of the dimensions before the normalised ones
-    std::vector<std::int64_t> dims;       // the normalised ones
-    AxisLayouts axes;                     // of the input
-    AxisLayouts line_axes;                // of one number a line
-    AxisLayouts weight_axes;              // of weight and bias
-    double count = 1;                     // entries a line, of the whole
+    std::int64_t outer = 0;          // number of the dimensions before the normalised ones
+    std::vector<std::int64_t> dims;  // the normalised ones
+    AxisLayouts axes;                // of the input
+    AxisLayouts line_axes;           // of one number a line
+    AxisLayouts weight_axes;         // of weight and bias
+    double count = 1;                // entries a line, of the whole
 };
 
 Lines lines_of(const RuleCall& call, const at::Tensor& input, std::int64_t num_normalized)

@@ -11,7 +11,8 @@ OwnRows own_rows(const AxisLayout& layout, std::int64_t coordinate, const at::Te
     if (positions.numel() > 0) {
         const auto [low, high] = at::aminmax(positions);
         const auto least = low.item<std::int64_t>(), most = high.item<std::int64_t>();
-        TORCH_CHECK_INDEX(least >= 0 && most < layout.blocks * total, "index ", least < 0 ? least : most, " is out of bounds for a dimension of size ", layout.blocks * total);
+        TORCH_CHECK_INDEX(least >= 0 && most < layout.blocks * total, "index ", least < 0 ? least : most, " is out of bounds for a dimension of size ",
+                          layout.blocks * total);
     }
     const auto rows = positions.remainder(total) - layout.offset(coordinate);
     const auto held = rows.ge(0).logical_and_(rows.lt(extent));

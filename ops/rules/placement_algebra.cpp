@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/rules/placement_algebra.h"
 
-#include <algorithm>
-
 #include "sharding/tensor/redistribute.h"
+
+#include <algorithm>
 
 namespace meshard {
 
@@ -16,7 +16,7 @@ AxisLayouts layouts_of(const RuleCall& call, const at::Tensor& tensor)
 at::Tensor narrow_operand(const RuleCall& call, const at::Tensor& local, const AxisLayout& layout, std::int64_t axis, std::int64_t dim)
 {
     if (dim < 0 || dim >= local.dim()) return local;
-    if (local.size(dim) == 1 && layout.blocks * layout.total() != 1) return local;   // broadcast
+    if (local.size(dim) == 1 && layout.blocks * layout.total() != 1) return local;  // broadcast
     auto there = layout;
     there.placement.dim = dim;
     return narrow_to_shard(local, there, call.coordinate(axis));
@@ -32,8 +32,7 @@ bool cuts_any(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std:
     return false;
 }
 
-AxisLayouts reduced_layouts(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims,
-                                                bool keepdim, Reduction reduction)
+AxisLayouts reduced_layouts(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims, bool keepdim, Reduction reduction)
 {
     auto axes = layouts_of(call, tensor);
     for (auto& axis : axes) {

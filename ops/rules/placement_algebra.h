@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <vector>
+#include "sharding/tensor/rule_table.h"
 
 #include <c10/util/ArrayRef.h>
 
-#include "sharding/tensor/rule_table.h"
+#include <cstdint>
+#include <vector>
 
 namespace meshard {
 
 /// Index of a dimension counted from the front; `dim` may be negative.
-inline std::int64_t from_front(std::int64_t dim, std::int64_t num_dims) { return dim < 0 ? dim + num_dims : dim; }
+inline std::int64_t from_front(std::int64_t dim, std::int64_t num_dims)
+{
+    return dim < 0 ? dim + num_dims : dim;
+}
 
 /// Layouts of `tensor` on all axes; Replicate for a plain one.
 AxisLayouts layouts_of(const RuleCall& call, const at::Tensor& tensor);
@@ -35,7 +38,6 @@ bool cuts_any(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std:
 
 /// Layouts after a reduction over `dims` (all dimensions if empty): a Shard along one of them becomes a Partial, other Shards get the index of their dimension
 /// in the result.
-AxisLayouts reduced_layouts(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims,
-                                                bool keepdim, Reduction reduction);
+AxisLayouts reduced_layouts(const RuleCall& call, const at::Tensor& tensor, c10::ArrayRef<std::int64_t> dims, bool keepdim, Reduction reduction);
 
 }  // namespace meshard

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operators whose result at an index depends on their operands at that index only, after broadcasting.
-#include <ATen/ATen.h>
-#include <torch/csrc/autograd/graph_task.h>
-
-#include <algorithm>
-#include <array>
-
 #include "ops/rules/pointwise_rule.h"
 #include "ops/rules/rank_parts.h"
 #include "ops/rules/whole_vectors.h"
 #include "sharding/tensor/exact_mode.h"
 #include "sharding/tensor/redistribute.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
+#include <array>
 
 namespace meshard {
 namespace {
@@ -38,11 +38,11 @@ SpecPtr common_spec(const RuleCall& call)
 
 enum class Linearity {
     None,
-    Sum,       // f(x, y): x + a y; pending operands add up
-    Scale,     // f(x, y): linear in x, and y is a factor that must be complete
-    Product,   // linear in either operand, the other complete
-    Map,       // f(x) linear in its one tensor operand
-    Choice     // where(condition, x, y): linear in x and y together, the condition complete
+    Sum,      // f(x, y): x + a y; pending operands add up
+    Scale,    // f(x, y): linear in x, and y is a factor that must be complete
+    Product,  // linear in either operand, the other complete
+    Map,      // f(x) linear in its one tensor operand
+    Choice    // where(condition, x, y): linear in x and y together, the condition complete
 };
 
 Linearity linearity(const std::string& name)
@@ -56,9 +56,12 @@ Linearity linearity(const std::string& name)
     return in(kSum) ? Linearity::Sum : in(kScale) ? Linearity::Scale : in(kProduct) ? Linearity::Product : in(kMap) ? Linearity::Map : Linearity::None;
 }
 
-bool is_pending_sum(const AxisLayout& layout) { return layout.is_partial() && layout.placement.reduction == Reduction::Sum; }
+bool is_pending_sum(const AxisLayout& layout)
+{
+    return layout.is_partial() && layout.placement.reduction == Reduction::Sum;
+}
 
-bool has_rounding(const RuleCall& call)   // div with a rounding mode
+bool has_rounding(const RuleCall& call)  // div with a rounding mode
 {
     return call.name().starts_with("aten::div") && call.schema().overload_name().ends_with("_mode") && !call.arg(2).isNone();
 }
@@ -67,22 +70,25 @@ bool has_rounding(const RuleCall& call)   // div with a rounding mode
 bool stays_pending(const RuleCall& call, Linearity kind, const std::vector<at::Tensor>& tensors, std::int64_t axis)
 {
     if (kind == Linearity::Choice) {
-        return tensors.size() == 3 && call.layout(tensors[0], axis).is_replicate() &&
-               stays_pending(call, Linearity::Sum, {tensors[1], tensors[2]}, axis);
+        return tensors.size() == 3 && call.layout(tensors[0], axis).is_replicate() && stays_pending(call, Linearity::Sum, {tensors[1], tensors[2]}, axis);
     }
     if (tensors.size() > 2) return false;
     const auto& first = tensors[0];
     const auto second = tensors.size() > 1 ? tensors[1] : at::Tensor();
     const auto& a = call.layout(first, axis);
-    const auto& b = call.layout(second, axis);   // an undefined second operand is Replicate
+    const auto& b = call.layout(second, axis);  // an undefined second operand is Replicate
     if (a.is_shard() || b.is_shard()) return false;
     if (!at::isFloatingType(first.scalar_type()) && !at::isComplexType(first.scalar_type())) return false;
     switch (kind) {
     case Linearity::None:
-    case Linearity::Choice: return false;
-    case Linearity::Map: return is_pending_sum(a);
-    case Linearity::Scale: return is_pending_sum(a) && b.is_replicate() && !has_rounding(call);
-    case Linearity::Product: return (is_pending_sum(a) && b.is_replicate()) || (a.is_replicate() && is_pending_sum(b));
+    case Linearity::Choice:
+        return false;
+    case Linearity::Map:
+        return is_pending_sum(a);
+    case Linearity::Scale:
+        return is_pending_sum(a) && b.is_replicate() && !has_rounding(call);
+    case Linearity::Product:
+        return (is_pending_sum(a) && b.is_replicate()) || (a.is_replicate() && is_pending_sum(b));
     case Linearity::Sum:
         // An operand that is not pending is added on the first rank only; it must then have the shape of the result there.
         return second.defined() && (is_pending_sum(a) || a.is_replicate()) && (is_pending_sum(b) || b.is_replicate()) &&
@@ -109,8 +115,10 @@ void add_to_plain_gradient(RuleCall& call)
 
 void run_on_parts(RuleCall& call, const SpecPtr& spec)
 {
-    if (exact_mode()) run_in_whole_vectors(call, spec);
-    else call.run({spec});
+    if (exact_mode())
+        run_in_whole_vectors(call, spec);
+    else
+        call.run({spec});
 }
 
 std::int64_t result_dims(const std::vector<at::Tensor>& tensors)
@@ -141,7 +149,7 @@ void pointwise_rule(RuleCall& call)
     const auto kind = linearity(call.name());
     const auto written = call.mutated_arg();
     const auto first = tensors[0];
-    if (written == 0 && !is_sharded(first)) return gathered_rule(call);   // into a plain tensor, the same on every rank: the whole
+    if (written == 0 && !is_sharded(first)) return gathered_rule(call);  // into a plain tensor, the same on every rank: the whole
 
     // Pending operands: keep what may stay pending on every axis where something is pending, complete the others in one message.
     bool pending = kind != Linearity::None;
@@ -180,8 +188,8 @@ void pointwise_rule(RuleCall& call)
             }
         }
     }
-    if (written == 0) result = layouts_of(call, first);   // the tensor that is written to keeps its layout, since others may share its memory
-    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {   // no dimension is cut twice: the first axis keeps it
+    if (written == 0) result = layouts_of(call, first);            // the tensor that is written to keeps its layout, since others may share its memory
+    for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {  // no dimension is cut twice: the first axis keeps it
         for (std::int64_t other = 0; other < axis; ++other) {
             if (result[axis].is_shard() && result[other].is_shard() && result[axis].placement.dim == result[other].placement.dim) result[axis] = {};
         }
@@ -226,7 +234,8 @@ void to_copy(RuleCall& call)
     const auto tensor = call.tensor(0);
     if (spec_of(tensor)->has_partial()) {
         const auto type = call.arg(1).isNone() ? tensor.scalar_type() : call.arg(1).toScalarType();
-        if (static_cast<std::int64_t>(c10::elementSize(type)) < static_cast<std::int64_t>(tensor.element_size()) || !at::isFloatingType(type)) call.reduce({tensor});
+        if (static_cast<std::int64_t>(c10::elementSize(type)) < static_cast<std::int64_t>(tensor.element_size()) || !at::isFloatingType(type))
+            call.reduce({tensor});
     }
     call.keep_strides();
     const auto spec = spec_of(tensor);
@@ -247,7 +256,7 @@ void same_value(RuleCall& call)
 void copy(RuleCall& call)
 {
     const auto self = call.tensor(0), source = call.tensor(1);
-    if (!is_sharded(self)) return gathered_rule(call);   // a plain tensor is the same on every rank: it takes the whole
+    if (!is_sharded(self)) return gathered_rule(call);  // a plain tensor is the same on every rank: it takes the whole
     if (is_sharded(source) && *spec_of(self) == *spec_of(source) && self.sizes() == source.sizes() && self.scalar_type() == source.scalar_type()) {
         // Part by part, pending sums too: autograd keeps a gradient or, if the caller on a rank holds it too, a copy. Both must have the same layout on all
         // ranks.
@@ -259,19 +268,63 @@ void copy(RuleCall& call)
 }
 
 const PointwiseRegistration all_pointwise(pointwise_rule);
-const RuleRegistration pointwise_untagged("pointwise", {"aten::fill_", "aten::zero_", "aten::gelu_backward", "aten::silu_backward", "aten::mish_backward",
-                                                         "aten::threshold_backward", "aten::masked_fill", "aten::masked_fill_", "aten::clone",
-                                                         "aten::add_", "aten::mul_", "aten::sub_", "aten::div_", "aten::leaky_relu_backward",
-                                                         "aten::elu_backward", "aten::softplus_backward", "aten::hardtanh_backward",
-                                                         "aten::softshrink_backward", "aten::log_sigmoid_backward", "aten::log_sigmoid_forward",
-                                                         "aten::sigmoid_backward", "aten::tanh_backward", "aten::_prelu_kernel",
-                                                         "aten::_prelu_kernel_backward", "aten::leaky_relu", "aten::leaky_relu_", "aten::hardswish",
-                                                         "aten::hardswish_", "aten::hardswish_backward", "aten::hardsigmoid_", "aten::hardsigmoid_backward",
-                                                         "aten::hardtanh_", "aten::hardshrink_backward", "aten::elu_", "aten::celu_", "aten::gelu_",
-                                                         "aten::mish_", "aten::threshold_", "aten::abs_", "aten::eq_", "aten::ne_", "aten::ge_", "aten::gt_",
-                                                         "aten::le_", "aten::lt_", "aten::gcd_", "aten::lcm_", "aten::heaviside_", "aten::copysign_",
-                                                         "aten::floor_divide", "aten::floor_divide_", "aten::rsub", "aten::__irshift__", "aten::complex",
-                                                         "aten::polar", "aten::fake_quantize_per_tensor_affine_cachemask"},
+const RuleRegistration pointwise_untagged("pointwise",
+                                          {"aten::fill_",
+                                           "aten::zero_",
+                                           "aten::gelu_backward",
+                                           "aten::silu_backward",
+                                           "aten::mish_backward",
+                                           "aten::threshold_backward",
+                                           "aten::masked_fill",
+                                           "aten::masked_fill_",
+                                           "aten::clone",
+                                           "aten::add_",
+                                           "aten::mul_",
+                                           "aten::sub_",
+                                           "aten::div_",
+                                           "aten::leaky_relu_backward",
+                                           "aten::elu_backward",
+                                           "aten::softplus_backward",
+                                           "aten::hardtanh_backward",
+                                           "aten::softshrink_backward",
+                                           "aten::log_sigmoid_backward",
+                                           "aten::log_sigmoid_forward",
+                                           "aten::sigmoid_backward",
+                                           "aten::tanh_backward",
+                                           "aten::_prelu_kernel",
+                                           "aten::_prelu_kernel_backward",
+                                           "aten::leaky_relu",
+                                           "aten::leaky_relu_",
+                                           "aten::hardswish",
+                                           "aten::hardswish_",
+                                           "aten::hardswish_backward",
+                                           "aten::hardsigmoid_",
+                                           "aten::hardsigmoid_backward",
+                                           "aten::hardtanh_",
+                                           "aten::hardshrink_backward",
+                                           "aten::elu_",
+                                           "aten::celu_",
+                                           "aten::gelu_",
+                                           "aten::mish_",
+                                           "aten::threshold_",
+                                           "aten::abs_",
+                                           "aten::eq_",
+                                           "aten::ne_",
+                                           "aten::ge_",
+                                           "aten::gt_",
+                                           "aten::le_",
+                                           "aten::lt_",
+                                           "aten::gcd_",
+                                           "aten::lcm_",
+                                           "aten::heaviside_",
+                                           "aten::copysign_",
+                                           "aten::floor_divide",
+                                           "aten::floor_divide_",
+                                           "aten::rsub",
+                                           "aten::__irshift__",
+                                           "aten::complex",
+                                           "aten::polar",
+                                           "aten::fake_quantize_per_tensor_affine_cachemask"},
                                           pointwise_rule);
 const RuleRegistration to("pointwise", {"aten::_to_copy"}, to_copy);
 const RuleRegistration aliases("pointwise", {"aten::detach", "aten::alias", "aten::lift_fresh"}, same_value);

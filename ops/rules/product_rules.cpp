@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matrix products, with every dimension named: batch b, rows m, columns n, contracted k.
+#include "ops/rules/rank_parts.h"
+#include "sharding/tensor/redistribute.h"
+
 #include <ATen/ATen.h>
 
 #include <string_view>
 
-#include "ops/rules/rank_parts.h"
-#include "sharding/tensor/redistribute.h"
-
 namespace meshard {
 namespace {
 
-char label_of(std::string_view labels, const AxisLayout& layout) { return layout.is_shard() ? labels[layout.placement.dim] : '-'; }
+char label_of(std::string_view labels, const AxisLayout& layout)
+{
+    return layout.is_shard() ? labels[layout.placement.dim] : '-';
+}
 
 /// Result of left x right with the labels given: `out` lists the labels of the result. Converts the operands to matching layouts, sets their local
 /// parts, and returns the result's layouts. `bias` (an operand added once, broadcast to the result) may be undefined.
@@ -56,7 +59,7 @@ void product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std:
                     right = call.with_layout(right, axis, target);
                 }
             } else if (left.numel() >= right.numel()) {
-                right = call.with_layout(right, axis, {});   // the smaller operand becomes whole
+                right = call.with_layout(right, axis, {});  // the smaller operand becomes whole
             } else {
                 left = call.with_layout(left, axis, {});
                 label = other;
@@ -113,13 +116,34 @@ void product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std:
     call.run({call.spec(result)});
 }
 
-void mm(RuleCall& call) { product(call, 0, 1, "mk", "kn", "mn"); }
-void bmm(RuleCall& call) { product(call, 0, 1, "bmk", "bkn", "bmn"); }
-void addmm(RuleCall& call) { product(call, 1, 2, "mk", "kn", "mn", 0); }
-void baddbmm(RuleCall& call) { product(call, 1, 2, "bmk", "bkn", "bmn", 0); }
-void mv(RuleCall& call) { product(call, 0, 1, "mk", "k", "m"); }
-void addmv(RuleCall& call) { product(call, 1, 2, "mk", "k", "m", 0); }
-void dot(RuleCall& call) { product(call, 0, 1, "k", "k", ""); }
+void mm(RuleCall& call)
+{
+    product(call, 0, 1, "mk", "kn", "mn");
+}
+void bmm(RuleCall& call)
+{
+    product(call, 0, 1, "bmk", "bkn", "bmn");
+}
+void addmm(RuleCall& call)
+{
+    product(call, 1, 2, "mk", "kn", "mn", 0);
+}
+void baddbmm(RuleCall& call)
+{
+    product(call, 1, 2, "bmk", "bkn", "bmn", 0);
+}
+void mv(RuleCall& call)
+{
+    product(call, 0, 1, "mk", "k", "m");
+}
+void addmv(RuleCall& call)
+{
+    product(call, 1, 2, "mk", "k", "m", 0);
+}
+void dot(RuleCall& call)
+{
+    product(call, 0, 1, "k", "k", "");
+}
 
 const RuleRegistration r_mm("matrix products", {"aten::mm"}, mm);
 const RuleRegistration r_bmm("matrix products", {"aten::bmm"}, bmm);

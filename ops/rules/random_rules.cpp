@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random tensors. Every rank draws the whole with a generator in the same state and keeps its own part: the numbers are those of the
 // plain operator, whatever the partition.
-#include <ATen/ATen.h>
-
 #include "ops/rules/rank_parts.h"
 #include "sharding/tensor/redistribute.h"
+
+#include <ATen/ATen.h>
 
 namespace meshard {
 namespace {
@@ -73,10 +73,14 @@ void like(RuleCall& call)
     }
     const auto generator = generator_for(call, tensor.device());
     auto whole = empty_whole(tensor, local_of(tensor).options().dtype(type));
-    if (call.name() == "aten::rand_like") whole.uniform_(0, 1, generator);
-    else if (call.name() == "aten::randn_like") whole.normal_(0, 1, generator);
-    else if (bounds.size() == 1) whole.random_(0, bounds[0], generator);
-    else whole.random_(bounds[0], bounds[1], generator);
+    if (call.name() == "aten::rand_like")
+        whole.uniform_(0, 1, generator);
+    else if (call.name() == "aten::randn_like")
+        whole.normal_(0, 1, generator);
+    else if (bounds.size() == 1)
+        whole.random_(0, bounds[0], generator);
+    else
+        whole.random_(bounds[0], bounds[1], generator);
     const auto spec = call.spec(without_pending(layouts_of(call, tensor)));
     call.finish({wrap(part_alone(whole, *spec), spec)});
 }
@@ -94,7 +98,7 @@ void dropout(RuleCall& call)
         call.draws_alike();
         return call.run({spec});
     }
-    if (!training) {   // for a part without rows the operator returns a mask of another type
+    if (!training) {  // for a part without rows the operator returns a mask of another type
         const auto& local = local_of(input);
         return call.finish({wrap(local.clone(), spec), wrap(at::ones_like(local, at::kBool), spec)});
     }
@@ -103,7 +107,7 @@ void dropout(RuleCall& call)
     if (input.device().is_cpu()) {
         whole = empty_whole(input, local_of(input).options().dtype(at::kBool)).bernoulli_(1 - p, generator);
     } else {
-        whole = std::get<1>(at::native_dropout(empty_whole(input, local_of(input).options()).fill_(1), p, true));   // the device's own pattern
+        whole = std::get<1>(at::native_dropout(empty_whole(input, local_of(input).options()).fill_(1), p, true));  // the device's own pattern
     }
     const auto mask = part_alone(whole, *spec);
     const auto scale = p == 1 ? 0.0 : 1 / (1 - p);
@@ -120,13 +124,15 @@ void drawn_from_whole(RuleCall& call)
     gathered_rule(call);
 }
 
-const RuleRegistration r_fill("random", {"aten::bernoulli_.float", "aten::normal_", "aten::uniform_", "aten::exponential_", "aten::random_", "aten::cauchy_",
-                                         "aten::log_normal_", "aten::geometric_"},
+const RuleRegistration r_fill("random",
+                              {"aten::bernoulli_.float", "aten::normal_", "aten::uniform_", "aten::exponential_", "aten::random_", "aten::cauchy_",
+                               "aten::log_normal_", "aten::geometric_"},
                               fill);
 const RuleRegistration r_like("random", {"aten::rand_like", "aten::randn_like", "aten::randint_like"}, like);
 const RuleRegistration r_dropout("random", {"aten::native_dropout"}, dropout);
-const RuleRegistration r_drawn("random", {"aten::bernoulli", "aten::bernoulli_.Tensor", "aten::multinomial", "aten::poisson", "aten::normal", "aten::binomial",
-                                          "aten::_standard_gamma", "aten::_sample_dirichlet", "aten::rrelu_with_noise", "aten::rrelu_with_noise_"},
+const RuleRegistration r_drawn("random",
+                               {"aten::bernoulli", "aten::bernoulli_.Tensor", "aten::multinomial", "aten::poisson", "aten::normal", "aten::binomial",
+                                "aten::_standard_gamma", "aten::_sample_dirichlet", "aten::rrelu_with_noise", "aten::rrelu_with_noise_"},
                                drawn_from_whole);
 
 }  // namespace

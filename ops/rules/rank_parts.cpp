@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/rules/rank_parts.h"
 
+#include "sharding/tensor/redistribute.h"
+
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <numeric>
 
-#include "sharding/tensor/redistribute.h"
-
 namespace meshard {
 namespace {
 
-bool contains(c10::ArrayRef<std::int64_t> dims, std::int64_t dim) { return std::find(dims.begin(), dims.end(), dim) != dims.end(); }
+bool contains(c10::ArrayRef<std::int64_t> dims, std::int64_t dim)
+{
+    return std::find(dims.begin(), dims.end(), dim) != dims.end();
+}
 
 }  // namespace
 
@@ -37,7 +40,8 @@ AxisLayouts cuts_beside(const RuleCall& call, const at::Tensor& tensor, c10::Arr
         if (!axes[a].is_shard() || !contains(dims, axes[a].placement.dim)) continue;
         std::int64_t longest = -1;
         for (std::int64_t d = 0; d < tensor.dim(); ++d) {
-            const bool taken = contains(dims, d) || std::any_of(axes.begin(), axes.end(), [&](const auto& axis) { return axis.is_shard() && axis.placement.dim == d; });
+            const bool taken =
+                contains(dims, d) || std::any_of(axes.begin(), axes.end(), [&](const auto& axis) { return axis.is_shard() && axis.placement.dim == d; });
             if (!taken && tensor.size(d) > 1 && (longest < 0 || tensor.size(d) > tensor.size(longest))) longest = d;
         }
         axes[a] = {};
@@ -136,7 +140,7 @@ Moments moments_over(const RuleCall& call, const at::Tensor& local, const AxisLa
     }
     for (std::size_t a = 0; a < axes.size(); ++a) {
         if (!axes[a].is_shard() || !contains(dims, axes[a].placement.dim)) continue;
-        const auto parts = parts_of_all(call, static_cast<std::int64_t>(a), at::stack({moments.mean, moments.variance}));   // (ranks, 2, ...)
+        const auto parts = parts_of_all(call, static_cast<std::int64_t>(a), at::stack({moments.mean, moments.variance}));  // (ranks, 2, ...)
         const auto total = static_cast<double>(axes[a].total());
         at::Tensor mean = at::zeros_like(moments.mean), variance = at::zeros_like(mean);
         for (std::int64_t r = 0; r < parts.size(0); ++r) mean.add_(parts[r][0], static_cast<double>((*axes[a].extents)[r]) / total);

@@ -2,14 +2,14 @@
 // Helpers of rules that combine the ranks of a cut dimension: parts of all ranks, merged statistics, dimensions that are gathered.
 #pragma once
 
-#include <cstdint>
-#include <limits>
-#include <vector>
+#include "ops/rules/placement_algebra.h"
+#include "sharding/ranks/type_limits.h"
 
 #include <ATen/core/Tensor.h>
 
-#include "ops/rules/placement_algebra.h"
-#include "sharding/ranks/type_limits.h"
+#include <cstdint>
+#include <limits>
+#include <vector>
 
 namespace meshard {
 
@@ -56,7 +56,10 @@ void sum_over_axes(const RuleCall& call, c10::ArrayRef<std::int64_t> axes, at::T
 at::Tensor positions_in_whole(const AxisLayout& layout, std::int64_t coordinate, const at::Device& device);
 
 /// Whether a tensor of this type may be a pending sum.
-inline bool can_sum(const at::Tensor& tensor) { return at::isFloatingType(tensor.scalar_type()) || at::isComplexType(tensor.scalar_type()); }
+inline bool can_sum(const at::Tensor& tensor)
+{
+    return at::isFloatingType(tensor.scalar_type()) || at::isComplexType(tensor.scalar_type());
+}
 
 /// Mean and variance (divided by the count) over `dims`, kept as dimensions of one.
 struct Moments {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums and means over any dimensions, and item().
-#include <ATen/ATen.h>
-
 #include "ops/rules/placement_algebra.h"
+
+#include <ATen/ATen.h>
 
 namespace meshard {
 namespace {
@@ -10,8 +10,10 @@ namespace {
 std::vector<std::int64_t> reduced_dims(const RuleCall& call, const at::Tensor& tensor, std::int64_t arg)
 {
     std::vector<std::int64_t> dims;
-    if (arg < call.num_args() && call.arg(arg).isIntList()) dims = call.arg(arg).toIntVector();
-    else if (arg < call.num_args() && call.arg(arg).isInt()) dims = {call.arg(arg).toInt()};
+    if (arg < call.num_args() && call.arg(arg).isIntList())
+        dims = call.arg(arg).toIntVector();
+    else if (arg < call.num_args() && call.arg(arg).isInt())
+        dims = {call.arg(arg).toInt()};
     for (auto& dim : dims) dim = from_front(dim, tensor.dim());
     return dims;
 }

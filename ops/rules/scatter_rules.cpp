@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Entries read and written one by one along a dimension: gather, scatter and alike. Along the other dimensions index and values correspond
 // entry by entry, so that cuts there stay; along a cut of the dimension itself every rank processes the rows that it holds.
-#include <ATen/ATen.h>
-
 #include "ops/rules/own_rows.h"
 #include "ops/rules/rank_parts.h"
 #include "sharding/tensor/redistribute.h"
+
+#include <ATen/ATen.h>
 
 namespace meshard {
 namespace {
@@ -51,7 +51,10 @@ void gather(RuleCall& call)
     call.finish({wrap(picked, call.spec(result))});
 }
 
-at::Tensor zeros_of(const RuleCall& call, const at::Tensor& plain) { return wrap(at::zeros_like(plain, at::MemoryFormat::Contiguous), call.replicated()); }
+at::Tensor zeros_of(const RuleCall& call, const at::Tensor& plain)
+{
+    return wrap(at::zeros_like(plain, at::MemoryFormat::Contiguous), call.replicated());
+}
 
 /// A plain tensor that is added to gets the whole sum: one message of its size, however many entries the ranks have.
 void add_to_plain(RuleCall& call, const at::Tensor& sum)
@@ -76,7 +79,7 @@ void scatter(RuleCall& call)
     auto target = without_pending(layouts_of(call, tensor)), entries = without_pending(layouts_of(call, index));
     auto result = target;
     std::int64_t row_axis = -1;
-    bool counts = true;   // the old value is added on one rank only
+    bool counts = true;  // the old value is added on one rank only
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) {
         auto &to = target[axis], &entry = entries[axis];
         if (to.is_shard() && to.placement.dim == dim) {
@@ -179,8 +182,10 @@ void index_fill(RuleCall& call)
     rows = at::where(rows.lt(0), rows + tensor.size(dim), rows);
     const auto value = call.tensor(3);
     if (value.defined()) call.arg(3) = local_of(value);
-    if (!cutting.empty()) call.arg(0) = with_spare_row(local, dim, spec->axes[cutting[0]], call.coordinate(cutting[0]), rows);
-    else call.arg(0) = local;
+    if (!cutting.empty())
+        call.arg(0) = with_spare_row(local, dim, spec->axes[cutting[0]], call.coordinate(cutting[0]), rows);
+    else
+        call.arg(0) = local;
     call.arg(2) = rows;
     auto filled = call.run_local()[0].toTensor();
     if (!cutting.empty()) filled = filled.narrow(dim, 0, local.size(dim));
@@ -191,10 +196,13 @@ void index_fill(RuleCall& call)
 
 const RuleRegistration r_index_fill("indexing", {"aten::index_fill", "aten::index_fill_"}, index_fill);
 const RuleRegistration r_gather("indexing", {"aten::gather"}, gather);
-const RuleRegistration r_scatter("indexing", {"aten::scatter.src", "aten::scatter.value", "aten::scatter_.src", "aten::scatter_.value", "aten::scatter_add",
-                                              "aten::scatter_add_", "aten::scatter_reduce.two", "aten::scatter_reduce_.two"},
+const RuleRegistration r_scatter("indexing",
+                                 {"aten::scatter.src", "aten::scatter.value", "aten::scatter_.src", "aten::scatter_.value", "aten::scatter_add",
+                                  "aten::scatter_add_", "aten::scatter_reduce.two", "aten::scatter_reduce_.two"},
                                  scatter);
-const RuleRegistration r_index_add("indexing", {"aten::index_add", "aten::index_add_", "aten::index_copy", "aten::index_copy_", "aten::index_reduce", "aten::index_reduce_"}, index_add);
+const RuleRegistration
+    r_index_add("indexing", {"aten::index_add", "aten::index_add_", "aten::index_copy", "aten::index_copy_", "aten::index_reduce", "aten::index_reduce_"},
+                index_add);
 
 }  // namespace
 }  // namespace meshard

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Entries selected by a mask are in the order of the whole: rank after rank if a leading dimension is cut. The ranks exchange their counts in
 // one small message.
-#include <ATen/ATen.h>
-
 #include "ops/rules/rank_parts.h"
+
+#include <ATen/ATen.h>
 
 namespace meshard {
 namespace {

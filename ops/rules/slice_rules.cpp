@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parts of a dimension: slices, chunks, single entries, and their gradients. A slice of a cut dimension is each rank's slice of its own rows; a
 // single entry of one is sent by its owner.
+#include "ops/rules/cut_memory.h"
+#include "sharding/tensor/redistribute.h"
+
 #include <ATen/ATen.h>
 
 #include <algorithm>
-
-#include "ops/rules/cut_memory.h"
-#include "sharding/tensor/redistribute.h"
 
 namespace meshard {
 namespace {
@@ -39,7 +39,10 @@ Range own_range(const Range& range, const Extents& extents, std::int64_t rank)
     return {range.dim, first - offset, last - offset, range.step};
 }
 
-std::int64_t count(const Range& range) { return (range.end - range.start + range.step - 1) / range.step; }
+std::int64_t count(const Range& range)
+{
+    return (range.end - range.start + range.step - 1) / range.step;
+}
 
 /// Layout of the slice of a tensor with layout `layout`.
 AxisLayout sliced_layout(const AxisLayout& layout, const Range& range)
@@ -70,7 +73,10 @@ bool has_blocks(const AxisLayouts& axes, std::int64_t dim)
     return std::any_of(axes.begin(), axes.end(), [&](const auto& axis) { return axis.is_shard() && axis.placement.dim == dim && axis.blocks > 1; });
 }
 
-at::Tensor slice_of(const at::Tensor& local, const Range& range) { return local.slice(range.dim, range.start, range.end, range.step); }
+at::Tensor slice_of(const at::Tensor& local, const Range& range)
+{
+    return local.slice(range.dim, range.start, range.end, range.step);
+}
 
 at::Tensor sliced(const RuleCall& call, const at::Tensor& tensor, const Range& range)
 {
@@ -80,7 +86,10 @@ at::Tensor sliced(const RuleCall& call, const at::Tensor& tensor, const Range& r
     return wrap(slice_of(local_of(tensor), local_range(call, axes, range)), call.spec(sliced_layouts(axes, range)), strides);
 }
 
-std::optional<std::int64_t> optional_int(const c10::IValue& value) { return value.isNone() ? std::nullopt : std::make_optional(value.toInt()); }
+std::optional<std::int64_t> optional_int(const c10::IValue& value)
+{
+    return value.isNone() ? std::nullopt : std::make_optional(value.toInt());
+}
 
 /// slice(self, dim, start?, end?, step)
 void slice(RuleCall& call)
@@ -108,7 +117,7 @@ void split(RuleCall& call)
         sizes = call.arg(1).toIntVector();
         std::int64_t sum = 0;
         for (const auto size : sizes) sum += size;
-        if (sum != length) return gathered_rule(call);   // the operator's own message
+        if (sum != length) return gathered_rule(call);  // the operator's own message
     }
     remember_cut(call, tensor);
     c10::List<at::Tensor> parts;
@@ -231,8 +240,8 @@ void slice_backward(RuleCall& call)
     const auto known = recall_cut(call, sizes);
     for (std::int64_t a = 0; a < call.num_axes(); ++a) {
         if (!axes[a].is_shard() || axes[a].placement.dim != dim) continue;
-        const bool as_known = known && (*known)[a].is_shard() && (*known)[a].placement.dim == dim && (*known)[a].blocks == 1 &&
-                              sliced_layout((*known)[a], range) == axes[a];
+        const bool as_known =
+            known && (*known)[a].is_shard() && (*known)[a].placement.dim == dim && (*known)[a].blocks == 1 && sliced_layout((*known)[a], range) == axes[a];
         axes[a] = as_known ? (*known)[a] : unsliced_layout(axes[a], range, sizes[dim]);
     }
     const auto completed = completed_by_memory(call, axes, sizes);
@@ -254,7 +263,7 @@ void select_backward(RuleCall& call)
     auto axes = map_dims(layouts_of(call, call.tensor(0)), [&](std::int64_t d) { return d >= dim ? d + 1 : d; });
     const auto completed = completed_by_memory(call, axes, sizes);
     if (!has_blocks(completed, dim)) axes = completed;
-    auto gradient_axes = axes;   // a pending sum stays one
+    auto gradient_axes = axes;  // a pending sum stays one
     for (auto& axis : gradient_axes) {
         if (axis.is_shard() && axis.placement.dim == dim) axis = {};
     }
@@ -278,13 +287,16 @@ void scatter_part(RuleCall& call)
     if (has_blocks(axes, dim) || (kSelect && (index < 0 || index >= size))) return gathered_rule(call);
     call.reduce({tensor, call.tensor(1)});
     const auto complete = layouts_of(call, tensor);
-    const auto range = kSelect ? Range{dim, index, index + 1, 1} : clamped(dim, optional_int(call.arg(3)), optional_int(call.arg(4)), call.arg(5).toInt(), size);
+    const auto range =
+        kSelect ? Range{dim, index, index + 1, 1} : clamped(dim, optional_int(call.arg(3)), optional_int(call.arg(4)), call.arg(5).toInt(), size);
     const auto source_axes = kSelect ? without_dim(replaced(complete, {dim}, {}), dim) : sliced_layouts(complete, range);
     const auto source = local_of(with_layouts(call, call.tensor(1), source_axes));
     const auto result = local_of(tensor).clone(at::MemoryFormat::Contiguous);
     const auto own = local_range(call, complete, range);
-    if (!kSelect) slice_of(result, own).copy_(source);
-    else if (count(own) > 0) result.select(dim, own.start).copy_(source);
+    if (!kSelect)
+        slice_of(result, own).copy_(source);
+    else if (count(own) > 0)
+        result.select(dim, own.start).copy_(source);
     call.finish({wrap(result, call.spec(complete))});
 }
 
@@ -309,7 +321,8 @@ void diagonal(RuleCall& call)
         auto& layout = axes[cutting[0]];
         const bool cuts_rows = call.layout(tensor, cutting[0]).placement.dim == a;
         const auto first = std::max<std::int64_t>(0, cuts_rows ? -offset : offset);
-        const auto end = first + std::max<std::int64_t>(0, std::min(tensor.size(a) - std::max<std::int64_t>(0, -offset), tensor.size(b) - std::max<std::int64_t>(0, offset)));
+        const auto end = first + std::max<std::int64_t>(
+                                     0, std::min(tensor.size(a) - std::max<std::int64_t>(0, -offset), tensor.size(b) - std::max<std::int64_t>(0, offset)));
         auto extents = std::make_shared<Extents>();
         for (std::size_t r = 0; r < layout.extents->size(); ++r) {
             const auto begin = layout.offset(static_cast<std::int64_t>(r));
@@ -379,8 +392,9 @@ void as_strided(RuleCall& call)
     }
     const auto last = tensor.dim() - 1;
     const bool one_more = own_memory && last >= 0 && static_cast<std::int64_t>(size.size()) == tensor.dim() + 1 && stride.back() == 1 && stride[last] > 0;
-    if (!one_more || !std::equal(size.begin(), size.begin() + last, tensor.sizes().begin()) || !std::equal(stride.begin(), stride.begin() + last, tensor.strides().begin()) ||
-        size[last] == 0 || (size[last] - 1) * stride[last] + size.back() > tensor.size(last)) {
+    if (!one_more || !std::equal(size.begin(), size.begin() + last, tensor.sizes().begin()) ||
+        !std::equal(stride.begin(), stride.begin() + last, tensor.strides().begin()) || size[last] == 0 ||
+        (size[last] - 1) * stride[last] + size.back() > tensor.size(last)) {
         return gathered_rule(call);
     }
     call.finish({tensor.unfold(last, size.back(), stride[last]).narrow(last, 0, size[last])});

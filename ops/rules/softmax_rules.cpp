@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Softmax and log-softmax over any dimension, cut ones included.
+#include "ops/rules/rank_parts.h"
+
 #include <ATen/ATen.h>
 
 #include <limits>
-
-#include "ops/rules/rank_parts.h"
 
 namespace meshard {
 namespace {
@@ -40,7 +40,7 @@ void softmax(RuleCall& call)
     // A rank whose part of a line is -inf everywhere has no sum: it adds nothing to the other ranks' sums; if all parts are so, the result is NaN.
     auto sum = at::exp(x - top.masked_fill(top.eq(lowest), 0)).sum({dim}, true);
     for (const auto axis : cutting) {
-        const auto parts = parts_of_all(call, axis, at::stack({top, sum}));   // (ranks, 2, ...)
+        const auto parts = parts_of_all(call, axis, at::stack({top, sum}));  // (ranks, 2, ...)
         const auto tops = parts.select(1, 0), sums = parts.select(1, 1);
         top = tops.amax({0});
         sum = (sums * at::exp(tops - top.masked_fill(top.eq(lowest), 0))).sum(0);

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reductions in two steps, over a rank's own rows and then over the ranks: extremes, products, norms, variances and others.
+#include "ops/rules/rank_parts.h"
+#include "sharding/ranks/type_limits.h"
+
 #include <ATen/ATen.h>
 
 #include <limits>
 #include <utility>
 
-#include "ops/rules/rank_parts.h"
-#include "sharding/ranks/type_limits.h"
-
 namespace meshard {
 namespace {
 
-using Merge = std::function<at::Tensor(const at::Tensor& parts)>;   // (ranks, ...) to (...)
+using Merge = std::function<at::Tensor(const at::Tensor& parts)>;  // (ranks, ...) to (...)
 
 std::vector<std::int64_t> dims_of(const RuleCall& call, std::int64_t arg)
 {
@@ -74,7 +74,8 @@ void extreme(RuleCall& call)
     if (call.num_args() > 1 && call.is_tensor(1)) return gathered_rule(call);
     const auto dims = dims_of(call, arg_named(call, "dim"));
     const auto type = call.tensor(0).scalar_type();
-    in_two_steps(call, dims, kMax ? lowest_value(type) : highest_value(type), [](const at::Tensor& parts) { return kMax ? at::amax(parts, {0}) : at::amin(parts, {0}); });
+    in_two_steps(call, dims, kMax ? lowest_value(type) : highest_value(type),
+                 [](const at::Tensor& parts) { return kMax ? at::amax(parts, {0}) : at::amin(parts, {0}); });
 }
 
 /// Values and positions in the whole of the extreme along one dimension; among equals the first position, as the operator has it.
@@ -87,8 +88,10 @@ std::pair<at::Tensor, at::Tensor> extreme_with_position(const RuleCall& call, co
     auto [value, index] = kMax ? at::max(local, dim, true) : at::min(local, dim, true);
     for (const auto axis : axes_cutting(call, tensor, {dim})) {
         const auto& layout = call.layout(tensor, axis);
-        if (own.size(dim) == 0) index = at::full_like(index, kNoIndex);
-        else index = positions_in_whole(layout, call.coordinate(axis), local.device()).index_select(0, index.reshape({-1})).view(index.sizes());
+        if (own.size(dim) == 0)
+            index = at::full_like(index, kNoIndex);
+        else
+            index = positions_in_whole(layout, call.coordinate(axis), local.device()).index_select(0, index.reshape({-1})).view(index.sizes());
         merge_extremes(call, axis, kMax, value, index);
     }
     return {value, index};
@@ -123,7 +126,7 @@ void extreme_position(RuleCall& call)
     const auto tensor = call.tensor(0);
     if (tensor.numel() == 0 || tensor.dim() == 0) return gathered_rule(call);
     const bool keepdim = call.arg(2).toBool();
-    if (call.arg(1).isNone() && tensor.dim() > 1) {   // of the whole as one line
+    if (call.arg(1).isNone() && tensor.dim() > 1) {  // of the whole as one line
         const auto line = tensor.reshape({-1});
         const auto position = kMax ? at::argmax(line, 0) : at::argmin(line, 0);
         return call.finish({keepdim ? position.view(std::vector<std::int64_t>(tensor.dim(), 1)) : position});
@@ -185,8 +188,9 @@ void vector_norm(RuleCall& call)
     const auto p = call.arg(1).isNone() ? 2.0 : call.arg(1).toScalar().toDouble();
     const at::Scalar neutral = p < 0 ? std::numeric_limits<double>::infinity() : 0.0;
     if (p < 0 && !at::isFloatingType(call.tensor(0).scalar_type())) return gathered_rule(call);
-    in_two_steps(call, dims_of(call, arg_named(call, "dim")), neutral,
-                 [p](const at::Tensor& parts) { return p == 0 ? parts.sum(0) : at::linalg_vector_norm(parts, p, at::OptionalIntArrayRef(at::IntArrayRef{0})); });
+    in_two_steps(call, dims_of(call, arg_named(call, "dim")), neutral, [p](const at::Tensor& parts) {
+        return p == 0 ? parts.sum(0) : at::linalg_vector_norm(parts, p, at::OptionalIntArrayRef(at::IntArrayRef{0}));
+    });
 }
 
 /// nansum, count_nonzero: sums over all ranks, still pending.
@@ -218,7 +222,7 @@ void variance(RuleCall& call)
     for (const auto dim : dims) count *= static_cast<double>(tensor.size(dim));
     const auto correction = call.arg(correction_arg).isNone() ? 1.0 : call.arg(correction_arg).toScalar().toDouble();
     auto moments = moments_over(call, local_of(tensor), layouts_of(call, tensor), dims);
-    auto spread = moments.variance * (count / std::max(count - correction, 0.0));   // division by zero: infinite, or NaN for constant values
+    auto spread = moments.variance * (count / std::max(count - correction, 0.0));  // division by zero: infinite, or NaN for constant values
     if (call.name().starts_with("aten::std")) spread.sqrt_();
     auto mean = moments.mean;
     if (!keepdim) {
@@ -238,9 +242,10 @@ void histc(RuleCall& call)
     call.reduce({tensor});
     const auto all_dims = dims_or_all({}, tensor.dim());
     const auto spec = call.spec(reduced_layouts(call, tensor, all_dims, false, Reduction::Sum));
-    if (call.arg(2).toScalar().toDouble() == call.arg(3).toScalar().toDouble()) {   // the range of the values themselves
+    if (call.arg(2).toScalar().toDouble() == call.arg(3).toScalar().toDouble()) {  // the range of the values themselves
         const auto type = tensor.scalar_type();
-        auto range = at::stack({with_a_row(local_of(tensor), all_dims, lowest_value(type)).amax(all_dims), -with_a_row(local_of(tensor), all_dims, highest_value(type)).amin(all_dims)});
+        auto range = at::stack({with_a_row(local_of(tensor), all_dims, lowest_value(type)).amax(all_dims),
+                                -with_a_row(local_of(tensor), all_dims, highest_value(type)).amin(all_dims)});
         for (const auto axis : axes_cutting(call, tensor, all_dims)) range = at::amax(parts_of_all(call, axis, range), {0});
         call.arg(2) = at::Scalar(-range[1].item<double>());
         call.arg(3) = at::Scalar(range[0].item<double>());
@@ -260,11 +265,13 @@ const RuleRegistration r_prod("reductions", {"aten::prod", "aten::prod.dim_int"}
 const RuleRegistration r_any("reductions", {"aten::any", "aten::any.dim", "aten::any.dims", "aten::_is_any_true"}, any);
 const RuleRegistration r_all("reductions", {"aten::all", "aten::all.dim", "aten::all.dims", "aten::_is_all_true"}, all);
 const RuleRegistration r_logsumexp("reductions", {"aten::logsumexp"}, logsumexp);
-const RuleRegistration r_norm("reductions", {"aten::linalg_vector_norm", "aten::norm.Scalar", "aten::norm.ScalarOpt_dim", "aten::norm.ScalarOpt_dtype",
-                                             "aten::norm.ScalarOpt_dim_dtype"},
+const RuleRegistration r_norm("reductions",
+                              {"aten::linalg_vector_norm", "aten::norm.Scalar", "aten::norm.ScalarOpt_dim", "aten::norm.ScalarOpt_dtype",
+                               "aten::norm.ScalarOpt_dim_dtype"},
                               vector_norm);
 const RuleRegistration r_count("reductions", {"aten::nansum", "aten::count_nonzero", "aten::count_nonzero.dim_IntList"}, pending_count);
-const RuleRegistration r_var("reductions", {"aten::var.correction", "aten::std.correction", "aten::var_mean.correction", "aten::std_mean.correction"}, variance);
+const RuleRegistration r_var("reductions", {"aten::var.correction", "aten::std.correction", "aten::var_mean.correction", "aten::std_mean.correction"},
+                             variance);
 const RuleRegistration r_histc("reductions", {"aten::histc"}, histc);
 
 }  // namespace

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operators that give the same numbers another shape.
+#include "ops/rules/rank_parts.h"
+
 #include <ATen/ATen.h>
 #include <ATen/InferSize.h>
 #include <ATen/TensorUtils.h>
@@ -7,12 +9,13 @@
 #include <algorithm>
 #include <numeric>
 
-#include "ops/rules/rank_parts.h"
-
 namespace meshard {
 namespace {
 
-std::int64_t product_of(c10::IntArrayRef sizes) { return std::accumulate(sizes.begin(), sizes.end(), std::int64_t{1}, std::multiplies<>()); }
+std::int64_t product_of(c10::IntArrayRef sizes)
+{
+    return std::accumulate(sizes.begin(), sizes.end(), std::int64_t{1}, std::multiplies<>());
+}
 
 /// Layout of a cut tensor after the whole gets another shape; none if no layout describes it.
 ///
@@ -113,7 +116,7 @@ void finish_view(RuleCall& call, const at::Tensor& view, bool is_copy, const at:
 {
     if (is_copy) {
         mark_moved_copy({view}, call.tensor(0), local, spec);
-        if (!call.is_view()) share_memory(call.tensor(0), {view});   // `_unsafe_view`, through which some operators write
+        if (!call.is_view()) share_memory(call.tensor(0), {view});  // `_unsafe_view`, through which some operators write
     }
     call.finish({view});
 }
@@ -182,7 +185,10 @@ void transpose(RuleCall& call)
     permute_to(call, swapped(num_dims, from_front(call.arg(1).toInt(), num_dims), from_front(call.arg(2).toInt(), num_dims)));
 }
 
-void t(RuleCall& call) { permute_to(call, swapped(call.tensor(0).dim(), 0, 1)); }
+void t(RuleCall& call)
+{
+    permute_to(call, swapped(call.tensor(0).dim(), 0, 1));
+}
 
 void permute(RuleCall& call)
 {
@@ -201,10 +207,12 @@ void expand(RuleCall& call)
     for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) {
         auto& size = shape[dim + added];
         if (size == -1) size = tensor.size(dim);
-        if (size != tensor.size(dim)) repeated.push_back(dim);
-        else strides[dim + added] = tensor.stride(dim);
+        if (size != tensor.size(dim))
+            repeated.push_back(dim);
+        else
+            strides[dim + added] = tensor.stride(dim);
     }
-    const auto whole = with_whole_dims(call, tensor, repeated);   // of a single row: one small message
+    const auto whole = with_whole_dims(call, tensor, repeated);  // of a single row: one small message
     const auto spec = call.spec(map_dims(layouts_of(call, whole), [&](std::int64_t dim) { return dim + added; }));
     const auto& local = local_of(whole);
     finish_view(call, wrap(local.expand(spec->local_shape(shape)), spec, strides), !whole.is_same(tensor), local, spec_of(whole));
@@ -243,9 +251,8 @@ void squeeze(RuleCall& call)
     for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) {
         if (std::find(removed.begin(), removed.end(), dim) == removed.end()) strides.push_back(tensor.stride(dim));
     }
-    const auto axes = map_dims(layouts_of(call, whole), [&](std::int64_t dim) {
-        return dim - std::count_if(removed.begin(), removed.end(), [&](std::int64_t d) { return d < dim; });
-    });
+    const auto axes = map_dims(layouts_of(call, whole),
+                               [&](std::int64_t dim) { return dim - std::count_if(removed.begin(), removed.end(), [&](std::int64_t d) { return d < dim; }); });
     const auto& local = local_of(whole);
     finish_view(call, wrap(local.squeeze(removed), call.spec(axes), strides), !whole.is_same(tensor), local, spec_of(whole));
 }
@@ -264,13 +271,13 @@ void view_as_complex(RuleCall& call)
 {
     const auto tensor = call.tensor(0);
     if (tensor.dim() == 0 || tensor.size(-1) != 2 || tensor.stride(-1) != 1) return gathered_rule(call);
-    const auto whole = with_whole_lines(call, tensor, tensor.dim() - 1);   // no pair is cut
+    const auto whole = with_whole_lines(call, tensor, tensor.dim() - 1);  // no pair is cut
     std::vector<std::int64_t> strides;
     for (std::int64_t dim = 0; dim + 1 < tensor.dim(); ++dim) strides.push_back(tensor.stride(dim) / 2);
     auto local = local_of(whole);
     bool pairs = local.storage_offset() % 2 == 0 && local.stride(-1) == 1;
     for (std::int64_t dim = 0; dim + 1 < local.dim(); ++dim) pairs &= local.stride(dim) % 2 == 0;
-    if (!pairs) local = local.clone(at::MemoryFormat::Contiguous);   // the strides of the whole allow a view; those of this rank's part may not
+    if (!pairs) local = local.clone(at::MemoryFormat::Contiguous);  // the strides of the whole allow a view; those of this rank's part may not
     finish_view(call, wrap(at::view_as_complex(local), spec_of(whole), strides), !pairs || !whole.is_same(tensor), local, spec_of(whole));
 }
 
@@ -315,7 +322,7 @@ void as_strided_in_place(RuleCall& call)
 }
 
 const RuleRegistration r_refused("refused", {"aten::resize_", "aten::resize_as_", "aten::set_"}, refuse_in_place);
-const RuleRegistration r_as_strided_in_place("refused", {"aten::as_strided_"}, as_strided_in_place);   // except for calls that change nothing
+const RuleRegistration r_as_strided_in_place("refused", {"aten::as_strided_"}, as_strided_in_place);  // except for calls that change nothing
 const RuleRegistration r_in_place("views", {"aten::unsqueeze_", "aten::squeeze_", "aten::transpose_", "aten::t_"}, reshape_in_place);
 const RuleRegistration r_as_real("views", {"aten::view_as_real"}, view_as_real);
 const RuleRegistration r_as_complex("views", {"aten::view_as_complex"}, view_as_complex);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "ops/search/point_kernels.h"
+#include "ops/search/point_search.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
-
-#include "ops/search/point_kernels.h"
-#include "ops/search/point_search.h"
 
 namespace meshard::point_tree {
 
@@ -36,7 +36,7 @@ private:
 
     std::vector<std::unique_ptr<T[]>> chunks_;
     T* next_ = nullptr;
-    std::int64_t left_ = 0, next_size_ = 1 << 12;   // small at first, for small searches
+    std::int64_t left_ = 0, next_size_ = 1 << 12;  // small at first, for small searches
 };
 
 /// Collects the neighbours of queries, which are answered in the order of a walk, and makes lists in the order of the queries. If each query will probably have
@@ -102,7 +102,7 @@ private:
     const PointKernels<T>& kernels_ = point_kernels<T>();
     std::vector<std::int32_t> ids_;
     std::vector<T> distances_;
-    std::vector<std::int32_t> counts_;   // (queries, lists)
+    std::vector<std::int32_t> counts_;  // (queries, lists)
     std::vector<T*> records_;
     std::int64_t num_queries_, num_lists_, stride_;
 };

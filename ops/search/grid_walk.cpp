@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/search/grid_walk.h"
 
+#include "partition/error.h"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <string>
 
-#include "partition/error.h"
-
 namespace meshard {
 namespace {
 
 struct Placed {
-    std::array<std::int32_t, 3> cell;   ///< z, y, x: sorts in the order of the walk
+    std::array<std::int32_t, 3> cell;  ///< z, y, x: sorts in the order of the walk
     std::int32_t id;
 
     auto operator<=>(const Placed&) const = default;
@@ -26,7 +26,8 @@ template <class T>
 void require_grid_cells(std::span<const T> coordinates, const RadiusLimit& limit)
 {
     const auto radius = static_cast<float>(limit.radius), per_width = 1.0f / (0.5f * radius);
-    const auto bad = std::find_if(coordinates.begin(), coordinates.end(), [&](T x) { return !((std::abs(static_cast<float>(x)) + radius) * per_width <= kMostCells); });
+    const auto bad =
+        std::find_if(coordinates.begin(), coordinates.end(), [&](T x) { return !((std::abs(static_cast<float>(x)) + radius) * per_width <= kMostCells); });
     if (bad == coordinates.end()) return;
     throw InvalidInput("radius_search: the coordinate " + std::to_string(*bad) + " is too many radii (" + std::to_string(radius) +
                        ") from zero for the grid's order. Move the points to zero or take a larger radius.");
@@ -64,7 +65,7 @@ NeighborLists<T> neighbors_in_grid_order(std::span<const T> points, std::span<co
         auto at = placed.begin();
         for (auto z = first[2]; z <= last[2] && left > 0; ++z) {
             for (auto y = first[1]; y <= last[1] && left > 0; ++y) {
-                at = std::lower_bound(at, placed.end(), Placed{{z, y, first[0]}, 0});   // cells of one row are contiguous
+                at = std::lower_bound(at, placed.end(), Placed{{z, y, first[0]}, 0});  // cells of one row are contiguous
                 for (; at != placed.end() && at->cell[0] == z && at->cell[1] == y && at->cell[2] <= last[0] && left > 0; ++at) {
                     float squared = 0;
                     for (int d = 0; d < 3; ++d) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "ops/search/point_search.h"
+
 #include <cstdint>
 #include <span>
-
-#include "ops/search/point_search.h"
 
 namespace meshard {
 

@@ -11,7 +11,7 @@
 namespace meshard {
 namespace {
 
-constexpr int kBits = 12;   // of a cell's coordinate along an axis
+constexpr int kBits = 12;  // of a cell's coordinate along an axis
 constexpr std::int64_t kCellsPerAxis = std::int64_t{1} << kBits;
 
 std::int64_t interleaved(const std::array<std::int64_t, 3>& coordinates, int dimensions)
@@ -23,12 +23,12 @@ std::int64_t interleaved(const std::array<std::int64_t, 3>& coordinates, int dim
     return code;
 }
 
-constexpr std::uint64_t kEscape = 24;   // after so many ones the difference follows in 64 bits
+constexpr std::uint64_t kEscape = 24;  // after so many ones the difference follows in 64 bits
 
 /// The number of low bits for which the code of all differences is about the shortest.
 int best_low_bits(std::span<const std::int64_t> numbers)
 {
-    std::array<double, 65> counts{};   // counts[b]: differences of b bits
+    std::array<double, 65> counts{};  // counts[b]: differences of b bits
     std::int64_t last = 0;
     for (const auto number : numbers) counts[std::bit_width(static_cast<std::uint64_t>(number - std::exchange(last, number)))] += 1;
     int best = 0;
@@ -87,7 +87,8 @@ std::int64_t code_of(const PointCells& cells, const T* point, int dimensions)
 {
     std::array<std::int64_t, 3> coordinates{};
     for (int d = 0; d < dimensions && cells.width > 0; ++d) {
-        coordinates[d] = std::clamp<std::int64_t>(static_cast<std::int64_t>((static_cast<double>(point[d]) - cells.low[d]) / cells.width), 0, kCellsPerAxis - 1);
+        coordinates[d] =
+            std::clamp<std::int64_t>(static_cast<std::int64_t>((static_cast<double>(point[d]) - cells.low[d]) / cells.width), 0, kCellsPerAxis - 1);
     }
     return interleaved(coordinates, dimensions);
 }

@@ -20,7 +20,7 @@ std::vector<std::int64_t> unpack_ascending(std::span<const std::uint8_t> bytes, 
 struct PointCells {
     std::array<double, 3> low{};
     double width = 0;
-    std::vector<std::int64_t> codes;   ///< of each cell with a point, ascending: Morton code, the bits of its coordinates along the axes interleaved
+    std::vector<std::int64_t> codes;  ///< of each cell with a point, ascending: Morton code, the bits of its coordinates along the axes interleaved
 
     /// Upper bound of the distance between a point and the centroid of its cell, with centroids in type T.
     template <class T>

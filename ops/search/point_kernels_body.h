@@ -3,7 +3,7 @@
 // instantiated, so that no code for a newer processor can be linked into a program for an older one.
 #pragma once
 
-#include "ops/search/point_kernels.h"   // which instantiates nothing
+#include "ops/search/point_kernels.h"  // which instantiates nothing
 
 #if defined(__SSE2__)
 #include <immintrin.h>
@@ -239,8 +239,10 @@ void sort(const T* squares, const std::int32_t* ids, std::int64_t count, T* sort
         }
         for (std::int64_t i = 0; i < count; ++i) {
             for (int v = 0; v < together; ++v) {
-                if constexpr (is_single) before[v] -= own[v] > keys[i];
-                else before[v] -= (own[v] > keys[i]) | ((own[v] == keys[i]) & (own_ties[v] > ties[i]));
+                if constexpr (is_single)
+                    before[v] -= own[v] > keys[i];
+                else
+                    before[v] -= (own[v] > keys[i]) | ((own[v] == keys[i]) & (own_ties[v] > ties[i]));
             }
         }
         for (int v = 0; v < together; ++v) *reinterpret_cast<Vector*>(positions + begin + v * width) = before[v];
@@ -255,8 +257,10 @@ template <class T>
 void roots(const T* squares, std::int64_t count, T* to)
 {
     for (std::int64_t i = 0; i < count; ++i) {
-        if constexpr (sizeof(T) == 4) to[i] = __builtin_sqrtf(squares[i]);
-        else to[i] = __builtin_sqrt(squares[i]);
+        if constexpr (sizeof(T) == 4)
+            to[i] = __builtin_sqrtf(squares[i]);
+        else
+            to[i] = __builtin_sqrt(squares[i]);
     }
 }
 
@@ -273,7 +277,7 @@ inline void copy_numbers(const V* from, std::int64_t count, V* to)
 {
     constexpr int width = 16 / sizeof(V);
     typedef V Vector __attribute__((vector_size(width * sizeof(V)), aligned(sizeof(V)), may_alias));
-    if (count < width) {   // a few: not worth a call
+    if (count < width) {  // a few: not worth a call
         for (std::int64_t i = 0; i < count; ++i) to[i] = from[i];
         return;
     }
@@ -294,7 +298,10 @@ constexpr PointKernels<T> kernels_here()
 {
     return {{{gather<T, 1, false>, gather<T, 1, true>}, {gather<T, 2, false>, gather<T, 2, true>}, {gather<T, 3, false>, gather<T, 3, true>}},
             {{filter<T, 1, false>, filter<T, 1, true>}, {filter<T, 2, false>, filter<T, 2, true>}, {filter<T, 3, false>, filter<T, 3, true>}},
-            sort<T>, roots<T>, count_up_to<T>, copy<T>};
+            sort<T>,
+            roots<T>,
+            count_up_to<T>,
+            copy<T>};
 }
 
 }  // namespace

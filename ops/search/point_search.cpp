@@ -15,8 +15,8 @@ namespace {
 
 using namespace point_tree;
 
-constexpr std::int64_t kGroup = 32;       // queries that are searched together
-constexpr std::int64_t kMinPiece = 128;   // groups for which a thread is worth its cost
+constexpr std::int64_t kGroup = 32;      // queries that are searched together
+constexpr std::int64_t kMinPiece = 128;  // groups for which a thread is worth its cost
 
 template <class T>
 constexpr T kLargestCoordinate = sizeof(T) == 4 ? T(1e18) : T(1e150);
@@ -92,13 +92,12 @@ template <class T>
 template <int D>
 struct PointSearch<T>::Impl : PointSearch<T>::Base {
     std::vector<Item<T, D>> ordered;
-    std::vector<T> original;   // to find out whether the queries are the points themselves
+    std::vector<T> original;  // to find out whether the queries are the points themselves
     Tree<T, D> tree;
     Period<T, D> period;
     SearchPieces pieces;
 
-    Impl(std::span<const T> points, std::span<const double> lengths, SearchPieces pieces)
-        : original(points.begin(), points.end()), pieces(std::move(pieces))
+    Impl(std::span<const T> points, std::span<const double> lengths, SearchPieces pieces) : original(points.begin(), points.end()), pieces(std::move(pieces))
     {
         period.length.fill(std::numeric_limits<T>::infinity());
         for (std::size_t d = 0; d < lengths.size(); ++d) {
@@ -139,13 +138,14 @@ struct PointSearch<T>::Impl : PointSearch<T>::Base {
                 walk.group(g * kGroup, std::min(num_queries, (g + 1) * kGroup));
             }
         };
-        if (num_pieces == 1) work(0);
-        else pieces.run(num_pieces, work);
+        if (num_pieces == 1)
+            work(0);
+        else
+            pieces.run(num_pieces, work);
         return std::move(found).lists();
     }
 
-    NeighborLists<T> knn(std::span<const T> queries, std::int64_t k, std::span<const std::int32_t> excluded,
-                         std::span<const T> bounds_squared) const override
+    NeighborLists<T> knn(std::span<const T> queries, std::int64_t k, std::span<const std::int32_t> excluded, std::span<const T> bounds_squared) const override
     {
         SearchRequest<T, D> request;
         request.excluded = excluded;
@@ -156,8 +156,7 @@ struct PointSearch<T>::Impl : PointSearch<T>::Base {
         return std::move(answer(queries, std::move(request)).front());
     }
 
-    std::vector<NeighborLists<T>> within(std::span<const T> queries, std::span<const RadiusLimit> limits,
-                                         std::span<const std::int32_t> excluded) const override
+    std::vector<NeighborLists<T>> within(std::span<const T> queries, std::span<const RadiusLimit> limits, std::span<const std::int32_t> excluded) const override
     {
         // One pass for lists with a limit, one for those without: a search for few points within a large radius must not visit all points there.
         std::vector<NeighborLists<T>> lists(limits.size());

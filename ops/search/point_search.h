@@ -64,13 +64,11 @@ public:
     /// @param excluded  empty, or for each query the id of one point that is not a result (its own); -1 for none
     /// @param bounds_squared  empty, or for each query an upper bound of the squared distance
     /// @throws InvalidInput if k < 1, on wrong coordinates, and if sizes do not fit
-    NeighborLists<T> knn(std::span<const T> queries, std::int64_t k, std::span<const std::int32_t> excluded = {},
-                         std::span<const T> bounds_squared = {}) const;
+    NeighborLists<T> knn(std::span<const T> queries, std::int64_t k, std::span<const std::int32_t> excluded = {}, std::span<const T> bounds_squared = {}) const;
 
     /// Points within each of the radii, found in one pass; one list a radius.
     /// @throws InvalidInput on radii that are not positive and finite, on max_neighbors < 1, on wrong coordinates, and if sizes do not fit
-    std::vector<NeighborLists<T>> within(std::span<const T> queries, std::span<const RadiusLimit> limits,
-                                         std::span<const std::int32_t> excluded = {}) const;
+    std::vector<NeighborLists<T>> within(std::span<const T> queries, std::span<const RadiusLimit> limits, std::span<const std::int32_t> excluded = {}) const;
 
 private:
     struct Base;

@@ -16,7 +16,7 @@
 
 namespace meshard::point_tree {
 
-inline constexpr int kWidth = 8;   ///< points of a leaf, children of a node
+inline constexpr int kWidth = 8;  ///< points of a leaf, children of a node
 
 /// A vector of eight numbers in registers of 16 bytes, which every x86-64 and Arm processor has.
 template <class T>
@@ -35,8 +35,10 @@ struct Wide {
         unsigned bits = 0;
         for (int p = 0; p < kParts; ++p) {
 #if defined(__SSE2__)
-            if constexpr (sizeof(T) == 4) bits |= static_cast<unsigned>(_mm_movemask_ps((__m128)(parts[p] <= bound))) << (p * kLanes);
-            else bits |= static_cast<unsigned>(_mm_movemask_pd((__m128d)(parts[p] <= bound))) << (p * kLanes);
+            if constexpr (sizeof(T) == 4)
+                bits |= static_cast<unsigned>(_mm_movemask_ps((__m128)(parts[p] <= bound))) << (p * kLanes);
+            else
+                bits |= static_cast<unsigned>(_mm_movemask_pd((__m128d)(parts[p] <= bound))) << (p * kLanes);
 #else
             for (int lane = 0; lane < kLanes; ++lane) bits |= static_cast<unsigned>(parts[p][lane] <= bound) << (p * kLanes + lane);
 #endif
@@ -49,8 +51,10 @@ template <class T>
 inline typename Wide<T>::Part larger(typename Wide<T>::Part a, typename Wide<T>::Part b)
 {
 #if defined(__SSE2__)
-    if constexpr (sizeof(T) == 4) return (typename Wide<T>::Part)_mm_max_ps((__m128)a, (__m128)b);
-    else return (typename Wide<T>::Part)_mm_max_pd((__m128d)a, (__m128d)b);
+    if constexpr (sizeof(T) == 4)
+        return (typename Wide<T>::Part)_mm_max_ps((__m128)a, (__m128)b);
+    else
+        return (typename Wide<T>::Part)_mm_max_pd((__m128d)a, (__m128d)b);
 #else
     return a > b ? a : b;
 #endif
@@ -190,7 +194,7 @@ void order_items(std::span<Item<T, D>> items)
 template <class T, int D>
 struct Period {
     std::array<T, D> length;
-    bool any = false;   ///< some axis repeats
+    bool any = false;  ///< some axis repeats
 };
 
 /// Squared distances between a box and eight others. Lower bounds of the distances between points in them also after rounding, which is monotonic.
@@ -249,7 +253,7 @@ struct Tree {
     };
 
     std::vector<Leaf> leaves;
-    std::vector<std::vector<Node>> levels;   ///< the last one has one node, or none if there are no points
+    std::vector<std::vector<Node>> levels;  ///< the last one has one node, or none if there are no points
 
     void build(std::span<const Item<T, D>> ordered)
     {

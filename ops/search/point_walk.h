@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "ops/search/found_neighbors.h"
+#include "ops/search/point_kernels.h"
+#include "ops/search/point_search.h"
+#include "ops/search/point_tree.h"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -10,29 +15,24 @@
 #include <span>
 #include <vector>
 
-#include "ops/search/found_neighbors.h"
-#include "ops/search/point_kernels.h"
-#include "ops/search/point_search.h"
-#include "ops/search/point_tree.h"
-
 namespace meshard::point_tree {
 
 inline constexpr std::int32_t kLastId = std::numeric_limits<std::int32_t>::max();
 
 template <class T>
-constexpr T kNoBound = std::numeric_limits<T>::max();   // empty lanes are infinitely far away
+constexpr T kNoBound = std::numeric_limits<T>::max();  // empty lanes are infinitely far away
 
 /// Queries of one search, and which neighbours it has to find.
 template <class T, int D>
 struct SearchRequest {
-    std::span<const Item<T, D>> queries;           // in the order of the walk; id: row of the query
-    std::span<const std::int32_t> excluded;        // one id a row; or none
-    std::span<const T> bounds_squared;             // one a row; or none
-    T bound_squared = kNoBound<T>;                 // of all queries
-    std::int64_t wanted = kAllNeighbors;           // number of nearest points to find, the excluded one included
-    std::vector<T> radii_squared;                  // one a list: only points within it are written; empty: all that are found
-    std::vector<std::int64_t> max_neighbors;       // one a list
-    std::int64_t stride = 0;                       // see FoundNeighbors
+    std::span<const Item<T, D>> queries;      // in the order of the walk; id: row of the query
+    std::span<const std::int32_t> excluded;   // one id a row; or none
+    std::span<const T> bounds_squared;        // one a row; or none
+    T bound_squared = kNoBound<T>;            // of all queries
+    std::int64_t wanted = kAllNeighbors;      // number of nearest points to find, the excluded one included
+    std::vector<T> radii_squared;             // one a list: only points within it are written; empty: all that are found
+    std::vector<std::int64_t> max_neighbors;  // one a list
+    std::int64_t stride = 0;                  // see FoundNeighbors
 };
 
 /// One walk over groups of queries: the tree, the request, and buffers that are reused from group to group.
@@ -52,15 +52,17 @@ public:
     {
         rows_.resize(end - begin);
         std::iota(rows_.begin(), rows_.end(), begin);
-        if (limited_) search_by_estimate();
-        else search_within_bound(rows_);
+        if (limited_)
+            search_by_estimate();
+        else
+            search_within_bound(rows_);
     }
 
 private:
-    static constexpr std::int64_t kMaxLeaves = 256;     // that a group of queries may reach; with more it is split, or searched within an upper bound
+    static constexpr std::int64_t kMaxLeaves = 256;  // that a group of queries may reach; with more it is split, or searched within an upper bound
     static constexpr std::int64_t kEstimatePoints = 4 * kWidth;
-    static constexpr double kEstimateStep = 0.05;       // relative step by which the estimate changes
-    static constexpr double kFailureShare = 0.03;       // share of the queries for which the estimate should be too small
+    static constexpr double kEstimateStep = 0.05;  // relative step by which the estimate changes
+    static constexpr double kFailureShare = 0.03;  // share of the queries for which the estimate should be too small
 
     T limit_of(std::int64_t query) const
     {
@@ -91,8 +93,10 @@ private:
                 const auto limit = limit_of(query.id), bound = std::min(estimate, limit);
                 const auto count = filter(query, bound);
                 const bool is_short = count < wanted_ && estimate < limit;
-                if (is_short) failed_.push_back(row);
-                else answer(query, count);
+                if (is_short)
+                    failed_.push_back(row);
+                else
+                    answer(query, count);
                 if (is_short || count >= wanted_) estimated_reach_ *= is_short ? 1 + kEstimateStep * (1 - kFailureShare) : 1 - kEstimateStep * kFailureShare;
             }
         } else {
@@ -215,8 +219,10 @@ private:
                 const auto lane = std::countr_zero(lanes);
                 if (last_id != kLastId && make_key<T>(distances[lane], node.least_id[lane]) > farthest) continue;
                 const auto child = index * kWidth + lane;
-                if (level > 0) stack_.push_back({level - 1, child});
-                else leaves_.push_back(static_cast<std::int32_t>(child));
+                if (level > 0)
+                    stack_.push_back({level - 1, child});
+                else
+                    leaves_.push_back(static_cast<std::int32_t>(child));
             }
             if (static_cast<std::int64_t>(leaves_.size()) > most) return false;
         }
@@ -302,7 +308,7 @@ private:
     const PointKernels<T>& kernels_ = point_kernels<T>();
     const typename PointKernels<T>::Gather gather_;
     const typename PointKernels<T>::Filter filter_;
-    double estimated_reach_;   // estimated squared distance of the `wanted_`-th nearest point, in units of `scale_of`
+    double estimated_reach_;  // estimated squared distance of the `wanted_`-th nearest point, in units of `scale_of`
 
     std::vector<std::int64_t> rows_, failed_, counts_;
     std::vector<T> bounds_;

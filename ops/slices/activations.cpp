@@ -15,7 +15,10 @@ using Parameter = ActivationFunction::Parameter;
 constexpr double kLeakySlope = 0.1, kCappedSlope = 0.01, kSoftplusEnd = 20, kShrink = 0.5;
 constexpr double kSeluAlpha = 1.6732632423543772848170429916717, kSeluScale = 1.0507009873554804934193349852946;
 
-Tensor elu_gradient(const Tensor& g, const Tensor& x, double alpha, double scale) { return at::elu_backward(g, alpha, scale, 1, false, x); }
+Tensor elu_gradient(const Tensor& g, const Tensor& x, double alpha, double scale)
+{
+    return at::elu_backward(g, alpha, scale, 1, false, x);
+}
 
 /// Gradient of min(value, cap): one below the cap, one half where both are equal.
 Tensor capped_gradient(const Tensor& g, const Tensor& value, const Tensor& cap)
@@ -25,8 +28,9 @@ Tensor capped_gradient(const Tensor& g, const Tensor& value, const Tensor& cap)
 
 const std::array kFunctions{
     ActivationFunction{"capped_gelu", [](const Tensor& x, const Tensor& cap) { return at::minimum(at::gelu(x), cap.to(x.scalar_type())); },
-                       [](const Tensor& g, const Tensor& x, const Tensor& cap) { return at::gelu_backward(capped_gradient(g, at::gelu(x), cap), x); }, Parameter::Cap},
-    ActivationFunction{"cappek_leaky_relu",   // the reference's spelling
+                       [](const Tensor& g, const Tensor& x, const Tensor& cap) { return at::gelu_backward(capped_gradient(g, at::gelu(x), cap), x); },
+                       Parameter::Cap},
+    ActivationFunction{"cappek_leaky_relu",  // the reference's spelling
                        [](const Tensor& x, const Tensor& cap) { return at::minimum(at::leaky_relu(x, kCappedSlope), cap.to(x.scalar_type())); },
                        [](const Tensor& g, const Tensor& x, const Tensor& cap) {
                            return at::leaky_relu_backward(capped_gradient(g, at::leaky_relu(x, kCappedSlope), cap), x, kCappedSlope, false);
@@ -57,14 +61,15 @@ const std::array kFunctions{
                        [](const Tensor& g, const Tensor& x, const Tensor&) { return at::sigmoid_backward(g, at::sigmoid(x)); }},
     ActivationFunction{"silu", [](const Tensor& x, const Tensor&) { return at::silu(x); },
                        [](const Tensor& g, const Tensor& x, const Tensor&) { return at::silu_backward(g, x); }},
-    ActivationFunction{"sin", [](const Tensor& x, const Tensor&) { return at::sin(x); }, [](const Tensor& g, const Tensor& x, const Tensor&) { return g * at::cos(x); }},
+    ActivationFunction{"sin", [](const Tensor& x, const Tensor&) { return at::sin(x); },
+                       [](const Tensor& g, const Tensor& x, const Tensor&) { return g * at::cos(x); }},
     ActivationFunction{"softplus", [](const Tensor& x, const Tensor&) { return at::softplus(x, 1, kSoftplusEnd); },
                        [](const Tensor& g, const Tensor& x, const Tensor&) { return at::softplus_backward(g, x, 1, kSoftplusEnd); }},
     ActivationFunction{"softshrink", [](const Tensor& x, const Tensor&) { return at::softshrink(x, kShrink); },
                        [](const Tensor& g, const Tensor& x, const Tensor&) { return at::softshrink_backward(g, x, kShrink); }},
     ActivationFunction{"softsign", [](const Tensor& x, const Tensor&) { return x / (x.abs() + 1); },
                        [](const Tensor& g, const Tensor& x, const Tensor&) { return g / (x.abs() + 1).square(); }},
-    ActivationFunction{"squareplus", [](const Tensor& x, const Tensor&) { return 0.5 * (x + at::sqrt(x * x + 4)); },   // Barron 2021, with b = 4
+    ActivationFunction{"squareplus", [](const Tensor& x, const Tensor&) { return 0.5 * (x + at::sqrt(x * x + 4)); },  // Barron 2021, with b = 4
                        [](const Tensor& g, const Tensor& x, const Tensor&) { return g * (0.5 + 0.5 * x / at::sqrt(x * x + 4)); }},
     ActivationFunction{"tanh", [](const Tensor& x, const Tensor&) { return at::tanh(x); },
                        [](const Tensor& g, const Tensor& x, const Tensor&) { return at::tanh_backward(g, at::tanh(x)); }},
@@ -76,7 +81,10 @@ const std::array kFunctions{
 
 }  // namespace
 
-std::span<const ActivationFunction> activation_functions() { return kFunctions; }
+std::span<const ActivationFunction> activation_functions()
+{
+    return kFunctions;
+}
 
 const ActivationFunction* find_activation(std::string_view name)
 {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <span>
 #include <string_view>
-
-#include <ATen/core/Tensor.h>
 
 namespace meshard {
 
@@ -13,13 +13,13 @@ namespace meshard {
 struct ActivationFunction {
     enum class Parameter : std::uint8_t {
         None,
-        Cap,     ///< a constant: upper bound of the values
-        Slope    ///< learned: the slope for negative x
+        Cap,   ///< a constant: upper bound of the values
+        Slope  ///< learned: the slope for negative x
     };
 
-    std::string_view name;   ///< as in checkpoints' `act`
+    std::string_view name;  ///< as in checkpoints' `act`
     at::Tensor (*value)(const at::Tensor& x, const at::Tensor& parameter);
-    at::Tensor (*gradient)(const at::Tensor& value_gradient, const at::Tensor& x, const at::Tensor& parameter);   ///< value_gradient * f'(x)
+    at::Tensor (*gradient)(const at::Tensor& value_gradient, const at::Tensor& x, const at::Tensor& parameter);  ///< value_gradient * f'(x)
     Parameter parameter = Parameter::None;
 };
 

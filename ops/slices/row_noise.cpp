@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/slices/row_noise.h"
 
+#include "sharding/tensor/shard_tensor.h"
+
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <limits>
-
-#include "sharding/tensor/shard_tensor.h"
 
 namespace meshard {
 namespace {
@@ -73,8 +73,10 @@ at::Tensor RowNoise::draw(const at::Tensor& like)
     const auto fill = [&](auto* out) {
         for (std::int64_t b = 0; b < batch; ++b) draw.fill(b, 0, num_rows, width, {.row = width, .number = 1}, out + b * num_rows * width);
     };
-    if (is_double) fill(values.mutable_data_ptr<double>());
-    else fill(values.mutable_data_ptr<float>());
+    if (is_double)
+        fill(values.mutable_data_ptr<double>());
+    else
+        fill(values.mutable_data_ptr<float>());
     values = values.to(local.options());
     return is_sharded(like) ? from_local(values, make_spec(spec_of(like)->device_mesh, without_pending(spec_of(like)->axes))) : values;
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <span>
+#include "sharding/tensor/shard_spec.h"
 
 #include <ATen/core/Tensor.h>
 
-#include "sharding/tensor/shard_spec.h"
+#include <cstdint>
+#include <span>
 
 namespace meshard {
 
@@ -15,8 +15,8 @@ class RowDraw {
 public:
     /// Strides of `out`.
     struct Strides {
-        std::int64_t row = 1;      ///< from one row to the next
-        std::int64_t number = 1;   ///< from one number of a row to the next
+        std::int64_t row = 1;     ///< from one row to the next
+        std::int64_t number = 1;  ///< from one number of a row to the next
     };
 
     /// Writes `width` numbers in [0, 1) of each of the rows `first` ... `first + count - 1` of a sample, by this rank's numbering. T: float or double.
@@ -28,8 +28,8 @@ private:
 
     std::uint64_t key_ = 0;
     std::int64_t first_sample_ = 0, first_id_ = 0;
-    std::span<const std::int64_t> ids_;   // global ids of the rows; none: consecutive from first_id_ on
-    SpecPtr rows_;                        // keeps the memory of ids_ alive
+    std::span<const std::int64_t> ids_;  // global ids of the rows; none: consecutive from first_id_ on
+    SpecPtr rows_;                       // keeps the memory of ids_ alive
 };
 
 /// Uniform random numbers for rows: each depends only on the seed, the index of the draw, the row's global id, its sample in the batch and its position in

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/slices/slice_kernels.h"
 
-#include <ATen/ATen.h>
-
 #include "ops/rows/on_gpu.h"
+
+#include <ATen/ATen.h>
 
 namespace meshard {
 namespace {
@@ -13,18 +13,22 @@ template <class Work>
 void by_kernels(const at::Tensor& tensor, const Work& work)
 {
     const auto typed = [&](const auto& executor) {
-        if (tensor.scalar_type() == at::kDouble) work(executor, static_cast<double*>(nullptr));
-        else work(executor, static_cast<float*>(nullptr));
+        if (tensor.scalar_type() == at::kDouble)
+            work(executor, static_cast<double*>(nullptr));
+        else
+            work(executor, static_cast<float*>(nullptr));
     };
-    if (tensor.is_cuda()) on_gpu(tensor, typed);
-    else typed(HostExecutor());
+    if (tensor.is_cuda())
+        on_gpu(tensor, typed);
+    else
+        typed(HostExecutor());
 }
 
 template <class T>
 SlicedPoints<T> pointers(const at::Tensor& x, const at::Tensor& slices, const at::Tensor& bias, const at::Tensor& log_sums)
 {
-    return {x.const_data_ptr<T>(), slices.const_data_ptr<T>(), bias.const_data_ptr<T>(), log_sums.data_ptr<T>(),
-            x.size(0),             slices.size(0),             slices.size(1),           slices.size(2)};
+    return {x.const_data_ptr<T>(), slices.const_data_ptr<T>(), bias.const_data_ptr<T>(), log_sums.data_ptr<T>(), x.size(0), slices.size(0), slices.size(1),
+            slices.size(2)};
 }
 
 }  // namespace
@@ -84,6 +88,9 @@ SlicePoints::Gradients SlicePoints::backward(const at::Tensor& features, const a
     return gradients;
 }
 
-bool fits_slice_kernels(std::int64_t head_dim) { return head_dim <= kMaxHeadDim; }
+bool fits_slice_kernels(std::int64_t head_dim)
+{
+    return head_dim <= kMaxHeadDim;
+}
 
 }  // namespace meshard

@@ -20,8 +20,8 @@ public:
     at::Tensor deslice(const at::Tensor& states) const;
 
     struct Gradients {
-        at::Tensor x, features;       ///< (n, H D)
-        at::Tensor slices, bias;      ///< (H, S, D) and (H, S)
+        at::Tensor x, features;   ///< (n, H D)
+        at::Tensor slices, bias;  ///< (H, S, D) and (H, S)
     };
 
     /// Gradients through `sums(features)` and `deslice(states)` together. The gradient of the states is not among them: it is `sums(mixed_gradient)`.

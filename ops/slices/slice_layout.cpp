@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/slices/slice_layout.h"
 
-#include <ATen/ATen.h>
-
 #include "partition/error.h"
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"
+
+#include <ATen/ATen.h>
 
 namespace meshard {
 
@@ -14,8 +14,10 @@ SpecPtr token_spec(const ShardSpec& rows)
     auto axes = rows.axes;
     for (auto& axis : axes) {
         if (!axis.is_shard()) continue;
-        if (axis.placement.dim == 1) axis = {};
-        else if (axis.placement.dim == 2) axis.placement.dim = 1;
+        if (axis.placement.dim == 1)
+            axis = {};
+        else if (axis.placement.dim == 2)
+            axis.placement.dim = 1;
     }
     return make_spec(rows.device_mesh, axes);
 }
@@ -43,7 +45,10 @@ at::Tensor local_in(const at::Tensor& tensor, const SpecPtr& spec)
     return local_of(convert(wrap(tensor, replicated_spec(spec->device_mesh)), spec));
 }
 
-at::Tensor wrapped(const at::Tensor& local, const SpecPtr& spec) { return spec ? wrap(local, spec) : local; }
+at::Tensor wrapped(const at::Tensor& local, const SpecPtr& spec)
+{
+    return spec ? wrap(local, spec) : local;
+}
 
 void append_wrapped(std::vector<at::Tensor>& list, const std::vector<at::Tensor>& locals, const SpecPtr& spec)
 {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <vector>
+#include "sharding/tensor/shard_spec.h"
 
 #include <ATen/core/Tensor.h>
 
-#include "sharding/tensor/shard_spec.h"
+#include <vector>
 
 namespace meshard {
 

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/slices/slice_ops.h"
 
-#include <torch/csrc/autograd/custom_function.h>
-
-#include <ATen/ATen.h>
-
-#include <algorithm>
-
 #include "ops/rules/rank_parts.h"
 #include "ops/slices/slice_layout.h"
 #include "partition/error.h"
 #include "sharding/tensor/exact_mode.h"
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
 
 namespace meshard {
 namespace {
@@ -33,10 +32,16 @@ struct NoAutocast {
 };
 
 /// Type in which both operands are summed over points: float or wider.
-at::ScalarType common_sum_type(const at::Tensor& a, const at::Tensor& b) { return sum_type(at::promote_types(a.scalar_type(), b.scalar_type())); }
+at::ScalarType common_sum_type(const at::Tensor& a, const at::Tensor& b)
+{
+    return sum_type(at::promote_types(a.scalar_type(), b.scalar_type()));
+}
 
 /// (B, N, H, X) as (B, H, N, X), a view.
-at::Tensor heads_first(const at::Tensor& x) { return x.permute({0, 2, 1, 3}); }
+at::Tensor heads_first(const at::Tensor& x)
+{
+    return x.permute({0, 2, 1, 3});
+}
 
 /// The same layout with rows cut where slices are cut: a dimension that one rank alone holds (a cloud of one point) is also all of the rows.
 SpecPtr with_rows_cut(const char* where, const SpecPtr& spec, std::int64_t num_rows)
@@ -57,9 +62,15 @@ SpecPtr with_rows_cut(const char* where, const SpecPtr& spec, std::int64_t num_r
     return changed ? make_spec(spec->device_mesh, axes) : spec;
 }
 
-SpecPtr spec_or_null(const at::Tensor& tensor) { return is_sharded(tensor) ? spec_of(tensor) : nullptr; }
+SpecPtr spec_or_null(const at::Tensor& tensor)
+{
+    return is_sharded(tensor) ? spec_of(tensor) : nullptr;
+}
 
-bool exactly(const at::Tensor& factor) { return exact_mode() && factor.scalar_type() != at::kDouble; }
+bool exactly(const at::Tensor& factor)
+{
+    return exact_mode() && factor.scalar_type() != at::kDouble;
+}
 
 /// A matrix product whose sums run along the rows of `left`, which no rank cuts.
 at::Tensor product_by_row(const at::Tensor& left, const at::Tensor& right)
@@ -84,7 +95,7 @@ struct SliceTokens : torch::autograd::Function<SliceTokens> {
         const NoAutocast no_autocast;
         const auto rows = row_spec("slice_tokens", weights, features);
         const auto type = common_sum_type(weights, features);
-        const auto w = local_in(weights, rows).to(type), f = local_in(features, rows).to(type);   // (B, N, H, S), (B, N, H, D)
+        const auto w = local_in(weights, rows).to(type), f = local_in(features, rows).to(type);  // (B, N, H, S), (B, N, H, D)
         const auto num_features = f.size(3);
 
         // Sums of weighted features and of weights in one buffer, for one all-reduce.
@@ -94,13 +105,13 @@ struct SliceTokens : torch::autograd::Function<SliceTokens> {
             buffer.narrow(3, 0, num_features).copy_(exact_product(heads_first(w).transpose(2, 3), heads_first(f), weights.size(1), groups));
             buffer.select(3, num_features).copy_(exact_sum(w.to(type), {1}, false, std::max<std::int64_t>(1, weights.size(1)), groups));
         } else {
-            buffer.narrow(3, 0, num_features).copy_(at::matmul(heads_first(w).transpose(2, 3), heads_first(f)));   // (B, H, S, D)
-            buffer.select(3, num_features).copy_(at::sum(w, {1}, false, type));                                    // (B, H, S)
+            buffer.narrow(3, 0, num_features).copy_(at::matmul(heads_first(w).transpose(2, 3), heads_first(f)));  // (B, H, S, D)
+            buffer.select(3, num_features).copy_(at::sum(w, {1}, false, type));                                   // (B, H, S)
             sum_over_rows(buffer, rows);
         }
 
-        const auto norm = buffer.narrow(3, num_features, 1) + epsilon;              // (B, H, S, 1)
-        const auto tokens = buffer.narrow(3, 0, num_features).div(norm);            // (B, H, S, D)
+        const auto norm = buffer.narrow(3, num_features, 1) + epsilon;    // (B, H, S, 1)
+        const auto tokens = buffer.narrow(3, 0, num_features).div(norm);  // (B, H, S, D)
         const auto spec = rows ? token_spec(*rows) : nullptr;
         context->save_for_backward({weights, features, tokens, norm});
         return wrapped(tokens.to(features.scalar_type()), spec);
@@ -118,15 +129,16 @@ struct SliceTokens : torch::autograd::Function<SliceTokens> {
         reduce_partials(gradients);
         const auto gradient = local_in(gradients[0], spec).to(tokens.scalar_type());
 
-        const auto sums_gradient = gradient.div(norm);                                                          // (B, H, S, D)
-        const auto weight_sums_gradient = sums_gradient.mul(tokens).sum(-1).neg_();                             // (B, H, S)
+        const auto sums_gradient = gradient.div(norm);                               // (B, H, S, D)
+        const auto weight_sums_gradient = sums_gradient.mul(tokens).sum(-1).neg_();  // (B, H, S)
         at::Tensor weights_gradient, features_gradient;
         if (context->needs_input_grad(0)) {
-            weights_gradient = product_by_row(heads_first(f), sums_gradient.transpose(2, 3));                               // (B, H, N, S)
+            weights_gradient = product_by_row(heads_first(f), sums_gradient.transpose(2, 3));  // (B, H, N, S)
             weights_gradient.add_(weight_sums_gradient.unsqueeze(2));
-            weights_gradient = wrapped(heads_first(weights_gradient).to(weights.scalar_type()), rows);          // (B, N, H, S)
+            weights_gradient = wrapped(heads_first(weights_gradient).to(weights.scalar_type()), rows);  // (B, N, H, S)
         }
-        if (context->needs_input_grad(1)) features_gradient = wrapped(heads_first(product_by_row(heads_first(w), sums_gradient)).to(features.scalar_type()), rows);   // (B, N, H, D)
+        if (context->needs_input_grad(1))
+            features_gradient = wrapped(heads_first(product_by_row(heads_first(w), sums_gradient)).to(features.scalar_type()), rows);  // (B, N, H, D)
         return {weights_gradient, features_gradient, at::Tensor()};
     }
 };
@@ -138,10 +150,10 @@ struct DesliceTokens : torch::autograd::Function<DesliceTokens> {
         reduce_partials({weights, tokens});
         const auto rows = row_spec("deslice_tokens", weights, at::Tensor());
         const auto type = at::promote_types(weights.scalar_type(), tokens.scalar_type());
-        const auto w = local_in(weights, rows).to(type);                                          // (B, N, H, S)
-        const auto t = local_in(tokens, rows ? token_spec(*rows) : nullptr).to(type);             // (B, H, S, D)
+        const auto w = local_in(weights, rows).to(type);                               // (B, N, H, S)
+        const auto t = local_in(tokens, rows ? token_spec(*rows) : nullptr).to(type);  // (B, H, S, D)
         context->save_for_backward({weights, tokens});
-        return wrapped(heads_first(product_by_row(heads_first(w), t)).contiguous(), rows);            // (B, N, H, D)
+        return wrapped(heads_first(product_by_row(heads_first(w), t)).contiguous(), rows);  // (B, N, H, D)
     }
 
     static variable_list backward(AutogradContext* context, variable_list gradients)
@@ -154,7 +166,7 @@ struct DesliceTokens : torch::autograd::Function<DesliceTokens> {
         const auto type = common_sum_type(saved[0], saved[1]);
         const auto w = local_in(saved[0], rows).to(type), t = local_in(saved[1], spec).to(type);
         reduce_partials(gradients);
-        const auto gradient = local_in(gradients[0], rows).to(type);                              // (B, N, H, D)
+        const auto gradient = local_in(gradients[0], rows).to(type);  // (B, N, H, D)
 
         at::Tensor weights_gradient, tokens_gradient;
         if (context->needs_input_grad(0)) {
@@ -162,9 +174,8 @@ struct DesliceTokens : torch::autograd::Function<DesliceTokens> {
         }
         if (context->needs_input_grad(1)) {
             const auto by_slice = heads_first(w).transpose(2, 3), by_row = heads_first(gradient);
-            auto sums = exactly(w) ? exact_product(by_slice, by_row, saved[0].size(1), row_groups(rows))
-                                   : at::matmul(by_slice, by_row).contiguous();
-            if (!exactly(w)) sum_over_rows(sums, rows);                                           // (B, H, S, D)
+            auto sums = exactly(w) ? exact_product(by_slice, by_row, saved[0].size(1), row_groups(rows)) : at::matmul(by_slice, by_row).contiguous();
+            if (!exactly(w)) sum_over_rows(sums, rows);  // (B, H, S, D)
             tokens_gradient = wrapped(sums.to(saved[1].scalar_type()), spec);
         }
         return {weights_gradient, tokens_gradient};
@@ -185,8 +196,8 @@ at::Tensor slice_tokens(const at::Tensor& weights, const at::Tensor& features, d
 
 at::Tensor deslice_tokens(const at::Tensor& weights, const at::Tensor& tokens)
 {
-    const bool fit = weights.dim() == 4 && tokens.dim() == 4 && weights.size(0) == tokens.size(0) && weights.size(2) == tokens.size(1) &&
-                     weights.size(3) == tokens.size(2);
+    const bool fit =
+        weights.dim() == 4 && tokens.dim() == 4 && weights.size(0) == tokens.size(0) && weights.size(2) == tokens.size(1) && weights.size(3) == tokens.size(2);
     if (!fit) {
         throw InvalidInput("deslice_tokens: weights " + shape_text(weights) + " and tokens " + shape_text(tokens) +
                            ", expected (B, N, H, S) and (B, H, S, D) with the same B, H and S.");

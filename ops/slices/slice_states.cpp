@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/slices/slice_states.h"
 
-#include <ATen/ATen.h>
-#include <torch/csrc/autograd/autograd.h>
-
 #include "ops/rules/rank_parts.h"
 #include "ops/slices/slice_layout.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
 
 namespace meshard {
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <functional>
-#include <vector>
+#include "sharding/tensor/shard_spec.h"
 
 #include <ATen/core/Tensor.h>
 
-#include "sharding/tensor/shard_spec.h"
+#include <functional>
+#include <vector>
 
 namespace meshard {
 
@@ -23,14 +23,14 @@ public:
     /// @param weights   of `attend`, plain
     /// @param rows      layout of the points; null for plain ones
     /// @param record    keep what `backward` needs
-    SliceStates(const at::Tensor& sums, at::ScalarType type, double epsilon, const AttendFunction& attend, const std::vector<at::Tensor>& weights,
-                SpecPtr rows, bool record);
+    SliceStates(const at::Tensor& sums, at::ScalarType type, double epsilon, const AttendFunction& attend, const std::vector<at::Tensor>& weights, SpecPtr rows,
+                bool record);
 
-    const at::Tensor& states() const { return states_; }   ///< (B, H, S, D), without history
+    const at::Tensor& states() const { return states_; }  ///< (B, H, S, D), without history
 
     struct Gradients {
-        at::Tensor sums;                   ///< (B, H, S, D + 1), complete
-        std::vector<at::Tensor> weights;   ///< of `attend`, from this rank's samples
+        at::Tensor sums;                  ///< (B, H, S, D + 1), complete
+        std::vector<at::Tensor> weights;  ///< of `attend`, from this rank's samples
     };
 
     /// One all-reduce of B * H * S * D numbers where rows are cut.
@@ -40,8 +40,8 @@ public:
 private:
     SpecPtr rows_;
     at::ScalarType type_;
-    at::Tensor norm_;      // (B, H, S, 1)
-    at::Tensor tokens_;    // a leaf of the small graph that ends in recorded_
+    at::Tensor norm_;    // (B, H, S, 1)
+    at::Tensor tokens_;  // a leaf of the small graph that ends in recorded_
     std::vector<at::Tensor> weights_;
     at::Tensor recorded_;
     at::Tensor states_;

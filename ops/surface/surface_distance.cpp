@@ -1,6 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/surface/surface_distance.h"
 
+#include "ops/neighbors/neighbor_rows.h"
+#include "ops/rows/cut_rows.h"
+#include "ops/rows/row_gather.h"
+#include "ops/rows/row_moves.h"
+#include "ops/surface/surface_parts.h"
+#include "partition/error.h"
+#include "sharding/ranks/parallel_for.h"
+
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
@@ -11,34 +19,27 @@
 #include <string>
 #include <vector>
 
-#include "ops/rows/cut_rows.h"
-#include "ops/neighbors/neighbor_rows.h"
-#include "ops/rows/row_gather.h"
-#include "ops/rows/row_moves.h"
-#include "ops/surface/surface_parts.h"
-#include "partition/error.h"
-#include "sharding/ranks/parallel_for.h"
-
 namespace meshard {
 namespace {
 
 constexpr const char* kWhere = "signed_distance";
-constexpr std::int64_t kQueriesAThread = 256;   // at least
+constexpr std::int64_t kQueriesAThread = 256;  // at least
 
 /// Message about a tensor that should have rows of three; empty if it is valid.
 std::string error_of_rows(const char* what, const at::Tensor& tensor, bool of_numbers)
 {
     const bool fits = of_numbers ? tensor.is_floating_point() : tensor.scalar_type() == at::kLong || tensor.scalar_type() == at::kInt;
     if (tensor.dim() == 2 && tensor.size(1) == 3 && fits) return {};
-    return std::string(kWhere) + ": the " + what + " are a tensor of type " + c10::toString(tensor.scalar_type()) + " with " + std::to_string(tensor.dim()) + " dimensions" +
-           (tensor.dim() == 2 ? " and " + std::to_string(tensor.size(1)) + " columns" : std::string()) + "; expected (n, 3) of " +
+    return std::string(kWhere) + ": the " + what + " are a tensor of type " + c10::toString(tensor.scalar_type()) + " with " + std::to_string(tensor.dim()) +
+           " dimensions" + (tensor.dim() == 2 ? " and " + std::to_string(tensor.size(1)) + " columns" : std::string()) + "; expected (n, 3) of " +
            (of_numbers ? "a floating type." : "int64 or int32.");
 }
 
 /// Collective. Throws on all ranks if ranks differ in arguments on which the later messages depend.
 void require_same_call(const SurfaceDistanceOptions& options, bool queries_need_gradient, bool vertices_need_gradient, const RankGroup& group)
 {
-    const std::vector<std::int64_t> mine{static_cast<std::int64_t>(options.sign), std::bit_cast<std::int64_t>(options.max_distance), queries_need_gradient, vertices_need_gradient};
+    const std::vector<std::int64_t> mine{static_cast<std::int64_t>(options.sign), std::bit_cast<std::int64_t>(options.max_distance), queries_need_gradient,
+                                         vertices_need_gradient};
     const auto all = group.all_gather_integers(mine);
     if (std::all_of(all.begin(), all.end(), [&](const auto& rank) { return rank == all[0]; })) return;
     throw InvalidInput(std::string(kWhere) + ": ranks pass different arguments. Call it with the same options on every rank, and with tensors " +
@@ -62,15 +63,15 @@ std::vector<T> values_of(const at::Tensor& tensor)
 /// Results of this rank's queries, in double precision.
 struct Found {
     at::Tensor distances, directions, points, faces;
-    at::Tensor corners;   ///< (M, 3), int64: vertices of the nearest triangle; 0 without result
-    at::Tensor weights;   ///< (M, 3): of the three, the nearest point; 0 without result
+    at::Tensor corners;  ///< (M, 3), int64: vertices of the nearest triangle; 0 without result
+    at::Tensor weights;  ///< (M, 3): of the three, the nearest point; 0 without result
 };
 
 Found no_results(std::int64_t m)
 {
     const auto none = std::nan("");
-    return {at::full({m}, none, at::kDouble), at::full({m, 3}, none, at::kDouble), at::full({m, 3}, none, at::kDouble), at::full({m}, -1, at::kLong), at::zeros({m, 3}, at::kLong),
-            at::zeros({m, 3}, at::kDouble)};
+    return {at::full({m}, none, at::kDouble), at::full({m, 3}, none, at::kDouble), at::full({m, 3}, none, at::kDouble),
+            at::full({m}, -1, at::kLong),     at::zeros({m, 3}, at::kLong),        at::zeros({m, 3}, at::kDouble)};
 }
 
 void set_result(const Found& found, std::int64_t i, const SurfaceNearest& nearest)
@@ -94,7 +95,9 @@ Found find_nearest(const TriangleSurface& surface, const at::Tensor& queries, co
     const auto* from = queries.const_data_ptr<double>();
     at::parallel_for(0, m, kQueriesAThread, [&](std::int64_t begin, std::int64_t end) {
         for (auto i = begin; i < end; ++i) {
-            set_result(found, i, nearest_on_surface(surface, search, winding ? &*winding : nullptr, {from[3 * i], from[3 * i + 1], from[3 * i + 2]}, options.max_distance));
+            set_result(
+                found, i,
+                nearest_on_surface(surface, search, winding ? &*winding : nullptr, {from[3 * i], from[3 * i + 1], from[3 * i + 2]}, options.max_distance));
         }
     });
     return found;
@@ -105,11 +108,13 @@ Found find_in_parts(const at::Tensor& vertices, const CutRows& vertex_rows, cons
 {
     const auto group = face_rows.group();
     SurfacePart part{face_rows.ids(), values_of<std::int64_t>(face_rows.own), {}};
-    const auto wrong = std::find_if(part.corner_ids.begin(), part.corner_ids.end(), [&](auto vertex) { return vertex < 0 || vertex >= vertex_rows.num_global; });
+    const auto wrong =
+        std::find_if(part.corner_ids.begin(), part.corner_ids.end(), [&](auto vertex) { return vertex < 0 || vertex >= vertex_rows.num_global; });
     std::string error;
     if (face_rows.num_global == 0) error = std::string(kWhere) + ": the surface has no triangles. Pass one or more.";
     if (wrong != part.corner_ids.end()) {
-        error = std::string(kWhere) + ": a face of the surface has vertex " + std::to_string(*wrong) + "; there are vertices 0 to " + std::to_string(vertex_rows.num_global - 1) + ".";
+        error = std::string(kWhere) + ": a face of the surface has vertex " + std::to_string(*wrong) + "; there are vertices 0 to " +
+                std::to_string(vertex_rows.num_global - 1) + ".";
     }
     throw_together(error, group);
     part.corners = values_of<double>(gather_rows(vertices.detach(), at::tensor(part.corner_ids, at::kLong)));
@@ -148,8 +153,8 @@ SurfaceDistance signed_distance(const at::Tensor& vertices, const at::Tensor& fa
     const auto own = query_rows.own.detach().to(at::kCPU, at::kDouble).contiguous();
     const bool with_gradients = at::GradMode::is_enabled() && (query_rows.own.requires_grad() || vertices.requires_grad());
     // If faces and queries are cut among the same ranks, no rank needs the whole surface.
-    const bool in_parts = has_surface_search() && options.sign == SurfaceSign::PseudoNormal && face_rows.is_cut() && query_rows.is_cut() && face_rows.axis == query_rows.axis &&
-                          face_rows.layout->device_mesh == query_rows.layout->device_mesh &&
+    const bool in_parts = has_surface_search() && options.sign == SurfaceSign::PseudoNormal && face_rows.is_cut() && query_rows.is_cut() &&
+                          face_rows.axis == query_rows.axis && face_rows.layout->device_mesh == query_rows.layout->device_mesh &&
                           (!vertex_rows.is_cut() || (vertex_rows.axis == face_rows.axis && vertex_rows.layout->device_mesh == face_rows.layout->device_mesh));
     auto error = error_of_rows("vertices", vertices, true);
     if (error.empty()) error = error_of_rows("faces", faces, false);
@@ -162,7 +167,7 @@ SurfaceDistance signed_distance(const at::Tensor& vertices, const at::Tensor& fa
     throw_together(error, group);
     require_same_call(options, with_gradients && query_rows.own.requires_grad(), with_gradients && vertices.requires_grad(), group);
 
-    at::Tensor all_vertices;   // where every rank has them
+    at::Tensor all_vertices;  // where every rank has them
     Found found;
     if (in_parts) {
         found = find_in_parts(vertices, vertex_rows, face_rows, own, options.max_distance);
@@ -185,7 +190,8 @@ SurfaceDistance signed_distance(const at::Tensor& vertices, const at::Tensor& fa
     auto distances = finished(found.distances);
     if (with_gradients) {
         auto source = in_parts ? vertices : all_vertices;
-        if (!vertex_rows.is_cut()) source = rows_with_ghosts(vertex_rows.own, nullptr, query_rows.group());   // queries differ from rank to rank, vertices do not
+        if (!vertex_rows.is_cut())
+            source = rows_with_ghosts(vertex_rows.own, nullptr, query_rows.group());  // queries differ from rank to rank, vertices do not
         const auto wanted = found.corners.view({-1});
         const auto corners = vertices.requires_grad() ? (in_parts ? gather_rows(source, wanted) : take_rows(source, wanted)).view({-1, 3, 3}) : at::empty({0});
         for (auto* tensor : {&found.directions, &found.weights}) *tensor = tensor->to(device);

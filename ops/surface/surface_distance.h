@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <limits>
-
-#include <ATen/core/Tensor.h>
 
 namespace meshard {
 
 /// How the sign of a distance is determined.
 enum class SurfaceSign : std::uint8_t {
-    PseudoNormal,    ///< by the normal of the nearest triangle, edge or vertex: exact for closed surfaces
-    WindingNumber    ///< by how often the surface winds around the point: also for surfaces with holes and overlaps
+    PseudoNormal,  ///< by the normal of the nearest triangle, edge or vertex: exact for closed surfaces
+    WindingNumber  ///< by how often the surface winds around the point: also for surfaces with holes and overlaps
 };
 
 struct SurfaceDistanceOptions {
     SurfaceSign sign = SurfaceSign::PseudoNormal;
-    double max_distance = std::numeric_limits<double>::infinity();   ///< farther queries have no result
+    double max_distance = std::numeric_limits<double>::infinity();  ///< farther queries have no result
 };
 
 /// Results, one row for each query, with the layout of the queries: plain, or cut along the rows.
 struct SurfaceDistance {
-    at::Tensor distances;    ///< (M), in the queries' type: positive outside, negative inside; NaN without result
-    at::Tensor directions;   ///< (M, 3): the distance's gradient, of unit length, and on the surface its normal; NaN without result
-    at::Tensor points;       ///< (M, 3): nearest points of the surface; NaN without result
-    at::Tensor faces;        ///< (M), int64: triangle of the nearest point, of several the first; -1 without result
+    at::Tensor distances;   ///< (M), in the queries' type: positive outside, negative inside; NaN without result
+    at::Tensor directions;  ///< (M, 3): the distance's gradient, of unit length, and on the surface its normal; NaN without result
+    at::Tensor points;      ///< (M, 3): nearest points of the surface; NaN without result
+    at::Tensor faces;       ///< (M), int64: triangle of the nearest point, of several the first; -1 without result
 };
 
 /// Signed distance of each query to a surface of triangles, computed in double precision whatever the type of the tensors.

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/surface/surface_nearest.h"
 
-#include <cmath>
-
 #include "partition/mesh/vector_algebra.h"
+
+#include <cmath>
 
 namespace meshard {
 
-SurfaceNearest nearest_on_surface(const TriangleSurface& surface, const SurfaceSearch& search, const WindingNumber* winding, const Vector3& query, double max_distance)
+SurfaceNearest nearest_on_surface(const TriangleSurface& surface, const SurfaceSearch& search, const WindingNumber* winding, const Vector3& query,
+                                  double max_distance)
 {
     const auto [face, nearest] = search.nearest(query, max_distance);
     if (face < 0) return {};

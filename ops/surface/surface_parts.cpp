@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/surface/surface_parts.h"
 
+#include "ops/search/point_boxes.h"
+#include "partition/mesh/vector_algebra.h"
+#include "sharding/ranks/parallel_for.h"
+
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -12,16 +16,12 @@
 #include <span>
 #include <unordered_map>
 
-#include "ops/search/point_boxes.h"
-#include "partition/mesh/vector_algebra.h"
-#include "sharding/ranks/parallel_for.h"
-
 namespace meshard {
 namespace {
 
-constexpr int kBoxes = 64;                      // that a rank publishes
-constexpr std::int64_t kQueriesAThread = 256;   // at least
-constexpr double kSlack = 1 + 1e-12;            // for the roundings of roots and squares
+constexpr int kBoxes = 64;                     // that a rank publishes
+constexpr std::int64_t kQueriesAThread = 256;  // at least
+constexpr double kSlack = 1 + 1e-12;           // for the roundings of roots and squares
 
 /// Sends `rows[r]`, `width` numbers a row, to rank r; returns the rows received, by sender.
 template <class T>
@@ -55,7 +55,7 @@ std::int64_t key_of(const Vector3& position)
 {
     std::uint64_t hash = 0;
     for (const auto x : position) {
-        hash = (hash ^ std::bit_cast<std::uint64_t>(x + 0.0)) * 0x9e3779b97f4a7c15u;   // -0 and 0 are the same position
+        hash = (hash ^ std::bit_cast<std::uint64_t>(x + 0.0)) * 0x9e3779b97f4a7c15u;  // -0 and 0 are the same position
         hash ^= hash >> 29;
     }
     return static_cast<std::int64_t>(hash >> 1);
@@ -98,7 +98,7 @@ std::unordered_map<std::int64_t, std::vector<int>> ranks_at_corners(const Surfac
 struct LocalSurface {
     SurfacePart part;
     std::vector<char> is_own;
-    std::optional<TriangleSurface> surface;   // none without own triangles
+    std::optional<TriangleSurface> surface;  // none without own triangles
     std::optional<SurfaceSearch> search;
 
     /// The result with global ids; none if the nearest triangle is another rank's: that rank sends it.
@@ -216,7 +216,7 @@ void for_each_query(std::int64_t count, const std::function<void(std::int64_t)>&
     });
 }
 
-constexpr std::int64_t kNumbers = 11, kIds = 4;   // of an answer
+constexpr std::int64_t kNumbers = 11, kIds = 4;  // of an answer
 
 void pack(const SurfaceNearest& found, double* numbers, std::int64_t* ids)
 {
@@ -233,7 +233,13 @@ void pack(const SurfaceNearest& found, double* numbers, std::int64_t* ids)
 
 SurfaceNearest unpacked(const double* numbers, const std::int64_t* ids)
 {
-    return {numbers[0], numbers[1], {numbers[2], numbers[3], numbers[4]}, {numbers[5], numbers[6], numbers[7]}, {numbers[8], numbers[9], numbers[10]}, ids[0], {ids[1], ids[2], ids[3]}};
+    return {numbers[0],
+            numbers[1],
+            {numbers[2], numbers[3], numbers[4]},
+            {numbers[5], numbers[6], numbers[7]},
+            {numbers[8], numbers[9], numbers[10]},
+            ids[0],
+            {ids[1], ids[2], ids[3]}};
 }
 
 }  // namespace

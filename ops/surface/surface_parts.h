@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <vector>
-
 #include "ops/surface/surface_nearest.h"
 #include "sharding/ranks/rank_group.h"
+
+#include <cstdint>
+#include <vector>
 
 namespace meshard {
 
 /// One rank's triangles of a surface that is cut among ranks.
 struct SurfacePart {
-    std::vector<std::int64_t> face_ids;     ///< global
-    std::vector<std::int64_t> corner_ids;   ///< (faces, 3), global ids of vertices
-    std::vector<double> corners;            ///< (faces, 3, 3), coordinates of the corners
+    std::vector<std::int64_t> face_ids;    ///< global
+    std::vector<std::int64_t> corner_ids;  ///< (faces, 3), global ids of vertices
+    std::vector<double> corners;           ///< (faces, 3, 3), coordinates of the corners
 };
 
 /// The nearest point of the whole surface for each of this rank's queries, (m, 3), sign by pseudonormals: the same bits as on a surface that one rank holds.

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/surface/surface_search.h"
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
-
-#include <embree3/rtcore.h>
-
 #include "partition/error.h"
 #include "partition/mesh/vector_algebra.h"
+
+#include <algorithm>
+#include <cmath>
+#include <embree3/rtcore.h>
+#include <limits>
 
 namespace meshard {
 namespace {
@@ -16,14 +15,20 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // Rounds to a float that is at most, or at least, the number.
-float rounded_down(double x) { return std::nextafterf(static_cast<float>(x), -kInfinity); }
-float rounded_up(double x) { return std::nextafterf(static_cast<float>(x), kInfinity); }
+float rounded_down(double x)
+{
+    return std::nextafterf(static_cast<float>(x), -kInfinity);
+}
+float rounded_up(double x)
+{
+    return std::nextafterf(static_cast<float>(x), kInfinity);
+}
 
 struct Query {
     const TriangleSurface* surface;
     Vector3 point;
-    double bound_squared;    // upper bound: farther triangles are no results
-    double shift;            // distance between the point and its rounding to single precision, which Embree gets
+    double bound_squared;  // upper bound: farther triangles are no results
+    double shift;          // distance between the point and its rounding to single precision, which Embree gets
     SurfaceSearch::Hit hit;
 };
 
@@ -51,11 +56,14 @@ bool look_at_triangle(RTCPointQueryFunctionArguments* arguments)
 
 }  // namespace
 
-bool has_surface_search() { return true; }
+bool has_surface_search()
+{
+    return true;
+}
 
 struct SurfaceSearch::Impl {
     const TriangleSurface& surface;
-    Vector3 centre{};   // origin of the coordinates given to Embree, for less rounding in single precision
+    Vector3 centre{};  // origin of the coordinates given to Embree, for less rounding in single precision
     RTCDevice device = nullptr;
     RTCScene scene = nullptr;
 
@@ -108,7 +116,8 @@ SurfaceSearch::SurfaceSearch(const TriangleSurface& surface)
     rtcReleaseGeometry(geometry);
     rtcCommitScene(impl->scene);
     if (const auto error = rtcGetDeviceError(impl->device); error != RTC_ERROR_NONE) {
-        throw InvalidInput("signed_distance: Embree could not sort " + std::to_string(surface.num_faces()) + " triangles (error " + std::to_string(error) + "). Is there enough memory?");
+        throw InvalidInput("signed_distance: Embree could not sort " + std::to_string(surface.num_faces()) + " triangles (error " + std::to_string(error) +
+                           "). Is there enough memory?");
     }
     impl_ = std::move(impl);
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "ops/surface/triangle_surface.h"
+
 #include <cstdint>
 #include <memory>
-
-#include "ops/surface/triangle_surface.h"
 
 namespace meshard {
 
@@ -16,7 +16,7 @@ bool has_surface_search();
 class SurfaceSearch {
 public:
     struct Hit {
-        std::int64_t face = -1;      ///< of equally near faces the first; -1 if none is within the distance
+        std::int64_t face = -1;  ///< of equally near faces the first; -1 if none is within the distance
         NearestOnTriangle nearest;
     };
 

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/surface/surface_search.h"
-
 #include "partition/error.h"
 
 namespace meshard {
 
 struct SurfaceSearch::Impl {};
 
-bool has_surface_search() { return false; }
+bool has_surface_search()
+{
+    return false;
+}
 
 SurfaceSearch::SurfaceSearch(const TriangleSurface&)
 {
@@ -16,6 +18,9 @@ SurfaceSearch::SurfaceSearch(const TriangleSurface&)
 
 SurfaceSearch::~SurfaceSearch() = default;
 
-SurfaceSearch::Hit SurfaceSearch::nearest(const Vector3&, double) const { return {}; }
+SurfaceSearch::Hit SurfaceSearch::nearest(const Vector3&, double) const
+{
+    return {};
+}
 
 }  // namespace meshard

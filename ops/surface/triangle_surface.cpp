@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/surface/triangle_surface.h"
 
+#include "partition/error.h"
+#include "partition/mesh/vector_algebra.h"
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -8,16 +11,13 @@
 #include <tuple>
 #include <utility>
 
-#include "partition/error.h"
-#include "partition/mesh/vector_algebra.h"
-
 namespace meshard {
 namespace {
 
 struct OnSegment {
     double distance_squared = 0;
     Vector3 point{};
-    double fraction = 0;   ///< 0 at the first end, 1 at the second
+    double fraction = 0;  ///< 0 at the first end, 1 at the second
 };
 
 OnSegment nearest_on_segment(const Vector3& query, const Vector3& a, const Vector3& b)
@@ -72,7 +72,8 @@ TriangleSurface::TriangleSurface(std::vector<double> vertices, std::vector<std::
     if (faces_.empty()) throw InvalidInput("signed_distance: the surface has no triangles. Pass one or more.");
     for (const auto vertex : faces_) {
         if (vertex < 0 || vertex >= num_vertices) {
-            throw InvalidInput("signed_distance: a face of the surface has vertex " + std::to_string(vertex) + "; there are vertices 0 to " + std::to_string(num_vertices - 1) + ".");
+            throw InvalidInput("signed_distance: a face of the surface has vertex " + std::to_string(vertex) + "; there are vertices 0 to " +
+                               std::to_string(num_vertices - 1) + ".");
         }
     }
     if (!std::all_of(vertices_.begin(), vertices_.end(), [](double x) { return std::abs(x) < 1e18; })) {
@@ -91,7 +92,7 @@ TriangleSurface::TriangleSurface(std::vector<double> vertices, std::vector<std::
 
     struct Side {
         std::int32_t low, high;
-        std::int64_t position;   // in edges_
+        std::int64_t position;  // in edges_
     };
     std::vector<Side> sides;
     sides.reserve(faces_.size());
@@ -105,7 +106,8 @@ TriangleSurface::TriangleSurface(std::vector<double> vertices, std::vector<std::
             add_scaled(vertex_normals_[here], face_normals_[f], angle_between(corner(f, (k + 1) % 3) - corner(f, k), corner(f, (k + 2) % 3) - corner(f, k)));
         }
     }
-    std::sort(sides.begin(), sides.end(), [](const Side& a, const Side& b) { return std::tie(a.low, a.high, a.position) < std::tie(b.low, b.high, b.position); });
+    std::sort(sides.begin(), sides.end(),
+              [](const Side& a, const Side& b) { return std::tie(a.low, a.high, a.position) < std::tie(b.low, b.high, b.position); });
     edges_.resize(faces_.size());
     for (std::size_t i = 0; i < sides.size(); ++i) {
         if (i == 0 || sides[i].low != sides[i - 1].low || sides[i].high != sides[i - 1].high) edge_normals_.push_back({});

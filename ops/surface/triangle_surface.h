@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "partition/mesh/surface_geometry.h"
+
 #include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
-
-#include "partition/mesh/surface_geometry.h"
 
 namespace meshard {
 
@@ -14,8 +14,8 @@ namespace meshard {
 struct NearestOnTriangle {
     double distance_squared = 0;
     Vector3 point{};
-    Vector3 weights{};   ///< of the three corners; the point is their weighted sum
-    int feature = 0;     ///< 0, 1, 2: that corner; 3, 4, 5: the edge from corner 0, 1, 2 to the next; 6: inside
+    Vector3 weights{};  ///< of the three corners; the point is their weighted sum
+    int feature = 0;    ///< 0, 1, 2: that corner; 3, 4, 5: the edge from corner 0, 1, 2 to the next; 6: inside
 };
 
 /// In double precision; triangles without area are edges or points.
@@ -48,8 +48,8 @@ private:
     std::vector<double> vertices_;
     std::vector<std::int64_t> faces_;
     std::vector<Vector3> face_normals_, edge_normals_, vertex_normals_;
-    std::vector<std::int32_t> edges_;       ///< (m, 3): of each face, into the edge normals
-    std::vector<std::int32_t> same_as_;     ///< of each vertex: the first with its coordinates
+    std::vector<std::int32_t> edges_;    ///< (m, 3): of each face, into the edge normals
+    std::vector<std::int32_t> same_as_;  ///< of each vertex: the first with its coordinates
 };
 
 }  // namespace meshard

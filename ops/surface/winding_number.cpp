@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/surface/winding_number.h"
 
+#include "partition/mesh/vector_algebra.h"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <numbers>
 #include <numeric>
 
-#include "partition/mesh/vector_algebra.h"
-
 namespace meshard {
 namespace {
 
 constexpr std::int32_t kLeafSize = 8;
-constexpr double kFarSquared = 9;    // a group is approximated beyond three times its radius
-constexpr double kDoubt = 0.25;      // five times the error bound of the approximation
+constexpr double kFarSquared = 9;  // a group is approximated beyond three times its radius
+constexpr double kDoubt = 0.25;    // five times the error bound of the approximation
 
 /// Solid angle of a triangle seen from the origin (van Oosterom and Strackee 1983).
 double solid_angle(const Vector3& a, const Vector3& b, const Vector3& c)
@@ -90,7 +90,7 @@ double WindingNumber::exact(const Vector3& query) const
 
 double WindingNumber::approximate(const Vector3& query) const
 {
-    std::array<std::int32_t, 128> waiting;   // two a level
+    std::array<std::int32_t, 128> waiting;  // two a level
     std::size_t num_waiting = 0;
     waiting[num_waiting++] = 0;
     double sum = 0;

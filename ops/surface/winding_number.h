@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "ops/surface/triangle_surface.h"
+
 #include <cstdint>
 #include <vector>
-
-#include "ops/surface/triangle_surface.h"
 
 namespace meshard {
 
@@ -30,14 +30,14 @@ private:
         Vector3 area{};             ///< sum of area vectors
         double radius_squared = 0;  ///< of a sphere around `centre` that holds all triangles of the node
         std::int32_t first = 0, count = 0;
-        std::int32_t children = -1; ///< index of the first of two in nodes_; -1 for a leaf
+        std::int32_t children = -1;  ///< index of the first of two in nodes_; -1 for a leaf
     };
 
     void build(std::int32_t node, std::vector<Vector3>& centroids);
     double sum_over(std::int32_t first, std::int32_t count, const Vector3& query) const;
 
     const TriangleSurface& surface_;
-    std::vector<std::int32_t> order_;   ///< faces, sorted so that those of a node are consecutive
+    std::vector<std::int32_t> order_;  ///< faces, sorted so that those of a node are consecutive
     std::vector<Node> nodes_;
 };
 

@@ -32,8 +32,8 @@ std::vector<std::int32_t> breadth_first_order(const Csr& graph)
 class Balancer {
 public:
     Balancer(Partition& partition, const Csr& graph, std::int64_t most_rows)
-        : graph_(graph), owners_(partition.owners), most_rows_(most_rows), rows_(partition.num_parts),
-          seen_row_(partition.num_rows(), 0), came_from_(partition.num_parts, -1)
+        : graph_(graph), owners_(partition.owners), most_rows_(most_rows), rows_(partition.num_parts), seen_row_(partition.num_rows(), 0),
+          came_from_(partition.num_parts, -1)
     {
         for (std::size_t i = 0; i < owners_.size(); ++i) rows_[owners_[i]].push_back(static_cast<std::int32_t>(i));
     }
@@ -66,14 +66,12 @@ private:
 
     std::int32_t largest_part() const
     {
-        return static_cast<std::int32_t>(std::ranges::max_element(rows_, {}, [](const auto& r) { return r.size(); }) -
-                                         rows_.begin());
+        return static_cast<std::int32_t>(std::ranges::max_element(rows_, {}, [](const auto& r) { return r.size(); }) - rows_.begin());
     }
 
     std::int32_t smallest_part() const
     {
-        return static_cast<std::int32_t>(std::ranges::min_element(rows_, {}, [](const auto& r) { return r.size(); }) -
-                                         rows_.begin());
+        return static_cast<std::int32_t>(std::ranges::min_element(rows_, {}, [](const auto& r) { return r.size(); }) - rows_.begin());
     }
 
     // Parts from `part` to the nearest that has room, each a neighbour of the one before; if none can be reached so,
@@ -111,7 +109,7 @@ private:
     void move_rows(std::int32_t from, std::int32_t to, std::int64_t count)
     {
         ++stamp_;
-        std::vector<std::pair<std::int64_t, std::int32_t>> boundary; // (edges kept less edges healed, row)
+        std::vector<std::pair<std::int64_t, std::int32_t>> boundary;  // (edges kept less edges healed, row)
         std::pair<std::int64_t, std::int32_t> loosest{graph_.num_rows(), -1};
         for (const auto i : rows_[from]) {
             std::int64_t inside = 0, across = 0;
@@ -132,7 +130,7 @@ private:
             taken.push_back(i);
         };
         for (const auto& [loss, i] : boundary) take(i);
-        auto rest = rows_[from].begin(); // for parts in several pieces
+        auto rest = rows_[from].begin();  // for parts in several pieces
         for (std::size_t next = 0; static_cast<std::int64_t>(taken.size()) < count; ++next) {
             while (next == taken.size()) take(*rest++);
             for (const auto j : graph_.row(taken[next]))
@@ -149,20 +147,19 @@ private:
     const Csr& graph_;
     std::vector<std::int32_t>& owners_;
     std::int64_t most_rows_;
-    std::vector<std::vector<std::int32_t>> rows_; // of each part, ascending
+    std::vector<std::vector<std::int32_t>> rows_;  // of each part, ascending
     std::vector<std::int32_t> seen_row_;
     std::vector<std::int32_t> came_from_;
     std::int32_t stamp_ = 0;
 };
 
-} // namespace
+}  // namespace
 
 std::int64_t largest_part_allowed(std::int64_t num_rows, std::int32_t num_parts, double imbalance)
 {
     const auto rounded_up = (num_rows + num_parts - 1) / num_parts;
     const auto allowed = std::floor(imbalance * static_cast<double>(num_rows) / num_parts);
-    return allowed >= static_cast<double>(num_rows) ? num_rows
-                                                    : std::max(rounded_up, static_cast<std::int64_t>(allowed));
+    return allowed >= static_cast<double>(num_rows) ? num_rows : std::max(rounded_up, static_cast<std::int64_t>(allowed));
 }
 
 std::vector<std::int32_t> breadth_first_blocks(const Csr& graph, std::int32_t num_parts)
@@ -188,4 +185,4 @@ void balance_parts(Partition& partition, const Csr& graph, double imbalance)
     balancer.shrink_large_parts();
 }
 
-} // namespace meshard
+}  // namespace meshard

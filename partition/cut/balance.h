@@ -23,4 +23,4 @@ std::vector<std::int32_t> breadth_first_blocks(const Csr& graph, std::int32_t nu
 /// the shortest chain of neighbouring parts to one that has room; where there is no such chain, directly to that part. Deterministic.
 void balance_parts(Partition& partition, const Csr& graph, double imbalance);
 
-} // namespace meshard
+}  // namespace meshard

@@ -29,29 +29,22 @@ std::vector<double> shares_of(std::int32_t num_parts, const BalanceTarget& balan
     return shares;
 }
 
-} // namespace
+}  // namespace
 
-std::vector<std::int64_t> largest_weights_allowed(std::int64_t num_rows, std::int32_t num_parts,
-                                                  const BalanceTarget& balance)
+std::vector<std::int64_t> largest_weights_allowed(std::int64_t num_rows, std::int32_t num_parts, const BalanceTarget& balance)
 {
     const auto fail = [](const std::string& what) { throw InvalidInput("BalanceTarget: " + what); };
-    if (!(balance.imbalance >= 1))
-        fail("imbalance is " + std::to_string(balance.imbalance) + ", expected 1 or more, e.g. 1.03.");
-    if (balance.num_weights < 1)
-        fail("num_weights is " + std::to_string(balance.num_weights) + ", expected 1 or more.");
-    if (!balance.row_weights.empty() &&
-        static_cast<std::int64_t>(balance.row_weights.size()) != num_rows * balance.num_weights)
-        fail("there are " + std::to_string(balance.row_weights.size()) + " row weights, expected " +
-             std::to_string(num_rows) + " rows of " + std::to_string(balance.num_weights) + ".");
+    if (!(balance.imbalance >= 1)) fail("imbalance is " + std::to_string(balance.imbalance) + ", expected 1 or more, e.g. 1.03.");
+    if (balance.num_weights < 1) fail("num_weights is " + std::to_string(balance.num_weights) + ", expected 1 or more.");
+    if (!balance.row_weights.empty() && static_cast<std::int64_t>(balance.row_weights.size()) != num_rows * balance.num_weights)
+        fail("there are " + std::to_string(balance.row_weights.size()) + " row weights, expected " + std::to_string(num_rows) + " rows of " +
+             std::to_string(balance.num_weights) + ".");
     const auto negative = std::ranges::find_if(balance.row_weights, [](auto weight) { return weight < 0; });
-    if (negative != balance.row_weights.end())
-        fail("a row weighs " + std::to_string(*negative) + ", expected 0 or more.");
+    if (negative != balance.row_weights.end()) fail("a row weighs " + std::to_string(*negative) + ", expected 0 or more.");
     if (!balance.capacities.empty() && static_cast<std::int32_t>(balance.capacities.size()) != num_parts)
-        fail("there are " + std::to_string(balance.capacities.size()) + " capacities for " + std::to_string(num_parts) +
-             " parts.");
+        fail("there are " + std::to_string(balance.capacities.size()) + " capacities for " + std::to_string(num_parts) + " parts.");
     for (const auto capacity : balance.capacities)
-        if (!(capacity > 0) || !std::isfinite(capacity))
-            fail("a capacity is " + std::to_string(capacity) + ", expected a positive number.");
+        if (!(capacity > 0) || !std::isfinite(capacity)) fail("a capacity is " + std::to_string(capacity) + ", expected a positive number.");
 
     const auto num_weights = static_cast<std::size_t>(balance.num_weights);
     std::vector<std::int64_t> most(num_parts * num_weights);
@@ -63,8 +56,7 @@ std::vector<std::int64_t> largest_weights_allowed(std::int64_t num_rows, std::in
     const auto shares = shares_of(num_parts, balance);
     for (std::size_t at = 0; at < most.size(); ++at) {
         const auto fair = shares[at / num_weights] * static_cast<double>(totals[at % num_weights]);
-        most[at] = std::max(static_cast<std::int64_t>(std::ceil(fair - 1e-9)),
-                            static_cast<std::int64_t>(std::floor(balance.imbalance * fair)));
+        most[at] = std::max(static_cast<std::int64_t>(std::ceil(fair - 1e-9)), static_cast<std::int64_t>(std::floor(balance.imbalance * fair)));
     }
     return most;
 }
@@ -80,8 +72,7 @@ std::vector<double> imbalances(const Partition& partition, const BalanceTarget& 
         if (totals[w] == 0) continue;
         largest[w] = 0;
         for (std::int32_t part = 0; part < partition.num_parts; ++part)
-            largest[w] = std::max(largest[w], static_cast<double>(weights[part * num_weights + w]) /
-                                                  (shares[part] * static_cast<double>(totals[w])));
+            largest[w] = std::max(largest[w], static_cast<double>(weights[part * num_weights + w]) / (shares[part] * static_cast<double>(totals[w])));
     }
     return largest;
 }
@@ -92,13 +83,11 @@ std::vector<std::int64_t> part_weights(const Partition& partition, const Balance
     std::vector<std::int64_t> weights(partition.num_parts * num_weights, 0);
     for (std::size_t i = 0; i < partition.owners.size(); ++i)
         for (std::size_t w = 0; w < num_weights; ++w)
-            weights[partition.owners[i] * num_weights + w] +=
-                balance.row_weights.empty() ? 1 : balance.row_weights[i * num_weights + w];
+            weights[partition.owners[i] * num_weights + w] += balance.row_weights.empty() ? 1 : balance.row_weights[i * num_weights + w];
     return weights;
 }
 
-std::int64_t overload(const Partition& partition, const BalanceTarget& balance,
-                      std::span<const std::int64_t> most_weight)
+std::int64_t overload(const Partition& partition, const BalanceTarget& balance, std::span<const std::int64_t> most_weight)
 {
     std::int64_t sum = 0;
     const auto weights = part_weights(partition, balance);
@@ -106,4 +95,4 @@ std::int64_t overload(const Partition& partition, const BalanceTarget& balance,
     return sum;
 }
 
-} // namespace meshard
+}  // namespace meshard

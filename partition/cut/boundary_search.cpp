@@ -12,7 +12,7 @@ namespace meshard {
 namespace {
 
 constexpr float never = -std::numeric_limits<float>::infinity();
-constexpr double rounding = 1e-4; // smaller gains are treated as zero
+constexpr double rounding = 1e-4;  // smaller gains are treated as zero
 constexpr int num_descents = 10;
 
 double largest_of(const std::vector<std::int64_t>& values)
@@ -20,12 +20,12 @@ double largest_of(const std::vector<std::int64_t>& values)
     return static_cast<double>(std::max<std::int64_t>(1, std::ranges::max(values)));
 }
 
-} // namespace
+}  // namespace
 
-BoundarySearch::BoundarySearch(const Csr& graph, std::vector<std::int32_t>& owners, std::int32_t num_parts,
-                               const BalanceBound& bound, const SearchOptions& options)
-    : graph_(graph), owners_(owners), num_parts_(num_parts), bound_(bound), options_(options),
-      moved_in_(owners.size(), 0), active_(owners.size(), true), gain_of_(owners.size(), never)
+BoundarySearch::BoundarySearch(const Csr& graph, std::vector<std::int32_t>& owners, std::int32_t num_parts, const BalanceBound& bound,
+                               const SearchOptions& options)
+    : graph_(graph), owners_(owners), num_parts_(num_parts), bound_(bound), options_(options), moved_in_(owners.size(), 0), active_(owners.size(), true),
+      gain_of_(owners.size(), never)
 {
     constexpr std::size_t longest_walk = 500;
     if (options.keep_connected) walk_.emplace(graph, owners, longest_walk);
@@ -42,12 +42,11 @@ void BoundarySearch::count()
     ghosts_.assign(num_parts_, 0);
     price_.assign(num_parts_, 0);
     ghost_price_.assign(num_parts_, 0);
-    std::vector<std::int32_t> seen; // parts of the current row's neighbours
+    std::vector<std::int32_t> seen;  // parts of the current row's neighbours
     for (std::int32_t i = 0; i < static_cast<std::int32_t>(owners_.size()); ++i) {
         const auto part = owners_[i];
         ++sizes_[part];
-        for (std::int32_t w = 0; w < bound_.num_weights; ++w)
-            weights_[static_cast<std::size_t>(part) * bound_.num_weights + w] += bound_.row_weight(i, w);
+        for (std::int32_t w = 0; w < bound_.num_weights; ++w) weights_[static_cast<std::size_t>(part) * bound_.num_weights + w] += bound_.row_weight(i, w);
         seen.clear();
         for (const auto j : graph_.row(i)) {
             const auto other = owners_[j];
@@ -87,8 +86,7 @@ double BoundarySearch::fill(std::int32_t part) const
     double most = 0;
     for (std::int32_t w = 0; w < bound_.num_weights; ++w) {
         const auto at = static_cast<std::size_t>(part) * bound_.num_weights + w;
-        most = std::max(most, static_cast<double>(weights_[at]) /
-                                  static_cast<double>(std::max<std::int64_t>(bound_.most_weight[at], 1)));
+        most = std::max(most, static_cast<double>(weights_[at]) / static_cast<double>(std::max<std::int64_t>(bound_.most_weight[at], 1)));
     }
     return most;
 }
@@ -214,8 +212,7 @@ std::vector<std::int32_t> BoundarySearch::boundary_rows() const
 {
     std::vector<std::int32_t> rows;
     for (std::int32_t i = 0; i < static_cast<std::int32_t>(owners_.size()); ++i)
-        if (active_[i] && std::ranges::any_of(graph_.row(i), [&](auto j) { return owners_[j] != owners_[i]; }))
-            rows.push_back(i);
+        if (active_[i] && std::ranges::any_of(graph_.row(i), [&](auto j) { return owners_[j] != owners_[i]; })) rows.push_back(i);
     return rows;
 }
 
@@ -233,8 +230,7 @@ void BoundarySearch::descend(std::span<const std::int32_t> starts)
             const auto found = best_move(row, options_.ghost_share > 0);
             if (found.to < 0 || found.gain < -rounding) continue;
             // A move without gain or loss is made if it goes to a less full part.
-            if (found.gain < rounding && (sizes_[found.to] + 2 > sizes_[owners_[row]] || fill(found.to) > fill(owners_[row])))
-                continue;
+            if (found.gain < rounding && (sizes_[found.to] + 2 > sizes_[owners_[row]] || fill(found.to) > fill(owners_[row]))) continue;
             if (walk_ && walk_->may_break(row)) continue;
             move(row, found);
             if (++num_moves % 64 == 0) update_prices();
@@ -300,8 +296,7 @@ void BoundarySearch::run()
         age_ = 0;
         auto starts = boundary_rows();
         active_.assign(active_.size(), false);
-        for (auto k = static_cast<std::uint32_t>(starts.size()); k > 1; --k)
-            std::swap(starts[k - 1], starts[random.below(k)]);
+        for (auto k = static_cast<std::uint32_t>(starts.size()); k > 1; --k) std::swap(starts[k - 1], starts[random.below(k)]);
         const auto cut_before = cut();
         set_scales();
         update_prices();
@@ -327,4 +322,4 @@ std::int64_t BoundarySearch::cut() const
     return sum / 2;
 }
 
-} // namespace meshard
+}  // namespace meshard

@@ -47,27 +47,23 @@ struct BalanceBound {
 class BoundarySearch {
 public:
     /// @param owners changed by `run`. The graph, `owners` and the arrays in `bound` must outlive the search.
-    BoundarySearch(const Csr& graph, std::vector<std::int32_t>& owners, std::int32_t num_parts,
-                   const BalanceBound& bound, const SearchOptions& options);
+    BoundarySearch(const Csr& graph, std::vector<std::int32_t>& owners, std::int32_t num_parts, const BalanceBound& bound, const SearchOptions& options);
 
     /// Rounds of searches in random order: the first round starts from all boundary rows, the next ones from the rows around the moves of the
     /// round before, until a round gains too little.
     void run();
 
-    std::int64_t cut() const; ///< edges between parts
-    const std::vector<std::int64_t>& ghosts() const { return ghosts_; } ///< number of ghosts of each part, one layer
-    std::int64_t work() const { return work_; } ///< rows visited so far
+    std::int64_t cut() const;                                            ///< edges between parts
+    const std::vector<std::int64_t>& ghosts() const { return ghosts_; }  ///< number of ghosts of each part, one layer
+    std::int64_t work() const { return work_; }                          ///< rows visited so far
 
 private:
     struct Candidate {
         float gain;
-        std::uint32_t age; // of equal gains the youngest candidate comes first
+        std::uint32_t age;  // of equal gains the youngest candidate comes first
         std::int32_t row;
 
-        bool operator<(const Candidate& other) const
-        {
-            return gain != other.gain ? gain < other.gain : age < other.age;
-        }
+        bool operator<(const Candidate& other) const { return gain != other.gain ? gain < other.gain : age < other.age; }
     };
 
     // Changes in the numbers of ghosts of two parts.
@@ -79,7 +75,7 @@ private:
     struct Move {
         std::int32_t to = -1;
         float gain = 0;
-        Changes changes = {}; // set if ghosts were counted
+        Changes changes = {};  // set if ghosts were counted
     };
 
     struct Done {
@@ -109,23 +105,23 @@ private:
     std::int32_t num_parts_;
     BalanceBound bound_;
     SearchOptions options_;
-    std::vector<std::int64_t> weights_;  // (num_parts, num_weights)
-    std::vector<std::int64_t> sizes_;    // rows of each part
-    std::vector<std::int64_t> outgoing_; // edges that leave each part
+    std::vector<std::int64_t> weights_;   // (num_parts, num_weights)
+    std::vector<std::int64_t> sizes_;     // rows of each part
+    std::vector<std::int64_t> outgoing_;  // edges that leave each part
     std::vector<std::int64_t> ghosts_;
-    std::vector<double> price_;       // of an outgoing edge
-    std::vector<double> ghost_price_; // of a ghost
+    std::vector<double> price_;        // of an outgoing edge
+    std::vector<double> ghost_price_;  // of a ghost
     double largest_outgoing_ = 1, largest_ghosts_ = 1;
-    std::vector<std::int32_t> moved_in_; // round in which a row was moved last
-    std::vector<bool> active_;           // may be a start in the next round
-    std::vector<float> gain_of_;         // of a row's youngest candidate
+    std::vector<std::int32_t> moved_in_;  // round in which a row was moved last
+    std::vector<bool> active_;            // may be a start in the next round
+    std::vector<float> gain_of_;          // of a row's youngest candidate
     std::vector<Candidate> heap_;
     std::uint32_t age_ = 0;
-    std::vector<Done> moves_; // of the current search
-    std::vector<std::pair<std::int32_t, std::int32_t>> edges_to_; // (part, number of edges) of the current row
+    std::vector<Done> moves_;                                      // of the current search
+    std::vector<std::pair<std::int32_t, std::int32_t>> edges_to_;  // (part, number of edges) of the current row
     std::int32_t round_ = 0;
     std::int64_t work_ = 0;
-    std::optional<PartWalk> walk_; // if parts are to stay connected
+    std::optional<PartWalk> walk_;  // if parts are to stay connected
 };
 
-} // namespace meshard
+}  // namespace meshard

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "partition/cut/curve_order.h"
 
+#include "partition/error.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -8,12 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "partition/error.h"
-
 namespace meshard {
 namespace {
 
-constexpr int kBits = 21;   // three coordinates of 21 bits fill an index
+constexpr int kBits = 21;  // three coordinates of 21 bits fill an index
 
 // For each orientation of the curve (state) and one bit of each coordinate: next state * 8 + digit of the index.
 using CurveTable = std::array<std::array<std::uint16_t, 8>, 96>;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "partition/cut/partition.h"
+#include "partition/mesh/mesh.h"
+
 #include <array>
 #include <cstdint>
-
-#include "partition/mesh/mesh.h"
-#include "partition/cut/partition.h"
 
 namespace meshard {
 

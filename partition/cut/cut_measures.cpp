@@ -16,7 +16,7 @@ CutMeasures measure_cut(const Partition& partition, const Csr& graph)
 {
     CutMeasures measures;
     std::vector<std::int64_t> ghosts(partition.num_parts, 0);
-    std::vector<std::int32_t> seen; // parts of the current row's neighbours
+    std::vector<std::int32_t> seen;  // parts of the current row's neighbours
     for (std::int64_t i = 0; i < partition.num_rows(); ++i) {
         seen.clear();
         for (const auto j : graph.row(i)) {
@@ -42,4 +42,4 @@ std::vector<std::int32_t> parts_in_pieces(const Partition& partition, const Csr&
     return parts;
 }
 
-} // namespace meshard
+}  // namespace meshard

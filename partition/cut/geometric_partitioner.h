@@ -2,8 +2,8 @@
 #pragma once
 
 #include "partition/cut/balance_target.h"
-#include "partition/mesh/mesh.h"
 #include "partition/cut/partition.h"
+#include "partition/mesh/mesh.h"
 
 #include <cstdint>
 #include <span>
@@ -24,4 +24,4 @@ Partition partition_by_bisection(std::span<const float> centroids, std::int32_t 
 /// disconnected. Weights, parameters and errors as for bisection.
 Partition partition_by_curve(std::span<const float> centroids, std::int32_t num_parts, const BalanceTarget& balance);
 
-} // namespace meshard
+}  // namespace meshard

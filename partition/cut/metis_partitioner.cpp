@@ -2,8 +2,8 @@
 #include "partition/cut/metis_partitioner.h"
 
 #include "partition/cut/balance.h"
-#include "partition/error.h"
 #include "partition/cut/weight_balance.h"
+#include "partition/error.h"
 
 #include <metis.h>
 
@@ -44,38 +44,32 @@ private:
 void check_options(const Csr& graph, const MetisOptions& options)
 {
     const auto where = std::string("partition_with_metis: ");
-    if (options.num_parts < 1)
-        throw InvalidInput(where + "num_parts is " + std::to_string(options.num_parts) + ", expected 1 or more.");
+    if (options.num_parts < 1) throw InvalidInput(where + "num_parts is " + std::to_string(options.num_parts) + ", expected 1 or more.");
     if (!(options.imbalance >= 1.0))
         throw InvalidInput(where + "imbalance is " + std::to_string(options.imbalance) +
                            ", expected 1 or more (1.03 lets the largest part be 3 % above the mean).");
     if (!options.edge_weights.empty() && static_cast<std::int64_t>(options.edge_weights.size()) != graph.num_entries())
-        throw InvalidInput(where + "there are " + std::to_string(options.edge_weights.size()) + " edge weights for " +
-                           std::to_string(graph.num_entries()) + " entries of the graph.");
+        throw InvalidInput(where + "there are " + std::to_string(options.edge_weights.size()) + " edge weights for " + std::to_string(graph.num_entries()) +
+                           " entries of the graph.");
     if (!fits_metis(graph))
-        throw InvalidInput(where + "the graph has " + std::to_string(graph.num_rows()) + " rows and " +
-                           std::to_string(graph.num_entries()) + " entries; this METIS counts in 32 bits (at most " +
-                           std::to_string(std::numeric_limits<idx_t>::max()) + "). Use --method scotch.");
+        throw InvalidInput(where + "the graph has " + std::to_string(graph.num_rows()) + " rows and " + std::to_string(graph.num_entries()) +
+                           " entries; this METIS counts in 32 bits (at most " + std::to_string(std::numeric_limits<idx_t>::max()) + "). Use --method scotch.");
 }
 
 // METIS expects every edge in both directions and would write past its arrays if one were missing.
 void check_symmetry(const Csr& graph)
 {
-    std::uint64_t balance = 0; // each edge adds its hash in one direction and takes it away in the other
+    std::uint64_t balance = 0;  // each edge adds its hash in one direction and takes it away in the other
     for (std::int64_t i = 0; i < graph.num_rows(); ++i)
         for (const auto j : graph.row(i)) {
-            if (i == j)
-                throw InvalidInput("partition_with_metis: row " + std::to_string(i) +
-                                   " of the graph is its own neighbour.");
+            if (i == j) throw InvalidInput("partition_with_metis: row " + std::to_string(i) + " of the graph is its own neighbour.");
             const auto low = static_cast<std::uint64_t>(std::min<std::int64_t>(i, j));
             const auto high = static_cast<std::uint64_t>(std::max<std::int64_t>(i, j));
             auto hash = (low << 32 | high) * 0x9e3779b97f4a7c15u;
             hash = (hash ^ hash >> 29) * 0xbf58476d1ce4e5b9u;
             balance += i < j ? hash : -hash;
         }
-    if (balance != 0)
-        throw InvalidInput(
-            "partition_with_metis: the graph is not symmetric; every edge must be listed from both ends.");
+    if (balance != 0) throw InvalidInput("partition_with_metis: the graph is not symmetric; every edge must be listed from both ends.");
 }
 
 std::vector<idx_t> scaled_weights(const MetisOptions& options)
@@ -83,8 +77,7 @@ std::vector<idx_t> scaled_weights(const MetisOptions& options)
     std::vector<idx_t> weights(options.row_weights.begin(), options.row_weights.end());
     for (std::int32_t w = 0; w < options.num_weights; ++w) {
         double total = 0;
-        for (auto at = static_cast<std::size_t>(w); at < weights.size(); at += options.num_weights)
-            total += weights[at];
+        for (auto at = static_cast<std::size_t>(w); at < weights.size(); at += options.num_weights) total += weights[at];
         const double scale = 0x1p30 / std::max(total, 0x1p30);
         if (scale == 1) continue;
         for (auto at = static_cast<std::size_t>(w); at < weights.size(); at += options.num_weights)
@@ -100,8 +93,7 @@ std::vector<std::int32_t> call_metis(const Csr& graph, const MetisOptions& optio
     idx_t metis_options[METIS_NOPTIONS];
     METIS_SetDefaultOptions(metis_options);
     metis_options[METIS_OPTION_SEED] = options.seed;
-    metis_options[METIS_OPTION_UFACTOR] =
-        static_cast<idx_t>(std::clamp(std::round((options.imbalance - 1.0) * 1000.0), 1.0, 1e6));
+    metis_options[METIS_OPTION_UFACTOR] = static_cast<idx_t>(std::clamp(std::round((options.imbalance - 1.0) * 1000.0), 1.0, 1e6));
     idx_t num_rows = static_cast<idx_t>(graph.num_rows());
     idx_t num_parts = options.num_parts;
     idx_t edge_cut = 0;
@@ -115,27 +107,22 @@ std::vector<std::int32_t> call_metis(const Csr& graph, const MetisOptions& optio
     if (!options.capacities.empty()) {
         double sum = 0;
         for (const auto capacity : options.capacities) sum += capacity;
-        for (const auto capacity : options.capacities)
-            shares.insert(shares.end(), num_weights, static_cast<real_t>(capacity / sum));
+        for (const auto capacity : options.capacities) shares.insert(shares.end(), num_weights, static_cast<real_t>(capacity / sum));
     }
     std::vector<real_t> allowed(num_weights, static_cast<real_t>(options.imbalance));
     const auto method = options.recursive ? METIS_PartGraphRecursive : METIS_PartGraphKway;
     const TerminationWaits guard;
-    const int status =
-        method(&num_rows, &num_weights, offsets.data(), const_cast<idx_t*>(graph.indices.data()),
-               weights.empty() ? nullptr : weights.data(), nullptr,
-               options.edge_weights.empty() ? nullptr : const_cast<idx_t*>(options.edge_weights.data()), &num_parts,
-               shares.empty() ? nullptr : shares.data(), weights.empty() ? nullptr : allowed.data(), metis_options,
-               &edge_cut, owners.data());
+    const int status = method(&num_rows, &num_weights, offsets.data(), const_cast<idx_t*>(graph.indices.data()), weights.empty() ? nullptr : weights.data(),
+                              nullptr, options.edge_weights.empty() ? nullptr : const_cast<idx_t*>(options.edge_weights.data()), &num_parts,
+                              shares.empty() ? nullptr : shares.data(), weights.empty() ? nullptr : allowed.data(), metis_options, &edge_cut, owners.data());
     if (status == METIS_ERROR_MEMORY)
         throw Error("partition_with_metis: METIS ran out of memory on a graph of " + std::to_string(graph.num_rows()) +
                     " rows. Use a machine with more memory.");
-    if (status != METIS_OK)
-        throw Error("partition_with_metis: METIS refused the graph (its code is " + std::to_string(status) + ").");
+    if (status != METIS_OK) throw Error("partition_with_metis: METIS refused the graph (its code is " + std::to_string(status) + ").");
     return owners;
 }
 
-} // namespace
+}  // namespace
 
 bool fits_metis(std::int64_t num_rows, std::int64_t num_entries)
 {
@@ -149,7 +136,7 @@ Partition partition_with_metis(const Csr& graph, const MetisOptions& options)
     graph.validate(graph.num_rows());
     check_symmetry(graph);
     const auto num_rows = graph.num_rows();
-    largest_weights_allowed(num_rows, options.num_parts, options.balance()); // refuses what does not fit
+    largest_weights_allowed(num_rows, options.num_parts, options.balance());  // refuses what does not fit
     Partition partition{options.num_parts, std::vector<std::int32_t>(num_rows, 0)};
     if (options.num_parts == 1 || num_rows == 0) return partition;
     // With few rows a part METIS leaves parts empty, and prints it to standard output; without edges it has nothing to
@@ -163,4 +150,4 @@ Partition partition_with_metis(const Csr& graph, const MetisOptions& options)
     return partition;
 }
 
-} // namespace meshard
+}  // namespace meshard

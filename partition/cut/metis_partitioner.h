@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "partition/cut/balance_target.h"
 #include "partition/csr.h"
+#include "partition/cut/balance_target.h"
 #include "partition/cut/partition.h"
 
 #include <cstdint>
@@ -12,20 +12,23 @@ namespace meshard {
 
 struct MetisOptions {
     std::int32_t num_parts = 1;
-    double imbalance = 1.03;        ///< largest part over mean part that is allowed
+    double imbalance = 1.03;  ///< largest part over mean part that is allowed
     std::int32_t seed = 0;
-    bool recursive = false;         ///< recursive bisection in place of k-way
-    std::int32_t num_weights = 1;   ///< as in BalanceTarget
+    bool recursive = false;        ///< recursive bisection in place of k-way
+    std::int32_t num_weights = 1;  ///< as in BalanceTarget
     std::span<const std::int32_t> row_weights = {};
     std::span<const double> capacities = {};
-    std::span<const std::int32_t> edge_weights = {};    ///< of each entry of the graph, positive, or none: what cutting it costs
+    std::span<const std::int32_t> edge_weights = {};  ///< of each entry of the graph, positive, or none: what cutting it costs
 
     BalanceTarget balance() const { return {imbalance, num_weights, row_weights, capacities}; }
 };
 
 /// Whether METIS's 32-bit indices can count the rows and entries of the graph.
 bool fits_metis(std::int64_t num_rows, std::int64_t num_entries);
-inline bool fits_metis(const Csr& graph) { return fits_metis(graph.num_rows(), graph.num_entries()); }
+inline bool fits_metis(const Csr& graph)
+{
+    return fits_metis(graph.num_rows(), graph.num_entries());
+}
 
 /// METIS's partition of the rows of `graph`, which minimises the edge cut: k-way (Karypis and Kumar 1998) or by recursive
 /// bisection.
@@ -37,4 +40,4 @@ inline bool fits_metis(const Csr& graph) { return fits_metis(graph.num_rows(), g
 ///         graph has more rows or entries than METIS's indices can count.
 Partition partition_with_metis(const Csr& graph, const MetisOptions& options);
 
-} // namespace meshard
+}  // namespace meshard

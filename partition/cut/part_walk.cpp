@@ -39,4 +39,4 @@ bool PartWalk::may_break(std::int32_t row)
     return num_missing > 0;
 }
 
-} // namespace meshard
+}  // namespace meshard

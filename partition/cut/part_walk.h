@@ -22,9 +22,9 @@ private:
     const Csr& graph_;
     const std::vector<std::int32_t>& owners_;
     std::size_t longest_;
-    std::vector<std::int32_t> seen_in_; // the walk that saw a row last
+    std::vector<std::int32_t> seen_in_;  // the walk that saw a row last
     std::vector<std::int32_t> walk_;
     std::int32_t stamp_ = 0;
 };
 
-} // namespace meshard
+}  // namespace meshard

@@ -16,8 +16,8 @@ namespace {
 void require_same_rows(const char* where, const Partition& partition, const Csr& graph)
 {
     if (partition.num_rows() != graph.num_rows())
-        throw InvalidInput(std::string(where) + ": the partition has " + std::to_string(partition.num_rows()) +
-                           " rows, the graph " + std::to_string(graph.num_rows()) + ".");
+        throw InvalidInput(std::string(where) + ": the partition has " + std::to_string(partition.num_rows()) + " rows, the graph " +
+                           std::to_string(graph.num_rows()) + ".");
 }
 
 double imbalance_of(std::span<const std::int64_t> sizes, std::int64_t num_rows)
@@ -39,18 +39,17 @@ std::int32_t join_sets(std::vector<std::int32_t>& root, std::int32_t a, std::int
     return root[high] = low;
 }
 
-} // namespace
+}  // namespace
 
 void Partition::validate() const
 {
-    if (num_parts < 1)
-        throw InvalidInput("Partition: num_parts is " + std::to_string(num_parts) + ", expected 1 or more.");
-    bool is_valid = true; // no early exit, so that the loop is vectorised
+    if (num_parts < 1) throw InvalidInput("Partition: num_parts is " + std::to_string(num_parts) + ", expected 1 or more.");
+    bool is_valid = true;  // no early exit, so that the loop is vectorised
     for (const auto p : owners) is_valid &= static_cast<std::uint32_t>(p) < static_cast<std::uint32_t>(num_parts);
     if (is_valid) return;
     const auto outside = std::ranges::find_if(owners, [&](std::int32_t p) { return p < 0 || p >= num_parts; });
-    throw InvalidInput("Partition: row " + std::to_string(outside - owners.begin()) + " has owner " +
-                           std::to_string(*outside) + ", expected 0 to " + std::to_string(num_parts - 1) + ".");
+    throw InvalidInput("Partition: row " + std::to_string(outside - owners.begin()) + " has owner " + std::to_string(*outside) + ", expected 0 to " +
+                       std::to_string(num_parts - 1) + ".");
 }
 
 std::vector<std::int64_t> part_sizes(const Partition& partition)
@@ -107,7 +106,7 @@ PartitionQuality measure_quality(const Partition& partition, const Csr& graph)
     std::vector<std::int32_t> boundary, owners_of_boundary;
     for (std::int32_t i = 0; i < static_cast<std::int32_t>(owners.size()); ++i) {
         bool is_at_boundary = false;
-        auto lowest = i; // root of the piece that the row is in so far
+        auto lowest = i;  // root of the piece that the row is in so far
         for (const auto j : graph.row(i)) {
             if (owners[j] != owners[i])
                 is_at_boundary = true;
@@ -122,7 +121,7 @@ PartitionQuality measure_quality(const Partition& partition, const Csr& graph)
     for (std::size_t i = 0; i < root.size(); ++i)
         if (root[i] == static_cast<std::int32_t>(i)) ++quality.parts[owners[i]].num_components;
 
-    auto seen_by = std::move(root); // last part that saw this row as a ghost
+    auto seen_by = std::move(root);  // last part that saw this row as a ghost
     std::ranges::fill(seen_by, -1);
     std::vector<std::int64_t> edges_to(partition.num_parts, 0);
     const auto boundary_of_part = rows_by_part({partition.num_parts, std::move(owners_of_boundary)});
@@ -141,7 +140,7 @@ PartitionQuality measure_quality(const Partition& partition, const Csr& graph)
         quality.edge_cut += part.cut_edges;
         quality.communication_volume += part.num_ghosts;
     }
-    quality.edge_cut /= 2; // each cut edge was met from both its ends
+    quality.edge_cut /= 2;  // each cut edge was met from both its ends
     return quality;
 }
 
@@ -152,8 +151,7 @@ std::string to_string(const Partition& partition)
     char ratio[32];
     std::snprintf(ratio, sizeof ratio, "%.3f", imbalance(partition));
     return "Partition: " + std::to_string(partition.num_rows()) + " rows in " + std::to_string(partition.num_parts) +
-           (partition.num_parts == 1 ? " part of " : " parts of ") + std::to_string(smallest) + " to " +
-           std::to_string(largest) + ", imbalance " + ratio;
+           (partition.num_parts == 1 ? " part of " : " parts of ") + std::to_string(smallest) + " to " + std::to_string(largest) + ", imbalance " + ratio;
 }
 
-} // namespace meshard
+}  // namespace meshard

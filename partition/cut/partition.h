@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "partition/csr.h"
+
 #include <cstdint>
 #include <string>
 #include <vector>
-
-#include "partition/csr.h"
 
 namespace meshard {
 
@@ -18,7 +18,7 @@ struct Partition {
 
     std::int64_t num_rows() const { return static_cast<std::int64_t>(owners.size()); }
 
-    void validate() const;   ///< @throws InvalidInput
+    void validate() const;  ///< @throws InvalidInput
 
     bool operator==(const Partition&) const = default;
 };
@@ -40,11 +40,11 @@ std::int64_t communication_volume(const Partition& partition, const Csr& graph);
 /// Quality of one part.
 struct PartQuality {
     std::int64_t num_owned = 0;
-    std::int64_t num_ghosts = 0;            ///< rows of one ghost layer
-    std::int64_t cut_edges = 0;             ///< edges from this part to others
-    std::vector<std::int32_t> neighbors;    ///< parts that share an edge with this one, ascending
-    std::vector<std::int64_t> neighbor_edges;   ///< edges to each of them: shared faces, for a cell graph
-    std::int64_t num_components = 0;        ///< connected pieces of the part; 0 if empty
+    std::int64_t num_ghosts = 0;               ///< rows of one ghost layer
+    std::int64_t cut_edges = 0;                ///< edges from this part to others
+    std::vector<std::int32_t> neighbors;       ///< parts that share an edge with this one, ascending
+    std::vector<std::int64_t> neighbor_edges;  ///< edges to each of them: shared faces, for a cell graph
+    std::int64_t num_components = 0;           ///< connected pieces of the part; 0 if empty
 };
 
 struct PartitionQuality {

@@ -2,13 +2,13 @@
 #include "partition/cut/partitioner.h"
 
 #include "partition/cut/cut_measures.h"
-#include "partition/error.h"
 #include "partition/cut/geometric_partitioner.h"
 #include "partition/cut/metis_partitioner.h"
-#include "partition/nearest_name.h"
 #include "partition/cut/row_clusters.h"
 #include "partition/cut/scotch_partitioner.h"
 #include "partition/cut/weight_balance.h"
+#include "partition/error.h"
+#include "partition/nearest_name.h"
 
 #include <algorithm>
 #include <cmath>
@@ -61,7 +61,8 @@ Partition by_metis_on_joined_rows(const PartitionProblem& problem)
         for (std::size_t row = 0; row < joined.clusters.cluster_of.size(); ++row)
             for (std::int32_t w = 0; w < count; ++w) {
                 auto& weight = weights[static_cast<std::size_t>(joined.clusters.cluster_of[row]) * count + w];
-                weight = static_cast<std::int32_t>(std::min<std::int64_t>(std::int64_t{weight} + balance.row_weights[row * count + w], std::numeric_limits<std::int32_t>::max()));
+                weight = static_cast<std::int32_t>(
+                    std::min<std::int64_t>(std::int64_t{weight} + balance.row_weights[row * count + w], std::numeric_limits<std::int32_t>::max()));
             }
     }
     const auto coarse = by_metis({.graph = &joined.graph,
@@ -90,22 +91,16 @@ Partition by_metis_or_scotch(const PartitionProblem& problem)
 
 RefinementOptions refinement_options(const PartitionProblem& problem, const CutOptions& options)
 {
-    return {.balance = problem.balance,
-            .effort = options.effort,
-            .ghost_share = options.ghost_share,
-            .contiguous = options.contiguous,
-            .seed = problem.seed};
+    return {.balance = problem.balance, .effort = options.effort, .ghost_share = options.ghost_share, .contiguous = options.contiguous, .seed = problem.seed};
 }
 
 void require_problem(const PartitionProblem& problem, const PartitionMethod& method)
 {
     if (problem.graph == nullptr) throw InvalidInput("cut_rows: the problem has no graph.");
-    if (problem.num_parts < 1)
-        throw InvalidInput("cut_rows: num_parts is " + std::to_string(problem.num_parts) + ", expected 1 or more.");
+    if (problem.num_parts < 1) throw InvalidInput("cut_rows: num_parts is " + std::to_string(problem.num_parts) + ", expected 1 or more.");
     if (method.needs_centroids && static_cast<std::int64_t>(problem.centroids.size()) != 3 * problem.graph->num_rows())
-        throw InvalidInput("cut_rows: method '" + method.name + "' needs the rows' centroids, " +
-                           std::to_string(problem.graph->num_rows()) + " times 3 numbers; there are " +
-                           std::to_string(problem.centroids.size()) + ".");
+        throw InvalidInput("cut_rows: method '" + method.name + "' needs the rows' centroids, " + std::to_string(problem.graph->num_rows()) +
+                           " times 3 numbers; there are " + std::to_string(problem.centroids.size()) + ".");
     if (!problem.edge_weights.empty() && static_cast<std::int64_t>(problem.edge_weights.size()) != problem.graph->num_entries())
         throw InvalidInput("cut_rows: the graph has " + std::to_string(problem.graph->num_entries()) + " entries; there are " +
                            std::to_string(problem.edge_weights.size()) + " weights of edges.");
@@ -122,11 +117,9 @@ struct Start {
 std::vector<Start> further_starts(const PartitionProblem& problem, const CutOptions& options, const CutMeasures& own)
 {
     const bool is_auto = options.method == "auto";
-    const bool is_thorough = options.effort == RefinementEffort::Thorough &&
-                             (is_auto || options.method == "metis" || options.method == "recursive");
+    const bool is_thorough = options.effort == RefinementEffort::Thorough && (is_auto || options.method == "metis" || options.method == "recursive");
     std::vector<Start> starts;
-    if (is_auto)
-        starts.push_back({"rcb", partition_by_bisection(problem.centroids, problem.num_parts, problem.balance)});
+    if (is_auto) starts.push_back({"rcb", partition_by_bisection(problem.centroids, problem.num_parts, problem.balance)});
     const auto boundary = 2 * static_cast<double>(own.cut) / static_cast<double>(problem.graph->num_entries());
     const int num_seeds = !is_thorough ? 1 : boundary < 0.02 ? 3 : boundary < 0.05 ? 2 : 1;
     for (int i = 1; i < num_seeds; ++i) {
@@ -155,11 +148,9 @@ CutResult improve_best(Partition start, const PartitionProblem& problem, const C
 
     auto little = thorough;
     little.effort = RefinementEffort::Fast;
-    const auto rank = [&](const CutResult& result) {
-        return std::pair(result.in_pieces.size(), measure_cut(result.partition, graph).score());
-    };
+    const auto rank = [&](const CutResult& result) { return std::pair(result.in_pieces.size(), measure_cut(result.partition, graph).score()); };
     const auto own = refined({own_method, std::move(start)}, little);
-    if (options.contiguous) { // connected parts have priority over the measures
+    if (options.contiguous) {  // connected parts have priority over the measures
         const auto found = measure_cut(own.partition, graph);
         most = {std::max(most.cut, found.cut), std::max(most.largest_ghosts, found.largest_ghosts)};
     }
@@ -172,8 +163,7 @@ CutResult improve_best(Partition start, const PartitionProblem& problem, const C
         thorough.most = most;
         best = refined({best.method, std::move(best.partition)}, thorough);
     }
-    const bool keeps_promise =
-        best.in_pieces.size() <= own.in_pieces.size() && measure_cut(best.partition, graph).is_no_worse_than(most);
+    const bool keeps_promise = best.in_pieces.size() <= own.in_pieces.size() && measure_cut(best.partition, graph).is_no_worse_than(most);
     return keeps_promise ? best : own;
 }
 
@@ -187,8 +177,8 @@ struct SubProblem {
     std::vector<std::int32_t> edge_weights;
 };
 
-SubProblem sub_problem(const PartitionProblem& problem, std::span<const std::int32_t> rows,
-                       std::vector<std::int32_t>& local_row, std::int32_t first_part, std::int32_t num_parts)
+SubProblem sub_problem(const PartitionProblem& problem, std::span<const std::int32_t> rows, std::vector<std::int32_t>& local_row, std::int32_t first_part,
+                       std::int32_t num_parts)
 {
     SubProblem sub;
     sub.rows.assign(rows.begin(), rows.end());
@@ -202,15 +192,13 @@ SubProblem sub_problem(const PartitionProblem& problem, std::span<const std::int
         }
         sub.graph.offsets.push_back(sub.graph.num_entries());
         if (!problem.centroids.empty())
-            sub.centroids.insert(sub.centroids.end(), &problem.centroids[3 * std::int64_t{row}],
-                               &problem.centroids[3 * std::int64_t{row}] + 3);
+            sub.centroids.insert(sub.centroids.end(), &problem.centroids[3 * std::int64_t{row}], &problem.centroids[3 * std::int64_t{row}] + 3);
         for (std::int32_t w = 0; w < problem.balance.num_weights && !problem.balance.row_weights.empty(); ++w)
             sub.row_weights.push_back(problem.balance.row_weights[std::int64_t{row} * problem.balance.num_weights + w]);
     }
     for (const auto row : rows) local_row[row] = -1;
     if (!problem.balance.capacities.empty())
-        sub.capacities.assign(problem.balance.capacities.begin() + first_part,
-                              problem.balance.capacities.begin() + first_part + num_parts);
+        sub.capacities.assign(problem.balance.capacities.begin() + first_part, problem.balance.capacities.begin() + first_part + num_parts);
     return sub;
 }
 
@@ -231,8 +219,7 @@ CutResult cut_in_levels(const PartitionProblem& problem, CutOptions options)
     if (!problem.balance.capacities.empty())
         for (std::int32_t node = 0; node < num_nodes; ++node)
             node_capacities.push_back(std::accumulate(problem.balance.capacities.begin() + node * parts_per_node,
-                                                      problem.balance.capacities.begin() + (node + 1) * parts_per_node,
-                                                      0.0));
+                                                      problem.balance.capacities.begin() + (node + 1) * parts_per_node, 0.0));
     nodes_problem.balance.capacities = node_capacities;
     auto nodes = cut_rows(nodes_problem, options);
 
@@ -243,16 +230,12 @@ CutResult cut_in_levels(const PartitionProblem& problem, CutOptions options)
         const auto first_part = node * parts_per_node;
         const auto sub = sub_problem(problem, rows_of_node.row(node), local_row, first_part, parts_per_node);
         PartitionProblem node_problem{
-            &sub.graph,
-            sub.centroids,
-            parts_per_node,
-            {problem.balance.imbalance / imbalance_here, problem.balance.num_weights, sub.row_weights, sub.capacities},
-            problem.seed,
-            sub.edge_weights};
+            &sub.graph,     sub.centroids,
+            parts_per_node, {problem.balance.imbalance / imbalance_here, problem.balance.num_weights, sub.row_weights, sub.capacities},
+            problem.seed,   sub.edge_weights};
         options.levels.assign(levels.begin() + 1, levels.end());
         const auto parts = cut_rows(node_problem, options);
-        for (std::size_t i = 0; i < sub.rows.size(); ++i)
-            result.partition.owners[sub.rows[i]] = first_part + parts.partition.owners[i];
+        for (std::size_t i = 0; i < sub.rows.size(); ++i) result.partition.owners[sub.rows[i]] = first_part + parts.partition.owners[i];
     }
     // Rounding may leave a row too many somewhere.
     if (options.contiguous) balance_weights_of_whole_parts(result.partition, *problem.graph, problem.balance);
@@ -261,24 +244,18 @@ CutResult cut_in_levels(const PartitionProblem& problem, CutOptions options)
     return result;
 }
 
-} // namespace
+}  // namespace
 
 std::span<const PartitionMethod> partition_methods()
 {
     static const std::vector<PartitionMethod> methods{
-        {"metis", "k-way, few faces between parts", false, true,
-         [](const PartitionProblem& problem) { return by_metis(problem, false); }},
-        {"recursive", "METIS's recursive bisection", false, true,
-         [](const PartitionProblem& problem) { return by_metis(problem, true); }},
+        {"metis", "k-way, few faces between parts", false, true, [](const PartitionProblem& problem) { return by_metis(problem, false); }},
+        {"recursive", "METIS's recursive bisection", false, true, [](const PartitionProblem& problem) { return by_metis(problem, true); }},
         {"scotch", "Scotch with 64-bit indices, for graphs beyond METIS", false, true, by_scotch},
         {"rcb", "recursive coordinate bisection", true, true,
-         [](const PartitionProblem& problem) {
-             return partition_by_bisection(problem.centroids, problem.num_parts, problem.balance);
-         }},
+         [](const PartitionProblem& problem) { return partition_by_bisection(problem.centroids, problem.num_parts, problem.balance); }},
         {"hilbert", "runs along the Hilbert curve, the fastest", true, false,
-         [](const PartitionProblem& problem) {
-             return partition_by_curve(problem.centroids, problem.num_parts, problem.balance);
-         }},
+         [](const PartitionProblem& problem) { return partition_by_curve(problem.centroids, problem.num_parts, problem.balance); }},
         {"auto", "metis and rcb, the better of the two", true, true, by_metis_or_scotch},
     };
     return methods;
@@ -296,8 +273,7 @@ const PartitionMethod& partition_method(std::string_view name)
         list += (list.empty() ? "" : ", ") + method.name;
     }
     const auto nearest = nearest_name(name, names);
-    throw InvalidInput("unknown method '" + std::string(name) + "'; known are " + list + "." +
-                       (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+    throw InvalidInput("unknown method '" + std::string(name) + "'; known are " + list + "." + (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
 }
 
 CutResult improve_cut(Partition start, const PartitionProblem& problem, const CutOptions& options)
@@ -320,8 +296,7 @@ CutResult cut_rows(const PartitionProblem& problem, const CutOptions& options)
         std::int64_t product = 1;
         for (const auto count : options.levels) product *= std::max(count, 0);
         if (product != problem.num_parts)
-            throw InvalidInput("cut_rows: the levels multiply to " + std::to_string(product) + ", the parts are " +
-                               std::to_string(problem.num_parts) + ".");
+            throw InvalidInput("cut_rows: the levels multiply to " + std::to_string(product) + ", the parts are " + std::to_string(problem.num_parts) + ".");
         return cut_in_levels(problem, options);
     }
     // A graph that is too large for METIS's 32-bit indices goes to Scotch.
@@ -335,4 +310,4 @@ CutResult cut_rows(const PartitionProblem& problem, const CutOptions& options)
     return result;
 }
 
-} // namespace meshard
+}  // namespace meshard

@@ -16,12 +16,12 @@ namespace meshard {
 
 /// Rows to cut. The caller keeps the graph and arrays alive.
 struct PartitionProblem {
-    const Csr* graph = nullptr;     ///< neighbours of each row (`mesh_graph`)
-    std::span<const float> centroids = {}; ///< (rows, 3), for the methods that go by coordinates; may be empty for the others
+    const Csr* graph = nullptr;             ///< neighbours of each row (`mesh_graph`)
+    std::span<const float> centroids = {};  ///< (rows, 3), for the methods that go by coordinates; may be empty for the others
     std::int32_t num_parts = 1;
     BalanceTarget balance = {};
     std::uint64_t seed = 0;
-    std::span<const std::int32_t> edge_weights = {}; ///< of each entry of the graph, positive, or none: what cutting it costs
+    std::span<const std::int32_t> edge_weights = {};  ///< of each entry of the graph, positive, or none: what cutting it costs
 };
 
 /// A method: any function of this form. The result has the problem's number of rows and of parts; parts may be above the
@@ -30,9 +30,9 @@ using Partitioner = std::function<Partition(const PartitionProblem&)>;
 
 struct PartitionMethod {
     std::string name;
-    std::string purpose;       ///< one line for people
+    std::string purpose;  ///< one line for people
     bool needs_centroids = false;
-    bool refine = true;        ///< whether the cut is refined by default
+    bool refine = true;  ///< whether the cut is refined by default
     Partitioner partition;
 };
 
@@ -53,17 +53,17 @@ const PartitionMethod& partition_method(std::string_view name);
 
 struct CutOptions {
     std::string method = "metis";
-    std::vector<std::int32_t> levels = {}; ///< e.g. {4, 2}: first in 4, each of these in 2; empty or the product is the number of parts
+    std::vector<std::int32_t> levels = {};  ///< e.g. {4, 2}: first in 4, each of these in 2; empty or the product is the number of parts
     bool refine = true;
     RefinementEffort effort = RefinementEffort::Fast;
-    double ghost_share = 0.35;         ///< as in RefinementOptions
+    double ghost_share = 0.35;  ///< as in RefinementOptions
     bool contiguous = false;
 };
 
 struct CutResult {
     Partition partition;
-    std::string method;                 ///< the method used; with `auto` the one chosen
-    std::vector<std::int32_t> in_pieces; ///< with `contiguous`: parts that are not connected all the same
+    std::string method;                   ///< the method used; with `auto` the one chosen
+    std::vector<std::int32_t> in_pieces;  ///< with `contiguous`: parts that are not connected all the same
 };
 
 /// Cuts by the method of that name, and refines with `options.refine`. No part is above the bound or empty if a cut without such parts is found.
@@ -78,4 +78,4 @@ CutResult cut_rows(const PartitionProblem& problem, const CutOptions& options);
 /// The same from a given partition (of a file, of an earlier run).
 CutResult improve_cut(Partition start, const PartitionProblem& problem, const CutOptions& options);
 
-} // namespace meshard
+}  // namespace meshard

@@ -3,8 +3,8 @@
 
 #include "partition/cut/boundary_search.h"
 #include "partition/cut/cut_measures.h"
-#include "partition/error.h"
 #include "partition/cut/weight_balance.h"
+#include "partition/error.h"
 
 #include <algorithm>
 #include <limits>
@@ -17,8 +17,8 @@ namespace {
 void require_sizes(const Partition& partition, const Csr& graph)
 {
     if (partition.num_rows() != graph.num_rows())
-        throw InvalidInput("refine_partition: the partition has " + std::to_string(partition.num_rows()) +
-                           " rows, the graph " + std::to_string(graph.num_rows()) + ".");
+        throw InvalidInput("refine_partition: the partition has " + std::to_string(partition.num_rows()) + " rows, the graph " +
+                           std::to_string(graph.num_rows()) + ".");
     partition.validate();
 }
 
@@ -30,8 +30,7 @@ void make_contiguous(Partition& partition, const Csr& graph, const BalanceTarget
     for (int attempt = 0; attempt < 4; ++attempt) {
         join_islands(whole, graph);
         if (has_empty_part(whole)) return;
-        if (overload(whole, balance, most_weight) > 0)
-            balance_weights_of_whole_parts(whole, graph, balance);
+        if (overload(whole, balance, most_weight) > 0) balance_weights_of_whole_parts(whole, graph, balance);
         if (overload(whole, balance, most_weight) == 0) {
             partition = std::move(whole);
             return;
@@ -41,10 +40,9 @@ void make_contiguous(Partition& partition, const Csr& graph, const BalanceTarget
 }
 
 // Searches in cycles, and keeps the best found that is in neither measure worse than allowed.
-void search(Partition& partition, const Csr& graph, const RefinementOptions& options,
-            std::span<const std::int64_t> most_weight, const CutMeasures& start)
+void search(Partition& partition, const Csr& graph, const RefinementOptions& options, std::span<const std::int64_t> most_weight, const CutMeasures& start)
 {
-    constexpr double least_gain = 0.004; // of a cycle, in score
+    constexpr double least_gain = 0.004;  // of a cycle, in score
     auto fewest_in_pieces = options.contiguous ? parts_in_pieces(partition, graph).size() : 0;
     const bool is_fast = options.effort == RefinementEffort::Fast;
     const auto num_cycles = is_fast ? 2 : 12;
@@ -57,8 +55,7 @@ void search(Partition& partition, const Csr& graph, const RefinementOptions& opt
     }
     const BalanceBound bound{options.balance.num_weights, options.balance.row_weights, most_weight};
     // A limit in units of METIS's cost, which also grows with rows and entries.
-    auto work_left = static_cast<std::int64_t>((is_fast ? 0.75 : 4) *
-                                               static_cast<double>(graph.num_rows() + graph.num_entries()));
+    auto work_left = static_cast<std::int64_t>((is_fast ? 0.75 : 4) * static_cast<double>(graph.num_rows() + graph.num_entries()));
     auto current = partition;
     auto best = start;
     auto lowest_score = std::numeric_limits<double>::infinity();
@@ -95,7 +92,7 @@ void search(Partition& partition, const Csr& graph, const RefinementOptions& opt
     }
 }
 
-} // namespace
+}  // namespace
 
 std::int64_t join_islands(Partition& partition, const Csr& graph)
 {
@@ -176,4 +173,4 @@ std::vector<std::int32_t> refine_partition(Partition& partition, const Csr& grap
     return options.contiguous ? parts_in_pieces(partition, graph) : std::vector<std::int32_t>{};
 }
 
-} // namespace meshard
+}  // namespace meshard

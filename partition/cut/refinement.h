@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "partition/cut/balance_target.h"
 #include "partition/csr.h"
+#include "partition/cut/balance_target.h"
 #include "partition/cut/cut_measures.h"
 #include "partition/cut/partition.h"
 
@@ -13,8 +13,8 @@
 namespace meshard {
 
 enum class RefinementEffort : std::uint8_t {
-    Fast,    ///< about one and a half times as long as METIS's k-way
-    Thorough ///< several times that
+    Fast,     ///< about one and a half times as long as METIS's k-way
+    Thorough  ///< several times that
 };
 
 struct RefinementOptions {
@@ -22,9 +22,9 @@ struct RefinementOptions {
     RefinementEffort effort = RefinementEffort::Fast;
     /// Weight of the largest ghost count against the cut, 0 to 1.
     double ghost_share = 0.35;
-    bool contiguous = false; ///< every part in one piece, as far as the graph and the balance allow
+    bool contiguous = false;  ///< every part in one piece, as far as the graph and the balance allow
     std::uint64_t seed = 0;
-    std::optional<CutMeasures> most = {}; ///< upper bounds of both measures of the result; none: those of the start
+    std::optional<CutMeasures> most = {};  ///< upper bounds of both measures of the result; none: those of the start
 };
 
 /// Improves a partition: repairs it (parts above the bound, empty parts, on request disconnected parts), then
@@ -45,4 +45,4 @@ std::vector<std::int32_t> repair_partition(Partition& partition, const Csr& grap
 /// @return rows moved.
 std::int64_t join_islands(Partition& partition, const Csr& graph);
 
-} // namespace meshard
+}  // namespace meshard

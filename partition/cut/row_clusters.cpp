@@ -13,8 +13,8 @@ namespace {
 
 struct WeightedGraph {
     Csr graph;
-    std::vector<std::int32_t> weights; // of each entry; none: all 1
-    std::vector<std::int32_t> sizes;   // rows in each vertex; none: all 1
+    std::vector<std::int32_t> weights;  // of each entry; none: all 1
+    std::vector<std::int32_t> sizes;    // rows in each vertex; none: all 1
 
     std::int32_t weight(std::int64_t entry) const { return weights.empty() ? 1 : weights[entry]; }
     std::int32_t size(std::int32_t vertex) const { return sizes.empty() ? 1 : sizes[vertex]; }
@@ -34,7 +34,8 @@ RowClusters match(const Csr& graph, const WeightedGraph& fine, std::int32_t most
             const auto u = graph.indices[k];
             if (pairs.cluster_of[u] >= 0 || fine.size(u) + fine.size(v) > most_rows) continue;
             std::uint32_t any = 0;
-            if (seed) any = static_cast<std::uint32_t>(((static_cast<std::uint64_t>(u) << 32 | static_cast<std::uint32_t>(v)) + *seed) * 0x9e3779b97f4a7c15u >> 32);
+            if (seed)
+                any = static_cast<std::uint32_t>(((static_cast<std::uint64_t>(u) << 32 | static_cast<std::uint32_t>(v)) + *seed) * 0x9e3779b97f4a7c15u >> 32);
             const std::tuple key(fine.weight(k), -fine.size(u), any);
             if (best >= 0 && key <= best_key) continue;
             best = u;
@@ -61,7 +62,7 @@ WeightedGraph contract(const Csr& graph, const WeightedGraph& fine, const RowClu
     coarse.graph.offsets.reserve(static_cast<std::size_t>(pairs.num_clusters) + 1);
     coarse.graph.indices.reserve(graph.indices.size());
     coarse.weights.reserve(graph.indices.size());
-    std::vector<std::int64_t> entry_of(pairs.num_clusters, -1); // of a neighbour in the current row
+    std::vector<std::int64_t> entry_of(pairs.num_clusters, -1);  // of a neighbour in the current row
     for (std::int32_t cluster = 0; cluster < pairs.num_clusters; ++cluster) {
         const auto begin = coarse.graph.num_entries();
         for (const auto v : {first[cluster], second[cluster]}) {
@@ -89,7 +90,7 @@ void join(RowClusters& clusters, const RowClusters& pairs)
     clusters.num_clusters = pairs.num_clusters;
 }
 
-} // namespace
+}  // namespace
 
 RowClusters cluster_rows(const Csr& graph, std::int32_t most_rows)
 {
@@ -115,8 +116,10 @@ JoinedRows join_rows(const Csr& graph, int num_rounds, std::uint64_t seed)
         const auto& fine = round == 0 ? graph : current.graph;
         auto pairs = match(fine, current, std::numeric_limits<std::int32_t>::max(), seed + static_cast<std::uint64_t>(round));
         auto coarse = contract(fine, current, pairs);
-        if (round == 0) joined.clusters = std::move(pairs);
-        else join(joined.clusters, pairs);
+        if (round == 0)
+            joined.clusters = std::move(pairs);
+        else
+            join(joined.clusters, pairs);
         current = std::move(coarse);
     }
     joined.graph = std::move(current.graph);
@@ -125,4 +128,4 @@ JoinedRows join_rows(const Csr& graph, int num_rounds, std::uint64_t seed)
     return joined;
 }
 
-} // namespace meshard
+}  // namespace meshard

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "partition/csr.h"
+
 #include <cstdint>
 #include <vector>
-
-#include "partition/csr.h"
 
 namespace meshard {
 
 struct RowClusters {
     std::int32_t num_clusters = 0;
-    std::vector<std::int32_t> cluster_of;   ///< of each row; numbered in the order of their first rows
+    std::vector<std::int32_t> cluster_of;  ///< of each row; numbered in the order of their first rows
 };
 
 /// Connected clusters of at most `most_rows` rows of a symmetric graph: in each round neighbours are joined in pairs, first those that share most
@@ -21,11 +21,11 @@ RowClusters cluster_rows(const Csr& graph, std::int32_t most_rows);
 struct JoinedRows {
     RowClusters clusters;
     Csr graph;
-    std::vector<std::int32_t> edge_weights;   ///< of each entry: edges between the two clusters
-    std::vector<std::int32_t> sizes;          ///< rows in each cluster
+    std::vector<std::int32_t> edge_weights;  ///< of each entry: edges between the two clusters
+    std::vector<std::int32_t> sizes;         ///< rows in each cluster
 };
 
 /// The graph after `num_rounds` (1 or more) rounds of joining neighbours in pairs, as `cluster_rows` does; ties are chosen at random by the seed.
 JoinedRows join_rows(const Csr& graph, int num_rounds, std::uint64_t seed);
 
-} // namespace meshard
+}  // namespace meshard

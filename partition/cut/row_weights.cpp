@@ -48,12 +48,9 @@ std::vector<double> owned_points(const Mesh& mesh)
     return counts;
 }
 
-} // namespace
+}  // namespace
 
-WeightScale::WeightScale(double total, bool are_integers)
-    : factor_(are_integers && total <= total_of_scaled ? 1 : total_of_scaled / std::max(total, 1e-300))
-{
-}
+WeightScale::WeightScale(double total, bool are_integers) : factor_(are_integers && total <= total_of_scaled ? 1 : total_of_scaled / std::max(total, 1e-300)) {}
 
 std::int32_t WeightScale::operator()(double value) const
 {
@@ -64,8 +61,7 @@ const DataArray& require_weight_array(std::span<const DataArray> arrays, const s
 {
     const auto& array = require_array(arrays, name, "the mesh", group);
     if (array.num_components() != 1)
-        throw InvalidInput("row_weights: array '" + name + "' has " + std::to_string(array.num_components()) +
-                           " components; a weight is one number a row.");
+        throw InvalidInput("row_weights: array '" + name + "' has " + std::to_string(array.num_components()) + " components; a weight is one number a row.");
     return array;
 }
 
@@ -73,8 +69,8 @@ double require_weight(const DataArray& array, std::int64_t row)
 {
     const auto value = array.value(row);
     if (!(value >= 0) || !std::isfinite(value))
-        throw InvalidInput("row_weights: array '" + array.name() + "' has the value " + std::to_string(value) +
-                           " in row " + std::to_string(row) + "; weights are finite and not negative.");
+        throw InvalidInput("row_weights: array '" + array.name() + "' has the value " + std::to_string(value) + " in row " + std::to_string(row) +
+                           "; weights are finite and not negative.");
     return value;
 }
 
@@ -88,13 +84,11 @@ std::vector<std::int32_t> row_weights(const Mesh& mesh, const Csr& graph, std::s
         if (name == "points") {
             values = owned_points(mesh);
         } else if (name == "faces") {
-            for (std::size_t i = 0; i < num_rows; ++i)
-                values[i] = 1 + static_cast<double>(graph.row(static_cast<std::int64_t>(i)).size());
+            for (std::size_t i = 0; i < num_rows; ++i) values[i] = 1 + static_cast<double>(graph.row(static_cast<std::int64_t>(i)).size());
         } else if (name.starts_with("array:")) {
             values = values_of(mesh, name.substr(6));
         } else if (name != "cells") {
-            throw InvalidInput("row_weights: unknown weight '" + name +
-                               "'; known are cells, points, faces and array:NAME.");
+            throw InvalidInput("row_weights: unknown weight '" + name + "'; known are cells, points, faces and array:NAME.");
         }
         const auto integers = to_integers(values);
         for (std::size_t i = 0; i < num_rows; ++i) weights[i * names.size() + w] = integers[i];
@@ -102,23 +96,20 @@ std::vector<std::int32_t> row_weights(const Mesh& mesh, const Csr& graph, std::s
     return weights;
 }
 
-std::vector<std::int32_t> weights_from_costs(const std::vector<std::int32_t>& earlier_owners,
-                                             std::span<const double> costs)
+std::vector<std::int32_t> weights_from_costs(const std::vector<std::int32_t>& earlier_owners, std::span<const double> costs)
 {
     std::vector<double> sizes(costs.size(), 0);
     for (const auto owner : earlier_owners) {
         if (owner < 0 || owner >= static_cast<std::int32_t>(costs.size()))
-            throw InvalidInput("weights_from_costs: there are " + std::to_string(costs.size()) +
-                               " costs, but a row is of part " + std::to_string(owner) + ".");
+            throw InvalidInput("weights_from_costs: there are " + std::to_string(costs.size()) + " costs, but a row is of part " + std::to_string(owner) + ".");
         ++sizes[owner];
     }
     for (const auto cost : costs)
         if (!(cost > 0) || !std::isfinite(cost))
-            throw InvalidInput("weights_from_costs: a part costs " + std::to_string(cost) +
-                               "; expected a positive number.");
+            throw InvalidInput("weights_from_costs: a part costs " + std::to_string(cost) + "; expected a positive number.");
     std::vector<double> values(earlier_owners.size());
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = costs[earlier_owners[i]] / sizes[earlier_owners[i]];
     return to_integers(values);
 }
 
-} // namespace meshard
+}  // namespace meshard

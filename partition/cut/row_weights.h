@@ -43,7 +43,6 @@ double require_weight(const DataArray& array, std::int64_t row);
 
 /// Weights from the costs of the parts of an earlier run: each part's cost is divided evenly among its rows.
 /// @param costs one a part of `earlier`, positive, in any unit (seconds, say).
-std::vector<std::int32_t> weights_from_costs(const std::vector<std::int32_t>& earlier_owners,
-                                             std::span<const double> costs);
+std::vector<std::int32_t> weights_from_costs(const std::vector<std::int32_t>& earlier_owners, std::span<const double> costs);
 
-} // namespace meshard
+}  // namespace meshard

@@ -2,17 +2,15 @@
 #include "partition/cut/scotch_partitioner.h"
 
 #include "partition/cut/balance.h"
-#include "partition/error.h"
 #include "partition/cut/weight_balance.h"
+#include "partition/error.h"
 
 // scotch.h takes its FILE from here.
-#include <cstdio>
-
-#include <scotch.h>
-
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <mutex>
+#include <scotch.h>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -72,17 +70,14 @@ std::vector<std::int32_t> call_scotch(const Csr& graph, const ScotchOptions& opt
     SCOTCH_Arch architecture;
     SCOTCH_Strat strategy;
     require_success(SCOTCH_graphInit(&scotch_graph), "begin a graph");
-    require_success(SCOTCH_graphBuild(&scotch_graph, 0, graph.num_rows(), offsets.data(), nullptr,
-                                      weights.empty() ? nullptr : weights.data(), nullptr, graph.num_entries(),
-                                      neighbors.data(), edge_weights.empty() ? nullptr : edge_weights.data()),
+    require_success(SCOTCH_graphBuild(&scotch_graph, 0, graph.num_rows(), offsets.data(), nullptr, weights.empty() ? nullptr : weights.data(), nullptr,
+                                      graph.num_entries(), neighbors.data(), edge_weights.empty() ? nullptr : edge_weights.data()),
                     "take the graph");
     SCOTCH_archInit(&architecture);
     if (options.balance.capacities.empty())
         require_success(SCOTCH_archCmplt(&architecture, options.num_parts), "take the number of parts");
     else
-        require_success(
-            SCOTCH_archCmpltw(&architecture, options.num_parts, integer_shares(options.balance).data()),
-            "take the capacities");
+        require_success(SCOTCH_archCmpltw(&architecture, options.num_parts, integer_shares(options.balance).data()), "take the capacities");
     SCOTCH_stratInit(&strategy);
     SCOTCH_stratGraphMapBuild(&strategy, SCOTCH_STRATDEFAULT, options.num_parts, options.balance.imbalance - 1);
     // One thread: with several the result depends on their timing.
@@ -104,21 +99,22 @@ std::vector<std::int32_t> call_scotch(const Csr& graph, const ScotchOptions& opt
     return {owners.begin(), owners.end()};
 }
 
-} // namespace
+}  // namespace
 
-bool has_scotch() { return true; }
+bool has_scotch()
+{
+    return true;
+}
 
 Partition partition_with_scotch(const Csr& graph, const ScotchOptions& options)
 {
-    if (options.num_parts < 1)
-        throw InvalidInput("partition_with_scotch: num_parts is " + std::to_string(options.num_parts) +
-                           ", expected 1 or more.");
+    if (options.num_parts < 1) throw InvalidInput("partition_with_scotch: num_parts is " + std::to_string(options.num_parts) + ", expected 1 or more.");
     graph.validate(graph.num_rows());
     const auto num_rows = graph.num_rows();
-    largest_weights_allowed(num_rows, options.num_parts, options.balance); // refuses what does not fit
+    largest_weights_allowed(num_rows, options.num_parts, options.balance);  // refuses what does not fit
     Partition partition{options.num_parts, std::vector<std::int32_t>(num_rows, 0)};
     if (options.num_parts == 1 || num_rows == 0) return partition;
-    constexpr std::int64_t fewest_rows_per_part = 12; // as for METIS
+    constexpr std::int64_t fewest_rows_per_part = 12;  // as for METIS
     if (num_rows < fewest_rows_per_part * options.num_parts || graph.num_entries() == 0)
         partition.owners = breadth_first_blocks(graph, options.num_parts);
     else
@@ -127,4 +123,4 @@ Partition partition_with_scotch(const Csr& graph, const ScotchOptions& options)
     return partition;
 }
 
-} // namespace meshard
+}  // namespace meshard

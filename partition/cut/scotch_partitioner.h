@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "partition/cut/balance_target.h"
 #include "partition/csr.h"
+#include "partition/cut/balance_target.h"
 #include "partition/cut/partition.h"
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace meshard {
 struct ScotchOptions {
     std::int32_t num_parts = 1;
     std::int32_t seed = 0;
-    BalanceTarget balance = {}; ///< several weights are added up: Scotch balances one
-    std::span<const std::int32_t> edge_weights = {}; ///< of each entry of the graph, positive, or none: what cutting it costs
+    BalanceTarget balance = {};                       ///< several weights are added up: Scotch balances one
+    std::span<const std::int32_t> edge_weights = {};  ///< of each entry of the graph, positive, or none: what cutting it costs
 };
 
 /// Whether this build has Scotch.
@@ -27,4 +27,4 @@ bool has_scotch();
 /// @throws InvalidInput if num_parts < 1, the balance does not fit, or this build lacks Scotch.
 Partition partition_with_scotch(const Csr& graph, const ScotchOptions& options);
 
-} // namespace meshard
+}  // namespace meshard

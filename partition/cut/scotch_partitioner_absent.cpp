@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "partition/cut/scotch_partitioner.h"
-
 #include "partition/error.h"
 
 namespace meshard {
 
-bool has_scotch() { return false; }
+bool has_scotch()
+{
+    return false;
+}
 
 Partition partition_with_scotch(const Csr&, const ScotchOptions&)
 {
@@ -13,4 +15,4 @@ Partition partition_with_scotch(const Csr&, const ScotchOptions&)
                        "--method metis.");
 }
 
-} // namespace meshard
+}  // namespace meshard

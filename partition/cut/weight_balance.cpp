@@ -3,8 +3,8 @@
 
 #include "partition/cut/balance.h"
 #include "partition/cut/boundary_search.h"
-#include "partition/error.h"
 #include "partition/cut/part_walk.h"
+#include "partition/error.h"
 
 #include <algorithm>
 #include <string>
@@ -18,10 +18,8 @@ class WeightBalancer {
 public:
     static constexpr std::size_t longest_walk = 2000;
 
-    WeightBalancer(Partition& partition, const Csr& graph, const BalanceTarget& balance,
-                   std::span<const std::int64_t> most_weight, bool keep_whole)
-        : keep_whole_(keep_whole), owners_(partition.owners),
-          graph_(graph), bound_{balance.num_weights, balance.row_weights, most_weight},
+    WeightBalancer(Partition& partition, const Csr& graph, const BalanceTarget& balance, std::span<const std::int64_t> most_weight, bool keep_whole)
+        : keep_whole_(keep_whole), owners_(partition.owners), graph_(graph), bound_{balance.num_weights, balance.row_weights, most_weight},
           weights_(part_weights(partition, balance)), sizes_(part_sizes(partition)), walk_(graph, owners_, longest_walk)
     {
     }
@@ -31,12 +29,13 @@ public:
         // Every move lowers the larger fill of two parts, so that the loop ends; the limit is for very long chains of moves.
         for (int pass = 0; pass < 1000 && has_full_part(); ++pass)
             if (!pass_over_boundary() && !(keep_whole_ ? pass_along_chain() : jump())) break;
-        while (has_full_part() && exchange()) {}
+        while (has_full_part() && exchange()) {
+        }
     }
 
 private:
     struct Offer {
-        std::int32_t loss; // increase of the cut
+        std::int32_t loss;  // increase of the cut
         std::int32_t row;
         std::int32_t to;
 
@@ -47,8 +46,7 @@ private:
 
     std::int64_t weight_after(std::size_t at, std::int32_t w, std::int32_t gets, std::int32_t gives) const
     {
-        return weights_[at] + (gets < 0 ? 0 : bound_.row_weight(gets, w)) -
-               (gives < 0 ? 0 : bound_.row_weight(gives, w));
+        return weights_[at] + (gets < 0 ? 0 : bound_.row_weight(gets, w)) - (gives < 0 ? 0 : bound_.row_weight(gives, w));
     }
 
     // Fill of a part after it gets one row and gives another.
@@ -57,8 +55,8 @@ private:
         double most = 0;
         for (std::int32_t w = 0; w < bound_.num_weights; ++w) {
             const auto at = static_cast<std::size_t>(part) * bound_.num_weights + w;
-            most = std::max(most, static_cast<double>(weight_after(at, w, gets, gives)) /
-                                      static_cast<double>(std::max<std::int64_t>(bound_.most_weight[at], 1)));
+            most =
+                std::max(most, static_cast<double>(weight_after(at, w, gets, gives)) / static_cast<double>(std::max<std::int64_t>(bound_.most_weight[at], 1)));
         }
         return most;
     }
@@ -128,10 +126,7 @@ private:
     }
 
     // Whether parts stay connected, if required, when `row` moves to a part that `without` leaves at the same time.
-    bool may_go(std::int32_t row, std::int32_t to, std::int32_t without = -1)
-    {
-        return !keep_whole_ || (touches(row, to, without) && !walk_.may_break(row));
-    }
+    bool may_go(std::int32_t row, std::int32_t to, std::int32_t without = -1) { return !keep_whole_ || (touches(row, to, without) && !walk_.may_break(row)); }
 
     // If no neighbour is less full by a whole row: one row moves from each part to the next along the shortest chain of parts from
     // a part above its bound to one with room.
@@ -146,7 +141,7 @@ private:
     {
         const auto most_fill = fill(first);
         const auto rows = rows_by_part({num_parts(), owners_});
-        std::vector<std::int32_t> row_into(num_parts(), -1), reached{first}; // the row that the part before would give
+        std::vector<std::int32_t> row_into(num_parts(), -1), reached{first};  // the row that the part before would give
         for (std::size_t next = 0; next < reached.size(); ++next) {
             const auto from = reached[next];
             if (sizes_[from] == 1) continue;
@@ -248,7 +243,7 @@ private:
     PartWalk walk_;
 };
 
-} // namespace
+}  // namespace
 
 bool has_empty_part(const Partition& partition)
 {
@@ -258,15 +253,14 @@ bool has_empty_part(const Partition& partition)
 void balance_weights(Partition& partition, const Csr& graph, const BalanceTarget& balance)
 {
     if (partition.num_rows() != graph.num_rows())
-        throw InvalidInput("balance_weights: the partition has " + std::to_string(partition.num_rows()) +
-                           " rows, the graph " + std::to_string(graph.num_rows()) + ".");
+        throw InvalidInput("balance_weights: the partition has " + std::to_string(partition.num_rows()) + " rows, the graph " +
+                           std::to_string(graph.num_rows()) + ".");
     partition.validate();
     const auto most_weight = largest_weights_allowed(partition.num_rows(), partition.num_parts, balance);
     if (balance.is_plain()) return balance_parts(partition, graph, balance.imbalance);
     // Only empty parts are to be filled here: no bound.
     if (has_empty_part(partition)) balance_parts(partition, graph, static_cast<double>(partition.num_parts));
-    if (overload(partition, balance, most_weight) > 0)
-        WeightBalancer(partition, graph, balance, most_weight, false).run();
+    if (overload(partition, balance, most_weight) > 0) WeightBalancer(partition, graph, balance, most_weight, false).run();
 }
 
 void balance_weights_of_whole_parts(Partition& partition, const Csr& graph, const BalanceTarget& balance)
@@ -275,4 +269,4 @@ void balance_weights_of_whole_parts(Partition& partition, const Csr& graph, cons
     WeightBalancer(partition, graph, balance, most_weight, true).run();
 }
 
-} // namespace meshard
+}  // namespace meshard

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "partition/cut/balance_target.h"
 #include "partition/csr.h"
+#include "partition/cut/balance_target.h"
 #include "partition/cut/partition.h"
 
 namespace meshard {
@@ -18,4 +18,4 @@ void balance_weights_of_whole_parts(Partition& partition, const Csr& graph, cons
 /// Whether a part is empty though there are rows enough for all.
 bool has_empty_part(const Partition& partition);
 
-} // namespace meshard
+}  // namespace meshard

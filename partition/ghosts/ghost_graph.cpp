@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "partition/ghosts/ghost_graph.h"
 
-#include "partition/mesh/cell_type.h"
-#include "partition/error.h"
 #include "partition/cut/geometric_partitioner.h"
+#include "partition/error.h"
+#include "partition/mesh/cell_type.h"
 #include "partition/mesh/mesh_graph.h"
 #include "partition/mesh/neighbor_graph.h"
 
@@ -31,8 +31,7 @@ Csr transposed(const Csr& items_of_row, std::int64_t num_items)
     rows_of_item.indices.resize(items_of_row.num_entries());
     std::vector<std::int64_t> next(rows_of_item.offsets.begin(), rows_of_item.offsets.end() - 1);
     for (std::int64_t row = 0; row < items_of_row.num_rows(); ++row)
-        for (const auto item : items_of_row.row(row))
-            rows_of_item.indices[next[item]++] = static_cast<std::int32_t>(row);
+        for (const auto item : items_of_row.row(row)) rows_of_item.indices[next[item]++] = static_cast<std::int32_t>(row);
     return rows_of_item;
 }
 
@@ -117,7 +116,7 @@ private:
         case CellShape::Strip:
             for (std::size_t i = 0; i + 2 < points.size(); ++i) add_ring(points.subspan(i, 3));
             return;
-        case CellShape::Hull: // which points are joined is not known without geometry: take all
+        case CellShape::Hull:  // which points are joined is not known without geometry: take all
             for (std::size_t i = 0; i < points.size(); ++i)
                 for (std::size_t j = 0; j < i; ++j) add(points[i], points[j]);
             return;
@@ -181,7 +180,7 @@ double number_after(std::string_view text, std::string_view prefix)
     return error == std::errc{} && at == end ? number : -1;
 }
 
-} // namespace
+}  // namespace
 
 GhostRule parse_ghost_rule(std::string_view text)
 {
@@ -204,15 +203,19 @@ GhostRule parse_ghost_rule(std::string_view text)
 std::string to_string(const GhostRule& rule)
 {
     switch (rule.neighbors) {
-    case GhostNeighbors::Edge: return "edge";
-    case GhostNeighbors::Vertex: return "vertex";
+    case GhostNeighbors::Edge:
+        return "edge";
+    case GhostNeighbors::Vertex:
+        return "vertex";
     case GhostNeighbors::Radius: {
         std::array<char, 40> digits;
         std::snprintf(digits.data(), digits.size(), "radius:%.17g", rule.radius);
         return digits.data();
     }
-    case GhostNeighbors::Nearest: return "nearest:" + std::to_string(rule.num_nearest);
-    case GhostNeighbors::Face: break;
+    case GhostNeighbors::Nearest:
+        return "nearest:" + std::to_string(rule.num_nearest);
+    case GhostNeighbors::Face:
+        break;
     }
     return "face";
 }
@@ -237,7 +240,8 @@ Csr ghost_graph(const Mesh& mesh, const GhostRule& rule, const Partition& partit
     const bool is_by_points = rule.neighbors == GhostNeighbors::Edge || rule.neighbors == GhostNeighbors::Vertex;
     if (!is_by_points || mesh.is_point_cloud()) return ghost_graph(mesh, rule);
     if (partition.num_rows() != mesh.num_cells())
-        throw InvalidInput("ghost_graph: the partition has " + std::to_string(partition.num_rows()) + " rows, the mesh " + std::to_string(mesh.num_cells()) + " cells.");
+        throw InvalidInput("ghost_graph: the partition has " + std::to_string(partition.num_rows()) + " rows, the mesh " + std::to_string(mesh.num_cells()) +
+                           " cells.");
     const auto is_near = cells_near_other_parts(mesh, partition, num_layers);
     if (rule.neighbors == GhostNeighbors::Edge) return edge_sharing_graph(EdgeWalk(mesh).run(is_near));
     Csr points;
@@ -245,4 +249,4 @@ Csr ghost_graph(const Mesh& mesh, const GhostRule& rule, const Partition& partit
     return sharing_graph(points, mesh.num_points());
 }
 
-} // namespace meshard
+}  // namespace meshard

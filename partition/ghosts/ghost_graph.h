@@ -2,8 +2,8 @@
 #pragma once
 
 #include "partition/csr.h"
-#include "partition/mesh/mesh.h"
 #include "partition/cut/partition.h"
+#include "partition/mesh/mesh.h"
 
 #include <array>
 #include <cstdint>
@@ -14,18 +14,18 @@
 namespace meshard {
 
 enum class GhostNeighbors : std::uint8_t {
-    Face,   ///< as in `mesh_graph`: a common face (on a surface, an edge)
-    Edge,   ///< a common edge: two common points that are neighbours on the outline of both
-    Vertex, ///< a common point
-    Radius, ///< centroids within a distance
-    Nearest ///< the centroid of one among the k nearest to that of the other
+    Face,    ///< as in `mesh_graph`: a common face (on a surface, an edge)
+    Edge,    ///< a common edge: two common points that are neighbours on the outline of both
+    Vertex,  ///< a common point
+    Radius,  ///< centroids within a distance
+    Nearest  ///< the centroid of one among the k nearest to that of the other
 };
 
 /// Which rows are neighbours for ghosts: a ghost layer is one step along this relation.
 struct GhostRule {
     GhostNeighbors neighbors = GhostNeighbors::Face;
-    double radius = 0;           ///< of Radius, in the mesh's unit
-    std::int32_t num_nearest = 0; ///< of Nearest
+    double radius = 0;             ///< of Radius, in the mesh's unit
+    std::int32_t num_nearest = 0;  ///< of Nearest
 
     bool operator==(const GhostRule&) const = default;
 };
@@ -37,8 +37,8 @@ std::string to_string(const GhostRule& rule);
 
 /// The edges of cells, numbered in the order of their first cells.
 struct CellEdges {
-    Csr of_cells;                                  ///< each row ascending
-    std::vector<std::array<std::int32_t, 2>> ends; ///< points of each edge, the lower first
+    Csr of_cells;                                   ///< each row ascending
+    std::vector<std::array<std::int32_t, 2>> ends;  ///< points of each edge, the lower first
 };
 
 CellEdges cell_edges(const Mesh& mesh);
@@ -53,4 +53,4 @@ Csr ghost_graph(const Mesh& mesh, const GhostRule& rule);
 /// filled, in a fraction of the time and memory.
 Csr ghost_graph(const Mesh& mesh, const GhostRule& rule, const Partition& partition, std::int32_t num_layers);
 
-} // namespace meshard
+}  // namespace meshard

@@ -14,12 +14,10 @@ namespace {
 
 void check_arguments(const char* where, const Csr& graph, const Partition& partition, std::int32_t num_layers)
 {
-    if (num_layers < 0 || num_layers > 255)
-        throw InvalidInput(std::string(where) + ": num_layers is " + std::to_string(num_layers) +
-                           ", expected 0 to 255.");
+    if (num_layers < 0 || num_layers > 255) throw InvalidInput(std::string(where) + ": num_layers is " + std::to_string(num_layers) + ", expected 0 to 255.");
     if (partition.num_rows() != graph.num_rows())
-        throw InvalidInput(std::string(where) + ": the partition has " + std::to_string(partition.num_rows()) +
-                           " rows, the graph " + std::to_string(graph.num_rows()) + ".");
+        throw InvalidInput(std::string(where) + ": the partition has " + std::to_string(partition.num_rows()) + " rows, the graph " +
+                           std::to_string(graph.num_rows()) + ".");
     partition.validate();
 }
 
@@ -60,15 +58,14 @@ public:
 
 private:
     const Csr& graph_;
-    std::vector<std::int32_t> reached_by_; // last part that owned or reached the row
-    std::vector<std::uint64_t> found_;     // row and level in one word, to sort by row
+    std::vector<std::int32_t> reached_by_;  // last part that owned or reached the row
+    std::vector<std::uint64_t> found_;      // row and level in one word, to sort by row
     std::vector<std::int32_t> front_, next_front_;
 };
 
-} // namespace
+}  // namespace
 
-std::vector<GhostLayer> ghost_layers(const Csr& graph, const Partition& partition, std::int32_t num_layers,
-                                     std::int32_t num_threads)
+std::vector<GhostLayer> ghost_layers(const Csr& graph, const Partition& partition, std::int32_t num_layers, std::int32_t num_threads)
 {
     check_arguments("ghost_layers", graph, partition, num_layers);
     const auto rows = rows_by_part(partition);
@@ -85,9 +82,8 @@ GhostLayer ghost_layer(const Csr& graph, const Partition& partition, std::int32_
 {
     check_arguments("ghost_layer", graph, partition, num_layers);
     if (part < 0 || part >= partition.num_parts)
-        throw InvalidInput("ghost_layer: part is " + std::to_string(part) + ", expected 0 to " +
-                           std::to_string(partition.num_parts - 1) + ".");
+        throw InvalidInput("ghost_layer: part is " + std::to_string(part) + ", expected 0 to " + std::to_string(partition.num_parts - 1) + ".");
     return RingSearch(graph, partition).layer(part, rows_by_part(partition).row(part), num_layers);
 }
 
-} // namespace meshard
+}  // namespace meshard

@@ -16,7 +16,7 @@ std::int32_t position(std::span<const std::int64_t> sorted_ids, std::int64_t id)
     return found != sorted_ids.end() && *found == id ? static_cast<std::int32_t>(found - sorted_ids.begin()) : -1;
 }
 
-} // namespace
+}  // namespace
 
 std::int32_t IndexMap::local_row(std::int64_t global_id) const
 {
@@ -25,8 +25,7 @@ std::int32_t IndexMap::local_row(std::int64_t global_id) const
     for (auto first = ghost_owners.begin(); first != ghost_owners.end();) {
         const auto last = std::upper_bound(first, ghost_owners.end(), *first);
         const auto begin = first - ghost_owners.begin();
-        if (const auto row = position(ghosts().subspan(begin, last - first), global_id); row >= 0)
-            return num_owned + static_cast<std::int32_t>(begin) + row;
+        if (const auto row = position(ghosts().subspan(begin, last - first), global_id); row >= 0) return num_owned + static_cast<std::int32_t>(begin) + row;
         first = last;
     }
     return -1;
@@ -34,28 +33,23 @@ std::int32_t IndexMap::local_row(std::int64_t global_id) const
 
 void IndexMap::validate(std::int32_t part) const
 {
-    const auto fail = [&](const std::string& what) {
-        throw InvalidInput("IndexMap of part " + std::to_string(part) + ": " + what);
-    };
+    const auto fail = [&](const std::string& what) { throw InvalidInput("IndexMap of part " + std::to_string(part) + ": " + what); };
     if (num_owned < 0 || num_owned > num_local())
-        fail("num_owned is " + std::to_string(num_owned) + ", expected 0 to " + std::to_string(num_local()) +
-             " (the number of global ids).");
+        fail("num_owned is " + std::to_string(num_owned) + ", expected 0 to " + std::to_string(num_local()) + " (the number of global ids).");
     if (static_cast<std::int64_t>(ghost_owners.size()) != num_ghosts())
-        fail("there are " + std::to_string(ghost_owners.size()) + " ghost owners for " + std::to_string(num_ghosts()) +
-             " ghosts.");
+        fail("there are " + std::to_string(ghost_owners.size()) + " ghost owners for " + std::to_string(num_ghosts()) + " ghosts.");
     for (std::int32_t i = 0; i < num_local(); ++i)
         if (global_ids[i] < 0 || global_ids[i] >= num_global)
-            fail("local row " + std::to_string(i) + " has global id " + std::to_string(global_ids[i]) +
-                 ", expected 0 to " + std::to_string(num_global - 1) + ".");
+            fail("local row " + std::to_string(i) + " has global id " + std::to_string(global_ids[i]) + ", expected 0 to " + std::to_string(num_global - 1) +
+                 ".");
     for (std::int32_t i = 1; i < num_owned; ++i)
         if (global_ids[i] <= global_ids[i - 1])
-            fail("owned ids are not ascending at local row " + std::to_string(i) + " (" + std::to_string(global_ids[i - 1]) +
-                 ", then " + std::to_string(global_ids[i]) + ").");
+            fail("owned ids are not ascending at local row " + std::to_string(i) + " (" + std::to_string(global_ids[i - 1]) + ", then " +
+                 std::to_string(global_ids[i]) + ").");
     for (std::int32_t g = 0; g < num_ghosts(); ++g) {
         const auto id = ghosts()[g];
         if (ghost_owners[g] < 0 || ghost_owners[g] == part)
-            fail("ghost " + std::to_string(id) + " has owner " + std::to_string(ghost_owners[g]) +
-                 ", expected another part.");
+            fail("ghost " + std::to_string(id) + " has owner " + std::to_string(ghost_owners[g]) + ", expected another part.");
         if (g > 0 && std::pair(ghost_owners[g], id) <= std::pair(ghost_owners[g - 1], ghosts()[g - 1]))
             fail("ghosts are not sorted by (owner, global id) at local row " + std::to_string(num_owned + g) + ".");
         if (position(owned(), id) >= 0) fail("ghost " + std::to_string(id) + " is owned here too.");
@@ -63,19 +57,16 @@ void IndexMap::validate(std::int32_t part) const
     // A row has one owner, so no two blocks of ghosts may hold the same id.
     std::vector<std::int64_t> ids(ghosts().begin(), ghosts().end());
     std::ranges::sort(ids);
-    if (const auto twice = std::ranges::adjacent_find(ids); twice != ids.end())
-        fail("ghost " + std::to_string(*twice) + " is listed with two owners.");
+    if (const auto twice = std::ranges::adjacent_find(ids); twice != ids.end()) fail("ghost " + std::to_string(*twice) + " is listed with two owners.");
 }
 
 std::string to_string(const IndexMap& index_map)
 {
-    auto text = "IndexMap: " + std::to_string(index_map.num_owned) + " owned + " +
-                std::to_string(index_map.num_ghosts()) + " ghosts";
+    auto text = "IndexMap: " + std::to_string(index_map.num_owned) + " owned + " + std::to_string(index_map.num_ghosts()) + " ghosts";
     auto owners = index_map.ghost_owners;
     owners.erase(std::unique(owners.begin(), owners.end()), owners.end());
-    for (std::size_t i = 0; i < owners.size(); ++i)
-        text += (i > 0 ? ", " : owners.size() == 1 ? " from part " : " from parts ") + std::to_string(owners[i]);
+    for (std::size_t i = 0; i < owners.size(); ++i) text += (i > 0 ? ", " : owners.size() == 1 ? " from part " : " from parts ") + std::to_string(owners[i]);
     return text;
 }
 
-} // namespace meshard
+}  // namespace meshard

@@ -21,8 +21,8 @@ namespace meshard {
 struct IndexMap {
     std::int64_t num_global = 0;
     std::int32_t num_owned = 0;
-    std::vector<std::int64_t> global_ids;       ///< of each local row
-    std::vector<std::int32_t> ghost_owners;     ///< part that owns each ghost
+    std::vector<std::int64_t> global_ids;    ///< of each local row
+    std::vector<std::int32_t> ghost_owners;  ///< part that owns each ghost
 
     std::int32_t num_local() const { return static_cast<std::int32_t>(global_ids.size()); }
     std::int32_t num_ghosts() const { return num_local() - num_owned; }

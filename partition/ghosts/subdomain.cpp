@@ -13,9 +13,8 @@ namespace {
 void require_partition(const char* where, const Mesh& mesh, const Partition& partition)
 {
     if (partition.num_rows() != mesh.num_rows())
-        throw InvalidInput(std::string(where) + ": the partition has " + std::to_string(partition.num_rows()) +
-                           " rows, the mesh " + std::to_string(mesh.num_rows()) +
-                           (mesh.is_point_cloud() ? " points." : " cells."));
+        throw InvalidInput(std::string(where) + ": the partition has " + std::to_string(partition.num_rows()) + " rows, the mesh " +
+                           std::to_string(mesh.num_rows()) + (mesh.is_point_cloud() ? " points." : " cells."));
     partition.validate();
 }
 
@@ -36,9 +35,8 @@ void require_cells_as_numbered(const Subdomain& subdomain)
 {
     const auto num_types = static_cast<std::int64_t>(subdomain.mesh.cell_types.size());
     if (num_types != subdomain.cells.num_local() || subdomain.mesh.num_cells() != subdomain.cells.num_local())
-        throw InvalidInput("merge_subdomains: part " + std::to_string(subdomain.part) + " has " +
-                           std::to_string(num_types) + " cell types and " + std::to_string(subdomain.mesh.num_cells()) +
-                           " cells, its numbering " + std::to_string(subdomain.cells.num_local()) + ".");
+        throw InvalidInput("merge_subdomains: part " + std::to_string(subdomain.part) + " has " + std::to_string(num_types) + " cell types and " +
+                           std::to_string(subdomain.mesh.num_cells()) + " cells, its numbering " + std::to_string(subdomain.cells.num_local()) + ".");
 }
 
 // Subdomain and local row of each row of the whole.
@@ -47,28 +45,24 @@ struct Source {
     std::int32_t row = -1;
 };
 
-std::vector<Source> sources_of(std::span<const Subdomain> subdomains, const IndexMap Subdomain::*index_map,
-                               const char* noun)
+std::vector<Source> sources_of(std::span<const Subdomain> subdomains, const IndexMap Subdomain::* index_map, const char* noun)
 {
     const auto num_global = (subdomains[0].*index_map).num_global;
     std::vector<Source> sources(num_global);
     for (std::size_t s = 0; s < subdomains.size(); ++s) {
         const auto& map = subdomains[s].*index_map;
         if (map.num_global != num_global)
-            throw InvalidInput("merge_subdomains: part " + std::to_string(subdomains[s].part) + " counts " +
-                               std::to_string(map.num_global) + " " + noun + "s in the whole, part " +
-                               std::to_string(subdomains[0].part) + " " + std::to_string(num_global) + ".");
+            throw InvalidInput("merge_subdomains: part " + std::to_string(subdomains[s].part) + " counts " + std::to_string(map.num_global) + " " + noun +
+                               "s in the whole, part " + std::to_string(subdomains[0].part) + " " + std::to_string(num_global) + ".");
         for (std::int32_t row = 0; row < map.num_owned; ++row) {
             const auto id = map.global_ids[row];
             if (id < 0 || id >= num_global)
-                throw InvalidInput("merge_subdomains: part " + std::to_string(subdomains[s].part) + " owns " + noun +
-                                   " " + std::to_string(id) + ", but the whole has " + std::to_string(num_global) +
-                                   ".");
+                throw InvalidInput("merge_subdomains: part " + std::to_string(subdomains[s].part) + " owns " + noun + " " + std::to_string(id) +
+                                   ", but the whole has " + std::to_string(num_global) + ".");
             auto& source = sources[id];
             if (source.subdomain >= 0)
-                throw InvalidInput("merge_subdomains: " + std::string(noun) + " " + std::to_string(id) +
-                                   " is owned by part " + std::to_string(subdomains[source.subdomain].part) +
-                                   " and by part " + std::to_string(subdomains[s].part) + ".");
+                throw InvalidInput("merge_subdomains: " + std::string(noun) + " " + std::to_string(id) + " is owned by part " +
+                                   std::to_string(subdomains[source.subdomain].part) + " and by part " + std::to_string(subdomains[s].part) + ".");
             source = {static_cast<std::int32_t>(s), row};
         }
     }
@@ -80,17 +74,15 @@ std::vector<Source> sources_of(std::span<const Subdomain> subdomains, const Inde
 }
 
 // Writes the owned rows of `arrays` (one a subdomain) to their positions in the whole.
-DataArray merge_arrays(std::span<const DataArray* const> arrays, std::span<const Subdomain> subdomains,
-                       const IndexMap Subdomain::*index_map)
+DataArray merge_arrays(std::span<const DataArray* const> arrays, std::span<const Subdomain> subdomains, const IndexMap Subdomain::* index_map)
 {
     const auto& first = *arrays[0];
     for (std::size_t s = 0; s < arrays.size(); ++s) {
         const auto& map = subdomains[s].*index_map;
-        if (arrays[s]->type() != first.type() || arrays[s]->num_components() != first.num_components() ||
-            arrays[s]->name() != first.name() || arrays[s]->num_rows() != map.num_local())
-            throw InvalidInput("merge_subdomains: array '" + arrays[s]->name() + "' of part " +
-                               std::to_string(subdomains[s].part) + " has another name, type or shape than '" +
-                               first.name() + "' of part " + std::to_string(subdomains[0].part) + ".");
+        if (arrays[s]->type() != first.type() || arrays[s]->num_components() != first.num_components() || arrays[s]->name() != first.name() ||
+            arrays[s]->num_rows() != map.num_local())
+            throw InvalidInput("merge_subdomains: array '" + arrays[s]->name() + "' of part " + std::to_string(subdomains[s].part) +
+                               " has another name, type or shape than '" + first.name() + "' of part " + std::to_string(subdomains[0].part) + ".");
     }
     const auto num_rows = (subdomains[0].*index_map).num_global;
     const auto num_components = first.num_components();
@@ -101,8 +93,7 @@ DataArray merge_arrays(std::span<const DataArray* const> arrays, std::span<const
             const auto from = arrays[s]->strings();
             const auto ids = (subdomains[s].*index_map).owned();
             for (std::size_t i = 0; i < ids.size(); ++i)
-                std::copy_n(from.begin() + i * num_components, num_components,
-                            values.begin() + ids[i] * num_components);
+                std::copy_n(from.begin() + i * num_components, num_components, values.begin() + ids[i] * num_components);
         }
         merged = DataArray::from_strings(first.name(), std::move(values), num_components);
     } else {
@@ -112,8 +103,7 @@ DataArray merge_arrays(std::span<const DataArray* const> arrays, std::span<const
         for (std::size_t s = 0; s < arrays.size(); ++s) {
             const auto* from = arrays[s]->bytes().data();
             const auto ids = (subdomains[s].*index_map).owned();
-            for (std::size_t i = 0; i < ids.size(); ++i)
-                std::memcpy(to + ids[i] * row_bytes, from + i * row_bytes, row_bytes);
+            for (std::size_t i = 0; i < ids.size(); ++i) std::memcpy(to + ids[i] * row_bytes, from + i * row_bytes, row_bytes);
         }
     }
     merged.component_names = first.component_names;
@@ -122,16 +112,14 @@ DataArray merge_arrays(std::span<const DataArray* const> arrays, std::span<const
     return merged;
 }
 
-std::vector<DataArray> merge_groups(std::span<const Subdomain> subdomains, std::vector<DataArray> Mesh::*group,
-                                    const IndexMap Subdomain::*index_map)
+std::vector<DataArray> merge_groups(std::span<const Subdomain> subdomains, std::vector<DataArray> Mesh::* group, const IndexMap Subdomain::* index_map)
 {
     std::vector<DataArray> merged;
     const auto num_arrays = (subdomains[0].mesh.*group).size();
     for (const auto& subdomain : subdomains)
         if ((subdomain.mesh.*group).size() != num_arrays)
-            throw InvalidInput("merge_subdomains: part " + std::to_string(subdomain.part) + " has " +
-                               std::to_string((subdomain.mesh.*group).size()) + " arrays where part " +
-                               std::to_string(subdomains[0].part) + " has " + std::to_string(num_arrays) + ".");
+            throw InvalidInput("merge_subdomains: part " + std::to_string(subdomain.part) + " has " + std::to_string((subdomain.mesh.*group).size()) +
+                               " arrays where part " + std::to_string(subdomains[0].part) + " has " + std::to_string(num_arrays) + ".");
     for (std::size_t a = 0; a < num_arrays; ++a) {
         std::vector<const DataArray*> arrays;
         for (const auto& subdomain : subdomains) arrays.push_back(&(subdomain.mesh.*group)[a]);
@@ -141,7 +129,7 @@ std::vector<DataArray> merge_groups(std::span<const Subdomain> subdomains, std::
 }
 
 // The rows of each cell's own part, with local point numbers still.
-Csr merge_rows(std::span<const Subdomain> subdomains, std::span<const Source> sources, const Csr Mesh::*rows)
+Csr merge_rows(std::span<const Subdomain> subdomains, std::span<const Source> sources, const Csr Mesh::* rows)
 {
     Csr merged;
     merged.offsets.reserve(sources.size() + 1);
@@ -156,7 +144,7 @@ Csr merge_rows(std::span<const Subdomain> subdomains, std::span<const Source> so
     return merged;
 }
 
-} // namespace
+}  // namespace
 
 SubdomainCutter::SubdomainCutter(const Mesh& mesh, const Partition& partition, std::int32_t num_ghost_layers)
     : mesh_(mesh), partition_(partition), num_ghost_layers_(num_ghost_layers)
@@ -195,8 +183,7 @@ Subdomain SubdomainCutter::cut(std::int32_t part, const GhostLayer& ghosts, std:
 }
 
 // Owned rows, then ghosts by (owner, row); their layers go to `levels`.
-std::vector<std::int32_t> SubdomainCutter::local_rows(std::span<const std::int32_t> owned, const GhostLayer& ghosts,
-                                                      std::vector<std::uint8_t>& levels) const
+std::vector<std::int32_t> SubdomainCutter::local_rows(std::span<const std::int32_t> owned, const GhostLayer& ghosts, std::vector<std::uint8_t>& levels) const
 {
     std::vector<std::int32_t> order(ghosts.rows.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int32_t>(i);
@@ -212,8 +199,7 @@ std::vector<std::int32_t> SubdomainCutter::local_rows(std::span<const std::int32
 }
 
 // Owned points, then the other points of the cells by (owner, point).
-std::vector<std::int32_t> SubdomainCutter::local_points(std::span<const std::int32_t> owned,
-                                                        std::span<const std::int32_t> cells,
+std::vector<std::int32_t> SubdomainCutter::local_points(std::span<const std::int32_t> owned, std::span<const std::int32_t> cells,
                                                         std::vector<std::int32_t>& local_index) const
 {
     std::vector<std::int32_t> points(owned.begin(), owned.end());
@@ -241,39 +227,33 @@ std::vector<std::int32_t> point_owners(const Mesh& mesh, const Partition& partit
     return owners;
 }
 
-std::vector<Subdomain> extract_subdomains(const Mesh& mesh, const Csr& graph, const Partition& partition,
-                                          std::int32_t num_ghost_layers)
+std::vector<Subdomain> extract_subdomains(const Mesh& mesh, const Csr& graph, const Partition& partition, std::int32_t num_ghost_layers)
 {
     require_partition("extract_subdomains", mesh, partition);
     // Without ghosts the graph is not needed.
-    const auto ghosts = num_ghost_layers == 0 ? std::vector<GhostLayer>(partition.num_parts)
-                                              : ghost_layers(graph, partition, num_ghost_layers);
+    const auto ghosts = num_ghost_layers == 0 ? std::vector<GhostLayer>(partition.num_parts) : ghost_layers(graph, partition, num_ghost_layers);
     return extract_subdomains(mesh, partition, ghosts, num_ghost_layers);
 }
 
-std::vector<Subdomain> extract_subdomains(const Mesh& mesh, const Partition& partition,
-                                          std::span<const GhostLayer> ghosts, std::int32_t num_ghost_layers)
+std::vector<Subdomain> extract_subdomains(const Mesh& mesh, const Partition& partition, std::span<const GhostLayer> ghosts, std::int32_t num_ghost_layers)
 {
     require_partition("extract_subdomains", mesh, partition);
     if (static_cast<std::int32_t>(ghosts.size()) != partition.num_parts)
-        throw InvalidInput("extract_subdomains: there are ghosts for " + std::to_string(ghosts.size()) +
-                           " parts, the partition has " + std::to_string(partition.num_parts) + ".");
+        throw InvalidInput("extract_subdomains: there are ghosts for " + std::to_string(ghosts.size()) + " parts, the partition has " +
+                           std::to_string(partition.num_parts) + ".");
     const SubdomainCutter cutter(mesh, partition, num_ghost_layers);
     std::vector<std::int32_t> local_index;
     std::vector<Subdomain> subdomains;
     subdomains.reserve(partition.num_parts);
-    for (std::int32_t part = 0; part < partition.num_parts; ++part)
-        subdomains.push_back(cutter.cut(part, ghosts[part], local_index));
+    for (std::int32_t part = 0; part < partition.num_parts; ++part) subdomains.push_back(cutter.cut(part, ghosts[part], local_index));
     return subdomains;
 }
 
-Subdomain extract_subdomain(const Mesh& mesh, const Csr& graph, const Partition& partition, std::int32_t part,
-                            std::int32_t num_ghost_layers)
+Subdomain extract_subdomain(const Mesh& mesh, const Csr& graph, const Partition& partition, std::int32_t part, std::int32_t num_ghost_layers)
 {
     require_partition("extract_subdomain", mesh, partition);
     if (part < 0 || part >= partition.num_parts)
-        throw InvalidInput("extract_subdomain: part is " + std::to_string(part) + ", expected 0 to " +
-                           std::to_string(partition.num_parts - 1) + ".");
+        throw InvalidInput("extract_subdomain: part is " + std::to_string(part) + ", expected 0 to " + std::to_string(partition.num_parts - 1) + ".");
     const auto ghosts = num_ghost_layers == 0 ? GhostLayer{} : ghost_layer(graph, partition, part, num_ghost_layers);
     std::vector<std::int32_t> local_index;
     return SubdomainCutter(mesh, partition, num_ghost_layers).cut(part, ghosts, local_index);
@@ -297,17 +277,15 @@ Mesh merge_subdomains(std::span<const Subdomain> subdomains)
     const auto to_global = [&](std::int64_t cell, std::int32_t& point) {
         const auto& map = subdomains[cell_sources[cell].subdomain].points;
         if (point < 0 || point >= map.num_local())
-            throw InvalidInput("merge_subdomains: cell " + std::to_string(cell) + " uses local point " +
-                               std::to_string(point) + " of " + std::to_string(map.num_local()) + ".");
+            throw InvalidInput("merge_subdomains: cell " + std::to_string(cell) + " uses local point " + std::to_string(point) + " of " +
+                               std::to_string(map.num_local()) + ".");
         point = static_cast<std::int32_t>(map.global_ids[point]);
     };
     merged.cells = merge_rows(subdomains, cell_sources, &Mesh::cells);
     for (std::int64_t cell = 0; cell < merged.num_cells(); ++cell)
-        for (auto at = merged.cells.offsets[cell]; at < merged.cells.offsets[cell + 1]; ++at)
-            to_global(cell, merged.cells.indices[at]);
+        for (auto at = merged.cells.offsets[cell]; at < merged.cells.offsets[cell + 1]; ++at) to_global(cell, merged.cells.indices[at]);
     merged.cell_types.reserve(cell_sources.size());
-    for (const auto& source : cell_sources)
-        merged.cell_types.push_back(subdomains[source.subdomain].mesh.cell_types[source.row]);
+    for (const auto& source : cell_sources) merged.cell_types.push_back(subdomains[source.subdomain].mesh.cell_types[source.row]);
     if (std::ranges::any_of(subdomains, [](const Subdomain& subdomain) { return subdomain.mesh.has_polyhedra(); })) {
         merged.face_streams = merge_rows(subdomains, cell_sources, &Mesh::face_streams);
         for_each_face_point(merged.face_streams, to_global);
@@ -324,12 +302,10 @@ void Subdomain::validate() const
         throw InvalidInput("Subdomain " + std::to_string(part) + " of " + std::to_string(num_parts) + ": " + what);
     };
     const auto require_size = [&](const std::string& what, std::int64_t found, std::int64_t expected) {
-        if (found != expected)
-            fail("there are " + std::to_string(found) + " " + what + ", expected " + std::to_string(expected) + ".");
+        if (found != expected) fail("there are " + std::to_string(found) + " " + what + ", expected " + std::to_string(expected) + ".");
     };
     if (part < 0 || part >= num_parts) fail("the part is outside 0 to " + std::to_string(num_parts - 1) + ".");
-    if (num_ghost_layers < 0 || num_ghost_layers > 255)
-        fail("num_ghost_layers is " + std::to_string(num_ghost_layers) + ", expected 0 to 255.");
+    if (num_ghost_layers < 0 || num_ghost_layers > 255) fail("num_ghost_layers is " + std::to_string(num_ghost_layers) + ", expected 0 to 255.");
     try {
         mesh.validate();
         cells.validate(part);
@@ -346,28 +322,23 @@ void Subdomain::validate() const
     for (std::int32_t row = 0; row < rows().num_local(); ++row) {
         const bool owned = row < rows().num_owned;
         if (owned ? ghost_levels[row] != 0 : ghost_levels[row] == 0 || ghost_levels[row] > num_ghost_layers)
-            fail("local row " + std::to_string(row) + " has ghost level " + std::to_string(ghost_levels[row]) +
-                 ", expected " + (owned ? "0, for it is owned." : "1 to " + std::to_string(num_ghost_layers) + "."));
+            fail("local row " + std::to_string(row) + " has ghost level " + std::to_string(ghost_levels[row]) + ", expected " +
+                 (owned ? "0, for it is owned." : "1 to " + std::to_string(num_ghost_layers) + "."));
     }
     if (cells.num_global == 0) return;
     std::vector<bool> used(mesh.num_points(), false);
     for (const auto point : mesh.cells.indices) used[point] = true;
     for (std::int32_t point = points.num_owned; point < points.num_local(); ++point)
-        if (!used[point])
-            fail("ghost point " + std::to_string(points.global_ids[point]) + " belongs to no local cell.");
+        if (!used[point]) fail("ghost point " + std::to_string(points.global_ids[point]) + " belongs to no local cell.");
 }
 
 std::string to_string(const Subdomain& subdomain)
 {
-    const auto counts = [](const IndexMap& map) {
-        return std::to_string(map.num_owned) + " + " + std::to_string(map.num_ghosts());
-    };
-    const auto counts_of_rows = std::to_string(subdomain.rows().num_owned) + " owned + " +
-                                std::to_string(subdomain.rows().num_ghosts()) + " ghost ";
-    const auto text = "Subdomain " + std::to_string(subdomain.part) + " of " + std::to_string(subdomain.num_parts) +
-                      ": " + counts_of_rows;
+    const auto counts = [](const IndexMap& map) { return std::to_string(map.num_owned) + " + " + std::to_string(map.num_ghosts()); };
+    const auto counts_of_rows = std::to_string(subdomain.rows().num_owned) + " owned + " + std::to_string(subdomain.rows().num_ghosts()) + " ghost ";
+    const auto text = "Subdomain " + std::to_string(subdomain.part) + " of " + std::to_string(subdomain.num_parts) + ": " + counts_of_rows;
     if (subdomain.cells.num_global == 0) return text + "points";
     return text + "cells, " + counts(subdomain.points) + " points";
 }
 
-} // namespace meshard
+}  // namespace meshard

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "partition/csr.h"
+#include "partition/cut/partition.h"
+#include "partition/ghosts/ghost_layer.h"
+#include "partition/ghosts/index_map.h"
+#include "partition/mesh/mesh.h"
+
 #include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
-
-#include "partition/csr.h"
-#include "partition/ghosts/ghost_layer.h"
-#include "partition/ghosts/index_map.h"
-#include "partition/mesh/mesh.h"
-#include "partition/cut/partition.h"
 
 namespace meshard {
 
@@ -23,15 +23,15 @@ struct Subdomain {
     std::int32_t part = 0;
     std::int32_t num_parts = 1;
     std::int32_t num_ghost_layers = 0;
-    Mesh mesh;                               ///< local rows only
-    IndexMap cells;                          ///< empty for a cloud
+    Mesh mesh;       ///< local rows only
+    IndexMap cells;  ///< empty for a cloud
     IndexMap points;
     std::vector<std::uint8_t> ghost_levels;  ///< of each local cell (of a cloud: point): 0 owned, k = in the k-th ghost layer
 
     /// Numbering of the rows that are cut: cells, or the points of a cloud.
     const IndexMap& rows() const { return cells.num_global == 0 ? points : cells; }
 
-    void validate() const;   ///< @throws InvalidInput
+    void validate() const;  ///< @throws InvalidInput
 };
 
 /// Owner of each point of `mesh` by the rule above; of a cloud: the partition's owners.
@@ -40,12 +40,10 @@ std::vector<std::int32_t> point_owners(const Mesh& mesh, const Partition& partit
 /// Extracts every part. `graph` is the neighbour graph of the rows (`mesh_graph`); with no ghost layers it may be empty.
 /// Memory: the source, plus what the parts hold.
 /// @throws InvalidInput if sizes disagree.
-std::vector<Subdomain> extract_subdomains(const Mesh& mesh, const Csr& graph, const Partition& partition,
-                                          std::int32_t num_ghost_layers);
+std::vector<Subdomain> extract_subdomains(const Mesh& mesh, const Csr& graph, const Partition& partition, std::int32_t num_ghost_layers);
 
 /// The same with ghosts that were found before (`ghost_layers`), one entry a part.
-std::vector<Subdomain> extract_subdomains(const Mesh& mesh, const Partition& partition, std::span<const GhostLayer> ghosts,
-                                          std::int32_t num_ghost_layers);
+std::vector<Subdomain> extract_subdomains(const Mesh& mesh, const Partition& partition, std::span<const GhostLayer> ghosts, std::int32_t num_ghost_layers);
 
 /// Extracts one part after the other, for callers that need not hold all parts at once.
 class SubdomainCutter {
@@ -57,8 +55,7 @@ public:
     Subdomain cut(std::int32_t part, const GhostLayer& ghosts, std::vector<std::int32_t>& local_index) const;
 
 private:
-    std::vector<std::int32_t> local_rows(std::span<const std::int32_t> owned, const GhostLayer& ghosts,
-                                         std::vector<std::uint8_t>& levels) const;
+    std::vector<std::int32_t> local_rows(std::span<const std::int32_t> owned, const GhostLayer& ghosts, std::vector<std::uint8_t>& levels) const;
     std::vector<std::int32_t> local_points(std::span<const std::int32_t> owned, std::span<const std::int32_t> cells,
                                            std::vector<std::int32_t>& local_index) const;
 
@@ -71,8 +68,7 @@ private:
 };
 
 /// Extracts one part only.
-Subdomain extract_subdomain(const Mesh& mesh, const Csr& graph, const Partition& partition, std::int32_t part,
-                            std::int32_t num_ghost_layers);
+Subdomain extract_subdomain(const Mesh& mesh, const Csr& graph, const Partition& partition, std::int32_t part, std::int32_t num_ghost_layers);
 
 /// Puts the owned rows of all parts back in the source's order: the inverse of `extract_subdomains`.
 /// @throws InvalidInput if a cell or point is owned by no part or by two.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "partition/mesh/cell_geometry.h"
 
-#include "partition/mesh/cell_type.h"
 #include "partition/error.h"
+#include "partition/mesh/cell_type.h"
 #include "partition/mesh/mesh_graph.h"
 
 #include <algorithm>
@@ -24,8 +24,7 @@ Vector3 mean_of(std::span<const Vector3> x, std::span<const std::int32_t> points
 
 void push_edges(std::span<const std::int32_t> points, std::size_t num_corners, Csr& facets)
 {
-    for (std::size_t k = 0; k < num_corners; ++k)
-        facets.push_row(std::array{points[k], points[(k + 1) % num_corners]});
+    for (std::size_t k = 0; k < num_corners; ++k) facets.push_row(std::array{points[k], points[(k + 1) % num_corners]});
 }
 
 /// Contribution of a face to the area vector, and to the volume seen from `inside`.
@@ -61,9 +60,7 @@ std::vector<bool> turns_along_edges(const Csr& faces, std::span<const FaceShare>
             sides.push_back({low, high, k, ring[i] == low});
         }
     }
-    std::sort(sides.begin(), sides.end(), [](const Side& a, const Side& b) {
-        return std::tuple(a.low, a.high, a.face) < std::tuple(b.low, b.high, b.face);
-    });
+    std::sort(sides.begin(), sides.end(), [](const Side& a, const Side& b) { return std::tuple(a.low, a.high, a.face) < std::tuple(b.low, b.high, b.face); });
     std::vector<bool> turned(shares.size(), false), reached(shares.size(), false);
     for (std::size_t start = 0; start < shares.size(); ++start) {
         if (reached[start]) continue;
@@ -88,14 +85,12 @@ std::vector<bool> turns_along_edges(const Csr& faces, std::span<const FaceShare>
 }
 
 /// Volume and centroid of a solid from the tetrahedra between `inside` and its faces' triangles.
-void measure_solid(std::span<const Vector3> x, const Csr& faces, const Vector3& inside, double& volume,
-                   Vector3& centroid)
+void measure_solid(std::span<const Vector3> x, const Csr& faces, const Vector3& inside, double& volume, Vector3& centroid)
 {
     Vector3 moment{};
     volume = 0;
     for (std::int64_t k = 0; k < faces.num_rows(); ++k) {
-        for_each_face_triangle(x, faces.row(k),
-                               [&](std::int32_t a, std::int32_t b, const Vector3& area, const Vector3& mean) {
+        for_each_face_triangle(x, faces.row(k), [&](std::int32_t a, std::int32_t b, const Vector3& area, const Vector3& mean) {
             const double sixth = dot(area, mean - inside) / 3;
             volume += sixth;
             const Vector3 corners = (x[a] - inside) + (x[b] - inside) + (mean - inside);
@@ -122,8 +117,7 @@ double facet_size(std::span<const Vector3> x, std::span<const std::int32_t> face
 {
     if (facet.size() == 2) return norm(x[facet[1]] - x[facet[0]]);
     Vector3 area{};
-    for (std::size_t k = 1; k + 1 < facet.size(); ++k)
-        add_scaled(area, cross(x[facet[k]] - x[facet[0]], x[facet[k + 1]] - x[facet[0]]), 0.5);
+    for (std::size_t k = 1; k + 1 < facet.size(); ++k) add_scaled(area, cross(x[facet[k]] - x[facet[0]], x[facet[k + 1]] - x[facet[0]]), 0.5);
     return norm(area);
 }
 
@@ -146,14 +140,13 @@ struct Facets {
     }
 };
 
-} // namespace
+}  // namespace
 
 std::vector<Vector3> point_positions(const Mesh& mesh)
 {
     const auto values = mesh.points.to_doubles();
     std::vector<Vector3> positions(static_cast<std::size_t>(mesh.num_points()));
-    for (std::size_t i = 0; i < positions.size(); ++i)
-        positions[i] = {values[3 * i], values[3 * i + 1], values[3 * i + 2]};
+    for (std::size_t i = 0; i < positions.size(); ++i) positions[i] = {values[3 * i], values[3 * i + 1], values[3 * i + 2]};
     return positions;
 }
 
@@ -288,4 +281,4 @@ FacetNeighbors facet_neighbors(const Mesh& mesh)
     return neighbors;
 }
 
-} // namespace meshard
+}  // namespace meshard

@@ -40,8 +40,8 @@ void for_each_face_triangle(std::span<const Vector3> positions, std::span<const 
 
 /// Size and centroid of each cell.
 struct CellMeasures {
-    std::vector<double> sizes;         ///< length of lines, area of polygons, volume of solids; 0 of vertices
-    std::vector<Vector3> centroids;    ///< of length, area or volume; for cells of size 0 the mean of their points
+    std::vector<double> sizes;       ///< length of lines, area of polygons, volume of solids; 0 of vertices
+    std::vector<Vector3> centroids;  ///< of length, area or volume; for cells of size 0 the mean of their points
 };
 
 /// The area of a polygon is the length of its area vector, the volume of a solid is that enclosed by its faces' triangles; never negative.
@@ -54,8 +54,8 @@ CellMeasures cell_measures(const Mesh& mesh);
 Csr facet_graph(const Mesh& mesh);
 
 struct FacetNeighbors {
-    Csr cells;                   ///< `facet_graph`
-    std::vector<double> sizes;   ///< of each entry: length or area of the common facets
+    Csr cells;                  ///< `facet_graph`
+    std::vector<double> sizes;  ///< of each entry: length or area of the common facets
 };
 
 /// Takes several times as long as `facet_graph`.

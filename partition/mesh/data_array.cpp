@@ -14,8 +14,7 @@ namespace {
 template <std::size_t row_bytes>
 void gather_rows(const std::byte* from, std::span<const std::int32_t> rows, std::byte* to)
 {
-    for (std::size_t i = 0; i < rows.size(); ++i)
-        std::memcpy(to + i * row_bytes, from + rows[i] * row_bytes, row_bytes);
+    for (std::size_t i = 0; i < rows.size(); ++i) std::memcpy(to + i * row_bytes, from + rows[i] * row_bytes, row_bytes);
 }
 
 void gather_rows(const std::byte* from, std::span<const std::int32_t> rows, std::size_t row_bytes, std::byte* to)
@@ -32,12 +31,11 @@ void gather_rows(const std::byte* from, std::span<const std::int32_t> rows, std:
     case 24:
         return gather_rows<24>(from, rows, to);
     default:
-        for (std::size_t i = 0; i < rows.size(); ++i)
-            std::memcpy(to + i * row_bytes, from + rows[i] * row_bytes, row_bytes);
+        for (std::size_t i = 0; i < rows.size(); ++i) std::memcpy(to + i * row_bytes, from + rows[i] * row_bytes, row_bytes);
     }
 }
 
-} // namespace
+}  // namespace
 
 std::size_t size_of(ScalarType type)
 {
@@ -64,23 +62,21 @@ std::size_t size_of(ScalarType type)
 
 std::string_view to_string(ScalarType type)
 {
-    constexpr std::string_view names[] = {"Int8",  "UInt8",  "Int16",   "UInt16",  "Int32", "UInt32",
-                                          "Int64", "UInt64", "Float32", "Float64", "String"};
+    constexpr std::string_view names[] = {"Int8", "UInt8", "Int16", "UInt16", "Int32", "UInt32", "Int64", "UInt64", "Float32", "Float64", "String"};
     return names[static_cast<std::size_t>(type)];
 }
 
 void throw_no_number(ScalarType type)
 {
-    throw InvalidInput("DataArray: values of type " + std::string(to_string(type)) +
-                       " are not numbers; read them with strings().");
+    throw InvalidInput("DataArray: values of type " + std::string(to_string(type)) + " are not numbers; read them with strings().");
 }
 
 DataArray::DataArray(std::string name, ScalarType type, std::int64_t num_rows, std::int32_t num_components)
     : name_(std::move(name)), type_(type), num_rows_(num_rows), num_components_(num_components)
 {
     if (num_rows < 0 || num_components < 1)
-        throw InvalidInput("DataArray '" + name_ + "': expected at least 0 rows and 1 component, got " +
-                           std::to_string(num_rows) + " rows and " + std::to_string(num_components) + " components.");
+        throw InvalidInput("DataArray '" + name_ + "': expected at least 0 rows and 1 component, got " + std::to_string(num_rows) + " rows and " +
+                           std::to_string(num_components) + " components.");
     if (type == ScalarType::String) {
         strings_ = std::make_shared<const std::vector<std::string>>(num_values());
     } else {
@@ -92,8 +88,8 @@ DataArray::DataArray(std::string name, ScalarType type, std::int64_t num_rows, s
 DataArray DataArray::from_strings(std::string name, std::vector<std::string> values, std::int32_t num_components)
 {
     if (num_components < 1 || values.size() % num_components != 0)
-        throw InvalidInput("DataArray '" + name + "': " + std::to_string(values.size()) +
-                           " strings do not make rows of " + std::to_string(num_components) + ".");
+        throw InvalidInput("DataArray '" + name + "': " + std::to_string(values.size()) + " strings do not make rows of " + std::to_string(num_components) +
+                           ".");
     DataArray array;
     array.name_ = std::move(name);
     array.type_ = ScalarType::String;
@@ -103,17 +99,15 @@ DataArray DataArray::from_strings(std::string name, std::vector<std::string> val
     return array;
 }
 
-DataArray DataArray::view(std::string name, ScalarType type, std::int64_t num_rows, std::int32_t num_components,
-                          const std::byte* data, std::shared_ptr<const void> owner)
+DataArray DataArray::view(std::string name, ScalarType type, std::int64_t num_rows, std::int32_t num_components, const std::byte* data,
+                          std::shared_ptr<const void> owner)
 {
-    if (type == ScalarType::String)
-        throw InvalidInput("DataArray '" + name + "': strings cannot be viewed; use from_strings.");
+    if (type == ScalarType::String) throw InvalidInput("DataArray '" + name + "': strings cannot be viewed; use from_strings.");
     if (num_rows < 0 || num_components < 1)
-        throw InvalidInput("DataArray '" + name + "': expected at least 0 rows and 1 component, got " +
-                           std::to_string(num_rows) + " rows and " + std::to_string(num_components) + " components.");
+        throw InvalidInput("DataArray '" + name + "': expected at least 0 rows and 1 component, got " + std::to_string(num_rows) + " rows and " +
+                           std::to_string(num_components) + " components.");
     if (num_rows > 0 && reinterpret_cast<std::uintptr_t>(data) % size_of(type) != 0)
-        throw InvalidInput("DataArray '" + name + "': the memory to view is not aligned for " +
-                           std::string(to_string(type)) + "; copy it first.");
+        throw InvalidInput("DataArray '" + name + "': the memory to view is not aligned for " + std::string(to_string(type)) + "; copy it first.");
     DataArray array;
     array.name_ = std::move(name);
     array.type_ = type;
@@ -146,9 +140,7 @@ std::span<const std::string> DataArray::strings() const
 double DataArray::value(std::int64_t row, std::int32_t component) const
 {
     assert(row >= 0 && row < num_rows_ && component >= 0 && component < num_components_);
-    return with_scalar_type(type_, [&]<class T>() {
-        return static_cast<double>(reinterpret_cast<const T*>(data_)[row * num_components_ + component]);
-    });
+    return with_scalar_type(type_, [&]<class T>() { return static_cast<double>(reinterpret_cast<const T*>(data_)[row * num_components_ + component]); });
 }
 
 std::vector<double> DataArray::to_doubles() const
@@ -166,8 +158,7 @@ DataArray DataArray::gather(std::span<const std::int32_t> rows) const
         std::vector<std::string> taken;
         taken.reserve(rows.size() * num_components_);
         for (const auto row : rows)
-            for (std::int32_t c = 0; c < num_components_; ++c)
-                taken.push_back((*strings_)[static_cast<std::size_t>(row) * num_components_ + c]);
+            for (std::int32_t c = 0; c < num_components_; ++c) taken.push_back((*strings_)[static_cast<std::size_t>(row) * num_components_ + c]);
         result = from_strings(name_, std::move(taken), num_components_);
     } else {
         result = DataArray(name_, type_, static_cast<std::int64_t>(rows.size()), num_components_);
@@ -190,8 +181,7 @@ bool DataArray::same_bits(const DataArray& other) const
 void DataArray::require_type(ScalarType type) const
 {
     if (type_ != type)
-        throw InvalidInput("DataArray '" + name_ + "' holds " + std::string(to_string(type_)) + ", asked for as " +
-                           std::string(to_string(type)) + ".");
+        throw InvalidInput("DataArray '" + name_ + "' holds " + std::string(to_string(type_)) + ", asked for as " + std::string(to_string(type)) + ".");
 }
 
 std::byte* DataArray::own_bytes()
@@ -205,4 +195,4 @@ std::byte* DataArray::own_bytes()
     return own_->data();
 }
 
-} // namespace meshard
+}  // namespace meshard

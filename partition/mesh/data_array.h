@@ -13,9 +13,7 @@
 namespace meshard {
 
 /// Type of one value of a DataArray. Kept as the file had it; nothing is converted on the way through.
-enum class ScalarType : std::uint8_t {
-    Int8, UInt8, Int16, UInt16, Int32, UInt32, Int64, UInt64, Float32, Float64, String
-};
+enum class ScalarType : std::uint8_t { Int8, UInt8, Int16, UInt16, Int32, UInt32, Int64, UInt64, Float32, Float64, String };
 
 /// Bytes of one value; 0 for String.
 std::size_t size_of(ScalarType type);
@@ -43,8 +41,8 @@ public:
     static DataArray from_strings(std::string name, std::vector<std::string> values, std::int32_t num_components = 1);
 
     /// An array without a copy of its values: `owner` keeps their memory alive (a mapped file, a VTK array). `data` must be aligned for the type.
-    static DataArray view(std::string name, ScalarType type, std::int64_t num_rows, std::int32_t num_components,
-                          const std::byte* data, std::shared_ptr<const void> owner);
+    static DataArray view(std::string name, ScalarType type, std::int64_t num_rows, std::int32_t num_components, const std::byte* data,
+                          std::shared_ptr<const void> owner);
 
     const std::string& name() const { return name_; }
     void rename(std::string name) { name_ = std::move(name); }
@@ -69,9 +67,9 @@ public:
         return {reinterpret_cast<T*>(own_bytes()), static_cast<std::size_t>(num_values())};
     }
 
-    std::span<const std::byte> bytes() const;             ///< of a numeric array
-    std::span<std::byte> mutable_bytes();                 ///< as `mutable_values`, whatever the numeric type
-    std::span<const std::string> strings() const;         ///< of a String array
+    std::span<const std::byte> bytes() const;      ///< of a numeric array
+    std::span<std::byte> mutable_bytes();          ///< as `mutable_values`, whatever the numeric type
+    std::span<const std::string> strings() const;  ///< of a String array
 
     /// One value as double (64-bit integers beyond 2^53 are rounded). @throws InvalidInput for strings.
     double value(std::int64_t row, std::int32_t component = 0) const;
@@ -85,9 +83,9 @@ public:
     /// Same type, shape and bits (NaN equals NaN of the same bits); names are not compared.
     bool same_bits(const DataArray& other) const;
 
-    std::vector<std::string> component_names;   ///< empty or one per component (`X`, `Y`, `Z`)
-    std::string unit;                           ///< as the file writes it, e.g. `m/s`; empty if the file has none
-    std::string attribute;                      ///< VTK's active-attribute role: `Scalars`, `Vectors`, `Normals`, `GlobalIds`, ... or empty
+    std::vector<std::string> component_names;  ///< empty or one per component (`X`, `Y`, `Z`)
+    std::string unit;                          ///< as the file writes it, e.g. `m/s`; empty if the file has none
+    std::string attribute;                     ///< VTK's active-attribute role: `Scalars`, `Vectors`, `Normals`, `GlobalIds`, ... or empty
 
 private:
     void require_type(ScalarType type) const;
@@ -98,16 +96,18 @@ private:
     std::int64_t num_rows_ = 0;
     std::int32_t num_components_ = 1;
     const std::byte* data_ = nullptr;
-    std::shared_ptr<const void> owner_;         // keeps data_ alive
-    std::shared_ptr<std::vector<std::byte>> own_;   // set when the bytes are this array's own, possibly shared by copies
+    std::shared_ptr<const void> owner_;            // keeps data_ alive
+    std::shared_ptr<std::vector<std::byte>> own_;  // set when the bytes are this array's own, possibly shared by copies
     std::shared_ptr<const std::vector<std::string>> strings_;
 };
 
 template <class T>
 constexpr ScalarType scalar_type_of()
 {
-    if constexpr (std::is_same_v<T, float>) return ScalarType::Float32;
-    else if constexpr (std::is_same_v<T, double>) return ScalarType::Float64;
+    if constexpr (std::is_same_v<T, float>)
+        return ScalarType::Float32;
+    else if constexpr (std::is_same_v<T, double>)
+        return ScalarType::Float64;
     else {
         static_assert(std::is_integral_v<T> && sizeof(T) <= 8, "not a type of array values");
         constexpr int log2 = sizeof(T) == 1 ? 0 : sizeof(T) == 2 ? 1 : sizeof(T) == 4 ? 2 : 3;
@@ -135,17 +135,28 @@ template <class F>
 decltype(auto) with_scalar_type(ScalarType type, F&& f)
 {
     switch (type) {
-    case ScalarType::Int8: return f.template operator()<std::int8_t>();
-    case ScalarType::UInt8: return f.template operator()<std::uint8_t>();
-    case ScalarType::Int16: return f.template operator()<std::int16_t>();
-    case ScalarType::UInt16: return f.template operator()<std::uint16_t>();
-    case ScalarType::Int32: return f.template operator()<std::int32_t>();
-    case ScalarType::UInt32: return f.template operator()<std::uint32_t>();
-    case ScalarType::Int64: return f.template operator()<std::int64_t>();
-    case ScalarType::UInt64: return f.template operator()<std::uint64_t>();
-    case ScalarType::Float32: return f.template operator()<float>();
-    case ScalarType::Float64: return f.template operator()<double>();
-    case ScalarType::String: break;
+    case ScalarType::Int8:
+        return f.template operator()<std::int8_t>();
+    case ScalarType::UInt8:
+        return f.template operator()<std::uint8_t>();
+    case ScalarType::Int16:
+        return f.template operator()<std::int16_t>();
+    case ScalarType::UInt16:
+        return f.template operator()<std::uint16_t>();
+    case ScalarType::Int32:
+        return f.template operator()<std::int32_t>();
+    case ScalarType::UInt32:
+        return f.template operator()<std::uint32_t>();
+    case ScalarType::Int64:
+        return f.template operator()<std::int64_t>();
+    case ScalarType::UInt64:
+        return f.template operator()<std::uint64_t>();
+    case ScalarType::Float32:
+        return f.template operator()<float>();
+    case ScalarType::Float64:
+        return f.template operator()<double>();
+    case ScalarType::String:
+        break;
     }
     throw_no_number(type);
 }

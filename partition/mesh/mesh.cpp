@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "partition/mesh/mesh.h"
 
-#include "partition/mesh/cell_type.h"
 #include "partition/error.h"
+#include "partition/mesh/cell_type.h"
 #include "partition/nearest_name.h"
 
 #include <algorithm>
@@ -20,36 +20,29 @@ std::string describe_cell(const Mesh& mesh, std::int64_t cell)
 void validate_points(const DataArray& points)
 {
     if (points.type() != ScalarType::Float32 && points.type() != ScalarType::Float64)
-        throw InvalidInput("Mesh: points are " + std::string(to_string(points.type())) +
-                           ", expected Float32 or Float64.");
-    if (points.num_components() != 3)
-        throw InvalidInput("Mesh: points have " + std::to_string(points.num_components()) + " components, expected 3.");
+        throw InvalidInput("Mesh: points are " + std::string(to_string(points.type())) + ", expected Float32 or Float64.");
+    if (points.num_components() != 3) throw InvalidInput("Mesh: points have " + std::to_string(points.num_components()) + " components, expected 3.");
 }
 
 void validate_cell_types(const Mesh& mesh)
 {
     if (static_cast<std::int64_t>(mesh.cell_types.size()) != mesh.num_cells())
-        throw InvalidInput("Mesh: there are " + std::to_string(mesh.cell_types.size()) + " cell types for " +
-                           std::to_string(mesh.num_cells()) + " cells.");
+        throw InvalidInput("Mesh: there are " + std::to_string(mesh.cell_types.size()) + " cell types for " + std::to_string(mesh.num_cells()) + " cells.");
     for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
         const auto& type = cell_type_of(mesh.cell_types[i]);
         const auto num_points = static_cast<std::int64_t>(mesh.cells.row(i).size());
         if (type.name.empty())
-            throw InvalidInput("Mesh: cell " + std::to_string(i) + " has type " + std::to_string(mesh.cell_types[i]) +
-                               ", which VTK does not know.");
+            throw InvalidInput("Mesh: cell " + std::to_string(i) + " has type " + std::to_string(mesh.cell_types[i]) + ", which VTK does not know.");
         if (num_points < type.min_points || (type.fixed_size && num_points > type.min_points))
-            throw InvalidInput("Mesh: " + describe_cell(mesh, i) + " has " + std::to_string(num_points) +
-                               " points, expected " + std::to_string(type.min_points) +
-                               (type.fixed_size ? "." : " or more."));
+            throw InvalidInput("Mesh: " + describe_cell(mesh, i) + " has " + std::to_string(num_points) + " points, expected " +
+                               std::to_string(type.min_points) + (type.fixed_size ? "." : " or more."));
     }
 }
 
 void validate_face_stream(const Mesh& mesh, std::int64_t cell)
 {
     const auto stream = mesh.face_streams.row(cell);
-    const auto fail = [&](const std::string& what) {
-        throw InvalidInput("Mesh: the face stream of " + describe_cell(mesh, cell) + " " + what);
-    };
+    const auto fail = [&](const std::string& what) { throw InvalidInput("Mesh: the face stream of " + describe_cell(mesh, cell) + " " + what); };
     if (mesh.cell_types[cell] != 42) {
         if (!stream.empty()) fail("is not empty; only polyhedra have one.");
         return;
@@ -57,21 +50,16 @@ void validate_face_stream(const Mesh& mesh, std::int64_t cell)
     if (stream.empty()) fail("is empty; a polyhedron needs its faces.");
     std::size_t at = 1;
     for (std::int32_t f = 0; f < stream[0]; ++f) {
-        if (at >= stream.size())
-            fail("ends before face " + std::to_string(f) + " of " + std::to_string(stream[0]) + ".");
+        if (at >= stream.size()) fail("ends before face " + std::to_string(f) + " of " + std::to_string(stream[0]) + ".");
         const auto num_points = stream[at];
         if (num_points < 0 || static_cast<std::size_t>(num_points) > stream.size() - at - 1)
-            fail("ends within face " + std::to_string(f) + ", which says it has " + std::to_string(num_points) +
-                 " points.");
+            fail("ends within face " + std::to_string(f) + ", which says it has " + std::to_string(num_points) + " points.");
         for (const auto point : stream.subspan(at + 1, num_points))
             if (point < 0 || point >= mesh.num_points())
-                fail("holds point " + std::to_string(point) + ", expected 0 to " +
-                     std::to_string(mesh.num_points() - 1) + ".");
+                fail("holds point " + std::to_string(point) + ", expected 0 to " + std::to_string(mesh.num_points() - 1) + ".");
         at += 1 + num_points;
     }
-    if (at != stream.size())
-        fail("has " + std::to_string(stream.size() - at) + " entries after its " + std::to_string(stream[0]) +
-             " faces.");
+    if (at != stream.size()) fail("has " + std::to_string(stream.size() - at) + " entries after its " + std::to_string(stream[0]) + " faces.");
 }
 
 void validate_face_streams(const Mesh& mesh)
@@ -79,8 +67,7 @@ void validate_face_streams(const Mesh& mesh)
     const bool has_polyhedra = std::ranges::find(mesh.cell_types, 42) != mesh.cell_types.end();
     const auto expected = has_polyhedra ? mesh.num_cells() : 0;
     if (mesh.face_streams.num_rows() != expected)
-        throw InvalidInput("Mesh: there are " + std::to_string(mesh.face_streams.num_rows()) +
-                           " face streams, expected " + std::to_string(expected) +
+        throw InvalidInput("Mesh: there are " + std::to_string(mesh.face_streams.num_rows()) + " face streams, expected " + std::to_string(expected) +
                            (has_polyhedra ? " (one row a cell)." : ", because no cell is a polyhedron."));
     if (!has_polyhedra) return;
     // The entries are counts as well as points, so the bound that Csr checks is the larger of both.
@@ -95,29 +82,25 @@ void validate_arrays(std::span<const DataArray> arrays, const char* group, std::
         const auto what = std::string("Mesh: ") + group + " array '" + array.name() + "' ";
         if (!names.insert(array.name()).second) throw InvalidInput(what + "exists twice.");
         if (num_rows >= 0 && array.num_rows() != num_rows)
-            throw InvalidInput(what + "has " + std::to_string(array.num_rows()) + " rows, expected " +
-                               std::to_string(num_rows) + " (one a " + group + ").");
-        if (!array.component_names.empty() &&
-            array.component_names.size() != static_cast<std::size_t>(array.num_components()))
-            throw InvalidInput(what + "has " + std::to_string(array.component_names.size()) + " component names for " +
-                               std::to_string(array.num_components()) + " components.");
+            throw InvalidInput(what + "has " + std::to_string(array.num_rows()) + " rows, expected " + std::to_string(num_rows) + " (one a " + group + ").");
+        if (!array.component_names.empty() && array.component_names.size() != static_cast<std::size_t>(array.num_components()))
+            throw InvalidInput(what + "has " + std::to_string(array.component_names.size()) + " component names for " + std::to_string(array.num_components()) +
+                               " components.");
     }
 }
 
 std::string array_difference(const DataArray& a, const DataArray& b, const std::string& what)
 {
-    if (a.type() != b.type())
-        return what + ": " + std::string(to_string(a.type())) + " against " + std::string(to_string(b.type())) + ".";
+    if (a.type() != b.type()) return what + ": " + std::string(to_string(a.type())) + " against " + std::string(to_string(b.type())) + ".";
     if (a.num_rows() != b.num_rows() || a.num_components() != b.num_components())
-        return what + ": " + std::to_string(a.num_rows()) + " x " + std::to_string(a.num_components()) +
-               " values against " + std::to_string(b.num_rows()) + " x " + std::to_string(b.num_components()) + ".";
+        return what + ": " + std::to_string(a.num_rows()) + " x " + std::to_string(a.num_components()) + " values against " + std::to_string(b.num_rows()) +
+               " x " + std::to_string(b.num_components()) + ".";
     if (a.attribute != b.attribute) return what + ": attribute '" + a.attribute + "' against '" + b.attribute + "'.";
     if (a.unit != b.unit) return what + ": unit '" + a.unit + "' against '" + b.unit + "'.";
     if (a.component_names != b.component_names) return what + ": the names of the components differ.";
     if (a.same_bits(b)) return "";
     const auto row_of = [&](auto x, auto y) {
-        return std::to_string((std::ranges::mismatch(x, y).in1 - x.begin()) * a.num_rows() /
-                              static_cast<std::int64_t>(x.size()));
+        return std::to_string((std::ranges::mismatch(x, y).in1 - x.begin()) * a.num_rows() / static_cast<std::int64_t>(x.size()));
     };
     const auto row = a.type() == ScalarType::String ? row_of(a.strings(), b.strings()) : row_of(a.bytes(), b.bytes());
     return what + ": the first row with other bits is " + row + ".";
@@ -129,21 +112,17 @@ std::string group_difference(std::span<const DataArray> a, std::span<const DataA
         if (i >= a.size()) return "Only the second mesh has " + group + " array '" + b[i].name() + "'.";
         if (i >= b.size()) return "Only the first mesh has " + group + " array '" + a[i].name() + "'.";
         if (a[i].name() != b[i].name())
-            return "The names of " + group + " array " + std::to_string(i) + " differ: '" + a[i].name() +
-                   "' against '" + b[i].name() + "'.";
-        if (const auto found = array_difference(a[i], b[i], group + " array '" + a[i].name() + "'"); !found.empty())
-            return found;
+            return "The names of " + group + " array " + std::to_string(i) + " differ: '" + a[i].name() + "' against '" + b[i].name() + "'.";
+        if (const auto found = array_difference(a[i], b[i], group + " array '" + a[i].name() + "'"); !found.empty()) return found;
     }
     return "";
 }
 
 std::string csr_difference(const Csr& a, const Csr& b, const std::string& what)
 {
-    if (a.num_rows() != b.num_rows())
-        return what + ": " + std::to_string(a.num_rows()) + " rows against " + std::to_string(b.num_rows()) + ".";
+    if (a.num_rows() != b.num_rows()) return what + ": " + std::to_string(a.num_rows()) + " rows against " + std::to_string(b.num_rows()) + ".";
     for (std::int64_t i = 0; i < a.num_rows(); ++i)
-        if (!std::ranges::equal(a.row(i), b.row(i)))
-            return what + ": the first that differs is that of cell " + std::to_string(i) + ".";
+        if (!std::ranges::equal(a.row(i), b.row(i))) return what + ": the first that differs is that of cell " + std::to_string(i) + ".";
     return "";
 }
 
@@ -152,19 +131,16 @@ Csr gather_rows(const Csr& from, std::span<const std::int32_t> rows)
 {
     Csr to;
     to.offsets.assign(rows.size() + 1, 0);
-    for (std::size_t i = 0; i < rows.size(); ++i)
-        to.offsets[i + 1] = to.offsets[i] + (from.offsets[rows[i] + 1] - from.offsets[rows[i]]);
+    for (std::size_t i = 0; i < rows.size(); ++i) to.offsets[i + 1] = to.offsets[i] + (from.offsets[rows[i] + 1] - from.offsets[rows[i]]);
     to.indices.resize(to.offsets.back());
-    for (std::size_t i = 0; i < rows.size(); ++i)
-        std::ranges::copy(from.row(rows[i]), to.indices.begin() + to.offsets[i]);
+    for (std::size_t i = 0; i < rows.size(); ++i) std::ranges::copy(from.row(rows[i]), to.indices.begin() + to.offsets[i]);
     return to;
 }
 
 std::string quoted_list(std::span<const DataArray> arrays)
 {
     std::string text;
-    for (std::size_t i = 0; i < arrays.size(); ++i)
-        text += (i == 0 ? "'" : i + 1 == arrays.size() ? " and '" : ", '") + arrays[i].name() + "'";
+    for (std::size_t i = 0; i < arrays.size(); ++i) text += (i == 0 ? "'" : i + 1 == arrays.size() ? " and '" : ", '") + arrays[i].name() + "'";
     return text;
 }
 
@@ -173,7 +149,7 @@ std::string counted(std::int64_t count, const std::string& noun)
     return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
 }
 
-} // namespace
+}  // namespace
 
 void Mesh::validate() const
 {
@@ -196,8 +172,7 @@ const DataArray* find_array(std::span<const DataArray> arrays, std::string_view 
     return found == arrays.end() ? nullptr : &*found;
 }
 
-const DataArray& require_array(std::span<const DataArray> arrays, std::string_view name, std::string_view where,
-                               std::string_view group)
+const DataArray& require_array(std::span<const DataArray> arrays, std::string_view name, std::string_view where, std::string_view group)
 {
     if (const auto* found = find_array(arrays, name)) return *found;
     auto message = std::string(where) + " has no " + std::string(group) + " field '" + std::string(name) + "'.";
@@ -227,8 +202,7 @@ Mesh extract_mesh(const Mesh& mesh, std::span<const std::int32_t> cells, std::sp
     return extract_mesh(mesh, cells, points, local_points);
 }
 
-Mesh extract_mesh(const Mesh& mesh, std::span<const std::int32_t> cells, std::span<const std::int32_t> points,
-                  std::span<const std::int32_t> local_points)
+Mesh extract_mesh(const Mesh& mesh, std::span<const std::int32_t> cells, std::span<const std::int32_t> points, std::span<const std::int32_t> local_points)
 {
     const auto to_local = [&](std::int32_t& point) {
         if (local_points[point] < 0)
@@ -275,4 +249,4 @@ std::string to_string(const Mesh& mesh)
            counted(static_cast<std::int64_t>(mesh.point_data.size()), "point array");
 }
 
-} // namespace meshard
+}  // namespace meshard

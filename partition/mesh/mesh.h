@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "partition/csr.h"
+#include "partition/mesh/data_array.h"
+
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "partition/csr.h"
-#include "partition/mesh/data_array.h"
-
 namespace meshard {
 
 /// VTK's type of the data set; decides the file type that holds the mesh without loss.
 enum class MeshKind : std::uint8_t {
-    Surface,        ///< vtkPolyData (.vtp, .stl, .ply): cells in VTK's order, that is vertices, lines, polygons, strips
-    Unstructured    ///< vtkUnstructuredGrid (.vtu)
+    Surface,      ///< vtkPolyData (.vtp, .stl, .ply): cells in VTK's order, that is vertices, lines, polygons, strips
+    Unstructured  ///< vtkUnstructuredGrid (.vtu)
 };
 
 /// Geometry and named arrays on it. A point cloud is a mesh without cells.
@@ -26,10 +26,10 @@ enum class MeshKind : std::uint8_t {
 struct Mesh {
     MeshKind kind = MeshKind::Unstructured;
 
-    DataArray points{"Points", ScalarType::Float32, 0, 3};   ///< (num_points, 3), in the file's type and unit
+    DataArray points{"Points", ScalarType::Float32, 0, 3};  ///< (num_points, 3), in the file's type and unit
 
-    Csr cells;                              ///< point indices of each cell in VTK's order (of a polyhedron: its points, each once)
-    std::vector<std::uint8_t> cell_types;   ///< VTK's cell type numbers, e.g. 5 triangle, 12 hexahedron, 42 polyhedron
+    Csr cells;                             ///< point indices of each cell in VTK's order (of a polyhedron: its points, each once)
+    std::vector<std::uint8_t> cell_types;  ///< VTK's cell type numbers, e.g. 5 triangle, 12 hexahedron, 42 polyhedron
 
     /// Faces of the polyhedra in VTK's stream form, one row a cell: number of faces, then for each face its number of points and
     /// those points; empty rows for other cells. No rows at all when the mesh has no polyhedron.
@@ -37,7 +37,7 @@ struct Mesh {
 
     std::vector<DataArray> point_data;
     std::vector<DataArray> cell_data;
-    std::vector<DataArray> field_data;      ///< of the whole mesh: patch names, time value, ...; any length
+    std::vector<DataArray> field_data;  ///< of the whole mesh: patch names, time value, ...; any length
 
     std::int64_t num_points() const { return points.num_rows(); }
     std::int64_t num_cells() const { return cells.num_rows(); }
@@ -56,8 +56,7 @@ const DataArray* find_array(std::span<const DataArray> arrays, std::string_view 
 
 /// The array of that name. @throws InvalidInput that lists the names there are and the nearest one.
 /// `where` begins the message, e.g. "read_mesh: car.vtp"; `group` is "point", "cell" or "field".
-const DataArray& require_array(std::span<const DataArray> arrays, std::string_view name, std::string_view where,
-                               std::string_view group);
+const DataArray& require_array(std::span<const DataArray> arrays, std::string_view name, std::string_view where, std::string_view group);
 
 /// VTK's name of a cell type in lower case, e.g. `hexahedron`; `cell type 99` for unknown ones.
 std::string cell_type_name(std::uint8_t cell_type);
@@ -71,15 +70,14 @@ Mesh extract_mesh(const Mesh& mesh, std::span<const std::int32_t> cells, std::sp
 
 /// The same for callers that extract many parts and keep the inverse of `points`: `local_points[p]` is the position of
 /// point p in `points`, or -1.
-Mesh extract_mesh(const Mesh& mesh, std::span<const std::int32_t> cells, std::span<const std::int32_t> points,
-                  std::span<const std::int32_t> local_points);
+Mesh extract_mesh(const Mesh& mesh, std::span<const std::int32_t> cells, std::span<const std::int32_t> points, std::span<const std::int32_t> local_points);
 
 /// Calls `f(cell, point)` with a reference to each point index in the face streams, without the counts between them.
 template <class F>
 void for_each_face_point(Csr& face_streams, F&& f)
 {
     for (std::int64_t i = 0; i < face_streams.num_rows(); ++i) {
-        auto at = face_streams.offsets[i] + 1;   // after the number of faces
+        auto at = face_streams.offsets[i] + 1;  // after the number of faces
         while (at < face_streams.offsets[i + 1])
             for (auto left = face_streams.indices[at++]; left > 0; --left) f(i, face_streams.indices[at++]);
     }

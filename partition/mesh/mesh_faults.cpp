@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "partition/mesh/mesh_faults.h"
 
+#include "partition/mesh/cell_type.h"
+
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <span>
-
-#include "partition/mesh/cell_type.h"
 
 namespace meshard {
 
@@ -33,7 +33,7 @@ public:
     {
         constexpr std::uint64_t run = 8;
         for (std::uint64_t step = 0;; ++step, ++slot_index) {
-            if (step > 0 && step % run == 0) slot_index = mixed(hash + step);    // not the next slots: long runs of them may be full
+            if (step > 0 && step % run == 0) slot_index = mixed(hash + step);  // not the next slots: long runs of them may be full
             auto& slot = slots_[slot_index & mask_];
             if (slot == hash) return false;
             if (slot != 0) continue;
@@ -64,11 +64,16 @@ std::span<const std::array<std::uint8_t, 4>> tetrahedra_of(CellShape shape)
     static constexpr Tet hexahedron[] = {{0, 1, 2, 6}, {0, 2, 3, 6}, {0, 3, 7, 6}, {0, 7, 4, 6}, {0, 4, 5, 6}, {0, 5, 1, 6}};
     static constexpr Tet voxel[] = {{0, 1, 3, 7}, {0, 3, 2, 7}, {0, 2, 6, 7}, {0, 6, 4, 7}, {0, 4, 5, 7}, {0, 5, 1, 7}};
     switch (shape) {
-    case CellShape::Tetra: return tetra;
-    case CellShape::Pyramid: return pyramid;
-    case CellShape::Hexahedron: return hexahedron;
-    case CellShape::Voxel: return voxel;
-    default: return {};
+    case CellShape::Tetra:
+        return tetra;
+    case CellShape::Pyramid:
+        return pyramid;
+    case CellShape::Hexahedron:
+        return hexahedron;
+    case CellShape::Voxel:
+        return voxel;
+    default:
+        return {};
     }
 }
 
@@ -80,7 +85,8 @@ bool is_inverted(std::span<const T> xyz, std::span<const std::int32_t> points, C
         std::array<std::array<double, 3>, 3> edges{};
         for (std::size_t e = 0; e < 3; ++e)
             for (std::size_t c = 0; c < 3; ++c)
-                edges[e][c] = static_cast<double>(xyz[static_cast<std::size_t>(points[tet[e + 1]]) * 3 + c]) - static_cast<double>(xyz[static_cast<std::size_t>(points[tet[0]]) * 3 + c]);
+                edges[e][c] = static_cast<double>(xyz[static_cast<std::size_t>(points[tet[e + 1]]) * 3 + c]) -
+                              static_cast<double>(xyz[static_cast<std::size_t>(points[tet[0]]) * 3 + c]);
         const auto& [u, v, w] = edges;
         volume += u[0] * (v[1] * w[2] - v[2] * w[1]) - u[1] * (v[0] * w[2] - v[2] * w[0]) + u[2] * (v[0] * w[1] - v[1] * w[0]);
     }
@@ -94,13 +100,14 @@ void count(std::int64_t& number, std::int64_t& first, std::int64_t cell)
 
 std::string cells_text(std::int64_t number, std::int64_t first)
 {
-    return number == 1 ? "1 cell (number " + std::to_string(first) + ")" : std::to_string(number) + " cells (the first is number " + std::to_string(first) + ")";
+    return number == 1 ? "1 cell (number " + std::to_string(first) + ")"
+                       : std::to_string(number) + " cells (the first is number " + std::to_string(first) + ")";
 }
 
 std::uint64_t hash_of(std::span<const std::int32_t> points, std::uint8_t type)
 {
     std::uint64_t hash = 0;
-    for (const std::int32_t point : points) hash += mixed(static_cast<std::uint64_t>(point) + 1);     // in any order
+    for (const std::int32_t point : points) hash += mixed(static_cast<std::uint64_t>(point) + 1);  // in any order
     return mixed(hash + type) | 1;
 }
 
@@ -128,8 +135,10 @@ MeshFaults walk_cells(const Mesh& mesh, std::vector<bool>* is_used)
             if (is_inverted(xyz, points, shape)) count(faults.inverted_cells, faults.first_inverted, i);
         }
     };
-    if (mesh.points.type() == ScalarType::Float32) walk(mesh.points.values<float>());
-    else walk(mesh.points.values<double>());
+    if (mesh.points.type() == ScalarType::Float32)
+        walk(mesh.points.values<float>());
+    else
+        walk(mesh.points.values<double>());
     return faults;
 }
 
@@ -140,8 +149,8 @@ std::string cell_size_fault(std::int64_t cell, std::uint8_t type, std::int64_t n
     const CellType& known = cell_type_of(type);
     if (known.name.empty()) return "cell " + std::to_string(cell) + " has type " + std::to_string(type) + ", which VTK does not know";
     if (num_points >= known.min_points && !(known.fixed_size && num_points > known.min_points)) return {};
-    return "cell " + std::to_string(cell) + " (" + std::string(known.name) + ") has " + std::to_string(num_points) + " points, expected " + std::to_string(known.min_points) +
-           (known.fixed_size ? "" : " or more");
+    return "cell " + std::to_string(cell) + " (" + std::string(known.name) + ") has " + std::to_string(num_points) + " points, expected " +
+           std::to_string(known.min_points) + (known.fixed_size ? "" : " or more");
 }
 
 MeshFaults find_faults(const Mesh& mesh)
@@ -170,11 +179,14 @@ std::vector<std::string> describe(const MeshFaults& faults)
 {
     std::vector<std::string> sentences;
     if (faults.unused_points > 0)
-        sentences.push_back((faults.unused_points == 1 ? "1 point is" : std::to_string(faults.unused_points) + " points are") + " used by no cell; they are kept.");
+        sentences.push_back((faults.unused_points == 1 ? "1 point is" : std::to_string(faults.unused_points) + " points are") +
+                            " used by no cell; they are kept.");
     if (faults.duplicate_cells > 0)
-        sentences.push_back(cells_text(faults.duplicate_cells, faults.first_duplicate) + " of the same type on the same points as an earlier one; all are kept.");
+        sentences.push_back(cells_text(faults.duplicate_cells, faults.first_duplicate) +
+                            " of the same type on the same points as an earlier one; all are kept.");
     if (faults.degenerate_cells > 0) sentences.push_back(cells_text(faults.degenerate_cells, faults.first_degenerate) + " with a point that is used twice.");
-    if (faults.inverted_cells > 0) sentences.push_back(cells_text(faults.inverted_cells, faults.first_inverted) + " of negative volume: their points are in the wrong order.");
+    if (faults.inverted_cells > 0)
+        sentences.push_back(cells_text(faults.inverted_cells, faults.first_inverted) + " of negative volume: their points are in the wrong order.");
     return sentences;
 }
 

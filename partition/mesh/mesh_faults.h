@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "partition/mesh/mesh.h"
+
 #include <cstdint>
 #include <string>
 #include <vector>
-
-#include "partition/mesh/mesh.h"
 
 namespace meshard {
 
@@ -14,11 +14,11 @@ std::string cell_size_fault(std::int64_t cell, std::uint8_t type, std::int64_t n
 
 /// Suspicious points and cells of a mesh that can be used all the same.
 struct MeshFaults {
-    std::int64_t unused_points = 0;         ///< of a mesh with cells: points that no cell uses
-    std::int64_t duplicate_cells = 0;       ///< cells of the same type on the same points as an earlier one
-    std::int64_t degenerate_cells = 0;      ///< cells that use a point twice; closed polylines and strips aside
-    std::int64_t inverted_cells = 0;        ///< tetrahedra, hexahedra, voxels and pyramids of negative volume
-    std::int64_t first_duplicate = -1, first_degenerate = -1, first_inverted = -1;      ///< the first such cell, -1 if there is none
+    std::int64_t unused_points = 0;                                                 ///< of a mesh with cells: points that no cell uses
+    std::int64_t duplicate_cells = 0;                                               ///< cells of the same type on the same points as an earlier one
+    std::int64_t degenerate_cells = 0;                                              ///< cells that use a point twice; closed polylines and strips aside
+    std::int64_t inverted_cells = 0;                                                ///< tetrahedra, hexahedra, voxels and pyramids of negative volume
+    std::int64_t first_duplicate = -1, first_degenerate = -1, first_inverted = -1;  ///< the first such cell, -1 if there is none
 };
 
 /// One pass over the cells, about 0.1 s for a million. Cells are compared by a 64-bit hash of their points.

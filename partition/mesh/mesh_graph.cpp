@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "partition/mesh/mesh_graph.h"
 
-#include "partition/mesh/cell_type.h"
 #include "partition/error.h"
+#include "partition/mesh/cell_type.h"
 #include "partition/mesh/neighbor_graph.h"
 
 #include <algorithm>
@@ -102,11 +102,11 @@ private:
     static constexpr std::size_t batch_size = 256;
 
     struct Facet {
-        Key key; // sorted points, padded with -1; or (-number of points, hash, two halves of the position in
-                 // large_points_)
+        Key key;  // sorted points, padded with -1; or (-number of points, hash, two halves of the position in
+                  // large_points_)
         std::int32_t first_cell;
         std::int32_t second_cell;
-        std::int32_t next; // in the same slot
+        std::int32_t next;  // in the same slot
     };
 
     struct Pending {
@@ -144,10 +144,8 @@ private:
         }
         if (sorted_.size() > key.size()) {
             std::uint64_t hash = 0;
-            for (const auto point : sorted_)
-                hash = (std::rotl(hash, 23) ^ static_cast<std::uint64_t>(point)) * 0x9e3779b97f4a7c15u;
-            const auto [low, high] =
-                std::bit_cast<std::array<std::int32_t, 2>>(static_cast<std::int64_t>(large_points_.size()));
+            for (const auto point : sorted_) hash = (std::rotl(hash, 23) ^ static_cast<std::uint64_t>(point)) * 0x9e3779b97f4a7c15u;
+            const auto [low, high] = std::bit_cast<std::array<std::int32_t, 2>>(static_cast<std::int64_t>(large_points_.size()));
             key = {-static_cast<std::int32_t>(sorted_.size()), static_cast<std::int32_t>(hash >> 32), low, high};
             large_points_.insert(large_points_.end(), sorted_.begin(), sorted_.end());
         }
@@ -183,13 +181,13 @@ private:
         for (auto at = start; at != none; last = at, at = facets_[at].next) {
             auto& facet = facets_[at];
             if (!same(facet.key, pending.key)) continue;
-            if (facet.first_cell == cell || facet.second_cell == cell) return; // a cell that has the facet twice
+            if (facet.first_cell == cell || facet.second_cell == cell) return;  // a cell that has the facet twice
             lower_.push_back(facet.first_cell);
             if (facet.second_cell == none) {
                 facet.second_cell = cell;
                 return;
             }
-            lower_.push_back(facet.second_cell); // and there may be more cells at this facet
+            lower_.push_back(facet.second_cell);  // and there may be more cells at this facet
             full = full == none ? at : several;
         }
         if (full >= 0) crowds_.push_back({facets_[full].first_cell, facets_[full].second_cell, cell});
@@ -217,9 +215,9 @@ private:
     std::vector<std::int32_t> large_points_;
     std::vector<std::array<std::int32_t, 3>> crowds_;
     std::vector<Pending> batch_;
-    std::vector<std::int32_t> sorted_;     // points of the current facet
-    std::vector<std::int32_t> lower_;      // neighbours with a lower number, cell after cell
-    std::vector<std::int64_t> lower_ends_; // of the cells that are finished
+    std::vector<std::int32_t> sorted_;      // points of the current facet
+    std::vector<std::int32_t> lower_;       // neighbours with a lower number, cell after cell
+    std::vector<std::int64_t> lower_ends_;  // of the cells that are finished
     std::vector<std::int32_t> degrees_;
 };
 
@@ -233,10 +231,7 @@ private:
 template <class Matcher>
 class FacetWalk {
 public:
-    FacetWalk(const Mesh& mesh, const CellDimensions& dimensions, Matcher& matcher)
-        : mesh_(mesh), matcher_(matcher), has_dimension_(dimensions)
-    {
-    }
+    FacetWalk(const Mesh& mesh, const CellDimensions& dimensions, Matcher& matcher) : mesh_(mesh), matcher_(matcher), has_dimension_(dimensions) {}
 
     void visit(std::int64_t cell)
     {
@@ -244,9 +239,7 @@ public:
         const auto& type = cell_type_of(mesh_.cell_types[cell]);
         const auto points = mesh_.cells.row(cell);
         if (static_cast<std::int64_t>(points.size()) < type.min_points)
-            refuse_cell(mesh_, cell,
-                        "has " + std::to_string(points.size()) + " points, expected at least " +
-                            std::to_string(type.min_points) + ".");
+            refuse_cell(mesh_, cell, "has " + std::to_string(points.size()) + " points, expected at least " + std::to_string(type.min_points) + ".");
         switch (type.shape) {
         case CellShape::None:
             return;
@@ -293,8 +286,7 @@ private:
 
     void add_ring(std::span<const std::int32_t> points)
     {
-        for (std::size_t i = 0; i < points.size(); ++i)
-            matcher_.add(cell_, std::array{points[i], points[i + 1 < points.size() ? i + 1 : 0]}, 2);
+        for (std::size_t i = 0; i < points.size(); ++i) matcher_.add(cell_, std::array{points[i], points[i + 1 < points.size() ? i + 1 : 0]}, 2);
         if (has_dimension_[3]) matcher_.add(cell_, points, 3);
     }
 
@@ -326,19 +318,15 @@ private:
     {
         using Vector = std::array<double, 3>;
         std::vector<Vector> at;
-        for (const auto p : points)
-            at.push_back({mesh_.points.value(p, 0), mesh_.points.value(p, 1), mesh_.points.value(p, 2)});
-        const auto minus = [](const Vector& a, const Vector& b) {
-            return Vector{a[0] - b[0], a[1] - b[1], a[2] - b[2]};
-        };
+        for (const auto p : points) at.push_back({mesh_.points.value(p, 0), mesh_.points.value(p, 1), mesh_.points.value(p, 2)});
+        const auto minus = [](const Vector& a, const Vector& b) { return Vector{a[0] - b[0], a[1] - b[1], a[2] - b[2]}; };
         const auto dot = [](const Vector& a, const Vector& b) { return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]; };
         const auto cross = [](const Vector& a, const Vector& b) {
             return Vector{a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]};
         };
         double size = 0;
         for (const auto& x : at) size = std::max(size, std::sqrt(dot(minus(x, at[0]), minus(x, at[0]))));
-        constexpr double tolerance =
-            1e-5; // single-precision points of a plane lie within this share of the cell's size
+        constexpr double tolerance = 1e-5;  // single-precision points of a plane lie within this share of the cell's size
         std::vector<std::int32_t> in_plane;
         for (std::size_t i = 0; i < at.size(); ++i)
             for (std::size_t j = i + 1; j < at.size(); ++j)
@@ -372,8 +360,7 @@ std::int64_t count_facets(const Mesh& mesh)
     for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
         const auto shape = cell_type_of(mesh.cell_types[i]).shape;
         if (shape == CellShape::Polyhedron)
-            count +=
-                i < mesh.face_streams.num_rows() && !mesh.face_streams.row(i).empty() ? mesh.face_streams.row(i)[0] : 0;
+            count += i < mesh.face_streams.num_rows() && !mesh.face_streams.row(i).empty() ? mesh.face_streams.row(i)[0] : 0;
         else if (const auto faces = solid_faces(shape); !faces.empty())
             count += static_cast<std::int64_t>(faces.size());
         else
@@ -403,8 +390,8 @@ public:
                 hashes[0] = (std::rotl(hashes[0], 23) ^ static_cast<std::uint64_t>(point)) * 0x9e3779b97f4a7c15u;
                 hashes[1] = (std::rotl(hashes[1], 29) ^ static_cast<std::uint64_t>(point)) * 0xbf58476d1ce4e5b9u;
             }
-            facet.key = {-static_cast<std::int32_t>(sorted_.size()), static_cast<std::int32_t>(hashes[0] >> 32),
-                         static_cast<std::int32_t>(hashes[1] >> 32), static_cast<std::int32_t>(hashes[0] ^ hashes[1])};
+            facet.key = {-static_cast<std::int32_t>(sorted_.size()), static_cast<std::int32_t>(hashes[0] >> 32), static_cast<std::int32_t>(hashes[1] >> 32),
+                         static_cast<std::int32_t>(hashes[0] ^ hashes[1])};
         }
         found.push_back(facet);
     }
@@ -416,7 +403,7 @@ private:
     std::vector<std::int32_t> sorted_;
 };
 
-} // namespace
+}  // namespace
 
 CellDimensions dimensions_of(std::span<const std::uint8_t> cell_types)
 {
@@ -444,10 +431,8 @@ Csr cell_graph(const Mesh& mesh, std::int32_t* crowded)
 Csr cell_graph(const Mesh& mesh, const CellDimensions& dimensions, std::int32_t* crowded)
 {
     const auto num_facets = count_facets(mesh);
-    if (mesh.num_cells() > std::numeric_limits<std::int32_t>::max() ||
-        num_facets > std::numeric_limits<std::int32_t>::max())
-        throw InvalidInput("cell_graph: the mesh has " + std::to_string(mesh.num_cells()) + " cells with " +
-                           std::to_string(num_facets) +
+    if (mesh.num_cells() > std::numeric_limits<std::int32_t>::max() || num_facets > std::numeric_limits<std::int32_t>::max())
+        throw InvalidInput("cell_graph: the mesh has " + std::to_string(mesh.num_cells()) + " cells with " + std::to_string(num_facets) +
                            " facets; at most 2147483647 can be numbered. Cut it in pieces first.");
     FacetMatcher matcher(mesh.num_cells(), num_facets);
     FacetWalk walk(mesh, dimensions, matcher);
@@ -474,4 +459,4 @@ Csr mesh_graph(const Mesh& mesh, std::int32_t num_threads, std::int32_t* crowded
     return num_threads > 1 ? cell_graph_on_threads(mesh, num_threads, crowded) : cell_graph(mesh, crowded);
 }
 
-} // namespace meshard
+}  // namespace meshard

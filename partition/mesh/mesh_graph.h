@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "partition/csr.h"
+#include "partition/error.h"
+#include "partition/mesh/mesh.h"
+
 #include <array>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "partition/csr.h"
-#include "partition/error.h"
-#include "partition/mesh/mesh.h"
 
 namespace meshard {
 

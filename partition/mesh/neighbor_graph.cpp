@@ -32,11 +32,9 @@ struct PointCloud {
     }
 };
 
-using Tree =
-    nanoflann::KDTreeSingleIndexAdaptor<nanoflann::L2_Simple_Adaptor<double, PointCloud, double, std::uint32_t>,
-                                        PointCloud, 3, std::uint32_t>;
+using Tree = nanoflann::KDTreeSingleIndexAdaptor<nanoflann::L2_Simple_Adaptor<double, PointCloud, double, std::uint32_t>, PointCloud, 3, std::uint32_t>;
 
-using Found = std::pair<double, std::int32_t>; // squared distance, index
+using Found = std::pair<double, std::int32_t>;  // squared distance, index
 
 // nanoflann excludes points at exactly its limit; here they are included.
 double limit_above(double distance_squared)
@@ -125,17 +123,15 @@ private:
 PointCloud cloud_of(const DataArray& points)
 {
     if (points.num_components() != 3)
-        throw InvalidInput("nearest_neighbors: points have " + std::to_string(points.num_components()) +
-                           " components, expected 3.");
+        throw InvalidInput("nearest_neighbors: points have " + std::to_string(points.num_components()) + " components, expected 3.");
     if (points.num_rows() > std::numeric_limits<std::int32_t>::max())
-        throw InvalidInput("nearest_neighbors: " + std::to_string(points.num_rows()) +
-                           " points are more than 32-bit rows can number.");
+        throw InvalidInput("nearest_neighbors: " + std::to_string(points.num_rows()) + " points are more than 32-bit rows can number.");
     PointCloud cloud{points.to_doubles()};
-    constexpr double largest = 1e150; // its square is still finite
+    constexpr double largest = 1e150;  // its square is still finite
     const auto bad = std::ranges::find_if_not(cloud.coordinates, [](double x) { return std::abs(x) <= largest; });
     if (bad != cloud.coordinates.end())
-        throw InvalidInput("nearest_neighbors: point " + std::to_string((bad - cloud.coordinates.begin()) / 3) +
-                           " has the coordinate " + std::to_string(*bad) + "; all must be finite and at most 1e150.");
+        throw InvalidInput("nearest_neighbors: point " + std::to_string((bad - cloud.coordinates.begin()) / 3) + " has the coordinate " + std::to_string(*bad) +
+                           "; all must be finite and at most 1e150.");
     return cloud;
 }
 
@@ -143,7 +139,7 @@ PointCloud cloud_of(const DataArray& points)
 // many points each has; among the points themselves, each of n equal ones would cost n visits.
 struct Sites {
     PointCloud cloud;
-    Csr points; // of each site, ascending
+    Csr points;  // of each site, ascending
 };
 
 Sites sites_of(const PointCloud& cloud)
@@ -155,7 +151,7 @@ Sites sites_of(const PointCloud& cloud)
     for (std::size_t i = 0; i < num_points; ++i) {
         const auto* x = cloud.point(i);
         std::uint64_t slot = 0;
-        for (int axis = 0; axis < 3; ++axis) // + 0.0 makes one zero of both
+        for (int axis = 0; axis < 3; ++axis)  // + 0.0 makes one zero of both
             slot = (std::rotl(slot, 21) ^ std::bit_cast<std::uint64_t>(x[axis] + 0.0)) * 0x9e3779b97f4a7c15u;
         slot ^= slot >> 32;
         for (;; ++slot) {
@@ -173,7 +169,7 @@ Sites sites_of(const PointCloud& cloud)
     return sites;
 }
 
-} // namespace
+}  // namespace
 
 Csr nearest_neighbors(const DataArray& points, std::int32_t k)
 {
@@ -193,7 +189,7 @@ Csr nearest_neighbors(const DataArray& points, std::int32_t k)
     const Tree tree(3, sites.cloud, nanoflann::KDTreeSingleIndexAdaptorParams(12));
     Nearest nearest(wanted);
     std::vector<Found> found;
-    for (const auto site : tree.vAcc) { // in the tree's order: consecutive searches visit the same leaves
+    for (const auto site : tree.vAcc) {  // in the tree's order: consecutive searches visit the same leaves
         nearest.clear();
         tree.findNeighbors(nearest, sites.cloud.point(site), nanoflann::SearchParams());
         found.clear();
@@ -231,8 +227,8 @@ Csr radius_graph(const DataArray& points, double radius)
         std::ranges::sort(found);
         graph.push_row(found);
         if (graph.num_entries() > most)
-            throw InvalidInput("radius_graph: within the radius " + std::to_string(radius) + " there are more than " +
-                               std::to_string(most) + " neighbours. Take a smaller one.");
+            throw InvalidInput("radius_graph: within the radius " + std::to_string(radius) + " there are more than " + std::to_string(most) +
+                               " neighbours. Take a smaller one.");
     }
     return graph;
 }
@@ -246,7 +242,7 @@ Csr symmetric_graph(const Csr& directed)
 {
     const auto num_points = directed.num_rows();
 
-    std::vector<std::int64_t> first(num_points + 1, 0); // of each row when both directions are written
+    std::vector<std::int64_t> first(num_points + 1, 0);  // of each row when both directions are written
     for (std::int64_t i = 0; i < num_points; ++i) {
         first[i + 1] += directed.offsets[i + 1] - directed.offsets[i];
         for (const auto j : directed.row(i)) ++first[j + 1];
@@ -308,4 +304,4 @@ bool PointTree::has_any_within(const std::array<double, 3>& position, double rad
     return any.found();
 }
 
-} // namespace meshard
+}  // namespace meshard

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "partition/csr.h"
+#include "partition/mesh/data_array.h"
+
 #include <array>
 #include <compare>
 #include <cstdint>
 #include <memory>
 #include <vector>
-
-#include "partition/csr.h"
-#include "partition/mesh/data_array.h"
 
 namespace meshard {
 

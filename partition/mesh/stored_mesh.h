@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "partition/mesh/mesh.h"
+
 #include <cstdint>
 #include <span>
-
-#include "partition/mesh/mesh.h"
 
 namespace meshard {
 

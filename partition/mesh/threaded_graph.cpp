@@ -52,7 +52,8 @@ bool is_crowded(const Mesh& mesh, std::span<const SharedFacet> facets)
 }
 
 // Neighbours in different runs, in both directions. Sets `crowded` to the first cell with a non-manifold facet.
-std::vector<std::pair<std::int32_t, std::int32_t>> edges_between(const Mesh& mesh, const std::vector<Run>& runs, std::int64_t cells_a_run, std::int32_t& crowded)
+std::vector<std::pair<std::int32_t, std::int32_t>> edges_between(const Mesh& mesh, const std::vector<Run>& runs, std::int64_t cells_a_run,
+                                                                 std::int32_t& crowded)
 {
     std::vector<SharedFacet> facets;
     for (const auto& run : runs) facets.insert(facets.end(), run.facets.begin(), run.facets.end());
@@ -126,7 +127,7 @@ Csr graph_of_runs(const Mesh& mesh, std::int64_t num_runs, std::int32_t num_thre
     return graph;
 }
 
-} // namespace
+}  // namespace
 
 Csr cell_graph_on_threads(const Mesh& mesh, std::int32_t num_threads, std::int32_t* crowded)
 {
@@ -136,8 +137,8 @@ Csr cell_graph_on_threads(const Mesh& mesh, std::int32_t num_threads, std::int32
         std::int32_t unasked = -1;
         return graph_of_runs(mesh, num_runs, num_threads, crowded != nullptr ? *crowded : unasked);
     } catch (const InvalidInput&) {
-        return cell_graph(mesh, crowded); // throws the same error with the cell's number in the whole
+        return cell_graph(mesh, crowded);  // throws the same error with the cell's number in the whole
     }
 }
 
-} // namespace meshard
+}  // namespace meshard

@@ -1,19 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/exchange/exchange_plan.h"
 
+#include "partition/error.h"
+
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <numeric>
 
-#include "partition/error.h"
-
 namespace meshard {
 namespace {
 
-at::Tensor integers(std::span<const std::int64_t> values) { return at::tensor(at::ArrayRef<std::int64_t>(values.data(), values.size()), at::kLong); }
+at::Tensor integers(std::span<const std::int64_t> values)
+{
+    return at::tensor(at::ArrayRef<std::int64_t>(values.data(), values.size()), at::kLong);
+}
 
-std::int64_t sum_of(const std::vector<std::int64_t>& counts) { return std::accumulate(counts.begin(), counts.end(), std::int64_t{0}); }
+std::int64_t sum_of(const std::vector<std::int64_t>& counts)
+{
+    return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+}
 
 std::string ranks_in(const std::vector<std::int64_t>& counts)
 {
@@ -37,7 +43,7 @@ std::shared_ptr<const ExchangePlan> ExchangePlan::find(const IndexMap& index_map
     } catch (const InvalidInput& error) {
         wrong = error.what();
     }
-    std::vector<std::int64_t> mine(group.size() + 1, 0);   // rows wanted of each rank, and whether all is well
+    std::vector<std::int64_t> mine(group.size() + 1, 0);  // rows wanted of each rank, and whether all is well
     if (wrong.empty()) {
         for (const auto owner : index_map.ghost_owners) ++mine[owner];
     }
@@ -61,8 +67,9 @@ std::shared_ptr<const ExchangePlan> ExchangePlan::find(const IndexMap& index_map
         sent.push_back(row);
     }
     if (!group.all_agree(wrong.empty())) {
-        throw InvalidInput("ExchangePlan: " + (wrong.empty() ? std::string("a row that another rank") : wrong + ", which rank " + std::to_string(group.rank())) +
-                           " does not own is wanted of it. Pass the maps of one partition, each on its rank.");
+        throw InvalidInput(
+            "ExchangePlan: " + (wrong.empty() ? std::string("a row that another rank") : wrong + ", which rank " + std::to_string(group.rank())) +
+            " does not own is wanted of it. Pass the maps of one partition, each on its rank.");
     }
     const auto plan = std::make_shared<ExchangePlan>(group, index_map.num_owned, std::move(sent), std::move(asked), std::move(mine));
     plan->is_agreed_ = false;
@@ -71,8 +78,8 @@ std::shared_ptr<const ExchangePlan> ExchangePlan::find(const IndexMap& index_map
 
 ExchangePlan::ExchangePlan(RankGroup group, std::int64_t num_owned, std::vector<std::int64_t> sent_rows, std::vector<std::int64_t> send_counts,
                            std::vector<std::int64_t> receive_counts)
-    : group_(std::move(group)), num_owned_(num_owned), num_ghosts_(sum_of(receive_counts)), sent_(integers(sent_rows)),
-      send_counts_(std::move(send_counts)), receive_counts_(std::move(receive_counts))
+    : group_(std::move(group)), num_owned_(num_owned), num_ghosts_(sum_of(receive_counts)), sent_(integers(sent_rows)), send_counts_(std::move(send_counts)),
+      receive_counts_(std::move(receive_counts))
 {
     const auto size = static_cast<std::size_t>(group_.size());
     const bool fits = send_counts_.size() == size && receive_counts_.size() == size && sum_of(send_counts_) == num_sent();

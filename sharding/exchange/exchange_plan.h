@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "partition/ghosts/index_map.h"
+#include "sharding/ranks/rank_group.h"
+
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
-
-#include "partition/ghosts/index_map.h"
-#include "sharding/ranks/rank_group.h"
 
 namespace meshard {
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/exchange/merged_plan.h"
 
+#include "partition/error.h"
+
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <unordered_map>
-
-#include "partition/error.h"
 
 namespace meshard {
 namespace {
@@ -21,12 +21,15 @@ bool is_one_group(Plans plans)
     });
 }
 
-std::span<const std::int64_t> integers_in(const at::Tensor& integers) { return {integers.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(integers.numel())}; }
+std::span<const std::int64_t> integers_in(const at::Tensor& integers)
+{
+    return {integers.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(integers.numel())};
+}
 
 /// For each rank the rows of all plans, each once, in the order of the plans.
 struct Union {
     std::vector<std::int64_t> rows, counts;
-    std::vector<std::vector<std::int64_t>> places;   ///< of each plan's rows
+    std::vector<std::vector<std::int64_t>> places;  ///< of each plan's rows
 
     /// `rows[p]`: by rank, `counts[p][r]` of them for rank r.
     Union(const std::vector<std::span<const std::int64_t>>& plan_rows, const std::vector<std::vector<std::int64_t>>& plan_counts)
@@ -53,8 +56,8 @@ struct Union {
 
 MergedPlan merge_plans(Plans plans)
 {
-    const bool fits = is_one_group(plans) &&
-                      std::all_of(plans.begin(), plans.end(), [&](const auto& plan) { return plan->num_owned() == plans[0]->num_owned(); });
+    const bool fits =
+        is_one_group(plans) && std::all_of(plans.begin(), plans.end(), [&](const auto& plan) { return plan->num_owned() == plans[0]->num_owned(); });
     if (!(plans.empty() || !plans[0] ? fits : plans[0]->group().all_agree(fits))) {
         throw InvalidInput("merge_plans: the plans are of several layouts, or there are none; expected plans over the same owned rows of the same ranks.");
     }
@@ -80,7 +83,8 @@ MergedPlan merge_plans(Plans plans)
 
 MergedPlan stack_plans(Plans plans)
 {
-    if (!is_one_group(plans)) throw InvalidInput("stack_plans: the plans are of several groups of ranks, or there are none; expected one a cloud, of the same ranks.");
+    if (!is_one_group(plans))
+        throw InvalidInput("stack_plans: the plans are of several groups of ranks, or there are none; expected one a cloud, of the same ranks.");
     const auto num_ranks = static_cast<std::size_t>(plans[0]->group().size());
     std::vector<std::int64_t> rows, send_counts(num_ranks, 0), receive_counts(num_ranks, 0);
     std::vector<std::vector<std::int64_t>> places(plans.size());

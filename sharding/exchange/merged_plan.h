@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "sharding/exchange/exchange_plan.h"
+
 #include <memory>
 #include <span>
 #include <vector>
-
-#include "sharding/exchange/exchange_plan.h"
 
 namespace meshard {
 
 /// Several plans as one.
 struct MergedPlan {
     std::shared_ptr<const ExchangePlan> plan;
-    std::vector<at::Tensor> ghost_places;   ///< for each of the plans: which of the merged one's ghosts are its own, in its order; int64
+    std::vector<at::Tensor> ghost_places;  ///< for each of the plans: which of the merged one's ghosts are its own, in its order; int64
 };
 
 /// Plans over the same owned rows: a row that several bring to a rank travels once. With a plan and a wider one it widens the first. Collective.

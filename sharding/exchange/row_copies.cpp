@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/exchange/row_copies.h"
 
+#include "partition/error.h"
+#include "sharding/ranks/parallel_for.h"
+#include "sharding/ranks/type_limits.h"
+#include "sharding/tensor/with_backward.h"
+
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
@@ -8,25 +13,21 @@
 #include <cstring>
 #include <string>
 
-#include "partition/error.h"
-#include "sharding/ranks/parallel_for.h"
-#include "sharding/ranks/type_limits.h"
-#include "sharding/tensor/with_backward.h"
-
 namespace meshard {
 namespace {
 
-constexpr std::int64_t kBytesAThread = std::int64_t{256} << 10;   // at least
-constexpr std::int64_t kAhead = 16;                               // rows asked for before they are copied
+constexpr std::int64_t kBytesAThread = std::int64_t{256} << 10;  // at least
+constexpr std::int64_t kAhead = 16;                              // rows asked for before they are copied
 
 void require_index(const char* where, const at::Tensor& index, std::int64_t num_rows)
 {
     if (index.dim() != 1 || index.scalar_type() != at::kLong) throw InvalidInput(std::string(where) + ": the index must be int64 of one dimension.");
-    if (!index.is_cpu()) return;   // the device looks itself
+    if (!index.is_cpu()) return;  // the device looks itself
     const auto numbers = index.contiguous();
     const auto* begin = numbers.const_data_ptr<std::int64_t>();
     const auto* outside = std::find_if(begin, begin + numbers.numel(), [&](std::int64_t row) { return row < -1 || row >= num_rows; });
-    if (outside != begin + numbers.numel()) throw InvalidInput(std::string(where) + ": row " + std::to_string(*outside) + " of " + std::to_string(num_rows) + ".");
+    if (outside != begin + numbers.numel())
+        throw InvalidInput(std::string(where) + ": row " + std::to_string(*outside) + " of " + std::to_string(num_rows) + ".");
 }
 
 /// `kBytes`: of a row if known when compiled, else 0.
@@ -36,8 +37,10 @@ void copy_rows(const char* from, const std::int64_t* index, std::int64_t count, 
     const auto bytes = static_cast<std::size_t>(kBytes > 0 ? kBytes : row_bytes);
     for (std::int64_t i = 0; i < count; ++i) {
         if (i + kAhead < count) __builtin_prefetch(from + index[i + kAhead] * row_bytes);
-        if (index[i] >= 0) std::memcpy(to + i * row_bytes, from + index[i] * row_bytes, bytes);
-        else if (fills) std::memset(to + i * row_bytes, 0, bytes);
+        if (index[i] >= 0)
+            std::memcpy(to + i * row_bytes, from + index[i] * row_bytes, bytes);
+        else if (fills)
+            std::memset(to + i * row_bytes, 0, bytes);
     }
 }
 
@@ -59,10 +62,13 @@ void take_into(at::Tensor& target, const at::Tensor& table, const at::Tensor& in
     const auto* from = static_cast<const char*>(rows.const_data_ptr());
     auto* to = static_cast<char*>(target.mutable_data_ptr());
     const auto* places = numbers.const_data_ptr<std::int64_t>();
-    const auto run = row_bytes == 4 ? copy_rows<4> : row_bytes == 8 ? copy_rows<8> : row_bytes == 16 ? copy_rows<16> : row_bytes == 256 ? copy_rows<256> : copy_rows<0>;
-    at::parallel_for(0, count, std::max<std::int64_t>(1, kBytesAThread / row_bytes), [&](std::int64_t begin, std::int64_t end) {
-        run(from, places + begin, end - begin, row_bytes, fills, to + begin * row_bytes);
-    });
+    const auto run = row_bytes == 4     ? copy_rows<4>
+                     : row_bytes == 8   ? copy_rows<8>
+                     : row_bytes == 16  ? copy_rows<16>
+                     : row_bytes == 256 ? copy_rows<256>
+                                        : copy_rows<0>;
+    at::parallel_for(0, count, std::max<std::int64_t>(1, kBytesAThread / row_bytes),
+                     [&](std::int64_t begin, std::int64_t end) { run(from, places + begin, end - begin, row_bytes, fills, to + begin * row_bytes); });
 }
 
 at::Tensor taken(const at::Tensor& table, const at::Tensor& index)
@@ -104,8 +110,10 @@ at::Tensor added(const at::Tensor& rows, const at::Tensor& index, std::int64_t n
     const auto numbers = index.contiguous();
     const auto* places = numbers.const_data_ptr<std::int64_t>();
     const auto width = values.numel() / values.size(0);
-    if (rows.scalar_type() == at::kFloat) add_rows(values.const_data_ptr<float>(), places, values.size(0), width, sums.mutable_data_ptr<float>());
-    else add_rows(values.const_data_ptr<double>(), places, values.size(0), width, sums.mutable_data_ptr<double>());
+    if (rows.scalar_type() == at::kFloat)
+        add_rows(values.const_data_ptr<float>(), places, values.size(0), width, sums.mutable_data_ptr<float>());
+    else
+        add_rows(values.const_data_ptr<double>(), places, values.size(0), width, sums.mutable_data_ptr<double>());
     return sums;
 }
 
@@ -123,7 +131,8 @@ at::Tensor scatter_some_rows(const at::Tensor& rows, const at::Tensor& index, st
 {
     require_index("scatter_some_rows", index, num_rows);
     if (rows.dim() < 1 || rows.size(0) != index.size(0)) {
-        throw InvalidInput("scatter_some_rows: " + std::to_string(rows.dim() < 1 ? 0 : rows.size(0)) + " rows for " + std::to_string(index.size(0)) + " numbers. Pass a row for each.");
+        throw InvalidInput("scatter_some_rows: " + std::to_string(rows.dim() < 1 ? 0 : rows.size(0)) + " rows for " + std::to_string(index.size(0)) +
+                           " numbers. Pass a row for each.");
     }
     return with_backward(added(rows.detach(), index, num_rows), rows, "ScatterSomeRowsBackward",
                          [index](const at::Tensor& gradient) { return take_some_rows(gradient, index); });
@@ -132,7 +141,8 @@ at::Tensor scatter_some_rows(const at::Tensor& rows, const at::Tensor& index, st
 void take_some_rows_into(at::Tensor& target, const at::Tensor& table, const at::Tensor& index)
 {
     require_index("take_some_rows_into", index, table.size(0));
-    if (target.size(0) != index.size(0) || target.sizes().slice(1) != table.sizes().slice(1) || target.scalar_type() != table.scalar_type() || !target.is_contiguous()) {
+    if (target.size(0) != index.size(0) || target.sizes().slice(1) != table.sizes().slice(1) || target.scalar_type() != table.scalar_type() ||
+        !target.is_contiguous()) {
         throw InvalidInput("take_some_rows_into: the target has " + std::to_string(target.size(0)) + " rows for " + std::to_string(index.size(0)) +
                            " numbers, or rows of another shape or type. Make it like the rows that are taken.");
     }

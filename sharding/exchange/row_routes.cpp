@@ -1,23 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/exchange/row_routes.h"
 
+#include "partition/error.h"
+#include "sharding/exchange/row_copies.h"
+#include "sharding/ranks/type_limits.h"
+#include "sharding/tensor/redistribute.h"
+#include "sharding/tensor/shard_tensor.h"
+#include "sharding/tensor/with_backward.h"
+
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <numeric>
 #include <optional>
 
-#include "partition/error.h"
-#include "sharding/tensor/redistribute.h"
-#include "sharding/exchange/row_copies.h"
-#include "sharding/tensor/shard_tensor.h"
-#include "sharding/tensor/with_backward.h"
-#include "sharding/ranks/type_limits.h"
-
 namespace meshard {
 namespace {
 
-at::Tensor integers(std::span<const std::int64_t> values) { return at::tensor(at::ArrayRef<std::int64_t>(values.data(), values.size()), at::kLong); }
+at::Tensor integers(std::span<const std::int64_t> values)
+{
+    return at::tensor(at::ArrayRef<std::int64_t>(values.data(), values.size()), at::kLong);
+}
 
 std::span<const std::int64_t> span_of(const at::Tensor& tensor)
 {
@@ -69,8 +72,8 @@ std::optional<std::int64_t> first_outside(std::span<const std::int64_t> ids, std
 
 }  // namespace
 
-std::shared_ptr<const RowRoutes> RowRoutes::find(std::span<const std::int64_t> owned, std::span<const std::int64_t> wanted,
-                                                 std::int64_t num_global, const RankGroup& group)
+std::shared_ptr<const RowRoutes> RowRoutes::find(std::span<const std::int64_t> owned, std::span<const std::int64_t> wanted, std::int64_t num_global,
+                                                 const RankGroup& group)
 {
     auto routes = std::shared_ptr<RowRoutes>(new RowRoutes);
     routes->group_ = group;
@@ -121,7 +124,7 @@ std::shared_ptr<const RowRoutes> RowRoutes::find(std::span<const std::int64_t> o
     const auto owner = span_of(owner_of);
     std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) { return owner[a] < owner[b]; });
     std::vector<std::int64_t> requests;
-    std::vector<std::int64_t> place(unique.size());   // of each unique id among the received rows
+    std::vector<std::int64_t> place(unique.size());  // of each unique id among the received rows
     routes->receive_rows_.assign(group.size(), 0);
     for (const auto i : order) {
         place[i] = static_cast<std::int64_t>(requests.size());
@@ -170,7 +173,7 @@ at::Tensor RowRoutes::scattered(const at::Tensor& rows, Reduction reduction) con
     };
     const auto unique = std::accumulate(receive_rows_.begin(), receive_rows_.end(), std::int64_t{0});
     const auto type = rows.scalar_type();
-    const auto wide = reduction == Reduction::Sum ? rows.to(sum_type(type)) : rows;   // rounded once
+    const auto wide = reduction == Reduction::Sum ? rows.to(sum_type(type)) : rows;  // rounded once
     const auto received = group_.all_to_all_rows(combined(unique, wanted_, wide), receive_rows_, send_rows_);
     return combined(num_owned_, sent_, received).to(type);
 }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "partition/ghosts/index_map.h"
+#include "sharding/ranks/rank_group.h"
+#include "sharding/tensor/shard_spec.h"
+
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
-
-#include "partition/ghosts/index_map.h"
-#include "sharding/ranks/rank_group.h"
-#include "sharding/tensor/shard_spec.h"
 
 namespace meshard {
 
@@ -24,8 +24,8 @@ class RowRoutes {
 public:
     /// Collective over `group`; who owns what is kept in blocks of ids over all ranks, so that none needs the list of all.
     /// @throws InvalidInput on every rank if an id lies outside [0, num_global), is owned twice, or is wanted and owned by nobody.
-    static std::shared_ptr<const RowRoutes> find(std::span<const std::int64_t> owned, std::span<const std::int64_t> wanted,
-                                                 std::int64_t num_global, const RankGroup& group);
+    static std::shared_ptr<const RowRoutes> find(std::span<const std::int64_t> owned, std::span<const std::int64_t> wanted, std::int64_t num_global,
+                                                 const RankGroup& group);
 
     std::int64_t num_owned() const { return num_owned_; }
     std::int64_t num_wanted() const { return wanted_.numel(); }
@@ -49,9 +49,9 @@ private:
 
     RankGroup group_;
     std::int64_t num_owned_ = 0;
-    at::Tensor sent_;                       ///< local rows, by receiving rank
+    at::Tensor sent_;  ///< local rows, by receiving rank
     std::vector<std::int64_t> send_rows_, receive_rows_;
-    at::Tensor wanted_;                     ///< of each wanted row the place among the received ones
+    at::Tensor wanted_;  ///< of each wanted row the place among the received ones
 };
 
 /// A tensor whose dimension `dim` is cut on the axis `domain` by the owned rows of one partition, cut by those of another: the same

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/memory/recompute.h"
 
+#include "partition/error.h"
+#include "sharding/memory/saved_tensors.h"
+#include "sharding/tensor/rule_table.h"
+#include "sharding/tensor/shard_tensor.h"
+
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
@@ -12,11 +17,6 @@
 #include <memory>
 #include <mutex>
 #include <set>
-
-#include "partition/error.h"
-#include "sharding/tensor/rule_table.h"
-#include "sharding/memory/saved_tensors.h"
-#include "sharding/tensor/shard_tensor.h"
 
 namespace meshard {
 namespace {
@@ -79,14 +79,16 @@ struct Policies {
 
     Policies()
     {
-        for (std::size_t i = 0; i < autocast_types.size(); ++i) autocast_types[i] = at::autocast::get_autocast_dtype(at::autocast::_AUTOCAST_SUPPORTED_DEVICES[i]);
+        for (std::size_t i = 0; i < autocast_types.size(); ++i)
+            autocast_types[i] = at::autocast::get_autocast_dtype(at::autocast::_AUTOCAST_SUPPORTED_DEVICES[i]);
     }
 
     void apply() const
     {
         set_plain_tensor_policy(plain);
         set_gather_policy(gather);
-        for (std::size_t i = 0; i < autocast_types.size(); ++i) at::autocast::set_autocast_dtype(at::autocast::_AUTOCAST_SUPPORTED_DEVICES[i], autocast_types[i]);
+        for (std::size_t i = 0; i < autocast_types.size(); ++i)
+            at::autocast::set_autocast_dtype(at::autocast::_AUTOCAST_SUPPORTED_DEVICES[i], autocast_types[i]);
         at::autocast::set_autocast_cache_enabled(is_autocast_caching);
     }
 };
@@ -154,7 +156,7 @@ private:
             const at::AutoGradMode record(true);
             const Surroundings put_back(random_);
             policies_.apply();
-            at::autocast::set_autocast_cache_enabled(false);   // the cache is not cleared after backward: the next step would use this step's weights
+            at::autocast::set_autocast_cache_enabled(false);  // the cache is not cleared after backward: the next step would use this step's weights
             random_.restore();
             const SavedTensorHooks hooks([&saved](const at::Tensor& tensor) -> UnpackSaved {
                 saved.push_back(tensor);
@@ -167,9 +169,8 @@ private:
         bool same = complete_ ? saved.size() == shapes_.size() : saved.size() >= shapes_.size();
         for (std::size_t i = 0; same && i < shapes_.size(); ++i) same = saved[i].sizes().equals(shapes_[i]) && saved[i].scalar_type() == types_[i];
         if (!same) {
-            throw InvalidInput("checkpoint: the second run of the function saved " + std::to_string(saved.size()) +
-                               " tensors for backward, the first one " + std::to_string(shapes_.size()) +
-                               ", or they differ in shape or type. Let it depend on nothing but its inputs and parameters.");
+            throw InvalidInput("checkpoint: the second run of the function saved " + std::to_string(saved.size()) + " tensors for backward, the first one " +
+                               std::to_string(shapes_.size()) + ", or they differ in shape or type. Let it depend on nothing but its inputs and parameters.");
         }
         saved_ = std::move(saved);
     }
@@ -182,7 +183,7 @@ private:
     at::ThreadLocalState state_;
     std::vector<std::vector<std::int64_t>> shapes_;
     std::vector<at::ScalarType> types_;
-    std::vector<at::Tensor> saved_;   // of the second run, each until backward takes it
+    std::vector<at::Tensor> saved_;  // of the second run, each until backward takes it
     bool complete_ = false;
     std::mutex mutex_;
 };
@@ -193,9 +194,8 @@ std::vector<at::Tensor> checkpoint(const CheckpointFunction& fn, const std::vect
 {
     if (!at::GradMode::is_enabled()) return fn(inputs);
     const auto region = std::make_shared<Region>(fn, inputs);
-    const SavedTensorHooks hooks([region](const at::Tensor& tensor) -> UnpackSaved {
-        return [region, index = region->note(tensor)] { return region->take(index); };
-    });
+    const SavedTensorHooks hooks(
+        [region](const at::Tensor& tensor) -> UnpackSaved { return [region, index = region->note(tensor)] { return region->take(index); }; });
     auto outputs = fn(inputs);
     region->complete();
     return outputs;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <functional>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
 
 namespace meshard {
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/memory/saved_tensors.h"
 
+#include "sharding/tensor/shard_tensor.h"
+
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
@@ -8,8 +10,6 @@
 #include <memory>
 #include <mutex>
 #include <vector>
-
-#include "sharding/tensor/shard_tensor.h"
 
 namespace meshard {
 namespace {
@@ -61,7 +61,10 @@ SavedTensorHooks::SavedTensorHooks(PackSaved pack)
     packers.push_back(std::move(pack));
 }
 
-SavedTensorHooks::~SavedTensorHooks() { packers.pop_back(); }
+SavedTensorHooks::~SavedTensorHooks()
+{
+    packers.pop_back();
+}
 
 PackSaved offload_where(std::function<bool(const at::Tensor&)> moves, bool page_locked)
 {
@@ -82,9 +85,7 @@ PackSaved offload_where(std::function<bool(const at::Tensor&)> moves, bool page_
 
 OffloadSavedTensors::OffloadSavedTensors(const OffloadOptions& options)
     : hooks_(offload_where(
-          [least = options.least_bytes](const at::Tensor& local) {
-              return local.is_cuda() && static_cast<std::int64_t>(local.nbytes()) >= least;
-          },
+          [least = options.least_bytes](const at::Tensor& local) { return local.is_cuda() && static_cast<std::int64_t>(local.nbytes()) >= least; },
           options.page_locked))
 {
 }

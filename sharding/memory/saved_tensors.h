@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <functional>
-
-#include <ATen/core/Tensor.h>
 
 namespace meshard {
 
@@ -26,8 +26,8 @@ public:
 };
 
 struct OffloadOptions {
-    std::int64_t least_bytes = 1 << 20;   ///< smaller tensors stay on the GPU: not worth the transfer
-    bool page_locked = true;              ///< page-locked host memory, which cannot be swapped: copies run while the GPU computes
+    std::int64_t least_bytes = 1 << 20;  ///< smaller tensors stay on the GPU: not worth the transfer
+    bool page_locked = true;             ///< page-locked host memory, which cannot be swapped: copies run while the GPU computes
 };
 
 /// A guard: while it lives, tensors that autograd saves on a GPU are copied to host memory, and back when backward needs them. Tensors on the host stay

@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/memory/tensor_memory.h"
 
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+
 #include <algorithm>
 #include <list>
 #include <map>
 #include <mutex>
 #include <string>
-#include <unordered_map>
-
 #include <sys/mman.h>
-
-#include <c10/core/Allocator.h>
-#include <c10/core/CPUAllocator.h>
+#include <unordered_map>
 
 namespace meshard {
 namespace {
 
 constexpr std::size_t kLarge = std::size_t(1) << 20, kPage = 4096, kHugePage = std::size_t(1) << 21;
-constexpr std::size_t kSlack = 8;   // a block may be larger than the request by 1/8 of it, and the mapped memory than the peak by 1/8
+constexpr std::size_t kSlack = 8;  // a block may be larger than the request by 1/8 of it, and the mapped memory than the peak by 1/8
 
 class KeptMemory final : public c10::Allocator {
 public:
@@ -64,9 +63,10 @@ private:
         void* block = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (block == MAP_FAILED) {
             in_use_ -= size;
-            throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)}, "no memory for a tensor of " + std::to_string(size) + " bytes");
+            throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)},
+                                        "no memory for a tensor of " + std::to_string(size) + " bytes");
         }
-        if (size >= kHugePage) madvise(block, size, MADV_HUGEPAGE);   // ordinary pages if the system has none
+        if (size >= kHugePage) madvise(block, size, MADV_HUGEPAGE);  // ordinary pages if the system has none
         return block;
     }
 
@@ -96,9 +96,9 @@ private:
     }
 
     std::mutex mutex_;
-    std::unordered_map<void*, std::size_t> sizes_;   // of all blocks
+    std::unordered_map<void*, std::size_t> sizes_;  // of all blocks
     std::multimap<std::size_t, void*> free_;
-    std::list<void*> order_;                         // of the free ones, as they were freed
+    std::list<void*> order_;  // of the free ones, as they were freed
     std::size_t in_use_ = 0, kept_ = 0, peak_ = 0;
 };
 
@@ -116,8 +116,14 @@ void KeptMemory::release(void* block)
 
 }  // namespace
 
-void keep_tensor_memory() { c10::SetCPUAllocator(&kept_memory(), /*priority=*/1); }
+void keep_tensor_memory()
+{
+    c10::SetCPUAllocator(&kept_memory(), /*priority=*/1);
+}
 
-TensorMemory tensor_memory() { return kept_memory().counts(); }
+TensorMemory tensor_memory()
+{
+    return kept_memory().counts();
+}
 
 }  // namespace meshard

@@ -13,9 +13,9 @@ void keep_tensor_memory();
 
 /// Memory that `keep_tensor_memory` has allocated for tensors.
 struct TensorMemory {
-    std::int64_t in_use = 0;     ///< bytes
-    std::int64_t kept = 0;       ///< bytes cached for later tensors
-    std::int64_t peak = 0;       ///< the largest `in_use` so far, bytes
+    std::int64_t in_use = 0;  ///< bytes
+    std::int64_t kept = 0;    ///< bytes cached for later tensors
+    std::int64_t peak = 0;    ///< the largest `in_use` so far, bytes
 };
 TensorMemory tensor_memory();
 

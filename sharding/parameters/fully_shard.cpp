@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/parameters/fully_shard.h"
 
+#include "partition/error.h"
+#include "sharding/parameters/gradient_share.h"
+#include "sharding/parameters/module_sync.h"
+#include "sharding/parameters/stored_parameter.h"
+#include "sharding/ranks/type_limits.h"
+#include "sharding/tensor/shard_tensor.h"
+
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
@@ -15,33 +22,26 @@
 #include <numeric>
 #include <set>
 
-#include "partition/error.h"
-#include "sharding/parameters/gradient_share.h"
-#include "sharding/parameters/module_sync.h"
-#include "sharding/tensor/shard_tensor.h"
-#include "sharding/parameters/stored_parameter.h"
-#include "sharding/ranks/type_limits.h"
-
 namespace meshard {
 namespace {
 
 struct Entry {
     std::string name;
     std::vector<std::int64_t> shape;
-    std::int64_t begin = 0;      // in the unit's row
+    std::int64_t begin = 0;  // in the unit's row
     std::int64_t count = 0;
-    Extents extents;             // values of it on each rank
-    at::Tensor local;            // this rank's, a leaf
+    Extents extents;   // values of it on each rank
+    at::Tensor local;  // this rank's, a leaf
     bool trains = false;
 };
 
 /// Parameters of one type that travel together, end to end.
 struct Group {
     std::vector<Entry> entries;
-    Extents extents;             // of the row on each rank
-    at::Tensor part;             // this rank's, with all `local`s in it
-    at::Tensor whole;            // the row, while gathered
-    std::int64_t version = 0;    // of `part`, when gathered
+    Extents extents;           // of the row on each rank
+    at::Tensor part;           // this rank's, with all `local`s in it
+    at::Tensor whole;          // the row, while gathered
+    std::int64_t version = 0;  // of `part`, when gathered
 };
 
 }  // namespace
@@ -52,7 +52,7 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
     std::vector<std::vector<Group>> units;
     std::int64_t resident = -1;
     std::vector<at::Tensor> local_parameters;
-    std::vector<const Entry*> trained;   // of each local parameter
+    std::vector<const Entry*> trained;  // of each local parameter
     std::vector<std::pair<c10::weak_intrusive_ptr<c10::StorageImpl>, std::int64_t>> gathered;
     std::int64_t peak = 0;
 
@@ -131,7 +131,7 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
             const Extents receive(ranks.size(), own);
             const auto parts = ranks.all_to_all_rows(mine, send, receive).view({ranks.size(), own});
             mine = parts[0].clone();
-            for (int r = 1; r < ranks.size(); ++r) mine.add_(parts[r]);   // in rank order
+            for (int r = 1; r < ranks.size(); ++r) mine.add_(parts[r]);  // in rank order
         }
         for (std::int64_t axis = 0; axis < mesh->num_axes(); ++axis) {
             if (axis != data) mesh->group(axis).all_reduce(mine);
@@ -159,7 +159,7 @@ namespace {
 struct ReduceGradients : torch::autograd::Node {
     std::shared_ptr<FullyShardedModule::State> state;
     std::size_t unit = 0, group = 0;
-    std::vector<std::size_t> entries;   // of each input
+    std::vector<std::size_t> entries;  // of each input
 
     torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override
     {
@@ -196,8 +196,10 @@ std::vector<std::string> unit_names(const torch::nn::Module& module, const Fully
     for (const auto& child : module.named_children()) {
         const auto* submodule = child.value().get();
         const bool is_list = dynamic_cast<const torch::nn::ModuleListImpl*>(submodule) || dynamic_cast<const torch::nn::SequentialImpl*>(submodule);
-        if (!is_list) names.push_back(child.key());
-        else for (const auto& item : submodule->named_children()) names.push_back(child.key() + "." + item.key());
+        if (!is_list)
+            names.push_back(child.key());
+        else
+            for (const auto& item : submodule->named_children()) names.push_back(child.key() + "." + item.key());
     }
     return names;
 }
@@ -244,10 +246,22 @@ void cut(Group& group, const std::vector<at::Tensor>& values, const RankGroup& r
 
 FullyShardedModule::FullyShardedModule(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
-const std::vector<at::Tensor>& FullyShardedModule::local_parameters() const { return state_->local_parameters; }
-const RankGroup& FullyShardedModule::data_group() const { return state_->data_group(); }
-std::int64_t FullyShardedModule::gathered_bytes() const { return state_->gathered_bytes(); }
-std::int64_t FullyShardedModule::peak_gathered_bytes() const { return state_->peak; }
+const std::vector<at::Tensor>& FullyShardedModule::local_parameters() const
+{
+    return state_->local_parameters;
+}
+const RankGroup& FullyShardedModule::data_group() const
+{
+    return state_->data_group();
+}
+std::int64_t FullyShardedModule::gathered_bytes() const
+{
+    return state_->gathered_bytes();
+}
+std::int64_t FullyShardedModule::peak_gathered_bytes() const
+{
+    return state_->peak;
+}
 
 namespace {
 
@@ -302,7 +316,7 @@ FullyShardedModule fully_shard(torch::nn::Module& module, std::shared_ptr<const 
     state->mesh = std::move(device_mesh);
 
     std::vector<std::pair<std::string, at::Tensor>> parameters;
-    std::set<const c10::TensorImpl*> seen;   // shared by two layers: once
+    std::set<const c10::TensorImpl*> seen;  // shared by two layers: once
     for (const auto& item : module.named_parameters()) {
         const auto& parameter = item.value();
         if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
@@ -311,8 +325,10 @@ FullyShardedModule fully_shard(torch::nn::Module& module, std::shared_ptr<const 
         }
         parameters.emplace_back(item.key(), parameter);
     }
-    if (options.broadcast_at_start) broadcast_module(module, *state->mesh);
-    else verify_module(module, *state->mesh);
+    if (options.broadcast_at_start)
+        broadcast_module(module, *state->mesh);
+    else
+        verify_module(module, *state->mesh);
 
     const auto names = unit_names(module, options);
     using Kind = std::tuple<std::string, at::ScalarType, c10::DeviceType>;

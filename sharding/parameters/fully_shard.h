@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "sharding/ranks/device_mesh.h"
+#include "sharding/tensor/shard_spec.h"
+
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
-
-#include "sharding/ranks/device_mesh.h"
-#include "sharding/tensor/shard_spec.h"
 
 namespace torch::nn {
 class Module;
@@ -23,7 +23,7 @@ struct FullyShardOptions {
     /// Says of a submodule, by its name and itself, whether its parameters are gathered together. Parameters outside all of them
     /// make up a unit of their own. Empty: the direct children; of a ModuleList or a Sequential among them, the children of that.
     std::function<bool(const std::string& name, const torch::nn::Module& submodule)> is_unit;
-    bool broadcast_at_start = true;   ///< parameters and buffers become those of rank 0; else they must be the same already
+    bool broadcast_at_start = true;  ///< parameters and buffers become those of rank 0; else they must be the same already
 };
 
 /// A module whose parameters, gradients and optimiser states are cut over the axis `data` of a device mesh: the handle on them.
@@ -68,7 +68,6 @@ private:
 /// Collective over all ranks of `device_mesh`, which must have an axis `data`.
 /// @throws InvalidInput without that axis; if a parameter is sharded already, is no leaf or has no memory of its own; if the ranks'
 /// modules differ.
-FullyShardedModule fully_shard(torch::nn::Module& module, std::shared_ptr<const DeviceMesh> device_mesh,
-                               const FullyShardOptions& options = {});
+FullyShardedModule fully_shard(torch::nn::Module& module, std::shared_ptr<const DeviceMesh> device_mesh, const FullyShardOptions& options = {});
 
 }  // namespace meshard

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/parameters/gradient_norm.h"
 
-#include <ATen/ATen.h>
-
-#include <cmath>
-
 #include "partition/error.h"
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"
 
+#include <ATen/ATen.h>
+
+#include <cmath>
+
 namespace meshard {
 namespace {
 
-double sum_of_squares(const at::Tensor& values) { return values.to(at::kDouble).square().sum().item<double>(); }
+double sum_of_squares(const at::Tensor& values)
+{
+    return values.to(at::kDouble).square().sum().item<double>();
+}
 
 /// Sums of squares on one device mesh: `sums[mask]` is of gradients that are cut on the axes whose bits are set.
 struct MeshSums {

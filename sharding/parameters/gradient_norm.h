@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <vector>
+#include "sharding/parameters/fully_shard.h"
 
 #include <ATen/core/Tensor.h>
 
-#include "sharding/parameters/fully_shard.h"
+#include <vector>
 
 namespace meshard {
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/parameters/gradient_share.h"
 
+#include "sharding/tensor/redistribute.h"
+#include "sharding/tensor/shard_tensor.h"
+
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <cmath>
-
-#include "sharding/tensor/redistribute.h"
-#include "sharding/tensor/shard_tensor.h"
 
 namespace meshard {
 
@@ -54,7 +54,10 @@ at::Tensor gradient_share(const at::Tensor& gradient, const DeviceMesh& device_m
     return not_averaged > 1 ? part.mul(static_cast<double>(not_averaged)) : part;
 }
 
-void fill_as_absent(const at::Tensor& gradient) { gradient.fill_(-0.0); }
+void fill_as_absent(const at::Tensor& gradient)
+{
+    gradient.fill_(-0.0);
+}
 
 bool is_absent(const at::Tensor& sum)
 {

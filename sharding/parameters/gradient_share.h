@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include "sharding/ranks/device_mesh.h"
 #include "sharding/tensor/gradient_origin.h"
+
+#include <ATen/core/Tensor.h>
 
 namespace meshard {
 
@@ -21,6 +21,6 @@ at::Tensor gradient_share(const at::Tensor& gradient, const DeviceMesh& device_m
 /// Ranks learn of each other's use of a parameter without a message: a gradient that exists is handed in with its negative zeros made
 /// positive, one that does not as negative zeros. The sum is a negative zero only where no rank has a gradient.
 void fill_as_absent(const at::Tensor& gradient);
-bool is_absent(const at::Tensor& sum);   ///< looks at the first number; false where there is none
+bool is_absent(const at::Tensor& sum);  ///< looks at the first number; false where there is none
 
 }  // namespace meshard

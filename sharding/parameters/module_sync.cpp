@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/parameters/module_sync.h"
 
+#include "partition/error.h"
+#include "sharding/ranks/value_hash.h"
+#include "sharding/tensor/shard_tensor.h"
+
 #include <ATen/ATen.h>
 #include <torch/nn/module.h>
-
-
-#include "partition/error.h"
-#include "sharding/tensor/shard_tensor.h"
-#include "sharding/ranks/value_hash.h"
 
 namespace meshard {
 namespace {

@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/parameters/replicate.h"
 
-#include <torch/nn/module.h>
+#include "partition/error.h"
+#include "sharding/parameters/gradient_share.h"
+#include "sharding/parameters/module_sync.h"
+#include "sharding/ranks/type_limits.h"
+#include "sharding/tensor/shard_tensor.h"
+
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
+#include <torch/nn/module.h>
 
 #include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include "partition/error.h"
-#include "sharding/parameters/gradient_share.h"
-#include "sharding/parameters/module_sync.h"
-#include "sharding/tensor/shard_tensor.h"
-#include "sharding/ranks/type_limits.h"
-
 namespace meshard {
 namespace {
 
 struct Bucket {
-    std::vector<std::size_t> parameters;   // in the order in which backward is expected to finish them
+    std::vector<std::size_t> parameters;  // in the order in which backward is expected to finish them
     std::size_t num_ready = 0;
     at::Tensor buffer;
     PendingCollective pending;
@@ -35,11 +35,11 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
     std::vector<std::string> names;
     std::vector<at::Tensor> parameters;
     std::vector<unsigned> hooks;
-    std::vector<char> ready;       // has its share of this backward
-    std::vector<char> complete;    // its grad() is the reduced one of an earlier backward
+    std::vector<char> ready;     // has its share of this backward
+    std::vector<char> complete;  // its grad() is the reduced one of an earlier backward
     std::vector<Bucket> buckets;
     std::vector<std::size_t> bucket_of;
-    std::vector<PlainGradientSum> plain;   // of each parameter, since its last reduction
+    std::vector<PlainGradientSum> plain;  // of each parameter, since its last reduction
     std::optional<GradientOrigins> origins;
     std::size_t next_bucket = 0;
     std::int64_t num_data = 1;
@@ -51,11 +51,10 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
     {
         bucket_of.resize(parameters.size());
         std::int64_t bytes = 0;
-        for (std::size_t k = parameters.size(); k-- > 0;) {   // backward finishes the last ones first
+        for (std::size_t k = parameters.size(); k-- > 0;) {  // backward finishes the last ones first
             const auto& parameter = parameters[k];
             const auto size = parameter.numel() * static_cast<std::int64_t>(parameter.element_size());
-            const bool same_type = !buckets.empty() &&
-                                   parameters[buckets.back().parameters.front()].scalar_type() == parameter.scalar_type();
+            const bool same_type = !buckets.empty() && parameters[buckets.back().parameters.front()].scalar_type() == parameter.scalar_type();
             if (buckets.empty() || !same_type || (bytes > 0 && bytes + size > bucket_bytes)) {
                 buckets.emplace_back();
                 bytes = 0;
@@ -133,7 +132,7 @@ struct ReplicatedModule::Impl : std::enable_shared_from_this<ReplicatedModule::I
                 offset += parameter.numel();
                 if (parameter.grad().defined()) {
                     parameter.mutable_grad().copy_(reduced);
-                } else if (reduced.numel() > 0 && !is_absent(reduced)) {   // used by other ranks
+                } else if (reduced.numel() > 0 && !is_absent(reduced)) {  // used by other ranks
                     others_have_more = true;
                     parameter.mutable_grad() = reduced.to(parameter.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
                 }
@@ -187,13 +186,22 @@ ReplicatedModule::~ReplicatedModule()
     }
 }
 
-void ReplicatedModule::set_sync(bool on) { impl_->sync = on; }
+void ReplicatedModule::set_sync(bool on)
+{
+    impl_->sync = on;
+}
 
-NoSync ReplicatedModule::no_sync() { return NoSync(impl_); }
+NoSync ReplicatedModule::no_sync()
+{
+    return NoSync(impl_);
+}
 
 NoSync::NoSync(std::shared_ptr<ReplicatedModule::Impl> impl) : impl_(std::move(impl)), before_(std::exchange(impl_->sync, false)) {}
 
-NoSync::~NoSync() { impl_->sync = before_; }
+NoSync::~NoSync()
+{
+    impl_->sync = before_;
+}
 
 ReplicatedModule replicate(torch::nn::Module& module, std::shared_ptr<const DeviceMesh> device_mesh, const ReplicateOptions& options)
 {
@@ -207,15 +215,17 @@ ReplicatedModule replicate(torch::nn::Module& module, std::shared_ptr<const Devi
         impl->names.push_back(item.key());
         impl->parameters.push_back(item.value());
     }
-    if (options.verify_at_start) verify_module(module, mesh, options.source_rank);
-    else if (options.broadcast_at_start) broadcast_module(module, mesh, options.source_rank);
+    if (options.verify_at_start)
+        verify_module(module, mesh, options.source_rank);
+    else if (options.broadcast_at_start)
+        broadcast_module(module, mesh, options.source_rank);
 
     impl->ready.assign(impl->parameters.size(), false);
     impl->complete.assign(impl->parameters.size(), false);
     impl->plain.resize(impl->parameters.size());
     impl->make_buckets(options.bucket_bytes);
     for (std::size_t k = 0; k < impl->parameters.size(); ++k) {
-        auto* self = impl.get();   // the hooks go when the ReplicatedModule does
+        auto* self = impl.get();  // the hooks go when the ReplicatedModule does
         impl->hooks.push_back(impl->parameters[k].register_hook([self, k](const at::Tensor& gradient) { return self->share_of(k, gradient); }));
         torch::autograd::impl::set_post_acc_grad_hooks(impl->parameters[k], post_accumulate([self, k] { self->on_accumulated(k); }));
     }

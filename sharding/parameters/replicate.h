@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "sharding/ranks/device_mesh.h"
+
 #include <cstdint>
 #include <memory>
-
-#include "sharding/ranks/device_mesh.h"
 
 namespace torch::nn {
 class Module;
@@ -13,10 +13,10 @@ class Module;
 namespace meshard {
 
 struct ReplicateOptions {
-    std::int64_t bucket_bytes = 25 << 20;   ///< gradients are reduced in messages of about this size
-    bool broadcast_at_start = true;         ///< parameters and buffers become those of the source rank
-    bool verify_at_start = false;           ///< instead: they are checked to be those of the source rank, bit by bit; nothing changes
-    int source_rank = 0;                    ///< within the device mesh
+    std::int64_t bucket_bytes = 25 << 20;  ///< gradients are reduced in messages of about this size
+    bool broadcast_at_start = true;        ///< parameters and buffers become those of the source rank
+    bool verify_at_start = false;          ///< instead: they are checked to be those of the source rank, bit by bit; nothing changes
+    int source_rank = 0;                   ///< within the device mesh
 };
 
 class NoSync;
@@ -66,7 +66,6 @@ private:
 
 /// Collective over all ranks of `device_mesh` and no others; sharded parameters are left alone. @throws InvalidInput on every rank if
 /// the ranks' parameters differ in number, shape or type; with `verify_at_start` in any bit, naming the tensor and the rank.
-ReplicatedModule replicate(torch::nn::Module& module, std::shared_ptr<const DeviceMesh> device_mesh,
-                           const ReplicateOptions& options = {});
+ReplicatedModule replicate(torch::nn::Module& module, std::shared_ptr<const DeviceMesh> device_mesh, const ReplicateOptions& options = {});
 
 }  // namespace meshard

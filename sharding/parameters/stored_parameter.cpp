@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/parameters/stored_parameter.h"
 
+#include "partition/error.h"
+#include "sharding/tensor/boxed_arguments.h"
+
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
 #include <mutex>
-
-#include "partition/error.h"
-#include "sharding/tensor/boxed_arguments.h"
 
 namespace meshard {
 namespace {
@@ -35,7 +35,10 @@ c10::intrusive_ptr<c10::TensorImpl> stored_impl(const at::Tensor& like, std::fun
     return impl;
 }
 
-at::Tensor stored_view(const at::Tensor& like, std::function<at::Tensor()> value) { return at::Tensor(stored_impl(like, std::move(value))); }
+at::Tensor stored_view(const at::Tensor& like, std::function<at::Tensor()> value)
+{
+    return at::Tensor(stored_impl(like, std::move(value)));
+}
 
 /// Argument 0 is stored, and all results are views of it.
 bool is_view_of_stored(const c10::OperatorHandle& op, const torch::jit::Stack& arguments)
@@ -76,7 +79,8 @@ private:
     {
         if (!is_stored(tensor)) return tensor;
         if (writes) {
-            throw InvalidInput(name + ": writes to a parameter that is stored in parts on several ranks (fully_shard). Write to its part in local_parameters().");
+            throw InvalidInput(name +
+                               ": writes to a parameter that is stored in parts on several ranks (fully_shard). Write to its part in local_parameters().");
         }
         return value_of(tensor);
     }
@@ -110,7 +114,7 @@ void install()
     std::call_once(once, [] {
         static torch::Library library(torch::Library::IMPL, "aten", std::make_optional(kKey), __FILE__, __LINE__);
         for_each_aten_operator([](const c10::OperatorHandle& op) {
-            const auto registered = full_name_of(op.operator_name()).substr(6);   // without `aten::`
+            const auto registered = full_name_of(op.operator_name()).substr(6);  // without `aten::`
             library.impl(registered.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<StoredKernel>()));
         });
     });

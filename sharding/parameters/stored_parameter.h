@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <functional>
-
 #include <ATen/core/Tensor.h>
+
+#include <functional>
 
 namespace meshard {
 

@@ -14,8 +14,8 @@ namespace meshard {
 class CommCounter {
 public:
     struct Call {
-        std::string operation;   ///< all_reduce, all_gather, all_to_all, ring_shift, exchange, broadcast, barrier
-        std::string axis;        ///< name of the device mesh's axis, or `all`
+        std::string operation;  ///< all_reduce, all_gather, all_to_all, ring_shift, exchange, broadcast, barrier
+        std::string axis;       ///< name of the device mesh's axis, or `all`
         std::int64_t bytes = 0;
     };
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/ranks/device_mesh.h"
 
+#include "partition/error.h"
+#include "sharding/ranks/value_hash.h"
+
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 
@@ -8,9 +11,6 @@
 #include <functional>
 #include <mutex>
 #include <numeric>
-
-#include "partition/error.h"
-#include "sharding/ranks/value_hash.h"
 
 namespace meshard {
 namespace {
@@ -33,8 +33,7 @@ std::shared_ptr<const DeviceMesh> DeviceMesh::single()
     return mesh;
 }
 
-std::shared_ptr<const DeviceMesh> DeviceMesh::create(GroupFactory& factory, std::vector<std::int64_t> shape,
-                                                     std::vector<std::string> axis_names)
+std::shared_ptr<const DeviceMesh> DeviceMesh::create(GroupFactory& factory, std::vector<std::int64_t> shape, std::vector<std::string> axis_names)
 {
     const auto product = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
     if (shape.size() != axis_names.size() || shape.empty()) {
@@ -44,8 +43,8 @@ std::shared_ptr<const DeviceMesh> DeviceMesh::create(GroupFactory& factory, std:
     if (product != factory.size() || *std::min_element(shape.begin(), shape.end()) < 1) {
         std::string text;
         for (const auto size : shape) text += (text.empty() ? "" : " x ") + std::to_string(size);
-        throw InvalidInput("DeviceMesh: " + text + " makes " + std::to_string(product) + " ranks, but there are " +
-                           std::to_string(factory.size()) + ". Start as many ranks as the axes multiply to.");
+        throw InvalidInput("DeviceMesh: " + text + " makes " + std::to_string(product) + " ranks, but there are " + std::to_string(factory.size()) +
+                           ". Start as many ranks as the axes multiply to.");
     }
 
     auto mesh = std::shared_ptr<DeviceMesh>(new DeviceMesh);

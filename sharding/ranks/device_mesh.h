@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "sharding/ranks/comm_counter.h"
+#include "sharding/ranks/rank_group.h"
+
+#include <ATen/core/Generator.h>
+
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -8,11 +13,6 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include <ATen/core/Generator.h>
-
-#include "sharding/ranks/comm_counter.h"
-#include "sharding/ranks/rank_group.h"
 
 namespace meshard {
 
@@ -23,8 +23,7 @@ public:
     virtual ~GroupFactory() = default;
     virtual int rank() const = 0;
     virtual int size() const = 0;
-    virtual RankGroup make_group(const std::vector<int>& ranks, const std::string& name, const std::string& axis,
-                                 std::shared_ptr<CommCounter> counter) = 0;
+    virtual RankGroup make_group(const std::vector<int>& ranks, const std::string& name, const std::string& axis, std::shared_ptr<CommCounter> counter) = 0;
 
     /// This rank's generator of random numbers on the CPU, where ranks are threads of one process. None: LibTorch's default generator (ranks are processes).
     virtual std::optional<at::Generator> generator() const { return std::nullopt; }
@@ -38,8 +37,7 @@ public:
     static std::shared_ptr<const DeviceMesh> single();
 
     /// Collective over all ranks of `factory`. @throws InvalidInput if the sizes do not multiply to the number of ranks.
-    static std::shared_ptr<const DeviceMesh> create(GroupFactory& factory, std::vector<std::int64_t> shape,
-                                                    std::vector<std::string> axis_names);
+    static std::shared_ptr<const DeviceMesh> create(GroupFactory& factory, std::vector<std::int64_t> shape, std::vector<std::string> axis_names);
 
     std::int64_t num_axes() const { return static_cast<std::int64_t>(shape_.size()); }
     std::int64_t size(std::int64_t axis) const { return shape_[axis]; }
@@ -78,7 +76,7 @@ private:
     std::shared_ptr<CommCounter> counter_ = std::make_shared<CommCounter>();
     std::vector<std::shared_ptr<const DeviceMesh>> sub_meshes_;
     std::optional<at::Generator> own_generator_;
-    mutable std::set<at::DeviceType> compared_;   // devices for which all ranks' generators were found in the same state
+    mutable std::set<at::DeviceType> compared_;  // devices for which all ranks' generators were found in the same state
 };
 
 }  // namespace meshard

@@ -6,14 +6,20 @@ namespace meshard {
 std::string to_string(const Placement& placement)
 {
     switch (placement.kind) {
-    case Placement::Kind::Replicate: return "Replicate";
-    case Placement::Kind::Shard: return "Shard(" + std::to_string(placement.dim) + ")";
-    case Placement::Kind::Partial: break;
+    case Placement::Kind::Replicate:
+        return "Replicate";
+    case Placement::Kind::Shard:
+        return "Shard(" + std::to_string(placement.dim) + ")";
+    case Placement::Kind::Partial:
+        break;
     }
     switch (placement.reduction) {
-    case Reduction::Sum: return "Partial(sum)";
-    case Reduction::Max: return "Partial(max)";
-    case Reduction::Min: return "Partial(min)";
+    case Reduction::Sum:
+        return "Partial(sum)";
+    case Reduction::Max:
+        return "Partial(max)";
+    case Reduction::Min:
+        return "Partial(min)";
     }
     return "Partial";
 }

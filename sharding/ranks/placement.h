@@ -14,8 +14,8 @@ struct Placement {
     enum class Kind : std::uint8_t { Replicate, Shard, Partial };
 
     Kind kind = Kind::Replicate;
-    Reduction reduction = Reduction::Sum;   ///< of a Partial
-    std::int64_t dim = 0;                   ///< of a Shard: the tensor dimension that is cut
+    Reduction reduction = Reduction::Sum;  ///< of a Partial
+    std::int64_t dim = 0;                  ///< of a Shard: the tensor dimension that is cut
 
     bool is_replicate() const { return kind == Kind::Replicate; }
     bool is_shard() const { return kind == Kind::Shard; }
@@ -24,13 +24,22 @@ struct Placement {
 };
 
 /// Every rank holds the whole.
-inline Placement Replicate() { return {}; }
+inline Placement Replicate()
+{
+    return {};
+}
 
 /// Every rank holds its own extent of dimension `dim`; extents may differ and be zero.
-inline Placement Shard(std::int64_t dim) { return {Placement::Kind::Shard, Reduction::Sum, dim}; }
+inline Placement Shard(std::int64_t dim)
+{
+    return {Placement::Kind::Shard, Reduction::Sum, dim};
+}
 
 /// Every rank holds a tensor of the whole's shape; the value is their reduction over the ranks, which has not been computed yet (it is pending).
-inline Placement Partial(Reduction reduction = Reduction::Sum) { return {Placement::Kind::Partial, reduction, 0}; }
+inline Placement Partial(Reduction reduction = Reduction::Sum)
+{
+    return {Placement::Kind::Partial, reduction, 0};
+}
 
 /// `Replicate`, `Shard(1)`, `Partial(sum)`.
 std::string to_string(const Placement& placement);

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/ranks/rank_group.h"
 
+#include "partition/error.h"
+#include "sharding/ranks/row_stream.h"
+#include "sharding/ranks/type_limits.h"
+
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
@@ -8,19 +12,18 @@
 #include <fstream>
 #include <numeric>
 
-#include "partition/error.h"
-#include "sharding/ranks/row_stream.h"
-#include "sharding/ranks/type_limits.h"
-
 namespace meshard {
 namespace {
 
 c10d::ReduceOp reduce_op(Reduction reduction)
 {
     switch (reduction) {
-    case Reduction::Sum: return c10d::ReduceOp::SUM;
-    case Reduction::Max: return c10d::ReduceOp::MAX;
-    case Reduction::Min: return c10d::ReduceOp::MIN;
+    case Reduction::Sum:
+        return c10d::ReduceOp::SUM;
+    case Reduction::Max:
+        return c10d::ReduceOp::MAX;
+    case Reduction::Min:
+        return c10d::ReduceOp::MIN;
     }
     return c10d::ReduceOp::SUM;
 }
@@ -33,8 +36,10 @@ at::Tensor as_carried(const at::Tensor& tensor)
     case at::kFloat:
     case at::kDouble:
     case at::kInt:
-    case at::kLong: return tensor;
-    default: break;
+    case at::kLong:
+        return tensor;
+    default:
+        break;
     }
     const auto bytes = tensor.element_size();
     return tensor.view(bytes == 1 ? at::kByte : bytes == 2 ? at::kHalf : bytes == 4 ? at::kInt : at::kLong);
@@ -43,12 +48,15 @@ at::Tensor as_carried(const at::Tensor& tensor)
 /// The type in which ranks reduce. Transports support different types and precisions; these types have the same results on all.
 at::ScalarType reduced_type(at::ScalarType type, Reduction reduction)
 {
-    const auto reduced = c10::isIntegralType(type, /*includeBool=*/true) ? (type == at::kLong || type == at::ScalarType::UInt32 ? at::kLong : at::kInt) : sum_type(type);
+    const auto reduced =
+        c10::isIntegralType(type, /*includeBool=*/true) ? (type == at::kLong || type == at::ScalarType::UInt32 ? at::kLong : at::kInt) : sum_type(type);
     const bool is_known = type != at::ScalarType::UInt64 && (reduced == at::kFloat || reduced == at::kDouble || reduced == at::kInt || reduced == at::kLong ||
                                                              (at::isComplexType(reduced) && reduction == Reduction::Sum));
     if (is_known) return reduced;
     throw InvalidInput(std::string("all_reduce: values of type ") + at::toString(type) + " have no " +
-                       (reduction == Reduction::Sum ? "sum" : reduction == Reduction::Max ? "maximum" : "minimum") +
+                       (reduction == Reduction::Sum   ? "sum"
+                        : reduction == Reduction::Max ? "maximum"
+                                                      : "minimum") +
                        " over ranks; expected numbers of up to 64 bits with a sign, for a sum complex ones too. Convert the tensor.");
 }
 
@@ -90,8 +98,8 @@ struct Reduced {
     }
 
     at::Tensor tensor;
-    at::Tensor wide;     // in the type of sums
-    at::Tensor values;   // sent: contiguous, of a type that every transport reduces
+    at::Tensor wide;    // in the type of sums
+    at::Tensor values;  // sent: contiguous, of a type that every transport reduces
     bool is_ordered = false;
 };
 
@@ -172,8 +180,7 @@ bool PendingCollective::is_done() const
 
 RankGroup::RankGroup() : counter_(std::make_shared<CommCounter>()) {}
 
-RankGroup::RankGroup(c10::intrusive_ptr<c10d::Backend> backend, std::string axis, std::shared_ptr<CommCounter> counter,
-                     std::vector<std::string> names)
+RankGroup::RankGroup(c10::intrusive_ptr<c10d::Backend> backend, std::string axis, std::shared_ptr<CommCounter> counter, std::vector<std::string> names)
     : backend_(std::move(backend)), axis_(std::move(axis)), counter_(std::move(counter)), names_(std::move(names))
 {
     if (backend_) {
@@ -200,14 +207,20 @@ std::string RankGroup::describe_failure(const std::string& what, const std::stri
            "). See the other ranks' messages; a longer time limit is set with MESHARD_TIMEOUT_SECONDS.";
 }
 
-void RankGroup::record(const char* operation, std::int64_t bytes) const { counter_->record(operation, axis_, bytes); }
+void RankGroup::record(const char* operation, std::int64_t bytes) const
+{
+    counter_->record(operation, axis_, bytes);
+}
 
-void RankGroup::all_reduce(at::Tensor& tensor, Reduction reduction) const { start_all_reduce(tensor, reduction).wait(); }
+void RankGroup::all_reduce(at::Tensor& tensor, Reduction reduction) const
+{
+    start_all_reduce(tensor, reduction).wait();
+}
 
 PendingCollective RankGroup::start_all_reduce(at::Tensor& tensor, Reduction reduction) const
 {
     if (size_ == 1) return {};
-    if (tensor.numel() == 0) return {};   // the same on all ranks: shapes agree
+    if (tensor.numel() == 0) return {};  // the same on all ranks: shapes agree
     record("all_reduce", byte_size(tensor));
     c10d::AllreduceOptions options;
     options.reduceOp = reduce_op(reduction);
@@ -250,8 +263,7 @@ at::Tensor RankGroup::all_gather_rows(const at::Tensor& local, std::span<const s
     return whole;
 }
 
-at::Tensor RankGroup::all_to_all_rows(const at::Tensor& rows, std::span<const std::int64_t> send_rows,
-                                      std::span<const std::int64_t> receive_rows) const
+at::Tensor RankGroup::all_to_all_rows(const at::Tensor& rows, std::span<const std::int64_t> send_rows, std::span<const std::int64_t> receive_rows) const
 {
     if (size_ == 1) return rows;
     auto shape = rows.sizes().vec();

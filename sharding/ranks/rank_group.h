@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <span>
-#include <string>
-#include <vector>
-
 #include "sharding/ranks/comm_counter.h"
 #include "sharding/ranks/placement.h"
 
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
 
 namespace meshard {
 
@@ -49,8 +49,7 @@ public:
     RankGroup();
 
     /// `rank` of `size` over `backend`. `names` are the processes of the ranks ("host:pid"), for messages ("rank 1 (pid 77 on node3)").
-    RankGroup(c10::intrusive_ptr<c10d::Backend> backend, std::string axis, std::shared_ptr<CommCounter> counter,
-              std::vector<std::string> names = {});
+    RankGroup(c10::intrusive_ptr<c10d::Backend> backend, std::string axis, std::shared_ptr<CommCounter> counter, std::vector<std::string> names = {});
 
     int rank() const { return rank_; }
     int size() const { return size_; }
@@ -64,8 +63,7 @@ public:
     at::Tensor all_gather_rows(const at::Tensor& local, std::span<const std::int64_t> rows) const;
 
     /// Sends `send_rows[r]` rows to rank r, in rank order, and returns the rows received, in rank order.
-    at::Tensor all_to_all_rows(const at::Tensor& rows, std::span<const std::int64_t> send_rows,
-                               std::span<const std::int64_t> receive_rows) const;
+    at::Tensor all_to_all_rows(const at::Tensor& rows, std::span<const std::int64_t> send_rows, std::span<const std::int64_t> receive_rows) const;
 
     /// Starts to send `sent` to the next rank (the last rank sends to the first) and to receive `received` from the rank before. Both are contiguous with one
     /// dimension of any length, zero included; `received` is as long as what the rank before sends.

@@ -13,7 +13,7 @@
 namespace meshard {
 namespace {
 
-constexpr std::int64_t kAhead = 16;   // rows that are prefetched before they are copied
+constexpr std::int64_t kAhead = 16;  // rows that are prefetched before they are copied
 constexpr std::int64_t kLine = 64, kMostLines = 4;
 
 void ask_for(const char* row, std::int64_t bytes)
@@ -102,8 +102,10 @@ void RowStream::write_through(std::int64_t begin, std::int64_t count, char* to) 
 void RowStream::write_to_peer(std::int64_t begin, std::int64_t count, char* to) const
 {
     constexpr std::int64_t kCacheBytes = std::int64_t{8} << 20;
-    if (bytes() > kCacheBytes) write_through(begin, count, to);
-    else read(begin, count, to);
+    if (bytes() > kCacheBytes)
+        write_through(begin, count, to);
+    else
+        read(begin, count, to);
 }
 
 at::Tensor RowStream::whole() const
@@ -113,6 +115,9 @@ at::Tensor RowStream::whole() const
     return packed;
 }
 
-at::Tensor RowExchange::empty_received(at::IntArrayRef sizes, const at::TensorOptions& options) { return at::empty(sizes, options); }
+at::Tensor RowExchange::empty_received(at::IntArrayRef sizes, const at::TensorOptions& options)
+{
+    return at::empty(sizes, options);
+}
 
 }  // namespace meshard

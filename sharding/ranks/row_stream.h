@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <vector>
-
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <cstdint>
+#include <vector>
 
 namespace meshard {
 
@@ -35,14 +35,14 @@ public:
     /// `read` or `write_through`, whichever is faster for a stream of this size.
     void write_to_peer(std::int64_t begin, std::int64_t count, char* to) const;
 
-    at::Tensor whole() const;   ///< all bytes, (bytes), uint8
+    at::Tensor whole() const;  ///< all bytes, (bytes), uint8
 
 private:
     template <class Copy>
     void read_by(const Copy& copy, std::int64_t begin, std::int64_t count, char* to) const;
 
     std::vector<at::Tensor> tensors_;
-    std::vector<std::int64_t> widths_;   // bytes of a row of each
+    std::vector<std::int64_t> widths_;  // bytes of a row of each
     at::Tensor index_;
     std::int64_t row_bytes_ = 0;
 };

@@ -8,7 +8,10 @@
 
 namespace meshard {
 
-std::uint64_t mix(std::uint64_t hash, std::uint64_t word) { return std::rotl((hash ^ word) * 0x9e3779b97f4a7c15u, 29); }
+std::uint64_t mix(std::uint64_t hash, std::uint64_t word)
+{
+    return std::rotl((hash ^ word) * 0x9e3779b97f4a7c15u, 29);
+}
 
 std::int64_t hash_of_values(const at::Tensor& tensor)
 {

@@ -2,12 +2,12 @@
 // Helpers of boxed kernels below autograd: the dispatch layers above them, names of operators, the tensors among arguments and results.
 #pragma once
 
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
 #include <optional>
 #include <string>
 #include <utility>
-
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/stack.h>
 
 namespace meshard {
 
@@ -64,8 +64,10 @@ void map_tensors(c10::IValue& value, F&& f)
     } else if (is_optional_tensor_list(value)) {
         c10::List<std::optional<at::Tensor>> list;
         for (const auto& element : value.toListRef()) {
-            if (element.isTensor() && element.toTensor().defined()) list.push_back(f(element.toTensor()));
-            else list.push_back(std::nullopt);
+            if (element.isTensor() && element.toTensor().defined())
+                list.push_back(f(element.toTensor()));
+            else
+                list.push_back(std::nullopt);
         }
         value = std::move(list);
     }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/tensor/distribute_rows.h"
 
-#include <ATen/ATen.h>
-
-#include <algorithm>
-#include <numeric>
-
 #include "partition/error.h"
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "sharding/tensor/with_backward.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <numeric>
 
 namespace meshard {
 namespace {
@@ -211,10 +211,12 @@ at::Tensor distribute_rows(const at::Tensor& whole, int source_rank, const SpecP
         const at::NoGradGuard no_grad;
         for (std::int64_t rank = 0; rank < all.size(); ++rank) {
             at::Tensor part;
-            if (is_source) part = part_of(whole.detach(), *spec, by_id, rank).reshape({-1});
-            else part = at::empty({0}, options);
+            if (is_source)
+                part = part_of(whole.detach(), *spec, by_id, rank).reshape({-1});
+            else
+                part = at::empty({0}, options);
             if (rank == source_rank) {
-                if (is_source) local = part.clone();   // not a view that keeps the whole alive
+                if (is_source) local = part.clone();  // not a view that keeps the whole alive
                 continue;
             }
             std::vector<std::int64_t> send(all.size(), 0), receive(all.size(), 0);
@@ -235,8 +237,10 @@ at::Tensor distribute_rows(const at::Tensor& whole, int source_rank, const SpecP
             std::vector<std::int64_t> send(all.size(), 0), receive(all.size(), 0);
             at::Tensor part = mine;
             if (rank != source_rank) {
-                if (all.rank() == rank) send[source_rank] = mine.numel();
-                else part = mine.narrow(0, 0, 0);
+                if (all.rank() == rank)
+                    send[source_rank] = mine.numel();
+                else
+                    part = mine.narrow(0, 0, 0);
                 if (is_source) receive[rank] = part_of(at::empty({1}).expand(source.shape), *spec, by_id, rank).numel();
                 part = all.all_to_all_rows(part, send, receive);
             }

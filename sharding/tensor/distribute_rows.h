@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <functional>
-#include <span>
+#include "sharding/tensor/shard_spec.h"
 
 #include <ATen/core/Tensor.h>
 
-#include "sharding/tensor/shard_spec.h"
+#include <cstdint>
+#include <functional>
+#include <span>
 
 namespace meshard {
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/tensor/exact_mode.h"
 
+#include "partition/error.h"
+
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -9,8 +11,6 @@
 #include <cmath>
 #include <map>
 #include <string>
-
-#include "partition/error.h"
 
 namespace meshard {
 namespace {
@@ -52,8 +52,14 @@ at::Tensor inverse_power(const at::Tensor& largest)
 
 }  // namespace
 
-void set_exact_mode(bool on) { exact = on; }
-bool exact_mode() { return exact; }
+void set_exact_mode(bool on)
+{
+    exact = on;
+}
+bool exact_mode()
+{
+    return exact;
+}
 
 ExactRuleRegistration::ExactRuleRegistration(std::initializer_list<const char*> operators, ExactRule rule)
 {
@@ -93,9 +99,7 @@ at::Tensor exact_sum(const at::Tensor& local, c10::IntArrayRef dims, bool keepdi
     const auto high = scaled.round();
     // The rounding error, as a second number `bits` lower: not zero in double precision only.
     const bool two_limbs = local.scalar_type() == at::kDouble;
-    const auto whole_sum = [&](const at::Tensor& whole) {
-        return summed.empty() ? whole.to(at::kLong) : whole.to(at::kLong).sum(summed, /*keepdim=*/true);
-    };
+    const auto whole_sum = [&](const at::Tensor& whole) { return summed.empty() ? whole.to(at::kLong) : whole.to(at::kLong).sum(summed, /*keepdim=*/true); };
     auto sums = at::stack(two_limbs ? std::vector<at::Tensor>{whole_sum(high), whole_sum((scaled - high).mul_(std::ldexp(1.0, bits)).round_())}
                                     : std::vector<at::Tensor>{whole_sum(high)});
     for (const auto* group : groups) group->all_reduce(sums);
@@ -137,7 +141,7 @@ at::Tensor exact_product(const at::Tensor& left, const at::Tensor& right, std::i
     };
     at::Tensor left_scale, right_scale;
     const auto l = halves(left, -1, -2, left_scale), r = halves(right, -2, -1, right_scale);
-    auto sums = at::matmul(l, r).contiguous();   // (..., 2m, 2n), exact in any order
+    auto sums = at::matmul(l, r).contiguous();  // (..., 2m, 2n), exact in any order
     for (const auto* group : groups) group->all_reduce(sums);
     const auto high = sums.narrow(-2, 0, m), low = sums.narrow(-2, m, m);
     auto result = low.narrow(-1, n, n) + (high.narrow(-1, n, n) + low.narrow(-1, 0, n)).mul_(step);

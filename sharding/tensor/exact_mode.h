@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "sharding/ranks/rank_group.h"
+
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <initializer_list>
 #include <string_view>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
-
-#include "sharding/ranks/rank_group.h"
 
 namespace meshard {
 

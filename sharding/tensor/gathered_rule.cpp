@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "sharding/tensor/boxed_arguments.h"
+#include "sharding/tensor/redistribute.h"
+#include "sharding/tensor/rule_table.h"
+
 #include <ATen/ATen.h>
 
 #include <mutex>
 #include <set>
 #include <tuple>
-
-#include "sharding/tensor/boxed_arguments.h"
-#include "sharding/tensor/redistribute.h"
-#include "sharding/tensor/rule_table.h"
 
 namespace meshard {
 namespace {
@@ -24,15 +24,22 @@ void tell_of_gathering(RuleCall& call)
     static std::set<std::string> told;
     const std::lock_guard lock(mutex);
     if (told.insert(call.full_name()).second) {
-        TORCH_WARN(call.full_name(), " has no rule of its own for tensors that are cut in this way: every rank gathers the whole. The result is exact, at the cost "
-                                     "of memory. set_gather_policy refuses or silences this.");
+        TORCH_WARN(call.full_name(),
+                   " has no rule of its own for tensors that are cut in this way: every rank gathers the whole. The result is exact, at the cost "
+                   "of memory. set_gather_policy refuses or silences this.");
     }
 }
 
 }  // namespace
 
-void set_gather_policy(GatherPolicy policy) { policy_now = policy; }
-GatherPolicy gather_policy() { return policy_now; }
+void set_gather_policy(GatherPolicy policy)
+{
+    policy_now = policy;
+}
+GatherPolicy gather_policy()
+{
+    return policy_now;
+}
 
 void gathered_rule(RuleCall& call)
 {
@@ -47,7 +54,7 @@ void gathered_rule(RuleCall& call)
 
     // Arguments that are written to get their part of the new value. The base of a view stays cut: the view is one of a gathered copy.
     const auto& arguments = call.schema().arguments();
-    std::vector<std::pair<at::Tensor, at::Tensor>> written;   // as passed by the caller, as passed to the operator
+    std::vector<std::pair<at::Tensor, at::Tensor>> written;  // as passed by the caller, as passed to the operator
     at::Tensor base, base_whole;
     const auto whole = [&](const at::Tensor& tensor, std::int64_t i) -> at::Tensor {
         const auto* alias = arguments[i].alias_info();
@@ -63,8 +70,10 @@ void gathered_rule(RuleCall& call)
         const auto gathered = convert(tensor, call.replicated());
         // `view` must work here if it works on the whole, whose strides the gathered tensor may not have.
         const auto value = tensor.is_contiguous() || call.is_view() ? local_of(gathered).contiguous() : local_of(gathered);
-        if (writes) written.emplace_back(tensor, value);
-        else if (alias) std::tie(base, base_whole) = std::tie(tensor, value);
+        if (writes)
+            written.emplace_back(tensor, value);
+        else if (alias)
+            std::tie(base, base_whole) = std::tie(tensor, value);
         return value;
     };
     for (std::int64_t i = 0; i < call.num_args(); ++i) map_tensors(call.arg(i), [&](const at::Tensor& tensor) { return whole(tensor, i); });
@@ -73,7 +82,8 @@ void gathered_rule(RuleCall& call)
     for (const auto& [tensor, value] : written) {
         if (!is_sharded(tensor)) continue;
         if (value.sizes() != tensor.sizes()) {
-            throw MissingShardRule("MissingShardRule: " + call.full_name() + " changes the shape of a sharded tensor in place. Use the form that returns a new tensor.");
+            throw MissingShardRule("MissingShardRule: " + call.full_name() +
+                                   " changes the shape of a sharded tensor in place. Use the form that returns a new tensor.");
         }
         const auto part = own_part(value, *spec_of(tensor));
         if (!part.is_same(local_of(tensor))) local_of(tensor).copy_(part);

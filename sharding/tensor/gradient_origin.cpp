@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/tensor/gradient_origin.h"
 
+#include "partition/error.h"
+#include "sharding/tensor/with_backward.h"
+
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -9,16 +12,17 @@
 #include <algorithm>
 #include <cmath>
 
-#include "partition/error.h"
-#include "sharding/tensor/with_backward.h"
-
 namespace meshard {
 namespace {
 
-constexpr const char* kRemedy = "Pass the sharded tensor itself to the module, or make its outputs for this rank's rows sharded again with from_local before the loss is computed";
+constexpr const char* kRemedy =
+    "Pass the sharded tensor itself to the module, or make its outputs for this rank's rows sharded again with from_local before the loss is computed";
 
 /// Gradients that differ by more than this, relative to their norm, do not come from the same computation.
-double tolerance_of(at::ScalarType type) { return type == at::kDouble ? 1e-10 : type == at::kFloat ? 1e-4 : 1e-2; }
+double tolerance_of(at::ScalarType type)
+{
+    return type == at::kDouble ? 1e-10 : type == at::kFloat ? 1e-4 : 1e-2;
+}
 
 }  // namespace
 
@@ -26,7 +30,7 @@ GradientOrigins::GradientOrigins() : graph_task_(torch::autograd::get_current_gr
 {
     const auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
     if (!has_part_sources() || !nodes) return;
-    std::unordered_map<torch::autograd::Node*, std::size_t> waits_for;   // gradients still to come
+    std::unordered_map<torch::autograd::Node*, std::size_t> waits_for;  // gradients still to come
     for (auto* node : *nodes) {
         for (const auto& edge : node->next_edges()) {
             if (edge.is_valid()) ++waits_for[edge.function.get()];
@@ -44,11 +48,13 @@ GradientOrigins::GradientOrigins() : graph_task_(torch::autograd::get_current_gr
     while (!ready.empty()) {
         auto* node = ready.back();
         ready.pop_back();
-        GradientOrigin origin;   // at the roots: whole
+        GradientOrigin origin;  // at the roots: whole
         bool known = false;
         const auto add = [](GradientOrigin& to, bool is_first, const GradientOrigin& more) {
-            if (is_first) to = more;
-            else if (!(to == more)) to.mixed = true;
+            if (is_first)
+                to = more;
+            else if (!(to == more))
+                to.mixed = true;
         };
         if (const auto found = arrived.find(node); found != arrived.end()) {
             for (std::size_t i = 0; i < found->second.inputs.size(); ++i) {
@@ -111,8 +117,9 @@ void check_plain_gradients(const std::vector<PlainGradientSum>& own, const std::
             for (std::int64_t r = 1; r < num_ranks; ++r) {
                 const bool differs = std::abs(of[r][k][0] - of[0][k][0]) > tolerance_of(types[k]) * std::max(of[r][k][1], of[0][k][1]);
                 if (!differs) continue;
-                throw InvalidInput("replicate: the gradient of '" + names[k] + "' is a plain tensor and not the same on ranks 0 and " + std::to_string(r) + " of axis '" +
-                                   device_mesh.axis_names()[axis] + "': each rank has used it with its own rows only, as to_local returns them. " + kRemedy + ".");
+                throw InvalidInput("replicate: the gradient of '" + names[k] + "' is a plain tensor and not the same on ranks 0 and " + std::to_string(r) +
+                                   " of axis '" + device_mesh.axis_names()[axis] +
+                                   "': each rank has used it with its own rows only, as to_local returns them. " + kRemedy + ".");
             }
         }
     }
@@ -121,8 +128,10 @@ void check_plain_gradients(const std::vector<PlainGradientSum>& own, const std::
 void check_origin(const GradientOrigin& origin, const std::string& name)
 {
     if (!origin.mixed) return;
-    throw InvalidInput("replicate: '" + name + "' is used with rows of this rank alone (a plain tensor that later goes through from_local) and with whole tensors; the former gradient "
-                       "must be summed over ranks, the latter not, and they cannot be separated. " + kRemedy + ", and use each parameter in one of the two ways only.");
+    throw InvalidInput("replicate: '" + name +
+                       "' is used with rows of this rank alone (a plain tensor that later goes through from_local) and with whole tensors; the former gradient "
+                       "must be summed over ranks, the latter not, and they cannot be separated. " +
+                       kRemedy + ", and use each parameter in one of the two ways only.");
 }
 
 }  // namespace meshard

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "sharding/ranks/device_mesh.h"
+
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <string>
 #include <unordered_map>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
-
-#include "sharding/ranks/device_mesh.h"
 
 namespace torch::autograd {
 struct Node;
@@ -19,8 +19,8 @@ namespace meshard {
 /// Whether a plain gradient is this rank's share or the whole. A gradient that comes through `from_local` from a cut tensor is the contribution of this rank's
 /// rows (a share); the gradient of a computation that all ranks do in the same way is the whole on each of them.
 struct GradientOrigin {
-    std::vector<std::string> share_axes;   ///< names of the axes on which each rank has its own share; the whole is the sum of the shares
-    bool mixed = false;             ///< gradients of different origins have been added: they cannot be separated
+    std::vector<std::string> share_axes;  ///< names of the axes on which each rank has its own share; the whole is the sum of the shares
+    bool mixed = false;                   ///< gradients of different origins have been added: they cannot be separated
 
     bool operator==(const GradientOrigin&) const = default;
 };
@@ -40,7 +40,7 @@ public:
 
 private:
     int graph_task_;
-    std::unordered_map<const torch::autograd::Node*, std::vector<GradientOrigin>> origins_;   // indexed by input; empty if all are whole
+    std::unordered_map<const torch::autograd::Node*, std::vector<GradientOrigin>> origins_;  // indexed by input; empty if all are whole
 };
 
 /// Numbers by which ranks compare their plain gradients of one parameter.

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "sharding/tensor/boxed_arguments.h"
+#include "sharding/tensor/rule_table.h"
+
 #include <ATen/ATen.h>
 #include <ATen/native/Resize.h>
 
@@ -6,13 +9,13 @@
 #include <map>
 #include <mutex>
 
-#include "sharding/tensor/boxed_arguments.h"
-#include "sharding/tensor/rule_table.h"
-
 namespace meshard {
 namespace {
 
-bool is_written(const c10::Argument& argument) { return argument.alias_info() && argument.alias_info()->isWrite(); }
+bool is_written(const c10::Argument& argument)
+{
+    return argument.alias_info() && argument.alias_info()->isWrite();
+}
 
 /// Whether `op` has the arguments of `schema` without the `out` tensors, and as many results.
 bool is_functional_form(const c10::FunctionSchema& schema, const c10::FunctionSchema& form)
@@ -80,7 +83,7 @@ void out_rule(RuleCall& call)
         std::vector<at::Tensor> given, results;
         for_each_tensor(outs[k], [&](const at::Tensor& tensor) { given.push_back(tensor); });
         for_each_tensor(stack[k], [&](const at::Tensor& tensor) { results.push_back(tensor); });
-        if (given.size() != results.size()) continue;   // fewer results are requested
+        if (given.size() != results.size()) continue;  // fewer results are requested
         for (std::size_t i = 0; i < given.size(); ++i) write_out(call, given[i], results[i]);
     }
     if (call.schema().returns().empty()) outs.clear();

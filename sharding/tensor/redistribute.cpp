@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/tensor/redistribute.h"
 
+#include "partition/error.h"
+#include "sharding/ranks/type_limits.h"
+#include "sharding/tensor/shard_tensor.h"
+
 #include <ATen/ATen.h>
 
 #include <algorithm>
-
-#include "partition/error.h"
-#include "sharding/tensor/shard_tensor.h"
-#include "sharding/ranks/type_limits.h"
 
 namespace meshard {
 namespace {
@@ -20,7 +20,7 @@ at::Tensor rows_first(const at::Tensor& local, std::int64_t dim, std::int64_t bl
     auto shape = moved.sizes().vec();
     shape[0] /= blocks;
     shape.insert(shape.begin(), blocks);
-    return moved.reshape(shape).transpose(0, 1).contiguous();   // (n, blocks, rest...)
+    return moved.reshape(shape).transpose(0, 1).contiguous();  // (n, blocks, rest...)
 }
 
 at::Tensor rows_back(const at::Tensor& rows, std::int64_t dim, std::int64_t blocks)
@@ -48,7 +48,7 @@ at::Tensor reshard(const at::Tensor& local, const AxisLayout& from, const AxisLa
     const auto i = from.placement.dim, j = to.placement.dim;
     std::vector<at::Tensor> pieces;
     std::vector<std::int64_t> send(size), receive(size);
-    std::vector<std::vector<std::int64_t>> shapes(size);   // of the tensor that each rank sends here, the dimension of `from` first
+    std::vector<std::vector<std::int64_t>> shapes(size);  // of the tensor that each rank sends here, the dimension of `from` first
 
     if (i != j) {
         for (int r = 0; r < size; ++r) {
@@ -177,7 +177,7 @@ void reduce_partials(c10::ArrayRef<at::Tensor> tensors)
     while (!pending.empty()) {
         // All that share axis, reduction, type and device with the first go in one message.
         const auto& first = pending.front();
-        const auto mesh = spec_of(first)->device_mesh;   // a copy: the spec is freed when its tensor gets another one
+        const auto mesh = spec_of(first)->device_mesh;  // a copy: the spec is freed when its tensor gets another one
         std::size_t axis = 0;
         while (!spec_of(first)->axes[axis].is_partial()) ++axis;
         const auto reduction = spec_of(first)->axes[axis].placement.reduction;
@@ -186,16 +186,15 @@ void reduce_partials(c10::ArrayRef<at::Tensor> tensors)
         std::vector<at::Tensor> together, rest, flat;
         for (const auto& tensor : pending) {
             const auto& spec = *spec_of(tensor);
-            const bool same = spec.device_mesh == mesh && spec.axes[axis].is_partial() &&
-                              spec.axes[axis].placement.reduction == reduction && sum_type(tensor.scalar_type()) == type &&
-                              tensor.device() == first.device();
+            const bool same = spec.device_mesh == mesh && spec.axes[axis].is_partial() && spec.axes[axis].placement.reduction == reduction &&
+                              sum_type(tensor.scalar_type()) == type && tensor.device() == first.device();
             (same ? together : rest).push_back(tensor);
         }
         for (const auto& tensor : together) flat.push_back(local_of(tensor).reshape({-1}).to(type));
         const auto& group = mesh->group(axis);
         at::Tensor buffer;
         if (group.size() > 1) {
-            buffer = at::cat(flat);   // always a copy: the pending parts stay as they are until replaced
+            buffer = at::cat(flat);  // always a copy: the pending parts stay as they are until replaced
             group.all_reduce(buffer, reduction);
         }
         std::int64_t offset = 0;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include "sharding/tensor/shard_spec.h"
+
+#include <ATen/core/Tensor.h>
 
 namespace meshard {
 

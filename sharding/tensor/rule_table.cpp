@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/tensor/rule_table.h"
 
+#include "sharding/tensor/boxed_arguments.h"
+#include "sharding/tensor/exact_mode.h"
+#include "sharding/tensor/redistribute.h"
+
 #include <ATen/ATen.h>
 #include <ATen/TensorIterator.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
@@ -10,10 +14,6 @@
 #include <atomic>
 #include <map>
 #include <mutex>
-
-#include "sharding/tensor/boxed_arguments.h"
-#include "sharding/tensor/exact_mode.h"
-#include "sharding/tensor/redistribute.h"
 
 namespace meshard {
 namespace {
@@ -78,8 +78,10 @@ void call_rule(const OperatorFacts& facts, torch::jit::Stack* stack, const Rules
 {
     const c10::impl::ExcludeDispatchKeyGuard guard(recording_layers());
     RuleCall call(facts, stack);
-    if (observer) observe(facts, stack, call, rules);
-    else run_rule(rules, call, facts, *stack);
+    if (observer)
+        observe(facts, stack, call, rules);
+    else
+        run_rule(rules, call, facts, *stack);
 }
 
 /// The rule that an installed operator has now: a later registration replaces it.
@@ -127,8 +129,10 @@ public:
         for (const auto& value : torch::jit::last(*stack, op.schema().arguments().size())) {
             for_each_tensor(value, [&](const at::Tensor& tensor) { records |= tensor.requires_grad(); });
         }
-        if (records && at::GradMode::is_enabled()) op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *stack);
-        else op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
+        if (records && at::GradMode::is_enabled())
+            op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *stack);
+        else
+            op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
     }
 };
 
@@ -174,20 +178,24 @@ public:
     {
         const auto num_args = op.schema().arguments().size();
         for (std::size_t i = 0; i < num_args; ++i) {
-            map_tensors(torch::jit::peek(*stack, i, num_args), [](const at::Tensor& tensor) { return tensor.layout() == at::kStrided ? tensor : tensor.to_dense(); });
+            map_tensors(torch::jit::peek(*stack, i, num_args),
+                        [](const at::Tensor& tensor) { return tensor.layout() == at::kStrided ? tensor : tensor.to_dense(); });
         }
         op.callBoxed(stack);
     }
 };
 
 /// Composite operators of aten have no rule, since their parts have; except for those in this family, whose parts would gather the whole on every rank.
-bool is_shortcut(const std::string& registered) { return table().at(registered).family == "shortcuts"; }
+bool is_shortcut(const std::string& registered)
+{
+    return table().at(registered).family == "shortcuts";
+}
 
 /// Kernels registered with the dispatcher. Never removed; guarded by `mutex`, as is the table once rules are installed.
 struct Installation {
     std::mutex mutex;
     bool done = false;
-    std::map<std::string, RuleSlot, std::less<>> rules;   // by full name
+    std::map<std::string, RuleSlot, std::less<>> rules;  // by full name
     std::map<std::pair<std::string, c10::DispatchKey>, torch::Library> libraries;
 
     torch::Library& library(const std::string& name, c10::DispatchKey key)
@@ -206,8 +214,11 @@ struct Installation {
         }
         const auto short_name = name.substr(name.find("::") + 2);
         auto& rules_of_namespace = library(name, c10::DispatchKey::PrivateUse2);
-        if (op) rules_of_namespace.impl(short_name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<RuleKernel>(*op, slot->second, entry.family)));
-        else rules_of_namespace.impl(short_name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<UnknownOperatorKernel>(slot->second)));
+        if (op)
+            rules_of_namespace.impl(short_name.c_str(),
+                                    torch::CppFunction::makeFromBoxedFunctor(std::make_unique<RuleKernel>(*op, slot->second, entry.family)));
+        else
+            rules_of_namespace.impl(short_name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<UnknownOperatorKernel>(slot->second)));
     }
 
     /// Every operator to which a registration of this name applies; an operator that is defined later gets its rule then.
@@ -267,8 +278,8 @@ const AxisLayout kReplicate{};
 }  // namespace
 
 OperatorFacts::OperatorFacts(const c10::OperatorHandle& handle)
-    : op(handle), num_returns(static_cast<std::int64_t>(handle.schema().returns().size())),
-      is_random(handle.hasTag(at::Tag::nondeterministic_seeded)), changes_view(handle.hasTag(at::Tag::inplace_view))
+    : op(handle), num_returns(static_cast<std::int64_t>(handle.schema().returns().size())), is_random(handle.hasTag(at::Tag::nondeterministic_seeded)),
+      changes_view(handle.hasTag(at::Tag::inplace_view))
 {
     for (const auto key : {c10::DispatchKey::Meta, c10::DispatchKey::CompositeExplicitAutograd, c10::DispatchKey::CompositeExplicitAutogradNonFunctional}) {
         has_meta |= op.hasKernelForDispatchKey(key);
@@ -317,17 +328,27 @@ void RuleCall::look_at(const at::Tensor& tensor)
 void RuleCall::on_plain_operand() const
 {
     if (plain_tensor_policy() == PlainTensorPolicy::Refuse) {
-        throw InvalidInput(full_name() + ": a plain and a sharded tensor are combined. Make the plain one sharded (from_local with Replicate), or allow it with "
-                                         "set_plain_tensor_policy.");
+        throw InvalidInput(full_name() +
+                           ": a plain and a sharded tensor are combined. Make the plain one sharded (from_local with Replicate), or allow it with "
+                           "set_plain_tensor_policy.");
     }
     TORCH_WARN_ONCE(full_name(), ": a plain and a sharded tensor are combined; the plain one is taken to be the same on every rank (Replicate)");
 }
 
-std::string RuleCall::full_name() const { return full_name_of(facts_.op.operator_name()); }
+std::string RuleCall::full_name() const
+{
+    return full_name_of(facts_.op.operator_name());
+}
 
-at::Tensor RuleCall::tensor(std::int64_t i) const { return arg(i).isTensor() ? arg(i).toTensor() : at::Tensor(); }
+at::Tensor RuleCall::tensor(std::int64_t i) const
+{
+    return arg(i).isTensor() ? arg(i).toTensor() : at::Tensor();
+}
 
-std::vector<at::Tensor> RuleCall::tensor_list(std::int64_t i) const { return arg(i).toTensorVector(); }
+std::vector<at::Tensor> RuleCall::tensor_list(std::int64_t i) const
+{
+    return arg(i).toTensorVector();
+}
 
 std::vector<at::Tensor> RuleCall::tensors() const
 {
@@ -350,7 +371,7 @@ at::Tensor RuleCall::with_layout(const at::Tensor& tensor, std::int64_t axis, co
     const auto source = is_sharded(tensor) ? tensor : wrap(tensor, replicated());
     auto axes = spec_of(source)->axes;
     axes[axis] = layout;
-    for (std::size_t other = 0; other < axes.size(); ++other) {   // no dimension is cut twice
+    for (std::size_t other = 0; other < axes.size(); ++other) {  // no dimension is cut twice
         const bool taken = layout.is_shard() && axes[other].is_shard() && axes[other].placement.dim == layout.placement.dim;
         if (taken && static_cast<std::int64_t>(other) != axis) axes[other] = {};
     }
@@ -370,12 +391,17 @@ void RuleCall::make_local()
     for (std::int64_t i = 0; i < num_args_; ++i) {
         if (!facts_.takes_tensors[i]) continue;
         auto& value = arg(i);
-        if (!value.isTensor()) map_tensors(value, [](const at::Tensor& tensor) { return local_of(tensor); });
-        else if (is_sharded(value.toTensor())) set_local(i, at::Tensor(local_of(value.toTensor())));
+        if (!value.isTensor())
+            map_tensors(value, [](const at::Tensor& tensor) { return local_of(tensor); });
+        else if (is_sharded(value.toTensor()))
+            set_local(i, at::Tensor(local_of(value.toTensor())));
     }
 }
 
-void RuleCall::reduce_partials_of(c10::ArrayRef<at::Tensor> tensors) { reduce_partials(tensors); }
+void RuleCall::reduce_partials_of(c10::ArrayRef<at::Tensor> tensors)
+{
+    reduce_partials(tensors);
+}
 
 torch::jit::Stack RuleCall::run_local()
 {
@@ -414,7 +440,7 @@ void RuleCall::keep_strides()
     if (contiguous && !facts_.is_view) return;
     torch::jit::Stack stack(stack_->end() - num_args_, stack_->end());
     for (auto& value : stack) {
-        if (value.isDevice()) value = at::Device(at::kMeta);   // a conversion may name one
+        if (value.isDevice()) value = at::Device(at::kMeta);  // a conversion may name one
         map_tensors(value, [](const at::Tensor& tensor) {
             return at::empty_strided(tensor.sizes(), tensor.strides(), at::TensorOptions(tensor.scalar_type()).device(at::kMeta));
         });
@@ -444,9 +470,15 @@ void RuleCall::finish(torch::jit::Stack results)
     push(std::move(results));
 }
 
-SpecPtr RuleCall::spec(c10::ArrayRef<AxisLayout> axes) const { return make_spec(mesh_, axes); }
+SpecPtr RuleCall::spec(c10::ArrayRef<AxisLayout> axes) const
+{
+    return make_spec(mesh_, axes);
+}
 
-SpecPtr RuleCall::replicated() const { return replicated_spec(mesh_); }
+SpecPtr RuleCall::replicated() const
+{
+    return replicated_spec(mesh_);
+}
 
 void RuleCall::refuse(const std::string& why, const std::string& remedy) const
 {
@@ -457,11 +489,8 @@ void RuleCall::refuse(const std::string& why, const std::string& remedy) const
         placements += (placements.empty() ? "" : "; ");
         placements += is_sharded(tensor) ? to_string(*spec_of(tensor)) : "plain";
     }
-    const auto message = "MissingShardRule: " + full_name() + " has no exact rule for these placements (" + placements + "): " + why +
-                           ". " +
-                           (remedy.empty() ? "Replicate the input with redistribute(x, Replicate()), or register a rule with RuleRegistration"
-                                           : remedy) +
-                         ".";
+    const auto message = "MissingShardRule: " + full_name() + " has no exact rule for these placements (" + placements + "): " + why + ". " +
+                         (remedy.empty() ? "Replicate the input with redistribute(x, Replicate()), or register a rule with RuleRegistration" : remedy) + ".";
     if (observer) observer->refused(full_name(), message);
     throw MissingShardRule(message);
 }
@@ -474,7 +503,10 @@ RuleRegistration::RuleRegistration(std::string_view family, std::initializer_lis
     for (const auto* op : operators) installation().install_registered(op);
 }
 
-PointwiseRegistration::PointwiseRegistration(ShardRule rule) { pointwise_rule() = rule; }
+PointwiseRegistration::PointwiseRegistration(ShardRule rule)
+{
+    pointwise_rule() = rule;
+}
 
 std::vector<RuleEntry> list_rules()
 {
@@ -506,7 +538,10 @@ void install_rules()
     });
 }
 
-void set_rule_observer(RuleObserver* value) { observer = value; }
+void set_rule_observer(RuleObserver* value)
+{
+    observer = value;
+}
 
 void replicated_rule(RuleCall& call)
 {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <string>
-#include <string_view>
-#include <vector>
+#include "partition/error.h"
+#include "sharding/tensor/shard_tensor.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
-#include "partition/error.h"
-#include "sharding/tensor/shard_tensor.h"
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
 
 namespace meshard {
 
@@ -25,14 +25,14 @@ struct OperatorFacts {
     explicit OperatorFacts(const c10::OperatorHandle& op);
 
     c10::OperatorHandle op;
-    std::vector<bool> takes_tensors; ///< of each argument: whether it is a tensor or a list of tensors, optional or not
+    std::vector<bool> takes_tensors;  ///< of each argument: whether it is a tensor or a list of tensors, optional or not
     std::int64_t num_returns = 0;
-    std::int64_t mutated_arg = -1;   ///< the first argument that is written to, or -1
-    std::vector<std::int64_t> written_args;   ///< all arguments that are written to
+    std::int64_t mutated_arg = -1;           ///< the first argument that is written to, or -1
+    std::vector<std::int64_t> written_args;  ///< all arguments that are written to
     bool is_random = false;
-    bool changes_view = false;       ///< `transpose_` and alike: change shape and strides in place, not values
-    bool has_meta = false;           ///< runs on meta tensors (no memory)
-    bool is_view = false;            ///< the result shares memory with the first argument
+    bool changes_view = false;  ///< `transpose_` and alike: change shape and strides in place, not values
+    bool has_meta = false;      ///< runs on meta tensors (no memory)
+    bool is_view = false;       ///< the result shares memory with the first argument
 };
 
 /// One call of an operator on at least one sharded tensor, below autograd. A rule converts the arguments to placements that it supports,
@@ -41,8 +41,8 @@ class RuleCall {
 public:
     RuleCall(const OperatorFacts& facts, torch::jit::Stack* stack);
 
-    const std::string& name() const { return facts_.op.schema().name(); }   ///< `aten::mul_`
-    std::string full_name() const;                                     ///< `aten::mul_.Tensor`
+    const std::string& name() const { return facts_.op.schema().name(); }  ///< `aten::mul_`
+    std::string full_name() const;                                         ///< `aten::mul_.Tensor`
     const c10::FunctionSchema& schema() const { return facts_.op.schema(); }
     std::int64_t num_args() const { return num_args_; }
 
@@ -50,7 +50,7 @@ public:
     const c10::IValue& arg(std::int64_t i) const { return (*stack_)[stack_->size() - num_args_ + i]; }
 
     bool is_tensor(std::int64_t i) const { return arg(i).isTensor(); }
-    at::Tensor tensor(std::int64_t i) const;          ///< undefined for None
+    at::Tensor tensor(std::int64_t i) const;  ///< undefined for None
     std::vector<at::Tensor> tensor_list(std::int64_t i) const;
 
     /// Every tensor argument, lists flattened.
@@ -136,8 +136,8 @@ private:
     std::int64_t num_args_;
     bool draws_alike_ = false;
     bool has_gathered_ = false;
-    std::vector<at::Tensor> shown_;   // the plain operator's results, without memory
-    at::Tensor written_;              // the argument that is written to, as the caller passed it
+    std::vector<at::Tensor> shown_;  // the plain operator's results, without memory
+    at::Tensor written_;             // the argument that is written to, as the caller passed it
     c10::SmallVector<at::Tensor, 2> all_written_;
     std::shared_ptr<const DeviceMesh> mesh_;
 };
@@ -158,8 +158,8 @@ struct PointwiseRegistration {
 
 /// The table's entry for one operator.
 struct RuleEntry {
-    std::string op;         ///< `aten::sum.dim_IntList`
-    std::string family;     ///< `pointwise`, `views`, ...; `gathered` if there is no rule but `gathered_rule`, `composite` if LibTorch composes it of others
+    std::string op;      ///< `aten::sum.dim_IntList`
+    std::string family;  ///< `pointwise`, `views`, ...; `gathered` if there is no rule but `gathered_rule`, `composite` if LibTorch composes it of others
 };
 
 /// Every aten operator, sorted by name.
@@ -183,13 +183,13 @@ void out_rule(RuleCall& call);
 
 /// One call of an operator, as the table handled it.
 struct RuleEvent {
-    std::string op;          ///< `aten::sum.dim_IntList`
+    std::string op;  ///< `aten::sum.dim_IntList`
     std::string family;
-    std::string inputs;      ///< layouts of the tensor arguments, as `Shard(0) of 3+4 on domain; plain`
-    std::string outputs;     ///< of the tensor results
+    std::string inputs;   ///< layouts of the tensor arguments, as `Shard(0) of 3+4 on domain; plain`
+    std::string outputs;  ///< of the tensor results
     std::int64_t num_messages = 0;
     std::int64_t num_bytes = 0;
-    bool gathered = false;   ///< by `gathered_rule`, with something to gather
+    bool gathered = false;  ///< by `gathered_rule`, with something to gather
 };
 
 /// Interface: called for every operator that goes through the table, and for refusals.

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/tensor/shard_spec.h"
 
-#include <numeric>
-
 #include "partition/error.h"
+
+#include <numeric>
 
 namespace meshard {
 
-std::int64_t AxisLayout::total() const { return std::accumulate(extents->begin(), extents->end(), std::int64_t{0}); }
+std::int64_t AxisLayout::total() const
+{
+    return std::accumulate(extents->begin(), extents->end(), std::int64_t{0});
+}
 
 std::int64_t AxisLayout::offset(std::int64_t coordinate) const
 {
@@ -19,8 +22,7 @@ bool AxisLayout::operator==(const AxisLayout& other) const
     if (placement.kind != other.placement.kind) return false;
     if (is_replicate()) return true;
     if (is_partial()) return placement.reduction == other.placement.reduction;
-    return placement.dim == other.placement.dim && blocks == other.blocks &&
-           (extents == other.extents || *extents == *other.extents);
+    return placement.dim == other.placement.dim && blocks == other.blocks && (extents == other.extents || *extents == *other.extents);
 }
 
 AxisLayouts without_pending(AxisLayouts axes)
@@ -103,18 +105,19 @@ void ShardSpec::validate() const
         if (!axis.extents) fail(where() + "has no extents", "Pass the number of rows of each rank.");
         const auto found = static_cast<std::int64_t>(axis.extents->size());
         if (found != num_ranks) {
-            fail(where() + "has " + std::to_string(found) + " extents, expected " + std::to_string(num_ranks), "Pass one extent for each rank, 0 for a rank without rows.");
+            fail(where() + "has " + std::to_string(found) + " extents, expected " + std::to_string(num_ranks),
+                 "Pass one extent for each rank, 0 for a rank without rows.");
         }
         for (std::int64_t r = 0; r < num_ranks; ++r) {
-            if ((*axis.extents)[r] < 0) fail(where() + "has the extent " + std::to_string((*axis.extents)[r]) + " on rank " + std::to_string(r), "Expected 0 or more.");
+            if ((*axis.extents)[r] < 0)
+                fail(where() + "has the extent " + std::to_string((*axis.extents)[r]) + " on rank " + std::to_string(r), "Expected 0 or more.");
         }
         if (axis.blocks < 1) fail(where() + "has " + std::to_string(axis.blocks) + " blocks", "Expected 1 or more.");
         if (axis.placement.dim < 0) fail(where() + "cuts dimension " + std::to_string(axis.placement.dim), "Count the dimension from the front.");
     }
 }
 
-SpecPtr make_spec(std::shared_ptr<const DeviceMesh> device_mesh, c10::ArrayRef<AxisLayout> axes,
-                  std::shared_ptr<const IndexMap> index_map)
+SpecPtr make_spec(std::shared_ptr<const DeviceMesh> device_mesh, c10::ArrayRef<AxisLayout> axes, std::shared_ptr<const IndexMap> index_map)
 {
     auto spec = std::make_shared<ShardSpec>();
     spec->device_mesh = std::move(device_mesh);
@@ -141,8 +144,8 @@ SpecPtr shard_spec(std::shared_ptr<const IndexMap> index_map, std::shared_ptr<co
     const auto sum = std::accumulate(extents->begin(), extents->end(), std::int64_t{0});
     for (const auto& rank : all) {
         if (rank[1] != sum) {
-            throw InvalidInput("shard_spec: the ranks own " + std::to_string(sum) + " rows together, but one holds a part of " +
-                               std::to_string(rank[1]) + " rows. Load the parts of one and the same mesh, each on one rank.");
+            throw InvalidInput("shard_spec: the ranks own " + std::to_string(sum) + " rows together, but one holds a part of " + std::to_string(rank[1]) +
+                               " rows. Load the parts of one and the same mesh, each on one rank.");
         }
     }
     std::vector<AxisLayout> axes(device_mesh->num_axes());

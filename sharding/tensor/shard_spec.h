@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "partition/ghosts/index_map.h"
+#include "sharding/ranks/device_mesh.h"
+#include "sharding/ranks/placement.h"
+
+#include <c10/util/ArrayRef.h>
+#include <c10/util/SmallVector.h>
+
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
-
-#include <c10/util/ArrayRef.h>
-#include <c10/util/SmallVector.h>
-
-#include "partition/ghosts/index_map.h"
-#include "sharding/ranks/device_mesh.h"
-#include "sharding/ranks/placement.h"
 
 namespace meshard {
 
@@ -25,19 +25,19 @@ using Extents = std::vector<std::int64_t>;
 /// in the same way. A rank holds `blocks * extents[coordinate]` entries.
 struct AxisLayout {
     Placement placement;
-    std::shared_ptr<const Extents> extents;   ///< of a Shard: one a rank, zero allowed
+    std::shared_ptr<const Extents> extents;  ///< of a Shard: one a rank, zero allowed
     std::int64_t blocks = 1;
 
     bool is_shard() const { return placement.is_shard(); }
     bool is_replicate() const { return placement.is_replicate(); }
     bool is_partial() const { return placement.is_partial(); }
-    std::int64_t total() const;                       ///< sum of the extents
-    std::int64_t offset(std::int64_t coordinate) const;   ///< rows before those of that rank
+    std::int64_t total() const;                          ///< sum of the extents
+    std::int64_t offset(std::int64_t coordinate) const;  ///< rows before those of that rank
 
     bool operator==(const AxisLayout& other) const;
 };
 
-using AxisLayouts = c10::SmallVector<AxisLayout, 2>;   ///< one an axis of a device mesh
+using AxisLayouts = c10::SmallVector<AxisLayout, 2>;  ///< one an axis of a device mesh
 
 /// The layouts after the reduction of every Partial, which becomes Replicate.
 AxisLayouts without_pending(AxisLayouts axes);
@@ -46,9 +46,9 @@ AxisLayouts without_pending(AxisLayouts axes);
 struct ShardSpec {
     std::shared_ptr<const DeviceMesh> device_mesh;
     AxisLayouts axes;
-    std::shared_ptr<const IndexMap> index_map;        ///< global ids of the owned rows of the domain axis, where they come from a mesh
+    std::shared_ptr<const IndexMap> index_map;  ///< global ids of the owned rows of the domain axis, where they come from a mesh
 
-    bool is_replicate() const;                        ///< on every axis
+    bool is_replicate() const;  ///< on every axis
     bool has_partial() const;
     bool has_shard() const;
 
@@ -61,7 +61,7 @@ struct ShardSpec {
     /// This rank's shape, given that of the whole.
     std::vector<std::int64_t> local_shape(c10::IntArrayRef global_shape) const;
 
-    bool operator==(const ShardSpec& other) const;    ///< same mesh and axes
+    bool operator==(const ShardSpec& other) const;  ///< same mesh and axes
 
     /// Checks that there is one layout for each axis and, in each Shard, one extent for each rank, none negative. Called by `make_spec`, `from_local`
     /// and `redistribute` on what the caller passes. @throws InvalidInput
@@ -71,8 +71,7 @@ struct ShardSpec {
 using SpecPtr = std::shared_ptr<const ShardSpec>;
 
 /// @throws InvalidInput as `ShardSpec::validate`.
-SpecPtr make_spec(std::shared_ptr<const DeviceMesh> device_mesh, c10::ArrayRef<AxisLayout> axes,
-                  std::shared_ptr<const IndexMap> index_map = nullptr);
+SpecPtr make_spec(std::shared_ptr<const DeviceMesh> device_mesh, c10::ArrayRef<AxisLayout> axes, std::shared_ptr<const IndexMap> index_map = nullptr);
 
 /// Every axis Replicate.
 SpecPtr replicated_spec(std::shared_ptr<const DeviceMesh> device_mesh);

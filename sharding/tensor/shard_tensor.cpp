@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/tensor/shard_tensor.h"
 
-#include <ATen/ATen.h>
-#include <c10/core/AutogradState.h>
-#include <torch/csrc/autograd/graph_task.h>
-
-#include <algorithm>
-
 #include "partition/error.h"
 #include "sharding/tensor/boxed_arguments.h"
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/rule_table.h"
 #include "sharding/tensor/with_backward.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/AutogradState.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
 
 namespace meshard {
 namespace {
@@ -19,8 +19,8 @@ namespace {
 /// State of tensors that share memory, a base and its views. The same on every rank.
 struct SharedMemory : c10::intrusive_ptr_target {
     std::uint32_t num_writes = 0;
-    bool is_shared = false;         // there are views, or have been: ranks may free views at different times
-    bool has_plain_views = false;   // the caller has got the local part, or a view of it
+    bool is_shared = false;        // there are views, or have been: ranks may free views at different times
+    bool has_plain_views = false;  // the caller has got the local part, or a view of it
 };
 
 struct MovedCopy;
@@ -29,17 +29,17 @@ struct MovedCopy;
 struct ShardValue : c10::intrusive_ptr_target {
     at::Tensor local;
     SpecPtr spec;
-    c10::intrusive_ptr<SharedMemory> memory;   // null while no other tensor shares it
+    c10::intrusive_ptr<SharedMemory> memory;  // null while no other tensor shares it
 
     /// For a view of rows that one rank owns (`mark_row_copy`).
     struct RowCopy {
         std::int64_t axis;
         int owner;
-        std::uint32_t num_writes;   // of the memory, when the rows were fetched last
+        std::uint32_t num_writes;  // of the memory, when the rows were fetched last
     };
     std::vector<RowCopy> rows;
-    c10::intrusive_ptr<MovedCopy> moved;       // the copy that this is, or is a view of
-    bool is_fresh = false;                     // the result of an operator, which shares no memory on any rank
+    c10::intrusive_ptr<MovedCopy> moved;  // the copy that this is, or is a view of
+    bool is_fresh = false;                // the result of an operator, which shares no memory on any rank
 
     bool shares_memory() const { return memory && (memory->has_plain_views || memory->is_shared); }
 };
@@ -49,7 +49,7 @@ struct MovedCopy : c10::intrusive_ptr_target {
     at::Tensor local;
     SpecPtr spec;
     c10::intrusive_ptr<ShardValue> original;
-    std::uint32_t num_writes = 0;              // of the original, when the copy was updated last
+    std::uint32_t num_writes = 0;  // of the original, when the copy was updated last
 };
 
 /// Storage of a sharded tensor, which has no memory of the whole: reading its data throws.
@@ -57,7 +57,8 @@ const c10::Storage& no_memory()
 {
     static const c10::Storage storage = [] {
         c10::Storage empty(c10::Storage::use_byte_size_t(), 0, c10::DataPtr(nullptr, c10::kCPU), nullptr, false);
-        empty.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_("a sharded tensor has no memory of the whole; use to_local or full_tensor");
+        empty.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
+            "a sharded tensor has no memory of the whole; use to_local or full_tensor");
         return empty;
     }();
     return storage;
@@ -68,7 +69,7 @@ const c10::Storage& no_memory()
 const c10::Storage& no_storage()
 {
     static const c10::Storage storage(c10::Storage::use_byte_size_t(), 0, c10::DataPtr(nullptr, c10::kMeta), nullptr, false);
-    static const c10::Storage second_holder = storage;   // a use count above one, so that autograd does not treat it as owned by one tensor alone
+    static const c10::Storage second_holder = storage;  // a use count above one, so that autograd does not treat it as owned by one tensor alone
     return storage;
 }
 
@@ -82,8 +83,7 @@ c10::DispatchKeySet keys_for(const c10::Device& device)
 class ShardTensorImpl : public c10::TensorImpl {
 public:
     ShardTensorImpl(at::Tensor local, SpecPtr spec, c10::IntArrayRef strides)
-        : TensorImpl(keys_for(local.device()), local.dtype(), local.device()),
-          value_(c10::make_intrusive<ShardValue>())
+        : TensorImpl(keys_for(local.device()), local.dtype(), local.device()), value_(c10::make_intrusive<ShardValue>())
     {
         show_shape(local, *spec, strides);
         storage_ = no_memory();
@@ -92,8 +92,7 @@ public:
     }
 
     /// Another handle on the same value; the caller copies the metadata.
-    explicit ShardTensorImpl(const ShardTensorImpl* from)
-        : TensorImpl(keys_for(from->device()), from->dtype(), from->device()), value_(from->value_)
+    explicit ShardTensorImpl(const ShardTensorImpl* from) : TensorImpl(keys_for(from->device()), from->dtype(), from->device()), value_(from->value_)
     {
         storage_ = no_memory();
     }
@@ -113,10 +112,7 @@ public:
         return alone ? value_->local.storage() : no_storage();
     }
 
-    c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(const c10::VariableVersion& version, bool allow) const override
-    {
-        return copy(version, allow);
-    }
+    c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(const c10::VariableVersion& version, bool allow) const override { return copy(version, allow); }
 
     c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(c10::VariableVersion&& version, bool allow) const override
     {
@@ -167,14 +163,19 @@ private:
         for (const auto& axis : spec.axes) {
             if (axis.is_shard()) sizes[axis.placement.dim] = axis.blocks * axis.total();
         }
-        if (strides.empty()) set_sizes_contiguous(sizes);
-        else set_sizes_and_strides(sizes, strides);
+        if (strides.empty())
+            set_sizes_contiguous(sizes);
+        else
+            set_sizes_and_strides(sizes, strides);
     }
 
     c10::intrusive_ptr<ShardValue> value_;
 };
 
-ShardTensorImpl* impl_of(const at::Tensor& tensor) { return static_cast<ShardTensorImpl*>(tensor.unsafeGetTensorImpl()); }
+ShardTensorImpl* impl_of(const at::Tensor& tensor)
+{
+    return static_cast<ShardTensorImpl*>(tensor.unsafeGetTensorImpl());
+}
 
 /// The state that all tensors sharing this tensor's memory have in common.
 const c10::intrusive_ptr<SharedMemory>& memory_of(const at::Tensor& tensor)
@@ -250,9 +251,8 @@ void check_fits(const at::Tensor& local, const ShardSpec& spec, const char* wher
         }
         const auto expected = axis.blocks * (*axis.extents)[spec.device_mesh->coordinate(a)];
         if (local.size(dim) != expected) {
-            throw InvalidInput(std::string(where) + ": dimension " + std::to_string(dim) + " of the local tensor has " +
-                               std::to_string(local.size(dim)) + " entries, the layout says " + std::to_string(expected) + " (" +
-                               to_string(spec) + "). Pass the owned rows of this rank.");
+            throw InvalidInput(std::string(where) + ": dimension " + std::to_string(dim) + " of the local tensor has " + std::to_string(local.size(dim)) +
+                               " entries, the layout says " + std::to_string(expected) + " (" + to_string(spec) + "). Pass the owned rows of this rank.");
         }
     }
 }
@@ -278,11 +278,20 @@ at::Tensor wrap(at::Tensor local, SpecPtr spec, c10::IntArrayRef strides)
     return at::detail::make_tensor<ShardTensorImpl>(std::move(local), std::move(spec), strides);
 }
 
-const at::Tensor& local_of(const at::Tensor& tensor) { return is_sharded(tensor) ? impl_of(tensor)->local() : tensor; }
+const at::Tensor& local_of(const at::Tensor& tensor)
+{
+    return is_sharded(tensor) ? impl_of(tensor)->local() : tensor;
+}
 
-void become(const at::Tensor& tensor, const at::Tensor& other) { impl_of(tensor)->become(*impl_of(other)); }
+void become(const at::Tensor& tensor, const at::Tensor& other)
+{
+    impl_of(tensor)->become(*impl_of(other));
+}
 
-void mark_fresh(const at::Tensor& tensor) { impl_of(tensor)->value().is_fresh = true; }
+void mark_fresh(const at::Tensor& tensor)
+{
+    impl_of(tensor)->value().is_fresh = true;
+}
 
 void share_memory(const at::Tensor& base, c10::ArrayRef<c10::IValue> views)
 {
@@ -297,7 +306,10 @@ void share_memory(const at::Tensor& base, c10::ArrayRef<c10::IValue> views)
     }
 }
 
-bool shares_memory(const at::Tensor& tensor) { return impl_of(tensor)->value().shares_memory(); }
+bool shares_memory(const at::Tensor& tensor)
+{
+    return impl_of(tensor)->value().shares_memory();
+}
 
 void move_copy(const at::Tensor& tensor, at::Tensor local, SpecPtr spec)
 {
@@ -331,7 +343,7 @@ void inherit_copy(const at::Tensor& from, c10::ArrayRef<c10::IValue> views)
         for_each_tensor(view, [&](const at::Tensor& tensor) {
             if (!is_sharded(tensor) || tensor.is_same(from)) return;
             auto& value = impl_of(tensor)->value();
-            if (value.moved) return;   // a copy of `from`, whose original has these marks
+            if (value.moved) return;  // a copy of `from`, whose original has these marks
             value.rows.insert(value.rows.end(), source.rows.begin(), source.rows.end());
             value.moved = source.moved;
         });
@@ -349,7 +361,7 @@ void note_write(const at::Tensor& tensor)
     auto& value = impl_of(tensor)->value();
     if (!value.memory) return;
     const auto now = ++value.memory->num_writes;
-    for (auto& rows : value.rows) rows.num_writes = now;   // every rank has written the same value
+    for (auto& rows : value.rows) rows.num_writes = now;  // every rank has written the same value
     for (auto* moved = value.moved.get(); moved; moved = moved->original->moved.get()) {
         const auto& original = *moved->original;
         const auto back = make_spec(original.spec->device_mesh, without_pending(original.spec->axes));
@@ -361,12 +373,14 @@ void note_write(const at::Tensor& tensor)
 
 void fill_pending(const at::Tensor& local, const ShardSpec& spec, const at::Tensor& value)
 {
-    bool counts = true;   // of a pending sum, the first rank's part is the value, the others' are zero
+    bool counts = true;  // of a pending sum, the first rank's part is the value, the others' are zero
     for (std::size_t a = 0; a < spec.axes.size(); ++a) {
         if (spec.axes[a].placement == Partial() && spec.device_mesh->coordinate(static_cast<std::int64_t>(a)) > 0) counts = false;
     }
-    if (counts) local.copy_(value);
-    else local.zero_();
+    if (counts)
+        local.copy_(value);
+    else
+        local.zero_();
 }
 
 at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec)
@@ -381,12 +395,11 @@ at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec)
     });
 }
 
-at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const DeviceMesh>& device_mesh,
-                      c10::ArrayRef<Placement> placements)
+at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const DeviceMesh>& device_mesh, c10::ArrayRef<Placement> placements)
 {
     if (static_cast<std::int64_t>(placements.size()) != device_mesh->num_axes()) {
-        throw InvalidInput("from_local: " + std::to_string(placements.size()) + " placements for a device mesh of " +
-                           std::to_string(device_mesh->num_axes()) + " axes. Give one placement an axis.");
+        throw InvalidInput("from_local: " + std::to_string(placements.size()) + " placements for a device mesh of " + std::to_string(device_mesh->num_axes()) +
+                           " axes. Give one placement an axis.");
     }
     std::vector<AxisLayout> axes(placements.size());
     for (std::size_t a = 0; a < placements.size(); ++a) {
@@ -396,8 +409,7 @@ at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const Devic
             auto& dim = axes[a].placement.dim;
             if (dim < 0) dim += local.dim();
             if (dim < 0 || dim >= local.dim()) {
-                throw InvalidInput("from_local: " + to_string(placements[a]) + " of a tensor with " + std::to_string(local.dim()) +
-                                   " dimensions.");
+                throw InvalidInput("from_local: " + to_string(placements[a]) + " of a tensor with " + std::to_string(local.dim()) + " dimensions.");
             }
             auto extents = std::make_shared<Extents>();
             for (const auto& shape : shapes) extents->push_back(shape[dim]);
@@ -407,9 +419,9 @@ at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const Devic
             for (std::int64_t d = 0; d < local.dim(); ++d) {
                 const bool cut = placements[a].is_shard() && d == axes[a].placement.dim;
                 if (!cut && shapes[r][d] != shapes[0][d]) {
-                    throw InvalidInput("from_local: dimension " + std::to_string(d) + " has " + std::to_string(shapes[0][d]) +
-                                       " entries on rank 0 and " + std::to_string(shapes[r][d]) + " on rank " + std::to_string(r) + " of axis '" +
-                                       device_mesh->axis_names()[a] + "'. Only the dimension that is cut may differ.");
+                    throw InvalidInput("from_local: dimension " + std::to_string(d) + " has " + std::to_string(shapes[0][d]) + " entries on rank 0 and " +
+                                       std::to_string(shapes[r][d]) + " on rank " + std::to_string(r) + " of axis '" + device_mesh->axis_names()[a] +
+                                       "'. Only the dimension that is cut may differ.");
                 }
             }
         }
@@ -424,11 +436,10 @@ at::Tensor to_local(const at::Tensor& tensor)
     const auto spec = gradient_spec(spec_of(tensor));
     memory_of(tensor)->has_plain_views = true;
     // A new alias: the caller may attach autograd history to it.
-    return with_backward(local_of(tensor).detach(), tensor, "ToLocalBackward",
-                        [spec](const at::Tensor& gradient) {
-                            if (is_sharded(gradient)) return gradient;
-                            return gradient.requires_grad() ? from_local(gradient, spec) : wrap(gradient, spec);
-                        });
+    return with_backward(local_of(tensor).detach(), tensor, "ToLocalBackward", [spec](const at::Tensor& gradient) {
+        if (is_sharded(gradient)) return gradient;
+        return gradient.requires_grad() ? from_local(gradient, spec) : wrap(gradient, spec);
+    });
 }
 
 at::Tensor full_tensor(const at::Tensor& tensor)
@@ -444,22 +455,22 @@ at::Tensor redistribute(const at::Tensor& tensor, const SpecPtr& target)
         if (!axis.is_shard()) continue;
         const auto dim = axis.placement.dim;
         if (dim < tensor.dim() && axis.blocks * axis.total() == tensor.size(dim)) continue;
-        throw InvalidInput("redistribute: " + to_string(*target) + " of a tensor of shape " + shape_of(tensor) + ". The extents must add up to the dimension that is cut.");
+        throw InvalidInput("redistribute: " + to_string(*target) + " of a tensor of shape " + shape_of(tensor) +
+                           ". The extents must add up to the dimension that is cut.");
     }
     refresh_copy(tensor);
     const auto source = spec_of(tensor);
     if (*source == *target) return tensor;
-    return with_backward(convert(tensor, target), tensor, "RedistributeBackward", [spec = gradient_spec(source)](const at::Tensor& gradient) {
-        return is_sharded(gradient) ? redistribute(gradient, spec) : gradient;
-    });
+    return with_backward(convert(tensor, target), tensor, "RedistributeBackward",
+                         [spec = gradient_spec(source)](const at::Tensor& gradient) { return is_sharded(gradient) ? redistribute(gradient, spec) : gradient; });
 }
 
 at::Tensor redistribute(const at::Tensor& tensor, c10::ArrayRef<Placement> placements)
 {
     const auto& source = spec_of(tensor);
     if (placements.size() != source->axes.size()) {
-        throw InvalidInput("redistribute: " + std::to_string(placements.size()) + " placements for a device mesh of " +
-                           std::to_string(source->axes.size()) + " axes. Give one placement an axis.");
+        throw InvalidInput("redistribute: " + std::to_string(placements.size()) + " placements for a device mesh of " + std::to_string(source->axes.size()) +
+                           " axes. Give one placement an axis.");
     }
     std::vector<AxisLayout> axes(placements.size());
     for (std::size_t a = 0; a < placements.size(); ++a) {
@@ -468,8 +479,7 @@ at::Tensor redistribute(const at::Tensor& tensor, c10::ArrayRef<Placement> place
         if (placements[a].is_shard()) {
             if (dim < 0) dim += tensor.dim();
             if (dim < 0 || dim >= tensor.dim()) {
-                throw InvalidInput("redistribute: " + to_string(placements[a]) + " of a tensor with " + std::to_string(tensor.dim()) +
-                                   " dimensions.");
+                throw InvalidInput("redistribute: " + to_string(placements[a]) + " of a tensor with " + std::to_string(tensor.dim()) + " dimensions.");
             }
         }
         if (source->axes[a].placement == axes[a].placement) {
@@ -481,7 +491,13 @@ at::Tensor redistribute(const at::Tensor& tensor, c10::ArrayRef<Placement> place
     return redistribute(tensor, make_spec(source->device_mesh, axes, source->index_map));
 }
 
-void set_plain_tensor_policy(PlainTensorPolicy value) { policy = value; }
-PlainTensorPolicy plain_tensor_policy() { return policy; }
+void set_plain_tensor_policy(PlainTensorPolicy value)
+{
+    policy = value;
+}
+PlainTensorPolicy plain_tensor_policy()
+{
+    return policy;
+}
 
 }  // namespace meshard

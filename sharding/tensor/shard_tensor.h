@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "sharding/tensor/shard_spec.h"
+
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
-
-#include "sharding/tensor/shard_spec.h"
 
 namespace meshard {
 
@@ -25,8 +25,7 @@ const SpecPtr& spec_of(const at::Tensor& tensor);
 ///
 /// In the first form ranks exchange their extents (collective); in the second `spec` has them, without communication.
 /// @throws InvalidInput if ranks disagree in the dimensions that are not cut.
-at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const DeviceMesh>& device_mesh,
-                      c10::ArrayRef<Placement> placements);
+at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const DeviceMesh>& device_mesh, c10::ArrayRef<Placement> placements);
 at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec);
 
 /// This rank's part, as a plain tensor; of a Partial, this rank's summand. Differentiable: its gradient is taken as this rank's part with the same

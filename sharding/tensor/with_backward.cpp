@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/tensor/with_backward.h"
 
+#include "sharding/tensor/shard_tensor.h"
+
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -8,8 +10,6 @@
 
 #include <algorithm>
 #include <atomic>
-
-#include "sharding/tensor/shard_tensor.h"
 
 namespace meshard {
 namespace {
@@ -71,8 +71,7 @@ struct SeveralBackward : CrossingNode {
 
 }  // namespace
 
-at::Tensor with_backward(at::Tensor output, const at::Tensor& input, const char* label, std::function<at::Tensor(const at::Tensor&)> backward,
-                         bool record)
+at::Tensor with_backward(at::Tensor output, const at::Tensor& input, const char* label, std::function<at::Tensor(const at::Tensor&)> backward, bool record)
 {
     const bool takes_gradient = input.defined() ? input.requires_grad() : record;
     if (!at::GradMode::is_enabled() || !takes_gradient) return output;
@@ -109,6 +108,9 @@ std::optional<std::vector<std::string>> share_axes_given_by(const torch::autogra
     return crossing ? crossing->share_axes : std::nullopt;
 }
 
-bool has_part_sources() { return part_sources; }
+bool has_part_sources()
+{
+    return part_sources;
+}
 
 }  // namespace meshard

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <vector>
+#include "sharding/ranks/row_stream.h"
+#include "sharding/transport/peer_memory.h"
+#include "sharding/transport/ring_collectives.h"
 
 #include <ATen/core/Tensor.h>
 
-#include "sharding/transport/peer_memory.h"
-#include "sharding/transport/ring_collectives.h"
-#include "sharding/ranks/row_stream.h"
+#include <cstdint>
+#include <memory>
+#include <vector>
 
 namespace meshard {
 
 /// Ranks of one machine, if all of them can write to each other's memory.
 struct PeerRanks {
-    std::shared_ptr<PeerMemory> memory;                   ///< of this process; null if some rank cannot write to it
-    std::vector<std::shared_ptr<const PeerView>> views;   ///< indexed by rank; empty if some rank cannot write to another
+    std::shared_ptr<PeerMemory> memory;                  ///< of this process; null if some rank cannot write to it
+    std::vector<std::shared_ptr<const PeerView>> views;  ///< indexed by rank; empty if some rank cannot write to another
 
     bool can_write() const { return !views.empty(); }
 };
@@ -42,8 +42,8 @@ public:
 
 private:
     struct Peer {
-        std::int64_t send_begin = 0, send_end = 0, written = 0;        // bytes of the sent stream; written: copied to the peer so far
-        std::int64_t receive_begin = 0, receive_end = 0, taken = 0;   // bytes of the receive buffer; taken: copied from the peer's ring so far
+        std::int64_t send_begin = 0, send_end = 0, written = 0;      // bytes of the sent stream; written: copied to the peer so far
+        std::int64_t receive_begin = 0, receive_end = 0, taken = 0;  // bytes of the receive buffer; taken: copied from the peer's ring so far
         bool is_written = false, is_received = false, will_end = false;
         Incoming first, last;
     };
@@ -52,7 +52,7 @@ private:
 
     const PeerRanks& peers_;
     RowStream sent_;
-    at::Tensor received_, target_;   // target_: where other ranks write; received_ itself if it lies in PeerMemory
+    at::Tensor received_, target_;  // target_: where other ranks write; received_ itself if it lies in PeerMemory
     std::vector<Peer> by_rank_;
     Outgoing first_, last_;
     bool first_sent_ = false, writes_ = false;

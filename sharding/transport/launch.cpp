@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/transport/launch.h"
 
+#include "partition/error.h"
+#include "sharding/transport/mpi_backend.h"
+#include "sharding/transport/nccl_backend.h"
+#include "sharding/transport/shared_memory_backend.h"
+
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
-
-#include "partition/error.h"
-#include "sharding/transport/mpi_backend.h"
-#include "sharding/transport/nccl_backend.h"
-#include "sharding/transport/shared_memory_backend.h"
+#include <unistd.h>
 
 namespace meshard {
 namespace {
@@ -33,17 +32,22 @@ int number(const char* variable)
     int value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (text.empty() || error != std::errc() || end != text.data() + text.size()) {
-        throw InvalidInput(std::string("launch: the environment variable ") + variable + " is " +
-                           (text.empty() ? "not set" : "'" + text + "'") +
+        throw InvalidInput(std::string("launch: the environment variable ") + variable + " is " + (text.empty() ? "not set" : "'" + text + "'") +
                            ", expected a number. Start with torchrun, srun, mpirun or --nproc, or set MESHARD_LAUNCH=single for one rank.");
     }
     return value;
 }
 
-int number_or(const char* variable, int otherwise) { return environment(variable).empty() ? otherwise : number(variable); }
+int number_or(const char* variable, int otherwise)
+{
+    return environment(variable).empty() ? otherwise : number(variable);
+}
 
 /// The script of a batch job has a SLURM_PROCID and the job's SLURM_NTASKS, too, and is one process; a step of more than one is srun's alone.
-bool is_started_by_srun() { return !environment("SLURM_STEP_ID").empty() && number_or("SLURM_STEP_NUM_TASKS", number_or("SLURM_NTASKS", 1)) > 1; }
+bool is_started_by_srun()
+{
+    return !environment("SLURM_STEP_ID").empty() && number_or("SLURM_STEP_NUM_TASKS", number_or("SLURM_NTASKS", 1)) > 1;
+}
 
 /// First host of a SLURM node list such as `node[03-05,9],gpu1`.
 std::string first_host(const std::string& list)
@@ -125,7 +129,7 @@ LaunchInfo detect_launch()
         info.rendezvous = environment("MESHARD_RENDEZVOUS");
         if (info.rendezvous.empty()) {
             if (host.empty() || port.empty()) {
-                if (info.source != "environment") return info;   // MPI may connect them without
+                if (info.source != "environment") return info;  // MPI may connect them without
                 throw no_rendezvous(info);
             }
             info.rendezvous = "tcp://" + host + ":" + port;
@@ -139,8 +143,7 @@ namespace {
 /// Ranks that find each other in a store: they exchange messages through shared memory if all are on one host, else over Gloo; between GPUs over NCCL.
 class StoreWorld : public World {
 public:
-    StoreWorld(const LaunchInfo& info, double timeout_seconds, const std::string& backend)
-        : rank_(info.rank), size_(info.size), wanted_(backend)
+    StoreWorld(const LaunchInfo& info, double timeout_seconds, const std::string& backend) : rank_(info.rank), size_(info.size), wanted_(backend)
     {
         const auto timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_seconds * 1000));
         timeout_ = timeout;
@@ -153,8 +156,7 @@ public:
     int size() const override { return size_; }
     std::string backend_name() const override { return shared_memory_ ? "shm" : "gloo"; }
 
-    RankGroup make_group(const std::vector<int>& ranks, const std::string& name, const std::string& axis,
-                         std::shared_ptr<CommCounter> counter) override
+    RankGroup make_group(const std::vector<int>& ranks, const std::string& name, const std::string& axis, std::shared_ptr<CommCounter> counter) override
     {
         if (ranks.size() == 1) return RankGroup(nullptr, axis, std::move(counter));
         const auto index = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
@@ -213,8 +215,7 @@ private:
             throw;
         } catch (const std::exception& error) {
             throw CommunicationError("launch: rank " + std::to_string(rank_) + " could not reach the rendezvous " + place + " within " +
-                                     std::to_string(timeout.count() / 1000) + " s: " + first_line(error.what()) +
-                                     ". Is rank 0 running, and is the port free?");
+                                     std::to_string(timeout.count() / 1000) + " s: " + first_line(error.what()) + ". Is rank 0 running, and is the port free?");
         }
     }
 
@@ -269,9 +270,12 @@ private:
     {
         if (device_) return device_;
         const auto interface = environment("GLOO_SOCKET_IFNAME");
-        if (!interface.empty()) device_ = c10d::ProcessGroupGloo::createDeviceForInterface(interface, false);
-        else if (on_one_host()) device_ = c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1", false);
-        else device_ = c10d::ProcessGroupGloo::createDefaultDevice(false);
+        if (!interface.empty())
+            device_ = c10d::ProcessGroupGloo::createDeviceForInterface(interface, false);
+        else if (on_one_host())
+            device_ = c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1", false);
+        else
+            device_ = c10d::ProcessGroupGloo::createDefaultDevice(false);
         return device_;
     }
 
@@ -281,7 +285,7 @@ private:
     bool shared_memory_ = false;
     std::chrono::milliseconds timeout_{};
     c10::intrusive_ptr<c10d::Store> store_;
-    std::vector<std::string> names_;   // host:pid of each rank
+    std::vector<std::string> names_;  // host:pid of each rank
     std::shared_ptr<::gloo::transport::Device> device_;
     std::map<std::string, int> num_groups_;
     std::vector<c10::intrusive_ptr<c10d::Backend>> backends_;
@@ -317,8 +321,8 @@ std::unique_ptr<World> World::connect(const LaunchInfo& info, double timeout_sec
     if (backend == "mpi" || (by_mpi && any && !why_no_nccl().empty())) {
         if (auto world = connect_mpi(info, timeout_seconds)) return world;
         if (backend == "mpi") {
-            throw CommunicationError("launch: MESHARD_BACKEND=mpi, but MPI does not see the " + std::to_string(info.size) +
-                                     " ranks that " + info.source + " started, or this build has no MPI. Start with mpirun, or leave it to Gloo.");
+            throw CommunicationError("launch: MESHARD_BACKEND=mpi, but MPI does not see the " + std::to_string(info.size) + " ranks that " + info.source +
+                                     " started, or this build has no MPI. Start with mpirun, or leave it to Gloo.");
         }
     }
     return std::make_unique<StoreWorld>(info, timeout_seconds, backend);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "sharding/ranks/device_mesh.h"
+
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
-
-#include "sharding/ranks/device_mesh.h"
 
 namespace meshard {
 
@@ -16,8 +16,8 @@ struct LaunchInfo {
     int rank = 0;
     int size = 1;
     int local_rank = 0;
-    std::string source = "single";        ///< `environment` (torchrun and alike), `slurm`, `openmpi`, `pmi`, `single`
-    std::string rendezvous;               ///< `tcp://host:port` or `file:///path`; empty for one rank
+    std::string source = "single";  ///< `environment` (torchrun and alike), `slurm`, `openmpi`, `pmi`, `single`
+    std::string rendezvous;         ///< `tcp://host:port` or `file:///path`; empty for one rank
 };
 
 /// Reads, in this order: RANK and WORLD_SIZE (torchrun, and our own `--nproc`), SLURM_*, OMPI_COMM_WORLD_*, PMI_*; else one rank.
@@ -37,7 +37,7 @@ public:
     /// Orderly end: waits for all ranks, then closes the connections. Without it (after an error) the destructor closes at once, so that waiting ranks fail
     /// instead of hanging.
     virtual void finish() = 0;
-    virtual std::string backend_name() const = 0;   ///< `shm`, `gloo`, `mpi`, `none`
+    virtual std::string backend_name() const = 0;  ///< `shm`, `gloo`, `mpi`, `none`
 };
 
 /// Starts `size` copies of this program as ranks 0..size-1 on this machine, with `arguments` (those after the program's name), and waits

@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "partition/error.h"
+#include "sharding/transport/launch.h"
+
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fcntl.h>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-
-#include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include "partition/error.h"
-#include "sharding/transport/launch.h"
 
 extern char** environ;
 
@@ -24,7 +23,7 @@ namespace {
 constexpr const char* kFailureFolder = "MESHARD_FAILURE_FOLDER";
 constexpr int kExitOfDeadRank = 5;
 constexpr int kExitOfInterruption = 130;
-constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};   // what ends a run before its time
+constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};  // what ends a run before its time
 
 volatile std::sig_atomic_t signal_received = 0;
 volatile std::sig_atomic_t num_signals = 0;
@@ -78,7 +77,8 @@ struct MeetingPlace {
         const std::filesystem::path parent = wanted && *wanted ? wanted : "/tmp";
         auto pattern = (parent / "meshard-ranks-XXXXXX").string();
         if (!mkdtemp(pattern.data())) {
-            throw IoError("--nproc: cannot make a folder in " + parent.string() + ": " + std::strerror(errno) + ". Set TMPDIR to a folder that can be written.");
+            throw IoError("--nproc: cannot make a folder in " + parent.string() + ": " + std::strerror(errno) +
+                          ". Set TMPDIR to a folder that can be written.");
         }
         folder = pattern;
     }
@@ -125,7 +125,7 @@ pid_t start_rank(int rank, int size, const std::vector<std::string>& arguments, 
     sigprocmask(SIG_SETMASK, &before, nullptr);
     if (pid < 0) throw CommunicationError("--nproc: cannot start rank " + std::to_string(rank) + ": " + std::strerror(errno) + ".");
     if (pid == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGTERM);   // ranks do not outlive the launcher
+        prctl(PR_SET_PDEATHSIG, SIGTERM);  // ranks do not outlive the launcher
         if (getppid() != parent) _exit(kExitOfDeadRank);
         execve("/proc/self/exe", argv.data(), envp.data());
         _exit(kExitOfDeadRank);
@@ -186,13 +186,13 @@ Failure explain(const std::vector<int>& order, const std::vector<int>& status, c
 
 int run_local_ranks(int size, const std::vector<std::string>& arguments, double grace_seconds)
 {
-    const RememberedSignals signals;   // until the folder is removed, too
+    const RememberedSignals signals;  // until the folder is removed, too
     const MeetingPlace place;
 
     std::vector<pid_t> pids(size, -1);
     for (int rank = 0; rank < size; ++rank) pids[rank] = start_rank(rank, size, arguments, place.folder);
 
-    std::vector<int> status(size, 0), order;   // order in which ranks ended by themselves
+    std::vector<int> status(size, 0), order;  // order in which ranks ended by themselves
     int running = size;
     double since_failure = -1;
     bool ended_by_us = false;

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/transport/message_rings.h"
 
-#include <sys/mman.h>
-
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#include <sys/mman.h>
 
 namespace meshard {
 namespace {
@@ -14,20 +13,31 @@ const char* name_of(MessageHeader::Kind kind)
 {
     using Kind = MessageHeader::Kind;
     switch (kind) {
-    case Kind::AllReduce: return "all_reduce";
-    case Kind::Broadcast: return "broadcast";
-    case Kind::AllToAll: return "all_to_all";
-    case Kind::Barrier: return "barrier";
-    case Kind::Rows: return "exchange of rows";
+    case Kind::AllReduce:
+        return "all_reduce";
+    case Kind::Broadcast:
+        return "broadcast";
+    case Kind::AllToAll:
+        return "all_to_all";
+    case Kind::Barrier:
+        return "barrier";
+    case Kind::Rows:
+        return "exchange of rows";
     }
     return "?";
 }
 
 }  // namespace
 
-std::int64_t MessageRings::counter_bytes(std::int64_t size) { return (2 * size + size * size) * static_cast<std::int64_t>(sizeof(Counter)); }
+std::int64_t MessageRings::counter_bytes(std::int64_t size)
+{
+    return (2 * size + size * size) * static_cast<std::int64_t>(sizeof(Counter));
+}
 
-std::int64_t MessageRings::bytes(int size) { return counter_bytes(size) + size * kRingBytes; }
+std::int64_t MessageRings::bytes(int size)
+{
+    return counter_bytes(size) + size * kRingBytes;
+}
 
 MessageRings::MessageRings(void* memory, int rank, int size) : memory_(memory), rank_(rank), size_(size), read_position_(size, 0) {}
 
@@ -54,7 +64,8 @@ void MessageRings::advance(int peer, std::int64_t n)
 }
 
 Outgoing::Outgoing(MessageHeader header, const std::vector<std::int64_t>& sizes, const char* data, std::int64_t bytes)
-    : Outgoing(header, sizes, [data](std::int64_t begin, std::int64_t count, char* to) { std::memcpy(to, data + begin, static_cast<std::size_t>(count)); }, bytes)
+    : Outgoing(
+          header, sizes, [data](std::int64_t begin, std::int64_t count, char* to) { std::memcpy(to, data + begin, static_cast<std::size_t>(count)); }, bytes)
 {
 }
 
@@ -71,9 +82,12 @@ bool Outgoing::put(MessageRings& rings)
     while (position_ < end) {
         const auto fill = [&](char* data, std::int64_t at, std::int64_t count) {
             const auto from = position_ + at;
-            if (from < head) std::memcpy(data, head_.data() + from, static_cast<std::size_t>(count));
-            else if (from < head + bytes_) read_(from - head, count, data);
-            else std::memset(data, 0, static_cast<std::size_t>(count));   // padding
+            if (from < head)
+                std::memcpy(data, head_.data() + from, static_cast<std::size_t>(count));
+            else if (from < head + bytes_)
+                read_(from - head, count, data);
+            else
+                std::memset(data, 0, static_cast<std::size_t>(count));  // padding
         };
         const auto n = (position_ < head ? head : position_ < head + bytes_ ? head + bytes_ : end) - position_;
         const auto put = rings.put(n, fill);
@@ -94,9 +108,8 @@ bool Incoming::read_header(MessageRings& rings, int peer, MessageHeader expected
     rings.peek(peer, MessageRings::kLine, copy);
     std::memcpy(&header, bytes.data(), sizeof header);
     if (header.kind != expected.kind || (expected.bytes >= 0 && header.bytes != expected.bytes)) {
-        throw std::runtime_error(std::string("the ranks call different collectives: here ") + name_of(expected.kind) + " of " +
-                                 std::to_string(expected.bytes) + " bytes, on rank " + std::to_string(peer) + " " + name_of(header.kind) + " of " +
-                                 std::to_string(header.bytes));
+        throw std::runtime_error(std::string("the ranks call different collectives: here ") + name_of(expected.kind) + " of " + std::to_string(expected.bytes) +
+                                 " bytes, on rank " + std::to_string(peer) + " " + name_of(header.kind) + " of " + std::to_string(header.bytes));
     }
     if (rings.available(peer) < n) return false;
     rings.peek(peer, n, copy);
@@ -112,9 +125,8 @@ bool Incoming::take(MessageRings& rings, int peer, std::int64_t n, char* into)
     const auto count = std::min(rings.available(peer), aligned(n) - position_);
     const auto useful = std::min(count, n - position_);
     if (useful > 0) {
-        rings.peek(peer, useful, [&](const char* data, std::int64_t at, std::int64_t k) {
-            std::memcpy(into + position_ + at, data, static_cast<std::size_t>(k));
-        });
+        rings.peek(peer, useful,
+                   [&](const char* data, std::int64_t at, std::int64_t k) { std::memcpy(into + position_ + at, data, static_cast<std::size_t>(k)); });
     }
     position_ += count;
     rings.advance(peer, count);

@@ -13,14 +13,14 @@ namespace meshard {
 /// Streams of bytes between processes that share memory: every rank writes to its own ring buffer, and all other ranks read it. Not thread-safe.
 class MessageRings {
 public:
-    static constexpr std::int64_t kLine = 64;   ///< messages begin on a cache line
+    static constexpr std::int64_t kLine = 64;  ///< messages begin on a cache line
 
     /// Bytes of the memory that `size` ranks share; it must be zero at the start.
     static std::int64_t bytes(int size);
 
     /// `memory` is a mapping of that many bytes, which this object unmaps at its end.
     MessageRings(void* memory, int rank, int size);
-    ~MessageRings();   ///< calls `leave`
+    ~MessageRings();  ///< calls `leave`
     MessageRings(const MessageRings&) = delete;
     MessageRings& operator=(const MessageRings&) = delete;
 
@@ -56,14 +56,14 @@ public:
     bool has_left(int rank) const { return counter(size_ + rank).load(std::memory_order_acquire) != 0; }
 
 private:
-    static constexpr std::int64_t kRingBytes = std::int64_t{2} << 20;   // small enough to stay in the cache, large enough for a layer's message
+    static constexpr std::int64_t kRingBytes = std::int64_t{2} << 20;  // small enough to stay in the cache, large enough for a layer's message
 
     /// A number that one rank writes and others read, on a cache line of its own.
     struct alignas(kLine) Counter {
         std::atomic<std::int64_t> value{0};
     };
 
-    std::int64_t room() const;   // free bytes in this rank's ring
+    std::int64_t room() const;  // free bytes in this rank's ring
 
     // In memory: written[size], left[size], consumed[writer][reader], then the rings.
     static std::int64_t counter_bytes(std::int64_t size);
@@ -83,10 +83,13 @@ private:
 
     void* memory_;
     int rank_, size_;
-    std::vector<std::int64_t> read_position_;   // in each peer's stream
+    std::vector<std::int64_t> read_position_;  // in each peer's stream
 };
 
-constexpr std::int64_t aligned(std::int64_t bytes) { return (bytes + MessageRings::kLine - 1) / MessageRings::kLine * MessageRings::kLine; }
+constexpr std::int64_t aligned(std::int64_t bytes)
+{
+    return (bytes + MessageRings::kLine - 1) / MessageRings::kLine * MessageRings::kLine;
+}
 
 /// Header of each message: the collective that it belongs to, so that ranks that call different collectives get an error.
 struct MessageHeader {
@@ -129,11 +132,11 @@ public:
     /// Copies what has arrived of a message of n bytes to `into`; true when all of it has been read, padding included.
     bool take(MessageRings& rings, int peer, std::int64_t n, char* into);
 
-    std::vector<std::int64_t> sizes;   ///< received with the header
+    std::vector<std::int64_t> sizes;  ///< received with the header
 
 private:
     bool known_ = false;
-    std::int64_t position_ = 0;   // bytes taken
+    std::int64_t position_ = 0;  // bytes taken
 };
 
 }  // namespace meshard

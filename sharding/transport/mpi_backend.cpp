@@ -1,33 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/transport/mpi_backend.h"
 
+#include "sharding/transport/mpi_work.h"
+
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <algorithm>
 #include <cstring>
 
-#include "sharding/transport/mpi_work.h"
-
 namespace meshard {
 namespace {
 
 using c10d::Work;
 
-constexpr int kNumTags = 16000;   // of which each exchange takes two: MPI grants 32767
+constexpr int kNumTags = 16000;  // of which each exchange takes two: MPI grants 32767
 
 MPI_Datatype mpi_type(at::ScalarType type)
 {
     switch (type) {
-    case at::kFloat: return MPI_FLOAT;
-    case at::kDouble: return MPI_DOUBLE;
-    case at::kInt: return MPI_INT32_T;
-    case at::kLong: return MPI_INT64_T;
-    case at::kShort: return MPI_INT16_T;
-    case at::kChar: return MPI_INT8_T;
+    case at::kFloat:
+        return MPI_FLOAT;
+    case at::kDouble:
+        return MPI_DOUBLE;
+    case at::kInt:
+        return MPI_INT32_T;
+    case at::kLong:
+        return MPI_INT64_T;
+    case at::kShort:
+        return MPI_INT16_T;
+    case at::kChar:
+        return MPI_INT8_T;
     case at::kByte:
-    case at::kBool: return MPI_UINT8_T;
-    default: throw std::runtime_error(std::string("MPI cannot reduce values of type ") + at::toString(type) + "; convert to float");
+    case at::kBool:
+        return MPI_UINT8_T;
+    default:
+        throw std::runtime_error(std::string("MPI cannot reduce values of type ") + at::toString(type) + "; convert to float");
     }
 }
 
@@ -67,7 +75,7 @@ public:
         for_each_chunk(tensor.numel(), kLargest, [&](std::int64_t offset, int count) {
             auto* data = static_cast<char*>(tensor.data_ptr()) + offset * static_cast<std::int64_t>(tensor.element_size());
             check_mpi(MPI_Iallreduce(MPI_IN_PLACE, data, count, mpi_type(tensor.scalar_type()), mpi_op(options.reduceOp), communicator_, work->add()),
-                  "all-reduce");
+                      "all-reduce");
         });
         return work;
     }
@@ -78,9 +86,9 @@ public:
         const auto bytes = tensor.numel() * static_cast<std::int64_t>(tensor.element_size());
         auto work = make_work(tensor);
         for_each_chunk(bytes, kLargest, [&](std::int64_t offset, int count) {
-            check_mpi(MPI_Ibcast(static_cast<char*>(tensor.data_ptr()) + offset, count, MPI_BYTE, static_cast<int>(options.rootRank), communicator_,
-                             work->add()),
-                  "broadcast");
+            check_mpi(
+                MPI_Ibcast(static_cast<char*>(tensor.data_ptr()) + offset, count, MPI_BYTE, static_cast<int>(options.rootRank), communicator_, work->add()),
+                "broadcast");
         });
         return work;
     }
@@ -123,17 +131,16 @@ public:
             if (!is_direct || offset < 0) post_receive(*work, received, receive[r], receive[r + 1], r, MpiRows::kChunk, tag);
         });
         for_each_other([&](int r) {
-            if (neighbors_.views[r] && send_bytes[r] >= PeerMemory::kWorthwhileBytes) work->write(r, *neighbors_.views[r], send[r], send[r + 1]);
-            else work->send(r, send[r], send[r + 1]);
+            if (neighbors_.views[r] && send_bytes[r] >= PeerMemory::kWorthwhileBytes)
+                work->write(r, *neighbors_.views[r], send[r], send[r + 1]);
+            else
+                work->send(r, send[r], send[r + 1]);
         });
-        work->isCompleted();   // the first chunks go at once
+        work->isCompleted();  // the first chunks go at once
         return carried_on(std::move(work), send.back() + receive.back());
     }
 
-    at::Tensor empty_received(at::IntArrayRef sizes, const at::TensorOptions& options) override
-    {
-        return empty_for_peers(neighbors_.memory, sizes, options);
-    }
+    at::Tensor empty_received(at::IntArrayRef sizes, const at::TensorOptions& options) override { return empty_for_peers(neighbors_.memory, sizes, options); }
 
     c10::intrusive_ptr<Work> barrier(const c10d::BarrierOptions&) override
     {
@@ -144,7 +151,7 @@ public:
 
 private:
     static constexpr std::int64_t kLargest = std::int64_t{1} << 30;      // MPI counts in 32 bits
-    static constexpr std::int64_t kCarriedOn = std::int64_t{256} << 10;   // from so many bytes on the progress thread is woken
+    static constexpr std::int64_t kCarriedOn = std::int64_t{256} << 10;  // from so many bytes on the progress thread is woken
 
     template <class F>
     static void for_each_chunk(std::int64_t n, std::int64_t largest, F&& f)
@@ -173,9 +180,7 @@ private:
 
     static void post_receive(MpiRequests& work, const at::Tensor& out, std::int64_t begin, std::int64_t end, int rank, std::int64_t largest, int tag)
     {
-        for_each_chunk(end - begin, largest, [&](std::int64_t offset, int count) {
-            work.receive(bytes_of(out) + begin + offset, count, rank, tag);
-        });
+        for_each_chunk(end - begin, largest, [&](std::int64_t offset, int count) { work.receive(bytes_of(out) + begin + offset, count, rank, tag); });
     }
 
     c10::intrusive_ptr<MpiRequests> make_work(const at::Tensor& tensor) const
@@ -218,8 +223,7 @@ public:
     int size() const override { return size_; }
     std::string backend_name() const override { return "mpi"; }
 
-    RankGroup make_group(const std::vector<int>& ranks, const std::string& name, const std::string& axis,
-                         std::shared_ptr<CommCounter> counter) override
+    RankGroup make_group(const std::vector<int>& ranks, const std::string& name, const std::string& axis, std::shared_ptr<CommCounter> counter) override
     {
         (void)name;
         if (ranks.size() == 1) return RankGroup(nullptr, axis, std::move(counter));
@@ -228,7 +232,7 @@ public:
         MPI_Comm communicator;
         MPI_Comm_group(MPI_COMM_WORLD, &everyone);
         check_mpi(MPI_Group_incl(everyone, static_cast<int>(ranks.size()), ranks.data(), &members), "group");
-        check_mpi(MPI_Comm_create_group(MPI_COMM_WORLD, members, num_groups_++, &communicator), "group");   // by its members only
+        check_mpi(MPI_Comm_create_group(MPI_COMM_WORLD, members, num_groups_++, &communicator), "group");  // by its members only
         MPI_Group_free(&members);
         MPI_Group_free(&everyone);
         MPI_Comm_set_errhandler(communicator, MPI_ERRORS_RETURN);
@@ -240,7 +244,7 @@ public:
     {
         MPI_Barrier(MPI_COMM_WORLD);
         if (progress_) progress_->stop();
-        MPI_Finalize();   // frees the communicators that are left
+        MPI_Finalize();  // frees the communicators that are left
     }
 
 private:
@@ -261,7 +265,7 @@ std::unique_ptr<World> connect_mpi(const LaunchInfo& info, double timeout_second
     if (!initialized) MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     if (size != info.size) {
-        MPI_Finalize();   // a launcher that MPI does not know: every rank would be alone
+        MPI_Finalize();  // a launcher that MPI does not know: every rank would be alone
         return nullptr;
     }
     return std::make_unique<MpiWorld>(timeout_seconds);

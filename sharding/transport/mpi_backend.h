@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <memory>
-
 #include "sharding/transport/launch.h"
+
+#include <memory>
 
 namespace meshard {
 

@@ -3,9 +3,8 @@
 
 #include <ATen/ATen.h>
 
-#include <sched.h>
-
 #include <algorithm>
+#include <sched.h>
 #include <stdexcept>
 
 namespace meshard {
@@ -91,7 +90,7 @@ void MpiWork::go_on() noexcept
     try {
         if (!is_done_) is_done_ = advance();
     } catch (const std::exception& error) {
-        failure_ = error.what();   // kept: a failed collective must not be advanced again
+        failure_ = error.what();  // kept: a failed collective must not be advanced again
     }
 }
 
@@ -101,10 +100,10 @@ bool MpiWork::wait(std::chrono::milliseconds timeout)
     const auto limit = timeout > std::chrono::milliseconds(0) ? timeout : limit_;
     const auto deadline = std::chrono::steady_clock::now() + limit;
     for (std::int64_t spin = 0; !isCompleted(); ++spin) {
-        if (spin % 64 == 63) sched_yield();   // there may be more ranks than cores
+        if (spin % 64 == 63) sched_yield();  // there may be more ranks than cores
         if (spin % 4096 != 4095) continue;
         if (const auto who = who_has_left(); !who.empty()) {
-            if (isCompleted()) return true;   // it may have sent everything before it left
+            if (isCompleted()) return true;  // it may have sent everything before it left
             throw std::runtime_error(who);
         }
         if (std::chrono::steady_clock::now() > deadline) throw std::runtime_error("no answer within " + std::to_string(limit.count() / 1000) + " s");
@@ -137,7 +136,7 @@ void MpiRequests::receive(void* to, int bytes, int rank, int tag)
 
 bool MpiRequests::advance()
 {
-    for (; next_ < requests_.size(); ++next_) {   // in the order of their creation, so that each is tested only until it is done
+    for (; next_ < requests_.size(); ++next_) {  // in the order of their creation, so that each is tested only until it is done
         if (!is_done(requests_[next_].request, requests_[next_].bytes)) return false;
     }
     return true;
@@ -158,7 +157,7 @@ void MpiRows::send_target(int rank, std::int64_t offset, std::int64_t bytes)
 {
     targets_.push_back({offset, bytes});
     check_mpi(MPI_Isend(&targets_.back(), sizeof(Target), MPI_BYTE, rank, tag_ + 1, communicator_, add()), "send");
-    if (offset >= 0) receive(nullptr, 0, rank, tag_);   // the empty message that says that all is written
+    if (offset >= 0) receive(nullptr, 0, rank, tag_);  // the empty message that says that all is written
 }
 
 bool MpiRows::advance()
@@ -175,9 +174,9 @@ bool MpiRows::advance(Written& written)
     const bool had_target = written.request == MPI_REQUEST_NULL;
     if (!is_done(written.request)) return false;
     auto& offset = written.target.offset;
-    if (!had_target && written.target.bytes != written.end - written.begin) {   // writing more would overwrite what follows the target
-        throw std::runtime_error("all_to_all: " + std::to_string(written.end - written.begin) + " bytes are sent to rank " + std::to_string(written.rank) + ", which expects " +
-                                 std::to_string(written.target.bytes));
+    if (!had_target && written.target.bytes != written.end - written.begin) {  // writing more would overwrite what follows the target
+        throw std::runtime_error("all_to_all: " + std::to_string(written.end - written.begin) + " bytes are sent to rank " + std::to_string(written.rank) +
+                                 ", which expects " + std::to_string(written.target.bytes));
     }
     if (!had_target && offset < 0) {
         send(written.rank, written.begin, written.end);
@@ -189,7 +188,7 @@ bool MpiRows::advance(Written& written)
     written.begin += count;
     offset += count;
     if (written.begin < written.end) return false;
-    check_mpi(MPI_Isend(nullptr, 0, MPI_BYTE, written.rank, tag_, communicator_, add()), "send");   // tells the rank that all is written
+    check_mpi(MPI_Isend(nullptr, 0, MPI_BYTE, written.rank, tag_, communicator_, add()), "send");  // tells the rank that all is written
     return true;
 }
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -10,17 +13,14 @@
 #include <string>
 #include <vector>
 
-#include <ATen/core/Tensor.h>
-#include <torch/csrc/distributed/c10d/Work.hpp>
-
 // MPI's C++ bindings, removed from the standard, would need a library of their own.
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1
-#include <mpi.h>
-
+#include "sharding/ranks/row_stream.h"
 #include "sharding/transport/peer_memory.h"
 #include "sharding/transport/progress_thread.h"
-#include "sharding/ranks/row_stream.h"
+
+#include <mpi.h>
 
 namespace meshard {
 
@@ -29,9 +29,9 @@ void check_mpi(int code, const char* what);
 
 /// Which ranks of this machine can write to each other's memory.
 struct Neighborhood {
-    std::shared_ptr<PeerMemory> memory;                   ///< of this rank; may be null
-    std::vector<std::shared_ptr<const PeerView>> views;   ///< indexed by rank; null if this rank cannot write to that one's memory
-    std::vector<bool> write_here;                         ///< indexed by rank: whether it can write to `memory`
+    std::shared_ptr<PeerMemory> memory;                  ///< of this rank; may be null
+    std::vector<std::shared_ptr<const PeerView>> views;  ///< indexed by rank; null if this rank cannot write to that one's memory
+    std::vector<bool> write_here;                        ///< indexed by rank: whether it can write to `memory`
 
     /// For all ranks of the run. Collective over them.
     static Neighborhood find();
@@ -87,9 +87,9 @@ protected:
 private:
     struct Request {
         MPI_Request request = MPI_REQUEST_NULL;
-        int bytes = -1;   // expected; negative: not checked
+        int bytes = -1;  // expected; negative: not checked
     };
-    std::deque<Request> requests_;   // addresses given out stay valid
+    std::deque<Request> requests_;  // addresses given out stay valid
     std::size_t next_ = 0;
 };
 
@@ -118,7 +118,7 @@ protected:
     bool advance() override;
 
 private:
-    static constexpr std::int64_t kPiece = std::int64_t{4} << 20;   // written in one call, so that other requests go on in between
+    static constexpr std::int64_t kPiece = std::int64_t{4} << 20;  // written in one call, so that other requests go on in between
 
     struct Chunk {
         int rank;
@@ -146,7 +146,7 @@ private:
     RowStream sent_;
     std::deque<Chunk> chunks_;
     std::array<Slot, 4> slots_;
-    std::deque<Written> written_;   // addresses given out stay valid
+    std::deque<Written> written_;  // addresses given out stay valid
     std::deque<Target> targets_;
 };
 

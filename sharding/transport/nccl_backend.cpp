@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/transport/nccl_backend.h"
 
+#include "partition/error.h"
+
 #include <ATen/cuda/CUDAContext.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include <set>
 #include <utility>
-
-#include "partition/error.h"
 
 namespace meshard {
 namespace {
@@ -17,7 +17,8 @@ class HostAndNccl : public c10d::Backend {
 public:
     HostAndNccl(c10::intrusive_ptr<c10d::Backend> host, c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds limit, bool required)
         : Backend(host->getRank(), host->getSize()), host_(std::move(host)), store_(std::move(store)), limit_(limit), required_(required)
-    {}
+    {
+    }
 
     const std::string getBackendName() const override { return host_->getBackendName() + "+nccl"; }
 
@@ -79,7 +80,10 @@ private:
 
 }  // namespace
 
-std::string why_no_nccl() { return at::cuda::is_available() ? "" : "no GPU is seen by this process"; }
+std::string why_no_nccl()
+{
+    return at::cuda::is_available() ? "" : "no GPU is seen by this process";
+}
 
 c10::intrusive_ptr<c10d::Backend> with_nccl(c10::intrusive_ptr<c10d::Backend> host, c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds time_limit,
                                             bool required)

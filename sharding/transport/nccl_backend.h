@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
-#include <string>
-
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <chrono>
+#include <string>
 
 namespace meshard {
 
@@ -17,7 +17,7 @@ std::string why_no_nccl();
 ///
 /// `store` is the group's own. Returns `host` itself if NCCL is not available and not required.
 /// @throws CommunicationError if it is not available and required
-c10::intrusive_ptr<c10d::Backend> with_nccl(c10::intrusive_ptr<c10d::Backend> host, c10::intrusive_ptr<c10d::Store> store,
-                                            std::chrono::milliseconds time_limit, bool required);
+c10::intrusive_ptr<c10d::Backend> with_nccl(c10::intrusive_ptr<c10d::Backend> host, c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds time_limit,
+                                            bool required);
 
 }  // namespace meshard

@@ -4,14 +4,13 @@
 #include <ATen/ATen.h>
 
 #include <fcntl.h>
+#include <iterator>
+#include <random>
+#include <string>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <iterator>
-#include <random>
-#include <string>
 
 namespace meshard {
 namespace {
@@ -24,7 +23,10 @@ char* map_whole(int file, std::int64_t size)
     return memory == MAP_FAILED ? nullptr : static_cast<char*>(memory);
 }
 
-std::int64_t& token_at(char* begin) { return *reinterpret_cast<std::int64_t*>(begin); }
+std::int64_t& token_at(char* begin)
+{
+    return *reinterpret_cast<std::int64_t*>(begin);
+}
 
 }  // namespace
 
@@ -46,7 +48,8 @@ std::shared_ptr<PeerMemory> PeerMemory::create()
 {
     const auto size = static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE) / kPage * kPage;
     rlimit limit{};
-    if (size <= kPage || getrlimit(RLIMIT_FSIZE, &limit) != 0 || (limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < static_cast<rlim_t>(size))) return nullptr;
+    if (size <= kPage || getrlimit(RLIMIT_FSIZE, &limit) != 0 || (limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < static_cast<rlim_t>(size)))
+        return nullptr;
     const int file = memfd_create("meshard", MFD_CLOEXEC);
     if (file < 0) return nullptr;
     auto* begin = ftruncate(file, size) == 0 ? map_whole(file, size) : nullptr;
@@ -57,7 +60,10 @@ std::shared_ptr<PeerMemory> PeerMemory::create()
 
 #else
 
-std::shared_ptr<PeerMemory> PeerMemory::create() { return nullptr; }
+std::shared_ptr<PeerMemory> PeerMemory::create()
+{
+    return nullptr;
+}
 
 #endif
 
@@ -67,7 +73,10 @@ std::shared_ptr<PeerMemory> PeerMemory::of_process()
     return memory;
 }
 
-PeerMemory::Address PeerMemory::address() const { return {getpid(), file_, token_at(begin_)}; }
+PeerMemory::Address PeerMemory::address() const
+{
+    return {getpid(), file_, token_at(begin_)};
+}
 
 at::Tensor PeerMemory::empty(at::IntArrayRef sizes, const at::TensorOptions& options)
 {
@@ -128,10 +137,13 @@ std::unique_ptr<PeerView> PeerView::open(const PeerMemory::Address& address)
     close(file);
     if (!begin) return nullptr;
     auto view = std::unique_ptr<PeerView>(new PeerView(begin, status.st_size));
-    if (token_at(begin) != token) return nullptr;   // of a process of the same number elsewhere
+    if (token_at(begin) != token) return nullptr;  // of a process of the same number elsewhere
     return view;
 }
 
-PeerView::~PeerView() { munmap(begin_, static_cast<std::size_t>(size_)); }
+PeerView::~PeerView()
+{
+    munmap(begin_, static_cast<std::size_t>(size_));
+}
 
 }  // namespace meshard

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
-
-#include <ATen/core/Tensor.h>
 
 namespace meshard {
 
@@ -24,7 +24,7 @@ public:
     /// The one instance of this process; null as above.
     static std::shared_ptr<PeerMemory> of_process();
 
-    static constexpr std::int64_t kWorthwhileBytes = std::int64_t{256} << 10;   ///< from one rank to another: below, a direct write costs more than it saves
+    static constexpr std::int64_t kWorthwhileBytes = std::int64_t{256} << 10;  ///< from one rank to another: below, a direct write costs more than it saves
 
     ~PeerMemory();
     PeerMemory(const PeerMemory&) = delete;
@@ -46,7 +46,7 @@ private:
     char* begin_;
     std::int64_t size_;
     std::mutex mutex_;
-    std::map<std::int64_t, std::int64_t> free_;   // free blocks: offset to bytes; adjacent blocks are joined
+    std::map<std::int64_t, std::int64_t> free_;  // free blocks: offset to bytes; adjacent blocks are joined
 };
 
 /// A receive buffer: in `memory` (may be null) if it is large enough for direct writes and there is room, else as at::empty.

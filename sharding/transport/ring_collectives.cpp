@@ -14,7 +14,7 @@ namespace {
 
 using Kind = MessageHeader::Kind;
 
-constexpr std::int64_t kSharedOutBytes = std::int64_t{64} << 10;   // larger sums of more than two ranks are divided: each rank sums one share
+constexpr std::int64_t kSharedOutBytes = std::int64_t{64} << 10;  // larger sums of more than two ranks are divided: each rank sums one share
 
 template <class T>
 void combine(char* into, const char* from, std::int64_t bytes, c10d::ReduceOp::RedOpType op)
@@ -34,7 +34,8 @@ void combine(char* into, const char* from, std::int64_t bytes, c10d::ReduceOp::R
     case c10d::ReduceOp::MIN:
         for (std::int64_t i = 0; i < n; ++i) a[i] = (b[i] < a[i] || is_nan(b[i])) ? b[i] : a[i];
         return;
-    default: throw std::runtime_error("shared memory: unknown reduction");
+    default:
+        throw std::runtime_error("shared memory: unknown reduction");
     }
 }
 
@@ -43,15 +44,23 @@ using Combine = void (*)(char*, const char*, std::int64_t, c10d::ReduceOp::RedOp
 Combine combine_of(at::ScalarType type)
 {
     switch (type) {
-    case at::kFloat: return combine<float>;
-    case at::kDouble: return combine<double>;
-    case at::kLong: return combine<std::int64_t>;
-    case at::kInt: return combine<std::int32_t>;
-    case at::kShort: return combine<std::int16_t>;
-    case at::kChar: return combine<std::int8_t>;
+    case at::kFloat:
+        return combine<float>;
+    case at::kDouble:
+        return combine<double>;
+    case at::kLong:
+        return combine<std::int64_t>;
+    case at::kInt:
+        return combine<std::int32_t>;
+    case at::kShort:
+        return combine<std::int16_t>;
+    case at::kChar:
+        return combine<std::int8_t>;
     case at::kByte:
-    case at::kBool: return combine<std::uint8_t>;
-    default: throw std::runtime_error(std::string("shared memory: cannot reduce values of type ") + at::toString(type) + "; convert to float");
+    case at::kBool:
+        return combine<std::uint8_t>;
+    default:
+        throw std::runtime_error(std::string("shared memory: cannot reduce values of type ") + at::toString(type) + "; convert to float");
     }
 }
 
@@ -106,7 +115,7 @@ public:
     {
         if (!summed_ && !sum_up(rings)) return false;
         if (!shared_out_) return true;
-        if (!data_written_) return false;   // the tensor is overwritten below: all of it must be in the ring before
+        if (!data_written_) return false;  // the tensor is overwritten below: all of it must be in the ring before
         bool all = true;
         for (int r = 0; r < rings.size(); ++r) {
             if (r == rings.rank()) continue;
@@ -130,7 +139,7 @@ private:
         for (int r = 0; r < size; ++r) {
             if (r == me || incoming_[r].has_header()) continue;
             if (!incoming_[r].read_header(rings, r, {Kind::AllReduce, bytes}, 0)) return false;
-            rings.advance(r, begin_);   // the bytes before this rank's share are for others
+            rings.advance(r, begin_);  // the bytes before this rank's share are for others
         }
         while (position_ < end_) {
             auto n = end_ - position_;
@@ -139,12 +148,14 @@ private:
             }
             if (n < end_ - position_) n = n / MessageRings::kLine * MessageRings::kLine;
             if (n == 0) return false;
-            n = std::min<std::int64_t>(n, 64 << 10);   // a block that stays in the cache through all ranks
+            n = std::min<std::int64_t>(n, 64 << 10);  // a block that stays in the cache through all ranks
             char* sum = result_.data() + (position_ - begin_);
             for (int r = 0; r < size; ++r) {
                 const auto add = [&](const char* data, std::int64_t at, std::int64_t k) {
-                    if (r == 0) std::memcpy(sum + at, data, static_cast<std::size_t>(k));
-                    else combine_(sum + at, data, k, op_);
+                    if (r == 0)
+                        std::memcpy(sum + at, data, static_cast<std::size_t>(k));
+                    else
+                        combine_(sum + at, data, k, op_);
                 };
                 if (r == me) {
                     add(staged_.data() + position_, 0, n);
@@ -204,7 +215,8 @@ private:
 class AllToAll : public RingCollective {
 public:
     /// `read(begin, count, to)` copies bytes of the sent stream; called as long as this object lives.
-    AllToAll(const MessageRings& rings, const at::Tensor& out, std::vector<std::int64_t> receive_bytes, std::vector<std::int64_t> send_bytes, Outgoing::Source read)
+    AllToAll(const MessageRings& rings, const at::Tensor& out, std::vector<std::int64_t> receive_bytes, std::vector<std::int64_t> send_bytes,
+             Outgoing::Source read)
         : out_(out), receive_(std::move(receive_bytes)), incoming_(receive_.size()), taken_(receive_.size(), 0), finished_(receive_.size(), false)
     {
         const auto me = rings.rank();
@@ -236,7 +248,7 @@ public:
                 throw std::runtime_error("all_to_all: rank " + std::to_string(r) + " sends " + std::to_string(incoming.sizes[me]) + " bytes, expected " +
                                          std::to_string(receive_[r]));
             }
-            if (is_new) rings.advance(r, before);   // skips what it sends to other ranks
+            if (is_new) rings.advance(r, before);  // skips what it sends to other ranks
             const auto n = std::min(rings.available(r), receive_[r] - taken_[r]);
             if (n > 0) {
                 rings.peek(r, n, [&](const char* data, std::int64_t at, std::int64_t k) {
@@ -246,8 +258,10 @@ public:
                 rings.advance(r, n);
             }
             finished_[r] = taken_[r] == receive_[r];
-            if (finished_[r]) rings.advance(r, aligned(total) - before - receive_[r]);
-            else all = false;
+            if (finished_[r])
+                rings.advance(r, aligned(total) - before - receive_[r]);
+            else
+                all = false;
         }
         return all;
     }
@@ -258,7 +272,7 @@ private:
     Staged out_;
     std::vector<std::int64_t> receive_;
     std::vector<Incoming> incoming_;
-    std::vector<std::int64_t> taken_;   // bytes
+    std::vector<std::int64_t> taken_;  // bytes
     std::vector<bool> finished_;
     Outgoing message_;
 };
@@ -288,7 +302,10 @@ std::unique_ptr<RingCollective> ring_all_reduce(const MessageRings& rings, const
     return std::make_unique<AllReduce>(rings, tensor, op);
 }
 
-std::unique_ptr<RingCollective> ring_broadcast(const MessageRings& rings, const at::Tensor& tensor, int root) { return std::make_unique<Broadcast>(rings, tensor, root); }
+std::unique_ptr<RingCollective> ring_broadcast(const MessageRings& rings, const at::Tensor& tensor, int root)
+{
+    return std::make_unique<Broadcast>(rings, tensor, root);
+}
 
 std::unique_ptr<RingCollective> ring_all_to_all(const MessageRings& rings, const at::Tensor& out, std::vector<std::int64_t> receive_bytes,
                                                 std::vector<std::int64_t> send_bytes, Outgoing::Source read)
@@ -296,6 +313,9 @@ std::unique_ptr<RingCollective> ring_all_to_all(const MessageRings& rings, const
     return std::make_unique<AllToAll>(rings, out, std::move(receive_bytes), std::move(send_bytes), std::move(read));
 }
 
-std::unique_ptr<RingCollective> ring_barrier(const MessageRings& rings) { return std::make_unique<Barrier>(rings); }
+std::unique_ptr<RingCollective> ring_barrier(const MessageRings& rings)
+{
+    return std::make_unique<Barrier>(rings);
+}
 
 }  // namespace meshard

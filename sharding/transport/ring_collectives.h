@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <vector>
+#include "sharding/transport/message_rings.h"
 
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
-#include "sharding/transport/message_rings.h"
+#include <cstdint>
+#include <memory>
+#include <vector>
 
 namespace meshard {
 

@@ -1,29 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/transport/shared_memory_backend.h"
 
-#include <ATen/ATen.h>
+#include "sharding/ranks/row_stream.h"
+#include "sharding/transport/direct_rows.h"
+#include "sharding/transport/message_rings.h"
+#include "sharding/transport/progress_thread.h"
+#include "sharding/transport/ring_collectives.h"
 
-#include <fcntl.h>
-#include <sched.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include <ATen/ATen.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <deque>
+#include <fcntl.h>
 #include <map>
 #include <mutex>
 #include <optional>
+#include <sched.h>
 #include <sstream>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <thread>
-
-#include "sharding/transport/direct_rows.h"
-#include "sharding/transport/message_rings.h"
-#include "sharding/transport/progress_thread.h"
-#include "sharding/transport/ring_collectives.h"
-#include "sharding/ranks/row_stream.h"
+#include <unistd.h>
 
 namespace meshard {
 namespace {
@@ -72,7 +71,7 @@ private:
 struct Registry {
     std::mutex mutex;
     std::vector<SharedMemoryBackend*> backends;
-    std::atomic<int> num_waiting{0};   // threads that do what the progress thread would do
+    std::atomic<int> num_waiting{0};  // threads that do what the progress thread would do
 };
 
 Registry& registry()
@@ -117,10 +116,7 @@ public:
     c10::intrusive_ptr<Work> exchange_rows(RowStream sent, const std::vector<std::int64_t>& send_bytes, const at::Tensor& received,
                                            const std::vector<std::int64_t>& receive_bytes) override;
 
-    at::Tensor empty_received(at::IntArrayRef sizes, const at::TensorOptions& options) override
-    {
-        return empty_for_peers(peers_.memory, sizes, options);
-    }
+    at::Tensor empty_received(at::IntArrayRef sizes, const at::TensorOptions& options) override { return empty_for_peers(peers_.memory, sizes, options); }
 
     bool is_idle() const { return queue_.empty(); }
 
@@ -161,7 +157,7 @@ public:
             if (now < *next_look) continue;
             next_look = now + std::chrono::milliseconds(20);
             if (const auto reason = who_is_gone(); !reason.empty()) {
-                if (progresses_to(work)) return;   // it may have sent everything before it left
+                if (progresses_to(work)) return;  // it may have sent everything before it left
                 throw std::runtime_error(reason);
             }
             if (now > *deadline) throw std::runtime_error("no answer within " + std::to_string(limit.count() / 1000) + " s");
@@ -216,7 +212,7 @@ ProgressThread& progress_thread()
                 is_idle &= backend->is_idle();
             }
         } catch (const std::exception&) {
-            return false;   // the thread that waits gets the error again and reports it
+            return false;  // the thread that waits gets the error again and reports it
         }
         return !is_idle;
     });
@@ -276,11 +272,20 @@ c10::intrusive_ptr<Work> SharedMemoryBackend::exchange_rows(RowStream sent, cons
     return work;
 }
 
-c10::intrusive_ptr<Work> SharedMemoryBackend::barrier(const c10d::BarrierOptions&) { return submit(ring_barrier(rings_)); }
+c10::intrusive_ptr<Work> SharedMemoryBackend::barrier(const c10d::BarrierOptions&)
+{
+    return submit(ring_barrier(rings_));
+}
 
-std::vector<std::uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
+std::vector<std::uint8_t> bytes_of(const std::string& text)
+{
+    return {text.begin(), text.end()};
+}
 
-std::string text_of(const std::vector<std::uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
+std::string text_of(const std::vector<std::uint8_t>& bytes)
+{
+    return {bytes.begin(), bytes.end()};
+}
 
 /// The view of another process's memory, shared by all groups.
 std::shared_ptr<const PeerView> view_of(const PeerMemory::Address& address)
@@ -324,8 +329,8 @@ void* map(int file, int size)
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Backend> connect_shared_memory(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                                        std::chrono::milliseconds time_limit, std::function<bool(int)> has_ended)
+c10::intrusive_ptr<c10d::Backend> connect_shared_memory(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds time_limit,
+                                                        std::function<bool(int)> has_ended)
 {
     // The first rank's memory has no name: the others open it through /proc, and it is freed with the last of them.
     void* memory = nullptr;
@@ -346,7 +351,8 @@ c10::intrusive_ptr<c10d::Backend> connect_shared_memory(const c10::intrusive_ptr
             file = open(place.substr(0, space).c_str(), O_RDWR | O_CLOEXEC);
             struct stat status{};
             // The same path may mean another file in another container.
-            if (file >= 0 && fstat(file, &status) == 0 && std::to_string(status.st_ino) == place.substr(space + 1) && status.st_size == MessageRings::bytes(size)) {
+            if (file >= 0 && fstat(file, &status) == 0 && std::to_string(status.st_ino) == place.substr(space + 1) &&
+                status.st_size == MessageRings::bytes(size)) {
                 memory = map(file, size);
             }
         }

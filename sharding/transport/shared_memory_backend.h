@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
 #include <chrono>
 #include <functional>
 #include <string>
-
-#include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 
 namespace meshard {
 
@@ -18,7 +18,7 @@ namespace meshard {
 ///
 /// Collective over the group; `store` is the group's own. `has_ended(rank)` returns whether a rank's process is known to have ended.
 /// Returns null on every rank if one of them cannot see the shared memory (another host or container).
-c10::intrusive_ptr<c10d::Backend> connect_shared_memory(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                                        std::chrono::milliseconds time_limit, std::function<bool(int)> has_ended);
+c10::intrusive_ptr<c10d::Backend> connect_shared_memory(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds time_limit,
+                                                        std::function<bool(int)> has_ended);
 
 }  // namespace meshard

@@ -13,15 +13,15 @@ namespace {
 
 // Some rows of the graph of blocks, end to end.
 struct BlockRows {
-    std::vector<std::int32_t> row_weights; // of each block, what its cells weigh together
-    std::vector<float> centers;            // mean of the middles of its cells; or none
-    std::vector<std::int32_t> degrees;     // neighbours of each
+    std::vector<std::int32_t> row_weights;  // of each block, what its cells weigh together
+    std::vector<float> centers;             // mean of the middles of its cells; or none
+    std::vector<std::int32_t> degrees;      // neighbours of each
     std::vector<std::int32_t> neighbors;
     std::vector<std::int32_t> edge_weights;
 };
 
-// A window of which `blocks` are those of its cells, the first of them `first`, and `outside` those of the other rows of the graph. `weights` (cells, num_weights)
-// and `middles` (cells, 3) may be none.
+// A window of which `blocks` are those of its cells, the first of them `first`, and `outside` those of the other rows of the graph. `weights` (cells,
+// num_weights) and `middles` (cells, 3) may be none.
 struct WindowOfBlocks {
     const WindowGraph& graph;
     std::span<const std::int32_t> blocks, outside;
@@ -90,7 +90,7 @@ Partition cut_graph(PartitionProblem problem, const WindowCutOptions& options)
         const auto rank = [&](const CutResult& result) { return std::pair(result.in_pieces.size(), faces_cut(result.partition, problem)); };
         if (rank(other) < rank(best)) best = std::move(other);
     }
-    if (!best.in_pieces.empty()) { // whole parts may need all of it
+    if (!best.in_pieces.empty()) {  // whole parts may need all of it
         problem.balance.imbalance = imbalance;
         repair_partition(best.partition, *problem.graph, problem.balance, true);
     }
@@ -116,14 +116,15 @@ Blocks find_blocks(const CurveWindows& windows, RankMessages& messages, std::int
     for (const auto count : gather_everywhere(messages, counts)) blocks.begins.push_back(blocks.begins.back() + count);
     const auto begin = windows.positions().begin(messages.rank());
     for (auto window = windows.first_window(); window < windows.end_window(); ++window)
-        for (auto& block : std::span(blocks.of_rows).subspan(windows.begin(window) - begin, windows.size(window))) block += static_cast<std::int32_t>(blocks.begins[window]);
+        for (auto& block : std::span(blocks.of_rows).subspan(windows.begin(window) - begin, windows.size(window)))
+            block += static_cast<std::int32_t>(blocks.begins[window]);
     return blocks;
 }
 
-} // namespace
+}  // namespace
 
-std::vector<std::int32_t> cut_blocks(const CurveWindows& windows, RankMessages& messages, const WindowCutOptions& options, std::span<const std::int32_t> weights,
-                                     std::int32_t num_weights)
+std::vector<std::int32_t> cut_blocks(const CurveWindows& windows, RankMessages& messages, const WindowCutOptions& options,
+                                     std::span<const std::int32_t> weights, std::int32_t num_weights)
 {
     // Blocks of eight cells cost METIS a fraction of the cells themselves and little of the cut; small parts need smaller ones. Clusters are on
     // average smaller than they may be.
@@ -146,7 +147,9 @@ std::vector<std::int32_t> cut_blocks(const CurveWindows& windows, RankMessages& 
         const auto first = windows.begin(window) - windows.positions().begin(messages.rank());
         const auto middles = needs_centroids ? windows.middles(window) : std::vector<float>{};
         const auto known = weights.empty() ? weights : weights.subspan(first * num_weights, windows.size(window) * num_weights);
-        add_rows({graph, std::span(blocks).subspan(first, windows.size(window)), outside, begins[window], begins[window + 1] - begins[window], known, num_weights, middles}, rows);
+        add_rows({graph, std::span(blocks).subspan(first, windows.size(window)), outside, begins[window], begins[window + 1] - begins[window], known,
+                  num_weights, middles},
+                 rows);
     }
     Csr graph;
     const auto degrees = gather_on_first(messages, std::move(rows.degrees));
@@ -168,13 +171,13 @@ std::vector<std::int32_t> cut_blocks(const CurveWindows& windows, RankMessages& 
     }
     graph = {};
     std::vector<std::vector<std::int32_t>> to(messages.size());
-    auto first_of_rank = gather_everywhere(messages, std::vector{begins[windows.first_window()]}); // block of each rank
+    auto first_of_rank = gather_everywhere(messages, std::vector{begins[windows.first_window()]});  // block of each rank
     first_of_rank.push_back(begins.back());
     for (int r = 0; r < messages.size() && messages.rank() == 0; ++r)
         to[r].assign(owners_of_blocks.begin() + first_of_rank[r], owners_of_blocks.begin() + first_of_rank[r + 1]);
     const auto mine = exchange(messages, std::move(to))[0];
-    for (auto& block : blocks) block = mine[block - first_of_rank[messages.rank()]]; // owners from here on
+    for (auto& block : blocks) block = mine[block - first_of_rank[messages.rank()]];  // owners from here on
     return std::move(blocks);
 }
 
-} // namespace meshard
+}  // namespace meshard

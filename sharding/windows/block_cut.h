@@ -14,22 +14,22 @@ struct WindowCutOptions {
     std::int32_t num_parts = 1;
     double imbalance = 1.03;
     std::uint64_t seed = 0;
-    std::string method = "metis";        ///< a name as in `partition_methods`
-    const DataArray* given = nullptr;    ///< in place of a method: of each row in the file its part
-    std::vector<std::int32_t> levels = {}; ///< as in `CutOptions`
-    bool contiguous = false;             ///< parts in one piece, as far as mesh and balance allow
-    bool thorough = false;               ///< smaller blocks and longer searches: several times as long
-    double ghost_share = 0.35;           ///< as in `RefinementOptions`
-    std::vector<std::string> weights = {}; ///< names as in `row_weights`; none: each cell weighs one
-    std::vector<double> capacities = {};  ///< one a part, or none
-    std::int64_t most_blocks = 2'000'000; ///< rows of the graph that rank 0 cuts
+    std::string method = "metis";           ///< a name as in `partition_methods`
+    const DataArray* given = nullptr;       ///< in place of a method: of each row in the file its part
+    std::vector<std::int32_t> levels = {};  ///< as in `CutOptions`
+    bool contiguous = false;                ///< parts in one piece, as far as mesh and balance allow
+    bool thorough = false;                  ///< smaller blocks and longer searches: several times as long
+    double ghost_share = 0.35;              ///< as in `RefinementOptions`
+    std::vector<std::string> weights = {};  ///< names as in `row_weights`; none: each cell weighs one
+    std::vector<double> capacities = {};    ///< one a part, or none
+    std::int64_t most_blocks = 2'000'000;   ///< rows of the graph that rank 0 cuts
 };
 
 /// Collective. Cuts the graph of blocks, which are small connected clusters of cells of a window (`cluster_rows`): an edge weighs the faces that two blocks
 /// share, a block what its cells weigh. `cut_rows` cuts it on rank 0, in levels and in whole parts if asked for; `auto` takes the fewer faces.
 /// @param weights of this rank's positions, (positions, num_weights), or none
 /// @return owners of this rank's positions
-std::vector<std::int32_t> cut_blocks(const CurveWindows& windows, RankMessages& messages, const WindowCutOptions& options, std::span<const std::int32_t> weights,
-                                     std::int32_t num_weights);
+std::vector<std::int32_t> cut_blocks(const CurveWindows& windows, RankMessages& messages, const WindowCutOptions& options,
+                                     std::span<const std::int32_t> weights, std::int32_t num_weights);
 
-} // namespace meshard
+}  // namespace meshard

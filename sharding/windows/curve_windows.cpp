@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/windows/curve_windows.h"
 
+#include "partition/cut/curve_order.h"
+#include "partition/cut/geometric_partitioner.h"
+#include "partition/error.h"
 #include "sharding/windows/duplicate_cells.h"
 #include "sharding/windows/nearest_graph.h"
-#include "partition/cut/curve_order.h"
-#include "partition/error.h"
-#include "partition/cut/geometric_partitioner.h"
 
 #include <algorithm>
 #include <cmath>
@@ -60,7 +60,7 @@ int home_of(const SharedFacet& facet, int num_ranks)
     return static_cast<int>((hash >> 33) % static_cast<std::uint64_t>(num_ranks));
 }
 
-} // namespace
+}  // namespace
 
 CurveWindows::CurveWindows(const StoredMesh& mesh, RankMessages& messages, std::int64_t cells_a_window, std::int64_t cache_bytes)
     : mesh_(mesh), messages_(messages), cells_(RankRanges::even(mesh.num_rows(), messages.size())),
@@ -96,7 +96,7 @@ std::span<const std::int32_t> CurveWindows::ids(std::int32_t window) const
 void CurveWindows::find_box()
 {
     constexpr double infinity = std::numeric_limits<double>::infinity();
-    std::vector<double> box{infinity, infinity, infinity, infinity, infinity, infinity}; // lowest, and lowest of the negative
+    std::vector<double> box{infinity, infinity, infinity, infinity, infinity, infinity};  // lowest, and lowest of the negative
     std::int64_t num_bad = 0;
     const auto rank = messages_.rank();
     with_scalar_type(mesh_.rest().points.type(), [&]<class T>() {
@@ -134,8 +134,7 @@ std::vector<CurveWindows::OnCurve> CurveWindows::places(std::span<const std::int
             std::array<double, 3> unit{};
             for (const auto point : corners)
                 for (int d = 0; d < 3; ++d) unit[d] += static_cast<double>(points[3 * std::int64_t{point} + d]);
-            for (int d = 0; d < 3 && !corners.empty(); ++d)
-                unit[d] = (unit[d] / static_cast<double>(corners.size()) - low_[d]) * scale_;
+            for (int d = 0; d < 3 && !corners.empty(); ++d) unit[d] = (unit[d] / static_cast<double>(corners.size()) - low_[d]) * scale_;
             found[i] = {hilbert_index(unit), ids[i]};
         }
     });
@@ -164,10 +163,9 @@ void CurveWindows::deal_cells(const std::vector<OnCurve>& splitters)
     const auto rank = messages_.rank();
     const auto num_ranks = messages_.size();
     const auto num_windows = static_cast<std::int64_t>(splitters.size()) + 1;
-    begins_.assign(num_windows + 1, 0); // so that windows can be dealt out
+    begins_.assign(num_windows + 1, 0);  // so that windows can be dealt out
     std::vector<int> rank_of_window(num_windows);
-    for (int r = 0; r < num_ranks; ++r)
-        std::fill(rank_of_window.begin() + first_window_of(r), rank_of_window.begin() + first_window_of(r + 1), r);
+    for (int r = 0; r < num_ranks; ++r) std::fill(rank_of_window.begin() + first_window_of(r), rank_of_window.begin() + first_window_of(r + 1), r);
 
     if (!is_point_cloud()) first_cells_.assign(points_.size(rank), std::numeric_limits<std::int32_t>::max());
     std::vector<std::vector<OnCurve>> dealt(num_ranks);
@@ -181,8 +179,7 @@ void CurveWindows::deal_cells(const std::vector<OnCurve>& splitters)
         std::iota(ids.begin(), ids.end(), static_cast<std::int32_t>(begin));
         const Mesh cells = is_point_cloud() ? Mesh{} : mesh_.cells(ids);
         for (const auto type : cells.cell_types) types[type] = 1;
-        for (const auto& place : places(ids, cells))
-            dealt[rank_of_window[std::ranges::upper_bound(splitters, place) - splitters.begin()]].push_back(place);
+        for (const auto& place : places(ids, cells)) dealt[rank_of_window[std::ranges::upper_bound(splitters, place) - splitters.begin()]].push_back(place);
         std::vector<std::vector<PointUse>> uses(num_ranks);
         for (std::int64_t i = 0; i < cells.num_cells(); ++i)
             for (const auto point : cells.cells.row(i)) uses[points_.rank_of(point)].push_back({point, ids[i]});
@@ -214,8 +211,7 @@ void CurveWindows::deal_cells(const std::vector<OnCurve>& splitters)
     std::vector<std::int64_t> counts;
     std::int64_t before = 0;
     for (auto w = first_window(); w < end_window(); ++w) {
-        const auto end = w + 1 == num_windows ? static_cast<std::int64_t>(mine.size())
-                                              : std::ranges::lower_bound(mine, splitters[w]) - mine.begin();
+        const auto end = w + 1 == num_windows ? static_cast<std::int64_t>(mine.size()) : std::ranges::lower_bound(mine, splitters[w]) - mine.begin();
         counts.push_back(end - before);
         before = end;
     }
@@ -253,7 +249,7 @@ void CurveWindows::find_crossings(const std::vector<bool>& is_shared)
 {
     const std::vector<std::uint8_t> shared_here(is_shared.begin(), is_shared.end());
     std::vector<bool> marks(mesh_.num_points(), false);
-    std::vector<SharedFacet> facets; // those that this rank compares; `cell` is a position
+    std::vector<SharedFacet> facets;  // those that this rank compares; `cell` is a position
     DuplicateCells duplicates(messages_);
     for (std::int32_t round = 0; round < num_rounds(); ++round) {
         const auto window = first_window() + round;
@@ -302,7 +298,7 @@ void CurveWindows::find_crossings(const std::vector<bool>& is_shared)
 
 void CurveWindows::find_nearest()
 {
-    constexpr std::int32_t num_nearest = 8; // as in `mesh_graph`
+    constexpr std::int32_t num_nearest = 8;  // as in `mesh_graph`
     nearest_ = std::make_unique<NearestGraph>(*this, messages_, num_nearest, RowPlaces(*this, messages_, PlaceOfRow::Point));
     for (auto window = first_window(); window < end_window(); ++window) {
         const auto most_bytes = 8 * (size(window) + 1) + 2 * num_nearest * 4 * size(window);
@@ -380,8 +376,10 @@ WindowGraph CurveWindows::graph(std::int32_t window) const
 std::vector<float> CurveWindows::middles(std::int32_t window) const
 {
     Mesh rows;
-    if (is_point_cloud()) rows.points = mesh_.rest().points.gather(ids(window));
-    else rows = cells(window);
+    if (is_point_cloud())
+        rows.points = mesh_.rest().points.gather(ids(window));
+    else
+        rows = cells(window);
     auto found = row_centroids(rows);
     mesh_.release_pages();
     return found;
@@ -395,4 +393,4 @@ DataArray CurveWindows::points_of_rows(std::int32_t window) const
     return found;
 }
 
-} // namespace meshard
+}  // namespace meshard

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "sharding/windows/window_graph.h"
 #include "partition/csr.h"
 #include "partition/mesh/data_array.h"
 #include "partition/mesh/mesh_faults.h"
 #include "partition/mesh/mesh_graph.h"
 #include "partition/mesh/stored_mesh.h"
 #include "sharding/messages/rank_messages.h"
+#include "sharding/windows/window_graph.h"
 
 #include <array>
 #include <cstdint>
@@ -29,14 +29,15 @@ class NearestGraph;
 class CurveWindows {
 public:
     /// Collective. Finds the windows and the neighbours across their borders. Up to `cache_bytes` of graphs are kept for later.
-    /// @throws InvalidInput for coordinates that are NaN or infinite, or of a cloud above 1e150, BadCell with the number in the file as `cell_graph`, IoError as `StoredMesh::cells`.
+    /// @throws InvalidInput for coordinates that are NaN or infinite, or of a cloud above 1e150, BadCell with the number in the file as `cell_graph`, IoError
+    /// as `StoredMesh::cells`.
     CurveWindows(const StoredMesh& mesh, RankMessages& messages, std::int64_t cells_a_window, std::int64_t cache_bytes);
     ~CurveWindows();
 
     std::int32_t num_windows() const { return static_cast<std::int32_t>(begins_.size()) - 1; }
     std::int32_t first_window() const { return first_window_of(messages_.rank()); }
     std::int32_t end_window() const { return first_window_of(messages_.rank() + 1); }
-    std::int64_t begin(std::int32_t window) const { return begins_[window]; } ///< its first position
+    std::int64_t begin(std::int32_t window) const { return begins_[window]; }  ///< its first position
     std::int64_t size(std::int32_t window) const { return begins_[window + 1] - begins_[window]; }
     std::int32_t window_of(std::int64_t position) const;
 
@@ -50,11 +51,11 @@ public:
         return window < first_window_of(rank + 1) ? window : -1;
     }
 
-    const RankRanges& positions() const { return positions_; } ///< of each rank
-    const RankRanges& points() const { return points_; }       ///< rank that keeps what there is to say of a point
-    const RankRanges& cells() const { return cells_; }         ///< the same for cells by their number in the file
+    const RankRanges& positions() const { return positions_; }  ///< of each rank
+    const RankRanges& points() const { return points_; }        ///< rank that keeps what there is to say of a point
+    const RankRanges& cells() const { return cells_; }          ///< the same for cells by their number in the file
 
-    std::span<const std::int32_t> ids() const { return ids_; } ///< number in the file of each of this rank's positions
+    std::span<const std::int32_t> ids() const { return ids_; }  ///< number in the file of each of this rank's positions
     std::span<const std::int32_t> ids(std::int32_t window) const;
 
     /// First cell that uses each of this rank's points, or -1; nothing for a cloud.
@@ -96,10 +97,7 @@ private:
         auto operator<=>(const OnCurve&) const = default;
     };
 
-    std::int32_t first_window_of(int rank) const
-    {
-        return static_cast<std::int32_t>(std::int64_t{num_windows()} * rank / messages_.size());
-    }
+    std::int32_t first_window_of(int rank) const { return static_cast<std::int32_t>(std::int64_t{num_windows()} * rank / messages_.size()); }
 
     void find_box();
     std::vector<OnCurve> places(std::span<const std::int32_t> ids, const Mesh& cells) const;
@@ -122,12 +120,12 @@ private:
     std::vector<std::int32_t> ids_;
     std::vector<std::int32_t> first_cells_;
     bool rows_are_points_ = false;
-    std::unique_ptr<NearestGraph> nearest_; // of rows that are points
-    std::vector<Crossing> crossings_;       // of others
-    MeshFaults faults_; // of this rank's cells
+    std::unique_ptr<NearestGraph> nearest_;  // of rows that are points
+    std::vector<Crossing> crossings_;        // of others
+    MeshFaults faults_;                      // of this rank's cells
     mutable std::int64_t crowded_ = -1;
     std::int64_t cache_left_;
-    std::vector<std::optional<Csr>> cache_; // of this rank's windows
+    std::vector<std::optional<Csr>> cache_;  // of this rank's windows
 };
 
-} // namespace meshard
+}  // namespace meshard

@@ -13,7 +13,8 @@ void DuplicateCells::add_window(std::int32_t window, const Mesh& cells, std::spa
     for (std::size_t i = 0; i < hashes.size(); ++i) {
         if (hashes[i] == 0) continue;
         here.push_back({hashes[i], ids[i], window});
-        if (std::ranges::all_of(cells.cells.row(static_cast<std::int64_t>(i)), [&](std::int32_t point) { return is_shared[point]; })) waiting_.push_back(here.back());
+        if (std::ranges::all_of(cells.cells.row(static_cast<std::int64_t>(i)), [&](std::int32_t point) { return is_shared[point]; }))
+            waiting_.push_back(here.back());
     }
     std::ranges::sort(here);
     for (std::size_t i = 1; i < here.size(); ++i)
@@ -50,4 +51,4 @@ void DuplicateCells::note(std::int64_t number, std::int32_t first)
     if (first_ < 0 || first < first_) first_ = first;
 }
 
-} // namespace meshard
+}  // namespace meshard

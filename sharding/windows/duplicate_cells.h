@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "partition/mesh/mesh_faults.h"
 #include "partition/mesh/mesh.h"
+#include "partition/mesh/mesh_faults.h"
 #include "sharding/messages/rank_messages.h"
 
 #include <cstdint>
@@ -37,9 +37,9 @@ private:
     void note(std::int64_t number, std::int32_t first);
 
     RankMessages& messages_;
-    std::vector<Hashed> waiting_; // to be sent
-    std::vector<Hashed> shared_;  // that this rank compares
+    std::vector<Hashed> waiting_;  // to be sent
+    std::vector<Hashed> shared_;   // that this rank compares
     std::int64_t number_ = 0, first_ = -1;
 };
 
-} // namespace meshard
+}  // namespace meshard

@@ -54,9 +54,10 @@ void add_layer(const CurveWindows& windows, RankMessages& messages, const GraphO
     }
 }
 
-} // namespace
+}  // namespace
 
-void add_first_ghosts(const WindowGraph& graph, std::int64_t begin, std::span<const std::int32_t> owners, std::span<const std::int32_t> outside, std::vector<GhostMark>& marks)
+void add_first_ghosts(const WindowGraph& graph, std::int64_t begin, std::span<const std::int32_t> owners, std::span<const std::int32_t> outside,
+                      std::vector<GhostMark>& marks)
 {
     std::vector<std::int32_t> seen;
     for (std::int32_t cell = 0; cell < graph.num_cells; ++cell) {
@@ -70,8 +71,8 @@ void add_first_ghosts(const WindowGraph& graph, std::int64_t begin, std::span<co
     }
 }
 
-void spread_ghosts(const CurveWindows& windows, RankMessages& messages, const GraphOfWindow& graph_of, std::span<const std::int32_t> owners, std::int32_t num_layers,
-                   std::vector<GhostMark>& marks)
+void spread_ghosts(const CurveWindows& windows, RankMessages& messages, const GraphOfWindow& graph_of, std::span<const std::int32_t> owners,
+                   std::int32_t num_layers, std::vector<GhostMark>& marks)
 {
     for (std::int32_t level = 2; level <= num_layers; ++level) add_layer(windows, messages, graph_of, owners, level, marks);
 }
@@ -94,4 +95,4 @@ std::vector<GhostMark> ghosts_by_nearest(const CurveWindows& windows, RankMessag
     return marks;
 }
 
-} // namespace meshard
+}  // namespace meshard

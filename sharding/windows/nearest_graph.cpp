@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/windows/nearest_graph.h"
 
-#include "sharding/windows/curve_windows.h"
 #include "partition/mesh/neighbor_graph.h"
+#include "sharding/windows/curve_windows.h"
 
 #include <algorithm>
 #include <limits>
@@ -18,7 +18,7 @@ namespace {
 // A window asks another for rows that lie near some of its own.
 struct Request {
     int rank;
-    std::int32_t window; // that is asked
+    std::int32_t window;  // that is asked
     PlaceBox box;
     double most_squared;
 };
@@ -35,14 +35,14 @@ struct Neighbor {
     auto operator<=>(const Neighbor&) const = default;
 };
 
-} // namespace
+}  // namespace
 
 // The search of one window for the nearest of its rows, which are numbered in the order of their ids.
 class NearestGraph::WindowSearch {
 public:
     WindowSearch(const NearestGraph& graph, std::int32_t window)
-        : graph_(graph), window_(window), rows_(graph.ordered(window)), places_(rows_.places.to_doubles()), inner_(nearest_neighbors(rows_.places, graph.num_nearest_)),
-          worst_(rows_.order.size(), std::numeric_limits<double>::infinity())
+        : graph_(graph), window_(window), rows_(graph.ordered(window)), places_(rows_.places.to_doubles()),
+          inner_(nearest_neighbors(rows_.places, graph.num_nearest_)), worst_(rows_.order.size(), std::numeric_limits<double>::infinity())
     {
         for (std::int64_t row = 0; row < inner_.num_rows(); ++row)
             if (const auto found = inner_.row(row); std::ssize(found) == graph.num_nearest_) worst_[row] = squared_distance(row, found.back());
@@ -130,8 +130,8 @@ private:
     Ordered rows_;
     std::vector<double> places_;
     Csr inner_;
-    std::vector<double> worst_; // of each row: squared distance of the last of its nearest so far
-    std::unordered_map<std::int32_t, std::vector<Neighbor>> lists_; // of rows with neighbours elsewhere
+    std::vector<double> worst_;                                      // of each row: squared distance of the last of its nearest so far
+    std::unordered_map<std::int32_t, std::vector<Neighbor>> lists_;  // of rows with neighbours elsewhere
 };
 
 NearestGraph::NearestGraph(const CurveWindows& windows, RankMessages& messages, std::int32_t num_nearest, RowPlaces places)
@@ -163,7 +163,7 @@ void NearestGraph::find_in_round(std::int32_t round, std::vector<Crossing>& foun
                 if (windows_.window_in_round(rank, asked) == request.window) return true;
             return false;
         };
-        if (std::ranges::none_of(requests, is_asked)) continue; // for all ranks alike
+        if (std::ranges::none_of(requests, is_asked)) continue;  // for all ranks alike
         std::vector<std::vector<Row>> to(messages_.size());
         const auto other = windows_.window_in_round(messages_.rank(), asked);
         std::vector<double> places;
@@ -224,4 +224,4 @@ WindowGraph NearestGraph::graph(std::int32_t window) const
     return join_outside(inner_graph(window), crossings(window), windows_.begin(window));
 }
 
-} // namespace meshard
+}  // namespace meshard

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "sharding/windows/row_places.h"
-#include "sharding/windows/window_graph.h"
 #include "partition/csr.h"
 #include "sharding/messages/rank_messages.h"
+#include "sharding/windows/row_places.h"
+#include "sharding/windows/window_graph.h"
 
 #include <cstdint>
 #include <span>
@@ -33,7 +33,7 @@ public:
 private:
     // The rows of a window in the order of their numbers in the file, by which ties are decided.
     struct Ordered {
-        std::vector<std::int32_t> order; // place in the window
+        std::vector<std::int32_t> order;  // place in the window
         DataArray places;
     };
     class WindowSearch;
@@ -45,8 +45,8 @@ private:
     RankMessages& messages_;
     std::int32_t num_nearest_;
     RowPlaces places_;
-    std::vector<std::uint16_t> num_inside_; // of each of this rank's positions, of its nearest those in its window
+    std::vector<std::uint16_t> num_inside_;  // of each of this rank's positions, of its nearest those in its window
     std::vector<Crossing> crossings_;
 };
 
-} // namespace meshard
+}  // namespace meshard

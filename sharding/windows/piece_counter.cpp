@@ -14,7 +14,7 @@ struct Join {
     auto operator<=>(const Join&) const = default;
 };
 
-} // namespace
+}  // namespace
 
 void PieceCounter::add_window(const WindowGraph& graph, std::int64_t begin, std::span<const std::int32_t> owners, std::span<const std::int32_t> outside)
 {
@@ -79,4 +79,4 @@ std::vector<std::int64_t> PieceCounter::count(RankMessages& messages, const Rank
     return num_pieces;
 }
 
-} // namespace meshard
+}  // namespace meshard

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "sharding/windows/curve_windows.h"
 #include "sharding/messages/rank_messages.h"
+#include "sharding/windows/curve_windows.h"
 
 #include <cstdint>
 #include <span>
@@ -21,13 +21,13 @@ public:
     std::vector<std::int64_t> count(RankMessages& messages, const RankRanges& positions, std::int32_t num_parts) const;
 
 private:
-    struct Place { // a cell with neighbours in other windows, and its piece
+    struct Place {  // a cell with neighbours in other windows, and its piece
         std::int32_t position, piece;
     };
 
-    std::vector<std::int32_t> parts_; // of each piece found within a window
-    std::vector<Place> places_;       // by position
-    std::vector<Place> links_;        // position in another window, piece here that goes on there
+    std::vector<std::int32_t> parts_;  // of each piece found within a window
+    std::vector<Place> places_;        // by position
+    std::vector<Place> links_;         // position in another window, piece here that goes on there
 };
 
-} // namespace meshard
+}  // namespace meshard

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/windows/radius_ghosts.h"
 
-#include "sharding/windows/row_places.h"
 #include "partition/mesh/neighbor_graph.h"
+#include "sharding/windows/row_places.h"
 
 #include <algorithm>
 
@@ -60,7 +60,7 @@ private:
                 }
                 if (other >= 0 && are_near(window, other)) to[searching] = sources_near(other, places_.box(window));
             }
-            if (!is_any_near) continue; // for all ranks alike
+            if (!is_any_near) continue;  // for all ranks alike
             std::vector<Source> sources;
             for (const auto& part : exchange(messages_, std::move(to))) sources.insert(sources.end(), part.begin(), part.end());
             if (here >= 0) mark_near(here, places, std::move(sources));
@@ -82,10 +82,11 @@ private:
         if (level_ == 1) {
             for (std::int64_t row = 0; row < windows_.size(window); ++row) add(row, owners_[first + row]);
         } else {
-            for (auto mark = std::ranges::lower_bound(marks_, begin, {}, &GhostMark::position); mark != marks_.end() && mark->position < begin + windows_.size(window); ++mark)
+            for (auto mark = std::ranges::lower_bound(marks_, begin, {}, &GhostMark::position);
+                 mark != marks_.end() && mark->position < begin + windows_.size(window); ++mark)
                 if (mark->level == level_ - 1) add(mark->position - begin, mark->part);
         }
-        std::ranges::sort(sources); // points that lie on each other count once
+        std::ranges::sort(sources);  // points that lie on each other count once
         const auto repeated = std::ranges::unique(sources);
         sources.erase(repeated.begin(), repeated.end());
         return sources;
@@ -129,11 +130,12 @@ private:
     std::vector<GhostMark> found_, marks_;
 };
 
-} // namespace
+}  // namespace
 
-std::vector<GhostMark> ghosts_by_radius(const CurveWindows& windows, RankMessages& messages, std::span<const std::int32_t> owners, double radius, std::int32_t num_layers)
+std::vector<GhostMark> ghosts_by_radius(const CurveWindows& windows, RankMessages& messages, std::span<const std::int32_t> owners, double radius,
+                                        std::int32_t num_layers)
 {
     return RadiusGhosts(windows, messages, owners, radius).find(num_layers);
 }
 
-} // namespace meshard
+}  // namespace meshard

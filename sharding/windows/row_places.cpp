@@ -33,4 +33,4 @@ std::array<double, 3> place_at(const std::vector<double>& places, std::int64_t r
     return {places[3 * row], places[3 * row + 1], places[3 * row + 2]};
 }
 
-} // namespace meshard
+}  // namespace meshard

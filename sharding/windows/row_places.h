@@ -43,8 +43,8 @@ struct PlaceBox {
 
 /// What counts as the place of a row.
 enum class PlaceOfRow : std::uint8_t {
-    Middle, ///< `row_centroids`, for ghosts by distance; 12 bytes a row are kept
-    Point   ///< the point that it is, for the graph of a cloud or of vertices
+    Middle,  ///< `row_centroids`, for ghosts by distance; 12 bytes a row are kept
+    Point    ///< the point that it is, for the graph of a cloud or of vertices
 };
 
 /// Where the rows of windows lie, for searches by distance.
@@ -62,11 +62,11 @@ public:
 private:
     const CurveWindows& windows_;
     PlaceOfRow place_;
-    std::vector<float> middles_; // of this rank's positions
+    std::vector<float> middles_;  // of this rank's positions
     std::vector<PlaceBox> boxes_;
 };
 
 /// One row of such an array.
 std::array<double, 3> place_at(const std::vector<double>& places, std::int64_t row);
 
-} // namespace meshard
+}  // namespace meshard

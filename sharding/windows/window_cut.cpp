@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/windows/window_cut.h"
 
+#include "partition/cut/balance.h"
+#include "partition/cut/boundary_search.h"
 #include "sharding/windows/graph_ghosts.h"
 #include "sharding/windows/piece_counter.h"
 #include "sharding/windows/radius_ghosts.h"
 #include "sharding/windows/window_weights.h"
-#include "partition/cut/balance.h"
-#include "partition/cut/boundary_search.h"
 
 #include <algorithm>
 #include <iterator>
@@ -33,7 +33,7 @@ struct PartPair {
     auto operator<=>(const PartPair&) const = default;
 };
 
-} // namespace
+}  // namespace
 
 WindowCut::WindowCut(const CurveWindows& windows, RankMessages& messages, const WindowCutOptions& options)
     : windows_(windows), messages_(messages), options_(options), num_cells_(windows.positions().begins.back())
@@ -42,9 +42,12 @@ WindowCut::WindowCut(const CurveWindows& windows, RankMessages& messages, const 
         num_weights_ = static_cast<std::int32_t>(options.weights.size());
         weights_ = window_weights(windows, messages, options.weights);
     }
-    if (options.given != nullptr) take_given(*options.given);
-    else if (options.method == "hilbert" && !options.contiguous && options.levels.empty()) cut_along_curve();
-    else owners_ = cut_blocks(windows, messages, options, weights_, num_weights_);
+    if (options.given != nullptr)
+        take_given(*options.given);
+    else if (options.method == "hilbert" && !options.contiguous && options.levels.empty())
+        cut_along_curve();
+    else
+        owners_ = cut_blocks(windows, messages, options, weights_, num_weights_);
 }
 
 void WindowCut::take_given(const DataArray& parts)
@@ -72,14 +75,15 @@ void WindowCut::cut_along_curve()
     };
     owners_.assign(windows_.ids().size(), 0);
     const auto begin = windows_.positions().begin(messages_.rank());
-    std::vector<double> totals; // of each window
+    std::vector<double> totals;  // of each window
     for (auto window = windows_.first_window(); window < windows_.end_window(); ++window) {
         totals.push_back(0);
         for (std::int64_t i = 0; i < windows_.size(window); ++i) totals.back() += weight_of(windows_.begin(window) - begin + i);
     }
     totals = gather_everywhere(messages_, totals);
-    std::vector<double> before{0}; // of each part, what those up to it take
-    for (std::int32_t part = 0; part < options_.num_parts; ++part) before.push_back(before.back() + (options_.capacities.empty() ? 1 : options_.capacities[part]));
+    std::vector<double> before{0};  // of each part, what those up to it take
+    for (std::int32_t part = 0; part < options_.num_parts; ++part)
+        before.push_back(before.back() + (options_.capacities.empty() ? 1 : options_.capacities[part]));
     const auto total = std::accumulate(totals.begin(), totals.end(), 0.0);
     auto sum = std::accumulate(totals.begin(), totals.begin() + windows_.first_window(), 0.0);
     std::int32_t part = 0;
@@ -129,7 +133,8 @@ std::vector<double> WindowCut::imbalances() const
 std::span<const std::int32_t> WindowCut::weights_in(std::int32_t window) const
 {
     if (weights_.empty()) return {};
-    return std::span(weights_).subspan((windows_.begin(window) - windows_.positions().begin(messages_.rank())) * num_weights_, windows_.size(window) * num_weights_);
+    return std::span(weights_).subspan((windows_.begin(window) - windows_.positions().begin(messages_.rank())) * num_weights_,
+                                       windows_.size(window) * num_weights_);
 }
 
 WindowCut::Surroundings WindowCut::window_of_round(std::int32_t round) const
@@ -145,7 +150,7 @@ void WindowCut::refine()
 {
     const auto sums = part_weights();
     const auto most = largest_weights_allowed(options_.num_parts, options_.num_parts, balance_of(sums));
-    std::vector<std::int64_t> num_present(options_.num_parts, 0); // windows in which each part has cells
+    std::vector<std::int64_t> num_present(options_.num_parts, 0);  // windows in which each part has cells
     for (auto window = windows_.first_window(); window < windows_.end_window(); ++window) {
         std::vector<bool> is_present(options_.num_parts, false);
         for (const auto owner : owners_in(window)) is_present[owner] = true;
@@ -168,11 +173,12 @@ void WindowCut::refine()
         if (known.empty()) weights.assign(graph.num_cells, 1);
         weights.resize(owners.size() * num_weights_, 0);
         std::vector<std::int64_t> most_here(most.size(), 0);
-        for (std::size_t at = 0; at < weights.size(); ++at) most_here[std::int64_t{owners[at / num_weights_]} * num_weights_ + at % num_weights_] += weights[at];
+        for (std::size_t at = 0; at < weights.size(); ++at)
+            most_here[std::int64_t{owners[at / num_weights_]} * num_weights_ + at % num_weights_] += weights[at];
         for (std::size_t at = 0; at < most.size(); ++at)
             if (const auto present = num_present[at / num_weights_]; present > 0) most_here[at] += std::max<std::int64_t>(0, most[at] - sums[at]) / present;
 
-        const double work = options_.thorough ? 12 : 3; // for each row and entry
+        const double work = options_.thorough ? 12 : 3;  // for each row and entry
         BoundarySearch search(graph.graph, owners, options_.num_parts, {.num_weights = num_weights_, .row_weights = weights, .most_weight = most_here},
                               {.ghost_share = options_.ghost_share,
                                .patience = options_.thorough ? 120 : 40,
@@ -239,11 +245,16 @@ PartitionQuality WindowCut::find_ghosts(std::int32_t num_layers, const GhostRule
             edges.push_back({pairs[i].from, pairs[i].to, static_cast<std::int64_t>(next - i)});
         }
     }
-    if (num_layers == 0) marks_.clear();
-    else if (by_graph) spread_ghosts(windows_, messages_, [&](std::int32_t window) { return windows_.graph(window); }, owners_, num_layers, marks_);
-    else if (by_points) marks_ = ghosts_by_points_or_edges(windows_, messages_, owners_, neighbors, num_layers);
-    else if (neighbors == GhostNeighbors::Radius) marks_ = ghosts_by_radius(windows_, messages_, owners_, rule.radius, num_layers);
-    else marks_ = ghosts_by_nearest(windows_, messages_, owners_, rule.num_nearest, num_layers);
+    if (num_layers == 0)
+        marks_.clear();
+    else if (by_graph)
+        spread_ghosts(windows_, messages_, [&](std::int32_t window) { return windows_.graph(window); }, owners_, num_layers, marks_);
+    else if (by_points)
+        marks_ = ghosts_by_points_or_edges(windows_, messages_, owners_, neighbors, num_layers);
+    else if (neighbors == GhostNeighbors::Radius)
+        marks_ = ghosts_by_radius(windows_, messages_, owners_, rule.radius, num_layers);
+    else
+        marks_ = ghosts_by_nearest(windows_, messages_, owners_, rule.num_nearest, num_layers);
     std::ranges::sort(marks_, {}, &GhostMark::part);
 
     PartitionQuality quality;
@@ -270,7 +281,7 @@ PartitionQuality WindowCut::find_ghosts(std::int32_t num_layers, const GhostRule
         part.cut_edges += edge.count;
         quality.edge_cut += edge.count;
     }
-    quality.edge_cut /= 2; // each was met from both its ends
+    quality.edge_cut /= 2;  // each was met from both its ends
     return quality;
 }
 
@@ -295,7 +306,7 @@ void WindowCut::settle_cells()
 void WindowCut::settle_points(std::vector<std::int32_t> first_cells)
 {
     settle_cells();
-    if (windows_.is_point_cloud()) return; // they are the rows
+    if (windows_.is_point_cloud()) return;  // they are the rows
     constexpr std::int64_t run = std::int64_t{1} << 20;
     const auto rank = messages_.rank();
     point_owners_ = std::move(first_cells);
@@ -345,4 +356,4 @@ std::vector<std::int32_t> WindowCut::owners_of_points(std::span<const std::int32
     return fetch<std::int32_t>(messages_, windows_.points(), windows_.is_point_cloud() ? owners_by_id_ : point_owners_, points);
 }
 
-} // namespace meshard
+}  // namespace meshard

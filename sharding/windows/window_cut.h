@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "partition/cut/partition.h"
+#include "partition/cut/refinement.h"
+#include "partition/ghosts/ghost_graph.h"
+#include "sharding/messages/rank_messages.h"
 #include "sharding/windows/block_cut.h"
 #include "sharding/windows/curve_windows.h"
 #include "sharding/windows/window_ghosts.h"
-#include "partition/ghosts/ghost_graph.h"
-#include "partition/cut/partition.h"
-#include "partition/cut/refinement.h"
-#include "sharding/messages/rank_messages.h"
 
 #include <cstdint>
 #include <span>
@@ -25,9 +25,9 @@ struct GhostRow {
 
 /// What one part holds, by numbers in the file.
 struct RowsOfPart {
-    std::vector<std::int32_t> owned;         ///< ascending
-    std::vector<GhostRow> ghosts;            ///< by owner, then number
-    std::vector<std::int32_t> unused_points; ///< owned by this part because no cell uses them
+    std::vector<std::int32_t> owned;          ///< ascending
+    std::vector<GhostRow> ghosts;             ///< by owner, then number
+    std::vector<std::int32_t> unused_points;  ///< owned by this part because no cell uses them
 };
 
 /// A partition of the cells of `CurveWindows`, whose owners lie with the windows. All functions are collective.
@@ -62,16 +62,16 @@ public:
 private:
     struct Surroundings {
         std::int32_t window;
-        bool is_here;                      ///< this rank has a window in this round; the others ask for nothing
+        bool is_here;  ///< this rank has a window in this round; the others ask for nothing
         WindowGraph graph;
-        std::vector<std::int32_t> outside; ///< owners of the cells outside of the window that the graph looks at
+        std::vector<std::int32_t> outside;  ///< owners of the cells outside of the window that the graph looks at
     };
-    Surroundings window_of_round(std::int32_t round) const; ///< collective
+    Surroundings window_of_round(std::int32_t round) const;  ///< collective
 
     std::span<std::int32_t> owners_in(std::int32_t window);
     std::vector<std::int64_t> part_sizes() const;
-    std::vector<std::int32_t> part_weights() const; // (parts, weights)
-    BalanceTarget balance_of(std::span<const std::int32_t> part_weights) const; // as if each part were a row
+    std::vector<std::int32_t> part_weights() const;                              // (parts, weights)
+    BalanceTarget balance_of(std::span<const std::int32_t> part_weights) const;  // as if each part were a row
     std::span<const std::int32_t> weights_in(std::int32_t window) const;
     void take_given(const DataArray& parts);
     void cut_along_curve();
@@ -81,13 +81,13 @@ private:
     RankMessages& messages_;
     WindowCutOptions options_;
     std::int64_t num_cells_;
-    std::vector<std::int32_t> owners_;        // of this rank's positions
-    std::vector<std::int32_t> owners_by_id_;  // of this rank's cells by their number in the file
-    std::vector<std::int32_t> point_owners_;  // of this rank's points
-    std::vector<std::int32_t> unused_points_; // of this rank
+    std::vector<std::int32_t> owners_;         // of this rank's positions
+    std::vector<std::int32_t> owners_by_id_;   // of this rank's cells by their number in the file
+    std::vector<std::int32_t> point_owners_;   // of this rank's points
+    std::vector<std::int32_t> unused_points_;  // of this rank
     std::int32_t num_weights_ = 1;
-    std::vector<std::int32_t> weights_;       // (this rank's positions, num_weights_), or none
+    std::vector<std::int32_t> weights_;  // (this rank's positions, num_weights_), or none
     std::vector<GhostMark> marks_;
 };
 
-} // namespace meshard
+}  // namespace meshard

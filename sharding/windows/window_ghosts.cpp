@@ -89,8 +89,10 @@ public:
     std::vector<GhostMark> find(std::int32_t num_layers)
     {
         for (level_ = 1; level_ <= num_layers; ++level_) {
-            if (level_ == 1) flag_points_between_parts();
-            else flag_points_of_last_layer();
+            if (level_ == 1)
+                flag_points_between_parts();
+            else
+                flag_points_of_last_layer();
             gather_touches();
             mark_next_layer();
         }
@@ -254,17 +256,17 @@ private:
     std::span<const std::int32_t> owners_;
     GhostNeighbors neighbors_;
     std::int32_t level_ = 0;
-    std::vector<std::uint8_t> is_front_; // of this rank's points
-    std::vector<Touch> touches_;         // at the items that have their home here
-    std::vector<GhostMark> marks_;       // by position, then part
+    std::vector<std::uint8_t> is_front_;  // of this rank's points
+    std::vector<Touch> touches_;          // at the items that have their home here
+    std::vector<GhostMark> marks_;        // by position, then part
 };
 
-} // namespace
+}  // namespace
 
-std::vector<GhostMark> ghosts_by_points_or_edges(const CurveWindows& windows, RankMessages& messages, std::span<const std::int32_t> owners, GhostNeighbors neighbors,
-                                                 std::int32_t num_layers)
+std::vector<GhostMark> ghosts_by_points_or_edges(const CurveWindows& windows, RankMessages& messages, std::span<const std::int32_t> owners,
+                                                 GhostNeighbors neighbors, std::int32_t num_layers)
 {
     return ItemGhosts(windows, messages, owners, neighbors).find(num_layers);
 }
 
-} // namespace meshard
+}  // namespace meshard

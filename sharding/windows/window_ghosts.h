@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "sharding/windows/curve_windows.h"
 #include "partition/ghosts/ghost_graph.h"
+#include "sharding/windows/curve_windows.h"
 
 #include <cstdint>
 #include <span>
@@ -21,7 +21,7 @@ struct GhostMark {
 /// only those at which parts meet are looked at, layer by layer.
 /// @param owners    of this rank's positions
 /// @return of this rank's cells
-std::vector<GhostMark> ghosts_by_points_or_edges(const CurveWindows& windows, RankMessages& messages, std::span<const std::int32_t> owners, GhostNeighbors neighbors,
-                                                 std::int32_t num_layers);
+std::vector<GhostMark> ghosts_by_points_or_edges(const CurveWindows& windows, RankMessages& messages, std::span<const std::int32_t> owners,
+                                                 GhostNeighbors neighbors, std::int32_t num_layers);
 
-} // namespace meshard
+}  // namespace meshard

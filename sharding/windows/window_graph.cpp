@@ -22,7 +22,7 @@ WindowGraph join_outside(const Csr& inner, std::span<const Crossing> crossings, 
     std::ranges::sort(result.outside);
     result.outside.erase(std::ranges::unique(result.outside).begin(), result.outside.end());
 
-    std::vector<std::pair<std::int32_t, std::int32_t>> back; // (row outside, cell here)
+    std::vector<std::pair<std::int32_t, std::int32_t>> back;  // (row outside, cell here)
     auto& graph = result.graph;
     graph.indices.reserve(inner.indices.size() + 2 * crossings.size());
     graph.offsets.reserve(inner.offsets.size() + result.outside.size());
@@ -46,4 +46,4 @@ WindowGraph join_outside(const Csr& inner, std::span<const Crossing> crossings, 
     return result;
 }
 
-} // namespace meshard
+}  // namespace meshard

@@ -15,7 +15,7 @@ namespace meshard {
 struct WindowGraph {
     Csr graph;
     std::int32_t num_cells = 0;
-    std::vector<std::int32_t> outside; ///< position of each row after the window's cells
+    std::vector<std::int32_t> outside;  ///< position of each row after the window's cells
 };
 
 /// The graph of each window of this rank, by its number.
@@ -34,4 +34,4 @@ std::span<const Crossing> crossings_from(std::span<const Crossing> crossings, st
 /// The graph of a window that begins at the position `begin`, of the neighbours within it and of its crossings.
 WindowGraph join_outside(const Csr& inner, std::span<const Crossing> crossings, std::int64_t begin);
 
-} // namespace meshard
+}  // namespace meshard

@@ -33,7 +33,7 @@ std::vector<double> values_of(const CurveWindows& windows, RankMessages& message
     if (name == "cells") return values;
     const auto begin = windows.positions().begin(messages.rank());
     if (name == "points") {
-        if (windows.is_point_cloud()) return values; // each is one
+        if (windows.is_point_cloud()) return values;  // each is one
         const auto counts = owned_points(windows, messages);
         for (std::int32_t round = 0; round < windows.num_rounds(); ++round) {
             const auto window = windows.first_window() + round;
@@ -49,7 +49,7 @@ std::vector<double> values_of(const CurveWindows& windows, RankMessages& message
         }
     } else if (name.starts_with("array:")) {
         const auto& array = windows.is_point_cloud() ? require_weight_array(windows.mesh().rest().point_data, name.substr(6), "point")
-                                                      : require_weight_array(windows.mesh().rest().cell_data, name.substr(6), "cell");
+                                                     : require_weight_array(windows.mesh().rest().cell_data, name.substr(6), "cell");
         for (auto window = windows.first_window(); window < windows.end_window(); ++window) {
             const auto ids = windows.ids(window);
             for (std::size_t i = 0; i < ids.size(); ++i) values[windows.begin(window) - begin + static_cast<std::int64_t>(i)] = require_weight(array, ids[i]);
@@ -61,7 +61,7 @@ std::vector<double> values_of(const CurveWindows& windows, RankMessages& message
     return values;
 }
 
-} // namespace
+}  // namespace
 
 std::vector<std::int32_t> window_weights(const CurveWindows& windows, RankMessages& messages, std::span<const std::string> names)
 {
@@ -89,4 +89,4 @@ std::vector<std::int32_t> window_weights(const CurveWindows& windows, RankMessag
     return weights;
 }
 
-} // namespace meshard
+}  // namespace meshard

@@ -15,4 +15,4 @@ namespace meshard {
 /// @throws InvalidInput as `row_weights`
 std::vector<std::int32_t> window_weights(const CurveWindows& windows, RankMessages& messages, std::span<const std::string> names);
 
-} // namespace meshard
+}  // namespace meshard

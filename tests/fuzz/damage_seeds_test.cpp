@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The damaged files that once reached code of the readers which whole files do not reach: each is read or refused by an Error.
-#include <gtest/gtest.h>
-
 #include "tests/fuzz/damaged_samples.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_paths.h"
+
+#include <gtest/gtest.h>
 
 namespace meshard {
 namespace {

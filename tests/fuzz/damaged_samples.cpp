@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/fuzz/damaged_samples.h"
 
+#include "io/bytes/block_codec.h"
+#include "io/checkpoints/model_checkpoint.h"
+#include "io/mesh_io.h"
+#include "io/shards/partition_file.h"
+#include "io/shards/shard_check.h"
+#include "io/shards/subdomain_io.h"
+#include "io/vtk/mapped_mesh.h"
+#include "partition/error.h"
+#include "partition/ghosts/subdomain.h"
+#include "partition/mesh/mesh_graph.h"
+#include "tests/support/foam_case.h"
+#include "tests/support/sample_meshes.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/test_paths.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
 #include <span>
 #include <string_view>
-
-#include "io/bytes/block_codec.h"
-#include "io/vtk/mapped_mesh.h"
-#include "io/mesh_io.h"
-#include "io/checkpoints/model_checkpoint.h"
-#include "io/shards/partition_file.h"
-#include "io/shards/shard_check.h"
-#include "io/shards/subdomain_io.h"
-#include "partition/error.h"
-#include "partition/mesh/mesh_graph.h"
-#include "partition/ghosts/subdomain.h"
-#include "tests/support/foam_case.h"
-#include "tests/support/sample_meshes.h"
-#include "tests/support/temporary_folder.h"
-#include "tests/support/test_paths.h"
 
 namespace meshard {
 namespace {
@@ -99,36 +99,49 @@ private:
             mesh.field_data.clear();
             add(name, mesh, Compression::None, Reader::MappedMesh);
         }
-        text("ascii.vtu",
-             "<VTKFile type=\"UnstructuredGrid\" header_type=\"UInt64\"><UnstructuredGrid><FieldData><Array type=\"String\" Name=\"n\" format=\"ascii\">97 98 0</Array></FieldData>"
-             "<Piece NumberOfPoints=\"4\" NumberOfCells=\"1\"><Points><DataArray type=\"Float32\" NumberOfComponents=\"3\" format=\"ascii\">0 0 0 1 0 0 0 1 0 0 0 1</DataArray></Points>"
-             "<Cells><DataArray type=\"Int32\" Name=\"connectivity\" format=\"ascii\">0 1 2 3</DataArray><DataArray type=\"Int32\" Name=\"offsets\" format=\"ascii\">4</DataArray>"
-             "<DataArray type=\"UInt8\" Name=\"types\" format=\"ascii\">42</DataArray><DataArray type=\"Int64\" Name=\"faces\" format=\"ascii\">4 3 0 1 2 3 0 1 3 3 1 2 3 3 0 2 3</DataArray>"
-             "<DataArray type=\"Int64\" Name=\"faceoffsets\" format=\"ascii\">17</DataArray></Cells><CellData><DataArray type=\"Float64\" Name=\"p\" format=\"binary\">CAAAAAAAAAAAAAAAAADwPw==</DataArray>"
-             "</CellData></Piece></UnstructuredGrid></VTKFile>");
-        text("base64.vtu",
-             "<VTKFile type=\"UnstructuredGrid\" compressor=\"vtkZLibDataCompressor\"><UnstructuredGrid><Piece NumberOfPoints=\"8\" NumberOfCells=\"0\"><Points>"
-             "<DataArray type=\"Float64\" NumberOfComponents=\"3\" format=\"binary\">" + compressed_text(std::string(192, '\1')) + "</DataArray></Points><Cells>"
-             "<DataArray type=\"Int64\" Name=\"connectivity\" format=\"ascii\"/><DataArray type=\"Int64\" Name=\"offsets\" format=\"ascii\"/>"
-             "<DataArray type=\"UInt8\" Name=\"types\" format=\"ascii\"/></Cells></Piece></UnstructuredGrid></VTKFile>");
+        text("ascii.vtu", "<VTKFile type=\"UnstructuredGrid\" header_type=\"UInt64\"><UnstructuredGrid><FieldData><Array type=\"String\" Name=\"n\" "
+                          "format=\"ascii\">97 98 0</Array></FieldData>"
+                          "<Piece NumberOfPoints=\"4\" NumberOfCells=\"1\"><Points><DataArray type=\"Float32\" NumberOfComponents=\"3\" format=\"ascii\">0 0 0 "
+                          "1 0 0 0 1 0 0 0 1</DataArray></Points>"
+                          "<Cells><DataArray type=\"Int32\" Name=\"connectivity\" format=\"ascii\">0 1 2 3</DataArray><DataArray type=\"Int32\" "
+                          "Name=\"offsets\" format=\"ascii\">4</DataArray>"
+                          "<DataArray type=\"UInt8\" Name=\"types\" format=\"ascii\">42</DataArray><DataArray type=\"Int64\" Name=\"faces\" format=\"ascii\">4 "
+                          "3 0 1 2 3 0 1 3 3 1 2 3 3 0 2 3</DataArray>"
+                          "<DataArray type=\"Int64\" Name=\"faceoffsets\" format=\"ascii\">17</DataArray></Cells><CellData><DataArray type=\"Float64\" "
+                          "Name=\"p\" format=\"binary\">CAAAAAAAAAAAAAAAAADwPw==</DataArray>"
+                          "</CellData></Piece></UnstructuredGrid></VTKFile>");
+        text(
+            "base64.vtu",
+            "<VTKFile type=\"UnstructuredGrid\" compressor=\"vtkZLibDataCompressor\"><UnstructuredGrid><Piece NumberOfPoints=\"8\" NumberOfCells=\"0\"><Points>"
+            "<DataArray type=\"Float64\" NumberOfComponents=\"3\" format=\"binary\">" +
+                compressed_text(std::string(192, '\1')) +
+                "</DataArray></Points><Cells>"
+                "<DataArray type=\"Int64\" Name=\"connectivity\" format=\"ascii\"/><DataArray type=\"Int64\" Name=\"offsets\" format=\"ascii\"/>"
+                "<DataArray type=\"UInt8\" Name=\"types\" format=\"ascii\"/></Cells></Piece></UnstructuredGrid></VTKFile>");
     }
 
     void collections()
     {
-        text("index.pvtu", "<VTKFile type=\"PUnstructuredGrid\"><PUnstructuredGrid GhostLevel=\"0\"><Piece Source=\"raw.vtu\"/><Piece Source=\"zlib.vtu\"/></PUnstructuredGrid></VTKFile>");
-        text("tree.vtm", "<VTKFile type=\"vtkMultiBlockDataSet\"><vtkMultiBlockDataSet><Block name=\"a\"><DataSet name=\"b\" file=\"raw.vtu\"/></Block><DataSet index=\"1\" file=\"raw.vtp\"/>"
+        text("index.pvtu", "<VTKFile type=\"PUnstructuredGrid\"><PUnstructuredGrid GhostLevel=\"0\"><Piece Source=\"raw.vtu\"/><Piece "
+                           "Source=\"zlib.vtu\"/></PUnstructuredGrid></VTKFile>");
+        text("tree.vtm", "<VTKFile type=\"vtkMultiBlockDataSet\"><vtkMultiBlockDataSet><Block name=\"a\"><DataSet name=\"b\" "
+                         "file=\"raw.vtu\"/></Block><DataSet index=\"1\" file=\"raw.vtp\"/>"
                          "</vtkMultiBlockDataSet></VTKFile>");
-        text("run.pvd", "<VTKFile type=\"Collection\"><Collection><DataSet timestep=\"1\" part=\"0\" file=\"raw.vtu\"/><DataSet timestep=\"2\" part=\"0\" file=\"raw.vtp\"/></Collection></VTKFile>");
+        text("run.pvd", "<VTKFile type=\"Collection\"><Collection><DataSet timestep=\"1\" part=\"0\" file=\"raw.vtu\"/><DataSet timestep=\"2\" part=\"0\" "
+                        "file=\"raw.vtp\"/></Collection></VTKFile>");
         text("run.series", R"({"file-series-version": "1.0", "files": [{"name": "raw.vtu", "time": 1}, {"name": "raw.vtp", "time": 2e0}]})");
     }
 
     void text_meshes()
     {
-        text("a.stl", "solid one\nfacet normal 0 0 1\nouter loop\nvertex 0 0 0\nvertex 1 0 0\nvertex 0 1e-1 0\nendloop\nendfacet\nendsolid one\nsolid two\nendsolid\n");
+        text("a.stl",
+             "solid one\nfacet normal 0 0 1\nouter loop\nvertex 0 0 0\nvertex 1 0 0\nvertex 0 1e-1 0\nendloop\nendfacet\nendsolid one\nsolid two\nendsolid\n");
         text("b.stl", std::string(80, ' ') + std::string("\1\0\0\0", 4) + std::string(50, '\0'));
-        text("a.ply", "ply\nformat ascii 1.0\nelement vertex 3\nproperty float x\nproperty float y\nproperty float z\nproperty int id\nelement face 1\nproperty list uchar int vertex_indices\n"
+        text("a.ply", "ply\nformat ascii 1.0\nelement vertex 3\nproperty float x\nproperty float y\nproperty float z\nproperty int id\nelement face "
+                      "1\nproperty list uchar int vertex_indices\n"
                       "property float q\nend_header\n0 0 0 7\n1 0 0 8\n0 1 0 9\n3 0 1 2 0.5\n");
-        text("b.ply", "ply\nformat binary_little_endian 1.0\nelement vertex 3\nproperty float x\nproperty float y\nproperty float z\nelement face 1\nproperty list uchar int vertex_indices\nend_header\n" +
+        text("b.ply", "ply\nformat binary_little_endian 1.0\nelement vertex 3\nproperty float x\nproperty float y\nproperty float z\nelement face 1\nproperty "
+                      "list uchar int vertex_indices\nend_header\n" +
                           std::string(36, '\0') + std::string("\3\0\0\0\0\1\0\0\0\2\0\0\0", 13));
         text("a.obj", "v 0 0 0\nv 1 0 0\nv 0 1 0\ng one two\nf 1/2/3 2//1 -1\nl 1 2 \\\n3\np 1\no three\nf 1 2 3\n");
     }
@@ -137,8 +150,8 @@ private:
     {
         for (const auto& [name, style] : {std::pair<std::string, FoamCaseStyle>{"ascii", {}}, {"binary", {.binary = true}}, {"gz", {.compressed = true}}}) {
             write_foam_case(folder_ / name, polyhedral_cube(2), style);
-            for (const char* file : {"constant/polyMesh/points", "constant/polyMesh/faces", "constant/polyMesh/owner", "constant/polyMesh/neighbour", "constant/polyMesh/boundary",
-                                     "constant/polyMesh/cellZones", "0.5/p", "0.5/U", "0.5/T", "0.5/S", "0.5/D"})
+            for (const char* file : {"constant/polyMesh/points", "constant/polyMesh/faces", "constant/polyMesh/owner", "constant/polyMesh/neighbour",
+                                     "constant/polyMesh/boundary", "constant/polyMesh/cellZones", "0.5/p", "0.5/U", "0.5/T", "0.5/S", "0.5/D"})
                 keep(name + "/" + file + (style.compressed ? ".gz" : ""), name, Reader::Mesh);
         }
         // Of a decomposed case the files that say how its processors fit together.
@@ -146,7 +159,8 @@ private:
             const std::string name = with_addressing ? "addressed" : "bare";
             write_decomposed_foam_case(folder_ / name, cube(2), std::vector<std::int32_t>{0, 0, 1, 1, 2, 2, 0, 1}, with_addressing);
             for (const char* file : {"boundary", "faces", "pointProcAddressing", "faceProcAddressing", "cellProcAddressing"})
-                if (const auto damaged = name + "/processor1/constant/polyMesh/" + file; std::filesystem::exists(folder_ / damaged)) keep(damaged, name, Reader::Mesh);
+                if (const auto damaged = name + "/processor1/constant/polyMesh/" + file; std::filesystem::exists(folder_ / damaged))
+                    keep(damaged, name, Reader::Mesh);
         }
     }
 
@@ -178,8 +192,10 @@ private:
     {
         text("graph.part.3", "0\n1\n2\n1\n0\n", Reader::PartitionFile);
         text("cellDecomposition", "FoamFile { version 2.0; format ascii; class labelList; object cellDecomposition; }\n5(0 1 2 1 0)\n", Reader::PartitionFile);
-        text("binaryDecomposition", "FoamFile { version 2.0; format binary; arch \"LSB;label=32;scalar=64\"; class labelList; object cellDecomposition; }\n2(" +
-                                        std::string("\1\0\0\0\0\0\0\0", 8) + ")\n", Reader::PartitionFile);
+        text("binaryDecomposition",
+             "FoamFile { version 2.0; format binary; arch \"LSB;label=32;scalar=64\"; class labelList; object cellDecomposition; }\n2(" +
+                 std::string("\1\0\0\0\0\0\0\0", 8) + ")\n",
+             Reader::PartitionFile);
     }
 
     std::filesystem::path folder_;
@@ -220,11 +236,21 @@ bool survives_reading(const DamageSample& sample)
 {
     try {
         switch (sample.reader) {
-        case DamageSample::Reader::Mesh: read_mesh(sample.opened).validate(); break;
-        case DamageSample::Reader::MappedMesh: read_mapped(sample.opened); break;
-        case DamageSample::Reader::Shards: read_shards(sample.opened); break;
-        case DamageSample::Reader::Checkpoint: read_weights(sample.opened); break;
-        case DamageSample::Reader::PartitionFile: read_partition_file(sample.opened); break;
+        case DamageSample::Reader::Mesh:
+            read_mesh(sample.opened).validate();
+            break;
+        case DamageSample::Reader::MappedMesh:
+            read_mapped(sample.opened);
+            break;
+        case DamageSample::Reader::Shards:
+            read_shards(sample.opened);
+            break;
+        case DamageSample::Reader::Checkpoint:
+            read_weights(sample.opened);
+            break;
+        case DamageSample::Reader::PartitionFile:
+            read_partition_file(sample.opened);
+            break;
         }
         return true;
     } catch (const Error&) {

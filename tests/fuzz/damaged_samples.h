@@ -11,11 +11,11 @@ namespace meshard {
 struct DamageSample {
     enum class Reader { Mesh, MappedMesh, Shards, Checkpoint, PartitionFile };
 
-    std::string name;                ///< of the file below the folder of samples, with '+' for '/'
-    std::filesystem::path damaged;   ///< the file whose bytes change
-    std::filesystem::path opened;    ///< the file or folder that is read
+    std::string name;               ///< of the file below the folder of samples, with '+' for '/'
+    std::filesystem::path damaged;  ///< the file whose bytes change
+    std::filesystem::path opened;   ///< the file or folder that is read
     Reader reader = Reader::Mesh;
-    std::string bytes;               ///< of the file that is whole
+    std::string bytes;  ///< of the file that is whole
 };
 
 /// Writes small files of every format that meshard reads by itself into an empty folder: each must be read there without an error. The checkpoints

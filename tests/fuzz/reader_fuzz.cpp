@@ -6,8 +6,8 @@
 //   reader_fuzz --replay DIR             reads what --keep kept
 //
 // Where the readers are compiled with -fsanitize-coverage=trace-pc, files that reach new code are damaged further, and --keep keeps them.
-#include <signal.h>
-#include <unistd.h>
+#include "tests/fuzz/damaged_samples.h"
+#include "tests/support/temporary_folder.h"
 
 #include <chrono>
 #include <cstdint>
@@ -16,11 +16,10 @@
 #include <cstring>
 #include <map>
 #include <random>
+#include <signal.h>
 #include <string>
+#include <unistd.h>
 #include <vector>
-
-#include "tests/fuzz/damaged_samples.h"
-#include "tests/support/temporary_folder.h"
 
 namespace {
 
@@ -48,7 +47,7 @@ public:
     Fuzzer(const std::filesystem::path& folder, std::uint32_t seed, std::filesystem::path kept) : random_(seed), kept_(std::move(kept))
     {
         for (auto& sample : make_damage_samples(folder)) {
-            survives_reading(sample);   // what whole files reach is nothing new
+            survives_reading(sample);  // what whole files reach is nothing new
             auto bytes = sample.bytes;
             corpus_.push_back({std::move(sample), {std::move(bytes)}});
         }
@@ -83,12 +82,12 @@ public:
 private:
     struct Entry {
         DamageSample sample;
-        std::vector<std::string> versions;   ///< the whole file, then damaged ones that reached new code
+        std::vector<std::string> versions;  ///< the whole file, then damaged ones that reached new code
     };
 
     void read(const DamageSample& sample, const std::string& bytes)
     {
-        std::filesystem::remove(sample.damaged);   // arrays of the last one may still be mapped
+        std::filesystem::remove(sample.damaged);  // arrays of the last one may still be mapped
         write_bytes(sample.damaged, bytes);
         describe(sample, bytes);
         ::alarm(20);
@@ -108,24 +107,37 @@ private:
 
     void damage(std::string& bytes)
     {
-        static const char* const numbers[] = {"-1", "0", "1", "2147483647", "2147483648", "4294967295", "-9223372036854775808", "18446744073709551615", "1e400", "nan", "99999999999999999999"};
+        static const char* const numbers[] = {
+            "-1", "0", "1", "2147483647", "2147483648", "4294967295", "-9223372036854775808", "18446744073709551615", "1e400", "nan", "99999999999999999999"};
         if (bytes.empty()) return;
         const std::size_t at = random_() % bytes.size();
         const std::size_t length = std::min<std::size_t>(bytes.size() - at, 1 + random_() % 40);
         switch (random_() % 8) {
-        case 0: bytes[at] = static_cast<char>(random_()); break;
-        case 1: bytes[at] ^= static_cast<char>(1 << random_() % 8); break;
-        case 2: bytes.erase(at, length); break;
-        case 3: bytes.insert(at, bytes.substr(at, length)); break;
-        case 4: bytes.resize(at); break;
-        case 5: {   // another number where there is one
+        case 0:
+            bytes[at] = static_cast<char>(random_());
+            break;
+        case 1:
+            bytes[at] ^= static_cast<char>(1 << random_() % 8);
+            break;
+        case 2:
+            bytes.erase(at, length);
+            break;
+        case 3:
+            bytes.insert(at, bytes.substr(at, length));
+            break;
+        case 4:
+            bytes.resize(at);
+            break;
+        case 5: {  // another number where there is one
             const std::size_t digit = bytes.find_first_of("0123456789", at);
             if (digit == std::string::npos) break;
             const std::size_t end = bytes.find_first_not_of("0123456789.", digit);
             bytes.replace(digit, (end == std::string::npos ? bytes.size() : end) - digit, numbers[random_() % std::size(numbers)]);
             break;
         }
-        case 6: bytes.insert(at, 1, "<>\"/(){}[];#$ \n&'"[random_() % 17]); break;
+        case 6:
+            bytes.insert(at, 1, "<>\"/(){}[];#$ \n&'"[random_() % 17]);
+            break;
         default: {  // a binary word of a value that is often wrong
             const std::uint64_t values[] = {0, 1, ~std::uint64_t{0}, std::uint64_t{1} << 31, std::uint64_t{1} << 32, std::uint64_t{1} << 62, 255};
             const std::uint64_t value = values[random_() % std::size(values)];
@@ -179,7 +191,8 @@ int main(int argc, char** argv)
         options[argv[i]] = argv[i + 1];
     }
     ::signal(SIGALRM, end_by_signal);
-    if (__sanitizer_set_death_callback != nullptr) __sanitizer_set_death_callback(say_which);
+    if (__sanitizer_set_death_callback != nullptr)
+        __sanitizer_set_death_callback(say_which);
     else
         for (const int number : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE}) ::signal(number, end_by_signal);
     const TemporaryFolder folder;

@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/collection_reader.h"
-
-#include <gtest/gtest.h>
-
-#include <cmath>
-
 #include "partition/error.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/sample_meshes.h"
 #include "tests/support/temporary_folder.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
 
 namespace meshard {
 namespace {
 
 std::string multi_block(const std::string& content)
 {
-    return "<?xml version=\"1.0\"?>\n<VTKFile type=\"vtkMultiBlockDataSet\" version=\"1.0\" byte_order=\"LittleEndian\">\n  <vtkMultiBlockDataSet>\n" + content +
-           "  </vtkMultiBlockDataSet>\n  <FieldData><DataArray type=\"Float32\" Name=\"TimeValue\" NumberOfTuples=\"1\" format=\"ascii\"> 7 </DataArray></FieldData>\n</VTKFile>\n";
+    return "<?xml version=\"1.0\"?>\n<VTKFile type=\"vtkMultiBlockDataSet\" version=\"1.0\" byte_order=\"LittleEndian\">\n  <vtkMultiBlockDataSet>\n" +
+           content +
+           "  </vtkMultiBlockDataSet>\n  <FieldData><DataArray type=\"Float32\" Name=\"TimeValue\" NumberOfTuples=\"1\" format=\"ascii\"> 7 "
+           "</DataArray></FieldData>\n</VTKFile>\n";
 }
 
 /// What foamToVTK writes: cells and patches.
@@ -29,9 +30,10 @@ void write_case(const TemporaryFolder& folder)
     write_mesh(folder / "case/internal.vtu", inside);
     write_mesh(folder / "case/boundary/left.vtp", left);
     write_mesh(folder / "case/boundary/right.vtp", right);
-    write_bytes(folder / "case.vtm", multi_block("<DataSet name=\"internal\" file=\"case/internal.vtu\"/>\n<Block name=\"boundary\">\n"
-                                                 "<DataSet name=\"left\" file=\"case/boundary/left.vtp\"/>\n<DataSet name=\"right\" file=\"case/boundary/right.vtp\"/>\n"
-                                                 "<DataSet index=\"2\"/></Block>\n"));
+    write_bytes(folder / "case.vtm",
+                multi_block("<DataSet name=\"internal\" file=\"case/internal.vtu\"/>\n<Block name=\"boundary\">\n"
+                            "<DataSet name=\"left\" file=\"case/boundary/left.vtp\"/>\n<DataSet name=\"right\" file=\"case/boundary/right.vtp\"/>\n"
+                            "<DataSet index=\"2\"/></Block>\n"));
 }
 
 TEST(Collections, JoinTheirBlocks)
@@ -58,7 +60,7 @@ TEST(Collections, GiveTheBlocksThatAreChosen)
 {
     const TemporaryFolder folder;
     write_case(folder);
-    std::filesystem::remove(folder / "case/internal.vtu");     // not read
+    std::filesystem::remove(folder / "case/internal.vtu");  // not read
     ReadOptions options;
     options.blocks = {"boundary"};
 
@@ -119,9 +121,10 @@ TEST(Collections, MergePartitions)
     const TemporaryFolder folder;
     write_mesh(folder / "a.vtu", cube(2));
     write_mesh(folder / "b.vtu", tet_cube(1));
-    write_bytes(folder / "all.vtpc", "<VTKFile type=\"vtkPartitionedDataSetCollection\"><vtkPartitionedDataSetCollection>"
-                                     "<Partitions index=\"0\" name=\"solid\"><DataSet index=\"0\" file=\"a.vtu\"/><DataSet index=\"1\" file=\"b.vtu\"/></Partitions>"
-                                     "<Partitions index=\"1\"><DataSet index=\"0\" file=\"b.vtu\"/></Partitions></vtkPartitionedDataSetCollection></VTKFile>");
+    write_bytes(folder / "all.vtpc",
+                "<VTKFile type=\"vtkPartitionedDataSetCollection\"><vtkPartitionedDataSetCollection>"
+                "<Partitions index=\"0\" name=\"solid\"><DataSet index=\"0\" file=\"a.vtu\"/><DataSet index=\"1\" file=\"b.vtu\"/></Partitions>"
+                "<Partitions index=\"1\"><DataSet index=\"0\" file=\"b.vtu\"/></Partitions></vtkPartitionedDataSetCollection></VTKFile>");
     const auto blocks = read_blocks(folder / "all.vtpc");
     ASSERT_EQ(blocks.size(), 2);
     EXPECT_EQ(blocks[0].name, "solid");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // CGNS, Exodus and EnSight files as the libraries of these formats and VTK's writers make them.
 #include <gtest/gtest.h>
-#include <vtkDoubleArray.h>
 #include <vtkCellData.h>
+#include <vtkDoubleArray.h>
 #include <vtkEnSightWriter.h>
 #include <vtkIntArray.h>
 #include <vtkNew.h>
@@ -11,6 +11,11 @@
 #include <vtkUnstructuredGrid.h>
 #include <vtk_cgns.h>
 #include VTK_CGNS(cgnslib.h)
+#include "io/mesh_io.h"
+#include "partition/error.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temporary_folder.h"
+
 #include <vtkexodusII/include/exodusII.h>
 
 #include <algorithm>
@@ -18,18 +23,13 @@
 #include <string>
 #include <vector>
 
-#include "io/mesh_io.h"
-#include "partition/error.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temporary_folder.h"
-
 namespace meshard {
 namespace {
 
 /// Two unit cubes side by side, x from `first`.
 struct TwoCubes {
     std::vector<double> x, y, z;
-    std::vector<int> corners;   // of both, counted from 1
+    std::vector<int> corners;  // of both, counted from 1
 
     explicit TwoCubes(double first)
     {
@@ -44,7 +44,10 @@ struct TwoCubes {
     }
 };
 
-double sum_of_coordinates(const Mesh& mesh, std::int64_t point) { return mesh.points.value(point, 0) + 10 * mesh.points.value(point, 1) + 100 * mesh.points.value(point, 2); }
+double sum_of_coordinates(const Mesh& mesh, std::int64_t point)
+{
+    return mesh.points.value(point, 0) + 10 * mesh.points.value(point, 1) + 100 * mesh.points.value(point, 2);
+}
 
 class CgnsFile {
 public:
@@ -190,7 +193,7 @@ void write_exodus(const std::filesystem::path& path)
         ex_put_conn(file, EX_ELEM_BLOCK, 10 + block, cubes.corners.data() + 8 * block, nullptr, nullptr);
         ex_put_name(file, EX_ELEM_BLOCK, 10 + block, block == 0 ? "core" : "tail");
     }
-    const int element = 1, side = 4;    // x = 0
+    const int element = 1, side = 4;  // x = 0
     ex_put_set_param(file, EX_SIDE_SET, 7, 1, 0);
     ex_put_set(file, EX_SIDE_SET, 7, &element, &side);
     ex_put_name(file, EX_SIDE_SET, 7, "inlet");
@@ -278,7 +281,7 @@ TEST(InterchangeFiles, OfEnSightKeepPartsAndFields)
         writer->Write();
         writer->WriteCaseFile(1);
     }
-    std::fflush(nullptr);   // VTK leaves the case file open
+    std::fflush(nullptr);  // VTK leaves the case file open
 
     const Mesh mesh = read_mesh(folder / "run.0.case");
 

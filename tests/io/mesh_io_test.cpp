@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/mesh_io.h"
-
-#include <gtest/gtest.h>
-
 #include "partition/error.h"
 #include "tests/io/vtk/vtk_oracle.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/sample_meshes.h"
 #include "tests/support/temporary_folder.h"
+
+#include <gtest/gtest.h>
 
 namespace meshard {
 namespace {
@@ -32,8 +31,8 @@ TEST(MeshIo, RefusesWhatIsNoMesh)
     const TemporaryFolder folder;
     for (const char* extension : {"vtu", "vtp", "pvtu", "pvtp", "vtk", "stl", "ply"}) {
         const auto path = folder / (std::string("file.") + extension);
-        for (const std::string content : {std::string(), std::string("hello, world\n"), std::string("\0\1\2\3", 4),
-                                          std::string("<html><body>404</body></html>"), std::string(3000, 'x')}) {
+        for (const std::string content :
+             {std::string(), std::string("hello, world\n"), std::string("\0\1\2\3", 4), std::string("<html><body>404</body></html>"), std::string(3000, 'x')}) {
             write_bytes(path, content);
             EXPECT_TRUE(throws_with<IoError>("file.", [&] { read_mesh(path); })) << extension << " " << content.substr(0, 20);
         }
@@ -76,14 +75,14 @@ TEST(MeshIo, ReadsLegacyFilesThroughVtk)
         for (const bool binary : {false, true}) {
             if (sample.num_points() == 0) continue;
             Mesh mesh = sample;
-            mesh.field_data.clear();   // the legacy format writes strings of field data in a way of its own
+            mesh.field_data.clear();  // the legacy format writes strings of field data in a way of its own
             write_legacy_with_vtk(folder / "mesh.vtk", mesh, binary);
 
             const Mesh read = read_mesh(folder / "mesh.vtk");
 
             EXPECT_EQ(vtk_difference(folder / "mesh.vtk", read), "") << name;
             EXPECT_EQ(read.kind, mesh.kind) << name;
-            EXPECT_TRUE(mesh.has_polyhedra() || read.cells == mesh.cells) << name;   // VTK orders a polyhedron's points itself
+            EXPECT_TRUE(mesh.has_polyhedra() || read.cells == mesh.cells) << name;  // VTK orders a polyhedron's points itself
             EXPECT_EQ(read.cell_types, mesh.cell_types) << name;
             EXPECT_TRUE(!binary || read.points.same_bits(mesh.points)) << name;
             EXPECT_EQ(read.cell_data.size(), mesh.num_cells() == 0 ? 0 : mesh.cell_data.size()) << name;
@@ -105,12 +104,12 @@ TEST(MeshIo, ReadsUnusualButValidXml)
 {
     const TemporaryFolder folder;
     write_bytes(folder / "odd.vtu", "\xEF\xBB\xBF<?xml version='1.0'?>\r\n<!-- a > b -->\n<VTKFile type='UnstructuredGrid' \n>"
-        "<UnstructuredGrid><Piece NumberOfPoints=' 1 ' NumberOfCells='1'><PointData Scalars='a&amp;b&#x41;'>"
-        "<DataArray type='UInt8' Name='a&amp;b&#65;' format='ascii'><!-- c --> 255 </DataArray></PointData>"
-        "<Points><DataArray type='Float64' NumberOfComponents='3' format='ascii'>1e400 1e-400 +5</DataArray></Points>"
-        "<Cells><DataArray type='UInt16' Name='connectivity' format='ascii'>0</DataArray>"
-        "<DataArray type='UInt8' Name='offsets' format='ascii'>1</DataArray>"
-        "<DataArray type='Int32' Name='types' format='ascii'>1</DataArray></Cells></Piece></UnstructuredGrid></VTKFile>\n\n");
+                                    "<UnstructuredGrid><Piece NumberOfPoints=' 1 ' NumberOfCells='1'><PointData Scalars='a&amp;b&#x41;'>"
+                                    "<DataArray type='UInt8' Name='a&amp;b&#65;' format='ascii'><!-- c --> 255 </DataArray></PointData>"
+                                    "<Points><DataArray type='Float64' NumberOfComponents='3' format='ascii'>1e400 1e-400 +5</DataArray></Points>"
+                                    "<Cells><DataArray type='UInt16' Name='connectivity' format='ascii'>0</DataArray>"
+                                    "<DataArray type='UInt8' Name='offsets' format='ascii'>1</DataArray>"
+                                    "<DataArray type='Int32' Name='types' format='ascii'>1</DataArray></Cells></Piece></UnstructuredGrid></VTKFile>\n\n");
 
     const Mesh mesh = read_mesh(folder / "odd.vtu");
 

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The larger sample data, where they lie beside the checkout; VTK's own readers say what must be found in them.
-#include <gtest/gtest.h>
-
-#include <algorithm>
-
 #include "io/mesh_io.h"
 #include "io/shards/shard_check.h"
 #include "io/shards/subdomain_io.h"
-#include "partition/mesh/mesh_graph.h"
 #include "partition/cut/metis_partitioner.h"
+#include "partition/mesh/mesh_graph.h"
 #include "tests/io/vtk/vtk_oracle.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_paths.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
 
 namespace meshard {
 namespace {
@@ -45,19 +45,29 @@ void expect_read_as_by_vtk(const std::vector<std::filesystem::path>& files)
     }
 }
 
-TEST(SampleData, SurfacesAreReadAsByVtk) { expect_read_as_by_vtk(surfaces()); }
-TEST(SampleData, GeometriesAreReadAsByVtk) { expect_read_as_by_vtk(files_in("ahmed_mini", ".stl")); }
-TEST(SampleData, VolumesAreReadAsByVtk) { expect_read_as_by_vtk(files_in("ahmed_mini/volumes", ".vtu")); }
-TEST(SampleData, MotorbikeIsReadAsByVtk) { expect_read_as_by_vtk(files_in("motorbike", ".vtu")); }
+TEST(SampleData, SurfacesAreReadAsByVtk)
+{
+    expect_read_as_by_vtk(surfaces());
+}
+TEST(SampleData, GeometriesAreReadAsByVtk)
+{
+    expect_read_as_by_vtk(files_in("ahmed_mini", ".stl"));
+}
+TEST(SampleData, VolumesAreReadAsByVtk)
+{
+    expect_read_as_by_vtk(files_in("ahmed_mini/volumes", ".vtu"));
+}
+TEST(SampleData, MotorbikeIsReadAsByVtk)
+{
+    expect_read_as_by_vtk(files_in("motorbike", ".vtu"));
+}
 
 void expect_cut_and_merged(const std::filesystem::path& path, std::int32_t num_parts, std::int32_t num_layers)
 {
     const TemporaryFolder folder;
     const Mesh mesh = read_mesh(path);
     const Csr graph = mesh_graph(mesh);
-    save_subdomains(folder / "shards",
-                    extract_subdomains(mesh, graph, partition_with_metis(graph, {.num_parts = num_parts}), num_layers),
-                    {.source = path});
+    save_subdomains(folder / "shards", extract_subdomains(mesh, graph, partition_with_metis(graph, {.num_parts = num_parts}), num_layers), {.source = path});
     const std::string what = path.filename().string() + " in " + std::to_string(num_parts);
 
     EXPECT_EQ(check_shards(folder / "shards"), std::vector<std::string>()) << what;

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/source_files.h"
-
-#include <algorithm>
-
-#include <gtest/gtest.h>
-
 #include "io/mesh_io.h"
+#include "io/source_files.h"
 #include "partition/error.h"
 #include "tests/support/sample_meshes.h"
 #include "tests/support/temporary_folder.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
 
 namespace meshard {
 namespace {
@@ -75,8 +74,13 @@ TEST_F(SourceFiles, AreTheMeshesOfAnOpenFoamCaseAndItsLatestFields)
                              "case/10/U", "case/2/U", "case/processor0/10/U", "case/processor0/9/U", "case/processor0/constant/polyMesh/faces"})
         write(name);
 
-    const Names expected{"case/0.5/polyMesh/points", "case/10/U", "case/a.foam", "case/constant/polyMesh/points", "case/processor0/10/U",
-                         "case/processor0/constant/polyMesh/faces", "case/system/controlDict"};
+    const Names expected{"case/0.5/polyMesh/points",
+                         "case/10/U",
+                         "case/a.foam",
+                         "case/constant/polyMesh/points",
+                         "case/processor0/10/U",
+                         "case/processor0/constant/polyMesh/faces",
+                         "case/system/controlDict"};
     EXPECT_EQ(files("case"), expected);
     EXPECT_EQ(files("case/a.foam"), expected);
 }

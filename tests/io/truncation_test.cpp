@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Damaged files must be refused: no crash, no hang, no mesh that looks right.
-#include <gtest/gtest.h>
-
-#include <array>
-#include <fstream>
-#include <random>
-
 #include "io/mesh_io.h"
 #include "partition/error.h"
 #include "tests/io/vtk/vtk_oracle.h"
 #include "tests/support/sample_meshes.h"
 #include "tests/support/temporary_folder.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <fstream>
+#include <random>
 
 namespace meshard {
 namespace {
@@ -20,7 +20,7 @@ void expect_refused_when_cut(const std::filesystem::path& path, std::size_t num_
 {
     const std::string bytes = read_bytes(path);
     std::string whole = bytes;
-    while (whole.back() == '\n') whole.pop_back();   // a missing last line end is no damage
+    while (whole.back() == '\n') whole.pop_back();  // a missing last line end is no damage
     const std::size_t step = std::max<std::size_t>(1, whole.size() / num_cuts);
     for (std::size_t cut = 1; cut <= whole.size(); cut += step) {
         const std::size_t size = whole.size() - cut;
@@ -46,9 +46,9 @@ TEST(Truncation, IsFoundInEveryEncoding)
 {
     const TemporaryFolder folder;
     using E = VtkEncoding;
-    for (const E& encoding : {E{.mode = E::Ascii}, E{.mode = E::Base64}, E{.mode = E::Base64, .compressor = E::Zlib},
-                              E{.mode = E::AppendedBase64, .compressor = E::Zlib}, E{.mode = E::AppendedRaw},
-                              E{.mode = E::AppendedRaw, .compressor = E::Zlib, .wide_header = true}}) {
+    for (const E& encoding :
+         {E{.mode = E::Ascii}, E{.mode = E::Base64}, E{.mode = E::Base64, .compressor = E::Zlib}, E{.mode = E::AppendedBase64, .compressor = E::Zlib},
+          E{.mode = E::AppendedRaw}, E{.mode = E::AppendedRaw, .compressor = E::Zlib, .wide_header = true}}) {
         write_with_vtk(folder / "a.vtu", polyhedral_cube(2), encoding);
         expect_refused_when_cut(folder / "a.vtu", 300);
         write_with_vtk(folder / "a.vtp", sphere(5), encoding);
@@ -94,7 +94,7 @@ TEST(Damage, MissingMiddleIsFound)
             write_bytes(folder / "a.vtu", damaged);
             try {
                 const Mesh mesh = read_mesh(folder / "a.vtu");
-                mesh.validate();   // shifted bytes may still be numbers; what is read must hold together
+                mesh.validate();  // shifted bytes may still be numbers; what is read must hold together
             } catch (const IoError&) {
             }
         }

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Weights that models draw when they are made, against those of the reference package for the same seed, to the last bit.
+#include "io/checkpoints/safetensors.h"
+#include "models/geotransolver/geotransolver.h"
+#include "models/graph/mesh_graph_net.h"
+#include "models/transolver/flare.h"
+#include "models/transolver/transolver.h"
+#include "tests/support/test_paths.h"
+
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 #include <torch/torch.h>
 
 #include <fstream>
-
-#include <nlohmann/json.hpp>
-
-#include "io/checkpoints/safetensors.h"
-#include "models/transolver/flare.h"
-#include "models/geotransolver/geotransolver.h"
-#include "models/graph/mesh_graph_net.h"
-#include "models/transolver/transolver.h"
-#include "tests/support/test_paths.h"
 
 namespace meshard {
 namespace {
@@ -63,7 +62,8 @@ TEST_P(InitialValues, AreTheReferencesForTheSameSeed)
         // Orthogonal matrices come from a factorisation in the processor's own math library, which rounds as it likes; all else is the same bits everywhere.
         const bool is_orthogonal = name.ends_with("in_project_slice.weight");
         const auto& drawn = values[name];
-        EXPECT_TRUE(is_orthogonal ? torch::allclose(drawn.detach(), expected, 1e-6, 1e-6) : torch::equal(drawn.detach(), expected)) << name << ": drawn " << values[name] << ", the reference's " << expected;
+        EXPECT_TRUE(is_orthogonal ? torch::allclose(drawn.detach(), expected, 1e-6, 1e-6) : torch::equal(drawn.detach(), expected))
+            << name << ": drawn " << values[name] << ", the reference's " << expected;
     }
     EXPECT_EQ(num_expected, values.size());
 }

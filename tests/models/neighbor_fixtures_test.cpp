@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Neighbours that the reference package found.
+#include "ops/neighbors/neighbors.h"
+#include "tests/support/fixture_cases.h"
+#include "tests/support/fixture_tensors.h"
+
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include <limits>
 #include <set>
-
-#include "ops/neighbors/neighbors.h"
-#include "tests/support/fixture_cases.h"
-#include "tests/support/fixture_tensors.h"
 
 namespace meshard {
 namespace {

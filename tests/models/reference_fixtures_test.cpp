@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include "io/checkpoints/safetensors.h"
 #include "tests/support/fixture_cases.h"
 #include "tests/support/fixture_tensors.h"
 #include "tests/support/run_fixture.h"
 #include "tests/support/test_paths.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <algorithm>
 
 namespace meshard {
 namespace {

@@ -1,11 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include <random>
-#include <tuple>
-
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include "models/layers/metrics.h"
 #include "models/layers/normalizer.h"
 #include "models/transolver/transolver.h"
@@ -18,6 +11,13 @@
 #include "tests/support/run_ranks.h"
 #include "tests/support/sample_meshes.h"
 #include "tests/support/small_models.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <random>
+#include <tuple>
 
 namespace meshard {
 namespace {
@@ -33,17 +33,28 @@ std::vector<at::Tensor> cut_rows(Cut cut, std::int64_t num_points, int num_ranks
 {
     std::vector<std::vector<std::int64_t>> rows(num_ranks);
     std::mt19937 generator(11);
-    const auto owners = cut == Cut::Metis ? partition_with_metis(cell_graph(cube(5)), {.num_parts = num_ranks}).owners
-                                          : std::vector<std::int32_t>();
+    const auto owners = cut == Cut::Metis ? partition_with_metis(cell_graph(cube(5)), {.num_parts = num_ranks}).owners : std::vector<std::int32_t>();
     for (std::int64_t i = 0; i < num_points; ++i) {
         std::int64_t owner = 0;
         switch (cut) {
-        case Cut::Contiguous: owner = i * num_ranks / num_points; break;
-        case Cut::Runs: owner = i * i * num_ranks / (num_points * num_points); break;   // uneven ones
-        case Cut::Metis: owner = owners[i]; break;
-        case Cut::Random: owner = generator() % num_ranks; break;
-        case Cut::NineToOne: owner = 10 * i < 9 * num_points ? 0 : 1 + i % std::max(1, num_ranks - 1); break;
-        case Cut::OneEmpty: owner = num_ranks == 1 ? 0 : 1 + i % (num_ranks - 1); break;
+        case Cut::Contiguous:
+            owner = i * num_ranks / num_points;
+            break;
+        case Cut::Runs:
+            owner = i * i * num_ranks / (num_points * num_points);
+            break;  // uneven ones
+        case Cut::Metis:
+            owner = owners[i];
+            break;
+        case Cut::Random:
+            owner = generator() % num_ranks;
+            break;
+        case Cut::NineToOne:
+            owner = 10 * i < 9 * num_points ? 0 : 1 + i % std::max(1, num_ranks - 1);
+            break;
+        case Cut::OneEmpty:
+            owner = num_ranks == 1 ? 0 : 1 + i % (num_ranks - 1);
+            break;
         }
         rows[std::min<std::int64_t>(owner, num_ranks - 1)].push_back(i);
     }
@@ -90,12 +101,10 @@ TEST_P(ShardedTransolver, EqualsSerial)
 
     run_ranks(num_ranks, [&](std::shared_ptr<const DeviceMesh> device_mesh) {
         const auto& own = rows[device_mesh->all().rank()];
-        const auto shard = [&](const at::Tensor& whole) {
-            return from_local(whole.index_select(1, own), device_mesh, {Shard(1)});
-        };
+        const auto shard = [&](const at::Tensor& whole) { return from_local(whole.index_select(1, own), device_mesh, {Shard(1)}); };
         Transolver model(test::small_transolver());
         model->to(type);
-        if (device_mesh->all().rank() == 0) copy_values(*serial, *model);   // the others get theirs from `replicate`
+        if (device_mesh->all().rank() == 0) copy_values(*serial, *model);  // the others get theirs from `replicate`
         const auto replicated = replicate(*model, device_mesh);
 
         const auto output = model->forward(shard(fx), shard(embedding));
@@ -114,8 +123,7 @@ TEST_P(ShardedTransolver, EqualsSerial)
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, ShardedTransolver,
-                         testing::Combine(testing::Values(1, 2, 3, 5),
-                                          testing::Values(Cut::Contiguous, Cut::Metis, Cut::Random, Cut::NineToOne, Cut::OneEmpty),
+                         testing::Combine(testing::Values(1, 2, 3, 5), testing::Values(Cut::Contiguous, Cut::Metis, Cut::Random, Cut::NineToOne, Cut::OneEmpty),
                                           testing::Values<std::int64_t>(1, 3), testing::Values(at::kDouble, at::kFloat)));
 
 class ShardedFixtures : public testing::TestWithParam<test::FixtureCase> {};

@@ -1,16 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every model on several ranks against itself on one: outputs, loss, the gradient of every parameter, and a short training.
-#include <functional>
-#include <map>
-
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
-#include "models/graph/ab_upt.h"
-#include "models/transolver/flare.h"
 #include "models/geotransolver/geotransolver.h"
+#include "models/graph/ab_upt.h"
 #include "models/graph/mesh_graph_net.h"
 #include "models/layers/metrics.h"
+#include "models/transolver/flare.h"
 #include "models/transolver/transolver.h"
 #include "ops/neighbors/point_clouds.h"
 #include "sharding/parameters/replicate.h"
@@ -18,6 +12,12 @@
 #include "tests/support/run_fixture.h"
 #include "tests/support/run_ranks.h"
 #include "tests/support/small_models.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <functional>
+#include <map>
 
 namespace meshard {
 namespace {
@@ -32,12 +32,15 @@ struct Runnable {
 
 struct ModelCase {
     std::string name;
-    std::vector<std::pair<std::string, std::vector<std::int64_t>>> inputs;   ///< (B, rows, ...), cut along the rows
+    std::vector<std::pair<std::string, std::vector<std::int64_t>>> inputs;  ///< (B, rows, ...), cut along the rows
     std::function<Runnable()> make;
     at::ScalarType training_type = at::kFloat;
 };
 
-void PrintTo(const ModelCase& model, std::ostream* out) { *out << model.name; }
+void PrintTo(const ModelCase& model, std::ostream* out)
+{
+    *out << model.name;
+}
 
 constexpr std::int64_t kPoints = 57, kGeometry = 31;
 
@@ -45,10 +48,11 @@ Runnable make_geotransolver(GeoTransolverOptions options)
 {
     GeoTransolver model(std::move(options));
     return {model.ptr(), [model](const NamedTensors& inputs) mutable {
-                return model->forward({.local_embedding = {inputs.at("fx")},
-                                       .global_embedding = torch::linspace(-1, 1, 2 * inputs.at("fx").size(0), inputs.at("places").scalar_type()).view({-1, 1, 2}),
-                                       .geometry = inputs.at("geometry"),
-                                       .local_positions = {inputs.at("places")}})
+                return model
+                    ->forward({.local_embedding = {inputs.at("fx")},
+                               .global_embedding = torch::linspace(-1, 1, 2 * inputs.at("fx").size(0), inputs.at("places").scalar_type()).view({-1, 1, 2}),
+                               .geometry = inputs.at("geometry"),
+                               .local_positions = {inputs.at("places")}})
                     .at(0);
             }};
 }
@@ -119,13 +123,15 @@ std::vector<ModelCase> model_cases()
     };
     return {
         {"Flare", points, [] { return make_transolver<Flare>(test::small_transolver()); }},
-        {"TransolverPlus", points, [] {
+        {"TransolverPlus", points,
+         [] {
              auto options = test::small_transolver();
              options.plus = true;
              Transolver model(options);
-             model->set_noise(NoiseWhen::Always);   // belongs to the points
+             model->set_noise(NoiseWhen::Always);  // belongs to the points
              return Runnable{model.ptr(), [model](const NamedTensors& inputs) mutable { return model->forward(inputs.at("fx"), inputs.at("places")); }};
-         }, at::kDouble},   // slices under noise are so steep that single precision's rounding grows to 1.5e-4 in 100 steps
+         },
+         at::kDouble},  // slices under noise are so steep that single precision's rounding grows to 1.5e-4 in 100 steps
 
         {"GeoTransolver", with_geometry, geotransolver([](auto& o) { o.include_local_features = false; })},
         {"GeoTransolverLocal", with_geometry, geotransolver([](auto&) {})},
@@ -135,7 +141,9 @@ std::vector<ModelCase> model_cases()
         {"MeshGraphNetAuto", cloud, [] { return make_mesh_graph_net(GhostMode::Auto, "sum"); }},
         {"MeshGraphNetSplitEdges", cloud, [] { return make_mesh_graph_net(GhostMode::Refresh, "mean", true); }},
         {"MeshGraphNetSplitEdgesDeep", cloud, [] { return make_mesh_graph_net(GhostMode::Deep, "sum", true); }},
-        {"AbUpt", {{"places", {2, kPoints, 3}}, {"geometry", {2, kGeometry, 3}}, {"supernodes", {2, 9, 3}}, {"volume", {2, 23, 3}}, {"queries", {2, 15, 3}}}, make_ab_upt},
+        {"AbUpt",
+         {{"places", {2, kPoints, 3}}, {"geometry", {2, kGeometry, 3}}, {"supernodes", {2, 9, 3}}, {"volume", {2, 23, 3}}, {"queries", {2, 15, 3}}},
+         make_ab_upt},
     };
 }
 
@@ -212,7 +220,7 @@ TEST_P(ShardedModels, EqualSerial)
         auto sharded = model.make();
         sharded.module->to(at::kDouble);
         sharded.module->eval();
-        if (rank == 0) copy_values(*serial.module, *sharded.module);   // the others get theirs from `replicate`
+        if (rank == 0) copy_values(*serial.module, *sharded.module);  // the others get theirs from `replicate`
         const auto replicated = replicate(*sharded.module, device_mesh);
         NamedTensors parts;
         for (const auto& [name, whole] : inputs) parts[name] = shard(whole, rows_of(whole), device_mesh);
@@ -234,7 +242,8 @@ TEST_P(ShardedModels, EqualSerial)
 
 INSTANTIATE_TEST_SUITE_P(Ranks, ShardedModels, testing::Combine(testing::ValuesIn(model_cases()), testing::Values(1, 2, 3, 5), testing::Bool()),
                          [](const auto& info) {
-                             return std::get<0>(info.param).name + "_" + std::to_string(std::get<1>(info.param)) + (std::get<2>(info.param) ? "_one_empty" : "_random");
+                             return std::get<0>(info.param).name + "_" + std::to_string(std::get<1>(info.param)) +
+                                    (std::get<2>(info.param) ? "_one_empty" : "_random");
                          });
 
 class TrainedModels : public testing::TestWithParam<ModelCase> {};

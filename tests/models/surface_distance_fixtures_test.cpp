@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "ops/surface/surface_distance.h"
+#include "ops/surface/surface_search.h"
+#include "tests/support/fixture_cases.h"
+#include "tests/support/fixture_tensors.h"
+
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <string>
 #include <utility>
-
-#include "ops/surface/surface_distance.h"
-#include "ops/surface/surface_search.h"
-#include "tests/support/fixture_cases.h"
-#include "tests/support/fixture_tensors.h"
 
 namespace meshard {
 namespace {

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Training over ranks: the serial run's losses, the same bits again, and no more memory than a rank's share.
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
-#include <optional>
-
 #include "models/layers/metrics.h"
 #include "models/transolver/transolver.h"
-#include "sharding/tensor/redistribute.h"
 #include "sharding/parameters/replicate.h"
+#include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/support/live_bytes.h"
 #include "tests/support/run_ranks.h"
 #include "tests/support/small_models.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <optional>
 
 namespace meshard {
 namespace {
@@ -43,7 +43,7 @@ struct Training {
         std::optional<ReplicatedModule> replicated;
         if (mesh) replicated.emplace(replicate(*model, mesh));
         {
-            const torch::NoGradGuard no_grad;   // ranks that share a process share its generator
+            const torch::NoGradGuard no_grad;  // ranks that share a process share its generator
             auto generator = at::detail::createCPUGenerator(6);
             for (auto& parameter : model->parameters()) parameter.normal_(0, 0.2, generator);
         }

@@ -48,5 +48,5 @@ TEST(Csr, NamesTheRowOfAnIndexOutside)
     EXPECT_TRUE(throws_with<InvalidInput>("row 0 holds index -1", [] { csr_of({0, 1}, {-1}).validate(3); }));
 }
 
-} // namespace
-} // namespace meshard
+}  // namespace
+}  // namespace meshard

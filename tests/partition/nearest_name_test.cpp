@@ -40,5 +40,5 @@ TEST(NearestName, StaysSilentOnOtherWords)
     EXPECT_EQ(nearest_name("p", {}), "");
 }
 
-} // namespace
-} // namespace meshard
+}  // namespace
+}  // namespace meshard

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <memory>
-#include <utility>
-#include <vector>
+#include "ops/rows/ghost_exchange.h"
 
 #include <ATen/ATen.h>
 
-#include "ops/rows/ghost_exchange.h"
+#include <memory>
+#include <utility>
+#include <vector>
 
 namespace meshard::test {
 
@@ -18,7 +18,10 @@ inline at::Tensor field_of(int rank, std::int64_t rows, std::int64_t width, at::
 }
 
 /// Rows of `from` that rank `to` gets: `count` of 2 `count` + 3, in an order that depends on both.
-inline at::Tensor rows_for(int from, int to, std::int64_t count) { return at::arange(count, at::kLong).mul(2 + (from + to) % 2).add(to).remainder(2 * count + 3).flip(0); }
+inline at::Tensor rows_for(int from, int to, std::int64_t count)
+{
+    return at::arange(count, at::kLong).mul(2 + (from + to) % 2).add(to).remainder(2 * count + 3).flip(0);
+}
 
 /// Every rank has something for all others, more for those that follow it; rank `without`, unless negative, has nothing to do with any.
 struct ExchangePattern {
@@ -54,7 +57,7 @@ struct ExchangePattern {
 inline std::vector<std::pair<at::Tensor, at::Tensor>> exchanged_rows(const RankGroup& group)
 {
     const int size = group.size(), rank = group.rank();
-    std::vector<std::pair<at::Tensor, at::Tensor>> kept;   // of all exchanges: none may write to another's
+    std::vector<std::pair<at::Tensor, at::Tensor>> kept;  // of all exchanges: none may write to another's
     for (const std::int64_t rows : {0, 1, 1000, 15'000}) {
         for (const int without : {-1, size - 1}) {
             const ExchangePattern pattern(group, rows, without);

@@ -22,4 +22,4 @@ testing::AssertionResult throws_with(std::string_view text, Action&& action)
     return testing::AssertionFailure() << "nothing was thrown, expected an error with \"" << text << "\"";
 }
 
-} // namespace meshard
+}  // namespace meshard

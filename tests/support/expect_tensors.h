@@ -33,8 +33,8 @@ inline ::testing::AssertionResult tensors_near(const at::Tensor& found, const at
     const auto error = effective[worst].item<double>();
     if (error <= tolerance * (scale > 0 ? scale : 1.0)) return ::testing::AssertionSuccess();
     return ::testing::AssertionFailure() << "at flat index " << worst << " of shape " << expected.sizes() << ": found " << f[worst].item<double>()
-                                         << ", expected " << e[worst].item<double>() << "; relative to the largest value " << scale
-                                         << " the error is " << error / (scale > 0 ? scale : 1.0) << ", allowed " << tolerance;
+                                         << ", expected " << e[worst].item<double>() << "; relative to the largest value " << scale << " the error is "
+                                         << error / (scale > 0 ? scale : 1.0) << ", allowed " << tolerance;
 }
 
 }  // namespace meshard

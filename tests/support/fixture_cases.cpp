@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/fixture_cases.h"
 
+#include "tests/support/test_paths.h"
+
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
-
-#include "tests/support/test_paths.h"
 
 namespace meshard::test {
 namespace {
@@ -55,7 +55,10 @@ void add(std::vector<Fixture>& list, Fixture fixture, const ContentPath& content
     list.push_back(std::move(fixture));
 }
 
-nlohmann::json json_of(const fs::path& path) { return nlohmann::json::parse(content(path)); }
+nlohmann::json json_of(const fs::path& path)
+{
+    return nlohmann::json::parse(content(path));
+}
 
 std::vector<FixtureCase> find_fixture_cases()
 {
@@ -91,9 +94,15 @@ std::vector<fs::path> fixture_folders()
     return folders;
 }
 
-nlohmann::json FixtureCase::description() const { return json_of(json_path); }
+nlohmann::json FixtureCase::description() const
+{
+    return json_of(json_path);
+}
 
-fs::path FixtureCase::arrays_path() const { return fs::path(json_path).replace_extension(".safetensors"); }
+fs::path FixtureCase::arrays_path() const
+{
+    return fs::path(json_path).replace_extension(".safetensors");
+}
 
 const std::vector<FixtureCase>& fixture_cases()
 {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/fixture_tensors.h"
 
-#include <stdexcept>
+#include "io/checkpoints/safetensors.h"
 
 #include <torch/torch.h>
 
-#include "io/checkpoints/safetensors.h"
+#include <stdexcept>
 
 namespace meshard::test {
 namespace {
@@ -13,12 +13,18 @@ namespace {
 at::ScalarType scalar_type(ArrayType type)
 {
     switch (type) {
-    case ArrayType::F64: return at::kDouble;
-    case ArrayType::F32: return at::kFloat;
-    case ArrayType::I64: return at::kLong;
-    case ArrayType::I32: return at::kInt;
-    case ArrayType::BOOL: return at::kBool;
-    default: throw std::runtime_error("fixture: type " + std::string(to_string(type)) + " is not expected");
+    case ArrayType::F64:
+        return at::kDouble;
+    case ArrayType::F32:
+        return at::kFloat;
+    case ArrayType::I64:
+        return at::kLong;
+    case ArrayType::I32:
+        return at::kInt;
+    case ArrayType::BOOL:
+        return at::kBool;
+    default:
+        throw std::runtime_error("fixture: type " + std::string(to_string(type)) + " is not expected");
     }
 }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <filesystem>
 #include <map>
 #include <string>
-
-#include <ATen/core/Tensor.h>
 
 namespace meshard::test {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/foam_case.h"
 
-#include <zlib.h>
+#include "partition/mesh/cell_type.h"
 
 #include <algorithm>
 #include <array>
@@ -13,8 +13,7 @@
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "partition/mesh/cell_type.h"
+#include <zlib.h>
 
 namespace meshard {
 
@@ -77,9 +76,9 @@ public:
         file_ = file;
         binary_ = style_.binary && !text_only;
         out_.str("");
-        out_ << "/*--------- C++ ---------*\\\n\\*------------------------*/\nFoamFile\n{\n    version     2.0;\n    format      " << (style_.binary ? "binary" : "ascii")
-             << ";\n    class       " << type << ";\n    arch        \"LSB;label=" << style_.label_bits << ";scalar=" << style_.scalar_bits
-             << "\";\n    object      " << file.substr(file.rfind('/') + 1) << ";\n}\n// * * * //\n\n";
+        out_ << "/*--------- C++ ---------*\\\n\\*------------------------*/\nFoamFile\n{\n    version     2.0;\n    format      "
+             << (style_.binary ? "binary" : "ascii") << ";\n    class       " << type << ";\n    arch        \"LSB;label=" << style_.label_bits
+             << ";scalar=" << style_.scalar_bits << "\";\n    object      " << file.substr(file.rfind('/') + 1) << ";\n}\n// * * * //\n\n";
     }
 
     std::ostream& text() { return out_; }
@@ -88,9 +87,12 @@ public:
     {
         out_ << values.size() << '(';
         for (std::size_t i = 0; i < values.size(); ++i) {
-            if (!binary_) out_ << (i > 0 ? " " : "") << values[i];
-            else if (style_.label_bits == 64) raw(values[i]);
-            else raw(static_cast<std::int32_t>(values[i]));
+            if (!binary_)
+                out_ << (i > 0 ? " " : "") << values[i];
+            else if (style_.label_bits == 64)
+                raw(values[i]);
+            else
+                raw(static_cast<std::int32_t>(values[i]));
         }
         out_ << ')';
     }
@@ -102,9 +104,12 @@ public:
         for (std::size_t i = 0; i < count; ++i) {
             if (!binary_ && components > 1) out_ << '(';
             for (int c = 0; c < components; ++c) {
-                if (!binary_) out_ << (c > 0 ? " " : "") << value(i, c);
-                else if (style_.scalar_bits == 64) raw(value(i, c));
-                else raw(static_cast<float>(value(i, c)));
+                if (!binary_)
+                    out_ << (c > 0 ? " " : "") << value(i, c);
+                else if (style_.scalar_bits == 64)
+                    raw(value(i, c));
+                else
+                    raw(static_cast<float>(value(i, c)));
             }
             if (!binary_) out_ << (components > 1 ? ")\n" : "\n");
         }
@@ -142,13 +147,13 @@ private:
 
 /// A face of the whole case.
 struct WholeFace {
-    Face points;                            // seen from outside the owner
+    Face points;  // seen from outside the owner
     std::int64_t owner = 0, neighbour = -1;
     std::int64_t number = 0;
 };
 
 struct WholeCase {
-    std::vector<WholeFace> faces;   // inner ones, those of `left`, those of `rest`
+    std::vector<WholeFace> faces;  // inner ones, those of `left`, those of `rest`
     std::int64_t num_inner = 0, num_left = 0, num_cells = 0;
 };
 
@@ -187,7 +192,7 @@ struct Patch {
 
 /// What stands in one folder: all of the case, or a processor's share. Faces as in the whole, but turned outwards.
 struct Share {
-    std::vector<std::int64_t> points, cells;    // numbers in the whole
+    std::vector<std::int64_t> points, cells;  // numbers in the whole
     std::vector<WholeFace> inner;
     std::vector<Patch> patches;
 };
@@ -206,7 +211,8 @@ void write_addressing(Writer& writer, const Share& share, const std::vector<Whol
     }
 }
 
-void write_share(const std::filesystem::path& folder, const Mesh& mesh, const WholeCase& whole, const Share& share, const FoamCaseStyle& style, bool with_addressing)
+void write_share(const std::filesystem::path& folder, const Mesh& mesh, const WholeCase& whole, const Share& share, const FoamCaseStyle& style,
+                 bool with_addressing)
 {
     std::map<std::int64_t, std::int64_t> local_point, local_cell;
     for (const std::int64_t point : share.points) local_point.try_emplace(point, local_point.size());
@@ -249,7 +255,8 @@ void write_share(const std::filesystem::path& folder, const Mesh& mesh, const Wh
     writer.text() << share.patches.size() << "\n(\n";
     std::size_t start = share.inner.size();
     for (const Patch& patch : share.patches) {
-        writer.text() << "    " << patch.name << "\n    {\n        " << patch.settings << "\n        nFaces " << patch.faces.size() << ";\n        startFace " << start << ";\n    }\n";
+        writer.text() << "    " << patch.name << "\n    {\n        " << patch.settings << "\n        nFaces " << patch.faces.size() << ";\n        startFace "
+                      << start << ";\n    }\n";
         start += patch.faces.size();
     }
     writer.text() << ")\n";
@@ -271,7 +278,8 @@ void write_share(const std::filesystem::path& folder, const Mesh& mesh, const Wh
     writer.text() << "dimensions [0 0 0 1 0 0 0];\ninternalField uniform 1;\nboundaryField { left { type zeroGradient; } rest { type zeroGradient; } }\n";
     writer.end();
     writer.begin("0.5/T", "volScalarField", true);
-    writer.text() << "hot 300;\ndimensions [0 0 0 1 0 0 0];\ninternalField uniform $hot;\nboundaryField\n{\n    \"(left|right)\" { type fixedValue; value uniform 400; }\n    rest { type zeroGradient; }\n}\n";
+    writer.text() << "hot 300;\ndimensions [0 0 0 1 0 0 0];\ninternalField uniform $hot;\nboundaryField\n{\n    \"(left|right)\" { type fixedValue; value "
+                     "uniform 400; }\n    rest { type zeroGradient; }\n}\n";
     writer.end();
     writer.begin("0.5/p", "volScalarField");
     writer.text() << "dimensions [0 2 -2 0 0 0 0];\n\ninternalField nonuniform List<scalar> \n";
@@ -348,7 +356,7 @@ void write_decomposed_foam_case(const std::filesystem::path& folder, const Mesh&
             } else if (here == there) {
                 share.inner.push_back(face);
             } else {
-                if (there == part) {    // seen from the other side: turned round, but for its first point
+                if (there == part) {  // seen from the other side: turned round, but for its first point
                     std::swap(face.owner, face.neighbour);
                     std::reverse(face.points.begin() + 1, face.points.end());
                 }
@@ -357,8 +365,10 @@ void write_decomposed_foam_case(const std::filesystem::path& folder, const Mesh&
         }
         share.points.assign(points.begin(), points.end());
         for (auto& [other, faces] : between)
-            share.patches.push_back({"procBoundary" + std::to_string(part) + "to" + std::to_string(other),
-                                     "type processor; inGroups 1(processor); myProcNo " + std::to_string(part) + "; neighbProcNo " + std::to_string(other) + ";", std::move(faces)});
+            share.patches.push_back(
+                {"procBoundary" + std::to_string(part) + "to" + std::to_string(other),
+                 "type processor; inGroups 1(processor); myProcNo " + std::to_string(part) + "; neighbProcNo " + std::to_string(other) + ";",
+                 std::move(faces)});
         write_share(folder / ("processor" + std::to_string(part)), mesh, whole, share, style, with_addressing);
     }
     write_control(folder);

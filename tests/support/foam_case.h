@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "partition/mesh/mesh.h"
+
 #include <cstdint>
 #include <filesystem>
 #include <span>
-
-#include "partition/mesh/mesh.h"
 
 namespace meshard {
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "partition/cut/geometric_partitioner.h"
+#include "partition/cut/metis_partitioner.h"
+#include "partition/mesh/mesh_graph.h"
+
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "partition/cut/geometric_partitioner.h"
-#include "partition/mesh/mesh_graph.h"
-#include "partition/cut/metis_partitioner.h"
 
 namespace meshard {
 

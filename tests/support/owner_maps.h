@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "partition/ghosts/index_map.h"
+
 #include <memory>
 #include <vector>
-
-#include "partition/ghosts/index_map.h"
 
 namespace meshard {
 

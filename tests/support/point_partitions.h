@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include <ATen/ATen.h>
-
 #include "partition/mesh/neighbor_graph.h"
 #include "sharding/ranks/device_mesh.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/support/four_partitions.h"
 #include "tests/support/owner_maps.h"
+
+#include <ATen/ATen.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace meshard {
 

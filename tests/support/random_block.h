@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include "ops/fused/fused_block.h"
+
+#include <ATen/ATen.h>
 
 namespace meshard {
 

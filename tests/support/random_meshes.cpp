@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/random_meshes.h"
 
+#include "partition/mesh/cell_type.h"
+#include "tests/support/sample_meshes.h"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -11,15 +14,12 @@
 #include <string>
 #include <vector>
 
-#include "partition/mesh/cell_type.h"
-#include "tests/support/sample_meshes.h"
-
 namespace meshard {
 
 namespace {
 
 using Points = std::vector<std::int32_t>;
-using Box = std::array<std::int32_t, 8>;    // corners in a hexahedron's order
+using Box = std::array<std::int32_t, 8>;  // corners in a hexahedron's order
 
 class RandomMesh {
 public:
@@ -28,12 +28,23 @@ public:
     Mesh make()
     {
         switch (below(10)) {
-        case 0: make_soup(); break;
-        case 1: make_surface(); break;
-        case 2: make_many_faces(); break;
-        case 3: make_higher_order(); break;
-        case 4: make_little(); break;
-        default: make_boxes();
+        case 0:
+            make_soup();
+            break;
+        case 1:
+            make_surface();
+            break;
+        case 2:
+            make_many_faces();
+            break;
+        case 3:
+            make_higher_order();
+            break;
+        case 4:
+            make_little();
+            break;
+        default:
+            make_boxes();
         }
         if (mesh_.kind == MeshKind::Unstructured && one_in(2)) shuffle_cells();
         if (one_in(3)) double_points();
@@ -77,8 +88,17 @@ private:
     void add_box(const Box& p)
     {
         switch (below(6)) {
-        case 0: add_cell(11, {p[0], p[1], p[3], p[2], p[4], p[5], p[7], p[6]}); break;
-        case 1: add_polyhedron({{p[0], p[3], p[2], p[1]}, {p[4], p[5], p[6], p[7]}, {p[0], p[1], p[5], p[4]}, {p[1], p[2], p[6], p[5]}, {p[2], p[3], p[7], p[6]}, {p[3], p[0], p[4], p[7]}}); break;
+        case 0:
+            add_cell(11, {p[0], p[1], p[3], p[2], p[4], p[5], p[7], p[6]});
+            break;
+        case 1:
+            add_polyhedron({{p[0], p[3], p[2], p[1]},
+                            {p[4], p[5], p[6], p[7]},
+                            {p[0], p[1], p[5], p[4]},
+                            {p[1], p[2], p[6], p[5]},
+                            {p[2], p[3], p[7], p[6]},
+                            {p[3], p[0], p[4], p[7]}});
+            break;
         case 2:
             for (const auto& [a, b] : {std::pair{1, 2}, {2, 3}, {3, 7}, {7, 4}, {4, 5}, {5, 1}}) add_cell(10, {p[0], p[a], p[b], p[6]});
             break;
@@ -95,7 +115,8 @@ private:
                 add_cell(14, {p[face[0]], p[face[1]], p[face[2]], p[face[3]], top});
             break;
         }
-        default: add_cell(12, Points(p.begin(), p.end()));
+        default:
+            add_cell(12, Points(p.begin(), p.end()));
         }
     }
 
@@ -149,8 +170,10 @@ private:
         for (std::int32_t j = 0; j < ny; ++j)
             for (std::int32_t i = 0; i < nx; ++i) {
                 if (one_in(12)) continue;
-                if (one_in(2)) add_cell(9, {at(i, j), at(i + 1, j), at(i + 1, j + 1), at(i, j + 1)});
-                else for (const int half : {0, 1}) add_cell(5, {at(i, j), at(i + 1, j + half), at(i + 1 - half, j + 1)});
+                if (one_in(2))
+                    add_cell(9, {at(i, j), at(i + 1, j), at(i + 1, j + 1), at(i, j + 1)});
+                else
+                    for (const int half : {0, 1}) add_cell(5, {at(i, j), at(i + 1, j + half), at(i + 1 - half, j + 1)});
                 if (one_in(10) && i + 2 <= nx) add_cell(7, {at(i, j), at(i + 1, j), at(i + 2, j), at(i + 2, j + 1), at(i, j + 1)});
             }
         for (std::int32_t i = below(3); i > 0; --i) add_cell(6, {at(0, 0), at(0, 1), at(1, 0), at(1, 1), at(2, 0)});
@@ -188,8 +211,7 @@ private:
             do type = static_cast<std::uint8_t>(1 + below(37));
             while (!cell_type_of(type).fixed_size || cell_type_of(type).dimension < 2);
             Points points;
-            for (int k = 0; k < cell_type_of(type).min_points; ++k)
-                points.push_back(k < 4 && num_points() > 4 ? num_points() - 4 + k : -1);
+            for (int k = 0; k < cell_type_of(type).min_points; ++k) points.push_back(k < 4 && num_points() > 4 ? num_points() - 4 + k : -1);
             for (std::int32_t& point : points)
                 if (point < 0) point = add_point(share(), share(), i + share());
             add_cell(type, points);
@@ -210,7 +232,7 @@ private:
 
     void shuffle(auto& values)
     {
-        for (std::size_t i = values.size(); i > 1; --i) std::swap(values[i - 1], values[random_() % i]);    // the same everywhere
+        for (std::size_t i = values.size(); i > 1; --i) std::swap(values[i - 1], values[random_() % i]);  // the same everywhere
     }
 
     void shuffle_cells()
@@ -250,8 +272,7 @@ private:
         std::iota(places.begin(), places.end(), 0);
         shuffle(places);
         std::vector<double> moved(coordinates_.size());
-        for (std::size_t i = 0; i < places.size(); ++i)
-            std::copy_n(&coordinates_[3 * i], 3, &moved[3 * static_cast<std::size_t>(places[i])]);
+        for (std::size_t i = 0; i < places.size(); ++i) std::copy_n(&coordinates_[3 * i], 3, &moved[3 * static_cast<std::size_t>(places[i])]);
         coordinates_ = std::move(moved);
         for (std::int32_t& point : mesh_.cells.indices) point = places[static_cast<std::size_t>(point)];
         for (Points& stream : streams_)
@@ -263,8 +284,10 @@ private:
     {
         if (std::ranges::any_of(streams_, [](const Points& stream) { return !stream.empty(); }))
             for (const Points& stream : streams_) mesh_.face_streams.push_row(stream);
-        if (one_in(2)) mesh_.points = DataArray::from("Points", coordinates_, 3);
-        else mesh_.points = DataArray::from("Points", std::vector<float>(coordinates_.begin(), coordinates_.end()), 3);
+        if (one_in(2))
+            mesh_.points = DataArray::from("Points", coordinates_, 3);
+        else
+            mesh_.points = DataArray::from("Points", std::vector<float>(coordinates_.begin(), coordinates_.end()), 3);
         if (!one_in(5)) add_sample_arrays(mesh_);
         return std::move(mesh_);
     }
@@ -272,14 +295,14 @@ private:
     std::mt19937 random_;
     Mesh mesh_;
     std::vector<double> coordinates_;
-    std::vector<Points> streams_;   // of each cell
+    std::vector<Points> streams_;  // of each cell
 };
 
-} // namespace
+}  // namespace
 
 Mesh random_mesh(std::uint32_t seed)
 {
     return RandomMesh(seed).make();
 }
 
-} // namespace meshard
+}  // namespace meshard

@@ -12,4 +12,4 @@ namespace meshard {
 /// and cells stand twice, surfaces, higher-order cells, one cell, none, nothing at all. The same for the same seed on every machine.
 Mesh random_mesh(std::uint32_t seed);
 
-} // namespace meshard
+}  // namespace meshard

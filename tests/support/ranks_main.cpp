@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The main function of test programs whose tests call run_ranks. `ops_tests --ranks=3` starts the program as three processes that are ranks (over shared
 // memory, or MESHARD_BACKEND=gloo); mpirun and torchrun start them too. The program fails if no test has run on as many ranks as there are processes.
-#include <cstdio>
-#include <cstdlib>
-#include <string>
-#include <vector>
+#include "sharding/transport/launch.h"
+#include "tests/support/run_ranks.h"
 
 #include <ATen/Context.h>
 #include <gtest/gtest.h>
 
-#include "sharding/transport/launch.h"
-#include "tests/support/run_ranks.h"
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
 
 namespace {
 
@@ -40,7 +40,7 @@ int main(int argc, char** argv)
     testing::InitGoogleTest(&argc, argv);
     if (info.size == 1) return RUN_ALL_TESTS();
 
-    GTEST_FLAG_SET(catch_exceptions, false);   // an error on one rank ends it, and with it the others
+    GTEST_FLAG_SET(catch_exceptions, false);  // an error on one rank ends it, and with it the others
     testing::UnitTest::GetInstance()->listeners().Append(new SameNumbers);
     int code = RUN_ALL_TESTS();
     if (num_runs_of_processes() == 0) {
@@ -49,9 +49,9 @@ int main(int argc, char** argv)
     }
     try {
         finish_processes();
-    } catch (const std::exception& error) {   // of a group that a test has ended
+    } catch (const std::exception& error) {  // of a group that a test has ended
         std::fprintf(stderr, "rank %d: %s\n", info.rank, error.what());
     }
     std::fflush(nullptr);
-    std::_Exit(code);   // connections that a test has ended are not taken down in order
+    std::_Exit(code);  // connections that a test has ended are not taken down in order
 }

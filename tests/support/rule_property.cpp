@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/rule_property.h"
 
+#include "sharding/tensor/exact_mode.h"
+#include "sharding/tensor/redistribute.h"
+#include "sharding/tensor/rule_table.h"
+#include "tests/support/expect_tensors.h"
+#include "tests/support/run_ranks.h"
+
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -12,18 +18,12 @@
 #include <regex>
 #include <utility>
 
-#include "sharding/tensor/exact_mode.h"
-#include "sharding/tensor/redistribute.h"
-#include "sharding/tensor/rule_table.h"
-#include "tests/support/expect_tensors.h"
-#include "tests/support/run_ranks.h"
-
 namespace meshard {
 namespace {
 
 struct Cut {
-    std::vector<AxisLayout> axes;   // one an axis of the device mesh
-    bool pending = false;           // on the last axis, as parts that add up
+    std::vector<AxisLayout> axes;  // one an axis of the device mesh
+    bool pending = false;          // on the last axis, as parts that add up
 };
 
 /// A result that differs from the same in double by more than this share of its largest value is another one, not a rounded one.
@@ -46,9 +46,9 @@ struct Prepared {
     std::uint64_t seed = 0;
     RuleCase item;
     std::vector<Cut> cuts;
-    std::vector<Cut> factor_cuts;   // the gradients of the outputs arrive in any layout, too
+    std::vector<Cut> factor_cuts;  // the gradients of the outputs arrive in any layout, too
     std::vector<at::Tensor> factors;
-    Results expected;   // of the plain operator
+    Results expected;  // of the plain operator
 };
 
 Extents random_extents(std::int64_t n, std::int64_t ranks, Draw& draw)
@@ -71,7 +71,8 @@ Extents random_extents(std::int64_t n, std::int64_t ranks, Draw& draw)
 }
 
 /// Inputs of one length are cut in the same way in most cases, as those of a model are.
-std::vector<Cut> draw_cuts(const std::vector<at::Tensor>& tensors, const std::vector<std::int64_t>& whole, c10::IntArrayRef mesh_shape, bool partial, Draw& draw)
+std::vector<Cut> draw_cuts(const std::vector<at::Tensor>& tensors, const std::vector<std::int64_t>& whole, c10::IntArrayRef mesh_shape, bool partial,
+                           Draw& draw)
 {
     std::vector<Cut> cuts(tensors.size());
     const bool alike = draw.chance(0.6);
@@ -117,7 +118,10 @@ std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& outputs, con
     return gradients;
 }
 
-at::Tensor leaf(const at::Tensor& tensor) { return tensor.is_floating_point() ? tensor.detach().clone().requires_grad_() : tensor.clone(); }
+at::Tensor leaf(const at::Tensor& tensor)
+{
+    return tensor.is_floating_point() ? tensor.detach().clone().requires_grad_() : tensor.clone();
+}
 
 /// The plain operator's results, with these factors of the gradients; new ones are drawn first if `draw` is given.
 Results plain_results(const RuleCase& item, std::vector<at::Tensor>& factors, Draw* draw)
@@ -161,7 +165,7 @@ void set_single_tolerances(const RuleCase& item, const std::vector<at::Tensor>& 
     Results in_double;
     try {
         in_double = plain_results(wide, wide_factors, nullptr);
-    } catch (const c10::Error&) {   // as many results as in single precision, but of other shapes: the factors do not fit
+    } catch (const c10::Error&) {  // as many results as in single precision, but of other shapes: the factors do not fit
     }
     in_double.outputs.resize(expected.outputs.size());
     in_double.gradients.resize(expected.gradients.size());
@@ -213,7 +217,10 @@ at::Tensor laid_out(const at::Tensor& whole, const Cut& cut, const std::shared_p
     return from_local(local.clone(), make_spec(mesh, cut.axes));
 }
 
-at::Tensor whole_of(const at::Tensor& tensor) { return tensor.defined() ? full_tensor(tensor).detach() : tensor; }
+at::Tensor whole_of(const at::Tensor& tensor)
+{
+    return tensor.defined() ? full_tensor(tensor).detach() : tensor;
+}
 
 bool stays_plain(const RuleCase& item, std::size_t i)
 {
@@ -286,7 +293,8 @@ void expect_one_ranks_results(Prepared& prepared, c10::IntArrayRef mesh_shape, c
     const auto on_one_rank = [](std::vector<Cut> cuts) {
         for (auto& cut : cuts) {
             for (auto& axis : cut.axes) {
-                if (axis.is_shard()) axis.extents = std::make_shared<const Extents>(Extents{std::accumulate(axis.extents->begin(), axis.extents->end(), std::int64_t{0})});
+                if (axis.is_shard())
+                    axis.extents = std::make_shared<const Extents>(Extents{std::accumulate(axis.extents->begin(), axis.extents->end(), std::int64_t{0})});
             }
         }
         return cuts;
@@ -396,11 +404,20 @@ void run_cases(const std::function<RuleCase(Draw&)>& draw_case, const RuleProper
 
 }  // namespace
 
-std::int64_t Draw::integer(std::int64_t low, std::int64_t high) { return low + static_cast<std::int64_t>(engine_() % static_cast<std::uint64_t>(high - low + 1)); }
+std::int64_t Draw::integer(std::int64_t low, std::int64_t high)
+{
+    return low + static_cast<std::int64_t>(engine_() % static_cast<std::uint64_t>(high - low + 1));
+}
 
-double Draw::real(double low, double high) { return low + (high - low) * static_cast<double>(engine_() >> 11) * 0x1p-53; }
+double Draw::real(double low, double high)
+{
+    return low + (high - low) * static_cast<double>(engine_() >> 11) * 0x1p-53;
+}
 
-bool Draw::chance(double probability) { return real(0, 1) < probability; }
+bool Draw::chance(double probability)
+{
+    return real(0, 1) < probability;
+}
 
 at::Tensor Draw::values(c10::IntArrayRef shape, at::ScalarType type)
 {

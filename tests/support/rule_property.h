@@ -15,7 +15,7 @@ class Draw {
 public:
     explicit Draw(std::uint64_t seed) : engine_(seed) {}
 
-    std::int64_t integer(std::int64_t low, std::int64_t high);   ///< both ends included
+    std::int64_t integer(std::int64_t low, std::int64_t high);  ///< both ends included
     bool chance(double probability);
     double real(double low, double high);
 
@@ -43,16 +43,16 @@ struct NamedOperator {
 
 /// An operator with drawn arguments. The function is called on plain and on sharded inputs.
 struct RuleCase {
-    std::string text;                    ///< shown on failure: operator and arguments
-    Tensors inputs;                      ///< whole; floating ones get gradients
+    std::string text;  ///< shown on failure: operator and arguments
+    Tensors inputs;    ///< whole; floating ones get gradients
     OperatorFunction function;
-    std::vector<std::int64_t> whole_inputs;   ///< indices of the inputs that are left as plain tensors
+    std::vector<std::int64_t> whole_inputs;  ///< indices of the inputs that are left as plain tensors
 };
 
 /// An operator that makes every rank gather the whole, of arguments that lie in some way.
 struct Gathering {
-    const char* op;       ///< as `aten::sum.dim_IntList`, a regular expression for all of it
-    const char* inputs;   ///< a regular expression for a part of `RuleEvent::inputs`; empty for any layouts
+    const char* op;      ///< as `aten::sum.dim_IntList`, a regular expression for all of it
+    const char* inputs;  ///< a regular expression for a part of `RuleEvent::inputs`; empty for any layouts
     const char* reason;
 };
 
@@ -63,13 +63,13 @@ inline constexpr const char* kNoRule = "no rule of its own";
 
 struct RuleProperty {
     int num_cases = 200;
-    double tolerance = 1e-11;     ///< of the largest value, in double
+    double tolerance = 1e-11;  ///< of the largest value, in double
     std::uint64_t first_seed = 1;
-    bool partial_inputs = true;   ///< some inputs come as pending sums
+    bool partial_inputs = true;  ///< some inputs come as pending sums
     std::vector<std::int64_t> rank_counts{1, 2, 3, 4, 5, 7, 8};
-    int num_single_cases = 60;    ///< in single precision
-    int num_exact_cases = 40;     ///< in single precision and exact mode: the same bits as on one rank
-    std::vector<Gathering> gathers{};   ///< of the operators that the cases run; no other one may
+    int num_single_cases = 60;         ///< in single precision
+    int num_exact_cases = 40;          ///< in single precision and exact mode: the same bits as on one rank
+    std::vector<Gathering> gathers{};  ///< of the operators that the cases run; no other one may
 };
 
 /// Random cases on random numbers of ranks (device meshes of one axis and of two), every input cut along random dimensions into random

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/run_fixture.h"
 
-#include <algorithm>
-#include <array>
-#include <set>
+#include "models/geotransolver/gale.h"
+#include "models/geotransolver/geotransolver.h"
+#include "models/graph/mesh_graph_net.h"
+#include "models/transolver/flare.h"
+#include "models/transolver/flare_attention.h"
+#include "models/transolver/physics_attention.h"
+#include "models/transolver/transolver.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "models/transolver/flare.h"
-#include "models/transolver/flare_attention.h"
-#include "models/geotransolver/gale.h"
-#include "models/geotransolver/geotransolver.h"
-#include "models/graph/mesh_graph_net.h"
-#include "models/transolver/physics_attention.h"
-#include "models/transolver/transolver.h"
+#include <algorithm>
+#include <array>
+#include <set>
 
 namespace meshard::test {
 namespace {
@@ -98,15 +98,19 @@ FixtureModel make_model(const nlohmann::json& description)
                 [model](UniformNoise noise) mutable { model->set_noise(std::move(noise)); }};
     }
 
-    const auto dim = constructor["dim"].get<std::int64_t>(), heads = constructor["heads"].get<std::int64_t>(), head_dim = constructor["dim_head"].get<std::int64_t>();
+    const auto dim = constructor["dim"].get<std::int64_t>(), heads = constructor["heads"].get<std::int64_t>(),
+               head_dim = constructor["dim_head"].get<std::int64_t>();
     if (kind == "FLARE attention") {
-        return plain_layer(FlareAttention(FlareAttentionOptions{.dim = dim, .num_heads = heads, .head_dim = head_dim, .num_queries = constructor["n_global_queries"].get<std::int64_t>()}));
+        return plain_layer(FlareAttention(
+            FlareAttentionOptions{.dim = dim, .num_heads = heads, .head_dim = head_dim, .num_queries = constructor["n_global_queries"].get<std::int64_t>()}));
     }
     SliceOptions slices{.dim = dim, .num_heads = heads, .head_dim = head_dim};
     slices.num_slices = constructor.contains("slice_num") ? constructor["slice_num"].get<std::int64_t>() : constructor["n_global_queries"].get<std::int64_t>();
     if (constructor.contains("spatial_shape")) slices.grid = constructor["spatial_shape"].get<std::vector<std::int64_t>>();
     if (kind == "GALE" || kind == "GALE_FA") {
-        const GaleOptions options{.slices = slices, .context_dim = constructor.value("context_dim", std::int64_t{0}), .state_mixing_mode = constructor.value("state_mixing_mode", "weighted")};
+        const GaleOptions options{.slices = slices,
+                                  .context_dim = constructor.value("context_dim", std::int64_t{0}),
+                                  .state_mixing_mode = constructor.value("state_mixing_mode", "weighted")};
         return kind == "GALE" ? layer_with_context(Gale(options)) : layer_with_context(GaleFa(options));
     }
     return plain_layer(PhysicsAttention(slices, 0.0));
@@ -122,8 +126,16 @@ const std::set<std::string>& other_kinds()
 
 const std::set<std::string>& model_kinds()
 {
-    static const std::set<std::string> kinds{"Transolver", "FLARE", "GeoTransolver", "MeshGraphNet", "GALE", "GALE_FA", "FLARE attention", "PhysicsAttentionIrregularMesh",
-                                             "PhysicsAttentionStructuredMesh2D", "PhysicsAttentionStructuredMesh3D"};
+    static const std::set<std::string> kinds{"Transolver",
+                                             "FLARE",
+                                             "GeoTransolver",
+                                             "MeshGraphNet",
+                                             "GALE",
+                                             "GALE_FA",
+                                             "FLARE attention",
+                                             "PhysicsAttentionIrregularMesh",
+                                             "PhysicsAttentionStructuredMesh2D",
+                                             "PhysicsAttentionStructuredMesh3D"};
     return kinds;
 }
 

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "models/transolver/slice_projection.h"
+#include "tests/support/fixture_cases.h"
+#include "tests/support/fixture_tensors.h"
+
+#include <ATen/core/Tensor.h>
+#include <nlohmann/json.hpp>
+#include <torch/nn/module.h>
+
 #include <cstddef>
 #include <functional>
 #include <memory>
 #include <set>
 #include <string>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
-#include <nlohmann/json.hpp>
-#include <torch/nn/module.h>
-
-#include "models/transolver/slice_projection.h"
-#include "tests/support/fixture_cases.h"
-#include "tests/support/fixture_tensors.h"
 
 namespace meshard::test {
 
@@ -23,7 +23,7 @@ namespace meshard::test {
 struct FixtureModel {
     std::shared_ptr<torch::nn::Module> module;
     std::function<std::vector<at::Tensor>(const NamedTensors& inputs)> forward;
-    std::function<void(UniformNoise)> set_noise;   ///< empty if the model draws none
+    std::function<void(UniformNoise)> set_noise;  ///< empty if the model draws none
 };
 
 /// The kinds of cases that `load_fixture_model` makes models of, and those that tests of their own take.
@@ -49,7 +49,7 @@ bool has_rows(const std::string& argument);
 
 struct FixtureResult {
     std::vector<at::Tensor> outputs;
-    NamedTensors gradients;             ///< `grad.KEY` of parameters and `grad_input.ARGUMENT`, as in the fixture
+    NamedTensors gradients;  ///< `grad.KEY` of parameters and `grad_input.ARGUMENT`, as in the fixture
     std::size_t num_parameters = 0;
 };
 
@@ -62,6 +62,6 @@ void expect_reference_values(const FixtureResult& result, const nlohmann::json& 
 /// Largest absolute difference must not exceed `tolerance`.
 void expect_near(const std::string& what, const at::Tensor& value, const at::Tensor& expected, double tolerance);
 
-double largest(const at::Tensor& tensor);   ///< absolute value; 0 for no values
+double largest(const at::Tensor& tensor);  ///< absolute value; 0 for no values
 
 }  // namespace meshard::test

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/run_ranks.h"
 
+#include "partition/error.h"
+#include "sharding/transport/launch.h"
+
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -13,9 +16,6 @@
 #include <mutex>
 #include <numeric>
 #include <thread>
-
-#include "partition/error.h"
-#include "sharding/transport/launch.h"
 
 namespace meshard {
 namespace {
@@ -35,7 +35,8 @@ public:
     using Splits = std::vector<std::vector<std::int64_t>>;
 
     /// Shows every rank's tensor to `read`, on every rank, between two meetings of all.
-    void meet(int rank, const at::Tensor& tensor, const std::vector<std::int64_t>& splits, const std::function<void(const std::vector<at::Tensor>&, const Splits&)>& read)
+    void meet(int rank, const at::Tensor& tensor, const std::vector<std::int64_t>& splits,
+              const std::function<void(const std::vector<at::Tensor>&, const Splits&)>& read)
     {
         {
             const std::lock_guard lock(mutex_);
@@ -95,7 +96,8 @@ void require(bool holds, const std::string& what)
 void require_carried(const at::Tensor& tensor)
 {
     require(tensor.is_contiguous(), "the tensor is not contiguous");
-    require(is_added_by_all(tensor.scalar_type()) || tensor.scalar_type() == at::kHalf, std::string("values of type ") + at::toString(tensor.scalar_type()) + " are not carried");
+    require(is_added_by_all(tensor.scalar_type()) || tensor.scalar_type() == at::kHalf,
+            std::string("values of type ") + at::toString(tensor.scalar_type()) + " are not carried");
 }
 
 class ThreadBackend : public c10d::Backend {
@@ -110,13 +112,18 @@ public:
         require(is_added_by_all(tensors[0].scalar_type()), std::string("values of type ") + at::toString(tensors[0].scalar_type()) + " are not reduced");
         at::Tensor result;
         hub_->meet(getRank(), tensors[0], {}, [&](const auto& all, const auto&) {
-            for (const auto& other : all) require(other.numel() == all[0].numel() && other.dtype() == all[0].dtype(), "the ranks reduce tensors of several sizes or types");
+            for (const auto& other : all)
+                require(other.numel() == all[0].numel() && other.dtype() == all[0].dtype(), "the ranks reduce tensors of several sizes or types");
             result = all[0].clone();
             for (int r = 1; r < getSize(); ++r) {
-                if (options.reduceOp == c10d::ReduceOp::SUM) result.add_(all[r]);
-                else if (options.reduceOp == c10d::ReduceOp::MAX) result = at::maximum(result, all[r]);
-                else if (options.reduceOp == c10d::ReduceOp::MIN) result = at::minimum(result, all[r]);
-                else throw std::runtime_error("threads: unknown reduction");
+                if (options.reduceOp == c10d::ReduceOp::SUM)
+                    result.add_(all[r]);
+                else if (options.reduceOp == c10d::ReduceOp::MAX)
+                    result = at::maximum(result, all[r]);
+                else if (options.reduceOp == c10d::ReduceOp::MIN)
+                    result = at::minimum(result, all[r]);
+                else
+                    throw std::runtime_error("threads: unknown reduction");
             }
         });
         tensors[0].copy_(result.view(tensors[0].sizes()));
@@ -134,8 +141,8 @@ public:
         return c10::make_intrusive<Done>();
     }
 
-    c10::intrusive_ptr<Work> alltoall_base(at::Tensor& out, at::Tensor& in, std::vector<std::int64_t>& out_splits,
-                                           std::vector<std::int64_t>& in_splits, const c10d::AllToAllOptions&) override
+    c10::intrusive_ptr<Work> alltoall_base(at::Tensor& out, at::Tensor& in, std::vector<std::int64_t>& out_splits, std::vector<std::int64_t>& in_splits,
+                                           const c10d::AllToAllOptions&) override
     {
         require_carried(in);
         require_carried(out);
@@ -145,7 +152,9 @@ public:
         require(fits(in, in_splits) && fits(out, out_splits) && in.dtype() == out.dtype(), "rows for all-to-all that do not fit their counts, or of two types");
         hub_->meet(getRank(), in, in_splits, [&](const auto& all, const auto& splits) {
             std::int64_t offset = 0;
-            const auto row_bytes = [](const at::Tensor& rows) { return c10::multiply_integers(rows.sizes().slice(1)) * static_cast<std::int64_t>(rows.element_size()); };
+            const auto row_bytes = [](const at::Tensor& rows) {
+                return c10::multiply_integers(rows.sizes().slice(1)) * static_cast<std::int64_t>(rows.element_size());
+            };
             for (int r = 0; r < getSize(); ++r) {
                 const auto start = std::accumulate(splits[r].begin(), splits[r].begin() + getRank(), std::int64_t{0});
                 require(splits[r][getRank()] * row_bytes(all[r]) == out_splits[r] * row_bytes(out), "all-to-all sizes disagree");
@@ -194,8 +203,7 @@ public:
     ThreadRank(Hubs& hubs, int rank, int size) : hubs_(hubs), rank_(rank), size_(size) {}
     int rank() const override { return rank_; }
     int size() const override { return size_; }
-    RankGroup make_group(const std::vector<int>& ranks, const std::string& name, const std::string& axis,
-                         std::shared_ptr<CommCounter> counter) override
+    RankGroup make_group(const std::vector<int>& ranks, const std::string& name, const std::string& axis, std::shared_ptr<CommCounter> counter) override
     {
         const auto size = static_cast<int>(ranks.size());
         if (size == 1) return RankGroup(nullptr, axis, std::move(counter));
@@ -227,15 +235,17 @@ int num_runs = 0;
 
 }  // namespace
 
-int num_runs_of_processes() { return num_runs; }
+int num_runs_of_processes()
+{
+    return num_runs;
+}
 
 void finish_processes()
 {
     if (auto* world = processes()) world->finish();
 }
 
-void run_ranks(std::vector<std::int64_t> shape, std::vector<std::string> axis_names,
-               const std::function<void(std::shared_ptr<const DeviceMesh>)>& body)
+void run_ranks(std::vector<std::int64_t> shape, std::vector<std::string> axis_names, const std::function<void(std::shared_ptr<const DeviceMesh>)>& body)
 {
     const auto n = static_cast<int>(std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>()));
     if (auto* world = processes(); world && n > 1) {
@@ -276,8 +286,14 @@ void run_ranks(std::vector<std::int64_t> shape, std::vector<std::string> axis_na
     if (first) std::rethrow_exception(first);
 }
 
-at::Generator rank_generator() { return generator_here ? *generator_here : at::globalContext().defaultGenerator(at::kCPU); }
+at::Generator rank_generator()
+{
+    return generator_here ? *generator_here : at::globalContext().defaultGenerator(at::kCPU);
+}
 
-void run_ranks(int n, const std::function<void(std::shared_ptr<const DeviceMesh>)>& body) { run_ranks({n}, {"domain"}, body); }
+void run_ranks(int n, const std::function<void(std::shared_ptr<const DeviceMesh>)>& body)
+{
+    run_ranks({n}, {"domain"}, body);
+}
 
 }  // namespace meshard

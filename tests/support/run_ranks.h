@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "sharding/ranks/device_mesh.h"
+
+#include <ATen/core/Generator.h>
+
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
-
-#include <ATen/core/Generator.h>
-
-#include "sharding/ranks/device_mesh.h"
 
 namespace meshard {
 
@@ -21,8 +21,7 @@ namespace meshard {
 void run_ranks(int n, const std::function<void(std::shared_ptr<const DeviceMesh>)>& body);
 
 /// The same on a grid of ranks, e.g. {2, 3} with axes {"data", "domain"}.
-void run_ranks(std::vector<std::int64_t> shape, std::vector<std::string> axis_names,
-               const std::function<void(std::shared_ptr<const DeviceMesh>)>& body);
+void run_ranks(std::vector<std::int64_t> shape, std::vector<std::string> axis_names, const std::function<void(std::shared_ptr<const DeviceMesh>)>& body);
 
 /// How many runs had processes as ranks.
 int num_runs_of_processes();

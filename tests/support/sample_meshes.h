@@ -70,4 +70,4 @@ std::vector<NamedMesh> sample_meshes();
 /// (UInt8) and `label` (Int64), field arrays `time` (Float64) and `names` (String). Values differ from row to row.
 void add_sample_arrays(Mesh& mesh);
 
-} // namespace meshard
+}  // namespace meshard

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <unistd.h>
-
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
 #include <string_view>
+#include <unistd.h>
 
 namespace meshard {
 
@@ -31,10 +30,7 @@ public:
     std::filesystem::path operator/(std::string_view name) const { return path_ / name; }
 
     /// Number of files and folders directly in it.
-    std::ptrdiff_t size() const
-    {
-        return std::distance(std::filesystem::directory_iterator(path_), std::filesystem::directory_iterator());
-    }
+    std::ptrdiff_t size() const { return std::distance(std::filesystem::directory_iterator(path_), std::filesystem::directory_iterator()); }
 
 private:
     std::filesystem::path path_;

@@ -3,10 +3,19 @@
 
 namespace meshard {
 
-std::string source_path(const std::string& relative) { return std::string(MESHARD_SOURCE_DIR) + "/" + relative; }
+std::string source_path(const std::string& relative)
+{
+    return std::string(MESHARD_SOURCE_DIR) + "/" + relative;
+}
 
-std::string program_path() { return MESHARD_PROGRAM; }
+std::string program_path()
+{
+    return MESHARD_PROGRAM;
+}
 
-std::string mpirun_path() { return MESHARD_MPIRUN; }
+std::string mpirun_path()
+{
+    return MESHARD_MPIRUN;
+}
 
 }  // namespace meshard

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writes a mesh of the kinds that `meshard bench partition` makes, for benchmarks of whole commands:
 //     benchmark_mesh_writer tets 1000000 tets.vtu
+#include "apps/bench/benchmark_meshes.h"
+#include "io/mesh_io.h"
+
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-
-#include "apps/bench/benchmark_meshes.h"
-#include "io/mesh_io.h"
 
 int main(int argc, char** argv)
 {

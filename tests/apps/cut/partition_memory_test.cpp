@@ -58,16 +58,17 @@ TEST_F(PartitionInWindows, LosesNothing)
 
 TEST_F(PartitionInWindows, StaysWithinTheMemoryAllowed)
 {
-    const std::string source = write("cube.vtu", cube(64)); // 262144 cells, 25 MB
+    const std::string source = write("cube.vtu", cube(64));  // 262144 cells, 25 MB
     constexpr double megabyte = 1048576;
     // What the program takes for nothing: 30 MB, or some 160 with LibTorch.
     const auto program = meshard_json({"partition", write("small.vtu", cube(4)), "-n", "2", "--dry-run"})["peak_rss_bytes"].get<double>();
     const auto allowed = std::ceil(program / megabyte) + 65;
 
     const auto whole = meshard_json({"partition", source, "-n", "16", "--dry-run"});
-    const auto bounded = meshard_json({"partition", source, "-n", "16", "-o", path("bounded"), "--max-memory", std::to_string(static_cast<int>(allowed)) + "M"});
+    const auto bounded =
+        meshard_json({"partition", source, "-n", "16", "-o", path("bounded"), "--max-memory", std::to_string(static_cast<int>(allowed)) + "M"});
 
-    EXPECT_GT(whole["peak_rss_bytes"], (allowed + 15) * megabyte); // else this shows nothing
+    EXPECT_GT(whole["peak_rss_bytes"], (allowed + 15) * megabyte);  // else this shows nothing
     EXPECT_LE(bounded["peak_rss_bytes"], allowed * megabyte);
     EXPECT_LE(bounded["imbalance"], 1.03);
     const auto check = meshard({"check", path("bounded")});
@@ -153,7 +154,8 @@ TEST_F(PartitionInWindows, RefusesWhatItCannotKeep)
 // Ways to cut that go by more than the faces of cells: checked, put together again, and the same on several ranks.
 TEST_F(PartitionInWindows, CutsInEveryWay)
 {
-    const std::string tets = write("tets.vtu", tet_cube(10)), cloud = write("cloud.vtp", random_cloud(5000, 4)), vertices = write("vertices.vtu", vertex_cells(700));
+    const std::string tets = write("tets.vtu", tet_cube(10)), cloud = write("cloud.vtp", random_cloud(5000, 4)),
+                      vertices = write("vertices.vtu", vertex_cells(700));
     const std::vector<std::pair<std::string, std::vector<std::string>>> ways{
         {tets, {"-n", "7", "--contiguous", "--method", "hilbert"}},
         {tets, {"--levels", "2,3", "--ghosts", "radius:0.2", "--objective", "ghosts"}},
@@ -228,7 +230,8 @@ TEST_F(PartitionInWindows, WritesThePiecesOfAWholeMeshWithTheSameOwners)
             const std::string name = (is_cloud ? "cloud" : "tets") + rule.substr(0, 3), source = write(name + extension_of(mesh.kind), mesh);
 
             for (const auto& [folder, memory] : {std::pair{"whole", false}, {"bounded", true}}) {
-                std::vector<std::string> words{"partition", source, "--method", "array:owner", "-o", path(folder + name), "--ghosts", rule, "--ghost-layers", "2"};
+                std::vector<std::string> words{"partition",         source,     "--method", "array:owner",    "-o",
+                                               path(folder + name), "--ghosts", rule,       "--ghost-layers", "2"};
                 if (memory) words.insert(words.end(), {"--max-memory", "300M"});
                 ASSERT_EQ(meshard(words).exit_code, 0) << name;
             }
@@ -250,7 +253,7 @@ TEST_F(PartitionInWindows, StaysWithinTheMemoryAllowedForClouds)
         EXPECT_LE(bounded["peak_rss_bytes"], allowed * megabyte) << rule;
         EXPECT_LE(bounded["imbalance"], 1.03);
     }
-    EXPECT_GT(meshard_json({"partition", source, "-n", "16", "--dry-run"})["peak_rss_bytes"], (allowed + 15) * megabyte); // else this shows nothing
+    EXPECT_GT(meshard_json({"partition", source, "-n", "16", "--dry-run"})["peak_rss_bytes"], (allowed + 15) * megabyte);  // else this shows nothing
 }
 
 TEST_F(PartitionInWindows, BalancesWeightsAndHasGhostsByPointsAndEdges)
@@ -263,16 +266,16 @@ TEST_F(PartitionInWindows, BalancesWeightsAndHasGhostsByPointsAndEdges)
 
     for (const std::string rule : {"vertex", "edge"}) {
         const std::string shards = path(rule);
-        const auto report = meshard_json({"partition", source, "-n", "3", "-o", shards, "--max-memory", "300M", "--ghosts", rule, "--ghost-layers", "2", "--weights", "points,array:cost",
-                                          "--capacities", "1,2,1", "--quality"});
+        const auto report = meshard_json({"partition", source, "-n", "3", "-o", shards, "--max-memory", "300M", "--ghosts", rule, "--ghost-layers", "2",
+                                          "--weights", "points,array:cost", "--capacities", "1,2,1", "--quality"});
 
         EXPECT_LE(report["imbalances"]["points"], 1.03) << rule;
         EXPECT_LE(report["imbalances"]["array:cost"], 1.03) << rule;
         EXPECT_EQ(report["ghost_neighbors"], rule);
         expect_whole(shards, source);
         if (has_mpirun()) {
-            const auto together = on_ranks(3, {"partition", source, "-n", "3", "-o", shards + "3", "--max-memory", "300M", "--ghosts", rule, "--ghost-layers", "2", "--weights",
-                                               "points,array:cost", "--capacities", "1,2,1", "--quality"});
+            const auto together = on_ranks(3, {"partition", source, "-n", "3", "-o", shards + "3", "--max-memory", "300M", "--ghosts", rule, "--ghost-layers",
+                                               "2", "--weights", "points,array:cost", "--capacities", "1,2,1", "--quality"});
             ASSERT_EQ(together.exit_code, 0) << together.err;
             EXPECT_EQ(hashes(shards + "3"), hashes(shards));
         }
@@ -288,5 +291,5 @@ TEST_F(PartitionInWindows, ThreadsDoNotChangeTheShards)
     EXPECT_EQ(hashes(path("one")), hashes(path("four")));
 }
 
-} // namespace
-} // namespace meshard
+}  // namespace
+}  // namespace meshard

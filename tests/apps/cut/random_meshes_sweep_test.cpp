@@ -50,8 +50,19 @@ protected:
     void test(const std::string& source, const Mesh& mesh, const Cut& cut, std::mt19937& random) const
     {
         const std::string shards = path("shards");
-        std::vector<std::string> words{"partition", source, "-n", std::to_string(cut.num_parts), "--method", cut.method, "-o", shards, "--ghost-layers",
-                                       std::to_string(cut.ghost_layers), "--allow-empty", "--seed", std::to_string(random() % 100)};
+        std::vector<std::string> words{"partition",
+                                       source,
+                                       "-n",
+                                       std::to_string(cut.num_parts),
+                                       "--method",
+                                       cut.method,
+                                       "-o",
+                                       shards,
+                                       "--ghost-layers",
+                                       std::to_string(cut.ghost_layers),
+                                       "--allow-empty",
+                                       "--seed",
+                                       std::to_string(random() % 100)};
         const char* const rules[] = {"face", "face", "edge", "vertex", "nearest:5", "radius:0.7"};
         words.insert(words.end(), {"--ghosts", rules[random() % 6]});
         if (random() % 4 == 0) words.push_back("--contiguous");

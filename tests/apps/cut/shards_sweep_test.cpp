@@ -19,8 +19,7 @@ std::vector<std::string> files()
         for (const auto& entry : std::filesystem::directory_iterator(data / folder)) {
             const std::string name = entry.path().filename().string();
             const bool is_mesh = name.ends_with(".vtu") || name.ends_with(".vtp");
-            const bool is_sample =
-                name == "boundary_001.vtp" || name == "volume_001.vtu" || name == "boundary_motorbike.vtp";
+            const bool is_sample = name == "boundary_001.vtp" || name == "volume_001.vtu" || name == "boundary_motorbike.vtp";
             if (is_mesh && (is_sample || (full && std::string(full) == "1"))) files.push_back((folder / name).string());
         }
     };
@@ -39,8 +38,7 @@ TEST_P(ShardsSweep, PassesItsCheckAndMergesBack)
             const std::string label = std::to_string(num_parts) + " parts, " + std::to_string(layers) + " layers";
             const std::string shards = path(label);
 
-            auto report = meshard_json({"partition", source, "-n", std::to_string(num_parts), "-o", shards,
-                                        "--ghost-layers", std::to_string(layers)});
+            auto report = meshard_json({"partition", source, "-n", std::to_string(num_parts), "-o", shards, "--ghost-layers", std::to_string(layers)});
 
             EXPECT_LE(report["imbalance"], 1.03) << label;
             EXPECT_EQ(report["parts"].size(), static_cast<std::size_t>(num_parts)) << label;
@@ -55,8 +53,7 @@ TEST_P(ShardsSweep, PassesItsCheckAndMergesBack)
 
 INSTANTIATE_TEST_SUITE_P(Files, ShardsSweep, testing::ValuesIn(files()), [](const auto& info) {
     std::string name = std::filesystem::path(info.param).stem().string();
-    std::ranges::replace_if(
-        name, [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
+    std::ranges::replace_if(name, [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
     return name;
 });
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ShardsSweep);

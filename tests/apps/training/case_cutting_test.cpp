@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/training/case_cutting.h"
-
-#include <algorithm>
-#include <atomic>
-#include <random>
-
-#include <gtest/gtest.h>
-
 #include "io/bytes/interruption.h"
-#include "io/shards/manifest.h"
 #include "io/mesh_io.h"
+#include "io/shards/manifest.h"
 #include "partition/error.h"
 #include "tests/support/run_ranks.h"
 #include "tests/support/sample_meshes.h"
 #include "tests/support/temporary_folder.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <random>
 
 namespace meshard {
 namespace {
@@ -24,7 +23,7 @@ TEST(DealBySize, GivesTheLargestFirstToWhoHasLeast)
 {
     const std::vector<std::int64_t> sizes{1, 7, 3, 5, 4};
 
-    EXPECT_EQ(deal_by_size(sizes, 2), (std::vector<int>{1, 0, 0, 1, 1}));   // 7; 5, 4; 3 to 7; 1 to 9
+    EXPECT_EQ(deal_by_size(sizes, 2), (std::vector<int>{1, 0, 0, 1, 1}));  // 7; 5, 4; 3 to 7; 1 to 9
 }
 
 TEST(DealBySize, KeepsTheLargestLoadNearTheBest)

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/training/case_list.h"
-
-#include <algorithm>
-
-#include <gtest/gtest.h>
-
 #include "partition/error.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
 
 namespace meshard {
 namespace {

@@ -1,13 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/training/case_tensors.h"
-
-#include <cmath>
-#include <limits>
-#include <numeric>
-
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include "apps/training/shard_cache.h"
 #include "io/mesh_io.h"
 #include "partition/error.h"
@@ -15,6 +7,13 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/sample_meshes.h"
 #include "tests/support/temporary_folder.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cmath>
+#include <limits>
+#include <numeric>
 
 namespace meshard {
 namespace {
@@ -56,7 +55,7 @@ TEST(CaseFrame, IsTheBoundingBoxOrWhatIsSaid)
 
 TEST(PointInputs, AreCornerMeansAndComputedNormals)
 {
-    auto mesh = strip(3);   // unit squares along x in the plane z = 0
+    auto mesh = strip(3);  // unit squares along x in the plane z = 0
     mesh.cell_data.clear();
     const auto rows = all_rows(3);
 

@@ -12,7 +12,7 @@ namespace {
 
 struct Verb {
     const char* name;
-    std::vector<std::string> words;   ///< IN, SHARDS and OUT stand for paths
+    std::vector<std::string> words;  ///< IN, SHARDS and OUT stand for paths
     const char* output;
 };
 
@@ -22,7 +22,8 @@ protected:
     {
         source_ = write("source.vtu", cube(24));
         ASSERT_EQ(meshard({"partition", source_, "-n", "4", "-o", path("shards")}).exit_code, 0);
-        for (std::string word : GetParam().words) words_.push_back(word == "IN" ? source_ : word == "SHARDS" ? path("shards") : word == "OUT" ? output() : word);
+        for (std::string word : GetParam().words)
+            words_.push_back(word == "IN" ? source_ : word == "SHARDS" ? path("shards") : word == "OUT" ? output() : word);
     }
 
     std::string output() const { return path(GetParam().output); }

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A rank that dies in training: the others stop, and the user learns which one it was.
+#include "io/checkpoints/safetensors.h"
+#include "partition/error.h"
+#include "tests/apps/training/small_training.h"
+#include "tests/support/test_paths.h"
+
 #include <algorithm>
 #include <chrono>
 #include <csignal>
@@ -10,13 +15,7 @@
 #include <random>
 #include <sstream>
 #include <tuple>
-
 #include <unistd.h>
-
-#include "io/checkpoints/safetensors.h"
-#include "partition/error.h"
-#include "tests/apps/training/small_training.h"
-#include "tests/support/test_paths.h"
 
 namespace meshard {
 namespace {
@@ -47,7 +46,7 @@ TEST_F(LostRank, StopsTheOthersAndIsNamed)
     bool killed = false;
     auto time_of_death = std::chrono::steady_clock::now();
     ProgramOptions options;
-    options.interrupt_when = [&] {   // asked again and again while the program runs
+    options.interrupt_when = [&] {  // asked again and again while the program runs
         if (killed || content_of(metrics).find("train_step") == std::string::npos) return false;
         const auto victims = processes_with({mark, "RANK=1"});
         if (victims.size() != 1) return false;
@@ -57,9 +56,8 @@ TEST_F(LostRank, StopsTheOthersAndIsNamed)
         return false;
     };
 
-    const auto result = meshard({"train", sample + "/ahmed.yaml", "--nproc", "2", "data.root=" + sample, "output_dir=" + path("runs"),
-                                 "training.num_epochs=1000"},
-                                options);
+    const auto result =
+        meshard({"train", sample + "/ahmed.yaml", "--nproc", "2", "data.root=" + sample, "output_dir=" + path("runs"), "training.num_epochs=1000"}, options);
     const std::chrono::duration<double> survived = std::chrono::steady_clock::now() - time_of_death;
 
     ASSERT_TRUE(killed) << result.err;
@@ -135,7 +133,7 @@ TEST_P(KilledRank, NeverLeavesTheOthersHanging)
         ProgramOptions options;
         options.interrupt_when = [&] {
             const auto now = std::chrono::steady_clock::now();
-            if (died) return now > *died + std::chrono::seconds(90);   // a hang is ended, and fails
+            if (died) return now > *died + std::chrono::seconds(90);  // a hang is ended, and fails
             if (!born && among_steps && content_of(runs + "/car/metrics.jsonl").find("train_step") == std::string::npos) return false;
             const auto ranks = processes_with({mark(), (by_mpirun ? "OMPI_COMM_WORLD_RANK=" : "RANK=") + std::to_string(victim)});
             if (ranks.size() != 1) return false;
@@ -160,7 +158,7 @@ TEST_P(KilledRank, NeverLeavesTheOthersHanging)
             EXPECT_NE(result.err.find("rank " + std::to_string(victim) + " was killed by signal 9"), std::string::npos) << result.err;
         }
         const auto still_there = [&] { return processes_with({mark()}); };
-        for (int wait = 0; by_mpirun && wait < 100 && !still_there().empty(); ++wait) usleep(50'000);   // mpirun does not wait for those that it ends
+        for (int wait = 0; by_mpirun && wait < 100 && !still_there().empty(); ++wait) usleep(50'000);  // mpirun does not wait for those that it ends
         EXPECT_TRUE(still_there().empty()) << "a rank lives on";
         EXPECT_EQ(half_written(runs), std::vector<std::string>());
     }

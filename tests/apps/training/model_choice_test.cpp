@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // `meshard train` with every model, and `meshard predict --model` with the weights of a file.
-#include <cmath>
-
-#include <gtest/gtest.h>
-
-#include "io/mesh_io.h"
 #include "io/checkpoints/model_checkpoint.h"
+#include "io/mesh_io.h"
 #include "partition/mesh/surface_geometry.h"
 #include "tests/apps/program_test.h"
 #include "tests/support/sample_meshes.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
 
 namespace meshard {
 namespace {
@@ -37,17 +37,20 @@ protected:
 
     ProgramResult train(const std::string& model, const std::string& output_dir, std::vector<std::string> more = {}) const
     {
-        write_text("car.yaml",
-                   "run_id: car\n"
-                   "data:\n"
-                   "  root: " + path("") + "\n"
-                   "  surface: body_*.vtp\n"
-                   "  cases: cases.csv\n"
-                   "  constants: [speed, density]\n"
-                   "  split: {train: ['0', '1'], val: ['2']}\n"
-                   "  fields: {pressure: {from: pMean}, wss: {from: tau}}\n"
-                   "model: " + model + "\n"
-                   "training: {num_epochs: 2, optimizer: {lr: 1.0e-3}}\n");
+        write_text("car.yaml", "run_id: car\n"
+                               "data:\n"
+                               "  root: " +
+                                   path("") +
+                                   "\n"
+                                   "  surface: body_*.vtp\n"
+                                   "  cases: cases.csv\n"
+                                   "  constants: [speed, density]\n"
+                                   "  split: {train: ['0', '1'], val: ['2']}\n"
+                                   "  fields: {pressure: {from: pMean}, wss: {from: tau}}\n"
+                                   "model: " +
+                                   model +
+                                   "\n"
+                                   "training: {num_epochs: 2, optimizer: {lr: 1.0e-3}}\n");
         std::vector<std::string> arguments{"train", path("car.yaml"), "output_dir=" + path(output_dir)};
         arguments.insert(arguments.end(), more.begin(), more.end());
         return meshard(arguments);
@@ -88,7 +91,8 @@ protected:
 const char* const kModels[] = {
     "{name: flare, n_layers: 1, n_hidden: 16, n_head: 2, mlp_ratio: 2, slice_num: 4}",
     "{name: transolver, plus: true, n_layers: 1, n_hidden: 16, n_head: 2, mlp_ratio: 2, slice_num: 4}",
-    "{name: geotransolver, include_local_features: true, radii: [0.3, 0.6], neighbors_in_radius: [3, 5], n_hidden_local: 4, n_layers: 1, n_hidden: 16, n_head: 2, slice_num: 4}",
+    "{name: geotransolver, include_local_features: true, radii: [0.3, 0.6], neighbors_in_radius: [3, 5], n_hidden_local: 4, n_layers: 1, n_hidden: 16, n_head: "
+    "2, slice_num: 4}",
     "{name: meshgraphnet, processor_size: 2, hidden_dim_processor: 8, num_neighbors: 4}",
 };
 
@@ -108,7 +112,8 @@ TEST_F(ModelChoice, TrainsAndPredictsTheSameOnRanks)
         for (std::size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(b[i], a[i], 1e-4 * a[i]) << "step " << i;
 
         for (const char* ranks : {"1", "2"}) {
-            const auto result = meshard({"predict", path(name + "/car"), path("body_2.vtp"), "-o", path(name + ranks + ".vtp"), "--set", "speed=1.2", "--set", "density=1.3", "--nproc", ranks});
+            const auto result = meshard({"predict", path(name + "/car"), path("body_2.vtp"), "-o", path(name + ranks + ".vtp"), "--set", "speed=1.2", "--set",
+                                         "density=1.3", "--nproc", ranks});
             ASSERT_EQ(result.exit_code, 0) << result.err;
         }
         const auto alone = field(name + "1.vtp", "pressure"), together = field(name + "2.vtp", "pressure");
@@ -134,7 +139,8 @@ TEST_F(ModelChoice, PredictsWithAFileAsWithItsRun)
     // As a file for PhysicsNeMo, the statistics beside it.
     ASSERT_EQ(meshard({"convert", path("runs/car/checkpoints/best.safetensors"), path("model.mdlus")}).exit_code, 0);
     write_statistics(path("runs/car/checkpoints/best.safetensors"));
-    const auto file = meshard({"predict", "--model", path("model.mdlus"), path("body_2.vtp"), "-o", path("file.vtp"), "--constants", "1.2,1.3", "--center", "bounds", "--length", "bounds"});
+    const auto file = meshard({"predict", "--model", path("model.mdlus"), path("body_2.vtp"), "-o", path("file.vtp"), "--constants", "1.2,1.3", "--center",
+                               "bounds", "--length", "bounds"});
     ASSERT_EQ(file.exit_code, 0) << file.err;
     EXPECT_EQ(field("file.vtp", "pressure"), field("run.vtp", "pressure"));
     EXPECT_EQ(field("file.vtp", "shear_stress"), field("run.vtp", "wss"));
@@ -142,7 +148,8 @@ TEST_F(ModelChoice, PredictsWithAFileAsWithItsRun)
     // A bare state dict, with the architecture beside it.
     ASSERT_EQ(meshard({"convert", path("model.mdlus"), path("bare.pt")}).exit_code, 0);
     EXPECT_TRUE(std::filesystem::remove(path("bare.json")));
-    const std::vector<std::string> predict{"predict", "--model", path("bare.pt"), path("body_2.vtp"), "-o", path("bare.vtp"), "--constants", "1.2,1.3", "--center", "bounds", "--length", "bounds"};
+    const std::vector<std::string> predict{"predict",     "--model", path("bare.pt"), path("body_2.vtp"), "-o",       path("bare.vtp"),
+                                           "--constants", "1.2,1.3", "--center",      "bounds",           "--length", "bounds"};
     EXPECT_TRUE(fails_with(meshard(predict), 3, {"does not say which model", "bare.json"}));
     write_text("bare.json", json{{"model_class", "GeoTransolver"}, {"model", json::parse(read_checkpoint(path("model.mdlus")).arguments)}}.dump());
     const auto bare = meshard(predict);
@@ -150,7 +157,8 @@ TEST_F(ModelChoice, PredictsWithAFileAsWithItsRun)
     EXPECT_EQ(field("bare.vtp", "pressure"), field("run.vtp", "pressure"));
 
     // Arguments that would take all memory, or never end.
-    for (const auto& [name, value] : {std::pair("n_layers", 2147483648.0), std::pair("n_hidden", 1e9), std::pair("slice_num", 1e9), std::pair("mlp_ratio", 1e12)}) {
+    for (const auto& [name, value] :
+         {std::pair("n_layers", 2147483648.0), std::pair("n_hidden", 1e9), std::pair("slice_num", 1e9), std::pair("mlp_ratio", 1e12)}) {
         auto arguments = json::parse(read_checkpoint(path("model.mdlus")).arguments);
         arguments[name] = static_cast<std::int64_t>(value);
         write_text("bare.json", json{{"model_class", "GeoTransolver"}, {"model", arguments}}.dump());
@@ -205,12 +213,13 @@ TEST_F(ModelChoice, PredictsWithAGraphNetworksFile)
     ASSERT_EQ(meshard({"predict", path("runs/car"), path("body_2.vtp"), "-o", path("run.vtp"), "--set", "speed=1.2", "--set", "density=1.3"}).exit_code, 0);
     write_statistics(path("runs/car/checkpoints/best.safetensors"));
     const auto predict = [&](const std::string& file, std::vector<std::string> more) {
-        std::vector<std::string> words{"predict", "--model", path(file), path("body_2.vtp"), "-o", path("file.vtp"), "--center", "bounds", "--length", "bounds"};
+        std::vector<std::string> words{"predict",        "--model",  path(file), path("body_2.vtp"), "-o",
+                                       path("file.vtp"), "--center", "bounds",   "--length",         "bounds"};
         words.insert(words.end(), more.begin(), more.end());
         return meshard(words);
     };
 
-    for (const std::string file : {"model.mdlus", "model.pt"}) {   // what the graph is travels along
+    for (const std::string file : {"model.mdlus", "model.pt"}) {  // what the graph is travels along
         ASSERT_EQ(meshard({"convert", path("runs/car/checkpoints/best.safetensors"), path(file)}).exit_code, 0);
         const auto result = predict(file, {"--constants", "1.2,1.3"});
         ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -252,7 +261,8 @@ TEST_F(ModelChoice, SaysWhatAFileLacks)
     EXPECT_EQ(result.exit_code, 0);
     EXPECT_NE(result.err.find("global_stats.json"), std::string::npos) << result.err;
     EXPECT_EQ(field("out.vtp", "tau_predicted").size(), 3 * field("out.vtp", "p").size());
-    EXPECT_TRUE(fails_with(meshard({"predict", path("runs/car"), path("body_0.vtp"), "-o", path("x.vtp"), "--constants", "1"}), 2, {"--constants belongs to --model"}));
+    EXPECT_TRUE(
+        fails_with(meshard({"predict", path("runs/car"), path("body_0.vtp"), "-o", path("x.vtp"), "--constants", "1"}), 2, {"--constants belongs to --model"}));
     EXPECT_TRUE(fails_with(meshard({"predict", path("runs/car"), path("body_0.vtp"), "-o", path("x.vtp")}), 2, {"Give it with --set speed="}));
 }
 

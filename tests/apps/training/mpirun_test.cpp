@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program as ranks that mpirun starts.
-#include <sstream>
+#include "tests/apps/training/small_training.h"
 
 #include <gtest/gtest.h>
 
-#include "tests/apps/training/small_training.h"
+#include <sstream>
 
 namespace meshard {
 namespace {

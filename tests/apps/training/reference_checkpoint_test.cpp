@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints that the reference wrote, as models of meshard: what they give, and how training goes on.
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
-#include <algorithm>
-
 #include "apps/training/run_checkpoint.h"
 #include "apps/training/tensor_file.h"
 #include "io/checkpoints/model_checkpoint.h"
-#include "models/transolver/flare.h"
 #include "models/geotransolver/geotransolver.h"
 #include "models/registry/registry.h"
+#include "models/transolver/flare.h"
 #include "models/transolver/transolver.h"
 #include "tests/support/fixture_cases.h"
 #include "tests/support/fixture_tensors.h"
 #include "tests/support/temporary_folder.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <algorithm>
 
 namespace meshard {
 namespace {
@@ -35,7 +35,9 @@ at::Tensor forward(torch::nn::Module& module, const NamedTensors& values)
     if (auto* model = dynamic_cast<FlareImpl*>(&module)) return model->forward(input("fx"), input("embedding"), input("time"));
     if (auto* model = dynamic_cast<GeoTransolverImpl*>(&module)) {
         return model
-            ->forward({.local_embedding = {input("local_embedding")}, .global_embedding = input("global_embedding"), .geometry = input("geometry"),
+            ->forward({.local_embedding = {input("local_embedding")},
+                       .global_embedding = input("global_embedding"),
+                       .geometry = input("geometry"),
                        .local_positions = {input("local_positions")}})
             .at(0);
     }
@@ -48,7 +50,8 @@ protected:
     {
         const auto kind = test::kind_of(info_);
         const auto& models = registered_models();
-        if (std::none_of(models.begin(), models.end(), [&](const auto& entry) { return entry.class_name == kind; })) GTEST_SKIP() << "meshard has no model " << kind;
+        if (std::none_of(models.begin(), models.end(), [&](const auto& entry) { return entry.class_name == kind; }))
+            GTEST_SKIP() << "meshard has no model " << kind;
     }
 
     /// As the file says its arguments, else as the fixture does; those that meshard does not know say how the reference computes, not what.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // `meshard train` against runs of the reference implementation: same cases, initial weights and order of cases.
-#include <gtest/gtest.h>
-
 #include "tests/apps/program_test.h"
 #include "tests/support/fixture_cases.h"
 #include "tests/support/test_paths.h"
+
+#include <gtest/gtest.h>
 
 namespace meshard {
 namespace {
@@ -23,23 +23,32 @@ protected:
     /// Trains like the reference's run, for some epochs of its thirty.
     void train(int num_epochs, int num_ranks)
     {
-        write_text("ahmed.yaml",
-                   "run_id: run\n"
-                   "output_dir: " + path("") + "\n"
-                   "data:\n"
-                   "  root: " + kCases + "\n"
-                   "  surface: boundary_*.vtp\n"
-                   "  cases: cases.json\n"
-                   "  split: {column: split}\n"
-                   "  fields: {pressure: {from: pMean}, wss: {from: wallShearStressMean}}\n"
-                   "  length: length\n"
-                   "model: {n_layers: 4, n_hidden: 64, n_head: 4, mlp_ratio: 2, slice_num: 32}\n"
-                   "training:\n"
-                   "  num_epochs: 30\n"
-                   "  max_steps: " + std::to_string(32 * num_epochs) + "\n"
-                   "  init: " + GetParam().init.string() + "\n"
-                   "  order_file: " + GetParam().log.string() + "\n"
-                   "  val_interval: 10\n");
+        write_text("ahmed.yaml", "run_id: run\n"
+                                 "output_dir: " +
+                                     path("") +
+                                     "\n"
+                                     "data:\n"
+                                     "  root: " +
+                                     kCases +
+                                     "\n"
+                                     "  surface: boundary_*.vtp\n"
+                                     "  cases: cases.json\n"
+                                     "  split: {column: split}\n"
+                                     "  fields: {pressure: {from: pMean}, wss: {from: wallShearStressMean}}\n"
+                                     "  length: length\n"
+                                     "model: {n_layers: 4, n_hidden: 64, n_head: 4, mlp_ratio: 2, slice_num: 32}\n"
+                                     "training:\n"
+                                     "  num_epochs: 30\n"
+                                     "  max_steps: " +
+                                     std::to_string(32 * num_epochs) +
+                                     "\n"
+                                     "  init: " +
+                                     GetParam().init.string() +
+                                     "\n"
+                                     "  order_file: " +
+                                     GetParam().log.string() +
+                                     "\n"
+                                     "  val_interval: 10\n");
         const auto result = meshard({"train", path("ahmed.yaml"), "--nproc", std::to_string(num_ranks)});
         ASSERT_EQ(result.exit_code, 0) << result.err;
 
@@ -79,7 +88,7 @@ protected:
     }
 
     std::vector<double> losses_;
-    std::vector<json> expected_;   // a line an epoch
+    std::vector<json> expected_;  // a line an epoch
     json val_, test_;
 };
 

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // A run that was stopped, interrupted or killed goes on to the same bits, and its records say each step once.
-#include <cmath>
-#include <csignal>
-#include <functional>
-#include <set>
-
-#include <gtest/gtest.h>
-
 #include "io/checkpoints/safetensors.h"
 #include "models/registry/registry.h"
 #include "partition/mesh/surface_geometry.h"
 #include "tests/apps/program_test.h"
 #include "tests/support/sample_meshes.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <csignal>
+#include <functional>
+#include <set>
 
 namespace meshard {
 namespace {
@@ -38,16 +38,21 @@ protected:
 
     ProgramResult train(const std::string& model, const std::string& output_dir, std::vector<std::string> more = {}, const ProgramOptions& options = {}) const
     {
-        write_text("car.yaml",
-                   "run_id: car\n"
-                   "data:\n"
-                   "  root: " + path("") + "\n"
-                   "  surface: body_*.vtp\n"
-                   "  split: {train: ['0', '1', '2'], val: ['3']}\n"
-                   "  fields: {pressure: {from: pMean}}\n"
-                   "  shards: " + path("shards") + "\n"
-                   "model: " + model + "\n"
-                   "training: {num_epochs: 2, optimizer: {lr: 3.0e-3}}\n");
+        write_text("car.yaml", "run_id: car\n"
+                               "data:\n"
+                               "  root: " +
+                                   path("") +
+                                   "\n"
+                                   "  surface: body_*.vtp\n"
+                                   "  split: {train: ['0', '1', '2'], val: ['3']}\n"
+                                   "  fields: {pressure: {from: pMean}}\n"
+                                   "  shards: " +
+                                   path("shards") +
+                                   "\n"
+                                   "model: " +
+                                   model +
+                                   "\n"
+                                   "training: {num_epochs: 2, optimizer: {lr: 3.0e-3}}\n");
         std::vector<std::string> arguments{"train", path("car.yaml"), "output_dir=" + path(output_dir)};
         arguments.insert(arguments.end(), more.begin(), more.end());
         return meshard(arguments, options);
@@ -133,9 +138,12 @@ const std::vector<Trained> kTrained{
     {"transolver", kDrawing, {"training.memory=recomputed"}},
     {"flare", "{name: flare, dropout: 0.3, n_layers: 1, n_hidden: 8, n_head: 2, mlp_ratio: 1, slice_num: 4}"},
     {"geotransolver", "{name: geotransolver, plus: true, dropout: 0.3, n_layers: 1, n_hidden: 8, n_head: 2, slice_num: 4}"},
-    {"geotransolver", "{name: geotransolver, dropout: 0.3, concrete_dropout: true, include_local_features: true, radii: [0.5], neighbors_in_radius: [3], n_hidden_local: 4, "
-                      "n_layers: 1, n_hidden: 8, n_head: 2, slice_num: 4}"},
-    {"geotransolver", "{name: geotransolver, attention_type: GALE_FA, dropout: 0.3, n_layers: 1, n_hidden: 8, n_head: 2, slice_num: 4}", {"training.memory=recomputed"}},
+    {"geotransolver",
+     "{name: geotransolver, dropout: 0.3, concrete_dropout: true, include_local_features: true, radii: [0.5], neighbors_in_radius: [3], n_hidden_local: 4, "
+     "n_layers: 1, n_hidden: 8, n_head: 2, slice_num: 4}"},
+    {"geotransolver",
+     "{name: geotransolver, attention_type: GALE_FA, dropout: 0.3, n_layers: 1, n_hidden: 8, n_head: 2, slice_num: 4}",
+     {"training.memory=recomputed"}},
     {"meshgraphnet", "{name: meshgraphnet, processor_size: 1, hidden_dim_processor: 8, num_neighbors: 4}"},
 };
 
@@ -155,7 +163,7 @@ TEST_P(ResumeModels, SixStepsAreThreeAndThree)
         const auto result = train(one.model, whole, settings);
         ASSERT_EQ(result.exit_code, 0) << result.err;
         ASSERT_EQ(losses(whole).size(), 6U);
-        settings.push_back("training.max_steps=4");   // in the middle of an epoch of three
+        settings.push_back("training.max_steps=4");  // in the middle of an epoch of three
         ASSERT_EQ(train(one.model, parts, settings).exit_code, 0);
         ASSERT_EQ(losses(parts).size(), 4U);
 
@@ -163,7 +171,7 @@ TEST_P(ResumeModels, SixStepsAreThreeAndThree)
 
         ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
         EXPECT_EQ(resumed.err.find("warning"), std::string::npos) << resumed.err;
-        expect_same(parts, whole, "best_error");   // a run that ends at its max_steps is validated there, too
+        expect_same(parts, whole, "best_error");  // a run that ends at its max_steps is validated there, too
     }
     for (const auto& entry : registered_models()) EXPECT_TRUE(names.contains(entry.name)) << entry.name << " is not among kTrained";
 }
@@ -201,7 +209,7 @@ TEST_F(Resume, RecordsEachStepOnceAfterACrash)
     write_text("parts/car/checkpoints/last.safetensors", checkpoint);
     std::ofstream(metrics("parts"), std::ios::app) << R"({"phase":"train_step","st)";
 
-    const auto result = resume("parts", {"training.max_steps=0"});   // four epochs were set by the resume before
+    const auto result = resume("parts", {"training.max_steps=0"});  // four epochs were set by the resume before
 
     ASSERT_EQ(result.exit_code, 0) << result.err;
     EXPECT_TRUE(content_of(metrics("parts")).starts_with(kept));
@@ -212,7 +220,9 @@ TEST_F(Resume, RecordsEachStepOnceAfterACrash)
     std::istringstream file(content_of(metrics("parts")));
     for (std::string text; std::getline(file, text);) {
         const auto line = json::parse(text);
-        if (line["phase"] == "train") { EXPECT_TRUE(epochs.insert(line["epoch"].get<int>()).second) << text; }
+        if (line["phase"] == "train") {
+            EXPECT_TRUE(epochs.insert(line["epoch"].get<int>()).second) << text;
+        }
     }
     EXPECT_EQ(epochs, (std::set<int>{1, 2, 3, 4}));
 }
@@ -308,7 +318,7 @@ TEST_F(DataGroups, WithoutACaseAddNothing)
     // One case: the second and third group have none, so that the run is that of one rank.
     const std::vector<std::string> one_case{"data.split.train=['1']", "training.num_epochs=4"};
     ASSERT_EQ(train(kDrawing, "serial", one_case).exit_code, 0);
-    for (const char* num_ranks : {"2", "4"}) {   // powers of two: the mean is exact
+    for (const char* num_ranks : {"2", "4"}) {  // powers of two: the mean is exact
         auto settings = one_case;
         settings.insert(settings.end(), {"--nproc", num_ranks, std::string("parallel.data=") + num_ranks});
         const auto groups = std::string("groups") + num_ranks;
@@ -317,7 +327,7 @@ TEST_F(DataGroups, WithoutACaseAddNothing)
 
         ASSERT_EQ(result.exit_code, 0) << result.err;
         EXPECT_NE(result.err.find("the last step of an epoch has 1"), std::string::npos) << result.err;
-        expect_same(groups, "serial", "epoch_loss_sum");   // which counts the shares of the groups
+        expect_same(groups, "serial", "epoch_loss_sum");  // which counts the shares of the groups
     }
 }
 

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "apps/program/command_line.h"
 #include "apps/training/settings.h"
-
-#include <cstdlib>
+#include "tests/support/expect_error.h"
+#include "tests/support/temporary_folder.h"
 
 #include <gtest/gtest.h>
 
-#include "apps/program/command_line.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temporary_folder.h"
+#include <cstdlib>
 
 namespace meshard {
 namespace {
@@ -137,7 +136,7 @@ TEST_F(SettingsTest, TakeTextsOfTheCommandLineAsTheyStand)
         EXPECT_EQ(read("root: a\n", {"name=" + text}).text("name"), text);
     }
     EXPECT_EQ(read("root: a\n", {"name='car'"}).text("name"), "car");
-    EXPECT_THROW(read("root: a\nname: b\n", {"name="}), UsageError);   // what is meant is left open: an empty text, or none
+    EXPECT_THROW(read("root: a\nname: b\n", {"name="}), UsageError);  // what is meant is left open: an empty text, or none
 }
 
 TEST_F(SettingsTest, AreCheckedWithoutWhatTheCommandLineRemoves)

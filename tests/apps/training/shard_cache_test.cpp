@@ -1,16 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/training/shard_cache.h"
-
-#include <atomic>
-#include <chrono>
-#include <fstream>
-#include <thread>
-#include <vector>
-
-#include <unistd.h>
-
-#include <gtest/gtest.h>
-
 #include "apps/training/source_hash.h"
 #include "io/bytes/content_hash.h"
 #include "io/bytes/file_lock.h"
@@ -19,6 +8,15 @@
 #include "partition/error.h"
 #include "tests/support/sample_meshes.h"
 #include "tests/support/temporary_folder.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <fstream>
+#include <thread>
+#include <unistd.h>
+#include <vector>
 
 namespace meshard {
 namespace {
@@ -44,7 +42,7 @@ void flip_byte(const fs::path& path, std::streamoff position)
 
 class SourceHash : public testing::Test {
 protected:
-    static constexpr std::size_t kSize = 5'000'000, kUnsampled = 100'000;   // the first samples are of bytes 0 to 65,536 and from 328,000 on
+    static constexpr std::size_t kSize = 5'000'000, kUnsampled = 100'000;  // the first samples are of bytes 0 to 65,536 and from 328,000 on
     SourceHash() { write_old(source_, std::string(kSize, 'x')); }
     std::uint64_t hash(bool verify = false) const { return source_hash(source_, note_, verify); }
 
@@ -99,7 +97,7 @@ TEST_F(SourceHash, StaysWhereAFileIsOnlyTouched)
 
 TEST_F(SourceHash, TrustsNoFileOfTheLastSeconds)
 {
-    write_bytes(source_, std::string(kSize, 'y'));   // a second change within one tick of the clock keeps the time
+    write_bytes(source_, std::string(kSize, 'y'));  // a second change within one tick of the clock keeps the time
     const auto time = fs::last_write_time(source_);
     hash();
     flip_byte(source_, kUnsampled);
@@ -176,7 +174,7 @@ TEST_F(Shards, OfAnotherContentLieBesideTheOld)
     const auto next = prepare_shards(source_, cache_);
 
     EXPECT_EQ(read_manifest(next).num_cells, 20);
-    EXPECT_EQ(read_manifest(dir).num_cells, 12);   // for who still reads it
+    EXPECT_EQ(read_manifest(dir).num_cells, 12);  // for who still reads it
 }
 
 TEST_F(Shards, OfOtherSettingsLieBesideEachOther)
@@ -254,7 +252,7 @@ TEST_F(Shards, LeaveNothingOfADeadProcess)
     char host[256] = {};
     gethostname(host, sizeof host - 1);
     const auto dead = dir.string() + ".cutting-" + host + "-99999.partial-99999";
-    const auto elsewhere = dir.string() + ".cutting-of-another-host-1";   // its process may live
+    const auto elsewhere = dir.string() + ".cutting-of-another-host-1";  // its process may live
     fs::create_directories(dead + "/pieces");
     fs::create_directories(elsewhere);
     fs::create_directories(dir / "pieces");

@@ -1,28 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/training/sharded_state.h"
-
-#include <ATen/ATen.h>
-#include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/optim/adam.h>
-
-#include <gtest/gtest.h>
-
-#include <limits>
-#include <random>
-
-#include <nlohmann/json.hpp>
-
 #include "apps/training/tensor_file.h"
 #include "io/checkpoints/safetensors.h"
 #include "partition/error.h"
-#include "sharding/parameters/fully_shard.h"
 #include "sharding/exchange/row_routes.h"
+#include "sharding/parameters/fully_shard.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/owner_maps.h"
 #include "tests/support/run_ranks.h"
 #include "tests/support/temporary_folder.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+
+#include <limits>
+#include <random>
 
 namespace meshard {
 namespace {
@@ -37,7 +34,7 @@ at::Tensor values(c10::IntArrayRef shape, at::ScalarType type)
 struct Drawn {
     std::string name;
     at::Tensor whole;
-    std::vector<AxisLayout> axes;   // none: plain
+    std::vector<AxisLayout> axes;  // none: plain
 };
 
 AxisLayout draw_layout(std::mt19937_64& random, c10::IntArrayRef shape, std::int64_t ranks, std::int64_t not_dim)
@@ -111,7 +108,7 @@ TEST(ShardedState, FollowsGlobalIdsAcrossPartitions)
     run_ranks(3, [&](const auto& mesh) {
         const auto map = owned(three, mesh->coordinate(0));
         const auto x = from_local(whole.index_select(0, at::tensor(map->global_ids, at::kLong)), shard_spec(map, mesh));
-        save_sharded(folder / "state", {{"x", x}, {"y", x + 1, map}}, *mesh);   // what operators return knows no ids any more
+        save_sharded(folder / "state", {{"x", x}, {"y", x + 1, map}}, *mesh);  // what operators return knows no ids any more
     });
     run_ranks(4, [&](const auto& mesh) {
         const auto map = owned(four, mesh->coordinate(0));
@@ -181,7 +178,7 @@ TEST(ShardedState, ContinuesATrainingOnOtherRanks)
     std::vector<std::pair<std::string, at::Tensor>> expected;
     run_ranks({1}, {"data"}, [&](const auto& mesh) { expected = train(mesh, 4, {}, {}); });
     run_ranks({2}, {"data"}, [&](const auto& mesh) { train(mesh, 2, {}, folder / "state"); });
-    for (const int ranks : {1, 2, 4}) {   // powers of two: the mean of equal gradients is exact
+    for (const int ranks : {1, 2, 4}) {  // powers of two: the mean of equal gradients is exact
         run_ranks({ranks}, {"data"}, [&](const auto& mesh) {
             const auto found = train(mesh, 2, folder / "state", {});
             for (std::size_t k = 0; k < found.size(); ++k) EXPECT_TRUE(same_bits(found[k].second, expected[k].second)) << found[k].first;
@@ -199,7 +196,7 @@ TEST(ShardedState, ReplacesAnEarlierOneAsAWhole)
         load_sharded(folder / "state", {{"x", x}}, *mesh);
         EXPECT_TRUE(at::equal(full_tensor(x), at::full({6, 2}, 2.0)));
     });
-    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder / "state"), std::filesystem::directory_iterator()), 4);   // index and three parts
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder / "state"), std::filesystem::directory_iterator()), 4);  // index and three parts
 
     // A save that ends before its index leaves the old state.
     write_bytes(folder / "state" / "part-77-0.safetensors", "half");
@@ -216,7 +213,8 @@ TEST(ShardedState, WritesWhatSeveralRanksHoldOnce)
     run_ranks({2, 2}, {"data", "domain"}, [&](const auto& mesh) {
         const auto domain = mesh->sub_mesh("domain");
         const auto rows = from_local(at::ones({1000, 8}), domain, {Shard(0)});
-        save_sharded(folder / "state", {{"rows", rows}, {"plain", at::ones({1000, 16})}, {"same", from_local(at::ones({1000, 16}), replicated_spec(mesh))}}, *mesh);
+        save_sharded(folder / "state", {{"rows", rows}, {"plain", at::ones({1000, 16})}, {"same", from_local(at::ones({1000, 16}), replicated_spec(mesh))}},
+                     *mesh);
     });
     std::uintmax_t bytes = 0;
     for (const auto& entry : std::filesystem::directory_iterator(folder / "state")) bytes += entry.file_size();
@@ -275,7 +273,8 @@ TEST(ShardedState, DoesNotFollowAnIndexOutOfItsFolder)
             std::filesystem::copy_file(path / part, path / "other.safetensors");
         }
         // Each names a file that is there and whole.
-        for (const auto& name : {"../" + part, whole, "./" + part, "part-below/" + part, "part-below/../" + part, "part-below/../../" + part, std::string("other.safetensors")}) {
+        for (const auto& name :
+             {"../" + part, whole, "./" + part, "part-below/" + part, "part-below/../" + part, "part-below/../../" + part, std::string("other.safetensors")}) {
             if (rank == 0) {
                 auto hostile = index;
                 hostile["files"][0]["name"] = name;

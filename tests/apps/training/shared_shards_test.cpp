@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs that share a folder of shards: at once, after one that was killed, on full and read-only disks, waiting for each other.
+#include "io/bytes/file_lock.h"
+#include "tests/apps/program_test.h"
+#include "tests/support/sample_meshes.h"
+
 #include <chrono>
 #include <future>
 #include <optional>
 #include <thread>
-
 #include <unistd.h>
-
-#include "io/bytes/file_lock.h"
-#include "tests/apps/program_test.h"
-#include "tests/support/sample_meshes.h"
 
 namespace meshard {
 namespace {
@@ -25,18 +24,22 @@ protected:
 
     SharedShards()
     {
-        for (int i = 0; i < kNumCases; ++i) write_case(i, 8 + i);   // the last one is the largest
-        write_text("body.yaml",
-                   "data:\n"
-                   "  root: " + path("") + "\n"
-                   "  surface: body_*.vtp\n"
-                   "  split: {train: ['0', '1', '2'], val: ['3']}\n"
-                   "  fields: {pressure: pMean}\n"
-                   "  parts: 2\n"
-                   "  shards: " + shards() + "\n"
-                   "model: {n_layers: 1, n_hidden: 16, n_head: 2, mlp_ratio: 2, slice_num: 8}\n"
-                   "training: {num_epochs: 2}\n"
-                   "output_dir: " + path("runs") + "\n");
+        for (int i = 0; i < kNumCases; ++i) write_case(i, 8 + i);  // the last one is the largest
+        write_text("body.yaml", "data:\n"
+                                "  root: " +
+                                    path("") +
+                                    "\n"
+                                    "  surface: body_*.vtp\n"
+                                    "  split: {train: ['0', '1', '2'], val: ['3']}\n"
+                                    "  fields: {pressure: pMean}\n"
+                                    "  parts: 2\n"
+                                    "  shards: " +
+                                    shards() +
+                                    "\n"
+                                    "model: {n_layers: 1, n_hidden: 16, n_head: 2, mlp_ratio: 2, slice_num: 8}\n"
+                                    "training: {num_epochs: 2}\n"
+                                    "output_dir: " +
+                                    path("runs") + "\n");
     }
 
     std::string shards() const { return path("shards"); }
@@ -153,16 +156,21 @@ TEST_F(SharedShards, OfDifferentSeedsAndPartsLiveSideBySide)
 
 TEST_F(SharedShards, SurviveKilledCutters)
 {
-    write_case(3, 250);   // cutting takes a second
+    write_case(3, 250);  // cutting takes a second
     const std::vector<std::string> settings{"--validate", "data.split.train=['3']", "data.split.val=['0']"};
     int num_cut_short = 0;
     for (const char* delay : {"0", "0.1", "0.2", "0.4", "0.6", "0.9"}) {
         fs::remove_all(shards());
         const auto num_ranks = num_cut_short % 2 ? "2" : "1";
-        const auto result = run_program("/bin/bash", {"-c", program_path() + " train " + path("body.yaml") + " run_id=killed --validate \"data.split.train=['3']\" \"data.split.val=['0']\" --nproc " +
-                                                                num_ranks + " & run=$!\n"
-                                                                "until ls " + shards() + "/locks/3-*; do sleep 0.01; done\n"
-                                                                "sleep " + delay + "; kill -9 $(pgrep -P $run) $run; wait $run; echo code $?"});
+        const auto result =
+            run_program("/bin/bash", {"-c", program_path() + " train " + path("body.yaml") +
+                                                " run_id=killed --validate \"data.split.train=['3']\" \"data.split.val=['0']\" --nproc " + num_ranks +
+                                                " & run=$!\n"
+                                                "until ls " +
+                                                shards() +
+                                                "/locks/3-*; do sleep 0.01; done\n"
+                                                "sleep " +
+                                                delay + "; kill -9 $(pgrep -P $run) $run; wait $run; echo code $?"});
         EXPECT_NE(result.out.find("code"), std::string::npos) << result.err;
         const auto left = entries_of(shards());
         num_cut_short += left.empty() || left.front().filename().string().find(".cutting-") != std::string::npos;
@@ -183,7 +191,7 @@ TEST_F(SharedShards, AreWaitedForBeyondTheTimeLimitOfRanks)
     setenv("MESHARD_TIMEOUT_SECONDS", "5", 1);
     const auto begin = Clock::now();
     ProgramOptions options;
-    options.interrupt_when = [&] {   // asked again and again
+    options.interrupt_when = [&] {  // asked again and again
         if (Clock::now() > begin + 15s) lock.reset();
         return false;
     };
@@ -201,15 +209,18 @@ TEST_F(SharedShards, AreNotWaitedForWhenTheirCutterDies)
 {
     ASSERT_EQ(train("first").exit_code, 0);
     const auto lock = lock_of_uncut("2");
-    for (const char* victim : {"head", "tail"}) {   // rank 0, rank 1
-        const std::string script = program_path() + " train " + path("body.yaml") + " run_id=second --nproc 2 & launcher=$!\n" +
-                                   "until grep -q waits " + path("err") + "; do sleep 0.1; done\n"
-                                   "kill -9 $(pgrep -P $launcher | " + victim + " -n 1); SECONDS=0; wait $launcher; echo \"code $? after $SECONDS\"\n";
+    for (const char* victim : {"head", "tail"}) {  // rank 0, rank 1
+        const std::string script = program_path() + " train " + path("body.yaml") + " run_id=second --nproc 2 & launcher=$!\n" + "until grep -q waits " +
+                                   path("err") +
+                                   "; do sleep 0.1; done\n"
+                                   "kill -9 $(pgrep -P $launcher | " +
+                                   victim + " -n 1); SECONDS=0; wait $launcher; echo \"code $? after $SECONDS\"\n";
         const auto result = run_program("/usr/bin/timeout", {"120", "/bin/bash", "-c", "{ " + script + "} 2> " + path("err")});
 
         EXPECT_NE(result.out.find("code 5 after "), std::string::npos) << result.out << content_of(path("err"));
         EXPECT_LT(std::stoi(result.out.substr(result.out.find("after ") + 6)), 30) << result.out;
-        EXPECT_NE(content_of(path("err")).find(std::string("rank ") + (victim == std::string("head") ? "0" : "1") + " was killed by signal 9"), std::string::npos)
+        EXPECT_NE(content_of(path("err")).find(std::string("rank ") + (victim == std::string("head") ? "0" : "1") + " was killed by signal 9"),
+                  std::string::npos)
             << content_of(path("err"));
         fs::remove(path("err"));
     }
@@ -244,7 +255,8 @@ TEST_F(SharedShards, AreNotThereAfterAFullDisk)
     write_case(3, 60);
     for (const char* num_ranks : {"1", "2"}) {
         fs::remove_all(shards());
-        EXPECT_TRUE(ends_with(train("run", {"--nproc", num_ranks, "--validate", "data.split.train=['3']", "data.split.val=['0']"}, full_disk()), 3, {"3-", "cannot write"}));
+        EXPECT_TRUE(ends_with(train("run", {"--nproc", num_ranks, "--validate", "data.split.train=['3']", "data.split.val=['0']"}, full_disk()), 3,
+                              {"3-", "cannot write"}));
         EXPECT_TRUE(entries_of(shards()).empty());
         EXPECT_EQ(train("run", {"--nproc", num_ranks, "--validate", "data.split.train=['3']", "data.split.val=['0']"}).exit_code, 0);
     }
@@ -263,7 +275,8 @@ TEST_F(SharedShards, OnAReadOnlyDiskAreUsedWhereTheyAreComplete)
         arguments.insert(arguments.begin(), {"--reuid=65534", "--regid=65534", "--clear-groups", program_path()});
         return run_program("/usr/bin/setpriv", arguments);
     };
-    for (const auto& entry : fs::recursive_directory_iterator(shards())) fs::permissions(entry, fs::perms::owner_write | fs::perms::group_write | fs::perms::others_write, fs::perm_options::remove);
+    for (const auto& entry : fs::recursive_directory_iterator(shards()))
+        fs::permissions(entry, fs::perms::owner_write | fs::perms::group_write | fs::perms::others_write, fs::perm_options::remove);
     fs::permissions(shards(), fs::perms::owner_write, fs::perm_options::remove);
 
     for (const char* num_ranks : {"1", "2"}) {
@@ -281,8 +294,8 @@ TEST_F(SharedShards, AreCutOnEachHostOfItsOwnDisk)
     ASSERT_EQ(train("one_host", {"--nproc", "2"}).exit_code, 0);
     // Two hosts, as far as their disks go.
     const auto as_rank = [&](int rank, const std::string& more) {
-        return "RANK=" + std::to_string(rank) + " WORLD_SIZE=2 MESHARD_LAUNCH=env MESHARD_RENDEZVOUS=file://" + path("store") + " timeout 120 " + program_path() + " train " +
-               path("body.yaml") + " run_id=two_hosts --overwrite data.shards=" + path("host" + std::to_string(rank)) + " " + more;
+        return "RANK=" + std::to_string(rank) + " WORLD_SIZE=2 MESHARD_LAUNCH=env MESHARD_RENDEZVOUS=file://" + path("store") + " timeout 120 " +
+               program_path() + " train " + path("body.yaml") + " run_id=two_hosts --overwrite data.shards=" + path("host" + std::to_string(rank)) + " " + more;
     };
     const auto both = [&](const std::string& more_of_second) {
         fs::remove(path("store"));
@@ -305,19 +318,19 @@ TEST_F(SharedShards, AreCutOnEachHostOfItsOwnDisk)
 
 TEST_F(SharedShards, AreComparedWithWholeSourcesWhenAsked)
 {
-    write_case(3, 150);   // larger than its sample
+    write_case(3, 150);  // larger than its sample
     const auto source = path("body_3.vtp");
     const auto time = fs::file_time_type::clock::now() - 1h;
     fs::last_write_time(source, time);
     ASSERT_EQ(train("first").exit_code, 0);
     ASSERT_EQ(entries_of(shards()).size(), kNumCases);
     auto bytes = content_of(source);
-    const float values[] = {3, 4, 5, 6, 7, 0, 1, 2};   // of pMean
+    const float values[] = {3, 4, 5, 6, 7, 0, 1, 2};  // of pMean
     const std::string_view sought(reinterpret_cast<const char*>(values), sizeof values);
     const auto stride = (bytes.size() - 65'536) / 15;
     ASSERT_GT(stride, 100'000U);
     std::size_t place = 0;
-    for (std::size_t sample = 0; sample < 15 && place == 0; ++sample) {   // behind each sampled block
+    for (std::size_t sample = 0; sample < 15 && place == 0; ++sample) {  // behind each sampled block
         const auto found = bytes.find(sought, sample * stride + 65'536);
         if (found < (sample + 1) * stride - sizeof values) place = found;
     }

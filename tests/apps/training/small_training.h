@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdlib>
-#include <string>
-#include <vector>
-
 #include "tests/apps/program_test.h"
 #include "tests/support/sample_meshes.h"
 #include "tests/support/test_paths.h"
+
+#include <cstdlib>
+#include <string>
+#include <vector>
 
 namespace meshard {
 
@@ -24,15 +24,16 @@ protected:
             mesh.cell_data = {DataArray::from("pMean", pressure)};
             write("body_" + std::to_string(id) + ".vtp", mesh);
         }
-        write_text("car.yaml",
-                   "run_id: car\n"
-                   "data:\n"
-                   "  root: " + path("") + "\n"
-                   "  surface: body_*.vtp\n"
-                   "  split: {train: ['0', '1'], val: ['2']}\n"
-                   "  fields: {pressure: {from: pMean, kind: kinematic}}\n"
-                   "model: {n_layers: 2, n_hidden: 16, n_head: 2, mlp_ratio: 2, slice_num: 8}\n"
-                   "training: {num_epochs: 5, val_interval: 1}\n");
+        write_text("car.yaml", "run_id: car\n"
+                               "data:\n"
+                               "  root: " +
+                                   path("") +
+                                   "\n"
+                                   "  surface: body_*.vtp\n"
+                                   "  split: {train: ['0', '1'], val: ['2']}\n"
+                                   "  fields: {pressure: {from: pMean, kind: kinematic}}\n"
+                                   "model: {n_layers: 2, n_hidden: 16, n_head: 2, mlp_ratio: 2, slice_num: 8}\n"
+                                   "training: {num_epochs: 5, val_interval: 1}\n");
     }
 
     /// `meshard` with these words as so many ranks that mpirun starts.

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/training/training_config.h"
-
-#include <gtest/gtest.h>
-
 #include "apps/program/command_line.h"
+#include "apps/training/training_config.h"
 #include "partition/error.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_paths.h"
+
+#include <gtest/gtest.h>
 
 namespace meshard {
 namespace {
@@ -59,7 +58,8 @@ TEST_F(TrainingConfigTest, ChangesToAnotherModel)
         const std::vector<std::string> words{"~model", "model.name=" + name};
         EXPECT_EQ(training_config(read_training_settings(sample, words)).model.name, name);
     }
-    EXPECT_TRUE(throws_with<UsageError>("'~model' model.name=meshgraphnet", [&] { read_training_settings(sample, std::vector<std::string>{"model.name=meshgraphnet"}); }));
+    EXPECT_TRUE(throws_with<UsageError>("'~model' model.name=meshgraphnet",
+                                        [&] { read_training_settings(sample, std::vector<std::string>{"model.name=meshgraphnet"}); }));
 }
 
 TEST_F(TrainingConfigTest, ReadsTheSampleConfiguration)
@@ -86,10 +86,11 @@ TEST_F(TrainingConfigTest, TakesEveryModelWithItsOwnKeysAndDefaults)
     const auto graph = read({"model.name=meshgraphnet", "model.processor_size=3"});
     EXPECT_EQ(model_arguments(graph.model, graph.data, 4).at("hidden_dim_processor"), 128);
     EXPECT_TRUE(throws_with<UsageError>("model.n_head", [&] { read({"model.name=meshgraphnet", "model.n_head=4"}); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("model.out_dim is 3, but data.inputs has 6 channels, data.constants 0, data.time is not given, and the fields have 4 channels", [&] {
-        const auto stated = read({"model.out_dim=3"});
-        model_arguments(stated.model, stated.data, 4);
-    }));
+    EXPECT_TRUE(throws_with<InvalidInput>(
+        "model.out_dim is 3, but data.inputs has 6 channels, data.constants 0, data.time is not given, and the fields have 4 channels", [&] {
+            const auto stated = read({"model.out_dim=3"});
+            model_arguments(stated.model, stated.data, 4);
+        }));
 }
 
 TEST_F(TrainingConfigTest, LetsTheTimeFollowFromTheData)

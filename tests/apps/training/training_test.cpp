@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/training/training.h"
-
-#include <algorithm>
-
-#include <gtest/gtest.h>
-
 #include "partition/error.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
 
 namespace meshard {
 namespace {
@@ -60,7 +59,8 @@ TEST(CaseOrder, IsAnotherPermutationInEveryEpoch)
 TEST(CaseOrder, FollowsAFile)
 {
     const TemporaryFolder folder;
-    write_bytes(folder / "order.jsonl", "{\"comment\": 1}\n{\"epoch\": 1, \"order\": [\"c\", \"a\", \"b\"]}\n{\"epoch\": 2, \"order\": [\"a\", \"b\", \"c\"]}\n");
+    write_bytes(folder / "order.jsonl",
+                "{\"comment\": 1}\n{\"epoch\": 1, \"order\": [\"c\", \"a\", \"b\"]}\n{\"epoch\": 2, \"order\": [\"a\", \"b\", \"c\"]}\n");
     TrainingConfig config;
     config.order_file = folder / "order.jsonl";
 

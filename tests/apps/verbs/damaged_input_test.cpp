@@ -74,7 +74,7 @@ TEST_P(DamagedInput, IsRefusedForCountsAndOffsetsThatDoNotFit)
 
 TEST_P(DamagedInput, NamesTheCellByItsNumberInTheFile)
 {
-    const std::string types(27, '\14');   // hexahedra
+    const std::string types(27, '\14');  // hexahedra
     std::string other = types;
     other[17] = 14;
     expect_refused(write_text("pyramid.vtu", replaced(whole(), types, other)), "cell 17 (pyramid) has 8 points, expected 5");
@@ -110,7 +110,7 @@ TEST_P(DamagedInput, IsUsedWithAWarning)
 
     expect_used(write("unused.vtp", with_unused_points()), "5 points are used by no cell");
 
-    Mesh fan = two_triangles();   // a third triangle at the edge of both
+    Mesh fan = two_triangles();  // a third triangle at the edge of both
     fan.cell_data.clear();
     fan.cells.push_row(std::vector<std::int32_t>{0, 2, 1});
     fan.cells.push_row(std::vector<std::int32_t>{2, 0, 3});
@@ -131,7 +131,8 @@ class DamagedCollection : public ProgramTest {};
 
 TEST_F(DamagedCollection, IsRefusedIfItContainsItself)
 {
-    const std::string file = write_text("ring.vtm", "<VTKFile type=\"vtkMultiBlockDataSet\"><vtkMultiBlockDataSet><DataSet index=\"0\" file=\"ring.vtm\"/></vtkMultiBlockDataSet></VTKFile>");
+    const std::string file = write_text(
+        "ring.vtm", "<VTKFile type=\"vtkMultiBlockDataSet\"><vtkMultiBlockDataSet><DataSet index=\"0\" file=\"ring.vtm\"/></vtkMultiBlockDataSet></VTKFile>");
 
     EXPECT_TRUE(fails_with(meshard({"partition", file, "-n", "2", "-o", path("shards")}), 3, {"ring.vtm"}));
     EXPECT_EQ(entries(), std::vector<std::string>{"ring.vtm"});

@@ -20,8 +20,7 @@ Mesh square(bool turned)
     Mesh mesh;
     mesh.kind = MeshKind::Surface;
     mesh.points = DataArray::from("Points", std::vector<double>{0, 0, 0, 1, 0, 0, 1, 1, 0, 0, 1, 0}, 3);
-    const std::vector<std::int32_t> points =
-        turned ? std::vector<std::int32_t>{3, 2, 1, 0} : std::vector<std::int32_t>{0, 1, 2, 3};
+    const std::vector<std::int32_t> points = turned ? std::vector<std::int32_t>{3, 2, 1, 0} : std::vector<std::int32_t>{0, 1, 2, 3};
     mesh.cells.push_row(points);
     mesh.cell_types.push_back(9);
     return mesh;
@@ -30,15 +29,14 @@ Mesh square(bool turned)
 Mesh loaded_square(bool turned = false)
 {
     Mesh mesh = square(turned);
-    mesh.cell_data = {DataArray::from("p", std::vector<double>{2}),
-                      DataArray::from("wallShearStress", std::vector<double>{-3, 0, 0}, 3)};
+    mesh.cell_data = {DataArray::from("p", std::vector<double>{2}), DataArray::from("wallShearStress", std::vector<double>{-3, 0, 0}, 3)};
     return mesh;
 }
 
 TEST_F(Forces, AddUpOnASquare)
 {
-    auto report = meshard_json({"forces", write("square.vtp", loaded_square()), "--rho", "1.5", "--u-inf", "4",
-                                "--area", "0.5", "--length", "2", "--center", "0.5,0,0"});
+    auto report =
+        meshard_json({"forces", write("square.vtp", loaded_square()), "--rho", "1.5", "--u-inf", "4", "--area", "0.5", "--length", "2", "--center", "0.5,0,0"});
 
     // p = 2 presses along -z, OpenFOAM's sign makes -3 a pull along +x; both times rho.
     EXPECT_EQ(report["force"]["pressure"], nlohmann::json({0.0, 0.0, -3.0}));
@@ -121,8 +119,7 @@ TEST_F(Forces, WarnOfAClosedSurfaceTurnedInwards)
         const auto row = mesh.cells.row(i);
         inward.cells.push_row(std::vector<std::int32_t>(row.rbegin(), row.rend()));
     }
-    const std::vector<std::string> arguments{"forces", write("inward.vtp", inward), "--pressure", "pressure", "--shear",
-                                             "none"};
+    const std::vector<std::string> arguments{"forces", write("inward.vtp", inward), "--pressure", "pressure", "--shear", "none"};
 
     const ProgramResult result = meshard(arguments);
 
@@ -164,13 +161,11 @@ TEST_F(Forces, RefuseWhatTheyCannotSum)
     Mesh holed = loaded_square();
     holed.cell_data[0].mutable_values<double>()[0] = NAN;
 
-    EXPECT_TRUE(fails_with(meshard({"forces", file, "--pressure", "pp"}), 3,
-                           {"no field 'pp'", "'wallShearStress'", "Did you mean 'p'?"}));
+    EXPECT_TRUE(fails_with(meshard({"forces", file, "--pressure", "pp"}), 3, {"no field 'pp'", "'wallShearStress'", "Did you mean 'p'?"}));
     EXPECT_TRUE(fails_with(meshard({"forces", file, "--shear", "p"}), 3, {"'p'", "vector"}));
     EXPECT_TRUE(fails_with(meshard({"forces", write("bare.vtp", square(false))}), 3, {"pressure", "--pressure"}));
     EXPECT_TRUE(fails_with(meshard({"forces", write("holed.vtp", holed)}), 3, {"'p'", "NaN"}));
-    EXPECT_TRUE(
-        fails_with(meshard({"forces", write("cube.vtu", cube(2))}), 3, {"cube.vtu has solid cells", "surface"}));
+    EXPECT_TRUE(fails_with(meshard({"forces", write("cube.vtu", cube(2))}), 3, {"cube.vtu has solid cells", "surface"}));
     EXPECT_TRUE(fails_with(meshard({"forces", write("cloud.vtp", random_cloud(9, 1))}), 3, {"no polygons"}));
     EXPECT_TRUE(fails_with(meshard({"forces", file, "--rho", "0"}), 2, {"--rho is 0"}));
     EXPECT_TRUE(fails_with(meshard({"forces", file, "--u-inf", "1,2"}), 2, {"--u-inf is '1,2'"}));
@@ -187,12 +182,8 @@ TEST_P(ForceFixtures, EqualTheReferenceImplementation)
     const double coefficient = GetParam().description()["coeff"];
     const auto num_faces = fixture.find("input.area")->num_values();
     ASSERT_GT(num_faces, 0);
-    const auto at = [&](const char* name, std::size_t i) {
-        return reinterpret_cast<const float*>(fixture.find(name)->data)[i];
-    };
-    const auto expected = [&](const char* name, std::size_t i) {
-        return reinterpret_cast<const double*>(fixture.find(name)->data)[i];
-    };
+    const auto at = [&](const char* name, std::size_t i) { return reinterpret_cast<const float*>(fixture.find(name)->data)[i]; };
+    const auto expected = [&](const char* name, std::size_t i) { return reinterpret_cast<const double*>(fixture.find(name)->data)[i]; };
     std::vector<Vector3> areas, tractions;
     std::vector<double> pressures;
     for (std::int64_t i = 0; i < num_faces; ++i) {
@@ -226,8 +217,9 @@ TEST_F(Forces, EqualTheSolverOnEverySampleBody)
     const auto cases = nlohmann::json::parse(std::ifstream(folder + "/cases.json"))["cases"];
     ASSERT_FALSE(cases.empty());
     for (const auto& entry : cases) {
-        const auto found = meshard_json({"forces", folder + "/boundary_" + entry["id"].get<std::string>() + ".vtp", "--pressure", "pMean", "--shear",
-                                         "wallShearStressMean", "--rho", entry["rho"].dump(), "--u-inf", entry["U_inf"].dump(), "--area", entry["Aref_half"].dump()});
+        const auto found =
+            meshard_json({"forces", folder + "/boundary_" + entry["id"].get<std::string>() + ".vtp", "--pressure", "pMean", "--shear", "wallShearStressMean",
+                          "--rho", entry["rho"].dump(), "--u-inf", entry["U_inf"].dump(), "--area", entry["Aref_half"].dump()});
         const auto drag = entry["Cd"].get<double>();
         EXPECT_NEAR(found["Cd"].get<double>(), drag, 1e-5 * drag) << entry["id"];
         EXPECT_EQ(found["normals_flipped"], false) << entry["id"];
@@ -242,15 +234,13 @@ TEST_F(Forces, EqualTheSolverOnEveryAhmedBody)
     for (const auto& entry : cases) {
         const std::string file = folder + "/boundary_" + entry["id"].get<std::string>() + ".vtp";
         const auto with = [&](const std::string& pressure) {
-            return meshard_json({"forces", file, "--pressure", pressure, "--rho", entry["rho"].dump(), "--u-inf",
-                                 entry["U_inf"].dump(), "--area", entry["Aref_half"].dump()});
+            return meshard_json(
+                {"forces", file, "--pressure", pressure, "--rho", entry["rho"].dump(), "--u-inf", entry["U_inf"].dump(), "--area", entry["Aref_half"].dump()});
         };
         auto last = with("p");
         auto mean = with("pMean");
         const auto near = [&](nlohmann::json& found, const char* key, const char* column) {
-            EXPECT_NEAR(found[key].get<double>(), entry[column].get<double>(),
-                        1e-5 * std::abs(entry[column].get<double>()))
-                << entry["id"] << ' ' << column;
+            EXPECT_NEAR(found[key].get<double>(), entry[column].get<double>(), 1e-5 * std::abs(entry[column].get<double>())) << entry["id"] << ' ' << column;
         };
         near(last, "Cd", "Cd_integrated_last");
         near(last, "Cl", "Cl_integrated_last");

@@ -25,8 +25,7 @@ TEST_F(Info, CountsCellsByType)
 
     EXPECT_EQ(report["kind"], "unstructured");
     EXPECT_EQ(report["num_cells"], 6);
-    const nlohmann::json expected{{"hexahedron", 1}, {"pyramid", 1},    {"tetra", 1},
-                                  {"wedge", 1},      {"polyhedron", 1}, {"quad", 1}};
+    const nlohmann::json expected{{"hexahedron", 1}, {"pyramid", 1}, {"tetra", 1}, {"wedge", 1}, {"polyhedron", 1}, {"quad", 1}};
     EXPECT_EQ(report["cell_types"], expected);
     EXPECT_FALSE(report.contains("surface"));
 }
@@ -52,8 +51,7 @@ TEST_F(Info, CountsNaNAndLeavesItOutOfTheRange)
 {
     constexpr float nan = std::numeric_limits<float>::quiet_NaN();
     Mesh mesh = strip(4);
-    mesh.cell_data = {DataArray::from("p", std::vector<float>{1, nan, 3, nan}),
-                      DataArray::from("q", std::vector<float>(4, nan))};
+    mesh.cell_data = {DataArray::from("p", std::vector<float>{1, nan, 3, nan}), DataArray::from("q", std::vector<float>(4, nan))};
 
     auto report = meshard_json({"info", write("strip.vtp", mesh)});
 
@@ -120,8 +118,7 @@ TEST_F(Info, SaysTheSameInWords)
     const ProgramResult result = meshard({"info", write("sphere.vtp", sphere(8))});
 
     EXPECT_EQ(result.exit_code, 0) << result.err;
-    for (const char* text :
-         {"surface mesh", "224 triangle", "closed", "pressure", "Float64 x 3", "memory", "'body', 'ground'"}) {
+    for (const char* text : {"surface mesh", "224 triangle", "closed", "pressure", "Float64 x 3", "memory", "'body', 'ground'"}) {
         EXPECT_NE(result.out.find(text), std::string::npos) << text << " in\n" << result.out;
     }
 }
@@ -155,8 +152,7 @@ TEST_F(Info, RefusesWhatItCannotRead)
     EXPECT_TRUE(fails_with(meshard({"info", path("")}), 3, {"manifest"}));
     for (const double share : {0.05, 0.3, 0.6, 0.95}) {
         const auto length = static_cast<std::size_t>(share * static_cast<double>(whole.size()));
-        EXPECT_TRUE(fails_with(meshard({"info", write_text("cut.vtp", whole.substr(0, length))}), 3, {"cut.vtp"}))
-            << share;
+        EXPECT_TRUE(fails_with(meshard({"info", write_text("cut.vtp", whole.substr(0, length))}), 3, {"cut.vtp"})) << share;
     }
 }
 

@@ -17,7 +17,7 @@ protected:
     {
         if (!std::filesystem::exists(decompose_par)) GTEST_SKIP() << "OpenFOAM is not installed";
         ::setenv("WM_PROJECT_DIR", "/usr/share/openfoam", 0);
-        ::setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);   // noise in containers
+        ::setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);  // noise in containers
     }
 
     /// The mesh as a case without times, cut by meshard and decomposed by OpenFOAM.
@@ -36,8 +36,9 @@ protected:
     void write_settings() const
     {
         const std::string header = "FoamFile { version 2.0; format ascii; class dictionary; object settings; }\n";
-        write_text("case/system/fvSchemes", header + "ddtSchemes { default Euler; } gradSchemes { default none; } divSchemes { default none; }\n"
-                                                     "laplacianSchemes { default none; } interpolationSchemes { default none; } snGradSchemes { default none; }\n");
+        write_text("case/system/fvSchemes", header +
+                                                "ddtSchemes { default Euler; } gradSchemes { default none; } divSchemes { default none; }\n"
+                                                "laplacianSchemes { default none; } interpolationSchemes { default none; } snGradSchemes { default none; }\n");
         write_text("case/system/fvSolution", header + "solvers { }\n");
     }
 };
@@ -57,8 +58,8 @@ TEST_F(OpenFoam, FindsItsDecompositionSoundAndPutsItTogether)
     const Mesh mesh = polyhedral_cube(4);
     decompose(mesh, 3);
 
-    const ProgramResult check = run_program("/usr/bin/mpirun", {"--allow-run-as-root", "--oversubscribe", "-np", "3", "checkMesh", "-parallel", "-constant", "-case",
-                                                               path("case")});
+    const ProgramResult check =
+        run_program("/usr/bin/mpirun", {"--allow-run-as-root", "--oversubscribe", "-np", "3", "checkMesh", "-parallel", "-constant", "-case", path("case")});
     std::filesystem::remove_all(path("case/constant/polyMesh"));
     const ProgramResult reconstruct = run_program("/usr/bin/reconstructParMesh", {"-case", path("case"), "-constant"});
 
@@ -93,7 +94,8 @@ TEST_F(OpenFoam, LeavesFoldersThatAreReadAsOneMesh)
             EXPECT_EQ(found, expected) << cell;
         }
         EXPECT_TRUE(require_array(decomposed.cell_data, "CellZoneId", "", "cell").same_bits(require_array(whole.cell_data, "CellZoneId", "", "cell")));
-        EXPECT_TRUE(require_array(decomposed.field_data, "PatchNumFaces", "", "field").same_bits(require_array(whole.field_data, "PatchNumFaces", "", "field")));
+        EXPECT_TRUE(
+            require_array(decomposed.field_data, "PatchNumFaces", "", "field").same_bits(require_array(whole.field_data, "PatchNumFaces", "", "field")));
         for (const char* name : {"case", "shards"}) std::filesystem::remove_all(path(name));
     }
 }
@@ -105,12 +107,14 @@ TEST_F(OpenFoam, WritesBinaryCellDecompositionsThatAreTaken)
     control.replace(control.find("writeFormat ascii"), 17, "writeFormat binary");
     write_text("case/system/controlDict", control);
     std::filesystem::remove(path("case/constant/cellDecomposition"));
-    write_text("case/system/decomposeParDict", "FoamFile { version 2.0; format ascii; class dictionary; object decomposeParDict; }\nnumberOfSubdomains 3; method simple;\n"
-                                               "simpleCoeffs { n (3 1 1); delta 0.001; }\n");
+    write_text("case/system/decomposeParDict",
+               "FoamFile { version 2.0; format ascii; class dictionary; object decomposeParDict; }\nnumberOfSubdomains 3; method simple;\n"
+               "simpleCoeffs { n (3 1 1); delta 0.001; }\n");
     ASSERT_EQ(run_program(decompose_par, {"-case", path("case"), "-constant", "-force", "-cellDist"}).exit_code, 0);
     ASSERT_NE(content_of(path("case/constant/cellDecomposition")).find("binary"), std::string::npos);
 
-    const auto report = meshard_json({"partition", path("case"), "--method", "file:" + path("case/constant/cellDecomposition"), "-o", path("again"), "--ghost-layers", "0"});
+    const auto report =
+        meshard_json({"partition", path("case"), "--method", "file:" + path("case/constant/cellDecomposition"), "-o", path("again"), "--ghost-layers", "0"});
 
     EXPECT_EQ(report["num_parts"], 3);
     for (int part = 0; part < 3; ++part)

@@ -16,8 +16,7 @@ using PartitionVerb = ProgramTest;
 
 TEST_F(PartitionVerb, ReportsPartsOfAStrip)
 {
-    auto report = meshard_json(
-        {"partition", write("strip.vtp", strip(8)), "-n", "2", "-o", path("shards"), "--ghost-layers", "2"});
+    auto report = meshard_json({"partition", write("strip.vtp", strip(8)), "-n", "2", "-o", path("shards"), "--ghost-layers", "2"});
 
     EXPECT_EQ(report["edge_cut"], 1);
     EXPECT_EQ(report["communication_volume"], 2);
@@ -53,8 +52,10 @@ TEST_F(PartitionVerb, WritesShardsThatPassTheirCheck)
         const ProgramResult result = meshard({"partition", source, "-n", "3", "-o", shards});
 
         EXPECT_EQ(result.exit_code, 0) << name << ": " << result.err;
-        if (describe(find_faults(mesh)).empty()) EXPECT_EQ(result.err, "") << name;
-        else EXPECT_TRUE(result.err.find("used by no cell") != std::string::npos) << name << ": " << result.err;
+        if (describe(find_faults(mesh)).empty())
+            EXPECT_EQ(result.err, "") << name;
+        else
+            EXPECT_TRUE(result.err.find("used by no cell") != std::string::npos) << name << ": " << result.err;
         const ProgramResult check = meshard({"check", shards});
         EXPECT_EQ(check.exit_code, 0) << name << ": " << check.out << check.err;
         const ProgramResult merge = meshard({"merge", shards, "--verify", source});
@@ -82,7 +83,7 @@ TEST_F(PartitionVerb, WarnsOfFacesOfThreeCells)
 {
     Mesh mesh = tet_cube(1);
     mesh.cell_data.clear();
-    mesh.cells.push_row(std::vector<std::int32_t>{0, 3, 7, 5});     // a third cell at a face of the first two
+    mesh.cells.push_row(std::vector<std::int32_t>{0, 3, 7, 5});  // a third cell at a face of the first two
     mesh.cell_types.push_back(10);
 
     const ProgramResult result = meshard({"partition", write("fan.vtu", mesh), "-n", "2", "-o", path("shards")});
@@ -99,7 +100,8 @@ TEST_F(PartitionVerb, ShowsABarOnTerminals)
     const ProgramResult result = run_program("/usr/bin/script", {"-qec", command, "/dev/null"});
 
     EXPECT_EQ(result.exit_code, 0) << result.out;
-    for (const char* text : {"[#", "..] ", "% partition ...", "% write ..."}) EXPECT_NE(result.out.find(text), std::string::npos) << text << " in " << result.out;
+    for (const char* text : {"[#", "..] ", "% partition ...", "% write ..."})
+        EXPECT_NE(result.out.find(text), std::string::npos) << text << " in " << result.out;
     EXPECT_EQ(meshard({"partition", path("cube.vtu"), "-n", "2", "-o", path("quiet")}).err, "");
 }
 
@@ -107,9 +109,7 @@ TEST_F(PartitionVerb, NotesHowTheShardsWereMade)
 {
     const std::string source = write("cube.vtu", cube(4));
 
-    ASSERT_EQ(
-        meshard({"partition", source, "-n", "3", "-o", path("shards"), "--seed", "7", "--imbalance", "1.1"}).exit_code,
-        0);
+    ASSERT_EQ(meshard({"partition", source, "-n", "3", "-o", path("shards"), "--seed", "7", "--imbalance", "1.1"}).exit_code, 0);
 
     const Manifest manifest = read_manifest(path("shards"));
     EXPECT_EQ(manifest.info.source, source);
@@ -125,17 +125,15 @@ TEST_F(PartitionVerb, SpeaksAsDecomposeParDoes)
 
     EXPECT_EQ(result.exit_code, 0);
     for (const char* text :
-         {"Edge cut: 1 shared faces, communication volume: 2, imbalance: 1.0000 (allowed 1.03)",
-          "Max number of cells = 4 (0% above average 4)", "Max number of neighbours = 1 (0% above average 1)",
-          "Seconds: read ", "Peak memory: ", "mesh.pvtp"}) {
+         {"Edge cut: 1 shared faces, communication volume: 2, imbalance: 1.0000 (allowed 1.03)", "Max number of cells = 4 (0% above average 4)",
+          "Max number of neighbours = 1 (0% above average 1)", "Seconds: read ", "Peak memory: ", "mesh.pvtp"}) {
         EXPECT_NE(result.out.find(text), std::string::npos) << text << " in\n" << result.out;
     }
 }
 
 TEST_F(PartitionVerb, CutsCloudsByTheirPoints)
 {
-    auto report =
-        meshard_json({"partition", write("cloud.vtp", random_cloud(200, 3)), "-n", "4", "-o", path("shards")});
+    auto report = meshard_json({"partition", write("cloud.vtp", random_cloud(200, 3)), "-n", "4", "-o", path("shards")});
 
     std::int64_t num_points = 0;
     for (auto part : report["parts"]) {
@@ -158,8 +156,7 @@ TEST_F(PartitionVerb, RefusesImpossibleOptions)
 
     EXPECT_TRUE(fails_with(run({"-n", "0"}), 2, {"-n is 0", "at least 1"}));
     EXPECT_TRUE(fails_with(run({"-n", "-3"}), 2, {"-n is -3"}));
-    EXPECT_TRUE(
-        fails_with(run({"-n", "2", "--method", "metsi"}), 2, {"unknown method 'metsi'", "Did you mean 'metis'?"}));
+    EXPECT_TRUE(fails_with(run({"-n", "2", "--method", "metsi"}), 2, {"unknown method 'metsi'", "Did you mean 'metis'?"}));
     EXPECT_TRUE(fails_with(run({"-n", "2", "--ghost-layers", "-1"}), 2, {"--ghost-layers is -1"}));
     EXPECT_TRUE(fails_with(run({"-n", "2", "--imbalance", "0.9"}), 2, {"--imbalance is 0.9"}));
     EXPECT_TRUE(fails_with(run({"-n", "9"}), 2, {"8 cells", "9 parts", "--allow-empty"}));
@@ -168,8 +165,7 @@ TEST_F(PartitionVerb, RefusesImpossibleOptions)
 
 TEST_F(PartitionVerb, LeavesPartsEmptyWhenAllowed)
 {
-    auto report =
-        meshard_json({"partition", write("strip.vtp", strip(3)), "-n", "5", "-o", path("shards"), "--allow-empty"});
+    auto report = meshard_json({"partition", write("strip.vtp", strip(3)), "-n", "5", "-o", path("shards"), "--allow-empty"});
 
     std::multiset<int> sizes;
     for (auto part : report["parts"]) sizes.insert(part["cells"].get<int>());
@@ -202,8 +198,7 @@ TEST_F(PartitionVerb, RefusesAnOutputThatCannotBeMade)
     const std::string source = write("strip.vtp", strip(8));
     write_text("file", "kept");
 
-    EXPECT_TRUE(fails_with(meshard({"partition", source, "-n", "2", "-o", path("file/shards")}), 3,
-                           {"cannot be made", "is no folder"}));
+    EXPECT_TRUE(fails_with(meshard({"partition", source, "-n", "2", "-o", path("file/shards")}), 3, {"cannot be made", "is no folder"}));
     EXPECT_EQ(entries(), (std::vector<std::string>{"file", "strip.vtp"}));
 }
 
@@ -213,10 +208,8 @@ TEST_F(PartitionVerb, RefusesAnOutputWithoutPermission)
     const std::string source = write("strip.vtp", strip(8));
 
     std::filesystem::create_directory(path("locked"));
-    std::filesystem::permissions(path("locked"),
-                                 std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
-    EXPECT_TRUE(
-        fails_with(meshard({"partition", source, "-n", "2", "-o", path("locked/shards")}), 3, {"no permission"}));
+    std::filesystem::permissions(path("locked"), std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
+    EXPECT_TRUE(fails_with(meshard({"partition", source, "-n", "2", "-o", path("locked/shards")}), 3, {"no permission"}));
 }
 
 TEST_F(PartitionVerb, LeavesNothingWhenTheDiskIsFull)
@@ -235,8 +228,7 @@ TEST_F(PartitionVerb, LeavesNothingWhenInterrupted)
     ProgramOptions options;
     options.interrupt_when = [this] {
         const auto names = entries();
-        return std::ranges::any_of(names,
-                                   [](const std::string& name) { return name.find(".partial-") != std::string::npos; });
+        return std::ranges::any_of(names, [](const std::string& name) { return name.find(".partial-") != std::string::npos; });
     };
 
     const ProgramResult result = meshard({"partition", source, "-n", "400", "-o", path("shards")}, options);
@@ -250,7 +242,8 @@ TEST_F(PartitionVerb, LeavesNothingThatLooksFinishedWhenKilled)
     const std::string source = write("cube.vtu", cube(30));
     int num_killed = 0;
     for (int i = 1; i <= 12; ++i) {
-        const ProgramResult result = run_program("/usr/bin/timeout", {"-s", "KILL", std::to_string(0.03 * i), program_path(), "partition", source, "-n", "8", "-o", path("shards")});
+        const ProgramResult result =
+            run_program("/usr/bin/timeout", {"-s", "KILL", std::to_string(0.03 * i), program_path(), "partition", source, "-n", "8", "-o", path("shards")});
         if (result.exit_code == 0) {
             EXPECT_EQ(meshard({"check", path("shards")}).exit_code, 0);
             break;
@@ -259,7 +252,7 @@ TEST_F(PartitionVerb, LeavesNothingThatLooksFinishedWhenKilled)
         EXPECT_FALSE(std::filesystem::exists(path("shards")) && meshard({"check", path("shards")}).exit_code != 0) << "killed after " << 0.03 * i << " s";
         for (const std::string& name : entries())
             if (name.starts_with("shards.partial-")) std::filesystem::remove_all(path(name));
-        std::filesystem::remove_all(path("shards"));    // killed after all was done
+        std::filesystem::remove_all(path("shards"));  // killed after all was done
     }
     EXPECT_GT(num_killed, 0);
 }
@@ -314,14 +307,14 @@ TEST_F(PartitionVerb, CutsByEveryMethodAndRule)
 {
     const std::string source = write("tets.vtu", tet_cube(4));
     int i = 0;
-    for (const std::vector<std::string>& options : std::vector<std::vector<std::string>>{
-             {"-n", "4", "--method", "recursive"},
-             {"-n", "4", "--method", "rcb", "--ghosts", "vertex"},
-             {"-n", "4", "--method", "hilbert", "--ghosts", "edge", "--ghost-layers", "2"},
-             {"-n", "4", "--method", "auto", "--contiguous", "--ghosts", "radius:0.3"},
-             {"--levels", "2,2", "--quality", "--ghosts", "nearest:6"},
-             {"-n", "3", "--capacities", "1,1,2", "--objective", "ghosts"},
-             {"-n", "4", "--weights", "cells,points,array:label"}}) {
+    for (const std::vector<std::string>& options :
+         std::vector<std::vector<std::string>>{{"-n", "4", "--method", "recursive"},
+                                               {"-n", "4", "--method", "rcb", "--ghosts", "vertex"},
+                                               {"-n", "4", "--method", "hilbert", "--ghosts", "edge", "--ghost-layers", "2"},
+                                               {"-n", "4", "--method", "auto", "--contiguous", "--ghosts", "radius:0.3"},
+                                               {"--levels", "2,2", "--quality", "--ghosts", "nearest:6"},
+                                               {"-n", "3", "--capacities", "1,1,2", "--objective", "ghosts"},
+                                               {"-n", "4", "--weights", "cells,points,array:label"}}) {
         SCOPED_TRACE(options.back());
         const std::string shards = path("shards" + std::to_string(i++));
         std::vector<std::string> arguments{"partition", source, "-o", shards};
@@ -348,10 +341,9 @@ TEST_F(PartitionVerb, TakesPartitionsOfOthers)
 
     EXPECT_EQ(by_array["num_parts"], 3);
     EXPECT_EQ(by_array["edge_cut"], 2);
-    EXPECT_EQ(by_file["parts"][0]["cells"], 4); // as given, though above the bound
+    EXPECT_EQ(by_file["parts"][0]["cells"], 4);  // as given, though above the bound
     EXPECT_EQ(by_file["method"], "file:" + parts);
-    EXPECT_TRUE(fails_with(meshard({"partition", source, "--method", "file:" + write_text("short", "0 1"), "--dry-run"}), 3,
-                           {"has 2 rows", "6 cells"}));
+    EXPECT_TRUE(fails_with(meshard({"partition", source, "--method", "file:" + write_text("short", "0 1"), "--dry-run"}), 3, {"has 2 rows", "6 cells"}));
     EXPECT_TRUE(fails_with(meshard({"partition", source, "--method", "array:mien", "--dry-run"}), 3, {"mine"}));
 }
 
@@ -359,8 +351,7 @@ TEST_F(PartitionVerb, WritesNothingInADryRunButItsTableAndPicture)
 {
     const std::string source = write("cube.vtu", cube(4));
 
-    const ProgramResult result = meshard(
-        {"partition", source, "-n", "4", "--dry-run", "--csv", path("parts.csv"), "--preview", path("parts.png")});
+    const ProgramResult result = meshard({"partition", source, "-n", "4", "--dry-run", "--csv", path("parts.csv"), "--preview", path("parts.png")});
 
     EXPECT_EQ(result.exit_code, 0) << result.err;
     EXPECT_NE(result.out.find("this was a dry run"), std::string::npos);
@@ -383,9 +374,8 @@ TEST_F(PartitionVerb, CutsShardsAgainWithoutTheirSource)
     EXPECT_EQ(meshard({"check", path("five")}).exit_code, 0);
     EXPECT_EQ(meshard({"merge", path("five"), "--verify", path("kept.vtu")}).exit_code, 0);
     EXPECT_LE(by_cost["imbalances"]["cost"], 1.05);
-    EXPECT_GT(by_cost["imbalance"], 1.2); // a part of dear cells has few
-    EXPECT_TRUE(fails_with(meshard({"repartition", path("three"), "-n", "2", "--cost", "1,2", "--dry-run"}), 2,
-                           {"--cost is '1,2'", "3 numbers"}));
+    EXPECT_GT(by_cost["imbalance"], 1.2);  // a part of dear cells has few
+    EXPECT_TRUE(fails_with(meshard({"repartition", path("three"), "-n", "2", "--cost", "1,2", "--dry-run"}), 2, {"--cost is '1,2'", "3 numbers"}));
 }
 
 TEST_F(PartitionVerb, RefusesContradictions)

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard probe on TorchScript models written here: what it finds, what it writes, how it ends.
-#include <torch/script.h>
-#include <torch/torch.h>
-
 #include "apps/training/tensor_file.h"
 #include "tests/apps/program_test.h"
 #include "tests/support/expect_tensors.h"
+
+#include <torch/script.h>
+#include <torch/torch.h>
 
 namespace meshard {
 namespace {
@@ -72,7 +72,8 @@ TEST_F(Probe, SaysThatAModelShardsAndWritesWhatItGave)
 TEST_F(Probe, CutsTwoDimensionsOverAGrid)
 {
     const auto file = model("    return torch.conv2d(x, self.kernel, padding=[1, 1]).abs()\n");
-    const auto result = meshard({"probe", file, "--input", input({{"input", torch::randn({1, 4, 9, 7})}}), "--shard", "2,3", "--nproc", "4", "--backward", "--json"});
+    const auto result =
+        meshard({"probe", file, "--input", input({{"input", torch::randn({1, 4, 9, 7})}}), "--shard", "2,3", "--nproc", "4", "--backward", "--json"});
 
     ASSERT_EQ(result.exit_code, 0) << result.err << result.out;
     const auto json = nlohmann::json::parse(result.out);
@@ -118,7 +119,8 @@ TEST_F(Probe, TellsWhatIsWrongWithItsArguments)
     EXPECT_TRUE(fails_with(meshard({"probe", file, "--input", in, "--shard", "0,0"}), 2, {"two different ones"}));
     EXPECT_TRUE(fails_with(meshard({"probe", file, "--input", in, "--shard", "0", "--uneven", "0.5,0.3,0.2"}), 2, {"3 shares for 2 ranks"}));
     EXPECT_TRUE(fails_with(meshard({"probe", path("none.pt"), "--input", in, "--shard", "0"}), 3, {"cannot be read as a TorchScript model"}));
-    EXPECT_TRUE(fails_with(meshard({"probe", file, "--input", input({{"other", torch::randn({5})}}), "--shard", "0"}), 3, {"no tensor 'x' or 'input'", "'other'"}));
+    EXPECT_TRUE(
+        fails_with(meshard({"probe", file, "--input", input({{"other", torch::randn({5})}}), "--shard", "0"}), 3, {"no tensor 'x' or 'input'", "'other'"}));
 }
 
 }  // namespace

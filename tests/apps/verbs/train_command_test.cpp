@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The programs `meshard train` and `meshard predict` from outside, on ellipsoids with fields in closed form.
-#include <cmath>
-#include <limits>
-
-#include <gtest/gtest.h>
-
 #include "io/checkpoints/safetensors.h"
 #include "partition/mesh/surface_geometry.h"
 #include "tests/apps/program_test.h"
 #include "tests/support/sample_meshes.h"
 #include "tests/support/test_paths.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
 
 namespace meshard {
 namespace {
@@ -48,15 +48,16 @@ protected:
         for (const float a : {0.5F, 0.7F, 0.9F}) {
             for (const float b : {0.4F, 0.8F}) write("body_" + std::to_string(id++) + ".vtp", ellipsoid(a, b));
         }
-        write_text("car.yaml",
-                   "run_id: car\n"
-                   "data:\n"
-                   "  root: " + path("") + "\n"
-                   "  surface: body_*.vtp\n"
-                   "  split: {train: ['0', '1', '3', '4'], val: ['2'], test: ['5']}\n"
-                   "  fields: {pressure: {from: pMean, kind: kinematic}, wss: {from: tau, kind: stress}}\n"
-                   "model: {n_layers: 2, n_hidden: 16, n_head: 2, mlp_ratio: 2, slice_num: 8}\n"
-                   "training: {num_epochs: 5, optimizer: {lr: 5.0e-3}}\n");
+        write_text("car.yaml", "run_id: car\n"
+                               "data:\n"
+                               "  root: " +
+                                   path("") +
+                                   "\n"
+                                   "  surface: body_*.vtp\n"
+                                   "  split: {train: ['0', '1', '3', '4'], val: ['2'], test: ['5']}\n"
+                                   "  fields: {pressure: {from: pMean, kind: kinematic}, wss: {from: tau, kind: stress}}\n"
+                                   "model: {n_layers: 2, n_hidden: 16, n_head: 2, mlp_ratio: 2, slice_num: 8}\n"
+                                   "training: {num_epochs: 5, optimizer: {lr: 5.0e-3}}\n");
     }
 
     ProgramResult train(const std::string& output_dir, std::vector<std::string> more = {}) const
@@ -111,7 +112,7 @@ TEST_F(TrainCommand, RecordsStepsValidationAndTest)
     EXPECT_EQ(steps[0]["epoch"], 1);
     EXPECT_EQ(steps[4]["epoch"], 2);
     const auto validations = lines("runs", "val");
-    ASSERT_EQ(validations.size(), 3U);   // epochs 2, 4 and the last
+    ASSERT_EQ(validations.size(), 3U);  // epochs 2, 4 and the last
     EXPECT_EQ(validations[0]["epoch"], 2);
     EXPECT_GT(validations[0]["metrics"]["wss"]["rel_l2"].get<double>(), 0);
     EXPECT_EQ(lines("runs", "test").size(), 1U);
@@ -163,7 +164,8 @@ TEST_F(TrainCommand, PredictsTheSameOnAnyNumberOfRanks)
     write("unseen.vtp", unseen);
 
     for (const char* num_ranks : {"1", "3"}) {
-        const auto result = meshard({"predict", path("runs/car"), path("unseen.vtp"), "-o", path(std::string("out") + num_ranks + ".vtp"), "--nproc", num_ranks});
+        const auto result =
+            meshard({"predict", path("runs/car"), path("unseen.vtp"), "-o", path(std::string("out") + num_ranks + ".vtp"), "--nproc", num_ranks});
         ASSERT_EQ(result.exit_code, 0) << result.err;
     }
     ASSERT_EQ(meshard({"predict", path("runs/car"), path("unseen.vtp"), "-o", path("pieces.pvtp"), "--nproc", "3"}).exit_code, 0);
@@ -171,7 +173,8 @@ TEST_F(TrainCommand, PredictsTheSameOnAnyNumberOfRanks)
     for (const char* memory : {"stored", "recomputed", "streamed"}) {
         const auto file = std::string(memory) + ".vtp";
         ASSERT_EQ(meshard({"predict", path("runs/car"), path("unseen.vtp"), "-o", path(file), "--memory", memory}).exit_code, 0) << memory;
-        const auto expected = find_array(read_mesh(path("out1.vtp")).cell_data, "pressure")->to_doubles(), found = find_array(read_mesh(path(file)).cell_data, "pressure")->to_doubles();
+        const auto expected = find_array(read_mesh(path("out1.vtp")).cell_data, "pressure")->to_doubles(),
+                   found = find_array(read_mesh(path(file)).cell_data, "pressure")->to_doubles();
         ASSERT_EQ(found.size(), expected.size());
         for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(found[i], expected[i], 2e-3) << memory << " " << i;
     }
@@ -179,7 +182,7 @@ TEST_F(TrainCommand, PredictsTheSameOnAnyNumberOfRanks)
 
     const auto serial = read_mesh(path("out1.vtp"));
     ASSERT_NE(find_array(serial.cell_data, "pressure"), nullptr);
-    EXPECT_EQ(find_array(serial.cell_data, "wss")->num_components(), 1);   // the mesh's own
+    EXPECT_EQ(find_array(serial.cell_data, "wss")->num_components(), 1);  // the mesh's own
     EXPECT_EQ(find_array(serial.cell_data, "wss_predicted")->num_components(), 3);
     for (const char* file : {"out3.vtp", "pieces.pvtp"}) {
         const auto sharded = read_mesh(path(file));
@@ -196,13 +199,12 @@ TEST_F(TrainCommand, PredictsTheSameOnAnyNumberOfRanks)
 TEST_F(TrainCommand, PredictsOnTrianglesFromStl)
 {
     ASSERT_EQ(train("runs", {"training.num_epochs=1"}).exit_code, 0);
-    write_text("body.stl",
-               "solid tetra\n"
-               "facet normal 0 0 -1\nouter loop\nvertex 0 0 0\nvertex 0 1 0\nvertex 1 0 0\nendloop\nendfacet\n"
-               "facet normal 0 -1 0\nouter loop\nvertex 0 0 0\nvertex 1 0 0\nvertex 0 0 1\nendloop\nendfacet\n"
-               "facet normal -1 0 0\nouter loop\nvertex 0 0 0\nvertex 0 0 1\nvertex 0 1 0\nendloop\nendfacet\n"
-               "facet normal 1 1 1\nouter loop\nvertex 1 0 0\nvertex 0 1 0\nvertex 0 0 1\nendloop\nendfacet\n"
-               "endsolid tetra\n");
+    write_text("body.stl", "solid tetra\n"
+                           "facet normal 0 0 -1\nouter loop\nvertex 0 0 0\nvertex 0 1 0\nvertex 1 0 0\nendloop\nendfacet\n"
+                           "facet normal 0 -1 0\nouter loop\nvertex 0 0 0\nvertex 1 0 0\nvertex 0 0 1\nendloop\nendfacet\n"
+                           "facet normal -1 0 0\nouter loop\nvertex 0 0 0\nvertex 0 0 1\nvertex 0 1 0\nendloop\nendfacet\n"
+                           "facet normal 1 1 1\nouter loop\nvertex 1 0 0\nvertex 0 1 0\nvertex 0 0 1\nendloop\nendfacet\n"
+                           "endsolid tetra\n");
 
     const auto result = meshard({"predict", path("runs/car"), path("body.stl"), "-o", path("body.vtu")});
 
@@ -288,11 +290,12 @@ TEST_F(TrainCommand, PrintsEverySettingWithItsSource)
 
 TEST_F(TrainCommand, EndsAllRanksWhenOneIsKilled)
 {
-    const std::string script =
-        program_path() + " train " + path("car.yaml") + " output_dir=" + path("runs") +
-        " training.num_epochs=1000000 --nproc 3 & launcher=$!\n"
-        "for i in $(seq 600); do [ -s " + path("runs/car/checkpoints/last.json") + " ] && break; sleep 0.1; done\n"
-        "kill -9 $(pgrep -P $launcher | tail -n 1); SECONDS=0; wait $launcher; echo \"code $? after $SECONDS\"\n";
+    const std::string script = program_path() + " train " + path("car.yaml") + " output_dir=" + path("runs") +
+                               " training.num_epochs=1000000 --nproc 3 & launcher=$!\n"
+                               "for i in $(seq 600); do [ -s " +
+                               path("runs/car/checkpoints/last.json") +
+                               " ] && break; sleep 0.1; done\n"
+                               "kill -9 $(pgrep -P $launcher | tail -n 1); SECONDS=0; wait $launcher; echo \"code $? after $SECONDS\"\n";
 
     const auto result = run_program("/bin/bash", {"-c", script});
 

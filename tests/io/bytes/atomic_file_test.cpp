@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/bytes/atomic_file.h"
-
-#include <gtest/gtest.h>
-#include <sys/resource.h>
-
-#include <csignal>
-#include <string>
-
-#include "io/mesh_io.h"
 #include "io/checkpoints/safetensors.h"
+#include "io/mesh_io.h"
 #include "io/shards/subdomain_io.h"
+#include "partition/cut/metis_partitioner.h"
 #include "partition/error.h"
 #include "partition/mesh/mesh_graph.h"
-#include "partition/cut/metis_partitioner.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/sample_meshes.h"
 #include "tests/support/temporary_folder.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <string>
+#include <sys/resource.h>
 
 namespace meshard {
 namespace {

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/bytes/block_codec.h"
+#include "tests/support/expect_error.h"
+
+#include <gtest/gtest.h>
 
 #include <atomic>
 #include <stdexcept>
 #include <vector>
-
-#include <gtest/gtest.h>
-
-#include "tests/support/expect_error.h"
 
 namespace meshard {
 namespace {

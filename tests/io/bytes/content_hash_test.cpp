@@ -8,7 +8,10 @@
 namespace meshard {
 namespace {
 
-std::uint64_t hash_of(std::string_view text) { return xxh64(std::as_bytes(std::span(text.data(), text.size()))); }
+std::uint64_t hash_of(std::string_view text)
+{
+    return xxh64(std::as_bytes(std::span(text.data(), text.size())));
+}
 
 // Values that the xxHash project publishes for its command line program.
 TEST(ContentHash, GivesThePublishedValues)

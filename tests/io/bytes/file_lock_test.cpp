@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/bytes/file_lock.h"
-
-#include <csignal>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <array>
+#include "partition/error.h"
+#include "tests/support/temporary_folder.h"
 
 #include <gtest/gtest.h>
 
-#include "partition/error.h"
-#include "tests/support/temporary_folder.h"
+#include <array>
+#include <csignal>
+#include <sys/wait.h>
+#include <unistd.h>
 
 namespace meshard {
 namespace {

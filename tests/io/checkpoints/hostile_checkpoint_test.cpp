@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints that are damaged or made to harm: refused with a sentence, nothing executed, no crash.
-#include <gtest/gtest.h>
-
-#include <filesystem>
-#include <fstream>
-#include <random>
-
+#include "io/bytes/zip_archive.h"
 #include "io/checkpoints/model_checkpoint.h"
 #include "io/checkpoints/pickle.h"
-#include "io/bytes/zip_archive.h"
 #include "partition/error.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_paths.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <random>
 
 namespace meshard {
 namespace {
@@ -39,14 +39,17 @@ std::string torch_file_of(const std::string& pickle)
     return joined(layout.finish());
 }
 
-std::string text(const std::string& value) { return "\x8c"s + static_cast<char>(value.size()) + value; }
+std::string text(const std::string& value)
+{
+    return "\x8c"s + static_cast<char>(value.size()) + value;
+}
 
 /// A dict with one tensor 'w', of these extents and strides, in a storage of `count` values.
-std::string pickle_of(const std::string& shape, const std::string& strides, char count = 4, const std::string& offset = "K\0"s, const std::string& type = "FloatStorage",
-                      const std::string& key = "0")
+std::string pickle_of(const std::string& shape, const std::string& strides, char count = 4, const std::string& offset = "K\0"s,
+                      const std::string& type = "FloatStorage", const std::string& key = "0")
 {
-    return "\x80\x02}"s + text("w") + "ctorch._utils\n_rebuild_tensor_v2\n((" + text("storage") + "ctorch\n" + type + "\n" + text(key) + text("cpu") + "K"s + count + "tQ" + offset +
-           "(" + shape + "t(" + strides + "t\x89}tRs.";
+    return "\x80\x02}"s + text("w") + "ctorch._utils\n_rebuild_tensor_v2\n((" + text("storage") + "ctorch\n" + type + "\n" + text(key) + text("cpu") + "K"s +
+           count + "tQ" + offset + "(" + shape + "t(" + strides + "t\x89}tRs.";
 }
 
 class HostileCheckpoint : public testing::Test {
@@ -82,7 +85,7 @@ TEST_F(HostileCheckpoint, IsRefusedForTensorsThatDoNotFit)
     write_bytes(folder_ / "good.pt", torch_file_of(pickle_of("K\x04", "K\x01")));
     EXPECT_EQ(read_checkpoint(folder_ / "good.pt").weights.arrays.at(0).shape, std::vector<std::int64_t>{4});
 
-    const std::string huge = "\x8a\x08\0\0\0\0\0\0\0\x40"s;   // 2^62
+    const std::string huge = "\x8a\x08\0\0\0\0\0\0\0\x40"s;  // 2^62
     expect_refused(torch_file_of(pickle_of("K\x05", "K\x01")), "reaches beyond the 4 values");
     expect_refused(torch_file_of(pickle_of("K\x04", "K\x01", 4, "K\x01")), "reaches beyond the 4 values");
     expect_refused(torch_file_of(pickle_of("K\x02", "K\x04")), "reaches beyond the 4 values");
@@ -108,12 +111,18 @@ TEST_F(HostileCheckpoint, IsRefusedForPicklesThatDoNotHold)
     expect_refused(torch_file_of("\x80\x02}}."), "values left over");
     expect_refused(torch_file_of("\x80\x02X\xff\xff\xff\xff"), "truncated");
     expect_refused(torch_file_of("\x80\x02\x8d\xff\xff\xff\xff\xff\xff\xff\xff"), "truncated");
-    expect_refused(torch_file_of("\x80\x02\x8a\x09" "123456789."), "9 bytes, expected at most 8");
+    expect_refused(torch_file_of("\x80\x02\x8a\x09"
+                                 "123456789."),
+                   "9 bytes, expected at most 8");
     expect_refused(torch_file_of("\x80\x02t."), "a mark is missing");
     expect_refused(torch_file_of("\x80\x02]K\x01s."), "a value is missing");
     expect_refused(torch_file_of("\x80\x02]K\x01K\x02s."), "do not belong to a dict");
-    expect_refused(torch_file_of("\x80\x02)K\x01" "a."), "do not belong to a list");
-    expect_refused(torch_file_of("\x80\x02K\x01K\x02" "b."), "no dict");
+    expect_refused(torch_file_of("\x80\x02)K\x01"
+                                 "a."),
+                   "do not belong to a list");
+    expect_refused(torch_file_of("\x80\x02K\x01K\x02"
+                                 "b."),
+                   "no dict");
     expect_refused(torch_file_of("\x80\x02K\x01Q."), "the tuple of a storage is expected");
     expect_refused(torch_file_of("\x80\x02K\x01."), "holds no dict of tensors");
     expect_refused(torch_file_of("\x80\x02}q\x01" + text("a") + "h\x01s."), "contains itself");
@@ -231,8 +240,10 @@ TEST_F(HostileCheckpoint, NeverCrashesTheReader)
             auto bytes = seed;
             for (int change = 0; trial > 0 && change < 1 + trial % 3 && !bytes.empty(); ++change) {
                 const std::size_t at = random() % bytes.size();
-                if (trial % 5 == 4) bytes.erase(at, 1 + random() % 8);
-                else bytes[at] = static_cast<char>(random());
+                if (trial % 5 == 4)
+                    bytes.erase(at, 1 + random() % 8);
+                else
+                    bytes[at] = static_cast<char>(random());
             }
             write_bytes(folder_ / "a.pt", bytes);
             try {

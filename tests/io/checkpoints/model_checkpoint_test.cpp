@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/checkpoints/model_checkpoint.h"
+#include "partition/error.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/fixture_cases.h"
+#include "tests/support/run_program.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/test_paths.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -10,13 +16,6 @@
 #include <fstream>
 #include <sstream>
 
-#include "partition/error.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/fixture_cases.h"
-#include "tests/support/run_program.h"
-#include "tests/support/temporary_folder.h"
-#include "tests/support/test_paths.h"
-
 namespace meshard {
 namespace {
 
@@ -24,7 +23,10 @@ namespace fs = std::filesystem;
 
 const fs::path kData = source_path("tests/data/checkpoints");
 
-nlohmann::json json_of(const fs::path& path) { return nlohmann::json::parse(read_bytes(path)); }
+nlohmann::json json_of(const fs::path& path)
+{
+    return nlohmann::json::parse(read_bytes(path));
+}
 
 float float_at(const NamedArray& array)
 {
@@ -85,7 +87,7 @@ TEST_P(ReferenceCheckpoints, AreReadInEveryFormat)
             EXPECT_EQ(checkpoint.architecture, test::kind_of(info));
             const auto arguments = nlohmann::json::parse(checkpoint.arguments);
             for (const auto& [key, value] : info["constructor"].items()) {
-                if (value.is_object() && !arguments.contains(key)) continue;   // the arguments of a model within the model
+                if (value.is_object() && !arguments.contains(key)) continue;  // the arguments of a model within the model
                 EXPECT_EQ(arguments.at(key), value) << key;
             }
         } else if (file.filename() == "state_dict_nested.pt") {
@@ -161,7 +163,8 @@ TEST(ModelCheckpoint, BringsNamesToTodays)
 
         std::vector<std::string> names;
         for (const auto& array : checkpoint.weights.arrays) names.push_back(array.name);
-        EXPECT_EQ(names, (std::vector<std::string>{"preprocess.layers.0.weight", "blocks.0.ln_mlp1.1.layers.2.bias", "preprocess.layers.0.bias", "blocks.0.ln_1.bias"}));
+        EXPECT_EQ(names, (std::vector<std::string>{"preprocess.layers.0.weight", "blocks.0.ln_mlp1.1.layers.2.bias", "preprocess.layers.0.bias",
+                                                   "blocks.0.ln_1.bias"}));
         EXPECT_EQ(checkpoint.notes.size(), 4U);
     }
 }
@@ -228,7 +231,8 @@ TEST(ModelCheckpoint, KeepsWhatPhysicsNemoDoesNotKnowOutOfArguments)
 
     checkpoint.architecture = "Transolver";
     checkpoint.arguments = R"({"authors_constants":true})";
-    EXPECT_TRUE(throws_with<InvalidInput>("cannot say 'authors_constants'", [&] { write_checkpoint(folder / "b.mdlus", checkpoint, CheckpointFormat::Mdlus); }));
+    EXPECT_TRUE(
+        throws_with<InvalidInput>("cannot say 'authors_constants'", [&] { write_checkpoint(folder / "b.mdlus", checkpoint, CheckpointFormat::Mdlus); }));
 }
 
 TEST(ModelCheckpoint, PassesOverWhatLiesBesideByChance)
@@ -266,7 +270,8 @@ TEST(ModelCheckpoint, NeedsTheModelsNameForMdlus)
     const TemporaryFolder folder;
     auto checkpoint = small_checkpoint();
     checkpoint.architecture.clear();
-    EXPECT_TRUE(throws_with<InvalidInput>("the input does not have them. Write .pt or .safetensors", [&] { write_checkpoint(folder / "a.mdlus", checkpoint, CheckpointFormat::Mdlus); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("the input does not have them. Write .pt or .safetensors",
+                                          [&] { write_checkpoint(folder / "a.mdlus", checkpoint, CheckpointFormat::Mdlus); }));
     checkpoint.architecture = "UNet";
     EXPECT_TRUE(throws_with<InvalidInput>("'UNet' is not a known class", [&] { write_checkpoint(folder / "a.mdlus", checkpoint, CheckpointFormat::Mdlus); }));
     EXPECT_TRUE(throws_with<InvalidInput>("extension '.h5', expected .mdlus, .pt, .pth or .safetensors", [&] { checkpoint_format("a.h5"); }));

@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/checkpoints/safetensors.h"
+#include "partition/error.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temporary_folder.h"
 
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <numeric>
 
-#include "partition/error.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temporary_folder.h"
-
 namespace meshard {
 namespace {
 
-constexpr ArrayType all_types[] = {ArrayType::U8,  ArrayType::F64, ArrayType::F16, ArrayType::BOOL, ArrayType::I64,
-                                   ArrayType::BF16, ArrayType::F32, ArrayType::I8,  ArrayType::I32,  ArrayType::I16,
-                                   ArrayType::U64, ArrayType::U16, ArrayType::U32};
+constexpr ArrayType all_types[] = {ArrayType::U8, ArrayType::F64, ArrayType::F16, ArrayType::BOOL, ArrayType::I64, ArrayType::BF16, ArrayType::F32,
+                                   ArrayType::I8, ArrayType::I32, ArrayType::I16, ArrayType::U64,  ArrayType::U16, ArrayType::U32};
 
 NamedArray make(std::string name, ArrayType type, std::vector<std::int64_t> shape)
 {
@@ -114,7 +112,8 @@ TEST(Safetensors, RefusesWhatBreaksTheFormat)
     expect_message(file_of(one("F32", "[1]", "[4,8]"), 8), "leave a gap");
     expect_message(file_of(one("F32", "[1]", "[0,4]"), 8), "4 bytes after its last array");
     expect_message(file_of(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})", 3), "overlap");
-    expect_message(file_of(R"({"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})", 0), "two arrays named 'a'");
+    expect_message(file_of(R"({"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})", 0),
+                   "two arrays named 'a'");
     expect_message(file_of(R"({"__metadata__":[]})", 0), "metadata that are no JSON object");
     expect_message(file_of(R"({"__metadata__":{"a":1}})", 0), "metadata 'a' that are no text");
 }
@@ -136,9 +135,7 @@ TEST(Safetensors, FindsEveryTruncation)
 TEST(Safetensors, RefusesToWriteNonsense)
 {
     const TemporaryFolder folder;
-    const auto write = [&](std::vector<NamedArray> arrays) {
-        return [&folder, arrays] { write_safetensors(folder / "a.safetensors", {arrays, {}}); };
-    };
+    const auto write = [&](std::vector<NamedArray> arrays) { return [&folder, arrays] { write_safetensors(folder / "a.safetensors", {arrays, {}}); }; };
     NamedArray negative = make("n", ArrayType::U8, {1});
     negative.shape = {-1};
 

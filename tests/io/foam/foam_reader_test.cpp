@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/foam/foam_reader.h"
+#include "io/mesh_io.h"
+#include "partition/error.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/foam_case.h"
+#include "tests/support/sample_meshes.h"
+#include "tests/support/temporary_folder.h"
 
 #include <gtest/gtest.h>
 #include <vtkCell.h>
@@ -20,17 +26,10 @@
 #include <map>
 #include <set>
 
-#include "partition/error.h"
-#include "io/mesh_io.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/foam_case.h"
-#include "tests/support/sample_meshes.h"
-#include "tests/support/temporary_folder.h"
-
 namespace meshard {
 namespace {
 
-using Points = std::multiset<std::array<float, 3>>;    // the precision in which VTK keeps points
+using Points = std::multiset<std::array<float, 3>>;  // the precision in which VTK keeps points
 using Vec = std::array<double, 3>;
 
 Vec point_of(const Mesh& mesh, std::int32_t point)
@@ -67,9 +66,15 @@ double six_volumes(const Mesh& mesh, std::int64_t cell)
     double sum = 0;
     const auto tet = [&](int a, int b, int c, int d) { sum += det(p[a], p[b], p[c], p[d]); };
     switch (mesh.cell_types[cell]) {
-    case 10: tet(0, 1, 2, 3); break;
-    case 14: tet(0, 1, 2, 4), tet(0, 2, 3, 4); break;
-    case 13: tet(0, 2, 1, 3), tet(1, 2, 5, 3), tet(1, 5, 4, 3); break;   // the triangle 0 1 2 looks outwards
+    case 10:
+        tet(0, 1, 2, 3);
+        break;
+    case 14:
+        tet(0, 1, 2, 4), tet(0, 2, 3, 4);
+        break;
+    case 13:
+        tet(0, 2, 1, 3), tet(1, 2, 5, 3), tet(1, 5, 4, 3);
+        break;  // the triangle 0 1 2 looks outwards
     case 12:
         for (const auto& [b, c] : {std::pair(1, 2), std::pair(2, 3), std::pair(3, 7), std::pair(7, 4), std::pair(4, 5), std::pair(5, 1)}) tet(0, b, c, 6);
         break;
@@ -157,7 +162,7 @@ TEST_P(FoamCases, AreReadAsTheyWereWritten)
             EXPECT_GT(six_volumes(read, i), 0) << i;
             EXPECT_EQ(find_array(read.cell_data, "p")->value(i), 10 + i);
             EXPECT_EQ(find_array(read.cell_data, "U")->value(i, 1), 2 * i);
-            EXPECT_EQ(find_array(read.cell_data, "S")->value(i, 1), i + 3);     // YY, the fourth in the file
+            EXPECT_EQ(find_array(read.cell_data, "S")->value(i, 1), i + 3);  // YY, the fourth in the file
             EXPECT_EQ(find_array(read.cell_data, "T")->value(i), 300);
             EXPECT_EQ(find_array(read.cell_data, "CellZoneId")->value(i), i % 2 == 0 ? 0 : -1);
         }
@@ -192,7 +197,7 @@ TEST_P(FoamCases, HavePatchesAsSurfaces)
     for (std::int64_t i = 0; i < 45; ++i) EXPECT_EQ(find_array(blocks[1].mesh.cell_data, "T")->value(i), 300);
     EXPECT_EQ(skin.kind, MeshKind::Surface);
     EXPECT_EQ(skin.num_cells(), 54);
-    EXPECT_EQ(skin.num_points(), 56);      // 4^3 without the inner 2^3: the patches share their common points
+    EXPECT_EQ(skin.num_points(), 56);  // 4^3 without the inner 2^3: the patches share their common points
     EXPECT_EQ(find_array(skin.point_data, "GlobalPointIds"), nullptr);
     EXPECT_EQ(find_array(skin.cell_data, "PatchId")->value(0), 0);
     EXPECT_EQ(find_array(skin.cell_data, "PatchId")->value(53), 1);
@@ -211,7 +216,7 @@ TEST(FoamReader, AgreesWithVtk)
         for (const Mesh& mesh : {cube(3), tet_cube(2), mixed_cells()}) {
             const auto path = folder / ((binary ? "binary" : "ascii") + std::to_string(mesh.num_cells()));
             write_foam_case(path, mesh, {.binary = binary});
-            std::filesystem::remove(path / "0.5/T");        // VTK follows neither `$hot` nor patterns of names
+            std::filesystem::remove(path / "0.5/T");  // VTK follows neither `$hot` nor patterns of names
             const auto theirs = read_with_vtks_reader(path / "case.foam");
             ReadOptions options;
             options.blocks = {"internalMesh", "boundary"};
@@ -234,7 +239,7 @@ TEST(FoamReader, ReadsTheTimeThatIsAskedFor)
 
     const Mesh mesh = read_mesh(folder / "case", options);
 
-    EXPECT_EQ(mesh.cell_data.size(), 2);       // T and the zone
+    EXPECT_EQ(mesh.cell_data.size(), 2);  // T and the zone
     EXPECT_EQ(find_array(mesh.cell_data, "T")->value(3), 1);
     options.time = 0.25;
     EXPECT_TRUE(throws_with<IoError>("there are 0, 0.5", [&] { read_mesh(folder / "case", options); }));
@@ -302,7 +307,8 @@ TEST(FoamReader, ReadsDecomposedCasesAsTheyWereBefore)
         for (const Mesh& mesh : {cube(3), tet_cube(2), mixed_cells()}) {
             const std::string name = (binary ? "binary" : "ascii") + std::to_string(mesh.num_cells());
             write_foam_case(folder / name, mesh, {.binary = binary});
-            const auto num_solids = static_cast<std::int32_t>(std::ranges::count_if(mesh.cell_types, [](std::uint8_t type) { return cell_dimension(type) == 3; }));
+            const auto num_solids =
+                static_cast<std::int32_t>(std::ranges::count_if(mesh.cell_types, [](std::uint8_t type) { return cell_dimension(type) == 3; }));
             write_decomposed_foam_case(folder / (name + "d"), mesh, owners_by_turns(num_solids, 3), true, {.binary = binary});
             for (const bool with_patches : {false, true}) {
                 ReadOptions options;
@@ -311,7 +317,7 @@ TEST(FoamReader, ReadsDecomposedCasesAsTheyWereBefore)
                 ASSERT_EQ(decomposed.num_cells(), whole.num_cells()) << name;
                 EXPECT_TRUE(decomposed.points.same_bits(whole.points)) << name;
                 EXPECT_EQ(decomposed.cell_types, whole.cell_types) << name;
-                for (std::int64_t i = 0; i < whole.num_cells(); ++i) {      // a cell may begin at another of its corners
+                for (std::int64_t i = 0; i < whole.num_cells(); ++i) {  // a cell may begin at another of its corners
                     EXPECT_EQ(places(decomposed, i), places(whole, i)) << name << " cell " << i;
                     if (cell_dimension(whole.cell_types[i]) == 3) {
                         EXPECT_DOUBLE_EQ(six_volumes(decomposed, i), six_volumes(whole, i)) << name << " cell " << i;
@@ -339,7 +345,7 @@ TEST(FoamReader, JoinsDecomposedCasesThatHaveNoAddressing)
     for (std::int64_t i = 0; i < 27; ++i) {
         expected.insert(places(cube(3), i));
         found.insert(places(mesh, i));
-        const double x = find_array(mesh.cell_data, "p")->value(i) - 10;     // the cell's number in the whole
+        const double x = find_array(mesh.cell_data, "p")->value(i) - 10;  // the cell's number in the whole
         EXPECT_EQ(places(mesh, i), places(cube(3), static_cast<std::int64_t>(x)));
     }
     EXPECT_EQ(found, expected);

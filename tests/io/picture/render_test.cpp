@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "io/picture/outer_surface.h"
 #include "io/picture/render.h"
+#include "partition/error.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/sample_meshes.h"
+#include "tests/support/temporary_folder.h"
 
 #include <gtest/gtest.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <set>
-
-#include "io/picture/outer_surface.h"
-#include "partition/error.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/sample_meshes.h"
-#include "tests/support/temporary_folder.h"
+#include <zlib.h>
 
 namespace meshard {
 namespace {
@@ -28,7 +27,7 @@ struct Picture {
         const std::uint8_t* pixel = pixels.data() + 3 * (y * width + x);
         return {pixel[0], pixel[1], pixel[2]};
     }
-    std::int64_t count_colored() const   // neither white nor grey
+    std::int64_t count_colored() const  // neither white nor grey
     {
         std::int64_t count = 0;
         for (std::int32_t i = 0; i < width * height; ++i)
@@ -52,8 +51,7 @@ Picture decode_png(const std::filesystem::path& path)
     for (std::size_t at = 8; at < bytes.size(); at += 12 + number(at)) {
         const std::string type = bytes.substr(at + 4, 4);
         types += type + " ";
-        EXPECT_EQ(number(at + 8 + number(at)),
-                  ::crc32(0, reinterpret_cast<const Bytef*>(bytes.data() + at + 4), number(at) + 4));
+        EXPECT_EQ(number(at + 8 + number(at)), ::crc32(0, reinterpret_cast<const Bytef*>(bytes.data() + at + 4), number(at) + 4));
         if (type == "IHDR") {
             picture.width = static_cast<std::int32_t>(number(at + 8));
             picture.height = static_cast<std::int32_t>(number(at + 12));
@@ -67,8 +65,7 @@ Picture decode_png(const std::filesystem::path& path)
     uLongf size = rows.size();
     EXPECT_EQ(::uncompress(rows.data(), &size, reinterpret_cast<const Bytef*>(data.data()), data.size()), Z_OK);
     EXPECT_EQ(size, rows.size());
-    for (std::int32_t y = 0; y < picture.height; ++y)
-        picture.pixels.insert(picture.pixels.end(), rows.begin() + y * row + 1, rows.begin() + (y + 1) * row);
+    for (std::int32_t y = 0; y < picture.height; ++y) picture.pixels.insert(picture.pixels.end(), rows.begin() + y * row + 1, rows.begin() + (y + 1) * row);
     return picture;
 }
 
@@ -106,15 +103,15 @@ TEST(Render, DrawsEverySampleFromEverySide)
 TEST(Render, ColorsFollowTheValues)
 {
     const TemporaryFolder folder;
-    Mesh mesh = strip(2);   // two squares side by side in the plane z = 0
+    Mesh mesh = strip(2);  // two squares side by side in the plane z = 0
     mesh.cell_data = {DataArray::from("p", std::vector<float>{-1, 1})};
 
     render_mesh(mesh, folder / "a.png", {.color_by = "p", .view = View::Top, .width = 600, .height = 400});
     const Picture picture = decode_png(folder / "a.png");
 
-    const auto left = picture.at(150, 230), right = picture.at(330, 230);   // seen from above x runs to the right
-    EXPECT_GT(left[2], left[1]);     // dark blue
-    EXPECT_GT(right[1], right[2]);   // yellow
+    const auto left = picture.at(150, 230), right = picture.at(330, 230);  // seen from above x runs to the right
+    EXPECT_GT(left[2], left[1]);                                           // dark blue
+    EXPECT_GT(right[1], right[2]);                                         // yellow
     EXPECT_EQ(picture.at(2, 2), (std::array<int, 3>{255, 255, 255}));
 }
 
@@ -160,9 +157,13 @@ TEST(Render, TakesPartsMagnitudesComponentsAndNaN)
     Mesh mesh = sphere(8);
     mesh.point_data.push_back(DataArray::from("odd", std::vector<float>(mesh.num_points(), std::numeric_limits<float>::quiet_NaN())));
     std::set<std::string> pictures;
-    for (const RenderOptions& options : {RenderOptions{.color_by = "patch"}, {.color_by = "velocity"}, {.color_by = "velocity", .component = "y"},
-                                         {.color_by = "velocity", .component = "0"}, {.color_by = "odd"},
-                                         {.color_by = "pressure", .range = std::array{-1.0, 1.0}}, {.color_by = "pressure", .title = "a title"}}) {
+    for (const RenderOptions& options : {RenderOptions{.color_by = "patch"},
+                                         {.color_by = "velocity"},
+                                         {.color_by = "velocity", .component = "y"},
+                                         {.color_by = "velocity", .component = "0"},
+                                         {.color_by = "odd"},
+                                         {.color_by = "pressure", .range = std::array{-1.0, 1.0}},
+                                         {.color_by = "pressure", .title = "a title"}}) {
         render_mesh(mesh, folder / "a.png", options);
         pictures.insert(read_bytes(folder / "a.png"));
         EXPECT_GT(decode_png(folder / "a.png").count_colored(), 20'000) << options.color_by;
@@ -227,7 +228,7 @@ TEST(PicturePainter, DrawsPiecesAsTheWholeInAnyOrder)
 
             EXPECT_EQ(read_bytes(folder / "pieces.png"), read_bytes(folder / "whole.png")) << is_categorical;
             odd.save(folder / "odd.png");
-            EXPECT_NE(read_bytes(folder / "odd.png"), read_bytes(folder / "whole.png")); // else this shows nothing
+            EXPECT_NE(read_bytes(folder / "odd.png"), read_bytes(folder / "whole.png"));  // else this shows nothing
         }
     }
 }

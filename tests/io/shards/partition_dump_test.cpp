@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/shards/partition_dump.h"
-
-#include <gtest/gtest.h>
-
-#include <sstream>
-
 #include "io/foam/foam_file.h"
+#include "io/shards/partition_dump.h"
 #include "partition/error.h"
 #include "partition/mesh/mesh_graph.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/sample_meshes.h"
 #include "tests/support/temporary_folder.h"
+
+#include <gtest/gtest.h>
+
+#include <sstream>
 
 namespace meshard {
 namespace {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/shards/partition_file.h"
-
 #include "partition/error.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
@@ -51,7 +50,7 @@ TEST_F(PartitionFile, ReadsFilesOfManyBlocks)
     std::string text;
     std::vector<std::int32_t> expected;
     for (std::int32_t i = 0; i < 400000; ++i) expected.push_back(i * 7919 % 100003);
-    for (const auto owner : expected) text += std::to_string(owner) + "\r\n"; // 2.7 MB
+    for (const auto owner : expected) text += std::to_string(owner) + "\r\n";  // 2.7 MB
 
     EXPECT_EQ(read_partition_file(write(text)), expected);
     EXPECT_TRUE(throws_with<IoError>("has 'x' as its number 400000;", [&] { read_partition_file(write(text + "x")); }));
@@ -73,5 +72,5 @@ TEST_F(PartitionFile, RefusesDamagedFiles)
     EXPECT_TRUE(throws_with<IoError>("cannot be opened", [&] { read_partition_file(folder_.path() / "none"); }));
 }
 
-} // namespace
-} // namespace meshard
+}  // namespace
+}  // namespace meshard

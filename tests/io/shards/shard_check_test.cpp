@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "io/bytes/content_hash.h"
+#include "io/mesh_io.h"
+#include "io/shards/piece_io.h"
 #include "io/shards/shard_check.h"
+#include "io/shards/subdomain_io.h"
+#include "partition/cut/metis_partitioner.h"
+#include "partition/error.h"
+#include "partition/mesh/mesh_graph.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/sample_meshes.h"
+#include "tests/support/temporary_folder.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <functional>
-
-#include "io/bytes/content_hash.h"
-#include "io/mesh_io.h"
-#include "io/shards/piece_io.h"
-#include "io/shards/subdomain_io.h"
-#include "partition/error.h"
-#include "partition/mesh/mesh_graph.h"
-#include "partition/cut/metis_partitioner.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/sample_meshes.h"
-#include "tests/support/temporary_folder.h"
 
 namespace meshard {
 namespace {
@@ -38,8 +37,7 @@ TEST(ShardCheck, FindsNothingInGoodFolders)
 }
 
 /// Writes a folder from parts that were changed: all hashes and counts fit, only the invariant in question does not.
-testing::AssertionResult finds(const std::string& text, const std::function<void(std::vector<Subdomain>&)>& change,
-                               std::int32_t num_layers = 1)
+testing::AssertionResult finds(const std::string& text, const std::function<void(std::vector<Subdomain>&)>& change, std::int32_t num_layers = 1)
 {
     const TemporaryFolder folder;
     auto subdomains = cut(cube(4), 3, num_layers);
@@ -68,23 +66,23 @@ void drop_last_ghost(Subdomain& part)
 
 TEST(ShardCheck, FindsEachBrokenPromise)
 {
-    EXPECT_TRUE(finds("differs from the owners of its rows: points", [](auto& parts) {
-        parts[1].mesh.points.template mutable_values<double>().back() += 1e-9;
-    }));
-    EXPECT_TRUE(finds("differs from the owners of its rows: cell array 'label'", [](auto& parts) {
-        parts[2].mesh.cell_data[2].template mutable_values<std::int64_t>().back() ^= 1;
-    }));
-    EXPECT_TRUE(finds("differs from the owners of its rows: point array 'pressure'", [](auto& parts) {
-        parts[2].mesh.point_data[0].template mutable_values<float>().back() = -0.F;
-    }));
+    EXPECT_TRUE(
+        finds("differs from the owners of its rows: points", [](auto& parts) { parts[1].mesh.points.template mutable_values<double>().back() += 1e-9; }));
+    EXPECT_TRUE(finds("differs from the owners of its rows: cell array 'label'",
+                      [](auto& parts) { parts[2].mesh.cell_data[2].template mutable_values<std::int64_t>().back() ^= 1; }));
+    EXPECT_TRUE(finds("differs from the owners of its rows: point array 'pressure'",
+                      [](auto& parts) { parts[2].mesh.point_data[0].template mutable_values<float>().back() = -0.F; }));
     EXPECT_TRUE(finds("differs from the owners of its rows: cells", [](auto& parts) {
         auto& indices = parts[0].mesh.cells.indices;
         std::swap(indices[indices.size() - 1], indices[indices.size() - 2]);
     }));
-    EXPECT_TRUE(finds("its ghosts are not the 2 layers around it", [](auto& parts) {
-        auto& levels = parts[0].ghost_levels;
-        levels.back() = levels.back() == 1 ? 2 : 1;
-    }, 2));
+    EXPECT_TRUE(finds(
+        "its ghosts are not the 2 layers around it",
+        [](auto& parts) {
+            auto& levels = parts[0].ghost_levels;
+            levels.back() = levels.back() == 1 ? 2 : 1;
+        },
+        2));
     EXPECT_TRUE(finds("names part", [](auto& parts) {
         auto& owners = parts[0].cells.ghost_owners;
         owners.assign(owners.size(), 2);
@@ -129,10 +127,11 @@ TEST(ShardCheck, FindsChangedFiles)
     EXPECT_NE(with_file(piece, [](std::string& bytes) { bytes.pop_back(); }).find("bytes, the manifest says"), std::string::npos);
     EXPECT_NE(with_file(piece, [](std::string& bytes) { bytes.resize(500); }).find("truncated"), std::string::npos);
     EXPECT_NE(with_file("manifest.json", [](std::string& text) { text.replace(text.find("\"owned_cells\": "), 15, "\"owned_cells\": 1"); })
-                  .find("owned cells, the manifest says"), std::string::npos);
+                  .find("owned cells, the manifest says"),
+              std::string::npos);
     EXPECT_NE(with_file("manifest.json", [](std::string& text) { text.resize(50); }).find("is damaged"), std::string::npos);
-    EXPECT_NE(with_file("mesh.pvtu", [](std::string& text) { text.replace(text.find("mesh_0001"), 9, "mesh_0000"); })
-                  .find("does not name the pieces"), std::string::npos);
+    EXPECT_NE(with_file("mesh.pvtu", [](std::string& text) { text.replace(text.find("mesh_0001"), 9, "mesh_0000"); }).find("does not name the pieces"),
+              std::string::npos);
     std::filesystem::remove(folder / "shards/mesh.pvtu");
     EXPECT_NE(check().find("does not exist"), std::string::npos);
     std::filesystem::remove(folder / "shards" / piece);

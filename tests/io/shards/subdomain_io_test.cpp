@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/shards/subdomain_io.h"
-
-#include <gtest/gtest.h>
-
 #include "io/bytes/content_hash.h"
 #include "io/mesh_io.h"
+#include "io/shards/subdomain_io.h"
+#include "partition/cut/metis_partitioner.h"
 #include "partition/error.h"
 #include "partition/mesh/mesh_graph.h"
-#include "partition/cut/metis_partitioner.h"
 #include "tests/io/vtk/vtk_oracle.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/sample_meshes.h"
 #include "tests/support/temporary_folder.h"
+
+#include <gtest/gtest.h>
 
 namespace meshard {
 namespace {
@@ -105,8 +104,13 @@ TEST(SubdomainIo, ManifestSaysWhatWasCut)
     write_mesh(folder / "cube.vtu", mesh);
     const Csr graph = mesh_graph(mesh);
     const Partition partition = partition_with_metis(graph, {.num_parts = 2});
-    const ShardsInfo info{.source = folder / "cube.vtu", .source_hash = "", .method = "metis", .seed = 5,
-                          .options = {{"imbalance", "1.03"}}, .versions = {{"METIS", "5.1.0"}}, .quality = measure_quality(partition, graph)};
+    const ShardsInfo info{.source = folder / "cube.vtu",
+                          .source_hash = "",
+                          .method = "metis",
+                          .seed = 5,
+                          .options = {{"imbalance", "1.03"}},
+                          .versions = {{"METIS", "5.1.0"}},
+                          .quality = measure_quality(partition, graph)};
 
     save_subdomains(folder / "shards", extract_subdomains(mesh, graph, partition, 1), info);
     const Manifest manifest = read_manifest(folder / "shards");

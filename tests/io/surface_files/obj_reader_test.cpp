@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "io/mesh_io.h"
 #include "io/surface_files/obj_reader.h"
+#include "partition/error.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temporary_folder.h"
 
 #include <gtest/gtest.h>
 #include <vtkCell.h>
 #include <vtkNew.h>
 #include <vtkOBJReader.h>
 #include <vtkPolyData.h>
-
-#include "io/mesh_io.h"
-#include "partition/error.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temporary_folder.h"
 
 namespace meshard {
 namespace {

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/surface_files/stl_reader.h"
-
-#include <gtest/gtest.h>
-
-#include <cstring>
-
 #include "io/mesh_io.h"
+#include "io/surface_files/stl_reader.h"
 #include "partition/error.h"
 #include "tests/io/vtk/vtk_oracle.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/sample_meshes.h"
 #include "tests/support/temporary_folder.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
 
 namespace meshard {
 namespace {
@@ -32,7 +31,7 @@ endsolid
 
 std::string binary_stl(const Mesh& triangles)
 {
-    std::string bytes = "solid but binary";   // some programs write such headers
+    std::string bytes = "solid but binary";  // some programs write such headers
     bytes.resize(80);
     const auto count = static_cast<std::uint32_t>(triangles.num_cells());
     bytes.append(reinterpret_cast<const char*>(&count), 4);
@@ -57,7 +56,7 @@ TEST(Stl, ReadsSolidsWithTheirNames)
 
     EXPECT_NO_THROW(mesh.validate());
     EXPECT_EQ(mesh.kind, MeshKind::Surface);
-    EXPECT_EQ(mesh.num_points(), 5);   // -0 is 0
+    EXPECT_EQ(mesh.num_points(), 5);  // -0 is 0
     EXPECT_EQ(mesh.cells.indices, (std::vector<std::int32_t>{0, 1, 2, 0, 2, 3, 0, 3, 4}));
     EXPECT_EQ(mesh.cell_data.at(0).name(), "SolidId");
     EXPECT_EQ(mesh.cell_data[0].to_doubles(), (std::vector<double>{0, 1, 1}));
@@ -95,11 +94,11 @@ TEST(Stl, RefusesDamage)
     expect_message("solid a\nfacet normal 0 0 1 inner", "expected 'outer' in triangle 0, found 'inner'");
     expect_message("solid a\nhello", "expected 'facet' or 'endsolid' in triangle 0, found 'hello'");
     for (std::size_t size = 0; size + 10 < text.size(); ++size) {
-        if (text.substr(0, size).ends_with("endsolid front wing\n")) continue;   // a whole solid: valid
+        if (text.substr(0, size).ends_with("endsolid front wing\n")) continue;  // a whole solid: valid
         if (text.substr(0, size).find("endsolid") != std::string::npos && text.substr(size - 10, 10).find("endsolid") != std::string::npos) continue;
         write_bytes(path, text.substr(0, size));
         try {
-            EXPECT_EQ(read_mesh(path).num_cells(), 1) << size;   // cut in the name after `endsolid`
+            EXPECT_EQ(read_mesh(path).num_cells(), 1) << size;  // cut in the name after `endsolid`
         } catch (const IoError&) {
         }
     }

@@ -1,5 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every cell type that VTK has a class for: kept as it is on the way through files, and cut by its corners. VTK says which these are.
+#include "io/mesh_io.h"
+#include "partition/mesh/cell_type.h"
+#include "partition/mesh/mesh_graph.h"
+#include "tests/io/vtk/vtk_oracle.h"
+#include "tests/support/sample_meshes.h"
+#include "tests/support/temporary_folder.h"
+
 #include <gtest/gtest.h>
 #include <vtkCell.h>
 #include <vtkCellArray.h>
@@ -13,13 +20,6 @@
 #include <cmath>
 #include <set>
 #include <vector>
-
-#include "io/mesh_io.h"
-#include "partition/mesh/cell_type.h"
-#include "partition/mesh/mesh_graph.h"
-#include "tests/io/vtk/vtk_oracle.h"
-#include "tests/support/sample_meshes.h"
-#include "tests/support/temporary_folder.h"
 
 namespace meshard {
 namespace {
@@ -76,7 +76,8 @@ std::vector<std::vector<std::int32_t>> facets_by_vtk(const Sample& sample)
     vtkNew<vtkPoints> points;
     const Mesh mesh = one_cell(sample);
     std::vector<vtkIdType> ids;
-    for (int i = 0; i < sample.num_points; ++i) ids.push_back(points->InsertNextPoint(mesh.points.value(i, 0), mesh.points.value(i, 1), mesh.points.value(i, 2)));
+    for (int i = 0; i < sample.num_points; ++i)
+        ids.push_back(points->InsertNextPoint(mesh.points.value(i, 0), mesh.points.value(i, 1), mesh.points.value(i, 2)));
     grid->SetPoints(points);
     grid->InsertNextCell(sample.type, sample.num_points, ids.data());
     vtkCell* cell = grid->GetCell(0);
@@ -147,7 +148,7 @@ TEST(CellTypes, AreCutByTheCornersThatVtkGivesThem)
 
         const auto neighbors = graph.row(0);
         for (std::int32_t i = 1; i < mesh.num_cells(); ++i) EXPECT_TRUE(std::ranges::find(neighbors, i) != neighbors.end()) << "facet " << i - 1;
-        if (sample.type != VTK_TRIANGLE_STRIP) {    // whose triangles have edges between them, too
+        if (sample.type != VTK_TRIANGLE_STRIP) {  // whose triangles have edges between them, too
             EXPECT_EQ(neighbors.size(), facets.size());
         }
         num_solids += cell_dimension(mesh.cell_types[0]) == 3;

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // EnSight and Exodus files, which VTK's readers bring in.
+#include "io/mesh_io.h"
+#include "partition/error.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temporary_folder.h"
+
 #include <gtest/gtest.h>
 #include <vtkCellArray.h>
 #include <vtkDoubleArray.h>
@@ -8,11 +13,6 @@
 #include <vtkPointData.h>
 #include <vtkPoints.h>
 #include <vtkUnstructuredGrid.h>
-
-#include "io/mesh_io.h"
-#include "partition/error.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/temporary_folder.h"
 
 namespace meshard {
 namespace {
@@ -30,7 +30,8 @@ void write_ensight(const TemporaryFolder& folder)
                                     " 1.00000e+00\n 0.00000e+00\n 0.00000e+00\n 0.00000e+00\ntria3\n         1\n         1         2         3\n");
     for (int step = 0; step < 2; ++step)
         write_bytes(folder / ("p.00" + std::to_string(step)), "pressure\npart\n         1\ncoordinates\n 1.00000e+00\n 2.00000e+00\n 3.00000e+00\n " +
-                                                                 std::to_string(step + 4) + ".00000e+00\npart\n         2\ncoordinates\n 5.00000e+00\n 6.00000e+00\n 7.00000e+00\n");
+                                                                  std::to_string(step + 4) +
+                                                                  ".00000e+00\npart\n         2\ncoordinates\n 5.00000e+00\n 6.00000e+00\n 7.00000e+00\n");
     write_bytes(folder / "q.scl", "quality\npart\n         1\ntetra4\n 8.00000e+00\npart\n         2\ntria3\n 9.00000e+00\n");
 }
 
@@ -44,7 +45,7 @@ TEST(VtkComposite, ReadsEnSightGold)
     mesh.validate();
     EXPECT_EQ(mesh.num_points(), 7);
     EXPECT_EQ(mesh.cell_types, (std::vector<std::uint8_t>{10, 5}));
-    EXPECT_EQ(find_array(mesh.point_data, "p")->value(3), 5);      // of the last time
+    EXPECT_EQ(find_array(mesh.point_data, "p")->value(3), 5);  // of the last time
     EXPECT_EQ(find_array(mesh.cell_data, "q")->value(1), 9);
     EXPECT_EQ(find_array(mesh.field_data, "TimeValue")->value(0), 2);
     EXPECT_EQ(find_array(mesh.field_data, "BlockName")->strings()[0], "body");
@@ -89,8 +90,7 @@ TEST(VtkComposite, ReadsExodus)
     ASSERT_EQ(mesh.num_points(), 8);
     const DataArray* p = find_array(mesh.point_data, "p");
     ASSERT_NE(p, nullptr);
-    for (std::int64_t i = 0; i < 8; ++i)
-        EXPECT_EQ(p->value(i), 0.5 * (mesh.points.value(i, 0) + 2 * mesh.points.value(i, 1) + 4 * mesh.points.value(i, 2)));
+    for (std::int64_t i = 0; i < 8; ++i) EXPECT_EQ(p->value(i), 0.5 * (mesh.points.value(i, 0) + 2 * mesh.points.value(i, 1) + 4 * mesh.points.value(i, 2)));
 }
 
 TEST(VtkComposite, RefusesWhatIsNoneOfThem)

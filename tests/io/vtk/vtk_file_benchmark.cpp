@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reading and writing .vtu files beside VTK's own reader and writer, by turns in one process; wall and CPU seconds, medians:
 //     vtk_file_benchmark FILE.vtu [rounds, default 3] [folder for what is written, default /dev/shm]
+#include "io/mesh_io.h"
+
 #include <vtkDataSet.h>
 #include <vtkNew.h>
 #include <vtkSmartPointer.h>
@@ -18,8 +20,6 @@
 #include <map>
 #include <string>
 #include <vector>
-
-#include "io/mesh_io.h"
 
 namespace meshard {
 namespace {
@@ -81,7 +81,7 @@ void write_with_vtk(vtkDataSet* data, const std::string& path, const std::string
         writer->EncodeAppendedDataOff();
     } else if (kind == "zlib") {
         writer->EncodeAppendedDataOff();
-    }   // else as VTK writes by itself: zlib, base64
+    }  // else as VTK writes by itself: zlib, base64
     writer->Write();
 }
 

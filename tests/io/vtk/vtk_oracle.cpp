@@ -63,17 +63,28 @@ vtkSmartPointer<vtkPointSet> read(const std::filesystem::path& path)
 int vtk_type(ScalarType type)
 {
     switch (type) {
-    case ScalarType::Int8: return VTK_SIGNED_CHAR;
-    case ScalarType::UInt8: return VTK_UNSIGNED_CHAR;
-    case ScalarType::Int16: return VTK_SHORT;
-    case ScalarType::UInt16: return VTK_UNSIGNED_SHORT;
-    case ScalarType::Int32: return VTK_INT;
-    case ScalarType::UInt32: return VTK_UNSIGNED_INT;
-    case ScalarType::Int64: return VTK_LONG;
-    case ScalarType::UInt64: return VTK_UNSIGNED_LONG;
-    case ScalarType::Float32: return VTK_FLOAT;
-    case ScalarType::Float64: return VTK_DOUBLE;
-    case ScalarType::String: return VTK_STRING;
+    case ScalarType::Int8:
+        return VTK_SIGNED_CHAR;
+    case ScalarType::UInt8:
+        return VTK_UNSIGNED_CHAR;
+    case ScalarType::Int16:
+        return VTK_SHORT;
+    case ScalarType::UInt16:
+        return VTK_UNSIGNED_SHORT;
+    case ScalarType::Int32:
+        return VTK_INT;
+    case ScalarType::UInt32:
+        return VTK_UNSIGNED_INT;
+    case ScalarType::Int64:
+        return VTK_LONG;
+    case ScalarType::UInt64:
+        return VTK_UNSIGNED_LONG;
+    case ScalarType::Float32:
+        return VTK_FLOAT;
+    case ScalarType::Float64:
+        return VTK_DOUBLE;
+    case ScalarType::String:
+        return VTK_STRING;
     }
     return 0;
 }
@@ -107,8 +118,7 @@ std::string array_difference(vtkAbstractArray* found, const DataArray& array)
             if (strings->GetValue(i) != array.strings()[i]) return what + "string " + std::to_string(i);
         return "";
     }
-    if (array.num_values() > 0 && std::memcmp(found->GetVoidPointer(0), array.bytes().data(), array.bytes().size()) != 0)
-        return what + "values";
+    if (array.num_values() > 0 && std::memcmp(found->GetVoidPointer(0), array.bytes().data(), array.bytes().size()) != 0) return what + "values";
     return "";
 }
 
@@ -157,12 +167,10 @@ vtkSmartPointer<vtkAbstractArray> to_vtk(const DataArray& array)
     result->SetName(array.name().c_str());
     result->SetNumberOfComponents(array.num_components());
     result->SetNumberOfTuples(array.num_rows());
-    for (std::size_t i = 0; i < array.component_names.size(); ++i)
-        result->SetComponentName(static_cast<vtkIdType>(i), array.component_names[i].c_str());
+    for (std::size_t i = 0; i < array.component_names.size(); ++i) result->SetComponentName(static_cast<vtkIdType>(i), array.component_names[i].c_str());
     if (!array.unit.empty()) result->GetInformation()->Set(vtkDataArray::UNITS_LABEL(), array.unit.c_str());
     if (array.type() == ScalarType::String)
-        for (std::size_t i = 0; i < array.strings().size(); ++i)
-            vtkStringArray::SafeDownCast(result)->SetValue(static_cast<vtkIdType>(i), array.strings()[i]);
+        for (std::size_t i = 0; i < array.strings().size(); ++i) vtkStringArray::SafeDownCast(result)->SetValue(static_cast<vtkIdType>(i), array.strings()[i]);
     else if (array.num_values() > 0)
         std::memcpy(result->GetVoidPointer(0), array.bytes().data(), array.bytes().size());
     return result;
@@ -174,8 +182,7 @@ void add_arrays(vtkFieldData& data, const std::vector<DataArray>& arrays)
     for (const DataArray& array : arrays) {
         data.AddArray(to_vtk(array));
         for (int role = 0; attributes != nullptr && role < vtkDataSetAttributes::NUM_ATTRIBUTES; ++role)
-            if (array.attribute == vtkDataSetAttributes::GetAttributeTypeAsString(role))
-                attributes->SetActiveAttribute(array.name().c_str(), role);
+            if (array.attribute == vtkDataSetAttributes::GetAttributeTypeAsString(role)) attributes->SetActiveAttribute(array.name().c_str(), role);
     }
 }
 
@@ -220,19 +227,32 @@ void write_encoded(vtkXMLWriter& writer, const std::filesystem::path& path, vtkP
 {
     writer.SetFileName(path.c_str());
     writer.SetInputDataObject(&data);
-    if (encoding.mode == VtkEncoding::Ascii) writer.SetDataModeToAscii();
-    else if (encoding.mode == VtkEncoding::Base64) writer.SetDataModeToBinary();
-    else writer.SetDataModeToAppended();
+    if (encoding.mode == VtkEncoding::Ascii)
+        writer.SetDataModeToAscii();
+    else if (encoding.mode == VtkEncoding::Base64)
+        writer.SetDataModeToBinary();
+    else
+        writer.SetDataModeToAppended();
     writer.SetEncodeAppendedData(encoding.mode == VtkEncoding::AppendedBase64);
     switch (encoding.compressor) {
-    case VtkEncoding::None: writer.SetCompressorTypeToNone(); break;
-    case VtkEncoding::Zlib: writer.SetCompressorTypeToZLib(); break;
-    case VtkEncoding::Lz4: writer.SetCompressorTypeToLZ4(); break;
-    case VtkEncoding::Lzma: writer.SetCompressorTypeToLZMA(); break;
+    case VtkEncoding::None:
+        writer.SetCompressorTypeToNone();
+        break;
+    case VtkEncoding::Zlib:
+        writer.SetCompressorTypeToZLib();
+        break;
+    case VtkEncoding::Lz4:
+        writer.SetCompressorTypeToLZ4();
+        break;
+    case VtkEncoding::Lzma:
+        writer.SetCompressorTypeToLZMA();
+        break;
     }
     writer.SetBlockSize(256);
-    if (encoding.wide_header) writer.SetHeaderTypeToUInt64();
-    else writer.SetHeaderTypeToUInt32();
+    if (encoding.wide_header)
+        writer.SetHeaderTypeToUInt64();
+    else
+        writer.SetHeaderTypeToUInt32();
     if (encoding.big_endian) writer.SetByteOrderToBigEndian();
     if (writer.Write() != 1) throw std::runtime_error("VTK could not write " + path.string());
 }
@@ -282,13 +302,15 @@ struct OwnedRows {
 bool same_points(vtkIdList& found, vtkIdList& expected, vtkDataArray& global_ids, bool is_stream)
 {
     if (found.GetNumberOfIds() != expected.GetNumberOfIds()) return false;
-    vtkIdType left = 0;     // still to come of a face in a stream
+    vtkIdType left = 0;  // still to come of a face in a stream
     for (vtkIdType k = 0; k < found.GetNumberOfIds(); ++k) {
         const bool is_count = is_stream && left == 0;
         const vtkIdType id = is_count ? found.GetId(k) : static_cast<vtkIdType>(global_ids.GetComponent(found.GetId(k), 0));
         if (id != expected.GetId(k)) return false;
-        if (is_count) left = k == 0 ? 0 : id;
-        else --left;
+        if (is_count)
+            left = k == 0 ? 0 : id;
+        else
+            --left;
     }
     return true;
 }

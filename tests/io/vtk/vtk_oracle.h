@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "partition/mesh/mesh.h"
+
 #include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string>
 #include <vector>
-
-#include "partition/mesh/mesh.h"
 
 namespace meshard {
 
@@ -19,9 +19,9 @@ std::string vtk_difference(const std::filesystem::path& path, const Mesh& mesh);
 struct VtkSummary {
     std::int64_t num_points = 0;
     std::int64_t num_cells = 0;
-    std::int64_t num_ghost_points = 0;      ///< that VTK itself takes for duplicates
+    std::int64_t num_ghost_points = 0;  ///< that VTK itself takes for duplicates
     std::int64_t num_ghost_cells = 0;
-    std::string cell_global_ids;            ///< name of the array in that role
+    std::string cell_global_ids;  ///< name of the array in that role
     std::string point_global_ids;
 };
 VtkSummary vtk_summary(const std::filesystem::path& path);

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "io/vtk/vtk_parallel_reader.h"
-
-#include <gtest/gtest.h>
-
 #include "io/mesh_io.h"
 #include "io/shards/subdomain_io.h"
+#include "io/vtk/vtk_parallel_reader.h"
+#include "partition/cut/metis_partitioner.h"
 #include "partition/error.h"
 #include "partition/mesh/mesh_graph.h"
-#include "partition/cut/metis_partitioner.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/sample_meshes.h"
 #include "tests/support/temporary_folder.h"
+
+#include <gtest/gtest.h>
 
 namespace meshard {
 namespace {
@@ -28,15 +27,13 @@ TEST(VtkParallelReader, PutsShardsTogetherInTheSourcesOrder)
         for (const std::int32_t num_parts : {1, 4}) {
             const TemporaryFolder folder;
             const Csr graph = mesh_graph(mesh);
-            save_subdomains(folder / "shards",
-                            extract_subdomains(mesh, graph, partition_with_metis(graph, {.num_parts = num_parts}), 2), {});
+            save_subdomains(folder / "shards", extract_subdomains(mesh, graph, partition_with_metis(graph, {.num_parts = num_parts}), 2), {});
 
             Mesh merged = read_mesh(folder / "shards" / index_name(mesh.kind));
 
             // Beside the source's arrays there are the ids and owners.
             const auto drop = [](const DataArray& array) {
-                return array.name() == "GlobalCellIds" || array.name() == "GlobalPointIds" || array.name() == "PartitionId" ||
-                       array.name() == "GhostLevel";
+                return array.name() == "GlobalCellIds" || array.name() == "GlobalPointIds" || array.name() == "PartitionId" || array.name() == "GhostLevel";
             };
             EXPECT_EQ(std::erase_if(merged.point_data, drop), mesh.is_point_cloud() ? 3U : 2U) << name;
             EXPECT_EQ(std::erase_if(merged.cell_data, drop), mesh.is_point_cloud() ? 0U : 3U) << name;
@@ -67,7 +64,7 @@ TEST(VtkParallelReader, DropsGhostsWithoutIds)
     const TemporaryFolder folder;
     Mesh left = strip(2), right = strip(2);
     left.cell_data.push_back(DataArray::from("vtkGhostType", std::vector<std::uint8_t>{0, 1}));
-    right.cell_data.push_back(DataArray::from("vtkGhostType", std::vector<std::uint8_t>{0, 32}));   // 32: hidden, no duplicate
+    right.cell_data.push_back(DataArray::from("vtkGhostType", std::vector<std::uint8_t>{0, 32}));  // 32: hidden, no duplicate
     write_mesh(folder / "a.vtp", left);
     write_mesh(folder / "b.vtp", right);
     write_bytes(folder / "all.pvtp", index_of("PPolyData", {"a.vtp", "b.vtp"}));

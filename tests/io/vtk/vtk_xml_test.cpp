@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Both ways against VTK's own readers and writers.
-#include <gtest/gtest.h>
-
-#include <fstream>
-#include <limits>
-
 #include "io/mesh_io.h"
 #include "partition/error.h"
 #include "tests/io/vtk/vtk_oracle.h"
 #include "tests/support/sample_meshes.h"
 #include "tests/support/temporary_folder.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <limits>
 
 namespace meshard {
 namespace {
@@ -230,7 +230,7 @@ TEST(VtkXml, ViewsUncompressedArraysInTheFile)
     write_mesh(folder / "cloud.vtu", mesh);
 
     const Mesh first = read_mesh(folder / "cloud.vtu");
-    write_mesh(folder / "cloud.vtu", cube(1));   // the old file lives on under the mapping
+    write_mesh(folder / "cloud.vtu", cube(1));  // the old file lives on under the mapping
 
     EXPECT_EQ(difference(first, mesh), "");
 }

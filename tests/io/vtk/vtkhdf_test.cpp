@@ -1,5 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "io/mesh_io.h"
+#include "io/shards/subdomain_io.h"
 #include "io/vtk/vtkhdf.h"
+#include "partition/cut/metis_partitioner.h"
+#include "partition/error.h"
+#include "partition/ghosts/ghost_layer.h"
+#include "partition/mesh/mesh_graph.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/sample_meshes.h"
+#include "tests/support/temporary_folder.h"
 
 #include <gtest/gtest.h>
 #include <vtkCellData.h>
@@ -12,16 +21,6 @@
 #include <cstring>
 #include <fstream>
 #include <random>
-
-#include "io/mesh_io.h"
-#include "io/shards/subdomain_io.h"
-#include "partition/error.h"
-#include "partition/ghosts/ghost_layer.h"
-#include "partition/mesh/mesh_graph.h"
-#include "partition/cut/metis_partitioner.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/sample_meshes.h"
-#include "tests/support/temporary_folder.h"
 
 namespace meshard {
 namespace {
@@ -42,7 +41,7 @@ TEST(VtkHdf, IsReadByVtk)
 {
     const TemporaryFolder folder;
     for (const auto& [name, mesh] : sample_meshes()) {
-        if (mesh.kind != MeshKind::Unstructured || mesh.has_polyhedra() || mesh.num_cells() == 0) continue;    // more than VTK 9.1 knows
+        if (mesh.kind != MeshKind::Unstructured || mesh.has_polyhedra() || mesh.num_cells() == 0) continue;  // more than VTK 9.1 knows
         const auto path = folder / (name + ".vtkhdf");
         write_mesh(path, mesh);
         vtkNew<vtkHDFReader> reader;
@@ -63,8 +62,10 @@ TEST(VtkHdf, IsReadByVtk)
                    std::memcmp(array->GetVoidPointer(0), ours.bytes().data(), ours.bytes().size()) == 0;
         };
         EXPECT_TRUE(same(theirs->GetPoints()->GetData(), mesh.points));
-        for (const DataArray& array : mesh.point_data) EXPECT_TRUE(same(theirs->GetPointData()->GetArray(array.name().c_str()), array)) << name << " " << array.name();
-        for (const DataArray& array : mesh.cell_data) EXPECT_TRUE(same(theirs->GetCellData()->GetArray(array.name().c_str()), array)) << name << " " << array.name();
+        for (const DataArray& array : mesh.point_data)
+            EXPECT_TRUE(same(theirs->GetPointData()->GetArray(array.name().c_str()), array)) << name << " " << array.name();
+        for (const DataArray& array : mesh.cell_data)
+            EXPECT_TRUE(same(theirs->GetCellData()->GetArray(array.name().c_str()), array)) << name << " " << array.name();
     }
 }
 
@@ -86,7 +87,7 @@ TEST(VtkHdf, HoldsAPartitionForEachPiece)
         ASSERT_EQ(partitions.size(), 3);
         for (std::size_t i = 0; i < 3; ++i) {
             Mesh expected = pieces[i], found = partitions[i];
-            if (i > 0) expected.field_data.clear();     // those of the first piece stand for all
+            if (i > 0) expected.field_data.clear();  // those of the first piece stand for all
             EXPECT_EQ(difference(found, expected), "") << i;
         }
         // Merged by global ids without the ghosts: the mesh before it was cut, beside the arrays that say so.

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/geotransolver/geotransolver.h"
-
-#include <functional>
-
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
-#include <torch/torch.h>
-
 #include "models/transolver/flare.h"
 #include "partition/error.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/small_models.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <torch/torch.h>
+
+#include <functional>
 
 namespace meshard {
 namespace {
@@ -20,7 +19,7 @@ using test::small_geotransolver;
 
 TEST(GeoTransolver, HasTheReferencesParameterCount)
 {
-    GeoTransolverOptions options;   // the surface model of the reference's unified recipe
+    GeoTransolverOptions options;  // the surface model of the reference's unified recipe
     options.functional_dim = {6};
     options.out_dim = {4};
     options.geometry_dim = 3;
@@ -37,7 +36,7 @@ TEST(GeoTransolver, HasTheReferencesParameterCount)
 
 TEST(GeoTransolver, WithLocalFeaturesHasTheReferencesParameterCount)
 {
-    GeoTransolverOptions options;   // the surface model of the reference's recipe with six radii
+    GeoTransolverOptions options;  // the surface model of the reference's recipe with six radii
     options.functional_dim = {6};
     options.out_dim = {4};
     options.geometry_dim = 3;
@@ -62,7 +61,8 @@ TEST(GeoTransolver, AsksForThePlacesOfEveryStreamsPoints)
     const auto points = torch::zeros({1, 9, 2}), geometry = torch::zeros({1, 4, 3}), global = torch::zeros({1, 1, 2});
 
     EXPECT_TRUE(throws_with<InvalidInput>("local_positions has 0 streams, and the model 1", [&] { model->forward({{points}, global, geometry, {}}); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("stream 0 has 8 local_positions and 9 rows", [&] { model->forward({{points}, global, geometry, {torch::zeros({1, 8, 3})}}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("stream 0 has 8 local_positions and 9 rows",
+                                          [&] { model->forward({{points}, global, geometry, {torch::zeros({1, 8, 3})}}); }));
     EXPECT_TRUE(throws_with<InvalidInput>("local_positions must be (batch, points, 3)", [&] { model->forward({{points}, global, geometry, {points}}); }));
 }
 
@@ -94,7 +94,8 @@ TEST(GeoTransolverOptions, NameWhatIsNotImplementedOrImpossible)
     };
     refused([](auto& o) { o.include_local_features = true, o.geometry_dim = 0; }, "geometry_dim must be 3, and is 0");
     refused([](auto& o) { o.include_local_features = true, o.structured_shape = {4, 4}; }, "structured_shape excludes it");
-    refused([](auto& o) { o.include_local_features = true, o.radii = {0.1}; }, "radii and neighbors_in_radius must be of one length, at least 1, and have 1 and 2");
+    refused([](auto& o) { o.include_local_features = true, o.radii = {0.1}; },
+            "radii and neighbors_in_radius must be of one length, at least 1, and have 1 and 2");
     refused([](auto& o) { o.include_local_features = true, o.radii = {0.1, -1.0}; }, "radii must be above 0 and finite, and is -1");
     refused([](auto& o) { o.include_local_features = true, o.neighbors_in_radius = {8, 0}; }, "neighbors_in_radius must be at least 1, and is 0");
     refused([](auto& o) { o.include_local_features = true, o.n_hidden_local = 1; }, "n_hidden_local must be at least 2");
@@ -129,7 +130,7 @@ TEST(ConcreteDropout, DropsAtItsRateAndKeepsTheMean)
     const auto y = dropout(x);
 
     EXPECT_NEAR(y.mean().item<double>(), 1.0, 0.01);
-    EXPECT_NEAR((y < 0.5 / 0.7).to(torch::kFloat).mean().item<double>(), 0.3, 0.01);   // the relaxed draw falls below one half as often
+    EXPECT_NEAR((y < 0.5 / 0.7).to(torch::kFloat).mean().item<double>(), 0.3, 0.01);  // the relaxed draw falls below one half as often
     y.sum().backward();
     EXPECT_NE(dropout->parameters().at(0).grad().item<double>(), 0.0);
     dropout->eval();
@@ -144,15 +145,17 @@ TEST(GeoTransolver, BlocksAreFusedWithEveryActivationAndTemperatureOfPoints)
         options.act = act;
         options.plus = plus;
         torch::manual_seed(2);
-        GeoTransolverBlock block(options, std::make_shared<SliceNoise>(7));   // has noise while training
+        GeoTransolverBlock block(options, std::make_shared<SliceNoise>(7));  // has noise while training
         block->to(torch::kDouble);
         for (auto& parameter : block->parameters()) parameter.data().add_(0.1 * torch::randn_like(parameter));
         const auto context = torch::randn({2, options.n_head, options.slice_num, options.context_dim()}, torch::kDouble).requires_grad_();
         const auto x = torch::randn({2, 150, options.num_channels()}, torch::kDouble).requires_grad_();
         auto wanted = block->parameters();
         wanted.insert(wanted.end(), {x, context});
-        const auto gradients_of = [&](const torch::Tensor& y) { return torch::autograd::grad({y.sin().sum()}, wanted, {}, false, false, /*allow_unused=*/true); };
-        const auto noisy = plus ? std::make_shared<RowNoise>(7) : nullptr;   // draws what the block's own noise draws first
+        const auto gradients_of = [&](const torch::Tensor& y) {
+            return torch::autograd::grad({y.sin().sum()}, wanted, {}, false, false, /*allow_unused=*/true);
+        };
+        const auto noisy = plus ? std::make_shared<RowNoise>(7) : nullptr;  // draws what the block's own noise draws first
 
         const auto expected = block->forward(x, context);
         auto fusion = block->fusion(context);
@@ -164,9 +167,11 @@ TEST(GeoTransolver, BlocksAreFusedWithEveryActivationAndTemperatureOfPoints)
         EXPECT_TRUE(tensors_near(found, expected, 1e-12));
         const auto a = gradients_of(found), b = gradients_of(expected);
         for (std::size_t i = 0; i < a.size(); ++i) {
-            const bool is_nothing = b[i].defined() && b[i].abs().max().item<double>() < 1e-12;   // cross_k.bias: softmax does not see it
-            if (is_nothing) EXPECT_LT(a[i].abs().max().item<double>(), 1e-12) << i;
-            else EXPECT_TRUE(tensors_near(a[i], b[i], 1e-10)) << i;
+            const bool is_nothing = b[i].defined() && b[i].abs().max().item<double>() < 1e-12;  // cross_k.bias: softmax does not see it
+            if (is_nothing)
+                EXPECT_LT(a[i].abs().max().item<double>(), 1e-12) << i;
+            else
+                EXPECT_TRUE(tensors_near(a[i], b[i], 1e-10)) << i;
         }
     }
 }
@@ -209,8 +214,8 @@ TEST(Flare, DoesNotDependOnTheOrderOfThePoints)
 
 TEST(GeoTransolver, MemoryModesChangeNothingButRounding)
 {
-    const std::vector<std::function<void(GeoTransolverOptions&)>> variants{[](auto&) {}, [](auto& o) { o.state_mixing_mode = "concat_project"; }, [](auto& o) { o.act = "silu"; },
-                                                                           [](auto& o) { o.attention_type = "GALE_FA"; }};
+    const std::vector<std::function<void(GeoTransolverOptions&)>> variants{[](auto&) {}, [](auto& o) { o.state_mixing_mode = "concat_project"; },
+                                                                           [](auto& o) { o.act = "silu"; }, [](auto& o) { o.attention_type = "GALE_FA"; }};
     for (const auto& change : variants) {
         auto options = small_geotransolver();
         change(options);

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Models of images that are cut along their height: users of the rules for convolutions, pooling, resampling, norms and attention.
-#include <functional>
-
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
-#include "models/layers/metrics.h"
 #include "models/grids/unet.h"
 #include "models/grids/vision_transformer.h"
+#include "models/layers/metrics.h"
 #include "partition/error.h"
 #include "sharding/parameters/replicate.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/run_fixture.h"
 #include "tests/support/run_ranks.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <functional>
 
 namespace meshard {
 namespace {
@@ -48,10 +48,14 @@ VisionTransformer small_transformer()
 std::vector<std::int64_t> rows_of_ranks(int num_ranks)
 {
     switch (num_ranks) {
-    case 1: return {20};
-    case 2: return {7, 13};
-    case 3: return {9, 0, 11};
-    default: return {3, 0, 8, 1, 8};
+    case 1:
+        return {20};
+    case 2:
+        return {7, 13};
+    case 3:
+        return {9, 0, 11};
+    default:
+        return {3, 0, 8, 1, 8};
     }
 }
 

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/layers/metrics.h"
+#include "tests/support/fixture_cases.h"
+#include "tests/support/fixture_tensors.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <map>
 #include <vector>
-
-#include "tests/support/fixture_cases.h"
-#include "tests/support/fixture_tensors.h"
 
 namespace meshard {
 namespace {

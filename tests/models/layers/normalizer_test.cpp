@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/layers/normalizer.h"
+#include "partition/error.h"
+#include "tests/support/expect_error.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
-
-#include "partition/error.h"
-#include "tests/support/expect_error.h"
 
 namespace meshard {
 namespace {

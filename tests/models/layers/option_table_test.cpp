@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/layers/option_table.h"
-
-#include <gtest/gtest.h>
-
 #include "models/geotransolver/geotransolver_options.h"
+#include "models/layers/option_table.h"
 #include "models/transolver/transolver_options.h"
 #include "partition/error.h"
 #include "tests/support/expect_error.h"
+
+#include <gtest/gtest.h>
 
 namespace meshard {
 namespace {
@@ -32,17 +31,18 @@ struct TestOptions : BaseOptions {
 const OptionTable<TestOptions>& table()
 {
     using O = TestOptions;
-    static const OptionTable<O> table("Test", inherited_options<O>(std::vector<Option<BaseOptions>>{{"layers", &BaseOptions::layers, "blocks", {.least = 1}}}, {
-        {"rough", &O::rough, "whether it is rough"},
-        {"seed", &O::seed, "seed; none: drawn", {.least = 0}, {.none = "-1"}},
-        {"rate", &O::rate, "share", {.least = 0, .most = 1}},
-        {"kind", &O::kind, "kind", {.words = {"fine", "coarse"}}},
-        {"sizes", &O::sizes, "sizes", {.least = 1}, {.none = "[]", .one_or_more = true}},
-        {"radii", &O::radii, "radii", {.least = 0, .above = true}, {.only_with = &O::rough}},
-        {"steps", &O::steps, "steps", {.words = {"up", "down"}}},
-        {"ours", &O::ours, "an extension", {}, {.is_extension = true}},
-        {"inner", &O::inner, "for programs", {}, {.is_for_programs = true}},
-    }));
+    static const OptionTable<O> table("Test", inherited_options<O>(std::vector<Option<BaseOptions>>{{"layers", &BaseOptions::layers, "blocks", {.least = 1}}},
+                                                                   {
+                                                                       {"rough", &O::rough, "whether it is rough"},
+                                                                       {"seed", &O::seed, "seed; none: drawn", {.least = 0}, {.none = "-1"}},
+                                                                       {"rate", &O::rate, "share", {.least = 0, .most = 1}},
+                                                                       {"kind", &O::kind, "kind", {.words = {"fine", "coarse"}}},
+                                                                       {"sizes", &O::sizes, "sizes", {.least = 1}, {.none = "[]", .one_or_more = true}},
+                                                                       {"radii", &O::radii, "radii", {.least = 0, .above = true}, {.only_with = &O::rough}},
+                                                                       {"steps", &O::steps, "steps", {.words = {"up", "down"}}},
+                                                                       {"ours", &O::ours, "an extension", {}, {.is_extension = true}},
+                                                                       {"inner", &O::inner, "for programs", {}, {.is_for_programs = true}},
+                                                                   }));
     return table;
 }
 
@@ -53,7 +53,8 @@ Json written(const TestOptions& options)
 
 TEST(OptionTable, WritesEveryOptionWithNullsAndWithoutOtherProgramsStrangers)
 {
-    const Json defaults{{"layers", 4}, {"rough", false}, {"seed", nullptr}, {"rate", 0.5}, {"kind", "fine"}, {"sizes", nullptr}, {"radii", {0.5, 1.0}}, {"steps", {"up"}}, {"inner", false}};
+    const Json defaults{{"layers", 4},      {"rough", false},      {"seed", nullptr}, {"rate", 0.5},   {"kind", "fine"},
+                        {"sizes", nullptr}, {"radii", {0.5, 1.0}}, {"steps", {"up"}}, {"inner", false}};
     EXPECT_EQ(written({}), defaults);
 
     TestOptions options;
@@ -71,7 +72,8 @@ TEST(OptionTable, WritesEveryOptionWithNullsAndWithoutOtherProgramsStrangers)
 
 TEST(OptionTable, ReadsWhatItWrites)
 {
-    const Json arguments{{"layers", 2}, {"rough", true}, {"seed", 5}, {"rate", 1}, {"kind", "coarse"}, {"sizes", {3, 4}}, {"radii", {0.25}}, {"steps", {"down", "up"}}, {"ours", true}, {"inner", true}};
+    const Json arguments{{"layers", 2},     {"rough", true},           {"seed", 5},    {"rate", 1},    {"kind", "coarse"}, {"sizes", {3, 4}},
+                         {"radii", {0.25}}, {"steps", {"down", "up"}}, {"ours", true}, {"inner", true}};
     const auto options = table().read(arguments);
     EXPECT_EQ(options.layers, 2);
     EXPECT_TRUE(options.rough && options.ours && options.inner);
@@ -107,7 +109,7 @@ TEST(OptionTable, ChecksBounds)
         change(options);
         return throws_with<InvalidInput>(text, [&] { table().check(options); });
     };
-    table().check({});   // a seed that is none is out of bounds, and good
+    table().check({});  // a seed that is none is out of bounds, and good
     EXPECT_TRUE(refuses([](auto& o) { o.layers = 0; }, "Test: layers must be at least 1, and is 0."));
     EXPECT_TRUE(refuses([](auto& o) { o.seed = -2; }, "seed must be at least 0, and is -2."));
     EXPECT_TRUE(refuses([](auto& o) { o.rate = 1.5; }, "rate must lie in [0, 1], and is 1.5."));
@@ -138,16 +140,48 @@ TEST(OptionTable, TellsProgramsOfWhatMaySet)
 /// What files of earlier versions, and of PhysicsNeMo, hold.
 TEST(OptionTable, KeepsTheNamesAndDefaultsOfCheckpoints)
 {
-    const Json transolver{{"functional_dim", nullptr}, {"out_dim", 0}, {"embedding_dim", nullptr}, {"n_layers", 4}, {"n_hidden", 256}, {"dropout", 0.0}, {"n_head", 8}, {"act", "gelu"},
-                          {"mlp_ratio", 4}, {"slice_num", 32}, {"unified_pos", false}, {"ref", 8}, {"structured_shape", nullptr}, {"use_te", false}, {"time_input", false}, {"plus", false}};
+    const Json transolver{{"functional_dim", nullptr},
+                          {"out_dim", 0},
+                          {"embedding_dim", nullptr},
+                          {"n_layers", 4},
+                          {"n_hidden", 256},
+                          {"dropout", 0.0},
+                          {"n_head", 8},
+                          {"act", "gelu"},
+                          {"mlp_ratio", 4},
+                          {"slice_num", 32},
+                          {"unified_pos", false},
+                          {"ref", 8},
+                          {"structured_shape", nullptr},
+                          {"use_te", false},
+                          {"time_input", false},
+                          {"plus", false}};
     EXPECT_EQ(to_json(TransolverOptions()), transolver);
 
     GeoTransolverOptions options;
     options.functional_dim = options.out_dim = {4};
-    const Json geotransolver{{"functional_dim", 4}, {"out_dim", 4}, {"geometry_dim", nullptr}, {"global_dim", nullptr}, {"n_layers", 4}, {"n_hidden", 256}, {"dropout", 0.0}, {"n_head", 8},
-                             {"act", "gelu"}, {"mlp_ratio", 4}, {"slice_num", 32}, {"structured_shape", nullptr}, {"use_te", false}, {"time_input", false}, {"plus", false},
-                             {"include_local_features", false}, {"radii", {0.05, 0.25}}, {"neighbors_in_radius", {8, 32}}, {"n_hidden_local", 32}, {"attention_type", "GALE"},
-                             {"concrete_dropout", false}, {"state_mixing_mode", "weighted"}};
+    const Json geotransolver{{"functional_dim", 4},
+                             {"out_dim", 4},
+                             {"geometry_dim", nullptr},
+                             {"global_dim", nullptr},
+                             {"n_layers", 4},
+                             {"n_hidden", 256},
+                             {"dropout", 0.0},
+                             {"n_head", 8},
+                             {"act", "gelu"},
+                             {"mlp_ratio", 4},
+                             {"slice_num", 32},
+                             {"structured_shape", nullptr},
+                             {"use_te", false},
+                             {"time_input", false},
+                             {"plus", false},
+                             {"include_local_features", false},
+                             {"radii", {0.05, 0.25}},
+                             {"neighbors_in_radius", {8, 32}},
+                             {"n_hidden_local", 32},
+                             {"attention_type", "GALE"},
+                             {"concrete_dropout", false},
+                             {"state_mixing_mode", "weighted"}};
     EXPECT_EQ(to_json(options), geotransolver);
     options.out_dim = {1, 2};
     EXPECT_EQ(to_json(options)["out_dim"], (Json{1, 2}));

@@ -1,36 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 // Models under autocast to bfloat16 against themselves in single precision, serial and on ranks.
-#include "models/layers/precision.h"
-
-#include <numeric>
-
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include "models/layers/memory_mode.h"
 #include "models/layers/metrics.h"
+#include "models/layers/precision.h"
 #include "models/registry/registry.h"
 #include "models/transolver/transolver.h"
 #include "partition/error.h"
-#include "sharding/parameters/replicate.h"
 #include "sharding/memory/saved_tensors.h"
+#include "sharding/parameters/replicate.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/run_ranks.h"
 
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <numeric>
+
 namespace meshard {
 namespace {
 
 constexpr std::int64_t kNumPoints = 301;
-constexpr double kTolerance = 0.03;   // of the norm; bfloat16 rounds by up to 1 / 256
+constexpr double kTolerance = 0.03;  // of the norm; bfloat16 rounds by up to 1 / 256
 
 Model small_model(const std::string& name)
 {
     torch::manual_seed(3);
     nlohmann::json arguments{{"n_layers", 2}, {"n_hidden", 24}, {"n_head", 3}, {"mlp_ratio", 2}};
-    if (name == "geotransolver") arguments.update({{"functional_dim", 6}, {"out_dim", 4}, {"geometry_dim", 3}, {"slice_num", 7}});
-    else arguments.update({{"functional_dim", 2}, {"embedding_dim", 6}, {"out_dim", 4}, {"slice_num", 7}});
+    if (name == "geotransolver")
+        arguments.update({{"functional_dim", 6}, {"out_dim", 4}, {"geometry_dim", 3}, {"slice_num", 7}});
+    else
+        arguments.update({{"functional_dim", 2}, {"embedding_dim", 6}, {"out_dim", 4}, {"slice_num", 7}});
     auto model = make_model(name, arguments);
     const torch::NoGradGuard no_grad;
     for (auto& parameter : model.module->parameters()) parameter.add_(0.1 * torch::randn_like(parameter));
@@ -97,8 +98,8 @@ TEST_P(Precisions, StayNearSinglePrecision)
 
     EXPECT_LT(distance(found.output, expected.output), kTolerance);
     EXPECT_LT(distance(found.gradients, expected.gradients), kTolerance);
-    EXPECT_GT(distance(found.output, expected.output), 1e-5);   // it is another precision
-    EXPECT_TRUE(torch::equal(step(model, inputs, Precision::Float32).output, expected.output));   // and ends with the guard
+    EXPECT_GT(distance(found.output, expected.output), 1e-5);                                    // it is another precision
+    EXPECT_TRUE(torch::equal(step(model, inputs, Precision::Float32).output, expected.output));  // and ends with the guard
 }
 
 TEST_P(Precisions, AreThoseOfOneRankOnSeveral)
@@ -106,7 +107,7 @@ TEST_P(Precisions, AreThoseOfOneRankOnSeveral)
     const auto serial = small_model(GetParam());
     const auto inputs = whole_inputs(GetParam());
     const auto expected = step(serial, inputs, Precision::BFloat16);
-    const auto wanted = targets();   // drawn before there are several threads
+    const auto wanted = targets();  // drawn before there are several threads
 
     run_ranks(3, [&](std::shared_ptr<const DeviceMesh> mesh) {
         const Extents extents{kNumPoints - 40, 0, 40};
@@ -114,7 +115,7 @@ TEST_P(Precisions, AreThoseOfOneRankOnSeveral)
         const auto own = extents[mesh->all().rank()], first = layout.offset(mesh->all().rank());
         const auto part = [&](const at::Tensor& whole) { return whole.narrow(1, first, own).clone(); };
         const auto shard = [&](const at::Tensor& whole) { return from_local(part(whole), make_spec(mesh, {layout})); };
-        auto model = small_model(GetParam());   // ranks are threads that draw from one generator: the values are the serial model's
+        auto model = small_model(GetParam());  // ranks are threads that draw from one generator: the values are the serial model's
         {
             const torch::NoGradGuard no_grad;
             const auto source = serial.module->parameters();
@@ -164,12 +165,15 @@ TEST(Precision, FusedBlocksKeepHalfAndAreNotLessExactThanAutocast)
         {
             const PrecisionGuard guard(Precision::BFloat16);
             const auto children = transolver.named_children();
-            plain = children["preprocess"]->as<MlpImpl>()->forward(torch::cat({inputs.embedding, inputs.constants.unsqueeze(1).expand({1, kNumPoints, 2})}, -1));
+            plain =
+                children["preprocess"]->as<MlpImpl>()->forward(torch::cat({inputs.embedding, inputs.constants.unsqueeze(1).expand({1, kNumPoints, 2})}, -1));
             for (const auto& block : *children["blocks"]->as<torch::nn::ModuleList>()) plain = block->as<TransolverBlock>()->forward(plain);
         }
         EXPECT_LE(distance(found.output, expected.output), distance(plain, expected.output));
-        if (mode != MemoryMode::Streamed) EXPECT_EQ(2 * bytes_of_step(Precision::BFloat16), bytes_of_step(Precision::Float32));
-        else EXPECT_LT(distance(found.output, expected.output), 1e-6);   // keeps nothing that could be rounded
+        if (mode != MemoryMode::Streamed)
+            EXPECT_EQ(2 * bytes_of_step(Precision::BFloat16), bytes_of_step(Precision::Float32));
+        else
+            EXPECT_LT(distance(found.output, expected.output), 1e-6);  // keeps nothing that could be rounded
         torch::NoGradGuard no_grad;
         const PrecisionGuard guard(Precision::BFloat16);
         EXPECT_LT(distance(model.forward(inputs).to(torch::kFloat), expected.output), kTolerance);
@@ -181,8 +185,10 @@ torch::Tensor trained(const std::string& name, const nlohmann::json& options, Me
 {
     torch::manual_seed(4);
     nlohmann::json arguments{{"n_layers", 2}, {"n_hidden", 24}, {"n_head", 3}, {"mlp_ratio", 2}, {"out_dim", 4}, {"slice_num", 7}};
-    if (name == "geotransolver") arguments.update({{"functional_dim", 6}, {"geometry_dim", 3}});
-    else arguments.update({{"functional_dim", 2}, {"embedding_dim", 6}});
+    if (name == "geotransolver")
+        arguments.update({{"functional_dim", 6}, {"geometry_dim", 3}});
+    else
+        arguments.update({{"functional_dim", 2}, {"embedding_dim", 6}});
     arguments.update(options);
     const auto model = make_model(name, arguments);
     set_memory(*model.module, memory);

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/layers/random_draws.h"
+#include "models/registry/registry.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
-
-#include "models/registry/registry.h"
 
 namespace meshard {
 namespace {
@@ -12,10 +11,11 @@ namespace {
 TEST(SeedDraws, StartsNoiseAndDropoutAnew)
 {
     const nlohmann::json small{{"n_layers", 1}, {"n_hidden", 8}, {"n_head", 2}, {"mlp_ratio", 1}, {"slice_num", 4}, {"out_dim", 2}};
-    const std::vector<std::pair<std::string, nlohmann::json>> drawing{{"transolver", {{"plus", true}, {"functional_dim", 1}, {"embedding_dim", 3}}},
-                                                                      {"transolver", {{"dropout", 0.5}, {"functional_dim", 1}, {"embedding_dim", 3}}},
-                                                                      {"geotransolver", {{"plus", true}, {"functional_dim", 3}, {"geometry_dim", 3}}},
-                                                                      {"geotransolver", {{"dropout", 0.5}, {"concrete_dropout", true}, {"functional_dim", 3}, {"geometry_dim", 3}}}};
+    const std::vector<std::pair<std::string, nlohmann::json>> drawing{
+        {"transolver", {{"plus", true}, {"functional_dim", 1}, {"embedding_dim", 3}}},
+        {"transolver", {{"dropout", 0.5}, {"functional_dim", 1}, {"embedding_dim", 3}}},
+        {"geotransolver", {{"plus", true}, {"functional_dim", 3}, {"geometry_dim", 3}}},
+        {"geotransolver", {{"dropout", 0.5}, {"concrete_dropout", true}, {"functional_dim", 3}, {"geometry_dim", 3}}}};
     for (const auto& [name, options] : drawing) {
         torch::manual_seed(1);
         auto arguments = small;

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/registry/registry.h"
+#include "partition/error.h"
+#include "tests/support/expect_error.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
-
-#include "partition/error.h"
-#include "tests/support/expect_error.h"
 
 namespace meshard {
 namespace {
@@ -20,9 +19,10 @@ ModelEntry scale_entry()
             .extras = {"secret"},
             .options = {{"factor", "what all is multiplied by"}},
             .widths = [](const PointWidths&) { return Json::object(); },
-            .check = [](const Json& arguments) {
-                if (arguments.at("factor") == 0.0) throw InvalidInput("Scale: factor must not be 0.");
-            },
+            .check =
+                [](const Json& arguments) {
+                    if (arguments.at("factor") == 0.0) throw InvalidInput("Scale: factor must not be 0.");
+                },
             .make = [](const Json& arguments) -> MadeModel {
                 const auto factor = arguments.at("factor").get<double>();
                 return {std::make_shared<torch::nn::Module>(), [factor](const PointInputs& inputs) { return inputs.embedding * factor; }};
@@ -38,7 +38,8 @@ TEST(Registry, MakesModelsByEitherName)
         EXPECT_EQ(model.class_name, "Scale");
         EXPECT_EQ(model.forward({.embedding = torch::ones({1, 1, 1}), .positions = {}, .constants = {}, .time = {}}).item<double>(), 3);
     }
-    EXPECT_TRUE(throws_with<InvalidInput>("there is no model 'transolvr'. Did you mean 'transolver'? There are: transolver flare", [] { find_model("transolvr"); }));
+    EXPECT_TRUE(
+        throws_with<InvalidInput>("there is no model 'transolvr'. Did you mean 'transolver'? There are: transolver flare", [] { find_model("transolvr"); }));
 }
 
 TEST(Registry, CompletesAndChecksArguments)
@@ -68,7 +69,8 @@ Json small_arguments(const ModelEntry& entry)
 TEST(Registry, EveryModelPredictsFromTheSameInputs)
 {
     const auto places = torch::rand({1, 20, 3});
-    const PointInputs inputs{.embedding = torch::cat({places, torch::rand({1, 20, 3})}, -1), .positions = places, .constants = torch::tensor({{1.2F, 0.4F}}), .time = {}};
+    const PointInputs inputs{
+        .embedding = torch::cat({places, torch::rand({1, 20, 3})}, -1), .positions = places, .constants = torch::tensor({{1.2F, 0.4F}}), .time = {}};
     for (const auto& entry : registered_models()) {
         if (entry.name == "scale") continue;
         const auto model = make_model(entry.name, small_arguments(entry));

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a training step says to other ranks: counted, and the same for any number of points.
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include "models/layers/metrics.h"
 #include "models/transolver/transolver.h"
 #include "sharding/parameters/replicate.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/support/run_ranks.h"
 #include "tests/support/small_models.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
 
 namespace meshard {
 namespace {

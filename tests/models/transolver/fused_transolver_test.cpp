@@ -1,12 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The fused operators against the model's own modules called one after the other, in every memory mode.
-#include <array>
-#include <numeric>
-#include <string>
-
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include "models/layers/activation.h"
 #include "models/layers/metrics.h"
 #include "models/layers/precision.h"
@@ -20,10 +13,17 @@
 #include "tests/support/expect_tensors.h"
 #include "tests/support/run_ranks.h"
 
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <array>
+#include <numeric>
+#include <string>
+
 namespace meshard {
 namespace {
 
-constexpr std::int64_t kNumPoints = 301;   // several tiles of no full size
+constexpr std::int64_t kNumPoints = 301;  // several tiles of no full size
 
 /// What blocks may have instead of the usual.
 struct Variant {
@@ -144,15 +144,15 @@ TEST_P(MemoryModes, EqualSerialOnUnevenRanks)
     const auto expected = by_modules(*serial, expected_points);
     const auto expected_loss = mean_squared_error(expected, target);
     expected_loss.backward();
-    const auto expected_next = by_modules(*serial, expected_points).detach();   // of other noise, if there is any
+    const auto expected_next = by_modules(*serial, expected_points).detach();  // of other noise, if there is any
     const double tolerance = type == at::kDouble ? 1e-11 : 3e-6;
     double largest = 0;
     for (const auto& parameter : serial->parameters()) largest = std::max(largest, parameter.grad().abs().max().item<double>());
 
     for (const int num_ranks : {1, 2, 3, 5}) {
-        torch::manual_seed(4);   // the noise's
+        torch::manual_seed(4);  // the noise's
         run_ranks(num_ranks, [&, mode = mode, type = type, variant = variant](std::shared_ptr<const DeviceMesh> mesh) {
-            Extents extents(num_ranks, kNumPoints / (num_ranks + 1));   // the last takes the rest, the second nothing
+            Extents extents(num_ranks, kNumPoints / (num_ranks + 1));  // the last takes the rest, the second nothing
             if (num_ranks > 1) extents[1] = 0;
             extents.back() += kNumPoints - std::accumulate(extents.begin(), extents.end(), std::int64_t(0));
             const auto layout = AxisLayout{Shard(1), std::make_shared<Extents>(extents), 1};
@@ -176,15 +176,16 @@ TEST_P(MemoryModes, EqualSerialOnUnevenRanks)
             mesh->counter().reset();
             const auto output = model->forward(shard(fx), shard(embedding), expected_points.time);
             const auto loss = mean_squared_error(output, sharded_target);
-            EXPECT_EQ(mesh->counter().num_calls(), num_ranks > 1 ? 3 : mesh->counter().num_calls());   // one a layer
+            EXPECT_EQ(mesh->counter().num_calls(), num_ranks > 1 ? 3 : mesh->counter().num_calls());  // one a layer
             loss.backward();
 
             EXPECT_TRUE(tensors_near(to_local(output).detach(), part(expected), tolerance));
             {
                 const torch::NoGradGuard no_grad;
                 const auto before = mesh->counter().num_calls();
-                EXPECT_TRUE(tensors_near(to_local(model->forward(shard(part(expected_points.fx)), shard(part(expected_points.embedding)), expected_points.time)),
-                                         part(expected_next), tolerance));
+                EXPECT_TRUE(
+                    tensors_near(to_local(model->forward(shard(part(expected_points.fx)), shard(part(expected_points.embedding)), expected_points.time)),
+                                 part(expected_next), tolerance));
                 EXPECT_EQ(mesh->counter().num_calls() - before, num_ranks > 1 ? 3 : mesh->counter().num_calls() - before);
             }
             EXPECT_TRUE(tensors_near(fx.grad(), part(expected_points.fx.grad()), tolerance * 10));
@@ -206,7 +207,8 @@ std::string case_name(const testing::TestParamInfo<MemoryModes::ParamType>& test
 }
 
 INSTANTIATE_TEST_SUITE_P(All, MemoryModes,
-                         testing::Combine(testing::Values(MemoryMode::Stored, MemoryMode::Recomputed, MemoryMode::Streamed), testing::Values(at::kDouble, at::kFloat),
+                         testing::Combine(testing::Values(MemoryMode::Stored, MemoryMode::Recomputed, MemoryMode::Streamed),
+                                          testing::Values(at::kDouble, at::kFloat),
                                           testing::Values(kUsual, Variant{"Silu", "silu"}, Variant{"Prelu", "prelu"}, kPlus, kNoisyPlus)),
                          case_name);
 
@@ -244,7 +246,8 @@ TEST(FusedBlock, TemperaturesOfPointsAreBoundedBelow)
     for (auto* model : {&fused, &plain}) {
         const torch::NoGradGuard no_grad;
         for (auto& item : (*model)->named_parameters()) {
-            if (item.key().find("Attn.temperature") != std::string::npos) item.value().select(2, 1).fill_(-0.01);   // some points of this head are below, some above
+            if (item.key().find("Attn.temperature") != std::string::npos)
+                item.value().select(2, 1).fill_(-0.01);  // some points of this head are below, some above
         }
     }
     const auto a = make_points(1, false, at::kDouble), b = make_points(1, false, at::kDouble);
@@ -352,7 +355,8 @@ TEST(SliceStates, OfAllPointsPredictAnyOfThem)
 
     ASSERT_EQ(states.size(), 3U);
     EXPECT_EQ(states[0].sizes(), (std::vector<std::int64_t>{2, 3, 7, 8}));
-    EXPECT_TRUE(throws_with<InvalidInput>("states of 1 layers for a model of 3", [&] { model->forward_with_states({states[0]}, points.fx, points.embedding, points.time); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("states of 1 layers for a model of 3",
+                                          [&] { model->forward_with_states({states[0]}, points.fx, points.embedding, points.time); }));
 }
 
 TEST(MemoryMode, OfWhatIsNotFusedAreRefusedOrRecomputed)
@@ -382,7 +386,7 @@ TEST(BlockForms, AreWhatRunsAndWhyNothingFasterDoes)
         double dropout;
         std::vector<std::int64_t> grid;
         BlockForm form;
-        const char *function, *why;   // at the end of a forward pass; null for LibTorch's own, and for nothing in the way
+        const char *function, *why;  // at the end of a forward pass; null for LibTorch's own, and for nothing in the way
     };
     const auto points = make_points(1, false, at::kFloat);
     for (const auto& expected : {Case{MemoryMode::Stored, 0, {}, BlockForm::Fused, "BlockFunction", nullptr},
@@ -406,8 +410,10 @@ TEST(BlockForms, AreWhatRunsAndWhyNothingFasterDoes)
             if (why) EXPECT_TRUE(std::string(why).starts_with(expected.why)) << why;
         }
         const auto function = model->forward(points.fx, points.embedding).grad_fn()->name();
-        if (expected.function) EXPECT_TRUE(function.find(expected.function) != std::string::npos) << function;
-        else EXPECT_EQ(function.find("Function"), std::string::npos) << function;
+        if (expected.function)
+            EXPECT_TRUE(function.find(expected.function) != std::string::npos) << function;
+        else
+            EXPECT_EQ(function.find("Function"), std::string::npos) << function;
 
         const torch::NoGradGuard no_grad;
         model->eval();

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "models/layers/activation.h"
+#include "models/transolver/physics_attention.h"
 #include "models/transolver/transolver.h"
-
-#include <cmath>
+#include "partition/error.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/small_models.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include <torch/torch.h>
 
-#include "models/layers/activation.h"
-#include "models/transolver/physics_attention.h"
-#include "partition/error.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/small_models.h"
+#include <cmath>
 
 namespace meshard {
 namespace {
@@ -32,7 +31,7 @@ TEST(Transolver, HasTheReferencesParameterCount)
 
     std::int64_t count = 0;
     for (const auto& parameter : model->parameters()) count += parameter.numel();
-    EXPECT_EQ(count, 132180);   // as the reference run of this configuration reports
+    EXPECT_EQ(count, 132180);  // as the reference run of this configuration reports
 }
 
 TEST(Transolver, ShareOfFeaturesAndEmbeddingMayBeNothing)
@@ -51,8 +50,10 @@ TEST(Transolver, ShareOfFeaturesAndEmbeddingMayBeNothing)
     EXPECT_TRUE(torch::equal(result_with(3, x, {}), expected));
     EXPECT_TRUE(torch::equal(result_with(0, nothing, x), expected));
     EXPECT_TRUE(throws_with<InvalidInput>("embedding must be (batch, points, 1), and is missing", [&] { result_with(2, x.narrow(2, 1, 2), {}); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("functional_dim must be at least 1, and is 0", [] { transolver_options({{"functional_dim", 0}, {"embedding_dim", 0}, {"out_dim", 1}}).validate(); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("embedding_dim must be set unless unified_pos", [] { transolver_options({{"functional_dim", 2}, {"out_dim", 1}}).validate(); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("functional_dim must be at least 1, and is 0",
+                                          [] { transolver_options({{"functional_dim", 0}, {"embedding_dim", 0}, {"out_dim", 1}}).validate(); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("embedding_dim must be set unless unified_pos",
+                                          [] { transolver_options({{"functional_dim", 2}, {"out_dim", 1}}).validate(); }));
     EXPECT_TRUE(to_json(transolver_options({{"functional_dim", 2}, {"out_dim", 1}}))["embedding_dim"].is_null());
 }
 
@@ -151,21 +152,23 @@ TEST(TransolverOptions, RefuseUnknownNamesAndWrongTypes)
 TEST(PhysicsAttention, TakesTheAuthorsConstantsByASwitch)
 {
     torch::manual_seed(3);
-    const SliceOptions options{.dim = 6, .num_heads = 1, .head_dim = 6, .num_slices = 4, .plus = false, .grid = {}, .noise = nullptr, .authors_constants = true};
+    const SliceOptions options{
+        .dim = 6, .num_heads = 1, .head_dim = 6, .num_slices = 4, .plus = false, .grid = {}, .noise = nullptr, .authors_constants = true};
     PhysicsAttention attention(options, 0.0);
     attention->to(torch::kDouble);
     auto parameters = attention->named_parameters();
     const torch::NoGradGuard no_grad;
-    parameters["temperature"].fill_(0.2);   // below PhysicsNeMo's bound
+    parameters["temperature"].fill_(0.2);  // below PhysicsNeMo's bound
     const auto x = torch::randn({1, 9, 6}, torch::kDouble);
 
     const auto found = attention->forward(x);
 
     // Wu et al. 2024, as their code has it for points in any order.
     const auto linear = [&](const torch::Tensor& y, const std::string& name) {
-        return torch::nn::functional::linear(y, parameters[name + ".weight"], parameters.contains(name + ".bias") ? parameters[name + ".bias"] : torch::Tensor());
+        return torch::nn::functional::linear(y, parameters[name + ".weight"],
+                                             parameters.contains(name + ".bias") ? parameters[name + ".bias"] : torch::Tensor());
     };
-    const auto weights = torch::softmax(linear(linear(x, "in_project_x"), "in_project_slice") / 0.2, -1);                     // (1, N, S)
+    const auto weights = torch::softmax(linear(linear(x, "in_project_x"), "in_project_slice") / 0.2, -1);  // (1, N, S)
     const auto tokens = torch::matmul(weights.transpose(1, 2), linear(x, "in_project_fx")) / (weights.sum(1).unsqueeze(-1) + 1e-5);
     const auto qkv = linear(tokens, "qkv_project").chunk(3, -1);
     const auto attended = torch::matmul(torch::softmax(torch::matmul(qkv[0], qkv[1].transpose(1, 2)) / std::sqrt(6.0), -1), qkv[2]);

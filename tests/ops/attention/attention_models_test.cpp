@@ -1,12 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention as models call it: from TorchScript, through LibTorch's modules, in the types and with the dropout of training.
-#include <gtest/gtest.h>
-
-#include <torch/jit.h>
-#include <torch/torch.h>
-
-#include <cmath>
-
 #include "partition/error.h"
 #include "sharding/tensor/exact_mode.h"
 #include "sharding/tensor/redistribute.h"
@@ -15,6 +8,12 @@
 #include "tests/support/expect_tensors.h"
 #include "tests/support/rule_property.h"
 #include "tests/support/run_ranks.h"
+
+#include <gtest/gtest.h>
+#include <torch/jit.h>
+#include <torch/torch.h>
+
+#include <cmath>
 
 namespace meshard {
 namespace {
@@ -40,7 +39,7 @@ TEST(AttentionInModels, RunsFromTorchScript)
         expected.square().sum().backward();
 
         run_ranks(2, [&](const auto& mesh) {
-            for (int call = 0; call < 4; ++call) {   // the executor rewrites the graph after the first calls
+            for (int call = 0; call < 4; ++call) {  // the executor rewrites the graph after the first calls
                 const auto part = cut(x, 2, {8, 3}, mesh).requires_grad_();
                 const auto output = module->run_method("attend", part, causal).toTensor();
                 output.square().sum().backward();
@@ -54,7 +53,7 @@ TEST(AttentionInModels, RunsFromTorchScript)
 TEST(AttentionInModels, RunsInsideTheMultiheadAttentionModule)
 {
     Draw draw(2);
-    const auto x = draw.values({9, 2, 8});   // (N, B, C)
+    const auto x = draw.values({9, 2, 8});  // (N, B, C)
     torch::nn::MultiheadAttention module(torch::nn::MultiheadAttentionOptions(8, 2));
     module->to(at::kDouble);
     auto leaf = x.clone().requires_grad_();
@@ -136,7 +135,7 @@ TEST(AttentionInModels, KeepsToItsTypes)
 TEST(AttentionInModels, TakesFlattenedBatches)
 {
     Draw draw(6);
-    const auto x = draw.values({12, 2, 8, 4});   // two blocks of six batches, or of four rows
+    const auto x = draw.values({12, 2, 8, 4});  // two blocks of six batches, or of four rows
     const auto expected = at::scaled_dot_product_attention(x, x, x);
 
     run_ranks(2, [&](const auto& mesh) {
@@ -179,7 +178,8 @@ TEST(AttentionInModels, DropsTheWeightsThatThePlainOneDrops)
 /// What attention that is all alike leaves of ones after dropout: the share of weights kept, by row.
 std::vector<at::Tensor> kept_shares(const std::shared_ptr<const DeviceMesh>& mesh, const Extents& extents)
 {
-    const auto flat = at::zeros({1, 2, 3000, 1}, at::kDouble), ones = at::ones({1, 2, 3000, 1}, at::kDouble);   // single precision adds 3,000 weights to 1e-5 or worse
+    const auto flat = at::zeros({1, 2, 3000, 1}, at::kDouble),
+               ones = at::ones({1, 2, 3000, 1}, at::kDouble);  // single precision adds 3,000 weights to 1e-5 or worse
     const auto queries = cut(flat, 2, extents, mesh), keys = cut(flat, 2, extents, mesh), values = cut(ones, 2, extents, mesh).requires_grad_();
     const auto output = at::scaled_dot_product_attention(queries, keys, values, {}, 0.25);
     output.backward(output.detach());

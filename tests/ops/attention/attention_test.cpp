@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <gtest/gtest.h>
-
-#include <ATen/ATen.h>
-#include <ATen/Parallel.h>
-#include <torch/csrc/distributed/c10d/HashStore.hpp>
-#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
-
-#include <chrono>
-#include <thread>
-
 #include "ops/attention/ring_attention.h"
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/rule_table.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/rule_property.h"
 #include "tests/support/run_ranks.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include <chrono>
+#include <thread>
 
 namespace meshard {
 namespace {
@@ -60,68 +59,75 @@ std::string text_of(const AttentionSizes& s)
 
 std::vector<std::int64_t> mask_shape(const AttentionSizes& s, Draw& draw)
 {
-    const std::vector<std::vector<std::int64_t>> shapes{{s.rows, s.keys},
-                                                        {s.heads, s.rows, s.keys},
-                                                        {s.batch, 1, 1, s.keys},
-                                                        {s.batch, s.heads, s.rows, s.keys},
-                                                        {1, s.heads, s.rows, 1},
-                                                        {s.batch, 1, s.rows, s.keys}};
+    const std::vector<std::vector<std::int64_t>> shapes{{s.rows, s.keys},        {s.heads, s.rows, s.keys},
+                                                        {s.batch, 1, 1, s.keys}, {s.batch, s.heads, s.rows, s.keys},
+                                                        {1, s.heads, s.rows, 1}, {s.batch, 1, s.rows, s.keys}};
     return draw.pick(shapes);
 }
 
 TEST(Attention, EqualsThePlainOneForAnyCut)
 {
-    check_rule([](Draw& draw) {
-        auto sizes = draw_sizes(draw);
-        const bool grouped = draw.chance(0.3), causal = draw.chance(0.4);
-        if (grouped) sizes.heads = sizes.key_heads * draw.integer(2, 3);
-        const auto scale = draw.chance(0.3) ? std::make_optional(draw.real(0.1, 1.5)) : std::nullopt;
-        return RuleCase{"attention " + text_of(sizes) + (causal ? " causal" : ""), draw_inputs(sizes, draw),
-                        [=](const auto& x) { return beside(x, at::scaled_dot_product_attention(x[0], x[1], x[2], {}, 0.0, causal, scale, grouped)); },
-                        {}};
-    }, {.num_cases = 400});
+    check_rule(
+        [](Draw& draw) {
+            auto sizes = draw_sizes(draw);
+            const bool grouped = draw.chance(0.3), causal = draw.chance(0.4);
+            if (grouped) sizes.heads = sizes.key_heads * draw.integer(2, 3);
+            const auto scale = draw.chance(0.3) ? std::make_optional(draw.real(0.1, 1.5)) : std::nullopt;
+            return RuleCase{"attention " + text_of(sizes) + (causal ? " causal" : ""),
+                            draw_inputs(sizes, draw),
+                            [=](const auto& x) { return beside(x, at::scaled_dot_product_attention(x[0], x[1], x[2], {}, 0.0, causal, scale, grouped)); },
+                            {}};
+        },
+        {.num_cases = 400});
 }
 
 TEST(Attention, TakesBooleanMasksThatMayHideEverything)
 {
-    check_rule([](Draw& draw) {
-        auto sizes = draw_sizes(draw);
-        const bool grouped = draw.chance(0.3);
-        if (grouped) sizes.heads = sizes.key_heads * 2;
-        auto inputs = draw_inputs(sizes, draw);
-        inputs.push_back(draw.values(mask_shape(sizes, draw)) > draw.real(-1.0, 1.5));
-        return RuleCase{"boolean mask " + text_of(sizes), inputs,
-                        [=](const auto& x) { return beside(x, at::scaled_dot_product_attention(x[0], x[1], x[2], x[3], 0.0, false, {}, grouped)); },
-                        {}};
-    }, {.num_cases = 250});
+    check_rule(
+        [](Draw& draw) {
+            auto sizes = draw_sizes(draw);
+            const bool grouped = draw.chance(0.3);
+            if (grouped) sizes.heads = sizes.key_heads * 2;
+            auto inputs = draw_inputs(sizes, draw);
+            inputs.push_back(draw.values(mask_shape(sizes, draw)) > draw.real(-1.0, 1.5));
+            return RuleCase{"boolean mask " + text_of(sizes),
+                            inputs,
+                            [=](const auto& x) { return beside(x, at::scaled_dot_product_attention(x[0], x[1], x[2], x[3], 0.0, false, {}, grouped)); },
+                            {}};
+        },
+        {.num_cases = 250});
 }
 
 TEST(Attention, TakesAddedMasksAndGivesThemTheirGradient)
 {
-    check_rule([](Draw& draw) {
-        auto sizes = draw_sizes(draw);
-        const bool grouped = draw.chance(0.3), learned = draw.chance(0.6);
-        if (grouped) sizes.heads = sizes.key_heads * 2;
-        auto inputs = draw_inputs(sizes, draw);
-        inputs.push_back(draw.values(mask_shape(sizes, draw)));
-        return RuleCase{"added mask " + text_of(sizes), inputs,
-                        [=](const auto& x) {
-                            return beside(x, at::scaled_dot_product_attention(x[0], x[1], x[2], learned ? x[3] : x[3].detach(), 0.0, false, {}, grouped));
-                        },
-                        {}};
-    }, {.num_cases = 250});
+    check_rule(
+        [](Draw& draw) {
+            auto sizes = draw_sizes(draw);
+            const bool grouped = draw.chance(0.3), learned = draw.chance(0.6);
+            if (grouped) sizes.heads = sizes.key_heads * 2;
+            auto inputs = draw_inputs(sizes, draw);
+            inputs.push_back(draw.values(mask_shape(sizes, draw)));
+            return RuleCase{"added mask " + text_of(sizes),
+                            inputs,
+                            [=](const auto& x) {
+                                return beside(x, at::scaled_dot_product_attention(x[0], x[1], x[2], learned ? x[3] : x[3].detach(), 0.0, false, {}, grouped));
+                            },
+                            {}};
+        },
+        {.num_cases = 250});
 }
 
 TEST(Attention, TakesAnyNumberOfDimensionsAndBroadcasts)
 {
     check_rule([](Draw& draw) {
         const auto n = draw.integer(2, 9), s = draw.integer(2, 9), d = draw.integer(1, 4);
-        const std::vector<std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>>> leads{
-            {{}, {}}, {{3}, {3}}, {{2, 2, 3}, {2, 2, 3}}, {{2, 3}, {1, 3}}, {{2, 3}, {2, 1}}, {{1, 2}, {3, 2}}};
+        const std::vector<std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>>> leads{{{}, {}},         {{3}, {3}},       {{2, 2, 3}, {2, 2, 3}},
+                                                                                                 {{2, 3}, {1, 3}}, {{2, 3}, {2, 1}}, {{1, 2}, {3, 2}}};
         auto [query, key] = draw.pick(leads);
         query.insert(query.end(), {n, d});
         key.insert(key.end(), {s, d});
-        return RuleCase{"leading dimensions " + std::to_string(query.size()), {draw.values(query), draw.values(key), draw.values(key), draw.values({n, s})},
+        return RuleCase{"leading dimensions " + std::to_string(query.size()),
+                        {draw.values(query), draw.values(key), draw.values(key), draw.values({n, s})},
                         [](const auto& x) { return beside(x, at::scaled_dot_product_attention(x[0], x[1], x[2], x[3])); },
                         {}};
     });

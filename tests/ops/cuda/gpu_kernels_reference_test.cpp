@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels' bodies, run by the host: where the arithmetic of indices is checked without a GPU.
+#include "ops/cuda/row_packing.h"
+#include "ops/cuda/segment_sweep.h"
+#include "ops/neighbors/grid_search.h"
+#include "ops/rows/on_gpu.h"
+#include "ops/rows/segment_reduce.h"
+#include "ops/search/grid_walk.h"
+#include "ops/search/point_search.h"
+#include "tests/support/expect_error.h"
+
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <random>
 #include <vector>
-
-#include "ops/cuda/row_packing.h"
-#include "ops/cuda/segment_sweep.h"
-#include "ops/neighbors/grid_search.h"
-#include "ops/search/grid_walk.h"
-#include "ops/rows/on_gpu.h"
-#include "ops/search/point_search.h"
-#include "ops/rows/segment_reduce.h"
-#include "tests/support/expect_error.h"
 
 namespace meshard {
 namespace {
@@ -78,7 +78,8 @@ void expect_neighbors_of_the_tree()
         const auto expected = request.is_knn ? std::vector{search.knn(queries, request.k, excluded)} : search.within(queries, request.limits, excluded);
 
         const auto found = GridSearch<T, HostExecutor>({}, tensor_of(points, dimensions), tensor_of(queries, dimensions),
-                                                       excluded.empty() ? at::Tensor() : at::tensor(excluded, at::kInt)).answer(request);
+                                                       excluded.empty() ? at::Tensor() : at::tensor(excluded, at::kInt))
+                               .answer(request);
 
         ASSERT_EQ(found.size(), expected.size());
         for (std::size_t l = 0; l < found.size(); ++l) expect_same(found[l], expected[l]);
@@ -96,7 +97,8 @@ void expect_the_grids_order()
 {
     std::mt19937_64 random(6);
     for (int trial = 0; trial < 100; ++trial) {
-        const auto points = draw_rows<T>(random, static_cast<std::int64_t>(random() % 300), 3), queries = draw_rows<T>(random, static_cast<std::int64_t>(random() % 30), 3);
+        const auto points = draw_rows<T>(random, static_cast<std::int64_t>(random() % 300), 3),
+                   queries = draw_rows<T>(random, static_cast<std::int64_t>(random() % 30), 3);
         NeighborRequest request{"search", false, 0, {}, {.order = NeighborOrder::Grid}};
         request.limits.push_back(draw_limit(random, 1));
 
@@ -136,7 +138,8 @@ TEST(GpuKernelsReference, SweepsAreThoseOfSegmentReduce)
         for (auto rows = random() % 6; rows > 0; --rows) offsets.push_back(offsets.back() + static_cast<std::int64_t>(random() % 4));
         const auto num_rows = static_cast<std::int64_t>(offsets.size()) - 1;
         auto values = at::empty({offsets.back(), 3}, at::kDouble);
-        for (std::int64_t i = 0; i < values.numel(); ++i) values.view({-1})[i] = random() % 8 == 0 ? std::nan("") : static_cast<double>(random() % 5) - 2;   // ties
+        for (std::int64_t i = 0; i < values.numel(); ++i)
+            values.view({-1})[i] = random() % 8 == 0 ? std::nan("") : static_cast<double>(random() % 5) - 2;  // ties
         const auto table = at::tensor(offsets, at::kLong);
         for (const auto& [kind, reduction] : {std::pair(SegmentSweep::Sum, SegmentReduction::Sum), std::pair(SegmentSweep::Max, SegmentReduction::Max),
                                               std::pair(SegmentSweep::Min, SegmentReduction::Min)}) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels on a GPU against the same bodies run by the host.
-#include <cuda_runtime_api.h>
+#include "ops/cuda/kernels.h"
+
 #include <gtest/gtest.h>
 
+#include <cuda_runtime_api.h>
 #include <random>
 #include <vector>
-
-#include "ops/cuda/kernels.h"
 
 namespace meshard {
 namespace {
@@ -70,7 +70,7 @@ TEST_F(GpuKernels, PackUnpackAndAddRows)
         const std::int64_t num_rows = 5000, n = 3000;
         const auto rows = draw(random, num_rows * channels);
         std::vector<std::int64_t> index(n), offsets(num_rows + 1), places(n);
-        for (std::int64_t i = 0; i < n; ++i) index[i] = (i * 7919) % num_rows;   // no row twice
+        for (std::int64_t i = 0; i < n; ++i) index[i] = (i * 7919) % num_rows;  // no row twice
         for (std::int64_t i = 0; i < n; ++i) places[i] = n - 1 - i;
         for (std::int64_t i = 0; i <= num_rows; ++i) offsets[i] = i * n / num_rows;
         std::vector<float> packed(n * channels), unpacked(rows.size()), sums = rows;
@@ -82,8 +82,10 @@ TEST_F(GpuKernels, PackUnpackAndAddRows)
 
         using Word = std::uint32_t;
         pack_rows(kGpu, reinterpret_cast<const Word*>(device_rows.data()), device_index.data(), n, channels, reinterpret_cast<Word*>(device_packed.data()));
-        unpack_rows(kGpu, reinterpret_cast<const Word*>(device_packed.data()), device_index.data(), n, channels, reinterpret_cast<Word*>(device_unpacked.data()));
-        add_packed_rows(kGpu, static_cast<const float*>(device_packed.data()), device_offsets.data(), device_places.data(), num_rows, channels, device_rows.data());
+        unpack_rows(kGpu, reinterpret_cast<const Word*>(device_packed.data()), device_index.data(), n, channels,
+                    reinterpret_cast<Word*>(device_unpacked.data()));
+        add_packed_rows(kGpu, static_cast<const float*>(device_packed.data()), device_offsets.data(), device_places.data(), num_rows, channels,
+                        device_rows.data());
 
         EXPECT_EQ(device_packed.values(), packed);
         EXPECT_EQ(device_unpacked.values(), unpacked);
@@ -106,7 +108,8 @@ TEST_F(GpuKernels, SweepSegments)
         const OnDevice<float> device_results(std::vector<float>(results.size()));
         const OnDevice<std::int64_t> device_arguments(std::vector<std::int64_t>(results.size()));
 
-        sweep_segments(kGpu, static_cast<const float*>(device_values.data()), device_offsets.data(), 3000, 5, kind, device_results.data(), device_arguments.data());
+        sweep_segments(kGpu, static_cast<const float*>(device_values.data()), device_offsets.data(), 3000, 5, kind, device_results.data(),
+                       device_arguments.data());
 
         EXPECT_EQ(device_results.values(), results);
         EXPECT_EQ(device_arguments.values(), arguments);

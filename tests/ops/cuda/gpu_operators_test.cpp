@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // The operators on tensors of a GPU against the same call on the CPU, and against themselves: same bits every time.
-#include <ATen/ATen.h>
-#include <gtest/gtest.h>
-
-#include <random>
-
-#include "ops/neighbors/ball_query.h"
 #include "ops/fused/fused_block.h"
+#include "ops/neighbors/ball_query.h"
 #include "ops/neighbors/neighbors.h"
 #include "ops/rows/row_gather.h"
 #include "ops/rows/row_moves.h"
 #include "ops/rows/segment_reduce.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/random_block.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <random>
 
 namespace meshard {
 namespace {
@@ -27,7 +27,10 @@ protected:
 };
 
 /// A copy there, a leaf.
-at::Tensor on(at::DeviceType device, const at::Tensor& tensor) { return tensor.detach().to(device).clone().set_requires_grad(tensor.requires_grad()); }
+at::Tensor on(at::DeviceType device, const at::Tensor& tensor)
+{
+    return tensor.detach().to(device).clone().set_requires_grad(tensor.requires_grad());
+}
 
 /// Values and gradients of `apply(x)` on both devices, and twice on the GPU.
 template <class Apply>
@@ -68,7 +71,7 @@ TEST_F(GpuOperators, RowsAreGatheredPlacedAndAdded)
 TEST_F(GpuOperators, SegmentsOfEveryKind)
 {
     const auto offsets = at::cat({at::zeros({1}, at::kLong), at::randint(0, 12, {700}, at::kLong).cumsum(0)});
-    const auto values = at::randn({offsets[-1].item<std::int64_t>(), 6}, at::kDouble).mul(4).round().requires_grad_();   // ties
+    const auto values = at::randn({offsets[-1].item<std::int64_t>(), 6}, at::kDouble).mul(4).round().requires_grad_();  // ties
     for (const auto kind : {SegmentReduction::Sum, SegmentReduction::Mean, SegmentReduction::Max, SegmentReduction::Min}) {
         expect_same_on_gpu(values, 1e-14, [&](const at::Tensor& x) { return segment_reduce(x, offsets, kind).values; });
         const auto here = segment_reduce(values, offsets, kind).arguments;

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients of fields that are not linear, on mixed cells, against VTK's.
+#include "ops/fields/mesh_operators.h"
+#include "tests/support/expect_tensors.h"
+#include "tests/support/sample_meshes.h"
+
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
-
 #include <vtkCellData.h>
 #include <vtkCellDerivatives.h>
 #include <vtkDoubleArray.h>
@@ -13,10 +16,6 @@
 #include <vtkPoints.h>
 #include <vtkSmartPointer.h>
 #include <vtkUnstructuredGrid.h>
-
-#include "ops/fields/mesh_operators.h"
-#include "tests/support/expect_tensors.h"
-#include "tests/support/sample_meshes.h"
 
 namespace meshard {
 namespace {
@@ -43,7 +42,7 @@ Mesh sheared_solids(std::int32_t n)
         const auto p = boxes.cells.row(box);
         if (box % 3 == 0) {
             add(12, {p.begin(), p.end()});
-        } else if (box % 3 == 1) {   // VTK's wedges are left-handed seen from below
+        } else if (box % 3 == 1) {  // VTK's wedges are left-handed seen from below
             add(13, {p[0], p[2], p[1], p[4], p[6], p[5]});
             add(13, {p[0], p[3], p[2], p[4], p[7], p[6]});
         } else {
@@ -105,7 +104,10 @@ at::Tensor wavy(const at::Tensor& positions)
     return (positions.select(1, 0) * 2).sin() * positions.select(1, 1).add(1).square() + positions.select(1, 2).exp();
 }
 
-at::Tensor positions_of(const Mesh& mesh) { return at::tensor(mesh.points.to_doubles(), at::kDouble).view({-1, 3}); }
+at::Tensor positions_of(const Mesh& mesh)
+{
+    return at::tensor(mesh.points.to_doubles(), at::kDouble).view({-1, 3});
+}
 
 /// To rounding; in wedges to six digits, since VTK takes 0.333333 for the middle of a triangle.
 void expect_near(const Mesh& mesh, const at::Tensor& found, const at::Tensor& expected)

@@ -1,16 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/fields/mesh_operators.h"
-
-#include <ATen/ATen.h>
-#include <gtest/gtest.h>
-
-#include <array>
-#include <functional>
-#include <random>
-
+#include "partition/cut/metis_partitioner.h"
 #include "partition/error.h"
 #include "partition/ghosts/ghost_graph.h"
-#include "partition/cut/metis_partitioner.h"
 #include "partition/mesh/surface_forces.h"
 #include "sharding/exchange/row_routes.h"
 #include "sharding/tensor/shard_tensor.h"
@@ -19,6 +11,13 @@
 #include "tests/support/four_partitions.h"
 #include "tests/support/run_ranks.h"
 #include "tests/support/sample_meshes.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <functional>
+#include <random>
 
 namespace meshard {
 namespace {
@@ -50,7 +49,9 @@ Mesh cube_of_all_solids(std::int32_t n)
     for (std::int32_t box = 0; box < boxes.num_cells(); ++box) {
         const auto p = boxes.cells.row(box);
         switch (box % 4) {
-        case 0: add(12, {p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7]}); break;
+        case 0:
+            add(12, {p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7]});
+            break;
         case 1:
             mesh.cells.push_row(p);
             mesh.cell_types.push_back(42);
@@ -103,11 +104,14 @@ at::Tensor positions_of(const Mesh& mesh)
 
 const at::Tensor& slopes()
 {
-    static const at::Tensor slopes = at::tensor({1.5, -2.0, 0.25, 0.5, 1.0, -3.0}, at::kDouble).view({2, 3});   // of two fields
+    static const at::Tensor slopes = at::tensor({1.5, -2.0, 0.25, 0.5, 1.0, -3.0}, at::kDouble).view({2, 3});  // of two fields
     return slopes;
 }
 
-at::Tensor linear_fields(const at::Tensor& positions) { return positions.mm(slopes().t()) + 1e3; }
+at::Tensor linear_fields(const at::Tensor& positions)
+{
+    return positions.mm(slopes().t()) + 1e3;
+}
 
 at::Tensor draw(std::uint64_t seed, std::vector<std::int64_t> shape)
 {
@@ -187,7 +191,8 @@ TEST(MeshOperators, MeansAreThoseOfALoop)
     const Mesh mesh = cube_of_all_solids(2);
     const MeshGeometry geometry(mesh);
     const auto at_points = draw(5, {mesh.num_points(), 2}), at_cells = draw(6, {mesh.num_cells(), 2});
-    auto of_points = at::zeros({mesh.num_cells(), 2}, at::kDouble), of_cells = at::zeros({mesh.num_points(), 2}, at::kDouble), counts = at::zeros({mesh.num_points(), 1}, at::kDouble);
+    auto of_points = at::zeros({mesh.num_cells(), 2}, at::kDouble), of_cells = at::zeros({mesh.num_points(), 2}, at::kDouble),
+         counts = at::zeros({mesh.num_points(), 1}, at::kDouble);
     for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
         for (const auto point : mesh.cells.row(i)) {
             of_points[i] += at_points[point] / static_cast<double>(mesh.cells.row(i).size());
@@ -223,7 +228,7 @@ TEST(MeshOperators, ForcesAreThoseOfTheSerialSum)
     EXPECT_TRUE(tensors_near(found.pressure_moment, vector(expected.pressure_moment), 1e-13));
     EXPECT_TRUE(tensors_near(found.viscous_moment, vector(expected.viscous_moment), 1e-13));
     EXPECT_NEAR(integral(geometry, at::ones({mesh.num_cells()}, at::kDouble)).item<double>(), expected.area, 1e-13);
-    const auto outward = positions_of(mesh);   // of a sphere, its points are their own normals
+    const auto outward = positions_of(mesh);  // of a sphere, its points are their own normals
     EXPECT_LT((point_normals(geometry) - outward).abs().max().item<double>(), 0.2);
 }
 
@@ -245,11 +250,19 @@ std::vector<MeshCut> cuts_of(const Mesh& mesh)
 }
 
 /// All operators on one cell field (cells, 2), one point field (points, 2), one point vector field (points, 3).
-std::vector<at::Tensor> all_results(const MeshGeometry& geometry, GradientNeighbors neighbors, const at::Tensor& cells, const at::Tensor& points, const at::Tensor& flow)
+std::vector<at::Tensor> all_results(const MeshGeometry& geometry, GradientNeighbors neighbors, const at::Tensor& cells, const at::Tensor& points,
+                                    const at::Tensor& flow)
 {
     const auto gradient = least_squares_gradient(geometry, neighbors), gauss = green_gauss_gradient(geometry);
-    return {gradient(cells), divergence(gradient)(gradient(cells)), gauss(points), divergence(gauss)(flow), laplacian(geometry)(cells), facet_neighbor_mean(geometry)(cells),
-            points_to_cells(geometry)(points), cells_to_points(geometry)(cells), cells_to_points(geometry)(gradient(cells))};
+    return {gradient(cells),
+            divergence(gradient)(gradient(cells)),
+            gauss(points),
+            divergence(gauss)(flow),
+            laplacian(geometry)(cells),
+            facet_neighbor_mean(geometry)(cells),
+            points_to_cells(geometry)(points),
+            cells_to_points(geometry)(cells),
+            cells_to_points(geometry)(gradient(cells))};
 }
 
 /// Acceptance A23.
@@ -284,8 +297,11 @@ TEST(MeshOperators, OnCutMeshesEqualThoseOfTheWhole)
             SCOPED_TRACE(std::string(name) + " on " + std::to_string(ranks) + " ranks, " + kind);
             run_ranks(ranks, [&, &partition = partition](const auto& device_mesh) {
                 const MeshGeometry part(extract_subdomain(mesh, graph, partition, static_cast<std::int32_t>(device_mesh->coordinate(0)), 1), device_mesh);
-                const auto own = [](const at::Tensor& all, const IndexMap& ids) { return all.index_select(0, at::tensor(std::vector<std::int64_t>(ids.owned().begin(), ids.owned().end()), at::kLong)); };
-                auto c = own(at_cells, part.cell_ids()).requires_grad_(), p = own(at_points, part.point_ids()).requires_grad_(), f = own(flow, part.point_ids()).requires_grad_();
+                const auto own = [](const at::Tensor& all, const IndexMap& ids) {
+                    return all.index_select(0, at::tensor(std::vector<std::int64_t>(ids.owned().begin(), ids.owned().end()), at::kLong));
+                };
+                auto c = own(at_cells, part.cell_ids()).requires_grad_(), p = own(at_points, part.point_ids()).requires_grad_(),
+                     f = own(flow, part.point_ids()).requires_grad_();
 
                 const auto found = all_results(part, neighbors, part.cells().field(c), part.points().field(p), part.points().field(f));
                 at::Tensor share = at::zeros({}, at::kDouble);
@@ -301,7 +317,8 @@ TEST(MeshOperators, OnCutMeshesEqualThoseOfTheWhole)
                 EXPECT_TRUE(tensors_near(f.grad(), own(f0.grad(), part.point_ids()), 1e-11));
 
                 const auto near = [&](const at::Tensor& value, const at::Tensor& of_whole) { return tensors_near(full_tensor(value), of_whole, 1e-13); };
-                const auto pressure = part.cells().field(own(at_cells.select(1, 0), part.cell_ids())), tractions = part.cells().field(own(stresses, part.cell_ids()));
+                const auto pressure = part.cells().field(own(at_cells.select(1, 0), part.cell_ids())),
+                           tractions = part.cells().field(own(stresses, part.cell_ids()));
                 const auto forces = field_forces(part, pressure, tractions, {0.5, -1, 2});
                 EXPECT_TRUE(near(integral(part, part.cells().field(c.detach())), integral(whole, at_cells)));
                 EXPECT_TRUE(near(forces.pressure_force, expected_forces.pressure_force));
@@ -348,7 +365,7 @@ TEST(MeshOperators, RefuseFieldsOfAnotherMesh)
         const auto rank = static_cast<std::int32_t>(device_mesh->coordinate(0));
         const auto part = [&](std::int32_t which, std::int32_t layers) { return extract_subdomain(mesh, graph, partition, which, layers); };
         EXPECT_THROW(MeshGeometry(part(rank, 0), device_mesh), InvalidInput);
-        EXPECT_THROW(MeshGeometry(part(0, 1), device_mesh), InvalidInput);   // wrong on rank 1 only
+        EXPECT_THROW(MeshGeometry(part(0, 1), device_mesh), InvalidInput);  // wrong on rank 1 only
         const MeshGeometry geometry(part(rank, 1), device_mesh);
         EXPECT_THROW(least_squares_gradient(geometry, GradientNeighbors::Vertex), InvalidInput);
         EXPECT_THROW(laplacian(geometry)(at::ones({mesh.num_cells()}, at::kDouble)), InvalidInput);

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operators that share their rows among LibTorch's threads: their number changes no bit of a result.
-#include <ATen/ATen.h>
-#include <ATen/Parallel.h>
-#include <gtest/gtest.h>
-
-#include <vector>
-
 #include "ops/fields/mesh_geometry.h"
 #include "ops/fields/mesh_operators.h"
 #include "ops/rows/segment_reduce.h"
 #include "ops/surface/surface_distance.h"
 #include "sharding/exchange/row_copies.h"
 #include "tests/support/sample_meshes.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include <vector>
 
 namespace meshard {
 namespace {
@@ -36,8 +36,8 @@ TEST(Threads, ReduceSegments)
     const auto offsets = at::cat({at::zeros({1}, at::kLong), sizes.cumsum(0)});
     const auto values = at::randn({offsets[-1].item<std::int64_t>(), 16});
     expect_the_same_on_threads([&] {
-        return std::vector<at::Tensor>{segment_reduce(values, offsets, SegmentReduction::Sum).values, segment_reduce(values, offsets, SegmentReduction::Max).values,
-                                       segment_softmax(values, offsets)};
+        return std::vector<at::Tensor>{segment_reduce(values, offsets, SegmentReduction::Sum).values,
+                                       segment_reduce(values, offsets, SegmentReduction::Max).values, segment_softmax(values, offsets)};
     });
 }
 
@@ -45,7 +45,8 @@ TEST(Threads, CopyRows)
 {
     const auto rows = at::randn({50000, 16});
     const auto index = at::randint(0, rows.size(0), {100000});
-    expect_the_same_on_threads([&] { return std::vector<at::Tensor>{take_some_rows(rows, index), scatter_some_rows(take_some_rows(rows, index), index, rows.size(0))}; });
+    expect_the_same_on_threads(
+        [&] { return std::vector<at::Tensor>{take_some_rows(rows, index), scatter_some_rows(take_some_rows(rows, index), index, rows.size(0))}; });
 }
 
 TEST(Threads, ApplyMeshOperators)

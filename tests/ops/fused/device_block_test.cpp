@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a GPU does with an attention block, done by the host, against the host's own tiles.
-#include <ATen/ATen.h>
-#include <gtest/gtest.h>
-
-#include <tuple>
-
 #include "ops/fused/device_block.h"
 #include "ops/fused/fused_block.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/random_block.h"
 #include "tests/support/run_ranks.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <tuple>
 
 namespace meshard {
 namespace {
@@ -28,7 +28,7 @@ Case make_case(std::int64_t head_dim, std::int64_t outputs, at::ScalarType type)
     made.block.attend = [](const at::Tensor& tokens, const std::vector<at::Tensor>& weights) { return at::matmul(tokens, weights[0]).tanh(); };
     made.block.attend_weights = {at::randn({head_dim, head_dim}, type).requires_grad_()};
     made.block.epsilon = 1e-5;
-    made.x = at::randn({2, 601, 12}, type);   // chunks and tiles of no full size
+    made.x = at::randn({2, 601, 12}, type);  // chunks and tiles of no full size
     return made;
 }
 
@@ -81,7 +81,7 @@ TEST_P(DeviceBlock, EqualsTheTilesOfTheHost)
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, DeviceBlock,
-                         testing::Combine(testing::Values(4, 16, 24, 40), testing::Values(0, 3), testing::Bool()));   // heads in registers and in memory
+                         testing::Combine(testing::Values(4, 16, 24, 40), testing::Values(0, 3), testing::Bool()));  // heads in registers and in memory
 
 TEST(DeviceBlockSums, AreNearThoseOfTheHostInSinglePrecision)
 {
@@ -104,7 +104,8 @@ TEST(DeviceBlockSums, TravelBetweenRanks)
         auto own = made;
         own.x = part(made.x);
 
-        const auto found = outcome_of(own, [&](const at::Tensor& x, const FusedBlock& block) { return to_local(fused_block_by_kernels(from_local(x, spec), block)); });
+        const auto found =
+            outcome_of(own, [&](const at::Tensor& x, const FusedBlock& block) { return to_local(fused_block_by_kernels(from_local(x, spec), block)); });
 
         EXPECT_TRUE(tensors_near(found.result, part(expected.result), 1e-12));
         EXPECT_TRUE(tensors_near(found.x_gradient, part(expected.x_gradient), 1e-10));

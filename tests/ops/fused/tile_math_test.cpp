@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/fused/tile_math.h"
 
+#include <c10/util/BFloat16.h>
+#include <gtest/gtest.h>
+
 #include <bit>
 #include <cmath>
 #include <limits>
 #include <vector>
 
-#include <c10/util/BFloat16.h>
-#include <gtest/gtest.h>
-
 namespace meshard {
 namespace {
 
-constexpr double kRounding = 2e-7;   // some units in the last place of a single-precision 1
+constexpr double kRounding = 2e-7;  // some units in the last place of a single-precision 1
 
 std::vector<float> wave(std::size_t count, float height)
 {
@@ -21,12 +21,15 @@ std::vector<float> wave(std::size_t count, float height)
     return values;
 }
 
-double phi(double x) { return 0.5 * std::erfc(-x / std::sqrt(2.0)); }
+double phi(double x)
+{
+    return 0.5 * std::erfc(-x / std::sqrt(2.0));
+}
 
 TEST(TileMath, GeluAndItsSlopeAreThoseOfTheNormalDistribution)
 {
     for (const float height : {0.1F, 2.0F, 7.0F, 60.0F}) {
-        const auto x = wave(1001, height);   // no multiple of a vector's length
+        const auto x = wave(1001, height);  // no multiple of a vector's length
         std::vector<float> y(x.size()), again(x.size()), slope(x.size(), 1.0F);
 
         gelu(y.data(), x.data(), static_cast<std::int64_t>(x.size()));
@@ -55,7 +58,7 @@ TEST(TileMath, GeluHandsNanOn)
 TEST(TileMath, SoftmaxRowsEqualsItsFormulaAndSumsToOne)
 {
     for (const float height : {1.0F, 30.0F, 500.0F}) {
-        constexpr std::int64_t kRows = 7, kPoints = 101;   // more than one strip
+        constexpr std::int64_t kRows = 7, kPoints = 101;  // more than one strip
         const auto logits = wave(kRows * kPoints, height);
         auto weights = logits;
 
@@ -91,7 +94,7 @@ TEST(TileMath, LayerNormEqualsItsFormula)
 {
     constexpr std::int64_t kChannels = 19;
     constexpr double kEpsilon = 1e-5;
-    for (const std::int64_t num_points : {1, 4, 11}) {   // points go by fours, the last ones alone
+    for (const std::int64_t num_points : {1, 4, 11}) {  // points go by fours, the last ones alone
         const auto x = wave(num_points * kChannels, 3), scale = wave(kChannels, 2), shift = wave(kChannels, 1);
         std::vector<float> y(x.size()), mean(num_points), inverse(num_points);
 
@@ -105,7 +108,8 @@ TEST(TileMath, LayerNormEqualsItsFormula)
             EXPECT_NEAR(mean[t], sum / kChannels, 4 * kRounding);
             EXPECT_NEAR(inverse[t], scaled, 4 * kRounding * scaled);
             for (std::int64_t c = 0; c < kChannels; ++c) {
-                ASSERT_NEAR(y[t * kChannels + c], (x[t * kChannels + c] - sum / kChannels) * scaled * scale[c] + shift[c], 16 * kRounding) << num_points << " points, point " << t;
+                ASSERT_NEAR(y[t * kChannels + c], (x[t * kChannels + c] - sum / kChannels) * scaled * scale[c] + shift[c], 16 * kRounding)
+                    << num_points << " points, point " << t;
             }
         }
     }
@@ -119,7 +123,8 @@ TEST(TileMath, BothWidthsAgreeOnLayerNormAndItsGradient)
         const std::vector<T> xs(x.begin(), x.end()), gs(g.begin(), g.end()), scales(scale.begin(), scale.end()), shifts(shift.begin(), shift.end());
         std::vector<T> mean(kPoints), inverse(kPoints), y(x.size()), of_x(x.size()), of_scale(kChannels), of_shift(kChannels);
         layer_norm(y.data(), mean.data(), inverse.data(), xs.data(), scales.data(), shifts.data(), kPoints, kChannels, 1e-5);
-        layer_norm_backward(of_x.data(), of_scale.data(), of_shift.data(), gs.data(), xs.data(), mean.data(), inverse.data(), scales.data(), kPoints, kChannels);
+        layer_norm_backward(of_x.data(), of_scale.data(), of_shift.data(), gs.data(), xs.data(), mean.data(), inverse.data(), scales.data(), kPoints,
+                            kChannels);
         std::vector<double> all(y.begin(), y.end());
         for (const auto* part : {&of_x, &of_scale, &of_shift}) all.insert(all.end(), part->begin(), part->end());
         return all;
@@ -134,7 +139,8 @@ TEST(TileMath, Bfloat16IsThatOfLibTorch)
 {
     std::vector<float> x;
     for (std::uint32_t high = 0; high < 0x10000; high += 3) {
-        for (const std::uint32_t low : {0x0000U, 0x0001U, 0x7FFFU, 0x8000U, 0x8001U, 0xFFFFU}) x.push_back(std::bit_cast<float>(high << 16 | low));   // ties, NaN and infinities too
+        for (const std::uint32_t low : {0x0000U, 0x0001U, 0x7FFFU, 0x8000U, 0x8001U, 0xFFFFU})
+            x.push_back(std::bit_cast<float>(high << 16 | low));  // ties, NaN and infinities too
     }
     std::vector<std::uint16_t> y(x.size());
     std::vector<float> back(x.size());

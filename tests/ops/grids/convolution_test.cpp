@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Convolutions of cut grids against the plain operator.
-#include <gtest/gtest.h>
-
-#include <ATen/ATen.h>
-
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/rule_table.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/rule_property.h"
 #include "tests/support/run_ranks.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
 
 namespace meshard {
 namespace {
@@ -54,12 +53,12 @@ RuleCase draw_convolution(Draw& draw, bool transposed)
     item.inputs = {draw.values(input), draw.values(weight)};
     if (draw.chance(0.7)) item.inputs.push_back(draw.values({out}));
     if (draw.chance(0.7)) item.whole_inputs = {1, 2};
-    const bool traced = draw.chance(0.2);   // the form that traced programs call
+    const bool traced = draw.chance(0.2);  // the form that traced programs call
     item.function = [c, traced](const std::vector<at::Tensor>& x) {
         const auto bias = x.size() > 2 ? std::optional(x[2]) : std::nullopt;
         if (traced) {
-            return std::vector{at::_convolution(x[0], x[1], bias, c.stride, c.padding, c.dilation, c.transposed, c.output_padding, c.groups, false, false,
-                                                true, true)};
+            return std::vector{
+                at::_convolution(x[0], x[1], bias, c.stride, c.padding, c.dilation, c.transposed, c.output_padding, c.groups, false, false, true, true)};
         }
         return std::vector{at::convolution(x[0], x[1], bias, c.stride, c.padding, c.dilation, c.transposed, c.output_padding, c.groups)};
     };
@@ -114,8 +113,10 @@ TEST(Convolution, SendsTheRowsAtTheSeamAndNothingElse)
         EXPECT_EQ(forward[0].operation, "all_to_all");
         EXPECT_EQ(forward[0].bytes, row);
         for (const auto& call : mesh->counter().calls()) {
-            if (call.operation == "all_to_all") EXPECT_EQ(call.bytes, row);
-            else EXPECT_EQ(call.operation, "all_reduce");
+            if (call.operation == "all_to_all")
+                EXPECT_EQ(call.bytes, row);
+            else
+                EXPECT_EQ(call.operation, "all_reduce");
         }
     });
 }

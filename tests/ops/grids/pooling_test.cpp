@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Poolings of cut grids against the plain operator, indices of the largest values included.
-#include <gtest/gtest.h>
-
-#include <ATen/ATen.h>
-
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/rule_table.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/rule_property.h"
 #include "tests/support/run_ranks.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
 
 namespace meshard {
 namespace {
@@ -53,7 +52,10 @@ std::string show(const char* name, const Windows& w)
 }
 
 /// Many values occur more than once, so that the first of several largest ones matters.
-at::Tensor with_ties(Draw& draw, const std::vector<std::int64_t>& shape) { return draw.values(shape).mul(1.5).round(); }
+at::Tensor with_ties(Draw& draw, const std::vector<std::int64_t>& shape)
+{
+    return draw.values(shape).mul(1.5).round();
+}
 
 TEST(Pooling, LargestValuesAndTheirIndicesEqualThePlainOperators)
 {
@@ -65,14 +67,17 @@ TEST(Pooling, LargestValuesAndTheirIndicesEqualThePlainOperators)
             item.inputs = {draw.chance(0.5) ? with_ties(draw, input_shape(draw, w)) : draw.values(input_shape(draw, w))};
             item.function = [w](const std::vector<at::Tensor>& x) {
                 std::tuple<at::Tensor, at::Tensor> result;
-                if (w.n == 1) result = at::max_pool1d_with_indices(x[0], w.kernel, w.stride, w.padding, w.dilation, w.ceil_mode);
-                else if (w.n == 2) result = at::max_pool2d_with_indices(x[0], w.kernel, w.stride, w.padding, w.dilation, w.ceil_mode);
-                else result = at::max_pool3d_with_indices(x[0], w.kernel, w.stride, w.padding, w.dilation, w.ceil_mode);
+                if (w.n == 1)
+                    result = at::max_pool1d_with_indices(x[0], w.kernel, w.stride, w.padding, w.dilation, w.ceil_mode);
+                else if (w.n == 2)
+                    result = at::max_pool2d_with_indices(x[0], w.kernel, w.stride, w.padding, w.dilation, w.ceil_mode);
+                else
+                    result = at::max_pool3d_with_indices(x[0], w.kernel, w.stride, w.padding, w.dilation, w.ceil_mode);
                 return std::vector{std::get<0>(result), std::get<1>(result)};
             };
             return item;
         },
-        {.num_cases = 300, .partial_inputs = false});   // parts of sums that nearly tie would decide otherwise
+        {.num_cases = 300, .partial_inputs = false});  // parts of sums that nearly tie would decide otherwise
 }
 
 TEST(Pooling, AveragesEqualThePlainOperators)
@@ -218,7 +223,8 @@ TEST(Pooling, TakesChannelsThatLieLast)
         set_gather_policy(GatherPolicy::Silent);
         const auto whole = at::arange(2 * 3 * 10 * 4, at::kDouble).view({2, 3, 10, 4}).sin().contiguous(at::MemoryFormat::ChannelsLast);
         const auto layout = AxisLayout{Shard(2), std::make_shared<Extents>(Extents{7, 3}), 1};
-        const auto x = from_local(narrow_to_shard(whole, layout, mesh->coordinate(0)).clone(), make_spec(mesh, {layout})).contiguous(at::MemoryFormat::ChannelsLast);
+        const auto x =
+            from_local(narrow_to_shard(whole, layout, mesh->coordinate(0)).clone(), make_spec(mesh, {layout})).contiguous(at::MemoryFormat::ChannelsLast);
         for (const auto& image : {x, x.permute({0, 2, 3, 1}).contiguous().permute({0, 3, 1, 2})}) {
             EXPECT_TRUE(tensors_near(full_tensor(at::adaptive_avg_pool2d(image, {1, 1})), at::adaptive_avg_pool2d(whole, {1, 1}), 1e-14));
         }

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/grids/range_exchange.h"
-
-#include <gtest/gtest.h>
-
-#include <ATen/ATen.h>
-
 #include "sharding/tensor/redistribute.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/rule_property.h"
 #include "tests/support/run_ranks.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
 
 namespace meshard {
 namespace {
@@ -16,7 +14,7 @@ namespace {
 struct Exchange {
     Extents extents;
     std::vector<Range> needed;
-    at::Tensor whole, gradients;   // gradients: one a rank, of the whole's shape; a rank's own is that of its needed range
+    at::Tensor whole, gradients;  // gradients: one a rank, of the whole's shape; a rank's own is that of its needed range
     std::int64_t dim = 0;
 };
 

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Padding, interpolation and rearrangement of cut grids against the plain operator.
-#include <gtest/gtest.h>
-
-#include <ATen/ATen.h>
-
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/rule_table.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/rule_property.h"
 #include "tests/support/run_ranks.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
 
 namespace meshard {
 namespace {
@@ -39,15 +38,19 @@ TEST(Padding, EqualsThePlainOperator)
             for (std::int64_t i = 0; i < n; ++i) {
                 const auto size = shape[shape.size() - 1 - i];
                 for (int end = 0; end < 2; ++end) {
-                    if (mode == "constant") pad.push_back(draw.integer(-std::min<std::int64_t>(2, size / 2), 4));
-                    else if (mode == "reflect") pad.push_back(draw.integer(0, size - 1));
-                    else if (mode == "replicate") pad.push_back(draw.integer(0, 4));
-                    else pad.push_back(draw.integer(0, size));
+                    if (mode == "constant")
+                        pad.push_back(draw.integer(-std::min<std::int64_t>(2, size / 2), 4));
+                    else if (mode == "reflect")
+                        pad.push_back(draw.integer(0, size - 1));
+                    else if (mode == "replicate")
+                        pad.push_back(draw.integer(0, 4));
+                    else
+                        pad.push_back(draw.integer(0, size));
                 }
                 // The plain operator complains of an empty result.
                 if (size + pad[2 * i] + pad[2 * i + 1] < 1) pad[2 * i + 1] = 1;
             }
-            if (n <= 2 && mode != "constant" && draw.chance(0.3)) shape.erase(shape.begin());   // without a batch
+            if (n <= 2 && mode != "constant" && draw.chance(0.3)) shape.erase(shape.begin());  // without a batch
             RuleCase item;
             item.text = show(mode + " padding", pad);
             item.inputs = {draw.values(shape)};
@@ -129,11 +132,14 @@ TEST(Rearrangement, EqualsThePlainOperator)
                 item = {"channel shuffle", {draw.values({b, c * r, h, w})}, [=](auto& x) { return std::vector{at::channel_shuffle(x[0], r)}; }, {}};
                 break;
             case 3:
-                item = {"unfold", {draw.values({b, c, h + 2, w + 1})}, [=](auto& x) { return std::vector{at::im2col(x[0], {2, 2}, {2, 1}, {1, 1}, {r, r})}; }, {}};
+                item = {
+                    "unfold", {draw.values({b, c, h + 2, w + 1})}, [=](auto& x) { return std::vector{at::im2col(x[0], {2, 2}, {2, 1}, {1, 1}, {r, r})}; }, {}};
                 break;
             default:
-                item = {"fold", {draw.values({b, c * 6, h * w})},
-                        [=](auto& x) { return std::vector{at::col2im(x[0], {(h - 1) * r + 1, w + 1}, {3, 2}, {1, 1}, {1, 0}, {r, 1})}; }, {}};
+                item = {"fold",
+                        {draw.values({b, c * 6, h * w})},
+                        [=](auto& x) { return std::vector{at::col2im(x[0], {(h - 1) * r + 1, w + 1}, {3, 2}, {1, 1}, {1, 0}, {r, 1})}; },
+                        {}};
             }
             item.text += " by " + std::to_string(r);
             return item;
@@ -147,36 +153,46 @@ TEST(Resampling, OperatorsOnTopEqualThePlainOnes)
     check_rule(
         [](Draw& draw) {
             const std::vector<std::pair<const char*, std::function<Tensors(const Tensors&)>>> operators{
-                {"max_unpool2d", [](auto& x) {
+                {"max_unpool2d",
+                 [](auto& x) {
                      const auto [values, indices] = at::max_pool2d_with_indices(x[0], {2, 2});
                      return Tensors{at::max_unpool2d(values, indices, x[0].sizes().slice(2))};
                  }},
                 {"conv2d without a batch", [](auto& x) { return Tensors{at::conv2d(x[0][0], x[1], {}, 1, 1)}; }},
                 {"conv1d over flattened rows", [](auto& x) { return Tensors{at::conv1d(x[0].flatten(2), x[1].select(2, 0), {}, 2, 1)}; }},
-                {"conv of transposed image", [](auto& x) { return Tensors{at::conv2d(x[0].transpose(2, 3), x[1], {}, at::IntArrayRef({2, 1}), at::IntArrayRef({0, 1}))}; }},
-                {"conv, pool, interpolate, join", [](auto& x) {
+                {"conv of transposed image",
+                 [](auto& x) { return Tensors{at::conv2d(x[0].transpose(2, 3), x[1], {}, at::IntArrayRef({2, 1}), at::IntArrayRef({0, 1}))}; }},
+                {"conv, pool, interpolate, join",
+                 [](auto& x) {
                      const auto coarse = at::relu(at::conv2d(at::max_pool2d(x[0], 2, 2, 0, 1, true), x[1], {}, 1, 1));
                      const auto fine = at::upsample_bilinear2d(coarse, x[0].sizes().slice(2), true);
                      return Tensors{at::cat({x[0], fine}, 1)};
                  }},
-                {"transposed back to the same size", [](auto& x) {
+                {"transposed back to the same size",
+                 [](auto& x) {
                      const auto coarse = at::conv2d(x[0], x[1], {}, 2, 1);
                      const auto odd = [&](std::int64_t d) { return (x[0].size(d) + 1) % 2; };
                      return Tensors{at::conv_transpose2d(coarse, x[1], {}, 2, 1, {odd(2), odd(3)}) + x[0]};
                  }},
-                {"grid_sample", [](auto& x) {
-                     const auto rows = at::linspace(-1, 1, 5, at::TensorOptions(x[0].scalar_type()).device(x[0].device())).view({1, 5, 1, 1}).expand({x[0].size(0), 5, 4, 2});
+                {"grid_sample",
+                 [](auto& x) {
+                     const auto rows =
+                         at::linspace(-1, 1, 5, at::TensorOptions(x[0].scalar_type()).device(x[0].device())).view({1, 5, 1, 1}).expand({x[0].size(0), 5, 4, 2});
                      return Tensors{at::grid_sampler(x[0], rows * 0.9, 0, 0, false)};
                  }},
-                {"windows, heads and back", [](auto& x) {
+                {"windows, heads and back",
+                 [](auto& x) {
                      const auto columns = at::im2col(x[0], {3, 3}, {1, 1}, {1, 1}, {1, 1});
-                     return Tensors{at::matmul(columns.transpose(1, 2), at::ones({columns.size(1), 2}, at::TensorOptions(columns.scalar_type()).device(columns.device())))};
+                     return Tensors{at::matmul(columns.transpose(1, 2),
+                                               at::ones({columns.size(1), 2}, at::TensorOptions(columns.scalar_type()).device(columns.device())))};
                  }},
             };
             const auto& [name, function] = operators[draw.integer(0, static_cast<std::int64_t>(operators.size()) - 1)];
             return RuleCase{name, {draw.values({draw.integer(1, 2), 2, draw.integer(3, 8), draw.integer(3, 6)}), draw.values({2, 2, 3, 3})}, function, {}};
         },
-        {.num_cases = 250, .tolerance = 1e-10, .partial_inputs = false,
+        {.num_cases = 250,
+         .tolerance = 1e-10,
+         .partial_inputs = false,
          .gathers = {{"aten::max_unpool2d", "", kNoRule},
                      {"aten::convolution(_backward)?", " x \\(", "a grid whose cut dimension was joined with others"},
                      {"aten::gather|aten::view", "second", kTwoAxes}}});
@@ -247,8 +263,10 @@ TEST(Interpolation, IsExactInSinglePrecision)
     check_rule(
         [](Draw& draw) {
             const auto n = draw.integer(1, 300), m = draw.integer(1, 300);
-            RuleCase item{"nearest in floats", {draw.values({1, 1, n}, at::kFloat)},
-                          [=](auto& x) { return std::vector{at::upsample_nearest1d(x[0], {m}), at::_upsample_nearest_exact1d(x[0], {m})}; }, {}};
+            RuleCase item{"nearest in floats",
+                          {draw.values({1, 1, n}, at::kFloat)},
+                          [=](auto& x) { return std::vector{at::upsample_nearest1d(x[0], {m}), at::_upsample_nearest_exact1d(x[0], {m})}; },
+                          {}};
             item.text += " from " + std::to_string(n) + " to " + std::to_string(m);
             return item;
         },

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/neighbors/ball_query.h"
-
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/run_ranks.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
 
 namespace meshard {
 namespace {
@@ -74,15 +73,17 @@ TEST_P(ShardedBallQuery, EqualsSerialForwardAndBackward)
     });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, ShardedBallQuery, testing::Combine(testing::Values(1, 2, 3, 5), testing::Bool(), testing::Bool(),
-                                                                   testing::Values(NeighborOrder::Nearest, NeighborOrder::Grid)));
+INSTANTIATE_TEST_SUITE_P(Ranks, ShardedBallQuery,
+                         testing::Combine(testing::Values(1, 2, 3, 5), testing::Bool(), testing::Bool(),
+                                          testing::Values(NeighborOrder::Nearest, NeighborOrder::Grid)));
 
 TEST(BallQuery, RefusesWhatHasNoRows)
 {
     const auto points = torch::rand({1, 4, 3});
     EXPECT_TRUE(throws_with<InvalidInput>("no max_neighbors", [&] { ball_query(points, points, {{0.3}}, NeighborOrder::Nearest); }));
     EXPECT_TRUE(throws_with<InvalidInput>("the points have 2 dimensions", [&] { ball_query(points[0], points, kLimits, NeighborOrder::Nearest); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("1 clouds of points and 2 of queries", [&] { ball_query(points, points.expand({2, -1, -1}), kLimits, NeighborOrder::Nearest); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("1 clouds of points and 2 of queries",
+                                          [&] { ball_query(points, points.expand({2, -1, -1}), kLimits, NeighborOrder::Nearest); }));
 }
 
 }  // namespace

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/neighbors/cloud_interpolation.h"
-
-#include <ATen/ATen.h>
-#include <gtest/gtest.h>
-
-#include <cmath>
-
 #include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/point_partitions.h"
 #include "tests/support/run_ranks.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
 
 namespace meshard {
 namespace {
@@ -28,9 +27,11 @@ TEST(CloudInterpolation, WeighsByInverseDistance)
 
     // Distances 1/4 and 3/4 of the first: 9 to 1 with power 2, 3 to 1 with power 1. The second lies on a source.
     EXPECT_TRUE(tensors_near(CloudInterpolation(sources, targets, {.num_neighbors = 2})(values).narrow(0, 0, 2), at::tensor({11.0, 70.0}, at::kDouble), 1e-15));
-    EXPECT_TRUE(tensors_near(CloudInterpolation(sources, targets, {.num_neighbors = 2, .power = 1})(values).narrow(0, 0, 2), at::tensor({12.5, 70.0}, at::kDouble), 1e-15));
+    EXPECT_TRUE(tensors_near(CloudInterpolation(sources, targets, {.num_neighbors = 2, .power = 1})(values).narrow(0, 0, 2),
+                             at::tensor({12.5, 70.0}, at::kDouble), 1e-15));
     EXPECT_TRUE(at::equal(CloudInterpolation(sources, targets)(values), at::tensor({10.0, 70.0, 70.0}, at::kDouble)));
-    EXPECT_TRUE(tensors_near(CloudInterpolation(sources, targets, {.num_neighbors = 9, .power = 600})(at::ones({3, 2}, at::kDouble)), at::ones({3, 2}, at::kDouble), 1e-15));
+    EXPECT_TRUE(tensors_near(CloudInterpolation(sources, targets, {.num_neighbors = 9, .power = 600})(at::ones({3, 2}, at::kDouble)),
+                             at::ones({3, 2}, at::kDouble), 1e-15));
 }
 
 TEST(CloudInterpolation, TakesTheMeanOfSourcesInOnePlace)

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/neighbors/message_graph.h"
-
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
-#include "partition/error.h"
-#include "partition/mesh/mesh_graph.h"
 #include "partition/cut/metis_partitioner.h"
+#include "partition/error.h"
 #include "partition/ghosts/subdomain.h"
+#include "partition/mesh/mesh_graph.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/owner_maps.h"
 #include "tests/support/run_ranks.h"
 #include "tests/support/sample_meshes.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
 
 namespace meshard {
 namespace {
@@ -20,12 +19,16 @@ namespace {
 /// Two steps in which every node adds up what it hears, with a weight an edge.
 at::Tensor two_steps(const MessageGraph& graph, at::Tensor nodes, const at::Tensor& edges)
 {
-    for (int step = 0; step < 2; ++step) nodes = nodes + graph.to_targets(graph.from_sources(nodes) * edges - 0.5 * graph.from_targets(nodes), SegmentReduction::Sum);
+    for (int step = 0; step < 2; ++step)
+        nodes = nodes + graph.to_targets(graph.from_sources(nodes) * edges - 0.5 * graph.from_targets(nodes), SegmentReduction::Sum);
     return nodes;
 }
 
 /// What edges carry: how far their ends are apart, along two axes.
-at::Tensor edge_values(const MessageGraph& graph, const at::Tensor& places) { return (graph.from_sources(places) - graph.from_targets(places)).narrow(1, 0, 2); }
+at::Tensor edge_values(const MessageGraph& graph, const at::Tensor& places)
+{
+    return (graph.from_sources(places) - graph.from_targets(places)).narrow(1, 0, 2);
+}
 
 /// Places of nodes that each hear of three, their values, and what results count for.
 struct Cloud {
@@ -121,7 +124,8 @@ TEST_P(GraphOnRanks, DeepGhostsGiveTheSameBitsAndGradients)
 }
 
 /// Two steps that work out edges anew, and keep them apart by whether their targets hear of ghosts.
-at::Tensor two_updates(const MessageGraph& graph, at::Tensor nodes, const at::Tensor& encoded_edges, SegmentReduction reduction, at::Tensor* last_edges = nullptr)
+at::Tensor two_updates(const MessageGraph& graph, at::Tensor nodes, const at::Tensor& encoded_edges, SegmentReduction reduction,
+                       at::Tensor* last_edges = nullptr)
 {
     auto edges = graph.parts_of(encoded_edges);
     for (int step = 0; step < 2; ++step) {
@@ -139,7 +143,7 @@ TEST_P(GraphOnRanks, EdgesInPartsGiveTheSameBitsAndGradients)
     torch::manual_seed(3);
     const Cloud cloud;
     const auto serial = Cloud::graph_of(cloud.places);
-    std::vector<int> owners;   // rank 1 has none where there are four or more
+    std::vector<int> owners;  // rank 1 has none where there are four or more
     for (int i = 0; i < Cloud::kNodes; ++i) owners.push_back(GetParam() > 3 && i % GetParam() == 1 ? 0 : i % GetParam());
     for (const auto reduction : {SegmentReduction::Sum, SegmentReduction::Mean, SegmentReduction::Max}) {
         cloud.values.mutable_grad() = at::Tensor();

@@ -1,16 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Acceptance of what crosses cuts, on METIS, curve, random and empty-rank partitions of 1, 2, 3, 4, 5, 7 and 8 ranks. Rows that are not here: A15
 // (surface_distance_test.cpp), A16 (row_gather_test.cpp), A18 (partition/ghost_layer_test.cpp), A23 (mesh_operators_test.cpp), A32 (late_ranks_test.cpp).
-#include <ATen/ATen.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <set>
-
-#include "ops/rows/ghost_exchange.h"
 #include "ops/neighbors/neighbor_rows.h"
 #include "ops/neighbors/neighbors.h"
+#include "ops/rows/ghost_exchange.h"
 #include "ops/rows/segment_reduce.h"
 #include "partition/error.h"
 #include "partition/ghosts/ghost_layer.h"
@@ -20,6 +13,13 @@
 #include "tests/support/live_bytes.h"
 #include "tests/support/point_partitions.h"
 #include "tests/support/run_ranks.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
 
 namespace meshard {
 namespace {
@@ -101,7 +101,7 @@ TEST(AcceptanceA04, EveryIdHasOneOwnerAndMapsAreInverse)
 TEST(AcceptanceA12, NearestAreThoseOfTheWholeWithTiesAndDuplicates)
 {
     const auto points = lattice();
-    for (const auto& [k, exclude_self] : {std::pair{7, false}, {7, true}, {50, false}}) {   // 50: more than a shard has
+    for (const auto& [k, exclude_self] : {std::pair{7, false}, {7, true}, {50, false}}) {  // 50: more than a shard has
         const auto expected = brute_force(points, k, 1e9, exclude_self);
         on_all_partitions(points, [&, k = k, exclude_self = exclude_self](const auto&, const CutPoints& rows, const auto&) {
             const auto cut = rows.cut(points);
@@ -162,7 +162,7 @@ TEST(AcceptanceA12, OfABatchThatIsCutEachRankSearchesItsOwnClouds)
         return (gather_neighbors(values, found).square() * found.distances.unsqueeze(1)).sum();
     };
     loss_of(p0, f0).backward();
-    for (const std::vector<std::int64_t>& shape : {std::vector<std::int64_t>{3, 1}, {1, 3}, {2, 2}, {4, 2}}) {   // of four, one has no clouds
+    for (const std::vector<std::int64_t>& shape : {std::vector<std::int64_t>{3, 1}, {1, 3}, {2, 2}, {4, 2}}) {  // of four, one has no clouds
         run_ranks(shape, {"data", "domain"}, [&](const auto& mesh) {
             const auto extents = [&](std::int64_t n, std::int64_t axis) { return std::make_shared<Extents>(even_extents(n, shape[axis])); };
             const auto spec = make_spec(mesh, {{Shard(0), extents(3, 0), 1}, {Shard(1), extents(30, 1), 1}});
@@ -243,8 +243,9 @@ TEST(AcceptanceA17, GhostsAddUpToCopiesAndTheTwoDirectionsAreAdjoint)
         const auto cut = rows.cut(points);
         const auto plan = knn(cut, cut, 6).plan;
         ASSERT_EQ(plan == nullptr, mesh->num_ranks() == 1);
-        if (!plan) return;   // nobody to exchange with
-        auto copies = at::ones({70}, at::kDouble).div(mesh->num_ranks()).index_add_(0, exchange_ghosts(rows.ids, plan), at::ones({plan->num_ghosts()}, at::kDouble));
+        if (!plan) return;  // nobody to exchange with
+        auto copies =
+            at::ones({70}, at::kDouble).div(mesh->num_ranks()).index_add_(0, exchange_ghosts(rows.ids, plan), at::ones({plan->num_ghosts()}, at::kDouble));
         mesh->group(0).all_reduce(copies);
         const auto x = rows.of(x0), y = at::arange(plan->num_local() * 3, at::kDouble).add(mesh->coordinate(0)).cos().view({-1, 3});
 
@@ -253,7 +254,8 @@ TEST(AcceptanceA17, GhostsAddUpToCopiesAndTheTwoDirectionsAreAdjoint)
         EXPECT_TRUE(tensors_near(scatter_ghosts(at::ones({plan->num_local()}, at::kDouble), plan), rows.of(copies), 1e-14));
         auto products = at::stack({(forward * y).sum(), (x * reverse).sum()});
         mesh->group(0).all_reduce(products);
-        EXPECT_NEAR(products[0].template item<double>(), products[1].template item<double>(), 1e-12 * std::max(1.0, std::abs(products[0].template item<double>())));
+        EXPECT_NEAR(products[0].template item<double>(), products[1].template item<double>(),
+                    1e-12 * std::max(1.0, std::abs(products[0].template item<double>())));
     });
 }
 
@@ -356,7 +358,7 @@ TEST(AcceptanceA26, ASecondSearchStepSendsFeaturesAndNothingElse)
             }
             mesh->counter().reset();
             const auto again = radius_search(cut, cut, radius);
-            EXPECT_LT(mesh->counter().total_bytes(), 500);   // that ranks ask for the same as before
+            EXPECT_LT(mesh->counter().total_bytes(), 500);  // that ranks ask for the same as before
             EXPECT_TRUE(at::equal(again.ids, found.ids));
             auto moved = rows.of(points).clone();
             if (rank == 3) moved.add_(0.01);
@@ -397,7 +399,9 @@ TEST(AcceptanceA27, AStepOfMessagesCostsWhatItsRowsCost)
         auto nodes = own;
         for (int layer = 0; layer < 3; ++layer) {
             const auto sent = gather_neighbors(wrap(nodes), graph);
-            nodes = nodes + (segment_reduce(sent.tanh(), graph.offsets, SegmentReduction::Sum).values + reduce_neighbors(wrap(nodes), graph, SegmentReduction::Max).values).tanh();
+            nodes = nodes + (segment_reduce(sent.tanh(), graph.offsets, SegmentReduction::Sum).values +
+                             reduce_neighbors(wrap(nodes), graph, SegmentReduction::Max).values)
+                                .tanh();
         }
         nodes.sum().backward();
         return live.peak();
@@ -412,7 +416,8 @@ TEST(AcceptanceA27, AStepOfMessagesCostsWhatItsRowsCost)
                 const auto peak = peak_of_step(graph, at::ones({rows.ids.size(0), width}), [&](const at::Tensor& x) { return from_local(x, rows.spec); });
 
                 const auto share = static_cast<double>(graph.plan->num_local()) / n;
-                EXPECT_LE(static_cast<double>(peak), 1.05 * share * static_cast<double>(of_whole) + (64 << 10)) << name << ", " << ranks << " ranks, a share of " << share;
+                EXPECT_LE(static_cast<double>(peak), 1.05 * share * static_cast<double>(of_whole) + (64 << 10))
+                    << name << ", " << ranks << " ranks, a share of " << share;
             });
         }
     }

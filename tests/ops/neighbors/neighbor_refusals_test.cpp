@@ -1,5 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // What one rank passes wrongly, all ranks refuse with a message that says it, before any row travels; and then they can go on together.
+#include "ops/neighbors/ball_query.h"
+#include "ops/neighbors/cloud_interpolation.h"
+#include "ops/neighbors/message_graph.h"
+#include "ops/neighbors/neighbor_rows.h"
+#include "ops/neighbors/neighbors.h"
+#include "ops/neighbors/point_sampling.h"
+#include "ops/rows/ghost_exchange.h"
+#include "partition/error.h"
+#include "sharding/tensor/shard_tensor.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/point_partitions.h"
+#include "tests/support/run_ranks.h"
+
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -7,19 +20,6 @@
 #include <functional>
 #include <limits>
 #include <tuple>
-
-#include "ops/neighbors/ball_query.h"
-#include "ops/neighbors/cloud_interpolation.h"
-#include "ops/rows/ghost_exchange.h"
-#include "ops/neighbors/message_graph.h"
-#include "ops/neighbors/neighbor_rows.h"
-#include "ops/neighbors/neighbors.h"
-#include "ops/neighbors/point_sampling.h"
-#include "partition/error.h"
-#include "sharding/tensor/shard_tensor.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/point_partitions.h"
-#include "tests/support/run_ranks.h"
 
 namespace meshard {
 namespace {
@@ -63,7 +63,7 @@ public:
         mesh_->counter().reset();
         EXPECT_TRUE(throws_with<InvalidInput>(text, call)) << "on rank " << mesh_->all().rank() << " of " << mesh_->all().size();
         EXPECT_LE(mesh_->counter().total_bytes(), 600 + 40 * mesh_->all().size()) << text;
-        EXPECT_TRUE(mesh_->all().all_agree(true));   // nobody is left behind in another message
+        EXPECT_TRUE(mesh_->all().all_agree(true));  // nobody is left behind in another message
     }
 
 private:
@@ -111,16 +111,26 @@ TEST(NeighborRefusals, OfSearches)
         one.refuse(differ, [&] { knn(points, one.is_here() ? local : points, 2); });
         one.refuse(differ, [&] { knn(one.is_here() ? points.detach().requires_grad_() : points, points, 2); });
         const auto two = local.narrow(1, 0, 2);
-        one.refuse(differ, [&] { const auto all = one.claimed(one.pick(two, local), points); knn(all, all, 2); });
+        one.refuse(differ, [&] {
+            const auto all = one.claimed(one.pick(two, local), points);
+            knn(all, all, 2);
+        });
         one.refuse("Make them alike", [&] { knn(points, one.claimed(one.pick(two, local), points), 2); });
-        for (const auto& [wrong, right, text] : {std::tuple(at::kFloat, at::kDouble, differ), {at::kHalf, at::kFloat, differ}, {at::kLong, at::kFloat, "of a floating type"}}) {
+        for (const auto& [wrong, right, text] :
+             {std::tuple(at::kFloat, at::kDouble, differ), {at::kHalf, at::kFloat, differ}, {at::kLong, at::kFloat, "of a floating type"}}) {
             const auto all = one.claimed(local.to(one.pick(wrong, right)), points);
             one.refuse(text, [&] { knn(all, all, 2); });
         }
         one.refuse("Make them alike", [&] { knn(points, one.claimed(local.to(one.pick(at::kFloat, at::kDouble)), points), 2); });
-        one.refuse("too many radii", [&] { const auto far = one.cut(one.spoiled(local, 1e9)); radius_search(far, far, 0.5, 3, {.order = NeighborOrder::Grid}); });
+        one.refuse("too many radii", [&] {
+            const auto far = one.cut(one.spoiled(local, 1e9));
+            radius_search(far, far, 0.5, 3, {.order = NeighborOrder::Grid});
+        });
         one.refuse("of 1 dimensions", [&] { knn(one.claimed(one.pick(local.select(1, 0), local), points), points, 2); });
-        one.refuse("of 1 dimensions", [&] { const auto all = one.claimed(one.pick(local.select(1, 0), local), points); knn(all, all, 2); });
+        one.refuse("of 1 dimensions", [&] {
+            const auto all = one.claimed(one.pick(local.select(1, 0), local), points);
+            knn(all, all, 2);
+        });
         EXPECT_EQ(knn(points, points, 2).ids.numel(), 8);
     });
 }
@@ -131,7 +141,10 @@ TEST(NeighborRefusals, OfBatches)
         const auto local = scattered({2, 4, 3});
         const auto clouds = one.cut(local, 1);
         const auto three = scattered({3, 4, 3});
-        one.refuse("ranks pass different arguments", [&] { const auto all = one.claimed(one.pick(three, local), clouds); knn(all, all, 2); });
+        one.refuse("ranks pass different arguments", [&] {
+            const auto all = one.claimed(one.pick(three, local), clouds);
+            knn(all, all, 2);
+        });
         one.refuse("of the same clouds", [&] { knn(clouds, one.claimed(one.pick(three, local), clouds), 2); });
         one.refuse("of the same clouds", [&] { knn(one.claimed(one.pick(local.narrow(0, 0, 0), local), clouds), clouds, 2); });
         const auto single = one.cut(local[0]);
@@ -189,7 +202,11 @@ TEST(NeighborRefusals, OfWhatFollowsASearch)
             };
             refuse([&] { gather_neighbors(features, found); });
             refuse([&] { reduce_neighbors(features, found, SegmentReduction::Max); });
-            refuse([&] { MessageGraph graph(found); one.mesh()->counter().reset(); graph.from_sources(features); });
+            refuse([&] {
+                MessageGraph graph(found);
+                one.mesh()->counter().reset();
+                graph.from_sources(features);
+            });
         }
     });
 }
@@ -210,7 +227,7 @@ TEST(NeighborRefusals, OfFeaturesWithOtherIds)
             const auto refuses = [](const auto& call) { return throws_with<InvalidInput>("have other global ids than the points' had", call); };
             EXPECT_TRUE(refuses([&] { gather_neighbors(other_rows.cut(points), found); }));
             EXPECT_TRUE(refuses([&] { reduce_neighbors(other_rows.cut(points), found, SegmentReduction::Max); }));
-            EXPECT_TRUE(at::equal(gather_neighbors(same_rows.cut(points), found), points.index_select(0, found.ids)));   // another map of the same rows
+            EXPECT_TRUE(at::equal(gather_neighbors(same_rows.cut(points), found), points.index_select(0, found.ids)));  // another map of the same rows
         });
     }
 }
@@ -240,7 +257,8 @@ TEST(NeighborRefusals, OfSamples)
     });
 }
 
-/// A plan alone knows nothing of the others' tensors, and its messages are nothing but rows: who passes a wrong one throws, and the others fail when it has gone.
+/// A plan alone knows nothing of the others' tensors, and its messages are nothing but rows: who passes a wrong one throws, and the others fail when it has
+/// gone.
 TEST(NeighborRefusals, OfABarePlanIsThatRanksAlone)
 {
     EXPECT_TRUE(throws_with<InvalidInput>("a tensor of 3 rows, expected 2; the plan has 2 owned + 1 ghost rows. Is it of another layout?", [] {

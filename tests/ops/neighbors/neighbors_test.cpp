@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/neighbors/neighbors.h"
+#include "partition/error.h"
+#include "sharding/tensor/shard_tensor.h"
+#include "tests/support/expect_tensors.h"
+#include "tests/support/owner_maps.h"
+#include "tests/support/run_ranks.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -11,18 +16,15 @@
 #include <random>
 #include <set>
 
-#include "partition/error.h"
-#include "sharding/tensor/shard_tensor.h"
-#include "tests/support/expect_tensors.h"
-#include "tests/support/owner_maps.h"
-#include "tests/support/run_ranks.h"
-
 namespace meshard {
 namespace {
 
 constexpr int kRankCounts[] = {1, 2, 3, 4, 5, 7, 8};
 
-at::Tensor ids_of(const IndexMap& map) { return at::tensor(map.global_ids, at::kLong); }
+at::Tensor ids_of(const IndexMap& map)
+{
+    return at::tensor(map.global_ids, at::kLong);
+}
 
 /// How a tensor's rows lie on ranks; no owners: a plain tensor that all have.
 using Owners = std::vector<int>;
@@ -39,7 +41,10 @@ at::Tensor own_rows(std::int64_t n, const Owners& owners, const std::shared_ptr<
     return owners.empty() ? at::arange(n, at::kLong) : ids_of(*owned(owners, static_cast<int>(mesh->coordinate(0))));
 }
 
-at::Tensor own_part_of(const at::Tensor& gradient) { return is_sharded(gradient) ? local_of(gradient) : gradient; }
+at::Tensor own_part_of(const at::Tensor& gradient)
+{
+    return is_sharded(gradient) ? local_of(gradient) : gradient;
+}
 
 Owners draw_owners(std::mt19937_64& random, const at::Tensor& points, int ranks)
 {
@@ -48,7 +53,7 @@ Owners draw_owners(std::mt19937_64& random, const at::Tensor& points, int ranks)
     const auto kind = random() % 4;
     if (kind == 0) return {};
     const auto used = 1 + static_cast<int>(random() % ranks);
-    const auto order = kind == 1 ? points.select(1, 0).argsort().argsort() : at::arange(n, at::kLong);   // slabs, ranges
+    const auto order = kind == 1 ? points.select(1, 0).argsort().argsort() : at::arange(n, at::kLong);  // slabs, ranges
     for (std::int64_t i = 0; i < n; ++i) {
         owners[i] = kind == 2 ? static_cast<int>(random() % used) : static_cast<int>(order[i].item<std::int64_t>() * used / std::max<std::int64_t>(1, n));
     }
@@ -67,7 +72,7 @@ at::Tensor draw_points(std::mt19937_64& random, std::int64_t n, std::int64_t dim
     return points;
 }
 
-using Found = std::vector<std::pair<std::int64_t, std::int64_t>>;   // (query, point)
+using Found = std::vector<std::pair<std::int64_t, std::int64_t>>;  // (query, point)
 
 /// Every pair, looked at; ids in the order of (squared distance, id).
 Found brute_force(const at::Tensor& points, const at::Tensor& queries, const at::Tensor& query_rows, std::int64_t k, double radius, bool exclude_self,
@@ -141,9 +146,7 @@ TEST(Neighbors, AreThoseOfTheWholeOnAnyPartition)
         SCOPED_TRACE(what);
 
         const auto features = at::arange(points.size(0) * 2, at::kDouble).mul(0.9).cos().view({-1, 2});
-        const auto run = [&](const at::Tensor& p, const at::Tensor& q) {
-            return is_knn ? knn(p, q, k, options) : radius_search(p, q, radius, k, options);
-        };
+        const auto run = [&](const at::Tensor& p, const at::Tensor& q) { return is_knn ? knn(p, q, k, options) : radius_search(p, q, radius, k, options); };
         const auto loss_of = [&](const Neighbors& found, const at::Tensor& f, const at::Tensor& weights) {
             return (found.distances * weights).sum() + (gather_neighbors(f, found).prod(1) * weights).sum();
         };
@@ -162,7 +165,7 @@ TEST(Neighbors, AreThoseOfTheWholeOnAnyPartition)
 
             const auto expected = brute_force(points, queries, rows, k, is_knn ? 1e9 : radius, options.exclude_self, options.period);
             const auto pairs = pairs_of(found, rows);
-            ASSERT_EQ(pairs, expected) << what;   // the trace is the starting thread's
+            ASSERT_EQ(pairs, expected) << what;  // the trace is the starting thread's
             loss_of(found, f, weights_of(pairs)).backward();
             EXPECT_TRUE(tensors_near(own_part_of(p.grad()), p0.grad().index_select(0, point_rows), 1e-12));
             EXPECT_TRUE(tensors_near(own_part_of(q.grad()), q0.grad().index_select(0, rows), 1e-12));
@@ -187,13 +190,14 @@ TEST(Neighbors, OfStrangeCloudsAreThoseOfTheWhole)
                             {"one far away", at::cat({line.narrow(0, 0, 29).mul(1e-3), at::full({1, 1}, 1e12, at::kDouble)}).expand({30, 3}).contiguous(), 0},
                             {"one point", at::zeros({1, 3}, at::kDouble), 0},
                             {"nothing", at::zeros({0, 2}, at::kDouble), 0}};
-    const std::pair<std::int64_t, double> searches[] = {{1, 0}, {5, 0}, {100, 0}, {100, 1e-9}, {5, 0.2}, {100, 1e15}};   // k, radius; 0: the nearest
+    const std::pair<std::int64_t, double> searches[] = {{1, 0}, {5, 0}, {100, 0}, {100, 1e-9}, {5, 0.2}, {100, 1e15}};  // k, radius; 0: the nearest
     for (const auto& [name, points, period] : clouds) {
         const auto n = points.size(0);
         NeighborOptions options;
         if (period > 0) options.period.assign(points.size(1), period);
         std::vector<Found> expected;
-        for (const auto& [k, radius] : searches) expected.push_back(brute_force(points, points, at::arange(n, at::kLong), k, radius > 0 ? radius : 1e30, false, options.period));
+        for (const auto& [k, radius] : searches)
+            expected.push_back(brute_force(points, points, at::arange(n, at::kLong), k, radius > 0 ? radius : 1e30, false, options.period));
         for (const int ranks : {3, 8}) {
             Owners last(n, ranks - 1), turns(n), turned(n);
             for (std::int64_t i = 0; i < n; ++i) {
@@ -209,8 +213,9 @@ TEST(Neighbors, OfStrangeCloudsAreThoseOfTheWhole)
 
                         const auto found = radius > 0 ? radius_search(p, q, radius, k, options) : knn(p, q, k, options);
 
-                        ASSERT_EQ(pairs_of(found, rows), of_queries_here(expected[s], of_queries, mesh)) << name << " on " << ranks << " ranks, k " << k << ", radius " << radius;
-                        found.distances.sum().backward();   // of distances that are 0, too
+                        ASSERT_EQ(pairs_of(found, rows), of_queries_here(expected[s], of_queries, mesh))
+                            << name << " on " << ranks << " ranks, k " << k << ", radius " << radius;
+                        found.distances.sum().backward();  // of distances that are 0, too
                         EXPECT_TRUE(own_part_of(p.grad()).isfinite().all().template item<bool>()) << name;
                     }
                 });
@@ -226,11 +231,13 @@ TEST(Neighbors, TakeNarrowTypesAndRowsThatLieApart)
     const auto features = at::arange(120, at::kDouble).remainder(7).sub(3).view({60, 2});
     const auto lay_apart = [](const at::Tensor& rows) { return rows.t().contiguous().t(); };
     for (const auto type : {at::kDouble, at::kFloat, at::kHalf, at::kBFloat16}) {
-        const auto loss_of = [](const at::Tensor& f, const Neighbors& found) { return (gather_neighbors(f, found) * found.ids.remainder(3).sub(1).unsqueeze(1)).sum(); };
+        const auto loss_of = [](const at::Tensor& f, const Neighbors& found) {
+            return (gather_neighbors(f, found) * found.ids.remainder(3).sub(1).unsqueeze(1)).sum();
+        };
         auto p0 = points.to(type).clone().requires_grad_(), f0 = features.to(type).clone().requires_grad_();
         const auto serial = knn(p0, p0, 7), within = radius_search(points.to(type), points.to(type), 0.5);
         const auto all_pairs = pairs_of(serial, at::arange(60, at::kLong)), all_within = pairs_of(within, at::arange(60, at::kLong));
-        EXPECT_EQ(all_pairs, brute_force(points, points, at::arange(60, at::kLong), 7, 1e9, false, {}));   // a lattice is the same in all types
+        EXPECT_EQ(all_pairs, brute_force(points, points, at::arange(60, at::kLong), 7, 1e9, false, {}));  // a lattice is the same in all types
         EXPECT_EQ(all_within, brute_force(points, points, at::arange(60, at::kLong), 60, 0.5, false, {}));
         EXPECT_TRUE(at::equal(serial.distances.detach(), knn(p0.detach(), p0.detach(), 7).distances)) << at::toString(type);
         (loss_of(f0, serial) + serial.distances.sum()).backward();
@@ -250,8 +257,11 @@ TEST(Neighbors, TakeNarrowTypesAndRowsThatLieApart)
                 EXPECT_EQ(pairs_of(radius_search(p.detach(), p.detach(), 0.5), rows), of_queries_here(all_within, owners, mesh));
                 EXPECT_EQ(found.distances.scalar_type(), type);
                 (loss_of(f, found) + found.distances.sum()).backward();
-                EXPECT_TRUE(at::equal(own_part_of(f.grad()), f0.grad().index_select(0, rows)));   // whole numbers
-                EXPECT_TRUE(tensors_near(own_part_of(p.grad()), p0.grad().index_select(0, rows), type == at::kDouble ? 1e-14 : type == at::kFloat ? 1e-6 : 2e-2));
+                EXPECT_TRUE(at::equal(own_part_of(f.grad()), f0.grad().index_select(0, rows)));  // whole numbers
+                EXPECT_TRUE(tensors_near(own_part_of(p.grad()), p0.grad().index_select(0, rows),
+                                         type == at::kDouble  ? 1e-14
+                                         : type == at::kFloat ? 1e-6
+                                                              : 2e-2));
             });
         }
     }
@@ -282,7 +292,7 @@ TEST(Neighbors, FetchPointsWithinReachAndNoOthers)
     auto points = at::empty({n, 3}, at::kFloat);
     for (std::int64_t i = 0; i < points.numel(); ++i) points.mutable_data_ptr<float>()[i] = static_cast<float>(unit(random));
     const double radius = std::cbrt(17 / (4.18879 * n));
-    Owners owners(n);   // octants
+    Owners owners(n);  // octants
     for (std::int64_t i = 0; i < n; ++i) {
         const auto* x = points.const_data_ptr<float>() + 3 * i;
         owners[i] = (x[0] > 0.5f) + 2 * (x[1] > 0.5f) + 4 * (x[2] > 0.5f);
@@ -306,8 +316,8 @@ TEST(Neighbors, FetchPointsWithinReachAndNoOthers)
 
         const auto num_needed = static_cast<std::int64_t>(within_reach.size()), num_ghosts = found.plan->num_ghosts();
         EXPECT_GE(num_ghosts, num_needed);
-        EXPECT_LE(num_ghosts, num_needed + num_needed / 16);   // questions are cells around queries: as wide as makes all bytes fewest
-        EXPECT_LT(mesh->counter().total_bytes(), 22 * num_needed + 12'000);   // 12 a point; ids, cells; boxes
+        EXPECT_LE(num_ghosts, num_needed + num_needed / 16);                 // questions are cells around queries: as wide as makes all bytes fewest
+        EXPECT_LT(mesh->counter().total_bytes(), 22 * num_needed + 12'000);  // 12 a point; ids, cells; boxes
         mesh->counter().reset();
         gather_neighbors(cut, found);
         EXPECT_EQ(mesh->counter().total_bytes(), num_ghosts * 12);
@@ -381,7 +391,9 @@ TEST(Neighbors, OfABatchWhosePointsAndQueriesLieInDifferentWays)
         some_queries.push_back(draw_points(random, 13, 2));
     }
     const auto points = at::stack(some_points), queries = at::stack(some_queries), features = at::arange(120, at::kDouble).mul(0.9).cos().view({3, 20, 2});
-    const auto loss_of = [](const Neighbors& found, const at::Tensor& f) { return (found.distances * (found.ids * 0.7).sin()).sum() + gather_neighbors(f, found).square().sum(); };
+    const auto loss_of = [](const Neighbors& found, const at::Tensor& f) {
+        return (found.distances * (found.ids * 0.7).sin()).sum() + gather_neighbors(f, found).square().sum();
+    };
     auto p0 = points.clone().requires_grad_(), q0 = queries.clone().requires_grad_(), f0 = features.clone().requires_grad_();
     const auto serial = knn(p0, q0, 4);
     loss_of(serial, f0).backward();
@@ -425,13 +437,13 @@ TEST(Neighbors, RefuseOnEveryRank)
             EXPECT_THROW(radius_search(good, good, rank == 0 ? radius : 0.5), InvalidInput);
         }
         EXPECT_THROW(knn(good, good, rank == 2 ? 0 : 1), InvalidInput);
-        EXPECT_THROW(knn(good, good, rank == 2 ? 3 : 4), InvalidInput);   // ranks differ
+        EXPECT_THROW(knn(good, good, rank == 2 ? 3 : 4), InvalidInput);  // ranks differ
         EXPECT_THROW(knn(good, cut(at::rand({4, 2}, at::kDouble)), 1), InvalidInput);
         EXPECT_THROW(knn(good, cut(at::rand({4, 3}, at::kFloat)), 1), InvalidInput);
         EXPECT_THROW(knn(good, good, 1, {.period = {1, -1, 1}}), InvalidInput);
         EXPECT_THROW(knn(good, good, 1, {.order = NeighborOrder::Grid}), InvalidInput);
         const auto found = knn(good, good, 2);
-        EXPECT_THROW(gather_neighbors(cut(at::ones({rank == 0 ? 5 : 4, 1})), found), InvalidInput);   // another layout
+        EXPECT_THROW(gather_neighbors(cut(at::ones({rank == 0 ? 5 : 4, 1})), found), InvalidInput);  // another layout
         EXPECT_THROW(gather_neighbors(at::ones({12, 1}), found), InvalidInput);
     });
 }

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/neighbors/point_sampling.h"
+#include "partition/error.h"
+#include "sharding/tensor/shard_tensor.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/point_partitions.h"
+#include "tests/support/run_ranks.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -10,19 +15,13 @@
 #include <map>
 #include <set>
 
-#include "partition/error.h"
-#include "sharding/tensor/shard_tensor.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/point_partitions.h"
-#include "tests/support/run_ranks.h"
-
 namespace meshard {
 namespace {
 
 at::Tensor scattered(std::int64_t n)
 {
     auto points = at::arange(n * 3, at::kDouble).mul(12.9898).sin().mul(43758.5453).frac().view({n, 3});
-    points.narrow(0, n / 2, n / 4).copy_(points.narrow(0, 0, n / 4).mul(4).round().div(4));   // some on a lattice, some in one place
+    points.narrow(0, n / 2, n / 4).copy_(points.narrow(0, 0, n / 4).mul(4).round().div(4));  // some on a lattice, some in one place
     return points;
 }
 
@@ -64,7 +63,7 @@ TEST(PointSampling, DoesNotDependOnThePartition)
                     const auto found = sample(rows.cut(points));
 
                     EXPECT_TRUE(at::equal(rows.ids.index_select(0, found.rows), found.ids));
-                    std::vector<std::int64_t> expected;   // those of the whole that lie here, in their order
+                    std::vector<std::int64_t> expected;  // those of the whole that lie here, in their order
                     std::copy_if(whole.begin(), whole.end(), std::back_inserter(expected), [&](auto id) { return owners[id] == mesh->coordinate(0); });
                     EXPECT_EQ(ids_of(found.ids), expected);
                 });

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/rows/ghost_exchange.h"
+#include "partition/error.h"
+#include "partition/ghosts/ghost_layer.h"
+#include "sharding/exchange/merged_plan.h"
+#include "tests/support/expect_tensors.h"
+#include "tests/support/run_ranks.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <random>
-
-#include "partition/error.h"
-#include "partition/ghosts/ghost_layer.h"
-#include "sharding/exchange/merged_plan.h"
-#include "tests/support/expect_tensors.h"
-#include "tests/support/run_ranks.h"
 
 namespace meshard {
 namespace {
@@ -52,7 +51,10 @@ Partition draw_partition(std::mt19937_64& random, std::int64_t n, int ranks)
     return partition;
 }
 
-at::Tensor ids_of(const IndexMap& map) { return at::tensor(map.global_ids, at::kLong); }
+at::Tensor ids_of(const IndexMap& map)
+{
+    return at::tensor(map.global_ids, at::kLong);
+}
 
 /// Copies of each row on all ranks, the owner's included.
 at::Tensor copies_of(const Partition& partition, std::int32_t num_layers)
@@ -83,7 +85,7 @@ TEST(GhostExchange, BringsOwnersValuesAndIsAdjoint)
             const auto plan = ExchangePlan::find(*map, mesh->group(0));
             const auto whole = at::arange(n * 3, at::kDouble).mul(0.7).sin_().view({n, 3});
             auto x = whole.index_select(0, at::tensor(std::vector<std::int64_t>(map->owned().begin(), map->owned().end()), at::kLong)).requires_grad_();
-            exchange_ghosts(x.detach(), plan);   // the first exchange begins with what each has
+            exchange_ghosts(x.detach(), plan);  // the first exchange begins with what each has
             mesh->counter().reset();
 
             const auto local = with_ghosts(x, plan);
@@ -121,7 +123,7 @@ TEST(GhostExchange, CarriesSeveralFieldsInOneMessage)
         const auto owned = ids_of(*map).narrow(0, 0, map->num_owned), ghosts = ids_of(*map).narrow(0, map->num_owned, map->num_ghosts());
         auto a = owned.to(at::kFloat).view({-1, 1}).mul(at::tensor({1.0f, 2.0f})).requires_grad_();
         auto c = owned.to(at::kDouble).view({-1, 1, 1}).expand({-1, 2, 2}).clone().requires_grad_();
-        exchange_ghosts(owned, plan);   // the first exchange begins with what each has
+        exchange_ghosts(owned, plan);  // the first exchange begins with what each has
         mesh->counter().reset();
 
         auto pending = begin_ghost_exchange({a, owned, c}, plan);
@@ -167,7 +169,7 @@ TEST(GhostExchange, TakesExtremesOverCopies)
             all.select(1, r).index_copy_(0, ids_of(*maps[r]), brought[r]);
         }
         all.requires_grad_();
-        const auto expected = all.amax(1);   // shares gradients evenly too
+        const auto expected = all.amax(1);  // shares gradients evenly too
         const auto factors = at::arange(n, at::kDouble).add(1);
         (expected * factors).sum().backward();
         run_ranks(ranks, [&](const auto& mesh) {
@@ -195,26 +197,32 @@ TEST(GhostExchange, OfMergedPlansBringsEachRowOnce)
         run_ranks(ranks, [&](const auto& mesh) {
             const auto part = static_cast<std::int32_t>(mesh->coordinate(0));
             const auto narrow_map = map_with_ghosts(partition, part, 1), wide_map = map_with_ghosts(partition, part, 2);
-            const std::vector<std::shared_ptr<const ExchangePlan>> plans{ExchangePlan::find(*narrow_map, mesh->group(0)), ExchangePlan::find(*wide_map, mesh->group(0))};
+            const std::vector<std::shared_ptr<const ExchangePlan>> plans{ExchangePlan::find(*narrow_map, mesh->group(0)),
+                                                                         ExchangePlan::find(*wide_map, mesh->group(0))};
             const auto owned = ids_of(*wide_map).narrow(0, 0, wide_map->num_owned);
 
             const auto merged = merge_plans(plans);
 
-            EXPECT_EQ(merged.plan->num_ghosts(), wide_map->num_ghosts());   // the narrow ones are among them
+            EXPECT_EQ(merged.plan->num_ghosts(), wide_map->num_ghosts());  // the narrow ones are among them
             const auto ghosts = exchange_ghosts(owned, merged.plan);
-            EXPECT_TRUE(at::equal(ghosts.index_select(0, merged.ghost_places[0]), ids_of(*narrow_map).narrow(0, narrow_map->num_owned, narrow_map->num_ghosts())));
+            EXPECT_TRUE(
+                at::equal(ghosts.index_select(0, merged.ghost_places[0]), ids_of(*narrow_map).narrow(0, narrow_map->num_owned, narrow_map->num_ghosts())));
             EXPECT_TRUE(at::equal(ghosts.index_select(0, merged.ghost_places[1]), ids_of(*wide_map).narrow(0, wide_map->num_owned, wide_map->num_ghosts())));
 
-            const auto stacked = stack_plans(plans);   // two clouds of the same rows
+            const auto stacked = stack_plans(plans);  // two clouds of the same rows
             const auto both = exchange_ghosts(at::cat({owned, owned + 1000}), stacked.plan);
-            EXPECT_TRUE(at::equal(both.index_select(0, stacked.ghost_places[0]), ids_of(*narrow_map).narrow(0, narrow_map->num_owned, narrow_map->num_ghosts())));
-            EXPECT_TRUE(at::equal(both.index_select(0, stacked.ghost_places[1]) - 1000, ids_of(*wide_map).narrow(0, wide_map->num_owned, wide_map->num_ghosts())));
+            EXPECT_TRUE(
+                at::equal(both.index_select(0, stacked.ghost_places[0]), ids_of(*narrow_map).narrow(0, narrow_map->num_owned, narrow_map->num_ghosts())));
+            EXPECT_TRUE(
+                at::equal(both.index_select(0, stacked.ghost_places[1]) - 1000, ids_of(*wide_map).narrow(0, wide_map->num_owned, wide_map->num_ghosts())));
         });
     }
     run_ranks(2, [](const auto& mesh) {
-        const auto other = std::make_shared<const ExchangePlan>(mesh->group(0), 3 + mesh->coordinate(0), std::vector<std::int64_t>{}, std::vector<std::int64_t>{0, 0}, std::vector<std::int64_t>{0, 0});
-        const auto plan = std::make_shared<const ExchangePlan>(mesh->group(0), 3, std::vector<std::int64_t>{}, std::vector<std::int64_t>{0, 0}, std::vector<std::int64_t>{0, 0});
-        EXPECT_THROW(merge_plans(std::vector{plan, other}), InvalidInput);   // one rank sees two layouts
+        const auto other = std::make_shared<const ExchangePlan>(mesh->group(0), 3 + mesh->coordinate(0), std::vector<std::int64_t>{},
+                                                                std::vector<std::int64_t>{0, 0}, std::vector<std::int64_t>{0, 0});
+        const auto plan = std::make_shared<const ExchangePlan>(mesh->group(0), 3, std::vector<std::int64_t>{}, std::vector<std::int64_t>{0, 0},
+                                                               std::vector<std::int64_t>{0, 0});
+        EXPECT_THROW(merge_plans(std::vector{plan, other}), InvalidInput);  // one rank sees two layouts
         EXPECT_THROW(stack_plans({}), InvalidInput);
     });
 }
@@ -232,10 +240,10 @@ TEST(GhostExchange, RefusesOnEveryRankWhatOneFindsWrongAtFirst)
             EXPECT_THROW(exchange_ghosts(at::ones({map->num_owned + wrong, 2}), plan), InvalidInput);
             EXPECT_THROW(scatter_ghosts(at::ones({map->num_local() + wrong}), plan), InvalidInput);
             EXPECT_THROW(scatter_ghosts(at::ones({map->num_local() + wrong}), plan, GhostReduction::Mean), InvalidInput);
-            EXPECT_THROW(exchange_ghosts(at::ones({map->num_owned, 2 + wrong}), plan), InvalidInput);   // rows of another width
+            EXPECT_THROW(exchange_ghosts(at::ones({map->num_owned, 2 + wrong}), plan), InvalidInput);  // rows of another width
             EXPECT_THROW(exchange_ghosts(at::ones({map->num_owned}, rank == 0 ? at::kDouble : at::kFloat), plan), InvalidInput);
 
-            const auto ids = ids_of(*map);   // all is well yet
+            const auto ids = ids_of(*map);  // all is well yet
             EXPECT_TRUE(at::equal(with_ghosts(ids.narrow(0, 0, map->num_owned), plan), ids));
         });
     }
@@ -252,8 +260,10 @@ TEST(GhostExchange, NobodyWaitsForARankWhoseRowsAreWrongLater)
             const auto ids = ids_of(*map), owned = ids.narrow(0, 0, map->num_owned);
             EXPECT_TRUE(at::equal(with_ghosts(owned, plan), ids));
             const auto begin = std::chrono::steady_clock::now();
-            if (rank == 0) EXPECT_THROW(with_ghosts(at::ones({map->num_owned + 1}, at::kLong), plan), InvalidInput);
-            else EXPECT_THROW(with_ghosts(owned, plan), Error);
+            if (rank == 0)
+                EXPECT_THROW(with_ghosts(at::ones({map->num_owned + 1}, at::kLong), plan), InvalidInput);
+            else
+                EXPECT_THROW(with_ghosts(owned, plan), Error);
             EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10)) << "rank " << rank << " has waited";
         });
     }

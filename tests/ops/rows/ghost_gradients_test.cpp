@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients of gradients through ghosts: a penalty on the gradient of a loss, against closed forms, serial runs and finite differences.
-#include <ATen/ATen.h>
-#include <gtest/gtest.h>
-#include <torch/csrc/autograd/autograd.h>
-
-#include "ops/rows/ghost_exchange.h"
 #include "ops/fields/mesh_operators.h"
 #include "ops/neighbors/neighbor_rows.h"
+#include "ops/rows/ghost_exchange.h"
 #include "ops/rows/row_gather.h"
-#include "partition/ghosts/ghost_graph.h"
 #include "partition/cut/metis_partitioner.h"
+#include "partition/ghosts/ghost_graph.h"
 #include "sharding/tensor/redistribute.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/point_partitions.h"
 #include "tests/support/run_ranks.h"
 #include "tests/support/sample_meshes.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
 namespace meshard {
 namespace {
@@ -38,7 +38,10 @@ at::Tensor penalized(const Loss& loss, const std::vector<at::Tensor>& inputs)
     return total;
 }
 
-std::vector<at::Tensor> gradients_of(const at::Tensor& value, const std::vector<at::Tensor>& inputs) { return torch::autograd::grad({value}, inputs); }
+std::vector<at::Tensor> gradients_of(const at::Tensor& value, const std::vector<at::Tensor>& inputs)
+{
+    return torch::autograd::grad({value}, inputs);
+}
 
 /// Whether the gradient of the penalised loss is that of finite differences, in a few places.
 void expect_finite_differences(const Loss& loss, const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& gradients)
@@ -54,7 +57,8 @@ void expect_finite_differences(const Loss& loss, const std::vector<at::Tensor>& 
                 return penalized(loss, others).item<double>();
             };
             const auto expected = (moved(step) - moved(-step)) / (2 * step);
-            EXPECT_NEAR(gradients[i].view({-1})[place].item<double>(), expected, 1e-7 * std::max(1.0, std::abs(expected))) << "input " << i << ", place " << place;
+            EXPECT_NEAR(gradients[i].view({-1})[place].item<double>(), expected, 1e-7 * std::max(1.0, std::abs(expected)))
+                << "input " << i << ", place " << place;
         }
     }
 }
@@ -81,43 +85,52 @@ void expect_serial(const at::Tensor& points, const Loss& loss, const std::vector
     }
 }
 
-at::Tensor features_of(std::int64_t n) { return at::arange(2 * n, at::kDouble).mul(0.9).cos().view({n, 2}); }
+at::Tensor features_of(std::int64_t n)
+{
+    return at::arange(2 * n, at::kDouble).mul(0.9).cos().view({n, 2});
+}
 
 TEST(GhostGradients, OfDistancesAndNeighboursAreSerial)
 {
     const auto points = scattered(40);
-    expect_serial(points, [](const std::vector<at::Tensor>& inputs) {
-        const auto found = knn(inputs[0], inputs[0], 5, {.exclude_self = true});
-        return (found.distances.square().unsqueeze(1) * gather_neighbors(inputs[1], found).sin()).sum();
-    }, {points, features_of(40)});
+    expect_serial(points,
+                  [](const std::vector<at::Tensor>& inputs) {
+                      const auto found = knn(inputs[0], inputs[0], 5, {.exclude_self = true});
+                      return (found.distances.square().unsqueeze(1) * gather_neighbors(inputs[1], found).sin()).sum();
+                  },
+                  {points, features_of(40)});
 }
 
 TEST(GhostGradients, OfReductionsAreSerial)
 {
     const auto points = scattered(40);
-    expect_serial(points, [&](const std::vector<at::Tensor>& inputs) {
-        const auto at = inputs[0].detach();
-        const auto found = radius_search(at, at, 0.35);
-        const auto x = inputs[1].sin();
-        auto total = at::zeros({}, at::kDouble);
-        for (const auto reduction : {SegmentReduction::Sum, SegmentReduction::Mean, SegmentReduction::Max, SegmentReduction::Min}) {
-            total = total + reduce_neighbors(x, found, reduction).values.square().sum();
-        }
-        const auto sent = gather_neighbors(x, found);
-        return 0.1 * (total + (sent * segment_softmax(sent, found.offsets)).square().sum() + to_local(inputs[0]).square().sum());
-    }, {points, features_of(40)});
+    expect_serial(points,
+                  [&](const std::vector<at::Tensor>& inputs) {
+                      const auto at = inputs[0].detach();
+                      const auto found = radius_search(at, at, 0.35);
+                      const auto x = inputs[1].sin();
+                      auto total = at::zeros({}, at::kDouble);
+                      for (const auto reduction : {SegmentReduction::Sum, SegmentReduction::Mean, SegmentReduction::Max, SegmentReduction::Min}) {
+                          total = total + reduce_neighbors(x, found, reduction).values.square().sum();
+                      }
+                      const auto sent = gather_neighbors(x, found);
+                      return 0.1 * (total + (sent * segment_softmax(sent, found.offsets)).square().sum() + to_local(inputs[0]).square().sum());
+                  },
+                  {points, features_of(40)});
 }
 
 TEST(GhostGradients, OfGathersById)
 {
     const auto points = scattered(30);
     const auto wanted = at::tensor({3, 3, 29, 0, 17, 8}, at::kLong);
-    expect_serial(points, [&](const std::vector<at::Tensor>& inputs) {
-        const auto cubes = gather_rows(inputs[0], wanted).pow(3);
-        // Every rank has the rows; each counts its share.
-        const auto ranks = is_sharded(inputs[0]) ? spec_of(inputs[0])->device_mesh->num_ranks() : 1;
-        return cubes.sum() / static_cast<double>(ranks);
-    }, {points});
+    expect_serial(points,
+                  [&](const std::vector<at::Tensor>& inputs) {
+                      const auto cubes = gather_rows(inputs[0], wanted).pow(3);
+                      // Every rank has the rows; each counts its share.
+                      const auto ranks = is_sharded(inputs[0]) ? spec_of(inputs[0])->device_mesh->num_ranks() : 1;
+                      return cubes.sum() / static_cast<double>(ranks);
+                  },
+                  {points});
 }
 
 /// loss = sum of w (copy of x)^3 over all copies: its gradient in row i is 3 W x^2 with W the sum of the copies' w.
@@ -132,7 +145,7 @@ TEST(GhostGradients, OfAnExchangeHaveTheirClosedForm)
             send[(rank + 1) % ranks] = receive[(rank + ranks - 1) % ranks] = 2;
             const auto plan = std::make_shared<const ExchangePlan>(group, 4, std::vector<std::int64_t>{0, 2}, send, receive);
             auto x = at::arange(8, at::kDouble).add(rank).mul(0.3).cos().view({4, 2}).requires_grad_();
-            const auto weights = at::tensor({1.0, 2.0, 3.0, 4.0, 5.0, 6.0}, at::kDouble).unsqueeze(1);   // owned, then ghosts
+            const auto weights = at::tensor({1.0, 2.0, 3.0, 4.0, 5.0, 6.0}, at::kDouble).unsqueeze(1);  // owned, then ghosts
 
             for (const bool in_two_fields : {false, true}) {
                 at::Tensor copies;
@@ -146,7 +159,7 @@ TEST(GhostGradients, OfAnExchangeHaveTheirClosedForm)
                 const auto second = torch::autograd::grad({first.pow(2).sum()}, {x}, {}, true, true)[0];
                 const auto third = torch::autograd::grad({second.sum()}, {x})[0];
 
-                const auto sums = at::tensor({1.0 + 5, 2.0, 3.0 + 6, 4.0}, at::kDouble).unsqueeze(1);   // the next rank's ghosts of rows 0 and 2
+                const auto sums = at::tensor({1.0 + 5, 2.0, 3.0 + 6, 4.0}, at::kDouble).unsqueeze(1);  // the next rank's ghosts of rows 0 and 2
                 const auto at = x.detach();
                 EXPECT_TRUE(tensors_near(first.detach(), 3 * sums * at.square(), 1e-14));
                 EXPECT_TRUE(tensors_near(second.detach(), 36 * sums.square() * at.pow(3), 1e-14));
@@ -194,14 +207,14 @@ TEST(GhostGradients, OfMeshOperatorsAreSerial)
 
 TEST(ReduceNeighbors, EqualsReductionOfAllEntries)
 {
-    const auto points = scattered(60), features = features_of(60).mul(4).round();   // with ties
+    const auto points = scattered(60), features = features_of(60).mul(4).round();  // with ties
     for (const int ranks : kRankCounts) {
         for (const auto& [name, owners] : point_partitions(points, ranks)) {
             SCOPED_TRACE(name + " partition, " + std::to_string(ranks) + " ranks");
             run_ranks(ranks, [&, &owners = owners](const auto& mesh) {
                 const CutPoints rows(owners, mesh);
                 const auto cut = rows.cut(points);
-                const auto found = radius_search(cut, cut, 0.3, kAllNeighbors, {.exclude_self = true});   // some without any
+                const auto found = radius_search(cut, cut, 0.3, kAllNeighbors, {.exclude_self = true});  // some without any
                 for (const auto reduction : {SegmentReduction::Sum, SegmentReduction::Mean, SegmentReduction::Max, SegmentReduction::Min}) {
                     auto x = rows.cut(features).requires_grad_(), y = rows.cut(features).requires_grad_();
                     mesh->counter().reset();

@@ -1,5 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Exchanges over shared memory, where messages go on while the program computes. Ranks are threads, each with a backend of its own.
+#include "ops/rows/ghost_exchange.h"
+#include "partition/error.h"
+#include "sharding/tensor/with_backward.h"
+#include "sharding/transport/shared_memory_backend.h"
+#include "tests/support/exchanged_rows.h"
+#include "tests/support/expect_tensors.h"
+
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -8,13 +15,6 @@
 #include <chrono>
 #include <future>
 #include <thread>
-
-#include "ops/rows/ghost_exchange.h"
-#include "partition/error.h"
-#include "sharding/transport/shared_memory_backend.h"
-#include "sharding/tensor/with_backward.h"
-#include "tests/support/exchanged_rows.h"
-#include "tests/support/expect_tensors.h"
 
 namespace meshard {
 namespace {
@@ -61,7 +61,7 @@ TEST(GhostOverlap, ExchangesEqualIndexing)
 TEST(GhostOverlap, RowsArePickedOutWhileTheyAreSent)
 {
     for (const int size : {2, 3}) {
-        for (const std::int64_t n : {0, 1, 1000, 20'011}) {   // the last is larger than what lies in memory at once
+        for (const std::int64_t n : {0, 1, 1000, 20'011}) {  // the last is larger than what lies in memory at once
             run_groups(size, [&](const RankGroup& group) {
                 const auto plan = plan_of(group, n);
                 const auto before = (group.rank() + size - 1) % size;
@@ -69,7 +69,8 @@ TEST(GhostOverlap, RowsArePickedOutWhileTheyAreSent)
                 const auto sent_before = at::arange(n, at::kLong).mul(-2).add(2 * n - 1);
 
                 const auto one = exchange_ghosts(of(group.rank(), 33, at::kFloat), plan);
-                const auto several = begin_ghost_exchange({of(group.rank(), 3, at::kFloat), of(group.rank(), 1, at::kLong), of(group.rank(), 5, at::kDouble)}, plan).end();
+                const auto several =
+                    begin_ghost_exchange({of(group.rank(), 3, at::kFloat), of(group.rank(), 1, at::kLong), of(group.rank(), 5, at::kDouble)}, plan).end();
                 const auto narrow = begin_ghost_exchange({of(group.rank(), 4, at::kFloat)}, plan, at::kHalf).end();
 
                 EXPECT_TRUE(at::equal(one, of(before, 33, at::kFloat).index_select(0, sent_before)));
@@ -85,7 +86,7 @@ TEST(GhostOverlap, RowsArePickedOutWhileTheyAreSent)
 TEST(GhostOverlap, MessagesGoOnWhileNobodyWaits)
 {
     run_groups(2, [](const RankGroup& group) {
-        constexpr std::int64_t kRows = 100'000;   // 25 MB; one look moves 2 MB at most
+        constexpr std::int64_t kRows = 100'000;  // 25 MB; one look moves 2 MB at most
         const auto plan = plan_of(group, kRows);
         const auto field = field_of(group.rank(), 2 * kRows, 64, at::kFloat);
 

@@ -1,6 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Acceptance A32: what is under way is waited for before it is used, whichever rank is late, forward and backward. Over shared memory, where messages really are
-// under way: ranks are threads, each with a backend of its own.
+// Acceptance A32: what is under way is waited for before it is used, whichever rank is late, forward and backward. Over shared memory, where messages really
+// are under way: ranks are threads, each with a backend of its own.
+#include "ops/fields/mesh_operators.h"
+#include "ops/neighbors/message_graph.h"
+#include "ops/neighbors/neighbor_rows.h"
+#include "ops/rows/row_gather.h"
+#include "partition/ghosts/ghost_graph.h"
+#include "sharding/tensor/with_backward.h"
+#include "sharding/transport/shared_memory_backend.h"
+#include "tests/support/expect_tensors.h"
+#include "tests/support/point_partitions.h"
+#include "tests/support/sample_meshes.h"
+
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -10,17 +21,6 @@
 #include <chrono>
 #include <map>
 #include <thread>
-
-#include "ops/fields/mesh_operators.h"
-#include "ops/neighbors/message_graph.h"
-#include "ops/neighbors/neighbor_rows.h"
-#include "ops/rows/row_gather.h"
-#include "partition/ghosts/ghost_graph.h"
-#include "sharding/transport/shared_memory_backend.h"
-#include "sharding/tensor/with_backward.h"
-#include "tests/support/expect_tensors.h"
-#include "tests/support/point_partitions.h"
-#include "tests/support/sample_meshes.h"
 
 namespace meshard {
 namespace {
@@ -34,7 +34,8 @@ public:
     {
         const auto here = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
         const auto store = c10::make_intrusive<c10d::PrefixStore>(name + "#" + std::to_string(num_made_[name]++), store_);
-        return {connect_shared_memory(store, here, static_cast<int>(ranks.size()), std::chrono::seconds(30), [](int) { return false; }), axis, std::move(counter)};
+        return {connect_shared_memory(store, here, static_cast<int>(ranks.size()), std::chrono::seconds(30), [](int) { return false; }), axis,
+                std::move(counter)};
     }
 
 private:
@@ -128,7 +129,8 @@ TEST(AcceptanceA32, MeshOperatorsAndRowsByIdAreWaitedFor)
 {
     const Mesh mesh = cube(6);
     const auto graph = ghost_graph(mesh, {});
-    const auto values = at::arange(mesh.num_cells() * 32, at::kDouble).mul(0.7).cos().view({-1, 32}), ids = at::arange(300, at::kLong).mul(7).remainder(mesh.num_cells());
+    const auto values = at::arange(mesh.num_cells() * 32, at::kDouble).mul(0.7).cos().view({-1, 32}),
+               ids = at::arange(300, at::kLong).mul(7).remainder(mesh.num_cells());
     const auto loss_of = [](const MeshGeometry& geometry, const at::Tensor& field, const auto& local, const auto& pause) {
         const auto gradient = least_squares_gradient(geometry);
         pause();

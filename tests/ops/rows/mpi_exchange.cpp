@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Started by mpirun, with any number of ranks from two on: ghost exchanges over MPI against what indexing gives. Exit code 1 with a sentence if they differ.
+#include "sharding/transport/launch.h"
+#include "tests/support/exchanged_rows.h"
+
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
@@ -8,9 +11,6 @@
 #include <cstdlib>
 #include <numeric>
 
-#include "sharding/transport/launch.h"
-#include "tests/support/exchanged_rows.h"
-
 namespace meshard {
 namespace {
 
@@ -18,7 +18,7 @@ void expect_equal(const at::Tensor& found, const at::Tensor& expected, const std
 {
     if (found.sizes() == expected.sizes() && at::equal(found, expected)) return;
     std::fprintf(stderr, "mpi_exchange: %s differs from what was sent\n", what.c_str());
-    std::exit(1);   // mpirun ends the other ranks
+    std::exit(1);  // mpirun ends the other ranks
 }
 
 void exchange_by(const RankGroup& group)
@@ -40,7 +40,7 @@ int run()
     const auto counter = std::make_shared<CommCounter>();
     std::vector<int> all(world->size()), some;
     std::iota(all.begin(), all.end(), 0);
-    for (int r = world->size() - 1; r >= 0; r -= 2) some.push_back(r);   // another order than MPI's
+    for (int r = world->size() - 1; r >= 0; r -= 2) some.push_back(r);  // another order than MPI's
     exchange_by(world->make_group(all, "all", "all", counter));
     if (some.size() > 1 && std::find(some.begin(), some.end(), world->rank()) != some.end()) exchange_by(world->make_group(some, "some", "some", counter));
     world->finish();
@@ -50,4 +50,7 @@ int run()
 }  // namespace
 }  // namespace meshard
 
-int main() { return meshard::run(); }
+int main()
+{
+    return meshard::run();
+}

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums over ranks of half and bfloat16 values: class losses, neighbour rows, rows by id and segments, against the same in double, rounded once.
-#include <ATen/ATen.h>
-#include <gtest/gtest.h>
-
-#include "ops/rows/ghost_exchange.h"
 #include "ops/neighbors/neighbor_rows.h"
 #include "ops/neighbors/neighbors.h"
+#include "ops/rows/ghost_exchange.h"
 #include "ops/rows/row_gather.h"
 #include "ops/rows/segment_reduce.h"
 #include "sharding/tensor/shard_tensor.h"
@@ -13,16 +10,28 @@
 #include "tests/support/point_partitions.h"
 #include "tests/support/run_ranks.h"
 
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
 namespace meshard {
 namespace {
 
 constexpr int kRankCounts[] = {1, 2, 3, 4};
 
-double rounding(at::ScalarType type) { return type == at::kHalf ? 0x1p-11 : 0x1p-8; }
+double rounding(at::ScalarType type)
+{
+    return type == at::kHalf ? 0x1p-11 : 0x1p-8;
+}
 
-at::Tensor waves(c10::IntArrayRef shape, double start) { return at::arange(c10::multiply_integers(shape), at::kDouble).mul(0.7311).add(start).sin_().view(shape); }
+at::Tensor waves(c10::IntArrayRef shape, double start)
+{
+    return at::arange(c10::multiply_integers(shape), at::kDouble).mul(0.7311).add(start).sin_().view(shape);
+}
 
-at::Tensor rounded(const at::Tensor& values, at::ScalarType type) { return values.to(at::kFloat).to(type); }
+at::Tensor rounded(const at::Tensor& values, at::ScalarType type)
+{
+    return values.to(at::kFloat).to(type);
+}
 
 /// Rows cut 5:1:0:... of a whole.
 at::Tensor cut(const at::Tensor& rows, const std::shared_ptr<const DeviceMesh>& mesh)
@@ -39,13 +48,13 @@ at::Tensor cut(const at::Tensor& rows, const std::shared_ptr<const DeviceMesh>& 
 
 TEST(NarrowTypes, ClassLossesAreRoundedOnce)
 {
-    constexpr std::int64_t n = 1203, classes = 7;   // more rows than the narrow types count
+    constexpr std::int64_t n = 1203, classes = 7;  // more rows than the narrow types count
     const auto targets = at::arange(n, at::kLong).mul(5).remainder(classes);
-    targets.slice(0, 0, n, 10).fill_(-100);         // ignored
+    targets.slice(0, 0, n, 10).fill_(-100);  // ignored
     for (const auto type : {at::kBFloat16, at::kHalf}) {
         const auto scores = rounded(waves({n, classes}, 0.1).mul(2), type), weights = rounded(waves({classes}, 0.4).add(1.5), type);
         for (const auto reduction : {at::Reduction::Mean, at::Reduction::Sum}) {
-            if (reduction == at::Reduction::Sum && type == at::kHalf) continue;   // beyond its largest number, squared by the tolerance
+            if (reduction == at::Reduction::Sum && type == at::kHalf) continue;  // beyond its largest number, squared by the tolerance
             auto x0 = scores.to(at::kDouble).requires_grad_();
             const auto expected = at::nll_loss(at::log_softmax(x0, 1), targets, weights.to(at::kDouble), reduction);
             expected.backward();
@@ -56,7 +65,8 @@ TEST(NarrowTypes, ClassLossesAreRoundedOnce)
                     loss.backward();
                     EXPECT_EQ(loss.scalar_type(), type);
                     // The logarithms are rounded, and the sum of them.
-                    EXPECT_TRUE(tensors_near(full_tensor(loss).detach().to(at::kDouble), expected.detach(), 2 * rounding(type))) << at::toString(type) << " on " << size;
+                    EXPECT_TRUE(tensors_near(full_tensor(loss).detach().to(at::kDouble), expected.detach(), 2 * rounding(type)))
+                        << at::toString(type) << " on " << size;
                     EXPECT_TRUE(tensors_near(full_tensor(x.grad()).to(at::kDouble), x0.grad(), 8 * rounding(type))) << at::toString(type) << " on " << size;
                 });
             }
@@ -80,7 +90,8 @@ TEST(NarrowTypes, SegmentsAreAddedInSinglePrecision)
 TEST(NarrowTypes, RowsByIdAddUpTheirGradients)
 {
     constexpr std::int64_t n = 37;
-    const auto ids = at::arange(1200, at::kLong).mul(11).remainder(n).mul(at::arange(1200, at::kLong).remainder(3).gt(0));   // row 0 more often than bfloat16 counts
+    const auto ids =
+        at::arange(1200, at::kLong).mul(11).remainder(n).mul(at::arange(1200, at::kLong).remainder(3).gt(0));  // row 0 more often than bfloat16 counts
     for (const auto type : {at::kBFloat16, at::kHalf}) {
         const auto rows = rounded(waves({n, 4}, 0.2), type), factors = rounded(waves({1200, 4}, 0.9).add(1), type);
         for (const int size : kRankCounts) {
@@ -89,7 +100,8 @@ TEST(NarrowTypes, RowsByIdAddUpTheirGradients)
             run_ranks(size, [&](const auto& mesh) {
                 auto x = cut(rows, mesh).requires_grad_();
                 (gather_rows(x, ids) * factors).sum().backward();
-                EXPECT_TRUE(tensors_near(full_tensor(x.grad()).to(at::kDouble), rounded(x0.grad(), type).to(at::kDouble), rounding(type) * 1e-3)) << at::toString(type) << " on " << size;
+                EXPECT_TRUE(tensors_near(full_tensor(x.grad()).to(at::kDouble), rounded(x0.grad(), type).to(at::kDouble), rounding(type) * 1e-3))
+                    << at::toString(type) << " on " << size;
             });
         }
     }
@@ -112,12 +124,14 @@ TEST(NarrowTypes, NeighborRowsAddUpTheirGradients)
                     auto f = rows.cut(features).requires_grad_();
                     reduce_neighbors(f, knn(p, p, 9), SegmentReduction::Sum).values.square().sum().backward();
                     // Sums, squares, own rows and ghosts are rounded one after the other.
-                    EXPECT_TRUE(tensors_near(local_of(f.grad()).to(at::kDouble), rows.of(f0.grad()), 6 * rounding(type))) << at::toString(type) << ", " << name << ", " << size;
+                    EXPECT_TRUE(tensors_near(local_of(f.grad()).to(at::kDouble), rows.of(f0.grad()), 6 * rounding(type)))
+                        << at::toString(type) << ", " << name << ", " << size;
 
                     // What every rank holds, of which each uses a part.
                     auto shared = features.clone().requires_grad_();
                     reduce_neighbors(shared, knn(points, p, 9), SegmentReduction::Sum).values.square().sum().backward();
-                    EXPECT_TRUE(tensors_near(shared.grad().to(at::kDouble), f0.grad(), 6 * rounding(type))) << at::toString(type) << ", " << name << ", " << size;
+                    EXPECT_TRUE(tensors_near(shared.grad().to(at::kDouble), f0.grad(), 6 * rounding(type)))
+                        << at::toString(type) << ", " << name << ", " << size;
                 });
             }
         }

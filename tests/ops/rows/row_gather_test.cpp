@@ -1,13 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/rows/row_gather.h"
-
-#include <ATen/ATen.h>
-#include <gtest/gtest.h>
-
-#include <limits>
-#include <random>
-#include <set>
-
 #include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_error.h"
@@ -16,12 +8,22 @@
 #include "tests/support/point_partitions.h"
 #include "tests/support/run_ranks.h"
 
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <random>
+#include <set>
+
 namespace meshard {
 namespace {
 
 constexpr int kRankCounts[] = {1, 2, 3, 4, 5, 7, 8};
 
-at::Tensor ids_of(const IndexMap& map) { return at::tensor(map.global_ids, at::kLong); }
+at::Tensor ids_of(const IndexMap& map)
+{
+    return at::tensor(map.global_ids, at::kLong);
+}
 
 TEST(RowGather, GathersAndScattersByGlobalId)
 {
@@ -36,7 +38,7 @@ TEST(RowGather, GathersAndScattersByGlobalId)
             std::vector<std::int64_t> own;
             for (int i = static_cast<int>(random() % 9); i > 0; --i) own.push_back(static_cast<std::int64_t>(random() % n));
             ids.push_back(at::tensor(own, at::kLong));
-            values.push_back(at::randint(0, 3, {static_cast<std::int64_t>(own.size()), 2}, at::kDouble));   // ties
+            values.push_back(at::randint(0, 3, {static_cast<std::int64_t>(own.size()), 2}, at::kDouble));  // ties
         }
         const auto whole = at::randint(0, 3, {n, 2}, at::kDouble), factors = at::rand({n, 2}, at::kDouble);
         // Serially.
@@ -103,7 +105,9 @@ TEST(AcceptanceA16, RowsByIdAreThoseOfTheWholeOnEveryPartitionAndTravelOnce)
         const auto all_ids = at::cat(ids), all_values = at::cat(values);
         const auto sums = whole.index_add(0, all_ids, all_values), most = whole.index_reduce(0, all_ids, all_values, "amax");
         auto w0 = whole.clone().requires_grad_(), v0 = all_values.clone().requires_grad_();
-        (w0.index_select(0, all_ids).sin().sum() + (w0.index_add(0, all_ids, v0).cos() * factors).sum() + (w0.index_reduce(0, all_ids, v0, "amax") * factors).sum()).backward();
+        (w0.index_select(0, all_ids).sin().sum() + (w0.index_add(0, all_ids, v0).cos() * factors).sum() +
+         (w0.index_reduce(0, all_ids, v0, "amax") * factors).sum())
+            .backward();
         for (const auto& [name, owners] : point_partitions(points, ranks)) {
             SCOPED_TRACE(name + " partition, " + std::to_string(ranks) + " ranks");
             run_ranks(ranks, [&, &owners = owners](const auto& mesh) {
@@ -147,9 +151,10 @@ TEST(AcceptanceA16, AnIdOutOfRangeOnOneRankRaisesOnAll)
                 const auto refuses = [&](const char* what, const auto& call) {
                     mesh->counter().reset();
                     EXPECT_TRUE(throws_with<InvalidInput>("Found by rank " + std::to_string(wrong), call)) << what;
-                    EXPECT_LE(mesh->counter().num_calls(), 2) << what;   // that they agree
+                    EXPECT_LE(mesh->counter().num_calls(), 2) << what;  // that they agree
                 };
-                for (const std::int64_t bad : {std::int64_t{-1}, x.size(0), std::numeric_limits<std::int64_t>::max(), std::numeric_limits<std::int64_t>::min()}) {
+                for (const std::int64_t bad :
+                     {std::int64_t{-1}, x.size(0), std::numeric_limits<std::int64_t>::max(), std::numeric_limits<std::int64_t>::min()}) {
                     const auto ids = at::full({1}, rank == wrong ? bad : 0, at::kLong), values = at::ones({1, 4});
                     refuses("gather", [&] { gather_rows(x, ids); });
                     refuses("add", [&] { scatter_add(x, ids, values); });
@@ -165,7 +170,7 @@ TEST(AcceptanceA16, AnIdOutOfRangeOnOneRankRaisesOnAll)
                 refuses("values of another type", [&] { scatter_add(x, zero, at::ones({1, 4}, rank == wrong ? at::kDouble : at::kFloat)); });
                 const auto cut_zero = from_local(zero, mesh, {Shard(0)});
                 refuses("values for a whole", [&] { scatter_add(at::ones({3, 4}), cut_zero, at::ones({1, rank == wrong ? 3 : 4})); });
-                EXPECT_EQ(gather_rows(x, zero).sum().template item<float>(), 4);   // and all can go on
+                EXPECT_EQ(gather_rows(x, zero).sum().template item<float>(), 4);  // and all can go on
             });
         }
     }

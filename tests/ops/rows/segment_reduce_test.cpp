@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "ops/neighbors/neighbors.h"
 #include "ops/rows/segment_reduce.h"
+#include "partition/error.h"
+#include "sharding/tensor/shard_tensor.h"
+#include "tests/support/expect_tensors.h"
+#include "tests/support/owner_maps.h"
+#include "tests/support/run_ranks.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -8,17 +14,13 @@
 #include <limits>
 #include <random>
 
-#include "ops/neighbors/neighbors.h"
-#include "partition/error.h"
-#include "sharding/tensor/shard_tensor.h"
-#include "tests/support/expect_tensors.h"
-#include "tests/support/owner_maps.h"
-#include "tests/support/run_ranks.h"
-
 namespace meshard {
 namespace {
 
-at::Tensor ids_of(const IndexMap& map) { return at::tensor(map.global_ids, at::kLong); }
+at::Tensor ids_of(const IndexMap& map)
+{
+    return at::tensor(map.global_ids, at::kLong);
+}
 
 TEST(SegmentReduce, EqualsARowByRowLoop)
 {
@@ -27,7 +29,7 @@ TEST(SegmentReduce, EqualsARowByRowLoop)
         std::vector<std::int64_t> offsets{0};
         for (int i = static_cast<int>(random() % 6); i > 0; --i) offsets.push_back(offsets.back() + static_cast<std::int64_t>(random() % 4));
         auto values = at::empty({offsets.back(), 3}, at::kDouble);
-        for (std::int64_t i = 0; i < values.numel(); ++i) values.view({-1})[i] = static_cast<double>(random() % 5) - 2;   // ties
+        for (std::int64_t i = 0; i < values.numel(); ++i) values.view({-1})[i] = static_cast<double>(random() % 5) - 2;  // ties
         values.requires_grad_();
         const auto table = at::tensor(offsets, at::kLong);
         const auto num_rows = static_cast<std::int64_t>(offsets.size()) - 1;
@@ -84,8 +86,9 @@ TEST(SegmentReduce, ExtremesOfRowsWithNaNAreNaN)
             const auto found = segment_reduce(x, offsets, reduction);
 
             for (std::int64_t row = 0; row < 6; ++row) {
-                const auto entries = x.detach().narrow(0, offsets[row].item<std::int64_t>(), offsets[row + 1].item<std::int64_t>() - offsets[row].item<std::int64_t>());
-                EXPECT_TRUE((reduction == SegmentReduction::Max ? entries.amax() : entries.amin()).isnan().item<bool>());   // as LibTorch's are
+                const auto entries =
+                    x.detach().narrow(0, offsets[row].item<std::int64_t>(), offsets[row + 1].item<std::int64_t>() - offsets[row].item<std::int64_t>());
+                EXPECT_TRUE((reduction == SegmentReduction::Max ? entries.amax() : entries.amin()).isnan().item<bool>());  // as LibTorch's are
                 EXPECT_TRUE(found.values[row].isnan().item<bool>()) << "row " << row << " of " << at::toString(type);
                 EXPECT_EQ(found.arguments[row].item<std::int64_t>(), first_nan[row]) << "row " << row << " of " << at::toString(type);
             }
@@ -132,7 +135,7 @@ TEST(SegmentReduce, PassesMessagesAcrossCutsAsSerially)
     const auto serial = messages(knn(points, points, 6), f0, w0, [](const at::Tensor& x) { return x; });
     serial.square().sum().backward();
     for (const int ranks : {1, 2, 3, 5, 8}) {
-        std::vector<int> owners(60);   // uneven, the last rank of many empty
+        std::vector<int> owners(60);  // uneven, the last rank of many empty
         for (int i = 0; i < 60; ++i) owners[i] = i * i % 7 % std::max(1, ranks - (ranks > 2));
         run_ranks(ranks, [&](const auto& mesh) {
             const auto map = owned(owners, static_cast<int>(mesh->coordinate(0)));

@@ -1,36 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rule of last resort: exact whatever the operator.
-#include <gtest/gtest.h>
-
-#include <ATen/ATen.h>
-
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/rule_table.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/rule_property.h"
 #include "tests/support/run_ranks.h"
 
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
 namespace meshard {
 namespace {
 
 TEST(GatheredRule, IsExactForOperatorsWithoutARuleOfTheirOwn)
 {
-    check_rule([](Draw& draw) {
-        const auto n = draw.integer(3, 9), m = draw.integer(3, 6);
-        const std::vector<std::pair<const char*, std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>>> operators{
-            {"renorm", [](auto& x) { return std::vector{at::renorm(x[0], 2, 0, 1.0)}; }},
-            {"trace of a square", [](auto& x) { return std::vector{at::trace(at::mm(x[0].t(), x[0]))}; }},
-            {"logcumsumexp", [](auto& x) { return std::vector{at::logcumsumexp(x[0], 0)}; }},
-            {"cdist", [](auto& x) { return std::vector{at::cdist(x[0], x[0] * 2 + 1)}; }},
-            {"put in place", [](auto& x) { auto y = x[0] * 1; y.index_fill_(0, at::tensor({1, 2}, at::kLong), 3.0); return std::vector{y * x[0]}; }},
-            {"softmax over any dimension", [](auto& x) { return std::vector{at::softmax(x[0], 0), at::log_softmax(x[0], 1)}; }},
-            {"layer norm over rows", [](auto& x) { return std::vector{at::layer_norm(x[0].t(), {x[0].size(0)})}; }},
-            {"joined and selected", [](auto& x) { auto y = at::cat({x[0], x[0] * 2}, 0); return std::vector{y.slice(0, 1, 5, 2), y.select(0, 2), y.flatten()}; }},
-            {"cummax", [](auto& x) { auto [v, i] = at::cummax(x[0], 0); return std::vector{v, i}; }},
-        };
-        const auto& [name, function] = operators[draw.integer(0, static_cast<std::int64_t>(operators.size()) - 1)];
-        return RuleCase{name, {draw.values({n, m})}, function, {}};
-    }, {.gathers = {{"aten::renorm", "", kNoRule}}});
+    check_rule(
+        [](Draw& draw) {
+            const auto n = draw.integer(3, 9), m = draw.integer(3, 6);
+            const std::vector<std::pair<const char*, std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>>> operators{
+                {"renorm", [](auto& x) { return std::vector{at::renorm(x[0], 2, 0, 1.0)}; }},
+                {"trace of a square", [](auto& x) { return std::vector{at::trace(at::mm(x[0].t(), x[0]))}; }},
+                {"logcumsumexp", [](auto& x) { return std::vector{at::logcumsumexp(x[0], 0)}; }},
+                {"cdist", [](auto& x) { return std::vector{at::cdist(x[0], x[0] * 2 + 1)}; }},
+                {"put in place",
+                 [](auto& x) {
+                     auto y = x[0] * 1;
+                     y.index_fill_(0, at::tensor({1, 2}, at::kLong), 3.0);
+                     return std::vector{y * x[0]};
+                 }},
+                {"softmax over any dimension", [](auto& x) { return std::vector{at::softmax(x[0], 0), at::log_softmax(x[0], 1)}; }},
+                {"layer norm over rows", [](auto& x) { return std::vector{at::layer_norm(x[0].t(), {x[0].size(0)})}; }},
+                {"joined and selected",
+                 [](auto& x) {
+                     auto y = at::cat({x[0], x[0] * 2}, 0);
+                     return std::vector{y.slice(0, 1, 5, 2), y.select(0, 2), y.flatten()};
+                 }},
+                {"cummax",
+                 [](auto& x) {
+                     auto [v, i] = at::cummax(x[0], 0);
+                     return std::vector{v, i};
+                 }},
+            };
+            const auto& [name, function] = operators[draw.integer(0, static_cast<std::int64_t>(operators.size()) - 1)];
+            return RuleCase{name, {draw.values({n, m})}, function, {}};
+        },
+        {.gathers = {{"aten::renorm", "", kNoRule}}});
 }
 
 TEST(GatheredRule, KeepsTheLayoutOfWhatIsWrittenTo)

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rules for operators of other namespaces, registered before and after the table was put to use.
-#include <gtest/gtest.h>
-
-#include <ATen/ATen.h>
-#include <torch/library.h>
-
 #include "sharding/tensor/rule_table.h"
 #include "tests/support/run_ranks.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/library.h>
 
 namespace meshard {
 namespace {

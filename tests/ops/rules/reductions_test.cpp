@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reductions, softmax and running sums over cut dimensions, against the plain operators.
-#include <gtest/gtest.h>
-
-#include <ATen/ATen.h>
-
-#include <limits>
-
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/rule_table.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/rule_property.h"
 #include "tests/support/run_ranks.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <limits>
 
 namespace meshard {
 namespace {
@@ -22,7 +21,10 @@ std::vector<std::int64_t> draw_shape(Draw& draw)
     return shape;
 }
 
-Tensors tensors(std::tuple<at::Tensor, at::Tensor> pair) { return {std::get<0>(pair), std::get<1>(pair)}; }
+Tensors tensors(std::tuple<at::Tensor, at::Tensor> pair)
+{
+    return {std::get<0>(pair), std::get<1>(pair)};
+}
 
 /// Every operator, over one random dimension and over everything.
 std::vector<NamedOperator> reductions(std::int64_t dim, bool keepdim, double p)
@@ -74,37 +76,46 @@ RuleCase pick(Draw& draw, const std::vector<NamedOperator>& all, std::vector<std
 {
     const auto& [name, function] = all[draw.integer(0, static_cast<std::int64_t>(all.size()) - 1)];
     auto x = draw.values(shape);
-    if (draw.chance(0.3)) x = x.mul(2).round() / 2;   // equal values
+    if (draw.chance(0.3)) x = x.mul(2).round() / 2;  // equal values
     return {name, {x}, function, {}};
 }
 
 TEST(Reductions, EqualThePlainOperators)
 {
-    check_rule([](Draw& draw) {
-        const auto shape = draw_shape(draw);
-        const auto dim = draw.integer(-static_cast<std::int64_t>(shape.size()), static_cast<std::int64_t>(shape.size()) - 1);
-        const auto p = draw.pick(std::vector<double>{0, 1, 2, 3, 0.5, std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity()});
-        auto item = pick(draw, reductions(dim, draw.chance(0.5), p), shape);
-        // Which of equal values gets the gradient of an order statistic is not defined.
-        if (item.text == "median" || item.text == "kthvalue") item.inputs[0] = draw.values(shape);
-        return item;
-    }, {.num_cases = 400, .tolerance = 1e-10, .first_seed = 1,
-        .gathers = {{"aten::median", "", "the middle of all values is known to no part"},
-                    {"aten::nonzero", "Shard\\([1-9]|second", kOrderOfTheWhole},
-                    {"aten::view|aten::scatter.src", "second", kTwoAxes}}});
+    check_rule(
+        [](Draw& draw) {
+            const auto shape = draw_shape(draw);
+            const auto dim = draw.integer(-static_cast<std::int64_t>(shape.size()), static_cast<std::int64_t>(shape.size()) - 1);
+            const auto p = draw.pick(std::vector<double>{0, 1, 2, 3, 0.5, std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity()});
+            auto item = pick(draw, reductions(dim, draw.chance(0.5), p), shape);
+            // Which of equal values gets the gradient of an order statistic is not defined.
+            if (item.text == "median" || item.text == "kthvalue") item.inputs[0] = draw.values(shape);
+            return item;
+        },
+        {.num_cases = 400,
+         .tolerance = 1e-10,
+         .first_seed = 1,
+         .gathers = {{"aten::median", "", "the middle of all values is known to no part"},
+                     {"aten::nonzero", "Shard\\([1-9]|second", kOrderOfTheWhole},
+                     {"aten::view|aten::scatter.src", "second", kTwoAxes}}});
 }
 
 TEST(Lines, EqualThePlainOperators)
 {
-    check_rule([](Draw& draw) {
-        const auto shape = draw_shape(draw);
-        const auto dim = draw.integer(-static_cast<std::int64_t>(shape.size()), static_cast<std::int64_t>(shape.size()) - 1);
-        auto item = pick(draw, lines(dim, draw.integer(-5, 5)), shape);
-        // Nor is it where equal values change places; the gradient of a running product with zeros writes into plain tensors.
-        if (item.text == "cumprod" || item.text == "sort" || item.text == "argsort" || item.text == "topk" || item.text == "cummax") item.inputs[0] = draw.values(shape);
-        return item;
-    }, {.num_cases = 300, .tolerance = 1e-10, .first_seed = 1,
-        .gathers = {{"aten::roll", "", "rolled as one line, without dimensions"}, {"aten::scatter.src", "second", kTwoAxes}}});
+    check_rule(
+        [](Draw& draw) {
+            const auto shape = draw_shape(draw);
+            const auto dim = draw.integer(-static_cast<std::int64_t>(shape.size()), static_cast<std::int64_t>(shape.size()) - 1);
+            auto item = pick(draw, lines(dim, draw.integer(-5, 5)), shape);
+            // Nor is it where equal values change places; the gradient of a running product with zeros writes into plain tensors.
+            if (item.text == "cumprod" || item.text == "sort" || item.text == "argsort" || item.text == "topk" || item.text == "cummax")
+                item.inputs[0] = draw.values(shape);
+            return item;
+        },
+        {.num_cases = 300,
+         .tolerance = 1e-10,
+         .first_seed = 1,
+         .gathers = {{"aten::roll", "", "rolled as one line, without dimensions"}, {"aten::scatter.src", "second", kTwoAxes}}});
 }
 
 /// What `function` gives for rows cut 0 + 3 + 2 equals what it gives for the whole, in bits where nothing is summed.

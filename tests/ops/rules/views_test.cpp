@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Views along cut dimensions, and writes through them, against the plain operators.
-#include <gtest/gtest.h>
-
-#include <ATen/ATen.h>
-
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/rule_table.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/rule_property.h"
 #include "tests/support/run_ranks.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
 
 namespace meshard {
 namespace {
@@ -30,20 +29,46 @@ std::vector<NamedOperator> views(Draw& draw, std::int64_t dim, std::int64_t n)
         {"two slices", [=](auto& x) { return Tensors{x[0].slice(dim, 0, length, step).sum() * x[0].slice(dim, first, n).exp(), x[0] * 3}; }},
         {"narrow", [=](auto& x) { return Tensors{x[0].narrow(dim, 0, length).narrow(dim, 0, (length + 1) / 2).tanh()}; }},
         {"select", [=](auto& x) { return Tensors{x[0].select(dim, index) * 2, x[0] + 1}; }},
-        {"split", [=](auto& x) { auto p = x[0].split(length, dim); return Tensors{p.front().sin(), p.back() * 2}; }},
-        {"chunk", [=](auto& x) { auto p = x[0].chunk(2, dim); return Tensors{p.front().sin(), p.back() * 2}; }},
-        {"split with sizes", [=](auto& x) { auto p = x[0].split_with_sizes({length, n - length}, dim); return Tensors{p[1] * 2, p[0].exp()}; }},
-        {"unbind", [=](auto& x) { auto p = x[0].unbind(dim); return Tensors{p[first] * p.back()}; }},
+        {"split",
+         [=](auto& x) {
+             auto p = x[0].split(length, dim);
+             return Tensors{p.front().sin(), p.back() * 2};
+         }},
+        {"chunk",
+         [=](auto& x) {
+             auto p = x[0].chunk(2, dim);
+             return Tensors{p.front().sin(), p.back() * 2};
+         }},
+        {"split with sizes",
+         [=](auto& x) {
+             auto p = x[0].split_with_sizes({length, n - length}, dim);
+             return Tensors{p[1] * 2, p[0].exp()};
+         }},
+        {"unbind",
+         [=](auto& x) {
+             auto p = x[0].unbind(dim);
+             return Tensors{p[first] * p.back()};
+         }},
         {"cat", [=](auto& x) { return Tensors{at::cat({x[0], x[1] * 2, x[0].narrow(dim, 0, length)}, dim)}; }},
         {"cat of slices", [=](auto& x) { return Tensors{at::cat({x[0].slice(dim, first), x[0].slice(dim, 0, first)}, dim).tanh()}; }},
         {"stack", [=](auto& x) { return Tensors{at::stack({x[0], x[1]}, dim)}; }},
-        {"repeat", [=](auto& x) { auto r = std::vector<std::int64_t>(x[0].dim(), 1); r[dim] = times; return Tensors{x[0].repeat(r) * 2, x[0].repeat({2, 1, 1, 1})}; }},
+        {"repeat",
+         [=](auto& x) {
+             auto r = std::vector<std::int64_t>(x[0].dim(), 1);
+             r[dim] = times;
+             return Tensors{x[0].repeat(r) * 2, x[0].repeat({2, 1, 1, 1})};
+         }},
         {"repeat_interleave", [=](auto& x) { return Tensors{x[0].repeat_interleave(times, dim)}; }},
         {"slice_scatter", [=](auto& x) { return Tensors{at::slice_scatter(x[0], x[1].slice(dim, start, end, step) * 2, dim, start, end, step)}; }},
         {"select_scatter", [=](auto& x) { return Tensors{at::select_scatter(x[0], x[1].select(dim, first), dim, index)}; }},
         {"diagonal", [=](auto& x) { return Tensors{x[0].diagonal(shift > 0 ? 1 : 0, dim, dim == 0 ? 1 : 0) * 2}; }},
         {"unfold", [=](auto& x) { return Tensors{x[0].unfold(dim, length, step) * 2}; }},
-        {"expand", [=](auto& x) { auto s = x[0].sizes().vec(); s[dim] = 4; return Tensors{x[0].narrow(dim, first, 1).expand(s).tanh()}; }},
+        {"expand",
+         [=](auto& x) {
+             auto s = x[0].sizes().vec();
+             s[dim] = 4;
+             return Tensors{x[0].narrow(dim, first, 1).expand(s).tanh()};
+         }},
         {"squeeze", [=](auto& x) { return Tensors{x[0].narrow(dim, first, 1).squeeze(dim) * 2, x[0].unsqueeze(dim) * 2}; }},
         {"shifted window", [=](auto& x) { return Tensors{at::roll(x[0], shift, dim).narrow(dim, 0, length) * 2}; }},
         {"movedim", [=](auto& x) { return Tensors{x[0].movedim(dim, 0).contiguous() * 2, x[0].transpose(0, 2).flatten(1)}; }},
@@ -52,29 +77,37 @@ std::vector<NamedOperator> views(Draw& draw, std::int64_t dim, std::int64_t n)
 
 TEST(Views, EqualThePlainOperators)
 {
-    check_rule([](Draw& draw) {
-        const auto shape = draw_shape(draw, 3);
-        const auto dim = draw.integer(0, 2);
-        const auto all = views(draw, dim, shape[dim]);
-        const auto& [name, function] = draw.pick(all);
-        return RuleCase{name, {draw.values(shape), draw.values(shape)}, function, {}};
-    }, {.num_cases = 500,
-        .gathers = {{"aten::unfold(_backward)?", "", "windows that reach over the cuts"},
-                    {"aten::diagonal_backward", "", kNoRule},
-                    {"aten::unbind.int", "", "one row a tensor: each is whole on every rank"},
-                    {"aten::_unsafe_view|aten::diagonal", "second", kTwoAxes}}});
+    check_rule(
+        [](Draw& draw) {
+            const auto shape = draw_shape(draw, 3);
+            const auto dim = draw.integer(0, 2);
+            const auto all = views(draw, dim, shape[dim]);
+            const auto& [name, function] = draw.pick(all);
+            return RuleCase{name, {draw.values(shape), draw.values(shape)}, function, {}};
+        },
+        {.num_cases = 500,
+         .gathers = {{"aten::unfold(_backward)?", "", "windows that reach over the cuts"},
+                     {"aten::diagonal_backward", "", kNoRule},
+                     {"aten::unbind.int", "", "one row a tensor: each is whole on every rank"},
+                     {"aten::_unsafe_view|aten::diagonal", "second", kTwoAxes}}});
 }
 
 TEST(Views, SplitAndMergeRows)
 {
-    check_rule([](Draw& draw) {
-        const auto a = draw.integer(1, 3), b = draw.integer(1, 4), c = draw.integer(2, 3), d = draw.integer(1, 4);
-        const std::vector<std::vector<std::int64_t>> shapes{{a, b * c, d}, {a, b, c, d}, {a * b * c, d}, {a, b * c * d}, {a * b * c * d}, {a * b, c * d}, {a, b, c * d}, {c, a * b * d}};
-        const auto from = draw.pick(shapes), to = draw.pick(shapes), next = draw.pick(shapes);
-        return RuleCase{"view", {draw.values(from)},
-                        [=](const Tensors& x) { return Tensors{x[0].view(to).sin() * 2, (x[0] * 2).reshape(to).tanh().view(next), x[0].transpose(0, -1).reshape(next)}; },
-                        {}};
-    }, {.num_cases = 300, .gathers = {{"aten::view|aten::_unsafe_view", "", "a shape that cannot keep the cut"}}});
+    check_rule(
+        [](Draw& draw) {
+            const auto a = draw.integer(1, 3), b = draw.integer(1, 4), c = draw.integer(2, 3), d = draw.integer(1, 4);
+            const std::vector<std::vector<std::int64_t>> shapes{{a, b * c, d},   {a, b, c, d},   {a * b * c, d}, {a, b * c * d},
+                                                                {a * b * c * d}, {a * b, c * d}, {a, b, c * d},  {c, a * b * d}};
+            const auto from = draw.pick(shapes), to = draw.pick(shapes), next = draw.pick(shapes);
+            return RuleCase{"view",
+                            {draw.values(from)},
+                            [=](const Tensors& x) {
+                                return Tensors{x[0].view(to).sin() * 2, (x[0] * 2).reshape(to).tanh().view(next), x[0].transpose(0, -1).reshape(next)};
+                            },
+                            {}};
+        },
+        {.num_cases = 300, .gathers = {{"aten::view|aten::_unsafe_view", "", "a shape that cannot keep the cut"}}});
 }
 
 /// Writes into parts of y = x; what the plain tensor sees the sharded one must see.
@@ -83,26 +116,92 @@ std::vector<NamedOperator> writes(Draw& draw, std::int64_t dim, std::int64_t n)
     const auto first = draw.integer(0, n - 1), length = draw.integer(1, n - first), index = draw.integer(-n, n - 1), step = draw.integer(1, 3);
     const auto other = (dim + 1) % 3;
     return {
-        {"narrow then multiply", [=](auto& x) { auto y = x[0] * 1; y.narrow(dim, first, length).mul_(2); return Tensors{y * x[0]}; }},
-        {"slice then copy", [=](auto& x) { auto y = x[0] * 1; y.slice(dim, first, n, step).copy_(x[1].slice(dim, first, n, step)); return Tensors{y * x[0]}; }},
-        {"transpose then add", [=](auto& x) { auto y = x[0] * 1; y.transpose(0, 2).add_(1); y.transpose(0, 2).add_(x[1].transpose(0, 2)); return Tensors{y.sin()}; }},
-        {"view then relu", [=](auto& x) { auto y = x[0] * 1; y.view({-1}).relu_(); return Tensors{y * 2}; }},
-        {"select then fill", [=](auto& x) { auto y = x[0] * 1; y.select(dim, index).fill_(3); return Tensors{y * x[0]}; }},
-        {"select then add", [=](auto& x) { auto y = x[0] * 1; y.select(dim, index).add_(x[1].select(dim, first)); return Tensors{y * x[0]}; }},
-        {"select read after the base is written", [=](auto& x) { auto y = x[0] * 1; auto s = y.select(dim, index); y.mul_(3); return Tensors{s + 1, y}; }},
-        {"views of a selection", [=](auto& x) {
-             auto y = x[0] * 1; auto s = y.select(dim, index).unsqueeze(0); y.add_(x[1]); s.mul_(2); return Tensors{s + 1, y * 2};
+        {"narrow then multiply",
+         [=](auto& x) {
+             auto y = x[0] * 1;
+             y.narrow(dim, first, length).mul_(2);
+             return Tensors{y * x[0]};
          }},
-        {"two levels", [=](auto& x) { auto y = x[0] * 1; y.narrow(dim, first, length).select(other, 0).mul_(3); return Tensors{y * x[0]}; }},
-        {"whole written with parts", [=](auto& x) {
-             auto y = at::zeros_like(x[0].sum(dim, true)).expand_as(x[0]).clone(); y.narrow(dim, first, length).copy_(x[0].narrow(dim, first, length)); return Tensors{y * x[1]};
+        {"slice then copy",
+         [=](auto& x) {
+             auto y = x[0] * 1;
+             y.slice(dim, first, n, step).copy_(x[1].slice(dim, first, n, step));
+             return Tensors{y * x[0]};
          }},
-        {"new tensor filled by parts", [=](auto& x) {
-             auto y = x[0].new_zeros(x[0].sizes()); y.narrow(dim, first, length).add_(x[1].narrow(dim, first, length)); y.select(dim, index).add_(1); return Tensors{y * x[0]};
+        {"transpose then add",
+         [=](auto& x) {
+             auto y = x[0] * 1;
+             y.transpose(0, 2).add_(1);
+             y.transpose(0, 2).add_(x[1].transpose(0, 2));
+             return Tensors{y.sin()};
          }},
-        {"pending sum written through", [=](auto& x) { auto y = x[0].sum(dim); y.narrow(1, 0, 1).mul_(2); y.select(0, 0).exp_(); return Tensors{y * 2}; }},
-        {"expanded source", [=](auto& x) { auto y = x[0] * 1; y.narrow(dim, first, length).mul_(x[1].narrow(dim, first, 1)); return Tensors{y * 2}; }},
-        {"index assignment", [=](auto& x) {
+        {"view then relu",
+         [=](auto& x) {
+             auto y = x[0] * 1;
+             y.view({-1}).relu_();
+             return Tensors{y * 2};
+         }},
+        {"select then fill",
+         [=](auto& x) {
+             auto y = x[0] * 1;
+             y.select(dim, index).fill_(3);
+             return Tensors{y * x[0]};
+         }},
+        {"select then add",
+         [=](auto& x) {
+             auto y = x[0] * 1;
+             y.select(dim, index).add_(x[1].select(dim, first));
+             return Tensors{y * x[0]};
+         }},
+        {"select read after the base is written",
+         [=](auto& x) {
+             auto y = x[0] * 1;
+             auto s = y.select(dim, index);
+             y.mul_(3);
+             return Tensors{s + 1, y};
+         }},
+        {"views of a selection",
+         [=](auto& x) {
+             auto y = x[0] * 1;
+             auto s = y.select(dim, index).unsqueeze(0);
+             y.add_(x[1]);
+             s.mul_(2);
+             return Tensors{s + 1, y * 2};
+         }},
+        {"two levels",
+         [=](auto& x) {
+             auto y = x[0] * 1;
+             y.narrow(dim, first, length).select(other, 0).mul_(3);
+             return Tensors{y * x[0]};
+         }},
+        {"whole written with parts",
+         [=](auto& x) {
+             auto y = at::zeros_like(x[0].sum(dim, true)).expand_as(x[0]).clone();
+             y.narrow(dim, first, length).copy_(x[0].narrow(dim, first, length));
+             return Tensors{y * x[1]};
+         }},
+        {"new tensor filled by parts",
+         [=](auto& x) {
+             auto y = x[0].new_zeros(x[0].sizes());
+             y.narrow(dim, first, length).add_(x[1].narrow(dim, first, length));
+             y.select(dim, index).add_(1);
+             return Tensors{y * x[0]};
+         }},
+        {"pending sum written through",
+         [=](auto& x) {
+             auto y = x[0].sum(dim);
+             y.narrow(1, 0, 1).mul_(2);
+             y.select(0, 0).exp_();
+             return Tensors{y * 2};
+         }},
+        {"expanded source",
+         [=](auto& x) {
+             auto y = x[0] * 1;
+             y.narrow(dim, first, length).mul_(x[1].narrow(dim, first, 1));
+             return Tensors{y * 2};
+         }},
+        {"index assignment",
+         [=](auto& x) {
              auto y = x[0] * 1;
              y.index_put_({at::indexing::Slice(), 0}, 0);
              y.index_put_({at::indexing::Slice(first, first + length < x[0].size(0) ? first + length : x[0].size(0))}, 1);
@@ -113,13 +212,15 @@ std::vector<NamedOperator> writes(Draw& draw, std::int64_t dim, std::int64_t n)
 
 TEST(Views, AreWrittenThrough)
 {
-    check_rule([](Draw& draw) {
-        const auto shape = draw_shape(draw, 3);
-        const auto dim = draw.integer(0, 2);
-        const auto all = writes(draw, dim, shape[dim]);
-        const auto& [name, function] = draw.pick(all);
-        return RuleCase{name, {draw.values(shape), draw.values(shape)}, function, {}};
-    }, {.num_cases = 500, .gathers = {{"aten::view", "second", kTwoAxes}}});
+    check_rule(
+        [](Draw& draw) {
+            const auto shape = draw_shape(draw, 3);
+            const auto dim = draw.integer(0, 2);
+            const auto all = writes(draw, dim, shape[dim]);
+            const auto& [name, function] = draw.pick(all);
+            return RuleCase{name, {draw.values(shape), draw.values(shape)}, function, {}};
+        },
+        {.num_cases = 500, .gathers = {{"aten::view", "second", kTwoAxes}}});
 }
 
 /// One of the ways to look at a tensor; `numbers` choose which and where.
@@ -129,50 +230,66 @@ at::Tensor a_view(const at::Tensor& x, const std::vector<std::int64_t>& numbers)
     const auto dim = numbers[1] % x.dim(), n = x.size(dim);
     const auto start = n > 1 ? numbers[2] % (n - 1) : 0;
     switch (numbers[0]) {
-    case 0: return n > 0 ? x.select(dim, numbers[2] % n) : x;
-    case 1: return x.slice(dim, start, n, 1 + numbers[3] % 3);
-    case 2: return x.transpose(dim, x.dim() - 1);
-    case 3: return x.is_contiguous() ? x.view({-1}) : x.unsqueeze(dim);
-    case 4: return x.is_contiguous() && n % 2 == 0 && n > 0 ? x.unflatten(dim, {2, n / 2}) : x.slice(dim, start, n);
-    default: return x.narrow(dim, n / 2, n - n / 2);
+    case 0:
+        return n > 0 ? x.select(dim, numbers[2] % n) : x;
+    case 1:
+        return x.slice(dim, start, n, 1 + numbers[3] % 3);
+    case 2:
+        return x.transpose(dim, x.dim() - 1);
+    case 3:
+        return x.is_contiguous() ? x.view({-1}) : x.unsqueeze(dim);
+    case 4:
+        return x.is_contiguous() && n % 2 == 0 && n > 0 ? x.unflatten(dim, {2, n / 2}) : x.slice(dim, start, n);
+    default:
+        return x.narrow(dim, n / 2, n - n / 2);
     }
 }
 
 TEST(Views, OfViewsAndTheirBaseSeeEachOthersWrites)
 {
-    check_rule([](Draw& draw) {
-        const auto shape = draw_shape(draw, 3);
-        const auto start = draw.integer(0, 3), num_views = draw.integer(1, 4), num_writes = draw.integer(1, 3);
-        std::vector<std::vector<std::int64_t>> steps, writes;
-        for (std::int64_t i = 0; i < num_views; ++i) steps.push_back({draw.integer(0, 5), draw.integer(0, 2), draw.integer(0, 5), draw.integer(0, 5), draw.integer(0, i)});
-        for (std::int64_t i = 0; i < num_writes; ++i) writes.push_back({draw.integer(0, num_views), draw.integer(0, 2), draw.integer(0, num_views)});
-        std::string text = "base " + std::to_string(start);
-        for (const auto& step : steps) text += ", view " + std::to_string(step[0]) + " of " + std::to_string(step[4]);
-        for (const auto& write : writes) text += ", write to " + std::to_string(write[0]);
-        return RuleCase{text, {draw.values(shape)},
-                        [=](const Tensors& x) {
-                            // A new tensor, one whose rows are cut in blocks, one that may be pending, one of another shape.
-                            const auto first = x[0].contiguous();
-                            std::vector<at::Tensor> all{start == 0 ? first * 2 : start == 1 ? (first * 2).flatten(0, 1) : start == 2 ? first.sum(0) : at::cat({first, first}, 1)};
-                            for (const auto& step : steps) all.push_back(a_view(all[step[4]], step));
-                            Tensors results;
-                            for (const auto& write : writes) {
-                                if (write[1] == 0) all[write[0]].mul_(1.5);
-                                else if (write[1] == 1) all[write[0]].add_(1);
-                                else all[write[0]].copy_(all[write[0]].detach().square() + 0.5);
-                                results.push_back(all[write[2]] * 3);
-                            }
-                            for (const auto& one : all) results.push_back(one * 1);
-                            // Of what lies otherwise in memory, a reshaped one is a copy.
-                            const auto moved = all.back().dim() > 1 ? all.back().transpose(0, 1) * 2 : all.back() * 2, flat = moved.reshape({-1});
-                            flat.add_(1);
-                            results.insert(results.end(), {moved * 1, flat * 1, moved.detach().reshape({-1})});
-                            return results;
-                        },
-                        {}};
-    }, {.num_cases = 800,
-        .gathers = {{"aten::view|aten::_unsafe_view", "", "a shape that cannot keep the cut"},
-                    {"aten::(slice.Tensor|select.int|slice_backward)", " x \\(|second", "rows of a dimension that is cut in blocks"}}});
+    check_rule(
+        [](Draw& draw) {
+            const auto shape = draw_shape(draw, 3);
+            const auto start = draw.integer(0, 3), num_views = draw.integer(1, 4), num_writes = draw.integer(1, 3);
+            std::vector<std::vector<std::int64_t>> steps, writes;
+            for (std::int64_t i = 0; i < num_views; ++i)
+                steps.push_back({draw.integer(0, 5), draw.integer(0, 2), draw.integer(0, 5), draw.integer(0, 5), draw.integer(0, i)});
+            for (std::int64_t i = 0; i < num_writes; ++i) writes.push_back({draw.integer(0, num_views), draw.integer(0, 2), draw.integer(0, num_views)});
+            std::string text = "base " + std::to_string(start);
+            for (const auto& step : steps) text += ", view " + std::to_string(step[0]) + " of " + std::to_string(step[4]);
+            for (const auto& write : writes) text += ", write to " + std::to_string(write[0]);
+            return RuleCase{text,
+                            {draw.values(shape)},
+                            [=](const Tensors& x) {
+                                // A new tensor, one whose rows are cut in blocks, one that may be pending, one of another shape.
+                                const auto first = x[0].contiguous();
+                                std::vector<at::Tensor> all{start == 0   ? first * 2
+                                                            : start == 1 ? (first * 2).flatten(0, 1)
+                                                            : start == 2 ? first.sum(0)
+                                                                         : at::cat({first, first}, 1)};
+                                for (const auto& step : steps) all.push_back(a_view(all[step[4]], step));
+                                Tensors results;
+                                for (const auto& write : writes) {
+                                    if (write[1] == 0)
+                                        all[write[0]].mul_(1.5);
+                                    else if (write[1] == 1)
+                                        all[write[0]].add_(1);
+                                    else
+                                        all[write[0]].copy_(all[write[0]].detach().square() + 0.5);
+                                    results.push_back(all[write[2]] * 3);
+                                }
+                                for (const auto& one : all) results.push_back(one * 1);
+                                // Of what lies otherwise in memory, a reshaped one is a copy.
+                                const auto moved = all.back().dim() > 1 ? all.back().transpose(0, 1) * 2 : all.back() * 2, flat = moved.reshape({-1});
+                                flat.add_(1);
+                                results.insert(results.end(), {moved * 1, flat * 1, moved.detach().reshape({-1})});
+                                return results;
+                            },
+                            {}};
+        },
+        {.num_cases = 800,
+         .gathers = {{"aten::view|aten::_unsafe_view", "", "a shape that cannot keep the cut"},
+                     {"aten::(slice.Tensor|select.int|slice_backward)", " x \\(|second", "rows of a dimension that is cut in blocks"}}});
 }
 
 TEST(Views, AreWrittenThroughWithoutGradientsAndInInferenceMode)

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every overload of every aten operator that writes to an argument: in place, or to tensors given as `out`. Arguments are made from its schema until the
 // plain operator takes them; then sharded ones must give the same numbers, or be refused by name.
-#include <gtest/gtest.h>
+#include "partition/error.h"
+#include "sharding/tensor/boxed_arguments.h"
+#include "sharding/tensor/redistribute.h"
+#include "sharding/tensor/rule_table.h"
+#include "tests/support/expect_tensors.h"
+#include "tests/support/run_ranks.h"
 
 #include <ATen/ATen.h>
-
-#include <sys/wait.h>
-#include <unistd.h>
+#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -16,20 +19,18 @@
 #include <mutex>
 #include <set>
 #include <stdexcept>
-
-#include "partition/error.h"
-#include "sharding/tensor/boxed_arguments.h"
-#include "sharding/tensor/redistribute.h"
-#include "sharding/tensor/rule_table.h"
-#include "tests/support/expect_tensors.h"
-#include "tests/support/run_ranks.h"
+#include <sys/wait.h>
+#include <unistd.h>
 
 namespace meshard {
 namespace {
 
 using torch::jit::Stack;
 
-bool is_written(const c10::Argument& argument) { return argument.alias_info() && argument.alias_info()->isWrite(); }
+bool is_written(const c10::Argument& argument)
+{
+    return argument.alias_info() && argument.alias_info()->isWrite();
+}
 
 bool takes_out(const c10::FunctionSchema& schema)
 {
@@ -38,7 +39,7 @@ bool takes_out(const c10::FunctionSchema& schema)
 
 /// How arguments are made for one try.
 struct Recipe {
-    std::vector<std::vector<std::int64_t>> shapes;   // of the tensors, in turn
+    std::vector<std::vector<std::int64_t>> shapes;  // of the tensors, in turn
     at::ScalarType type, out_type;
     bool optional_tensors, flag;
     std::int64_t dim;
@@ -46,10 +47,25 @@ struct Recipe {
 
 std::vector<Recipe> recipes()
 {
-    static const std::vector<std::vector<std::vector<std::int64_t>>> shapes{
-        {{10, 4}}, {{10, 4}, {4, 10}}, {{10, 10}}, {{10}}, {{10, 4}, {4}}, {{2, 10, 4}, {2, 4, 10}}, {{2, 3, 10, 6}}, {{2, 3, 10, 6}, {3}, {3}, {3}, {3}},
-        {{2, 10, 6}}, {{2, 3, 10, 6, 6}}, {{3, 10, 10}}, {{10, 3}, {10, 4}, {4, 3}}, {{10}, {10, 4}, {4}}, {{3, 5}, {3, 4, 5}, {3, 4, 5}}, {{10, 4}, {10}}, {{10, 4}, {}},
-        {{2, 3, 10, 6}, {4, 3, 2, 2}, {4}}, {{10, 4}, {10, 4}, {4}}, {{10, 6}, {10, 6}, {10, 1}}};
+    static const std::vector<std::vector<std::vector<std::int64_t>>> shapes{{{10, 4}},
+                                                                            {{10, 4}, {4, 10}},
+                                                                            {{10, 10}},
+                                                                            {{10}},
+                                                                            {{10, 4}, {4}},
+                                                                            {{2, 10, 4}, {2, 4, 10}},
+                                                                            {{2, 3, 10, 6}},
+                                                                            {{2, 3, 10, 6}, {3}, {3}, {3}, {3}},
+                                                                            {{2, 10, 6}},
+                                                                            {{2, 3, 10, 6, 6}},
+                                                                            {{3, 10, 10}},
+                                                                            {{10, 3}, {10, 4}, {4, 3}},
+                                                                            {{10}, {10, 4}, {4}},
+                                                                            {{3, 5}, {3, 4, 5}, {3, 4, 5}},
+                                                                            {{10, 4}, {10}},
+                                                                            {{10, 4}, {}},
+                                                                            {{2, 3, 10, 6}, {4, 3, 2, 2}, {4}},
+                                                                            {{10, 4}, {10, 4}, {4}},
+                                                                            {{10, 6}, {10, 6}, {10, 1}}};
     std::vector<Recipe> all;
     for (const auto out : {at::kDouble, at::kLong, at::kBool, at::kComplexDouble}) {
         for (const auto type : {at::kDouble, at::kLong, at::kBool, at::kComplexDouble}) {
@@ -68,7 +84,10 @@ at::Tensor tensor_for(const std::string& name, const Recipe& recipe, std::size_t
     const auto number = static_cast<double>(++count);
     const auto steps = at::arange(c10::multiply_integers(shape), at::kDouble);
     if (name == "index" || name == "indices" || name == "target" || name == "offsets" || name == "row_indices" || name == "pivots" || name == "LU_pivots") {
-        return steps.remainder(3).to(name == "pivots" || name == "LU_pivots" ? at::kInt : at::kLong).add(name == "LU_pivots" || name == "pivots" ? 1 : 0).view(shape);
+        return steps.remainder(3)
+            .to(name == "pivots" || name == "LU_pivots" ? at::kInt : at::kLong)
+            .add(name == "LU_pivots" || name == "pivots" ? 1 : 0)
+            .view(shape);
     }
     if (name == "mask" || name == "condition") return steps.remainder(2).eq(0).view(shape);
     // Between 0.1 and 0.9: what logarithms, probabilities and roots take.
@@ -83,10 +102,33 @@ c10::IValue number_for(const std::string& name, const Recipe& recipe)
 {
     if (name == "dim" || name == "dim0" || name == "axis" || name == "dimension" || name == "start_dim") return recipe.dim;
     if (name == "dim1") return 1 - recipe.dim;
-    static const std::map<std::string, std::int64_t> known{{"diagonal", 0}, {"offset", 0}, {"k", 2}, {"n", 2}, {"size", 2}, {"bins", 4}, {"groups", 1}, {"output_size", 5},
-                                                           {"num_classes", 6}, {"nbins", 4}, {"reduction", 1}, {"sections", 2}, {"N", 2}, {"C", 3}, {"HxW", 60}, {"group", 1},
-                                                           {"num_weights", 10}, {"padding_idx", -1}, {"scaling_mode", 0}, {"interpolation_mode", 0}, {"padding_mode", 0}, {"ignore_index", -100},
-                                                           {"normalization", 0}, {"quant_min", 0}, {"quant_max", 255}, {"storage_offset", 0}, {"shifts", 1}};
+    static const std::map<std::string, std::int64_t> known{{"diagonal", 0},
+                                                           {"offset", 0},
+                                                           {"k", 2},
+                                                           {"n", 2},
+                                                           {"size", 2},
+                                                           {"bins", 4},
+                                                           {"groups", 1},
+                                                           {"output_size", 5},
+                                                           {"num_classes", 6},
+                                                           {"nbins", 4},
+                                                           {"reduction", 1},
+                                                           {"sections", 2},
+                                                           {"N", 2},
+                                                           {"C", 3},
+                                                           {"HxW", 60},
+                                                           {"group", 1},
+                                                           {"num_weights", 10},
+                                                           {"padding_idx", -1},
+                                                           {"scaling_mode", 0},
+                                                           {"interpolation_mode", 0},
+                                                           {"padding_mode", 0},
+                                                           {"ignore_index", -100},
+                                                           {"normalization", 0},
+                                                           {"quant_min", 0},
+                                                           {"quant_max", 255},
+                                                           {"storage_offset", 0},
+                                                           {"shifts", 1}};
     const auto found = known.find(name);
     return found == known.end() ? 1 : found->second;
 }
@@ -109,9 +151,11 @@ std::vector<std::int64_t> numbers_for(const c10::Argument& argument, const Recip
     if (name == "shifts") return {3};
     if (name == "repeats") return std::vector<std::int64_t>(shape.size(), 2);
     if (name == "split_sizes") return {4, 6};
-    static const std::map<std::string, std::int64_t> known{{"kernel_size", 2}, {"padding", 0}, {"output_padding", 0}, {"output_size", 5}, {"bins", 4}, {"pad", 1}};
+    static const std::map<std::string, std::int64_t> known{{"kernel_size", 2}, {"padding", 0}, {"output_padding", 0},
+                                                           {"output_size", 5}, {"bins", 4},    {"pad", 1}};
     const auto found = known.find(name);
-    return std::vector<std::int64_t>(name == "padding" && recipe.flag ? 2 * std::max<std::size_t>(n, 1) / std::max<std::size_t>(n / 2, 1) : n, found == known.end() ? 1 : found->second);
+    return std::vector<std::int64_t>(name == "padding" && recipe.flag ? 2 * std::max<std::size_t>(n, 1) / std::max<std::size_t>(n / 2, 1) : n,
+                                     found == known.end() ? 1 : found->second);
 }
 
 std::optional<c10::IValue> value_for(const c10::Argument& argument, const Recipe& recipe, std::size_t& count)
@@ -151,20 +195,29 @@ std::optional<c10::IValue> value_for(const c10::Argument& argument, const Recipe
         }
         return std::nullopt;
     }
-    default: break;
+    default:
+        break;
     }
     if (name == "training" || name == "train" || name == "keepdim") return recipe.flag;
     if (argument.default_value() && !(is_optional && recipe.optional_tensors && type->kind() == c10::TypeKind::NumberType)) return *argument.default_value();
     if (is_optional && !recipe.optional_tensors) return c10::IValue();
     switch (type->kind()) {
-    case c10::TypeKind::NumberType: return recipe.type == at::kLong || recipe.type == at::kBool ? c10::IValue(1) : c10::IValue(name == "ord" || name == "p" || name == "norm_type" ? 2.0 : 0.5);
+    case c10::TypeKind::NumberType:
+        return recipe.type == at::kLong || recipe.type == at::kBool ? c10::IValue(1)
+                                                                    : c10::IValue(name == "ord" || name == "p" || name == "norm_type" ? 2.0 : 0.5);
     case c10::TypeKind::IntType:
-    case c10::TypeKind::SymIntType: return number_for(name, recipe);
-    case c10::TypeKind::ScalarTypeType: return static_cast<std::int64_t>(recipe.out_type);
-    case c10::TypeKind::FloatType: return name == "eps" ? 1e-5 : 0.5;
-    case c10::TypeKind::BoolType: return recipe.flag;
-    case c10::TypeKind::StringType: return std::string(name == "reduce" ? "sum" : name == "indexing" ? "ij" : name == "approximate" ? "none" : "mean");
-    default: return std::nullopt;
+    case c10::TypeKind::SymIntType:
+        return number_for(name, recipe);
+    case c10::TypeKind::ScalarTypeType:
+        return static_cast<std::int64_t>(recipe.out_type);
+    case c10::TypeKind::FloatType:
+        return name == "eps" ? 1e-5 : 0.5;
+    case c10::TypeKind::BoolType:
+        return recipe.flag;
+    case c10::TypeKind::StringType:
+        return std::string(name == "reduce" ? "sum" : name == "indexing" ? "ij" : name == "approximate" ? "none" : "mean");
+    default:
+        return std::nullopt;
     }
 }
 
@@ -211,11 +264,64 @@ struct Sample {
 bool is_out_of_scope(const std::string& name)
 {
     if (const char* only = std::getenv("MESHARD_TEST_OPERATOR"); only && name != only) return true;
-    static const std::vector<std::string> parts{"cudnn", "miopen", "mkldnn", "quantize", "fbgemm", "sparse", "nested", "_cslt", "vulkan", "mps", "rnn", "lstm", "gru", "fake_quant", "qint",
-                                                "_coalesce", "coalesced", "to_mkl", "ccol", "crow", "values_copy", "indices_copy", "set_data", "requires_grad", "retain_grad", "hspmm", "sspaddmm",
-                                                "int_repr", "q_per", "_efficient", "_flash", "padded_dense", "padded_sequence", "_jagged", "rename", "refine_names", "_triton", "_fused_moving", "observ",
-                                                "empty", "sobol", "_weight_norm_interface", "backward", "unpool", "embedding_bag", "ctc", "segment_reduce", "ldl", "_compute_linear",
-                                                "fractional", "lu_unpack", "lu_solve", "histogramdd", "_grid_sampler", "batch_norm_gather", "batch_norm_update", "_jvp", "_cholesky_solve_helper",
+    static const std::vector<std::string> parts{"cudnn",
+                                                "miopen",
+                                                "mkldnn",
+                                                "quantize",
+                                                "fbgemm",
+                                                "sparse",
+                                                "nested",
+                                                "_cslt",
+                                                "vulkan",
+                                                "mps",
+                                                "rnn",
+                                                "lstm",
+                                                "gru",
+                                                "fake_quant",
+                                                "qint",
+                                                "_coalesce",
+                                                "coalesced",
+                                                "to_mkl",
+                                                "ccol",
+                                                "crow",
+                                                "values_copy",
+                                                "indices_copy",
+                                                "set_data",
+                                                "requires_grad",
+                                                "retain_grad",
+                                                "hspmm",
+                                                "sspaddmm",
+                                                "int_repr",
+                                                "q_per",
+                                                "_efficient",
+                                                "_flash",
+                                                "padded_dense",
+                                                "padded_sequence",
+                                                "_jagged",
+                                                "rename",
+                                                "refine_names",
+                                                "_triton",
+                                                "_fused_moving",
+                                                "observ",
+                                                "empty",
+                                                "sobol",
+                                                "_weight_norm_interface",
+                                                "backward",
+                                                "unpool",
+                                                "embedding_bag",
+                                                "ctc",
+                                                "segment_reduce",
+                                                "ldl",
+                                                "_compute_linear",
+                                                "fractional",
+                                                "lu_unpack",
+                                                "lu_solve",
+                                                "histogramdd",
+                                                "_grid_sampler",
+                                                "batch_norm_gather",
+                                                "batch_norm_update",
+                                                "_jvp",
+                                                "_cholesky_solve_helper",
                                                 "_convert_indices"};
     return std::any_of(parts.begin(), parts.end(), [&](const std::string& part) { return name.find(part) != std::string::npos; });
 }
@@ -257,7 +363,7 @@ struct Try {
                 run(ops[k], copied(*stack));
                 ++found;
                 say({k, r});
-            } catch (const std::exception&) {   // arguments of another kind are wanted
+            } catch (const std::exception&) {  // arguments of another kind are wanted
             }
         }
     }
@@ -280,7 +386,7 @@ std::vector<Try> recipes_taken(const std::vector<c10::OperatorHandle>& ops, cons
         close(ends[1]);
         Try one{};
         while (read(ends[0], &one, sizeof(one)) == sizeof(one)) {
-            next = one.op + 1;   // where the next process goes on if this one has ended here
+            next = one.op + 1;  // where the next process goes on if this one has ended here
             if (one.recipe >= 0) taken.push_back(one);
         }
         close(ends[0]);
@@ -373,7 +479,8 @@ TEST(WrittenArguments, AreRightOrRefusedByName)
                 std::string fault;
                 try {
                     const auto found = run(sample.op, std::move(stack));
-                    if (found.size() != sample.expected.size()) fault = std::to_string(found.size()) + " results, expected " + std::to_string(sample.expected.size());
+                    if (found.size() != sample.expected.size())
+                        fault = std::to_string(found.size()) + " results, expected " + std::to_string(sample.expected.size());
                     for (std::size_t i = 0; i < found.size() && fault.empty(); ++i) {
                         if (!found[i].defined() || !sample.expected[i].defined()) continue;
                         const auto whole = full_tensor(found[i]);
@@ -402,7 +509,8 @@ TEST(WrittenArguments, AreRightOrRefusedByName)
         set_gather_policy(GatherPolicy::Warn);
     });
     for (const auto& [name, fault] : wrong) ADD_FAILURE() << name << ": " << fault;
-    std::cout << names.size() << " overloads ran, " << refused.size() << " were refused in some placement, for " << without.size() << " no arguments were found\n";
+    std::cout << names.size() << " overloads ran, " << refused.size() << " were refused in some placement, for " << without.size()
+              << " no arguments were found\n";
     if (std::getenv("MESHARD_TRACE_OPERATORS")) {
         for (const auto& name : refused) std::cout << "refused " << name << "\n";
         for (const auto& name : without) std::cout << "without " << name << "\n";
@@ -417,7 +525,9 @@ TEST(WrittenArguments, HaveNoRuleOfTheFormWithNewResults)
         const auto dot = entry.op.find('.');
         const auto op = c10::Dispatcher::singleton().findSchema({entry.op.substr(0, dot), dot == std::string::npos ? "" : entry.op.substr(dot + 1)});
         ASSERT_TRUE(op.has_value()) << entry.op;
-        if (takes_out(op->schema())) EXPECT_TRUE(entry.family == "given results" || entry.family == "composite" || entry.family == "shortcuts") << entry.op << " has the rule of " << entry.family;
+        if (takes_out(op->schema()))
+            EXPECT_TRUE(entry.family == "given results" || entry.family == "composite" || entry.family == "shortcuts")
+                << entry.op << " has the rule of " << entry.family;
     }
 }
 
@@ -445,7 +555,7 @@ TEST(WrittenArguments, TakeTheWholesNumbers)
         EXPECT_TRUE(at::equal(full_tensor(sharded), whole.mm(weight)));
 
         auto wider = at::empty({4}, at::kDouble);
-        at::sum_out(wider, x.to(at::kFloat).mul(1e8).add(1), 0);   // summed in the type of what is given
+        at::sum_out(wider, x.to(at::kFloat).mul(1e8).add(1), 0);  // summed in the type of what is given
         EXPECT_TRUE(at::equal(wider, at::sum(whole.to(at::kFloat).mul(1e8).add(1), 0, false, at::kDouble)));
         auto small = cut(at::zeros({10, 2}, at::kDouble), mesh);
         EXPECT_THROW(at::mm_out(small, x, weight), MissingShardRule);

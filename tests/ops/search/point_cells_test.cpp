@@ -17,7 +17,7 @@ TEST(PointCells, ComeBackFromTheirBytesAndHoldEveryPoint)
     for (int trial = 0; trial < 40; ++trial) {
         const int dimensions = 1 + trial % 3;
         std::vector<float> points(dimensions * (1 + random() % 200));
-        for (auto& x : points) x = trial % 4 == 3 ? 2.5f : normal(random);   // all in one place
+        for (auto& x : points) x = trial % 4 == 3 ? 2.5f : normal(random);  // all in one place
 
         const auto cells = point_cells<float>(points, dimensions);
         const auto back = unpacked_cells(packed(cells));
@@ -58,7 +58,7 @@ TEST(PointCells, PackAscendingNumbersOfAnySize)
     std::size_t at = 1;
     EXPECT_EQ(unpack_ascending(bytes, at, 8), numbers);
     EXPECT_EQ(at, bytes.size());
-    EXPECT_LE(bytes.size(), 1u + 1 + 8 * 3 + 11);   // one out of the way costs no more than itself
+    EXPECT_LE(bytes.size(), 1u + 1 + 8 * 3 + 11);  // one out of the way costs no more than itself
 }
 
 TEST(PointCells, PackAscendingNumbersInLittleMoreThanTheyTell)
@@ -74,7 +74,7 @@ TEST(PointCells, PackAscendingNumbersInLittleMoreThanTheyTell)
 
         std::size_t at = 0;
         EXPECT_EQ(unpack_ascending(bytes, at, 5001), numbers);
-        const double entropy = std::log2(std::exp(1.0) * gap);   // bits of one gap, at least
+        const double entropy = std::log2(std::exp(1.0) * gap);  // bits of one gap, at least
         EXPECT_LE(static_cast<double>(8 * bytes.size()) / 5001, entropy + 0.6) << gap;
     }
 }

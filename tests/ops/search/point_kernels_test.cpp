@@ -60,11 +60,12 @@ TYPED_TEST(PointKernelsOf, FilterAsALoopDoesOnEveryInstructionSet)
             std::vector<T> squares(count + kPointBlock);
             std::vector<std::int32_t> found(count + kPointBlock);
 
-            const auto num_found = kernels.filter[dimensions - 1][is_periodic](points, static_cast<std::int64_t>(count), x.data(), period.data(), bound, squares.data(), found.data());
+            const auto num_found = kernels.filter[dimensions - 1][is_periodic](points, static_cast<std::int64_t>(count), x.data(), period.data(), bound,
+                                                                               squares.data(), found.data());
 
             std::vector<std::pair<T, std::int32_t>> expected, actual;
             for (std::size_t i = 0; i < count; ++i) {
-                volatile T sum = 0;   // no fused operations
+                volatile T sum = 0;  // no fused operations
                 for (int d = 0; d < dimensions; ++d) {
                     T gap = std::abs(coordinates[d][i] - x[d]);
                     if (is_periodic) gap = std::min(gap, period[d] - gap);

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // CPU seconds of build and all queries among themselves, one thread, beside nanoflann called directly on points in Hilbert order:
 //     point_search_benchmark [points, default 1000000] [pairs, default 3]
+#include "ops/search/point_search.h"
+#include "partition/cut/curve_order.h"
+
 #include <nanoflann.hpp>
 
 #include <algorithm>
@@ -12,9 +15,6 @@
 #include <functional>
 #include <random>
 #include <vector>
-
-#include "ops/search/point_search.h"
-#include "partition/cut/curve_order.h"
 
 namespace meshard {
 namespace {
@@ -81,25 +81,33 @@ void run(const char* name, const std::vector<float>& points, double radius, int 
     const auto sorted = along_curve(points);
     const Cloud cloud{sorted};
     const auto n = points.size() / 3;
-    compare("nanoflann, k = 16", num_pairs, [&] {
-        const Tree tree(3, cloud, nanoflann::KDTreeSingleIndexAdaptorParams(10));
-        std::vector<std::uint32_t> ids(kNeighbors * n);
-        std::vector<float> distances(kNeighbors * n);
-        for (std::size_t i = 0; i < n; ++i) tree.knnSearch(&sorted[3 * i], kNeighbors, &ids[kNeighbors * i], &distances[kNeighbors * i]);
-    }, [&] { PointSearch<float>(points, 3).knn(points, kNeighbors); });
-    compare("nanoflann, radius", num_pairs, [&] {
-        const Tree tree(3, cloud, nanoflann::KDTreeSingleIndexAdaptorParams(10));
-        std::vector<std::pair<std::uint32_t, float>> found;
-        for (std::size_t i = 0; i < n; ++i) {
-            found.clear();
-            tree.radiusSearch(&sorted[3 * i], static_cast<float>(radius * radius), found, nanoflann::SearchParams(32, 0, false));
-        }
-    }, [&] { PointSearch<float>(points, 3).within(points, std::vector<RadiusLimit>{{radius}}); });
-    compare("largest of six radii alone", num_pairs, [&] { PointSearch<float>(points, 3).within(points, std::vector<RadiusLimit>{{radius}}); }, [&] {
-        std::vector<RadiusLimit> six;
-        for (const double part : {0.2, 0.35, 0.5, 0.65, 0.8, 1.0}) six.push_back({part * radius});
-        PointSearch<float>(points, 3).within(points, six);
-    });
+    compare(
+        "nanoflann, k = 16", num_pairs,
+        [&] {
+            const Tree tree(3, cloud, nanoflann::KDTreeSingleIndexAdaptorParams(10));
+            std::vector<std::uint32_t> ids(kNeighbors * n);
+            std::vector<float> distances(kNeighbors * n);
+            for (std::size_t i = 0; i < n; ++i) tree.knnSearch(&sorted[3 * i], kNeighbors, &ids[kNeighbors * i], &distances[kNeighbors * i]);
+        },
+        [&] { PointSearch<float>(points, 3).knn(points, kNeighbors); });
+    compare(
+        "nanoflann, radius", num_pairs,
+        [&] {
+            const Tree tree(3, cloud, nanoflann::KDTreeSingleIndexAdaptorParams(10));
+            std::vector<std::pair<std::uint32_t, float>> found;
+            for (std::size_t i = 0; i < n; ++i) {
+                found.clear();
+                tree.radiusSearch(&sorted[3 * i], static_cast<float>(radius * radius), found, nanoflann::SearchParams(32, 0, false));
+            }
+        },
+        [&] { PointSearch<float>(points, 3).within(points, std::vector<RadiusLimit>{{radius}}); });
+    compare(
+        "largest of six radii alone", num_pairs, [&] { PointSearch<float>(points, 3).within(points, std::vector<RadiusLimit>{{radius}}); },
+        [&] {
+            std::vector<RadiusLimit> six;
+            for (const double part : {0.2, 0.35, 0.5, 0.65, 0.8, 1.0}) six.push_back({part * radius});
+            PointSearch<float>(points, 3).within(points, six);
+        });
 }
 
 }  // namespace
@@ -114,7 +122,7 @@ int main(int argc, char** argv)
     std::normal_distribution<double> normal;
     std::vector<float> uniform(3 * n), graded(3 * n);
     for (auto& x : uniform) x = static_cast<float>(unit(random));
-    for (std::size_t i = 0; i < n; ++i) {   // shells around a sphere, a thousand times denser at its surface
+    for (std::size_t i = 0; i < n; ++i) {  // shells around a sphere, a thousand times denser at its surface
         const double direction[3] = {normal(random), normal(random), normal(random)};
         const double length = std::hypot(direction[0], direction[1], direction[2]);
         const double distance = 0.2 + 0.3e-3 * std::pow(1000.0, unit(random));

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/search/point_search.h"
+#include "partition/error.h"
+#include "tests/support/expect_error.h"
 
 #include <gtest/gtest.h>
 
@@ -9,9 +11,6 @@
 #include <numeric>
 #include <random>
 #include <thread>
-
-#include "partition/error.h"
-#include "tests/support/expect_error.h"
 
 namespace meshard {
 namespace {
@@ -36,7 +35,7 @@ std::vector<std::pair<T, std::int32_t>> brute_force(const Cloud<T>& cloud, std::
     };
     std::vector<std::pair<T, std::int32_t>> all;
     for (std::size_t i = 0; i * dimensions < cloud.points.size(); ++i) {
-        volatile T sum = 0;   // no fused operations
+        volatile T sum = 0;  // no fused operations
         for (std::size_t d = 0; d < dimensions; ++d) {
             T gap = std::abs(wrap(cloud.points[i * dimensions + d], d) - wrap(cloud.queries[query * dimensions + d], d));
             if (!cloud.period.empty() && cloud.period[d] > 0) gap = std::min(gap, static_cast<T>(cloud.period[d]) - gap);
@@ -187,10 +186,10 @@ TEST(PointSearch, GivesTheSameOnThreads)
     std::vector<float> points(3 * 20'000);
     for (auto& x : points) x = unit(random);
     const SearchPieces pieces{4, [](std::int64_t count, const std::function<void(std::int64_t)>& work) {
-        std::vector<std::thread> threads;
-        for (std::int64_t i = 0; i < count; ++i) threads.emplace_back(work, i);
-        for (auto& thread : threads) thread.join();
-    }};
+                                  std::vector<std::thread> threads;
+                                  for (std::int64_t i = 0; i < count; ++i) threads.emplace_back(work, i);
+                                  for (auto& thread : threads) thread.join();
+                              }};
     const PointSearch<float> alone(points, 3), shared(points, 3, {}, pieces);
     const std::vector<RadiusLimit> limits{{0.05}, {0.02}};
 

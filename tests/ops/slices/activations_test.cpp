@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "ops/fused/tile_functions.h"
 #include "ops/slices/activations.h"
-
-#include <algorithm>
-#include <string>
+#include "tests/support/expect_tensors.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "ops/fused/tile_functions.h"
-#include "tests/support/expect_tensors.h"
+#include <algorithm>
+#include <string>
 
 namespace meshard {
 namespace {
@@ -16,13 +15,16 @@ namespace {
 /// Numbers on both sides of every bend, and far away; bends themselves, too.
 at::Tensor sample_numbers(at::ScalarType type)
 {
-    return torch::cat({torch::linspace(-30, 30, 1001, at::kDouble), torch::linspace(-3, 3, 601, at::kDouble), torch::tensor({-1.0, -0.5, 0.0, 0.5, 1.0, 6.0, 20.0, -0.0}, at::kDouble)})
+    return torch::cat({torch::linspace(-30, 30, 1001, at::kDouble), torch::linspace(-3, 3, 601, at::kDouble),
+                       torch::tensor({-1.0, -0.5, 0.0, 0.5, 1.0, 6.0, 20.0, -0.0}, at::kDouble)})
         .to(type);
 }
 
 at::Tensor parameter_of(const ActivationFunction& function, at::ScalarType type)
 {
-    return function.parameter == ActivationFunction::Parameter::None ? at::Tensor() : torch::full({1}, function.parameter == ActivationFunction::Parameter::Cap ? 1.0 : -0.3, type);
+    return function.parameter == ActivationFunction::Parameter::None
+               ? at::Tensor()
+               : torch::full({1}, function.parameter == ActivationFunction::Parameter::Cap ? 1.0 : -0.3, type);
 }
 
 TEST(Activations, AreFoundByTheirNamesInOrder)
@@ -66,7 +68,8 @@ void expect_tiles_as_tensors(const ActivationFunction& function)
     EXPECT_TRUE(tensors_near(y, expected.detach(), tolerance)) << function.name;
     EXPECT_TRUE(torch::equal(again, y)) << function.name;
     EXPECT_TRUE(tensors_near(gradient, x.grad(), tolerance)) << function.name;
-    EXPECT_NEAR(of_parameter, 2 + (is_learned ? parameter.grad().item<double>() : 0), 1e-2 * std::sqrt(tolerance)) << function.name;   // a sum of a thousand numbers
+    EXPECT_NEAR(of_parameter, 2 + (is_learned ? parameter.grad().item<double>() : 0), 1e-2 * std::sqrt(tolerance))
+        << function.name;  // a sum of a thousand numbers
 }
 
 TEST(Activations, OfTilesAreThoseOfTensors)

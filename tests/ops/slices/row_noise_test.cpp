@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/slices/row_noise.h"
+#include "sharding/tensor/shard_tensor.h"
+#include "tests/support/run_ranks.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
-
-#include "sharding/tensor/shard_tensor.h"
-#include "tests/support/run_ranks.h"
 
 namespace meshard {
 namespace {
@@ -23,7 +22,7 @@ TEST(RowNoise, IsUniformAndNewInEveryDraw)
     EXPECT_GE(first.min().item<double>(), 0);
     EXPECT_LT(first.max().item<double>(), 1);
     EXPECT_NEAR(((first - 0.5) * (second - 0.5)).mean().item<double>(), 0, 0.002);
-    EXPECT_NEAR(((first.narrow(1, 0, 499) - 0.5) * (first.narrow(1, 1, 499) - 0.5)).mean().item<double>(), 0, 0.002);   // neighbouring rows
+    EXPECT_NEAR(((first.narrow(1, 0, 499) - 0.5) * (first.narrow(1, 1, 499) - 0.5)).mean().item<double>(), 0, 0.002);  // neighbouring rows
     EXPECT_TRUE(torch::equal(RowNoise(7).draw(like), first));
     EXPECT_FALSE(torch::equal(RowNoise(8).draw(like), first));
 }
@@ -43,7 +42,7 @@ TEST(RowNoise, BelongsToTheRowWhereverItLies)
             RowNoise noise(3);
             noise.set_rows(points);
 
-            const auto drawn = noise.draw(torch::relu(points + 1));   // operators may have lost the ids
+            const auto drawn = noise.draw(torch::relu(points + 1));  // operators may have lost the ids
 
             EXPECT_TRUE(torch::equal(to_local(drawn), whole.index_select(1, torch::tensor(ids, torch::kLong))));
         });
@@ -55,7 +54,7 @@ TEST(RowNoise, IsTheSameInPartsAndForSamplesOnRanksOfTheirOwn)
     const auto whole = RowNoise(5).draw(torch::zeros({4, 9, 2, 3}, torch::kDouble));
     RowNoise noise(5);
     const auto draw = noise.next_draw(torch::zeros({4, 9, 8}));
-    auto part = torch::zeros({6, 4}, torch::kDouble);   // numbers of a row beneath each other
+    auto part = torch::zeros({6, 4}, torch::kDouble);  // numbers of a row beneath each other
 
     draw.fill(2, 3, 4, 6, {.row = 1, .number = 4}, part.data_ptr<double>());
 

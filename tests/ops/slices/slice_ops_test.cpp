@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/slices/slice_ops.h"
-
-#include <gtest/gtest.h>
-
-#include <ATen/ATen.h>
-
 #include "partition/error.h"
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/run_ranks.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
 
 namespace meshard {
 namespace {
@@ -87,7 +85,7 @@ TEST(SliceTokens, EqualsSerialForEveryCut)
             run_ranks(ranks, [&](const auto& mesh) {
                 const std::vector<std::int64_t> lengths{4, 11, 4};
                 auto extents = even_extents(lengths[dim], ranks);
-                if (ranks > 1) {   // uneven, one empty
+                if (ranks > 1) {  // uneven, one empty
                     extents[1] += extents[0];
                     extents[0] = 0;
                 }

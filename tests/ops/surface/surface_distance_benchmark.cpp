@@ -1,8 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Signed distances of many queries to a bumpy body against VTK's vtkImplicitPolyDataDistance: `surface_distance_benchmark [RINGS] [QUERIES]`. One thread
 // each, by turns, the building of trees included; CPU seconds, medians of five.
+#include "ops/surface/surface_distance.h"
+
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <vtkCellArray.h>
+#include <vtkImplicitPolyDataDistance.h>
+#include <vtkNew.h>
+#include <vtkPoints.h>
+#include <vtkPolyData.h>
 
 #include <algorithm>
 #include <cmath>
@@ -11,14 +18,6 @@
 #include <ctime>
 #include <functional>
 #include <vector>
-
-#include <vtkCellArray.h>
-#include <vtkImplicitPolyDataDistance.h>
-#include <vtkNew.h>
-#include <vtkPoints.h>
-#include <vtkPolyData.h>
-
-#include "ops/surface/surface_distance.h"
 
 namespace {
 
@@ -37,7 +36,8 @@ void make_body(int n, std::vector<double>& vertices, std::vector<std::int64_t>& 
     const auto at = [&](int ring, int k) { return std::int64_t{ring - 1} * around + k % around; };
     for (int k = 0; k < around; ++k) {
         faces.insert(faces.end(), {top, at(1, k), at(1, k + 1), bottom, at(n - 1, k + 1), at(n - 1, k)});
-        for (int ring = 1; ring + 1 < n; ++ring) faces.insert(faces.end(), {at(ring, k), at(ring + 1, k), at(ring + 1, k + 1), at(ring, k), at(ring + 1, k + 1), at(ring, k + 1)});
+        for (int ring = 1; ring + 1 < n; ++ring)
+            faces.insert(faces.end(), {at(ring, k), at(ring + 1, k), at(ring + 1, k + 1), at(ring, k), at(ring + 1, k + 1), at(ring, k + 1)});
     }
 }
 
@@ -65,8 +65,8 @@ int main(int argc, char** argv)
     make_body(rings, vertices, faces);
     const auto v = at::tensor(vertices, at::kDouble).view({-1, 3}), f = at::tensor(faces, at::kLong).view({-1, 3});
     const auto directions = at::arange(3 * num_queries, at::kDouble).mul(12.9898).sin().mul(43758.5453).frac().view({-1, 3});
-    const auto around = directions * 1.6;                                                                                   // in a box around the body
-    const auto nearby = v.index_select(0, at::arange(num_queries, at::kLong).remainder(v.size(0))) + 0.01 * directions;     // within a hundredth of it
+    const auto around = directions * 1.6;                                                                                // in a box around the body
+    const auto nearby = v.index_select(0, at::arange(num_queries, at::kLong).remainder(v.size(0))) + 0.01 * directions;  // within a hundredth of it
 
     vtkNew<vtkPoints> points;
     points->SetDataTypeToDouble();
@@ -96,6 +96,7 @@ int main(int argc, char** argv)
             }));
         }
         const auto difference = (found - at::tensor(expected, at::kDouble)).abs().max().item<double>();
-        std::printf("%-8s pseudonormal %.3f s, winding number %.3f s, VTK %.3f s; largest difference %.1e\n", name, median(own), median(winding), median(of_vtk), difference);
+        std::printf("%-8s pseudonormal %.3f s, winding number %.3f s, VTK %.3f s; largest difference %.1e\n", name, median(own), median(winding),
+                    median(of_vtk), difference);
     }
 }

@@ -1,13 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/surface/surface_distance.h"
-
-#include <ATen/ATen.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <random>
-
 #include "ops/surface/surface_search.h"
 #include "ops/surface/winding_number.h"
 #include "partition/error.h"
@@ -19,6 +11,13 @@
 #include "tests/support/point_partitions.h"
 #include "tests/support/run_ranks.h"
 
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
 namespace meshard {
 namespace {
 
@@ -29,7 +28,7 @@ struct Surface {
 /// Surface of the unit cube as an STL file has it: twelve triangles that share no vertex numbers.
 Surface cube_of_loose_triangles()
 {
-    constexpr int corners[6][4] = {{0, 2, 3, 1}, {4, 5, 7, 6}, {0, 1, 5, 4}, {2, 6, 7, 3}, {0, 4, 6, 2}, {1, 3, 7, 5}};   // bits: x, y, z
+    constexpr int corners[6][4] = {{0, 2, 3, 1}, {4, 5, 7, 6}, {0, 1, 5, 4}, {2, 6, 7, 3}, {0, 4, 6, 2}, {1, 3, 7, 5}};  // bits: x, y, z
     std::vector<double> vertices;
     for (const auto& side : corners) {
         for (const int k : {0, 1, 2, 0, 2, 3}) {
@@ -66,7 +65,8 @@ Surface bumpy_body(int n)
     for (int k = 0; k < around; ++k) {
         faces.insert(faces.end(), {0, at_ring(1, k), at_ring(1, k + 1), 1, at_ring(n - 1, k + 1), at_ring(n - 1, k)});
         for (int ring = 1; ring + 1 < n; ++ring) {
-            faces.insert(faces.end(), {at_ring(ring, k), at_ring(ring + 1, k), at_ring(ring + 1, k + 1), at_ring(ring, k), at_ring(ring + 1, k + 1), at_ring(ring, k + 1)});
+            faces.insert(faces.end(),
+                         {at_ring(ring, k), at_ring(ring + 1, k), at_ring(ring + 1, k + 1), at_ring(ring, k), at_ring(ring + 1, k + 1), at_ring(ring, k + 1)});
         }
     }
     return {at::tensor(vertices, at::kDouble).view({-1, 3}), at::tensor(faces, at::kLong).view({-1, 3})};
@@ -120,13 +120,14 @@ TEST_F(SurfaceDistanceTest, OfACubeIsThatOfTheFormula)
 {
     const auto cube = cube_of_loose_triangles();
     auto queries = draw_queries(1, 3000, 1.5) + 0.5;
-    queries.narrow(0, 0, 500).copy_(queries.narrow(0, 0, 500).mul(4).round().div(4));   // above edges and corners, and on the surface
+    queries.narrow(0, 0, 500).copy_(queries.narrow(0, 0, 500).mul(4).round().div(4));  // above edges and corners, and on the surface
     for (const auto sign : {SurfaceSign::PseudoNormal, SurfaceSign::WindingNumber}) {
         const auto found = signed_distance(cube.vertices, cube.faces, queries, {.sign = sign});
 
         for (std::int64_t i = 0; i < queries.size(0); ++i) {
             const double expected = distance_to_unit_cube(row_of(queries, i)), value = found.distances[i].item<double>();
-            EXPECT_NEAR(expected == 0 ? std::abs(value) : value, expected, 2e-15) << row_of(queries, i)[0] << " " << row_of(queries, i)[1] << " " << row_of(queries, i)[2];
+            EXPECT_NEAR(expected == 0 ? std::abs(value) : value, expected, 2e-15)
+                << row_of(queries, i)[0] << " " << row_of(queries, i)[1] << " " << row_of(queries, i)[2];
         }
         EXPECT_LE((found.directions.square().sum(1) - 1).abs().max().item<double>(), 1e-14);
     }
@@ -136,7 +137,7 @@ TEST_F(SurfaceDistanceTest, IsThatOfLookingAtEveryTriangle)
 {
     std::mt19937_64 random(2);
     std::uniform_real_distribution<double> unit(-1, 1);
-    for (const double offset : {0.0, 1e4}) {   // far from the origin single precision has few digits left
+    for (const double offset : {0.0, 1e4}) {  // far from the origin single precision has few digits left
         std::vector<double> vertices;
         for (int t = 0; t < 300; ++t) {
             const Vector3 at{unit(random), unit(random), unit(random)};
@@ -190,12 +191,14 @@ TEST_F(SurfaceDistanceTest, OfCutQueriesIsThatOfTheWhole)
     (whole.distances * weights).sum().backward();
     for (const int ranks : {1, 2, 3, 5}) {
         std::vector<int> owners(60), vertex_owners(body.vertices.size(0)), face_owners(body.faces.size(0));
-        for (int i = 0; i < 60; ++i) owners[i] = i * i % 7 % std::max(1, ranks - (ranks > 2));   // the last rank of many has none
+        for (int i = 0; i < 60; ++i) owners[i] = i * i % 7 % std::max(1, ranks - (ranks > 2));  // the last rank of many has none
         for (std::size_t i = 0; i < vertex_owners.size(); ++i) vertex_owners[i] = static_cast<int>(i * 5 % ranks);
         for (std::size_t i = 0; i < face_owners.size(); ++i) face_owners[i] = static_cast<int>(i / 3 % ranks);
         run_ranks(ranks, [&](const auto& mesh) {
             const auto rows_of = [&](const std::vector<int>& all) { return owned(all, static_cast<int>(mesh->coordinate(0))); };
-            const auto own = [&](const at::Tensor& tensor, const std::vector<int>& all) { return tensor.index_select(0, at::tensor(rows_of(all)->global_ids, at::kLong)); };
+            const auto own = [&](const at::Tensor& tensor, const std::vector<int>& all) {
+                return tensor.index_select(0, at::tensor(rows_of(all)->global_ids, at::kLong));
+            };
             const auto query_spec = shard_spec(rows_of(owners), mesh), vertex_spec = shard_spec(rows_of(vertex_owners), mesh);
             auto q = own(queries, owners).requires_grad_(), v = body.vertices.clone().requires_grad_();
             auto cut_v = own(body.vertices, vertex_owners).requires_grad_();
@@ -203,7 +206,7 @@ TEST_F(SurfaceDistanceTest, OfCutQueriesIsThatOfTheWhole)
 
             mesh->counter().reset();
             const auto of_plain = signed_distance(v.detach(), body.faces, from_local(q.detach(), query_spec));
-            EXPECT_LE(mesh->counter().total_bytes(), 64 * ranks);   // queries and surface stay where they are
+            EXPECT_LE(mesh->counter().total_bytes(), 64 * ranks);  // queries and surface stay where they are
             const auto found = signed_distance(v, body.faces, from_local(q, query_spec));
             const auto of_cut = signed_distance(from_local(cut_v, vertex_spec), cut_f, from_local(q, query_spec));
 
@@ -235,13 +238,16 @@ TEST_F(SurfaceDistanceTest, IsThatOfOneRankOnEveryPartition)
     std::vector<SurfaceDistance> expected;
     for (const auto& options : kinds) expected.push_back(signed_distance(body.vertices, body.faces, queries, options));
     for (const int ranks : {1, 2, 3, 4, 5, 7, 8}) {
-        const auto of_queries = point_partitions(queries, ranks), of_faces = point_partitions(face_middles, ranks), of_vertices = point_partitions(body.vertices, ranks);
+        const auto of_queries = point_partitions(queries, ranks), of_faces = point_partitions(face_middles, ranks),
+                   of_vertices = point_partitions(body.vertices, ranks);
         for (std::size_t k = 0; k < of_queries.size(); ++k) {
             const auto& [name, owners] = of_queries[k];
             SCOPED_TRACE(name + " partition, " + std::to_string(ranks) + " ranks");
             run_ranks(ranks, [&, &owners = owners](const auto& mesh) {
                 const CutPoints rows(owners, mesh), faces(of_faces[k].second, mesh), vertices(of_vertices[k].second, mesh);
-                const auto same = [](const at::Tensor& found, const at::Tensor& of_whole) { return at::equal(local_of(found).nan_to_num(9), of_whole.nan_to_num(9)); };
+                const auto same = [](const at::Tensor& found, const at::Tensor& of_whole) {
+                    return at::equal(local_of(found).nan_to_num(9), of_whole.nan_to_num(9));
+                };
                 for (std::size_t o = 0; o < std::size(kinds); ++o) {
                     const auto found = signed_distance(vertices.cut(body.vertices), faces.cut(body.faces), rows.cut(queries), kinds[o]);
 
@@ -282,7 +288,7 @@ TEST_F(SurfaceDistanceTest, GradientsAreThoseOfFiniteDifferences)
 TEST(WindingNumber, ApproximationStaysNearTheSum)
 {
     const auto body = bumpy_body(16);
-    for (const std::int64_t num_faces : {body.faces.size(0), body.faces.size(0) * 2 / 3}) {   // closed, and with a hole
+    for (const std::int64_t num_faces : {body.faces.size(0), body.faces.size(0) * 2 / 3}) {  // closed, and with a hole
         const auto surface = surface_of({body.vertices, body.faces.narrow(0, 0, num_faces).contiguous()});
         const WindingNumber winding(surface);
         const auto queries = draw_queries(6, 500, 1.6);
@@ -316,7 +322,8 @@ TEST_F(SurfaceDistanceTest, RefusesWrongArgumentsOnEveryRank)
     const auto drawn = at::rand({4, 3}, at::kDouble);
     run_ranks(3, [&](const auto& mesh) {
         const auto cut = [&](const at::Tensor& local) { return from_local(local, mesh, {Shard(0)}); };
-        const auto good = cut(drawn), vertices = cut(cube.vertices.narrow(0, mesh->coordinate(0) * 12, 12)), faces = cut(cube.faces.narrow(0, mesh->coordinate(0) * 4, 4));
+        const auto good = cut(drawn), vertices = cut(cube.vertices.narrow(0, mesh->coordinate(0) * 12, 12)),
+                   faces = cut(cube.faces.narrow(0, mesh->coordinate(0) * 4, 4));
         // Each wrong on one rank only.
         const bool is_here = mesh->coordinate(0) == 1;
         const auto spoiled = [&](const at::Tensor& local, double value) {
@@ -342,7 +349,7 @@ TEST_F(SurfaceDistanceTest, RefusesWrongArgumentsOnEveryRank)
         refuses("max_distance is -1", vertices, faces, good, {.max_distance = is_here ? -1.0 : 1.0});
         refuses("ranks pass different arguments", vertices, faces, good, {.max_distance = is_here ? 1.0 : 2.0});
         refuses("ranks pass different arguments", is_here ? vertices.detach().requires_grad_() : vertices, faces, good);
-        EXPECT_FALSE(local_of(signed_distance(vertices, faces, good).distances).isnan().any().template item<bool>());   // and all can go on
+        EXPECT_FALSE(local_of(signed_distance(vertices, faces, good).distances).isnan().any().template item<bool>());  // and all can go on
     });
 }
 

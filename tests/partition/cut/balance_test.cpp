@@ -94,5 +94,5 @@ TEST(BalanceParts, LeavesPartsEmptyWhenThereAreTooFewRows)
     EXPECT_EQ(std::ranges::max(sizes), 1);
 }
 
-} // namespace
-} // namespace meshard
+}  // namespace
+}  // namespace meshard

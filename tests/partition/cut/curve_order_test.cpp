@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "partition/cut/curve_order.h"
-
-#include <algorithm>
-#include <cmath>
-
-#include <gtest/gtest.h>
-
 #include "partition/error.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/sample_meshes.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
 
 namespace meshard {
 namespace {
@@ -37,7 +36,7 @@ TEST(HilbertIndex, VisitsEveryCellOfAGridOnceAndStepsToANeighbour)
 
 TEST(NumberPartsAlongCurve, OrdersTheSlabsOfAStrip)
 {
-    const Mesh mesh = strip(12);   // quads in a row along x
+    const Mesh mesh = strip(12);  // quads in a row along x
     Partition partition{4, {}};
     for (const int part : {2, 0, 3, 1}) partition.owners.insert(partition.owners.end(), 3, part);
 

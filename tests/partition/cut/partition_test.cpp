@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "partition/cut/partition.h"
 #include "partition/error.h"
 #include "partition/mesh/mesh_graph.h"
-#include "partition/cut/partition.h"
 #include "partition/random_numbers.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/sample_meshes.h"
@@ -113,18 +113,15 @@ TEST(Partition, MayHaveEmptyPartsAndNoRows)
 TEST(Partition, RefusesOwnersOutside)
 {
     EXPECT_TRUE(throws_with<InvalidInput>("num_parts is 0", [] { Partition{0, {}}.validate(); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("row 1 has owner 2, expected 0 to 1", [] {
-        Partition{2, {0, 2}}.validate();
-    }));
+    EXPECT_TRUE(throws_with<InvalidInput>("row 1 has owner 2, expected 0 to 1", [] { Partition{2, {0, 2}}.validate(); }));
     EXPECT_TRUE(throws_with<InvalidInput>("row 0 has owner -1", [] { part_sizes({2, {-1}}); }));
 }
 
 TEST(Partition, RefusesAGraphOfAnotherSize)
 {
-    EXPECT_TRUE(throws_with<InvalidInput>("measure_quality: the partition has 7 rows, the graph 0",
-                                          [] { measure_quality(row_of_seven, Csr{}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("measure_quality: the partition has 7 rows, the graph 0", [] { measure_quality(row_of_seven, Csr{}); }));
     EXPECT_TRUE(throws_with<InvalidInput>("edge_cut", [] { edge_cut(row_of_seven, Csr{}); }));
 }
 
-} // namespace
-} // namespace meshard
+}  // namespace
+}  // namespace meshard

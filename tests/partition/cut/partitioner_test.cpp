@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "partition/cut/partitioner.h"
-
 #include "partition/cut/balance.h"
 #include "partition/cut/cut_measures.h"
-#include "partition/error.h"
 #include "partition/cut/geometric_partitioner.h"
-#include "partition/mesh/mesh_graph.h"
 #include "partition/cut/metis_partitioner.h"
+#include "partition/cut/partitioner.h"
 #include "partition/cut/scotch_partitioner.h"
+#include "partition/error.h"
 #include "partition/ghosts/subdomain.h"
+#include "partition/mesh/mesh_graph.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/sample_meshes.h"
 
@@ -20,8 +19,7 @@
 namespace meshard {
 namespace {
 
-CutResult cut(const Mesh& mesh, std::int32_t num_parts, const CutOptions& options, const BalanceTarget& balance = {},
-              std::uint64_t seed = 0)
+CutResult cut(const Mesh& mesh, std::int32_t num_parts, const CutOptions& options, const BalanceTarget& balance = {}, std::uint64_t seed = 0)
 {
     const auto graph = mesh_graph(mesh);
     const auto centroids = row_centroids(mesh);
@@ -88,7 +86,7 @@ TEST(CutRows, GivesBoxesByBisection)
     const auto result = cut(mesh, 8, {.method = "rcb", .refine = false});
 
     const auto quality = measure_quality(result.partition, cell_graph(mesh));
-    EXPECT_EQ(quality.edge_cut, 3 * 64); // eight cubes
+    EXPECT_EQ(quality.edge_cut, 3 * 64);  // eight cubes
     EXPECT_EQ(quality.imbalance, 1.0);
 }
 
@@ -106,12 +104,10 @@ TEST(CutRows, BisectsByWeightsAndCapacities)
     const auto mesh = strip(12);
     const std::vector<double> capacities{1, 2};
     std::vector<std::int32_t> weights(12, 1);
-    weights[0] = 13; // half of all
+    weights[0] = 13;  // half of all
 
     for (const char* method : {"rcb", "hilbert", "metis"}) {
-        EXPECT_EQ(part_sizes(cut(mesh, 2, {.method = method}, {.capacities = capacities}).partition),
-                  (std::vector<std::int64_t>{4, 8}))
-            << method;
+        EXPECT_EQ(part_sizes(cut(mesh, 2, {.method = method}, {.capacities = capacities}).partition), (std::vector<std::int64_t>{4, 8})) << method;
         const auto by_weight = cut(mesh, 2, {.method = method}, {.row_weights = weights}).partition;
         EXPECT_LE(imbalances(by_weight, {.row_weights = weights})[0], 13.0 / 12.0 + 1e-9) << method;
     }
@@ -133,9 +129,7 @@ TEST(CutRows, CutsInLevels)
         EXPECT_LT(edge_cut(nodes, graph), edge_cut(in_levels, graph)) << method;
         EXPECT_LT(edge_cut(nodes, graph), 2 * 2 * 144) << method;
     }
-    EXPECT_TRUE(throws_with<InvalidInput>("multiply to 8, the parts are 6", [&] {
-        cut(mesh, 6, {.levels = {4, 2}});
-    }));
+    EXPECT_TRUE(throws_with<InvalidInput>("multiply to 8, the parts are 6", [&] { cut(mesh, 6, {.levels = {4, 2}}); }));
 }
 
 TEST(CutRows, TakesTheBetterOfTwoByAuto)
@@ -143,7 +137,7 @@ TEST(CutRows, TakesTheBetterOfTwoByAuto)
     const auto mesh = cube(16);
     const auto result = cut(mesh, 8, {.method = "auto"});
 
-    EXPECT_EQ(result.method, "rcb"); // nothing beats boxes in a box
+    EXPECT_EQ(result.method, "rcb");  // nothing beats boxes in a box
     EXPECT_LE(edge_cut(result.partition, cell_graph(mesh)), 3 * 256);
 }
 
@@ -154,8 +148,7 @@ TEST(CutRows, IsBetterWithQuality)
     const auto graph = cell_graph(mesh);
     for (std::uint64_t seed = 0; seed < 3; ++seed) {
         quick += static_cast<double>(edge_cut(cut(mesh, 8, {}, {}, seed).partition, graph));
-        thorough += static_cast<double>(
-            edge_cut(cut(mesh, 8, {.effort = RefinementEffort::Thorough}, {}, seed).partition, graph));
+        thorough += static_cast<double>(edge_cut(cut(mesh, 8, {.effort = RefinementEffort::Thorough}, {}, seed).partition, graph));
     }
     EXPECT_LT(thorough, quick);
 }
@@ -194,7 +187,8 @@ TEST(CutRows, GoesByWhatEdgesWeigh)
     for (const auto& method : methods_here()) {
         if (partition_method(method).needs_centroids) continue;
         for (const auto& levels : {std::vector<std::int32_t>{}, std::vector<std::int32_t>{2, 2}}) {
-            const auto found = cut_rows({.graph = &graph, .num_parts = 4, .balance = {.imbalance = 1.1}, .edge_weights = weights}, {.method = method, .levels = levels});
+            const auto found =
+                cut_rows({.graph = &graph, .num_parts = 4, .balance = {.imbalance = 1.1}, .edge_weights = weights}, {.method = method, .levels = levels});
             std::int64_t cost = 0;
             for (std::int32_t i = 0; i < 400; ++i)
                 if (found.partition.owners[i] != found.partition.owners[(i + 1) % 400]) cost += i % 10 == 9 ? 1 : 50;
@@ -215,7 +209,7 @@ TEST(CutRows, MakesPartsWholeWhereEdgesWeigh)
     const auto in_pieces = cut_rows(problem, {.method = "hilbert"}).partition;
     const auto whole = cut_rows(problem, {.method = "hilbert", .contiguous = true});
 
-    EXPECT_FALSE(parts_in_pieces(in_pieces, graph).empty()); // else this shows nothing
+    EXPECT_FALSE(parts_in_pieces(in_pieces, graph).empty());  // else this shows nothing
     EXPECT_TRUE(whole.in_pieces.empty());
     EXPECT_TRUE(parts_in_pieces(whole.partition, graph).empty());
     EXPECT_LE(imbalance(whole.partition), 1.03);
@@ -225,16 +219,13 @@ TEST(CutRows, RefusesWhatIsMissing)
 {
     const std::vector<std::int32_t> too_few(3, 1);
     const auto graph = cell_graph(strip(4));
-    EXPECT_TRUE(throws_with<InvalidInput>("Did you mean 'hilbert'?", [&] {
-        cut_rows({.graph = &graph, .num_parts = 2}, {.method = "hilbrt"});
-    }));
-    EXPECT_TRUE(throws_with<InvalidInput>("needs the rows' centroids", [&] {
-        cut_rows({.graph = &graph, .num_parts = 2}, {.method = "rcb"});
-    }));
-    EXPECT_TRUE(throws_with<InvalidInput>("6 entries; there are 3 weights of edges", [&] { cut_rows({.graph = &graph, .num_parts = 2, .edge_weights = too_few}, {}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("Did you mean 'hilbert'?", [&] { cut_rows({.graph = &graph, .num_parts = 2}, {.method = "hilbrt"}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("needs the rows' centroids", [&] { cut_rows({.graph = &graph, .num_parts = 2}, {.method = "rcb"}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("6 entries; there are 3 weights of edges",
+                                          [&] { cut_rows({.graph = &graph, .num_parts = 2, .edge_weights = too_few}, {}); }));
     EXPECT_TRUE(throws_with<InvalidInput>("has no graph", [] { cut_rows({.num_parts = 2}, {}); }));
     EXPECT_TRUE(throws_with<InvalidInput>("num_parts is 0", [&] { cut_rows({.graph = &graph, .num_parts = 0}, {}); }));
 }
 
-} // namespace
-} // namespace meshard
+}  // namespace
+}  // namespace meshard

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "partition/cut/refinement.h"
-
 #include "partition/cut/balance.h"
 #include "partition/cut/boundary_search.h"
+#include "partition/cut/metis_partitioner.h"
+#include "partition/cut/refinement.h"
 #include "partition/error.h"
 #include "partition/mesh/mesh_graph.h"
-#include "partition/cut/metis_partitioner.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/sample_meshes.h"
 
@@ -48,8 +47,7 @@ TEST(BoundarySearch, CountsWhatAWholeCountFinds)
         for (const double ghost_share : {0.0, 0.35, 0.9}) {
             auto partition = partition_with_metis(graph, {.num_parts = 7});
             const std::vector<std::int64_t> most(7, largest_part_allowed(graph.num_rows(), 7, 1.05));
-            BoundarySearch search(graph, partition.owners, 7, {.row_weights = {}, .most_weight = most},
-                                  {.ghost_share = ghost_share});
+            BoundarySearch search(graph, partition.owners, 7, {.row_weights = {}, .most_weight = most}, {.ghost_share = ghost_share});
 
             search.run();
 
@@ -68,7 +66,7 @@ TEST(BoundarySearch, StopsWhenItsWorkIsDone)
 
     search.run();
 
-    EXPECT_LT(search.work(), 30 * graph.num_rows()); // the descent alone
+    EXPECT_LT(search.work(), 30 * graph.num_rows());  // the descent alone
 }
 
 TEST(BoundarySearch, KeepsPartsConnectedIfAskedTo)
@@ -93,8 +91,7 @@ TEST(BoundarySearch, KeepsPartsConnectedIfAskedTo)
 TEST(RefinePartition, IsNeverWorseThanItsStartAndUsuallyBetter)
 {
     std::int64_t num_better = 0, num_all = 0;
-    for (const auto& graph : {cell_graph(tet_cube(9)), cell_graph(cube(16)), cell_graph(sphere(40)),
-                              mesh_graph(random_cloud(3000, 5))})
+    for (const auto& graph : {cell_graph(tet_cube(9)), cell_graph(cube(16)), cell_graph(sphere(40)), mesh_graph(random_cloud(3000, 5))})
         for (const std::int32_t num_parts : {2, 5, 16, 40})
             for (const double ghost_share : {0.1, 0.35, 0.6}) {
                 const auto start = partition_with_metis(graph, {.num_parts = num_parts, .seed = num_parts});
@@ -154,7 +151,7 @@ TEST(RefinePartition, RepairsARandomStart)
     const auto graph = cell_graph(cube(12));
     auto partition = random_partition(graph.num_rows(), 6, 3);
     for (auto& owner : partition.owners)
-        if (owner >= 4) owner = 0; // two parts empty, one three times too large
+        if (owner >= 4) owner = 0;  // two parts empty, one three times too large
 
     refine_partition(partition, graph, {});
 
@@ -198,8 +195,7 @@ TEST(RefinePartition, MakesPartsWhole)
     for (const auto& graph : {cell_graph(cube(12)), cell_graph(tet_cube(8)), cell_graph(sphere(30))}) {
         // Stripes of stripes: every part in many pieces.
         Partition partition{5, std::vector<std::int32_t>(graph.num_rows())};
-        for (std::size_t i = 0; i < partition.owners.size(); ++i)
-            partition.owners[i] = static_cast<std::int32_t>(i / 97 % 5);
+        for (std::size_t i = 0; i < partition.owners.size(); ++i) partition.owners[i] = static_cast<std::int32_t>(i / 97 % 5);
 
         const auto left = refine_partition(partition, graph, {.contiguous = true});
 
@@ -238,7 +234,7 @@ TEST(RefinePartition, NamesThePartsThatCannotBeWhole)
     for (std::int32_t part = 0; part < 4; ++part)
         if (quality.parts[part].num_components > 1) expected.push_back(part);
     EXPECT_EQ(left, expected);
-    EXPECT_FALSE(left.empty()); // 60 cells in 4 parts of at most 15, pieces of 10
+    EXPECT_FALSE(left.empty());  // 60 cells in 4 parts of at most 15, pieces of 10
     expect_in_bound(partition, 1.03);
 }
 
@@ -260,16 +256,10 @@ TEST(RefinePartition, RefusesWhatDoesNotFit)
     const std::vector<double> capacities{1, 0};
     const std::vector<std::int32_t> weights{1, 1, -1, 1};
     EXPECT_TRUE(throws_with<InvalidInput>("has 2 rows, the graph 4", [&] { refine_partition(short_one, graph, {}); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("a capacity is 0", [&] {
-        refine_partition(partition, graph, {.balance = {.capacities = capacities}});
-    }));
-    EXPECT_TRUE(throws_with<InvalidInput>("a row weighs -1", [&] {
-        refine_partition(partition, graph, {.balance = {.row_weights = weights}});
-    }));
-    EXPECT_TRUE(throws_with<InvalidInput>("imbalance is 0.5", [&] {
-        refine_partition(partition, graph, {.balance = {.imbalance = 0.5}});
-    }));
+    EXPECT_TRUE(throws_with<InvalidInput>("a capacity is 0", [&] { refine_partition(partition, graph, {.balance = {.capacities = capacities}}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("a row weighs -1", [&] { refine_partition(partition, graph, {.balance = {.row_weights = weights}}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("imbalance is 0.5", [&] { refine_partition(partition, graph, {.balance = {.imbalance = 0.5}}); }));
 }
 
-} // namespace
-} // namespace meshard
+}  // namespace
+}  // namespace meshard

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "partition/cut/row_clusters.h"
-
-#include "partition/mesh/mesh_graph.h"
 #include "partition/cut/partition.h"
+#include "partition/cut/row_clusters.h"
+#include "partition/mesh/mesh_graph.h"
 #include "tests/support/sample_meshes.h"
 
 #include <gtest/gtest.h>
@@ -64,5 +63,5 @@ TEST(JoinedRows, HaveTheEdgesBetweenTheirClusters)
         }
 }
 
-} // namespace
-} // namespace meshard
+}  // namespace
+}  // namespace meshard

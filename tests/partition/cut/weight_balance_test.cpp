@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "partition/cut/weight_balance.h"
-
 #include "partition/cut/cut_measures.h"
+#include "partition/cut/weight_balance.h"
 #include "partition/error.h"
 #include "partition/mesh/mesh_graph.h"
 #include "tests/support/expect_error.h"
@@ -17,9 +16,9 @@ namespace {
 TEST(BalanceWeights, ExchangesRowsOfPartsThatAreFullOfDifferentWeights)
 {
     const auto graph = cell_graph(strip(4));
-    const std::vector<std::int32_t> weights{4, 0, 4, 0, 0, 4, 0, 4}; // two a row
+    const std::vector<std::int32_t> weights{4, 0, 4, 0, 0, 4, 0, 4};  // two a row
     const BalanceTarget balance{1.0, 2, weights};
-    Partition partition{2, {0, 0, 1, 1}}; // no single move helps
+    Partition partition{2, {0, 0, 1, 1}};  // no single move helps
 
     balance_weights(partition, graph, balance);
 
@@ -48,7 +47,7 @@ TEST(BalanceWeights, ReachesTheBoundFromWhereverItStarts)
 TEST(BalanceWeights, PassesRowsAlongAChainOfFullPartsThatStayWhole)
 {
     const auto graph = cell_graph(strip(12));
-    Partition partition{3, {0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2}}; // none may have more than four
+    Partition partition{3, {0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2}};  // none may have more than four
 
     balance_weights_of_whole_parts(partition, graph, {.imbalance = 1.0});
 
@@ -72,9 +71,8 @@ TEST(BalanceWeights, LeavesPartsWholeThatItCannotBalance)
 TEST(BalanceWeights, RefusesAPartitionOfAnotherGraph)
 {
     Partition partition{2, {0, 1}};
-    EXPECT_TRUE(throws_with<InvalidInput>("has 2 rows, the graph 4",
-                                          [&] { balance_weights(partition, cell_graph(strip(4)), {}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("has 2 rows, the graph 4", [&] { balance_weights(partition, cell_graph(strip(4)), {}); }));
 }
 
-} // namespace
-} // namespace meshard
+}  // namespace
+}  // namespace meshard

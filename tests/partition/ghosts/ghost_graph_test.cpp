@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "partition/ghosts/ghost_graph.h"
-
-#include "partition/error.h"
 #include "partition/cut/geometric_partitioner.h"
+#include "partition/cut/row_weights.h"
+#include "partition/error.h"
+#include "partition/ghosts/ghost_graph.h"
 #include "partition/ghosts/ghost_layer.h"
 #include "partition/mesh/mesh_graph.h"
 #include "partition/random_numbers.h"
-#include "partition/cut/row_weights.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/sample_meshes.h"
 
@@ -53,12 +52,10 @@ TEST(GhostGraph, NestsItsRulesOnEveryMesh)
 {
     for (const auto& [name, mesh] : sample_meshes()) {
         if (name.find("kinds") != std::string::npos || name.find("mixed") != std::string::npos) continue;
-        const auto face = ghost_graph(mesh, {}), edge = ghost_graph(mesh, parse_ghost_rule("edge")),
-                   vertex = ghost_graph(mesh, parse_ghost_rule("vertex"));
+        const auto face = ghost_graph(mesh, {}), edge = ghost_graph(mesh, parse_ghost_rule("edge")), vertex = ghost_graph(mesh, parse_ghost_rule("vertex"));
         EXPECT_EQ(face, mesh_graph(mesh)) << name;
         if (mesh.is_point_cloud()) continue;
-        for (std::int64_t row = 0; row < mesh.num_rows(); ++row)
-            EXPECT_TRUE(std::ranges::includes(vertex.row(row), edge.row(row))) << name << ' ' << row;
+        for (std::int64_t row = 0; row < mesh.num_rows(); ++row) EXPECT_TRUE(std::ranges::includes(vertex.row(row), edge.row(row))) << name << ' ' << row;
     }
 }
 
@@ -73,8 +70,7 @@ TEST(GhostGraph, FindsAllWithinARadius)
             std::vector<std::int32_t> expected;
             for (std::int32_t b = 0; b < mesh.num_rows(); ++b) {
                 double sum = 0;
-                for (int d = 0; d < 3; ++d)
-                    sum += std::pow(static_cast<double>(centroids[3 * a + d]) - centroids[3 * b + d], 2);
+                for (int d = 0; d < 3; ++d) sum += std::pow(static_cast<double>(centroids[3 * a + d]) - centroids[3 * b + d], 2);
                 if (a != b && sum <= radius * radius) expected.push_back(b);
             }
             EXPECT_TRUE(std::ranges::equal(graph.row(a), expected)) << a;
@@ -94,8 +90,7 @@ TEST(GhostGraph, IsSymmetricByNearest)
 
 TEST(GhostGraph, ReadsAndWritesItsRules)
 {
-    for (const char* text : {"face", "edge", "vertex", "radius:0.25", "nearest:12"})
-        EXPECT_EQ(to_string(parse_ghost_rule(text)), text);
+    for (const char* text : {"face", "edge", "vertex", "radius:0.25", "nearest:12"}) EXPECT_EQ(to_string(parse_ghost_rule(text)), text);
     for (const char* text : {"", "faces", "radius", "radius:0", "radius:-1", "radius:x", "nearest:0", "nearest:1.5"})
         EXPECT_TRUE(throws_with<InvalidInput>("expected face, edge, vertex", [&] { parse_ghost_rule(text); })) << text;
 }
@@ -106,8 +101,7 @@ TEST(RowWeights, CountsOwnedPoints)
     const auto graph = cell_graph(mesh);
 
     EXPECT_EQ(row_weights(mesh, graph, std::vector<std::string>{"points"}), (std::vector<std::int32_t>{4, 2, 2, 2}));
-    EXPECT_EQ(row_weights(mesh, graph, std::vector<std::string>{"cells", "faces"}),
-              (std::vector<std::int32_t>{1, 2, 1, 3, 1, 3, 1, 2}));
+    EXPECT_EQ(row_weights(mesh, graph, std::vector<std::string>{"cells", "faces"}), (std::vector<std::int32_t>{1, 2, 1, 3, 1, 3, 1, 2}));
 }
 
 TEST(RowWeights, ReadsArraysAndRefusesBadOnes)
@@ -120,15 +114,9 @@ TEST(RowWeights, ReadsArraysAndRefusesBadOnes)
     const auto weights = row_weights(mesh, graph, std::vector<std::string>{"array:load"});
     EXPECT_NEAR(static_cast<double>(weights[1]) / weights[0], 3, 1e-6);
     EXPECT_NEAR(static_cast<double>(weights[2]) / weights[0], 4, 1e-6);
-    EXPECT_TRUE(throws_with<InvalidInput>("the value -1", [&] {
-        row_weights(mesh, graph, std::vector<std::string>{"array:bad"});
-    }));
-    EXPECT_TRUE(throws_with<InvalidInput>("Did you mean 'load'?", [&] {
-        row_weights(mesh, graph, std::vector<std::string>{"array:laod"});
-    }));
-    EXPECT_TRUE(throws_with<InvalidInput>("unknown weight 'volume'", [&] {
-        row_weights(mesh, graph, std::vector<std::string>{"volume"});
-    }));
+    EXPECT_TRUE(throws_with<InvalidInput>("the value -1", [&] { row_weights(mesh, graph, std::vector<std::string>{"array:bad"}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("Did you mean 'load'?", [&] { row_weights(mesh, graph, std::vector<std::string>{"array:laod"}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("unknown weight 'volume'", [&] { row_weights(mesh, graph, std::vector<std::string>{"volume"}); }));
 }
 
 TEST(RowWeights, SpreadsWhatPartsCost)
@@ -149,7 +137,8 @@ TEST(GhostGraph, NearOtherPartsLeadsToTheSameGhosts)
                     SCOPED_TRACE(name + ", " + rule);
                     const auto num_rows = mesh.num_rows();
                     Partition partition{4, {}};
-                    for (std::int64_t i = 0; i < num_rows; ++i) partition.owners.push_back(static_cast<std::int32_t>(is_scattered ? random.below(4) : 4 * i / num_rows));
+                    for (std::int64_t i = 0; i < num_rows; ++i)
+                        partition.owners.push_back(static_cast<std::int32_t>(is_scattered ? random.below(4) : 4 * i / num_rows));
                     const auto ghost_rule = parse_ghost_rule(rule);
 
                     const auto found = ghost_layers(ghost_graph(mesh, ghost_rule, partition, num_layers), partition, num_layers);
@@ -162,5 +151,5 @@ TEST(GhostGraph, NearOtherPartsLeadsToTheSameGhosts)
                 }
 }
 
-} // namespace
-} // namespace meshard
+}  // namespace
+}  // namespace meshard

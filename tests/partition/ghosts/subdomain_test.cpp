@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "partition/error.h"
 #include "partition/ghosts/ghost_layer.h"
-#include "partition/mesh/mesh_graph.h"
 #include "partition/ghosts/subdomain.h"
+#include "partition/mesh/mesh_graph.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/four_partitions.h"
 #include "tests/support/sample_meshes.h"
@@ -93,7 +93,7 @@ TEST(Subdomain, HoldsTheRowsThatTheRulesSay)
             std::vector<std::int64_t> owned;
             for (std::int64_t i = 0; i < mesh.num_rows(); ++i)
                 if (partition.owners[i] == part) owned.push_back(i);
-            std::map<std::pair<std::int32_t, std::int64_t>, std::uint8_t> level_of; // by (owner, row)
+            std::map<std::pair<std::int32_t, std::int64_t>, std::uint8_t> level_of;  // by (owner, row)
             for (std::size_t i = 0; i < ghosts[part].rows.size(); ++i)
                 level_of[{partition.owners[ghosts[part].rows[i]], ghosts[part].rows[i]}] = ghosts[part].levels[i];
             std::vector<std::uint8_t> levels(owned.size(), 0);
@@ -110,8 +110,7 @@ TEST(Subdomain, HoldsTheRowsThatTheRulesSay)
             for (const auto row : rows) points.insert(mesh.cells.row(row).begin(), mesh.cells.row(row).end());
             for (std::int32_t p = 0; p < mesh.num_points(); ++p)
                 if (owners[p] == part) points.insert(p);
-            ASSERT_EQ(std::set<std::int32_t>(subdomain.points.global_ids.begin(), subdomain.points.global_ids.end()),
-                      points);
+            ASSERT_EQ(std::set<std::int32_t>(subdomain.points.global_ids.begin(), subdomain.points.global_ids.end()), points);
             ASSERT_EQ(subdomain.points.num_owned, std::ranges::count(owners, part));
         }
     });
@@ -132,7 +131,7 @@ TEST(Subdomain, IsTheSameCutAloneOrWithTheOthers)
 {
     const auto mesh = mixed_cells();
     const auto graph = mesh_graph(mesh);
-    const auto partition = four_partitions(mesh, 3)[2].second;   // random
+    const auto partition = four_partitions(mesh, 3)[2].second;  // random
     const auto all = extract_subdomains(mesh, graph, partition, 1);
 
     for (std::int32_t part = 0; part < 3; ++part) {
@@ -193,34 +192,21 @@ TEST(MergeSubdomains, RefusesMissingDoubledAndUnequalParts)
     EXPECT_TRUE(refuses([](Parts& p) { p[1].cells.num_global = 5; }, "part 1 counts 5 cells in the whole, part 0 4"));
     EXPECT_TRUE(refuses([](Parts& p) { p[1].cells.global_ids[1] = 4; }, "owns cell 4, but the whole has 4"));
     EXPECT_TRUE(refuses([](Parts& p) { p[1].mesh.cell_data.pop_back(); }, "part 1 has 2 arrays where part 0 has 3"));
-    EXPECT_TRUE(refuses([](Parts& p) { p[1].mesh.cell_data[0].rename("x"); },
-                        "array 'x' of part 1 has another name, type or shape"));
-    EXPECT_TRUE(refuses([](Parts& p) { p[1].mesh.cell_data[0] = DataArray("patch", ScalarType::Int8, 2); },
-                        "array 'patch' of part 1"));
+    EXPECT_TRUE(refuses([](Parts& p) { p[1].mesh.cell_data[0].rename("x"); }, "array 'x' of part 1 has another name, type or shape"));
+    EXPECT_TRUE(refuses([](Parts& p) { p[1].mesh.cell_data[0] = DataArray("patch", ScalarType::Int8, 2); }, "array 'patch' of part 1"));
     EXPECT_TRUE(refuses([](Parts& p) { p[1].mesh.cells.indices[0] = 60; }, "cell 2 uses local point 60"));
-    EXPECT_TRUE(refuses([](Parts& p) { p[1].mesh.cell_types.pop_back(); },
-                        "part 1 has 1 cell types and 2 cells, its numbering 2"));
+    EXPECT_TRUE(refuses([](Parts& p) { p[1].mesh.cell_types.pop_back(); }, "part 1 has 1 cell types and 2 cells, its numbering 2"));
 }
 
 TEST(Subdomain, RefusesSizesThatDisagree)
 {
     const auto mesh = strip(4);
     const auto graph = cell_graph(mesh);
-    EXPECT_TRUE(throws_with<InvalidInput>("the partition has 3 rows, the mesh 4 cells", [&] {
-        extract_subdomains(mesh, graph, {2, {0, 0, 1}}, 0);
-    }));
-    EXPECT_TRUE(throws_with<InvalidInput>("the partition has 3 rows, the mesh 4 points", [&] {
-        point_owners(random_cloud(4, 1), {2, {0, 0, 1}});
-    }));
-    EXPECT_TRUE(throws_with<InvalidInput>("the partition has 4 rows, the graph 0", [&] {
-        extract_subdomains(mesh, {}, {2, {0, 0, 1, 1}}, 1);
-    }));
-    EXPECT_TRUE(throws_with<InvalidInput>("part is 2, expected 0 to 1", [&] {
-        extract_subdomain(mesh, graph, {2, {0, 0, 1, 1}}, 2, 1);
-    }));
-    EXPECT_TRUE(throws_with<InvalidInput>("num_layers is -1", [&] {
-        extract_subdomains(mesh, graph, {2, {0, 0, 1, 1}}, -1);
-    }));
+    EXPECT_TRUE(throws_with<InvalidInput>("the partition has 3 rows, the mesh 4 cells", [&] { extract_subdomains(mesh, graph, {2, {0, 0, 1}}, 0); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("the partition has 3 rows, the mesh 4 points", [&] { point_owners(random_cloud(4, 1), {2, {0, 0, 1}}); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("the partition has 4 rows, the graph 0", [&] { extract_subdomains(mesh, {}, {2, {0, 0, 1, 1}}, 1); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("part is 2, expected 0 to 1", [&] { extract_subdomain(mesh, graph, {2, {0, 0, 1, 1}}, 2, 1); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("num_layers is -1", [&] { extract_subdomains(mesh, graph, {2, {0, 0, 1, 1}}, -1); }));
 }
 
 TEST(Subdomain, NamesTheInvariantThatDoesNotHold)
@@ -251,8 +237,7 @@ TEST(Subdomain, NamesTheInvariantThatDoesNotHold)
         "points in the numbering"));
     EXPECT_TRUE(refuses([](Subdomain& s) { s.ghost_levels.pop_back(); }, "2 ghost levels, expected 3"));
     EXPECT_TRUE(refuses([](Subdomain& s) { s.cells.ghost_owners[0] = 2; }, "a ghost has owner 2"));
-    EXPECT_TRUE(refuses([](Subdomain& s) { s.ghost_levels[0] = 1; },
-                        "local row 0 has ghost level 1, expected 0, for it is owned"));
+    EXPECT_TRUE(refuses([](Subdomain& s) { s.ghost_levels[0] = 1; }, "local row 0 has ghost level 1, expected 0, for it is owned"));
     EXPECT_TRUE(refuses([](Subdomain& s) { s.ghost_levels[2] = 0; }, "local row 2 has ghost level 0, expected 1 to 1"));
     EXPECT_TRUE(refuses([](Subdomain& s) { s.ghost_levels[2] = 2; }, "local row 2 has ghost level 2"));
     EXPECT_TRUE(refuses(
@@ -262,5 +247,5 @@ TEST(Subdomain, NamesTheInvariantThatDoesNotHold)
         "belongs to no local cell"));
 }
 
-} // namespace
-} // namespace meshard
+}  // namespace
+}  // namespace meshard

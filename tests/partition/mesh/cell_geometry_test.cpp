@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "partition/error.h"
 #include "partition/mesh/cell_geometry.h"
+#include "partition/mesh/mesh_graph.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/sample_meshes.h"
 
 #include <gtest/gtest.h>
 
 #include <numeric>
-
-#include "partition/error.h"
-#include "partition/mesh/mesh_graph.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/sample_meshes.h"
 
 namespace meshard {
 namespace {
@@ -53,8 +52,10 @@ TEST(CellGeometry, MeasuresConcaveSolids)
     }
     for (std::int32_t k = 0; k < 8; ++k) {
         const std::int32_t next = (k + 1) % 8;
-        if (k % 3 == 0) stream.insert(stream.end(), {4, k, next, next + 8, k + 8});
-        else stream.insert(stream.end(), {4, k, k + 8, next + 8, next});
+        if (k % 3 == 0)
+            stream.insert(stream.end(), {4, k, next, next + 8, k + 8});
+        else
+            stream.insert(stream.end(), {4, k, k + 8, next + 8, next});
     }
     Mesh mesh;
     mesh.points = DataArray::from("Points", positions, 3);

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "partition/mesh/cell_type.h"
 #include "partition/mesh/mesh_faults.h"
+#include "tests/support/sample_meshes.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
-
-#include "partition/mesh/cell_type.h"
-#include "tests/support/sample_meshes.h"
 
 namespace meshard {
 namespace {
@@ -62,10 +61,12 @@ TEST(MeshFaults, TellsCellsApartWhosePointsHaveTheSameMean)
 TEST(MeshFaults, FindsInvertedAndDegenerateCells)
 {
     for (Mesh mesh : {cube(2), tet_cube(1)}) {
-        for (std::int64_t i = 0; i < 3; ++i) {      // mirrored: as if x pointed the other way
+        for (std::int64_t i = 0; i < 3; ++i) {  // mirrored: as if x pointed the other way
             auto* row = mesh.cells.indices.data() + mesh.cells.offsets[i];
-            if (mesh.cell_types[i] == 10) std::swap(row[1], row[2]);
-            else std::swap_ranges(row, row + 4, row + 4);
+            if (mesh.cell_types[i] == 10)
+                std::swap(row[1], row[2]);
+            else
+                std::swap_ranges(row, row + 4, row + 4);
         }
         const MeshFaults faults = find_faults(mesh);
         EXPECT_EQ(faults.inverted_cells, 3);

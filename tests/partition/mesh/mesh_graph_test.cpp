@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "partition/mesh/cell_type.h"
 #include "partition/error.h"
+#include "partition/mesh/cell_type.h"
 #include "partition/mesh/mesh_graph.h"
 #include "partition/mesh/neighbor_graph.h"
 #include "tests/support/expect_error.h"
@@ -57,8 +57,7 @@ Csr reference_graph(const Mesh& mesh)
             for (std::size_t i = 0; i + 1 < n; ++i) facets.push_back({p[i], p[i + 1]});
         if (type.shape == CellShape::Strip)
             for (std::size_t i = 0; i + 2 < n; ++i)
-                facets.insert(facets.end(),
-                              {{p[i], p[i + 1]}, {p[i + 1], p[i + 2]}, {p[i], p[i + 2]}, {p[i], p[i + 1], p[i + 2]}});
+                facets.insert(facets.end(), {{p[i], p[i + 1]}, {p[i + 1], p[i + 2]}, {p[i], p[i + 2]}, {p[i], p[i + 1], p[i + 2]}});
         else if (type.dimension == 2) {
             for (std::size_t i = 0; i < n; ++i) facets.push_back({p[i], p[(i + 1) % n]});
             facets.emplace_back(p.begin(), p.end());
@@ -96,7 +95,8 @@ TEST(CellGraph, FollowsItsContractOnEveryMesh)
 TEST(CellGraph, IsTheSameOnAnyNumberOfThreads)
 {
     for (const auto& [name, mesh] : sample_meshes())
-        for (const std::int32_t num_threads : {1, 2, 3, 7}) EXPECT_EQ(cell_graph_on_threads(mesh, num_threads), cell_graph(mesh)) << name << ", " << num_threads;
+        for (const std::int32_t num_threads : {1, 2, 3, 7})
+            EXPECT_EQ(cell_graph_on_threads(mesh, num_threads), cell_graph(mesh)) << name << ", " << num_threads;
 }
 
 TEST(CellGraph, DoesNotDependOnTheOrderOfPointsAndCells)
@@ -165,17 +165,13 @@ TEST(CellGraph, KnowsVoxelsAndPixelsOrder)
 {
     // Voxel 0 under voxel 1; a pixel and a quad on voxel 0's face x = 0, a quad across its diagonal, a pixel on 1's
     // top.
-    const auto mesh = mesh_of({{11, {0, 1, 2, 3, 4, 5, 6, 7}},
-                               {11, {4, 5, 6, 7, 8, 9, 10, 11}},
-                               {8, {0, 2, 4, 6}},
-                               {9, {0, 2, 6, 4}},
-                               {9, {0, 3, 7, 4}},
-                               {8, {8, 9, 10, 11}}});
+    const auto mesh = mesh_of(
+        {{11, {0, 1, 2, 3, 4, 5, 6, 7}}, {11, {4, 5, 6, 7, 8, 9, 10, 11}}, {8, {0, 2, 4, 6}}, {9, {0, 2, 6, 4}}, {9, {0, 3, 7, 4}}, {8, {8, 9, 10, 11}}});
     const auto graph = cell_graph(mesh);
 
     EXPECT_EQ(neighbors(graph, 0), (Row{1, 2, 3}));
     EXPECT_EQ(neighbors(graph, 1), (Row{0, 5}));
-    EXPECT_EQ(neighbors(graph, 2), (Row{0, 3, 4})); // and edge 0 4 of the quad across
+    EXPECT_EQ(neighbors(graph, 2), (Row{0, 3, 4}));  // and edge 0 4 of the quad across
     EXPECT_EQ(neighbors(graph, 5), (Row{1}));
 }
 
@@ -214,20 +210,18 @@ TEST(CellGraph, SeesHigherOrderCellsByTheirCorners)
 
 TEST(CellGraph, JoinsLinesAtTheirEndsAndVerticesAtTheirPoints)
 {
-    const auto mesh =
-        mesh_of({{3, {0, 1}}, {4, {1, 2, 3}}, {3, {2, 4}}, {1, {3}}, {2, {4, 9}}, {1, {9}}, {68, {4, 0, 7}}});
+    const auto mesh = mesh_of({{3, {0, 1}}, {4, {1, 2, 3}}, {3, {2, 4}}, {1, {3}}, {2, {4, 9}}, {1, {9}}, {68, {4, 0, 7}}});
     const auto graph = cell_graph(mesh);
 
     EXPECT_EQ(neighbors(graph, 0), (Row{1, 6}));
-    EXPECT_EQ(neighbors(graph, 1), (Row{0, 3})); // point 2 is inside the poly-line
+    EXPECT_EQ(neighbors(graph, 1), (Row{0, 3}));  // point 2 is inside the poly-line
     EXPECT_EQ(neighbors(graph, 2), (Row{4, 6}));
     EXPECT_EQ(neighbors(graph, 4), (Row{2, 5, 6}));
 }
 
 TEST(CellGraph, JoinsEveryPairAtAFacetOfManyCells)
 {
-    const auto graph =
-        cell_graph(mesh_of({{5, {0, 1, 2}}, {5, {1, 0, 3}}, {5, {0, 1, 4}}, {5, {4, 1, 0}}, {3, {1, 0}}}));
+    const auto graph = cell_graph(mesh_of({{5, {0, 1, 2}}, {5, {1, 0, 3}}, {5, {0, 1, 4}}, {5, {4, 1, 0}}, {3, {1, 0}}}));
 
     for (std::int32_t cell = 0; cell < 5; ++cell) EXPECT_EQ(graph.row(cell).size(), 4u) << cell;
 }
@@ -245,7 +239,7 @@ TEST(CellGraph, FindsFacetsThatNoManifoldHas)
         return found;
     };
     EXPECT_EQ(crowded(mesh_of({{10, {6, 7, 8, 9}}, {10, {0, 1, 2, 3}}, {10, {0, 1, 2, 4}}, {10, {0, 1, 2, 5}}})), 1);
-    EXPECT_EQ(crowded(mesh_of({{10, {0, 1, 2, 3}}, {10, {0, 1, 2, 4}}, {5, {0, 1, 2}}})), -1);   // a wall between two
+    EXPECT_EQ(crowded(mesh_of({{10, {0, 1, 2, 3}}, {10, {0, 1, 2, 4}}, {5, {0, 1, 2}}})), -1);  // a wall between two
     EXPECT_EQ(crowded(mesh_of({{5, {0, 1, 2}}, {5, {1, 0, 3}}, {5, {0, 1, 4}}, {5, {0, 1, 5}}, {5, {2, 1, 7}}})), 0);
     EXPECT_EQ(crowded(mesh_of({{3, {0, 1}}, {3, {0, 2}}, {3, {0, 3}}})), -1);
     for (const Mesh& mesh : {cube(3), tet_cube(2), polyhedral_cube(2), sphere(4), mixed_cells()}) EXPECT_EQ(crowded(mesh), -1);
@@ -253,8 +247,7 @@ TEST(CellGraph, FindsFacetsThatNoManifoldHas)
 
 TEST(CellGraph, TakesFacesOfEqualPointsAsOneHoweverManyPoints)
 {
-    Mesh mesh = mesh_of(
-        {{42, {0, 1, 2, 3, 4, 5, 6}}, {42, {0, 1, 2, 3, 4, 5, 7}}, {42, {0, 1, 2, 3, 4, 8}}, {7, {5, 4, 3, 2, 1, 0}}});
+    Mesh mesh = mesh_of({{42, {0, 1, 2, 3, 4, 5, 6}}, {42, {0, 1, 2, 3, 4, 5, 7}}, {42, {0, 1, 2, 3, 4, 8}}, {7, {5, 4, 3, 2, 1, 0}}});
     mesh.face_streams = {};
     mesh.face_streams.push_row(Row{2, 6, 0, 1, 2, 3, 4, 5, 3, 0, 1, 6});
     mesh.face_streams.push_row(Row{2, 6, 3, 2, 1, 0, 5, 4, 3, 0, 1, 7});
@@ -300,12 +293,10 @@ TEST(CellGraph, DoesNotListACellThatHasAFacetTwice)
 TEST(CellGraph, FindsTheFacetsOfConvexPointSets)
 {
     // Two convex point sets in any order of points, a unit cube and a pyramid on top, beside a hexahedron.
-    Mesh mesh = mesh_of(
-        {{41, {6, 0, 3, 5, 1, 7, 2, 4}}, {41, {8, 4, 6, 5, 7}}, {12, {1, 9, 10, 2, 5, 11, 12, 6}}, {5, {4, 5, 8}}});
-    mesh.points =
-        DataArray::from("Points", std::vector<double>{0, 0, 0, 1, 0,  0,  1, 1, 0, 0, 1, 0, 0, 0, 1, 1, 0, 1, 1, 1,
-                                                      1, 0, 1, 1, .5, .5, 2, 2, 0, 0, 2, 1, 0, 2, 0, 1, 2, 1, 1},
-                        3);
+    Mesh mesh = mesh_of({{41, {6, 0, 3, 5, 1, 7, 2, 4}}, {41, {8, 4, 6, 5, 7}}, {12, {1, 9, 10, 2, 5, 11, 12, 6}}, {5, {4, 5, 8}}});
+    mesh.points = DataArray::from(
+        "Points", std::vector<double>{0, 0, 0, 1, 0, 0, 1, 1, 0, 0, 1, 0, 0, 0, 1, 1, 0, 1, 1, 1, 1, 0, 1, 1, .5, .5, 2, 2, 0, 0, 2, 1, 0, 2, 0, 1, 2, 1, 1},
+        3);
     const auto graph = cell_graph(mesh);
 
     EXPECT_EQ(neighbors(graph, 0), (Row{1, 2}));
@@ -314,13 +305,10 @@ TEST(CellGraph, FindsTheFacetsOfConvexPointSets)
 
 TEST(CellGraph, RefusesCellsItCannotKnow)
 {
-    EXPECT_TRUE(throws_with<InvalidInput>("cell 1 (parametric_hex_region) is of a type whose faces are not known", [] {
-        cell_graph(mesh_of({{5, {0, 1, 2}}, {56, {0, 1}}}));
-    }));
+    EXPECT_TRUE(throws_with<InvalidInput>("cell 1 (parametric_hex_region) is of a type whose faces are not known",
+                                          [] { cell_graph(mesh_of({{5, {0, 1, 2}}, {56, {0, 1}}})); }));
     EXPECT_TRUE(throws_with<InvalidInput>("cell 0 (cell type 200)", [] { cell_graph(mesh_of({{200, {0}}})); }));
-    EXPECT_TRUE(throws_with<InvalidInput>("cell 0 (hexahedron) has 4 points, expected at least 8", [] {
-        cell_graph(mesh_of({{12, {0, 1, 2, 3}}}));
-    }));
+    EXPECT_TRUE(throws_with<InvalidInput>("cell 0 (hexahedron) has 4 points, expected at least 8", [] { cell_graph(mesh_of({{12, {0, 1, 2, 3}}})); }));
     EXPECT_TRUE(throws_with<InvalidInput>("has no face stream", [] { cell_graph(mesh_of({{42, {0, 1, 2, 3}}})); }));
     EXPECT_TRUE(throws_with<InvalidInput>("ends within a face", [] {
         auto mesh = mesh_of({{42, {0, 1, 2, 3}}});
@@ -331,10 +319,9 @@ TEST(CellGraph, RefusesCellsItCannotKnow)
 
 TEST(SolidFaces, CloseUp)
 {
-    const std::pair<CellShape, std::size_t> solids[] = {
-        {CellShape::Tetra, 4},          {CellShape::Voxel, 8},   {CellShape::Hexahedron, 8},
-        {CellShape::Wedge, 6},          {CellShape::Pyramid, 5}, {CellShape::PentagonalPrism, 10},
-        {CellShape::HexagonalPrism, 12}};
+    const std::pair<CellShape, std::size_t> solids[] = {{CellShape::Tetra, 4},          {CellShape::Voxel, 8},   {CellShape::Hexahedron, 8},
+                                                        {CellShape::Wedge, 6},          {CellShape::Pyramid, 5}, {CellShape::PentagonalPrism, 10},
+                                                        {CellShape::HexagonalPrism, 12}};
     for (const auto& [shape, num_corners] : solids) {
         std::map<std::set<int>, int> faces_at_edge;
         std::set<int> corners;
@@ -345,7 +332,7 @@ TEST(SolidFaces, CloseUp)
                 corners.insert(face[i]);
             }
         EXPECT_EQ(corners.size(), num_corners);
-        EXPECT_EQ(num_corners + faces.size(), faces_at_edge.size() + 2); // Euler
+        EXPECT_EQ(num_corners + faces.size(), faces_at_edge.size() + 2);  // Euler
         for (const auto& [edge, count] : faces_at_edge) EXPECT_EQ(count, 2);
     }
 }
@@ -376,5 +363,5 @@ TEST(MeshGraph, OfVertexCellsFollowsTheirPoints)
     }
 }
 
-} // namespace
-} // namespace meshard
+}  // namespace
+}  // namespace meshard

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "partition/mesh/stored_mesh.h"
-
 #include "tests/support/sample_meshes.h"
 
 #include <gtest/gtest.h>
@@ -40,5 +39,5 @@ TEST(HeldMesh, GivesTheCellsOfTheMesh)
     }
 }
 
-} // namespace
-} // namespace meshard
+}  // namespace
+}  // namespace meshard

@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "partition/cut/partition.h"
+#include "partition/error.h"
 #include "sharding/exchange/row_routes.h"
+#include "sharding/tensor/shard_tensor.h"
+#include "tests/support/expect_tensors.h"
+#include "tests/support/run_ranks.h"
 
 #include <ATen/ATen.h>
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <limits>
 #include <random>
-
-#include "partition/error.h"
-#include "partition/cut/partition.h"
-#include "sharding/tensor/shard_tensor.h"
-#include "tests/support/expect_tensors.h"
-#include "tests/support/run_ranks.h"
 
 namespace meshard {
 namespace {
@@ -41,9 +39,15 @@ std::shared_ptr<const IndexMap> map_of(const Partition& partition, std::int32_t 
     return map;
 }
 
-at::Tensor ids_of(const IndexMap& map) { return at::tensor(map.global_ids, at::kLong); }
+at::Tensor ids_of(const IndexMap& map)
+{
+    return at::tensor(map.global_ids, at::kLong);
+}
 
-at::Tensor values(c10::IntArrayRef shape) { return at::arange(c10::multiply_integers(shape), at::kDouble).mul(0.7).sin_().view(shape); }
+at::Tensor values(c10::IntArrayRef shape)
+{
+    return at::arange(c10::multiply_integers(shape), at::kDouble).mul(0.7).sin_().view(shape);
+}
 
 TEST(RowRoutes, MovesBetweenAnyTwoPartitions)
 {
@@ -96,7 +100,7 @@ TEST(RowRoutes, GathersAndScattersByAnyIds)
             const auto found = routes->gather(rows);
 
             EXPECT_TRUE(at::equal(found, whole.index_select(0, at::tensor(wanted[rank], at::kLong))));
-            std::vector<std::int64_t> remote;   // each once
+            std::vector<std::int64_t> remote;  // each once
             for (const auto id : wanted[rank]) {
                 if (partition.owners[id] != rank) remote.push_back(id);
             }
@@ -136,9 +140,9 @@ TEST(RowRoutes, RefusesWrongIdsOnEveryRank)
         EXPECT_THROW(RowRoutes::find(own, only_on(1, 6), 6, group), InvalidInput);
         EXPECT_THROW(RowRoutes::find(own, only_on(2, -1), 6, group), InvalidInput);
         EXPECT_THROW(RowRoutes::find(only_on(0, 7), only_on(2, 0), 6, group), InvalidInput);
-        EXPECT_THROW(RowRoutes::find(own, only_on(0, 6), 7, group), InvalidInput);                                   // nobody's
-        EXPECT_THROW(RowRoutes::find(rank == 2 ? std::vector<std::int64_t>{4, 0} : own, only_on(0, 1), 6, group), InvalidInput);   // twice
-        const auto routes = RowRoutes::find(own, only_on(0, 5), 6, group);   // all ranks are still in step
+        EXPECT_THROW(RowRoutes::find(own, only_on(0, 6), 7, group), InvalidInput);                                                // nobody's
+        EXPECT_THROW(RowRoutes::find(rank == 2 ? std::vector<std::int64_t>{4, 0} : own, only_on(0, 1), 6, group), InvalidInput);  // twice
+        const auto routes = RowRoutes::find(own, only_on(0, 5), 6, group);                                                        // all ranks are still in step
         EXPECT_THROW(routes->gather(at::zeros({3})), InvalidInput);
         EXPECT_THROW(routes->scatter(at::zeros({7})), InvalidInput);
     });
@@ -154,7 +158,7 @@ TEST(RowRoutes, RefusesMapsThatDoNotFitTheTensor)
         EXPECT_THROW(redistribute_by_id(x, *map, other), InvalidInput);
         EXPECT_THROW(redistribute_by_id(x, *map, map, 1), InvalidInput);
         const auto even = redistribute(redistribute(x, {Replicate()}), {Shard(0)});
-        EXPECT_THROW(full_tensor_in_global_order(even), InvalidInput);   // 3 + 2 rows, the map says 2 + 3
+        EXPECT_THROW(full_tensor_in_global_order(even), InvalidInput);  // 3 + 2 rows, the map says 2 + 3
         EXPECT_TRUE(at::equal(full_tensor_in_global_order(from_local(at::ones({2}), mesh, {Shard(0)})), at::ones({4})));
     });
 }
@@ -180,7 +184,7 @@ TEST(Redistribute, ReachesAnyChosenExtents)
     };
     for (int trial = 0; trial < 200; ++trial) {
         const auto ranks = kRankCounts[trial % 7];
-        const std::int64_t n = random() % 9, m = 1 + random() % 3;   // more ranks than rows, a dimension shorter than the mesh
+        const std::int64_t n = random() % 9, m = 1 + random() % 3;  // more ranks than rows, a dimension shorter than the mesh
         const AxisLayout a{Shard(0), extents(n, ranks), 1};
         const std::vector<AxisLayout> targets{{Shard(0), extents(n, ranks), 1}, {Shard(1), extents(m, ranks), 1}, {}};
         run_ranks(ranks, [&](const auto& mesh) {

@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "partition/error.h"
 #include "sharding/memory/recompute.h"
+#include "sharding/memory/saved_tensors.h"
+#include "sharding/parameters/replicate.h"
+#include "sharding/tensor/shard_tensor.h"
+#include "tests/support/expect_tensors.h"
+#include "tests/support/run_ranks.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/autocast_mode.h>
+#include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
-
-#include <gtest/gtest.h>
-
-#include "partition/error.h"
-#include "sharding/parameters/replicate.h"
-#include "sharding/memory/saved_tensors.h"
-#include "sharding/tensor/shard_tensor.h"
-#include "tests/support/expect_tensors.h"
-#include "tests/support/run_ranks.h"
 
 namespace meshard {
 namespace {
@@ -65,7 +63,7 @@ Result run(const at::Tensor& input, double dropout, bool checkpointed, int depth
         };
     }
     const auto output = fn(x);
-    at::rand({3});   // what is drawn in between must not matter
+    at::rand({3});  // what is drawn in between must not matter
     output.pow(2).sum().backward();
     return {output.detach(), x.grad(), wide.first.grad(), wide.second.grad()};
 }
@@ -144,7 +142,12 @@ TEST(Checkpoint, RunsAgainForEveryBackwardThroughIt)
 {
     int runs = 0;
     auto x = values({4}, 0).requires_grad_();
-    const auto y = checkpoint([&](const at::Tensor& t) { ++runs; return t.exp().tanh(); }, x);
+    const auto y = checkpoint(
+        [&](const at::Tensor& t) {
+            ++runs;
+            return t.exp().tanh();
+        },
+        x);
     EXPECT_EQ(runs, 1);
     y.sum().backward({}, /*retain_graph=*/true);
     const auto once = x.grad().clone();
@@ -233,7 +236,7 @@ TEST(Checkpoint, ReplaysTheCollectivesOfShardedTensors)
                 auto x = from_local(values({rank == 1 ? 0 : rank + 2, 3}, rank), mesh, {Shard(0)}).requires_grad_();
                 const std::function<at::Tensor(const at::Tensor&)> block = [&](const at::Tensor& t) {
                     const auto hidden = inner->forward(t);
-                    return at::tanh(hidden - hidden.mean(0, true));   // a mean over the cut dimension
+                    return at::tanh(hidden - hidden.mean(0, true));  // a mean over the cut dimension
                 };
                 const auto hidden = checkpointed ? checkpoint(block, x) : block(x);
                 mesh->counter().reset();
@@ -259,7 +262,7 @@ TEST(Checkpoint, DrawsTheSameMasksForShardedTensorsAgain)
             // Where the mask is nought, so is the gradient: one drawn anew in backward shows.
             auto x = from_local(at::ones({20 + mesh->coordinate(0), 8}, at::kDouble), mesh, {Shard(0)}).requires_grad_();
             const auto y = checkpoint([](const at::Tensor& t) { return at::dropout(t.exp(), 0.5, true).exp(); }, x);
-            at::dropout(x.detach(), 0.5, true);   // the generator goes on
+            at::dropout(x.detach(), 0.5, true);  // the generator goes on
             y.sum().backward();
             const auto kept = full_tensor(y.detach()).gt(1);
             EXPECT_TRUE(at::equal(full_tensor(x.grad()).gt(0), kept));
@@ -272,7 +275,8 @@ TEST(Checkpoint, DrawsTheSameMasksForShardedTensorsAgain)
 /// Autocast as Python's context has it, on this thread.
 class AutocastRegion {
 public:
-    AutocastRegion(at::ScalarType type, bool is_caching) : was_caching_(at::autocast::is_autocast_cache_enabled()), type_before_(at::autocast::get_autocast_dtype(at::kCPU))
+    AutocastRegion(at::ScalarType type, bool is_caching)
+        : was_caching_(at::autocast::is_autocast_cache_enabled()), type_before_(at::autocast::get_autocast_dtype(at::kCPU))
     {
         at::autocast::increment_nesting();
         at::autocast::set_autocast_enabled(at::kCPU, true);
@@ -342,11 +346,14 @@ TEST(SavedTensors, GoThroughTheInnermostHooks)
     }
     y.sin().sum().backward();
     EXPECT_EQ(calls, (std::vector<std::string>{"outer", "inner", "outer"}));
-    EXPECT_TRUE(tensors_near(x.grad(), [] {
-        auto x = values({3}, 0).requires_grad_();
-        x.exp().tanh().sin().sum().backward();
-        return x.grad();
-    }(), 0));
+    EXPECT_TRUE(tensors_near(
+        x.grad(),
+        [] {
+            auto x = values({3}, 0).requires_grad_();
+            x.exp().tanh().sin().sum().backward();
+            return x.grad();
+        }(),
+        0));
 }
 
 TEST(SavedTensors, MoveAndComeBack)

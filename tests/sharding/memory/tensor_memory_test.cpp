@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/memory/tensor_memory.h"
 
-#include <vector>
-
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+
+#include <vector>
 
 namespace meshard {
 namespace {
 
 constexpr std::int64_t kMegabyte = 1 << 20;
 
-at::Tensor megabytes(std::int64_t count) { return at::empty({count * kMegabyte}, at::kByte); }
+at::Tensor megabytes(std::int64_t count)
+{
+    return at::empty({count * kMegabyte}, at::kByte);
+}
 
 TEST(TensorMemory, OfFreedTensorsServesTheNextOfTheirSize)
 {
@@ -38,7 +41,7 @@ TEST(TensorMemory, NeverHoldsMuchMoreThanWasInUseAtOneTime)
         const auto now = tensor_memory();
         EXPECT_LE(now.in_use + now.kept, now.peak + now.peak / 8);
     }
-    for (auto& tensor : held) tensor.fill_(1);   // every block is whole and nobody else's
+    for (auto& tensor : held) tensor.fill_(1);  // every block is whole and nobody else's
     for (std::size_t i = 0; i < held.size(); ++i) {
         EXPECT_EQ(held[i].sum().item<std::int64_t>(), held[i].numel()) << i;
         held[i].fill_(2);

@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "partition/error.h"
+#include "sharding/memory/recompute.h"
 #include "sharding/parameters/fully_shard.h"
+#include "sharding/parameters/gradient_norm.h"
+#include "sharding/tensor/shard_tensor.h"
+#include "tests/support/expect_tensors.h"
+#include "tests/support/run_ranks.h"
 
+#include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
-#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
@@ -11,16 +18,7 @@
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/adam.h>
 
-#include <gtest/gtest.h>
-
 #include <map>
-
-#include "partition/error.h"
-#include "sharding/memory/recompute.h"
-#include "sharding/parameters/gradient_norm.h"
-#include "sharding/tensor/shard_tensor.h"
-#include "tests/support/expect_tensors.h"
-#include "tests/support/run_ranks.h"
 
 namespace meshard {
 namespace {
@@ -43,8 +41,8 @@ struct NetImpl : torch::nn::Module {
         first = register_module("first", torch::nn::Linear(3, 8));
         blocks = register_module("blocks", torch::nn::ModuleList());
         for (int i = 0; i < 3; ++i) {
-            blocks->push_back(torch::nn::Sequential(torch::nn::LayerNorm(torch::nn::LayerNormOptions({8})), torch::nn::Linear(8, 16),
-                                                    torch::nn::GELU(), torch::nn::Linear(16, 8)));
+            blocks->push_back(torch::nn::Sequential(torch::nn::LayerNorm(torch::nn::LayerNormOptions({8})), torch::nn::Linear(8, 16), torch::nn::GELU(),
+                                                    torch::nn::Linear(16, 8)));
         }
         last = register_module("last", torch::nn::Linear(8, 2));
         position = register_parameter("position", at::zeros({8}));
@@ -69,9 +67,15 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-at::Tensor inputs(int sample, int step) { return values({6, 3}, 0.3 * sample + 0.11 * step); }
+at::Tensor inputs(int sample, int step)
+{
+    return values({6, 3}, 0.3 * sample + 0.11 * step);
+}
 
-torch::optim::AdamOptions adam() { return torch::optim::AdamOptions(0.01).weight_decay(0.1); }
+torch::optim::AdamOptions adam()
+{
+    return torch::optim::AdamOptions(0.01).weight_decay(0.1);
+}
 
 /// Losses of serial training on `num_data` samples a step, and the parameters after it.
 struct Training {
@@ -102,7 +106,7 @@ void expect_trains_as(const Training& expected, const std::shared_ptr<const Devi
 {
     const auto data = mesh->axis("data");
     Net net;
-    if (mesh->all().rank() > 0) fill(*net, 9);   // the start comes from rank 0
+    if (mesh->all().rank() > 0) fill(*net, 9);  // the start comes from rank 0
     const auto sharded = fully_shard(*net, mesh, options);
     torch::optim::Adam optimizer(sharded.local_parameters(), adam());
     for (int step = 0; step < 5; ++step) {
@@ -181,7 +185,7 @@ TEST(FullyShard, HoldsItsPartAndOneUnit)
         EXPECT_LE(own, bytes / 4 + 8 * 6);
         EXPECT_EQ(sharded.gathered_bytes(), 0);
         const auto loss = net->forward(inputs(0, 0)).pow(2).mean();
-        EXPECT_LE(sharded.gathered_bytes(), largest);   // the graph holds none but the last unit
+        EXPECT_LE(sharded.gathered_bytes(), largest);  // the graph holds none but the last unit
         loss.backward();
         EXPECT_LE(sharded.peak_gathered_bytes(), largest);
         EXPECT_GT(sharded.peak_gathered_bytes(), 0);
@@ -212,7 +216,7 @@ TEST(FullyShard, ReducesAUnitInOneMessage)
         loss.backward();
         std::int64_t reductions = 0;
         for (const auto& call : mesh->counter().calls()) reductions += call.operation == "all_to_all";
-        EXPECT_EQ(reductions, 6);   // five submodules and the module's own parameter
+        EXPECT_EQ(reductions, 6);  // five submodules and the module's own parameter
     });
 }
 
@@ -246,7 +250,7 @@ TEST(FullyShard, LeavesUnusedParametersWithoutGradient)
         }
         auto total = at::full({1}, bias_count, at::kDouble);
         mesh->group(0).all_reduce(total);
-        EXPECT_EQ(total.item<double>(), 8);   // known to whoever holds a part of it
+        EXPECT_EQ(total.item<double>(), 8);  // known to whoever holds a part of it
     });
 }
 
@@ -272,7 +276,9 @@ TEST(FullyShard, ComparesPlainGradientsOnAllRanksOfADomainOrNone)
                     loss.backward();
                     ADD_FAILURE() << "the first rank's gradient passed for that of all";
                 } catch (const InvalidInput& error) {
-                    EXPECT_NE(std::string(error.what()).find("'first.bias' is a plain tensor and not the same on ranks 0 and 1 of axis 'domain'"), std::string::npos) << error.what();
+                    EXPECT_NE(std::string(error.what()).find("'first.bias' is a plain tensor and not the same on ranks 0 and 1 of axis 'domain'"),
+                              std::string::npos)
+                        << error.what();
                 }
             });
         }
@@ -354,10 +360,11 @@ TEST(FullyShard, RoundsTheSumOfNarrowGradientsOnce)
                 loss_of(net, static_cast<int>(mesh->coordinate(0))).backward();
                 std::size_t i = 0;
                 for (const auto& [name, shard] : sharded.named_shards()) {
-                    if (name == "last.bias") continue;   // frozen
+                    if (name == "last.bias") continue;  // frozen
                     const auto gradient = full_tensor(sharded.as_shard(i, sharded.local_parameters()[i].grad()));
                     ++i;
-                    EXPECT_TRUE(at::equal(gradient, sums.at(name).div(size).to(at::kFloat).to(type).reshape({-1}))) << at::toString(type) << ", " << size << " ranks, " << name;
+                    EXPECT_TRUE(at::equal(gradient, sums.at(name).div(size).to(at::kFloat).to(type).reshape({-1})))
+                        << at::toString(type) << ", " << size << " ranks, " << name;
                 }
             });
         }
@@ -377,7 +384,7 @@ TEST(FullyShard, RefusesWhatItCannotDo)
     });
     run_ranks(2, [](const auto& mesh) {
         Net net;
-        EXPECT_THROW(fully_shard(*net, mesh), InvalidInput);   // no axis `data`
+        EXPECT_THROW(fully_shard(*net, mesh), InvalidInput);  // no axis `data`
     });
 }
 

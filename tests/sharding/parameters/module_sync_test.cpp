@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sharding/parameters/module_sync.h"
-
-#include <torch/nn/modules/batchnorm.h>
-#include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/optim/sgd.h>
-
-#include <gtest/gtest.h>
-
 #include "partition/error.h"
 #include "sharding/parameters/gradient_norm.h"
+#include "sharding/parameters/module_sync.h"
 #include "sharding/parameters/replicate.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/run_ranks.h"
+
+#include <gtest/gtest.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
 
 namespace meshard {
 namespace {
@@ -59,7 +57,7 @@ TEST(ModuleSync, StaysWithinItsSubMesh)
         expect_same(net, expected);
         for (const auto& call : mesh->counter().calls()) EXPECT_EQ(call.axis, "domain");
         EXPECT_NO_THROW(verify_module(*net, *mesh->sub_mesh("domain"), 1));
-        EXPECT_THROW(verify_module(*net, *mesh), InvalidInput);   // the two domains differ
+        EXPECT_THROW(verify_module(*net, *mesh), InvalidInput);  // the two domains differ
 
         mesh->all().barrier();
         // Only one of the two domains does something: the other is not waited for.
@@ -165,7 +163,7 @@ TEST(Replicate, TellsRanksOfAGradientThatOthersHave)
         torch::nn::Sequential net(used, other, unused);
         const auto replicated = replicate(*net, mesh);
         auto loss = used->forward(at::ones({1, 2})).sum();
-        if (mesh->coordinate(0) == 1) loss = loss + (other->forward(at::ones({1, 2})) * -0.0).sum();   // zero, but there
+        if (mesh->coordinate(0) == 1) loss = loss + (other->forward(at::ones({1, 2})) * -0.0).sum();  // zero, but there
 
         loss.backward();
 
@@ -208,8 +206,11 @@ TEST(GradientNorm, IsThatOfTheWhole)
             };
             auto plain = at::zeros({7, 10}, at::kDouble).requires_grad_();
             plain.mutable_grad() = whole * 2;
-            const std::vector<at::Tensor> parameters{plain, parameter(whole, {Shard(0), Replicate()}), parameter(whole * 3, {Replicate(), Shard(1)}),
-                                                     parameter(whole, {Shard(1), Shard(0)}), parameter(whole, {Replicate(), Replicate()}),
+            const std::vector<at::Tensor> parameters{plain,
+                                                     parameter(whole, {Shard(0), Replicate()}),
+                                                     parameter(whole * 3, {Replicate(), Shard(1)}),
+                                                     parameter(whole, {Shard(1), Shard(0)}),
+                                                     parameter(whole, {Replicate(), Replicate()}),
                                                      at::zeros({3}).requires_grad_()};
             const auto expected = whole.norm().template item<double>() * std::sqrt(4. + 1 + 9 + 1 + 1);
 
@@ -220,7 +221,7 @@ TEST(GradientNorm, IsThatOfTheWhole)
             for (const auto& rank : all) EXPECT_EQ(rank, all[0]);
             EXPECT_TRUE(tensors_near(plain.grad(), whole * 2 * (5 / expected), 1e-6));
             EXPECT_TRUE(tensors_near(full_tensor(parameters[3].grad()), whole * (5 / expected), 1e-6));
-            EXPECT_NEAR(clip_grad_norm(parameters, 100), 5, 1e-5);   // small enough: nothing changes
+            EXPECT_NEAR(clip_grad_norm(parameters, 100), 5, 1e-5);  // small enough: nothing changes
             EXPECT_TRUE(tensors_near(plain.grad(), whole * 2 * (5 / expected), 1e-6));
         });
     }

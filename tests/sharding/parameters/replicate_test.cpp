@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sharding/parameters/replicate.h"
-
-#include <torch/nn/modules/activation.h>
-#include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/modules/linear.h>
-
-#include <gtest/gtest.h>
-
 #include "partition/error.h"
+#include "sharding/parameters/replicate.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/run_ranks.h"
+
+#include <gtest/gtest.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
 
 namespace meshard {
 namespace {
@@ -26,7 +24,10 @@ torch::nn::Sequential network(double start)
     return net;
 }
 
-at::Tensor samples(std::int64_t n) { return at::arange(n * 3, at::kDouble).mul(0.37).sin().view({n, 3}); }
+at::Tensor samples(std::int64_t n)
+{
+    return at::arange(n * 3, at::kDouble).mul(0.37).sin().view({n, 3});
+}
 
 std::vector<at::Tensor> gradients(torch::nn::Sequential& net)
 {
@@ -245,8 +246,10 @@ TEST(Replicate, RoundsTheSumOfNarrowGradientsOnce)
                 serial->forward(samples(8).mul(1 + r).to(type)).pow(2).mean().backward();
                 const auto own = gradients(serial);
                 for (std::size_t k = 0; k < own.size(); ++k) {
-                    if (r == 0) sums.push_back(own[k].to(at::kDouble));
-                    else sums[k].add_(own[k]);
+                    if (r == 0)
+                        sums.push_back(own[k].to(at::kDouble));
+                    else
+                        sums[k].add_(own[k]);
                 }
             }
             run_ranks({size}, {"data"}, [&](const auto& mesh) {
@@ -256,7 +259,8 @@ TEST(Replicate, RoundsTheSumOfNarrowGradientsOnce)
                 net->forward(samples(8).mul(1 + mesh->coordinate(0)).to(type)).pow(2).mean().backward();
                 const auto found = gradients(net);
                 for (std::size_t k = 0; k < found.size(); ++k) {
-                    EXPECT_TRUE(at::equal(found[k], sums[k].div(size).to(at::kFloat).to(type))) << at::toString(type) << ", " << size << " ranks, parameter " << k;
+                    EXPECT_TRUE(at::equal(found[k], sums[k].div(size).to(at::kFloat).to(type)))
+                        << at::toString(type) << ", " << size << " ranks, parameter " << k;
                 }
             });
         }
@@ -265,7 +269,7 @@ TEST(Replicate, RoundsTheSumOfNarrowGradientsOnce)
 
 TEST(Replicate, GivesNarrowGradientsOfCutRows)
 {
-    auto serial = network(0);   // in double, from the same rounded weights and rows
+    auto serial = network(0);  // in double, from the same rounded weights and rows
     serial->to(at::kBFloat16);
     serial->to(at::kDouble);
     const auto rows = samples(64).to(at::kBFloat16);
@@ -290,13 +294,14 @@ TEST(Replicate, RefusesPlainRowsWhoseGradientsWouldCountOnce)
         const auto replicated = replicate(*net, mesh);
         const auto x = from_local(cut(samples(8), *mesh, 0), mesh, {Shard(0)});
         try {
-            net->forward(to_local(x)).pow(2).sum().backward();   // every rank its own loss
+            net->forward(to_local(x)).pow(2).sum().backward();  // every rank its own loss
             ADD_FAILURE() << "gradients of one rank's rows passed for those of all";
         } catch (const InvalidInput& error) {
-            EXPECT_NE(std::string(error.what()).find("'0.weight' is a plain tensor and not the same on ranks 0 and 1 of axis 'domain'"), std::string::npos) << error.what();
+            EXPECT_NE(std::string(error.what()).find("'0.weight' is a plain tensor and not the same on ranks 0 and 1 of axis 'domain'"), std::string::npos)
+                << error.what();
         }
     });
-    run_ranks(2, [](const auto& mesh) {   // one way and the other
+    run_ranks(2, [](const auto& mesh) {  // one way and the other
         auto net = network(0);
         const auto replicated = replicate(*net, mesh);
         const auto x = from_local(cut(samples(8), *mesh, 0), mesh, {Shard(0)});

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "partition/error.h"
 #include "sharding/ranks/device_mesh.h"
+#include "tests/support/run_ranks.h"
 
 #include <gtest/gtest.h>
-
-#include "partition/error.h"
-#include "tests/support/run_ranks.h"
 
 namespace meshard {
 namespace {
@@ -28,7 +27,7 @@ TEST(DeviceMesh, ReducesAlongOneAxisOnly)
 
         mesh->group(mesh->axis("domain")).all_reduce(x);
 
-        const double first = 3.0 * mesh->coordinate(0);   // ranks 0 1 2 or 3 4 5
+        const double first = 3.0 * mesh->coordinate(0);  // ranks 0 1 2 or 3 4 5
         EXPECT_EQ(x.item<double>(), 3 * first + 3);
     });
 }

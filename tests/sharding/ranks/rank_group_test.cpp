@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // What ranks reduce and bring to each other, of any type, on any transport: the threads' of the tests, and, where the program is started as ranks that are
 // processes, shared memory, Gloo or MPI.
+#include "partition/error.h"
 #include "sharding/ranks/rank_group.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/run_ranks.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <limits>
-
-#include "partition/error.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/run_ranks.h"
 
 namespace meshard {
 namespace {
@@ -18,7 +17,10 @@ namespace {
 constexpr int kRankCounts[] = {1, 2, 3, 4};
 
 /// Whole numbers below `limit`, other ones on each rank.
-at::Tensor numbers(std::int64_t n, int rank, std::int64_t limit) { return at::arange(n, at::kLong).mul(7 + 2 * rank).add(5 * rank + 1).remainder(limit); }
+at::Tensor numbers(std::int64_t n, int rank, std::int64_t limit)
+{
+    return at::arange(n, at::kLong).mul(7 + 2 * rank).add(5 * rank + 1).remainder(limit);
+}
 
 /// (ranks, n)
 at::Tensor of_all(int size, std::int64_t n, std::int64_t limit)
@@ -34,13 +36,14 @@ TEST(RankGroup, AddsAndComparesEveryTypeAlike)
     for (const int size : kRankCounts) {
         run_ranks(size, [&](const auto& mesh) {
             const auto& group = mesh->group(0);
-            for (const auto type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kLong, at::kInt, at::kShort, at::kChar, at::kByte, at::kBool, at::kUInt16, at::kUInt32}) {
-                const std::int64_t limit = type == at::kBool ? 2 : 125;   // that bfloat16 holds; sums of bytes wrap around
+            for (const auto type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kLong, at::kInt, at::kShort, at::kChar, at::kByte, at::kBool,
+                                    at::kUInt16, at::kUInt32}) {
+                const std::int64_t limit = type == at::kBool ? 2 : 125;  // that bfloat16 holds; sums of bytes wrap around
                 const auto all = of_all(size, n, limit);
                 for (const auto reduction : {Reduction::Sum, Reduction::Max, Reduction::Min}) {
                     const auto whole = reduction == Reduction::Sum ? all.sum(0) : reduction == Reduction::Max ? all.amax(0) : all.amin(0);
                     auto tensor = numbers(n, group.rank(), limit).to(type);
-                    auto apart = at::zeros({n, 2}, at::kLong).to(type);   // one column of it, not contiguous
+                    auto apart = at::zeros({n, 2}, at::kLong).to(type);  // one column of it, not contiguous
                     auto column = apart.select(1, 1);
                     column.copy_(tensor);
 
@@ -81,7 +84,7 @@ TEST(RankGroup, RoundsNarrowSumsOnce)
     for (const int size : {3, 4}) {
         run_ranks(size, [&](const auto& mesh) {
             for (const auto type : {at::kBFloat16, at::kHalf}) {
-                const double large = type == at::kHalf ? 2048 : 256;   // to which one is not added: the next number is two away
+                const double large = type == at::kHalf ? 2048 : 256;  // to which one is not added: the next number is two away
                 auto sum = at::full({17}, mesh->all().rank() == 0 ? large : 1.0, type);
                 mesh->all().all_reduce(sum);
                 EXPECT_TRUE(at::equal(sum, at::full({17}, large + size - 1, type))) << at::toString(type) << ": " << sum[0].template item<double>();
@@ -96,7 +99,7 @@ TEST(RankGroup, ExtremesKeepNaNAndInfinity)
     for (const int size : {2, 3}) {
         run_ranks(size, [&](const auto& mesh) {
             for (const auto type : {at::kFloat, at::kDouble, at::kBFloat16}) {
-                for (int place = 0; place < size; ++place) {   // the rank with what is special
+                for (int place = 0; place < size; ++place) {  // the rank with what is special
                     const bool here = mesh->all().rank() == place;
                     for (const double sign : {1.0, -1.0}) {
                         const auto special = at::tensor({sign * std::nan(""), kInfinity, -kInfinity, 3.0, -3.0}, at::kDouble);
@@ -120,7 +123,8 @@ TEST(RankGroup, BringsRowsOfEveryType)
         run_ranks(size, [&](const auto& mesh) {
             const auto& group = mesh->group(0);
             const auto rank = group.rank();
-            for (const auto type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kLong, at::kInt, at::kShort, at::kChar, at::kByte, at::kBool, at::kUInt16, at::kComplexFloat}) {
+            for (const auto type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kLong, at::kInt, at::kShort, at::kChar, at::kByte, at::kBool,
+                                    at::kUInt16, at::kComplexFloat}) {
                 const auto rows = [&](int from, std::int64_t n) { return numbers(n * 3, from, 120).to(type).view({n, 3}); };
                 std::vector<std::int64_t> counts, sent(size, 2), received(size, 2);
                 std::vector<at::Tensor> expected, passed;
@@ -131,7 +135,8 @@ TEST(RankGroup, BringsRowsOfEveryType)
                 }
                 auto whole = rows(rank, 4);
 
-                const auto gathered = group.all_gather_rows(rows(rank, rank + 1), counts), exchanged = group.all_to_all_rows(rows(rank, 2 * size), sent, received);
+                const auto gathered = group.all_gather_rows(rows(rank, rank + 1), counts),
+                           exchanged = group.all_to_all_rows(rows(rank, 2 * size), sent, received);
                 group.broadcast(whole, size - 1);
 
                 EXPECT_TRUE(at::equal(gathered, at::cat(expected))) << at::toString(type);

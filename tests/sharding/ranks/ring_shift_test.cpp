@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <gtest/gtest.h>
+#include "sharding/ranks/rank_group.h"
+#include "tests/support/run_ranks.h"
 
 #include <ATen/ATen.h>
+#include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
@@ -9,9 +11,6 @@
 #include <functional>
 #include <thread>
 #include <vector>
-
-#include "sharding/ranks/rank_group.h"
-#include "tests/support/run_ranks.h"
 
 namespace meshard {
 namespace {

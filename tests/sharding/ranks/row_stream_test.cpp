@@ -50,11 +50,11 @@ TEST(RowStream, WritesThroughTheSameWhereverItBegins)
 TEST(RowStream, GivesPlacesOfBytesThatLieInARow)
 {
     const auto table = at::randn({20, 3});
-    const RowStream stream({table}, at::tensor({3, 4, 5, 5, 19, 18}, at::kLong));   // rows of 12 bytes
+    const RowStream stream({table}, at::tensor({3, 4, 5, 5, 19, 18}, at::kLong));  // rows of 12 bytes
     for (std::int64_t begin = 0; begin < stream.bytes(); ++begin) {
         for (std::int64_t count = 1; begin + count <= stream.bytes(); ++count) {
             const auto first = begin / 12, last = (begin + count - 1) / 12;
-            const bool lies_in_a_row = first == last || last <= 2;   // of the index 3, 4, 5 only
+            const bool lies_in_a_row = first == last || last <= 2;  // of the index 3, 4, 5 only
             const auto* place = stream.in_place(begin, count);
             ASSERT_EQ(place != nullptr, lies_in_a_row) << begin << ' ' << count;
             if (place) EXPECT_EQ(std::memcmp(place, read_all(stream, begin, count).data_ptr(), static_cast<std::size_t>(count)), 0);

@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sharding/tensor/distribute_rows.h"
-
-#include <ATen/ATen.h>
-
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <random>
-
 #include "partition/error.h"
 #include "sharding/exchange/row_routes.h"
+#include "sharding/tensor/distribute_rows.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/owner_maps.h"
 #include "tests/support/run_ranks.h"
 
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
 namespace meshard {
 namespace {
 
-at::Tensor values(c10::IntArrayRef shape) { return at::arange(c10::multiply_integers(shape), at::kDouble).mul(0.7).sin_().view(shape); }
+at::Tensor values(c10::IntArrayRef shape)
+{
+    return at::arange(c10::multiply_integers(shape), at::kDouble).mul(0.7).sin_().view(shape);
+}
 
 AxisLayout draw_shard(std::mt19937_64& random, std::int64_t dim, std::int64_t n, std::int64_t ranks, std::int64_t blocks = 1)
 {
@@ -158,7 +159,7 @@ TEST(ScatterRows, RefusesOnEveryRank)
         EXPECT_THROW(distribute_rows(on_source(at::zeros({4})), 0, make_spec(mesh, {AxisLayout{Partial(), nullptr, 1}})), InvalidInput);
         EXPECT_THROW(distribute_rows(RowProvider(), 0, spec), InvalidInput);
         EXPECT_THROW(distribute_rows(RowProvider(), 0, replicated_spec(mesh)), InvalidInput);
-        EXPECT_TRUE(at::equal(full_tensor(distribute_rows(on_source(at::ones({4})), 0, spec)), at::ones({4})));   // all ranks are still in step
+        EXPECT_TRUE(at::equal(full_tensor(distribute_rows(on_source(at::ones({4})), 0, spec)), at::ones({4})));  // all ranks are still in step
     });
 }
 

@@ -1,24 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "ops/slices/slice_ops.h"
+#include "partition/error.h"
+#include "sharding/parameters/replicate.h"
 #include "sharding/tensor/exact_mode.h"
+#include "sharding/tensor/rule_table.h"
+#include "tests/support/expect_tensors.h"
+#include "tests/support/run_ranks.h"
 
+#include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
 #include <torch/optim/adam.h>
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <mutex>
 #include <random>
-
-#include "ops/slices/slice_ops.h"
-#include "partition/error.h"
-#include "sharding/parameters/replicate.h"
-#include "sharding/tensor/rule_table.h"
-#include "tests/support/expect_tensors.h"
-#include "tests/support/run_ranks.h"
 
 namespace meshard {
 namespace {
@@ -86,7 +84,9 @@ TEST_F(ExactMode, SumsToTheSameBits)
         const auto x = (type == at::kHalf ? wild({1000, 7}, at::kDouble).clamp(-50, 50) : wild({1000, 7}, at::kDouble)).to(type);
         const auto found = same_on_any_ranks(1000, [&](const auto& mesh, const auto& extents) -> Results {
             const auto s = cut(x, extents, 0, mesh);
-            return {full_tensor(s.sum()), full_tensor(s.sum(0)), full_tensor(s.mean()), full_tensor(s.mean({0}, true)), full_tensor(s.sum(at::IntArrayRef({0, 1}))), full_tensor(s.sum(1))};
+            return {
+                full_tensor(s.sum()), full_tensor(s.sum(0)), full_tensor(s.mean()), full_tensor(s.mean({0}, true)), full_tensor(s.sum(at::IntArrayRef({0, 1}))),
+                full_tensor(s.sum(1))};
         });
         const auto exact = x.to(at::kDouble);
         const auto tolerance = type == at::kHalf ? 1e-3 : type == at::kFloat ? 1e-6 : 1e-14;
@@ -123,8 +123,12 @@ TEST_F(ExactMode, MultipliesToTheSameBits)
     const auto found = same_on_any_ranks(301, [&](const auto& mesh, const auto& extents) -> Results {
         const auto x = cut(a, extents, 0, mesh), y = cut(b, extents, 0, mesh);
         const auto batched = [&](const at::Tensor& t) { return t.unsqueeze(0).expand({2, t.size(0), t.size(1)}); };
-        return {full_tensor(at::mm(x.t(), y)), full_tensor(at::mm(x, c)), full_tensor(at::addmm(bias, x, c)), full_tensor(at::addmm(bias, x, c, 0.5, 2)),
-                full_tensor(at::bmm(batched(x).transpose(1, 2), batched(y))), full_tensor(at::mm(x, x.t()))};
+        return {full_tensor(at::mm(x.t(), y)),
+                full_tensor(at::mm(x, c)),
+                full_tensor(at::addmm(bias, x, c)),
+                full_tensor(at::addmm(bias, x, c, 0.5, 2)),
+                full_tensor(at::bmm(batched(x).transpose(1, 2), batched(y))),
+                full_tensor(at::mm(x, x.t()))};
     });
     const auto x = a.to(at::kDouble), y = b.to(at::kDouble), z = c.to(at::kDouble);
     EXPECT_TRUE(tensors_near(found[0].to(at::kDouble), at::mm(x.t(), y), 1e-6));

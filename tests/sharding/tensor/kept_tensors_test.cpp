@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks may keep different tensors alive: a log of gradients on rank 0, a view in a debugger. Nothing that leads to a message may depend on it.
-#include <gtest/gtest.h>
+#include "sharding/tensor/redistribute.h"
+#include "sharding/tensor/rule_table.h"
+#include "tests/support/expect_tensors.h"
+#include "tests/support/run_ranks.h"
 
 #include <ATen/ATen.h>
+#include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 
 #include <random>
-
-#include "sharding/tensor/redistribute.h"
-#include "sharding/tensor/rule_table.h"
-#include "tests/support/expect_tensors.h"
-#include "tests/support/run_ranks.h"
 
 namespace meshard {
 namespace {
@@ -81,14 +80,28 @@ Tensors run_program(const Leaves& leaves, std::uint64_t seed, Keeper& keeper)
         const auto cut = draw(1, n - 1);
         at::Tensor made;
         switch (draw(0, 15)) {
-        case 0: made = a + b; break;
-        case 1: made = at::matmul(a, p) * 0.3; break;
-        case 2: made = a - a.mean(0); break;
-        case 3: made = at::cat({a.slice(0, cut), b.slice(0, 0, cut)}); break;
-        case 4: made = a.view({n * m}).view({n, m}).sin(); break;
-        case 5: made = a * b.sum(0) * 0.1 + leaves.b; break;
-        case 6: made = at::tanh(a.t()).t() + b; break;
-        case 7: {   // a base and views of it, written to
+        case 0:
+            made = a + b;
+            break;
+        case 1:
+            made = at::matmul(a, p) * 0.3;
+            break;
+        case 2:
+            made = a - a.mean(0);
+            break;
+        case 3:
+            made = at::cat({a.slice(0, cut), b.slice(0, 0, cut)});
+            break;
+        case 4:
+            made = a.view({n * m}).view({n, m}).sin();
+            break;
+        case 5:
+            made = a * b.sum(0) * 0.1 + leaves.b;
+            break;
+        case 6:
+            made = at::tanh(a.t()).t() + b;
+            break;
+        case 7: {  // a base and views of it, written to
             made = a * 1;
             const auto part = made.slice(0, 0, cut), row = made.select(0, n - 1), columns = made.slice(1, 0, 2);
             keeper.may_keep(part);
@@ -98,7 +111,7 @@ Tensors run_program(const Leaves& leaves, std::uint64_t seed, Keeper& keeper)
             if (draw(0, 1)) made.slice(1, 0, 1).mul_(b.slice(1, 0, 1));
             break;
         }
-        case 8: {   // whole, then written to with parts
+        case 8: {  // whole, then written to with parts
             made = leaves.b.expand({n, m}) * 1;
             keeper.may_keep(made.slice(1, 0, 2));
             keeper.may_look_at_part(made);
@@ -106,7 +119,7 @@ Tensors run_program(const Leaves& leaves, std::uint64_t seed, Keeper& keeper)
             made.mul_(0.5);
             break;
         }
-        case 9: {   // pending, looked at, written to
+        case 9: {  // pending, looked at, written to
             auto sum = at::matmul(a.t(), b) * 0.1;
             keeper.may_keep(sum.slice(0, 0, 1));
             keeper.may_look_at_part(sum);
@@ -116,8 +129,12 @@ Tensors run_program(const Leaves& leaves, std::uint64_t seed, Keeper& keeper)
             squares.push_back(sum);
             break;
         }
-        case 10: squares.push_back(p + q * 0.5); break;
-        case 11: squares.push_back(at::matmul(a.t(), a).softmax(-1) + p); break;
+        case 10:
+            squares.push_back(p + q * 0.5);
+            break;
+        case 11:
+            squares.push_back(at::matmul(a.t(), a).softmax(-1) + p);
+            break;
         case 12: {
             const auto parts = a.unbind(0);
             keeper.may_keep(parts[0]);
@@ -130,8 +147,12 @@ Tensors run_program(const Leaves& leaves, std::uint64_t seed, Keeper& keeper)
             made.copy_(b);
             break;
         }
-        case 14: squares.push_back((p * 1).mul_(q).clamp_(-3, 3)); break;
-        default: made = at::where(a > b, a, b * 0.5); break;
+        case 14:
+            squares.push_back((p * 1).mul_(q).clamp_(-3, 3));
+            break;
+        default:
+            made = at::where(a > b, a, b * 0.5);
+            break;
         }
         auto& pool = made.defined() ? rows : squares;
         if (made.defined()) pool.push_back(made);
@@ -148,7 +169,7 @@ Tensors run_program(const Leaves& leaves, std::uint64_t seed, Keeper& keeper)
         inputs.push_back(leaf);
     }
     Tensors results = torch::autograd::grad({loss}, inputs, {}, /*retain_graph=*/true, /*create_graph=*/false, /*allow_unused=*/true);
-    torch::autograd::backward({loss}, {}, /*retain_graph=*/true);   // the other way in which gradients are gathered: kept by their leaves, twice
+    torch::autograd::backward({loss}, {}, /*retain_graph=*/true);  // the other way in which gradients are gathered: kept by their leaves, twice
     torch::autograd::backward({roots[0] + roots[2]}, {}, /*retain_graph=*/true);
     for (const auto& leaf : leaves.all()) results.push_back(leaf.grad());
     results.push_back(rows.back());
@@ -246,11 +267,11 @@ TEST(KeptTensors, LoopsOverRowsLeaveTheTensorCut)
         EXPECT_EQ(to_string(*spec_of(x)), "Shard(0) of 7+3 on domain");
         EXPECT_EQ(local_of(x).size(0), mesh->coordinate(0) == 0 ? 7 : 3);
 
-        rows[8].fill_(-1);   // a write to a row is one to the tensor
+        rows[8].fill_(-1);  // a write to a row is one to the tensor
         auto changed = whole.clone();
         changed[8].fill_(-1);
         EXPECT_TRUE(at::equal(full_tensor(x), changed));
-        x.mul_(2);           // and the other way round
+        x.mul_(2);  // and the other way round
         EXPECT_TRUE(at::equal(full_tensor(rows[2]), changed[2] * 2));
         EXPECT_TRUE(at::equal(full_tensor(rows[8]), changed[8] * 2));
         set_gather_policy(GatherPolicy::Warn);

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "partition/error.h"
 #include "sharding/tensor/redistribute.h"
+#include "sharding/tensor/shard_tensor.h"
+#include "tests/support/expect_tensors.h"
+#include "tests/support/run_ranks.h"
 
 #include <gtest/gtest.h>
 
 #include <random>
-
-#include "partition/error.h"
-#include "sharding/tensor/shard_tensor.h"
-#include "tests/support/expect_tensors.h"
-#include "tests/support/run_ranks.h"
 
 namespace meshard {
 namespace {
@@ -41,7 +40,7 @@ TEST(Redistribute, ReachesAnyLayoutFromAnyOther)
     for (const int ranks : {1, 2, 3, 5}) {
         run_ranks(ranks, [&](const auto& mesh) {
             for (unsigned seed = 0; seed < 60; ++seed) {
-                std::mt19937 random(seed);   // the same draws on every rank
+                std::mt19937 random(seed);  // the same draws on every rank
                 const std::vector<std::int64_t> shape{4, 1 + static_cast<std::int64_t>(random() % 6), 6};
                 const auto whole = at::arange(c10::multiply_integers(shape), at::kDouble).view(shape);
                 const auto from = random_layout(shape, ranks, random), to = random_layout(shape, ranks, random);

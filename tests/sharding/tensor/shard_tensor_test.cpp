@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sharding/tensor/shard_tensor.h"
-
-#include <ATen/autocast_mode.h>
-#include <torch/csrc/autograd/autograd.h>
-#include <torch/serialize.h>
-
-#include <gtest/gtest.h>
-
-#include <sstream>
-
 #include "partition/error.h"
 #include "sharding/tensor/redistribute.h"
+#include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/run_ranks.h"
+
+#include <ATen/autocast_mode.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/serialize.h>
+
+#include <sstream>
 
 namespace meshard {
 namespace {
@@ -25,7 +23,10 @@ at::Tensor rows_of(const at::Tensor& whole, const Extents& extents, std::int64_t
     return whole.narrow(dim, offset, extents[rank]).clone();
 }
 
-at::Tensor counting(c10::IntArrayRef shape) { return at::arange(c10::multiply_integers(shape), at::kDouble).view(shape); }
+at::Tensor counting(c10::IntArrayRef shape)
+{
+    return at::arange(c10::multiply_integers(shape), at::kDouble).view(shape);
+}
 
 TEST(ShardTensor, ShowsTheWholesShape)
 {
@@ -68,7 +69,7 @@ TEST(ShardTensor, PassesGradientsThroughEveryConversion)
         const auto factors = counting({6, 2}).add(1);
 
         const auto x = from_local(local, mesh, {Shard(0)});
-        (full_tensor(x * 2) * factors).sum().backward();   // every rank computes the same loss from the whole
+        (full_tensor(x * 2) * factors).sum().backward();  // every rank computes the same loss from the whole
 
         EXPECT_TRUE(tensors_near(local.grad(), rows_of(factors * 2, extents, rank, 0), 0));
     });
@@ -97,8 +98,14 @@ struct HookedRun {
         const auto x = values.detach().requires_grad_();
         const auto y = x * 3;
         y.retain_grad();
-        x.register_hook([&](const at::Tensor& gradient) { ++calls[0]; EXPECT_EQ(gradient.sizes(), x.sizes()); });
-        y.register_hook([&](const at::Tensor& gradient) { ++calls[1]; return gradient * 2; });
+        x.register_hook([&](const at::Tensor& gradient) {
+            ++calls[0];
+            EXPECT_EQ(gradient.sizes(), x.sizes());
+        });
+        y.register_hook([&](const at::Tensor& gradient) {
+            ++calls[1];
+            return gradient * 2;
+        });
         const auto loss = y.square().sum();
         functional = torch::autograd::grad({loss}, {y}, {}, /*retain_graph=*/true)[0];
         loss.backward();
@@ -135,9 +142,7 @@ TEST(ShardTensor, RefusesLocalRowsThatDoNotFit)
 
 TEST(ShardTensor, RefusesRanksThatDisagreeBesideTheCut)
 {
-    run_ranks(2, [](const auto& mesh) {
-        EXPECT_THROW(from_local(at::ones({2, 3 + mesh->coordinate(0)}), mesh, {Shard(0)}), InvalidInput);
-    });
+    run_ranks(2, [](const auto& mesh) { EXPECT_THROW(from_local(at::ones({2, 3 + mesh->coordinate(0)}), mesh, {Shard(0)}), InvalidInput); });
 }
 
 TEST(ShardTensor, PlainTensorsMeetItAsThePolicySays)
@@ -149,7 +154,7 @@ TEST(ShardTensor, PlainTensorsMeetItAsThePolicySays)
         EXPECT_TRUE(is_sharded(x + plain));
         set_plain_tensor_policy(PlainTensorPolicy::Refuse);
         EXPECT_THROW(x + plain, InvalidInput);
-        EXPECT_TRUE(is_sharded(x + 1));   // a number is no tensor
+        EXPECT_TRUE(is_sharded(x + 1));  // a number is no tensor
         set_plain_tensor_policy(PlainTensorPolicy::Silent);
     });
 }
@@ -181,7 +186,7 @@ TEST(ShardTensor, AnswersQuestionsAboutItsStorageWithoutALook)
     run_ranks(2, [](const auto& mesh) {
         const auto x = from_local(at::ones({3, 2}), mesh, {Shard(0)});
         for (const auto& tensor : {x, x * 2}) {
-            EXPECT_EQ(tensor.storage().data_ptr().get(), nullptr);   // as LibTorch asks whether processes share it
+            EXPECT_EQ(tensor.storage().data_ptr().get(), nullptr);  // as LibTorch asks whether processes share it
             EXPECT_EQ(tensor.storage().nbytes(), 0u);
             EXPECT_THROW(tensor.data_ptr(), c10::Error);
         }
@@ -267,7 +272,9 @@ TEST(ShardSpec, RefusesPartsOfDifferentMeshes)
 TEST(ShardSpec, RefusesExtentsThatAreNotOneARank)
 {
     run_ranks(2, [](const auto& mesh) {
-        const auto layout = [](Extents extents, std::int64_t blocks = 1) { return AxisLayout{Shard(0), std::make_shared<Extents>(std::move(extents)), blocks}; };
+        const auto layout = [](Extents extents, std::int64_t blocks = 1) {
+            return AxisLayout{Shard(0), std::make_shared<Extents>(std::move(extents)), blocks};
+        };
         const auto local = at::ones({5, 2});
         EXPECT_TRUE(throws_with<InvalidInput>("Shard(0) on axis 'domain' has 1 extents, expected 2", [&] { make_spec(mesh, {layout({5})}); }));
         EXPECT_TRUE(throws_with<InvalidInput>("has 3 extents, expected 2", [&] { make_spec(mesh, {layout({5, 5, 5})}); }));

@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "partition/error.h"
 #include "sharding/transport/launch.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <thread>
-
-#include <ATen/ATen.h>
-
-#include "partition/error.h"
 
 namespace meshard {
 namespace {
@@ -28,9 +26,26 @@ public:
 private:
     static void clear()
     {
-        for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "MESHARD_LAUNCH", "MESHARD_RENDEZVOUS", "SLURM_PROCID",
-                                 "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_JOB_NODELIST", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_RANK",
-                                 "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMI_RANK", "PMI_SIZE"}) {
+        for (const char* name : {"RANK",
+                                 "WORLD_SIZE",
+                                 "LOCAL_RANK",
+                                 "MASTER_ADDR",
+                                 "MASTER_PORT",
+                                 "MESHARD_LAUNCH",
+                                 "MESHARD_RENDEZVOUS",
+                                 "SLURM_PROCID",
+                                 "SLURM_NTASKS",
+                                 "SLURM_LOCALID",
+                                 "SLURM_JOB_NODELIST",
+                                 "SLURM_JOB_ID",
+                                 "SLURM_STEP_ID",
+                                 "SLURM_STEP_NUM_TASKS",
+                                 "OMPI_COMM_WORLD_RANK",
+                                 "OMPI_COMM_WORLD_SIZE",
+                                 "OMPI_COMM_WORLD_LOCAL_RANK",
+                                 "OMPI_COMM_WORLD_LOCAL_SIZE",
+                                 "PMI_RANK",
+                                 "PMI_SIZE"}) {
             unsetenv(name);
         }
     }
@@ -58,8 +73,14 @@ TEST(Launch, ReadsWhatTorchrunSets)
 
 TEST(Launch, FindsTheMasterInASlurmNodeList)
 {
-    for (const auto& [list, first] : std::map<std::string, std::string>{{"node[03-05,9],gpu1", "node03"}, {"gpu1,gpu2", "gpu1"}, {"n[7,8]", "n7"}, {"solo", "solo"}}) {
-        const Environment environment({{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "4"}, {"SLURM_LOCALID", "1"}, {"SLURM_JOB_NODELIST", list}, {"SLURM_JOB_ID", "77"}, {"SLURM_STEP_ID", "0"}});
+    for (const auto& [list, first] :
+         std::map<std::string, std::string>{{"node[03-05,9],gpu1", "node03"}, {"gpu1,gpu2", "gpu1"}, {"n[7,8]", "n7"}, {"solo", "solo"}}) {
+        const Environment environment({{"SLURM_PROCID", "1"},
+                                       {"SLURM_NTASKS", "4"},
+                                       {"SLURM_LOCALID", "1"},
+                                       {"SLURM_JOB_NODELIST", list},
+                                       {"SLURM_JOB_ID", "77"},
+                                       {"SLURM_STEP_ID", "0"}});
         const auto info = detect_launch();
 
         EXPECT_EQ(info.source, "slurm");
@@ -70,7 +91,8 @@ TEST(Launch, FindsTheMasterInASlurmNodeList)
 /// A batch job's script has most of what srun gives to the ranks that it starts.
 TEST(Launch, TakesTheScriptOfABatchJobForOneProcess)
 {
-    std::vector<std::pair<const char*, std::string>> variables{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"SLURM_LOCALID", "0"}, {"SLURM_JOB_NODELIST", "node[1-4]"}, {"SLURM_JOB_ID", "77"}};
+    std::vector<std::pair<const char*, std::string>> variables{
+        {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"SLURM_LOCALID", "0"}, {"SLURM_JOB_NODELIST", "node[1-4]"}, {"SLURM_JOB_ID", "77"}};
     {
         const Environment environment({variables.begin(), variables.end()});
         EXPECT_EQ(detect_launch().size, 1);
@@ -82,7 +104,8 @@ TEST(Launch, TakesTheScriptOfABatchJobForOneProcess)
 
 TEST(Launch, ReadsWhatMpirunSets)
 {
-    const Environment environment({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
+    const Environment environment(
+        {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
     const auto info = detect_launch();
 
     EXPECT_EQ(info.source, "openmpi");
@@ -126,7 +149,7 @@ TEST(World, ConnectsOverGloo)
                 mesh->group(0).all_reduce(sum);
                 EXPECT_EQ(sum[3].item<float>(), 6);
 
-                const std::vector<std::int64_t> send{1, 0, 2};   // to rank 0, 1, 2; the same on every rank
+                const std::vector<std::int64_t> send{1, 0, 2};  // to rank 0, 1, 2; the same on every rank
                 const std::vector<std::int64_t> receive(3, send[rank]);
                 const auto received = mesh->group(0).all_to_all_rows(at::full({3, 2}, rank, at::kLong), send, receive);
                 EXPECT_EQ(received.size(0), 3 * send[rank]);

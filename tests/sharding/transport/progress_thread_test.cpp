@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/transport/progress_thread.h"
 
+#include <gtest/gtest.h>
+
 #include <atomic>
 #include <chrono>
 #include <stdexcept>
 #include <thread>
-
-#include <gtest/gtest.h>
 
 namespace meshard {
 namespace {

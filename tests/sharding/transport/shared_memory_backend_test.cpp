@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "sharding/ranks/row_stream.h"
 #include "sharding/transport/shared_memory_backend.h"
-
-#include <gtest/gtest.h>
+#include "tests/support/expect_error.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <atomic>
@@ -13,16 +14,14 @@
 #include <random>
 #include <thread>
 
-#include "sharding/ranks/row_stream.h"
-#include "tests/support/expect_error.h"
-
 namespace meshard {
 namespace {
 
 using Body = std::function<void(c10d::Backend&, int)>;
 
 /// Ranks as threads, each with a backend of its own.
-void run_backends(int size, const Body& body, std::chrono::milliseconds limit = std::chrono::seconds(60), std::function<bool(int)> has_ended = [](int) { return false; })
+void run_backends(
+    int size, const Body& body, std::chrono::milliseconds limit = std::chrono::seconds(60), std::function<bool(int)> has_ended = [](int) { return false; })
 {
     const auto store = c10::make_intrusive<c10d::HashStore>();
     std::vector<std::thread> threads;
@@ -38,7 +37,10 @@ void run_backends(int size, const Body& body, std::chrono::milliseconds limit = 
 }
 
 /// Whole numbers, so that sums are exact in any order.
-at::Tensor numbers(std::int64_t n, int rank, at::ScalarType type) { return at::arange(n, at::kLong).mul(7 + rank).add(3 * rank).remainder(101).to(type); }
+at::Tensor numbers(std::int64_t n, int rank, at::ScalarType type)
+{
+    return at::arange(n, at::kLong).mul(7 + rank).add(3 * rank).remainder(101).to(type);
+}
 
 TEST(SharedMemoryBackend, ReducesAnySizeAndType)
 {
@@ -50,7 +52,9 @@ TEST(SharedMemoryBackend, ReducesAnySizeAndType)
                         auto expected = numbers(n, 0, type);
                         for (int r = 1; r < size; ++r) {
                             const auto other = numbers(n, r, type);
-                            expected = op == c10d::ReduceOp::SUM ? expected + other : op == c10d::ReduceOp::MAX ? at::maximum(expected, other) : at::minimum(expected, other);
+                            expected = op == c10d::ReduceOp::SUM   ? expected + other
+                                       : op == c10d::ReduceOp::MAX ? at::maximum(expected, other)
+                                                                   : at::minimum(expected, other);
                         }
                         std::vector<at::Tensor> tensors{numbers(n, rank, type)};
                         c10d::AllreduceOptions options;
@@ -93,11 +97,11 @@ TEST(SharedMemoryBackend, PropagatesNaNFromAnyRank)
 TEST(SharedMemoryBackend, BringsRowsToAnyMemory)
 {
     constexpr std::int64_t kWidth = 16;
-    for (const std::int64_t many : {100, 6'000, 60'000}) {   // through the ring; straight to their place; past the caches
+    for (const std::int64_t many : {100, 6'000, 60'000}) {  // through the ring; straight to their place; past the caches
         run_backends(3, [&](c10d::Backend& backend, int rank) {
             auto& exchange = dynamic_cast<RowExchange&>(backend);
             const auto field = [](int r) { return at::arange(70'000 * kWidth, at::kInt).add(1'000'000 * r).view({-1, kWidth}); };
-            const auto rows = [&](int from, int to) { return at::arange(from == 1 && to == 2 ? 7 : many + to, at::kLong).add(from); };   // of one pair few
+            const auto rows = [&](int from, int to) { return at::arange(from == 1 && to == 2 ? 7 : many + to, at::kLong).add(from); };  // of one pair few
             std::vector<at::Tensor> index, expected;
             std::vector<std::int64_t> send, receive;
             for (int r = 0; r < 3; ++r) {
@@ -118,27 +122,33 @@ TEST(SharedMemoryBackend, BringsRowsToAnyMemory)
 
 TEST(SharedMemoryBackend, RefusesRowsThatAreNotExpected)
 {
-    for (const auto [sent, after] : {std::pair<std::int64_t, int>(10, 0), {100'000, 0}, {10, 200}}) {   // 10,000 are expected; the last come while nobody waits
-        std::atomic<int> refusals{0};   // by either, or both
+    for (const auto [sent, after] : {std::pair<std::int64_t, int>(10, 0), {100'000, 0}, {10, 200}}) {  // 10,000 are expected; the last come while nobody waits
+        std::atomic<int> refusals{0};                                                                  // by either, or both
         std::atomic<bool> receiver_knows{false};
-        run_backends(2, [&](c10d::Backend& backend, int rank) {
-            auto& exchange = dynamic_cast<RowExchange&>(backend);
-            const std::vector<std::int64_t> none{0, 0}, to_other{0, sent * 64}, expected{10'000 * 64, 0};
-            const auto &send = rank == 0 ? to_other : none, &receive = rank == 0 ? none : expected;
-            const auto received = exchange.empty_received({receive[0]}, at::kByte);
-            try {
-                if (rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(after));
-                const auto work = exchange.exchange_rows(RowStream({at::zeros({100'000, 16})}, at::arange(rank == 0 ? sent : 0, at::kLong)), send, received, receive);
-                if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2 * after));
-                work->wait();
-            } catch (const std::exception& error) {
-                const std::string reason = error.what();
-                if (rank == 1) receiver_knows = true;
-                if (reason.find("rank 0 sends " + std::to_string(sent * 64) + " bytes, expected 640000") != std::string::npos) ++refusals;
-                else EXPECT_NE(reason.find("has left"), std::string::npos) << reason;
-                backend.abort();
-            }
-        }, std::chrono::seconds(20));
+        run_backends(
+            2,
+            [&](c10d::Backend& backend, int rank) {
+                auto& exchange = dynamic_cast<RowExchange&>(backend);
+                const std::vector<std::int64_t> none{0, 0}, to_other{0, sent * 64}, expected{10'000 * 64, 0};
+                const auto &send = rank == 0 ? to_other : none, &receive = rank == 0 ? none : expected;
+                const auto received = exchange.empty_received({receive[0]}, at::kByte);
+                try {
+                    if (rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(after));
+                    const auto work =
+                        exchange.exchange_rows(RowStream({at::zeros({100'000, 16})}, at::arange(rank == 0 ? sent : 0, at::kLong)), send, received, receive);
+                    if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2 * after));
+                    work->wait();
+                } catch (const std::exception& error) {
+                    const std::string reason = error.what();
+                    if (rank == 1) receiver_knows = true;
+                    if (reason.find("rank 0 sends " + std::to_string(sent * 64) + " bytes, expected 640000") != std::string::npos)
+                        ++refusals;
+                    else
+                        EXPECT_NE(reason.find("has left"), std::string::npos) << reason;
+                    backend.abort();
+                }
+            },
+            std::chrono::seconds(20));
         EXPECT_GE(refusals, 1);
         EXPECT_TRUE(receiver_knows) << sent << " rows, after " << after << " ms";
     }
@@ -199,7 +209,8 @@ TEST(SharedMemoryBackend, TellsWhenRanksCallDifferentCollectives)
     run_backends(2, [](c10d::Backend& backend, int rank) {
         if (rank == 0) {
             std::vector<at::Tensor> tensors{at::ones({4})};
-            EXPECT_TRUE(throws_with<std::runtime_error>("all_reduce of 16 bytes, on rank 1 barrier", [&] { backend.allreduce(tensors, c10d::AllreduceOptions())->wait(); }));
+            EXPECT_TRUE(throws_with<std::runtime_error>("all_reduce of 16 bytes, on rank 1 barrier",
+                                                        [&] { backend.allreduce(tensors, c10d::AllreduceOptions())->wait(); }));
             backend.abort();
         } else {
             EXPECT_ANY_THROW(backend.barrier({})->wait());
@@ -217,7 +228,9 @@ TEST(SharedMemoryBackend, FailsWhenARankIsLateGoneOrHasLeft)
         EXPECT_TRUE(throws_with<std::runtime_error>(word, [&] { backend.barrier({})->wait(); }));
     };
     run_backends(2, [&](c10d::Backend& backend, int rank) { wait_alone(backend, rank, "no answer within"); }, std::chrono::milliseconds(200));
-    run_backends(2, [&](c10d::Backend& backend, int rank) { wait_alone(backend, rank, "rank 1 has ended"); }, std::chrono::seconds(60), [](int rank) { return rank == 1; });
+    run_backends(
+        2, [&](c10d::Backend& backend, int rank) { wait_alone(backend, rank, "rank 1 has ended"); }, std::chrono::seconds(60),
+        [](int rank) { return rank == 1; });
     run_backends(2, [&](c10d::Backend& backend, int rank) {
         if (rank == 1) backend.abort();
         wait_alone(backend, rank, "rank 1 has left");
@@ -232,24 +245,27 @@ TEST(SharedMemoryBackend, WhoHasSaidAllMayLeave)
     bool asked = false, gone = false;
     const auto has_ended = [&](int rank) {
         if (rank != 1) return false;
-        std::unique_lock lock(mutex);   // rank 0 asks, having heard nothing yet: now rank 1 speaks and goes
+        std::unique_lock lock(mutex);  // rank 0 asks, having heard nothing yet: now rank 1 speaks and goes
         asked = true;
         changed.notify_all();
         changed.wait(lock, [&] { return gone; });
         return true;
     };
-    run_backends(2, [&](c10d::Backend& backend, int rank) {
-        if (rank == 0) {
-            EXPECT_NO_THROW(backend.barrier({})->wait());
-            return;
-        }
-        std::unique_lock lock(mutex);
-        changed.wait(lock, [&] { return asked; });
-        const auto words = backend.barrier({});
-        backend.abort();
-        gone = true;
-        changed.notify_all();
-    }, std::chrono::seconds(60), has_ended);
+    run_backends(
+        2,
+        [&](c10d::Backend& backend, int rank) {
+            if (rank == 0) {
+                EXPECT_NO_THROW(backend.barrier({})->wait());
+                return;
+            }
+            std::unique_lock lock(mutex);
+            changed.wait(lock, [&] { return asked; });
+            const auto words = backend.barrier({});
+            backend.abort();
+            gone = true;
+            changed.notify_all();
+        },
+        std::chrono::seconds(60), has_ended);
 }
 
 }  // namespace

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sharding/windows/window_cut.h"
-
-#include "sharding/windows/window_weights.h"
-#include "partition/mesh/mesh_faults.h"
 #include "io/mesh_io.h"
 #include "partition/cut/cut_measures.h"
-#include "partition/ghosts/ghost_graph.h"
-#include "partition/ghosts/ghost_layer.h"
-#include "partition/mesh/mesh_graph.h"
 #include "partition/cut/metis_partitioner.h"
 #include "partition/cut/refinement.h"
 #include "partition/cut/row_weights.h"
+#include "partition/ghosts/ghost_graph.h"
+#include "partition/ghosts/ghost_layer.h"
 #include "partition/ghosts/subdomain.h"
+#include "partition/mesh/mesh_faults.h"
+#include "partition/mesh/mesh_graph.h"
+#include "sharding/windows/window_cut.h"
+#include "sharding/windows/window_weights.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/sample_meshes.h"
 #include "tests/support/temporary_folder.h"
@@ -30,7 +29,7 @@ namespace {
 struct Exchange {
     explicit Exchange(int size) : mail(size, std::vector<RankMessages::Bytes>(size)), barrier(size) {}
 
-    std::vector<std::vector<RankMessages::Bytes>> mail; // [to][from]
+    std::vector<std::vector<RankMessages::Bytes>> mail;  // [to][from]
     std::barrier<> barrier;
 };
 
@@ -95,7 +94,7 @@ Found cut(const std::filesystem::path& file, const Case& c, const WindowCutOptio
     std::mutex mutex;
     on_ranks(c.num_ranks, [&](RankMessages& messages) {
         const MappedMesh mesh(file);
-        const auto a_dozen = num_rows / 12; // more windows find no more
+        const auto a_dozen = num_rows / 12;  // more windows find no more
         CurveWindows windows(mesh, messages, std::max(c.cells_a_window, a_dozen), c.cache_bytes);
         const auto all_ids = gather_everywhere(messages, std::vector<std::int32_t>(windows.ids().begin(), windows.ids().end()));
         for (auto w = windows.first_window(); w < windows.end_window(); ++w) {
@@ -191,7 +190,11 @@ std::vector<NamedMesh> difficult_clouds()
     for (int i = 0; i < 60; ++i) one_place.insert(one_place.end(), {i % 3 == 0 ? 1.0 : 0.5, 0.25, 2});
     const auto random = random_cloud(500, 7).points.to_doubles();
     for (std::size_t i = 0; i < random.size(); ++i) graded.push_back(random[i] * random[i] * random[i] * random[i] + 1e-9 * static_cast<double>(i % 5));
-    return {{"lattice", cloud(lattice)}, {"one_place", cloud(one_place)}, {"graded", cloud(graded)}, {"random", random_cloud(500, 2)}, {"two", cloud({0, 0, 0, 1, 1, 1})}};
+    return {{"lattice", cloud(lattice)},
+            {"one_place", cloud(one_place)},
+            {"graded", cloud(graded)},
+            {"random", random_cloud(500, 2)},
+            {"two", cloud({0, 0, 0, 1, 1, 1})}};
 }
 
 TEST_F(WindowCutOfSamples, FindsTheGraphOfTheWholeMesh)
@@ -209,8 +212,8 @@ TEST_F(WindowCutOfSamples, FindsGhostsPointsAndQualityOfTheWholeMesh)
 {
     const GhostRule vertex{.neighbors = GhostNeighbors::Vertex}, edge{.neighbors = GhostNeighbors::Edge};
     each_sample([&](const std::string&, const Mesh& mesh, const std::filesystem::path& file) {
-        for (const Case c : {Case{1, 3, 0, 3, 1}, Case{2, 4, 0, 4, 2}, Case{3, 2, 1 << 20, 2, 3}, Case{2, 7, 0, 3, 0}, Case{1, 3, 0, 3, 2, vertex}, Case{3, 2, 0, 4, 1, vertex},
-                             Case{1, 4, 0, 3, 3, edge}, Case{2, 3, 0, 4, 1, edge}})
+        for (const Case c : {Case{1, 3, 0, 3, 1}, Case{2, 4, 0, 4, 2}, Case{3, 2, 1 << 20, 2, 3}, Case{2, 7, 0, 3, 0}, Case{1, 3, 0, 3, 2, vertex},
+                             Case{3, 2, 0, 4, 1, vertex}, Case{1, 4, 0, 3, 3, edge}, Case{2, 3, 0, 4, 1, edge}})
             if (c.num_parts <= mesh.num_rows()) expect_as_whole(mesh, file, c, {.num_parts = c.num_parts});
     });
 }
@@ -220,9 +223,9 @@ TEST_F(WindowCutOfSamples, FindsGhostsByDistanceOfTheWholeMesh)
     const auto radius = [](double r) { return GhostRule{.neighbors = GhostNeighbors::Radius, .radius = r}; };
     const auto nearest = [](std::int32_t k) { return GhostRule{.neighbors = GhostNeighbors::Nearest, .num_nearest = k}; };
     each_sample([&](const std::string&, const Mesh& mesh, const std::filesystem::path& file) {
-        for (const Case c : {Case{1, 3, 0, 3, 1, radius(0.4)}, Case{2, 4, 0, 3, 2, radius(0.34)}, Case{3, 2, 0, 2, 1, radius(100)}, Case{2, 4, 0, 3, 1, radius(1e-6)},
-                             Case{3, 3, 0, 3, 0, radius(1)}, Case{1, 3, 0, 3, 1, nearest(1)}, Case{2, 4, 0, 3, 2, nearest(4)}, Case{3, 2, 0, 3, 3, nearest(6)},
-                             Case{2, 3, 0, 2, 1, nearest(100)}})
+        for (const Case c : {Case{1, 3, 0, 3, 1, radius(0.4)}, Case{2, 4, 0, 3, 2, radius(0.34)}, Case{3, 2, 0, 2, 1, radius(100)},
+                             Case{2, 4, 0, 3, 1, radius(1e-6)}, Case{3, 3, 0, 3, 0, radius(1)}, Case{1, 3, 0, 3, 1, nearest(1)},
+                             Case{2, 4, 0, 3, 2, nearest(4)}, Case{3, 2, 0, 3, 3, nearest(6)}, Case{2, 3, 0, 2, 1, nearest(100)}})
             if (c.num_parts <= mesh.num_rows()) expect_as_whole(mesh, file, c, {.num_parts = c.num_parts});
     });
 }
@@ -235,7 +238,8 @@ TEST_F(WindowCutOfSamples, CutsDifficultCloudsAsAWhole)
         const auto file = folder_.path() / (name + ".vtu");
         write_mesh(file, mesh);
         const auto expected = mesh_graph(mesh);
-        for (const Case c : {Case{1, 3, 0, 2, 1}, Case{2, 9, 0, 2, 2}, Case{3, 40, 1 << 20, 2, 1, radius}, Case{1, 40, 0, 2, 2, radius}, Case{2, 30, 0, 2, 2, nearest}}) {
+        for (const Case c :
+             {Case{1, 3, 0, 2, 1}, Case{2, 9, 0, 2, 2}, Case{3, 40, 1 << 20, 2, 1, radius}, Case{1, 40, 0, 2, 2, radius}, Case{2, 30, 0, 2, 2, nearest}}) {
             EXPECT_EQ(cut(file, c, {.num_parts = c.num_parts}).graph, expected) << c.num_ranks << " ranks, windows of " << c.cells_a_window;
             expect_as_whole(mesh, file, c, {.num_parts = c.num_parts});
         }
@@ -265,7 +269,8 @@ TEST_F(WindowCutOfSamples, WeighsCellsAsInTheWholeMesh)
                 const CurveWindows windows(mapped, messages, 3, 0);
                 const auto weights = window_weights(windows, messages, names);
                 for (std::size_t i = 0; i < windows.ids().size(); ++i)
-                    std::copy_n(weights.begin() + static_cast<std::ptrdiff_t>(i * names.size()), names.size(), found.begin() + windows.ids()[i] * std::ssize(names));
+                    std::copy_n(weights.begin() + static_cast<std::ptrdiff_t>(i * names.size()), names.size(),
+                                found.begin() + windows.ids()[i] * std::ssize(names));
             });
             EXPECT_EQ(found, expected) << num_ranks;
         }
@@ -284,11 +289,12 @@ TEST(WindowCut, BalancesSeveralWeightsOverUnequalParts)
 
     for (const std::string method : {"metis", "recursive", "scotch", "rcb", "auto", "hilbert"})
         for (const auto& weights : {std::vector<std::string>{"array:cost"}, std::vector<std::string>{"cells", "array:cost"}}) {
-            if ((method == "hilbert" || method == "scotch") && weights.size() > 1) continue; // which balance but one
+            if ((method == "hilbert" || method == "scotch") && weights.size() > 1) continue;  // which balance but one
             const WindowCutOptions options{.num_parts = 4, .method = method, .thorough = true, .weights = weights, .capacities = {1, 1, 2, 1}};
             const auto found = cut(file, {2, 3000, 0, 4, 1}, options);
             const auto integers = row_weights(mesh, cell_graph(mesh), weights);
-            const BalanceTarget target{.imbalance = 1.03, .num_weights = static_cast<std::int32_t>(weights.size()), .row_weights = integers, .capacities = options.capacities};
+            const BalanceTarget target{
+                .imbalance = 1.03, .num_weights = static_cast<std::int32_t>(weights.size()), .row_weights = integers, .capacities = options.capacities};
             for (const auto imbalance : imbalances(found.partition, target)) EXPECT_LE(imbalance, 1.03) << method << ' ' << weights.size();
             EXPECT_EQ(cut(file, {1, 3000, 0, 4, 1}, options).partition, found.partition);
         }
@@ -303,7 +309,8 @@ TEST(WindowCut, IsTheSameOnAnyNumberOfRanks)
     for (const std::string method : {"metis", "recursive", "scotch", "rcb", "auto", "hilbert"}) {
         const WindowCutOptions options{.num_parts = 7, .seed = 3, .method = method, .contiguous = method != "hilbert"};
         const auto alone = cut(file, {1, 300, 0, 7, 1}, options);
-        for (const int num_ranks : {2, 5}) EXPECT_EQ(cut(file, {num_ranks, 300, 1 << 20, 7, 1}, options).partition, alone.partition) << method << ' ' << num_ranks;
+        for (const int num_ranks : {2, 5})
+            EXPECT_EQ(cut(file, {num_ranks, 300, 1 << 20, 7, 1}, options).partition, alone.partition) << method << ' ' << num_ranks;
     }
 }
 
@@ -334,7 +341,7 @@ TEST(WindowCut, KeepsPartsInOnePieceIfAskedTo)
         return parts_in_pieces(found.partition, graph).size();
     };
 
-    EXPECT_GT(num_in_pieces("hilbert", false, 40), 0); // else this shows nothing
+    EXPECT_GT(num_in_pieces("hilbert", false, 40), 0);  // else this shows nothing
     for (const std::string method : {"metis", "recursive", "scotch", "rcb", "auto", "hilbert"})
         for (const std::int32_t num_parts : {3, 40}) EXPECT_EQ(num_in_pieces(method, true, num_parts), 0) << method << ' ' << num_parts;
 }
@@ -349,7 +356,7 @@ TEST(WindowCut, LeavesIslandsOfTheMeshWhereTheyAre)
     const auto found = cut(file, {2, 90, 0, 2, 1}, {.num_parts = 2, .contiguous = true});
 
     EXPECT_LE(found.quality.imbalance, 1.03);
-    EXPECT_EQ(found.quality.parts[0].num_components + found.quality.parts[1].num_components, 4); // three islands, one of them cut
+    EXPECT_EQ(found.quality.parts[0].num_components + found.quality.parts[1].num_components, 4);  // three islands, one of them cut
 }
 
 TEST(WindowCut, CutsInLevels)
@@ -412,5 +419,5 @@ TEST(CurveWindows, RefusesCoordinatesThatAreNoNumbers)
     EXPECT_TRUE(throws_with<InvalidInput>("1 coordinate that is NaN", [&] { CurveWindows(mapped, alone, 4, 0); }));
 }
 
-} // namespace
-} // namespace meshard
+}  // namespace
+}  // namespace meshard
