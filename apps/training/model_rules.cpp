@@ -11,8 +11,6 @@
 namespace meshard {
 namespace {
 
-constexpr double kLargeCount = 1e9;
-
 /// Keeps texts for rules, which only point to them, as long as the program runs.
 std::string_view kept(std::string text)
 {

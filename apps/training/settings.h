@@ -15,6 +15,8 @@ namespace meshard {
 
 enum class SettingType : std::uint8_t { Text, Integer, Number, Boolean, TextList, NumberList, NumberOrTextList };
 
+inline constexpr double kLargeCount = 1e9;  ///< upper bound of counts that have no other
+
 /// One key of a configuration: what it is called, what it may be, and what it is when nobody says.
 struct SettingRule {
     std::string_view path = {};  ///< dotted; `*` stands for any name

@@ -33,11 +33,6 @@ std::string digits(std::uint64_t hash)
     return hash_text(hash).substr(std::string_view("xxh64:").size());
 }
 
-std::uint64_t hash_of_text(const std::string& text)
-{
-    return xxh64(std::as_bytes(std::span(text)));
-}
-
 std::string host_name()
 {
     char name[256] = {};
@@ -126,7 +121,7 @@ void cut(const CaseSource& source, std::uint64_t hash, const ShardCache& cache, 
 std::uint64_t hash_of(const CaseSource& source, const ShardCache& cache)
 {
     const auto path = std::filesystem::absolute(source.file).lexically_normal().string();
-    return source_hash(source.file, cache.folder / "sources" / (source.id + "-" + digits(hash_of_text(path)) + ".json"), cache.verify_sources);
+    return source_hash(source.file, cache.folder / "sources" / (source.id + "-" + digits(xxh64_of_text(path)) + ".json"), cache.verify_sources);
 }
 
 std::filesystem::path shards_path(const CaseSource& source, std::uint64_t hash, const ShardCache& cache)
@@ -134,7 +129,7 @@ std::filesystem::path shards_path(const CaseSource& source, std::uint64_t hash, 
     const auto key = "version " + std::to_string(kCutVersion) + "\nsource " + hash_text(hash) + "\ntype " + source.file.extension().string() +
                      "\nmethod metis " MESHARD_METIS_VERSION "\nimbalance " + kImbalance + "\nparts " + std::to_string(cache.num_parts) + "\nseed " +
                      std::to_string(cache.seed) + "\nghosts 0\nweights none\nfields all\n";
-    return cache.folder / (source.id + "-" + digits(hash_of_text(key)));
+    return cache.folder / (source.id + "-" + digits(xxh64_of_text(key)));
 }
 
 bool try_prepare_shards(const CaseSource& source, std::uint64_t hash, const ShardCache& cache, const std::function<void()>& before_cutting)

@@ -23,11 +23,6 @@ namespace {
 
 using Files = std::vector<std::filesystem::path>;
 
-std::uint64_t hash_of_text(const std::string& text)
-{
-    return xxh64(std::as_bytes(std::span(text)));
-}
-
 /// All of a small file; of a larger one blocks at equal distances, the first and the last bytes among them.
 std::uint64_t sample_hash(const std::filesystem::path& path)
 {
@@ -38,7 +33,7 @@ std::uint64_t sample_hash(const std::filesystem::path& path)
     const auto last = bytes.size() - block_bytes;
     std::string hashes;
     for (std::size_t i = 0; i < num_blocks; ++i) hashes += hash_text(xxh64(bytes.subspan(last / (num_blocks - 1) * i, block_bytes)));
-    return hash_of_text(hashes + hash_text(xxh64(bytes.subspan(last))));
+    return xxh64_of_text(hashes + hash_text(xxh64(bytes.subspan(last))));
 }
 
 /// What shows at little cost whether files are still the same.
@@ -60,7 +55,7 @@ SourceState state_of(const Files& files)
         text += file.filename().string() + " " + std::to_string(status.st_size) + " " +
                 std::to_string(status.st_mtim.tv_sec * nanoseconds_a_second + status.st_mtim.tv_nsec) + " " + hash_text(sample_hash(file)) + "\n";
     }
-    state.hash = hash_of_text(text);
+    state.hash = xxh64_of_text(text);
     return state;
 }
 
@@ -69,7 +64,7 @@ std::uint64_t whole_hash(const Files& files)
     if (files.size() == 1) return xxh64_of_file(files.front());
     std::string text;
     for (const auto& file : files) text += file.filename().string() + " " + hash_file(file) + "\n";
-    return hash_of_text(text);
+    return xxh64_of_text(text);
 }
 
 std::optional<std::uint64_t> noted_hash(const std::filesystem::path& note, const SourceState& state)

@@ -10,7 +10,6 @@
 namespace meshard {
 namespace {
 
-constexpr double kLargeCount = 1e9;
 constexpr const char* kParts[] = {"train", "val", "test"};
 
 // clang-format off

@@ -76,6 +76,11 @@ std::uint64_t xxh64(std::span<const std::byte> bytes)
     return hash_of(bytes, [] {});
 }
 
+std::uint64_t xxh64_of_text(std::string_view text)
+{
+    return xxh64(std::as_bytes(std::span(text)));
+}
+
 std::uint64_t xxh64_of_file(const std::filesystem::path& path)
 {
     const auto file = MappedFile::open(path, "hash_file");

@@ -6,11 +6,13 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace meshard {
 
 /// XXH64 (Collet, xxHash specification), seed 0: detects flipped bits and changed files; no protection against deliberate changes.
 std::uint64_t xxh64(std::span<const std::byte> bytes);
+std::uint64_t xxh64_of_text(std::string_view text);
 
 /// The same of a file's bytes. @throws IoError if it cannot be read.
 std::uint64_t xxh64_of_file(const std::filesystem::path& path);

@@ -5,6 +5,7 @@
 #include "io/vtk/vtk_xml_reader.h"
 #include "io/vtk/vtkhdf.h"
 #include "partition/error.h"
+#include "partition/mesh/cell_type.h"
 #include "partition/mesh/mesh_faults.h"
 
 #include <algorithm>
@@ -14,7 +15,6 @@ namespace meshard {
 
 namespace {
 
-constexpr std::uint8_t polyhedron = 42;
 constexpr const char* advice = "; write it with `meshard convert FILE whole.vtu`, which makes a file that can be mapped, and cut that";
 
 std::int64_t integer(const DataArray& array, std::int64_t row)
@@ -192,7 +192,7 @@ Mesh MappedMesh::cells(std::span<const std::int32_t> cells) const
         const auto group = std::ranges::find_if(groups_, [&](const Group& g) { return cell < g.first_cell + g.num_cells; });
         push_cell(*group, cell - group->first_cell, cell, mesh);
     }
-    if (!has_polyhedra_ || std::ranges::find(mesh.cell_types, polyhedron) == mesh.cell_types.end()) mesh.face_streams = Csr{};
+    if (!has_polyhedra_ || std::ranges::find(mesh.cell_types, kPolyhedron) == mesh.cell_types.end()) mesh.face_streams = Csr{};
     return mesh;
 }
 
@@ -220,14 +220,14 @@ void MappedMesh::push_cell(const Group& group, std::int64_t row, std::int32_t ce
     if (const auto fault = cell_size_fault(cell, mesh.cell_types.back(), end - begin); !fault.empty()) fail(fault + ". The file is damaged");
     if (has_polyhedra_)
         push_faces(row, cell, mesh);
-    else if (type == polyhedron)
+    else if (type == kPolyhedron)
         fail("cell " + std::to_string(cell) + " is a polyhedron, but the file has no faces that can be mapped" + advice);
 }
 
 void MappedMesh::push_faces(std::int64_t row, std::int32_t cell, Mesh& mesh) const
 {
     Csr& streams = mesh.face_streams;
-    if (mesh.cell_types.back() == polyhedron) {
+    if (mesh.cell_types.back() == kPolyhedron) {
         const auto damaged = [&] { fail("the faces of polyhedron " + std::to_string(cell) + " are inconsistent. The file is damaged"); };
         const auto end = integer(face_ends_, row);
         // Cells before that are no polyhedra have no end of their own.

@@ -3,6 +3,7 @@
 
 #include "io/vtk/hexahedron_order.h"
 #include "partition/error.h"
+#include "partition/mesh/cell_type.h"
 #include "partition/mesh/mesh_faults.h"
 
 #include <algorithm>
@@ -14,8 +15,6 @@
 namespace meshard {
 
 namespace {
-
-constexpr std::uint8_t polyhedron = 42;
 
 /// The connectivity and offsets of `num_cells` cells; `what` names them in messages.
 Csr read_cells(const VtkXmlFile& file, const DataArray& connectivity, const DataArray& offsets, std::int64_t num_points, const std::string& what)
@@ -115,7 +114,7 @@ Csr read_face_tables(const VtkXmlFile& file, const XmlElement& element, const st
                    read_integers(file, element, "polyhedron_offsets", static_cast<std::int64_t>(types.size())), faces.num_rows(), "polyhedra (by their faces)");
     Csr streams;
     for (std::size_t i = 0; i < types.size(); ++i) {
-        if (types[i] == polyhedron) {
+        if (types[i] == kPolyhedron) {
             const auto cell_faces = faces_of_cells.row(static_cast<std::int64_t>(i));
             streams.indices.push_back(static_cast<std::int32_t>(cell_faces.size()));
             for (const std::int32_t face : cell_faces) {
@@ -150,7 +149,7 @@ Csr read_face_streams(const VtkXmlFile& file, const XmlElement& element, const s
     with_scalar_type(ends.type(), [&]<class T>() {
         const auto values = ends.values<T>();
         for (std::int64_t i = 0; i < num_cells; ++i) {
-            const auto end = types[i] == polyhedron ? static_cast<std::int64_t>(values[i]) : streams.offsets[i];
+            const auto end = types[i] == kPolyhedron ? static_cast<std::int64_t>(values[i]) : streams.offsets[i];
             if (end < streams.offsets[i] || end > faces.num_values())
                 file.fail("array 'faceoffsets' holds " + std::to_string(end) + " for cell " + std::to_string(i) + ", expected " +
                           std::to_string(streams.offsets[i]) + " to " + std::to_string(faces.num_values()) + ". The file is damaged");
@@ -161,7 +160,7 @@ Csr read_face_streams(const VtkXmlFile& file, const XmlElement& element, const s
         file.fail("array 'faceoffsets' ends at " + std::to_string(streams.offsets.back()) + ", but 'faces' has " + std::to_string(faces.num_values()) +
                   " entries. The file is damaged");
     for (std::int64_t i = 0; i < num_cells; ++i)
-        if (types[i] == polyhedron) check_polyhedron(file, streams.row(i), i, num_points);
+        if (types[i] == kPolyhedron) check_polyhedron(file, streams.row(i), i, num_points);
     return streams;
 }
 
@@ -182,7 +181,7 @@ void read_unstructured_cells(const VtkXmlFile& file, const XmlElement& piece, Me
     for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell)
         if (const auto fault = cell_size_fault(cell, mesh.cell_types[cell], mesh.cells.offsets[cell + 1] - mesh.cells.offsets[cell]); !fault.empty())
             file.fail(fault + ". The file is damaged");
-    if (std::ranges::find(mesh.cell_types, polyhedron) != mesh.cell_types.end())
+    if (std::ranges::find(mesh.cell_types, kPolyhedron) != mesh.cell_types.end())
         mesh.face_streams = read_face_streams(file, element, mesh.cell_types, mesh.num_points());
 }
 

@@ -4,6 +4,7 @@
 #include "io/vtk/vtk_xml_reader.h"
 #include "io/vtk/vtkhdf.h"
 #include "partition/error.h"
+#include "partition/mesh/cell_type.h"
 
 #include <algorithm>
 #include <array>
@@ -16,7 +17,6 @@ namespace meshard {
 
 namespace {
 
-constexpr std::uint8_t polyhedron = 42;
 constexpr std::array polygonal_groups{"Vertices", "Lines", "Polygons", "Strips"};
 
 using Counts = std::vector<std::int64_t>;
@@ -196,7 +196,7 @@ private:
                 if (type < 0 || type > 255) root_.fail("a cell has type " + std::to_string(type) + ", expected 0 to 255. It is damaged");
                 mesh.cell_types.push_back(static_cast<std::uint8_t>(type));
             }
-            if (std::ranges::find(mesh.cell_types, polyhedron) != mesh.cell_types.end()) mesh.face_streams = read_faces(mesh, part, at);
+            if (std::ranges::find(mesh.cell_types, kPolyhedron) != mesh.cell_types.end()) mesh.face_streams = read_faces(mesh, part, at);
             at.first_cell[0] += num_cells;
             at.first_entry[0] += num_entries;
         }
@@ -240,7 +240,7 @@ private:
                                     "PolyhedronToFaces");
         Csr streams;
         for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
-            if (mesh.cell_types[i] == polyhedron) {
+            if (mesh.cell_types[i] == kPolyhedron) {
                 streams.indices.push_back(static_cast<std::int32_t>(uses.row(i).size()));
                 for (const std::int32_t face : uses.row(i)) {
                     streams.indices.push_back(static_cast<std::int32_t>(faces.row(face).size()));

@@ -56,13 +56,6 @@ private:
     std::vector<ConvolvedDim> cuts_;
 };
 
-std::vector<std::int64_t> one_a_dim(const c10::IValue& value, std::int64_t n)
-{
-    auto list = value.toIntVector();
-    if (list.size() == 1) list.assign(n, list[0]);
-    return list;
-}
-
 Convolution::Convolution(const RuleCall& call, at::Tensor input, at::Tensor weight, std::int64_t first)
 {
     n_ = weight.dim() - 2;

@@ -20,6 +20,13 @@ std::optional<std::vector<std::int64_t>> cut_axes(const AxisLayouts& layouts, st
     return axes;
 }
 
+std::vector<std::int64_t> one_a_dim(const c10::IValue& value, std::int64_t n)
+{
+    auto list = value.toIntVector();
+    if (list.size() == 1) list.assign(n, list[0]);
+    return list;
+}
+
 bool is_whole(const RuleCall& call, std::int64_t axis)
 {
     return axis < 0 || call.device_mesh()->size(axis) == 1;

@@ -15,6 +15,9 @@ namespace meshard {
 /// cut in blocks, or one is cut twice: grid neighbours are then not on neighbouring ranks.
 std::optional<std::vector<std::int64_t>> cut_axes(const AxisLayouts& layouts, std::int64_t num_dims, std::int64_t first_spatial);
 
+/// An argument of one number for each of `n` dimensions, or of one number for all.
+std::vector<std::int64_t> one_a_dim(const c10::IValue& value, std::int64_t n);
+
 /// Whether nothing is cut: `axis` is -1, or has one rank.
 bool is_whole(const RuleCall& call, std::int64_t axis);
 

@@ -60,13 +60,6 @@ struct Pooling {
     }
 };
 
-std::vector<std::int64_t> one_a_dim(const c10::IValue& value, std::int64_t n)
-{
-    auto list = value.toIntVector();
-    if (list.size() == 1) list.assign(n, list[0]);
-    return list;
-}
-
 /// Whether a window is completely in the padding: its index is then defined by the operator alone.
 bool has_empty_window(const SlidingWindow& window)
 {

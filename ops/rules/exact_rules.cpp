@@ -33,7 +33,7 @@ at::Tensor whole_as_shown(const at::Tensor& tensor, const SpecPtr& replicated)
 }
 
 /// Every rank computes the whole.
-bool gather(RuleCall& call)
+bool gather_whole(RuleCall& call)
 {
     if (call.is_random() || !any_cut(call)) return false;
     call.reduce(call.tensors());
@@ -52,7 +52,7 @@ bool gather_from(RuleCall& call, const at::Tensor& input, std::int64_t first)
 {
     std::vector<std::int64_t> dims(std::max<std::int64_t>(0, input.dim() - first));
     std::iota(dims.begin(), dims.end(), first);
-    return cuts_any(call, input, dims) && gather(call);
+    return cuts_any(call, input, dims) && gather_whole(call);
 }
 
 /// If `input` is cut at or behind the first dimension that argument `arg` names (none: all): the order of a kernel's sums may depend on the number of adjacent
@@ -105,7 +105,7 @@ bool sum_or_mean(RuleCall& call, bool is_mean)
     const bool has_dims = call.num_args() == 4;
     const auto dtype_arg = has_dims ? 3 : 1;
     const auto type = call.arg(dtype_arg).isNone() ? tensor.scalar_type() : call.arg(dtype_arg).toScalarType();
-    if (at::isComplexType(type)) return gather(call);
+    if (at::isComplexType(type)) return gather_whole(call);
     if (!at::isFloatingType(type) || !any_cut(call)) return false;
     if (spec_of(tensor)->has_partial()) call.reduce({tensor});
     std::vector<std::int64_t> dims;
@@ -123,22 +123,22 @@ bool sum_or_mean(RuleCall& call, bool is_mean)
     return true;
 }
 
-bool sum(RuleCall& call)
+bool sum_exactly(RuleCall& call)
 {
     return sum_or_mean(call, false);
 }
-bool mean(RuleCall& call)
+bool mean_exactly(RuleCall& call)
 {
     return sum_or_mean(call, true);
 }
 
 /// op(input, target, reduction, ...): value by value, then an exact sum.
-bool loss(RuleCall& call)
+bool loss_exactly(RuleCall& call)
 {
     const auto input = call.tensor(0), target = call.tensor(1);
     const auto reduction = call.arg(2).toInt();
     if (reduction == at::Reduction::None || !any_cut(call)) return false;
-    if (input.sizes() != target.sizes() || !is_sharded(input) || !spec_of(input)->has_shard()) return gather(call);
+    if (input.sizes() != target.sizes() || !is_sharded(input) || !spec_of(input)->has_shard()) return gather_whole(call);
     call.reduce({input, target});
     auto there = target;
     for (std::int64_t axis = 0; axis < call.num_axes(); ++axis) there = call.with_layout(there, axis, call.layout(input, axis));
@@ -160,7 +160,7 @@ bool product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std:
 {
     auto left = call.tensor(left_arg), right = call.tensor(right_arg);
     if (!left.is_floating_point() || !any_cut(call)) return false;
-    if (left.scalar_type() == at::kDouble) return gather(call);
+    if (left.scalar_type() == at::kDouble) return gather_whole(call);
     call.reduce(call.tensors());
 
     AxisLayouts result(call.num_axes());
@@ -188,7 +188,7 @@ bool product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std:
         result[axis] = cut;
         result[axis].placement.dim = static_cast<std::int64_t>(in_out);
         for (std::int64_t other = 0; other < axis; ++other) {
-            if (result[other].is_shard() && result[other].placement.dim == result[axis].placement.dim) return gather(call);
+            if (result[other].is_shard() && result[other].placement.dim == result[axis].placement.dim) return gather_whole(call);
         }
     }
     auto out = exact_product(local_of(left), local_of(right), left.size(static_cast<std::int64_t>(left_labels.find('k'))), groups);
@@ -208,30 +208,30 @@ bool product(RuleCall& call, std::int64_t left_arg, std::int64_t right_arg, std:
     return true;
 }
 
-bool mm(RuleCall& call)
+bool mm_exactly(RuleCall& call)
 {
     return product(call, 0, 1, "mk", "kn", "mn");
 }
-bool bmm(RuleCall& call)
+bool bmm_exactly(RuleCall& call)
 {
     return product(call, 0, 1, "bmk", "bkn", "bmn");
 }
-bool addmm(RuleCall& call)
+bool addmm_exactly(RuleCall& call)
 {
     return product(call, 1, 2, "mk", "kn", "mn", 0);
 }
-bool baddbmm(RuleCall& call)
+bool baddbmm_exactly(RuleCall& call)
 {
     return product(call, 1, 2, "bmk", "bkn", "bmn", 0);
 }
 
-const ExactRuleRegistration r_sum({"aten::sum", "aten::sum.dim_IntList"}, sum);
-const ExactRuleRegistration r_mean({"aten::mean", "aten::mean.dim"}, mean);
-const ExactRuleRegistration r_loss({"aten::mse_loss", "aten::smooth_l1_loss", "aten::huber_loss"}, loss);
-const ExactRuleRegistration r_mm({"aten::mm"}, mm);
-const ExactRuleRegistration r_bmm({"aten::bmm"}, bmm);
-const ExactRuleRegistration r_addmm({"aten::addmm"}, addmm);
-const ExactRuleRegistration r_baddbmm({"aten::baddbmm"}, baddbmm);
+const ExactRuleRegistration r_sum({"aten::sum", "aten::sum.dim_IntList"}, sum_exactly);
+const ExactRuleRegistration r_mean({"aten::mean", "aten::mean.dim"}, mean_exactly);
+const ExactRuleRegistration r_loss({"aten::mse_loss", "aten::smooth_l1_loss", "aten::huber_loss"}, loss_exactly);
+const ExactRuleRegistration r_mm({"aten::mm"}, mm_exactly);
+const ExactRuleRegistration r_bmm({"aten::bmm"}, bmm_exactly);
+const ExactRuleRegistration r_addmm({"aten::addmm"}, addmm_exactly);
+const ExactRuleRegistration r_baddbmm({"aten::baddbmm"}, baddbmm_exactly);
 const ExactRuleRegistration r_along({"aten::_softmax", "aten::_log_softmax", "aten::_safe_softmax", "aten::logsumexp", "aten::prod.dim_int",
                                      "aten::var.correction", "aten::std.correction", "aten::var_mean.correction", "aten::std_mean.correction", "aten::nansum"},
                                     gather_along_first);
@@ -241,11 +241,11 @@ const ExactRuleRegistration r_lines({"aten::native_layer_norm"}, gather_lines);
 const ExactRuleRegistration r_gather({"aten::norm", "aten::prod", "aten::unfold_backward", "aten::embedding_dense_backward", "aten::index_add",
                                       "aten::index_add_", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::scatter_add",
                                       "aten::scatter_add_", "aten::scatter_reduce", "aten::scatter_reduce_"},
-                                     gather);
+                                     gather_whole);
 // Families whose operators all add over neighbours, samples or lines, in an order that may depend on the cut.
 const ExactFamilyRegistration r_families({"convolution", "distances", "Fourier transforms", "gathered", "interpolation", "losses", "matrix products",
                                           "normalisation", "padding", "pooling", "rearrangement", "running sums"},
-                                         gather);
+                                         gather_whole);
 
 }  // namespace
 }  // namespace meshard

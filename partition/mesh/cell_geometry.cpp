@@ -15,13 +15,6 @@ namespace meshard {
 
 namespace {
 
-Vector3 mean_of(std::span<const Vector3> x, std::span<const std::int32_t> points)
-{
-    Vector3 mean{};
-    for (const std::int32_t point : points) add_scaled(mean, x[point], 1.0 / static_cast<double>(points.size()));
-    return mean;
-}
-
 void push_edges(std::span<const std::int32_t> points, std::size_t num_corners, Csr& facets)
 {
     for (std::size_t k = 0; k < num_corners; ++k) facets.push_row(std::array{points[k], points[(k + 1) % num_corners]});

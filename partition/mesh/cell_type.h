@@ -31,6 +31,8 @@ enum class CellShape : std::uint8_t {
     Unknown
 };
 
+inline constexpr std::uint8_t kPolyhedron = 42;  ///< VTK's number
+
 /// Properties of one of VTK's cell types.
 struct CellType {
     std::string_view name;  ///< VTK's, in lower case; empty for numbers that VTK does not use

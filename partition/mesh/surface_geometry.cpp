@@ -75,13 +75,6 @@ void for_each_triangle(std::span<const Vector3> x, std::span<const std::int32_t>
     }
 }
 
-Vector3 mean_of(std::span<const Vector3> x, std::span<const std::int32_t> points)
-{
-    Vector3 mean{};
-    for (const std::int32_t point : points) add_scaled(mean, x[point], 1.0 / static_cast<double>(points.size()));
-    return mean;
-}
-
 }  // namespace
 
 std::vector<Vector3> area_vectors(const Mesh& mesh)

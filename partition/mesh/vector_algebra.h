@@ -4,6 +4,8 @@
 #include "partition/mesh/surface_geometry.h"
 
 #include <cmath>
+#include <cstdint>
+#include <span>
 
 namespace meshard {
 
@@ -47,6 +49,14 @@ inline Vector3 unit(const Vector3& a)
 inline void add_scaled(Vector3& sum, const Vector3& a, double scale)
 {
     for (int d = 0; d < 3; ++d) sum[d] += scale * a[d];
+}
+
+/// Of the vectors `x[point]`.
+inline Vector3 mean_of(std::span<const Vector3> x, std::span<const std::int32_t> points)
+{
+    Vector3 mean{};
+    for (const std::int32_t point : points) add_scaled(mean, x[point], 1.0 / static_cast<double>(points.size()));
+    return mean;
 }
 
 }  // namespace meshard

@@ -17,7 +17,7 @@
 namespace meshard {
 namespace {
 
-at::Tensor integers(std::span<const std::int64_t> values)
+at::Tensor integer_tensor(std::span<const std::int64_t> values)
 {
     return at::tensor(at::ArrayRef<std::int64_t>(values.data(), values.size()), at::kLong);
 }
@@ -87,7 +87,7 @@ std::shared_ptr<const RowRoutes> RowRoutes::find(std::span<const std::int64_t> o
     std::sort(owned_sorted.begin(), owned_sorted.end());
     auto send = directory.counts(owned_sorted);
     auto receive = exchange_counts(send, group);
-    const auto told = group.all_to_all_rows(integers(owned_sorted), send, receive);
+    const auto told = group.all_to_all_rows(integer_tensor(owned_sorted), send, receive);
     const auto first = std::min(num_global, directory.block * group.rank());
     const auto last = std::min(num_global, first + directory.block);
     std::vector<std::int64_t> owners(last - first, -1);
@@ -108,7 +108,7 @@ std::shared_ptr<const RowRoutes> RowRoutes::find(std::span<const std::int64_t> o
     unique.erase(std::unique(unique.begin(), unique.end()), unique.end());
     send = directory.counts(unique);
     receive = exchange_counts(send, group);
-    const auto asked = group.all_to_all_rows(integers(unique), send, receive);
+    const auto asked = group.all_to_all_rows(integer_tensor(unique), send, receive);
     std::vector<std::int64_t> answers;
     std::optional<std::int64_t> unknown;
     for (const auto id : span_of(asked)) {
@@ -116,7 +116,7 @@ std::shared_ptr<const RowRoutes> RowRoutes::find(std::span<const std::int64_t> o
         if (answers.back() < 0 && !unknown) unknown = id;
     }
     throw_if_any(unknown, group, "is wanted, but owned by nobody");
-    const auto owner_of = group.all_to_all_rows(integers(answers), receive, send);
+    const auto owner_of = group.all_to_all_rows(integer_tensor(answers), receive, send);
 
     // And the owners themselves: requests sorted by (owner, id).
     std::vector<std::int64_t> order(unique.size());
@@ -132,7 +132,7 @@ std::shared_ptr<const RowRoutes> RowRoutes::find(std::span<const std::int64_t> o
         ++routes->receive_rows_[owner[i]];
     }
     routes->send_rows_ = exchange_counts(routes->receive_rows_, group);
-    const auto requested = group.all_to_all_rows(integers(requests), routes->receive_rows_, routes->send_rows_);
+    const auto requested = group.all_to_all_rows(integer_tensor(requests), routes->receive_rows_, routes->send_rows_);
 
     std::vector<std::int64_t> by_id(owned.size());
     std::iota(by_id.begin(), by_id.end(), 0);
@@ -141,10 +141,10 @@ std::shared_ptr<const RowRoutes> RowRoutes::find(std::span<const std::int64_t> o
     for (const auto id : span_of(requested)) {
         sent.push_back(*std::lower_bound(by_id.begin(), by_id.end(), id, [&](std::int64_t row, std::int64_t value) { return owned[row] < value; }));
     }
-    routes->sent_ = integers(sent);
+    routes->sent_ = integer_tensor(sent);
     std::vector<std::int64_t> wanted_place;
     for (const auto id : wanted) wanted_place.push_back(place[std::lower_bound(unique.begin(), unique.end(), id) - unique.begin()]);
-    routes->wanted_ = integers(wanted_place);
+    routes->wanted_ = integer_tensor(wanted_place);
     return routes;
 }
 
@@ -261,7 +261,7 @@ at::Tensor full_tensor_in_global_order(const at::Tensor& tensor)
         throw InvalidInput("full_tensor_in_global_order: the tensor lies as " + to_string(*spec) + ", which is not how its index map cuts it (" +
                            to_string(map) + "). Redistribute it to the layout of the map first.");
     }
-    const auto ids = mesh->group(domain).all_gather_rows(integers(map.owned()), *layout.extents);
+    const auto ids = mesh->group(domain).all_gather_rows(integer_tensor(map.owned()), *layout.extents);
     return full_tensor(tensor).index_select(layout.placement.dim, ids.argsort().to(tensor.device()));
 }
 
