@@ -44,7 +44,7 @@ struct TrainingStart {
     std::function<void()> before_first_step =
         {};  ///< called on every rank, when settings, data and checkpoint were found to be good; from here on there is something to save
 
-    bool is_trial() const { return validate_only || print_plan; }  ///< nothing is trained, and the run's folder neither made nor touched
+    bool is_trial() const { return validate_only || print_plan; }  ///< nothing is trained, and nothing written but shards
 };
 
 /// Prepares shards, trains, and leaves in the run's folder: metrics.jsonl, checkpoints/last and checkpoints/best.
