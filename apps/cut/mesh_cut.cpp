@@ -1,215 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/cut/mesh_cut.h"
 
+#include "apps/cut/shard_sink.h"
 #include "apps/program/command_line.h"
 #include "apps/program/text_table.h"
 #include "apps/program/version.h"
-#include "io/picture/render.h"
-#include "io/shards/partition_dump.h"
 #include "io/shards/partition_file.h"
 #include "io/shards/shards_writer.h"
 #include "io/shards/subdomain_io.h"
-#include "partition/cut/curve_order.h"
-#include "partition/cut/geometric_partitioner.h"
-#include "partition/cut/partitioner.h"
-#include "partition/cut/row_weights.h"
-#include "partition/ghosts/ghost_graph.h"
-#include "partition/ghosts/ghost_layer.h"
-#include "partition/ghosts/subdomain.h"
-#include "partition/mesh/mesh_graph.h"
-#include "partition/run_on_threads.h"
+#include "partition/error.h"
 
 #include <algorithm>
 #include <cmath>
-#include <mutex>
 #include <optional>
-#include <set>
+#include <span>
 
 namespace meshard {
 
 namespace {
 
-/// The partition that a file or an array of the mesh holds.
-Partition given_partition(const Mesh& mesh, const CutArguments& arguments)
-{
-    Partition partition;
-    const bool is_file = arguments.method.starts_with("file:");
-    const std::string name = arguments.method.substr(arguments.method.find(':') + 1);
-    const std::string what = (is_file ? "the partition file '" : "the array '") + name + "'";
-    if (is_file) {
-        partition.owners = read_partition_file(name);
-    } else {
-        const DataArray& array =
-            require_array(mesh.is_point_cloud() ? mesh.point_data : mesh.cell_data, name, "partition", mesh.is_point_cloud() ? "point" : "cell");
-        for (std::int64_t i = 0; i < array.num_rows(); ++i) partition.owners.push_back(given_part(array, i));
-    }
-    if (partition.num_rows() != mesh.num_rows())
-        throw InvalidInput(what + " has " + std::to_string(partition.num_rows()) + " rows, the mesh has " +
-                           count_text(mesh.num_rows(), mesh.is_point_cloud() ? "point" : "cell") + " to cut.");
-    const std::int32_t highest = partition.owners.empty() ? -1 : std::ranges::max(partition.owners);
-    partition.num_parts = arguments.num_parts > 0 ? arguments.num_parts : std::max(1, highest + 1);
-    if (highest >= partition.num_parts)
-        throw UsageError(what + " names part " + std::to_string(highest) + "; -n is " + std::to_string(partition.num_parts) + ".");
-    return partition;
-}
-
-std::int64_t count_if_floating(const DataArray& array, std::int64_t begin, std::int64_t end, auto&& is_bad)
+std::int64_t count_nan(const DataArray& array, std::int64_t begin, std::int64_t end)
 {
     if (array.type() != ScalarType::Float32 && array.type() != ScalarType::Float64) return 0;
     return with_scalar_type(array.type(), [&]<class T>() -> std::int64_t {
         if constexpr (std::is_floating_point_v<T>)
-            return std::ranges::count_if(array.values<T>().subspan(begin * array.num_components(), (end - begin) * array.num_components()), is_bad);
+            return std::ranges::count_if(array.values<T>().subspan(begin * array.num_components(), (end - begin) * array.num_components()),
+                                         [](T x) { return std::isnan(x); });
         else
             return 0;
     });
 }
-
-void check_numbers(const Mesh& mesh, const std::string& file)
-{
-    const std::int64_t bad = count_if_floating(mesh.points, 0, mesh.points.num_rows(), [](auto x) { return !std::isfinite(x); });
-    if (bad > 0) {
-        throw InvalidInput(file + " has " + count_text(bad, "coordinate") + " that " + (bad == 1 ? "is" : "are") +
-                           " NaN or infinite; every point needs a place. Repair the mesh.");
-    }
-    const auto warn_of = [&](const std::vector<DataArray>& arrays, const std::string& group) {
-        for (const DataArray& array : arrays) {
-            const std::int64_t num_nan = count_nan(array, 0, array.num_rows());
-            if (num_nan > 0) warn("partition", nan_text(array, group, num_nan));
-        }
-    };
-    warn_of(mesh.point_data, "point");
-    warn_of(mesh.cell_data, "cell");
-}
-
-// The cells of a large mesh weigh as much as its graph, and METIS needs several times that: where they can be read again
-// in no time, they make room, and so do the pages of the file.
-class MeshSetAside {
-public:
-    MeshSetAside(Mesh& mesh, const MeshSource& source) : mesh_(mesh), source_(source)
-    {
-        constexpr std::int64_t many = 4'000'000;
-        is_aside_ = source.read_again && mesh.num_cells() >= many;
-        if (is_aside_) mesh_ = Mesh{};
-    }
-
-    void bring_back()
-    {
-        if (is_aside_) mesh_ = source_.read_again();
-        is_aside_ = false;
-    }
-
-private:
-    Mesh& mesh_;
-    const MeshSource& source_;
-    bool is_aside_ = false;
-};
-
-CutResult cut(Mesh& mesh, const Csr& graph, const MeshSource& source, const CutArguments& arguments, PartitionReport& report)
-{
-    std::vector<std::string> names = weight_names(arguments);
-    std::vector<std::int32_t> weights;
-    if (!source.costs.empty()) {
-        names = {"cost"};
-        weights = weights_from_costs(source.earlier_owners, source.costs);
-    } else if (!names.empty()) {
-        weights = row_weights(mesh, graph, names);
-    }
-    const auto capacities = arguments.capacities.empty() ? std::vector<double>{} : parse_numbers(arguments.capacities, "--capacities");
-    PartitionProblem problem{.graph = &graph,
-                             .num_parts = arguments.num_parts,
-                             .balance = {.imbalance = arguments.imbalance,
-                                         .num_weights = std::max(1, static_cast<std::int32_t>(names.size())),
-                                         .row_weights = weights,
-                                         .capacities = capacities},
-                             .seed = static_cast<std::uint64_t>(arguments.seed)};
-    CutOptions options{.method = arguments.method,
-                       .levels = arguments.levels.empty() ? std::vector<std::int32_t>{} : parse_levels(arguments.levels),
-                       .effort = arguments.quality ? RefinementEffort::Thorough : RefinementEffort::Fast,
-                       .ghost_share = ghost_share(arguments.objective),
-                       .contiguous = arguments.contiguous};
-    CutResult result;
-    if (is_given_partition(arguments.method)) {
-        result = {given_partition(mesh, arguments), arguments.method, {}};
-        problem.num_parts = result.partition.num_parts;
-        // What somebody else decided stays, unless asked otherwise.
-        options.refine = arguments.refine || arguments.quality;
-        if (options.refine || options.contiguous) result = improve_cut(std::move(result.partition), problem, options);
-    } else {
-        const PartitionMethod& method = partition_method(arguments.method);
-        options.refine = !arguments.no_refine && (method.refine || arguments.refine || arguments.quality);
-        std::vector<float> centroids;
-        if (method.needs_centroids) centroids = row_centroids(mesh);
-        problem.centroids = centroids;
-        MeshSetAside aside(mesh, source);
-        result = cut_rows(problem, options);
-        aside.bring_back();
-        // Parts that are not alike keep their numbers, and so do those of nodes.
-        if (capacities.empty() && options.levels.empty()) {
-            const auto before = result.partition;
-            result.partition = number_parts_along_curve(mesh, std::move(result.partition));
-            std::set<std::int32_t> in_pieces;
-            for (std::size_t i = 0; i < before.owners.size() && !result.in_pieces.empty(); ++i)
-                if (std::ranges::find(result.in_pieces, before.owners[i]) != result.in_pieces.end()) in_pieces.insert(result.partition.owners[i]);
-            result.in_pieces.assign(in_pieces.begin(), in_pieces.end());
-        }
-    }
-    const auto found = imbalances(result.partition, problem.balance);
-    if (names.empty()) names = {mesh.is_point_cloud() ? "points" : "cells"};
-    for (std::size_t w = 0; w < found.size(); ++w) report.imbalances.emplace_back(names[w], found[w]);
-    return result;
-}
-
-// Bytes of the fields at one row.
-std::int64_t bytes_per_row(const std::vector<DataArray>& arrays)
-{
-    std::int64_t bytes = 0;
-    for (const DataArray& array : arrays) bytes += array.num_components() * static_cast<std::int64_t>(size_of(array.type()));
-    return bytes;
-}
-
-// Cuts out one part after the other and writes it, on as many threads as asked for: what each holds at a time is a part.
-std::vector<WrittenShard> save_parts(const Mesh& mesh, const Partition& partition, std::span<const GhostLayer> ghosts, const CutArguments& arguments,
-                                     const std::optional<PartialFolder>& folder, PartitionReport& report, StageTimer& timer)
-{
-    const SubdomainCutter cutter(mesh, partition, arguments.ghost_layers);
-    const auto cell_bytes = bytes_per_row(mesh.cell_data), point_bytes = bytes_per_row(mesh.point_data);
-    const auto num_parts = static_cast<std::size_t>(partition.num_parts);
-    const Compression compression = parse_compression(arguments.compress);
-    std::mutex one_at_a_time;
-    std::size_t num_done = 0;
-    std::vector<WrittenShard> shards(num_parts);
-    report.cells.resize(num_parts);
-    report.points.resize(num_parts);
-    report.ghost_bytes.resize(num_parts);
-    run_on_threads(arguments.threads, [&](const std::function<std::int64_t()>& next) {
-        std::vector<std::int32_t> place;
-        for (auto part = next(); part < partition.num_parts; part = next()) {
-            const auto subdomain = cutter.cut(static_cast<std::int32_t>(part), ghosts[part], place);
-            report.cells[part] = {subdomain.cells.num_owned, subdomain.cells.num_ghosts()};
-            report.points[part] = {subdomain.points.num_owned, subdomain.points.num_ghosts()};
-            report.ghost_bytes[part] = cell_bytes * subdomain.cells.num_ghosts() + point_bytes * subdomain.points.num_ghosts();
-            if (folder) shards[part] = write_shard(folder->path(), subdomain, compression);
-            const std::lock_guard lock(one_at_a_time);
-            timer.advance(static_cast<double>(++num_done) / static_cast<double>(num_parts));
-        }
-    });
-    for (const auto& shard : shards)
-        if (folder) report.bytes.push_back(shard.part.num_bytes);
-    return shards;
-}
-
-void draw_preview(const Mesh& mesh, const Partition& partition, const std::string& file)
-{
-    Mesh painted = mesh;
-    auto& arrays = painted.is_point_cloud() ? painted.point_data : painted.cell_data;
-    std::erase_if(arrays, [](const DataArray& array) { return array.name() == "PartitionId"; });
-    arrays.push_back(DataArray::from("PartitionId", partition.owners));
-    RenderOptions options;
-    options.color_by = "PartitionId";
-    render_mesh(painted, file, options);
-}
-
-}  // namespace
 
 void warn_of_pieces(std::span<const std::int32_t> in_pieces)
 {
@@ -221,6 +41,14 @@ void warn_of_pieces(std::span<const std::int32_t> in_pieces)
                           " could not be made whole within the imbalance, or the mesh is itself in pieces there: " + parts + ".");
 }
 
+void require_rows(const CutSteps& steps, std::int64_t num_rows, const std::string& name, const CutArguments& arguments)
+{
+    if (num_rows == 0 && !arguments.allow_empty) throw InvalidInput(name + " has no cells and no points; there is nothing to cut. Is it the right file?");
+    if (arguments.num_parts > num_rows && !arguments.allow_empty)
+        throw UsageError(name + " has " + count_text(num_rows, steps.num_cells() == 0 ? "point" : "cell") + ", fewer than the " +
+                         std::to_string(arguments.num_parts) + " parts asked for. Ask for fewer, or leave the rest empty with --allow-empty.");
+}
+
 std::int32_t given_part(const DataArray& array, std::int64_t row)
 {
     const double value = array.value(row);
@@ -230,29 +58,61 @@ std::int32_t given_part(const DataArray& array, std::int64_t row)
     return static_cast<std::int32_t>(value);
 }
 
-std::int64_t count_nan(const DataArray& array, std::int64_t begin, std::int64_t end)
+// The parts that a file or an array of the mesh gives to this rank's share of the rows, if that is the method. Fills in the number of parts.
+std::optional<std::vector<std::int32_t>> given_partition(const CutSteps& steps, std::int64_t num_rows, CutArguments& arguments, RankMessages& messages)
 {
-    return count_if_floating(array, begin, end, [](auto x) { return std::isnan(x); });
+    if (!is_given_partition(arguments.method)) return std::nullopt;
+    const bool is_file = arguments.method.starts_with("file:"), is_cloud = steps.num_cells() == 0;
+    const std::string name = arguments.method.substr(arguments.method.find(':') + 1);
+    const std::string what = (is_file ? "the partition file '" : "the array '") + name + "'";
+    const auto rows = RankRanges::even(num_rows, messages.size());
+    const auto begin = rows.begin(messages.rank()), end = rows.begin(messages.rank() + 1);
+    std::vector<std::int32_t> owners;
+    owners.reserve(end - begin);
+    std::int64_t num_given = 0;
+    if (is_file) {
+        read_partition_file(name, [&](std::int32_t owner) {
+            if (num_given >= begin && num_given < end) owners.push_back(owner);
+            ++num_given;
+        });
+    } else {
+        const auto& array = require_array(is_cloud ? steps.mesh().point_data : steps.mesh().cell_data, name, "partition", is_cloud ? "point" : "cell");
+        for (auto row = begin; row < end; ++row) owners.push_back(given_part(array, row));
+        num_given = array.num_rows();
+        steps.release_pages();
+    }
+    if (num_given != num_rows)
+        throw InvalidInput(what + " has " + std::to_string(num_given) + " rows, the mesh has " + count_text(num_rows, is_cloud ? "point" : "cell") +
+                           " to cut.");
+    const auto highest = std::ranges::max(gather_everywhere(messages, std::vector{owners.empty() ? -1 : std::ranges::max(owners)}));
+    if (arguments.num_parts == 0) arguments.num_parts = std::max(1, highest + 1);
+    if (highest >= arguments.num_parts)
+        throw UsageError(what + " names part " + std::to_string(highest) + "; -n is " + std::to_string(arguments.num_parts) + ".");
+    return owners;
 }
 
-std::string nan_text(const DataArray& array, const std::string& group, std::int64_t num_nan)
+void warn_of_nan(const CutSteps& steps, RankMessages& messages)
 {
-    return "the " + group + " array '" + array.name() + "' has " + std::to_string(num_nan) + " NaN; the shards keep them as they are.";
+    for (const auto& [arrays, group] : {std::pair{&steps.mesh().point_data, "point"}, std::pair{&steps.mesh().cell_data, "cell"}})
+        for (const DataArray& array : *arrays) {
+            const auto rows = RankRanges::even(array.num_rows(), messages.size());
+            const auto num_nan = sum_everywhere(messages, std::vector{count_nan(array, rows.begin(messages.rank()), rows.begin(messages.rank() + 1))}).front();
+            steps.release_pages();
+            if (num_nan > 0 && messages.rank() == 0)
+                warn("partition",
+                     std::string("the ") + group + " array '" + array.name() + "' has " + std::to_string(num_nan) + " NaN; the shards keep them as they are.");
+        }
 }
 
-std::string crowded_text(std::int64_t cell)
+// The folder in which all ranks write: made by rank 0, known to all.
+std::filesystem::path share_path(RankMessages& messages, const std::optional<PartialFolder>& folder)
 {
-    return "cell " + std::to_string(cell) +
-           " has a face (of a surface: an edge) that belongs to three cells or more, so that the mesh is no manifold; these cells are all neighbours.";
+    const auto text = folder ? folder->path().string() : std::string();
+    const auto shared = gather_everywhere(messages, std::vector<char>(text.begin(), text.end()));
+    return std::string(shared.begin(), shared.end());
 }
 
-StageTimer cut_timer()
-{
-    // Of a million tetrahedra in 8 parts.
-    return StageTimer({{"read", 0.06}, {"graph", 0.16}, {"partition", 0.4}, {"quality", 0.03}, {"ghosts", 0.03}, {"extract", 0.32}, {"write", 0.32}});
-}
-
-PartitionReport report_on(const std::string& source, const CutArguments& arguments, std::int64_t num_cells, std::int64_t num_points)
+PartitionReport report_on(const std::string& source, const CutArguments& arguments, const CutSteps& steps)
 {
     PartitionReport report;
     report.source = source;
@@ -260,8 +120,10 @@ PartitionReport report_on(const std::string& source, const CutArguments& argumen
     report.ghost_neighbors = arguments.ghosts;
     report.seed = arguments.seed;
     report.imbalance_allowed = arguments.imbalance;
-    report.num_cells = num_cells;
-    report.num_points = num_points;
+    report.method = arguments.method;
+    report.num_parts = arguments.num_parts;
+    report.num_cells = steps.num_cells();
+    report.num_points = steps.mesh().num_points();
     return report;
 }
 
@@ -284,66 +146,69 @@ ShardsInfo shards_info(const PartitionReport& report, const CutArguments& argume
     return info;
 }
 
-PartitionReport cut_and_save(Mesh& mesh, const MeshSource& source, const CutArguments& given, StageTimer& timer)
+// Shards on disk, if they are asked for, and what the report says of parts.
+void save(CutSteps& steps, CutJob& job, const MeshSource& source, RankMessages& messages)
 {
-    CutArguments arguments = given;
-    PartitionReport report = report_on(source.name, arguments, mesh.num_cells(), mesh.num_points());
-    check_numbers(mesh, source.name);
-    if (mesh.num_rows() == 0 && !arguments.allow_empty)
-        throw InvalidInput(source.name + " has no cells and no points; there is nothing to cut. Is it the right file?");
-    if (arguments.num_parts > mesh.num_rows() && !arguments.allow_empty)
-        throw UsageError(source.name + " has " + count_text(mesh.num_rows(), mesh.is_point_cloud() ? "point" : "cell") + ", fewer than the " +
-                         std::to_string(arguments.num_parts) + " parts asked for. Ask for fewer, or leave the rest empty with --allow-empty.");
-
-    timer.begin("graph");
-    std::int32_t crowded = -1;
-    Csr graph = mesh_graph(mesh, arguments.threads, &crowded);
-    if (crowded >= 0) warn("partition", source.name + ": " + crowded_text(crowded));
-
-    timer.begin("partition");
-    const CutResult result = cut(mesh, graph, source, arguments, report);
-    const Partition& partition = result.partition;
-    report.method = result.method;
-    report.num_parts = partition.num_parts;
-    report.in_pieces = result.in_pieces;
-    warn_of_pieces(result.in_pieces);
-
-    timer.begin("quality");
-    report.quality = measure_quality(partition, graph);
-
-    timer.begin("ghosts");
-    std::vector<GhostLayer> ghosts(partition.num_parts);
-    if (arguments.ghost_layers > 0) {
-        const GhostRule rule = parse_ghost_rule(arguments.ghosts);
-        ghosts = rule == GhostRule{}
-                     ? ghost_layers(graph, partition, arguments.ghost_layers, arguments.threads)
-                     : ghost_layers(ghost_graph(mesh, rule, partition, arguments.ghost_layers), partition, arguments.ghost_layers, arguments.threads);
-    }
-
-    const auto kinds = dump_kinds(arguments);
-    if (kinds.empty()) graph = Csr{};  // it is done with, and the parts need room
-
-    timer.begin(arguments.dry_run ? "extract" : "write");
+    const auto& arguments = job.arguments;
+    job.timer.begin(arguments.dry_run ? "extract" : "write");
     std::optional<PartialFolder> folder;
-    if (!arguments.dry_run) folder.emplace(arguments.output);
-    const auto shards = save_parts(mesh, partition, ghosts, arguments, folder, report, timer);
-    if (folder) {
-        report.output = arguments.output;
-        report.index_file = index_name(mesh.kind);
-        auto info = shards_info(report, arguments);
-        info.source = source.path;
-        info.source_hash = source.hash;
-        finish_shards(folder->path(), without_rows(mesh, partition.num_parts, arguments.ghost_layers), shards, std::move(info));
-        dump_partition(folder->path(), kinds, graph, partition.owners, partition.num_parts);
-        folder->commit();
-    }
+    if (!arguments.dry_run && messages.rank() == 0) folder.emplace(arguments.output);
+    const auto path = share_path(messages, folder);
+    ShardSink sink(path, parse_compression(arguments.compress), arguments.num_parts, messages.size(), job.timer);
+    steps.give_parts(job, sink);
+    const auto shards = sink.gather(messages, steps.mesh(), job.report);
+    if (!path.empty()) steps.dump(job, path);
+    if (!folder) return;
+    job.report.output = arguments.output;
+    job.report.index_file = index_name(steps.mesh().kind);
+    auto info = shards_info(job.report, arguments);
+    info.source = source.path;
+    info.source_hash = source.hash;
+    for (auto& option : steps.options()) info.options.push_back(std::move(option));
+    auto like = without_rows(steps.mesh(), arguments.num_parts, arguments.ghost_layers);
+    like.cells.num_global = steps.num_cells();
+    finish_shards(path, like, shards, std::move(info));
+    folder->commit();
+}
+
+}  // namespace
+
+StageTimer cut_timer()
+{
+    // Of a million tetrahedra in 8 parts.
+    return StageTimer({{"read", 0.06}, {"graph", 0.16}, {"partition", 0.4}, {"quality", 0.03}, {"ghosts", 0.03}, {"extract", 0.32}, {"write", 0.32}});
+}
+
+PartitionReport cut_and_save(CutSteps& steps, const MeshSource& source, const CutArguments& asked, RankMessages& messages, StageTimer& timer)
+{
+    CutArguments arguments = asked;
+    const auto num_rows = steps.num_cells() == 0 ? steps.mesh().num_points() : steps.num_cells();
+    require_rows(steps, num_rows, source.name, arguments);
+    auto given = given_partition(steps, num_rows, arguments, messages);
+    PartitionReport report = report_on(source.name, arguments, steps);
+    CutJob job{arguments, std::move(given), report, timer};
+    const bool is_first = messages.rank() == 0;
+
+    warn_of_nan(steps, messages);
+    timer.begin("graph");
+    steps.find_graph(job);
+    timer.begin("partition");
+    steps.cut(job);
+    steps.find_ghosts(job);
+    if (is_first) warn_of_pieces(report.in_pieces);
+    if (const auto crowded = steps.crowded_cell(); crowded >= 0 && is_first)
+        warn("partition", source.name + ": cell " + std::to_string(crowded) +
+                              " has a face (of a surface: an edge) that belongs to three cells or more, so that the mesh is no manifold; these cells are all "
+                              "neighbours.");
+    save(steps, job, source, messages);
     if (!arguments.preview.empty()) {
         timer.begin("preview");
-        draw_preview(mesh, partition, arguments.preview);
+        steps.draw(job, arguments.preview);
     }
+    const auto peaks = gather_everywhere(messages, std::vector{peak_memory_bytes()});  // and nobody is done before all are
+    report.peak_bytes = std::ranges::max(peaks);
     report.seconds = timer.finish();
     report.stage_peaks = timer.peaks();
-    report.peak_bytes = peak_memory_bytes();
     return report;
 }
 

@@ -2,7 +2,8 @@
 // meshard partition: a mesh file -> a shards folder, with a report.
 #include "apps/cut/cut_options.h"
 #include "apps/cut/mesh_cut.h"
-#include "apps/cut/streamed_cut.h"
+#include "apps/cut/whole_steps.h"
+#include "apps/cut/window_steps.h"
 #include "apps/program/command_line.h"
 #include "apps/program/freed_memory.h"
 #include "apps/program/verbs.h"
@@ -14,6 +15,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <memory>
 
 namespace meshard {
 
@@ -31,7 +33,31 @@ void cut_whole(const std::string& file, const CutArguments& arguments)
     for (const std::string& text : describe(find_faults(mesh))) warn("partition", file + ": " + text);
     MeshSource source{.name = file, .path = file};
     if (can_be_mapped(file)) source.read_again = [&file] { return read_mesh(file); };
-    print_report(cut_and_save(mesh, source, arguments, timer), arguments);
+    WholeSteps steps(mesh, source);
+    RankMessages alone;
+    print_report(cut_and_save(steps, source, arguments, alone, timer), arguments);
+}
+
+// A mesh of which each rank takes what it needs. Files that cannot be mapped every rank holds whole, if memory is not bounded.
+std::unique_ptr<StoredMesh> open_stored(const std::string& file, std::int64_t max_memory, const RankMessages& messages)
+{
+    if (max_memory > 0 || can_be_mapped(file)) return std::make_unique<MappedMesh>(file);
+    auto mesh = std::make_unique<HeldMesh>(read_mesh(file));
+    if (messages.rank() == 0)
+        warn("partition", file + " cannot be read in parts, so that every rank holds the whole mesh; `meshard convert FILE whole.vtu` makes a file of which "
+                                 "each takes what it needs.");
+    return mesh;
+}
+
+void cut_in_windows(const std::string& file, const CutArguments& arguments, RankMessages& messages)
+{
+    StageTimer timer;
+    timer.begin("read");
+    const auto mesh = open_stored(file, arguments.max_memory, messages);
+    const MeshSource source{.name = file, .path = file};
+    WindowSteps steps(*mesh, source, messages);
+    const auto report = cut_and_save(steps, source, arguments, messages, timer);
+    if (messages.rank() == 0) print_report(report, arguments);
 }
 
 /// An error on one rank ends all, and is said once. Only the rank that says it ends with its code: at the first code that is not 0 mpirun kills all that
@@ -74,9 +100,7 @@ int partition_command(std::span<const std::string> words)
     return run_together(*messages, [&] {
         if (!max_memory.empty()) arguments.max_memory = parse_memory_size(max_memory);
         check_cut_arguments(arguments);
-        StageTimer timer;
-        const auto report = cut_in_windows(file, arguments, *messages, timer);
-        if (messages->rank() == 0) print_report(report, arguments);
+        cut_in_windows(file, arguments, *messages);
     });
 }
 

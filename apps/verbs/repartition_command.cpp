@@ -2,6 +2,7 @@
 // meshard repartition: a shards folder -> a shards folder of another number of parts, without the source.
 #include "apps/cut/cut_options.h"
 #include "apps/cut/mesh_cut.h"
+#include "apps/cut/whole_steps.h"
 #include "apps/program/command_line.h"
 #include "apps/program/text_table.h"
 #include "apps/program/verbs.h"
@@ -51,7 +52,9 @@ int repartition_command(std::span<const std::string> words)
     const std::vector<Subdomain> subdomains = load_subdomains(folder);
     Mesh mesh = merge_subdomains(subdomains);
     source.earlier_owners = owners_in(subdomains, mesh.num_rows());
-    print_report(cut_and_save(mesh, source, arguments, timer), arguments);
+    WholeSteps steps(mesh, source);
+    RankMessages alone;
+    print_report(cut_and_save(steps, source, arguments, alone, timer), arguments);
     return exit_code::ok;
 }
 

@@ -4,8 +4,10 @@
 #include "partition/cut/partitioner.h"
 #include "partition/cut/refinement.h"
 #include "partition/cut/row_clusters.h"
+#include "partition/error.h"
 
 #include <algorithm>
+#include <string>
 
 namespace meshard {
 
@@ -76,8 +78,13 @@ std::int64_t faces_cut(const Partition& partition, const PartitionProblem& probl
     return sum / 2;
 }
 
-Partition cut_graph(PartitionProblem problem, const WindowCutOptions& options)
+Partition cut_graph(PartitionProblem problem, const WindowCutOptions& options, std::vector<std::int32_t> start)
 {
+    if (options.given != nullptr) {
+        Partition given{options.num_parts, std::move(start)};
+        repair_partition(given, *problem.graph, problem.balance, options.contiguous);
+        return given;
+    }
     // Half of the imbalance is left to refinement.
     const auto imbalance = problem.balance.imbalance;
     problem.balance.imbalance = 1 + 0.5 * (imbalance - 1);
@@ -97,24 +104,39 @@ Partition cut_graph(PartitionProblem problem, const WindowCutOptions& options)
     return std::move(best.partition);
 }
 
+// The edges between rows of one owner.
+Csr edges_within_parts(const Csr& graph, std::span<const std::int32_t> owners)
+{
+    Csr within;
+    within.offsets.reserve(graph.offsets.size());
+    for (std::int64_t row = 0; row < graph.num_rows(); ++row) {
+        for (const auto other : graph.row(row))
+            if (owners[other] == owners[row]) within.indices.push_back(other);
+        within.offsets.push_back(within.num_entries());
+    }
+    return within;
+}
+
 // Of this rank's positions the block of each, of the largest that are allowed; and of all windows where theirs begin.
 struct Blocks {
     std::vector<std::int32_t> of_rows;
     std::vector<std::int64_t> begins{0};
 };
 
-Blocks find_blocks(const CurveWindows& windows, RankMessages& messages, std::int64_t most_rows)
+Blocks find_blocks(const CurveWindows& windows, RankMessages& messages, std::int64_t most_rows, std::span<const std::int32_t> start)
 {
     Blocks blocks;
+    const auto begin = windows.positions().begin(messages.rank());
     blocks.of_rows.reserve(windows.ids().size());
     std::vector<std::int64_t> counts;
     for (auto window = windows.first_window(); window < windows.end_window(); ++window) {
-        const auto clusters = cluster_rows(windows.inner_graph(window), static_cast<std::int32_t>(most_rows));
+        auto graph = windows.inner_graph(window);
+        if (!start.empty()) graph = edges_within_parts(graph, start.subspan(windows.begin(window) - begin, windows.size(window)));
+        const auto clusters = cluster_rows(graph, static_cast<std::int32_t>(most_rows));
         blocks.of_rows.insert(blocks.of_rows.end(), clusters.cluster_of.begin(), clusters.cluster_of.end());
         counts.push_back(clusters.num_clusters);
     }
     for (const auto count : gather_everywhere(messages, counts)) blocks.begins.push_back(blocks.begins.back() + count);
-    const auto begin = windows.positions().begin(messages.rank());
     for (auto window = windows.first_window(); window < windows.end_window(); ++window)
         for (auto& block : std::span(blocks.of_rows).subspan(windows.begin(window) - begin, windows.size(window)))
             block += static_cast<std::int32_t>(blocks.begins[window]);
@@ -124,7 +146,7 @@ Blocks find_blocks(const CurveWindows& windows, RankMessages& messages, std::int
 }  // namespace
 
 std::vector<std::int32_t> cut_blocks(const CurveWindows& windows, RankMessages& messages, const WindowCutOptions& options,
-                                     std::span<const std::int32_t> weights, std::int32_t num_weights)
+                                     std::span<const std::int32_t> weights, std::int32_t num_weights, std::span<const std::int32_t> start)
 {
     // Blocks of eight cells cost METIS a fraction of the cells themselves and little of the cut; small parts need smaller ones. Clusters are on
     // average smaller than they may be.
@@ -133,11 +155,18 @@ std::vector<std::int32_t> cut_blocks(const CurveWindows& windows, RankMessages& 
     const auto num_cells = windows.positions().begins.back();
     const auto largest = std::max(std::clamp(num_cells / (options.num_parts * fewest_blocks_a_part), std::int64_t{1}, most_cells),
                                   (3 * num_cells / 2 + options.most_blocks - 1) / options.most_blocks);
-    auto found = find_blocks(windows, messages, largest);
+    auto found = find_blocks(windows, messages, largest, start);
     auto& blocks = found.of_rows;
     const auto& begins = found.begins;
+    if (options.given != nullptr && begins.back() > 2 * options.most_blocks)
+        throw InvalidInput("the given partition is too scattered to be improved in the memory allowed: its parts lie in " + std::to_string(begins.back()) +
+                           " clusters of cells, " + std::to_string(2 * options.most_blocks) +
+                           " are possible. Allow more memory, or leave the partition as it is.");
 
-    const bool needs_centroids = options.method == "auto" || partition_method(options.method).needs_centroids;
+    std::vector<std::int32_t> starts(start.empty() ? 0 : begins[windows.end_window()] - begins[windows.first_window()]);  // of this rank's blocks
+    for (std::size_t i = 0; i < start.size(); ++i) starts[blocks[i] - begins[windows.first_window()]] = start[i];
+
+    const bool needs_centroids = options.given == nullptr && (options.method == "auto" || partition_method(options.method).needs_centroids);
     BlockRows rows;
     for (std::int32_t round = 0; round < windows.num_rounds(); ++round) {
         const auto window = windows.window_in_round(messages.rank(), round);
@@ -157,6 +186,7 @@ std::vector<std::int32_t> cut_blocks(const CurveWindows& windows, RankMessages& 
     const auto centers = gather_on_first(messages, std::move(rows.centers));
     graph.indices = gather_on_first(messages, std::move(rows.neighbors));
     const auto edge_weights = gather_on_first(messages, std::move(rows.edge_weights));
+    starts = gather_on_first(messages, std::move(starts));
     std::vector<std::int32_t> owners_of_blocks;
     if (messages.rank() == 0) {
         for (const auto degree : degrees) graph.offsets.push_back(graph.offsets.back() + degree);
@@ -166,7 +196,7 @@ std::vector<std::int32_t> cut_blocks(const CurveWindows& windows, RankMessages& 
                                       .balance = {options.imbalance, num_weights, row_weights, options.capacities},
                                       .seed = options.seed,
                                       .edge_weights = edge_weights},
-                                     options)
+                                     options, std::move(starts))
                                .owners;
     }
     graph = {};

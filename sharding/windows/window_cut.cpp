@@ -42,19 +42,24 @@ WindowCut::WindowCut(const CurveWindows& windows, RankMessages& messages, const 
         num_weights_ = static_cast<std::int32_t>(options.weights.size());
         weights_ = window_weights(windows, messages, options.weights);
     }
-    if (options.given != nullptr)
-        take_given(*options.given);
-    else if (options.method == "hilbert" && !options.contiguous && options.levels.empty())
+    if (options.given != nullptr) {
+        take_given();
+        if (options.improve_given) owners_ = cut_blocks(windows, messages, options, weights_, num_weights_, owners_);
+    } else if (options.method == "hilbert" && !options.contiguous && options.levels.empty()) {
         cut_along_curve();
-    else
+    } else {
         owners_ = cut_blocks(windows, messages, options, weights_, num_weights_);
+    }
 }
 
-void WindowCut::take_given(const DataArray& parts)
+void WindowCut::take_given()
 {
-    for (auto window = windows_.first_window(); window < windows_.end_window(); ++window) {
-        for (const auto id : windows_.ids(window)) owners_.push_back(static_cast<std::int32_t>(parts.value(id)));
-        windows_.mesh().release_pages();
+    owners_.reserve(windows_.ids().size());
+    for (std::int32_t round = 0; round < windows_.num_rounds(); ++round) {
+        const auto window = windows_.window_in_round(messages_.rank(), round);
+        const auto ids = window >= 0 ? windows_.ids(window) : std::span<const std::int32_t>{};
+        const auto found = fetch<std::int32_t>(messages_, windows_.cells(), *options_.given, ids);
+        owners_.insert(owners_.end(), found.begin(), found.end());
     }
 }
 
@@ -224,10 +229,12 @@ PartitionQuality WindowCut::find_ghosts(std::int32_t num_layers, const GhostRule
     std::vector<std::int64_t> num_ghosts(num_parts, 0);
     PieceCounter pieces;
     marks_.clear();
+    num_graph_entries_ = 0;
     for (std::int32_t round = 0; round < windows_.num_rounds(); ++round) {
         const auto [window, is_here, graph, outside] = window_of_round(round);
         if (!is_here) continue;
         const auto owners = owners_in(window);
+        num_graph_entries_ += graph.graph.offsets[graph.num_cells];
         pieces.add_window(graph, windows_.begin(window), owners, outside);
         std::vector<PartPair> pairs;
         for (std::int32_t cell = 0; cell < graph.num_cells; ++cell)
@@ -262,6 +269,7 @@ PartitionQuality WindowCut::find_ghosts(std::int32_t num_layers, const GhostRule
     const auto sizes = part_sizes();
     const auto num_pieces = pieces.count(messages_, windows_.positions(), num_parts);
     num_ghosts = sum_everywhere(messages_, num_ghosts);
+    num_graph_entries_ = sum_everywhere(messages_, std::vector{num_graph_entries_}).front();
     quality.imbalance = static_cast<double>(std::ranges::max(sizes)) * num_parts / static_cast<double>(num_cells_);
     for (std::int32_t part = 0; part < num_parts; ++part) {
         quality.parts[part].num_owned = sizes[part];
@@ -349,6 +357,49 @@ RowsOfPart WindowCut::rows_of_parts(std::int32_t first_part) const
     for (const auto& part : exchange(messages_, std::move(unused))) rows.unused_points.insert(rows.unused_points.end(), part.begin(), part.end());
     std::ranges::sort(rows.ghosts);
     return rows;
+}
+
+Csr WindowCut::neighbors_in_file(std::int64_t begin, std::int64_t end) const
+{
+    std::vector<std::int32_t> cells, degrees, found;  // of this rank; `found` has the rows end to end
+    for (std::int32_t round = 0; round < windows_.num_rounds(); ++round) {
+        const auto window = windows_.window_in_round(messages_.rank(), round);
+        const auto ids = window >= 0 ? windows_.ids(window) : std::span<const std::int32_t>{};
+        const auto graph = window >= 0 ? windows_.graph(window) : WindowGraph{};
+        const auto outside = fetch<std::int32_t>(messages_, windows_.positions(), windows_.ids(), graph.outside);
+        for (std::int32_t cell = 0; cell < graph.num_cells; ++cell) {
+            if (ids[cell] < begin || ids[cell] >= end) continue;
+            const auto row = graph.graph.row(cell);
+            cells.push_back(ids[cell]);
+            degrees.push_back(static_cast<std::int32_t>(row.size()));
+            for (const auto neighbor : row) found.push_back(neighbor < graph.num_cells ? ids[neighbor] : outside[neighbor - graph.num_cells]);
+        }
+    }
+    cells = gather_on_first(messages_, std::move(cells));
+    degrees = gather_on_first(messages_, std::move(degrees));
+    found = gather_on_first(messages_, std::move(found));
+    Csr rows;
+    if (messages_.rank() != 0) return rows;
+    rows.offsets.assign(end - begin + 1, 0);
+    for (std::size_t i = 0; i < cells.size(); ++i) rows.offsets[cells[i] - begin + 1] = degrees[i];
+    std::partial_sum(rows.offsets.begin(), rows.offsets.end(), rows.offsets.begin());
+    rows.indices.resize(found.size());
+    auto next = found.begin();
+    for (std::size_t i = 0; i < cells.size(); ++i) {
+        const auto row = rows.indices.begin() + rows.offsets[cells[i] - begin];
+        std::copy_n(next, degrees[i], row);
+        std::sort(row, row + degrees[i]);
+        next += degrees[i];
+    }
+    return rows;
+}
+
+std::vector<std::int32_t> WindowCut::owners_in_file(std::int64_t begin, std::int64_t end) const
+{
+    const auto first = windows_.cells().begin(messages_.rank()), last = windows_.cells().begin(messages_.rank() + 1);
+    std::vector<std::int32_t> mine;
+    for (auto cell = std::max(begin, first); cell < std::min(end, last); ++cell) mine.push_back(owners_by_id_[cell - first]);
+    return gather_on_first(messages_, std::move(mine));
 }
 
 std::vector<std::int32_t> WindowCut::owners_of_points(std::span<const std::int32_t> points) const

@@ -34,7 +34,7 @@ struct RowsOfPart {
 class WindowCut {
 public:
     /// By blocks (block_cut.h); along the curve, without a graph, for the method `hilbert` where neither levels nor whole parts are asked for;
-    /// or as given.
+    /// or as given, mended if asked for.
     WindowCut(const CurveWindows& windows, RankMessages& messages, const WindowCutOptions& options);
 
     /// Moves cells between parts window by window (boundary_search.h). Cells with neighbours in other windows stay, so that windows do not
@@ -56,6 +56,22 @@ public:
     /// The rows of part `first_part` + this rank's number.
     RowsOfPart rows_of_parts(std::int32_t first_part) const;
 
+    /// After `find_ghosts`: entries of the graph of all cells.
+    std::int64_t num_graph_entries() const { return num_graph_entries_; }
+
+    /// After `settle_points`. Neighbours of the cells `begin` ... `end` - 1, all by their numbers in the file, ascending; on rank 0, elsewhere nothing. Goes
+    /// through all windows.
+    Csr neighbors_in_file(std::int64_t begin, std::int64_t end) const;
+
+    /// The same of their owners.
+    std::vector<std::int32_t> owners_in_file(std::int64_t begin, std::int64_t end) const;
+
+    /// Of a window of this rank the owners, by place in it.
+    std::span<const std::int32_t> owners(std::int32_t window) const
+    {
+        return std::span(owners_).subspan(windows_.begin(window) - windows_.positions().begin(messages_.rank()), windows_.size(window));
+    }
+
     /// Parts that own these points.
     std::vector<std::int32_t> owners_of_points(std::span<const std::int32_t> points) const;
 
@@ -73,7 +89,7 @@ private:
     std::vector<std::int32_t> part_weights() const;                              // (parts, weights)
     BalanceTarget balance_of(std::span<const std::int32_t> part_weights) const;  // as if each part were a row
     std::span<const std::int32_t> weights_in(std::int32_t window) const;
-    void take_given(const DataArray& parts);
+    void take_given();
     void cut_along_curve();
     void settle_cells();
 
@@ -88,6 +104,7 @@ private:
     std::int32_t num_weights_ = 1;
     std::vector<std::int32_t> weights_;  // (this rank's positions, num_weights_), or none
     std::vector<GhostMark> marks_;
+    std::int64_t num_graph_entries_ = 0;
 };
 
 }  // namespace meshard

@@ -3,6 +3,7 @@
 #include "partition/cut/geometric_partitioner.h"
 #include "tests/apps/program_test.h"
 #include "tests/support/sample_meshes.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/test_paths.h"
 
 #include <cmath>
@@ -145,10 +146,7 @@ TEST_F(PartitionInWindows, RefusesWhatItCannotKeep)
 
     refused({"--max-memory", "1M"}, "is too little");
     refused({"--max-memory", "much"}, "a size such as 800M");
-    refused({"--max-memory", "1G", "--preview", path("a.png")}, "--preview needs the whole mesh");
-    refused({"--max-memory", "1G", "--dump", "metis"}, "--dump needs the whole mesh");
-    refused({"--max-memory", "1G", "--method", "file:a.part"}, "--method file:a.part needs the whole mesh");
-    refused({"--max-memory", "1G", "--method", "array:label", "--contiguous"}, "--contiguous of a given partition needs the whole mesh");
+    refused({"--max-memory", "60M", "--preview", path("a.png")}, "is too little");
 }
 
 // Ways to cut that go by more than the faces of cells: checked, put together again, and the same on several ranks.
@@ -161,6 +159,9 @@ TEST_F(PartitionInWindows, CutsInEveryWay)
         {tets, {"--levels", "2,3", "--ghosts", "radius:0.2", "--objective", "ghosts"}},
         {tets, {"-n", "5", "--ghosts", "nearest:6", "--ghost-layers", "2", "--method", "auto", "--contiguous"}},
         {tets, {"-n", "5", "--method", "rcb", "--no-refine", "--ghosts", "vertex"}},
+        {tets, {"--method", "file:" + path("tets.part"), "--refine"}},
+        {tets, {"--method", "file:" + path("tets.part"), "--contiguous", "-n", "4"}},
+        {tets, {"--method", "file:" + path("tets.part"), "--quality", "--weights", "points"}},
         {cloud, {"-n", "6", "--contiguous", "--ghost-layers", "2"}},
         {cloud, {"-n", "3", "--ghosts", "radius:0.1", "--weights", "array:weight", "--method", "recursive"}},
         {vertices, {"-n", "3", "--ghosts", "nearest:3"}}};
@@ -169,6 +170,9 @@ TEST_F(PartitionInWindows, CutsInEveryWay)
     std::fill_n(weights.begin(), 900, 3.5f);
     weighted.point_data.push_back(DataArray::from("weight", weights));
     write("cloud.vtp", weighted);
+    std::ofstream parts(path("tets.part"));
+    for (int i = 0; i < 6000; ++i) parts << (i < 1000 ? 0 : i < 3000 ? 1 : i % 50 == 0 ? 0 : 2) << '\n';
+    parts.close();
     int number = 0;
     for (const auto& [source, options] : ways) {
         std::vector<std::string> words{"partition", source, "-o", path("one" + std::to_string(++number)), "--max-memory", "300M"};
@@ -215,6 +219,147 @@ TEST_F(PartitionInWindows, TakesAPartitionFromAnArray)
     EXPECT_EQ(hashes(path("bounded")), hashes(path("whole")));
     EXPECT_EQ(few.exit_code, 2);
     EXPECT_NE(few.err.find("names part 3; -n is 2"), std::string::npos) << few.err;
+}
+
+// What is asked of a whole mesh and of windows: the same files. Each run has a folder OUT of its own.
+class SameInWindows : public PartitionInWindows {
+protected:
+    // Writes the shards to OUT, and says what `of` makes of it for the whole mesh, in little memory, and on 2 and 3 ranks.
+    template <class F>
+    void expect_same(const std::string& source, const std::vector<std::string>& options, F&& of)
+    {
+        const auto run = [&](const std::string& out, int num_ranks, bool is_bounded) {
+            std::vector<std::string> words{"partition", source, "-o", path(out)};
+            for (auto option : options) {
+                if (option == "OUT.png") option = path(out) + ".png";
+                words.push_back(option);
+            }
+            if (is_bounded) words.insert(words.end(), {"--max-memory", "300M"});
+            const auto result = num_ranks == 1 ? meshard(words) : on_ranks(num_ranks, words);
+            EXPECT_EQ(result.exit_code, 0) << result.err;
+            return of(path(out));
+        };
+        const auto name = "run" + std::to_string(++number_);
+        const auto expected = run(name + "whole", 1, false);
+        EXPECT_TRUE(run(name + "bounded", 1, true) == expected) << "in little memory";
+        if (!has_mpirun()) return;
+        EXPECT_TRUE(run(name + "two", 2, true) == expected) << "on 2 ranks";
+        EXPECT_TRUE(run(name + "three", 3, false) == expected) << "on 3 ranks";
+    }
+
+    static std::string bytes_of(const std::filesystem::path& file)
+    {
+        const auto bytes = read_bytes(file);
+        EXPECT_FALSE(bytes.empty()) << file;
+        return bytes;
+    }
+
+private:
+    int number_ = 0;
+};
+
+TEST_F(SameInWindows, PiecesOfAPartitionFile)
+{
+    const std::string source = write("tets.vtu", tet_cube(7)), cloud = write("cloud.vtp", random_cloud(2058, 4));
+    std::ofstream parts(path("a.part")), foam(path("cellDecomposition"));
+    foam << "FoamFile { version 2.0; format ascii; class labelList; }\n2058\n(\n";
+    for (int i = 0; i < 2058; ++i) {
+        parts << i * i % 4 << '\n';
+        foam << i * i % 4 << '\n';
+    }
+    foam << ")\n";
+    parts.close();
+    foam.close();
+
+    for (const std::string file : {"a.part", "cellDecomposition"}) {
+        expect_same(source, {"--method", "file:" + path(file), "--ghosts", "vertex"}, [&](const std::string& out) { return hashes(out); });
+        expect_same(cloud, {"--method", "file:" + path(file), "-n", "6"}, [&](const std::string& out) { return hashes(out); });
+    }
+}
+
+TEST_F(SameInWindows, DumpsForOtherPrograms)
+{
+    for (const Mesh& mesh : {tet_cube(7), random_cloud(700, 4), strip(90)}) {
+        Mesh given = mesh;
+        std::vector<std::int32_t> parts(mesh.num_rows());
+        for (std::size_t i = 0; i < parts.size(); ++i) parts[i] = static_cast<std::int32_t>(3 * i / parts.size());
+        (mesh.is_point_cloud() ? given.point_data : given.cell_data).push_back(DataArray::from("owner", parts));
+        const std::string source = write("mesh" + std::to_string(mesh.num_rows()) + extension_of(mesh.kind), given);
+        expect_same(source, {"--method", "array:owner", "--dump", "metis,foam"}, [](const std::string& out) {
+            std::string all;
+            for (const std::string file : {"mesh.graph", "mesh.graph.part.3", "cellDecomposition", "decomposeParDict"}) all += bytes_of(out + "/" + file);
+            return all;
+        });
+    }
+}
+
+TEST_F(SameInWindows, PicturesOfTheParts)
+{
+    for (const auto& [name, mesh] : sample_meshes()) {
+        if (mesh.num_rows() < 3) continue;
+        SCOPED_TRACE(name);
+        Mesh given = mesh;
+        std::vector<std::int32_t> parts(mesh.num_rows());
+        for (std::size_t i = 0; i < parts.size(); ++i) parts[i] = static_cast<std::int32_t>(3 * i / parts.size());
+        (mesh.is_point_cloud() ? given.point_data : given.cell_data).push_back(DataArray::from("owner", parts));
+        const std::string source = write(name + extension_of(mesh.kind), given);
+        expect_same(source, {"--method", "array:owner", "--preview", "OUT.png"}, [](const std::string& out) { return bytes_of(out + ".png"); });
+    }
+}
+
+// Windows have 200000 cells where memory is not bounded: here are two.
+TEST_F(SameInWindows, DumpsAndPicturesAcrossWindows)
+{
+    Mesh mesh = tet_cube(34);
+    mesh.point_data.clear();
+    std::vector<std::int32_t> parts(mesh.num_cells());
+    const auto centroids = row_centroids(mesh);
+    for (std::size_t i = 0; i < parts.size(); ++i) parts[i] = (centroids[3 * i] > 0.3f) + 2 * (centroids[3 * i + 1] > 0.6f);
+    mesh.cell_data = {DataArray::from("owner", parts)};
+    const std::string source = write("tets.vtu", mesh);
+
+    expect_same(source, {"--method", "array:owner", "--dump", "metis", "--preview", "OUT.png"},
+                [](const std::string& out) { return bytes_of(out + "/mesh.graph") + bytes_of(out + "/mesh.graph.part.4") + bytes_of(out + ".png"); });
+}
+
+TEST_F(SameInWindows, FilesThatCannotBeMapped)
+{
+    if (!has_mpirun()) GTEST_SKIP() << "mpirun is not installed";
+    const std::string raw = write("raw.vtu", tet_cube(5)), packed = path("zlib.vtu");
+    ASSERT_EQ(meshard({"convert", raw, packed, "--compress", "zlib"}).exit_code, 0);
+    ASSERT_EQ(on_ranks(2, {"partition", raw, "-n", "4", "-o", path("raw")}).exit_code, 0);
+
+    const auto result = on_ranks(2, {"partition", packed, "-n", "4", "-o", path("packed")});
+
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const auto first = result.err.find("every rank holds the whole mesh");
+    ASSERT_NE(first, std::string::npos) << result.err;
+    EXPECT_EQ(result.err.find("every rank holds", first + 1), std::string::npos) << result.err;
+    EXPECT_EQ(hashes(path("packed")), hashes(path("raw")));
+    expect_whole(path("packed"), packed);
+}
+
+TEST_F(PartitionInWindows, SaysWhatIsWrongWithAPartitionFile)
+{
+    const std::string source = write("tets.vtu", tet_cube(3));
+    std::ofstream(path("short.part")) << "0\n1\n";
+    std::ofstream(path("bad.part")) << "0\nx\n";
+    const auto refused = [&](const std::string& file, int code, const std::string& text) {
+        const std::vector<std::string> words{"partition", source, "--method", "file:" + path(file), "-o", path("shards")};
+        auto bounded = words;
+        bounded.insert(bounded.end(), {"--max-memory", "300M"});
+        for (const auto& result : {meshard(words), meshard(bounded), has_mpirun() ? on_ranks(2, words) : meshard(bounded)}) {
+            EXPECT_EQ(result.exit_code, code) << result.err;
+            const auto first = result.err.find(text);
+            ASSERT_NE(first, std::string::npos) << result.err;
+            EXPECT_EQ(result.err.find(text, first + 1), std::string::npos) << result.err;
+        }
+        EXPECT_FALSE(std::filesystem::exists(path("shards")));
+    };
+
+    refused("short.part", 3, "has 2 rows, the mesh has 162 cells to cut");
+    refused("bad.part", 3, "has 'x");
+    refused("none.part", 3, "cannot be opened");
 }
 
 // A cut as of a whole mesh has the same pieces, byte for byte: cuts in windows are given as an array.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/mesh_io.h"
+#include "io/vtk/mapped_mesh.h"
 #include "partition/cut/cut_measures.h"
 #include "partition/cut/metis_partitioner.h"
 #include "partition/cut/refinement.h"
@@ -9,6 +10,7 @@
 #include "partition/ghosts/subdomain.h"
 #include "partition/mesh/mesh_faults.h"
 #include "partition/mesh/mesh_graph.h"
+#include "partition/mesh/stored_mesh.h"
 #include "sharding/windows/window_cut.h"
 #include "sharding/windows/window_weights.h"
 #include "tests/support/expect_error.h"
@@ -377,6 +379,104 @@ TEST(WindowCut, CutsInLevels)
         const auto direct = partition_with_metis(graph, {.num_parts = 2});
         EXPECT_LT(edge_cut(nodes, graph), 1.5 * static_cast<double>(edge_cut(direct, graph))) << method;
     }
+}
+
+// Owners of each row in the file, as ranks know them of their own rows.
+std::vector<std::int32_t> share_of(const std::vector<std::int32_t>& owners, const RankMessages& messages)
+{
+    const auto ranges = RankRanges::even(std::ssize(owners), messages.size());
+    return {owners.begin() + ranges.begin(messages.rank()), owners.begin() + ranges.begin(messages.rank() + 1)};
+}
+
+struct Improved {
+    Partition partition;
+    Csr graph;                         // in the file's order
+    std::vector<std::int32_t> owners;  // the same as `partition`, piece by piece
+};
+
+Improved improve(const Mesh& mesh, int num_ranks, const std::vector<std::int32_t>& given, WindowCutOptions options)
+{
+    Improved result{{options.num_parts, std::vector<std::int32_t>(given.size())}, {}, {}};
+    const auto num_rows = static_cast<std::int64_t>(given.size());
+    std::mutex mutex;
+    on_ranks(num_ranks, [&](RankMessages& messages) {
+        const HeldMesh held(mesh);
+        const CurveWindows windows(held, messages, 1000, 0);
+        const auto mine = share_of(given, messages);
+        auto how = options;
+        how.given = &mine;
+        WindowCut cut(windows, messages, how);
+        if (options.improve_given) cut.refine();
+        cut.number_along_curve();
+        cut.find_ghosts(1);
+        EXPECT_EQ(cut.num_graph_entries(), mesh_graph(mesh).num_entries());
+        cut.settle_points(std::vector<std::int32_t>(windows.first_cells().begin(), windows.first_cells().end()));
+        for (auto w = windows.first_window(); w < windows.end_window(); ++w) {
+            const std::lock_guard lock(mutex);
+            for (std::int64_t i = 0; i < windows.size(w); ++i) result.partition.owners[windows.ids(w)[i]] = cut.owners(w)[i];
+        }
+        for (std::int64_t begin = 0; begin < num_rows; begin += 700) {
+            const auto end = std::min(begin + 700, num_rows);
+            const auto rows = cut.neighbors_in_file(begin, end);
+            const auto owners = cut.owners_in_file(begin, end);
+            EXPECT_EQ(rows.num_rows(), messages.rank() == 0 ? end - begin : 0);
+            const std::lock_guard lock(mutex);
+            for (std::int64_t i = 0; i < rows.num_rows(); ++i) result.graph.push_row(rows.row(i));
+            result.owners.insert(result.owners.end(), owners.begin(), owners.end());
+        }
+    });
+    return result;
+}
+
+TEST(WindowCut, KeepsWhatIsGivenAndSaysItInTheOrderOfTheFile)
+{
+    const auto mesh = tet_cube(9);
+    std::vector<std::int32_t> given(mesh.num_cells());
+    for (std::size_t i = 0; i < given.size(); ++i) given[i] = static_cast<std::int32_t>(i * i % 5);
+
+    for (const int num_ranks : {1, 2, 3}) {
+        const auto found = improve(mesh, num_ranks, given, {.num_parts = 5});
+        EXPECT_EQ(found.partition.owners, given) << num_ranks;
+        EXPECT_EQ(found.owners, given) << num_ranks;
+        EXPECT_EQ(found.graph, mesh_graph(mesh)) << num_ranks;
+    }
+}
+
+TEST(WindowCut, ImprovesWhatIsGiven)
+{
+    const auto mesh = tet_cube(12);
+    const auto graph = mesh_graph(mesh);
+    std::vector<std::int32_t> given(mesh.num_cells());  // slabs of unequal thickness, and many islands
+    for (std::size_t i = 0; i < given.size(); ++i)
+        given[i] = i % 11 == 0 ? static_cast<std::int32_t>(i / 11 % 4) : i < given.size() / 2 ? 0 : i < given.size() / 4 * 3 ? 1 : 2;
+    const Partition before{4, given};
+    ASSERT_GT(imbalance(before), 1.8);
+
+    for (const bool contiguous : {false, true}) {
+        const WindowCutOptions options{.num_parts = 4, .improve_given = true, .contiguous = contiguous};
+        const auto found = improve(mesh, 1, given, options);
+        EXPECT_LE(imbalance(found.partition), 1.03) << contiguous;
+        EXPECT_LT(edge_cut(found.partition, graph), edge_cut(before, graph)) << contiguous;
+        EXPECT_EQ(found.owners, found.partition.owners);
+        if (contiguous) {
+            EXPECT_TRUE(parts_in_pieces(found.partition, graph).empty());
+        }
+        for (const int num_ranks : {2, 3}) EXPECT_EQ(improve(mesh, num_ranks, given, options).partition, found.partition) << num_ranks;
+    }
+}
+
+TEST(WindowCut, RefusesToImproveWhatIsTooScattered)
+{
+    const auto mesh = tet_cube(9);
+    std::vector<std::int32_t> given(mesh.num_cells());
+    for (std::size_t i = 0; i < given.size(); ++i) given[i] = static_cast<std::int32_t>(i % 5);
+
+    EXPECT_TRUE(throws_with<InvalidInput>("too scattered", [&] {
+        RankMessages alone;
+        const HeldMesh held(mesh);
+        const CurveWindows windows(held, alone, 1000, 0);
+        WindowCut(windows, alone, {.num_parts = 5, .given = &given, .improve_given = true, .most_blocks = 100});
+    }));
 }
 
 TEST(CurveWindows, FindsDuplicateCellsAcrossWindows)

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "apps/cut/cut_steps.h"
+#include "apps/cut/mesh_cut.h"
+#include "partition/ghosts/subdomain.h"
+#include "partition/mesh/stored_mesh.h"
+#include "sharding/messages/rank_messages.h"
+#include "sharding/windows/curve_windows.h"
+#include "sharding/windows/window_cut.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace meshard {
+
+/// The steps on a mesh that no process holds as a whole: because of --max-memory, or because several ranks share the work.
+///
+/// The cells go in the order of a Hilbert curve and are cut into windows (curve_windows.h). Small clusters of cells
+/// within a window are blocks; the graph of the blocks, with weights, is cut on rank 0 by the method asked for, in levels and in whole parts too; then each
+/// window moves single cells, those at its border excepted, within its share of the room that parts have. Ghosts, points and pieces follow part by part. Of a
+/// point cloud the cells are its points. The result depends on the mesh, the options and the memory allowed, not on the number of ranks. No rank holds more
+/// than its windows and the parts that it writes, beside one bit for each point of the mesh.
+class WindowSteps : public CutSteps {
+public:
+    /// What a rank deals with at a time.
+    struct Sizes {
+        std::int64_t cells_a_window = 200'000;
+        std::int64_t most_blocks = 2'000'000;
+        std::int64_t cache_bytes = std::int64_t{1} << 40;
+        std::int64_t dumped_cells = 4'000'000;
+    };
+
+    /// Looks at all of them, which must outlive it.
+    WindowSteps(const StoredMesh& mesh, const MeshSource& source, RankMessages& messages);
+    ~WindowSteps() override;
+
+    const Mesh& mesh() const override { return mesh_.rest(); }
+    std::int64_t num_cells() const override { return mesh_.num_cells(); }
+    void release_pages() const override { mesh_.release_pages(); }
+    void find_graph(CutJob& job) override;
+    void cut(CutJob& job) override;
+    void find_ghosts(CutJob& job) override;
+    std::int64_t crowded_cell() const override { return crowded_; }
+    void give_parts(CutJob& job, ShardSink& sink) override;
+    void dump(CutJob& job, const std::filesystem::path& folder) override;
+    void draw(CutJob& job, const std::filesystem::path& png) override;
+    std::vector<std::pair<std::string, std::string>> options() const override;
+
+private:
+    Mesh painted_piece(std::int32_t round) const;
+    Subdomain next_part(const Subdomain& like, std::int32_t first, std::int32_t part) const;
+
+    const StoredMesh& mesh_;
+    const MeshSource& source_;
+    RankMessages& messages_;
+    Sizes sizes_;
+    std::int64_t crowded_ = -1;
+    std::optional<CurveWindows> windows_;
+    std::optional<WindowCut> cut_;
+};
+
+/// Bytes of a size such as 800M, 1G or 1.5GiB (powers of 1024). @throws UsageError
+std::int64_t parse_memory_size(const std::string& text);
+
+}  // namespace meshard
