@@ -3,19 +3,15 @@
 
 #include "apps/program/command_line.h"
 #include "apps/training/case_tensors.h"
-#include "io/bytes/interruption.h"
+#include "apps/training/mesh_handover.h"
 #include "io/mesh_io.h"
 #include "io/shards/piece_io.h"
-#include "io/shards/subdomain_io.h"
-#include "partition/cut/metis_partitioner.h"
 #include "partition/error.h"
-#include "partition/mesh/mesh_graph.h"
 #include "sharding/tensor/shard_tensor.h"
 
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <numeric>
 #include <unistd.h>
 
 namespace meshard {
@@ -87,68 +83,6 @@ void tell_of_case(PointInputs& inputs, const Predictor& predictor, const std::ma
     if (time) inputs.time = torch::tensor({static_cast<float>(*time)});
 }
 
-/// What a rank holds of the input.
-struct Part {
-    Subdomain subdomain;
-    std::array<double, 6> bounds{};  ///< of the whole
-};
-
-/// A folder of shards for the time of a run: gone when this ends, also by an error or an interruption. `path` is empty where there is none.
-class TemporaryShards {
-public:
-    explicit TemporaryShards(std::filesystem::path path) : path_(std::move(path)) {}
-    ~TemporaryShards()
-    {
-        std::error_code ignored;
-        if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
-    }
-    TemporaryShards(const TemporaryShards&) = delete;
-    TemporaryShards& operator=(const TemporaryShards&) = delete;
-
-private:
-    UnfinishedOutput unfinished_;
-    std::filesystem::path path_;
-};
-
-/// Cuts on the first rank, hands over by files beside the output, so that no other rank needs the whole.
-Part distribute(const Mesh& whole, const std::filesystem::path& output, World& world, const DeviceMesh& device_mesh)
-{
-    if (world.size() == 1) {
-        Partition partition;
-        partition.owners.assign(whole.num_rows(), 0);
-        return {extract_subdomain(whole, Csr{}, partition, 0, 0), point_bounds(whole)};
-    }
-    // The first rank's process is in the name: two runs may write the same output.
-    const std::array<std::int64_t, 1> own_process{getpid()};
-    const auto process = device_mesh.all().all_gather_integers(own_process)[0][0];
-    const auto folder = output.parent_path() / ("." + output.filename().string() + ".parts-" + std::to_string(process));
-    const TemporaryShards temporary(world.rank() == 0 ? folder : std::filesystem::path());
-    if (world.rank() == 0) {
-        const auto graph = mesh_graph(whole);
-        const auto partition = partition_with_metis(graph, {.num_parts = world.size()});
-        save_subdomains(folder, extract_subdomains(whole, graph, partition, 0), {});
-    }
-    device_mesh.all().barrier();
-    const auto manifest = read_manifest(folder);
-    Part part{load_subdomain(folder, manifest, world.rank()), manifest.bounds};
-    device_mesh.all().barrier();  // arrays are views into mapped files, which outlive their names
-    return part;
-}
-
-/// All rows on every rank, in the order of the whole.
-at::Tensor gather_rows_by_id(const at::Tensor& rows, std::span<const std::int64_t> ids, const RankGroup& group)
-{
-    const std::array<std::int64_t, 1> own{rows.size(0)};
-    std::vector<std::int64_t> counts;
-    for (const auto& count : group.all_gather_integers(own)) counts.push_back(count[0]);
-    const auto own_ids = torch::tensor(std::vector<std::int64_t>(ids.begin(), ids.end()), torch::kLong);
-    const auto all_rows = group.all_gather_rows(rows.contiguous(), counts);
-    const auto all_ids = group.all_gather_rows(own_ids, counts);
-    auto ordered = torch::empty_like(all_rows);
-    ordered.index_copy_(0, all_ids, all_rows);
-    return ordered;
-}
-
 std::int64_t machine_memory_bytes()
 {
     return static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
@@ -186,7 +120,7 @@ void predict_file(Predictor& predictor, const std::filesystem::path& input, cons
             throw InvalidInput(input.string() + " has no " + (data.on_cells ? "cells" : "points") + " to predict on.");
         }
     }
-    auto part = distribute(whole, output, world, *device_mesh);
+    auto part = hand_out_mesh(whole, 0, output, *device_mesh);
     auto& subdomain = part.subdomain;
     const auto rows = data.on_cells ? subdomain.cells.owned() : subdomain.points.owned();
     const auto frame = frame_of(data, part.bounds, input.filename().string(), values, world.rank() == 0);
@@ -199,7 +133,7 @@ void predict_file(Predictor& predictor, const std::filesystem::path& input, cons
     const auto fields = to_local(predictor.predict(inputs)).squeeze(0);  // (rows, channels)
 
     if (!in_pieces) {
-        const auto all = gather_rows_by_id(fields, rows, device_mesh->all());
+        const auto all = rows_on_first_rank(fields, rows, device_mesh->all());
         if (world.rank() == 0) {
             add_fields(whole, all, predictor);
             write_mesh(output, whole);
