@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/verbs/force_fields.h"
 
+#include "apps/verbs/mesh_fields.h"
 #include "partition/error.h"
-#include "partition/nearest_name.h"
 
 #include <algorithm>
 #include <array>
@@ -22,26 +22,11 @@ const DataArray* find_anywhere(const Mesh& mesh, std::string_view name)
     return array ? array : find_array(mesh.point_data, name);
 }
 
-std::string list_of_names(const Mesh& mesh)
-{
-    std::string list;
-    for (const auto* group : {&mesh.cell_data, &mesh.point_data}) {
-        for (const DataArray& array : *group) list += (list.empty() ? "'" : ", '") + array.name() + "'";
-    }
-    return list.empty() ? "It has no fields." : "It has " + list + ".";
-}
-
 /// The named array, or a message with the nearest name.
 const DataArray& require_anywhere(const Mesh& mesh, const std::string& name, std::string_view where)
 {
     if (const DataArray* array = find_anywhere(mesh, name)) return *array;
-    std::vector<std::string> names;
-    for (const auto* group : {&mesh.cell_data, &mesh.point_data}) {
-        for (const DataArray& array : *group) names.push_back(array.name());
-    }
-    const std::string nearest = nearest_name(name, names);
-    throw InvalidInput(std::string(where) + " has no field '" + name + "'. " + list_of_names(mesh) +
-                       (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+    throw_no_field(mesh, name, where);
 }
 
 /// `array` as values of cells; of point data the mean over each cell's points.
@@ -86,7 +71,7 @@ CellField first_field(const Mesh& mesh, std::span<const std::string> names, std:
     if (there.empty()) {
         std::string list;
         for (const std::string& name : names) list += (list.empty() ? "'" : ", '") + name + "'";
-        throw InvalidInput(std::string(where) + " has no " + what + " under a usual name (" + list + "). " + list_of_names(mesh) + ' ' + remedy);
+        throw InvalidInput(std::string(where) + " has no " + what + " under a usual name (" + list + "). " + list_of_fields(mesh) + ' ' + remedy);
     }
     CellField field = cell_field(mesh, *find_anywhere(mesh, there.front()), num_components, where);
     field.also_there.assign(there.begin() + 1, there.end());
