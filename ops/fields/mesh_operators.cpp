@@ -67,12 +67,13 @@ void require_vertex_ghosts(const MeshGeometry& geometry)
 {
     const auto& plan = geometry.points().plan;
     if (!plan) return;
-    const auto all = cells_of_points_in_whole(geometry), here = cells_of_points(geometry, false);
+    const auto all = cells_of_points_in_whole(geometry).contiguous(), here = cells_of_points(geometry, false);
+    const auto *in_whole = all.const_data_ptr<double>(), *in_part = here.const_data_ptr<double>();
     const auto& cells = geometry.mesh().cells;
     std::string error;
     for (std::int64_t e = 0; e < cells.offsets[geometry.cell_ids().num_owned]; ++e) {
         const auto point = cells.indices[e];
-        if (all[point].item<double>() == here[point].item<double>()) continue;
+        if (in_whole[point] == in_part[point]) continue;
         error = "least_squares_gradient: the subdomain lacks cells around point " + std::to_string(geometry.point_ids().global_ids[point]) +
                 ". Cut the mesh with --ghosts vertex.";
         break;

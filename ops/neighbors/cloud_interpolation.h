@@ -31,6 +31,9 @@ public:
     /// @throws InvalidInput if the values have other rows than the sources
     at::Tensor operator()(const at::Tensor& values) const;
 
+    /// Of this rank's targets among the sources, nearest first.
+    const Neighbors& neighbors() const { return neighbors_; }
+
 private:
     Neighbors neighbors_;
     at::Tensor weights_;  ///< (entries), double; those of a target add up to 1
