@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0
+// meshard interpolate: fields of one mesh -> the points or cells of another.
+#include "apps/program/command_line.h"
+#include "apps/program/json_report.h"
+#include "apps/program/rank_program.h"
+#include "apps/program/stage_timer.h"
+#include "apps/program/text_table.h"
+#include "apps/program/verbs.h"
+#include "apps/training/mesh_handover.h"
+#include "apps/verbs/field_tensors.h"
+#include "apps/verbs/mesh_fields.h"
+#include "io/mesh_io.h"
+#include "ops/neighbors/cloud_interpolation.h"
+#include "partition/error.h"
+#include "sharding/tensor/scatter_rows.h"
+#include "sharding/tensor/shard_tensor.h"
+
+#include <ATen/ATen.h>
+#include <CLI/CLI.hpp>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <iostream>
+#include <limits>
+#include <numeric>
+#include <optional>
+
+namespace meshard {
+namespace {
+
+struct InterpolateOptions {
+    std::string source, target, output;
+    std::vector<std::string> fields;
+    std::optional<FieldPlace> from;
+    FieldPlace at = FieldPlace::Points;
+    InterpolationOptions how{.num_neighbors = 4};
+    std::optional<double> max_distance, fill;
+    WriteOptions write;
+    bool replaces = false;
+    bool json = false;
+    int num_ranks = 0;
+
+    bool takes_nearest() const { return how.num_neighbors == 1; }
+};
+
+std::optional<double> parse_fill(const std::string& word)
+{
+    if (word.empty()) return std::nullopt;
+    if (word == "nan" || word == "NaN") return std::numeric_limits<double>::quiet_NaN();
+    return parse_numbers(word, "--fill", 1)[0];
+}
+
+bool parse(std::span<const std::string> arguments, InterpolateOptions& options)
+{
+    std::string from, at = "points", max_distance, fill, compress = "none";
+    CLI::App app("Brings fields of SOURCE to the points of TARGET and writes TARGET with them: a weighted mean of the nearest values, weights one over\n"
+                 "the distance to a power. A target that lies on a source takes its value. Fields of cells stand at their centroids.",
+                 "interpolate");
+    app.add_option("source", options.source, "mesh with the fields, of any format that can be read")->required()->type_name("SOURCE");
+    app.add_option("target", options.target, "mesh or point cloud that gets them")->required()->type_name("TARGET");
+    app.add_option("-o,--output", options.output, "file to write (" + writable_formats() + ")")->required()->type_name("OUT");
+    app.add_option("--fields", options.fields, "which fields, e.g. p,U; may be repeated; none given: all of floating numbers")
+        ->type_name("NAME,...")
+        ->allow_extra_args(false);
+    add_place_option(app, "--from", from, "points or cells of SOURCE, where both have fields of that name");
+    add_place_option(app, "--at", at, "where TARGET gets the fields")->capture_default_str();
+    app.add_option("--neighbors", options.how.num_neighbors, "how many nearest values; 1: the nearest as it is, also of whole numbers and texts")
+        ->check(CLI::Range(1, 1000))
+        ->type_name("K")
+        ->capture_default_str();
+    app.add_option("--power", options.how.power, "weights are one over the distance to this power")
+        ->check(CLI::PositiveNumber)
+        ->type_name("P")
+        ->capture_default_str();
+    app.add_option("--max-distance", max_distance, "targets whose nearest source is farther away have no value: an error, unless --fill gives one")
+        ->type_name("D");
+    app.add_option("--fill", fill, "what targets beyond --max-distance get, e.g. 0 or nan")->type_name("VALUE");
+    app.add_flag("--replace", options.replaces, "replace arrays of TARGET that have the fields' names");
+    add_compress_option(app, compress);
+    app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine")->check(CLI::PositiveNumber)->type_name("N");
+    app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
+    if (!parse_arguments(app, arguments)) return false;
+
+    options.from = parse_place(from);
+    options.at = *parse_place(at);
+    options.write.compression = parse_compression(compress);
+    options.fill = parse_fill(fill);
+    if (!max_distance.empty()) options.max_distance = parse_numbers(max_distance, "--max-distance", 1)[0];
+    if (options.max_distance && *options.max_distance < 0) throw UsageError("--max-distance is " + max_distance + "; expected 0 or more.");
+    if (options.fill && !options.max_distance) throw UsageError("--fill is for targets beyond --max-distance, which is not given.");
+    return true;
+}
+
+bool is_floating(const DataArray& array)
+{
+    return array.type() == ScalarType::Float32 || array.type() == ScalarType::Float64;
+}
+
+std::vector<MeshField> chosen_fields(const Mesh& source, const InterpolateOptions& options)
+{
+    std::vector<MeshField> chosen;
+    for (const auto& name : field_names(source, options.fields)) chosen.push_back(find_field(source, name, options.from, options.source));
+    if (!options.fields.empty()) return chosen;
+    for (const auto place : {FieldPlace::Points, FieldPlace::Cells}) {
+        if (options.from && options.from != place) continue;
+        for (const auto& array : arrays_at(source, place)) {
+            if (is_floating(array)) chosen.push_back(find_field(source, array.name(), options.from, options.source));
+        }
+    }
+    if (chosen.empty()) {
+        throw InvalidInput(options.source + " has no fields of floating numbers" +
+                           (options.from ? std::string(" at its ") + to_string(*options.from) : std::string()) + ". " + list_of_fields(source) +
+                           " Others are named with --fields and taken with --neighbors 1.");
+    }
+    return chosen;
+}
+
+/// Whether a value of the array can be `fill`.
+bool holds(const DataArray& array, double fill)
+{
+    if (array.type() == ScalarType::String) return false;
+    return with_scalar_type(array.type(), [&]<class T>() {
+        if constexpr (std::is_floating_point_v<T>) return true;
+        return fill == std::floor(fill) && fill >= static_cast<double>(std::numeric_limits<T>::lowest()) &&
+               fill < std::ldexp(1.0, std::numeric_limits<T>::digits);
+    });
+}
+
+void require_usable(const DataArray& array, const InterpolateOptions& options)
+{
+    const std::string where = options.source + ": the field '" + array.name() + "'";
+    if (!is_floating(array) && !options.takes_nearest()) {
+        throw InvalidInput(where + " is of type " + std::string(to_string(array.type())) +
+                           ", of which there are no means. --neighbors 1 takes the nearest value as it is.");
+    }
+    if (options.fill && !holds(array, *options.fill)) {
+        throw InvalidInput(where + " is of type " + std::string(to_string(array.type())) + ", which cannot hold --fill " + number_text(*options.fill) + ".");
+    }
+    // A mean with NaN is NaN, even where its weight is zero.
+    const auto bad = options.takes_nearest() ? 0 : count_not_finite(array);
+    if (bad > 0) {
+        throw InvalidInput(
+            where + " has " + count_text(bad, "value") + " that " + (bad == 1 ? "is" : "are") +
+            " NaN or infinite, and means with them would be neither. Leave it out with --fields, or take the nearest values with --neighbors 1.");
+    }
+}
+
+/// The mesh that fields come from and that which gets them, on the first rank; on others empty.
+struct Meshes {
+    Mesh source, target;
+    std::vector<MeshField> fields;
+
+    std::vector<const DataArray*> fields_of(FieldPlace place) const
+    {
+        std::vector<const DataArray*> found;
+        for (const auto& field : fields) {
+            if (field.place == place) found.push_back(field.array);
+        }
+        return found;
+    }
+};
+
+Meshes read_meshes(const InterpolateOptions& options)
+{
+    Meshes meshes{read_mesh(options.source), read_mesh(options.target), {}};
+    require_places(meshes.source, options.source);
+    require_places(meshes.target, options.target);
+    if (options.at == FieldPlace::Cells && meshes.target.num_cells() == 0) throw InvalidInput(options.target + " has no cells. Leave --at cells out.");
+    require_writable(options.output, meshes.target);
+    meshes.fields = chosen_fields(meshes.source, options);
+    for (const auto& field : meshes.fields) {
+        require_usable(*field.array, options);
+        require_free_name(arrays_at(meshes.target, options.at), field.array->name(), options.replaces, options.target);
+    }
+    return meshes;
+}
+
+/// The first rank's rows over all ranks, in runs of their order. Collective.
+at::Tensor spread_rows(const at::Tensor& whole, const std::shared_ptr<const DeviceMesh>& device_mesh)
+{
+    if (device_mesh->num_ranks() == 1) return whole;
+    const std::array<std::int64_t, 1> own{whole.defined() ? whole.size(0) : 0};
+    const auto num_rows = device_mesh->all().all_gather_integers(own)[0][0];
+    const auto extents = std::make_shared<const Extents>(even_extents(num_rows, device_mesh->num_ranks()));
+    return scatter_rows(whole, 0, make_spec(device_mesh, AxisLayout{Shard(0), extents}));
+}
+
+/// Rows of all ranks, which lie in runs of their order, on the first one. Collective.
+at::Tensor gather_runs(const at::Tensor& own_rows, const RankGroup& group)
+{
+    const std::array<std::int64_t, 1> own{own_rows.size(0)};
+    const auto counts = group.all_gather_integers(own);
+    std::int64_t first = 0;
+    for (int rank = 0; rank < group.rank(); ++rank) first += counts[rank][0];
+    std::vector<std::int64_t> ids(own_rows.size(0));
+    std::iota(ids.begin(), ids.end(), first);
+    return rows_on_first_rank(own_rows, ids, group);
+}
+
+/// What became of the fields of the source's points, or of its cells.
+struct Transfer {
+    FieldPlace from = FieldPlace::Points;
+    std::vector<std::string> fields{};
+    std::int64_t num_sources = 0;
+    double mean_distance = 0, max_distance = 0;  ///< to the nearest source
+    std::int64_t num_filled = 0;
+};
+
+/// Targets that are too far from all sources; they get the fill value. @throws InvalidInput if there are any and no such value
+at::Tensor far_targets(const at::Tensor& distances, const at::Tensor& positions, Transfer& transfer, const InterpolateOptions& options)
+{
+    transfer.mean_distance = distances.mean().item<double>();
+    transfer.max_distance = distances.max().item<double>();
+    const auto far = distances.gt(options.max_distance.value_or(std::numeric_limits<double>::infinity())).nonzero().view({-1});
+    transfer.num_filled = far.numel();
+    if (far.numel() == 0 || options.fill) return far;
+    const auto farthest = distances.argmax().item<std::int64_t>();
+    const auto* place = positions.const_data_ptr<double>() + 3 * farthest;
+    const std::string one = options.at == FieldPlace::Points ? "point" : "cell", of_source = transfer.from == FieldPlace::Points ? "point" : "cell";
+    throw InvalidInput(count_text(far.numel(), one) + " of " + options.target + (far.numel() == 1 ? " is" : " are") + " farther than " +
+                       number_text(*options.max_distance) + " from the nearest " + of_source + " of " + options.source + "; " + one + " " +
+                       std::to_string(farthest) + " at (" + number_text(place[0]) + " " + number_text(place[1]) + " " + number_text(place[2]) + ") by " +
+                       number_text(transfer.max_distance) + ". Give them a value with --fill (nan, say), or allow more with --max-distance.");
+}
+
+void fill_rows(DataArray& array, const at::Tensor& rows, double fill)
+{
+    with_scalar_type(array.type(), [&]<class T>() {
+        const auto values = array.mutable_values<T>();
+        const auto width = array.num_components();
+        for (std::int64_t i = 0; i < rows.numel(); ++i)
+            std::fill_n(values.begin() + rows.const_data_ptr<std::int64_t>()[i] * width, width, static_cast<T>(fill));
+    });
+}
+
+/// The array as it belongs to the source, for the target: without a role that an array of the target may have.
+void finish(DataArray& array, const DataArray& field, const at::Tensor& far, const InterpolateOptions& options)
+{
+    array.component_names = field.component_names;
+    array.unit = field.unit;
+    array.attribute.clear();
+    if (far.numel() > 0) fill_rows(array, far, *options.fill);
+}
+
+/// Row of the source nearest to each target.
+DataArray nearest_values(const DataArray& field, const at::Tensor& nearest)
+{
+    const auto* ids = nearest.const_data_ptr<std::int64_t>();
+    return field.gather(std::vector<std::int32_t>(ids, ids + nearest.numel()));
+}
+
+/// The search across ranks advises smaller radii and other cuts, which nobody who runs this verb can choose.
+class NoWarnings : public c10::WarningHandler {
+public:
+    void process(const c10::Warning&) override {}
+};
+
+/// Fields of the source's points, or of its cells. Collective: the meshes are the first rank's.
+std::optional<Transfer> transfer_fields(Meshes& meshes, FieldPlace from, const InterpolateOptions& options,
+                                        const std::shared_ptr<const DeviceMesh>& device_mesh)
+{
+    NoWarnings no_warnings;
+    const c10::WarningUtils::WarningHandlerGuard guard(&no_warnings);
+    const auto& group = device_mesh->all();
+    const bool is_first = group.rank() == 0;
+    const auto fields = meshes.fields_of(from);
+    const std::array<std::int64_t, 1> own_count{static_cast<std::int64_t>(fields.size())};
+    const auto num_fields = group.all_gather_integers(own_count)[0][0];
+    if (num_fields == 0) return std::nullopt;
+
+    at::Tensor sources, targets;
+    if (is_first) {
+        sources = positions_of(meshes.source, from);
+        targets = positions_of(meshes.target, options.at);
+    }
+    const CloudInterpolation interpolation(spread_rows(sources, device_mesh), spread_rows(targets, device_mesh), options.how);
+    const auto& neighbors = interpolation.neighbors();
+    const auto nearest = neighbors.offsets.narrow(0, 0, neighbors.offsets.numel() - 1);  // entries: the first of each target
+    const auto distances = gather_runs(neighbors.distances.index_select(0, nearest), group);
+    const auto ids = gather_runs(neighbors.ids.index_select(0, nearest), group);
+
+    Transfer transfer{.from = from};
+    at::Tensor far;
+    if (is_first) {
+        transfer.num_sources = sources.size(0);
+        far = far_targets(distances, targets, transfer, options);
+    }
+    for (std::int64_t f = 0; f < num_fields; ++f) {
+        DataArray array;
+        if (options.takes_nearest()) {
+            if (is_first) array = nearest_values(*fields[f], ids);
+        } else {
+            const auto values = spread_rows(is_first ? tensor_of(*fields[f]) : at::Tensor(), device_mesh);
+            const auto found = gather_runs(to_local(interpolation(values)), group);
+            if (is_first) array = array_of(fields[f]->name(), found, fields[f]->type());
+        }
+        if (!is_first) continue;
+        finish(array, *fields[f], far, options);
+        put_array(arrays_at(meshes.target, options.at), std::move(array));
+        transfer.fields.push_back(fields[f]->name());
+    }
+    return transfer;
+}
+
+void report(const std::vector<Transfer>& transfers, std::int64_t num_targets, const InterpolateOptions& options,
+            const std::vector<std::pair<std::string, double>>& seconds)
+{
+    const auto bytes = std::filesystem::file_size(options.output);
+    if (options.json) {
+        Json json{{"source", options.source},    {"target", options.target},   {"output", options.output},
+                  {"at", to_string(options.at)}, {"num_targets", num_targets}, {"neighbors", options.how.num_neighbors},
+                  {"power", options.how.power},  {"transfers", Json::array()}};
+        for (const auto& transfer : transfers) {
+            json["transfers"].push_back({{"from", to_string(transfer.from)},
+                                         {"num_sources", transfer.num_sources},
+                                         {"fields", transfer.fields},
+                                         {"mean_distance", transfer.mean_distance},
+                                         {"max_distance", transfer.max_distance},
+                                         {"num_filled", transfer.num_filled}});
+        }
+        json["bytes"] = bytes;
+        for (const auto& [stage, duration] : seconds) json["seconds"][stage] = duration;
+        print_json(json);
+        return;
+    }
+    const auto count_of = [](std::int64_t count, FieldPlace place) { return count_text(count, place == FieldPlace::Points ? "point" : "cell"); };
+    for (const auto& transfer : transfers) {
+        std::string names;
+        for (const auto& name : transfer.fields) names += (names.empty() ? "" : ", ") + name;
+        std::cout << options.source << ": " << names << " of " << count_of(transfer.num_sources, transfer.from) << " at " << count_of(num_targets, options.at)
+                  << " of " << options.target << "\n  the nearest is " << number_text(transfer.mean_distance) << " away in the mean, "
+                  << number_text(transfer.max_distance) << " at most";
+        if (transfer.num_filled > 0) std::cout << "; " << count_of(transfer.num_filled, options.at) << " beyond --max-distance";
+        std::cout << '\n';
+    }
+    std::cout << "written to " << options.output << " (" << bytes_text(bytes) << ") in " << fixed_text(seconds.back().second, 2) << " s" << std::endl;
+}
+
+int interpolate(const InterpolateOptions& options, World& world)
+{
+    const auto device_mesh = DeviceMesh::create(world, {world.size()}, {"domain"});
+    const bool is_first = world.rank() == 0;
+    StageTimer timer;
+    Meshes meshes;
+    if (is_first) {
+        timer.begin("read");
+        meshes = read_meshes(options);
+        timer.begin("interpolate");
+    }
+    std::vector<Transfer> transfers;
+    for (const auto from : {FieldPlace::Points, FieldPlace::Cells}) {
+        if (auto transfer = transfer_fields(meshes, from, options, device_mesh)) transfers.push_back(std::move(*transfer));
+    }
+    if (is_first) {
+        timer.begin("write");
+        write_mesh(options.output, meshes.target, options.write);
+        const auto seconds = timer.finish();
+        report(transfers, options.at == FieldPlace::Points ? meshes.target.num_points() : meshes.target.num_cells(), options, seconds);
+    }
+    device_mesh->all().barrier();
+    return exit_code::ok;
+}
+
+}  // namespace
+
+int interpolate_command(std::span<const std::string> arguments)
+{
+    InterpolateOptions options;
+    if (!parse(arguments, options)) return exit_code::ok;
+    require_writable_format(options.output);
+    return run_on_ranks(options.num_ranks, "interpolate", arguments, [](int) {}, [&](World& world) { return interpolate(options, world); });
+}
+
+}  // namespace meshard
