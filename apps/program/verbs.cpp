@@ -24,6 +24,7 @@ constexpr auto table = std::to_array<Verb>({
     {"merge", "put the shards of a folder together again", MESHARD_VERBS(merge_command, nullptr)},
     {"convert", "write a mesh in another format", MESHARD_VERBS(convert_command, nullptr)},
     {"interpolate", "bring fields of one mesh to the points or cells of another", MESHARD_VERBS(nullptr, interpolate_command)},
+    {"derive", "gradients, vorticity, Q criterion, distances to walls as fields", MESHARD_VERBS(nullptr, derive_command)},
     {"train", "train a model on shards, over any number of ranks", MESHARD_VERBS(nullptr, train_command)},
     {"predict", "predict fields on new meshes with a trained model", MESHARD_VERBS(nullptr, predict_command)},
     {"forces", "pressure and viscous forces, drag and lift of a surface", MESHARD_VERBS(forces_command, nullptr)},

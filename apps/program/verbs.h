@@ -16,10 +16,11 @@ int forces_command(std::span<const std::string> arguments);
 int render_command(std::span<const std::string> arguments);
 int bench_command(std::span<const std::string> arguments);
 int repartition_command(std::span<const std::string> arguments);
-int model_bench_command(std::span<const std::string> arguments);  // these five in meshard-models
+int model_bench_command(std::span<const std::string> arguments);  // these six in meshard-models
 int probe_command(std::span<const std::string> arguments);
 int train_command(std::span<const std::string> arguments);
 int predict_command(std::span<const std::string> arguments);
 int interpolate_command(std::span<const std::string> arguments);
+int derive_command(std::span<const std::string> arguments);
 
 }  // namespace meshard

@@ -13,7 +13,7 @@ from runner import PROGRAM, SOURCE, Case
 from samples import copy_sample, put_training, sample, write_tensor
 
 STARTERS = ("meshard", "mpirun", "torchrun", "srun", "bash")
-VERBS = ("info", "partition", "repartition", "check", "merge", "convert", "train", "predict", "forces", "render", "probe", "bench")
+VERBS = ("info", "partition", "repartition", "check", "merge", "convert", "interpolate", "derive", "train", "predict", "forces", "render", "probe", "bench")
 MOST_RANKS = 4   # of mpirun: these tests run on two cores
 
 
@@ -47,7 +47,7 @@ def _put_probe(folder, word):
 INPUTS = {
     "car.vtp": _put("body.vtp"), "boundary_001.vtp": _put("body.vtp"), "my_car.stl": _put("body.stl"), "new.stl": _put("body.stl"), "car.stl": _put("body.stl"),
     "car.vtu": _put("box.vtu"), "huge.vtu": _put("box.vtu"), "volume.vtu": _put("box.vtu"), "raw.vtu": _put("box.vtu"), "t1.vtu": _put("box.vtu"),
-    "tets.vtu": _put("box.vtu"), "zlib.vtu": lambda folder, word: subprocess.run([PROGRAM, "convert", sample("box.vtu"), folder / word, "--compress", "zlib"], check=True, capture_output=True),
+    "tets.vtu": _put("box.vtu"), "coarse.vtu": _put("box.vtu"), "zlib.vtu": lambda folder, word: subprocess.run([PROGRAM, "convert", sample("box.vtu"), folder / word, "--compress", "zlib"], check=True, capture_output=True),
     "shards/": _put("shards"), "shards": _put("shards"), "motorBike/": _put("motorBike"),
     "runs/ahmed": lambda folder, word: copy_sample("runs/car", folder / word), "runs/car": lambda folder, word: copy_sample("runs/car", folder / word),
     "apps/sample/ahmed.yaml": _put_ahmed, "cases": _put_cases, "my_case.yaml": _put_configuration, "car.yaml": _put_configuration,

@@ -258,3 +258,9 @@ class InterruptedOutput(Case):
         copy_sample("runs", self.folder / "runs")
         copy_sample("body.vtp", self.folder / "body.vtp")
         self.interrupt(lambda process: process.type(CTRL_C), "predict", "runs/car", "body.vtp", "-o", "out.vtp", "--nproc", 2, terminal=True)
+
+    def test_of_derive_and_interpolate_on_two_ranks(self):
+        write_box(self.folder / "box.vtu", 16)
+        copy_sample("body.vtp", self.folder / "body.vtp")
+        for words in (("derive", "box.vtu", "--gradient", "p"), ("interpolate", "box.vtu", "body.vtp")):
+            self.interrupt(lambda process: process.type(CTRL_C), *words, "-o", "out.vtu", "--nproc", 2, terminal=True)

@@ -248,6 +248,17 @@ class OtherVerbsOnRanks(Case):
         self.needs("mpirun")
         self.assert_good(self.run_words(*MPIRUN, PROGRAM, "bench", "--points", 200, "--repeats", 1))
 
+    def test_of_derive_and_interpolate_under_mpirun(self):
+        self.needs("mpirun")
+        copy_sample("box.vtu", self.folder / "box.vtu")
+        copy_sample("body.vtp", self.folder / "body.vtp")
+        self.assert_good(self.run_words(*MPIRUN, PROGRAM, "derive", "box.vtu", "-o", "more.vtu", "--gradient", "p", "--wall-distance", "body.vtp"))
+        self.assert_good(self.run_words(*MPIRUN, PROGRAM, "interpolate", "more.vtu", "body.vtp", "-o", "body.vtp"))
+        self.assertEqual(self.names(), ["body.vtp", "box.vtu", "more.vtu"])
+        said = self.meshard("info", "body.vtp").out
+        for name in ("Gradient", "Wall Distance", "pMean"):
+            self.assertIn(name, said)
+
     def test_of_another_number_than_the_launcher_started(self):
         self.needs("mpirun")
         result = self.run_words(*MPIRUN, PROGRAM, "bench", "--points", 200, "--nproc", 4)

@@ -61,7 +61,8 @@ class OddNames(Case):
 class MissingThings(Case):
     def test_are_named(self):
         for words in (["info", "no.vtu"], ["partition", "no.vtu", "-n", 2, "-o", "s"], ["check", "no"], ["merge", "no", "-o", "a.vtu"], ["forces", "no.vtp"],
-                      ["convert", "no.vtu", "a.vtu"], ["repartition", "no", "-n", 2, "-o", "s"], ["render", "no.vtp", "-o", "a.png"], ["train", "no.yaml"],
+                      ["convert", "no.vtu", "a.vtu"], ["interpolate", "no.vtu", "no.vtu", "-o", "a.vtu"], ["derive", "no.vtu", "--gradient", "p", "-o", "a.vtu", "--nproc", 2],
+                      ["repartition", "no", "-n", 2, "-o", "s"], ["render", "no.vtp", "-o", "a.png"], ["train", "no.yaml"],
                       ["train", "--resume", "no"], ["predict", "no", "a.vtp", "-o", "b.vtp"], ["predict", "no", "a.vtp", "-o", "b.vtp", "--nproc", 2],
                       ["probe", "no.pt", "--input", "x.safetensors", "--shard", 1]):
             result = self.meshard(*words)
@@ -148,6 +149,7 @@ class ReadOnly(Case):
     def test_folders_are_named(self):
         for words in (["partition", "box.vtu", "-n", 2, "-o", "new"], ["merge", "shards", "-o", "back.vtu"], ["convert", "box.vtu", "out.vtu"],
                       ["convert", "shards", "out.pvtu"], ["convert", "shards", "out.vtkhdf"], ["render", "body.vtp", "-o", "a.png"],
+                      ["interpolate", "box.vtu", "body.vtp", "-o", "out.vtp"], ["derive", "box.vtu", "--gradient", "p", "-o", "out.vtu", "--nproc", 2],
                       ["repartition", "shards", "-n", 2, "-o", "new"], ["train", "car.yaml", "run_id=new"], ["train", "car.yaml", "run_id=new", "--nproc", 2],
                       ["train", "car.yaml", "--overwrite"], ["train", "--resume", "runs/car", "training.num_epochs=3"],
                       ["predict", "runs/car", "body.vtp", "-o", "new.vtp"], ["predict", "runs/car", "body.vtp", "-o", "new/new.vtp", "--nproc", 2],

@@ -10,7 +10,7 @@ namespace {
 
 using CommandLine = ProgramTest;
 
-const std::vector<std::string> verbs{"info", "partition", "repartition", "check", "merge", "train", "predict", "forces", "render"};
+const std::vector<std::string> verbs{"info", "partition", "repartition", "check", "merge", "interpolate", "derive", "train", "predict", "forces", "render"};
 const std::vector<std::string> mesh_verbs{"info", "partition", "repartition", "check", "merge", "forces", "render"};
 
 TEST_F(CommandLine, HelpNamesEveryVerb)

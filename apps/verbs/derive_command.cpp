@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+// meshard derive: a mesh -> the same with gradients, vorticity, distances to walls and the like.
+#include "apps/program/command_line.h"
+#include "apps/program/json_report.h"
+#include "apps/program/rank_program.h"
+#include "apps/program/stage_timer.h"
+#include "apps/program/text_table.h"
+#include "apps/program/verbs.h"
+#include "apps/training/mesh_handover.h"
+#include "apps/verbs/derived_fields.h"
+#include "apps/verbs/field_tensors.h"
+#include "apps/verbs/mesh_fields.h"
+#include "apps/verbs/wall_surface.h"
+#include "io/mesh_io.h"
+#include "ops/surface/surface_distance.h"
+#include "partition/error.h"
+
+#include <ATen/ATen.h>
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <iostream>
+#include <limits>
+#include <optional>
+
+namespace meshard {
+namespace {
+
+constexpr const char* kWallDistance = "Wall Distance";
+constexpr const char* kWallDirection = "Wall Direction";
+
+/// Fields of which a quantity is wanted, as words of the command line.
+struct Wish {
+    Quantity quantity;
+    std::vector<std::string> words;
+};
+
+struct DeriveOptions {
+    std::string mesh, output;
+    std::vector<Wish> wishes{
+        {Quantity::Gradient, {}}, {Quantity::Divergence, {}}, {Quantity::Vorticity, {}}, {Quantity::QCriterion, {}}, {Quantity::Laplacian, {}}};
+    std::optional<FieldPlace> from;
+    GradientNeighbors neighbors = GradientNeighbors::Vertex;
+    std::vector<std::string> walls;
+    std::string sign = "none";
+    bool with_direction = false;
+    FieldPlace walls_at = FieldPlace::Points;
+    WriteOptions write;
+    bool replaces = false;
+    bool json = false;
+    int num_ranks = 0;
+};
+
+bool parse(std::span<const std::string> arguments, DeriveOptions& options)
+{
+    std::string from, at = "points", neighbors = "vertex", compress = "none";
+    CLI::App app(
+        "Writes MESH with what follows from its fields and its shape, as further arrays: derivatives where the field stands, points or cells, and distances\n"
+        "to walls. Arrays are called as by ParaView's filter Gradient, with the field's name in front where several fields are asked for (p Gradient, U "
+        "Gradient).",
+        "derive");
+    app.add_option("mesh", options.mesh, "mesh of any format that can be read")->required()->type_name("MESH");
+    app.add_option("-o,--output", options.output, "file to write (" + writable_formats() + ")")->required()->type_name("OUT");
+    const std::array descriptions{"derivatives along x, y and z of each component, one component after the other; `Gradient`",
+                                  "of a vector: sum of du/dx, dv/dy, dw/dz; `Divergence`", "of a velocity: its curl; `Vorticity`",
+                                  "of a velocity: half of the squared rotation less the squared strain rate; `Q Criterion`",
+                                  "of a cell field: fluxes between neighbours over the cell's size; `Laplacian`"};
+    const std::array names{"--gradient", "--divergence", "--vorticity", "--q", "--laplacian"};
+    for (std::size_t i = 0; i < names.size(); ++i)
+        app.add_option(names[i], options.wishes[i].words, descriptions[i])->type_name("FIELD,...")->allow_extra_args(false);
+    add_place_option(app, "--from", from, "fields of points or of cells, where both have fields of that name");
+    app.add_option("--neighbors", neighbors,
+                   "of cell fields: cells that share a point (vertex) or a face (facet: fewer, faster, less exact where a cell has few)")
+        ->type_name("WHICH")
+        ->check(CLI::IsMember({"vertex", "facet"}))
+        ->capture_default_str();
+    app.add_option("--wall-distance", options.walls,
+                   "distance to a surface: a file, or the name of a patch of MESH; may be repeated, the nearest counts; `Wall Distance`")
+        ->type_name("SURFACE|PATCH")
+        ->allow_extra_args(false);
+    app.add_option(
+           "--sign", options.sign,
+           "negative inside: by the nearest triangle's side (normals: closed surfaces), or by how often the surface goes round (winding: holes do no harm)")
+        ->type_name("HOW")
+        ->check(CLI::IsMember({"none", "normals", "winding"}))
+        ->capture_default_str();
+    app.add_flag("--wall-direction", options.with_direction, "also the distance's gradient, of unit length: away from the wall; `Wall Direction`");
+    add_place_option(app, "--at", at, "where distances to walls are taken")->capture_default_str();
+    app.add_flag("--replace", options.replaces, "replace arrays of MESH that have the results' names");
+    add_compress_option(app, compress);
+    app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine")->check(CLI::PositiveNumber)->type_name("N");
+    app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
+    if (!parse_arguments(app, arguments)) return false;
+
+    options.from = parse_place(from);
+    options.walls_at = *parse_place(at);
+    options.neighbors = neighbors == "vertex" ? GradientNeighbors::Vertex : GradientNeighbors::Facet;
+    options.write.compression = parse_compression(compress);
+    const bool has_wish = std::ranges::any_of(options.wishes, [](const Wish& wish) { return !wish.words.empty(); });
+    if (!has_wish && options.walls.empty())
+        throw UsageError("what is to be derived? Give --gradient, --divergence, --vorticity, --q, --laplacian or --wall-distance.");
+    if (options.walls.empty() && (options.sign != "none" || options.with_direction)) throw UsageError("--sign and --wall-direction belong to --wall-distance.");
+    return true;
+}
+
+/// What is asked for, in the mesh's words. On a part of the mesh the same as on the whole.
+std::vector<Derivation> derivations_of(const Mesh& mesh, const DeriveOptions& options)
+{
+    std::vector<Derivation> derivations;
+    for (const auto& [quantity, words] : options.wishes) {
+        const auto names = field_names(mesh, words);
+        for (const auto& name : names) {
+            const auto place = find_field(mesh, name, options.from, options.mesh).place;
+            derivations.push_back({quantity, place, name, (names.size() > 1 ? name + " " : "") + name_of(quantity)});
+        }
+    }
+    return derivations;
+}
+
+void require_free_names(const Mesh& mesh, const std::vector<Derivation>& derivations, const DeriveOptions& options)
+{
+    for (const auto& derivation : derivations) require_free_name(arrays_at(mesh, derivation.place), derivation.result, options.replaces, options.mesh);
+    if (options.walls.empty()) return;
+    require_free_name(arrays_at(mesh, options.walls_at), kWallDistance, options.replaces, options.mesh);
+    if (options.with_direction) require_free_name(arrays_at(mesh, options.walls_at), kWallDirection, options.replaces, options.mesh);
+}
+
+void warn_of_rows(const Mesh& mesh, const std::vector<Derivation>& derivations, const DeriveOptions& options)
+{
+    const auto warn_of = [&](std::int64_t count, const std::string& one, const std::string& why) {
+        if (count > 0) warn("derive", options.mesh + ": " + count_text(count, one) + ' ' + why);
+    };
+    const auto is_of = [&](FieldPlace place) { return std::ranges::any_of(derivations, [&](const auto& derivation) { return derivation.place == place; }); };
+    const auto top = top_dimension(mesh);
+    std::vector<bool> is_used(mesh.num_points(), false);
+    std::int64_t num_lower = 0;
+    for (std::int64_t i = 0; i < mesh.num_cells(); ++i) {
+        if (cell_dimension(mesh.cell_types[i]) != top) {
+            ++num_lower;
+        } else {
+            for (const auto point : mesh.cells.row(i)) is_used[point] = true;
+        }
+    }
+    const std::string cells = top == 3 ? "solids" : "polygons";
+    if (is_of(FieldPlace::Cells)) warn_of(num_lower, "cell", "beside the " + cells + "; derivatives there are NaN.");
+    if (is_of(FieldPlace::Points)) warn_of(std::ranges::count(is_used, false), "point", "outside all " + cells + "; derivatives there are NaN.");
+    for (const auto& derivation : derivations) {
+        warn_of(count_not_finite(*find_array(arrays_at(mesh, derivation.place), derivation.field)), "value",
+                "of the field '" + derivation.field + "' NaN or infinite; '" + derivation.result + "' is NaN or infinite there and beside.");
+    }
+}
+
+/// The mesh with the fields that are derived from, and no other arrays.
+Mesh bare_mesh(const Mesh& mesh, const std::vector<Derivation>& derivations)
+{
+    Mesh bare;
+    bare.kind = mesh.kind;
+    bare.points = mesh.points;
+    bare.cells = mesh.cells;
+    bare.cell_types = mesh.cell_types;
+    bare.face_streams = mesh.face_streams;
+    for (const auto& derivation : derivations) put_array(arrays_at(bare, derivation.place), *find_array(arrays_at(mesh, derivation.place), derivation.field));
+    return bare;
+}
+
+/// The first rank's tensor on all. Collective.
+at::Tensor on_every_rank(const at::Tensor& tensor, at::ScalarType type, const RankGroup& group)
+{
+    const std::array<std::int64_t, 1> own{tensor.defined() ? tensor.size(0) : 0};
+    const auto num_rows = group.all_gather_integers(own)[0][0];
+    auto whole = group.rank() == 0 ? tensor : at::empty({num_rows, 3}, type);
+    group.broadcast(whole, 0);
+    return whole;
+}
+
+/// Own rows of a new array.
+struct NewRows {
+    FieldPlace place = FieldPlace::Points;
+    std::string name;
+    ScalarType type = ScalarType::Float64;
+    at::Tensor values;  ///< (rows, components), double
+};
+
+void add_wall_distances(std::vector<NewRows>& rows, const Mesh& mesh, const at::Tensor& positions, const WallSurface& walls, const DeriveOptions& options)
+{
+    const auto found =
+        signed_distance(walls.vertices, walls.faces, positions, {.sign = options.sign == "winding" ? SurfaceSign::WindingNumber : SurfaceSign::PseudoNormal});
+    const bool is_signed = options.sign != "none";
+    rows.push_back({options.walls_at, kWallDistance, mesh.points.type(), (is_signed ? found.distances : found.distances.abs()).unsqueeze(1)});
+    if (!options.with_direction) return;
+    const auto turns = found.distances.lt(0).unsqueeze(1);
+    rows.push_back(
+        {options.walls_at, kWallDirection, mesh.points.type(), is_signed ? found.directions : at::where(turns, -found.directions, found.directions)});
+}
+
+/// What this rank's part gives. Collective.
+std::vector<NewRows> derive_rows(MeshPart part, int top_dimension, const WallSurface& walls, const DeriveOptions& options,
+                                 const std::shared_ptr<const DeviceMesh>& device_mesh)
+{
+    std::vector<NewRows> rows;
+    const auto derivations = derivations_of(part.subdomain.mesh, options);
+    if (!options.walls.empty()) {
+        const auto& subdomain = part.subdomain;
+        const auto num_owned = options.walls_at == FieldPlace::Points ? subdomain.points.num_owned : subdomain.cells.num_owned;
+        add_wall_distances(rows, subdomain.mesh, positions_of(subdomain.mesh, options.walls_at, num_owned), walls, options);
+    }
+    if (derivations.empty()) return rows;
+    const MeshGeometry geometry(std::move(part.subdomain), device_mesh);
+    FieldDerivatives derivatives(geometry, top_dimension, options.neighbors);
+    for (const auto& derivation : derivations) {
+        const auto type = find_array(arrays_at(geometry.mesh(), derivation.place), derivation.field)->type();
+        rows.push_back({derivation.place, derivation.result, type, derivatives(derivation)});
+    }
+    return rows;
+}
+
+void report(const Mesh& mesh, const std::vector<std::pair<FieldPlace, std::string>>& results, const DeriveOptions& options,
+            const std::vector<std::pair<std::string, double>>& seconds)
+{
+    const auto bytes = std::filesystem::file_size(options.output);
+    Json json{{"mesh", options.mesh}, {"output", options.output}, {"num_cells", mesh.num_cells()}, {"num_points", mesh.num_points()}, {"arrays", Json::array()},
+              {"bytes", bytes}};
+    TextTable table("llrrr");
+    table.add_row({"array", "at", "components", "lowest", "highest"});
+    for (const auto& [place, name] : results) {
+        const auto& array = *find_array(arrays_at(mesh, place), name);
+        double low = std::numeric_limits<double>::infinity(), high = -low;
+        for (const double value : array.to_doubles()) {
+            if (!std::isfinite(value)) continue;
+            low = std::min(low, value);
+            high = std::max(high, value);
+        }
+        const bool has_value = low <= high;
+        const auto number = [&](double value) { return has_value ? Json(value) : Json(nullptr); };
+        json["arrays"].push_back({{"name", name},
+                                  {"at", to_string(place)},
+                                  {"components", array.num_components()},
+                                  {"min", number(low)},
+                                  {"max", number(high)},
+                                  {"not_finite", count_not_finite(array)}});
+        table.add_row(
+            {name, to_string(place), std::to_string(array.num_components()), has_value ? number_text(low) : "-", has_value ? number_text(high) : "-"});
+    }
+    for (const auto& [stage, duration] : seconds) json["seconds"][stage] = duration;
+    if (options.json) return print_json(json);
+    std::cout << options.mesh << ": " << count_text(mesh.num_cells(), "cell") << ", " << count_text(mesh.num_points(), "point") << '\n'
+              << table << "written to " << options.output << " (" << bytes_text(bytes) << ") in " << fixed_text(seconds.back().second, 2) << " s" << std::endl;
+}
+
+/// The mesh as it is read, and what every rank works on. On ranks but the first empty.
+struct Input {
+    Mesh whole, bare;
+    WallSurface walls;
+};
+
+Input read_input(const DeriveOptions& options)
+{
+    Input input;
+    input.whole = read_mesh(options.mesh);
+    require_places(input.whole, options.mesh);
+    require_writable(options.output, input.whole);
+    const auto derivations = derivations_of(input.whole, options);
+    require_free_names(input.whole, derivations, options);
+    require_derivable(input.whole, derivations, options.mesh);
+    if (!derivations.empty()) warn_of_rows(input.whole, derivations, options);
+    if (!options.walls.empty()) {
+        if (options.walls_at == FieldPlace::Cells && input.whole.num_cells() == 0) throw InvalidInput(options.mesh + " has no cells. Leave --at cells out.");
+        input.walls = read_walls(options.walls, options.mesh);
+        if (options.sign == "normals" && !input.walls.is_closed)
+            warn("derive", "the surface of --wall-distance is open: signs behind its edges mean little. --sign winding bears holes.");
+    }
+    input.bare = bare_mesh(input.whole, derivations);
+    return input;
+}
+
+int derive(const DeriveOptions& options, World& world)
+{
+    const auto device_mesh = DeviceMesh::create(world, {world.size()}, {"domain"});
+    const auto& group = device_mesh->all();
+    const bool is_first = world.rank() == 0;
+    StageTimer timer;
+    Input input;
+    if (is_first) {
+        timer.begin("read");
+        input = read_input(options);
+        timer.begin("derive");
+    }
+    const bool has_derivations = std::ranges::any_of(options.wishes, [](const Wish& wish) { return !wish.words.empty(); });
+    const std::array<std::int64_t, 1> own_dimension{top_dimension(input.bare)};
+    const auto dimension = static_cast<int>(group.all_gather_integers(own_dimension)[0][0]);
+    if (!options.walls.empty()) {
+        input.walls.vertices = on_every_rank(input.walls.vertices, at::kDouble, group);
+        input.walls.faces = on_every_rank(input.walls.faces, at::kLong, group);
+    }
+    auto part = hand_out_mesh(input.bare, has_derivations && world.size() > 1 ? 1 : 0, options.output, *device_mesh);
+    input.bare = Mesh{};
+    const std::vector<std::int64_t> point_ids(part.subdomain.points.owned().begin(), part.subdomain.points.owned().end());
+    const std::vector<std::int64_t> cell_ids(part.subdomain.cells.owned().begin(), part.subdomain.cells.owned().end());
+
+    std::vector<std::pair<FieldPlace, std::string>> results;
+    for (const auto& rows : derive_rows(std::move(part), dimension, input.walls, options, device_mesh)) {
+        const auto all = rows_on_first_rank(rows.values, rows.place == FieldPlace::Points ? point_ids : cell_ids, group);
+        if (!is_first) continue;
+        put_array(arrays_at(input.whole, rows.place), array_of(rows.name, all, rows.type));
+        results.emplace_back(rows.place, rows.name);
+    }
+    if (is_first) {
+        timer.begin("write");
+        write_mesh(options.output, input.whole, options.write);
+        const auto seconds = timer.finish();
+        report(input.whole, results, options, seconds);
+    }
+    group.barrier();
+    return exit_code::ok;
+}
+
+}  // namespace
+
+int derive_command(std::span<const std::string> arguments)
+{
+    DeriveOptions options;
+    if (!parse(arguments, options)) return exit_code::ok;
+    require_writable_format(options.output);
+    return run_on_ranks(options.num_ranks, "derive", arguments, [](int) {}, [&](World& world) { return derive(options, world); });
+}
+
+}  // namespace meshard

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <span>
+#include <string>
+
+namespace meshard {
+
+/// Triangles that distances are measured to.
+struct WallSurface {
+    at::Tensor vertices;     ///< (V, 3), double
+    at::Tensor faces;        ///< (F, 3), int64; right-handed seen from the side that the polygons' points turn to
+    bool is_closed = false;  ///< every edge belongs to two polygons or more
+};
+
+/// Reads surfaces as one. Each word is a surface file, or, where there is none of that name, a patch of the case (or a block of the file) `mesh`.
+/// Polygons that are no triangles become triangles around the mean of their corners, as everywhere in meshard; lines and vertices are left out.
+/// @throws IoError, InvalidInput naming the word: neither a file nor a patch, no polygons, solid cells, coordinates that are not finite
+WallSurface read_walls(std::span<const std::string> words, const std::string& mesh);
+
+}  // namespace meshard
