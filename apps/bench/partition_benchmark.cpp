@@ -174,18 +174,20 @@ int partition_bench_command(std::span<const std::string> arguments)
                  "cut, largest ghost count, imbalance and CPU seconds. A mesh is a file, or a kind with a number of cells to make:\n"
                  "tets, hybrid, graded, surface, hexes; e.g. tets:1000000.",
                  "bench partition");
-    app.add_option("meshes", options.meshes, "files or kinds; none: tets, hybrid, graded and surface of a million cells")->type_name("MESH");
+    app.add_option("meshes", options.meshes, "files, or kinds of meshes to make with their number of cells, e.g. tets:1000000")
+        ->type_name("MESH")
+        ->default_str("tets, hybrid, graded and surface of a million cells");
     app.add_option("-n,--num-parts", options.parts, "numbers of parts")->type_name("N,...")->capture_default_str();
     app.add_option("--method", options.methods, "methods to compare with METIS alone, e.g. metis,rcb")
         ->delimiter(',')
         ->type_name("NAME,...")
         ->capture_default_str();
-    app.add_option("--seeds", options.num_seeds, "runs of each")->check(CLI::PositiveNumber)->capture_default_str();
-    app.add_option("--imbalance", options.imbalance, "as of partition")->capture_default_str();
-    app.add_flag("--quality", options.quality, "as of partition");
-    app.add_flag("--no-refine", options.plain, "methods without refinement");
-    app.add_flag("--contiguous", options.contiguous, "as of partition");
-    app.add_flag("--json", options.json, "one JSON object on stdout, with the values of every seed");
+    app.add_option("--seeds", options.num_seeds, "runs of each, with seeds of their own")->check(CLI::PositiveNumber)->type_name("N")->capture_default_str();
+    app.add_option("--imbalance", options.imbalance, "largest part over its fair share that is allowed")->type_name("RATIO")->capture_default_str();
+    app.add_flag("--quality", options.quality, "take three to four times the time for fewer cut faces and ghosts");
+    app.add_flag("--no-refine", options.plain, "the bare methods, without refinement");
+    app.add_flag("--contiguous", options.contiguous, "every part in one piece, where the mesh and the imbalance allow it");
+    app.add_flag("--json", options.json, "one JSON object on stdout instead of the report, with the values of every seed");
     if (!parse_arguments(app, arguments)) return exit_code::ok;
     if (options.meshes.empty()) options.meshes = {"tets:1000000", "hybrid:1000000", "graded:1000000", "surface:1000000"};
     for (const auto& method : options.methods) partition_method(method);

@@ -77,42 +77,43 @@ std::vector<std::string> weight_names(const CutArguments& arguments)
 
 void add_cut_options(CLI::App& app, CutArguments& arguments)
 {
-    app.add_option("-n,--num-parts", arguments.num_parts, "number of parts; may be left out with --levels or a given partition")
+    app.add_option("-n,--num-parts", arguments.num_parts, "number of parts; may be left out with --levels, file: and array:")
         ->each([&arguments](const std::string&) { arguments.has_num_parts = true; })
         ->type_name("N");
     app.add_option("-o,--output", arguments.output, "shards folder to make; must not exist")->type_name("DIR");
-    app.add_option("--method", arguments.method,
-                   "how to cut: metis (k-way), recursive (bisection by METIS), scotch (64-bit), rcb (coordinate\n"
-                   "bisection), hilbert (curve), auto (the better of metis and rcb), file:PATH (.part.N or OpenFOAM's\n"
-                   "cellDecomposition), array:NAME (of the mesh)")
+    app.add_option("--method", arguments.method, "how to cut: metis, recursive, scotch, rcb, hilbert, auto, file:PATH or array:NAME")
         ->type_name("NAME")
         ->capture_default_str();
-    app.add_option("--levels", arguments.levels, "in levels, e.g. 4,2: in 4 (nodes), then each in 2 (devices)")->type_name("N,N");
+    app.add_option("--levels", arguments.levels, "number of parts in levels, e.g. 4,2: 4 parts (nodes), each of them in 2 (devices)")->type_name("N,...");
     app.add_option("--objective", arguments.objective, "what is to be few: cut (faces between parts), ghosts (of the part with most) or both")
         ->type_name("NAME")
         ->capture_default_str();
-    app.add_flag("--quality", arguments.quality, "several times the time for fewer cut faces and ghosts");
-    app.add_flag("--refine", arguments.refine, "refine methods that are not refined by default (hilbert, file, array)");
-    app.add_flag("--no-refine", arguments.no_refine, "the bare method; parts above the bound are repaired all the same");
-    app.add_flag("--contiguous", arguments.contiguous, "parts in one piece, where mesh and balance allow");
-    app.add_option("--weights", arguments.weights, "what to balance, several at once with commas: cells (default), points, faces, array:NAME")
-        ->type_name("NAME,...");
-    app.add_option("--capacities", arguments.capacities, "shares of unequal devices, one a part, e.g. 1,1,2")->type_name("C,...");
-    app.add_option("--ghosts", arguments.ghosts, "who is a ghost: neighbours by face, edge, vertex, radius:R (between middles) or nearest:K")
+    app.add_flag("--quality", arguments.quality, "take three to four times the time for fewer cut faces and ghosts");
+    app.add_flag("--refine", arguments.refine, "refine what a method gives that is not refined by default (hilbert, file:, array:)");
+    app.add_flag("--no-refine", arguments.no_refine, "the bare method; parts above the bound and empty ones are repaired all the same");
+    app.add_flag("--contiguous", arguments.contiguous, "every part in one piece, where the mesh and the imbalance allow it");
+    app.add_option("--weights", arguments.weights, "what is balanced, several at once with commas: cells, points, faces, array:NAME")
+        ->type_name("NAME,...")
+        ->default_str("cells");
+    app.add_option("--capacities", arguments.capacities, "shares of unequal devices, one a part, e.g. 1,1,2")->type_name("C,...")->default_str("equal shares");
+    app.add_option("--ghosts", arguments.ghosts, "who is a ghost: neighbours by face, edge or vertex, radius:R or nearest:K")
         ->type_name("RULE")
         ->capture_default_str();
-    app.add_option("--ghost-layers", arguments.ghost_layers, "rings of foreign cells that each part sees")->type_name("K")->capture_default_str();
-    app.add_option("--imbalance", arguments.imbalance, "largest part over mean part that is allowed")->type_name("RATIO")->capture_default_str();
-    app.add_option("--seed", arguments.seed, "of the method's random choices; same seed, same parts")->type_name("S")->capture_default_str();
-    app.add_option("--threads", arguments.threads, "threads for graph, ghosts and writing; the result is the same for any number")
+    app.add_option("--ghost-layers", arguments.ghost_layers, "rings of such neighbours that each part sees")->type_name("K")->capture_default_str();
+    app.add_option("--imbalance", arguments.imbalance, "largest part over its fair share that is allowed; the refinement uses all of it")
+        ->type_name("RATIO")
+        ->capture_default_str();
+    app.add_option("--seed", arguments.seed, "seed of the random choices; the same file, options and seed give the same shards")
+        ->type_name("S")
+        ->capture_default_str();
+    app.add_option("--threads", arguments.threads, "threads for the graph, the ghosts and writing; the result is the same for any number")
         ->type_name("T")
         ->capture_default_str();
     app.add_flag("--allow-empty", arguments.allow_empty, "more parts than cells are no error; the rest stay empty");
     app.add_flag("--dry-run", arguments.dry_run, "cut and report, write no shards; -o may be left out");
-    app.add_option("--preview", arguments.preview, "draw the parts in colours to this picture")->type_name("PNG");
-    app.add_option("--csv", arguments.csv, "write the report of the parts as a table to this file")->type_name("FILE");
-    app.add_option("--dump", arguments.dump, "also write the cut for other programs into DIR: metis (graph and part file), foam (decomposePar)")
-        ->type_name("LIST");
+    app.add_option("--preview", arguments.preview, "picture to draw, the parts in colours (.png)")->type_name("PNG");
+    app.add_option("--csv", arguments.csv, "table to write, the parts' lines of the report (.csv)")->type_name("FILE");
+    app.add_option("--dump", arguments.dump, "also write the cut for other programs into DIR: metis, foam or both (metis,foam)")->type_name("NAME,...");
     add_compress_option(app, arguments.compress);
     app.add_flag("--json", arguments.json, "one JSON object on stdout instead of the report");
 }

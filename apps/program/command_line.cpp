@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/program/command_line.h"
 
+#include "apps/program/verb_help.h"
 #include "io/bytes/interruption.h"
 #include "partition/nearest_name.h"
 
@@ -72,11 +73,15 @@ int exit_code_of_current_error()
 bool parse_arguments(CLI::App& app, std::span<const std::string> arguments)
 {
     app.allow_extras();
+    if (arguments.size() == 1 && arguments.front() == "--help-json") {
+        std::cout << help_json(app) << '\n';
+        return false;
+    }
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // the order that CLI::App::parse wants
     try {
         app.parse(std::move(reversed));
     } catch (const CLI::CallForHelp&) {
-        std::cout << app.help("meshard");
+        std::cout << help_text(app);
         return false;
     } catch (const CLI::ParseError& error) {
         // An unknown option often is the reason why a required one is missing.
@@ -123,7 +128,9 @@ std::vector<double> parse_numbers(std::string_view text, std::string_view option
 
 void add_compress_option(CLI::App& app, std::string& name)
 {
-    app.add_option("--compress", name, "none, zlib or lz4; uncompressed files are mapped instead of read")->type_name("KIND")->capture_default_str();
+    app.add_option("--compress", name, "how files are compressed: none (they are mapped instead of read), zlib or lz4")
+        ->type_name("KIND")
+        ->capture_default_str();
 }
 
 Compression parse_compression(const std::string& name)

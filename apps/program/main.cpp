@@ -30,7 +30,7 @@ void print_help()
                   << (verb.run || has_models_program() ? "" : " (not in this build: needs LibTorch)") << '\n';
     }
     std::cout << "\nOptions:\n"
-                 "  -h,--help   this text; `meshard VERB --help` explains a verb\n"
+                 "  -h,--help   this text; `meshard VERB --help` explains a verb, `meshard VERB --help-json` the same for programs\n"
                  "  --version   versions of meshard and of the libraries in it\n\n"
                  "Exit codes: 0 good, 1 a check failed, 2 usage or configuration, 3 input, 4 run time, 5 ranks,\n"
                  "6 an operator was refused (probe), 130 interrupted.\n";

@@ -41,7 +41,9 @@ std::string yaml_text(const nlohmann::json& value)
 
 SettingRule option_rule(const OptionInfo& option, const nlohmann::json& pattern)
 {
-    SettingRule rule{.path = kept("model." + option.name), .type = type_of(pattern), .fallback = kept(yaml_text(pattern)), .meaning = kept(option.meaning)};
+    const auto condition = option.only_with.empty() ? "" : "; with " + option.only_with;
+    SettingRule rule{
+        .path = kept("model." + option.name), .type = type_of(pattern), .fallback = kept(yaml_text(pattern)), .meaning = kept(option.meaning + condition)};
     std::string words;
     for (const auto& word : option.bounds.words) words += (words.empty() ? "" : "|") + word;
     rule.words = kept(words);

@@ -123,7 +123,7 @@ std::string expected(const SettingRule& rule)
         text = "a list of numbers";
         break;
     case SettingType::NumberOrTextList:
-        text = "a number or a list of texts";
+        text = "a number";
         break;
     }
     std::ostringstream range;
@@ -131,6 +131,7 @@ std::string expected(const SettingRule& rule)
     if (std::isfinite(rule.min)) range << " from " << rule.min;
     if (std::isfinite(rule.max)) range << " to " << rule.max;
     text += range.str();
+    if (rule.type == SettingType::NumberOrTextList) text += ", or a list of texts";
     if (!rule.words.empty()) {
         const auto words = join(split(rule.words, '|'), ", ");
         text += text.empty() ? words : rule.type == SettingType::TextList ? " " + words : ", or " + words;

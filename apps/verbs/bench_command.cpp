@@ -41,25 +41,42 @@ bool parse(std::span<const std::string> arguments, BenchArguments& options)
                  "ghosts: bytes of neighbour searches among cut points, time of a ghost exchange, and what of it message passing hides.\n"
                  "partition: methods of cutting meshes against METIS; see meshard bench partition --help.",
                  "bench");
-    app.add_option("WHAT", options.what, "step, model, scaling, operators or ghosts")
+    app.add_option("WHAT", options.what, "what to time: step, model, scaling, operators or ghosts; or partition, which has options of its own")
+        ->type_name("WHAT")
         ->check(CLI::IsMember({"step", "model", "scaling", "operators", "ghosts"}))
         ->capture_default_str();
     auto& shape = options.shape;
-    app.add_option("--points", shape.num_points, "points of the whole cloud; of ghosts 1000000 unless said")->check(CLI::PositiveNumber)->capture_default_str();
-    app.add_option("--hidden", shape.n_hidden, "channels")->check(CLI::PositiveNumber)->capture_default_str();
-    app.add_option("--layers", shape.n_layers, "blocks")->check(CLI::PositiveNumber)->capture_default_str();
-    app.add_option("--heads", shape.n_head, "attention heads")->check(CLI::PositiveNumber)->capture_default_str();
-    app.add_option("--slices", shape.slice_num, "slices a head")->check(CLI::PositiveNumber)->capture_default_str();
-    app.add_option("--rows", options.num_rows, "of ghosts: rows that each rank sends")->check(CLI::PositiveNumber)->capture_default_str();
-    app.add_option("--memory", options.memory, "of model: stored, recomputed or streamed")
+    app.add_option("--points", shape.num_points, "points of the whole cloud; of ghosts 1000000 by default")
+        ->check(CLI::PositiveNumber)
+        ->type_name("N")
+        ->capture_default_str();
+    app.add_option("--hidden", shape.n_hidden, "channels of the model")->check(CLI::PositiveNumber)->type_name("N")->capture_default_str();
+    app.add_option("--layers", shape.n_layers, "blocks of the model")->check(CLI::PositiveNumber)->type_name("N")->capture_default_str();
+    app.add_option("--heads", shape.n_head, "attention heads of the model")->check(CLI::PositiveNumber)->type_name("N")->capture_default_str();
+    app.add_option("--slices", shape.slice_num, "slices of each head")->check(CLI::PositiveNumber)->type_name("N")->capture_default_str();
+    app.add_option("--rows", options.num_rows, "of ghosts: rows of 64 channels that each rank sends")
+        ->check(CLI::PositiveNumber)
+        ->type_name("N")
+        ->capture_default_str();
+    app.add_option("--memory", options.memory, "of model: memory mode, stored, recomputed or streamed")
+        ->type_name("MODE")
         ->check(CLI::IsMember({"stored", "recomputed", "streamed"}))
         ->capture_default_str();
-    app.add_option("--device", options.device, "of model: cpu or cuda, a GPU in builds for one")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
-    app.add_option("--precision", options.precision, "of model: float32 or bfloat16")->check(CLI::IsMember({"float32", "bfloat16"}))->capture_default_str();
+    app.add_option("--device", options.device, "of model: cpu, or cuda, the first GPU, in builds for one")
+        ->type_name("NAME")
+        ->check(CLI::IsMember({"cpu", "cuda"}))
+        ->capture_default_str();
+    app.add_option("--precision", options.precision, "of model: float32 or bfloat16")
+        ->type_name("NAME")
+        ->check(CLI::IsMember({"float32", "bfloat16"}))
+        ->capture_default_str();
     app.add_flag("--inference", options.inference_only, "of model: no training step");
-    app.add_option("--repeats", options.num_repeats, "pairs that are timed; 15, of scaling 5")->check(CLI::PositiveNumber);
+    app.add_option("--repeats", options.num_repeats, "pairs of runs that are timed")
+        ->check(CLI::PositiveNumber)
+        ->type_name("N")
+        ->default_str("15, of scaling 5");
     app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine")->check(CLI::PositiveNumber)->type_name("N");
-    app.add_flag("--json", options.json, "one JSON object on stdout");
+    app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
     if (!parse_arguments(app, arguments)) return false;
     if (options.what == "ghosts" && app.count("--points") == 0) shape.num_points = 1'000'000;
     if (options.num_repeats == 0) options.num_repeats = options.what == "scaling" ? 5 : 15;

@@ -41,8 +41,8 @@ int check_command(std::span<const std::string> arguments)
     std::string folder;
     bool json = false;
     CLI::App app("Tests every promise that a shards folder makes: files, owners, ghosts, values. Exit code 1 if one fails.", "check");
-    app.add_option("dir", folder, "shards folder")->required()->type_name("DIR");
-    app.add_flag("--json", json, "one JSON object on stdout");
+    app.add_option("dir", folder, "shards folder to test")->required()->type_name("DIR");
+    app.add_flag("--json", json, "one JSON object on stdout instead of the report");
     if (!parse_arguments(app, arguments)) return exit_code::ok;
 
     show_progress("checking ...");

@@ -46,10 +46,12 @@ bool parse(std::span<const std::string> arguments, ConvertOptions& options)
                  "a .pvtu or .pvtp names them as files beside it, other formats hold the merged mesh.\n\n"
                  "Checkpoints: .mdlus (PhysicsNeMo), .pt (PyTorch) and .safetensors are read and written; nothing in them is executed.",
                  "convert");
-    app.add_option("input", options.input, "mesh, OpenFOAM case or shards folder to read")->required()->type_name("IN");
+    app.add_option("input", options.input, "mesh, OpenFOAM case, shards folder or checkpoint to read")->required()->type_name("IN");
     app.add_option("output,-o,--output", options.output, "file to write (" + writable_formats() + ")")->required()->type_name("OUT");
-    app.add_option("--block", options.blocks, "only this block, patch or zone, or all below it (boundary); may be repeated")->type_name("NAME")->expected(1);
-    app.add_option("--time", options.time, "time to read from a case or a series; none given: the latest")->type_name("T");
+    app.add_option("--block", options.blocks, "only this block, patch or zone, or all below a level (boundary); may be repeated")
+        ->type_name("NAME")
+        ->expected(1);
+    app.add_option("--time", options.time, "time to read from a case or a series, as it stands there")->type_name("T")->default_str("the latest");
     add_compress_option(app, options.compress);
     app.add_option("--to", options.to, "format of a checkpoint, where OUT's extension does not say it: mdlus, pt or safetensors")->type_name("FORMAT");
     app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");

@@ -127,25 +127,27 @@ bool parse(std::span<const std::string> arguments, ForcesOptions& options)
                  "an array `Normals` is compared with that.",
                  "forces");
     app.add_option("file", options.files, "surfaces with the two fields (.vtp .pvtp .vtk, or .vtu of polygons)")->required()->type_name("FILE");
-    app.add_option("--pressure", options.pressure, "pressure field; none given: p, pMean, pMeanTrim, pressure")->type_name("NAME");
-    app.add_option("--shear", options.shear, "wall shear stress field, or `none`; none given: wallShearStress and its like")->type_name("NAME");
-    app.add_option("--pressure-kind", kind, "kinematic (pressure and shear divided by rho), static (Pa), or cp (divided by 0.5 rho U^2)")
+    app.add_option("--pressure", options.pressure, "pressure field")->type_name("NAME")->default_str("the first of p, pMean, pMeanTrim, pressure, Pressure");
+    app.add_option("--shear", options.shear, "wall shear stress field, or none")
+        ->type_name("NAME")
+        ->default_str("named like the pressure, else the first of wallShearStress, wallShearStressMean, wallShearStressMeanTrim, wss, WallShearStress");
+    app.add_option("--pressure-kind", kind, "what pressure and shear are divided by: kinematic (rho), static (nothing: Pa) or cp (0.5 rho U^2)")
         ->type_name("KIND")
         ->check(CLI::IsMember({"kinematic", "static", "cp"}))
         ->capture_default_str();
-    app.add_option("--shear-sign", shear_sign, "openfoam (minus the stress on the body) or traction (the stress on the body)")
+    app.add_option("--shear-sign", shear_sign, "what the shear field holds: openfoam (minus the stress on the body) or traction (the stress on the body)")
         ->type_name("SIGN")
         ->check(CLI::IsMember({"openfoam", "traction"}))
         ->capture_default_str();
     app.add_flag("--flip-normals", options.flip_normals, "the polygons' normals point into the body: turn them");
     app.add_option("--rho", rho, "density")->type_name("RHO")->capture_default_str();
-    app.add_option("--u-inf", u_inf, "speed of the flow, or its vector, which then is the drag direction too")->type_name("U|X,Y,Z");
-    app.add_option("--area", area, "reference area of the coefficients")->type_name("A");
+    app.add_option("--u-inf", u_inf, "speed of the flow, or its vector, which then is the direction of drag, too")->type_name("U|X,Y,Z");
+    app.add_option("--area", area, "reference area; with --u-inf there are coefficients")->type_name("A");
     app.add_option("--length", length, "reference length of the moment coefficients")->type_name("L");
-    app.add_option("--center", center, "where moments are taken about; none given: 0,0,0")->type_name("X,Y,Z");
-    app.add_option("--drag-dir", drag, "none given: the direction of --u-inf, else 1,0,0")->type_name("X,Y,Z");
-    app.add_option("--lift-dir", lift, "none given: up (z), without its part along the drag")->type_name("X,Y,Z");
-    app.add_flag("--json", options.json, "one JSON object on stdout, or an array of them for several files");
+    app.add_option("--center", center, "point about which moments are taken")->type_name("X,Y,Z")->default_str("0,0,0");
+    app.add_option("--drag-dir", drag, "direction of drag")->type_name("X,Y,Z")->default_str("the flow's, else 1,0,0");
+    app.add_option("--lift-dir", lift, "direction of lift")->type_name("X,Y,Z")->default_str("up (z) without its part along the drag");
+    app.add_flag("--json", options.json, "one JSON object on stdout instead of the report; an array of them for several files");
     if (!parse_arguments(app, arguments)) return false;
 
     options.kind = kind == "kinematic" ? FieldKind::Kinematic : kind == "static" ? FieldKind::Static : FieldKind::Coefficient;

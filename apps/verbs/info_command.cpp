@@ -219,10 +219,8 @@ int info_command(std::span<const std::string> arguments)
     CLI::App app("Says what is in a mesh file or a shards folder: cells by type, arrays with range and NaN count, bounds,\n"
                  "closed or open surface, memory; of a checkpoint, the architecture and its parameters. Exit code 3 if it cannot be read.",
                  "info");
-    app.add_option("file", file, "mesh (.vtu .vtp .vtk .stl .ply .pvtu .pvtp), shards folder, or checkpoint (.mdlus .pt .safetensors)")
-        ->required()
-        ->type_name("FILE");
-    app.add_flag("--json", json, "one JSON object on stdout");
+    app.add_option("file", file, "mesh, shards folder or checkpoint; `meshard convert --help` lists the formats")->required()->type_name("FILE");
+    app.add_flag("--json", json, "one JSON object on stdout instead of the report");
     if (!parse_arguments(app, arguments)) return exit_code::ok;
 
     if (std::filesystem::is_directory(file)) {

@@ -43,9 +43,9 @@ int merge_command(std::span<const std::string> arguments)
     CLI::App app("Puts the shards of a folder together again, in the order of the source. With --verify the result must equal\n"
                  "the source bit for bit (points, cells, types, every array), else the exit code is 1 and nothing is written.",
                  "merge");
-    app.add_option("dir", folder, "shards folder")->required()->type_name("DIR");
-    app.add_option("-o,--output", output, "mesh file to write (.vtu, of surfaces also .vtp)")->type_name("FILE");
-    app.add_option("--verify", source, "compare with this file, from which the shards were cut")->type_name("SOURCE");
+    app.add_option("dir", folder, "shards folder to merge")->required()->type_name("DIR");
+    app.add_option("-o,--output", output, "mesh to write: .vtu, of surfaces also .vtp; may be left out with --verify")->type_name("FILE");
+    app.add_option("--verify", source, "file from which the shards were cut: the result must equal it bit for bit")->type_name("SOURCE");
     add_compress_option(app, compress);
     if (!parse_arguments(app, arguments)) return exit_code::ok;
     const WriteOptions options{.compression = parse_compression(compress)};

@@ -83,13 +83,13 @@ int partition_command(std::span<const std::string> words)
     CLI::App app("Cuts a mesh into shards of nearly the same number of cells (a point cloud: of points) with few faces between\n"
                  "them and few ghosts, and writes them as a folder of VTK files that ParaView opens.",
                  "partition");
-    app.add_option("file", file, "mesh or OpenFOAM case to cut (meshard convert --help lists the formats)")->required()->type_name("FILE");
+    app.add_option("file", file, "mesh or OpenFOAM case to cut; `meshard convert --help` lists the formats")->required()->type_name("FILE");
     add_cut_options(app, arguments);
     std::string max_memory;
     app.add_option("--max-memory", max_memory,
-                   "most memory that a process may take, e.g. 1G: cuts blocks along a curve instead of cells and reads\n"
-                   "the file in parts, which must be raw .vtu or .vtp, or .vtkhdf (meshard convert makes them)")
-        ->type_name("SIZE");
+                   "most memory that a process may take, e.g. 4G; the file is then read in parts: .vtu or .vtp, appended raw, or .vtkhdf")
+        ->type_name("SIZE")
+        ->default_str("no limit");
     if (!parse_arguments(app, words)) return exit_code::ok;
     const auto messages = ranks_of_this_run();
     if (max_memory.empty() && messages->size() == 1) {

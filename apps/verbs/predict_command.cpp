@@ -37,33 +37,41 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
                  "predict");
     std::vector<std::string> settings, words;
     std::string constants, time, association = "cell", memory = "auto";
-    app.add_option("input", words, "folder of a run of `meshard train` (not with --model), then meshes without the fields (.vtp .vtu .stl .ply .vtk)")
+    app.add_option("input", words, "folder of a run of `meshard train` (not with --model), then the meshes to predict on")
         ->required()
         ->type_name("[RUN_DIR] INPUT...");
     app.add_option("--model", options.model,
-                   "weights in place of a run: .mdlus, .pt or .safetensors; a global_stats.json beside gives the fields' mean and std")
+                   "weights in place of a run: .mdlus, .pt or .safetensors; a global_stats.json beside it has the fields' mean and std")
         ->type_name("FILE");
-    app.add_option("-o,--output", options.output, "file to write: .vtp .vtu, or .pvtp .pvtu with a piece a rank; of several inputs: a folder")
+    app.add_option("-o,--output", options.output, "file to write: .vtp or .vtu, .pvtp or .pvtu with a piece a rank; of several inputs a folder")
         ->required()
         ->type_name("OUT");
-    app.add_option("--set", settings, "a value that stood in the case table in training, e.g. length=1.044")->type_name("NAME=VALUE");
-    app.add_option("--memory", memory,
-                   "what a Transolver keeps of each point from layer to layer: stored (2 channels' numbers), recomputed (1), streamed\n"
-                   "(nothing; slower); auto: the fastest that takes a quarter of the machine's memory")
+    app.add_option("--set", settings, "value of a column of the case table in training, e.g. length=1.044; may be repeated")->type_name("NAME=VALUE");
+    app.add_option("--memory", memory, "what a Transolver keeps of each point between layers: stored, recomputed (half), streamed (nothing; slower) or auto")
+        ->type_name("MODE")
         ->check(CLI::IsMember({"auto", "stored", "recomputed", "streamed"}))
         ->capture_default_str();
-    app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine")->check(CLI::PositiveNumber)->type_name("N");
-    auto* of_file = app.add_option_group("Of a --model that does not say it itself");
-    of_file->add_option("--constants", constants, "what the model is told of the whole case, in the order of its training, e.g. density and speed: 1.205,38.9")
-        ->type_name("A[,B...]");
-    of_file->add_option("--time", time, "what a model with time_input is told of the whole case")->type_name("T");
-    of_file->add_option("--neighbors", options.data.num_neighbors, "of MeshGraphNet: how many nearest points each point hears; 6 if the file does not say it")
+    app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine (torchrun, mpirun and srun work too)")
         ->check(CLI::PositiveNumber)
-        ->type_name("K");
-    of_file->add_option("--center", options.data.center, "subtracted from the points: bounds, none, or a place x,y,z")->type_name("WHAT");
-    of_file->add_option("--length", options.data.length, "the points are divided by it: bounds, none, a number, or three for x,y,z")->type_name("WHAT");
-    of_file->add_option("--fields", options.data.fields, "names of the channels, e.g. pressure,shear_stress:3")->type_name("NAME[:N],...");
-    of_file->add_option("--association", association, "where the fields live: cell or point")->type_name("WHERE");
+        ->type_name("N");
+    auto* of_file = app.add_option_group("With --model, where its file does not say it");
+    of_file->add_option("--constants", constants, "what the model is told of the whole case, in the order of its training, e.g. density and speed: 1.205,38.9")
+        ->type_name("A,...");
+    of_file->add_option("--time", time, "time of the case, for a model with time_input")->type_name("T");
+    of_file->add_option("--neighbors", options.data.num_neighbors, "nearest points that each point hears, for MeshGraphNet")
+        ->check(CLI::PositiveNumber)
+        ->type_name("K")
+        ->default_str("6");
+    of_file->add_option("--center", options.data.center, "what is subtracted from the points: bounds (centre of the bounding box), none, or x,y,z")
+        ->type_name("WHAT")
+        ->default_str("none");
+    of_file->add_option("--length", options.data.length, "what the points are divided by: bounds (longest edge of the bounding box), none, a number, or three")
+        ->type_name("WHAT")
+        ->default_str("none");
+    of_file->add_option("--fields", options.data.fields, "names of the channels, with their number where it is not 1, e.g. pressure,shear_stress:3")
+        ->type_name("NAME[:N],...")
+        ->default_str("one array, prediction");
+    of_file->add_option("--association", association, "where the fields live: cell or point")->type_name("WHERE")->capture_default_str();
     if (!parse_arguments(app, arguments)) return false;
 
     if (options.model.empty()) {

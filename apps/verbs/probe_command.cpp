@@ -31,15 +31,18 @@ bool parse(std::span<const std::string> arguments, ProbeArguments& options)
                  "gradients and buffers. Exit code 0: equal; 1: different; 2: usage; 6: an operator was refused.",
                  "probe");
     auto& request = options.request;
-    app.add_option("MODEL", request.model, "TorchScript file, from torch.jit.script(model).save(path)")->required();
-    app.add_option("--input", request.input, "safetensors file with the tensor 'input', or one for each argument by its name")->required();
-    app.add_option("--shard", options.dims, "dimension of the input to cut, or two (2,3) for a grid of ranks")->required();
-    app.add_option("--nproc", options.num_ranks, "ranks started on this machine")->check(CLI::Range(1, 1024))->capture_default_str();
-    app.add_option("--uneven", options.shares, "shares of the ranks, e.g. 0.7,0.3; even if absent");
+    app.add_option("MODEL", request.model, "TorchScript file, from torch.jit.script(model).save(path)")->required()->type_name("MODEL.pt");
+    app.add_option("--input", request.input, "safetensors file: input, or one tensor for each argument of forward by its name; and grad_output if wanted")
+        ->required()
+        ->type_name("FILE");
+    app.add_option("--shard", options.dims, "dimension of the input to cut, e.g. 2; two for a grid of ranks, e.g. 2,3")->required()->type_name("DIM[,DIM]");
+    app.add_option("--nproc", options.num_ranks, "ranks that are started on this machine")->check(CLI::Range(1, 1024))->type_name("N")->capture_default_str();
+    app.add_option("--uneven", options.shares, "shares of the ranks, e.g. 0.7,0.3; zero is allowed")->type_name("SHARE,...")->default_str("equal shares");
     app.add_flag("--train", request.train, "training mode (batch norm, dropout); without it evaluation mode");
-    app.add_flag("--backward", request.backward, "gradients too, of the sum of output times 'grad_output', or of the output's mean if the file has none");
-    app.add_option("--output", options.output, "safetensors file for what the sharded run gave: output, grad_input, grad.<parameter>");
-    app.add_flag("--json", options.json, "one JSON object on stdout");
+    app.add_flag("--backward", request.backward, "gradients too; the loss is the sum of output times grad_output, else the mean of the output");
+    app.add_option("--output", options.output, "safetensors file to write: output, grad_input, grad.PARAMETER, in training mode buffer.NAME")
+        ->type_name("FILE");
+    app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
     if (!parse_arguments(app, arguments)) return false;
 
     for (const auto value : parse_numbers(options.dims, "--shard")) {

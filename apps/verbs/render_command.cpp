@@ -54,12 +54,12 @@ int render_command(std::span<const std::string> arguments)
     std::string size = "1280x800";
     RenderOptions options;
     CLI::App app("Draws a surface, the outside of a volume, or a point cloud to a PNG file. Needs no display.", "render");
-    app.add_option("file", file, "mesh (.vtu .vtp .vtk .stl .ply .pvtu .pvtp) or shards folder")->required()->type_name("FILE");
+    app.add_option("file", file, "mesh or shards folder to draw; `meshard convert --help` lists the formats")->required()->type_name("FILE");
     app.add_option("-o,--output", output, "picture to write (.png)")->required()->type_name("PNG");
-    app.add_option("--color-by", options.color_by, "cell or point array; of shards also PartitionId; none: plain grey")->type_name("FIELD");
-    app.add_option("--component", options.component, "of a vector: x, y, z or a number; none: its magnitude")->type_name("K");
-    app.add_option("--range", range, "lowest and highest value of the colours; none: those of the field")->type_name("A,B");
-    app.add_option("--view", view, "iso, side, front or top")->type_name("NAME")->capture_default_str();
+    app.add_option("--color-by", options.color_by, "cell or point array; of a shards folder also PartitionId")->type_name("FIELD")->default_str("plain grey");
+    app.add_option("--component", options.component, "component of a vector: x, y, z or a number")->type_name("K")->default_str("its magnitude");
+    app.add_option("--range", range, "lowest and highest value of the colours, e.g. -1,1")->type_name("A,B")->default_str("those of the field");
+    app.add_option("--view", view, "where to look from, for x downstream and z up: iso, side, front or top")->type_name("NAME")->capture_default_str();
     app.add_option("--size", size, "width and height in pixels")->type_name("WxH")->capture_default_str();
     if (!parse_arguments(app, arguments)) return exit_code::ok;
 

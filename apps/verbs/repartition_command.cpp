@@ -35,8 +35,8 @@ int repartition_command(std::span<const std::string> words)
     CLI::App app("Cuts the mesh of a shards folder again, into another number of parts or in another way. The file that was cut\n"
                  "first is not needed; the new shards name it as their source all the same, and merge to the same mesh.",
                  "repartition");
-    app.add_option("dir", folder, "shards folder")->required()->type_name("DIR");
-    app.add_option("--cost", costs, "what each part of DIR cost in a run (seconds, say), one number a part: balances that")->type_name("C,...");
+    app.add_option("dir", folder, "shards folder to cut again")->required()->type_name("DIR");
+    app.add_option("--cost", costs, "what each part of the folder cost in a run (seconds, say), one number a part: that is balanced")->type_name("C,...");
     add_cut_options(app, arguments);
     if (!parse_arguments(app, words)) return exit_code::ok;
     check_cut_arguments(arguments);

@@ -54,19 +54,20 @@ bool parse(std::span<const std::string> arguments, TrainArguments& options)
                  "checkpoints and metrics in OUTPUT_DIR/RUN_ID. Settings come from the file, then from key=value words.",
                  "train");
     std::vector<std::string> words;
-    app.add_option("config", words, "configuration (YAML), then settings that replace its own, e.g. training.num_epochs=20; ~key removes one")
+    app.add_option("config", words, "configuration (YAML), then settings in place of its own, e.g. training.num_epochs=20; ~key removes one")
         ->type_name("CONFIG.yaml [key=value|~key ...]");
     app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine (torchrun, mpirun and srun work too)")
         ->check(CLI::PositiveNumber)
         ->type_name("N");
-    app.add_option("--resume", options.resume, "go on with this run, from its last checkpoint")->type_name("RUN_DIR");
+    app.add_option("--resume", options.resume, "go on with this run from its last checkpoint; key=value words become part of its settings")
+        ->type_name("RUN_DIR");
     app.add_flag("--validate", options.validate, "check the configuration, build the model and read one case; no training");
     app.add_flag("--print-plan", options.print_plan,
                  "read one case as --validate does, print what would run (model, ranks, points, memory, the form of each block), and end");
     app.add_flag("--print-config", options.print_config, "print every setting with its source, and end");
     app.add_flag("--list-keys", options.list_keys, "print every key with its default and meaning, and end");
     app.add_flag("--overwrite", options.overwrite, "replace an earlier run of the same name");
-    app.add_flag("--verify-sources", options.verify_sources, "read every source whole, to see whether the shards that are kept are still of it");
+    app.add_flag("--verify-sources", options.verify_sources, "read every source whole to see whether the shards that are kept are still of it");
     if (!parse_arguments(app, arguments)) return false;
 
     if (options.resume.empty() && !words.empty()) {

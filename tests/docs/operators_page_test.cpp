@@ -2,20 +2,17 @@
 // docs/operators.md says of every aten operator what happens to sharded tensors. It is written from the rule table: this test fails when the
 // page is out of date, and writes it when MESHARD_UPDATE_DOCS is set.
 #include "sharding/tensor/rule_table.h"
+#include "tests/docs/update_docs.h"
 #include "tests/support/test_paths.h"
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <fstream>
 #include <map>
 #include <set>
 #include <sstream>
 
 namespace meshard {
 namespace {
-
-const std::string kPath = source_path("docs/operators.md");
 
 /// Of a family, its operators without overloads.
 std::map<std::string, std::set<std::string>> operators_by_family()
@@ -33,8 +30,9 @@ std::string page()
     std::ostringstream text;
     text
         << "# Operators\n\n"
-           "What happens when an aten operator is called with a sharded tensor. Generated from the rule table by its test: `MESHARD_UPDATE_DOCS=1 ctest -R "
-           "OperatorsPage`.\n\n"
+           "What happens when an aten operator is called with a sharded tensor. Generated from the rule table: `"
+        << kUpdateCommand
+        << "`.\n\n"
            "- Operators with a *rule* compute on this rank's part and send messages only where the result needs them. For placements that a rule does not\n"
            "  support, it gathers too.\n"
            "- *composite*: LibTorch composes it of other operators of this list; it needs no rule.\n"
@@ -93,11 +91,7 @@ std::string page()
 
 TEST(OperatorsPage, SaysOfEveryOperatorWhatItDoes)
 {
-    const auto current = page();
-    if (std::getenv("MESHARD_UPDATE_DOCS")) std::ofstream(kPath) << current;
-    std::ostringstream written;
-    written << std::ifstream(kPath).rdbuf();
-    EXPECT_TRUE(written.str() == current) << "docs/operators.md is out of date; run this test with MESHARD_UPDATE_DOCS=1";
+    expect_up_to_date(source_path("docs/operators.md"), page());
 }
 
 }  // namespace

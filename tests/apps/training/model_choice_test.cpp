@@ -269,7 +269,8 @@ TEST_F(ModelChoice, SaysWhatAFileLacks)
 TEST_F(ModelChoice, RefusesKeysOfOtherModels)
 {
     EXPECT_TRUE(fails_with(train("{name: meshgraphnet, n_head: 4}", "runs"), 2, {"car.yaml:", "model.n_head"}));
-    EXPECT_TRUE(fails_with(train("{name: geotransolver, attention_type: GALE_FE}", "runs"), 2, {"attention_type must be GALE or GALE_FA", "Did you mean"}));
+    EXPECT_TRUE(fails_with(train("{name: geotransolver, attention_type: GALE_FE}", "runs"), 2,
+                           {"car.yaml:", "model.attention_type is 'GALE_FE' (did you mean 'GALE_FA'?)", "expected GALE, GALE_FA"}));
     EXPECT_TRUE(fails_with(train("{name: geotransolve}", "runs"), 2, {"did you mean 'geotransolver'"}));
 }
 
