@@ -7,6 +7,7 @@
 //   keys of train                          of `meshard train --list-keys`, but for those of models
 //   keys of models                         those
 #include "apps/training/training_config.h"
+#include "partition/error.h"
 #include "tests/docs/update_docs.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/run_program.h"
