@@ -1,8 +1,9 @@
 # Finds LibTorch inside the Python wheel torch 2.11 and makes the target TorchWheel::cpu (torch_cpu and c10), and
 # TorchWheel::cuda (torch_cuda and c10_cuda on top) where the wheel's CUDA libraries are installed.
 #
-# Searched, in this order: -DTORCH_ROOT=<folder `torch` of the wheel>; the virtual environment that apps/setup.sh makes
-# (build/venv, or the environment variable MESHARD_VENV); the Python of an active virtual environment.
+# Searched, in this order: -DTORCH_ROOT=<folder `torch` of the wheel>; the environment variable MESHARD_TORCH, which is the same folder; where an installed
+# meshard has its link to it; the virtual environment that apps/setup.sh makes (build/venv, or the environment variable MESHARD_VENV); the Python of an
+# active virtual environment.
 #
 # Why not the wheel's own TorchConfig.cmake: it demands a CUDA toolkit even for CPU targets and links every CUDA library.
 set(TORCH_ROOT "" CACHE PATH "Folder `torch` of the wheel torch==2.11.*")
@@ -13,8 +14,14 @@ if(NOT TORCH_ROOT)
     "$ENV{MESHARD_VENV}/lib/python3*/site-packages/torch"
     "${PROJECT_SOURCE_DIR}/build/venv/lib/python3*/site-packages/torch"
     "$ENV{VIRTUAL_ENV}/lib/python3*/site-packages/torch")
+  if(DEFINED ENV{MESHARD_TORCH})
+    set(candidates "$ENV{MESHARD_TORCH}")
+  elseif(TorchWheel_INSTALLED)
+    list(PREPEND candidates "${TorchWheel_INSTALLED}")
+  endif()
   foreach(candidate IN LISTS candidates)
     if(EXISTS "${candidate}/lib/libtorch_cpu.so")
+      file(REAL_PATH "${candidate}" candidate)   # what lies beside the folder lies beside no link to it
       set(TORCH_ROOT "${candidate}" CACHE PATH "" FORCE)
       break()
     endif()
@@ -28,7 +35,7 @@ endif()
 
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(TorchWheel REQUIRED_VARS TORCH_ROOT VERSION_VAR TorchWheel_VERSION
-  REASON_FAILURE_MESSAGE "Run apps/setup.sh, or pass -DTORCH_ROOT=<the wheel's folder `torch`>.")
+  REASON_FAILURE_MESSAGE "Run apps/setup.sh, pass -DTORCH_ROOT=<the wheel's folder `torch`>, or set MESHARD_TORCH to it.")
 
 if(TorchWheel_FOUND AND NOT TARGET TorchWheel::cpu)
   if(NOT TorchWheel_VERSION VERSION_GREATER_EQUAL TorchWheel_TESTED_VERSION OR
@@ -44,11 +51,13 @@ if(TorchWheel_FOUND AND NOT TARGET TorchWheel::cpu)
     INTERFACE_INCLUDE_DIRECTORIES "${TORCH_ROOT}/include;${TORCH_ROOT}/include/torch/csrc/api/include"
     INTERFACE_COMPILE_DEFINITIONS "USE_DISTRIBUTED;USE_C10D_GLOO"
     INTERFACE_LINK_LIBRARIES "${TORCH_ROOT}/lib/libtorch_cpu.so;${TORCH_ROOT}/lib/libc10.so"
-    # libtorch_cpu needs the CUDA runtime's libraries even on a CPU: found at link time and at run time beside the wheel.
-    INTERFACE_LINK_OPTIONS "LINKER:-rpath-link,${cuda_runtime};LINKER:-rpath,${TORCH_ROOT}/lib;LINKER:-rpath,${cuda_runtime}")
+    # libtorch_cpu needs the CUDA runtime's libraries even on a CPU. When a program runs it finds them beside the wheel by itself.
+    INTERFACE_LINK_OPTIONS "LINKER:-rpath-link,${cuda_runtime}")
 
   # The OpenMP library that LibTorch's threads come from, for sources compiled with -fopenmp: there at::parallel_for uses these threads.
-  add_library(TorchWheel::openmp INTERFACE IMPORTED GLOBAL)
+  if(NOT TARGET TorchWheel::openmp)
+    add_library(TorchWheel::openmp INTERFACE IMPORTED GLOBAL)
+  endif()
   set_target_properties(TorchWheel::openmp PROPERTIES INTERFACE_LINK_LIBRARIES "${TORCH_ROOT}/lib/libgomp.so.1")
 
   if(EXISTS "${TORCH_ROOT}/lib/libtorch_cuda.so" AND EXISTS "${site_packages}/nvidia/nccl")
