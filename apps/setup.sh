@@ -6,10 +6,18 @@
 #   bash apps/setup.sh --cuda     LibTorch with all of them (NCCL, cuBLAS, cuDNN, ...)
 #   bash apps/setup.sh --nvcc     and NVIDIA's compiler, for the kernels of GPUs (0.2 GB); --cuda brings it, too
 #   bash apps/setup.sh --no-vtk   leave out VTK and what only the file formats need
+#
+# MESHARD_VENV names another folder for the virtual environment. Installed with the programs, as PREFIX/share/meshard/setup.sh, this brings LibTorch alone,
+# into PREFIX/lib/meshard, where they look for it.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=${MESHARD_VENV:-$root/build/venv}
+prefix=
+if [ ! -f "$root/CMakeLists.txt" ]; then
+  prefix=$(dirname "$root")
+  venv=${MESHARD_VENV:-$prefix/lib/meshard/venv}
+fi
 torch_version=2.11.0
 with_cuda=no
 with_nvcc=no
@@ -19,7 +27,7 @@ for argument in "$@"; do
     --cuda) with_cuda=yes; with_nvcc=yes ;;
     --nvcc) with_nvcc=yes ;;
     --no-vtk) with_vtk=no ;;
-    -h|--help) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -h|--help) sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) echo "setup.sh: unknown option '$argument'. Known: --cuda, --nvcc, --no-vtk, --help." >&2; exit 2 ;;
   esac
 done
@@ -32,8 +40,9 @@ packages=(g++ cmake ninja-build ccache git ca-certificates python3 python3-venv
           libcli11-dev libyaml-cpp-dev nlohmann-json3-dev zlib1g-dev libspdlog-dev libfmt-dev
           libdeflate-dev liblz4-dev libmetis-dev libscotch-dev libnanoflann-dev libopenmpi-dev openmpi-bin libgloo-dev
           libembree-dev
-          libgtest-dev libbenchmark-dev)
+          libgtest-dev libbenchmark-dev dpkg-dev file)
 if [ "$with_vtk" = yes ]; then packages+=(libvtk9-dev libhdf5-dev python3-vtk9 xvfb xauth); fi
+if [ -n "$prefix" ]; then packages=(); fi   # they came with the programs
 
 missing=()
 for package in "${packages[@]}"; do
@@ -58,6 +67,9 @@ if [ ${#missing[@]} -gt 0 ]; then
 fi
 
 # --- LibTorch's wheel --------------------------------------------------------------------------------------------------
+if [ -n "$prefix" ] && [ -z "${MESHARD_VENV:-}" ] && ! [ -w "$prefix/lib/meshard" ]; then
+  fail "$prefix/lib/meshard is not yours to write. Run this with sudo, or choose a folder: MESHARD_VENV=~/meshard-venv bash ${BASH_SOURCE[0]}"
+fi
 python=${PYTHON:-python3}
 wheels=("torch==$torch_version" "nvidia-cuda-runtime==13.0.96" "nvidia-cuda-cupti==13.0.85")
 stamp="$venv/.meshard-torch-$torch_version-cuda-$with_cuda"
@@ -89,4 +101,16 @@ if [ "$with_nvcc" = yes ] && [ ! -f "$stamp" ]; then
   for folder in "$venv"/lib/python3*/site-packages/nvidia/cu13; do ln -sfn lib "$folder/lib64"; done
   touch "$stamp"
 fi
-say "ready: Debian packages, torch $torch_version in ${venv#"$root"/}"
+if [ -z "$prefix" ]; then
+  say "ready: Debian packages, torch $torch_version in ${venv#"$root"/}"
+  exit 0
+fi
+
+# --- where installed programs look for it ----------------------------------------------------------------------------------
+torch=$(cd "$venv"/lib/python3*/site-packages/torch && pwd)
+if [ -w "$prefix/lib/meshard" ]; then
+  ln -sfn "$torch" "$prefix/lib/meshard/torch"
+  say "ready: torch $torch_version, $prefix/lib/meshard/torch leads to it"
+else
+  say "ready: torch $torch_version. Tell meshard where it is: export MESHARD_TORCH=$torch"
+fi

@@ -2,6 +2,7 @@
 #include "apps/program/sibling_program.h"
 
 #include "apps/program/command_line.h"
+#include "apps/program/torch_folder.h"
 
 #include <cerrno>
 #include <cstring>
@@ -32,6 +33,7 @@ void run_in_sibling_program(const std::string& verb, std::span<const std::string
 #endif
     std::error_code ignored;
     const auto path = std::filesystem::read_symlink("/proc/self/exe", ignored).replace_filename(name);
+    if (name == "meshard-models") prepare_torch(verb, path.parent_path());
     // Under the name that people called, which stands in messages.
     std::vector<char*> argv{const_cast<char*>("meshard"), const_cast<char*>(verb.c_str())};
     for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));

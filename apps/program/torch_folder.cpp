@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/program/torch_folder.h"
+
+#include "apps/program/command_line.h"
+#include "apps/program/version.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+
+namespace meshard {
+namespace {
+
+const std::string kTorchLibrary = "lib/libtorch_cpu.so";
+
+/// The version of LibTorch that this was built with, e.g. `2.11.0`.
+std::string expected_torch()
+{
+    for (const auto& [name, version] : library_versions()) {
+        if (name == "LibTorch") return version;
+    }
+    return {};
+}
+
+/// The version of the wheel whose folder `torch` that is, e.g. `2.11.0+cpu`; empty if it does not say.
+std::string version_of(const std::filesystem::path& torch)
+{
+    std::ifstream file(torch / "version.py");
+    for (std::string line; std::getline(file, line);) {
+        if (!line.starts_with("__version__")) continue;
+        const auto begin = line.find_first_of("'\"") + 1;
+        return line.substr(begin, line.find_first_of("'\"", begin) - begin);
+    }
+    return {};
+}
+
+/// Throws if the folder holds another version than that whose C++ interface this was compiled with: the same but for the last number will do.
+void check_torch(const std::filesystem::path& torch, const std::string& described)
+{
+    const auto expected = expected_torch();
+    const auto series = expected.substr(0, expected.rfind('.') + 1);
+    const auto found = version_of(torch);
+    if (!found.starts_with(series)) {
+        throw UsageError(described + " is LibTorch " + (found.empty() ? "of unknown version" : found) + "; this meshard needs " + expected +
+                         ". `pip install torch==" + expected + "` into a virtual environment, and set MESHARD_TORCH to its folder site-packages/torch.");
+    }
+}
+
+bool is_on_library_path()
+{
+    const char* const variable = std::getenv("LD_LIBRARY_PATH");
+    const std::string folders = variable ? variable : "";
+    for (std::size_t begin = 0, end; begin < folders.size(); begin = end + 1) {
+        end = std::min(folders.find(':', begin), folders.size());
+        if (std::filesystem::exists(std::filesystem::path(folders.substr(begin, end - begin)) / "libtorch_cpu.so")) return true;
+    }
+    return false;
+}
+
+}  // namespace
+
+void prepare_torch(const std::string& verb, const std::filesystem::path& programs)
+{
+    const char* const chosen = std::getenv("MESHARD_TORCH");
+    if (chosen && *chosen) {
+        const std::filesystem::path torch = chosen;
+        if (!std::filesystem::exists(torch / kTorchLibrary)) {
+            throw UsageError("MESHARD_TORCH is '" + torch.string() + "', where there is no " + kTorchLibrary +
+                             ". It names the folder `torch` of LibTorch's wheel, e.g. ~/venv/lib/python3.11/site-packages/torch.");
+        }
+        check_torch(torch, "MESHARD_TORCH, '" + torch.string() + "',");
+        const char* const others = std::getenv("LD_LIBRARY_PATH");
+        const auto own = std::filesystem::absolute(torch / "lib").string();
+        setenv("LD_LIBRARY_PATH", (others && *others ? own + ":" + others : own).c_str(), 1);
+        return;
+    }
+    const auto prefix = programs.parent_path();
+    const auto installed = prefix / "lib/meshard";
+    if (!std::filesystem::is_directory(installed) || is_on_library_path()) return;
+    if (std::filesystem::exists(installed / "torch" / kTorchLibrary))
+        return check_torch(installed / "torch", "what " + (installed / "torch").string() + " leads to");
+    throw UsageError(verb + " needs LibTorch " + expected_torch() + ", which is not in " + (installed / "torch").string() + ". `bash " +
+                     (prefix / "share/meshard/setup.sh").string() + "` brings it; or set MESHARD_TORCH to the folder `torch` of its wheel.");
+}
+
+}  // namespace meshard
