@@ -72,6 +72,14 @@ NOT_RUN = {
     "cmake --build build/gpu && ctest --test-dir build/gpu -L gpu": "needs a GPU",
     "build/gpu/bin/meshard bench model --device cuda --points 1000000 --hidden 128 --heads 8": "needs a GPU",
     "export PATH=$PWD/build/release/bin:$PATH": "the tests know where the program is",
+    "bash apps/setup.sh": "installs packages",
+    "cmake --preset release && cmake --build build/release": "takes minutes",
+    "cmake --install build/release --prefix ~/meshard": "tests/apps/install does it",
+    "cd build/release && cpack -G DEB": "tests/apps/install does it",
+    "sudo apt install ./meshard_0.1.0_amd64.deb": "installs packages",
+    "sudo bash /usr/share/meshard/setup.sh": "tests/apps/install does it",
+    "python3 -m venv ~/venv && ~/venv/bin/pip install torch==2.11.0": "takes gigabytes",
+    "export MESHARD_TORCH=~/venv/lib/python3.11/site-packages/torch": "tests/apps/install does it",
 }
 
 
