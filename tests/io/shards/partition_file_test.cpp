@@ -49,7 +49,7 @@ TEST_F(PartitionFile, ReadsFilesOfManyBlocks)
 {
     std::string text;
     std::vector<std::int32_t> expected;
-    for (std::int32_t i = 0; i < 400000; ++i) expected.push_back(i * 7919 % 100003);
+    for (std::int32_t i = 0; i < 400000; ++i) expected.push_back(static_cast<std::int32_t>(std::int64_t{i} * 7919 % 100003));
     for (const auto owner : expected) text += std::to_string(owner) + "\r\n";  // 2.7 MB
 
     EXPECT_EQ(read_partition_file(write(text)), expected);
