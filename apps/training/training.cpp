@@ -49,22 +49,28 @@ std::string formatted(const char* format, Values... values)
     return text;
 }
 
-/// Exact mode, where it is asked for, as long as this lives.
+/// Exact mode, where it is asked for, as long as this lives. In one thread: where threads share out an operator, LibTorch's vector code ends and its
+/// scalar code, which rounds differently, begins.
 class ExactMode {
 public:
-    explicit ExactMode(bool on) : on_(on)
+    explicit ExactMode(bool on) : on_(on), num_threads_(at::get_num_threads())
     {
-        if (on_) set_exact_mode(true);
+        if (!on_) return;
+        set_exact_mode(true);
+        at::set_num_threads(1);
     }
     ~ExactMode()
     {
-        if (on_) set_exact_mode(false);
+        if (!on_) return;
+        at::set_num_threads(num_threads_);
+        set_exact_mode(false);
     }
     ExactMode(const ExactMode&) = delete;
     ExactMode& operator=(const ExactMode&) = delete;
 
 private:
     bool on_;
+    int num_threads_;
 };
 
 /// Errors of the fields over a list of cases: the mean over cases of each case's relative error.

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `meshard train` promises in its modes: the same bits on any number of ranks."""
+"""What `meshard train` promises of its settings: the same bits on any number of ranks."""
 import json
 import struct
 
 from runner import Case
-from samples import put_training
+from samples import put_training, write_body
 
 
 def arrays_of(path):
@@ -76,6 +76,13 @@ class ExactTraining(Modes):
         self.train("groups2", 2, "training.exact=true", "parallel.data=2")
         self.train("groups4", 4, "training.exact=true", "parallel.data=2")
         self.assertEqual(self.results("groups2"), self.results("groups4"))
+
+    def test_does_not_depend_on_threads(self):
+        for number in (1, 2, 3):   # large enough to be shared out among threads
+            write_body(self.folder / f"cases/run_{number}/boundary_{number}.vtp", (1, 0.4, 0.1 * number), n=24)
+        for num_threads in (1, 2):
+            self.train(f"threads{num_threads}", 1, "training.exact=true", "training.max_steps=2", environment={"OMP_NUM_THREADS": str(num_threads)})
+        self.assertEqual(self.results("threads1"), self.results("threads2"))
 
     def test_goes_on_on_other_ranks_to_the_same_bits(self):
         self.train("whole", 1, "training.exact=true")

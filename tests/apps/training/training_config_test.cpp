@@ -103,6 +103,22 @@ TEST_F(TrainingConfigTest, LetsTheTimeFollowFromTheData)
     EXPECT_TRUE(refuses("data.time=t", "needs data.cases"));
 }
 
+TEST_F(TrainingConfigTest, RefusesWhatExactModeDoesNotServe)
+{
+    const auto refuses_exactly = [&](std::vector<std::string> words, std::string_view text) {
+        words.push_back("training.exact=true");
+        return throws_with<UsageError>(text, [&] { read(words); });
+    };
+
+    EXPECT_TRUE(read({"training.exact=true"}).training.exact);
+    EXPECT_FALSE(read().training.exact);
+    EXPECT_TRUE(refuses_exactly({"training.memory=streamed"}, "training.memory is streamed, which training.exact does not go with"));
+    EXPECT_TRUE(refuses_exactly({"training.precision=bfloat16"}, "training.precision is bfloat16"));
+    EXPECT_TRUE(refuses_exactly({"parallel.data=3"}, "parallel.data is 3"));
+    EXPECT_TRUE(refuses_exactly({"model.name=meshgraphnet"}, "model.name is meshgraphnet"));
+    EXPECT_TRUE(refuses_exactly({"model.name=geotransolver", "model.include_local_features=true"}, "model.include_local_features is true"));
+}
+
 TEST_F(TrainingConfigTest, RefusesByNameWhatIsNotImplemented)
 {
     EXPECT_TRUE(refuses("training.precision=float16", "float16 is not implemented. Available: float32, bfloat16, bf16"));

@@ -8,6 +8,7 @@
 #include "tests/support/run_ranks.h"
 
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -265,15 +266,15 @@ TEST(FullyShard, ComparesPlainGradientsOnAllRanksOfADomainOrNone)
                 const bool is_first = mesh->coordinate(mesh->axis("domain")) == 0;
                 const auto domain = mesh->sub_mesh("domain");
                 const auto x = from_local(inputs(0, 0).narrow(0, is_first ? 0 : 3, 3), domain, {Shard(0)});
-                auto loss = at::matmul(x, net->first->weight.t()).pow(2).mean();
-                if (is_first) loss = loss + (net->first->bias * factor).sum();
+                torch::autograd::variable_list losses{at::matmul(x, net->first->weight.t()).pow(2).mean()};
+                if (is_first) losses.push_back((net->first->bias * factor).sum());
                 if (factor == 0) {
-                    loss.backward();
+                    torch::autograd::backward(losses, {});
                     EXPECT_TRUE(mesh->all().all_agree(true)) << "the next message meets that of another step";
                     return;
                 }
                 try {
-                    loss.backward();
+                    torch::autograd::backward(losses, {});
                     ADD_FAILURE() << "the first rank's gradient passed for that of all";
                 } catch (const InvalidInput& error) {
                     EXPECT_NE(std::string(error.what()).find("'first.bias' is a plain tensor and not the same on ranks 0 and 1 of axis 'domain'"),
