@@ -50,7 +50,7 @@ bool parse(std::span<const std::string> arguments, ConvertOptions& options)
     app.add_option("output,-o,--output", options.output, "file to write (" + writable_formats() + ")")->required()->type_name("OUT");
     app.add_option("--block", options.blocks, "only this block, patch or zone, or all below a level (boundary); may be repeated")
         ->type_name("NAME")
-        ->expected(1);
+        ->allow_extra_args(false);
     app.add_option("--time", options.time, "time to read from a case or a series, as it stands there")->type_name("T")->default_str("the latest");
     add_compress_option(app, options.compress);
     app.add_option("--to", options.to, "format of a checkpoint, where OUT's extension does not say it: mdlus, pt or safetensors")->type_name("FORMAT");
