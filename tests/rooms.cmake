@@ -45,7 +45,7 @@ set(rooms
   "apps/bench: apps/program io models/layers models/transolver ops/neighbors ops/rows partition partition/cut partition/mesh sharding/exchange sharding/parameters sharding/ranks sharding/tensor sharding/transport"
   "apps/cut: apps/program io/picture io/shards partition partition/cut partition/ghosts partition/mesh sharding/messages sharding/windows"
   "apps/program: io/bytes partition sharding/memory sharding/transport"
-  "apps/training: apps/program io io/bytes io/checkpoints io/shards models/layers models/registry partition partition/cut partition/ghosts partition/mesh sharding/exchange sharding/parameters sharding/ranks sharding/tensor sharding/transport"
+  "apps/training: apps/program io io/bytes io/checkpoints io/shards models/layers models/registry ops/surface partition partition/cut partition/ghosts partition/mesh sharding/exchange sharding/parameters sharding/ranks sharding/tensor sharding/transport"
   "apps/verbs: apps/bench apps/cut apps/program apps/training io io/bytes io/checkpoints io/foam io/picture io/shards io/vtk ops/fields ops/neighbors ops/surface partition partition/ghosts partition/mesh sharding/ranks sharding/tensor sharding/transport")
 
 # Without LibTorch: for programs and libraries of others that only cut meshes. A name stands for all rooms below it, too.

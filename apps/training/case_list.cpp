@@ -134,6 +134,30 @@ const std::string& column_of(const CaseSource& source, const std::string& column
                        (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
 }
 
+/// By what the pattern's last `*` stands for, or the one file of a pattern without.
+std::map<std::string, std::filesystem::path> find_walls(const std::string& pattern)
+{
+    std::map<std::string, std::filesystem::path> walls;
+    for (const auto& file : matching_files(pattern)) {
+        const auto id = pattern.find('*') == std::string::npos ? std::string() : last_wildcard(pattern, file.string());
+        if (!walls.emplace(id, file).second)
+            throw InvalidInput("two files match data.wall, " + pattern + ", with the id '" + id + "', one of them " + file.string() + ".");
+    }
+    if (walls.empty()) throw InvalidInput("no file matches data.wall, " + pattern + ". It is relative to data.root.");
+    return walls;
+}
+
+std::filesystem::path wall_of(const CaseSource& source, const std::map<std::string, std::filesystem::path>& walls, const DataConfig& data)
+{
+    const bool is_one_for_all = data.wall.find('*') == std::string::npos;
+    const auto found = walls.find(is_one_for_all ? "" : source.id);
+    if (found == walls.end()) {
+        throw InvalidInput("case " + source.id + " has no surface: no file matches " + (data.root / data.wall).string() +
+                           " (data.wall) with its id. Add it, or leave the case out of data.split.");
+    }
+    return found->second;
+}
+
 using Parts = std::map<std::string, std::vector<CaseSource>>;
 
 Parts split_by_column(const std::vector<CaseSource>& cases, const std::string& column)
@@ -235,6 +259,12 @@ CaseLists find_cases(const DataConfig& data, std::int64_t seed)
     CaseLists lists{std::move(parts["train"]), std::move(parts["val"]), std::move(parts["test"])};
     if (lists.train.empty()) {
         throw InvalidInput("none of the " + std::to_string(cases.size()) + " cases is left to train on. Check data.split.");
+    }
+    if (!data.wall.empty()) {
+        const auto walls = find_walls((data.root / data.wall).string());
+        for (auto* part : {&lists.train, &lists.val, &lists.test}) {
+            for (auto& source : *part) source.wall = wall_of(source, walls, data);
+        }
     }
     return lists;
 }

@@ -16,6 +16,7 @@ struct CaseSource {
     std::string id;  ///< what the last `*` of the pattern stands for
     std::filesystem::path file;
     std::map<std::string, std::string> columns;
+    std::filesystem::path wall = {};  ///< the surface whose distance the model is told; empty for none, or where it is of the file itself
 
     /// @throws InvalidInput if the table has no such column or no number there, with the nearest name.
     double number(const std::string& column) const;
@@ -31,7 +32,7 @@ struct CaseLists {
 
 /// Finds the cases and splits them. Files whose case the split does not name are left out.
 /// @throws IoError if a folder or file is missing; InvalidInput if no file matches, an id occurs twice, a named case has no
-///         file, the table has no such column, or no case is left to train on.
+///         file, or no surface where `data.wall` asks for one, the table has no such column, or no case is left to train on.
 CaseLists find_cases(const DataConfig& data, std::int64_t seed);
 
 /// A permutation of 0 .. n-1 that depends on `seed` only, the same on every machine.

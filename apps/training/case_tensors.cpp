@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/training/case_tensors.h"
 
+#include "apps/training/computed_inputs.h"
 #include "io/shards/subdomain_io.h"
 #include "partition/error.h"
 #include "partition/mesh/surface_geometry.h"
@@ -48,31 +49,6 @@ at::Tensor rows_of(const DataArray& array, RowIds rows, const std::string& where
     return tensor;
 }
 
-/// (rows, 3), double: the rows' places, in the file's frame.
-std::vector<double> places(const Mesh& mesh, RowIds rows, bool on_cells, const std::string& where)
-{
-    const auto num_rows = static_cast<std::int64_t>(rows.size());
-    const auto coordinates = mesh.points.to_doubles();
-    std::vector<double> places(3 * num_rows, 0.0);
-    for (std::int64_t row = 0; row < num_rows; ++row) {
-        double* place = &places[3 * row];
-        if (!on_cells) {
-            std::copy_n(&coordinates[3 * row], 3, place);
-        } else {
-            const auto corners = mesh.cells.row(row);
-            if (corners.empty()) throw InvalidInput(where + ": cell " + std::to_string(rows[row]) + " has no points.");
-            for (const auto corner : corners) {
-                for (int c = 0; c < 3; ++c) place[c] += coordinates[3 * static_cast<std::int64_t>(corner) + c];
-            }
-            for (int c = 0; c < 3; ++c) place[c] /= static_cast<double>(corners.size());
-        }
-        for (int c = 0; c < 3; ++c) {
-            if (!std::isfinite(place[c])) throw InvalidInput(where + ": a coordinate of row " + std::to_string(rows[row]) + " is not finite.");
-        }
-    }
-    return places;
-}
-
 at::Tensor unit_normals(const Mesh& mesh, RowIds rows, const DataConfig& data, const std::string& where)
 {
     if (const auto* array = find_array(arrays_of(mesh, data), data.normals)) {
@@ -96,6 +72,19 @@ at::Tensor unit_normals(const Mesh& mesh, RowIds rows, const DataConfig& data, c
         for (int c = 0; c < 3; ++c) out[3 * row + c] = static_cast<float>(areas[row][c] / size);
     }
     return normals;
+}
+
+/// Divided by the case's length, (rows, 1).
+at::Tensor distances(const Mesh& mesh, RowIds rows, const DataConfig& data, const CaseFrame& frame, const std::string& where)
+{
+    if (frame.lengths[0] != frame.lengths[1] || frame.lengths[0] != frame.lengths[2]) {
+        throw InvalidInput(where + ": data.inputs has sdf, a distance, and the points are divided by three different lengths. Give one length.");
+    }
+    const auto& array = require_array(arrays_of(mesh, data), kDistances, where, group_of(data));
+    auto tensor = torch::empty({static_cast<std::int64_t>(rows.size()), 1}, torch::kFloat32);
+    auto* out = tensor.data_ptr<float>();
+    for (std::int64_t i = 0; i < tensor.size(0); ++i) out[i] = static_cast<float>(array.value(i) / frame.lengths[0]);
+    return tensor;
 }
 
 /// Numbers separated by commas; none if the text is anything else.
@@ -168,12 +157,22 @@ std::array<double, 6> point_bounds(const Mesh& mesh)
 at::Tensor point_inputs(const Mesh& mesh, RowIds rows, const DataConfig& data, const CaseFrame& frame, const std::string& where)
 {
     const auto num_rows = static_cast<std::int64_t>(rows.size());
-    const auto absolute = places(mesh, rows, data.on_cells, where);
-    auto inputs = torch::empty({num_rows, 3}, torch::kFloat32);
-    auto* out = inputs.data_ptr<float>();
-    for (std::int64_t i = 0; i < 3 * num_rows; ++i) out[i] = static_cast<float>((absolute[i] - frame.center[i % 3]) / frame.lengths[i % 3]);
-    if (!data.use_normals) return inputs;
-    return torch::cat({inputs, unit_normals(mesh, rows, data, where)}, 1);
+    std::vector<at::Tensor> inputs;
+    for (const auto& name : data.inputs) {
+        if (name == "points") {
+            const auto absolute = row_places(mesh, rows, data.on_cells, where);
+            auto& places = inputs.emplace_back(torch::empty({num_rows, 3}, torch::kFloat32));
+            auto* out = places.data_ptr<float>();
+            for (std::int64_t i = 0; i < 3 * num_rows; ++i) out[i] = static_cast<float>((absolute[i] - frame.center[i % 3]) / frame.lengths[i % 3]);
+        } else if (name == "normals") {
+            inputs.push_back(unit_normals(mesh, rows, data, where));
+        } else if (name == "sdf") {
+            inputs.push_back(distances(mesh, rows, data, frame, where));
+        } else {
+            inputs.push_back(rows_of(require_array(arrays_of(mesh, data), kAreas, where, group_of(data)), rows, where));
+        }
+    }
+    return torch::cat(inputs, 1);
 }
 
 PointInputs sharded_inputs(const at::Tensor& rows, RowIds ids, const std::shared_ptr<const DeviceMesh>& device_mesh)

@@ -33,8 +33,8 @@ CaseFrame case_frame(const FrameConfig& config, const std::array<double, 6>& bou
 /// x, y and z of all points, each lowest then highest; zeros for none.
 std::array<double, 6> point_bounds(const Mesh& mesh);
 
-/// What the model is told about the first rows (cells or points) of a mesh: (rows, 3 or 6), float32. A cell's place is the mean
-/// of its points. `rows` are their ids in the whole, for messages.
+/// What the model is told about the first rows (cells or points) of a mesh, as `data.inputs` lists it: (rows, num_point_channels), float32. A cell's
+/// place is the mean of its points. `rows` are their ids in the whole, for messages. Distances and areas are arrays of the mesh (computed_inputs.h).
 /// @throws InvalidInput naming `where` and the array for a value that is not finite, and where normals can neither be read nor computed.
 at::Tensor point_inputs(const Mesh& mesh, std::span<const std::int64_t> rows, const DataConfig& data, const CaseFrame& frame, const std::string& where);
 
@@ -53,7 +53,7 @@ std::vector<std::int32_t> part_runs(const Manifest& manifest, bool on_cells, std
 struct CaseTensors {
     std::string id;
     std::int64_t num_points = 0;         ///< of all ranks
-    PointInputs inputs;                  ///< of (1, N, 3 or 6), (1, N, 3), (1, G) and (1)
+    PointInputs inputs;                  ///< of (1, N, channels that a point is told), (1, N, 3), (1, G) and (1)
     at::Tensor target;                   ///< (1, N, channels), in physical units
     std::vector<std::int64_t> channels;  ///< of each field
 };

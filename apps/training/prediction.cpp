@@ -3,6 +3,7 @@
 
 #include "apps/program/command_line.h"
 #include "apps/training/case_tensors.h"
+#include "apps/training/computed_inputs.h"
 #include "apps/training/mesh_handover.h"
 #include "io/mesh_io.h"
 #include "io/shards/piece_io.h"
@@ -104,7 +105,7 @@ bool is_column(const std::string& length)
 }
 
 void predict_file(Predictor& predictor, const std::filesystem::path& input, const std::filesystem::path& output, const std::map<std::string, double>& values,
-                  std::optional<MemoryMode> memory, World& world)
+                  const std::filesystem::path& wall, std::optional<MemoryMode> memory, World& world)
 {
     const auto kind = kind_of_output(output);
     const bool in_pieces = output.extension() == ".pvtp" || output.extension() == ".pvtu";
@@ -119,13 +120,17 @@ void predict_file(Predictor& predictor, const std::filesystem::path& input, cons
         if ((data.on_cells ? whole.num_cells() : whole.num_points()) == 0) {
             throw InvalidInput(input.string() + " has no " + (data.on_cells ? "cells" : "points") + " to predict on.");
         }
+        if (data.tells("areas")) add_areas(whole, data.on_cells, input.string());  // shares of points and the mean are of the whole
     }
     auto part = hand_out_mesh(whole, 0, output, *device_mesh);
     auto& subdomain = part.subdomain;
     const auto rows = data.on_cells ? subdomain.cells.owned() : subdomain.points.owned();
     const auto frame = frame_of(data, part.bounds, input.filename().string(), values, world.rank() == 0);
 
+    if (data.tells("sdf")) add_distances(subdomain.mesh, data.on_cells, read_wall(wall, input, data.wall_patches), input.filename().string());
     const auto told = point_inputs(subdomain.mesh, rows, data, frame, input.filename().string());
+    remove_computed_inputs(subdomain.mesh);
+    remove_computed_inputs(whole);
     const auto num_rows = static_cast<std::int64_t>(rows.size());
     predictor.set_memory(memory ? *memory : predictor.memory_for(num_rows, machine_memory_bytes() / 4 / world.size()));
     auto inputs = sharded_inputs(told, rows, device_mesh);

@@ -225,7 +225,7 @@ Predictor Predictor::from_file(const std::filesystem::path& file, const DataOpti
     const auto widths = entry.widths_of(predictor.model_.arguments, num_constants);
     auto& data = predictor.data_;
     data.on_cells = options.on_cells;
-    data.use_normals = widths.embedding_dim == 6;
+    if (widths.embedding_dim != 6) data.inputs = {"points"};
     data.normals = "Normals";
     data.frame = {options.center, options.length};
     if (widths.embedding_dim != num_point_channels(data)) {

@@ -76,24 +76,34 @@ void remove_unfinished(const std::filesystem::path& dir)
 /// Takes over what earlier versions have cut, which had one folder for each case and number of parts.
 bool take_over_former(const CaseSource& source, std::uint64_t hash, const ShardCache& cache, const std::filesystem::path& dir)
 {
+    if (!cache.computed.description().empty()) return false;  // they had none of that
     const auto former = cache.folder / (source.id + "_in_" + std::to_string(cache.num_parts));
     if (!is_complete(former, cache) || read_manifest(former).info.source_hash != hash_text(hash)) return false;
     std::filesystem::rename(former, dir);
     return true;
 }
 
+std::uint64_t hash_of_file(const std::filesystem::path& file, const std::string& id, const ShardCache& cache)
+{
+    const auto path = std::filesystem::absolute(file).lexically_normal().string();
+    return source_hash(file, cache.folder / "sources" / (id + "-" + digits(xxh64_of_text(path)) + ".json"), cache.verify_sources);
+}
+
 void cut(const CaseSource& source, std::uint64_t hash, const ShardCache& cache, const std::filesystem::path& dir)
 {
-    const auto mesh = read_mesh(source.file);
+    auto mesh = read_mesh(source.file);
     if (mesh.num_rows() == 0) throw InvalidInput("case " + source.id + ": " + source.file.string() + " is empty.");
     const auto graph = mesh_graph(mesh);
+    add_computed_inputs(mesh, cache.computed, source.wall, source.file, "case " + source.id);
     const MetisOptions options{.num_parts = static_cast<std::int32_t>(cache.num_parts), .seed = static_cast<std::int32_t>(cache.seed)};
     const auto partition = partition_with_metis(graph, options);
     const auto subdomains = extract_subdomains(mesh, graph, partition, 0);
 
     ShardsInfo info;
     info.source = source.file.string();
-    if (source_files(source.file).size() == 1) info.source_hash = hash_text(hash);
+    auto noted = cache;
+    noted.verify_sources = false;
+    if (source_files(source.file).size() == 1) info.source_hash = hash_text(source.wall.empty() ? hash : hash_of_file(source.file, source.id, noted));
     info.method = "metis";
     info.seed = cache.seed;
     info.options = {{"imbalance", kImbalance}};
@@ -101,8 +111,6 @@ void cut(const CaseSource& source, std::uint64_t hash, const ShardCache& cache, 
     info.quality = measure_quality(partition, graph);
     const auto finished = dir.parent_path() / (unfinished_prefix(dir) + std::to_string(getpid()));
     save_subdomains(finished, subdomains, std::move(info));
-    auto noted = cache;
-    noted.verify_sources = false;
     std::error_code error;
     if (hash_of(source, noted) != hash) {
         std::filesystem::remove_all(finished, error);
@@ -120,15 +128,16 @@ void cut(const CaseSource& source, std::uint64_t hash, const ShardCache& cache, 
 
 std::uint64_t hash_of(const CaseSource& source, const ShardCache& cache)
 {
-    const auto path = std::filesystem::absolute(source.file).lexically_normal().string();
-    return source_hash(source.file, cache.folder / "sources" / (source.id + "-" + digits(xxh64_of_text(path)) + ".json"), cache.verify_sources);
+    const auto hash = hash_of_file(source.file, source.id, cache);
+    return source.wall.empty() ? hash : xxh64_of_text(hash_text(hash) + " wall " + hash_text(hash_of_file(source.wall, source.id, cache)));
 }
 
 std::filesystem::path shards_path(const CaseSource& source, std::uint64_t hash, const ShardCache& cache)
 {
+    const auto computed = cache.computed.description();
     const auto key = "version " + std::to_string(kCutVersion) + "\nsource " + hash_text(hash) + "\ntype " + source.file.extension().string() +
                      "\nmethod metis " MESHARD_METIS_VERSION "\nimbalance " + kImbalance + "\nparts " + std::to_string(cache.num_parts) + "\nseed " +
-                     std::to_string(cache.seed) + "\nghosts 0\nweights none\nfields all\n";
+                     std::to_string(cache.seed) + "\nghosts 0\nweights none\nfields all\n" + (computed.empty() ? "" : "inputs " + computed + "\n");
     return cache.folder / (source.id + "-" + digits(xxh64_of_text(key)));
 }
 
@@ -140,8 +149,8 @@ bool try_prepare_shards(const CaseSource& source, std::uint64_t hash, const Shar
     std::filesystem::create_directories(cache.folder / "locks", error);
     if (error || ::access(cache.folder.c_str(), W_OK | X_OK) != 0) {
         throw IoError("case " + source.id + " has no shards in " + cache.folder.string() + " for " + std::to_string(cache.num_parts) + " part(s) and seed " +
-                      std::to_string(cache.seed) + ", and the folder cannot be written: " + (error ? error.message() : std::strerror(errno)) +
-                      ". Set data.shards to another.");
+                      std::to_string(cache.seed) + (cache.computed.description().empty() ? "" : ", with " + cache.computed.description()) +
+                      ", and the folder cannot be written: " + (error ? error.message() : std::strerror(errno)) + ". Set data.shards to another.");
     }
     const auto lock = FileLock::try_acquire(cache.folder / "locks" / dir.filename());
     if (!lock) return false;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "apps/training/case_list.h"
+#include "apps/training/computed_inputs.h"
 
 #include <cstdint>
 #include <filesystem>
@@ -23,10 +24,11 @@ struct ShardCache {
     std::filesystem::path folder;
     std::int64_t num_parts = 1;
     std::int64_t seed = 0;
-    bool verify_sources = false;  ///< reads every source whole, in place of trusting its size, time and a sample
+    bool verify_sources = false;   ///< reads every source whole, in place of trusting its size, time and a sample
+    ComputedInputs computed = {};  ///< what the shards hold besides the arrays of the case's file
 };
 
-/// `source_hash` of a case, noted in the cache. @throws IoError naming the case.
+/// `source_hash` of a case, noted in the cache; of one with a wall a hash of both. @throws IoError naming the case.
 std::uint64_t hash_of(const CaseSource& source, const ShardCache& cache);
 
 /// Where the shards of a case with this hash lie, or would.

@@ -167,7 +167,7 @@ void Run::prepare(const TrainingStart& start, const volatile std::sig_atomic_t& 
         cases_.test.clear();
     }
     const auto preparing = Clock::now();
-    const ShardCache cache{config_.data.shards, shards_per_case(), config_.seed, start.verify_sources};
+    const ShardCache cache{config_.data.shards, shards_per_case(), config_.seed, start.verify_sources, computed_inputs(config_.data)};
     const auto shards = cut_cases(cases_.all(), cache, device_mesh_->all(), log_, stop_requested);
     const std::span all(shards);
     train_ = load(cases_.train, all.first(cases_.train.size()));

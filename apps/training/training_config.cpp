@@ -6,6 +6,8 @@
 #include "partition/error.h"
 
 #include <algorithm>
+#include <set>
+#include <sstream>
 
 namespace meshard {
 namespace {
@@ -30,7 +32,9 @@ constexpr SettingRule kFixedRules[] = {
     {.path = "data.fields.*", .meaning = "array to learn, under a name of your own, which stands in place of the *"},
     {.path = "data.fields.*.from", .meaning = "the same, where a kind is said beside it"},
     {.path = "data.fields.*.kind", .words = "kinematic|static|cp|stress|velocity|scalar|vector", .meaning = "what the field's numbers mean; kept with the run"},
-    {.path = "data.inputs", .type = SettingType::TextList, .fallback = "[points, normals]", .words = "points|normals", .not_yet = "sdf|sdf_normals", .meaning = "what the model is told about each point"},
+    {.path = "data.inputs", .type = SettingType::TextList, .fallback = "[points, normals]", .words = "points|normals|sdf|areas", .not_yet = "sdf_normals", .meaning = "inputs of each point: position, normal, signed distance to a wall (sdf), area of its cell or its share of the cells around it"},
+    {.path = "data.wall", .meaning = "the surface whose distance sdf is: files below the root, e.g. run_*/body_*.stl, the last * the case's id; without a * one for all cases"},
+    {.path = "data.wall_patches", .type = SettingType::TextList, .meaning = "in place of data.wall: blocks of the case's own file, e.g. boundary/car of an OpenFOAM case"},
     {.path = "data.normals", .fallback = "Normals", .meaning = "array of outward unit normals; computed from the polygons where a case has none"},
     {.path = "data.center", .fallback = "bounds", .words = "bounds|none", .meaning = "what is subtracted from the points: bounds (the centre of their bounding box) or none"},
     {.path = "data.length", .fallback = "bounds", .meaning = "what the points are divided by: bounds (the longest edge of their box), none, a number, three, or a column of the table"},
@@ -93,6 +97,24 @@ SplitConfig split_config(const Settings& settings)
     return split;
 }
 
+/// The surface whose distance `sdf` is.
+void read_wall_config(const Settings& settings, DataConfig& data)
+{
+    const bool has_files = settings.has("data.wall"), has_patches = settings.has("data.wall_patches");
+    if (has_files && has_patches) throw UsageError("data.wall and data.wall_patches exclude each other.");
+    if (!data.tells("sdf") && (has_files || has_patches)) {
+        throw UsageError(settings.where(has_files ? "data.wall" : "data.wall_patches") +
+                         " names a surface whose distance nobody asks for: put sdf among data.inputs, or leave it out.");
+    }
+    if (data.tells("sdf") && !has_files && !has_patches) {
+        throw UsageError(settings.where("data.inputs") +
+                         " has sdf, the distance to a surface, and there is none: name its files (data.wall=body_*.stl) or the blocks of the cases' own "
+                         "files that are it (data.wall_patches=[boundary/car]).");
+    }
+    if (has_files) data.wall = settings.text("data.wall");
+    if (has_patches) data.wall_patches = settings.find("data.wall_patches")->values;
+}
+
 DataConfig data_config(const Settings& settings, const std::filesystem::path& run_dir)
 {
     DataConfig data;
@@ -119,13 +141,13 @@ DataConfig data_config(const Settings& settings, const std::filesystem::path& ru
     }
     if (data.fields.empty()) throw UsageError("data.fields must name at least one field, e.g. {pressure: {from: pMean, kind: kinematic}}.");
 
-    const auto& inputs = settings.find("data.inputs")->values;
-    const auto count = [&](const char* name) { return std::count(inputs.begin(), inputs.end(), name); };
-    if (inputs.empty() || inputs.front() != "points" || count("points") != 1 || count("normals") > 1) {
-        throw UsageError(settings.where("data.inputs") + " must be [points] or [points, normals].");
+    data.inputs = settings.find("data.inputs")->values;
+    const std::set<std::string> different(data.inputs.begin(), data.inputs.end());
+    if (data.inputs.empty() || data.inputs.front() != "points" || different.size() != data.inputs.size()) {
+        throw UsageError(settings.where("data.inputs") + " must begin with points and name each input once, e.g. [points, normals] or [points, sdf].");
     }
-    data.use_normals = count("normals") == 1;
     data.normals = settings.text("data.normals");
+    read_wall_config(settings, data);
     if (const auto* constants = settings.find("data.constants")) data.constants = constants->values;
     if (!data.constants.empty() && data.case_table.empty()) throw UsageError("data.constants needs data.cases, the table that has the columns.");
     if (settings.has("data.time")) data.time = settings.text("data.time");
@@ -137,6 +159,15 @@ DataConfig data_config(const Settings& settings, const std::filesystem::path& ru
     data.num_parts = settings.text("data.parts") == "auto" ? 0 : settings.integer("data.parts");
     data.shards = settings.has("data.shards") ? std::filesystem::path(settings.text("data.shards")) : run_dir / "shards";
     return data;
+}
+
+/// Of a text `points, normals`.
+std::vector<std::string> names_in(const std::string& text)
+{
+    std::vector<std::string> names;
+    std::istringstream list(text);
+    for (std::string name; std::getline(list >> std::ws, name, ',');) names.push_back(name);
+    return names;
 }
 
 /// A number, true or false, a text, or a list of them.
@@ -201,13 +232,33 @@ Settings read_training_settings(const std::filesystem::path& file, std::span<con
     return Settings::read(file, overrides, rules);
 }
 
+bool DataConfig::tells(std::string_view input) const
+{
+    return std::find(inputs.begin(), inputs.end(), input) != inputs.end();
+}
+
+ComputedInputs computed_inputs(const DataConfig& data)
+{
+    return {data.tells("sdf"), data.tells("areas"), data.on_cells, data.wall_patches};
+}
+
+std::int64_t num_point_channels(const DataConfig& data)
+{
+    std::int64_t count = 0;
+    for (const auto& input : data.inputs) count += input == "points" || input == "normals" ? 3 : 1;
+    return count;
+}
+
 nlohmann::json to_json(const DataConfig& data)
 {
     auto fields = nlohmann::json::array();
     for (const auto& field : data.fields) fields.push_back({{"name", field.name}, {"from", field.from}, {"kind", field.kind}});
+    std::string inputs;
+    for (const auto& name : data.inputs) inputs += (inputs.empty() ? "" : ", ") + name;
     return {{"association", data.on_cells ? "cell" : "point"},
             {"fields", std::move(fields)},
-            {"inputs", data.use_normals ? "points, normals" : "points"},
+            {"inputs", inputs},
+            {"wall_patches", data.wall_patches},
             {"normals", data.normals},
             {"constants", data.constants},
             {"time", data.time},
@@ -220,7 +271,8 @@ DataConfig data_config(const nlohmann::json& description)
     DataConfig data;
     data.on_cells = description.at("association") == "cell";
     for (const auto& field : description.at("fields")) data.fields.push_back({field.at("name"), field.at("from"), field.at("kind")});
-    data.use_normals = description.at("inputs") == "points, normals";
+    data.inputs = names_in(description.at("inputs"));
+    data.wall_patches = description.value("wall_patches", std::vector<std::string>());  // not said by earlier versions, which had none
     data.normals = description.at("normals");
     data.constants = description.at("constants").get<std::vector<std::string>>();
     data.time = description.value("time", "");  // not said by earlier versions, which had none

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "apps/training/computed_inputs.h"
 #include "apps/training/settings.h"
 #include "models/layers/memory_mode.h"
 #include "models/layers/precision.h"
@@ -44,8 +45,13 @@ struct DataConfig {
     SplitConfig split;
     bool on_cells = true;
     std::vector<FieldConfig> fields;
-    bool use_normals = true;
-    std::string normals;                 ///< array; computed from the polygons where a case has none
+    std::vector<std::string> inputs{"points", "normals"};  ///< what the model is told of each point: points first, then normals, sdf, areas
+    std::string normals;                                   ///< array; computed from the polygons where a case has none
+    std::string wall;                                      ///< pattern below the root: the surfaces whose distance `sdf` is; empty where it is of patches
+    std::vector<std::string> wall_patches;                 ///< blocks of the case's own file that are that surface
+
+    /// Whether `inputs` has it.
+    bool tells(std::string_view input) const;
     std::vector<std::string> constants;  ///< columns of the case table that the model is told besides its points
     std::string time;                    ///< column of the case table with its time; empty for none
     FrameConfig frame;
@@ -57,11 +63,11 @@ struct DataConfig {
 nlohmann::json to_json(const DataConfig& data);
 DataConfig data_config(const nlohmann::json& description);
 
-/// Coordinates, and normals where they are asked for.
-inline std::int64_t num_point_channels(const DataConfig& data)
-{
-    return data.use_normals ? 6 : 3;
-}
+/// Those of its inputs that are made of the whole mesh, before it is cut.
+ComputedInputs computed_inputs(const DataConfig& data);
+
+/// Numbers that a model is told of each point: three of places and of normals, one of everything else.
+std::int64_t num_point_channels(const DataConfig& data);
 
 struct ModelConfig {
     std::string name;

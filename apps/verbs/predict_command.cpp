@@ -25,6 +25,7 @@ struct PredictArguments {
     std::vector<std::string> inputs;
     std::string output;
     std::map<std::string, double> values;
+    std::vector<std::string> walls;  // one for all inputs, or one each
     std::optional<MemoryMode> memory;
     int num_ranks = 0;
 };
@@ -47,6 +48,9 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
         ->required()
         ->type_name("OUT");
     app.add_option("--set", settings, "value of a column of the case table in training, e.g. length=1.044; may be repeated")->type_name("NAME=VALUE");
+    app.add_option("--wall", options.walls, "surface whose distance is an input (data.inputs has sdf), once for all inputs or once for each in turn")
+        ->allow_extra_args(false)
+        ->type_name("FILE");
     app.add_option("--memory", memory, "what a Transolver keeps of each point between layers: stored, recomputed (half), streamed (nothing; slower) or auto")
         ->type_name("MODE")
         ->check(CLI::IsMember({"auto", "stored", "recomputed", "streamed"}))
@@ -99,6 +103,10 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
 Predictor make_predictor(const PredictArguments& options)
 {
     auto predictor = options.model.empty() ? Predictor::from_run(options.run_dir) : Predictor::from_file(options.model, options.data);
+    const bool is_told = predictor.data().tells("sdf");
+    if (!is_told && !options.walls.empty()) throw UsageError("--wall " + options.walls.front() + ": the model is told no distance to a surface. Leave it out.");
+    if (is_told && options.walls.empty() && predictor.data().wall_patches.empty())
+        throw UsageError("the model is told the distance to a surface. Give it with --wall FILE.");
     // A value that nobody asks for is a name mistyped.
     std::vector<std::string> names = predictor.data().constants;
     if (!predictor.data().time.empty()) names.push_back(predictor.data().time);
@@ -119,6 +127,13 @@ std::vector<std::pair<std::filesystem::path, std::filesystem::path>> jobs(const 
     const std::filesystem::path output = options.output;
     for (const auto& input : options.inputs) {
         if (!std::filesystem::exists(input)) throw IoError(input + " does not exist.");
+    }
+    for (const auto& wall : options.walls) {
+        if (!std::filesystem::exists(wall)) throw IoError("--wall " + wall + " does not exist.");
+    }
+    if (options.walls.size() > 1 && options.walls.size() != options.inputs.size()) {
+        throw UsageError("--wall is given " + std::to_string(options.walls.size()) + " times for " + std::to_string(options.inputs.size()) +
+                         " inputs. Give one for all, or one for each.");
     }
     const std::set<std::filesystem::path> file_types{".vtp", ".vtu", ".pvtp", ".pvtu"};
     if (file_types.count(output.extension())) {
@@ -170,8 +185,10 @@ int predict_command(std::span<const std::string> arguments)
             for (const auto& note : predictor.notes()) warn("predict", note);
         }
         if (world.rank() == 0) make_output_folder(work.front().second);
-        for (const auto& [input, output] : work) {
-            predict_file(predictor, input, output, options.values, options.memory, world);
+        for (std::size_t i = 0; i < work.size(); ++i) {
+            const auto& [input, output] = work[i];
+            const std::string wall = options.walls.empty() ? "" : options.walls.size() == 1 ? options.walls.front() : options.walls[i];
+            predict_file(predictor, input, output, options.values, wall, options.memory, world);
             if (world.rank() == 0) std::cout << output.string() << " (model: " << predictor.checkpoint().string() << ")" << std::endl;
         }
         return exit_code::ok;

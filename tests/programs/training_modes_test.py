@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `meshard train` promises of its settings: the same bits on any number of ranks."""
+"""What `meshard train` promises of its settings: the same bits on any number of ranks, inputs that are computed."""
 import json
 import struct
 
 from runner import Case
-from samples import put_training, write_body
+from samples import put_training, write_body, write_box
 
 
 def arrays_of(path):
@@ -103,3 +103,80 @@ class ExactTraining(Modes):
             result = self.meshard("train", "car.yaml", *words, *exact)
             self.assert_fails(result, 2, "training.exact", *names)
         self.assertFalse((self.folder / "runs").exists())
+
+
+class ComputedInputs(Modes):
+    timeout = 300
+
+    def setUp(self):
+        super().setUp()
+        for number in (1, 2, 3):
+            folder = self.folder / f"volumes/run_{number}"
+            folder.mkdir(parents=True)
+            write_box(folder / f"volume_{number}.vtu", 5)
+            write_body(folder / f"body_{number}.vtp", (0.1 + 0.05 * number, 0.2, 0.3), n=8)
+        (self.folder / "volume.yaml").write_text("""run_id: volume
+data:
+  root: volumes
+  volume: run_*/volume_*.vtu
+  wall: run_*/body_*.vtp
+  split: {train: ['1', '2'], val: ['3']}
+  inputs: [points, sdf]
+  fields: {pressure: {from: p}}
+  shards: shards
+model: {name: transolver, n_layers: 1, n_hidden: 16, n_head: 2, mlp_ratio: 1, slice_num: 4}
+training: {num_epochs: 2}
+""")
+
+    def losses(self, run):
+        return [line["loss"] for line in self.lines(run) if line["phase"] == "train_step"]
+
+    def arrays(self, path):
+        result = self.meshard("info", path, "--json")
+        self.assert_good(result)
+        return json.loads(result.out)["arrays"]
+
+    def train_volume(self, run, num_ranks, *words):
+        result = self.meshard("train", "volume.yaml", f"run_id={run}", "--nproc", num_ranks, *words)
+        if "Embree" in result.err:
+            self.skipTest("this build has no Embree")
+        self.assert_good(result)
+
+    def test_are_the_same_on_any_number_of_ranks(self):
+        for num_ranks in (1, 2, 3):
+            self.train_volume(f"volume{num_ranks}", num_ranks, "training.exact=true")
+            self.assertEqual(self.results(f"volume{num_ranks}"), self.results("volume1"))
+            self.train(f"areas{num_ranks}", num_ranks, "data.inputs=[points, areas, normals]", "training.exact=true")
+            self.assertEqual(self.results(f"areas{num_ranks}"), self.results("areas1"))
+
+    def test_change_what_is_learned(self):
+        self.train_volume("one", 1)
+        write_body(self.folder / "volumes/run_1/body_1.vtp", (0.3, 0.3, 0.3), n=8)
+        self.train_volume("two", 1)
+        self.assertNotEqual(self.losses("one"), self.losses("two"), "another surface, other distances; the kept shards know")
+
+    def test_are_told_in_prediction(self):
+        self.train_volume("car", 2)
+        volume, body = "volumes/run_3/volume_3.vtu", "volumes/run_3/body_3.vtp"
+        for num_ranks in (1, 3):
+            self.assert_good(self.meshard("predict", "runs/car", volume, "--wall", body, "-o", f"out{num_ranks}.vtu", "--nproc", num_ranks))
+        self.assert_good(self.meshard("predict", "runs/car", volume, "--wall", "volumes/run_1/body_1.vtp", "-o", "other.vtu"))
+        self.assertEqual([array["name"] for array in self.arrays("out3.vtu")], ["p", "pressure"], "what was computed is not written")
+        one, three, other = (self.arrays(f"{name}.vtu")[1] for name in ("out1", "out3", "other"))
+        for key in ("min", "max"):
+            self.assertAlmostEqual(three[key], one[key], delta=1e-4)
+            self.assertNotAlmostEqual(other[key], one[key], delta=1e-4)
+        self.assert_good(self.meshard("predict", "runs/car", volume, volume.replace("3", "2"), "--wall", body, "--wall", body.replace("3", "2"), "-o", "outs"))
+        self.assertEqual(self.names(self.folder / "outs"), ["volume_2.vtu", "volume_3.vtu"])
+        self.assert_good(self.meshard("predict", "--model", "runs/car/checkpoints/last.safetensors", volume, "--wall", body, "-o", "file.vtu"))
+        self.assert_fails(self.meshard("predict", "runs/car", volume, "-o", "no.vtu"), 2, "--wall")
+        self.assert_fails(self.meshard("predict", "runs/car", volume, "--wall", "none.stl", "-o", "no.vtu"), 3, "none.stl does not exist")
+        self.assert_fails(self.meshard("predict", "runs/car", volume, "--wall", volume, "-o", "no.vtu"), 3, "there are no polygons")
+
+    def test_are_refused_by_name_where_there_is_no_surface(self):
+        self.assert_fails(self.meshard("train", "volume.yaml", "~data.wall"), 2, "sdf", "data.wall")
+        self.assert_fails(self.meshard("train", "volume.yaml", "data.inputs=[points]"), 2, "data.wall")
+        self.assert_fails(self.meshard("train", "volume.yaml", "data.wall=run_*/nobody_*.vtp"), 3, "no file matches data.wall")
+        (self.folder / "volumes/run_2/body_2.vtp").unlink()
+        self.assert_fails(self.meshard("train", "volume.yaml"), 3, "case 2 has no surface")
+        self.assert_fails(self.meshard("train", "volume.yaml", "~data.wall", "data.inputs=[points, areas]", "--nproc", 2), 3, "has solid cells", "areas")

@@ -53,6 +53,20 @@ TEST_F(CaseListTest, TakesTheLastOfSeveralWildcards)
     EXPECT_EQ(ids(find_cases(data_, 0).train), (Ids{"a+b"}));
 }
 
+TEST_F(CaseListTest, FindsTheSurfaceOfEachCase)
+{
+    for (const char* id : {"01", "02", "03", "04"}) write_bytes(folder_ / (std::string("body_") + id + ".stl"), "");
+    data_.wall = "body_*.stl";
+
+    EXPECT_TRUE(refuses("case 05 has no surface"));
+    data_.split = {.column = "", .shares = {}, .lists = {{"train", {"02", "04"}}}};
+    EXPECT_EQ(find_cases(data_, 0).train.at(1).wall, folder_.path() / "body_04.stl");
+    data_.wall = "body_01.stl";
+    for (const auto& source : find_cases(data_, 0).train) EXPECT_EQ(source.wall, folder_.path() / "body_01.stl");
+    data_.wall = "bodies_*.stl";
+    EXPECT_TRUE(refuses("no file matches data.wall"));
+}
+
 TEST_F(CaseListTest, SplitsByAColumnOfTheTable)
 {
     write_bytes(folder_ / "cases.json", R"({"cases": [{"id": "01", "split": "train", "length": 1.5}, {"id": "02", "split": "val"},

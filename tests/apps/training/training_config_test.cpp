@@ -103,6 +103,21 @@ TEST_F(TrainingConfigTest, LetsTheTimeFollowFromTheData)
     EXPECT_TRUE(refuses("data.time=t", "needs data.cases"));
 }
 
+TEST_F(TrainingConfigTest, KnowsWhatThePointsAreTold)
+{
+    const std::vector<std::string> words{"data.inputs=[points, sdf, normals, areas]", "data.wall=body_*.stl"};
+    const auto data = read(words).data;
+
+    EXPECT_EQ(num_point_channels(data), 8);
+    EXPECT_EQ(model_arguments(read(words).model, data, 4).at("embedding_dim"), 8);
+    EXPECT_EQ(data.wall, "body_*.stl");
+    const auto kept = data_config(to_json(data));
+    EXPECT_EQ(kept.inputs, data.inputs);
+    const auto patches = read({"data.inputs=[points, sdf]", "data.wall_patches=[boundary/car, boundary/wheels]"}).data;
+    EXPECT_EQ(data_config(to_json(patches)).wall_patches, (std::vector<std::string>{"boundary/car", "boundary/wheels"}));
+    EXPECT_TRUE(throws_with<UsageError>("exclude each other", [&] { read({"data.inputs=[points, sdf]", "data.wall=a.stl", "data.wall_patches=[b]"}); }));
+}
+
 TEST_F(TrainingConfigTest, RefusesWhatExactModeDoesNotServe)
 {
     const auto refuses_exactly = [&](std::vector<std::string> words, std::string_view text) {
@@ -129,7 +144,7 @@ TEST_F(TrainingConfigTest, RefusesByNameWhatIsNotImplemented)
     EXPECT_TRUE(refuses("logging.tensorboard=true", "logging.tensorboard: true is not implemented"));
     EXPECT_TRUE(refuses("parallel.backend=nccl", "nccl is not implemented"));
     EXPECT_TRUE(refuses("data.sampling_resolution=1000", "every point of a case takes part"));
-    EXPECT_TRUE(refuses("data.inputs=[points, sdf]", "sdf is not implemented"));
+    EXPECT_TRUE(refuses("data.inputs=[points, sdf_normals]", "sdf_normals is not implemented. Available: points, normals, sdf, areas"));
 }
 
 TEST_F(TrainingConfigTest, RefusesWhatDoesNotFitTogether)
@@ -137,7 +152,10 @@ TEST_F(TrainingConfigTest, RefusesWhatDoesNotFitTogether)
     EXPECT_TRUE(refuses("model.n_head=7", "is not one of 7"));
     EXPECT_TRUE(refuses("model.radii=[0.1]", "model.radii"));
     EXPECT_TRUE(refuses("model.embedding_dim=3", "data.inputs has 6 channels"));
-    EXPECT_TRUE(refuses("data.inputs=[normals]", "must be [points] or [points, normals]"));
+    EXPECT_TRUE(refuses("data.inputs=[normals]", "must begin with points and name each input once"));
+    EXPECT_TRUE(refuses("data.inputs=[points, areas, areas]", "must begin with points and name each input once"));
+    EXPECT_TRUE(refuses("data.inputs=[points, sdf]", "has sdf, the distance to a surface, and there is none"));
+    EXPECT_TRUE(refuses("data.wall=body_*.stl", "names a surface whose distance nobody asks for"));
     EXPECT_TRUE(refuses("data.surface=boundary.vtp", "needs a * where the case's id stands"));
     EXPECT_TRUE(refuses("data.volume=volume_*.vtu", "exclude each other"));
     EXPECT_TRUE(refuses("data.split.column=split", "needs data.cases"));

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/training/computed_inputs.h"
+
+#include "io/mesh_io.h"
+#include "ops/surface/surface_distance.h"
+#include "partition/error.h"
+#include "partition/mesh/surface_geometry.h"
+#include "partition/mesh/surface_triangles.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+namespace meshard {
+namespace {
+
+std::vector<DataArray>& arrays_of(Mesh& mesh, bool on_cells)
+{
+    return on_cells ? mesh.cell_data : mesh.point_data;
+}
+
+/// (n, 3)
+template <class T>
+at::Tensor as_tensor(std::vector<T>& values)
+{
+    return at::from_blob(values.data(), {static_cast<std::int64_t>(values.size()) / 3, 3}, c10::CppTypeToScalarType<T>::value);
+}
+
+}  // namespace
+
+Wall read_wall(const std::filesystem::path& file, const std::filesystem::path& volume, const std::vector<std::string>& patches)
+{
+    if (file.empty() && patches.empty()) throw InvalidInput(volume.string() + ": the model is told distances to a surface, and there is none.");
+    const auto mesh = file.empty() ? read_mesh(volume, {.time = {}, .blocks = patches}) : read_mesh(file);
+    Wall wall{mesh.points.to_doubles(), surface_triangles(mesh)};
+    if (wall.triangles.empty()) {
+        throw InvalidInput((file.empty() ? volume.string() + ", data.wall_patches" : file.string()) +
+                           ": there are no polygons. Distances need a surface of them.");
+    }
+    if (file.empty()) {
+        for (std::size_t i = 0; i < wall.triangles.size(); i += 3) std::swap(wall.triangles[i + 1], wall.triangles[i + 2]);
+    }
+    return wall;
+}
+
+void add_distances(Mesh& mesh, bool on_cells, const Wall& wall, const std::string& where)
+{
+    std::vector<std::int64_t> rows(on_cells ? mesh.num_cells() : mesh.num_points());
+    std::iota(rows.begin(), rows.end(), std::int64_t{0});
+    auto queries = row_places(mesh, rows, on_cells, where);
+    auto surface = wall;
+    const at::NoGradGuard no_grad;
+    const auto found = signed_distance(as_tensor(surface.vertices), as_tensor(surface.triangles), as_tensor(queries), {.sign = SurfaceSign::WindingNumber});
+    const auto distances = found.distances.contiguous();
+    const auto* begin = distances.const_data_ptr<double>();
+    arrays_of(mesh, on_cells).push_back(DataArray::from(kDistances, std::vector<double>(begin, begin + distances.numel())));
+}
+
+void add_areas(Mesh& mesh, bool on_cells, const std::string& where)
+{
+    const bool has_solids = std::any_of(mesh.cell_types.begin(), mesh.cell_types.end(), [](auto type) { return cell_dimension(type) == 3; });
+    if (mesh.num_cells() == 0 || has_solids) {
+        throw InvalidInput(where + (has_solids ? " has solid cells" : " has no cells") +
+                           ", and data.inputs has areas: only polygons have some. Leave areas out.");
+    }
+    const auto vectors = area_vectors(mesh);
+    std::vector<double> areas(on_cells ? mesh.num_cells() : mesh.num_points(), 0.0);
+    double total = 0;
+    for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell) {
+        const auto area = std::hypot(vectors[cell][0], vectors[cell][1], vectors[cell][2]);
+        total += area;
+        if (on_cells) {
+            areas[cell] = area;
+            continue;
+        }
+        const auto corners = mesh.cells.row(cell);
+        for (const auto corner : corners) areas[corner] += area / static_cast<double>(corners.size());
+    }
+    if (!(total > 0) || !std::isfinite(total)) {
+        throw InvalidInput(where + ": the areas of its polygons add up to " + std::to_string(total) +
+                           ", and data.inputs has areas. Repair the case, or leave areas out.");
+    }
+    const auto mean = total / static_cast<double>(areas.size());
+    for (auto& area : areas) area /= mean;
+    arrays_of(mesh, on_cells).push_back(DataArray::from(kAreas, std::move(areas)));
+}
+
+std::string ComputedInputs::description() const
+{
+    std::string text;
+    if (areas) text += " areas";
+    if (distances) text += " sdf";
+    if (text.empty()) return {};
+    text = (on_cells ? "of cells" : "of points") + text;
+    for (const auto& patch : wall_patches) text += " " + patch;
+    return text;
+}
+
+void add_computed_inputs(Mesh& mesh, const ComputedInputs& inputs, const std::filesystem::path& wall, const std::filesystem::path& volume,
+                         const std::string& where)
+{
+    if (inputs.areas) add_areas(mesh, inputs.on_cells, where);
+    if (inputs.distances) add_distances(mesh, inputs.on_cells, read_wall(wall, volume, inputs.wall_patches), where);
+}
+
+void remove_computed_inputs(Mesh& mesh)
+{
+    for (auto* arrays : {&mesh.cell_data, &mesh.point_data}) {
+        std::erase_if(*arrays, [](const DataArray& array) { return array.name() == kDistances || array.name() == kAreas; });
+    }
+}
+
+std::vector<double> row_places(const Mesh& mesh, std::span<const std::int64_t> rows, bool on_cells, const std::string& where)
+{
+    const auto num_rows = static_cast<std::int64_t>(rows.size());
+    const auto coordinates = mesh.points.to_doubles();
+    std::vector<double> places(3 * num_rows, 0.0);
+    for (std::int64_t row = 0; row < num_rows; ++row) {
+        double* place = &places[3 * row];
+        if (!on_cells) {
+            std::copy_n(&coordinates[3 * row], 3, place);
+        } else {
+            const auto corners = mesh.cells.row(row);
+            if (corners.empty()) throw InvalidInput(where + ": cell " + std::to_string(rows[row]) + " has no points.");
+            for (const auto corner : corners) {
+                for (int c = 0; c < 3; ++c) place[c] += coordinates[3 * static_cast<std::int64_t>(corner) + c];
+            }
+            for (int c = 0; c < 3; ++c) place[c] /= static_cast<double>(corners.size());
+        }
+        for (int c = 0; c < 3; ++c) {
+            if (!std::isfinite(place[c])) throw InvalidInput(where + ": a coordinate of row " + std::to_string(rows[row]) + " is not finite.");
+        }
+    }
+    return places;
+}
+
+}  // namespace meshard
