@@ -3,14 +3,30 @@
 
 #include "io/checkpoints/safetensors.h"
 #include "models/layers/normalizer.h"
+#include "sharding/parameters/fully_shard.h"
 
 #include <nlohmann/json.hpp>
 #include <torch/nn/module.h>
 #include <torch/optim/adamw.h>
 
 #include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace meshard {
+
+/// What a checkpoint keeps of a model and its optimiser: whole tensors by name, those of the optimiser as the file calls them.
+struct TrainedValues {
+    std::vector<std::pair<std::string, at::Tensor>> tensors;
+    std::optional<std::int64_t> optimizer_step;  ///< none before the first
+};
+
+TrainedValues trained_values(const torch::nn::Module& model, const torch::optim::AdamW& optimizer);
+
+/// The same of a model that is cut: on the first rank of its group, and nothing on the others. Gathers one tensor at a time. Collective over the group.
+TrainedValues trained_values(const torch::nn::Module& model, const FullyShardedModule& sharded, const torch::optim::AdamW& optimizer);
 
 /// A checkpoint is one safetensors file, complete by itself:
 ///
@@ -21,6 +37,7 @@ namespace meshard {
 ///
 /// NAME.json beside NAME.safetensors repeats the metadata for people and scripts; meshard reads the safetensors file only.
 /// Both are written atomically, by one rank.
+void save_checkpoint(const std::filesystem::path& path, const TrainedValues& values, const Normalizer& normalizer, const nlohmann::json& description);
 void save_checkpoint(const std::filesystem::path& path, const torch::nn::Module& model, const Normalizer& normalizer, const torch::optim::AdamW& optimizer,
                      const nlohmann::json& description);
 
@@ -36,6 +53,10 @@ public:
     /// @throws IoError naming the first parameter that is missing, too many or of another shape.
     void load_weights(torch::nn::Module& model) const;
     void load_optimizer(const torch::nn::Module& model, torch::optim::AdamW& optimizer) const;
+
+    /// This rank's parts of the same.
+    void load_weights(torch::nn::Module& model, const FullyShardedModule& sharded) const;
+    void load_optimizer(const FullyShardedModule& sharded, torch::optim::AdamW& optimizer) const;
 
 private:
     std::filesystem::path path_;

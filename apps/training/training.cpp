@@ -9,6 +9,7 @@
 #include "models/layers/normalizer.h"
 #include "models/layers/random_draws.h"
 #include "partition/error.h"
+#include "sharding/parameters/fully_shard.h"
 #include "sharding/parameters/replicate.h"
 #include "sharding/tensor/exact_mode.h"
 #include "sharding/tensor/shard_tensor.h"
@@ -95,6 +96,7 @@ public:
     void resume();
     void require_same_run(const nlohmann::json& description) const;
     bool loop(const volatile std::sig_atomic_t& stop_requested);
+    void record_memory();
     void test();
     void describe();
     void print_plan() const;
@@ -137,6 +139,7 @@ private:
     Normalizer normalizer_;
     Model model_;
     std::optional<ReplicatedModule> replicated_;
+    std::optional<FullyShardedModule> sharded_;  // in its place
     std::unique_ptr<torch::optim::AdamW> optimizer_;
 
     std::int64_t steps_done_ = 0;
@@ -200,10 +203,13 @@ void Run::make_model()
     model_ = meshard::make_model(config_.model.name, model_arguments(config_.model, config_.data, num_channels));
     set_memory(*model_.module, config_.training.memory);
     if (!config_.training.init.empty()) load_weights(config_.training.init, *model_.module);
-    replicated_.emplace(replicate(*model_.module, device_mesh_));
+    if (config_.shard_parameters)
+        sharded_.emplace(fully_shard(*model_.module, device_mesh_, {.is_unit = {}, .over_all_axes = true}));
+    else
+        replicated_.emplace(replicate(*model_.module, device_mesh_));
     const auto& training = config_.training;
     optimizer_ = std::make_unique<torch::optim::AdamW>(
-        model_.module->parameters(),
+        sharded_ ? sharded_->local_parameters() : model_.module->parameters(),
         torch::optim::AdamWOptions(training.learning_rate).betas({training.betas[0], training.betas[1]}).weight_decay(training.weight_decay));
 }
 
@@ -229,9 +235,9 @@ void Run::describe()
 
     std::int64_t num_parameters = 0;
     for (const auto& parameter : model_.module->parameters()) num_parameters += parameter.numel();
-    log_.say(formatted("%s with %lld parameters on %lld rank(s): %lld data x %lld domain, transport %s", config_.model.name.c_str(),
-                       static_cast<long long>(num_parameters), static_cast<long long>(device_mesh_->num_ranks()), static_cast<long long>(num_groups_),
-                       static_cast<long long>(domain_->num_ranks()), world_.backend_name().c_str()));
+    log_.say(formatted("%s with %lld parameters%s on %lld rank(s): %lld data x %lld domain, transport %s", config_.model.name.c_str(),
+                       static_cast<long long>(num_parameters), sharded_ ? ", cut among all ranks," : "", static_cast<long long>(device_mesh_->num_ranks()),
+                       static_cast<long long>(num_groups_), static_cast<long long>(domain_->num_ranks()), world_.backend_name().c_str()));
     const auto num_last = cases_in_step(steps_per_epoch_ - 1);
     if (num_last < num_groups_) {
         log_.say(formatted(
@@ -280,8 +286,13 @@ void Run::resume()
     const Checkpoint checkpoint(config_.run_dir() / "checkpoints" / "last.safetensors");
     const auto& description = checkpoint.description();
     require_same_run(description);
-    checkpoint.load_weights(*model_.module);
-    checkpoint.load_optimizer(*model_.module, *optimizer_);
+    if (sharded_) {
+        checkpoint.load_weights(*model_.module, *sharded_);
+        checkpoint.load_optimizer(*sharded_, *optimizer_);
+    } else {
+        checkpoint.load_weights(*model_.module);
+        checkpoint.load_optimizer(*model_.module, *optimizer_);
+    }
     normalizer_ = checkpoint.normalizer();
     steps_done_ = description.at("step").get<std::int64_t>();
     epoch_loss_sum_ = description.value("epoch_loss_sum", 0.0);
@@ -431,8 +442,13 @@ FieldErrors Run::errors(const std::vector<CaseTensors>& examples)
     model_.module->eval();
     const auto num_fields = static_cast<std::int64_t>(config_.data.fields.size());
     auto sums = torch::zeros({num_fields + 1}, torch::kDouble);
-    for (std::size_t i = 0; i < examples.size(); ++i) {
-        if (static_cast<std::int64_t>(i) % num_groups_ != group_) continue;
+    const auto num_examples = static_cast<std::int64_t>(examples.size());
+    for (std::int64_t first = 0; first < num_examples; first += num_groups_) {
+        const auto i = first + group_;
+        if (i >= num_examples) {
+            if (sharded_) predict(examples.back().inputs);  // so that the others get this group's parts of the parameters
+            continue;
+        }
         const auto& example = examples[i];
         const auto prediction = predict(example.inputs);
         sums[num_fields] += mean_squared_error(prediction, normalizer_.normalize(example.target)).item<double>();
@@ -463,6 +479,8 @@ Json Run::metrics(const FieldErrors& errors) const
 
 void Run::save(const char* name, const Json& metrics) const
 {
+    if (!is_first_ && !sharded_) return;
+    const auto values = sharded_ ? trained_values(*model_.module, *sharded_, *optimizer_) : trained_values(*model_.module, *optimizer_);
     if (!is_first_) return;
     nlohmann::json description{{"format", "meshard checkpoint"}, {"version", 1}, {"torch", TORCH_VERSION}};
     description["model_class"] = model_.class_name;
@@ -483,7 +501,25 @@ void Run::save(const char* name, const Json& metrics) const
     if (!metrics.is_null()) description["val"] = metrics;
     const auto dir = config_.run_dir() / "checkpoints";
     std::filesystem::create_directories(dir);
-    save_checkpoint(dir / (std::string(name) + ".safetensors"), *model_.module, normalizer_, *optimizer_, description);
+    save_checkpoint(dir / (std::string(name) + ".safetensors"), values, normalizer_, description);
+}
+
+/// What a rank holds of parameters, gradients and the optimiser's state: the rank that holds most.
+void Run::record_memory()
+{
+    const auto parts = sharded_ ? sharded_->local_parameters() : model_.module->parameters();
+    auto bytes = torch::zeros({3}, torch::kLong);
+    auto* const sums = bytes.mutable_data_ptr<std::int64_t>();
+    for (const auto& part : parts) {
+        sums[0] += static_cast<std::int64_t>(part.nbytes());
+        if (part.grad().defined()) sums[1] += static_cast<std::int64_t>(part.grad().nbytes());
+        const auto state = optimizer_->state().find(part.unsafeGetTensorImpl());
+        if (state == optimizer_->state().end()) continue;
+        const auto& moments = static_cast<const torch::optim::AdamWParamState&>(*state->second);
+        sums[2] += static_cast<std::int64_t>(moments.exp_avg().nbytes() + moments.exp_avg_sq().nbytes());
+    }
+    device_mesh_->all().all_reduce(bytes, Reduction::Max);
+    log_.record({{"phase", "memory"}, {"parameter_bytes", sums[0]}, {"gradient_bytes", sums[1]}, {"optimizer_bytes", sums[2]}});
 }
 
 void Run::test()
@@ -577,6 +613,7 @@ bool train(const TrainingRunConfig& config, const CaseLists& cases, const Traini
     if (start.is_trial()) return true;
     if (start.before_first_step) start.before_first_step();
     if (!run.loop(stop_requested)) return false;
+    run.record_memory();
     run.test();
     run.finish();
     return true;

@@ -66,6 +66,7 @@ constexpr SettingRule kFixedRules[] = {
 
     {.path = "parallel.data", .type = SettingType::Integer, .fallback = "auto", .words = "auto", .min = 1, .max = 1e6, .meaning = "groups of ranks that take different cases"},
     {.path = "parallel.domain", .type = SettingType::Integer, .fallback = "auto", .words = "auto", .min = 1, .max = 1e6, .meaning = "ranks that share a case; auto: all that parallel.data leaves"},
+    {.path = "parallel.parameters", .fallback = "replicated", .words = "replicated|sharded", .meaning = "parameters, gradients and optimiser state whole on every rank, or cut among all ranks: less memory, more messages"},
     {.path = "parallel.backend", .fallback = "auto", .words = "auto|shm|gloo|mpi", .not_yet = "nccl", .meaning = "transport between ranks"},
 
     {.path = "logging.every_n_steps", .type = SettingType::Integer, .fallback = "1", .min = 1, .max = kLargeCount, .meaning = "steps between lines of metrics.jsonl"},
@@ -193,6 +194,7 @@ void require_exact(const TrainingRunConfig& config, const Settings& settings)
     if (config.training.precision != Precision::Float32) refuse("training.precision", "exact sums and products are those of single precision. Set float32");
     if (config.num_data_groups > 2)
         refuse("parallel.data", "gradients of three groups and more are averaged in an order that depends on the ranks. Set 1 or 2");
+    if (config.shard_parameters) refuse("parallel.parameters", "a part's length decides how its last values are rounded. Set replicated");
     const auto& entry = find_model(config.model.name);
     const bool has_neighbors = entry.class_name == "MeshGraphNet" || config.model.arguments.value("include_local_features", false);
     if (has_neighbors) {
@@ -352,6 +354,7 @@ TrainingRunConfig training_config(const Settings& settings)
     config.backend = settings.text("parallel.backend");
     config.num_data_groups = count_or_auto(settings, "parallel.data");
     config.num_domain_ranks = count_or_auto(settings, "parallel.domain");
+    config.shard_parameters = settings.text("parallel.parameters") == "sharded";
     config.log_interval = settings.integer("logging.every_n_steps");
     if (training.exact) require_exact(config, settings);
     return config;

@@ -108,6 +108,7 @@ struct TrainingRunConfig {
     std::string backend;                ///< of MESHARD_BACKEND, or `auto`
     std::int64_t num_data_groups = 0;   ///< 0: as many as fit
     std::int64_t num_domain_ranks = 0;  ///< 0: all that are left
+    bool shard_parameters = false;      ///< parameters, gradients and the optimiser's state are cut among all ranks
     std::int64_t log_interval = 1;      ///< in steps
 
     std::filesystem::path run_dir() const { return output_dir / run_id; }

@@ -48,7 +48,9 @@ struct Group {
 
 struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModule::State> {
     std::shared_ptr<const DeviceMesh> mesh;
-    std::int64_t data = 0;
+    std::shared_ptr<const DeviceMesh> cut_mesh;  // of whose axis `cut_axis` parameters are cut; `mesh` itself, or one over all of its ranks
+    std::int64_t cut_axis = 0;
+    std::int64_t num_data = 1;
     std::vector<std::vector<Group>> units;
     std::int64_t resident = -1;
     std::vector<at::Tensor> local_parameters;
@@ -56,8 +58,8 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
     std::vector<std::pair<c10::weak_intrusive_ptr<c10::StorageImpl>, std::int64_t>> gathered;
     std::int64_t peak = 0;
 
-    const RankGroup& data_group() const { return mesh->group(data); }
-    std::int64_t me() const { return mesh->coordinate(data); }
+    const RankGroup& ranks() const { return cut_mesh->group(cut_axis); }
+    std::int64_t me() const { return cut_mesh->coordinate(cut_axis); }
 
     at::Tensor value(std::size_t unit, std::size_t group, std::size_t entry)
     {
@@ -67,8 +69,8 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
         if (!g.whole.defined() || g.version != g.part._version()) {
             g.whole = at::Tensor();
             g.version = g.part._version();
-            g.whole = data_group().all_gather_rows(g.part, g.extents);
-            if (data_group().size() > 1) gathered.emplace_back(c10::weak_intrusive_ptr<c10::StorageImpl>(storage_of(g.whole)), g.whole.nbytes());
+            g.whole = ranks().all_gather_rows(g.part, g.extents);
+            if (ranks().size() > 1) gathered.emplace_back(c10::weak_intrusive_ptr<c10::StorageImpl>(storage_of(g.whole)), g.whole.nbytes());
             peak = std::max(peak, gathered_bytes());
         }
         const auto& e = g.entries[entry];
@@ -118,7 +120,7 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
         // Behind each rank's part stands how many ranks have plain gradients: all compare them, or none.
         const bool has_plain = std::any_of(plain.begin(), plain.end(), [](const PlainGradientSum& one) { return one.exists; });
         const auto num_plain = at::full({1}, has_plain ? 1.0 : 0.0, row.options());
-        const auto& ranks = data_group();
+        const auto& ranks = this->ranks();
         const auto own = group.extents[me()] + 1;
         std::vector<at::Tensor> pieces;
         Extents send;
@@ -133,11 +135,11 @@ struct FullyShardedModule::State : std::enable_shared_from_this<FullyShardedModu
             mine = parts[0].clone();
             for (int r = 1; r < ranks.size(); ++r) mine.add_(parts[r]);  // in rank order
         }
-        for (std::int64_t axis = 0; axis < mesh->num_axes(); ++axis) {
-            if (axis != data) mesh->group(axis).all_reduce(mine);
+        for (std::int64_t axis = 0; cut_mesh == mesh && axis < mesh->num_axes(); ++axis) {
+            if (axis != cut_axis) mesh->group(axis).all_reduce(mine);
         }
         if (mine[own - 1].item<double>() > 0) check_plain_gradients(plain, names, std::vector<at::ScalarType>(names.size(), type), *mesh);
-        if (ranks.size() > 1) mine.div_(ranks.size());
+        if (num_data > 1) mine.div_(num_data);
         mine = mine.to(type);
 
         std::vector<at::Tensor> local(gradients.size());
@@ -250,9 +252,9 @@ const std::vector<at::Tensor>& FullyShardedModule::local_parameters() const
 {
     return state_->local_parameters;
 }
-const RankGroup& FullyShardedModule::data_group() const
+const RankGroup& FullyShardedModule::group() const
 {
-    return state_->data_group();
+    return state_->ranks();
 }
 std::int64_t FullyShardedModule::gathered_bytes() const
 {
@@ -267,12 +269,19 @@ namespace {
 
 SpecPtr flat_spec(const FullyShardedModule::State& state, const Entry& entry)
 {
-    std::vector<AxisLayout> axes(state.mesh->num_axes());
-    axes[state.data] = {Shard(0), std::make_shared<const Extents>(entry.extents), 1};
-    return make_spec(state.mesh, axes);
+    std::vector<AxisLayout> axes(state.cut_mesh->num_axes());
+    axes[state.cut_axis] = {Shard(0), std::make_shared<const Extents>(entry.extents), 1};
+    return make_spec(state.cut_mesh, axes);
 }
 
 }  // namespace
+
+std::vector<std::string> FullyShardedModule::local_parameter_names() const
+{
+    std::vector<std::string> names;
+    for (const auto* entry : state_->trained) names.push_back(entry->name);
+    return names;
+}
 
 std::vector<std::pair<std::string, at::Tensor>> FullyShardedModule::named_shards() const
 {
@@ -309,11 +318,38 @@ std::vector<std::pair<std::string, at::Tensor>> FullyShardedModule::full_paramet
     return all;
 }
 
+namespace {
+
+/// The ranks of a device mesh, known already, as groups of another.
+class RanksOfMesh : public GroupFactory {
+public:
+    explicit RanksOfMesh(const DeviceMesh& mesh) : mesh_(mesh) {}
+    int rank() const override { return mesh_.all().rank(); }
+    int size() const override { return mesh_.all().size(); }
+    RankGroup make_group(const std::vector<int>&, const std::string&, const std::string&, std::shared_ptr<CommCounter>) override { return mesh_.all(); }
+    std::optional<at::Generator> generator() const override { return mesh_.own_generator(); }
+
+private:
+    const DeviceMesh& mesh_;
+};
+
+/// One axis over all ranks of a mesh. Every group that it asks for is of all.
+std::shared_ptr<const DeviceMesh> in_a_row(const DeviceMesh& mesh)
+{
+    RanksOfMesh ranks(mesh);
+    return DeviceMesh::create(ranks, {mesh.num_ranks()}, {"all"});
+}
+
+}  // namespace
+
 FullyShardedModule fully_shard(torch::nn::Module& module, std::shared_ptr<const DeviceMesh> device_mesh, const FullyShardOptions& options)
 {
     const auto state = std::make_shared<FullyShardedModule::State>();
-    state->data = device_mesh->axis("data");
     state->mesh = std::move(device_mesh);
+    const auto& mesh = *state->mesh;
+    state->cut_mesh = options.over_all_axes ? in_a_row(mesh) : state->mesh;
+    if (!options.over_all_axes) state->cut_axis = mesh.axis("data");
+    if (mesh.has_axis("data")) state->num_data = mesh.size(mesh.axis("data"));
 
     std::vector<std::pair<std::string, at::Tensor>> parameters;
     std::set<const c10::TensorImpl*> seen;  // shared by two layers: once
@@ -355,7 +391,7 @@ FullyShardedModule fully_shard(torch::nn::Module& module, std::shared_ptr<const 
                 group.entries.push_back({parameters[k].first, parameter.sizes().vec(), 0, parameter.numel(), {}, {}, parameter.requires_grad()});
                 values.push_back(parameter);
             }
-            cut(group, values, state->data_group());
+            cut(group, values, state->ranks());
         }
     }
 

@@ -24,9 +24,10 @@ struct FullyShardOptions {
     /// make up a unit of their own. Empty: the direct children; of a ModuleList or a Sequential among them, the children of that.
     std::function<bool(const std::string& name, const torch::nn::Module& submodule)> is_unit;
     bool broadcast_at_start = true;  ///< parameters and buffers become those of rank 0; else they must be the same already
+    bool over_all_axes = false;      ///< parameters are cut among all ranks of the device mesh, not over its axis `data` alone
 };
 
-/// A module whose parameters, gradients and optimiser states are cut over the axis `data` of a device mesh: the handle on them.
+/// A module whose parameters, gradients and optimiser states are cut over the axis `data` of a device mesh, or over all of its ranks: the handle on them.
 ///
 /// The parameters of a unit (a submodule) lie end to end; each rank keeps an even part of that row, 1/P of it. The module itself stays
 /// usable as ever: an operator that meets one of its parameters gathers the unit, in one message, and the unit is dropped when another
@@ -35,12 +36,15 @@ struct FullyShardOptions {
 /// own part, averaged over `data` (each data rank has a loss of its own) and summed over all other axes (each rank holds its share of
 /// one loss). After Rajbhandari et al., "ZeRO", 2020.
 ///
-/// All ranks of the axis must use the same units in the same order. The optimiser works on `local_parameters()`; writing to the
+/// All ranks that parameters are cut among must use the same units in the same order. The optimiser works on `local_parameters()`; writing to the
 /// module's own parameters is refused. They stay as they are when this handle goes.
 class FullyShardedModule {
 public:
     /// This rank's part of each parameter that takes gradients, flat and possibly empty: leaves, to be given to the optimiser.
     const std::vector<at::Tensor>& local_parameters() const;
+
+    /// Names of the `local_parameters()`.
+    std::vector<std::string> local_parameter_names() const;
 
     /// Name and part of every parameter, frozen ones included, as a sharded tensor of one dimension; shares memory with the local part.
     std::vector<std::pair<std::string, at::Tensor>> named_shards() const;
@@ -55,7 +59,8 @@ public:
     std::int64_t gathered_bytes() const;
     std::int64_t peak_gathered_bytes() const;
 
-    const RankGroup& data_group() const;
+    /// The ranks that parameters are cut among.
+    const RankGroup& group() const;
 
     struct State;
 
@@ -65,7 +70,7 @@ private:
     std::shared_ptr<State> state_;
 };
 
-/// Collective over all ranks of `device_mesh`, which must have an axis `data`.
+/// Collective over all ranks of `device_mesh`, which must have an axis `data` unless parameters are cut over all axes.
 /// @throws InvalidInput without that axis; if a parameter is sharded already, is no leaf or has no memory of its own; if the ranks'
 /// modules differ.
 FullyShardedModule fully_shard(torch::nn::Module& module, std::shared_ptr<const DeviceMesh> device_mesh, const FullyShardOptions& options = {});

@@ -104,7 +104,7 @@ double clip_grad_norm(const FullyShardedModule& module, double max_norm)
         gradients.push_back(parameter.grad());
         sum.add_(sum_of_squares(parameter.grad()));
     }
-    module.data_group().all_reduce(sum);
+    module.group().all_reduce(sum);
     const auto norm = std::sqrt(sum.item<double>());
     scale(gradients, norm, max_norm);
     return norm;

@@ -18,7 +18,7 @@ namespace meshard {
 /// @throws InvalidInput if `max_norm` is not positive.
 double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm);
 
-/// The same for all parameters of a fully sharded module, none of which any rank holds whole. Collective over the axis `data`.
+/// The same for all parameters of a fully sharded module, none of which any rank holds whole. Collective over its group.
 double clip_grad_norm(const FullyShardedModule& module, double max_norm);
 
 }  // namespace meshard

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `meshard train` promises of its settings: the same bits on any number of ranks, inputs that are computed."""
+"""What `meshard train` promises of its settings: the same bits on any number of ranks, parameters cut among ranks, inputs that are computed."""
 import json
+import signal
 import struct
 
 from runner import Case
@@ -98,11 +99,94 @@ class ExactTraining(Modes):
         for words, names in ((("training.memory=streamed",), ("training.memory", "streamed")),
                              (("training.precision=bfloat16",), ("training.precision", "bfloat16")),
                              (("parallel.data=3",), ("parallel.data", "3")),
+                             (("parallel.parameters=sharded",), ("parallel.parameters", "sharded")),
                              (("~model", "model.name=meshgraphnet"), ("model.name", "meshgraphnet")),
                              (("~model", "model.name=geotransolver", "model.include_local_features=true"), ("model.include_local_features",))):
             result = self.meshard("train", "car.yaml", *words, *exact)
             self.assert_fails(result, 2, "training.exact", *names)
         self.assertFalse((self.folder / "runs").exists())
+
+
+class ShardedParameters(Modes):
+    timeout = 300
+
+    def numbers(self, arrays):
+        return {name: struct.unpack(f"<{len(content) // 4}f", content) for name, content in arrays.items()}
+
+    def assert_near(self, found, expected, tolerance=2e-3):
+        """Losses and weights up to rounding, which some steps of training make larger."""
+        self.assertEqual(len(found[0]), len(expected[0]))
+        for one, other in zip(found[0], expected[0]):
+            self.assertEqual(one[:2], other[:2])
+            self.assertAlmostEqual(one[2], other[2], delta=tolerance * abs(other[2]))
+        for checkpoint in (1, 2):
+            a, b = self.numbers(found[checkpoint]), self.numbers(expected[checkpoint])
+            self.assertEqual({name: len(values) for name, values in a.items()}, {name: len(values) for name, values in b.items()})
+            for name in b:
+                if not name.startswith("optimizer."):
+                    largest = max(map(abs, b[name]))
+                    self.assertLess(max(abs(x - y) for x, y in zip(a[name], b[name])), 0.02 * max(largest, 0.1), name)
+
+    def memory(self, run):
+        return [line for line in self.lines(run) if line["phase"] == "memory"][-1]
+
+    def test_train_as_whole_ones(self):
+        self.train("whole", 1)
+        expected = self.results("whole")
+        for num_ranks, words in ((1, ()), (2, ()), (3, ()), (3, ("parallel.data=3",)), (4, ("parallel.data=2",))):
+            groups = words[0].partition("=")[2] if words else "1"
+            if words:
+                self.train(f"whole{groups}", int(groups), *words)
+                expected = self.results(f"whole{groups}")
+            name = f"cut{num_ranks}x{groups}"
+            self.train(name, num_ranks, "parallel.parameters=sharded", *words)
+            self.assert_near(self.results(name), expected)
+
+    def test_are_cut_among_all_ranks(self):
+        self.train("whole", 2)
+        whole = self.memory("whole")
+        self.assertEqual(whole["gradient_bytes"], whole["parameter_bytes"])
+        self.assertEqual(whole["optimizer_bytes"], 2 * whole["parameter_bytes"])
+        for num_ranks in (2, 3, 4):
+            self.train(f"cut{num_ranks}", num_ranks, "parallel.parameters=sharded", *(("parallel.data=2",) if num_ranks == 4 else ()))
+            cut = self.memory(f"cut{num_ranks}")
+            for key in ("parameter_bytes", "gradient_bytes", "optimizer_bytes"):
+                self.assertGreaterEqual(cut[key] * num_ranks, whole[key], key)
+                self.assertLess(cut[key], whole[key] / num_ranks + 200, key)   # each unit is cut evenly, to the number
+
+    def test_go_on_in_the_other_mode_and_on_other_ranks(self):
+        self.train("whole", 2)
+        for name, first, then in (("a", "sharded", "replicated"), ("b", "replicated", "sharded"), ("c", "sharded", "sharded")):
+            self.train(name, 2, f"parallel.parameters={first}", "training.max_steps=3")
+            self.assert_good(self.meshard("train", "--resume", f"runs/{name}", "--nproc", 3, f"parallel.parameters={then}", "training.max_steps=0"))
+            self.assert_near(self.results(name), self.results("whole"))
+
+    def test_go_on_to_the_same_bits_on_as_many_ranks(self):
+        self.train("whole", 2, "parallel.parameters=sharded")
+        self.train("parts", 2, "parallel.parameters=sharded", "training.max_steps=4")
+        self.assert_good(self.meshard("train", "--resume", "runs/parts", "--nproc", 2, "training.max_steps=0"))
+        self.assertEqual(self.results("parts")[1], self.results("whole")[1])
+
+    def test_of_every_model_and_memory_mode_train(self):
+        small = ("model.n_layers=1", "model.n_hidden=8", "model.n_head=2", "model.slice_num=4")
+        for name, words in (("recomputed", ("training.memory=recomputed",)), ("streamed", ("training.memory=streamed",)), ("narrow", ("training.precision=bfloat16",)),
+                            ("plus", ("model.plus=true", "training.memory=streamed")), ("flare", ("~model", "model.name=flare", *small)),
+                            ("geotransolver", ("~model", "model.name=geotransolver", *small)),
+                            ("meshgraphnet", ("~model", "model.name=meshgraphnet", "model.processor_size=2", "model.hidden_dim_processor=8"))):
+            self.train(f"{name}1", 1, *words)
+            self.train(f"{name}2", 2, "parallel.parameters=sharded", *words)
+            self.assert_near(self.results(f"{name}2"), self.results(f"{name}1"), 0.05 if name == "narrow" else 2e-3)
+
+    def test_are_kept_when_a_run_is_interrupted(self):
+        process = self.start_meshard("train", "car.yaml", "--nproc", 2, "parallel.parameters=sharded", "training.num_epochs=100000", "training.save_interval=100000")
+        metrics = self.folder / "runs/car/metrics.jsonl"
+        process.wait_for(lambda: metrics.exists() and "train_step" in metrics.read_text(), "the first step")
+        process.send(signal.SIGTERM)
+        self.assertEqual(process.result().code, 130)
+        steps = metrics.read_text().count('"train_step"')
+        self.assertEqual(json.loads((self.folder / "runs/car/checkpoints/last.json").read_text())["step"], steps)
+        self.assert_good(self.meshard("train", "--resume", "runs/car", f"training.max_steps={steps + 2}", "training.num_epochs=100000", "parallel.parameters=replicated"))
+        self.assert_good(self.meshard("predict", "runs/car", "cases/run_1/boundary_1.vtp", "-o", "out.vtp"))
 
 
 class ComputedInputs(Modes):

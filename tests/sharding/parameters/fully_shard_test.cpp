@@ -121,6 +121,7 @@ void expect_trains_as(const Training& expected, const std::shared_ptr<const Devi
         const auto loss = net->forward(x, checkpointed).pow(2).mean();
         loss.backward();
         EXPECT_EQ(sharded.gathered_bytes(), 0) << "after backward";
+        EXPECT_EQ(sharded.group().size(), options.over_all_axes ? mesh->num_ranks() : mesh->size(data));
         if (max_norm > 0) {
             EXPECT_NEAR(clip_grad_norm(sharded, max_norm), expected.norms[step], 1e-12);
         }
@@ -157,6 +158,29 @@ TEST(FullyShard, CombinesWithADomain)
     }
 }
 
+TEST(FullyShard, CutsAmongTheRanksOfADomain)
+{
+    for (const auto& shape : std::vector<std::vector<std::int64_t>>{{1, 1}, {1, 3}, {2, 2}, {3, 1}, {2, 3}}) {
+        const auto expected = serial(static_cast<int>(shape[0]), 0.05);
+        run_ranks(shape, {"data", "domain"},
+                  [&](const auto& mesh) { expect_trains_as(expected, mesh, shape[0] == 2, 0.05, {.is_unit = {}, .over_all_axes = true}); });
+    }
+    run_ranks({2, 2}, {"data", "domain"}, [&](const auto& mesh) {
+        Net net;
+        std::int64_t bytes = 0, own = 0;
+        for (const auto& parameter : net->parameters()) bytes += parameter.nbytes();
+        const auto sharded = fully_shard(*net, mesh, {.is_unit = {}, .over_all_axes = true});
+        for (const auto& [name, shard] : sharded.named_shards()) own += local_of(shard).nbytes();
+        EXPECT_LE(own, bytes / 4 + 8 * 6);  // six units, each cut evenly
+        const auto names = sharded.local_parameter_names();
+        for (std::size_t i = 0; i < names.size(); ++i) {
+            const auto whole = full_tensor(sharded.as_shard(i, sharded.local_parameters()[i]));
+            EXPECT_TRUE(at::equal(whole, Net()->named_parameters()[names[i]].reshape({-1}))) << names[i];
+        }
+    });
+}
+
+TEST(FullyShard, ClipsByTheNormOfTheWhole)
 TEST(FullyShard, ClipsByTheNormOfTheWhole)
 {
     for (const double max_norm : {0.05, 1e6}) {
@@ -259,10 +283,10 @@ TEST(FullyShard, LeavesUnusedParametersWithoutGradient)
 TEST(FullyShard, ComparesPlainGradientsOnAllRanksOfADomainOrNone)
 {
     for (const auto& shape : std::vector<std::vector<std::int64_t>>{{1, 2}, {2, 2}}) {
-        for (const double factor : {0.0, 1.0}) {
-            run_ranks(shape, {"data", "domain"}, [&](const auto& mesh) {
+        for (const auto& [factor, over_all_axes] : {std::pair(0.0, false), {1.0, false}, {0.0, true}, {1.0, true}}) {
+            run_ranks(shape, {"data", "domain"}, [&, factor = factor, over_all_axes = over_all_axes](const auto& mesh) {
                 Net net;
-                const auto sharded = fully_shard(*net, mesh);
+                const auto sharded = fully_shard(*net, mesh, {.is_unit = {}, .over_all_axes = over_all_axes});
                 const bool is_first = mesh->coordinate(mesh->axis("domain")) == 0;
                 const auto domain = mesh->sub_mesh("domain");
                 const auto x = from_local(inputs(0, 0).narrow(0, is_first ? 0 : 3, 3), domain, {Shard(0)});
