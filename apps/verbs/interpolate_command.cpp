@@ -12,7 +12,7 @@
 #include "io/mesh_io.h"
 #include "ops/neighbors/cloud_interpolation.h"
 #include "partition/error.h"
-#include "sharding/tensor/scatter_rows.h"
+#include "sharding/tensor/distribute_rows.h"
 #include "sharding/tensor/shard_tensor.h"
 
 #include <ATen/ATen.h>
@@ -185,7 +185,7 @@ at::Tensor spread_rows(const at::Tensor& whole, const std::shared_ptr<const Devi
     const std::array<std::int64_t, 1> own{whole.defined() ? whole.size(0) : 0};
     const auto num_rows = device_mesh->all().all_gather_integers(own)[0][0];
     const auto extents = std::make_shared<const Extents>(even_extents(num_rows, device_mesh->num_ranks()));
-    return scatter_rows(whole, 0, make_spec(device_mesh, AxisLayout{Shard(0), extents}));
+    return distribute_rows(whole, 0, make_spec(device_mesh, AxisLayout{Shard(0), extents}));
 }
 
 /// Rows of all ranks, which lie in runs of their order, on the first one. Collective.

@@ -29,7 +29,7 @@ enum Kind {
 };
 
 /// Type, and sizes without the rows, of the tensors that are sent.
-struct Form {
+struct TensorForm {
     std::vector<std::int64_t> shape;
     at::ScalarType type = at::kFloat;
 
@@ -44,7 +44,7 @@ struct Form {
         return (c10::multiply_integers(shape_of(rows)) * static_cast<std::int64_t>(c10::elementSize(type)) + 15) / 16 * 16;
     }
 };
-using Forms = std::array<Form, kNumKinds>;
+using TensorForms = std::array<TensorForm, kNumKinds>;
 
 struct Item {
     Kind kind = kKeys;
@@ -111,7 +111,7 @@ private:
 /// One exchange: the tensors to all other ranks, and those from them, each in one buffer.
 class Exchange {
 public:
-    Exchange(const Schedule& schedule, std::int64_t index, const Forms& forms, const at::Tensor& like, const RankGroup& group)
+    Exchange(const Schedule& schedule, std::int64_t index, const TensorForms& forms, const at::Tensor& like, const RankGroup& group)
         : sent_counts_(group.size()), received_counts_(group.size())
     {
         for (int r = 0; r < group.size(); ++r) {
@@ -137,7 +137,7 @@ public:
 private:
     using Tensors = std::map<std::pair<int, Kind>, at::Tensor>;
 
-    static at::Tensor lay_out(const std::vector<std::vector<Item>>& items, const Forms& forms, const at::Tensor& like, std::vector<std::int64_t>& counts,
+    static at::Tensor lay_out(const std::vector<std::vector<Item>>& items, const TensorForms& forms, const at::Tensor& like, std::vector<std::int64_t>& counts,
                               Tensors& tensors)
     {
         std::int64_t total = 0;
@@ -169,7 +169,7 @@ private:
 /// Runs the schedule: `meanwhile` while the first inputs are received; `fill_inputs(exchange, work)`, `fill_results(exchange, work)`,
 /// `work(exchange, work)` and `take_results(exchange, work)`, each for every work.
 template <class Pass>
-void run_schedule(const Schedule& schedule, const Forms& forms, const at::Tensor& like, const RankGroup& group, Pass& pass)
+void run_schedule(const Schedule& schedule, const TensorForms& forms, const at::Tensor& like, const RankGroup& group, Pass& pass)
 {
     const auto works = schedule.num_works();
     Exchange current(schedule, 0, forms, like, group);
@@ -189,13 +189,13 @@ void run_schedule(const Schedule& schedule, const Forms& forms, const at::Tensor
     }
 }
 
-Forms make_forms(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v)
+TensorForms make_forms(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v)
 {
     const auto type = q.scalar_type(), sum_type = attention_sum_type(type);
     auto output = q.sizes().vec();
     output[3] = v.size(3);
     const std::vector<std::int64_t> log_sum{q.size(0), q.size(1), 0};
-    Forms forms;
+    TensorForms forms;
     forms[kQueries] = {q.sizes().vec(), type};
     forms[kKeys] = {k.sizes().vec(), type};
     forms[kValues] = {v.sizes().vec(), type};

@@ -181,7 +181,6 @@ TEST(FullyShard, CutsAmongTheRanksOfADomain)
 }
 
 TEST(FullyShard, ClipsByTheNormOfTheWhole)
-TEST(FullyShard, ClipsByTheNormOfTheWhole)
 {
     for (const double max_norm : {0.05, 1e6}) {
         const auto expected = serial(3, max_norm);
