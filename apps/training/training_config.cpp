@@ -33,7 +33,7 @@ constexpr SettingRule kFixedRules[] = {
     {.path = "data.fields.*.from", .meaning = "the same, where a kind is said beside it"},
     {.path = "data.fields.*.kind", .words = "kinematic|static|cp|stress|velocity|scalar|vector", .meaning = "what the field's numbers mean; kept with the run"},
     {.path = "data.inputs", .type = SettingType::TextList, .fallback = "[points, normals]", .words = "points|normals|sdf|areas", .not_yet = "sdf_normals", .meaning = "inputs of each point: position, normal, signed distance to a wall (sdf), area of its cell or its share of the cells around it"},
-    {.path = "data.wall", .meaning = "the surface whose distance sdf is: files below the root, e.g. run_*/body_*.stl, the last * the case's id; without a * one for all cases"},
+    {.path = "data.wall", .meaning = "surfaces for sdf: files below the root, e.g. run_*/body_*.stl, the last * is the case's id; without * one for all cases"},
     {.path = "data.wall_patches", .type = SettingType::TextList, .meaning = "in place of data.wall: blocks of the case's own file, e.g. boundary/car of an OpenFOAM case"},
     {.path = "data.normals", .fallback = "Normals", .meaning = "array of outward unit normals; computed from the polygons where a case has none"},
     {.path = "data.center", .fallback = "bounds", .words = "bounds|none", .meaning = "what is subtracted from the points: bounds (the centre of their bounding box) or none"},

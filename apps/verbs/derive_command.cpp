@@ -81,9 +81,8 @@ bool parse(std::span<const std::string> arguments, DeriveOptions& options)
                    "distance to a surface: a file, or the name of a patch of MESH; may be repeated, the nearest counts; `Wall Distance`")
         ->type_name("SURFACE|PATCH")
         ->allow_extra_args(false);
-    app.add_option(
-           "--sign", options.sign,
-           "negative inside: by the nearest triangle's side (normals: closed surfaces), or by how often the surface goes round (winding: holes do no harm)")
+    app.add_option("--sign", options.sign,
+                   "distances inside are negative, by the nearest triangle's side (normals) or by how often the surface goes round (winding)")
         ->type_name("HOW")
         ->check(CLI::IsMember({"none", "normals", "winding"}))
         ->capture_default_str();
