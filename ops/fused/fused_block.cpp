@@ -7,6 +7,7 @@
 #include "ops/rows/tile_schedule.h"
 #include "ops/slices/slice_layout.h"
 #include "partition/error.h"
+#include "sharding/parameters/stored_parameter.h"
 #include "sharding/tensor/exact_mode.h"
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"
@@ -304,6 +305,7 @@ const char* obstacle_of_weight(const at::Tensor& points, const at::Tensor& weigh
 {
     const auto type = points.scalar_type() == at::kBFloat16 ? at::kFloat : points.scalar_type();
     if (is_sharded(weight)) return "its weights are sharded";
+    if (is_stored(weight)) return "its parameters are cut among ranks (fully_shard)";
     return weight.scalar_type() == type && weight.device() == points.device() ? nullptr : "its weights have another type or device than its points";
 }
 

@@ -32,6 +32,7 @@ class Modes(Case):
     def results(self, run):
         """Losses and errors of every line, and the arrays of both checkpoints."""
         numbers = [(line["phase"], line.get("step"), line["loss"], line.get("metrics")) for line in self.lines(run) if "loss" in line]
+        numbers = [one for one in numbers[:-1] if one[0] != "test"] + numbers[-1:]   # a run that stopped and went on was tested twice
         folder = self.folder / "runs" / run / "checkpoints"
         return numbers, arrays_of(folder / "last.safetensors"), arrays_of(folder / "best.safetensors")
 
@@ -125,7 +126,7 @@ class ShardedParameters(Modes):
             for name in b:
                 if not name.startswith("optimizer."):
                     largest = max(map(abs, b[name]))
-                    self.assertLess(max(abs(x - y) for x, y in zip(a[name], b[name])), 0.02 * max(largest, 0.1), name)
+                    self.assertLess(max(abs(x - y) for x, y in zip(a[name], b[name])), max(0.02, tolerance) * max(largest, 0.1), name)
 
     def memory(self, run):
         return [line for line in self.lines(run) if line["phase"] == "memory"][-1]
@@ -169,13 +170,15 @@ class ShardedParameters(Modes):
 
     def test_of_every_model_and_memory_mode_train(self):
         small = ("model.n_layers=1", "model.n_hidden=8", "model.n_head=2", "model.slice_num=4")
-        for name, words in (("recomputed", ("training.memory=recomputed",)), ("streamed", ("training.memory=streamed",)), ("narrow", ("training.precision=bfloat16",)),
-                            ("plus", ("model.plus=true", "training.memory=streamed")), ("flare", ("~model", "model.name=flare", *small)),
+        for name, words in (("recomputed", ("training.memory=recomputed",)), ("narrow", ("training.precision=bfloat16",)),
+                            ("plus", ("model.plus=true",)), ("flare", ("~model", "model.name=flare", *small)),
                             ("geotransolver", ("~model", "model.name=geotransolver", *small)),
                             ("meshgraphnet", ("~model", "model.name=meshgraphnet", "model.processor_size=2", "model.hidden_dim_processor=8"))):
             self.train(f"{name}1", 1, *words)
             self.train(f"{name}2", 2, "parallel.parameters=sharded", *words)
             self.assert_near(self.results(f"{name}2"), self.results(f"{name}1"), 0.05 if name == "narrow" else 2e-3)
+        refused = self.train("streamed", 2, "parallel.parameters=sharded", "training.memory=streamed", code=3)
+        self.assertIn("its parameters are cut among ranks", refused.err)
 
     def test_are_kept_when_a_run_is_interrupted(self):
         process = self.start_meshard("train", "car.yaml", "--nproc", 2, "parallel.parameters=sharded", "training.num_epochs=100000", "training.save_interval=100000")
