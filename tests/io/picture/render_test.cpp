@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -183,6 +184,54 @@ TEST(Render, RefusesWhatIsNotThere)
     EXPECT_TRUE(throws_with<InvalidInput>("known are iso, side, front and top", [] { view_from_name("back"); }));
     EXPECT_TRUE(throws_with<IoError>("there is no folder", [&] { render_mesh(mesh, folder / "no/a.png"); }));
     EXPECT_EQ(folder.size(), 0);
+}
+
+TEST(PicturePainter, DrawsPiecesAsTheWholeInAnyOrder)
+{
+    const TemporaryFolder folder;
+    for (const auto& [name, whole] : {NamedMesh{"tets", tet_cube(5)}, NamedMesh{"strip", strip(30)}, NamedMesh{"cloud", random_cloud(400, 3)}}) {
+        SCOPED_TRACE(name);
+        for (const bool is_categorical : {true, false}) {
+            Mesh mesh = whole;
+            std::vector<std::int32_t> values(mesh.num_rows());
+            for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::int32_t>(is_categorical ? i % 4 : i * i % 1000);
+            auto& arrays = mesh.is_point_cloud() ? mesh.point_data : mesh.cell_data;
+            arrays = {DataArray::from("value", values)};
+            const RenderOptions options{.color_by = "value", .width = 300, .height = 200};
+            render_mesh(mesh, folder / "whole.png", options);
+
+            // Each piece is a triangle of the whole's surface, or a point; of two painters the one has the even pieces, the other the odd ones.
+            std::vector<Mesh> pieces;
+            const auto triangles = outer_surface(mesh);
+            for (const auto& triangle : triangles) {
+                Mesh piece;
+                piece.kind = MeshKind::Surface;
+                piece.points = mesh.points.gather(triangle.points);
+                piece.cells.push_row(std::vector<std::int32_t>{0, 1, 2});
+                piece.cell_types = {5};
+                piece.cell_data = {DataArray::from("value", std::vector{values[triangle.cell]})};
+                pieces.push_back(std::move(piece));
+            }
+            for (std::int32_t i = 0; i < mesh.num_points() && triangles.empty(); ++i) pieces.push_back(extract_mesh(mesh, {}, std::vector{i}));
+            std::ranges::reverse(pieces);
+            PicturePainter even(options), odd(options);
+            PictureGlance glance;
+            for (const auto& piece : pieces) {
+                const auto found = even.look(piece);
+                glance.join(found.numbers);
+                glance.join(found.seen);
+            }
+            even.begin(glance);
+            odd.begin(glance);
+            for (std::size_t i = 0; i < pieces.size(); ++i) (i % 2 == 0 ? even : odd).draw(pieces[i]);
+            even.add_layer(odd.layer());
+            even.save(folder / "pieces.png");
+
+            EXPECT_EQ(read_bytes(folder / "pieces.png"), read_bytes(folder / "whole.png")) << is_categorical;
+            odd.save(folder / "odd.png");
+            EXPECT_NE(read_bytes(folder / "odd.png"), read_bytes(folder / "whole.png"));  // else this shows nothing
+        }
+    }
 }
 
 }  // namespace
