@@ -291,7 +291,6 @@ bool is_reducing()
 const char* obstacle_of_points(const at::Tensor& points)
 {
     const auto device = points.device();
-    if (!device.is_cpu() && !device.is_cuda()) return "its points are neither on a CPU nor on a GPU of CUDA's";
     if (points.dim() != 3) return "its points have no batch dimension";
     const bool is_reduced = device.is_cpu() && points.scalar_type() == at::kBFloat16;
     if (!is_reduced && points.scalar_type() != at::kFloat && points.scalar_type() != at::kDouble) return "its points are neither float32 nor float64";
@@ -332,8 +331,8 @@ const char* fusion_obstacle(const at::Tensor& points, const FusedBlock& block)
         const auto* obstacle = weight->defined() ? obstacle_of_weight(points, *weight) : nullptr;
         if (obstacle) return obstacle;
     }
-    if (points.is_cuda() && !fits_slice_kernels(block.shape.head_dim)) return "its heads are too wide for the kernels of GPUs";
-    if (points.is_cuda() && block.shape.point_temperature) return "the kernels of GPUs know no temperatures of points";
+    if (!points.is_cpu() && !fits_slice_kernels(block.shape.head_dim)) return "its heads are too wide for the kernels of GPUs";
+    if (!points.is_cpu() && block.shape.point_temperature) return "the kernels of GPUs know no temperatures of points";
     return obstacle_of_layout(points);
 }
 
@@ -347,7 +346,7 @@ const char* fusion_obstacle(const at::Tensor& points, const FusedMlp& mlp)
 
 at::Tensor fused_block(const at::Tensor& x, const FusedBlock& block, const FusedOptions& options)
 {
-    return called(x, block, options, x.is_cuda());
+    return called(x, block, options, !x.is_cpu());
 }
 
 at::Tensor fused_block_by_kernels(const at::Tensor& x, const FusedBlock& block, const FusedOptions& options)

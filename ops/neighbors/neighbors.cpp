@@ -92,7 +92,7 @@ std::vector<Neighbors> search_rows(const NeighborRequest& request, const Neighbo
     }
     const auto device = points.plain.device();
     std::vector<FoundNeighbors> found;
-    if (device.is_cuda()) {
+    if (!device.is_cpu()) {
         const auto type = c10::CppTypeToScalarType<T>::value;
         const auto rows = (is_cut ? tensor_on(device, candidates.points).view({-1, width}) : points.plain.detach().to(type)).contiguous();
         const auto asked = queries.plain.detach().to(type).contiguous(), hidden = excluded.empty() ? at::Tensor() : tensor_on(device, excluded);

@@ -1,29 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/rows/on_gpu.h"
 
-#include <c10/cuda/CUDACachingAllocator.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
+#include "partition/error.h"
+
+#include <map>
+#include <mutex>
+#include <utility>
 
 namespace meshard {
 namespace {
 
-void* take(std::size_t bytes, CUstream_st* stream)
-{
-    return c10::cuda::CUDACachingAllocator::raw_alloc_with_stream(bytes, stream);
-}
+struct HostAccesses {
+    std::mutex mutex;
+    std::map<c10::DeviceType, HostAccess> by_type;
+};
 
-void give(void* memory)
+HostAccesses& host_accesses()
 {
-    c10::cuda::CUDACachingAllocator::raw_delete(memory);
+    static HostAccesses all;
+    return all;
 }
 
 }  // namespace
 
-void on_gpu(const at::Tensor& tensor, const std::function<void(const CudaExecutor&)>& work)
+void run_kernels_on_host(c10::DeviceType type, HostAccess access)
 {
-    const c10::cuda::CUDAGuard guard(tensor.device());
-    work(CudaExecutor{c10::cuda::getCurrentCUDAStream(tensor.device().index()).stream(), {take, give}});
+    const std::lock_guard lock(host_accesses().mutex);
+    host_accesses().by_type[type] = std::move(access);
+}
+
+void with_host_access(const at::Device& device, const std::function<void()>& work)
+{
+    HostAccess access;
+    {
+        const std::lock_guard lock(host_accesses().mutex);
+        const auto found = host_accesses().by_type.find(device.type());
+        if (found != host_accesses().by_type.end()) access = found->second;
+    }
+    if (access) return access(device, work);
+    throw Error("A tensor lies on " + device.str() +
+                ", and this build of meshard has no kernels for GPUs. Configure with -DMESHARD_WITH_CUDA=ON, or move "
+                "the tensor to the CPU.");
 }
 
 }  // namespace meshard

@@ -2,27 +2,35 @@
 #pragma once
 
 #include "ops/cuda/kernels.h"
-#include "partition/error.h"
 
 #include <ATen/core/Tensor.h>
 
 #include <functional>
-#include <string>
 
 namespace meshard {
 
+/// Calls `work` while host code may read and write the memory of a device. `work` may call operators of LibTorch.
+using HostAccess = std::function<void(const at::Device& device, const std::function<void()>& work)>;
+
+/// From now on the host runs the kernels for tensors of this type of device, which is neither a CPU nor a GPU of CUDA. For accelerators that tests make.
+void run_kernels_on_host(c10::DeviceType type, HostAccess access);
+
+/// Calls `work` as `run_kernels_on_host` was told for the device's type. @throws Error if it was told nothing: this build has no kernels for the device
+void with_host_access(const at::Device& device, const std::function<void()>& work);
+
 #ifdef MESHARD_WITH_CUDA
-/// Calls `work` with what runs kernels on the device of a tensor of a GPU, queued on LibTorch's current stream there and with LibTorch's memory.
-void on_gpu(const at::Tensor& tensor, const std::function<void(const CudaExecutor&)>& work);
-#else
-/// Without kernels. `work` is not compiled. @throws Error
-template <class Work>
-void on_gpu(const at::Tensor& tensor, const Work&)
-{
-    throw Error("A tensor lies on " + tensor.device().str() +
-                ", and this build of meshard has no kernels for GPUs. Configure with -DMESHARD_WITH_CUDA=ON, or move "
-                "the tensor to the CPU.");
-}
+/// The kernels of a GPU of CUDA, queued on LibTorch's current stream there and with LibTorch's memory.
+void on_cuda(const at::Tensor& tensor, const std::function<void(const CudaExecutor&)>& work);
 #endif
+
+/// Calls `work` with what runs kernels on the device of a tensor, which is no CPU tensor. @throws Error if this build has no kernels for the device
+template <class Work>
+void on_gpu(const at::Tensor& tensor, const Work& work)
+{
+#ifdef MESHARD_WITH_CUDA
+    if (tensor.is_cuda()) return on_cuda(tensor, work);
+#endif
+    with_host_access(tensor.device(), [&] { work(HostExecutor()); });
+}
 
 }  // namespace meshard

@@ -83,7 +83,7 @@ at::Tensor summed(const at::Tensor& values, const at::Tensor& offsets)
     auto result = at::zeros(shape, values.options().requires_grad(false));
     if (values.numel() == 0 || result.numel() == 0) return result;
     const auto entries = values.contiguous();
-    if (values.is_cuda()) return swept_on_gpu(values, offsets, SegmentSweep::Sum).values;
+    if (!values.is_cpu()) return swept_on_gpu(values, offsets, SegmentSweep::Sum).values;
     const auto starts = offsets.contiguous();
     const auto* begins = starts.const_data_ptr<std::int64_t>();
     const auto width = entries.numel() / entries.size(0);
@@ -115,7 +115,7 @@ at::Tensor extremes(const at::Tensor& values, const at::Tensor& offsets, bool is
     auto shape = values.sizes().vec();
     shape[0] = offsets.size(0) - 1;
     if (values.numel() == 0 || shape[0] == 0) return at::zeros(shape, values.options().requires_grad(false));
-    if (values.is_cuda()) return swept_on_gpu(values, offsets, is_max ? SegmentSweep::Max : SegmentSweep::Min).values;
+    if (!values.is_cpu()) return swept_on_gpu(values, offsets, is_max ? SegmentSweep::Max : SegmentSweep::Min).values;
     return at::segment_reduce(values.detach().contiguous(), is_max ? "max" : "min", std::nullopt, std::nullopt, offsets, 0, true);
 }
 
@@ -131,7 +131,7 @@ at::Tensor beside(const at::Tensor& per_row, const at::Tensor& like)
 at::Tensor extreme_entries(const at::Tensor& values, const at::Tensor& offsets, bool is_max)
 {
     const at::NoGradGuard no_grad;
-    if (values.is_cuda()) return swept_on_gpu(values, offsets, is_max ? SegmentSweep::Max : SegmentSweep::Min).arguments;
+    if (!values.is_cpu()) return swept_on_gpu(values, offsets, is_max ? SegmentSweep::Max : SegmentSweep::Min).arguments;
     const auto rows = rows_of_entries(offsets);
     const auto extreme = extremes(values, offsets, is_max);
     // A NaN, which is equal to nothing, is its row's extreme.

@@ -18,10 +18,10 @@ void by_kernels(const at::Tensor& tensor, const Work& work)
         else
             work(executor, static_cast<float*>(nullptr));
     };
-    if (tensor.is_cuda())
-        on_gpu(tensor, typed);
-    else
+    if (tensor.is_cpu())
         typed(HostExecutor());
+    else
+        on_gpu(tensor, typed);
 }
 
 template <class T>

@@ -76,8 +76,8 @@ const c10::Storage& no_storage()
 /// Autocast decides by a tensor's dispatch keys whether to convert it.
 c10::DispatchKeySet keys_for(const c10::Device& device)
 {
-    const auto backend = device.is_cuda() ? c10::BackendComponent::CUDABit : c10::BackendComponent::CPUBit;
-    return c10::DispatchKeySet(c10::DispatchKey::PrivateUse2) | c10::getAutocastRelatedKeySetFromBackend(backend);
+    return c10::DispatchKeySet(c10::DispatchKey::PrivateUse2) |
+           c10::getAutocastRelatedKeySetFromBackend(c10::toBackendComponent(c10::TensorOptions(device).computeDispatchKey()));
 }
 
 class ShardTensorImpl : public c10::TensorImpl {

@@ -2,8 +2,8 @@
 #include "sharding/transport/launch.h"
 
 #include "partition/error.h"
+#include "sharding/transport/device_transport.h"
 #include "sharding/transport/mpi_backend.h"
-#include "sharding/transport/nccl_backend.h"
 #include "sharding/transport/shared_memory_backend.h"
 
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
@@ -143,7 +143,8 @@ namespace {
 /// Ranks that find each other in a store: they exchange messages through shared memory if all are on one host, else over Gloo; between GPUs over NCCL.
 class StoreWorld : public World {
 public:
-    StoreWorld(const LaunchInfo& info, double timeout_seconds, const std::string& backend) : rank_(info.rank), size_(info.size), wanted_(backend)
+    StoreWorld(const LaunchInfo& info, double timeout_seconds, const std::string& backend, c10::DeviceType device)
+        : rank_(info.rank), size_(info.size), wanted_(backend), device_type_(device)
     {
         const auto timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_seconds * 1000));
         timeout_ = timeout;
@@ -156,6 +157,8 @@ public:
     int size() const override { return size_; }
     std::string backend_name() const override { return shared_memory_ ? "shm" : "gloo"; }
 
+    std::string carrier(const at::Device& device) override { return backends_.empty() ? World::carrier(device) : carrier_of(*backends_.front(), device); }
+
     RankGroup make_group(const std::vector<int>& ranks, const std::string& name, const std::string& axis, std::shared_ptr<CommCounter> counter) override
     {
         if (ranks.size() == 1) return RankGroup(nullptr, axis, std::move(counter));
@@ -166,7 +169,9 @@ public:
         for (const int r : ranks) names.push_back(names_[r]);
         try {
             const auto own_store = c10::make_intrusive<c10d::PrefixStore>(prefix, store_);
-            const auto backend = with_nccl(connect(own_store, index, names), own_store, timeout_, wanted_ == "nccl");
+            const auto host = connect(own_store, index, names);
+            auto backend = with_device_transports(host, own_store, timeout_, wanted_ == "nccl" ? wanted_ : "");
+            if (backend == host && device_type_ != c10::DeviceType::CPU) backend = by_way_of_host(host);
             backends_.push_back(backend);
             return RankGroup(backend, axis, std::move(counter), std::move(names));
         } catch (const Error&) {
@@ -282,6 +287,7 @@ private:
     int rank_;
     int size_;
     std::string wanted_;
+    c10::DeviceType device_type_;  // on which the ranks compute
     bool shared_memory_ = false;
     std::chrono::milliseconds timeout_{};
     c10::intrusive_ptr<c10d::Store> store_;
@@ -305,7 +311,12 @@ public:
 
 }  // namespace
 
-std::unique_ptr<World> World::connect(const LaunchInfo& info, double timeout_seconds)
+std::string World::carrier(const at::Device& device)
+{
+    return backend_name() + (device.is_cpu() || size() == 1 ? "" : ", by way of the host");
+}
+
+std::unique_ptr<World> World::connect(const LaunchInfo& info, double timeout_seconds, c10::DeviceType device)
 {
     if (info.size == 1) return std::make_unique<SingleWorld>();
     if (const auto limit = environment("MESHARD_TIMEOUT_SECONDS"); !limit.empty()) {
@@ -318,14 +329,14 @@ std::unique_ptr<World> World::connect(const LaunchInfo& info, double timeout_sec
     }
     const bool by_mpi = info.source == "openmpi" || info.source == "pmi" || info.source == "slurm";
     const bool any = backend.empty() || backend == "auto";
-    if (backend == "mpi" || (by_mpi && any && !why_no_nccl().empty())) {
-        if (auto world = connect_mpi(info, timeout_seconds)) return world;
+    if (backend == "mpi" || (by_mpi && any && (device == c10::DeviceType::CPU || !why_no_transport(device).empty()))) {
+        if (auto world = connect_mpi(info, timeout_seconds, device)) return world;
         if (backend == "mpi") {
             throw CommunicationError("launch: MESHARD_BACKEND=mpi, but MPI does not see the " + std::to_string(info.size) + " ranks that " + info.source +
                                      " started, or this build has no MPI. Start with mpirun, or leave it to Gloo.");
         }
     }
-    return std::make_unique<StoreWorld>(info, timeout_seconds, backend);
+    return std::make_unique<StoreWorld>(info, timeout_seconds, backend, device);
 }
 
 }  // namespace meshard

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/transport/mpi_backend.h"
 
+#include "sharding/transport/device_transport.h"
 #include "sharding/transport/mpi_work.h"
 
 #include <ATen/ATen.h>
@@ -207,7 +208,7 @@ private:
 
 class MpiWorld : public World {
 public:
-    explicit MpiWorld(double timeout_seconds) : limit_(static_cast<std::int64_t>(timeout_seconds * 1000))
+    MpiWorld(double timeout_seconds, c10::DeviceType device) : device_(device), limit_(static_cast<std::int64_t>(timeout_seconds * 1000))
     {
         MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
         MPI_Comm_size(MPI_COMM_WORLD, &size_);
@@ -236,8 +237,10 @@ public:
         MPI_Group_free(&members);
         MPI_Group_free(&everyone);
         MPI_Comm_set_errhandler(communicator, MPI_ERRORS_RETURN);
-        return RankGroup(c10::make_intrusive<MpiBackend>(communicator, index, static_cast<int>(ranks.size()), limit_, neighbors_.of(ranks), progress_), axis,
-                         std::move(counter));
+        c10::intrusive_ptr<c10d::Backend> backend =
+            c10::make_intrusive<MpiBackend>(communicator, index, static_cast<int>(ranks.size()), limit_, neighbors_.of(ranks), progress_);
+        if (device_ != c10::DeviceType::CPU) backend = by_way_of_host(std::move(backend));
+        return RankGroup(std::move(backend), axis, std::move(counter));
     }
 
     void finish() override
@@ -251,6 +254,7 @@ private:
     int rank_ = 0;
     int size_ = 1;
     int num_groups_ = 0;
+    c10::DeviceType device_;
     std::chrono::milliseconds limit_;
     Neighborhood neighbors_;
     std::shared_ptr<MpiProgress> progress_;
@@ -258,7 +262,7 @@ private:
 
 }  // namespace
 
-std::unique_ptr<World> connect_mpi(const LaunchInfo& info, double timeout_seconds)
+std::unique_ptr<World> connect_mpi(const LaunchInfo& info, double timeout_seconds, c10::DeviceType device)
 {
     int initialized = 0, level = 0, size = 0;
     MPI_Initialized(&initialized);
@@ -268,7 +272,7 @@ std::unique_ptr<World> connect_mpi(const LaunchInfo& info, double timeout_second
         MPI_Finalize();  // a launcher that MPI does not know: every rank would be alone
         return nullptr;
     }
-    return std::make_unique<MpiWorld>(timeout_seconds);
+    return std::make_unique<MpiWorld>(timeout_seconds, device);
 }
 
 }  // namespace meshard
