@@ -14,6 +14,8 @@ struct Normalizer {
 
     at::Tensor normalize(const at::Tensor& x) const { return (x - mean) / std; }
     at::Tensor denormalize(const at::Tensor& x) const { return x * std + mean; }
+
+    Normalizer on(const at::Device& device) const { return {mean.to(device), std.to(device)}; }
 };
 
 /// Mean and unbiased standard deviation of each channel over the rows of all tensors that were added, in double precision

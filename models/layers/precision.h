@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
@@ -17,15 +18,16 @@ enum class Precision : std::uint8_t {
 /// From `float32`, `bfloat16` or `bf16`. @throws InvalidInput for another name
 Precision precision_named(const std::string& name);
 
-/// For as long as it lives, this thread's forward passes run in a precision. Backward belongs after it.
+/// For as long as it lives, this thread's forward passes on a type of device run in a precision. Backward belongs after it.
 class PrecisionGuard {
 public:
-    explicit PrecisionGuard(Precision precision);
+    explicit PrecisionGuard(Precision precision, c10::DeviceType device = c10::DeviceType::CPU);
     ~PrecisionGuard();
     PrecisionGuard(const PrecisionGuard&) = delete;
     PrecisionGuard& operator=(const PrecisionGuard&) = delete;
 
 private:
+    c10::DeviceType device_;
     bool was_enabled_, was_caching_;
     c10::ScalarType type_before_;
 };

@@ -19,6 +19,7 @@
 namespace meshard {
 namespace {
 
+/// Of a tensor on the CPU, which must live as long.
 std::span<const std::int64_t> span_of(const at::Tensor& tensor)
 {
     return {tensor.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(tensor.numel())};
@@ -56,7 +57,7 @@ std::vector<std::int64_t> owned_ids(const ShardSpec& spec, std::int64_t num_owne
     return ids;
 }
 
-/// Places of the entries of each row in a table with `width` places a row.
+/// Places of the entries of each row in a table with `width` places a row. On the CPU, as the offsets.
 at::Tensor table_slots(const at::Tensor& offsets, std::int64_t width)
 {
     const auto num_rows = offsets.size(0) - 1;
@@ -78,7 +79,8 @@ at::Tensor here(const at::Tensor& tensor)
 
 Neighbors first_by_id(const Neighbors& neighbors, std::int64_t max_neighbors)
 {
-    const auto offsets = span_of(neighbors.offsets), ids = span_of(neighbors.ids);
+    const auto offsets_here = neighbors.offsets.cpu(), ids_here = neighbors.ids.cpu();
+    const auto offsets = span_of(offsets_here), ids = span_of(ids_here);
     std::vector<std::int64_t> kept_offsets{0}, kept;
     for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
         std::vector<std::int64_t> entries(static_cast<std::size_t>(offsets[i + 1] - offsets[i]));
@@ -89,8 +91,8 @@ Neighbors first_by_id(const Neighbors& neighbors, std::int64_t max_neighbors)
         kept_offsets.push_back(static_cast<std::int64_t>(kept.size()));
     }
     auto result = neighbors;
-    const auto entries = index_tensor(kept);
-    result.offsets = index_tensor(kept_offsets);
+    const auto entries = index_tensor(kept).to(neighbors.ids.device());
+    result.offsets = index_tensor(kept_offsets).to(neighbors.offsets.device());
     for (auto* tensor : {&result.ids, &result.rows, &result.distances}) *tensor = tensor->index_select(0, entries);
     return result;
 }
@@ -167,13 +169,14 @@ void MessageGraph::lay_out_edges(const std::string& error)
     if (target_spec_) edge_spec_ = layout_of_rows(*target_spec_, targets_.size(0));
     if (!ghosts_travel(neighbors_)) return;
     const auto num_owned = neighbors_.plan->num_owned();
-    const auto is_border = at::zeros({offsets.size(0) - 1}, at::kBool);
+    const auto flags = offsets.options().dtype(at::kBool);
+    const auto is_border = at::zeros({offsets.size(0) - 1}, flags);
     is_border.index_fill_(0, targets_.masked_select(neighbors_.rows >= num_owned), true);
     const auto part_of = [&](const at::Tensor& chosen) {
         Part part;
         part.nodes = chosen.nonzero().view({-1});
         part.edges = chosen.index_select(0, targets_).nonzero().view({-1});
-        part.offsets = at::cat({at::zeros({1}, at::kLong), offsets.diff().index_select(0, part.nodes).cumsum(0)});
+        part.offsets = at::cat({at::zeros({1}, offsets.options()), offsets.diff().index_select(0, part.nodes).cumsum(0)});
         part.sources = neighbors_.rows.index_select(0, part.edges);
         part.targets = targets_.index_select(0, part.edges);
         part.spec = layout_of_rows(*target_spec_, part.edges.size(0));
@@ -182,7 +185,7 @@ void MessageGraph::lay_out_edges(const std::string& error)
     inner_ = part_of(is_border.logical_not());
     border_ = part_of(is_border);
     // Of the owned rows the border copies only what it needs beside the ghosts.
-    const auto is_needed = at::zeros({num_owned + neighbors_.plan->num_ghosts()}, at::kBool).index_fill_(0, border_.sources, true);
+    const auto is_needed = at::zeros({num_owned + neighbors_.plan->num_ghosts()}, flags).index_fill_(0, border_.sources, true);
     is_needed.narrow(0, num_owned, neighbors_.plan->num_ghosts()).fill_(true);
     border_sources_ = is_needed.narrow(0, 0, num_owned).nonzero().view({-1});
     border_.sources = (is_needed.cumsum(0) - 1).index_select(0, border_.sources);
@@ -245,8 +248,8 @@ DeepGraph::DeepGraph(const MessageGraph& graph, std::int64_t num_steps)
     if (!shallow.points_layout) throw InvalidInput("DeepGraph: the nodes are not cut, so that there are no ghosts to take deeper.");
     shallow_spec_ = shallow.points_layout;
     num_owned_ = shallow.num_points;
-    const auto offsets = span_of(shallow.offsets);
-    const auto own_sources = span_of(shallow.ids);
+    const auto offsets_here = shallow.offsets.cpu(), ids_here = shallow.ids.cpu();
+    const auto offsets = span_of(offsets_here), own_sources = span_of(ids_here);
 
     // Every node's sources in a table, -1 where it has fewer, so that other ranks may ask for them.
     std::int64_t own_degree = 0;
@@ -262,8 +265,8 @@ DeepGraph::DeepGraph(const MessageGraph& graph, std::int64_t num_steps)
         }
         max_degree_ = std::max(max_degree_, rank[0]);
     }
-    owned_slots_ = table_slots(shallow.offsets, max_degree_);
-    const auto own_lists = at::full({num_owned_ * max_degree_}, -1, at::kLong).index_copy(0, owned_slots_, shallow.ids).view({num_owned_, max_degree_});
+    owned_slots_ = table_slots(offsets_here, max_degree_);
+    const auto own_lists = at::full({num_owned_ * max_degree_}, -1, at::kLong).index_copy(0, owned_slots_, ids_here).view({num_owned_, max_degree_});
     const auto lists = from_local(own_lists, shallow_spec_);
 
     std::unordered_map<std::int64_t, std::int64_t> row_of;
@@ -300,8 +303,8 @@ DeepGraph::DeepGraph(const MessageGraph& graph, std::int64_t num_steps)
     ghost_slots_ = table_slots(index_tensor(inner_offsets), max_degree_);
     deep_spec_ = layout_of_rows(*shallow_spec_, num_nodes());
     Neighbors deep;
-    deep.offsets = index_tensor(deep_offsets);
-    deep.rows = index_tensor(rows);
+    deep.offsets = index_tensor(deep_offsets).to(shallow.offsets.device());
+    deep.rows = index_tensor(rows).to(shallow.rows.device());
     deep.points_layout = deep_spec_;
     deep.num_points = num_nodes();
     local_ = std::make_unique<MessageGraph>(std::move(deep));
@@ -317,9 +320,9 @@ at::Tensor DeepGraph::with_ghost_edges(const at::Tensor& edges) const
     const auto own = to_local(edges);
     auto shape = own.sizes().vec();
     shape[0] = num_owned_ * max_degree_;
-    const auto table = at::zeros(shape, own.options()).index_copy(0, owned_slots_, own).unflatten(0, {num_owned_, max_degree_});
+    const auto table = at::zeros(shape, own.options()).index_copy(0, owned_slots_.to(own.device()), own).unflatten(0, {num_owned_, max_degree_});
     const auto asked = gather_rows(from_local(table, shallow_spec_), inner_ghost_ids_).flatten(0, 1);
-    return from_local(at::cat({own, asked.index_select(0, ghost_slots_)}), local_->edge_layout());
+    return from_local(at::cat({own, asked.index_select(0, ghost_slots_.to(asked.device()))}), local_->edge_layout());
 }
 
 at::Tensor DeepGraph::owned_nodes(const at::Tensor& nodes) const

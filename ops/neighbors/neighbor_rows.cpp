@@ -38,9 +38,9 @@ at::Tensor summed(const at::Tensor& share, const RankGroup& group)
 /// Rows of owned points and ghosts, one an entry, in two steps: those of owned points at once, those of ghosts when they are there.
 class EntryRows {
 public:
-    EntryRows(const at::Tensor& rows, const at::Tensor& entries) : entries_(entries), num_owned_(rows.size(0))
+    EntryRows(const at::Tensor& rows, const at::Tensor& entries) : entries_(entries.to(rows.device())), num_owned_(rows.size(0))
     {
-        const auto index = at::where(entries < num_owned_, entries, at::full_like(entries, -1));
+        const auto index = at::where(entries_ < num_owned_, entries_, at::full_like(entries_, -1));
         auto shape = rows.sizes().vec();
         shape[0] = entries.size(0);
         found_ = at::empty(shape, rows.options().requires_grad(false));

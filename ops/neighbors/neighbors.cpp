@@ -208,10 +208,10 @@ Neighbors joined(const std::vector<const Neighbors*>& clouds)
 Neighbors no_clouds(const at::Tensor& points)
 {
     Neighbors none;
-    none.offsets = at::zeros({1}, at::kLong);
-    none.ids = none.rows = at::empty({0}, at::kLong);
     const auto own = to_local(points);  // (0, N, D)
-    none.distances = own.flatten();     // keeps the history
+    none.offsets = at::zeros({1}, own.options().dtype(at::kLong).requires_grad(false));
+    none.ids = none.rows = at::empty({0}, none.offsets.options());
+    none.distances = own.flatten();  // keeps the history
     none.num_points = own.size(1);
     none.is_batch = true;
     return none;

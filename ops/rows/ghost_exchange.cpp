@@ -207,7 +207,8 @@ PendingGhosts begin_ghost_exchange(at::TensorList fields, const Plan& plan, std:
     }
     if (at::GradMode::is_enabled() && !differentiable.empty()) {
         ghosts.way_back_ = std::make_shared<PendingGhosts::WayBack>();
-        std::vector<at::Tensor> token{at::empty({0})};
+        // On the fields' device, so that its node runs in the order of that device's others.
+        std::vector<at::Tensor> token{at::empty({0}, differentiable[0].options().requires_grad(false))};
         set_backward(token, differentiable, "GhostExchangeBackward", [way = ghosts.way_back_](const std::vector<at::Tensor>&) {
             if (!way->added.empty()) return std::exchange(way->added, {});
             auto added = way->travelling->end();

@@ -17,6 +17,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <utility>
 
 namespace meshard {
 namespace {
@@ -26,17 +27,17 @@ class RandomState {
 public:
     explicit RandomState(const std::vector<at::Tensor>& inputs)
     {
-        std::set<c10::DeviceIndex> gpus;
+        std::set<std::pair<c10::DeviceType, c10::DeviceIndex>> devices;
         std::set<const DeviceMesh*> meshes;
         for (const auto& input : inputs) {
-            if (input.defined() && input.is_cuda()) gpus.insert(input.device().index());
+            if (input.defined() && !input.is_cpu()) devices.emplace(input.device().type(), input.device().index());
             if (is_sharded(input)) meshes.insert(spec_of(input)->device_mesh.get());
         }
         add(at::detail::getDefaultCPUGenerator());
         for (const auto* mesh : meshes) {
             if (mesh->own_generator()) add(*mesh->own_generator());
         }
-        for (const auto gpu : gpus) add(at::globalContext().defaultGenerator(at::Device(at::kCUDA, gpu)));
+        for (const auto& [type, index] : devices) add(at::globalContext().defaultGenerator(at::Device(type, index)));
     }
 
     /// The present state of the same generators.

@@ -72,20 +72,20 @@ PackSaved offload_where(std::function<bool(const at::Tensor&)> moves, bool page_
         const auto& local = local_of(tensor);
         if (!moves(local)) return {};
         const auto device = local.device();
-        const bool page_lock = page_locked && device.is_cuda();
+        const bool page_lock = page_locked && !device.is_cpu();
         auto host = at::empty_like(local, local.options().device(at::kCPU).pinned_memory(page_lock));
         // In the stream's order, so that neither copy needs a wait of its own.
         host.copy_(local, /*non_blocking=*/page_lock);
-        if (!is_sharded(tensor)) return [host, device, page_lock] { return host.to(device, page_lock, !device.is_cuda()); };
+        if (!is_sharded(tensor)) return [host, device, page_lock] { return host.to(device, page_lock, device.is_cpu()); };
         return [host, device, page_lock, spec = spec_of(tensor), strides = tensor.strides().vec()] {
-            return wrap(host.to(device, page_lock, !device.is_cuda()), spec, strides);
+            return wrap(host.to(device, page_lock, device.is_cpu()), spec, strides);
         };
     };
 }
 
 OffloadSavedTensors::OffloadSavedTensors(const OffloadOptions& options)
     : hooks_(offload_where(
-          [least = options.least_bytes](const at::Tensor& local) { return local.is_cuda() && static_cast<std::int64_t>(local.nbytes()) >= least; },
+          [least = options.least_bytes](const at::Tensor& local) { return !local.is_cpu() && static_cast<std::int64_t>(local.nbytes()) >= least; },
           options.page_locked))
 {
 }

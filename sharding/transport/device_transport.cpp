@@ -11,6 +11,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <unistd.h>
 #include <utility>
 
 namespace meshard {
@@ -228,6 +229,16 @@ std::string why_no_transport(c10::DeviceType type)
     const auto transports = Transports::all().get();
     const auto found = transports.find(type);
     return found == transports.end() ? "no transport is registered for its type" : found->second.why_not();
+}
+
+std::string identity_of(const at::Device& device)
+{
+    const auto transports = Transports::all().get();
+    const auto found = transports.find(device.type());
+    if (found != transports.end() && found->second.why_not().empty()) return found->second.identity(device);
+    char host[256] = {};
+    gethostname(host, sizeof host - 1);
+    return std::string(host) + " " + device.str();
 }
 
 c10::intrusive_ptr<c10d::Backend> with_device_transports(c10::intrusive_ptr<c10d::Backend> host, c10::intrusive_ptr<c10d::Store> store,

@@ -25,6 +25,9 @@ void register_device_transport(c10::DeviceType type, DeviceTransport transport);
 /// Empty if tensors of that type can go over a transport of their own in this process, else the reason why not, as the end of a sentence.
 std::string why_no_transport(c10::DeviceType type);
 
+/// The physical device, the same text in every process that sees it: as its type's transport says, else the host's name and its own.
+std::string identity_of(const at::Device& device);
+
 /// A group that sends CPU tensors by `host`, and each other tensor by the transport of its type of device. A transport connects at the first tensor of its
 /// type, with the device that is current then; all ranks come with such a tensor together. Tensors go by way of the host, which copies them there and back,
 /// where two ranks share a device, or a rank can use no transport for it. It is a RowExchange where `host` is one.

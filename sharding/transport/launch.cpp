@@ -309,14 +309,7 @@ public:
     }
 };
 
-}  // namespace
-
-std::string World::carrier(const at::Device& device)
-{
-    return backend_name() + (device.is_cpu() || size() == 1 ? "" : ", by way of the host");
-}
-
-std::unique_ptr<World> World::connect(const LaunchInfo& info, double timeout_seconds, c10::DeviceType device)
+std::unique_ptr<World> connected_world(const LaunchInfo& info, double timeout_seconds, c10::DeviceType device)
 {
     if (info.size == 1) return std::make_unique<SingleWorld>();
     if (const auto limit = environment("MESHARD_TIMEOUT_SECONDS"); !limit.empty()) {
@@ -337,6 +330,20 @@ std::unique_ptr<World> World::connect(const LaunchInfo& info, double timeout_sec
         }
     }
     return std::make_unique<StoreWorld>(info, timeout_seconds, backend, device);
+}
+
+}  // namespace
+
+std::string World::carrier(const at::Device& device)
+{
+    return backend_name() + (device.is_cpu() || size() == 1 ? "" : ", by way of the host");
+}
+
+std::unique_ptr<World> World::connect(const LaunchInfo& info, double timeout_seconds, at::Device device)
+{
+    auto world = connected_world(info, timeout_seconds, device.type());
+    world->device_ = device;
+    return world;
 }
 
 }  // namespace meshard

@@ -31,18 +31,23 @@ public:
     /// Connects: over MPI when started by mpirun or srun on CPUs, else through shared memory where all ranks are on one host, else over Gloo;
     /// tensors of GPUs go over NCCL where each rank has one of its own. MESHARD_BACKEND=shm|gloo|mpi|nccl pins the choice. Collective over all ranks.
     /// Every wait has a time limit, MESHARD_TIMEOUT_SECONDS if set.
-    /// @param device   type of device on which the ranks compute: MPI carries tensors of CPUs only
+    /// @param device   on which this rank computes, of the same type on every rank: MPI carries tensors of CPUs only
     /// @throws CommunicationError naming the ranks that did not come within the time limit.
-    static std::unique_ptr<World> connect(const LaunchInfo& info, double timeout_seconds = 300, c10::DeviceType device = c10::DeviceType::CPU);
+    static std::unique_ptr<World> connect(const LaunchInfo& info, double timeout_seconds = 300, at::Device device = at::kCPU);
 
     /// Orderly end: waits for all ranks, then closes the connections. Without it (after an error) the destructor closes at once, so that waiting ranks fail
     /// instead of hanging.
     virtual void finish() = 0;
+    at::Device device() const { return device_; }  ///< on which this rank computes
+
     virtual std::string backend_name() const = 0;  ///< `shm`, `gloo`, `mpi`, `none`
 
     /// What carries tensors of a device between the ranks, such as `nccl`, or `shm, by way of the host`. Collective over all ranks; call it when the first
     /// device mesh has been made, and the device is current. @throws CommunicationError if the transport that MESHARD_BACKEND wants cannot connect
     virtual std::string carrier(const at::Device& device);
+
+private:
+    at::Device device_ = at::kCPU;
 };
 
 /// Starts `size` copies of this program as ranks 0..size-1 on this machine, with `arguments` (those after the program's name), and waits
