@@ -4,7 +4,7 @@
 #include "apps/bench/rank_timing.h"
 #include "models/layers/metrics.h"
 #include "models/transolver/transolver.h"
-#include "partition/error.h"
+#include "sharding/parameters/move_module.h"
 
 #include <c10/core/CachingDeviceAllocator.h>
 #include <torch/torch.h>
@@ -62,7 +62,7 @@ struct Memory {
 
 Memory memory_on(c10::Device device)
 {
-    if (device.is_cuda()) {
+    if (device.is_cuda()) {  // others do not count
         const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
         const auto& allocated = stats.allocated_bytes[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
         return {allocated.current, allocated.peak};
@@ -98,13 +98,7 @@ double relative_error(const std::vector<at::Tensor>& found, const std::vector<at
 
 ModelTimes time_model(const StepShape& shape, MemoryMode memory, Precision precision, bool inference_only, int num_repeats, c10::Device device)
 {
-    if (device.is_cuda() && !torch::cuda::is_available()) {
-        throw InvalidInput("--device cuda: no GPU is seen by this process. Build with -DMESHARD_WITH_CUDA=ON on a machine that has one, or leave it out.");
-    }
-    // A GPU works on while the host goes on: a time ends when all is done.
-    const auto done = [&] {
-        if (device.is_cuda()) torch::cuda::synchronize(device.index());
-    };
+    const auto done = [&] { wait_for_device(device); };
     TransolverOptions options;
     options.functional_dim = 1;
     options.embedding_dim = kInputs - 1;
@@ -117,13 +111,13 @@ ModelTimes time_model(const StepShape& shape, MemoryMode memory, Precision preci
     torch::manual_seed(0);
     Transolver model(options);
     model->set_memory(memory);
-    model->to(device);
+    move_module(*model, device);
     torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-3));
     const auto fx = torch::ones({1, shape.num_points, 1}, device), embedding = torch::rand({1, shape.num_points, kInputs - 1}, device);
     const auto target = inference_only ? torch::Tensor() : torch::rand({1, shape.num_points, kOutputs}, device);
 
     const auto predict_in = [&](Precision precision) {
-        const PrecisionGuard guard(precision);
+        const PrecisionGuard guard(precision, device.type());
         return model->forward(fx, embedding).to(torch::kFloat);
     };
     const auto predict = [&] { return predict_in(precision); };
@@ -162,7 +156,7 @@ ModelTimes time_model(const StepShape& shape, MemoryMode memory, Precision preci
         times.gradient_error = relative_error(found.second, expected.second);
     }
 
-    const std::int64_t n = device.is_cuda() ? 8192 : 1024;
+    const std::int64_t n = device.is_cpu() ? 1024 : 8192;
     const auto a = torch::rand({n, n}, device), b = torch::rand({n, n}, device);
     const auto product = median_of(9, [&] {
         torch::mm(a, b);

@@ -4,6 +4,7 @@
 #include "apps/bench/rank_timing.h"
 #include "models/layers/metrics.h"
 #include "models/transolver/transolver.h"
+#include "sharding/parameters/move_module.h"
 #include "sharding/parameters/replicate.h"
 #include "sharding/tensor/shard_tensor.h"
 
@@ -18,14 +19,26 @@ namespace {
 struct Trainee {
     Transolver model;
     torch::optim::AdamW optimizer;
+    at::Device device;
 
-    explicit Trainee(const TransolverOptions& options) : model(options), optimizer(model->parameters(), torch::optim::AdamWOptions(1e-3)) {}
+    Trainee(const TransolverOptions& options, const at::Device& device)
+        : model(moved(options, device)), optimizer(model->parameters(), torch::optim::AdamWOptions(1e-3)), device(device)
+    {
+    }
+
+    static Transolver moved(const TransolverOptions& options, const at::Device& device)
+    {
+        Transolver model(options);
+        move_module(*model, device);
+        return model;
+    }
 
     void step(const torch::Tensor& fx, const torch::Tensor& embedding, const torch::Tensor& target)
     {
         optimizer.zero_grad();
         mean_squared_error(model->forward(fx, embedding), target).backward();
         optimizer.step();
+        wait_for_device(device);
     }
 };
 
@@ -46,11 +59,12 @@ StepTimes time_training_step(const StepShape& shape, int num_repeats, World& wor
     options.mlp_ratio = 2;
 
     torch::manual_seed(0);
-    Trainee plain(options), sharded(options);
+    const auto device = world.device();
+    Trainee plain(options, device), sharded(options, device);
     const auto replicated = replicate(*sharded.model, mesh);
     const auto extents = even_extents(shape.num_points, ranks.size());
     const auto own = extents[ranks.rank()];
-    const auto fx = torch::ones({1, own, 1}), embedding = torch::rand({1, own, 6}), target = torch::rand({1, own, 4});
+    const auto fx = torch::ones({1, own, 1}, device), embedding = torch::rand({1, own, 6}, device), target = torch::rand({1, own, 4}, device);
     const std::vector<AxisLayout> axes{{Shard(1), std::make_shared<Extents>(extents), 1}};
     const auto spec = make_spec(mesh, axes);
     const auto sharded_fx = from_local(fx, spec), sharded_embedding = from_local(embedding, spec), sharded_target = from_local(target, spec);

@@ -3,9 +3,12 @@
 
 #include "apps/program/command_line.h"
 #include "apps/program/freed_memory.h"
+#include "apps/program/rank_device.h"
 #include "sharding/memory/tensor_memory.h"
 
 #include <ATen/Parallel.h>
+#include <c10/core/AutogradState.h>
+#include <c10/core/DeviceGuard.h>
 
 #include <cstdlib>
 #include <new>
@@ -14,11 +17,17 @@
 namespace meshard {
 namespace {
 
-int run_as_rank(const LaunchInfo& info, const std::string& verb, const std::function<int(World& world)>& body)
+constexpr double kSecondsToConnect = 300;
+
+int run_as_rank(const LaunchInfo& info, const std::string& verb, const std::function<int(World& world)>& body, const std::string& device_name)
 {
     if (info.size > 1 && !std::getenv("OMP_NUM_THREADS")) at::set_num_threads(1);
+    // Backward runs in this thread, with its settings and its device, and not in a thread of the device's.
+    c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
     try {
-        const auto world = World::connect(info);
+        const auto device = device_of_rank(device_name, info);
+        const c10::DeviceGuard current(device);
+        const auto world = World::connect(info, kSecondsToConnect, device);
         const int code = body(*world);
         world->finish();
         return code;
@@ -32,7 +41,7 @@ int run_as_rank(const LaunchInfo& info, const std::string& verb, const std::func
 }  // namespace
 
 int run_on_ranks(int num_local_ranks, const std::string& verb, std::span<const std::string> arguments, const std::function<void(int)>& verify,
-                 const std::function<int(World& world)>& body)
+                 const std::function<int(World& world)>& body, const std::string& device)
 {
     const auto info = detect_launch();
     if (info.source != "single") {
@@ -40,10 +49,11 @@ int run_on_ranks(int num_local_ranks, const std::string& verb, std::span<const s
             throw UsageError("--nproc " + std::to_string(num_local_ranks) + ", but the launcher (" + info.source + ") started " + std::to_string(info.size) +
                              " ranks. Leave --nproc out.");
         }
-        return run_as_rank(info, verb, body);
+        return run_as_rank(info, verb, body, device);
     }
+    device_of_rank(device, info);
     verify(num_local_ranks > 0 ? num_local_ranks : 1);
-    if (num_local_ranks <= 1) return run_as_rank(info, verb, body);
+    if (num_local_ranks <= 1) return run_as_rank(info, verb, body, device);
     std::vector<std::string> words{verb};
     words.insert(words.end(), arguments.begin(), arguments.end());
     return run_local_ranks(num_local_ranks, words);

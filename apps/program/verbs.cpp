@@ -17,7 +17,7 @@ namespace meshard {
 namespace {
 
 constexpr auto table = std::to_array<Verb>({
-    {"info", "what is in a mesh file, a shards folder or a checkpoint", MESHARD_VERBS(info_command, nullptr)},
+    {"info", "what is in a mesh file, a shards folder or a checkpoint", MESHARD_VERBS(info_command, devices_command)},
     {"partition", "cut a mesh into shards with ghost layers", MESHARD_VERBS(partition_command, nullptr)},
     {"repartition", "cut a shards folder into another number of parts", MESHARD_VERBS(repartition_command, nullptr)},
     {"check", "test every promise that a shards folder makes", MESHARD_VERBS(check_command, nullptr)},

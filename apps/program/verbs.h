@@ -16,7 +16,8 @@ int forces_command(std::span<const std::string> arguments);
 int render_command(std::span<const std::string> arguments);
 int bench_command(std::span<const std::string> arguments);
 int repartition_command(std::span<const std::string> arguments);
-int model_bench_command(std::span<const std::string> arguments);  // these six in meshard-models
+int devices_command(std::span<const std::string> arguments);  // these seven in meshard-models
+int model_bench_command(std::span<const std::string> arguments);
 int probe_command(std::span<const std::string> arguments);
 int train_command(std::span<const std::string> arguments);
 int predict_command(std::span<const std::string> arguments);

@@ -113,7 +113,40 @@ std::vector<std::int64_t> block_of_ids(std::int64_t num_ids, const RankGroup& ra
     return ids;
 }
 
+/// With each tensor's own part as `moved` gives it.
+template <class Move>
+CaseTensors moved(const CaseTensors& example, const Move& move)
+{
+    auto result = example;
+    for (auto* tensor : {&result.inputs.embedding, &result.inputs.positions, &result.inputs.constants, &result.inputs.time, &result.target}) {
+        if (!tensor->defined()) continue;
+        *tensor = is_sharded(*tensor) ? from_local(move(to_local(*tensor)), spec_of(*tensor)) : move(*tensor);
+    }
+    return result;
+}
+
 }  // namespace
+
+CaseTensors on_device(const CaseTensors& example, const at::Device& device)
+{
+    if (example.target.device() == device) return example;
+    return moved(example, [&](const at::Tensor& tensor) { return tensor.to(device, /*non_blocking=*/true); });
+}
+
+CaseTensors page_locked(const CaseTensors& example)
+{
+    return moved(example, [](const at::Tensor& tensor) { return tensor.pin_memory(); });
+}
+
+std::int64_t bytes_of(const CaseTensors& example)
+{
+    std::int64_t bytes = 0;
+    moved(example, [&](const at::Tensor& tensor) {
+        bytes += static_cast<std::int64_t>(tensor.nbytes());
+        return tensor;
+    });
+    return bytes;
+}
 
 CaseFrame case_frame(const FrameConfig& config, const std::array<double, 6>& bounds, const CaseSource& source)
 {

@@ -2,6 +2,7 @@
 #include "apps/training/prediction.h"
 
 #include "apps/program/command_line.h"
+#include "apps/program/rank_device.h"
 #include "apps/training/case_tensors.h"
 #include "apps/training/computed_inputs.h"
 #include "apps/training/mesh_handover.h"
@@ -13,7 +14,6 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <unistd.h>
 
 namespace meshard {
 namespace {
@@ -68,7 +68,7 @@ CaseFrame frame_of(const DataConfig& data, const std::array<double, 6>& bounds, 
 }
 
 /// Adds what the model is told of the case besides its points.
-void tell_of_case(PointInputs& inputs, const Predictor& predictor, const std::map<std::string, double>& values)
+void tell_of_case(PointInputs& inputs, const Predictor& predictor, const std::map<std::string, double>& values, const at::Device& device)
 {
     const auto value_of = [&](const std::string& name) {
         const auto found = values.find(name);
@@ -77,16 +77,18 @@ void tell_of_case(PointInputs& inputs, const Predictor& predictor, const std::ma
     };
     auto constants = predictor.constants();
     for (const auto& name : predictor.data().constants) constants.push_back(value_of(name));
-    if (!constants.empty()) inputs.constants = torch::tensor(std::vector<float>(constants.begin(), constants.end())).unsqueeze(0);
+    if (!constants.empty()) inputs.constants = torch::tensor(std::vector<float>(constants.begin(), constants.end())).unsqueeze(0).to(device);
 
     auto time = predictor.time();
     if (!predictor.data().time.empty()) time = value_of(predictor.data().time);
-    if (time) inputs.time = torch::tensor({static_cast<float>(*time)});
+    if (time) inputs.time = torch::tensor({static_cast<float>(*time)}).to(device);
 }
 
-std::int64_t machine_memory_bytes()
+/// What a rank may take of its device for points between layers: of the machine's memory, or of what its device has free, a quarter, shared by the ranks there.
+std::int64_t memory_for_points(const World& world, const RankGroup& all)
 {
-    return static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+    const auto device = world.device();
+    return memory_of(device) / 4 / (device.is_cpu() ? world.size() : ranks_a_device(world, all));
 }
 
 MeshKind kind_of_output(const std::filesystem::path& output)
@@ -132,10 +134,13 @@ void predict_file(Predictor& predictor, const std::filesystem::path& input, cons
     remove_computed_inputs(subdomain.mesh);
     remove_computed_inputs(whole);
     const auto num_rows = static_cast<std::int64_t>(rows.size());
-    predictor.set_memory(memory ? *memory : predictor.memory_for(num_rows, machine_memory_bytes() / 4 / world.size()));
-    auto inputs = sharded_inputs(told, rows, device_mesh);
-    tell_of_case(inputs, predictor, values);
-    const auto fields = to_local(predictor.predict(inputs)).squeeze(0);  // (rows, channels)
+    const auto device = world.device();
+    predictor.move_to(device);
+    const auto bytes = memory_for_points(world, device_mesh->all());
+    predictor.set_memory(memory ? *memory : predictor.memory_for(num_rows, bytes));
+    auto inputs = sharded_inputs(told.to(device), rows, device_mesh);
+    tell_of_case(inputs, predictor, values, device);
+    const auto fields = to_local(predictor.predict(inputs)).squeeze(0).cpu();  // (rows, channels)
 
     if (!in_pieces) {
         const auto all = rows_on_first_rank(fields, rows, device_mesh->all());

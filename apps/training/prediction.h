@@ -23,8 +23,8 @@ bool is_column(const std::string& length);
 /// @param values   what the case table says in training, by column, e.g. `length`; where it is missing and the configuration asks for
 ///                 it, the longest edge of the bounding box is taken, with a warning.
 /// @param wall     the surface whose distance the model is told; empty: of the run's patches of the input itself
-/// @param memory   what the model keeps of each point from layer to layer; nothing: the fastest that takes a quarter of the machine's memory, shared by the
-/// ranks
+/// @param memory   what the model keeps of each point from layer to layer; nothing: the fastest that takes a quarter of the machine's memory, or of what the
+/// ranks' device has free, shared by the ranks
 /// @throws InvalidInput if the mesh has not what the model is told about points.
 void predict_file(Predictor& predictor, const std::filesystem::path& input, const std::filesystem::path& output, const std::map<std::string, double>& values,
                   const std::filesystem::path& wall, std::optional<MemoryMode> memory, World& world);

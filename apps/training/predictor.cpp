@@ -5,6 +5,7 @@
 #include "apps/training/tensor_file.h"
 #include "io/checkpoints/model_checkpoint.h"
 #include "partition/error.h"
+#include "sharding/parameters/move_module.h"
 
 #include <torch/torch.h>
 
@@ -274,6 +275,12 @@ void Predictor::name_fields(const DataOptions& options, std::int64_t num_channel
         channels_.push_back(count);
     }
     normalizer_ = {torch::tensor(mean), torch::tensor(std)};
+}
+
+void Predictor::move_to(const at::Device& device)
+{
+    move_module(*model_.module, device);
+    normalizer_ = normalizer_.on(device);
 }
 
 at::Tensor Predictor::predict(const PointInputs& inputs)

@@ -51,6 +51,9 @@ public:
     /// The mode for so many points of this rank, if they may take that much memory.
     MemoryMode memory_for(std::int64_t num_points, std::int64_t bytes) const { return inference_memory(*model_.module, num_points, bytes); }
 
+    /// Brings the model to a device, where the inputs of `predict` must lie.
+    void move_to(const at::Device& device);
+
     /// Fields in physical units, (1, N, channels), sharded as the inputs are.
     at::Tensor predict(const PointInputs& inputs);
 

@@ -92,8 +92,8 @@ void set_state(torch::optim::AdamW& optimizer, const at::Tensor& parameter, std:
 {
     auto state = std::make_unique<torch::optim::AdamWParamState>();
     state->step(step);
-    state->exp_avg(mean);
-    state->exp_avg_sq(squares);
+    state->exp_avg(mean.to(parameter.device()));
+    state->exp_avg_sq(squares.to(parameter.device()));
     optimizer.state()[parameter.unsafeGetTensorImpl()] = std::move(state);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/training/training.h"
 
+#include "apps/program/rank_device.h"
 #include "apps/training/case_cutting.h"
 #include "apps/training/run_checkpoint.h"
 #include "apps/training/training_log.h"
@@ -10,10 +11,13 @@
 #include "models/layers/random_draws.h"
 #include "partition/error.h"
 #include "sharding/parameters/fully_shard.h"
+#include "sharding/parameters/move_module.h"
 #include "sharding/parameters/replicate.h"
 #include "sharding/tensor/exact_mode.h"
 #include "sharding/tensor/shard_tensor.h"
 
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <nlohmann/json.hpp>
 #include <torch/torch.h>
 
@@ -21,6 +25,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <deque>
 #include <fstream>
 #include <iostream>
 #include <numbers>
@@ -33,6 +38,8 @@ using Json = nlohmann::ordered_json;
 
 // Seeds of neighbouring steps and data groups must not be neighbours.
 constexpr std::uint64_t kStepStride = 0xD1B54A32D192ED03, kGroupStride = 0x8CB92BA72F3D8DD7;
+
+constexpr std::int64_t kShareOfCases = 4;  // of a device's free memory: 1 / this for cases that stay there
 
 // In checkpoints: what is drawn in a step is a function of the seed, the step and the data group, so that there is no state to keep.
 constexpr const char* kDrawsOfSteps = "of each step";
@@ -87,6 +94,45 @@ struct FieldErrors {
     }
 };
 
+/// What the ranks learn of a step together: its loss, and whether one of them wants to stop. Of a step on a device it is on its way to the host until it is
+/// read.
+class StepNews {
+public:
+    /// Collective. @param own   (2), double: this rank's share of the loss, and 1 for a wish to stop, else 0
+    StepNews(at::Tensor own, const RankGroup& ranks)
+    {
+        ranks.all_reduce(own);
+        host_ = own;
+        if (own.is_cpu()) return;
+        host_ = torch::empty({2}, torch::TensorOptions(torch::kDouble).pinned_memory(true));
+        host_.copy_(own, /*non_blocking=*/true);
+        copied_ = std::make_shared<c10::Event>(own.device().type());
+        copied_->record(c10::impl::VirtualGuardImpl(own.device().type()).getStream(own.device()));
+    }
+
+    double loss() const { return number(0); }
+    bool wants_stop() const { return number(1) > 0; }
+
+private:
+    double number(std::int64_t i) const
+    {
+        if (copied_) copied_->synchronize();
+        return host_.const_data_ptr<double>()[i];
+    }
+
+    at::Tensor host_;
+    std::shared_ptr<c10::Event> copied_;  // null: there is nothing to wait for
+};
+
+struct StepUnderWay {
+    std::int64_t number = 0;  // from 1
+    const CaseTensors* example = nullptr;
+    std::int64_t num_counted = 0;  // cases that the data groups took together
+    double rate = 0;
+    Clock::time_point start;
+    StepNews news;
+};
+
 /// One run of `train`: what stays the same from step to step.
 class Run {
 public:
@@ -105,14 +151,19 @@ public:
 private:
     std::vector<CaseTensors> load(const std::vector<CaseSource>& sources, std::span<const std::filesystem::path> shards) const;
     void make_model();
+    void place_cases();
     at::Tensor predict(const PointInputs& inputs);
-    double step(const CaseTensors& example, double rate, double weight, bool& stop);
+    StepNews step(const CaseTensors& example, double rate, double weight, bool stop);
+    at::Tensor own_news(const at::Tensor& loss, double weight, bool stop) const;
+    bool finish_steps(std::size_t num_left);
+    void finish_step(const StepUnderWay& step);
     std::int64_t cases_in_step(std::int64_t in_epoch) const;
     FieldErrors errors(const std::vector<CaseTensors>& examples);
     Json metrics(const FieldErrors& errors) const;
     void save(const char* name, const Json& metrics) const;
-    void end_epoch(std::int64_t epoch, Clock::time_point epoch_start, double seconds_in_steps);
+    void end_epoch(std::int64_t epoch, Clock::time_point epoch_start);
     nlohmann::json train_ids() const;
+    at::Device device() const { return world_.device(); }
     std::int64_t shards_per_case() const { return config_.data.num_parts > 0 ? config_.data.num_parts : domain_->num_ranks(); }
     std::int64_t num_steps_total() const { return config_.training.num_epochs * steps_per_epoch_; }
     std::int64_t num_steps_limit() const
@@ -143,7 +194,13 @@ private:
     std::unique_ptr<torch::optim::AdamW> optimizer_;
 
     std::int64_t steps_done_ = 0;
-    double epoch_loss_sum_ = 0;  // of the steps of the current epoch, each times the share of the data groups that had a case
+    std::deque<StepUnderWay> under_way_;
+    std::int64_t first_step_ = 0;   // of this process
+    Clock::time_point loop_start_;  // when that began
+    Clock::time_point last_news_;   // when a step's loss was known last
+    std::int64_t points_done_ = 0;
+    double seconds_in_steps_ = 0;  // of the current epoch
+    double epoch_loss_sum_ = 0;    // of the steps of the current epoch, each times the share of the data groups that had a case
     double best_error_ = std::numeric_limits<double>::infinity();
     double seconds_in_preparation_ = 0;
     Clock::time_point start_ = Clock::now();
@@ -180,6 +237,7 @@ void Run::prepare(const TrainingStart& start, const volatile std::sig_atomic_t& 
     for (const auto& example : train_) statistics.add(example.target.squeeze(0));
     normalizer_ = statistics.normalizer();
     make_model();
+    place_cases();
     seconds_in_preparation_ = seconds_since(preparing);
 }
 
@@ -203,6 +261,7 @@ void Run::make_model()
     model_ = meshard::make_model(config_.model.name, model_arguments(config_.model, config_.data, num_channels));
     set_memory(*model_.module, config_.training.memory);
     if (!config_.training.init.empty()) load_weights(config_.training.init, *model_.module);
+    move_module(*model_.module, device());
     if (config_.shard_parameters)
         sharded_.emplace(fully_shard(*model_.module, device_mesh_, {.is_unit = {}, .over_all_axes = true}));
     else
@@ -211,6 +270,22 @@ void Run::make_model()
     optimizer_ = std::make_unique<torch::optim::AdamW>(
         sharded_ ? sharded_->local_parameters() : model_.module->parameters(),
         torch::optim::AdamWOptions(training.learning_rate).betas({training.betas[0], training.betas[1]}).weight_decay(training.weight_decay));
+}
+
+/// Where the device has room for all cases they stay there; else each is copied when it is its turn.
+void Run::place_cases()
+{
+    if (device().is_cpu()) return;
+    normalizer_ = normalizer_.on(device());
+    std::int64_t bytes = 0;
+    for (auto* examples : {&train_, &val_, &test_}) {
+        for (const auto& example : *examples) bytes += bytes_of(example);
+    }
+    const auto room = memory_of(device()) / kShareOfCases / ranks_a_device(world_, device_mesh_->all());
+    for (auto* examples : {&train_, &val_, &test_}) {
+        for (auto& example : *examples) example = bytes <= room ? on_device(example, device()) : page_locked(example);
+    }
+    if (bytes > room) log_.say(formatted("the cases take %.3g GB a rank, and each is copied to the device for its step", static_cast<double>(bytes) * 1e-9));
 }
 
 void Run::describe()
@@ -235,9 +310,11 @@ void Run::describe()
 
     std::int64_t num_parameters = 0;
     for (const auto& parameter : model_.module->parameters()) num_parameters += parameter.numel();
-    log_.say(formatted("%s with %lld parameters%s on %lld rank(s): %lld data x %lld domain, transport %s", config_.model.name.c_str(),
+    const auto where = device_text(world_, device_mesh_->all());
+    log_.say(formatted("%s with %lld parameters%s on %lld rank(s): %lld data x %lld domain, ", config_.model.name.c_str(),
                        static_cast<long long>(num_parameters), sharded_ ? ", cut among all ranks," : "", static_cast<long long>(device_mesh_->num_ranks()),
-                       static_cast<long long>(num_groups_), static_cast<long long>(domain_->num_ranks()), world_.backend_name().c_str()));
+                       static_cast<long long>(num_groups_), static_cast<long long>(domain_->num_ranks())) +
+             where);
     const auto num_last = cases_in_step(steps_per_epoch_ - 1);
     if (num_last < num_groups_) {
         log_.say(formatted(
@@ -254,7 +331,7 @@ void Run::describe()
 
 void Run::print_plan() const
 {
-    const auto plan = training_plan(model_, config_, train_.front(), *device_mesh_, world_);
+    const auto plan = training_plan(model_, config_, on_device(train_.front(), device()), *device_mesh_, world_);
     if (is_first_) std::cout << plan << std::flush;
 }
 
@@ -293,7 +370,7 @@ void Run::resume()
         checkpoint.load_weights(*model_.module);
         checkpoint.load_optimizer(*model_.module, *optimizer_);
     }
-    normalizer_ = checkpoint.normalizer();
+    normalizer_ = checkpoint.normalizer().on(device());
     steps_done_ = description.at("step").get<std::int64_t>();
     epoch_loss_sum_ = description.value("epoch_loss_sum", 0.0);
     if (description.contains("best_error") && description["best_error"].is_number()) best_error_ = description["best_error"].get<double>();
@@ -314,7 +391,7 @@ nlohmann::json Run::train_ids() const
 
 at::Tensor Run::predict(const PointInputs& inputs)
 {
-    const PrecisionGuard guard(config_.training.precision);
+    const PrecisionGuard guard(config_.training.precision, device().type());
     return model_.forward(inputs).to(torch::kFloat);
 }
 
@@ -325,8 +402,9 @@ std::int64_t Run::cases_in_step(std::int64_t in_epoch) const
 }
 
 /// `weight` is how often the case counts in the mean over the data groups: 0 for one that only lets this group take part.
-double Run::step(const CaseTensors& example, double rate, double weight, bool& stop)
+StepNews Run::step(const CaseTensors& given, double rate, double weight, bool stop)
 {
+    const auto example = on_device(given, device());
     seed_draws(*model_.module, static_cast<std::uint64_t>(config_.seed) + kStepStride * static_cast<std::uint64_t>(steps_done_ + 1) +
                                    kGroupStride * static_cast<std::uint64_t>(group_));
     static_cast<torch::optim::AdamWOptions&>(optimizer_->param_groups().front().options()).lr(rate);
@@ -336,26 +414,27 @@ double Run::step(const CaseTensors& example, double rate, double weight, bool& s
     (weight == 1 ? loss : loss * weight).backward();
     optimizer_->step();
 
-    // One message for all that the ranks must know of each other: the loss over all points, averaged over the groups, and a wish to stop.
-    // A loss that no rank has a share of, but each the whole, counts on one rank of a group.
+    return {own_news(loss.detach(), weight, stop), device_mesh_->all()};
+}
+
+/// One message for all that the ranks must know of each other: the loss over all points, averaged over the groups, and a wish to stop. A loss that no rank has
+/// a share of, but each the whole, counts on one rank of a group.
+at::Tensor Run::own_news(const at::Tensor& loss, double weight, bool stop) const
+{
     const bool is_pending = is_sharded(loss) && spec_of(loss)->has_partial();
     const bool counts = is_pending || domain_->all().rank() == 0;
-    const auto share = counts ? to_local(loss.detach()).item<double>() * weight / static_cast<double>(num_groups_) : 0.0;
-    auto message = torch::tensor({share, stop ? 1.0 : 0.0}, torch::kDouble);
-    device_mesh_->all().all_reduce(message);
-    stop = message[1].item<double>() > 0;
-    return message[0].item<double>();
+    const auto share = to_local(loss).to(torch::kDouble);
+    const auto number = [&](double value) { return torch::full({}, value, share.options()); };  // no copy from the host
+    return torch::stack({counts ? share * weight / static_cast<double>(num_groups_) : number(0), number(stop ? 1 : 0)});
 }
 
 bool Run::loop(const volatile std::sig_atomic_t& stop_requested)
 {
     const auto num_steps = num_steps_total();
     const auto limit = num_steps_limit();
-    const auto first_step = steps_done_;
-    const auto start = Clock::now();
-    auto epoch_start = start;
-    double seconds_in_steps = 0;
-    std::int64_t points_done = 0;
+    first_step_ = steps_done_;
+    loop_start_ = Clock::now();
+    auto epoch_start = loop_start_;
     model_.module->train();
 
     while (steps_done_ < limit) {
@@ -363,7 +442,7 @@ bool Run::loop(const volatile std::sig_atomic_t& stop_requested)
         const auto in_epoch = steps_done_ % steps_per_epoch_;
         if (in_epoch == 0) {
             epoch_start = Clock::now();
-            seconds_in_steps = 0;
+            seconds_in_steps_ = 0;
             epoch_loss_sum_ = 0;
         }
         const auto order = order_.of_epoch(epoch);
@@ -373,32 +452,15 @@ bool Run::loop(const volatile std::sig_atomic_t& stop_requested)
         const auto rate = learning_rate(config_.training, steps_done_, num_steps);
 
         const auto step_start = Clock::now();
-        bool stop = stop_requested != 0;
-        const auto loss = step(example, rate, weight, stop);
-        const auto seconds = seconds_since(step_start);
+        const auto news = step(example, rate, weight, stop_requested != 0);
         ++steps_done_;
-        if (!std::isfinite(loss)) {
-            throw Error("training: the loss became " + std::string(std::isnan(loss) ? "NaN" : "infinite") + " in step " + std::to_string(steps_done_) +
-                        " (epoch " + std::to_string(epoch) + ", case " + example.id + "). Lower training.optimizer.lr (now " +
-                        formatted("%g", config_.training.learning_rate) + ") or add training.scheduler.warmup_steps.");
-        }
-        epoch_loss_sum_ += loss * static_cast<double>(num_counted) / static_cast<double>(num_groups_);
-        seconds_in_steps += seconds;
-        points_done += example.num_points * num_counted;
-        if (steps_done_ % config_.log_interval == 0 || steps_done_ == limit) {
-            Json line{{"phase", "train_step"}, {"step", steps_done_}, {"epoch", epoch}, {"loss", loss}, {"lr", rate}, {"seconds", seconds}};
-            if (num_groups_ == 1) line["case"] = example.id;
-            log_.record(line);
-        }
-        const auto elapsed = seconds_since(start);
-        const auto left = elapsed / static_cast<double>(steps_done_ - first_step) * static_cast<double>(limit - steps_done_);
-        log_.progress(formatted("epoch %lld/%lld [%lld/%lld] loss %.4g lr %.2e %.3f s/step %.3g points/s, %s left", static_cast<long long>(epoch),
-                                static_cast<long long>(config_.training.num_epochs), static_cast<long long>(in_epoch + 1),
-                                static_cast<long long>(steps_per_epoch_), loss, rate, seconds, static_cast<double>(points_done) / elapsed,
-                                duration_text(left).c_str()),
-                      false);
-        if (in_epoch + 1 == steps_per_epoch_ || steps_done_ == limit) end_epoch(epoch, epoch_start, seconds_in_steps);
+        under_way_.push_back({steps_done_, &example, num_counted, rate, step_start, news});
+        const bool ends_epoch = in_epoch + 1 == steps_per_epoch_ || steps_done_ == limit;
+        // A device computes while the host prepares the next step: the loss of a step is read when the next one is queued.
+        const bool stop = finish_steps(device().is_cpu() || ends_epoch ? 0 : 1);
+        if (ends_epoch) end_epoch(epoch, epoch_start);
         if (stop && steps_done_ < limit) {
+            finish_steps(0);
             save("last", {});
             log_.say("stopped after step " + std::to_string(steps_done_) + "; go on with --resume " + config_.run_dir().string());
             return false;
@@ -407,12 +469,53 @@ bool Run::loop(const volatile std::sig_atomic_t& stop_requested)
     return true;
 }
 
-void Run::end_epoch(std::int64_t epoch, Clock::time_point epoch_start, double seconds_in_steps)
+/// Until so many steps are under way. Returns whether a rank wants to stop.
+bool Run::finish_steps(std::size_t num_left)
+{
+    bool stop = false;
+    while (under_way_.size() > num_left) {
+        const auto step = under_way_.front();
+        under_way_.pop_front();
+        finish_step(step);
+        stop |= step.news.wants_stop();
+    }
+    return stop;
+}
+
+void Run::finish_step(const StepUnderWay& step)
+{
+    const auto loss = step.news.loss();
+    const auto seconds = seconds_since(std::max(step.start, last_news_));
+    last_news_ = Clock::now();
+    const auto epoch = (step.number - 1) / steps_per_epoch_ + 1, in_epoch = (step.number - 1) % steps_per_epoch_ + 1;
+    if (!std::isfinite(loss)) {
+        throw Error("training: the loss became " + std::string(std::isnan(loss) ? "NaN" : "infinite") + " in step " + std::to_string(step.number) + " (epoch " +
+                    std::to_string(epoch) + ", case " + step.example->id + "). Lower training.optimizer.lr (now " +
+                    formatted("%g", config_.training.learning_rate) + ") or add training.scheduler.warmup_steps.");
+    }
+    epoch_loss_sum_ += loss * static_cast<double>(step.num_counted) / static_cast<double>(num_groups_);
+    seconds_in_steps_ += seconds;
+    points_done_ += step.example->num_points * step.num_counted;
+    const auto limit = num_steps_limit();
+    if (step.number % config_.log_interval == 0 || step.number == limit) {
+        Json line{{"phase", "train_step"}, {"step", step.number}, {"epoch", epoch}, {"loss", loss}, {"lr", step.rate}, {"seconds", seconds}};
+        if (num_groups_ == 1) line["case"] = step.example->id;
+        log_.record(line);
+    }
+    const auto elapsed = seconds_since(loop_start_);
+    const auto left = elapsed / static_cast<double>(step.number - first_step_) * static_cast<double>(limit - step.number);
+    log_.progress(formatted("epoch %lld/%lld [%lld/%lld] loss %.4g lr %.2e %.3f s/step %.3g points/s, %s left", static_cast<long long>(epoch),
+                            static_cast<long long>(config_.training.num_epochs), static_cast<long long>(in_epoch), static_cast<long long>(steps_per_epoch_),
+                            loss, step.rate, seconds, static_cast<double>(points_done_) / elapsed, duration_text(left).c_str()),
+                  false);
+}
+
+void Run::end_epoch(std::int64_t epoch, Clock::time_point epoch_start)
 {
     const auto num_steps = (steps_done_ - 1) % steps_per_epoch_ + 1;
     const auto num_cases = std::min(num_steps * num_groups_, num_cases_);
     const auto mean_loss = epoch_loss_sum_ * static_cast<double>(num_groups_) / static_cast<double>(num_cases);
-    log_.record({{"phase", "train"}, {"epoch", epoch}, {"loss", mean_loss}, {"steps", num_steps}, {"seconds_in_steps", seconds_in_steps}});
+    log_.record({{"phase", "train"}, {"epoch", epoch}, {"loss", mean_loss}, {"steps", num_steps}, {"seconds_in_steps", seconds_in_steps_}});
     const bool is_last = epoch == config_.training.num_epochs || steps_done_ == config_.training.max_steps;
 
     auto text = formatted("epoch %lld: loss %.5g", static_cast<long long>(epoch), mean_loss);
@@ -446,10 +549,10 @@ FieldErrors Run::errors(const std::vector<CaseTensors>& examples)
     for (std::int64_t first = 0; first < num_examples; first += num_groups_) {
         const auto i = first + group_;
         if (i >= num_examples) {
-            if (sharded_) predict(examples.back().inputs);  // so that the others get this group's parts of the parameters
+            if (sharded_) predict(on_device(examples.back(), device()).inputs);  // so that the others get this group's parts of the parameters
             continue;
         }
-        const auto& example = examples[i];
+        const auto example = on_device(examples[i], device());
         const auto prediction = predict(example.inputs);
         sums[num_fields] += mean_squared_error(prediction, normalizer_.normalize(example.target)).item<double>();
         const auto physical = normalizer_.denormalize(prediction);

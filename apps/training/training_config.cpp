@@ -2,6 +2,7 @@
 #include "apps/training/training_config.h"
 
 #include "apps/program/command_line.h"
+#include "apps/program/rank_device.h"
 #include "apps/training/model_rules.h"
 #include "partition/error.h"
 
@@ -19,6 +20,7 @@ constexpr SettingRule kFixedRules[] = {
     {.path = "run_id", .fallback = "run", .meaning = "name of the run's folder"},
     {.path = "output_dir", .fallback = "runs", .meaning = "folder in which the runs' folders are made"},
     {.path = "seed", .type = SettingType::Integer, .fallback = "0", .min = 0, .max = kLargeCount, .meaning = "seed of the initial weights, the order of cases, the split and the cut"},
+    {.path = "device", .fallback = "auto", .meaning = kDeviceMeaning},
 
     {.path = "data.root", .fallback = "???", .meaning = "folder of the cases"},
     {.path = "data.surface", .meaning = "surface files below the root, e.g. boundary_*.vtp; the last * is the case's id"},
@@ -67,7 +69,7 @@ constexpr SettingRule kFixedRules[] = {
     {.path = "parallel.data", .type = SettingType::Integer, .fallback = "auto", .words = "auto", .min = 1, .max = 1e6, .meaning = "groups of ranks that take different cases"},
     {.path = "parallel.domain", .type = SettingType::Integer, .fallback = "auto", .words = "auto", .min = 1, .max = 1e6, .meaning = "ranks that share a case; auto: all that parallel.data leaves"},
     {.path = "parallel.parameters", .fallback = "replicated", .words = "replicated|sharded", .meaning = "parameters, gradients and optimiser state whole on every rank, or cut among all ranks: less memory, more messages"},
-    {.path = "parallel.backend", .fallback = "auto", .words = "auto|shm|gloo|mpi", .not_yet = "nccl", .meaning = "transport between ranks"},
+    {.path = "parallel.backend", .fallback = "auto", .words = "auto|shm|gloo|mpi|nccl", .meaning = "transport between ranks; tensors of GPUs go over NCCL where each rank has a GPU, unless this says mpi"},
 
     {.path = "logging.every_n_steps", .type = SettingType::Integer, .fallback = "1", .min = 1, .max = kLargeCount, .meaning = "steps between lines of metrics.jsonl"},
     {.path = "logging.jsonl", .fallback = "true", .words = "true", .meaning = "metrics.jsonl is always written"},
@@ -318,6 +320,7 @@ TrainingRunConfig training_config(const Settings& settings)
     }
     config.output_dir = settings.text("output_dir");
     config.seed = settings.integer("seed");
+    config.device = settings.text("device");
     config.data = data_config(settings, config.run_dir());
 
     config.model.name = settings.text("model.name");

@@ -102,6 +102,7 @@ struct TrainingRunConfig {
     std::string run_id;
     std::filesystem::path output_dir;
     std::int64_t seed = 0;
+    std::string device;  ///< as `device_of_rank` takes it
     DataConfig data;
     ModelConfig model;
     TrainingConfig training;

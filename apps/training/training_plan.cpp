@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/training/training_plan.h"
 
+#include "apps/program/rank_device.h"
 #include "apps/program/text_table.h"
 #include "models/layers/block_form.h"
 #include "sharding/tensor/shard_tensor.h"
@@ -54,19 +55,21 @@ std::string points_text(const CaseTensors& example, const DeviceMesh& device_mes
 
 }  // namespace
 
-std::string training_plan(const Model& model, const TrainingRunConfig& config, const CaseTensors& example, const DeviceMesh& device_mesh, const World& world)
+std::string training_plan(const Model& model, const TrainingRunConfig& config, const CaseTensors& example, const DeviceMesh& device_mesh, World& world)
 {
     std::int64_t num_parameters = 0;
     for (const auto& parameter : model.module->parameters()) num_parameters += parameter.numel();
     const auto size = [&](const char* axis) { return std::to_string(device_mesh.group(device_mesh.axis(axis)).size()); };
     TextTable table("ll");
     table.add_row({"model", config.model.name + ", " + std::to_string(num_parameters) + " parameters"});
-    table.add_row({"ranks", std::to_string(world.size()) + ": " + size("data") + " data x " + size("domain") + " domain, transport " + world.backend_name()});
+    table.add_row(
+        {"ranks", std::to_string(world.size()) + ": " + size("data") + " data x " + size("domain") + " domain, transport " + world.carrier(world.device())});
+    table.add_row({"device", device_name(world.device())});
     table.add_row({"points", points_text(example, device_mesh)});
     table.add_row({"precision", std::string(config.training.precision == Precision::Float32 ? "float32" : "bfloat16")});
     table.add_row({"memory", memory_name(config.training.memory)});
 
-    const PrecisionGuard guard(config.training.precision);
+    const PrecisionGuard guard(config.training.precision, world.device().type());
     model.module->train();
     add_forms(table, "training", model, example.inputs.embedding);
     {

@@ -15,6 +15,6 @@ namespace meshard {
 /// and the form of each block with what keeps it from being fused. Lines of a word and what it is, the same on every rank. Collective.
 /// @param model   in the memory mode and with the weights that it is to train with; it is left in training
 /// @throws InvalidInput for a memory mode that the model cannot have
-std::string training_plan(const Model& model, const TrainingRunConfig& config, const CaseTensors& example, const DeviceMesh& device_mesh, const World& world);
+std::string training_plan(const Model& model, const TrainingRunConfig& config, const CaseTensors& example, const DeviceMesh& device_mesh, World& world);
 
 }  // namespace meshard

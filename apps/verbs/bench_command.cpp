@@ -6,11 +6,13 @@
 #include "apps/bench/scaling_benchmark.h"
 #include "apps/bench/training_benchmark.h"
 #include "apps/program/command_line.h"
+#include "apps/program/rank_device.h"
 #include "apps/program/rank_program.h"
 #include "apps/program/text_table.h"
 #include "apps/program/verbs.h"
 
 #include <CLI/CLI.hpp>
+#include <c10/core/DeviceGuard.h>
 #include <nlohmann/json.hpp>
 
 #include <iomanip>
@@ -22,7 +24,7 @@ namespace {
 struct BenchArguments {
     StepShape shape;
     std::string what = "step";
-    std::string memory = "stored", precision = "float32", device = "cpu";
+    std::string memory = "stored", precision = "float32", device = "auto";
     bool inference_only = false;
     std::int64_t num_rows = 1'000'000;
     int num_repeats = 0;
@@ -62,10 +64,7 @@ bool parse(std::span<const std::string> arguments, BenchArguments& options)
         ->type_name("MODE")
         ->check(CLI::IsMember({"stored", "recomputed", "streamed"}))
         ->capture_default_str();
-    app.add_option("--device", options.device, "of model: cpu, or cuda, the first GPU, in builds for one")
-        ->type_name("NAME")
-        ->check(CLI::IsMember({"cpu", "cuda"}))
-        ->capture_default_str();
+    app.add_option("--device", options.device, "of step and model: " + std::string(kDeviceMeaning))->type_name("NAME")->capture_default_str();
     app.add_option("--precision", options.precision, "of model: float32 or bfloat16")
         ->type_name("NAME")
         ->check(CLI::IsMember({"float32", "bfloat16"}))
@@ -79,6 +78,9 @@ bool parse(std::span<const std::string> arguments, BenchArguments& options)
     app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
     if (!parse_arguments(app, arguments)) return false;
     if (options.what == "ghosts" && app.count("--points") == 0) shape.num_points = 1'000'000;
+    const bool has_device = options.what == "step" || options.what == "model";
+    if (!has_device && options.device == "auto") options.device = "cpu";
+    if (!has_device && options.device != "cpu") throw UsageError("--device " + options.device + ": " + options.what + " is timed on CPUs. Leave it out.");
     if (options.num_repeats == 0) options.num_repeats = options.what == "scaling" ? 5 : 15;
     return true;
 }
@@ -110,15 +112,17 @@ void report(const BenchArguments& arguments, const StepTimes& times)
 
 void report_model(const BenchArguments& arguments)
 {
+    const auto device = device_of_rank(arguments.device, {});
+    const c10::DeviceGuard current(device);
     const auto times = time_model(arguments.shape, memory_mode(arguments.memory), precision_named(arguments.precision), arguments.inference_only,
-                                  arguments.num_repeats, c10::Device(arguments.device == "cuda" ? "cuda:0" : "cpu"));
+                                  arguments.num_repeats, device);
     const auto points = static_cast<double>(arguments.shape.num_points);
     const auto microseconds = [&](double seconds) { return seconds / points * 1e6; };
     const auto bytes_a_point = static_cast<double>(times.peak_bytes - times.bytes_before) / points;
     const auto share = times.training_seconds > 0 ? times.training_gflop / times.training_seconds / times.sgemm_gflops : 0.0;
     if (arguments.json) {
         const nlohmann::ordered_json json{{"points", arguments.shape.num_points},
-                                          {"device", arguments.device},
+                                          {"device", c10::DeviceTypeName(device.type(), /*lower_case=*/true)},
                                           {"memory", arguments.memory},
                                           {"precision", arguments.precision},
                                           {"threads", times.num_threads},
@@ -295,7 +299,8 @@ int model_bench_command(std::span<const std::string> arguments)
             const auto times = time_training_step(options.shape, options.num_repeats, world);
             if (world.rank() == 0) report(options, times);
             return exit_code::ok;
-        });
+        },
+        options.device);
 }
 
 }  // namespace meshard

@@ -2,6 +2,7 @@
 // meshard info: what is in a mesh file, a shards folder or a checkpoint.
 #include "apps/program/command_line.h"
 #include "apps/program/json_report.h"
+#include "apps/program/sibling_program.h"
 #include "apps/program/text_table.h"
 #include "apps/program/verbs.h"
 #include "apps/verbs/checkpoint_conversion.h"
@@ -215,13 +216,17 @@ void print(const std::string& folder, const Manifest& manifest)
 int info_command(std::span<const std::string> arguments)
 {
     std::string file;
-    bool json = false;
+    bool json = false, devices = false;
     CLI::App app("Says what is in a mesh file or a shards folder: cells by type, arrays with range and NaN count, bounds,\n"
                  "closed or open surface, memory; of a checkpoint, the architecture and its parameters. Exit code 3 if it cannot be read.",
                  "info");
-    app.add_option("file", file, "mesh, shards folder or checkpoint; `meshard convert --help` lists the formats")->required()->type_name("FILE");
+    app.add_option("file", file, "mesh, shards folder or checkpoint; `meshard convert --help` lists the formats")->type_name("FILE");
+    app.add_flag("--devices", devices, "in place of a file: the GPUs that programs see, and which libraries and kernels there are for them");
     app.add_flag("--json", json, "one JSON object on stdout instead of the report");
     if (!parse_arguments(app, arguments)) return exit_code::ok;
+    if (devices && !file.empty()) throw UsageError("--devices says nothing of " + file + ". Give one of the two.");
+    if (devices) run_in_sibling_program("info", arguments);
+    if (file.empty()) throw UsageError("which file? Give FILE, or --devices.");
 
     if (std::filesystem::is_directory(file)) {
         const Manifest manifest = read_manifest(file);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard predict: a run's folder and meshes -> the same meshes with predicted fields.
 #include "apps/program/command_line.h"
+#include "apps/program/rank_device.h"
 #include "apps/program/rank_program.h"
 #include "apps/program/verbs.h"
 #include "apps/training/prediction.h"
@@ -28,6 +29,7 @@ struct PredictArguments {
     std::vector<std::string> walls;  // one for all inputs, or one each
     std::optional<MemoryMode> memory;
     int num_ranks = 0;
+    std::string device = "auto";
 };
 
 bool parse(std::span<const std::string> arguments, PredictArguments& options)
@@ -55,6 +57,7 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
         ->type_name("MODE")
         ->check(CLI::IsMember({"auto", "stored", "recomputed", "streamed"}))
         ->capture_default_str();
+    app.add_option("--device", options.device, kDeviceMeaning)->type_name("NAME")->capture_default_str();
     app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine (torchrun, mpirun and srun work too)")
         ->check(CLI::PositiveNumber)
         ->type_name("N");
@@ -184,6 +187,10 @@ int predict_command(std::span<const std::string> arguments)
         if (world.rank() == 0) {
             for (const auto& note : predictor.notes()) warn("predict", note);
         }
+        if (!world.device().is_cpu()) {
+            const auto where = device_text(world, DeviceMesh::create(world, {world.size()}, {"domain"})->all());
+            if (world.rank() == 0) std::cerr << "meshard predict: " << where << std::endl;
+        }
         if (world.rank() == 0) make_output_folder(work.front().second);
         for (std::size_t i = 0; i < work.size(); ++i) {
             const auto& [input, output] = work[i];
@@ -193,7 +200,7 @@ int predict_command(std::span<const std::string> arguments)
         }
         return exit_code::ok;
     };
-    return run_on_ranks(options.num_ranks, "predict", arguments, verify, body);
+    return run_on_ranks(options.num_ranks, "predict", arguments, verify, body, options.device);
 }
 
 }  // namespace meshard

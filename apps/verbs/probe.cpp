@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/verbs/probe.h"
 
+#include "apps/program/rank_device.h"
 #include "apps/training/tensor_file.h"
 #include "partition/error.h"
+#include "sharding/parameters/move_module.h"
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/rule_table.h"
 
@@ -71,7 +73,7 @@ std::string last_line(const std::string& text)
     return last;
 }
 
-torch::jit::Module load(const ProbeRequest& request)
+torch::jit::Module load(const ProbeRequest& request, const at::Device& device)
 {
     try {
         auto model = torch::jit::load(request.model.string(), torch::kCPU);
@@ -79,6 +81,8 @@ torch::jit::Module load(const ProbeRequest& request)
             model.train();
         else if (model.hasattr("training"))
             model.eval();
+        for (const auto& parameter : model.parameters()) move_in_place(parameter, device);
+        for (const auto& buffer : model.buffers()) move_in_place(buffer, device);
         return model;
     } catch (const std::exception& error) {
         throw IoError(request.model.string() + " cannot be read as a TorchScript model: " + first_line(error.what()) +
@@ -223,11 +227,13 @@ ProbeReport probe(const ProbeRequest& request, World& world)
     torch::jit::setGraphExecutorOptimize(false);
     torch::jit::getProfilingMode() = false;
 
-    const auto model = load(request);  // read again for the sharded run: what training changes, and gradients, stay apart
+    const auto device = world.device();
+    const auto model = load(request, device);  // read again for the sharded run: what training changes, and gradients, stay apart
     const auto file = read_safetensors(request.input);
-    const auto inputs = arguments_of(model, file, request);
+    auto inputs = arguments_of(model, file, request);
+    for (auto& input : inputs) input = input.to(device);
     std::optional<at::Tensor> grad_output;
-    if (const auto* array = file.find("grad_output")) grad_output = to_tensor(*array);
+    if (const auto* array = file.find("grad_output")) grad_output = to_tensor(*array).to(device);
     for (const auto dim : request.dims) {
         if (dim >= inputs[0].dim()) {
             throw InvalidInput("--shard " + std::to_string(dim) + ": the input has " + std::to_string(inputs[0].dim()) + " dimensions, 0 to " +
@@ -237,6 +243,7 @@ ProbeReport probe(const ProbeRequest& request, World& world)
 
     ProbeReport report;
     report.num_ranks = world.size();
+    report.device = device_name(device);
     report.mesh_shape = probe_mesh_shape(world.size(), request.dims.size());
     const auto mesh = DeviceMesh::create(world, report.mesh_shape,
                                          request.dims.size() == 1 ? std::vector<std::string>{"domain"} : std::vector<std::string>{"rows", "columns"});
@@ -281,7 +288,7 @@ ProbeReport probe(const ProbeRequest& request, World& world)
     try {
         set_gather_policy(GatherPolicy::Silent);
         const Recording recording(recorder);
-        found = run(load(request), sharded, grad_output, request);
+        found = run(load(request, device), sharded, grad_output, request);
     } catch (const std::exception& error) {
         // The interpreter between hides an error's own type, and shows its text last.
         if (recorder.refusal.empty()) throw std::runtime_error(request.model.string() + " failed with sharded inputs: " + last_line(error.what()));
@@ -291,7 +298,8 @@ ProbeReport probe(const ProbeRequest& request, World& world)
     report.refusal = std::move(recorder.refusal);
     if (!report.refusal.empty()) return report;
 
-    for (auto& [name, tensor] : found) tensor = full_tensor(tensor).detach().contiguous();
+    for (auto& [name, tensor] : found) tensor = full_tensor(tensor).detach().cpu().contiguous();
+    for (auto& [name, tensor] : expected) tensor = tensor.cpu();
     bool equal = true;
     if (world.rank() == 0) {
         double largest_gradient = 0;

@@ -45,6 +45,7 @@ struct ProbedDifference {
 
 struct ProbeReport {
     int num_ranks = 1;
+    std::string device = "cpu";  ///< with the name of the product, if it is known
     std::vector<std::int64_t> mesh_shape;
     std::string input_layout;                   ///< of the first input
     std::vector<ProbedOperator> operators;      ///< of this rank, in the order of their first calls

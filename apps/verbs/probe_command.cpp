@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard probe: does a model shard? Runs it serially and sharded, and compares.
 #include "apps/program/command_line.h"
+#include "apps/program/rank_device.h"
 #include "apps/program/rank_program.h"
 #include "apps/program/text_table.h"
 #include "apps/program/verbs.h"
@@ -23,6 +24,7 @@ struct ProbeArguments {
     std::filesystem::path output;
     int num_ranks = 2;
     bool json = false;
+    std::string device = "auto";
 };
 
 bool parse(std::span<const std::string> arguments, ProbeArguments& options)
@@ -36,6 +38,7 @@ bool parse(std::span<const std::string> arguments, ProbeArguments& options)
         ->required()
         ->type_name("FILE");
     app.add_option("--shard", options.dims, "dimension of the input to cut, e.g. 2; two for a grid of ranks, e.g. 2,3")->required()->type_name("DIM[,DIM]");
+    app.add_option("--device", options.device, kDeviceMeaning)->type_name("NAME")->capture_default_str();
     app.add_option("--nproc", options.num_ranks, "ranks that are started on this machine")->check(CLI::Range(1, 1024))->type_name("N")->capture_default_str();
     app.add_option("--uneven", options.shares, "shares of the ranks, e.g. 0.7,0.3; zero is allowed")->type_name("SHARE,...")->default_str("equal shares");
     app.add_flag("--train", request.train, "training mode (batch norm, dropout); without it evaluation mode");
@@ -78,7 +81,8 @@ void check_shares(const ProbeArguments& options, const std::vector<std::int64_t>
 
 void print_json(const ProbeReport& report)
 {
-    nlohmann::ordered_json json{{"equal", report.equal}, {"ranks", report.num_ranks}, {"mesh", report.mesh_shape}, {"input", report.input_layout}};
+    nlohmann::ordered_json json{
+        {"equal", report.equal}, {"ranks", report.num_ranks}, {"device", report.device}, {"mesh", report.mesh_shape}, {"input", report.input_layout}};
     json["refused"] =
         report.refusal.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json{{"operator", report.refused_operator}, {"message", report.refusal}};
     json["differences"] = nlohmann::ordered_json::array();
@@ -105,7 +109,8 @@ void print_json(const ProbeReport& report)
 
 void print(const ProbeReport& report)
 {
-    std::cout << "Input " << report.input_layout << ", " << report.num_ranks << " rank(s)\n\nOperators (calls, messages and bytes of rank 0)\n";
+    std::cout << "Input " << report.input_layout << ", " << report.num_ranks << " rank(s)" << (report.device == "cpu" ? "" : ", device " + report.device)
+              << "\n\nOperators (calls, messages and bytes of rank 0)\n";
     TextTable operators("llllrrr");
     operators.add_row({"operator", "rule", "inputs", "outputs", "calls", "messages", "bytes"});
     std::int64_t num_gathered = 0;
@@ -150,7 +155,8 @@ int probe_command(std::span<const std::string> arguments)
                 options.json ? print_json(report) : print(report);
             }
             return !report.refusal.empty() ? exit_code::refused : report.equal ? exit_code::ok : exit_code::check_failed;
-        });
+        },
+        options.device);
 }
 
 }  // namespace meshard

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard train: a configuration -> a run folder with checkpoints and metrics.
 #include "apps/program/command_line.h"
+#include "apps/program/rank_device.h"
 #include "apps/program/rank_program.h"
 #include "apps/program/verbs.h"
 #include "apps/program/version.h"
@@ -39,7 +40,7 @@ struct TrainArguments {
     std::string config;
     std::vector<std::string> overrides;
     int num_ranks = 0;
-    std::string resume;
+    std::string resume, device;
     bool validate = false;
     bool print_config = false;
     bool print_plan = false;
@@ -56,6 +57,7 @@ bool parse(std::span<const std::string> arguments, TrainArguments& options)
     std::vector<std::string> words;
     app.add_option("config", words, "configuration (YAML), then settings in place of its own, e.g. training.num_epochs=20; ~key removes one")
         ->type_name("CONFIG.yaml [key=value|~key ...]");
+    app.add_option("--device", options.device, std::string(kDeviceMeaning) + " (key device)")->type_name("NAME");
     app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine (torchrun, mpirun and srun work too)")
         ->check(CLI::PositiveNumber)
         ->type_name("N");
@@ -75,6 +77,13 @@ bool parse(std::span<const std::string> arguments, TrainArguments& options)
         words.erase(words.begin());
     }
     options.overrides = words;
+    if (!options.device.empty()) {
+        for (const auto& word : words) {
+            if (word.starts_with("device=") && word != "device=" + options.device)
+                throw UsageError("--device " + options.device + " and " + word + " contradict each other. Leave one out.");
+        }
+        options.overrides.push_back("device=" + options.device);
+    }
     if (options.config.empty() && options.resume.empty() && !options.list_keys) throw UsageError("which configuration? Give CONFIG.yaml.");
     return true;
 }
@@ -209,7 +218,7 @@ int train_command(std::span<const std::string> arguments)
         return train(config, cases, start, world, stop_requested) ? exit_code::ok : exit_code::interrupted;
     };
     std::signal(SIGPIPE, SIG_IGN);  // who reads the messages (`| tee run.log`) may end first, by the same Ctrl-C; the checkpoint is still to be written
-    return run_on_ranks(options.num_ranks, "train", arguments, verify, body);
+    return run_on_ranks(options.num_ranks, "train", arguments, verify, body, config.device);
 }
 
 }  // namespace meshard

@@ -23,7 +23,7 @@ class TrainingPlan(Case):
             word, text = re.fullmatch(r"  (\w*) +(\S.*?) *", line).groups()
             last = word or last
             lines.setdefault(last, []).append(text)
-        self.assertEqual(list(lines), ["model", "ranks", "points", "precision", "memory", "training", "validation"], str(result))
+        self.assertEqual(list(lines), ["model", "ranks", "device", "points", "precision", "memory", "training", "validation"], str(result))
         return lines
 
     def points(self, plan):

@@ -142,7 +142,10 @@ TEST_F(TrainingConfigTest, RefusesByNameWhatIsNotImplemented)
     EXPECT_TRUE(refuses("training.scheduler.name=step", "step is not implemented. Available: cosine, constant"));
     EXPECT_TRUE(refuses("model.name=geotransolvr", "did you mean 'geotransolver'?"));
     EXPECT_TRUE(refuses("logging.tensorboard=true", "logging.tensorboard: true is not implemented"));
-    EXPECT_TRUE(refuses("parallel.backend=nccl", "nccl is not implemented"));
+    EXPECT_TRUE(refuses("parallel.backend=ucc", "parallel.backend is 'ucc'"));
+    EXPECT_EQ(read({"parallel.backend=nccl"}).backend, "nccl");
+    EXPECT_EQ(read().device, "auto");
+    EXPECT_EQ(read({"device=cuda"}).device, "cuda");
     EXPECT_TRUE(refuses("data.sampling_resolution=1000", "every point of a case takes part"));
     EXPECT_TRUE(refuses("data.inputs=[points, sdf_normals]", "sdf_normals is not implemented. Available: points, normals, sdf, areas"));
 }

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "sharding/transport/launch.h"
+
+#include <cstdint>
+#include <string>
+
+namespace meshard {
+
+/// Meaning of `--device` and of the key `device`, for help texts.
+inline constexpr const char* kDeviceMeaning = "where ranks compute: auto (GPUs where there are some, else CPUs), cpu, cuda, or the name of another accelerator";
+
+/// The device on which a rank computes: of the devices of a type that it sees, the one of its number on this machine, starting over where there are fewer.
+/// `auto` is the accelerator that the environment variable MESHARD_TEST_DEVICE names, if it is there, else CUDA where a GPU is seen, else the CPU.
+/// @param name   auto, cpu, cuda, or the name of a registered accelerator
+/// @throws UsageError for another name, or if this process sees no such device
+at::Device device_of_rank(const std::string& name, const LaunchInfo& info);
+
+/// Its type, with the name of the product where CUDA tells it: `cpu`, `cuda (NVIDIA H200)`.
+std::string device_name(const at::Device& device);
+
+/// Ranks on the device that most ranks share. Collective over all ranks.
+std::int64_t ranks_a_device(const World& world, const RankGroup& all);
+
+/// Where a run computes and what carries its messages, such as `device cuda (NVIDIA H200), transport nccl, 1 rank a device`. Collective over all ranks.
+std::string device_text(World& world, const RankGroup& all);
+
+/// Free memory of a device in bytes: of the machine all its memory.
+std::int64_t memory_of(const at::Device& device);
+
+}  // namespace meshard
