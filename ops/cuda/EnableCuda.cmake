@@ -11,9 +11,9 @@ if(NOT CMAKE_CUDA_COMPILER)
   endif()
 endif()
 if(CMAKE_CUDA_COMPILER)
-  # Machine code for the oldest GPUs worth having, and what newer ones make their own of.
+  # Machine code for the generations since A100 (A100, H100 and H200, B200, RTX 50), and what newer GPUs make their own of.
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-    set(CMAKE_CUDA_ARCHITECTURES 80)
+    set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 100-real 120)
   endif()
   enable_language(CUDA)
   meshard_summary(nvcc "${CMAKE_CUDA_COMPILER_VERSION}, ${CMAKE_CUDA_COMPILER}" "kernels for GPUs")

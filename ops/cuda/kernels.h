@@ -10,7 +10,7 @@
 
 namespace meshard {
 
-// The kernels that are compiled for GPUs: host code calls them as with the host's executor; they are instantiated in kernels.cu.
+// The kernels that are compiled for GPUs: host code calls them as with the host's executor; they are instantiated in search_kernels.cu and slice_kernels.cu.
 
 #define MESHARD_ROW_KERNELS(EXTERN, Word)                                                                                                                      \
     EXTERN template void pack_rows(const CudaExecutor&, const Word*, const std::int64_t*, std::int64_t, std::int64_t, Word*);                                  \
@@ -25,13 +25,15 @@ namespace meshard {
     EXTERN template void count_in_grid_order(const CudaExecutor&, const OrderedPoints<T>&, const T*, std::int64_t, const GridOrder&, std::int64_t,             \
                                              std::int64_t*);                                                                                                   \
     EXTERN template void fill_in_grid_order(const CudaExecutor&, const OrderedPoints<T>&, const T*, std::int64_t, const GridOrder&, std::int64_t,              \
-                                            std::int64_t*, std::int32_t*, T*);                                                                                 \
+                                            std::int64_t*, std::int32_t*, T*);
+
+#define MESHARD_SLICE_KERNELS(EXTERN, T)                                                                                                                       \
     EXTERN template void sum_exponentials(const CudaExecutor&, const SlicedPoints<T>&);                                                                        \
     EXTERN template void add_to_slices(const CudaExecutor&, const SlicedPoints<T>&, const T*, T*);                                                             \
     EXTERN template void bring_back_from_slices(const CudaExecutor&, const SlicedPoints<T>&, const T*, T*);                                                    \
     EXTERN template void slice_gradients(const CudaExecutor&, const SlicedPoints<T>&, const SliceGradients<T>&, T*);
 
-#define MESHARD_KERNELS(EXTERN)                                                                                                                                \
+#define MESHARD_SEARCH_KERNELS(EXTERN)                                                                                                                         \
     MESHARD_ROW_KERNELS(EXTERN, std::uint8_t)                                                                                                                  \
     MESHARD_ROW_KERNELS(EXTERN, std::uint16_t)                                                                                                                 \
     MESHARD_ROW_KERNELS(EXTERN, std::uint32_t)                                                                                                                 \
@@ -39,6 +41,8 @@ namespace meshard {
     MESHARD_NUMBER_KERNELS(EXTERN, float)                                                                                                                      \
     MESHARD_NUMBER_KERNELS(EXTERN, double)
 
-MESHARD_KERNELS(extern)
+MESHARD_SEARCH_KERNELS(extern)
+MESHARD_SLICE_KERNELS(extern, float)
+MESHARD_SLICE_KERNELS(extern, double)
 
 }  // namespace meshard

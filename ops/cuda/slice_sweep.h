@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <type_traits>
 
-// Rows of up to 32 numbers are kept in registers.
+// Loops over numbers in registers, which have no addresses: all of them are written out.
 #ifdef __CUDA_ARCH__
-#define MESHARD_UNROLL _Pragma("unroll (Max <= 32 ? Max : 1)")
+#define MESHARD_UNROLL _Pragma("unroll")
 #else
 #define MESHARD_UNROLL
 #endif
@@ -41,18 +41,14 @@ inline std::int64_t num_slice_chunks(std::int64_t num_points)
     return (num_points + kSliceChunk - 1) / kSliceChunk;
 }
 
-/// The channels of one head at one point, in registers if `Max` is small.
+/// The most numbers of a row that a thread keeps in registers: 128 bytes. Five such rows fit the 255 registers of a thread.
+template <class T>
+inline constexpr int kRegisterRow = static_cast<int>(128 / sizeof(T));
+
+/// The channels of one head at one point, in `Max` registers.
 template <class T, int Max>
 struct HeadRow {
     T values[Max];
-
-    MESHARD_HOST_DEVICE static HeadRow zeros()
-    {
-        HeadRow row;
-        MESHARD_UNROLL
-        for (int d = 0; d < Max; ++d) row.values[d] = 0;
-        return row;
-    }
 
     MESHARD_HOST_DEVICE static HeadRow load(const T* from, std::int64_t size)
     {
@@ -60,14 +56,6 @@ struct HeadRow {
         MESHARD_UNROLL
         for (int d = 0; d < Max; ++d) row.values[d] = d < size ? from[d] : T{0};
         return row;
-    }
-
-    MESHARD_HOST_DEVICE void store(T* to, std::int64_t size) const
-    {
-        MESHARD_UNROLL
-        for (int d = 0; d < Max; ++d) {
-            if (d < size) to[d] = values[d];
-        }
     }
 
     MESHARD_HOST_DEVICE T dot(const T* other, std::int64_t size) const
@@ -79,14 +67,61 @@ struct HeadRow {
         }
         return sum;
     }
+};
 
-    MESHARD_HOST_DEVICE void add(T factor, const T* other, std::int64_t size)
+/// Those of a head that is too wide for registers: they stay in memory.
+template <class T>
+struct HeadRow<T, 0> {
+    const T* values;
+
+    MESHARD_HOST_DEVICE static HeadRow load(const T* from, std::int64_t) { return {from}; }
+
+    MESHARD_HOST_DEVICE T dot(const T* other, std::int64_t size) const
+    {
+        T sum = 0;
+        for (std::int64_t d = 0; d < size; ++d) sum += values[d] * other[d];
+        return sum;
+    }
+};
+
+/// What one thread adds up of the channels of a head: all of them, or a block of `Size`, in registers.
+template <class T, int Size>
+struct HeadSum {
+    T values[Size];
+    std::int64_t first, count;
+
+    MESHARD_HOST_DEVICE HeadSum(std::int64_t block, std::int64_t head_dim)
+        : first(block * Size), count(head_dim - first < Size ? head_dim - first : static_cast<std::int64_t>(Size))
     {
         MESHARD_UNROLL
-        for (int d = 0; d < Max; ++d) {
-            if (d < size) values[d] += factor * other[d];
+        for (int d = 0; d < Size; ++d) values[d] = 0;
+    }
+
+    MESHARD_HOST_DEVICE void add(T factor, const T* row)
+    {
+        MESHARD_UNROLL
+        for (int d = 0; d < Size; ++d) {
+            if (d < count) values[d] += factor * row[first + d];
         }
     }
+
+    MESHARD_HOST_DEVICE void store(T* row) const
+    {
+        MESHARD_UNROLL
+        for (int d = 0; d < Size; ++d) {
+            if (d < count) row[first + d] = values[d];
+        }
+    }
+};
+
+/// How threads share the channels of a head: one has all if they fit `Max` registers, else each has a block and computes the weights for itself.
+template <class T, int Max>
+struct HeadBlocks {
+    static constexpr int kSize = Max > 0 ? Max : kRegisterRow<T>;
+    using Row = HeadRow<T, Max>;
+    using Sum = HeadSum<T, kSize>;
+
+    MESHARD_HOST_DEVICE static std::int64_t count(std::int64_t head_dim) { return Max > 0 ? 1 : (head_dim + kSize - 1) / kSize; }
 };
 
 /// For each point and head: the logarithm of the sum of the exponentials.
@@ -112,47 +147,51 @@ struct SumExponentials {
     }
 };
 
-/// For each chunk, head and slice: the sum of weighted features, then that of weights.
+/// For each chunk, head, slice and block of channels: the sum of weighted features, then that of weights.
 template <class T, int Max>
 struct AddToSlices {
+    using Blocks = HeadBlocks<T, Max>;
     SlicedPoints<T> points;
     const T* features;  // (points, H, D)
     T* sums;            // (chunks, H, S, D + 1)
 
-    MESHARD_HOST_DEVICE void operator()(std::int64_t i) const
+    MESHARD_HOST_DEVICE void operator()(std::int64_t thread) const
     {
-        const auto H = points.heads, S = points.num_slices, D = points.head_dim, hs = i % (H * S), h = hs / S, chunk = i / (H * S);
-        const auto slice = HeadRow<T, Max>::load(points.slices + hs * D, D);
-        auto sum = HeadRow<T, Max>::zeros();
+        const auto H = points.heads, S = points.num_slices, D = points.head_dim, blocks = Blocks::count(D);
+        const auto block = thread % blocks, i = thread / blocks, hs = i % (H * S), h = hs / S, chunk = i / (H * S);
+        const auto slice = Blocks::Row::load(points.slices + hs * D, D);
+        typename Blocks::Sum sum(block, D);
         T total = 0;
         const auto end = (chunk + 1) * kSliceChunk < points.count ? (chunk + 1) * kSliceChunk : points.count;
         for (auto n = chunk * kSliceChunk; n < end; ++n) {
             const T weight = std::exp(slice.dot(points.x + (n * H + h) * D, D) + points.bias[hs] - points.log_sums[n * H + h]);
-            sum.add(weight, features + (n * H + h) * D, D);
+            sum.add(weight, features + (n * H + h) * D);
             total += weight;
         }
-        sum.store(sums + i * (D + 1), D);
-        sums[i * (D + 1) + D] = total;
+        sum.store(sums + i * (D + 1));
+        if (block == 0) sums[i * (D + 1) + D] = total;
     }
 };
 
-/// For each point and head: the sum of the slices' states, weighted by the point's softmax weights.
+/// For each point, head and block of channels: the sum of the slices' states, weighted by the point's softmax weights.
 template <class T, int Max>
 struct BringBack {
+    using Blocks = HeadBlocks<T, Max>;
     SlicedPoints<T> points;
     const T* states;  // (H, S, D)
     T* mixed;         // (points, H, D)
 
-    MESHARD_HOST_DEVICE void operator()(std::int64_t i) const
+    MESHARD_HOST_DEVICE void operator()(std::int64_t thread) const
     {
-        const auto h = i % points.heads, D = points.head_dim, S = points.num_slices;
-        const auto x = HeadRow<T, Max>::load(points.x + i * D, D);
-        auto sum = HeadRow<T, Max>::zeros();
+        const auto D = points.head_dim, S = points.num_slices, blocks = Blocks::count(D);
+        const auto block = thread % blocks, i = thread / blocks, h = i % points.heads;
+        const auto x = Blocks::Row::load(points.x + i * D, D);
+        typename Blocks::Sum sum(block, D);
         for (std::int64_t s = 0; s < S; ++s) {
             const auto hs = h * S + s;
-            sum.add(std::exp(x.dot(points.slices + hs * D, D) + points.bias[hs] - points.log_sums[i]), states + hs * D, D);
+            sum.add(std::exp(x.dot(points.slices + hs * D, D) + points.bias[hs] - points.log_sums[i]), states + hs * D);
         }
-        sum.store(mixed + i * D, D);
+        sum.store(mixed + i * D);
     }
 };
 
@@ -168,107 +207,114 @@ struct SliceGradients {
     T* means;                 ///< (points, H): means of the weights' gradients, weighted by the weights
 };
 
-/// For each point and head: gradients of x (through the softmax) and of the features.
+/// For each point, head and block of channels: gradients of x (through the softmax) and of the features.
 template <class T, int Max>
 struct PointGradients {
+    using Blocks = HeadBlocks<T, Max>;
     SlicedPoints<T> points;
     SliceGradients<T> of;
 
-    MESHARD_HOST_DEVICE void operator()(std::int64_t i) const
+    MESHARD_HOST_DEVICE void operator()(std::int64_t thread) const
     {
-        const auto h = i % points.heads, D = points.head_dim, S = points.num_slices;
-        const auto x = HeadRow<T, Max>::load(points.x + i * D, D), features = HeadRow<T, Max>::load(of.features + i * D, D),
-                   mixed = HeadRow<T, Max>::load(of.mixed_gradient + i * D, D);
-        auto features_gradient = HeadRow<T, Max>::zeros(), x_gradient = HeadRow<T, Max>::zeros();
+        const auto D = points.head_dim, S = points.num_slices, blocks = Blocks::count(D);
+        const auto block = thread % blocks, i = thread / blocks, h = i % points.heads;
+        const auto x = Blocks::Row::load(points.x + i * D, D), features = Blocks::Row::load(of.features + i * D, D),
+                   mixed = Blocks::Row::load(of.mixed_gradient + i * D, D);
+        typename Blocks::Sum features_gradient(block, D), x_gradient(block, D);
         T mean = 0;
         for (std::int64_t s = 0; s < S; ++s) {
             const auto hs = h * S + s;
             const T* g = of.sums_gradient + hs * (D + 1);
             const T weight = std::exp(x.dot(points.slices + hs * D, D) + points.bias[hs] - points.log_sums[i]);
             mean += weight * (mixed.dot(of.states + hs * D, D) + features.dot(g, D) + g[D]);
-            features_gradient.add(weight, g, D);
+            features_gradient.add(weight, g);
         }
+        features_gradient.store(of.features_gradient + i * D);
         for (std::int64_t s = 0; s < S; ++s) {
             const auto hs = h * S + s;
             const T* g = of.sums_gradient + hs * (D + 1);
             const T weight = std::exp(x.dot(points.slices + hs * D, D) + points.bias[hs] - points.log_sums[i]);
-            x_gradient.add(weight * (mixed.dot(of.states + hs * D, D) + features.dot(g, D) + g[D] - mean), points.slices + hs * D, D);
+            x_gradient.add(weight * (mixed.dot(of.states + hs * D, D) + features.dot(g, D) + g[D] - mean), points.slices + hs * D);
         }
-        features_gradient.store(of.features_gradient + i * D, D);
-        x_gradient.store(of.x_gradient + i * D, D);
-        of.means[i] = mean;
+        x_gradient.store(of.x_gradient + i * D);
+        if (block == 0) of.means[i] = mean;
     }
 };
 
-/// For each chunk, head and slice: gradients of the slice's row of `slices`, then of its bias. Runs after PointGradients.
+/// For each chunk, head, slice and block of channels: gradients of the slice's row of `slices`, then of its bias. Runs after PointGradients.
 template <class T, int Max>
 struct SliceWeightGradients {
+    using Blocks = HeadBlocks<T, Max>;
     SlicedPoints<T> points;
     SliceGradients<T> of;
     T* sums;  // (chunks, H, S, D + 1)
 
-    MESHARD_HOST_DEVICE void operator()(std::int64_t i) const
+    MESHARD_HOST_DEVICE void operator()(std::int64_t thread) const
     {
-        const auto H = points.heads, S = points.num_slices, D = points.head_dim, hs = i % (H * S), h = hs / S, chunk = i / (H * S);
+        const auto H = points.heads, S = points.num_slices, D = points.head_dim, blocks = Blocks::count(D);
+        const auto block = thread % blocks, i = thread / blocks, hs = i % (H * S), h = hs / S, chunk = i / (H * S);
         const T* g = of.sums_gradient + hs * (D + 1);
-        const auto slice = HeadRow<T, Max>::load(points.slices + hs * D, D), state = HeadRow<T, Max>::load(of.states + hs * D, D),
-                   sum_gradient = HeadRow<T, Max>::load(g, D);
-        auto sum = HeadRow<T, Max>::zeros();
+        const auto slice = Blocks::Row::load(points.slices + hs * D, D), state = Blocks::Row::load(of.states + hs * D, D),
+                   sum_gradient = Blocks::Row::load(g, D);
+        typename Blocks::Sum sum(block, D);
         T total = 0;
         const auto end = (chunk + 1) * kSliceChunk < points.count ? (chunk + 1) * kSliceChunk : points.count;
         for (auto n = chunk * kSliceChunk; n < end; ++n) {
             const auto row = n * H + h;
             const T weight = std::exp(slice.dot(points.x + row * D, D) + points.bias[hs] - points.log_sums[row]);
             const T gradient = weight * (state.dot(of.mixed_gradient + row * D, D) + sum_gradient.dot(of.features + row * D, D) + g[D] - of.means[row]);
-            sum.add(gradient, points.x + row * D, D);
+            sum.add(gradient, points.x + row * D);
             total += gradient;
         }
-        sum.store(sums + i * (D + 1), D);
-        sums[i * (D + 1) + D] = total;
+        sum.store(sums + i * (D + 1));
+        if (block == 0) sums[i * (D + 1) + D] = total;
     }
 };
 
-/// Calls `f` with the number of a head's channels that are kept in registers, as a type. Heads of more than 32 are read from memory.
-template <class F>
+/// Calls `f` with the number of a head's channels that are kept in registers, as a type, and with the number of blocks of channels.
+template <class T, class F>
 void with_head_dim(std::int64_t head_dim, const F& f)
 {
+    const auto call = [&](auto max) { f(max, HeadBlocks<T, max.value>::count(head_dim)); };
     if (head_dim <= 16)
-        f(std::integral_constant<int, 16>());
-    else if (head_dim <= 32)
-        f(std::integral_constant<int, 32>());
+        call(std::integral_constant<int, 16>());
+    else if (head_dim <= kRegisterRow<T>)
+        call(std::integral_constant<int, kRegisterRow<T>>());
     else
-        f(std::integral_constant<int, kMaxHeadDim>());
+        call(std::integral_constant<int, 0>());
 }
 
 /// Fills `points.log_sums`; must be called before all others.
 template <class T, class Executor>
 void sum_exponentials(const Executor& executor, const SlicedPoints<T>& points)
 {
-    with_head_dim(points.head_dim, [&](auto max) { executor.for_each(points.count * points.heads, SumExponentials<T, max.value>{points}); });
+    with_head_dim<T>(points.head_dim, [&](auto max, auto) { executor.for_each(points.count * points.heads, SumExponentials<T, max.value>{points}); });
 }
 
 /// @param sums  (num_slice_chunks, H, S, D + 1), to be added up: weighted features, then weights
 template <class T, class Executor>
 void add_to_slices(const Executor& executor, const SlicedPoints<T>& points, const T* features, T* sums)
 {
-    const auto threads = num_slice_chunks(points.count) * points.heads * points.num_slices;
-    with_head_dim(points.head_dim, [&](auto max) { executor.for_each(threads, AddToSlices<T, max.value>{points, features, sums}); });
+    const auto rows = num_slice_chunks(points.count) * points.heads * points.num_slices;
+    with_head_dim<T>(points.head_dim, [&](auto max, auto blocks) { executor.for_each(rows * blocks, AddToSlices<T, max.value>{points, features, sums}); });
 }
 
 template <class T, class Executor>
 void bring_back_from_slices(const Executor& executor, const SlicedPoints<T>& points, const T* states, T* mixed)
 {
-    with_head_dim(points.head_dim, [&](auto max) { executor.for_each(points.count * points.heads, BringBack<T, max.value>{points, states, mixed}); });
+    with_head_dim<T>(points.head_dim, [&](auto max, auto blocks) {
+        executor.for_each(points.count * points.heads * blocks, BringBack<T, max.value>{points, states, mixed});
+    });
 }
 
 /// @param weight_sums  (num_slice_chunks, H, S, D + 1), to be added up: gradients of the slices, then of their bias
 template <class T, class Executor>
 void slice_gradients(const Executor& executor, const SlicedPoints<T>& points, const SliceGradients<T>& of, T* weight_sums)
 {
-    const auto threads = num_slice_chunks(points.count) * points.heads * points.num_slices;
-    with_head_dim(points.head_dim, [&](auto max) {
-        executor.for_each(points.count * points.heads, PointGradients<T, max.value>{points, of});
-        executor.for_each(threads, SliceWeightGradients<T, max.value>{points, of, weight_sums});
+    const auto rows = num_slice_chunks(points.count) * points.heads * points.num_slices;
+    with_head_dim<T>(points.head_dim, [&](auto max, auto blocks) {
+        executor.for_each(points.count * points.heads * blocks, PointGradients<T, max.value>{points, of});
+        executor.for_each(rows * blocks, SliceWeightGradients<T, max.value>{points, of, weight_sums});
     });
 }
 

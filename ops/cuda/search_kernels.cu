@@ -4,6 +4,6 @@
 
 namespace meshard {
 
-MESHARD_KERNELS()
+MESHARD_SEARCH_KERNELS()
 
 }  // namespace meshard

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/cuda/cuda_executor.h"
+#include "ops/cuda/kernels.h"
+
+namespace meshard {
+
+MESHARD_SLICE_KERNELS(, float)
+MESHARD_SLICE_KERNELS(, double)
+
+}  // namespace meshard
