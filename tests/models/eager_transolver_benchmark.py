@@ -2,13 +2,14 @@
 """Times meshard's Transolver against the same model in eager PyTorch, alternating. Not a test: figures for docs/benchmarks.md.
 
     build/venv/bin/python tests/models/eager_transolver_benchmark.py build/meshard --points 16384 --threads 1 --rounds 5
-    build/venv/bin/python tests/models/eager_transolver_benchmark.py build/meshard --points 1000000 --device cuda
+    build/venv/bin/python tests/models/eager_transolver_benchmark.py build/meshard --points 1000000 --device cuda --precision bfloat16 --compile
 
 The Python must be able to import torch 2.11: apps/setup.sh leaves out what only Python needs, so take an environment of its own (`pip install torch==2.11.0`).
 
 One round runs meshard, PyTorch, and PyTorch with a C library that keeps freed memory, each in a process of its own. Shown are microseconds a
 point, medians over the rounds, and the ratio of the better PyTorch setting to meshard, a median of the rounds' own. With one thread CPU
-seconds count, which other programs on the machine disturb less. On a GPU wall time counts, and products are of full single precision on both sides.
+seconds count, which other programs on the machine disturb less. On a GPU wall time counts. --precision float32, the default, means products of full single
+precision on both sides; bfloat16 is autocast's in PyTorch. --compile adds a process with torch.compile.
 """
 import argparse
 import json
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import time
 
+EAGER = ("PyTorch", "PyTorch, memory kept")
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
 
 
@@ -72,19 +74,26 @@ def time_peer(arguments):
 
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = arguments.precision == "tf32"
     model = make_model(torch, arguments.hidden, arguments.layers, arguments.heads, arguments.slices, 2, 7, 4)
     model.to(arguments.device)
+    if arguments.compile:
+        model = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     x, target = (torch.rand(1, arguments.points, width, device=arguments.device) for width in (7, 4))
 
+    def predict():
+        with torch.autocast(arguments.device, torch.bfloat16, enabled=arguments.precision == "bfloat16"):
+            return model(x).float()
+
     def step():
         optimizer.zero_grad()
-        torch.nn.functional.mse_loss(model(x), target).backward()
+        torch.nn.functional.mse_loss(predict(), target).backward()
         optimizer.step()
 
     def infer():
         with torch.no_grad():
-            model(x)
+            predict()
 
     def median(work):
         work()
@@ -105,6 +114,20 @@ def time_peer(arguments):
                       "inference_us_per_point": inference[0], "inference_cpu_us_per_point": inference[1]}))
 
 
+def ratios_of(found, work, peers):
+    """Of each round: the better of some peers' time over meshard's."""
+    return [min(times) / own for *times, own in zip(*(found[name][work] for name in peers), found["meshard"][work])]
+
+
+def summary(found):
+    """Microseconds a point, and how many times as fast as eager and as compiled PyTorch meshard is; medians."""
+    shown = {f"{name}, {work}": statistics.median(times[work]) for name, times in found.items() for work in ("training", "inference")}
+    for word, peers in (("", EAGER), ("_as_compiled", ("PyTorch, compiled",))):
+        if set(peers) <= set(found):
+            shown.update({f"{work}_times_as_fast{word}": statistics.median(ratios_of(found, work, peers)) for work in ("training", "inference")})
+    return shown
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("meshard", help="the program")
@@ -115,6 +138,9 @@ def main():
     parser.add_argument("--slices", type=int, default=32)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--precision", choices=("float32", "tf32", "bfloat16"), default="float32")
+    parser.add_argument("--compile", action="store_true", help="time torch.compile, too")
+    parser.add_argument("--json", action="store_true", help="one JSON object at the end instead of the report")
     parser.add_argument("--repeats", type=int, default=3, help="steps that are timed in a process")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--peer", action="store_true", help="be PyTorch's process")
@@ -122,12 +148,14 @@ def main():
     if arguments.peer:
         return time_peer(arguments)
 
-    shape = [f"--{name}={getattr(arguments, name)}" for name in ("points", "hidden", "layers", "heads", "slices", "repeats", "device")]
+    shape = [f"--{name}={getattr(arguments, name)}" for name in ("points", "hidden", "layers", "heads", "slices", "repeats", "device", "precision")]
     environment = dict(os.environ, OMP_NUM_THREADS=str(arguments.threads))
     peer = [sys.executable, os.path.abspath(__file__), "-", "--peer", f"--threads={arguments.threads}", *shape]
     runs = {"meshard": ([arguments.meshard, "bench", "model", "--json", *shape], environment),
             "PyTorch": (peer, environment),
             "PyTorch, memory kept": (peer, {**environment, **KEEP_MEMORY})}
+    if arguments.compile:
+        runs["PyTorch, compiled"] = ([*peer, "--compile"], environment)
     kind = "cpu_us_per_point" if arguments.threads == 1 and arguments.device == "cpu" else "us_per_point"
     found = {name: {"training": [], "inference": []} for name in runs}
     shares = []
@@ -138,12 +166,13 @@ def main():
                 found[name][work].append(result[f"{work}_{kind}"])
             if "share_of_sgemm" in result:
                 shares.append(result["share_of_sgemm"])
-    print(f"{arguments.points} points, {arguments.device}, {arguments.threads} thread(s), {arguments.rounds} rounds; microseconds a point")
+    if arguments.json:
+        return print(json.dumps(summary(found)))
+    print(f"{arguments.points} points, {arguments.device}, {arguments.precision}, {arguments.threads} thread(s), {arguments.rounds} rounds; microseconds a point")
     for name, times in found.items():
         print(f"  {name:22s} training {statistics.median(times['training']):6.1f}   inference {statistics.median(times['inference']):6.1f}")
     for work in ("training", "inference"):
-        peers = zip(found["PyTorch"][work], found["PyTorch, memory kept"][work])
-        ratios = [min(pair) / own for pair, own in zip(peers, found["meshard"][work])]
+        ratios = ratios_of(found, work, EAGER)
         print(f"  {work}: {statistics.median(ratios):.2f} times as fast ({min(ratios):.2f} to {max(ratios):.2f})")
     print(f"  share of the sgemm rate in training: {100 * statistics.median(shares):.0f} %")
 
