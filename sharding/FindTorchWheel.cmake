@@ -1,5 +1,6 @@
 # Finds LibTorch inside the Python wheel torch 2.11 and makes the target TorchWheel::cpu (torch_cpu and c10), and
-# TorchWheel::cuda (torch_cuda and c10_cuda on top) where the wheel's CUDA libraries are installed.
+# TorchWheel::cuda (torch_cuda and c10_cuda on top) where the headers that go with them are found, of the wheels or of a CUDA toolkit;
+# TorchWheel::cuda_headers has their folders, TorchWheel_CUDA_MISSING is what was not found.
 #
 # Searched, in this order: -DTORCH_ROOT=<folder `torch` of the wheel>; the environment variable MESHARD_TORCH, which is the same folder; where an installed
 # meshard has its link to it; the virtual environment that apps/setup.sh makes (build/venv, or the environment variable MESHARD_VENV); the Python of an
@@ -60,13 +61,33 @@ if(TorchWheel_FOUND AND NOT TARGET TorchWheel::cpu)
   endif()
   set_target_properties(TorchWheel::openmp PROPERTIES INTERFACE_LINK_LIBRARIES "${TORCH_ROOT}/lib/libgomp.so.1")
 
-  if(EXISTS "${TORCH_ROOT}/lib/libtorch_cuda.so" AND EXISTS "${site_packages}/nvidia/nccl")
-    add_library(TorchWheel::cuda INTERFACE IMPORTED)
-    # --no-as-needed: nothing refers to these libraries by symbol; they register their kernels when loaded.
+  # The headers that LibTorch's own for CUDA include: of the wheels that `apps/setup.sh --cuda` brings, else of a CUDA toolkit. Only the few sources that
+  # include them get their folders; all others are the same with CUDA and without.
+  set(cuda_folders "")
+  set(TorchWheel_CUDA_MISSING "")
+  foreach(header cuda_runtime_api.h cublas_v2.h cusparse.h cusolverDn.h nccl.h)
+    find_path(TorchWheel_${header} ${header} NO_DEFAULT_PATH
+      HINTS "${site_packages}/nvidia/cu13/include" "${site_packages}/nvidia/nccl/include" "$ENV{CUDA_HOME}/include" "$ENV{CUDA_PATH}/include"
+      PATHS /usr/local/cuda/include /usr/include)
+    mark_as_advanced(TorchWheel_${header})
+    if(TorchWheel_${header})
+      list(APPEND cuda_folders "${TorchWheel_${header}}")
+    else()
+      list(APPEND TorchWheel_CUDA_MISSING ${header})
+    endif()
+  endforeach()
+  list(REMOVE_DUPLICATES cuda_folders)
+  if(NOT EXISTS "${TORCH_ROOT}/lib/libtorch_cuda.so")
+    list(APPEND TorchWheel_CUDA_MISSING "libtorch_cuda.so")
+  endif()
+  if(NOT TorchWheel_CUDA_MISSING AND NOT TARGET TorchWheel::cuda)
+    add_library(TorchWheel::cuda_headers INTERFACE IMPORTED GLOBAL)
+    set_target_properties(TorchWheel::cuda_headers PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "${cuda_folders}")
+    add_library(TorchWheel::cuda INTERFACE IMPORTED GLOBAL)
+    # --no-as-needed: nothing refers to these libraries by symbol; they register their kernels when loaded. What they need themselves (cuBLAS, cuDNN, ...) may be
+    # missing where a program is linked; where it runs on a GPU it must be there.
     set_target_properties(TorchWheel::cuda PROPERTIES
-      INTERFACE_COMPILE_DEFINITIONS "USE_C10D_NCCL"
-      INTERFACE_INCLUDE_DIRECTORIES "${site_packages}/nvidia/nccl/include;${site_packages}/nvidia/cu13/include"
-      INTERFACE_LINK_LIBRARIES "TorchWheel::cpu"
-      INTERFACE_LINK_OPTIONS "LINKER:--no-as-needed,${TORCH_ROOT}/lib/libtorch_cuda.so,${TORCH_ROOT}/lib/libc10_cuda.so,--as-needed")
+      INTERFACE_LINK_LIBRARIES "${TORCH_ROOT}/lib/libtorch_cpu.so;${TORCH_ROOT}/lib/libc10.so"
+      INTERFACE_LINK_OPTIONS "LINKER:--allow-shlib-undefined;LINKER:--no-as-needed,${TORCH_ROOT}/lib/libtorch_cuda.so,${TORCH_ROOT}/lib/libc10_cuda.so,--as-needed")
   endif()
 endif()

@@ -20,3 +20,15 @@ if(CMAKE_CUDA_COMPILER)
 else()
   meshard_summary(nvcc "not found (apps/setup.sh --nvcc)" "kernels for GPUs")
 endif()
+
+# Links `program` of a build for CPUs with what GPUs need, as build/gpu/bin/program, so that all code for GPUs is compiled and linked wherever NVIDIA's compiler
+# and a toolkit's headers are found. All but the three objects here are the CPU build's. Called in the folder where the program was made.
+function(meshard_add_gpu_program program)
+  if(MESHARD_WITH_CUDA OR NOT TARGET meshard_ops_gpu OR NOT TARGET meshard_sharding_gpu)
+    return()
+  endif()
+  add_executable(gpu_${program} $<TARGET_OBJECTS:${program}> $<TARGET_OBJECTS:meshard_kernels> $<TARGET_OBJECTS:meshard_ops_gpu> $<TARGET_OBJECTS:meshard_sharding_gpu>)
+  get_target_property(libraries ${program} LINK_LIBRARIES)
+  target_link_libraries(gpu_${program} PRIVATE ${libraries} meshard::kernels TorchWheel::cuda)
+  set_target_properties(gpu_${program} PROPERTIES LINKER_LANGUAGE CXX OUTPUT_NAME ${program} RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/gpu/bin)
+endfunction()

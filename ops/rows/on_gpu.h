@@ -18,18 +18,14 @@ void run_kernels_on_host(c10::DeviceType type, HostAccess access);
 /// Calls `work` as `run_kernels_on_host` was told for the device's type. @throws Error if it was told nothing: this build has no kernels for the device
 void with_host_access(const at::Device& device, const std::function<void()>& work);
 
-#ifdef MESHARD_WITH_CUDA
-/// The kernels of a GPU of CUDA, queued on LibTorch's current stream there and with LibTorch's memory.
+/// The kernels of a GPU of CUDA, queued on LibTorch's current stream there and with LibTorch's memory. @throws Error in a build for CPUs
 void on_cuda(const at::Tensor& tensor, const std::function<void(const CudaExecutor&)>& work);
-#endif
 
 /// Calls `work` with what runs kernels on the device of a tensor, which is no CPU tensor. @throws Error if this build has no kernels for the device
 template <class Work>
 void on_gpu(const at::Tensor& tensor, const Work& work)
 {
-#ifdef MESHARD_WITH_CUDA
     if (tensor.is_cuda()) return on_cuda(tensor, work);
-#endif
     with_host_access(tensor.device(), [&] { work(HostExecutor()); });
 }
 

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/rows/on_gpu.h"
+
+namespace meshard {
+
+void on_cuda(const at::Tensor& tensor, const std::function<void(const CudaExecutor&)>&)
+{
+    with_host_access(tensor.device(), [] {});  // throws: nobody gives the host access to a GPU of CUDA
+}
+
+}  // namespace meshard
