@@ -49,7 +49,7 @@ std::string page()
            "\n"
            "Not aten operators: functions on plain and sharded tensors, exact on any partition, with gradients unless noted "
            "([concepts](concepts.md#ghosts-and-neighbours)).\n"
-           "GPU tensors use our own [kernels](concepts.md#on-gpus), with the CPU's results.\n"
+           "GPU tensors use our own [kernels](gpu.md#what-runs-there), with the CPU's results.\n"
            "\n"
            "| function | header | what is sent |\n"
            "| --- | --- | --- |\n"
