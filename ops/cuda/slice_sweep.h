@@ -302,9 +302,8 @@ void add_to_slices(const Executor& executor, const SlicedPoints<T>& points, cons
 template <class T, class Executor>
 void bring_back_from_slices(const Executor& executor, const SlicedPoints<T>& points, const T* states, T* mixed)
 {
-    with_head_dim<T>(points.head_dim, [&](auto max, auto blocks) {
-        executor.for_each(points.count * points.heads * blocks, BringBack<T, max.value>{points, states, mixed});
-    });
+    with_head_dim<T>(points.head_dim,
+                     [&](auto max, auto blocks) { executor.for_each(points.count * points.heads * blocks, BringBack<T, max.value>{points, states, mixed}); });
 }
 
 /// @param weight_sums  (num_slice_chunks, H, S, D + 1), to be added up: gradients of the slices, then of their bias
