@@ -31,7 +31,7 @@ pack() {
     ldd "$build/bin/$program" | awk '$2 == "=>" && $3 ~ "^/(usr/)?lib/" {print $3}'
   done | sort -u | while read -r library; do
     case $(basename "$library") in
-      lib[cm].so.* | libdl.so.* | librt.so.* | libpthread.so.* | libstdc++.so.* | libgcc_s.so.* | libcu* | libnv* | libnccl*) ;;
+      lib[cm].so.* | libdl.so.* | librt.so.* | libpthread.so.* | libresolv.so.* | libutil.so.* | libstdc++.so.* | libgcc_s.so.* | libcu* | libnv* | libnccl*) ;;
       *) cp -L "$library" "$pack/lib/" ;;
     esac
   done
