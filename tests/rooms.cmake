@@ -44,9 +44,10 @@ set(rooms
 
   "apps/bench: apps/program io models/layers models/transolver ops/neighbors ops/rows partition partition/cut partition/mesh sharding/exchange sharding/parameters sharding/ranks sharding/tensor sharding/transport"
   "apps/cut: apps/program io/picture io/shards partition partition/cut partition/ghosts partition/mesh sharding/messages sharding/windows"
+  "apps/plan: apps/bench apps/program models/geotransolver models/graph models/layers models/registry models/transolver ops/fused ops/slices partition sharding/parameters sharding/ranks sharding/tensor sharding/transport"
   "apps/program: io/bytes partition sharding/memory sharding/transport"
   "apps/training: apps/program io io/bytes io/checkpoints io/shards models/layers models/registry ops/surface partition partition/cut partition/ghosts partition/mesh sharding/exchange sharding/parameters sharding/ranks sharding/tensor sharding/transport"
-  "apps/verbs: apps/bench apps/cut apps/program apps/training io io/bytes io/checkpoints io/foam io/picture io/shards io/vtk ops/fields ops/neighbors ops/surface partition partition/ghosts partition/mesh sharding/memory sharding/parameters sharding/ranks sharding/tensor sharding/transport")
+  "apps/verbs: apps/bench apps/cut apps/plan apps/program apps/training io io/bytes io/checkpoints io/foam io/picture io/shards io/vtk ops/fields ops/neighbors ops/surface partition partition/ghosts partition/mesh sharding/memory sharding/parameters sharding/ranks sharding/tensor sharding/transport")
 
 # Without LibTorch: for programs and libraries of others that only cut meshes. A name stands for all rooms below it, too.
 set(without_torch partition io sharding/messages sharding/windows)

@@ -5,6 +5,7 @@
 #include "apps/bench/operator_benchmark.h"
 #include "apps/bench/scaling_benchmark.h"
 #include "apps/bench/training_benchmark.h"
+#include "apps/plan/plan_command.h"
 #include "apps/program/command_line.h"
 #include "apps/program/rank_device.h"
 #include "apps/program/rank_program.h"
@@ -41,9 +42,10 @@ bool parse(std::span<const std::string> arguments, BenchArguments& options)
                  "scaling: attention, a vision transformer and Transolvers over the ranks against that ceiling, beside the machine's own figures.\n"
                  "operators: single operators on small tensors, what a call costs more on a sharded tensor.\n"
                  "ghosts: bytes of neighbour searches among cut points, time of a ghost exchange, and what of it message passing hides.\n"
-                 "partition: methods of cutting meshes against METIS; see meshard bench partition --help.",
+                 "partition: methods of cutting meshes against METIS; see meshard bench partition --help.\n"
+                 "plan: what a step would take on GPUs that are not here, by counting; see meshard bench plan --help.",
                  "bench");
-    app.add_option("WHAT", options.what, "what to time: step, model, scaling, operators or ghosts; or partition, which has options of its own")
+    app.add_option("WHAT", options.what, "what to time: step, model, scaling, operators or ghosts; or partition or plan, which have options of their own")
         ->type_name("WHAT")
         ->check(CLI::IsMember({"step", "model", "scaling", "operators", "ghosts"}))
         ->capture_default_str();
@@ -271,6 +273,7 @@ void report_ghosts(const BenchArguments& arguments, const GhostReport& report)
 
 int model_bench_command(std::span<const std::string> arguments)
 {
+    if (!arguments.empty() && arguments.front() == "plan") return plan_bench_command(arguments.subspan(1));
     BenchArguments options;
     if (!parse(arguments, options)) return exit_code::ok;
     if (options.shape.n_hidden % options.shape.n_head != 0) throw UsageError("--hidden must be a multiple of --heads.");

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "apps/plan/step_rates.h"
+#include "sharding/ranks/device_mesh.h"
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <tuple>
+
+namespace meshard {
+
+/// This machine's own rates, each measured when it is first asked for: the product of every shape, softmax, activations and norms on tiles in a core's cache;
+/// memory; exponentials; a call of an operator; messages of a few bytes and of megabytes. Milliseconds each, the best of several. Where ranks share the
+/// machine all of them measure at the same time, so that all must ask in the same order.
+class MachineRates : public StepRates {
+public:
+    /// Collective over all ranks of `mesh`.
+    explicit MachineRates(std::shared_ptr<const DeviceMesh> mesh);
+
+    double seconds(const Operation& operation) const override;
+    double seconds_of_small_calls(double count) const override;
+    double seconds(const StepMessage& message, std::int64_t num_ranks) const override;
+    double memory_bytes() const override;
+    WorkForm form() const override { return WorkForm::Cpu; }
+
+    double copy_rate() const { return copy_rate_; }                      ///< bytes per second, read and written
+    double product_rate() const { return product_rate_; }                ///< of 1024 x 1024 matrices, per second
+    double exponential_rate() const { return exponential_rate_; }        ///< in the cache, per second
+    double message_latency() const { return message_latency_; }          ///< seconds of an all-reduce of 8 bytes; 0 on one rank
+    double message_rate() const { return message_rate_; }                ///< bytes per second of an all-reduce of 4 MB
+
+private:
+    double seconds_of_call(const Operation& operation) const;
+    double seconds_of_number(Operation::Kind kind) const;
+
+    using Shape = std::tuple<bool, std::int64_t, std::int64_t, std::int64_t, bool, bool>;
+    mutable std::map<Shape, double> products_;
+    mutable std::map<Operation::Kind, double> numbers_;
+    std::int64_t num_ranks_ = 1;
+    double copy_rate_ = 1, product_rate_ = 1, exponential_rate_ = 1, small_call_ = 0, message_latency_ = 0, message_rate_ = 1;
+};
+
+}  // namespace meshard
