@@ -10,7 +10,6 @@ namespace meshard {
 
 using namespace step_part;
 
-
 BlockWork::BlockWork(std::vector<Operation>& operations, const BlockShape& shape, double points, WorkForm form, double size, bool noise)
     : operations_(operations), shape_(shape), points_(points), form_(form), size_(size), noise_(noise)
 {
@@ -31,7 +30,8 @@ Operation& BlockWork::add(Operation::Kind kind, const std::string& part, double 
 }
 
 /// One number of a row or column stands for a point: `tile_`.
-void BlockWork::product(const std::string& part, std::int64_t rows, std::int64_t columns, std::int64_t inner, bool transposed_a, bool transposed_b, double calls)
+void BlockWork::product(const std::string& part, std::int64_t rows, std::int64_t columns, std::int64_t inner, bool transposed_a, bool transposed_b,
+                        double calls)
 {
     auto& operation = add(Operation::Kind::Product, part, calls);
     operation.rows = rows;
@@ -95,6 +95,8 @@ void BlockWork::add_slice_sums()
     project_both();
     weigh(2 * static_cast<double>(shape_.inner()));
     of_heads(shape_.slices, shape_.head_dim, tile_, false, true);
+    numbers(Operation::Kind::Sum, kSlices, static_cast<double>(shape_.heads * shape_.slices), 0);
+    operations_.back().launches = 0;
 }
 
 void BlockWork::bring_back(Until until)
@@ -132,14 +134,14 @@ void BlockWork::bring_back_backward(bool with_gradients, bool with_states)
     if (with_gradients) {
         product(kMlp, C, R, tile_, true, false);
         product(kMlp, R, C, tile_, true, false);
-        numbers(Operation::Kind::Pass, kMlp, 0, c + r);
+        numbers(Operation::Kind::Sum, kMlp, c + r, c + r);
     }
     product(kMlp, tile_, C, R, false, false);
     numbers(Operation::Kind::NormGradient, kNorms, c, 4 * c);
     product(kProjections, I, tile_, C, true, true);
     if (with_gradients) {
         product(kProjections, C, I, tile_, true, true);
-        numbers(Operation::Kind::Pass, kProjections, 0, c);
+        numbers(Operation::Kind::Sum, kProjections, c, c);
     }
     if (!with_states) return;
     weigh(2 * static_cast<double>(I));
@@ -169,13 +171,17 @@ void BlockWork::add_slice_sums_backward(bool with_gradients)
         numbers(Operation::Kind::ActivationGradient, kSlices, hs, 0);
     }
     of_heads(D, tile_, S, true, false);
-    if (with_gradients) of_heads(S, D, tile_, false, true);
+    if (with_gradients) {
+        of_heads(S, D, tile_, false, true);
+        numbers(Operation::Kind::Sum, kSlices, hs, 0);
+        operations_.back().launches = 0;
+    }
 
     if (form_ == WorkForm::Cpu) normalize();
     for (int k = 0; k < (plus ? 1 : 2); ++k) {
         if (with_gradients) {
             product(kProjections, I, C, tile_, false, false);
-            numbers(Operation::Kind::Pass, kProjections, 0, i);
+            numbers(Operation::Kind::Sum, kProjections, i, i);
         }
         product(kProjections, tile_, C, I, true, false);
     }
@@ -205,14 +211,16 @@ void RowWork::product(std::int64_t rows, std::int64_t columns, std::int64_t inne
     operation.rows = rows;
     operation.columns = columns;
     operation.inner = inner;
-    operation.bytes = size_ * calls * (static_cast<double>(rows) * static_cast<double>(inner) + static_cast<double>(inner) * static_cast<double>(columns) +
-                                       static_cast<double>(rows) * static_cast<double>(columns));
+    operation.bytes = size_ * calls *
+                      (static_cast<double>(rows) * static_cast<double>(inner) + static_cast<double>(inner) * static_cast<double>(columns) +
+                       static_cast<double>(rows) * static_cast<double>(columns));
 }
 
 void RowWork::linear(std::int64_t in, std::int64_t out, bool wants_input_gradient, std::int64_t fold)
 {
     const auto n = static_cast<std::int64_t>(std::llround(rows_)) * fold;
     product(n, out, in);
+    if (form_ == WorkForm::Cpu) pass(2 * static_cast<double>(out * fold));  // the bias is written first, and the product added; a GPU adds both at once
     product(out, in, n);
     operations_.back().transposed_a = true;
     pass(static_cast<double>(out * fold));  // the bias's gradient

@@ -52,7 +52,10 @@ private:
 /// Counts what LibTorch's operators do with rows of a tensor, forward and backward, each through memory.
 class RowWork {
 public:
-    RowWork(std::vector<Operation>& operations, std::string part, double rows, double size) : operations_(operations), part_(std::move(part)), rows_(rows), size_(size) {}
+    RowWork(std::vector<Operation>& operations, std::string part, double rows, WorkForm form, double size)
+        : operations_(operations), part_(std::move(part)), rows_(rows), form_(form), size_(size)
+    {
+    }
 
     /// A linear layer on `fold` pieces of each row.
     void linear(std::int64_t in, std::int64_t out, bool wants_input_gradient, std::int64_t fold = 1);
@@ -67,7 +70,9 @@ private:
 
     std::vector<Operation>& operations_;
     std::string part_;
-    double rows_, size_;
+    double rows_;
+    WorkForm form_;
+    double size_;
 };
 
 }  // namespace meshard

@@ -13,7 +13,7 @@ namespace {
 
 // Shares of what is published that programs reach. Products: bfloat16 of 8192 x 8192 gives 798 of an H100's 989 TFLOP/s; memory: a copy 3.0 of its 3.35 TB/s.
 constexpr double kProductShare = 0.8, kMemoryShare = 0.9, kLinkShare = 0.7;
-constexpr double kUsableMemory = 0.92;    // beside the context of CUDA, NCCL's buffers and gaps between tensors
+constexpr double kUsableMemory = 0.92;     // beside the context of CUDA, NCCL's buffers and gaps between tensors
 constexpr double kLaunchSeconds = 2.5e-6;  // from kernel to kernel of one stream, where the host is ahead: 2 to 3 us
 constexpr double kLatencyOfHosts = 10e-6;  // more for each doubling of the hosts: a tree
 
@@ -34,7 +34,7 @@ constexpr std::array<Gpu, 4> kGpus{{
 // Latencies of an all-reduce of a few bytes by NCCL are estimates, not published: 20 us inside a host, 40 us between two.
 constexpr std::array<Link, 4> kLinks{{
     {"nvlink", "NVLink", 0, 20e-6},
-    {"pcie", "PCIe 5.0 x16", 64e9, 25e-6},            // PCI-SIG: 32 GT/s, 16 lanes, one way
+    {"pcie", "PCIe 5.0 x16", 64e9, 25e-6},                 // PCI-SIG: 32 GT/s, 16 lanes, one way
     {"ib", "InfiniBand NDR 400 Gb/s a GPU", 50e9, 40e-6},  // NVIDIA DGX H100 data sheet: eight ConnectX-7 of 400 Gb/s for eight GPUs
     {"ethernet", "Ethernet 100 Gb/s a GPU", 12.5e9, 60e-6},
 }};
@@ -110,7 +110,7 @@ double GpuRates::seconds(const StepMessage& message, std::int64_t num_ranks) con
     const auto bytes = static_cast<double>(message.bytes);
     auto seconds = inside_.latency;
     if (hosts > 1) seconds = std::max(seconds, beyond_.latency + kLatencyOfHosts * (std::log2(static_cast<double>(hosts)) - 1));
-    if (message.operation == "exchange") {  // with neighbours, the slower ones beyond the host
+    if (message.operation != "all_reduce") {  // each byte once; those that come from beyond the host last
         seconds += bytes / (hosts > 1 ? kLinkShare * beyond_.rate : rate);
     } else {
         if (inside > 1) seconds += 2 * share(inside) * bytes / rate;

@@ -23,7 +23,7 @@ namespace {
 using Kind = Operation::Kind;
 using Work = std::function<void()>;
 
-constexpr std::int64_t kMostRows = 8192;        // of a large product that is measured
+constexpr std::int64_t kMostRows = 8192;  // of a large product that is measured
 constexpr std::int64_t kTileRows = 64, kTilePoints = 256;
 
 /// Seconds of a call, the best of several runs of about a millisecond.
@@ -122,6 +122,8 @@ double seconds_of_tile_function(Kind kind)
                 layer_norm_backward(y.get(), weights.get(), weights.get() + kTileRows, z.get(), x.get(), row.get(), row.get() + kTilePoints,
                                     weights.get() + 2 * kTileRows, kTilePoints, kTileRows);
             };
+        case Kind::Sum:
+            return [=] { add_row_sums(weights.get(), 1, x.get(), kTileRows, kTilePoints); };
         case Kind::Noise: {
             const auto draw = std::make_shared<RowDraw>(RowNoise(1).next_draw(at::empty({1, kTilePoints, 1})));
             return [=] { gumbel_noise(TileNoise{draw.get(), 0, 0}, kTileRows, kTilePoints, y.get()); };

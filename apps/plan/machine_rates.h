@@ -25,11 +25,11 @@ public:
     double memory_bytes() const override;
     WorkForm form() const override { return WorkForm::Cpu; }
 
-    double copy_rate() const { return copy_rate_; }                      ///< bytes per second, read and written
-    double product_rate() const { return product_rate_; }                ///< of 1024 x 1024 matrices, per second
-    double exponential_rate() const { return exponential_rate_; }        ///< in the cache, per second
-    double message_latency() const { return message_latency_; }          ///< seconds of an all-reduce of 8 bytes; 0 on one rank
-    double message_rate() const { return message_rate_; }                ///< bytes per second of an all-reduce of 4 MB
+    double copy_rate() const { return copy_rate_; }                ///< bytes per second, read and written
+    double product_rate() const { return product_rate_; }          ///< of 1024 x 1024 matrices, per second
+    double exponential_rate() const { return exponential_rate_; }  ///< in the cache, per second
+    double message_latency() const { return message_latency_; }    ///< seconds of an all-reduce of 8 bytes; 0 on one rank
+    double message_rate() const { return message_rate_; }          ///< bytes per second of an all-reduce of 4 MB
 
 private:
     double seconds_of_call(const Operation& operation) const;

@@ -16,21 +16,22 @@ struct Operation {
         ActivationGradient,  ///< with the activation itself
         Norm,                ///< layer norm
         NormGradient,        ///< with the gradients of its scale and shift
+        Sum,                 ///< of rows or columns
         Noise,               ///< of Transolver++'s slices
         Exponentials,        ///< one by one, from memory to memory
         Pass                 ///< nothing but reading and writing
     };
 
     Kind kind = Kind::Pass;
-    std::string part;    ///< of the step: `slices`, `mlp`, ...
-    double calls = 1;    ///< all other figures but `rows`, `columns` and `inner` are of all calls together
+    std::string part;      ///< of the step: `slices`, `mlp`, ...
+    double calls = 1;      ///< all other figures but `rows`, `columns` and `inner` are of all calls together
     bool in_tile = false;  ///< on a tile of points that stays in a core's cache: `bytes` is 0
 
-    std::int64_t rows = 0, columns = 0, inner = 0;      ///< of a product
-    bool transposed_a = false, transposed_b = false;    ///< its operands lie as their transposes
-    double numbers = 0;                                 ///< that the others work on
-    double bytes = 0;                                   ///< read from memory and written to it
-    double launches = 1;                                ///< of kernels on a GPU
+    std::int64_t rows = 0, columns = 0, inner = 0;    ///< of a product
+    bool transposed_a = false, transposed_b = false;  ///< its operands lie as their transposes
+    double numbers = 0;                               ///< that the others work on
+    double bytes = 0;                                 ///< read from memory and written to it
+    double launches = 1;                              ///< of kernels on a GPU
 
     double flop() const
     {
@@ -40,9 +41,9 @@ struct Operation {
 
 /// Parts of a step, as reports name them.
 namespace step_part {
-inline constexpr const char *kInputs = "inputs", *kProjections = "projections", *kSlices = "slices", *kAttention = "attention", *kMlp = "mlp", *kNorms = "norms",
-                            *kHead = "head", *kContext = "context", *kEdges = "edges", *kNodes = "nodes", *kKept = "kept numbers", *kOptimizer = "optimizer",
-                            *kSmall = "small operators";
+inline constexpr const char *kInputs = "inputs", *kProjections = "projections", *kSlices = "slices", *kAttention = "attention", *kMlp = "mlp",
+                            *kNorms = "norms", *kHead = "head", *kContext = "context", *kEdges = "edges", *kNodes = "nodes", *kKept = "kept numbers",
+                            *kOptimizer = "optimizer", *kSmall = "small operators";
 }
 
 /// Who carries the work out.

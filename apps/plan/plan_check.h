@@ -18,7 +18,9 @@ struct CheckedStep {
     nlohmann::json arguments;
     std::int64_t points = 0, num_ranks = 1;
     MemoryMode memory = MemoryMode::Stored;
-    double measured_seconds = 0, predicted_seconds = 0;
+    double measured_seconds = 0;       ///< of CPU where ranks have one thread each, of the rank that takes most
+    double measured_wall_seconds = 0;  ///< what other programs on the machine take included
+    double predicted_seconds = 0;
 
     double ratio() const { return predicted_seconds / measured_seconds; }
 };
@@ -26,8 +28,8 @@ struct CheckedStep {
 /// Twelve configurations: models, channels, slices, layers, points, memory modes, one rank and two.
 std::vector<CheckedStep> configurations_to_check();
 
-/// Measures one configuration on the ranks of `mesh`, and predicts it with `rates`, measured on these ranks, too. The least of `num_repeats` steps counts, of
-/// one thread in seconds of CPU: what other programs on the machine take is no part of the prediction. Collective over `mesh`.
+/// Measures one configuration on the ranks of `mesh`, and predicts it with `rates`, measured on these ranks, too. The least of `num_repeats` steps counts.
+/// Collective over `mesh`.
 void check_step(CheckedStep& step, const std::shared_ptr<const DeviceMesh>& mesh, const MachineRates& rates, int num_repeats);
 
 }  // namespace meshard

@@ -23,7 +23,8 @@ namespace {
 
 struct PlanArguments {
     std::string points, model = "transolver", gpus = "auto", device = "h200", memory = "auto", precision = "bfloat16";
-    std::vector<std::string> links{"nvlink", "ib"}, model_arguments;
+    std::string links = "nvlink,ib";
+    std::vector<std::string> model_arguments;
     std::int64_t gpus_per_host = 8;
     PlannedWidths widths;
     double imbalance = 1.03, tolerance = 0.2;
@@ -34,6 +35,8 @@ struct PlanArguments {
 
 constexpr std::int64_t kMostGpus = 1 << 16;
 constexpr const char* kDisclaimer = "A model, not a measurement: counted work over published rates, which docs/benchmarks.md lists.";
+constexpr const char* kAssumed =
+    "Assumed: blocks fused in the precision, slices by kernels as fast as products. Without these a step takes several times as long.";
 constexpr const char* kHereDisclaimer = "A model, not a measurement of the step: counted work over rates that were measured on this machine just now.";
 
 /// A number with k, M or G behind it, or none of them.
@@ -79,11 +82,12 @@ public:
         request_.imbalance = options.imbalance;
         request_.on_surface = options.on_surface;
         request_.bytes_per_number = options.output_precision() == "bfloat16" ? 2 : 4;
+        const auto known = memory_modes(model);
         if (options.memory == "auto") {
-            modes_ = memory_modes(model, rates.form());
+            modes_ = known;
+            std::erase_if(modes_, [&](auto mode) { return !is_built(mode, rates.form()); });
         } else {
             modes_ = {memory_mode(options.memory)};
-            const auto known = memory_modes(model, rates.form());
             if (std::find(known.begin(), known.end(), modes_.front()) == known.end())
                 throw UsageError("--memory " + options.memory + ": " + model.name + " cannot train in it. It can in " + names_of(known) + ".");
         }
@@ -101,6 +105,14 @@ public:
             if (plan.fits) break;
         }
         return plan;
+    }
+
+    StepPlan on(std::int64_t num_ranks, MemoryMode mode) const
+    {
+        auto request = request_;
+        request.num_ranks = num_ranks;
+        request.memory = mode;
+        return step_plan(model_, request, rates_);
     }
 
     std::optional<std::int64_t> fewest(MemoryMode mode) const
@@ -196,9 +208,9 @@ void print_plan(const Planner& planner, const StepPlan& plan, const StepRates& r
     std::sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
     TextTable table("lrr");
     for (const auto& [part, seconds] : parts) table.add_row({"  " + part, seconds_text(seconds), fixed_text(100 * seconds / plan.seconds, 1) + " %"});
-    std::cout << table << "Memory " << of_rank << "      " << bytes_text_of(plan.memory_bytes) << " of " << bytes_text_of(rates.memory_bytes()) << (plan.fits ? "" : ": does not fit")
-              << "; of a point " << fixed_text(memory.inputs_per_point, 0) << " bytes of inputs, " << fixed_text(memory.kept_per_point, 0)
-              << " kept for backward, " << fixed_text(memory.passing_per_point, 0) << " passing; parameters "
+    std::cout << table << "Memory " << of_rank << "      " << bytes_text_of(plan.memory_bytes) << " of " << bytes_text_of(rates.memory_bytes())
+              << (plan.fits ? "" : ": does not fit") << "; of a point " << fixed_text(memory.inputs_per_point, 0) << " bytes of inputs, "
+              << fixed_text(memory.kept_per_point, 0) << " kept for backward, " << fixed_text(memory.passing_per_point, 0) << " passing; parameters "
               << bytes_text_of(memory.parameters) << ", workspace " << bytes_text_of(memory.workspace) << '\n'
               << "Work " << of_rank << "        " << number_text(plan.work.flop() * 1e-12) << " TFLOP in products, of which useful "
               << number_text(plan.work.useful_flop * 1e-12) << "; " << fixed_text(plan.points, 0) << " points\n"
@@ -213,27 +225,29 @@ void print_plan(const Planner& planner, const StepPlan& plan, const StepRates& r
 std::vector<std::int64_t> numbers_of_gpus(const Planner& planner, std::int64_t gpus_per_host)
 {
     const auto enough = planner.fewest(planner.modes().front()).value_or(planner.most_ranks());
-    const auto most = std::min<std::int64_t>(planner.most_ranks(), std::max<std::int64_t>(2 * gpus_per_host, std::bit_ceil(static_cast<std::uint64_t>(enough))));
+    const auto most =
+        std::min<std::int64_t>(planner.most_ranks(), std::max<std::int64_t>(2 * gpus_per_host, std::bit_ceil(static_cast<std::uint64_t>(enough))));
     std::vector<std::int64_t> numbers;
     for (std::int64_t number = 1; number <= most; number *= 2) numbers.push_back(number);
     return numbers;
 }
 
-void plan_numbers(const PlanArguments& options, const Planner& planner, Json& json)
+void plan_numbers(const PlanArguments& options, const PlannedModel& model, const Planner& planner, Json& json)
 {
     const auto numbers = numbers_of_gpus(planner, options.gpus_per_host);
-    TextTable fewest("lrrrr"), table("rrrlrrrrr");
+    TextTable fewest("lrrrrl"), table("rrrlrrrrr");
     fewest.add_row({"memory mode", "bytes a point", "fewest GPUs", "step", "points/s"});
-    for (const auto mode : planner.modes()) {
+    for (const auto mode : options.memory == "auto" ? memory_modes(model) : planner.modes()) {
         const auto number = planner.fewest(mode);
-        Json entry{{"memory_mode", std::string(name_of(mode))}, {"ranks", number ? Json(*number) : Json()}};
+        Json entry{{"memory_mode", std::string(name_of(mode))}, {"ranks", number ? Json(*number) : Json()}, {"built", is_built(mode, WorkForm::Gpu)}};
         std::vector<std::string> row{std::string(name_of(mode)), "", number ? std::to_string(*number) : "more than " + std::to_string(planner.most_ranks())};
         if (number) {
-            const auto plan = planner.on(*number);
+            const auto plan = planner.on(*number, mode);
             const auto& memory = plan.work.memory;
             row[1] = fixed_text(memory.inputs_per_point + memory.kept_per_point + memory.passing_per_point, 0);
             row.push_back(seconds_text(plan.seconds));
             row.push_back(rate_text(planner.points() / plan.seconds));
+            if (!is_built(mode, WorkForm::Gpu)) row.emplace_back("of a design: no GPU's kernels have this mode yet");
             entry["step_seconds"] = plan.seconds;
         }
         fewest.add_row(row);
@@ -245,43 +259,54 @@ void plan_numbers(const PlanArguments& options, const Planner& planner, Json& js
         const auto efficiency = planner.efficiency_of(plan);
         json["plans"].push_back(json_of(plan, efficiency));
         const auto hosts = (number + options.gpus_per_host - 1) / options.gpus_per_host;
-        table.add_row({std::to_string(number), std::to_string(hosts), fixed_text(plan.points, 0), plan.fits ? std::string(name_of(plan.request.memory)) : "none fits",
-                       bytes_text_of(plan.memory_bytes), plan.fits ? seconds_text(plan.seconds) : "-", plan.fits ? rate_text(planner.points() / plan.seconds) : "-",
-                       plan.fits ? fixed_text(efficiency, 3) : "-", std::to_string(plan.work.num_messages()) + ", " + std::to_string(plan.work.message_bytes())});
+        table.add_row(
+            {std::to_string(number), std::to_string(hosts), fixed_text(plan.points, 0), plan.fits ? std::string(name_of(plan.request.memory)) : "none fits",
+             bytes_text_of(plan.memory_bytes), plan.fits ? seconds_text(plan.seconds) : "-", plan.fits ? rate_text(planner.points() / plan.seconds) : "-",
+             plan.fits ? fixed_text(efficiency, 3) : "-", std::to_string(plan.work.num_messages()) + ", " + std::to_string(plan.work.message_bytes())});
     }
     if (!options.json) std::cout << "\nThe fewest GPUs that hold it:\n" << fewest << "\nIn the fastest memory mode that fits:\n" << table;
+}
+
+/// Nothing for `auto`.
+std::optional<std::int64_t> gpus_asked_for(const PlanArguments& options, double points)
+{
+    if (options.gpus == "auto") return std::nullopt;
+    const auto number = nlohmann::json::parse(options.gpus, nullptr, /*allow_exceptions=*/false);
+    if (!number.is_number_integer() || number < 1 || number > kMostGpus)
+        throw UsageError("--gpus " + options.gpus + ": expected a number from 1 to " + std::to_string(kMostGpus) + ", or auto.");
+    if (number.get<double>() > points)
+        throw UsageError("--gpus " + options.gpus + " for " + fixed_text(points, 0) + " points: every GPU needs a point at least.");
+    return number.get<std::int64_t>();
 }
 
 int plan_for_gpus(const PlanArguments& options, const PlannedModel& model)
 {
     const auto& gpu = find_gpu(options.device);
-    if (options.links.empty() || options.links.size() > 2) throw UsageError("--links: expected one or two names, inside a host and beyond, e.g. nvlink,ib.");
-    const auto &inside = find_link(options.links.front()), &beyond = find_link(options.links.back());
+    const auto comma = options.links.find(',');
+    const auto &inside = find_link(options.links.substr(0, comma)), &beyond = find_link(options.links.substr(comma == std::string::npos ? 0 : comma + 1));
     const auto precision = options.precision == "float32" ? GpuPrecision::Float32 : options.precision == "tf32" ? GpuPrecision::Tf32 : GpuPrecision::BFloat16;
     const GpuRates rates(gpu, precision, inside, beyond, options.gpus_per_host);
     const Planner planner(options, model, rates);
-    Json json{{"is", "a model, not a measurement"}, {"model", model.name}, {"arguments", model.arguments}, {"parameters", number_of_parameters(model)},
-              {"points", planner.points()}, {"device", options.device}, {"precision", options.output_precision()}, {"links", options.links}};
+    const auto gpus = gpus_asked_for(options, planner.points());
+    Json json{{"is", "a model, not a measurement"},
+              {"assumed", kAssumed},
+              {"model", model.name},
+              {"arguments", model.arguments},
+              {"parameters", number_of_parameters(model)},
+              {"points", planner.points()},
+              {"device", options.device},
+              {"precision", options.output_precision()},
+              {"links", options.links}};
     if (!options.json) {
         std::cout << kDisclaimer << '\n'
-                  << title_of(options, model, planner.points()) << "; " << gpu.title << ", " << inside.title << " within " << options.gpus_per_host << " GPUs of a host, "
-                  << beyond.title << " beyond\n";
+                  << title_of(options, model, planner.points()) << "; " << gpu.title << ", " << inside.title << " within " << options.gpus_per_host
+                  << " GPUs of a host, " << beyond.title << " beyond\n"
+                  << kAssumed << '\n';
     }
-    if (options.gpus == "auto") {
-        plan_numbers(options, planner, json);
+    if (!gpus) {
+        plan_numbers(options, model, planner, json);
     } else {
-        std::int64_t number = 0;
-        try {
-            std::size_t end = 0;
-            number = std::stoll(options.gpus, &end);
-            if (end != options.gpus.size()) number = 0;
-        } catch (const std::exception&) {
-            number = 0;
-        }
-        if (number < 1 || number > kMostGpus)
-            throw UsageError("--gpus " + options.gpus + ": expected a number from 1 to " + std::to_string(kMostGpus) + ", or auto.");
-        if (static_cast<double>(number) > planner.points())
-            throw UsageError("--gpus " + options.gpus + " for " + fixed_text(planner.points(), 0) + " points: every GPU needs a point at least.");
+        const auto number = *gpus;
         const auto plan = planner.on(number);
         json["plans"].push_back(json_of(plan, planner.efficiency_of(plan)));
         if (!options.json) {
@@ -317,8 +342,9 @@ int plan_for_this_machine(const PlanArguments& options, const PlannedModel& mode
         return exit_code::ok;
     }
     std::cout << kHereDisclaimer << '\n'
-              << title_of(options, model, planner.points()) << "; " << world.size() << " rank(s) of this machine: products " << fixed_text(rates.product_rate() * 1e-9, 0)
-              << " GFLOP/s, memory " << fixed_text(rates.copy_rate() * 1e-9, 1) << " GB/s, " << fixed_text(rates.exponential_rate() * 1e-9, 2) << " G exponentials/s";
+              << title_of(options, model, planner.points()) << "; " << world.size() << " rank(s) of this machine: products "
+              << fixed_text(rates.product_rate() * 1e-9, 0) << " GFLOP/s, memory " << fixed_text(rates.copy_rate() * 1e-9, 1) << " GB/s, "
+              << fixed_text(rates.exponential_rate() * 1e-9, 2) << " G exponentials/s";
     if (world.size() > 1)
         std::cout << ", message " << fixed_text(1e6 * rates.message_latency(), 1) << " us and " << fixed_text(1e-9 * rates.message_rate(), 2) << " GB/s";
     std::cout << '\n';
@@ -345,22 +371,26 @@ int check_plans(const PlanArguments& options, World& world)
         all->all().barrier();
     }
     if (world.rank() != 0) return exit_code::ok;
-    TextTable table("llrlrrrr");
-    table.add_row({"model", "arguments", "points", "memory mode", "ranks", "measured", "predicted", "ratio"});
+    TextTable table("llrlrrrrr");
+    table.add_row({"model", "arguments", "points", "memory mode", "ranks", "measured", "on the wall", "predicted", "ratio"});
     Json json = Json::array();
     std::size_t within = 0;
     for (const auto& step : steps) {
         within += std::abs(step.ratio() - 1) <= options.tolerance;
         std::string arguments;
-        for (const auto& [key, value] : step.arguments.items()) arguments += (arguments.empty() ? "" : " ") + key + "=" + value.dump();
+        for (const auto& [key, value] : step.arguments.items()) {
+            if (!key.starts_with("hidden_dim_") || key.ends_with("processor")) arguments += (arguments.empty() ? "" : " ") + key + "=" + value.dump();
+        }
         table.add_row({step.model, arguments, std::to_string(step.points), std::string(name_of(step.memory)), std::to_string(step.num_ranks),
-                       seconds_text(step.measured_seconds), seconds_text(step.predicted_seconds), fixed_text(step.ratio(), 2)});
+                       seconds_text(step.measured_seconds), seconds_text(step.measured_wall_seconds), seconds_text(step.predicted_seconds),
+                       fixed_text(step.ratio(), 2)});
         json.push_back({{"model", step.model},
                         {"arguments", step.arguments},
                         {"points", step.points},
                         {"memory_mode", std::string(name_of(step.memory))},
                         {"ranks", step.num_ranks},
                         {"measured_seconds", step.measured_seconds},
+                        {"measured_wall_seconds", step.measured_wall_seconds},
                         {"predicted_seconds", step.predicted_seconds},
                         {"ratio", step.ratio()}});
     }
@@ -382,9 +412,8 @@ void add_options(CLI::App& app, PlanArguments& options)
         ->type_name("NAME")
         ->capture_default_str();
     app.add_option("--links", options.links, "what joins the GPUs of a host, and hosts: nvlink, pcie, ib, ethernet")
-        ->delimiter(',')
         ->type_name("NAME,NAME")
-        ->default_str("nvlink,ib");
+        ->capture_default_str();
     app.add_option("--gpus-per-host", options.gpus_per_host, "GPUs of a host")->check(CLI::PositiveNumber)->type_name("N")->capture_default_str();
     app.add_option("--memory", options.memory, "memory mode: stored, recomputed or streamed; auto: the fastest that fits")
         ->check(CLI::IsMember({"auto", "stored", "recomputed", "streamed"}))
@@ -394,13 +423,19 @@ void add_options(CLI::App& app, PlanArguments& options)
         ->check(CLI::IsMember({"bfloat16", "tf32", "float32"}))
         ->type_name("NAME")
         ->capture_default_str();
-    app.add_option("--inputs", options.widths.inputs, "numbers that the model is told of each point")->check(CLI::PositiveNumber)->type_name("N")->capture_default_str();
+    app.add_option("--inputs", options.widths.inputs, "numbers that the model is told of each point")
+        ->check(CLI::PositiveNumber)
+        ->type_name("N")
+        ->capture_default_str();
     app.add_option("--outputs", options.widths.outputs, "numbers that it predicts")->check(CLI::PositiveNumber)->type_name("N")->capture_default_str();
     app.add_option("--constants", options.widths.constants, "numbers that are the same for all points of a case")
         ->check(CLI::NonNegativeNumber)
         ->type_name("N")
         ->capture_default_str();
-    app.add_option("--imbalance", options.imbalance, "points of the largest shard over a fair share")->check(CLI::Range(1.0, 100.0))->type_name("RATIO")->capture_default_str();
+    app.add_option("--imbalance", options.imbalance, "points of the largest shard over a fair share")
+        ->check(CLI::Range(1.0, 100.0))
+        ->type_name("RATIO")
+        ->capture_default_str();
     app.add_flag("--surface", options.on_surface, "the mesh is a surface, whose shards have fewer ghosts than a volume's");
     app.add_flag("--check", options.check, "measure twelve steps on this machine, on one rank and two, and compare them with what is predicted");
     app.add_option("--repeats", options.num_repeats, "of --check: steps that are timed, of which the fastest counts")
@@ -411,7 +446,9 @@ void add_options(CLI::App& app, PlanArguments& options)
         ->check(CLI::PositiveNumber)
         ->type_name("SHARE")
         ->capture_default_str();
-    app.add_option("--nproc", options.num_ranks, "with --device here: ranks of this machine; with --check two by default")->check(CLI::PositiveNumber)->type_name("N");
+    app.add_option("--nproc", options.num_ranks, "with --device here: ranks of this machine; with --check two by default")
+        ->check(CLI::PositiveNumber)
+        ->type_name("N");
     app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
 }
 
@@ -430,7 +467,8 @@ int plan_bench_command(std::span<const std::string> arguments)
     words.insert(words.end(), arguments.begin(), arguments.end());
     if (options.check) {
         keep_freed_memory();
-        return run_on_ranks(options.num_ranks > 0 ? options.num_ranks : 2, "bench", words, [](int) {}, [&](World& world) { return check_plans(options, world); });
+        return run_on_ranks(
+            options.num_ranks > 0 ? options.num_ranks : 2, "bench", words, [](int) {}, [&](World& world) { return check_plans(options, world); });
     }
     try {
         if (options.points.empty()) throw UsageError("--points is missing: of how many points is the mesh? E.g. --points 140M.");

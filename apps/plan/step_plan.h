@@ -14,20 +14,20 @@ namespace meshard {
 
 /// What is to be trained on.
 struct PlanRequest {
-    double points = 0;                    ///< of the whole mesh
+    double points = 0;  ///< of the whole mesh
     std::int64_t num_ranks = 1;
     MemoryMode memory = MemoryMode::Stored;
-    double imbalance = 1.03;              ///< points of the largest shard over a fair share
+    double imbalance = 1.03;  ///< points of the largest shard over a fair share
     double bytes_per_number = 4;
-    bool on_surface = false;              ///< a mesh of faces: its shards have fewer ghosts
-    std::optional<double> ghosts;         ///< of the shard with most, if it is known
+    bool on_surface = false;       ///< a mesh of faces: its shards have fewer ghosts
+    std::optional<double> ghosts;  ///< of the shard with most, if it is known
 };
 
 /// A training step as counted work over rates: the slowest rank's.
 struct StepPlan {
     PlanRequest request;
-    double points = 0;   ///< of the largest shard
-    StepWork work;       ///< of that shard's rank
+    double points = 0;                               ///< of the largest shard
+    StepWork work;                                   ///< of that shard's rank
     std::map<std::string, double> seconds_of_parts;  ///< by part of the model; operators on small tensors are `small operators`
     double message_seconds = 0;
     double seconds = 0;  ///< of a step: all of these

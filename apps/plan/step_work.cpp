@@ -19,12 +19,12 @@ using namespace step_part;
 
 namespace {
 
-constexpr double kSingle = 4;               // bytes of what is never in half precision: weights, sums over points, the loss
-constexpr double kSliceCalls = 60;          // operators on slices' tokens and states, of a layer both ways
-constexpr double kOptimizerCalls = 12;      // LibTorch's operators of AdamW, of a parameter
-constexpr double kOptimizerAccesses = 26;   // numbers that they read and write, of each number of a parameter
-constexpr double kFusedAccesses = 7;        // of one kernel: reads weight, gradient, two moments; writes all but the gradient
-constexpr std::int64_t kReport = 16;        // bytes: the loss and a wish to stop, for all ranks
+constexpr double kSingle = 4;              // bytes of what is never in half precision: weights, sums over points, the loss
+constexpr double kSliceCalls = 60;         // operators on slices' tokens and states, of a layer both ways
+constexpr double kOptimizerCalls = 12;     // LibTorch's operators of AdamW, of a parameter
+constexpr double kOptimizerAccesses = 26;  // numbers that they read and write, of each number of a parameter
+constexpr double kFusedAccesses = 7;       // of one kernel: reads weight, gradient, two moments; writes all but the gradient
+constexpr std::int64_t kReport = 16;       // bytes: the loss and a wish to stop, for all ranks
 
 double real(std::int64_t value)
 {
@@ -110,7 +110,7 @@ public:
 
 private:
     bool on_cpu() const { return share_.form == WorkForm::Cpu; }
-    RowWork rows(const char* part, double count) { return {work.operations, part, count, share_.bytes_per_number}; }
+    RowWork rows(const char* part, double count) { return {work.operations, part, count, share_.form, share_.bytes_per_number}; }
 
     void message(const char* operation, const char* what, std::int64_t times, std::int64_t bytes)
     {
@@ -264,6 +264,9 @@ private:
             }
             if (l >= 0) block(shape_of(l), model.noise).bring_back_backward(true, true);
         }
+        // What backward holds of a tile, all layers at once, is more than its cache.
+        const auto held = real(L * (BlockActivations<float>::floats_per_point(model.inner) + model.inner.channels));
+        inner.stream(real(L + 1) * 1.5 * held, 0);
         inner.stream(real(model.inputs * (2 * L + 2) + (L + 1) * model.last.outputs), real(model.last.outputs));
     }
 
@@ -308,19 +311,19 @@ private:
             auto norms = rows(kNorms, share_.points), attention = rows(kAttention, share_.points), mlp = rows(kMlp, share_.points);
             norms.norm(C);
             attention.linear(C, I, true);
-            attention.linear(D, D, true, H);                   // keys
-            attention.linear(D, D, true, H);                   // values
-            for (int k = 0; k < 3; ++k) {                      // logits, the queries' sums, and the way back to the points
+            attention.linear(D, D, true, H);  // keys
+            attention.linear(D, D, true, H);  // values
+            for (int k = 0; k < 3; ++k) {     // logits, the queries' sums, and the way back to the points
                 attention.product(n, M, D, real(H));
                 attention.product(n, D, M, real(H));
                 attention.product(M, D, n, real(H));
             }
-            attention.pass(3 * hm);                            // the largest logit, and what is left of each
+            attention.pass(3 * hm);  // the largest logit, and what is left of each
             attention.exponentials(hm, 2 * hm);
-            attention.exponentials(hm, 4 * hm);                // softmax, of numbers that do not lie one after the other
-            attention.pass(hm);                                // the sum of weights
-            attention.pass(15 * hm);                           // backward of softmax, exp, and the weights' sum, added up
-            attention.pass(8 * real(I));                     // gradients of x_mid added up; heads side by side
+            attention.exponentials(hm, 4 * hm);  // softmax, of numbers that do not lie one after the other
+            attention.pass(hm);                  // the sum of weights
+            attention.pass(15 * hm);             // backward of softmax, exp, and the weights' sum, added up
+            attention.pass(8 * real(I));         // gradients of x_mid added up; heads side by side
             attention.linear(I, C, true);
             norms.pass(3 * c);
             norms.norm(C);
@@ -328,7 +331,7 @@ private:
             mlp.activation(R);
             mlp.linear(R, C, true);
             norms.pass(3 * c);
-            norms.pass(6 * c);                                 // gradients of the two sums
+            norms.pass(6 * c);  // gradients of the two sums
             if (recomputed) run_forward_again(begin);
             work.small_calls += kSliceCalls;
         }
@@ -345,7 +348,7 @@ private:
         memory.inputs_per_point = kSingle * real(model.inputs * 2 + 2 * O);
         memory.kept_per_point = size * (recomputed ? real(model.layers) * c + of_block : real(model.layers) * of_block + 2 * c);
         memory.passing_per_point = size * (3 * c + 2 * real(R));
-        message("all_reduce", "largest logits", model.layers * (recomputed ? 2 : 1), 4 * H * M);
+        message("all_gather", "largest logits", model.layers * (recomputed ? 2 : 1), (share_.num_ranks - 1) * 4 * H * M);  // of the other ranks
         message("all_reduce", "sums of queries, forward", model.layers * (recomputed ? 2 : 1), 4 * shape.num_sums());
         message("all_reduce", "gradients of queries' values", model.layers, 4 * H * M * D);
     }
@@ -401,16 +404,15 @@ private:
         const int projections = options.plus ? 1 : 2;
         for (int k = 0; k < projections; ++k) context.linear(G, I, false);
         context.linear(D, S, true, H);
-        context.pass(2 * hs);          // divided by the temperature
+        context.pass(2 * hs);  // divided by the temperature
         context.exponentials(hs, 2 * hs);
-        context.pass(hs);              // the sum of weights
+        context.pass(hs);  // the sum of weights
         context.product(S, D, n, real(H));
         context.product(n, S, D, real(H));
         context.product(n, D, S, real(H));
-        context.pass(14 * hs);         // backward of the sum, softmax, the temperature and the bias
+        context.pass(14 * hs);  // backward of the sum, softmax, the temperature and the bias
         context.pass(4 * i);
         work.small_calls += 40;
-        work.memory.inputs_per_point += 0;
         work.memory.kept_per_point += share_.bytes_per_number * (projections * i + 2 * hs);
         message("all_reduce", "sums of the geometry's slices", 1, 4 * H * S * (D + 1));
         auto flop = projections * 4 * real(G) * i + 3 * 4 * i * real(S);
@@ -458,11 +460,11 @@ private:
         for (std::int64_t s = 0; s < steps; ++s) {
             auto edges = rows(kEdges, E);
             graph_mlp(rows(kEdges, E), 3 * C, C, C, options.num_layers_edge_processor, true, true);
-            edges.pass(4 * c);            // rows of sources and targets
-            edges.pass(6 * c);            // side by side
-            edges.pass(3 * c);            // the edge itself added
-            edges.pass(c);                // what comes to each target
-            edges.pass(3 * c + 4 * c);    // and back: gradients of sources, targets and the edge
+            edges.pass(4 * c);   // rows of sources and targets
+            edges.pass(6 * c);   // side by side
+            edges.pass(3 * c);   // the edge itself added
+            edges.pass(c);       // what comes to each target
+            edges.pass(12 * c);  // and back: gradients of sources, targets and the edge, apart and added up
             graph_mlp(rows(kNodes, N), 2 * C, C, C, options.num_layers_node_processor, true, true);
             rows(kNodes, N).pass(4 * c + 3 * c + 6 * c + 3 * c);
         }
@@ -470,7 +472,7 @@ private:
                            N * graph_mlp_flop(options.input_dim_nodes, options.hidden_dim_node_encoder, C, options.num_layers_node_encoder, false) +
                            N * graph_mlp_flop(C, options.hidden_dim_node_decoder, options.output_dim, options.num_layers_node_decoder, true) +
                            real(steps) * (E * graph_mlp_flop(3 * C, C, C, options.num_layers_edge_processor, true) +
-                                            N * graph_mlp_flop(2 * C, C, C, options.num_layers_node_processor, true));
+                                          N * graph_mlp_flop(2 * C, C, C, options.num_layers_node_processor, true));
         auto& memory = work.memory;
         const auto edge_layers = real(options.num_layers_edge_processor), node_layers = real(options.num_layers_node_processor), k = real(K);
         memory.inputs_per_point = kSingle * (real(options.input_dim_nodes) + 3 + 2 * real(options.output_dim)) + 8 * k * 3;  // 64-bit numbers of rows
@@ -486,7 +488,7 @@ private:
     {
         double count = 0;
         for (const auto size : model_.parameters) count += real(size);
-        auto update = RowWork(work.operations, kOptimizer, count, kSingle);
+        auto update = RowWork(work.operations, kOptimizer, count, share_.form, kSingle);
         update.pass(on_cpu() ? kOptimizerAccesses : kFusedAccesses);
         if (on_cpu()) work.small_calls += kOptimizerCalls * real(static_cast<std::int64_t>(model_.parameters.size()));
         if (share_.num_ranks > 1) update.pass(4);  // into buckets and out of them
@@ -542,7 +544,12 @@ PlannedModel planned_model(std::string_view name, const nlohmann::json& argument
     return model;
 }
 
-std::vector<MemoryMode> memory_modes(const PlannedModel& model, WorkForm /*form*/)
+bool is_built(MemoryMode mode, WorkForm form)
+{
+    return form == WorkForm::Cpu || mode != MemoryMode::Streamed;
+}
+
+std::vector<MemoryMode> memory_modes(const PlannedModel& model)
 {
     if (has_ghosts(model)) return {MemoryMode::Stored};
     if (model.name == "transolver") return {MemoryMode::Stored, MemoryMode::Recomputed, MemoryMode::Streamed};

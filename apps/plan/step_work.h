@@ -15,8 +15,8 @@ namespace meshard {
 
 /// A model whose step is counted.
 struct PlannedModel {
-    std::string name;          ///< as in the registry
-    nlohmann::json arguments;  ///< of its constructor, all of them
+    std::string name;                      ///< as in the registry
+    nlohmann::json arguments;              ///< of its constructor, all of them
     std::vector<std::int64_t> parameters;  ///< numbers in each, in the model's order
 };
 
@@ -30,17 +30,20 @@ struct PlannedWidths {
 PlannedModel planned_model(std::string_view name, const nlohmann::json& arguments, const PlannedWidths& widths);
 
 /// The modes that a model of this kind can train in, the fastest first.
-std::vector<MemoryMode> memory_modes(const PlannedModel& model, WorkForm form);
+std::vector<MemoryMode> memory_modes(const PlannedModel& model);
+
+/// Whether blocks have the mode there: `streamed` has no kernels for GPUs yet, and what is said of it there is of a design.
+bool is_built(MemoryMode mode, WorkForm form);
 std::string_view name_of(MemoryMode mode);
 
 /// One rank's part of a step.
 struct StepShare {
-    double points = 0;             ///< of this rank
+    double points = 0;  ///< of this rank
     std::int64_t num_ranks = 1;
-    double ghosts = 0;             ///< of this rank, for models whose points hear of their neighbours
+    double ghosts = 0;  ///< of this rank, for models whose points hear of their neighbours
     MemoryMode memory = MemoryMode::Stored;
     WorkForm form = WorkForm::Gpu;
-    double bytes_per_number = 4;   ///< of what goes from operator to operator
+    double bytes_per_number = 4;  ///< of what goes from operator to operator
 };
 
 /// Messages of one kind that a rank takes part in.
@@ -53,11 +56,11 @@ struct StepMessage {
 
 /// What a rank holds at the fullest moment of a step.
 struct StepMemory {
-    double parameters = 0;          ///< bytes: weights, gradients, AdamW's two moments, gradients under way
-    double inputs_per_point = 0;    ///< what the model is given and is to find
-    double kept_per_point = 0;      ///< from forward to backward
-    double passing_per_point = 0;   ///< gradients, and results that live for one operator
-    double workspace = 0;           ///< of tiles, whatever the number of points
+    double parameters = 0;         ///< bytes: weights, gradients, AdamW's two moments, gradients under way
+    double inputs_per_point = 0;   ///< what the model is given and is to find
+    double kept_per_point = 0;     ///< from forward to backward
+    double passing_per_point = 0;  ///< gradients, and results that live for one operator
+    double workspace = 0;          ///< of tiles, whatever the number of points
 
     double bytes(double points) const { return parameters + workspace + points * (inputs_per_point + kept_per_point + passing_per_point); }
 };
@@ -67,8 +70,8 @@ struct StepWork {
     std::vector<Operation> operations;
     std::vector<StepMessage> messages;  ///< none on one rank
     StepMemory memory;
-    double useful_flop = 0;   ///< products of the model as its authors write it, forward once and backward once: nothing that is computed again
-    double small_calls = 0;   ///< of operators on tensors whose size does not depend on the points
+    double useful_flop = 0;  ///< products of the model as its authors write it, forward once and backward once: nothing that is computed again
+    double small_calls = 0;  ///< of operators on tensors whose size does not depend on the points
 
     double flop() const;  ///< of all products
     std::int64_t num_messages() const;

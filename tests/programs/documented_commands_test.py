@@ -66,6 +66,7 @@ IN_SMALL = {"tets:1000000": "tets:600", "hybrid:1000000": "hybrid:600", "graded:
 # Commands that are not run, with the reason. They are checked: bash understands them, their script exists, its options stand in its help.
 NOT_RUN = {
     "bash apps/quickstart.sh": "takes minutes, and builds",
+    "OMP_NUM_THREADS=1 meshard bench plan --check": "takes a minute, and compares times",
     "bash tests/run.sh": "runs all tests, this one too",
     "bash apps/setup.sh --cuda": "installs packages",
     "cmake --preset gpu": "needs a GPU",
@@ -192,8 +193,9 @@ def check_options(case, words, where):
     """The verb is there, and its help knows every option."""
     case.assertIn(words[0], VERBS, where)
     text = subprocess.run([PROGRAM, words[0], "--help"], capture_output=True, text=True).stdout
-    if words[0] == "bench":   # of two programs
-        text += subprocess.run([PROGRAM, "bench", "partition", "--help"], capture_output=True, text=True).stdout
+    if words[0] == "bench":   # with two that have options of their own
+        for what in ("partition", "plan"):
+            text += subprocess.run([PROGRAM, "bench", what, "--help"], capture_output=True, text=True).stdout
     for word in words[1:]:
         if re.match(r"--?[a-z]", word):
             case.assertRegex(text, rf"(?m)(^|[ ,]){re.escape(word.partition('=')[0])}\b", f"{where}: `meshard {words[0]} --help` has no {word}")
