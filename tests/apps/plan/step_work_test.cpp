@@ -15,6 +15,7 @@
 #include "tests/support/random_block.h"
 #include "tests/support/run_ranks.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
@@ -272,7 +273,14 @@ TEST(MessagesOfGraphs, AreThoseOfTwoRanks)
         arguments.erase("num_neighbors");
         MeshGraphNet model(mesh_graph_net_options(arguments));
         const auto replicated = replicate(*model, mesh);
-        const auto rows = [&](std::int64_t channels) { return from_local(torch::rand({30, channels}), mesh, {Shard(0)}); };
+        // Each rank's points in a room of their own beside the other's: some hear of no ghosts, and some do.
+        const auto rank = mesh->all().rank();
+        auto generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(rank) + 1);
+        const auto rows = [&](std::int64_t channels) {
+            const auto offset = at::zeros({channels});
+            offset[0].fill_(rank);
+            return from_local(at::rand({60, channels}, generator) + offset, mesh, {Shard(0)});
+        };
         const auto places = rows(3), nodes = rows(kWidths.inputs + kWidths.constants), target = rows(kWidths.outputs);
         const MeshGraph graph(MessageGraph(knn(places, places, 5, {.exclude_self = true})), model->options(), GhostMode::Refresh);
         const auto edges = torch::cat({graph.graph().from_sources(places), torch::ones_like(graph.graph().from_targets(places).narrow(-1, 0, 1))}, -1);
@@ -288,7 +296,7 @@ TEST(MessagesOfGraphs, AreThoseOfTwoRanks)
         ghosts[mesh->all().rank()] = graph.graph().num_ghosts();
         mesh->all().all_reduce(ghosts);
         const auto of = [&](std::int64_t rank) { return ghosts[rank].item<double>(); };
-        auto expected = step_work(planned, {.points = 30, .num_ranks = 2, .ghosts = of(mesh->all().rank()), .form = WorkForm::Cpu});
+        auto expected = step_work(planned, {.points = 60, .num_ranks = 2, .ghosts = of(mesh->all().rank()), .form = WorkForm::Cpu});
         for (auto& message : expected.messages) {
             if (message.what == "gradients of ghosts' channels") message.bytes = static_cast<std::int64_t>(of(1 - mesh->all().rank())) * 12 * 4;
         }
