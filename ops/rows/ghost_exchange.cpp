@@ -31,9 +31,9 @@ std::int64_t bytes_of_row(const at::Tensor& rows, at::ScalarType type)
     return rows.dim() < 1 ? 0 : c10::multiply_integers(rows.sizes().slice(1)) * static_cast<std::int64_t>(c10::elementSize(type));
 }
 
-/// Before rows of so many bytes travel: throws if this rank has found an `error`. Ranks speak of it before the first exchange of a plan that was found, and
-/// all throw then; in debug builds before each. Other exchanges carry nothing but rows: a rank with an error then leaves the group, so that no other waits for
-/// it.
+/// Called before rows of `row_bytes` bytes are sent: throws if this rank has an `error`. Before the first exchange of a plan, and in debug builds before each,
+/// ranks exchange their errors, and all throw together. Later exchanges send rows only: a rank with an error then aborts its group, so that no other rank
+/// waits for it.
 void agree(const std::string& error, std::int64_t row_bytes, const ExchangePlan& plan)
 {
     const auto& group = plan.group();
@@ -59,13 +59,13 @@ void agree_on_rows(const char* where, const at::Tensor& rows, std::int64_t expec
     agree(wrong_rows(where, rows, expected, plan), bytes_of_row(rows, rows.scalar_type()), plan);
 }
 
-/// (rows, ...) in the type that travels.
+/// (rows, ...) in the type in which rows are sent.
 at::Tensor as_sent(const at::Tensor& rows, std::optional<at::ScalarType> wire_type)
 {
     return wire_type && rows.is_floating_point() ? rows.to(*wire_type) : rows;
 }
 
-/// Rows of several tensors side by side: as they are if they share a type, else as bytes.
+/// Concatenates the rows of several tensors along the columns: in their type if all have the same, otherwise as bytes.
 at::Tensor packed(const std::vector<at::Tensor>& parts, std::int64_t num_rows)
 {
     const bool same = std::all_of(parts.begin(), parts.end(), [&](const at::Tensor& part) { return part.scalar_type() == parts[0].scalar_type(); });
@@ -73,16 +73,16 @@ at::Tensor packed(const std::vector<at::Tensor>& parts, std::int64_t num_rows)
     for (const auto& part : parts) {
         const auto width = part.numel() / std::max<std::int64_t>(1, num_rows);
         const auto flat = part.contiguous().view({num_rows, num_rows == 0 ? c10::multiply_integers(part.sizes().slice(1)) : width});
-        // A copy: of one row or none, `contiguous` keeps strides that a view in another type refuses.
+        // A copy: for one row or none `contiguous` keeps strides with which a view in another type is refused.
         columns.push_back(same ? flat : at::empty(flat.sizes(), flat.options()).copy_(flat).view(at::kByte));
     }
     return columns.size() == 1 ? columns[0] : at::cat(columns, 1);
 }
 
-/// The inverse: one tensor like each of `likes`, of `num_rows` rows and in the types that travelled.
+/// The inverse of `packed`: one tensor like each of `likes`, of `num_rows` rows and in the types that were sent.
 std::vector<at::Tensor> unpacked(const at::Tensor& buffer, const std::vector<at::Tensor>& likes, std::int64_t num_rows)
 {
-    if (likes.size() == 1 && buffer.scalar_type() == likes[0].scalar_type()) {  // as it came, no copy
+    if (likes.size() == 1 && buffer.scalar_type() == likes[0].scalar_type()) {  // a view, no copy
         auto shape = likes[0].sizes().vec();
         shape[0] = num_rows;
         return {buffer.view(shape)};
@@ -110,7 +110,7 @@ std::vector<std::int64_t> scaled(const std::vector<std::int64_t>& counts, std::i
     return result;
 }
 
-/// Sends rows of `buffer` to each rank; `received` is filled when the result has been waited for.
+/// Starts to send rows of `buffer` to each rank; `received` is complete after `wait` of the result.
 PendingCollective start(const at::Tensor& buffer, const std::vector<std::int64_t>& send, const std::vector<std::int64_t>& receive, const RankGroup& group,
                         at::Tensor& received)
 {
@@ -122,7 +122,7 @@ PendingCollective start(const at::Tensor& buffer, const std::vector<std::int64_t
     return group.start_exchange(buffer.view({-1}), scaled(send, width), flat, scaled(receive, width));
 }
 
-/// Rows of ghosts on their way to their owners, several tensors in one message.
+/// A pending exchange that sends ghost rows to their owners, several tensors in one message.
 class ReturningGhosts {
 public:
     ReturningGhosts(std::vector<at::Tensor> ghosts, Plan plan, std::optional<at::ScalarType> wire_type) : ghosts_(std::move(ghosts)), plan_(std::move(plan))
@@ -132,7 +132,7 @@ public:
         pending_ = start(buffer_, plan_->receive_counts(), plan_->send_counts(), plan_->group(), received_);
     }
 
-    /// What has come for each owned row, added up from ranks in ascending order; (num_owned, ...), in the type of sums.
+    /// For each owned row the sum of its received ghosts, added in ascending order of ranks; (num_owned, ...), in the type of sums.
     std::vector<at::Tensor> end()
     {
         pending_.wait();
@@ -149,7 +149,7 @@ private:
     PendingCollective pending_;
 };
 
-/// The adjoint of an exchange, which is its backward; its own backward is an exchange.
+/// Adds ghost rows to their owners' rows: the backward of a ghost exchange. Its own backward is a ghost exchange.
 std::vector<at::Tensor> added_at_owners(const std::vector<at::Tensor>& ghosts, const Plan& plan, std::optional<at::ScalarType> wire_type)
 {
     std::vector<at::Tensor> sums;
@@ -165,7 +165,7 @@ std::vector<at::Tensor> added_at_owners(const std::vector<at::Tensor>& ghosts, c
     return sums;
 }
 
-/// Every owned row plus its ghosts on other ranks.
+/// Every owned row plus the rows of its ghosts on other ranks.
 at::Tensor ghosts_added(const at::Tensor& local, const Plan& plan)
 {
     agree_on_rows("scatter_ghosts", local, plan->num_local(), *plan);
@@ -181,11 +181,11 @@ at::Tensor ghosts_added(const at::Tensor& local, const Plan& plan)
 
 }  // namespace
 
-/// What the two halves of an exchange's backward share: that of `end`, which comes first, sends the ghosts' gradients, that of `begin` waits for them
-/// and adds them. What was computed between the two goes back while they travel.
-struct PendingGhosts::WayBack {
-    std::optional<ReturningGhosts> travelling;
-    std::vector<at::Tensor> added;  ///< in place of it, where the backward itself is recorded
+/// State shared by the two halves of the backward pass. That of `end` runs first and sends the ghosts' gradients; that of `begin` waits for them and adds
+/// them. The backward of everything computed between `begin` and `end` runs meanwhile.
+struct PendingGhosts::Backward {
+    std::optional<ReturningGhosts> pending;
+    std::vector<at::Tensor> added;  ///< used instead of `pending` if the backward is recorded itself
 };
 
 PendingGhosts begin_ghost_exchange(at::TensorList fields, const Plan& plan, std::optional<at::ScalarType> wire_type)
@@ -206,13 +206,13 @@ PendingGhosts begin_ghost_exchange(at::TensorList fields, const Plan& plan, std:
         if (field.is_floating_point() && field.requires_grad()) differentiable.push_back(field);
     }
     if (at::GradMode::is_enabled() && !differentiable.empty()) {
-        ghosts.way_back_ = std::make_shared<PendingGhosts::WayBack>();
+        ghosts.backward_ = std::make_shared<PendingGhosts::Backward>();
         // On the fields' device, so that its node runs in the order of that device's others.
         std::vector<at::Tensor> token{at::empty({0}, differentiable[0].options().requires_grad(false))};
-        set_backward(token, differentiable, "GhostExchangeBackward", [way = ghosts.way_back_](const std::vector<at::Tensor>&) {
-            if (!way->added.empty()) return std::exchange(way->added, {});
-            auto added = way->travelling->end();
-            way->travelling.reset();
+        set_backward(token, differentiable, "GhostExchangeBackward", [backward = ghosts.backward_](const std::vector<at::Tensor>&) {
+            if (!backward->added.empty()) return std::exchange(backward->added, {});
+            auto added = backward->pending->end();
+            backward->pending.reset();
             return added;
         });
         ghosts.token_ = token[0];
@@ -225,7 +225,7 @@ PendingGhosts begin_ghost_exchange(at::TensorList fields, const Plan& plan, std:
         ghosts.pending_ = start(ghosts.sent_, plan->send_counts(), plan->receive_counts(), plan->group(), ghosts.received_);
         return ghosts;
     }
-    // As they lie: the transport picks them out.
+    // No packed copy: the transport reads the rows from the fields.
     const RowStream sent(fields.vec(), plan->sent_rows());
     const auto width = fields.size() == 1 ? c10::multiply_integers(fields[0].sizes().slice(1)) : sent.row_bytes();
     ghosts.received_ =
@@ -236,28 +236,28 @@ PendingGhosts begin_ghost_exchange(at::TensorList fields, const Plan& plan, std:
 
 std::vector<at::Tensor> PendingGhosts::end()
 {
-    if (!plan_) throw InvalidInput("PendingGhosts::end: nothing is under way. Call it once after begin_ghost_exchange.");
+    if (!plan_) throw InvalidInput("PendingGhosts::end: no exchange is pending. Call it once after begin_ghost_exchange.");
     pending_.wait();
-    std::vector<at::Tensor> ghosts, as_travelled;
+    std::vector<at::Tensor> ghosts, likes;
     {
         const at::NoGradGuard no_grad;
-        for (const auto& field : fields_) as_travelled.push_back(as_sent(field.detach().narrow(0, 0, 0), wire_type_));
-        ghosts = unpacked(received_, as_travelled, plan_->num_ghosts());
+        for (const auto& field : fields_) likes.push_back(as_sent(field.detach().narrow(0, 0, 0), wire_type_));
+        ghosts = unpacked(received_, likes, plan_->num_ghosts());
         for (std::size_t i = 0; i < ghosts.size(); ++i) ghosts[i] = ghosts[i].to(fields_[i].scalar_type());
     }
     const auto plan = std::exchange(plan_, nullptr);
-    if (!at::GradMode::is_enabled() || !way_back_) return ghosts;
+    if (!at::GradMode::is_enabled() || !backward_) return ghosts;
     std::vector<at::Tensor> differentiable;
     for (std::size_t i = 0; i < fields_.size(); ++i) {
         if (!fields_[i].is_floating_point() || !fields_[i].requires_grad()) continue;
         ghosts[i] = ghosts[i].detach();
         differentiable.push_back(ghosts[i]);
     }
-    set_backward(differentiable, {token_}, "GhostsBackward", [plan, wire_type = wire_type_, way = way_back_](std::vector<at::Tensor> gradients) {
+    set_backward(differentiable, {token_}, "GhostsBackward", [plan, wire_type = wire_type_, backward = backward_](std::vector<at::Tensor> gradients) {
         if (at::GradMode::is_enabled())
-            way->added = added_at_owners(gradients, plan, wire_type);
+            backward->added = added_at_owners(gradients, plan, wire_type);
         else
-            way->travelling.emplace(std::move(gradients), plan, wire_type);
+            backward->pending.emplace(std::move(gradients), plan, wire_type);
         return std::vector<at::Tensor>(1);
     });
     return ghosts;
@@ -296,7 +296,7 @@ at::Tensor scatter_ghosts(const at::Tensor& local, const Plan& plan, GhostReduct
                       .index_reduce_(0, index, unpacked(received, sent, plan->num_sent())[0], reduction == GhostReduction::Max ? "amax" : "amin");
     }
     if (!at::GradMode::is_enabled() || !local.requires_grad()) return extreme;
-    // The rows that are the extreme, each with its share; the sum has the right gradient, the extreme itself the right bits.
+    // The mean of the rows that equal the extreme has the right gradient; its value is replaced by the extreme itself, which is not rounded.
     const auto chosen = local.detach().eq(with_ghosts(extreme, plan));
     const auto count = ghosts_added(chosen.to(local.scalar_type()), plan);
     const auto shared = ghosts_added(at::where(chosen, local, at::zeros_like(local)), plan) / count;

@@ -17,19 +17,19 @@
 namespace meshard {
 namespace {
 
-/// A tensor's rows here, the ids they answer to, and the ways between those and the wanted ones.
+/// This rank's rows of a tensor, the ids of the rows that it wants, and the routes to the ranks that hold them.
 struct Access {
     CutRows part;
-    CutRows wanted;                           ///< ids
+    CutRows wanted;                           ///< the tensor of ids
     at::Tensor ids;                           ///< (wanted), on the CPU
-    at::Tensor values;                        ///< this rank's part of what is to be scattered, a row an id; undefined for a gather
-    std::shared_ptr<const RowRoutes> routes;  ///< null if all rows are here
+    at::Tensor values;                        ///< rows that this rank scatters, one for each id; undefined for a gather
+    std::shared_ptr<const RowRoutes> routes;  ///< null if this rank holds all rows
 
     at::Tensor gather(const at::Tensor& from) const { return routes ? routes->gather(from) : take_rows(from, ids); }
     at::Tensor scatter(const at::Tensor& values) const { return routes ? routes->scatter(values) : scatter_rows(values, ids, part.own.size(0)); }
 };
 
-/// What is wrong with them; empty if nothing is.
+/// The text of an error in the arguments; empty if there is none.
 std::string error_of(const char* where, const Access& access)
 {
     const auto& [part, wanted, ids, values, routes] = access;
@@ -44,7 +44,7 @@ std::string error_of(const char* where, const Access& access)
         return {};
     }
     return std::string(where) + ": values of type " + c10::toString(values.scalar_type()) + " and " + std::to_string(values.dim() < 1 ? 0 : values.size(0)) +
-           " rows for " + std::to_string(ids.numel()) + " ids; expected a row an id, of the type and shape of the tensor's rows.";
+           " rows for " + std::to_string(ids.numel()) + " ids; expected one row for each id, of the type and shape of the tensor's rows.";
 }
 
 Access access_to(const char* where, const at::Tensor& tensor, const at::Tensor& ids, const at::Tensor& values = {})
@@ -89,7 +89,7 @@ at::Tensor scatter_max(const at::Tensor& tensor, const at::Tensor& ids, const at
                                 : rows.clone().index_reduce_(0, access.ids.to(rows.device()), own.detach(), "amax");
     }
     if (!at::GradMode::is_enabled() || !(access.part.own.requires_grad() || own.requires_grad())) return access.part.like(largest);
-    // Each of the equal ones with its share: the right gradient; the extreme itself: the right bits.
+    // The mean of the equal rows has the right gradient; its value is replaced by the maximum itself, which is not rounded.
     const auto is_row = access.part.own.detach().eq(largest), is_value = own.detach().eq(access.gather(largest));
     const auto type = largest.scalar_type();
     const auto count = is_row.to(type) + access.scatter(is_value.to(type));

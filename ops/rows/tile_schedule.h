@@ -8,31 +8,31 @@
 
 namespace meshard {
 
-/// A run of points of one sample of a batch (B, N, ...).
+/// Consecutive points of one sample of a batch (B, N, ...).
 struct Tile {
     std::int64_t sample = 0;
-    std::int64_t first = 0;  ///< of its points, counted over the batch: sample * N + n
+    std::int64_t first = 0;  ///< index of the first point, counted over the batch: sample * N + n
     std::int64_t count = 0;
 };
 
-/// At most `max_points` each, fewer where threads would else go without.
+/// Cuts a batch in tiles of at most `max_points`, smaller if otherwise some threads had no tile.
 std::vector<Tile> cut_tiles(std::int64_t batch, std::int64_t num_points, std::int64_t max_points);
 
 std::int64_t largest_count(const std::vector<Tile>& tiles);
 
-/// Threads that `run_on_torch_threads` uses at most: LibTorch's setting.
+/// Most threads that `run_on_torch_threads` uses: LibTorch's setting.
 int max_threads();
 
-/// Calls `work(begin, end, thread)` for parts of 0 ... count - 1, one a thread of LibTorch's pool; products of matrices inside run on one thread each. The
+/// Calls `work(begin, end, thread)` for ranges of 0 ... count - 1, one on each thread of LibTorch's pool; matrix products inside run on one thread each. The
 /// first exception is thrown again.
 void run_on_torch_threads(std::int64_t count, const std::function<void(std::int64_t begin, std::int64_t end, int thread)>& work);
 
-/// Threads at work on tiles, each with a worker of its own: memory, and sums that are added up in the end. A thread's tiles follow each other, so that
-/// a number of threads always gives the same sums.
+/// Processes tiles on several threads. Each thread has a worker of its own, which holds its memory and its sums, added up at the end. A thread gets
+/// consecutive tiles, so that sums are the same in every run with the same number of threads.
 template <class Worker>
 class TileThreads {
 public:
-    /// @param make   a new worker; called once by each thread that gets a tile
+    /// @param make   makes a worker; called once by each thread that gets a tile
     explicit TileThreads(std::function<std::unique_ptr<Worker>()> make) : make_(std::move(make)), workers_(max_threads()) {}
 
     /// Calls `work(tile, worker)` for all tiles.
@@ -46,7 +46,7 @@ public:
         });
     }
 
-    /// Those that had something to do.
+    /// Calls `visit` for the workers of threads that got a tile.
     template <class Visit>
     void for_each_worker(const Visit& visit)
     {

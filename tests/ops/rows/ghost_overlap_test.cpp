@@ -95,7 +95,7 @@ TEST(GhostOverlap, MessagesGoOnWhileNobodyWaits)
         bool has_come = false;
         for (int look = 0; look < 7 && !has_come; ++look) {
             std::this_thread::sleep_for(std::chrono::milliseconds(50 << look));
-            has_come = pending.has_come();
+            has_come = pending.is_done();
         }
         EXPECT_TRUE(has_come);
         EXPECT_TRUE(at::equal(pending.end()[0], field_of(1 - group.rank(), 2 * kRows, 64, at::kFloat).index_select(0, plan->sent_rows())));
