@@ -42,8 +42,8 @@ at::Tensor FieldLayout::own_rows(const char* where, const at::Tensor& field) con
     const bool fits = layout ? part.layout && *part.layout == *layout : !part.is_cut();
     if (fits && part.own.dim() > 0 && part.own.size(0) == num_owned) return part.own;
     throw InvalidInput(std::string(where) + ": the field has " + std::to_string(part.num_global) + " rows" +
-                       (part.layout ? " and lies as " + to_string(*part.layout) : std::string()) + ", expected one for each of the " +
-                       std::to_string(num_global) + " " + what + (layout ? ", lying as " + to_string(*layout) : std::string()) +
+                       (part.layout ? " with layout " + to_string(*part.layout) : std::string()) + ", expected one for each of the " +
+                       std::to_string(num_global) + " " + what + (layout ? " with layout " + to_string(*layout) : std::string()) +
                        ". Make it with FieldLayout::field.");
 }
 
@@ -78,7 +78,7 @@ MeshGeometry::MeshGeometry(Subdomain part, const std::shared_ptr<const DeviceMes
         auto fields = layout_of(what, map);
         fields.layout = shard_spec(std::make_shared<const IndexMap>(map), device_mesh);
         fields.plan = ExchangePlan::find(map, group);
-        fields.plan->set_agreed();  // of sharded fields every rank knows all sizes
+        fields.plan->set_agreed();  // every rank knows the sizes of sharded fields on all ranks
         return fields;
     };
     cells_ = fields_of("cells", part_.cells);

@@ -14,36 +14,36 @@
 
 namespace meshard {
 
-/// How the fields of a mesh's cells or points lie.
+/// Layout of fields on the cells, or on the points, of a mesh.
 struct FieldLayout {
-    const char* what = "cells";  ///< or points
+    const char* what = "cells";  ///< "cells" or "points", for messages
     std::int64_t num_owned = 0, num_global = 0;
-    SpecPtr layout;                            ///< null for a whole mesh
-    std::shared_ptr<const ExchangePlan> plan;  ///< the same
+    SpecPtr layout;                            ///< of sharded fields; null for a whole mesh
+    std::shared_ptr<const ExchangePlan> plan;  ///< exchanges the ghosts of such fields; null for a whole mesh
 
-    /// Own rows, (owned, ...), as a tensor that lies so; the tensor itself for a whole mesh.
+    /// A tensor with this layout from the owned rows, (owned, ...); for a whole mesh the argument itself.
     at::Tensor field(const at::Tensor& own) const;
 
-    /// Own rows of a field, plain. @throws InvalidInput, beginning with `where`, if the field does not lie so
+    /// The owned rows of a field, as a plain tensor. @throws InvalidInput, beginning with `where`, if the field has another layout
     at::Tensor own_rows(const char* where, const at::Tensor& field) const;
 };
 
-/// A mesh, whole or this rank's subdomain, with its measures and the ways between ranks: what operators on its fields are made from (mesh_operators.h).
+/// A mesh, whole or this rank's subdomain, with sizes and centroids of its cells and the exchange plans of its fields. Input of mesh_operators.h.
 ///
-/// Fields of a whole mesh are plain tensors with a row a cell or point. Fields of a subdomain are cut along their rows as the subdomain's owned cells
-/// or points are; `FieldLayout::field` makes them.
+/// Fields of a whole mesh are plain tensors with one row for each cell or point. Fields of a subdomain are sharded along their rows: each rank holds
+/// the rows of its owned cells or points. `FieldLayout::field` makes them.
 class MeshGeometry {
 public:
-    /// @throws InvalidInput for cells whose faces nobody can know
+    /// @throws InvalidInput for cells of a type whose faces are unknown
     explicit MeshGeometry(Mesh mesh);
 
     /// Part r of the mesh on rank r of the axis `domain`. Collective over that axis.
-    /// @throws InvalidInput on every rank if a part is not its rank's, the parts do not make up a mesh, several parts have no ghost layer, or a cell's
-    ///         faces are not known
+    /// @throws InvalidInput on every rank if a rank has another rank's part, the parts are not those of one mesh, there are several parts without ghost
+    ///         layer, or the faces of a cell's type are unknown
     MeshGeometry(Subdomain part, const std::shared_ptr<const DeviceMesh>& device_mesh);
 
-    const Mesh& mesh() const { return part_.mesh; }             ///< of a subdomain with its ghosts
-    const CellMeasures& measures() const { return measures_; }  ///< of all local cells
+    const Mesh& mesh() const { return part_.mesh; }             ///< for a subdomain including its ghosts
+    const CellMeasures& measures() const { return measures_; }  ///< of all local cells, ghosts included
     const IndexMap& cell_ids() const { return part_.cells; }
     const IndexMap& point_ids() const { return part_.points; }
     const FieldLayout& cells() const { return cells_; }

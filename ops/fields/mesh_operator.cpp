@@ -15,7 +15,7 @@
 namespace meshard {
 namespace {
 
-constexpr std::int64_t kRowsAThread = 512;  // at least
+constexpr std::int64_t kRowsAThread = 512;  // minimum
 
 /// out(i, c, k) = sum of w(e, k) x(column of e, c); x (columns, C), out (rows, C, K).
 template <class T>
@@ -59,7 +59,7 @@ void contract(const Stencil& stencil, const T* x, std::int64_t channels, T* out)
     });
 }
 
-/// A stencil and its transpose: each is the other's backward.
+/// A stencil and its transpose, which computes its backward, and vice versa.
 struct StencilPair {
     Stencil forward, adjoint;
 };
@@ -82,11 +82,11 @@ at::Tensor product(const std::shared_ptr<const StencilPair>& pair, bool of_adjoi
                          [pair, of_adjoint, contracts](const at::Tensor& gradient) { return product(pair, !of_adjoint, !contracts, gradient); });
 }
 
-/// The rows of a stencil that need no ghosts, and those that do: the former are worked on while ghosts travel.
+/// A stencil cut in inner rows, which need no ghosts and are computed while ghosts are received, and border rows, which need them.
 struct SplitStencil {
     std::shared_ptr<const StencilPair> inner, border;
-    at::Tensor border_inputs;  ///< owned rows that the border needs; its columns are these, then the ghosts
-    at::Tensor order;          ///< of each row its place among the inner ones and those of the border after them
+    at::Tensor border_inputs;  ///< owned rows that border rows need; the columns of `border` are these, then the ghosts
+    at::Tensor order;          ///< position of each row in the concatenation of inner and border rows
 };
 
 std::shared_ptr<const StencilPair> with_adjoint(Stencil stencil)
@@ -122,15 +122,15 @@ SplitStencil split(const Stencil& stencil, std::int64_t num_owned)
         taken.offsets.push_back(static_cast<std::int64_t>(taken.columns.size()));
     };
     auto order = at::empty({stencil.num_rows()}, at::kLong);
-    std::int64_t place = 0;
+    std::int64_t position = 0;
     for (const auto row : inner_rows) {
         take(row, inner, [](std::int32_t column) { return column; });
-        order.mutable_data_ptr<std::int64_t>()[row] = place++;
+        order.mutable_data_ptr<std::int64_t>()[row] = position++;
     }
     for (const auto row : border_rows) {
         take(row, border,
              [&](std::int32_t column) { return column < num_owned ? border_column[column] : static_cast<std::int32_t>(column - num_owned + num_inputs); });
-        order.mutable_data_ptr<std::int64_t>()[row] = place++;
+        order.mutable_data_ptr<std::int64_t>()[row] = position++;
     }
     return {with_adjoint(std::move(inner)), with_adjoint(std::move(border)), at::tensor(inputs, at::kLong), order};
 }
@@ -163,9 +163,9 @@ Stencil Stencil::transposed() const
     std::vector<std::int64_t> next(result.offsets.begin(), result.offsets.end() - 1);
     for (std::int64_t i = 0; i < num_rows(); ++i) {
         for (auto e = offsets[i]; e < offsets[i + 1]; ++e) {
-            const auto place = next[columns[e]]++;
-            result.columns[place] = static_cast<std::int32_t>(i);
-            std::copy_n(&weights[e * components], components, &result.weights[place * components]);
+            const auto entry = next[columns[e]]++;
+            result.columns[entry] = static_cast<std::int32_t>(i);
+            std::copy_n(&weights[e * components], components, &result.weights[entry * components]);
         }
     }
     return result;
@@ -204,9 +204,9 @@ at::Tensor MeshOperator::operator()(const at::Tensor& field) const
     };
     at::Tensor result;
     if (stencils.border) {
-        auto travelling = begin_ghost_exchange({own}, from.plan);
+        auto pending = begin_ghost_exchange({own}, from.plan);
         const auto own_rows = flat(own), inner = product(stencils.inner, false, contracts, own_rows);
-        const auto inputs = at::cat({own_rows.index_select(0, stencils.border_inputs), flat(travelling.end().front())});
+        const auto inputs = at::cat({own_rows.index_select(0, stencils.border_inputs), flat(pending.end().front())});
         result = at::cat({inner, product(stencils.border, false, contracts, inputs)}).index_select(0, stencils.order);
     } else {
         result = product(stencils.inner, false, contracts, flat(own));

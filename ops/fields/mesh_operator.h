@@ -12,7 +12,7 @@
 
 namespace meshard {
 
-/// Weights of some rows for each row of a result; a sparse matrix whose entries are vectors of 1 or 3 components.
+/// A sparse matrix: for each row of a result the input rows (columns) that it is computed from, each with a weight of 1 or 3 components.
 struct Stencil {
     std::int64_t num_columns = 0;
     int components = 1;
@@ -22,44 +22,45 @@ struct Stencil {
 
     struct Entry {
         std::int32_t column = 0;
-        Vector3 weights{};  ///< the first `components` of them
+        Vector3 weights{};  ///< only the first `components` are used
     };
 
     std::int64_t num_rows() const { return static_cast<std::int64_t>(offsets.size()) - 1; }
 
-    /// Adds a row: its entries in the order of their columns' ids, those of one column together. So a sum does not depend on the local numbering.
+    /// Appends a row. Its entries are sorted by the ids of their columns, and weights of the same column added, so that sums do not depend on the local
+    /// numbering.
     void push_row(std::vector<Entry>& entries, std::span<const std::int64_t> ids);
 
     Stencil transposed() const;
 };
 
-/// A linear operator between fields of a mesh, made once and used often: gradient, Laplacian, means, ...
+/// A linear operator between fields of a mesh, made once and applied to many fields: gradient, Laplacian, means, ...
 ///
-/// Works on fields of a whole mesh (plain) and of a cut one (cut in the same way) alike; on each rank's own rows the results are those of the whole
-/// mesh. Collective on a cut one: one message of ghosts to each neighbour, on its way while rows that need none are worked on; the same again in
-/// backward. Differentiable in the values. Values are of a floating type; sums run in double precision on the CPU.
+/// Takes plain fields of a whole mesh, and sharded fields of a mesh that is cut among ranks; each rank's owned rows of the result equal those of the
+/// whole mesh. Collective on a cut mesh: each rank sends one message of ghosts to each neighbour and computes rows that need no ghosts meanwhile; the
+/// same in backward. Differentiable in the values. Values are of a floating type; sums are computed in double precision on the CPU.
 class MeshOperator {
 public:
-    /// What happens to the three components of a weight.
+    /// How a weight's components are applied.
     enum class Form : std::uint8_t {
         Scalar,     ///< (rows, ...) to (rows, ...)
         Gradient,   ///< (rows, ...) to (rows, ..., 3)
         Divergence  ///< (rows, ..., 3) to (rows, ...)
     };
 
-    /// Whose ghosts travel.
+    /// Whether ghosts of the input or of the result are exchanged.
     enum class Ghosts : std::uint8_t {
-        OfInput,  ///< the stencil has a column for each local row of `from`, and a row for each owned one of `to`
-        OfResult  ///< a column for each owned row of `from`, and a row for each local one of `to`: ghosts are added to their owners
+        OfInput,  ///< owners send rows of the input: the stencil has a column for each local row of `from`, and a row for each owned row of `to`
+        OfResult  ///< ghost rows of the result are added to their owners': a column for each owned row of `from`, and a row for each local row of `to`
     };
 
-    /// `name` begins messages.
+    /// Error messages begin with `name`.
     MeshOperator(const char* name, const FieldLayout& from, const FieldLayout& to, Form form, Ghosts ghosts, Stencil stencil);
 
-    /// @throws InvalidInput if the field does not lie as the mesh's fields do, or, for a divergence, if its last dimension is not 3
+    /// @throws InvalidInput if the field does not have the layout `from`, or, for a divergence, if its last dimension is not 3
     at::Tensor operator()(const at::Tensor& field) const;
 
-    /// The same weights as a divergence. @throws InvalidInput unless this is a gradient
+    /// The divergence with the weights of this gradient. @throws InvalidInput unless this is a gradient
     MeshOperator as_divergence(const char* name) const;
 
 private:

@@ -22,7 +22,7 @@ using Form = MeshOperator::Form;
 using Ghosts = MeshOperator::Ghosts;
 using Entries = std::vector<Stencil::Entry>;
 
-/// A stencil with one row for each owned cell, filled in by `f(cell, entries)`.
+/// A stencil with one row for each owned cell, whose entries `f(cell, entries)` appends.
 template <class F>
 Stencil cell_stencil(const MeshGeometry& geometry, const IndexMap& columns, int components, F&& f)
 {
@@ -43,7 +43,7 @@ MeshOperator between_cells(const char* name, const MeshGeometry& geometry, Form 
     return {name, geometry.cells(), geometry.cells(), form, Ghosts::OfInput, std::move(stencil)};
 }
 
-/// How many local cells, or with `of_owned` owned ones, use each local point.
+/// Number of local cells, or with `of_owned` of owned cells, that use each local point.
 at::Tensor cells_of_points(const MeshGeometry& geometry, bool of_owned)
 {
     const auto& cells = geometry.mesh().cells;
@@ -54,7 +54,7 @@ at::Tensor cells_of_points(const MeshGeometry& geometry, bool of_owned)
     return counts;
 }
 
-/// How many cells of the whole mesh use each local point. Collective.
+/// Number of cells of the whole mesh that use each local point. Collective.
 at::Tensor cells_of_points_in_whole(const MeshGeometry& geometry)
 {
     const auto counts = cells_of_points(geometry, true);
@@ -62,7 +62,7 @@ at::Tensor cells_of_points_in_whole(const MeshGeometry& geometry)
     return plan ? with_ghosts(scatter_ghosts(counts, plan), plan) : counts;
 }
 
-/// Cells around the points of owned cells must all be here.
+/// Throws on every rank unless each rank has all cells around the points of its owned cells.
 void require_vertex_ghosts(const MeshGeometry& geometry)
 {
     const auto& plan = geometry.points().plan;
@@ -81,7 +81,7 @@ void require_vertex_ghosts(const MeshGeometry& geometry)
     throw_together(error, plan->group());
 }
 
-/// Neighbours of the same dimension.
+/// For each cell its neighbours of the same dimension.
 Csr gradient_neighbors(const MeshGeometry& geometry, GradientNeighbors neighbors)
 {
     const auto& mesh = geometry.mesh();
@@ -99,15 +99,15 @@ Csr gradient_neighbors(const MeshGeometry& geometry, GradientNeighbors neighbors
     return same;
 }
 
-/// One over the distance squared to each neighbour, times the way there; on polygons within the cell's plane.
-Vector3 weighted_way(const MeshGeometry& geometry, std::span<const Vector3> areas, std::int32_t cell, std::int32_t neighbor, Vector3& way)
+/// Sets `offset` to the vector between the centroids of a cell and its neighbour, for polygons its part in the cell's plane. Returns offset / |offset|^2.
+Vector3 weighted_offset(const MeshGeometry& geometry, std::span<const Vector3> areas, std::int32_t cell, std::int32_t neighbor, Vector3& offset)
 {
     const auto& centroids = geometry.measures().centroids;
-    way = centroids[neighbor] - centroids[cell];
+    offset = centroids[neighbor] - centroids[cell];
     const Vector3 normal = unit(areas[cell]);
-    add_scaled(way, normal, -dot(way, normal));
-    const double length_squared = dot(way, way);
-    return length_squared > 0 ? (1 / length_squared) * way : Vector3{};
+    add_scaled(offset, normal, -dot(offset, normal));
+    const double length_squared = dot(offset, offset);
+    return length_squared > 0 ? (1 / length_squared) * offset : Vector3{};
 }
 
 Vector3 product(const double* matrix, const Vector3& x)
@@ -130,20 +130,20 @@ MeshOperator least_squares_gradient(const MeshGeometry& geometry, GradientNeighb
         // In the order of global ids, so that every rank gets the same bits.
         std::sort(row.begin(), row.end(), [&](auto a, auto b) { return geometry.cell_ids().global_ids[a] < geometry.cell_ids().global_ids[b]; });
         for (const auto j : row) {
-            Vector3 way;
-            const Vector3 weighted = weighted_way(geometry, areas, i, j, way);
+            Vector3 offset;
+            const Vector3 weighted = weighted_offset(geometry, areas, i, j, offset);
             for (int a = 0; a < 3; ++a) {
-                for (int b = 0; b < 3; ++b) matrix[9 * i + 3 * a + b] += weighted[a] * way[b];
+                for (int b = 0; b < 3; ++b) matrix[9 * i + 3 * a + b] += weighted[a] * offset[b];
             }
         }
     }
-    // Directions that no neighbour lies in take no part.
+    // The pseudo-inverse sets the gradient to zero in directions that the neighbours do not span.
     const auto inverses = at::linalg_pinv(matrices, 1e-8, true).contiguous();
     const auto* inverse = inverses.const_data_ptr<double>();
     auto stencil = cell_stencil(geometry, geometry.cell_ids(), 3, [&](std::int32_t i, Entries& entries) {
         for (const auto j : graph.row(i)) {
-            Vector3 way;
-            const Vector3 weights = product(inverse + 9 * i, weighted_way(geometry, areas, i, j, way));
+            Vector3 offset;
+            const Vector3 weights = product(inverse + 9 * i, weighted_offset(geometry, areas, i, j, offset));
             entries.push_back({j, weights});
             entries.push_back({i, -1 * weights});
         }
@@ -181,7 +181,7 @@ MeshOperator green_gauss_gradient(const MeshGeometry& geometry)
                 const Vector3 third = 1 / (3 * size) * area;
                 entries.push_back({a, third});
                 entries.push_back({b, third});
-                add_scaled(total, third, 1.0 / static_cast<double>(face.size()));  // the middle is the points' mean
+                add_scaled(total, third, 1.0 / static_cast<double>(face.size()));  // the third corner of each triangle is the mean of the face's points
             });
             for (const auto point : face) entries.push_back({point, total});
         }

@@ -7,56 +7,58 @@
 
 namespace meshard {
 
-// Operators on fields of a mesh. Making one is collective on a cut mesh; so is using it.
+// Operators on fields of a mesh. On a mesh that is cut among ranks, making an operator is collective, and so is applying it.
 
-/// From which cells a cell's gradient is fitted.
+/// The cells from whose values a cell's gradient is fitted.
 enum class GradientNeighbors : std::uint8_t {
-    Facet,  ///< those that share a facet; one ghost layer by face is enough
-    Vertex  ///< those that share a point, on meshes where a corner cell has too few of the others; needs a ghost layer by vertex
+    Facet,  ///< cells that share a facet; one ghost layer by face is enough
+    Vertex  ///< cells that share a point, for meshes whose corner cells share facets with too few cells; needs a ghost layer by vertex
 };
 
-/// Gradient of a cell field at the cells' centroids, (cells, ...) to (cells, ..., 3): least squares over the neighbours' differences, weighted by one over
-/// the squared distance. Linear fields exactly, where the neighbours span the cell's space; elsewhere the part of the gradient that they span.
+/// Gradient of a cell field at the cells' centroids, (cells, ...) to (cells, ..., 3): least squares fit to the differences to the neighbours, weighted by
+/// one over the squared distance. Exact for linear fields if the neighbours span the cell's space; otherwise the part of the gradient that they span.
 /// On polygons it is the gradient within the surface. Neighbours are cells of the same dimension.
 /// @throws InvalidInput on every rank if ghosts are missing
 MeshOperator least_squares_gradient(const MeshGeometry& geometry, GradientNeighbors neighbors = GradientNeighbors::Facet);
 
-/// Mean gradient over each cell of a point field, (points, ...) to (cells, ..., 3): Gauss's theorem over solids' faces and polygons' edges, the field
-/// linear between the points of a face and their mean. Linear fields exactly, on plane polygons and on all solids. Zero on lines and vertices.
-/// Sums of volume times divergence are the flux through the outside, to rounding.
+/// Mean gradient of a point field over each cell, (points, ...) to (cells, ..., 3): Gauss's theorem over the faces of solids and the edges of polygons.
+/// The field is taken as linear on the triangles between a face's edges and the mean of its points. Exact for linear fields on plane polygons and on all
+/// solids. Zero on lines and vertices. The sum of volume times divergence is the flux through the boundary, up to rounding.
 MeshOperator green_gauss_gradient(const MeshGeometry& geometry);
 
 /// Divergence of a vector field, (rows, ..., 3) to (cells, ...), with the weights of a gradient: its trace.
 /// @throws InvalidInput if the operator is no gradient
 MeshOperator divergence(const MeshOperator& gradient);
 
-/// Laplacian of a cell field by finite volumes, (cells, ...) to (cells, ...): fluxes between neighbours are facet size times difference over distance of
-/// centroids; none through the outside. The sum of size times Laplacian is zero. Consistent where the line between centroids is normal to the facet.
+/// Laplacian of a cell field by finite volumes, (cells, ...) to (cells, ...): the flux between neighbours is the facet's size times the difference over the
+/// distance of the centroids; no flux through the boundary. The sum of size times Laplacian is zero. Consistent if the line between centroids is normal to
+/// the facet.
 MeshOperator laplacian(const MeshGeometry& geometry);
 
-/// Mean over the cells that share a facet with each cell, itself left out; a cell without neighbours keeps its value.
+/// Mean over the cells that share a facet with each cell, without the cell itself; a cell without neighbours keeps its value.
 MeshOperator facet_neighbor_mean(const MeshGeometry& geometry);
 
 /// Mean over the points of each cell, (points, ...) to (cells, ...); zero for a cell without points.
 MeshOperator points_to_cells(const MeshGeometry& geometry);
 
-/// Mean over the cells that use each point, (cells, ...) to (points, ...); zero for a point that no cell uses. On a cut mesh equal to rounding.
+/// Mean over the cells that use each point, (cells, ...) to (points, ...); zero for a point that no cell uses. Results of cut and whole mesh are equal up
+/// to rounding.
 MeshOperator cells_to_points(const MeshGeometry& geometry);
 
-/// Unit normals at the points of a surface, (points, 3): of the sum of the area vectors around.
+/// Unit normals at the points of a surface, (points, 3): the direction of the sum of the area vectors of the cells around each point.
 at::Tensor point_normals(const MeshGeometry& geometry);
 
-/// Sum of value times size over all cells, (cells, ...) to (...). Of a cut field the sum over ranks is pending: reduced where it is first needed.
+/// Sum of value times size over all cells, (cells, ...) to (...). For a sharded field the sum over ranks is pending: reduced where it is first needed.
 at::Tensor integral(const MeshGeometry& geometry, const at::Tensor& cell_field);
 
-/// Force and moment that a fluid puts on a surface, split by cause; (3) each. The tensors' counterpart of `integrate_forces`, differentiable.
+/// Force and moment of a fluid on a surface, from pressure and from friction; (3) each. Like `integrate_forces`, but on tensors and differentiable.
 struct FieldForces {
     at::Tensor pressure_force, viscous_force;
-    at::Tensor pressure_moment, viscous_moment;  ///< about the centre asked for
+    at::Tensor pressure_moment, viscous_moment;  ///< about `centre`
 };
 
 /// @param pressure   (cells)
-/// @param tractions  (cells, 3), the stress on the body; undefined for none. OpenFOAM's wallShearStress is minus that.
+/// @param tractions  (cells, 3), the stress on the body; undefined for none. OpenFOAM's wallShearStress has the opposite sign.
 FieldForces field_forces(const MeshGeometry& geometry, const at::Tensor& pressure, const at::Tensor& tractions = {}, const Vector3& centre = {});
 
 }  // namespace meshard
