@@ -15,21 +15,21 @@
 namespace meshard {
 namespace {
 
-/// How the result lies; null for plain tensors.
+/// The layout of the result; null for plain tensors.
 SpecPtr layout_of(const at::Tensor& points, const at::Tensor& queries)
 {
     if (is_sharded(queries)) return spec_of(queries);
     return is_sharded(points) ? replicated_spec(spec_of(points)->device_mesh) : nullptr;
 }
 
-/// (queries, K * D): each query's neighbours side by side, zeros behind them.
+/// (queries, K * D): one row for each query with its neighbours' coordinates, then zeros.
 at::Tensor padded_rows(const at::Tensor& rows, const at::Tensor& offsets, std::int64_t slots)
 {
     const auto num_queries = offsets.size(0) - 1;
     const auto first = offsets.narrow(0, 0, num_queries), counts = offsets.diff();
     const auto shift = at::arange(num_queries, offsets.options()) * slots - first;
-    const auto places = at::arange(rows.size(0), offsets.options()) + shift.repeat_interleave(counts);
-    return scatter_distinct_rows(rows, places, num_queries * slots).view({num_queries, slots * rows.size(1)});
+    const auto slots_of_rows = at::arange(rows.size(0), offsets.options()) + shift.repeat_interleave(counts);
+    return scatter_distinct_rows(rows, slots_of_rows, num_queries * slots).view({num_queries, slots * rows.size(1)});
 }
 
 }  // namespace
@@ -46,13 +46,13 @@ std::vector<at::Tensor> ball_query(const at::Tensor& points, const at::Tensor& q
     }
     if (error.empty() && point_clouds.size() != query_clouds.size()) {
         error = "ball_query: " + std::to_string(point_clouds.size()) + " clouds of points and " + std::to_string(query_clouds.size()) +
-                " of queries. Pass as many.";
+                " of queries. Pass the same number of both.";
     }
     for (const auto& limit : limits) {
         if (limit.max_neighbors == kAllNeighbors)
             error = "ball_query: a radius has no max_neighbors, which is the number of neighbours in a row of the result.";
     }
-    if (!error.empty()) throw_together(error, search_group(points, queries));  // others hear of it where they begin to search
+    if (!error.empty()) throw_together(error, search_group(points, queries));  // the other ranks learn of it at the start of their search
     std::vector<std::vector<at::Tensor>> found(limits.size());                 // by radius, then by cloud
     for (std::size_t b = 0; b < point_clouds.size(); ++b) {
         const auto lists = radius_search(point_clouds[b].detach(), query_clouds[b].detach(), limits, {.order = order});

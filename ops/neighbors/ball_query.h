@@ -9,16 +9,16 @@
 
 namespace meshard {
 
-/// Coordinates of the neighbours of each query within some radii: of each radius (B, M, K * D) with K its `max_neighbors`, neighbour after neighbour, and
-/// zeros where a query has fewer.
+/// Coordinates of the neighbours of each query, for each radius: (B, M, K * D) with K the radius' `max_neighbors`. Each row has the coordinates of one
+/// neighbour after the other, and zeros where a query has fewer than K.
 ///
-/// Points and queries are plain, Replicate, or cut along dimension 1, each in its own way; the result lies as the queries do (Replicate for whole queries
-/// among cut points). Which neighbours are found, and their order, does not depend on the ranks. Only the points' coordinates are differentiable, as
-/// values; gradients return to the owners. Collective where points or queries are cut.
+/// Points and queries are plain, Replicate, or cut along dimension 1, independently; the result has the layout of the queries (Replicate for whole
+/// queries and cut points). Neighbours and their order do not depend on the ranks. Differentiable in the points' coordinates; gradients are sent to the
+/// owners. Collective if points or queries are cut.
 ///
 /// @param points    (B, N, D)
 /// @param queries   (B, M, D)
-/// @throws InvalidInput as `radius_search`, on other placements, and if a limit has no `max_neighbors`
+/// @throws InvalidInput as `radius_search`, for other placements, and if a limit has no `max_neighbors`
 std::vector<at::Tensor> ball_query(const at::Tensor& points, const at::Tensor& queries, const std::vector<RadiusLimit>& limits, NeighborOrder order);
 
 }  // namespace meshard

@@ -22,7 +22,7 @@ void weigh(const double* distances, std::int64_t count, double power, double* we
     const auto num_here = std::count(distances, distances + count, 0.0);
     double sum = 0;
     for (std::int64_t e = 0; e < count; ++e) {
-        // In units of the nearest, so that no power overflows.
+        // Distances relative to the nearest one, so that no power overflows.
         weights[e] = num_here > 0 ? static_cast<double>(e < num_here) : std::pow(distances[0] / distances[e], power);
         sum += weights[e];
     }
@@ -36,10 +36,10 @@ CloudInterpolation::CloudInterpolation(const at::Tensor& sources, const at::Tens
     std::string error;
     if (!(options.power > 0)) error = std::string(kWhere) + ": the power is " + std::to_string(options.power) + "; it must be positive.";
     if (sources.dim() > 0 && sources.size(0) == 0) error = std::string(kWhere) + ": there are no points to interpolate from.";
-    if (!error.empty()) throw_together(error, search_group(sources, targets));  // others hear of it where they begin to search
+    if (!error.empty()) throw_together(error, search_group(sources, targets));  // the other ranks learn of it at the start of their search
     const at::NoGradGuard no_grad;
     targets_ = cut_rows_of(kWhere, "targets", targets);
-    targets_.own = at::Tensor();  // only how they lie
+    targets_.own = at::Tensor();  // only the layout is needed
     neighbors_ = knn(sources, targets, options.num_neighbors);
     const auto offsets = neighbors_.offsets.cpu(), distances = neighbors_.distances.to(at::kCPU, at::kDouble).contiguous();
     const auto* offset = offsets.const_data_ptr<std::int64_t>();

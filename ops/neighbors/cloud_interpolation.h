@@ -11,32 +11,32 @@
 namespace meshard {
 
 struct InterpolationOptions {
-    std::int64_t num_neighbors = 1;  ///< 1: the nearest value
-    double power = 2;                ///< weights are one over the distance to this power
+    std::int64_t num_neighbors = 1;  ///< 1: takes the value of the nearest point
+    double power = 2;                ///< p of the weights 1 / distance^p
 };
 
-/// Brings values from the points of one cloud to those of another by inverse distance over the nearest ones (Shepard 1968). Made once, used for as many
-/// fields as there are: then only values of points that some target needs travel.
+/// Interpolates fields from the points of one cloud (sources) to those of another (targets): a mean of the nearest sources' values, weighted by inverse
+/// distance (Shepard 1968). Made once, applied to any number of fields: then ranks send only the values that some target needs.
 ///
-/// Clouds are plain, Replicate, or cut along their rows, each in its own way. A target on a source takes its value (of several the mean). Results are
-/// those of whole clouds on any number of ranks.
+/// Clouds are plain, Replicate, or cut along their rows, independently. A target at the position of a source takes its value (of several the mean).
+/// Results are those of whole clouds on any number of ranks.
 class CloudInterpolation {
 public:
-    /// Collective where a cloud is cut.
+    /// Collective if a cloud is cut.
     /// @param sources  (N, D), D 1 to 3, of a floating type  @param targets  (M, D), of the same type
     /// @throws InvalidInput on every rank as `knn`, if there are no sources, or if the power is not positive
     CloudInterpolation(const at::Tensor& sources, const at::Tensor& targets, const InterpolationOptions& options = {});
 
-    /// (N, ...), lying as the sources do, to (M, ...), lying as the targets do. Collective where sources are cut; differentiable.
+    /// Values at the sources, (N, ...) with their layout, to values at the targets, (M, ...) with theirs. Collective if the sources are cut; differentiable.
     /// @throws InvalidInput if the values have other rows than the sources
     at::Tensor operator()(const at::Tensor& values) const;
 
-    /// Of this rank's targets among the sources, nearest first.
+    /// The sources near each of this rank's targets, nearest first.
     const Neighbors& neighbors() const { return neighbors_; }
 
 private:
     Neighbors neighbors_;
-    at::Tensor weights_;  ///< (entries), double; those of a target add up to 1
+    at::Tensor weights_;  ///< (entries), double; the sum over each target's entries is 1
     CutRows targets_;
 };
 

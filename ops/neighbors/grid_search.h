@@ -15,20 +15,20 @@
 
 namespace meshard {
 
-/// Neighbours as tensors, of query i the entries offsets[i], ..., offsets[i + 1] - 1.
+/// Neighbours of all queries as tensors; query i has the entries offsets[i], ..., offsets[i + 1] - 1.
 struct FoundNeighbors {
     at::Tensor offsets;    ///< (queries + 1), int64
-    at::Tensor places;     ///< (entries), int64: rows of the points
-    at::Tensor distances;  ///< (entries), in their type
+    at::Tensor rows;       ///< (entries), int64: rows of the points
+    at::Tensor distances;  ///< (entries), in the points' type
 };
 
-/// Searches by the kernels of ops/cuda, one list for each of the request's: what PointSearch and `neighbors_in_grid_order` find. On the device of the
-/// tensors, which is that of the executor.
+/// Searches with the kernels of ops/cuda, with the results of PointSearch and `neighbors_in_grid_order`: one list for each radius, or one for k nearest.
+/// Runs on the device of the tensors, which is that of the executor.
 template <class T, class Executor>
 class GridSearch {
 public:
     /// @param points, queries   (n, D) and (m, D) of T, contiguous, checked by `require_searchable`
-    /// @param excluded          (m), int32: of each query the row that is not to be found, -1 for none; undefined for none at all
+    /// @param excluded          (m), int32: for each query a row to leave out, -1 for none; undefined if no query has any
     GridSearch(const Executor& executor, const at::Tensor& points, const at::Tensor& queries, const at::Tensor& excluded)
         : executor_(executor), points_(points), queries_(queries), excluded_(excluded)
     {
@@ -76,7 +76,7 @@ private:
         return shape;
     }
 
-    /// The kernel that counts has filled the offsets: memory for as many entries.
+    /// Memory for the entries, once the counting kernel has filled the offsets.
     struct Entries {
         at::Tensor ids, distances;
     };

@@ -30,7 +30,7 @@ std::int64_t cut_axis(const ShardSpec& spec)
     return spec.axis_of_dim(0);
 }
 
-/// Rows of so many on each rank, cut as `like` is. Collective; all ranks throw if one has an error.
+/// The layout of rows of which this rank has `own`, cut along the axis of `like`. Collective; all ranks throw if any has an error.
 SpecPtr layout_of_rows(const ShardSpec& like, std::int64_t own, const std::string& error = {})
 {
     constexpr std::int64_t kWrong = -1;
@@ -40,8 +40,8 @@ SpecPtr layout_of_rows(const ShardSpec& like, std::int64_t own, const std::strin
     for (const auto& rank : like.device_mesh->group(axis).all_gather_integers(mine)) extents->push_back(rank[0]);
     const auto wrong = std::find(extents->begin(), extents->end(), kWrong) - extents->begin();
     if (wrong < static_cast<std::int64_t>(extents->size())) {
-        throw InvalidInput(error.empty() ? "MessageGraph: the search of rank " + std::to_string(wrong) + " does not fit its nodes; its own message says how."
-                                         : error);
+        throw InvalidInput(
+            error.empty() ? "MessageGraph: the search of rank " + std::to_string(wrong) + " does not fit its nodes. See the message of that rank." : error);
     }
     auto axes = like.axes;
     axes[axis] = {Shard(0), std::move(extents), 1};
@@ -57,7 +57,7 @@ std::vector<std::int64_t> owned_ids(const ShardSpec& spec, std::int64_t num_owne
     return ids;
 }
 
-/// Places of the entries of each row in a table with `width` places a row. On the CPU, as the offsets.
+/// Positions of all entries in a table that has `width` positions for each row. On the CPU, as the offsets.
 at::Tensor table_slots(const at::Tensor& offsets, std::int64_t width)
 {
     const auto num_rows = offsets.size(0) - 1;
@@ -65,12 +65,12 @@ at::Tensor table_slots(const at::Tensor& offsets, std::int64_t width)
     return at::arange(offsets[num_rows].item<std::int64_t>(), at::kLong) + shift.repeat_interleave(offsets.diff());
 }
 
-at::Tensor lay(const at::Tensor& local, const SpecPtr& spec)
+at::Tensor with_layout(const at::Tensor& local, const SpecPtr& spec)
 {
     return spec ? from_local(local, spec) : local;
 }
 
-at::Tensor here(const at::Tensor& tensor)
+at::Tensor own_rows(const at::Tensor& tensor)
 {
     return is_sharded(tensor) ? to_local(tensor) : tensor;
 }
@@ -151,7 +151,7 @@ MessageGraph::MessageGraph(const Csr& graph, const std::shared_ptr<const IndexMa
     neighbors_.queries_group = group;
     if (group.size() > 1) {
         neighbors_.plan = ExchangePlan::find(*index_map, group);
-        neighbors_.plan->set_agreed();  // of sharded nodes every rank knows all sizes
+        neighbors_.plan->set_agreed();  // every rank knows the sizes of sharded nodes on all ranks
     }
     neighbors_.points_layout = shard_spec(index_map, device_mesh, 0);
     neighbors_.num_points = num_owned;
@@ -163,11 +163,11 @@ void MessageGraph::lay_out_edges(const std::string& error)
 {
     const auto& like = target_spec_ ? target_spec_ : neighbors_.points_layout;
     if (!error.empty() && (!like || cut_axis(*like) < 0)) throw InvalidInput(error);
-    if (!error.empty()) layout_of_rows(*like, 0, error);  // where the others lay out their edges
+    if (!error.empty()) layout_of_rows(*like, 0, error);  // the collective in which the other ranks exchange their numbers of edges
     const auto& offsets = neighbors_.offsets;
     targets_ = at::arange(offsets.size(0) - 1, offsets.options()).repeat_interleave(offsets.diff());
     if (target_spec_) edge_spec_ = layout_of_rows(*target_spec_, targets_.size(0));
-    if (!ghosts_travel(neighbors_)) return;
+    if (!exchanges_ghosts(neighbors_)) return;
     const auto num_owned = neighbors_.plan->num_owned();
     const auto flags = offsets.options().dtype(at::kBool);
     const auto is_border = at::zeros({offsets.size(0) - 1}, flags);
@@ -184,7 +184,7 @@ void MessageGraph::lay_out_edges(const std::string& error)
     };
     inner_ = part_of(is_border.logical_not());
     border_ = part_of(is_border);
-    // Of the owned rows the border copies only what it needs beside the ghosts.
+    // Of the owned rows the border part copies only the sources of its edges.
     const auto is_needed = at::zeros({num_owned + neighbors_.plan->num_ghosts()}, flags).index_fill_(0, border_.sources, true);
     is_needed.narrow(0, num_owned, neighbors_.plan->num_ghosts()).fill_(true);
     border_sources_ = is_needed.narrow(0, 0, num_owned).nonzero().view({-1});
@@ -195,33 +195,33 @@ void MessageGraph::lay_out_edges(const std::string& error)
 
 at::Tensor MessageGraph::from_sources(const at::Tensor& nodes) const
 {
-    return lay(gather_neighbors(nodes, neighbors_), edge_spec_);
+    return with_layout(gather_neighbors(nodes, neighbors_), edge_spec_);
 }
 
 at::Tensor MessageGraph::from_targets(const at::Tensor& nodes) const
 {
-    return lay(take_rows(here(nodes), targets_), edge_spec_);
+    return with_layout(take_rows(own_rows(nodes), targets_), edge_spec_);
 }
 
 EdgeParts MessageGraph::parts_of(const at::Tensor& edges) const
 {
     if (!edge_order_.defined()) return {edges, {}};
-    const auto own = here(edges);
-    return {lay(take_rows(own, inner_.edges), inner_.spec), lay(take_rows(own, border_.edges), border_.spec)};
+    const auto own = own_rows(edges);
+    return {with_layout(take_rows(own, inner_.edges), inner_.spec), with_layout(take_rows(own, border_.edges), border_.spec)};
 }
 
 at::Tensor MessageGraph::whole(const EdgeParts& edges) const
 {
     if (!edge_order_.defined()) return edges.inner;
-    return lay(take_rows(at::cat({here(edges.inner), here(edges.border)}), edge_order_), edge_spec_);
+    return with_layout(take_rows(at::cat({own_rows(edges.inner), own_rows(edges.border)}), edge_order_), edge_spec_);
 }
 
 EdgeParts MessageGraph::updated_edges(const at::Tensor& sources, const at::Tensor& targets, const EdgeParts& edges, const EdgeUpdate& update) const
 {
     if (!edge_order_.defined()) return {update(edges.inner, from_sources(sources), from_targets(targets)), {}};
-    const auto own_sources = own_rows_of("MessageGraph", sources, neighbors_), own_targets = here(targets);
+    const auto own_sources = own_rows_of("MessageGraph", sources, neighbors_), own_targets = own_rows(targets);
     const auto updated = [&](const Part& part, const at::Tensor& own_edges, const at::Tensor& rows) {
-        return update(own_edges, lay(take_rows(rows, part.sources), part.spec), lay(take_rows(own_targets, part.targets), part.spec));
+        return update(own_edges, with_layout(take_rows(rows, part.sources), part.spec), with_layout(take_rows(own_targets, part.targets), part.spec));
     };
     auto pending = begin_ghost_exchange({own_sources}, neighbors_.plan);
     EdgeParts result;
@@ -233,35 +233,35 @@ EdgeParts MessageGraph::updated_edges(const at::Tensor& sources, const at::Tenso
 at::Tensor MessageGraph::to_targets(const EdgeParts& edges, SegmentReduction reduction) const
 {
     if (!edge_order_.defined()) return to_targets(edges.inner, reduction);
-    const auto reduced = [&](const Part& part, const at::Tensor& rows) { return segment_reduce(here(rows), part.offsets, reduction).values; };
-    return lay(take_rows(at::cat({reduced(inner_, edges.inner), reduced(border_, edges.border)}), node_order_), target_spec_);
+    const auto reduced = [&](const Part& part, const at::Tensor& rows) { return segment_reduce(own_rows(rows), part.offsets, reduction).values; };
+    return with_layout(take_rows(at::cat({reduced(inner_, edges.inner), reduced(border_, edges.border)}), node_order_), target_spec_);
 }
 
 at::Tensor MessageGraph::to_targets(const at::Tensor& edges, SegmentReduction reduction) const
 {
-    return lay(segment_reduce(here(edges), neighbors_.offsets, reduction).values, target_spec_);
+    return with_layout(segment_reduce(own_rows(edges), neighbors_.offsets, reduction).values, target_spec_);
 }
 
 DeepGraph::DeepGraph(const MessageGraph& graph, std::int64_t num_steps)
 {
     const auto& shallow = graph.neighbors();
-    if (!shallow.points_layout) throw InvalidInput("DeepGraph: the nodes are not cut, so that there are no ghosts to take deeper.");
+    if (!shallow.points_layout) throw InvalidInput("DeepGraph: the nodes are not cut among ranks, so there are no ghosts. Use the graph itself.");
     shallow_spec_ = shallow.points_layout;
     num_owned_ = shallow.num_points;
     const auto offsets_here = shallow.offsets.cpu(), ids_here = shallow.ids.cpu();
     const auto offsets = span_of(offsets_here), own_sources = span_of(ids_here);
 
-    // Every node's sources in a table, -1 where it has fewer, so that other ranks may ask for them.
+    // The ids of every node's sources in a table, padded with -1, from which other ranks gather rows.
     std::int64_t own_degree = 0;
     for (std::int64_t i = 0; i < num_owned_; ++i) own_degree = std::max(own_degree, offsets[i + 1] - offsets[i]);
     const std::vector<std::int64_t> mine{own_degree, num_steps};
     const auto& group = shallow_spec_->device_mesh->group(cut_axis(*shallow_spec_));
     const auto all = group.all_gather_integers(mine);
     for (const auto& rank : all) {
-        // Compared with the first rank's, so that every rank sees it.
+        // Compared with rank 0, so that every rank throws.
         if (rank[1] != all[0][1]) {
-            throw InvalidInput("DeepGraph: ranks want ghosts for " + std::to_string(all[0][1]) + " and for " + std::to_string(rank[1]) +
-                               " steps. Pass the same number on every rank.");
+            throw InvalidInput("DeepGraph: ranks pass different numbers of steps, " + std::to_string(all[0][1]) + " and " + std::to_string(rank[1]) +
+                               ". Pass the same number on every rank.");
         }
         max_degree_ = std::max(max_degree_, rank[0]);
     }
@@ -273,9 +273,9 @@ DeepGraph::DeepGraph(const MessageGraph& graph, std::int64_t num_steps)
     for (const auto id : owned_ids(*shallow_spec_, num_owned_)) row_of.emplace(id, static_cast<std::int64_t>(row_of.size()));
     std::vector<std::int64_t> deep_offsets(offsets.begin(), offsets.end()), rows, ghosts, frontier;
     const auto reach = [&](std::int64_t id) {
-        const auto [place, is_new] = row_of.emplace(id, static_cast<std::int64_t>(row_of.size()));
+        const auto [found, is_new] = row_of.emplace(id, static_cast<std::int64_t>(row_of.size()));
         if (is_new) frontier.push_back(id);
-        rows.push_back(place->second);
+        rows.push_back(found->second);
     };
     for (const auto id : own_sources) reach(id);
     std::vector<std::int64_t> inner_offsets{0};

@@ -11,7 +11,7 @@
 namespace meshard {
 namespace {
 
-/// Places of `ids` in ascending order.
+/// Positions of `ids` in ascending order of the ids.
 std::vector<std::int64_t> order_of(const std::vector<std::int64_t>& ids)
 {
     std::vector<std::int64_t> order(ids.size());
@@ -28,21 +28,21 @@ std::vector<T> picked(std::span<const T> rows, const std::vector<std::int64_t>& 
     return result;
 }
 
-/// Which own points have one of `places` within `bound`.
+/// For each own point whether one of `centers` is within `bound`.
 template <class T>
-std::vector<char> within_bound(std::span<const T> own, std::span<const T> places, double bound, int dimensions, std::span<const double> period)
+std::vector<char> within_bound(std::span<const T> own, std::span<const T> centers, double bound, int dimensions, std::span<const double> period)
 {
-    // One place is enough, so the points ask for their nearest.
+    // The nearest center of each point decides.
     const auto num_points = own.size() / dimensions;
-    if (places.empty()) return std::vector<char>(num_points, 0);
+    if (centers.empty()) return std::vector<char>(num_points, 0);
     const std::vector<T> bounds(num_points, static_cast<T>(bound) * static_cast<T>(bound));
-    const auto near = PointSearch<T>(places, dimensions, period).knn(own, 1, {}, bounds);
+    const auto near = PointSearch<T>(centers, dimensions, period).knn(own, 1, {}, bounds);
     std::vector<char> is_within(num_points);
     for (std::size_t i = 0; i < num_points; ++i) is_within[i] = near.offsets[i + 1] > near.offsets[i];
     return is_within;
 }
 
-/// Which own points answer the questions of one rank.
+/// For each own point whether the rank that sent these questions needs it.
 template <class T>
 std::vector<char> answers_to(const NeighborRequest& request, std::span<const std::uint8_t> bytes, std::span<const T> own, const PointSearch<T>& search,
                              int dimensions)
@@ -63,7 +63,7 @@ std::vector<char> answers_to(const NeighborRequest& request, std::span<const std
     return is_needed;
 }
 
-/// Global ids that ascend for every rank, a byte or two each.
+/// Sends ids to each rank and returns the received ones; ascending for each rank, and packed in a byte or two each.
 std::vector<std::int64_t> exchanged_ids(std::span<const std::int64_t> ids, std::span<const std::int64_t> send, std::span<const std::int64_t> receive,
                                         const RankGroup& group)
 {
@@ -86,14 +86,14 @@ std::vector<std::int64_t> exchanged_ids(std::span<const std::int64_t> ids, std::
     return all;
 }
 
-/// A number of all that decides which points come to any rank: other rows somewhere, another number.
+/// A hash, equal on all ranks, of everything on which the candidates depend: arguments, points and queries of all ranks.
 template <class T>
 std::uint64_t content_of(const NeighborRequest& request, const NeighborInput& points, const NeighborInput& queries, const RankGroup& group)
 {
     auto hash = static_cast<std::uint64_t>(fingerprint(request, points, queries));
     const auto add = [&](const void* data, std::size_t size) {
         const auto* at = static_cast<const char*>(data);
-        for (std::size_t i = 0; i < size; i += 4) {  // coordinates and ids are of 4 bytes or 8
+        for (std::size_t i = 0; i < size; i += 4) {  // coordinates and ids have 4 or 8 bytes
             std::uint32_t word;
             std::memcpy(&word, at + i, sizeof word);
             hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
@@ -112,14 +112,14 @@ std::uint64_t content_of(const NeighborRequest& request, const NeighborInput& po
     return hash;
 }
 
-/// Values for each rank or of each, one rank's after the other's.
+/// Values to send to each rank, or received from each, concatenated in order of ranks.
 template <class T>
 struct ByRank {
     std::vector<T> values;
     std::vector<std::int64_t> counts;
 };
 
-/// Of each rank what either has.
+/// For each rank the values of `a` followed by those of `b`.
 template <class T>
 ByRank<T> merged(const ByRank<T>& a, const ByRank<T>& b)
 {
@@ -135,14 +135,14 @@ ByRank<T> merged(const ByRank<T>& a, const ByRank<T>& b)
     return all;
 }
 
-/// Points of other ranks with their ids; coordinates are so many values a point.
+/// Points of other ranks with their ids; counts of coordinates are numbers of values, not of points.
 template <class T>
 struct Ghosts {
     ByRank<T> coordinates;
     ByRank<std::int64_t> ids;
 };
 
-/// Gives own rows to the ranks that need them, and takes what others give.
+/// Sends own rows to the ranks that need them, and receives theirs.
 template <class T>
 Ghosts<T> exchanged_points(const ByRank<std::int64_t>& rows, const NeighborInput& points, const RankGroup& group)
 {
@@ -156,7 +156,7 @@ Ghosts<T> exchanged_points(const ByRank<std::int64_t>& rows, const NeighborInput
     return ghosts;
 }
 
-/// Whether every rank looks among the points for neighbours of these same points.
+/// Whether on every rank the queries are the points themselves.
 template <class T>
 bool is_among_themselves(const NeighborInput& points, const NeighborInput& queries, const RankGroup& group)
 {
@@ -169,10 +169,11 @@ NeighborCandidates<T> found_candidates(const NeighborRequest& request, const Nei
 {
     const auto dimensions = static_cast<int>(points.values.size(1));
     const auto order = order_of(points.ids);
-    const auto own = picked(points.span<T>(), order, dimensions);  // by ascending id
+    const auto own = picked(points.span<T>(), order, dimensions);  // in ascending order of ids
     const PointSearch<T> search(own, dimensions, request.options.period);
 
-    // Within a radius two points are neighbours of each other. So of two ranks one asks; what it is given tells exactly which of its own the other needs.
+    // Within a radius two points are neighbours of each other. So only one rank of each pair asks; the points that it receives determine which of its own
+    // points the other rank needs.
     const bool is_mutual = !request.is_knn && is_among_themselves<T>(points, queries, group);
     std::vector<char> is_asked(group.size());
     for (int r = 0; r < group.size(); ++r) is_asked[r] = r != group.rank() && (!is_mutual || (r < group.rank()) == ((r + group.rank()) % 2 == 0));
@@ -185,7 +186,7 @@ NeighborCandidates<T> found_candidates(const NeighborRequest& request, const Nei
         }
         rows.counts.push_back(static_cast<std::int64_t>(rows.values.size() - before));
     };
-    ByRank<std::int64_t> given;  // own rows, each once for every rank that needs it
+    ByRank<std::int64_t> given;  // own rows to send, each once for every rank that needs it
     auto bytes = values_of<std::uint8_t>(asked.bytes);
     for (const auto count : asked.counts) {
         if (count <= 0) {
@@ -198,10 +199,10 @@ NeighborCandidates<T> found_candidates(const NeighborRequest& request, const Nei
     auto ghosts = exchanged_points<T>(given, points, group);
     if (is_mutual) {
         ByRank<std::int64_t> returned;
-        std::span<const T> places = ghosts.coordinates.values;
+        std::span<const T> received = ghosts.coordinates.values;
         for (const auto count : ghosts.coordinates.counts) {
-            add(returned, within_bound<T>(own, places.first(count), request.largest_radius() * kBoundSlack<T>, dimensions, request.options.period));
-            places = places.subspan(count);
+            add(returned, within_bound<T>(own, received.first(count), request.largest_radius() * kBoundSlack<T>, dimensions, request.options.period));
+            received = received.subspan(count);
         }
         const auto more = exchanged_points<T>(returned, points, group);
         given = merged(given, returned);
@@ -225,18 +226,18 @@ template <class T>
 std::shared_ptr<const NeighborCandidates<T>> neighbor_candidates(const NeighborRequest& request, const NeighborInput& points, const NeighborInput& queries,
                                                                  const RankGroup& group)
 {
-    struct Remembered {
+    struct Cached {
         std::uint64_t content;
         std::weak_ptr<const NeighborCandidates<T>> candidates;
     };
-    static thread_local std::vector<Remembered> remembered;  // by every rank, be it a thread
-    std::erase_if(remembered, [](const Remembered& one) { return one.candidates.expired(); });
+    static thread_local std::vector<Cached> cache;  // one for every rank, also if ranks are threads
+    std::erase_if(cache, [](const Cached& entry) { return entry.candidates.expired(); });
     const auto content = content_of<T>(request, points, queries, group);
-    const auto found = std::find_if(remembered.begin(), remembered.end(), [&](const Remembered& one) { return one.content == content; });
-    const auto known = found == remembered.end() ? nullptr : found->candidates.lock();
+    const auto found = std::find_if(cache.begin(), cache.end(), [&](const Cached& entry) { return entry.content == content; });
+    const auto known = found == cache.end() ? nullptr : found->candidates.lock();
     if (group.all_agree(known != nullptr)) return known;
     auto candidates = std::make_shared<const NeighborCandidates<T>>(found_candidates<T>(request, points, queries, group));
-    remembered.push_back({content, candidates});
+    cache.push_back({content, candidates});
     return candidates;
 }
 template std::shared_ptr<const NeighborCandidates<float>> neighbor_candidates(const NeighborRequest&, const NeighborInput&, const NeighborInput&,

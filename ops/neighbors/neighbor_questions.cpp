@@ -11,8 +11,8 @@
 namespace meshard {
 namespace {
 
-constexpr int kBoxes = 64, kBoxesOfRadius = 32;  // that a rank publishes
-// Widths of cells in which a radius search asks, in radii. Finer ones than the last bring fewer points, and cost more than those.
+constexpr int kBoxes = 64, kBoxesOfRadius = 32;  // most boxes that a rank broadcasts
+// Widths of the cells in a radius search's questions, in radii. Finer cells would bring fewer points, but the questions would cost more.
 constexpr double kFineCell = 0.03, kCoarseCells[] = {4, 1, 0.5};
 
 std::vector<std::int64_t> without_flags(std::vector<std::int64_t> counts)
@@ -21,11 +21,11 @@ std::vector<std::int64_t> without_flags(std::vector<std::int64_t> counts)
     return counts;
 }
 
-/// What every rank tells of where its points are.
+/// The boxes that all ranks broadcast around their points.
 struct Surroundings {
-    std::vector<std::vector<PointBox>> boxes;  // of each rank
+    std::vector<std::vector<PointBox>> boxes;  // by rank
     std::vector<std::optional<PointBox>> hulls;
-    std::vector<std::int64_t> held;  // points of each rank
+    std::vector<std::int64_t> held;  // number of points, by rank
 };
 
 PointBox hull(const std::vector<PointBox>& boxes)
@@ -49,7 +49,7 @@ Surroundings surroundings(std::span<const T> own, int dimensions, int max_boxes,
         for (const auto& corner : {box.low, box.high}) {
             for (const auto x : corner) numbers.push_back(static_cast<T>(x));  // a coordinate of a point: exact
         }
-        const auto count = static_cast<T>(box.num_points);  // never more than there are
+        const auto count = static_cast<T>(box.num_points);  // rounded down: not more than there are
         numbers.push_back(static_cast<std::int64_t>(count) > box.num_points ? std::nextafter(count, T{0}) : count);
     }
     Surroundings all;
@@ -75,7 +75,7 @@ Surroundings surroundings(std::span<const T> own, int dimensions, int max_boxes,
     return all;
 }
 
-/// A squared distance within which at least k points lie for certain: of boxes that end there, nearest ends first.
+/// A squared distance within which there are at least k points: the boxes are sorted by their farthest distance, and their points counted.
 double certain_bound(const std::vector<std::vector<PointBox>>& boxes, const std::array<double, 3>& x, std::int64_t k, std::span<const double> period)
 {
     std::vector<std::pair<double, std::int64_t>> ends;
@@ -90,7 +90,7 @@ double certain_bound(const std::vector<std::vector<PointBox>>& boxes, const std:
     return std::numeric_limits<double>::infinity();
 }
 
-/// How far each query looks, squared, as far as own points tell.
+/// Each query's bound, squared: the radius, or the distance of the k-th own point.
 template <class T>
 std::vector<double> own_bounds(const NeighborRequest& request, std::span<const T> queries, std::int64_t num_queries, const PointSearch<T>& search)
 {
@@ -111,7 +111,7 @@ std::vector<double> own_bounds(const NeighborRequest& request, std::span<const T
     return bounds;
 }
 
-/// For each rank the queries that it may have an answer for, of a kNN search with their bounds.
+/// For each rank the queries to which it may have neighbours; in a search for k nearest each with its bound.
 template <class T>
 std::vector<std::vector<T>> questions_for(const NeighborRequest& request, std::span<const T> queries, std::vector<double> bounds, const Surroundings& there,
                                           int dimensions, const std::vector<char>& is_asked)
@@ -143,7 +143,7 @@ std::vector<std::vector<T>> questions_for(const NeighborRequest& request, std::s
     return questions;
 }
 
-/// `bytes[r]` go to rank r; what each rank had for this one.
+/// Sends `bytes[r]` to rank r; returns the bytes that each rank sent to this one.
 std::vector<std::vector<std::uint8_t>> exchanged_bytes(const std::vector<std::vector<std::uint8_t>>& bytes, const RankGroup& group)
 {
     std::vector<std::uint8_t> all;
@@ -163,7 +163,8 @@ std::vector<std::vector<std::uint8_t>> exchanged_bytes(const std::vector<std::ve
     return result;
 }
 
-/// Leaves of a radius search's questions those that lie near a point of the rank asked, by coarse cells: boxes of ragged parts hold much that is empty.
+/// Keeps the queries of a radius search that are near a point of the rank asked, which answers for coarse cells: boxes around irregular parts are mostly
+/// empty.
 template <class T>
 std::vector<std::vector<T>> worth_asking(const NeighborRequest& request, std::vector<std::vector<T>> questions, const PointSearch<T>& own, double width,
                                          int dimensions, const RankGroup& group)
@@ -176,7 +177,7 @@ std::vector<std::vector<T>> worth_asking(const NeighborRequest& request, std::ve
         asking.push_back(some.empty() ? std::vector<std::uint8_t>() : packed(cells.back()));
     }
     const auto asked = exchanged_bytes(asking, group);
-    std::vector<std::vector<std::uint8_t>> answers(questions.size());  // a bit a cell
+    std::vector<std::vector<std::uint8_t>> answers(questions.size());  // one bit for each cell
     for (std::size_t r = 0; r < asked.size(); ++r) {
         if (asked[r].empty()) continue;
         const auto theirs = unpacked_cells(asked[r]);
@@ -187,10 +188,10 @@ std::vector<std::vector<T>> worth_asking(const NeighborRequest& request, std::ve
     }
     const auto answered = exchanged_bytes(answers, group);
     for (std::size_t r = 0; r < questions.size(); ++r) {
-        const auto places = cell_of_each<T>(cells[r], questions[r], dimensions);
+        const auto query_cells = cell_of_each<T>(cells[r], questions[r], dimensions);
         std::vector<T> kept;
-        for (std::size_t i = 0; i < places.size(); ++i) {
-            if ((answered[r][places[i] / 8] >> places[i] % 8 & 1) == 0) continue;
+        for (std::size_t i = 0; i < query_cells.size(); ++i) {
+            if ((answered[r][query_cells[i] / 8] >> query_cells[i] % 8 & 1) == 0) continue;
             kept.insert(kept.end(), questions[r].begin() + i * dimensions, questions[r].begin() + (i + 1) * dimensions);
         }
         questions[r] = std::move(kept);
@@ -198,7 +199,7 @@ std::vector<std::vector<T>> worth_asking(const NeighborRequest& request, std::ve
     return questions;
 }
 
-/// Points that some question needs for certain: those of boxes that lie within the reach of one of a few questions.
+/// A lower bound of the number of points that answer the questions: those of boxes that are completely within the bound of one of a few questions.
 template <class T>
 std::int64_t certain_answers(const NeighborRequest& request, const std::vector<T>& questions, const std::vector<PointBox>& boxes, int dimensions)
 {

@@ -14,7 +14,7 @@
 
 namespace meshard {
 
-/// What widens squared bounds, so that rounding of coordinates' differences leaves out none.
+/// Factor that widens squared bounds, so that no neighbour is lost by rounding.
 template <class T>
 inline constexpr double kBoundSlack = 1 + 16 * static_cast<double>(std::numeric_limits<T>::epsilon());
 
@@ -32,24 +32,24 @@ std::span<const T> values_of(const at::Tensor& tensor)
     return {tensor.const_data_ptr<T>(), static_cast<std::size_t>(tensor.numel())};
 }
 
-/// `send[r]` is for rank r; what each rank had for this one. Collective.
+/// Sends `send[r]` to rank r; returns the number that each rank sent to this one. Collective.
 std::vector<std::int64_t> exchanged(const std::vector<std::int64_t>& send, const RankGroup& group);
 
-/// What is asked of this rank, as it travelled: for each rank its bytes, one after the other, or that it wants everything.
+/// The questions received by this rank: the bytes of each rank concatenated, or a request for all points.
 struct AskedOfRank {
     static constexpr std::int64_t kEverything = -1;
 
     at::Tensor bytes;
-    std::vector<std::int64_t> counts;  ///< of bytes, or kEverything for all points
+    std::vector<std::int64_t> counts;  ///< of bytes from each rank, or kEverything for all points
 };
 
-/// Asks the ranks of which points may be near this one's queries, and is asked by them. Collective.
+/// Sends this rank's queries to the ranks that may have points near them, and receives theirs. Collective.
 ///
-/// Every rank publishes a few boxes around its points. A query asks the ranks of which a box is within its bound: the radius, or the distance of the
-/// k-th point known so far. Of a radius search the questions are cells of a fine grid in which queries lie, and not the queries: a few points more come
-/// than are needed, and questions are short. Coarser cells are asked about first: where a rank has no points near one, nothing more is asked.
-/// @param search   of the rank's own points `own`
-/// @param is_asked for each rank whether this one may ask it
+/// Every rank broadcasts a few boxes around its points. A query is sent to the ranks with a box within its bound: the radius, or the distance of the k-th
+/// point known so far. In a radius search cells of a fine grid around the queries are sent instead of the queries: such questions are short, and only a few
+/// more points are received than needed. Coarser cells are sent first: no finer cells follow if a rank has no points near one.
+/// @param search   among the rank's own points `own`
+/// @param is_asked for each rank whether this rank may send it questions
 template <class T>
 AskedOfRank exchanged_questions(const NeighborRequest& request, std::span<const T> own, const PointSearch<T>& search, std::span<const T> queries,
                                 int dimensions, const std::vector<char>& is_asked, const RankGroup& group);

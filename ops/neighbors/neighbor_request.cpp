@@ -28,9 +28,9 @@ NeighborInput neighbor_input(const char* where, const char* what, const at::Tens
         for (std::size_t a = 0; a < spec->axes.size(); ++a) {
             const auto& layout = spec->axes[a];
             if (layout.is_replicate()) continue;
-            if (batch && layout.placement.dim == 0 && layout.blocks == 1) continue;  // of other clouds this rank knows nothing
+            if (batch && layout.placement.dim == 0 && layout.blocks == 1) continue;  // cuts the clouds of the batch, not their rows
             if (layout.placement.dim != row_dim || layout.blocks != 1 || rows.is_cut()) {
-                throw InvalidInput(std::string(where) + ": the " + what + " lie as " + to_string(*spec) +
+                throw InvalidInput(std::string(where) + ": the " + what + " have layout " + to_string(*spec) +
                                    ", expected a cut along their rows, or of a batch along its clouds. Redistribute them.");
             }
             rows.axis = static_cast<std::int64_t>(a);
@@ -79,10 +79,11 @@ void require_searchable(const NeighborRequest& request, const NeighborInput& poi
     const auto fail = [&](const std::string& text) { throw InvalidInput(std::string(request.where) + ": " + text); };
     if (queries.values.size(1) != dimensions || points.plain.scalar_type() != queries.plain.scalar_type()) {
         fail("points of " + std::to_string(dimensions) + " dimensions and type " + c10::toString(points.plain.scalar_type()) + ", queries of " +
-             std::to_string(queries.values.size(1)) + " and " + c10::toString(queries.plain.scalar_type()) + ". Make them alike.");
+             std::to_string(queries.values.size(1)) + " and " + c10::toString(queries.plain.scalar_type()) +
+             ". Give both the same number of dimensions and the same type.");
     }
     if (points.plain.device() != queries.plain.device()) {
-        fail("the points lie on " + points.plain.device().str() + ", the queries on " + queries.plain.device().str() + ". Move one to the other.");
+        fail("the points are on " + points.plain.device().str() + ", the queries on " + queries.plain.device().str() + ". Move one to the other.");
     }
     if (points.is_cut() && queries.is_cut() && (points.device_mesh != queries.device_mesh || points.axis != queries.axis)) {
         fail("points and queries are cut among different ranks. Cut both along the same axis of one device mesh.");
@@ -92,25 +93,26 @@ void require_searchable(const NeighborRequest& request, const NeighborInput& poi
     for (const auto& limit : request.limits) require_limit(request.where, limit);
     const auto& period = request.options.period;
     if (!period.empty() && static_cast<int>(period.size()) != dimensions) {
-        fail(std::to_string(period.size()) + " periods for " + std::to_string(dimensions) + " dimensions. Pass one an axis, 0 for an open one.");
+        fail(std::to_string(period.size()) + " periods for " + std::to_string(dimensions) +
+             " dimensions. Pass one for each axis, 0 for an axis that is not periodic.");
     }
     for (const auto length : period) {
-        if (!(length >= 0) || !std::isfinite(length)) fail("a period is negative or not finite. Pass a length, or 0 for an open axis.");
+        if (!(length >= 0) || !std::isfinite(length)) fail("a period is negative or not finite. Pass a length, or 0 for an axis that is not periodic.");
     }
     if (request.options.order == NeighborOrder::Grid && (request.is_knn || dimensions != 3 || !period.empty() || request.options.exclude_self)) {
-        fail("the grid's order is for radius searches in 3 open dimensions that leave nothing out. Use NeighborOrder::Nearest.");
+        fail("NeighborOrder::Grid is for radius searches in 3 dimensions without periods and without exclude_self. Use NeighborOrder::Nearest.");
     }
-    const auto require_places = [&]<class T>(const char* what, std::span<const T> coordinates) {
+    const auto require_valid = [&]<class T>(const char* what, std::span<const T> coordinates) {
         require_coordinates(request.where, what, coordinates, dimensions);
         if (request.options.order != NeighborOrder::Grid) return;
         for (const auto& limit : request.limits) require_grid_cells(coordinates, limit);
     };
     if (points.values.scalar_type() == at::kDouble) {
-        require_places("points", points.span<double>());
-        require_places("queries", queries.span<double>());
+        require_valid("points", points.span<double>());
+        require_valid("queries", queries.span<double>());
     } else {
-        require_places("points", points.span<float>());
-        require_places("queries", queries.span<float>());
+        require_valid("points", points.span<float>());
+        require_valid("queries", queries.span<float>());
     }
 }
 

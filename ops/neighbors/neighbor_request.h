@@ -13,7 +13,7 @@
 
 namespace meshard {
 
-/// What a search asks for: the k nearest, or radii.
+/// The arguments of a search: k nearest, or radii.
 struct NeighborRequest {
     const char* where;
     bool is_knn = false;
@@ -22,7 +22,10 @@ struct NeighborRequest {
     NeighborOptions options;
 
     std::int64_t num_lists() const { return is_knn ? 1 : static_cast<std::int64_t>(limits.size()); }
-    std::int64_t num_wanted() const { return k + (options.exclude_self ? 1 : 0); }  ///< of k nearest, the point itself among them
+    std::int64_t num_wanted() const
+    {
+        return k + (options.exclude_self ? 1 : 0);
+    }  ///< of the k nearest search, with one more for the point itself if it is left out
     double largest_radius() const
     {
         double radius = 0;
@@ -31,14 +34,14 @@ struct NeighborRequest {
     }
 };
 
-/// This rank's rows of points or queries, of one cloud.
+/// This rank's points or queries of one cloud.
 struct NeighborInput {
-    at::Tensor plain;   ///< (n, D), with its history
-    at::Tensor values;  ///< the same on the CPU, contiguous, without
+    at::Tensor plain;   ///< (n, D), with its autograd history
+    at::Tensor values;  ///< the same on the CPU, contiguous, without history
     std::vector<std::int64_t> ids;
     std::shared_ptr<const DeviceMesh> device_mesh;
     SpecPtr layout;
-    std::int64_t axis = -1;  ///< that cuts them, or -1
+    std::int64_t axis = -1;  ///< of the device mesh, that cuts them; -1 if none does
 
     bool is_cut() const { return axis >= 0; }
     std::int64_t size() const { return values.size(0); }
@@ -49,18 +52,18 @@ struct NeighborInput {
     }
 };
 
-/// The rows of `tensor`, (N, D), or of cloud `batch` of this rank's of a (B, N, D): plain, Replicate, cut along N, and along B by another axis.
-/// @throws InvalidInput if it is nothing of that kind
+/// This rank's rows of `tensor`, (N, D), or of its cloud number `batch` in a (B, N, D): plain, Replicate, cut along N, and by another axis along B.
+/// @throws InvalidInput for other layouts, shapes and types
 NeighborInput neighbor_input(const char* where, const char* what, const at::Tensor& tensor, std::optional<std::int64_t> batch);
 
-/// The ranks that search together: those among which rows of points or queries are cut; of one if neither's are. A search begins with `throw_together`
-/// among them: who finds something wrong before it searches tells the others by that, and they need no message more.
+/// The ranks that search together: those among which rows of points or queries are cut; a group of one if neither is cut. A search begins with
+/// `throw_together` over this group. A rank that finds an error before its search calls it, too, so that the other ranks learn of the error.
 RankGroup search_group(const at::Tensor& points, const at::Tensor& queries);
 
-/// Whether a search among these can be made; looks at this rank's rows only. @throws InvalidInput if not
+/// Checks the arguments, on this rank's rows only. @throws InvalidInput if they are wrong or do not fit each other
 void require_searchable(const NeighborRequest& request, const NeighborInput& points, const NeighborInput& queries);
 
-/// A number of all arguments that must be the same on every rank.
+/// A hash of the arguments that must be the same on every rank.
 std::int64_t fingerprint(const NeighborRequest& request, const NeighborInput& points, const NeighborInput& queries);
 
 }  // namespace meshard

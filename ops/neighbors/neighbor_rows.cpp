@@ -20,14 +20,14 @@ namespace {
 
 at::Tensor summed(const at::Tensor& share, const RankGroup& group);
 
-/// What every rank holds, of which each uses a share: backward sums the shares' gradients.
+/// A tensor that every rank holds, and of which each uses a part: backward sums the gradients of all ranks.
 at::Tensor shared(const at::Tensor& whole, const RankGroup& group)
 {
     if (group.size() == 1) return whole;
     return with_backward(whole.detach().alias(), whole, "SumOverQueriesBackward", [group](const at::Tensor& gradient) { return summed(gradient, group); });
 }
 
-/// The adjoint.
+/// The adjoint of `shared`: the sum over all ranks.
 at::Tensor summed(const at::Tensor& share, const RankGroup& group)
 {
     auto sum = share.detach().clone(at::MemoryFormat::Contiguous);
@@ -35,7 +35,7 @@ at::Tensor summed(const at::Tensor& share, const RankGroup& group)
     return with_backward(sum, share, "ShareOfSumBackward", [group](const at::Tensor& gradient) { return shared(gradient, group); });
 }
 
-/// Rows of owned points and ghosts, one an entry, in two steps: those of owned points at once, those of ghosts when they are there.
+/// Gathers rows of owned points and ghosts, one for each entry, in two steps: those of owned points in the constructor, those of ghosts in `with`.
 class EntryRows {
 public:
     EntryRows(const at::Tensor& rows, const at::Tensor& entries) : entries_(entries.to(rows.device())), num_owned_(rows.size(0))
@@ -53,7 +53,7 @@ public:
     {
         const auto index = at::where(entries_ < num_owned_, at::full_like(entries_, -1), entries_ - num_owned_);
         take_some_rows_into(found_, ghosts, index);
-        // Those of ghosts are left out of the own entries' gradient, so that it may be the whole.
+        // The whole gradient is passed on to the own rows too: their backward ignores entries of ghosts.
         std::vector<at::Tensor> all{found_.alias()};
         set_backward(all, {own_, ghosts}, "EntriesBackward", [index, num_ghosts = ghosts.size(0)](std::vector<at::Tensor> gradients) {
             return std::vector<at::Tensor>{gradients[0], scatter_some_rows(gradients[0], index, num_ghosts)};
@@ -66,7 +66,7 @@ private:
     std::int64_t num_owned_;
 };
 
-/// Some queries of a search with their entries.
+/// Some of the queries of a search, with their entries.
 struct SomeQueries {
     std::vector<std::int64_t> queries, entries, rows, offsets{0};
 
@@ -81,14 +81,14 @@ struct SomeQueries {
     }
 };
 
-/// Entry numbers among some queries as numbers among all; -1 stays.
+/// Converts entry numbers among some queries to numbers among all; keeps -1.
 at::Tensor among_all(const at::Tensor& arguments, const SomeQueries& some)
 {
     if (some.entries.empty()) return arguments;
     return at::where(arguments < 0, arguments, index_tensor(some.entries).to(arguments.device()).take(arguments.clamp_min(0)));
 }
 
-/// Whether these are known to be other rows of the whole, although as many on every rank.
+/// Whether both have an index map and as many rows on this rank, but rows with other global ids.
 bool have_other_ids(const ShardSpec& features, const ShardSpec& points)
 {
     const auto &here = features.index_map, &there = points.index_map;
@@ -102,11 +102,11 @@ at::Tensor rows_with_ghosts(const at::Tensor& rows, const std::shared_ptr<const 
 {
     if (!plan) return shared(rows, queries_group);
     if (queries_group.size() > 1 || plan->group().size() == 1) return with_ghosts(rows, plan);
-    // Every rank has all queries, and so the whole gradient of its own rows already.
+    // Every rank has all queries, and so already the complete gradient of its own rows.
     return at::cat({rows, exchange_ghosts(rows.detach(), plan)});
 }
 
-bool ghosts_travel(const Neighbors& neighbors)
+bool exchanges_ghosts(const Neighbors& neighbors)
 {
     return neighbors.plan && neighbors.plan->group().size() > 1 && neighbors.queries_group.size() > 1;
 }
@@ -116,8 +116,8 @@ at::Tensor own_rows_of(const char* where, const at::Tensor& features, const Neig
     if (is_sharded(features)) reduce_partials(features);
     const bool is_cut = is_sharded(features) && spec_of(features)->has_shard();
     if (is_cut != static_cast<bool>(neighbors.points_layout) || (is_cut && !(*spec_of(features) == *neighbors.points_layout))) {
-        throw InvalidInput(std::string(where) + ": the features lie as " + (is_cut ? to_string(*spec_of(features)) : std::string("a whole")) +
-                           ", the points did as " + (neighbors.points_layout ? to_string(*neighbors.points_layout) : std::string("a whole")) +
+        throw InvalidInput(std::string(where) + ": the features have layout " + (is_cut ? to_string(*spec_of(features)) : std::string("whole")) +
+                           ", the points had " + (neighbors.points_layout ? to_string(*neighbors.points_layout) : std::string("whole")) +
                            ". Redistribute the features, or search again.");
     }
     if (is_cut && have_other_ids(*spec_of(features), *neighbors.points_layout)) {
@@ -129,7 +129,7 @@ at::Tensor own_rows_of(const char* where, const at::Tensor& features, const Neig
     const auto expected = (neighbors.is_batch ? neighbors.num_batches : 1) * neighbors.num_points;
     if (rows.dim() < 1 || rows.size(0) != expected) {
         throw InvalidInput(std::string(where) + ": features of " + std::to_string(rows.dim() < 1 ? 0 : rows.size(0)) + " rows, the search was among " +
-                           std::to_string(expected) + " points. Pass one row a point.");
+                           std::to_string(expected) + " points. Pass one row for each point.");
     }
     return rows;
 }
@@ -137,31 +137,31 @@ at::Tensor own_rows_of(const char* where, const at::Tensor& features, const Neig
 at::Tensor gather_neighbors(const at::Tensor& features, const Neighbors& neighbors)
 {
     const auto rows = own_rows_of("gather_neighbors", features, neighbors);
-    if (!ghosts_travel(neighbors)) return take_rows(rows_with_ghosts(rows, neighbors.plan, neighbors.queries_group), neighbors.rows);
+    if (!exchanges_ghosts(neighbors)) return take_rows(rows_with_ghosts(rows, neighbors.plan, neighbors.queries_group), neighbors.rows);
     auto pending = begin_ghost_exchange({rows}, neighbors.plan);
-    EntryRows found(rows, neighbors.rows);  // own rows are copied while ghosts are on their way
+    EntryRows found(rows, neighbors.rows);  // copies own rows while ghosts are received
     return found.with(pending.end()[0]);
 }
 
 SegmentResult reduce_neighbors(const at::Tensor& features, const Neighbors& neighbors, SegmentReduction reduction)
 {
     const auto rows = own_rows_of("reduce_neighbors", features, neighbors);
-    if (!ghosts_travel(neighbors)) {
+    if (!exchanges_ghosts(neighbors)) {
         return segment_reduce(take_rows(rows_with_ghosts(rows, neighbors.plan, neighbors.queries_group), neighbors.rows), neighbors.offsets, reduction);
     }
     auto pending = begin_ghost_exchange({rows}, neighbors.plan);
     const auto offsets = neighbors.offsets.cpu(), entry_rows = neighbors.rows.cpu();
-    const auto *starts = offsets.const_data_ptr<std::int64_t>(), *places = entry_rows.const_data_ptr<std::int64_t>();
+    const auto *starts = offsets.const_data_ptr<std::int64_t>(), *entry = entry_rows.const_data_ptr<std::int64_t>();
     const auto num_owned = neighbors.plan->num_owned(), num_queries = offsets.size(0) - 1;
     SomeQueries inner, border;
     for (std::int64_t i = 0; i < num_queries; ++i) {
-        const bool is_inner = std::all_of(places + starts[i], places + starts[i + 1], [&](std::int64_t row) { return row < num_owned; });
-        (is_inner ? inner : border).add(i, starts[i], starts[i + 1], places);
+        const bool is_inner = std::all_of(entry + starts[i], entry + starts[i + 1], [&](std::int64_t row) { return row < num_owned; });
+        (is_inner ? inner : border).add(i, starts[i], starts[i + 1], entry);
     }
     std::vector<std::int64_t> order(num_queries);
-    std::int64_t place = 0;
+    std::int64_t position = 0;
     for (const auto* some : {&inner, &border}) {
-        for (const auto query : some->queries) order[query] = place++;
+        for (const auto query : some->queries) order[query] = position++;
     }
     const auto device = rows.device();
     const auto first = segment_reduce(take_rows(rows, index_tensor(inner.rows).to(device)), index_tensor(inner.offsets).to(device), reduction);

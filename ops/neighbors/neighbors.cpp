@@ -31,7 +31,7 @@ at::Tensor tensor_on(at::Device device, const std::vector<Number>& numbers)
     return at::tensor(numbers, c10::CppTypeToScalarType<Number>::value).to(device);
 }
 
-/// Queries on LibTorch's threads, unless one of them asks.
+/// Runs queries on LibTorch's threads, unless called from one of them.
 SearchPieces on_threads()
 {
     if (at::in_parallel_region()) return {};
@@ -58,9 +58,9 @@ std::vector<FoundNeighbors> found_on_cpu(const NeighborRequest& request, std::sp
     }
     std::vector<FoundNeighbors> found;
     for (const auto& list : lists) {
-        auto places = at::empty({static_cast<std::int64_t>(list.ids.size())}, at::kLong);
-        std::copy(list.ids.begin(), list.ids.end(), places.template mutable_data_ptr<std::int64_t>());
-        found.push_back({at::tensor(list.offsets, at::kLong), places, at::tensor(list.distances, c10::CppTypeToScalarType<T>::value)});
+        auto rows = at::empty({static_cast<std::int64_t>(list.ids.size())}, at::kLong);
+        std::copy(list.ids.begin(), list.ids.end(), rows.template mutable_data_ptr<std::int64_t>());
+        found.push_back({at::tensor(list.offsets, at::kLong), rows, at::tensor(list.distances, c10::CppTypeToScalarType<T>::value)});
     }
     return found;
 }
@@ -78,16 +78,16 @@ std::vector<Neighbors> search_rows(const NeighborRequest& request, const Neighbo
     const auto held = is_cut ? neighbor_candidates<T>(request, points, queries, group)
                              : std::make_shared<const NeighborCandidates<T>>(NeighborCandidates<T>{.ids = points.ids});
     const auto& candidates = *held;
-    // Lives as long as what it was found with, so that the next search may find that.
+    // The plan keeps the candidates alive, so that the next search finds them in the cache.
     const auto plan = candidates.plan ? std::shared_ptr<const ExchangePlan>(held, candidates.plan.get()) : nullptr;
     const auto table = is_cut ? std::span<const T>(candidates.points) : points.span<T>();
 
     std::vector<std::int32_t> excluded;
     if (request.options.exclude_self) {
         for (const auto id : queries.ids) {
-            const auto place = std::lower_bound(candidates.ids.begin(), candidates.ids.end(), id) - candidates.ids.begin();
-            const bool is_here = place < static_cast<std::int64_t>(candidates.ids.size()) && candidates.ids[place] == id;
-            excluded.push_back(is_here ? static_cast<std::int32_t>(place) : -1);
+            const auto found = std::lower_bound(candidates.ids.begin(), candidates.ids.end(), id);
+            const bool is_here = found != candidates.ids.end() && *found == id;
+            excluded.push_back(is_here ? static_cast<std::int32_t>(found - candidates.ids.begin()) : -1);
         }
     }
     const auto device = points.plain.device();
@@ -114,12 +114,12 @@ std::vector<Neighbors> search_rows(const NeighborRequest& request, const Neighbo
         neighbors.num_points = points.size();
         if (points.is_cut()) neighbors.points_layout = points.layout;
         neighbors.offsets = list.offsets;
-        neighbors.ids = ids.defined() ? ids.index_select(0, list.places) : list.places;
-        neighbors.rows = rows.defined() ? rows.index_select(0, list.places) : list.places;
+        neighbors.ids = ids.defined() ? ids.index_select(0, list.rows) : list.rows;
+        neighbors.rows = rows.defined() ? rows.index_select(0, list.rows) : list.rows;
         if (differentiable) {
             const auto counts = list.offsets.narrow(0, 1, queries.size()) - list.offsets.narrow(0, 0, queries.size());
             const auto query_rows = at::arange(queries.size(), list.offsets.options()).repeat_interleave(counts);
-            const auto type = c10::CppTypeToScalarType<T>::value;  // of narrow types the gaps are wide, as in the search
+            const auto type = c10::CppTypeToScalarType<T>::value;  // differences of narrow types are computed in a wide one, as in the search
             auto gaps = take_rows(rows_with_history, neighbors.rows).to(type) - take_rows(queries.plain, query_rows).to(type);
             if (!request.options.period.empty()) {
                 auto images = at::zeros_like(gaps);
@@ -138,7 +138,7 @@ std::vector<Neighbors> search_rows(const NeighborRequest& request, const Neighbo
     return result;
 }
 
-/// @param num_left  clouds of a batch that are searched after this one; -1 where there is no batch
+/// @param num_left  clouds of a batch that are searched after this one; -1 without a batch
 std::vector<Neighbors> search_cloud(const NeighborRequest& request, const at::Tensor& points, const at::Tensor& queries, std::optional<std::int64_t> batch,
                                     std::int64_t num_left)
 {
@@ -153,7 +153,7 @@ std::vector<Neighbors> search_cloud(const NeighborRequest& request, const at::Te
         error = wrong.what();
     }
     throw_together(error, group);
-    // The last two decide which messages follow, and not which points come.
+    // `num_left` and differentiability decide which messages follow, not which points are received.
     const auto mine = fingerprint(request, point_rows, query_rows) ^ (2 * num_left + is_differentiable(point_rows, query_rows));
     for (const auto& rank : group.all_gather_integers(std::vector<std::int64_t>{mine})) {
         if (rank[0] == mine) continue;
@@ -165,7 +165,7 @@ std::vector<Neighbors> search_cloud(const NeighborRequest& request, const at::Te
                                                           : search_rows<float>(request, point_rows, query_rows, group);
 }
 
-/// The lists of a batch's clouds end to end. Owned rows of all clouds come first, ghosts of all after them.
+/// Concatenates the neighbours of a batch's clouds. Rows are numbered with the owned rows of all clouds first, then the ghosts of all clouds.
 Neighbors joined(const std::vector<const Neighbors*>& clouds)
 {
     Neighbors all;
@@ -191,8 +191,8 @@ Neighbors joined(const std::vector<const Neighbors*>& clouds)
         distances.push_back(cloud.distances);
         auto own = cloud.rows + static_cast<std::int64_t>(b) * all.num_points;
         if (cloud.plan && cloud.plan->num_ghosts() > 0) {
-            const auto places = merged.ghost_places[b].to(own.device()) + all.num_batches * all.num_points;
-            own = at::where(cloud.rows < all.num_points, own, places.index_select(0, (cloud.rows - all.num_points).clamp_min(0)));
+            const auto ghost_rows = merged.ghost_places[b].to(own.device()) + all.num_batches * all.num_points;
+            own = at::where(cloud.rows < all.num_points, own, ghost_rows.index_select(0, (cloud.rows - all.num_points).clamp_min(0)));
         }
         rows.push_back(own);
         entries += cloud.ids.numel();
@@ -204,20 +204,20 @@ Neighbors joined(const std::vector<const Neighbors*>& clouds)
     return all;
 }
 
-/// Of a rank that has no clouds of a batch.
+/// The result on a rank that has no clouds of a batch.
 Neighbors no_clouds(const at::Tensor& points)
 {
     Neighbors none;
     const auto own = to_local(points);  // (0, N, D)
     none.offsets = at::zeros({1}, own.options().dtype(at::kLong).requires_grad(false));
     none.ids = none.rows = at::empty({0}, none.offsets.options());
-    none.distances = own.flatten();  // keeps the history
+    none.distances = own.flatten();  // keeps the autograd history
     none.num_points = own.size(1);
     none.is_batch = true;
     return none;
 }
 
-/// The groups of ranks among which a batch is cut, each with clouds of its own.
+/// The groups of ranks among which the clouds of a batch are distributed.
 std::vector<RankGroup> groups_of_batch(const at::Tensor& points, const at::Tensor& queries)
 {
     std::vector<RankGroup> groups;
@@ -231,12 +231,12 @@ std::vector<RankGroup> groups_of_batch(const at::Tensor& points, const at::Tenso
     return groups;
 }
 
-/// This rank's clouds of a batch, one after the other.
+/// Searches this rank's clouds of a batch, one after the other.
 std::vector<std::vector<Neighbors>> search_batch(const NeighborRequest& request, const at::Tensor& points, const at::Tensor& queries)
 {
     const auto clouds_here = [](const at::Tensor& tensor) { return is_sharded(tensor) ? local_of(tensor).size(0) : tensor.size(0); };
     const auto num_points = clouds_here(points), num_queries = queries.dim() == 3 ? clouds_here(queries) : -1;
-    // Ranks with clouds of their own do not hear of each other's errors from the searches.
+    // The searches share errors only among ranks with rows of the same cloud, so ranks with different clouds share theirs here.
     std::string error;
     if (num_queries != num_points || points.size(0) == 0) {
         error = std::string(request.where) + ": points of " + std::to_string(num_points) + " clouds and queries of " +
@@ -257,7 +257,7 @@ std::vector<std::vector<Neighbors>> search_batch(const NeighborRequest& request,
             error = wrong.what();
         }
     }
-    // And those that hold other rows of the same clouds.
+    // Then ranks that hold other rows of the same clouds.
     if (!error.empty() || !groups.empty()) throw_together(error, search_group(points, queries));
     std::vector<std::vector<Neighbors>> clouds;
     for (std::int64_t b = 0; b < num_points; ++b) clouds.push_back(search_cloud(request, points, queries, b, num_points - 1 - b));

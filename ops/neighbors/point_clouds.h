@@ -7,10 +7,10 @@
 
 namespace meshard {
 
-/// The clouds of a batch, (B, N, C) to B of (N, C), with the global ids that their rows have: what searches and graphs take. A cut along dimension 1
-/// becomes one along dimension 0. Differentiable; no communication, unless sums are pending.
+/// Splits a batch (B, N, C) in its B clouds (N, C), which keep the global ids of their rows; searches and graphs take such clouds. A cut along dimension 1
+/// becomes a cut along dimension 0. Differentiable; no communication unless sums are pending.
 ///
-/// @param where, what   begin the message of an error and name the tensor in it
+/// @param where, what   start of error messages, and the tensor's name in them
 /// @throws InvalidInput for another number of dimensions, and for other cuts
 std::vector<at::Tensor> unbind_clouds(const char* where, const char* what, const at::Tensor& batch);
 

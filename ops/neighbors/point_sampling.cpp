@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/neighbors/point_sampling.h"
 
+#include "ops/neighbors/neighbor_questions.h"
 #include "ops/neighbors/neighbors.h"
 #include "ops/rows/cut_rows.h"
 #include "partition/error.h"
@@ -21,7 +22,7 @@
 namespace meshard {
 namespace {
 
-/// Own rows with their ids, and positions where they matter.
+/// This rank's rows with their ids, and positions if needed.
 struct Cloud {
     CutRows part;
     RankGroup group;
@@ -32,8 +33,8 @@ struct Cloud {
     const double* position(std::int64_t row) const { return positions.const_data_ptr<double>() + 3 * row; }
 };
 
-/// @param error      what is wrong with the other arguments
-/// @param arguments  those themselves, the same on every rank
+/// @param error      an error in the function's other arguments; empty if none
+/// @param arguments  these other arguments, to be checked for being the same on every rank
 Cloud cloud_of(const char* where, const at::Tensor& points, bool with_positions, std::string error, const std::vector<std::int64_t>& arguments)
 {
     Cloud cloud;
@@ -56,7 +57,7 @@ Cloud cloud_of(const char* where, const at::Tensor& points, bool with_positions,
     return cloud;
 }
 
-/// Own rows as a sample, in ascending order of ids if asked.
+/// Own rows as a sample, with `by_id` in ascending order of ids.
 PointSample sample_of(const Cloud& cloud, std::vector<std::int64_t> rows, bool by_id)
 {
     if (by_id) std::sort(rows.begin(), rows.end(), [&](auto a, auto b) { return cloud.ids[a] < cloud.ids[b]; });
@@ -72,7 +73,7 @@ std::string count_error(const char* where, std::int64_t count, std::int64_t num_
     return std::string(where) + ": " + std::to_string(count) + " rows are asked for, there are " + std::to_string(num_points) + ".";
 }
 
-/// Random numbers of ids, no two alike: those of one stream.
+/// A random number for each id, all different.
 class IdNumbers {
 public:
     explicit IdNumbers(std::uint64_t seed) : start_(RandomNumbers(seed).next()) {}
@@ -82,7 +83,7 @@ private:
     std::uint64_t start_;
 };
 
-/// The `count`-th smallest of all ranks' numbers, count from 1: eight bits a round.
+/// The `count`-th smallest (from 1) of all ranks' numbers; a radix search with one all-reduce for every eight bits.
 std::uint64_t nth_smallest(const std::vector<std::uint64_t>& numbers, std::int64_t count, const RankGroup& group)
 {
     std::uint64_t found = 0;
@@ -104,61 +105,54 @@ std::uint64_t nth_smallest(const std::vector<std::uint64_t>& numbers, std::int64
 
 using VoxelKey = std::array<std::int64_t, 3>;
 
-/// What a rank has to offer for a voxel: five integers in a message.
-struct VoxelOffer {
+/// A rank's candidate for a voxel; five integers in a message.
+struct VoxelCandidate {
     VoxelKey key;
-    double distance_squared;  // to the voxel's middle
+    double distance_squared;  // to the voxel's center
     std::int64_t id;
-    std::int64_t place;  // own row, or place in the message
+    std::int64_t index;  // own row, or position in the message
 
     auto order() const { return std::tuple(key, distance_squared, id); }
 };
 
-/// The best offer for each voxel.
-std::vector<VoxelOffer> best_offers(std::vector<VoxelOffer> offers)
+/// The nearest candidate of each voxel.
+std::vector<VoxelCandidate> nearest_candidates(std::vector<VoxelCandidate> candidates)
 {
-    std::sort(offers.begin(), offers.end(), [](const auto& a, const auto& b) { return a.order() < b.order(); });
-    offers.erase(std::unique(offers.begin(), offers.end(), [](const auto& a, const auto& b) { return a.key == b.key; }), offers.end());
-    return offers;
+    std::sort(candidates.begin(), candidates.end(), [](const auto& a, const auto& b) { return a.order() < b.order(); });
+    candidates.erase(std::unique(candidates.begin(), candidates.end(), [](const auto& a, const auto& b) { return a.key == b.key; }), candidates.end());
+    return candidates;
 }
 
-std::vector<std::int64_t> received_counts(const std::vector<std::int64_t>& sent, const RankGroup& group)
+/// Own rows of the chosen candidates: each voxel is assigned to a rank, which receives all candidates for it and chooses the nearest.
+std::vector<std::int64_t> agreed_rows(const std::vector<VoxelCandidate>& own, const RankGroup& group)
 {
-    std::vector<std::int64_t> counts;
-    for (const auto& rank : group.all_gather_integers(sent)) counts.push_back(rank[group.rank()]);
-    return counts;
-}
-
-/// Each voxel has a rank that decides on all offers for it. Which of the own offers won.
-std::vector<std::int64_t> agreed_rows(const std::vector<VoxelOffer>& own, const RankGroup& group)
-{
-    std::vector<std::vector<const VoxelOffer*>> by_rank(group.size());
-    for (const auto& offer : own) {
+    std::vector<std::vector<const VoxelCandidate*>> by_rank(group.size());
+    for (const auto& candidate : own) {
         std::uint64_t hash = 0;
-        for (const auto k : offer.key) hash = RandomNumbers(hash ^ static_cast<std::uint64_t>(k)).next();
-        by_rank[hash % static_cast<std::uint64_t>(group.size())].push_back(&offer);
+        for (const auto k : candidate.key) hash = RandomNumbers(hash ^ static_cast<std::uint64_t>(k)).next();
+        by_rank[hash % static_cast<std::uint64_t>(group.size())].push_back(&candidate);
     }
     std::vector<std::int64_t> message, sent;
-    std::vector<const VoxelOffer*> in_order;
-    for (const auto& offers : by_rank) {
-        sent.push_back(static_cast<std::int64_t>(offers.size()));
-        for (const auto* offer : offers) {
-            message.insert(message.end(), offer->key.begin(), offer->key.end());
-            message.insert(message.end(), {std::bit_cast<std::int64_t>(offer->distance_squared), offer->id});
-            in_order.push_back(offer);
+    std::vector<const VoxelCandidate*> in_order;
+    for (const auto& candidates : by_rank) {
+        sent.push_back(static_cast<std::int64_t>(candidates.size()));
+        for (const auto* candidate : candidates) {
+            message.insert(message.end(), candidate->key.begin(), candidate->key.end());
+            message.insert(message.end(), {std::bit_cast<std::int64_t>(candidate->distance_squared), candidate->id});
+            in_order.push_back(candidate);
         }
     }
-    const auto received = received_counts(sent, group);
+    const auto received = exchanged(sent, group);
     const auto all = group.all_to_all_rows(at::tensor(message, at::kLong).view({-1, 5}), sent, received);
-    std::vector<VoxelOffer> offers;
+    std::vector<VoxelCandidate> candidates;
     const auto* at = all.const_data_ptr<std::int64_t>();
-    for (std::int64_t i = 0; i < all.size(0); ++i, at += 5) offers.push_back({{at[0], at[1], at[2]}, std::bit_cast<double>(at[3]), at[4], i});
-    auto won = at::zeros({all.size(0), 1}, at::kByte);
-    for (const auto& offer : best_offers(std::move(offers))) won.mutable_data_ptr<std::uint8_t>()[offer.place] = 1;
-    const auto answers = group.all_to_all_rows(won, received, sent);
+    for (std::int64_t i = 0; i < all.size(0); ++i, at += 5) candidates.push_back({{at[0], at[1], at[2]}, std::bit_cast<double>(at[3]), at[4], i});
+    auto is_chosen = at::zeros({all.size(0), 1}, at::kByte);
+    for (const auto& candidate : nearest_candidates(std::move(candidates))) is_chosen.mutable_data_ptr<std::uint8_t>()[candidate.index] = 1;
+    const auto answers = group.all_to_all_rows(is_chosen, received, sent);
     std::vector<std::int64_t> rows;
     for (std::size_t i = 0; i < in_order.size(); ++i) {
-        if (answers.const_data_ptr<std::uint8_t>()[i]) rows.push_back(in_order[i]->place);
+        if (answers.const_data_ptr<std::uint8_t>()[i]) rows.push_back(in_order[i]->index);
     }
     return rows;
 }
@@ -194,21 +188,21 @@ PointSample voxel_sample(const at::Tensor& points, double voxel_size)
     if (!(voxel_size > 0) || !std::isfinite(voxel_size))
         error = "voxel_sample: the voxel size is " + std::to_string(voxel_size) + "; it must be positive and finite.";
     const auto cloud = cloud_of("voxel_sample", points, true, error, {std::bit_cast<std::int64_t>(voxel_size)});
-    const bool fits = cloud.size() == 0 || cloud.positions.abs().max().item<double>() / voxel_size < 4e15;  // whole numbers in double
+    const bool fits = cloud.size() == 0 || cloud.positions.abs().max().item<double>() / voxel_size < 4e15;  // doubles represent integers exactly
     throw_together(fits ? "" : "voxel_sample: a coordinate is more than 4e15 voxels from the origin. Use larger voxels.", cloud.group);
-    std::vector<VoxelOffer> offers;
+    std::vector<VoxelCandidate> candidates;
     for (std::int64_t i = 0; i < cloud.size(); ++i) {
-        VoxelOffer offer{{}, 0, cloud.ids[i], i};
-        std::array<double, 3> middle;
+        VoxelCandidate candidate{{}, 0, cloud.ids[i], i};
+        std::array<double, 3> center;
         for (int d = 0; d < 3; ++d) {
             const double voxel = std::floor(cloud.position(i)[d] / voxel_size);
-            offer.key[d] = static_cast<std::int64_t>(voxel);
-            middle[d] = (voxel + 0.5) * voxel_size;
+            candidate.key[d] = static_cast<std::int64_t>(voxel);
+            center[d] = (voxel + 0.5) * voxel_size;
         }
-        offer.distance_squared = squared_distance(cloud.position(i), middle.data());
-        offers.push_back(offer);
+        candidate.distance_squared = squared_distance(cloud.position(i), center.data());
+        candidates.push_back(candidate);
     }
-    return sample_of(cloud, agreed_rows(best_offers(std::move(offers)), cloud.group), true);
+    return sample_of(cloud, agreed_rows(nearest_candidates(std::move(candidates)), cloud.group), true);
 }
 
 PointSample poisson_disk_sample(const at::Tensor& points, double radius, std::uint64_t seed)
@@ -222,9 +216,9 @@ PointSample poisson_disk_sample(const at::Tensor& points, double radius, std::ui
     const auto* id = ids.const_data_ptr<std::int64_t>();
     const auto* conflicts = is_near.const_data_ptr<bool>();
 
-    // A point is in as soon as all that come before it and are too near are out, and out as soon as one of them is in. Ranks tell each other what
-    // they have decided until nothing is open.
-    enum State : std::uint8_t { Open, In, Out };
+    // A point is chosen once all points before it that are too near are rejected, and rejected once one of them is chosen. Ranks exchange the states of
+    // ghosts until no point is undecided.
+    enum State : std::uint8_t { Undecided, Chosen, Rejected };
     auto states = at::zeros({cloud.size()}, at::kByte);
     for (bool is_done = false; !is_done;) {
         const auto neighbors = gather_neighbors(cloud.part.like(states), near).cpu();
@@ -233,20 +227,20 @@ PointSample poisson_disk_sample(const at::Tensor& points, double radius, std::ui
         auto* state = states.mutable_data_ptr<std::uint8_t>();
         is_done = true;
         for (std::int64_t i = 0; i < cloud.size(); ++i) {
-            if (state[i] != Open) continue;
-            state[i] = In;
+            if (state[i] != Undecided) continue;
+            state[i] = Chosen;
             const auto number = number_of(cloud.ids[i]);
-            for (auto e = offset[i]; e < offset[i + 1] && state[i] != Out; ++e) {
-                if (!conflicts[e] || number_of(id[e]) > number || of_neighbor[e] == Out) continue;
-                state[i] = of_neighbor[e] == In ? Out : Open;
+            for (auto e = offset[i]; e < offset[i + 1] && state[i] != Rejected; ++e) {
+                if (!conflicts[e] || number_of(id[e]) > number || of_neighbor[e] == Rejected) continue;
+                state[i] = of_neighbor[e] == Chosen ? Rejected : Undecided;
             }
-            is_done = is_done && state[i] != Open;
+            is_done = is_done && state[i] != Undecided;
         }
         is_done = cloud.group.all_agree(is_done);
     }
     std::vector<std::int64_t> rows;
     for (std::int64_t i = 0; i < cloud.size(); ++i) {
-        if (states.const_data_ptr<std::uint8_t>()[i] == In) rows.push_back(i);
+        if (states.const_data_ptr<std::uint8_t>()[i] == Chosen) rows.push_back(i);
     }
     return sample_of(cloud, std::move(rows), true);
 }
@@ -271,7 +265,7 @@ PointSample farthest_point_sample(const at::Tensor& points, std::int64_t count, 
             if (distances[i] == chosen) continue;
             if (best < 0 || distances[i] > distances[best] || (distances[i] == distances[best] && cloud.ids[i] < cloud.ids[best])) best = i;
         }
-        // Distances that are not negative are ordered as their bits are.
+        // Bits of doubles that are not negative, read as integers, have the same order as the doubles.
         std::array<std::int64_t, 5> offer{-1, 0, 0, 0, 0};
         if (best >= 0) {
             const auto* x = cloud.position(best);

@@ -49,7 +49,7 @@ void expect_same(const FoundNeighbors& found, const NeighborLists<T>& expected)
 {
     const std::vector<std::int64_t> ids(expected.ids.begin(), expected.ids.end());
     ASSERT_TRUE(at::equal(found.offsets, at::tensor(expected.offsets, at::kLong)));
-    ASSERT_TRUE(at::equal(found.places, at::tensor(ids, at::kLong)));
+    ASSERT_TRUE(at::equal(found.rows, at::tensor(ids, at::kLong)));
     ASSERT_TRUE(at::equal(found.distances, at::tensor(expected.distances, c10::CppTypeToScalarType<T>::value)));
 }
 

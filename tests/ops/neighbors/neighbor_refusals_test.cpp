@@ -96,7 +96,7 @@ TEST(NeighborRefusals, OfSearches)
         one.refuse("no radii", [&] { radius_search(points, points, one.pick(std::vector<RadiusLimit>{}, {{0.5, 2}})); });
         one.refuse("a period is negative", [&] { knn(points, points, 1, {.period = {1, one.pick(-1.0, 1.0), 1}}); });
         one.refuse("2 periods for 3 dimensions", [&] { knn(points, points, 1, {.period = one.pick<std::vector<double>>({1, 1}, {1, 1, 1})}); });
-        one.refuse("the grid's order", [&] { knn(points, points, 1, {.order = one.pick(NeighborOrder::Grid, NeighborOrder::Nearest)}); });
+        one.refuse("NeighborOrder::Grid is for", [&] { knn(points, points, 1, {.order = one.pick(NeighborOrder::Grid, NeighborOrder::Nearest)}); });
 
         const std::string differ = "ranks pass different arguments";
         one.refuse(differ, [&] { radius_search(points, points, one.pick(0.4, 0.5)); });
@@ -197,7 +197,7 @@ TEST(NeighborRefusals, OfWhatFollowsASearch)
         // Of layouts every rank knows all ranks' rows: another one somewhere is another one everywhere.
         for (const auto& features : {one.cut(at::ones({one.pick<std::int64_t>(5, 4), 2})), at::ones({4 * one.mesh()->all().size(), 2})}) {
             const auto refuse = [&](const auto& call) {
-                one.refuse("the points did as", call);
+                one.refuse("the points had", call);
                 EXPECT_EQ(one.mesh()->counter().num_calls(), 1) << "the test's own";
             };
             refuse([&] { gather_neighbors(features, found); });
