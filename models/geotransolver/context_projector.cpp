@@ -7,7 +7,7 @@ namespace meshard {
 
 ContextProjectorImpl::ContextProjectorImpl(SliceOptions options, double concrete_rate) : slices_(std::move(options))
 {
-    // The order in which the reference makes its layers, and so draws random numbers. It leaves the slices' weights as they are drawn.
+    // Layers are made in the reference's order, since each draws random numbers. As there, the slices' weights are not made orthogonal.
     slices_.add_temperature(*this);
     slices_.add_projections(*this);
     slices_.add_slices(*this);

@@ -6,10 +6,10 @@
 
 namespace meshard {
 
-/// Brings a set of points of any number to slice tokens: the first half of physics attention on its own (GeoTransolver's tokenizers).
+/// Reduces any number of points to slice tokens: the first half of physics attention (GeoTransolver's tokenizers).
 class ContextProjectorImpl : public torch::nn::Module {
 public:
-    /// @param concrete_rate   of a learned dropout on the tokens; negative for none
+    /// @param concrete_rate   initial rate of a learned dropout on the tokens; negative for none
     ContextProjectorImpl(SliceOptions options, double concrete_rate);
 
     /// (B, M, C) to (B, H, S, D)
@@ -17,7 +17,7 @@ public:
 
 private:
     SliceProjection slices_;
-    ConcreteDropout output_dropout_{nullptr};  // null when there is none
+    ConcreteDropout output_dropout_{nullptr};  // null without dropout
 };
 TORCH_MODULE(ContextProjector);
 

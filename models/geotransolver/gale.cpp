@@ -11,11 +11,12 @@
 namespace meshard {
 namespace {
 
-/// Each with its bias behind it, but for the single number state_mixing, in whose place concat_project stands where that is the mode.
+/// Indices in the list of weights. Each weight is followed by its bias, except the single number state_mixing; in the mode concat_project that layer's weight
+/// and bias are in its place.
 enum MixingWeight : std::uint8_t { kCrossQ = 0, kCrossK = 2, kCrossV = 4, kStateMixing = 6, kConcatProject = 6, kConcatProjectBias = 7 };
 
-/// LibTorch cannot draw the weights of a layer without inputs, which the reference keeps in models without context: it has no weights, zeros as
-/// bias, and draws as many random numbers as its bias has values.
+/// In models without context the reference keeps this layer, with 0 inputs, which LibTorch cannot initialise. It has empty weights and zeros as bias,
+/// and draws as many random numbers as the bias has values.
 torch::nn::Linear context_linear(std::int64_t context_dim, std::int64_t head_dim)
 {
     if (context_dim > 0) return torch::nn::Linear(context_dim, head_dim);
@@ -95,7 +96,7 @@ torch::Tensor OutputDropout::apply(const torch::Tensor& x)
 
 GaleImpl::GaleImpl(GaleOptions options) : slices_(options.slices)
 {
-    // The order in which the reference makes its layers, and so draws random numbers.
+    // Layers are made in the reference's order, since each draws random numbers.
     const auto head_dim = options.slices.head_dim, inner = options.slices.num_heads * head_dim;
     slices_.add_temperature(*this);
     slices_.add_point_temperature(*this);
@@ -103,7 +104,7 @@ GaleImpl::GaleImpl(GaleOptions options) : slices_(options.slices)
     slices_.make_slices_orthogonal();
     qkv_project_ = register_module("qkv_project", torch::nn::Linear(torch::nn::LinearOptions(head_dim, 3 * head_dim).bias(false)));
     out_linear_ = register_module("out_linear", torch::nn::Linear(inner, options.slices.dim));
-    // On grids the reference has no learned dropout here.
+    // As in the reference, no learned dropout on grids.
     out_dropout_.add_to(*this, options.dropout, options.concrete_dropout && options.slices.grid.empty());
     slices_.add_projections(*this);
     mixing_.add_to(*this, head_dim, options.context_dim, options.state_mixing_mode);
@@ -119,7 +120,7 @@ torch::Tensor GaleImpl::forward(const torch::Tensor& x, const torch::Tensor& con
 
 const char* GaleImpl::fuse_into(FusedBlock& block, const torch::Tensor& context) const
 {
-    if (out_dropout_.does_something(is_training())) return "it has dropout in training";
+    if (out_dropout_.is_active(is_training())) return "it has dropout in training";
     if (const auto* obstacle = slices_.fuse_into(block, is_training())) return obstacle;
     block.weights.out = {out_linear_->weight, out_linear_->bias};
     block.attend_weights = {qkv_project_->weight};

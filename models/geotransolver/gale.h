@@ -15,23 +15,23 @@
 
 namespace meshard {
 
-/// How GeoTransolver brings its context into a layer: attention from the layer's own states to the context's slices, mixed with the layer's
-/// self-attention. The parameters (cross_q, cross_k, cross_v, state_mixing or concat_project) are the owner's.
+/// GeoTransolver's attention to its context: a layer's own states attend to the context's slices, and the result is mixed with the layer's
+/// self-attention. The parameters (cross_q, cross_k, cross_v, state_mixing or concat_project) are registered in the module `owner`.
 class ContextMixing {
 public:
-    /// @param mode   `weighted`: one learned weight of the layer; `concat_project`: a linear layer on both
+    /// @param mode   `weighted`: a mean with one learned weight; `concat_project`: a linear layer on both, concatenated
     void add_to(torch::nn::Module& owner, std::int64_t head_dim, std::int64_t context_dim, const std::string& mode);
 
     /// @param context   (B, H, S, context_dim), undefined for none
     /// @return          keys and values (B, H, S, D)
     std::pair<torch::Tensor, torch::Tensor> keys_and_values(const torch::Tensor& context);
     torch::Tensor queries(const torch::Tensor& states) { return cross_q_(states); }
-    torch::Tensor mix(const torch::Tensor& self, const torch::Tensor& cross) { return mix(weights(), self, cross); }  ///< of one shape (..., D)
+    torch::Tensor mix(const torch::Tensor& self, const torch::Tensor& cross) { return mix(weights(), self, cross); }  ///< both of the same shape (..., D)
 
-    /// Weight and bias of queries, keys, values, then the mixture's.
+    /// Weight and bias of queries, of keys, of values, then the weights of the mixing.
     std::vector<torch::Tensor> weights() const;
 
-    /// What slices' tokens, (B, H, S, D), make of their self-attention and the context.
+    /// Slice tokens, (B, H, S, D), after mixing their self-attention `self` with their attention to the context.
     static torch::Tensor attend(const std::vector<torch::Tensor>& weights, const torch::Tensor& tokens, const torch::Tensor& self,
                                 const torch::Tensor& context);
 
@@ -40,23 +40,23 @@ private:
 
     torch::Tensor state_mixing_;  // a single value; undefined with concat_project
     torch::nn::Linear cross_q_{nullptr}, cross_k_{nullptr}, cross_v_{nullptr};
-    torch::nn::Sequential concat_project_{nullptr};  // null with weighted
+    torch::nn::Sequential concat_project_{nullptr};  // null with `weighted`
 };
 
 struct GaleOptions {
-    SliceOptions slices;           ///< its `num_slices` are the learned queries of GALE_FA
+    SliceOptions slices;           ///< `num_slices` is the number of learned queries in GALE_FA
     std::int64_t context_dim = 0;  ///< 0 for none
     std::string state_mixing_mode = "weighted";
     double dropout = 0.0;
     bool concrete_dropout = false;
 };
 
-/// Dropout of an attention layer's output under the name out_dropout: learned, fixed or none.
+/// Dropout of an attention layer's output, registered as out_dropout: at a learned rate, a fixed one, or none.
 class OutputDropout {
 public:
     void add_to(torch::nn::Module& owner, double rate, bool is_learned);
     torch::Tensor apply(const torch::Tensor& x);
-    bool does_something(bool is_training) const { return learned_ || (fixed_ && is_training); }
+    bool is_active(bool is_training) const { return learned_ || (fixed_ && is_training); }
 
 private:
     torch::nn::Dropout fixed_{nullptr};
@@ -73,7 +73,7 @@ public:
     /// @return          (B, N, C)
     torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& context);
 
-    /// Puts its weights, its sizes and the context into a block of the fused operators; the obstacle if they cannot do what `forward` does, else null.
+    /// Sets its weights, its sizes and the context in a block of the fused operators. Returns why they cannot do what `forward` does, or null if they can.
     const char* fuse_into(FusedBlock& block, const torch::Tensor& context) const;
 
 private:
@@ -85,7 +85,7 @@ private:
 };
 TORCH_MODULE(Gale);
 
-/// GALE_FA: FLARE's mixing of the points, each of which also attends to the context, with scale 1.
+/// GALE_FA: FLARE's mixing of the points; each point also attends to the context, with scale 1.
 class GaleFaImpl : public torch::nn::Module {
 public:
     explicit GaleFaImpl(const GaleOptions& options);

@@ -21,7 +21,7 @@ SliceOptions slice_options(const GeoTransolverOptions& options, std::int64_t dim
             .noise = noise};
 }
 
-/// A source of context: given exactly if the model takes it.
+/// An input of the context, checked: it must be given if the model takes it, and only then.
 torch::Tensor required(const char* name, const torch::Tensor& tensor, std::int64_t dim)
 {
     if (tensor.defined() != (dim > 0)) {
@@ -48,7 +48,7 @@ ContextBuilderImpl::ContextBuilderImpl(const GeoTransolverOptions& options, cons
     }
     if (options.global_dim > 0) {
         auto without_grid = slices(options.global_dim);
-        without_grid.grid.clear();  // global values lie on no grid
+        without_grid.grid.clear();  // global values are not on the grid
         global_tokenizer_ = register_module("global_tokenizer", ContextProjector(without_grid, concrete_rate));
     }
 }
@@ -132,21 +132,21 @@ std::vector<torch::Tensor> GeoTransolverImpl::local_positions(const GeoTransolve
     if (!options_.include_local_features) return {};
     if (inputs.local_positions.size() != options_.functional_dim.size()) {
         throw InvalidInput("GeoTransolver: local_positions has " + std::to_string(inputs.local_positions.size()) + " streams, and the model " +
-                           std::to_string(options_.functional_dim.size()) + "; include_local_features needs the places of every stream's points.");
+                           std::to_string(options_.functional_dim.size()) + "; include_local_features needs the positions of every stream's points.");
     }
     std::vector<torch::Tensor> positions;
     for (std::size_t i = 0; i < inputs.local_positions.size(); ++i) {
         positions.push_back(flat_points("GeoTransolver", "local_positions", inputs.local_positions[i], {}, 3));
         if (positions[i].size(1) == inputs.local_embedding[i].size(1)) continue;
         throw InvalidInput("GeoTransolver: stream " + std::to_string(i) + " has " + std::to_string(positions[i].size(1)) + " local_positions and " +
-                           std::to_string(inputs.local_embedding[i].size(1)) + " rows of local_embedding. Pass one place a row.");
+                           std::to_string(inputs.local_embedding[i].size(1)) + " rows of local_embedding. Pass one position for each row.");
     }
     return positions;
 }
 
 void GeoTransolverImpl::set_memory(MemoryMode mode)
 {
-    if (mode == MemoryMode::Streamed) throw InvalidInput("GeoTransolver: memory mode `streamed` is Transolver's alone. Use `recomputed`.");
+    if (mode == MemoryMode::Streamed) throw InvalidInput("GeoTransolver: only Transolver has the memory mode `streamed`. Use `recomputed`.");
     memory_ = mode;
 }
 

@@ -15,14 +15,21 @@ const OptionTable<GeoTransolverOptions>& geotransolver_option_table()
             {
                 {"attention_type",
                  &O::attention_type,
-                 "attention of the layers; GALE_FA has FLARE's mixing in place of slices",
+                 "attention of the layers; GALE_FA uses FLARE's mixing instead of slices",
                  {.words = {"GALE", "GALE_FA"}}},
-                {"state_mixing_mode", &O::state_mixing_mode, "how a layer brings the context in", {.words = {"weighted", "concat_project"}}},
-                {"include_local_features", &O::include_local_features, "tells each point of those around it, by ball queries at the radii"},
-                {"radii", &O::radii, "of the ball queries, in the model's coordinates", {.least = 0, .above = true}, {.only_with = &O::include_local_features}},
+                {"state_mixing_mode",
+                 &O::state_mixing_mode,
+                 "how a layer mixes its self-attention with attention to the context",
+                 {.words = {"weighted", "concat_project"}}},
+                {"include_local_features", &O::include_local_features, "adds features of the neighbours of each point, found by ball queries"},
+                {"radii",
+                 &O::radii,
+                 "radii of the ball queries, in the model's coordinates",
+                 {.least = 0, .above = true},
+                 {.only_with = &O::include_local_features}},
                 {"neighbors_in_radius",
                  &O::neighbors_in_radius,
-                 "points that are kept of each radius",
+                 "most neighbours of a point within each radius",
                  {.least = 1},
                  {.only_with = &O::include_local_features}},
                 {"n_hidden_local", &O::n_hidden_local, "channels of each radius", {.least = 2}, {.only_with = &O::include_local_features}},
@@ -30,7 +37,7 @@ const OptionTable<GeoTransolverOptions>& geotransolver_option_table()
                 {"functional_dim", &O::functional_dim, "channels of each stream of points", {.least = 1}, {.none = "[]", .one_or_more = true}},
                 {"out_dim", &O::out_dim, "channels of the result", {.least = 1}, {.none = "[]", .one_or_more = true}},
                 {"geometry_dim", &O::geometry_dim, "channels of the geometry; none: the model takes no geometry", {.least = 0}, {.none = "0"}},
-                {"global_dim", &O::global_dim, "channels of the constants of a case; none: the model takes none", {.least = 0}, {.none = "0"}},
+                {"global_dim", &O::global_dim, "number of constants of a case; none: the model takes no constants", {.least = 0}, {.none = "0"}},
                 {"time_input", &O::time_input, "parameters that no part of the model uses, as in the reference", {}, {.is_for_programs = true}},
             }));
     return table;
@@ -53,7 +60,7 @@ void GeoTransolverOptions::validate() const
                       std::to_string(out_dim.size()) + " numbers.");
     }
     if (!include_local_features) return;
-    if (!structured_shape.empty()) checks.refuse("include_local_features needs points in any order; structured_shape excludes it.");
+    if (!structured_shape.empty()) checks.refuse("include_local_features cannot be used on a grid; leave out structured_shape.");
     if (geometry_dim != 3)
         checks.refuse("include_local_features needs a geometry of points: geometry_dim must be 3, and is " + std::to_string(geometry_dim) + ".");
     if (radii.empty() || radii.size() != neighbors_in_radius.size()) {

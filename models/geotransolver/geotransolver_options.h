@@ -14,11 +14,11 @@ namespace meshard {
 template <class Options>
 class OptionTable;
 
-/// Constructor arguments of a GeoTransolver, with the names and defaults that checkpoints use. Zero stands for None. What each means and may be:
+/// Constructor arguments of a GeoTransolver, with the names and defaults that checkpoints use. Zero stands for None. Meanings and bounds:
 /// `geotransolver_option_table`.
 struct GeoTransolverOptions : SliceTransformerOptions {
-    std::vector<std::int64_t> functional_dim;  ///< of each stream of points; must be set
-    std::vector<std::int64_t> out_dim;         ///< of each stream; must be set
+    std::vector<std::int64_t> functional_dim;  ///< for each stream of points; must be set
+    std::vector<std::int64_t> out_dim;         ///< for each stream; must be set
     std::int64_t geometry_dim = 0;
     std::int64_t global_dim = 0;
     bool time_input = false;  ///< adds parameters that no part of the model uses, as in the reference
@@ -32,7 +32,7 @@ struct GeoTransolverOptions : SliceTransformerOptions {
 
     std::int64_t num_scales() const { return include_local_features ? static_cast<std::int64_t>(radii.size()) : 0; }
     std::int64_t num_channels() const { return n_hidden + n_hidden_local * num_scales(); }  ///< of the layers
-    std::int64_t head_dim() const { return num_channels() / n_head; }                       ///< of the layers; what is left over goes unused
+    std::int64_t head_dim() const { return num_channels() / n_head; }                       ///< of the layers; a remainder of the division is not used
     std::int64_t context_head_dim() const { return n_hidden / n_head; }
     std::int64_t context_dim() const;  ///< of each head and slice; 0 without context
 
@@ -40,10 +40,10 @@ struct GeoTransolverOptions : SliceTransformerOptions {
     void validate() const;
 };
 
-/// The declaration of all of them.
+/// Declares all of them.
 const OptionTable<GeoTransolverOptions>& geotransolver_option_table();
 
-/// From the arguments of a checkpoint or a fixture; absent ones keep their defaults, null counts as absent, and a number stands for a list of one.
+/// Options from the arguments of a checkpoint or a fixture; absent and null ones keep their defaults, and a number stands for a list of one.
 /// @throws InvalidInput for a name that is not an argument of GeoTransolver, or a value of the wrong type.
 GeoTransolverOptions geotransolver_options(const nlohmann::json& arguments);
 

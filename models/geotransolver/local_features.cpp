@@ -24,7 +24,7 @@ torch::Tensor NeighborhoodMlpImpl::forward(const torch::Tensor& neighbors)
 
 LocalFeaturesImpl::LocalFeaturesImpl(LocalFeaturesOptions options) : scales_(std::move(options.scales))
 {
-    // The order in which the reference makes its layers, and so draws random numbers.
+    // Layers are made in the reference's order, since each draws random numbers.
     for (const auto& scale : scales_) processors_->push_back(NeighborhoodMlp(scale.max_neighbors, options.num_channels));
     for (std::size_t s = 0; s < scales_.size(); ++s) tokenizers_->push_back(ContextProjector(options.slices, options.concrete_rate));
     register_module("processors", processors_);

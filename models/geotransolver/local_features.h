@@ -12,7 +12,7 @@
 
 namespace meshard {
 
-/// Features of a neighbourhood from the coordinates of its points: tanh of an MLP on K places of x, y and z, zeros where there are fewer.
+/// Features of a neighbourhood from the coordinates of its points: tanh of an MLP on x, y and z of K neighbours, with zeros if there are fewer.
 class NeighborhoodMlpImpl : public torch::nn::Module {
 public:
     NeighborhoodMlpImpl(std::int64_t num_neighbors, std::int64_t num_channels);
@@ -32,17 +32,17 @@ struct LocalFeaturesOptions {
     double concrete_rate = -1;      ///< as ContextProjector's
 };
 
-/// What GeoTransolver knows of the surroundings of one stream's points: at several radii the points of the stream around those of the geometry, and
-/// the other way round. Both directions share the weights of a scale.
+/// GeoTransolver's neighbourhood features of one stream, within several radii (scales): of the stream's points around each point of the geometry, and of the
+/// geometry's points around each point of the stream. Both directions share the weights of a scale.
 ///
-/// Neighbours are those of the reference, whatever the number of ranks: the first K of a walk over a grid (ops/search/grid_walk.h), not the nearest.
+/// Neighbours are those of the reference, on any number of ranks: the first K in the order of a grid (ops/search/grid_walk.h), not the nearest.
 class LocalFeaturesImpl : public torch::nn::Module {
 public:
     explicit LocalFeaturesImpl(LocalFeaturesOptions options);
 
     struct Result {
-        std::vector<torch::Tensor> tokens;  ///< a scale each, (B, H, S, D): of the geometry and the stream's points around it
-        torch::Tensor features;             ///< (B, N, scales * num_channels): of the stream's points and the geometry around them
+        std::vector<torch::Tensor> tokens;  ///< for each scale (B, H, S, D): of the geometry's points, from the stream's points around them
+        torch::Tensor features;             ///< (B, N, scales * num_channels): of the stream's points, from the geometry's points around them
     };
 
     /// @param positions   (B, N, 3)
@@ -51,7 +51,7 @@ public:
 
 private:
     std::vector<RadiusLimit> scales_;
-    torch::nn::ModuleList processors_;  // one a scale
+    torch::nn::ModuleList processors_;  // one for each scale
     torch::nn::ModuleList tokenizers_;
 };
 TORCH_MODULE(LocalFeatures);

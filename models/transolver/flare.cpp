@@ -17,7 +17,7 @@ const TransolverOptions& without_plus(const TransolverOptions& options)
 
 }  // namespace
 
-// The reference builds a whole Transolver first, which draws random numbers, and then puts its own blocks in.
+// As the reference: makes a whole Transolver first, which draws random numbers, and then replaces its blocks.
 FlareImpl::FlareImpl(const TransolverOptions& options) : TransolverImpl(without_plus(options))
 {
     replace_blocks([&] {

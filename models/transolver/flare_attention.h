@@ -8,10 +8,10 @@
 
 namespace meshard {
 
-/// Low-rank attention of FLARE (Puri et al. 2025, arXiv 2508.12594): M learned queries gather from all points, then each point gathers from
-/// the M results. The same keys and queries serve both ways, with scale 1.
+/// Low-rank attention of FLARE (Puri et al. 2025, arXiv 2508.12594): M learned queries attend to all points, then each point attends to
+/// the M results. Both steps use the same keys and queries, with scale 1.
 ///
-/// The parameters (q_global, self_k, self_v) are the owner's.
+/// The parameters (q_global, self_k, self_v) are registered in the module `owner`.
 class FlareMixing {
 public:
     void add_queries(torch::nn::Module& owner, std::int64_t num_heads, std::int64_t num_queries, std::int64_t head_dim);
@@ -47,7 +47,7 @@ private:
     FlareMixing mixing_;
     torch::nn::Linear in_project_x_{nullptr};
     torch::nn::Linear out_linear_{nullptr};
-    torch::nn::Dropout out_dropout_{nullptr};  // null when there is none
+    torch::nn::Dropout out_dropout_{nullptr};  // null without dropout
 };
 TORCH_MODULE(FlareAttention);
 

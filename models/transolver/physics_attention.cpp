@@ -23,7 +23,7 @@ torch::Tensor attend_among_slices(const torch::Tensor& tokens, const torch::Tens
 
 PhysicsAttentionImpl::PhysicsAttentionImpl(SliceOptions options, double dropout) : slices_(options)
 {
-    // The order in which the reference makes its layers, and so draws random numbers.
+    // Layers are made in the reference's order, since each draws random numbers.
     const auto head_dim = options.head_dim, inner = options.num_heads * options.head_dim;
     slices_.add_temperature(*this);
     slices_.add_point_temperature(*this);
@@ -40,7 +40,7 @@ torch::Tensor PhysicsAttentionImpl::forward(const torch::Tensor& x)
     const auto [weights, tokens] = slices_.slice(x, is_training());   // (B, N, H, S), (B, H, S, D)
     const auto attended = attend_among_slices(tokens, qkv_project_);  // (B, H, S, D)
 
-    // Back to the points (eq. 4), heads side by side.
+    // Deslice (eq. 4), and concatenate the heads.
     const auto out = out_linear_(deslice_tokens(weights, attended).flatten(2));  // (B, N, C)
     return out_dropout_ ? out_dropout_(out) : out;
 }

@@ -12,17 +12,17 @@ namespace meshard {
 
 /// Attention of slice tokens to each other (Wu et al. 2024, Transolver, eq. 3): one softmax(q k^T / sqrt(D)) v per head.
 /// @param tokens   (B, H, S, D)
-/// @param qkv      (3 D outputs): queries, keys and values one after the other
+/// @param qkv      (3 D outputs): queries, then keys, then values
 /// @return         (B, H, S, D)
 torch::Tensor attend_among_slices(const torch::Tensor& tokens, torch::nn::Linear& qkv);
 
-/// The same with the weights, (3 D, D), alone.
+/// The same with the weights, (3 D, D), of that layer.
 torch::Tensor attend_among_slices(const torch::Tensor& tokens, const torch::Tensor& qkv_weight);
 
 /// Attention between learned slices of the points (Wu et al. 2024, Transolver, section 3.2), for points in any order or on a grid.
 ///
-/// Each point gives itself to S slices with softmax weights; the slices' mean features attend to each other; each point takes
-/// back the mixture of slices that it belongs to. Letters: B batch, N points, C channels, H heads, D channels of a head, S slices.
+/// Each point is assigned to S slices with softmax weights; the slices' mean features attend to each other; each point gets the
+/// sum of the slices' results with its own weights. Letters: B batch, N points, C channels, H heads, D channels of a head, S slices.
 ///
 /// Constants as in PhysicsNeMo's checkpoints: 0.01 added to a slice's weight, temperature kept within [0.5, 5].
 class PhysicsAttentionImpl : public torch::nn::Module {
@@ -32,14 +32,14 @@ public:
     /// (B, N, C) to (B, N, C)
     torch::Tensor forward(const torch::Tensor& x);
 
-    /// Puts its weights and sizes into a block of the fused operators; the obstacle if they cannot do what `forward` does, else null.
+    /// Sets its weights and sizes in a block of the fused operators. Returns why they cannot do what `forward` does, or null if they can.
     const char* fuse_into(FusedBlock& block) const;
 
 private:
     SliceProjection slices_;
     torch::nn::Linear qkv_project_{nullptr};
     torch::nn::Linear out_linear_{nullptr};
-    torch::nn::Dropout out_dropout_{nullptr};  // null when there is none
+    torch::nn::Dropout out_dropout_{nullptr};  // null without dropout
 };
 TORCH_MODULE(PhysicsAttention);
 

@@ -106,8 +106,8 @@ bool SliceProjection::has_noise(bool is_training) const
 
 const char* SliceProjection::fuse_into(FusedBlock& block, bool is_training) const
 {
-    if (!options_.grid.empty()) return "its points lie on a grid, on which projections are convolutions";
-    if (has_noise(is_training) && options_.noise->given) return "its noise is given by a function of the caller's";
+    if (!options_.grid.empty()) return "its points are on a grid, where projections are convolutions";
+    if (has_noise(is_training) && options_.noise->given) return "its noise comes from the caller's function";
     block.shape.heads = options_.num_heads;
     block.shape.head_dim = options_.head_dim;
     block.shape.slices = options_.num_slices;

@@ -19,23 +19,23 @@ namespace meshard {
 /// Uniform numbers in [0, 1) of the shape of the slice logits (B, N, H, S), which Transolver++ turns into Gumbel noise.
 using UniformNoise = std::function<torch::Tensor(const torch::Tensor& logits)>;
 
-/// When Transolver++ adds noise. The reference does so always, in evaluation too.
+/// When Transolver++ adds noise. The reference always does, in evaluation too.
 enum class NoiseWhen : std::uint8_t { Training, Always, Never };
 
-/// Noise of a model, shared by its attention layers. The numbers belong to the points (ops/slices/row_noise.h), unless a function of the caller's gives them.
+/// Noise of a model, shared by its attention layers. Numbers follow from the points' ids (ops/slices/row_noise.h), unless the caller gives a function.
 struct SliceNoise {
     explicit SliceNoise(std::uint64_t seed) : rows(seed) {}
 
     RowNoise rows;
     NoiseWhen when = NoiseWhen::Training;
-    UniformNoise given;  ///< replaces the numbers and is asked in every mode; may be empty
+    UniformNoise given;  ///< replaces these numbers, and is called in training and evaluation; may be empty
 };
 using SharedNoise = std::shared_ptr<SliceNoise>;
 
-/// With the seed of LibTorch's default generator, from which no number is drawn.
+/// Noise with the seed of LibTorch's default generator, without drawing a number from it.
 SharedNoise make_noise();
 
-/// The numbers of the points alone.
+/// The noise that follows from the points' ids.
 inline std::shared_ptr<RowNoise> rows_of(const SharedNoise& noise)
 {
     return {noise, &noise->rows};
@@ -46,19 +46,19 @@ struct SliceOptions {
     std::int64_t num_heads = 1;      ///< H
     std::int64_t head_dim = 1;       ///< D
     std::int64_t num_slices = 1;     ///< S
-    bool plus = false;               ///< Transolver++: a temperature of each point's own, noise, one projection for all
+    bool plus = false;               ///< Transolver++: a temperature for each point, noise, and one projection instead of two
     std::vector<std::int64_t> grid;  ///< extents of a grid whose points come in row-major order; empty for points in any order
-    SharedNoise noise;               ///< of Transolver++; null for none
+    SharedNoise noise;               ///< for Transolver++; null for none
     bool authors_constants =
-        false;  ///< those of the paper's code in place of PhysicsNeMo's: 1e-5 added to a slice's weight; no bounds of the temperature, on grids 0.1 to 5
+        false;  ///< constants of the paper's code instead of PhysicsNeMo's: 1e-5 added to a slice's weight; temperature not bounded, on grids within 0.1 to 5
 };
 
-/// The first half of physics attention (Wu et al. 2024, Transolver, eq. 1 and 2), shared by its relatives: each point gives itself to S slices
-/// with softmax weights, and each slice takes the weighted mean of its points' features.
+/// The first half of physics attention (Wu et al. 2024, Transolver, eq. 1 and 2), which other attention layers use too: each point is assigned to S
+/// slices with softmax weights, and each slice gets the weighted mean of its points' features.
 ///
-/// Its parameters are the owner's, under PhysicsNeMo's names: temperature, in_project_slice, in_project_x, in_project_fx (not of Transolver++),
-/// proj_temperature (only of Transolver++). On grids the projections are convolutions with a kernel of 3. Which of them the owner adds first
-/// decides in which order random numbers are drawn.
+/// Its parameters are registered in the module `owner`, under PhysicsNeMo's names: temperature, in_project_slice, in_project_x, in_project_fx (not in
+/// Transolver++), proj_temperature (only in Transolver++). On grids the projections are convolutions with a kernel of 3. The order in which the owner adds
+/// them is the order in which random numbers are drawn.
 class SliceProjection {
 public:
     explicit SliceProjection(SliceOptions options) : options_(std::move(options)) {}
@@ -67,7 +67,7 @@ public:
     void add_slices(torch::nn::Module& owner);             ///< in_project_slice
     void add_projections(torch::nn::Module& owner);        ///< in_project_x, in_project_fx
     void add_point_temperature(torch::nn::Module& owner);  ///< proj_temperature; nothing unless `plus`
-    void make_slices_orthogonal();                         ///< rows of in_project_slice's weight, or its columns if they are fewer
+    void make_slices_orthogonal();                         ///< makes the rows of in_project_slice's weight orthogonal, or its columns if they are fewer
 
     struct Slices {
         torch::Tensor weights;  ///< (B, N, H, S)
@@ -77,7 +77,7 @@ public:
     /// @param x   (B, N, C)
     Slices slice(const torch::Tensor& x, bool is_training);
 
-    /// Puts the projections' weights, sizes and noise into a block of the fused operators, which do what `slice` does; the obstacle if they cannot, else null.
+    /// Sets the projections' weights, sizes and noise in a block of the fused operators. Returns why they cannot do what `slice` does, or null if they can.
     const char* fuse_into(FusedBlock& block, bool is_training) const;
 
 private:

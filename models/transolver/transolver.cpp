@@ -15,7 +15,7 @@ namespace {
 constexpr double kWeightStd = 0.02;
 constexpr double kLongestPeriod = 10000.0;
 
-/// Distances of each point of a regular grid over the unit square to those of a ref x ref grid: (1, N, ref^2).
+/// Distances of each point of a regular grid over the unit square to the points of a ref x ref grid: (1, N, ref^2).
 torch::Tensor distances_to_reference(at::IntArrayRef grid, std::int64_t ref)
 {
     const auto points = [](std::int64_t rows, std::int64_t columns) {

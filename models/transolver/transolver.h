@@ -19,8 +19,7 @@
 
 namespace meshard {
 
-/// One layer of a Transolver: attention and MLP, each behind a layer norm and added to its input; the last one ends in the
-/// output head instead of handing on its channels.
+/// One layer of a Transolver: attention and MLP, each applied after a layer norm and added to its input. The last layer ends with the output head.
 class TransolverBlockImpl : public torch::nn::Module {
 public:
     /// @param attention   (B, N, C) to (B, N, C)
@@ -29,7 +28,7 @@ public:
     /// (B, N, C) to (B, N, C), or (B, N, out_dim) from the last.
     torch::Tensor forward(torch::Tensor x);
 
-    /// How the fused operators do the same.
+    /// Its weights for the fused operators, or why they cannot do the same.
     BlockFusion fusion() const;
 
 private:
@@ -40,7 +39,7 @@ private:
 };
 TORCH_MODULE(TransolverBlock);
 
-/// Cosines and sines of a time at C/2 frequencies, those of Vaswani et al. 2017.
+/// Cosines and sines of a time at the C/2 frequencies of Vaswani et al. 2017.
 class TimeEmbeddingImpl : public torch::nn::Module {
 public:
     explicit TimeEmbeddingImpl(std::int64_t num_channels);
@@ -57,12 +56,12 @@ TORCH_MODULE(TimeEmbedding);
 /// and shapes.
 class TransolverImpl : public torch::nn::Module, public HasMemoryModes, public HasBlockForms, public DrawsNoise {
 public:
-    /// Initial values: weights normal(0, 0.02), biases 0, those of convolutions as LibTorch makes them; drawn from LibTorch's default generator
-    /// in the reference's order.
+    /// Initial values: weights normal(0, 0.02), biases 0, convolutions as LibTorch initialises them; drawn from LibTorch's default
+    /// generator in the reference's order.
     /// @throws InvalidInput as `TransolverOptions::validate`.
     explicit TransolverImpl(TransolverOptions options);
 
-    /// On a grid of the extents `structured_shape`, (B, N, ...) may also be (B, extents, ...), and the result is of the same kind.
+    /// On a grid with extents `structured_shape`, inputs may have shape (B, N, ...) or (B, extents, ...); the result has the same kind of shape.
     ///
     /// @param fx          (B, N, functional_dim)
     /// @param embedding   (B, N, embedding_dim); not used by a model with `unified_pos`, may be undefined with an `embedding_dim` of 0
@@ -76,19 +75,19 @@ public:
 
     std::vector<BlockChoice> block_forms(const torch::Tensor& points) override;
 
-    /// Whether on a CPU and in its own precision it has the mode Streamed, and slice states.
+    /// Whether it has the mode Streamed and slice states, on a CPU and in the type of its weights.
     bool can_stream() const;
 
-    /// What all points together make of the slices, of each layer (B, H, S, D), without gradients: with it `forward_with_states` predicts any number of
-    /// points, whether among these or not, in constant memory. Arguments as of `forward`.
-    /// @throws InvalidInput for a model that the fused operators cannot run (`set_memory` with Streamed)
+    /// For each layer the slices' tokens after attention, (B, H, S, D), computed from all points, without gradients. With them `forward_with_states` predicts
+    /// at any number of points, these or others, in constant memory. Arguments as for `forward`.
+    /// @throws InvalidInput for a model that the fused operators cannot run
     std::vector<torch::Tensor> slice_states(const torch::Tensor& fx, const torch::Tensor& embedding = {}, const torch::Tensor& time = {});
 
-    /// `forward` with these states in place of the points' own; without gradients and messages.
+    /// `forward` with these states instead of those computed from the points; without gradients and messages.
     torch::Tensor forward_with_states(const std::vector<torch::Tensor>& states, const torch::Tensor& fx, const torch::Tensor& embedding = {},
                                       const torch::Tensor& time = {});
 
-    /// Where Transolver++ takes its noise from (an empty function: from a counter of the points' ids), and when; by default while training.
+    /// The source of Transolver++'s noise (an empty function: random numbers that follow from the points' ids), and when it is added; by default in training.
     void set_noise(UniformNoise noise) { noise_->given = std::move(noise); }
     void set_noise(NoiseWhen when) { noise_->when = when; }
 
@@ -99,7 +98,7 @@ public:
 protected:
     using MakeAttention = std::function<torch::nn::AnyModule()>;
 
-    /// Replaces the blocks by ones with another attention, and draws all weights anew.
+    /// Replaces the blocks by blocks with another attention, and draws all weights again.
     void replace_blocks(const MakeAttention& make_attention);
 
 private:
@@ -108,13 +107,13 @@ private:
     torch::Tensor point_inputs(const torch::Tensor& fx, const torch::Tensor& embedding, const torch::Tensor& time) const;
     torch::Tensor time_offset(const torch::Tensor& time);
 
-    /// All blocks as one, and what is before them; the first obstacle if one of them has any.
+    /// The preprocessing and all blocks for the fused operators, or the first reason why a block cannot be fused.
     struct ModelFusion {
         StreamedModel model;
         const char* obstacle = nullptr;
     };
     ModelFusion fusion(const torch::Tensor& inputs, const torch::Tensor& time);
-    StreamedModel fused(const torch::Tensor& inputs, const torch::Tensor& time);  // throws where there is an obstacle
+    StreamedModel fused(const torch::Tensor& inputs, const torch::Tensor& time);  // throws if there is an obstacle
     torch::Tensor run(const torch::Tensor& inputs, const torch::Tensor& time);
 
     TransolverOptions options_;

@@ -13,12 +13,16 @@ const OptionTable<TransolverOptions>& transolver_option_table()
         inherited_options<O>(
             slice_transformer_option_list(1),
             {
-                {"authors_constants", &O::authors_constants, "constants of the paper's code in place of PhysicsNeMo's", {}, {.is_extension = true}},
-                {"functional_dim", &O::functional_dim, "channels of fx; 0 beside an embedding", {.least = 0}, {.none = "-1"}},
-                {"embedding_dim", &O::embedding_dim, "channels of the embedding (coordinates, normals, ...); 0 beside fx", {.least = 0}, {.none = "-1"}},
+                {"authors_constants", &O::authors_constants, "constants of the paper's code instead of PhysicsNeMo's", {}, {.is_extension = true}},
+                {"functional_dim", &O::functional_dim, "channels of fx; 0 for a model with only an embedding", {.least = 0}, {.none = "-1"}},
+                {"embedding_dim",
+                 &O::embedding_dim,
+                 "channels of the embedding (coordinates, normals, ...); 0 for a model with only fx",
+                 {.least = 0},
+                 {.none = "-1"}},
                 {"out_dim", &O::out_dim, "channels of the result", {.least = 1}},
                 {"time_input", &O::time_input, "takes the time of a case"},
-                {"unified_pos", &O::unified_pos, "2-D grids only: distances to a reference grid in place of the embedding", {}, {.is_for_programs = true}},
+                {"unified_pos", &O::unified_pos, "2-D grids only: distances to a reference grid instead of the embedding", {}, {.is_for_programs = true}},
                 {"ref", &O::ref, "points of that grid along each side", {.least = 1}, {.only_with = &O::unified_pos, .is_for_programs = true}},
             }));
     return table;

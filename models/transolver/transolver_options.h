@@ -12,7 +12,7 @@ namespace meshard {
 template <class Options>
 class OptionTable;
 
-/// Constructor arguments of a Transolver, with the names and defaults that checkpoints use. What each means and may be: `transolver_option_table`.
+/// Constructor arguments of a Transolver, with the names and defaults that checkpoints use. Meanings and bounds: `transolver_option_table`.
 struct TransolverOptions : SliceTransformerOptions {
     static constexpr std::int64_t kNotGiven = -1;
 
@@ -28,14 +28,14 @@ struct TransolverOptions : SliceTransformerOptions {
     void validate() const;
 };
 
-/// The declaration of all of them.
+/// Declares all of them.
 const OptionTable<TransolverOptions>& transolver_option_table();
 
-/// From the arguments of a checkpoint or a fixture; absent ones keep their defaults (`use_te` too: it is off here), null counts as absent.
+/// Options from the arguments of a checkpoint or a fixture; absent and null ones keep their defaults (for `use_te` this is false).
 /// @throws InvalidInput for a name that is not an argument of Transolver, or a value of the wrong type.
 TransolverOptions transolver_options(const nlohmann::json& arguments);
 
-/// All arguments, as `transolver_options` reads them; `authors_constants` where it is set.
+/// All arguments, as `transolver_options` reads them; `authors_constants` only if it is set.
 nlohmann::json to_json(const TransolverOptions& options);
 
 }  // namespace meshard

@@ -93,7 +93,7 @@ TEST(GeoTransolverOptions, NameWhatIsNotImplementedOrImpossible)
         EXPECT_TRUE(throws_with<InvalidInput>(text, [&] { options.validate(); }));
     };
     refused([](auto& o) { o.include_local_features = true, o.geometry_dim = 0; }, "geometry_dim must be 3, and is 0");
-    refused([](auto& o) { o.include_local_features = true, o.structured_shape = {4, 4}; }, "structured_shape excludes it");
+    refused([](auto& o) { o.include_local_features = true, o.structured_shape = {4, 4}; }, "cannot be used on a grid");
     refused([](auto& o) { o.include_local_features = true, o.radii = {0.1}; },
             "radii and neighbors_in_radius must be of one length, at least 1, and have 1 and 2");
     refused([](auto& o) { o.include_local_features = true, o.radii = {0.1, -1.0}; }, "radii must be above 0 and finite, and is -1");

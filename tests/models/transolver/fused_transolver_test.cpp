@@ -375,7 +375,7 @@ TEST(MemoryMode, OfWhatIsNotFusedAreRefusedOrRecomputed)
     EXPECT_TRUE(torch::equal(found, expected));
     EXPECT_TRUE(tensors_near(again.fx.grad(), points.fx.grad(), 1e-13));
     model->set_memory(MemoryMode::Streamed);
-    EXPECT_TRUE(throws_with<InvalidInput>("its points lie on a grid", [&] { model->forward(points.fx, points.embedding); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("its points are on a grid", [&] { model->forward(points.fx, points.embedding); }));
     EXPECT_TRUE(throws_with<InvalidInput>("'small' is not one of stored, recomputed, streamed", [] { memory_mode("small"); }));
 }
 
@@ -394,7 +394,7 @@ TEST(BlockForms, AreWhatRunsAndWhyNothingFasterDoes)
                                  Case{MemoryMode::Streamed, 0, {}, BlockForm::Streamed, "StreamFunction", nullptr},
                                  Case{MemoryMode::Stored, 0.5, {}, BlockForm::Eager, nullptr, "it has dropout in training"},
                                  Case{MemoryMode::Recomputed, 0.5, {}, BlockForm::Recomputed, nullptr, "it has dropout in training"},
-                                 Case{MemoryMode::Stored, 0, {7, 43}, BlockForm::Eager, nullptr, "its points lie on a grid"}}) {
+                                 Case{MemoryMode::Stored, 0, {7, 43}, BlockForm::Eager, nullptr, "its points are on a grid"}}) {
         auto options = small_options(false);
         options.dropout = expected.dropout;
         options.structured_shape = expected.grid;
