@@ -14,8 +14,8 @@
 namespace meshard {
 namespace {
 
-// Known to the reference, not here: a checkpoint that uses one must not be taken for a spelling mistake.
-// `stan` fits a single channel only, so no MLP has it.
+// Names of the reference that are not implemented; the message about them is not that of a spelling mistake.
+// `stan` works with a single channel only, so no MLP uses it.
 constexpr std::array kAbsent = {"stan"};
 
 constexpr double kCap = 1.0;            // of the capped ones

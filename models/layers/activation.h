@@ -12,13 +12,13 @@
 
 namespace meshard {
 
-/// An element-wise activation of ops/slices/activations.h, chosen by name as in checkpoints' `act`; upper and lower case count as the same.
+/// An element-wise activation of ops/slices/activations.h, chosen by its name in checkpoints' `act`, ignoring case.
 ///
 /// `prelu` has one parameter, `weight`; `capped_gelu` and `cappek_leaky_relu` (the reference's spelling) have a buffer, `cap`; the others
 /// have none.
 class ActivationImpl : public torch::nn::Module {
 public:
-    /// @throws InvalidInput that lists the names there are and the nearest one.
+    /// @throws InvalidInput for an unknown name; the message lists the known names and the nearest one.
     explicit ActivationImpl(std::string_view name);
 
     torch::Tensor forward(const torch::Tensor& x);

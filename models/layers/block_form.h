@@ -15,56 +15,56 @@
 
 namespace meshard {
 
-/// In which form a block of slice attention runs. Results differ by rounding only.
+/// The ways to compute a block of slice attention. Results differ by rounding only.
 enum class BlockForm : std::uint8_t {
-    Eager,       ///< its modules, one operator after the other
-    Recomputed,  ///< the same, keeping its inputs only: backward runs it once more
-    Fused,       ///< tiles of points through the whole block (`fused_block`)
-    Inferred,    ///< without gradients, all blocks as one: a sweep over the tiles ends a block and begins the next (`inferred_blocks`)
-    Streamed     ///< all blocks as one: each starts again from the model's inputs (`streamed_blocks`)
+    Eager,       ///< one LibTorch operator after the other
+    Recomputed,  ///< the same, but only the block's inputs are kept: backward runs its forward again
+    Fused,       ///< all operators of the block on one tile of points after the other (`fused_block`)
+    Inferred,    ///< all blocks in one operator, without gradients: a pass over the tiles ends a block and begins the next (`inferred_blocks`)
+    Streamed     ///< all blocks in one operator: each block is computed from the model's inputs again (`streamed_blocks`)
 };
 
 std::string_view name_of(BlockForm form);  ///< `eager`, `recomputed`, ...
 
-/// What a block says of itself in the state that it is in: its weights, if the fused operators can do the same, or why they cannot. Here, and nowhere else, a
-/// model says how its blocks fuse.
+/// A block for the fused operators: its weights and sizes, or the reason why they cannot compute it in its current state (training, options). The only place
+/// where a model says how its blocks fuse.
 struct BlockFusion {
     FusedBlock block;
-    const char* obstacle = nullptr;  ///< half a sentence about the block; null if there is none
+    const char* obstacle = nullptr;  ///< the reason, a clause about the block ("it has dropout"); null if there is none
 };
 
 /// Why the fused operators cannot take these points through a block: the block's own obstacle, or one of the points and weights. Null if they can.
 const char* obstacle_of(const at::Tensor& points, const BlockFusion& fusion);
 
-/// The form of all blocks as one, if memory mode and gradients ask for it; an obstacle of any block is in its way. Nothing if each block has a form of its own.
+/// Inferred or Streamed, if memory mode and gradients require it and no block has an obstacle; nothing if each block has a form of its own.
 std::optional<BlockForm> form_of_all(MemoryMode memory);
 
-/// The form of one block, Streamed aside.
+/// The form of one block if `form_of_all` has none.
 /// @param obstacle   as `obstacle_of`
 BlockForm form_of_one(const char* obstacle, MemoryMode memory);
 
-/// A block by its modules, a function of its inputs and weights.
+/// Runs a block's modules on its inputs.
 using EagerBlock = std::function<at::Tensor(const std::vector<at::Tensor>& inputs)>;
 
-/// One block in its form.
-/// @param noise    that the block draws from: a second run draws the same
-/// @param inputs   of `eager`: points (B, N, C), then what else it takes, of which some may be undefined
+/// Runs one block in its form.
+/// @param noise    from which the block draws; a second run in backward draws the same numbers
+/// @param inputs   of `eager`: points (B, N, C), then its other inputs, some of which may be undefined
 at::Tensor run_block(const BlockFusion& fusion, MemoryMode memory, const std::shared_ptr<RowNoise>& noise, const EagerBlock& eager,
                      const std::vector<at::Tensor>& inputs);
 
-/// What runs and why nothing faster does.
+/// The form of a block, and the reason if it is not a faster one.
 struct BlockChoice {
     BlockForm form = BlockForm::Eager;
     const char* why_not_fused = nullptr;  ///< as `obstacle_of`
 };
 
-/// A model of such blocks.
+/// A model with such blocks.
 class HasBlockForms {
 public:
     virtual ~HasBlockForms() = default;
 
-    /// How its blocks would take such points now, one after the other: what counts of the points (B, N, ...) is their type, device and layout, and of the state
-    /// training, gradients, memory mode and autocast.
+    /// The form of each block for such points, (B, N, ...), in the model's current state. Depends on the points' type, device and layout, and on training,
+    /// gradients, memory mode and autocast.
     /// @throws InvalidInput for a memory mode that such points cannot have
     virtual std::vector<BlockChoice> block_forms(const at::Tensor& points) = 0;
 };

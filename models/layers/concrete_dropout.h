@@ -11,7 +11,7 @@ namespace meshard {
 /// Parameter: `p_logit`, a single value, the logit of the rate.
 class ConcreteDropoutImpl : public torch::nn::Module {
 public:
-    /// @param rate   at the start; brought into [0.05, 0.99] as in the reference
+    /// @param rate   initial rate; clamped to [0.05, 0.99] as in the reference
     explicit ConcreteDropoutImpl(double rate);
 
     torch::Tensor forward(const torch::Tensor& x);

@@ -7,9 +7,9 @@
 
 namespace meshard {
 
-/// An input of a model as rows of points: (B, N, dim) as it is, (B, extents, dim) on a grid with its extents flattened.
+/// An input of a model as (B, N, dim): unchanged if it has this shape, and with flattened extents if it is (B, extents, dim) on a grid.
 ///
-/// @param model   begins the message of an error, `name` names the input in it
+/// @param model, name   start of error messages, and the input's name in them
 /// @param grid    extents of the grid; empty for points in any order
 /// @throws InvalidInput if the input is missing or its shape is neither.
 at::Tensor flat_points(const char* model, const char* name, const at::Tensor& tensor, at::IntArrayRef grid, std::int64_t dim);

@@ -9,7 +9,7 @@
 namespace meshard {
 namespace {
 
-constexpr double kLeastTruth = 1e-8;  // sum of squares below which relative errors are of this
+constexpr double kLeastTruth = 1e-8;  // least sum of squares by which errors are divided
 
 }  // namespace
 

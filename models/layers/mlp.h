@@ -20,7 +20,7 @@ public:
 
     torch::Tensor forward(const torch::Tensor& x) { return layers_->forward(x); }
 
-    /// The same for points (B, N, in) and with an offset (B, out) to all points of a sample, unless undefined: tile by tile where the fused operators can.
+    /// The same for points (B, N, in), plus an offset (B, out) for all points of a sample unless undefined. Uses the fused operators if they can compute it.
     torch::Tensor on_points(const torch::Tensor& points, const torch::Tensor& offset = {});
 
     /// Its weights for the fused operators.
@@ -31,11 +31,11 @@ private:
 };
 TORCH_MODULE(Mlp);
 
-/// Over the last dimension, of so many channels, with weights of its own.
+/// A layer norm over the last dimension, of `num_channels` channels.
 torch::nn::LayerNorm layer_norm(std::int64_t num_channels);
 
-/// What the blocks of Transolver and GeoTransolver have in common: puts the layer norm before attention, and the layer norm and MLP after it, into a block of
-/// the fused operators, with their sizes.
+/// Sets the layer norm before attention, and the layer norm and MLP after it, with their sizes, in a block of the fused operators. For the blocks of
+/// Transolver and GeoTransolver.
 void fuse_norms_and_mlp(const torch::nn::LayerNorm& ln_1, const torch::nn::Sequential& ln_mlp1, FusedBlock& block);
 
 }  // namespace meshard

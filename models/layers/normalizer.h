@@ -7,7 +7,7 @@
 
 namespace meshard {
 
-/// Brings each channel to mean 0 and standard deviation 1, and back.
+/// Scales each channel to mean 0 and standard deviation 1, and back.
 struct Normalizer {
     at::Tensor mean;  ///< (C), float32
     at::Tensor std;   ///< (C), float32, no zeros
@@ -27,7 +27,7 @@ public:
 
     std::int64_t num_rows() const { return num_rows_; }
 
-    /// A channel that never changes gets the standard deviation 1. @throws InvalidInput for fewer than two rows.
+    /// A constant channel gets the standard deviation 1. @throws InvalidInput for fewer than two rows.
     Normalizer normalizer() const;
 
 private:

@@ -23,7 +23,7 @@ public:
 
     void within(const OptionBounds& /*bounds*/, const std::string& /*name*/, bool /*value*/) const {}
     void within(const OptionBounds& bounds, const std::string& name, std::int64_t value) const;
-    void within(const OptionBounds& bounds, const std::string& name, double value) const;  ///< finite, too, where there are bounds
+    void within(const OptionBounds& bounds, const std::string& name, double value) const;  ///< must also be finite if there are bounds
     void within(const OptionBounds& bounds, const std::string& name, const std::string& value) const;
     template <class Value>
     void within(const OptionBounds& bounds, const std::string& name, const std::vector<Value>& values) const

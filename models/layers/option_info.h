@@ -7,20 +7,20 @@
 
 namespace meshard {
 
-/// What may stand for an option; of a list, for each entry.
+/// The allowed values of an option, or of each entry of a list.
 struct OptionBounds {
     double least = -std::numeric_limits<double>::infinity();
     double most = std::numeric_limits<double>::infinity();
     bool above = false;                   ///< `least` itself is excluded
-    std::vector<std::string> words = {};  ///< all that a text may be; none: any text
+    std::vector<std::string> words = {};  ///< allowed texts; empty: any text
 };
 
-/// What programs know of an argument of a model besides its type and default.
+/// Documentation and bounds of a model's argument, for programs.
 struct OptionInfo {
     std::string name;
-    std::string meaning;  ///< a line for people, without a full stop
+    std::string meaning;  ///< one line for help texts, without a full stop
     OptionBounds bounds = {};
-    std::string only_with = {};  ///< the bounds hold where this other argument is true; empty: always
+    std::string only_with = {};  ///< the bounds are checked only if this other argument is true; empty: always
 };
 
 }  // namespace meshard

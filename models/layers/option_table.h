@@ -24,22 +24,22 @@ template <class Options>
 using OptionMember = std::variant<bool Options::*, std::int64_t Options::*, double Options::*, std::string Options::*, std::vector<std::int64_t> Options::*,
                                   std::vector<double> Options::*, std::vector<std::string> Options::*>;
 
-/// What is unusual about an option.
+/// Less common properties of an option.
 template <class Options>
 struct OptionTraits {
-    bool Options::* only_with = nullptr;  ///< the bounds hold where this other option is set; null: always
-    std::string none = {};                ///< the value, as JSON, that checkpoints write as null; bounds do not touch it
-    bool one_or_more = false;             ///< a list of one is written as its only value
-    bool is_extension = false;            ///< other programs do not know it: written only where it is not the default
-    bool is_for_programs = false;         ///< no configuration may set it
+    bool Options::* only_with = nullptr;  ///< the bounds are checked only if this other option is set; null: always
+    std::string none = {};                ///< the value, as JSON, that checkpoints write as null; not checked against the bounds
+    bool one_or_more = false;             ///< a list with one entry is written as that entry
+    bool is_extension = false;            ///< unknown to other programs: written only if it is not the default
+    bool is_for_programs = false;         ///< cannot be set in a configuration
 };
 
-/// The declaration of an argument of a model's constructor. Its type is the member's, its default what the member is at first.
+/// Declares an argument of a model's constructor. Its type is the member's, its default the member's initial value.
 template <class Options>
 struct Option {
     std::string name;  ///< in checkpoints and configurations
     OptionMember<Options> member;
-    std::string meaning;  ///< a line for people, without a full stop
+    std::string meaning;  ///< one line for help texts, without a full stop
     OptionBounds bounds = {};
     OptionTraits<Options> traits = {};
 };
@@ -100,15 +100,15 @@ inline const char* type_text(const std::vector<std::string>*)
 
 }  // namespace detail
 
-/// All arguments of a model's constructor: from this come reading, writing, the check, and what programs and pages say of them.
+/// All arguments of a model's constructor. Reads, writes and checks them, and describes them to programs and docs pages.
 template <class Options>
 class OptionTable {
 public:
-    /// `model` begins messages.
+    /// Error messages begin with `model`.
     OptionTable(std::string model, std::vector<Option<Options>> options) : model_(std::move(model)), options_(std::move(options)) {}
 
-    /// From the arguments of a checkpoint; absent and null ones keep their defaults, and a value stands for a list of one.
-    /// @throws InvalidInput for a name that is no option, with the nearest one, or a value of the wrong type.
+    /// Options from the arguments of a checkpoint; absent and null ones keep their defaults, and a value stands for a list of one.
+    /// @throws InvalidInput for a name that is no option (the message has the nearest one), or a value of the wrong type.
     Options read(const nlohmann::json& arguments) const
     {
         for (const auto& [name, value] : arguments.items()) refuse_unknown(name);
@@ -121,7 +121,7 @@ public:
         return options;
     }
 
-    /// As `read` takes them.
+    /// Arguments for a checkpoint, as `read` takes them.
     nlohmann::json write(const Options& options) const
     {
         auto arguments = write_all(options);
@@ -132,7 +132,7 @@ public:
         return arguments;
     }
 
-    /// Every argument, extensions too.
+    /// The default of every argument, extensions included.
     nlohmann::json defaults() const { return write_all(Options()); }
 
     /// @throws InvalidInput naming the option that is out of its bounds, its value and what is allowed.
@@ -150,7 +150,7 @@ public:
         }
     }
 
-    /// Of those that a configuration may set, in the order of their declaration.
+    /// Describes the options that a configuration can set, in the order of their declaration.
     std::vector<OptionInfo> infos() const
     {
         std::vector<OptionInfo> infos;
@@ -220,7 +220,7 @@ private:
     std::vector<Option<Options>> options_;
 };
 
-/// The options of a base for a table of what is derived from it, `more` behind them.
+/// The options of a base struct as options of a struct derived from it, followed by `more`.
 template <class Options, class Base>
 std::vector<Option<Options>> inherited_options(const std::vector<Option<Base>>& options, std::vector<Option<Options>> more)
 {

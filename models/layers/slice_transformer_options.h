@@ -12,7 +12,7 @@ struct Option;
 class OptionChecks;
 
 /// Constructor arguments that Transolver and GeoTransolver share, with the names and defaults that checkpoints use.
-/// What each means and may be: `slice_transformer_option_list`.
+/// Meanings and bounds: `slice_transformer_option_list`.
 struct SliceTransformerOptions {
     std::int64_t n_layers = 4;
     std::int64_t n_hidden = 256;
@@ -26,10 +26,10 @@ struct SliceTransformerOptions {
     bool use_te = false;                         ///< TransformerEngine's layers; not implemented
 };
 
-/// Their declarations, for models of at least so many layers.
+/// Declares them, for models with at least `least_layers` layers.
 std::vector<Option<SliceTransformerOptions>> slice_transformer_option_list(std::int64_t least_layers);
 
-/// What the bounds of single options cannot say. @throws InvalidInput naming the option, its value and what is allowed.
+/// Checks that involve several options. @throws InvalidInput naming the option, its value and what is allowed.
 void check_together(const SliceTransformerOptions& options, const OptionChecks& checks);
 
 }  // namespace meshard

@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// The constants of the case at every point, (B, N, G); without any ones, (B, N, 1), or nothing if the model wants none of them.
+/// The constants of the case at every point, (B, N, G); without constants (B, N, 1) of ones, or (B, N, 0) for a model with a functional_dim of 0.
 at::Tensor constants_of_points(const PointInputs& inputs, std::int64_t functional_dim)
 {
     if (functional_dim == 0) return inputs.positions.narrow(-1, 0, 0);
@@ -46,7 +46,8 @@ Json transolver_widths(const PointWidths& widths)
 PointWidths transolver_widths_of(const Json& arguments, std::int64_t /*num_constants*/)
 {
     const auto options = transolver_options(arguments);
-    return {options.embedding_dim, options.functional_dim <= 1 ? 0 : options.functional_dim, options.out_dim, options.time_input};  // one channel: ones
+    return {options.embedding_dim, options.functional_dim <= 1 ? 0 : options.functional_dim, options.out_dim,
+            options.time_input};  // a single channel holds ones
 }
 
 void check_transolver(const Json& arguments)
@@ -117,19 +118,19 @@ ModelEntry geotransolver_entry()
 }
 
 constexpr const char* kNumNeighbors = "num_neighbors";
-constexpr std::int64_t kEdgeChannels = 4;  // from target to source, and its length, as in PhysicsNeMo's examples
+constexpr std::int64_t kEdgeChannels = 4;  // vector from target to source, and its length, as in PhysicsNeMo's examples
 
-/// Graphs of clouds that stay where they are, found once: by the tensor of their places, as long as somebody holds it.
+/// Caches the graph of each tensor of positions as long as that tensor exists, so that clouds that do not move are searched once.
 class GraphCache {
 public:
     const MeshGraph& graph_of(const at::Tensor& positions, std::int64_t num_neighbors, const MeshGraphNetOptions& options)
     {
-        std::erase_if(entries_, [](const auto& item) { return item.second.places.expired(); });
+        std::erase_if(entries_, [](const auto& item) { return item.second.positions.expired(); });
         const auto* key = positions.unsafeGetTensorImpl();
         if (const auto found = entries_.find(key); found != entries_.end()) return found->second.graph;
         const auto clouds = unbind_clouds("MeshGraphNet", "positions", positions);
         if (clouds.size() != 1)
-            throw InvalidInput("MeshGraphNet: a batch of " + std::to_string(clouds.size()) + " cases; a graph is of one. Pass them one by one.");
+            throw InvalidInput("MeshGraphNet: a batch of " + std::to_string(clouds.size()) + " cases, but a graph has one. Pass the cases one by one.");
         MessageGraph graph(knn(clouds[0].detach(), clouds[0].detach(), num_neighbors, {.exclude_self = true}));
         return entries_.emplace(key, Entry{WeakTensor(positions.getIntrusivePtr()), MeshGraph(std::move(graph), options)}).first->second.graph;
     }
@@ -137,7 +138,7 @@ public:
 private:
     using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
     struct Entry {
-        WeakTensor places;
+        WeakTensor positions;
         MeshGraph graph;
     };
     std::map<const c10::TensorImpl*, Entry> entries_;
@@ -155,9 +156,9 @@ MadeModel make_mesh_graph_net(const Json& arguments)
     const auto num_neighbors = arguments.at(kNumNeighbors).get<std::int64_t>();
     return {model.ptr(), [model, num_neighbors, cache = std::make_shared<GraphCache>()](const PointInputs& inputs) mutable {
                 const auto& graph = cache->graph_of(inputs.positions, num_neighbors, model->options());
-                const auto places = unbind_clouds("MeshGraphNet", "positions", inputs.positions).at(0);
-                const auto gaps = graph.graph().from_sources(places) - graph.graph().from_targets(places);
-                const auto edges = torch::cat({gaps, torch::linalg_vector_norm(gaps, 2, at::IntArrayRef{-1}, true)}, -1);  // (E, 4)
+                const auto positions = unbind_clouds("MeshGraphNet", "positions", inputs.positions).at(0);
+                const auto offsets = graph.graph().from_sources(positions) - graph.graph().from_targets(positions);
+                const auto edges = torch::cat({offsets, torch::linalg_vector_norm(offsets, 2, at::IntArrayRef{-1}, true)}, -1);  // (E, 4)
                 auto nodes = unbind_clouds("MeshGraphNet", "embedding", inputs.embedding).at(0);
                 if (inputs.constants.defined()) nodes = torch::cat({nodes, torch::ones_like(nodes.narrow(-1, 0, 1)) * inputs.constants}, -1);
                 return model->forward(nodes, edges, graph).unsqueeze(0);
@@ -170,7 +171,7 @@ ModelEntry mesh_graph_net_entry()
     auto defaults = table.defaults();
     defaults[kNumNeighbors] = 6;
     auto options = table.infos();
-    options.push_back({.name = kNumNeighbors, .meaning = "nearest points that each point hears", .bounds = {.least = 1}});
+    options.push_back({.name = kNumNeighbors, .meaning = "nearest points from which each point receives messages", .bounds = {.least = 1}});
     return {.name = "meshgraphnet",
             .class_name = "MeshGraphNet",
             .defaults = std::move(defaults),
@@ -183,7 +184,7 @@ ModelEntry mesh_graph_net_entry()
                 if (options.input_dim_edges != kEdgeChannels) {
                     OptionChecks("MeshGraphNet")
                         .refuse("its edges carry " + std::to_string(options.input_dim_edges) +
-                                " numbers; here an edge carries the way from its target to its source, and "
+                                " numbers; here an edge carries the vector from its target to its source, and "
                                 "its length (4).");
                 }
                 return {options.input_dim_nodes - num_constants, num_constants, options.output_dim};

@@ -7,7 +7,7 @@
 
 namespace meshard {
 
-/// The library's own models for points and meshes, in the order in which they are listed to people.
+/// The library's models for points and meshes, in the order in which programs list them.
 std::vector<ModelEntry> library_models();
 
 }  // namespace meshard
