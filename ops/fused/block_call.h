@@ -14,27 +14,27 @@
 
 namespace meshard {
 
-/// A tile of points on its way through a block by LibTorch's operators; gradients of what has a history can be asked for.
+/// The tensors of a tile of points that LibTorch's operators take through a block. They keep their autograd history if it is recorded.
 struct RecordedTile {
-    at::Tensor x, x_mid, features;  ///< first half: (n, C) to (n, I) twice
-    at::Tensor mixed, result;       ///< second half, with x: (n, I) to (n, C) or (n, O)
+    at::Tensor x, x_mid, features;  ///< of the first half: input (n, C), results (n, I) each
+    at::Tensor mixed, result;       ///< of the second half: input (n, I), besides x, result (n, C) or (n, O)
 };
 
-/// One call of `fused_block`: what its backward needs besides its inputs.
+/// One call of `fused_block`: the state that its backward needs besides its inputs.
 struct BlockCall : torch::CustomClassHolder {
     FusedBlock block;
     FusedOptions options;
     SpecPtr rows;
-    bool by_kernels = false;  ///< as on GPUs: DeviceBlockPasses
-    RowDraw noise;            ///< of the points, if the block has any
+    bool by_kernels = false;  ///< computed by DeviceBlockPasses, as on GPUs
+    RowDraw noise;            ///< noise of the points, if the block has any
     std::vector<Tile> tiles;
     std::vector<RecordedTile> recorded_tiles;
-    BlockWeights<at::Tensor> leaves;  ///< the weights, as these tiles know them
+    BlockWeights<at::Tensor> leaves;  ///< the weights as autograd leaves of these tiles
     std::unique_ptr<SliceStates> slices;
     bool recorded = false;
 };
 
-/// What a block's backward gives.
+/// The gradients that a block's backward computes.
 struct BlockPassGradients {
     at::Tensor x;
     std::vector<at::Tensor> weights;  ///< in the order of the block's list

@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kNormEpsilon = 1e-5;             // of torch::nn::LayerNorm
 constexpr double kMinTemperature = 0.01;          // of a point
-constexpr std::int64_t kTileBytes = 4096 * 1024;  // of all stages of a block: what one of them works on, a quarter, fits 1 MiB of second-level cache
+constexpr std::int64_t kTileBytes = 4096 * 1024;  // data of all stages of a block: a single stage uses a quarter, which fits 1 MiB of second-level cache
 constexpr auto kGiven = As::Given, kTransposed = As::Transposed;
 
 BlockWeights<std::int64_t> numbers_in_weights(const BlockShape& shape)
@@ -110,7 +110,7 @@ BlockTile<T>::BlockTile(const BlockShape& shape, std::int64_t max_points) : shap
     const std::array<T**, 18> buffers{
         &normal_,  &slice_weights_, &weights_gradient_, &hidden_, &hidden_gradient_, &last_gradient_,  &rows_, &more_rows_,   &mean_,
         &inverse_, &small_,         &logits_,           &before_, &after_,           &after_gradient_, &raw_,  &temperature_, &temperature_gradient_};
-    constexpr std::int64_t kLine = kCacheLine / sizeof(T);  // numbers: buffers start at cache lines of their own
+    constexpr std::int64_t kLine = kCacheLine / sizeof(T);  // in numbers: each buffer starts at a cache line
     std::int64_t total = 0;
     for (const auto size : sizes) total += (size + kLine - 1) / kLine * kLine;
     memory_ = make_lines<T>(total);
@@ -163,7 +163,7 @@ void BlockTile<T>::find_temperatures(const Weights& weights, const T* x_mid, std
     for (std::int64_t t = 0; t < n; ++t) temperature_[t] = std::max(weights.temperature[head] + temperature_[t], T(kMinTemperature));
 }
 
-/// From the gradient of the divided logits, (S, n), to that of the logits, in place; adds to that of x_mid (D, n).
+/// Converts the gradient of logits divided by temperatures, (S, n), to that of the logits, in place; adds to that of x_mid (D, n).
 template <class T>
 void BlockTile<T>::temperatures_backward(const Weights& weights, const T* x_mid, std::int64_t head, std::int64_t n, T* logits_gradient, T* x_mid_gradient,
                                          BlockGradients<T>* gradients)
@@ -172,7 +172,7 @@ void BlockTile<T>::temperatures_backward(const Weights& weights, const T* x_mid,
     const auto* logits = logits_ + head * S * n;
     find_temperatures(weights, x_mid, head, n);
     divide_rows(logits_gradient, temperature_, S, n);
-    // A point's gradients sum to zero, so that any number may be taken off its logits: the largest leaves the least to round.
+    // The gradients of a point's logits sum to zero, so subtracting the same number from all its logits changes nothing; the largest gives the least rounding.
     auto* largest = temperature_;
     std::copy_n(logits, n, largest);
     for (std::int64_t s = 1; s < S; ++s) {
@@ -294,7 +294,7 @@ void BlockTile<T>::bring_back_backward(const Weights& weights, std::int64_t n, c
     layer_norm_backward(x_gradient, gradients ? gradients->norm2.weight : small_, gradients ? gradients->norm2.bias : small_ + C, rows_, kept.residual, mean_,
                         inverse_, weights.norm2.weight, n, C);
 
-    // The output projection, and the slices' states.
+    // The output projection and the slices' states.
     mix_backward(weights, x_gradient, n, mixed_gradient);
     if (gradients) {
         add_product(kTransposed, kTransposed, C, I, n, x_gradient, C, kept.mixed, n, gradients->out.weight, I);

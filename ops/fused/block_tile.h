@@ -11,56 +11,56 @@
 
 namespace meshard {
 
-/// Sizes of an attention block on points; letters as in the comments below.
+/// Sizes of an attention block on points, with the letters used in comments.
 struct BlockShape {
-    std::int64_t channels = 0;                       ///< C
-    std::int64_t heads = 1;                          ///< H
-    std::int64_t head_dim = 1;                       ///< D
-    std::int64_t slices = 1;                         ///< S
-    std::int64_t hidden = 0;                         ///< R, of the MLP
-    std::int64_t outputs = 0;                        ///< O of a head after the MLP; 0: none
-    bool point_temperature = false;                  ///< Transolver++: points have temperatures of their own, and one projection serves for both
+    std::int64_t channels = 0;       ///< C
+    std::int64_t heads = 1;          ///< H
+    std::int64_t head_dim = 1;       ///< D
+    std::int64_t slices = 1;         ///< S
+    std::int64_t hidden = 0;         ///< R, of the MLP
+    std::int64_t outputs = 0;        ///< O of a head after the MLP; 0: none
+    bool point_temperature = false;  ///< Transolver++: every point has its own temperature, and one projection is used for both x_mid and features
     const ActivationFunction* activation = nullptr;  ///< of the MLP; null: gelu
 
     std::int64_t inner() const { return heads * head_dim; }  ///< I
     std::int64_t out_channels() const { return outputs > 0 ? outputs : channels; }
     std::int64_t num_sums() const { return heads * slices * (head_dim + 1); }
-    std::int64_t projected() const { return (point_temperature ? 1 : 2) * inner(); }  ///< of a point, in the first half
+    std::int64_t projected() const { return (point_temperature ? 1 : 2) * inner(); }  ///< numbers that the first half computes for each point
 };
 
-/// Gradients of a block's weights, zeros at first: where each lies in `values`.
+/// Gradients of a block's weights, initially zero: pointers into `values`.
 template <class T>
 struct BlockGradients : BlockWeights<T*> {
     explicit BlockGradients(const BlockShape& shape);
-    BlockGradients(BlockGradients&&) = default;  // what lies in `values` does not move with it
+    BlockGradients(BlockGradients&&) = default;  // the pointers stay valid: moving a vector does not move its memory
     void add(const BlockGradients& other);
 
     std::vector<T> values;
 };
 
-/// What backward needs of a tile of n points besides the block's input: kept from the forward pass, or computed again.
+/// The activations of a tile of n points that backward needs besides the block's input: kept from the forward pass, or computed again.
 template <class T>
 struct BlockActivations {
     T* x_mid = nullptr;     ///< (I, n), projected points
-    T* features = nullptr;  ///< (I, n), what slices take the mean of; null where that is x_mid
-    T* mixed = nullptr;     ///< (I, n), what points take back from the slices
+    T* features = nullptr;  ///< (I, n), whose means are the slices' tokens; null if these are x_mid
+    T* mixed = nullptr;     ///< (I, n), the points' sums of the slices' states
     T* residual = nullptr;  ///< (n, C), after attention
     T* hidden = nullptr;    ///< (n, R), before the activation
-    T* last = nullptr;      ///< (n, C), before the head; null without one
-    TileNoise noise;        ///< in the slices' logits
+    T* last = nullptr;      ///< (n, C), before the head; null without a head
+    TileNoise noise;        ///< added to the slices' logits
 
-    /// Lays them out one after the other from `memory` on, n points.
+    /// Pointers to consecutive arrays for n points, beginning at `memory`.
     static BlockActivations in(T* memory, const BlockShape& shape, std::int64_t n);
     static std::int64_t floats_per_point(const BlockShape& shape);
 };
 
-/// One attention block (Wu et al. 2024, Transolver) on a tile of points, of which what each stage works on fits a core's second-level cache:
+/// One attention block (Wu et al. 2024, Transolver) on a tile of points, so small that the data of each stage fit a core's second-level cache:
 ///
 ///     x' = x + out(deslice(w, states)),  w = softmax(slice(project_x(norm1(x)))),  y = x' + mlp(norm2(x')),  result = y or head(norm3(y))
 ///
-/// or, where points have temperatures t = max(bias + gelu(out(gelu(hidden(h)))), 0.01) of h = project_x(norm1(x)), softmax((slice(h) + noise) / t) (Luo et al.
-/// 2025, Transolver++, section 3.2). What the points of all tiles have in common are sums: of the slices forward (`add_slice_sums`), of the gradients of their
-/// states backward. So a layer is two passes over the tiles each way, and the softmax weights w live no longer than their tile.
+/// or, if points have temperatures t = max(bias + gelu(out(gelu(hidden(h)))), 0.01) of h = project_x(norm1(x)), softmax((slice(h) + noise) / t) (Luo et al.
+/// 2025, Transolver++, section 3.2). Sums over the points of all tiles are needed: of the slices in forward (`add_slice_sums`), of the gradients of their
+/// states in backward. So forward and backward each make two passes over the tiles, and the softmax weights w are not kept after their tile.
 template <class T>
 class BlockTile {
 public:
@@ -71,23 +71,23 @@ public:
     /// First half: fills x_mid and features from x (n, C), and adds to `sums` (H, S, D + 1): weighted features, then the weight.
     void add_slice_sums(const Weights& weights, const T* x, std::int64_t n, const BlockActivations<T>& kept, double* sums);
 
-    /// x_mid alone, or features too: what the other half needs when the first one has not kept it.
+    /// Computes x_mid, or x_mid and features, if the first half's results were not kept.
     void project(const Weights& weights, const T* x, std::int64_t n, const BlockActivations<T>& kept);
     void project_both(const Weights& weights, const T* x, std::int64_t n, const BlockActivations<T>& kept);
 
-    /// Second half, from x, x_mid and `states` (H, S, D) to `result` (n, C) or (n, O), which may be x; fills mixed, residual, hidden, last. Without `result`
-    /// only these.
+    /// Second half: computes `result` (n, C) or (n, O), which may be x, from x, x_mid and `states` (H, S, D); fills mixed, residual, hidden, last. If `result`
+    /// is null, only these.
     void bring_back(const Weights& weights, const T* x, const T* states, std::int64_t n, const BlockActivations<T>& kept, T* result);
 
-    /// Backward of the second half: from the result's gradient to `x_gradient` (n, C), `mixed_gradient` (I, n); adds to `states_gradient` (H, S, D)
+    /// Backward of the second half: computes `x_gradient` (n, C) and `mixed_gradient` (I, n) from the result's gradient; adds to `states_gradient` (H, S, D)
     /// and, unless null, to the weights' gradients.
     void bring_back_backward(const Weights& weights, std::int64_t n, const BlockActivations<T>& kept, const T* result_gradient, T* x_gradient,
                              T* mixed_gradient, double* states_gradient, BlockGradients<T>* gradients);
 
-    /// `mixed_gradient` once more, from the `x_gradient` that `bring_back_backward` wrote.
+    /// Computes `mixed_gradient` again, from the `x_gradient` that `bring_back_backward` wrote.
     void mix_backward(const Weights& weights, const T* x_gradient, std::int64_t n, T* mixed_gradient) const;
 
-    /// Backward of the first half, and of the softmax for both: adds to `x_gradient` and, unless null, to the weights' gradients.
+    /// Backward of the first half, and of the softmax for both halves: adds to `x_gradient` and, unless null, to the weights' gradients.
     ///
     /// @param sums_gradient   (H, S, D + 1), as `sums`
     void add_slice_sums_backward(const Weights& weights, const T* x, const T* states, const T* sums_gradient, std::int64_t n, const BlockActivations<T>& kept,
@@ -97,7 +97,7 @@ private:
     void normalize(const T* x, const Affine<const T*>& norm, std::int64_t n);
     void project_rows(const Affine<const T*>& projection, std::int64_t n, T* rows) const;
     const T* features(const BlockActivations<T>& kept) const { return shape_.point_temperature ? kept.x_mid : kept.features; }
-    /// The weights of a head's slices, (S, n), until the next head's. Heads come in their order: with the first one, the noise of all is drawn.
+    /// The weights of a head's slices, (S, n), valid until the next call. Heads must be in ascending order: the first one draws the noise of all.
     const T* weigh(const Weights& weights, const BlockActivations<T>& kept, std::int64_t head, std::int64_t n);
     void find_temperatures(const Weights& weights, const T* x_mid, std::int64_t head, std::int64_t n);
     void temperatures_backward(const Weights& weights, const T* x_mid, std::int64_t head, std::int64_t n, T* logits_gradient, T* x_mid_gradient,
@@ -108,7 +108,7 @@ private:
     LineArray<T> memory_;
     T *normal_, *slice_weights_, *weights_gradient_, *hidden_, *hidden_gradient_, *last_gradient_, *rows_, *more_rows_, *mean_, *inverse_, *small_;
     T *logits_, *before_, *after_, *after_gradient_, *raw_, *temperature_,
-        *temperature_gradient_;  // with temperatures of points; of one head but for the logits
+        *temperature_gradient_;  // with temperatures of points; for one head, only the logits for all
 };
 
 /// Two linear layers with an activation in between, (n, in) to (n, out), on a tile of points.
@@ -116,7 +116,7 @@ template <class T>
 class MlpTile {
 public:
     struct Weights {
-        const T *hidden, *hidden_bias, *out, *out_bias, *activation;  // the last: the activation's number, if it has one
+        const T *hidden, *hidden_bias, *out, *out_bias, *activation;  // the last: the activation's parameter, if it has one
     };
     struct Gradients {
         T *hidden, *hidden_bias, *out, *out_bias, *activation;
@@ -138,7 +138,7 @@ private:
     LineArray<T> before_, after_, gradient_;  // (n, hidden)
 };
 
-/// How many points a tile has, such that what each stage of a block works on fits the second-level cache.
+/// Number of points of a tile for which the data of each stage of a block fit the second-level cache.
 std::int64_t points_per_tile(const BlockShape& shape, std::int64_t bytes_per_number);
 
 }  // namespace meshard

@@ -7,29 +7,29 @@
 
 namespace meshard {
 
-/// What multiplies and what is added: of a linear layer, or a layer norm.
+/// Weight and bias of a linear layer or a layer norm.
 template <class Each>
 struct Affine {
     Each weight{}, bias{};
 };
 
-/// Something of each weight of a block of slice attention, by name: the tensor, where its numbers lie, its gradient. Matrices are (out, in), as
-/// torch::nn::Linear has them. What a block does not have is an undefined tensor, or null.
+/// One object for each weight of a block of slice attention, by name: its tensor, a pointer to its numbers, or its gradient. Matrices are (out, in), as
+/// in torch::nn::Linear. For weights that a block does not have the tensor is undefined, or the pointer null.
 template <class Each>
 struct BlockWeights {
-    Affine<Each> norm1{}, project_x{}, project_fx{};  ///< project_fx: not where points have temperatures of their own
-    Affine<Each> slices{};                            ///< of each head: (H, S, D) and (H, S), with the temperature unless points have their own
+    Affine<Each> norm1{}, project_x{}, project_fx{};  ///< no project_fx if points have temperatures
+    Affine<Each> slices{};                            ///< of each head: (H, S, D) and (H, S), divided by the temperature unless points have temperatures
     Affine<Each> out{}, norm2{}, hidden{}, mlp_out{};
-    Affine<Each> norm3{}, head{};  ///< of the last block only
-    Each activation{};             ///< the number of the MLP's activation, (1), if it has one
-    Each temperature{};            ///< (H), where points have temperatures of their own; what they come from, all heads share:
+    Affine<Each> norm3{}, head{};  ///< only in the last block
+    Each activation{};             ///< the parameter of the MLP's activation, (1), if it has one
+    Each temperature{};            ///< (H), if points have temperatures; the layers that compute them are shared by all heads:
     Affine<Each> temperature_hidden{}, temperature_out{};
 
-    /// Where each of them lies, in the order of lists.
+    /// Pointers to all members, in a fixed order.
     auto all() { return all_of(*this); }
     auto all() const { return all_of(*this); }
 
-    /// f(weight) of each.
+    /// f(weight) for each weight.
     template <class F>
     auto map(const F& f) const
     {

@@ -21,7 +21,7 @@ std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& results, con
     return torch::autograd::grad(results, inputs, gradients, /*retain_graph=*/true, /*create_graph=*/false, /*allow_unused=*/true);
 }
 
-/// The weights of the halves of a block, or their gradients; those of the slices lie between them.
+/// The weights of the two halves of a block, or their gradients, without those of the slices.
 std::vector<at::Tensor> first_half(const BlockWeights<at::Tensor>& w)
 {
     return {w.norm1.weight, w.norm1.bias, w.project_x.weight, w.project_x.bias, w.project_fx.weight, w.project_fx.bias};
@@ -41,7 +41,7 @@ std::vector<at::Tensor> joined(std::vector<at::Tensor> first, const std::vector<
     return first;
 }
 
-/// Adds those that were found, from `begin` on; one that was not belongs to a weight that has no part in the result.
+/// Adds the defined tensors of `found`, from `begin` on; one is undefined if its weight does not affect the result.
 void add_to(const std::vector<at::Tensor>& gradients, const std::vector<at::Tensor>& found, std::size_t begin)
 {
     for (std::size_t i = 0; i < gradients.size(); ++i) {

@@ -10,11 +10,11 @@
 
 namespace meshard {
 
-/// Points in a tile: many enough to fill a GPU, few enough that what a tile needs is small beside the points.
+/// Points in a tile: enough to fill a GPU, and so few that a tile's memory is small compared to that of all points.
 inline constexpr std::int64_t kDeviceTilePoints = 1 << 16;
 
-/// Both directions of `fused_block` for GPUs: tiles one after the other, products and norms by LibTorch, slices by kernels. Nothing of the size of points
-/// times slices is stored. With `keep_activations` training keeps what LibTorch's operators of all tiles need for backward, else these are run again.
+/// Forward and backward of `fused_block` for GPUs: tiles one after the other, products and norms by LibTorch, slices by kernels. Nothing of the size of
+/// points times slices is stored. With `keep_activations` training keeps the autograd graphs of all tiles, otherwise backward runs the operators again.
 class DeviceBlockPasses {
 public:
     DeviceBlockPasses(BlockCall& call, const at::Tensor& x, const BlockWeights<at::Tensor>& weights);
@@ -34,7 +34,7 @@ private:
     BlockWeights<at::Tensor> weights_;  // leaves of the call
 };
 
-/// What `fused_block` does on a GPU, on any device: the kernels' reference, for tests without one.
+/// Runs on any device what `fused_block` runs on a GPU: the reference of the kernels, for tests without a GPU.
 at::Tensor fused_block_by_kernels(const at::Tensor& x, const FusedBlock& block, const FusedOptions& options = {});
 
 }  // namespace meshard

@@ -24,7 +24,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// Of one thread: besides a tile's memory, room for what is computed again, or does not lie as T.
+/// The memory of one thread: for a tile, for activations that are computed again, and for numbers that are not stored as T.
 template <class T>
 struct BlockWorker {
     BlockWorker(const BlockShape& shape, std::int64_t num_sums, std::int64_t n, bool has_activations, bool has_rows, bool with_gradients)
@@ -44,12 +44,12 @@ struct BlockWorker {
     LineArray<T> activations, mixed_gradient, x, x_gradient, result;
 };
 
-/// Both directions for one type of number, on the CPU.
+/// Forward and backward for one type of number, on the CPU.
 template <class T>
 class BlockPasses {
 public:
-    /// @param x      of T, or bfloat16 if T is float; so are the result and the gradient of x, but not a head's result
-    /// @param kept   what forward has kept, for backward; may be undefined
+    /// @param x      of T, or bfloat16 if T is float; the result and the gradient of x have this type, too, but a head's result is of T
+    /// @param kept   activations kept by forward, for backward; may be undefined
     BlockPasses(BlockCall& call, const at::Tensor& x, const BlockWeights<at::Tensor>& weights, const at::Tensor& kept = {})
         : call_(call), shape_(call.block.shape), x_(x.contiguous()), batch_(x.size(0)), kept_(kept), held_(contiguous(weights)), weights_(pointers_to<T>(held_))
     {
@@ -85,7 +85,7 @@ public:
         return result;
     }
 
-    /// Of all tiles, one after the other; undefined where backward is to compute them again.
+    /// Activations of all tiles, one after the other; undefined if backward computes them again.
     at::Tensor kept() const { return kept_; }
 
     BlockPassGradients backward(const at::Tensor& result_gradient)
@@ -146,7 +146,7 @@ private:
 
     bool keeps_in_place() const { return kept_.defined() && !needs_room<T>(kept_); }
 
-    /// Where a tile's activations lie: in what is kept, or in the worker's memory.
+    /// Pointers to a tile's activations, in the kept tensor or in the worker's memory.
     BlockActivations<T> activations(const Tile& tile, Worker& worker) const
     {
         const auto per_point = BlockActivations<T>::floats_per_point(shape_);
@@ -156,7 +156,7 @@ private:
         return found;
     }
 
-    /// Brings activations `begin` ... `end - 1` of each point from the worker's memory to what is kept, where that does not lie as T.
+    /// Copies activations `begin` ... `end - 1` of each point from the worker's memory to the kept tensor, if that is not of T.
     void keep(const Tile& tile, Worker& worker, std::int64_t begin, std::int64_t end)
     {
         if (!kept_.defined() || keeps_in_place()) return;
@@ -164,7 +164,7 @@ private:
         pack(worker.activations.get() + begin * tile.count, first, (end - begin) * tile.count, kept_);
     }
 
-    /// And the other way.
+    /// Copies them back.
     void recall(const Tile& tile, Worker& worker, std::int64_t begin, std::int64_t end) const
     {
         if (!kept_.defined() || keeps_in_place()) return;
@@ -179,7 +179,7 @@ private:
         });
     }
 
-    /// What the threads have summed, (B, H, S, width).
+    /// The sums of all threads, (B, H, S, width).
     at::Tensor total_of(TileThreads<Worker>& threads, std::int64_t width) const
     {
         auto total = at::zeros({batch_, shape_.heads, shape_.slices, width}, at::kDouble);
@@ -252,7 +252,7 @@ struct BlockFunction : torch::autograd::Function<BlockFunction> {
             }
             found.push_back(wrapped(result.x, rows));
             append_wrapped(found, result.weights, rows ? weight_gradient_spec(*rows) : nullptr);
-            append_wrapped(found, result.attend_weights, rows ? weight_gradient_spec(*token_spec(*rows)) : nullptr);  // whole where rows are cut
+            append_wrapped(found, result.attend_weights, rows ? weight_gradient_spec(*token_spec(*rows)) : nullptr);  // not cut along the axis of the rows
             if (call->block.context.defined()) append_wrapped(found, {context}, rows ? token_spec(*rows) : nullptr);
         };
         if (call->by_kernels)
@@ -268,7 +268,8 @@ struct BlockFunction : torch::autograd::Function<BlockFunction> {
 
 at::Tensor called(const at::Tensor& x, const FusedBlock& block, const FusedOptions& options, bool by_kernels)
 {
-    if (by_kernels && block.shape.point_temperature) throw InvalidInput("fused_block: the kernels know no temperatures of points. Ask fusion_obstacle before.");
+    if (by_kernels && block.shape.point_temperature)
+        throw InvalidInput("fused_block: the kernels have no temperatures of points. Call fusion_obstacle before.");
     auto call = c10::make_intrusive<BlockCall>();
     call->block = block;
     call->options = options;
@@ -287,7 +288,7 @@ bool is_reducing()
     return at::autocast::is_autocast_enabled(at::kCPU) && at::autocast::get_autocast_dtype(at::kCPU) == at::kBFloat16;
 }
 
-/// Points of float or double, or of bfloat16 for float, that operators of this process may compute tile by tile.
+/// The obstacle in points that are not of float or double, or bfloat16 for float, or that settings of this process exclude.
 const char* obstacle_of_points(const at::Tensor& points)
 {
     const auto device = points.device();
@@ -332,13 +333,13 @@ const char* fusion_obstacle(const at::Tensor& points, const FusedBlock& block)
         if (obstacle) return obstacle;
     }
     if (!points.is_cpu() && !fits_slice_kernels(block.shape.head_dim)) return "its heads are too wide for the kernels of GPUs";
-    if (!points.is_cpu() && block.shape.point_temperature) return "the kernels of GPUs know no temperatures of points";
+    if (!points.is_cpu() && block.shape.point_temperature) return "the kernels of GPUs have no temperatures of points";
     return obstacle_of_layout(points);
 }
 
 const char* fusion_obstacle(const at::Tensor& points, const FusedMlp& mlp)
 {
-    if (!points.is_cpu()) return "only CPUs take an MLP, or all blocks as one, tile by tile";
+    if (!points.is_cpu()) return "an MLP, or all blocks in one operator, can be fused on CPUs only";
     if (const auto* obstacle = obstacle_of_points(points)) return obstacle;
     if (const auto* obstacle = obstacle_of_weight(points, mlp.hidden)) return obstacle;
     return obstacle_of_layout(points);

@@ -19,42 +19,43 @@ struct FusedBlock {
     BlockWeights<at::Tensor> weights;
     AttendFunction attend;
     std::vector<at::Tensor> attend_weights;
-    at::Tensor context;  ///< (B, ...), the last of what `attend` gets as weights: what its slices are told of each sample, plain or sharded; may be undefined
+    at::Tensor context;  ///< (B, ...), passed to `attend` as its last weight: a context for the slices of each sample, plain or sharded; may be undefined
     double epsilon = 0;  ///< added to the weight of a slice
-    std::shared_ptr<RowNoise> noise;  ///< with temperatures of points: each call takes the next draw, if there is any, as noise of the slices' logits
+    std::shared_ptr<RowNoise> noise;  ///< with temperatures of points: noise of the slices' logits, one draw for each call; may be null
 };
 
 /// An MLP of two layers.
 struct FusedMlp {
     at::Tensor hidden, hidden_bias, out, out_bias;   ///< (R, in), (R), (out, R), (out)
-    at::Tensor parameter;                            ///< the activation's number, (1); empty if it has none
+    at::Tensor parameter;                            ///< the activation's parameter, (1); empty if it has none
     const ActivationFunction* activation = nullptr;  ///< null: gelu
 };
 
-/// Memory for time: tiles of points that one core takes through the block, of which backward needs more than the block's input.
+/// Choices between memory and time.
 struct FusedOptions {
-    bool keep_activations = true;  ///< else backward computes them again: a block keeps nothing but its input
-    std::int64_t tile_points = 0;  ///< 0: what fits the cache. Results change by rounding only
+    bool keep_activations = true;  ///< otherwise a block keeps only its input, and backward computes activations again
+    std::int64_t tile_points = 0;  ///< points of a tile; 0: as many as fit the cache. Results differ by rounding only
 };
 
-/// Why the fused operators cannot take these points (B, N, C) through a block, or an MLP, as half a sentence about the block; null if they can: float or double
-/// as the weights and on their device, with a layout that cuts batch or rows at most. On a CPU under autocast to bfloat16 points may be in that, too. Not under
-/// other autocast, nor in exact mode for float, nor with sharded weights; on a GPU no MLP, no heads of more than 128 channels, no temperatures of points.
+/// The reason why the fused operators cannot compute a block, or an MLP, on these points (B, N, C), as a clause about the block ("its weights are sharded");
+/// null if they can. Points must be float or double, with type and device of the weights, and cut along batch or rows at most; on a CPU under autocast to
+/// bfloat16 they may be bfloat16, too. Not under other autocast, in exact mode for float, or with sharded weights; on a GPU no MLP, no heads of more than 128
+/// channels, no temperatures of points.
 const char* fusion_obstacle(const at::Tensor& points, const FusedBlock& block);
 const char* fusion_obstacle(const at::Tensor& points, const FusedMlp& mlp);
 
-/// The type in which points of float or double go from block to block: bfloat16 in place of float under autocast to it. That is what is kept of a point, too;
-/// all arithmetic, sums over points and weights' gradients stay in the type of the weights.
+/// The type of points between blocks: bfloat16 instead of float under autocast to it. Kept activations have this type, too; arithmetic, sums over points and
+/// weights' gradients have the type of the weights.
 at::ScalarType type_between_blocks(at::ScalarType type);
 
-/// One block of a Transolver, of which BlockTile says what it computes, for plain or sharded points (B, N, C). Slice weights, (B, N, H, S), are never
-/// stored. One all-reduce forward, one backward, as SliceStates says. Result: (B, N, C), of the type of `x`, or with a head (B, N, O), of that of the weights;
-/// sharded as `x`. On a GPU: device_block.h.
+/// One block of a Transolver (see BlockTile) for plain or sharded points (B, N, C). Slice weights, (B, N, H, S), are never stored. One all-reduce in forward
+/// and one in backward (see SliceStates). Result: (B, N, C) with the type of `x`, or with a head (B, N, O) with that of the weights; with the layout of `x`. On
+/// a GPU: device_block.h.
 ///
 /// @throws InvalidInput in backward with create_graph; for temperatures of points on a GPU
 at::Tensor fused_block(const at::Tensor& x, const FusedBlock& block, const FusedOptions& options = {});
 
-/// out(f(hidden(x))) + offset, f the activation, keeping nothing but x (B, N, in), on the CPU; in `type_between_blocks`.
+/// out(f(hidden(x))) + offset, f the activation, on the CPU; keeps only x (B, N, in) for backward. The result has the type `type_between_blocks`.
 /// @param offset   (B, out), added to all points of a sample; may be undefined
 at::Tensor fused_mlp(const at::Tensor& x, const FusedMlp& mlp, const at::Tensor& offset = {});
 

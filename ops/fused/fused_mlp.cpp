@@ -32,11 +32,11 @@ struct MlpWorker {
 
     MlpTile<T> tile;
     std::vector<T> gradients, offset_gradient;
-    LineArray<T> room;  // of results that do not lie as T
+    LineArray<T> room;  // for results that are not stored as T
     typename MlpTile<T>::Gradients of{};
 };
 
-/// Both directions of `fused_mlp`. `weights`: those of FusedMlp, then the offset if there is one.
+/// Forward and backward of `fused_mlp`. `weights`: those of FusedMlp, then the offset if there is one.
 template <class T>
 class MlpPasses {
 public:
@@ -134,7 +134,7 @@ struct MlpFunction : torch::autograd::Function<MlpFunction> {
             if (wants_x) found[0] = wrap(found[0], rows);
             for (std::size_t i = 1; i < found.size(); ++i) found[i] = wrap(found[i], i <= kOffset ? weight_gradient_spec(*rows) : offset_gradient_spec(*rows));
         }
-        found.emplace_back();  // of the activation
+        found.emplace_back();  // for the argument `activation`
         return found;
     }
 };

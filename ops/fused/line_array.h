@@ -8,17 +8,17 @@
 
 namespace meshard {
 
-constexpr std::size_t kCacheLine = 64;  // bytes, of the processors that we know
+constexpr std::size_t kCacheLine = 64;  // bytes, of common processors
 
 struct DeleteLines {
     void operator()(void* lines) const { ::operator delete(lines, std::align_val_t(kCacheLine)); }
 };
 
-/// Numbers from the start of a cache line on: a vector of 64 bytes that begins elsewhere is read and written as two.
+/// An array that starts at a cache line: a vector of 64 bytes across two lines is read and written in two accesses.
 template <class T>
 using LineArray = std::unique_ptr<T[], DeleteLines>;
 
-/// `count` numbers, not set to anything. T: float or double.
+/// `count` numbers, not initialised. T: float or double.
 template <class T>
 LineArray<T> make_lines(std::int64_t count)
 {

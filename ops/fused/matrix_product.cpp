@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/fused/matrix_product.h"
 
-// LibTorch's BLAS, by its standard interface (column-major). at::mm costs microseconds a call, as much as a product of a tile's size.
+// LibTorch's BLAS, by its standard interface (column-major). A call of at::mm has an overhead of microseconds, as much as a product of a tile's size.
 extern "C" {
 void sgemm_(const char* trans_a, const char* trans_b, const int* m, const int* n, const int* k, const float* alpha, const float* a, const int* lda,
             const float* b, const int* ldb, const float* beta, float* c, const int* ldc);
@@ -47,7 +47,7 @@ bool begin_with(const Addends<T>& addends, std::int64_t m, std::int64_t n, T* c,
     return true;
 }
 
-/// The BLAS is column-major: the transpose of the product is the product of the transposes, the other way round.
+/// The BLAS is column-major: computes the transpose of the product, which is the product of the transposes in reverse order.
 template <class T>
 void multiply_by_blas(As as_a, As as_b, std::int64_t m, std::int64_t n, std::int64_t k, const T* a, std::int64_t lda, const T* b, std::int64_t ldb,
                       const Addends<T>& addends, T* c, std::int64_t ldc)

@@ -7,7 +7,7 @@
 
 namespace meshard {
 
-/// An operand: the matrix that is stored row by row, or its transpose.
+/// Whether an operand is the stored matrix or its transpose.
 enum class As : char { Given = 'N', Transposed = 'T' };
 
 /// c = a b + addends with c (m, n), inner extent k. Row-major; `lda`, `ldb` and `ldc` are the row strides of the stored matrices. Runs on one thread inside of

@@ -19,7 +19,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// A model's weights in one list and back: the MLP's, the offset, each block's own and then its slices'.
+/// Converts a model's weights to a list and back: those of the MLP, the offset, then for each block its own and those of `attend`.
 variable_list list_of(const StreamedModel& model)
 {
     auto list = weights_of(model.mlp);
@@ -44,7 +44,7 @@ void take_from(const variable_list& list, StreamedModel& model)
     }
 }
 
-/// Of one thread: one tile's way through all layers, and what the thread's tiles have summed.
+/// The memory of one thread: for one tile in all layers, and for the sums over the thread's tiles.
 template <class T>
 struct StreamWorker {
     StreamWorker(const StreamedModel& model, std::int64_t num_sums, std::int64_t n, bool for_backward)
@@ -131,7 +131,7 @@ public:
 
     void set_states(std::vector<at::Tensor> states) { states_ = std::move(states); }
 
-    /// Layer by layer: one sweep ends a layer and begins the next, while the tile is in the cache.
+    /// Layer by layer: one pass over the tiles ends a layer and begins the next, while a tile is in the cache.
     at::Tensor result_by_layers(const SpecPtr& rows, bool keep_projections)
     {
         const auto& shape = model_.blocks.front().shape;
@@ -143,7 +143,7 @@ public:
         for (std::int64_t l = 0; l <= num_layers(); ++l) {
             threads.run(tiles_, [&](const Tile& tile, Worker& worker) {
                 auto* x_here = rows_or_room(x, tile, worker.x(0));
-                auto here = kept(worker, num_layers() - 1, tile);  // with room for the head
+                auto here = kept(worker, num_layers() - 1, tile);  // with memory for the head
                 here.noise = noise(l - 1, tile);
                 auto* x_mid_here = keep_projections ? rows_or_room(x_mid, tile, here.x_mid) : here.x_mid;
                 here.x_mid = x_mid_here;
@@ -236,21 +236,21 @@ private:
 
     at::Tensor empty_result() const { return at::empty({batch_, points_.size(1), model_.blocks.back().shape.out_channels()}, points_.options()); }
 
-    /// From what the threads have summed.
+    /// Gradients from the sums of all threads.
     SliceStates slices_of(std::int64_t layer, TileThreads<Worker>& threads, const SpecPtr& rows, bool record) const
     {
         const auto& block = model_.blocks[layer];
         return {take_sums(threads, block.shape.head_dim + 1), points_.scalar_type(), block.epsilon, block.attend, block.attend_weights, rows, record};
     }
 
-    /// A tile's input of the first layer, to `x`.
+    /// Computes a tile's input of the first layer.
     void begin(const Tile& tile, Worker& worker, T* x) const
     {
         const T* offset = model_.offset.defined() ? sample_of<T>(model_.offset, tile) : nullptr;
         worker.mlp.forward(mlp_, rows_of<T>(points_, tile), offset, tile.count, x);
     }
 
-    /// A tile's way up to the input of a layer.
+    /// Computes a tile's input of a layer.
     const T* run_to(std::int64_t layer, const Tile& tile, Worker& worker) const
     {
         begin(tile, worker, worker.x(0));
@@ -262,7 +262,7 @@ private:
         return worker.x(layer);
     }
 
-    /// What all threads have summed, (B, H, S, width); they start anew.
+    /// The sums of all threads, (B, H, S, width); resets those of the threads.
     at::Tensor take_sums(TileThreads<Worker>& threads, std::int64_t width) const
     {
         const auto& shape = model_.blocks.front().shape;
@@ -275,8 +275,8 @@ private:
         return total;
     }
 
-    /// Backward of one tile down to the states of a layer, or to the points for -1. The gradients of the layers above are known to the last by now: the sums'
-    /// from earlier sweeps. So each weight takes its gradient from the one sweep that is the first to know it.
+    /// Backward of one tile down to the states of a layer, or to the points for -1. The gradients of the sums of all layers above are known from earlier
+    /// passes. Each weight's gradient is computed once, in the first pass in which it can be.
     void sweep(std::int64_t layer, const Tile& tile, Worker& worker, const at::Tensor& result_gradient, at::Tensor& points_gradient) const
     {
         const auto n = tile.count, top = num_layers() - 1;
@@ -356,7 +356,7 @@ SpecPtr rows_of_points(const at::Tensor& points)
     return is_sharded(points) ? spec_of(points) : nullptr;
 }
 
-/// In the type of the weights, whatever autocast has made of them.
+/// Converts to the type of the weights, since autocast may have changed it.
 at::Tensor in_type_of(const StreamedModel& model, const at::Tensor& tensor)
 {
     return tensor.to(model.mlp.hidden.scalar_type());
@@ -411,7 +411,7 @@ struct StreamFunction : torch::autograd::Function<StreamFunction> {
                 append_wrapped(list, found.attend_weights[l], of_slices);
             }
         });
-        list.resize(list.size() + 2);  // of the call and of `record`
+        list.resize(list.size() + 2);  // for the arguments `call` and `record`
         return list;
     }
 };
@@ -456,7 +456,7 @@ at::Tensor blocks_with_states(const at::Tensor& points, const StreamedModel& mod
 {
     if (states.size() != model.blocks.size()) {
         throw InvalidInput("blocks_with_states: states of " + std::to_string(states.size()) + " layers for a model of " + std::to_string(model.blocks.size()) +
-                           ".");
+                           ". Pass those that slice_states_of computed with this model.");
     }
     const at::NoGradGuard no_grad;
     const auto rows = rows_of_points(points);

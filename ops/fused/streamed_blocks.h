@@ -9,30 +9,30 @@
 
 namespace meshard {
 
-/// An MLP on points and L attention blocks of which the last has a head, storing nothing of the size of the points but the points and the result.
+/// An MLP on points and L attention blocks, the last with a head. Besides the points and the result, nothing of the size of the points is stored.
 ///
-/// Given the slices' states of all layers, each point's way through all layers is its own. So forward streams the points once for every
-/// layer, each time from the start, and adds to that layer's slice sums; backward does the same from the last layer down, adding to the gradient of a
-/// layer's states. Exact: results equal those of `fused_mlp` and `fused_block` but for rounding. Messages are the same, too. Time: about L^2 / 2 layers
-/// forward and 2 L^2 backward instead of L and 2 L.
+/// Given the slices' states of all layers, a point's results do not depend on other points. So forward makes one pass over the points for every layer, each
+/// from the model's input, and adds to that layer's slice sums; backward does the same from the last layer down, and adds to the gradient of a layer's
+/// states. Results equal those of `fused_mlp` and `fused_block` up to rounding, with the same messages. Time: about L^2 / 2 layers forward and 2 L^2
+/// backward instead of L and 2 L.
 struct StreamedModel {
     FusedMlp mlp;
-    at::Tensor offset;  ///< (B, C), as of `fused_mlp`; may be undefined
+    at::Tensor offset;  ///< (B, C), as in `fused_mlp`; may be undefined
     std::vector<FusedBlock> blocks;
-    std::int64_t tile_points = 0;  ///< 0: what fits the cache
+    std::int64_t tile_points = 0;  ///< points of a tile; 0: as many as fit the cache
 };
 
 /// (B, N, in), plain or sharded, to (B, N, O). @throws InvalidInput in backward with create_graph
 at::Tensor streamed_blocks(const at::Tensor& points, const StreamedModel& model);
 
-/// The same without gradients, layer by layer, in as much time as the blocks one after the other. Of each point it keeps the C channels that go from block to
-/// block, and with `keep_projections`, which saves a tenth of the time, as many again.
+/// The same without gradients, layer by layer, in the same time as single blocks. Keeps the C channels of each point between blocks, and with
+/// `keep_projections`, which saves a tenth of the time, as many numbers again.
 at::Tensor inferred_blocks(const at::Tensor& points, const StreamedModel& model, bool keep_projections);
 
-/// States of all layers, (B, H, S, D) each, that all points together give the slices; without gradients. Collective.
+/// The slices' states of all layers, (B, H, S, D) each, computed from all points; without gradients. Collective.
 std::vector<at::Tensor> slice_states_of(const at::Tensor& points, const StreamedModel& model);
 
-/// The model at any points, given the states; without gradients and messages. At the points that gave the states: `streamed_blocks`.
+/// The model at any points with given states; without gradients and messages. Equal to `streamed_blocks` at the points from which the states were computed.
 at::Tensor blocks_with_states(const at::Tensor& points, const StreamedModel& model, const std::vector<at::Tensor>& states);
 
 }  // namespace meshard

@@ -10,13 +10,13 @@
 namespace meshard {
 namespace {
 
-/// As long as it lives, operators do as they are told: plain memory has no history and no precision but its own.
+/// Switches autograd and autocast off as long as it exists.
 struct PlainOperators {
     at::AutoDispatchBelowADInplaceOrView no_history;
     c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
 };
 
-/// A tensor that is this memory; operators write to it where it is their target only.
+/// A tensor on this memory; operators write to it only if it is their target.
 template <class T>
 at::Tensor numbers(const T* memory, std::int64_t count)
 {

@@ -8,13 +8,13 @@ namespace meshard {
 struct ActivationFunction;
 class RowDraw;
 
-// What tiles of points need of LibTorch's functions, on plain memory: those that models use on tensors.
+// LibTorch's functions, as models use them on tensors, on the plain memory of tiles.
 
-/// Whether f has a number besides x; false for null.
+/// Whether the function has a parameter besides x; false for null.
 bool has_parameter(const ActivationFunction* function);
 
 /// y = f(x); f null for gelu, that of tile_math.h.
-/// @param parameter   of f, one number; null if it has none
+/// @param parameter   of f; null if it has none
 template <class T>
 void activate(const ActivationFunction* function, const T* parameter, T* y, const T* x, std::int64_t count);
 
@@ -22,11 +22,11 @@ void activate(const ActivationFunction* function, const T* parameter, T* y, cons
 template <class T>
 void activate_backward(const ActivationFunction* function, const T* parameter, T* gradient, T* y, const T* x, std::int64_t count, T* parameter_gradient);
 
-/// Where the noise of a tile's points comes from.
+/// The source of the noise of a tile's points.
 struct TileNoise {
     const RowDraw* draw = nullptr;  ///< null for none
-    std::int64_t sample = 0;        ///< of the batch on this rank
-    std::int64_t first = 0;         ///< of the sample's points on this rank
+    std::int64_t sample = 0;        ///< index in this rank's batch
+    std::int64_t first = 0;         ///< index of the first point among this rank's points of the sample
 };
 
 /// Gumbel noise -log(-log(u + 1e-8) + 1e-8) of n points, u uniform, by row: (num_rows, n).

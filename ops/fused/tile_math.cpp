@@ -5,7 +5,7 @@
 #include <cmath>
 #include <numbers>
 
-// Compiled with contraction to fused multiply-adds, without errno and traps of mathematical functions: the conditions for vector code.
+// Compiled with fused multiply-adds, and without errno and traps of mathematical functions: otherwise compilers make no vector code.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define MESHARD_FOR_EACH_PROCESSOR __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
@@ -16,10 +16,10 @@
 namespace meshard {
 namespace {
 
-/// exp(x) for x from -87 to 0, below as at -87; relative error below 1.2e-7. exp(r) is 1 + r + r^2 P(r) here, P the minimax polynomial on |r| <= ln(2) / 2.
+/// exp(x) for x from -87 to 0, clamped below; relative error below 1.2e-7. exp(r) is 1 + r + r^2 P(r) here, P the minimax polynomial on |r| <= ln(2) / 2.
 MESHARD_INLINE float exponential(float x)
 {
-    constexpr float kLog2E = 1.44269504F, kRound = 12582912.0F;  // adding 1.5 * 2^23 rounds to a whole number
+    constexpr float kLog2E = 1.44269504F, kRound = 12582912.0F;  // adding 1.5 * 2^23 rounds to an integer
     constexpr float kLn2High = 0.693359375F, kLn2Low = -2.12194440e-4F;
     x = x < -87.0F ? -87.0F : x;
     const float shifted = x * kLog2E + kRound;
@@ -108,7 +108,7 @@ MESHARD_INLINE void add_row_sums_body(T* sums, std::int64_t stride, const T* x, 
     }
 }
 
-/// Layer norm of four points at once: while one waits for its sums, the others go on.
+/// Layer norm of four points at once, so that their sums are computed in parallel.
 template <class T>
 MESHARD_INLINE void layer_norm_of_four(T* y, T* mean, T* inverse, const T* x, const T* scale, const T* shift, std::int64_t num_channels, T epsilon)
 {
@@ -221,7 +221,7 @@ template <class T>
 MESHARD_INLINE void softmax_rows_body(T* logits, std::int64_t num_rows, std::int64_t n)
 {
     std::int64_t t = 0;
-    for (; t + kStrip <= n; t += kStrip) softmax_strip(logits + t, num_rows, n, kStrip);  // of a length known when compiled
+    for (; t + kStrip <= n; t += kStrip) softmax_strip(logits + t, num_rows, n, kStrip);  // length known at compile time
     if (t < n) softmax_strip(logits + t, num_rows, n, n - t);
 }
 
@@ -259,7 +259,7 @@ MESHARD_INLINE void gelu_backward_body(T* gradient, T* y, const T* x, std::int64
 {
     constexpr T kDensity = std::numbers::inv_sqrtpi_v<T> / std::numbers::sqrt2_v<T>;
 #pragma omp simd
-    for (std::int64_t i = 0; i < count; ++i) y[i] = T(0.5) + centred_normal(x[i]);  // two loops: together they are too much for the vectoriser
+    for (std::int64_t i = 0; i < count; ++i) y[i] = T(0.5) + centred_normal(x[i]);  // two loops: the compiler does not vectorise a single one
 #pragma omp simd
     for (std::int64_t i = 0; i < count; ++i) {
         gradient[i] *= y[i] + kDensity * x[i] * exponential(T(-0.5) * x[i] * x[i]);

@@ -5,12 +5,11 @@
 
 namespace meshard {
 
-/// Loops over one tile of points, or what of it is in a core's cache. In single precision they are compiled for AVX-512, AVX2 and the
-/// baseline, and the processor's own is chosen when the program starts; exp and the normal distribution are polynomials then, exact to rounding.
-/// In double precision they use the C library.
+/// Loops over one tile of points. In single precision they are compiled for AVX-512, AVX2 and the baseline; the program chooses by the
+/// processor when it starts. exp and the normal distribution are polynomials then, exact up to rounding. In double precision they use the C library.
 ///
-/// A tile lies in one of two ways: *by point*, (n, C), as tensors do; or *by row*, (rows, n), a row for each channel or slice, so that
-/// what is done for each point runs along vectors.
+/// A tile has one of two layouts: *by point*, (n, C), as tensors have; or *by row*, (rows, n), with one row for each channel or slice, so that
+/// operations on points use vectors.
 
 /// y[t, c] += bias[c], by point.
 template <class T>
@@ -43,7 +42,7 @@ void layer_norm_backward(T* x_gradient, T* scale_gradient, T* shift_gradient, co
 template <class T>
 void softmax_rows(T* logits, std::int64_t num_rows, std::int64_t n);
 
-/// From the gradient of softmax's results to that of the logits, in place.
+/// Converts the gradient of softmax's results to that of the logits, in place.
 template <class T>
 void softmax_rows_backward(T* gradient, const T* weights, std::int64_t num_rows, std::int64_t n);
 

@@ -27,14 +27,14 @@ T* rows_to(at::Tensor& points, const Tile& tile)
     return points.data_ptr<T>() + tile.first * points.size(-1);
 }
 
-/// Whether points of this type are computed with as T by way of a thread's own room: those in bfloat16 as float.
+/// Whether points of this type are converted in a thread's memory to be computed with as T: bfloat16 for float.
 template <class T>
 bool needs_room(const at::Tensor& points)
 {
     return std::is_same_v<T, float> && points.scalar_type() == at::kBFloat16;
 }
 
-/// Numbers `begin` ... `begin + count - 1` of a tensor in bfloat16 to `room`, and the other way.
+/// Converts numbers `begin` ... `begin + count - 1` of a tensor in bfloat16 to T in `room`; `pack` is the inverse.
 template <class T>
 void unpack(const at::Tensor& numbers, std::int64_t begin, std::int64_t count, T* room)
 {
@@ -47,7 +47,7 @@ void pack(const T* room, std::int64_t begin, std::int64_t count, at::Tensor& num
     if constexpr (std::is_same_v<T, float>) to_bfloat16(static_cast<std::uint16_t*>(numbers.mutable_data_ptr()) + begin, room, count);
 }
 
-/// A tile's rows to read: where they lie, or in `room`.
+/// A tile's rows for reading: in the tensor, or converted in `room`.
 template <class T>
 const T* read_rows(const at::Tensor& points, const Tile& tile, T* room)
 {
@@ -56,7 +56,7 @@ const T* read_rows(const at::Tensor& points, const Tile& tile, T* room)
     return room;
 }
 
-/// A tile's rows to be written: where they lie, or in `room`, from which `write_rows` then brings them there.
+/// A tile's rows for writing: in the tensor, or in `room`, from which `write_rows` then converts them to the tensor.
 template <class T>
 T* rows_or_room(at::Tensor& points, const Tile& tile, T* room)
 {
@@ -69,20 +69,20 @@ void write_rows(const T* rows, const Tile& tile, at::Tensor& points)
     if (needs_room<T>(points)) pack(rows, tile.first * points.size(-1), tile.count * points.size(-1), points);
 }
 
-/// What a tile's sample has in a tensor (B, ...), contiguous.
+/// The numbers of a tile's sample in a contiguous tensor (B, ...).
 template <class T>
 const T* sample_of(const at::Tensor& tensor, const Tile& tile)
 {
     return tensor.const_data_ptr<T>() + tile.sample * tensor.stride(0);
 }
 
-/// Where the noise of a tile comes from, of samples of so many points.
+/// The source of the noise of a tile, in samples of `num_points` points.
 inline TileNoise noise_of(const RowDraw& draw, const Tile& tile, std::int64_t num_points)
 {
     return {&draw, tile.sample, tile.first - tile.sample * num_points};
 }
 
-/// A block's weights in one list, those that it has, and back: from `next` on, which then stands behind them. Functions that record gradients take lists.
+/// Converts the defined weights of a block to a list, as autograd functions take it, and back: reads from `next`, which is moved behind them.
 inline std::vector<at::Tensor> list_of(const BlockWeights<at::Tensor>& weights)
 {
     std::vector<at::Tensor> list;
@@ -102,14 +102,14 @@ inline BlockWeights<at::Tensor> contiguous(const BlockWeights<at::Tensor>& weigh
     return weights.map([](const at::Tensor& weight) { return weight.defined() ? weight.contiguous() : weight; });
 }
 
-/// Pointers to a block's weights, which the tensors hold.
+/// Pointers to a block's weights, which the tensors keep alive.
 template <class T>
 typename BlockTile<T>::Weights pointers_to(const BlockWeights<at::Tensor>& weights)
 {
     return weights.map([](const at::Tensor& weight) { return weight.defined() ? weight.const_data_ptr<T>() : nullptr; });
 }
 
-/// An MLP's weights in one list: its two layers' and the activation's number, which is empty if it has none.
+/// An MLP's weights in one list: its two layers' and the activation's parameter, which is empty if it has none.
 inline std::vector<at::Tensor> weights_of(const FusedMlp& mlp)
 {
     return {mlp.hidden, mlp.hidden_bias, mlp.out, mlp.out_bias, mlp.parameter.defined() ? mlp.parameter : mlp.hidden.new_empty({0})};
@@ -131,7 +131,7 @@ inline std::vector<at::Tensor> all_contiguous(const std::vector<at::Tensor>& ten
     return contiguous;
 }
 
-/// The gradient of each weight of the list in a tensor of its shape.
+/// Copies the gradients of all defined weights to tensors of their shapes.
 template <class T>
 std::vector<at::Tensor> tensors_of(const BlockGradients<T>& gradients, const BlockWeights<at::Tensor>& weights)
 {
