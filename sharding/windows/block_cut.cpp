@@ -16,21 +16,21 @@ namespace {
 // Some rows of the graph of blocks, end to end.
 struct BlockRows {
     std::vector<std::int32_t> row_weights;  // of each block, what its cells weigh together
-    std::vector<float> centers;             // mean of the middles of its cells; or none
+    std::vector<float> centers;             // mean of the centroids of its cells; or none
     std::vector<std::int32_t> degrees;      // neighbours of each
     std::vector<std::int32_t> neighbors;
     std::vector<std::int32_t> edge_weights;
 };
 
 // A window of which `blocks` are those of its cells, the first of them `first`, and `outside` those of the other rows of the graph. `weights` (cells,
-// num_weights) and `middles` (cells, 3) may be none.
+// num_weights) and `centroids` (cells, 3) may be none.
 struct WindowOfBlocks {
     const WindowGraph& graph;
     std::span<const std::int32_t> blocks, outside;
     std::int64_t first, num_blocks;
     std::span<const std::int32_t> weights;
     std::int32_t num_weights;
-    std::span<const float> middles;
+    std::span<const float> centroids;
 };
 
 void add_rows(const WindowOfBlocks& window, BlockRows& rows)
@@ -61,9 +61,9 @@ void add_rows(const WindowOfBlocks& window, BlockRows& rows)
             for (const auto cell : cells.row(block)) sum += window.weights.empty() ? 1 : window.weights[std::int64_t{cell} * window.num_weights + w];
             rows.row_weights.push_back(sum);
         }
-        for (int d = 0; d < 3 && !window.middles.empty(); ++d) {
+        for (int d = 0; d < 3 && !window.centroids.empty(); ++d) {
             double sum = 0;
-            for (const auto cell : cells.row(block)) sum += window.middles[3 * std::int64_t{cell} + d];
+            for (const auto cell : cells.row(block)) sum += window.centroids[3 * std::int64_t{cell} + d];
             rows.centers.push_back(static_cast<float>(sum / static_cast<double>(cells.row(block).size())));
         }
     }
@@ -174,10 +174,10 @@ std::vector<std::int32_t> cut_blocks(const CurveWindows& windows, RankMessages& 
         const auto outside = fetch<std::int32_t>(messages, windows.positions(), blocks, graph.outside);
         if (window < 0) continue;
         const auto first = windows.begin(window) - windows.positions().begin(messages.rank());
-        const auto middles = needs_centroids ? windows.middles(window) : std::vector<float>{};
+        const auto centroids = needs_centroids ? windows.centroids(window) : std::vector<float>{};
         const auto known = weights.empty() ? weights : weights.subspan(first * num_weights, windows.size(window) * num_weights);
         add_rows({graph, std::span(blocks).subspan(first, windows.size(window)), outside, begins[window], begins[window + 1] - begins[window], known,
-                  num_weights, middles},
+                  num_weights, centroids},
                  rows);
     }
     Csr graph;

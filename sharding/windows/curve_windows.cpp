@@ -112,7 +112,7 @@ void CurveWindows::find_box()
     num_bad = sum_everywhere(messages_, std::vector{num_bad}).front();
     if (num_bad > 0)
         throw InvalidInput("the mesh has " + std::to_string(num_bad) + (num_bad == 1 ? " coordinate that is" : " coordinates that are") +
-                           " NaN or infinite; every point needs a place. Repair the mesh.");
+                           " NaN or infinite; every point needs a position. Repair the mesh.");
     const auto boxes = gather_everywhere(messages_, box);
     for (std::size_t i = 0; i < boxes.size(); ++i) box[i % 6] = std::min(box[i % 6], boxes[i]);
     double longest = 0;
@@ -299,7 +299,7 @@ void CurveWindows::find_crossings(const std::vector<bool>& is_shared)
 void CurveWindows::find_nearest()
 {
     constexpr std::int32_t num_nearest = 8;  // as in `mesh_graph`
-    nearest_ = std::make_unique<NearestGraph>(*this, messages_, num_nearest, RowPlaces(*this, messages_, PlaceOfRow::Point));
+    nearest_ = std::make_unique<NearestGraph>(*this, messages_, num_nearest, RowCoordinates(*this, messages_, RowCoordinate::Point));
     for (auto window = first_window(); window < end_window(); ++window) {
         const auto most_bytes = 8 * (size(window) + 1) + 2 * num_nearest * 4 * size(window);
         if (most_bytes > cache_left_) return;
@@ -373,7 +373,7 @@ WindowGraph CurveWindows::graph(std::int32_t window) const
     return join_outside(inner_graph(window), crossings(window), begin(window));
 }
 
-std::vector<float> CurveWindows::middles(std::int32_t window) const
+std::vector<float> CurveWindows::centroids(std::int32_t window) const
 {
     Mesh rows;
     if (is_point_cloud())

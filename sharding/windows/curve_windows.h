@@ -21,7 +21,7 @@ namespace meshard {
 class NearestGraph;
 
 /// The cells of a mesh that is too large for one memory, in the order of a Hilbert curve and cut into windows, runs along the curve. A cell's
-/// place in that order is its **position**. Windows are dealt out to the ranks in runs; each rank knows its own, takes cells when it
+/// index in that order is its **position**. Windows are dealt out to the ranks in runs; each rank knows its own, takes cells when it
 /// needs them, and asks others for the rest. Of a point cloud the cells are its points, and neighbours are the 8 nearest, as in `mesh_graph`; so they are of
 /// a mesh of vertices.
 ///
@@ -72,8 +72,8 @@ public:
     const StoredMesh& mesh() const { return mesh_; }
     bool is_point_cloud() const { return mesh_.num_cells() == 0; }
 
-    /// Middles of the cells of a window, (cells, 3), as `row_centroids`.
-    std::vector<float> middles(std::int32_t window) const;
+    /// Centroids of the cells of a window, (cells, 3), as `row_centroids`.
+    std::vector<float> centroids(std::int32_t window) const;
 
     /// The points that the rows of a window are, in a cloud or a mesh of vertices; (rows, 3), in the file's type.
     DataArray points_of_rows(std::int32_t window) const;
@@ -81,7 +81,7 @@ public:
     /// The cells of a window, as StoredMesh gives them; not of a cloud.
     Mesh cells(std::int32_t window) const { return mesh_.cells(ids(window)); }
 
-    /// Neighbours within the window, by place in it.
+    /// Neighbours within the window, by index in it.
     Csr inner_graph(std::int32_t window) const;
 
     /// Neighbours in other windows, ascending.

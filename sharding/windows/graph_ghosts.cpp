@@ -80,7 +80,7 @@ void spread_ghosts(const CurveWindows& windows, RankMessages& messages, const Gr
 std::vector<GhostMark> ghosts_by_nearest(const CurveWindows& windows, RankMessages& messages, std::span<const std::int32_t> owners, std::int32_t num_nearest,
                                          std::int32_t num_layers)
 {
-    const NearestGraph nearest(windows, messages, num_nearest, RowPlaces(windows, messages, PlaceOfRow::Middle));
+    const NearestGraph nearest(windows, messages, num_nearest, RowCoordinates(windows, messages, RowCoordinate::Centroid));
     const auto graph_of = [&](std::int32_t window) { return nearest.graph(window); };
     std::vector<GhostMark> marks;
     for (std::int32_t round = 0; round < windows.num_rounds(); ++round) {

@@ -19,7 +19,7 @@ void add_first_ghosts(const WindowGraph& graph, std::int64_t begin, std::span<co
 void spread_ghosts(const CurveWindows& windows, RankMessages& messages, const GraphOfWindow& graph_of, std::span<const std::int32_t> owners,
                    std::int32_t num_layers, std::vector<GhostMark>& marks);
 
-/// Collective. The ghosts of all parts among the nearest neighbours of middles: those of `ghost_graph` with a number.
+/// Collective. The ghosts of all parts among the nearest neighbours by centroids: those of `ghost_graph` with a number.
 std::vector<GhostMark> ghosts_by_nearest(const CurveWindows& windows, RankMessages& messages, std::span<const std::int32_t> owners, std::int32_t num_nearest,
                                          std::int32_t num_layers);
 

@@ -19,13 +19,13 @@ namespace {
 struct Request {
     int rank;
     std::int32_t window;  // that is asked
-    PlaceBox box;
+    CoordinateBox box;
     double most_squared;
 };
 
 struct Row {
     std::int32_t id, position;
-    std::array<double, 3> place;
+    std::array<double, 3> point;
 };
 
 struct Neighbor {
@@ -41,8 +41,8 @@ struct Neighbor {
 class NearestGraph::WindowSearch {
 public:
     WindowSearch(const NearestGraph& graph, std::int32_t window)
-        : graph_(graph), window_(window), rows_(graph.ordered(window)), places_(rows_.places.to_doubles()),
-          inner_(nearest_neighbors(rows_.places, graph.num_nearest_)), worst_(rows_.order.size(), std::numeric_limits<double>::infinity())
+        : graph_(graph), window_(window), rows_(graph.ordered(window)), coordinates_(rows_.coordinates.to_doubles()),
+          inner_(nearest_neighbors(rows_.coordinates, graph.num_nearest_)), worst_(rows_.order.size(), std::numeric_limits<double>::infinity())
     {
         for (std::int64_t row = 0; row < inner_.num_rows(); ++row)
             if (const auto found = inner_.row(row); std::ssize(found) == graph.num_nearest_) worst_[row] = squared_distance(row, found.back());
@@ -54,13 +54,13 @@ public:
         const auto reach = worst_.empty() ? -1 : std::ranges::max(worst_);
         std::vector<Request> result;
         for (std::int32_t other = 0; other < graph_.windows_.num_windows(); ++other) {
-            const auto& box = graph_.places_.box(other);
-            if (other == window_ || graph_.windows_.size(other) == 0 || !(box.squared_distance(graph_.places_.box(window_)) <= reach)) continue;
+            const auto& box = graph_.coordinates_.box(other);
+            if (other == window_ || graph_.windows_.size(other) == 0 || !(box.squared_distance(graph_.coordinates_.box(window_)) <= reach)) continue;
             Request request{graph_.messages_.rank(), other, {}, -1};
             for (std::size_t row = 0; row < worst_.size(); ++row) {
-                const auto place = place_at(places_, static_cast<std::int64_t>(row));
-                if (box.squared_distance(place) > worst_[row]) continue;
-                request.box.add(place);
+                const auto point = coordinates_at(coordinates_, static_cast<std::int64_t>(row));
+                if (box.squared_distance(point) > worst_[row]) continue;
+                request.box.add(point);
                 request.most_squared = std::max(request.most_squared, worst_[row]);
             }
             if (request.most_squared >= 0) result.push_back(request);
@@ -72,17 +72,17 @@ public:
     {
         if (others.empty()) return;
         std::ranges::sort(others, {}, &Row::id);
-        PlaceBox box;
-        std::vector<double> places;
+        CoordinateBox box;
+        std::vector<double> coordinates;
         for (const auto& other : others) {
-            box.add(other.place);
-            places.insert(places.end(), other.place.begin(), other.place.end());
+            box.add(other.point);
+            coordinates.insert(coordinates.end(), other.point.begin(), other.point.end());
         }
-        const PointTree tree(DataArray::from("Places", std::move(places), 3));
+        const PointTree tree(DataArray::from("Coordinates", std::move(coordinates), 3));
         for (std::int64_t row = 0; row < std::ssize(worst_); ++row) {
-            const auto place = place_at(places_, row);
-            if (box.squared_distance(place) > worst_[row]) continue;
-            const auto found = tree.nearest(place, graph_.num_nearest_, worst_[row]);
+            const auto point = coordinates_at(coordinates_, row);
+            if (box.squared_distance(point) > worst_[row]) continue;
+            const auto found = tree.nearest(point, graph_.num_nearest_, worst_[row]);
             if (found.empty()) continue;
             auto& list = lists_.try_emplace(static_cast<std::int32_t>(row)).first->second;
             if (list.empty())
@@ -94,7 +94,7 @@ public:
         }
     }
 
-    /// Tells each row's place in the window, how many of its nearest lie in it, and its neighbours elsewhere.
+    /// Calls a function for each row, with its index in the window, the number of its nearest neighbours in the window, and its neighbours in other windows.
     template <class F>
     void finish(F&& tell) const
     {
@@ -119,7 +119,7 @@ private:
     {
         double sum = 0;
         for (int d = 0; d < 3; ++d) {
-            const auto difference = places_[3 * a + d] - places_[3 * b + d];
+            const auto difference = coordinates_[3 * a + d] - coordinates_[3 * b + d];
             sum += difference * difference;
         }
         return sum;
@@ -128,14 +128,14 @@ private:
     const NearestGraph& graph_;
     std::int32_t window_;
     Ordered rows_;
-    std::vector<double> places_;
+    std::vector<double> coordinates_;
     Csr inner_;
     std::vector<double> worst_;                                      // of each row: squared distance of the last of its nearest so far
     std::unordered_map<std::int32_t, std::vector<Neighbor>> lists_;  // of rows with neighbours elsewhere
 };
 
-NearestGraph::NearestGraph(const CurveWindows& windows, RankMessages& messages, std::int32_t num_nearest, RowPlaces places)
-    : windows_(windows), messages_(messages), num_nearest_(num_nearest), places_(std::move(places)), num_inside_(windows.ids().size(), 0)
+NearestGraph::NearestGraph(const CurveWindows& windows, RankMessages& messages, std::int32_t num_nearest, RowCoordinates coordinates)
+    : windows_(windows), messages_(messages), num_nearest_(num_nearest), coordinates_(std::move(coordinates)), num_inside_(windows.ids().size(), 0)
 {
     std::vector<Crossing> found;
     for (std::int32_t round = 0; round < windows.num_rounds(); ++round) find_in_round(round, found);
@@ -166,13 +166,13 @@ void NearestGraph::find_in_round(std::int32_t round, std::vector<Crossing>& foun
         if (std::ranges::none_of(requests, is_asked)) continue;  // for all ranks alike
         std::vector<std::vector<Row>> to(messages_.size());
         const auto other = windows_.window_in_round(messages_.rank(), asked);
-        std::vector<double> places;
+        std::vector<double> coordinates;
         for (const auto& request : requests) {
             if (request.window != other) continue;
-            if (places.empty()) places = places_.of(other).to_doubles();
+            if (coordinates.empty()) coordinates = coordinates_.of(other).to_doubles();
             for (std::int64_t row = 0; row < windows_.size(other); ++row)
-                if (const auto place = place_at(places, row); request.box.squared_distance(place) <= request.most_squared)
-                    to[request.rank].push_back({windows_.ids(other)[row], static_cast<std::int32_t>(windows_.begin(other) + row), place});
+                if (const auto point = coordinates_at(coordinates, row); request.box.squared_distance(point) <= request.most_squared)
+                    to[request.rank].push_back({windows_.ids(other)[row], static_cast<std::int32_t>(windows_.begin(other) + row), point});
         }
         std::vector<Row> others;
         for (const auto& part : exchange(messages_, std::move(to))) others.insert(others.end(), part.begin(), part.end());
@@ -180,9 +180,9 @@ void NearestGraph::find_in_round(std::int32_t round, std::vector<Crossing>& foun
     }
     if (!search) return;
     const auto first = windows_.begin(window) - windows_.positions().begin(messages_.rank());
-    search->finish([&](std::int32_t place, std::int64_t num_inside, std::span<const std::int32_t> elsewhere) {
-        num_inside_[first + place] = static_cast<std::uint16_t>(num_inside);
-        for (const auto position : elsewhere) found.push_back({static_cast<std::int32_t>(windows_.begin(window)) + place, position});
+    search->finish([&](std::int32_t index, std::int64_t num_inside, std::span<const std::int32_t> elsewhere) {
+        num_inside_[first + index] = static_cast<std::uint16_t>(num_inside);
+        for (const auto position : elsewhere) found.push_back({static_cast<std::int32_t>(windows_.begin(window)) + index, position});
     });
 }
 
@@ -192,23 +192,23 @@ NearestGraph::Ordered NearestGraph::ordered(std::int32_t window) const
     rows.order.resize(windows_.size(window));
     std::iota(rows.order.begin(), rows.order.end(), 0);
     const auto ids = windows_.ids(window);
-    std::ranges::sort(rows.order, {}, [&](std::int32_t place) { return ids[place]; });
-    rows.places = places_.of(window).gather(rows.order);
+    std::ranges::sort(rows.order, {}, [&](std::int32_t index) { return ids[index]; });
+    rows.coordinates = coordinates_.of(window).gather(rows.order);
     return rows;
 }
 
 Csr NearestGraph::inner_graph(std::int32_t window) const
 {
     const auto rows = ordered(window);
-    const auto nearest = nearest_neighbors(rows.places, num_nearest_);
+    const auto nearest = nearest_neighbors(rows.coordinates, num_nearest_);
     std::vector<std::int32_t> row_at(rows.order.size());
     for (std::size_t row = 0; row < rows.order.size(); ++row) row_at[rows.order[row]] = static_cast<std::int32_t>(row);
     const auto first = windows_.begin(window) - windows_.positions().begin(messages_.rank());
     Csr directed;
     std::vector<std::int32_t> found;
-    for (std::size_t place = 0; place < row_at.size(); ++place) {
+    for (std::size_t index = 0; index < row_at.size(); ++index) {
         found.clear();
-        for (const auto row : nearest.row(row_at[place]).first(num_inside_[first + static_cast<std::int64_t>(place)])) found.push_back(rows.order[row]);
+        for (const auto row : nearest.row(row_at[index]).first(num_inside_[first + static_cast<std::int64_t>(index)])) found.push_back(rows.order[row]);
         directed.push_row(found);
     }
     return symmetric_graph(directed);

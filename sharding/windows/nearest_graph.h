@@ -3,7 +3,7 @@
 
 #include "partition/csr.h"
 #include "sharding/messages/rank_messages.h"
-#include "sharding/windows/row_places.h"
+#include "sharding/windows/row_coordinates.h"
 #include "sharding/windows/window_graph.h"
 
 #include <cstdint>
@@ -20,9 +20,9 @@ class NearestGraph {
 public:
     /// Collective. Each window finds the nearest in itself, and asks those other windows for rows that lie so near that they might be nearer.
     /// @throws InvalidInput for a coordinate above 1e150.
-    NearestGraph(const CurveWindows& windows, RankMessages& messages, std::int32_t num_nearest, RowPlaces places);
+    NearestGraph(const CurveWindows& windows, RankMessages& messages, std::int32_t num_nearest, RowCoordinates coordinates);
 
-    /// Neighbours within a window of this rank, by place in it.
+    /// Neighbours within a window of this rank, by index in it.
     Csr inner_graph(std::int32_t window) const;
 
     /// Neighbours in other windows, ascending.
@@ -33,8 +33,8 @@ public:
 private:
     // The rows of a window in the order of their numbers in the file, by which ties are decided.
     struct Ordered {
-        std::vector<std::int32_t> order;  // place in the window
-        DataArray places;
+        std::vector<std::int32_t> order;  // index in the window
+        DataArray coordinates;
     };
     class WindowSearch;
 
@@ -44,7 +44,7 @@ private:
     const CurveWindows& windows_;
     RankMessages& messages_;
     std::int32_t num_nearest_;
-    RowPlaces places_;
+    RowCoordinates coordinates_;
     std::vector<std::uint16_t> num_inside_;  // of each of this rank's positions, of its nearest those in its window
     std::vector<Crossing> crossings_;
 };

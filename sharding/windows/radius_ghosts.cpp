@@ -2,7 +2,7 @@
 #include "sharding/windows/radius_ghosts.h"
 
 #include "partition/mesh/neighbor_graph.h"
-#include "sharding/windows/row_places.h"
+#include "sharding/windows/row_coordinates.h"
 
 #include <algorithm>
 
@@ -13,7 +13,7 @@ namespace {
 // A row of the layer before: whose neighbours are ghosts of the part.
 struct Source {
     std::int32_t part;
-    std::array<float, 3> place;
+    std::array<float, 3> point;
 
     auto operator<=>(const Source&) const = default;
 };
@@ -21,7 +21,7 @@ struct Source {
 class RadiusGhosts {
 public:
     RadiusGhosts(const CurveWindows& windows, RankMessages& messages, std::span<const std::int32_t> owners, double radius)
-        : windows_(windows), messages_(messages), owners_(owners), radius_(radius), places_(windows, messages, PlaceOfRow::Middle)
+        : windows_(windows), messages_(messages), owners_(owners), radius_(radius), coordinates_(windows, messages, RowCoordinate::Centroid)
     {
     }
 
@@ -40,13 +40,13 @@ public:
     }
 
 private:
-    bool are_near(std::int32_t a, std::int32_t b) const { return places_.box(a).squared_distance(places_.box(b)) <= radius_ * radius_; }
+    bool are_near(std::int32_t a, std::int32_t b) const { return coordinates_.box(a).squared_distance(coordinates_.box(b)) <= radius_ * radius_; }
 
     // Each rank searches in one of its windows, for sources in one window of each rank after the other.
     void search_in_round(std::int32_t round)
     {
         const auto here = windows_.window_in_round(messages_.rank(), round);
-        const auto places = here >= 0 ? places_.of(here).to_doubles() : std::vector<double>{};
+        const auto coordinates = here >= 0 ? coordinates_.of(here).to_doubles() : std::vector<double>{};
         for (std::int32_t other_round = 0; other_round < windows_.num_rounds(); ++other_round) {
             const auto other = windows_.window_in_round(messages_.rank(), other_round);
             std::vector<std::vector<Source>> to(messages_.size());
@@ -58,24 +58,24 @@ private:
                     const auto asked = windows_.window_in_round(rank, other_round);
                     is_any_near = asked >= 0 && are_near(window, asked);
                 }
-                if (other >= 0 && are_near(window, other)) to[searching] = sources_near(other, places_.box(window));
+                if (other >= 0 && are_near(window, other)) to[searching] = sources_near(other, coordinates_.box(window));
             }
             if (!is_any_near) continue;  // for all ranks alike
             std::vector<Source> sources;
             for (const auto& part : exchange(messages_, std::move(to))) sources.insert(sources.end(), part.begin(), part.end());
-            if (here >= 0) mark_near(here, places, std::move(sources));
+            if (here >= 0) mark_near(here, coordinates, std::move(sources));
         }
     }
 
     // The sources of a window within reach of a box.
-    std::vector<Source> sources_near(std::int32_t window, const PlaceBox& box) const
+    std::vector<Source> sources_near(std::int32_t window, const CoordinateBox& box) const
     {
-        const auto places = places_.of(window);
-        const auto values = places.values<float>();
+        const auto coordinates = coordinates_.of(window);
+        const auto values = coordinates.values<float>();
         std::vector<Source> sources;
         const auto add = [&](std::int64_t row, std::int32_t part) {
-            const std::array<float, 3> place{values[3 * row], values[3 * row + 1], values[3 * row + 2]};
-            if (box.squared_distance(std::array<double, 3>{place[0], place[1], place[2]}) <= radius_ * radius_) sources.push_back({part, place});
+            const std::array<float, 3> point{values[3 * row], values[3 * row + 1], values[3 * row + 2]};
+            if (box.squared_distance(std::array<double, 3>{point[0], point[1], point[2]}) <= radius_ * radius_) sources.push_back({part, point});
         };
         const auto begin = windows_.begin(window);
         const auto first = begin - windows_.positions().begin(messages_.rank());
@@ -93,24 +93,24 @@ private:
     }
 
     // Rows of other parts within the radius of a source.
-    void mark_near(std::int32_t window, const std::vector<double>& places, std::vector<Source> sources)
+    void mark_near(std::int32_t window, const std::vector<double>& coordinates, std::vector<Source> sources)
     {
         const auto first = windows_.begin(window) - windows_.positions().begin(messages_.rank());
         std::ranges::sort(sources);
         for (auto begin = sources.begin(); begin != sources.end();) {
             const auto part = begin->part;
-            PlaceBox box;
+            CoordinateBox box;
             std::vector<float> values;
             for (; begin != sources.end() && begin->part == part; ++begin) {
-                box.add({begin->place[0], begin->place[1], begin->place[2]});
-                values.insert(values.end(), begin->place.begin(), begin->place.end());
+                box.add({begin->point[0], begin->point[1], begin->point[2]});
+                values.insert(values.end(), begin->point.begin(), begin->point.end());
             }
-            const PointTree tree(DataArray::from("Places", std::move(values), 3));
+            const PointTree tree(DataArray::from("Coordinates", std::move(values), 3));
             for (std::int64_t row = 0; row < windows_.size(window); ++row) {
-                const auto place = place_at(places, row);
-                if (owners_[first + row] == part || box.squared_distance(place) > radius_ * radius_) continue;
+                const auto point = coordinates_at(coordinates, row);
+                if (owners_[first + row] == part || box.squared_distance(point) > radius_ * radius_) continue;
                 const auto position = static_cast<std::int32_t>(windows_.begin(window) + row);
-                if (!is_marked(position, part) && tree.has_any_within(place, radius_)) found_.push_back({position, part, level_});
+                if (!is_marked(position, part) && tree.has_any_within(point, radius_)) found_.push_back({position, part, level_});
             }
         }
     }
@@ -125,7 +125,7 @@ private:
     RankMessages& messages_;
     std::span<const std::int32_t> owners_;
     double radius_;
-    RowPlaces places_;
+    RowCoordinates coordinates_;
     std::int32_t level_ = 0;
     std::vector<GhostMark> found_, marks_;
 };

@@ -14,23 +14,23 @@ namespace meshard {
 
 class CurveWindows;
 
-/// A box of places; empty at first.
-struct PlaceBox {
+/// A box around points; empty at first.
+struct CoordinateBox {
     static constexpr double infinity = std::numeric_limits<double>::infinity();
 
     std::array<double, 3> low{infinity, infinity, infinity}, high{-infinity, -infinity, -infinity};
 
-    void add(const std::array<double, 3>& place)
+    void add(const std::array<double, 3>& point)
     {
         for (int d = 0; d < 3; ++d) {
-            low[d] = std::min(low[d], place[d]);
-            high[d] = std::max(high[d], place[d]);
+            low[d] = std::min(low[d], point[d]);
+            high[d] = std::max(high[d], point[d]);
         }
     }
 
-    /// From a place, or from another box. Never above what it is to a place within, rounding included.
-    double squared_distance(const std::array<double, 3>& place) const { return squared_distance(PlaceBox{place, place}); }
-    double squared_distance(const PlaceBox& other) const
+    /// To a point, or to another box. With rounding never above the distance to a point in the box.
+    double squared_distance(const std::array<double, 3>& point) const { return squared_distance(CoordinateBox{point, point}); }
+    double squared_distance(const CoordinateBox& other) const
     {
         double sum = 0;
         for (int d = 0; d < 3; ++d) {
@@ -41,32 +41,32 @@ struct PlaceBox {
     }
 };
 
-/// What counts as the place of a row.
-enum class PlaceOfRow : std::uint8_t {
-    Middle,  ///< `row_centroids`, for ghosts by distance; 12 bytes a row are kept
-    Point    ///< the point that it is, for the graph of a cloud or of vertices
+/// Which coordinates a row has.
+enum class RowCoordinate : std::uint8_t {
+    Centroid,  ///< its centroid (`row_centroids`), for ghosts by distance; 12 bytes are kept for each row
+    Point      ///< its point, for the graph of a cloud or of vertices
 };
 
-/// Where the rows of windows lie, for searches by distance.
-class RowPlaces {
+/// Coordinates of the rows of windows, for searches by distance.
+class RowCoordinates {
 public:
     /// Collective.
-    RowPlaces(const CurveWindows& windows, RankMessages& messages, PlaceOfRow place);
+    RowCoordinates(const CurveWindows& windows, RankMessages& messages, RowCoordinate kind);
 
-    /// (rows, 3), of a window of this rank.
+    /// (rows, 3), for a window of this rank.
     DataArray of(std::int32_t window) const;
 
-    /// Around the rows of any window.
-    const PlaceBox& box(std::int32_t window) const { return boxes_[window]; }
+    /// The box around the rows of any window.
+    const CoordinateBox& box(std::int32_t window) const { return boxes_[window]; }
 
 private:
     const CurveWindows& windows_;
-    PlaceOfRow place_;
-    std::vector<float> middles_;  // of this rank's positions
-    std::vector<PlaceBox> boxes_;
+    RowCoordinate kind_;
+    std::vector<float> centroids_;  // by this rank's positions
+    std::vector<CoordinateBox> boxes_;
 };
 
-/// One row of such an array.
-std::array<double, 3> place_at(const std::vector<double>& places, std::int64_t row);
+/// One row of an array (rows, 3).
+std::array<double, 3> coordinates_at(const std::vector<double>& coordinates, std::int64_t row);
 
 }  // namespace meshard

@@ -71,11 +71,11 @@ void WindowCut::cut_along_curve()
     sums = sum_everywhere(messages_, sums);
     if (weights_.empty()) sums = {num_cells_};
     const auto num_used = std::ranges::count_if(sums, [](auto sum) { return sum > 0; });
-    const auto weight_of = [&](std::int64_t place) {
-        if (num_weights_ == 1 || num_used == 0) return weights_.empty() || num_used == 0 ? 1.0 : static_cast<double>(weights_[place]);
+    const auto weight_of = [&](std::int64_t index) {
+        if (num_weights_ == 1 || num_used == 0) return weights_.empty() || num_used == 0 ? 1.0 : static_cast<double>(weights_[index]);
         double share = 0;
         for (std::int32_t w = 0; w < num_weights_; ++w)
-            if (sums[w] > 0) share += weights_[place * num_weights_ + w] / (static_cast<double>(sums[w]) * static_cast<double>(num_used));
+            if (sums[w] > 0) share += weights_[index * num_weights_ + w] / (static_cast<double>(sums[w]) * static_cast<double>(num_used));
         return share;
     };
     owners_.assign(windows_.ids().size(), 0);
@@ -210,10 +210,10 @@ void WindowCut::number_along_curve()
     const auto sizes = part_sizes();
     std::vector<std::int32_t> order(options_.num_parts), number(options_.num_parts);
     std::iota(order.begin(), order.end(), 0);
-    const auto middle = [&](std::int32_t part) {
+    const auto mean_position = [&](std::int32_t part) {
         return sizes[part] > 0 ? static_cast<double>(sums[part]) / static_cast<double>(sizes[part]) : static_cast<double>(num_cells_);
     };
-    std::ranges::stable_sort(order, {}, middle);
+    std::ranges::stable_sort(order, {}, mean_position);
     for (std::int32_t i = 0; i < options_.num_parts; ++i) number[order[i]] = i;
     for (auto& owner : owners_) owner = number[owner];
 }

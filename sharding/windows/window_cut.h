@@ -41,7 +41,7 @@ public:
     /// depend on each other; each gets an equal share of the room that is left in a part. No window's cut gets worse. Parts in one piece stay so if asked for.
     void refine();
 
-    /// Gives parts their numbers in the order in which the curve meets their middles, unless capacities or levels tell them apart, or they were given.
+    /// Numbers the parts in the order of their mean positions on the curve. Keeps the numbers with capacities or levels, and of a given partition.
     void number_along_curve();
 
     /// Finds the ghosts of all parts, those of `ghost_graph`. @return quality; edges between parts and pieces of parts on rank 0 only.
@@ -66,7 +66,7 @@ public:
     /// The same of their owners.
     std::vector<std::int32_t> owners_in_file(std::int64_t begin, std::int64_t end) const;
 
-    /// Of a window of this rank the owners, by place in it.
+    /// The owners of the cells of one of this rank's windows, by index in it.
     std::span<const std::int32_t> owners(std::int32_t window) const
     {
         return std::span(owners_).subspan(windows_.begin(window) - windows_.positions().begin(messages_.rank()), windows_.size(window));
