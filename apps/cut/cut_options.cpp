@@ -85,34 +85,36 @@ void add_cut_options(CLI::App& app, CutArguments& arguments)
         ->type_name("NAME")
         ->capture_default_str();
     app.add_option("--levels", arguments.levels, "number of parts in levels, e.g. 4,2: 4 parts (nodes), each of them in 2 (devices)")->type_name("N,...");
-    app.add_option("--objective", arguments.objective, "what is to be few: cut (faces between parts), ghosts (of the part with most) or both")
+    app.add_option("--objective", arguments.objective, "what to minimise: cut (faces between parts), ghosts (of the part with most) or both")
         ->type_name("NAME")
         ->capture_default_str();
-    app.add_flag("--quality", arguments.quality, "take three to four times the time for fewer cut faces and ghosts");
-    app.add_flag("--refine", arguments.refine, "refine what a method gives that is not refined by default (hilbert, file:, array:)");
-    app.add_flag("--no-refine", arguments.no_refine, "the bare method; parts above the bound and empty ones are repaired all the same");
-    app.add_flag("--contiguous", arguments.contiguous, "every part in one piece, where the mesh and the imbalance allow it");
-    app.add_option("--weights", arguments.weights, "what is balanced, several at once with commas: cells, points, faces, array:NAME")
+    app.add_flag("--quality", arguments.quality, "search longer (three to four times) for fewer cut faces and ghosts");
+    app.add_flag("--refine", arguments.refine, "also refine the result of methods that are not refined by default (hilbert, file:, array:)");
+    app.add_flag("--no-refine", arguments.no_refine, "do not refine; parts above the allowed imbalance and empty parts are still repaired");
+    app.add_flag("--contiguous", arguments.contiguous, "make every part connected, where the mesh and the imbalance allow it");
+    app.add_option("--weights", arguments.weights, "what to balance, one or several: cells, points, faces, array:NAME")
         ->type_name("NAME,...")
         ->default_str("cells");
-    app.add_option("--capacities", arguments.capacities, "shares of unequal devices, one a part, e.g. 1,1,2")->type_name("C,...")->default_str("equal shares");
-    app.add_option("--ghosts", arguments.ghosts, "who is a ghost: neighbours by face, edge or vertex, radius:R or nearest:K")
+    app.add_option("--capacities", arguments.capacities, "relative sizes of the parts, one for each, e.g. 1,1,2")
+        ->type_name("C,...")
+        ->default_str("equal shares");
+    app.add_option("--ghosts", arguments.ghosts, "which neighbours are ghosts: by face, edge or vertex, radius:R or nearest:K")
         ->type_name("RULE")
         ->capture_default_str();
-    app.add_option("--ghost-layers", arguments.ghost_layers, "rings of such neighbours that each part sees")->type_name("K")->capture_default_str();
-    app.add_option("--imbalance", arguments.imbalance, "largest part over its fair share that is allowed; the refinement uses all of it")
+    app.add_option("--ghost-layers", arguments.ghost_layers, "layers of such neighbours around each part")->type_name("K")->capture_default_str();
+    app.add_option("--imbalance", arguments.imbalance, "largest allowed size of a part divided by its equal share; refinement uses all of it")
         ->type_name("RATIO")
         ->capture_default_str();
     app.add_option("--seed", arguments.seed, "seed of the random choices; the same file, options and seed give the same shards")
         ->type_name("S")
         ->capture_default_str();
-    app.add_option("--threads", arguments.threads, "threads for the graph, the ghosts and writing; the result is the same for any number")
+    app.add_option("--threads", arguments.threads, "threads for the graph, the ghosts and writing; the result does not depend on it")
         ->type_name("T")
         ->capture_default_str();
-    app.add_flag("--allow-empty", arguments.allow_empty, "more parts than cells are no error; the rest stay empty");
+    app.add_flag("--allow-empty", arguments.allow_empty, "allow more parts than cells; the other parts stay empty");
     app.add_flag("--dry-run", arguments.dry_run, "cut and report, write no shards; -o may be left out");
-    app.add_option("--preview", arguments.preview, "picture to draw, the parts in colours (.png)")->type_name("PNG");
-    app.add_option("--csv", arguments.csv, "table to write, the parts' lines of the report (.csv)")->type_name("FILE");
+    app.add_option("--preview", arguments.preview, "picture to write, with the parts in colours (.png)")->type_name("PNG");
+    app.add_option("--csv", arguments.csv, "table to write, with one row for each part (.csv)")->type_name("FILE");
     app.add_option("--dump", arguments.dump, "also write the cut for other programs into DIR: metis, foam or both (metis,foam)")->type_name("NAME,...");
     add_compress_option(app, arguments.compress);
     app.add_flag("--json", arguments.json, "one JSON object on stdout instead of the report");
@@ -133,7 +135,7 @@ void check_cut_arguments(CutArguments& arguments)
         arguments.num_parts = product;
     }
     if (!arguments.has_num_parts && arguments.levels.empty() && !is_given_partition(arguments.method))
-        throw UsageError("--num-parts is missing: say with -n how many parts to make.");
+        throw UsageError("--num-parts is missing: give the number of parts with -n.");
     if (arguments.num_parts < 1 && !(is_given_partition(arguments.method) && arguments.num_parts == 0))
         throw UsageError("-n is " + std::to_string(arguments.num_parts) + "; the number of parts must be at least 1.");
     if (!is_given_partition(arguments.method)) {
@@ -150,7 +152,8 @@ void check_cut_arguments(CutArguments& arguments)
     if (arguments.ghost_layers < 0 || arguments.ghost_layers > 255)
         throw UsageError("--ghost-layers is " + std::to_string(arguments.ghost_layers) + "; expected 0 to 255.");
     if (!(arguments.imbalance >= 1) || !std::isfinite(arguments.imbalance))
-        throw UsageError("--imbalance is " + number_text(arguments.imbalance) + "; it is largest over mean part, at least 1, e.g. 1.03.");
+        throw UsageError("--imbalance is " + number_text(arguments.imbalance) +
+                         "; it is the size of the largest part divided by the mean, at least 1, e.g. 1.03.");
     try {
         arguments.ghosts = to_string(parse_ghost_rule(arguments.ghosts));
     } catch (const InvalidInput& error) {
@@ -169,7 +172,7 @@ void check_cut_arguments(CutArguments& arguments)
             throw UsageError("--weights has '" + weight + "'; known are cells, points, faces and array:NAME.");
     if (!arguments.preview.empty() && std::filesystem::path(arguments.preview).extension() != ".png")
         throw UsageError("--preview is '" + arguments.preview + "'; expected a name that ends in .png.");
-    if (arguments.output.empty() && !arguments.dry_run) throw UsageError("-o is missing: name the shards folder to make, or ask for a --dry-run.");
+    if (arguments.output.empty() && !arguments.dry_run) throw UsageError("-o is missing: name the shards folder to make, or use --dry-run.");
     if (!arguments.dry_run) check_output_folder(arguments.output);
 }
 
@@ -185,7 +188,7 @@ void check_output_folder(const std::string& output_name)
         folder = folder.parent_path();
     } while (!std::filesystem::exists(folder) && folder.has_relative_path());
     if (!std::filesystem::is_directory(folder)) {
-        throw IoError("the output '" + output.string() + "' cannot be made: '" + folder.string() + "' is no folder.");
+        throw IoError("the output '" + output.string() + "' cannot be made: '" + folder.string() + "' is not a folder.");
     }
     if (access(folder.c_str(), W_OK | X_OK) != 0) {
         throw IoError("the output '" + output.string() + "' cannot be made: no permission to write in '" + folder.string() + "'.");

@@ -16,48 +16,48 @@
 
 namespace meshard {
 
-/// A cut that is being made, as its steps see it.
+/// Arguments and results of a cut, shared by its steps.
 struct CutJob {
-    const CutArguments& arguments;  ///< with the number of parts
-    /// In place of a method: the parts of this rank's rows, which are an even share in the file's order. `cut` takes it.
+    const CutArguments& arguments;  ///< with the final number of parts
+    /// A given partition instead of a method: the owners of this rank's equal share of the rows, in the file's order. `cut` moves it out.
     std::optional<std::vector<std::int32_t>> given;
     PartitionReport& report;
     StageTimer& timer;
 };
 
-/// What `cut_and_save` does with a mesh, step after step: on a mesh held whole (whole_steps.h), or window by window on any number of ranks (window_steps.h).
-/// All steps are collective. What they report is complete on rank 0.
+/// The steps of `cut_and_save`: on a mesh that is whole in memory (whole_steps.h), or window by window on any number of ranks (window_steps.h).
+/// All steps are collective. The report is complete on rank 0.
 class CutSteps {
 public:
     virtual ~CutSteps() = default;
 
-    /// The mesh, its cells perhaps left out.
+    /// The mesh, possibly without its cells.
     virtual const Mesh& mesh() const = 0;
     virtual std::int64_t num_cells() const = 0;
-    virtual void release_pages() const {}  ///< of the mesh's file
+    virtual void release_pages() const {}  ///< frees the memory of mapped pages of the mesh's file
 
-    /// Finds who neighbours whom. @throws InvalidInput for coordinates that are no numbers, UsageError if there is too little memory
+    /// Builds the graph of neighbours. @throws InvalidInput for coordinates that are not finite, UsageError if there is too little memory
     virtual void find_graph(CutJob& job) = 0;
 
-    /// Who owns what. Reports the method that was used, and imbalances.
+    /// Assigns each row to a part. Reports the method and the imbalances.
     virtual void cut(CutJob& job) = 0;
 
-    /// Ghosts, and how good the cut is. Reports quality, and parts that are in pieces though asked not to be.
+    /// Finds ghosts and measures the cut. Reports the quality, and with --contiguous the parts that are not connected.
     virtual void find_ghosts(CutJob& job) = 0;
 
-    /// A cell with a facet of too many cells, by its number in the file; -1 if none. After `find_ghosts`.
+    /// The number in the file of a cell with a facet that three or more cells share; -1 if none. After `find_ghosts`.
     virtual std::int64_t crowded_cell() const = 0;
 
-    /// Gives each part to the sink of the rank that its turn falls on.
-    virtual void give_parts(CutJob& job, ShardSink& sink) = 0;
+    /// Passes each part to the sink of one rank.
+    virtual void extract_parts(CutJob& job, ShardSink& sink) = 0;
 
     /// Writes the cut for other programs (PartitionDump) into a folder.
     virtual void dump(CutJob& job, const std::filesystem::path& folder) = 0;
 
-    /// Draws the parts in colours.
+    /// Writes a picture of the parts in colours.
     virtual void draw(CutJob& job, const std::filesystem::path& png) = 0;
 
-    /// What the manifest says of the way these steps went, beside what was asked for.
+    /// Options of these steps for the manifest, besides those of the command line.
     virtual std::vector<std::pair<std::string, std::string>> options() const { return {}; }
 };
 

@@ -38,7 +38,7 @@ void warn_of_pieces(std::span<const std::int32_t> in_pieces)
     for (std::size_t i = 0; i < in_pieces.size() && i < 10; ++i) parts += (i == 0 ? "" : ", ") + std::to_string(in_pieces[i]);
     if (in_pieces.size() > 10) parts += ", ...";
     warn("partition", count_text(static_cast<std::int64_t>(in_pieces.size()), "part") +
-                          " could not be made whole within the imbalance, or the mesh is itself in pieces there: " + parts + ".");
+                          " could not be made connected within the imbalance, or the mesh itself is not connected there: " + parts + ".");
 }
 
 void require_rows(const CutSteps& steps, std::int64_t num_rows, const std::string& name, const CutArguments& arguments)
@@ -46,7 +46,7 @@ void require_rows(const CutSteps& steps, std::int64_t num_rows, const std::strin
     if (num_rows == 0 && !arguments.allow_empty) throw InvalidInput(name + " has no cells and no points; there is nothing to cut. Is it the right file?");
     if (arguments.num_parts > num_rows && !arguments.allow_empty)
         throw UsageError(name + " has " + count_text(num_rows, steps.num_cells() == 0 ? "point" : "cell") + ", fewer than the " +
-                         std::to_string(arguments.num_parts) + " parts asked for. Ask for fewer, or leave the rest empty with --allow-empty.");
+                         std::to_string(arguments.num_parts) + " parts asked for. Ask for fewer, or allow empty parts with --allow-empty.");
 }
 
 std::int32_t given_part(const DataArray& array, std::int64_t row)
@@ -58,7 +58,7 @@ std::int32_t given_part(const DataArray& array, std::int64_t row)
     return static_cast<std::int32_t>(value);
 }
 
-// The parts that a file or an array of the mesh gives to this rank's share of the rows, if that is the method. Fills in the number of parts.
+// The given owners of this rank's share of the rows, if the method is a file or an array of the mesh. Sets the number of parts.
 std::optional<std::vector<std::int32_t>> given_partition(const CutSteps& steps, std::int64_t num_rows, CutArguments& arguments, RankMessages& messages)
 {
     if (!is_given_partition(arguments.method)) return std::nullopt;
@@ -104,7 +104,7 @@ void warn_of_nan(const CutSteps& steps, RankMessages& messages)
         }
 }
 
-// The folder in which all ranks write: made by rank 0, known to all.
+// The path of the folder in which all ranks write. Rank 0 makes the folder and sends the path.
 std::filesystem::path share_path(RankMessages& messages, const std::optional<PartialFolder>& folder)
 {
     const auto text = folder ? folder->path().string() : std::string();
@@ -146,7 +146,7 @@ ShardsInfo shards_info(const PartitionReport& report, const CutArguments& argume
     return info;
 }
 
-// Shards on disk, if they are asked for, and what the report says of parts.
+// Extracts the parts, writes them unless --dry-run, and adds them to the report.
 void save(CutSteps& steps, CutJob& job, const MeshSource& source, RankMessages& messages)
 {
     const auto& arguments = job.arguments;
@@ -155,7 +155,7 @@ void save(CutSteps& steps, CutJob& job, const MeshSource& source, RankMessages& 
     if (!arguments.dry_run && messages.rank() == 0) folder.emplace(arguments.output);
     const auto path = share_path(messages, folder);
     ShardSink sink(path, parse_compression(arguments.compress), arguments.num_parts, messages.size(), job.timer);
-    steps.give_parts(job, sink);
+    steps.extract_parts(job, sink);
     const auto shards = sink.gather(messages, steps.mesh(), job.report);
     if (!path.empty()) steps.dump(job, path);
     if (!folder) return;
@@ -175,7 +175,7 @@ void save(CutSteps& steps, CutJob& job, const MeshSource& source, RankMessages& 
 
 StageTimer cut_timer()
 {
-    // Of a million tetrahedra in 8 parts.
+    // Fractions of the time for a million tetrahedra in 8 parts.
     return StageTimer({{"read", 0.06}, {"graph", 0.16}, {"partition", 0.4}, {"quality", 0.03}, {"ghosts", 0.03}, {"extract", 0.32}, {"write", 0.32}});
 }
 
@@ -197,15 +197,16 @@ PartitionReport cut_and_save(CutSteps& steps, const MeshSource& source, const Cu
     steps.find_ghosts(job);
     if (is_first) warn_of_pieces(report.in_pieces);
     if (const auto crowded = steps.crowded_cell(); crowded >= 0 && is_first)
-        warn("partition", source.name + ": cell " + std::to_string(crowded) +
-                              " has a face (of a surface: an edge) that belongs to three cells or more, so that the mesh is no manifold; these cells are all "
-                              "neighbours.");
+        warn("partition",
+             source.name + ": cell " + std::to_string(crowded) +
+                 " has a face (on a surface: an edge) that belongs to three cells or more, so the mesh is not a manifold; these cells all count as "
+                 "neighbours.");
     save(steps, job, source, messages);
     if (!arguments.preview.empty()) {
         timer.begin("preview");
         steps.draw(job, arguments.preview);
     }
-    const auto peaks = gather_everywhere(messages, std::vector{peak_memory_bytes()});  // and nobody is done before all are
+    const auto peaks = gather_everywhere(messages, std::vector{peak_memory_bytes()});  // also keeps every rank here until all are done
     report.peak_bytes = std::ranges::max(peaks);
     report.seconds = timer.finish();
     report.stage_peaks = timer.peaks();

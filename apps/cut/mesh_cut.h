@@ -15,23 +15,23 @@
 
 namespace meshard {
 
-/// Where a mesh came from.
+/// The origin of a mesh.
 struct MeshSource {
-    std::string name;                               ///< as the user gave it
-    std::string path;                               ///< of the file that was cut first, for the manifest
-    std::string hash = {};                          ///< of it, if known
-    std::vector<std::int32_t> earlier_owners = {};  ///< of `repartition`
-    std::vector<double> costs = {};                 ///< of each earlier part, or none
-    std::function<Mesh()> read_again = {};          ///< the same mesh once more, cheaply; or nothing
+    std::string name;                               ///< as given by the user
+    std::string path;                               ///< the original mesh file, for the manifest
+    std::string hash = {};                          ///< of that file, if known
+    std::vector<std::int32_t> earlier_owners = {};  ///< for `repartition`
+    std::vector<double> costs = {};                 ///< of each earlier part; may be empty
+    std::function<Mesh()> read_again = {};          ///< reads the same mesh again at little cost; may be empty
 };
 
-/// Knows the stages of `cut_and_save` and the one before it, `read`.
+/// A timer with the stages of `cut_and_save` and the stage before them, `read`.
 StageTimer cut_timer();
 
-/// Graph, cut, ghosts, shards on disk, report. Collective; on ranks other than 0 the report is incomplete. The timer's stages go on.
+/// Runs all steps and writes the shards. Collective; on ranks other than 0 the report is incomplete. `timer` gets the stages.
 PartitionReport cut_and_save(CutSteps& steps, const MeshSource& source, const CutArguments& arguments, RankMessages& messages, StageTimer& timer);
 
-/// As asked for: text or JSON on stdout, a CSV file.
+/// Prints text or JSON to stdout, and writes a CSV file, as the arguments say.
 void print_report(const PartitionReport& report, const CutArguments& arguments);
 
 }  // namespace meshard

@@ -14,7 +14,7 @@ namespace meshard {
 
 namespace {
 
-/// Most neighbours of a part over their mean; 1 for no neighbours.
+/// The largest number of neighbours of a part divided by the mean; 1 without neighbours.
 double balance_of_neighbors(const PartitionQuality& quality)
 {
     double most = 0, sum = 0;
@@ -33,7 +33,7 @@ std::vector<std::size_t> parts_in_pieces(const PartitionQuality& quality)
     return parts;
 }
 
-/// `Max number of cells = 100 (0% above average 100)`, as decomposePar says it.
+/// `Max number of cells = 100 (0% above average 100)`, as OpenFOAM's decomposePar prints it.
 template <class F>
 void print_maximum(const std::string& what, std::size_t num_parts, F&& value_of)
 {
@@ -50,7 +50,7 @@ void print_maximum(const std::string& what, std::size_t num_parts, F&& value_of)
     std::cout << '\n';
 }
 
-// Of what was to be balanced: weights, over the shares of unequal parts.
+// The largest imbalance of all weights, relative to the parts' capacities.
 double largest_imbalance(const PartitionReport& report)
 {
     double largest = report.imbalances.empty() ? report.quality.imbalance : 0;
@@ -154,7 +154,8 @@ void print_as_text(const PartitionReport& report)
     print_maximum("neighbours", parts.size(), [&](std::size_t p) { return parts[p].neighbors.size(); });
     print_maximum((cloud ? "edges" : "faces") + std::string(" to other parts"), parts.size(), [&](std::size_t p) { return parts[p].cut_edges; });
 
-    if (!report.ghost_bytes.empty()) print_maximum("bytes an exchange of ghosts brings", parts.size(), [&](std::size_t p) { return report.ghost_bytes[p]; });
+    if (!report.ghost_bytes.empty())
+        print_maximum("bytes received in an exchange of ghosts", parts.size(), [&](std::size_t p) { return report.ghost_bytes[p]; });
 
     std::cout << "\n  Seconds:";
     for (std::size_t i = 0; i < report.seconds.size(); ++i) {
@@ -180,7 +181,7 @@ void write_as_csv(const PartitionReport& report, const std::filesystem::path& fi
             << ',' << (report.bytes.empty() ? 0 : report.bytes[p]) << '\n';
     }
     out.flush();
-    if (!out) throw IoError("cannot write '" + file.string() + "'. Is there such a folder, and room?");
+    if (!out) throw IoError("cannot write '" + file.string() + "'. Does the folder exist, and is there space on the disk?");
 }
 
 }  // namespace meshard

@@ -16,7 +16,7 @@ struct RowCounts {
     std::int64_t ghosts = 0;
 };
 
-/// What is said of a finished cut.
+/// The report of a finished cut.
 struct PartitionReport {
     std::string source;
     std::string output;  ///< empty for a dry run
@@ -29,15 +29,15 @@ struct PartitionReport {
     std::int64_t num_cells = 0;
     std::int64_t num_points = 0;
     PartitionQuality quality;
-    std::vector<std::pair<std::string, double>> imbalances;  ///< of each weight, over fair shares
-    std::vector<std::int32_t> in_pieces;                     ///< parts in pieces though asked not to be
+    std::vector<std::pair<std::string, double>> imbalances;  ///< by weight: largest part divided by its share
+    std::vector<std::int32_t> in_pieces;                     ///< with --contiguous: parts that are not connected
     std::vector<RowCounts> cells;                            ///< of each part
     std::vector<RowCounts> points;
-    std::vector<std::int64_t> bytes;        ///< of each piece on disk; of a dry run none
-    std::vector<std::int64_t> ghost_bytes;  ///< values of the fields at each part's ghosts: what one exchange brings
-    std::string index_file;                 ///< what ParaView opens
+    std::vector<std::int64_t> bytes;        ///< of each piece on disk; empty after a dry run
+    std::vector<std::int64_t> ghost_bytes;  ///< received by each part in one exchange of all fields
+    std::string index_file;                 ///< the file to open in ParaView
     std::vector<std::pair<std::string, double>> seconds;
-    std::vector<std::uint64_t> stage_peaks;  ///< most memory held until the end of each stage
+    std::vector<std::uint64_t> stage_peaks;  ///< peak memory of the process at the end of each stage
     std::uint64_t peak_bytes = 0;
 
     bool is_cloud() const { return num_cells == 0; }
@@ -46,7 +46,7 @@ struct PartitionReport {
 void print_as_json(const PartitionReport& report);
 void print_as_text(const PartitionReport& report);
 
-/// One line a part, with a heading. @throws IoError
+/// A heading and one line for each part. @throws IoError
 void write_as_csv(const PartitionReport& report, const std::filesystem::path& file);
 
 }  // namespace meshard

@@ -7,7 +7,7 @@ namespace meshard {
 
 namespace {
 
-// Bytes of the fields at one row.
+// Bytes of all arrays for one row.
 std::int64_t bytes_per_row(const std::vector<DataArray>& arrays)
 {
     std::int64_t bytes = 0;

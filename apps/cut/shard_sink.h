@@ -16,10 +16,10 @@
 
 namespace meshard {
 
-/// Takes the parts of a cut one by one, on any thread and rank: writes their shards and counts what they hold.
+/// Receives the parts of a cut one by one, on any thread and rank: writes their shards and counts their rows.
 class ShardSink {
 public:
-    /// @param folder that is being made, or empty to write nothing
+    /// @param folder to write to, or empty to write nothing
     ShardSink(std::filesystem::path folder, Compression compression, std::int32_t num_parts, int num_ranks, StageTimer& timer)
         : folder_(std::move(folder)), compression_(compression), num_parts_(num_parts), num_ranks_(num_ranks), timer_(timer)
     {
@@ -28,12 +28,12 @@ public:
     /// May be called by several threads at once. @throws IoError
     void take(const Subdomain& subdomain);
 
-    /// Collective, after the last part. Fills in what the report says of parts, on rank 0.
-    /// @return all shards in order, on rank 0; none if nothing was written.
+    /// Collective, after the last part. Adds the parts to the report on rank 0.
+    /// @return on rank 0 all shards in order; empty if nothing was written.
     std::vector<WrittenShard> gather(RankMessages& messages, const Mesh& mesh, PartitionReport& report);
 
 private:
-    struct Taken {  // as it travels
+    struct Taken {  // sent to rank 0
         std::int32_t part = 0;
         RowCounts cells, points;
         std::int64_t bytes = 0;

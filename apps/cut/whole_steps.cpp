@@ -30,31 +30,31 @@ void check_coordinates(const Mesh& mesh, const std::string& file)
     });
     if (bad > 0) {
         throw InvalidInput(file + " has " + count_text(bad, "coordinate") + " that " + (bad == 1 ? "is" : "are") +
-                           " NaN or infinite; every point needs a place. Repair the mesh.");
+                           " NaN or infinite; every point needs a position. Repair the mesh.");
     }
 }
 
-// The cells of a large mesh weigh as much as its graph, and METIS needs several times that: where they can be read again
-// in no time, they make room, and so do the pages of the file.
-class MeshSetAside {
+// Frees a large mesh until `restore`, if it can be read again quickly: its cells take as much memory as its graph, and METIS needs several times
+// that.
+class FreedMesh {
 public:
-    MeshSetAside(Mesh& mesh, const MeshSource& source) : mesh_(mesh), source_(source)
+    FreedMesh(Mesh& mesh, const MeshSource& source) : mesh_(mesh), source_(source)
     {
         constexpr std::int64_t many = 4'000'000;
-        is_aside_ = source.read_again && mesh.num_cells() >= many;
-        if (is_aside_) mesh_ = Mesh{};
+        is_freed_ = source.read_again && mesh.num_cells() >= many;
+        if (is_freed_) mesh_ = Mesh{};
     }
 
-    void bring_back()
+    void restore()
     {
-        if (is_aside_) mesh_ = source_.read_again();
-        is_aside_ = false;
+        if (is_freed_) mesh_ = source_.read_again();
+        is_freed_ = false;
     }
 
 private:
     Mesh& mesh_;
     const MeshSource& source_;
-    bool is_aside_ = false;
+    bool is_freed_ = false;
 };
 
 }  // namespace
@@ -92,7 +92,7 @@ void WholeSteps::cut(CutJob& job)
     CutResult result;
     if (job.given) {
         result = {{arguments.num_parts, std::move(*job.given)}, arguments.method, {}};
-        // What somebody else decided stays, unless asked otherwise.
+        // A given partition is not changed unless an option asks for it.
         options.refine = arguments.refine || arguments.quality;
         if (options.refine || options.contiguous) result = improve_cut(std::move(result.partition), problem, options);
     } else {
@@ -101,10 +101,10 @@ void WholeSteps::cut(CutJob& job)
         std::vector<float> centroids;
         if (method.needs_centroids) centroids = row_centroids(mesh_);
         problem.centroids = centroids;
-        MeshSetAside aside(mesh_, source_);
+        FreedMesh freed(mesh_, source_);
         result = cut_rows(problem, options);
-        aside.bring_back();
-        // Parts that are not alike keep their numbers, and so do those of nodes.
+        freed.restore();
+        // With capacities or levels a part's number has a meaning, and is kept.
         if (capacities.empty() && options.levels.empty()) {
             const auto before = result.partition;
             result.partition = number_parts_along_curve(mesh_, std::move(result.partition));
@@ -136,16 +136,16 @@ void WholeSteps::find_ghosts(CutJob& job)
                       ? ghost_layers(graph_, partition_, arguments.ghost_layers, arguments.threads)
                       : ghost_layers(ghost_graph(mesh_, rule, partition_, arguments.ghost_layers), partition_, arguments.ghost_layers, arguments.threads);
     }
-    if (!PartitionDump::needs_graph(dump_kinds(arguments))) graph_ = Csr{};  // it is done with, and the parts need room
+    if (!PartitionDump::needs_graph(dump_kinds(arguments))) graph_ = Csr{};  // not needed any more, and parts need memory
 }
 
-// Cuts out one part after the other, on as many threads as asked for: what each holds at a time is a part.
-void WholeSteps::give_parts(CutJob& job, ShardSink& sink)
+// Extracts one part after the other, on the number of threads asked for. Each thread holds one part at a time.
+void WholeSteps::extract_parts(CutJob& job, ShardSink& sink)
 {
     const SubdomainCutter cutter(mesh_, partition_, job.arguments.ghost_layers);
     run_on_threads(job.arguments.threads, [&](const std::function<std::int64_t()>& next) {
-        std::vector<std::int32_t> place;
-        for (auto part = next(); part < partition_.num_parts; part = next()) sink.take(cutter.cut(static_cast<std::int32_t>(part), ghosts_[part], place));
+        std::vector<std::int32_t> local_rows;
+        for (auto part = next(); part < partition_.num_parts; part = next()) sink.take(cutter.cut(static_cast<std::int32_t>(part), ghosts_[part], local_rows));
     });
 }
 

@@ -11,10 +11,10 @@
 
 namespace meshard {
 
-/// The steps on a mesh that this process holds whole, and alone.
+/// The steps on a mesh that is whole in the memory of a single process.
 class WholeSteps : public CutSteps {
 public:
-    /// Looks at both, which must outlive it. The mesh's cells are let go of while they are not needed, if `source.read_again` can bring them back.
+    /// Keeps references to both. Frees a large mesh while it is not needed, if `source.read_again` can read it again.
     WholeSteps(Mesh& mesh, const MeshSource& source) : mesh_(mesh), source_(source), num_cells_(mesh.num_cells()) {}
 
     const Mesh& mesh() const override { return mesh_; }
@@ -23,7 +23,7 @@ public:
     void cut(CutJob& job) override;
     void find_ghosts(CutJob& job) override;
     std::int64_t crowded_cell() const override { return crowded_; }
-    void give_parts(CutJob& job, ShardSink& sink) override;
+    void extract_parts(CutJob& job, ShardSink& sink) override;
     void dump(CutJob& job, const std::filesystem::path& folder) override;
     void draw(CutJob& job, const std::filesystem::path& png) override;
 

@@ -23,7 +23,7 @@ namespace meshard {
 
 namespace {
 
-// What the C library keeps of freed memory would count against the bound.
+// Memory that the C library keeps after it was freed would count against the limit.
 void trim_memory()
 {
 #ifdef __GLIBC__
@@ -36,26 +36,27 @@ std::string memory_text(double bytes)
     return std::to_string(static_cast<std::int64_t>(bytes / 1048576) + 1) + "M";
 }
 
-// Divides the memory that a rank may take, by bytes measured on meshes of tetrahedra, hexahedra and polyhedra, and on clouds.
+// Divides the memory that a rank may use. The bytes are measured on meshes of tetrahedra, hexahedra and polyhedra, and on clouds.
 WindowSteps::Sizes plan_memory(const StoredMesh& mesh, const std::string& file, const CutArguments& arguments, int num_ranks)
 {
     WindowSteps::Sizes sizes;
     if (arguments.max_memory == 0) return sizes;
     const auto ranks = static_cast<double>(num_ranks);
-    const auto cells = static_cast<double>(mesh.num_rows()), points = mesh.num_cells() > 0 ? static_cast<double>(mesh.num_points()) : 0;  // beside the cells
+    const auto cells = static_cast<double>(mesh.num_rows()),
+               points = mesh.num_cells() > 0 ? static_cast<double>(mesh.num_points()) : 0;  // a cloud has no points besides its rows
     double row_bytes = 0;
     for (const auto& array : mesh.rest().cell_data) row_bytes += array.num_components() * static_cast<double>(size_of(array.type()));
     for (const auto& array : mesh.rest().point_data)
         row_bytes += array.num_components() * static_cast<double>(size_of(array.type())) * static_cast<double>(mesh.num_points()) / cells;
-    const double entries = static_cast<double>(mesh.num_cell_entries()) / cells;  // of connectivity and faces
+    const double entries = static_cast<double>(mesh.num_cell_entries()) / cells;  // connectivity and faces
     constexpr double program = 45e6;
-    const double picture = arguments.preview.empty() ? 0 : 130e6;  // with that of another rank, beside a window
+    const double picture = arguments.preview.empty() ? 0 : 130e6;  // this rank's and another's, besides a window
     constexpr double fewest = 2000;
     const double block_bytes = arguments.method == "scotch" ? 1200 : 450;  // indices of 64 bits
-    constexpr double share = 0.45;                                         // of what is left beside the program: a window; later the graph of blocks
+    constexpr double share = 0.45;                                         // for a window, later for the graph of blocks, of the memory besides the program
     const auto rule = parse_ghost_rule(arguments.ghosts);
     const bool has_distances = rule.neighbors == GhostNeighbors::Radius || rule.neighbors == GhostNeighbors::Nearest;
-    const bool rows_are_points = points == 0 || entries == 1;  // whose graph is that of the 8 nearest
+    const bool rows_are_points = points == 0 || entries == 1;  // the graph connects each with the 8 nearest
     const int num_nearest = std::max(rows_are_points ? 8 : 0, rule.num_nearest);
     const double window_bytes = std::max(60 + 40 * entries, num_nearest > 0 ? 150 + 20.0 * num_nearest : has_distances ? 150 : 0);
     const double part_bytes = 80 + 24 * entries + 4 * row_bytes + 60 * points / cells;
@@ -69,17 +70,17 @@ WindowSteps::Sizes plan_memory(const StoredMesh& mesh, const std::string& file, 
     if (allowed < needed)
         throw UsageError("--max-memory of " + memory_text(allowed - 1048576) + " is too little for " + file + ": its " + std::to_string(mesh.num_rows()) +
                          (points > 0 ? " cells in " : " points in ") + std::to_string(arguments.num_parts) + " parts need about " + memory_text(needed) +
-                         " a rank. Allow that" + (part > kept ? ", or ask for more parts." : ", or start more ranks."));
-    // Not of the number of ranks, on which the shards must not depend.
+                         " on each rank. Allow that" + (part > kept ? ", or ask for more parts." : ", or start more ranks."));
+    // Not from the number of ranks, since the shards must not depend on it.
     sizes.cells_a_window = static_cast<std::int64_t>(std::min(share * (allowed - program) / window_bytes, 1e6));
     sizes.most_blocks = static_cast<std::int64_t>(std::min(share * (allowed - program) / block_bytes, 2e6));
     sizes.cache_bytes = 0;
-    // Rows of the graph on rank 0, as they come and as they lie.
+    // Rows of the graph on rank 0, received and stored.
     sizes.dumped_cells = static_cast<std::int64_t>(std::max(share * (allowed - program) / (100 + 40 * entries), fewest));
     return sizes;
 }
 
-// What `partition` says of a whole mesh, said once.
+// The warnings that reading a whole mesh gives, on rank 0 only.
 void warn_of_faults(const std::string& file, const CurveWindows& windows, RankMessages& messages)
 {
     for (const auto& text : describe(windows.faults()))
@@ -161,7 +162,7 @@ void WindowSteps::find_ghosts(CutJob& job)
     trim_memory();
 }
 
-void WindowSteps::give_parts(CutJob& job, ShardSink& sink)
+void WindowSteps::extract_parts(CutJob& job, ShardSink& sink)
 {
     const auto num_parts = job.arguments.num_parts;
     auto like = without_rows(mesh_.rest(), num_parts, job.arguments.ghost_layers);
@@ -192,7 +193,7 @@ void WindowSteps::dump(CutJob& job, const std::filesystem::path& folder)
     if (dump) dump->commit();
 }
 
-// Looks at all windows, then draws them, each rank its own into a picture of its own; those are laid over each other on rank 0.
+// Each rank first measures the bounds of its windows, then draws them into its own picture; rank 0 combines the pictures.
 void WindowSteps::draw(CutJob&, const std::filesystem::path& png)
 {
     RenderOptions options;
@@ -201,7 +202,7 @@ void WindowSteps::draw(CutJob&, const std::filesystem::path& png)
     PictureGlance mine, all;
     const auto each_piece = [&](auto&& work) {
         for (std::int32_t round = 0; round < windows_->num_rounds(); ++round)
-            if (const Mesh piece = painted_piece(round); piece.num_points() > 0) work(piece);
+            if (const Mesh piece = drawn_piece(round); piece.num_points() > 0) work(piece);
     };
     each_piece([&](const Mesh& piece) {
         const auto glance = painter.look(piece);
@@ -221,9 +222,9 @@ void WindowSteps::draw(CutJob&, const std::filesystem::path& png)
     if (messages_.rank() == 0) painter.save(png);
 }
 
-// Collective. What is seen in the whole mesh of the window of a round: the outer faces of its cells as triangles, of cells without a surface their points, each
-// with its part. Faces between windows are no outer ones: the cells on their other sides are looked at, too.
-Mesh WindowSteps::painted_piece(std::int32_t round) const
+// Collective. The visible part of one window: the outer faces of its cells as triangles, or points of cells without faces, each with its part. Faces
+// between windows are not outer: the neighbour cells of other windows are fetched to find them.
+Mesh WindowSteps::drawn_piece(std::int32_t round) const
 {
     const auto window = windows_->window_in_round(messages_.rank(), round);
     const auto graph = window >= 0 ? windows_->graph(window) : WindowGraph{};
@@ -242,7 +243,7 @@ Mesh WindowSteps::painted_piece(std::int32_t round) const
     std::vector<std::int32_t> ids(here.begin(), here.end()), owners_of_cells;
     ids.insert(ids.end(), outside.begin(), outside.end());
     Mesh cells = mesh_.cells(ids);
-    if (const auto* ghosts = find_array(mesh_.rest().cell_data, "vtkGhostType")) cells.cell_data.push_back(ghosts->gather(ids));  // which are not drawn
+    if (const auto* ghosts = find_array(mesh_.rest().cell_data, "vtkGhostType")) cells.cell_data.push_back(ghosts->gather(ids));  // ghost cells are not drawn
     const auto add = [&](std::span<const std::int32_t> points, std::uint8_t type, std::int32_t cell) {
         piece.cells.push_row(points);
         piece.cell_types.push_back(type);
@@ -272,7 +273,7 @@ std::vector<std::pair<std::string, std::string>> WindowSteps::options() const
     return {{"cells_a_window", std::to_string(sizes_.cells_a_window)}};
 }
 
-// Collective: all ranks take part in finding the parts first, first + 1, ..., one for each rank; -1 where there is none.
+// Collective: all ranks find the parts first, first + 1, ... together, one for each rank. `part` is this rank's, -1 if there is none.
 Subdomain WindowSteps::next_part(const Subdomain& like, std::int32_t first, std::int32_t part) const
 {
     const auto rows = cut_->rows_of_parts(first);
@@ -303,7 +304,7 @@ Subdomain WindowSteps::next_part(const Subdomain& like, std::int32_t first, std:
     points.erase(std::ranges::unique(points).begin(), points.end());
     const auto owners = cut_->owners_of_points(points);
     if (part < 0) return result;
-    std::vector<std::int32_t> order;  // local row -> place in `points`
+    std::vector<std::int32_t> order;  // local row -> index in `points`
     for (std::size_t i = 0; i < points.size(); ++i)
         if (owners[i] == part) order.push_back(static_cast<std::int32_t>(i));
     result.points.num_owned = static_cast<std::int32_t>(order.size());

@@ -17,16 +17,16 @@
 
 namespace meshard {
 
-/// The steps on a mesh that no process holds as a whole: because of --max-memory, or because several ranks share the work.
+/// The steps on a mesh that no process holds whole: with --max-memory, or on several ranks.
 ///
-/// The cells go in the order of a Hilbert curve and are cut into windows (curve_windows.h). Small clusters of cells
-/// within a window are blocks; the graph of the blocks, with weights, is cut on rank 0 by the method asked for, in levels and in whole parts too; then each
-/// window moves single cells, those at its border excepted, within its share of the room that parts have. Ghosts, points and pieces follow part by part. Of a
-/// point cloud the cells are its points. The result depends on the mesh, the options and the memory allowed, not on the number of ranks. No rank holds more
-/// than its windows and the parts that it writes, beside one bit for each point of the mesh.
+/// The cells are sorted along a Hilbert curve and cut into windows (curve_windows.h). Small clusters of cells within a window are blocks; rank 0 cuts the
+/// weighted graph of the blocks by the chosen method, also with levels and connected parts. Then each window moves single cells between parts, except those
+/// at its border, within its share of the allowed imbalance. Ghosts, points and pieces are made part by part. For a point cloud the cells are its points.
+/// The result depends on the mesh, the options and the memory allowed, not on the number of ranks. A rank holds only its windows and the parts that it
+/// writes, and one bit for each point of the mesh.
 class WindowSteps : public CutSteps {
 public:
-    /// What a rank deals with at a time.
+    /// Amounts that a rank holds at a time.
     struct Sizes {
         std::int64_t cells_a_window = 200'000;
         std::int64_t most_blocks = 2'000'000;
@@ -34,7 +34,7 @@ public:
         std::int64_t dumped_cells = 4'000'000;
     };
 
-    /// Looks at all of them, which must outlive it.
+    /// Keeps references to all of them.
     WindowSteps(const StoredMesh& mesh, const MeshSource& source, RankMessages& messages);
     ~WindowSteps() override;
 
@@ -45,13 +45,13 @@ public:
     void cut(CutJob& job) override;
     void find_ghosts(CutJob& job) override;
     std::int64_t crowded_cell() const override { return crowded_; }
-    void give_parts(CutJob& job, ShardSink& sink) override;
+    void extract_parts(CutJob& job, ShardSink& sink) override;
     void dump(CutJob& job, const std::filesystem::path& folder) override;
     void draw(CutJob& job, const std::filesystem::path& png) override;
     std::vector<std::pair<std::string, std::string>> options() const override;
 
 private:
-    Mesh painted_piece(std::int32_t round) const;
+    Mesh drawn_piece(std::int32_t round) const;
     Subdomain next_part(const Subdomain& like, std::int32_t first, std::int32_t part) const;
 
     const StoredMesh& mesh_;

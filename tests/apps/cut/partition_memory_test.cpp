@@ -201,7 +201,7 @@ TEST_F(PartitionInWindows, SaysWhichPartsCannotBeWhole)
     const auto result = meshard({"partition", source, "-n", "2", "-o", path("shards"), "--max-memory", "1G", "--contiguous"});
 
     EXPECT_EQ(result.exit_code, 0);
-    EXPECT_NE(result.err.find("could not be made whole"), std::string::npos) << result.err;
+    EXPECT_NE(result.err.find("could not be made connected"), std::string::npos) << result.err;
 }
 
 TEST_F(PartitionInWindows, TakesAPartitionFromAnArray)
