@@ -29,21 +29,21 @@ std::vector<std::string> option_names(const CLI::App& app)
     return names;
 }
 
-/// Arguments that no option and no positional took.
+/// Throws if arguments are left that belong to no option and no positional.
 void refuse_extras(const CLI::App& app)
 {
     std::vector<std::string> extras = app.remaining();
-    std::erase(extras, "--");  // what comes after it was taken as no option
+    std::erase(extras, "--");  // arguments after it are not options
     if (extras.empty()) return;
 
-    // An unknown option leaves its value behind as well; the option is what the user mistyped.
+    // An unknown option leaves its value among the extras, too; the message names the option.
     const auto option = std::find_if(extras.begin(), extras.end(), [](const std::string& s) { return s.starts_with("-"); });
     const std::string see = " `meshard " + app.get_name() + " --help` lists the options.";
     if (option == extras.end()) throw UsageError("unexpected argument '" + extras.front() + "'." + see);
 
     const std::string name = option->substr(0, option->find('='));
     const std::vector<std::string> known = option_names(app);
-    const std::string nearest = name.starts_with("--") ? nearest_name(name, known) : "";  // one letter is like any other
+    const std::string nearest = name.starts_with("--") ? nearest_name(name, known) : "";  // the nearest of one letter is meaningless
     throw UsageError("unknown option '" + name + "'." + (nearest.empty() ? see : " Did you mean '" + nearest + "'?"));
 }
 
@@ -77,17 +77,17 @@ bool parse_arguments(CLI::App& app, std::span<const std::string> arguments)
         std::cout << help_json(app) << '\n';
         return false;
     }
-    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // the order that CLI::App::parse wants
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // the order that CLI::App::parse expects
     try {
         app.parse(std::move(reversed));
     } catch (const CLI::CallForHelp&) {
         std::cout << help_text(app);
         return false;
     } catch (const CLI::ParseError& error) {
-        // An unknown option often is the reason why a required one is missing.
+        // A required option may be missing because it was misspelled: reports an unknown option first.
         if (dynamic_cast<const CLI::RequiredError*>(&error)) refuse_extras(app);
         std::string text = error.what();
-        // Of a number that must be above 0 CLI11 tells the largest there is, with its 309 digits.
+        // For numbers that must be above 0, CLI11 prints the largest double with its 309 digits.
         if (text.find(" to " + std::to_string(std::numeric_limits<double>::max())) != std::string::npos)
             text = text.substr(0, text.find(" not in range")) + " is not above 0";
         if (!text.ends_with(".")) text += '.';
@@ -114,9 +114,9 @@ std::vector<double> parse_numbers(std::string_view text, std::string_view option
         good = *at++ == ',';
     }
     if (!good || (count != 0 && numbers.size() != count)) {
-        const std::string wanted = count == 0   ? "numbers with commas between"
+        const std::string wanted = count == 0   ? "numbers separated by commas"
                                    : count == 1 ? "a number"
-                                                : std::to_string(count) + " numbers with commas between";
+                                                : std::to_string(count) + " numbers separated by commas";
         throw UsageError(std::string(option) + " is '" + std::string(text) + "'; expected " + wanted + ", e.g. " +
                          (count == 1   ? "40"
                           : count == 2 ? "-1,1"
@@ -128,7 +128,7 @@ std::vector<double> parse_numbers(std::string_view text, std::string_view option
 
 void add_compress_option(CLI::App& app, std::string& name)
 {
-    app.add_option("--compress", name, "how files are compressed: none (they are mapped instead of read), zlib or lz4")
+    app.add_option("--compress", name, "compression of the files: none (files can then be mapped instead of read), zlib or lz4")
         ->type_name("KIND")
         ->capture_default_str();
 }
@@ -143,7 +143,7 @@ Compression parse_compression(const std::string& name)
     }
     const auto compression = static_cast<Compression>(found - names.begin());
     if (compression != Compression::None && !is_available(compression))
-        throw UsageError("--compress is '" + name + "', which this build was made without. Use zlib, or none.");
+        throw UsageError("--compress is '" + name + "', which this build does not have. Use zlib, or none.");
     return compression;
 }
 

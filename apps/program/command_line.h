@@ -17,14 +17,14 @@ class App;
 
 namespace meshard {
 
-/// How the program ends (docs/commands.md).
+/// Exit codes of the program (docs/commands.md).
 namespace exit_code {
 inline constexpr int ok = 0;
-inline constexpr int check_failed = 1;   ///< something that was checked or compared does not hold
-inline constexpr int usage = 2;          ///< command line or configuration
-inline constexpr int input = 3;          ///< a file or what is in it; an output that cannot be written
-inline constexpr int run_time = 4;       ///< anything else: memory, a fault of meshard's own
-inline constexpr int ranks = 5;          ///< another rank is missing, dead or too late
+inline constexpr int check_failed = 1;   ///< a check or comparison failed
+inline constexpr int usage = 2;          ///< wrong command line or configuration
+inline constexpr int input = 3;          ///< a wrong or unreadable input file; an output that cannot be written
+inline constexpr int run_time = 4;       ///< any other error: out of memory, a bug in meshard
+inline constexpr int ranks = 5;          ///< another rank is missing, has ended, or did not answer in time
 inline constexpr int refused = 6;        ///< an operator has no exact rule for sharded tensors
 inline constexpr int interrupted = 130;  ///< Ctrl-C, SIGTERM, or the terminal was closed
 }  // namespace exit_code
@@ -35,40 +35,40 @@ public:
     using Error::Error;
 };
 
-/// Exit code of the error being handled.
+/// Exit code for the exception that is being handled.
 int exit_code_of_current_error();
 
-/// One word after `meshard`.
+/// A command of the program, e.g. `meshard info`.
 struct Verb {
     std::string_view name;
     std::string_view purpose;                            ///< one line for `meshard --help`
-    int (*run)(std::span<const std::string> arguments);  ///< gives the exit code; null if it lives in the sibling program
+    int (*run)(std::span<const std::string> arguments);  ///< returns the exit code; null if the verb is in the other program (sibling_program.h)
 };
 
 /// All verbs, in the order of `meshard --help`.
 std::span<const Verb> verbs();
 
-/// Parses `arguments` into the variables bound to `app`, whose name is the verb's.
+/// Parses `arguments` into the variables bound to `app`, which has the verb's name.
 ///
-/// @return false if help was asked for, and printed.
-/// @throws UsageError naming the first thing that is wrong, with the nearest option for an unknown one.
+/// @return false if help was requested, and printed.
+/// @throws UsageError for the first wrong argument; for an unknown option the message names the nearest one.
 bool parse_arguments(CLI::App& app, std::span<const std::string> arguments);
 
-/// `text` as numbers with commas between, e.g. `1,0,0`. `option` begins the message of the UsageError thrown when it is
-/// not `count` finite numbers (any count if 0).
+/// Parses numbers separated by commas, e.g. `1,0,0`. @throws UsageError, beginning with `option`, unless `text` has `count` finite
+/// numbers (or any count if 0).
 std::vector<double> parse_numbers(std::string_view text, std::string_view option, std::size_t count = 0);
 
-/// The option `--compress` of verbs that write meshes.
+/// Adds the option `--compress` of verbs that write meshes.
 void add_compress_option(CLI::App& app, std::string& name);
 
-/// @throws UsageError for another word than none, zlib and lz4, or one that this build was made without.
+/// @throws UsageError for other words than none, zlib and lz4, or one that this build does not have.
 Compression parse_compression(const std::string& name);
 
-/// One line on stderr: `meshard VERB: warning: ...`.
+/// Prints one line to stderr: `meshard VERB: warning: ...`.
 void warn(std::string_view verb, std::string_view text);
 
-/// One line on stderr that the next one overwrites, and only if stderr is a terminal; an empty text clears it. With the share
-/// that is `done`, 0 to 1, there are a bar and a percentage before the text.
+/// Prints a line to stderr that the next one overwrites, only if stderr is a terminal; an empty text clears it. With `done`, the finished
+/// fraction from 0 to 1, a bar and a percentage stand before the text.
 void show_progress(std::string_view text, std::optional<double> done = std::nullopt);
 
 }  // namespace meshard

@@ -7,10 +7,10 @@
 
 namespace meshard {
 
-/// Keeps its keys in the order in which they were set.
+/// JSON whose keys stay in the order in which they were set.
 using Json = nlohmann::ordered_json;
 
-/// One value on stdout. Bytes that are not UTF-8 (in names from files) are replaced.
+/// Prints a value to stdout. Replaces bytes that are not UTF-8 (in names from files).
 inline void print_json(const Json& json)
 {
     std::cout << json.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';

@@ -32,7 +32,7 @@ void print_help()
     std::cout << "\nOptions:\n"
                  "  -h,--help   this text; `meshard VERB --help` explains a verb, `meshard VERB --help-json` the same for programs\n"
                  "  --version   versions of meshard and of the libraries in it\n\n"
-                 "Exit codes: 0 good, 1 a check failed, 2 usage or configuration, 3 input, 4 run time, 5 ranks,\n"
+                 "Exit codes: 0 success, 1 a check failed, 2 usage or configuration, 3 input, 4 run time, 5 ranks,\n"
                  "6 an operator was refused (probe), 130 interrupted.\n";
 }
 
@@ -58,7 +58,7 @@ int run(const std::vector<std::string>& arguments)
 {
     if (arguments.empty()) {
         print_help();
-        throw UsageError("which verb?");
+        throw UsageError("the verb is missing.");
     }
     const std::string& first = arguments.front();
     if (first == "-h" || first == "--help" || first == "help") {
@@ -75,7 +75,7 @@ int run(const std::vector<std::string>& arguments)
     return verb.run(rest);
 }
 
-/// Library messages begin with the function that speaks; for the user of the program the verb stands there instead.
+/// Removes the function's name with which messages of the library begin; the program prints the verb instead.
 std::string without_function_name(std::string text)
 {
     std::size_t end = 0;
@@ -93,7 +93,7 @@ int fail(const std::string& verb, const std::string& message, int code)
 
 int run_and_report(const std::vector<std::string>& arguments)
 {
-    // Only a verb's own name may stand before its messages.
+    // Messages begin with the name only if it is that of a verb.
     std::string verb;
     const auto is_first = [&](const Verb& v) { return !arguments.empty() && v.name == arguments.front(); };
     if (std::any_of(verbs().begin(), verbs().end(), is_first)) verb = arguments.front();
@@ -112,11 +112,11 @@ int run_and_report(const std::vector<std::string>& arguments)
     }
 }
 
-/// Standard streams that whoever started this had closed: the next files to be opened would take their numbers, and messages would end up in them.
+/// Opens standard streams that were closed at the start: otherwise the next opened files would get their numbers, and messages would be written to them.
 void open_closed_streams()
 {
     for (int stream = 0; stream <= 2; ++stream) {
-        if (fcntl(stream, F_GETFD) == -1 && errno == EBADF) open("/dev/null", O_RDWR);  // takes the lowest number that is free: this one
+        if (fcntl(stream, F_GETFD) == -1 && errno == EBADF) open("/dev/null", O_RDWR);  // takes the lowest free number, which is `stream`
     }
 }
 
@@ -126,7 +126,7 @@ void open_closed_streams()
 int main(int argc, char** argv)
 {
     meshard::open_closed_streams();
-    // A file that grows beyond the allowed size shall be an error of the write, as a full disk is, and not the end.
+    // A file beyond the allowed size must be a write error, as a full disk is, not end the process.
     std::signal(SIGXFSZ, SIG_IGN);
     meshard::end_well_on_interruption();
     const int code = meshard::run_and_report({argv + 1, argv + argc});

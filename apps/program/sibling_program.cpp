@@ -34,13 +34,13 @@ void run_in_sibling_program(const std::string& verb, std::span<const std::string
     std::error_code ignored;
     const auto path = std::filesystem::read_symlink("/proc/self/exe", ignored).replace_filename(name);
     if (name == "meshard-models") prepare_torch(verb, path.parent_path());
-    // Under the name that people called, which stands in messages.
+    // The program name in messages is the one that the user called.
     std::vector<char*> argv{const_cast<char*>("meshard"), const_cast<char*>(verb.c_str())};
     for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
     argv.push_back(nullptr);
     ::execv(path.c_str(), argv.data());
-    throw Error(verb + " lives in the program " + path.string() + ", which cannot be started: " + std::strerror(errno) +
-                ". Build or install both programs into one folder.");
+    throw Error(verb + " is in the program " + path.string() + ", which cannot be started: " + std::strerror(errno) +
+                ". Build or install both programs into the same folder.");
 }
 
 }  // namespace meshard

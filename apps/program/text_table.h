@@ -11,10 +11,10 @@ namespace meshard {
 /// Rows of text in aligned columns.
 class TextTable {
 public:
-    /// One letter a column: `l` left, `r` right.
+    /// One letter for each column: `l` left, `r` right.
     explicit TextTable(std::string alignment) : alignment_(std::move(alignment)) {}
 
-    /// Cells that are missing at the end stay empty.
+    /// Missing cells at the end stay empty.
     void add_row(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
 
     friend std::ostream& operator<<(std::ostream& out, const TextTable& table);

@@ -13,7 +13,7 @@ namespace {
 
 const std::string kTorchLibrary = "lib/libtorch_cpu.so";
 
-/// The version of LibTorch that this was built with, e.g. `2.11.0`.
+/// The version of LibTorch with which meshard was built, e.g. `2.11.0`.
 std::string expected_torch()
 {
     for (const auto& [name, version] : library_versions()) {
@@ -22,7 +22,7 @@ std::string expected_torch()
     return {};
 }
 
-/// The version of the wheel whose folder `torch` that is, e.g. `2.11.0+cpu`; empty if it does not say.
+/// The version of the wheel with the folder `torch`, e.g. `2.11.0+cpu`; empty if unknown.
 std::string version_of(const std::filesystem::path& torch)
 {
     std::ifstream file(torch / "version.py");
@@ -34,7 +34,7 @@ std::string version_of(const std::filesystem::path& torch)
     return {};
 }
 
-/// Throws if the folder holds another version than that whose C++ interface this was compiled with: the same but for the last number will do.
+/// Throws unless the folder has the version with which meshard was compiled, up to the last number.
 void check_torch(const std::filesystem::path& torch, const std::string& described)
 {
     const auto expected = expected_torch();
@@ -66,7 +66,7 @@ void prepare_torch(const std::string& verb, const std::filesystem::path& program
         const std::filesystem::path torch = chosen;
         if (!std::filesystem::exists(torch / kTorchLibrary)) {
             throw UsageError("MESHARD_TORCH is '" + torch.string() + "', where there is no " + kTorchLibrary +
-                             ". It names the folder `torch` of LibTorch's wheel, e.g. ~/venv/lib/python3.11/site-packages/torch.");
+                             ". Set it to the folder `torch` of LibTorch's wheel, e.g. ~/venv/lib/python3.11/site-packages/torch.");
         }
         check_torch(torch, "MESHARD_TORCH, '" + torch.string() + "',");
         const char* const others = std::getenv("LD_LIBRARY_PATH");
@@ -78,9 +78,9 @@ void prepare_torch(const std::string& verb, const std::filesystem::path& program
     const auto installed = prefix / "lib/meshard";
     if (!std::filesystem::is_directory(installed) || is_on_library_path()) return;
     if (std::filesystem::exists(installed / "torch" / kTorchLibrary))
-        return check_torch(installed / "torch", "what " + (installed / "torch").string() + " leads to");
+        return check_torch(installed / "torch", "the target of " + (installed / "torch").string());
     throw UsageError(verb + " needs LibTorch " + expected_torch() + ", which is not in " + (installed / "torch").string() + ". `bash " +
-                     (prefix / "share/meshard/setup.sh").string() + "` brings it; or set MESHARD_TORCH to the folder `torch` of its wheel.");
+                     (prefix / "share/meshard/setup.sh").string() + "` installs it; or set MESHARD_TORCH to the folder `torch` of its wheel.");
 }
 
 }  // namespace meshard

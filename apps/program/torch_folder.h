@@ -6,9 +6,10 @@
 
 namespace meshard {
 
-/// Sees to it that `meshard-models` in the folder `programs` will find LibTorch: that of the environment variable MESHARD_TORCH, if it is set; that which
-/// ../lib/meshard/torch leads to, if the programs are installed; those of a build know where theirs is. The loader's words for what is missing help nobody.
-/// @throws UsageError if there is none, or another version than this was compiled with
+/// Makes `meshard-models` in the folder `programs` find LibTorch: the one in the environment variable MESHARD_TORCH if it is set, otherwise, if the programs
+/// are installed, the one behind the link ../lib/meshard/torch. Programs in a build folder know their own. Checked here, since the dynamic loader's messages do
+/// not say what to do.
+/// @throws UsageError if there is none, or another version than meshard was compiled with
 void prepare_torch(const std::string& verb, const std::filesystem::path& programs);
 
 }  // namespace meshard

@@ -10,13 +10,13 @@
 namespace meshard {
 namespace {
 
-/// Without what CLI11 adds to it: names of types, and what validators check.
+/// The value's placeholder without the texts of validators, which CLI11 appends.
 std::string value_name(const CLI::Option& option)
 {
     if (option.get_type_size() == 0) return {};
     auto text = option.get_type_name();
     try {
-        const auto check = ":" + const_cast<CLI::Option&>(option).get_validator(0)->get_description();  // gives no const one
+        const auto check = ":" + const_cast<CLI::Option&>(option).get_validator(0)->get_description();  // there is no const overload
         if (text.ends_with(check)) text.resize(text.size() - check.size());
     } catch (const CLI::OptionNotFound&) {
         // it has no validator
@@ -24,7 +24,7 @@ std::string value_name(const CLI::Option& option)
     return text;
 }
 
-/// A list without its brackets, as it is typed.
+/// The default, for a list without brackets.
 std::string fallback_of(const CLI::Option& option)
 {
     auto text = option.get_default_str();
@@ -47,7 +47,7 @@ ArgumentHelp argument_help(const CLI::Option& option)
     return help;
 }
 
-/// Shows of an argument what ArgumentHelp says, and no more.
+/// Formats arguments from their ArgumentHelp only.
 class HelpFormatter : public CLI::Formatter {
 public:
     HelpFormatter() { label("Positionals", "Arguments"); }
@@ -85,7 +85,7 @@ std::vector<ArgumentHelp> arguments_of(const CLI::App& app)
     for (const auto* option : app.get_options()) {
         if (option != app.get_help_ptr()) arguments.push_back(argument_help(*option));
     }
-    // A group of options is an app of its own, without a name.
+    // CLI11 keeps a group of options as a nested app without a name.
     for (const auto* group : app.get_subcommands([](const CLI::App* group) { return group->get_name().empty(); })) {
         for (auto& argument : arguments_of(*group)) {
             argument.group = group->get_group();

@@ -12,12 +12,12 @@ namespace meshard {
 
 /// An argument of a verb, as `--help` shows it and docs/commands.md lists it.
 struct ArgumentHelp {
-    std::vector<std::string> names;  ///< `-n`, `--num-parts`; of one that may also stand without a name, too; empty: only without
-    std::string value;               ///< what stands for its value, e.g. `N`; empty: it takes none
-    std::string fallback;            ///< its value where nobody gives one; empty: none, or the meaning says it
+    std::vector<std::string> names;  ///< `-n`, `--num-parts`; empty if it has no name
+    std::string value;               ///< placeholder of its value, e.g. `N`; empty: it takes none
+    std::string fallback;            ///< its default; empty: none, or described in `meaning`
     std::string meaning;             ///< one line, without a full stop
-    std::string group;               ///< heading that it stands under; empty: none of its own
-    bool is_positional = false;      ///< may stand without a name
+    std::string group;               ///< its heading; empty: the general one
+    bool is_positional = false;      ///< may be given without a name
     bool is_required = false;
 };
 
@@ -27,7 +27,7 @@ std::vector<ArgumentHelp> arguments_of(const CLI::App& app);
 /// The text of `meshard VERB --help`.
 std::string help_text(CLI::App& app);
 
-/// The same for programs, `meshard VERB --help-json`: `verb`, `purpose`, and `arguments` with the members of ArgumentHelp.
+/// The JSON of `meshard VERB --help-json`: `verb`, `purpose`, and `arguments` with the members of ArgumentHelp.
 std::string help_json(const CLI::App& app);
 
 }  // namespace meshard

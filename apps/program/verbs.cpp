@@ -5,7 +5,7 @@
 
 #include <array>
 
-// Each of the two programs has its own verbs, and those of the other by name (apps/program/sibling_program.h).
+// Each of the two programs has functions for its own verbs, and only the names of the others (apps/program/sibling_program.h).
 #ifdef MESHARD_MODELS_PROGRAM
 #define MESHARD_VERBS(of_meshes, of_models) of_models
 #else
@@ -20,10 +20,10 @@ constexpr auto table = std::to_array<Verb>({
     {"info", "what is in a mesh file, a shards folder or a checkpoint", MESHARD_VERBS(info_command, devices_command)},
     {"partition", "cut a mesh into shards with ghost layers", MESHARD_VERBS(partition_command, nullptr)},
     {"repartition", "cut a shards folder into another number of parts", MESHARD_VERBS(repartition_command, nullptr)},
-    {"check", "test every promise that a shards folder makes", MESHARD_VERBS(check_command, nullptr)},
-    {"merge", "put the shards of a folder together again", MESHARD_VERBS(merge_command, nullptr)},
+    {"check", "check that the shards of a folder are complete and consistent", MESHARD_VERBS(check_command, nullptr)},
+    {"merge", "merge the shards of a folder into one mesh file", MESHARD_VERBS(merge_command, nullptr)},
     {"convert", "write a mesh in another format", MESHARD_VERBS(convert_command, nullptr)},
-    {"interpolate", "bring fields of one mesh to the points or cells of another", MESHARD_VERBS(nullptr, interpolate_command)},
+    {"interpolate", "interpolate fields of one mesh at the points or cells of another", MESHARD_VERBS(nullptr, interpolate_command)},
     {"derive", "gradients, vorticity, Q criterion, distances to walls as fields", MESHARD_VERBS(nullptr, derive_command)},
     {"train", "train a model on shards, over any number of ranks", MESHARD_VERBS(nullptr, train_command)},
     {"predict", "predict fields on new meshes with a trained model", MESHARD_VERBS(nullptr, predict_command)},

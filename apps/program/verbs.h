@@ -6,7 +6,7 @@
 
 namespace meshard {
 
-// One function a verb, in the file of its name. Each parses its arguments, calls the library, reports, and gives the exit code.
+// One function for each verb, in the source of the same name. Each parses its arguments, calls the library, reports, and returns the exit code.
 int info_command(std::span<const std::string> arguments);
 int partition_command(std::span<const std::string> arguments);
 int check_command(std::span<const std::string> arguments);
@@ -16,7 +16,7 @@ int forces_command(std::span<const std::string> arguments);
 int render_command(std::span<const std::string> arguments);
 int bench_command(std::span<const std::string> arguments);
 int repartition_command(std::span<const std::string> arguments);
-int devices_command(std::span<const std::string> arguments);  // these seven in meshard-models
+int devices_command(std::span<const std::string> arguments);  // this and the following are in meshard-models
 int model_bench_command(std::span<const std::string> arguments);
 int probe_command(std::span<const std::string> arguments);
 int train_command(std::span<const std::string> arguments);

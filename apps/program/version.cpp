@@ -3,7 +3,7 @@
 
 namespace meshard {
 
-// The macros come from CMakeLists.txt, which asks the folders that found the libraries.
+// The macros are defined in CMakeLists.txt.
 
 std::string program_version()
 {

@@ -70,7 +70,7 @@ TEST_F(CommandLine, SaysWhichVerbsThisBuildLacks)
 
 TEST_F(CommandLine, AsksForAVerb)
 {
-    EXPECT_TRUE(fails_with(meshard({}), 2, {"which verb?"}));
+    EXPECT_TRUE(fails_with(meshard({}), 2, {"the verb is missing"}));
 }
 
 TEST_F(CommandLine, SuggestsTheNearestVerb)
