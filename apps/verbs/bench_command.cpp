@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// meshard bench step, model, scaling, operators, ghosts: what sharding costs, measured against plain LibTorch in the same run.
+// meshard bench step, model, scaling, operators, ghosts: measures sharded runs and compares them with plain LibTorch in the same run.
 #include "apps/bench/ghost_benchmark.h"
 #include "apps/bench/model_benchmark.h"
 #include "apps/bench/operator_benchmark.h"
@@ -36,21 +36,21 @@ struct BenchArguments {
 bool parse(std::span<const std::string> arguments, BenchArguments& options)
 {
     CLI::App app("step: times one training step of a Transolver (forward, backward, AdamW). On one rank: sharded tensors against plain LibTorch.\n"
-                 "On several: one cloud spread over the ranks against the machine's own ceiling, which is an independent plain step of the\n"
-                 "same share of the points on every rank at once. The two alternate; medians are shown.\n"
-                 "model: microseconds a point of a training step and of inference, and the memory they take, of one process in one memory mode.\n"
-                 "scaling: attention, a vision transformer and Transolvers over the ranks against that ceiling, beside the machine's own figures.\n"
-                 "operators: single operators on small tensors, what a call costs more on a sharded tensor.\n"
-                 "ghosts: bytes of neighbour searches among cut points, time of a ghost exchange, and what of it message passing hides.\n"
+                 "On several: one cloud distributed over the ranks against a plain step with the same number of points on every rank at once,\n"
+                 "without communication (the machine's ceiling). The two alternate; medians are shown.\n"
+                 "model: microseconds per point of a training step and of inference, and their memory, for one process in one memory mode.\n"
+                 "scaling: attention, a vision transformer and Transolvers over the ranks against that ceiling, and the speed of the machine.\n"
+                 "operators: single operators on small tensors, extra time of a call on a sharded tensor.\n"
+                 "ghosts: bytes of neighbour searches among cut points, time of a ghost exchange, and how much of it overlaps with message passing.\n"
                  "partition: methods of cutting meshes against METIS; see meshard bench partition --help.\n"
                  "plan: what a step would take on GPUs that are not here, by counting; see meshard bench plan --help.",
                  "bench");
-    app.add_option("WHAT", options.what, "what to time: step, model, scaling, operators or ghosts; or partition or plan, which have options of their own")
+    app.add_option("WHAT", options.what, "what to time: step, model, scaling, operators or ghosts; or partition or plan, which have other options")
         ->type_name("WHAT")
         ->check(CLI::IsMember({"step", "model", "scaling", "operators", "ghosts"}))
         ->capture_default_str();
     auto& shape = options.shape;
-    app.add_option("--points", shape.num_points, "points of the whole cloud; of ghosts 1000000 by default")
+    app.add_option("--points", shape.num_points, "points of the whole cloud; for ghosts 1000000 by default")
         ->check(CLI::PositiveNumber)
         ->type_name("N")
         ->capture_default_str();
@@ -58,24 +58,24 @@ bool parse(std::span<const std::string> arguments, BenchArguments& options)
     app.add_option("--layers", shape.n_layers, "blocks of the model")->check(CLI::PositiveNumber)->type_name("N")->capture_default_str();
     app.add_option("--heads", shape.n_head, "attention heads of the model")->check(CLI::PositiveNumber)->type_name("N")->capture_default_str();
     app.add_option("--slices", shape.slice_num, "slices of each head")->check(CLI::PositiveNumber)->type_name("N")->capture_default_str();
-    app.add_option("--rows", options.num_rows, "of ghosts: rows of 64 channels that each rank sends")
+    app.add_option("--rows", options.num_rows, "for ghosts: rows of 64 channels that each rank sends")
         ->check(CLI::PositiveNumber)
         ->type_name("N")
         ->capture_default_str();
-    app.add_option("--memory", options.memory, "of model: memory mode, stored, recomputed or streamed")
+    app.add_option("--memory", options.memory, "for model: memory mode, stored, recomputed or streamed")
         ->type_name("MODE")
         ->check(CLI::IsMember({"stored", "recomputed", "streamed"}))
         ->capture_default_str();
     app.add_option("--device", options.device, "of step and model: " + std::string(kDeviceMeaning))->type_name("NAME")->capture_default_str();
-    app.add_option("--precision", options.precision, "of model: float32 or bfloat16")
+    app.add_option("--precision", options.precision, "for model: float32 or bfloat16")
         ->type_name("NAME")
         ->check(CLI::IsMember({"float32", "bfloat16"}))
         ->capture_default_str();
-    app.add_flag("--inference", options.inference_only, "of model: no training step");
+    app.add_flag("--inference", options.inference_only, "for model: no training step");
     app.add_option("--repeats", options.num_repeats, "pairs of runs that are timed")
         ->check(CLI::PositiveNumber)
         ->type_name("N")
-        ->default_str("15, of scaling 5");
+        ->default_str("15, for scaling 5");
     app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine")->check(CLI::PositiveNumber)->type_name("N");
     app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
     if (!parse_arguments(app, arguments)) return false;
@@ -109,7 +109,7 @@ void report(const BenchArguments& arguments, const StepTimes& times)
               << (times.num_ranks == 1 ? "  plain LibTorch             " : "  independent plain steps    ") << times.plain_seconds << " s\n"
               << "  sharded                    " << times.sharded_seconds << " s, " << rate << " points/s\n"
               << "  sharded / plain            " << times.sharded_over_plain << " (median of " << arguments.num_repeats << " pairs)\n"
-              << "  messages a step and rank   " << times.num_messages << ", " << times.message_bytes << " bytes\n";
+              << "  messages per step and rank " << times.num_messages << ", " << times.message_bytes << " bytes\n";
 }
 
 void report_model(const BenchArguments& arguments)
@@ -144,12 +144,12 @@ void report_model(const BenchArguments& arguments)
     std::cout << arguments.shape.num_points << " points, memory " << arguments.memory << ", " << arguments.precision << ", " << times.num_threads
               << " thread(s); sgemm " << fixed_text(times.sgemm_gflops, 0) << " GFLOP/s\n";
     if (times.training_seconds > 0) {
-        std::cout << "  training step   " << fixed_text(microseconds(times.training_seconds), 1) << " us a point ("
+        std::cout << "  training step   " << fixed_text(microseconds(times.training_seconds), 1) << " us per point ("
                   << fixed_text(microseconds(times.training_cpu_seconds), 1) << " of CPU), " << fixed_text(100 * share, 0) << " % of the sgemm rate\n";
     }
-    std::cout << "  inference       " << fixed_text(microseconds(times.inference_seconds), 1) << " us a point ("
+    std::cout << "  inference       " << fixed_text(microseconds(times.inference_seconds), 1) << " us per point ("
               << fixed_text(microseconds(times.inference_cpu_seconds), 1) << " of CPU)\n"
-              << "  memory          " << fixed_text(bytes_a_point, 0) << " bytes a point beside the inputs, peak "
+              << "  memory          " << fixed_text(bytes_a_point, 0) << " bytes per point besides the inputs, peak "
               << fixed_text(static_cast<double>(times.peak_bytes) / (1 << 30), 2) << " GiB\n";
     if (times.output_error > 0) {
         std::cout << "  against float32 error " << fixed_text(100 * times.output_error, 2) << " % of the output, " << fixed_text(100 * times.gradient_error, 2)
@@ -171,7 +171,7 @@ void report_operators(const BenchArguments& arguments)
         std::cout << json.dump(2) << '\n';
         return;
     }
-    std::cout << "Nanoseconds a call on small tensors (median of " << arguments.num_repeats << " rounds)\n"
+    std::cout << "Nanoseconds per call on small tensors (median of " << arguments.num_repeats << " rounds)\n"
               << std::left << std::setw(20) << "operator" << std::right << std::setw(10) << "plain" << std::setw(10) << "sharded" << std::setw(10) << "added"
               << '\n';
     for (const auto& cost : costs) {
@@ -261,12 +261,12 @@ void report_ghosts(const BenchArguments& arguments, const GhostReport& report)
     std::cout << table;
     for (const auto& exchange : report.exchanges) {
         std::cout << "Exchange of " << exchange.num_rows << " rows of " << exchange.num_channels << " channels, "
-                  << (exchange.stride == 1 ? "one after another" : "every other one of a table") << ": " << fixed_text(exchange.exchange_seconds, 4)
+                  << (exchange.stride == 1 ? "consecutive" : "every other row of a table") << ": " << fixed_text(exchange.exchange_seconds, 4)
                   << " s; bare send and receive " << fixed_text(exchange.bare_seconds, 4) << " s; ratio " << fixed_text(exchange.exchange_over_bare, 3) << '\n';
     }
     std::cout << "Message passing, " << overlap.num_edges << " edges, " << overlap.num_ghosts << " ghosts: " << fixed_text(overlap.step_seconds, 4)
               << " s; without messages " << fixed_text(overlap.silent_seconds, 4) << " s; exchange alone " << fixed_text(overlap.exchange_seconds, 4)
-              << " s, of which " << fixed_text(100 * overlap.visible_share, 0) << " % shows\n";
+              << " s, of which " << fixed_text(100 * overlap.visible_share, 0) << " % is not hidden by computation\n";
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// meshard check: does a shards folder hold what it promises?
+// meshard check: tests that a shards folder is complete and consistent.
 #include "apps/program/command_line.h"
 #include "apps/program/json_report.h"
 #include "apps/program/verbs.h"
@@ -29,7 +29,7 @@ void print(const std::vector<ShardPromise>& promises)
         std::cout << (promise.holds()      ? "OK    "
                       : promise.was_tested ? "FAIL  "
                                            : "-     ")
-                  << promise.text << (promise.was_tested ? "" : " (not tested: it relies on one that fails)") << '\n';
+                  << promise.text << (promise.was_tested ? "" : " (not tested: it depends on a check that failed)") << '\n';
         for (const std::string& fault : promise.faults) std::cout << "        " << fault << '\n';
     }
 }
@@ -40,7 +40,7 @@ int check_command(std::span<const std::string> arguments)
 {
     std::string folder;
     bool json = false;
-    CLI::App app("Tests every promise that a shards folder makes: files, owners, ghosts, values. Exit code 1 if one fails.", "check");
+    CLI::App app("Checks that a shards folder is complete and consistent: files, owners, ghosts, values. Exit code 1 if a check fails.", "check");
     app.add_option("dir", folder, "shards folder to test")->required()->type_name("DIR");
     app.add_flag("--json", json, "one JSON object on stdout instead of the report");
     if (!parse_arguments(app, arguments)) return exit_code::ok;

@@ -123,7 +123,7 @@ void print_checkpoint_info(const std::string& file, bool json)
         std::cout << title << table;
     };
     print_values("  arguments\n", arguments);
-    print_values("  beside the weights\n", others);
+    print_values("  other contents\n", others);
     std::cout << "  parameters\n";
     TextTable table("lll");
     for (const auto& array : arrays) table.add_row({"  " + array.name, std::string(to_string(array.type)), shape_text(array)});

@@ -12,11 +12,11 @@ struct CheckpointConversion {
     bool json = false;  ///< one JSON object on stdout instead of the report
 };
 
-/// The part of `meshard convert` that treats checkpoints (`is_checkpoint_file` of the input): reads one, writes the other, reports.
+/// `meshard convert` for a checkpoint (`is_checkpoint_file` of the input): reads it, writes the other, reports.
 /// @throws UsageError if `to` or the output's extension names no format; IoError and InvalidInput as `read_checkpoint`, `write_checkpoint`.
 void convert_checkpoint(const CheckpointConversion& options);
 
-/// The part of `meshard info` that treats checkpoints: architecture, arguments, and a table of the parameters.
+/// `meshard info` for a checkpoint: prints architecture, arguments, and a table of the parameters.
 /// @throws IoError as `read_checkpoint`.
 void print_checkpoint_info(const std::string& file, bool json);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// meshard convert: a mesh in any format that can be read -> one that can be written.
+// meshard convert: reads a mesh in any format that meshard reads, and writes it in any that it writes.
 #include "apps/program/command_line.h"
 #include "apps/program/json_report.h"
 #include "apps/program/stage_timer.h"
@@ -32,33 +32,34 @@ struct ConvertOptions {
     std::vector<std::string> blocks;
     std::string time;
     std::string compress = "none";
-    std::string to;  // of a checkpoint
+    std::string to;  // for checkpoints
     bool json = false;
 };
 
 bool parse(std::span<const std::string> arguments, ConvertOptions& options)
 {
-    CLI::App app("Writes a mesh or a model's checkpoint in another format, which follows from the names' extensions. Of meshes are read .vtu .vtp .pvtu .pvtp "
-                 ".vtk .vtm .vtpc\n"
-                 ".pvd .series .vtkhdf, OpenFOAM cases (folder or .foam), .cgns, EnSight .case, Exodus .exo, .stl .ply .obj.\n\n"
-                 "Names, units, types and roles of arrays,\n"
-                 "field data, time values and polyhedra are kept. Of a shards folder a .vtkhdf holds each piece with its ghosts as a partition,\n"
-                 "a .pvtu or .pvtp names them as files beside it, other formats hold the merged mesh.\n\n"
-                 "Checkpoints: .mdlus (PhysicsNeMo), .pt (PyTorch) and .safetensors are read and written; nothing in them is executed.",
-                 "convert");
+    CLI::App app(
+        "Writes a mesh or a model's checkpoint in another format, given by the extension of OUT. Formats of meshes that are read: .vtu .vtp .pvtu .pvtp "
+        ".vtk .vtm .vtpc\n"
+        ".pvd .series .vtkhdf, OpenFOAM cases (folder or .foam), .cgns, EnSight .case, Exodus .exo, .stl .ply .obj.\n\n"
+        "Names, units, types and roles of arrays,\n"
+        "field data, time values and polyhedra are kept. From a shards folder a .vtkhdf gets each piece with its ghosts as a partition,\n"
+        "a .pvtu or .pvtp gets the pieces as files in a folder of its own, other formats get the merged mesh.\n\n"
+        "Checkpoints: .mdlus (PhysicsNeMo), .pt (PyTorch) and .safetensors are read and written; nothing in them is executed.",
+        "convert");
     app.add_option("input", options.input, "mesh, OpenFOAM case, shards folder or checkpoint to read")->required()->type_name("IN");
     app.add_option("output,-o,--output", options.output, "file to write (" + writable_formats() + ")")->required()->type_name("OUT");
-    app.add_option("--block", options.blocks, "only this block, patch or zone, or all below a level (boundary); may be repeated")
+    app.add_option("--block", options.blocks, "read only this block, patch or zone, or all blocks of a level (boundary); may be repeated")
         ->type_name("NAME")
         ->allow_extra_args(false);
-    app.add_option("--time", options.time, "time to read from a case or a series, as it stands there")->type_name("T")->default_str("the latest");
+    app.add_option("--time", options.time, "time to read from a case or a series, as written there")->type_name("T")->default_str("the latest");
     add_compress_option(app, options.compress);
-    app.add_option("--to", options.to, "format of a checkpoint, where OUT's extension does not say it: mdlus, pt or safetensors")->type_name("FORMAT");
+    app.add_option("--to", options.to, "format of a checkpoint if OUT's extension does not give it: mdlus, pt or safetensors")->type_name("FORMAT");
     app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
     return parse_arguments(app, arguments);
 }
 
-/// A surface that came as an unstructured grid gets the order that polygonal data keep: vertices, lines, polygons, strips.
+/// Sorts the cells of a surface that was read from an unstructured grid as polygonal data need it: vertices, lines, polygons, strips.
 void sort_as_polygonal(Mesh& mesh)
 {
     const auto group = [&](std::int32_t cell) { return polydata_group(mesh.cell_types[cell]); };
@@ -71,7 +72,7 @@ void sort_as_polygonal(Mesh& mesh)
     mesh = extract_mesh(mesh, cells, points);
 }
 
-/// The pieces as they lie in a shards folder, with their ghosts.
+/// Reads the pieces of a shards folder, with their ghosts.
 std::vector<Mesh> pieces_of(const std::filesystem::path& folder, bool to_polygons)
 {
     std::vector<Mesh> pieces;
@@ -101,7 +102,7 @@ int convert_command(std::span<const std::string> arguments)
         convert_checkpoint({options.input, options.output, options.to, options.json});
         return exit_code::ok;
     }
-    if (!options.to.empty()) throw UsageError("--to is for checkpoints; " + options.input + " is none. A mesh's format follows from OUT's extension.");
+    if (!options.to.empty()) throw UsageError("--to is for checkpoints; " + options.input + " is not one. A mesh's format is given by OUT's extension.");
     const std::filesystem::path output = options.output;
     require_writable_format(output);
     WriteOptions write_options{.compression = parse_compression(options.compress)};
@@ -110,7 +111,7 @@ int convert_command(std::span<const std::string> arguments)
     if (!options.time.empty()) read_options.time = parse_numbers(options.time, "--time", 1)[0];
     const std::string extension = output.extension();
     const bool to_polygons = extension == ".vtp" || extension == ".pvtp";
-    // A .vtp holds no cells of a volume: of a case its patches are meant.
+    // A .vtp cannot hold cells of a volume: reads the patches of a case.
     if (to_polygons && options.blocks.empty() && is_foam_case(options.input)) read_options.blocks = {"boundary"};
     std::vector<std::string> warnings;
     read_options.warnings = &warnings;
@@ -119,7 +120,8 @@ int convert_command(std::span<const std::string> arguments)
     timer.begin("read");
     show_progress("reading ...");
     const bool from_shards = is_shards_folder(options.input);
-    if (from_shards && (!options.blocks.empty() || !options.time.empty())) throw UsageError("a shards folder has neither blocks nor times to choose from.");
+    if (from_shards && (!options.blocks.empty() || !options.time.empty()))
+        throw UsageError("--block and --time cannot be used with a shards folder, which has neither.");
     Mesh mesh = from_shards ? merge_subdomains(load_subdomains(options.input)) : read_mesh(options.input, read_options);
     show_progress("");
     for (const std::string& text : warnings) warn("convert", text + ".");

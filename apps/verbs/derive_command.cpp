@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// meshard derive: a mesh -> the same with gradients, vorticity, distances to walls and the like.
+// meshard derive: adds gradients, vorticity, distances to walls and other derived fields to a mesh.
 #include "apps/program/command_line.h"
 #include "apps/program/json_report.h"
 #include "apps/program/rank_program.h"
@@ -32,7 +32,7 @@ namespace {
 constexpr const char* kWallDistance = "Wall Distance";
 constexpr const char* kWallDirection = "Wall Direction";
 
-/// Fields of which a quantity is wanted, as words of the command line.
+/// A quantity and the words of the command line that name its fields.
 struct Wish {
     Quantity quantity;
     std::vector<std::string> words;
@@ -58,36 +58,35 @@ bool parse(std::span<const std::string> arguments, DeriveOptions& options)
 {
     std::string from, at = "points", neighbors = "vertex", compress = "none";
     CLI::App app(
-        "Writes MESH with what follows from its fields and its shape, as further arrays: derivatives where the field stands, points or cells, and distances\n"
-        "to walls. Arrays are called as by ParaView's filter Gradient, with the field's name in front where several fields are asked for (p Gradient, U "
+        "Writes MESH with further arrays, computed from its fields and geometry: derivatives, at the points or cells where the field is given, and distances\n"
+        "to walls. Arrays have the names of ParaView's filter Gradient, after the field's name if there are several fields (p Gradient, U "
         "Gradient).",
         "derive");
     app.add_option("mesh", options.mesh, "mesh of any format that can be read")->required()->type_name("MESH");
     app.add_option("-o,--output", options.output, "file to write (" + writable_formats() + ")")->required()->type_name("OUT");
     const std::array descriptions{"derivatives along x, y and z of each component, one component after the other; `Gradient`",
                                   "of a vector: sum of du/dx, dv/dy, dw/dz; `Divergence`", "of a velocity: its curl; `Vorticity`",
-                                  "of a velocity: half of the squared rotation less the squared strain rate; `Q Criterion`",
-                                  "of a cell field: fluxes between neighbours over the cell's size; `Laplacian`"};
+                                  "of a velocity: half of the squared rotation rate minus the squared strain rate; `Q Criterion`",
+                                  "of a cell field: fluxes between neighbours divided by the cell's size; `Laplacian`"};
     const std::array names{"--gradient", "--divergence", "--vorticity", "--q", "--laplacian"};
     for (std::size_t i = 0; i < names.size(); ++i)
         app.add_option(names[i], options.wishes[i].words, descriptions[i])->type_name("FIELD,...")->allow_extra_args(false);
-    add_place_option(app, "--from", from, "fields of points or of cells, where both have fields of that name");
+    add_place_option(app, "--from", from, "fields of points or of cells, if both have fields of that name");
     app.add_option("--neighbors", neighbors,
-                   "of cell fields: cells that share a point (vertex) or a face (facet: fewer, faster, less exact where a cell has few)")
+                   "for cell fields: neighbours share a point (vertex) or a face (facet: faster, less exact for cells with few neighbours)")
         ->type_name("WHICH")
         ->check(CLI::IsMember({"vertex", "facet"}))
         ->capture_default_str();
     app.add_option("--wall-distance", options.walls,
-                   "distance to a surface: a file, or the name of a patch of MESH; may be repeated, the nearest counts; `Wall Distance`")
+                   "distance to the nearest surface: a file, or the name of a patch of MESH; may be repeated; `Wall Distance`")
         ->type_name("SURFACE|PATCH")
         ->allow_extra_args(false);
-    app.add_option("--sign", options.sign,
-                   "distances inside are negative, by the nearest triangle's side (normals) or by how often the surface goes round (winding)")
+    app.add_option("--sign", options.sign, "makes distances inside negative, by the side of the nearest triangle (normals) or by the winding number (winding)")
         ->type_name("HOW")
         ->check(CLI::IsMember({"none", "normals", "winding"}))
         ->capture_default_str();
-    app.add_flag("--wall-direction", options.with_direction, "also the distance's gradient, of unit length: away from the wall; `Wall Direction`");
-    add_place_option(app, "--at", at, "where distances to walls are taken")->capture_default_str();
+    app.add_flag("--wall-direction", options.with_direction, "also write the unit vector away from the wall, the gradient of the distance; `Wall Direction`");
+    add_place_option(app, "--at", at, "where distances to walls are computed")->capture_default_str();
     app.add_flag("--replace", options.replaces, "replace arrays of MESH that have the results' names");
     add_compress_option(app, compress);
     app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine")->check(CLI::PositiveNumber)->type_name("N");
@@ -100,12 +99,12 @@ bool parse(std::span<const std::string> arguments, DeriveOptions& options)
     options.write.compression = parse_compression(compress);
     const bool has_wish = std::ranges::any_of(options.wishes, [](const Wish& wish) { return !wish.words.empty(); });
     if (!has_wish && options.walls.empty())
-        throw UsageError("what is to be derived? Give --gradient, --divergence, --vorticity, --q, --laplacian or --wall-distance.");
-    if (options.walls.empty() && (options.sign != "none" || options.with_direction)) throw UsageError("--sign and --wall-direction belong to --wall-distance.");
+        throw UsageError("nothing to derive. Give --gradient, --divergence, --vorticity, --q, --laplacian or --wall-distance.");
+    if (options.walls.empty() && (options.sign != "none" || options.with_direction)) throw UsageError("--sign and --wall-direction need --wall-distance.");
     return true;
 }
 
-/// What is asked for, in the mesh's words. On a part of the mesh the same as on the whole.
+/// The derivations that the options ask for, with fields found in the mesh. The same for a part of the mesh as for the whole.
 std::vector<Derivation> derivations_of(const Mesh& mesh, const DeriveOptions& options)
 {
     std::vector<Derivation> derivations;
@@ -144,15 +143,15 @@ void warn_of_rows(const Mesh& mesh, const std::vector<Derivation>& derivations, 
         }
     }
     const std::string cells = top == 3 ? "solids" : "polygons";
-    if (is_of(FieldPlace::Cells)) warn_of(num_lower, "cell", "beside the " + cells + "; derivatives there are NaN.");
+    if (is_of(FieldPlace::Cells)) warn_of(num_lower, "cell", "not among the " + cells + "; derivatives there are NaN.");
     if (is_of(FieldPlace::Points)) warn_of(std::ranges::count(is_used, false), "point", "outside all " + cells + "; derivatives there are NaN.");
     for (const auto& derivation : derivations) {
         warn_of(count_not_finite(*find_array(arrays_at(mesh, derivation.place), derivation.field)), "value",
-                "of the field '" + derivation.field + "' NaN or infinite; '" + derivation.result + "' is NaN or infinite there and beside.");
+                "of the field '" + derivation.field + "' NaN or infinite; '" + derivation.result + "' is NaN or infinite there and at neighbours.");
     }
 }
 
-/// The mesh with the fields that are derived from, and no other arrays.
+/// The mesh with only those arrays from which the options derive.
 Mesh bare_mesh(const Mesh& mesh, const std::vector<Derivation>& derivations)
 {
     Mesh bare;
@@ -165,7 +164,7 @@ Mesh bare_mesh(const Mesh& mesh, const std::vector<Derivation>& derivations)
     return bare;
 }
 
-/// The first rank's tensor on all. Collective.
+/// Broadcasts rank 0's tensor. Collective.
 at::Tensor on_every_rank(const at::Tensor& tensor, at::ScalarType type, const RankGroup& group)
 {
     const std::array<std::int64_t, 1> own{tensor.defined() ? tensor.size(0) : 0};
@@ -175,7 +174,7 @@ at::Tensor on_every_rank(const at::Tensor& tensor, at::ScalarType type, const Ra
     return whole;
 }
 
-/// Own rows of a new array.
+/// This rank's rows of a new array.
 struct NewRows {
     FieldPlace place = FieldPlace::Points;
     std::string name;
@@ -195,7 +194,7 @@ void add_wall_distances(std::vector<NewRows>& rows, const Mesh& mesh, const at::
         {options.walls_at, kWallDirection, mesh.points.type(), is_signed ? found.directions : at::where(turns, -found.directions, found.directions)});
 }
 
-/// What this rank's part gives. Collective.
+/// Derives all fields on this rank's part. Collective.
 std::vector<NewRows> derive_rows(MeshPart part, int top_dimension, const WallSurface& walls, const DeriveOptions& options,
                                  const std::shared_ptr<const DeviceMesh>& device_mesh)
 {
@@ -249,7 +248,7 @@ void report(const Mesh& mesh, const std::vector<std::pair<FieldPlace, std::strin
               << table << "written to " << options.output << " (" << bytes_text(bytes) << ") in " << fixed_text(seconds.back().second, 2) << " s" << std::endl;
 }
 
-/// The mesh as it is read, and what every rank works on. On ranks but the first empty.
+/// The input of the verb. Empty on ranks other than 0.
 struct Input {
     Mesh whole, bare;
     WallSurface walls;
@@ -259,7 +258,7 @@ Input read_input(const DeriveOptions& options)
 {
     Input input;
     input.whole = read_mesh(options.mesh);
-    require_places(input.whole, options.mesh);
+    require_positions(input.whole, options.mesh);
     require_writable(options.output, input.whole);
     const auto derivations = derivations_of(input.whole, options);
     require_free_names(input.whole, derivations, options);
@@ -269,7 +268,7 @@ Input read_input(const DeriveOptions& options)
         if (options.walls_at == FieldPlace::Cells && input.whole.num_cells() == 0) throw InvalidInput(options.mesh + " has no cells. Leave --at cells out.");
         input.walls = read_walls(options.walls, options.mesh);
         if (options.sign == "normals" && !input.walls.is_closed)
-            warn("derive", "the surface of --wall-distance is open: signs behind its edges mean little. --sign winding bears holes.");
+            warn("derive", "the surface of --wall-distance is open: signs near its edges can be wrong. --sign winding tolerates holes.");
     }
     input.bare = bare_mesh(input.whole, derivations);
     return input;

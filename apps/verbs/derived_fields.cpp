@@ -16,14 +16,14 @@
 namespace meshard {
 namespace {
 
-constexpr double kPlane = 1 - 1e-6;  // cosine between normals that count as parallel
+constexpr double kPlane = 1 - 1e-6;  // least cosine between normals that count as parallel
 
 bool is_of_vectors(Quantity quantity)
 {
     return quantity == Quantity::Divergence || quantity == Quantity::Vorticity || quantity == Quantity::QCriterion;
 }
 
-/// Whether all polygons have one normal, either way round.
+/// Whether all polygons have the same normal, up to its sign.
 bool is_plane(const Mesh& mesh)
 {
     Vector3 first{};
@@ -90,12 +90,12 @@ void require_derivable(const Mesh& mesh, std::span<const Derivation> derivations
     const auto top = top_dimension(mesh);
     if (top < 2) {
         throw InvalidInput(std::string(where) + (mesh.is_point_cloud() ? " is a point cloud" : " has vertices and lines only") +
-                           "; derivatives are taken over solids or polygons. Only --wall-distance does without them.");
+                           "; derivatives need solids or polygons. Only --wall-distance works without them.");
     }
     const auto strip = std::ranges::find(mesh.cell_types, CellShape::Strip, [](std::uint8_t type) { return cell_type_of(type).shape; });
     if (strip != mesh.cell_types.end()) {
         throw InvalidInput(std::string(where) + ": cell " + std::to_string(strip - mesh.cell_types.begin()) +
-                           " is a strip of triangles; derivatives are taken over single polygons. Triangulate it.");
+                           " is a strip of triangles; derivatives need single polygons. Triangulate it.");
     }
     for (const auto& [quantity, place, field, result] : derivations) {
         const std::string what = std::string(where) + ": the field '" + field + "'";
@@ -103,12 +103,12 @@ void require_derivable(const Mesh& mesh, std::span<const Derivation> derivations
         if (array.type() == ScalarType::String) throw InvalidInput(what + " holds texts, expected numbers.");
         if (is_of_vectors(quantity) && array.num_components() != 3) {
             throw InvalidInput(what + " has " + std::to_string(array.num_components()) + (array.num_components() == 1 ? " component" : " components") +
-                               "; the " + name_of(quantity) + " is of a vector of three.");
+                               "; the " + name_of(quantity) + " needs a vector of three.");
         }
-        if (quantity == Quantity::Laplacian && place == FieldPlace::Points) throw InvalidInput(what + " is of points; the Laplacian is of cell fields.");
+        if (quantity == Quantity::Laplacian && place == FieldPlace::Points) throw InvalidInput(what + " is of points; the Laplacian needs a cell field.");
         if ((quantity == Quantity::Vorticity || quantity == Quantity::QCriterion) && top == 2 && !is_plane(mesh)) {
             throw InvalidInput(std::string(where) +
-                               " is a surface that is not plane; of a field on it only derivatives within the surface are known, which give a Gradient and a "
+                               " is a surface that is not plane; only derivatives within the surface are known, which give a Gradient and a "
                                "Divergence but no " +
                                name_of(quantity) + ".");
         }
@@ -170,7 +170,7 @@ at::Tensor FieldDerivatives::point_gradient(const at::Tensor& values)
     const auto of_cells = to_local((*point_gradient_)(geometry_.points().field(values)));
     const auto counts = counts_.view({-1, 1, 1});
     const auto counted = of_cells.masked_fill(counts.eq(0), 0);
-    // Both are means over all cells around: their ratio is that over those that count.
+    // Both are means over all cells around a point: their ratio is the mean over the cells that count.
     const auto sums = to_local((*to_points_)(geometry_.cells().field(counted))), shares = to_local((*to_points_)(geometry_.cells().field(counts)));
     return sums / shares;
 }

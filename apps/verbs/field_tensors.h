@@ -12,16 +12,16 @@
 
 namespace meshard {
 
-// Fields of meshes as tensors that verbs compute with, in double precision whatever the files hold, and back.
+// Conversion of mesh fields to tensors in double precision, and back.
 
-/// The first rows, (rows, components); all for -1. @throws InvalidInput for strings
+/// The first `num_rows` rows, (rows, components); all for -1. @throws InvalidInput for strings
 at::Tensor tensor_of(const DataArray& array, std::int64_t num_rows = -1);
 
-/// (rows, 3): where the mesh's first points or cells stand, cells at their centroids; all for -1.
-/// @throws InvalidInput for cells whose faces nobody can know
+/// (rows, 3): positions of the first `num_rows` points, or centroids of cells; all for -1.
+/// @throws InvalidInput for cells of a type whose faces are unknown
 at::Tensor positions_of(const Mesh& mesh, FieldPlace place, std::int64_t num_rows = -1);
 
-/// (rows, ...) as an array in the type of a field that it was computed from: Float32 of Float32, else Float64.
+/// (rows, ...) as an array: Float32 if `type` (of the field from which it was computed) is, otherwise Float64.
 DataArray array_of(const std::string& name, const at::Tensor& values, ScalarType type);
 
 }  // namespace meshard

@@ -12,7 +12,7 @@ namespace meshard {
 
 namespace {
 
-// The names that solvers and data sets use, likeliest first: OpenFOAM's, its time means, DrivAerML's, plain words.
+// The names that solvers and data sets use, in order of preference: OpenFOAM's, its time means, DrivAerML's, plain words.
 constexpr std::array pressure_names{"p", "pMean", "pMeanTrim", "pressure", "Pressure"};
 constexpr std::array shear_names{"wallShearStress", "wallShearStressMean", "wallShearStressMeanTrim", "wss", "WallShearStress"};
 
@@ -22,20 +22,20 @@ const DataArray* find_anywhere(const Mesh& mesh, std::string_view name)
     return array ? array : find_array(mesh.point_data, name);
 }
 
-/// The named array, or a message with the nearest name.
+/// The named array. Throws with the nearest name if there is none.
 const DataArray& require_anywhere(const Mesh& mesh, const std::string& name, std::string_view where)
 {
     if (const DataArray* array = find_anywhere(mesh, name)) return *array;
     throw_no_field(mesh, name, where);
 }
 
-/// `array` as values of cells; of point data the mean over each cell's points.
+/// Values of `array` at cells; for point data the mean over each cell's points.
 CellField cell_field(const Mesh& mesh, const DataArray& array, std::int32_t num_components, std::string_view where)
 {
     if (array.type() == ScalarType::String || array.num_components() != num_components) {
         throw InvalidInput(std::string(where) + ": the field '" + array.name() + "' has " + std::to_string(array.num_components()) + " components of type " +
                            std::string(to_string(array.type())) + "; expected " +
-                           (num_components == 1 ? "one number a cell." : "a vector of three numbers a cell."));
+                           (num_components == 1 ? "one number for each cell." : "a vector of three numbers for each cell."));
     }
     CellField field;
     field.name = array.name();
@@ -43,7 +43,7 @@ CellField cell_field(const Mesh& mesh, const DataArray& array, std::int32_t num_
     field.averaged = find_array(mesh.cell_data, array.name()) != &array;
     if (const auto bad = std::ranges::count_if(field.values, [](double x) { return !std::isfinite(x); }); bad > 0) {
         throw InvalidInput(std::string(where) + ": the field '" + array.name() + "' has " + std::to_string(bad) +
-                           " values that are NaN or infinite; a force from it would be neither.");
+                           " values that are NaN or infinite, so a force cannot be computed from it.");
     }
     if (!field.averaged) return field;
 
@@ -60,7 +60,7 @@ CellField cell_field(const Mesh& mesh, const DataArray& array, std::int32_t num_
     return field;
 }
 
-/// The first of `names` that the mesh has; the rest of those it has are noted.
+/// The first of `names` that the mesh has; the others that it has are listed in `also_there`.
 CellField first_field(const Mesh& mesh, std::span<const std::string> names, std::int32_t num_components, std::string_view where, const std::string& what,
                       const std::string& remedy)
 {

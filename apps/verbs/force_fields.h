@@ -10,25 +10,25 @@
 
 namespace meshard {
 
-/// A field chosen for the forces, as one row a cell.
+/// A field used for the forces, with one row for each cell.
 struct CellField {
     std::string name;
     std::vector<double> values;           ///< row by row
-    bool averaged = false;                ///< from the cell's points
-    std::vector<std::string> also_there;  ///< other fields that could have been meant
+    bool averaged = false;                ///< computed as the mean over the cell's points
+    std::vector<std::string> also_there;  ///< other fields with one of the usual names
 };
 
-/// The pressure field `name`, or if it is empty the first that the mesh has of the usual names.
-/// @throws InvalidInput if there is none, it has not one component, or holds NaN.
+/// The pressure field `name`, or if it is empty the first field of the mesh with one of the usual names.
+/// @throws InvalidInput if there is none, or if it has several components or NaN.
 CellField pressure_field(const Mesh& mesh, const std::string& name, std::string_view where);
 
-/// The wall shear stress `name`, or if it is empty the one that belongs to `pressure` (`pMean` and
-/// `wallShearStressMean`), or the first of the usual names. @throws InvalidInput if there is none, it has not three
-/// components, or holds NaN.
+/// The wall shear stress `name`, or if it is empty the one with the name that fits `pressure` (`pMean` and
+/// `wallShearStressMean`), or the first of the usual names. @throws InvalidInput if there is none, or if it does not have three components,
+/// or has NaN.
 CellField shear_field(const Mesh& mesh, const std::string& name, const std::string& pressure, std::string_view where);
 
-/// Share of the area on which the cell array `Normals` points to the side of the cell's area vector; -1 if there is no
-/// such array.
+/// Fraction of the area where the cell array `Normals` points to the same side as the cell's area vector; -1 without
+/// such an array.
 double normals_agreement(const Mesh& mesh, const std::vector<Vector3>& areas);
 
 }  // namespace meshard

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// meshard forces: surfaces with pressure and wall shear stress -> forces and coefficients.
+// meshard forces: computes forces and coefficients from surfaces with pressure and wall shear stress.
 #include "apps/program/command_line.h"
 #include "apps/program/json_report.h"
 #include "apps/program/text_table.h"
@@ -19,7 +19,7 @@ namespace meshard {
 
 namespace {
 
-/// What the fields are divided by: `kinematic` by the density, `static` by nothing, `cp` by the dynamic pressure.
+/// The scaling of the fields: divided by the density (`kinematic`), not divided (`static`), divided by the dynamic pressure (`cp`).
 enum class FieldKind { Kinematic, Static, Coefficient };
 
 struct ForcesOptions {
@@ -41,11 +41,11 @@ struct ForcesOptions {
     bool has_coefficients() const { return speed && area; }
     double dynamic_pressure() const { return 0.5 * rho * *speed * *speed; }
 
-    /// What a field's value is multiplied by to give a stress.
+    /// Factor from a field's value to a stress.
     double scale() const { return kind == FieldKind::Kinematic ? rho : kind == FieldKind::Static ? 1 : dynamic_pressure(); }
 };
 
-/// Pressure and viscous part of one number.
+/// A number as the sum of a pressure part and a viscous part.
 struct Split {
     double pressure = 0;
     double viscous = 0;
@@ -54,11 +54,11 @@ struct Split {
 
 struct ForcesReport {
     std::string file;
-    CellField pressure_field;  ///< values are dropped after use
-    CellField shear_field;     ///< no name: no viscous part
+    CellField pressure_field;  ///< without its values, which are freed after use
+    CellField shear_field;     ///< empty name: no viscous part
     std::int64_t num_polygons = 0;
     SurfaceEdges edges;
-    double agreement = -1;  ///< of the point order with the array Normals
+    double agreement = -1;  ///< `normals_agreement`
     bool is_flipped = false;
     SurfaceForces forces;
     Split drag;
@@ -91,13 +91,13 @@ std::optional<double> parse_positive(const std::string& text, const std::string&
     return number;
 }
 
-/// Lift is up, but never partly along drag (a flow at an angle of attack).
+/// The lift direction: upwards (z), without its part along the drag (for flows at an angle of attack).
 Vector3 upright(const Vector3& drag)
 {
     const Vector3 up{0, 0, 1};
     const double along = dot(up, drag);
     const Vector3 rest{up[0] - along * drag[0], up[1] - along * drag[1], up[2] - along * drag[2]};
-    if (std::hypot(rest[0], rest[1], rest[2]) < 1e-6) throw UsageError("the drag direction is vertical; name the lift direction with --lift-dir.");
+    if (std::hypot(rest[0], rest[1], rest[2]) < 1e-6) throw UsageError("the drag direction is vertical; give the lift direction with --lift-dir.");
     return unit(rest, "--lift-dir");
 }
 
@@ -123,29 +123,30 @@ bool parse(std::span<const std::string> arguments, ForcesOptions& options)
     std::string shear_sign = "openfoam";
     std::string kind = "kinematic";
     CLI::App app("Sums pressure and wall shear stress over surfaces: force, drag, lift, and with --u-inf and --area their\n"
-                 "coefficients. The points of each polygon must turn so that its normal points out of the body into the fluid;\n"
-                 "an array `Normals` is compared with that.",
+                 "coefficients. The order of each polygon's points must be such that its normal points out of the body into the fluid;\n"
+                 "an array `Normals` is compared with it.",
                  "forces");
     app.add_option("file", options.files, "surfaces with the two fields (.vtp .pvtp .vtk, or .vtu of polygons)")->required()->type_name("FILE");
     app.add_option("--pressure", options.pressure, "pressure field")->type_name("NAME")->default_str("the first of p, pMean, pMeanTrim, pressure, Pressure");
     app.add_option("--shear", options.shear, "wall shear stress field, or none")
         ->type_name("NAME")
-        ->default_str("named like the pressure, else the first of wallShearStress, wallShearStressMean, wallShearStressMeanTrim, wss, WallShearStress");
-    app.add_option("--pressure-kind", kind, "what pressure and shear are divided by: kinematic (rho), static (nothing: Pa) or cp (0.5 rho U^2)")
+        ->default_str(
+            "the one with the pressure's suffix, otherwise the first of wallShearStress, wallShearStressMean, wallShearStressMeanTrim, wss, WallShearStress");
+    app.add_option("--pressure-kind", kind, "scaling of pressure and shear: kinematic (divided by rho), static (in Pa) or cp (divided by 0.5 rho U^2)")
         ->type_name("KIND")
         ->check(CLI::IsMember({"kinematic", "static", "cp"}))
         ->capture_default_str();
-    app.add_option("--shear-sign", shear_sign, "what the shear field holds: openfoam (minus the stress on the body) or traction (the stress on the body)")
+    app.add_option("--shear-sign", shear_sign, "sign of the shear field: openfoam (minus the stress on the body) or traction (the stress on the body)")
         ->type_name("SIGN")
         ->check(CLI::IsMember({"openfoam", "traction"}))
         ->capture_default_str();
-    app.add_flag("--flip-normals", options.flip_normals, "the polygons' normals point into the body: turn them");
+    app.add_flag("--flip-normals", options.flip_normals, "reverse the polygons' normals, because they point into the body");
     app.add_option("--rho", rho, "density")->type_name("RHO")->capture_default_str();
-    app.add_option("--u-inf", u_inf, "speed of the flow, or its vector, which then is the direction of drag, too")->type_name("U|X,Y,Z");
-    app.add_option("--area", area, "reference area; with --u-inf there are coefficients")->type_name("A");
-    app.add_option("--length", length, "reference length of the moment coefficients")->type_name("L");
-    app.add_option("--center", center, "point about which moments are taken")->type_name("X,Y,Z")->default_str("0,0,0");
-    app.add_option("--drag-dir", drag, "direction of drag")->type_name("X,Y,Z")->default_str("the flow's, else 1,0,0");
+    app.add_option("--u-inf", u_inf, "speed of the flow, or its velocity vector, which then also is the direction of drag")->type_name("U|X,Y,Z");
+    app.add_option("--area", area, "reference area; together with --u-inf gives coefficients")->type_name("A");
+    app.add_option("--length", length, "reference length for the moment coefficients")->type_name("L");
+    app.add_option("--center", center, "point about which moments are computed")->type_name("X,Y,Z")->default_str("0,0,0");
+    app.add_option("--drag-dir", drag, "direction of drag")->type_name("X,Y,Z")->default_str("the flow's, otherwise 1,0,0");
     app.add_option("--lift-dir", lift, "direction of lift")->type_name("X,Y,Z")->default_str("up (z) without its part along the drag");
     app.add_flag("--json", options.json, "one JSON object on stdout instead of the report; an array of them for several files");
     if (!parse_arguments(app, arguments)) return false;
@@ -168,10 +169,10 @@ Mesh read_surface(const std::string& file)
     for (const std::uint8_t type : mesh.cell_types) {
         has_polygon = has_polygon || cell_dimension(type) == 2;
         if (cell_dimension(type) == 3) {
-            throw InvalidInput(file + " has solid cells; forces are summed over a surface. Give the body's surface (.vtp) with its fields.");
+            throw InvalidInput(file + " has solid cells, but forces are computed on a surface. Give the body's surface (.vtp) with its fields.");
         }
     }
-    if (!has_polygon) throw InvalidInput(file + " has no polygons; forces are summed over a surface.");
+    if (!has_polygon) throw InvalidInput(file + " has no polygons, but forces are computed on a surface.");
     const DataArray* ghosts = find_array(mesh.cell_data, "vtkGhostType");
     if (!ghosts) return mesh;
     std::vector<std::int32_t> cells, points;
@@ -191,15 +192,15 @@ void orient(const Mesh& mesh, const ForcesOptions& options, std::vector<Vector3>
         report.is_flipped = true;
     else if (report.agreement >= 0 && report.agreement <= 0.999) {
         warn("forces", report.file + ": the array 'Normals' agrees with the order of the polygons' points on " + number_text(100 * report.agreement) +
-                           " % of the area only; the order of the points is used.");
+                           " % of the area only. The order of the points is used.");
     }
     if (report.is_flipped) {
         for (Vector3& area : areas) area = {-area[0], -area[1], -area[2]};
     }
     const bool is_inward = report.edges.is_closed() && (enclosed_volume(mesh) < 0) != report.is_flipped;
     if (is_inward) {
-        warn("forces", report.file + ": the surface is closed and its normals point inwards, so that the pressure force has the "
-                                     "wrong sign unless the fluid is inside. --flip-normals turns them.");
+        warn("forces", report.file + ": the surface is closed and its normals point inwards, so the pressure force has the "
+                                     "wrong sign unless the fluid is inside. --flip-normals reverses them.");
     }
 }
 
@@ -304,7 +305,7 @@ void print_basis(const ForcesReport& report)
               << (report.edges.is_closed() ? std::string("closed") : "open (" + count_text(report.edges.num_boundary, "boundary edge") + ")")
               << "\n  pressure    " << field_text(report.pressure_field) << "\n  shear       "
               << (report.shear_field.name.empty() ? "none" : field_text(report.shear_field)) << "\n  normals     "
-              << (report.is_flipped ? "turned against the order of the points" : "by the order of the points");
+              << (report.is_flipped ? "reversed (--flip-normals)" : "from the order of the points");
     if (report.agreement >= 0) {
         const double agreement = report.is_flipped ? 1 - report.agreement : report.agreement;
         std::cout << "; the array 'Normals' agrees on " << number_text(100 * agreement) << " % of the area";
@@ -345,7 +346,7 @@ void print_forces(const ForcesReport& report, const ForcesOptions& options)
     std::cout << '\n' << table;
 }
 
-/// One line a file: coefficients if there are reference values, else forces.
+/// One line for each file: coefficients if there are reference values, otherwise forces.
 void print_table(const std::vector<ForcesReport>& reports, const ForcesOptions& options)
 {
     const bool coefficients = options.has_coefficients();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// meshard info: what is in a mesh file, a shards folder or a checkpoint.
+// meshard info: lists the contents of a mesh file, a shards folder or a checkpoint.
 #include "apps/program/command_line.h"
 #include "apps/program/json_report.h"
 #include "apps/program/sibling_program.h"
@@ -81,7 +81,7 @@ std::string range_text(const ValueRange& range)
     return range ? number_text((*range)[0]) + " to " + number_text((*range)[1]) : "no finite value";
 }
 
-/// The range of a scalar or a magnitude, or of each component of a short array; the strings of names.
+/// The range of a scalar or of a vector's magnitude, or the first strings of a String array.
 std::string content_text(const ArraySummary& array)
 {
     if (array.ranges.empty()) {
@@ -217,8 +217,8 @@ int info_command(std::span<const std::string> arguments)
 {
     std::string file;
     bool json = false, devices = false;
-    CLI::App app("Says what is in a mesh file or a shards folder: cells by type, arrays with range and NaN count, bounds,\n"
-                 "closed or open surface, memory; of a checkpoint, the architecture and its parameters. Exit code 3 if it cannot be read.",
+    CLI::App app("Lists the contents of a mesh file or a shards folder: cells by type, arrays with range and NaN count, bounds,\n"
+                 "closed or open surface, memory; for a checkpoint the architecture and its parameters. Exit code 3 if it cannot be read.",
                  "info");
     app.add_option("file", file, "mesh, shards folder or checkpoint; `meshard convert --help` lists the formats")->type_name("FILE");
     app.add_flag("--devices", devices, "in place of a file: the GPUs that programs see, and which libraries and kernels there are for them");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// meshard interpolate: fields of one mesh -> the points or cells of another.
+// meshard interpolate: interpolates fields of one mesh at the points or cells of another.
 #include "apps/program/command_line.h"
 #include "apps/program/json_report.h"
 #include "apps/program/rank_program.h"
@@ -56,28 +56,25 @@ std::optional<double> parse_fill(const std::string& word)
 bool parse(std::span<const std::string> arguments, InterpolateOptions& options)
 {
     std::string from, at = "points", max_distance, fill, compress = "none";
-    CLI::App app("Brings fields of SOURCE to the points of TARGET and writes TARGET with them: a weighted mean of the nearest values, weights one over\n"
-                 "the distance to a power. A target that lies on a source takes its value. Fields of cells stand at their centroids.",
+    CLI::App app("Interpolates fields of SOURCE at the points of TARGET and writes TARGET with them: means of the nearest values, with weights one over\n"
+                 "the distance to a power. A target at the position of a source gets its value. Values of cells are taken to be at their centroids.",
                  "interpolate");
     app.add_option("source", options.source, "mesh with the fields, of any format that can be read")->required()->type_name("SOURCE");
-    app.add_option("target", options.target, "mesh or point cloud that gets them")->required()->type_name("TARGET");
+    app.add_option("target", options.target, "mesh or point cloud that gets the fields")->required()->type_name("TARGET");
     app.add_option("-o,--output", options.output, "file to write (" + writable_formats() + ")")->required()->type_name("OUT");
-    app.add_option("--fields", options.fields, "which fields, e.g. p,U; may be repeated; none given: all of floating numbers")
+    app.add_option("--fields", options.fields, "which fields, e.g. p,U; may be repeated; default: all of floating type")
         ->type_name("NAME,...")
         ->allow_extra_args(false);
-    add_place_option(app, "--from", from, "points or cells of SOURCE, where both have fields of that name");
-    add_place_option(app, "--at", at, "where TARGET gets the fields")->capture_default_str();
-    app.add_option("--neighbors", options.how.num_neighbors, "how many nearest values; 1: the nearest as it is, also of whole numbers and texts")
+    add_place_option(app, "--from", from, "fields of points or of cells of SOURCE, if both have fields of that name");
+    add_place_option(app, "--at", at, "whether points or cells of TARGET get the fields")->capture_default_str();
+    app.add_option("--neighbors", options.how.num_neighbors, "number of nearest values to average; 1: takes the nearest value, also of integers and texts")
         ->check(CLI::Range(1, 1000))
         ->type_name("K")
         ->capture_default_str();
-    app.add_option("--power", options.how.power, "weights are one over the distance to this power")
-        ->check(CLI::PositiveNumber)
-        ->type_name("P")
-        ->capture_default_str();
-    app.add_option("--max-distance", max_distance, "targets whose nearest source is farther away have no value: an error, unless --fill gives one")
+    app.add_option("--power", options.how.power, "p of the weights 1 / distance^p")->check(CLI::PositiveNumber)->type_name("P")->capture_default_str();
+    app.add_option("--max-distance", max_distance, "largest distance to the nearest source; a target farther away is an error, unless --fill is given")
         ->type_name("D");
-    app.add_option("--fill", fill, "what targets beyond --max-distance get, e.g. 0 or nan")->type_name("VALUE");
+    app.add_option("--fill", fill, "value of targets beyond --max-distance, e.g. 0 or nan")->type_name("VALUE");
     app.add_flag("--replace", options.replaces, "replace arrays of TARGET that have the fields' names");
     add_compress_option(app, compress);
     app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine")->check(CLI::PositiveNumber)->type_name("N");
@@ -111,14 +108,14 @@ std::vector<MeshField> chosen_fields(const Mesh& source, const InterpolateOption
         }
     }
     if (chosen.empty()) {
-        throw InvalidInput(options.source + " has no fields of floating numbers" +
+        throw InvalidInput(options.source + " has no fields of floating type" +
                            (options.from ? std::string(" at its ") + to_string(*options.from) : std::string()) + ". " + list_of_fields(source) +
-                           " Others are named with --fields and taken with --neighbors 1.");
+                           " Other fields need --fields with their names and --neighbors 1.");
     }
     return chosen;
 }
 
-/// Whether a value of the array can be `fill`.
+/// Whether the array's type can represent `fill`.
 bool holds(const DataArray& array, double fill)
 {
     if (array.type() == ScalarType::String) return false;
@@ -134,7 +131,7 @@ void require_usable(const DataArray& array, const InterpolateOptions& options)
     const std::string where = options.source + ": the field '" + array.name() + "'";
     if (!is_floating(array) && !options.takes_nearest()) {
         throw InvalidInput(where + " is of type " + std::string(to_string(array.type())) +
-                           ", of which there are no means. --neighbors 1 takes the nearest value as it is.");
+                           ", which cannot be averaged. --neighbors 1 takes the nearest value.");
     }
     if (options.fill && !holds(array, *options.fill)) {
         throw InvalidInput(where + " is of type " + std::string(to_string(array.type())) + ", which cannot hold --fill " + number_text(*options.fill) + ".");
@@ -144,11 +141,11 @@ void require_usable(const DataArray& array, const InterpolateOptions& options)
     if (bad > 0) {
         throw InvalidInput(
             where + " has " + count_text(bad, "value") + " that " + (bad == 1 ? "is" : "are") +
-            " NaN or infinite, and means with them would be neither. Leave it out with --fields, or take the nearest values with --neighbors 1.");
+            " NaN or infinite, so means with them would be, too. Leave the field out with --fields, or take the nearest values with --neighbors 1.");
     }
 }
 
-/// The mesh that fields come from and that which gets them, on the first rank; on others empty.
+/// The source and the target mesh on rank 0; empty on the others.
 struct Meshes {
     Mesh source, target;
     std::vector<MeshField> fields;
@@ -166,8 +163,8 @@ struct Meshes {
 Meshes read_meshes(const InterpolateOptions& options)
 {
     Meshes meshes{read_mesh(options.source), read_mesh(options.target), {}};
-    require_places(meshes.source, options.source);
-    require_places(meshes.target, options.target);
+    require_positions(meshes.source, options.source);
+    require_positions(meshes.target, options.target);
     if (options.at == FieldPlace::Cells && meshes.target.num_cells() == 0) throw InvalidInput(options.target + " has no cells. Leave --at cells out.");
     require_writable(options.output, meshes.target);
     meshes.fields = chosen_fields(meshes.source, options);
@@ -178,7 +175,7 @@ Meshes read_meshes(const InterpolateOptions& options)
     return meshes;
 }
 
-/// The first rank's rows over all ranks, in runs of their order. Collective.
+/// Distributes rank 0's rows over all ranks, in contiguous ranges. Collective.
 at::Tensor spread_rows(const at::Tensor& whole, const std::shared_ptr<const DeviceMesh>& device_mesh)
 {
     if (device_mesh->num_ranks() == 1) return whole;
@@ -188,7 +185,7 @@ at::Tensor spread_rows(const at::Tensor& whole, const std::shared_ptr<const Devi
     return distribute_rows(whole, 0, make_spec(device_mesh, AxisLayout{Shard(0), extents}));
 }
 
-/// Rows of all ranks, which lie in runs of their order, on the first one. Collective.
+/// Gathers the ranges of all ranks on rank 0, in order. Collective.
 at::Tensor gather_runs(const at::Tensor& own_rows, const RankGroup& group)
 {
     const std::array<std::int64_t, 1> own{own_rows.size(0)};
@@ -200,7 +197,7 @@ at::Tensor gather_runs(const at::Tensor& own_rows, const RankGroup& group)
     return rows_on_first_rank(own_rows, ids, group);
 }
 
-/// What became of the fields of the source's points, or of its cells.
+/// The result of interpolating the fields of the source's points, or those of its cells.
 struct Transfer {
     FieldPlace from = FieldPlace::Points;
     std::vector<std::string> fields{};
@@ -209,7 +206,7 @@ struct Transfer {
     std::int64_t num_filled = 0;
 };
 
-/// Targets that are too far from all sources; they get the fill value. @throws InvalidInput if there are any and no such value
+/// The targets beyond --max-distance, which get the fill value. @throws InvalidInput if there are any and no fill value
 at::Tensor far_targets(const at::Tensor& distances, const at::Tensor& positions, Transfer& transfer, const InterpolateOptions& options)
 {
     transfer.mean_distance = distances.mean().item<double>();
@@ -222,8 +219,8 @@ at::Tensor far_targets(const at::Tensor& distances, const at::Tensor& positions,
     const std::string one = options.at == FieldPlace::Points ? "point" : "cell", of_source = transfer.from == FieldPlace::Points ? "point" : "cell";
     throw InvalidInput(count_text(far.numel(), one) + " of " + options.target + (far.numel() == 1 ? " is" : " are") + " farther than " +
                        number_text(*options.max_distance) + " from the nearest " + of_source + " of " + options.source + "; " + one + " " +
-                       std::to_string(farthest) + " at (" + number_text(place[0]) + " " + number_text(place[1]) + " " + number_text(place[2]) + ") by " +
-                       number_text(transfer.max_distance) + ". Give them a value with --fill (nan, say), or allow more with --max-distance.");
+                       std::to_string(farthest) + " at (" + number_text(place[0]) + " " + number_text(place[1]) + " " + number_text(place[2]) + ") is " +
+                       number_text(transfer.max_distance) + " away. Give such targets a value with --fill (e.g. nan), or allow more with --max-distance.");
 }
 
 void fill_rows(DataArray& array, const at::Tensor& rows, double fill)
@@ -236,7 +233,7 @@ void fill_rows(DataArray& array, const at::Tensor& rows, double fill)
     });
 }
 
-/// The array as it belongs to the source, for the target: without a role that an array of the target may have.
+/// A copy of the source's array for the target, without its attribute (scalars, normals, ...), which an array of the target may have.
 void finish(DataArray& array, const DataArray& field, const at::Tensor& far, const InterpolateOptions& options)
 {
     array.component_names = field.component_names;
@@ -252,13 +249,13 @@ DataArray nearest_values(const DataArray& field, const at::Tensor& nearest)
     return field.gather(std::vector<std::int32_t>(ids, ids + nearest.numel()));
 }
 
-/// The search across ranks advises smaller radii and other cuts, which nobody who runs this verb can choose.
+/// Suppresses a warning of the search that advises smaller radii and other cuts: users of this verb cannot choose them.
 class NoWarnings : public c10::WarningHandler {
 public:
     void process(const c10::Warning&) override {}
 };
 
-/// Fields of the source's points, or of its cells. Collective: the meshes are the first rank's.
+/// Interpolates the fields of the source's points, or of its cells. Collective; rank 0 has the meshes.
 std::optional<Transfer> transfer_fields(Meshes& meshes, FieldPlace from, const InterpolateOptions& options,
                                         const std::shared_ptr<const DeviceMesh>& device_mesh)
 {
@@ -278,7 +275,7 @@ std::optional<Transfer> transfer_fields(Meshes& meshes, FieldPlace from, const I
     }
     const CloudInterpolation interpolation(spread_rows(sources, device_mesh), spread_rows(targets, device_mesh), options.how);
     const auto& neighbors = interpolation.neighbors();
-    const auto nearest = neighbors.offsets.narrow(0, 0, neighbors.offsets.numel() - 1);  // entries: the first of each target
+    const auto nearest = neighbors.offsets.narrow(0, 0, neighbors.offsets.numel() - 1);  // the first entry of each target
     const auto distances = gather_runs(neighbors.distances.index_select(0, nearest), group);
     const auto ids = gather_runs(neighbors.ids.index_select(0, nearest), group);
 
@@ -331,7 +328,7 @@ void report(const std::vector<Transfer>& transfers, std::int64_t num_targets, co
         std::string names;
         for (const auto& name : transfer.fields) names += (names.empty() ? "" : ", ") + name;
         std::cout << options.source << ": " << names << " of " << count_of(transfer.num_sources, transfer.from) << " at " << count_of(num_targets, options.at)
-                  << " of " << options.target << "\n  the nearest is " << number_text(transfer.mean_distance) << " away in the mean, "
+                  << " of " << options.target << "\n  distance to the nearest: " << number_text(transfer.mean_distance) << " in the mean, "
                   << number_text(transfer.max_distance) << " at most";
         if (transfer.num_filled > 0) std::cout << "; " << count_of(transfer.num_filled, options.at) << " beyond --max-distance";
         std::cout << '\n';

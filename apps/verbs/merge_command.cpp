@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// meshard merge: a shards folder -> one mesh file, compared with the source on request.
+// meshard merge: merges a shards folder into one mesh file, and compares it with the source on request.
 #include "apps/program/command_line.h"
 #include "apps/program/verbs.h"
 #include "io/bytes/content_hash.h"
@@ -24,7 +24,7 @@ void check_output(const std::filesystem::path& output, const Manifest& manifest)
     throw UsageError("-o is '" + output.string() + "'; expected a name that ends in " + extension_of(manifest.kind) + ".");
 }
 
-/// Why the source may differ: it is another file now than the one that was cut.
+/// A possible reason why the source differs: the file was changed after the cut.
 std::string hint_of_change(const std::string& source, const Manifest& manifest)
 {
     const std::string& hash = manifest.info.source_hash;
@@ -40,11 +40,11 @@ int merge_command(std::span<const std::string> arguments)
     std::string output;
     std::string source;
     std::string compress = "none";
-    CLI::App app("Puts the shards of a folder together again, in the order of the source. With --verify the result must equal\n"
-                 "the source bit for bit (points, cells, types, every array), else the exit code is 1 and nothing is written.",
+    CLI::App app("Merges the shards of a folder into one mesh, in the order of the source. With --verify the result must equal\n"
+                 "the source bit for bit (points, cells, types, every array), otherwise the exit code is 1 and nothing is written.",
                  "merge");
     app.add_option("dir", folder, "shards folder to merge")->required()->type_name("DIR");
-    app.add_option("-o,--output", output, "mesh to write: .vtu, of surfaces also .vtp; may be left out with --verify")->type_name("FILE");
+    app.add_option("-o,--output", output, "mesh to write: .vtu, for surfaces also .vtp; may be left out with --verify")->type_name("FILE");
     app.add_option("--verify", source, "file from which the shards were cut: the result must equal it bit for bit")->type_name("SOURCE");
     add_compress_option(app, compress);
     if (!parse_arguments(app, arguments)) return exit_code::ok;

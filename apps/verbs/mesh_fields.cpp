@@ -101,20 +101,20 @@ std::int64_t count_not_finite(const DataArray& array)
     });
 }
 
-void require_places(const Mesh& mesh, std::string_view where)
+void require_positions(const Mesh& mesh, std::string_view where)
 {
     if (mesh.num_points() == 0) throw InvalidInput(std::string(where) + " has no points.");
     const auto bad = count_not_finite(mesh.points);
     if (bad > 0) {
         throw InvalidInput(std::string(where) + " has " + count_text(bad, "coordinate") + " that " + (bad == 1 ? "is" : "are") +
-                           " NaN or infinite; every point needs a place. Repair the mesh.");
+                           " NaN or infinite; every point needs a position. Repair the mesh.");
     }
 }
 
 void require_free_name(std::span<const DataArray> arrays, const std::string& name, bool replaces, std::string_view where)
 {
     if (replaces || !find_array(arrays, name)) return;
-    throw InvalidInput(std::string(where) + " has an array '" + name + "' already. --replace puts the new one in its place.");
+    throw InvalidInput(std::string(where) + " has an array '" + name + "' already. Use --replace to replace it.");
 }
 
 void put_array(std::vector<DataArray>& arrays, DataArray array)
@@ -129,7 +129,7 @@ void put_array(std::vector<DataArray>& arrays, DataArray array)
 void require_writable(const std::filesystem::path& output, const Mesh& mesh)
 {
     require_writable_format(output);
-    if (std::filesystem::is_directory(output)) throw IoError(output.string() + " is a folder, a file name is expected.");
+    if (std::filesystem::is_directory(output)) throw IoError(output.string() + " is a folder; expected a file name.");
     const auto folder = output.has_parent_path() ? output.parent_path() : std::filesystem::path(".");
     if (!std::filesystem::is_directory(folder)) throw IoError(output.string() + ": there is no folder " + folder.string() + ". Create it first.");
     if (access(folder.c_str(), W_OK | X_OK) != 0)

@@ -18,9 +18,9 @@ class Option;
 
 namespace meshard {
 
-// How verbs name, find and add fields of meshes.
+// Functions of verbs that name, find and add fields of meshes.
 
-/// Where a field stands.
+/// Whether a field has values at points or at cells.
 enum class FieldPlace : std::uint8_t { Points, Cells };
 
 inline const char* to_string(FieldPlace place)
@@ -28,10 +28,10 @@ inline const char* to_string(FieldPlace place)
     return place == FieldPlace::Points ? "points" : "cells";
 }
 
-/// `points` or `cells`, as an option whose words were checked; nothing for an empty text.
+/// The value of an option of `add_place_option`; nothing for an empty text.
 std::optional<FieldPlace> parse_place(const std::string& word);
 
-/// An option `points` or `cells`.
+/// Adds an option with the values `points` and `cells`.
 CLI::Option* add_place_option(CLI::App& app, const std::string& name, std::string& word, const std::string& description);
 
 std::vector<DataArray>& arrays_at(Mesh& mesh, FieldPlace place);
@@ -42,32 +42,32 @@ struct MeshField {
     const DataArray* array = nullptr;  ///< of the mesh
 };
 
-/// `It has 'p', 'U'.`, or that there are none.
+/// `It has 'p', 'U'.`, or `It has no fields.`
 std::string list_of_fields(const Mesh& mesh);
 
-/// @throws InvalidInput always: `where` has no field of that name, which there are, and the nearest.
+/// @throws InvalidInput always: `where` has no field of that name. The message lists the fields and the nearest name.
 [[noreturn]] void throw_no_field(const Mesh& mesh, const std::string& name, std::string_view where);
 
-/// The field `name`, of `place` only if that is given.
+/// The field `name`, at `place` if that is given.
 /// @throws InvalidInput, beginning with `where`, if there is none, or if points and cells both have one.
 MeshField find_field(const Mesh& mesh, const std::string& name, std::optional<FieldPlace> place, std::string_view where);
 
-/// Names from a command line: each word is one, or, where no field is called so, several with commas between. None twice.
+/// Field names from a command line: each word is a name, or, if no field has it, a list of names separated by commas. Without duplicates.
 std::vector<std::string> field_names(const Mesh& mesh, std::span<const std::string> words);
 
-/// How many values are NaN or infinite.
+/// Number of values that are NaN or infinite.
 std::int64_t count_not_finite(const DataArray& array);
 
 /// @throws InvalidInput, beginning with `where`, if the mesh has no points, or a coordinate that is NaN or infinite.
-void require_places(const Mesh& mesh, std::string_view where);
+void require_positions(const Mesh& mesh, std::string_view where);
 
-/// Whether `arrays` can take one called `name`. @throws InvalidInput, beginning with `where`, if there is one and it is not to be replaced.
+/// @throws InvalidInput, beginning with `where`, if `arrays` has one called `name`, unless it may be replaced.
 void require_free_name(std::span<const DataArray> arrays, const std::string& name, bool replaces, std::string_view where);
 
-/// Adds an array, in the place of one with the same name.
+/// Adds an array, or replaces one with the same name.
 void put_array(std::vector<DataArray>& arrays, DataArray array);
 
-/// What is known to go wrong with an output before the work is done.
+/// Checks before the work that the output can be written.
 /// @throws IoError if `write_mesh` does not know the extension, the folder is missing or cannot be written, or the path is a folder;
 ///         InvalidInput if the format cannot hold the cells of `mesh`.
 void require_writable(const std::filesystem::path& output, const Mesh& mesh);

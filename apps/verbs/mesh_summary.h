@@ -13,7 +13,7 @@
 
 namespace meshard {
 
-/// Lowest and highest of the finite values; no value if there is none.
+/// Lowest and highest finite value; nothing if there is none.
 using ValueRange = std::optional<std::array<double, 2>>;
 
 struct ArraySummary {
@@ -30,7 +30,7 @@ struct ArraySummary {
     std::vector<std::string> strings;  ///< of a String array
 };
 
-/// What `meshard info` says of a mesh.
+/// The figures of a mesh that `meshard info` prints.
 struct MeshSummary {
     std::string kind;   ///< `surface`, `unstructured` or `point cloud`
     int dimension = 0;  ///< highest of its cells; 0 for a cloud
@@ -39,10 +39,10 @@ struct MeshSummary {
     std::vector<std::pair<std::string, std::int64_t>> cell_types;  ///< name and count, most frequent first
     ArraySummary points;
     std::vector<ArraySummary> arrays;   ///< point, cell, then field data, in the mesh's order
-    std::optional<SurfaceEdges> edges;  ///< of a mesh whose highest cells are polygons
+    std::optional<SurfaceEdges> edges;  ///< if the cells of highest dimension are polygons
     double area = 0;                    ///< of its polygons
     double volume = 0;                  ///< enclosed, if closed; negative if the normals point inwards
-    std::uint64_t memory_bytes = 0;     ///< of the mesh as this program holds it
+    std::uint64_t memory_bytes = 0;     ///< of the mesh in this program
 };
 
 MeshSummary summarize(const Mesh& mesh);

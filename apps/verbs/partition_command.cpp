@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// meshard partition: a mesh file -> a shards folder, with a report.
+// meshard partition: cuts a mesh file into a shards folder and prints a report.
 #include "apps/cut/cut_options.h"
 #include "apps/cut/mesh_cut.h"
 #include "apps/cut/whole_steps.h"
@@ -23,7 +23,7 @@ namespace {
 
 void cut_whole(const std::string& file, const CutArguments& arguments)
 {
-    // Of large meshes the memory counts more than the time.
+    // For large meshes saving memory is more important than time.
     constexpr std::uintmax_t large_file = std::uintmax_t{1} << 28;
     std::error_code error;
     if (const auto size = std::filesystem::file_size(file, error); !error && size < large_file) keep_freed_blocks();
@@ -38,14 +38,14 @@ void cut_whole(const std::string& file, const CutArguments& arguments)
     print_report(cut_and_save(steps, source, arguments, alone, timer), arguments);
 }
 
-// A mesh of which each rank takes what it needs. Files that cannot be mapped every rank holds whole, if memory is not bounded.
+// A mesh of which each rank reads what it needs. Without a memory limit, every rank reads the whole of a file that cannot be mapped.
 std::unique_ptr<StoredMesh> open_stored(const std::string& file, std::int64_t max_memory, const RankMessages& messages)
 {
     if (max_memory > 0 || can_be_mapped(file)) return std::make_unique<MappedMesh>(file);
     auto mesh = std::make_unique<HeldMesh>(read_mesh(file));
     if (messages.rank() == 0)
-        warn("partition", file + " cannot be read in parts, so that every rank holds the whole mesh; `meshard convert FILE whole.vtu` makes a file of which "
-                                 "each takes what it needs.");
+        warn("partition", file + " cannot be read in parts, so every rank holds the whole mesh; `meshard convert FILE whole.vtu` makes a file of which "
+                                 "each rank reads only what it needs.");
     return mesh;
 }
 
@@ -60,8 +60,8 @@ void cut_in_windows(const std::string& file, const CutArguments& arguments, Rank
     if (messages.rank() == 0) print_report(report, arguments);
 }
 
-/// An error on one rank ends all, and is said once. Only the rank that says it ends with its code: at the first code that is not 0 mpirun kills all that
-/// still run, and ranks with nothing to say would be first.
+/// An error on one rank ends all ranks, and is printed once. Only the rank that prints it returns an error code: mpirun kills all ranks at the first code
+/// that is not 0, and another rank could end before the message is printed.
 int run_together(RankMessages& messages, const std::function<void()>& work)
 {
     try {
@@ -87,7 +87,7 @@ int partition_command(std::span<const std::string> words)
     add_cut_options(app, arguments);
     std::string max_memory;
     app.add_option("--max-memory", max_memory,
-                   "most memory that a process may take, e.g. 4G; the file is then read in parts: .vtu or .vtp, appended raw, or .vtkhdf")
+                   "most memory that a process may use, e.g. 4G; the file is then read in parts: .vtu or .vtp, appended raw, or .vtkhdf")
         ->type_name("SIZE")
         ->default_str("no limit");
     if (!parse_arguments(app, words)) return exit_code::ok;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// meshard render: a mesh file or a shards folder -> a PNG file.
+// meshard render: draws a mesh file or a shards folder to a PNG file.
 #include "apps/program/command_line.h"
 #include "apps/program/verbs.h"
 #include "io/mesh_io.h"
@@ -16,7 +16,7 @@ namespace meshard {
 
 namespace {
 
-/// The whole mesh of a shards folder, with the part of each cell (of a cloud: point) as `PartitionId`.
+/// The merged mesh of a shards folder, with the part of each cell (or point of a cloud) as `PartitionId`.
 Mesh merged_with_parts(const std::filesystem::path& folder)
 {
     const std::vector<Subdomain> subdomains = load_subdomains(folder);
@@ -56,10 +56,10 @@ int render_command(std::span<const std::string> arguments)
     CLI::App app("Draws a surface, the outside of a volume, or a point cloud to a PNG file. Needs no display.", "render");
     app.add_option("file", file, "mesh or shards folder to draw; `meshard convert --help` lists the formats")->required()->type_name("FILE");
     app.add_option("-o,--output", output, "picture to write (.png)")->required()->type_name("PNG");
-    app.add_option("--color-by", options.color_by, "cell or point array; of a shards folder also PartitionId")->type_name("FIELD")->default_str("plain grey");
+    app.add_option("--color-by", options.color_by, "cell or point array; for a shards folder also PartitionId")->type_name("FIELD")->default_str("plain grey");
     app.add_option("--component", options.component, "component of a vector: x, y, z or a number")->type_name("K")->default_str("its magnitude");
     app.add_option("--range", range, "lowest and highest value of the colours, e.g. -1,1")->type_name("A,B")->default_str("those of the field");
-    app.add_option("--view", view, "where to look from, for x downstream and z up: iso, side, front or top")->type_name("NAME")->capture_default_str();
+    app.add_option("--view", view, "direction of view, with x downstream and z up: iso, side, front or top")->type_name("NAME")->capture_default_str();
     app.add_option("--size", size, "width and height in pixels")->type_name("WxH")->capture_default_str();
     if (!parse_arguments(app, arguments)) return exit_code::ok;
 

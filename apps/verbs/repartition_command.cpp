@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// meshard repartition: a shards folder -> a shards folder of another number of parts, without the source.
+// meshard repartition: cuts the mesh of a shards folder again, without the source file.
 #include "apps/cut/cut_options.h"
 #include "apps/cut/mesh_cut.h"
 #include "apps/cut/whole_steps.h"
@@ -17,7 +17,7 @@ namespace meshard {
 
 namespace {
 
-// Who owned each row of the whole before.
+// The earlier owner of each row of the whole.
 std::vector<std::int32_t> owners_in(std::span<const Subdomain> subdomains, std::int64_t num_rows)
 {
     std::vector<std::int32_t> owners(num_rows, 0);
@@ -32,11 +32,12 @@ int repartition_command(std::span<const std::string> words)
 {
     std::string folder, costs;
     CutArguments arguments;
-    CLI::App app("Cuts the mesh of a shards folder again, into another number of parts or in another way. The file that was cut\n"
-                 "first is not needed; the new shards name it as their source all the same, and merge to the same mesh.",
+    CLI::App app("Cuts the mesh of a shards folder again, into another number of parts or with another method. The original mesh file\n"
+                 "is not needed; the new shards still name it as their source, and merge to the same mesh.",
                  "repartition");
     app.add_option("dir", folder, "shards folder to cut again")->required()->type_name("DIR");
-    app.add_option("--cost", costs, "what each part of the folder cost in a run (seconds, say), one number a part: that is balanced")->type_name("C,...");
+    app.add_option("--cost", costs, "cost of each part of the folder in a run, e.g. in seconds, one number for each; the new parts balance it")
+        ->type_name("C,...");
     add_cut_options(app, arguments);
     if (!parse_arguments(app, words)) return exit_code::ok;
     check_cut_arguments(arguments);

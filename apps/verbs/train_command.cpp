@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// meshard train: a configuration -> a run folder with checkpoints and metrics.
+// meshard train: trains a model as a configuration says, and writes a run folder with checkpoints and metrics.
 #include "apps/program/command_line.h"
 #include "apps/program/rank_device.h"
 #include "apps/program/rank_program.h"
@@ -51,25 +51,24 @@ struct TrainArguments {
 
 bool parse(std::span<const std::string> arguments, TrainArguments& options)
 {
-    CLI::App app("Trains a model on the cases of a folder: cuts them into shards, spreads each case over the ranks, and leaves\n"
-                 "checkpoints and metrics in OUTPUT_DIR/RUN_ID. Settings come from the file, then from key=value words.",
+    CLI::App app("Trains a model on the cases of a folder: cuts them into shards, distributes each case over the ranks, and writes\n"
+                 "checkpoints and metrics to OUTPUT_DIR/RUN_ID. Settings are read from the file, then from key=value words.",
                  "train");
     std::vector<std::string> words;
-    app.add_option("config", words, "configuration (YAML), then settings in place of its own, e.g. training.num_epochs=20; ~key removes one")
+    app.add_option("config", words, "configuration (YAML), then settings that override it, e.g. training.num_epochs=20; ~key removes one")
         ->type_name("CONFIG.yaml [key=value|~key ...]");
     app.add_option("--device", options.device, std::string(kDeviceMeaning) + " (key device)")->type_name("NAME");
     app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine (torchrun, mpirun and srun work too)")
         ->check(CLI::PositiveNumber)
         ->type_name("N");
-    app.add_option("--resume", options.resume, "go on with this run from its last checkpoint; key=value words become part of its settings")
-        ->type_name("RUN_DIR");
+    app.add_option("--resume", options.resume, "continue this run from its last checkpoint; key=value words become part of its settings")->type_name("RUN_DIR");
     app.add_flag("--validate", options.validate, "check the configuration, build the model and read one case; no training");
     app.add_flag("--print-plan", options.print_plan,
-                 "read one case as --validate does, print what would run (model, ranks, points, memory, the form of each block), and end");
+                 "read one case as --validate does, print the plan (model, ranks, points, memory, the form of each block), and end");
     app.add_flag("--print-config", options.print_config, "print every setting with its source, and end");
     app.add_flag("--list-keys", options.list_keys, "print every key with its default and meaning, and end");
     app.add_flag("--overwrite", options.overwrite, "replace an earlier run of the same name");
-    app.add_flag("--verify-sources", options.verify_sources, "read every source whole to see whether the shards that are kept are still of it");
+    app.add_flag("--verify-sources", options.verify_sources, "read every source completely, to check that cached shards are still those of it");
     if (!parse_arguments(app, arguments)) return false;
 
     if (options.resume.empty() && !words.empty()) {
@@ -84,7 +83,7 @@ bool parse(std::span<const std::string> arguments, TrainArguments& options)
         }
         options.overrides.push_back("device=" + options.device);
     }
-    if (options.config.empty() && options.resume.empty() && !options.list_keys) throw UsageError("which configuration? Give CONFIG.yaml.");
+    if (options.config.empty() && options.resume.empty() && !options.list_keys) throw UsageError("the configuration is missing. Give CONFIG.yaml.");
     return true;
 }
 
@@ -95,7 +94,7 @@ std::string command_line(std::span<const std::string> arguments)
     return command + "\n";
 }
 
-/// Files that say how a run came about, beside its results.
+/// Writes the files that record how a run was started.
 void write_records(const TrainArguments& options, std::span<const std::string> arguments, const Settings& settings, const std::filesystem::path& dir)
 {
     write_file_atomically(dir / "command.txt", command_line(arguments));
@@ -108,7 +107,7 @@ void write_records(const TrainArguments& options, std::span<const std::string> a
     write_file_atomically(dir / "config.yaml", config.str());
 }
 
-/// What they say when a run goes on: settings that are new hold from now on, for the next `--resume`, too.
+/// Updates these files when a run is resumed: new settings are kept for the next `--resume`, too.
 void add_to_records(std::span<const std::string> arguments, const Settings& settings, bool is_changed, const std::filesystem::path& dir)
 {
     std::ostringstream commands;
@@ -127,10 +126,10 @@ bool has_trained(const std::filesystem::path& dir)
     return false;
 }
 
-/// A run's folder, made and ready to be written by this process alone, as long as this lives. An earlier run is never mixed with a new one.
+/// Makes and locks a run's folder: no other process can train into it while this object exists. Files of an earlier run are removed or refused.
 class RunFolder {
 public:
-    /// @throws IoError if it cannot be written, another process trains into it, or it holds a run that is neither resumed nor to be replaced.
+    /// @throws IoError if it cannot be written, another process trains into it, or it has a run that is neither resumed nor overwritten.
     RunFolder(const TrainArguments& options, const std::filesystem::path& dir) : lock_(made_and_locked(options, dir))
     {
         if (options.resume.empty()) replace(options, dir);
@@ -144,7 +143,7 @@ private:
         std::filesystem::create_directories(dir, error);
         if (error || access(dir.c_str(), W_OK | X_OK) != 0) {
             throw IoError("the run's folder " + dir.string() + " cannot be made or written" + (error ? ": " + error.message() : "") +
-                          ". Set output_dir to another.");
+                          ". Choose another output_dir.");
         }
         auto lock = FileLock::try_acquire(dir);
         if (!lock) throw IoError("the run " + dir.string() + " is being trained by another process. Wait for its end, or choose another run_id.");
@@ -154,10 +153,10 @@ private:
     static void replace(const TrainArguments& options, const std::filesystem::path& dir)
     {
         if (!options.overwrite && has_trained(dir)) {
-            throw IoError("the run " + dir.string() + " exists. Go on with it (--resume " + dir.string() +
+            throw IoError("the run " + dir.string() + " exists. Continue it (--resume " + dir.string() +
                           "), replace it (--overwrite), or choose another run_id.");
         }
-        // What is left here is of a run that is replaced, or that never came to its first step.
+        // These are files of a run that is replaced, or that ended before its first step.
         std::filesystem::remove(dir / "metrics.jsonl");
         std::filesystem::remove_all(dir / "checkpoints");
     }
@@ -178,12 +177,12 @@ int train_command(std::span<const std::string> arguments)
     const bool is_changed = !options.overrides.empty();
     if (!options.resume.empty()) {
         options.config = (std::filesystem::path(options.resume) / "resolved_config.yaml").string();
-        // The folder may have been moved since: where it lies now counts.
+        // The folder may have been moved: uses its current path.
         const auto dir = std::filesystem::absolute(options.resume).lexically_normal();
         const auto named = dir.filename().empty() ? dir.parent_path() : dir;
         options.overrides.insert(options.overrides.begin(), {"run_id=" + named.filename().string(), "output_dir=" + named.parent_path().string()});
         if (!std::filesystem::exists(named / "checkpoints" / "last.safetensors")) {
-            throw IoError(options.resume + " has no checkpoints/last.safetensors to go on from.");
+            throw IoError(options.resume + " has no checkpoints/last.safetensors from which to continue.");
         }
     }
     const auto settings = read_training_settings(options.config, options.overrides);
@@ -194,7 +193,7 @@ int train_command(std::span<const std::string> arguments)
     }
     const auto cases = find_cases(config.data, config.seed);
     keep_freed_memory();
-    if (config.backend != "auto") setenv("MESHARD_BACKEND", config.backend.c_str(), 1);  // also of the ranks started here
+    if (config.backend != "auto") setenv("MESHARD_BACKEND", config.backend.c_str(), 1);  // also for the ranks started here
 
     const bool is_trial = options.validate || options.print_plan;
     const auto verify = [&](int num_ranks) {
@@ -205,10 +204,10 @@ int train_command(std::span<const std::string> arguments)
         mesh_shape(config, world.size());
         std::optional<RunFolder> folder;
         if (world.rank() == 0 && !is_trial) {
-            folder.emplace(options, config.run_dir());  // a launcher's ranks come here without `verify`
+            folder.emplace(options, config.run_dir());  // ranks started by a launcher get here without `verify`
             if (options.resume.empty()) write_records(options, arguments, settings, config.run_dir());
         }
-        // Until the first step a wish to end is granted at once: there is nothing to save.
+        // Before the first step an interruption ends the program at once: there is nothing to save.
         const auto before_first_step = [&] {
             handle_interruption(request_stop);
             throw_if_interrupted();
@@ -217,7 +216,7 @@ int train_command(std::span<const std::string> arguments)
         const TrainingStart start{!options.resume.empty(), options.validate, options.print_plan, options.verify_sources, before_first_step};
         return train(config, cases, start, world, stop_requested) ? exit_code::ok : exit_code::interrupted;
     };
-    std::signal(SIGPIPE, SIG_IGN);  // who reads the messages (`| tee run.log`) may end first, by the same Ctrl-C; the checkpoint is still to be written
+    std::signal(SIGPIPE, SIG_IGN);  // a reader of the messages (`| tee run.log`) may be ended first by the same Ctrl-C; the checkpoint must still be written
     return run_on_ranks(options.num_ranks, "train", arguments, verify, body, config.device);
 }
 

@@ -27,7 +27,7 @@ Mesh read_wall(const std::string& word, const std::string& mesh)
         options.blocks = {is_level ? word : "boundary/" + word};
         return read_mesh(mesh, options);
     } catch (const Error& error) {
-        throw IoError("--wall-distance " + word + ": there is no such file, and no such patch: " + error.what());
+        throw IoError("--wall-distance " + word + ": there is no such file and no such patch: " + error.what());
     }
 }
 
@@ -70,7 +70,7 @@ private:
         });
     }
 
-    /// Every other triangle of a strip runs the other way round.
+    /// Every second triangle of a strip has the opposite orientation.
     void add_strip(std::span<const std::int32_t> points, std::int64_t first)
     {
         for (std::size_t k = 0; k + 2 < points.size(); ++k) push_face(first + points[k], first + points[k + 1 + k % 2], first + points[k + 2 - k % 2]);
@@ -88,15 +88,15 @@ WallSurface read_walls(std::span<const std::string> words, const std::string& me
     bool is_closed = true;
     for (const auto& word : words) {
         const Mesh wall = read_wall(word, mesh);
-        require_places(wall, word);
+        require_positions(wall, word);
         for (const auto type : wall.cell_types) {
             if (cell_dimension(type) == 3)
                 throw InvalidInput("--wall-distance " + word +
-                                   " has solid cells; distances are to a surface. Give the file of the surface, or the name of a patch.");
+                                   " has solid cells, but distances are measured to a surface. Give the file of the surface, or the name of a patch.");
         }
         const auto before = triangles.num_faces();
         triangles.add(wall);
-        if (triangles.num_faces() == before) throw InvalidInput("--wall-distance " + word + " has no polygons; distances are to a surface.");
+        if (triangles.num_faces() == before) throw InvalidInput("--wall-distance " + word + " has no polygons, but distances are measured to a surface.");
         is_closed = is_closed && surface_edges(wall).is_closed();
     }
     return {triangles.vertices(), triangles.faces(), is_closed};

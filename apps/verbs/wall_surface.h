@@ -8,15 +8,15 @@
 
 namespace meshard {
 
-/// Triangles that distances are measured to.
+/// Triangles to which distances are measured.
 struct WallSurface {
     at::Tensor vertices;     ///< (V, 3), double
-    at::Tensor faces;        ///< (F, 3), int64; right-handed seen from the side that the polygons' points turn to
+    at::Tensor faces;        ///< (F, 3), int64; with the orientation of the polygons
     bool is_closed = false;  ///< every edge belongs to two polygons or more
 };
 
-/// Reads surfaces as one. Each word is a surface file, or, where there is none of that name, a patch of the case (or a block of the file) `mesh`.
-/// Polygons that are no triangles become triangles around the mean of their corners, as everywhere in meshard; lines and vertices are left out.
+/// Reads several surfaces as one. Each word is a surface file, or, if there is no such file, a patch of the case (or a block of the file) `mesh`.
+/// Other polygons are split into triangles around the mean of their corners, as everywhere in meshard; lines and vertices are left out.
 /// @throws IoError, InvalidInput naming the word: neither a file nor a patch, no polygons, solid cells, coordinates that are not finite
 WallSurface read_walls(std::span<const std::string> words, const std::string& mesh);
 

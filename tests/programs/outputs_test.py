@@ -203,7 +203,7 @@ class RunFolder(Case):
         self.assert_trained()
         again = self.train(before=MPIRUN)
         self.assertNotEqual(again.code, 0)
-        self.assertIn("exists. Go on with it", again.err)
+        self.assertIn("exists. Continue it", again.err)
         self.assert_trained()
 
     def test_is_replaced_only_on_request(self):

@@ -442,7 +442,7 @@ TEST_F(Derive, NamesWhatIsWrong)
         words.insert(words.end(), {"-o", path(output)});
         return meshard(words);
     };
-    EXPECT_TRUE(fails_with(run({file}), 2, {"what is to be derived?", "--gradient"}));
+    EXPECT_TRUE(fails_with(run({file}), 2, {"nothing to derive", "--gradient"}));
     EXPECT_TRUE(fails_with(run({file, "--gradient", "q"}), 3, {file + " has no field 'q'", "'p'"}));
     EXPECT_TRUE(fails_with(run({file, "--gradient", "u"}), 3, {"Did you mean 'U'?"}));
     EXPECT_TRUE(fails_with(run({file, "--vorticity", "p"}), 3, {"'p' has 1 component;", "Vorticity", "three"}));
