@@ -18,7 +18,7 @@ constexpr std::uint8_t triangle = 5, tetra = 10, hexahedron = 12, wedge = 13, py
 
 using Index = std::int32_t;
 
-// A number in [0, 1) that depends on `key` alone.
+// A number in [0, 1) that depends on `key` only.
 double noise(std::uint64_t key)
 {
     key = (key + 0x9e3779b97f4a7c15u) * 0xbf58476d1ce4e5b9u;
@@ -60,7 +60,7 @@ private:
     std::vector<float> points_;
 };
 
-// Points of a grid of n x m x l boxes in a box of 2 x 1.5 x 1, moved by a tenth of the spacing inside.
+// Points of a grid of n x m x l boxes in a box of 2 x 1.5 x 1; inner points are moved by a tenth of the spacing.
 class Grid {
 public:
     Grid(MeshMaker& maker, Index nx, Index ny, Index nz, double jitter) : nx_(nx), ny_(ny)
@@ -124,7 +124,7 @@ Mesh boxes(std::int64_t num_cells, bool in_tets)
 Mesh hybrid(std::int64_t num_cells)
 {
     Index nx, ny, nz;
-    sides_of(static_cast<double>(num_cells) / 3.2, nx, ny, nz);  // cells a box on average
+    sides_of(static_cast<double>(num_cells) / 3.2, nx, ny, nz);  // average number of cells in a box
     MeshMaker maker(MeshKind::Unstructured);
     const Grid grid(maker, nx, ny, nz, 0.2);
     const Index end_prisms = nz / 5, end_tets = nz / 2, end_pyramids = end_tets + std::max(nz / 8, 1);
@@ -138,7 +138,7 @@ Mesh hybrid(std::int64_t num_cells)
                 } else if (k < end_tets) {
                     add_tets(maker, c);
                 } else if (k < end_pyramids) {
-                    const auto m = maker.add_point((2 * i + 1.0) / nx, 1.5 * (j + 0.5) / ny, (k + 0.5) / nz);  // middle of the box
+                    const auto m = maker.add_point((2 * i + 1.0) / nx, 1.5 * (j + 0.5) / ny, (k + 0.5) / nz);  // center of the box
                     if (k == end_tets) {
                         maker.add_cell(tetra, {c[0], c[1], c[2], m});
                         maker.add_cell(tetra, {c[0], c[2], c[3], m});
@@ -184,7 +184,7 @@ private:
         Index i, j, k;
     };
 
-    // Distance from the body in roots' edges decides; the rings are wide enough that levels change by one.
+    // The level follows from the distance to the body, in edges of the root boxes; the rings are so wide that neighbours differ by one level.
     int wanted_level(int level, Index i, Index j, Index k) const
     {
         const double size = 1.0 / (1 << level);
@@ -192,7 +192,7 @@ private:
         const double y = ((j + 0.5) * size / roots_ - 0.5) / 0.18;
         const double z = ((k + 0.5) * size / roots_ - 0.3) / 0.15;
         const double distance = std::abs(std::sqrt(x * x + y * y + z * z) - 1) * 0.2 * roots_;
-        const double limit[] = {0.55, 1.2, 2.6};  // shares of six roots
+        const double limit[] = {0.55, 1.2, 2.6};  // in edges of the root boxes
         const double scale = roots_ / 14.0;
         for (int finest = num_levels; finest > 0; --finest)
             if (distance < limit[num_levels - finest] * std::max(scale, 1.0)) return finest;
@@ -202,7 +202,7 @@ private:
     bool is_split(int level, Index i, Index j, Index k) const
     {
         if (level >= num_levels) return false;
-        // The middle of the root decides for level 0, the middle of the child for the next, and so on.
+        // Level 0 is decided at the center of the root, the next level at the center of the child, and so on.
         return wanted_level(level, i, j, k) > level;
     }
 
@@ -215,7 +215,7 @@ private:
         for (Index c = 0; c < 8; ++c) grow(level + 1, 2 * i + (c & 1), 2 * j + (c >> 1 & 1), 2 * k + (c >> 2));
     }
 
-    // Whether the place (level, i, j, k) is in the box and cut further than `level`, its ancestors being split.
+    // Whether the cell (level, i, j, k) is in the box and refined further, if its ancestors are.
     bool is_finer(int level, Index i, Index j, Index k) const
     {
         const Index n = roots_ << level;
@@ -235,7 +235,7 @@ private:
         return at->second;
     }
 
-    // A face of the cell, in four where the neighbour behind it is finer (by however many levels).
+    // Adds a face of the cell, or its four parts where the neighbour is finer (by any number of levels).
     void add_face(MeshMaker& maker, const Cell& cell, int axis, int side)
     {
         std::array<Index, 3> at{cell.i, cell.j, cell.k};
@@ -254,7 +254,7 @@ private:
             for (int quarter = 0; quarter < 4; ++quarter) {
                 auto child = behind;
                 for (auto& x : child) x *= 2;
-                child[axis] += side == 0 ? 1 : 0;  // the half that touches
+                child[axis] += side == 0 ? 1 : 0;  // the half next to the face
                 child[u] += quarter & 1;
                 child[v] += quarter >> 1;
                 auto corner = low;
@@ -299,7 +299,7 @@ Mesh graded(std::int64_t num_cells)
     return GradedOctree(roots).mesh();
 }
 
-// The faces of an octahedron in n x n triangles each, on a sphere with bumps.
+// The faces of an octahedron, each cut in n x n triangles and projected to a sphere with bumps.
 Mesh surface(std::int64_t num_cells)
 {
     const auto n = std::max<Index>(1, static_cast<Index>(std::lround(std::sqrt(static_cast<double>(num_cells) / 8))));

@@ -10,17 +10,17 @@
 
 namespace meshard {
 
-/// Kinds of `benchmark_mesh`: `tets`, `hybrid`, `graded`, `surface`, `hexes`.
+/// The kinds of `benchmark_mesh`: `tets`, `hybrid`, `graded`, `surface`, `hexes`.
 std::span<const std::string> benchmark_mesh_kinds();
 
-/// A mesh of the kinds that CFD meets, of about `num_cells` cells, the same on every machine:
+/// A mesh of about `num_cells` cells, of a kind that is common in CFD; the same on every machine:
 ///
-/// | kind    | what                                                                                                |
+/// | kind    | mesh                                                                                                |
 /// | ------- | --------------------------------------------------------------------------------------------------- |
-/// | tets    | a box of jittered points in tetrahedra, six a grid cell                                             |
+/// | tets    | a box of tetrahedra, six for each cell of a grid with randomly moved points                         |
 /// | hybrid  | a box in layers: prisms, tetrahedra, pyramids, hexahedra                                            |
-/// | graded  | hexahedra of an octree, three times finer at a body than far from it, hanging nodes as polyhedra     |
-/// | surface | a sphere with bumps in triangles                                                                    |
+/// | graded  | hexahedra of an octree, refined three times at a body; polyhedra at hanging nodes                   |
+/// | surface | triangles on a sphere with bumps                                                                    |
 /// | hexes   | a box of hexahedra                                                                                  |
 ///
 /// @throws InvalidInput for another kind or less than 1 cell.

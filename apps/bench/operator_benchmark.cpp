@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kCallsPerRound = 2000;
 
-/// Of this thread: what else runs on the machine does not count.
+/// CPU time of this thread, which does not depend on other load of the machine.
 double cpu_nanoseconds()
 {
     timespec now{};
@@ -29,7 +29,7 @@ double nanoseconds_per_call(const std::function<void()>& call)
     return (cpu_nanoseconds() - start) / kCallsPerRound;
 }
 
-/// What the operators work on, plain or sharded.
+/// The operators' inputs, plain or sharded.
 struct Operands {
     torch::Tensor x, y, rows, image;
 };

@@ -6,7 +6,7 @@
 
 namespace meshard {
 
-/// What the rule table adds to one call of an operator.
+/// Extra time of one call of an operator on sharded tensors.
 struct OperatorCost {
     std::string name;
     double plain_nanoseconds = 0;
@@ -14,7 +14,7 @@ struct OperatorCost {
     double added_nanoseconds = 0;  ///< median of the rounds' differences
 };
 
-/// Small tensors on one rank, so that what a call itself costs is all that counts; plain and sharded calls alternate in rounds.
+/// Times operators on small tensors on one rank, so that the cost of a call dominates; plain and sharded calls alternate.
 std::vector<OperatorCost> time_operators(int num_rounds);
 
 }  // namespace meshard

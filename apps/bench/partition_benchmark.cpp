@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// meshard bench: `partition`, which compares ways to cut meshes with METIS alone; what else there is goes to
-// bench_command.cpp.
+// meshard bench: `partition` compares methods of cutting meshes with METIS alone; the other benchmarks are in bench_command.cpp.
 #include "apps/bench/benchmark_meshes.h"
 #include "apps/program/command_line.h"
 #include "apps/program/json_report.h"
@@ -37,7 +36,7 @@ struct BenchOptions {
     bool json = false;
 };
 
-// One way to cut, over the seeds.
+// Results of one method, one value for each seed.
 struct Measured {
     std::vector<double> cut, ghosts, seconds, imbalance, pieces;
 };
@@ -87,8 +86,8 @@ int compare(const BenchOptions& options)
     TextTable table("lrlrrrrrrrr");
     table.add_row({"mesh", "parts", "method", "cut", "of METIS", "ghosts", "of METIS", "imbalance", "in pieces", "CPU s", "of METIS"});
     auto results = Json::array();
-    std::map<std::string, std::array<double, 4>> logs;  // sums of logarithms: cut, ghosts, seconds; and how many
-    std::map<std::string, std::int64_t> num_worse;      // runs with more of either than METIS alone at that seed
+    std::map<std::string, std::array<double, 4>> logs;  // sums of logarithms of cut, ghosts, seconds; and their number
+    std::map<std::string, std::int64_t> num_worse;      // runs with more cut edges or ghosts than METIS alone with the same seed
     for (const auto& name : options.meshes) {
         show_progress(name + " ...");
         const Mesh mesh = mesh_of(name);
@@ -170,7 +169,7 @@ int compare(const BenchOptions& options)
 int partition_bench_command(std::span<const std::string> arguments)
 {
     BenchOptions options;
-    CLI::App app("Cuts meshes by the methods asked for and by METIS's k-way alone, over several seeds in one run, and compares\n"
+    CLI::App app("Cuts meshes by the given methods and by METIS's k-way alone, with several seeds, and compares\n"
                  "cut, largest ghost count, imbalance and CPU seconds. A mesh is a file, or a kind with a number of cells to make:\n"
                  "tets, hybrid, graded, surface, hexes; e.g. tets:1000000.",
                  "bench partition");
@@ -182,11 +181,14 @@ int partition_bench_command(std::span<const std::string> arguments)
         ->delimiter(',')
         ->type_name("NAME,...")
         ->capture_default_str();
-    app.add_option("--seeds", options.num_seeds, "runs of each, with seeds of their own")->check(CLI::PositiveNumber)->type_name("N")->capture_default_str();
-    app.add_option("--imbalance", options.imbalance, "largest part over its fair share that is allowed")->type_name("RATIO")->capture_default_str();
-    app.add_flag("--quality", options.quality, "take three to four times the time for fewer cut faces and ghosts");
-    app.add_flag("--no-refine", options.plain, "the bare methods, without refinement");
-    app.add_flag("--contiguous", options.contiguous, "every part in one piece, where the mesh and the imbalance allow it");
+    app.add_option("--seeds", options.num_seeds, "runs of each method, each with another seed")
+        ->check(CLI::PositiveNumber)
+        ->type_name("N")
+        ->capture_default_str();
+    app.add_option("--imbalance", options.imbalance, "largest allowed size of a part divided by its equal share")->type_name("RATIO")->capture_default_str();
+    app.add_flag("--quality", options.quality, "search longer (three to four times) for fewer cut faces and ghosts");
+    app.add_flag("--no-refine", options.plain, "do not refine the methods' results");
+    app.add_flag("--contiguous", options.contiguous, "make every part connected, where the mesh and the imbalance allow it");
     app.add_flag("--json", options.json, "one JSON object on stdout instead of the report, with the values of every seed");
     if (!parse_arguments(app, arguments)) return exit_code::ok;
     if (options.meshes.empty()) options.meshes = {"tets:1000000", "hybrid:1000000", "graded:1000000", "surface:1000000"};

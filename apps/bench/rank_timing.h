@@ -8,13 +8,13 @@
 
 namespace meshard {
 
-/// The upper one of an even number of values.
+/// For an even number of values the upper of the two middle ones.
 double median(std::vector<double> values);
 
-/// Returns when all that was queued on a device is done. A device works on while the host goes on: a time ends then.
+/// Returns when all that was queued on a device is done, which may be long after the host has queued it.
 void wait_for_device(const at::Device& device);
 
-/// Seconds of the slowest rank, all starting together. Collective.
+/// Seconds of the slowest rank; all ranks start together. Collective.
 double seconds_together(const DeviceMesh& mesh, const std::function<void()>& work);
 
 }  // namespace meshard

@@ -19,7 +19,7 @@ namespace {
 using Mesh = std::shared_ptr<const DeviceMesh>;
 using Work = std::function<void()>;
 
-/// `share`: the factor that makes the plain work a rank's share.
+/// `share`: the factor from the time of the plain work to that of a rank's share.
 ScalingResult compare(const std::string& workload, const std::string& kind, const Mesh& mesh, int num_repeats, double share, const Work& plain,
                       const Work& sharded)
 {
@@ -29,7 +29,7 @@ ScalingResult compare(const std::string& workload, const std::string& kind, cons
         const auto ceiling = share * seconds_together(*mesh, plain);
         mesh->counter().reset();
         const auto time = seconds_together(*mesh, sharded);
-        result.num_messages = mesh->counter().num_calls() - 2;  // without the clock's own
+        result.num_messages = mesh->counter().num_calls() - 2;  // without those of the timing itself
         result.message_bytes = mesh->counter().total_bytes();
         if (i < 0) continue;
         ceilings.push_back(ceiling);
@@ -47,7 +47,7 @@ AxisLayout even_layout(std::int64_t n, std::int64_t dim, const DeviceMesh& mesh)
     return {Shard(dim), std::make_shared<Extents>(even_extents(n, mesh.num_ranks())), 1};
 }
 
-/// Seven shares for the first rank, three for every other.
+/// Rows in the ratio of seven on rank 0 to three on every other rank.
 AxisLayout uneven_layout(std::int64_t n, std::int64_t dim, const DeviceMesh& mesh)
 {
     Extents extents(mesh.num_ranks(), 3 * n / (3 * mesh.num_ranks() + 4));
@@ -79,7 +79,7 @@ ScalingResult attention(const Mesh& mesh, int num_repeats, bool uneven)
         [&] { run(sq, sk, sv); });
 }
 
-/// Patches of 8 x 8, blocks of attention and MLP, one number for each token.
+/// A vision transformer: patches of 8 x 8, blocks of attention and MLP, one output for each token.
 struct VisionTransformerImpl : torch::nn::Module {
     VisionTransformerImpl(std::int64_t width, std::int64_t num_heads, std::int64_t num_blocks) : num_heads(num_heads)
     {

@@ -15,7 +15,7 @@
 namespace meshard {
 namespace {
 
-/// One model with its optimiser.
+/// A model with its optimiser.
 struct Trainee {
     Transolver model;
     torch::optim::AdamW optimizer;

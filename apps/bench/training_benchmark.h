@@ -16,19 +16,19 @@ struct StepShape {
     std::int64_t slice_num = 32;
 };
 
-/// Medians over pairs of steps that alternate. On one rank `plain` is the same step without sharded tensors; on several it is an independent
-/// plain step of this rank's share of the points, on all ranks at once: the machine's own ceiling.
+/// Medians over pairs of steps that alternate. On one rank `plain` is the same step without sharded tensors; on several it is a plain step
+/// with this rank's number of points, without communication, on all ranks at once: the machine's ceiling.
 struct StepTimes {
     int num_ranks = 1;
     int threads_per_rank = 1;
     double plain_seconds = 0;  ///< of the slowest rank
     double sharded_seconds = 0;
     double sharded_over_plain = 0;  ///< median of the pairs' ratios
-    std::int64_t num_messages = 0;  ///< that one rank sends in a sharded step
+    std::int64_t num_messages = 0;  ///< sent by one rank in a sharded step
     std::int64_t message_bytes = 0;
 };
 
-/// Forward, backward and AdamW. Collective over all ranks of `world`; every rank gets the same figures but for its own messages.
+/// Times forward, backward and AdamW. Collective over all ranks of `world`; every rank gets the same results but for its own messages.
 StepTimes time_training_step(const StepShape& shape, int num_repeats, World& world);
 
 }  // namespace meshard
