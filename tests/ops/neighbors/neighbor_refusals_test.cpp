@@ -115,13 +115,13 @@ TEST(NeighborRefusals, OfSearches)
             const auto all = one.claimed(one.pick(two, local), points);
             knn(all, all, 2);
         });
-        one.refuse("Make them alike", [&] { knn(points, one.claimed(one.pick(two, local), points), 2); });
+        one.refuse("Give both the same", [&] { knn(points, one.claimed(one.pick(two, local), points), 2); });
         for (const auto& [wrong, right, text] :
              {std::tuple(at::kFloat, at::kDouble, differ), {at::kHalf, at::kFloat, differ}, {at::kLong, at::kFloat, "of a floating type"}}) {
             const auto all = one.claimed(local.to(one.pick(wrong, right)), points);
             one.refuse(text, [&] { knn(all, all, 2); });
         }
-        one.refuse("Make them alike", [&] { knn(points, one.claimed(local.to(one.pick(at::kFloat, at::kDouble)), points), 2); });
+        one.refuse("Give both the same", [&] { knn(points, one.claimed(local.to(one.pick(at::kFloat, at::kDouble)), points), 2); });
         one.refuse("too many radii", [&] {
             const auto far = one.cut(one.spoiled(local, 1e9));
             radius_search(far, far, 0.5, 3, {.order = NeighborOrder::Grid});
