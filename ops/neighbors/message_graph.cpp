@@ -48,15 +48,6 @@ SpecPtr layout_of_rows(const ShardSpec& like, std::int64_t own, const std::strin
     return make_spec(like.device_mesh, axes);
 }
 
-std::vector<std::int64_t> owned_ids(const ShardSpec& spec, std::int64_t num_owned)
-{
-    if (spec.index_map) return {spec.index_map->owned().begin(), spec.index_map->owned().end()};
-    std::vector<std::int64_t> ids(num_owned);
-    const auto axis = cut_axis(spec);
-    std::iota(ids.begin(), ids.end(), spec.axes[axis].offset(spec.device_mesh->coordinate(axis)));
-    return ids;
-}
-
 /// Positions of all entries in a table that has `width` positions for each row. On the CPU, as the offsets.
 at::Tensor table_slots(const at::Tensor& offsets, std::int64_t width)
 {
@@ -270,7 +261,7 @@ DeepGraph::DeepGraph(const MessageGraph& graph, std::int64_t num_steps)
     const auto lists = from_local(own_lists, shallow_spec_);
 
     std::unordered_map<std::int64_t, std::int64_t> row_of;
-    for (const auto id : owned_ids(*shallow_spec_, num_owned_)) row_of.emplace(id, static_cast<std::int64_t>(row_of.size()));
+    for (const auto id : own_row_ids(*shallow_spec_, cut_axis(*shallow_spec_), num_owned_)) row_of.emplace(id, static_cast<std::int64_t>(row_of.size()));
     std::vector<std::int64_t> deep_offsets(offsets.begin(), offsets.end()), rows, ghosts, frontier;
     const auto reach = [&](std::int64_t id) {
         const auto [found, is_new] = row_of.emplace(id, static_cast<std::int64_t>(row_of.size()));

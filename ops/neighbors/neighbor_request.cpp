@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/neighbors/neighbor_request.h"
 
+#include "ops/rows/cut_rows.h"
 #include "ops/search/grid_walk.h"
 #include "partition/error.h"
 #include "sharding/tensor/redistribute.h"
@@ -38,15 +39,7 @@ NeighborInput neighbor_input(const char* where, const char* what, const at::Tens
         here = to_local(tensor);
     }
     if (batch) here = here.select(0, *batch);
-    if (rows.is_cut()) {
-        const auto& map = rows.layout->index_map;
-        if (map && map->num_owned == here.size(0)) {
-            rows.ids.assign(map->owned().begin(), map->owned().end());
-        } else {
-            rows.ids.resize(here.size(0));
-            std::iota(rows.ids.begin(), rows.ids.end(), rows.layout->axes[rows.axis].offset(rows.device_mesh->coordinate(rows.axis)));
-        }
-    }
+    if (rows.is_cut()) rows.ids = own_row_ids(*rows.layout, rows.axis, here.size(0));
     if (here.dim() != 2 || !here.is_floating_point() || here.size(1) < 1 || here.size(1) > 3) {
         throw InvalidInput(std::string(where) + ": the " + what + " are a tensor of " + std::to_string(here.dim()) + " dimensions and type " +
                            c10::toString(here.scalar_type()) + (here.dim() == 2 ? " with " + std::to_string(here.size(1)) + " columns" : std::string()) +

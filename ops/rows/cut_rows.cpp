@@ -19,13 +19,19 @@ RankGroup CutRows::group() const
 
 std::vector<std::int64_t> CutRows::ids() const
 {
-    if (is_cut()) {
-        const auto& map = layout->index_map;
-        if (map && map->num_owned == own.size(0)) return {map->owned().begin(), map->owned().end()};
-    }
+    if (is_cut()) return own_row_ids(*layout, axis, own.size(0));
     std::vector<std::int64_t> numbers(own.size(0));
-    std::iota(numbers.begin(), numbers.end(), is_cut() ? layout->axes[axis].offset(layout->device_mesh->coordinate(axis)) : 0);
+    std::iota(numbers.begin(), numbers.end(), 0);
     return numbers;
+}
+
+std::vector<std::int64_t> own_row_ids(const ShardSpec& layout, std::int64_t axis, std::int64_t num_own)
+{
+    const auto& map = layout.index_map;
+    if (map && map->num_owned == num_own) return {map->owned().begin(), map->owned().end()};
+    std::vector<std::int64_t> ids(num_own);
+    std::iota(ids.begin(), ids.end(), layout.axes[axis].offset(layout.device_mesh->coordinate(axis)));
+    return ids;
 }
 
 at::Tensor CutRows::like(const at::Tensor& rows) const

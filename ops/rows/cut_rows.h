@@ -24,6 +24,9 @@ struct CutRows {
     at::Tensor like(const at::Tensor& rows) const;  ///< one row for each own row, as a tensor with the same layout
 };
 
+/// Global ids of this rank's `num_own` rows of a tensor that `axis` cuts along its rows: from the index map, or row numbers in the whole.
+std::vector<std::int64_t> own_row_ids(const ShardSpec& layout, std::int64_t axis, std::int64_t num_own);
+
 /// Reduces pending sums first. Errors begin with `where` and call the rows `what`.
 /// @throws InvalidInput if the tensor is cut along another dimension, along several axes, or in blocks
 CutRows cut_rows_of(const char* where, const char* what, const at::Tensor& tensor);
