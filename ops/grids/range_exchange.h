@@ -36,8 +36,8 @@ public:
     /// `layout` is a Shard with one block, on the axis of `group`; `needed` has one range a rank, within the whole, empty ones allowed.
     RangeExchange(const RankGroup& group, const AxisLayout& layout, std::vector<Range> needed);
 
-    /// Receives the needed range of this rank; puts `before` and `after` entries of the value `fill` around it. Collective if `communicates`. `local` holds
-    /// the owned range; the result may be a view of it.
+    /// Receives the needed range of this rank; puts `before` and `after` entries of the value `fill` around it. Collective unless every rank holds the range
+    /// that it needs. `local` holds the owned range; the result may be a view of it.
     at::Tensor borrow(const at::Tensor& local, std::int64_t before = 0, std::int64_t after = 0, const at::Scalar& fill = 0) const;
 
     /// The adjoint of `borrow` without fill: from the gradient of the needed range to that of the owned range. Gradients of borrowed entries are sent to their
@@ -46,9 +46,6 @@ public:
 
     const Range& owned() const { return owned_[me_]; }
     const Range& needed() const { return needed_[me_]; }
-
-    /// Whether some rank needs entries that another owns.
-    bool communicates() const { return communicates_; }
 
 private:
     /// Sends the range `outgoing[r]` of `tensor`, which holds the range `held`, to each other rank r; returns the range `incoming[r]` received from each, one

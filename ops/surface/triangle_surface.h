@@ -38,9 +38,6 @@ public:
 
     NearestOnTriangle nearest(std::int64_t face, const Vector3& query) const;
 
-    /// Unit normal of a triangle; zero without area.
-    const Vector3& face_normal(std::int64_t face) const { return face_normals_[face]; }
-
     /// Pseudonormal of a feature of a face, as NearestOnTriangle numbers them; not of unit length.
     const Vector3& feature_normal(std::int64_t face, int feature) const;
 

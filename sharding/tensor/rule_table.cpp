@@ -543,16 +543,4 @@ void set_rule_observer(RuleObserver* value)
     observer = value;
 }
 
-void replicated_rule(RuleCall& call)
-{
-    const auto tensors = call.tensors();
-    for (const auto& tensor : tensors) {
-        if (is_sharded(tensor) && spec_of(tensor)->has_shard()) call.refuse("there is no rule for sharded arguments");
-    }
-    if (call.is_random()) call.refuse("it draws random numbers, which would differ between ranks");
-    call.reduce(tensors);
-    call.make_local();
-    call.run({call.replicated()});
-}
-
 }  // namespace meshard

@@ -169,9 +169,6 @@ std::vector<RuleEntry> list_rules();
 /// is made.
 void install_rules();
 
-/// If all arguments are Replicate, so are the results; all other layouts are refused.
-void replicated_rule(RuleCall& call);
-
 /// Rule of last resort, exact for every operator that draws no random numbers: every rank gathers the cut arguments and computes the whole; the
 /// results are Replicate. An argument that is written to keeps its layout; a plain one gets the whole value. Other rules call it for layouts
 /// that they do not support.
