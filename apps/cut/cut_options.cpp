@@ -188,7 +188,7 @@ void check_output_folder(const std::string& output_name)
         folder = folder.parent_path();
     } while (!std::filesystem::exists(folder) && folder.has_relative_path());
     if (!std::filesystem::is_directory(folder)) {
-        throw IoError("the output '" + output.string() + "' cannot be made: '" + folder.string() + "' is not a folder.");
+        throw IoError("the output '" + output.string() + "' cannot be made: '" + folder.string() + "' is no folder.");
     }
     if (access(folder.c_str(), W_OK | X_OK) != 0) {
         throw IoError("the output '" + output.string() + "' cannot be made: no permission to write in '" + folder.string() + "'.");
