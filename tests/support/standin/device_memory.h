@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace meshard::standin {
+
+// Memory of the stand-in's devices. Each byte has two addresses: the device's, which tensors hold and which is closed to everybody, and the host's view of it,
+// which only the device's own work knows. So no operator has to open and close memory, and a thread that reads device memory is caught whatever the others do.
+
+/// Whole pages on a device, filled with 0xFF (NaN as numbers). @return an address of the device; null for no bytes @throws std::bad_alloc
+void* take_memory(int device, std::size_t bytes);
+void give_memory(void* address);
+
+/// Where the device's own work finds the bytes at an address of a device.
+void* host_view(const void* address);
+bool is_device_address(const void* address);
+int device_of(const void* address);
+/// Bytes in use.
+std::int64_t used_bytes(int device);
+
+/// While it lives, the memory of a device can be read and written at its own addresses too, by every thread: for kernels that are given addresses.
+class OpenMemory {
+public:
+    explicit OpenMemory(int device);
+    ~OpenMemory();
+    OpenMemory(const OpenMemory&) = delete;
+    OpenMemory& operator=(const OpenMemory&) = delete;
+
+private:
+    int device_;
+};
+
+/// Ends the process with a sentence when host code touches memory of a device. Other faults keep what they had.
+void watch_memory();
+
+}  // namespace meshard::standin

@@ -1,0 +1,438 @@
+// SPDX-License-Identifier: Apache-2.0
+// Streams, events, generators and allocators of the stand-in accelerator, and how LibTorch finds them.
+#include "tests/support/standin/device_runtime.h"
+
+#include "tests/support/standin/device_memory.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/util/Backtrace.h>
+
+#include <array>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <mutex>
+
+namespace meshard::standin {
+namespace {
+
+thread_local int device_here = 0;
+thread_local std::array<c10::StreamId, kMaxDevices> streams_here{};
+
+/// Work that a real device would have done by now even if nobody waited.
+constexpr std::size_t kMostLate = 256;
+
+/// What one stream has not done yet, in order.
+struct Queue {
+    struct Item {
+        std::uint64_t ticket;
+        std::function<void()> finish;
+    };
+    std::deque<Item> items;
+};
+
+struct DeviceState {
+    std::recursive_mutex mutex;
+    std::map<c10::StreamId, Queue> queues;
+    std::uint64_t last_ticket = 0;
+    std::atomic<c10::StreamId> last_stream{0};
+    StandinCounters counters;
+};
+
+DeviceState& state(int device)
+{
+    static auto* const states = new std::array<DeviceState, kMaxDevices>;  // never freed: late work may outlive static objects
+    return states->at(static_cast<std::size_t>(device));
+}
+
+void finish_until(int device, c10::StreamId stream, std::uint64_t ticket)
+{
+    auto& here = state(device);
+    while (true) {
+        std::function<void()> finish;
+        {
+            const std::lock_guard lock(here.mutex);
+            auto& items = here.queues[stream].items;
+            if (items.empty() || items.front().ticket > ticket) return;
+            finish = std::move(items.front().finish);
+            items.pop_front();
+        }
+        finish();
+    }
+}
+
+/// The point of a stream at which an event was recorded.
+struct Event {
+    c10::DeviceIndex device = 0;
+    c10::StreamId stream = 0;
+    std::uint64_t ticket = 0;
+    mutable std::atomic<int> num_queries{0};
+};
+
+struct Guard final : c10::impl::DeviceGuardImplInterface {
+    c10::DeviceType type() const override { return kType; }
+    c10::Device exchangeDevice(c10::Device device) const override
+    {
+        const c10::Device old(kType, static_cast<c10::DeviceIndex>(device_here));
+        setDevice(device);
+        return old;
+    }
+    c10::Device getDevice() const override { return c10::Device(kType, static_cast<c10::DeviceIndex>(device_here)); }
+    void setDevice(c10::Device device) const override { set_current_device(device.index()); }
+    void uncheckedSetDevice(c10::Device device) const noexcept override
+    {
+        if (device.index() >= 0) device_here = device.index();
+    }
+    c10::Stream getStream(c10::Device device) const override { return current_stream(device.index() < 0 ? device_here : device.index()); }
+    c10::Stream getDefaultStream(c10::Device device) const override
+    {
+        return c10::Stream(c10::Stream::UNSAFE, c10::Device(kType, device.index() < 0 ? static_cast<c10::DeviceIndex>(device_here) : device.index()), 0);
+    }
+    c10::Stream getNewStream(c10::Device device, int = 0) const override
+    {
+        const auto index = device.index() < 0 ? static_cast<c10::DeviceIndex>(device_here) : device.index();
+        return c10::Stream(c10::Stream::UNSAFE, c10::Device(kType, index), ++state(index).last_stream);
+    }
+    c10::Stream getStreamFromGlobalPool(c10::Device device, bool = false) const override { return getNewStream(device); }
+    c10::Stream exchangeStream(c10::Stream stream) const override
+    {
+        auto& here = streams_here.at(static_cast<std::size_t>(stream.device_index()));
+        return c10::Stream(c10::Stream::UNSAFE, stream.device(), std::exchange(here, stream.id()));
+    }
+    c10::DeviceIndex deviceCount() const noexcept override { return static_cast<c10::DeviceIndex>(num_devices()); }
+
+    void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override { delete static_cast<Event*>(event); }
+    void record(void** event, const c10::Stream& stream, const c10::DeviceIndex, const c10::EventFlag) const override
+    {
+        if (!*event) *event = new Event;
+        auto& point = *static_cast<Event*>(*event);
+        const std::lock_guard lock(state(stream.device_index()).mutex);
+        point.device = stream.device_index();
+        point.stream = stream.id();
+        point.ticket = state(stream.device_index()).last_ticket;
+        point.num_queries = 0;
+    }
+    void block(void* event, const c10::Stream& stream) const override
+    {
+        if (!event) return;
+        const auto& point = *static_cast<Event*>(event);
+        if (point.device == stream.device_index() && point.stream == stream.id()) return;
+        do_late(stream, [device = point.device, other = point.stream, ticket = point.ticket] { finish_until(device, other, ticket); });
+    }
+    /// Work takes a while: what asks again and again is told that it is done in the end.
+    bool queryEvent(void* event) const override
+    {
+        if (!event) return true;
+        const auto& point = *static_cast<Event*>(event);
+        if (++point.num_queries < 3) return false;
+        finish_until(point.device, point.stream, point.ticket);
+        return true;
+    }
+    void synchronizeEvent(void* event) const override
+    {
+        if (!event) return;
+        const auto& point = *static_cast<Event*>(event);
+        count(point.device, Count::Sync, "synchronize_event");
+        finish_until(point.device, point.stream, point.ticket);
+    }
+    bool queryStream(const c10::Stream& stream) const override
+    {
+        const std::lock_guard lock(state(stream.device_index()).mutex);
+        return state(stream.device_index()).queues[stream.id()].items.empty();
+    }
+    void synchronizeStream(const c10::Stream& stream) const override { synchronize(stream, "synchronize_stream"); }
+    void synchronizeDevice(const c10::DeviceIndex index) const override
+    {
+        count(index, Count::Sync, "synchronize_device");
+        std::vector<c10::StreamId> streams;
+        {
+            const std::lock_guard lock(state(index).mutex);
+            for (const auto& [id, queue] : state(index).queues) streams.push_back(id);
+        }
+        for (const auto id : streams) finish_until(index, id, UINT64_MAX);
+    }
+};
+
+struct DeviceAllocator final : c10::Allocator {
+    c10::DataPtr allocate(std::size_t bytes) override
+    {
+        auto* const memory = take_memory(device_here, bytes);
+        return {memory, memory, &give_memory, c10::Device(kType, static_cast<c10::DeviceIndex>(device_here))};
+    }
+    c10::DeleterFnPtr raw_deleter() const override { return &give_memory; }
+    void copy_data(void* to, const void* from, std::size_t bytes) const override { std::memcpy(host_view(to), host_view(from), bytes); }
+};
+
+/// Pages of the host that the device may copy from and to while the host goes on.
+class PageLocked final : public c10::Allocator {
+public:
+    c10::DataPtr allocate(std::size_t bytes) override
+    {
+        if (bytes == 0) return {nullptr, c10::Device(c10::kCPU)};
+        void* memory = nullptr;
+        if (posix_memalign(&memory, 4096, bytes) != 0) throw std::bad_alloc();
+        const std::lock_guard lock(mutex_);
+        sizes_[static_cast<char*>(memory)] = bytes;
+        return {memory, memory, &give, c10::Device(c10::kCPU)};
+    }
+    c10::DeleterFnPtr raw_deleter() const override { return &give; }
+    void copy_data(void* to, const void* from, std::size_t bytes) const override { std::memcpy(to, from, bytes); }
+
+    bool holds(const void* address)
+    {
+        const std::lock_guard lock(mutex_);
+        auto after = sizes_.upper_bound(static_cast<char*>(const_cast<void*>(address)));
+        if (after == sizes_.begin()) return false;
+        --after;
+        return address < after->first + after->second;
+    }
+
+    static PageLocked& instance()
+    {
+        static auto* const allocator = new PageLocked;
+        return *allocator;
+    }
+
+private:
+    static void give(void* memory)
+    {
+        {
+            const std::lock_guard lock(instance().mutex_);
+            instance().sizes_.erase(static_cast<char*>(memory));
+        }
+        std::free(memory);
+    }
+
+    std::mutex mutex_;
+    std::map<char*, std::size_t> sizes_;
+};
+
+/// Draws with a generator of the CPU, so that a device draws what the CPU does.
+class DeviceGenerator final : public c10::GeneratorImpl {
+public:
+    DeviceGenerator(int device, at::Generator host)
+        : GeneratorImpl(c10::Device(kType, static_cast<c10::DeviceIndex>(device)), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)), host_(std::move(host))
+    {
+    }
+    void set_current_seed(std::uint64_t seed) override { host_.set_current_seed(seed); }
+    void set_offset(std::uint64_t) override { TORCH_CHECK(false, "standin: generators have no offset"); }
+    std::uint64_t get_offset() const override { TORCH_CHECK(false, "standin: generators have no offset"); }
+    std::uint64_t current_seed() const override { return host_.current_seed(); }
+    std::uint64_t seed() override { return host_.seed(); }
+    void set_state(const c10::TensorImpl& state) override { host_.unsafeGetGeneratorImpl()->set_state(state); }
+    c10::intrusive_ptr<c10::TensorImpl> get_state() const override { return host_.unsafeGetGeneratorImpl()->get_state(); }
+    const at::Generator& host() const { return host_; }
+
+private:
+    DeviceGenerator* clone_impl() const override { return new DeviceGenerator(device().index(), host_.clone()); }
+
+    at::Generator host_;
+};
+
+struct Hooks final : at::PrivateUse1HooksInterface {
+    bool isBuilt() const override { return true; }
+    bool isAvailable() const override { return true; }
+    bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+    c10::DeviceIndex deviceCount() const override { return static_cast<c10::DeviceIndex>(num_devices()); }
+    void setCurrentDevice(c10::DeviceIndex device) const override { set_current_device(device); }
+    c10::DeviceIndex getCurrentDevice() const override { return static_cast<c10::DeviceIndex>(device_here); }
+    c10::DeviceIndex exchangeDevice(c10::DeviceIndex device) const override
+    {
+        const auto old = getCurrentDevice();
+        set_current_device(device);
+        return old;
+    }
+    c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override { return device < 0 ? getCurrentDevice() : exchangeDevice(device); }
+    at::Device getDeviceFromPtr(void* data) const override
+    {
+        TORCH_CHECK(is_device_address(data), "standin: ", data, " is no address of a device");
+        return at::Device(kType, static_cast<c10::DeviceIndex>(device_of(data)));
+    }
+    bool isPinnedPtr(const void* data) const override { return PageLocked::instance().holds(data); }
+    c10::Allocator* getPinnedMemoryAllocator() const override { return &PageLocked::instance(); }
+    const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override
+    {
+        static auto* const generators = [] {
+            auto* all = new std::vector<at::Generator>;
+            for (int i = 0; i < num_devices(); ++i) all->push_back(at::make_generator<DeviceGenerator>(i, at::detail::createCPUGenerator()));
+            return all;
+        }();
+        return generators->at(static_cast<std::size_t>(index < 0 ? device_here : index));
+    }
+    at::Generator getNewGenerator(c10::DeviceIndex index) const override
+    {
+        return at::make_generator<DeviceGenerator>(index < 0 ? device_here : index, at::detail::createCPUGenerator());
+    }
+    void resizePrivateUse1Bytes(const c10::Storage& storage, std::size_t bytes) const override
+    {
+        auto memory = [&] {
+            const int before = std::exchange(device_here, static_cast<int>(storage.device().index()));
+            auto taken = device_allocator().allocate(bytes);
+            device_here = before;
+            return taken;
+        }();
+        const auto kept = std::min(bytes, storage.nbytes());
+        if (kept > 0) std::memcpy(host_view(memory.get()), host_view(storage.data()), kept);
+        storage.unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(memory));
+        storage.unsafeGetStorageImpl()->set_nbytes(bytes);
+    }
+};
+
+StandinCounters counters_of(int device)
+{
+    const std::lock_guard lock(state(device).mutex);
+    return state(device).counters;
+}
+
+void reset_counters_of(int device)
+{
+    const std::lock_guard lock(state(device).mutex);
+    state(device).counters = {};
+}
+
+/// MESHARD_STANDIN_REPORT: a file, to which each process adds lines `device what operator number` when it ends.
+void report()
+{
+    const char* path = std::getenv("MESHARD_STANDIN_REPORT");
+    auto* const file = path ? std::fopen(path, "a") : nullptr;
+    if (!file) return;
+    for (int device = 0; device < num_devices(); ++device) {
+        const auto all = counters_of(device);
+        const auto write = [&](const char* what, const std::map<std::string, std::int64_t>& counts) {
+            for (const auto& [operation, number] : counts)
+                std::fprintf(file, "%d %s %s %lld\n", device, what, operation.c_str(), static_cast<long long>(number));
+        };
+        write("launch", all.launched);
+        write("copy", all.copied);
+        write("sync", all.synced);
+    }
+    std::fclose(file);
+}
+
+/// When the library is loaded.
+const bool is_registered = [] {
+    watch_memory();
+    c10::register_privateuse1_backend("standin");
+    static auto* const guard = new Guard;
+    static const c10::impl::DeviceGuardImplRegistrar registrar(kType, guard);
+    at::RegisterPrivateUse1HooksInterface(new Hooks);
+    c10::SetAllocator(kType, &device_allocator());
+    std::atexit(report);
+    return true;
+}();
+
+}  // namespace
+
+int num_devices()
+{
+    static const int number = [] {
+        const char* text = std::getenv("MESHARD_STANDIN_DEVICES");
+        const int wanted = text ? std::atoi(text) : 8;
+        return std::min(std::max(wanted, 1), kMaxDevices);
+    }();
+    return number;
+}
+
+int current_device()
+{
+    return device_here;
+}
+
+void set_current_device(int device)
+{
+    TORCH_CHECK(device >= 0 && device < num_devices(), "standin: there is no device standin:", device, "; expected 0 to ", num_devices() - 1);
+    device_here = device;
+}
+
+c10::Stream current_stream(int device)
+{
+    return c10::Stream(c10::Stream::UNSAFE, c10::Device(kType, static_cast<c10::DeviceIndex>(device)), streams_here.at(static_cast<std::size_t>(device)));
+}
+
+void count(int device, Count what, const std::string& operation, std::int64_t bytes)
+{
+    {
+        const std::lock_guard lock(state(device).mutex);
+        auto& counters = state(device).counters;
+        switch (what) {
+        case Count::Launch:
+            ++counters.launches;
+            ++counters.launched[operation];
+            break;
+        case Count::DeviceToHost:
+            ++counters.device_to_host;
+            counters.device_to_host_bytes += bytes;
+            ++counters.copied[operation];
+            break;
+        case Count::HostToDevice:
+            ++counters.host_to_device;
+            counters.host_to_device_bytes += bytes;
+            ++counters.copied[operation];
+            break;
+        case Count::Sync:
+            ++counters.syncs;
+            ++counters.synced[operation];
+            break;
+        }
+    }
+    static const bool traces = std::getenv("MESHARD_STANDIN_TRACE") != nullptr;  // where from
+    if (traces && what != Count::Launch) {
+        std::fprintf(stderr, "standin:%d %s %s\n%s\n", device, what == Count::Sync ? "sync" : "copy", operation.c_str(), c10::get_backtrace(2, 30).c_str());
+    }
+}
+
+void do_late(const c10::Stream& stream, std::function<void()> finish)
+{
+    auto& here = state(stream.device_index());
+    std::uint64_t too_old = 0;
+    {
+        const std::lock_guard lock(here.mutex);
+        auto& items = here.queues[stream.id()].items;
+        items.push_back({++here.last_ticket, std::move(finish)});
+        if (items.size() > kMostLate) too_old = items.front().ticket;
+    }
+    if (too_old > 0) finish_until(stream.device_index(), stream.id(), too_old);
+}
+
+void synchronize(const c10::Stream& stream, const std::string& operation)
+{
+    count(stream.device_index(), Count::Sync, operation);
+    finish_until(stream.device_index(), stream.id(), UINT64_MAX);
+}
+
+c10::Allocator& device_allocator()
+{
+    static auto* const allocator = new DeviceAllocator;
+    return *allocator;
+}
+
+at::Generator host_generator(const at::Generator& generator)
+{
+    if (generator.device().type() != kType) return generator;
+    return static_cast<const DeviceGenerator*>(generator.unsafeGetGeneratorImpl())->host();
+}
+
+at::Generator host_generator(int device)
+{
+    return host_generator(at::globalContext().defaultGenerator(c10::Device(kType, static_cast<c10::DeviceIndex>(device))));
+}
+
+bool is_page_locked(const void* address)
+{
+    return PageLocked::instance().holds(address);
+}
+
+}  // namespace meshard::standin
+
+extern "C" __attribute__((visibility("default"))) const meshard::Standin* meshard_standin()
+{
+    using namespace meshard::standin;
+    static const meshard::Standin offered{counters_of, reset_counters_of, as_host, num_devices};
+    return &offered;
+}

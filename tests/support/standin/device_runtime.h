@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tests/support/standin/standin.h"
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+
+#include <functional>
+#include <string>
+
+namespace meshard::standin {
+
+inline constexpr int kMaxDevices = 16;
+inline constexpr auto kType = c10::DeviceType::PrivateUse1;
+
+/// MESHARD_STANDIN_DEVICES, 8 if unset.
+int num_devices();
+
+/// Of the calling thread.
+int current_device();
+void set_current_device(int device);
+c10::Stream current_stream(int device);
+
+/// Adds to a device's counters.
+enum class Count { Launch, DeviceToHost, HostToDevice, Sync };
+void count(int device, Count what, const std::string& operation, std::int64_t bytes = 0);
+
+/// Work that the device does late: `finish` is called when the host waits for the stream, or for an event that was recorded there later.
+void do_late(const c10::Stream& stream, std::function<void()> finish);
+/// Waits for everything on the stream. Counted as a sync under that name. @throws what late work throws
+void synchronize(const c10::Stream& stream, const std::string& operation);
+
+c10::Allocator& device_allocator();
+/// The generator of the CPU that draws for a device: the same numbers for the same seed.
+at::Generator host_generator(const at::Generator& generator);
+at::Generator host_generator(int device);
+bool is_page_locked(const void* address);
+
+/// A tensor of the device as one of the CPU that shares its memory, for work that the device does.
+at::Tensor as_host(const at::Tensor& tensor);
+
+}  // namespace meshard::standin
