@@ -3,9 +3,13 @@
 
 #include "partition/error.h"
 #include "sharding/transport/launch.h"
+#include "tests/support/checking_backend.h"
+#include "tests/support/standin/standin.h"
 
 #include <ATen/ATen.h>
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/Parallel.h>
+#include <c10/core/AutogradState.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <algorithm>
@@ -209,7 +213,9 @@ public:
         if (size == 1) return RankGroup(nullptr, axis, std::move(counter));
         const auto index = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
         const auto key = name + "#" + std::to_string(num_made_[name]++);
-        return RankGroup(c10::make_intrusive<ThreadBackend>(hubs_.get(key, size), index, size), axis, std::move(counter));
+        const auto* const device = loaded_standin();
+        auto backend = checked(c10::make_intrusive<ThreadBackend>(hubs_.get(key, size), index, size), device ? device->as_host : nullptr);
+        return RankGroup(std::move(backend), axis, std::move(counter));
     }
 
     std::optional<at::Generator> generator() const override { return generator_here; }
@@ -221,17 +227,34 @@ private:
     std::map<std::string, int> num_made_;
 };
 
+/// Each rank has a device of its own where there are as many.
+void take_device(int rank)
+{
+    const auto type = at::getAccelerator();
+    if (type && at::accelerator::deviceCount() > 0) at::accelerator::setDeviceIndex(static_cast<c10::DeviceIndex>(rank % at::accelerator::deviceCount()));
+}
+
 /// Null unless this process is one of several ranks.
 World* processes()
 {
     static const auto world = [] {
         const auto info = detect_launch();
+        take_device(info.local_rank);
         return info.size > 1 ? World::connect(info, 60) : nullptr;
     }();
     return world.get();
 }
 
 int num_runs = 0;
+
+/// What sets a rank that is a thread apart: LibTorch's threads are its own, and so is its device, as far as there are some. Backward runs in this thread for
+/// all devices: on one thread a device, which all ranks would share, the first collective would wait for nodes behind it.
+void be_rank(int rank)
+{
+    at::set_num_threads(1);
+    c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+    take_device(rank);
+}
 
 }  // namespace
 
@@ -260,7 +283,7 @@ void run_ranks(std::vector<std::int64_t> shape, std::vector<std::string> axis_na
     std::vector<std::thread> threads;
     for (int rank = 0; rank < n; ++rank) {
         threads.emplace_back([&, rank, generator = at::globalContext().defaultGenerator(at::kCPU).clone()] {
-            at::set_num_threads(1);
+            be_rank(rank);
             generator_here = generator;
             try {
                 ThreadRank factory(hubs, rank, n);
