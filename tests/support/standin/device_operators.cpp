@@ -566,6 +566,17 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library)
     }
 }
 
+// Copies see to lazy conjugates and negatives themselves; LibTorch's way would make them plain by a copy.
+TORCH_LIBRARY_IMPL(aten, Conjugate, library)
+{
+    for (const auto* name : {"_copy_from", "_copy_from_and_resize"}) library.impl(name, torch::CppFunction::makeFallthrough());
+}
+
+TORCH_LIBRARY_IMPL(aten, Negative, library)
+{
+    for (const auto* name : {"_copy_from", "_copy_from_and_resize"}) library.impl(name, torch::CppFunction::makeFallthrough());
+}
+
 TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, library)
 {
     library.fallback(torch::CppFunction::makeFallthrough());
