@@ -6,6 +6,7 @@
 #include "sharding/tensor/rule_table.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/run_ranks.h"
+#include "tests/support/test_device.h"
 
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -29,14 +30,7 @@ struct Cut {
 /// A result that differs from the same in double by more than this share of its largest value is another one, not a rounded one.
 constexpr double kOtherwise = 1e-3;
 
-/// Where the cases' tensors lie.
-at::Device device_of_tests()
-{
-    const char* name = std::getenv("MESHARD_TEST_DEVICE");
-    return at::Device(name ? name : "cpu");
-}
-
-/// What a case gives, and how far each may be from it, as a share of its largest value.
+/// What a case gives, on the CPU, and how far each may be from it, as a share of its largest value.
 struct Results {
     std::vector<at::Tensor> outputs, gradients;
     std::vector<double> of_outputs, of_gradients;
@@ -137,6 +131,9 @@ Results plain_results(const RuleCase& item, std::vector<at::Tensor>& factors, Dr
     }
     results.gradients = gradients_of(results.outputs, factors, inputs);
     for (auto& output : results.outputs) output = output.detach();
+    for (auto* tensors : {&results.outputs, &results.gradients}) {
+        for (auto& tensor : *tensors) tensor = tensor.defined() ? tensor.cpu() : tensor;
+    }
     return results;
 }
 
@@ -204,10 +201,10 @@ Prepared prepare(std::uint64_t seed, const std::function<RuleCase(Draw&)>& draw_
     return prepared;
 }
 
-/// A whole tensor laid out as `cut` says, this rank's part of it.
+/// A whole tensor laid out as `cut` says, this rank's part of it, on its device.
 at::Tensor laid_out(const at::Tensor& whole, const Cut& cut, const std::shared_ptr<const DeviceMesh>& mesh)
 {
-    auto local = own_part(whole, *make_spec(mesh, cut.axes));
+    auto local = own_part(whole.to(device_of_tests()), *make_spec(mesh, cut.axes));
     if (cut.pending) {
         const auto last = mesh->num_axes() - 1;
         const auto ranks = static_cast<double>(mesh->size(last));
@@ -219,7 +216,7 @@ at::Tensor laid_out(const at::Tensor& whole, const Cut& cut, const std::shared_p
 
 at::Tensor whole_of(const at::Tensor& tensor)
 {
-    return tensor.defined() ? full_tensor(tensor).detach() : tensor;
+    return tensor.defined() ? full_tensor(tensor).detach().cpu() : tensor;
 }
 
 bool stays_plain(const RuleCase& item, std::size_t i)
@@ -233,7 +230,7 @@ Tensors laid_out_inputs(const Prepared& prepared, const std::shared_ptr<const De
     Tensors inputs;
     for (std::size_t i = 0; i < prepared.item.inputs.size(); ++i) {
         const auto& input = prepared.item.inputs[i];
-        inputs.push_back(leaf(stays_plain(prepared.item, i) ? input : laid_out(input, prepared.cuts[i], mesh)));
+        inputs.push_back(leaf(stays_plain(prepared.item, i) ? input.to(device_of_tests()) : laid_out(input, prepared.cuts[i], mesh)));
     }
     return inputs;
 }
@@ -429,7 +426,7 @@ at::Tensor Draw::values(c10::IntArrayRef shape, at::ScalarType type)
 
 void check_rule(const std::function<RuleCase(Draw&)>& draw_case, const RuleProperty& property)
 {
-    if (device_of_tests().is_cuda() && !at::hasCUDA()) GTEST_SKIP() << "no GPU is seen by this process";
+    if (!has_device_of_tests()) GTEST_SKIP() << "this process sees no device of type " << device_of_tests();
     Gathered gathered(property.gathers);
     run_cases(draw_case, property, property.num_cases, at::kDouble, gathered);
     // Pending inputs are left out in single precision: their parts depend on the number of ranks, and cancel but for rounding.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operators on tensors of a GPU against the same call on the CPU, and against themselves: same bits every time.
+// The operators on tensors of a GPU, or of the stand-in, against the same call on the CPU, and against themselves: same bits every time.
 #include "ops/fused/fused_block.h"
 #include "ops/neighbors/ball_query.h"
 #include "ops/neighbors/neighbors.h"
@@ -8,6 +8,7 @@
 #include "ops/rows/segment_reduce.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/random_block.h"
+#include "tests/support/test_device.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -21,7 +22,7 @@ class GpuOperators : public ::testing::Test {
 protected:
     void SetUp() override
     {
-        if (!at::hasCUDA()) GTEST_SKIP() << "no GPU is seen by this process";
+        if (device_of_tests().is_cpu() || !has_device_of_tests()) GTEST_SKIP() << "MESHARD_TEST_DEVICE names no device that this process sees";
         at::manual_seed(11);
     }
 };
@@ -43,7 +44,7 @@ void expect_same_on_gpu(const at::Tensor& x, double tolerance, const Apply& appl
         (result * weights).sum().backward();
         return std::pair(result.detach().cpu(), input.grad().cpu());
     };
-    const auto expected = run(at::kCPU), found = run(at::kCUDA), again = run(at::kCUDA);
+    const auto expected = run(at::kCPU), found = run(device_of_tests().type()), again = run(device_of_tests().type());
     EXPECT_TRUE(tensors_near(found.first, expected.first, tolerance));
     EXPECT_TRUE(tensors_near(found.second, expected.second, tolerance));
     EXPECT_TRUE(at::equal(found.first, again.first));
@@ -64,8 +65,8 @@ TEST_F(GpuOperators, RowsAreGatheredPlacedAndAdded)
         expect_same_on_gpu(values, 1e-6, [&](const at::Tensor& x) { return scatter_max(target.to(x.device()), index.to(x.device()), x); });
     }
     const auto whole = at::arange(900).view({300, 3});
-    EXPECT_TRUE(at::equal(take_rows(whole.to(at::kCUDA), index).cpu(), whole.index_select(0, index)));
-    EXPECT_TRUE(at::equal(take_rows(whole.to(at::kByte).to(at::kCUDA), index).cpu(), whole.to(at::kByte).index_select(0, index)));
+    EXPECT_TRUE(at::equal(take_rows(whole.to(device_of_tests().type()), index).cpu(), whole.index_select(0, index)));
+    EXPECT_TRUE(at::equal(take_rows(whole.to(at::kByte).to(device_of_tests().type()), index).cpu(), whole.to(at::kByte).index_select(0, index)));
 }
 
 TEST_F(GpuOperators, SegmentsOfEveryKind)
@@ -76,14 +77,14 @@ TEST_F(GpuOperators, SegmentsOfEveryKind)
         expect_same_on_gpu(values, 1e-14, [&](const at::Tensor& x) { return segment_reduce(x, offsets, kind).values; });
         const auto here = segment_reduce(values, offsets, kind).arguments;
         if (!here.defined()) continue;
-        EXPECT_TRUE(at::equal(segment_reduce(values.to(at::kCUDA), offsets.to(at::kCUDA), kind).arguments.cpu(), here));
+        EXPECT_TRUE(at::equal(segment_reduce(values.to(device_of_tests().type()), offsets.to(device_of_tests().type()), kind).arguments.cpu(), here));
     }
     expect_same_on_gpu(values, 1e-13, [&](const at::Tensor& x) { return segment_softmax(x, offsets); });
 }
 
 void expect_same_neighbors(const Neighbors& found, const Neighbors& expected)
 {
-    EXPECT_TRUE(found.ids.is_cuda());
+    EXPECT_EQ(found.ids.device().type(), device_of_tests().type());
     EXPECT_TRUE(at::equal(found.offsets.cpu(), expected.offsets));
     EXPECT_TRUE(at::equal(found.ids.cpu(), expected.ids));
     EXPECT_TRUE(at::equal(found.rows.cpu(), expected.rows));
@@ -95,7 +96,7 @@ TEST_F(GpuOperators, SearchesFindTheSameNeighbors)
     for (const auto type : {at::kFloat, at::kDouble}) {
         for (const std::int64_t dimensions : {1, 2, 3}) {
             const auto points = at::rand({20000, dimensions}, type).pow(2), queries = at::rand({3000, dimensions}, type);
-            const auto points_there = points.to(at::kCUDA), queries_there = queries.to(at::kCUDA);
+            const auto points_there = points.to(device_of_tests().type()), queries_there = queries.to(device_of_tests().type());
             const std::vector<double> period(dimensions, 1.0);
             for (const auto& options : {NeighborOptions{}, NeighborOptions{.exclude_self = true}, NeighborOptions{.period = period}}) {
                 for (const std::int64_t k : {1, 16, 300}) expect_same_neighbors(knn(points_there, queries_there, k, options), knn(points, queries, k, options));
@@ -107,7 +108,8 @@ TEST_F(GpuOperators, SearchesFindTheSameNeighbors)
     }
     const auto points = at::rand({5000, 3}), queries = at::rand({500, 3});
     const NeighborOptions grid{.order = NeighborOrder::Grid};
-    expect_same_neighbors(radius_search(points.to(at::kCUDA), queries.to(at::kCUDA), 0.1, 8, grid), radius_search(points, queries, 0.1, 8, grid));
+    expect_same_neighbors(radius_search(points.to(device_of_tests().type()), queries.to(device_of_tests().type()), 0.1, 8, grid),
+                          radius_search(points, queries, 0.1, 8, grid));
 }
 
 TEST_F(GpuOperators, FeaturesOfNeighborsHaveGradients)
@@ -126,7 +128,7 @@ TEST_F(GpuOperators, FusedBlock)
     for (const bool keep : {true, false}) {
         expect_same_on_gpu(at::randn({2, 5000, 32}).requires_grad_(), 1e-4, [&](const at::Tensor& x) {
             auto there = block;
-            there.weights = block.weights.map([&](const at::Tensor& weight) { return weight.detach().to(x.device()); });
+            there.weights = block.weights.map([&](const at::Tensor& weight) { return weight.defined() ? weight.detach().to(x.device()) : weight; });
             return fused_block(x, there, {.keep_activations = keep, .tile_points = 3000});
         });
     }

@@ -5,6 +5,7 @@
 #include "sharding/exchange/merged_plan.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/run_ranks.h"
+#include "tests/support/test_device.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -67,6 +68,11 @@ at::Tensor copies_of(const Partition& partition, std::int32_t num_layers)
     return copies;
 }
 
+at::Tensor there(const at::Tensor& tensor)
+{
+    return tensor.to(device_of_tests());
+}
+
 constexpr int kRankCounts[] = {1, 2, 3, 4, 5, 7, 8};
 
 TEST(GhostExchange, BringsOwnersValuesAndIsAdjoint)
@@ -84,19 +90,19 @@ TEST(GhostExchange, BringsOwnersValuesAndIsAdjoint)
             const auto map = map_with_ghosts(partition, static_cast<std::int32_t>(mesh->coordinate(0)), layers);
             const auto plan = ExchangePlan::find(*map, mesh->group(0));
             const auto whole = at::arange(n * 3, at::kDouble).mul(0.7).sin_().view({n, 3});
-            auto x = whole.index_select(0, at::tensor(std::vector<std::int64_t>(map->owned().begin(), map->owned().end()), at::kLong)).requires_grad_();
+            auto x = there(whole.index_select(0, ids_of(*map).narrow(0, 0, map->num_owned))).requires_grad_();
             exchange_ghosts(x.detach(), plan);  // the first exchange begins with what each has
             mesh->counter().reset();
 
             const auto local = with_ghosts(x, plan);
 
-            EXPECT_TRUE(at::equal(local, whole.index_select(0, ids_of(*map))));
+            EXPECT_TRUE(at::equal(local.cpu(), whole.index_select(0, ids_of(*map))));
             EXPECT_EQ(mesh->counter().total_bytes(), ranks > 1 ? map->num_ghosts() * 3 * 8 : 0);
-            const auto ones = scatter_ghosts(at::ones({map->num_local()}, at::kDouble), plan);
-            EXPECT_TRUE(at::equal(ones, copies.index_select(0, ids_of(*map).narrow(0, 0, map->num_owned))));
+            const auto ones = scatter_ghosts(there(at::ones({map->num_local()}, at::kDouble)), plan);
+            EXPECT_TRUE(at::equal(ones.cpu(), copies.index_select(0, ids_of(*map).narrow(0, 0, map->num_owned))));
             EXPECT_TRUE(tensors_near(scatter_ghosts(local.detach(), plan, GhostReduction::Mean), x.detach(), 1e-15));
 
-            const auto y = at::arange(local.numel(), at::kDouble).add(mesh->coordinate(0)).cos_().view_as(local).requires_grad_();
+            const auto y = there(at::arange(local.numel(), at::kDouble).add(mesh->coordinate(0)).cos_()).view_as(local).requires_grad_();
             const auto back = scatter_ghosts(y, plan);
             local.backward(y.detach());
             EXPECT_TRUE(at::equal(x.grad(), back.detach()));
@@ -120,8 +126,9 @@ TEST(GhostExchange, CarriesSeveralFieldsInOneMessage)
     run_ranks(3, [&](const auto& mesh) {
         const auto map = map_with_ghosts(partition, static_cast<std::int32_t>(mesh->coordinate(0)), 1);
         const auto plan = ExchangePlan::find(*map, mesh->group(0));
-        const auto owned = ids_of(*map).narrow(0, 0, map->num_owned), ghosts = ids_of(*map).narrow(0, map->num_owned, map->num_ghosts());
-        auto a = owned.to(at::kFloat).view({-1, 1}).mul(at::tensor({1.0f, 2.0f})).requires_grad_();
+        const auto ids = there(ids_of(*map)), owned = ids.narrow(0, 0, map->num_owned), ghosts = ids.narrow(0, map->num_owned, map->num_ghosts());
+        const auto factors = there(at::tensor({1.0f, 2.0f}));
+        auto a = owned.to(at::kFloat).view({-1, 1}).mul(factors).requires_grad_();
         auto c = owned.to(at::kDouble).view({-1, 1, 1}).expand({-1, 2, 2}).clone().requires_grad_();
         exchange_ghosts(owned, plan);  // the first exchange begins with what each has
         mesh->counter().reset();
@@ -131,15 +138,15 @@ TEST(GhostExchange, CarriesSeveralFieldsInOneMessage)
 
         EXPECT_EQ(mesh->counter().num_calls(), 1);
         EXPECT_EQ(mesh->counter().total_bytes(), map->num_ghosts() * (2 * 4 + 8 + 4 * 8));
-        EXPECT_TRUE(at::equal(found[0], ghosts.to(at::kFloat).view({-1, 1}).mul(at::tensor({1.0f, 2.0f}))));
+        EXPECT_TRUE(at::equal(found[0], ghosts.to(at::kFloat).view({-1, 1}).mul(factors)));
         EXPECT_TRUE(at::equal(found[1], ghosts));
         EXPECT_TRUE(at::equal(found[2], ghosts.to(at::kDouble).view({-1, 1, 1}).expand({-1, 2, 2})));
         mesh->counter().reset();
         (found[0].sum().to(at::kDouble) * 3 + found[2].sum()).backward();
         EXPECT_EQ(mesh->counter().num_calls(), 1);
         const auto others = at::zeros({map->num_owned}, at::kFloat).index_add_(0, plan->sent_rows(), at::ones({plan->num_sent()}));
-        EXPECT_TRUE(at::equal(a.grad(), others.mul(3).view({-1, 1}).expand({-1, 2})));
-        EXPECT_TRUE(at::equal(c.grad(), others.to(at::kDouble).view({-1, 1, 1}).expand({-1, 2, 2})));
+        EXPECT_TRUE(at::equal(a.grad().cpu(), others.mul(3).view({-1, 1}).expand({-1, 2})));
+        EXPECT_TRUE(at::equal(c.grad().cpu(), others.to(at::kDouble).view({-1, 1, 1}).expand({-1, 2, 2})));
         EXPECT_THROW(pending.end(), InvalidInput);
 
         mesh->counter().reset();
@@ -175,14 +182,14 @@ TEST(GhostExchange, TakesExtremesOverCopies)
         run_ranks(ranks, [&](const auto& mesh) {
             const auto r = mesh->coordinate(0);
             const auto plan = ExchangePlan::find(*maps[r], mesh->group(0));
-            auto x = brought[r].clone().requires_grad_();
+            auto x = there(brought[r].clone()).requires_grad_();
             const auto ids = ids_of(*maps[r]), own = ids.narrow(0, 0, maps[r]->num_owned);
 
             const auto most = scatter_ghosts(x, plan, GhostReduction::Max);
-            (most * factors.index_select(0, own)).sum().backward();
+            (most * there(factors.index_select(0, own))).sum().backward();
 
-            EXPECT_TRUE(at::equal(most.detach(), expected.detach().index_select(0, own)));
-            EXPECT_TRUE(tensors_near(x.grad(), all.grad().select(1, r).index_select(0, ids), 1e-14));
+            EXPECT_TRUE(at::equal(most.detach().cpu(), expected.detach().index_select(0, own)));
+            EXPECT_TRUE(tensors_near(x.grad().cpu(), all.grad().select(1, r).index_select(0, ids), 1e-14));
             EXPECT_TRUE(at::equal(scatter_ghosts(x.detach().neg(), plan, GhostReduction::Min), most.detach().neg()));
         });
     }
