@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// at::parallel_for, for files that CMakeLists.txt compiles with -fopenmp: in others it runs on one thread without a warning.
+// at::parallel_for, which without -fopenmp runs on one thread without a warning. What is linked to meshard::sharding is compiled with it.
 #ifndef _OPENMP
-#error "This file calls at::parallel_for: name it in its folder's CMakeLists.txt among those compiled with -fopenmp."
+#error "This file calls at::parallel_for: compile it with -fopenmp (sharding/CMakeLists.txt)."
 #endif
 
 #include <ATen/Parallel.h>
