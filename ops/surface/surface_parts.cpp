@@ -20,7 +20,7 @@ namespace meshard {
 namespace {
 
 constexpr int kBoxes = 64;                     // that a rank publishes
-constexpr std::int64_t kQueriesAThread = 256;  // at least
+constexpr std::int64_t kFewestQueries = 256;  // that a thread takes
 constexpr double kSlack = 1 + 1e-12;           // for the roundings of roots and squares
 
 /// Sends `rows[r]`, `width` numbers a row, to rank r; returns the rows received, by sender.
@@ -211,7 +211,7 @@ std::vector<std::vector<PointBox>> published_boxes(const SurfacePart& part, cons
 
 void for_each_query(std::int64_t count, const std::function<void(std::int64_t)>& work)
 {
-    at::parallel_for(0, count, kQueriesAThread, [&](std::int64_t begin, std::int64_t end) {
+    at::parallel_for(0, count, kFewestQueries, [&](std::int64_t begin, std::int64_t end) {
         for (auto i = begin; i < end; ++i) work(i);
     });
 }

@@ -13,7 +13,7 @@ namespace {
 constexpr const char* kErrorHandling = "TORCH_NCCL_ASYNC_ERROR_HANDLING";
 
 /// With NCCL_HOSTID, by which NCCL tells machines apart: ranks with other ones may share a GPU, for tests.
-std::string identity_of(const at::Device& device)
+std::string identity_of_gpu(const at::Device& device)
 {
     const char* const host = std::getenv("NCCL_HOSTID");
     std::string text = host ? host + std::string(" ") : "";
@@ -37,7 +37,7 @@ c10::intrusive_ptr<c10d::Backend> connect_nccl(c10::intrusive_ptr<c10d::Store> s
 
 DeviceTransport nccl_transport()
 {
-    return {"nccl", [] { return std::string(at::cuda::is_available() ? "" : "no GPU is seen by this process"); }, identity_of, connect_nccl};
+    return {"nccl", [] { return std::string(at::cuda::is_available() ? "" : "no GPU is seen by this process"); }, identity_of_gpu, connect_nccl};
 }
 
 }  // namespace meshard
