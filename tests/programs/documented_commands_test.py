@@ -66,7 +66,6 @@ IN_SMALL = {"tets:1000000": "tets:600", "hybrid:1000000": "hybrid:600", "graded:
 # Commands that are not run, with the reason. They are checked: bash understands them, their script exists, its options stand in its help.
 NOT_RUN = {
     "bash apps/quickstart.sh": "takes minutes, and builds",
-    "OMP_NUM_THREADS=1 meshard bench plan --check": "takes a minute, and compares times",
     "bash tests/run.sh": "runs all tests, this one too",
     "bash apps/setup.sh --cuda": "installs packages",
     "cmake --preset gpu": "needs a GPU",
