@@ -19,9 +19,9 @@
 namespace meshard {
 namespace {
 
-constexpr int kBoxes = 64;                     // that a rank publishes
+constexpr int kBoxes = 64;                    // that a rank publishes
 constexpr std::int64_t kFewestQueries = 256;  // that a thread takes
-constexpr double kSlack = 1 + 1e-12;           // for the roundings of roots and squares
+constexpr double kSlack = 1 + 1e-12;          // for the roundings of roots and squares
 
 /// Sends `rows[r]`, `width` numbers a row, to rank r; returns the rows received, by sender.
 template <class T>
