@@ -296,7 +296,7 @@ TEST_F(Derive, LeavesOutWhatIsNoSolid)
 
     const auto result = meshard({"derive", file, "--gradient", "p", "-o", path("out.vtu")});
 
-    EXPECT_TRUE(fails_with(result, 0, {"warning", "1 cell beside the solids", "NaN"}));
+    EXPECT_TRUE(fails_with(result, 0, {"warning", "1 cell not among the solids", "NaN"}));
     const Mesh mesh = read_mesh(path("out.vtu"));
     EXPECT_TRUE(std::isnan(array(mesh, "Gradient", true).value(5)));
     EXPECT_NEAR(array(mesh, "Gradient", true).value(0, 2), 0.5, 1e-12);
