@@ -305,7 +305,7 @@ void print_basis(const ForcesReport& report)
               << (report.edges.is_closed() ? std::string("closed") : "open (" + count_text(report.edges.num_boundary, "boundary edge") + ")")
               << "\n  pressure    " << field_text(report.pressure_field) << "\n  shear       "
               << (report.shear_field.name.empty() ? "none" : field_text(report.shear_field)) << "\n  normals     "
-              << (report.is_flipped ? "reversed (--flip-normals)" : "from the order of the points");
+              << (report.is_flipped ? "reversed, against the order of the points" : "from the order of the points");
     if (report.agreement >= 0) {
         const double agreement = report.is_flipped ? 1 - report.agreement : report.agreement;
         std::cout << "; the array 'Normals' agrees on " << number_text(100 * agreement) << " % of the area";
