@@ -44,7 +44,7 @@ bool parse(std::span<const std::string> arguments, ConvertOptions& options)
         ".pvd .series .vtkhdf, OpenFOAM cases (folder or .foam), .cgns, EnSight .case, Exodus .exo, .stl .ply .obj.\n\n"
         "Names, units, types and roles of arrays,\n"
         "field data, time values and polyhedra are kept. From a shards folder a .vtkhdf gets each piece with its ghosts as a partition,\n"
-        "a .pvtu or .pvtp gets the pieces as files in a folder of its own, other formats get the merged mesh.\n\n"
+        "a .pvtu or .pvtp gets the pieces as files beside it, other formats get the merged mesh.\n\n"
         "Checkpoints: .mdlus (PhysicsNeMo), .pt (PyTorch) and .safetensors are read and written; nothing in them is executed.",
         "convert");
     app.add_option("input", options.input, "mesh, OpenFOAM case, shards folder or checkpoint to read")->required()->type_name("IN");
