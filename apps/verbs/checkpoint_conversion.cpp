@@ -10,7 +10,6 @@
 #include <array>
 #include <filesystem>
 #include <iostream>
-#include <map>
 #include <vector>
 
 namespace meshard {

@@ -14,7 +14,6 @@
 #include <bit>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <string>
 #include <tuple>
 #include <vector>

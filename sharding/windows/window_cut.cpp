@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <iterator>
 #include <numeric>
-#include <optional>
 
 namespace meshard {
 
