@@ -14,7 +14,7 @@ class DrawsNoise {
 public:
     virtual ~DrawsNoise() = default;
 
-    /// Resets the counter and sets its seed, which is initially that of LibTorch's generator.
+    /// Resets the counter and sets its seed. A new model has the seed that LibTorch's default generator had when it was made.
     virtual void seed_noise(std::uint64_t seed) = 0;
 };
 

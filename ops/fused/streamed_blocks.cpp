@@ -236,7 +236,7 @@ private:
 
     at::Tensor empty_result() const { return at::empty({batch_, points_.size(1), model_.blocks.back().shape.out_channels()}, points_.options()); }
 
-    /// Gradients from the sums of all threads.
+    /// The states of a layer's slices from the sums of all threads, which it resets.
     SliceStates slices_of(std::int64_t layer, TileThreads<Worker>& threads, const SpecPtr& rows, bool record) const
     {
         const auto& block = model_.blocks[layer];

@@ -13,8 +13,8 @@ namespace meshard {
 /// neighbour after the other, and zeros where a query has fewer than K.
 ///
 /// Points and queries are plain, Replicate, or cut along dimension 1, independently; the result has the layout of the queries (Replicate for whole
-/// queries and cut points). Neighbours and their order do not depend on the ranks. Differentiable in the points' coordinates; gradients are sent to the
-/// owners. Collective if points or queries are cut.
+/// queries and cut points). Neighbours and their order do not depend on the ranks. Differentiable in the coordinates of the points, not of the queries;
+/// gradients are sent to the owners. Collective if points or queries are cut.
 ///
 /// @param points    (B, N, D)
 /// @param queries   (B, M, D)

@@ -22,10 +22,8 @@ struct NeighborRequest {
     NeighborOptions options;
 
     std::int64_t num_lists() const { return is_knn ? 1 : static_cast<std::int64_t>(limits.size()); }
-    std::int64_t num_wanted() const
-    {
-        return k + (options.exclude_self ? 1 : 0);
-    }  ///< of the k nearest search, with one more for the point itself if it is left out
+    /// Points to find for the k nearest: one more if the point itself is left out.
+    std::int64_t num_wanted() const { return k + (options.exclude_self ? 1 : 0); }
     double largest_radius() const
     {
         double radius = 0;

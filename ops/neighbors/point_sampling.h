@@ -18,7 +18,8 @@ struct PointSample {
 // those are cut. Results have no gradient. All throw InvalidInput on every rank for wrong shapes, coordinates that are not finite, wrong arguments, and
 // arguments that differ between ranks.
 
-/// `count` random rows: each id gets a random number, and those with the smallest numbers are chosen. In ascending order of ids.
+/// `count` random rows, every set of that many equally likely: each id gets a random number, and those with the smallest numbers are chosen. In ascending
+/// order of ids.
 /// A smaller count with the same seed chooses a subset.
 /// @throws InvalidInput if there are fewer rows
 PointSample random_sample(const at::Tensor& points, std::int64_t count, std::uint64_t seed = 0);

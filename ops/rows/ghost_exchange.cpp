@@ -11,7 +11,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <functional>
 #include <utility>
 
 namespace meshard {
@@ -31,9 +30,9 @@ std::int64_t bytes_of_row(const at::Tensor& rows, at::ScalarType type)
     return rows.dim() < 1 ? 0 : c10::multiply_integers(rows.sizes().slice(1)) * static_cast<std::int64_t>(c10::elementSize(type));
 }
 
-/// Called before rows of `row_bytes` bytes are sent: throws if this rank has an `error`. Before the first exchange of a plan, and in debug builds before each,
-/// ranks exchange their errors, and all throw together. Later exchanges send rows only: a rank with an error then aborts its group, so that no other rank
-/// waits for it.
+/// Called before rows of `row_bytes` bytes are sent: throws if this rank has an `error`. Before the first exchange of a plan made by `ExchangePlan::find`,
+/// and in debug builds before each, ranks exchange their errors, and all throw together. Other exchanges send rows only: a rank with an error then aborts
+/// its group, so that no other rank waits for it.
 void agree(const std::string& error, std::int64_t row_bytes, const ExchangePlan& plan)
 {
     const auto& group = plan.group();
