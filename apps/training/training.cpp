@@ -4,6 +4,8 @@
 #include "apps/program/rank_device.h"
 #include "apps/training/case_cutting.h"
 #include "apps/training/run_checkpoint.h"
+#include "apps/training/schedule.h"
+#include "apps/training/step_news.h"
 #include "apps/training/training_log.h"
 #include "apps/training/training_plan.h"
 #include "models/layers/metrics.h"
@@ -16,8 +18,6 @@
 #include "sharding/tensor/exact_mode.h"
 #include "sharding/tensor/shard_tensor.h"
 
-#include <c10/core/Event.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <nlohmann/json.hpp>
 #include <torch/torch.h>
 
@@ -26,9 +26,7 @@
 #include <cmath>
 #include <cstdio>
 #include <deque>
-#include <fstream>
 #include <iostream>
-#include <numbers>
 
 namespace meshard {
 namespace {
@@ -92,36 +90,6 @@ struct FieldErrors {
         for (const auto error : relative_l2) sum += error;
         return sum / static_cast<double>(relative_l2.size());
     }
-};
-
-/// What the ranks learn of a step together: its loss, and whether one of them wants to stop. Of a step on a device it is on its way to the host until it is
-/// read.
-class StepNews {
-public:
-    /// Collective. @param own   (2), double: this rank's share of the loss, and 1 for a wish to stop, else 0
-    StepNews(at::Tensor own, const RankGroup& ranks)
-    {
-        ranks.all_reduce(own);
-        host_ = own;
-        if (own.is_cpu()) return;
-        host_ = torch::empty({2}, torch::TensorOptions(torch::kDouble).pinned_memory(true));
-        host_.copy_(own, /*non_blocking=*/true);
-        copied_ = std::make_shared<c10::Event>(own.device().type());
-        copied_->record(c10::impl::VirtualGuardImpl(own.device().type()).getStream(own.device()));
-    }
-
-    double loss() const { return number(0); }
-    bool wants_stop() const { return number(1) > 0; }
-
-private:
-    double number(std::int64_t i) const
-    {
-        if (copied_) copied_->synchronize();
-        return host_.const_data_ptr<double>()[i];
-    }
-
-    at::Tensor host_;
-    std::shared_ptr<c10::Event> copied_;  // null: there is nothing to wait for
 };
 
 struct StepUnderWay {
@@ -644,64 +612,6 @@ void Run::finish()
 }
 
 }  // namespace
-
-double learning_rate(const TrainingConfig& config, std::int64_t step, std::int64_t num_steps)
-{
-    if (step < config.warmup_steps) {
-        return config.learning_rate * static_cast<double>(step + 1) / static_cast<double>(config.warmup_steps);
-    }
-    if (config.scheduler == "constant" || num_steps <= config.warmup_steps) return config.learning_rate;
-    const auto progress = static_cast<double>(step - config.warmup_steps) / static_cast<double>(num_steps - config.warmup_steps);
-    const auto cosine = 0.5 * (1 + std::cos(std::numbers::pi * progress));
-    return config.min_learning_rate + (config.learning_rate - config.min_learning_rate) * cosine;
-}
-
-CaseOrder::CaseOrder(const TrainingConfig& config, std::int64_t seed, const std::vector<CaseSource>& cases)
-    : num_cases_(static_cast<std::int64_t>(cases.size())), seed_(seed), shuffle_(config.shuffle), file_(config.order_file.string())
-{
-    if (file_.empty()) return;
-    std::ifstream stream(file_);
-    if (!stream) throw IoError("training.order_file " + file_ + " cannot be read.");
-    std::int64_t number = 0;
-    for (std::string text; std::getline(stream, text);) {
-        ++number;
-        const auto line = nlohmann::json::parse(text, nullptr, false);
-        const auto where = "training.order_file " + file_ + ", line " + std::to_string(number);
-        if (line.is_discarded()) throw IoError(where + " is no JSON.");
-        if (!line.contains("order") || !line.contains("epoch")) continue;
-        if (line["epoch"].get<std::int64_t>() != static_cast<std::int64_t>(epochs_.size()) + 1)
-            throw InvalidInput(where + ": epoch " + line["epoch"].dump() + " is out of turn.");
-        std::vector<std::int64_t> order;
-        std::vector<bool> is_taken(cases.size(), false);
-        for (const auto& id : line["order"]) {
-            const auto found = std::find_if(cases.begin(), cases.end(), [&](const auto& source) { return id == source.id; });
-            const auto i = found - cases.begin();
-            if (found == cases.end() || is_taken[i]) throw InvalidInput(where + ": case " + id.dump() + " is no training case, or stands there twice.");
-            is_taken[i] = true;
-            order.push_back(i);
-        }
-        if (order.size() != cases.size()) {
-            throw InvalidInput(where + " orders " + std::to_string(order.size()) + " cases, and " + std::to_string(cases.size()) + " train.");
-        }
-        epochs_.push_back(std::move(order));
-    }
-}
-
-std::vector<std::int64_t> CaseOrder::of_epoch(std::int64_t epoch) const
-{
-    if (!file_.empty()) {
-        if (epoch > static_cast<std::int64_t>(epochs_.size())) {
-            throw InvalidInput("training.order_file " + file_ + " ends after epoch " + std::to_string(epochs_.size()) + "; epoch " + std::to_string(epoch) +
-                               " has no order.");
-        }
-        return epochs_[epoch - 1];
-    }
-    constexpr std::uint64_t kEpochStride = 0x9E3779B97F4A7C15;  // seeds of neighbouring epochs must not be neighbours
-    if (shuffle_) return shuffled_order(num_cases_, static_cast<std::uint64_t>(seed_) + kEpochStride * static_cast<std::uint64_t>(epoch));
-    std::vector<std::int64_t> order(num_cases_);
-    for (std::int64_t i = 0; i < num_cases_; ++i) order[i] = i;
-    return order;
-}
 
 bool train(const TrainingRunConfig& config, const CaseLists& cases, const TrainingStart& start, World& world, const volatile std::sig_atomic_t& stop_requested)
 {

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/training/schedule.h"
+
+#include "partition/error.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <numbers>
+
+namespace meshard {
+
+double learning_rate(const TrainingConfig& config, std::int64_t step, std::int64_t num_steps)
+{
+    if (step < config.warmup_steps) {
+        return config.learning_rate * static_cast<double>(step + 1) / static_cast<double>(config.warmup_steps);
+    }
+    if (config.scheduler == "constant" || num_steps <= config.warmup_steps) return config.learning_rate;
+    const auto progress = static_cast<double>(step - config.warmup_steps) / static_cast<double>(num_steps - config.warmup_steps);
+    const auto cosine = 0.5 * (1 + std::cos(std::numbers::pi * progress));
+    return config.min_learning_rate + (config.learning_rate - config.min_learning_rate) * cosine;
+}
+
+CaseOrder::CaseOrder(const TrainingConfig& config, std::int64_t seed, const std::vector<CaseSource>& cases)
+    : num_cases_(static_cast<std::int64_t>(cases.size())), seed_(seed), shuffle_(config.shuffle), file_(config.order_file.string())
+{
+    if (file_.empty()) return;
+    std::ifstream stream(file_);
+    if (!stream) throw IoError("training.order_file " + file_ + " cannot be read.");
+    std::int64_t number = 0;
+    for (std::string text; std::getline(stream, text);) {
+        ++number;
+        const auto line = nlohmann::json::parse(text, nullptr, false);
+        const auto where = "training.order_file " + file_ + ", line " + std::to_string(number);
+        if (line.is_discarded()) throw IoError(where + " is no JSON.");
+        if (!line.contains("order") || !line.contains("epoch")) continue;
+        if (line["epoch"].get<std::int64_t>() != static_cast<std::int64_t>(epochs_.size()) + 1)
+            throw InvalidInput(where + ": epoch " + line["epoch"].dump() + " is out of turn.");
+        std::vector<std::int64_t> order;
+        std::vector<bool> is_taken(cases.size(), false);
+        for (const auto& id : line["order"]) {
+            const auto found = std::find_if(cases.begin(), cases.end(), [&](const auto& source) { return id == source.id; });
+            const auto i = found - cases.begin();
+            if (found == cases.end() || is_taken[i]) throw InvalidInput(where + ": case " + id.dump() + " is no training case, or stands there twice.");
+            is_taken[i] = true;
+            order.push_back(i);
+        }
+        if (order.size() != cases.size()) {
+            throw InvalidInput(where + " orders " + std::to_string(order.size()) + " cases, and " + std::to_string(cases.size()) + " train.");
+        }
+        epochs_.push_back(std::move(order));
+    }
+}
+
+std::vector<std::int64_t> CaseOrder::of_epoch(std::int64_t epoch) const
+{
+    if (!file_.empty()) {
+        if (epoch > static_cast<std::int64_t>(epochs_.size())) {
+            throw InvalidInput("training.order_file " + file_ + " ends after epoch " + std::to_string(epochs_.size()) + "; epoch " + std::to_string(epoch) +
+                               " has no order.");
+        }
+        return epochs_[epoch - 1];
+    }
+    constexpr std::uint64_t kEpochStride = 0x9E3779B97F4A7C15;  // seeds of neighbouring epochs must not be neighbours
+    if (shuffle_) return shuffled_order(num_cases_, static_cast<std::uint64_t>(seed_) + kEpochStride * static_cast<std::uint64_t>(epoch));
+    std::vector<std::int64_t> order(num_cases_);
+    for (std::int64_t i = 0; i < num_cases_; ++i) order[i] = i;
+    return order;
+}
+
+}  // namespace meshard
