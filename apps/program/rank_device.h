@@ -26,7 +26,7 @@ std::int64_t ranks_a_device(const World& world, const RankGroup& all);
 /// Where a run computes and what carries its messages, such as `device cuda (NVIDIA H200), transport nccl, 1 rank a device`. Collective over all ranks.
 std::string device_text(World& world, const RankGroup& all);
 
-/// Free memory of a device in bytes: of the machine all its memory.
+/// Bytes of memory: free on a device; for the CPU, or a device that does not tell, all that the machine has.
 std::int64_t memory_of(const at::Device& device);
 
 }  // namespace meshard

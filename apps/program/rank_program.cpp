@@ -17,8 +17,6 @@
 namespace meshard {
 namespace {
 
-constexpr double kSecondsToConnect = 300;
-
 int run_as_rank(const LaunchInfo& info, const std::string& verb, const std::function<int(World& world)>& body, const std::string& device_name)
 {
     if (info.size > 1 && !std::getenv("OMP_NUM_THREADS")) at::set_num_threads(1);
@@ -27,7 +25,7 @@ int run_as_rank(const LaunchInfo& info, const std::string& verb, const std::func
     try {
         const auto device = device_of_rank(device_name, info);
         const c10::DeviceGuard current(device);
-        const auto world = World::connect(info, kSecondsToConnect, device);
+        const auto world = World::connect(info, kTimeoutSeconds, device);
         const int code = body(*world);
         world->finish();
         return code;
@@ -51,7 +49,7 @@ int run_on_ranks(int num_local_ranks, const std::string& verb, std::span<const s
         }
         return run_as_rank(info, verb, body, device);
     }
-    device_of_rank(device, info);
+    device_of_rank(device, info);  // throws before ranks are started
     verify(num_local_ranks > 0 ? num_local_ranks : 1);
     if (num_local_ranks <= 1) return run_as_rank(info, verb, body, device);
     std::vector<std::string> words{verb};

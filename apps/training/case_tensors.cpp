@@ -113,16 +113,20 @@ std::vector<std::int64_t> block_of_ids(std::int64_t num_ids, const RankGroup& ra
     return ids;
 }
 
-/// With each tensor's own part as `moved` gives it.
-template <class Move>
-CaseTensors moved(const CaseTensors& example, const Move& move)
+/// The tensors of a case that are there.
+std::vector<at::Tensor*> tensors_of(CaseTensors& example)
 {
-    auto result = example;
-    for (auto* tensor : {&result.inputs.embedding, &result.inputs.positions, &result.inputs.constants, &result.inputs.time, &result.target}) {
-        if (!tensor->defined()) continue;
-        *tensor = is_sharded(*tensor) ? from_local(move(to_local(*tensor)), spec_of(*tensor)) : move(*tensor);
-    }
-    return result;
+    std::vector<at::Tensor*> tensors{&example.inputs.embedding, &example.inputs.positions, &example.inputs.constants, &example.inputs.time, &example.target};
+    std::erase_if(tensors, [](const at::Tensor* tensor) { return !tensor->defined(); });
+    return tensors;
+}
+
+/// The same case with `move` applied to this rank's part of each tensor.
+template <class Move>
+CaseTensors moved(CaseTensors example, const Move& move)
+{
+    for (auto* tensor : tensors_of(example)) *tensor = is_sharded(*tensor) ? from_local(move(to_local(*tensor)), spec_of(*tensor)) : move(*tensor);
+    return example;
 }
 
 }  // namespace
@@ -138,13 +142,10 @@ CaseTensors page_locked(const CaseTensors& example)
     return moved(example, [](const at::Tensor& tensor) { return tensor.pin_memory(); });
 }
 
-std::int64_t bytes_of(const CaseTensors& example)
+std::int64_t bytes_of(CaseTensors example)
 {
     std::int64_t bytes = 0;
-    moved(example, [&](const at::Tensor& tensor) {
-        bytes += static_cast<std::int64_t>(tensor.nbytes());
-        return tensor;
-    });
+    for (const auto* tensor : tensors_of(example)) bytes += static_cast<std::int64_t>(to_local(*tensor).nbytes());
     return bytes;
 }
 

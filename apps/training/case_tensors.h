@@ -58,14 +58,14 @@ struct CaseTensors {
     std::vector<std::int64_t> channels;  ///< of each field
 };
 
-/// The same on a device; itself if it lies there. Copies from page-locked memory are queued, without a wait.
+/// The same on a device; unchanged if it is there. Copies from page-locked memory are queued, without a wait.
 CaseTensors on_device(const CaseTensors& example, const at::Device& device);
 
 /// The same in page-locked memory of the host, from which devices copy without a wait.
 CaseTensors page_locked(const CaseTensors& example);
 
-/// Bytes of what this rank holds of a case.
-std::int64_t bytes_of(const CaseTensors& example);
+/// Bytes of this rank's parts of a case's tensors.
+std::int64_t bytes_of(CaseTensors example);
 
 /// Which rows a rank has of a case.
 enum class RowOrder : std::uint8_t {

@@ -2,15 +2,16 @@
 // meshard info --devices: the GPUs that programs see, and which libraries and kernels there are for them.
 #include "apps/program/command_line.h"
 #include "apps/program/json_report.h"
+#include "apps/program/rank_device.h"
 #include "apps/program/sibling_program.h"
 #include "apps/program/text_table.h"
 #include "apps/program/verbs.h"
-#include "apps/program/version.h"
 #include "sharding/memory/gpus.h"
 #include "sharding/transport/device_transport.h"
 
 #include <ATen/Parallel.h>
 #include <CLI/CLI.hpp>
+#include <torch/version.h>
 
 #include <algorithm>
 #include <dlfcn.h>
@@ -18,7 +19,6 @@
 #include <fstream>
 #include <iostream>
 #include <thread>
-#include <unistd.h>
 
 namespace meshard {
 namespace {
@@ -72,14 +72,6 @@ std::string numbers_text(const std::vector<int>& numbers)
     return text.empty() ? "none" : text;
 }
 
-std::string torch_version()
-{
-    for (const auto& [name, version] : library_versions()) {
-        if (name == "LibTorch") return version;
-    }
-    return {};
-}
-
 }  // namespace
 
 int devices_command(std::span<const std::string> arguments)
@@ -96,9 +88,9 @@ int devices_command(std::span<const std::string> arguments)
     const auto why_not = why_no_transport(c10::DeviceType::CUDA);
     const bool has_libraries = has_cuda_libraries();
     const auto driver = find_driver();
-    const auto memory = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+    const auto memory = static_cast<std::uint64_t>(memory_of(at::kCPU));
     if (json) {
-        Json report{{"threads", std::thread::hardware_concurrency()}, {"memory_bytes", memory}, {"torch", torch_version()}, {"cuda_libraries", has_libraries}};
+        Json report{{"threads", std::thread::hardware_concurrency()}, {"memory_bytes", memory}, {"torch", TORCH_VERSION}, {"cuda_libraries", has_libraries}};
         report["kernels"] = !versions.empty();
         for (const auto& [name, version] : versions) report["versions"][name] = version;
         report["driver"] = driver.version.empty() ? Json() : Json(driver.version);
@@ -114,7 +106,7 @@ int devices_command(std::span<const std::string> arguments)
     TextTable table("ll");
     table.add_row({"CPU", std::to_string(std::thread::hardware_concurrency()) + " threads, " + bytes_text(memory)});
     table.add_row({"driver", driver.version.empty() ? "none of NVIDIA's is loaded" : driver.version});
-    table.add_row({"LibTorch", torch_version() + (has_libraries ? ", with CUDA libraries" : ", without CUDA libraries")});
+    table.add_row({"LibTorch", TORCH_VERSION + std::string(has_libraries ? ", with CUDA libraries" : ", without CUDA libraries")});
     for (const auto& [name, version] : versions) table.add_row({name, version});
     table.add_row({"kernels", versions.empty() ? "none: this build is for CPUs" : "for GPUs of CUDA"});
     for (std::size_t i = 0; i < gpus.size(); ++i) {

@@ -25,6 +25,9 @@ struct LaunchInfo {
 /// derived from what the launcher tells. @throws InvalidInput naming the variable that is missing or no number.
 LaunchInfo detect_launch();
 
+/// Time limit of every wait for other ranks, where nothing else is set.
+inline constexpr double kTimeoutSeconds = 300;
+
 /// The connected ranks of this run. Keep it alive as long as any group made from it.
 class World : public GroupFactory {
 public:
@@ -33,7 +36,7 @@ public:
     /// Every wait has a time limit, MESHARD_TIMEOUT_SECONDS if set.
     /// @param device   on which this rank computes, of the same type on every rank: MPI carries tensors of CPUs only
     /// @throws CommunicationError naming the ranks that did not come within the time limit.
-    static std::unique_ptr<World> connect(const LaunchInfo& info, double timeout_seconds = 300, at::Device device = at::kCPU);
+    static std::unique_ptr<World> connect(const LaunchInfo& info, double timeout_seconds = kTimeoutSeconds, at::Device device = at::kCPU);
 
     /// Orderly end: waits for all ranks, then closes the connections. Without it (after an error) the destructor closes at once, so that waiting ranks fail
     /// instead of hanging.
