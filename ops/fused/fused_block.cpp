@@ -4,6 +4,7 @@
 #include "ops/fused/block_call.h"
 #include "ops/fused/device_block.h"
 #include "ops/fused/tile_tensors.h"
+#include "ops/rows/on_gpu.h"
 #include "ops/rows/tile_schedule.h"
 #include "ops/slices/slice_layout.h"
 #include "partition/error.h"
@@ -292,6 +293,7 @@ bool is_reducing()
 const char* obstacle_of_points(const at::Tensor& points)
 {
     const auto device = points.device();
+    if (!device.is_cpu() && !has_kernels(device)) return "its points are on a device without kernels";
     if (points.dim() != 3) return "its points have no batch dimension";
     const bool is_reduced = device.is_cpu() && points.scalar_type() == at::kBFloat16;
     if (!is_reduced && points.scalar_type() != at::kFloat && points.scalar_type() != at::kDouble) return "its points are neither float32 nor float64";

@@ -21,6 +21,14 @@ HostAccesses& host_accesses()
     return all;
 }
 
+/// Empty if the host does not run the kernels for this type.
+HostAccess access_to(c10::DeviceType type)
+{
+    const std::lock_guard lock(host_accesses().mutex);
+    const auto found = host_accesses().by_type.find(type);
+    return found == host_accesses().by_type.end() ? HostAccess() : found->second;
+}
+
 }  // namespace
 
 void run_kernels_on_host(c10::DeviceType type, HostAccess access)
@@ -29,15 +37,14 @@ void run_kernels_on_host(c10::DeviceType type, HostAccess access)
     host_accesses().by_type[type] = std::move(access);
 }
 
+bool has_kernels(const at::Device& device)
+{
+    return device.is_cuda() || access_to(device.type());
+}
+
 void with_host_access(const at::Device& device, const std::function<void()>& work)
 {
-    HostAccess access;
-    {
-        const std::lock_guard lock(host_accesses().mutex);
-        const auto found = host_accesses().by_type.find(device.type());
-        if (found != host_accesses().by_type.end()) access = found->second;
-    }
-    if (access) return access(device, work);
+    if (const auto access = access_to(device.type())) return access(device, work);
     throw Error("A tensor lies on " + device.str() +
                 ", and this build of meshard has no kernels for GPUs. Configure with -DMESHARD_WITH_CUDA=ON, or move "
                 "the tensor to the CPU.");

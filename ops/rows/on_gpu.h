@@ -15,6 +15,9 @@ using HostAccess = std::function<void(const at::Device& device, const std::funct
 /// From now on the host runs the kernels for tensors of this type of device, which is neither a CPU nor a GPU of CUDA. For accelerators that tests make.
 void run_kernels_on_host(c10::DeviceType type, HostAccess access);
 
+/// Whether a device is a GPU of CUDA, or of a type for which the host runs the kernels.
+bool has_kernels(const at::Device& device);
+
 /// Calls `work` as `run_kernels_on_host` was told for the device's type. @throws Error if it was told nothing: this build has no kernels for the device
 void with_host_access(const at::Device& device, const std::function<void()>& work);
 

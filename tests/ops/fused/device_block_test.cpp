@@ -112,5 +112,12 @@ TEST(DeviceBlockSums, TravelBetweenRanks)
     });
 }
 
+TEST(FusionObstacle, IsADeviceWithoutKernels)
+{
+    const auto made = make_case(4, 0, at::kFloat);
+    EXPECT_EQ(fusion_obstacle(made.x, made.block), nullptr);
+    EXPECT_STREQ(fusion_obstacle(made.x.to(at::kMeta), made.block), "its points are on a device without kernels");
+}
+
 }  // namespace
 }  // namespace meshard
