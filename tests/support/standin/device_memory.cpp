@@ -5,7 +5,9 @@
 
 #include <array>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <execinfo.h>
 #include <fcntl.h>
@@ -55,7 +57,6 @@ public:
             end_ += size;
         }
         sizes_[offset] = size;
-        used_ += static_cast<std::int64_t>(size);
         std::memset(host_ + offset, 0xFF, bytes);
         return device_ + offset;
     }
@@ -67,15 +68,8 @@ public:
         const auto found = sizes_.find(offset);
         const auto size = found->second;
         sizes_.erase(found);
-        used_ -= static_cast<std::int64_t>(size);
         if (size >= kGivenBack) fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(size));
         free_[size].push_back(offset);
-    }
-
-    std::int64_t used()
-    {
-        const std::lock_guard lock(mutex_);
-        return used_;
     }
 
     void open(int change)
@@ -109,7 +103,6 @@ private:
     std::map<std::size_t, std::vector<std::size_t>> free_;
     std::unordered_map<std::size_t, std::size_t> sizes_;
     std::size_t end_ = 0;
-    std::int64_t used_ = 0;
     int num_open_ = 0;
 };
 
@@ -125,20 +118,11 @@ Arena& arena(int device)
     return *found;
 }
 
-/// Without a lock, for the signal handler too: an address of a device exists after its arena.
-int index_of(const void* address)
-{
-    for (std::size_t i = 0; i < arenas.size(); ++i) {
-        if (arenas[i] && arenas[i]->holds(address)) return static_cast<int>(i);
-    }
-    return -1;
-}
-
 struct sigaction before{};
 
 void on_fault(int signal, siginfo_t* info, void* context)
 {
-    const int device = index_of(info->si_addr);
+    const int device = device_of(info->si_addr);
     if (device >= 0) {
         char text[200];
         const int length = std::snprintf(text, sizeof text, "standin: host code touched memory of the device standin:%d at %p\n", device, info->si_addr);
@@ -162,30 +146,24 @@ void* take_memory(int device, std::size_t bytes)
 
 void give_memory(void* address)
 {
-    if (address) arenas[static_cast<std::size_t>(index_of(address))]->give(address);
+    if (address) arenas[static_cast<std::size_t>(device_of(address))]->give(address);
 }
 
 void* host_view(const void* address)
 {
-    const int device = index_of(address);
+    const int device = device_of(address);
     if (device < 0) return const_cast<void*>(address);
     const auto& memory = *arenas[static_cast<std::size_t>(device)];
     return memory.host() + (static_cast<const char*>(address) - memory.device());
 }
 
-bool is_device_address(const void* address)
-{
-    return index_of(address) >= 0;
-}
-
+// Without a lock, for the signal handler too: an address of a device exists after its arena.
 int device_of(const void* address)
 {
-    return index_of(address);
-}
-
-std::int64_t used_bytes(int device)
-{
-    return arena(device).used();
+    for (std::size_t i = 0; i < arenas.size(); ++i) {
+        if (arenas[i] && arenas[i]->holds(address)) return static_cast<int>(i);
+    }
+    return -1;
 }
 
 OpenMemory::OpenMemory(int device) : device_(device)

@@ -2,8 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
-#include <string>
 
 namespace meshard::standin {
 
@@ -14,12 +12,10 @@ namespace meshard::standin {
 void* take_memory(int device, std::size_t bytes);
 void give_memory(void* address);
 
-/// Where the device's own work finds the bytes at an address of a device.
+/// Where the device's own work finds the bytes at an address of a device; other addresses are returned as they are.
 void* host_view(const void* address);
-bool is_device_address(const void* address);
+/// -1 if it is no address of a device.
 int device_of(const void* address);
-/// Bytes in use.
-std::int64_t used_bytes(int device);
 
 /// While it lives, the memory of a device can be read and written at its own addresses too, by every thread: for kernels that are given addresses.
 class OpenMemory {
@@ -33,7 +29,7 @@ private:
     int device_;
 };
 
-/// Ends the process with a sentence when host code touches memory of a device. Other faults keep what they had.
+/// Ends the process with a sentence when host code reads or writes memory of a device. Other faults go to the handler that was there before.
 void watch_memory();
 
 }  // namespace meshard::standin

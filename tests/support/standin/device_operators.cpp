@@ -10,8 +10,8 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
-#include <set>
 #include <unordered_set>
 
 namespace meshard::standin {
@@ -104,11 +104,11 @@ public:
         return tensor_over(storage, result, c10::DispatchKey::PrivateUse1);
     }
 
-    /// Arguments that the operator has given another shape or more memory.
+    /// Gives arguments on the device the shape and memory that the operator has given those of the CPU. Call it before `to_device`.
     void bring_back()
     {
         for (auto& known : storages_) {
-            if (known.host.device_type() != c10::kCPU || known.given == nullptr || known.host.data() == known.given) continue;
+            if (known.host.data() == known.given) continue;
             auto grown = new_storage(known.host.nbytes(), device_);
             if (known.host.nbytes() > 0) std::memcpy(host_view(grown.data()), known.host.data(), known.host.nbytes());
             auto* const impl = known.device.unsafeGetStorageImpl();
@@ -130,7 +130,7 @@ private:
     };
     struct Storages {
         c10::Storage device, host;
-        const void* given = nullptr;  // the host's memory at the start
+        const void* given = nullptr;  // of an argument: the host's memory before the call
     };
 
     const c10::Storage& host_of(const c10::Storage& storage)
@@ -139,9 +139,7 @@ private:
             if (known.device.is_alias_of(storage)) return known.host;
         }
         auto host = host_storage(storage);
-        // Without memory there is no address by which to see that it has grown.
-        static char nothing;
-        const auto* given = host.data() ? host.data() : &nothing;
+        const auto* const given = host.data();
         storages_.push_back({storage, std::move(host), given});
         return storages_.back().host;
     }

@@ -251,8 +251,9 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override { return device < 0 ? getCurrentDevice() : exchangeDevice(device); }
     at::Device getDeviceFromPtr(void* data) const override
     {
-        TORCH_CHECK(is_device_address(data), "standin: ", data, " is no address of a device");
-        return at::Device(kType, static_cast<c10::DeviceIndex>(device_of(data)));
+        const int device = device_of(data);
+        TORCH_CHECK(device >= 0, "standin: ", data, " is no address of a device");
+        return at::Device(kType, static_cast<c10::DeviceIndex>(device));
     }
     bool isPinnedPtr(const void* data) const override { return PageLocked::instance().holds(data); }
     c10::Allocator* getPinnedMemoryAllocator() const override { return &PageLocked::instance(); }
@@ -433,6 +434,6 @@ bool is_page_locked(const void* address)
 extern "C" __attribute__((visibility("default"))) const meshard::Standin* meshard_standin()
 {
     using namespace meshard::standin;
-    static const meshard::Standin offered{counters_of, reset_counters_of, as_host, num_devices};
+    static const meshard::Standin offered{counters_of, reset_counters_of, as_host};
     return &offered;
 }

@@ -26,7 +26,6 @@ struct Standin {
     void (*reset_counters)(int device);
     /// The tensor's memory as a tensor of the CPU, for what plays a part of the device, such as a transport.
     at::Tensor (*as_host)(const at::Tensor& tensor);
-    int (*num_devices)();
 };
 
 /// Null where the library is not loaded.
