@@ -21,8 +21,8 @@ else()
   meshard_summary(nvcc "not found (apps/setup.sh --nvcc)" "kernels for GPUs")
 endif()
 
-# Links `program` of a build for CPUs with what GPUs need, as build/gpu/bin/program, so that all code for GPUs is compiled and linked wherever NVIDIA's compiler
-# and a toolkit's headers are found. All but the three objects here are the CPU build's. Called in the folder where the program was made.
+# Links a program of a build for CPUs a second time, with the objects for GPUs, as gpu/bin/PROGRAM in the build folder: so all code for GPUs is compiled and linked
+# wherever NVIDIA's compiler and a toolkit's headers are found. All other objects are the CPU build's. Call it in the folder where the program was made.
 function(meshard_add_gpu_program program)
   if(MESHARD_WITH_CUDA OR NOT TARGET meshard_ops_gpu OR NOT TARGET meshard_sharding_gpu)
     return()
