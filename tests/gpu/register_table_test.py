@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ops/cuda/register_table.py, on the words of a compiler that is none."""
+"""ops/cuda/register_table.py, with a script in place of the compiler, which prints what that would."""
 import pathlib
 import subprocess
 import sys

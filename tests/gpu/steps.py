@@ -9,6 +9,7 @@ import platform
 import re
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -202,7 +203,7 @@ def operators(day):
 
 def sanitized(day):
     """Kernels under compute-sanitizer."""
-    tool = shutil.which("compute-sanitizer") or next((path for path in ("/usr/local/cuda/bin/compute-sanitizer",) if os.path.exists(path)), None)
+    tool = shutil.which("compute-sanitizer") or shutil.which("/usr/local/cuda/bin/compute-sanitizer")
     if day.device != "cuda" or tool is None:
         raise Missing("compute-sanitizer" if day.device == "cuda" else "kernels of CUDA: they run on GPUs alone")
     for checker in ("memcheck", "racecheck"):
@@ -295,8 +296,7 @@ def probes(day):
     """A TorchScript model cut over ranks."""
     tensor = day.folder / "x.safetensors"
     header = json.dumps({"input": {"dtype": "F32", "shape": [2, 3, 16, 16], "data_offsets": [0, 4 * 1536]}}).encode()
-    import array
-    tensor.write_bytes(len(header).to_bytes(8, "little") + header + array.array("f", [math.sin(i) for i in range(1536)]).tobytes())
+    tensor.write_bytes(len(header).to_bytes(8, "little") + header + struct.pack("<1536f", *map(math.sin, range(1536))))
     day.run([day.program("meshard"), "probe", SOURCE / "tests/data/programs/unet.pt", "--input", tensor, "--shard", "2", "--nproc", "2", "--backward", "--device", day.device])
     return {}
 
@@ -308,7 +308,7 @@ def free_port():
 
 
 def train_by_hand(day, name, ranks):
-    """As torchrun starts ranks, each with a host's name of its own for NCCL, which else refuses two ranks on a GPU."""
+    """As torchrun starts ranks, each with a host name of its own for NCCL, which otherwise refuses two ranks on a GPU."""
     words = [day.program("meshard"), "train", SOURCE / "apps/sample/ahmed.yaml", *training_settings(day, name), "--overwrite", "--device", day.device]
     port = str(free_port())
     processes = [day.start(words, day.environment(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1",
@@ -405,7 +405,7 @@ def eager(day):
     return found
 
 
-# Name, seconds at most, step. In the order of worth: what is short of time falls off the end.
+# Name, seconds at most, step. The most important come first: when a phase's time is used up, the rest is left out.
 PHASES = {
     "tests": [("machine", 20, machine), ("programs start", 60, programs_start), ("ceilings", 60, ceilings), ("kernels", 60, kernels),
               ("training agrees", 120, training_agrees), ("ranks", 150, ranks), ("resumes", 60, resumes), ("predicts", 40, predicts), ("probes", 60, probes),
@@ -416,12 +416,12 @@ PHASES = {
                 ("0.1 M points, 512 slices", 60, speeds(100_000, 512)), ("4 M points, 512 slices", 120, speeds(4_000_000, 512)),
                 ("8.8 M points, 512 slices", 150, speeds(8_800_000, 512)), ("ceilings", 60, ceilings)],
 }
-# Of a short run: what repeats others at another size; and of a dry one, what may be missing because it is for GPUs or needs PyTorch.
+# What a short run leaves out, because it repeats other steps at another size; and what may be missing in a dry run, because it needs a GPU or PyTorch.
 NOT_SHORT = ("0.1 M points, 64 slices", "4 M points, 64 slices", "0.1 M points, 512 slices", "4 M points, 512 slices", "8.8 M points, 512 slices")
 NOT_DRY = ("ceilings", "kernels", "sanitizer", "eager", "operators")
 # What is shown beside the figures: name, goal, step, path of the figure in it, whether it is reached.
 GOALS = [
-    ("losses of CPU and device after 20 steps", "<= 1e-4", "training agrees", ("largest_loss_difference",), lambda value: value <= 1e-4),
+    ("losses of CPU and device over 20 steps", "<= 1e-4", "training agrees", ("largest_loss_difference",), lambda value: value <= 1e-4),
     ("losses of several ranks against one", "<= 1e-4", "ranks", ("largest_loss_difference",), lambda value: value <= 1e-4),
     ("errors under compute-sanitizer", "0", "sanitizer", ("errors",), lambda value: value == 0),
     ("training, 1 M points, S=64, bfloat16, points/s", ">= 8e6", "1 M points, 64 slices", ("bfloat16", "points_per_second"), lambda value: value >= 8e6),

@@ -12,15 +12,15 @@ from samples import put_training
 
 NODES, RANKS_A_NODE = 2, 2   # in place of what a script asks for: tests run on two cores
 
-# Starts the tasks of a step, each with the variables that srun gives it; ends with the largest exit code.
+# Starts the tasks of a step, each with the variables that srun gives it; ends with the exit code of one that failed, if any did.
 SRUN = """#!/bin/bash
-tasks=$((SLURM_JOB_NUM_NODES * TASKS_A_NODE)); codes=0
+tasks=$((SLURM_JOB_NUM_NODES * TASKS_A_NODE)); code=0
 for ((i = 0; i < tasks; ++i)); do
   SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=$tasks SLURM_NTASKS=$tasks SLURM_PROCID=$i SLURM_LOCALID=$((i % TASKS_A_NODE)) SLURM_NODEID=$((i / TASKS_A_NODE)) "$@" &
   pids+=($!)
 done
-for pid in "${pids[@]}"; do wait "$pid" || codes=$?; done
-exit $codes
+for pid in "${pids[@]}"; do wait "$pid" || code=$?; done
+exit $code
 """
 # The ranks of one host, as torchrun starts them.
 TORCHRUN = """#!/bin/bash
@@ -58,7 +58,7 @@ def asked(script, name):
 
 
 class BatchScripts(Case):
-    def submit(self, script, tasks_a_node, **variables):
+    def submit(self, script, tasks_a_node):
         """As sbatch runs a script: on the first host, with the job's variables."""
         (self.folder / "job.sh").write_text(script)
         self.assertEqual(subprocess.run(["bash", "-n", self.folder / "job.sh"]).returncode, 0)
@@ -71,7 +71,7 @@ class BatchScripts(Case):
         put_training(self.folder)
         environment = {"PATH": f"{commands}:{PROGRAM.parent}:{os.environ['PATH']}", "SLURM_JOB_ID": str(os.getpid()), "SLURM_JOB_NUM_NODES": str(NODES), "SLURM_PROCID": "0",
                        "SLURM_NTASKS": str(NODES * tasks_a_node), "SLURM_JOB_NODELIST": "localhost", "SLURM_CPUS_PER_TASK": str(asked(script, "cpus-per-task")),
-                       "TASKS_A_NODE": str(tasks_a_node), "RANKS_A_NODE": str(RANKS_A_NODE), "PORT": str(20000 + os.getpid() % 20000), **variables}
+                       "TASKS_A_NODE": str(tasks_a_node), "RANKS_A_NODE": str(RANKS_A_NODE), "PORT": str(20000 + os.getpid() % 20000)}
         return self.run_words("bash", "job.sh", environment=environment)
 
     def check(self, script, tasks_a_node):
