@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times meshard's Transolver against the same model in eager PyTorch, alternating. Not a test: figures for docs/benchmarks.md.
 
-    build/venv/bin/python tests/models/eager_transolver_benchmark.py build/meshard --points 16384 --threads 1 --rounds 5
-    build/venv/bin/python tests/models/eager_transolver_benchmark.py build/meshard --points 1000000 --device cuda --precision bfloat16 --compile
+    build/venv/bin/python tests/models/eager_transolver_benchmark.py build/release/bin/meshard --points 16384 --threads 1 --rounds 5
+    build/venv/bin/python tests/models/eager_transolver_benchmark.py build/gpu/bin/meshard --points 1000000 --device cuda --precision bfloat16 --compile
 
 The Python must be able to import torch 2.11: apps/setup.sh leaves out what only Python needs, so take an environment of its own (`pip install torch==2.11.0`).
 
 One round runs meshard, PyTorch, and PyTorch with a C library that keeps freed memory, each in a process of its own. Shown are microseconds a
 point, medians over the rounds, and the ratio of the better PyTorch setting to meshard, a median of the rounds' own. With one thread CPU
 seconds count, which other programs on the machine disturb less. On a GPU wall time counts. --precision float32, the default, means products of full single
-precision on both sides; bfloat16 is autocast's in PyTorch. --compile adds a process with torch.compile.
+precision on both sides, tf32 products in TF32; bfloat16 is autocast's in PyTorch. --compile adds a process with torch.compile.
 """
 import argparse
 import json
