@@ -5,11 +5,13 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <numeric>
+#include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace meshard {
 namespace {
@@ -24,22 +26,25 @@ void must(bool holds, const std::string& what)
 
 enum class Kind : std::int64_t { AllReduce, Broadcast, AllToAll, Barrier };
 
-const char* text_of(std::int64_t kind)
+const char* text_of(Kind kind)
 {
     static const char* const texts[]{"all-reduce", "broadcast", "all-to-all", "barrier"};
-    return texts[kind];
+    return texts[static_cast<std::size_t>(kind)];
 }
 
 /// What the ranks must agree on, and what one sends another.
 struct Call {
-    std::int64_t number, kind, type, device, bytes, detail;  // detail: the reduction, or the rank that sends
+    std::int64_t number;
+    Kind kind;
+    std::int64_t type, device, bytes, detail;  // detail: the reduction, or the rank that sends
     std::int64_t bytes_for_you;
 
     std::string text() const
     {
         return "collective " + std::to_string(number) + ", " + text_of(kind) + " of " + std::to_string(bytes) + " bytes of type " +
                (type < 0 ? "none" : c10::toString(static_cast<at::ScalarType>(type))) + " on " +
-               c10::DeviceTypeName(static_cast<c10::DeviceType>(device), true) + ", " + (kind == 0 ? "reduction " : "from ") + std::to_string(detail);
+               c10::DeviceTypeName(static_cast<c10::DeviceType>(device), true) + ", " + (kind == Kind::AllReduce ? "reduction " : "from ") +
+               std::to_string(detail);
     }
 };
 constexpr std::int64_t kCallNumbers = sizeof(Call) / sizeof(std::int64_t);
@@ -186,7 +191,7 @@ private:
     /// All ranks call the same. `sent` and `received`: bytes for and from each rank, where they are not all the tensor's.
     void agree(Kind kind, const at::Tensor& tensor, std::int64_t detail, const Counts& sent, const Counts& received)
     {
-        Call mine{++number_, static_cast<std::int64_t>(kind), -1, 0, 0, detail, 0};
+        Call mine{++number_, kind, -1, 0, 0, detail, 0};
         if (tensor.defined()) {
             mine.type = static_cast<std::int64_t>(tensor.scalar_type());
             mine.device = static_cast<std::int64_t>(tensor.device().type());

@@ -9,15 +9,20 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include <chrono>
+#include <cmath>
 #include <functional>
+#include <memory>
+#include <string>
 #include <thread>
+#include <vector>
 
 namespace meshard {
 namespace {
 
 using Body = std::function<void(const c10::intrusive_ptr<c10d::Backend>& group, const c10::Device& device)>;
 
-/// Calls `body` as two ranks, once with tensors of the CPU in mind and once of the stand-in. @return what the ranks threw
+/// Calls `body` as two ranks, each with a device of the stand-in or with the CPU. @return what each rank threw, empty if nothing
 std::vector<std::string> run_two(const Body& body, bool on_device)
 {
     const auto store = c10::make_intrusive<c10d::HashStore>();
@@ -40,7 +45,7 @@ std::vector<std::string> run_two(const Body& body, bool on_device)
     return errors;
 }
 
-/// Both kinds of device refuse it, one rank or both, with a sentence that has this text.
+/// With tensors of the CPU and with those of the stand-in, at least one rank throws an error that has this text.
 void expect_refused(const std::string& text, const Body& body)
 {
     for (const bool on_device : {false, true}) {
@@ -73,7 +78,7 @@ TEST(CheckedTransport, GivesTheResults)
                 const std::vector<std::int64_t> send{1, 2}, receive(2, group.rank() + 1);
                 const auto got = group.all_to_all_rows(at::full({3, 2}, rank, device), send, receive);
                 EXPECT_EQ(got.sum().template item<double>(), 2.0 * (group.rank() + 1));
-                // Numbers and booleans that NCCL has not, and a maximum that it would not give.
+                // What RankGroup must convert for NCCL: booleans, and a maximum of NaN; and a narrow type.
                 auto largest = at::full({2}, group.rank() == 0 ? std::nan("") : 1.0, device);
                 group.all_reduce(largest, Reduction::Max);
                 EXPECT_TRUE(largest.isnan().all().template item<bool>());
