@@ -28,7 +28,7 @@ protected:
 };
 
 /// A copy there, a leaf.
-at::Tensor on(at::DeviceType device, const at::Tensor& tensor)
+at::Tensor on(const at::Device& device, const at::Tensor& tensor)
 {
     return tensor.detach().to(device).clone().set_requires_grad(tensor.requires_grad());
 }
@@ -37,14 +37,14 @@ at::Tensor on(at::DeviceType device, const at::Tensor& tensor)
 template <class Apply>
 void expect_same_on_gpu(const at::Tensor& x, double tolerance, const Apply& apply)
 {
-    const auto run = [&](at::DeviceType device) {
+    const auto run = [&](const at::Device& device) {
         const auto input = on(device, x);
         const auto result = apply(input);
         const auto weights = at::arange(result.numel(), at::kDouble).sin().to(result.scalar_type()).view(result.sizes()).to(device);
         (result * weights).sum().backward();
         return std::pair(result.detach().cpu(), input.grad().cpu());
     };
-    const auto expected = run(at::kCPU), found = run(device_of_tests().type()), again = run(device_of_tests().type());
+    const auto expected = run(at::kCPU), found = run(device_of_tests()), again = run(device_of_tests());
     EXPECT_TRUE(tensors_near(found.first, expected.first, tolerance));
     EXPECT_TRUE(tensors_near(found.second, expected.second, tolerance));
     EXPECT_TRUE(at::equal(found.first, again.first));
@@ -65,8 +65,8 @@ TEST_F(GpuOperators, RowsAreGatheredPlacedAndAdded)
         expect_same_on_gpu(values, 1e-6, [&](const at::Tensor& x) { return scatter_max(target.to(x.device()), index.to(x.device()), x); });
     }
     const auto whole = at::arange(900).view({300, 3});
-    EXPECT_TRUE(at::equal(take_rows(whole.to(device_of_tests().type()), index).cpu(), whole.index_select(0, index)));
-    EXPECT_TRUE(at::equal(take_rows(whole.to(at::kByte).to(device_of_tests().type()), index).cpu(), whole.to(at::kByte).index_select(0, index)));
+    EXPECT_TRUE(at::equal(take_rows(whole.to(device_of_tests()), index).cpu(), whole.index_select(0, index)));
+    EXPECT_TRUE(at::equal(take_rows(whole.to(at::kByte).to(device_of_tests()), index).cpu(), whole.to(at::kByte).index_select(0, index)));
 }
 
 TEST_F(GpuOperators, SegmentsOfEveryKind)
@@ -77,7 +77,7 @@ TEST_F(GpuOperators, SegmentsOfEveryKind)
         expect_same_on_gpu(values, 1e-14, [&](const at::Tensor& x) { return segment_reduce(x, offsets, kind).values; });
         const auto here = segment_reduce(values, offsets, kind).arguments;
         if (!here.defined()) continue;
-        EXPECT_TRUE(at::equal(segment_reduce(values.to(device_of_tests().type()), offsets.to(device_of_tests().type()), kind).arguments.cpu(), here));
+        EXPECT_TRUE(at::equal(segment_reduce(values.to(device_of_tests()), offsets.to(device_of_tests()), kind).arguments.cpu(), here));
     }
     expect_same_on_gpu(values, 1e-13, [&](const at::Tensor& x) { return segment_softmax(x, offsets); });
 }
@@ -96,7 +96,7 @@ TEST_F(GpuOperators, SearchesFindTheSameNeighbors)
     for (const auto type : {at::kFloat, at::kDouble}) {
         for (const std::int64_t dimensions : {1, 2, 3}) {
             const auto points = at::rand({20000, dimensions}, type).pow(2), queries = at::rand({3000, dimensions}, type);
-            const auto points_there = points.to(device_of_tests().type()), queries_there = queries.to(device_of_tests().type());
+            const auto points_there = points.to(device_of_tests()), queries_there = queries.to(device_of_tests());
             const std::vector<double> period(dimensions, 1.0);
             for (const auto& options : {NeighborOptions{}, NeighborOptions{.exclude_self = true}, NeighborOptions{.period = period}}) {
                 for (const std::int64_t k : {1, 16, 300}) expect_same_neighbors(knn(points_there, queries_there, k, options), knn(points, queries, k, options));
@@ -108,7 +108,7 @@ TEST_F(GpuOperators, SearchesFindTheSameNeighbors)
     }
     const auto points = at::rand({5000, 3}), queries = at::rand({500, 3});
     const NeighborOptions grid{.order = NeighborOrder::Grid};
-    expect_same_neighbors(radius_search(points.to(device_of_tests().type()), queries.to(device_of_tests().type()), 0.1, 8, grid),
+    expect_same_neighbors(radius_search(points.to(device_of_tests()), queries.to(device_of_tests()), 0.1, 8, grid),
                           radius_search(points, queries, 0.1, 8, grid));
 }
 
