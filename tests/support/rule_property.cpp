@@ -201,7 +201,7 @@ Prepared prepare(std::uint64_t seed, const std::function<RuleCase(Draw&)>& draw_
     return prepared;
 }
 
-/// A whole tensor laid out as `cut` says, this rank's part of it, on its device.
+/// This rank's part of a whole tensor that is laid out as `cut` says, on this rank's device.
 at::Tensor laid_out(const at::Tensor& whole, const Cut& cut, const std::shared_ptr<const DeviceMesh>& mesh)
 {
     auto local = own_part(whole.to(device_of_tests()), *make_spec(mesh, cut.axes));

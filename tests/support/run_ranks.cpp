@@ -227,7 +227,7 @@ private:
     std::map<std::string, int> num_made_;
 };
 
-/// Each rank has a device of its own where there are as many.
+/// Ranks take the devices in turn: each has its own where there are enough.
 void take_device(int rank)
 {
     const auto type = at::getAccelerator();
@@ -247,8 +247,8 @@ World* processes()
 
 int num_runs = 0;
 
-/// What sets a rank that is a thread apart: LibTorch's threads are its own, and so is its device, as far as there are some. Backward runs in this thread for
-/// all devices: on one thread a device, which all ranks would share, the first collective would wait for nodes behind it.
+/// Makes the calling thread a rank, with a device of its own where there are several. Backward, too, runs in this thread: LibTorch has otherwise one thread for
+/// each device, and where ranks share that, a collective of one rank would wait there for those of the others, which come after it.
 void be_rank(int rank)
 {
     at::set_num_threads(1);

@@ -11,6 +11,9 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
+#include <functional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -19,7 +22,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Tensors of the meta device stand for those of an accelerator; they have no values, so that what carries them is only counted.
+/// Carries tensors of the meta device, which stand for those of an accelerator: they have no values, so it only counts them.
 class CountingBackend : public c10d::Backend {
 public:
     CountingBackend(int rank, int size, std::atomic<int>& count) : Backend(rank, size), count_(count) {}

@@ -580,7 +580,7 @@ TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, library)
     library.fallback(torch::CppFunction::makeFallthrough());
 }
 
-// The lists of GPUs.
+// Autocast converts for the operators for which it does on GPUs.
 TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, library)
 {
     using namespace at;  // as LibTorch's lists of operators are written

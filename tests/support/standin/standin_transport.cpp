@@ -11,7 +11,7 @@
 
 namespace meshard {
 
-// Those of the program; null in one without LibTorch, or of others.
+// The program's own; null in a program that is not meshard's, or has no LibTorch.
 [[gnu::weak]] void register_device_transport(c10::DeviceType type, DeviceTransport transport);
 [[gnu::weak]] void run_kernels_on_host(c10::DeviceType type, HostAccess access);
 [[gnu::weak]] c10::intrusive_ptr<c10d::Backend> connect_shared_memory(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
