@@ -556,11 +556,6 @@ std::vector<MemoryMode> memory_modes(const PlannedModel& model)
     return {MemoryMode::Stored, MemoryMode::Recomputed};
 }
 
-std::string_view name_of(MemoryMode mode)
-{
-    return mode == MemoryMode::Stored ? "stored" : mode == MemoryMode::Recomputed ? "recomputed" : "streamed";
-}
-
 double StepWork::flop() const
 {
     double sum = 0;

@@ -34,7 +34,6 @@ std::vector<MemoryMode> memory_modes(const PlannedModel& model);
 
 /// Whether blocks have the mode there: `streamed` has no kernels for GPUs yet, and what is said of it there is of a design.
 bool is_built(MemoryMode mode, WorkForm form);
-std::string_view name_of(MemoryMode mode);
 
 /// One rank's part of a step.
 struct StepShare {

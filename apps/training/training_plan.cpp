@@ -15,11 +15,6 @@
 namespace meshard {
 namespace {
 
-std::string memory_name(MemoryMode mode)
-{
-    return mode == MemoryMode::Stored ? "stored" : mode == MemoryMode::Recomputed ? "recomputed" : "streamed";
-}
-
 bool are_same(const BlockChoice& a, const BlockChoice& b)
 {
     return a.form == b.form && std::string_view(a.why_not_fused ? a.why_not_fused : "") == (b.why_not_fused ? b.why_not_fused : "");
@@ -67,7 +62,7 @@ std::string training_plan(const Model& model, const TrainingRunConfig& config, c
     table.add_row({"device", device_name(world.device())});
     table.add_row({"points", points_text(example, device_mesh)});
     table.add_row({"precision", std::string(config.training.precision == Precision::Float32 ? "float32" : "bfloat16")});
-    table.add_row({"memory", memory_name(config.training.memory)});
+    table.add_row({"memory", std::string(name_of(config.training.memory))});
 
     const PrecisionGuard guard(config.training.precision, world.device().type());
     model.module->train();

@@ -15,6 +15,11 @@ MemoryMode memory_mode(const std::string& name)
     throw InvalidInput("memory mode '" + name + "' is not one of stored, recomputed, streamed.");
 }
 
+std::string_view name_of(MemoryMode mode)
+{
+    return mode == MemoryMode::Stored ? "stored" : mode == MemoryMode::Recomputed ? "recomputed" : "streamed";
+}
+
 std::optional<MemoryMode> HasMemoryModes::inference_memory(std::int64_t, std::int64_t) const
 {
     return std::nullopt;

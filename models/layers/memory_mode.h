@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace torch::nn {
 class Module;
@@ -33,6 +34,8 @@ public:
 
 /// The mode named `stored`, `recomputed` or `streamed`. @throws InvalidInput for another name
 MemoryMode memory_mode(const std::string& name);
+
+std::string_view name_of(MemoryMode mode);  ///< `stored`, `recomputed` or `streamed`
 
 /// Sets the mode of a module and all its submodules that have memory modes. @throws InvalidInput for a mode that one of them does not have, or other than
 /// Stored if there are none
