@@ -138,7 +138,7 @@ void BlockWork::bring_back_backward(bool with_gradients, bool with_states)
     }
     product(kMlp, tile_, C, R, false, false);
     numbers(Operation::Kind::NormGradient, kNorms, c, 4 * c);
-    product(kProjections, I, tile_, C, true, true);
+    mix_backward();
     if (with_gradients) {
         product(kProjections, C, I, tile_, true, true);
         numbers(Operation::Kind::Sum, kProjections, c, c);
@@ -146,6 +146,11 @@ void BlockWork::bring_back_backward(bool with_gradients, bool with_states)
     if (!with_states) return;
     weigh(2 * static_cast<double>(I));
     of_heads(shape_.slices, shape_.head_dim, tile_, false, true);
+}
+
+void BlockWork::mix_backward()
+{
+    product(kProjections, shape_.inner(), tile_, shape_.channels, true, true);
 }
 
 void BlockWork::add_slice_sums_backward(bool with_gradients)

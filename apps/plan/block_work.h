@@ -26,6 +26,7 @@ public:
     enum class Until : std::uint8_t { Hidden, Last, Result };
     void bring_back(Until until);
     void bring_back_backward(bool with_gradients, bool with_states);
+    void mix_backward();
     void add_slice_sums_backward(bool with_gradients);
 
     /// So many numbers of each point, read from memory and written to it by the tiles of a CPU; nothing on a GPU, where every operator's own are counted.

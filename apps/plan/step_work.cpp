@@ -210,26 +210,9 @@ private:
         of_block.bring_back_backward(true, true);
         of_block.stream(2 * C, C);
         of_block.project_both();
-        if (on_cpu()) add_mix_backward(shape);
+        if (on_cpu()) of_block.mix_backward();  // its result was not kept; a GPU keeps it
         of_block.add_slice_sums_backward(true);
         of_block.stream(2 * C, C);
-    }
-
-    /// `mixed_gradient` once more, where it was not kept.
-    void add_mix_backward(const BlockShape& shape)
-    {
-        auto operation = work.operations.back();
-        const auto n = points_per_tile(shape, 4);
-        operation = Operation();
-        operation.kind = Operation::Kind::Product;
-        operation.part = kProjections;
-        operation.rows = shape.inner();
-        operation.columns = std::min<std::int64_t>(n, std::max<std::int64_t>(1, std::llround(share_.points)));
-        operation.inner = shape.channels;
-        operation.transposed_a = operation.transposed_b = true;
-        operation.calls = operation.launches = share_.points / real(operation.columns);
-        operation.in_tile = true;
-        work.operations.push_back(operation);
     }
 
     /// As `streamed_blocks`: a sweep for every layer each way, each from the inputs on.
