@@ -99,7 +99,7 @@ void BlockWork::add_slice_sums()
     operations_.back().launches = 0;
 }
 
-void BlockWork::bring_back(Until until)
+void BlockWork::bring_back(bool with_result)
 {
     const auto C = shape_.channels, I = shape_.inner(), R = shape_.hidden, O = shape_.outputs;
     weigh(2 * static_cast<double>(I));
@@ -108,11 +108,12 @@ void BlockWork::bring_back(Until until)
     numbers(Operation::Kind::Pass, kNorms, 0, 3 * static_cast<double>(C));
     normalize();
     product(kMlp, tile_, R, C, false, true);
-    if (until == Until::Hidden && O == 0 && form_ == WorkForm::Cpu) return;
+    const bool only_kept = !with_result && form_ == WorkForm::Cpu;
+    if (only_kept && O == 0) return;
     numbers(Operation::Kind::Activation, kMlp, static_cast<double>(R), 2 * static_cast<double>(R));
     product(kMlp, tile_, C, R, false, true);
     numbers(Operation::Kind::Pass, kNorms, 0, 3 * static_cast<double>(C));
-    if (O == 0 || (until != Until::Result && form_ == WorkForm::Cpu)) return;
+    if (only_kept || O == 0) return;
     normalize();
     product(kHead, tile_, O, C, false, true);
 }

@@ -21,10 +21,7 @@ public:
     void project();
     void project_both();
     void add_slice_sums();
-
-    /// How far the second half of a block goes, where it is computed once more for backward.
-    enum class Until : std::uint8_t { Hidden, Last, Result };
-    void bring_back(Until until);
+    void bring_back(bool with_result = true);  ///< without: on a CPU only what backward needs; a GPU computes the result all the same
     void bring_back_backward(bool with_gradients, bool with_states);
     void mix_backward();
     void add_slice_sums_backward(bool with_gradients);

@@ -192,7 +192,7 @@ private:
         if (share_.memory == MemoryMode::Stored) {
             of_block.add_slice_sums();
             of_block.stream(C, P);
-            of_block.bring_back(BlockWork::Until::Result);
+            of_block.bring_back();
             of_block.stream(C + I, I + C + R + last + real(shape.out_channels()));
             of_block.bring_back_backward(true, true);
             of_block.stream(2 * C + 2 * I + R + last, C + I);
@@ -203,10 +203,10 @@ private:
         of_block.add_slice_sums();
         of_block.stream(C, 0);
         on_cpu() ? of_block.project() : of_block.project_both();
-        of_block.bring_back(BlockWork::Until::Result);
+        of_block.bring_back();
         of_block.stream(C, real(shape.out_channels()));
         on_cpu() ? of_block.project() : of_block.project_both();
-        of_block.bring_back(on_cpu() && shape.outputs > 0 ? BlockWork::Until::Last : on_cpu() ? BlockWork::Until::Hidden : BlockWork::Until::Result);
+        of_block.bring_back(/*with_result=*/false);
         of_block.bring_back_backward(true, true);
         of_block.stream(2 * C, C);
         of_block.project_both();
@@ -224,7 +224,7 @@ private:
         const auto way_to = [&](std::int64_t layer) {
             for (std::int64_t k = 0; k < layer; ++k) {
                 inner.project();
-                inner.bring_back(BlockWork::Until::Result);
+                inner.bring_back();
             }
         };
         inputs_mlp(model, real(2 * L + 2), 1);
@@ -234,11 +234,11 @@ private:
         }
         way_to(L - 1);
         last.project();
-        last.bring_back(BlockWork::Until::Result);
+        last.bring_back();
         for (auto l = L - 1; l >= -1; --l) {
             way_to(L - 1);
             last.project();
-            last.bring_back(BlockWork::Until::Last);
+            last.bring_back(/*with_result=*/false);
             for (auto k = L - 1; k > l; --k) {
                 auto of_block = block(shape_of(k), model.noise);
                 of_block.bring_back_backward(false, false);
