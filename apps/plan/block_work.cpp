@@ -210,6 +210,13 @@ Operation& RowWork::add(Operation::Kind kind)
     return operation;
 }
 
+void RowWork::numbers(Operation::Kind kind, double per_row, double accesses_per_row)
+{
+    auto& operation = add(kind);
+    operation.numbers = per_row * rows_;
+    operation.bytes = size_ * accesses_per_row * rows_;
+}
+
 void RowWork::product(std::int64_t rows, std::int64_t columns, std::int64_t inner, double calls)
 {
     auto& operation = add(Operation::Kind::Product);
@@ -236,36 +243,26 @@ void RowWork::linear(std::int64_t in, std::int64_t out, bool wants_input_gradien
 void RowWork::norm(std::int64_t channels)
 {
     const auto c = static_cast<double>(channels);
-    auto& forward = add(Operation::Kind::Norm);
-    forward.numbers = c * rows_;
-    forward.bytes = size_ * 2 * c * rows_;
-    auto& backward = add(Operation::Kind::NormGradient);
-    backward.numbers = c * rows_;
-    backward.bytes = size_ * 5 * c * rows_;
-    backward.launches = 2;
+    numbers(Operation::Kind::Norm, c, 2 * c);
+    numbers(Operation::Kind::NormGradient, c, 5 * c);
+    operations_.back().launches = 2;
 }
 
 void RowWork::activation(std::int64_t channels)
 {
     const auto c = static_cast<double>(channels);
-    auto& forward = add(Operation::Kind::Activation);
-    forward.numbers = c * rows_;
-    forward.bytes = size_ * 2 * c * rows_;
-    auto& backward = add(Operation::Kind::ActivationGradient);
-    backward.numbers = c * rows_;
-    backward.bytes = size_ * 3 * c * rows_;
+    numbers(Operation::Kind::Activation, c, 2 * c);
+    numbers(Operation::Kind::ActivationGradient, c, 3 * c);
 }
 
-void RowWork::exponentials(double per_row, double accesses)
+void RowWork::exponentials(double per_row, double accesses_per_row)
 {
-    auto& operation = add(Operation::Kind::Exponentials);
-    operation.numbers = per_row * rows_;
-    operation.bytes = size_ * accesses * rows_;
+    numbers(Operation::Kind::Exponentials, per_row, accesses_per_row);
 }
 
 void RowWork::pass(double accesses_per_row)
 {
-    add(Operation::Kind::Pass).bytes = size_ * accesses_per_row * rows_;
+    numbers(Operation::Kind::Pass, 0, accesses_per_row);
 }
 
 }  // namespace meshard

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace meshard {
@@ -60,11 +61,12 @@ public:
     void product(std::int64_t rows, std::int64_t columns, std::int64_t inner, double calls = 1);
     void norm(std::int64_t channels);
     void activation(std::int64_t channels);
-    void exponentials(double per_row, double accesses);
+    void exponentials(double per_row, double accesses_per_row);
     void pass(double accesses_per_row);  ///< an operator that reads and writes so many numbers of each row
 
 private:
     Operation& add(Operation::Kind kind);
+    void numbers(Operation::Kind kind, double per_row, double accesses_per_row);
 
     std::vector<Operation>& operations_;
     std::string part_;
