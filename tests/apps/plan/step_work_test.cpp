@@ -96,18 +96,19 @@ private:
     at::ScalarType type_;
 };
 
-struct CountedCase {
+struct ModelCase {
     const char* name;
     std::string model;
     Json arguments;
+    MemoryMode memory = MemoryMode::Stored;
 };
 
-void PrintTo(const CountedCase& one, std::ostream* out)
+void PrintTo(const ModelCase& one, std::ostream* out)
 {
     *out << one.name;
 }
 
-class CountedModels : public testing::TestWithParam<CountedCase> {};
+class CountedModels : public testing::TestWithParam<ModelCase> {};
 
 TEST_P(CountedModels, DoTheProductsThatTheDispatcherSees)
 {
@@ -133,9 +134,9 @@ TEST_P(CountedModels, DoTheProductsThatTheDispatcherSees)
 }
 
 INSTANTIATE_TEST_SUITE_P(Plan, CountedModels,
-                         testing::Values(CountedCase{"Transolver", "transolver", blocks()}, CountedCase{"TransolverPlus", "transolver", blocks(true)},
-                                         CountedCase{"Flare", "flare", blocks()}, CountedCase{"GeoTransolver", "geotransolver", blocks()},
-                                         CountedCase{"MeshGraphNet", "meshgraphnet", graph()}),
+                         testing::Values(ModelCase{"Transolver", "transolver", blocks()}, ModelCase{"TransolverPlus", "transolver", blocks(true)},
+                                         ModelCase{"Flare", "flare", blocks()}, ModelCase{"GeoTransolver", "geotransolver", blocks()},
+                                         ModelCase{"MeshGraphNet", "meshgraphnet", graph()}),
                          [](const auto& info) { return info.param.name; });
 
 double flop_of_parts(const StepWork& work, std::initializer_list<std::string> parts)
@@ -172,8 +173,7 @@ INSTANTIATE_TEST_SUITE_P(Plan, BlocksOfGpus, testing::Bool(), [](const auto& inf
 
 TEST(TilesOfBlocks, DoThreeTimesTheForwardPassAndTheWeightsOfSlicesAgain)
 {
-    auto arguments = blocks();
-    const auto planned = planned_model("transolver", arguments, kWidths);
+    const auto planned = planned_model("transolver", blocks(), kWidths);
     const double N = 1000, L = 3, C = 24, S = 7, R = 48, inputs = 7;
 
     const auto work = step_work(planned, {.points = N, .form = WorkForm::Cpu});
@@ -216,19 +216,7 @@ Calls recorded(const CommCounter& counter)
     return calls;
 }
 
-struct SpokenCase {
-    const char* name;
-    std::string model;
-    Json arguments;
-    MemoryMode memory = MemoryMode::Stored;
-};
-
-void PrintTo(const SpokenCase& one, std::ostream* out)
-{
-    *out << one.name;
-}
-
-class MessagesOfSteps : public testing::TestWithParam<std::tuple<int, SpokenCase>> {};
+class MessagesOfSteps : public testing::TestWithParam<std::tuple<int, ModelCase>> {};
 
 TEST_P(MessagesOfSteps, AreThoseThatRanksCount)
 {
@@ -257,12 +245,12 @@ TEST_P(MessagesOfSteps, AreThoseThatRanksCount)
 INSTANTIATE_TEST_SUITE_P(
     Plan, MessagesOfSteps,
     testing::Combine(testing::Values(2, 3),
-                     testing::Values(SpokenCase{"Transolver", "transolver", blocks()}, SpokenCase{"TransolverPlus", "transolver", blocks(true)},
-                                     SpokenCase{"Recomputed", "transolver", blocks(), MemoryMode::Recomputed},
-                                     SpokenCase{"Streamed", "transolver", blocks(), MemoryMode::Streamed},
-                                     SpokenCase{"TwoBuckets", "transolver", {{"n_hidden", 512}, {"n_layers", 4}, {"n_head", 8}, {"slice_num", 5}}},
-                                     SpokenCase{"GeoTransolver", "geotransolver", blocks()}, SpokenCase{"Flare", "flare", blocks()},
-                                     SpokenCase{"FlareRecomputed", "flare", blocks(), MemoryMode::Recomputed})),
+                     testing::Values(ModelCase{"Transolver", "transolver", blocks()}, ModelCase{"TransolverPlus", "transolver", blocks(true)},
+                                     ModelCase{"Recomputed", "transolver", blocks(), MemoryMode::Recomputed},
+                                     ModelCase{"Streamed", "transolver", blocks(), MemoryMode::Streamed},
+                                     ModelCase{"TwoBuckets", "transolver", {{"n_hidden", 512}, {"n_layers", 4}, {"n_head", 8}, {"slice_num", 5}}},
+                                     ModelCase{"GeoTransolver", "geotransolver", blocks()}, ModelCase{"Flare", "flare", blocks()},
+                                     ModelCase{"FlareRecomputed", "flare", blocks(), MemoryMode::Recomputed})),
     [](const auto& info) { return std::string(std::get<1>(info.param).name) + "On" + std::to_string(std::get<0>(info.param)); });
 
 TEST(MessagesOfGraphs, AreThoseOfTwoRanks)
@@ -304,19 +292,7 @@ TEST(MessagesOfGraphs, AreThoseOfTwoRanks)
     });
 }
 
-struct HeldCase {
-    const char* name;
-    std::string model;
-    Json arguments;
-    MemoryMode memory = MemoryMode::Stored;
-};
-
-void PrintTo(const HeldCase& one, std::ostream* out)
-{
-    *out << one.name;
-}
-
-class MemoryOfSteps : public testing::TestWithParam<HeldCase> {};
+class MemoryOfSteps : public testing::TestWithParam<ModelCase> {};
 
 /// Slopes over the points, so that what the program holds once does not count.
 TEST_P(MemoryOfSteps, IsThatOfLiveTensors)
@@ -349,9 +325,10 @@ TEST_P(MemoryOfSteps, IsThatOfLiveTensors)
 }
 
 INSTANTIATE_TEST_SUITE_P(Plan, MemoryOfSteps,
-                         testing::Values(HeldCase{"Transolver", "transolver", blocks()}, HeldCase{"Recomputed", "transolver", blocks(), MemoryMode::Recomputed},
-                                         HeldCase{"GeoTransolver", "geotransolver", blocks()}, HeldCase{"Flare", "flare", blocks()},
-                                         HeldCase{"MeshGraphNet", "meshgraphnet", graph()}),
+                         testing::Values(ModelCase{"Transolver", "transolver", blocks()},
+                                         ModelCase{"Recomputed", "transolver", blocks(), MemoryMode::Recomputed},
+                                         ModelCase{"GeoTransolver", "geotransolver", blocks()}, ModelCase{"Flare", "flare", blocks()},
+                                         ModelCase{"MeshGraphNet", "meshgraphnet", graph()}),
                          [](const auto& info) { return info.param.name; });
 
 TEST(PlannedModels, AreRefusedWhereTheirWorkIsNotCounted)
