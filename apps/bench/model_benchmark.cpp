@@ -9,9 +9,7 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <torch/torch.h>
 
-#include <chrono>
 #include <cmath>
-#include <ctime>
 #include <fstream>
 #include <functional>
 #include <limits>
@@ -23,25 +21,6 @@ namespace meshard {
 namespace {
 
 constexpr std::int64_t kInputs = 7, kOutputs = 4, kMlpRatio = 2;
-
-struct Seconds {
-    double wall = 0, cpu = 0;
-};
-
-double cpu_seconds()
-{
-    timespec time{};
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
-Seconds seconds_of(const std::function<void()>& work)
-{
-    const auto cpu = cpu_seconds();
-    const auto start = std::chrono::steady_clock::now();
-    work();
-    return {std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), cpu_seconds() - cpu};
-}
 
 Seconds median_of(int num_repeats, const std::function<void()>& work)
 {

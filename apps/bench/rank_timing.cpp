@@ -6,8 +6,19 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 
 namespace meshard {
+namespace {
+
+double cpu_seconds()
+{
+    timespec time{};
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+}  // namespace
 
 double median(std::vector<double> values)
 {
@@ -19,6 +30,14 @@ double median(std::vector<double> values)
 void wait_for_device(const at::Device& device)
 {
     if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+}
+
+Seconds seconds_of(const std::function<void()>& work)
+{
+    const auto cpu = cpu_seconds();
+    const auto start = std::chrono::steady_clock::now();
+    work();
+    return {std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), cpu_seconds() - cpu};
 }
 
 double seconds_together(const DeviceMesh& mesh, const std::function<void()>& work)

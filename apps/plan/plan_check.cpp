@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/plan/plan_check.h"
 
+#include "apps/bench/rank_timing.h"
 #include "models/layers/memory_mode.h"
 #include "models/layers/metrics.h"
 #include "models/registry/registry.h"
@@ -9,38 +10,23 @@
 
 #include <torch/torch.h>
 
-#include <algorithm>
-#include <chrono>
-#include <ctime>
+#include <functional>
 #include <limits>
 
 namespace meshard {
 namespace {
 
-double cpu_seconds_now()
-{
-    timespec time{};
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
-double wall_seconds_now()
-{
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-/// Of the rank that takes most, the least of several steps: seconds of CPU and of the clock on the wall.
-std::pair<double, double> least_seconds(const DeviceMesh& mesh, int num_repeats, const std::function<void()>& step)
+/// Of the rank that takes most, the least of several steps.
+Seconds least_seconds(const DeviceMesh& mesh, int num_repeats, const std::function<void()>& step)
 {
     step();
     auto least = at::full({2}, std::numeric_limits<double>::infinity(), at::kDouble);
     for (int i = 0; i < num_repeats; ++i) {
         mesh.all().barrier();
-        const auto cpu = cpu_seconds_now(), wall = wall_seconds_now();
-        step();
-        auto seconds = at::tensor({cpu_seconds_now() - cpu, wall_seconds_now() - wall}, at::kDouble);
-        mesh.all().all_reduce(seconds, Reduction::Max);
-        least = at::minimum(least, seconds);
+        const auto seconds = seconds_of(step);
+        auto largest = at::tensor({seconds.wall, seconds.cpu}, at::kDouble);
+        mesh.all().all_reduce(largest, Reduction::Max);
+        least = at::minimum(least, largest);
     }
     return {least[0].item<double>(), least[1].item<double>()};
 }
@@ -93,7 +79,7 @@ void check_step(CheckedStep& step, const std::shared_ptr<const DeviceMesh>& mesh
     const auto target = rows(widths.outputs);
     model.module->train();
 
-    const auto [cpu, wall] = least_seconds(*mesh, num_repeats, [&] {
+    const auto [wall, cpu] = least_seconds(*mesh, num_repeats, [&] {
         optimizer.zero_grad();
         const auto loss = mean_squared_error(model.forward(inputs), target);
         loss.backward();
