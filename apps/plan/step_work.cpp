@@ -119,46 +119,43 @@ private:
 
     BlockWork block(const BlockShape& shape, bool noise) { return {work.operations, shape, share_.points, share_.form, share_.bytes_per_number, noise}; }
 
-    /// An MLP of two layers on the model's inputs, tile by tile on a CPU: backward computes its hidden layer again.
-    void inputs_mlp(const BlockModel& model, double forward, double backward)
+    /// An MLP of two layers on the model's inputs: so many times forward, tile by tile on a CPU, and once backward, which computes its hidden layer again there.
+    void inputs_mlp(const BlockModel& model, double forward)
     {
         const auto C = model.inner.channels, R = 2 * C;
         const auto r = real(R), c = real(C);
         const auto n = std::min<std::int64_t>(on_cpu() ? 256 : kDeviceTilePoints, std::max<std::int64_t>(1, std::llround(share_.points)));
         const auto tiles = share_.points / real(n);
-        const auto product = [&](double times, std::int64_t rows, std::int64_t columns, std::int64_t inner, bool a, bool b) {
-            Operation operation;
-            operation.kind = Operation::Kind::Product;
+        const auto add = [&](Operation::Kind kind, double times) -> Operation& {
+            auto& operation = work.operations.emplace_back();
+            operation.kind = kind;
             operation.part = kInputs;
             operation.calls = operation.launches = times * tiles;
+            operation.in_tile = on_cpu();
+            return operation;
+        };
+        const auto product = [&](double times, std::int64_t rows, std::int64_t columns, std::int64_t inner, bool a, bool b) {
+            auto& operation = add(Operation::Kind::Product, times);
             operation.rows = rows;
             operation.columns = columns;
             operation.inner = inner;
             operation.transposed_a = a;
             operation.transposed_b = b;
-            operation.in_tile = on_cpu();
             if (!on_cpu()) operation.bytes = share_.bytes_per_number * operation.calls * real(rows * inner + inner * columns + rows * columns);
-            if (times > 0) work.operations.push_back(operation);
         };
         const auto numbers = [&](Operation::Kind kind, double times, double per_point, double accesses) {
-            Operation operation;
-            operation.kind = kind;
-            operation.part = kInputs;
-            operation.calls = operation.launches = times * tiles;
-            operation.in_tile = on_cpu();
+            auto& operation = add(kind, times);
             operation.numbers = times * per_point * share_.points;
             if (!on_cpu()) operation.bytes = times * share_.bytes_per_number * accesses * share_.points;
-            if (times > 0) work.operations.push_back(operation);
         };
-        const bool again = on_cpu();
-        product(forward + (again ? backward : 0), n, R, model.inputs, false, true);
+        product(forward + (on_cpu() ? 1 : 0), n, R, model.inputs, false, true);
         numbers(Operation::Kind::Activation, forward, r, 2 * r);
         product(forward, n, C, R, false, true);
-        product(backward, n, R, C, false, false);
-        numbers(Operation::Kind::ActivationGradient, backward, r, 3 * r);
-        product(backward, C, R, n, true, false);
-        product(backward, R, model.inputs, n, true, false);
-        if (on_cpu()) rows(kInputs, share_.points * (forward + backward)).pass(1.5 * c);
+        product(1, n, R, C, false, false);
+        numbers(Operation::Kind::ActivationGradient, 1, r, 3 * r);
+        product(1, C, R, n, true, false);
+        product(1, R, model.inputs, n, true, false);
+        if (on_cpu()) rows(kInputs, share_.points * (forward + 1)).pass(1.5 * c);
     }
 
     void transolver(const BlockModel& model)
@@ -178,7 +175,7 @@ private:
         if (share_.memory == MemoryMode::Streamed) {
             streamed_blocks(model);
         } else {
-            inputs_mlp(model, 1, 1);
+            inputs_mlp(model, 1);
             for (std::int64_t l = 0; l < model.layers; ++l) block_step(l + 1 == model.layers ? model.last : model.inner, model.noise);
         }
         work.small_calls += kSliceCalls * real(model.layers);
@@ -227,7 +224,7 @@ private:
                 inner.bring_back();
             }
         };
-        inputs_mlp(model, real(2 * L + 2), 1);
+        inputs_mlp(model, real(2 * L + 2));
         for (std::int64_t l = 0; l < L; ++l) {
             way_to(l);
             block(shape_of(l), model.noise).add_slice_sums();
@@ -288,7 +285,7 @@ private:
         const auto n = static_cast<std::int64_t>(std::llround(share_.points));
         const auto c = real(C), hm = real(H * M);
         const bool recomputed = share_.memory == MemoryMode::Recomputed;
-        inputs_mlp(model, 1, 1);
+        inputs_mlp(model, 1);
         for (std::int64_t l = 0; l < model.layers; ++l) {
             const auto begin = work.operations.size();
             auto norms = rows(kNorms, share_.points), attention = rows(kAttention, share_.points), mlp = rows(kMlp, share_.points);
