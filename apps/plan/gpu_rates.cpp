@@ -6,7 +6,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cmath>
+#include <string>
+#include <vector>
 
 namespace meshard {
 namespace {
@@ -59,11 +62,6 @@ const Each& find(const std::array<Each, N>& all, std::string_view name, const st
 
 }  // namespace
 
-std::span<const Gpu> known_gpus()
-{
-    return kGpus;
-}
-
 const Gpu& find_gpu(std::string_view name)
 {
     return find(kGpus, name, "device", "here");
@@ -72,6 +70,11 @@ const Gpu& find_gpu(std::string_view name)
 const Link& find_link(std::string_view name)
 {
     return find(kLinks, name, "link", "");
+}
+
+std::int64_t num_hosts(std::int64_t num_gpus, std::int64_t gpus_per_host)
+{
+    return (num_gpus + gpus_per_host - 1) / gpus_per_host;
 }
 
 double GpuRates::product_flops() const
@@ -104,7 +107,7 @@ double GpuRates::seconds_of_small_calls(double count) const
 
 double GpuRates::seconds(const StepMessage& message, std::int64_t num_ranks) const
 {
-    const auto inside = std::min(num_ranks, gpus_per_host_), hosts = (num_ranks + gpus_per_host_ - 1) / gpus_per_host_;
+    const auto inside = std::min(num_ranks, gpus_per_host_), hosts = num_hosts(num_ranks, gpus_per_host_);
     const auto rate = kLinkShare * (inside_.rate > 0 ? inside_.rate : gpu_.nvlink_rate);
     const auto share = [](std::int64_t n) { return static_cast<double>(n - 1) / static_cast<double>(n); };
     const auto bytes = static_cast<double>(message.bytes);

@@ -3,10 +3,8 @@
 
 #include "apps/plan/step_rates.h"
 
-#include <span>
-#include <string>
+#include <cstdint>
 #include <string_view>
-#include <vector>
 
 namespace meshard {
 
@@ -22,8 +20,6 @@ struct Gpu {
     double nvlink_rate = 0;                                        ///< bytes per second, one way
 };
 
-std::span<const Gpu> known_gpus();
-
 /// @throws InvalidInput with the names and the nearest one
 const Gpu& find_gpu(std::string_view name);
 
@@ -37,7 +33,10 @@ struct Link {
 /// @throws InvalidInput with the names and the nearest one
 const Link& find_link(std::string_view name);
 
-/// GPUs in hosts.
+/// Hosts that so many GPUs fill.
+std::int64_t num_hosts(std::int64_t num_gpus, std::int64_t gpus_per_host);
+
+/// Rates of GPUs in hosts.
 class GpuRates : public StepRates {
 public:
     GpuRates(const Gpu& gpu, GpuPrecision precision, const Link& inside, const Link& beyond, std::int64_t gpus_per_host)
@@ -54,9 +53,9 @@ public:
     double memory_bytes() const override;
     WorkForm form() const override { return WorkForm::Gpu; }
 
-    double product_flops() const;  ///< per second, as published
-
 private:
+    double product_flops() const;  // per second, as published
+
     Gpu gpu_;
     GpuPrecision precision_;
     Link inside_, beyond_;

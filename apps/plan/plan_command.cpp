@@ -96,12 +96,9 @@ public:
     /// In the fastest mode that fits; in the one that takes least if none does.
     StepPlan on(std::int64_t num_ranks) const
     {
-        auto request = request_;
-        request.num_ranks = num_ranks;
         StepPlan plan;
         for (const auto mode : modes_) {
-            request.memory = mode;
-            plan = step_plan(model_, request, rates_);
+            plan = on(num_ranks, mode);
             if (plan.fits) break;
         }
         return plan;
@@ -186,16 +183,9 @@ Json json_of(const StepPlan& plan, double efficiency)
     return json;
 }
 
-std::int64_t number_of_parameters(const PlannedModel& model)
-{
-    std::int64_t count = 0;
-    for (const auto size : model.parameters) count += size;
-    return count;
-}
-
 std::string title_of(const PlanArguments& options, const PlannedModel& model, double points)
 {
-    return model.name + ", " + std::to_string(number_of_parameters(model)) + " parameters, " + fixed_text(points, 0) + " points, " + options.output_precision();
+    return model.name + ", " + std::to_string(model.num_parameters()) + " parameters, " + fixed_text(points, 0) + " points, " + options.output_precision();
 }
 
 void print_plan(const Planner& planner, const StepPlan& plan, const StepRates& rates, const char* of_rank)
@@ -221,7 +211,7 @@ void print_plan(const Planner& planner, const StepPlan& plan, const StepRates& r
     std::cout << messages;
 }
 
-/// Powers of two, up to where the fastest mode fits, and one host at least.
+/// Powers of two, up to where the fastest mode fits, and to two hosts at least.
 std::vector<std::int64_t> numbers_of_gpus(const Planner& planner, std::int64_t gpus_per_host)
 {
     const auto enough = planner.fewest(planner.modes().front()).value_or(planner.most_ranks());
@@ -243,8 +233,7 @@ void plan_numbers(const PlanArguments& options, const PlannedModel& model, const
         std::vector<std::string> row{std::string(name_of(mode)), "", number ? std::to_string(*number) : "more than " + std::to_string(planner.most_ranks())};
         if (number) {
             const auto plan = planner.on(*number, mode);
-            const auto& memory = plan.work.memory;
-            row[1] = fixed_text(memory.inputs_per_point + memory.kept_per_point + memory.passing_per_point, 0);
+            row[1] = fixed_text(plan.work.memory.bytes_per_point(), 0);
             row.push_back(seconds_text(plan.seconds));
             row.push_back(rate_text(planner.points() / plan.seconds));
             if (!is_built(mode, WorkForm::Gpu)) row.emplace_back("of a design: no GPU's kernels have this mode yet");
@@ -258,11 +247,11 @@ void plan_numbers(const PlanArguments& options, const PlannedModel& model, const
         const auto plan = planner.on(number);
         const auto efficiency = planner.efficiency_of(plan);
         json["plans"].push_back(json_of(plan, efficiency));
-        const auto hosts = (number + options.gpus_per_host - 1) / options.gpus_per_host;
-        table.add_row(
-            {std::to_string(number), std::to_string(hosts), fixed_text(plan.points, 0), plan.fits ? std::string(name_of(plan.request.memory)) : "none fits",
-             bytes_text_of(plan.memory_bytes), plan.fits ? seconds_text(plan.seconds) : "-", plan.fits ? rate_text(planner.points() / plan.seconds) : "-",
-             plan.fits ? fixed_text(efficiency, 3) : "-", std::to_string(plan.work.num_messages()) + ", " + std::to_string(plan.work.message_bytes())});
+        const auto if_it_fits = [&](const std::string& text) { return plan.fits ? text : "-"; };
+        table.add_row({std::to_string(number), std::to_string(num_hosts(number, options.gpus_per_host)), fixed_text(plan.points, 0),
+                       plan.fits ? std::string(name_of(plan.request.memory)) : "none fits", bytes_text_of(plan.memory_bytes),
+                       if_it_fits(seconds_text(plan.seconds)), if_it_fits(rate_text(planner.points() / plan.seconds)), if_it_fits(fixed_text(efficiency, 3)),
+                       std::to_string(plan.work.num_messages()) + ", " + std::to_string(plan.work.message_bytes())});
     }
     if (!options.json) std::cout << "\nThe fewest GPUs that hold it:\n" << fewest << "\nIn the fastest memory mode that fits:\n" << table;
 }
@@ -292,7 +281,7 @@ int plan_for_gpus(const PlanArguments& options, const PlannedModel& model)
               {"assumed", kAssumed},
               {"model", model.name},
               {"arguments", model.arguments},
-              {"parameters", number_of_parameters(model)},
+              {"parameters", model.num_parameters()},
               {"points", planner.points()},
               {"device", options.device},
               {"precision", options.output_precision()},
@@ -310,7 +299,7 @@ int plan_for_gpus(const PlanArguments& options, const PlannedModel& model)
         const auto plan = planner.on(number);
         json["plans"].push_back(json_of(plan, planner.efficiency_of(plan)));
         if (!options.json) {
-            std::cout << "GPUs              " << number << " in " << (number + options.gpus_per_host - 1) / options.gpus_per_host << " host(s)\n";
+            std::cout << "GPUs              " << number << " in " << num_hosts(number, options.gpus_per_host) << " host(s)\n";
             print_plan(planner, plan, rates, "a GPU");
         }
     }

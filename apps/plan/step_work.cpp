@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace meshard {
 
@@ -119,7 +120,8 @@ private:
 
     BlockWork block(const BlockShape& shape, bool noise) { return {work.operations, shape, share_.points, share_.form, share_.bytes_per_number, noise}; }
 
-    /// An MLP of two layers on the model's inputs: so many times forward, tile by tile on a CPU, and once backward, which computes its hidden layer again there.
+    /// An MLP of two layers on the model's inputs, `forward` times forward and once backward; on a CPU tile by tile, where backward computes the hidden layer
+    /// again.
     void inputs_mlp(const BlockModel& model, double forward)
     {
         const auto C = model.inner.channels, R = 2 * C;
@@ -429,9 +431,9 @@ private:
     void mesh_graph_net()
     {
         auto arguments = model_.arguments;
+        const auto K = arguments.at("num_neighbors").get<std::int64_t>();
         arguments.erase("num_neighbors");
         const auto options = mesh_graph_net_options(arguments);
-        const auto K = num_neighbors(model_);
         const auto N = share_.points, E = N * real(K), c = real(options.hidden_dim_processor), size = share_.bytes_per_number;
         const auto C = options.hidden_dim_processor, steps = options.processor_size;
         graph_mlp(rows(kEdges, E), options.input_dim_edges, options.hidden_dim_edge_encoder, C, options.num_layers_edge_encoder, true, false);
@@ -466,8 +468,7 @@ private:
 
     void optimizer()
     {
-        double count = 0;
-        for (const auto size : model_.parameters) count += real(size);
+        const auto count = real(model_.num_parameters());
         auto update = RowWork(work.operations, kOptimizer, count, share_.form, kSingle);
         update.pass(on_cpu() ? kOptimizerAccesses : kFusedAccesses);
         if (on_cpu()) work.small_calls += kOptimizerCalls * real(static_cast<std::int64_t>(model_.parameters.size()));
@@ -536,6 +537,11 @@ std::vector<MemoryMode> memory_modes(const PlannedModel& model)
     return {MemoryMode::Stored, MemoryMode::Recomputed};
 }
 
+std::int64_t PlannedModel::num_parameters() const
+{
+    return std::accumulate(parameters.begin(), parameters.end(), std::int64_t(0));
+}
+
 double StepWork::flop() const
 {
     double sum = 0;
@@ -565,11 +571,6 @@ StepWork step_work(const PlannedModel& model, const StepShare& share)
 bool has_ghosts(const PlannedModel& model)
 {
     return model.name == "meshgraphnet";
-}
-
-std::int64_t num_neighbors(const PlannedModel& model)
-{
-    return has_ghosts(model) ? model.arguments.at("num_neighbors").get<std::int64_t>() : 0;
 }
 
 }  // namespace meshard

@@ -18,6 +18,8 @@ struct PlannedModel {
     std::string name;                      ///< as in the registry
     nlohmann::json arguments;              ///< of its constructor, all of them
     std::vector<std::int64_t> parameters;  ///< numbers in each, in the model's order
+
+    std::int64_t num_parameters() const;  ///< all numbers together
 };
 
 /// Widths of what the model is given and gives.
@@ -61,7 +63,8 @@ struct StepMemory {
     double passing_per_point = 0;  ///< gradients, and results that live for one operator
     double workspace = 0;          ///< of tiles, whatever the number of points
 
-    double bytes(double points) const { return parameters + workspace + points * (inputs_per_point + kept_per_point + passing_per_point); }
+    double bytes_per_point() const { return inputs_per_point + kept_per_point + passing_per_point; }
+    double bytes(double points) const { return parameters + workspace + points * bytes_per_point(); }
 };
 
 /// A training step of one rank: forward, mean squared error, backward, AdamW, and what `train` tells the other ranks.
@@ -79,8 +82,7 @@ struct StepWork {
 
 StepWork step_work(const PlannedModel& model, const StepShare& share);
 
-/// Whether its points hear of their neighbours, so that shards have ghosts, and how many of them.
+/// Whether a point's results depend on its neighbours, so that shards have ghosts.
 bool has_ghosts(const PlannedModel& model);
-std::int64_t num_neighbors(const PlannedModel& model);
 
 }  // namespace meshard
