@@ -14,6 +14,8 @@
 #include <algorithm>
 #include <chrono>
 #include <fstream>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -151,11 +153,11 @@ double available_bytes(std::int64_t num_ranks)
 
 }  // namespace
 
-MachineRates::MachineRates(std::shared_ptr<const DeviceMesh> mesh)
+MachineRates::MachineRates(const DeviceMesh& mesh)
 {
-    num_ranks_ = mesh->num_ranks();
+    num_ranks_ = mesh.num_ranks();
     constexpr std::int64_t kLarge = 16 << 20, kSmall = 1 << 14, kSquare = 1024;
-    mesh->all().barrier();
+    mesh.all().barrier();
     {
         const auto from = at::ones({kLarge});
         auto to = at::ones({kLarge});
@@ -173,11 +175,11 @@ MachineRates::MachineRates(std::shared_ptr<const DeviceMesh> mesh)
     constexpr int kMessages = 50, kRuns = 5;
     message_latency_ = 1;
     for (int run = 0; run < kRuns; ++run) {
-        const auto small = seconds_together(*mesh, [&] {
-            for (int i = 0; i < kMessages; ++i) mesh->all().all_reduce(few);
+        const auto small = seconds_together(mesh, [&] {
+            for (int i = 0; i < kMessages; ++i) mesh.all().all_reduce(few);
         });
         message_latency_ = std::min(message_latency_, small / kMessages);
-        message_rate_ = std::max(message_rate_, 4.0 * static_cast<double>(many.numel()) / seconds_together(*mesh, [&] { mesh->all().all_reduce(many); }));
+        message_rate_ = std::max(message_rate_, 4.0 * static_cast<double>(many.numel()) / seconds_together(mesh, [&] { mesh.all().all_reduce(many); }));
     }
 }
 

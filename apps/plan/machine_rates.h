@@ -4,9 +4,8 @@
 #include "apps/plan/step_rates.h"
 #include "sharding/ranks/device_mesh.h"
 
-#include <functional>
+#include <cstdint>
 #include <map>
-#include <memory>
 #include <tuple>
 
 namespace meshard {
@@ -17,7 +16,7 @@ namespace meshard {
 class MachineRates : public StepRates {
 public:
     /// Collective over all ranks of `mesh`.
-    explicit MachineRates(std::shared_ptr<const DeviceMesh> mesh);
+    explicit MachineRates(const DeviceMesh& mesh);
 
     double seconds(const Operation& operation) const override;
     double seconds_of_small_calls(double count) const override;

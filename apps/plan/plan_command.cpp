@@ -17,6 +17,7 @@
 #include <bit>
 #include <cmath>
 #include <iostream>
+#include <memory>
 
 namespace meshard {
 namespace {
@@ -310,7 +311,7 @@ int plan_for_gpus(const PlanArguments& options, const PlannedModel& model)
 int plan_for_this_machine(const PlanArguments& options, const PlannedModel& model, World& world)
 {
     const auto mesh = DeviceMesh::create(world, {world.size()}, {"domain"});
-    const MachineRates rates(mesh);
+    const MachineRates rates(*mesh);
     const Planner planner(options, model, rates);
     const auto plan = planner.on(world.size());
     const auto efficiency = planner.efficiency_of(plan);
@@ -348,9 +349,9 @@ int check_plans(const PlanArguments& options, World& world)
     auto steps = configurations_to_check();
     std::erase_if(steps, [&](const auto& step) { return step.num_ranks > 1 && step.num_ranks != world.size(); });
     const auto alone = DeviceMesh::single();
-    const MachineRates rates(all);
+    const MachineRates rates(*all);
     std::unique_ptr<MachineRates> rates_alone;
-    if (world.rank() == 0) rates_alone = std::make_unique<MachineRates>(alone);
+    if (world.rank() == 0) rates_alone = std::make_unique<MachineRates>(*alone);
     all->all().barrier();
     for (auto& step : steps) {
         if (step.num_ranks > 1)
