@@ -8,7 +8,7 @@
 
 namespace meshard {
 
-/// In what a GPU multiplies, and what goes from operator to operator.
+/// Precision of a GPU's products. Tensors are bfloat16 with BFloat16, else float32.
 enum class GpuPrecision : std::uint8_t { Float32, Tf32, BFloat16 };
 
 /// Published figures of a GPU. Each has its source in gpu_rates.cpp and in docs/benchmarks.md.

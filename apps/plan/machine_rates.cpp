@@ -47,7 +47,7 @@ double best_seconds(const Work& work)
     return best;
 }
 
-/// Of one call where every thread makes its own: seconds over the number of threads.
+/// Seconds of a call, divided by the number of threads: every thread makes its own calls at the same time.
 /// @param make   a thread's work, with memory of its own
 double best_seconds_of_threads(const std::function<Work()>& make)
 {
@@ -92,7 +92,7 @@ double seconds_of_large_product(std::int64_t rows, std::int64_t columns, std::in
     return best_seconds([&] { at::mm_out(c, a, b); });
 }
 
-/// Of one number. Functions that work in place begin with the same numbers each time, and the copying is taken off.
+/// Seconds per number. Functions that work in place begin with the same numbers each time, and the copying is taken off.
 double seconds_of_tile_function(Kind kind)
 {
     const auto count = kTileRows * kTilePoints;

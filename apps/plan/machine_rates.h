@@ -10,9 +10,9 @@
 
 namespace meshard {
 
-/// This machine's own rates, each measured when it is first asked for: the product of every shape, softmax, activations and norms on tiles in a core's cache;
-/// memory; exponentials; a call of an operator; messages of a few bytes and of megabytes. Milliseconds each, the best of several. Where ranks share the
-/// machine all of them measure at the same time, so that all must ask in the same order.
+/// This machine's own rates. The constructor measures memory, exponentials, a call of an operator, and messages of a few bytes and of megabytes. Products of
+/// each shape, and softmax, activations and norms on tiles in a core's cache, are measured when they are first asked for. Each takes milliseconds; the best of
+/// several runs counts. Ranks that share the machine should measure the same at the same time, so all must ask in the same order.
 class MachineRates : public StepRates {
 public:
     /// Collective over all ranks of `mesh`.

@@ -28,8 +28,8 @@ struct Operation {
     bool in_tile = false;  ///< on a tile of points that stays in a core's cache: `bytes` is 0
 
     std::int64_t rows = 0, columns = 0, inner = 0;    ///< of a product
-    bool transposed_a = false, transposed_b = false;  ///< its operands lie as their transposes
-    double numbers = 0;                               ///< that the others work on
+    bool transposed_a = false, transposed_b = false;  ///< whether an operand is stored as its transpose
+    double numbers = 0;                               ///< that the other kinds work on
     double bytes = 0;                                 ///< read from memory and written to it
     double launches = 1;                              ///< of kernels on a GPU
 
@@ -46,7 +46,7 @@ inline constexpr const char *kInputs = "inputs", *kProjections = "projections", 
                             *kOptimizer = "optimizer", *kSmall = "small operators";
 }
 
-/// Who carries the work out.
+/// What computes a step.
 enum class WorkForm : std::uint8_t {
     Cpu,  ///< blocks of slice attention tile by tile in the cache, all else by LibTorch's operators
     Gpu   ///< products and norms by LibTorch's operators on many points at a time, slices by kernels that keep no weights of slices

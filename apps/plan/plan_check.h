@@ -19,7 +19,7 @@ struct CheckedStep {
     std::int64_t points = 0, num_ranks = 1;
     MemoryMode memory = MemoryMode::Stored;
     double measured_seconds = 0;       ///< of CPU where ranks have one thread each, of the rank that takes most
-    double measured_wall_seconds = 0;  ///< what other programs on the machine take included
+    double measured_wall_seconds = 0;  ///< of the clock on the wall, other programs' time included
     double predicted_seconds = 0;
 
     double ratio() const { return predicted_seconds / measured_seconds; }

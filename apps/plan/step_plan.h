@@ -17,7 +17,7 @@ struct PlanRequest {
     double points = 0;  ///< of the whole mesh
     std::int64_t num_ranks = 1;
     MemoryMode memory = MemoryMode::Stored;
-    double imbalance = 1.03;  ///< points of the largest shard over a fair share
+    double imbalance = 1.03;  ///< points of the largest shard divided by an equal share
     double bytes_per_number = 4;
     bool on_surface = false;       ///< a mesh of faces: its shards have fewer ghosts
     std::optional<double> ghosts;  ///< of the shard with most, if it is known
@@ -40,7 +40,7 @@ StepPlan step_plan(const PlannedModel& model, const PlanRequest& request, const 
 /// Points of the largest shard.
 double largest_share(const PlanRequest& request);
 
-/// Seconds of a step on one rank, were its memory without end, over those of all ranks together.
+/// Seconds of a step on one rank with unlimited memory, divided by the seconds of all ranks added up.
 double efficiency(const PlannedModel& model, const StepPlan& plan, const StepRates& rates);
 
 /// The fewest ranks, up to `most`, on which the points fit; nothing if they do not fit on so many.

@@ -22,7 +22,7 @@ struct PlannedModel {
     std::int64_t num_parameters() const;  ///< all numbers together
 };
 
-/// Widths of what the model is given and gives.
+/// Numbers of channels of a model's inputs and results.
 struct PlannedWidths {
     std::int64_t inputs = 6, outputs = 4, constants = 0;
 };
@@ -34,14 +34,14 @@ PlannedModel planned_model(std::string_view name, const nlohmann::json& argument
 /// The modes that a model of this kind can train in, the fastest first.
 std::vector<MemoryMode> memory_modes(const PlannedModel& model);
 
-/// Whether blocks have the mode there: `streamed` has no kernels for GPUs yet, and what is said of it there is of a design.
+/// Whether blocks have the mode there: `streamed` has no kernels for GPUs yet, and its figures for them are those of a design.
 bool is_built(MemoryMode mode, WorkForm form);
 
 /// One rank's part of a step.
 struct StepShare {
     double points = 0;  ///< of this rank
     std::int64_t num_ranks = 1;
-    double ghosts = 0;  ///< of this rank, for models whose points hear of their neighbours
+    double ghosts = 0;  ///< of this rank, for models in which a point depends on its neighbours
     MemoryMode memory = MemoryMode::Stored;
     WorkForm form = WorkForm::Gpu;
     double bytes_per_number = 4;  ///< of what goes from operator to operator
@@ -57,8 +57,8 @@ struct StepMessage {
 
 /// What a rank holds at the fullest moment of a step.
 struct StepMemory {
-    double parameters = 0;         ///< bytes: weights, gradients, AdamW's two moments, gradients under way
-    double inputs_per_point = 0;   ///< what the model is given and is to find
+    double parameters = 0;         ///< bytes: weights, gradients, AdamW's two moments, buckets of gradients that are sent
+    double inputs_per_point = 0;   ///< the model's inputs and its target
     double kept_per_point = 0;     ///< from forward to backward
     double passing_per_point = 0;  ///< gradients, and results that live for one operator
     double workspace = 0;          ///< of tiles, whatever the number of points
