@@ -37,7 +37,7 @@ struct PlanArguments {
 constexpr std::int64_t kMostGpus = 1 << 16;
 constexpr const char* kDisclaimer = "A model, not a measurement: counted work over published rates, which docs/benchmarks.md lists.";
 constexpr const char* kAssumed =
-    "Assumed: blocks fused in the precision, slices by kernels as fast as products. Without these a step takes several times as long.";
+    "Assumed: blocks are fused in this precision, kernels of slices are as fast as products. Without these a step takes several times as long.";
 constexpr const char* kHereDisclaimer = "A model, not a measurement of the step: counted work over rates that were measured on this machine just now.";
 
 /// A number with k, M or G behind it, or none of them.
@@ -199,13 +199,13 @@ void print_plan(const Planner& planner, const StepPlan& plan, const StepRates& r
     std::sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
     TextTable table("lrr");
     for (const auto& [part, seconds] : parts) table.add_row({"  " + part, seconds_text(seconds), fixed_text(100 * seconds / plan.seconds, 1) + " %"});
-    std::cout << table << "Memory " << of_rank << "      " << bytes_text_of(plan.memory_bytes) << " of " << bytes_text_of(rates.memory_bytes())
-              << (plan.fits ? "" : ": does not fit") << "; of a point " << fixed_text(memory.inputs_per_point, 0) << " bytes of inputs, "
-              << fixed_text(memory.kept_per_point, 0) << " kept for backward, " << fixed_text(memory.passing_per_point, 0) << " passing; parameters "
+    std::cout << table << "Memory " << of_rank << "    " << bytes_text_of(plan.memory_bytes) << " of " << bytes_text_of(rates.memory_bytes())
+              << (plan.fits ? "" : ": does not fit") << "; per point " << fixed_text(memory.inputs_per_point, 0) << " bytes of inputs, "
+              << fixed_text(memory.kept_per_point, 0) << " kept for backward, " << fixed_text(memory.passing_per_point, 0) << " temporary; parameters "
               << bytes_text_of(memory.parameters) << ", workspace " << bytes_text_of(memory.workspace) << '\n'
-              << "Work " << of_rank << "        " << number_text(plan.work.flop() * 1e-12) << " TFLOP in products, of which useful "
+              << "Work " << of_rank << "      " << number_text(plan.work.flop() * 1e-12) << " TFLOP in products, of which useful "
               << number_text(plan.work.useful_flop * 1e-12) << "; " << fixed_text(plan.points, 0) << " points\n"
-              << "Messages a step   " << plan.work.num_messages() << " of " << plan.work.message_bytes() << " bytes in all\n";
+              << "Messages per step " << plan.work.num_messages() << " of " << plan.work.message_bytes() << " bytes in all\n";
     TextTable messages("rlrl");
     for (const auto& message : plan.work.messages)
         messages.add_row({std::to_string(message.times), message.operation, std::to_string(message.bytes) + " bytes", message.what});
@@ -227,7 +227,7 @@ void plan_numbers(const PlanArguments& options, const PlannedModel& model, const
 {
     const auto numbers = numbers_of_gpus(planner, options.gpus_per_host);
     TextTable fewest("lrrrrl"), table("rrrlrrrrr");
-    fewest.add_row({"memory mode", "bytes a point", "fewest GPUs", "step", "points/s"});
+    fewest.add_row({"memory mode", "bytes per point", "fewest GPUs", "step", "points/s"});
     for (const auto mode : options.memory == "auto" ? memory_modes(model) : planner.modes()) {
         const auto number = planner.fewest(mode);
         Json entry{{"memory_mode", std::string(name_of(mode))}, {"ranks", number ? Json(*number) : Json()}, {"built", is_built(mode, WorkForm::Gpu)}};
@@ -237,13 +237,13 @@ void plan_numbers(const PlanArguments& options, const PlannedModel& model, const
             row[1] = fixed_text(plan.work.memory.bytes_per_point(), 0);
             row.push_back(seconds_text(plan.seconds));
             row.push_back(rate_text(planner.points() / plan.seconds));
-            if (!is_built(mode, WorkForm::Gpu)) row.emplace_back("of a design: no GPU's kernels have this mode yet");
+            if (!is_built(mode, WorkForm::Gpu)) row.emplace_back("a design: there are no kernels for GPUs in this mode yet");
             entry["step_seconds"] = plan.seconds;
         }
         fewest.add_row(row);
         json["fewest"].push_back(entry);
     }
-    table.add_row({"GPUs", "hosts", "points a GPU", "memory mode", "memory a GPU", "step", "points/s", "efficiency", "messages, bytes"});
+    table.add_row({"GPUs", "hosts", "points per GPU", "memory mode", "memory per GPU", "step", "points/s", "efficiency", "messages, bytes"});
     for (const auto number : numbers) {
         const auto plan = planner.on(number);
         const auto efficiency = planner.efficiency_of(plan);
@@ -254,7 +254,7 @@ void plan_numbers(const PlanArguments& options, const PlannedModel& model, const
                        if_it_fits(seconds_text(plan.seconds)), if_it_fits(rate_text(planner.points() / plan.seconds)), if_it_fits(fixed_text(efficiency, 3)),
                        std::to_string(plan.work.num_messages()) + ", " + std::to_string(plan.work.message_bytes())});
     }
-    if (!options.json) std::cout << "\nThe fewest GPUs that hold it:\n" << fewest << "\nIn the fastest memory mode that fits:\n" << table;
+    if (!options.json) std::cout << "\nThe fewest GPUs that hold the mesh:\n" << fewest << "\nIn the fastest memory mode that fits:\n" << table;
 }
 
 /// Nothing for `auto`.
@@ -301,7 +301,7 @@ int plan_for_gpus(const PlanArguments& options, const PlannedModel& model)
         json["plans"].push_back(json_of(plan, planner.efficiency_of(plan)));
         if (!options.json) {
             std::cout << "GPUs              " << number << " in " << num_hosts(number, options.gpus_per_host) << " host(s)\n";
-            print_plan(planner, plan, rates, "a GPU");
+            print_plan(planner, plan, rates, "per GPU");
         }
     }
     if (options.json) print_json(json);
@@ -338,7 +338,7 @@ int plan_for_this_machine(const PlanArguments& options, const PlannedModel& mode
     if (world.size() > 1)
         std::cout << ", message " << fixed_text(1e6 * rates.message_latency(), 1) << " us and " << fixed_text(1e-9 * rates.message_rate(), 2) << " GB/s";
     std::cout << '\n';
-    print_plan(planner, plan, rates, "a rank");
+    print_plan(planner, plan, rates, "per rank");
     return exit_code::ok;
 }
 
@@ -395,13 +395,13 @@ void add_options(CLI::App& app, PlanArguments& options)
 {
     app.add_option("ARGUMENT", options.model_arguments, "arguments of the model, as in train's configurations, e.g. n_hidden=256 n_layers=8 slice_num=64")
         ->type_name("KEY=VALUE");
-    app.add_option("--points", options.points, "points or cells of the whole mesh; 8.8M and 140M are understood")->type_name("N");
+    app.add_option("--points", options.points, "points or cells of the whole mesh, e.g. 20000, 8.8M or 140M")->type_name("N");
     app.add_option("--model", options.model, "transolver, flare, geotransolver or meshgraphnet")->type_name("NAME")->capture_default_str();
-    app.add_option("--gpus", options.gpus, "how many; auto: a table, and the fewest that hold it")->type_name("P")->capture_default_str();
+    app.add_option("--gpus", options.gpus, "number of GPUs; auto: a table, and the fewest that hold the mesh")->type_name("P")->capture_default_str();
     app.add_option("--device", options.device, "h200, h100, b200 or a100; here: this machine's ranks, whose rates are measured")
         ->type_name("NAME")
         ->capture_default_str();
-    app.add_option("--links", options.links, "what joins the GPUs of a host, and hosts: nvlink, pcie, ib, ethernet")
+    app.add_option("--links", options.links, "link between the GPUs of a host, then between hosts: nvlink, pcie, ib or ethernet")
         ->type_name("NAME,NAME")
         ->capture_default_str();
     app.add_option("--gpus-per-host", options.gpus_per_host, "GPUs of a host")->check(CLI::PositiveNumber)->type_name("N")->capture_default_str();
@@ -409,30 +409,30 @@ void add_options(CLI::App& app, PlanArguments& options)
         ->check(CLI::IsMember({"auto", "stored", "recomputed", "streamed"}))
         ->type_name("MODE")
         ->capture_default_str();
-    app.add_option("--precision", options.precision, "of products on GPUs, and of what is kept: bfloat16, tf32 or float32")
+    app.add_option("--precision", options.precision, "of products on GPUs, and of what is kept for backward: bfloat16, tf32 or float32")
         ->check(CLI::IsMember({"bfloat16", "tf32", "float32"}))
         ->type_name("NAME")
         ->capture_default_str();
-    app.add_option("--inputs", options.widths.inputs, "numbers that the model is told of each point")
+    app.add_option("--inputs", options.widths.inputs, "input values of each point")->check(CLI::PositiveNumber)->type_name("N")->capture_default_str();
+    app.add_option("--outputs", options.widths.outputs, "values that the model predicts for each point")
         ->check(CLI::PositiveNumber)
         ->type_name("N")
         ->capture_default_str();
-    app.add_option("--outputs", options.widths.outputs, "numbers that it predicts")->check(CLI::PositiveNumber)->type_name("N")->capture_default_str();
-    app.add_option("--constants", options.widths.constants, "numbers that are the same for all points of a case")
+    app.add_option("--constants", options.widths.constants, "input values that are the same for all points of a case")
         ->check(CLI::NonNegativeNumber)
         ->type_name("N")
         ->capture_default_str();
-    app.add_option("--imbalance", options.imbalance, "points of the largest shard over a fair share")
+    app.add_option("--imbalance", options.imbalance, "points of the largest shard divided by an equal share")
         ->check(CLI::Range(1.0, 100.0))
         ->type_name("RATIO")
         ->capture_default_str();
     app.add_flag("--surface", options.on_surface, "the mesh is a surface, whose shards have fewer ghosts than a volume's");
     app.add_flag("--check", options.check, "measure twelve steps on this machine, on one rank and two, and compare them with what is predicted");
-    app.add_option("--repeats", options.num_repeats, "of --check: steps that are timed, of which the fastest counts")
+    app.add_option("--repeats", options.num_repeats, "for --check: number of timed steps, of which the fastest counts")
         ->check(CLI::PositiveNumber)
         ->type_name("N")
         ->capture_default_str();
-    app.add_option("--tolerance", options.tolerance, "of --check: how far a prediction may be off, as a share")
+    app.add_option("--tolerance", options.tolerance, "for --check: largest allowed relative error of a prediction")
         ->check(CLI::PositiveNumber)
         ->type_name("SHARE")
         ->capture_default_str();

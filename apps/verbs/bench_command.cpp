@@ -66,7 +66,7 @@ bool parse(std::span<const std::string> arguments, BenchArguments& options)
         ->type_name("MODE")
         ->check(CLI::IsMember({"stored", "recomputed", "streamed"}))
         ->capture_default_str();
-    app.add_option("--device", options.device, "of step and model: " + std::string(kDeviceMeaning))->type_name("NAME")->capture_default_str();
+    app.add_option("--device", options.device, "for step and model: " + std::string(kDeviceMeaning))->type_name("NAME")->capture_default_str();
     app.add_option("--precision", options.precision, "for model: float32 or bfloat16")
         ->type_name("NAME")
         ->check(CLI::IsMember({"float32", "bfloat16"}))
