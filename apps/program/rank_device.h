@@ -9,7 +9,7 @@
 namespace meshard {
 
 /// Meaning of `--device` and of the key `device`, for help texts.
-inline constexpr const char* kDeviceMeaning = "where ranks compute: auto (GPUs where there are some, else CPUs), cpu, cuda, or the name of another accelerator";
+inline constexpr const char* kDeviceMeaning = "where ranks compute: auto (GPUs if there are some, else CPUs), cpu, cuda, or the name of another accelerator";
 
 /// The device on which a rank computes: of the devices of a type that it sees, the one of its number on this machine, starting over where there are fewer.
 /// `auto` is the accelerator that the environment variable MESHARD_TEST_DEVICE names, if it is there, else CUDA where a GPU is seen, else the CPU.
