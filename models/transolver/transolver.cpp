@@ -219,7 +219,7 @@ bool TransolverImpl::can_stream() const
 torch::Tensor TransolverImpl::forward(const torch::Tensor& fx, const torch::Tensor& embedding, const torch::Tensor& time)
 {
     const auto inputs = point_inputs(fx, embedding, time);
-    noise_->rows.set_rows(fx);
+    noise_->rows.set_rows({embedding, fx});  // constants, which are spread over the points, know no ids
     const auto x = run(inputs, time);
     return fx.dim() == 3 ? x : x.unflatten(1, options_.structured_shape);
 }
@@ -228,7 +228,7 @@ std::vector<torch::Tensor> TransolverImpl::slice_states(const torch::Tensor& fx,
 {
     const torch::NoGradGuard no_grad;
     const auto inputs = point_inputs(fx, embedding, time);
-    noise_->rows.set_rows(fx);
+    noise_->rows.set_rows({embedding, fx});
     return slice_states_of(inputs, fused(inputs, time));
 }
 
@@ -237,7 +237,7 @@ torch::Tensor TransolverImpl::forward_with_states(const std::vector<torch::Tenso
 {
     const torch::NoGradGuard no_grad;
     const auto inputs = point_inputs(fx, embedding, time);
-    noise_->rows.set_rows(fx);
+    noise_->rows.set_rows({embedding, fx});
     return blocks_with_states(inputs, fused(inputs, time), states);
 }
 

@@ -4,6 +4,7 @@
 #include "ops/cuda/cell_grid.h"
 #include "ops/cuda/device_executor.h"
 #include "ops/cuda/grid_order.h"
+#include "ops/cuda/row_numbers.h"
 #include "ops/cuda/row_packing.h"
 #include "ops/cuda/segment_sweep.h"
 #include "ops/cuda/slice_sweep.h"
@@ -25,7 +26,8 @@ namespace meshard {
     EXTERN template void count_in_grid_order(const CudaExecutor&, const OrderedPoints<T>&, const T*, std::int64_t, const GridOrder&, std::int64_t,             \
                                              std::int64_t*);                                                                                                   \
     EXTERN template void fill_in_grid_order(const CudaExecutor&, const OrderedPoints<T>&, const T*, std::int64_t, const GridOrder&, std::int64_t,              \
-                                            std::int64_t*, std::int32_t*, T*);
+                                            std::int64_t*, std::int32_t*, T*);                                                                                 \
+    EXTERN template void draw_numbers(const CudaExecutor&, const RowNumbers&, std::int64_t, std::int64_t, std::int64_t, T*);
 
 #define MESHARD_SLICE_KERNELS(EXTERN, T)                                                                                                                       \
     EXTERN template void sum_exponentials(const CudaExecutor&, const SlicedPoints<T>&);                                                                        \

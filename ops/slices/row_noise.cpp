@@ -1,55 +1,75 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/slices/row_noise.h"
 
+#include "ops/cuda/row_numbers.h"
+#include "ops/rows/on_gpu.h"
 #include "sharding/tensor/shard_tensor.h"
 
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <limits>
+#include <vector>
 
 namespace meshard {
 namespace {
 
-constexpr std::uint64_t kStride = 0x9E3779B97F4A7C15;
 constexpr std::int64_t kBatchDim = 0, kRowDim = 1;
 
-/// The finaliser of SplitMix64 (Steele, Lea, Flood 2014).
-std::uint64_t mixed(std::uint64_t x)
-{
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
-    return x ^ (x >> 31);
-}
-
 }  // namespace
+
+/// Ids of rows on the devices that have asked for them: a copy each for as long as the rows are known.
+struct RowNoise::DeviceIds {
+    at::Tensor of(const std::shared_ptr<const IndexMap>& map, const at::Device& device)
+    {
+        std::erase_if(copies, [](const auto& copy) { return copy.map.expired(); });
+        for (const auto& copy : copies) {
+            if (copy.map.lock() == map && copy.ids.device() == device) return copy.ids;
+        }
+        const auto owned = map->owned();
+        return copies.emplace_back(map, at::tensor(at::ArrayRef<std::int64_t>(owned.data(), owned.size()), at::kLong).to(device)).ids;
+    }
+
+    struct Copy {
+        std::weak_ptr<const IndexMap> map;
+        at::Tensor ids;
+    };
+    std::vector<Copy> copies;
+};
+
+RowNumbers RowDraw::numbers_of(const std::int64_t* ids) const
+{
+    return {key_, ids, first_id_, first_sample_};
+}
 
 template <class T>
 void RowDraw::fill(std::int64_t sample, std::int64_t first, std::int64_t count, std::int64_t width, Strides strides, T* out) const
 {
-    constexpr int kBits = std::numeric_limits<T>::digits;
-    constexpr T kUnit = T(1) / static_cast<T>(std::uint64_t(1) << kBits);
+    const auto rows = numbers_of(ids_.empty() ? nullptr : ids_.data());
     for (std::int64_t t = 0; t < count; ++t) {
-        const auto id = ids_.empty() ? first_id_ + first + t : ids_[first + t];
-        const auto row = mixed(key_ + kStride * mixed(static_cast<std::uint64_t>(id) * kStride + static_cast<std::uint64_t>(first_sample_ + sample)));
-        for (std::int64_t i = 0; i < width; ++i) {
-            out[t * strides.row + i * strides.number] = static_cast<T>(mixed(row + kStride * static_cast<std::uint64_t>(i + 1)) >> (64 - kBits)) * kUnit;
-        }
+        const auto key = rows.key_of(sample, first + t);
+        for (std::int64_t i = 0; i < width; ++i) out[t * strides.row + i * strides.number] = RowNumbers::number<T>(key, i);
     }
 }
 
 template void RowDraw::fill(std::int64_t, std::int64_t, std::int64_t, std::int64_t, Strides, float*) const;
 template void RowDraw::fill(std::int64_t, std::int64_t, std::int64_t, std::int64_t, Strides, double*) const;
 
-void RowNoise::set_rows(const at::Tensor& points)
+RowNoise::RowNoise(std::uint64_t seed) : seed_(seed), device_ids_(std::make_shared<DeviceIds>()) {}
+
+void RowNoise::set_rows(at::TensorList points)
 {
-    rows_ = points.defined() && is_sharded(points) ? spec_of(points) : nullptr;
+    rows_ = nullptr;
+    for (const auto& tensor : points) {
+        if (!tensor.defined() || !is_sharded(tensor) || !spec_of(tensor)->index_map) continue;
+        rows_ = spec_of(tensor);
+        return;
+    }
 }
 
 RowDraw RowNoise::next_draw(const at::Tensor& rows)
 {
     RowDraw draw;
-    draw.key_ = mixed(seed_ + kStride * ++num_draws_);
+    draw.key_ = mixed_key(seed_, ++num_draws_);
     if (!is_sharded(rows)) return draw;
     const auto& spec = *spec_of(rows);
     const auto offset = [&](std::int64_t axis) { return axis < 0 ? 0 : spec.axes[axis].offset(spec.device_mesh->coordinate(axis)); };
@@ -69,15 +89,22 @@ at::Tensor RowNoise::draw(const at::Tensor& like)
     const auto& local = is_sharded(like) ? local_of(like) : like;
     const auto batch = local.size(kBatchDim), num_rows = local.size(kRowDim), width = local.numel() / std::max<std::int64_t>(1, batch * num_rows);
     const bool is_double = local.scalar_type() == at::kDouble;
-    auto values = at::empty(local.sizes(), is_double ? at::kDouble : at::kFloat);
+    auto values = at::empty(local.sizes(), local.options().dtype(is_double ? at::kDouble : at::kFloat).requires_grad(false));
     const auto fill = [&](auto* out) {
-        for (std::int64_t b = 0; b < batch; ++b) draw.fill(b, 0, num_rows, width, {.row = width, .number = 1}, out + b * num_rows * width);
+        if (local.is_cpu()) {
+            for (std::int64_t b = 0; b < batch; ++b) draw.fill(b, 0, num_rows, width, {.row = width, .number = 1}, out + b * num_rows * width);
+            return;
+        }
+        const auto ids = draw.ids_.empty() ? at::Tensor() : device_ids_->of(draw.rows_->index_map, local.device());
+        on_gpu(values, [&](const auto& executor) {
+            draw_numbers(executor, draw.numbers_of(ids.defined() ? ids.const_data_ptr<std::int64_t>() : nullptr), batch, num_rows, width, out);
+        });
     };
     if (is_double)
         fill(values.mutable_data_ptr<double>());
     else
         fill(values.mutable_data_ptr<float>());
-    values = values.to(local.options());
+    values = values.to(local.scalar_type());
     return is_sharded(like) ? from_local(values, make_spec(spec_of(like)->device_mesh, without_pending(spec_of(like)->axes))) : values;
 }
 

@@ -6,9 +6,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <span>
 
 namespace meshard {
+
+struct RowNumbers;
 
 /// One draw of a RowNoise for the rows of this rank, (B, N, ...). Any part of it can be computed at any time, and again with the same numbers.
 class RowDraw {
@@ -26,6 +29,8 @@ public:
 private:
     friend class RowNoise;
 
+    RowNumbers numbers_of(const std::int64_t* ids) const;
+
     std::uint64_t key_ = 0;
     std::int64_t first_sample_ = 0, first_id_ = 0;
     std::span<const std::int64_t> ids_;  // global ids of the rows; none: consecutive from first_id_ on
@@ -33,15 +38,17 @@ private:
 };
 
 /// Uniform random numbers for rows: each depends only on the seed, the index of the draw, the row's global id, its sample in the batch and its position in
-/// the row. A row gets the same numbers for any cut of rows and batch and any number of ranks; a rank draws the numbers of its own rows only.
+/// the row. A row gets the same numbers for any cut of rows and batch, any number of ranks and on any device; a rank draws the numbers of its own rows only.
 class RowNoise {
 public:
-    explicit RowNoise(std::uint64_t seed) : seed_(seed) {}
+    explicit RowNoise(std::uint64_t seed);
 
-    /// Sets the rows of the next draws: those of a tensor (B, N, ...) as the model got it, whose spec has the global ids.
-    void set_rows(const at::Tensor& points);
+    /// Sets the rows of the next draws: those of a tensor (B, N, ...) as the model got it, whose spec has the global ids. Of several the first one with ids
+    /// counts; some may be undefined.
+    void set_rows(at::TensorList points);
 
-    /// Numbers in [0, 1) of the shape, type and placement of `like`, (B, N, ...). Draws are counted: all ranks must make the same draws.
+    /// Numbers in [0, 1) of the shape, type, device and placement of `like`, (B, N, ...), drawn on its device. Draws are counted: all ranks must make the same
+    /// draws.
     /// Rows that are cut in another way than those of `set_rows`, or without global ids, are identified by their position in the whole.
     at::Tensor draw(const at::Tensor& like);
 
@@ -51,6 +58,8 @@ public:
 private:
     std::uint64_t seed_ = 0, num_draws_ = 0;
     SpecPtr rows_;
+    struct DeviceIds;
+    std::shared_ptr<DeviceIds> device_ids_;
 };
 
 }  // namespace meshard

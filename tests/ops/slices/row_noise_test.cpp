@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "ops/cuda/row_numbers.h"
 #include "ops/slices/row_noise.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/support/run_ranks.h"
@@ -40,13 +41,31 @@ TEST(RowNoise, BelongsToTheRowWhereverItLies)
             const auto map = std::make_shared<const IndexMap>(IndexMap{kRows, static_cast<std::int32_t>(ids.size()), ids, {}});
             const auto points = from_local(torch::zeros({2, static_cast<std::int64_t>(ids.size()), 3}), shard_spec(map, device_mesh, 1));
             RowNoise noise(3);
-            noise.set_rows(points);
+            const auto constants = torch::ones_like(points);  // lie as the points do, and know no ids
+            noise.set_rows({torch::Tensor(), from_local(to_local(constants), make_spec(device_mesh, spec_of(points)->axes)), points});
 
             const auto drawn = noise.draw(torch::relu(points + 1));  // operators may have lost the ids
 
             EXPECT_TRUE(torch::equal(to_local(drawn), whole.index_select(1, torch::tensor(ids, torch::kLong))));
         });
     }
+}
+
+TEST(RowNoise, KernelsOfDevicesDrawTheSameNumbers)
+{
+    const std::vector<std::int64_t> ids{7, 1, 123456789012, 4, 4};
+    RowNoise noise(11);
+    const auto whole = noise.draw(torch::zeros({3, 1000, 2, 3}));
+    std::vector<float> by_place(3 * 1000 * 6), by_id(2 * 5 * 6);
+    const auto key = mixed_key(11, 1);
+
+    draw_numbers(HostExecutor(), RowNumbers{key, nullptr, 0, 0}, 3, 1000, 6, by_place.data());
+    draw_numbers(HostExecutor(), RowNumbers{key, ids.data(), 0, 1}, 2, 5, 6, by_id.data());
+
+    EXPECT_TRUE(torch::equal(torch::tensor(by_place).view_as(whole), whole));
+    const auto rows = torch::tensor(by_id).view({2, 5, 2, 3});
+    for (const auto i : {0, 1, 3, 4}) EXPECT_TRUE(torch::equal(rows.select(1, i), whole.narrow(0, 1, 2).select(1, ids[i])));
+    EXPECT_FALSE(torch::equal(rows.select(1, 2), rows.select(1, 3)));
 }
 
 TEST(RowNoise, IsTheSameInPartsAndForSamplesOnRanksOfTheirOwn)
