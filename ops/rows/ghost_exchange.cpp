@@ -137,7 +137,7 @@ public:
         pending_.wait();
         auto parts = unpacked(received_, sent_, plan_->num_sent());
         for (std::size_t i = 0; i < parts.size(); ++i)
-            parts[i] = scatter_rows(parts[i].to(sum_type(ghosts_[i].scalar_type())), plan_->sent_rows(), plan_->num_owned());
+            parts[i] = scatter_rows(parts[i].to(sum_type(ghosts_[i].scalar_type())), plan_->sent_rows(parts[i].device()), plan_->num_owned());
         return parts;
     }
 
@@ -219,7 +219,7 @@ PendingGhosts begin_ghost_exchange(at::TensorList fields, const Plan& plan, std:
     const at::NoGradGuard no_grad;
     if (wire_type || std::any_of(fields.begin(), fields.end(), [](const at::Tensor& field) { return !field.is_cpu(); })) {
         std::vector<at::Tensor> sent;
-        for (const auto& field : fields) sent.push_back(as_sent(take_rows(field, plan->sent_rows()), wire_type));
+        for (const auto& field : fields) sent.push_back(as_sent(take_rows(field, plan->sent_rows(field.device())), wire_type));
         ghosts.sent_ = packed(sent, plan->num_sent());
         ghosts.pending_ = start(ghosts.sent_, plan->send_counts(), plan->receive_counts(), plan->group(), ghosts.received_);
         return ghosts;
@@ -276,7 +276,7 @@ at::Tensor scatter_ghosts(const at::Tensor& local, const Plan& plan, GhostReduct
 {
     if (reduction == GhostReduction::Sum) return ghosts_added(local, plan);
     agree_on_rows("scatter_ghosts", local, plan->num_local(), *plan);
-    const auto index = plan->sent_rows().to(local.device());
+    const auto index = plan->sent_rows(local.device());
     if (reduction == GhostReduction::Mean) {
         const auto copies = scatter_rows(at::ones({plan->num_sent()}, local.options().requires_grad(false)), index, plan->num_owned()) + 1;
         auto shape = std::vector<std::int64_t>(local.dim(), 1);

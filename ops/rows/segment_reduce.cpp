@@ -12,6 +12,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 
 namespace meshard {
@@ -19,23 +20,31 @@ namespace {
 
 constexpr std::int64_t kNumbersAThread = std::int64_t{64} << 10;  // at least
 
-/// The offsets, on the values' device.
+bool are_offsets(const std::int64_t* offsets, std::int64_t count, std::int64_t entries)
+{
+    return offsets[0] == 0 && offsets[count - 1] == entries && std::is_sorted(offsets, offsets + count);
+}
+
+/// The offsets, on the values' device. Those of a device are not read by the host, which would have to wait: the device looks itself.
 at::Tensor checked_offsets(const char* where, const at::Tensor& values, const at::Tensor& offsets)
 {
     const auto entries = values.dim() < 1 ? 0 : values.size(0);
-    const bool fits = values.dim() >= 1 && values.is_floating_point() && offsets.dim() == 1 && offsets.scalar_type() == at::kLong && offsets.size(0) >= 1 &&
-                      offsets[0].item<std::int64_t>() == 0 && offsets[-1].item<std::int64_t>() == entries &&
-                      (offsets.size(0) == 1 || offsets.diff().min().item<std::int64_t>() >= 0);
+    bool fits = values.dim() >= 1 && values.is_floating_point() && offsets.dim() == 1 && offsets.scalar_type() == at::kLong && offsets.size(0) >= 1;
+    if (fits && offsets.is_cpu()) {
+        fits = are_offsets(offsets.contiguous().const_data_ptr<std::int64_t>(), offsets.size(0), entries);
+    } else if (fits) {
+        const auto within = at::cat({offsets.narrow(0, 0, 1).eq(0), offsets.narrow(0, -1, 1).eq(entries), offsets.diff().ge(0)});
+        at::_assert_async(within.all(), std::string(where) + ": the offsets do not fit the entries.");
+    }
     if (fits) return offsets.to(values.device());
     throw InvalidInput(std::string(where) + ": " + std::to_string(entries) + " entries of type " + c10::toString(values.scalar_type()) +
                        " do not fit the offsets; expected floating values and int64 offsets that start at 0, never fall and end at the number of entries.");
 }
 
 /// The row of each entry.
-at::Tensor rows_of_entries(const at::Tensor& offsets)
+at::Tensor rows_of_entries(const at::Tensor& offsets, std::int64_t num_entries)
 {
-    const auto counts = offsets.diff();
-    return at::arange(counts.size(0), offsets.options()).repeat_interleave(counts);
+    return at::repeat_interleave(offsets.diff(), std::optional(num_entries));  // of known length: nobody waits for the device to tell it
 }
 
 /// By the kernel, values without history: sums in the order of the entries, of narrow types in single precision.
@@ -94,19 +103,19 @@ at::Tensor summed(const at::Tensor& values, const at::Tensor& offsets)
     return result;
 }
 
-at::Tensor spread(const at::Tensor& rows, const at::Tensor& offsets);
+at::Tensor spread(const at::Tensor& rows, const at::Tensor& offsets, std::int64_t num_entries);
 
 /// (entries, ...) to (rows, ...).
 at::Tensor sums(const at::Tensor& values, const at::Tensor& offsets)
 {
     return with_backward(summed(values.detach(), offsets), values, "SegmentSumBackward",
-                         [offsets](const at::Tensor& gradient) { return spread(gradient, offsets); });
+                         [offsets, entries = values.size(0)](const at::Tensor& gradient) { return spread(gradient, offsets, entries); });
 }
 
 /// The adjoint: each entry's row, (rows, ...) to (entries, ...).
-at::Tensor spread(const at::Tensor& rows, const at::Tensor& offsets)
+at::Tensor spread(const at::Tensor& rows, const at::Tensor& offsets, std::int64_t num_entries)
 {
-    return with_backward(take_rows(rows.detach(), rows_of_entries(offsets)), rows, "SegmentSpreadBackward",
+    return with_backward(take_rows(rows.detach(), rows_of_entries(offsets, num_entries)), rows, "SegmentSpreadBackward",
                          [offsets](const at::Tensor& gradient) { return sums(gradient, offsets); });
 }
 
@@ -132,7 +141,7 @@ at::Tensor extreme_entries(const at::Tensor& values, const at::Tensor& offsets, 
 {
     const at::NoGradGuard no_grad;
     if (!values.is_cpu()) return swept_on_gpu(values, offsets, is_max ? SegmentSweep::Max : SegmentSweep::Min).arguments;
-    const auto rows = rows_of_entries(offsets);
+    const auto rows = rows_of_entries(offsets, values.size(0));
     const auto extreme = extremes(values, offsets, is_max);
     // A NaN, which is equal to nothing, is its row's extreme.
     const auto is_extreme = values.detach().eq(extreme.index_select(0, rows)).logical_or_(values.detach().isnan());
@@ -163,8 +172,8 @@ at::Tensor segment_softmax(const at::Tensor& values, const at::Tensor& given_off
 {
     const auto offsets = checked_offsets("segment_softmax", values, given_offsets);
     if (values.numel() == 0) return values;
-    const auto exponents = (values - spread(extremes(values, offsets, true), offsets)).exp();
-    return exponents / spread(sums(exponents, offsets), offsets);
+    const auto exponents = (values - spread(extremes(values, offsets, true), offsets, values.size(0))).exp();
+    return exponents / spread(sums(exponents, offsets), offsets, values.size(0));
 }
 
 }  // namespace meshard

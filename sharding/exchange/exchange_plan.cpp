@@ -90,6 +90,16 @@ ExchangePlan::ExchangePlan(RankGroup group, std::int64_t num_owned, std::vector<
     }
 }
 
+at::Tensor ExchangePlan::sent_rows(const at::Device& device) const
+{
+    if (device.is_cpu()) return sent_;
+    const std::lock_guard lock(copies_mutex_);
+    for (const auto& copy : sent_on_devices_) {
+        if (copy.device() == device) return copy;
+    }
+    return sent_on_devices_.emplace_back(sent_.to(device));
+}
+
 at::Tensor ExchangePlan::interior_rows() const
 {
     return at::ones({num_owned_}, at::kBool).index_fill_(0, sent_, false).nonzero().view({-1});

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,10 @@ public:
 
     /// Owned rows to send, by receiving rank; (num_sent), int64.
     const at::Tensor& sent_rows() const { return sent_; }
+
+    /// The same on a device: a copy that is made the first time.
+    at::Tensor sent_rows(const at::Device& device) const;
+
     const std::vector<std::int64_t>& send_counts() const { return send_counts_; }
     const std::vector<std::int64_t>& receive_counts() const { return receive_counts_; }
 
@@ -55,6 +60,8 @@ private:
     at::Tensor sent_;
     std::vector<std::int64_t> send_counts_, receive_counts_;
     mutable bool is_agreed_ = true;
+    mutable std::mutex copies_mutex_;
+    mutable std::vector<at::Tensor> sent_on_devices_;
 };
 
 /// One line, e.g. `ExchangePlan: 3 owned rows, 2 sent to ranks 0, 2 ghosts from ranks 0`.

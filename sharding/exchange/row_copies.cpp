@@ -49,11 +49,15 @@ void take_into(at::Tensor& target, const at::Tensor& table, const at::Tensor& in
 {
     if (target.numel() == 0) return;
     if (!table.is_cpu()) {
+        // Shapes do not depend on the numbers, for which the host would have to wait.
         const auto here = index.to(table.device());
-        const auto has_row = here.ge(0);
-        const auto places = has_row.nonzero().view({-1});
-        if (fills) target.zero_();
-        target.index_copy_(0, places, table.index_select(0, here.index_select(0, places)));
+        auto shape = std::vector<std::int64_t>(target.dim(), 1);
+        shape[0] = here.size(0);
+        const auto has_row = here.ge(0).view(shape);
+        if (table.size(0) > 0)
+            target.copy_(at::where(has_row, table.index_select(0, here.clamp_min(0)), fills ? at::zeros({}, table.options()) : target));
+        else if (fills)
+            target.zero_();
         return;
     }
     const auto rows = table.contiguous();
@@ -101,10 +105,11 @@ at::Tensor added(const at::Tensor& rows, const at::Tensor& index, std::int64_t n
     const bool is_plain = rows.is_cpu() && (rows.scalar_type() == at::kFloat || rows.scalar_type() == at::kDouble);
     if (rows.numel() == 0) return sums;
     if (!is_plain) {
+        // Rows with -1 go to one more row, which is left out. On a GPU index_add_ adds in any order, index_put_ in that of the sorted index.
         const auto here = index.to(rows.device());
-        const auto places = here.ge(0).nonzero().view({-1});
-        // On a GPU index_add_ adds in any order, index_put_ in that of the sorted index.
-        return sums.index_put_({here.index_select(0, places)}, rows.index_select(0, places), /*accumulate=*/true);
+        ++shape[0];
+        auto all = at::zeros(shape, rows.options().requires_grad(false));
+        return all.index_put_({at::where(here.ge(0), here, num_rows)}, rows, /*accumulate=*/true).narrow(0, 0, num_rows);
     }
     const auto values = rows.contiguous();
     const auto numbers = index.contiguous();

@@ -12,9 +12,14 @@
 namespace meshard {
 namespace {
 
-double sum_of_squares(const at::Tensor& values)
+/// Of each tensor's numbers: read from devices all at once.
+std::vector<double> sums_of_squares(const std::vector<at::Tensor>& tensors)
 {
-    return values.to(at::kDouble).square().sum().item<double>();
+    std::vector<at::Tensor> sums;
+    for (const auto& tensor : tensors) sums.push_back(tensor.to(at::kDouble).square().sum());
+    if (sums.empty()) return {};
+    const auto all = at::stack(sums).cpu();
+    return {all.const_data_ptr<double>(), all.const_data_ptr<double>() + all.numel()};
 }
 
 /// Sums of squares on one device mesh: `sums[mask]` is of gradients that are cut on the axes whose bits are set.
@@ -68,8 +73,12 @@ double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm
 
     double sum = 0;
     std::vector<MeshSums> meshes;
-    for (const auto& gradient : gradients) {
-        const auto squares = sum_of_squares(local_of(gradient));
+    std::vector<at::Tensor> parts;
+    for (const auto& gradient : gradients) parts.push_back(local_of(gradient));
+    const auto all_squares = sums_of_squares(parts);
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+        const auto& gradient = gradients[i];
+        const auto squares = all_squares[i];
         if (!is_sharded(gradient)) {
             sum += squares;
             continue;
@@ -97,13 +106,13 @@ double clip_grad_norm(const FullyShardedModule& module, double max_norm)
 {
     check(max_norm);
     const at::NoGradGuard no_grad;
-    auto sum = at::zeros({1}, at::kDouble);
     std::vector<at::Tensor> gradients;
     for (const auto& parameter : module.local_parameters()) {
         if (!parameter.grad().defined()) continue;
         gradients.push_back(parameter.grad());
-        sum.add_(sum_of_squares(parameter.grad()));
     }
+    auto sum = at::zeros({1}, at::kDouble);
+    for (const auto squares : sums_of_squares(gradients)) sum.add_(squares);
     module.group().all_reduce(sum);
     const auto norm = std::sqrt(sum.item<double>());
     scale(gradients, norm, max_norm);

@@ -247,8 +247,11 @@ at::Tensor RankGroup::all_gather_rows(const at::Tensor& local, std::span<const s
         std::vector<c10::intrusive_ptr<c10d::Work>> works;
         std::int64_t offset = 0;
         for (int r = 0; r < size_; ++r) {
+    // As one operation of the transport, where it can.
+    const bool is_coalesced = !local.is_cpu() && backend_->supportsCoalescing();
             auto slot = whole.narrow(0, offset, rows[r]);
             offset += rows[r];
+        if (is_coalesced) backend_->startCoalescing();
             if (r == rank_) slot.copy_(local);
             if (slot.numel() == 0) continue;
             c10d::BroadcastOptions options;
@@ -256,7 +259,10 @@ at::Tensor RankGroup::all_gather_rows(const at::Tensor& local, std::span<const s
             std::vector<at::Tensor> tensors{as_carried(slot)};
             works.push_back(backend_->broadcast(tensors, options));
         }
-        for (auto& work : works) work->wait();
+        if (is_coalesced) works = {backend_->endCoalescing()};
+        for (auto& work : works) {
+            if (work) work->wait();  // none if there was nothing to send
+        }
     } catch (const std::exception& error) {
         throw CommunicationError(describe_failure("all_gather", error.what()));
     }

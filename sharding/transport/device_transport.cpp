@@ -8,6 +8,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <set>
@@ -103,6 +104,30 @@ public:
 
     c10::intrusive_ptr<Work> barrier(const c10d::BarrierOptions& options) override { return host_->barrier(options); }
 
+    /// Of tensors of devices, whose transports have connected; the host's are not coalesced.
+    bool supportsCoalescing() const override
+    {
+        return std::any_of(carriers_.begin(), carriers_.end(), [](const auto& carrier) { return coalesces(carrier.second); });
+    }
+
+    void startCoalescing() override
+    {
+        for (auto& [type, carrier] : carriers_) {
+            if (coalesces(carrier)) carrier.backend->startCoalescing();
+        }
+    }
+
+    /// Null if there was nothing between.
+    c10::intrusive_ptr<Work> endCoalescing() override
+    {
+        c10::intrusive_ptr<Work> last;
+        for (auto& [type, carrier] : carriers_) {
+            if (!coalesces(carrier)) continue;
+            if (auto work = carrier.backend->endCoalescing()) last = std::move(work);
+        }
+        return last;
+    }
+
     void abort() override
     {
         for (auto& [type, carrier] : carriers_) {
@@ -126,6 +151,8 @@ private:
         std::string name;
         c10::intrusive_ptr<c10d::Backend> backend;  // null: by way of the host
     };
+
+    static bool coalesces(const Carrier& carrier) { return carrier.backend && carrier.backend->supportsCoalescing(); }
 
     /// Null for tensors of a device that go by way of the host.
     c10d::Backend* serving(const at::Tensor& tensor) { return tensor.is_cpu() ? host_.get() : carrier_of_type(tensor.device()).backend.get(); }
