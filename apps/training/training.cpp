@@ -13,6 +13,7 @@
 #include "models/layers/random_draws.h"
 #include "partition/error.h"
 #include "sharding/parameters/fully_shard.h"
+#include "sharding/parameters/fused_adamw.h"
 #include "sharding/parameters/move_module.h"
 #include "sharding/parameters/replicate.h"
 #include "sharding/tensor/exact_mode.h"
@@ -235,7 +236,7 @@ void Run::make_model()
     else
         replicated_.emplace(replicate(*model_.module, device_mesh_));
     const auto& training = config_.training;
-    optimizer_ = std::make_unique<torch::optim::AdamW>(
+    optimizer_ = make_adamw(
         sharded_ ? sharded_->local_parameters() : model_.module->parameters(),
         torch::optim::AdamWOptions(training.learning_rate).betas({training.betas[0], training.betas[1]}).weight_decay(training.weight_decay));
 }

@@ -7,6 +7,7 @@
 #include "models/registry/registry.h"
 #include "models/transolver/flare.h"
 #include "models/transolver/transolver.h"
+#include "sharding/parameters/fused_adamw.h"
 #include "tests/support/fixture_cases.h"
 #include "tests/support/fixture_tensors.h"
 #include "tests/support/temporary_folder.h"
@@ -15,6 +16,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <memory>
 
 namespace meshard {
 namespace {
@@ -150,16 +152,24 @@ TEST_P(ReferenceCheckpointModels, TrainOnAsTheReferenceDid)
     const auto files = GetParam().optimizer_files();
     if (files.empty()) GTEST_SKIP() << "the fixture " << GetParam().name << " has no state of an optimizer";
     const auto& settings = info_["optimizer"];
-    for (const auto& file : files) {
-        SCOPED_TRACE(file.string());
+    for (std::size_t i = 0; i < 2 * files.size(); ++i) {
+        const auto& file = files[i / 2];
+        const bool is_fused = i % 2 == 1;  // the optimiser of devices
+        SCOPED_TRACE(file.string() + (is_fused ? ", fused" : ""));
         const auto weights = read_checkpoint(GetParam().folder / "model.mdlus");
         const auto model = make(weights);
         const auto path = folder_ / "last.safetensors";
         write_own_checkpoint(path, weights, read_checkpoint(file), info_["parameter_order"]);
-        torch::optim::AdamW optimizer(model.module->parameters(), torch::optim::AdamWOptions(settings["lr_of_next_step"].get<double>())
-                                                                      .weight_decay(settings["weight_decay"].get<double>())
-                                                                      .betas({settings["betas"][0].get<double>(), settings["betas"][1].get<double>()})
-                                                                      .eps(settings["eps"].get<double>()));
+        const auto options = torch::optim::AdamWOptions(settings["lr_of_next_step"].get<double>()).module->parameters(), torch::optim::AdamWOptions(settings["lr_of_next_step"].get<double>())
+                                 .weight_decay(settings["weight_decay"].get<double>())
+                                 .betas({settings["betas"][0].get<double>(), settings["betas"][1].get<double>()})
+                                 .eps(settings["eps"].get<double>());
+        std::unique_ptr<torch::optim::AdamW> made;
+        if (is_fused)
+            made = std::make_unique<FusedAdamW>(model.module->parameters(), options);
+        else
+            made = std::make_unique<torch::optim::AdamW>(model.module->parameters(), options);
+        auto& optimizer = *made;
         const Checkpoint checkpoint(path);
         checkpoint.load_weights(*model.module);
         checkpoint.load_optimizer(*model.module, optimizer);
