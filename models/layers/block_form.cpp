@@ -34,6 +34,8 @@ std::string_view name_of(BlockForm form)
         return "recomputed";
     case BlockForm::Fused:
         return "fused";
+    case BlockForm::Attended:
+        return "fused, slices by LibTorch's attention";
     case BlockForm::Inferred:
         return "inferred";
     case BlockForm::Streamed:
@@ -53,9 +55,9 @@ std::optional<BlockForm> form_of_all(MemoryMode memory)
     return torch::GradMode::is_enabled() ? std::nullopt : std::optional(BlockForm::Inferred);
 }
 
-BlockForm form_of_one(const char* obstacle, MemoryMode memory)
+BlockForm form_of_one(const at::Tensor& points, const char* obstacle, MemoryMode memory)
 {
-    if (!obstacle) return BlockForm::Fused;
+    if (!obstacle) return takes_attention(points) ? BlockForm::Attended : BlockForm::Fused;
     return memory == MemoryMode::Stored ? BlockForm::Eager : BlockForm::Recomputed;
 }
 
@@ -63,8 +65,9 @@ at::Tensor run_block(const BlockFusion& fusion, MemoryMode memory, const std::sh
                      const std::vector<at::Tensor>& inputs)
 {
     const auto& x = inputs.front();
-    switch (form_of_one(obstacle_of(x, fusion), memory)) {
+    switch (form_of_one(x, obstacle_of(x, fusion), memory)) {
     case BlockForm::Fused:
+    case BlockForm::Attended:
         return fused_block(x, fusion.block, {.keep_activations = memory == MemoryMode::Stored});
     case BlockForm::Recomputed:
         return recomputed(noise, eager, inputs);

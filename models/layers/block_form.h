@@ -20,6 +20,7 @@ enum class BlockForm : std::uint8_t {
     Eager,       ///< one LibTorch operator after the other
     Recomputed,  ///< the same, but only the block's inputs are kept: backward runs its forward again
     Fused,       ///< all operators of the block on one tile of points after the other (`fused_block`)
+    Attended,    ///< the same in half precision on devices, where LibTorch's attention computes the slices
     Inferred,    ///< all blocks in one operator, without gradients: a pass over the tiles ends a block and begins the next (`inferred_blocks`)
     Streamed     ///< all blocks in one operator: each block is computed from the model's inputs again (`streamed_blocks`)
 };
@@ -40,8 +41,8 @@ const char* obstacle_of(const at::Tensor& points, const BlockFusion& fusion);
 std::optional<BlockForm> form_of_all(MemoryMode memory);
 
 /// The form of one block if `form_of_all` has none.
-/// @param obstacle   as `obstacle_of`
-BlockForm form_of_one(const char* obstacle, MemoryMode memory);
+/// @param obstacle   of these points, as `obstacle_of`
+BlockForm form_of_one(const at::Tensor& points, const char* obstacle, MemoryMode memory);
 
 /// Runs a block's modules on its inputs.
 using EagerBlock = std::function<at::Tensor(const std::vector<at::Tensor>& inputs)>;

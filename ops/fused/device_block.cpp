@@ -2,6 +2,7 @@
 #include "ops/fused/device_block.h"
 
 #include "ops/fused/tile_tensors.h"
+#include "ops/slices/slice_attention.h"
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -49,10 +50,6 @@ void add_to(const std::vector<at::Tensor>& gradients, const std::vector<at::Tens
     }
 }
 
-at::Tensor normal(const at::Tensor& x, const Affine<at::Tensor>& norm)
-{
-    return at::layer_norm(x, {x.size(1)}, norm.weight, norm.bias, kNormEpsilon);
-}
 at::Tensor linear(const at::Tensor& x, const Affine<at::Tensor>& layer)
 {
     return at::linear(x, layer.weight, layer.bias);
@@ -66,6 +63,14 @@ DeviceBlockPasses::DeviceBlockPasses(BlockCall& call, const at::Tensor& x, const
         call_.leaves = weights.map([](const at::Tensor& weight) { return weight.defined() ? leaf(weight, true) : weight; });
     }
     weights_ = call_.leaves;
+    const at::AutoGradMode recording(true);
+    used_ = weights_.map([&](const at::Tensor& weight) { return weight.defined() ? weight.to(x_.scalar_type()) : weight; });
+}
+
+/// In the type of the points.
+at::Tensor DeviceBlockPasses::normal(const at::Tensor& x, const Affine<at::Tensor>& norm) const
+{
+    return at::layer_norm(x.to(norm.weight.scalar_type()), {x.size(1)}, norm.weight, norm.bias, kNormEpsilon).to(x_.scalar_type());
 }
 
 at::Tensor DeviceBlockPasses::rows(const at::Tensor& points, const Tile& tile) const
@@ -79,26 +84,30 @@ RecordedTile DeviceBlockPasses::projected(const Tile& tile, bool record) const
     RecordedTile found;
     found.x = leaf(rows(x_, tile), record);
     const auto input = normal(found.x, weights_.norm1);
-    found.x_mid = linear(input, weights_.project_x);
-    found.features = linear(input, weights_.project_fx);
+    found.x_mid = linear(input, used_.project_x);
+    found.features = linear(input, used_.project_fx);
     return found;
 }
 
-SlicePoints DeviceBlockPasses::sliced(const RecordedTile& tile) const
+/// `work(slices)` with the tile's points in slices.
+template <class Work>
+auto DeviceBlockPasses::with_slices(const RecordedTile& tile, const Work& work) const
 {
-    return {tile.x_mid.detach(), weights_.slices.weight.detach(), weights_.slices.bias.detach()};
+    const auto x = tile.x_mid.detach(), slices = weights_.slices.weight.detach(), bias = weights_.slices.bias.detach();
+    return x.scalar_type() == slices.scalar_type() ? work(SlicePoints(x, slices, bias)) : work(AttendedSlices(x, slices, bias));
 }
 
 void DeviceBlockPasses::bring_back(RecordedTile& tile, const at::Tensor& states, bool record) const
 {
-    const auto mixed = sliced(tile).deslice(states);
+    const auto mixed = with_slices(tile, [&](const auto& slices) { return slices.deslice(states); });
     const at::AutoGradMode recording(record);
     if (!tile.x.requires_grad()) tile.x = leaf(tile.x, record);
     tile.mixed = leaf(mixed, record);
     const auto* activation = call_.block.shape.activation;
-    const auto residual = tile.x + linear(tile.mixed, weights_.out), hidden = linear(normal(residual, weights_.norm2), weights_.hidden);
-    tile.result = residual + linear(activation ? activation->value(hidden, weights_.activation) : at::gelu(hidden), weights_.mlp_out);
-    if (call_.block.shape.outputs > 0) tile.result = linear(normal(tile.result, weights_.norm3), weights_.head);
+    const auto residual = tile.x.to(weights_.norm2.weight.scalar_type()) + linear(tile.mixed, used_.out);
+    const auto hidden = linear(normal(residual, weights_.norm2), used_.hidden);
+    tile.result = residual + linear(activation ? activation->value(hidden, used_.activation) : at::gelu(hidden), used_.mlp_out);
+    if (call_.block.shape.outputs > 0) tile.result = linear(normal(tile.result, weights_.norm3), used_.head);
 }
 
 at::Tensor DeviceBlockPasses::no_sums(std::int64_t width) const
@@ -109,18 +118,21 @@ at::Tensor DeviceBlockPasses::no_sums(std::int64_t width) const
 
 at::Tensor DeviceBlockPasses::forward(const std::vector<at::Tensor>& attend_weights)
 {
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     const bool keep = call_.options.keep_activations, record = keep && call_.recorded;
     auto sums = no_sums(call_.block.shape.head_dim + 1);
     std::vector<RecordedTile> kept;
     for (const auto& tile : call_.tiles) {
         auto points = projected(tile, record);
-        sums[tile.sample].add_(sliced(points).sums(points.features.detach()));
+        sums[tile.sample].add_(with_slices(points, [&](const auto& slices) { return slices.sums(points.features.detach()); }));
         if (!record) points.features.reset();
         if (keep) kept.push_back(std::move(points));
     }
-    call_.slices = std::make_unique<SliceStates>(sums, x_.scalar_type(), call_.block.epsilon, call_.block.attend, attend_weights, call_.rows, call_.recorded);
+    const auto type = weights_.norm1.weight.scalar_type();
+    call_.slices = std::make_unique<SliceStates>(sums, type, call_.block.epsilon, call_.block.attend, attend_weights, call_.rows, call_.recorded);
 
-    auto result = at::empty({x_.size(0), x_.size(1), call_.block.shape.out_channels()}, x_.options());
+    const auto& shape = call_.block.shape;
+    auto result = at::empty({x_.size(0), x_.size(1), shape.out_channels()}, shape.outputs > 0 ? x_.options().dtype(type) : x_.options());
     for (std::size_t i = 0; i < call_.tiles.size(); ++i) {
         const auto& tile = call_.tiles[i];
         auto points = keep ? kept[i] : projected(tile, false);
@@ -136,6 +148,7 @@ at::Tensor DeviceBlockPasses::forward(const std::vector<at::Tensor>& attend_weig
 
 BlockPassGradients DeviceBlockPasses::backward(const at::Tensor& result_gradient)
 {
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     const auto& shape = call_.block.shape;
     const auto& states = call_.slices->states();
     const auto gradients = weights_.map([](const at::Tensor& weight) { return weight.defined() ? at::zeros_like(weight) : weight; });
@@ -151,10 +164,11 @@ BlockPassGradients DeviceBlockPasses::backward(const at::Tensor& result_gradient
             points = projected(tile, false);
             bring_back(points, states[tile.sample], true);
         }
-        const auto found = gradients_of({points.result}, joined({points.x, points.mixed}, second), {rows(result_gradient, tile)});
+        const auto found = gradients_of({points.result}, joined({points.x, points.mixed}, second),
+                                        {rows(result_gradient, tile).to(points.result.scalar_type())});
         rows(x_gradient, tile).copy_(found[0]);
         rows(mixed_gradient, tile).copy_(found[1]);
-        state_sums[tile.sample].add_(sliced(points).sums(found[1]).narrow(2, 0, shape.head_dim));
+        state_sums[tile.sample].add_(with_slices(points, [&](const auto& slices) { return slices.sums(found[1]); }).narrow(2, 0, shape.head_dim));
         add_to(second_gradients, found, 2);
     }
     auto of_slices = call_.slices->backward(state_sums);
@@ -163,7 +177,9 @@ BlockPassGradients DeviceBlockPasses::backward(const at::Tensor& result_gradient
         const auto& tile = call_.tiles[i];
         auto points = recorded(i);
         if (!points.features.defined()) points = projected(tile, true);
-        const auto in_slices = sliced(points).backward(points.features.detach(), states[tile.sample], of_slices.sums[tile.sample], rows(mixed_gradient, tile));
+        const auto in_slices = with_slices(points, [&](const auto& slices) {
+            return slices.backward(points.features.detach(), states[tile.sample], of_slices.sums[tile.sample], rows(mixed_gradient, tile));
+        });
         add_to({gradients.slices.weight, gradients.slices.bias}, {in_slices.slices, in_slices.bias}, 0);
         const auto found = gradients_of({points.x_mid, points.features}, joined({points.x}, first), {in_slices.x, in_slices.features});
         rows(x_gradient, tile).add_(found[0]);

@@ -18,6 +18,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <optional>
 
 namespace meshard {
 namespace {
@@ -284,28 +285,35 @@ at::Tensor called(const at::Tensor& x, const FusedBlock& block, const FusedOptio
     return BlockFunction::apply(x, at::TensorList(weights), call);
 }
 
-bool is_reducing()
+/// The half precision to which autocast brings products on a device; none where it is off.
+std::optional<at::ScalarType> half_type(const at::Device& device)
 {
-    return at::autocast::is_autocast_enabled(at::kCPU) && at::autocast::get_autocast_dtype(at::kCPU) == at::kBFloat16;
+    if (!at::autocast::is_autocast_enabled(device.type())) return std::nullopt;
+    return at::autocast::get_autocast_dtype(device.type());
 }
 
-/// The obstacle in points that are not of float or double, or bfloat16 for float, or that settings of this process exclude.
+bool is_half(at::ScalarType type)
+{
+    return type == at::kBFloat16 || type == at::kHalf;
+}
+
+/// The obstacle in points that are not of float or double, or of autocast's half precision (on CPUs bfloat16 only), or that settings of this process exclude.
 const char* obstacle_of_points(const at::Tensor& points)
 {
     const auto device = points.device();
     if (!device.is_cpu() && !has_kernels(device)) return "its points are on a device without kernels";
     if (points.dim() != 3) return "its points have no batch dimension";
-    const bool is_reduced = device.is_cpu() && points.scalar_type() == at::kBFloat16;
-    if (!is_reduced && points.scalar_type() != at::kFloat && points.scalar_type() != at::kDouble) return "its points are neither float32 nor float64";
-    if (exact_mode() && points.scalar_type() != at::kDouble) return "exact mode computes float32 operator by operator";
-    const bool has_autocast = at::autocast::is_autocast_enabled(device.type());
-    if (has_autocast ? !(device.is_cpu() && is_reducing()) : is_reduced) return "it computes in half precision other than autocast's to bfloat16 on CPUs";
-    return nullptr;
+    const auto type = points.scalar_type();
+    const auto half = half_type(points.device());
+    if (type != at::kFloat && type != at::kDouble && !is_half(type)) return "its points are neither float32 nor float64";
+    if (exact_mode() && type != at::kDouble) return "exact mode computes float32 operator by operator";
+    const bool fits = half ? (points.is_cpu() ? half == at::kBFloat16 && type != at::kHalf : type == at::kFloat || type == half) : !is_half(type);
+    return fits ? nullptr : points.is_cpu() ? "it computes in half precision other than autocast's to bfloat16 on CPUs" : "it computes in half precision other than autocast's";
 }
 
 const char* obstacle_of_weight(const at::Tensor& points, const at::Tensor& weight)
 {
-    const auto type = points.scalar_type() == at::kBFloat16 ? at::kFloat : points.scalar_type();
+    const auto type = is_half(points.scalar_type()) ? at::kFloat : points.scalar_type();
     if (is_sharded(weight)) return "its weights are sharded";
     if (is_stored(weight)) return "its parameters are cut among ranks (fully_shard)";
     return weight.scalar_type() == type && weight.device() == points.device() ? nullptr : "its weights have another type or device than its points";
@@ -324,7 +332,7 @@ const char* obstacle_of_layout(const at::Tensor& points)
 
 at::ScalarType type_between_blocks(at::ScalarType type)
 {
-    return type == at::kFloat && is_reducing() ? at::kBFloat16 : type;
+    return type == at::kFloat && half_type(at::kCPU) == at::kBFloat16 ? at::kBFloat16 : type;
 }
 
 const char* fusion_obstacle(const at::Tensor& points, const FusedBlock& block)
@@ -334,7 +342,7 @@ const char* fusion_obstacle(const at::Tensor& points, const FusedBlock& block)
         const auto* obstacle = weight->defined() ? obstacle_of_weight(points, *weight) : nullptr;
         if (obstacle) return obstacle;
     }
-    if (!points.is_cpu() && !fits_slice_kernels(block.shape.head_dim)) return "its heads are too wide for the kernels of GPUs";
+    if (!points.is_cpu() && !takes_attention(points) && !fits_slice_kernels(block.shape.head_dim)) return "its heads are too wide for the kernels of GPUs";
     if (!points.is_cpu() && block.shape.point_temperature) return "the kernels of GPUs have no temperatures of points";
     return obstacle_of_layout(points);
 }
@@ -347,9 +355,14 @@ const char* fusion_obstacle(const at::Tensor& points, const FusedMlp& mlp)
     return obstacle_of_layout(points);
 }
 
+bool takes_attention(const at::Tensor& points)
+{
+    return !points.is_cpu() && half_type(points.device());
+}
+
 at::Tensor fused_block(const at::Tensor& x, const FusedBlock& block, const FusedOptions& options)
 {
-    return called(x, block, options, !x.is_cpu());
+    return called(takes_attention(x) ? x.to(*half_type(x.device())) : x, block, options, !x.is_cpu());
 }
 
 at::Tensor fused_block_by_kernels(const at::Tensor& x, const FusedBlock& block, const FusedOptions& options)

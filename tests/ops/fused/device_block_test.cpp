@@ -10,7 +10,10 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <numeric>
 #include <tuple>
+#include <vector>
 
 namespace meshard {
 namespace {
@@ -117,6 +120,76 @@ TEST(FusionObstacle, IsADeviceWithoutKernels)
     const auto made = make_case(4, 0, at::kFloat);
     EXPECT_EQ(fusion_obstacle(made.x, made.block), nullptr);
     EXPECT_STREQ(fusion_obstacle(made.x.to(at::kMeta), made.block), "its points are on a device without kernels");
+}
+
+/// Of the norm; of all weights' gradients at once, since some are nearly zero.
+double distance(const Outcome& found, const Outcome& expected)
+{
+    const auto of = [](const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
+        std::vector<at::Tensor> differences, values;
+        for (std::size_t i = 0; i < a.size(); ++i) {
+            differences.push_back((a[i].to(at::kDouble) - b[i].to(at::kDouble)).flatten());
+            values.push_back(b[i].to(at::kDouble).flatten());
+        }
+        return (at::cat(differences).norm() / at::cat(values).norm()).item<double>();
+    };
+    return std::max({of({found.result}, {expected.result}), of({found.x_gradient}, {expected.x_gradient}), of(found.weight_gradients, expected.weight_gradients)});
+}
+
+/// As on a device under autocast: points in half precision, weights in single precision.
+Outcome attended(const Case& made, at::ScalarType type, const FusedOptions& options = {})
+{
+    auto half = made;
+    half.x = made.x.to(type);
+    return outcome_of(half, [&](const at::Tensor& x, const FusedBlock& block) { return fused_block_by_kernels(x, block, options).to(at::kFloat); });
+}
+
+TEST(DeviceBlockInHalfPrecision, IsNearTheTilesOfTheHost)
+{
+    for (const std::int64_t head_dim : {8, 24, 160}) {
+        for (const std::int64_t outputs : {0, 3}) {
+            auto made = make_case(head_dim, outputs, at::kFloat);
+            made.x = made.x.to(at::kBFloat16).to(at::kFloat);
+            const auto expected = outcome_of(made, [](const at::Tensor& x, const FusedBlock& block) { return fused_block(x, block); });
+            for (const bool keep : {true, false}) {
+                const auto found = attended(made, at::kBFloat16, {.keep_activations = keep, .tile_points = 400});
+                EXPECT_LT(distance(found, expected), 0.02) << head_dim << ' ' << outputs << ' ' << keep;
+                EXPECT_GT(distance(found, expected), 1e-5);
+                for (const auto& gradient : found.weight_gradients) EXPECT_EQ(gradient.scalar_type(), at::kFloat);
+            }
+            if (head_dim > 24) continue;  // sums of squares beyond the range of float16, which wants a scaled loss
+            EXPECT_LT(distance(attended(made, at::kHalf), expected), 0.004) << head_dim << ' ' << outputs;
+        }
+    }
+}
+
+TEST(DeviceBlockInHalfPrecision, SumsTravelBetweenRanks)
+{
+    const auto made = make_case(8, 4, at::kFloat);
+    const auto expected = attended(made, at::kBFloat16);
+    for (const int num_ranks : {1, 2, 3}) {
+        run_ranks(num_ranks, [&](const auto& mesh) {
+            const std::vector<std::int64_t> all{400, 0, 201};
+            auto extents = std::vector<std::int64_t>(all.begin(), all.begin() + num_ranks);
+            extents.back() += 601 - std::accumulate(extents.begin(), extents.end(), std::int64_t{0});
+            const auto spec = make_spec(mesh, {{Shard(1), std::make_shared<const Extents>(extents), 1}});
+            const auto rank = mesh->coordinate(0), first = std::accumulate(extents.begin(), extents.begin() + rank, std::int64_t{0});
+            const auto part = [&](const at::Tensor& whole) { return whole.narrow(1, first, extents[rank]); };
+            auto own = made;
+            own.x = part(made.x).to(at::kBFloat16);
+
+            auto found = outcome_of(own, [&](const at::Tensor& x, const FusedBlock& block) {
+                return to_local(fused_block_by_kernels(from_local(x, spec), block)).to(at::kFloat);
+            });
+
+            auto of_part = expected;
+            of_part.result = part(expected.result);
+            of_part.x_gradient = part(expected.x_gradient);
+            found.weight_gradients = of_part.weight_gradients;
+            if (extents[rank] == 0) return;
+            EXPECT_LT(distance(found, of_part), 0.01) << num_ranks;
+        });
+    }
 }
 
 }  // namespace
