@@ -3,6 +3,7 @@
 
 #include "apps/program/rank_device.h"
 #include "apps/training/case_cutting.h"
+#include "apps/training/loss_scaling.h"
 #include "apps/training/run_checkpoint.h"
 #include "apps/training/schedule.h"
 #include "apps/training/step_news.h"
@@ -100,6 +101,7 @@ struct StepUnderWay {
     double rate = 0;
     Clock::time_point start;
     StepNews news;
+    std::optional<double> next_loss_scale;  // in float16
 };
 
 /// One run of `train`: what stays the same from step to step.
@@ -126,6 +128,7 @@ private:
     at::Tensor own_news(const at::Tensor& loss, double weight, bool stop) const;
     bool finish_steps(std::size_t num_left);
     void finish_step(const StepUnderWay& step);
+    std::vector<at::Tensor> gradients() const;
     std::int64_t cases_in_step(std::int64_t in_epoch) const;
     FieldErrors errors(const std::vector<CaseTensors>& examples);
     Json metrics(const FieldErrors& errors) const;
@@ -161,6 +164,7 @@ private:
     std::optional<ReplicatedModule> replicated_;
     std::optional<FullyShardedModule> sharded_;  // in its place
     std::unique_ptr<torch::optim::AdamW> optimizer_;
+    std::optional<LossScaling> loss_scaling_;  // in float16
 
     std::int64_t steps_done_ = 0;
     std::deque<StepUnderWay> under_way_;
@@ -236,6 +240,8 @@ void Run::make_model()
     else
         replicated_.emplace(replicate(*model_.module, device_mesh_));
     const auto& training = config_.training;
+    if (training.precision == Precision::Float16) loss_scaling_.emplace();
+    allow_tf32(training.precision == Precision::TF32);
     optimizer_ = make_adamw(
         sharded_ ? sharded_->local_parameters() : model_.module->parameters(),
         torch::optim::AdamWOptions(training.learning_rate).betas({training.betas[0], training.betas[1]}).weight_decay(training.weight_decay));
@@ -284,6 +290,8 @@ void Run::describe()
                        static_cast<long long>(num_parameters), sharded_ ? ", cut among all ranks," : "", static_cast<long long>(device_mesh_->num_ranks()),
                        static_cast<long long>(num_groups_), static_cast<long long>(domain_->num_ranks())) +
              where);
+    if (config_.training.precision == Precision::TF32 && model_.module->parameters().front().is_cpu())
+        log_.say("training.precision tf32: products are rounded on GPUs only; on CPUs it is float32");
     const auto num_last = cases_in_step(steps_per_epoch_ - 1);
     if (num_last < num_groups_) {
         log_.say(formatted(
@@ -343,6 +351,10 @@ void Run::resume()
     steps_done_ = description.at("step").get<std::int64_t>();
     epoch_loss_sum_ = description.value("epoch_loss_sum", 0.0);
     if (description.contains("best_error") && description["best_error"].is_number()) best_error_ = description["best_error"].get<double>();
+    if (loss_scaling_ && description.contains("loss_scale")) {
+        loss_scaling_->scale = description["loss_scale"].at("scale").get<double>();
+        loss_scaling_->num_good_steps = description["loss_scale"].at("good_steps").get<std::int64_t>();
+    }
     if (description.value("draws", "") != kDrawsOfSteps) {
         log_.say("meshard train: warning: the checkpoint is of an earlier meshard, whose draws depended on all that was drawn before: with dropout, or "
                  "Transolver++'s noise, the run does not go on "
@@ -364,6 +376,14 @@ at::Tensor Run::predict(const PointInputs& inputs)
     return model_.forward(inputs).to(torch::kFloat);
 }
 
+/// Those that the optimiser takes; undefined ones among them.
+std::vector<at::Tensor> Run::gradients() const
+{
+    std::vector<at::Tensor> all;
+    for (const auto& parameter : optimizer_->param_groups().front().params()) all.push_back(parameter.grad());
+    return all;
+}
+
 /// Cases that the data groups take together in a step: one each, but what is left of them in the last step of an epoch.
 std::int64_t Run::cases_in_step(std::int64_t in_epoch) const
 {
@@ -380,8 +400,9 @@ StepNews Run::step(const CaseTensors& given, double rate, double weight, bool st
     optimizer_->zero_grad();
     const auto prediction = predict(example.inputs);
     const auto loss = mean_squared_error(prediction, normalizer_.normalize(example.target));
-    (weight == 1 ? loss : loss * weight).backward();
-    optimizer_->step();
+    const auto weighted = weight == 1 ? loss : loss * weight;
+    (loss_scaling_ ? loss_scaling_->scaled(weighted) : weighted).backward();
+    if (!loss_scaling_ || loss_scaling_->unscale(gradients(), device_mesh_->all())) optimizer_->step();
 
     return {own_news(loss.detach(), weight, stop), device_mesh_->all()};
 }
@@ -423,7 +444,7 @@ bool Run::loop(const volatile std::sig_atomic_t& stop_requested)
         const auto step_start = Clock::now();
         const auto news = step(example, rate, weight, stop_requested != 0);
         ++steps_done_;
-        under_way_.push_back({steps_done_, &example, num_counted, rate, step_start, news});
+        under_way_.push_back({steps_done_, &example, num_counted, rate, step_start, news, loss_scaling_ ? std::optional(loss_scaling_->scale) : std::nullopt});
         const bool ends_epoch = in_epoch + 1 == steps_per_epoch_ || steps_done_ == limit;
         // A device computes while the host prepares the next step: the loss of a step is read when the next one is queued.
         const bool stop = finish_steps(device().is_cpu() || ends_epoch ? 0 : 1);
@@ -469,6 +490,7 @@ void Run::finish_step(const StepUnderWay& step)
     if (step.number % config_.log_interval == 0 || step.number == limit) {
         Json line{{"phase", "train_step"}, {"step", step.number}, {"epoch", epoch}, {"loss", loss}, {"lr", step.rate}, {"seconds", seconds}};
         if (num_groups_ == 1) line["case"] = step.example->id;
+        if (step.next_loss_scale) line["loss_scale"] = *step.next_loss_scale;
         log_.record(line);
     }
     const auto elapsed = seconds_since(loop_start_);
@@ -570,6 +592,7 @@ void Run::save(const char* name, const Json& metrics) const
     description["epoch"] = (steps_done_ + steps_per_epoch_ - 1) / steps_per_epoch_;
     description["epoch_loss_sum"] = epoch_loss_sum_;
     description["best_error"] = best_error_;
+    if (loss_scaling_) description["loss_scale"] = {{"scale", loss_scaling_->scale}, {"good_steps", loss_scaling_->num_good_steps}};
     if (!metrics.is_null()) description["val"] = metrics;
     const auto dir = config_.run_dir() / "checkpoints";
     std::filesystem::create_directories(dir);

@@ -49,7 +49,7 @@ constexpr SettingRule kFixedRules[] = {
 
     {.path = "training.num_epochs", .type = SettingType::Integer, .fallback = "100", .min = 1, .max = kLargeCount, .meaning = "times through all training cases"},
     {.path = "training.max_steps", .type = SettingType::Integer, .fallback = "0", .min = 0, .max = kLargeCount, .meaning = "ends training early; 0: no limit"},
-    {.path = "training.precision", .fallback = "float32", .words = "float32|bfloat16|bf16", .not_yet = "float16|float64", .meaning = "numbers of the model's arithmetic; with bfloat16 (or bf16) weights, sums and the loss stay float32"},
+    {.path = "training.precision", .fallback = "float32", .words = "float32|tf32|bfloat16|bf16|float16|fp16", .not_yet = "float64", .meaning = "numbers of the model's arithmetic; weights, sums and the loss stay float32; tf32: float32 whose products GPUs round"},
     {.path = "training.loss", .fallback = "mse", .words = "mse", .not_yet = "huber|rmse|l1", .meaning = "loss over all points and channels, in normalised units: mse is the mean squared error"},
     {.path = "training.optimizer.name", .fallback = "adamw", .words = "adamw", .not_yet = "adam|sgd|muon|lion", .meaning = "optimiser"},
     {.path = "training.optimizer.lr", .type = SettingType::Number, .fallback = "1e-3", .min = 0, .max = 100, .meaning = "highest learning rate"},

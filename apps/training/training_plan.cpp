@@ -61,7 +61,7 @@ std::string training_plan(const Model& model, const TrainingRunConfig& config, c
         {"ranks", std::to_string(world.size()) + ": " + size("data") + " data x " + size("domain") + " domain, transport " + world.carrier(world.device())});
     table.add_row({"device", device_name(world.device())});
     table.add_row({"points", points_text(example, device_mesh)});
-    table.add_row({"precision", std::string(config.training.precision == Precision::Float32 ? "float32" : "bfloat16")});
+    table.add_row({"precision", name_of(config.training.precision)});
     table.add_row({"memory", std::string(name_of(config.training.memory))});
 
     const PrecisionGuard guard(config.training.precision, world.device().type());

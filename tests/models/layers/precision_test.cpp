@@ -102,6 +102,27 @@ TEST_P(Precisions, StayNearSinglePrecision)
     EXPECT_TRUE(torch::equal(step(model, inputs, Precision::Float32).output, expected.output));  // and ends with the guard
 }
 
+TEST_P(Precisions, InFloat16StayNearSinglePrecisionWithAScaledLoss)
+{
+    const auto model = small_model(GetParam());
+    const auto inputs = whole_inputs(GetParam());
+    const auto expected = step(model, inputs, Precision::Float32);
+    constexpr double kScale = 1024;
+
+    torch::Tensor output;
+    {
+        const PrecisionGuard guard(Precision::Float16);
+        output = model.forward(inputs).to(torch::kFloat);
+    }
+    model.module->zero_grad();
+    (mean_squared_error(output, targets()) * kScale).backward();
+
+    EXPECT_LT(distance(output, expected.output), kTolerance);
+    EXPECT_LT(distance(all_gradients(*model.module) / kScale, expected.gradients), kTolerance);
+    EXPECT_GT(distance(output, expected.output), 1e-6);
+    EXPECT_EQ(step(model, inputs, Precision::TF32).output.equal(expected.output), true);  // on CPUs
+}
+
 TEST_P(Precisions, AreThoseOfOneRankOnSeveral)
 {
     const auto serial = small_model(GetParam());
