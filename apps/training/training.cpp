@@ -7,6 +7,7 @@
 #include "apps/training/run_checkpoint.h"
 #include "apps/training/schedule.h"
 #include "apps/training/step_news.h"
+#include "apps/training/step_profile.h"
 #include "apps/training/training_log.h"
 #include "apps/training/training_plan.h"
 #include "models/layers/metrics.h"
@@ -20,6 +21,7 @@
 #include "sharding/tensor/exact_mode.h"
 #include "sharding/tensor/shard_tensor.h"
 
+#include <ATen/record_function.h>
 #include <nlohmann/json.hpp>
 #include <torch/torch.h>
 
@@ -112,7 +114,7 @@ public:
     void prepare(const TrainingStart& start, const volatile std::sig_atomic_t& stop_requested);
     void resume();
     void require_same_run(const nlohmann::json& description) const;
-    bool loop(const volatile std::sig_atomic_t& stop_requested);
+    bool loop(const volatile std::sig_atomic_t& stop_requested, std::int64_t profile_steps);
     void record_memory();
     void test();
     void describe();
@@ -372,7 +374,8 @@ nlohmann::json Run::train_ids() const
 
 at::Tensor Run::predict(const PointInputs& inputs)
 {
-    const PrecisionGuard guard(config_.training.precision, device().type());
+    RECORD_USER_SCOPE("forward");
+    const PrecisionGuard precision(config_.training.precision, device().type());
     return model_.forward(inputs).to(torch::kFloat);
 }
 
@@ -401,8 +404,14 @@ StepNews Run::step(const CaseTensors& given, double rate, double weight, bool st
     const auto prediction = predict(example.inputs);
     const auto loss = mean_squared_error(prediction, normalizer_.normalize(example.target));
     const auto weighted = weight == 1 ? loss : loss * weight;
-    (loss_scaling_ ? loss_scaling_->scaled(weighted) : weighted).backward();
-    if (!loss_scaling_ || loss_scaling_->unscale(gradients(), device_mesh_->all())) optimizer_->step();
+    {
+        RECORD_USER_SCOPE("backward");
+        (loss_scaling_ ? loss_scaling_->scaled(weighted) : weighted).backward();
+    }
+    {
+        RECORD_USER_SCOPE("optimizer");
+        if (!loss_scaling_ || loss_scaling_->unscale(gradients(), device_mesh_->all())) optimizer_->step();
+    }
 
     return {own_news(loss.detach(), weight, stop), device_mesh_->all()};
 }
@@ -418,8 +427,9 @@ at::Tensor Run::own_news(const at::Tensor& loss, double weight, bool stop) const
     return torch::stack({counts ? share * weight / static_cast<double>(num_groups_) : number(0), number(stop ? 1 : 0)});
 }
 
-bool Run::loop(const volatile std::sig_atomic_t& stop_requested)
+bool Run::loop(const volatile std::sig_atomic_t& stop_requested, std::int64_t profile_steps)
 {
+    StepProfile profile(profile_steps, config_.run_dir() / "profile" / ("rank_" + std::to_string(world_.rank()) + ".json"));
     const auto num_steps = num_steps_total();
     const auto limit = num_steps_limit();
     first_step_ = steps_done_;
@@ -441,6 +451,7 @@ bool Run::loop(const volatile std::sig_atomic_t& stop_requested)
         const auto weight = group_ < num_counted ? static_cast<double>(num_groups_) / static_cast<double>(num_counted) : 0.0;
         const auto rate = learning_rate(config_.training, steps_done_, num_steps);
 
+        profile.next_step();
         const auto step_start = Clock::now();
         const auto news = step(example, rate, weight, stop_requested != 0);
         ++steps_done_;
@@ -450,11 +461,17 @@ bool Run::loop(const volatile std::sig_atomic_t& stop_requested)
         const bool stop = finish_steps(device().is_cpu() || ends_epoch ? 0 : 1);
         if (ends_epoch) end_epoch(epoch, epoch_start);
         if (stop && steps_done_ < limit) {
+            profile.finish();
             finish_steps(0);
             save("last", {});
             log_.say("stopped after step " + std::to_string(steps_done_) + "; go on with --resume " + config_.run_dir().string());
             return false;
         }
+    }
+    profile.finish();
+    if (profile_steps > 0) {
+        log_.say(first_step_ + 1 < limit ? "a trace of each rank's steps lies in " + (config_.run_dir() / "profile").string()
+                                        : std::string("--profile has traced nothing: it leaves out the first step, and no other came"));
     }
     return true;
 }
@@ -649,7 +666,7 @@ bool train(const TrainingRunConfig& config, const CaseLists& cases, const Traini
     if (start.print_plan) run.print_plan();
     if (start.is_trial()) return true;
     if (start.before_first_step) start.before_first_step();
-    if (!run.loop(stop_requested)) return false;
+    if (!run.loop(stop_requested, start.profile_steps)) return false;
     run.record_memory();
     run.test();
     run.finish();

@@ -5,6 +5,7 @@
 #include "models/layers/mlp.h"
 #include "partition/error.h"
 
+#include <ATen/record_function.h>
 #include <torch/torch.h>
 
 namespace meshard {
@@ -184,8 +185,9 @@ std::vector<torch::Tensor> GeoTransolverImpl::forward(const GeoTransolverInputs&
         streams[i] = preprocess_[i]->as<Mlp>()->on_points(streams[i]);                              // (B, N_i, C)
         if (!local_features.empty()) streams[i] = torch::cat({streams[i], local_features[i]}, -1);  // (B, N_i, E)
     }
-    for (const auto& module : *blocks_) {
-        auto& block = *module->as<GeoTransolverBlock>();
+    for (std::size_t number = 0; number < blocks_->size(); ++number) {
+        RECORD_USER_SCOPE("block " + std::to_string(number + 1));
+        auto& block = *blocks_[number]->as<GeoTransolverBlock>();
         const auto eager = [&block](const std::vector<torch::Tensor>& given) { return block.forward(given[0], given[1]); };
         for (std::size_t i = 0; i < num_streams; ++i) {
             noise_->rows.set_rows(inputs.local_embedding[i]);

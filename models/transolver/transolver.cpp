@@ -5,9 +5,11 @@
 #include "models/transolver/physics_attention.h"
 #include "partition/error.h"
 
+#include <ATen/record_function.h>
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <string>
 
 namespace meshard {
 namespace {
@@ -183,8 +185,9 @@ torch::Tensor TransolverImpl::run(const torch::Tensor& inputs, const torch::Tens
         if (!all.obstacle) return inferred_blocks(inputs, all.model, /*keep_projections=*/memory_ == MemoryMode::Stored);
     }
     auto x = preprocess_->on_points(inputs, time_offset(time));  // (B, N, C)
-    for (const auto& module : *blocks_) {
-        auto& block = *module->as<TransolverBlock>();
+    for (std::size_t i = 0; i < blocks_->size(); ++i) {
+        RECORD_USER_SCOPE("block " + std::to_string(i + 1));
+        auto& block = *blocks_[i]->as<TransolverBlock>();
         x = run_block(block.fusion(), memory_, rows_of(noise_), [&block](const std::vector<torch::Tensor>& given) { return block.forward(given[0]); }, {x});
     }
     return x;

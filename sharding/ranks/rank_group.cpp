@@ -6,6 +6,7 @@
 #include "sharding/ranks/type_limits.h"
 
 #include <ATen/ATen.h>
+#include <ATen/record_function.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <csignal>
@@ -160,6 +161,7 @@ void PendingCollective::wait()
 {
     if (!work_) return;
     const auto work = std::exchange(work_, {});
+    RECORD_USER_SCOPE("wait for " + what_ + " over " + group_->axis());
     try {
         work->wait();
     } catch (const std::exception& error) {
@@ -221,6 +223,7 @@ PendingCollective RankGroup::start_all_reduce(at::Tensor& tensor, Reduction redu
 {
     if (size_ == 1) return {};
     if (tensor.numel() == 0) return {};  // the same on all ranks: shapes agree
+    RECORD_USER_SCOPE("all_reduce over " + axis_);
     record("all_reduce", byte_size(tensor));
     c10d::AllreduceOptions options;
     options.reduceOp = reduce_op(reduction);
@@ -242,16 +245,17 @@ at::Tensor RankGroup::all_gather_rows(const at::Tensor& local, std::span<const s
     shape[0] = sum_of(rows);
     auto whole = at::empty(shape, local.options());
     const std::int64_t row_bytes = shape[0] > 0 ? byte_size(whole) / shape[0] : 0;
+    RECORD_USER_SCOPE("all_gather over " + axis_);
     record("all_gather", byte_size(whole) - row_bytes * rows[rank_]);
-    try {
-        std::vector<c10::intrusive_ptr<c10d::Work>> works;
-        std::int64_t offset = 0;
-        for (int r = 0; r < size_; ++r) {
     // As one operation of the transport, where it can.
     const bool is_coalesced = !local.is_cpu() && backend_->supportsCoalescing();
+    try {
+        std::vector<c10::intrusive_ptr<c10d::Work>> works;
+        if (is_coalesced) backend_->startCoalescing();
+        std::int64_t offset = 0;
+        for (int r = 0; r < size_; ++r) {
             auto slot = whole.narrow(0, offset, rows[r]);
             offset += rows[r];
-        if (is_coalesced) backend_->startCoalescing();
             if (r == rank_) slot.copy_(local);
             if (slot.numel() == 0) continue;
             c10d::BroadcastOptions options;
@@ -277,6 +281,7 @@ at::Tensor RankGroup::all_to_all_rows(const at::Tensor& rows, std::span<const st
     auto received = at::empty(shape, rows.options());
     auto sent = as_carried(rows.resolve_conj().contiguous()), target = as_carried(received);
     const std::int64_t row_bytes = shape[0] > 0 ? byte_size(received) / shape[0] : 0;
+    RECORD_USER_SCOPE("all_to_all over " + axis_);
     record("all_to_all", byte_size(received) - row_bytes * receive_rows[rank_]);
     std::vector<std::int64_t> out(receive_rows.begin(), receive_rows.end()), in(send_rows.begin(), send_rows.end());
     try {
@@ -302,6 +307,7 @@ PendingCollective RankGroup::start_exchange(const at::Tensor& sent, std::span<co
         received.copy_(sent);
         return {};
     }
+    RECORD_USER_SCOPE(std::string(what) + " over " + axis_);
     record(what, byte_size(received) - receive_counts[rank_] * static_cast<std::int64_t>(received.element_size()));
     std::vector<std::int64_t> out(receive_counts.begin(), receive_counts.end()), in(send_counts.begin(), send_counts.end());
     // Gloo keeps its last tensors until the next collective; on the CPU it gets aliases that own nothing.
@@ -326,6 +332,7 @@ PendingCollective RankGroup::start_row_exchange(const RowStream& sent, std::span
         for (auto& count : *counts) count *= sent.row_bytes();
     }
     if (!by_rows) return start_exchange(sent.whole(), in, bytes, out);
+    RECORD_USER_SCOPE("exchange over " + axis_);
     record("exchange", byte_size(received) - out[rank_]);
     try {
         return {by_rows->exchange_rows(sent, in, bytes, out), "exchange", this, {received}};
@@ -343,6 +350,7 @@ at::Tensor RankGroup::empty_received(at::IntArrayRef sizes, const at::TensorOpti
 void RankGroup::broadcast(at::Tensor& tensor, int source_rank) const
 {
     if (size_ == 1 || tensor.numel() == 0) return;
+    RECORD_USER_SCOPE("broadcast over " + axis_);
     record("broadcast", byte_size(tensor));
     c10d::BroadcastOptions options;
     options.rootRank = source_rank;
@@ -379,6 +387,7 @@ bool RankGroup::all_agree(bool mine) const
 void RankGroup::barrier() const
 {
     if (size_ == 1) return;
+    RECORD_USER_SCOPE("barrier over " + axis_);
     record("barrier", 0);
     try {
         backend_->barrier()->wait();
