@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `meshard train` promises of its settings: the same bits on any number of ranks, parameters cut among ranks, inputs that are computed."""
 import json
+import shutil
 import signal
 import struct
 
@@ -99,6 +100,7 @@ class ExactTraining(Modes):
         exact = ("training.exact=true", "--validate")
         for words, names in ((("training.memory=streamed",), ("training.memory", "streamed")),
                              (("training.precision=bfloat16",), ("training.precision", "bfloat16")),
+                             (("training.precision=tf32",), ("training.precision", "tf32")),
                              (("parallel.data=3",), ("parallel.data", "3")),
                              (("parallel.parameters=sharded",), ("parallel.parameters", "sharded")),
                              (("~model", "model.name=meshgraphnet"), ("model.name", "meshgraphnet")),
@@ -106,6 +108,110 @@ class ExactTraining(Modes):
             result = self.meshard("train", "car.yaml", *words, *exact)
             self.assert_fails(result, 2, "training.exact", *names)
         self.assertFalse((self.folder / "runs").exists())
+
+
+class Noise(Modes):
+    def test_of_transolver_plus_belongs_to_the_points_on_any_number_of_ranks(self):
+        for num_ranks in (1, 2, 3):
+            self.train(f"noise{num_ranks}", num_ranks, "model.plus=true")
+        losses = [[line["loss"] for line in self.lines(f"noise{num_ranks}") if line["phase"] == "train_step"] for num_ranks in (1, 2, 3)]
+        self.train("other", 1, "model.plus=true", "seed=77")
+        other = [line["loss"] for line in self.lines("other") if line["phase"] == "train_step"]
+        for cut in losses[1:]:
+            self.assertEqual(len(cut), len(losses[0]))
+            for one, several in zip(losses[0], cut):
+                self.assertAlmostEqual(several, one, delta=1e-3 * one)
+        self.assertNotAlmostEqual(other[0], losses[0][0], delta=1e-3 * losses[0][0])
+
+
+class Precision(Modes):
+    def losses(self, run):
+        return [line["loss"] for line in self.lines(run) if line["phase"] == "train_step"]
+
+    def assert_near(self, found, expected, tolerance=0.05):
+        self.assertEqual(len(found), len(expected))
+        for one, other in zip(found, expected):
+            self.assertAlmostEqual(one, other, delta=tolerance * other)
+
+    def test_float16_trains_as_float32_on_any_number_of_ranks_and_however_parameters_lie(self):
+        self.train("single", 1)
+        single = self.losses("single")
+        for name, num_ranks, words in (("half", 1, ()), ("half2", 2, ()), ("cut", 3, ("parallel.parameters=sharded",)), ("kept", 1, ("training.memory=recomputed",))):
+            self.train(name, num_ranks, "training.precision=float16", *words)
+            self.assert_near(self.losses(name), single)
+            self.assertNotEqual(self.losses(name), single)
+            self.assertTrue(all(line["loss_scale"] > 0 for line in self.lines(name) if line["phase"] == "train_step"))
+        self.assertFalse(any("loss_scale" in line for line in self.lines("single")))
+
+    def test_float16_goes_on_to_the_same_bits(self):
+        for words in ((), ("parallel.parameters=sharded",)):
+            self.train("whole", 2, "training.precision=float16", *words)
+            self.train("parts", 2, "training.precision=float16", "training.max_steps=3", *words)
+            checkpoint = json.loads((self.folder / "runs/parts/checkpoints/last.json").read_text())
+            self.assertEqual(sorted(checkpoint["loss_scale"]), ["good_steps", "scale"])
+            self.assert_good(self.meshard("train", "--resume", "runs/parts", "--nproc", 2, "training.max_steps=0"))
+            self.assertEqual(self.results("parts")[1], self.results("whole")[1])
+            for name in ("whole", "parts"):
+                shutil.rmtree(self.folder / "runs" / name)
+
+    def test_steps_whose_gradients_overflow_are_left_out_on_all_ranks(self):
+        self.train("scaled", 2, "training.precision=float16", "training.max_steps=2")
+        path = self.folder / "runs/scaled/checkpoints/last.safetensors"
+        content = path.read_bytes()
+        size, = struct.unpack("<Q", content[:8])
+        header = json.loads(content[8:8 + size])
+        description = json.loads(header["__metadata__"]["meshard"])
+        description["loss_scale"] = {"scale": 2.0 ** 60, "good_steps": 0}
+        header["__metadata__"]["meshard"] = json.dumps(description)
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)
+        path.write_bytes(struct.pack("<Q", len(text)) + text + content[8 + size:])
+        before = arrays_of(path)
+        self.assert_good(self.meshard("train", "--resume", "runs/scaled", "--nproc", 3, "training.max_steps=4"))
+        self.assertEqual(arrays_of(path), before, "both steps are left out")
+        self.assertEqual([line["loss_scale"] for line in self.lines("scaled") if line["phase"] == "train_step"][2:], [2.0 ** 59, 2.0 ** 58])
+
+    def test_tf32_is_float32_on_cpus_and_says_so(self):
+        self.train("single", 1)
+        result = self.train("rounded", 1, "training.precision=tf32")
+        self.assertIn("training.precision tf32", result.out + result.err)
+        self.assertEqual(self.results("rounded"), self.results("single"))
+
+
+class Profile(Modes):
+    def ranges(self, run, rank):
+        events = json.loads((self.folder / f"runs/{run}/profile/rank_{rank}.json").read_text())["traceEvents"]
+        return [event for event in events if event.get("ph") == "X"]
+
+    def test_traces_steps_of_each_rank_by_layer_and_collective(self):
+        for name, words in (("transolver", ()), ("geotransolver", ("~model", "model.name=geotransolver", "model.n_layers=1", "model.n_hidden=8", "model.n_head=2", "model.slice_num=4"))):
+            self.train(name, 2, "--profile", 3, *words)
+            self.assertEqual(self.names(self.folder / f"runs/{name}/profile"), ["rank_0.json", "rank_1.json"])
+            for rank in (0, 1):
+                events = self.ranges(name, rank)
+                spans = {}
+                for event in events:
+                    spans.setdefault(event["name"], []).append((event["ts"], event["ts"] + event["dur"]))
+                for phase in ("backward", "optimizer"):
+                    self.assertEqual(len(spans[phase]), 3, phase)
+                for phase in ("forward", "block 1"):
+                    self.assertGreaterEqual(len(spans[phase]), 3, phase)   # validation, too
+                self.assertTrue(all(any(f <= b and e <= g for f, g in spans["forward"]) for b, e in spans["block 1"]), "a block is part of forward")
+                self.assertIn("all_reduce over domain", spans)
+                self.assertTrue(any(name.startswith("wait for all_reduce") for name in spans))
+                self.assertTrue(any(name.startswith("aten::") for name in spans))
+
+    def test_ends_with_the_run(self):
+        self.train("short", 1, "--profile", 100)
+        self.assertEqual(len([event for event in self.ranges("short", 0) if event["name"] == "optimizer"]), 5)
+        self.train("one", 1, "--profile", 2, "training.max_steps=1")
+        self.assertFalse((self.folder / "runs/one/profile").exists())
+        self.assert_fails(self.meshard("train", "car.yaml", "--profile", 0), 2, "--profile")
+
+    def test_changes_no_number(self):
+        self.train("plain", 2)
+        self.train("traced", 2, "--profile", 2)
+        self.assertEqual(self.results("traced"), self.results("plain"))
 
 
 class ShardedParameters(Modes):
