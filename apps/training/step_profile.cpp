@@ -3,6 +3,7 @@
 
 #include "partition/error.h"
 
+#include <ATen/Context.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
 
 #include <exception>

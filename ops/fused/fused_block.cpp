@@ -305,10 +305,12 @@ const char* obstacle_of_points(const at::Tensor& points)
     if (points.dim() != 3) return "its points have no batch dimension";
     const auto type = points.scalar_type();
     const auto half = half_type(points.device());
-    if (type != at::kFloat && type != at::kDouble && !is_half(type)) return "its points are neither float32 nor float64";
+    const bool is_known = type == at::kFloat || type == at::kDouble || type == at::kBFloat16 || (type == at::kHalf && !points.is_cpu());
+    if (!is_known) return "its points are neither float32 nor float64";
     if (exact_mode() && type != at::kDouble) return "exact mode computes float32 operator by operator";
-    const bool fits = half ? (points.is_cpu() ? half == at::kBFloat16 && type != at::kHalf : type == at::kFloat || type == half) : !is_half(type);
-    return fits ? nullptr : points.is_cpu() ? "it computes in half precision other than autocast's to bfloat16 on CPUs" : "it computes in half precision other than autocast's";
+    const bool fits = !half ? !is_half(type) : points.is_cpu() ? half == at::kBFloat16 : type == at::kFloat || type == half;
+    if (fits) return nullptr;
+    return points.is_cpu() ? "it computes in half precision other than autocast's to bfloat16 on CPUs" : "it computes in half precision other than autocast's";
 }
 
 const char* obstacle_of_weight(const at::Tensor& points, const at::Tensor& weight)
