@@ -6,8 +6,8 @@
 
 namespace meshard {
 
-/// What this rank does in some steps of a run, as a chrome trace (opened by chrome://tracing and https://ui.perfetto.dev): every operator, forward and backward,
-/// kernels and copies of GPUs, and ranges: forward, backward and optimizer, blocks of the model, collectives by name and axis, and waits for them.
+/// What this rank does in some steps of a run, as a chrome trace (opened by chrome://tracing and https://ui.perfetto.dev): every operator, forward and
+/// backward, kernels and copies of GPUs, and ranges: forward, backward and optimizer, blocks of the model, collectives by name and axis, and waits for them.
 class StepProfile {
 public:
     /// @param num_steps   0: none   @param path   of the file to be written, whose folder is made

@@ -244,9 +244,9 @@ void Run::make_model()
     const auto& training = config_.training;
     if (training.precision == Precision::Float16) loss_scaling_.emplace();
     allow_tf32(training.precision == Precision::TF32);
-    optimizer_ = make_adamw(
-        sharded_ ? sharded_->local_parameters() : model_.module->parameters(),
-        torch::optim::AdamWOptions(training.learning_rate).betas({training.betas[0], training.betas[1]}).weight_decay(training.weight_decay));
+    optimizer_ =
+        make_adamw(sharded_ ? sharded_->local_parameters() : model_.module->parameters(),
+                   torch::optim::AdamWOptions(training.learning_rate).betas({training.betas[0], training.betas[1]}).weight_decay(training.weight_decay));
 }
 
 /// Where the device has room for all cases they stay there; else each is copied when it is its turn.

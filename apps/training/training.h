@@ -12,10 +12,10 @@
 namespace meshard {
 
 struct TrainingStart {
-    bool resume = false;          ///< go on from checkpoints/last in the run's folder
-    bool validate_only = false;   ///< build everything and read one case, no training
-    bool print_plan = false;      ///< the same, and say on stdout what a step would run
-    bool verify_sources = false;  ///< read every source whole to see whether its shards are still of it
+    bool resume = false;             ///< go on from checkpoints/last in the run's folder
+    bool validate_only = false;      ///< build everything and read one case, no training
+    bool print_plan = false;         ///< the same, and say on stdout what a step would run
+    bool verify_sources = false;     ///< read every source whole to see whether its shards are still of it
     std::int64_t profile_steps = 0;  ///< so many steps after the first are traced: profile/rank_R.json in the run's folder, R this rank
     std::function<void()> before_first_step =
         {};  ///< called on every rank, when settings, data and checkpoint were found to be good; from here on there is something to save

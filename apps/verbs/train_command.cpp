@@ -69,7 +69,8 @@ bool parse(std::span<const std::string> arguments, TrainArguments& options)
     app.add_flag("--print-config", options.print_config, "print every setting with its source, and end");
     app.add_flag("--list-keys", options.list_keys, "print every key with its default and meaning, and end");
     app.add_flag("--overwrite", options.overwrite, "replace an earlier run of the same name");
-    app.add_option("--profile", options.profile_steps, "trace this many steps after the first, a file a rank: RUN_DIR/profile/rank_0.json, ... (chrome://tracing)")
+    app.add_option("--profile", options.profile_steps,
+                   "trace this many steps after the first, a file a rank: RUN_DIR/profile/rank_0.json, ... (chrome://tracing)")
         ->check(CLI::PositiveNumber)
         ->type_name("STEPS");
     app.add_flag("--verify-sources", options.verify_sources, "read every source completely, to check that cached shards are still those of it");
@@ -217,7 +218,8 @@ int train_command(std::span<const std::string> arguments)
             throw_if_interrupted();
             if (!options.resume.empty() && world.rank() == 0) add_to_records(arguments, settings, is_changed, config.run_dir());
         };
-        const TrainingStart start{!options.resume.empty(), options.validate, options.print_plan, options.verify_sources, options.profile_steps, before_first_step};
+        const TrainingStart start{!options.resume.empty(), options.validate,      options.print_plan,
+                                  options.verify_sources,  options.profile_steps, before_first_step};
         return train(config, cases, start, world, stop_requested) ? exit_code::ok : exit_code::interrupted;
     };
     std::signal(SIGPIPE, SIG_IGN);  // a reader of the messages (`| tee run.log`) may be ended first by the same Ctrl-C; the checkpoint must still be written

@@ -164,8 +164,8 @@ BlockPassGradients DeviceBlockPasses::backward(const at::Tensor& result_gradient
             points = projected(tile, false);
             bring_back(points, states[tile.sample], true);
         }
-        const auto found = gradients_of({points.result}, joined({points.x, points.mixed}, second),
-                                        {rows(result_gradient, tile).to(points.result.scalar_type())});
+        const auto found =
+            gradients_of({points.result}, joined({points.x, points.mixed}, second), {rows(result_gradient, tile).to(points.result.scalar_type())});
         rows(x_gradient, tile).copy_(found[0]);
         rows(mixed_gradient, tile).copy_(found[1]);
         state_sums[tile.sample].add_(with_slices(points, [&](const auto& slices) { return slices.sums(found[1]); }).narrow(2, 0, shape.head_dim));

@@ -16,8 +16,8 @@ inline constexpr std::int64_t kDeviceTilePoints = 1 << 16;
 /// Forward and backward of `fused_block` for GPUs: tiles one after the other, products and norms by LibTorch, slices by kernels. Nothing of the size of
 /// points times slices is stored. With `keep_activations` training keeps the autograd graphs of all tiles, otherwise backward runs the operators again.
 ///
-/// Points in half precision: products and slices are computed in it, slices by LibTorch's attention (AttendedSlices), norms, residual sums and sums over points in
-/// the type of the weights.
+/// Points in half precision: products and slices are computed in it, slices by LibTorch's attention (AttendedSlices), norms, residual sums and sums over points
+/// in the type of the weights.
 class DeviceBlockPasses {
 public:
     DeviceBlockPasses(BlockCall& call, const at::Tensor& x, const BlockWeights<at::Tensor>& weights);

@@ -7,8 +7,8 @@
 
 namespace meshard {
 
-/// SlicePoints by LibTorch's attention, whose fused kernels multiply in half precision with sums in single precision: points are queries and slices keys, with the
-/// bias as one more channel. What `deslice` brings back is the attention's output; sums over points are its gradient of the values. The weights are stored
+/// SlicePoints by LibTorch's attention, whose fused kernels multiply in half precision with sums in single precision: points are queries and slices keys, with
+/// the bias as one more channel. What `deslice` brings back is the attention's output; sums over points are its gradient of the values. The weights are stored
 /// nowhere but by LibTorch's plain form, which it takes where a device has no fused one.
 ///
 /// Points go in chunks, each a sample of a batch with the same keys, so that few slices still fill a device; the chunks' sums are rounded to the type of the

@@ -35,8 +35,8 @@ State& state_of(torch::optim::Optimizer& optimizer, const at::Tensor& parameter)
 at::Tensor FusedAdamW::step(LossClosure closure)
 {
     const auto groups = param_groups();
-    const bool has_amsgrad = std::any_of(groups.begin(), groups.end(),
-                                         [](const auto& group) { return static_cast<const torch::optim::AdamWOptions&>(group.options()).amsgrad(); });
+    const bool has_amsgrad =
+        std::any_of(groups.begin(), groups.end(), [](const auto& group) { return static_cast<const torch::optim::AdamWOptions&>(group.options()).amsgrad(); });
     if (has_amsgrad) return AdamW::step(std::move(closure));
     at::Tensor loss;
     if (closure) {

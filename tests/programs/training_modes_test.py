@@ -128,17 +128,21 @@ class Precision(Modes):
     def losses(self, run):
         return [line["loss"] for line in self.lines(run) if line["phase"] == "train_step"]
 
-    def assert_near(self, found, expected, tolerance=0.05):
+    def assert_near(self, run, expected):
+        """Up to the first step that was left out nearly the same losses; then those of fewer steps."""
+        found = self.losses(run)
+        scales = [65536] + [line["loss_scale"] for line in self.lines(run) if line["phase"] == "train_step"]
+        num_before = next((i + 1 for i in range(len(found)) if scales[i + 1] < scales[i]), len(found))
         self.assertEqual(len(found), len(expected))
-        for one, other in zip(found, expected):
-            self.assertAlmostEqual(one, other, delta=tolerance * other)
+        for i, (one, other) in enumerate(zip(found, expected)):
+            self.assertAlmostEqual(one, other, delta=(2e-3 if i < num_before else 0.15) * other)
 
     def test_float16_trains_as_float32_on_any_number_of_ranks_and_however_parameters_lie(self):
         self.train("single", 1)
         single = self.losses("single")
         for name, num_ranks, words in (("half", 1, ()), ("half2", 2, ()), ("cut", 3, ("parallel.parameters=sharded",)), ("kept", 1, ("training.memory=recomputed",))):
             self.train(name, num_ranks, "training.precision=float16", *words)
-            self.assert_near(self.losses(name), single)
+            self.assert_near(name, single)
             self.assertNotEqual(self.losses(name), single)
             self.assertTrue(all(line["loss_scale"] > 0 for line in self.lines(name) if line["phase"] == "train_step"))
         self.assertFalse(any("loss_scale" in line for line in self.lines("single")))

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/training/loss_scaling.h"
-
 #include "partition/error.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/run_ranks.h"

@@ -160,7 +160,7 @@ TEST_P(ReferenceCheckpointModels, TrainOnAsTheReferenceDid)
         const auto model = make(weights);
         const auto path = folder_ / "last.safetensors";
         write_own_checkpoint(path, weights, read_checkpoint(file), info_["parameter_order"]);
-        const auto options = torch::optim::AdamWOptions(settings["lr_of_next_step"].get<double>()).module->parameters(), torch::optim::AdamWOptions(settings["lr_of_next_step"].get<double>())
+        const auto options = torch::optim::AdamWOptions(settings["lr_of_next_step"].get<double>())
                                  .weight_decay(settings["weight_decay"].get<double>())
                                  .betas({settings["betas"][0].get<double>(), settings["betas"][1].get<double>()})
                                  .eps(settings["eps"].get<double>());

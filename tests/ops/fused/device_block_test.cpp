@@ -133,7 +133,8 @@ double distance(const Outcome& found, const Outcome& expected)
         }
         return (at::cat(differences).norm() / at::cat(values).norm()).item<double>();
     };
-    return std::max({of({found.result}, {expected.result}), of({found.x_gradient}, {expected.x_gradient}), of(found.weight_gradients, expected.weight_gradients)});
+    return std::max(
+        {of({found.result}, {expected.result}), of({found.x_gradient}, {expected.x_gradient}), of(found.weight_gradients, expected.weight_gradients)});
 }
 
 /// As on a device under autocast: points in half precision, weights in single precision.
@@ -178,9 +179,8 @@ TEST(DeviceBlockInHalfPrecision, SumsTravelBetweenRanks)
             auto own = made;
             own.x = part(made.x).to(at::kBFloat16);
 
-            auto found = outcome_of(own, [&](const at::Tensor& x, const FusedBlock& block) {
-                return to_local(fused_block_by_kernels(from_local(x, spec), block)).to(at::kFloat);
-            });
+            auto found = outcome_of(
+                own, [&](const at::Tensor& x, const FusedBlock& block) { return to_local(fused_block_by_kernels(from_local(x, spec), block)).to(at::kFloat); });
 
             auto of_part = expected;
             of_part.result = part(expected.result);

@@ -28,7 +28,8 @@ TEST_P(SliceAttention, EqualsTheKernels)
 
     EXPECT_TRUE(tensors_near(attended.sums(features), reference.sums(features), 1e-11));
     EXPECT_TRUE(tensors_near(attended.deslice(states), reference.deslice(states), 1e-12));
-    const auto found = attended.backward(features, states, sums_gradient, mixed_gradient), expected = reference.backward(features, states, sums_gradient, mixed_gradient);
+    const auto found = attended.backward(features, states, sums_gradient, mixed_gradient),
+               expected = reference.backward(features, states, sums_gradient, mixed_gradient);
     EXPECT_TRUE(tensors_near(found.x, expected.x, 1e-11));
     EXPECT_TRUE(tensors_near(found.features, expected.features, 1e-11));
     EXPECT_TRUE(tensors_near(found.slices, expected.slices, 1e-11));
@@ -36,7 +37,8 @@ TEST_P(SliceAttention, EqualsTheKernels)
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, SliceAttention,
-                         testing::Values(Shape{1, 1, 1, 1}, Shape{5, 2, 3, 4}, Shape{512, 3, 7, 8}, Shape{513, 2, 5, 31}, Shape{1601, 4, 33, 16}, Shape{700, 1, 6, 130}));
+                         testing::Values(Shape{1, 1, 1, 1}, Shape{5, 2, 3, 4}, Shape{512, 3, 7, 8}, Shape{513, 2, 5, 31}, Shape{1601, 4, 33, 16},
+                                         Shape{700, 1, 6, 130}));
 
 TEST(SliceAttentionInHalfPrecision, AddsManyPointsWithoutLosingThem)
 {
