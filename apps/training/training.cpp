@@ -471,7 +471,7 @@ bool Run::loop(const volatile std::sig_atomic_t& stop_requested, std::int64_t pr
     profile.finish();
     if (profile_steps > 0) {
         log_.say(first_step_ + 1 < limit ? "a trace of each rank's steps lies in " + (config_.run_dir() / "profile").string()
-                                        : std::string("--profile has traced nothing: it leaves out the first step, and no other came"));
+                                         : std::string("--profile has traced nothing: it leaves out the first step, and no other came"));
     }
     return true;
 }

@@ -39,16 +39,16 @@ struct FusedOptions {
 
 /// The reason why the fused operators cannot compute a block, or an MLP, on these points (B, N, C), as a clause about the block ("its weights are sharded");
 /// null if they can. Points must be float or double, with type and device of the weights, and cut along batch or rows at most; under autocast to half precision
-/// (on CPUs bfloat16) they may have that type, too. Not under other autocast, in exact mode for float, or with sharded weights; on a GPU no MLP, no temperatures
-/// of points, and in single precision no heads of more than 128 channels.
+/// (on CPUs bfloat16) they may have that type, too. Not under other autocast, in exact mode for float, or with sharded weights; on a GPU no MLP, no
+/// temperatures of points, and in single precision no heads of more than 128 channels.
 const char* fusion_obstacle(const at::Tensor& points, const FusedBlock& block);
 const char* fusion_obstacle(const at::Tensor& points, const FusedMlp& mlp);
 
 /// Whether a fused block computes the slices of these points by LibTorch's attention (`AttendedSlices`): on devices under autocast.
 bool takes_attention(const at::Tensor& points);
 
-/// On CPUs, the type of points between blocks: bfloat16 instead of float under autocast to it. Kept activations have this type, too; arithmetic, sums over points
-/// and weights' gradients have the type of the weights.
+/// On CPUs, the type of points between blocks: bfloat16 instead of float under autocast to it. Kept activations have this type, too; arithmetic, sums over
+/// points and weights' gradients have the type of the weights.
 at::ScalarType type_between_blocks(at::ScalarType type);
 
 /// One block of a Transolver (see BlockTile) for plain or sharded points (B, N, C). Slice weights, (B, N, H, S), are never stored. One all-reduce in forward
