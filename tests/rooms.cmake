@@ -32,7 +32,7 @@ set(rooms
   "ops/rows: ops/cuda partition sharding/exchange sharding/ranks sharding/tensor"
   "ops/rules: sharding/ranks sharding/tensor"
   "ops/search: partition"
-  "ops/slices: ops/rows ops/rules partition sharding/tensor"
+  "ops/slices: ops/cuda ops/rows ops/rules partition sharding/tensor"
   "ops/surface: ops/neighbors ops/rows ops/search partition partition/mesh sharding/ranks"
 
   "models/geotransolver: models/layers models/transolver ops/neighbors ops/search ops/slices partition"
@@ -46,8 +46,10 @@ set(rooms
   "apps/cut: apps/program io/picture io/shards partition partition/cut partition/ghosts partition/mesh sharding/messages sharding/windows"
   "apps/plan: apps/bench apps/program models/geotransolver models/graph models/layers models/registry models/transolver ops/fused ops/slices partition sharding/parameters sharding/ranks sharding/tensor sharding/transport"
   "apps/program: io/bytes partition sharding/memory sharding/transport"
-  "apps/training: apps/program io io/bytes io/checkpoints io/shards models/layers models/registry ops/surface partition partition/cut partition/ghosts partition/mesh sharding/exchange sharding/parameters sharding/ranks sharding/tensor sharding/transport"
-  "apps/verbs: apps/bench apps/cut apps/plan apps/program apps/training io io/bytes io/checkpoints io/foam io/picture io/shards io/vtk ops/fields ops/neighbors ops/surface partition partition/ghosts partition/mesh sharding/memory sharding/parameters sharding/ranks sharding/tensor sharding/transport")
+  "apps/cases: apps/settings io io/bytes io/shards models/registry ops/surface partition partition/cut partition/ghosts partition/mesh sharding/exchange sharding/ranks sharding/tensor"
+  "apps/settings: apps/program io/bytes models/layers models/registry partition"
+  "apps/training: apps/cases apps/program apps/settings io io/bytes io/checkpoints io/shards models/layers models/registry partition partition/ghosts sharding/parameters sharding/ranks sharding/tensor sharding/transport"
+  "apps/verbs: apps/bench apps/cases apps/cut apps/plan apps/program apps/settings apps/training io io/bytes io/checkpoints io/foam io/picture io/shards io/vtk ops/fields ops/neighbors ops/surface partition partition/ghosts partition/mesh sharding/memory sharding/parameters sharding/ranks sharding/tensor sharding/transport")
 
 # Without LibTorch: for programs and libraries of others that only cut meshes. A name stands for all rooms below it, too.
 set(without_torch partition io sharding/messages sharding/windows)

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/training/prediction.h"
 
+#include "apps/cases/case_tensors.h"
+#include "apps/cases/computed_inputs.h"
+#include "apps/cases/mesh_handover.h"
 #include "apps/program/command_line.h"
 #include "apps/program/rank_device.h"
-#include "apps/training/case_tensors.h"
-#include "apps/training/computed_inputs.h"
-#include "apps/training/mesh_handover.h"
 #include "io/mesh_io.h"
 #include "io/shards/piece_io.h"
 #include "partition/error.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "apps/training/training_config.h"
+#include "apps/settings/training_config.h"
 #include "models/layers/memory_mode.h"
 #include "models/layers/normalizer.h"
 #include "models/registry/registry.h"

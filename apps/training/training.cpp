@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/training/training.h"
 
+#include "apps/cases/case_cutting.h"
 #include "apps/program/rank_device.h"
-#include "apps/training/case_cutting.h"
+#include "apps/settings/training_log.h"
 #include "apps/training/loss_scaling.h"
 #include "apps/training/run_checkpoint.h"
 #include "apps/training/schedule.h"
 #include "apps/training/step_news.h"
 #include "apps/training/step_profile.h"
-#include "apps/training/training_log.h"
 #include "apps/training/training_plan.h"
 #include "models/layers/metrics.h"
 #include "models/layers/normalizer.h"

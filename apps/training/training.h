@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "apps/training/case_list.h"
-#include "apps/training/case_tensors.h"
-#include "apps/training/training_config.h"
+#include "apps/cases/case_list.h"
+#include "apps/cases/case_tensors.h"
+#include "apps/settings/training_config.h"
 #include "sharding/transport/launch.h"
 
 #include <csignal>

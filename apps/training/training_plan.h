@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "apps/training/case_tensors.h"
-#include "apps/training/training_config.h"
+#include "apps/cases/case_tensors.h"
+#include "apps/settings/training_config.h"
 #include "models/registry/registry.h"
 #include "sharding/ranks/device_mesh.h"
 #include "sharding/transport/launch.h"

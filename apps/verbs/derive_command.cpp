@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard derive: adds gradients, vorticity, distances to walls and other derived fields to a mesh.
+#include "apps/cases/mesh_handover.h"
 #include "apps/program/command_line.h"
 #include "apps/program/json_report.h"
 #include "apps/program/rank_program.h"
 #include "apps/program/stage_timer.h"
 #include "apps/program/text_table.h"
 #include "apps/program/verbs.h"
-#include "apps/training/mesh_handover.h"
 #include "apps/verbs/derived_fields.h"
 #include "apps/verbs/field_tensors.h"
 #include "apps/verbs/mesh_fields.h"

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard interpolate: interpolates fields of one mesh at the points or cells of another.
+#include "apps/cases/mesh_handover.h"
 #include "apps/program/command_line.h"
 #include "apps/program/json_report.h"
 #include "apps/program/rank_program.h"
 #include "apps/program/stage_timer.h"
 #include "apps/program/text_table.h"
 #include "apps/program/verbs.h"
-#include "apps/training/mesh_handover.h"
 #include "apps/verbs/field_tensors.h"
 #include "apps/verbs/mesh_fields.h"
 #include "io/mesh_io.h"

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard train: trains a model as a configuration says, and writes a run folder with checkpoints and metrics.
+#include "apps/cases/case_list.h"
 #include "apps/program/command_line.h"
 #include "apps/program/rank_device.h"
 #include "apps/program/rank_program.h"
 #include "apps/program/verbs.h"
 #include "apps/program/version.h"
-#include "apps/training/case_list.h"
-#include "apps/training/settings.h"
+#include "apps/settings/settings.h"
+#include "apps/settings/training_config.h"
 #include "apps/training/training.h"
-#include "apps/training/training_config.h"
 #include "io/bytes/atomic_file.h"
 #include "io/bytes/file_lock.h"
 #include "io/bytes/interruption.h"

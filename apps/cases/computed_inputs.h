@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "apps/settings/training_config.h"
 #include "partition/mesh/mesh.h"
 
 #include <filesystem>
@@ -42,6 +43,9 @@ struct ComputedInputs {
     /// One line that says all of it; empty where nothing is computed.
     std::string description() const;
 };
+
+/// Those of the data's inputs that are made of the whole mesh, before it is cut.
+ComputedInputs computed_inputs(const DataConfig& data);
 
 /// Adds those. @throws as the functions above
 void add_computed_inputs(Mesh& mesh, const ComputedInputs& inputs, const std::filesystem::path& wall, const std::filesystem::path& volume,

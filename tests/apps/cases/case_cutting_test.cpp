@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/training/case_cutting.h"
+#include "apps/cases/case_cutting.h"
 #include "io/bytes/interruption.h"
 #include "io/mesh_io.h"
 #include "io/shards/manifest.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "apps/training/training_config.h"
+#include "apps/settings/training_config.h"
 
 #include <filesystem>
 #include <map>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/training/training_config.h"
+#include "apps/settings/training_config.h"
 
 #include "apps/program/command_line.h"
 #include "apps/program/rank_device.h"
-#include "apps/training/model_rules.h"
+#include "apps/settings/model_rules.h"
 #include "partition/error.h"
 
 #include <algorithm>
@@ -239,11 +239,6 @@ Settings read_training_settings(const std::filesystem::path& file, std::span<con
 bool DataConfig::tells(std::string_view input) const
 {
     return std::find(inputs.begin(), inputs.end(), input) != inputs.end();
-}
-
-ComputedInputs computed_inputs(const DataConfig& data)
-{
-    return {data.tells("sdf"), data.tells("areas"), data.on_cells, data.wall_patches};
 }
 
 std::int64_t num_point_channels(const DataConfig& data)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "apps/training/case_list.h"
-#include "apps/training/training_config.h"
+#include "apps/cases/case_list.h"
+#include "apps/settings/training_config.h"
 #include "io/shards/manifest.h"
 #include "models/registry/registry.h"
 #include "partition/mesh/mesh.h"

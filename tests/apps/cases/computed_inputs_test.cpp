@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/training/case_tensors.h"
-#include "apps/training/computed_inputs.h"
-#include "apps/training/shard_cache.h"
+#include "apps/cases/case_tensors.h"
+#include "apps/cases/computed_inputs.h"
+#include "apps/cases/shard_cache.h"
 #include "io/mesh_io.h"
 #include "ops/surface/surface_search.h"
 #include "ops/surface/triangle_surface.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/training/mesh_handover.h"
+#include "apps/cases/mesh_handover.h"
 
-#include "apps/training/case_tensors.h"
+#include "apps/cases/case_tensors.h"
 #include "io/bytes/interruption.h"
 #include "io/shards/subdomain_io.h"
 #include "partition/cut/metis_partitioner.h"

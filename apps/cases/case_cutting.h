@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "apps/training/case_list.h"
-#include "apps/training/shard_cache.h"
-#include "apps/training/training_log.h"
+#include "apps/cases/case_list.h"
+#include "apps/cases/shard_cache.h"
+#include "apps/settings/training_log.h"
 #include "sharding/ranks/rank_group.h"
 
 #include <csignal>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/training/computed_inputs.h"
+#include "apps/cases/computed_inputs.h"
 
 #include "io/mesh_io.h"
 #include "ops/surface/surface_distance.h"
@@ -97,6 +97,11 @@ std::string ComputedInputs::description() const
     text = (on_cells ? "of cells" : "of points") + text;
     for (const auto& patch : wall_patches) text += " " + patch;
     return text;
+}
+
+ComputedInputs computed_inputs(const DataConfig& data)
+{
+    return {data.tells("sdf"), data.tells("areas"), data.on_cells, data.wall_patches};
 }
 
 void add_computed_inputs(Mesh& mesh, const ComputedInputs& inputs, const std::filesystem::path& wall, const std::filesystem::path& volume,

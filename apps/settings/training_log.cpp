@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/training/training_log.h"
+#include "apps/settings/training_log.h"
 
 #include "apps/program/command_line.h"
 #include "io/bytes/atomic_file.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/training/shard_cache.h"
+#include "apps/cases/shard_cache.h"
 
-#include "apps/training/source_hash.h"
+#include "apps/cases/source_hash.h"
 #include "io/bytes/content_hash.h"
 #include "io/bytes/file_lock.h"
 #include "io/mesh_io.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/training/case_tensors.h"
+#include "apps/cases/case_tensors.h"
 
-#include "apps/training/computed_inputs.h"
+#include "apps/cases/computed_inputs.h"
 #include "io/shards/subdomain_io.h"
 #include "partition/error.h"
 #include "partition/mesh/surface_geometry.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/training/model_rules.h"
+#include "apps/settings/model_rules.h"
 
 #include "models/registry/registry.h"
 

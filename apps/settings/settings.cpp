@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/training/settings.h"
+#include "apps/settings/settings.h"
 
 #include "apps/program/command_line.h"
 #include "partition/nearest_name.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/training/source_hash.h"
+#include "apps/cases/source_hash.h"
 
 #include "io/bytes/atomic_file.h"
 #include "io/bytes/content_hash.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "apps/training/case_list.h"
-#include "apps/training/computed_inputs.h"
+#include "apps/cases/case_list.h"
+#include "apps/cases/computed_inputs.h"
 
 #include <cstdint>
 #include <filesystem>

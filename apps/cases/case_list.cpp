@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/training/case_list.h"
+#include "apps/cases/case_list.h"
 
 #include "partition/error.h"
 #include "partition/nearest_name.h"

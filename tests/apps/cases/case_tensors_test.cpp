@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/training/case_tensors.h"
-#include "apps/training/shard_cache.h"
+#include "apps/cases/case_tensors.h"
+#include "apps/cases/shard_cache.h"
 #include "io/mesh_io.h"
 #include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/program/command_line.h"
-#include "apps/training/training_config.h"
+#include "apps/settings/training_config.h"
 #include "partition/error.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"

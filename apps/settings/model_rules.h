@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "apps/training/settings.h"
+#include "apps/settings/settings.h"
 
 #include <string_view>
 #include <vector>

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "apps/training/computed_inputs.h"
-#include "apps/training/settings.h"
+#include "apps/settings/settings.h"
 #include "models/layers/memory_mode.h"
 #include "models/layers/precision.h"
 #include "models/registry/registry.h"
@@ -62,9 +61,6 @@ struct DataConfig {
 /// What a program that only predicts must know of the data, as checkpoints keep it: inputs, frame, constants, time and fields; and back.
 nlohmann::json to_json(const DataConfig& data);
 DataConfig data_config(const nlohmann::json& description);
-
-/// Those of its inputs that are made of the whole mesh, before it is cut.
-ComputedInputs computed_inputs(const DataConfig& data);
 
 /// Numbers that a model is told of each point: three of places and of normals, one of everything else.
 std::int64_t num_point_channels(const DataConfig& data);
