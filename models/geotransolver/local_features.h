@@ -26,7 +26,7 @@ private:
 TORCH_MODULE(NeighborhoodMlp);
 
 struct LocalFeaturesOptions {
-    std::vector<RadiusLimit> scales;
+    std::vector<RadiusLimit> scales = {};
     std::int64_t num_channels = 0;  ///< of each scale
     SliceOptions slices;            ///< of the tokenizers; `dim` is num_channels
     double concrete_rate = -1;      ///< as ContextProjector's
