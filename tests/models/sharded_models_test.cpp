@@ -7,11 +7,13 @@
 #include "models/transolver/flare.h"
 #include "models/transolver/transolver.h"
 #include "ops/neighbors/point_clouds.h"
+#include "sharding/parameters/move_module.h"
 #include "sharding/parameters/replicate.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/support/run_fixture.h"
 #include "tests/support/run_ranks.h"
 #include "tests/support/small_models.h"
+#include "tests/support/test_device.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -50,7 +52,7 @@ Runnable make_geotransolver(GeoTransolverOptions options)
     return {model.ptr(), [model](const NamedTensors& inputs) mutable {
                 return model
                     ->forward({.local_embedding = {inputs.at("fx")},
-                               .global_embedding = torch::linspace(-1, 1, 2 * inputs.at("fx").size(0), inputs.at("places").scalar_type()).view({-1, 1, 2}),
+                               .global_embedding = torch::linspace(-1, 1, 2 * inputs.at("fx").size(0), inputs.at("places").options()).view({-1, 1, 2}),
                                .geometry = inputs.at("geometry"),
                                .local_positions = {inputs.at("places")}})
                     .at(0);
@@ -166,7 +168,7 @@ at::Tensor own_part(const at::Tensor& whole, const std::vector<std::int64_t>& ro
 at::Tensor shard(const at::Tensor& whole, const std::vector<std::int64_t>& rows, const std::shared_ptr<const DeviceMesh>& device_mesh)
 {
     const IndexMap map{.num_global = whole.size(1), .num_owned = static_cast<std::int32_t>(rows.size()), .global_ids = rows, .ghost_owners = {}};
-    return from_local(own_part(whole, rows), shard_spec(std::make_shared<const IndexMap>(map), device_mesh, 1));
+    return from_local(own_part(whole, rows).to(device_of_tests()), shard_spec(std::make_shared<const IndexMap>(map), device_mesh, 1));
 }
 
 /// With weights of some size, so that no part of the model is idle.
@@ -219,6 +221,7 @@ TEST_P(ShardedModels, EqualSerial)
         const auto rows_of = [&](const at::Tensor& whole) { return own_rows(whole.size(1), rank, num_ranks, one_empty); };
         auto sharded = model.make();
         sharded.module->to(at::kDouble);
+        move_module(*sharded.module, device_of_tests());
         sharded.module->eval();
         if (rank == 0) copy_values(*serial.module, *sharded.module);  // the others get theirs from `replicate`
         const auto replicated = replicate(*sharded.module, device_mesh);
@@ -229,13 +232,13 @@ TEST_P(ShardedModels, EqualSerial)
         const auto loss = mean_squared_error(output, shard(target, rows_of(target), device_mesh));
         loss.backward();
 
-        test::expect_near("output", to_local(output).detach(), own_part(expected.detach(), rows_of(expected)), 1e-11 * test::largest(expected));
+        test::expect_near("output", to_local(output).detach().cpu(), own_part(expected.detach(), rows_of(expected)), 1e-11 * test::largest(expected));
         EXPECT_NEAR(loss.item<double>(), expected_loss.item<double>(), 1e-11 * expected_loss.item<double>());
         const auto parameters = sharded.module->named_parameters();
         for (const auto& item : serial.module->named_parameters()) {
             const auto& gradient = item.value().grad();
             ASSERT_EQ(gradient.defined(), parameters[item.key()].grad().defined()) << item.key();
-            if (gradient.defined()) test::expect_near(item.key(), parameters[item.key()].grad(), gradient, 1e-11 * largest_gradient);
+            if (gradient.defined()) test::expect_near(item.key(), parameters[item.key()].grad().cpu(), gradient, 1e-11 * largest_gradient);
         }
     });
 }
@@ -279,6 +282,7 @@ TEST_P(TrainedModels, LoseAsMuchOnRanksAsAlone)
         const auto part = [&](const at::Tensor& whole) { return shard(whole, own_rows(whole.size(1), rank, kRanks, true), device_mesh); };
         auto sharded = model.make();
         sharded.module->to(model.training_type);
+        move_module(*sharded.module, device_of_tests());
         if (rank == 0) copy_values(*start.module, *sharded.module);
         const auto replicated = replicate(*sharded.module, device_mesh);
         NamedTensors parts;

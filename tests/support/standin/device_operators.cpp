@@ -448,11 +448,12 @@ void copy_to_host(const at::Tensor& from, const at::Tensor& to, bool non_blockin
     // What is there now in the order of the stream.
     const auto values = as_host(from).to(to.scalar_type(), false, true);
     if (to.is_non_overlapping_and_dense()) std::memset(to.mutable_data_ptr(), 0xFF, to.nbytes());
-    do_late(stream, [values, to = to.detach()] {
+    const auto write = [values, to = to.detach()] {
         const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
         const at::AutoDispatchBelowADInplaceOrView below_autograd;
         to.copy_(values);
-    });
+    };
+    do_late(stream, write, to.storage().data());
 }
 
 /// To the device. A source in page-locked memory must stay as it is until the host knows that it was read.
@@ -464,6 +465,7 @@ void copy_to_device(const at::Tensor& from, const at::Tensor& to, bool non_block
     const char* const name = is_late ? "copy_to_device_late" : page_locked ? "copy_to_device" : "copy_to_device_pageable";
     count(stream.device_index(), Count::HostToDevice, name, static_cast<std::int64_t>(to.nbytes()));
     if (!non_blocking) synchronize(stream, "copy_to_device");
+    if (is_late) finish_writes_to(from.storage().data(), stream);
     as_host(to).copy_(from);
     if (!is_late) return;
     do_late(stream, [read = from.detach(), values = from.detach().clone()] {

@@ -33,6 +33,7 @@ struct Queue {
     struct Item {
         std::uint64_t ticket;
         std::function<void()> finish;
+        const void* written;  // page-locked memory that it writes to, or null
     };
     std::deque<Item> items;
 };
@@ -388,17 +389,30 @@ void count(int device, Count what, const std::string& operation, std::int64_t by
     }
 }
 
-void do_late(const c10::Stream& stream, std::function<void()> finish)
+void do_late(const c10::Stream& stream, std::function<void()> finish, const void* written)
 {
     auto& here = state(stream.device_index());
     std::uint64_t too_old = 0;
     {
         const std::lock_guard lock(here.mutex);
         auto& items = here.queues[stream.id()].items;
-        items.push_back({++here.last_ticket, std::move(finish)});
+        items.push_back({++here.last_ticket, std::move(finish), written});
         if (items.size() > kMostLate) too_old = items.front().ticket;
     }
     if (too_old > 0) finish_until(stream.device_index(), stream.id(), too_old);
+}
+
+void finish_writes_to(const void* memory, const c10::Stream& stream)
+{
+    auto& here = state(stream.device_index());
+    std::uint64_t last = 0;
+    {
+        const std::lock_guard lock(here.mutex);
+        for (const auto& item : here.queues[stream.id()].items) {
+            if (item.written == memory) last = item.ticket;
+        }
+    }
+    if (last > 0) finish_until(stream.device_index(), stream.id(), last);
 }
 
 void synchronize(const c10::Stream& stream, const std::string& operation)

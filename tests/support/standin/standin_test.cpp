@@ -158,6 +158,17 @@ TEST(Standin, PageLockedMemoryStaysAsItIsUntilItWasRead)
     EXPECT_TRUE(at::equal(there.cpu(), at::ones({4})));
 }
 
+TEST(Standin, PageLockedMemoryIsReadAfterWhatTheStreamWroteThere)
+{
+    const auto stream = c10::impl::VirtualGuardImpl(kDevice.type()).getStream(kDevice);
+    auto host = at::zeros({4}, at::TensorOptions().pinned_memory(true));
+    host.copy_(at::full({4}, 2.0F, kDevice), /*non_blocking=*/true);
+    const auto there = host.to(kDevice, /*non_blocking=*/true);
+    host = at::Tensor();
+    stream.synchronize();
+    EXPECT_TRUE(at::equal(there.cpu(), at::full({4}, 2.0F)));
+}
+
 TEST(Standin, AutocastConvertsAsOnGpus)
 {
     at::autocast::set_autocast_enabled(kDevice.type(), true);
