@@ -224,10 +224,12 @@ private:
         }
     }
 
-    /// Every rank writes its host and process id to the store; ranks that do not so in time are named in the error.
+    /// Every rank writes its type of device, host and process id to the store; ranks that do not so in time are named in the error, and so are two that compute
+    /// on different types of device, which could not exchange tensors.
     void find_each_other(double timeout_seconds)
     {
-        const auto own = hostname() + ":" + std::to_string(getpid());
+        const auto device = c10::DeviceTypeName(device_type_, /*lower_case=*/true);
+        const auto own = device + " " + hostname() + ":" + std::to_string(getpid());
         store_->set("rank." + std::to_string(rank_), std::vector<std::uint8_t>(own.begin(), own.end()));
         const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(timeout_seconds);
         std::vector<int> missing;
@@ -240,13 +242,32 @@ private:
                 continue;
             }
             const auto bytes = store_->get(key);
-            names_.emplace_back(bytes.begin(), bytes.end());
+            const std::string text(bytes.begin(), bytes.end());
+            const auto space = text.find(' ');
+            names_.push_back(text.substr(space + 1));
+            if (text.substr(0, space) == device || !missing.empty()) continue;
+            wait_for_others_to_read();
+            throw CommunicationError("launch: rank " + std::to_string(rank_) + " computes on a device of type " + device + ", but rank " + std::to_string(r) +
+                                     " on " + text.substr(0, space) + ": all ranks must use one type. Say which with --device; if that is not there for each " +
+                                     "rank, use --device cpu.");
         }
         if (missing.empty()) return;
         std::string list;
         for (const int r : missing) list += (list.empty() ? "" : ", ") + std::to_string(r);
         throw CommunicationError("launch: rank " + list + " of " + std::to_string(size_) + " did not connect within " +
                                  std::to_string(static_cast<int>(timeout_seconds)) + " s. See that rank's own messages.");
+    }
+
+    /// On rank 0, which may serve the store and is about to end: until all ranks have read the others' names, or some seconds.
+    void wait_for_others_to_read()
+    {
+        constexpr auto kLimit = std::chrono::seconds(5);
+        store_->set("read." + std::to_string(rank_), std::vector<std::uint8_t>{1});
+        if (rank_ != 0) return;
+        const auto deadline = std::chrono::steady_clock::now() + kLimit;
+        for (int r = 0; r < size_; ++r) {
+            while (!store_->check({"read." + std::to_string(r)}) && std::chrono::steady_clock::now() < deadline) usleep(2000);
+        }
     }
 
     c10::intrusive_ptr<c10d::Backend> connect(const c10::intrusive_ptr<c10d::Store>& store, int index, const std::vector<std::string>& names)
