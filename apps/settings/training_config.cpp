@@ -59,6 +59,7 @@ constexpr SettingRule kFixedRules[] = {
     {.path = "training.scheduler.warmup_steps", .type = SettingType::Integer, .fallback = "0", .min = 0, .max = kLargeCount, .meaning = "steps in which the learning rate rises in a line"},
     {.path = "training.scheduler.min_lr", .type = SettingType::Number, .fallback = "0", .min = 0, .max = 100, .meaning = "learning rate at the end of the cosine"},
     {.path = "training.memory", .fallback = "stored", .words = "stored|recomputed|streamed", .meaning = "what a step keeps of each point: all that backward needs, the layers' inputs, or nothing; slower in this order"},
+    {.path = "training.offload", .fallback = "false", .words = "true|false", .meaning = "on devices: large tensors that backward needs wait for it in the host's memory; slower"},
     {.path = "training.exact", .fallback = "false", .words = "true|false", .meaning = "losses and weights are the same bits on any number of ranks; for comparing runs, several times slower"},
     {.path = "training.save_interval", .type = SettingType::Integer, .fallback = "1", .min = 1, .max = kLargeCount, .meaning = "epochs between checkpoints"},
     {.path = "training.val_interval", .type = SettingType::Integer, .fallback = "1", .min = 1, .max = kLargeCount, .meaning = "epochs between validations"},
@@ -342,6 +343,7 @@ TrainingRunConfig training_config(const Settings& settings)
     training.min_learning_rate = settings.number("training.scheduler.min_lr");
     training.precision = precision_named(settings.text("training.precision"));
     training.memory = memory_mode(settings.text("training.memory"));
+    training.offload = settings.text("training.offload") == "true";
     training.exact = settings.text("training.exact") == "true";
     training.save_interval = settings.integer("training.save_interval");
     training.val_interval = settings.integer("training.val_interval");

@@ -85,6 +85,7 @@ struct TrainingConfig {
     double min_learning_rate = 0;
     Precision precision = Precision::Float32;
     MemoryMode memory = MemoryMode::Stored;
+    bool offload = false;            ///< on devices, large tensors that backward needs are kept in host memory
     bool exact = false;              ///< the same bits on any number of ranks
     std::int64_t save_interval = 0;  ///< in epochs
     std::int64_t val_interval = 0;

@@ -14,6 +14,7 @@
 #include "models/layers/normalizer.h"
 #include "models/layers/random_draws.h"
 #include "partition/error.h"
+#include "sharding/memory/saved_tensors.h"
 #include "sharding/parameters/fully_shard.h"
 #include "sharding/parameters/fused_adamw.h"
 #include "sharding/parameters/move_module.h"
@@ -126,6 +127,7 @@ private:
     void make_model();
     void place_cases();
     at::Tensor predict(const PointInputs& inputs);
+    at::Tensor predict_for_backward(const PointInputs& inputs);
     StepNews step(const CaseTensors& example, double rate, double weight, bool stop);
     at::Tensor own_news(const at::Tensor& loss, double weight, bool stop) const;
     bool finish_steps(std::size_t num_left);
@@ -294,6 +296,7 @@ void Run::describe()
              where);
     if (config_.training.precision == Precision::TF32 && model_.module->parameters().front().is_cpu())
         log_.say("training.precision tf32: products are rounded on GPUs only; on CPUs it is float32");
+    if (config_.training.offload && device().is_cpu()) log_.say("training.offload: ranks compute on CPUs, where nothing is moved");
     const auto num_last = cases_in_step(steps_per_epoch_ - 1);
     if (num_last < num_groups_) {
         log_.say(formatted(
@@ -379,6 +382,14 @@ at::Tensor Run::predict(const PointInputs& inputs)
     return model_.forward(inputs).to(torch::kFloat);
 }
 
+/// The same for a step's backward, whose tensors wait where the settings say.
+at::Tensor Run::predict_for_backward(const PointInputs& inputs)
+{
+    std::optional<OffloadSavedTensors> offload;
+    if (config_.training.offload && !device().is_cpu()) offload.emplace();
+    return predict(inputs);
+}
+
 /// Those that the optimiser takes; undefined ones among them.
 std::vector<at::Tensor> Run::gradients() const
 {
@@ -401,7 +412,7 @@ StepNews Run::step(const CaseTensors& given, double rate, double weight, bool st
                                    kGroupStride * static_cast<std::uint64_t>(group_));
     static_cast<torch::optim::AdamWOptions&>(optimizer_->param_groups().front().options()).lr(rate);
     optimizer_->zero_grad();
-    const auto prediction = predict(example.inputs);
+    const auto prediction = predict_for_backward(example.inputs);
     const auto loss = mean_squared_error(prediction, normalizer_.normalize(example.target));
     const auto weighted = weight == 1 ? loss : loss * weight;
     {

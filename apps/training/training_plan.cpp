@@ -62,7 +62,7 @@ std::string training_plan(const Model& model, const TrainingRunConfig& config, c
     table.add_row({"device", device_name(world.device())});
     table.add_row({"points", points_text(example, device_mesh)});
     table.add_row({"precision", name_of(config.training.precision)});
-    table.add_row({"memory", std::string(name_of(config.training.memory))});
+    table.add_row({"memory", std::string(name_of(config.training.memory)) + (config.training.offload ? ", large tensors in the host's memory" : "")});
 
     const PrecisionGuard guard(config.training.precision, world.device().type());
     model.module->train();

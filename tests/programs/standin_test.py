@@ -2,9 +2,11 @@
 """The programs on the stand-in accelerator (tests/support/standin): the CPU's results to rounding, and no more copies and waits than a GPU can bear."""
 import collections
 import json
+import socket
+import threading
 
 from runner import PROGRAM, Case
-from samples import put_training
+from samples import put_training, write_body
 
 LIBRARY = PROGRAM.parent.parent / "lib" / "libmeshard_standin.so"
 
@@ -60,6 +62,45 @@ class StandIn(Case):
         self.assertGreater(sum(number for (what, _), number in more.items() if what == "launch"), 10)
         waits = {key: number for key, number in more.items() if key[0] != "launch" and number}
         self.assertEqual(waits, {("copy", "copy_to_host_late"): 1, ("sync", "synchronize_event"): 2})
+
+    def test_does_not_begin_where_another_rank_computes_on_the_cpu(self):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+        results = {}
+
+        def run(rank, start):
+            ranks = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            results[rank] = start(ranks)
+
+        starts = (lambda ranks: self.on_device("train", "car.yaml", **ranks),
+                  lambda ranks: self.meshard("train", "car.yaml", "--device", "cpu", environment=ranks))
+        threads = [threading.Thread(target=run, args=(rank, start)) for rank, start in enumerate(starts)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assert_fails(results[0], 5, "rank 0 computes on a device of type standin, but rank 1 on cpu")
+        self.assert_fails(results[1], 5, "rank 1 computes on a device of type cpu, but rank 0 on standin")
+
+    def test_keeps_what_backward_needs_on_the_host(self):
+        for path in self.folder.glob("cases/run_*/boundary_*.vtp"):
+            write_body(path, n=16)
+        words = ["training.max_steps=2", "model.n_hidden=256", "model.n_head=8"]  # 1.6 MB a tensor of points
+        self.assert_good(self.meshard("train", "car.yaml", "run_id=cpu", *words, "--device", "cpu"))
+        copies = {}
+        for offload in ("false", "true"):
+            report = self.folder / f"report_{offload}"
+            self.assert_good(self.on_device("train", "car.yaml", f"run_id=offload_{offload}", *words, f"training.offload={offload}",
+                                            MESHARD_STANDIN_REPORT=str(report)))
+            self.assert_near(self.losses(f"offload_{offload}"), self.losses("cpu"))
+            found = collections.Counter()
+            for line in report.read_text().splitlines():
+                _, what, operator, number = line.split()
+                found[what, operator] += int(number)
+            copies[offload] = found
+        more = {key: number - copies["false"][key] for key, number in copies["true"].items() if number > copies["false"][key] and key[0] != "launch"}
+        self.assertGreater(more.get(("copy", "copy_to_host_late"), 0), 2 * 10)  # in each of two steps
+        self.assertEqual({what for what, _ in more}, {"copy"}, more)  # nothing waits for them
 
     def test_predicts_what_the_cpu_predicts(self):
         self.assert_good(self.meshard("train", "car.yaml", "run_id=cpu", "training.max_steps=1", "--device", "cpu"))
