@@ -29,7 +29,7 @@ namespace {
 #define NEEDS_EMBREE()                                                                                                                                         \
     if (!has_surface_search()) GTEST_SKIP() << "built without Embree"
 
-std::vector<std::int64_t> all_rows(std::int64_t n)
+std::vector<std::int64_t> first_rows(std::int64_t n)
 {
     std::vector<std::int64_t> rows(n);
     std::iota(rows.begin(), rows.end(), 0);
@@ -97,7 +97,7 @@ TEST(Distances, AreThoseToABox)
         add_distances(mesh, on_cells, box(kLow, kHigh), "cube");
 
         const auto found = numbers(on_cells ? mesh.cell_data : mesh.point_data, kDistances);
-        const auto rows = all_rows(on_cells ? mesh.num_cells() : mesh.num_points());
+        const auto rows = first_rows(on_cells ? mesh.num_cells() : mesh.num_points());
         const auto places = row_places(mesh, rows, on_cells, "cube");
         int num_inside = 0;
         for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -140,7 +140,7 @@ TEST(Distances, OfPatchesArePositiveInTheVolume)
     add_distances(mesh, true, read_wall({}, folder / "case", {"boundary/left"}), "case");
     const auto left = numbers(mesh.cell_data, kDistances);
 
-    const auto places = row_places(mesh, all_rows(64), true, "case");
+    const auto places = row_places(mesh, first_rows(64), true, "case");
     for (int i = 0; i < 64; ++i) {
         double nearest = 1;
         for (int c = 0; c < 3; ++c) nearest = std::min({nearest, places[3 * i + c], 1 - places[3 * i + c]});
@@ -204,7 +204,7 @@ void expect_told_as_whole(const CaseSource& source, const DataConfig& data, cons
     auto whole = read_mesh(source.file);
     add_computed_inputs(whole, computed_inputs(data), source.wall, source.file, "whole");
     const auto num_rows = data.on_cells ? whole.num_cells() : whole.num_points();
-    const auto expected = point_inputs(whole, all_rows(num_rows), data, case_frame(data.frame, point_bounds(whole), source), "whole");
+    const auto expected = point_inputs(whole, first_rows(num_rows), data, case_frame(data.frame, point_bounds(whole), source), "whole");
     ASSERT_EQ(expected.size(1), num_point_channels(data));
     for (const int num_ranks : {1, 2, 3}) {
         const auto shards = prepare_shards(source, {.folder = cache, .num_parts = 5, .computed = computed_inputs(data)});

@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kData = source_path("tests/data/checkpoints");
+const fs::path kCheckpoints = source_path("tests/data/checkpoints");
 
 nlohmann::json json_of(const fs::path& path)
 {
@@ -137,10 +137,10 @@ TEST(ModelCheckpoint, ReadsTheOptimizerOfTheReference)
 
 TEST(ModelCheckpoint, ReadsEveryTypeAndLayoutOfTensors)
 {
-    const auto expected = read_safetensors(kData / "kinds.safetensors");
+    const auto expected = read_safetensors(kCheckpoints / "kinds.safetensors");
     for (const char* name : {"kinds.pt", "kinds_legacy.pt"}) {
         SCOPED_TRACE(name);
-        const auto checkpoint = read_checkpoint(kData / name);
+        const auto checkpoint = read_checkpoint(kCheckpoints / name);
         expect_same(checkpoint.weights, expected);
         EXPECT_EQ(checkpoint.weights.arrays.front().name, "plain");
     }
@@ -171,7 +171,7 @@ TEST(ModelCheckpoint, BringsNamesToTodays)
 
 ModelCheckpoint small_checkpoint()
 {
-    ModelCheckpoint checkpoint = read_checkpoint(kData / "kinds.pt");
+    ModelCheckpoint checkpoint = read_checkpoint(kCheckpoints / "kinds.pt");
     checkpoint.architecture = "Transolver";
     checkpoint.arguments = R"({"functional_dim":2,"structured_shape":null,"act":"gelu"})";
     return checkpoint;
@@ -334,7 +334,7 @@ TEST(ModelCheckpoint, IsReadByPython)
         const auto path = folder / ("a." + std::string(to_string(format)));
         write_checkpoint(path, small_checkpoint(), format);
 
-        const auto result = run_python(folder / "read.py", {path.string(), (kData / "kinds.safetensors").string()});
+        const auto result = run_python(folder / "read.py", {path.string(), (kCheckpoints / "kinds.safetensors").string()});
 
         EXPECT_EQ(result.exit_code, 0) << result.err;
         EXPECT_TRUE(result.out.starts_with("read")) << result.out;

@@ -15,7 +15,7 @@
 namespace meshard {
 namespace {
 
-std::vector<Subdomain> cut(const Mesh& mesh, std::int32_t num_parts, std::int32_t num_layers)
+std::vector<Subdomain> subdomains_of(const Mesh& mesh, std::int32_t num_parts, std::int32_t num_layers)
 {
     const Csr graph = mesh_graph(mesh);
     return extract_subdomains(mesh, graph, partition_with_metis(graph, {.num_parts = num_parts}), num_layers);
@@ -52,7 +52,7 @@ TEST(SubdomainIo, GivesBackWhatWasSaved)
         for (const std::int32_t num_parts : {1, 3, 7})
             for (const bool clashing : {false, true}) {
                 const TemporaryFolder folder;
-                const auto subdomains = cut(clashing ? with_clashing_arrays(sample) : sample, num_parts, num_parts == 1 ? 0 : 2);
+                const auto subdomains = subdomains_of(clashing ? with_clashing_arrays(sample) : sample, num_parts, num_parts == 1 ? 0 : 2);
 
                 save_subdomains(folder / "shards", subdomains, {});
 
@@ -66,7 +66,7 @@ TEST(SubdomainIo, PiecesAreOrdinaryVtkFiles)
 {
     for (const auto& [name, mesh] : sample_meshes()) {
         const TemporaryFolder folder;
-        const auto subdomains = cut(mesh, 3, 1);
+        const auto subdomains = subdomains_of(mesh, 3, 1);
         save_subdomains(folder / "shards", subdomains, {});
         const Manifest manifest = read_manifest(folder / "shards");
         std::int64_t num_points = 0, num_cells = 0, num_ghost_points = 0, num_ghost_cells = 0;
@@ -136,7 +136,7 @@ TEST(SubdomainIo, ManifestSaysWhatWasCut)
 TEST(SubdomainIo, RefusesAndLeavesNothing)
 {
     const TemporaryFolder folder;
-    auto subdomains = cut(strip(6), 2, 1);
+    auto subdomains = subdomains_of(strip(6), 2, 1);
     const auto save = [&](const char* name) { return [&folder, &subdomains, name] { save_subdomains(folder / name, subdomains, {}); }; };
     std::filesystem::create_directory(folder / "exists");
 
@@ -155,7 +155,7 @@ TEST(SubdomainIo, RefusesAndLeavesNothing)
 TEST(SubdomainIo, MakesTheFoldersAbove)
 {
     const TemporaryFolder folder;
-    save_subdomains(folder / "a/b/shards/", cut(strip(6), 2, 1), {});
+    save_subdomains(folder / "a/b/shards/", subdomains_of(strip(6), 2, 1), {});
     EXPECT_TRUE(is_shards_folder(folder / "a/b/shards"));
     EXPECT_EQ(load_subdomains(folder / "a/b/shards").size(), 2U);
 }
@@ -163,7 +163,7 @@ TEST(SubdomainIo, MakesTheFoldersAbove)
 TEST(SubdomainIo, SaysWhatIsWrongWithAFolder)
 {
     const TemporaryFolder folder;
-    save_subdomains(folder / "shards", cut(strip(6), 2, 1), {});
+    save_subdomains(folder / "shards", subdomains_of(strip(6), 2, 1), {});
     const auto read = [&](const char* name) { return [&folder, name] { read_manifest(folder / name); }; };
     const auto with_manifest = [&](const std::string& find, const std::string& by) {
         std::string text = read_bytes(folder / "shards/manifest.json");
@@ -189,7 +189,7 @@ TEST(SubdomainIo, SaysWhatIsWrongWithAFolder)
 TEST(SubdomainIo, RefusesPiecesThatDoNotFitTheManifest)
 {
     const TemporaryFolder folder;
-    save_subdomains(folder / "shards", cut(strip(6), 2, 1), {});
+    save_subdomains(folder / "shards", subdomains_of(strip(6), 2, 1), {});
     const Manifest good = read_manifest(folder / "shards");
     const auto path = folder / "shards" / good.parts[0].file;
     const Mesh piece = read_mesh(path);
