@@ -3,6 +3,7 @@
 
 #include "sharding/tensor/boxed_arguments.h"
 #include "sharding/tensor/exact_mode.h"
+#include "sharding/tensor/operator_errors.h"
 #include "sharding/tensor/redistribute.h"
 
 #include <ATen/ATen.h>
@@ -36,6 +37,7 @@ ShardRule& pointwise_rule()
 }
 
 thread_local RuleObserver* observer = nullptr;
+std::atomic<RefusalTranslation> refusal_translation{nullptr};
 
 /// Writes its results to tensors given as `out`.
 bool takes_out(const c10::OperatorHandle& op)
@@ -78,10 +80,15 @@ void call_rule(const OperatorFacts& facts, torch::jit::Stack* stack, const Rules
 {
     const c10::impl::ExcludeDispatchKeyGuard guard(recording_layers());
     RuleCall call(facts, stack);
-    if (observer)
-        observe(facts, stack, call, rules);
-    else
-        run_rule(rules, call, facts, *stack);
+    try {
+        if (observer)
+            observe(facts, stack, call, rules);
+        else
+            run_rule(rules, call, facts, *stack);
+    } catch (const MissingShardRule& error) {
+        if (const auto translation = refusal_translation.load()) translation(error);
+        throw;
+    }
 }
 
 /// The rule that an installed operator has now: a later registration replaces it.
@@ -541,6 +548,11 @@ void install_rules()
 void set_rule_observer(RuleObserver* value)
 {
     observer = value;
+}
+
+void set_refusal_translation(RefusalTranslation translation)
+{
+    refusal_translation = translation;
 }
 
 }  // namespace meshard
