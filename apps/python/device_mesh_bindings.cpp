@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/python/bindings.h"
+#include "partition/error.h"
+#include "sharding/transport/shared_memory_backend.h"
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <chrono>
+#include <map>
+#include <pybind11/chrono.h>
+#include <string>
+#include <unistd.h>
+
+namespace py = pybind11;
+
+namespace meshard {
+namespace {
+
+using GroupsByAxis = std::map<std::string, c10d::ProcessGroup*>;
+
+/// Host and process of each rank, for messages and to notice one that has ended.
+std::vector<std::string> process_names(c10d::Store& store, int rank, int size)
+{
+    char host[256] = {};
+    gethostname(host, sizeof host - 1);
+    const auto own = std::string(host) + ":" + std::to_string(getpid());
+    store.set("process." + std::to_string(rank), std::vector<std::uint8_t>(own.begin(), own.end()));
+    std::vector<std::string> names;
+    for (int r = 0; r < size; ++r) {
+        const auto bytes = store.get("process." + std::to_string(r));
+        names.emplace_back(bytes.begin(), bytes.end());
+    }
+    return names;
+}
+
+/// Groups that torch.distributed has made, by the name of their axis; `all` is that of all ranks. Ranks of a group that share a host talk through memory
+/// instead, which `store` helps them to find; without a store all is left to torch's transport.
+class ProcessGroups : public GroupFactory {
+public:
+    ProcessGroups(int rank, int size, const GroupsByAxis& groups, c10d::Store* store, std::chrono::milliseconds time_limit)
+        : rank_(rank), size_(size), store_(c10::intrusive_ptr<c10d::Store>::reclaim_copy(store)), time_limit_(time_limit)
+    {
+        for (const auto& [axis, group] : groups) backends_[axis] = group->getBackend(c10::DeviceType::CPU);
+    }
+
+    int rank() const override { return rank_; }
+    int size() const override { return size_; }
+
+    RankGroup make_group(const std::vector<int>& ranks, const std::string& name, const std::string& axis, std::shared_ptr<CommCounter> counter) override
+    {
+        if (ranks.size() == 1) return {nullptr, axis, std::move(counter)};
+        const auto found = backends_.find(axis);
+        if (found == backends_.end()) throw InvalidInput("DeviceMesh: there is no process group for the axis '" + axis + "'.");
+        const auto backend = found->second;
+        if (backend->getSize() != static_cast<int>(ranks.size())) {
+            throw InvalidInput("DeviceMesh: the process group of the axis '" + axis + "' has " + std::to_string(backend->getSize()) + " ranks, the mesh has " +
+                               std::to_string(ranks.size()) + ".");
+        }
+        if (!store_) return {backend, axis, std::move(counter)};
+        static std::map<std::string, int> made;  // the same axis may be made more than once, and each needs keys of its own
+        const auto own = c10::make_intrusive<c10d::PrefixStore>("meshard/" + name + "#" + std::to_string(made[name]++), store_);
+        const auto names = process_names(*own, backend->getRank(), backend->getSize());
+        const auto shared =
+            connect_shared_memory(own, backend->getRank(), backend->getSize(), time_limit_, [names](int rank) { return has_ended(names[rank]); });
+        return {shared ? shared : backend, axis, std::move(counter), names};
+    }
+
+private:
+    int rank_, size_;
+    c10::intrusive_ptr<c10d::Store> store_;
+    std::chrono::milliseconds time_limit_;
+    std::map<std::string, c10::intrusive_ptr<c10d::Backend>> backends_;
+};
+
+PythonMesh make_mesh(std::vector<std::int64_t> shape, std::vector<std::string> names, int rank, int size, const GroupsByAxis& groups, c10d::Store* store,
+                     std::chrono::milliseconds time_limit)
+{
+    ProcessGroups factory(rank, size, groups, store, time_limit);
+    const py::gil_scoped_release without_gil;
+    return {DeviceMesh::create(factory, std::move(shape), std::move(names))};
+}
+
+std::int64_t axis_of(const PythonMesh& mesh, const std::variant<std::int64_t, std::string>& dim)
+{
+    if (const auto* name = std::get_if<std::string>(&dim)) return mesh.mesh->axis(*name);
+    const auto num_axes = mesh.mesh->num_axes();
+    const auto axis = std::get<std::int64_t>(dim);
+    if (axis < -num_axes || axis >= num_axes) {
+        throw InvalidInput("DeviceMesh: there is no axis " + std::to_string(axis) + " among " + std::to_string(num_axes) + ".");
+    }
+    return axis < 0 ? axis + num_axes : axis;
+}
+
+std::string describe(const PythonMesh& mesh)
+{
+    std::string text;
+    for (std::int64_t a = 0; a < mesh.mesh->num_axes(); ++a) {
+        text += (a ? ", " : "") + mesh.mesh->axis_names()[a] + "=" + std::to_string(mesh.mesh->size(a));
+    }
+    return "DeviceMesh(" + text + ", rank " + std::to_string(mesh.mesh->all().rank()) + ")";
+}
+
+using Dim = std::variant<std::int64_t, std::string>;
+
+}  // namespace
+
+void bind_device_mesh(py::module_& module)
+{
+    py::class_<PythonMesh>(module, "DeviceMesh", "A grid of ranks with named axes. Made by init_device_mesh or from_torch_mesh.")
+        .def(py::init(&make_mesh), py::arg("shape"), py::arg("mesh_dim_names"), py::arg("rank"), py::arg("num_ranks"), py::arg("groups"),
+             py::arg("store") = nullptr, py::arg("time_limit") = std::chrono::milliseconds(300'000))
+        .def_static(
+            "single", [] { return PythonMesh{DeviceMesh::single()}; }, "One rank by itself, with the axis `domain`; needs no torch.distributed.")
+        .def_property_readonly("mesh_dim_names", [](const PythonMesh& m) { return py::tuple(py::cast(m.mesh->axis_names())); })
+        .def_property_readonly("shape",
+                               [](const PythonMesh& m) {
+                                   py::list shape;
+                                   for (std::int64_t a = 0; a < m.mesh->num_axes(); ++a) shape.append(m.mesh->size(a));
+                                   return py::tuple(shape);
+                               })
+        .def_property_readonly("ndim", [](const PythonMesh& m) { return m.mesh->num_axes(); })
+        .def(
+            "size", [](const PythonMesh& m, const std::optional<Dim>& dim) { return dim ? m.mesh->size(axis_of(m, *dim)) : m.mesh->num_ranks(); },
+            py::arg("mesh_dim") = py::none(), "Number of ranks, of one axis if it is given.")
+        .def(
+            "get_rank", [](const PythonMesh& m) { return m.mesh->all().rank(); }, "This rank's number in the mesh.")
+        .def(
+            "get_local_rank", [](const PythonMesh& m, const Dim& dim) { return m.mesh->coordinate(axis_of(m, dim)); }, py::arg("mesh_dim") = Dim(0),
+            "This rank's position along one axis.")
+        .def(
+            "get_coordinate",
+            [](const PythonMesh& m) {
+                std::vector<std::int64_t> coordinate;
+                for (std::int64_t a = 0; a < m.mesh->num_axes(); ++a) coordinate.push_back(m.mesh->coordinate(a));
+                return coordinate;
+            },
+            "This rank's position along each axis.")
+        .def(
+            "__getitem__", [](const PythonMesh& m, const std::string& axis) { return PythonMesh{m.mesh->sub_mesh(axis)}; }, py::arg("mesh_dim"),
+            "The ranks along one axis that include this one, as a mesh of that axis alone.")
+        .def("__eq__", [](const PythonMesh& a, const PythonMesh& b) { return a.mesh == b.mesh; })
+        .def("__hash__", [](const PythonMesh& m) { return std::hash<const void*>()(m.mesh.get()); })
+        .def("__repr__", &describe)
+        .def(
+            "barrier", [](const PythonMesh& m) { m.mesh->all().barrier(); }, WithoutGil(), "Waits for all ranks. Collective.")
+        .def_property_readonly(
+            "num_messages", [](const PythonMesh& m) { return m.mesh->counter().num_calls(); }, "How many collectives this rank has called on this mesh.")
+        .def_property_readonly("num_bytes", [](const PythonMesh& m) { return m.mesh->counter().total_bytes(); }, "Bytes of those, of this rank.");
+}
+
+}  // namespace meshard

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Any PyTorch model on uneven shards: sharded tensors for PyTorch, exact, with their rules in C++ below autograd.
+
+A sharded tensor is a `torch.Tensor` that shows the shape of the whole and holds this rank's part. Names are those of `torch.distributed.tensor`; what are
+methods there are functions here, since nothing is added to `torch.Tensor`::
+
+    torch.distributed.init_process_group("gloo")
+    mesh = meshard.init_device_mesh()
+    x = meshard.from_local(own_rows, mesh, [meshard.Shard(0)])      # 7 rows here, 3 there, none elsewhere
+    model = meshard.replicate(model, mesh)                          # any torch.nn.Module; backward sums the gradients of its parameters
+    loss = torch.nn.functional.mse_loss(model(x), target)
+    loss.backward()
+    optimizer.step()
+
+"Collective" in a docstring: all ranks of the mesh call it, in the same order.
+"""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from . import _torch_version
+
+_torch_version.check()
+
+from . import _core, _torch_hooks  # noqa: E402
+from ._core import (CommunicationError, DeviceMesh, Error, InvalidInput, IoError, MissingShardRule, Partial, Placement,  # noqa: E402
+                    Replicate, Shard, is_sharded)
+from ._device_mesh import from_torch_mesh, init_device_mesh  # noqa: E402
+from ._parameters import FullyShardedModule, fully_shard, no_sync, replicate  # noqa: E402
+from ._rows import (Neighbors, SurfaceDistance, gather_neighbors, gather_rows, knn, radius_search, scatter_add, segment_reduce,  # noqa: E402
+                    segment_softmax, signed_distance)
+from ._tensors import (checkpoint, describe, device_mesh, distribute_tensor, extents, from_local, full_tensor, placements, record_rules,  # noqa: E402
+                       redistribute, set_exact_mode, set_gather_policy, to_local)
+
+if TYPE_CHECKING:
+    from ._mesh_functions import Mesh, Part, SurfaceForces, forces, merge, mesh, partition, read, read_shards, write, write_shards
+
+__version__ = "0.1.0"
+__all__ = [
+    "CommunicationError", "DeviceMesh", "Error", "FullyShardedModule", "InvalidInput", "IoError", "Mesh", "MissingShardRule", "Neighbors", "Part", "Partial",
+    "Placement", "Replicate", "Shard", "SurfaceDistance", "SurfaceForces", "checkpoint", "describe", "device_mesh", "distribute_tensor", "extents", "forces", "from_local", "from_torch_mesh", "full_tensor", "fully_shard",
+    "gather_neighbors", "gather_rows", "init_device_mesh", "is_sharded", "knn", "merge", "mesh", "no_sync", "partition", "placements",
+    "radius_search", "read", "read_shards", "record_rules", "redistribute",
+    "replicate", "scatter_add", "segment_reduce", "segment_softmax", "set_exact_mode", "set_gather_policy", "signed_distance", "to_local", "write",
+    "write_shards",
+]
+
+_torch_hooks.install()
+
+# Meshes and their files need VTK and other libraries, which are loaded at the first use.
+_MESH_FUNCTIONS = ("Mesh", "Part", "SurfaceForces", "forces", "merge", "mesh", "partition", "read", "read_shards", "write", "write_shards")
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MESH_FUNCTIONS:
+        raise AttributeError(f"module 'meshard' has no attribute '{name}'")
+    from . import _mesh_functions
+    return getattr(_mesh_functions, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MESH_FUNCTIONS})

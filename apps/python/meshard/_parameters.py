@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import contextlib
+import weakref
+from typing import Iterator, Optional, Sequence
+
+import torch
+
+from . import _core
+from ._core import FullyShardedModule, InvalidInput
+from ._device_mesh import AnyMesh, own_mesh
+
+_replicated: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+def replicate(module: torch.nn.Module, device_mesh: AnyMesh, *, verify_at_start: bool = False, bucket_cap_mb: float = 25) -> torch.nn.Module:
+    """Keeps the parameters of `module` the same on all ranks, and returns the module, which is not wrapped. Collective.
+
+    At the start parameters and buffers become those of rank 0 (`verify_at_start`: they are only compared). Each backward leaves the gradients of the whole
+    loss in `.grad`, plain and complete: summed over all axes of the mesh but `data`, over which they are averaged. Messages of about `bucket_cap_mb` go out
+    while backward runs.
+
+    Raises InvalidInput (a ValueError) on every rank where the ranks' parameters differ in number, shape or type."""
+    _replicated[module] = _core.replicate(list(module.named_parameters()), list(module.named_buffers()), own_mesh(device_mesh), verify_at_start,
+                                          int(bucket_cap_mb * 2**20))
+    return module
+
+
+@contextlib.contextmanager
+def no_sync(module: torch.nn.Module) -> Iterator[None]:
+    """Inside, backward only adds up this rank's own shares of the gradients; the first backward outside reduces them all.
+
+    Raises InvalidInput (a ValueError) for a module that was not given to `replicate`."""
+    if module not in _replicated:
+        raise InvalidInput("no_sync: this module was not given to replicate.")
+    _replicated[module].set_sync(False)
+    try:
+        yield
+    finally:
+        _replicated[module].set_sync(True)
+
+
+def _units_of(module: torch.nn.Module) -> list[str]:
+    """The direct children; of a ModuleList or a Sequential among them, the children of that."""
+    names = []
+    for name, child in module.named_children():
+        is_list = isinstance(child, (torch.nn.ModuleList, torch.nn.Sequential))
+        names += [f"{name}.{inner}" for inner, _ in child.named_children()] if is_list else [name]
+    return names
+
+
+def fully_shard(module: torch.nn.Module, device_mesh: AnyMesh, *, units: Optional[Sequence[str]] = None, over_all_axes: bool = False) -> FullyShardedModule:
+    """Cuts the parameters of `module`, their gradients and the states of an optimiser among the ranks of the axis `data`, or, with `over_all_axes`, among all
+    ranks. Collective.
+
+    The module is called as before: an operator that meets a parameter gathers its unit, which is dropped when another one is met. Give the optimiser the
+    `local_parameters()` of the result; the module's own parameters cannot be written to. Backward sums and averages gradients as in `replicate`.
+
+    units: names of the submodules whose parameters are gathered together; by default the children of the module, and of a list among them its children
+
+    Raises InvalidInput (a ValueError) without an axis `data` unless `over_all_axes` is on, if a parameter is sharded already or no leaf, for a name that is no
+    submodule, and on every rank if the ranks' modules differ."""
+    chosen = list(units) if units is not None else _units_of(module)
+    unknown = [name for name in chosen if name not in dict(module.named_modules())]
+    if unknown:
+        raise InvalidInput(f"fully_shard: the module has no submodules {unknown}; it has {[name for name, _ in module.named_modules() if name]}.")
+    return _core.fully_shard(list(module.named_parameters()), list(module.named_buffers()), own_mesh(device_mesh), set(chosen), over_all_axes)

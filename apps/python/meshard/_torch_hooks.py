@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Places where torch looks for a tensor's memory, or compiles code that does: on a sharded tensor they would fail without saying why, or compute nonsense.
+
+Each is one function of torch in whose place stands one that asks `is_sharded` first, and is otherwise the old one. `import meshard` installs them.
+"""
+from __future__ import annotations
+
+import functools
+import importlib.abc
+import importlib.util
+import sys
+from typing import Any, Callable
+
+import torch
+
+from . import _core
+
+_is_installed = False
+
+
+def _with_repr(plain: Callable) -> Callable:
+    def text_of(tensor: torch.Tensor) -> str:
+        # Never collective: who prints on one rank alone must not wait for the others.
+        gradient = f", grad_fn=<{tensor.grad_fn.name()}>" if tensor.grad_fn is not None else ", requires_grad=True" if tensor.requires_grad else ""
+        rank = _core.device_mesh(tensor).get_rank()
+        with torch._C.DisableTorchFunction():
+            part = plain(_core.held_part(tensor))
+        return f"ShardTensor(shape={tuple(tensor.shape)}, {_core.describe(tensor)}, rank {rank} holds {part}{gradient})"
+
+    @functools.wraps(plain)
+    def text(self: torch.Tensor, *, tensor_contents: Any = None) -> str:
+        return text_of(self) if _core.is_sharded(self) else plain(self, tensor_contents=tensor_contents)
+
+    return text
+
+
+def _with_deepcopy(plain: Callable) -> Callable:
+    @functools.wraps(plain)
+    def deepcopy(self: torch.Tensor, memo: dict) -> torch.Tensor:
+        if not _core.is_sharded(self):
+            return plain(self, memo)
+        if id(self) in memo:
+            return memo[id(self)]
+        if not self.is_leaf:
+            raise RuntimeError("Only sharded tensors that no operator has made (leaves of the graph) can be deep-copied; detach() this one first.")
+        copy = self.detach().clone().requires_grad_(self.requires_grad)
+        if self.grad is not None:
+            copy.grad = deepcopy(self.grad, memo)
+        memo[id(self)] = copy
+        return copy
+
+    return deepcopy
+
+
+def _refused(plain: Callable, what: str) -> Callable:
+    @functools.wraps(plain)
+    def call(self: torch.Tensor, *arguments: Any) -> Any:
+        if _core.is_sharded(self):
+            raise RuntimeError(f"{what}: a sharded tensor has no memory of the whole; use to_local or full_tensor")
+        return plain(self, *arguments)
+
+    return call
+
+
+def _install_in_compiler() -> None:
+    """torch.compile traces the shape of the whole, and would write kernels that read its memory: a frame that gets a sharded tensor runs as it is."""
+    from torch._dynamo.exc import unimplemented
+    from torch._dynamo.variables.builder import VariableBuilder
+
+    plain = VariableBuilder.wrap_tensor
+
+    @functools.wraps(plain)
+    def wrap_tensor(self: Any, value: torch.Tensor) -> Any:
+        if _core.is_sharded(value):
+            unimplemented(gb_type="sharded tensor of meshard", context=_core.describe(value),
+                          explanation="Kernels that torch.compile writes read the memory of a whole that is on no rank.",
+                          hints=["Functions that take sharded tensors run without being compiled: leave fullgraph off."], skip_frame=True)
+        return plain(self, value)
+
+    VariableBuilder.wrap_tensor = wrap_tensor
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Calls `act` when something imports the module `name`."""
+
+    def __init__(self, name: str, act: Callable[[], None]) -> None:
+        self._name, self._act = name, act
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        run = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            run(module)
+            self._act()
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+def install() -> None:
+    """Once; later calls do nothing."""
+    global _is_installed
+    if _is_installed:
+        return
+    _is_installed = True
+    torch._tensor_str._str = _with_repr(torch._tensor_str._str)
+    torch.Tensor.__deepcopy__ = _with_deepcopy(torch.Tensor.__deepcopy__)
+    torch.Tensor.__reduce_ex__ = _refused(torch.Tensor.__reduce_ex__, "pickle, torch.save and copy.copy")
+    torch.Tensor.share_memory_ = _refused(torch.Tensor.share_memory_, "share_memory_")
+    compiler = "torch._dynamo.variables.builder"   # takes more than a second to import
+    if compiler in sys.modules:
+        _install_in_compiler()
+    else:
+        sys.meta_path.insert(0, _AfterImport(compiler, _install_in_compiler))

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/python/bindings.h"
+#include "ops/neighbors/neighbors.h"
+#include "ops/rows/row_gather.h"
+#include "ops/rows/segment_reduce.h"
+#include "ops/surface/surface_distance.h"
+#include "partition/error.h"
+
+#include <limits>
+#include <string>
+
+namespace py = pybind11;
+
+namespace meshard {
+namespace {
+
+NeighborOptions neighbor_options(bool exclude_self, const std::vector<double>& period)
+{
+    NeighborOptions options;
+    options.exclude_self = exclude_self;
+    options.period = period;
+    return options;
+}
+
+SegmentReduction reduction_of(const std::string& name)
+{
+    if (name == "sum") return SegmentReduction::Sum;
+    if (name == "mean") return SegmentReduction::Mean;
+    if (name == "max") return SegmentReduction::Max;
+    if (name == "min") return SegmentReduction::Min;
+    throw InvalidInput("segment_reduce: expected the reduction 'sum', 'mean', 'max' or 'min', found '" + name + "'.");
+}
+
+SurfaceDistance distance_of(const at::Tensor& vertices, const at::Tensor& faces, const at::Tensor& queries, const std::string& sign, double max_distance)
+{
+    SurfaceDistanceOptions options;
+    options.max_distance = max_distance;
+    if (sign == "winding_number")
+        options.sign = SurfaceSign::WindingNumber;
+    else if (sign != "pseudo_normal")
+        throw InvalidInput("signed_distance: expected the sign 'pseudo_normal' or 'winding_number', found '" + sign + "'.");
+    return signed_distance(vertices, faces, queries, options);
+}
+
+}  // namespace
+
+void bind_rows(py::module_& module)
+{
+    py::class_<Neighbors>(module, "Neighbors", "Neighbours of this rank's queries: those of query i are the entries offsets[i] up to offsets[i + 1].")
+        .def_readonly("offsets", &Neighbors::offsets, "(queries + 1), int64")
+        .def_readonly("ids", &Neighbors::ids, "(entries), int64: rows of the neighbours in the whole")
+        .def_readonly("distances", &Neighbors::distances, "(entries), differentiable in points and queries");
+    module.def(
+        "knn",
+        [](const at::Tensor& points, const at::Tensor& queries, std::int64_t k, bool exclude_self, const std::vector<double>& period) {
+            return knn(points, queries, k, neighbor_options(exclude_self, period));
+        },
+        WithoutGil());
+    module.def(
+        "radius_search",
+        [](const at::Tensor& points, const at::Tensor& queries, double radius, std::optional<std::int64_t> max_neighbors, bool exclude_self,
+           const std::vector<double>& period) {
+            return radius_search(points, queries, radius, max_neighbors.value_or(kAllNeighbors), neighbor_options(exclude_self, period));
+        },
+        WithoutGil());
+    module.def("gather_neighbors", &gather_neighbors, WithoutGil());
+    module.def("gather_rows", &gather_rows, WithoutGil());
+    module.def("scatter_add", &scatter_add, WithoutGil());
+    module.def(
+        "segment_reduce",
+        [](const at::Tensor& values, const at::Tensor& offsets, const std::string& reduction) {
+            return segment_reduce(values, offsets, reduction_of(reduction)).values;
+        },
+        WithoutGil());
+    module.def("segment_softmax", &segment_softmax, WithoutGil());
+    py::class_<SurfaceDistance>(module, "SurfaceDistance", "Results of signed_distance, one row for each query, with the layout of the queries.")
+        .def_readonly("distances", &SurfaceDistance::distances, "(M): positive outside, negative inside; NaN without result")
+        .def_readonly("directions", &SurfaceDistance::directions, "(M, 3): the distance's gradient, of unit length")
+        .def_readonly("points", &SurfaceDistance::points, "(M, 3): nearest points of the surface")
+        .def_readonly("faces", &SurfaceDistance::faces, "(M), int64: triangle of the nearest point; -1 without result");
+    module.def("signed_distance", &distance_of, WithoutGil());
+}
+
+}  // namespace meshard

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/python/bindings.h"
+#include "partition/error.h"
+#include "sharding/memory/recompute.h"
+#include "sharding/tensor/distribute_rows.h"
+#include "sharding/tensor/exact_mode.h"
+#include "sharding/tensor/rule_table.h"
+#include "sharding/tensor/shard_tensor.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <string>
+#include <tuple>
+
+namespace py = pybind11;
+
+namespace meshard {
+namespace {
+
+using AxisExtents = std::vector<std::optional<Extents>>;
+
+void check_extents(const Extents& given, const DeviceMesh& mesh, std::int64_t axis, std::int64_t dim, std::optional<std::int64_t> total)
+{
+    const auto sum = std::accumulate(given.begin(), given.end(), std::int64_t{0});
+    const bool is_negative = std::any_of(given.begin(), given.end(), [](auto n) { return n < 0; });
+    if (static_cast<std::int64_t>(given.size()) == mesh.size(axis) && !is_negative && (!total || sum == *total)) return;
+    std::string found;
+    for (const auto n : given) found += (found.empty() ? "" : ", ") + std::to_string(n);
+    throw InvalidInput("extents: expected one number for each of the " + std::to_string(mesh.size(axis)) + " ranks of the axis '" + mesh.axis_names()[axis] +
+                       "', none negative" + (total ? ", which add up to the " + std::to_string(*total) + " entries of dimension " + std::to_string(dim) : "") +
+                       "; found [" + found + "].");
+}
+
+/// The layout of a whole of `sizes`; even extents where none are given.
+SpecPtr make_layout(const PythonMesh& mesh, const std::vector<Placement>& placements, const AxisExtents& extents, std::optional<c10::IntArrayRef> sizes)
+{
+    const auto num_axes = static_cast<std::size_t>(mesh.mesh->num_axes());
+    if (placements.size() != num_axes || (!extents.empty() && extents.size() != num_axes)) {
+        throw InvalidInput("placements: expected one (and, with extents, one list of extents or None) for each of the " + std::to_string(num_axes) +
+                           " axes of the device mesh; found " + std::to_string(placements.size()) + " placements" +
+                           (extents.empty() ? "" : " and " + std::to_string(extents.size()) + " entries of extents") + ".");
+    }
+    std::vector<AxisLayout> axes(num_axes);
+    for (std::size_t a = 0; a < num_axes; ++a) {
+        axes[a].placement = placements[a];
+        if (!placements[a].is_shard()) continue;
+        const auto dim = placements[a].dim;
+        if (dim < 0 || (sizes && dim >= static_cast<std::int64_t>(sizes->size()))) {
+            throw InvalidInput("placements: " + to_string(placements[a]) + " of a tensor that has no such dimension.");
+        }
+        const auto total = sizes ? std::make_optional((*sizes)[dim]) : std::nullopt;
+        if (!extents.empty() && extents[a]) {
+            check_extents(*extents[a], *mesh.mesh, a, dim, total);
+            axes[a].extents = std::make_shared<Extents>(*extents[a]);
+        } else if (total) {
+            axes[a].extents = std::make_shared<Extents>(even_extents(*total, mesh.mesh->size(a)));
+        } else {
+            throw InvalidInput("distribute_tensor: a rank that passes None for the tensor must pass the extents.");
+        }
+    }
+    return make_spec(mesh.mesh, axes);
+}
+
+/// Operators of other libraries, of Python's too (torch.library.custom_op), that say they work on any device and would look for the memory of a whole that is
+/// nowhere: every rank gathers their arguments instead. The table's fallback serves only those registered for one device. Each operator once.
+void gather_foreign_operators()
+{
+    static const std::set<std::string> own = {"aten", "prim", "prims", "profiler", "c10d", "_c10d_functional", "meshard"};
+    static std::set<std::string> seen;
+    static std::size_t num_operators = 0;
+    const auto names = c10::Dispatcher::singleton().getAllOpNames();
+    if (names.size() == num_operators) return;
+    num_operators = names.size();
+    for (const auto& name : names) {
+        if (own.count(name.name.substr(0, name.name.find(':')))) continue;
+        const auto full_name = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+        if (!seen.insert(full_name).second) continue;
+        const auto op = c10::Dispatcher::singleton().findOp(name);
+        if (!op || !op->hasSchema() || op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse2) ||
+            !op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd)) {
+            continue;
+        }
+        const RuleRegistration registration("gathered", {full_name.c_str()}, &gathered_rule);
+    }
+}
+
+at::Tensor local_to_sharded(const at::Tensor& local, const PythonMesh& mesh, const std::vector<Placement>& placements)
+{
+    gather_foreign_operators();
+    return from_local(local, mesh.mesh, placements);
+}
+
+at::Tensor distribute(const std::optional<at::Tensor>& whole, const PythonMesh& mesh, const std::vector<Placement>& placements, const AxisExtents& extents,
+                      int source_rank)
+{
+    gather_foreign_operators();
+    const auto sizes = whole ? std::make_optional(whole->sizes()) : std::nullopt;
+    const bool is_source = mesh.mesh->all().rank() == source_rank;
+    return distribute_rows(is_source && whole ? *whole : at::Tensor(), source_rank, make_layout(mesh, placements, extents, sizes));
+}
+
+at::Tensor place_again(const at::Tensor& tensor, const std::vector<Placement>& placements, const AxisExtents& extents)
+{
+    if (extents.empty()) return redistribute(tensor, placements);
+    return redistribute(tensor, make_layout({spec_of(tensor)->device_mesh}, placements, extents, tensor.sizes()));
+}
+
+AxisExtents extents_of(const at::Tensor& tensor)
+{
+    AxisExtents extents;
+    for (const auto& axis : spec_of(tensor)->axes) extents.push_back(axis.is_shard() ? std::make_optional(*axis.extents) : std::nullopt);
+    return extents;
+}
+
+std::vector<Placement> placements_of(const at::Tensor& tensor)
+{
+    std::vector<Placement> placements;
+    for (const auto& axis : spec_of(tensor)->axes) placements.push_back(axis.placement);
+    return placements;
+}
+
+/// This rank's part as it lies, without reducing or gathering.
+at::Tensor held_part(const at::Tensor& tensor)
+{
+    return local_of(tensor).detach();
+}
+
+Placement partial_of(const std::string& op)
+{
+    if (op == "sum") return Partial();
+    if (op == "max") return Partial(Reduction::Max);
+    if (op == "min") return Partial(Reduction::Min);
+    throw InvalidInput("Partial: expected the reduction 'sum', 'max' or 'min', found '" + op + "'.");
+}
+
+void set_policy(const std::string& policy)
+{
+    if (policy == "silent")
+        set_gather_policy(GatherPolicy::Silent);
+    else if (policy == "warn")
+        set_gather_policy(GatherPolicy::Warn);
+    else if (policy == "refuse")
+        set_gather_policy(GatherPolicy::Refuse);
+    else
+        throw InvalidInput("set_gather_policy: expected 'silent', 'warn' or 'refuse', found '" + policy + "'.");
+}
+
+/// Keeps what the rule table reports.
+class Recorder : public RuleObserver {
+public:
+    void called(const RuleEvent& event) override { events.push_back(event); }
+    void refused(const std::string& op, const std::string&) override { refusals.push_back(op); }
+
+    std::vector<RuleEvent> events;
+    std::vector<std::string> refusals;
+};
+
+void bind_placements(py::module_& module)
+{
+    py::class_<Placement>(module, "Placement", "How a tensor lies on the ranks of one axis of a device mesh.")
+        .def(
+            "is_shard", [](const Placement& p, std::optional<std::int64_t> dim) { return p.is_shard() && (!dim || *dim == p.dim); },
+            py::arg("dim") = py::none())
+        .def("is_replicate", &Placement::is_replicate)
+        .def("is_partial", &Placement::is_partial)
+        .def_property_readonly("dim",
+                               [](const Placement& p) {
+                                   if (!p.is_shard()) throw py::attribute_error("only a Shard has a dimension");
+                                   return p.dim;
+                               })
+        .def(
+            "__eq__", [](const Placement& a, const Placement& b) { return a == b; }, py::is_operator())
+        .def("__hash__", [](const Placement& p) { return std::hash<std::string>()(to_string(p)); })
+        .def("__repr__", [](const Placement& p) { return to_string(p); })
+        .def(py::pickle([](const Placement& p) { return py::make_tuple(static_cast<int>(p.kind), static_cast<int>(p.reduction), p.dim); },
+                        [](const py::tuple& state) {
+                            return Placement{static_cast<Placement::Kind>(state[0].cast<int>()), static_cast<Reduction>(state[1].cast<int>()),
+                                             state[2].cast<std::int64_t>()};
+                        }));
+    module.def("Shard", &Shard, py::arg("dim"),
+               "Shard(dim: int) -> Placement\n\nEach rank holds its own extent of dimension `dim`; extents may differ and be zero.");
+    module.def("Replicate", &Replicate, "Replicate() -> Placement\n\nEach rank holds the whole.");
+    module.def("Partial", &partial_of, py::arg("reduce_op") = "sum",
+               "Partial(reduce_op: str = 'sum') -> Placement\n\nEach rank holds a tensor of the whole's shape; the value is their sum (or 'max', 'min'), which "
+               "is pending.");
+}
+
+void bind_recorder(py::module_& module)
+{
+    py::class_<RuleEvent>(module, "RuleEvent", "One call of an operator, as the rule table handled it.")
+        .def_readonly("op", &RuleEvent::op)
+        .def_readonly("family", &RuleEvent::family)
+        .def_readonly("inputs", &RuleEvent::inputs)
+        .def_readonly("outputs", &RuleEvent::outputs)
+        .def_readonly("num_messages", &RuleEvent::num_messages)
+        .def_readonly("num_bytes", &RuleEvent::num_bytes)
+        .def_readonly("gathered", &RuleEvent::gathered)
+        .def("__repr__", [](const RuleEvent& e) { return e.op + ": " + e.inputs + " -> " + e.outputs + ", " + std::to_string(e.num_messages) + " messages"; });
+    py::class_<Recorder>(module, "Recorder", "What record_rules gives.")
+        .def(py::init<>())
+        .def("start", [](Recorder& r) { set_rule_observer(&r); })
+        .def("stop", [](Recorder&) { set_rule_observer(nullptr); })
+        .def_readonly("events", &Recorder::events)
+        .def_readonly("refusals", &Recorder::refusals);
+}
+
+std::vector<at::Tensor> recomputed(const py::function& function, const std::vector<at::Tensor>& inputs)
+{
+    // The function is called again in backward, by a thread of autograd's: its last reference may go there, too.
+    const auto held = std::shared_ptr<py::function>(new py::function(function), [](py::function* last) {
+        const py::gil_scoped_acquire gil;
+        delete last;
+    });
+    const py::gil_scoped_release without_gil;
+    return checkpoint(
+        [held](const std::vector<at::Tensor>& arguments) {
+            const py::gil_scoped_acquire gil;
+            py::tuple given(arguments.size());
+            for (std::size_t i = 0; i < arguments.size(); ++i) given[i] = arguments[i];
+            return (*held)(*given).cast<std::vector<at::Tensor>>();
+        },
+        inputs);
+}
+
+}  // namespace
+
+void bind_tensors(py::module_& module)
+{
+    bind_placements(module);
+    bind_recorder(module);
+    module.def("is_sharded", &is_sharded, py::arg("tensor"),
+               "is_sharded(tensor: torch.Tensor) -> bool\n\nWhether this is a sharded tensor of meshard. Not collective.");
+    module.def("placements", &placements_of);
+    module.def("extents", &extents_of);
+    module.def("device_mesh", [](const at::Tensor& x) { return PythonMesh{spec_of(x)->device_mesh}; });
+    module.def("describe", [](const at::Tensor& x) { return to_string(*spec_of(x)); });
+    module.def("held_part", &held_part);
+    module.def("from_local", &local_to_sharded, WithoutGil());
+    module.def("distribute_tensor", &distribute, WithoutGil());
+    module.def("redistribute", &place_again, WithoutGil());
+    module.def("to_local", &to_local, WithoutGil());
+    module.def("full_tensor", &full_tensor, WithoutGil());
+    module.def("checkpoint", &recomputed);
+    module.def("set_gather_policy", &set_policy);
+    module.def("set_exact_mode", &set_exact_mode);
+}
+
+}  // namespace meshard

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Meshes as arrays of numpy; brute force, closed forms and meshio are the oracles. Run on one rank."""
+import pathlib
+import tempfile
+
+import meshard
+import numpy as np
+
+from ranks import refused
+
+
+def box(nx=4, ny=3, nz=2):
+    """A grid of hexahedra: points, (offsets, connectivity), types."""
+    z, y, x = np.meshgrid(np.arange(nz + 1.), np.arange(ny + 1.), np.arange(nx + 1.), indexing="ij")
+    number = np.arange((nx + 1) * (ny + 1) * (nz + 1)).reshape(nz + 1, ny + 1, nx + 1)
+    base = number[:-1, :-1, :-1].reshape(-1, 1)
+    layer = base + [0, 1, nx + 2, nx + 1]
+    corners = np.concatenate([layer, layer + (nx + 1) * (ny + 1)], 1)
+    cells = (np.arange(0, corners.size + 1, 8), corners.ravel())
+    return np.stack([x, y, z], -1).reshape(-1, 3), cells, np.full(len(corners), 12)
+
+
+def cube_surface():
+    """The unit cube, right-handed seen from outside."""
+    points = np.array([[x, y, z] for z in (0., 1.) for y in (0., 1.) for x in (0., 1.)])
+    quads = np.array([[0, 2, 3, 1], [4, 5, 7, 6], [0, 1, 5, 4], [2, 6, 7, 3], [0, 4, 6, 2], [1, 3, 7, 5]])
+    return meshard.mesh(points, (np.arange(0, 25, 4), quads.ravel()), np.full(6, 9), surface=True)
+
+
+def test_arrays_are_shared_and_come_back():
+    points, cells, types = box()
+    p = np.arange(len(types), dtype=np.float32)
+    mesh = meshard.mesh(points, cells, types, cell_data={"p": p}, point_data={"u": points.astype(np.float32)})
+    assert np.shares_memory(mesh.points, points) and np.shares_memory(mesh.cell_data["p"], p)
+    assert (mesh.points == points).all() and (mesh.offsets == cells[0]).all() and (mesh.connectivity == cells[1]).all() and (mesh.cell_types == types).all()
+    assert mesh.n_cells == 24 and mesh.n_points == 60 and mesh.point_data["u"].shape == (60, 3)
+    refused(lambda: mesh.points.__setitem__((0, 0), 1.0), ValueError, "read-only")
+    view = mesh.cell_data["p"]
+    del mesh, p
+    assert view[23] == 23   # the array keeps its memory
+
+
+def test_wrong_arrays_are_refused():
+    points, cells, types = box()
+    refused(lambda: meshard.mesh(points[:, :2], cells, types), ValueError)
+    refused(lambda: meshard.mesh(points, (cells[0], cells[1] + 60), types), ValueError)
+    refused(lambda: meshard.mesh(points, cells, types[1:]), ValueError)
+    refused(lambda: meshard.mesh(points, cells, types, cell_data={"p": np.zeros(3)}), ValueError, "p")
+    refused(lambda: meshard.mesh(points, cells, types, cell_data={"c": np.zeros(24, complex)}), ValueError, "'c' is of type complex128")
+    refused(lambda: meshard.partition([1, 2], 2), ValueError, "found list")
+
+
+def test_parts_are_what_brute_force_says():
+    points, cells, types = box()
+    mesh = meshard.mesh(points, cells, types, cell_data={"id": np.arange(24)})
+    faces = [set(cell) for cell in cells[1].reshape(-1, 8)]
+    near = np.array([[a is not b and len(a & b) == 4 for b in faces] for a in faces])
+    for method in ("metis", "rcb", "hilbert"):
+        parts = meshard.partition(mesh, 3, method=method)
+        owners = np.full(24, -1)
+        for k, part in enumerate(parts):
+            owned = part.global_ids[:part.num_owned]
+            assert part.part == k and part.num_parts == 3 and (owners[owned] == -1).all()
+            owners[owned] = k
+            assert (part.mesh.cell_data["id"] == part.global_ids).all() and (part.mesh.points == points[part.global_point_ids]).all()
+        assert (owners >= 0).all() and np.bincount(owners).max() <= 9
+        for k, part in enumerate(parts):
+            ghosts = part.global_ids[part.num_owned:]
+            assert set(ghosts) == set(np.flatnonzero(near[owners == k].any(0) & (owners != k))) and (owners[ghosts] == part.ghost_owners).all()
+            assert (part.ghost_levels == (np.arange(len(part.global_ids)) >= part.num_owned)).all()
+        assert meshard.merge(parts).difference(mesh) == ""
+    given = meshard.partition(mesh, 2, owners=np.arange(24) % 2, ghost_layers=0)
+    assert (given[1].global_ids == np.arange(1, 24, 2)).all()
+    refused(lambda: meshard.partition(mesh, 2, owners=[0]), ValueError, "24 rows, found 1")
+    refused(lambda: meshard.partition(mesh, 2, owners=[2] * 24), ValueError)
+    refused(lambda: meshard.partition(mesh, 0), ValueError)
+    refused(lambda: meshard.partition(mesh, 2, method="metsi"), ValueError, "metis")
+    refused(lambda: meshard.merge([given[0]]), ValueError)
+
+
+def test_a_cloud_is_cut_by_its_points():
+    cloud = np.random.default_rng(1).random((50, 3))
+    parts = meshard.partition(cloud, 4)
+    assert sorted(np.concatenate([part.global_ids[:part.num_owned] for part in parts])) == list(range(50))
+
+
+def test_files_come_back_the_same():
+    points, cells, types = box()
+    mesh = meshard.mesh(points, cells, types, cell_data={"id": np.arange(24), "u": np.ones((24, 3), np.float32)})
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "box.vtu"
+        meshard.write(path, mesh)
+        assert meshard.read(path).difference(mesh) == "" and meshard.read(str(path)).n_cells == 24
+        meshard.write_shards(path.parent / "shards", meshard.partition(mesh, 2))
+        assert meshard.merge(meshard.read_shards(path.parent / "shards")).difference(mesh) == ""
+        assert repr(meshard.read_shards(path.parent / "shards", 1)).startswith("Subdomain 1 of 2")
+        refused(lambda: meshard.write_shards(path.parent / "shards", meshard.partition(mesh, 2)), OSError, "shards")
+        refused(lambda: meshard.read(path.parent / "none.vtu"), meshard.IoError, "none.vtu")
+        refused(lambda: meshard.write(path.parent / "box.xyz", mesh), OSError, ".xyz")
+
+
+def test_meshio():
+    try:
+        import meshio
+    except ImportError:
+        return "meshio is not installed"
+    points, cells, types = box()
+    given = meshio.Mesh(points, [("hexahedron", cells[1].reshape(-1, 8)), ("quad", [[0, 1, 6, 5]])], cell_data={"p": [np.arange(24.), np.array([7.])]})
+    mesh = meshard.partition(given, 2)[0].mesh
+    assert set(mesh.cell_data) == {"p"}
+    with tempfile.TemporaryDirectory() as folder:
+        meshard.write(f"{folder}/box.vtu", given)
+        ours = meshard.read(f"{folder}/box.vtu")
+        given.write(f"{folder}/theirs.vtu")
+        assert meshard.read(f"{folder}/theirs.vtu").cell_data["p"].tolist() == ours.cell_data["p"].tolist() == [*range(24), 7]
+    refused(lambda: meshard.partition(meshio.Mesh(points, [("hexahedron27", np.zeros((1, 27), int))]), 2), ValueError, "hexahedron27")
+
+
+class PyvistaGrid:
+    """What this package asks of pyvista's UnstructuredGrid."""
+
+    def __init__(self):
+        self.points, (self.offset, self.cell_connectivity), self.celltypes = box()
+        self.point_data, self.cell_data = {}, {"p": np.arange(24.)}
+
+
+class PyvistaSurface:
+    """And of its PolyData."""
+    n_lines = n_verts = n_strips = 0
+    points = np.array([[0., 0, 0], [1, 0, 0], [1, 1, 0], [0, 1, 0], [2, 0, 0]])
+    faces = np.array([4, 0, 1, 2, 3, 3, 1, 4, 2])
+    point_data, cell_data = {}, {}
+
+
+def test_meshes_of_pyvista():
+    assert meshard.merge(meshard.partition(PyvistaGrid(), 2)).cell_data["p"].tolist() == list(range(24))
+    found = meshard.forces(PyvistaSurface(), np.array([1.0, 2.0]))
+    assert abs(found.area - 1.5) < 1e-15 and np.allclose(found.pressure_force, [0, 0, -2])
+
+
+def test_forces_are_closed_forms():
+    cube = cube_surface()
+    still = meshard.forces(cube, np.full(6, 3.0))
+    assert abs(still.area - 6) < 1e-14 and np.allclose(still.pressure_force, 0, atol=1e-14)
+    height = np.array([0.0, 1, 0.5, 0.5, 0.5, 0.5])   # pressure is z at the centroids: a force of the volume, downwards
+    found = meshard.forces(cube, height, np.tile([2.0, 0, 0], (6, 1)), centre=(0.5, 0.5, 0.5))
+    assert np.allclose(found.pressure_force, [0, 0, -1]) and np.allclose(found.viscous_force, [12, 0, 0]) and np.allclose(found.viscous_moment, 0)
+    refused(lambda: meshard.forces(cube, "p"), ValueError, "no cell array 'p'")
+    refused(lambda: meshard.forces(cube, np.zeros(5)), ValueError)

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank of a test: `ranks.py FILE [CASE...]`, started by run.py. What the files of cases use: `mesh()`, `say`, `cuts`, `refused`."""
+import importlib
+import os
+import pathlib
+import sys
+import time
+import traceback
+
+SKIPPED = 77
+_mesh = None
+
+
+def mesh():
+    """All ranks, on the axis `domain`."""
+    return _mesh
+
+
+def rank():
+    return int(os.environ["RANK"])
+
+
+def num_ranks():
+    return int(os.environ["WORLD_SIZE"])
+
+
+def say(*words):
+    if rank() == 0:
+        print(*words, flush=True)
+
+
+def uneven(n):
+    """n rows in the proportion 7 to 3; further ranks hold nothing."""
+    return [n * 7 // 10, n - n * 7 // 10] + [0] * (num_ranks() - 2) if num_ranks() > 1 else [n]
+
+
+def cuts(n):
+    """Uneven ones, with ranks that hold nothing at the end and at the start."""
+    rest = [0] * (num_ranks() - 1)
+    return [uneven(n), rest + [n]] if num_ranks() > 1 else [[n]]
+
+
+def refused(call, kind, text=""):
+    """The message of the error that `call` must raise."""
+    try:
+        result = call()
+    except kind as error:
+        assert text in str(error), f"expected '{text}' in: {error}"
+        return str(error)
+    raise AssertionError(f"not refused: {result!r}")
+
+
+def run(file, names):
+    global _mesh
+    try:
+        import torch
+        import torch.distributed as dist
+        import meshard
+    except ImportError as error:
+        say(f"skipped: {sys.executable} cannot import what is tested: {error}")
+        return SKIPPED
+    dist.init_process_group("gloo", init_method=f"file://{os.environ['MESHARD_TEST_STORE']}", rank=rank(), world_size=num_ranks())
+    torch.set_num_threads(1)
+    meshard.set_gather_policy("silent")
+    _mesh = meshard.init_device_mesh(shared_memory=os.environ.get("MESHARD_TEST_TRANSPORT") != "gloo")
+    try:
+        module = importlib.import_module(pathlib.Path(file).stem)
+    except ImportError as error:
+        say(f"skipped: {error}")
+        return SKIPPED
+    cases = {name.removeprefix("test_"): case for name, case in vars(module).items() if name.startswith("test_")}
+    unknown = set(names) - set(cases)
+    assert not unknown, f"{file} has no case {unknown}; it has {list(cases)}"
+    for name in names or cases:
+        began = time.perf_counter()
+        torch.manual_seed(0)
+        try:
+            note = cases[name]() or ""
+        except Exception:
+            print(f"rank {rank()}: {file}: {name} FAILED\n{traceback.format_exc()}", file=sys.stderr, flush=True)
+            os._exit(1)   # others may wait for this rank: no orderly end
+        say(f"{name}  {time.perf_counter() - began:.1f} s  {note}")
+    _mesh.barrier()
+    dist.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.modules["ranks"] = sys.modules["__main__"]   # the files of cases import this very module
+    sys.exit(run(sys.argv[1], sys.argv[2:]))

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What users do with a sharded tensor besides giving it to a module: it works, or is refused with a sentence."""
+import copy
+import io
+import pickle
+
+import meshard
+import torch
+import torch.distributed as dist
+import torch.distributed.tensor as dt
+import torch.nn as nn
+import torch.nn.functional as F
+
+from ranks import mesh, num_ranks, rank, refused, uneven
+from sharded_check import near
+
+whole = torch.randn(10, 4, generator=torch.Generator().manual_seed(0))
+extent = uneven(10)
+
+
+def cut(tensor=whole, gradient=False):
+    return meshard.distribute_tensor(tensor, mesh(), [meshard.Shard(0)], extents=[extent]).requires_grad_(gradient)
+
+
+def network():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 2))
+
+
+def test_is_a_torch_tensor_of_the_shape_of_the_whole():
+    x = cut()
+    assert type(x) is torch.Tensor and x.shape == (10, 4) and len(x) == 10 and x.stride() == (4, 1) and x.device.type == "cpu"
+    assert meshard.is_sharded(x) and not meshard.is_sharded(whole)
+    assert meshard.placements(x) == (meshard.Shard(0),) and meshard.extents(x) == [extent] and meshard.device_mesh(x) == mesh()
+    assert torch.equal(meshard.to_local(x), whole.split(extent)[rank()])
+    assert torch.equal(meshard.full_tensor(x), whole)
+
+
+def test_from_local_takes_any_number_of_rows():
+    for extents in (extent, extent[::-1], [0] * (num_ranks() - 1) + [10], [0] * num_ranks()):
+        x = meshard.from_local(whole[:sum(extents)].split(extents)[rank()], mesh(), [meshard.Shard(-2)])
+        assert meshard.extents(x) == [extents] and torch.equal(meshard.full_tensor(x), whole[:sum(extents)])
+    pending = meshard.from_local(torch.full((3,), float(rank() + 1)), mesh(), [meshard.Partial()])
+    assert meshard.full_tensor(pending).tolist() == [num_ranks() * (num_ranks() + 1) / 2] * 3
+
+
+def test_only_the_source_needs_the_whole():
+    source = num_ranks() - 1
+    x = meshard.distribute_tensor(whole if rank() == source else None, mesh(), [meshard.Shard(0)], extents=[extent], src_data_rank=source)
+    assert torch.equal(meshard.full_tensor(x), whole)
+    assert meshard.extents(meshard.distribute_tensor(whole, mesh(), [meshard.Shard(1)])) == [[4 // num_ranks() + (r < 4 % num_ranks()) for r in range(num_ranks())]]
+
+
+def test_placements_and_meshes_of_torch_are_taken():
+    their_mesh = dist.device_mesh.init_device_mesh("cpu", (num_ranks(),), mesh_dim_names=("domain",))
+    x = meshard.distribute_tensor(whole, their_mesh, [dt.Shard(0)], extents=[extent])
+    assert meshard.device_mesh(x) == meshard.device_mesh(meshard.from_local(whole, their_mesh, [dt.Replicate()]))
+    assert meshard.placements(meshard.redistribute(x, [dt.Replicate()])) == (meshard.Replicate(),)
+    assert meshard.placements(meshard.from_local(whole, mesh(), [dt.Partial("max")])) == (meshard.Partial("max"),)
+    refused(lambda: meshard.from_local(whole, mesh(), [dt.Partial("product")]), ValueError, "'sum', 'max' or 'min', found 'product'")
+
+
+def test_wrong_arguments_are_value_errors_that_say_what_was_found():
+    assert issubclass(meshard.InvalidInput, ValueError) and issubclass(meshard.MissingShardRule, NotImplementedError)
+    shard, n = meshard.Shard(0), num_ranks()
+    for call, text in (
+            (lambda: meshard.from_local(whole, mesh(), shard), "Write [Shard(0)]"),
+            (lambda: meshard.from_local(whole, mesh(), [meshard.Shard(2)]), "Shard(2) of a tensor that has 2 dimensions"),
+            (lambda: meshard.from_local(whole, mesh(), [meshard.Shard(-3)]), "Shard(-3)"),
+            (lambda: meshard.from_local(whole, mesh(), [0]), "expected Shard(dim), Replicate() or Partial()"),
+            (lambda: meshard.from_local(whole, "domain", [shard]), "expected a DeviceMesh"),
+            (lambda: meshard.distribute_tensor(whole, mesh(), [shard, shard]), "found 2 placements"),
+            (lambda: meshard.distribute_tensor(whole, mesh(), [shard], extents=[[9] + [0] * (n - 1)]), "add up to the 10 entries of dimension 0; found [9"),
+            (lambda: meshard.distribute_tensor(whole, mesh(), [shard], extents=[[11] + [0] * (n - 2) + [-1]]), "none negative"),
+            (lambda: meshard.distribute_tensor(None, mesh(), [shard]), "must pass the extents"),
+            (lambda: meshard.redistribute(whole, [shard]), "sharded"),
+            (lambda: meshard.placements(whole), "sharded"),
+            (lambda: meshard.init_device_mesh((n + 1,)), f"{n} are running"),
+            (lambda: meshard.init_device_mesh((1, n)), "mesh_dim_names"),
+            (lambda: meshard.set_gather_policy("loud"), "found 'loud'")):
+        refused(call, ValueError, text)
+
+
+def test_prints_on_one_rank_alone():
+    x, before = cut(gradient=True), mesh().num_messages
+    if rank() == 0:
+        text = repr(x) + str(x.mean())
+        assert f"ShardTensor(shape=(10, 4), {meshard.describe(x)}, rank 0 holds tensor(" in text and "requires_grad=True" in text and "MeanBackward0" in text, text
+    assert mesh().num_messages == before and meshard.placements(x) == (meshard.Shard(0),)
+
+
+def test_numbers():
+    x = cut()
+    assert abs(x.sum().item() - whole.sum().item()) < 1e-5 and abs(float(x.mean()) - float(whole.mean())) < 1e-6
+    assert bool(x.max() > 0) and f"{x.mean():.3f}" == f"{whole.mean():.3f}" and torch.equal(x, whole) and torch.allclose(x, whole)
+
+
+def test_what_would_read_memory_of_the_whole_is_refused():
+    x = cut()
+    for call in (x.numpy, x.tolist, x.data_ptr, lambda: pickle.dumps(x), lambda: torch.save(x, io.BytesIO()), lambda: copy.copy(x),
+                 lambda: torch.utils.dlpack.to_dlpack(x), x.share_memory_):
+        refused(call, RuntimeError, "a sharded tensor has no memory of the whole; use to_local or full_tensor")
+    assert not x.is_shared()
+
+
+def test_deepcopy():
+    x = cut(gradient=True)
+    x.square().sum().backward()
+    y = copy.deepcopy({"x": x, "again": x})
+    assert y["x"] is y["again"] and y["x"] is not x and y["x"].requires_grad and meshard.extents(y["x"]) == [extent]
+    near(y["x"], whole, 0)
+    near(y["x"].grad, 2 * whole, 0)
+    with torch.no_grad():
+        x.zero_()
+    near(y["x"], whole, 0)
+    parameter = copy.deepcopy(nn.Parameter(cut()))
+    assert type(parameter) is nn.Parameter
+    near(parameter, whole, 0)
+    refused(lambda: copy.deepcopy(y["x"] * 2), RuntimeError, "detach()")
+
+
+def test_redistribute_to_local_and_back_have_gradients():
+    x = cut(gradient=True)
+    y = meshard.redistribute(x, [meshard.Shard(1)])
+    z = meshard.redistribute(y, [meshard.Shard(0)], extents=[extent[::-1]])
+    near(z, whole, 0)
+    assert meshard.extents(z) == [extent[::-1]]
+    meshard.from_local(meshard.to_local(z) * 2, mesh(), [meshard.Shard(0)]).square().sum().backward()
+    near(x.grad, 8 * whole)
+
+
+def test_gradients_of_gradients():
+    x, w = cut(gradient=True), whole.clone().requires_grad_()
+    g, = torch.autograd.grad((x.sin() ** 2).sum(), x, create_graph=True)
+    gw, = torch.autograd.grad((w.sin() ** 2).sum(), w, create_graph=True)
+    near(g, gw)
+    near(torch.autograd.grad(g.square().sum(), x)[0], torch.autograd.grad(gw.square().sum(), w)[0])
+
+
+def test_modes():
+    model = network()
+    with torch.no_grad():
+        assert not model(cut()).requires_grad
+        near(model(cut()), model(whole))
+    with torch.inference_mode():
+        assert model(cut()).is_inference()
+        near(model(cut()), model(whole))
+
+
+def test_autocast():
+    model, serial = meshard.replicate(network(), mesh()), network()
+    with torch.autocast("cpu", torch.bfloat16):
+        y, z = model(cut()), serial(whole)
+        assert y.dtype == z.dtype == torch.bfloat16
+        near(y, z, 0)
+        assert (cut() @ cut().T).dtype == torch.bfloat16
+        loss, expected = y.float().square().mean(), z.float().square().mean()
+    loss.backward()
+    expected.backward()
+    near(model[0].weight.grad, serial[0].weight.grad, 1e-2)
+
+
+def test_given_outs():
+    out = torch.empty(0)
+    torch.sum(cut(), 1, out=out)
+    near(out, whole.sum(1))
+    out = torch.zeros_like(cut() @ torch.eye(4))
+    torch.mm(cut(), torch.eye(4) * 2, out=out)
+    near(out, 2 * whole)
+
+
+class Cube(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x ** 3
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, = ctx.saved_tensors
+        return 3 * x ** 2 * gradient
+
+
+@torch.library.custom_op("meshard_tests::flipped", mutates_args=())
+def flipped(x: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(x.numpy()[::-1].copy())   # looks at memory
+
+
+flipped.register_autograd(lambda ctx, gradient: flipped(gradient))
+
+
+def test_custom_functions_and_operators():
+    x = cut(gradient=True)
+    Cube.apply(x).sum().backward()
+    near(x.grad, 3 * whole ** 2)
+    x, w = cut(gradient=True), whole.clone().requires_grad_()
+    (flipped(x) * x ** 2).sum().backward()
+    (flipped(w) * w ** 2).sum().backward()
+    near(x.grad, w.grad)
+
+
+def test_function_transforms():
+    near(torch.vmap(lambda v: v.sum())(cut()), whole.sum(1))
+    near(torch.func.grad(lambda v: (v ** 3).sum())(cut()), 3 * whole ** 2)
+
+
+def test_hooks():
+    seen, model = [], network()
+    model[0].register_forward_hook(lambda module, inputs, output: seen.append(meshard.describe(output)))
+    model[0].register_full_backward_hook(lambda module, inputs, outputs: seen.append(meshard.describe(outputs[0])))
+    x = cut(gradient=True)
+    x.register_hook(lambda gradient: seen.append(meshard.describe(gradient)))
+    model(x).sum().backward()
+    assert len(seen) == 3 and len(set(seen)) == 1, seen
+
+
+def test_checkpoints():
+    for run in (meshard.checkpoint, lambda function, *inputs: torch.utils.checkpoint.checkpoint(function, *inputs, use_reentrant=False)):
+        found = []
+        for wrap in (lambda function, *inputs: function(*inputs), run):
+            model, x = meshard.replicate(network(), mesh()), cut(gradient=True)
+            torch.manual_seed(3)
+            wrap(lambda v: F.dropout(model(v.sin()), 0.5), x).square().sum().backward()
+            found.append([x.grad, *(p.grad for p in model.parameters())])
+        for ours, theirs in zip(*found):
+            near(ours, meshard.full_tensor(theirs) if meshard.is_sharded(theirs) else theirs, 0)
+    a, b = meshard.checkpoint(lambda v: (v + 1, v * 2), cut(gradient=True))
+    near(a, whole + 1, 0)
+    near(b, whole * 2, 0)
+    refused(lambda: meshard.checkpoint(lambda v: 1 / 0, cut()), ZeroDivisionError)
+
+
+def test_compiled_functions_run_as_they_are():
+    model = network()
+    near(torch.compile(model, backend="eager")(cut()), model(whole))
+    near(torch.compile(lambda x: x.sin() + 1, backend="eager")(whole), whole.sin() + 1)
+    refused(lambda: torch.compile(lambda x: x + 1, fullgraph=True, backend="eager")(cut()), Exception, "sharded tensor of meshard")
+
+
+def test_data_parallel_wrapper():
+    """Of torch: the pending sums are reduced where it copies gradients into its buckets, and the mean over ranks is that of equal numbers."""
+    model, serial = nn.parallel.DistributedDataParallel(network()), network()
+    for _ in range(2):
+        model(cut()).square().mean().backward()
+        serial(whole).square().mean().backward()
+    for ours, theirs in zip(model.parameters(), serial.parameters()):
+        near(ours.grad, theirs.grad, 1e-5)
+
+
+def test_tools_of_torch():
+    from torch.utils.flop_counter import FlopCounterMode
+    with FlopCounterMode(display=False) as ours:
+        network()(cut())
+    with FlopCounterMode(display=False) as theirs:
+        network()(whole)
+    assert ours.get_total_flops() == theirs.get_total_flops()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        network()(cut())
+    assert any(event.key == "aten::addmm" for event in profile.key_averages())
+    with torch.autograd.set_detect_anomaly(True):
+        network()(cut(gradient=True)).sum().backward()
+    torch.testing.assert_close(cut(), whole)
+
+
+def test_gathering_is_recorded_and_can_be_refused():
+    with meshard.record_rules() as rules:
+        near(cut().sin(), whole.sin())
+        near(torch.linalg.svdvals(cut()), torch.linalg.svdvals(whole), 1e-5)
+    by_op = {event.op.split(".")[0]: event for event in rules.events}
+    assert not by_op["aten::sin"].gathered and by_op["aten::sin"].num_messages == 0 and meshard.describe(cut()) in by_op["aten::sin"].inputs
+    assert any(event.gathered for event in rules.events), rules.events
+    meshard.set_gather_policy("refuse")
+    try:
+        refused(lambda: torch.linalg.svdvals(cut()), NotImplementedError, "svd")
+    finally:
+        meshard.set_gather_policy("silent")
+
+
+def test_exact_mode_gives_the_same_bits_on_any_cut():
+    meshard.set_exact_mode(True)
+    try:
+        x = torch.randn(1000, generator=torch.Generator().manual_seed(1))
+        sums = {meshard.distribute_tensor(x, mesh(), [meshard.Shard(0)], extents=[e]).sum().item() for e in (uneven(1000), uneven(1000)[::-1])}
+        one_rank = meshard.DeviceMesh.single()
+        sums.add(meshard.from_local(x, one_rank, [meshard.Shard(0)]).sum().item())
+        assert len(sums) == 1, sums
+    finally:
+        meshard.set_exact_mode(False)

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training loops in Python: optimisers, clipping, accumulation, checkpoints; the same losses and weights as on one rank."""
+import copy
+import io
+
+import meshard
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+from ranks import mesh, num_ranks, rank, refused, uneven
+from sharded_check import difference, near
+
+whole = torch.randn(10, 4, generator=torch.Generator().manual_seed(0))
+extent = uneven(10)
+
+
+def cut():
+    return meshard.distribute_tensor(whole, mesh(), [meshard.Shard(0)], extents=[extent])
+
+
+def network():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 2))
+
+
+def train(make_optimizer, replicated=True, steps=8):
+    model, serial = network(), network()
+    if replicated:
+        meshard.replicate(model, mesh())
+    runs = [(model, make_optimizer(model.parameters()), cut()), (serial, make_optimizer(serial.parameters()), whole)]
+    for _ in range(steps):
+        losses = []
+        for module, optimizer, x in runs:
+            loss = F.mse_loss(module(x), x[:, :2] ** 2)
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+            optimizer.step()
+            losses.append(loss.item())
+        assert abs(losses[0] - losses[1]) < 1e-5 * abs(losses[1]), losses
+    for ours, theirs in zip(model.parameters(), serial.parameters()):
+        near(ours, theirs, 1e-5)
+    return f"last loss {losses[0]:.4f}"
+
+
+def test_adamw():
+    return train(lambda p: torch.optim.AdamW(p, 1e-2))
+
+
+def test_adamw_foreach():
+    return train(lambda p: torch.optim.AdamW(p, 1e-2, foreach=True))
+
+
+def test_adamw_fused():
+    return train(lambda p: torch.optim.AdamW(p, 1e-2, fused=True))
+
+
+def test_sgd_without_replicate():
+    return train(lambda p: torch.optim.SGD(p, 1e-2, momentum=0.9), replicated=False)
+
+
+def test_adamw_without_replicate():
+    return train(lambda p: torch.optim.AdamW(p, 1e-2), replicated=False)
+
+
+def test_lbfgs():
+    model, serial = meshard.replicate(network(), mesh()), network()
+    for module, x in ((model, cut()), (serial, whole)):
+        optimizer = torch.optim.LBFGS(module.parameters(), max_iter=5)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = F.mse_loss(module(x), x[:, :2] ** 2)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+    for ours, theirs in zip(model.parameters(), serial.parameters()):
+        near(ours, theirs, 1e-3)
+
+
+def test_replicate_starts_with_the_weights_of_rank_0():
+    torch.manual_seed(rank())
+    model = nn.Linear(4, 4)
+    if num_ranks() > 1:
+        refused(lambda: meshard.replicate(model, mesh(), verify_at_start=True), ValueError, "weight")
+    meshard.replicate(model, mesh())
+    torch.manual_seed(0)
+    near(model.weight, nn.Linear(4, 4).weight, 0)
+    refused(lambda: meshard.no_sync(nn.Linear(1, 1)).__enter__(), ValueError, "was not given to replicate")
+
+
+def test_no_sync_accumulates():
+    model, serial = meshard.replicate(network(), mesh()), network()
+    before = mesh().num_messages
+    with meshard.no_sync(model):
+        model(cut()).square().sum(1).backward(torch.ones(10))
+    inside = mesh().num_messages - before
+    model(cut()).square().sum(1).backward(torch.ones(10))
+    outside = mesh().num_messages - before - inside
+    serial(whole).square().sum().mul(2).backward()
+    near(model[0].weight.grad, serial[0].weight.grad)
+    assert num_ranks() == 1 or inside < outside, (inside, outside)
+
+
+def test_state_goes_to_a_file_and_back():
+    model = meshard.replicate(network(), mesh())
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    model(cut()).square().mean().backward()
+    optimizer.step()
+    file = io.BytesIO()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
+    file.seek(0)
+    state = torch.load(file)
+    fresh = network()
+    fresh.load_state_dict(state["model"])
+    torch.optim.AdamW(fresh.parameters(), 1e-2).load_state_dict(state["optimizer"])
+    near(fresh(cut()), model(whole))
+    near(copy.deepcopy(model)(cut()), model(whole))
+    torch.optim.swa_utils.AveragedModel(model).update_parameters(model)
+
+
+def test_a_sharded_parameter():
+    module, serial = nn.Module(), nn.Parameter(whole.clone())
+    module.field = nn.Parameter(cut())
+    ours, theirs = torch.optim.AdamW(module.parameters(), 1e-2), torch.optim.AdamW([serial], 1e-2)
+    for _ in range(3):
+        module.field.cos().sum().backward()
+        serial.cos().sum().backward()
+        ours.step()
+        theirs.step()
+    near(module.field, serial)
+    assert meshard.extents(ours.state[module.field]["exp_avg"]) == [extent]
+
+
+def test_cases_over_data_and_parts_over_domain():
+    """Each group of ranks along `data` has a case of its own; gradients are the mean over cases."""
+    if num_ranks() != 4:
+        return "needs 4 ranks"
+    grid = meshard.init_device_mesh((2, 2), mesh_dim_names=("data", "domain"))
+    assert grid.shape == (2, 2) and grid.size("data") == 2 and grid.get_coordinate() == [rank() // 2, rank() % 2]
+    cases = [torch.randn(n, 4, generator=torch.Generator().manual_seed(n)) for n in (10, 13)]
+    model, serial = meshard.replicate(network(), grid), network()
+    own, domain = cases[grid.get_local_rank("data")], grid["domain"]
+    part = own[:7] if domain.get_local_rank() == 0 else own[7:]
+    model(meshard.from_local(part, domain, [meshard.Shard(0)])).square().mean().backward()
+    (sum(serial(case).square().mean() for case in cases) / 2).backward()
+    worst = max(difference(ours.grad, theirs.grad, 1e-3) for ours, theirs in zip(model.parameters(), serial.parameters()))
+    assert worst < 1e-5, worst
+
+
+def test_fully_shard():
+    sharded, serial = network(), network()
+    handle = meshard.fully_shard(sharded, mesh(), over_all_axes=True)
+    assert sum(p.numel() for p in handle.local_parameters()) < sum(p.numel() for p in serial.parameters()) or num_ranks() == 1
+    ours, theirs = torch.optim.AdamW(handle.local_parameters(), 1e-2), torch.optim.AdamW(serial.parameters(), 1e-2)
+    for _ in range(3):
+        for module, optimizer, x in ((sharded, ours, cut()), (serial, theirs, whole)):
+            optimizer.zero_grad()
+            module(x).square().mean().backward()
+            optimizer.step()
+    for (name, value), (expected_name, expected) in zip(handle.full_parameters(), serial.named_parameters()):
+        assert name == expected_name
+        near(value, expected, 1e-5)
+    refused(lambda: meshard.fully_shard(network(), mesh()), ValueError, "data")
+    refused(lambda: meshard.fully_shard(network(), mesh(), units=["7"]), ValueError, "['7']")
