@@ -5,6 +5,7 @@
 #   bash apps/setup.sh            CPU: LibTorch without the CUDA libraries that only a GPU needs (1.3 GB)
 #   bash apps/setup.sh --cuda     LibTorch with all of them (NCCL, cuBLAS, cuDNN, ...)
 #   bash apps/setup.sh --nvcc     and NVIDIA's compiler, for the kernels of GPUs (0.2 GB); --cuda brings it, too
+#   bash apps/setup.sh --python   and, in build/python, a complete torch for `import meshard` and its tests (5 GB)
 #   bash apps/setup.sh --no-vtk   leave out VTK and what only the file formats need
 #
 # MESHARD_VENV names another folder for the virtual environment. Installed with the programs, as PREFIX/share/meshard/setup.sh, this brings LibTorch alone,
@@ -21,14 +22,16 @@ fi
 torch_version=2.11.0
 with_cuda=no
 with_nvcc=no
+with_python=no
 with_vtk=yes
 for argument in "$@"; do
   case "$argument" in
     --cuda) with_cuda=yes; with_nvcc=yes ;;
     --nvcc) with_nvcc=yes ;;
+    --python) with_python=yes ;;
     --no-vtk) with_vtk=no ;;
-    -h|--help) sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
-    *) echo "setup.sh: unknown option '$argument'. Known: --cuda, --nvcc, --no-vtk, --help." >&2; exit 2 ;;
+    -h|--help) sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    *) echo "setup.sh: unknown option '$argument'. Known: --cuda, --nvcc, --python, --no-vtk, --help." >&2; exit 2 ;;
   esac
 done
 
@@ -87,6 +90,15 @@ if [ ! -f "$stamp" ]; then
     "$venv/bin/pip" install -q --no-deps "${wheels[@]}" ||
       fail "pip could not install ${wheels[*]}. Is there a network? For a mirror set PIP_INDEX_URL."
   fi
+  touch "$stamp"
+fi
+
+# --- a complete torch, for Python --------------------------------------------------------------------------------------
+stamp=$root/build/python/.meshard-torch-$torch_version
+if [ "$with_python" = yes ] && [ ! -f "$stamp" ]; then
+  say "installing torch $torch_version with all that it imports into build/python"
+  "$python" -m venv "$root/build/python" && "$root/build/python/bin/pip" install -q "torch==$torch_version" numpy meshio ||
+    fail "pip could not install torch $torch_version for Python. Is there a network? For a mirror set PIP_INDEX_URL."
   touch "$stamp"
 fi
 

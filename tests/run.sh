@@ -1,14 +1,22 @@
 #!/usr/bin/env bash
 # Sets up, builds and tests: `bash tests/run.sh [ctest options]`, e.g. `bash tests/run.sh -L partition`.
 # Before ctest's last lines stand the total time, the slowest tests, and what was skipped and why.
-# MESHARD_BUILD names another build folder, MESHARD_JOBS the number of compilers at once.
+# MESHARD_BUILD names another build folder, MESHARD_JOBS the number of compilers at once, MESHARD_PYTHON a Python with torch 2.11, for the tests of
+# `import meshard`; `bash tests/run.sh --python [ctest options]` installs one.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=${MESHARD_BUILD:-$root/build/release}
 jobs=${MESHARD_JOBS:-$(nproc)}
 
-bash "$root/apps/setup.sh" --nvcc
-cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release
+setup=(--nvcc)
+python=${MESHARD_PYTHON:-}
+if [ "${1:-}" = --python ]; then
+  shift
+  setup+=(--python)
+  python=$root/build/python/bin/python3
+fi
+bash "$root/apps/setup.sh" "${setup[@]}"
+cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release ${python:+"-DMESHARD_PYTHON=$python"}
 cmake --build "$build" -j "$jobs"
 results=$build/test_results.xml
 rm -f "$results"
