@@ -90,6 +90,7 @@ def test_files_come_back_the_same():
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "box.vtu"
         meshard.write(path, mesh)
+        assert meshard.partition(path, 2)[0].mesh.cell_data["u"].shape[1] == 3
         assert meshard.read(path).difference(mesh) == "" and meshard.read(str(path)).n_cells == 24
         meshard.write_shards(path.parent / "shards", meshard.partition(mesh, 2))
         assert meshard.merge(meshard.read_shards(path.parent / "shards")).difference(mesh) == ""

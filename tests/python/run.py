@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the cases of one file on several ranks: `run.py modules_test.py 3`, or some of them: `run.py modules_test.py 3 linear gru`.
 
-Each rank is a process that imports the file and calls its functions `test_...` in turn, with what `ranks.py` gives. The first case that fails on a rank ends all
-ranks. Ends with 77 if the package or something that the file needs is not there."""
+Each rank is a process that imports the file and calls its functions `test_...` in turn, with what `ranks.py` gives. The first case that fails on a rank
+ends all ranks. Ends with 77 if the package or something that the file needs is not there."""
 import os
 import pathlib
 import subprocess

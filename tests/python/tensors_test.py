@@ -48,7 +48,8 @@ def test_only_the_source_needs_the_whole():
     source = num_ranks() - 1
     x = meshard.distribute_tensor(whole if rank() == source else None, mesh(), [meshard.Shard(0)], extents=[extent], src_data_rank=source)
     assert torch.equal(meshard.full_tensor(x), whole)
-    assert meshard.extents(meshard.distribute_tensor(whole, mesh(), [meshard.Shard(1)])) == [[4 // num_ranks() + (r < 4 % num_ranks()) for r in range(num_ranks())]]
+    even = [4 // num_ranks() + (r < 4 % num_ranks()) for r in range(num_ranks())]
+    assert meshard.extents(meshard.distribute_tensor(whole, mesh(), [meshard.Shard(1)])) == [even]
 
 
 def test_placements_and_meshes_of_torch_are_taken():
@@ -67,6 +68,7 @@ def test_wrong_arguments_are_value_errors_that_say_what_was_found():
             (lambda: meshard.from_local(whole, mesh(), shard), "Write [Shard(0)]"),
             (lambda: meshard.from_local(whole, mesh(), [meshard.Shard(2)]), "Shard(2) of a tensor that has 2 dimensions"),
             (lambda: meshard.from_local(whole, mesh(), [meshard.Shard(-3)]), "Shard(-3)"),
+            (lambda: meshard.from_local([1], mesh(), [shard]), "expected a torch.Tensor, found list"),
             (lambda: meshard.from_local(whole, mesh(), [0]), "expected Shard(dim), Replicate() or Partial()"),
             (lambda: meshard.from_local(whole, "domain", [shard]), "expected a DeviceMesh"),
             (lambda: meshard.distribute_tensor(whole, mesh(), [shard, shard]), "found 2 placements"),

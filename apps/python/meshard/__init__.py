@@ -38,11 +38,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "CommunicationError", "DeviceMesh", "Error", "FullyShardedModule", "InvalidInput", "IoError", "Mesh", "MissingShardRule", "Neighbors", "Part", "Partial",
-    "Placement", "Replicate", "Shard", "SurfaceDistance", "SurfaceForces", "checkpoint", "describe", "device_mesh", "distribute_tensor", "extents", "forces", "from_local", "from_torch_mesh", "full_tensor", "fully_shard",
-    "gather_neighbors", "gather_rows", "init_device_mesh", "is_sharded", "knn", "merge", "mesh", "no_sync", "partition", "placements",
-    "radius_search", "read", "read_shards", "record_rules", "redistribute",
-    "replicate", "scatter_add", "segment_reduce", "segment_softmax", "set_exact_mode", "set_gather_policy", "signed_distance", "to_local", "write",
-    "write_shards",
+    "Placement", "Replicate", "Shard", "SurfaceDistance", "SurfaceForces", "checkpoint", "describe", "device_mesh", "distribute_tensor", "extents", "forces",
+    "from_local", "from_torch_mesh", "full_tensor", "fully_shard", "gather_neighbors", "gather_rows", "init_device_mesh", "is_sharded", "knn", "merge",
+    "mesh", "no_sync", "partition", "placements", "radius_search", "read", "read_shards", "record_rules", "redistribute", "replicate", "scatter_add",
+    "segment_reduce", "segment_softmax", "set_exact_mode", "set_gather_policy", "signed_distance", "to_local", "write", "write_shards",
 ]
 
 _torch_hooks.install()

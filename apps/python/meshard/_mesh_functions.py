@@ -72,16 +72,18 @@ def _of_meshio(given: Any) -> Mesh:
 
 
 def as_mesh(given: Any) -> Mesh:
-    """A mesh as it is, or one of pyvista, of meshio, or points (N, 3) of a cloud. Raises InvalidInput (a ValueError) for anything else."""
+    """A mesh as it is, or one of a file, of pyvista, of meshio, or points (N, 3) of a cloud. Raises InvalidInput (a ValueError) for anything else."""
     if isinstance(given, Mesh):
         return given
+    if isinstance(given, (str, os.PathLike)):
+        return read(given)
     if hasattr(given, "point_data") and (hasattr(given, "celltypes") or hasattr(given, "n_strips")):
         return _of_pyvista(given)
     if hasattr(given, "point_data") and hasattr(given, "cells"):
         return _of_meshio(given)
     if isinstance(given, np.ndarray):
         return mesh(given)
-    raise InvalidInput(f"expected a Mesh of meshard, pyvista or meshio, or an array (N, 3) of points; found {type(given).__name__}.")
+    raise InvalidInput(f"expected a Mesh of meshard, pyvista or meshio, the path of a file, or an array (N, 3) of points; found {type(given).__name__}.")
 
 
 def read(path: Union[str, os.PathLike]) -> Mesh:
@@ -100,7 +102,7 @@ def write(path: Union[str, os.PathLike], mesh: Any) -> None:
 
 def partition(mesh: Any, n: int, *, method: str = "metis", ghost_layers: int = 1, imbalance: float = 1.03, seed: int = 0, quality: bool = False,
               owners: Optional[Sequence[int]] = None) -> list[Part]:
-    """Cuts a mesh (or one of pyvista or meshio, or points of a cloud) into n parts with ghosts. Same arguments, same parts.
+    """Cuts a mesh (or one of a file, of pyvista or meshio, or points of a cloud) into n parts with ghosts. Same arguments, same parts.
 
     method:    'metis', 'recursive', 'scotch', 'rcb', 'hilbert' or 'auto', as of `meshard partition`
     quality:   searches longer for fewer cut faces

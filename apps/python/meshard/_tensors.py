@@ -38,6 +38,11 @@ def _own_placements(given: Any, num_dims: Optional[int]) -> list[Placement]:
     return [_own_placement(placement, num_dims) for placement in given]
 
 
+def _require_tensor(given: Any, where: str) -> None:
+    if not isinstance(given, torch.Tensor):
+        raise InvalidInput(f"{where}: expected a torch.Tensor, found {type(given).__name__}.")
+
+
 def _own_extents(given: Extents) -> list:
     return [] if given is None else [None if one is None else [int(n) for n in one] for one in given]
 
@@ -49,6 +54,7 @@ def from_local(local: torch.Tensor, device_mesh: AnyMesh, placements: Sequence[P
     placements: one for each axis of the mesh: Shard(dim), Replicate() or Partial(), of meshard or of torch.distributed.tensor
 
     Raises InvalidInput (a ValueError) where ranks disagree in dimensions that are not cut."""
+    _require_tensor(local, "from_local")
     return _core.from_local(local, own_mesh(device_mesh), _own_placements(placements, local.dim()))
 
 
@@ -60,6 +66,8 @@ def distribute_tensor(tensor: Optional[torch.Tensor], device_mesh: AnyMesh, plac
     extents: for each axis of the mesh the number of entries of each of its ranks, zero allowed, or None where the tensor is not cut or is cut evenly
 
     Raises InvalidInput (a ValueError) where extents do not add up to the whole, or the source has no tensor."""
+    if tensor is not None:
+        _require_tensor(tensor, "distribute_tensor")
     num_dims = None if tensor is None else tensor.dim()
     return _core.distribute_tensor(tensor, own_mesh(device_mesh), _own_placements(placements, num_dims), _own_extents(extents), src_data_rank)
 
