@@ -69,9 +69,16 @@ at::Tensor FusedAdamW::step(LossClosure closure)
 
 std::unique_ptr<torch::optim::AdamW> make_adamw(std::vector<at::Tensor> parameters, const torch::optim::AdamWOptions& options)
 {
-    const bool on_cpu = std::all_of(parameters.begin(), parameters.end(), [](const auto& parameter) { return parameter.is_cpu(); });
-    if (on_cpu) return std::make_unique<torch::optim::AdamW>(std::move(parameters), options);
-    return std::make_unique<FusedAdamW>(std::move(parameters), options);
+    return make_adamw(std::vector{torch::optim::OptimizerParamGroup(std::move(parameters), std::make_unique<torch::optim::AdamWOptions>(options))}, options);
+}
+
+std::unique_ptr<torch::optim::AdamW> make_adamw(std::vector<torch::optim::OptimizerParamGroup> groups, const torch::optim::AdamWOptions& defaults)
+{
+    const bool on_cpu = std::all_of(groups.begin(), groups.end(), [](const auto& group) {
+        return std::all_of(group.params().begin(), group.params().end(), [](const auto& parameter) { return parameter.is_cpu(); });
+    });
+    if (on_cpu) return std::make_unique<torch::optim::AdamW>(groups, defaults);
+    return std::make_unique<FusedAdamW>(groups, defaults);
 }
 
 }  // namespace meshard

@@ -22,4 +22,7 @@ public:
 /// FusedAdamW for parameters that lie on a device, torch::optim::AdamW, whose bits earlier runs have, for those on the CPU.
 std::unique_ptr<torch::optim::AdamW> make_adamw(std::vector<at::Tensor> parameters, const torch::optim::AdamWOptions& options);
 
+/// The same for groups with options of their own. @param defaults   of groups that have none
+std::unique_ptr<torch::optim::AdamW> make_adamw(std::vector<torch::optim::OptimizerParamGroup> groups, const torch::optim::AdamWOptions& defaults);
+
 }  // namespace meshard

@@ -59,6 +59,15 @@ void scale(const std::vector<at::Tensor>& gradients, double norm, double max_nor
     for (auto gradient : gradients) gradient.mul_(max_norm / (norm + 1e-6));
 }
 
+std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters)
+{
+    std::vector<at::Tensor> gradients;
+    for (const auto& parameter : parameters) {
+        if (parameter.grad().defined() && parameter.numel() > 0) gradients.push_back(parameter.grad());
+    }
+    return gradients;
+}
+
 }  // namespace
 
 double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm)
@@ -117,6 +126,24 @@ double clip_grad_norm(const FullyShardedModule& module, double max_norm)
     const auto norm = std::sqrt(sum.item<double>());
     scale(gradients, norm, max_norm);
     return norm;
+}
+
+at::Tensor gradient_norm(const std::vector<at::Tensor>& parameters, const RankGroup* parts_of)
+{
+    const at::NoGradGuard no_grad;
+    const auto gradients = gradients_of(parameters);
+    const auto options = (parameters.empty() ? at::TensorOptions() : parameters[0].options()).dtype(at::kDouble).requires_grad(false);
+    auto sum = gradients.empty() ? at::zeros({1}, options) : at::stack(at::_foreach_norm(gradients, 2, at::kDouble)).square().sum().view({1});
+    if (parts_of) parts_of->all_reduce(sum);
+    return sum.sqrt().squeeze(0);
+}
+
+void scale_to_norm(const std::vector<at::Tensor>& parameters, const at::Tensor& norm, double max_norm)
+{
+    check(max_norm);
+    const at::NoGradGuard no_grad;
+    const auto factor = at::clamp_max(max_norm / (norm + 1e-6), 1.0);
+    for (auto& gradient : gradients_of(parameters)) gradient.mul_(factor);
 }
 
 }  // namespace meshard
