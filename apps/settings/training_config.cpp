@@ -50,14 +50,39 @@ constexpr SettingRule kFixedRules[] = {
     {.path = "training.num_epochs", .type = SettingType::Integer, .fallback = "100", .min = 1, .max = kLargeCount, .meaning = "times through all training cases"},
     {.path = "training.max_steps", .type = SettingType::Integer, .fallback = "0", .min = 0, .max = kLargeCount, .meaning = "ends training early; 0: no limit"},
     {.path = "training.precision", .fallback = "float32", .words = "float32|tf32|bfloat16|bf16|float16|fp16", .not_yet = "float64", .meaning = "numbers of the model's arithmetic; weights, sums and the loss stay float32; tf32: float32 whose products GPUs round"},
-    {.path = "training.loss", .fallback = "mse", .words = "mse", .not_yet = "huber|rmse|l1", .meaning = "loss over all points and channels, in normalised units: mse is the mean squared error"},
-    {.path = "training.optimizer.name", .fallback = "adamw", .words = "adamw", .not_yet = "adam|sgd|muon|lion", .meaning = "optimiser"},
+    {.path = "training.loss", .type = SettingType::TextList, .fallback = "mse", .words = "mse|l1|huber|relative_mse|relative_l2", .meaning = "loss over all points and channels, or several whose sum it is; normalised units but for relative_l2"},
+    {.path = "training.loss_weights", .type = SettingType::NumberList, .min = 0, .max = 1e6, .meaning = "factor of each loss in the sum, e.g. [1, 0.05] of loss: [mse, relative_l2]; 1 unless said"},
+    {.path = "training.huber_delta", .type = SettingType::Number, .fallback = "1", .min = 1e-6, .max = 1e6, .meaning = "error from which huber grows in a line, in normalised units"},
+    {.path = "training.field_weights.*", .type = SettingType::NumberList, .min = 0, .max = 1e6, .meaning = "how often a field counts in the loss: a number, or one for each of its channels; 1 unless said"},
+    {.path = "training.point_weights", .fallback = "none", .words = "none|areas", .meaning = "how often a point counts in the loss: once, or by its area, which must be among data.inputs"},
+    {.path = "training.accumulate", .type = SettingType::Integer, .fallback = "1", .min = 1, .max = 1e6, .meaning = "cases of a data group whose gradients are averaged before the weights change"},
+    {.path = "training.clip_norm", .type = SettingType::Number, .fallback = "0", .min = 0, .max = 1e9, .meaning = "largest norm of all gradients together; larger ones are scaled down to it; 0: any"},
+    {.path = "training.max_skipped_steps", .type = SettingType::Integer, .fallback = "0", .min = 0, .max = kLargeCount, .meaning = "steps in a row that may be left out because loss or gradients are not finite; 0: the first ends the run"},
+    {.path = "training.ema", .type = SettingType::Number, .fallback = "0", .min = 0, .max = 0.9999999, .meaning = "decay of the weights' running mean, which validation and prediction then use; 0: none"},
+    {.path = "training.optimizer.name", .fallback = "adamw", .words = "adamw|lion|muon", .not_yet = "adam|sgd|soap", .meaning = "optimiser; muon: matrices by Muon, all else by AdamW"},
     {.path = "training.optimizer.lr", .type = SettingType::Number, .fallback = "1e-3", .min = 0, .max = 100, .meaning = "highest learning rate"},
     {.path = "training.optimizer.weight_decay", .type = SettingType::Number, .fallback = "1e-4", .min = 0, .max = 100, .meaning = "decoupled weight decay"},
-    {.path = "training.optimizer.betas", .type = SettingType::NumberList, .fallback = "[0.9, 0.999]", .min = 0, .max = 0.999999999, .meaning = "decay rates of AdamW's two running means"},
-    {.path = "training.scheduler.name", .fallback = "cosine", .words = "cosine|constant", .not_yet = "step|one_cycle|exponential|plateau", .meaning = "how the learning rate goes on after the warm-up"},
+    {.path = "training.optimizer.betas", .type = SettingType::NumberList, .fallback = "auto", .words = "auto", .min = 0, .max = 0.999999999, .meaning = "decay rates of the two running means; auto: [0.9, 0.999], of lion [0.9, 0.99]"},
+    {.path = "training.optimizer.momentum", .type = SettingType::Number, .fallback = "0.95", .min = 0, .max = 0.999999999, .meaning = "decay rate of muon's running mean"},
+    {.path = "training.optimizer.muon_size", .fallback = "match_adamw", .words = "match_adamw|original", .meaning = "size of muon's steps: that of AdamW's, 0.2 sqrt(max(rows, columns)), or sqrt(max(1, rows / columns))"},
+    {.path = "training.optimizer.decay_vectors", .fallback = "true", .words = "true|false", .meaning = "weight decay of parameters with one dimension, too: biases and norms"},
+    {.path = "training.optimizer.groups.*.match", .type = SettingType::TextList, .meaning = "patterns of parameters' names, e.g. [blocks.0.*, '*.bias'], that the group trains in its own way"},
+    {.path = "training.optimizer.groups.*.lr", .type = SettingType::Number, .min = 0, .max = 100, .meaning = "highest learning rate of the group; 0 keeps its parameters as they are"},
+    {.path = "training.optimizer.groups.*.weight_decay", .type = SettingType::Number, .min = 0, .max = 100, .meaning = "weight decay of the group"},
+    {.path = "training.optimizer.groups.*.name", .words = "adamw|lion|muon", .meaning = "optimiser of the group"},
+    {.path = "training.scheduler.name", .fallback = "cosine", .words = "cosine|constant|linear|polynomial|step|exponential|one_cycle|plateau", .meaning = "how the learning rate goes on after the warm-up"},
     {.path = "training.scheduler.warmup_steps", .type = SettingType::Integer, .fallback = "0", .min = 0, .max = kLargeCount, .meaning = "steps in which the learning rate rises in a line"},
-    {.path = "training.scheduler.min_lr", .type = SettingType::Number, .fallback = "0", .min = 0, .max = 100, .meaning = "learning rate at the end of the cosine"},
+    {.path = "training.scheduler.min_lr", .type = SettingType::Number, .fallback = "0", .min = 0, .max = 100, .meaning = "learning rate at the end of cosine, linear and polynomial; lowest one of step and exponential"},
+    {.path = "training.scheduler.power", .type = SettingType::Number, .fallback = "2", .min = 0, .max = 100, .meaning = "of polynomial: (1 - t) to this power"},
+    {.path = "training.scheduler.step_epochs", .type = SettingType::Integer, .fallback = "100", .min = 1, .max = kLargeCount, .meaning = "of step: epochs after which the rate is multiplied by gamma"},
+    {.path = "training.scheduler.gamma", .type = SettingType::Number, .fallback = "0.1", .min = 0, .max = 1, .meaning = "factor of step (each step_epochs), exponential (each epoch) and plateau"},
+    {.path = "training.scheduler.patience", .type = SettingType::Integer, .fallback = "10", .min = 0, .max = kLargeCount, .meaning = "of plateau: validations without a better one before the rate falls"},
+    {.path = "training.scheduler.threshold", .type = SettingType::Number, .fallback = "1e-4", .min = 0, .max = 1, .meaning = "of plateau: share by which a validation must be better to count"},
+    {.path = "training.early_stop.patience", .type = SettingType::Integer, .fallback = "0", .min = 0, .max = kLargeCount, .meaning = "validations without a better one that end the run; 0: none do"},
+    {.path = "training.early_stop.min_delta", .type = SettingType::Number, .fallback = "0", .min = 0, .max = 1e6, .meaning = "by how much the mean rel_l2 must fall below the best to count as better"},
+    {.path = "training.max_minutes", .type = SettingType::Number, .fallback = "0", .min = 0, .max = 1e7, .meaning = "time after which a run saves and ends, to be gone on with by --resume; 0: no limit"},
+    {.path = "training.keep_last", .type = SettingType::Integer, .fallback = "0", .min = 0, .max = 1e6, .meaning = "newest checkpoints that stay besides last and best, as epoch_N"},
+    {.path = "training.snapshot_interval", .type = SettingType::Integer, .fallback = "0", .min = 0, .max = kLargeCount, .meaning = "epochs between checkpoints that stay for good, as epoch_N; 0: none"},
     {.path = "training.memory", .fallback = "stored", .words = "stored|recomputed|streamed", .meaning = "what a step keeps of each point: all that backward needs, the layers' inputs, or nothing; slower in this order"},
     {.path = "training.offload", .fallback = "false", .words = "true|false", .meaning = "on devices: large tensors that backward needs wait for it in the host's memory; slower"},
     {.path = "training.exact", .fallback = "false", .words = "true|false", .meaning = "losses and weights are the same bits on any number of ranks; for comparing runs, several times slower"},
@@ -206,6 +231,87 @@ void require_exact(const TrainingRunConfig& config, const Settings& settings)
     }
 }
 
+void read_loss(const Settings& settings, const DataConfig& data, TrainingConfig& training)
+{
+    const auto& kinds = settings.find("training.loss")->values;
+    const auto weights = settings.has("training.loss_weights") ? settings.numbers("training.loss_weights") : std::vector<double>(kinds.size(), 1.0);
+    if (kinds.empty() || weights.size() != kinds.size()) {
+        throw UsageError((kinds.empty() ? settings.where("training.loss") + " is empty"
+                                        : settings.where("training.loss_weights") + " has " + std::to_string(weights.size()) + " numbers") +
+                         "; expected one for each of training.loss, of which there are " + std::to_string(kinds.size()) + ".");
+    }
+    training.loss.terms.clear();
+    double sum = 0;
+    for (std::size_t i = 0; i < kinds.size(); ++i) {
+        training.loss.terms.push_back({loss_kind(kinds[i]), weights[i]});
+        sum += weights[i];
+    }
+    if (!(sum > 0)) throw UsageError(settings.where("training.loss_weights") + " are all 0. Give one of them a positive number.");
+    training.loss.huber_delta = settings.number("training.huber_delta");
+
+    for (const auto& name : settings.names_below("training.field_weights")) {
+        const auto path = "training.field_weights." + name;
+        std::string names;
+        for (const auto& field : data.fields) names += (names.empty() ? "" : ", ") + field.name;
+        const bool is_field = std::any_of(data.fields.begin(), data.fields.end(), [&](const auto& field) { return field.name == name; });
+        if (!is_field) throw UsageError(settings.where(path) + " weighs a field that data.fields has not; it has " + names + ".");
+        training.field_weights[name] = settings.numbers(path);
+    }
+    training.weigh_areas = settings.text("training.point_weights") == "areas";
+    if (training.weigh_areas && !data.tells("areas")) {
+        throw UsageError(settings.where("training.point_weights") +
+                         " is areas, which data.inputs does not have. Add them there: data.inputs=[points, normals, areas].");
+    }
+}
+
+void read_optimizer(const Settings& settings, TrainingConfig& training)
+{
+    training.optimizer = settings.text("training.optimizer.name");
+    training.learning_rate = settings.number("training.optimizer.lr");
+    training.weight_decay = settings.number("training.optimizer.weight_decay");
+    if (settings.text("training.optimizer.betas") != "auto") {
+        const auto betas = settings.numbers("training.optimizer.betas");
+        if (betas.size() != 2) throw UsageError(settings.where("training.optimizer.betas") + " must be two numbers.");
+        training.betas = {betas[0], betas[1]};
+    }
+    training.momentum = settings.number("training.optimizer.momentum");
+    training.muon_matches_adamw = settings.text("training.optimizer.muon_size") == "match_adamw";
+    training.decay_vectors = settings.text("training.optimizer.decay_vectors") == "true";
+    for (const auto& name : settings.names_below("training.optimizer.groups")) {
+        const auto path = "training.optimizer.groups." + name;
+        const auto* match = settings.find(path + ".match");
+        if (!match || match->values.empty()) throw UsageError(path + ".match must say which parameters the group has, e.g. [blocks.0.*, '*.bias'].");
+        ParameterGroupConfig group{name, match->values, {}, {}, {}};
+        if (settings.has(path + ".lr")) group.learning_rate = settings.number(path + ".lr");
+        if (settings.has(path + ".weight_decay")) group.weight_decay = settings.number(path + ".weight_decay");
+        if (settings.has(path + ".name")) group.optimizer = settings.text(path + ".name");
+        if (group.learning_rate && training.learning_rate == 0) {
+            throw UsageError(settings.where(path + ".lr") + " needs a training.optimizer.lr above 0, whose schedule it follows.");
+        }
+        training.parameter_groups.push_back(std::move(group));
+    }
+}
+
+void read_schedule(const Settings& settings, TrainingConfig& training)
+{
+    training.scheduler = settings.text("training.scheduler.name");
+    training.warmup_steps = settings.integer("training.scheduler.warmup_steps");
+    training.min_learning_rate = settings.number("training.scheduler.min_lr");
+    training.power = settings.number("training.scheduler.power");
+    training.step_epochs = settings.integer("training.scheduler.step_epochs");
+    training.gamma = settings.number("training.scheduler.gamma");
+    training.plateau_patience = settings.integer("training.scheduler.patience");
+    training.threshold = settings.number("training.scheduler.threshold");
+    if (training.scheduler == "one_cycle" && training.warmup_steps > 0) {
+        throw UsageError(settings.where("training.scheduler.warmup_steps") + " is set, and one_cycle has a warm-up of its own. Leave it out.");
+    }
+    training.stop_patience = settings.integer("training.early_stop.patience");
+    training.stop_min_delta = settings.number("training.early_stop.min_delta");
+    training.max_minutes = settings.number("training.max_minutes");
+    training.num_kept = settings.integer("training.keep_last");
+    training.snapshot_interval = settings.integer("training.snapshot_interval");
+}
+
 std::int64_t count_or_auto(const Settings& settings, std::string_view path)
 {
     return settings.text(path) == "auto" ? 0 : settings.integer(path);
@@ -244,8 +350,16 @@ bool DataConfig::tells(std::string_view input) const
 
 std::int64_t num_point_channels(const DataConfig& data)
 {
+    return first_channel(data, {});
+}
+
+std::int64_t first_channel(const DataConfig& data, std::string_view input)
+{
     std::int64_t count = 0;
-    for (const auto& input : data.inputs) count += input == "points" || input == "normals" ? 3 : 1;
+    for (const auto& known : data.inputs) {
+        if (known == input) break;
+        count += known == "points" || known == "normals" ? 3 : 1;
+    }
     return count;
 }
 
@@ -333,14 +447,13 @@ TrainingRunConfig training_config(const Settings& settings)
     auto& training = config.training;
     training.num_epochs = settings.integer("training.num_epochs");
     training.max_steps = settings.integer("training.max_steps");
-    training.learning_rate = settings.number("training.optimizer.lr");
-    training.weight_decay = settings.number("training.optimizer.weight_decay");
-    const auto betas = settings.numbers("training.optimizer.betas");
-    if (betas.size() != 2) throw UsageError(settings.where("training.optimizer.betas") + " must be two numbers.");
-    training.betas = {betas[0], betas[1]};
-    training.scheduler = settings.text("training.scheduler.name");
-    training.warmup_steps = settings.integer("training.scheduler.warmup_steps");
-    training.min_learning_rate = settings.number("training.scheduler.min_lr");
+    read_loss(settings, config.data, training);
+    training.accumulate = settings.integer("training.accumulate");
+    training.clip_norm = settings.number("training.clip_norm");
+    training.max_skipped_steps = settings.integer("training.max_skipped_steps");
+    training.average_decay = settings.number("training.ema");
+    read_optimizer(settings, training);
+    read_schedule(settings, training);
     training.precision = precision_named(settings.text("training.precision"));
     training.memory = memory_mode(settings.text("training.memory"));
     training.offload = settings.text("training.offload") == "true";

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "apps/settings/settings.h"
+#include "models/layers/field_loss_options.h"
 #include "models/layers/memory_mode.h"
 #include "models/layers/precision.h"
 #include "models/registry/registry.h"
@@ -70,19 +71,53 @@ struct ModelConfig {
     nlohmann::json arguments = nlohmann::json::object();  ///< that the configuration states; the others follow from the data or keep their defaults
 };
 
+/// First of the channels by which points are told an input (`data.inputs`), which must be among them.
+std::int64_t first_channel(const DataConfig& data, std::string_view input);
+
 /// All arguments of the model for cases with so many channels to predict, if that is known yet.
 /// @throws InvalidInput where the configuration says otherwise.
 nlohmann::json model_arguments(const ModelConfig& model, const DataConfig& data, std::optional<std::int64_t> out_dim);
 
+/// Parameters that are trained in another way than the rest.
+struct ParameterGroupConfig {
+    std::string name;
+    std::vector<std::string> match;  ///< patterns of their names, of which one fits; `*` stands for any text
+    std::optional<double> learning_rate;
+    std::optional<double> weight_decay;
+    std::string optimizer;  ///< as `TrainingConfig::optimizer`; empty: the same
+};
+
 struct TrainingConfig {
     std::int64_t num_epochs = 0;
-    std::int64_t max_steps = 0;  ///< 0: no limit
+    std::int64_t max_steps = 0;                                ///< 0: no limit
+    FieldLossOptions loss;                                     ///< but for the fields' weights
+    std::map<std::string, std::vector<double>> field_weights;  ///< of those that have one, in the loss: one number, or one a channel
+    bool weigh_areas = false;                                  ///< points count in the loss by their areas
+    std::int64_t accumulate = 1;                               ///< cases of a data group in a step
+    double clip_norm = 0;                                      ///< largest norm of all gradients; 0: any
+    std::int64_t max_skipped_steps = 0;                        ///< in a row, that are left out because they are not finite
+    double average_decay = 0;                                  ///< of the weights' running mean; 0: none
+    std::string optimizer = "adamw";                           ///< adamw, lion, muon
     double learning_rate = 0;
     double weight_decay = 0;
-    std::array<double, 2> betas{};
-    std::string scheduler;  ///< cosine, constant
+    std::optional<std::array<double, 2>> betas;  ///< unless said those of the optimiser
+    double momentum = 0.95;                      ///< of Muon
+    bool muon_matches_adamw = true;              ///< its steps have the size of AdamW's
+    bool decay_vectors = true;                   ///< weights of parameters with one dimension decay, too
+    std::vector<ParameterGroupConfig> parameter_groups;
+    std::string scheduler;  ///< constant, cosine, linear, polynomial, step, exponential, one_cycle, plateau
     std::int64_t warmup_steps = 0;
     double min_learning_rate = 0;
+    double power = 1;                    ///< of polynomial
+    std::int64_t step_epochs = 100;      ///< of step
+    double gamma = 0.1;                  ///< of step, exponential and plateau
+    std::int64_t plateau_patience = 10;  ///< in validations
+    double threshold = 1e-4;             ///< of plateau, relative
+    std::int64_t stop_patience = 0;      ///< in validations; 0: the run goes on to its end
+    double stop_min_delta = 0;
+    double max_minutes = 0;              ///< 0: no limit
+    std::int64_t num_kept = 0;           ///< newest checkpoints besides `last` and `best`
+    std::int64_t snapshot_interval = 0;  ///< in epochs; 0: none
     Precision precision = Precision::Float32;
     MemoryMode memory = MemoryMode::Stored;
     bool offload = false;            ///< on devices, large tensors that backward needs are kept in host memory

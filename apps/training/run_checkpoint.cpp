@@ -82,19 +82,9 @@ std::string squares_of(const std::string& parameter)
     return "optimizer.exp_avg_sq." + parameter;
 }
 
-const torch::optim::AdamWParamState* state_of(const torch::optim::AdamW& optimizer, const at::Tensor& parameter)
+std::string raw_of(const std::string& parameter)
 {
-    const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
-    return found == optimizer.state().end() ? nullptr : &static_cast<const torch::optim::AdamWParamState&>(*found->second);
-}
-
-void set_state(torch::optim::AdamW& optimizer, const at::Tensor& parameter, std::int64_t step, const at::Tensor& mean, const at::Tensor& squares)
-{
-    auto state = std::make_unique<torch::optim::AdamWParamState>();
-    state->step(step);
-    state->exp_avg(mean.to(parameter.device()));
-    state->exp_avg_sq(squares.to(parameter.device()));
-    optimizer.state()[parameter.unsafeGetTensorImpl()] = std::move(state);
+    return "optimizer.weights." + parameter;
 }
 
 /// This rank's values of a whole tensor, flat, where the part lies.
@@ -111,22 +101,26 @@ at::Tensor part_of(const at::Tensor& whole, const at::Tensor& shard)
 
 }  // namespace
 
-TrainedValues trained_values(const torch::nn::Module& model, const torch::optim::AdamW& optimizer)
+TrainedValues trained_values(const torch::nn::Module& model, const Optimizers& optimizers, const WeightAverage* average)
 {
     TrainedValues values;
-    for (const auto& item : model.named_parameters()) values.tensors.emplace_back(item.key(), item.value());
+    for (const auto& item : model.named_parameters()) {
+        const auto* mean = average ? average->mean_of(item.value()) : nullptr;
+        values.tensors.emplace_back(item.key(), mean ? *mean : item.value());
+        if (mean) values.tensors.emplace_back(raw_of(item.key()), item.value());
+    }
     for (const auto& item : model.named_buffers()) values.tensors.emplace_back(item.key(), item.value());
     for (const auto& item : model.named_parameters()) {
-        const auto* state = state_of(optimizer, item.value());
+        const auto state = optimizers.state(item.value());
         if (!state) continue;
-        values.tensors.emplace_back(mean_of(item.key()), state->exp_avg());
-        values.tensors.emplace_back(squares_of(item.key()), state->exp_avg_sq());
-        values.optimizer_step = state->step();
+        values.tensors.emplace_back(mean_of(item.key()), state->mean);
+        if (state->squares.defined()) values.tensors.emplace_back(squares_of(item.key()), state->squares);
+        values.optimizer_step = state->step;
     }
     return values;
 }
 
-TrainedValues trained_values(const torch::nn::Module& model, const FullyShardedModule& sharded, const torch::optim::AdamW& optimizer)
+TrainedValues trained_values(const torch::nn::Module& model, const FullyShardedModule& sharded, const Optimizers& optimizers, const WeightAverage* average)
 {
     torch::NoGradGuard no_grad;
     TrainedValues values;
@@ -136,35 +130,36 @@ TrainedValues trained_values(const torch::nn::Module& model, const FullyShardedM
         const auto whole = full_tensor(shard);
         if (is_first) values.tensors.emplace_back(name, whole.view(parameters[parameter].sizes()));
     };
-    for (const auto& [name, shard] : sharded.named_shards()) keep(name, name, shard);
+    const auto names = sharded.local_parameter_names();
+    const auto& parts = sharded.local_parameters();
+    std::map<std::string, std::size_t> trained;
+    for (std::size_t i = 0; i < names.size(); ++i) trained[names[i]] = i;
+    for (const auto& [name, shard] : sharded.named_shards()) {
+        const auto found = trained.find(name);
+        const auto* mean = average && found != trained.end() ? average->mean_of(parts[found->second]) : nullptr;
+        keep(name, name, mean ? sharded.as_shard(found->second, *mean) : shard);
+        if (mean) keep(raw_of(name), name, shard);
+    }
     for (const auto& item : model.named_buffers()) {
         if (is_first) values.tensors.emplace_back(item.key(), item.value());
     }
-    const auto names = sharded.local_parameter_names();
-    const auto& parts = sharded.local_parameters();
     // Steps that each parameter has done; what a rank holds nothing of says nothing.
     std::vector<std::int64_t> steps;
     for (const auto& part : parts) {
-        const auto* state = part.numel() > 0 ? state_of(optimizer, part) : nullptr;
-        steps.push_back(state ? state->step() : 0);
+        const auto state = part.numel() > 0 ? optimizers.state(part) : std::nullopt;
+        steps.push_back(state ? state->step : 0);
     }
     const auto of_ranks = sharded.group().all_gather_integers(steps);
     for (std::size_t i = 0; i < names.size(); ++i) {
         std::int64_t step = 0;
         for (const auto& of_rank : of_ranks) step = std::max(step, of_rank[i]);
         if (step == 0) continue;
-        const auto* state = steps[i] > 0 ? state_of(optimizer, parts[i]) : nullptr;
-        keep(mean_of(names[i]), names[i], sharded.as_shard(i, state ? state->exp_avg() : torch::zeros_like(parts[i])));
-        keep(squares_of(names[i]), names[i], sharded.as_shard(i, state ? state->exp_avg_sq() : torch::zeros_like(parts[i])));
+        const auto state = steps[i] > 0 ? optimizers.state(parts[i]) : std::nullopt;
+        keep(mean_of(names[i]), names[i], sharded.as_shard(i, state ? state->mean : torch::zeros_like(parts[i])));
+        if (optimizers.keeps_squares(parts[i])) keep(squares_of(names[i]), names[i], sharded.as_shard(i, state ? state->squares : torch::zeros_like(parts[i])));
         values.optimizer_step = step;
     }
     return values;
-}
-
-void save_checkpoint(const std::filesystem::path& path, const torch::nn::Module& model, const Normalizer& normalizer, const torch::optim::AdamW& optimizer,
-                     const nlohmann::json& description)
-{
-    save_checkpoint(path, trained_values(model, optimizer), normalizer, description);
 }
 
 void save_checkpoint(const std::filesystem::path& path, const TrainedValues& values, const Normalizer& normalizer, const nlohmann::json& description)
@@ -200,12 +195,31 @@ void Checkpoint::load_weights(torch::nn::Module& model) const
     copy_values(arrays_, path_, model);
 }
 
-void Checkpoint::load_optimizer(const torch::nn::Module& model, torch::optim::AdamW& optimizer) const
+void Checkpoint::load_optimizer(const torch::nn::Module& model, Optimizers& optimizers) const
 {
     for (const auto& item : model.named_parameters()) {
+        const auto* squares = arrays_.find(squares_of(item.key()));
         if (!arrays_.find(mean_of(item.key()))) continue;
-        set_state(optimizer, item.value(), description_.value("optimizer_step", std::int64_t{0}),
-                  read_tensor(require(arrays_, mean_of(item.key()), path_), path_), read_tensor(require(arrays_, squares_of(item.key()), path_), path_));
+        optimizers.set_state(item.value(),
+                             {description_.value("optimizer_step", std::int64_t{0}), read_tensor(require(arrays_, mean_of(item.key()), path_), path_),
+                              squares ? read_tensor(*squares, path_) : at::Tensor()});
+    }
+}
+
+void Checkpoint::load_raw_weights(torch::nn::Module& model) const
+{
+    const torch::NoGradGuard no_grad;
+    for (const auto& item : model.named_parameters()) {
+        if (arrays_.find(raw_of(item.key()))) at::Tensor(item.value()).copy_(value_for(arrays_, raw_of(item.key()), item.value(), path_));
+    }
+}
+
+void Checkpoint::load_raw_weights(const torch::nn::Module& model, const FullyShardedModule& sharded) const
+{
+    const torch::NoGradGuard no_grad;
+    const auto parameters = model.named_parameters();
+    for (const auto& [name, shard] : sharded.named_shards()) {
+        if (arrays_.find(raw_of(name))) at::Tensor(local_of(shard)).copy_(part_of(value_for(arrays_, raw_of(name), parameters[name], path_), shard));
     }
 }
 
@@ -222,16 +236,17 @@ void Checkpoint::load_weights(torch::nn::Module& model, const FullyShardedModule
     });
 }
 
-void Checkpoint::load_optimizer(const FullyShardedModule& sharded, torch::optim::AdamW& optimizer) const
+void Checkpoint::load_optimizer(const FullyShardedModule& sharded, Optimizers& optimizers) const
 {
     const auto names = sharded.local_parameter_names();
     for (std::size_t i = 0; i < names.size(); ++i) {
         if (!arrays_.find(mean_of(names[i]))) continue;
         const auto& part = sharded.local_parameters()[i];
         const auto shard = sharded.as_shard(i, part);
-        set_state(optimizer, part, description_.value("optimizer_step", std::int64_t{0}),
-                  part_of(read_tensor(require(arrays_, mean_of(names[i]), path_), path_), shard),
-                  part_of(read_tensor(require(arrays_, squares_of(names[i]), path_), path_), shard));
+        const auto* squares = arrays_.find(squares_of(names[i]));
+        optimizers.set_state(part, {description_.value("optimizer_step", std::int64_t{0}),
+                                    part_of(read_tensor(require(arrays_, mean_of(names[i]), path_), path_), shard),
+                                    squares ? part_of(read_tensor(*squares, path_), shard) : at::Tensor()});
     }
 }
 

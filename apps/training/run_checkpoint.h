@@ -4,10 +4,11 @@
 #include "io/checkpoints/safetensors.h"
 #include "models/layers/normalizer.h"
 #include "sharding/parameters/fully_shard.h"
+#include "sharding/parameters/optimizers.h"
+#include "sharding/parameters/weight_average.h"
 
 #include <nlohmann/json.hpp>
 #include <torch/nn/module.h>
-#include <torch/optim/adamw.h>
 
 #include <filesystem>
 #include <optional>
@@ -23,22 +24,25 @@ struct TrainedValues {
     std::optional<std::int64_t> optimizer_step;  ///< none before the first
 };
 
-TrainedValues trained_values(const torch::nn::Module& model, const torch::optim::AdamW& optimizer);
+/// @param average   null where weights are not averaged
+TrainedValues trained_values(const torch::nn::Module& model, const Optimizers& optimizers, const WeightAverage* average = nullptr);
 
 /// The same of a model that is cut: on the first rank of its group, and nothing on the others. Gathers one tensor at a time. Collective over the group.
-TrainedValues trained_values(const torch::nn::Module& model, const FullyShardedModule& sharded, const torch::optim::AdamW& optimizer);
+TrainedValues trained_values(const torch::nn::Module& model, const FullyShardedModule& sharded, const Optimizers& optimizers,
+                             const WeightAverage* average = nullptr);
 
 /// A checkpoint is one safetensors file, complete by itself:
 ///
-///     <parameter>                      weights, under the model's own names
+///     <parameter>                      weights, under the model's own names; their running mean where they are averaged
 ///     norm.mean, norm.std              of the targets, per channel
-///     optimizer.exp_avg.<parameter>    running means of AdamW, and exp_avg_sq; absent in files that only hold weights
+///     optimizer.exp_avg.<parameter>    running means of the optimiser, and exp_avg_sq of AdamW; absent in files that only hold weights
+///     optimizer.weights.<parameter>    the weights that training goes on from, where the model's own names have their mean
 ///     metadata `meshard`               a JSON object: model class and arguments, fields, epoch, step, errors
 ///
 /// NAME.json beside NAME.safetensors repeats the metadata for people and scripts; meshard reads the safetensors file only.
 /// Both are written atomically, by one rank.
 void save_checkpoint(const std::filesystem::path& path, const TrainedValues& values, const Normalizer& normalizer, const nlohmann::json& description);
-void save_checkpoint(const std::filesystem::path& path, const torch::nn::Module& model, const Normalizer& normalizer, const torch::optim::AdamW& optimizer,
+void save_checkpoint(const std::filesystem::path& path, const torch::nn::Module& model, const Normalizer& normalizer, const Optimizers& optimizers,
                      const nlohmann::json& description);
 
 /// A checkpoint that was read; the arrays are views into the file.
@@ -52,11 +56,15 @@ public:
 
     /// @throws IoError naming the first parameter that is missing, too many or of another shape.
     void load_weights(torch::nn::Module& model) const;
-    void load_optimizer(const torch::nn::Module& model, torch::optim::AdamW& optimizer) const;
+    void load_optimizer(const torch::nn::Module& model, Optimizers& optimizers) const;
 
     /// This rank's parts of the same.
     void load_weights(torch::nn::Module& model, const FullyShardedModule& sharded) const;
-    void load_optimizer(const FullyShardedModule& sharded, torch::optim::AdamW& optimizer) const;
+    void load_optimizer(const FullyShardedModule& sharded, Optimizers& optimizers) const;
+
+    /// The weights that training goes on from, if the file has them besides their mean, which `load_weights` gives. Other parameters stay as they are.
+    void load_raw_weights(torch::nn::Module& model) const;
+    void load_raw_weights(const torch::nn::Module& model, const FullyShardedModule& sharded) const;
 
 private:
     std::filesystem::path path_;

@@ -11,7 +11,7 @@ StepNews::StepNews(at::Tensor own, const RankGroup& ranks)
     ranks.all_reduce(own);
     host_ = own;
     if (own.is_cpu()) return;
-    host_ = at::empty({2}, at::TensorOptions(at::kDouble).pinned_memory(true));
+    host_ = at::empty(own.sizes(), at::TensorOptions(at::kDouble).pinned_memory(true));
     host_.copy_(own, /*non_blocking=*/true);
     copied_ = std::make_shared<c10::Event>(own.device().type());
     copied_->record(c10::impl::VirtualGuardImpl(own.device().type()).getStream(own.device()));

@@ -11,15 +11,23 @@
 
 namespace meshard {
 
-/// What the ranks share of a training step in one message: its loss, and whether one of them is to stop. On a device the numbers are copied to the host while
-/// the device and the host go on; the first read waits for the copy.
+/// What the ranks share of a training step in one message: its loss, whether one of them is to stop, and the norm of the gradients. On a device the numbers are
+/// copied to the host while the device and the host go on; the first read waits for the copy.
 class StepNews {
 public:
-    /// Collective. @param own   (2), double, on the rank's device: its share of the loss, and 1 if it is to stop, else 0
+    StepNews() = default;
+
+    /// Collective. @param own   double, on the rank's device: its share of the loss, kInterrupted or kOutOfTime if it is to stop, else 0, and on request its
+    /// share of the gradients' norm
     StepNews(at::Tensor own, const RankGroup& ranks);
 
     double loss() const { return number(0); }
+    /// What a rank sends that wants to stop; sums of many still tell them apart.
+    static constexpr double kInterrupted = 1, kOutOfTime = 1.0 / (1 << 20);
+
     bool wants_stop() const { return number(1) > 0; }
+    bool is_interrupted() const { return number(1) >= kInterrupted; }
+    double gradient_norm() const { return number(2); }
 
 private:
     double number(std::int64_t i) const;

@@ -4,19 +4,20 @@
 #include "apps/cases/case_cutting.h"
 #include "apps/program/rank_device.h"
 #include "apps/settings/training_log.h"
-#include "apps/training/loss_scaling.h"
+#include "apps/training/kept_checkpoints.h"
 #include "apps/training/run_checkpoint.h"
 #include "apps/training/schedule.h"
 #include "apps/training/step_news.h"
 #include "apps/training/step_profile.h"
 #include "apps/training/training_plan.h"
+#include "apps/training/weight_update.h"
+#include "models/layers/field_loss.h"
 #include "models/layers/metrics.h"
 #include "models/layers/normalizer.h"
 #include "models/layers/random_draws.h"
 #include "partition/error.h"
 #include "sharding/memory/saved_tensors.h"
 #include "sharding/parameters/fully_shard.h"
-#include "sharding/parameters/fused_adamw.h"
 #include "sharding/parameters/move_module.h"
 #include "sharding/parameters/replicate.h"
 #include "sharding/tensor/exact_mode.h"
@@ -97,6 +98,15 @@ struct FieldErrors {
     }
 };
 
+enum class LoopEnd : std::uint8_t { Done, OutOfTime, Interrupted };
+
+/// A case of a step.
+struct StepCase {
+    const CaseTensors* example = nullptr;
+    std::int64_t slot = 0;  // among the cases of the step
+    double weight = 1;      // how often it counts in the mean over the data groups: 0 for one that only lets this group take part
+};
+
 struct StepUnderWay {
     std::int64_t number = 0;  // from 1
     const CaseTensors* example = nullptr;
@@ -104,6 +114,7 @@ struct StepUnderWay {
     double rate = 0;
     Clock::time_point start;
     StepNews news;
+    bool is_taken = true;                   // the weights were changed
     std::optional<double> next_loss_scale;  // in float16
 };
 
@@ -115,7 +126,7 @@ public:
     void prepare(const TrainingStart& start, const volatile std::sig_atomic_t& stop_requested);
     void resume();
     void require_same_run(const nlohmann::json& description) const;
-    bool loop(const volatile std::sig_atomic_t& stop_requested, std::int64_t profile_steps);
+    LoopEnd loop(const volatile std::sig_atomic_t& stop_requested, std::int64_t profile_steps);
     void record_memory();
     void test();
     void describe();
@@ -128,15 +139,21 @@ private:
     void place_cases();
     at::Tensor predict(const PointInputs& inputs);
     at::Tensor predict_for_backward(const PointInputs& inputs);
-    StepNews step(const CaseTensors& example, double rate, double weight, bool stop);
-    at::Tensor own_news(const at::Tensor& loss, double weight, bool stop) const;
-    bool finish_steps(std::size_t num_left);
+    at::Tensor loss_of(const at::Tensor& prediction, const CaseTensors& example) const;
+    void make_loss();
+    void step(const std::vector<StepCase>& cases, StepUnderWay& under_way, double stop);
+    at::Tensor own_news(const std::vector<StepCase>& cases, const std::vector<at::Tensor>& losses, double stop, const at::Tensor& gradient_norm) const;
+    LoopEnd finish_steps(std::size_t num_left);
     void finish_step(const StepUnderWay& step);
-    std::vector<at::Tensor> gradients() const;
+    void leave_out(const StepUnderWay& step, double loss);
     std::int64_t cases_in_step(std::int64_t in_epoch) const;
+    std::vector<StepCase> cases_of_step(std::int64_t epoch, std::int64_t in_epoch) const;
+    std::string names_of_cases(std::int64_t step) const;
+    std::int64_t cases_per_step() const { return num_groups_ * config_.training.accumulate; }
     FieldErrors errors(const std::vector<CaseTensors>& examples);
     Json metrics(const FieldErrors& errors) const;
     void save(const char* name, const Json& metrics) const;
+    void check_error(double error);
     void end_epoch(std::int64_t epoch, Clock::time_point epoch_start);
     nlohmann::json train_ids() const;
     at::Device device() const { return world_.device(); }
@@ -167,8 +184,8 @@ private:
     Model model_;
     std::optional<ReplicatedModule> replicated_;
     std::optional<FullyShardedModule> sharded_;  // in its place
-    std::unique_ptr<torch::optim::AdamW> optimizer_;
-    std::optional<LossScaling> loss_scaling_;  // in float16
+    FieldLoss loss_;
+    std::optional<WeightUpdate> update_;
 
     std::int64_t steps_done_ = 0;
     std::deque<StepUnderWay> under_way_;
@@ -177,8 +194,12 @@ private:
     Clock::time_point last_news_;   // when a step's loss was known last
     std::int64_t points_done_ = 0;
     double seconds_in_steps_ = 0;  // of the current epoch
-    double epoch_loss_sum_ = 0;    // of the steps of the current epoch, each times the share of the data groups that had a case
+    double epoch_loss_sum_ = 0;    // of the steps of the current epoch, each times its cases over the data groups
+    std::int64_t epoch_cases_left_out_ = 0;
+    std::int64_t skipped_in_a_row_ = 0;  // steps up to now
     double best_error_ = std::numeric_limits<double>::infinity();
+    Plateau plateau_;
+    EarlyStop early_stop_;
     double seconds_in_preparation_ = 0;
     Clock::time_point start_ = Clock::now();
 };
@@ -193,7 +214,7 @@ Run::Run(const TrainingRunConfig& config, const CaseLists& cases, bool is_record
     num_groups_ = shape[0];
     group_ = device_mesh_->coordinate(device_mesh_->axis("data"));
     num_cases_ = static_cast<std::int64_t>(cases.train.size());
-    steps_per_epoch_ = (num_cases_ + num_groups_ - 1) / num_groups_;
+    steps_per_epoch_ = (num_cases_ + cases_per_step() - 1) / cases_per_step();
 }
 
 void Run::prepare(const TrainingStart& start, const volatile std::sig_atomic_t& stop_requested)
@@ -208,6 +229,10 @@ void Run::prepare(const TrainingStart& start, const volatile std::sig_atomic_t& 
     const auto shards = cut_cases(cases_.all(), cache, device_mesh_->all(), log_, stop_requested);
     const std::span all(shards);
     train_ = load(cases_.train, all.first(cases_.train.size()));
+    if (!start.is_trial() && cases_.val.empty() && (config_.training.stop_patience > 0 || config_.training.scheduler == "plateau")) {
+        throw InvalidInput("training.early_stop and the scheduler plateau go by the error of validation cases, and there are none. Give data.split some, e.g. "
+                           "val: 0.1.");
+    }
     val_ = load(cases_.val, all.subspan(cases_.train.size(), cases_.val.size()));
     test_ = load(cases_.test, all.last(cases_.test.size()));
     ChannelStatistics statistics;
@@ -215,6 +240,7 @@ void Run::prepare(const TrainingStart& start, const volatile std::sig_atomic_t& 
     normalizer_ = statistics.normalizer();
     make_model();
     place_cases();
+    make_loss();
     seconds_in_preparation_ = seconds_since(preparing);
 }
 
@@ -243,12 +269,26 @@ void Run::make_model()
         sharded_.emplace(fully_shard(*model_.module, device_mesh_, {.is_unit = {}, .over_all_axes = true}));
     else
         replicated_.emplace(replicate(*model_.module, device_mesh_));
-    const auto& training = config_.training;
-    if (training.precision == Precision::Float16) loss_scaling_.emplace();
-    allow_tf32(training.precision == Precision::TF32);
-    optimizer_ =
-        make_adamw(sharded_ ? sharded_->local_parameters() : model_.module->parameters(),
-                   torch::optim::AdamWOptions(training.learning_rate).betas({training.betas[0], training.betas[1]}).weight_decay(training.weight_decay));
+    allow_tf32(config_.training.precision == Precision::TF32);
+    update_.emplace(config_.training, *model_.module, sharded_ ? &*sharded_ : nullptr, device_mesh_->all());
+}
+
+void Run::make_loss()
+{
+    auto options = config_.training.loss;
+    if (!config_.training.field_weights.empty()) {
+        for (const auto& field : config_.data.fields) {
+            const auto found = config_.training.field_weights.find(field.name);
+            options.field_weights.push_back(found == config_.training.field_weights.end() ? std::vector<double>{1.0} : found->second);
+        }
+    }
+    loss_ = FieldLoss(options, train_.front().channels, normalizer_);
+}
+
+at::Tensor Run::loss_of(const at::Tensor& prediction, const CaseTensors& example) const
+{
+    const auto areas = config_.training.weigh_areas ? example.inputs.embedding.narrow(-1, first_channel(config_.data, "areas"), 1) : at::Tensor();
+    return loss_(prediction, normalizer_.normalize(example.target), areas);
 }
 
 /// Where the device has room for all cases they stay there; else each is copied when it is its turn.
@@ -298,7 +338,10 @@ void Run::describe()
         log_.say("training.precision tf32: products are rounded on GPUs only; on CPUs it is float32");
     if (config_.training.offload && device().is_cpu()) log_.say("training.offload: ranks compute on CPUs, where nothing is moved");
     const auto num_last = cases_in_step(steps_per_epoch_ - 1);
-    if (num_last < num_groups_) {
+    if (num_last < cases_per_step() && config_.training.accumulate > 1) {
+        log_.say(formatted("%lld training case(s), %lld a step: the last step of an epoch has %lld, so that each case counts once",
+                           static_cast<long long>(num_cases_), static_cast<long long>(cases_per_step()), static_cast<long long>(num_last)));
+    } else if (num_last < num_groups_) {
         log_.say(formatted(
             "%lld training case(s) on %lld data groups: the last step of an epoch has %lld, so that each case counts once; the other groups then add nothing",
             static_cast<long long>(num_cases_), static_cast<long long>(num_groups_), static_cast<long long>(num_last)));
@@ -324,6 +367,10 @@ void Run::require_same_run(const nlohmann::json& description) const
         refuse("the run was made with seed " + description["seed"].dump() + ", which orders its cases and its draws, and seed is " +
                std::to_string(config_.seed) + " now. Leave it out.");
     }
+    if (const auto optimizer = description.value("optimizer", "adamw"); optimizer != config_.training.optimizer) {
+        refuse("the run's optimiser was " + optimizer + ", and training.optimizer.name is " + config_.training.optimizer +
+               " now. Leave it as it was, or start a new run with training.init.");
+    }
     const auto before = to_json(data_config(description.at("data"))), now = to_json(config_.data);
     for (const auto& [key, value] : now.items()) {
         if (before.at(key) != value)
@@ -347,18 +394,35 @@ void Run::resume()
     require_same_run(description);
     if (sharded_) {
         checkpoint.load_weights(*model_.module, *sharded_);
-        checkpoint.load_optimizer(*sharded_, *optimizer_);
+        checkpoint.load_optimizer(*sharded_, update_->optimizers());
     } else {
         checkpoint.load_weights(*model_.module);
-        checkpoint.load_optimizer(*model_.module, *optimizer_);
+        checkpoint.load_optimizer(*model_.module, update_->optimizers());
     }
+    if (update_->average()) update_->average()->restart();
+    if (sharded_)
+        checkpoint.load_raw_weights(*model_.module, *sharded_);
+    else
+        checkpoint.load_raw_weights(*model_.module);
     normalizer_ = checkpoint.normalizer().on(device());
+    make_loss();
     steps_done_ = description.at("step").get<std::int64_t>();
     epoch_loss_sum_ = description.value("epoch_loss_sum", 0.0);
     if (description.contains("best_error") && description["best_error"].is_number()) best_error_ = description["best_error"].get<double>();
-    if (loss_scaling_ && description.contains("loss_scale")) {
-        loss_scaling_->scale = description["loss_scale"].at("scale").get<double>();
-        loss_scaling_->num_good_steps = description["loss_scale"].at("good_steps").get<std::int64_t>();
+    epoch_cases_left_out_ = description.value("epoch_cases_left_out", std::int64_t{0});
+    skipped_in_a_row_ = description.value("skipped_in_a_row", std::int64_t{0});
+    update_->resume(description);
+    if (description.contains("plateau")) {
+        const auto& state = description["plateau"];
+        plateau_ = {state.at("factor"), state.at("best").is_number() ? state["best"].get<double>() : plateau_.best, state.at("bad_checks")};
+    }
+    if (description.contains("early_stop")) {
+        const auto& state = description["early_stop"];
+        early_stop_ = {state.at("best").is_number() ? state["best"].get<double>() : early_stop_.best, state.at("bad_checks")};
+    }
+    if (const auto before = description.value("num_steps", num_steps_total()); before != num_steps_total()) {
+        log_.say(formatted("the learning rate was planned for %lld steps, and goes on as one for %lld does", static_cast<long long>(before),
+                           static_cast<long long>(num_steps_total())));
     }
     if (description.value("draws", "") != kDrawsOfSteps) {
         log_.say("meshard train: warning: the checkpoint is of an earlier meshard, whose draws depended on all that was drawn before: with dropout, or "
@@ -390,55 +454,84 @@ at::Tensor Run::predict_for_backward(const PointInputs& inputs)
     return predict(inputs);
 }
 
-/// Those that the optimiser takes; undefined ones among them.
-std::vector<at::Tensor> Run::gradients() const
-{
-    std::vector<at::Tensor> all;
-    for (const auto& parameter : optimizer_->param_groups().front().params()) all.push_back(parameter.grad());
-    return all;
-}
-
-/// Cases that the data groups take together in a step: one each, but what is left of them in the last step of an epoch.
+/// Cases that the data groups take together in a step: as many each as are accumulated, but what is left of them in the last step of an epoch.
 std::int64_t Run::cases_in_step(std::int64_t in_epoch) const
 {
-    return std::min(num_groups_, num_cases_ - in_epoch * num_groups_);
+    return std::min(cases_per_step(), num_cases_ - in_epoch * cases_per_step());
 }
 
-/// `weight` is how often the case counts in the mean over the data groups: 0 for one that only lets this group take part.
-StepNews Run::step(const CaseTensors& given, double rate, double weight, bool stop)
+/// Those of this data group, as many as of every other: one that is left without a case takes part with another that does not count.
+std::vector<StepCase> Run::cases_of_step(std::int64_t epoch, std::int64_t in_epoch) const
 {
-    const auto example = on_device(given, device());
-    seed_draws(*model_.module, static_cast<std::uint64_t>(config_.seed) + kStepStride * static_cast<std::uint64_t>(steps_done_ + 1) +
-                                   kGroupStride * static_cast<std::uint64_t>(group_));
-    static_cast<torch::optim::AdamWOptions&>(optimizer_->param_groups().front().options()).lr(rate);
-    optimizer_->zero_grad();
-    const auto prediction = predict_for_backward(example.inputs);
-    const auto loss = mean_squared_error(prediction, normalizer_.normalize(example.target));
-    const auto weighted = weight == 1 ? loss : loss * weight;
-    {
-        RECORD_USER_SCOPE("backward");
-        (loss_scaling_ ? loss_scaling_->scaled(weighted) : weighted).backward();
+    const auto order = order_.of_epoch(epoch);
+    const auto num_counted = cases_in_step(in_epoch);
+    std::vector<StepCase> cases;
+    for (std::int64_t first = 0; first < num_counted; first += num_groups_) {
+        const auto slot = first + group_;
+        const auto weight = slot < num_counted ? static_cast<double>(num_groups_) / static_cast<double>(num_counted) : 0.0;
+        cases.push_back({&train_[order[(in_epoch * cases_per_step() + slot) % num_cases_]], slot, weight});
     }
+    return cases;
+}
+
+/// Of all data groups, for messages.
+std::string Run::names_of_cases(std::int64_t step) const
+{
+    const auto in_epoch = (step - 1) % steps_per_epoch_;
+    const auto order = order_.of_epoch((step - 1) / steps_per_epoch_ + 1);
+    std::string names;
+    for (std::int64_t i = 0; i < cases_in_step(in_epoch); ++i) {
+        names += (i == 0 ? "case " : ", ") + cases_.train[order[in_epoch * cases_per_step() + i]].id;
+    }
+    return names;
+}
+
+void Run::step(const std::vector<StepCase>& cases, StepUnderWay& under_way, double stop)
+{
+    if (config_.training.scheduler == "one_cycle") update_->optimizers().set_first_beta(first_beta_in_cycle(steps_done_, num_steps_total()));
+    update_->zero_grad();
+    std::vector<at::Tensor> losses;
+    for (const auto& [given, slot, weight] : cases) {
+        const auto example = on_device(*given, device());
+        seed_draws(*model_.module, static_cast<std::uint64_t>(config_.seed) + kStepStride * static_cast<std::uint64_t>(under_way.number) +
+                                       kGroupStride * static_cast<std::uint64_t>(slot));
+        if (replicated_) replicated_->set_sync(losses.size() + 1 == cases.size());  // gradients are exchanged once a step
+        const auto loss = loss_of(predict_for_backward(example.inputs), example);
+        {
+            RECORD_USER_SCOPE("backward");
+            update_->scaled(weight == 1 ? loss : loss * weight).backward();
+        }
+        losses.push_back(loss.detach());
+    }
+    UpdateOutcome outcome;
     {
         RECORD_USER_SCOPE("optimizer");
-        if (!loss_scaling_ || loss_scaling_->unscale(gradients(), device_mesh_->all())) optimizer_->step();
+        outcome = update_->apply(under_way.rate, losses);
     }
-
-    return {own_news(loss.detach(), weight, stop), device_mesh_->all()};
+    under_way.is_taken = outcome.is_taken;
+    under_way.next_loss_scale = update_->loss_scale();
+    under_way.news = {own_news(cases, losses, stop, outcome.gradient_norm), device_mesh_->all()};
 }
 
-/// One message for all that the ranks must know of each other: the loss over all points, averaged over the groups, and a wish to stop. A loss that no rank has
-/// a share of, but each the whole, counts on one rank of a group.
-at::Tensor Run::own_news(const at::Tensor& loss, double weight, bool stop) const
+/// One message for all that the ranks must know of each other: the loss over all points, averaged over the step's cases, a wish to stop, and the gradients'
+/// norm, which one rank tells. A loss that no rank has a share of, but each the whole, counts on one rank of a group.
+at::Tensor Run::own_news(const std::vector<StepCase>& cases, const std::vector<at::Tensor>& losses, double stop, const at::Tensor& gradient_norm) const
 {
-    const bool is_pending = is_sharded(loss) && spec_of(loss)->has_partial();
-    const bool counts = is_pending || domain_->all().rank() == 0;
-    const auto share = to_local(loss).to(torch::kDouble);
-    const auto number = [&](double value) { return torch::full({}, value, share.options()); };  // no copy from the host
-    return torch::stack({counts ? share * weight / static_cast<double>(num_groups_) : number(0), number(stop ? 1 : 0)});
+    const auto options = to_local(losses[0]).options().dtype(torch::kDouble);
+    const auto number = [&](double value) { return torch::full({}, value, options); };  // no copy from the host
+    at::Tensor sum;
+    for (std::size_t i = 0; i < losses.size(); ++i) {
+        const bool is_pending = is_sharded(losses[i]) && spec_of(losses[i])->has_partial();
+        if (!is_pending && domain_->all().rank() != 0) continue;
+        const auto share = to_local(losses[i]).to(torch::kDouble) * cases[i].weight / static_cast<double>(num_groups_);
+        sum = sum.defined() ? sum + share : share;
+    }
+    std::vector<at::Tensor> numbers{sum.defined() ? sum : number(0), number(stop)};
+    if (gradient_norm.defined()) numbers.push_back(is_first_ ? gradient_norm : number(0));
+    return torch::stack(numbers);
 }
 
-bool Run::loop(const volatile std::sig_atomic_t& stop_requested, std::int64_t profile_steps)
+LoopEnd Run::loop(const volatile std::sig_atomic_t& stop_requested, std::int64_t profile_steps)
 {
     StepProfile profile(profile_steps, config_.run_dir() / "profile" / ("rank_" + std::to_string(world_.rank()) + ".json"));
     const auto num_steps = num_steps_total();
@@ -448,35 +541,39 @@ bool Run::loop(const volatile std::sig_atomic_t& stop_requested, std::int64_t pr
     auto epoch_start = loop_start_;
     model_.module->train();
 
-    while (steps_done_ < limit) {
+    while (steps_done_ < limit && !early_stop_.is_over(config_.training)) {
         const auto epoch = steps_done_ / steps_per_epoch_ + 1;
         const auto in_epoch = steps_done_ % steps_per_epoch_;
         if (in_epoch == 0) {
             epoch_start = Clock::now();
             seconds_in_steps_ = 0;
             epoch_loss_sum_ = 0;
+            epoch_cases_left_out_ = 0;
         }
-        const auto order = order_.of_epoch(epoch);
-        const auto& example = train_[order[(in_epoch * num_groups_ + group_) % num_cases_]];
-        const auto num_counted = cases_in_step(in_epoch);
-        const auto weight = group_ < num_counted ? static_cast<double>(num_groups_) / static_cast<double>(num_counted) : 0.0;
-        const auto rate = learning_rate(config_.training, steps_done_, num_steps);
+        const auto cases = cases_of_step(epoch, in_epoch);
 
         profile.next_step();
-        const auto step_start = Clock::now();
-        const auto news = step(example, rate, weight, stop_requested != 0);
+        StepUnderWay under_way;
+        under_way.number = steps_done_ + 1;
+        under_way.example = cases[0].example;
+        under_way.num_counted = cases_in_step(in_epoch);
+        under_way.rate = learning_rate(config_.training, steps_done_, num_steps) * plateau_.factor;
+        under_way.start = Clock::now();
+        const bool is_out_of_time = config_.training.max_minutes > 0 && seconds_since(start_) > 60 * config_.training.max_minutes;
+        step(cases, under_way, stop_requested != 0 ? StepNews::kInterrupted : is_out_of_time ? StepNews::kOutOfTime : 0);
         ++steps_done_;
-        under_way_.push_back({steps_done_, &example, num_counted, rate, step_start, news, loss_scaling_ ? std::optional(loss_scaling_->scale) : std::nullopt});
+        under_way_.push_back(std::move(under_way));
         const bool ends_epoch = in_epoch + 1 == steps_per_epoch_ || steps_done_ == limit;
         // A device computes while the host prepares the next step: the loss of a step is read when the next one is queued.
-        const bool stop = finish_steps(device().is_cpu() || ends_epoch ? 0 : 1);
+        const auto stop = finish_steps(device().is_cpu() || ends_epoch ? 0 : 1);
         if (ends_epoch) end_epoch(epoch, epoch_start);
-        if (stop && steps_done_ < limit) {
+        if (stop != LoopEnd::Done && steps_done_ < limit && !early_stop_.is_over(config_.training)) {
             profile.finish();
             finish_steps(0);
             save("last", {});
-            log_.say("stopped after step " + std::to_string(steps_done_) + "; go on with --resume " + config_.run_dir().string());
-            return false;
+            log_.say((stop == LoopEnd::OutOfTime ? "training.max_minutes are over: " : "") + std::string("stopped after step ") + std::to_string(steps_done_) +
+                     "; go on with --resume " + config_.run_dir().string());
+            return stop;
         }
     }
     profile.finish();
@@ -484,18 +581,18 @@ bool Run::loop(const volatile std::sig_atomic_t& stop_requested, std::int64_t pr
         log_.say(first_step_ + 1 < limit ? "a trace of each rank's steps lies in " + (config_.run_dir() / "profile").string()
                                          : std::string("--profile has traced nothing: it leaves out the first step, and no other came"));
     }
-    return true;
+    return LoopEnd::Done;
 }
 
-/// Until so many steps are under way. Returns whether a rank wants to stop.
-bool Run::finish_steps(std::size_t num_left)
+/// Until so many steps are under way. Returns whether a rank wants to stop, and why.
+LoopEnd Run::finish_steps(std::size_t num_left)
 {
-    bool stop = false;
+    auto stop = LoopEnd::Done;
     while (under_way_.size() > num_left) {
         const auto step = under_way_.front();
         under_way_.pop_front();
         finish_step(step);
-        stop |= step.news.wants_stop();
+        if (step.news.wants_stop()) stop = std::max(stop, step.news.is_interrupted() ? LoopEnd::Interrupted : LoopEnd::OutOfTime);
     }
     return stop;
 }
@@ -506,19 +603,26 @@ void Run::finish_step(const StepUnderWay& step)
     const auto seconds = seconds_since(std::max(step.start, last_news_));
     last_news_ = Clock::now();
     const auto epoch = (step.number - 1) / steps_per_epoch_ + 1, in_epoch = (step.number - 1) % steps_per_epoch_ + 1;
-    if (!std::isfinite(loss)) {
+    const bool is_left_out = config_.training.max_skipped_steps > 0 && !step.is_taken && !(step.next_loss_scale && std::isfinite(loss));
+    if (is_left_out) {
+        leave_out(step, loss);
+    } else if (!std::isfinite(loss)) {
         throw Error("training: the loss became " + std::string(std::isnan(loss) ? "NaN" : "infinite") + " in step " + std::to_string(step.number) + " (epoch " +
                     std::to_string(epoch) + ", case " + step.example->id + "). Lower training.optimizer.lr (now " +
                     formatted("%g", config_.training.learning_rate) + ") or add training.scheduler.warmup_steps.");
+    } else {
+        skipped_in_a_row_ = 0;
+        epoch_loss_sum_ += loss * static_cast<double>(step.num_counted) / static_cast<double>(num_groups_);
     }
-    epoch_loss_sum_ += loss * static_cast<double>(step.num_counted) / static_cast<double>(num_groups_);
     seconds_in_steps_ += seconds;
     points_done_ += step.example->num_points * step.num_counted;
     const auto limit = num_steps_limit();
     if (step.number % config_.log_interval == 0 || step.number == limit) {
         Json line{{"phase", "train_step"}, {"step", step.number}, {"epoch", epoch}, {"loss", loss}, {"lr", step.rate}, {"seconds", seconds}};
-        if (num_groups_ == 1) line["case"] = step.example->id;
+        if (cases_per_step() == 1) line["case"] = step.example->id;
         if (step.next_loss_scale) line["loss_scale"] = *step.next_loss_scale;
+        if (config_.training.clip_norm > 0) line["grad_norm"] = step.news.gradient_norm();
+        if (is_left_out) line["left_out"] = true;
         log_.record(line);
     }
     const auto elapsed = seconds_since(loop_start_);
@@ -529,10 +633,35 @@ void Run::finish_step(const StepUnderWay& step)
                   false);
 }
 
+/// A step whose loss or gradients are not finite, where so many may be left out in a row.
+void Run::leave_out(const StepUnderWay& step, double loss)
+{
+    epoch_cases_left_out_ += step.num_counted;
+    ++skipped_in_a_row_;
+    const auto what = std::string(std::isfinite(loss) ? "the gradients are" : "the loss is") + " not finite in step " + std::to_string(step.number) +
+                      " (epoch " + std::to_string((step.number - 1) / steps_per_epoch_ + 1) + ", " + names_of_cases(step.number) + ")";
+    log_.say(what + "; the step is left out");
+    if (skipped_in_a_row_ <= config_.training.max_skipped_steps) return;
+    throw Error("training: " + what + ", and " + std::to_string(skipped_in_a_row_) + " steps in a row were left out; training.max_skipped_steps is " +
+                std::to_string(config_.training.max_skipped_steps) + ". Look at these cases, lower training.optimizer.lr or set training.clip_norm.");
+}
+
+/// What the error of a validation means for the steps to come.
+void Run::check_error(double error)
+{
+    if (config_.training.scheduler == "plateau" && plateau_.check(error, config_.training)) {
+        log_.say(formatted("the error has not fallen for %lld validations: the learning rate is multiplied by %g",
+                           static_cast<long long>(config_.training.plateau_patience + 1), config_.training.gamma));
+    }
+    if (config_.training.stop_patience > 0 && early_stop_.check(error, config_.training)) {
+        log_.say(formatted("the error has not fallen for %lld validations: the run ends early", static_cast<long long>(config_.training.stop_patience)));
+    }
+}
+
 void Run::end_epoch(std::int64_t epoch, Clock::time_point epoch_start)
 {
     const auto num_steps = (steps_done_ - 1) % steps_per_epoch_ + 1;
-    const auto num_cases = std::min(num_steps * num_groups_, num_cases_);
+    const auto num_cases = std::max<std::int64_t>(1, std::min(num_steps * cases_per_step(), num_cases_) - epoch_cases_left_out_);
     const auto mean_loss = epoch_loss_sum_ * static_cast<double>(num_groups_) / static_cast<double>(num_cases);
     log_.record({{"phase", "train"}, {"epoch", epoch}, {"loss", mean_loss}, {"steps", num_steps}, {"seconds_in_steps", seconds_in_steps_}});
     const bool is_last = epoch == config_.training.num_epochs || steps_done_ == config_.training.max_steps;
@@ -549,18 +678,25 @@ void Run::end_epoch(std::int64_t epoch, Clock::time_point epoch_start)
         }
         is_best = found.mean() < best_error_;
         best_error_ = std::min(best_error_, found.mean());
+        if (steps_done_ % steps_per_epoch_ == 0) check_error(found.mean());  // an epoch cut short is not one that a run without a stop has
     } else if (val_.empty()) {
         is_best = mean_loss < best_error_;
         best_error_ = std::min(best_error_, mean_loss);
     }
     if (is_best) save("best", values);  // first: `last` says which error it has
-    if (is_last || epoch % config_.training.save_interval == 0) save("last", values);
+    const KeptCheckpoints kept{config_.training.num_kept, config_.training.snapshot_interval};
+    const bool is_snapshot = kept.snapshot_interval > 0 && epoch % kept.snapshot_interval == 0;
+    if (is_last || is_snapshot || early_stop_.is_over(config_.training) || epoch % config_.training.save_interval == 0) {
+        save("last", values);
+        if (is_first_) keep_last_checkpoint(config_.run_dir() / "checkpoints", epoch, kept);
+    }
     log_.say(text + formatted(", %.1f s", seconds_since(epoch_start)));
 }
 
 FieldErrors Run::errors(const std::vector<CaseTensors>& examples)
 {
     torch::NoGradGuard no_grad;
+    const AveragedWeights averaged(*update_);
     model_.module->eval();
     const auto num_fields = static_cast<std::int64_t>(config_.data.fields.size());
     auto sums = torch::zeros({num_fields + 1}, torch::kDouble);
@@ -573,7 +709,7 @@ FieldErrors Run::errors(const std::vector<CaseTensors>& examples)
         }
         const auto example = on_device(examples[i], device());
         const auto prediction = predict(example.inputs);
-        sums[num_fields] += mean_squared_error(prediction, normalizer_.normalize(example.target)).item<double>();
+        sums[num_fields] += loss_of(prediction, example).item<double>();
         const auto physical = normalizer_.denormalize(prediction);
         std::int64_t channel = 0;
         for (std::int64_t f = 0; f < num_fields; ++f) {
@@ -602,7 +738,8 @@ Json Run::metrics(const FieldErrors& errors) const
 void Run::save(const char* name, const Json& metrics) const
 {
     if (!is_first_ && !sharded_) return;
-    const auto values = sharded_ ? trained_values(*model_.module, *sharded_, *optimizer_) : trained_values(*model_.module, *optimizer_);
+    const auto values = sharded_ ? trained_values(*model_.module, *sharded_, update_->optimizers(), update_->average())
+                                 : trained_values(*model_.module, update_->optimizers(), update_->average());
     if (!is_first_) return;
     nlohmann::json description{{"format", "meshard checkpoint"}, {"version", 1}, {"torch", TORCH_VERSION}};
     description["model_class"] = model_.class_name;
@@ -616,11 +753,18 @@ void Run::save(const char* name, const Json& metrics) const
     description["draws"] = kDrawsOfSteps;
     description["train_cases"] = train_ids();
     description["step"] = steps_done_;
+    description["num_steps"] = num_steps_total();
+    description["optimizer"] = config_.training.optimizer;
     description["steps_per_epoch"] = steps_per_epoch_;
     description["epoch"] = (steps_done_ + steps_per_epoch_ - 1) / steps_per_epoch_;
     description["epoch_loss_sum"] = epoch_loss_sum_;
     description["best_error"] = best_error_;
-    if (loss_scaling_) description["loss_scale"] = {{"scale", loss_scaling_->scale}, {"good_steps", loss_scaling_->num_good_steps}};
+    if (epoch_cases_left_out_ > 0) description["epoch_cases_left_out"] = epoch_cases_left_out_;
+    if (skipped_in_a_row_ > 0) description["skipped_in_a_row"] = skipped_in_a_row_;
+    if (config_.training.scheduler == "plateau")
+        description["plateau"] = {{"factor", plateau_.factor}, {"best", plateau_.best}, {"bad_checks", plateau_.bad_checks}};
+    if (config_.training.stop_patience > 0) description["early_stop"] = {{"best", early_stop_.best}, {"bad_checks", early_stop_.bad_checks}};
+    update_->describe(description);
     if (!metrics.is_null()) description["val"] = metrics;
     const auto dir = config_.run_dir() / "checkpoints";
     std::filesystem::create_directories(dir);
@@ -636,10 +780,9 @@ void Run::record_memory()
     for (const auto& part : parts) {
         sums[0] += static_cast<std::int64_t>(part.nbytes());
         if (part.grad().defined()) sums[1] += static_cast<std::int64_t>(part.grad().nbytes());
-        const auto state = optimizer_->state().find(part.unsafeGetTensorImpl());
-        if (state == optimizer_->state().end()) continue;
-        const auto& moments = static_cast<const torch::optim::AdamWParamState&>(*state->second);
-        sums[2] += static_cast<std::int64_t>(moments.exp_avg().nbytes() + moments.exp_avg_sq().nbytes());
+        const auto state = update_->optimizers().state(part);
+        if (!state) continue;
+        sums[2] += static_cast<std::int64_t>(state->mean.nbytes() + (state->squares.defined() ? state->squares.nbytes() : 0));
     }
     device_mesh_->all().all_reduce(bytes, Reduction::Max);
     log_.record({{"phase", "memory"}, {"parameter_bytes", sums[0]}, {"gradient_bytes", sums[1]}, {"optimizer_bytes", sums[2]}});
@@ -677,7 +820,8 @@ bool train(const TrainingRunConfig& config, const CaseLists& cases, const Traini
     if (start.print_plan) run.print_plan();
     if (start.is_trial()) return true;
     if (start.before_first_step) start.before_first_step();
-    if (!run.loop(stop_requested, start.profile_steps)) return false;
+    const auto end = run.loop(stop_requested, start.profile_steps);
+    if (end != LoopEnd::Done) return end == LoopEnd::OutOfTime;
     run.record_memory();
     run.test();
     run.finish();

@@ -136,10 +136,8 @@ TEST_F(TrainingConfigTest, RefusesWhatExactModeDoesNotServe)
 
 TEST_F(TrainingConfigTest, RefusesByNameWhatIsNotImplemented)
 {
-    EXPECT_TRUE(refuses("training.precision=float16", "float16 is not implemented. Available: float32, bfloat16, bf16"));
-    EXPECT_TRUE(refuses("training.loss=huber", "huber is not implemented. Available: mse"));
-    EXPECT_TRUE(refuses("training.optimizer.name=muon", "muon is not implemented. Available: adamw"));
-    EXPECT_TRUE(refuses("training.scheduler.name=step", "step is not implemented. Available: cosine, constant"));
+    EXPECT_TRUE(refuses("training.precision=float64", "float64 is not implemented. Available: float32, tf32, bfloat16, bf16"));
+    EXPECT_TRUE(refuses("training.optimizer.name=soap", "soap is not implemented. Available: adamw, lion, muon"));
     EXPECT_TRUE(refuses("model.name=geotransolvr", "did you mean 'geotransolver'?"));
     EXPECT_TRUE(refuses("logging.tensorboard=true", "logging.tensorboard: true is not implemented"));
     EXPECT_TRUE(refuses("parallel.backend=ucc", "parallel.backend is 'ucc'"));
@@ -148,6 +146,38 @@ TEST_F(TrainingConfigTest, RefusesByNameWhatIsNotImplemented)
     EXPECT_EQ(read({"device=cuda"}).device, "cuda");
     EXPECT_TRUE(refuses("data.sampling_resolution=1000", "every point of a case takes part"));
     EXPECT_TRUE(refuses("data.inputs=[points, sdf_normals]", "sdf_normals is not implemented. Available: points, normals, sdf, areas"));
+}
+
+TEST_F(TrainingConfigTest, ReadsLosses)
+{
+    const auto plain = read().training;
+    ASSERT_EQ(plain.loss.terms.size(), 1U);
+    EXPECT_EQ(plain.loss.terms[0].kind, LossKind::MeanSquare);
+    EXPECT_TRUE(plain.field_weights.empty());
+
+    const auto mixed = read({"training.loss=[mse, relative_l2]", "training.loss_weights=[1, 0.05]", "training.field_weights={pressure: 3, wss: [1, 2, 3]}",
+                             "data.inputs=[points, normals, areas]", "training.point_weights=areas"});
+    ASSERT_EQ(mixed.training.loss.terms.size(), 2U);
+    EXPECT_EQ(mixed.training.loss.terms[1].kind, LossKind::RelativeL2);
+    EXPECT_EQ(mixed.training.loss.terms[1].weight, 0.05);
+    EXPECT_EQ(mixed.training.field_weights.at("wss"), (std::vector<double>{1, 2, 3}));
+    EXPECT_TRUE(mixed.training.weigh_areas);
+    EXPECT_EQ(first_channel(mixed.data, "areas"), 6);
+}
+
+TEST_F(TrainingConfigTest, ReadsGroupsOfParameters)
+{
+    EXPECT_FALSE(read().training.betas.has_value());
+    EXPECT_EQ(read({"training.optimizer.betas=[0.8, 0.9]"}).training.betas, (std::array{0.8, 0.9}));
+
+    const auto groups =
+        read({"training.optimizer.groups={head: {match: ['*.mlp2.*', b], lr: 0, name: lion}, rest: {match: x, weight_decay: 0.5}}"}).training.parameter_groups;
+    ASSERT_EQ(groups.size(), 2U);
+    EXPECT_EQ(groups[0].match, (std::vector<std::string>{"*.mlp2.*", "b"}));
+    EXPECT_EQ(groups[0].learning_rate, 0.0);
+    EXPECT_FALSE(groups[0].weight_decay.has_value());
+    EXPECT_EQ(groups[0].optimizer, "lion");
+    EXPECT_EQ(groups[1].weight_decay, 0.5);
 }
 
 TEST_F(TrainingConfigTest, RefusesWhatDoesNotFitTogether)
@@ -169,6 +199,24 @@ TEST_F(TrainingConfigTest, RefusesWhatDoesNotFitTogether)
     EXPECT_TRUE(refuses("run_id=.", "a folder of the run's own"));
     EXPECT_TRUE(refuses("run_id=", "'run_id=' has no value"));
     EXPECT_TRUE(refuses("training.optimizer.betas=[0.9]", "must be two numbers"));
+    EXPECT_TRUE(refuses("training.optimizer.groups.head.lr=1e-3", "training.optimizer.groups.head.match must say which parameters"));
+    EXPECT_TRUE(refuses("training.optimizer.groups={head: {match: a, lrr: 1}}", "lrr"));
+    EXPECT_TRUE(throws_with<UsageError>("needs a training.optimizer.lr above 0",
+                                        [&] { read({"training.optimizer.groups={head: {match: a, lr: 1}}", "training.optimizer.lr=0"}); }));
+    EXPECT_TRUE(throws_with<UsageError>("one_cycle has a warm-up of its own",
+                                        [&] { read({"training.scheduler.name=one_cycle", "training.scheduler.warmup_steps=3"}); }));
+    EXPECT_TRUE(refuses("training.ema=1", "training.ema is '1'"));
+    EXPECT_TRUE(refuses("training.scheduler.gamma=1.5", "training.scheduler.gamma is '1.5'"));
+    EXPECT_TRUE(refuses("training.early_stop.patience=-1", "training.early_stop.patience is '-1'"));
+    EXPECT_TRUE(refuses("training.max_minutes=-1", "training.max_minutes is '-1'"));
+    EXPECT_TRUE(refuses("training.keep_last=1.5", "training.keep_last is '1.5'"));
+    EXPECT_TRUE(refuses("training.loss=[]", "expected one for each of training.loss"));
+    EXPECT_TRUE(refuses("training.loss=[mse, hubr]", "did you mean 'huber'?"));
+    EXPECT_TRUE(refuses("training.loss_weights=[1, 2]", "has 2 numbers; expected one for each of training.loss, of which there are 1"));
+    EXPECT_TRUE(refuses("training.loss_weights=[0]", "are all 0"));
+    EXPECT_TRUE(refuses("training.loss_weights=[-1]", "training.loss_weights"));
+    EXPECT_TRUE(refuses("training.field_weights.cp=2", "a field that data.fields has not; it has pressure, wss"));
+    EXPECT_TRUE(refuses("training.point_weights=areas", "is areas, which data.inputs does not have"));
     EXPECT_TRUE(refuses("data.fields.extra.kind=cp", "data.fields.extra must say which array it is"));
 }
 

@@ -169,7 +169,7 @@ TEST_P(ReferenceCheckpointModels, TrainOnAsTheReferenceDid)
             made = std::make_unique<FusedAdamW>(model.module->parameters(), options);
         else
             made = std::make_unique<torch::optim::AdamW>(model.module->parameters(), options);
-        auto& optimizer = *made;
+        Optimizers optimizer(std::move(made));
         const Checkpoint checkpoint(path);
         checkpoint.load_weights(*model.module);
         checkpoint.load_optimizer(*model.module, optimizer);
