@@ -132,43 +132,48 @@ class Accumulation(Steps):
 
 class LeavingOut(Steps):
     def setUp(self):
+        """Weights of which one is no number: so is then every loss."""
         super().setUp()
-        table = json.loads((self.folder / "cases/cases.json").read_text())
-        table["cases"][1]["speed"] = 3e38   # of case 2: the model computes with it until there is no number left
-        (self.folder / "cases/cases.json").write_text(json.dumps(table))
+        self.train("seed", 1, "training.max_steps=1")
+        content = bytearray((self.folder / "runs/seed/checkpoints/last.safetensors").read_bytes())
+        size, = struct.unpack("<Q", content[:8])
+        first = 8 + size + json.loads(content[8:8 + size])["blocks.0.ln_mlp2.1.bias"]["data_offsets"][0]
+        content[first:first + 4] = struct.pack("<f", math.nan)
+        (self.folder / "poisoned.safetensors").write_bytes(content)
 
-    def train_with_speed(self, run, num_ranks, *words, code=0):
-        return self.train(run, num_ranks, "data.constants=[speed]", *CONSTANT, *words, code=code)
+    def train_poisoned(self, run, num_ranks, *words):
+        return self.meshard("train", "car.yaml", f"run_id={run}", "--nproc", num_ranks, "training.init=poisoned.safetensors", *CONSTANT, *words)
 
     def test_changes_nothing_on_any_rank(self):
+        start = arrays_of(self.folder / "poisoned.safetensors")
         for name, num_ranks, words in (("one", 1, ()), ("ranks", 3, ()), ("cut", 2, ("parallel.parameters=sharded",)), ("half", 2, ("training.precision=float16",))):
-            self.train_with_speed(f"{name}1", num_ranks, "training.max_steps=1", *words)
-            result = self.train_with_speed(f"{name}2", num_ranks, "training.max_steps=2", "training.max_skipped_steps=1", "training.clip_norm=1", *words)
-            self.assertIn("in step 2 (epoch 1, case 2); the step is left out", result.out + result.err)
-            if name != "half":   # whose first step may be left out by its scale
-                self.train_with_speed(f"{name}1", num_ranks, "training.max_steps=1", "training.clip_norm=1", "run_id=" + f"{name}3", *words)
-                self.assertEqual(self.checkpoint(f"{name}2"), self.checkpoint(f"{name}3"))
-            self.assertEqual([line.get("left_out") for line in self.lines(f"{name}2") if line["phase"] == "train_step"], [None, True])
-            self.train_with_speed(f"{name}4", num_ranks, "training.max_skipped_steps=1", *words)
-            mean, = [line["loss"] for line in self.lines(f"{name}4") if line["phase"] == "train" and line["epoch"] == 1]
-            own = [line["loss"] for line in self.lines(f"{name}4") if line["phase"] == "train_step"]
-            self.assertAlmostEqual(mean, (own[0] + own[2]) / 2, delta=1e-6)
+            result = self.train_poisoned(name, num_ranks, "training.max_steps=2", "training.max_skipped_steps=2", "training.clip_norm=1", "training.ema=0.9", *words)
+            self.assert_good(result)
+            self.assertIn("the loss is not finite in step 2 (epoch 1, case 2); the step is left out", result.out + result.err)
+            self.assertEqual([line.get("left_out") for line in self.lines(name) if line["phase"] == "train_step"], [True, True])
+            found = self.checkpoint(name)
+            self.assertFalse(any(key.startswith("optimizer.exp_avg") for key in found))
+            for key, values in found.items():
+                if not key.startswith("norm."):
+                    self.assertEqual(values, start[key.removeprefix("optimizer.weights.")], key)
 
     def test_is_agreed_by_data_groups(self):
-        result = self.train_with_speed("groups", 3, "parallel.data=3", "training.max_skipped_steps=5")
+        result = self.train_poisoned("groups", 3, "parallel.data=3", "training.max_skipped_steps=5")
+        self.assert_good(result)
         self.assertIn("case 1, 2, 3); the step is left out", result.out + result.err)
 
     def test_ends_where_too_many_follow_each_other(self):
-        result = self.train_with_speed("one", 2, code=3)
-        self.assertIn("the loss became NaN in step 2 (epoch 1, case 2)", result.err)
-        result = self.train_with_speed("groups", 3, "parallel.data=3", "training.max_skipped_steps=1", code=3)
-        self.assertIn("2 steps in a row were left out", result.err)
+        for words, text in (((), "the loss became NaN in step 1 (epoch 1, case 1)"), (("training.max_skipped_steps=1",), "2 steps in a row were left out")):
+            result = self.train_poisoned("ends", 2, *words)
+            self.assertNotEqual(result.code, 0)
+            self.assertIn(text, result.err)
 
     def test_counts_on_after_a_stop(self):
-        words = ("data.split.train=['2']", "~data.split.column", "training.max_skipped_steps=2", "training.num_epochs=9")
-        self.train_with_speed("stopped", 1, "training.max_steps=2", *words)
+        self.assert_good(self.train_poisoned("stopped", 1, "training.max_steps=2", "training.max_skipped_steps=2"))
         self.assertEqual(self.description("stopped")["skipped_in_a_row"], 2)
-        self.assert_fails(self.meshard("train", "--resume", "runs/stopped", "training.max_steps=0"), 3, "3 steps in a row")
+        result = self.meshard("train", "--resume", "runs/stopped", "training.max_steps=0")
+        self.assertNotEqual(result.code, 0)
+        self.assertIn("3 steps in a row", result.err)
 
 
 class Schedules(Steps):
