@@ -83,7 +83,7 @@ class Losses(Steps):
 
     def test_are_refused_where_they_do_not_fit(self):
         for words, texts in ((["training.loss=mae"], ["mae", "mse|l1|huber"]), (["training.loss=[mse, l1]", "training.loss_weights=[1]"], ["training.loss_weights", "2"]),
-                             (["training.field_weights={cp: 2}"], ["cp", "pressure, wss"]), (["training.field_weights={wss: [1, 2]}"], ["wss"]),
+                             (["training.field_weights={cp: 2}"], ["cp", "pressure, wss"]), (["training.field_weights={wss: [1, 2]}"], ["field 2 has 3 channels, and 2 weights"]),
                              (["training.point_weights=areas"], ["areas", "data.inputs"]), (["training.huber_delta=0"], ["training.huber_delta"]),
                              (["training.clip_norm=-1"], ["training.clip_norm"]), (["training.accumulate=0"], ["training.accumulate"])):
             result = self.meshard("train", "car.yaml", *words)
