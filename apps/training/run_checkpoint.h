@@ -42,8 +42,6 @@ TrainedValues trained_values(const torch::nn::Module& model, const FullyShardedM
 /// NAME.json beside NAME.safetensors repeats the metadata for people and scripts; meshard reads the safetensors file only.
 /// Both are written atomically, by one rank.
 void save_checkpoint(const std::filesystem::path& path, const TrainedValues& values, const Normalizer& normalizer, const nlohmann::json& description);
-void save_checkpoint(const std::filesystem::path& path, const torch::nn::Module& model, const Normalizer& normalizer, const Optimizers& optimizers,
-                     const nlohmann::json& description);
 
 /// A checkpoint that was read; the arrays are views into the file.
 class Checkpoint {
