@@ -47,10 +47,12 @@ set(rooms
   "apps/plan: apps/bench apps/program models/geotransolver models/graph models/layers models/registry models/transolver ops/fused ops/slices partition sharding/parameters sharding/ranks sharding/tensor sharding/transport"
   "apps/program: io/bytes partition sharding/memory sharding/transport"
   "apps/cases: apps/settings io io/bytes io/shards models/registry ops/surface partition partition/cut partition/ghosts partition/mesh sharding/exchange sharding/ranks sharding/tensor"
+  "apps/evaluation: apps/cases apps/program apps/settings io/bytes io/shards partition partition/mesh sharding/ranks"
   "apps/python: io io/shards ops/neighbors ops/rows ops/surface partition partition/cut partition/ghosts partition/mesh sharding/memory sharding/parameters sharding/ranks sharding/tensor sharding/transport"
+  "apps/report: apps/cases apps/evaluation apps/program apps/settings apps/training io io/bytes io/picture partition partition/mesh sharding/tensor sharding/transport"
   "apps/settings: apps/program io/bytes models/layers models/registry partition"
-  "apps/training: apps/cases apps/program apps/settings io io/bytes io/checkpoints io/shards models/layers models/registry partition partition/ghosts sharding/memory sharding/parameters sharding/ranks sharding/tensor sharding/transport"
-  "apps/verbs: apps/bench apps/cases apps/cut apps/plan apps/program apps/settings apps/training io io/bytes io/checkpoints io/foam io/picture io/shards io/vtk ops/fields ops/neighbors ops/surface partition partition/ghosts partition/mesh sharding/memory sharding/parameters sharding/ranks sharding/tensor sharding/transport")
+  "apps/training: apps/cases apps/evaluation apps/program apps/settings io io/bytes io/checkpoints io/shards models/layers models/registry partition partition/ghosts sharding/memory sharding/parameters sharding/ranks sharding/tensor sharding/transport"
+  "apps/verbs: apps/bench apps/cases apps/cut apps/plan apps/program apps/report apps/settings apps/training io io/bytes io/checkpoints io/foam io/picture io/shards io/vtk ops/fields ops/neighbors ops/surface partition partition/ghosts partition/mesh sharding/memory sharding/parameters sharding/ranks sharding/tensor sharding/transport")
 
 # Without LibTorch: for programs and libraries of others that only cut meshes. A name stands for all rooms below it, too.
 set(without_torch partition io sharding/messages sharding/windows)

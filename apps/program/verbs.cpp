@@ -27,6 +27,8 @@ constexpr auto table = std::to_array<Verb>({
     {"derive", "gradients, vorticity, Q criterion, distances to walls as fields", MESHARD_VERBS(nullptr, derive_command)},
     {"train", "train a model on shards, over any number of ranks", MESHARD_VERBS(nullptr, train_command)},
     {"predict", "predict fields on new meshes with a trained model", MESHARD_VERBS(nullptr, predict_command)},
+    {"evaluate", "compare a trained model with cases whose fields are known", MESHARD_VERBS(nullptr, evaluate_command)},
+    {"report", "judge runs on one page: errors, drag, pictures", MESHARD_VERBS(nullptr, report_command)},
     {"forces", "pressure and viscous forces, drag and lift of a surface", MESHARD_VERBS(forces_command, nullptr)},
     {"render", "draw a mesh coloured by a field to a PNG file", MESHARD_VERBS(render_command, nullptr)},
     {"probe", "run a TorchScript model sharded and serially, and compare", MESHARD_VERBS(nullptr, probe_command)},

@@ -21,6 +21,8 @@ int model_bench_command(std::span<const std::string> arguments);
 int probe_command(std::span<const std::string> arguments);
 int train_command(std::span<const std::string> arguments);
 int predict_command(std::span<const std::string> arguments);
+int evaluate_command(std::span<const std::string> arguments);
+int report_command(std::span<const std::string> arguments);
 int interpolate_command(std::span<const std::string> arguments);
 int derive_command(std::span<const std::string> arguments);
 

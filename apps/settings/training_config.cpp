@@ -41,6 +41,10 @@ constexpr SettingRule kFixedRules[] = {
     {.path = "data.center", .fallback = "bounds", .words = "bounds|none", .meaning = "what is subtracted from the points: bounds (the centre of their bounding box) or none"},
     {.path = "data.length", .fallback = "bounds", .meaning = "what the points are divided by: bounds (the longest edge of their box), none, a number, three, or a column of the table"},
     {.path = "data.reference.*", .type = SettingType::NumberList, .meaning = "free stream and reference values, kept with the run"},
+    {.path = "data.forces.area", .meaning = "reference area of the coefficients in metrics: a number, or a column of the table; half the area for half bodies"},
+    {.path = "data.forces.cd", .fallback = "Cd", .meaning = "column with the solver's drag coefficient, for metrics; passed over where the table lacks it"},
+    {.path = "data.forces.cl", .fallback = "Cl", .meaning = "column with the solver's lift coefficient"},
+    {.path = "data.forces.up", .type = SettingType::NumberList, .fallback = "[0, 0, 1]", .meaning = "direction of lift, less its part along the free stream"},
     {.path = "data.constants", .type = SettingType::TextList, .meaning = "columns of the table that the model is told of a case besides its points"},
     {.path = "data.time", .meaning = "column of the table with the time of a case, for transolver and flare"},
     {.path = "data.sampling_resolution", .not_yet = "", .meaning = "not implemented: all points are used"},
@@ -99,7 +103,7 @@ constexpr SettingRule kFixedRules[] = {
 
     {.path = "logging.every_n_steps", .type = SettingType::Integer, .fallback = "1", .min = 1, .max = kLargeCount, .meaning = "steps between lines of metrics.jsonl"},
     {.path = "logging.jsonl", .fallback = "true", .words = "true", .meaning = "metrics.jsonl is always written"},
-    {.path = "logging.tensorboard", .fallback = "false", .words = "false", .not_yet = "true", .meaning = "not implemented"},
+    {.path = "logging.tensorboard", .fallback = "false", .words = "true|false", .meaning = "the numbers of metrics.jsonl also as events, in tensorboard/ of the run's folder"},
 };
 // clang-format on
 
@@ -432,6 +436,7 @@ TrainingRunConfig training_config(const Settings& settings)
     config.seed = settings.integer("seed");
     config.device = settings.text("device");
     config.data = data_config(settings, config.run_dir());
+    config.forces = force_settings(settings);
 
     config.model.name = settings.text("model.name");
     for (const auto& name : settings.names_below("model")) {
@@ -468,6 +473,7 @@ TrainingRunConfig training_config(const Settings& settings)
     config.num_data_groups = count_or_auto(settings, "parallel.data");
     config.num_domain_ranks = count_or_auto(settings, "parallel.domain");
     config.shard_parameters = settings.text("parallel.parameters") == "sharded";
+    config.writes_events = settings.text("logging.tensorboard") == "true";
     config.log_interval = settings.integer("logging.every_n_steps");
     if (training.exact) require_exact(config, settings);
     return config;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "apps/settings/force_settings.h"
 #include "apps/settings/settings.h"
 #include "models/layers/field_loss_options.h"
 #include "models/layers/memory_mode.h"
@@ -136,6 +137,7 @@ struct TrainingRunConfig {
     std::int64_t seed = 0;
     std::string device;  ///< as `device_of_rank` takes it
     DataConfig data;
+    ForceSettings forces;
     ModelConfig model;
     TrainingConfig training;
     std::string backend;                ///< of MESHARD_BACKEND, or `auto`
@@ -143,6 +145,7 @@ struct TrainingRunConfig {
     std::int64_t num_domain_ranks = 0;  ///< 0: all that are left
     bool shard_parameters = false;      ///< parameters, gradients and the optimiser's state are cut among all ranks
     std::int64_t log_interval = 1;      ///< in steps
+    bool writes_events = false;         ///< for TensorBoard
 
     std::filesystem::path run_dir() const { return output_dir / run_id; }
 };

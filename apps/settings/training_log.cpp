@@ -23,6 +23,16 @@ std::int64_t step_of(const nlohmann::json& line, std::int64_t steps_per_epoch)
     return 0;
 }
 
+/// Numbers of a line by their place in it, e.g. val/errors/pressure/mae.
+void add_scalars(const nlohmann::ordered_json& value, const std::string& name, std::vector<std::pair<std::string, double>>& scalars)
+{
+    if (value.is_number()) scalars.emplace_back(name, value.get<double>());
+    if (!value.is_object()) return;
+    for (const auto& [key, entry] : value.items()) {
+        if (key != "step" && key != "epoch") add_scalars(entry, name + "/" + key, scalars);
+    }
+}
+
 }  // namespace
 
 TrainingLog::TrainingLog(const std::filesystem::path& path, bool is_speaker) : path_(path), is_speaker_(is_speaker), is_terminal_(isatty(STDERR_FILENO) == 1) {}
@@ -49,6 +59,11 @@ void TrainingLog::record(const nlohmann::ordered_json& line)
     if (!file_.is_open()) file_.open(path_, std::ios::app);  // not before: a run that failed early leaves no trace
     file_ << line.dump() << std::endl;
     if (!file_) throw IoError(path_.string() + " cannot be written. Is the disk full?");
+    if (events_folder_.empty() || !(line.contains("step") || line.contains("epoch"))) return;
+    std::vector<std::pair<std::string, double>> scalars;
+    add_scalars(line, line.value("phase", ""), scalars);
+    if (!events_) events_.emplace(events_folder_);
+    events_->add(line.contains("step") ? line["step"].get<std::int64_t>() : line["epoch"].get<std::int64_t>(), scalars);
 }
 
 void TrainingLog::progress(const std::string& text, bool is_important)

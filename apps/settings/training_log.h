@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "apps/settings/event_file.h"
+
 #include <nlohmann/json.hpp>
 
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string>
 
 namespace meshard {
@@ -24,6 +27,9 @@ public:
     /// One line of metrics.jsonl, complete when the call returns. @throws IoError if it cannot be written.
     void record(const nlohmann::ordered_json& line);
 
+    /// From now on each record is also an event of TensorBoard, in a new file of this folder.
+    void write_events(const std::filesystem::path& folder) { events_folder_ = folder; }
+
     /// The progress line: rewritten in place on a terminal, else printed every ten seconds and when `is_important`.
     void progress(const std::string& text, bool is_important);
 
@@ -33,6 +39,8 @@ public:
 private:
     std::filesystem::path path_;
     std::ofstream file_;
+    std::filesystem::path events_folder_;
+    std::optional<EventFile> events_;
     bool is_speaker_;
     bool is_terminal_;
     std::chrono::steady_clock::time_point last_line_{};

@@ -41,9 +41,10 @@ public:
     const DataConfig& data() const { return data_; }
     const std::vector<std::int64_t>& channels() const { return channels_; }  ///< of each field
     const std::filesystem::path& checkpoint() const { return checkpoint_; }
-    const std::vector<double>& constants() const { return constants_; }  ///< that hold for every case; empty where cases name their own
-    const std::optional<double>& time() const { return time_; }          ///< that holds for every case; nothing where cases name their own
-    const std::vector<std::string>& notes() const { return notes_; }     ///< what a user should know, a sentence each
+    const std::vector<double>& constants() const { return constants_; }   ///< that hold for every case; empty where cases name their own
+    const std::optional<double>& time() const { return time_; }           ///< that holds for every case; nothing where cases name their own
+    const at::Tensor& training_mean() const { return normalizer_.mean; }  ///< (channels): of each field over the training cases, in physical units
+    const std::vector<std::string>& notes() const { return notes_; }      ///< what a user should know, a sentence each
 
     /// What is kept of each point from layer to layer. @throws InvalidInput for a mode that the model does not have
     void set_memory(MemoryMode mode) { meshard::set_memory(*model_.module, mode); }

@@ -10,7 +10,9 @@
 #include "apps/training/step_news.h"
 #include "apps/training/step_profile.h"
 #include "apps/training/training_plan.h"
+#include "apps/training/validation.h"
 #include "apps/training/weight_update.h"
+#include "io/bytes/atomic_file.h"
 #include "models/layers/field_loss.h"
 #include "models/layers/metrics.h"
 #include "models/layers/normalizer.h"
@@ -89,6 +91,7 @@ private:
 struct FieldErrors {
     std::vector<double> relative_l2;
     double loss = 0;
+    Evaluation judged;  // all metrics of all cases
 
     double mean() const
     {
@@ -150,8 +153,9 @@ private:
     std::vector<StepCase> cases_of_step(std::int64_t epoch, std::int64_t in_epoch) const;
     std::string names_of_cases(std::int64_t step) const;
     std::int64_t cases_per_step() const { return num_groups_ * config_.training.accumulate; }
-    FieldErrors errors(const std::vector<CaseTensors>& examples);
+    FieldErrors errors(const std::vector<CaseTensors>& examples, const std::vector<CaseSource>& sources, const std::string& split);
     Json metrics(const FieldErrors& errors) const;
+    void record_errors(const FieldErrors& errors, const std::string& split, std::int64_t epoch);
     void save(const char* name, const Json& metrics) const;
     void check_error(double error);
     void end_epoch(std::int64_t epoch, Clock::time_point epoch_start);
@@ -186,6 +190,8 @@ private:
     std::optional<FullyShardedModule> sharded_;  // in its place
     FieldLoss loss_;
     std::optional<WeightUpdate> update_;
+    std::optional<Validation> validation_;
+    std::map<std::string, std::filesystem::path> shards_of_;  // by id, of cases to judge
 
     std::int64_t steps_done_ = 0;
     std::deque<StepUnderWay> under_way_;
@@ -209,6 +215,7 @@ Run::Run(const TrainingRunConfig& config, const CaseLists& cases, bool is_record
       log_(is_recorded ? config.run_dir() / "metrics.jsonl" : std::filesystem::path(), is_first_), order_(config.training, config.seed, cases.train)
 {
     const auto shape = mesh_shape(config, world.size());
+    if (is_recorded && config.writes_events) log_.write_events(config.run_dir() / "tensorboard");
     device_mesh_ = DeviceMesh::create(world, {shape[0], shape[1]}, {"data", "domain"});
     domain_ = device_mesh_->sub_mesh("domain");
     num_groups_ = shape[0];
@@ -235,6 +242,8 @@ void Run::prepare(const TrainingStart& start, const volatile std::sig_atomic_t& 
     }
     val_ = load(cases_.val, all.subspan(cases_.train.size(), cases_.val.size()));
     test_ = load(cases_.test, all.last(cases_.test.size()));
+    for (std::size_t i = cases_.train.size(); i < shards.size(); ++i) shards_of_[cases_.all()[i].id] = shards[i];
+    validation_.emplace(config_.data, train_.front().channels, config_.forces, cases_);
     ChannelStatistics statistics;
     for (const auto& example : train_) statistics.add(example.target.squeeze(0));
     normalizer_ = statistics.normalizer();
@@ -670,12 +679,13 @@ void Run::end_epoch(std::int64_t epoch, Clock::time_point epoch_start)
     Json values;
     bool is_best = false;
     if (!val_.empty() && (is_last || epoch % config_.training.val_interval == 0)) {
-        const auto found = errors(val_);
+        const auto found = errors(val_, cases_.val, "val");
         values = metrics(found);
-        log_.record({{"phase", "val"}, {"epoch", epoch}, {"loss", found.loss}, {"metrics", values}});
+        record_errors(found, "val", epoch);
         for (std::size_t i = 0; i < config_.data.fields.size(); ++i) {
             text += formatted(", val %s %.4f", config_.data.fields[i].name.c_str(), found.relative_l2[i]);
         }
+        text += drag_text(found.judged);
         is_best = found.mean() < best_error_;
         best_error_ = std::min(best_error_, found.mean());
         if (steps_done_ % steps_per_epoch_ == 0) check_error(found.mean());  // an epoch cut short is not one that a run without a stop has
@@ -693,7 +703,7 @@ void Run::end_epoch(std::int64_t epoch, Clock::time_point epoch_start)
     log_.say(text + formatted(", %.1f s", seconds_since(epoch_start)));
 }
 
-FieldErrors Run::errors(const std::vector<CaseTensors>& examples)
+FieldErrors Run::errors(const std::vector<CaseTensors>& examples, const std::vector<CaseSource>& sources, const std::string& split)
 {
     torch::NoGradGuard no_grad;
     const AveragedWeights averaged(*update_);
@@ -711,6 +721,7 @@ FieldErrors Run::errors(const std::vector<CaseTensors>& examples)
         const auto prediction = predict(example.inputs);
         sums[num_fields] += loss_of(prediction, example).item<double>();
         const auto physical = normalizer_.denormalize(prediction);
+        validation_->add(static_cast<std::size_t>(i), example, shards_of_.at(example.id), physical, normalizer_.mean, *domain_);
         std::int64_t channel = 0;
         for (std::int64_t f = 0; f < num_fields; ++f) {
             const auto count = example.channels[f];
@@ -725,6 +736,7 @@ FieldErrors Run::errors(const std::vector<CaseTensors>& examples)
     FieldErrors errors;
     for (std::int64_t f = 0; f < num_fields; ++f) errors.relative_l2.push_back(sums[f].item<double>());
     errors.loss = sums[num_fields].item<double>();
+    errors.judged = validation_->finish(sources, split, device_mesh_->group(device_mesh_->axis("data")));
     return errors;
 }
 
@@ -733,6 +745,17 @@ Json Run::metrics(const FieldErrors& errors) const
     Json values;
     for (std::size_t f = 0; f < config_.data.fields.size(); ++f) values[config_.data.fields[f].name]["rel_l2"] = errors.relative_l2[f];
     return values;
+}
+
+/// All numbers of a validation, and a line a case in SPLIT_cases.csv.
+void Run::record_errors(const FieldErrors& found, const std::string& split, std::int64_t epoch)
+{
+    if (!is_first_) return;
+    Json line{{"phase", split}, {"epoch", epoch}, {"loss", found.loss}, {"metrics", metrics(found)}};
+    const auto more = validation_json(found.judged);
+    for (const auto& [name, value] : more.items()) line[name] = value;
+    log_.record(line);
+    write_file_atomically(config_.run_dir() / (split + "_cases.csv"), to_csv(found.judged));
 }
 
 void Run::save(const char* name, const Json& metrics) const
@@ -791,14 +814,14 @@ void Run::record_memory()
 void Run::test()
 {
     if (test_.empty()) return;
-    const auto found = errors(test_);
+    const auto found = errors(test_, cases_.test, "test");
     const auto epoch = (steps_done_ + steps_per_epoch_ - 1) / steps_per_epoch_;
-    log_.record({{"phase", "test"}, {"epoch", epoch}, {"loss", found.loss}, {"metrics", metrics(found)}});
+    record_errors(found, "test", epoch);
     std::string text = "test:";
     for (std::size_t f = 0; f < config_.data.fields.size(); ++f) {
         text += formatted("%s %s %.4f", f == 0 ? "" : ",", config_.data.fields[f].name.c_str(), found.relative_l2[f]);
     }
-    log_.say(text + " (relative L2 error)");
+    log_.say(text + " (relative L2 error)" + drag_text(found.judged));
 }
 
 void Run::finish()

@@ -139,7 +139,6 @@ TEST_F(TrainingConfigTest, RefusesByNameWhatIsNotImplemented)
     EXPECT_TRUE(refuses("training.precision=float64", "float64 is not implemented. Available: float32, tf32, bfloat16, bf16"));
     EXPECT_TRUE(refuses("training.optimizer.name=soap", "soap is not implemented. Available: adamw, lion, muon"));
     EXPECT_TRUE(refuses("model.name=geotransolvr", "did you mean 'geotransolver'?"));
-    EXPECT_TRUE(refuses("logging.tensorboard=true", "logging.tensorboard: true is not implemented"));
     EXPECT_TRUE(refuses("parallel.backend=ucc", "parallel.backend is 'ucc'"));
     EXPECT_EQ(read({"parallel.backend=nccl"}).backend, "nccl");
     EXPECT_EQ(read().device, "auto");

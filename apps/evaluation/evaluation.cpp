@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/evaluation/evaluation.h"
+
+#include "apps/program/command_line.h"
+#include "apps/program/text_table.h"
+#include "io/bytes/atomic_file.h"
+#include "partition/error.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <sstream>
+
+namespace meshard {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::int64_t kFewCases = 10;  // fewer say little of r2 and ranks
+
+/// NaN as null.
+Json number_json(double value)
+{
+    return std::isfinite(value) ? Json(value) : Json(nullptr);
+}
+
+/// Puts a value at `a.b.c`.
+void put(Json& json, const std::string& path, Json value)
+{
+    auto* at = &json;
+    std::istringstream words(path);
+    std::string word, next;
+    std::getline(words, word, '.');
+    while (std::getline(words, next, '.')) {
+        at = &(*at)[word];
+        word = next;
+    }
+    (*at)[word] = std::move(value);
+}
+
+std::vector<const EvaluatedCase*> cases_of(const Evaluation& evaluation, const std::string& split)
+{
+    std::vector<const EvaluatedCase*> cases;
+    for (const auto& one : evaluation.cases) {
+        if (one.split == split) cases.push_back(&one);
+    }
+    return cases;
+}
+
+double mean_rel_l2(const EvaluatedCase& one)
+{
+    double sum = 0;
+    int count = 0;
+    for (const auto& [name, value] : one.metrics) {
+        if (!name.ends_with(".rel_l2") || std::ranges::count(name, '.') != 1 || !std::isfinite(value)) continue;
+        sum += value;
+        ++count;
+    }
+    return count > 0 ? sum / count : 0;
+}
+
+/// Name and value of each force number of a case.
+Metrics force_numbers(const EvaluatedCase& one)
+{
+    Metrics numbers;
+    if (!one.forces) return numbers;
+    const auto& forces = *one.forces;
+    const auto add = [&](const std::string& name, double predicted, double truth, const std::optional<double>& of_table) {
+        numbers.emplace_back(name + ".predicted", predicted);
+        numbers.emplace_back(name + ".true", truth);
+        numbers.emplace_back(name + ".error", predicted - truth);
+        numbers.emplace_back(name + ".table", of_table.value_or(NAN));
+        numbers.emplace_back(name + ".error_table", of_table ? predicted - *of_table : NAN);
+        numbers.emplace_back(name + ".data_error", of_table ? truth - *of_table : NAN);
+    };
+    add("cd", forces.drag_predicted, forces.drag_true, one.drag_of_table);
+    numbers.emplace_back("cd.pressure_predicted", forces.pressure_drag_predicted);
+    numbers.emplace_back("cd.pressure_true", forces.pressure_drag_true);
+    add("cl", forces.lift_predicted, forces.lift_true, one.lift_of_table);
+    return numbers;
+}
+
+Json spread_json(const std::vector<const EvaluatedCase*>& cases, std::size_t metric)
+{
+    std::vector<double> values;
+    for (const auto* one : cases) values.push_back(one->metrics[metric].second);
+    const auto spread = spread_of(values);
+    return {{"mean", number_json(spread.mean)},
+            {"median", number_json(spread.median)},
+            {"std", number_json(spread.deviation)},
+            {"max", number_json(spread.largest)},
+            {"worst", spread.largest_case < 0 ? Json(nullptr) : Json(cases[spread.largest_case]->source.id)}};
+}
+
+Json case_json(const EvaluatedCase& one)
+{
+    Json json{{"id", one.source.id}, {"split", one.split}, {"file", one.source.file.string()}, {"num_points", one.num_points}, {"seconds", one.seconds}};
+    for (const auto& [name, value] : one.metrics) put(json["fields"], name, number_json(value));
+    for (const auto& [name, value] : force_numbers(one)) put(json, name, number_json(value));
+    if (!one.drag_along_x.empty()) {
+        json["drag_along_x"] = {{"low_x", one.low_x}, {"high_x", one.high_x}, {"true", one.drag_along_x[0]}, {"predicted", one.drag_along_x[1]}};
+    }
+    return json;
+}
+
+std::string csv_text(const std::string& text)
+{
+    if (text.find_first_of(",\"\n") == std::string::npos) return text;
+    std::string quoted = "\"";
+    for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
+    return quoted + "\"";
+}
+
+std::string exact_text(double value)
+{
+    if (!std::isfinite(value)) return {};
+    char text[32];
+    const auto [end, error] = std::to_chars(text, text + sizeof text, value);
+    return {text, end};
+}
+
+std::string short_text(double value)
+{
+    if (!std::isfinite(value)) return "-";
+    char text[32];
+    std::snprintf(text, sizeof text, "%.4g", value);
+    return text;
+}
+
+}  // namespace
+
+std::vector<std::string> splits_of(const Evaluation& evaluation)
+{
+    std::vector<std::string> splits;
+    for (const char* split : {"train", "val", "test", "given"}) {
+        if (std::ranges::any_of(evaluation.cases, [&](const auto& one) { return one.split == split; })) splits.emplace_back(split);
+    }
+    return splits;
+}
+
+std::vector<CoefficientSeries> coefficients_of(const Evaluation& evaluation, const std::string& split)
+{
+    std::vector<CoefficientSeries> series{{"cd", {}, {}, {}, evaluation.drag_guess},
+                                          {"cl", {}, {}, {}, evaluation.lift_guess},
+                                          {"cd_table", {}, {}, {}, evaluation.drag_guess},
+                                          {"cl_table", {}, {}, {}, evaluation.lift_guess}};
+    const auto add = [](CoefficientSeries& to, const EvaluatedCase& one, double predicted, double truth) {
+        to.predicted.push_back(predicted);
+        to.truth.push_back(truth);
+        to.ids.push_back(one.source.id);
+    };
+    for (const auto* one : cases_of(evaluation, split)) {
+        if (!one->forces) continue;
+        add(series[0], *one, one->forces->drag_predicted, one->forces->drag_true);
+        add(series[1], *one, one->forces->lift_predicted, one->forces->lift_true);
+        if (one->drag_of_table) add(series[2], *one, one->forces->drag_predicted, *one->drag_of_table);
+        if (one->lift_of_table) add(series[3], *one, one->forces->lift_predicted, *one->lift_of_table);
+    }
+    std::erase_if(series, [](const auto& one) { return one.truth.empty(); });
+    return series;
+}
+
+Json to_json(const Evaluation& evaluation)
+{
+    Json json{{"format", "meshard evaluation"}, {"version", 1}, {"model", evaluation.model}, {"notes", evaluation.notes}};
+    json["splits"] = Json::object();
+    for (const auto& split : splits_of(evaluation)) {
+        const auto cases = cases_of(evaluation, split);
+        auto& to = json["splits"][split];
+        to["num_cases"] = cases.size();
+        for (std::size_t m = 0; m < cases.front()->metrics.size(); ++m) put(to["fields"], cases.front()->metrics[m].first, spread_json(cases, m));
+        for (const auto& series : coefficients_of(evaluation, split)) {
+            for (const auto& [name, value] : coefficient_metrics(series.predicted, series.truth, series.guess)) to[series.name][name] = number_json(value);
+            std::vector<double> errors;
+            for (std::size_t i = 0; i < series.truth.size(); ++i) errors.push_back(std::abs(series.predicted[i] - series.truth[i]));
+            const auto worst = spread_of(errors).largest_case;
+            if (worst >= 0) to[series.name]["worst"] = series.ids[worst];
+        }
+    }
+    json["cases"] = Json::array();
+    for (const auto& one : evaluation.cases) json["cases"].push_back(case_json(one));
+    return json;
+}
+
+std::string to_csv(const Evaluation& evaluation)
+{
+    std::vector<const EvaluatedCase*> order;
+    for (const auto& one : evaluation.cases) order.push_back(&one);
+    std::ranges::stable_sort(order, std::greater<>(), [](const auto* one) { return mean_rel_l2(*one); });
+    const auto with_forces = std::ranges::find_if(order, [](const auto* one) { return one->forces.has_value(); });
+    const auto force_columns = with_forces == order.end() ? Metrics() : force_numbers(**with_forces);
+
+    std::string text = "id,split,num_points,seconds";
+    if (!order.empty()) {
+        for (const auto& [name, value] : order.front()->metrics) text += "," + csv_text(name);
+    }
+    for (const auto& [name, value] : force_columns) text += "," + name;
+    text += "\n";
+    for (const auto* one : order) {
+        text += csv_text(one->source.id) + "," + one->split + "," + std::to_string(one->num_points) + "," + exact_text(one->seconds);
+        for (const auto& [name, value] : one->metrics) text += "," + exact_text(value);
+        const auto numbers = force_numbers(*one);
+        for (std::size_t i = 0; i < force_columns.size(); ++i) text += "," + (numbers.empty() ? std::string() : exact_text(numbers[i].second));
+        text += "\n";
+    }
+    return text;
+}
+
+std::string to_text(const Evaluation& evaluation)
+{
+    std::ostringstream out;
+    const auto json = to_json(evaluation);
+    for (const auto& split : splits_of(evaluation)) {
+        const auto cases = cases_of(evaluation, split);
+        out << split << ": " << count_text(static_cast<std::int64_t>(cases.size()), "case") << "\n";
+        TextTable fields("lrrrrlr");
+        fields.add_row({"  field", "rel_l2", "median", "max", "mae", " worst case", "rel_l2 of the training mean"});
+        for (const auto& [name, metrics] : json["splits"][split]["fields"].items()) {
+            const auto number = [&](const char* metric, const char* which) {
+                const auto& value = metrics[metric][which];
+                return value.is_number() ? short_text(value.get<double>()) : std::string("-");
+            };
+            const auto& worst = metrics["rel_l2"]["worst"];
+            fields.add_row({"  " + name, number("rel_l2", "mean"), number("rel_l2", "median"), number("rel_l2", "max"), number("mae", "mean"),
+                            " " + (worst.is_string() ? worst.get<std::string>() : "-"), number("guess_rel_l2", "mean")});
+        }
+        out << fields;
+        const auto series = coefficients_of(evaluation, split);
+        if (series.empty()) continue;
+        TextTable forces("lrrrrrrr");
+        forces.add_row({"  coefficient", "mae", "bias", "std", "max", "r2", "spearman", "mae of the training mean"});
+        for (const auto& one : series) {
+            std::vector<std::string> row{"  " + one.name};
+            const auto metrics = coefficient_metrics(one.predicted, one.truth, one.guess);
+            for (const char* wanted : {"mae", "bias", "std", "max_abs", "r2", "spearman", "guess_mae"}) {
+                row.push_back(short_text(std::ranges::find(metrics, wanted, &Metrics::value_type::first)->second));
+            }
+            forces.add_row(std::move(row));
+        }
+        out << forces;
+        if (static_cast<std::int64_t>(cases.size()) < kFewCases) {
+            out << "  " << count_text(static_cast<std::int64_t>(cases.size()), "case") << ": r2 and spearman of fewer than " << kFewCases << " say little\n";
+        }
+    }
+    return out.str();
+}
+
+void write_evaluation(const Evaluation& evaluation, const std::filesystem::path& folder)
+{
+    write_file_atomically(folder / "cases.csv", to_csv(evaluation));
+    write_file_atomically(folder / "evaluation.json", to_json(evaluation).dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+Threshold::Threshold(const std::string& text_) : text(text_)
+{
+    const auto at = text.find_first_of("<>");
+    const auto refuse = [&] { throw UsageError("--fail-if " + text + ": expected NUMBER>BOUND or NUMBER<BOUND, e.g. test.cd.mae>0.01."); };
+    if (at == std::string::npos || at == 0) refuse();
+    path = text.substr(0, at);
+    const bool or_equal = at + 1 < text.size() && text[at + 1] == '=';
+    comparison = text.substr(at, or_equal ? 2 : 1);
+    bound = parse_numbers(text.substr(at + comparison.size()), "--fail-if " + text, 1)[0];
+}
+
+double Threshold::value_in(const Json& evaluation) const
+{
+    const auto* at = &evaluation.at("splits");
+    std::istringstream words(path);
+    std::string so_far;
+    for (std::string word; std::getline(words, word, '.');) {
+        if (so_far.find('.') == std::string::npos && !so_far.empty() && at->is_object() && !at->contains(word) && at->contains("fields"))
+            at = &at->at("fields");
+        if (!at->is_object() || !at->contains(word)) {
+            std::string known;
+            for (const auto& [name, value] : at->items()) known += (known.empty() ? "" : ", ") + name;
+            throw UsageError("--fail-if " + text + ": there is no '" + word + "'" + (so_far.empty() ? "" : " in " + so_far) +
+                             (at->is_object() ? "; there is " + known + "." : "."));
+        }
+        at = &at->at(word);
+        so_far += (so_far.empty() ? "" : ".") + word;
+    }
+    if (at->is_object() && at->contains("mean")) at = &at->at("mean");
+    if (!at->is_number()) throw UsageError("--fail-if " + text + ": " + path + (at->is_null() ? " is not defined for these cases." : " is no number."));
+    return at->get<double>();
+}
+
+bool Threshold::is_broken_by(double value) const
+{
+    if (comparison == ">") return value > bound;
+    if (comparison == ">=") return value >= bound;
+    if (comparison == "<") return value < bound;
+    return value <= bound;
+}
+
+}  // namespace meshard

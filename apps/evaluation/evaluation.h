@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "apps/cases/case_list.h"
+#include "apps/evaluation/field_metrics.h"
+#include "apps/evaluation/force_metrics.h"
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace meshard {
+
+/// What a model's prediction of one case with truth is worth.
+struct EvaluatedCase {
+    CaseSource source = {};
+    std::string split = {};  ///< train, val or test of the run; `given` for files that the run does not know
+    std::int64_t num_points = 0;
+    Metrics metrics = {};                     ///< of all fields, e.g. `pressure.rel_l2`
+    std::optional<Coefficients> forces = {};  ///< by the true and the predicted fields
+    std::optional<double> drag_of_table = {}, lift_of_table = {};
+    std::vector<std::vector<double>> drag_along_x = {};  ///< of the truth and of the prediction, in equal pieces from `low_x` to `high_x`
+    double low_x = 0, high_x = 0;
+    double seconds = 0;  ///< of the prediction, without reading
+};
+
+/// The numbers of `evaluate` and of the report.
+struct Evaluation {
+    std::string model = {};  ///< its checkpoint
+    std::vector<EvaluatedCase> cases = {};
+    std::optional<double> drag_guess = {}, lift_guess = {};  ///< mean of the table's coefficients over the training cases
+    std::vector<std::string> notes = {};                     ///< what a reader should know
+};
+
+/// A coefficient of a split against a truth. Names: `cd`, `cl` (integrals of the true fields), `cd_table`, `cl_table` (the solver's).
+struct CoefficientSeries {
+    std::string name;
+    std::vector<double> predicted, truth;
+    std::vector<std::string> ids;
+    std::optional<double> guess;
+};
+
+/// Splits that have cases, in the order train, val, test, given.
+std::vector<std::string> splits_of(const Evaluation& evaluation);
+std::vector<CoefficientSeries> coefficients_of(const Evaluation& evaluation, const std::string& split);
+
+/// All numbers: {format, version, model, notes, splits: {test: {num_cases, fields: {pressure: {rel_l2: {mean, median, std, max, worst}, ...}}, cd: {...}}},
+/// cases: [{id, split, num_points, fields, cd, cl, ...}]}. Numbers that are not defined are null.
+nlohmann::ordered_json to_json(const Evaluation& evaluation);
+
+/// A line a case, the worst first (by the mean of its fields' rel_l2): id, split, num_points, every metric, coefficients and their errors, seconds.
+std::string to_csv(const Evaluation& evaluation);
+
+/// Short tables for a person.
+std::string to_text(const Evaluation& evaluation);
+
+/// Writes evaluation.json and cases.csv, each in one step. @throws IoError
+void write_evaluation(const Evaluation& evaluation, const std::filesystem::path& folder);
+
+/// A bound such as `test.cd.mae>0.01` or `val.pressure.rel_l2.max>=0.2`: it is broken if the number is as said.
+struct Threshold {
+    std::string text;
+    std::string path;
+    std::string comparison;  ///< > >= < <=
+    double bound = 0;
+
+    /// @throws UsageError for another form.
+    explicit Threshold(const std::string& text);
+
+    /// @throws UsageError if there is no such number; the message lists what there is instead.
+    double value_in(const nlohmann::ordered_json& evaluation) const;
+    bool is_broken_by(double value) const;
+};
+
+}  // namespace meshard

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/evaluation/force_metrics.h"
+
+#include "partition/error.h"
+#include "partition/mesh/vector_algebra.h"
+
+#include <charconv>
+#include <cmath>
+
+namespace meshard {
+namespace {
+
+/// Nothing for a vector without length.
+std::optional<Vector3> direction_of(const Vector3& a)
+{
+    return norm(a) > 1e-9 ? std::optional(unit(a)) : std::nullopt;
+}
+
+std::optional<double> number_in(const std::string& text)
+{
+    double value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) return std::nullopt;
+    return value;
+}
+
+}  // namespace
+
+ForceSigns signs_of(const ForceSums& sums, const Vector3& drag_direction)
+{
+    if (!(sums.area > 0)) return {};
+    const Vector3 center{sums.place[0] / sums.area, sums.place[1] / sums.area, sums.place[2] / sums.area};
+    return {sums.outward - dot(center, sums.area_vector) < 0 ? -1 : 1, dot(sums.true_shear, drag_direction) < 0 ? -1 : 1};
+}
+
+Coefficients coefficients(const ForceSums& sums, const FlowReference& flow)
+{
+    const auto signs = signs_of(sums, flow.drag);
+    const auto of_pressure = [&](const Vector3& sum, const Vector3& direction) { return -signs.normal * flow.scale * dot(sum, direction); };
+    const auto of_shear = [&](const Vector3& sum, const Vector3& direction) { return signs.shear * flow.scale * dot(sum, direction); };
+    Coefficients found;
+    found.pressure_drag_true = of_pressure(sums.true_pressure, flow.drag);
+    found.pressure_drag_predicted = of_pressure(sums.predicted_pressure, flow.drag);
+    found.drag_true = found.pressure_drag_true + of_shear(sums.true_shear, flow.drag);
+    found.drag_predicted = found.pressure_drag_predicted + of_shear(sums.predicted_shear, flow.drag);
+    found.lift_true = of_pressure(sums.true_pressure, flow.lift) + of_shear(sums.true_shear, flow.lift);
+    found.lift_predicted = of_pressure(sums.predicted_pressure, flow.lift) + of_shear(sums.predicted_shear, flow.lift);
+    return found;
+}
+
+std::optional<FlowReference> flow_reference(const ForceSettings& settings, const CaseSource& source, const std::string& pressure_kind, std::string& why)
+{
+    Vector3 velocity{};
+    if (settings.velocity.size() == 3) {
+        velocity = {settings.velocity[0], settings.velocity[1], settings.velocity[2]};
+    } else if (settings.velocity.size() == 1) {
+        velocity[0] = settings.velocity[0];
+    } else if (const auto speed = table_value(source, "U_inf")) {
+        velocity[0] = *speed;
+    }
+    const auto drag = direction_of(velocity);
+    if (!drag) {
+        why = "the speed of the free stream is not said (data.reference.U_inf)";
+        return std::nullopt;
+    }
+    if (settings.area.empty()) {
+        why = "the reference area is not said (data.forces.area)";
+        return std::nullopt;
+    }
+    const auto fixed_area = number_in(settings.area);
+    const auto area = fixed_area ? *fixed_area : table_value(source, settings.area).value_or(0.0);
+    if (!(area > 0)) {
+        why = "case " + source.id + " has no reference area above 0 ('" + settings.area + "')";
+        return std::nullopt;
+    }
+    const auto along = dot(settings.up, *drag);
+    const auto lift = direction_of({settings.up[0] - along * (*drag)[0], settings.up[1] - along * (*drag)[1], settings.up[2] - along * (*drag)[2]});
+    if (!lift) throw InvalidInput("data.forces.up lies along the free stream, so there is no direction of lift. Name another.");
+    const auto speed_squared = dot(velocity, velocity);
+    const auto density = pressure_kind == "static" ? settings.density : 1.0;
+    const auto dynamic_pressure = pressure_kind == "cp" ? 1.0 : 0.5 * density * speed_squared;
+    return FlowReference{*drag, *lift, 1 / (dynamic_pressure * area)};
+}
+
+std::optional<double> table_value(const CaseSource& source, const std::string& column)
+{
+    const auto found = source.columns.find(column);
+    return found == source.columns.end() ? std::nullopt : number_in(found->second);
+}
+
+std::optional<double> table_mean(std::span<const CaseSource> cases, const std::string& column)
+{
+    double sum = 0;
+    for (const auto& source : cases) {
+        const auto value = table_value(source, column);
+        if (!value) return std::nullopt;
+        sum += *value;
+    }
+    return cases.empty() ? std::nullopt : std::optional(sum / static_cast<double>(cases.size()));
+}
+
+}  // namespace meshard

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/report/case_evaluation.h"
+
+#include "apps/cases/case_tensors.h"
+#include "apps/cases/computed_inputs.h"
+#include "apps/cases/mesh_handover.h"
+#include "apps/evaluation/case_sums.h"
+#include "apps/program/command_line.h"
+#include "apps/program/rank_device.h"
+#include "io/mesh_io.h"
+#include "partition/error.h"
+#include "partition/nearest_name.h"
+#include "sharding/tensor/shard_tensor.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <chrono>
+
+namespace meshard {
+namespace {
+
+constexpr const char* kGeometry = "meshard:geometry";  // array with the rows of `row_geometry`
+constexpr std::int64_t kBins = 100;                    // of drag along x
+
+std::vector<DataArray>& arrays_of(Mesh& mesh, bool on_cells)
+{
+    return on_cells ? mesh.cell_data : mesh.point_data;
+}
+
+void require_true_fields(const Mesh& mesh, const DataConfig& data, const std::string& where)
+{
+    const auto& arrays = data.on_cells ? mesh.cell_data : mesh.point_data;
+    for (const auto& field : data.fields) require_array(arrays, field.from, where, data.on_cells ? "cell" : "point");
+}
+
+/// The columns of the geometry that this rank's rows have.
+at::Tensor take_geometry(Mesh& mesh, std::int64_t num_rows, bool on_cells)
+{
+    auto& arrays = arrays_of(mesh, on_cells);
+    const auto array = std::ranges::find_if(arrays, [](const auto& one) { return one.name() == kGeometry; });
+    auto values = array->to_doubles();
+    values.resize(static_cast<std::size_t>(num_rows * kGeometryColumns));
+    arrays.erase(array);
+    return torch::tensor(values, torch::kDouble).reshape({num_rows, kGeometryColumns});
+}
+
+/// What the model is told of the whole case.
+void tell_of_case(PointInputs& inputs, const Predictor& predictor, const CaseSource& source, const at::Device& device)
+{
+    auto constants = predictor.constants();
+    for (const auto& column : predictor.data().constants) constants.push_back(source.number(column));
+    if (!constants.empty()) inputs.constants = torch::tensor(std::vector<float>(constants.begin(), constants.end())).unsqueeze(0).to(device);
+    auto time = predictor.time();
+    if (!predictor.data().time.empty()) time = source.number(predictor.data().time);
+    if (time) inputs.time = torch::tensor({static_cast<float>(*time)}).to(device);
+}
+
+void add_forces(EvaluatedCase& result, const CaseSums& sums, const FieldLayout& layout, const JudgedModel& model, std::optional<FlowReference>& flow,
+                std::vector<std::string>& notes)
+{
+    std::string why;
+    if (layout.pressure < 0) {
+        why = "no field has the kind of a pressure (data.fields.NAME.kind: kinematic, static or cp)";
+    } else if (!(sums.forces.area > 0)) {
+        why = "the cells have no area";
+    } else {
+        flow = flow_reference(model.forces, result.source, layout.pressure_kind, why);
+    }
+    if (!flow) {
+        const auto note = "no drag and lift: " + why + ".";
+        if (std::ranges::find(notes, note) == notes.end()) notes.push_back(note);
+        return;
+    }
+    result.forces = coefficients(sums.forces, *flow);
+    result.drag_of_table = table_value(result.source, model.forces.drag);
+    result.lift_of_table = table_value(result.source, model.forces.lift);
+}
+
+EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::size_t index, const std::filesystem::path& folder, World& world,
+                            const SeeCase& see, std::vector<std::string>& notes)
+{
+    auto& predictor = model.predictor;
+    const auto& data = predictor.data();
+    const auto& source = judged.first;
+    const auto where = source.file.string();
+    const auto device_mesh = DeviceMesh::create(world, {world.size()}, {"domain"});
+    const auto& all = device_mesh->all();
+
+    Mesh whole;
+    if (world.rank() == 0) {
+        whole = read_mesh(source.file);
+        require_true_fields(whole, data, where);
+        if (data.tells("areas")) add_areas(whole, data.on_cells, where);
+        arrays_of(whole, data.on_cells).push_back(DataArray::from(kGeometry, row_geometry(whole, data.on_cells), static_cast<std::int32_t>(kGeometryColumns)));
+    }
+    auto part = hand_out_mesh(whole, 0, folder / ("case_" + source.id), *device_mesh);
+    auto& mesh = part.subdomain.mesh;
+    const auto rows = data.on_cells ? part.subdomain.cells.owned() : part.subdomain.points.owned();
+    const auto num_rows = static_cast<std::int64_t>(rows.size());
+    const auto geometry = take_geometry(mesh, num_rows, data.on_cells);
+    if (data.tells("sdf")) add_distances(mesh, data.on_cells, read_wall(source.wall, source.file, data.wall_patches), where);
+    const auto told = point_inputs(mesh, rows, data, case_frame(data.frame, part.bounds, source), where);
+    const auto truth = field_values(mesh, rows, data, where);
+
+    const auto device = world.device();
+    const auto memory = memory_of(device) / 4 / (device.is_cpu() ? world.size() : ranks_a_device(world, all));
+    predictor.set_memory(predictor.memory_for(num_rows, memory));
+    auto inputs = sharded_inputs(told.to(device), rows, device_mesh);
+    tell_of_case(inputs, predictor, source, device);
+    const auto start = std::chrono::steady_clock::now();
+    const auto predicted = to_local(predictor.predict(inputs)).squeeze(0).cpu();  // (rows, channels)
+
+    EvaluatedCase result{.source = source, .split = judged.second, .num_points = inputs.embedding.size(1)};
+    result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const FieldLayout layout(data.fields, predictor.channels());
+    const auto sums = case_sums(predicted, truth, geometry, layout, predictor.training_mean(), all);
+    for (const auto& channel : sums.channels) {
+        if (!std::isfinite(channel.error_squared)) throw Error("case " + source.id + ": the prediction is not finite everywhere: the model is broken.");
+    }
+    result.metrics = sums.metrics(layout);
+    std::optional<FlowReference> flow;
+    add_forces(result, sums, layout, model, flow, notes);
+    if (flow) {
+        result.low_x = part.bounds[0];
+        result.high_x = part.bounds[1];
+        result.drag_along_x = drag_along_x(predicted, truth, geometry, layout, sums.forces, *flow, result.low_x, result.high_x, kBins, all);
+    }
+    if (see) {
+        const auto all_predicted = rows_on_first_rank(predicted, rows, all), all_truth = rows_on_first_rank(truth, rows, all);
+        if (world.rank() == 0) see(index, whole, all_predicted, all_truth);
+    }
+    return result;
+}
+
+/// The run in whose `checkpoints` a file lies; empty for none.
+std::filesystem::path run_of(const std::filesystem::path& checkpoint)
+{
+    const auto folder = std::filesystem::absolute(checkpoint).lexically_normal().parent_path();
+    const auto run = folder.parent_path();
+    return folder.filename() == "checkpoints" && std::filesystem::exists(run / "resolved_config.yaml") ? run : std::filesystem::path();
+}
+
+bool is_same_file(const std::filesystem::path& a, const std::filesystem::path& b)
+{
+    std::error_code error;
+    return std::filesystem::equivalent(a, b, error) && !error;
+}
+
+}  // namespace
+
+JudgedModel judged_model(const std::filesystem::path& path)
+{
+    const bool is_file = std::filesystem::is_regular_file(path);
+    const auto run = is_file ? run_of(path) : path;
+    JudgedModel model{is_file ? Predictor::from_file(path, {}) : Predictor::from_run(path), {}, {}, {}, run};
+    model.notes = model.predictor.notes();
+    if (run.empty()) {
+        model.notes.push_back(path.string() + " lies in no run's folder: cases must be named by their files, and there are no drag and lift.");
+        return model;
+    }
+    const auto settings = read_training_settings(run / "resolved_config.yaml", {});
+    const auto config = training_config(settings);
+    model.forces = force_settings(settings);
+    try {
+        model.cases = find_cases(config.data, config.seed);
+    } catch (const Error& error) {
+        model.notes.push_back(std::string("the data of the run are not found, so cases must be named by their files: ") + error.what());
+    }
+    return model;
+}
+
+std::vector<JudgedCase> judged_cases(const JudgedModel& model, std::span<const std::string> words)
+{
+    std::vector<JudgedCase> known;
+    for (const auto& source : model.cases.train) known.emplace_back(source, "train");
+    for (const auto& source : model.cases.val) known.emplace_back(source, "val");
+    for (const auto& source : model.cases.test) known.emplace_back(source, "test");
+
+    std::vector<std::string> wanted(words.begin(), words.end());
+    if (wanted.empty()) wanted.emplace_back(model.cases.test.empty() ? "val" : "test");
+    std::vector<JudgedCase> cases;
+    for (const auto& word : wanted) {
+        const auto before = cases.size();
+        for (const auto& one : known) {
+            const bool is_named = word == "all" || word == one.second || word == one.first.id || is_same_file(word, one.first.file);
+            const bool is_there = std::ranges::any_of(cases, [&](const auto& other) { return other.first.file == one.first.file; });
+            if (is_named && !is_there) cases.push_back(one);
+        }
+        const bool is_repeated = std::ranges::any_of(known, [&](const auto& one) { return word == one.first.id || word == one.second || word == "all"; });
+        if (cases.size() > before || is_repeated) continue;
+        if (std::filesystem::exists(word)) {
+            cases.emplace_back(CaseSource{std::filesystem::path(word).stem().string(), word, {}}, "given");
+            continue;
+        }
+        std::vector<std::string> names{"train", "val", "test", "all"};
+        for (const auto& one : known) names.push_back(one.first.id);
+        const auto nearest = nearest_name(word, names);
+        throw UsageError("'" + word + "' is no mesh file, no case of the run and no split with cases; expected train, val, test, all, ids or files." +
+                         (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
+    }
+    return cases;
+}
+
+Evaluation evaluate(JudgedModel& model, std::span<const JudgedCase> cases, const std::filesystem::path& folder, World& world, const SeeCase& see)
+{
+    Evaluation evaluation{.model = model.predictor.checkpoint().string(), .notes = model.notes};
+    evaluation.drag_guess = table_mean(model.cases.train, model.forces.drag);
+    evaluation.lift_guess = table_mean(model.cases.train, model.forces.lift);
+    model.predictor.move_to(world.device());
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+        if (world.rank() == 0) show_progress("case " + cases[i].first.id, static_cast<double>(i) / static_cast<double>(cases.size()));
+        evaluation.cases.push_back(evaluate_case(model, cases[i], i, folder, world, see, evaluation.notes));
+    }
+    if (world.rank() == 0) show_progress("");
+    return evaluation;
+}
+
+}  // namespace meshard

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "apps/evaluation/evaluation.h"
+#include "apps/settings/force_settings.h"
+#include "apps/training/predictor.h"
+#include "sharding/transport/launch.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace meshard {
+
+/// A trained model with the data that its run knows.
+struct JudgedModel {
+    Predictor predictor;
+    ForceSettings forces;
+    CaseLists cases;                 ///< empty where the run's data are not found
+    std::vector<std::string> notes;  ///< what is missing, a sentence each
+    std::filesystem::path run;       ///< folder; empty for a checkpoint that lies in none
+};
+
+/// From the folder of a run (its best checkpoint), or from a checkpoint; one in RUN/checkpoints knows the data of its run.
+/// @throws as `Predictor::from_run` and `Predictor::from_file`
+JudgedModel judged_model(const std::filesystem::path& path);
+
+/// A case and the split to which it belongs.
+using JudgedCase = std::pair<CaseSource, std::string>;
+
+/// What words name: `train`, `val`, `test`, `all`, ids of the run's cases, or mesh files. No words: test, or val where there is no test.
+/// @throws UsageError for a word that is none of these.
+std::vector<JudgedCase> judged_cases(const JudgedModel& model, std::span<const std::string> words);
+
+/// Called on the first rank after each case, with the whole mesh and fields of all its rows in order, (N, channels).
+using SeeCase = std::function<void(std::size_t index, const Mesh& whole, const at::Tensor& predicted, const at::Tensor& truth)>;
+
+/// Predicts each case and compares with its own fields: all points, over all ranks. The result is the same on every rank, to rounding the same on any number
+/// of them. `folder` is where parts of meshes lie for a moment (see `hand_out_mesh`). Collective.
+/// @throws InvalidInput naming the case, for a missing field or values that are not finite.
+Evaluation evaluate(JudgedModel& model, std::span<const JudgedCase> cases, const std::filesystem::path& folder, World& world, const SeeCase& see = {});
+
+}  // namespace meshard

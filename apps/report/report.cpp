@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/report/report.h"
+
+#include "apps/report/case_evaluation.h"
+#include "io/bytes/atomic_file.h"
+#include "io/picture/render.h"
+#include "partition/error.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <numeric>
+#include <sstream>
+
+namespace meshard {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+/// Lines of metrics.jsonl; one that is not finished is passed over.
+OrderedJson log_of(const std::filesystem::path& run)
+{
+    auto lines = OrderedJson::array();
+    std::ifstream stream(run / "metrics.jsonl");
+    for (std::string text; std::getline(stream, text);) {
+        auto line = OrderedJson::parse(text, nullptr, false);
+        if (line.is_object()) lines.push_back(std::move(line));
+    }
+    return lines;
+}
+
+double mean_error(const EvaluatedCase& one)
+{
+    double sum = 0, count = 0;
+    for (const auto& [name, value] : one.metrics) {
+        if (!name.ends_with(".rel_l2") || std::ranges::count(name, '.') != 1) continue;
+        sum += value;
+        ++count;
+    }
+    return count > 0 ? sum / count : 0;
+}
+
+/// Index of the best, the median and the worst case, each once.
+std::vector<std::pair<std::size_t, std::string>> cases_to_draw(const Evaluation& evaluation)
+{
+    std::vector<std::size_t> order(evaluation.cases.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::ranges::stable_sort(order, {}, [&](auto i) { return mean_error(evaluation.cases[i]); });
+    std::vector<std::pair<std::size_t, std::string>> drawn;
+    const auto add = [&](std::size_t place, const char* why) {
+        const bool is_there = std::ranges::any_of(drawn, [&](const auto& one) { return one.first == order[place]; });
+        if (!is_there) drawn.emplace_back(order[place], why);
+    };
+    if (order.empty()) return drawn;
+    add(order.size() - 1, "worst");
+    add(0, "best");
+    add(order.size() / 2, "median");
+    return drawn;
+}
+
+/// Draws one field: lengths of vectors; the difference of vectors by its length.
+CasePictures draw(const Mesh& whole, const std::string& field, bool on_cells, const at::Tensor& predicted, const at::Tensor& truth,
+                  const std::filesystem::path& stem)
+{
+    const bool is_vector = truth.size(1) > 1;
+    const auto error = predicted - truth;
+    const auto number = [&](const at::Tensor& values) { return is_vector ? values.norm(2, 1) : values.squeeze(1); };
+    const auto shown = number(truth);
+    const auto low = shown.min().item<double>(), high = shown.max().item<double>();
+    const auto most = std::max(number(error).abs().max().item<double>(), 1e-30);
+
+    Mesh mesh = whole;
+    mesh.cell_data.clear();
+    mesh.point_data.clear();
+    CasePictures pictures;
+    pictures.field = field;
+    const auto save = [&](const std::string& name, const at::Tensor& values, std::array<double, 2> range) {
+        if (!(range[1] > range[0])) range[1] = range[0] + std::max(1e-12, std::abs(range[0]) * 1e-6);
+        const auto numbers = number(values).contiguous();
+        const auto* begin = numbers.data_ptr<float>();
+        const auto title = field + (is_vector ? " (length) " : " ") + name;
+        auto& arrays = on_cells ? mesh.cell_data : mesh.point_data;
+        arrays = {DataArray::from("value", std::vector<float>(begin, begin + numbers.numel()), 1)};
+        RenderOptions options{.color_by = "value", .component = {}, .range = range, .view = View::Iso, .width = 640, .height = 400, .title = title};
+        auto file = stem;
+        file += "_" + field + "_" + name + ".png";
+        render_mesh(mesh, file, options);
+        pictures.files.push_back(file);
+    };
+    save("true", truth, {low, high});
+    save("predicted", predicted, {low, high});
+    save("error", error, {is_vector ? 0 : -most, most});
+    return pictures;
+}
+
+void make_folders(const std::filesystem::path& folder)
+{
+    std::error_code error;
+    std::filesystem::create_directories(folder / "pictures", error);
+    if (error) throw IoError("the folder of the report, " + folder.string() + ", cannot be made: " + error.message() + ". Choose another with -o.");
+}
+
+}  // namespace
+
+OrderedJson report_json(std::span<const ReportedRun> runs)
+{
+    OrderedJson json{{"format", "meshard report"}, {"version", 1}, {"runs", OrderedJson::array()}};
+    for (const auto& run : runs) {
+        OrderedJson curves;
+        for (const auto& line : run.log) {
+            const auto phase = line.value("phase", "");
+            if (phase == "train") curves["loss"].push_back({line["epoch"], line["loss"]});
+            if (phase != "val") continue;
+            for (const auto& [field, metrics] : line["metrics"].items()) {
+                if (metrics.contains("rel_l2")) curves["val " + field + " rel_l2"].push_back({line["epoch"], metrics["rel_l2"]});
+            }
+            const auto forces = line.value("forces", OrderedJson::object());
+            for (const auto& [name, metrics] : forces.items()) {
+                curves["val " + name + " mae"].push_back({line["epoch"], metrics["mae"]});
+            }
+        }
+        json["runs"].push_back({{"name", run.name}, {"folder", run.folder.string()}, {"evaluation", to_json(run.evaluation)}, {"curves", curves}});
+    }
+    return json;
+}
+
+std::vector<Evaluation> write_report(std::span<const std::filesystem::path> runs, std::span<const std::string> words, const std::filesystem::path& folder,
+                                     World& world)
+{
+    const bool is_first = world.rank() == 0;
+    if (is_first) make_folders(folder);
+    std::vector<ReportedRun> reported;
+    std::vector<CasePictures> pictures;
+    std::vector<Evaluation> evaluations;
+    for (const auto& run : runs) {
+        auto model = judged_model(run);
+        auto wanted = std::vector<std::string>(words.begin(), words.end());
+        if (wanted.empty() && !model.cases.val.empty()) wanted.emplace_back("val");
+        if (words.empty() && !model.cases.test.empty()) wanted.emplace_back("test");
+        if (wanted.empty()) wanted.emplace_back("train");
+        const auto cases = judged_cases(model, wanted);
+        auto evaluation = evaluate(model, cases, folder, world);
+        const auto named = std::filesystem::absolute(run).lexically_normal();
+        const auto name = (named.filename().empty() ? named.parent_path() : named).filename().string();
+        for (const auto& [index, why] : cases_to_draw(evaluation)) {
+            const auto see = [&, index = index, why = why](std::size_t, const Mesh& whole, const at::Tensor& predicted, const at::Tensor& truth) {
+                std::int64_t first = 0;
+                const auto& data = model.predictor.data();
+                for (std::size_t f = 0; f < data.fields.size(); ++f) {
+                    const auto count = model.predictor.channels()[f];
+                    const auto stem = folder / "pictures" / (name + "_" + cases[index].first.id);
+                    auto drawn = draw(whole, data.fields[f].name, data.on_cells, predicted.narrow(1, first, count), truth.narrow(1, first, count), stem);
+                    drawn.run = name;
+                    drawn.id = cases[index].first.id;
+                    drawn.split = cases[index].second;
+                    drawn.why = why;
+                    pictures.push_back(std::move(drawn));
+                    first += count;
+                }
+            };
+            evaluate(model, std::span(cases).subspan(index, 1), folder, world, see);
+        }
+        reported.push_back({name, named, evaluation, is_first ? log_of(run) : OrderedJson()});
+        evaluations.push_back(std::move(evaluation));
+    }
+    if (!is_first) return evaluations;
+    std::string lines;
+    for (const auto& run : reported) {
+        std::istringstream table(to_csv(run.evaluation));
+        std::string line;
+        for (bool is_head = true; std::getline(table, line); is_head = false) {
+            if (!is_head || lines.empty()) lines += (is_head ? "run" : run.name) + "," + line + "\n";
+        }
+    }
+    write_file_atomically(folder / "cases.csv", lines);
+    write_file_atomically(folder / "report.json", report_json(reported).dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n");
+    write_file_atomically(folder / "report.html", report_html(reported, pictures));
+    return evaluations;
+}
+
+}  // namespace meshard

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace meshard {
+
+/// Castagnoli's checksum (CRC-32C) of RFC 3720.
+std::uint32_t crc32c(std::string_view bytes);
+
+/// Numbers over steps as TensorBoard reads them: a file `events.out.tfevents...` of records (length, its masked checksum, an Event in protocol buffers'
+/// encoding, its masked checksum). Each record is whole when `add` returns.
+class EventFile {
+public:
+    /// A new file in `folder`, which is made. @throws IoError
+    explicit EventFile(const std::filesystem::path& folder);
+
+    /// @throws IoError if it cannot be written.
+    void add(std::int64_t step, const std::vector<std::pair<std::string, double>>& scalars);
+
+private:
+    void write(const std::string& event);
+
+    std::filesystem::path path_;
+    std::ofstream file_;
+};
+
+}  // namespace meshard

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/training/validation.h"
+
+#include "io/shards/manifest.h"
+#include "sharding/tensor/shard_tensor.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+namespace meshard {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::int64_t kMostBytesKept = std::int64_t{1} << 29;  // of areas and places, a rank
+
+}  // namespace
+
+Validation::Validation(const DataConfig& data, std::vector<std::int64_t> channels, const ForceSettings& forces, const CaseLists& cases)
+    : layout_(data.fields, channels), on_cells_(data.on_cells), forces_(forces), drag_guess_(table_mean(cases.train, forces.drag)),
+      lift_guess_(table_mean(cases.train, forces.lift))
+{
+}
+
+at::Tensor Validation::geometry(const CaseTensors& example, const std::filesystem::path& shards, const DeviceMesh& domain)
+{
+    if (const auto kept = geometries_.find(shards.string()); kept != geometries_.end()) return kept->second;
+    const auto axis = domain.axis("domain");
+    const auto runs = part_runs(read_manifest(shards), on_cells_, domain.size(axis));
+    const auto spec = spec_of(example.target);
+    auto found = shard_geometry(shards, on_cells_, spec->index_map->global_ids, runs[domain.coordinate(axis)]);
+    const auto bytes = static_cast<std::int64_t>(found.nbytes());
+    if (bytes_kept_ + bytes <= kMostBytesKept) {
+        bytes_kept_ += bytes;
+        geometries_.emplace(shards.string(), found);
+    }
+    return found;
+}
+
+void Validation::add(std::size_t index, const CaseTensors& example, const std::filesystem::path& shards, const at::Tensor& physical, const at::Tensor& guess,
+                     const DeviceMesh& domain)
+{
+    const auto predicted = to_local(physical).squeeze(0), truth = to_local(example.target).squeeze(0);
+    found_[index] = case_sums(predicted, truth, geometry(example, shards, domain), layout_, guess, domain.group(domain.axis("domain"))).numbers();
+}
+
+Evaluation Validation::finish(const std::vector<CaseSource>& sources, const std::string& split, const RankGroup& data_groups)
+{
+    const auto num_numbers = layout_.num_channels() * ChannelSums::kNumbers + 2 * static_cast<std::int64_t>(layout_.fields.size()) + ForceSums::kNumbers;
+    auto all = torch::zeros({static_cast<std::int64_t>(sources.size()), num_numbers}, torch::kDouble);
+    for (const auto& [index, numbers] : found_) std::ranges::copy(numbers, all.data_ptr<double>() + static_cast<std::int64_t>(index) * num_numbers);
+    found_.clear();
+    data_groups.all_reduce(all);
+
+    Evaluation evaluation{.drag_guess = drag_guess_, .lift_guess = lift_guess_};
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+        const auto row = std::span(all.data_ptr<double>() + static_cast<std::int64_t>(i) * num_numbers, static_cast<std::size_t>(num_numbers));
+        const auto sums = CaseSums::from_numbers(layout_, row);
+        EvaluatedCase one{.source = sources[i], .split = split, .num_points = static_cast<std::int64_t>(sums.channels.front().count)};
+        one.metrics = sums.metrics(layout_);
+        std::string why;
+        const auto flow = layout_.pressure < 0 || !(sums.forces.area > 0) ? std::nullopt : flow_reference(forces_, one.source, layout_.pressure_kind, why);
+        if (flow) {
+            one.forces = coefficients(sums.forces, *flow);
+            one.drag_of_table = table_value(one.source, forces_.drag);
+            one.lift_of_table = table_value(one.source, forces_.lift);
+        }
+        evaluation.cases.push_back(std::move(one));
+    }
+    return evaluation;
+}
+
+Json validation_json(const Evaluation& evaluation)
+{
+    Json json;
+    const auto numbers = to_json(evaluation)["splits"].begin().value();
+    const auto means = [](const auto& self, const Json& from) -> Json {
+        if (from.contains("mean")) return from["mean"];
+        Json to;
+        for (const auto& [name, value] : from.items()) to[name] = self(self, value);
+        return to;
+    };
+    json["errors"] = means(means, numbers["fields"]);
+    for (const char* name : {"cd", "cl", "cd_table", "cl_table"}) {
+        if (numbers.contains(name)) json["forces"][name] = numbers[name];
+    }
+    return json;
+}
+
+std::string drag_text(const Evaluation& evaluation)
+{
+    const auto series = coefficients_of(evaluation, evaluation.cases.front().split);
+    auto shown = std::ranges::find(series, "cd_table", &CoefficientSeries::name);
+    if (shown == series.end()) shown = std::ranges::find(series, "cd", &CoefficientSeries::name);
+    if (shown == series.end()) return {};
+    const auto metrics = coefficient_metrics(shown->predicted, shown->truth, shown->guess);
+    char text[64];
+    std::snprintf(text, sizeof text, ", Cd mae %.4f", std::ranges::find(metrics, "mae", &Metrics::value_type::first)->second);
+    return text;
+}
+
+}  // namespace meshard

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "apps/cases/case_tensors.h"
+#include "apps/evaluation/case_sums.h"
+#include "apps/evaluation/evaluation.h"
+#include "sharding/ranks/device_mesh.h"
+
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace meshard {
+
+/// Judges predictions of validation and test cases as `evaluate` does: all metrics of the fields, drag and lift, over all points and ranks.
+class Validation {
+public:
+    /// @param cases   give the tables' coefficients, whose mean over the training cases is the guess to compare with
+    Validation(const DataConfig& data, std::vector<std::int64_t> channels, const ForceSettings& forces, const CaseLists& cases);
+
+    /// Judges one case of a list. Collective over `domain`, whose ranks hold the rows.
+    /// @param shards   of the case: where areas are read from; kept for the next time while little memory is taken
+    /// @param physical (1, N, channels), the prediction, as the example's target
+    void add(std::size_t index, const CaseTensors& example, const std::filesystem::path& shards, const at::Tensor& physical, const at::Tensor& guess,
+             const DeviceMesh& domain);
+
+    /// Of the cases `sources`, whose numbers the data groups bring together. Forgets them. Collective over `data_groups`.
+    Evaluation finish(const std::vector<CaseSource>& sources, const std::string& split, const RankGroup& data_groups);
+
+private:
+    at::Tensor geometry(const CaseTensors& example, const std::filesystem::path& shards, const DeviceMesh& domain);
+
+    FieldLayout layout_;
+    bool on_cells_;
+    ForceSettings forces_;
+    std::optional<double> drag_guess_, lift_guess_;
+    std::map<std::size_t, std::vector<double>> found_;  // by index, what this group's ranks have summed
+    std::map<std::string, at::Tensor> geometries_;      // by the shards' folder
+    std::int64_t bytes_kept_ = 0;
+};
+
+/// For metrics.jsonl: {"errors": {field: {metric: mean over cases}}, "forces": {"cd": {"mae", ...}, ...}}; no forces where there are none.
+nlohmann::ordered_json validation_json(const Evaluation& evaluation);
+
+/// `, Cd mae 0.0123` (against the solver's where the table has it), or nothing.
+std::string drag_text(const Evaluation& evaluation);
+
+}  // namespace meshard

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// meshard evaluate: a trained model and cases with truth -> errors of its fields, drag and lift.
+#include "apps/program/command_line.h"
+#include "apps/program/rank_device.h"
+#include "apps/program/rank_program.h"
+#include "apps/program/verbs.h"
+#include "apps/report/case_evaluation.h"
+
+#include <CLI/CLI.hpp>
+
+#include <filesystem>
+#include <iostream>
+#include <unistd.h>
+
+namespace meshard {
+namespace {
+
+struct EvaluateArguments {
+    std::string model;
+    std::vector<std::string> cases;
+    std::string output;
+    std::vector<Threshold> thresholds;
+    int num_ranks = 0;
+    std::string device = "auto";
+    bool json = false;
+};
+
+bool parse(std::span<const std::string> arguments, EvaluateArguments& options)
+{
+    CLI::App app("Predicts cases whose fields are known, on all of their points, and compares: errors of each field, drag and lift, a line\n"
+                 "a case (cases.csv) and all numbers (evaluation.json). Beside each error stands that of the training mean.",
+                 "evaluate");
+    std::vector<std::string> bounds;
+    app.add_option("model", options.model, "folder of a run of `meshard train` (its best checkpoint), or one of its checkpoints")
+        ->required()
+        ->type_name("RUN|CHECKPOINT");
+    app.add_option("cases", options.cases, "train, val, test, all, ids of the run's cases, or mesh files with the fields")
+        ->type_name("CASES")
+        ->default_str("test, or val where there is no test");
+    app.add_option("-o,--output", options.output, "folder for evaluation.json and cases.csv")->type_name("DIR")->default_str("evaluation in the run's folder");
+    app.add_option("--fail-if", bounds, "end with exit code 1 if this holds, e.g. 'test.cd.mae>0.01', test.pressure.rel_l2.max; may be repeated")
+        ->allow_extra_args(false)
+        ->type_name("NUMBER>BOUND");
+    app.add_flag("--json", options.json, "evaluation.json on stdout instead of the tables");
+    app.add_option("--device", options.device, kDeviceMeaning)->type_name("NAME")->capture_default_str();
+    app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine (torchrun, mpirun and srun work too)")
+        ->check(CLI::PositiveNumber)
+        ->type_name("N");
+    if (!parse_arguments(app, arguments)) return false;
+    for (const auto& bound : bounds) options.thresholds.emplace_back(bound);
+    return true;
+}
+
+std::filesystem::path output_folder(const EvaluateArguments& options, const JudgedModel& model)
+{
+    if (!options.output.empty()) return std::filesystem::absolute(options.output);
+    if (model.run.empty()) throw UsageError(options.model + " lies in no run's folder. Say with -o where the numbers go.");
+    return std::filesystem::absolute(model.run) / "evaluation";
+}
+
+void make_folder(const std::filesystem::path& folder)
+{
+    std::error_code error;
+    std::filesystem::create_directories(folder, error);
+    if (!error && access(folder.c_str(), W_OK | X_OK) == 0) return;
+    throw IoError("the folder " + folder.string() + " cannot be made or written" + (error ? ": " + error.message() : "") + ". Choose another with -o.");
+}
+
+/// Prints those that are broken. Returns whether there are any.
+bool break_thresholds(const EvaluateArguments& options, const nlohmann::ordered_json& numbers)
+{
+    bool is_broken = false;
+    for (const auto& threshold : options.thresholds) {
+        const auto value = threshold.value_in(numbers);
+        if (!threshold.is_broken_by(value)) continue;
+        std::cerr << "meshard evaluate: --fail-if " << threshold.text << ": " << threshold.path << " is " << value << std::endl;
+        is_broken = true;
+    }
+    return is_broken;
+}
+
+}  // namespace
+
+int evaluate_command(std::span<const std::string> arguments)
+{
+    EvaluateArguments options;
+    if (!parse(arguments, options)) return exit_code::ok;
+    keep_freed_memory();
+    const auto verify = [&](int) {
+        const auto model = judged_model(options.model);
+        judged_cases(model, options.cases);
+        output_folder(options, model);
+    };
+    const auto body = [&](World& world) {
+        auto model = judged_model(options.model);
+        const auto cases = judged_cases(model, options.cases);
+        const auto folder = output_folder(options, model);
+        if (world.rank() == 0) make_folder(folder);
+        const auto evaluation = evaluate(model, cases, folder, world);
+        if (world.rank() != 0) return exit_code::ok;
+        for (const auto& note : evaluation.notes) warn("evaluate", note);
+        write_evaluation(evaluation, folder);
+        const auto numbers = to_json(evaluation);
+        if (options.json)
+            std::cout << numbers.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << std::endl;
+        else
+            std::cout << to_text(evaluation) << "all numbers: " << (folder / "evaluation.json").string()
+                      << ", a line a case: " << (folder / "cases.csv").string() << " (model: " << evaluation.model << ")" << std::endl;
+        return break_thresholds(options, numbers) ? exit_code::check_failed : exit_code::ok;
+    };
+    return run_on_ranks(options.num_ranks, "evaluate", arguments, verify, body, options.device);
+}
+
+}  // namespace meshard

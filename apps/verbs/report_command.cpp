@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// meshard report: runs -> one page that says whether to trust them.
+#include "apps/program/command_line.h"
+#include "apps/program/rank_device.h"
+#include "apps/program/rank_program.h"
+#include "apps/program/verbs.h"
+#include "apps/report/case_evaluation.h"
+#include "apps/report/report.h"
+
+#include <CLI/CLI.hpp>
+
+#include <filesystem>
+#include <iostream>
+
+namespace meshard {
+namespace {
+
+struct ReportArguments {
+    std::vector<std::string> runs;
+    std::vector<std::string> cases;
+    std::string output;
+    int num_ranks = 0;
+    std::string device = "auto";
+};
+
+bool parse(std::span<const std::string> arguments, ReportArguments& options)
+{
+    CLI::App app("Judges runs on their validation and test cases and writes one page without anything from elsewhere: errors of each field,\n"
+                 "drag and lift, curves of training, a table of the cases, pictures of the best, the median and the worst (report.html); the\n"
+                 "same numbers as report.json and cases.csv.",
+                 "report");
+    app.add_option("runs", options.runs, "folders of runs of `meshard train`")->required()->type_name("RUN...");
+    app.add_option("-o,--output", options.output, "folder of the report")->required()->type_name("DIR");
+    app.add_option("--cases", options.cases, "train, val, test, all or ids of the run's cases, separated by commas")
+        ->delimiter(',')
+        ->allow_extra_args(false)
+        ->type_name("CASES")
+        ->default_str("val,test");
+    app.add_option("--device", options.device, kDeviceMeaning)->type_name("NAME")->capture_default_str();
+    app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine (torchrun, mpirun and srun work too)")
+        ->check(CLI::PositiveNumber)
+        ->type_name("N");
+    return parse_arguments(app, arguments);
+}
+
+}  // namespace
+
+int report_command(std::span<const std::string> arguments)
+{
+    ReportArguments options;
+    if (!parse(arguments, options)) return exit_code::ok;
+    keep_freed_memory();
+    const auto verify = [&](int) {
+        for (const auto& run : options.runs) judged_cases(judged_model(run), options.cases);
+    };
+    const auto body = [&](World& world) {
+        const std::vector<std::filesystem::path> runs(options.runs.begin(), options.runs.end());
+        const auto folder = std::filesystem::absolute(options.output);
+        const auto evaluations = write_report(runs, options.cases, folder, world);
+        if (world.rank() == 0) {
+            for (const auto& evaluation : evaluations) std::cout << to_text(evaluation);
+            std::cout << (folder / "report.html").string() << std::endl;
+        }
+        return exit_code::ok;
+    };
+    return run_on_ranks(options.num_ranks, "report", arguments, verify, body, options.device);
+}
+
+}  // namespace meshard

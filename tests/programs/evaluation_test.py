@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`meshard evaluate` and `report`: every number recomputed here from the files of the predictions, in plain Python."""
+import base64
+import csv
+import html.parser
+import json
+import math
+import re
+import shutil
+import struct
+import subprocess
+import tempfile
+import xml.etree.ElementTree as xml
+
+from runner import Case
+from samples import copy_sample
+
+TYPES = {"Float32": "f", "Float64": "d", "Int64": "q", "Int32": "i", "UInt8": "B"}
+
+
+def arrays_of(path):
+    """Name to values of each array of a .vtp file, written as text or appended raw without compression."""
+    content = path.read_bytes()
+    head, _, rest = content.partition(b"<AppendedData")
+    raw = rest[rest.index(b"_") + 1:] if rest else b""
+    tree = xml.fromstring(head if not rest else head + b"</VTKFile>")
+    width = "Q" if tree.get("header_type") == "UInt64" else "I"
+    found = {}
+    for array in tree.iter("DataArray"):
+        kind = TYPES[array.get("type")]
+        if array.get("format") == "appended":
+            begin = int(array.get("offset"))
+            size, = struct.unpack_from("<" + width, raw, begin)
+            found[array.get("Name")] = struct.unpack_from(f"<{size // struct.calcsize(kind)}{kind}", raw, begin + struct.calcsize(width))
+        else:
+            found[array.get("Name")] = [float(word) if kind in "fd" else int(word) for word in array.text.split()]
+    return found
+
+
+def area_vectors(arrays):
+    points, offsets, corners = arrays["Points"], arrays["offsets"], arrays["connectivity"]
+    vectors = []
+    for i, end in enumerate(offsets):
+        cell = [points[3 * p:3 * p + 3] for p in corners[offsets[i - 1] if i else 0:end]]
+        vector = [0.0] * 3
+        for a, b in zip(cell, cell[1:] + cell[:1]):
+            a, b = [x - o for x, o in zip(a, cell[0])], [x - o for x, o in zip(b, cell[0])]
+            for k in range(3):
+                vector[k] += 0.5 * (a[(k + 1) % 3] * b[(k + 2) % 3] - a[(k + 2) % 3] * b[(k + 1) % 3])
+        vectors.append(vector)
+    return vectors
+
+
+class Judged(Case):
+    """The runs of the samples, with what drag needs."""
+    timeout = 300
+
+    def setUp(self):
+        super().setUp()
+        copy_sample("cases", self.folder / "cases")
+        copy_sample("car.yaml", self.folder / "car.yaml")
+        settings = (self.folder / "car.yaml").read_text()
+        (self.folder / "car.yaml").write_text(settings.replace("{column: split}", "{train: ['1', '2'], val: ['3'], test: ['4']}"))
+        rows = json.loads((self.folder / "cases/cases.json").read_text())
+        for row in rows["cases"]:
+            row.update(Cd=0.3 + 0.01 * int(row["id"]), Cl=0.1)
+        (self.folder / "cases/cases.json").write_text(json.dumps(rows))
+        self.good("train", "car.yaml", "data.reference.U_inf=[40, 0, 0]", "data.forces.area=0.1", "training.num_epochs=3", "logging.tensorboard=true")
+
+    def good(self, *words, code=0):
+        result = self.meshard(*words)
+        self.assertEqual(result.code, code, str(result))
+        return result
+
+    def recomputed(self, number):
+        """Of one case: metrics and coefficients from the file that `predict` writes."""
+        source = f"cases/run_{number}/boundary_{number}.vtp"
+        self.good("predict", "runs/car", source, "-o", f"predicted_{number}.vtp")
+        predicted, truth = arrays_of(self.folder / f"predicted_{number}.vtp"), arrays_of(self.folder / source)
+        found = {}
+        for name, array in (("pressure", "pMean"), ("wss", "wallShearStressMean")):
+            y, t = predicted[name], truth[array]
+            found[name] = {"rel_l2": math.sqrt(sum((a - b) ** 2 for a, b in zip(y, t)) / sum(b * b for b in t)),
+                           "rel_l1": sum(abs(a - b) for a, b in zip(y, t)) / sum(abs(b) for b in t),
+                           "mae": sum(abs(a - b) for a, b in zip(y, t)) / len(t),
+                           "rmse": math.sqrt(sum((a - b) ** 2 for a, b in zip(y, t)) / len(t)),
+                           "max_abs": max(abs(a - b) for a, b in zip(y, t))}
+        vectors = area_vectors(truth)
+        areas = [math.hypot(*vector) for vector in vectors]
+        t, y = truth["pMean"], predicted["pressure"]
+        found["pressure"]["rel_l2_area"] = math.sqrt(sum(a * (p - q) ** 2 for a, p, q in zip(areas, y, t)) / sum(a * q * q for a, q in zip(areas, t)))
+
+        def coefficient(pressure, shear, axis):   # the shear of these bodies has OpenFOAM's sign
+            force = sum(-p * v[axis] - shear[3 * i + axis] * areas[i] for i, (p, v) in enumerate(zip(pressure, vectors)))
+            return force / (0.5 * 40 * 40 * 0.1)
+
+        found["cd"] = {"true": coefficient(t, truth["wallShearStressMean"], 0), "predicted": coefficient(y, predicted["wss"], 0)}
+        found["cl"] = {"true": coefficient(t, truth["wallShearStressMean"], 2), "predicted": coefficient(y, predicted["wss"], 2)}
+        return found
+
+    def assert_numbers(self, case, expected):
+        for field in ("pressure", "wss"):
+            for metric, value in expected[field].items():
+                self.assertAlmostEqual(case["fields"][field][metric] / value, 1, 5, f"{case['id']} {field} {metric}")
+        for name in ("cd", "cl"):
+            for which, value in expected[name].items():
+                self.assertAlmostEqual(case[name][which], value, 6, f"{case['id']} {name} {which}")
+
+
+def crc32c(data):
+    """Bit by bit."""
+    checksum = 0xFFFFFFFF
+    for byte in data:
+        checksum ^= byte
+        for _ in range(8):
+            checksum = checksum >> 1 ^ (0x82F63B78 if checksum & 1 else 0)
+    return checksum ^ 0xFFFFFFFF
+
+
+def fields_of(message):
+    """(number, value) of each field of a message in protocol buffers' encoding."""
+    at = 0
+
+    def varint():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = message[at]
+            at += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while at < len(message):
+        key = varint()
+        size = {0: None, 1: 8, 5: 4}.get(key & 7, -1)
+        if size is None:
+            yield key >> 3, varint()
+            continue
+        size = varint() if size < 0 else size
+        yield key >> 3, message[at:at + size]
+        at += size
+
+
+def events_of(path):
+    """(step, {name: value}) of each event of a file of TensorBoard; both checksums of each record are compared."""
+    content, at = path.read_bytes(), 0
+    while at < len(content):
+        length, = struct.unpack_from("<Q", content, at)
+        data = content[at + 12:at + 12 + length]
+        for part, place in ((content[at:at + 8], at + 8), (data, at + 12 + length)):
+            checksum = crc32c(part)
+            masked = ((checksum >> 15 | checksum << 17) + 0xa282ead8) & 0xFFFFFFFF
+            if struct.unpack_from("<I", content, place)[0] != masked:
+                raise ValueError(f"a checksum at byte {place} is wrong")
+        at += 16 + length
+        event = dict(fields_of(data))
+        values = [dict(fields_of(value)) for _, value in fields_of(event.get(5, b""))]
+        yield event.get(2, 0), {value[1].decode(): struct.unpack("<f", value[2])[0] for value in values}
+
+
+class Evaluation(Judged):
+    def test_agrees_with_plain_python_on_any_number_of_ranks(self):
+        expected = {number: self.recomputed(number) for number in ("3", "4")}
+        for ranks in (1, 2, 3):
+            self.good("evaluate", "runs/car", "val", "test", "-o", f"judged_{ranks}", "--nproc", ranks)
+            numbers = json.loads((self.folder / f"judged_{ranks}/evaluation.json").read_text())
+            self.assertEqual([case["id"] for case in numbers["cases"]], ["3", "4"])
+            for case in numbers["cases"]:
+                self.assert_numbers(case, expected[case["id"]])
+                self.assertAlmostEqual(sum(case["drag_along_x"]["predicted"]), case["cd"]["predicted"], 9)
+            test = numbers["splits"]["test"]
+            self.assertAlmostEqual(test["cd_table"]["mae"], abs(expected["4"]["cd"]["predicted"] - 0.34), 6)
+            self.assertAlmostEqual(test["cd_table"]["guess_mae"], 0.34 - 0.315, 9)
+            rows = list(csv.DictReader((self.folder / f"judged_{ranks}/cases.csv").open()))
+            self.assertEqual(sorted(row["id"] for row in rows), ["3", "4"])
+            for row in rows:
+                self.assertAlmostEqual(float(row["wss.rel_l2"]) / expected[row["id"]]["wss"]["rel_l2"], 1, 5)
+        last = [json.loads(line) for line in (self.folder / "runs/car/metrics.jsonl").read_text().splitlines()]
+        val = [line for line in last if line["phase"] == "val"][-1]
+        self.assertEqual(set(val["forces"]), {"cd", "cl", "cd_table", "cl_table"})
+        self.assertTrue((self.folder / "runs/car/val_cases.csv").exists())
+
+    def test_of_training_is_in_events_of_tensorboard(self):
+        self.assertEqual(crc32c(b"123456789"), 0xE3069283)
+        self.assertEqual(len(list((self.folder / "runs/car/tensorboard").iterdir())), 1)
+        events = list(events_of(next((self.folder / "runs/car/tensorboard").iterdir())))
+        lines = [json.loads(line) for line in (self.folder / "runs/car/metrics.jsonl").read_text().splitlines()]
+        losses = [(line["step"], line["loss"]) for line in lines if line["phase"] == "train_step"]
+        found = [(step, values["train_step/loss"]) for step, values in events if "train_step/loss" in values]
+        self.assertEqual([step for step, _ in found], [step for step, _ in losses])
+        for (_, value), (_, expected) in zip(found, losses):
+            self.assertAlmostEqual(value / expected, 1, 6)
+        val = [line for line in lines if line["phase"] == "val"][-1]
+        last = [values for _, values in events if "val/errors/wss/x/rel_l2" in values][-1]
+        self.assertAlmostEqual(last["val/errors/wss/x/rel_l2"] / val["errors"]["wss"]["x"]["rel_l2"], 1, 6)
+        self.assertAlmostEqual(last["val/forces/cd/mae"] / val["forces"]["cd"]["mae"], 1, 6)
+
+    def test_ends_with_one_where_a_bound_is_broken_and_refuses_what_is_not_there(self):
+        self.assertIn("test.cd.mae is", self.good("evaluate", "runs/car", "--fail-if", "test.cd.mae>0", code=1).err)
+        self.good("evaluate", "runs/car", "--fail-if", "test.pressure.rel_l2>1000")
+        self.assertIn("expected NUMBER>BOUND", self.good("evaluate", "runs/car", "--fail-if", "test.cd.mae", code=2).err)
+        self.assertIn("there is no 'wall'", self.good("evaluate", "runs/car", "--fail-if", "test.wall.mae>1", code=2).err)
+        self.assertIn("Did you mean 'test'", self.good("evaluate", "runs/car", "tes", code=2).err)
+        (self.folder / "cases/run_4/boundary_4.vtp").write_text("<VTKFile")
+        self.assertIn("boundary_4.vtp", self.good("evaluate", "runs/car", code=3).err)
+
+
+class Page(html.parser.HTMLParser):
+    """Cells with numbers, pictures and addresses of a report."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.values, self.pictures, self.outside, self.sortable = [], [], [], 0
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        if tag == "td":
+            self.values.append(attributes["data-value"])
+        if tag == "th":
+            self.sortable += "data-sort" in attributes
+        for name in ("src", "href"):
+            if name in attributes and not attributes[name].startswith("data:"):
+                self.outside.append(attributes[name])
+        if tag == "img":
+            self.pictures.append(base64.b64decode(attributes["src"].partition(",")[2]))
+
+
+def numbers_in(json_value):
+    if isinstance(json_value, dict):
+        return [number for value in json_value.values() for number in numbers_in(value)]
+    if isinstance(json_value, list):
+        return [number for value in json_value for number in numbers_in(value)]
+    return [json_value] if isinstance(json_value, (int, float)) else []
+
+
+class Report(Judged):
+    def test_has_only_numbers_of_its_json_and_pictures_in_the_page(self):
+        expected = {number: self.recomputed(number) for number in ("3", "4")}
+        self.good("report", "runs/car", "-o", "report", "--nproc", 2)
+        numbers = json.loads((self.folder / "report/report.json").read_text())
+        cases = numbers["runs"][0]["evaluation"]["cases"]
+        self.assertEqual([case["id"] for case in cases], ["3", "4"])
+        for case in cases:
+            self.assert_numbers(case, expected[case["id"]])
+        page = Page((self.folder / "report/report.html").read_text())
+        known = set(numbers_in(numbers))
+        shown = [float(value) for value in page.values if re.fullmatch(r"-?[0-9.]+(e[-+]?[0-9]+)?", value)]
+        self.assertGreater(len(shown), 50)
+        self.assertEqual([value for value in shown if value not in known and int(value) not in (3, 4)], [])
+        self.assertEqual(page.outside, [])
+        self.assertGreater(page.sortable, 10)
+        self.assertEqual(len(page.pictures), 2 * 2 * 3)
+        for picture in page.pictures:
+            self.assertEqual(picture[:8], b"\x89PNG\r\n\x1a\n")
+        self.assertEqual([point[0] for point in numbers["runs"][0]["curves"]["loss"]], [1, 2, 3])
+
+    def test_draws_in_a_browser_without_an_error(self):
+        browser = shutil.which("chromium")
+        if not browser:
+            self.skipTest("there is no chromium")
+        self.good("report", "runs/car", "-o", "report")
+        page = self.folder / "report/report.html"
+        script = "<script>addEventListener('load',function(){var h=document.querySelectorAll('th[data-sort]');h[0].click();" \
+                 "document.title='widths '+document.documentElement.scrollWidth+' '+innerWidth+' loaded '+Array.from(document.images).every(i=>i.naturalWidth>0)" \
+                 "+' sorted '+h[0].dataset.sort})</script></body>"
+        page.write_text(page.read_text().replace("</body>", script))
+        with tempfile.TemporaryDirectory() as home:
+            done = subprocess.run([browser, "--headless", "--no-sandbox", "--disable-gpu", "--window-size=400,800", f"--user-data-dir={home}", "--dump-dom",
+                                   f"file://{page}"], capture_output=True, text=True, timeout=120)
+        title = re.search(r"<title>widths (\d+) (\d+) loaded (\w+) sorted (\w+)", done.stdout)
+        self.assertIsNotNone(title, done.stderr[-2000:])
+        self.assertLessEqual(int(title[1]), int(title[2]))
+        self.assertEqual((title[3], title[4]), ("true", "up"))
