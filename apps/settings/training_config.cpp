@@ -273,7 +273,7 @@ void read_optimizer(const Settings& settings, TrainingConfig& training)
     training.optimizer = settings.text("training.optimizer.name");
     training.learning_rate = settings.number("training.optimizer.lr");
     training.weight_decay = settings.number("training.optimizer.weight_decay");
-    if (settings.text("training.optimizer.betas") != "auto") {
+    if (settings.find("training.optimizer.betas")->values != std::vector<std::string>{"auto"}) {
         const auto betas = settings.numbers("training.optimizer.betas");
         if (betas.size() != 2) throw UsageError(settings.where("training.optimizer.betas") + " must be two numbers.");
         training.betas = {betas[0], betas[1]};

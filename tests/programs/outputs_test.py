@@ -183,7 +183,7 @@ class RunFolder(Case):
 
     def assert_trained(self, run="runs/car"):
         self.assertEqual(self.names(self.folder / run),
-                         ["checkpoints", "command.txt", "config.yaml", "metrics.jsonl", "resolved_config.yaml", "shards", "version.txt"])
+                         ["checkpoints", "command.txt", "config.yaml", "metrics.jsonl", "resolved_config.yaml", "shards", "test_cases.csv", "version.txt"])
         phases = [json.loads(line)["phase"] for line in (self.folder / run / "metrics.jsonl").read_text().splitlines()]
         self.assertEqual([phases.count(phase) for phase in ("dataset", "train_step", "test")], [1, 6, 1])
 

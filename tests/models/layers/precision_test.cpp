@@ -253,7 +253,7 @@ TEST(Precision, HasNames)
     EXPECT_EQ(precision_named("float32"), Precision::Float32);
     EXPECT_EQ(precision_named("bf16"), Precision::BFloat16);
     EXPECT_EQ(precision_named("bfloat16"), Precision::BFloat16);
-    EXPECT_TRUE(throws_with<InvalidInput>("'half' is not one of float32, bfloat16", [] { precision_named("half"); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("'half' is not one of float32, tf32, bfloat16, float16", [] { precision_named("half"); }));
 }
 
 }  // namespace
