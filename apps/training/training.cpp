@@ -233,7 +233,8 @@ void Run::prepare(const TrainingStart& start, const volatile std::sig_atomic_t& 
     }
     const auto preparing = Clock::now();
     const ShardCache cache{config_.data.shards, shards_per_case(), config_.seed, start.verify_sources, computed_inputs(config_.data)};
-    const auto shards = cut_cases(cases_.all(), cache, device_mesh_->all(), log_, stop_requested);
+    const auto sources = cases_.all();
+    const auto shards = cut_cases(sources, cache, device_mesh_->all(), log_, stop_requested);
     const std::span all(shards);
     train_ = load(cases_.train, all.first(cases_.train.size()));
     if (!start.is_trial() && cases_.val.empty() && (config_.training.stop_patience > 0 || config_.training.scheduler == "plateau")) {
@@ -242,7 +243,7 @@ void Run::prepare(const TrainingStart& start, const volatile std::sig_atomic_t& 
     }
     val_ = load(cases_.val, all.subspan(cases_.train.size(), cases_.val.size()));
     test_ = load(cases_.test, all.last(cases_.test.size()));
-    for (std::size_t i = cases_.train.size(); i < shards.size(); ++i) shards_of_[cases_.all()[i].id] = shards[i];
+    for (std::size_t i = cases_.train.size(); i < shards.size(); ++i) shards_of_[sources[i].id] = shards[i];
     validation_.emplace(config_.data, train_.front().channels, config_.forces, cases_);
     ChannelStatistics statistics;
     for (const auto& example : train_) statistics.add(example.target.squeeze(0));

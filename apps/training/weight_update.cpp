@@ -102,10 +102,9 @@ UpdateOutcome WeightUpdate::apply(double rate, const std::vector<at::Tensor>& lo
     if (loss_scaling_) outcome.is_taken = loss_scaling_->unscale(gradients(), ranks_);
     if (max_norm_ > 0 || may_skip_) outcome.gradient_norm = gradient_norm(parameters(), parts_of_);
     if (may_skip_ && outcome.is_taken) {
-        const auto is_finite = [](const at::Tensor& number) { return std::isfinite(number.item<double>()); };
-        const bool all_finite =
-            is_finite(outcome.gradient_norm) && std::all_of(losses.begin(), losses.end(), [&](const auto& loss) { return is_finite(to_local(loss)); });
-        outcome.is_taken = ranks_.all_agree(all_finite);
+        std::vector<at::Tensor> numbers{outcome.gradient_norm};
+        for (const auto& loss : losses) numbers.push_back(to_local(loss).to(torch::kDouble));
+        outcome.is_taken = ranks_.all_agree(at::stack(numbers).isfinite().all().item<bool>());  // the one number that the host reads
     }
     if (!outcome.is_taken) return outcome;
     if (max_norm_ > 0) scale_to_norm(parameters(), outcome.gradient_norm, max_norm_);
