@@ -115,16 +115,9 @@ double clip_grad_norm(const FullyShardedModule& module, double max_norm)
 {
     check(max_norm);
     const at::NoGradGuard no_grad;
-    std::vector<at::Tensor> gradients;
-    for (const auto& parameter : module.local_parameters()) {
-        if (!parameter.grad().defined()) continue;
-        gradients.push_back(parameter.grad());
-    }
-    auto sum = at::zeros({1}, at::kDouble);
-    for (const auto squares : sums_of_squares(gradients)) sum.add_(squares);
-    module.group().all_reduce(sum);
-    const auto norm = std::sqrt(sum.item<double>());
-    scale(gradients, norm, max_norm);
+    const auto& parameters = module.local_parameters();
+    const auto norm = gradient_norm(parameters, &module.group()).item<double>();
+    scale(gradients_of(parameters), norm, max_norm);
     return norm;
 }
 
