@@ -169,6 +169,11 @@ Metrics CaseSums::metrics(const FieldLayout& layout) const
     return all;
 }
 
+std::int64_t CaseSums::num_numbers(const FieldLayout& layout)
+{
+    return layout.num_channels() * ChannelSums::kNumbers + 2 * static_cast<std::int64_t>(layout.fields.size()) + ForceSums::kNumbers;
+}
+
 std::vector<double> CaseSums::numbers() const
 {
     std::vector<double> all(channels.size() * ChannelSums::kNumbers + magnitudes.size() * 2);

@@ -49,6 +49,7 @@ struct CaseSums {
     Metrics metrics(const FieldLayout& layout) const;
 
     /// All numbers in one row, and back.
+    static std::int64_t num_numbers(const FieldLayout& layout);
     std::vector<double> numbers() const;
     static CaseSums from_numbers(const FieldLayout& layout, std::span<const double> numbers);
 };

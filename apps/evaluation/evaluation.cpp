@@ -47,18 +47,6 @@ std::vector<const EvaluatedCase*> cases_of(const Evaluation& evaluation, const s
     return cases;
 }
 
-double mean_rel_l2(const EvaluatedCase& one)
-{
-    double sum = 0;
-    int count = 0;
-    for (const auto& [name, value] : one.metrics) {
-        if (!name.ends_with(".rel_l2") || std::ranges::count(name, '.') != 1 || !std::isfinite(value)) continue;
-        sum += value;
-        ++count;
-    }
-    return count > 0 ? sum / count : 0;
-}
-
 /// Name and value of each force number of a case.
 Metrics force_numbers(const EvaluatedCase& one)
 {
@@ -128,6 +116,36 @@ std::string short_text(double value)
 }
 
 }  // namespace
+
+double mean_rel_l2(const EvaluatedCase& one)
+{
+    double sum = 0;
+    int count = 0;
+    for (const auto& [name, value] : one.metrics) {
+        if (!name.ends_with(".rel_l2") || std::ranges::count(name, '.') != 1 || !std::isfinite(value)) continue;
+        sum += value;
+        ++count;
+    }
+    return count > 0 ? sum / count : 0;
+}
+
+std::optional<FlowReference> add_forces(EvaluatedCase& one, const CaseSums& sums, const FieldLayout& layout, const ForceSettings& settings, std::string& why)
+{
+    if (layout.pressure < 0) {
+        why = "no field has the kind of a pressure (data.fields.NAME.kind: kinematic, static or cp)";
+        return std::nullopt;
+    }
+    if (!(sums.forces.area > 0)) {
+        why = "the cells have no area";
+        return std::nullopt;
+    }
+    const auto flow = flow_reference(settings, one.source, layout.pressure_kind, why);
+    if (!flow) return std::nullopt;
+    one.forces = coefficients(sums.forces, *flow);
+    one.drag_of_table = table_value(one.source, settings.drag);
+    one.lift_of_table = table_value(one.source, settings.lift);
+    return flow;
+}
 
 std::vector<std::string> splits_of(const Evaluation& evaluation)
 {
@@ -268,7 +286,8 @@ double Threshold::value_in(const Json& evaluation) const
     std::istringstream words(path);
     std::string so_far;
     for (std::string word; std::getline(words, word, '.');) {
-        if (so_far.find('.') == std::string::npos && !so_far.empty() && at->is_object() && !at->contains(word) && at->contains("fields"))
+        if (so_far.find('.') == std::string::npos && !so_far.empty() && at->is_object() && !at->contains(word) && at->contains("fields") &&
+            at->at("fields").contains(word))
             at = &at->at("fields");
         if (!at->is_object() || !at->contains(word)) {
             std::string known;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "apps/cases/case_list.h"
+#include "apps/evaluation/case_sums.h"
 #include "apps/evaluation/field_metrics.h"
 #include "apps/evaluation/force_metrics.h"
 
@@ -35,6 +36,13 @@ struct Evaluation {
     std::optional<double> drag_guess = {}, lift_guess = {};  ///< mean of the table's coefficients over the training cases
     std::vector<std::string> notes = {};                     ///< what a reader should know
 };
+
+/// The mean of its fields' rel_l2, by which cases are ordered; those that are not defined are left out.
+double mean_rel_l2(const EvaluatedCase& one);
+
+/// Gives a case its coefficients by the sums of its fields, and those of the table. Returns the free stream by which they are; nothing, and why, where there
+/// are none. @throws as `flow_reference`
+std::optional<FlowReference> add_forces(EvaluatedCase& one, const CaseSums& sums, const FieldLayout& layout, const ForceSettings& settings, std::string& why);
 
 /// A coefficient of a split against a truth. Names: `cd`, `cl` (integrals of the true fields), `cd_table`, `cl_table` (the solver's).
 struct CoefficientSeries {

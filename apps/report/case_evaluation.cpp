@@ -6,7 +6,7 @@
 #include "apps/cases/mesh_handover.h"
 #include "apps/evaluation/case_sums.h"
 #include "apps/program/command_line.h"
-#include "apps/program/rank_device.h"
+#include "apps/training/prediction.h"
 #include "io/mesh_io.h"
 #include "partition/error.h"
 #include "partition/nearest_name.h"
@@ -45,46 +45,13 @@ at::Tensor take_geometry(Mesh& mesh, std::int64_t num_rows, bool on_cells)
     return torch::tensor(values, torch::kDouble).reshape({num_rows, kGeometryColumns});
 }
 
-/// What the model is told of the whole case.
-void tell_of_case(PointInputs& inputs, const Predictor& predictor, const CaseSource& source, const at::Device& device)
-{
-    auto constants = predictor.constants();
-    for (const auto& column : predictor.data().constants) constants.push_back(source.number(column));
-    if (!constants.empty()) inputs.constants = torch::tensor(std::vector<float>(constants.begin(), constants.end())).unsqueeze(0).to(device);
-    auto time = predictor.time();
-    if (!predictor.data().time.empty()) time = source.number(predictor.data().time);
-    if (time) inputs.time = torch::tensor({static_cast<float>(*time)}).to(device);
-}
-
-void add_forces(EvaluatedCase& result, const CaseSums& sums, const FieldLayout& layout, const JudgedModel& model, std::optional<FlowReference>& flow,
-                std::vector<std::string>& notes)
-{
-    std::string why;
-    if (layout.pressure < 0) {
-        why = "no field has the kind of a pressure (data.fields.NAME.kind: kinematic, static or cp)";
-    } else if (!(sums.forces.area > 0)) {
-        why = "the cells have no area";
-    } else {
-        flow = flow_reference(model.forces, result.source, layout.pressure_kind, why);
-    }
-    if (!flow) {
-        const auto note = "no drag and lift: " + why + ".";
-        if (std::ranges::find(notes, note) == notes.end()) notes.push_back(note);
-        return;
-    }
-    result.forces = coefficients(sums.forces, *flow);
-    result.drag_of_table = table_value(result.source, model.forces.drag);
-    result.lift_of_table = table_value(result.source, model.forces.lift);
-}
-
 EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::size_t index, const std::filesystem::path& folder, World& world,
-                            const SeeCase& see, std::vector<std::string>& notes)
+                            const std::shared_ptr<const DeviceMesh>& device_mesh, const SeeCase& see, std::vector<std::string>& notes)
 {
     auto& predictor = model.predictor;
     const auto& data = predictor.data();
     const auto& source = judged.first;
     const auto where = source.file.string();
-    const auto device_mesh = DeviceMesh::create(world, {world.size()}, {"domain"});
     const auto& all = device_mesh->all();
 
     Mesh whole;
@@ -104,10 +71,9 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
     const auto truth = field_values(mesh, rows, data, where);
 
     const auto device = world.device();
-    const auto memory = memory_of(device) / 4 / (device.is_cpu() ? world.size() : ranks_a_device(world, all));
-    predictor.set_memory(predictor.memory_for(num_rows, memory));
+    predictor.set_memory(predictor.memory_for(num_rows, memory_for_points(world, all)));
     auto inputs = sharded_inputs(told.to(device), rows, device_mesh);
-    tell_of_case(inputs, predictor, source, device);
+    tell_of_case(inputs, predictor, [&](const std::string& column) { return source.number(column); }, device);
     const auto start = std::chrono::steady_clock::now();
     const auto predicted = to_local(predictor.predict(inputs)).squeeze(0).cpu();  // (rows, channels)
 
@@ -119,9 +85,12 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
         if (!std::isfinite(channel.error_squared)) throw Error("case " + source.id + ": the prediction is not finite everywhere: the model is broken.");
     }
     result.metrics = sums.metrics(layout);
-    std::optional<FlowReference> flow;
-    add_forces(result, sums, layout, model, flow, notes);
-    if (flow) {
+    std::string why;
+    const auto flow = add_forces(result, sums, layout, model.forces, why);
+    if (!flow) {
+        const auto note = "no drag and lift: " + why + ".";
+        if (std::ranges::find(notes, note) == notes.end()) notes.push_back(note);
+    } else {
         result.low_x = part.bounds[0];
         result.high_x = part.bounds[1];
         result.drag_along_x = drag_along_x(predicted, truth, geometry, layout, sums.forces, *flow, result.low_x, result.high_x, kBins, all);
@@ -208,9 +177,10 @@ Evaluation evaluate(JudgedModel& model, std::span<const JudgedCase> cases, const
     evaluation.drag_guess = table_mean(model.cases.train, model.forces.drag);
     evaluation.lift_guess = table_mean(model.cases.train, model.forces.lift);
     model.predictor.move_to(world.device());
+    const auto device_mesh = DeviceMesh::create(world, {world.size()}, {"domain"});
     for (std::size_t i = 0; i < cases.size(); ++i) {
         if (world.rank() == 0) show_progress("case " + cases[i].first.id, static_cast<double>(i) / static_cast<double>(cases.size()));
-        evaluation.cases.push_back(evaluate_case(model, cases[i], i, folder, world, see, evaluation.notes));
+        evaluation.cases.push_back(evaluate_case(model, cases[i], i, folder, world, device_mesh, see, evaluation.notes));
     }
     if (world.rank() == 0) show_progress("");
     return evaluation;

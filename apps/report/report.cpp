@@ -31,23 +31,12 @@ OrderedJson log_of(const std::filesystem::path& run)
     return lines;
 }
 
-double mean_error(const EvaluatedCase& one)
-{
-    double sum = 0, count = 0;
-    for (const auto& [name, value] : one.metrics) {
-        if (!name.ends_with(".rel_l2") || std::ranges::count(name, '.') != 1) continue;
-        sum += value;
-        ++count;
-    }
-    return count > 0 ? sum / count : 0;
-}
-
 /// Index of the best, the median and the worst case, each once.
 std::vector<std::pair<std::size_t, std::string>> cases_to_draw(const Evaluation& evaluation)
 {
     std::vector<std::size_t> order(evaluation.cases.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
-    std::ranges::stable_sort(order, {}, [&](auto i) { return mean_error(evaluation.cases[i]); });
+    std::ranges::stable_sort(order, {}, [&](auto i) { return mean_rel_l2(evaluation.cases[i]); });
     std::vector<std::pair<std::size_t, std::string>> drawn;
     const auto add = [&](std::size_t place, const char* why) {
         const bool is_there = std::ranges::any_of(drawn, [&](const auto& one) { return one.first == order[place]; });
@@ -93,6 +82,14 @@ CasePictures draw(const Mesh& whole, const std::string& field, bool on_cells, co
     save("predicted", predicted, {low, high});
     save("error", error, {is_vector ? 0 : -most, most});
     return pictures;
+}
+
+/// The name of a run's folder, numbered from 2 where an earlier run of the report is called so: files and tables go by it.
+std::string unique_name(const std::string& folder, std::span<const ReportedRun> earlier)
+{
+    auto name = folder;
+    for (int number = 2; std::ranges::find(earlier, name, &ReportedRun::name) != earlier.end(); ++number) name = folder + "_" + std::to_string(number);
+    return name;
 }
 
 void make_folders(const std::filesystem::path& folder)
@@ -143,7 +140,7 @@ std::vector<Evaluation> write_report(std::span<const std::filesystem::path> runs
         const auto cases = judged_cases(model, wanted);
         auto evaluation = evaluate(model, cases, folder, world);
         const auto named = std::filesystem::absolute(run).lexically_normal();
-        const auto name = (named.filename().empty() ? named.parent_path() : named).filename().string();
+        const auto name = unique_name((named.filename().empty() ? named.parent_path() : named).filename().string(), reported);
         for (const auto& [index, why] : cases_to_draw(evaluation)) {
             const auto see = [&, index = index, why = why](std::size_t, const Mesh& whole, const at::Tensor& predicted, const at::Tensor& truth) {
                 std::int64_t first = 0;

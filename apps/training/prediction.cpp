@@ -67,30 +67,6 @@ CaseFrame frame_of(const DataConfig& data, const std::array<double, 6>& bounds, 
     return case_frame(config, bounds, source);
 }
 
-/// Adds what the model is told of the case besides its points.
-void tell_of_case(PointInputs& inputs, const Predictor& predictor, const std::map<std::string, double>& values, const at::Device& device)
-{
-    const auto value_of = [&](const std::string& name) {
-        const auto found = values.find(name);
-        if (found == values.end()) throw UsageError("the model is told '" + name + "' of a case. Give it with --set " + name + "=...");
-        return found->second;
-    };
-    auto constants = predictor.constants();
-    for (const auto& name : predictor.data().constants) constants.push_back(value_of(name));
-    if (!constants.empty()) inputs.constants = torch::tensor(std::vector<float>(constants.begin(), constants.end())).unsqueeze(0).to(device);
-
-    auto time = predictor.time();
-    if (!predictor.data().time.empty()) time = value_of(predictor.data().time);
-    if (time) inputs.time = torch::tensor({static_cast<float>(*time)}).to(device);
-}
-
-/// What a rank may take of its device for points between layers: of the machine's memory, or of what its device has free, a quarter, shared by the ranks there.
-std::int64_t memory_for_points(const World& world, const RankGroup& all)
-{
-    const auto device = world.device();
-    return memory_of(device) / 4 / (device.is_cpu() ? world.size() : ranks_a_device(world, all));
-}
-
 MeshKind kind_of_output(const std::filesystem::path& output)
 {
     const auto extension = output.extension();
@@ -104,6 +80,23 @@ MeshKind kind_of_output(const std::filesystem::path& output)
 bool is_column(const std::string& length)
 {
     return length != "bounds" && length != "none" && length.find_first_not_of("0123456789.+-eE,") != std::string::npos;
+}
+
+void tell_of_case(PointInputs& inputs, const Predictor& predictor, const std::function<double(const std::string&)>& value_of, const at::Device& device)
+{
+    auto constants = predictor.constants();
+    for (const auto& name : predictor.data().constants) constants.push_back(value_of(name));
+    if (!constants.empty()) inputs.constants = torch::tensor(std::vector<float>(constants.begin(), constants.end())).unsqueeze(0).to(device);
+
+    auto time = predictor.time();
+    if (!predictor.data().time.empty()) time = value_of(predictor.data().time);
+    if (time) inputs.time = torch::tensor({static_cast<float>(*time)}).to(device);
+}
+
+std::int64_t memory_for_points(const World& world, const RankGroup& all)
+{
+    const auto device = world.device();
+    return memory_of(device) / 4 / (device.is_cpu() ? world.size() : ranks_a_device(world, all));
 }
 
 void predict_file(Predictor& predictor, const std::filesystem::path& input, const std::filesystem::path& output, const std::map<std::string, double>& values,
@@ -139,7 +132,12 @@ void predict_file(Predictor& predictor, const std::filesystem::path& input, cons
     const auto bytes = memory_for_points(world, device_mesh->all());
     predictor.set_memory(memory ? *memory : predictor.memory_for(num_rows, bytes));
     auto inputs = sharded_inputs(told.to(device), rows, device_mesh);
-    tell_of_case(inputs, predictor, values, device);
+    const auto value_of = [&](const std::string& name) {
+        const auto found = values.find(name);
+        if (found == values.end()) throw UsageError("the model is told '" + name + "' of a case. Give it with --set " + name + "=...");
+        return found->second;
+    };
+    tell_of_case(inputs, predictor, value_of, device);
     const auto fields = to_local(predictor.predict(inputs)).squeeze(0).cpu();  // (rows, channels)
 
     if (!in_pieces) {

@@ -4,7 +4,9 @@
 #include "apps/training/predictor.h"
 #include "sharding/transport/launch.h"
 
+#include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -15,6 +17,13 @@ namespace meshard {
 
 /// Whether a run's `data.length` is a column of its case table: what `values` of `predict_file` may then say.
 bool is_column(const std::string& length);
+
+/// Adds what the model is told of a case besides its points. @param value_of   gives the value of a column of the case table, or throws
+void tell_of_case(PointInputs& inputs, const Predictor& predictor, const std::function<double(const std::string& column)>& value_of, const at::Device& device);
+
+/// What a rank may take of its device for points between layers: of the machine's memory, or of what its device has free, a quarter, shared by the ranks there.
+/// Collective over `all`.
+std::int64_t memory_for_points(const World& world, const RankGroup& all);
 
 /// Predicts on the mesh `input` and writes it with the fields as further arrays to `output`: .vtp, .vtu, or .pvtp, .pvtu with a piece
 /// a rank in a folder beside it. Collective over all ranks.

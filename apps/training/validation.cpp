@@ -49,7 +49,7 @@ void Validation::add(std::size_t index, const CaseTensors& example, const std::f
 
 Evaluation Validation::finish(const std::vector<CaseSource>& sources, const std::string& split, const RankGroup& data_groups)
 {
-    const auto num_numbers = layout_.num_channels() * ChannelSums::kNumbers + 2 * static_cast<std::int64_t>(layout_.fields.size()) + ForceSums::kNumbers;
+    const auto num_numbers = CaseSums::num_numbers(layout_);
     auto all = torch::zeros({static_cast<std::int64_t>(sources.size()), num_numbers}, torch::kDouble);
     for (const auto& [index, numbers] : found_) std::ranges::copy(numbers, all.data_ptr<double>() + static_cast<std::int64_t>(index) * num_numbers);
     found_.clear();
@@ -62,12 +62,7 @@ Evaluation Validation::finish(const std::vector<CaseSource>& sources, const std:
         EvaluatedCase one{.source = sources[i], .split = split, .num_points = static_cast<std::int64_t>(sums.channels.front().count)};
         one.metrics = sums.metrics(layout_);
         std::string why;
-        const auto flow = layout_.pressure < 0 || !(sums.forces.area > 0) ? std::nullopt : flow_reference(forces_, one.source, layout_.pressure_kind, why);
-        if (flow) {
-            one.forces = coefficients(sums.forces, *flow);
-            one.drag_of_table = table_value(one.source, forces_.drag);
-            one.lift_of_table = table_value(one.source, forces_.lift);
-        }
+        add_forces(one, sums, layout_, forces_, why);
         evaluation.cases.push_back(std::move(one));
     }
     return evaluation;
