@@ -257,6 +257,15 @@ class Report(Judged):
             self.assertEqual(picture[:8], b"\x89PNG\r\n\x1a\n")
         self.assertEqual([point[0] for point in numbers["runs"][0]["curves"]["loss"]], [1, 2, 3])
 
+    def test_keeps_the_pictures_of_two_runs_of_one_name_apart(self):
+        shutil.copytree(self.folder / "runs/car", self.folder / "others/car")
+        self.good("report", "runs/car", "others/car", "-o", "report", "--cases", "4")
+        numbers = json.loads((self.folder / "report/report.json").read_text())
+        self.assertEqual([run["name"] for run in numbers["runs"]], ["car", "car_2"])
+        pictures = self.names(self.folder / "report/pictures")
+        self.assertEqual(len([name for name in pictures if name.startswith("car_2_4_")]), 2 * 3)
+        self.assertEqual(len([name for name in pictures if name.startswith("car_4_")]), 2 * 3)
+
     def test_draws_in_a_browser_without_an_error(self):
         browser = shutil.which("chromium")
         if not browser:
