@@ -64,7 +64,7 @@ at::Tensor channel_sums(const at::Tensor& y, const at::Tensor& t, const at::Tens
 }
 
 /// (20), in the order of `places_of`.
-at::Tensor force_sums(const at::Tensor& y, const at::Tensor& t, const at::Tensor& geometry, const FieldLayout& layout)
+at::Tensor force_sums(const at::Tensor& y, const at::Tensor& t, const at::Tensor& geometry, const JudgedFields& layout)
 {
     const auto a = geometry.narrow(1, 0, 3), x = geometry.narrow(1, 3, 3), area = geometry.narrow(1, 6, 1);
     const auto none = torch::zeros({3}, t.options());
@@ -137,7 +137,7 @@ at::Tensor shard_geometry(const std::filesystem::path& shards, bool on_cells, st
     return geometry;
 }
 
-FieldLayout::FieldLayout(const std::vector<FieldConfig>& fields_, const std::vector<std::int64_t>& channels_) : fields(fields_), channels(channels_)
+JudgedFields::JudgedFields(const std::vector<FieldConfig>& fields_, const std::vector<std::int64_t>& channels_) : fields(fields_), channels(channels_)
 {
     std::int64_t first = 0;
     for (std::size_t f = 0; f < fields.size(); ++f) {
@@ -151,12 +151,12 @@ FieldLayout::FieldLayout(const std::vector<FieldConfig>& fields_, const std::vec
     }
 }
 
-std::int64_t FieldLayout::num_channels() const
+std::int64_t JudgedFields::num_channels() const
 {
     return std::accumulate(channels.begin(), channels.end(), std::int64_t{0});
 }
 
-Metrics CaseSums::metrics(const FieldLayout& layout) const
+Metrics CaseSums::metrics(const JudgedFields& layout) const
 {
     Metrics all;
     std::size_t first = 0;
@@ -169,7 +169,7 @@ Metrics CaseSums::metrics(const FieldLayout& layout) const
     return all;
 }
 
-std::int64_t CaseSums::num_numbers(const FieldLayout& layout)
+std::int64_t CaseSums::num_numbers(const JudgedFields& layout)
 {
     return layout.num_channels() * ChannelSums::kNumbers + 2 * static_cast<std::int64_t>(layout.fields.size()) + ForceSums::kNumbers;
 }
@@ -184,7 +184,7 @@ std::vector<double> CaseSums::numbers() const
     return all;
 }
 
-CaseSums CaseSums::from_numbers(const FieldLayout& layout, std::span<const double> numbers)
+CaseSums CaseSums::from_numbers(const JudgedFields& layout, std::span<const double> numbers)
 {
     CaseSums sums;
     sums.channels.resize(layout.num_channels());
@@ -198,7 +198,7 @@ CaseSums CaseSums::from_numbers(const FieldLayout& layout, std::span<const doubl
     return sums;
 }
 
-CaseSums case_sums(const at::Tensor& prediction, const at::Tensor& truth, const at::Tensor& geometry, const FieldLayout& layout, const at::Tensor& guess,
+CaseSums case_sums(const at::Tensor& prediction, const at::Tensor& truth, const at::Tensor& geometry, const JudgedFields& layout, const at::Tensor& guess,
                    const RankGroup& group)
 {
     const auto num_channels = layout.num_channels();
@@ -228,7 +228,7 @@ CaseSums case_sums(const at::Tensor& prediction, const at::Tensor& truth, const 
     return CaseSums::from_numbers(layout, std::span(numbers.data_ptr<double>(), static_cast<std::size_t>(numbers.size(0))));
 }
 
-std::vector<std::vector<double>> drag_along_x(const at::Tensor& prediction, const at::Tensor& truth, const at::Tensor& geometry, const FieldLayout& layout,
+std::vector<std::vector<double>> drag_along_x(const at::Tensor& prediction, const at::Tensor& truth, const at::Tensor& geometry, const JudgedFields& layout,
                                               const ForceSums& sums, const FlowReference& flow, double low, double high, std::int64_t num_bins,
                                               const RankGroup& group)
 {

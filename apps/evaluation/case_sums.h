@@ -28,14 +28,14 @@ std::vector<double> row_geometry(const Mesh& mesh, bool on_cells);
 at::Tensor shard_geometry(const std::filesystem::path& shards, bool on_cells, std::span<const std::int64_t> ids, std::int32_t first_part);
 
 /// Which channels are what.
-struct FieldLayout {
+struct JudgedFields {
     std::vector<FieldConfig> fields;
     std::vector<std::int64_t> channels;  ///< of each field
     std::int64_t pressure = -1;          ///< channel of the first field whose kind is a pressure's, -1 for none
     std::int64_t shear = -1;             ///< first of three channels of the field whose kind is stress
     std::string pressure_kind;
 
-    FieldLayout(const std::vector<FieldConfig>& fields, const std::vector<std::int64_t>& channels);
+    JudgedFields(const std::vector<FieldConfig>& fields, const std::vector<std::int64_t>& channels);
     std::int64_t num_channels() const;
 };
 
@@ -46,24 +46,24 @@ struct CaseSums {
     ForceSums forces;
 
     /// Errors of all fields by name, as `named_field_metrics`.
-    Metrics metrics(const FieldLayout& layout) const;
+    Metrics metrics(const JudgedFields& layout) const;
 
     /// All numbers in one row, and back.
-    static std::int64_t num_numbers(const FieldLayout& layout);
+    static std::int64_t num_numbers(const JudgedFields& layout);
     std::vector<double> numbers() const;
-    static CaseSums from_numbers(const FieldLayout& layout, std::span<const double> numbers);
+    static CaseSums from_numbers(const JudgedFields& layout, std::span<const double> numbers);
 };
 
 /// Sums in double over the owned rows of all ranks of `group`. Collective.
 /// @param prediction, truth   (N, channels), in physical units, this rank's rows
 /// @param geometry            (N, kGeometryColumns), double; undefined: no areas and forces
 /// @param guess               (channels), what a model would give that knows nothing: the means of training
-CaseSums case_sums(const at::Tensor& prediction, const at::Tensor& truth, const at::Tensor& geometry, const FieldLayout& layout, const at::Tensor& guess,
+CaseSums case_sums(const at::Tensor& prediction, const at::Tensor& truth, const at::Tensor& geometry, const JudgedFields& layout, const at::Tensor& guess,
                    const RankGroup& group);
 
 /// Drag along x, of `num_bins` equal pieces of [low, high], as coefficients: (2, num_bins), of the truth and of the prediction; their sums are the
 /// coefficients. The other arguments are as above. Collective.
-std::vector<std::vector<double>> drag_along_x(const at::Tensor& prediction, const at::Tensor& truth, const at::Tensor& geometry, const FieldLayout& layout,
+std::vector<std::vector<double>> drag_along_x(const at::Tensor& prediction, const at::Tensor& truth, const at::Tensor& geometry, const JudgedFields& layout,
                                               const ForceSums& sums, const FlowReference& flow, double low, double high, std::int64_t num_bins,
                                               const RankGroup& group);
 

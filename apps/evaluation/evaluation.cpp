@@ -129,7 +129,7 @@ double mean_rel_l2(const EvaluatedCase& one)
     return count > 0 ? sum / count : 0;
 }
 
-std::optional<FlowReference> add_forces(EvaluatedCase& one, const CaseSums& sums, const FieldLayout& layout, const ForceSettings& settings, std::string& why)
+std::optional<FlowReference> add_forces(EvaluatedCase& one, const CaseSums& sums, const JudgedFields& layout, const ForceSettings& settings, std::string& why)
 {
     if (layout.pressure < 0) {
         why = "no field has the kind of a pressure (data.fields.NAME.kind: kinematic, static or cp)";

@@ -42,7 +42,7 @@ double mean_rel_l2(const EvaluatedCase& one);
 
 /// Gives a case its coefficients by the sums of its fields, and those of the table. Returns the free stream by which they are; nothing, and why, where there
 /// are none. @throws as `flow_reference`
-std::optional<FlowReference> add_forces(EvaluatedCase& one, const CaseSums& sums, const FieldLayout& layout, const ForceSettings& settings, std::string& why);
+std::optional<FlowReference> add_forces(EvaluatedCase& one, const CaseSums& sums, const JudgedFields& layout, const ForceSettings& settings, std::string& why);
 
 /// A coefficient of a split against a truth. Names: `cd`, `cl` (integrals of the true fields), `cd_table`, `cl_table` (the solver's).
 struct CoefficientSeries {

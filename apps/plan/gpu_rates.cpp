@@ -22,7 +22,7 @@ constexpr double kLatencyOfHosts = 10e-6;  // more for each doubling of the host
 
 // Dense rates; data sheets that give them with sparsity say twice as much. Exponentials: 16 a clock and multiprocessor (CUDA C programming guide, table of
 // arithmetic instructions, compute capabilities 8.0 to 10.0); of an H100 3.9e12 a second (Shah et al. 2024, FlashAttention-3, section 1).
-constexpr std::array<Gpu, 4> kGpus{{
+constexpr std::array<GpuFigures, 4> kGpus{{
     // NVIDIA H200 Tensor Core GPU data sheet, SXM: 141 GB at 4.8 TB/s, 989 and 495 TFLOP/s (1979 and 989 with sparsity), 67; NVLink 900 GB/s both ways.
     {"h200", "H200 SXM", 67e12, 494.5e12, 989e12, 141e9, 4.8e12, 3.9e12, 450e9},
     // NVIDIA H100 Tensor Core GPU data sheet, SXM5: 80 GB at 3.35 TB/s, else the same.
@@ -62,7 +62,7 @@ const Each& find(const std::array<Each, N>& all, std::string_view name, const st
 
 }  // namespace
 
-const Gpu& find_gpu(std::string_view name)
+const GpuFigures& find_gpu(std::string_view name)
 {
     return find(kGpus, name, "device", "here");
 }

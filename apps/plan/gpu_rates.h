@@ -12,7 +12,7 @@ namespace meshard {
 enum class GpuPrecision : std::uint8_t { Float32, Tf32, BFloat16 };
 
 /// Published figures of a GPU. Each has its source in gpu_rates.cpp and in docs/benchmarks.md.
-struct Gpu {
+struct GpuFigures {
     std::string_view name, title;
     double float32_flops = 0, tf32_flops = 0, bfloat16_flops = 0;  ///< per second, dense
     double memory_bytes = 0, memory_rate = 0;                      ///< bytes, bytes per second
@@ -21,7 +21,7 @@ struct Gpu {
 };
 
 /// @throws InvalidInput with the names and the nearest one
-const Gpu& find_gpu(std::string_view name);
+const GpuFigures& find_gpu(std::string_view name);
 
 /// What joins GPUs of one host, and hosts.
 struct Link {
@@ -39,7 +39,7 @@ std::int64_t num_hosts(std::int64_t num_gpus, std::int64_t gpus_per_host);
 /// Rates of GPUs in hosts.
 class GpuRates : public StepRates {
 public:
-    GpuRates(const Gpu& gpu, GpuPrecision precision, const Link& inside, const Link& beyond, std::int64_t gpus_per_host)
+    GpuRates(const GpuFigures& gpu, GpuPrecision precision, const Link& inside, const Link& beyond, std::int64_t gpus_per_host)
         : gpu_(gpu), precision_(precision), inside_(inside), beyond_(beyond), gpus_per_host_(gpus_per_host)
     {
     }
@@ -56,7 +56,7 @@ public:
 private:
     double product_flops() const;  // per second, as published
 
-    Gpu gpu_;
+    GpuFigures gpu_;
     GpuPrecision precision_;
     Link inside_, beyond_;
     std::int64_t gpus_per_host_;

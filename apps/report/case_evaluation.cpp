@@ -79,7 +79,7 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
 
     EvaluatedCase result{.source = source, .split = judged.second, .num_points = inputs.embedding.size(1)};
     result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    const FieldLayout layout(data.fields, predictor.channels());
+    const JudgedFields layout(data.fields, predictor.channels());
     const auto sums = case_sums(predicted, truth, geometry, layout, predictor.training_mean(), all);
     for (const auto& channel : sums.channels) {
         if (!std::isfinite(channel.error_squared)) throw Error("case " + source.id + ": the prediction is not finite everywhere: the model is broken.");

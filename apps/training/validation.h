@@ -36,7 +36,7 @@ public:
 private:
     at::Tensor geometry(const CaseTensors& example, const std::filesystem::path& shards, const DeviceMesh& domain);
 
-    FieldLayout layout_;
+    JudgedFields layout_;
     bool on_cells_;
     ForceSettings forces_;
     std::optional<double> drag_guess_, lift_guess_;

@@ -23,7 +23,7 @@ double value_of(const Metrics& metrics, const std::string& name)
 
 TEST(FieldMetrics, AreThoseOfAHandMadeVectorField)
 {
-    const FieldLayout layout({{"p", "p", "kinematic"}, {"u", "u", "vector"}}, {1, 2});
+    const JudgedFields layout({{"p", "p", "kinematic"}, {"u", "u", "vector"}}, {1, 2});
     const auto truth = torch::tensor({{1.0, 3.0, 4.0}, {-2.0, 0.0, 1.0}}), prediction = torch::tensor({{2.0, 3.0, 2.0}, {-2.0, 1.0, 1.0}});
     const auto guess = torch::tensor({0.0, 1.0, 1.0});
     auto geometry = torch::zeros({2, kGeometryColumns}, torch::kDouble);
