@@ -2,6 +2,7 @@
 #include "ops/attention/ring_attention.h"
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/rule_table.h"
+#include "tests/support/cut_rows.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/rule_property.h"
 #include "tests/support/run_ranks.h"
@@ -134,12 +135,6 @@ TEST(Attention, TakesAnyNumberOfDimensionsAndBroadcasts)
 }
 
 /// (1, H, N, D) cut along the rows.
-at::Tensor cut_rows(const at::Tensor& whole, const Extents& extents, const std::shared_ptr<const DeviceMesh>& mesh)
-{
-    const AxisLayout layout{Shard(2), std::make_shared<Extents>(extents), 1};
-    return from_local(narrow_to_shard(whole, layout, mesh->coordinate(0)).clone(), make_spec(mesh, {layout}));
-}
-
 TEST(RingAttention, PassesPiecesOfLongSequences)
 {
     // More rows than a piece has, on either way.

@@ -18,15 +18,15 @@
 namespace meshard {
 namespace {
 
-struct Case {
+struct BlockCase {
     FusedBlock block;
     at::Tensor x;
 };
 
-Case make_case(std::int64_t head_dim, std::int64_t outputs, at::ScalarType type)
+BlockCase make_case(std::int64_t head_dim, std::int64_t outputs, at::ScalarType type)
 {
     at::manual_seed(3);
-    Case made;
+    BlockCase made;
     made.block = random_block({.channels = 12, .heads = 3, .head_dim = head_dim, .slices = 5, .hidden = 20, .outputs = outputs}, type, 0.4);
     made.block.attend = [](const at::Tensor& tokens, const std::vector<at::Tensor>& weights) { return at::matmul(tokens, weights[0]).tanh(); };
     made.block.attend_weights = {at::randn({head_dim, head_dim}, type).requires_grad_()};
@@ -41,7 +41,7 @@ struct Outcome {
 };
 
 template <class Apply>
-Outcome outcome_of(const Case& made, const Apply& apply)
+Outcome outcome_of(const BlockCase& made, const Apply& apply)
 {
     auto block = made.block;
     const auto leaf = [](const at::Tensor& weight) { return weight.defined() ? weight.detach().clone().requires_grad_() : weight; };
@@ -138,7 +138,7 @@ double distance(const Outcome& found, const Outcome& expected)
 }
 
 /// As on a device under autocast: points in half precision, weights in single precision.
-Outcome attended(const Case& made, at::ScalarType type, const FusedOptions& options = {})
+Outcome attended(const BlockCase& made, at::ScalarType type, const FusedOptions& options = {})
 {
     auto half = made;
     half.x = made.x.to(type);

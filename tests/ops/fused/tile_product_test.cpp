@@ -26,7 +26,7 @@ struct Rows {
     std::vector<float> values;
 };
 
-struct Shape {
+struct TileShape {
     std::int64_t m, n, k;
 };
 
@@ -35,8 +35,8 @@ TEST(TileProduct, EqualsATripleLoopHoweverTheMatricesLie)
     const auto product = tile_product();
     if (!product) GTEST_SKIP() << "this processor has no AVX-512: products are the BLAS's";
     std::mt19937 random(7);
-    std::vector<Shape> shapes{{128, 256, 128}, {32, 250, 16}, {32, 16, 256}, {16, 256, 32}, {1, 1, 1},
-                              {1, 100, 32},    {100, 1, 32},  {12, 32, 257}, {13, 33, 600}, {5, 7, 0}};
+    std::vector<TileShape> shapes{{128, 256, 128}, {32, 250, 16}, {32, 16, 256}, {16, 256, 32}, {1, 1, 1},
+                                  {1, 100, 32},    {100, 1, 32},  {12, 32, 257}, {13, 33, 600}, {5, 7, 0}};
     for (std::int64_t i = 1; i <= 40; ++i) shapes.push_back({i, 1 + i * 7 % 71, 1 + i * 29 % 301});
     for (const auto& [m, n, k] : shapes) {
         for (int kind = 0; kind < 32; ++kind) {

@@ -2,6 +2,7 @@
 // Convolutions of cut grids against the plain operator.
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/rule_table.h"
+#include "tests/support/cut_rows.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/rule_property.h"
 #include "tests/support/run_ranks.h"
@@ -90,17 +91,11 @@ TEST(Convolution, SamePaddingOfEvenKernelsEqualsThePlainOperator)
 }
 
 /// A grid cut along its rows, with a gradient to be asked for.
-at::Tensor cut_rows(const at::Tensor& whole, const Extents& extents, const std::shared_ptr<const DeviceMesh>& mesh)
-{
-    const AxisLayout layout{Shard(2), std::make_shared<Extents>(extents), 1};
-    return from_local(narrow_to_shard(whole, layout, mesh->coordinate(0)).clone(), make_spec(mesh, {layout})).requires_grad_();
-}
-
 TEST(Convolution, SendsTheRowsAtTheSeamAndNothingElse)
 {
     const auto image = Draw(1).values({2, 3, 9, 5}), weight = Draw(2).values({4, 3, 3, 3});
     run_ranks(2, [&](const auto& mesh) {
-        const auto x = cut_rows(image, {4, 5}, mesh);
+        const auto x = cut_rows(image, {4, 5}, mesh).requires_grad_();
         mesh->counter().reset();
 
         const auto y = at::conv2d(x, weight, {}, 1, 1);
@@ -125,7 +120,7 @@ TEST(Convolution, OfPatchesThatEachLieOnOneRankSendsNothing)
 {
     const auto image = Draw(1).values({1, 3, 16, 8}), weight = Draw(2).values({6, 3, 4, 4});
     run_ranks(2, [&](const auto& mesh) {
-        const auto x = cut_rows(image, {12, 4}, mesh);
+        const auto x = cut_rows(image, {12, 4}, mesh).requires_grad_();
         mesh->counter().reset();
 
         const auto y = at::conv2d(x, weight, {}, 4);
@@ -154,7 +149,7 @@ TEST(Convolution, RefusesWhatThePlainOperatorRefusesOnEveryRank)
 {
     const auto image = Draw(1).values({1, 3, 6, 5}), weight = Draw(2).values({4, 2, 3, 3});
     run_ranks(3, [&](const auto& mesh) {
-        const auto x = cut_rows(image, {6, 0, 0}, mesh);
+        const auto x = cut_rows(image, {6, 0, 0}, mesh).requires_grad_();
         set_gather_policy(GatherPolicy::Silent);
         EXPECT_THROW(at::conv2d(x, weight), c10::Error);
     });

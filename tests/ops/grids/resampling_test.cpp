@@ -2,6 +2,7 @@
 // Padding, interpolation and rearrangement of cut grids against the plain operator.
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/rule_table.h"
+#include "tests/support/cut_rows.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/rule_property.h"
 #include "tests/support/run_ranks.h"
@@ -19,7 +20,7 @@ std::vector<std::int64_t> grid_shape(Draw& draw, std::int64_t n, std::int64_t la
     return shape;
 }
 
-std::string show(const std::string& name, const std::vector<std::int64_t>& values)
+std::string listed(const std::string& name, const std::vector<std::int64_t>& values)
 {
     std::string text = name;
     for (const auto value : values) text += " " + std::to_string(value);
@@ -52,7 +53,7 @@ TEST(Padding, EqualsThePlainOperator)
             }
             if (n <= 2 && mode != "constant" && draw.chance(0.3)) shape.erase(shape.begin());  // without a batch
             RuleCase item;
-            item.text = show(mode + " padding", pad);
+            item.text = listed(mode + " padding", pad);
             item.inputs = {draw.values(shape)};
             const auto value = mode == "constant" ? std::optional<double>(draw.real(-1, 1)) : std::nullopt;
             item.function = [=](const std::vector<at::Tensor>& x) { return std::vector{at::pad(x[0], pad, mode, value)}; };
@@ -102,11 +103,11 @@ TEST(Interpolation, EqualsThePlainOperator)
             }
             RuleCase item;
             item.text = mode + (align ? " with aligned corners" : "");
-            if (size) item.text = show(item.text + " to", *size);
+            if (size) item.text = listed(item.text + " to", *size);
             if (factors) {
                 for (const auto factor : *factors) item.text += " by " + std::to_string(factor);
             }
-            item.text = show(item.text + " of", shape);
+            item.text = listed(item.text + " of", shape);
             item.inputs = {draw.values(shape)};
             item.function = [=](const std::vector<at::Tensor>& x) { return std::vector{interpolate(x[0], mode, align, size, factors)}; };
             return item;
@@ -198,12 +199,6 @@ TEST(Resampling, OperatorsOnTopEqualThePlainOnes)
                      {"aten::gather|aten::view", "second", kTwoAxes}}});
 }
 
-at::Tensor cut_rows(const at::Tensor& whole, const Extents& extents, const std::shared_ptr<const DeviceMesh>& mesh)
-{
-    const AxisLayout layout{Shard(2), std::make_shared<Extents>(extents), 1};
-    return from_local(narrow_to_shard(whole, layout, mesh->coordinate(0)).clone(), make_spec(mesh, {layout})).requires_grad_();
-}
-
 TEST(Resampling, NeedsNoGatherOfACutGrid)
 {
     const auto whole = Draw(1).values({2, 4, 9, 7});
@@ -227,7 +222,7 @@ TEST(Padding, ByAConstantSendsNothing)
 {
     const auto whole = Draw(4).values({1, 2, 6, 3});
     run_ranks(3, [&](const auto& mesh) {
-        const auto x = cut_rows(whole, {1, 3, 2}, mesh);
+        const auto x = cut_rows(whole, {1, 3, 2}, mesh).requires_grad_();
         mesh->counter().reset();
 
         const auto y = at::constant_pad_nd(x, {1, 1, 2, 1}, 0.5);
@@ -243,7 +238,7 @@ TEST(Interpolation, TwiceAsFineSendsTheRowsAtTheSeamOnly)
 {
     const auto whole = Draw(4).values({1, 2, 6, 3});
     run_ranks(2, [&](const auto& mesh) {
-        const auto x = cut_rows(whole, {2, 4}, mesh);
+        const auto x = cut_rows(whole, {2, 4}, mesh).requires_grad_();
         mesh->counter().reset();
 
         const auto nearest = at::upsample_nearest2d(x, {12, 6});

@@ -15,7 +15,7 @@
 namespace meshard {
 namespace {
 
-at::Tensor scattered(std::int64_t n, double phase)
+at::Tensor scattered_from(std::int64_t n, double phase)
 {
     return at::arange(n * 3, at::kDouble).add(phase).mul(12.9898).sin().mul(43758.5453).frac().view({n, 3});
 }
@@ -45,7 +45,7 @@ TEST(CloudInterpolation, TakesTheMeanOfSourcesInOnePlace)
 
 TEST(CloudInterpolation, BetweenTwoPartitionsIsThatOfTheWhole)
 {
-    const auto sources = scattered(80, 0), targets = scattered(50, 0.3), values = scattered(80, 7), weights = scattered(50, 9);
+    const auto sources = scattered_from(80, 0), targets = scattered_from(50, 0.3), values = scattered_from(80, 7), weights = scattered_from(50, 9);
     for (const std::int64_t k : {1, 5}) {
         auto v0 = values.clone().requires_grad_();
         const auto whole = CloudInterpolation(sources, targets, {.num_neighbors = k})(v0);
@@ -73,7 +73,7 @@ TEST(CloudInterpolation, BetweenTwoPartitionsIsThatOfTheWhole)
 
 TEST(CloudInterpolation, RefusesWhatItCannotUse)
 {
-    const auto points = scattered(4, 0);
+    const auto points = scattered_from(4, 0);
     EXPECT_TRUE(throws_with<InvalidInput>("power", [&] { CloudInterpolation(points, points, {.power = 0}); }));
     EXPECT_TRUE(throws_with<InvalidInput>("no points", [&] { CloudInterpolation(points.narrow(0, 0, 0), points); }));
     EXPECT_TRUE(throws_with<InvalidInput>("features of 3 rows", [&] { CloudInterpolation(points, points)(at::ones({3})); }));

@@ -31,7 +31,7 @@ at::Tensor edge_values(const MessageGraph& graph, const at::Tensor& places)
 }
 
 /// Places of nodes that each hear of three, their values, and what results count for.
-struct Cloud {
+struct GraphCloud {
     static constexpr int kNodes = 40;
 
     at::Tensor places = torch::rand({kNodes, 3}, torch::kDouble), weight = torch::rand({kNodes, 2}, torch::kDouble);
@@ -92,17 +92,17 @@ TEST_P(GraphOnRanks, OfAMeshIsThatOfTheWhole)
 TEST_P(GraphOnRanks, DeepGhostsGiveTheSameBitsAndGradients)
 {
     torch::manual_seed(2);
-    const Cloud cloud;
-    const auto serial = Cloud::graph_of(cloud.places);
+    const GraphCloud cloud;
+    const auto serial = GraphCloud::graph_of(cloud.places);
     const auto expected = two_steps(serial, cloud.values, edge_values(serial, cloud.places));
     (expected * cloud.weight).sum().backward();
     std::vector<int> owners;
-    for (int i = 0; i < Cloud::kNodes; ++i) owners.push_back(i * i % GetParam());
+    for (int i = 0; i < GraphCloud::kNodes; ++i) owners.push_back(i * i % GetParam());
 
     run_ranks(GetParam(), [&](std::shared_ptr<const DeviceMesh> device_mesh) {
         const OwnRows own(owners, device_mesh);
         const auto places = from_local(own.of(cloud.places), own.spec);
-        const auto graph = Cloud::graph_of(places);
+        const auto graph = GraphCloud::graph_of(places);
         const DeepGraph deep(graph, 2);
 
         for (const bool is_deep : {false, true}) {
@@ -141,10 +141,10 @@ at::Tensor two_updates(const MessageGraph& graph, at::Tensor nodes, const at::Te
 TEST_P(GraphOnRanks, EdgesInPartsGiveTheSameBitsAndGradients)
 {
     torch::manual_seed(3);
-    const Cloud cloud;
-    const auto serial = Cloud::graph_of(cloud.places);
+    const GraphCloud cloud;
+    const auto serial = GraphCloud::graph_of(cloud.places);
     std::vector<int> owners;  // rank 1 has none where there are four or more
-    for (int i = 0; i < Cloud::kNodes; ++i) owners.push_back(GetParam() > 3 && i % GetParam() == 1 ? 0 : i % GetParam());
+    for (int i = 0; i < GraphCloud::kNodes; ++i) owners.push_back(GetParam() > 3 && i % GetParam() == 1 ? 0 : i % GetParam());
     for (const auto reduction : {SegmentReduction::Sum, SegmentReduction::Mean, SegmentReduction::Max}) {
         cloud.values.mutable_grad() = at::Tensor();
         at::Tensor expected_edges;
@@ -154,7 +154,7 @@ TEST_P(GraphOnRanks, EdgesInPartsGiveTheSameBitsAndGradients)
         run_ranks(GetParam(), [&](std::shared_ptr<const DeviceMesh> device_mesh) {
             const OwnRows own(owners, device_mesh);
             const auto places = from_local(own.of(cloud.places), own.spec);
-            const auto graph = Cloud::graph_of(places);
+            const auto graph = GraphCloud::graph_of(places);
             const auto local = own.of(cloud.values).requires_grad_();
             const auto edges = edge_values(graph, places);
             at::Tensor last_edges;
@@ -164,7 +164,7 @@ TEST_P(GraphOnRanks, EdgesInPartsGiveTheSameBitsAndGradients)
 
             EXPECT_TRUE(torch::equal(to_local(graph.whole(graph.parts_of(edges))), to_local(edges)));
             EXPECT_TRUE(torch::equal(to_local(result), own.of(expected)));
-            EXPECT_TRUE(torch::equal(to_local(last_edges), own.of(expected_edges.view({Cloud::kNodes, 3, 2})).flatten(0, 1)));
+            EXPECT_TRUE(torch::equal(to_local(last_edges), own.of(expected_edges.view({GraphCloud::kNodes, 3, 2})).flatten(0, 1)));
             EXPECT_TRUE(torch::allclose(local.grad(), own.of(cloud.values.grad()), 1e-13, 1e-14));
         });
     }

@@ -12,7 +12,9 @@
 #include "tests/support/expect_tensors.h"
 #include "tests/support/live_bytes.h"
 #include "tests/support/point_partitions.h"
+#include "tests/support/rank_counts.h"
 #include "tests/support/run_ranks.h"
+#include "tests/support/scattered_points.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -23,8 +25,6 @@
 
 namespace meshard {
 namespace {
-
-constexpr int kRankCounts[] = {1, 2, 3, 4, 5, 7, 8};
 
 /// `body(mesh, rows, name)` on every rank of every partition of the points.
 template <class Body>
@@ -50,13 +50,8 @@ at::Tensor lattice()
     return at::tensor(x, at::kDouble).view({-1, 3});
 }
 
-at::Tensor scattered(std::int64_t n)
-{
-    return at::arange(n * 3, at::kDouble).mul(12.9898).sin().mul(43758.5453).frac().abs().view({n, 3});
-}
-
 /// Every pair looked at: for each query the ids within the radius, nearest first, ties by id, the first k.
-std::vector<std::vector<std::int64_t>> brute_force(const at::Tensor& points, std::int64_t k, double radius, bool exclude_self)
+std::vector<std::vector<std::int64_t>> all_within(const at::Tensor& points, std::int64_t k, double radius, bool exclude_self)
 {
     const auto n = points.size(0);
     const auto x = points.accessor<double, 2>();
@@ -102,7 +97,7 @@ TEST(AcceptanceA12, NearestAreThoseOfTheWholeWithTiesAndDuplicates)
 {
     const auto points = lattice();
     for (const auto& [k, exclude_self] : {std::pair{7, false}, {7, true}, {50, false}}) {  // 50: more than a shard has
-        const auto expected = brute_force(points, k, 1e9, exclude_self);
+        const auto expected = all_within(points, k, 1e9, exclude_self);
         on_all_partitions(points, [&, k = k, exclude_self = exclude_self](const auto&, const CutPoints& rows, const auto&) {
             const auto cut = rows.cut(points);
             const auto found = knn(cut, cut, k, {.exclude_self = exclude_self});
@@ -185,7 +180,7 @@ TEST(AcceptanceA12, OfABatchThatIsCutEachRankSearchesItsOwnClouds)
 TEST(AcceptanceA13, RadiusCountsAreExactAndFullListsKeepTheNearest)
 {
     const auto points = lattice();
-    const auto all = brute_force(points, 1000, 0.5, false), nearest = brute_force(points, 6, 0.5, false);
+    const auto all = all_within(points, 1000, 0.5, false), nearest = all_within(points, 6, 0.5, false);
     on_all_partitions(points, [&](const auto&, const CutPoints& rows, const auto&) {
         const auto cut = rows.cut(points);
         expect_ids(radius_search(cut, cut, 0.5), rows.ids, all);

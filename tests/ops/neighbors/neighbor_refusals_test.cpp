@@ -26,7 +26,7 @@ namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN(), kInf = std::numeric_limits<double>::infinity();
 
-at::Tensor scattered(std::vector<std::int64_t> shape)
+at::Tensor scattered_values(std::vector<std::int64_t> shape)
 {
     return at::arange(c10::multiply_integers(shape), at::kDouble).mul(12.9898).sin().mul(43758.5453).frac().abs().view(shape);
 }
@@ -81,7 +81,7 @@ void with_one_wrong(const std::function<void(const OneIsWrong&)>& body)
 TEST(NeighborRefusals, OfSearches)
 {
     with_one_wrong([](const OneIsWrong& one) {
-        const auto local = scattered({4, 3});
+        const auto local = scattered_values({4, 3});
         const auto points = one.cut(local);
         for (const double bad : {kNan, kInf, -kInf}) {
             one.refuse("must be finite", [&] { knn(one.cut(one.spoiled(local, bad)), points, 2); });
@@ -138,9 +138,9 @@ TEST(NeighborRefusals, OfSearches)
 TEST(NeighborRefusals, OfBatches)
 {
     with_one_wrong([](const OneIsWrong& one) {
-        const auto local = scattered({2, 4, 3});
+        const auto local = scattered_values({2, 4, 3});
         const auto clouds = one.cut(local, 1);
-        const auto three = scattered({3, 4, 3});
+        const auto three = scattered_values({3, 4, 3});
         one.refuse("ranks pass different arguments", [&] {
             const auto all = one.claimed(one.pick(three, local), clouds);
             knn(all, all, 2);
@@ -162,7 +162,7 @@ TEST(NeighborRefusals, OfBatches)
 
 TEST(NeighborRefusals, OfBatchesThatAreCutBothWays)
 {
-    const auto clouds = scattered({4, 6, 3});
+    const auto clouds = scattered_values({4, 6, 3});
     for (int wrong = 0; wrong < 6; ++wrong) {
         run_ranks({2, 3}, {"data", "domain"}, [&](const auto& mesh) {
             const OneIsWrong one(mesh, wrong);
@@ -179,7 +179,7 @@ TEST(NeighborRefusals, OfBatchesThatAreCutBothWays)
 TEST(NeighborRefusals, OfWhatFollowsASearch)
 {
     with_one_wrong([](const OneIsWrong& one) {
-        const auto local = scattered({4, 3});
+        const auto local = scattered_values({4, 3});
         const auto points = one.cut(local);
         one.refuse("the power is 0", [&] { CloudInterpolation(points, points, {.num_neighbors = 2, .power = one.pick(0.0, 2.0)}); });
         one.refuse("different arguments", [&] { CloudInterpolation(points, points, {.num_neighbors = one.pick<std::int64_t>(3, 2)}); });
@@ -214,7 +214,7 @@ TEST(NeighborRefusals, OfWhatFollowsASearch)
 /// As many rows on every rank as the points had, but others.
 TEST(NeighborRefusals, OfFeaturesWithOtherIds)
 {
-    const auto points = scattered({24, 3});
+    const auto points = scattered_values({24, 3});
     for (const int ranks : {2, 3, 8}) {
         std::vector<int> owners(24), others(24);
         for (int i = 0; i < 24; ++i) {
@@ -235,7 +235,7 @@ TEST(NeighborRefusals, OfFeaturesWithOtherIds)
 TEST(NeighborRefusals, OfSamples)
 {
     with_one_wrong([](const OneIsWrong& one) {
-        const auto local = scattered({4, 3});
+        const auto local = scattered_values({4, 3});
         const auto points = one.cut(local), spoiled = one.cut(one.spoiled(local, kNan));
         for (const double bad : {0.0, -1.0, kNan, kInf}) {
             one.refuse("voxel size", [&] { voxel_sample(points, one.pick(bad, 0.5)); });

@@ -4,6 +4,8 @@
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/owner_maps.h"
+#include "tests/support/rank_counts.h"
+#include "tests/support/row_ids.h"
 #include "tests/support/run_ranks.h"
 
 #include <ATen/ATen.h>
@@ -18,13 +20,6 @@
 
 namespace meshard {
 namespace {
-
-constexpr int kRankCounts[] = {1, 2, 3, 4, 5, 7, 8};
-
-at::Tensor ids_of(const IndexMap& map)
-{
-    return at::tensor(map.global_ids, at::kLong);
-}
 
 /// How a tensor's rows lie on ranks; no owners: a plain tensor that all have.
 using Owners = std::vector<int>;

@@ -18,7 +18,7 @@
 namespace meshard {
 namespace {
 
-at::Tensor scattered(std::int64_t n)
+at::Tensor partly_coincident(std::int64_t n)
 {
     auto points = at::arange(n * 3, at::kDouble).mul(12.9898).sin().mul(43758.5453).frac().view({n, 3});
     points.narrow(0, n / 2, n / 4).copy_(points.narrow(0, 0, n / 4).mul(4).round().div(4));  // some on a lattice, some in one place
@@ -51,7 +51,7 @@ const std::map<std::string, Sampler>& samplers()
 
 TEST(PointSampling, DoesNotDependOnThePartition)
 {
-    const auto points = scattered(200);
+    const auto points = partly_coincident(200);
     for (const auto& [name, sample] : samplers()) {
         const auto whole = ids_of(sample(points).ids);
         for (const int ranks : {1, 2, 3, 4, 5, 7, 8}) {
@@ -93,7 +93,7 @@ TEST(PointSampling, RandomSamplesAreOfTheCountAndEven)
 
 TEST(PointSampling, VoxelSamplesHoldTheMiddlemostPointOfEach)
 {
-    const auto points = scattered(300);
+    const auto points = partly_coincident(300);
     std::map<std::array<double, 3>, std::pair<double, std::int64_t>> best;
     for (std::int64_t i = 0; i < 300; ++i) {
         std::array<double, 3> voxel;
@@ -115,7 +115,7 @@ TEST(PointSampling, VoxelSamplesHoldTheMiddlemostPointOfEach)
 
 TEST(PointSampling, PoissonDisksKeepTheirDistanceAndLeaveNoGap)
 {
-    const auto points = scattered(400);
+    const auto points = partly_coincident(400);
     constexpr double radius = 0.2;
 
     const auto chosen = ids_of(poisson_disk_sample(points, radius).ids);
@@ -134,7 +134,7 @@ TEST(PointSampling, PoissonDisksKeepTheirDistanceAndLeaveNoGap)
 
 TEST(PointSampling, EveryNextPointIsFarthestFromThoseBefore)
 {
-    const auto points = scattered(120);
+    const auto points = partly_coincident(120);
 
     const auto chosen = ids_of(farthest_point_sample(points, 120, 4).ids);
 
@@ -159,7 +159,7 @@ TEST(PointSampling, EveryNextPointIsFarthestFromThoseBefore)
 
 TEST(PointSampling, RefusesWrongArgumentsOnEveryRank)
 {
-    const auto points = scattered(8);
+    const auto points = partly_coincident(8);
     EXPECT_TRUE(throws_with<InvalidInput>("9 rows are asked for, there are 8", [&] { random_sample(points, 9); }));
     EXPECT_TRUE(throws_with<InvalidInput>("-1 rows", [&] { farthest_point_sample(points, -1); }));
     EXPECT_TRUE(throws_with<InvalidInput>("the first point is 8", [&] { farthest_point_sample(points, 2, 8); }));

@@ -4,6 +4,8 @@
 #include "partition/ghosts/ghost_layer.h"
 #include "sharding/exchange/merged_plan.h"
 #include "tests/support/expect_tensors.h"
+#include "tests/support/rank_counts.h"
+#include "tests/support/row_ids.h"
 #include "tests/support/run_ranks.h"
 #include "tests/support/test_device.h"
 
@@ -52,11 +54,6 @@ Partition draw_partition(std::mt19937_64& random, std::int64_t n, int ranks)
     return partition;
 }
 
-at::Tensor ids_of(const IndexMap& map)
-{
-    return at::tensor(map.global_ids, at::kLong);
-}
-
 /// Copies of each row on all ranks, the owner's included.
 at::Tensor copies_of(const Partition& partition, std::int32_t num_layers)
 {
@@ -72,8 +69,6 @@ at::Tensor there(const at::Tensor& tensor)
 {
     return tensor.to(device_of_tests());
 }
-
-constexpr int kRankCounts[] = {1, 2, 3, 4, 5, 7, 8};
 
 TEST(GhostExchange, BringsOwnersValuesAndIsAdjoint)
 {

@@ -11,6 +11,7 @@
 #include "tests/support/point_partitions.h"
 #include "tests/support/run_ranks.h"
 #include "tests/support/sample_meshes.h"
+#include "tests/support/scattered_points.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -19,12 +20,7 @@
 namespace meshard {
 namespace {
 
-constexpr int kRankCounts[] = {1, 2, 3, 5, 8};
-
-at::Tensor scattered(std::int64_t n)
-{
-    return at::arange(n * 3, at::kDouble).mul(12.9898).sin().mul(43758.5453).frac().abs().view({n, 3});
-}
+constexpr int kGradientRankCounts[] = {1, 2, 3, 5, 8};
 
 /// This rank's share of a loss.
 using Loss = std::function<at::Tensor(const std::vector<at::Tensor>&)>;
@@ -70,7 +66,7 @@ void expect_serial(const at::Tensor& points, const Loss& loss, const std::vector
     for (const auto& whole : wholes) inputs.push_back(whole.clone().requires_grad_());
     const auto expected = gradients_of(penalized(loss, inputs), inputs);
     expect_finite_differences(loss, inputs, expected);
-    for (const int ranks : kRankCounts) {
+    for (const int ranks : kGradientRankCounts) {
         for (const auto& [name, owners] : point_partitions(points, ranks)) {
             SCOPED_TRACE(name + " partition, " + std::to_string(ranks) + " ranks");
             run_ranks(ranks, [&, &owners = owners](const auto& mesh) {
@@ -136,7 +132,7 @@ TEST(GhostGradients, OfGathersById)
 /// loss = sum of w (copy of x)^3 over all copies: its gradient in row i is 3 W x^2 with W the sum of the copies' w.
 TEST(GhostGradients, OfAnExchangeHaveTheirClosedForm)
 {
-    for (const int ranks : kRankCounts) {
+    for (const int ranks : kGradientRankCounts) {
         run_ranks(ranks, [&](const auto& mesh) {
             const auto rank = mesh->coordinate(0);
             const auto& group = mesh->group(0);
@@ -208,7 +204,7 @@ TEST(GhostGradients, OfMeshOperatorsAreSerial)
 TEST(ReduceNeighbors, EqualsReductionOfAllEntries)
 {
     const auto points = scattered(60), features = features_of(60).mul(4).round();  // with ties
-    for (const int ranks : kRankCounts) {
+    for (const int ranks : kGradientRankCounts) {
         for (const auto& [name, owners] : point_partitions(points, ranks)) {
             SCOPED_TRACE(name + " partition, " + std::to_string(ranks) + " ranks");
             run_ranks(ranks, [&, &owners = owners](const auto& mesh) {

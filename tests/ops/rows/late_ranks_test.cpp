@@ -11,6 +11,7 @@
 #include "tests/support/expect_tensors.h"
 #include "tests/support/point_partitions.h"
 #include "tests/support/sample_meshes.h"
+#include "tests/support/scattered_points.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -78,11 +79,6 @@ at::Tensor with_late_gradient(const at::Tensor& tensor, const Pause& pause)
         pause();
         return gradient;
     });
-}
-
-at::Tensor scattered(std::int64_t n)
-{
-    return at::arange(n * 3, at::kDouble).mul(12.9898).sin().mul(43758.5453).frac().abs().view({n, 3});
 }
 
 TEST(AcceptanceA32, GhostsAndTheirGradientsAreWaitedFor)

@@ -16,7 +16,7 @@
 namespace meshard {
 namespace {
 
-constexpr int kRankCounts[] = {1, 2, 3, 4};
+constexpr int kNarrowRankCounts[] = {1, 2, 3, 4};
 
 double rounding(at::ScalarType type)
 {
@@ -58,7 +58,7 @@ TEST(NarrowTypes, ClassLossesAreRoundedOnce)
             auto x0 = scores.to(at::kDouble).requires_grad_();
             const auto expected = at::nll_loss(at::log_softmax(x0, 1), targets, weights.to(at::kDouble), reduction);
             expected.backward();
-            for (const int size : kRankCounts) {
+            for (const int size : kNarrowRankCounts) {
                 run_ranks(size, [&](const auto& mesh) {
                     auto x = cut(scores, mesh).requires_grad_();
                     const auto loss = at::nll_loss(at::log_softmax(x, 1), cut(targets, mesh), weights, reduction);
@@ -94,7 +94,7 @@ TEST(NarrowTypes, RowsByIdAddUpTheirGradients)
         at::arange(1200, at::kLong).mul(11).remainder(n).mul(at::arange(1200, at::kLong).remainder(3).gt(0));  // row 0 more often than bfloat16 counts
     for (const auto type : {at::kBFloat16, at::kHalf}) {
         const auto rows = rounded(waves({n, 4}, 0.2), type), factors = rounded(waves({1200, 4}, 0.9).add(1), type);
-        for (const int size : kRankCounts) {
+        for (const int size : kNarrowRankCounts) {
             auto x0 = rows.to(at::kDouble).requires_grad_();
             (gather_rows(x0, ids.repeat({size})) * factors.to(at::kDouble).repeat({size, 1})).sum().backward();
             run_ranks(size, [&](const auto& mesh) {
@@ -116,7 +116,7 @@ TEST(NarrowTypes, NeighborRowsAddUpTheirGradients)
         auto f0 = features.to(at::kDouble).requires_grad_();
         const auto whole = knn(points, points, 9);
         reduce_neighbors(f0, whole, SegmentReduction::Sum).values.square().sum().backward();
-        for (const int size : kRankCounts) {
+        for (const int size : kNarrowRankCounts) {
             for (const auto& [name, owners] : point_partitions(points, size)) {
                 run_ranks(size, [&, &owners = owners](const auto& mesh) {
                     const CutPoints rows(owners, mesh);

@@ -6,6 +6,8 @@
 #include "tests/support/expect_tensors.h"
 #include "tests/support/owner_maps.h"
 #include "tests/support/point_partitions.h"
+#include "tests/support/rank_counts.h"
+#include "tests/support/row_ids.h"
 #include "tests/support/run_ranks.h"
 
 #include <ATen/ATen.h>
@@ -17,13 +19,6 @@
 
 namespace meshard {
 namespace {
-
-constexpr int kRankCounts[] = {1, 2, 3, 4, 5, 7, 8};
-
-at::Tensor ids_of(const IndexMap& map)
-{
-    return at::tensor(map.global_ids, at::kLong);
-}
 
 TEST(RowGather, GathersAndScattersByGlobalId)
 {

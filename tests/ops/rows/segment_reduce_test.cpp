@@ -5,6 +5,7 @@
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_tensors.h"
 #include "tests/support/owner_maps.h"
+#include "tests/support/row_ids.h"
 #include "tests/support/run_ranks.h"
 
 #include <ATen/ATen.h>
@@ -16,11 +17,6 @@
 
 namespace meshard {
 namespace {
-
-at::Tensor ids_of(const IndexMap& map)
-{
-    return at::tensor(map.global_ids, at::kLong);
-}
 
 TEST(SegmentReduce, EqualsARowByRowLoop)
 {

@@ -12,13 +12,13 @@
 namespace meshard {
 namespace {
 
-at::Tensor weights_of(const at::Tensor& x)
+at::Tensor loss_weights(const at::Tensor& x)
 {
     return x.detach().select(0, 0).abs() + 0.5;
 }
 
 /// Of two tensors of one shape (n, m), m even.
-const std::vector<NamedOperator>& operators()
+const std::vector<NamedOperator>& composed_operators()
 {
     static const std::vector<NamedOperator> all{
         {"glu", [](auto& x) { return Tensors{at::glu(x[0], -1), at::glu(at::cat({x[0], x[1]}), 0)}; }},
@@ -80,7 +80,7 @@ const std::vector<NamedOperator>& operators()
          }},
         {"losses by entries",
          [](auto& x) {
-             const auto p = x[0].sigmoid(), t = x[1].detach().gt(0).to(x[0].scalar_type()), w = weights_of(x[1]);
+             const auto p = x[0].sigmoid(), t = x[1].detach().gt(0).to(x[0].scalar_type()), w = loss_weights(x[1]);
              return Tensors{at::binary_cross_entropy(p, t),
                             at::binary_cross_entropy(p, t, w.expand_as(p), at::Reduction::Sum),
                             at::binary_cross_entropy(p, t, {}, at::Reduction::None),
@@ -111,7 +111,7 @@ TEST(Composed, EqualThePlainOperators)
     check_rule(
         [](Draw& draw) {
             const std::vector<std::int64_t> shape{draw.integer(1, 7), 2 * draw.integer(1, 3)};
-            const auto& [name, function] = draw.pick(operators());
+            const auto& [name, function] = draw.pick(composed_operators());
             return RuleCase{name, {draw.values(shape), draw.values(shape)}, function, {}};
         },
         {.num_cases = 400,
@@ -148,7 +148,7 @@ TEST(Composed, NoRankGathersTheWhole)
     const auto whole = at::randn({12, 8}, at::kDouble);
     for (const char* name : {"glu", "addr", "dist", "trace and diagonals", "pointwise without a tag", "pointwise in place without a tag", "complex views",
                              "losses by entries", "rows filled and copied"}) {
-        const auto found = std::find_if(operators().begin(), operators().end(), [&](const auto& op) { return std::string(op.name) == name; });
+        const auto found = std::find_if(composed_operators().begin(), composed_operators().end(), [&](const auto& op) { return std::string(op.name) == name; });
         run_ranks(3, [&](std::shared_ptr<const DeviceMesh> mesh) {
             set_gather_policy(GatherPolicy::Refuse);
             EXPECT_NO_THROW(found->function({cut(whole, 0, mesh), cut(whole.sin(), 0, mesh)})) << name;

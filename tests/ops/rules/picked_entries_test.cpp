@@ -21,7 +21,7 @@ Indices list(std::initializer_list<at::Tensor> tensors)
 }
 
 /// x[0] and x[1]: (n, m, c).
-const std::vector<NamedOperator>& operators()
+const std::vector<NamedOperator>& entry_operators()
 {
     static const auto some = [](const at::Tensor& x) {
         const auto m = x.detach().select(-1, 0).gt(0).clone();
@@ -106,7 +106,7 @@ TEST(PickedEntries, EqualThePlainOperators)
 {
     check_rule(
         [](Draw& draw) {
-            const auto& [name, function] = draw.pick(operators());
+            const auto& [name, function] = draw.pick(entry_operators());
             const std::vector<std::int64_t> shape{draw.integer(1, 5), draw.integer(1, 5), draw.integer(1, 4)};
             return RuleCase{name, {draw.values(shape), draw.values(shape)}, function, {}};
         },

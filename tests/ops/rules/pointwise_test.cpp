@@ -12,7 +12,7 @@ namespace meshard {
 namespace {
 
 /// x[0] and x[1] broadcast against each other.
-const std::vector<NamedOperator>& operators()
+const std::vector<NamedOperator>& pointwise_operators()
 {
     static const std::vector<NamedOperator> all{
         {"arithmetic", [](auto& x) { return Tensors{x[0] + x[1], x[0] - x[1] * 2, x[0] * x[1], x[0] / (x[1].abs() + 1), 1 - x[0], 2 / (x[1].abs() + 1)}; }},
@@ -132,7 +132,7 @@ TEST(Pointwise, EqualsThePlainOperators)
 {
     check_rule(
         [](Draw& draw) {
-            const auto& [name, function] = draw.pick(operators());
+            const auto& [name, function] = draw.pick(pointwise_operators());
             std::vector<std::int64_t> shape;
             for (auto k = draw.integer(1, 3); k > 0; --k) shape.push_back(draw.integer(1, 5));
             auto other = shape;

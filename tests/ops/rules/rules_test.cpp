@@ -24,7 +24,7 @@ struct Case {
     Function function;
 };
 
-at::Tensor values(c10::IntArrayRef shape, unsigned seed)
+at::Tensor drawn_values(c10::IntArrayRef shape, unsigned seed)
 {
     return at::arange(1, c10::multiply_integers(shape) + 1, at::kDouble).mul(0.7310585 + seed).sin().mul(1.5).view(shape).contiguous();
 }
@@ -46,7 +46,7 @@ void check(const Case& item, int ranks)
                 std::vector<at::Tensor> plain, sharded;
                 std::map<std::int64_t, Extents> extents;  // one cut for each length
                 for (std::size_t i = 0; i < item.shapes.size(); ++i) {
-                    auto x = values(item.shapes[i], static_cast<unsigned>(i));
+                    auto x = drawn_values(item.shapes[i], static_cast<unsigned>(i));
                     plain.push_back(x.clone().requires_grad_());
                     const auto dim = item.cut_dims[i][choice];
                     AxisLayout layout;
@@ -64,7 +64,7 @@ void check(const Case& item, int ranks)
                 const auto found = item.function(sharded);
                 EXPECT_TRUE(tensors_near(full_tensor(found).detach(), expected.detach(), 1e-13)) << where;
 
-                const auto weights = values(expected.sizes(), 9);
+                const auto weights = drawn_values(expected.sizes(), 9);
                 (expected * weights).sum().backward();
                 (found * weights).sum().backward();
                 for (std::size_t i = 0; i < plain.size(); ++i) {
@@ -170,7 +170,7 @@ INSTANTIATE_TEST_SUITE_P(Families, Rules, ::testing::Range<std::size_t>(0, cases
 TEST(Rules, KeepTheAxesOfAGridApart)
 {
     run_ranks({2, 3}, {"data", "domain"}, [](const auto& mesh) {
-        const auto whole = values({5, 7, 4}, 0), weight = values({5, 4, 3}, 1);
+        const auto whole = drawn_values({5, 7, 4}, 0), weight = drawn_values({5, 4, 3}, 1);
         const auto plain = at::layer_norm(at::gelu(at::bmm(whole, weight)), {3});
         const auto x = redistribute(from_local(whole, replicated_spec(mesh)), {Shard(0), Shard(1)});
 

@@ -33,8 +33,8 @@ protected:
         return ids;
     }
 };
-using Types = testing::Types<float, double>;
-TYPED_TEST_SUITE(PointKernelsOf, Types);
+using KernelTypes = testing::Types<float, double>;
+TYPED_TEST_SUITE(PointKernelsOf, KernelTypes);
 
 TYPED_TEST(PointKernelsOf, FilterAsALoopDoesOnEveryInstructionSet)
 {

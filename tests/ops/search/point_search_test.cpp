@@ -25,7 +25,7 @@ struct Cloud {
 
 /// Every pair looked at, sorted by (squared distance, id).
 template <class T>
-std::vector<std::pair<T, std::int32_t>> brute_force(const Cloud<T>& cloud, std::size_t query)
+std::vector<std::pair<T, std::int32_t>> nearest_of_all(const Cloud<T>& cloud, std::size_t query)
 {
     const auto dimensions = static_cast<std::size_t>(cloud.dimensions);
     const auto wrap = [&](T x, std::size_t d) {
@@ -104,8 +104,8 @@ std::vector<Cloud<T>> clouds()
 
 template <class T>
 class PointSearchOf : public testing::Test {};
-using Types = testing::Types<float, double>;
-TYPED_TEST_SUITE(PointSearchOf, Types);
+using SearchTypes = testing::Types<float, double>;
+TYPED_TEST_SUITE(PointSearchOf, SearchTypes);
 
 TYPED_TEST(PointSearchOf, FindsTheNearestAsBruteForceDoes)
 {
@@ -117,7 +117,7 @@ TYPED_TEST(PointSearchOf, FindsTheNearestAsBruteForceDoes)
 
             ASSERT_EQ(found.offsets.size(), cloud.queries.size() / cloud.dimensions + 1);
             for (std::size_t i = 0; i + 1 < found.offsets.size(); ++i) {
-                auto expected = brute_force(cloud, i);
+                auto expected = nearest_of_all(cloud, i);
                 expected.resize(std::min<std::size_t>(k, expected.size()));
                 expect_row(found, i, expected);
                 if (this->HasFatalFailure()) return;
@@ -138,7 +138,7 @@ TYPED_TEST(PointSearchOf, FindsWhatLiesWithinEachRadius)
         for (std::size_t l = 0; l < limits.size(); ++l) {
             const auto radius = static_cast<TypeParam>(limits[l].radius);
             for (std::size_t i = 0; i + 1 < found[l].offsets.size(); ++i) {
-                auto expected = brute_force(cloud, i);
+                auto expected = nearest_of_all(cloud, i);
                 std::erase_if(expected, [&](const auto& pair) { return pair.first > radius * radius; });
                 if (static_cast<std::int64_t>(expected.size()) > limits[l].max_neighbors) expected.resize(limits[l].max_neighbors);
                 expect_row(found[l], i, expected);
@@ -165,7 +165,7 @@ TYPED_TEST(PointSearchOf, LeavesOutWhatIsExcludedAndBeyondTheBound)
         const auto within = search.within(cloud.queries, std::vector<RadiusLimit>{{0.2, 5}}, excluded);
 
         for (std::size_t i = 0; i < num_queries; ++i) {
-            auto others = brute_force(cloud, i);
+            auto others = nearest_of_all(cloud, i);
             std::erase_if(others, [&](const auto& pair) { return pair.second == excluded[i]; });
             auto bounded = others, near = others;
             std::erase_if(bounded, [&](const auto& pair) { return pair.first > bounds[i]; });

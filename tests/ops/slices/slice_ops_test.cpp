@@ -12,7 +12,7 @@
 namespace meshard {
 namespace {
 
-at::Tensor values(c10::IntArrayRef shape, double seed)
+at::Tensor wavy_values(c10::IntArrayRef shape, double seed)
 {
     return at::arange(1, c10::multiply_integers(shape) + 1, at::kDouble).mul(0.61 + seed).cos().view(shape);
 }
@@ -25,9 +25,9 @@ at::Tensor slice_reference(const at::Tensor& w, const at::Tensor& f, double epsi
 
 TEST(SliceTokens, EqualsItsFormulaWithGradients)
 {
-    auto w = at::softmax(values({2, 9, 3, 4}, 0), -1).requires_grad_(), f = values({2, 9, 3, 5}, 1).requires_grad_();
+    auto w = at::softmax(wavy_values({2, 9, 3, 4}, 0), -1).requires_grad_(), f = wavy_values({2, 9, 3, 5}, 1).requires_grad_();
     auto w2 = w.detach().clone().requires_grad_(), f2 = f.detach().clone().requires_grad_();
-    const auto factors = values({2, 3, 4, 5}, 2);
+    const auto factors = wavy_values({2, 3, 4, 5}, 2);
 
     const auto tokens = slice_tokens(w, f, 1e-2);
     const auto expected = slice_reference(w2, f2, 1e-2);
@@ -41,9 +41,9 @@ TEST(SliceTokens, EqualsItsFormulaWithGradients)
 
 TEST(DesliceTokens, EqualsItsFormulaWithGradients)
 {
-    auto w = values({2, 9, 3, 4}, 0).requires_grad_(), t = values({2, 3, 4, 5}, 1).requires_grad_();
+    auto w = wavy_values({2, 9, 3, 4}, 0).requires_grad_(), t = wavy_values({2, 3, 4, 5}, 1).requires_grad_();
     auto w2 = w.detach().clone().requires_grad_(), t2 = t.detach().clone().requires_grad_();
-    const auto factors = values({2, 9, 3, 5}, 2);
+    const auto factors = wavy_values({2, 9, 3, 5}, 2);
 
     const auto y = deslice_tokens(w, t);
     const auto expected = at::einsum("bnhs,bhsd->bnhd", {w2, t2});
@@ -64,7 +64,7 @@ TEST(SliceTokens, SendsOneMessageEachWay)
         const auto cut = [&](const at::Tensor& x) {
             return from_local(narrow_to_shard(x, layout, mesh->coordinate(0)).to(at::kFloat), make_spec(mesh, {layout})).requires_grad_();
         };
-        const auto w = cut(values({B, N, H, S}, 0)), f = cut(values({B, N, H, D}, 1));
+        const auto w = cut(wavy_values({B, N, H, S}, 0)), f = cut(wavy_values({B, N, H, D}, 1));
         mesh->counter().reset();
 
         const auto y = deslice_tokens(w, slice_tokens(w, f, 1e-2).tanh());
@@ -90,7 +90,7 @@ TEST(SliceTokens, EqualsSerialForEveryCut)
                     extents[0] = 0;
                 }
                 const auto layout = AxisLayout{Shard(dim), std::make_shared<Extents>(extents), 1};
-                const auto w = at::softmax(values({4, 11, 4, 3}, 0), -1), f = values({4, 11, 4, 2}, 1);
+                const auto w = at::softmax(wavy_values({4, 11, 4, 3}, 0), -1), f = wavy_values({4, 11, 4, 2}, 1);
                 const auto cut = [&](const at::Tensor& x) {
                     return from_local(narrow_to_shard(x, layout, mesh->coordinate(0)).clone(), make_spec(mesh, {layout})).requires_grad_();
                 };
@@ -111,7 +111,7 @@ TEST(SliceTokens, EqualsSerialForEveryCut)
 
 TEST(SliceTokens, OfOnePointMayBeCutAlongSlices)
 {
-    const auto w = values({1, 1, 1, 4}, 0), f = values({1, 1, 1, 5}, 1);
+    const auto w = wavy_values({1, 1, 1, 4}, 0), f = wavy_values({1, 1, 1, 5}, 1);
     run_ranks(3, [&](const auto& mesh) {
         const bool is_second = mesh->coordinate(0) == 1;
         const auto weights = from_local(w.narrow(3, 0, is_second ? 4 : 0), mesh, {Shard(3)});

@@ -4,6 +4,7 @@
 #include "sharding/exchange/row_routes.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_tensors.h"
+#include "tests/support/rank_counts.h"
 #include "tests/support/run_ranks.h"
 
 #include <ATen/ATen.h>
@@ -15,8 +16,6 @@
 
 namespace meshard {
 namespace {
-
-constexpr int kRankCounts[] = {1, 2, 3, 4, 5, 7, 8};
 
 /// A partition of n rows: any owners, with parts that own nothing; every third one in contiguous ranges.
 Partition draw_partition(std::mt19937_64& random, std::int64_t n, int ranks)

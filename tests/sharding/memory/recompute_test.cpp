@@ -18,7 +18,7 @@
 namespace meshard {
 namespace {
 
-at::Tensor values(c10::IntArrayRef shape, double start)
+at::Tensor waves(c10::IntArrayRef shape, double start)
 {
     return at::arange(c10::multiply_integers(shape), at::kDouble).mul(0.37).add(start).sin_().view(shape);
 }
@@ -34,7 +34,7 @@ struct SavedBytes {
 
 /// Two layers of a wide network with dropout.
 struct Wide {
-    at::Tensor first = values({6, 40}, 0.1).requires_grad_(), second = values({40, 6}, 0.2).requires_grad_();
+    at::Tensor first = waves({6, 40}, 0.1).requires_grad_(), second = waves({40, 6}, 0.2).requires_grad_();
     double dropout = 0;
 
     at::Tensor operator()(const at::Tensor& x) const
@@ -68,7 +68,7 @@ Result run(const at::Tensor& input, double dropout, bool checkpointed, int depth
     return {output.detach(), x.grad(), wide.first.grad(), wide.second.grad()};
 }
 
-void expect_same(const Result& found, const Result& expected)
+void expect_same_result(const Result& found, const Result& expected)
 {
     EXPECT_TRUE(at::equal(found.output, expected.output));
     EXPECT_TRUE(at::equal(found.x, expected.x));
@@ -78,12 +78,12 @@ void expect_same(const Result& found, const Result& expected)
 
 TEST(Checkpoint, GivesTheSameBits)
 {
-    for (const int depth : {1, 2, 3}) expect_same(run(values({5, 6}, 0), 0, true, depth), run(values({5, 6}, 0), 0, false, depth));
+    for (const int depth : {1, 2, 3}) expect_same_result(run(waves({5, 6}, 0), 0, true, depth), run(waves({5, 6}, 0), 0, false, depth));
 }
 
 TEST(Checkpoint, DrawsTheSameRandomNumbersAgain)
 {
-    for (const int depth : {1, 2}) expect_same(run(values({5, 6}, 0), 0.4, true, depth), run(values({5, 6}, 0), 0.4, false, depth));
+    for (const int depth : {1, 2}) expect_same_result(run(waves({5, 6}, 0), 0.4, true, depth), run(waves({5, 6}, 0), 0.4, false, depth));
 }
 
 TEST(Checkpoint, LeavesTheGeneratorWhereBackwardFoundIt)
@@ -91,7 +91,7 @@ TEST(Checkpoint, LeavesTheGeneratorWhereBackwardFoundIt)
     at::manual_seed(3);
     Wide wide;
     wide.dropout = 0.5;
-    const auto output = checkpoint([&](const at::Tensor& x) { return wide(x); }, values({5, 6}, 0));
+    const auto output = checkpoint([&](const at::Tensor& x) { return wide(x); }, waves({5, 6}, 0));
     const auto generator = at::detail::getDefaultCPUGenerator();
     const auto before = generator.get_state();
 
@@ -103,7 +103,7 @@ TEST(Checkpoint, LeavesTheGeneratorWhereBackwardFoundIt)
 TEST(Checkpoint, KeepsNothingButTheInputs)
 {
     Wide wide;
-    const auto x = values({5, 6}, 0).requires_grad_();
+    const auto x = waves({5, 6}, 0).requires_grad_();
     std::int64_t whole = 0, checkpointed = 0;
     {
         SavedBytes saved;
@@ -122,8 +122,8 @@ TEST(Checkpoint, KeepsNothingButTheInputs)
 TEST(Checkpoint, TakesSeveralInputsAndOutputsSomeWithoutGradient)
 {
     const auto both = [&](bool checkpointed) {
-        auto a = values({4}, 0).requires_grad_(), c = values({4}, 2).requires_grad_();
-        const auto b = values({4}, 1), index = at::tensor({3, 1, 0, 2});
+        auto a = waves({4}, 0).requires_grad_(), c = waves({4}, 2).requires_grad_();
+        const auto b = waves({4}, 1), index = at::tensor({3, 1, 0, 2});
         const CheckpointFunction fn = [](const std::vector<at::Tensor>& in) {
             return std::vector<at::Tensor>{at::exp(in[0]) * in[1], in[2].index_select(0, in[3]) * in[0], in[1] * 2};
         };
@@ -141,7 +141,7 @@ TEST(Checkpoint, TakesSeveralInputsAndOutputsSomeWithoutGradient)
 TEST(Checkpoint, RunsAgainForEveryBackwardThroughIt)
 {
     int runs = 0;
-    auto x = values({4}, 0).requires_grad_();
+    auto x = waves({4}, 0).requires_grad_();
     const auto y = checkpoint(
         [&](const at::Tensor& t) {
             ++runs;
@@ -162,7 +162,7 @@ TEST(Checkpoint, RunsAgainForEveryBackwardThroughIt)
 TEST(Checkpoint, HasSecondDerivatives)
 {
     const auto second = [](bool checkpointed) {
-        auto x = values({4}, 0).requires_grad_();
+        auto x = waves({4}, 0).requires_grad_();
         const std::function<at::Tensor(const at::Tensor&)> fn = [](const at::Tensor& t) { return t.exp().tanh() * t; };
         const auto y = checkpointed ? checkpoint(fn, x) : fn(x);
         const auto first = torch::autograd::grad({y.sum()}, {x}, {}, true, /*create_graph=*/true)[0];
@@ -175,8 +175,8 @@ TEST(Checkpoint, HasSecondDerivatives)
 TEST(Checkpoint, TakesDerivativesInsideTheFunction)
 {
     const auto residual = [](bool checkpointed) {
-        auto x = values({4}, 0).requires_grad_();
-        auto w = values({4}, 1).requires_grad_();
+        auto x = waves({4}, 0).requires_grad_();
+        auto w = waves({4}, 1).requires_grad_();
         const std::function<at::Tensor(const at::Tensor&)> fn = [&](const at::Tensor& t) {
             const auto u = at::tanh(t * w);
             return torch::autograd::grad({u.sum()}, {t}, {}, true, true)[0] - u;
@@ -191,14 +191,14 @@ TEST(Checkpoint, TakesDerivativesInsideTheFunction)
 TEST(Checkpoint, RefusesAFunctionThatChanges)
 {
     int runs = 0;
-    auto x = values({4}, 0).requires_grad_();
+    auto x = waves({4}, 0).requires_grad_();
     const auto y = checkpoint([&](const at::Tensor& t) { return ++runs == 1 ? t.exp() : t.exp().exp(); }, x);
     EXPECT_THROW(y.sum().backward(), InvalidInput);
 }
 
 TEST(Checkpoint, NoticesAnInputThatWasWrittenTo)
 {
-    auto x = values({4}, 0).requires_grad_();
+    auto x = waves({4}, 0).requires_grad_();
     auto between = x * 2;
     const auto y = checkpoint([](const at::Tensor& t) { return t.exp(); }, between);
     {
@@ -211,7 +211,7 @@ TEST(Checkpoint, NoticesAnInputThatWasWrittenTo)
 TEST(Checkpoint, RecordsNothingWithoutGradients)
 {
     const at::NoGradGuard no_grad;
-    const auto x = values({4}, 0).requires_grad_();
+    const auto x = waves({4}, 0).requires_grad_();
     EXPECT_FALSE(checkpoint([](const at::Tensor& t) { return t.exp(); }, x).requires_grad());
 }
 
@@ -226,14 +226,14 @@ TEST(Checkpoint, ReplaysTheCollectivesOfShardedTensors)
                 outer->to(at::kDouble);
                 {
                     const at::NoGradGuard no_grad;
-                    inner->weight.copy_(values({4, 3}, 0.3));
-                    inner->bias.copy_(values({4}, 0.4));
-                    outer->weight.copy_(values({2, 4}, 0.5));
-                    outer->bias.copy_(values({2}, 0.6));
+                    inner->weight.copy_(waves({4, 3}, 0.3));
+                    inner->bias.copy_(waves({4}, 0.4));
+                    outer->weight.copy_(waves({2, 4}, 0.5));
+                    outer->bias.copy_(waves({2}, 0.6));
                 }
                 torch::nn::Sequential net(inner, outer);
                 const auto replicated = replicate(*net, mesh);
-                auto x = from_local(values({rank == 1 ? 0 : rank + 2, 3}, rank), mesh, {Shard(0)}).requires_grad_();
+                auto x = from_local(waves({rank == 1 ? 0 : rank + 2, 3}, rank), mesh, {Shard(0)}).requires_grad_();
                 const std::function<at::Tensor(const at::Tensor&)> block = [&](const at::Tensor& t) {
                     const auto hidden = inner->forward(t);
                     return at::tanh(hidden - hidden.mean(0, true));  // a mean over the cut dimension
@@ -299,8 +299,8 @@ private:
 TEST(Checkpoint, ComputesAgainInTheTypeOfAutocastWithTheWeightsOfTheStep)
 {
     const auto trained = [](at::ScalarType type, bool is_caching, bool checkpointed) {
-        auto weight = values({6, 6}, 0.1).to(at::kFloat).requires_grad_();
-        const auto x = values({5, 6}, 0.3).to(at::kFloat);
+        auto weight = waves({6, 6}, 0.1).to(at::kFloat).requires_grad_();
+        const auto x = waves({5, 6}, 0.3).to(at::kFloat);
         const std::function<at::Tensor(const at::Tensor&)> twice = [&](const at::Tensor& t) { return at::matmul(at::tanh(at::matmul(t, weight)), weight); };
         for (int step = 0; step < 3; ++step) {
             at::Tensor output;
@@ -337,7 +337,7 @@ TEST(SavedTensors, GoThroughTheInnermostHooks)
             return [tensor] { return tensor; };
         };
     };
-    auto x = values({3}, 0).requires_grad_();
+    auto x = waves({3}, 0).requires_grad_();
     const SavedTensorHooks outer(named("outer"));
     auto y = x.exp();
     {
@@ -349,7 +349,7 @@ TEST(SavedTensors, GoThroughTheInnermostHooks)
     EXPECT_TRUE(tensors_near(
         x.grad(),
         [] {
-            auto x = values({3}, 0).requires_grad_();
+            auto x = waves({3}, 0).requires_grad_();
             x.exp().tanh().sin().sum().backward();
             return x.grad();
         }(),
@@ -360,8 +360,8 @@ TEST(SavedTensors, MoveAndComeBack)
 {
     run_ranks(2, [](const auto& mesh) {
         const auto run = [&](bool offloaded) {
-            auto x = from_local(values({2 + mesh->coordinate(0), 3}, 0), mesh, {Shard(0)}).requires_grad_();
-            auto w = values({3, 3}, 1).requires_grad_();
+            auto x = from_local(waves({2 + mesh->coordinate(0), 3}, 0), mesh, {Shard(0)}).requires_grad_();
+            auto w = waves({3, 3}, 1).requires_grad_();
             int moved = 0;
             std::optional<SavedTensorHooks> hooks;
             if (offloaded) hooks.emplace(offload_where([&](const at::Tensor&) { return ++moved > 0; }, false));
@@ -377,7 +377,7 @@ TEST(SavedTensors, MoveAndComeBack)
 TEST(SavedTensors, StayOnTheHost)
 {
     const OffloadSavedTensors offload({.least_bytes = 0});
-    auto x = values({3}, 0).requires_grad_();
+    auto x = waves({3}, 0).requires_grad_();
     x.exp().sum().backward();
     EXPECT_TRUE(tensors_near(x.grad(), x.detach().exp(), 0));
 }
@@ -386,7 +386,7 @@ TEST(SavedTensors, LeaveTheGpu)
 {
     if (!at::globalContext().hasCUDA()) GTEST_SKIP() << "needs a GPU";
     const auto run = [](bool offloaded) {
-        auto x = values({64, 64}, 0).to(at::kCUDA).requires_grad_();
+        auto x = waves({64, 64}, 0).to(at::kCUDA).requires_grad_();
         std::optional<OffloadSavedTensors> offload;
         if (offloaded) offload.emplace(OffloadOptions{.least_bytes = 0});
         x.exp().tanh().matmul(x).sum().backward();

@@ -24,7 +24,7 @@
 namespace meshard {
 namespace {
 
-at::Tensor values(c10::IntArrayRef shape, double start)
+at::Tensor waving_values(c10::IntArrayRef shape, double start)
 {
     return at::arange(c10::multiply_integers(shape), at::kDouble).mul(0.37).add(start).sin_().view(shape);
 }
@@ -32,7 +32,7 @@ at::Tensor values(c10::IntArrayRef shape, double start)
 void fill(torch::nn::Module& module, double start)
 {
     const at::NoGradGuard no_grad;
-    for (auto& parameter : module.parameters()) parameter.copy_(values(parameter.sizes(), start += 0.7).mul(0.5));
+    for (auto& parameter : module.parameters()) parameter.copy_(waving_values(parameter.sizes(), start += 0.7).mul(0.5));
 }
 
 /// Blocks with residuals, a bare parameter, one weight used in two places, a frozen bias.
@@ -70,7 +70,7 @@ TORCH_MODULE(Net);
 
 at::Tensor inputs(int sample, int step)
 {
-    return values({6, 3}, 0.3 * sample + 0.11 * step);
+    return waving_values({6, 3}, 0.3 * sample + 0.11 * step);
 }
 
 torch::optim::AdamOptions adam()

@@ -13,7 +13,7 @@
 namespace meshard {
 namespace {
 
-torch::nn::Sequential network(double start)
+torch::nn::Sequential small_network(double start)
 {
     torch::nn::Sequential net(torch::nn::Linear(3, 5), torch::nn::Tanh(), torch::nn::Linear(5, 2));
     const at::NoGradGuard no_grad;
@@ -59,9 +59,9 @@ at::Tensor cut(const at::Tensor& rows, const DeviceMesh& mesh, std::int64_t axis
 TEST(Replicate, StartsEveryRankFromTheFirstOnesParameters)
 {
     run_ranks(3, [](const auto& mesh) {
-        auto net = network(mesh->coordinate(0));
+        auto net = small_network(mesh->coordinate(0));
         const auto replicated = replicate(*net, mesh);
-        auto expected = network(0);
+        auto expected = small_network(0);
         for (std::size_t k = 0; k < net->parameters().size(); ++k) {
             EXPECT_TRUE(at::equal(net->parameters()[k], expected->parameters()[k]));
         }
@@ -70,14 +70,14 @@ TEST(Replicate, StartsEveryRankFromTheFirstOnesParameters)
 
 TEST(Replicate, GivesTheSerialGradients)
 {
-    auto serial = network(0);
+    auto serial = small_network(0);
     serial->forward(samples(8)).pow(2).mean().backward();
     const auto expected = gradients(serial);
 
     for (const int ranks : {1, 2, 3}) {
         for (const std::int64_t bucket_bytes : {1, 100, 1 << 20}) {
             run_ranks(ranks, [&](const auto& mesh) {
-                auto net = network(0);
+                auto net = small_network(0);
                 const auto replicated = replicate(*net, mesh, {.bucket_bytes = bucket_bytes});
                 const auto x = from_local(cut(samples(8), *mesh, 0), mesh, {Shard(0)});
 
@@ -91,13 +91,13 @@ TEST(Replicate, GivesTheSerialGradients)
 
 TEST(Replicate, AveragesOverDataAndSumsOverDomain)
 {
-    auto serial = network(0);
+    auto serial = small_network(0);
     const auto loss = [&](torch::nn::Sequential& net, const at::Tensor& x) { return net->forward(x).pow(2).mean(); };
     ((loss(serial, samples(8)) + loss(serial, samples(8).mul(2))) / 2).backward();
     const auto expected = gradients(serial);
 
     run_ranks({2, 2}, {"data", "domain"}, [&](const auto& mesh) {
-        auto net = network(0);
+        auto net = small_network(0);
         const auto replicated = replicate(*net, mesh);
         const auto domain = mesh->sub_mesh("domain");
         const auto own = samples(8).mul(mesh->coordinate(0) == 0 ? 1 : 2);
@@ -110,13 +110,13 @@ TEST(Replicate, AveragesOverDataAndSumsOverDomain)
 
 TEST(Replicate, AddsUpGradientsOfSeveralBackwards)
 {
-    auto serial = network(0);
+    auto serial = small_network(0);
     for (int i = 1; i <= 2; ++i) serial->forward(samples(8).mul(i)).pow(2).mean().backward();
     const auto expected = gradients(serial);
 
     for (const bool sync_first : {false, true}) {
         run_ranks(2, [&](const auto& mesh) {
-            auto net = network(0);
+            auto net = small_network(0);
             auto replicated = replicate(*net, mesh);
             for (int i = 1; i <= 2; ++i) {
                 replicated.set_sync(sync_first || i == 2);
@@ -131,7 +131,7 @@ TEST(Replicate, AddsUpGradientsOfSeveralBackwards)
 TEST(Replicate, SendsEveryGradientOnce)
 {
     run_ranks(2, [](const auto& mesh) {
-        auto net = network(0);
+        auto net = small_network(0);
         const auto replicated = replicate(*net, mesh);
         const auto x = from_local(cut(samples(8), *mesh, 0), mesh, {Shard(0)});
         const auto loss = net->forward(x).pow(2).mean();
@@ -147,7 +147,7 @@ TEST(Replicate, SendsEveryGradientOnce)
 TEST(Replicate, LeavesUnusedParametersWithoutGradient)
 {
     run_ranks(2, [](const auto& mesh) {
-        auto net = network(0);
+        auto net = small_network(0);
         net->push_back(torch::nn::Linear(2, 2));
         net->to(at::kDouble);
         const auto replicated = replicate(*net, mesh);
@@ -170,13 +170,13 @@ at::Tensor on_own_rows(torch::nn::Sequential& net, const at::Tensor& x)
 
 TEST(Replicate, SumsTheSharesOfPlainRowsThatGoOnThroughFromLocal)
 {
-    auto serial = network(0);
+    auto serial = small_network(0);
     serial->forward(samples(8)).pow(2).mean().backward();
     const auto expected = gradients(serial);
 
     for (const int ranks : {1, 2, 3}) {
         run_ranks(ranks, [&](const auto& mesh) {
-            auto net = network(0);
+            auto net = small_network(0);
             const auto replicated = replicate(*net, mesh);
             auto x = from_local(cut(samples(8), *mesh, 0), mesh, {Shard(0)});
 
@@ -187,7 +187,7 @@ TEST(Replicate, SumsTheSharesOfPlainRowsThatGoOnThroughFromLocal)
     }
     // The same rows on every rank: each counts.
     run_ranks(2, [&](const auto& mesh) {
-        auto net = network(0);
+        auto net = small_network(0);
         const auto replicated = replicate(*net, mesh);
         on_own_rows(net, from_local(samples(8), mesh, {Shard(0)})).pow(2).mean().backward();
         expect_gradients(net, expected);
@@ -196,11 +196,11 @@ TEST(Replicate, SumsTheSharesOfPlainRowsThatGoOnThroughFromLocal)
 
 TEST(Replicate, AveragesSharesOverData)
 {
-    auto serial = network(0);
+    auto serial = small_network(0);
     ((serial->forward(samples(8)).pow(2).mean() + serial->forward(samples(8).mul(2)).pow(2).mean()) / 2).backward();
     const auto expected = gradients(serial);
     run_ranks({2, 2}, {"data", "domain"}, [&](const auto& mesh) {
-        auto net = network(0);
+        auto net = small_network(0);
         const auto replicated = replicate(*net, mesh);
         const auto domain = mesh->sub_mesh("domain");
         const auto own = samples(8).mul(mesh->coordinate(0) == 0 ? 1 : 2);
@@ -218,12 +218,12 @@ TEST(Replicate, CountsWhatAllRanksComputeAlikeOnce)
         for (const auto& parameter : net->parameters()) sum = sum + parameter.pow(2).sum();
         return sum;
     };
-    auto serial = network(0);
+    auto serial = small_network(0);
     (serial->forward(samples(8)).pow(2).mean() + penalty(serial)).backward();
     const auto expected = gradients(serial);
     for (const bool plain_root : {false, true}) {
         run_ranks(3, [&](const auto& mesh) {
-            auto net = network(0);
+            auto net = small_network(0);
             const auto replicated = replicate(*net, mesh);
             const auto loss = net->forward(from_local(cut(samples(8), *mesh, 0), mesh, {Shard(0)})).pow(2).mean();
 
@@ -241,7 +241,7 @@ TEST(Replicate, RoundsTheSumOfNarrowGradientsOnce)
         for (const int size : {2, 3, 4}) {
             std::vector<at::Tensor> sums;
             for (int r = 0; r < size; ++r) {
-                auto serial = network(0);
+                auto serial = small_network(0);
                 serial->to(type);
                 serial->forward(samples(8).mul(1 + r).to(type)).pow(2).mean().backward();
                 const auto own = gradients(serial);
@@ -253,7 +253,7 @@ TEST(Replicate, RoundsTheSumOfNarrowGradientsOnce)
                 }
             }
             run_ranks({size}, {"data"}, [&](const auto& mesh) {
-                auto net = network(0);
+                auto net = small_network(0);
                 net->to(type);
                 const auto replicated = replicate(*net, mesh);
                 net->forward(samples(8).mul(1 + mesh->coordinate(0)).to(type)).pow(2).mean().backward();
@@ -269,7 +269,7 @@ TEST(Replicate, RoundsTheSumOfNarrowGradientsOnce)
 
 TEST(Replicate, GivesNarrowGradientsOfCutRows)
 {
-    auto serial = network(0);  // in double, from the same rounded weights and rows
+    auto serial = small_network(0);  // in double, from the same rounded weights and rows
     serial->to(at::kBFloat16);
     serial->to(at::kDouble);
     const auto rows = samples(64).to(at::kBFloat16);
@@ -277,7 +277,7 @@ TEST(Replicate, GivesNarrowGradientsOfCutRows)
     const auto expected = gradients(serial);
     for (const int size : {1, 2, 3}) {
         run_ranks(size, [&](const auto& mesh) {
-            auto net = network(0);
+            auto net = small_network(0);
             net->to(at::kBFloat16);
             const auto replicated = replicate(*net, mesh);
             net->forward(from_local(cut(rows, *mesh, 0), mesh, {Shard(0)})).pow(2).mean().backward();
@@ -290,7 +290,7 @@ TEST(Replicate, GivesNarrowGradientsOfCutRows)
 TEST(Replicate, RefusesPlainRowsWhoseGradientsWouldCountOnce)
 {
     run_ranks(2, [](const auto& mesh) {
-        auto net = network(0);
+        auto net = small_network(0);
         const auto replicated = replicate(*net, mesh);
         const auto x = from_local(cut(samples(8), *mesh, 0), mesh, {Shard(0)});
         try {
@@ -302,7 +302,7 @@ TEST(Replicate, RefusesPlainRowsWhoseGradientsWouldCountOnce)
         }
     });
     run_ranks(2, [](const auto& mesh) {  // one way and the other
-        auto net = network(0);
+        auto net = small_network(0);
         const auto replicated = replicate(*net, mesh);
         const auto x = from_local(cut(samples(8), *mesh, 0), mesh, {Shard(0)});
         try {

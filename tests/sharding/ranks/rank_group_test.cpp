@@ -14,10 +14,10 @@
 namespace meshard {
 namespace {
 
-constexpr int kRankCounts[] = {1, 2, 3, 4};
+constexpr int kGroupRankCounts[] = {1, 2, 3, 4};
 
 /// Whole numbers below `limit`, other ones on each rank.
-at::Tensor numbers(std::int64_t n, int rank, std::int64_t limit)
+at::Tensor limited_numbers(std::int64_t n, int rank, std::int64_t limit)
 {
     return at::arange(n, at::kLong).mul(7 + 2 * rank).add(5 * rank + 1).remainder(limit);
 }
@@ -26,14 +26,14 @@ at::Tensor numbers(std::int64_t n, int rank, std::int64_t limit)
 at::Tensor of_all(int size, std::int64_t n, std::int64_t limit)
 {
     std::vector<at::Tensor> all;
-    for (int r = 0; r < size; ++r) all.push_back(numbers(n, r, limit));
+    for (int r = 0; r < size; ++r) all.push_back(limited_numbers(n, r, limit));
     return at::stack(all);
 }
 
 TEST(RankGroup, AddsAndComparesEveryTypeAlike)
 {
     constexpr std::int64_t n = 5003;
-    for (const int size : kRankCounts) {
+    for (const int size : kGroupRankCounts) {
         run_ranks(size, [&](const auto& mesh) {
             const auto& group = mesh->group(0);
             for (const auto type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kLong, at::kInt, at::kShort, at::kChar, at::kByte, at::kBool,
@@ -42,7 +42,7 @@ TEST(RankGroup, AddsAndComparesEveryTypeAlike)
                 const auto all = of_all(size, n, limit);
                 for (const auto reduction : {Reduction::Sum, Reduction::Max, Reduction::Min}) {
                     const auto whole = reduction == Reduction::Sum ? all.sum(0) : reduction == Reduction::Max ? all.amax(0) : all.amin(0);
-                    auto tensor = numbers(n, group.rank(), limit).to(type);
+                    auto tensor = limited_numbers(n, group.rank(), limit).to(type);
                     auto apart = at::zeros({n, 2}, at::kLong).to(type);  // one column of it, not contiguous
                     auto column = apart.select(1, 1);
                     column.copy_(tensor);
@@ -61,9 +61,11 @@ TEST(RankGroup, AddsAndComparesEveryTypeAlike)
 
 TEST(RankGroup, AddsComplexNumbers)
 {
-    for (const int size : kRankCounts) {
+    for (const int size : kGroupRankCounts) {
         run_ranks(size, [&](const auto& mesh) {
-            const auto value = [](int rank) { return at::complex(numbers(100, rank, 50).to(at::kDouble), numbers(100, rank + 1, 50).to(at::kDouble)); };
+            const auto value = [](int rank) {
+                return at::complex(limited_numbers(100, rank, 50).to(at::kDouble), limited_numbers(100, rank + 1, 50).to(at::kDouble));
+            };
             auto expected = value(0);
             for (int r = 1; r < size; ++r) expected = expected + value(r);
             auto tensor = value(mesh->all().rank()), conjugate = tensor.clone().conj();
@@ -125,7 +127,7 @@ TEST(RankGroup, BringsRowsOfEveryType)
             const auto rank = group.rank();
             for (const auto type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kLong, at::kInt, at::kShort, at::kChar, at::kByte, at::kBool,
                                     at::kUInt16, at::kComplexFloat}) {
-                const auto rows = [&](int from, std::int64_t n) { return numbers(n * 3, from, 120).to(type).view({n, 3}); };
+                const auto rows = [&](int from, std::int64_t n) { return limited_numbers(n * 3, from, 120).to(type).view({n, 3}); };
                 std::vector<std::int64_t> counts, sent(size, 2), received(size, 2);
                 std::vector<at::Tensor> expected, passed;
                 for (int r = 0; r < size; ++r) {

@@ -16,7 +16,7 @@
 namespace meshard {
 namespace {
 
-at::Tensor values(c10::IntArrayRef shape)
+at::Tensor counted_values(c10::IntArrayRef shape)
 {
     return at::arange(c10::multiply_integers(shape), at::kDouble).mul(0.7).sin_().view(shape);
 }
@@ -37,7 +37,7 @@ TEST(ScatterRows, GivesEveryRankItsPartFromAnySource)
         const auto dim = static_cast<std::int64_t>(random() % 2);
         const auto layout = random() % 5 == 0 ? AxisLayout{} : draw_shard(random, dim, n, ranks, blocks);
         run_ranks(static_cast<int>(ranks), [&](const auto& mesh) {
-            const auto whole = values(dim == 0 ? std::vector<std::int64_t>{n, 2} : std::vector<std::int64_t>{2, n});
+            const auto whole = counted_values(dim == 0 ? std::vector<std::int64_t>{n, 2} : std::vector<std::int64_t>{2, n});
             auto mine = mesh->coordinate(0) == source ? whole.clone().requires_grad_() : at::Tensor();
 
             const auto x = distribute_rows(mine, source, make_spec(mesh, {layout}));
@@ -61,7 +61,7 @@ TEST(ScatterRows, CutsTwoDimensionsOnTwoAxes)
         std::vector<AxisLayout> axes{draw_shard(random, 1, m, shape[0]), draw_shard(random, 0, n, shape[1])};
         if (trial % 3 == 1) axes[0] = {};
         run_ranks(shape, {"data", "domain"}, [&](const auto& mesh) {
-            const auto whole = values({n, m, 2});
+            const auto whole = counted_values({n, m, 2});
             auto mine = mesh->all().rank() == source ? whole.clone().requires_grad_() : at::Tensor();
             const auto x = distribute_rows(mine, source, make_spec(mesh, axes));
             EXPECT_TRUE(at::equal(full_tensor(x), whole));
@@ -84,7 +84,7 @@ TEST(ScatterRows, GivesAPartitionItsRowsByGlobalId)
         const auto n = static_cast<std::int64_t>(owners.size());
         run_ranks(ranks, [&](const auto& mesh) {
             const auto map = owned(owners, mesh->coordinate(0));
-            const auto whole = values({n, 3});
+            const auto whole = counted_values({n, 3});
             auto mine = mesh->coordinate(0) == source ? whole.clone().requires_grad_() : at::Tensor();
             const auto spec = shard_spec(map, mesh);
 
@@ -140,7 +140,7 @@ TEST(ScatterRows, SendsEveryRankItsPartOnly)
         const auto extents = std::make_shared<Extents>(Extents{100, 20, 3});
         const auto spec = make_spec(mesh, {AxisLayout{Shard(0), extents, 1}});
         mesh->counter().reset();
-        distribute_rows(mesh->coordinate(0) == 1 ? values({123, 4}) : at::Tensor(), 1, spec);
+        distribute_rows(mesh->coordinate(0) == 1 ? counted_values({123, 4}) : at::Tensor(), 1, spec);
         std::int64_t received = 0;
         for (const auto& call : mesh->counter().calls()) received += call.operation == "all_to_all" ? call.bytes : 0;
         EXPECT_EQ(received, mesh->coordinate(0) == 1 ? 0 : (*extents)[mesh->coordinate(0)] * 4 * 8);
