@@ -128,7 +128,7 @@ const RuleRegistration r_fill("random",
                               {"aten::bernoulli_.float", "aten::normal_", "aten::uniform_", "aten::exponential_", "aten::random_", "aten::cauchy_",
                                "aten::log_normal_", "aten::geometric_"},
                               fill);
-const RuleRegistration r_like("random", {"aten::rand_like", "aten::randn_like", "aten::randint_like"}, random_like);
+const RuleRegistration r_random_like("random", {"aten::rand_like", "aten::randn_like", "aten::randint_like"}, random_like);
 const RuleRegistration r_dropout("random", {"aten::native_dropout"}, dropout);
 const RuleRegistration r_drawn("random",
                                {"aten::bernoulli", "aten::bernoulli_.Tensor", "aten::multinomial", "aten::poisson", "aten::normal", "aten::binomial",

@@ -410,7 +410,7 @@ const RuleRegistration r_slice_scatter("views", {"aten::slice_scatter"}, scatter
 const RuleRegistration r_select_scatter("views", {"aten::select_scatter"}, scatter_part<true>);
 const RuleRegistration r_diagonal("views", {"aten::diagonal"}, diagonal);
 const RuleRegistration r_diagonal_backward("views", {"aten::diagonal_backward"}, diagonal_backward);
-const RuleRegistration r_unfold("views", {"aten::unfold"}, unfold);
+const RuleRegistration r_unfold_view("views", {"aten::unfold"}, unfold);
 const RuleRegistration r_unfold_backward("views", {"aten::unfold_backward"}, unfold_backward);
 const RuleRegistration r_as_strided("views", {"aten::as_strided"}, as_strided);
 
