@@ -47,7 +47,8 @@ constexpr SettingRule kFixedRules[] = {
     {.path = "data.forces.up", .type = SettingType::NumberList, .fallback = "[0, 0, 1]", .meaning = "direction of lift, less its part along the free stream"},
     {.path = "data.constants", .type = SettingType::TextList, .meaning = "columns of the table that the model is told of a case besides its points"},
     {.path = "data.time", .meaning = "column of the table with the time of a case, for transolver and flare"},
-    {.path = "data.sampling_resolution", .not_yet = "", .meaning = "not implemented: all points are used"},
+    {.path = "data.sampling_resolution", .type = SettingType::Integer, .fallback = "0", .min = 0, .max = kLargeCount, .meaning = "points of a case in a training step, others in each epoch; 0: all. Validation and predictions take all"},
+    {.path = "data.sampling", .fallback = "uniform", .words = "uniform|areas", .not_yet = "blocks", .meaning = "chance of a point to be among them: all the same, or by its area, which must be among data.inputs"},
     {.path = "data.parts", .type = SettingType::Integer, .fallback = "auto", .words = "auto", .min = 1, .max = 1e6, .meaning = "shards a case is cut into; auto: one a domain rank"},
     {.path = "data.shards", .meaning = "folder that keeps the shards; shards/ in the run's folder unless said"},
 
@@ -186,9 +187,10 @@ DataConfig data_config(const Settings& settings, const std::filesystem::path& ru
     if (settings.has("data.time")) data.time = settings.text("data.time");
     if (!data.time.empty() && data.case_table.empty()) throw UsageError("data.time needs data.cases, the table that has the column.");
     data.frame = {settings.text("data.center"), settings.text("data.length")};
-    if (settings.has("data.sampling_resolution")) {
-        throw UsageError(settings.where("data.sampling_resolution") + " is not implemented: every point of a case takes part. Leave the key out.");
-    }
+    data.num_sampled = settings.integer("data.sampling_resolution");
+    data.samples_by_area = settings.text("data.sampling") == "areas";
+    if (data.samples_by_area && !data.tells("areas"))
+        throw UsageError(settings.where("data.sampling") + " is areas, and data.inputs has none. Add areas to data.inputs, or leave data.sampling out.");
     data.num_parts = settings.text("data.parts") == "auto" ? 0 : settings.integer("data.parts");
     data.shards = settings.has("data.shards") ? std::filesystem::path(settings.text("data.shards")) : run_dir / "shards";
     return data;
@@ -381,7 +383,9 @@ nlohmann::json to_json(const DataConfig& data)
             {"constants", data.constants},
             {"time", data.time},
             {"center", data.frame.center},
-            {"length", data.frame.length}};
+            {"length", data.frame.length},
+            {"sampling_resolution", data.num_sampled},
+            {"sampling", data.samples_by_area ? "areas" : "uniform"}};
 }
 
 DataConfig data_config(const nlohmann::json& description)
@@ -395,6 +399,8 @@ DataConfig data_config(const nlohmann::json& description)
     data.constants = description.at("constants").get<std::vector<std::string>>();
     data.time = description.value("time", "");  // not said by earlier versions, which had none
     data.frame = {description.at("center"), description.at("length")};
+    data.num_sampled = description.value("sampling_resolution", std::int64_t{0});  // not said by earlier versions, which took all points
+    data.samples_by_area = description.value("sampling", "uniform") == "areas";
     return data;
 }
 
@@ -442,6 +448,11 @@ TrainingRunConfig training_config(const Settings& settings)
     for (const auto& name : settings.names_below("model")) {
         const auto* setting = settings.find("model." + name);
         if (name != "name" && setting) config.model.arguments[name] = json_value(*setting);
+    }
+    if (config.data.num_sampled > 0 && find_model(config.model.name).class_name == "MeshGraphNet") {
+        throw UsageError(
+            settings.where("data.sampling_resolution") +
+            ": MeshGraphNet's messages go along edges, which have another length between some of the points. Set 0, or take a model without edges.");
     }
     try {
         model_arguments(config.model, config.data, {});

@@ -56,6 +56,8 @@ struct DataConfig {
     std::vector<std::string> constants;  ///< columns of the case table that the model is told besides its points
     std::string time;                    ///< column of the case table with its time; empty for none
     FrameConfig frame;
+    std::int64_t num_sampled = 0;  ///< points of a case in a training step; 0: all
+    bool samples_by_area = false;  ///< larger areas more often; else all alike
     std::int64_t num_parts = 0;    ///< shards a case; 0: one a domain rank
     std::filesystem::path shards;  ///< folder that keeps them
 };

@@ -5,6 +5,7 @@
 #include "apps/program/rank_device.h"
 #include "apps/settings/training_log.h"
 #include "apps/training/kept_checkpoints.h"
+#include "apps/training/point_sampling.h"
 #include "apps/training/run_checkpoint.h"
 #include "apps/training/schedule.h"
 #include "apps/training/step_news.h"
@@ -147,6 +148,8 @@ private:
     void step(const std::vector<StepCase>& cases, StepUnderWay& under_way, double stop);
     at::Tensor own_news(const std::vector<StepCase>& cases, const std::vector<at::Tensor>& losses, double stop, const at::Tensor& gradient_norm) const;
     LoopEnd finish_steps(std::size_t num_left);
+    CaseTensors sampled(const CaseTensors& example, std::int64_t epoch) const;
+    std::int64_t points_in_step(const CaseTensors& example) const;
     void finish_step(const StepUnderWay& step);
     void leave_out(const StepUnderWay& step, double loss);
     std::int64_t cases_in_step(std::int64_t in_epoch) const;
@@ -366,7 +369,7 @@ void Run::describe()
 
 void Run::print_plan() const
 {
-    const auto plan = training_plan(model_, config_, on_device(train_.front(), device()), *device_mesh_, world_);
+    const auto plan = training_plan(model_, config_, on_device(sampled(train_.front(), 1), device()), *device_mesh_, world_);
     if (is_first_) std::cout << plan << std::flush;
 }
 
@@ -464,6 +467,19 @@ at::Tensor Run::predict_for_backward(const PointInputs& inputs)
     return predict(inputs);
 }
 
+/// A training case with those of its points that take part in an epoch.
+CaseTensors Run::sampled(const CaseTensors& example, std::int64_t epoch) const
+{
+    const PointSampling sampling{config_.data.num_sampled, config_.data.samples_by_area};
+    return sampled_case(example, sampling, sampling.by_area ? first_channel(config_.data, "areas") : 0, config_.seed, epoch);
+}
+
+std::int64_t Run::points_in_step(const CaseTensors& example) const
+{
+    const auto limit = config_.data.num_sampled;
+    return limit == 0 ? example.num_points : std::min(limit, example.num_points);
+}
+
 /// Cases that the data groups take together in a step: as many each as are accumulated, but what is left of them in the last step of an epoch.
 std::int64_t Run::cases_in_step(std::int64_t in_epoch) const
 {
@@ -502,7 +518,7 @@ void Run::step(const std::vector<StepCase>& cases, StepUnderWay& under_way, doub
     update_->zero_grad();
     std::vector<at::Tensor> losses;
     for (const auto& [given, slot, weight] : cases) {
-        const auto example = on_device(*given, device());
+        const auto example = on_device(sampled(*given, (under_way.number - 1) / steps_per_epoch_ + 1), device());
         seed_draws(*model_.module, static_cast<std::uint64_t>(config_.seed) + kStepStride * static_cast<std::uint64_t>(under_way.number) +
                                        kGroupStride * static_cast<std::uint64_t>(slot));
         if (replicated_) replicated_->set_sync(losses.size() + 1 == cases.size());  // gradients are exchanged once a step
@@ -625,7 +641,7 @@ void Run::finish_step(const StepUnderWay& step)
         epoch_loss_sum_ += loss * static_cast<double>(step.num_counted) / static_cast<double>(num_groups_);
     }
     seconds_in_steps_ += seconds;
-    points_done_ += step.example->num_points * step.num_counted;
+    points_done_ += points_in_step(*step.example) * step.num_counted;
     const auto limit = num_steps_limit();
     if (step.number % config_.log_interval == 0 || step.number == limit) {
         Json line{{"phase", "train_step"}, {"step", step.number}, {"epoch", epoch}, {"loss", loss}, {"lr", step.rate}, {"seconds", seconds}};

@@ -143,7 +143,12 @@ TEST_F(TrainingConfigTest, RefusesByNameWhatIsNotImplemented)
     EXPECT_EQ(read({"parallel.backend=nccl"}).backend, "nccl");
     EXPECT_EQ(read().device, "auto");
     EXPECT_EQ(read({"device=cuda"}).device, "cuda");
-    EXPECT_TRUE(refuses("data.sampling_resolution=1000", "every point of a case takes part"));
+    EXPECT_EQ(read().data.num_sampled, 0);
+    EXPECT_EQ(read({"data.sampling_resolution=1000"}).data.num_sampled, 1000);
+    EXPECT_TRUE(refuses("data.sampling_resolution=-1", "data.sampling_resolution"));
+    EXPECT_TRUE(throws_with<UsageError>("MeshGraphNet's messages go along edges", [&] { read({"data.sampling_resolution=1000", "model.name=meshgraphnet"}); }));
+    EXPECT_TRUE(read({"data.sampling=areas", "data.inputs=[points, areas]"}).data.samples_by_area);
+    EXPECT_TRUE(refuses("data.sampling=areas", "data.inputs has none. Add areas to data.inputs"));
     EXPECT_TRUE(refuses("data.inputs=[points, sdf_normals]", "sdf_normals is not implemented. Available: points, normals, sdf, areas"));
 }
 

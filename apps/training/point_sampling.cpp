@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/training/point_sampling.h"
+
+#include "partition/error.h"
+#include "partition/random_numbers.h"
+#include "sharding/tensor/shard_tensor.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+namespace meshard {
+namespace {
+
+/// One number of several, all of whose bits depend on all of theirs.
+template <class... Numbers>
+std::uint64_t mixed(std::uint64_t first, Numbers... rest)
+{
+    auto result = RandomNumbers(first).next();
+    ((result = RandomNumbers(result ^ static_cast<std::uint64_t>(rest)).next()), ...);
+    return result;
+}
+
+/// FNV-1a: the same on every machine, unlike std::hash.
+std::uint64_t hash_of(const std::string& text)
+{
+    std::uint64_t hash = 0xcbf29ce484222325;
+    for (const unsigned char c : text) hash = (hash ^ c) * 0x100000001b3;
+    return hash;
+}
+
+/// A permutation of the numbers below `size` that a key chooses: each place is computed by itself.
+class KeyedPermutation {
+public:
+    KeyedPermutation(std::uint64_t size, std::uint64_t key) : size_(size), key_(key)
+    {
+        while ((std::uint64_t{1} << 2 * half_bits_) < size) ++half_bits_;
+    }
+
+    std::uint64_t operator()(std::uint64_t place) const
+    {
+        do place = network(place);
+        while (place >= size_);  // the network permutes up to four times as many numbers
+        return place;
+    }
+
+private:
+    std::uint64_t network(std::uint64_t number) const
+    {
+        const auto mask = (std::uint64_t{1} << half_bits_) - 1;
+        auto left = number >> half_bits_, right = number & mask;
+        for (std::uint64_t round = 0; round < 6; ++round) left = std::exchange(right, left ^ (mixed(key_, round, right) & mask));
+        return left << half_bits_ | right;
+    }
+
+    std::uint64_t size_;
+    std::uint64_t key_;
+    int half_bits_ = 1;
+};
+
+/// Ids of the `count` points with the smallest -log(random) / area of all ranks, ascending.
+std::vector<std::int64_t> drawn_by_area(const CaseTensors& example, std::int64_t count, std::int64_t area_channel, std::uint64_t key)
+{
+    const auto spec = spec_of(example.target);
+    const auto& ids = spec->index_map->global_ids;
+    const auto areas = to_local(example.inputs.embedding).select(-1, area_channel).reshape(-1).to(at::kCPU, at::kDouble).contiguous();
+    const auto* area = areas.const_data_ptr<double>();
+    std::vector<std::pair<std::int64_t, std::int64_t>> own;  // bits of the keys, which are positive and so have the keys' order, and ids
+    std::int64_t lowest = -1;                                // id of a point with a negative area
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+        if (area[i] < 0) lowest = ids[i];
+        if (!(area[i] > 0)) continue;
+        const auto uniform = (static_cast<double>(mixed(key, ids[i]) >> 11) + 0.5) * 0x1p-53;
+        own.emplace_back(std::bit_cast<std::int64_t>(-std::log(uniform) / area[i]), ids[i]);
+    }
+    const auto first = std::min<std::size_t>(count, own.size());
+    std::nth_element(own.begin(), own.begin() + static_cast<std::ptrdiff_t>(first), own.end());
+    own.resize(first);
+    // Every rank's best ones, filled up to one length; before them the point with a negative area, so that all ranks refuse.
+    std::vector<std::int64_t> sent{lowest};
+    for (const auto& [bits, id] : own) sent.insert(sent.end(), {bits, id});
+    sent.resize(1 + 2 * static_cast<std::size_t>(count), std::numeric_limits<std::int64_t>::max());
+    const auto& mesh = *spec->device_mesh;
+    std::vector<std::pair<std::int64_t, std::int64_t>> all;
+    for (const auto& received : mesh.group(mesh.axis("domain")).all_gather_integers(sent)) {
+        if (received[0] >= 0)
+            throw InvalidInput("case " + example.id + ": the area of row " + std::to_string(received[0]) +
+                               " is negative. Repair it, or set data.sampling=uniform.");
+        for (std::size_t i = 1; i < received.size() && received[i] != std::numeric_limits<std::int64_t>::max(); i += 2)
+            all.emplace_back(received[i], received[i + 1]);
+    }
+    if (static_cast<std::int64_t>(all.size()) < count) {
+        throw InvalidInput("case " + example.id + ": " + std::to_string(all.size()) + " points have an area, and data.sampling_resolution is " +
+                           std::to_string(count) + ". Lower it, or set data.sampling=uniform.");
+    }
+    std::nth_element(all.begin(), all.begin() + count, all.end());
+    std::vector<std::int64_t> drawn;
+    for (std::int64_t i = 0; i < count; ++i) drawn.push_back(all[i].second);
+    std::sort(drawn.begin(), drawn.end());
+    return drawn;
+}
+
+}  // namespace
+
+std::vector<std::int64_t> drawn_points(std::int64_t num_points, std::int64_t count, std::int64_t seed, const std::string& case_id, std::int64_t epoch)
+{
+    const auto draws_an_order = num_points / count, order = (epoch - 1) / draws_an_order, first = (epoch - 1) % draws_an_order * count;
+    const KeyedPermutation permutation(static_cast<std::uint64_t>(num_points), mixed(hash_of(case_id), seed, order));
+    std::vector<std::int64_t> drawn(count);
+    for (std::int64_t i = 0; i < count; ++i) drawn[i] = static_cast<std::int64_t>(permutation(static_cast<std::uint64_t>(first + i)));
+    std::sort(drawn.begin(), drawn.end());
+    return drawn;
+}
+
+CaseTensors sampled_case(const CaseTensors& example, const PointSampling& sampling, std::int64_t area_channel, std::int64_t seed, std::int64_t epoch)
+{
+    const auto count = sampling.num_points;
+    if (count == 0 || count >= example.num_points) return example;
+    const auto drawn = sampling.by_area ? drawn_by_area(example, count, area_channel, mixed(hash_of(example.id), seed, epoch))
+                                        : drawn_points(example.num_points, count, seed, example.id, epoch);
+    const auto spec = spec_of(example.target);
+    const auto& ids = spec->index_map->global_ids;
+    IndexMap map{.num_global = count, .num_owned = 0, .global_ids = {}, .ghost_owners = {}};
+    std::vector<std::int64_t> rows;
+    auto next = drawn.begin();
+    for (std::size_t row = 0; row < ids.size(); ++row) {
+        next = std::lower_bound(next, drawn.end(), ids[row]);
+        if (next == drawn.end()) break;
+        if (*next != ids[row]) continue;
+        rows.push_back(static_cast<std::int64_t>(row));
+        map.global_ids.push_back(next - drawn.begin());
+    }
+    map.num_owned = static_cast<std::int32_t>(rows.size());
+    const auto sampled = shard_spec(std::make_shared<const IndexMap>(std::move(map)), spec->device_mesh, 1);
+    const auto index = at::tensor(rows, at::kLong).to(to_local(example.target).device());
+    const auto taken = [&](const at::Tensor& whole) { return from_local(to_local(whole).index_select(1, index), sampled); };
+    auto result = example;
+    result.num_points = count;
+    result.inputs.embedding = taken(example.inputs.embedding);
+    result.inputs.positions = taken(example.inputs.positions);
+    result.target = taken(example.target);
+    return result;
+}
+
+}  // namespace meshard
