@@ -334,19 +334,20 @@ std::vector<SettingRule> training_rules(std::string_view model)
     return rules;
 }
 
-Settings read_training_settings(const std::filesystem::path& file, std::span<const std::string> overrides)
+Settings read_training_settings(const std::filesystem::path& file, std::span<const std::string> overrides, std::vector<std::string>* dropped)
 {
     const auto named = Settings::read(file, overrides, training_rules());
     const auto rules = training_rules(named.text("model.name"));
+    std::vector<std::string> words(overrides.begin(), overrides.end());
     if (named.find("model.name")->source == "command line") {
         for (const auto& setting : named.all()) {
             const bool is_known = std::any_of(rules.begin(), rules.end(), [&](const auto& rule) { return rule.path == setting.path; });
             if (is_known || !setting.path.starts_with("model.") || setting.source == "command line" || setting.source == "default") continue;
-            throw UsageError(setting.source + ": " + setting.path + " belongs to another model than " + named.text("model.name") +
-                             ", which the command line names. Remove the file's keys of its model: '~model' model.name=" + named.text("model.name") + " ...");
+            words.insert(words.begin(), "~" + setting.path);
+            if (dropped) dropped->push_back(setting.path);
         }
     }
-    return Settings::read(file, overrides, rules);
+    return Settings::read(file, words, rules);
 }
 
 bool DataConfig::tells(std::string_view input) const

@@ -157,7 +157,8 @@ std::vector<SettingRule> training_rules(std::string_view model = {});
 
 /// Reads a configuration with the keys and defaults of the model that it names.
 /// @throws as `Settings::read`
-Settings read_training_settings(const std::filesystem::path& file, std::span<const std::string> overrides);
+/// @param dropped   receives the file's keys that another model has than the one that the command line names: they do not count
+Settings read_training_settings(const std::filesystem::path& file, std::span<const std::string> overrides, std::vector<std::string>* dropped = nullptr);
 
 /// @throws UsageError for what the rules cannot say: no fields, shares above one, a model that cannot be built.
 TrainingRunConfig training_config(const Settings& settings);

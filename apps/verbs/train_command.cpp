@@ -99,6 +99,15 @@ std::string command_line(std::span<const std::string> arguments)
     return command + "\n";
 }
 
+/// Keys of the file that do not count, because the command line names another model than theirs.
+void say_dropped(const std::vector<std::string>& keys, const std::string& model)
+{
+    if (keys.empty()) return;
+    std::cerr << "meshard train: model.name=" << model << " stands on the command line, and " << model << " has no";
+    for (const auto& key : keys) std::cerr << (key == keys.front() ? " " : ", ") << key;
+    std::cerr << ": not used\n";
+}
+
 /// Writes the files that record how a run was started.
 void write_records(const TrainArguments& options, std::span<const std::string> arguments, const Settings& settings, const std::filesystem::path& dir)
 {
@@ -190,9 +199,11 @@ int train_command(std::span<const std::string> arguments)
             throw IoError(options.resume + " has no checkpoints/last.safetensors from which to continue.");
         }
     }
-    const auto settings = read_training_settings(options.config, options.overrides);
+    std::vector<std::string> dropped;
+    const auto settings = read_training_settings(options.config, options.overrides, &dropped);
     const auto config = training_config(settings);
     if (options.print_config) {
+        say_dropped(dropped, config.model.name);
         std::cout << settings.to_yaml(true);
         return exit_code::ok;
     }
@@ -209,6 +220,7 @@ int train_command(std::span<const std::string> arguments)
         mesh_shape(config, world.size());
         std::optional<RunFolder> folder;
         if (world.rank() == 0 && !is_trial) {
+            say_dropped(dropped, config.model.name);
             folder.emplace(options, config.run_dir());  // ranks started by a launcher get here without `verify`
             if (options.resume.empty()) write_records(options, arguments, settings, config.run_dir());
         }

@@ -8,6 +8,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace meshard {
 namespace {
 
@@ -58,8 +60,19 @@ TEST_F(TrainingConfigTest, ChangesToAnotherModel)
         const std::vector<std::string> words{"~model", "model.name=" + name};
         EXPECT_EQ(training_config(read_training_settings(sample, words)).model.name, name);
     }
-    EXPECT_TRUE(throws_with<UsageError>("'~model' model.name=meshgraphnet",
-                                        [&] { read_training_settings(sample, std::vector<std::string>{"model.name=meshgraphnet"}); }));
+    const std::vector<std::string> words{"model.name=meshgraphnet", "model.hidden_dim_processor=24"};
+    std::vector<std::string> dropped;
+    const auto settings = read_training_settings(sample, words, &dropped);
+    const auto config = training_config(settings);
+    EXPECT_EQ(config.model.arguments.at("hidden_dim_processor"), 24);
+    EXPECT_FALSE(config.model.arguments.contains("slice_num"));
+    EXPECT_TRUE(std::find(dropped.begin(), dropped.end(), "model.slice_num") != dropped.end());
+    dropped.clear();
+    EXPECT_EQ(training_config(read_training_settings(sample, std::vector<std::string>{"model.name=flare", "model.n_hidden=24"}, &dropped))
+                  .model.arguments.at("n_hidden"),
+              24);
+    EXPECT_TRUE(throws_with<UsageError>("model.slice_num",
+                                        [&] { read_training_settings(sample, std::vector<std::string>{"model.name=meshgraphnet", "model.slice_num=8"}); }));
 }
 
 TEST_F(TrainingConfigTest, ReadsTheSampleConfiguration)
