@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/training/point_sampling.h"
 
+#include "io/bytes/content_hash.h"
 #include "partition/error.h"
 #include "partition/random_numbers.h"
 #include "sharding/tensor/shard_tensor.h"
@@ -23,14 +24,6 @@ std::uint64_t mixed(std::uint64_t first, Numbers... rest)
     auto result = RandomNumbers(first).next();
     ((result = RandomNumbers(result ^ static_cast<std::uint64_t>(rest)).next()), ...);
     return result;
-}
-
-/// FNV-1a: the same on every machine, unlike std::hash.
-std::uint64_t hash_of(const std::string& text)
-{
-    std::uint64_t hash = 0xcbf29ce484222325;
-    for (const unsigned char c : text) hash = (hash ^ c) * 0x100000001b3;
-    return hash;
 }
 
 /// A permutation of the numbers below `size` that a key chooses: each place is computed by itself.
@@ -70,9 +63,9 @@ std::vector<std::int64_t> drawn_by_area(const CaseTensors& example, std::int64_t
     const auto areas = to_local(example.inputs.embedding).select(-1, area_channel).reshape(-1).to(at::kCPU, at::kDouble).contiguous();
     const auto* area = areas.const_data_ptr<double>();
     std::vector<std::pair<std::int64_t, std::int64_t>> own;  // bits of the keys, which are positive and so have the keys' order, and ids
-    std::int64_t lowest = -1;                                // id of a point with a negative area
+    std::int64_t negative = -1;                              // id of a point whose area is negative
     for (std::size_t i = 0; i < ids.size(); ++i) {
-        if (area[i] < 0) lowest = ids[i];
+        if (area[i] < 0) negative = ids[i];
         if (!(area[i] > 0)) continue;
         const auto uniform = (static_cast<double>(mixed(key, ids[i]) >> 11) + 0.5) * 0x1p-53;
         own.emplace_back(std::bit_cast<std::int64_t>(-std::log(uniform) / area[i]), ids[i]);
@@ -81,7 +74,7 @@ std::vector<std::int64_t> drawn_by_area(const CaseTensors& example, std::int64_t
     std::nth_element(own.begin(), own.begin() + static_cast<std::ptrdiff_t>(first), own.end());
     own.resize(first);
     // Every rank's best ones, filled up to one length; before them the point with a negative area, so that all ranks refuse.
-    std::vector<std::int64_t> sent{lowest};
+    std::vector<std::int64_t> sent{negative};
     for (const auto& [bits, id] : own) sent.insert(sent.end(), {bits, id});
     sent.resize(1 + 2 * static_cast<std::size_t>(count), std::numeric_limits<std::int64_t>::max());
     const auto& mesh = *spec->device_mesh;
@@ -109,7 +102,7 @@ std::vector<std::int64_t> drawn_by_area(const CaseTensors& example, std::int64_t
 std::vector<std::int64_t> drawn_points(std::int64_t num_points, std::int64_t count, std::int64_t seed, const std::string& case_id, std::int64_t epoch)
 {
     const auto draws_an_order = num_points / count, order = (epoch - 1) / draws_an_order, first = (epoch - 1) % draws_an_order * count;
-    const KeyedPermutation permutation(static_cast<std::uint64_t>(num_points), mixed(hash_of(case_id), seed, order));
+    const KeyedPermutation permutation(static_cast<std::uint64_t>(num_points), mixed(xxh64_of_text(case_id), seed, order));
     std::vector<std::int64_t> drawn(count);
     for (std::int64_t i = 0; i < count; ++i) drawn[i] = static_cast<std::int64_t>(permutation(static_cast<std::uint64_t>(first + i)));
     std::sort(drawn.begin(), drawn.end());
@@ -120,7 +113,7 @@ CaseTensors sampled_case(const CaseTensors& example, const PointSampling& sampli
 {
     const auto count = sampling.num_points;
     if (count == 0 || count >= example.num_points) return example;
-    const auto drawn = sampling.by_area ? drawn_by_area(example, count, area_channel, mixed(hash_of(example.id), seed, epoch))
+    const auto drawn = sampling.by_area ? drawn_by_area(example, count, area_channel, mixed(xxh64_of_text(example.id), seed, epoch))
                                         : drawn_points(example.num_points, count, seed, example.id, epoch);
     const auto spec = spec_of(example.target);
     const auto& ids = spec->index_map->global_ids;

@@ -218,9 +218,9 @@ int train_command(std::span<const std::string> arguments)
     };
     const auto body = [&](World& world) {
         mesh_shape(config, world.size());
+        if (world.rank() == 0) say_dropped(dropped, config.model.name);
         std::optional<RunFolder> folder;
         if (world.rank() == 0 && !is_trial) {
-            say_dropped(dropped, config.model.name);
             folder.emplace(options, config.run_dir());  // ranks started by a launcher get here without `verify`
             if (options.resume.empty()) write_records(options, arguments, settings, config.run_dir());
         }

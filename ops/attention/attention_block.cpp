@@ -126,7 +126,7 @@ at::Tensor kept_weights(const AttentionSettings& settings, const at::Tensor& sco
 }
 
 /// One rectangle with its tensors, for code that holds its scores in memory.
-struct Tile {
+struct ScoreTile {
     const AttentionSettings& settings;
     at::Tensor queries, keys, values, mask;  // of the rectangle
     RowRange rows, columns;                  // in the whole
@@ -225,7 +225,7 @@ void fused_backward(const AttentionSettings& settings, const AttentionQueries& q
     }
 }
 
-void tile_backward(const Tile& tile, const AttentionQueries& queries, const AttentionGradients& gradients)
+void tile_backward(const ScoreTile& tile, const AttentionQueries& queries, const AttentionGradients& gradients)
 {
     const auto do_ = tile.wide(queries.output_gradient);
     auto p = tile.scores().sub_(queries.log_sum_exp.unsqueeze(3)).exp_();
@@ -306,7 +306,8 @@ void AttentionSum::add(const at::Tensor& all_keys, const at::Tensor& all_values,
                 merge(output, sum, slice.row);
                 continue;
             }
-            const Tile tile{settings_, q, k, v, bias, {rows_.start + slice.row, slice.rows}, {columns.start + slice.column, slice.columns}, slice.triangular};
+            const ScoreTile tile{settings_,       q, k, v, bias, {rows_.start + slice.row, slice.rows}, {columns.start + slice.column, slice.columns},
+                                 slice.triangular};
             auto s = tile.scores();
             const auto sum = at::logsumexp(s, -1);
             s.sub_(sum.masked_fill(sum == kMinusInfinity, 0).unsqueeze(3)).exp_();

@@ -4,24 +4,11 @@
 
 #include <gtest/gtest.h>
 
-#include <sstream>
-
 namespace meshard {
 namespace {
 
 class Mpirun : public SmallTraining {
 protected:
-    std::vector<double> losses(const std::string& output_dir) const
-    {
-        std::vector<double> found;
-        std::istringstream file(content_of(path(output_dir + "/car/metrics.jsonl")));
-        for (std::string text; std::getline(file, text);) {
-            const auto line = nlohmann::json::parse(text);
-            if (line["phase"] == "train_step") found.push_back(line["loss"].get<double>());
-        }
-        return found;
-    }
-
     std::vector<std::string> train(const std::string& output_dir) const { return {"train", path("car.yaml"), "output_dir=" + path(output_dir)}; }
 };
 

@@ -10,17 +10,13 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include <cmath>
 #include <mutex>
 #include <set>
-#include <sstream>
 
 namespace meshard {
 namespace {
-
-using Ids = std::vector<std::int64_t>;
 
 TEST(DrawnPoints, AreDifferentOnesAndDoNotComeBackBeforeAllWereThere)
 {
@@ -194,16 +190,7 @@ TEST(SampledCase, RefusesAreasThatItCannotGoBy)
 
 class TrainingOnSomePoints : public SmallTraining {
 protected:
-    std::vector<double> losses(const std::string& output_dir) const
-    {
-        std::vector<double> found;
-        std::istringstream file(content_of(path(output_dir + "/car/metrics.jsonl")));
-        for (std::string text; std::getline(file, text);) {
-            const auto line = nlohmann::json::parse(text);
-            if (line.at("phase") == "train_step" || line.at("phase") == "val") found.push_back(line.at("loss").get<double>());
-        }
-        return found;
-    }
+    std::vector<double> all_losses(const std::string& output_dir) const { return losses(output_dir, {"train_step", "val"}); }
 
     ProgramResult train(const std::string& output_dir, std::vector<std::string> more) const
     {
@@ -217,18 +204,18 @@ TEST_F(TrainingOnSomePoints, HasTheSameLossesOnAnyNumberOfRanks)
 {
     const std::vector<std::string> some{"data.sampling_resolution=50", "data.parts=6"};
     ASSERT_EQ(train("one", some).exit_code, 0);
-    const auto expected = losses("one");
+    const auto expected = all_losses("one");
     ASSERT_EQ(expected.size(), 15U);  // two steps and a validation an epoch
     for (const std::string ranks : {"2", "3"}) {
         auto words = some;
         words.insert(words.end(), {"--nproc", ranks});
         ASSERT_EQ(train("on_" + ranks, words).exit_code, 0);
-        const auto found = losses("on_" + ranks);
+        const auto found = all_losses("on_" + ranks);
         ASSERT_EQ(found.size(), expected.size());
         for (std::size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-4 * expected[i]) << ranks << " ranks, loss " << i;
     }
     ASSERT_EQ(train("all", {"data.parts=6"}).exit_code, 0);
-    EXPECT_GT(std::abs(losses("all")[0] - expected[0]), 1e-3 * expected[0]);  // some points are not all
+    EXPECT_GT(std::abs(all_losses("all")[0] - expected[0]), 1e-3 * expected[0]);  // some points are not all
 }
 
 TEST_F(TrainingOnSomePoints, GoesOnToTheSameBits)
@@ -236,8 +223,8 @@ TEST_F(TrainingOnSomePoints, GoesOnToTheSameBits)
     ASSERT_EQ(train("whole", {"data.sampling_resolution=50"}).exit_code, 0);
     ASSERT_EQ(train("cut", {"data.sampling_resolution=50", "training.max_steps=5"}).exit_code, 0);  // within the third epoch
     ASSERT_EQ(meshard({"train", "--resume", path("cut/car"), "training.max_steps=0"}).exit_code, 0);
-    const auto whole = losses("whole");
-    const auto resumed = losses("cut");
+    const auto whole = all_losses("whole");
+    const auto resumed = all_losses("cut");
     EXPECT_EQ(whole.back(), resumed.back());
     EXPECT_EQ(whole[whole.size() - 2], resumed[resumed.size() - 2]);
 

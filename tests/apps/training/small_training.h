@@ -6,6 +6,8 @@
 #include "tests/support/test_paths.h"
 
 #include <cstdlib>
+#include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -34,6 +36,18 @@ protected:
                                    "  fields: {pressure: {from: pMean, kind: kinematic}}\n"
                                    "model: {n_layers: 2, n_hidden: 16, n_head: 2, mlp_ratio: 2, slice_num: 8}\n"
                                    "training: {num_epochs: 5, val_interval: 1}\n");
+    }
+
+    /// Losses of the lines of a run's metrics that have one of these phases, in the order of the file.
+    std::vector<double> losses(const std::string& output_dir, const std::set<std::string>& phases = {"train_step"}) const
+    {
+        std::vector<double> found;
+        std::istringstream file(content_of(path(output_dir + "/car/metrics.jsonl")));
+        for (std::string text; std::getline(file, text);) {
+            const auto line = nlohmann::json::parse(text);
+            if (phases.contains(line.at("phase"))) found.push_back(line.at("loss").get<double>());
+        }
+        return found;
     }
 
     /// `meshard` with these words as so many ranks that mpirun starts.
