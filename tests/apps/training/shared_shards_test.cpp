@@ -158,20 +158,25 @@ TEST_F(SharedShards, SurviveKilledCutters)
 {
     write_case(3, 250);  // cutting takes a second
     const std::vector<std::string> settings{"--validate", "data.split.train=['3']", "data.split.val=['0']"};
+    struct Moment {
+        std::string awaited;  ///< a file in the folder of shards
+        std::string delay;    ///< seconds after it is there
+    };
     int num_cut_short = 0;
-    for (const char* delay : {"0", "0.1", "0.2", "0.4", "0.6", "0.9"}) {
+    for (const auto& [awaited, delay] : std::vector<Moment>{
+             {"locks/3-*", "0"}, {"locks/3-*", "0.1"}, {"locks/3-*", "0.3"}, {"locks/3-*", "0.6"}, {"3-*.cutting-*", "0"}, {"3-*.cutting-*", "0.01"}}) {
         fs::remove_all(shards());
         const auto num_ranks = num_cut_short % 2 ? "2" : "1";
         const auto result =
             run_program("/bin/bash", {"-c", program_path() + " train " + path("body.yaml") +
                                                 " run_id=killed --validate \"data.split.train=['3']\" \"data.split.val=['0']\" --nproc " + num_ranks +
                                                 " & run=$!\n"
-                                                "until ls " +
-                                                shards() +
-                                                "/locks/3-*; do sleep 0.01; done\n"
+                                                "until compgen -G '" +
+                                                shards() + "/" + awaited +
+                                                "'; do kill -0 $run || exit; done\n"
                                                 "sleep " +
                                                 delay + "; kill -9 $(pgrep -P $run) $run; wait $run; echo code $?"});
-        EXPECT_NE(result.out.find("code"), std::string::npos) << result.err;
+        EXPECT_NE(result.out.find("code"), std::string::npos) << awaited << " was never seen\n" << result.err;
         const auto left = entries_of(shards());
         num_cut_short += left.empty() || left.front().filename().string().find(".cutting-") != std::string::npos;
 
