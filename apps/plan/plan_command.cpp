@@ -86,7 +86,6 @@ public:
         const auto known = memory_modes(model);
         if (options.memory == "auto") {
             modes_ = known;
-            std::erase_if(modes_, [&](auto mode) { return !is_built(mode, rates.form()); });
         } else {
             modes_ = {memory_mode(options.memory)};
             if (std::find(known.begin(), known.end(), modes_.front()) == known.end())
@@ -226,18 +225,17 @@ std::vector<std::int64_t> numbers_of_gpus(const Planner& planner, std::int64_t g
 void plan_numbers(const PlanArguments& options, const PlannedModel& model, const Planner& planner, Json& json)
 {
     const auto numbers = numbers_of_gpus(planner, options.gpus_per_host);
-    TextTable fewest("lrrrrl"), table("rrrlrrrrr");
+    TextTable fewest("lrrrr"), table("rrrlrrrrr");
     fewest.add_row({"memory mode", "bytes per point", "fewest GPUs", "step", "points/s"});
     for (const auto mode : options.memory == "auto" ? memory_modes(model) : planner.modes()) {
         const auto number = planner.fewest(mode);
-        Json entry{{"memory_mode", std::string(name_of(mode))}, {"ranks", number ? Json(*number) : Json()}, {"built", is_built(mode, WorkForm::Gpu)}};
+        Json entry{{"memory_mode", std::string(name_of(mode))}, {"ranks", number ? Json(*number) : Json()}};
         std::vector<std::string> row{std::string(name_of(mode)), "", number ? std::to_string(*number) : "more than " + std::to_string(planner.most_ranks())};
         if (number) {
             const auto plan = planner.on(*number, mode);
             row[1] = fixed_text(plan.work.memory.bytes_per_point(), 0);
             row.push_back(seconds_text(plan.seconds));
             row.push_back(rate_text(planner.points() / plan.seconds));
-            if (!is_built(mode, WorkForm::Gpu)) row.emplace_back("a design: there are no kernels for GPUs in this mode yet");
             entry["step_seconds"] = plan.seconds;
         }
         fewest.add_row(row);

@@ -525,11 +525,6 @@ PlannedModel planned_model(std::string_view name, const nlohmann::json& argument
     return model;
 }
 
-bool is_built(MemoryMode mode, WorkForm form)
-{
-    return form == WorkForm::Cpu || mode != MemoryMode::Streamed;
-}
-
 std::vector<MemoryMode> memory_modes(const PlannedModel& model)
 {
     if (has_ghosts(model)) return {MemoryMode::Stored};

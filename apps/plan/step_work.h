@@ -34,9 +34,6 @@ PlannedModel planned_model(std::string_view name, const nlohmann::json& argument
 /// The modes that a model of this kind can train in, the fastest first.
 std::vector<MemoryMode> memory_modes(const PlannedModel& model);
 
-/// Whether blocks have the mode there: `streamed` has no kernels for GPUs yet, and its figures for them are those of a design.
-bool is_built(MemoryMode mode, WorkForm form);
-
 /// One rank's part of a step.
 struct StepShare {
     double points = 0;  ///< of this rank

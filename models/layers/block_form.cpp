@@ -49,10 +49,10 @@ const char* obstacle_of(const at::Tensor& points, const BlockFusion& fusion)
     return fusion.obstacle ? fusion.obstacle : fusion_obstacle(points, fusion.block);
 }
 
-std::optional<BlockForm> form_of_all(MemoryMode memory)
+std::optional<BlockForm> form_of_all(const at::Tensor& points, MemoryMode memory)
 {
     if (memory == MemoryMode::Streamed) return BlockForm::Streamed;
-    return torch::GradMode::is_enabled() ? std::nullopt : std::optional(BlockForm::Inferred);
+    return torch::GradMode::is_enabled() || !points.is_cpu() ? std::nullopt : std::optional(BlockForm::Inferred);
 }
 
 BlockForm form_of_one(const at::Tensor& points, const char* obstacle, MemoryMode memory)

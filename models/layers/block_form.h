@@ -21,7 +21,7 @@ enum class BlockForm : std::uint8_t {
     Recomputed,  ///< the same, but only the block's inputs are kept: backward runs its forward again
     Fused,       ///< all operators of the block on one tile of points after the other (`fused_block`)
     Attended,    ///< the same in half precision on devices, where LibTorch's attention computes the slices
-    Inferred,    ///< all blocks in one operator, without gradients: a pass over the tiles ends a block and begins the next (`inferred_blocks`)
+    Inferred,    ///< on CPUs all blocks in one operator, without gradients: a pass over the tiles ends a block and begins the next (`inferred_blocks`)
     Streamed     ///< all blocks in one operator: each block is computed from the model's inputs again (`streamed_blocks`)
 };
 
@@ -37,8 +37,9 @@ struct BlockFusion {
 /// Why the fused operators cannot take these points through a block: the block's own obstacle, or one of the points and weights. Null if they can.
 const char* obstacle_of(const at::Tensor& points, const BlockFusion& fusion);
 
-/// Inferred or Streamed, if memory mode and gradients require it and no block has an obstacle; nothing if each block has a form of its own.
-std::optional<BlockForm> form_of_all(MemoryMode memory);
+/// Inferred or Streamed, if memory mode and gradients require it on the device of these points and no block has an obstacle; nothing if each block has a form
+/// of its own.
+std::optional<BlockForm> form_of_all(const at::Tensor& points, MemoryMode memory);
 
 /// The form of one block if `form_of_all` has none.
 /// @param obstacle   of these points, as `obstacle_of`

@@ -29,7 +29,7 @@ FusedMlp MlpImpl::fused() const
 torch::Tensor MlpImpl::on_points(const torch::Tensor& points, const torch::Tensor& offset)
 {
     const auto mlp = fused();
-    if (!fusion_obstacle(points, mlp)) return fused_mlp(points, mlp, offset);
+    if (points.is_cpu() && !fusion_obstacle(points, mlp)) return fused_mlp(points, mlp, offset);  // on devices LibTorch's products do
     const auto result = forward(points);
     return offset.defined() ? result + offset.unsqueeze(1) : result;
 }

@@ -178,7 +178,7 @@ StreamedModel TransolverImpl::fused(const torch::Tensor& inputs, const torch::Te
 
 torch::Tensor TransolverImpl::run(const torch::Tensor& inputs, const torch::Tensor& time)
 {
-    const auto form = form_of_all(memory_);
+    const auto form = form_of_all(inputs, memory_);
     if (form == BlockForm::Streamed) return streamed_blocks(inputs, fused(inputs, time));
     if (form == BlockForm::Inferred) {
         const auto all = fusion(inputs, time);
@@ -195,7 +195,7 @@ torch::Tensor TransolverImpl::run(const torch::Tensor& inputs, const torch::Tens
 
 std::vector<BlockChoice> TransolverImpl::block_forms(const torch::Tensor& points)
 {
-    const auto form = form_of_all(memory_);
+    const auto form = form_of_all(points, memory_);
     if (form == BlockForm::Streamed) fused(points, {});
     if (form && !fusion(points, {}).obstacle) return std::vector<BlockChoice>(blocks_->size(), {*form, nullptr});
     std::vector<BlockChoice> choices;

@@ -75,7 +75,7 @@ public:
 
     std::vector<BlockChoice> block_forms(const torch::Tensor& points) override;
 
-    /// Whether it has the mode Streamed and slice states, on a CPU and in the type of its weights.
+    /// Whether it has the mode Streamed and slice states, for points of the type of its weights.
     bool can_stream() const;
 
     /// For each layer the slices' tokens after attention, (B, H, S, D), computed from all points, without gradients. With them `forward_with_states` predicts

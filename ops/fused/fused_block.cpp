@@ -285,13 +285,6 @@ at::Tensor called(const at::Tensor& x, const FusedBlock& block, const FusedOptio
     return BlockFunction::apply(x, at::TensorList(weights), call);
 }
 
-/// The half precision to which autocast brings products on a device; none where it is off.
-std::optional<at::ScalarType> half_type(const at::Device& device)
-{
-    if (!at::autocast::is_autocast_enabled(device.type())) return std::nullopt;
-    return at::autocast::get_autocast_dtype(device.type());
-}
-
 bool is_half(at::ScalarType type)
 {
     return type == at::kBFloat16 || type == at::kHalf;
@@ -304,7 +297,7 @@ const char* obstacle_of_points(const at::Tensor& points)
     if (!device.is_cpu() && !has_kernels(device)) return "its points are on a device without kernels";
     if (points.dim() != 3) return "its points have no batch dimension";
     const auto type = points.scalar_type();
-    const auto half = half_type(points.device());
+    const auto half = half_type_on(points.device());
     const bool is_known = type == at::kFloat || type == at::kDouble || type == at::kBFloat16 || (type == at::kHalf && !points.is_cpu());
     if (!is_known) return "its points are neither float32 nor float64";
     if (exact_mode() && type != at::kDouble) return "exact mode computes float32 operator by operator";
@@ -332,9 +325,15 @@ const char* obstacle_of_layout(const at::Tensor& points)
 
 }  // namespace
 
+std::optional<at::ScalarType> half_type_on(const at::Device& device)
+{
+    if (!at::autocast::is_autocast_enabled(device.type())) return std::nullopt;
+    return at::autocast::get_autocast_dtype(device.type());
+}
+
 at::ScalarType type_between_blocks(at::ScalarType type)
 {
-    return type == at::kFloat && half_type(at::kCPU) == at::kBFloat16 ? at::kBFloat16 : type;
+    return type == at::kFloat && half_type_on(at::kCPU) == at::kBFloat16 ? at::kBFloat16 : type;
 }
 
 const char* fusion_obstacle(const at::Tensor& points, const FusedBlock& block)
@@ -351,7 +350,6 @@ const char* fusion_obstacle(const at::Tensor& points, const FusedBlock& block)
 
 const char* fusion_obstacle(const at::Tensor& points, const FusedMlp& mlp)
 {
-    if (!points.is_cpu()) return "an MLP, or all blocks in one operator, can be fused on CPUs only";
     if (const auto* obstacle = obstacle_of_points(points)) return obstacle;
     if (const auto* obstacle = obstacle_of_weight(points, mlp.hidden)) return obstacle;
     return obstacle_of_layout(points);
@@ -359,12 +357,12 @@ const char* fusion_obstacle(const at::Tensor& points, const FusedMlp& mlp)
 
 bool takes_attention(const at::Tensor& points)
 {
-    return !points.is_cpu() && half_type(points.device());
+    return !points.is_cpu() && half_type_on(points.device());
 }
 
 at::Tensor fused_block(const at::Tensor& x, const FusedBlock& block, const FusedOptions& options)
 {
-    return called(takes_attention(x) ? x.to(*half_type(x.device())) : x, block, options, !x.is_cpu());
+    return called(takes_attention(x) ? x.to(*half_type_on(x.device())) : x, block, options, !x.is_cpu());
 }
 
 at::Tensor fused_block_by_kernels(const at::Tensor& x, const FusedBlock& block, const FusedOptions& options)

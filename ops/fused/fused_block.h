@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace meshard {
@@ -39,10 +40,13 @@ struct FusedOptions {
 
 /// The reason why the fused operators cannot compute a block, or an MLP, on these points (B, N, C), as a clause about the block ("its weights are sharded");
 /// null if they can. Points must be float or double, with type and device of the weights, and cut along batch or rows at most; under autocast to half precision
-/// (on CPUs bfloat16) they may have that type, too. Not under other autocast, in exact mode for float, or with sharded weights; on a GPU no MLP, no
+/// (on CPUs bfloat16) they may have that type, too. Not under other autocast, in exact mode for float, or with sharded weights; on a GPU no
 /// temperatures of points, and in single precision no heads of more than 128 channels.
 const char* fusion_obstacle(const at::Tensor& points, const FusedBlock& block);
 const char* fusion_obstacle(const at::Tensor& points, const FusedMlp& mlp);
+
+/// The half precision to which autocast brings products on a device; none where it is off.
+std::optional<at::ScalarType> half_type_on(const at::Device& device);
 
 /// Whether a fused block computes the slices of these points by LibTorch's attention (`AttendedSlices`): on devices under autocast.
 bool takes_attention(const at::Tensor& points);

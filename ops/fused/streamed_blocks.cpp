@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/fused/streamed_blocks.h"
 
+#include "ops/fused/device_stream.h"
 #include "ops/fused/tile_tensors.h"
 #include "ops/rows/tile_schedule.h"
 #include "ops/slices/slice_layout.h"
@@ -84,6 +85,8 @@ struct StreamWorker {
 struct StreamCall : torch::CustomClassHolder {
     StreamedModel model;
     SpecPtr rows;
+    bool by_kernels = false;  // computed by DeviceStreamPasses, as on GPUs
+    at::ScalarType type{};    // there: of the points between layers
     std::vector<SliceStates> slices;
     std::vector<RowDraw> noise;  // by block
 };
@@ -184,18 +187,11 @@ public:
         return result;
     }
 
-    struct Gradients {
-        at::Tensor points;
-        std::vector<at::Tensor> mlp;
-        at::Tensor offset;
-        std::vector<std::vector<at::Tensor>> weights, attend_weights;  // by block
-    };
-
-    Gradients backward(const std::vector<SliceStates>& slices, const at::Tensor& result_gradient, bool wants_points)
+    StreamGradients backward(const std::vector<SliceStates>& slices, const at::Tensor& result_gradient, bool wants_points)
     {
         const auto g = result_gradient.contiguous();
         const auto& shape = model_.blocks.front().shape;
-        Gradients found;
+        StreamGradients found;
         found.attend_weights.resize(num_layers());
         for (const auto& layer : slices) states_.push_back(layer.states());
         sums_gradients_.resize(num_layers());
@@ -307,7 +303,7 @@ private:
                             worker.offset_gradient.empty() ? nullptr : worker.offset_gradient.data() + tile.sample * model_.offset.size(1));
     }
 
-    void add_up(TileThreads<Worker>& threads, Gradients& found) const
+    void add_up(TileThreads<Worker>& threads, StreamGradients& found) const
     {
         const auto sum = [&](const at::Tensor& like, const auto& part_of) {
             auto total = at::zeros_like(like);
@@ -341,19 +337,16 @@ private:
     std::vector<at::Tensor> states_, sums_gradients_;      // by block, this rank's samples
 };
 
-/// Calls `run` with passes of the right type.
+/// Calls `run` with the passes of a call: those of its device, in the type of its numbers.
 template <class Run>
-void with_passes(const at::Tensor& points, const StreamedModel& model, const std::vector<RowDraw>& noise, const Run& run)
+void with_passes(const at::Tensor& points, const StreamedModel& model, const StreamCall& call, const Run& run)
 {
-    if (points.scalar_type() == at::kDouble)
-        run(StreamPasses<double>(points, model, noise));
+    if (call.by_kernels)
+        run(DeviceStreamPasses(points, model, call.type));
+    else if (points.scalar_type() == at::kDouble)
+        run(StreamPasses<double>(points, model, call.noise));
     else
-        run(StreamPasses<float>(points, model, noise));
-}
-
-SpecPtr rows_of_points(const at::Tensor& points)
-{
-    return is_sharded(points) ? spec_of(points) : nullptr;
+        run(StreamPasses<float>(points, model, call.noise));
 }
 
 /// Converts to the type of the weights, since autocast may have changed it.
@@ -379,7 +372,7 @@ struct StreamFunction : torch::autograd::Function<StreamFunction> {
         const auto model = local_model(call->model, weights.vec(), call->rows);
         at::Tensor result;
         call->noise = draws_of(call->model, points);
-        with_passes(local, model, call->noise, [&](auto passes) {
+        with_passes(local, model, *call, [&](auto passes) {
             call->slices = passes.find_states(call->rows, record);
             result = passes.result();
         });
@@ -401,7 +394,7 @@ struct StreamFunction : torch::autograd::Function<StreamFunction> {
         const auto gradient = local_in(gradients[0], rows), points = local_in(saved[0], rows);
         const auto of_weights = rows ? weight_gradient_spec(*rows) : nullptr, of_slices = rows ? weight_gradient_spec(*token_spec(*rows)) : nullptr;
         variable_list list;
-        with_passes(points, model, call->noise, [&](auto passes) {
+        with_passes(points, model, *call, [&](auto passes) {
             const auto found = passes.backward(call->slices, gradient, context->needs_input_grad(0));
             append_wrapped(list, {found.points}, rows);
             append_wrapped(list, found.mlp, of_weights);
@@ -416,37 +409,59 @@ struct StreamFunction : torch::autograd::Function<StreamFunction> {
     }
 };
 
+/// A call on these points; they are of the type of the weights, or of another that autocast has given them.
+c10::intrusive_ptr<StreamCall> call_on(const at::Tensor& points, const StreamedModel& model, bool by_kernels)
+{
+    auto call = c10::make_intrusive<StreamCall>();
+    call->model = model;
+    call->rows = is_sharded(points) ? spec_of(points) : nullptr;
+    call->by_kernels = by_kernels;
+    call->type = half_type_on(points.device()).value_or(model.mlp.hidden.scalar_type());
+    if (by_kernels && std::any_of(model.blocks.begin(), model.blocks.end(), [](const auto& block) { return block.shape.point_temperature; }))
+        throw InvalidInput("streamed_blocks: the kernels have no temperatures of points. Call fusion_obstacle before.");
+    return call;
+}
+
+at::Tensor streamed(const at::Tensor& points, const StreamedModel& model, bool by_kernels)
+{
+    const auto weights = list_of(model);
+    const auto wants = [](const at::Tensor& tensor) { return tensor.requires_grad(); };
+    const bool record = at::GradMode::is_enabled() && (wants(points) || std::any_of(weights.begin(), weights.end(), wants));
+    return StreamFunction::apply(in_type_of(model, points), at::TensorList(weights), call_on(points, model, by_kernels), record);
+}
+
 }  // namespace
 
 at::Tensor streamed_blocks(const at::Tensor& points, const StreamedModel& model)
 {
-    auto call = c10::make_intrusive<StreamCall>();
-    call->model = model;
-    call->rows = rows_of_points(points);
-    const auto weights = list_of(model);
-    const auto wants = [](const at::Tensor& tensor) { return tensor.requires_grad(); };
-    const bool record = at::GradMode::is_enabled() && (wants(points) || std::any_of(weights.begin(), weights.end(), wants));
-    return StreamFunction::apply(in_type_of(model, points), at::TensorList(weights), call, record);
+    return streamed(points, model, !points.is_cpu());
+}
+
+at::Tensor streamed_blocks_by_kernels(const at::Tensor& points, const StreamedModel& model)
+{
+    return streamed(points, model, true);
 }
 
 at::Tensor inferred_blocks(const at::Tensor& points, const StreamedModel& model, bool keep_projections)
 {
     const at::NoGradGuard no_grad;
-    const auto rows = rows_of_points(points);
+    const auto rows = is_sharded(points) ? spec_of(points) : nullptr;
     const auto local = local_model(model, list_of(model), rows);
-    at::Tensor result;
-    with_passes(local_in(in_type_of(model, points), rows), local, draws_of(model, points),
-                [&](auto passes) { result = passes.result_by_layers(rows, keep_projections); });
-    return wrapped(result, rows);
+    const auto plain = local_in(in_type_of(model, points), rows);
+    const auto noise = draws_of(model, points);
+    const auto result = [&](auto passes) { return wrapped(passes.result_by_layers(rows, keep_projections), rows); };
+    return plain.scalar_type() == at::kDouble ? result(StreamPasses<double>(plain, local, noise)) : result(StreamPasses<float>(plain, local, noise));
 }
 
 std::vector<at::Tensor> slice_states_of(const at::Tensor& points, const StreamedModel& model)
 {
     const at::NoGradGuard no_grad;
-    const auto rows = rows_of_points(points);
+    const auto call = call_on(points, model, !points.is_cpu());
+    const auto& rows = call->rows;
     const auto local = local_model(model, list_of(model), rows);
+    call->noise = draws_of(model, points);
     std::vector<at::Tensor> states;
-    with_passes(local_in(in_type_of(model, points), rows), local, draws_of(model, points), [&](auto passes) {
+    with_passes(local_in(in_type_of(model, points), rows), local, *call, [&](auto passes) {
         for (const auto& slices : passes.find_states(rows, false)) states.push_back(wrapped(slices.states(), rows ? token_spec(*rows) : nullptr));
     });
     return states;
@@ -459,14 +474,16 @@ at::Tensor blocks_with_states(const at::Tensor& points, const StreamedModel& mod
                            ". Pass those that slice_states_of computed with this model.");
     }
     const at::NoGradGuard no_grad;
-    const auto rows = rows_of_points(points);
+    const auto call = call_on(points, model, !points.is_cpu());
+    const auto& rows = call->rows;
     const auto local = local_model(model, list_of(model), rows);
+    call->noise = draws_of(model, points);
     std::vector<at::Tensor> local_states;
     for (const auto& state : states) {
         local_states.push_back((rows ? local_in(state, token_spec(*rows)) : is_sharded(state) ? local_of(state) : state).contiguous());
     }
     at::Tensor result;
-    with_passes(local_in(in_type_of(model, points), rows), local, draws_of(model, points), [&](auto passes) {
+    with_passes(local_in(in_type_of(model, points), rows), local, *call, [&](auto passes) {
         passes.set_states(local_states);
         result = passes.result();
     });

@@ -102,6 +102,16 @@ class StandIn(Case):
         self.assertGreater(more.get(("copy", "copy_to_host_late"), 0), 2 * 10)  # in each of two steps
         self.assertEqual({what for what, _ in more}, {"copy"}, more)  # nothing waits for them
 
+    def test_streams_with_the_losses_of_the_cpu(self):
+        words = ["training.max_steps=3", "training.memory=streamed"]
+        self.assert_good(self.meshard("train", "car.yaml", "run_id=cpu", *words, "--device", "cpu"))
+        for num_ranks in (1, 2):
+            self.assert_good(self.on_device("train", "car.yaml", f"run_id=there{num_ranks}", *words, "--nproc", num_ranks))
+            self.assert_near(self.losses(f"there{num_ranks}"), self.losses("cpu"))
+        mesh = next(self.folder.rglob("*.vtp"))
+        self.assert_good(self.on_device("predict", "runs/cpu", mesh, "-o", "there.vtp", "--memory", "streamed"))
+        self.assertIn("streamed", self.on_device("train", "car.yaml", *words, "--print-plan").out.split("training ")[1])
+
     def test_predicts_what_the_cpu_predicts(self):
         self.assert_good(self.meshard("train", "car.yaml", "run_id=cpu", "training.max_steps=1", "--device", "cpu"))
         mesh = next(self.folder.rglob("*.vtp"))

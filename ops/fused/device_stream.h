@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "ops/fused/device_tile.h"
+#include "ops/fused/streamed_blocks.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+namespace meshard {
+
+/// The gradients that `streamed_blocks` computes.
+struct StreamGradients {
+    at::Tensor points;  ///< undefined unless wanted
+    std::vector<at::Tensor> mlp;
+    at::Tensor offset;                                             ///< undefined unless the model has one
+    std::vector<std::vector<at::Tensor>> weights, attend_weights;  ///< by block
+};
+
+/// Forward and backward of `streamed_blocks` for GPUs: the same sweeps over tiles as on CPUs, a tile's layers by DeviceTile. Beside points and result it
+/// needs the memory of one tile in all layers.
+class DeviceStreamPasses {
+public:
+    /// @param points   this rank's, plain   @param model   with this rank's weights
+    /// @param type     of the points between layers: that of the weights, or half precision
+    DeviceStreamPasses(const at::Tensor& points, const StreamedModel& model, at::ScalarType type);
+
+    /// The slices of all layers, from the first to the last. One all-reduce a layer where rows are cut.
+    std::vector<SliceStates> find_states(const SpecPtr& rows, bool record);
+
+    void set_states(std::vector<at::Tensor> states) { states_ = std::move(states); }
+
+    /// The model's result by the states that `find_states` or `set_states` gave.
+    at::Tensor result() const;
+
+    StreamGradients backward(const std::vector<SliceStates>& slices, const at::Tensor& result_gradient, bool wants_points);
+
+private:
+    std::int64_t num_layers() const { return static_cast<std::int64_t>(layers_.size()); }
+    at::Tensor rows(const at::Tensor& points, const Tile& tile) const;
+    at::Tensor no_sums(std::int64_t width) const;
+    at::Tensor begin(const at::Tensor& points, const Tile& tile) const;
+    RecordedTile through(std::int64_t layer, const at::Tensor& x, const Tile& tile, bool record_first, bool record_second) const;
+    at::Tensor run_to(std::int64_t layer, const Tile& tile) const;
+    at::Tensor sweep(std::int64_t layer, const Tile& tile, const at::Tensor& result_gradient, RecordedTile& last) const;
+
+    at::Tensor points_;
+    const StreamedModel& model_;
+    at::ScalarType type_;
+    std::vector<Tile> tiles_;
+    std::vector<at::Tensor> mlp_, used_mlp_;  // leaves, and the same in the type of the points
+    at::Tensor offset_;                       // a leaf
+    std::vector<DeviceTile> layers_;
+    std::vector<BlockWeights<at::Tensor>> gradients_;  // by block, in backward
+    std::vector<at::Tensor> states_, sums_gradients_;  // by block
+};
+
+}  // namespace meshard
