@@ -5,7 +5,7 @@
 #   bash apps/setup.sh            CPU: LibTorch without the CUDA libraries that only a GPU needs (1.3 GB)
 #   bash apps/setup.sh --cuda     LibTorch with all of them (NCCL, cuBLAS, cuDNN, ...)
 #   bash apps/setup.sh --nvcc     and NVIDIA's compiler, for the kernels of GPUs (0.2 GB); --cuda brings it, too
-#   bash apps/setup.sh --python   and, in build/python, a complete torch for `import meshard` and its tests (5 GB)
+#   bash apps/setup.sh --python   and what `import torch` wants in that environment, for `import meshard` and its tests (0.2 GB)
 #   bash apps/setup.sh --no-vtk   leave out VTK and what only the file formats need
 #
 # MESHARD_VENV names another folder for the virtual environment. Installed with the programs, as PREFIX/share/meshard/setup.sh, this brings LibTorch alone,
@@ -93,12 +93,17 @@ if [ ! -f "$stamp" ]; then
   touch "$stamp"
 fi
 
-# --- a complete torch, for Python --------------------------------------------------------------------------------------
-stamp=$root/build/python/.meshard-torch-$torch_version
+# --- what `import torch` wants -------------------------------------------------------------------------------------------
+stamp="$venv/.meshard-python-$torch_version-cuda-$with_cuda"
 if [ "$with_python" = yes ] && [ ! -f "$stamp" ]; then
-  say "installing torch $torch_version with all that it imports into build/python"
-  "$python" -m venv "$root/build/python" && "$root/build/python/bin/pip" install -q "torch==$torch_version" numpy meshio ||
-    fail "pip could not install torch $torch_version for Python. Is there a network? For a mirror set PIP_INDEX_URL."
+  [ -z "$prefix" ] || fail "--python is for checkouts. For a program of your own: pip install 'torch==$torch_version'."
+  say "installing what torch $torch_version imports in Python into $venv (0.2 GB)"
+  "$venv/bin/pip" install -q --no-deps filelock fsspec jinja2 markupsafe mpmath networkx setuptools sympy typing-extensions numpy expecttest \
+      meshio rich markdown-it-py mdurl pygments scikit-build-core packaging pathspec ||
+    fail "pip could not install what torch imports. Is there a network? For a mirror set PIP_INDEX_URL."
+  # torch is linked against CUDA libraries that nothing on a CPU calls: empty ones stand in for them.
+  if [ "$with_cuda" = no ]; then "$python" "$root/apps/python/absent_cuda.py" "$venv"/lib/python3*/site-packages >/dev/null; fi
+  "$venv/bin/python3" -c 'import torch' || fail "$venv/bin/python3 cannot import torch, see above."
   touch "$stamp"
 fi
 

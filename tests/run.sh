@@ -13,7 +13,7 @@ python=${MESHARD_PYTHON:-}
 if [ "${1:-}" = --python ]; then
   shift
   setup+=(--python)
-  python=$root/build/python/bin/python3
+  python=${MESHARD_VENV:-$root/build/venv}/bin/python3
 fi
 bash "$root/apps/setup.sh" "${setup[@]}"
 cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release ${python:+"-DMESHARD_PYTHON=$python"}
