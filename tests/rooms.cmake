@@ -48,7 +48,7 @@ set(rooms
   "apps/program: io/bytes partition sharding/memory sharding/transport"
   "apps/cases: apps/settings io io/bytes io/shards models/registry ops/surface partition partition/cut partition/ghosts partition/mesh sharding/exchange sharding/ranks sharding/tensor"
   "apps/evaluation: apps/cases apps/program apps/settings io/bytes io/shards partition partition/mesh sharding/ranks"
-  "apps/python: io io/shards ops/neighbors ops/rows ops/surface partition partition/cut partition/ghosts partition/mesh sharding/memory sharding/parameters sharding/ranks sharding/tensor sharding/transport"
+  "apps/python: io io/shards models/geotransolver models/layers models/registry models/transolver ops/neighbors ops/rows ops/surface partition partition/cut partition/ghosts partition/mesh sharding/exchange sharding/memory sharding/parameters sharding/ranks sharding/tensor sharding/transport"
   "apps/report: apps/cases apps/evaluation apps/program apps/settings apps/training io io/bytes io/picture partition partition/mesh sharding/tensor sharding/transport"
   "apps/settings: apps/program io/bytes models/layers models/registry partition"
   "apps/training: apps/cases apps/evaluation apps/program apps/settings io io/bytes io/checkpoints io/shards models/layers models/registry partition partition/ghosts sharding/memory sharding/parameters sharding/ranks sharding/tensor sharding/transport"

@@ -4,10 +4,12 @@
 #include "sharding/ranks/device_mesh.h"
 #include "sharding/ranks/placement.h"
 
+#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/extension.h>
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace meshard {
@@ -16,6 +18,9 @@ namespace meshard {
 struct PythonMesh {
     std::shared_ptr<const DeviceMesh> mesh;
 };
+
+/// Host and process of each rank, for messages and to notice one that has ended. Collective.
+std::vector<std::string> process_names(c10d::Store& store, int rank, int size);
 
 /// Waiting for other ranks must not keep this process's other Python threads waiting.
 using WithoutGil = pybind11::call_guard<pybind11::gil_scoped_release>;
@@ -26,5 +31,7 @@ void bind_device_mesh(pybind11::module_& module);
 void bind_tensors(pybind11::module_& module);
 void bind_parameters(pybind11::module_& module);
 void bind_rows(pybind11::module_& module);
+void bind_backend(pybind11::module_& module);
+void bind_models(pybind11::module_& module);
 
 }  // namespace meshard

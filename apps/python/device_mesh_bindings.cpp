@@ -7,8 +7,11 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <map>
+#include <memory>
+#include <optional>
 #include <pybind11/chrono.h>
 #include <string>
 #include <unistd.h>
@@ -19,21 +22,6 @@ namespace meshard {
 namespace {
 
 using GroupsByAxis = std::map<std::string, c10d::ProcessGroup*>;
-
-/// Host and process of each rank, for messages and to notice one that has ended.
-std::vector<std::string> process_names(c10d::Store& store, int rank, int size)
-{
-    char host[256] = {};
-    gethostname(host, sizeof host - 1);
-    const auto own = std::string(host) + ":" + std::to_string(getpid());
-    store.set("process." + std::to_string(rank), std::vector<std::uint8_t>(own.begin(), own.end()));
-    std::vector<std::string> names;
-    for (int r = 0; r < size; ++r) {
-        const auto bytes = store.get("process." + std::to_string(r));
-        names.emplace_back(bytes.begin(), bytes.end());
-    }
-    return names;
-}
 
 /// Groups that torch.distributed has made, by the name of their axis; `all` is that of all ranks. Ranks of a group that share a host talk through memory
 /// instead, which `store` helps them to find; without a store all is left to torch's transport.
@@ -74,12 +62,50 @@ private:
     std::map<std::string, c10::intrusive_ptr<c10d::Backend>> backends_;
 };
 
+/// Meshes that are alive, newest last: a tensor that comes back from a file looks for the one that it lay on.
+std::vector<std::weak_ptr<const DeviceMesh>> living_meshes;
+
+PythonMesh remembered(std::shared_ptr<const DeviceMesh> mesh)
+{
+    std::erase_if(living_meshes, [](const auto& held) { return held.expired(); });
+    if (std::none_of(living_meshes.begin(), living_meshes.end(), [&](const auto& held) { return held.lock() == mesh; })) living_meshes.push_back(mesh);
+    return {std::move(mesh)};
+}
+
+std::vector<std::int64_t> shape_of(const DeviceMesh& mesh)
+{
+    std::vector<std::int64_t> shape;
+    for (std::int64_t a = 0; a < mesh.num_axes(); ++a) shape.push_back(mesh.size(a));
+    return shape;
+}
+
+std::vector<std::int64_t> coordinate_of(const DeviceMesh& mesh)
+{
+    std::vector<std::int64_t> coordinate;
+    for (std::int64_t a = 0; a < mesh.num_axes(); ++a) coordinate.push_back(mesh.coordinate(a));
+    return coordinate;
+}
+
+std::optional<PythonMesh> living_mesh(const std::vector<std::string>& names, const std::vector<std::int64_t>& shape,
+                                      const std::vector<std::int64_t>& coordinate)
+{
+    for (auto held = living_meshes.rbegin(); held != living_meshes.rend(); ++held) {
+        const auto mesh = held->lock();
+        if (mesh && mesh->axis_names() == names && shape_of(*mesh) == shape && coordinate_of(*mesh) == coordinate) return PythonMesh{mesh};
+    }
+    return std::nullopt;
+}
+
 PythonMesh make_mesh(std::vector<std::int64_t> shape, std::vector<std::string> names, int rank, int size, const GroupsByAxis& groups, c10d::Store* store,
                      std::chrono::milliseconds time_limit)
 {
     ProcessGroups factory(rank, size, groups, store, time_limit);
-    const py::gil_scoped_release without_gil;
-    return {DeviceMesh::create(factory, std::move(shape), std::move(names))};
+    std::shared_ptr<const DeviceMesh> mesh;
+    {
+        const py::gil_scoped_release without_gil;
+        mesh = DeviceMesh::create(factory, std::move(shape), std::move(names));
+    }
+    return remembered(std::move(mesh));
 }
 
 std::int64_t axis_of(const PythonMesh& mesh, const std::variant<std::int64_t, std::string>& dim)
@@ -106,20 +132,29 @@ using Dim = std::variant<std::int64_t, std::string>;
 
 }  // namespace
 
+std::vector<std::string> process_names(c10d::Store& store, int rank, int size)
+{
+    char host[256] = {};
+    gethostname(host, sizeof host - 1);
+    const auto own = std::string(host) + ":" + std::to_string(getpid());
+    store.set("process." + std::to_string(rank), std::vector<std::uint8_t>(own.begin(), own.end()));
+    std::vector<std::string> names;
+    for (int r = 0; r < size; ++r) {
+        const auto bytes = store.get("process." + std::to_string(r));
+        names.emplace_back(bytes.begin(), bytes.end());
+    }
+    return names;
+}
+
 void bind_device_mesh(py::module_& module)
 {
     py::class_<PythonMesh>(module, "DeviceMesh", "A grid of ranks with named axes. Made by init_device_mesh or from_torch_mesh.")
         .def(py::init(&make_mesh), py::arg("shape"), py::arg("mesh_dim_names"), py::arg("rank"), py::arg("num_ranks"), py::arg("groups"),
              py::arg("store") = nullptr, py::arg("time_limit") = std::chrono::milliseconds(300'000))
         .def_static(
-            "single", [] { return PythonMesh{DeviceMesh::single()}; }, "One rank by itself, with the axis `domain`; needs no torch.distributed.")
+            "single", [] { return remembered(DeviceMesh::single()); }, "One rank by itself, with the axis `domain`; needs no torch.distributed.")
         .def_property_readonly("mesh_dim_names", [](const PythonMesh& m) { return py::tuple(py::cast(m.mesh->axis_names())); })
-        .def_property_readonly("shape",
-                               [](const PythonMesh& m) {
-                                   py::list shape;
-                                   for (std::int64_t a = 0; a < m.mesh->num_axes(); ++a) shape.append(m.mesh->size(a));
-                                   return py::tuple(shape);
-                               })
+        .def_property_readonly("shape", [](const PythonMesh& m) { return py::tuple(py::cast(shape_of(*m.mesh))); })
         .def_property_readonly("ndim", [](const PythonMesh& m) { return m.mesh->num_axes(); })
         .def(
             "size", [](const PythonMesh& m, const std::optional<Dim>& dim) { return dim ? m.mesh->size(axis_of(m, *dim)) : m.mesh->num_ranks(); },
@@ -130,15 +165,9 @@ void bind_device_mesh(py::module_& module)
             "get_local_rank", [](const PythonMesh& m, const Dim& dim) { return m.mesh->coordinate(axis_of(m, dim)); }, py::arg("mesh_dim") = Dim(0),
             "This rank's position along one axis.")
         .def(
-            "get_coordinate",
-            [](const PythonMesh& m) {
-                std::vector<std::int64_t> coordinate;
-                for (std::int64_t a = 0; a < m.mesh->num_axes(); ++a) coordinate.push_back(m.mesh->coordinate(a));
-                return coordinate;
-            },
-            "This rank's position along each axis.")
+            "get_coordinate", [](const PythonMesh& m) { return coordinate_of(*m.mesh); }, "This rank's position along each axis.")
         .def(
-            "__getitem__", [](const PythonMesh& m, const std::string& axis) { return PythonMesh{m.mesh->sub_mesh(axis)}; }, py::arg("mesh_dim"),
+            "__getitem__", [](const PythonMesh& m, const std::string& axis) { return remembered(m.mesh->sub_mesh(axis)); }, py::arg("mesh_dim"),
             "The ranks along one axis that include this one, as a mesh of that axis alone.")
         .def("__eq__", [](const PythonMesh& a, const PythonMesh& b) { return a.mesh == b.mesh; })
         .def("__hash__", [](const PythonMesh& m) { return std::hash<const void*>()(m.mesh.get()); })
@@ -148,6 +177,7 @@ void bind_device_mesh(py::module_& module)
         .def_property_readonly(
             "num_messages", [](const PythonMesh& m) { return m.mesh->counter().num_calls(); }, "How many collectives this rank has called on this mesh.")
         .def_property_readonly("num_bytes", [](const PythonMesh& m) { return m.mesh->counter().total_bytes(); }, "Bytes of those, of this rank.");
+    module.def("living_mesh", &living_mesh);
 }
 
 }  // namespace meshard

@@ -7,11 +7,13 @@
 #include "partition/cut/partitioner.h"
 #include "partition/error.h"
 #include "partition/ghosts/subdomain.h"
+#include "partition/mesh/cell_geometry.h"
 #include "partition/mesh/mesh.h"
 #include "partition/mesh/mesh_graph.h"
 #include "partition/mesh/surface_forces.h"
 #include "partition/mesh/surface_geometry.h"
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
@@ -20,6 +22,7 @@
 #include <pybind11/stl.h>
 #include <pybind11/stl/filesystem.h>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace py = pybind11;
@@ -189,6 +192,28 @@ SurfaceForces surface_forces(const SharedMesh& mesh, const std::vector<double>& 
     return integrate_forces(area_vectors(*mesh), surface_centroids(*mesh), pressures, tractions, centre);
 }
 
+/// Whether the mesh is a cloud of points, and the rows of each part that are its own, from the manifest alone.
+std::pair<bool, std::vector<std::int64_t>> rows_of_parts(const std::filesystem::path& folder)
+{
+    const auto manifest = read_manifest(folder);
+    std::vector<std::int64_t> rows;
+    for (const auto& part : manifest.parts) rows.push_back(manifest.num_cells > 0 ? part.num_owned_cells : part.num_owned_points);
+    return {manifest.num_cells == 0, rows};
+}
+
+/// Centroids of the cells, (cells, 3).
+py::array_t<double> centroids(const SharedMesh& mesh)
+{
+    std::vector<Vector3> found;
+    {
+        const py::gil_scoped_release without_gil;
+        found = mesh->kind == MeshKind::Surface ? surface_centroids(*mesh) : cell_measures(*mesh).centroids;
+    }
+    py::array_t<double> array({static_cast<py::ssize_t>(found.size()), py::ssize_t{3}});
+    for (std::size_t i = 0; i < found.size(); ++i) std::copy(found[i].begin(), found[i].end(), array.mutable_data(i));
+    return array;
+}
+
 void bind_mesh(py::module_& module)
 {
     py::class_<Mesh, SharedMesh>(module, "Mesh", "Geometry and named arrays, as read-only arrays of numpy. Made by meshard.mesh and meshard.read.")
@@ -230,6 +255,8 @@ void bind_parts(py::module_& module)
         .def("__repr__", [](const Subdomain& p) { return to_string(p); });
     module.def("partition", &partition, WithoutGil());
     module.def("merge", [](const std::vector<SharedPart>& parts) { return std::make_shared<Mesh>(merge_subdomains(copied(parts))); }, WithoutGil());
+    module.def("rows_of_parts", &rows_of_parts);
+    module.def("centroids", &centroids);
     module.def("write_shards", &write_shards, WithoutGil());
     module.def("read_shards", [](const std::filesystem::path& folder) { return shared(load_subdomains(folder)); }, WithoutGil());
     module.def(

@@ -11,4 +11,6 @@ PYBIND11_MODULE(_core, module)
     meshard::bind_tensors(module);
     meshard::bind_parameters(module);
     meshard::bind_rows(module);
+    meshard::bind_backend(module);
+    meshard::bind_models(module);
 }

@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/python/bindings.h"
 #include "ops/neighbors/neighbors.h"
+#include "ops/rows/ghost_exchange.h"
 #include "ops/rows/row_gather.h"
 #include "ops/rows/segment_reduce.h"
 #include "ops/surface/surface_distance.h"
 #include "partition/error.h"
+#include "partition/ghosts/index_map.h"
+#include "sharding/exchange/exchange_plan.h"
 
 #include <limits>
+#include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace py = pybind11;
 
@@ -40,6 +46,59 @@ SurfaceDistance distance_of(const at::Tensor& vertices, const at::Tensor& faces,
     else if (sign != "pseudo_normal")
         throw InvalidInput("signed_distance: expected the sign 'pseudo_normal' or 'winding_number', found '" + sign + "'.");
     return signed_distance(vertices, faces, queries, options);
+}
+
+/// Who sends which rows to whom, as Python holds it.
+struct PythonGhostPlan {
+    std::shared_ptr<const ExchangePlan> plan;
+};
+
+PythonGhostPlan ghost_plan(std::vector<std::int64_t> global_ids, std::int64_t num_owned, std::vector<std::int32_t> ghost_owners, const PythonMesh& mesh)
+{
+    const auto& group = mesh.mesh->group(mesh.mesh->axis("domain"));
+    const bool fits = num_owned >= 0 && num_owned + static_cast<std::int64_t>(ghost_owners.size()) == static_cast<std::int64_t>(global_ids.size());
+    const std::vector<std::int64_t> own{fits ? num_owned : -1};
+    IndexMap map;
+    for (const auto& of_rank : group.all_gather_integers(own)) {
+        if (of_rank[0] < 0) {
+            throw InvalidInput("GhostPlan: expected global_ids of num_owned rows and of one ghost for each entry of ghost_owners; on a rank they do not fit" +
+                               (fits ? std::string(".")
+                                     : ": there are " + std::to_string(global_ids.size()) + " ids, " + std::to_string(num_owned) + " owned rows and " +
+                                           std::to_string(ghost_owners.size()) + " owners of ghosts."));
+        }
+        map.num_global += of_rank[0];
+    }
+    map.num_owned = static_cast<std::int32_t>(num_owned);
+    map.global_ids = std::move(global_ids);
+    map.ghost_owners = std::move(ghost_owners);
+    return {ExchangePlan::find(map, group)};
+}
+
+GhostReduction ghost_reduction(const std::string& name)
+{
+    if (name == "sum") return GhostReduction::Sum;
+    if (name == "mean") return GhostReduction::Mean;
+    if (name == "max") return GhostReduction::Max;
+    if (name == "min") return GhostReduction::Min;
+    throw InvalidInput("scatter_ghosts: expected the reduction 'sum', 'mean', 'max' or 'min', found '" + name + "'.");
+}
+
+void bind_ghosts(py::module_& module)
+{
+    py::class_<PythonGhostPlan>(module, "GhostPlan")
+        .def(py::init(&ghost_plan), WithoutGil())
+        .def_property_readonly("num_owned", [](const PythonGhostPlan& p) { return p.plan->num_owned(); })
+        .def_property_readonly("num_ghosts", [](const PythonGhostPlan& p) { return p.plan->num_ghosts(); })
+        .def_property_readonly("num_sent", [](const PythonGhostPlan& p) { return p.plan->num_sent(); })
+        .def("__repr__", [](const PythonGhostPlan& p) { return to_string(*p.plan); });
+    module.def("exchange_ghosts", [](const at::Tensor& owned, const PythonGhostPlan& p) { return exchange_ghosts(owned, p.plan); }, WithoutGil());
+    module.def("with_ghosts", [](const at::Tensor& owned, const PythonGhostPlan& p) { return with_ghosts(owned, p.plan); }, WithoutGil());
+    module.def(
+        "scatter_ghosts",
+        [](const at::Tensor& local, const PythonGhostPlan& p, const std::string& reduction) {
+            return scatter_ghosts(local, p.plan, ghost_reduction(reduction));
+        },
+        WithoutGil());
 }
 
 }  // namespace
@@ -79,6 +138,7 @@ void bind_rows(py::module_& module)
         .def_readonly("points", &SurfaceDistance::points, "(M, 3): nearest points of the surface")
         .def_readonly("faces", &SurfaceDistance::faces, "(M), int64: triangle of the nearest point; -1 without result");
     module.def("signed_distance", &distance_of, WithoutGil());
+    bind_ghosts(module);
 }
 
 }  // namespace meshard

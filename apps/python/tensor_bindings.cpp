@@ -126,6 +126,40 @@ at::Tensor held_part(const at::Tensor& tensor)
     return local_of(tensor).detach();
 }
 
+/// A layout as Python's own types, for files: of each axis the kind, reduction, dimension, extents (None where it is not cut) and blocks.
+using PortableAxis = std::tuple<int, int, std::int64_t, std::optional<Extents>, std::int64_t>;
+
+std::vector<PortableAxis> portable_layout(const at::Tensor& tensor)
+{
+    std::vector<PortableAxis> axes;
+    for (const auto& axis : spec_of(tensor)->axes) {
+        axes.emplace_back(static_cast<int>(axis.placement.kind), static_cast<int>(axis.placement.reduction), axis.placement.dim,
+                          axis.extents ? std::make_optional(*axis.extents) : std::nullopt, axis.blocks);
+    }
+    return axes;
+}
+
+/// The inverse: this rank's part with that layout, of a whole with these sizes and strides. @throws InvalidInput where they do not fit
+at::Tensor with_portable_layout(const at::Tensor& part, const PythonMesh& mesh, const std::vector<PortableAxis>& axes, const std::vector<std::int64_t>& sizes,
+                                const std::vector<std::int64_t>& strides)
+{
+    std::vector<AxisLayout> layouts;
+    for (const auto& [kind, reduction, dim, extents, blocks] : axes) {
+        if (kind < 0 || kind > 2 || reduction < 0 || reduction > 2 || blocks < 1 || dim < 0 || dim > static_cast<std::int64_t>(sizes.size())) {
+            throw InvalidInput("a sharded tensor's saved layout is damaged.");
+        }
+        layouts.push_back({{static_cast<Placement::Kind>(kind), static_cast<Reduction>(reduction), dim},
+                           extents ? std::make_shared<const Extents>(*extents) : nullptr,
+                           blocks});
+    }
+    const auto spec = make_spec(mesh.mesh, layouts);
+    if (part.dim() != static_cast<std::int64_t>(sizes.size()) || strides.size() != sizes.size() || spec->global_shape(part.sizes()) != sizes ||
+        spec->local_shape(sizes) != part.sizes().vec()) {
+        throw InvalidInput("a sharded tensor's saved part does not fit its layout, " + to_string(*spec) + ".");
+    }
+    return wrap(part.detach(), spec, strides);
+}
+
 Placement partial_of(const std::string& op)
 {
     if (op == "sum") return Partial();
@@ -236,6 +270,8 @@ void bind_tensors(py::module_& module)
     module.def("device_mesh", [](const at::Tensor& x) { return PythonMesh{spec_of(x)->device_mesh}; });
     module.def("describe", [](const at::Tensor& x) { return to_string(*spec_of(x)); });
     module.def("held_part", &held_part);
+    module.def("portable_layout", &portable_layout);
+    module.def("with_portable_layout", &with_portable_layout);
     module.def("from_local", &local_to_sharded, WithoutGil());
     module.def("distribute_tensor", &distribute, WithoutGil());
     module.def("redistribute", &place_again, WithoutGil());

@@ -16,6 +16,7 @@ methods there are functions here, since nothing is added to `torch.Tensor`::
 """
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
 from . import _torch_version
@@ -26,31 +27,39 @@ from . import _core, _torch_hooks  # noqa: E402
 from ._core import (CommunicationError, DeviceMesh, Error, InvalidInput, IoError, MissingShardRule, Partial, Placement,  # noqa: E402
                     Replicate, Shard, is_sharded)
 from ._device_mesh import from_torch_mesh, init_device_mesh  # noqa: E402
+from ._backend import install as _install_backend  # noqa: E402
 from ._parameters import FullyShardedModule, fully_shard, no_sync, replicate  # noqa: E402
-from ._rows import (Neighbors, SurfaceDistance, gather_neighbors, gather_rows, knn, radius_search, scatter_add, segment_reduce,  # noqa: E402
-                    segment_softmax, signed_distance)
+from ._probe import ProbeReport, probe  # noqa: E402
+from ._rows import (GhostPlan, Neighbors, SurfaceDistance, exchange_ghosts, gather_neighbors, gather_rows, knn, radius_search, scatter_add,  # noqa: E402
+                    scatter_ghosts, segment_reduce, segment_softmax, signed_distance, with_ghosts)
 from ._tensors import (checkpoint, describe, device_mesh, distribute_tensor, extents, from_local, full_tensor, placements, record_rules,  # noqa: E402
                        redistribute, set_exact_mode, set_gather_policy, to_local)
 
 if TYPE_CHECKING:
+    from . import datasets, models
     from ._mesh_functions import Mesh, Part, SurfaceForces, forces, merge, mesh, partition, read, read_shards, write, write_shards
 
 __version__ = "0.1.0"
 __all__ = [
-    "CommunicationError", "DeviceMesh", "Error", "FullyShardedModule", "InvalidInput", "IoError", "Mesh", "MissingShardRule", "Neighbors", "Part", "Partial",
-    "Placement", "Replicate", "Shard", "SurfaceDistance", "SurfaceForces", "checkpoint", "describe", "device_mesh", "distribute_tensor", "extents", "forces",
+    "CommunicationError", "DeviceMesh", "Error", "FullyShardedModule", "GhostPlan", "InvalidInput", "IoError", "Mesh", "MissingShardRule", "Neighbors", "Part", "Partial",
+    "Placement", "ProbeReport", "Replicate", "Shard", "SurfaceDistance", "SurfaceForces", "checkpoint", "datasets", "describe", "device_mesh", "distribute_tensor", "exchange_ghosts", "extents", "forces",
     "from_local", "from_torch_mesh", "full_tensor", "fully_shard", "gather_neighbors", "gather_rows", "init_device_mesh", "is_sharded", "knn", "merge",
-    "mesh", "no_sync", "partition", "placements", "radius_search", "read", "read_shards", "record_rules", "redistribute", "replicate", "scatter_add",
-    "segment_reduce", "segment_softmax", "set_exact_mode", "set_gather_policy", "signed_distance", "to_local", "write", "write_shards",
+    "mesh", "models", "no_sync", "partition", "placements", "probe", "radius_search", "read", "read_shards", "record_rules", "redistribute", "replicate", "scatter_add", "scatter_ghosts",
+    "segment_reduce", "segment_softmax", "set_exact_mode", "set_gather_policy", "signed_distance", "to_local", "with_ghosts", "write",
+    "write_shards",
 ]
 
 _torch_hooks.install()
+_install_backend()
 
-# Meshes and their files need VTK and other libraries, which are loaded at the first use.
+# Loaded at the first use: models, and meshes and their files, which need VTK and other libraries.
+_SUBMODULES = ("datasets", "models")
 _MESH_FUNCTIONS = ("Mesh", "Part", "SurfaceForces", "forces", "merge", "mesh", "partition", "read", "read_shards", "write", "write_shards")
 
 
 def __getattr__(name: str) -> object:
+    if name in _SUBMODULES:
+        return importlib.import_module(f".{name}", __name__)
     if name not in _MESH_FUNCTIONS:
         raise AttributeError(f"module 'meshard' has no attribute '{name}'")
     from . import _mesh_functions
@@ -58,4 +67,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MESH_FUNCTIONS})
+    return sorted({*globals(), *_MESH_FUNCTIONS, *_SUBMODULES})

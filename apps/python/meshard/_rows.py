@@ -2,12 +2,13 @@
 from __future__ import annotations
 
 import math
-from typing import Optional, Sequence
+from typing import Any, Optional, Sequence
 
 import torch
 
 from . import _core
-from ._core import Neighbors, SurfaceDistance
+from ._core import InvalidInput, Neighbors, SurfaceDistance
+from ._device_mesh import AnyMesh, own_mesh
 
 
 def knn(points: torch.Tensor, queries: torch.Tensor, k: int, *, exclude_self: bool = False, period: Sequence[float] = ()) -> Neighbors:
@@ -79,3 +80,66 @@ def signed_distance(vertices: torch.Tensor, faces: torch.Tensor, queries: torch.
 
     Raises InvalidInput (a ValueError) for wrong shapes and types, a vertex that does not exist, coordinates that are not finite."""
     return _core.signed_distance(vertices, faces, queries, sign, max_distance)
+
+
+class GhostPlan:
+    """Who sends which rows to whom so that every rank's ghosts get the values of their owners: made once, used often. Collective over the axis `domain`.
+
+    part: a `Part` of meshard.partition or read_shards whose number is this rank's
+    device_mesh: as many ranks along `domain` as there are parts
+    global_ids, num_owned, ghost_owners: instead of a part: the numbers of its rows in the whole, own rows first and ascending, then ghosts by owner; the rank that owns
+    each ghost
+
+    Raises InvalidInput (a ValueError) on every rank if a rank's numbers do not fit, or it wants a row of a rank that does not own it."""
+
+    def __init__(self, part: Any, device_mesh: AnyMesh, *, global_ids: Optional[Sequence[int]] = None, num_owned: int = 0,
+                 ghost_owners: Sequence[int] = ()) -> None:
+        if part is not None:
+            global_ids, num_owned, ghost_owners = part.global_ids, part.num_owned, part.ghost_owners
+        if global_ids is None:
+            raise InvalidInput("GhostPlan: expected a part, or global_ids with num_owned and ghost_owners.")
+        self._plan = _core.GhostPlan([int(i) for i in global_ids], int(num_owned), [int(i) for i in ghost_owners], own_mesh(device_mesh))
+
+    @property
+    def num_owned(self) -> int:
+        """This rank's own rows."""
+        return self._plan.num_owned
+
+    @property
+    def num_ghosts(self) -> int:
+        """Rows of other ranks that this rank sees."""
+        return self._plan.num_ghosts
+
+    @property
+    def num_sent(self) -> int:
+        """Rows that this rank sends in an exchange."""
+        return self._plan.num_sent
+
+    def __repr__(self) -> str:
+        return repr(self._plan)
+
+
+def _own_rows(tensor: torch.Tensor) -> torch.Tensor:
+    return _core.to_local(tensor) if _core.is_sharded(tensor) else tensor
+
+
+def exchange_ghosts(owned: torch.Tensor, plan: GhostPlan) -> torch.Tensor:
+    """The ghosts' rows, from their owners: (num_owned, ...), plain or cut along its rows, to plain (num_ghosts, ...). Collective. Differentiable: backward adds each
+    ghost's gradient to its owner's row.
+
+    Raises InvalidInput (a ValueError) where the tensor has another number of rows than the plan; of a plain tensor only on that rank."""
+    return _core.exchange_ghosts(_own_rows(owned), plan._plan)
+
+
+def with_ghosts(owned: torch.Tensor, plan: GhostPlan) -> torch.Tensor:
+    """Own rows and their ghosts, (num_owned, ...) to plain (num_owned + num_ghosts, ...); else as `exchange_ghosts`."""
+    return _core.with_ghosts(_own_rows(owned), plan._plan)
+
+
+def scatter_ghosts(local: torch.Tensor, plan: GhostPlan, reduction: str = "sum") -> torch.Tensor:
+    """Combines every own row with its ghosts on other ranks: plain (num_owned + num_ghosts, ...) to plain (num_owned, ...). Collective. Differentiable.
+
+    reduction: 'sum', the adjoint of `with_ghosts`, 'mean', 'max' or 'min'
+
+    Raises InvalidInput (a ValueError) for another number of rows or reduction."""
+    return _core.scatter_ghosts(local, plan._plan, reduction)

@@ -13,7 +13,7 @@ from typing import Any, Callable
 
 import torch
 
-from . import _core
+from . import _core, _saving
 
 _is_installed = False
 
@@ -101,6 +101,13 @@ class _AfterImport(importlib.abc.MetaPathFinder):
         return spec
 
 
+def _once_imported(name: str, act: Callable[[], None]) -> None:
+    if name in sys.modules:
+        act()
+    else:
+        sys.meta_path.insert(0, _AfterImport(name, act))
+
+
 def install() -> None:
     """Once; later calls do nothing."""
     global _is_installed
@@ -109,10 +116,11 @@ def install() -> None:
     _is_installed = True
     torch._tensor_str._str = _with_repr(torch._tensor_str._str)
     torch.Tensor.__deepcopy__ = _with_deepcopy(torch.Tensor.__deepcopy__)
-    torch.Tensor.__reduce_ex__ = _refused(torch.Tensor.__reduce_ex__, "pickle, torch.save and copy.copy")
+    torch.Tensor.__reduce_ex__ = _saving.with_reduce(torch.Tensor.__reduce_ex__)
     torch.Tensor.share_memory_ = _refused(torch.Tensor.share_memory_, "share_memory_")
-    compiler = "torch._dynamo.variables.builder"   # takes more than a second to import
-    if compiler in sys.modules:
-        _install_in_compiler()
-    else:
-        sys.meta_path.insert(0, _AfterImport(compiler, _install_in_compiler))
+    torch.serialization.add_safe_globals([_saving.rebuilt])   # for torch.load as it is by default
+    _saving.install_in_queues()
+    # The compiler alone takes more than a second to import.
+    _once_imported("torch._dynamo.variables.builder", _install_in_compiler)
+    _once_imported("torch.distributed.checkpoint.planner_helpers", _saving.install_in_checkpoint)
+    _once_imported("torch.distributed.checkpoint.utils", _saving.install_in_checkpoint_lookup)

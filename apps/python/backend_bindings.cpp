@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/python/bindings.h"
+#include "sharding/ranks/rank_group.h"
+#include "sharding/transport/shared_memory_backend.h"
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <chrono>
+#include <pybind11/chrono.h>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace py = pybind11;
+
+namespace meshard {
+namespace {
+
+using c10d::Work;
+using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
+using Tensors = std::vector<at::Tensor>;
+
+/// torch.distributed's backend `meshard`: what shared memory can do goes through it, the rest (and all, where ranks are on several hosts) through `others`.
+/// Both have connections of their own, so that their messages never meet.
+class TorchBackend : public c10d::Backend {
+public:
+    TorchBackend(int rank, int size, BackendPtr memory, BackendPtr others)
+        : Backend(rank, size), memory_(memory ? std::move(memory) : others), others_(std::move(others))
+    {
+    }
+
+    const std::string getBackendName() const override { return "meshard"; }
+
+    void abort() override
+    {
+        memory_->abort();
+        others_->abort();
+    }
+
+    c10::intrusive_ptr<Work> allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override
+    {
+        static const std::set<c10d::ReduceOp::RedOpType> operations = {c10d::ReduceOp::SUM, c10d::ReduceOp::MAX, c10d::ReduceOp::MIN};
+        static const std::set<at::ScalarType> types = {at::kFloat, at::kDouble, at::kLong, at::kInt, at::kShort, at::kChar, at::kByte};
+        const bool is_known = operations.contains(options.reduceOp.op_) && types.contains(tensors[0].scalar_type());
+        return (is_known && fits(tensors) ? memory_ : others_)->allreduce(tensors, options);
+    }
+
+    c10::intrusive_ptr<Work> broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override
+    {
+        return (fits(tensors) ? memory_ : others_)->broadcast(tensors, options);
+    }
+
+    c10::intrusive_ptr<Work> barrier(const c10d::BarrierOptions& options) override { return memory_->barrier(options); }
+
+    c10::intrusive_ptr<Work> allgather(std::vector<Tensors>& out, Tensors& in, const c10d::AllgatherOptions& options) override
+    {
+        return others_->allgather(out, in, options);
+    }
+    c10::intrusive_ptr<Work> _allgather_base(at::Tensor& out, at::Tensor& in, const c10d::AllgatherOptions& options) override
+    {
+        return others_->_allgather_base(out, in, options);
+    }
+    c10::intrusive_ptr<Work> allgather_coalesced(std::vector<Tensors>& out, Tensors& in, const c10d::AllgatherOptions& options) override
+    {
+        return others_->allgather_coalesced(out, in, options);
+    }
+    c10::intrusive_ptr<Work> allgather_into_tensor_coalesced(Tensors& out, Tensors& in, const c10d::AllgatherOptions& options) override
+    {
+        return others_->allgather_into_tensor_coalesced(out, in, options);
+    }
+    c10::intrusive_ptr<Work> allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override
+    {
+        return others_->allreduce_coalesced(tensors, options);
+    }
+    c10::intrusive_ptr<Work> reduce(Tensors& tensors, const c10d::ReduceOptions& options) override { return others_->reduce(tensors, options); }
+    c10::intrusive_ptr<Work> gather(std::vector<Tensors>& out, Tensors& in, const c10d::GatherOptions& options) override
+    {
+        return others_->gather(out, in, options);
+    }
+    c10::intrusive_ptr<Work> scatter(Tensors& out, std::vector<Tensors>& in, const c10d::ScatterOptions& options) override
+    {
+        return others_->scatter(out, in, options);
+    }
+    c10::intrusive_ptr<Work> reduce_scatter(Tensors& out, std::vector<Tensors>& in, const c10d::ReduceScatterOptions& options) override
+    {
+        return others_->reduce_scatter(out, in, options);
+    }
+    c10::intrusive_ptr<Work> _reduce_scatter_base(at::Tensor& out, at::Tensor& in, const c10d::ReduceScatterOptions& options) override
+    {
+        return others_->_reduce_scatter_base(out, in, options);
+    }
+    c10::intrusive_ptr<Work> reduce_scatter_tensor_coalesced(Tensors& out, Tensors& in, const c10d::ReduceScatterOptions& options) override
+    {
+        return others_->reduce_scatter_tensor_coalesced(out, in, options);
+    }
+    c10::intrusive_ptr<Work> alltoall_base(at::Tensor& out, at::Tensor& in, std::vector<std::int64_t>& out_rows, std::vector<std::int64_t>& in_rows,
+                                           const c10d::AllToAllOptions& options) override
+    {
+        const bool has_sizes = !out_rows.empty() && !in_rows.empty();
+        return (has_sizes && out.is_contiguous() ? memory_ : others_)->alltoall_base(out, in, out_rows, in_rows, options);
+    }
+    c10::intrusive_ptr<Work> alltoall(Tensors& out, Tensors& in, const c10d::AllToAllOptions& options) override { return others_->alltoall(out, in, options); }
+    c10::intrusive_ptr<Work> send(Tensors& tensors, int to, int tag) override { return others_->send(tensors, to, tag); }
+    c10::intrusive_ptr<Work> recv(Tensors& tensors, int from, int tag) override { return others_->recv(tensors, from, tag); }
+    c10::intrusive_ptr<Work> recvAnysource(Tensors& tensors, int tag) override { return others_->recvAnysource(tensors, tag); }
+
+private:
+    static bool fits(const Tensors& tensors) { return tensors.size() == 1 && tensors[0].is_contiguous() && tensors[0].layout() == at::kStrided; }
+
+    BackendPtr memory_, others_;
+};
+
+BackendPtr torch_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds time_limit, const BackendPtr& others)
+{
+    const auto names = process_names(*store, rank, size);
+    auto memory = size > 1 ? connect_shared_memory(store, rank, size, time_limit, [names](int r) { return has_ended(names[r]); }) : nullptr;
+    return c10::make_intrusive<TorchBackend>(rank, size, std::move(memory), others);
+}
+
+}  // namespace
+
+void bind_backend(py::module_& module)
+{
+    module.def("torch_backend", &torch_backend, WithoutGil());
+}
+
+}  // namespace meshard

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sharded tensors in files: pickle, torch.save, copy.copy and the queues of torch.multiprocessing hold this rank's part and the layout; torch.distributed.checkpoint
+writes the parts of all ranks as pieces of one whole, which any number of ranks can read."""
+from __future__ import annotations
+
+import functools
+import itertools
+import sys
+from typing import Any, Callable, Sequence
+
+import torch
+
+from . import _core
+from ._core import DeviceMesh, InvalidInput
+
+
+def rebuilt(part: torch.Tensor, names: Sequence[str], shape: Sequence[int], coordinate: Sequence[int], axes: Sequence[tuple], sizes: Sequence[int],
+            strides: Sequence[int], requires_grad: bool) -> torch.Tensor:
+    """The tensor that `reduced` took apart, on a mesh of this process with the same axes and the same rank. Not collective.
+
+    Raises InvalidInput (a ValueError) where there is no such mesh, or part and layout do not fit."""
+    mesh = _core.living_mesh(list(names), list(shape), list(coordinate))
+    if mesh is None and all(size == 1 for size in shape) and list(names) == ["domain"]:
+        mesh = DeviceMesh.single()
+    if mesh is None:
+        grid = ", ".join(f"{name}={size}" for name, size in zip(names, shape))
+        raise InvalidInput(f"a sharded tensor of a device mesh ({grid}), saved by the rank at {list(coordinate)}, but this process has no such mesh or is another "
+                           f"rank of it. Make one first: init_device_mesh({tuple(shape)}, mesh_dim_names={tuple(names)}). For any number of ranks use "
+                           "torch.distributed.checkpoint, or save full_tensor(x).")
+    return _core.with_portable_layout(part, mesh, list(axes), list(sizes), list(strides)).requires_grad_(requires_grad)
+
+
+def reduced(tensor: torch.Tensor) -> tuple:
+    """What pickle keeps of a sharded tensor: only this rank's part. Not collective."""
+    mesh = _core.device_mesh(tensor)
+    return rebuilt, (_core.held_part(tensor), list(mesh.mesh_dim_names), list(mesh.shape), mesh.get_coordinate(), _core.portable_layout(tensor),
+                     list(tensor.shape), list(tensor.stride()), tensor.requires_grad)
+
+
+def with_reduce(plain: Callable) -> Callable:
+    @functools.wraps(plain)
+    def reduce_ex(self: torch.Tensor, protocol: int) -> Any:
+        return reduced(self) if _core.is_sharded(self) else plain(self, protocol)
+
+    return reduce_ex
+
+
+def install_in_queues() -> None:
+    """torch.multiprocessing sends tensors as handles of their memory: of a sharded one it sends this rank's part and the layout."""
+    from multiprocessing.reduction import ForkingPickler
+    from torch.multiprocessing import reductions
+
+    plain = reductions.reduce_tensor
+
+    @functools.wraps(plain)
+    def reduce_tensor(tensor: torch.Tensor) -> Any:
+        return reduced(tensor) if _core.is_sharded(tensor) else plain(tensor)
+
+    reductions.reduce_tensor = reduce_tensor
+    for kind in (torch.Tensor, torch.nn.parameter.Parameter):
+        ForkingPickler.register(kind, reduce_tensor)
+
+
+class _Chunk:
+    """One block of the whole that this rank holds: where it begins, its shape, and where it lies in the part."""
+
+    def __init__(self, ranges: Sequence[tuple[int, int, int]]) -> None:
+        self.offsets = torch.Size(begin for begin, _, _ in ranges)
+        self.sizes = torch.Size(size for _, size, _ in ranges)
+        self._ranges = ranges
+
+    def of(self, part: torch.Tensor) -> torch.Tensor:
+        for dim, (_, size, at) in enumerate(self._ranges):
+            part = part.narrow(dim, at, size)
+        return part
+
+
+def _chunks(tensor: torch.Tensor, to_write: bool) -> list[_Chunk]:
+    """The blocks of a sharded tensor on this rank; to be written, each by one rank alone, and none that is empty unless the whole is."""
+    mesh = _core.device_mesh(tensor)
+    ranges = [[(0, size, 0)] for size in tensor.shape]
+    for axis, (placement, extents, coordinate) in enumerate(zip(_core.placements(tensor), _core.extents(tensor), mesh.get_coordinate())):
+        if placement.is_partial():
+            raise InvalidInput("torch.distributed.checkpoint: a sharded tensor is a pending sum on the axis "
+                               f"'{mesh.mesh_dim_names[axis]}'. Redistribute it to Replicate() or Shard(dim) first.")
+        if placement.is_shard():
+            total, first, own = sum(extents), sum(extents[:coordinate]), extents[coordinate]
+            blocks = _core.portable_layout(tensor)[axis][4]
+            ranges[placement.dim] = [(block * total + first, own, block * own) for block in range(blocks)]
+        elif to_write and coordinate != 0:
+            return []
+    chunks = [_Chunk(chosen) for chosen in itertools.product(*ranges)]
+    if tensor.numel() > 0:
+        return [chunk for chunk in chunks if chunk.sizes.numel() > 0]
+    return chunks[:1] if not to_write or not any(mesh.get_coordinate()) else []
+
+
+def _replace(module: Any, name: str, make: Callable[[Callable], Callable]) -> None:
+    """Puts another function in the place of one, also where modules of torch.distributed.checkpoint have imported it."""
+    plain = getattr(module, name)
+    new = functools.wraps(plain)(make(plain))
+    for other in list(sys.modules.values()):
+        if getattr(other, "__name__", "").startswith("torch.distributed.checkpoint") and getattr(other, name, None) is plain:
+            setattr(other, name, new)
+
+
+def install_in_checkpoint() -> None:
+    """torch.distributed.checkpoint asks what of a tensor this rank writes, wants to read, and where that lies."""
+    from torch.distributed.checkpoint import planner_helpers
+    from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
+    from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
+
+    def metadata(chunk: _Chunk) -> ChunkStorageMetadata:
+        return ChunkStorageMetadata(offsets=chunk.offsets, sizes=chunk.sizes)
+
+    def writes(plain: Callable) -> Callable:
+        def create(fqn: str, object: Any) -> Any:
+            if not (isinstance(object, torch.Tensor) and _core.is_sharded(object)):
+                return plain(fqn, object)
+            properties = TensorProperties.create_from_tensor(_core.held_part(object))
+            return [WriteItem(index=MetadataIndex(fqn, chunk.offsets), type=WriteItemType.SHARD,
+                              tensor_data=TensorWriteData(chunk=metadata(chunk), properties=properties, size=object.size()))
+                    for chunk in _chunks(object, to_write=True)]
+
+        return create
+
+    def chunk_list(plain: Callable) -> Callable:
+        def create(tensor: torch.Tensor) -> Any:
+            if not (isinstance(tensor, torch.Tensor) and _core.is_sharded(tensor)):
+                return plain(tensor)
+            return [metadata(chunk) for chunk in _chunks(tensor, to_write=False)]
+
+        return create
+
+    _replace(planner_helpers, "_create_write_items", writes)
+    _replace(planner_helpers, "_create_chunk_list", chunk_list)
+
+
+def install_in_checkpoint_lookup() -> None:
+    from torch.distributed.checkpoint import utils
+
+    def lookup(plain: Callable) -> Callable:
+        def find(tensor: torch.Tensor, index: Any) -> torch.Tensor:
+            if not (isinstance(tensor, torch.Tensor) and _core.is_sharded(tensor)):
+                return plain(tensor, index)
+            for chunk in _chunks(tensor, to_write=False):
+                if index.offset is None or chunk.offsets == index.offset:
+                    return chunk.of(_core.held_part(tensor))
+            raise InvalidInput(f"torch.distributed.checkpoint: this rank holds no block of '{index.fqn}' that begins at {tuple(index.offset)}.")
+
+        return find
+
+    _replace(utils, "find_tensor_shard", lookup)

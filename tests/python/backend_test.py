@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.distributed's backend `meshard`: every collective against what it must give."""
+import meshard
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ranks import num_ranks, rank
+from sharded_check import near
+
+_group = None
+
+
+def group():
+    global _group
+    _group = _group or dist.new_group(backend="meshard")
+    return _group
+
+
+def values(r, dtype=torch.float32):
+    return (torch.arange(1., 6) * (r + 1)).to(dtype)
+
+
+def test_name():
+    assert dist.get_backend(group()) == "meshard" and dist.get_rank(group()) == rank()
+
+
+def test_all_reduce():
+    for dtype in (torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bfloat16, torch.float16):
+        for op, expected in ((dist.ReduceOp.SUM, sum(values(r, dtype) for r in range(num_ranks()))), (dist.ReduceOp.MAX, values(num_ranks() - 1, dtype)),
+                             (dist.ReduceOp.MIN, values(0, dtype))):
+            x = values(rank(), dtype)
+            dist.all_reduce(x, op, group())
+            assert torch.equal(x, expected), (dtype, op, x)
+    product = torch.full((2,), 2.0 + rank(), dtype=torch.float64)   # which shared memory has not
+    dist.all_reduce(product, dist.ReduceOp.PRODUCT, group())
+    assert product.tolist() == [float(torch.tensor([2.0 + r for r in range(num_ranks())]).prod())] * 2
+    column = torch.ones(4, 3)[:, 1]   # not contiguous
+    dist.all_reduce(column, group=group())
+    assert column.tolist() == [num_ranks()] * 4
+    handle = dist.all_reduce(x := values(rank()), group=group(), async_op=True)
+    handle.wait()
+    assert torch.equal(x, sum(values(r) for r in range(num_ranks())))
+
+
+def test_broadcast_and_barrier():
+    x = values(rank())
+    dist.broadcast(x, num_ranks() - 1, group())
+    assert torch.equal(x, values(num_ranks() - 1))
+    dist.barrier(group())
+
+
+def test_gathering_and_scattering():
+    outputs = [torch.zeros(5) for _ in range(num_ranks())]
+    dist.all_gather(outputs, values(rank()), group())
+    assert all(torch.equal(output, values(r)) for r, output in enumerate(outputs))
+    whole = torch.zeros(5 * num_ranks())
+    dist.all_gather_into_tensor(whole, values(rank()), group())
+    assert torch.equal(whole, torch.cat(outputs))
+    outputs = [torch.zeros(5) for _ in range(num_ranks())] if rank() == 0 else None
+    dist.gather(values(rank()), outputs, 0, group())
+    assert rank() > 0 or all(torch.equal(output, values(r)) for r, output in enumerate(outputs))
+    own = torch.zeros(5)
+    dist.scatter(own, [values(r) for r in range(num_ranks())] if rank() == 0 else None, 0, group())
+    assert torch.equal(own, values(rank()))
+    objects = [None] * num_ranks()
+    dist.all_gather_object(objects, {"rank": rank()}, group())
+    assert objects == [{"rank": r} for r in range(num_ranks())]
+
+
+def test_reductions_to_one_rank():
+    x = values(rank())
+    dist.reduce(x, 0, group=group())
+    assert rank() > 0 or torch.equal(x, sum(values(r) for r in range(num_ranks())))
+
+
+def test_all_to_all():
+    sent = torch.arange(float(num_ranks())) + 10 * rank()
+    received = torch.zeros(num_ranks())
+    dist.all_to_all_single(received, sent, group=group())
+    assert received.tolist() == [rank() + 10.0 * r for r in range(num_ranks())]
+    # r + 1 numbers to rank r
+    sizes = [r + 1 for r in range(num_ranks())]
+    received = torch.zeros((rank() + 1) * num_ranks())
+    dist.all_to_all_single(received, torch.full((sum(sizes),), float(rank())), [rank() + 1] * num_ranks(), sizes, group())
+    assert received.tolist() == [float(r) for r in range(num_ranks()) for _ in range(rank() + 1)]
+
+
+def test_sending():
+    x = values(rank())
+    if rank() == 0:
+        dist.send(x, 1, group())
+    elif rank() == 1:
+        dist.recv(x, 0, group())
+        assert torch.equal(x, values(0))
+
+
+def test_data_parallel_training():
+    torch.manual_seed(1)
+    model = nn.Linear(4, 2)
+    parallel = DistributedDataParallel(model, process_group=group())
+    parallel(torch.full((3, 4), float(rank()))).sum().backward()
+    near(model.weight.grad, torch.full((2, 4), 3 * (num_ranks() - 1) / 2), 1e-6)
+
+
+def test_a_device_mesh_on_it():
+    mesh = meshard.DeviceMesh([num_ranks()], ["domain"], rank(), num_ranks(), {"domain": group(), "all": group()})
+    x = meshard.from_local(values(rank())[:, None], mesh, [meshard.Shard(0)])
+    near(x.sum(0), sum(values(r) for r in range(num_ranks())).sum()[None], 1e-6)

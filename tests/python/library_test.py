@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""meshard.models: the library's models as modules of torch, sharded = serial, and PhysicsNeMo's where it is installed; meshard.probe."""
+import copy
+import importlib
+import io
+import pickle
+
+import meshard
+import torch
+import torch.nn as nn
+
+from ranks import cuts, mesh, num_ranks, rank, refused
+from sharded_check import compare, near
+
+f64 = torch.float64
+SMALL = dict(functional_dim=2, out_dim=3, n_layers=2, n_hidden=16, n_head=4, slice_num=8, use_te=False)
+
+
+def points(n=50, batch=1):
+    generator = torch.Generator().manual_seed(2)
+    return [torch.randn(batch, n, 2, dtype=f64, generator=generator), torch.randn(batch, n, 3, dtype=f64, generator=generator)]
+
+
+def made(kind, **arguments):
+    torch.manual_seed(1)
+    return getattr(meshard.models, kind)(**arguments).to(f64)
+
+
+def transolver(**more):
+    return made("Transolver", embedding_dim=3, **SMALL, **more)
+
+
+def test_transolver():
+    return compare(transolver(), points(batch=2), [1, 1])
+
+
+def test_transolver_recomputed_and_streamed():
+    for mode in ("recomputed", "streamed"):
+        model = transolver()
+        model.set_memory(mode)
+        near(model(*points()), transolver()(*points()), 1e-12)
+    refused(lambda: transolver().set_memory("forgotten"), ValueError, "forgotten")
+
+
+def test_flare():
+    return compare(made("FLARE", embedding_dim=3, **SMALL), points(), [1, 1])
+
+
+def test_geotransolver():
+    model = made("GeoTransolver", geometry_dim=3, global_dim=2, **SMALL)
+    return compare(model, [*points(), torch.randn(1, 1, 2, dtype=f64, generator=torch.Generator().manual_seed(4))], [1, 1, None],
+                   call=lambda m, f, g, e: m(f, geometry=g, global_embedding=e))
+
+
+def test_mesh_graph_net():
+    model = made("MeshGraphNet", input_dim_nodes=2, input_dim_edges=4, output_dim=3, processor_size=2, hidden_dim_processor=8, hidden_dim_node_encoder=8,
+                 hidden_dim_edge_encoder=8, hidden_dim_node_decoder=8)
+    embedding, places = points()
+    return compare(model, [embedding, places], [1, 1], call=lambda m, e, p: m(e, p.detach()))
+
+
+def test_state_dict_is_physicsnemos():
+    notes = []
+    for kind, path, more, call in (
+            ("Transolver", "physicsnemo.models.transolver", dict(embedding_dim=3), lambda m, f, e: m(f, e)),
+            ("FLARE", "physicsnemo.models.flare", dict(embedding_dim=3), lambda m, f, e: m(f, e)),
+            ("GeoTransolver", "physicsnemo.models.geotransolver", dict(geometry_dim=3), lambda m, f, e: m(local_embedding=f, geometry=e))):
+        try:
+            theirs = getattr(importlib.import_module(path), kind)(**SMALL, **more).to(f64)
+        except ImportError:
+            return "PhysicsNeMo is not installed"
+        ours = made(kind, **SMALL, **more)
+        assert {name: tuple(value.shape) for name, value in ours.state_dict().items()} == {name: tuple(value.shape) for name, value in theirs.state_dict().items()}
+        ours.load_state_dict(theirs.state_dict())
+        inputs = points()
+        near(call(ours, *inputs), call(theirs, *inputs), 1e-9)
+        theirs.load_state_dict(ours.state_dict())
+        notes.append(kind)
+    return ", ".join(notes)
+
+
+def test_is_a_module_like_others():
+    model = transolver()
+    assert all(type(parameter) is nn.Parameter for parameter in model.parameters()) and next(model.parameters()).dtype is f64
+    inputs = points()
+    before = model(*inputs)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    model(*inputs).square().mean().backward()
+    optimizer.step()
+    after = model(*inputs)
+    assert not torch.equal(before, after)   # the model computes with what the optimiser wrote
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        near(twin(*inputs), after, 0)
+        assert next(twin.parameters()) is not next(model.parameters())
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    fresh = transolver()
+    fresh.load_state_dict(torch.load(file))
+    near(fresh(*inputs), after, 0)
+    assert model.arguments["n_hidden"] == 16 and "n_hidden=16" in repr(model)
+    model.eval()
+    assert not model.training
+
+
+def test_buffers_follow_the_type():
+    model = meshard.models.Transolver(embedding_dim=3, time_input=True, **SMALL)
+    inputs = [*(x.float() for x in points()), torch.tensor([0.5])]
+    single = model(*inputs)
+    near(model.to(f64)(*(x.to(f64) for x in inputs)), single, 1e-4)
+    assert model(*(x.to(f64) for x in inputs)).dtype is f64
+
+
+def test_wrong_use_is_refused():
+    refused(lambda: meshard.models.Transolver(n_hiden=3, **SMALL), ValueError, "n_hidden")
+    refused(lambda: meshard.models.Transolver(functional_dim=2, out_dim=3, n_hidden=15, n_head=4), ValueError, "15")
+    refused(lambda: meshard.models.Transolver(functional_dim=torch, out_dim=3), ValueError, "Transolver")
+    refused(lambda: meshard.models.LibraryModel(), ValueError, "Transolver")
+    model = transolver()
+    refused(lambda: model(points()[0]), ValueError, "embedding")
+    model.load_state_dict({name: value.clone() for name, value in model.state_dict().items()}, assign=True)
+    refused(lambda: model(*points()), ValueError, "assign=True")
+
+
+def test_probe_says_equal():
+    model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2)).to(f64)
+    x = torch.randn(20, 4, dtype=f64, generator=torch.Generator().manual_seed(rank()))   # rank 0 decides
+    state = torch.get_rng_state()
+    for extents in [None, *cuts(20)]:
+        report = meshard.probe(model, [x], mesh(), extents=extents)
+        assert report.equal and not report.refusal and {found.name for found in report.differences} == {"output", "grad_input 0", *(f"grad.{n}" for n, _ in
+                                                                                                                                model.named_parameters())}
+        assert all(not op.gathered for op in report.operators) and "aten::" in str(report) and "equal to one process" in str(report)
+    assert torch.equal(torch.get_rng_state(), state) and all(p.grad is None for p in model.parameters())
+
+
+class PartOnly(nn.Module):
+    """Wrong on cut rows: it takes this rank's part for the whole."""
+
+    def forward(self, x):
+        return x * meshard.to_local(x).sum() if meshard.is_sharded(x) else x * x.sum()
+
+
+def test_probe_says_different():
+    report = meshard.probe(PartOnly(), [torch.arange(1., 21, dtype=f64).view(20, 1)], mesh(), backward=False)
+    assert report.equal == (num_ranks() == 1) and (report.equal or "NOT equal" in str(report))
+    refused(lambda: meshard.probe(nn.Linear(1, 1), [torch.ones(3, 1)], mesh(), shard=2), ValueError, "no dimension 2")

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sharded tensors go to files and come back: the same values, layout and gradients."""
+import copy
+import io
+import os
+import pathlib
+import pickle
+import subprocess
+import sys
+import tempfile
+
+import meshard
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+import torch.multiprocessing
+import torch.nn as nn
+
+from ranks import mesh, num_ranks, rank, refused, uneven
+from sharded_check import near
+
+whole = torch.randn(10, 4, generator=torch.Generator().manual_seed(0))
+extent = uneven(10)
+
+
+def cut(tensor=whole, dim=0, extents=None):
+    return meshard.distribute_tensor(tensor, mesh(), [meshard.Shard(dim)], extents=[extents or uneven(tensor.shape[dim])])
+
+
+def same(x, y):
+    """Value, layout, strides, type and whether it takes gradients."""
+    assert meshard.is_sharded(x) and type(x) is type(y) and meshard.describe(x) == meshard.describe(y) and x.stride() == y.stride()
+    assert x.dtype == y.dtype and x.requires_grad == y.requires_grad and x.shape == y.shape
+    assert torch.equal(meshard.full_tensor(x.detach()), meshard.full_tensor(y.detach()))
+
+
+def loaded(kept, **options):
+    file = io.BytesIO()
+    torch.save(kept, file)
+    assert num_ranks() == 1 or len(file.getvalue()) < 40_000, "more than this rank's part was written"
+    file.seek(0)
+    return torch.load(file, **options)
+
+
+def several():
+    """Tensors in all kinds of layouts."""
+    batched = cut(torch.randn(3, 10, 4), 1).reshape(30, 4)   # three blocks of rows
+    return [cut(), cut().t(), cut(whole, 1), cut().to(torch.float64).requires_grad_(), cut(torch.arange(10)), batched, cut() @ torch.eye(4),
+            cut().mean(0), meshard.redistribute(cut(), [meshard.Replicate()]), nn.Parameter(cut()), cut(whole[:0], 0, [0] * num_ranks())]
+
+
+def test_pickle():
+    for x in several():
+        same(pickle.loads(pickle.dumps(x.detach() if not x.is_leaf else x)), x.detach() if not x.is_leaf else x)
+
+
+def test_torch_save_writes_this_ranks_part_alone():
+    big = cut(torch.zeros(100_000, 4), 0)
+    file = io.BytesIO()
+    torch.save(big, file)
+    own = meshard.to_local(big).numel() * 4
+    assert own <= len(file.getvalue()) < own + 10_000
+    for x in several():
+        x = x.detach().requires_grad_(x.requires_grad) if not x.is_leaf else x
+        same(loaded(x), x)                          # weights_only, torch's default
+        same(loaded({"x": [x]}, weights_only=False)["x"][0], x)
+
+
+def test_copy_shares_values():
+    x = cut()
+    y = copy.copy(x)
+    same(y, x)
+    x.mul_(2)
+    near(y, 2 * whole, 0)
+
+
+def test_what_no_mesh_fits_is_refused():
+    data = pickle.dumps(cut())
+    script = f"import pickle, meshard\ntry:\n    pickle.loads({data!r})\nexcept ValueError as error:\n    print(error)\n"
+    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=120).stdout
+    if num_ranks() > 1:
+        assert f"init_device_mesh(({num_ranks()},), mesh_dim_names=('domain',))" in said and "torch.distributed.checkpoint" in said, said
+    part, names, shape, coordinate, axes, sizes, strides, gradient = cut().__reduce_ex__(2)[1]
+    from meshard._saving import rebuilt
+    refused(lambda: rebuilt(part[:-1] if len(part) else part.new_zeros(1, 4), names, shape, coordinate, axes, sizes, strides, gradient), ValueError, "does not fit")
+    refused(lambda: rebuilt(part, names, shape, coordinate, [(7, 0, 0, None, 1)], sizes, strides, gradient), ValueError, "damaged")
+
+
+def test_state_of_a_module_with_sharded_parameters():
+    module = nn.Module()
+    module.field, module.scale = nn.Parameter(cut()), nn.Parameter(torch.ones(4))
+    optimizer = torch.optim.AdamW(module.parameters(), 1e-2)
+    (module.field * module.scale).square().sum().backward()
+    module.scale.grad = meshard.full_tensor(module.scale.grad) if meshard.is_sharded(module.scale.grad) else module.scale.grad
+    optimizer.step()
+    state = loaded({"module": module.state_dict(), "optimizer": optimizer.state_dict()})
+    fresh = nn.Module()
+    fresh.field, fresh.scale = nn.Parameter(cut(torch.zeros(10, 4))), nn.Parameter(torch.zeros(4))
+    fresh.load_state_dict(state["module"])
+    same(fresh.field, module.field)
+    again = torch.optim.AdamW(fresh.parameters(), 1e-2)
+    again.load_state_dict(state["optimizer"])
+    same(again.state[fresh.field]["exp_avg"], optimizer.state[module.field]["exp_avg"])
+
+
+def _double(queue, back):
+    back.put(meshard.to_local(queue.get() * 2).tolist())
+
+
+def test_a_queue_of_processes():
+    if rank() > 0:
+        return
+    context = torch.multiprocessing.get_context("fork")
+    queue, back = context.Queue(), context.Queue()
+    alone = meshard.distribute_tensor(whole, meshard.DeviceMesh.single(), [meshard.Shard(0)])
+    process = context.Process(target=_double, args=(queue, back))
+    process.start()
+    queue.put(alone)
+    assert back.get(timeout=60) == (2 * whole).tolist()
+    process.join(60)
+
+
+def test_distributed_checkpoint():
+    """The parts of all ranks make up one whole, which comes back in any layout."""
+    with tempfile.TemporaryDirectory() as own:
+        folder = [own]
+        dist.broadcast_object_list(folder)
+        batched = cut(torch.arange(120.).view(3, 10, 4), 1).reshape(30, 4)
+        state = {"rows": cut(), "columns": cut(whole, 1), "blocks": batched, "same": meshard.redistribute(cut(), [meshard.Replicate()]), "plain": whole[0],
+                 "none": cut(whole[:0], 0, [0] * num_ranks()), "step": 3}
+        dcp.save(state, checkpoint_id=folder[0])
+        reverse = extent[::-1]
+        target = {"rows": cut(torch.zeros(10, 4), 1), "columns": cut(torch.zeros(10, 4), 0, reverse), "blocks": cut(torch.zeros(30, 4)), "same": cut(torch.zeros(10, 4)),
+                  "plain": torch.zeros(4), "none": cut(whole[:0], 0, [0] * num_ranks()), "step": 0}
+        dcp.load(target, checkpoint_id=folder[0])
+        for name in ("rows", "columns", "same"):
+            assert torch.equal(meshard.full_tensor(target[name]), whole), name
+        assert torch.equal(meshard.full_tensor(target["blocks"]).flatten(), torch.arange(120.)) and torch.equal(target["plain"], whole[0]) and target["step"] == 3
+        assert meshard.extents(target["columns"]) == [reverse]
+        plain = {"rows": torch.zeros(10, 4), "blocks": torch.zeros(30, 4)}   # as a program without meshard reads it
+        dcp.load(plain, checkpoint_id=folder[0])
+        assert torch.equal(plain["rows"], whole) and torch.equal(plain["blocks"].flatten(), torch.arange(120.))
+        size = sum(path.stat().st_size for path in pathlib.Path(folder[0]).iterdir())
+        assert size < 60_000, size
+        pending = cut().mean(0)
+        if meshard.placements(pending)[0].is_partial():
+            refused(lambda: dcp.save({"x": pending}, checkpoint_id=folder[0] + "/pending"), BaseException, "pending sum")
+        mesh().barrier()
