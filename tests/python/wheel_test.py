@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The wheel of a build folder, in a fresh environment: package and programs find torch there, and name no folder of this machine to look for libraries."""
+import os
+import pathlib
+import subprocess
+import sys
+import sysconfig
+import tempfile
+
+import scikit_build_core  # noqa: F401  without which the test is skipped
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def run(*command, **options):
+    ended = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=400, **options)
+    assert ended.returncode == 0, f"{command}:\n{ended.stdout[-2000:]}\n{ended.stderr[-2000:]}"
+    return ended.stdout
+
+
+def fresh_environment(folder):
+    """A virtual environment with nothing but torch, which is a link to this one's, and what torch imports."""
+    run(sys.executable, "-m", "venv", folder)
+    own = pathlib.Path(sysconfig.get_paths()["purelib"])
+    site = next((folder / "lib").glob("python3*")) / "site-packages"
+    for package in own.iterdir():
+        if not package.name.startswith(("meshard", "pip", "_distutils", "distutils", "__pycache__")) and not (site / package.name).exists():
+            (site / package.name).symlink_to(package)
+    return folder / "bin"
+
+
+def test_wheel():
+    build = os.environ.get("MESHARD_TEST_BUILD", "")
+    if not (pathlib.Path(build) / "bin" / "meshard").exists():
+        return "there is no build folder with the programs"
+    with tempfile.TemporaryDirectory() as own:
+        folder = pathlib.Path(own)
+        environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "RANK", "WORLD_SIZE", "LD_LIBRARY_PATH", "MESHARD_TORCH")}
+        run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, ROOT / "apps" / "python",
+            "-C", f"cmake.define.MESHARD_BUILD={build}", env=environment)
+        wheel, = folder.glob("meshard-*.whl")
+        programs = fresh_environment(folder / "env")
+        run(programs / "python3", "-m", "pip", "install", "-q", "--no-deps", wheel, env=environment)
+        said = run(programs / "python3", "-c", "import meshard, torch; x = meshard.from_local(torch.ones(3, 2), meshard.DeviceMesh.single(), [meshard.Shard(0)]); "
+                   "print(meshard.__file__, x.sum().item(), meshard.models.Transolver.__name__)", env=environment, cwd=own)
+        assert said.startswith(str(folder / "env")) and said.endswith("6.0 Transolver\n"), said
+        assert run(programs / "meshard", "--version", env=environment).startswith("meshard ")
+        assert "model.n_hidden" in run(programs / "meshard", "train", "--list-keys", env=environment)   # a verb that loads torch
+        for file in [programs / "meshard-models", *(folder / "env").rglob("meshard/*.so")]:
+            folders = [line for line in run("readelf", "-d", file).splitlines() if "RPATH" in line or "RUNPATH" in line]
+            assert all("$ORIGIN" in line and str(ROOT) not in line for line in folders), (file, folders)
