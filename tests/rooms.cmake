@@ -23,7 +23,7 @@ set(rooms
   "sharding/transport: partition sharding/ranks"
   "sharding/windows: partition partition/cut partition/ghosts partition/mesh sharding/messages"
 
-  "ops/attention: ops/rules sharding/ranks sharding/tensor"
+  "ops/attention: ops/fused ops/grids ops/rules ops/slices partition sharding/ranks sharding/tensor"
   "ops/cuda:"
   "ops/fields: ops/rows partition partition/ghosts partition/mesh sharding/exchange sharding/ranks sharding/tensor"
   "ops/fused: ops/rows ops/slices partition sharding/parameters sharding/tensor"
