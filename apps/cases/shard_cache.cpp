@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/cases/shard_cache.h"
 
+#include "apps/cases/kept_folder.h"
 #include "apps/cases/source_hash.h"
 #include "io/bytes/content_hash.h"
-#include "io/bytes/file_lock.h"
 #include "io/mesh_io.h"
 #include "io/shards/subdomain_io.h"
 #include "io/source_files.h"
@@ -11,15 +11,10 @@
 #include "partition/error.h"
 #include "partition/mesh/mesh_graph.h"
 
-#include <cerrno>
 #include <chrono>
-#include <cstring>
-#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
-#include <unistd.h>
-#include <vector>
 
 namespace meshard {
 namespace {
@@ -31,13 +26,6 @@ constexpr const char* kImbalance = "1.03";  // the default of MetisOptions
 std::string digits(std::uint64_t hash)
 {
     return hash_text(hash).substr(std::string_view("xxh64:").size());
-}
-
-std::string host_name()
-{
-    char name[256] = {};
-    gethostname(name, sizeof name - 1);
-    return name;
 }
 
 bool is_complete(const std::filesystem::path& dir, const ShardCache& cache)
@@ -56,30 +44,13 @@ bool is_complete(const std::filesystem::path& dir, const ShardCache& cache)
     }
 }
 
-/// Begins the names of what this host's processes have not finished. Other hosts' may be at work where locks do not reach them.
-std::string unfinished_prefix(const std::filesystem::path& dir)
-{
-    return dir.filename().string() + ".cutting-" + host_name() + "-";
-}
-
-/// Called by the holder of the lock.
-void remove_unfinished(const std::filesystem::path& dir)
-{
-    std::vector<std::filesystem::path> unfinished;
-    for (const auto& entry : std::filesystem::directory_iterator(dir.parent_path())) {
-        if (entry.path().filename().string().starts_with(unfinished_prefix(dir))) unfinished.push_back(entry.path());
-    }
-    for (const auto& path : unfinished) std::filesystem::remove_all(path);
-    std::filesystem::remove_all(dir);  // it is not complete
-}
-
 /// Takes over what earlier versions have cut, which had one folder for each case and number of parts.
-bool take_over_former(const CaseSource& source, std::uint64_t hash, const ShardCache& cache, const std::filesystem::path& dir)
+bool take_over_former(const CaseSource& source, std::uint64_t hash, const ShardCache& cache, const std::filesystem::path& unfinished)
 {
     if (!cache.computed.description().empty()) return false;  // they had none of that
     const auto former = cache.folder / (source.id + "_in_" + std::to_string(cache.num_parts));
     if (!is_complete(former, cache) || read_manifest(former).info.source_hash != hash_text(hash)) return false;
-    std::filesystem::rename(former, dir);
+    std::filesystem::rename(former, unfinished);
     return true;
 }
 
@@ -89,7 +60,7 @@ std::uint64_t hash_of_file(const std::filesystem::path& file, const std::string&
     return source_hash(file, cache.folder / "sources" / (id + "-" + digits(xxh64_of_text(path)) + ".json"), cache.verify_sources);
 }
 
-void cut(const CaseSource& source, std::uint64_t hash, const ShardCache& cache, const std::filesystem::path& dir)
+void cut(const CaseSource& source, std::uint64_t hash, const ShardCache& cache, const std::filesystem::path& unfinished)
 {
     auto mesh = read_mesh(source.file);
     if (mesh.num_rows() == 0) throw InvalidInput("case " + source.id + ": " + source.file.string() + " is empty.");
@@ -109,19 +80,10 @@ void cut(const CaseSource& source, std::uint64_t hash, const ShardCache& cache, 
     info.options = {{"imbalance", kImbalance}};
     info.versions = {{"METIS", MESHARD_METIS_VERSION}};
     info.quality = measure_quality(partition, graph);
-    const auto finished = dir.parent_path() / (unfinished_prefix(dir) + std::to_string(getpid()));
-    save_subdomains(finished, subdomains, std::move(info));
-    std::error_code error;
+    save_subdomains(unfinished, subdomains, std::move(info));
     if (hash_of(source, noted) != hash) {
-        std::filesystem::remove_all(finished, error);
         throw IoError("case " + source.id + ": " + source.file.string() + " changed while it was cut. Start again when it is complete.");
     }
-
-    std::filesystem::rename(finished, dir, error);
-    if (!error) return;
-    std::filesystem::remove_all(finished);
-    // Where locks do not reach other hosts, one of them may have come first.
-    if (!is_complete(dir, cache)) throw IoError("data.shards: cannot create " + dir.string() + ": " + error.message() + ".");
 }
 
 }  // namespace
@@ -144,22 +106,18 @@ std::filesystem::path shards_path(const CaseSource& source, std::uint64_t hash, 
 bool try_prepare_shards(const CaseSource& source, std::uint64_t hash, const ShardCache& cache, const std::function<void()>& before_cutting)
 {
     const auto dir = shards_path(source, hash, cache);
-    if (is_complete(dir, cache)) return true;
-    std::error_code error;
-    std::filesystem::create_directories(cache.folder / "locks", error);
-    if (error || ::access(cache.folder.c_str(), W_OK | X_OK) != 0) {
+    const auto is_there = [&] { return is_complete(dir, cache); };
+    if (is_there()) return true;
+    if (const auto why = why_not_writable(cache.folder); !why.empty()) {
         throw IoError("case " + source.id + " has no shards in " + cache.folder.string() + " for " + std::to_string(cache.num_parts) + " part(s) and seed " +
                       std::to_string(cache.seed) + (cache.computed.description().empty() ? "" : ", with " + cache.computed.description()) +
-                      ", and the folder cannot be written: " + (error ? error.message() : std::strerror(errno)) + ". Set data.shards to another.");
+                      ", and the folder cannot be written: " + why + ". Set data.shards to another.");
     }
-    const auto lock = FileLock::try_acquire(cache.folder / "locks" / dir.filename());
-    if (!lock) return false;
-    if (is_complete(dir, cache)) return true;  // by whoever had the lock
-    remove_unfinished(dir);
-    if (take_over_former(source, hash, cache, dir)) return true;
-    before_cutting();
-    cut(source, hash, cache, dir);
-    return true;
+    return try_keep_folder(dir, is_there, [&](const std::filesystem::path& unfinished) {
+        if (take_over_former(source, hash, cache, unfinished)) return;
+        before_cutting();
+        cut(source, hash, cache, unfinished);
+    });
 }
 
 std::filesystem::path prepare_shards(const CaseSource& source, const ShardCache& cache)
