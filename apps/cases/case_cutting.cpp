@@ -31,7 +31,8 @@ constexpr auto kUnknown = std::numeric_limits<std::int64_t>::min();
 
 constexpr std::int64_t kNotBegun = 1;  // less than any activity
 
-enum class Doing { Checking, Cutting, Waiting };
+enum class Doing { Checking, Cutting, Storing, Waiting };
+constexpr std::int64_t kNumDoings = 4;
 
 /// What a rank is at, as one number of which ranks can find the largest: 0 for nothing.
 struct Activity {
@@ -39,18 +40,18 @@ struct Activity {
     Doing doing = Doing::Checking;
     std::int64_t case_index = 0;
 
-    std::int64_t encoded(std::int64_t num_cases) const { return ((rank + 1) * std::int64_t{3} + static_cast<std::int64_t>(doing)) * num_cases + case_index; }
+    std::int64_t encoded(std::int64_t num_cases) const { return ((rank + 1) * kNumDoings + static_cast<std::int64_t>(doing)) * num_cases + case_index; }
     static Activity decoded(std::int64_t code, std::int64_t num_cases)
     {
-        return {static_cast<int>(code / num_cases / 3) - 1, static_cast<Doing>(code / num_cases % 3), code % num_cases};
+        return {static_cast<int>(code / num_cases / kNumDoings) - 1, static_cast<Doing>(code / num_cases % kNumDoings), code % num_cases};
     }
 };
 
 /// The cases that this rank has been dealt, one after the other, in a thread of its own: so that the rank can tell the others that it lives.
 class Cutting {
 public:
-    Cutting(const std::vector<CaseSource>& cases, const ShardCache& cache, int rank, std::deque<std::int64_t> own)
-        : cases_(cases), cache_(cache), rank_(rank), hashes_(cases.size(), kUnknown),
+    Cutting(const std::vector<CaseSource>& cases, const ShardCache& cache, const UseOfShards& use, int rank, std::deque<std::int64_t> own)
+        : cases_(cases), cache_(cache), use_(use), rank_(rank), hashes_(cases.size(), kUnknown),
           done_(std::async(std::launch::async, [this, own = std::move(own)] { run(own); }))
     {
     }
@@ -90,7 +91,7 @@ private:
             }
             if (hashes_[i] == kUnknown) hashes_[i] = static_cast<std::int64_t>(hash_of(cases_[i], cache_));
             left.pop_front();
-            if (try_prepare_shards(cases_[i], static_cast<std::uint64_t>(hashes_[i]), cache_, [&] { is_at(Doing::Cutting, i); })) {
+            if (try_prepare(i, static_cast<std::uint64_t>(hashes_[i]))) {
                 num_waiting = 0;
             } else {
                 left.push_back(i);
@@ -99,10 +100,17 @@ private:
         }
         is_complete_ = left.empty();
     }
+    /// The shards, and what is made of them. False while another process is at it.
+    bool try_prepare(std::int64_t i, std::uint64_t hash)
+    {
+        if (!try_prepare_shards(cases_[i], hash, cache_, [&] { is_at(Doing::Cutting, i); })) return false;
+        return !use_ || use_(cases_[i], shards_path(cases_[i], hash, cache_), [&] { is_at(Doing::Storing, i); });
+    }
     void is_at(Doing doing, std::int64_t i) { activity_ = Activity{rank_, doing, i}.encoded(static_cast<std::int64_t>(cases_.size())); }
 
     const std::vector<CaseSource>& cases_;
     const ShardCache& cache_;
+    const UseOfShards& use_;
     int rank_;
     std::vector<std::int64_t> hashes_;
     bool is_complete_ = false;
@@ -113,8 +121,8 @@ private:
 
 std::string sentence(const Activity& activity, const std::vector<CaseSource>& cases, int own_rank)
 {
-    constexpr std::array own{"checking ", "cutting ", "waiting for another run, which cuts "};
-    constexpr std::array others{"checks ", "cuts ", "waits for another run that cuts "};
+    constexpr std::array own{"checking ", "cutting ", "storing ", "waiting for another run, which cuts "};
+    constexpr std::array others{"checks ", "cuts ", "stores ", "waits for another run that cuts "};
     const auto file = cases[activity.case_index].file.filename().string();
     const auto doing = static_cast<std::size_t>(activity.doing);
     if (activity.rank == own_rank) return own[doing] + file;
@@ -200,7 +208,7 @@ std::vector<int> lowest_ranks_with(const std::filesystem::path& folder, const Ra
 }
 
 std::vector<std::filesystem::path> cut_cases(const std::vector<CaseSource>& cases, const ShardCache& cache, const RankGroup& ranks, TrainingLog& log,
-                                             const volatile std::sig_atomic_t& stop_requested)
+                                             const volatile std::sig_atomic_t& stop_requested, const UseOfShards& use)
 {
     const auto num_cases = static_cast<std::int64_t>(cases.size());
     const auto lowest = lowest_ranks_with(cache.folder, ranks);
@@ -219,7 +227,7 @@ std::vector<std::filesystem::path> cut_cases(const std::vector<CaseSource>& case
     // Every message shows that all ranks live, so that no wait is longer than a pause.
     std::vector<std::int64_t> hashes;
     {
-        Cutting cutting(cases, cache, ranks.rank(), std::move(own));
+        Cutting cutting(cases, cache, use, ranks.rank(), std::move(own));
         constexpr auto longest_pause = 500ms, first_word_after = 1000ms;
         const auto begin = std::chrono::steady_clock::now();
         auto pause = 1ms;

@@ -5,7 +5,6 @@
 #include "io/shards/subdomain_io.h"
 #include "partition/error.h"
 #include "partition/mesh/surface_geometry.h"
-#include "sharding/exchange/row_routes.h"
 #include "sharding/tensor/shard_tensor.h"
 
 #include <torch/torch.h>
@@ -13,7 +12,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <numeric>
 
 namespace meshard {
 namespace {
@@ -102,15 +100,6 @@ std::vector<double> numbers_in(const std::string& text)
         if (*end != ',') return {};
         at = end + 1;
     }
-}
-
-/// This rank's of as many nearly even blocks of ids as there are ranks.
-std::vector<std::int64_t> block_of_ids(std::int64_t num_ids, const RankGroup& ranks)
-{
-    const auto extents = even_extents(num_ids, ranks.size());
-    std::vector<std::int64_t> ids(extents[ranks.rank()]);
-    std::iota(ids.begin(), ids.end(), std::accumulate(extents.begin(), extents.begin() + ranks.rank(), std::int64_t{0}));
-    return ids;
 }
 
 /// The tensors of a case that are there.
@@ -214,9 +203,23 @@ PointInputs sharded_inputs(const at::Tensor& rows, RowIds ids, const std::shared
     const std::array<std::int64_t, 1> own{rows.size(0)};
     IndexMap map{.num_global = 0, .num_owned = static_cast<std::int32_t>(ids.size()), .global_ids = {ids.begin(), ids.end()}, .ghost_owners = {}};
     for (const auto& count : device_mesh->group(device_mesh->axis("domain")).all_gather_integers(own)) map.num_global += count[0];
-    const auto spec = shard_spec(std::make_shared<const IndexMap>(std::move(map)), device_mesh, 1);
+    return sharded_inputs(rows, shard_spec(std::make_shared<const IndexMap>(std::move(map)), device_mesh, 1));
+}
+
+PointInputs sharded_inputs(const at::Tensor& rows, const SpecPtr& spec)
+{
     const auto batch = rows.unsqueeze(0);
     return {.embedding = from_local(batch, spec), .positions = from_local(batch.narrow(-1, 0, 3).contiguous(), spec), .constants = {}, .time = {}};
+}
+
+void tell_of_case(PointInputs& inputs, const DataConfig& data, const CaseSource& source)
+{
+    if (!data.constants.empty()) {
+        std::vector<float> values;
+        for (const auto& column : data.constants) values.push_back(static_cast<float>(source.number(column)));
+        inputs.constants = torch::tensor(values).unsqueeze(0);
+    }
+    if (!data.time.empty()) inputs.time = torch::tensor({static_cast<float>(source.number(data.time))});
 }
 
 at::Tensor field_values(const Mesh& mesh, RowIds rows, const DataConfig& data, const std::string& where)
@@ -230,18 +233,26 @@ at::Tensor field_values(const Mesh& mesh, RowIds rows, const DataConfig& data, c
 
 std::vector<std::int32_t> part_runs(const Manifest& manifest, bool on_cells, std::int64_t num_ranks)
 {
+    std::vector<std::int64_t> rows;
+    for (const auto& part : manifest.parts) rows.push_back(on_cells ? part.num_owned_cells : part.num_owned_points);
+    return part_runs(rows, num_ranks);
+}
+
+std::vector<std::int32_t> part_runs(std::span<const std::int64_t> rows_of_parts, std::int64_t num_ranks)
+{
+    const auto num_parts = static_cast<std::int32_t>(rows_of_parts.size());
     std::vector<std::int64_t> ends;  // rows up to and with each part
     std::int64_t total = 0;
-    for (const auto& part : manifest.parts) ends.push_back(total += on_cells ? part.num_owned_cells : part.num_owned_points);
-    std::vector<std::int32_t> firsts(num_ranks + 1, manifest.num_parts());
+    for (const auto rows : rows_of_parts) ends.push_back(total += rows);
+    std::vector<std::int32_t> firsts(num_ranks + 1, num_parts);
     firsts[0] = 0;
     for (std::int64_t rank = 1; rank < num_ranks; ++rank) {
         // The boundary between parts that is nearest to an equal share, one part a rank where there are enough.
         const auto share = total * rank / num_ranks;
         auto first = firsts[rank - 1];
         const auto spare = static_cast<std::int32_t>(num_ranks - rank);
-        if (manifest.num_parts() >= num_ranks) ++first;
-        while (first < manifest.num_parts() - (manifest.num_parts() >= num_ranks ? spare : 0) &&
+        if (num_parts >= num_ranks) ++first;
+        while (first < num_parts - (num_parts >= num_ranks ? spare : 0) &&
                std::abs(ends[first] - share) < std::abs((first == 0 ? 0 : ends[first - 1]) - share)) {
             ++first;
         }
@@ -250,70 +261,20 @@ std::vector<std::int32_t> part_runs(const Manifest& manifest, bool on_cells, std
     return firsts;
 }
 
-CaseTensors load_case(const CaseSource& source, const std::filesystem::path& shards, const DataConfig& data, const std::shared_ptr<const DeviceMesh>& domain,
-                      RowOrder row_order)
+std::vector<std::int64_t> field_channels(const Manifest& manifest, const std::filesystem::path& shards, const DataConfig& data, const std::string& where)
 {
-    const auto where = "case " + source.id;
-    const auto manifest = read_manifest(shards);
-    if (data.on_cells && manifest.num_cells == 0) throw InvalidInput(where + " is a point cloud. Set data.association=point.");
-    const auto frame = case_frame(data.frame, manifest.bounds, source);
-    const auto axis = domain->axis("domain");
-    const auto runs = part_runs(manifest, data.on_cells, domain->size(axis));
-    const auto rank = domain->coordinate(axis);
-
-    CaseTensors tensors;
-    tensors.id = source.id;
-    std::vector<at::Tensor> inputs;
-    std::vector<at::Tensor> targets;
-    std::vector<std::int64_t> ids;
-    for (auto part = runs[rank]; part < runs[rank + 1]; ++part) {
-        const auto subdomain = load_subdomain(shards, manifest, part);
-        const auto rows = data.on_cells ? subdomain.cells.owned() : subdomain.points.owned();
-        ids.insert(ids.end(), rows.begin(), rows.end());
-        inputs.push_back(point_inputs(subdomain.mesh, rows, data, frame, where));
-        targets.push_back(field_values(subdomain.mesh, rows, data, where));
-    }
-
-    std::int64_t num_channels = 0;
+    std::vector<std::int64_t> channels;
     for (const auto& field : data.fields) {
         const auto found = std::find_if(manifest.arrays.begin(), manifest.arrays.end(),
                                         [&](const auto& array) { return array.name == field.from && array.group == group_of(data); });
         if (found == manifest.arrays.end()) {
-            // Some rank may have no part: the message comes from a part's arrays, on every rank alike.
             const auto subdomain = load_subdomain(shards, manifest, 0);
-            require_array(arrays_of(subdomain.mesh, data), field.from, where, group_of(data));
+            require_array(arrays_of(subdomain.mesh, data), field.from, where, group_of(data));  // names the nearest
             throw InvalidInput(where + " has no " + group_of(data) + " array '" + field.from + "'.");
         }
-        tensors.channels.push_back(found->num_components);
-        num_channels += found->num_components;
+        channels.push_back(found->num_components);
     }
-    if (inputs.empty()) {
-        inputs.push_back(torch::empty({0, num_point_channels(data)}));
-        targets.push_back(torch::empty({0, num_channels}));
-    }
-
-    // Ascending ids, as an index map has them.
-    const auto order = torch::argsort(torch::tensor(ids, torch::kLong));
-    std::sort(ids.begin(), ids.end());
-    auto told = torch::cat(inputs, 0).index_select(0, order), target = torch::cat(targets, 0).index_select(0, order);
-    if (row_order == RowOrder::Ids) {
-        const auto num_rows = data.on_cells ? manifest.num_cells : manifest.num_points;
-        const auto block = block_of_ids(num_rows, domain->group(axis));
-        const auto routes = RowRoutes::find(ids, block, num_rows, domain->group(axis));
-        told = routes->gather(told);
-        target = routes->gather(target);
-        ids = block;
-    }
-    tensors.inputs = sharded_inputs(told, ids, domain);
-    if (!data.constants.empty()) {
-        std::vector<float> values;
-        for (const auto& column : data.constants) values.push_back(static_cast<float>(source.number(column)));
-        tensors.inputs.constants = torch::tensor(values).unsqueeze(0);
-    }
-    if (!data.time.empty()) tensors.inputs.time = torch::tensor({static_cast<float>(source.number(data.time))});
-    tensors.target = from_local(target.unsqueeze(0), spec_of(tensors.inputs.embedding));
-    tensors.num_points = tensors.target.size(1);
-    return tensors;
+    return channels;
 }
 
 }  // namespace meshard

@@ -7,6 +7,7 @@
 #include "models/registry/registry.h"
 #include "partition/mesh/mesh.h"
 #include "sharding/ranks/device_mesh.h"
+#include "sharding/tensor/shard_spec.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -42,12 +43,22 @@ at::Tensor point_inputs(const Mesh& mesh, std::span<const std::int64_t> rows, co
 /// Constants and time of the case are left to the caller.
 PointInputs sharded_inputs(const at::Tensor& rows, std::span<const std::int64_t> ids, const std::shared_ptr<const DeviceMesh>& device_mesh);
 
+/// The same of rows whose layout is known.
+PointInputs sharded_inputs(const at::Tensor& rows, const SpecPtr& spec);
+
+/// Adds what a model is told of a case besides its points: constants and time, from the case table. @throws InvalidInput as `CaseSource::number`
+void tell_of_case(PointInputs& inputs, const DataConfig& data, const CaseSource& source);
+
 /// The fields to be predicted, of the first rows, side by side in the order of the configuration: (rows, channels), float32.
 /// @throws InvalidInput for a missing array (with the nearest name), or a value that is not finite.
 at::Tensor field_values(const Mesh& mesh, std::span<const std::int64_t> rows, const DataConfig& data, const std::string& where);
 
 /// First part of each rank, and the number of parts: compact runs of parts with nearly equal owned rows.
 std::vector<std::int32_t> part_runs(const Manifest& manifest, bool on_cells, std::int64_t num_ranks);
+std::vector<std::int32_t> part_runs(std::span<const std::int64_t> rows_of_parts, std::int64_t num_ranks);
+
+/// Numbers of each field to be predicted. @throws InvalidInput for an array that the case lacks, with the nearest name.
+std::vector<std::int64_t> field_channels(const Manifest& manifest, const std::filesystem::path& shards, const DataConfig& data, const std::string& where);
 
 /// A case over the ranks of a domain, one row a point, batch 1: sharded tensors.
 struct CaseTensors {
@@ -66,15 +77,5 @@ CaseTensors page_locked(const CaseTensors& example);
 
 /// Bytes of this rank's parts of a case's tensors.
 std::int64_t bytes_of(CaseTensors example);
-
-/// Which rows a rank has of a case.
-enum class RowOrder : std::uint8_t {
-    Parts,  ///< those of its parts, which lie together in space
-    Ids     ///< an even block of ids: the whole's rows then lie in the same order on any number of ranks
-};
-
-/// Loads this rank's parts of a shards folder: a compact run of them, balanced by their rows. Collective over `domain`.
-CaseTensors load_case(const CaseSource& source, const std::filesystem::path& shards, const DataConfig& data, const std::shared_ptr<const DeviceMesh>& domain,
-                      RowOrder order = RowOrder::Parts);
 
 }  // namespace meshard

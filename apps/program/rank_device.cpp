@@ -13,6 +13,7 @@
 #include <array>
 #include <cstdlib>
 #include <functional>
+#include <sys/resource.h>
 #include <unistd.h>
 #include <vector>
 
@@ -73,8 +74,13 @@ at::Device device_of_rank(const std::string& name, const LaunchInfo& info)
 
 std::int64_t ranks_a_device(const World& world, const RankGroup& all)
 {
-    if (world.size() == 1) return 1;
-    const std::array<std::int64_t, 1> own{static_cast<std::int64_t>(std::hash<std::string>()(identity_of(world.device())))};
+    return ranks_a_device(world.device(), all);
+}
+
+std::int64_t ranks_a_device(const at::Device& device, const RankGroup& all)
+{
+    if (all.size() == 1) return 1;
+    const std::array<std::int64_t, 1> own{static_cast<std::int64_t>(std::hash<std::string>()(identity_of(device)))};
     const auto of_ranks = all.all_gather_integers(own);
     std::int64_t most = 0;
     for (const auto& rank : of_ranks) most = std::max(most, std::count(of_ranks.begin(), of_ranks.end(), rank));
@@ -99,7 +105,11 @@ std::string device_text(World& world, const RankGroup& all)
 std::int64_t memory_of(const at::Device& device)
 {
     const auto of_machine = static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-    if (device.is_cpu()) return of_machine;
+    if (device.is_cpu()) {
+        rlimit limit{};
+        const bool is_limited = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+        return is_limited ? std::min(of_machine, static_cast<std::int64_t>(limit.rlim_cur)) : of_machine;
+    }
     try {
         return static_cast<std::int64_t>(c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).first);
     } catch (const c10::Error&) {

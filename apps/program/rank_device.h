@@ -22,11 +22,13 @@ std::string device_name(const at::Device& device);
 
 /// Ranks on the device that most ranks share. Collective over all ranks.
 std::int64_t ranks_a_device(const World& world, const RankGroup& all);
+std::int64_t ranks_a_device(const at::Device& device, const RankGroup& all);  ///< of the CPU: ranks on a host
 
 /// Where a run computes and what carries its messages, such as `device cuda (NVIDIA H200), transport nccl, 1 rank a device`. Collective over all ranks.
 std::string device_text(World& world, const RankGroup& all);
 
-/// Bytes of memory: free on a device; for the CPU, or a device that does not tell, all that the machine has.
+/// Bytes of memory: free on a device; for the CPU, or a device that does not tell, all that the machine has, or the process may
+/// map (`ulimit -v`).
 std::int64_t memory_of(const at::Device& device);
 
 }  // namespace meshard

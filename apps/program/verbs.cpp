@@ -25,6 +25,7 @@ constexpr auto table = std::to_array<Verb>({
     {"convert", "write a mesh in another format", MESHARD_VERBS(convert_command, nullptr)},
     {"interpolate", "interpolate fields of one mesh at the points or cells of another", MESHARD_VERBS(nullptr, interpolate_command)},
     {"derive", "gradients, vorticity, Q criterion, distances to walls as fields", MESHARD_VERBS(nullptr, derive_command)},
+    {"prepare", "cut and store the cases of a training run before it begins", MESHARD_VERBS(nullptr, prepare_command)},
     {"train", "train a model on shards, over any number of ranks", MESHARD_VERBS(nullptr, train_command)},
     {"predict", "predict fields on new meshes with a trained model", MESHARD_VERBS(nullptr, predict_command)},
     {"evaluate", "compare a trained model with cases whose fields are known", MESHARD_VERBS(nullptr, evaluate_command)},

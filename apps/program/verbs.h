@@ -19,6 +19,7 @@ int repartition_command(std::span<const std::string> arguments);
 int devices_command(std::span<const std::string> arguments);  // this and the following are in meshard-models
 int model_bench_command(std::span<const std::string> arguments);
 int probe_command(std::span<const std::string> arguments);
+int prepare_command(std::span<const std::string> arguments);
 int train_command(std::span<const std::string> arguments);
 int predict_command(std::span<const std::string> arguments);
 int evaluate_command(std::span<const std::string> arguments);

@@ -14,6 +14,12 @@ namespace meshard {
 namespace {
 
 constexpr const char* kParts[] = {"train", "val", "test"};
+constexpr const char* kSamplingNames[] = {"uniform", "areas", "blocks"};  // as SamplingKind has them
+
+SamplingKind sampling_kind(std::string_view name)
+{
+    return static_cast<SamplingKind>(std::find(std::begin(kSamplingNames), std::end(kSamplingNames), name) - std::begin(kSamplingNames));
+}
 
 // clang-format off
 constexpr SettingRule kFixedRules[] = {
@@ -48,9 +54,11 @@ constexpr SettingRule kFixedRules[] = {
     {.path = "data.constants", .type = SettingType::TextList, .meaning = "columns of the table that the model is told of a case besides its points"},
     {.path = "data.time", .meaning = "column of the table with the time of a case, for transolver and flare"},
     {.path = "data.sampling_resolution", .type = SettingType::Integer, .fallback = "0", .min = 0, .max = kLargeCount, .meaning = "points of a case in a training step, others in each epoch; 0: all. Validation and predictions take all"},
-    {.path = "data.sampling", .fallback = "uniform", .words = "uniform|areas", .not_yet = "blocks", .meaning = "chance of a point to be among them: all the same, or by its area, which must be among data.inputs"},
+    {.path = "data.sampling", .fallback = "uniform", .words = "uniform|areas|blocks", .meaning = "which points: all with the same chance, by area (must be among data.inputs), or in blocks, so that no others are read"},
     {.path = "data.parts", .type = SettingType::Integer, .fallback = "auto", .words = "auto", .min = 1, .max = 1e6, .meaning = "shards a case is cut into; auto: one a domain rank"},
     {.path = "data.shards", .meaning = "folder that keeps the shards; shards/ in the run's folder unless said"},
+    {.path = "data.store", .meaning = "folder of what training reads of the cases; store/ in data.shards, or in the run's folder where that is read-only"},
+    {.path = "data.memory", .type = SettingType::Number, .fallback = "auto", .words = "auto", .min = 0, .max = 1e6, .meaning = "GB a rank for cases that stay in memory; if they need more, each is read in its turn; auto: a quarter of the machine's"},
 
     {.path = "training.num_epochs", .type = SettingType::Integer, .fallback = "100", .min = 1, .max = kLargeCount, .meaning = "times through all training cases"},
     {.path = "training.max_steps", .type = SettingType::Integer, .fallback = "0", .min = 0, .max = kLargeCount, .meaning = "ends training early; 0: no limit"},
@@ -188,11 +196,13 @@ DataConfig data_config(const Settings& settings, const std::filesystem::path& ru
     if (!data.time.empty() && data.case_table.empty()) throw UsageError("data.time needs data.cases, the table that has the column.");
     data.frame = {settings.text("data.center"), settings.text("data.length")};
     data.num_sampled = settings.integer("data.sampling_resolution");
-    data.samples_by_area = settings.text("data.sampling") == "areas";
-    if (data.samples_by_area && !data.tells("areas"))
+    data.sampling = sampling_kind(settings.text("data.sampling"));
+    if (data.sampling == SamplingKind::Areas && !data.tells("areas"))
         throw UsageError(settings.where("data.sampling") + " is areas, and data.inputs has none. Add areas to data.inputs, or leave data.sampling out.");
     data.num_parts = settings.text("data.parts") == "auto" ? 0 : settings.integer("data.parts");
     data.shards = settings.has("data.shards") ? std::filesystem::path(settings.text("data.shards")) : run_dir / "shards";
+    if (settings.has("data.store")) data.store = settings.text("data.store");
+    if (settings.text("data.memory") != "auto") data.memory_budget = 1e9 * settings.number("data.memory");
     return data;
 }
 
@@ -386,7 +396,7 @@ nlohmann::json to_json(const DataConfig& data)
             {"center", data.frame.center},
             {"length", data.frame.length},
             {"sampling_resolution", data.num_sampled},
-            {"sampling", data.samples_by_area ? "areas" : "uniform"}};
+            {"sampling", kSamplingNames[static_cast<std::size_t>(data.sampling)]}};
 }
 
 DataConfig data_config(const nlohmann::json& description)
@@ -401,7 +411,7 @@ DataConfig data_config(const nlohmann::json& description)
     data.time = description.value("time", "");  // not said by earlier versions, which had none
     data.frame = {description.at("center"), description.at("length")};
     data.num_sampled = description.value("sampling_resolution", std::int64_t{0});  // not said by earlier versions, which took all points
-    data.samples_by_area = description.value("sampling", "uniform") == "areas";
+    data.sampling = sampling_kind(description.value("sampling", "uniform"));
     return data;
 }
 

@@ -39,6 +39,13 @@ struct SplitConfig {
     std::map<std::string, std::vector<std::string>> lists;
 };
 
+/// Which points of a case a step takes.
+enum class SamplingKind : std::uint8_t {
+    Uniform,  ///< all have the same chance
+    Areas,    ///< larger areas have a larger one
+    Blocks    ///< the same chance, by stretches of what is stored, so that no more is read than is drawn
+};
+
 struct DataConfig {
     std::filesystem::path root;
     std::string files;       ///< pattern below the root; `*` stands for any text
@@ -57,9 +64,11 @@ struct DataConfig {
     std::string time;                    ///< column of the case table with its time; empty for none
     FrameConfig frame;
     std::int64_t num_sampled = 0;  ///< points of a case in a training step; 0: all
-    bool samples_by_area = false;  ///< larger areas more often; else all alike
-    std::int64_t num_parts = 0;    ///< shards a case; 0: one a domain rank
-    std::filesystem::path shards;  ///< folder that keeps them
+    SamplingKind sampling = SamplingKind::Uniform;
+    std::int64_t num_parts = 0;           ///< shards a case; 0: one a domain rank
+    std::filesystem::path shards;         ///< folder that keeps them
+    std::filesystem::path store;          ///< folder that keeps what training reads of them; empty: in that of the shards, or where that is read-only the run's
+    std::optional<double> memory_budget;  ///< bytes a rank, for cases that stay in memory; none: a share of the machine's
 };
 
 /// What a program that only predicts must know of the data, as checkpoints keep it: inputs, frame, constants, time and fields; and back.

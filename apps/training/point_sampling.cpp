@@ -3,7 +3,6 @@
 
 #include "io/bytes/content_hash.h"
 #include "partition/error.h"
-#include "partition/random_numbers.h"
 #include "sharding/tensor/shard_tensor.h"
 
 #include <ATen/ATen.h>
@@ -17,44 +16,6 @@
 namespace meshard {
 namespace {
 
-/// One number of several, all of whose bits depend on all of theirs.
-template <class... Numbers>
-std::uint64_t mixed(std::uint64_t first, Numbers... rest)
-{
-    auto result = RandomNumbers(first).next();
-    ((result = RandomNumbers(result ^ static_cast<std::uint64_t>(rest)).next()), ...);
-    return result;
-}
-
-/// A permutation of the numbers below `size` that a key chooses: each place is computed by itself.
-class KeyedPermutation {
-public:
-    KeyedPermutation(std::uint64_t size, std::uint64_t key) : size_(size), key_(key)
-    {
-        while ((std::uint64_t{1} << 2 * half_bits_) < size) ++half_bits_;
-    }
-
-    std::uint64_t operator()(std::uint64_t place) const
-    {
-        do place = network(place);
-        while (place >= size_);  // the network permutes up to four times as many numbers
-        return place;
-    }
-
-private:
-    std::uint64_t network(std::uint64_t number) const
-    {
-        const auto mask = (std::uint64_t{1} << half_bits_) - 1;
-        auto left = number >> half_bits_, right = number & mask;
-        for (std::uint64_t round = 0; round < 6; ++round) left = std::exchange(right, left ^ (mixed(key_, round, right) & mask));
-        return left << half_bits_ | right;
-    }
-
-    std::uint64_t size_;
-    std::uint64_t key_;
-    int half_bits_ = 1;
-};
-
 /// Ids of the `count` points with the smallest -log(random) / area of all ranks, ascending.
 std::vector<std::int64_t> drawn_by_area(const CaseTensors& example, std::int64_t count, std::int64_t area_channel, std::uint64_t key)
 {
@@ -67,7 +28,7 @@ std::vector<std::int64_t> drawn_by_area(const CaseTensors& example, std::int64_t
     for (std::size_t i = 0; i < ids.size(); ++i) {
         if (area[i] < 0) negative = ids[i];
         if (!(area[i] > 0)) continue;
-        const auto uniform = (static_cast<double>(mixed(key, ids[i]) >> 11) + 0.5) * 0x1p-53;
+        const auto uniform = (static_cast<double>(mixed_numbers(key, ids[i]) >> 11) + 0.5) * 0x1p-53;
         own.emplace_back(std::bit_cast<std::int64_t>(-std::log(uniform) / area[i]), ids[i]);
     }
     const auto first = std::min<std::size_t>(count, own.size());
@@ -99,22 +60,23 @@ std::vector<std::int64_t> drawn_by_area(const CaseTensors& example, std::int64_t
 
 }  // namespace
 
-std::vector<std::int64_t> drawn_points(std::int64_t num_points, std::int64_t count, std::int64_t seed, const std::string& case_id, std::int64_t epoch)
+bool draws_all(const PointSampling& sampling, std::int64_t num_points)
 {
-    const auto draws_an_order = num_points / count, order = (epoch - 1) / draws_an_order, first = (epoch - 1) % draws_an_order * count;
-    const KeyedPermutation permutation(static_cast<std::uint64_t>(num_points), mixed(xxh64_of_text(case_id), seed, order));
-    std::vector<std::int64_t> drawn(count);
-    for (std::int64_t i = 0; i < count; ++i) drawn[i] = static_cast<std::int64_t>(permutation(static_cast<std::uint64_t>(first + i)));
-    std::sort(drawn.begin(), drawn.end());
-    return drawn;
+    return sampling.num_points == 0 || sampling.num_points >= num_points;
+}
+
+std::vector<std::int64_t> drawn_ids(const PointSampling& sampling, std::int64_t num_points, std::int64_t seed, const std::string& case_id, std::int64_t epoch)
+{
+    return sampling.kind == SamplingKind::Blocks ? StoredOrder(num_points, case_id).drawn_ids(sampling.num_points, seed, epoch)
+                                                 : drawn_points(num_points, sampling.num_points, seed, case_id, epoch);
 }
 
 CaseTensors sampled_case(const CaseTensors& example, const PointSampling& sampling, std::int64_t area_channel, std::int64_t seed, std::int64_t epoch)
 {
     const auto count = sampling.num_points;
-    if (count == 0 || count >= example.num_points) return example;
-    const auto drawn = sampling.by_area ? drawn_by_area(example, count, area_channel, mixed(xxh64_of_text(example.id), seed, epoch))
-                                        : drawn_points(example.num_points, count, seed, example.id, epoch);
+    if (draws_all(sampling, example.num_points)) return example;
+    const auto drawn = sampling.kind == SamplingKind::Areas ? drawn_by_area(example, count, area_channel, mixed_numbers(xxh64_of_text(example.id), seed, epoch))
+                                                            : drawn_ids(sampling, example.num_points, seed, example.id, epoch);
     const auto spec = spec_of(example.target);
     const auto& ids = spec->index_map->global_ids;
     IndexMap map{.num_global = count, .num_owned = 0, .global_ids = {}, .ghost_owners = {}};

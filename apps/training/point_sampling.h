@@ -2,6 +2,8 @@
 #pragma once
 
 #include "apps/cases/case_tensors.h"
+#include "apps/settings/training_config.h"
+#include "apps/store/point_draws.h"
 
 #include <cstdint>
 #include <string>
@@ -12,18 +14,19 @@ namespace meshard {
 /// Which of a case's points take part in a training step.
 struct PointSampling {
     std::int64_t num_points = 0;  ///< of each case; 0, or more than a case has: all
-    bool by_area = false;         ///< a point's chance grows with its area, which must be among the inputs; else all have the same
+    SamplingKind kind = SamplingKind::Uniform;
 };
 
-/// `count` different ones of the numbers 0 to `num_points` - 1, ascending: a function of the arguments alone. The epochs' draws from one case have no number in
-/// common until fewer than `count` are left; then another order begins. `count` is at most `num_points`. A permutation by a Feistel network (Black and
-/// Rogaway, Ciphers with arbitrary finite domains, 2002), of which only the numbers drawn are computed.
-std::vector<std::int64_t> drawn_points(std::int64_t num_points, std::int64_t count, std::int64_t seed, const std::string& case_id, std::int64_t epoch);
+/// Whether all points of a case with so many take part.
+bool draws_all(const PointSampling& sampling, std::int64_t num_points);
+
+/// Ids of the points that are drawn in an epoch (from 1), ascending, where that takes nothing but the case's id and number of points: not by area.
+std::vector<std::int64_t> drawn_ids(const PointSampling& sampling, std::int64_t num_points, std::int64_t seed, const std::string& case_id, std::int64_t epoch);
 
 /// The case with the points that are drawn in an epoch (from 1), in the order of their ids: the same on any number of ranks. The rows' ids are their places
 /// among the points drawn. Unchanged where all take part. By area: `count` draws without replacement, each in proportion to the areas left (Efraimidis and
 /// Spirakis, Weighted random sampling with a reservoir, 2006). Collective over the case's domain.
-/// @param area_channel  of the embedding, where `sampling.by_area`
+/// @param area_channel  of the embedding, where `sampling.kind` is Areas
 /// @throws InvalidInput naming the case for an area that is negative, and where fewer than `count` points have an area.
 CaseTensors sampled_case(const CaseTensors& example, const PointSampling& sampling, std::int64_t area_channel, std::int64_t seed, std::int64_t epoch);
 

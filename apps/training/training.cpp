@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/training/training.h"
 
-#include "apps/cases/case_cutting.h"
 #include "apps/program/rank_device.h"
 #include "apps/settings/training_log.h"
 #include "apps/training/kept_checkpoints.h"
-#include "apps/training/point_sampling.h"
+#include "apps/training/run_cases.h"
 #include "apps/training/run_checkpoint.h"
 #include "apps/training/schedule.h"
 #include "apps/training/step_news.h"
+#include "apps/training/step_order.h"
 #include "apps/training/step_profile.h"
 #include "apps/training/training_plan.h"
 #include "apps/training/validation.h"
@@ -46,7 +46,7 @@ using Json = nlohmann::ordered_json;
 // Seeds of neighbouring steps and data groups must not be neighbours.
 constexpr std::uint64_t kStepStride = 0xD1B54A32D192ED03, kGroupStride = 0x8CB92BA72F3D8DD7;
 
-constexpr std::int64_t kShareOfCases = 4;  // of a device's free memory: 1 / this for cases that stay there
+constexpr double kMuchWaiting = 0.05;  // share of the steps' time
 
 // In checkpoints: what is drawn in a step is a function of the seed, the step and the data group, so that there is no state to keep.
 constexpr const char* kDrawsOfSteps = "of each step";
@@ -104,21 +104,15 @@ struct FieldErrors {
 
 enum class LoopEnd : std::uint8_t { Done, OutOfTime, Interrupted };
 
-/// A case of a step.
-struct StepCase {
-    const CaseTensors* example = nullptr;
-    std::int64_t slot = 0;  // among the cases of the step
-    double weight = 1;      // how often it counts in the mean over the data groups: 0 for one that only lets this group take part
-};
-
 struct StepUnderWay {
-    std::int64_t number = 0;  // from 1
-    const CaseTensors* example = nullptr;
+    std::int64_t number = 0;       // from 1
+    std::int64_t index = 0;        // of its first case, among those that train
     std::int64_t num_counted = 0;  // cases that the data groups took together
     double rate = 0;
     Clock::time_point start;
     StepNews news;
     bool is_taken = true;                   // the weights were changed
+    double seconds_waited = 0;              // for cases that were not read yet
     std::optional<double> next_loss_scale;  // in float16
 };
 
@@ -138,9 +132,7 @@ public:
     void finish();
 
 private:
-    std::vector<CaseTensors> load(const std::vector<CaseSource>& sources, std::span<const std::filesystem::path> shards) const;
     void make_model();
-    void place_cases();
     at::Tensor predict(const PointInputs& inputs);
     at::Tensor predict_for_backward(const PointInputs& inputs);
     at::Tensor loss_of(const at::Tensor& prediction, const CaseTensors& example) const;
@@ -148,15 +140,11 @@ private:
     void step(const std::vector<StepCase>& cases, StepUnderWay& under_way, double stop);
     at::Tensor own_news(const std::vector<StepCase>& cases, const std::vector<at::Tensor>& losses, double stop, const at::Tensor& gradient_norm) const;
     LoopEnd finish_steps(std::size_t num_left);
-    CaseTensors sampled(const CaseTensors& example, std::int64_t epoch) const;
-    std::int64_t points_in_step(const CaseTensors& example) const;
+    std::int64_t points_in_step(std::int64_t index) const;
     void finish_step(const StepUnderWay& step);
     void leave_out(const StepUnderWay& step, double loss);
-    std::int64_t cases_in_step(std::int64_t in_epoch) const;
-    std::vector<StepCase> cases_of_step(std::int64_t epoch, std::int64_t in_epoch) const;
     std::string names_of_cases(std::int64_t step) const;
-    std::int64_t cases_per_step() const { return num_groups_ * config_.training.accumulate; }
-    FieldErrors errors(const std::vector<CaseTensors>& examples, const std::vector<CaseSource>& sources, const std::string& split);
+    FieldErrors errors(const CaseSet& cases, const std::string& split);
     Json metrics(const FieldErrors& errors) const;
     void record_errors(const FieldErrors& errors, const std::string& split, std::int64_t epoch);
     void save(const char* name, const Json& metrics) const;
@@ -164,7 +152,6 @@ private:
     void end_epoch(std::int64_t epoch, Clock::time_point epoch_start);
     nlohmann::json train_ids() const;
     at::Device device() const { return world_.device(); }
-    std::int64_t shards_per_case() const { return config_.data.num_parts > 0 ? config_.data.num_parts : domain_->num_ranks(); }
     std::int64_t num_steps_total() const { return config_.training.num_epochs * steps_per_epoch_; }
     std::int64_t num_steps_limit() const
     {
@@ -180,13 +167,12 @@ private:
     std::int64_t group_ = 0;
     bool is_first_ = true;
     TrainingLog log_;
-    CaseOrder order_;
+    std::optional<StepOrder> order_;
     std::int64_t num_cases_ = 1;  // that train
     std::int64_t steps_per_epoch_ = 1;
 
-    std::vector<CaseTensors> train_;
-    std::vector<CaseTensors> val_;
-    std::vector<CaseTensors> test_;
+    std::optional<RunCases> data_;
+    std::optional<CaseSequence> fed_;  // the training cases, in the order of the steps
     Normalizer normalizer_;
     Model model_;
     std::optional<ReplicatedModule> replicated_;
@@ -194,7 +180,6 @@ private:
     FieldLoss loss_;
     std::optional<WeightUpdate> update_;
     std::optional<Validation> validation_;
-    std::map<std::string, std::filesystem::path> shards_of_;  // by id, of cases to judge
 
     std::int64_t steps_done_ = 0;
     std::deque<StepUnderWay> under_way_;
@@ -203,6 +188,7 @@ private:
     Clock::time_point last_news_;   // when a step's loss was known last
     std::int64_t points_done_ = 0;
     double seconds_in_steps_ = 0;  // of the current epoch
+    double seconds_waited_ = 0;    // in these, for cases that were not read yet
     double epoch_loss_sum_ = 0;    // of the steps of the current epoch, each times its cases over the data groups
     std::int64_t epoch_cases_left_out_ = 0;
     std::int64_t skipped_in_a_row_ = 0;  // steps up to now
@@ -215,7 +201,7 @@ private:
 
 Run::Run(const TrainingRunConfig& config, const CaseLists& cases, bool is_recorded, World& world)
     : config_(config), cases_(cases), world_(world), is_first_(world.rank() == 0),
-      log_(is_recorded ? config.run_dir() / "metrics.jsonl" : std::filesystem::path(), is_first_), order_(config.training, config.seed, cases.train)
+      log_(is_recorded ? config.run_dir() / "metrics.jsonl" : std::filesystem::path(), is_first_)
 {
     const auto shape = mesh_shape(config, world.size());
     if (is_recorded && config.writes_events) log_.write_events(config.run_dir() / "tensorboard");
@@ -224,7 +210,8 @@ Run::Run(const TrainingRunConfig& config, const CaseLists& cases, bool is_record
     num_groups_ = shape[0];
     group_ = device_mesh_->coordinate(device_mesh_->axis("data"));
     num_cases_ = static_cast<std::int64_t>(cases.train.size());
-    steps_per_epoch_ = (num_cases_ + cases_per_step() - 1) / cases_per_step();
+    order_.emplace(CaseOrder(config.training, config.seed, cases.train), num_cases_, num_groups_, group_, config.training.accumulate);
+    steps_per_epoch_ = order_->steps_per_epoch();
 }
 
 void Run::prepare(const TrainingStart& start, const volatile std::sig_atomic_t& stop_requested)
@@ -235,44 +222,24 @@ void Run::prepare(const TrainingStart& start, const volatile std::sig_atomic_t& 
         cases_.test.clear();
     }
     const auto preparing = Clock::now();
-    const ShardCache cache{config_.data.shards, shards_per_case(), config_.seed, start.verify_sources, computed_inputs(config_.data)};
-    const auto sources = cases_.all();
-    const auto shards = cut_cases(sources, cache, device_mesh_->all(), log_, stop_requested);
-    const std::span all(shards);
-    train_ = load(cases_.train, all.first(cases_.train.size()));
     if (!start.is_trial() && cases_.val.empty() && (config_.training.stop_patience > 0 || config_.training.scheduler == "plateau")) {
         throw InvalidInput("training.early_stop and the scheduler plateau go by the error of validation cases, and there are none. Give data.split some, e.g. "
                            "val: 0.1.");
     }
-    val_ = load(cases_.val, all.subspan(cases_.train.size(), cases_.val.size()));
-    test_ = load(cases_.test, all.last(cases_.test.size()));
-    for (std::size_t i = cases_.train.size(); i < shards.size(); ++i) shards_of_[sources[i].id] = shards[i];
-    validation_.emplace(config_.data, train_.front().channels, config_.forces, cases_);
-    ChannelStatistics statistics;
-    for (const auto& example : train_) statistics.add(example.target.squeeze(0));
-    normalizer_ = statistics.normalizer();
+    data_.emplace(prepare_cases(config_, cases_, {.verify_sources = start.verify_sources}, device_mesh_, device(), log_, stop_requested));
+    validation_.emplace(config_.data, data_->train.channels(), config_.forces, cases_);
+    normalizer_ = target_statistics(data_->train, config_.training.exact).normalizer();
     make_model();
-    place_cases();
+    keep_cases(*data_, config_.data, device(), device_mesh_->all(), log_);
+    if (!device().is_cpu()) normalizer_ = normalizer_.on(device());
     make_loss();
     seconds_in_preparation_ = seconds_since(preparing);
-}
-
-std::vector<CaseTensors> Run::load(const std::vector<CaseSource>& sources, std::span<const std::filesystem::path> shards) const
-{
-    std::vector<CaseTensors> examples;
-    for (std::size_t i = 0; i < sources.size(); ++i) {
-        examples.push_back(load_case(sources[i], shards[i], config_.data, domain_, config_.training.exact ? RowOrder::Ids : RowOrder::Parts));
-        if (examples.back().channels != examples.front().channels) {
-            throw InvalidInput("case " + sources[i].id + ": a field has another number of components than in case " + sources.front().id + ".");
-        }
-    }
-    return examples;
 }
 
 void Run::make_model()
 {
     std::int64_t num_channels = 0;
-    for (const auto count : train_.front().channels) num_channels += count;
+    for (const auto count : data_->train.channels()) num_channels += count;
     torch::manual_seed(config_.seed);
     model_ = meshard::make_model(config_.model.name, model_arguments(config_.model, config_.data, num_channels));
     set_memory(*model_.module, config_.training.memory);
@@ -295,7 +262,7 @@ void Run::make_loss()
             options.field_weights.push_back(found == config_.training.field_weights.end() ? std::vector<double>{1.0} : found->second);
         }
     }
-    loss_ = FieldLoss(options, train_.front().channels, normalizer_);
+    loss_ = FieldLoss(options, data_->train.channels(), normalizer_);
 }
 
 at::Tensor Run::loss_of(const at::Tensor& prediction, const CaseTensors& example) const
@@ -304,41 +271,21 @@ at::Tensor Run::loss_of(const at::Tensor& prediction, const CaseTensors& example
     return loss_(prediction, normalizer_.normalize(example.target), areas);
 }
 
-/// Where the device has room for all cases they stay there; else each is copied when it is its turn.
-void Run::place_cases()
-{
-    if (device().is_cpu()) return;
-    normalizer_ = normalizer_.on(device());
-    std::int64_t bytes = 0;
-    for (auto* examples : {&train_, &val_, &test_}) {
-        for (const auto& example : *examples) bytes += bytes_of(example);
-    }
-    const auto room = memory_of(device()) / kShareOfCases / ranks_a_device(world_, device_mesh_->all());
-    for (auto* examples : {&train_, &val_, &test_}) {
-        for (auto& example : *examples) example = bytes <= room ? on_device(example, device()) : page_locked(example);
-    }
-    if (bytes > room) log_.say(formatted("the cases take %.3g GB a rank, and each is copied to the device for its step", static_cast<double>(bytes) * 1e-9));
-}
-
 void Run::describe()
 {
-    const auto count_points = [](const std::vector<CaseTensors>& examples) {
-        std::int64_t count = 0;
-        for (const auto& example : examples) count += example.num_points;
-        return count;
-    };
     Json line{{"phase", "dataset"}};
-    line["cases"] = {{"train", train_.size()}, {"val", val_.size()}, {"test", test_.size()}};
-    line["points"] = {{"train", count_points(train_)}, {"val", count_points(val_)}, {"test", count_points(test_)}};
+    line["cases"] = {{"train", data_->train.size()}, {"val", data_->val.size()}, {"test", data_->test.size()}};
+    line["points"] = {{"train", data_->train.num_points()}, {"val", data_->val.num_points()}, {"test", data_->test.num_points()}};
     for (std::int64_t c = 0; c < normalizer_.mean.size(0); ++c) {
         line["mean"].push_back(normalizer_.mean[c].item<double>());
         line["std"].push_back(normalizer_.std[c].item<double>());
     }
-    line["shards_per_case"] = shards_per_case();
+    line["shards_per_case"] = data_->num_parts;
     line["seconds"] = seconds_in_preparation_;
     log_.record(line);
-    log_.say(formatted("%zu training, %zu validation, %zu test cases, %lld points in training; prepared in %.1f s", train_.size(), val_.size(), test_.size(),
-                       static_cast<long long>(count_points(train_)), seconds_in_preparation_));
+    log_.say(formatted("%lld training, %lld validation, %lld test cases, %lld points in training; prepared in %.1f s",
+                       static_cast<long long>(data_->train.size()), static_cast<long long>(data_->val.size()), static_cast<long long>(data_->test.size()),
+                       static_cast<long long>(data_->train.num_points()), seconds_in_preparation_));
 
     std::int64_t num_parameters = 0;
     for (const auto& parameter : model_.module->parameters()) num_parameters += parameter.numel();
@@ -350,10 +297,10 @@ void Run::describe()
     if (config_.training.precision == Precision::TF32 && model_.module->parameters().front().is_cpu())
         log_.say("training.precision tf32: products are rounded on GPUs only; on CPUs it is float32");
     if (config_.training.offload && device().is_cpu()) log_.say("training.offload: ranks compute on CPUs, where nothing is moved");
-    const auto num_last = cases_in_step(steps_per_epoch_ - 1);
-    if (num_last < cases_per_step() && config_.training.accumulate > 1) {
+    const auto num_last = order_->cases_in_step(steps_per_epoch_ - 1);
+    if (num_last < order_->cases_per_step() && config_.training.accumulate > 1) {
         log_.say(formatted("%lld training case(s), %lld a step: the last step of an epoch has %lld, so that each case counts once",
-                           static_cast<long long>(num_cases_), static_cast<long long>(cases_per_step()), static_cast<long long>(num_last)));
+                           static_cast<long long>(num_cases_), static_cast<long long>(order_->cases_per_step()), static_cast<long long>(num_last)));
     } else if (num_last < num_groups_) {
         log_.say(formatted(
             "%lld training case(s) on %lld data groups: the last step of an epoch has %lld, so that each case counts once; the other groups then add nothing",
@@ -369,7 +316,8 @@ void Run::describe()
 
 void Run::print_plan() const
 {
-    const auto plan = training_plan(model_, config_, on_device(sampled(train_.front(), 1), device()), *device_mesh_, world_);
+    CaseSequence first(data_->train, order_->turns(0, 1));
+    const auto plan = training_plan(model_, config_, first.next(), *device_mesh_, world_);
     if (is_first_) std::cout << plan << std::flush;
 }
 
@@ -467,48 +415,17 @@ at::Tensor Run::predict_for_backward(const PointInputs& inputs)
     return predict(inputs);
 }
 
-/// A training case with those of its points that take part in an epoch.
-CaseTensors Run::sampled(const CaseTensors& example, std::int64_t epoch) const
+std::int64_t Run::points_in_step(std::int64_t index) const
 {
-    const PointSampling sampling{config_.data.num_sampled, config_.data.samples_by_area};
-    return sampled_case(example, sampling, sampling.by_area ? first_channel(config_.data, "areas") : 0, config_.seed, epoch);
-}
-
-std::int64_t Run::points_in_step(const CaseTensors& example) const
-{
-    const auto limit = config_.data.num_sampled;
-    return limit == 0 ? example.num_points : std::min(limit, example.num_points);
-}
-
-/// Cases that the data groups take together in a step: as many each as are accumulated, but what is left of them in the last step of an epoch.
-std::int64_t Run::cases_in_step(std::int64_t in_epoch) const
-{
-    return std::min(cases_per_step(), num_cases_ - in_epoch * cases_per_step());
-}
-
-/// Those of this data group, as many as of every other: one that is left without a case takes part with another that does not count.
-std::vector<StepCase> Run::cases_of_step(std::int64_t epoch, std::int64_t in_epoch) const
-{
-    const auto order = order_.of_epoch(epoch);
-    const auto num_counted = cases_in_step(in_epoch);
-    std::vector<StepCase> cases;
-    for (std::int64_t first = 0; first < num_counted; first += num_groups_) {
-        const auto slot = first + group_;
-        const auto weight = slot < num_counted ? static_cast<double>(num_groups_) / static_cast<double>(num_counted) : 0.0;
-        cases.push_back({&train_[order[(in_epoch * cases_per_step() + slot) % num_cases_]], slot, weight});
-    }
-    return cases;
+    const auto limit = config_.data.num_sampled, all = data_->train.num_points(index);
+    return limit == 0 ? all : std::min(limit, all);
 }
 
 /// Of all data groups, for messages.
 std::string Run::names_of_cases(std::int64_t step) const
 {
-    const auto in_epoch = (step - 1) % steps_per_epoch_;
-    const auto order = order_.of_epoch((step - 1) / steps_per_epoch_ + 1);
     std::string names;
-    for (std::int64_t i = 0; i < cases_in_step(in_epoch); ++i) {
-        names += (i == 0 ? "case " : ", ") + cases_.train[order[in_epoch * cases_per_step() + i]].id;
-    }
+    for (const auto index : order_->counted_in_step(step - 1)) names += (names.empty() ? "case " : ", ") + data_->train.id(index);
     return names;
 }
 
@@ -517,8 +434,9 @@ void Run::step(const std::vector<StepCase>& cases, StepUnderWay& under_way, doub
     if (config_.training.scheduler == "one_cycle") update_->optimizers().set_first_beta(first_beta_in_cycle(steps_done_, num_steps_total()));
     update_->zero_grad();
     std::vector<at::Tensor> losses;
-    for (const auto& [given, slot, weight] : cases) {
-        const auto example = on_device(sampled(*given, (under_way.number - 1) / steps_per_epoch_ + 1), device());
+    const auto waited_before = fed_->seconds_waited();
+    for (const auto& [index, slot, weight] : cases) {
+        const auto example = fed_->next();
         seed_draws(*model_.module, static_cast<std::uint64_t>(config_.seed) + kStepStride * static_cast<std::uint64_t>(under_way.number) +
                                        kGroupStride * static_cast<std::uint64_t>(slot));
         if (replicated_) replicated_->set_sync(losses.size() + 1 == cases.size());  // gradients are exchanged once a step
@@ -529,6 +447,7 @@ void Run::step(const std::vector<StepCase>& cases, StepUnderWay& under_way, doub
         }
         losses.push_back(loss.detach());
     }
+    under_way.seconds_waited = fed_->seconds_waited() - waited_before;
     UpdateOutcome outcome;
     {
         RECORD_USER_SCOPE("optimizer");
@@ -566,6 +485,7 @@ LoopEnd Run::loop(const volatile std::sig_atomic_t& stop_requested, std::int64_t
     loop_start_ = Clock::now();
     auto epoch_start = loop_start_;
     model_.module->train();
+    fed_.emplace(data_->train, order_->turns(steps_done_, limit));
 
     while (steps_done_ < limit && !early_stop_.is_over(config_.training)) {
         const auto epoch = steps_done_ / steps_per_epoch_ + 1;
@@ -573,16 +493,17 @@ LoopEnd Run::loop(const volatile std::sig_atomic_t& stop_requested, std::int64_t
         if (in_epoch == 0) {
             epoch_start = Clock::now();
             seconds_in_steps_ = 0;
+            seconds_waited_ = 0;
             epoch_loss_sum_ = 0;
             epoch_cases_left_out_ = 0;
         }
-        const auto cases = cases_of_step(epoch, in_epoch);
+        const auto cases = order_->cases_of_step(steps_done_);
 
         profile.next_step();
         StepUnderWay under_way;
         under_way.number = steps_done_ + 1;
-        under_way.example = cases[0].example;
-        under_way.num_counted = cases_in_step(in_epoch);
+        under_way.index = cases[0].index;
+        under_way.num_counted = order_->cases_in_step(steps_done_);
         under_way.rate = learning_rate(config_.training, steps_done_, num_steps) * plateau_.factor;
         under_way.start = Clock::now();
         const bool is_out_of_time = config_.training.max_minutes > 0 && seconds_since(start_) > 60 * config_.training.max_minutes;
@@ -634,21 +555,23 @@ void Run::finish_step(const StepUnderWay& step)
         leave_out(step, loss);
     } else if (!std::isfinite(loss)) {
         throw Error("training: the loss became " + std::string(std::isnan(loss) ? "NaN" : "infinite") + " in step " + std::to_string(step.number) + " (epoch " +
-                    std::to_string(epoch) + ", case " + step.example->id + "). Lower training.optimizer.lr (now " +
+                    std::to_string(epoch) + ", case " + data_->train.id(step.index) + "). Lower training.optimizer.lr (now " +
                     formatted("%g", config_.training.learning_rate) + ") or add training.scheduler.warmup_steps.");
     } else {
         skipped_in_a_row_ = 0;
         epoch_loss_sum_ += loss * static_cast<double>(step.num_counted) / static_cast<double>(num_groups_);
     }
     seconds_in_steps_ += seconds;
-    points_done_ += points_in_step(*step.example) * step.num_counted;
+    seconds_waited_ += step.seconds_waited;
+    points_done_ += points_in_step(step.index) * step.num_counted;
     const auto limit = num_steps_limit();
     if (step.number % config_.log_interval == 0 || step.number == limit) {
         Json line{{"phase", "train_step"}, {"step", step.number}, {"epoch", epoch}, {"loss", loss}, {"lr", step.rate}, {"seconds", seconds}};
-        if (cases_per_step() == 1) line["case"] = step.example->id;
+        if (order_->cases_per_step() == 1) line["case"] = data_->train.id(step.index);
         if (step.next_loss_scale) line["loss_scale"] = *step.next_loss_scale;
         if (config_.training.clip_norm > 0) line["grad_norm"] = step.news.gradient_norm();
         if (is_left_out) line["left_out"] = true;
+        if (!data_->train.is_kept()) line["data_wait"] = std::min(1.0, step.seconds_waited / seconds);
         log_.record(line);
     }
     const auto elapsed = seconds_since(loop_start_);
@@ -687,16 +610,20 @@ void Run::check_error(double error)
 void Run::end_epoch(std::int64_t epoch, Clock::time_point epoch_start)
 {
     const auto num_steps = (steps_done_ - 1) % steps_per_epoch_ + 1;
-    const auto num_cases = std::max<std::int64_t>(1, std::min(num_steps * cases_per_step(), num_cases_) - epoch_cases_left_out_);
+    const auto num_cases = std::max<std::int64_t>(1, std::min(num_steps * order_->cases_per_step(), num_cases_) - epoch_cases_left_out_);
     const auto mean_loss = epoch_loss_sum_ * static_cast<double>(num_groups_) / static_cast<double>(num_cases);
-    log_.record({{"phase", "train"}, {"epoch", epoch}, {"loss", mean_loss}, {"steps", num_steps}, {"seconds_in_steps", seconds_in_steps_}});
+    Json line{{"phase", "train"}, {"epoch", epoch}, {"loss", mean_loss}, {"steps", num_steps}, {"seconds_in_steps", seconds_in_steps_}};
+    const auto wait = seconds_waited_ / seconds_in_steps_;
+    if (!data_->train.is_kept()) line["data_wait"] = wait;
+    log_.record(line);
     const bool is_last = epoch == config_.training.num_epochs || steps_done_ == config_.training.max_steps;
 
     auto text = formatted("epoch %lld: loss %.5g", static_cast<long long>(epoch), mean_loss);
     Json values;
     bool is_best = false;
-    if (!val_.empty() && (is_last || epoch % config_.training.val_interval == 0)) {
-        const auto found = errors(val_, cases_.val, "val");
+    if (wait > kMuchWaiting) text += formatted(", %.0f %% of the steps' time was spent waiting for cases to be read", 100 * wait);
+    if (data_->val.size() > 0 && (is_last || epoch % config_.training.val_interval == 0)) {
+        const auto found = errors(data_->val, "val");
         values = metrics(found);
         record_errors(found, "val", epoch);
         for (std::size_t i = 0; i < config_.data.fields.size(); ++i) {
@@ -706,7 +633,7 @@ void Run::end_epoch(std::int64_t epoch, Clock::time_point epoch_start)
         is_best = found.mean() < best_error_;
         best_error_ = std::min(best_error_, found.mean());
         if (steps_done_ % steps_per_epoch_ == 0) check_error(found.mean());  // an epoch cut short is not one that a run without a stop has
-    } else if (val_.empty()) {
+    } else if (data_->val.size() == 0) {
         is_best = mean_loss < best_error_;
         best_error_ = std::min(best_error_, mean_loss);
     }
@@ -720,25 +647,25 @@ void Run::end_epoch(std::int64_t epoch, Clock::time_point epoch_start)
     log_.say(text + formatted(", %.1f s", seconds_since(epoch_start)));
 }
 
-FieldErrors Run::errors(const std::vector<CaseTensors>& examples, const std::vector<CaseSource>& sources, const std::string& split)
+FieldErrors Run::errors(const CaseSet& cases, const std::string& split)
 {
     torch::NoGradGuard no_grad;
     const AveragedWeights averaged(*update_);
     model_.module->eval();
     const auto num_fields = static_cast<std::int64_t>(config_.data.fields.size());
     auto sums = torch::zeros({num_fields + 1}, torch::kDouble);
-    const auto num_examples = static_cast<std::int64_t>(examples.size());
-    for (std::int64_t first = 0; first < num_examples; first += num_groups_) {
+    CaseSequence sequence(cases, order_->turns_of_split(cases.size(), sharded_.has_value()));
+    for (std::int64_t first = 0; first < cases.size(); first += num_groups_) {
         const auto i = first + group_;
-        if (i >= num_examples) {
-            if (sharded_) predict(on_device(examples.back(), device()).inputs);  // so that the others get this group's parts of the parameters
+        if (i >= cases.size()) {
+            if (sharded_) predict(sequence.next().inputs);
             continue;
         }
-        const auto example = on_device(examples[i], device());
+        const auto example = sequence.next();
         const auto prediction = predict(example.inputs);
         sums[num_fields] += loss_of(prediction, example).item<double>();
         const auto physical = normalizer_.denormalize(prediction);
-        validation_->add(static_cast<std::size_t>(i), example, shards_of_.at(example.id), physical, normalizer_.mean, *domain_);
+        validation_->add(static_cast<std::size_t>(i), example, data_->shards.at(example.id), physical, normalizer_.mean, *domain_);
         std::int64_t channel = 0;
         for (std::int64_t f = 0; f < num_fields; ++f) {
             const auto count = example.channels[f];
@@ -748,12 +675,12 @@ FieldErrors Run::errors(const std::vector<CaseTensors>& examples, const std::vec
     }
     model_.module->train();
     device_mesh_->group(device_mesh_->axis("data")).all_reduce(sums);
-    sums /= static_cast<double>(examples.size());
+    sums /= static_cast<double>(cases.size());
 
     FieldErrors errors;
     for (std::int64_t f = 0; f < num_fields; ++f) errors.relative_l2.push_back(sums[f].item<double>());
     errors.loss = sums[num_fields].item<double>();
-    errors.judged = validation_->finish(sources, split, device_mesh_->group(device_mesh_->axis("data")));
+    errors.judged = validation_->finish(cases.sources(), split, device_mesh_->group(device_mesh_->axis("data")));
     return errors;
 }
 
@@ -787,7 +714,7 @@ void Run::save(const char* name, const Json& metrics) const
     description["data"] = to_json(config_.data);
     for (std::size_t f = 0; f < config_.data.fields.size(); ++f) {
         const auto& field = config_.data.fields[f];
-        description["fields"].push_back({{"name", field.name}, {"from", field.from}, {"kind", field.kind}, {"channels", train_.front().channels[f]}});
+        description["fields"].push_back({{"name", field.name}, {"from", field.from}, {"kind", field.kind}, {"channels", data_->train.channels()[f]}});
     }
     description["seed"] = config_.seed;
     description["draws"] = kDrawsOfSteps;
@@ -830,8 +757,8 @@ void Run::record_memory()
 
 void Run::test()
 {
-    if (test_.empty()) return;
-    const auto found = errors(test_, cases_.test, "test");
+    if (data_->test.size() == 0) return;
+    const auto found = errors(data_->test, "test");
     const auto epoch = (steps_done_ + steps_per_epoch_ - 1) / steps_per_epoch_;
     record_errors(found, "test", epoch);
     std::string text = "test:";

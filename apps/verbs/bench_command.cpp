@@ -11,6 +11,7 @@
 #include "apps/program/rank_program.h"
 #include "apps/program/text_table.h"
 #include "apps/program/verbs.h"
+#include "apps/verbs/data_bench_command.h"
 
 #include <CLI/CLI.hpp>
 #include <c10/core/DeviceGuard.h>
@@ -43,9 +44,10 @@ bool parse(std::span<const std::string> arguments, BenchArguments& options)
                  "operators: single operators on small tensors, extra time of a call on a sharded tensor.\n"
                  "ghosts: bytes of neighbour searches among cut points, time of a ghost exchange, and how much of it overlaps with message passing.\n"
                  "partition: methods of cutting meshes against METIS; see meshard bench partition --help.\n"
-                 "plan: what a step would take on GPUs that are not here, by counting; see meshard bench plan --help.",
+                 "plan: what a step would take on GPUs that are not here, by counting; see meshard bench plan --help.\n"
+                 "data: how fast the cases of a training run come from the disk; see meshard bench data --help.",
                  "bench");
-    app.add_option("WHAT", options.what, "what to time: step, model, scaling, operators or ghosts; or partition or plan, which have other options")
+    app.add_option("WHAT", options.what, "what to time: step, model, scaling, operators or ghosts; or partition, plan or data, which have other options")
         ->type_name("WHAT")
         ->check(CLI::IsMember({"step", "model", "scaling", "operators", "ghosts"}))
         ->capture_default_str();
@@ -274,6 +276,7 @@ void report_ghosts(const BenchArguments& arguments, const GhostReport& report)
 int model_bench_command(std::span<const std::string> arguments)
 {
     if (!arguments.empty() && arguments.front() == "plan") return plan_bench_command(arguments.subspan(1));
+    if (!arguments.empty() && arguments.front() == "data") return data_bench_command(arguments.subspan(1));
     BenchArguments options;
     if (!parse(arguments, options)) return exit_code::ok;
     if (options.shape.n_hidden % options.shape.n_head != 0) throw UsageError("--hidden must be a multiple of --heads.");

@@ -11,31 +11,70 @@
 
 namespace meshard {
 
+namespace {
+
+std::vector<double> numbers_of(const at::Tensor& channels)
+{
+    if (!channels.defined()) return {};
+    const auto on_host = channels.to(at::kCPU, at::kDouble).contiguous();
+    return {on_host.const_data_ptr<double>(), on_host.const_data_ptr<double>() + on_host.numel()};
+}
+
+}  // namespace
+
+ChannelStatistics::ChannelStatistics(std::int64_t num_rows, const std::vector<double>& mean, const std::vector<double>& squared_differences)
+    : num_rows_(num_rows)
+{
+    if (num_rows == 0) return;
+    mean_ = torch::tensor(mean, torch::kDouble);
+    squared_sum_ = torch::tensor(squared_differences, torch::kDouble);
+}
+
 void ChannelStatistics::add(const at::Tensor& rows)
 {
     if (rows.dim() != 2) throw InvalidInput("ChannelStatistics: rows must be (points, channels), and have " + std::to_string(rows.dim()) + " dimensions.");
-    if (mean_.defined() && rows.size(1) != mean_.size(0)) {
-        throw InvalidInput("ChannelStatistics: " + std::to_string(rows.size(1)) + " channels after tensors of " + std::to_string(mean_.size(0)) + ".");
-    }
     const auto n = rows.size(0);
-    if (n == 0) return;
+    ChannelStatistics added;
+    if (n > 0) {
+        at::NoGradGuard no_grad;
+        const auto values = rows.to(at::kDouble);
+        added.num_rows_ = n;
+        added.mean_ = values.sum(0) / n;
+        const auto differences = values - added.mean_;
+        added.squared_sum_ = (differences * differences).sum(0);
+    } else {
+        added.mean_ = torch::zeros({rows.size(1)}, torch::kDouble);
+    }
+    merge(added);
+}
 
-    at::NoGradGuard no_grad;
-    const auto values = rows.to(at::kDouble);
-    const auto mean = values.sum(0) / n;
-    const auto differences = values - mean;
-    const auto squared_sum = (differences * differences).sum(0);
+void ChannelStatistics::merge(const ChannelStatistics& other)
+{
+    if (mean_.defined() && other.mean_.defined() && other.mean_.size(0) != mean_.size(0)) {
+        throw InvalidInput("ChannelStatistics: " + std::to_string(other.mean_.size(0)) + " channels after tensors of " + std::to_string(mean_.size(0)) + ".");
+    }
+    if (other.num_rows_ == 0) return;
     const auto before = static_cast<double>(num_rows_);
-    num_rows_ += n;
+    num_rows_ += other.num_rows_;
     if (before == 0) {
-        mean_ = mean;
-        squared_sum_ = squared_sum;
+        mean_ = other.mean_;
+        squared_sum_ = other.squared_sum_;
         return;
     }
-    const auto step = mean - mean_;
-    const auto share = static_cast<double>(n) / static_cast<double>(num_rows_);
-    squared_sum_ = squared_sum_ + squared_sum + step * step * (before * share);
+    const auto step = other.mean_ - mean_;
+    const auto share = static_cast<double>(other.num_rows_) / static_cast<double>(num_rows_);
+    squared_sum_ = squared_sum_ + other.squared_sum_ + step * step * (before * share);
     mean_ = mean_ + step * share;
+}
+
+std::vector<double> ChannelStatistics::mean() const
+{
+    return numbers_of(mean_);
+}
+
+std::vector<double> ChannelStatistics::squared_differences() const
+{
+    return numbers_of(squared_sum_);
 }
 
 Normalizer ChannelStatistics::normalizer() const

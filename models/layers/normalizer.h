@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 namespace meshard {
 
@@ -22,10 +23,19 @@ struct Normalizer {
 /// (pairwise merging of Chan, Golub and LeVeque 1983).
 class ChannelStatistics {
 public:
+    ChannelStatistics() = default;
+    /// Of rows that were added elsewhere. @param mean, squared_differences   of each channel; both empty for no rows
+    ChannelStatistics(std::int64_t num_rows, const std::vector<double>& mean, const std::vector<double>& squared_differences);
+
     /// @param rows   (N, C)   @throws InvalidInput if C differs from the tensors before.
     void add(const at::Tensor& rows);
 
+    /// Adds the rows that were added to another. @throws as `add`
+    void merge(const ChannelStatistics& other);
+
     std::int64_t num_rows() const { return num_rows_; }
+    std::vector<double> mean() const;                 ///< of each channel
+    std::vector<double> squared_differences() const;  ///< sums over the rows of the squared differences to the mean
 
     /// A constant channel gets the standard deviation 1. @throws InvalidInput for fewer than two rows.
     Normalizer normalizer() const;

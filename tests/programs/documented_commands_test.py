@@ -198,8 +198,8 @@ def check_options(case, words, where):
     """The verb is there, and its help knows every option."""
     case.assertIn(words[0], VERBS, where)
     text = subprocess.run([PROGRAM, words[0], "--help"], capture_output=True, text=True).stdout
-    if words[0] == "bench":   # with two that have options of their own
-        for what in ("partition", "plan"):
+    if words[0] == "bench":   # with some that have options of their own
+        for what in ("partition", "plan", "data"):
             text += subprocess.run([PROGRAM, "bench", what, "--help"], capture_output=True, text=True).stdout
     for word in words[1:]:
         if re.match(r"--?[a-z]", word):

@@ -4,6 +4,7 @@
 #include "io/mesh_io.h"
 #include "partition/error.h"
 #include "sharding/tensor/shard_tensor.h"
+#include "tests/apps/store/stored_tensors.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/sample_meshes.h"
 #include "tests/support/temporary_folder.h"
@@ -130,7 +131,7 @@ TEST(PartRuns, GiveEveryRankARunOfNearlyEqualRows)
     }
 }
 
-TEST(LoadCase, HoldsEveryCellOnce)
+TEST(StoredTensors, HoldEveryCellOnce)
 {
     const TemporaryFolder folder;
     auto mesh = strip(12);
@@ -141,7 +142,7 @@ TEST(LoadCase, HoldsEveryCellOnce)
     const CaseSource source{"1", folder / "boundary_1.vtp", {}};
 
     const auto shards = prepare_shards(source, {.folder = folder / "shards", .num_parts = 4});
-    const auto tensors = load_case(source, shards, data_config(), DeviceMesh::single());
+    const auto tensors = stored_tensors(source, shards, data_config(), DeviceMesh::single());
 
     EXPECT_EQ(tensors.num_points, 12);
     EXPECT_EQ(tensors.inputs.embedding.size(2), 6);

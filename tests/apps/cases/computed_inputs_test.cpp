@@ -9,6 +9,7 @@
 #include "partition/mesh/surface_triangles.h"
 #include "sharding/exchange/row_routes.h"
 #include "sharding/tensor/shard_tensor.h"
+#include "tests/apps/store/stored_tensors.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/foam_case.h"
 #include "tests/support/run_ranks.h"
@@ -211,7 +212,7 @@ void expect_told_as_whole(const CaseSource& source, const DataConfig& data, cons
         run_ranks(num_ranks, [&](const auto& domain) {
             const at::NoGradGuard no_grad;
             for (const auto order : {RowOrder::Parts, RowOrder::Ids}) {
-                const auto tensors = load_case(source, shards, data, domain, order);
+                const auto tensors = stored_tensors(source, shards, data, domain, order);
                 EXPECT_TRUE(torch::equal(full_tensor_in_global_order(tensors.inputs.embedding).squeeze(0), expected)) << num_ranks << " ranks";
                 if (order == RowOrder::Ids) {
                     EXPECT_TRUE(torch::equal(full_tensor(tensors.inputs.embedding).squeeze(0), expected));

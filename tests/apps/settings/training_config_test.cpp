@@ -160,7 +160,7 @@ TEST_F(TrainingConfigTest, RefusesByNameWhatIsNotImplemented)
     EXPECT_EQ(read({"data.sampling_resolution=1000"}).data.num_sampled, 1000);
     EXPECT_TRUE(refuses("data.sampling_resolution=-1", "data.sampling_resolution"));
     EXPECT_TRUE(throws_with<UsageError>("MeshGraphNet's messages go along edges", [&] { read({"data.sampling_resolution=1000", "model.name=meshgraphnet"}); }));
-    EXPECT_TRUE(read({"data.sampling=areas", "data.inputs=[points, areas]"}).data.samples_by_area);
+    EXPECT_TRUE(read({"data.sampling=areas", "data.inputs=[points, areas]"}).data.sampling == SamplingKind::Areas);
     EXPECT_TRUE(refuses("data.sampling=areas", "data.inputs has none. Add areas to data.inputs"));
     EXPECT_TRUE(refuses("data.inputs=[points, sdf_normals]", "sdf_normals is not implemented. Available: points, normals, sdf, areas"));
 }

@@ -114,7 +114,7 @@ TEST(SampledCase, HasTheSameRowsOnAnyNumberOfRanks)
         for (int i = 0; i < 200; ++i) owners[i] = ranks < 3 ? i % ranks : i * i % 7 % (ranks - 1);  // the last of several has none
         Gathered embedding({1, 31, 7}), positions({1, 31, 3}), target({1, 31, 2});
         run_ranks(ranks, [&](std::shared_ptr<const DeviceMesh> mesh) {
-            const auto sampled = sampled_case(cut_case(whole, owners, mesh), {.num_points = 31, .by_area = false}, 0, 5, 4);
+            const auto sampled = sampled_case(cut_case(whole, owners, mesh), {.num_points = 31}, 0, 5, 4);
             EXPECT_EQ(sampled.num_points, 31);
             EXPECT_EQ(sampled.target.size(1), 31);
             EXPECT_TRUE(at::equal(sampled.inputs.constants, at::ones({1, 2})));
@@ -133,8 +133,7 @@ TEST(SampledCase, IsTheWholeWhereItHasNoMorePoints)
     const auto whole = whole_case(20);
     run_ranks(1, [&](std::shared_ptr<const DeviceMesh> mesh) {
         const auto example = cut_case(whole, std::vector<int>(20), mesh);
-        for (const std::int64_t count : {0, 20, 21})
-            EXPECT_TRUE(sampled_case(example, {.num_points = count, .by_area = false}, 0, 5, 1).target.is_same(example.target));
+        for (const std::int64_t count : {0, 20, 21}) EXPECT_TRUE(sampled_case(example, {.num_points = count}, 0, 5, 1).target.is_same(example.target));
     });
 }
 
@@ -147,7 +146,7 @@ TEST(SampledCase, ByAreaIsTheSameOnAnyNumberOfRanks)
         for (int i = 0; i < 200; ++i) owners[i] = ranks < 3 ? i % ranks : i * i % 7 % (ranks - 1);
         Gathered target({1, 31, 2});
         run_ranks(ranks, [&](std::shared_ptr<const DeviceMesh> mesh) {
-            target.add(sampled_case(cut_case(whole, owners, mesh), {.num_points = 31, .by_area = true}, 6, 5, 4).target);
+            target.add(sampled_case(cut_case(whole, owners, mesh), {.num_points = 31, .kind = SamplingKind::Areas}, 6, 5, 4).target);
         });
         found.push_back(target.whole());
         EXPECT_FALSE(found.back().isnan().any().item<bool>());
@@ -164,7 +163,7 @@ TEST(SampledCase, ByAreaTakesAPointInProportionToItsArea)
     run_ranks(1, [&](std::shared_ptr<const DeviceMesh> mesh) {
         const auto example = cut_case(whole, std::vector<int>(4), mesh);
         for (int seed = 0; seed < kDraws; ++seed) {
-            const auto sampled = sampled_case(example, {.num_points = 1, .by_area = true}, 6, seed, 1);
+            const auto sampled = sampled_case(example, {.num_points = 1, .kind = SamplingKind::Areas}, 6, seed, 1);
             ++times[static_cast<int>(to_local(sampled.target)[0][0][0].item<float>() / 2)];
         }
     });
@@ -180,7 +179,9 @@ TEST(SampledCase, RefusesAreasThatItCannotGoBy)
     auto whole = whole_case(10);
     const std::vector<int> owners{0, 1, 0, 1, 0, 1, 0, 1, 0, 1};
     const auto refused = [&] {
-        run_ranks(2, [&](std::shared_ptr<const DeviceMesh> mesh) { sampled_case(cut_case(whole, owners, mesh), {.num_points = 4, .by_area = true}, 6, 5, 1); });
+        run_ranks(2, [&](std::shared_ptr<const DeviceMesh> mesh) {
+            sampled_case(cut_case(whole, owners, mesh), {.num_points = 4, .kind = SamplingKind::Areas}, 6, 5, 1);
+        });
     };
     whole.embedding.select(-1, 6).fill_(1)[0][3] = -1;
     EXPECT_TRUE(throws_with<InvalidInput>("case car: the area of row 3 is negative", refused));

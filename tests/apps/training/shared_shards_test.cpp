@@ -76,13 +76,13 @@ protected:
         return losses;
     }
 
-    /// All that lies beside the locks and what is known of the sources.
+    /// All that lies beside the locks, what is known of the sources, and the store.
     static std::vector<fs::path> entries_of(const fs::path& folder)
     {
         std::vector<fs::path> found;
         for (const auto& entry : fs::directory_iterator(folder)) {
             const auto name = entry.path().filename();
-            if (name != "locks" && name != "sources") found.push_back(entry.path());
+            if (name != "locks" && name != "sources" && name != "store") found.push_back(entry.path());
         }
         std::ranges::sort(found);
         return found;

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "apps/cases/case_tensors.h"
+#include "apps/store/case_store.h"
+#include "apps/store/point_draws.h"
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace meshard {
+
+/// Which rows a rank has of a case.
+enum class RowOrder : std::uint8_t {
+    Parts,  ///< those of its parts, which lie together in space: a compact run of parts, balanced by their rows
+    Ids     ///< an even block of ids: the whole's rows then lie in the same order on any number of ranks
+};
+
+/// A rank of as many as a case is spread over.
+struct RankOfCase {
+    std::int64_t rank = 0, num_ranks = 1;
+    RowOrder order = RowOrder::Parts;
+};
+
+/// Which of a case's rows are read.
+struct RowChoice {
+    std::vector<std::int64_t> ids;   ///< ascending
+    std::vector<PlaceRange> ranges;  ///< where they are stored (`StoredOrder`), if they lie together; else nothing
+};
+
+/// A rank's rows of a case, ids ascending.
+struct CaseRows {
+    at::Tensor told;                ///< (rows, numbers that a point is told), float32
+    at::Tensor target;              ///< (rows, channels), float32, in physical units
+    std::vector<std::int64_t> ids;  ///< in the whole case, or where rows were chosen, places among those
+
+    std::int64_t num_rows() const { return static_cast<std::int64_t>(ids.size()); }
+};
+
+/// Rows of a case that each rank has, if all are read.
+Extents rows_of_ranks(const StoredCase& stored, std::int64_t num_ranks, RowOrder order);
+
+/// Bytes of what `read_rows` returns of all rows, on the rank that has most.
+std::int64_t bytes_of_rows(const StoredCase& stored, std::int64_t num_ranks, RowOrder order);
+
+/// Reads a rank's rows; without messages, so that any thread may. All rows that it has are compared with what was written by their hashes; of chosen rows
+/// only lengths and numbers are checked.
+/// @param in_locked_memory   the tensors lie in page-locked memory, from which devices copy without a wait
+/// @throws IoError naming the file that is missing or damaged.
+CaseRows read_rows(const StoredCase& stored, const RankOfCase& rank, const RowChoice* choice = nullptr, bool in_locked_memory = false);
+
+/// The files that this rank reads of a case.
+std::vector<std::filesystem::path> files_of_rank(const StoredCase& stored, const RankOfCase& rank);
+
+/// These files are there, whole and of this case. @throws IoError naming the one that is not.
+void check_files(const StoredCase& stored, const RankOfCase& rank);
+
+/// A case over the ranks of a domain from what each has read. Collective where rows were chosen.
+/// @param num_chosen   rows that were chosen, of all ranks; none: all
+CaseTensors case_tensors(CaseRows rows, const StoredCase& stored, const CaseSource& source, const DataConfig& data, RowOrder order,
+                         const std::shared_ptr<const DeviceMesh>& domain, std::optional<std::int64_t> num_chosen = std::nullopt);
+
+}  // namespace meshard

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/store/case_store.h"
+
+#include "apps/cases/case_tensors.h"
+#include "apps/cases/kept_folder.h"
+#include "apps/store/point_draws.h"
+#include "apps/store/row_file.h"
+#include "io/bytes/atomic_file.h"
+#include "io/bytes/content_hash.h"
+#include "io/shards/shards_writer.h"
+#include "io/shards/subdomain_io.h"
+#include "partition/error.h"
+
+#include <ATen/ATen.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <numeric>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+namespace meshard {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// To be raised when the same shards and settings would be stored in another way.
+constexpr int kStoreVersion = 1;
+
+/// All that the rows depend on. The name of the shards' folder stands for the source's content and the cut.
+std::string key_of(const CaseStore& store, const CaseSource& source, const std::filesystem::path& shards)
+{
+    auto settings = to_json(store.data);
+    for (const char* name : {"sampling_resolution", "sampling", "constants", "time"}) settings.erase(name);  // of these nothing is stored
+    const auto text = "version " + std::to_string(kStoreVersion) + "\nshards " + shards.filename().string() + "\nsettings " + settings.dump() + "\ntable " +
+                      nlohmann::json(source.columns).dump() + "\n";
+    return hash_text(xxh64_of_text(text)).substr(std::string_view("xxh64:").size());
+}
+
+std::filesystem::path folder_in(const std::filesystem::path& store, const CaseSource& source, const std::string& key)
+{
+    return store / (source.id + "-" + key);
+}
+
+StoredCase read_stored_case(const std::filesystem::path& folder, const std::string& key)
+{
+    const auto path = folder / "case.json";
+    std::ifstream file(path, std::ios::binary);
+    if (!file) throw IoError("store: " + path.string() + " cannot be read.");
+    try {
+        const auto json = nlohmann::json::parse(file);
+        StoredCase stored;
+        stored.folder = folder;
+        stored.case_id = json.at("case");
+        stored.key = key;
+        if (json.at("key") != key) throw IoError("store: " + path.string() + " belongs to another case.");
+        stored.num_rows = json.at("rows");
+        stored.num_inputs = json.at("inputs");
+        stored.channels = json.at("channels").get<std::vector<std::int64_t>>();
+        for (const auto& part : json.at("parts")) {
+            stored.parts.push_back({part.at("file"), part.at("rows"), part.at("bytes")});
+            stored.statistics.emplace_back(part.at("rows").get<std::int64_t>(), part.at("mean").get<std::vector<double>>(),
+                                           part.at("squared_differences").get<std::vector<double>>());
+        }
+        return stored;
+    } catch (const nlohmann::json::exception& error) {
+        throw IoError("store: " + path.string() + " is damaged: " + error.what() + ". Remove its folder: it is made again from the case.");
+    }
+}
+
+bool is_complete(const std::filesystem::path& folder, const std::string& key)
+{
+    if (!std::filesystem::exists(folder / "case.json")) return false;
+    try {
+        for (const auto& part : read_stored_case(folder, key).parts) {
+            std::error_code ignored;
+            if (std::filesystem::file_size(folder / part.file, ignored) != static_cast<std::uintmax_t>(part.num_bytes)) return false;
+        }
+        return true;
+    } catch (const IoError&) {
+        return false;  // damaged: made anew
+    }
+}
+
+/// The rows of a part in the order in which they are stored, and the memory that they are in.
+struct OrderedRows {
+    std::vector<std::int64_t> ids;
+    std::vector<std::int32_t> order;
+    std::vector<float> values;
+
+    /// @param told   (rows, C)   @param target   (rows, T), of rows with these ids
+    OrderedRows(const StoredOrder& stored_order, std::span<const std::int64_t> of_rows, const at::Tensor& told, const at::Tensor& target)
+        : ids(of_rows.size()), order(of_rows.size())
+    {
+        const auto num_rows = of_rows.size(), num_told = static_cast<std::size_t>(told.size(1)), num_targets = static_cast<std::size_t>(target.size(1));
+        std::vector<std::pair<std::int64_t, std::int32_t>> by_place(num_rows);
+        for (std::size_t i = 0; i < num_rows; ++i) by_place[i] = {stored_order.place_of(of_rows[i]), static_cast<std::int32_t>(i)};
+        std::ranges::sort(by_place);
+        values.reserve(num_rows * (num_told + num_targets));
+        const auto* a = told.const_data_ptr<float>();
+        const auto* b = target.const_data_ptr<float>();
+        for (std::size_t i = 0; i < num_rows; ++i) {
+            const auto row = static_cast<std::size_t>(by_place[i].second);
+            ids[i] = of_rows[row];
+            values.insert(values.end(), a + row * num_told, a + (row + 1) * num_told);
+            values.insert(values.end(), b + row * num_targets, b + (row + 1) * num_targets);
+        }
+        std::iota(order.begin(), order.end(), 0);
+        std::ranges::sort(order, [&](std::int32_t x, std::int32_t y) { return ids[x] < ids[y]; });
+    }
+
+    StoredRows view(std::int64_t num_columns) const { return {ids, order, values, num_columns}; }
+};
+
+void write_case(const CaseStore& store, const CaseSource& source, const std::filesystem::path& shards, const std::string& key,
+                const std::filesystem::path& folder)
+{
+    const auto where = "case " + source.id;
+    const auto& data = store.data;
+    const auto manifest = read_manifest(shards);
+    if (data.on_cells && manifest.num_cells == 0) throw InvalidInput(where + " is a point cloud. Set data.association=point.");
+    const auto channels = field_channels(manifest, shards, data, where);
+    const auto frame = case_frame(data.frame, manifest.bounds, source);
+    const auto num_rows = data.on_cells ? manifest.num_cells : manifest.num_points;
+    const StoredOrder order(num_rows, source.id);
+
+    PartialFolder partial(folder);
+    Json parts = Json::array();
+    for (std::int32_t part = 0; part < manifest.num_parts(); ++part) {
+        const auto subdomain = load_subdomain(shards, manifest, part);
+        const auto ids = data.on_cells ? subdomain.cells.owned() : subdomain.points.owned();
+        const auto told = point_inputs(subdomain.mesh, ids, data, frame, where).contiguous();
+        const auto target = field_values(subdomain.mesh, ids, data, where).contiguous();
+        ChannelStatistics statistics;
+        statistics.add(target);
+        const OrderedRows rows(order, ids, told, target);
+        char name[32];
+        std::snprintf(name, sizeof name, "part_%04d.rows", part);
+        const auto num_bytes = write_row_file(partial.path() / name, rows.view(told.size(1) + target.size(1)), key);
+        parts.push_back({{"file", name},
+                         {"rows", static_cast<std::int64_t>(ids.size())},
+                         {"bytes", num_bytes},
+                         {"mean", statistics.mean()},
+                         {"squared_differences", statistics.squared_differences()}});
+    }
+    const Json json{{"format", "meshard stored case"},    {"version", kStoreVersion}, {"key", key},    {"case", source.id}, {"rows", num_rows},
+                    {"inputs", num_point_channels(data)}, {"channels", channels},     {"parts", parts}};
+    write_file_atomically(partial.path() / "case.json", json.dump(1) + "\n");
+    partial.commit();
+}
+
+}  // namespace
+
+std::int64_t StoredCase::num_targets() const
+{
+    return std::accumulate(channels.begin(), channels.end(), std::int64_t{0});
+}
+
+std::vector<std::int64_t> StoredCase::rows_of_parts() const
+{
+    std::vector<std::int64_t> rows;
+    for (const auto& part : parts) rows.push_back(part.num_rows);
+    return rows;
+}
+
+std::int64_t StoredCase::num_bytes() const
+{
+    std::int64_t bytes = 0;
+    for (const auto& part : parts) bytes += part.num_bytes;
+    return bytes;
+}
+
+bool try_store_case(const CaseStore& store, const CaseSource& source, const std::filesystem::path& shards, const std::function<void()>& before_storing)
+{
+    const auto key = key_of(store, source, shards);
+    if (is_complete(folder_in(store.folder, source, key), key)) return true;
+    auto folder = store.folder;
+    auto why = why_not_writable(folder);
+    if (!why.empty() && !store.other_folder.empty()) {
+        folder = store.other_folder;
+        if (is_complete(folder_in(folder, source, key), key)) return true;
+        why = why_not_writable(folder);
+    }
+    if (!why.empty())
+        throw IoError("case " + source.id + " is not stored in " + folder.string() + ", and the folder cannot be written: " + why +
+                      ". Set data.store to another.");
+    const auto dir = folder_in(folder, source, key);
+    return try_keep_folder(
+        dir, [&] { return is_complete(dir, key); },
+        [&](const std::filesystem::path& unfinished) {
+            before_storing();
+            write_case(store, source, shards, key, unfinished);
+        });
+}
+
+StoredCase open_stored_case(const CaseStore& store, const CaseSource& source, const std::filesystem::path& shards)
+{
+    const auto key = key_of(store, source, shards);
+    const auto dir = folder_in(store.folder, source, key);
+    const bool is_other = !store.other_folder.empty() && !is_complete(dir, key);
+    return read_stored_case(is_other ? folder_in(store.other_folder, source, key) : dir, key);
+}
+
+StoredCase store_case(const CaseStore& store, const CaseSource& source, const std::filesystem::path& shards)
+{
+    while (!try_store_case(store, source, shards, [] {})) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    return open_stored_case(store, source, shards);
+}
+
+}  // namespace meshard

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/training/case_set.h"
+
+#include "partition/error.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace meshard {
+namespace {
+
+constexpr std::size_t kMostAhead = 2;
+
+}  // namespace
+
+RankOfCase CaseReading::rank() const
+{
+    const auto axis = domain->axis("domain");
+    return {domain->coordinate(axis), domain->size(axis), order};
+}
+
+CaseSet::CaseSet(std::vector<CaseSource> sources, std::vector<StoredCase> stored, CaseReading reading, const CaseSet* like)
+    : sources_(std::move(sources)), stored_(std::move(stored)), reading_(std::move(reading))
+{
+    for (std::int64_t i = 0; i < size(); ++i) {
+        const auto& first = like ? *like : *this;
+        if (stored_[i].channels == first.channels()) continue;
+        throw InvalidInput("case " + id(i) + ": a field has another number of components than in case " + first.id(0) + ".");
+    }
+}
+
+std::int64_t CaseSet::num_points() const
+{
+    std::int64_t count = 0;
+    for (const auto& stored : stored_) count += stored.num_rows;
+    return count;
+}
+
+std::int64_t CaseSet::num_bytes() const
+{
+    std::int64_t bytes = 0;
+    for (const auto& stored : stored_) bytes += bytes_of_rows(stored, reading_.rank().num_ranks, reading_.order);
+    return bytes;
+}
+
+std::int64_t CaseSet::num_file_bytes() const
+{
+    std::int64_t bytes = 0;
+    for (const auto& stored : stored_) bytes += stored.num_bytes();
+    return bytes;
+}
+
+std::vector<std::filesystem::path> CaseSet::files_of(std::int64_t i) const
+{
+    return files_of_rank(stored_[i], reading_.rank());
+}
+
+ChannelStatistics CaseSet::statistics() const
+{
+    ChannelStatistics all;
+    for (const auto& stored : stored_) {
+        for (const auto& of_part : stored.statistics) all.merge(of_part);
+    }
+    return all;
+}
+
+void CaseSet::keep(bool on_device)
+{
+    for (std::int64_t i = 0; i < size(); ++i) {
+        auto example = tensors_of({i, 0}, read({i, 0}, {}));
+        if (!reading_.device.is_cpu()) example = on_device ? meshard::on_device(example, reading_.device) : page_locked(example);
+        kept_.push_back(std::move(example));
+    }
+    is_kept_ = true;
+}
+
+/// Whether all points of the turn's case are read: those that are drawn by area are drawn from all.
+bool CaseSet::reads_all(const CaseTurn& turn) const
+{
+    return turn.epoch == 0 || reading_.data.sampling == SamplingKind::Areas || draws_all(sampling(), num_points(turn.index));
+}
+
+std::optional<RowChoice> CaseSet::choice_of(const CaseTurn& turn) const
+{
+    if (reads_all(turn)) return {};
+    const auto count = num_points(turn.index);
+    RowChoice choice{drawn_ids(sampling(), count, reading_.seed, id(turn.index), turn.epoch), {}};
+    if (reading_.data.sampling == SamplingKind::Blocks)
+        choice.ranges = StoredOrder(count, id(turn.index)).drawn_ranges(reading_.data.num_sampled, reading_.seed, turn.epoch);
+    return choice;
+}
+
+CaseRows CaseSet::read(const CaseTurn& turn, const std::optional<RowChoice>& choice) const
+{
+    return read_rows(stored_[turn.index], reading_.rank(), choice ? &*choice : nullptr, !reading_.device.is_cpu());
+}
+
+CaseTensors CaseSet::tensors_of(const CaseTurn& turn, CaseRows rows) const
+{
+    std::optional<std::int64_t> num_chosen;
+    if (!reads_all(turn)) num_chosen = reading_.data.num_sampled;
+    return case_tensors(std::move(rows), stored_[turn.index], sources_[turn.index], reading_.data, reading_.order, reading_.domain, num_chosen);
+}
+
+CaseSequence::CaseSequence(const CaseSet& cases, std::function<std::optional<CaseTurn>()> next_turn) : cases_(cases), next_turn_(std::move(next_turn))
+{
+    if (!cases_.is_kept()) ahead_ = std::make_unique<ReadAhead>([this] { return read_next(); }, kMostAhead);
+}
+
+std::optional<CaseRows> CaseSequence::read_next()
+{
+    const auto turn = next_turn_();
+    if (!turn) return {};
+    if (turn->epoch != checked_epoch_) {
+        for (const auto& stored : cases_.stored_) check_files(stored, cases_.reading_.rank());
+        checked_epoch_ = turn->epoch;
+    }
+    auto rows = cases_.read(*turn, cases_.choice_of(*turn));
+    const std::lock_guard lock(mutex_);
+    turns_.push_back(*turn);
+    return rows;
+}
+
+CaseTensors CaseSequence::next()
+{
+    CaseTurn turn;
+    CaseTensors example;
+    if (ahead_) {
+        auto rows = ahead_->take();
+        {
+            const std::lock_guard lock(mutex_);
+            turn = turns_.front();
+            turns_.pop_front();
+        }
+        example = cases_.tensors_of(turn, std::move(rows));
+    } else {
+        const auto given = next_turn_();
+        if (!given) throw Error("CaseSequence: all cases were taken.");
+        turn = *given;
+        example = cases_.kept_[turn.index];
+    }
+    const bool is_drawn_yet = ahead_ && !cases_.reads_all(turn);
+    const auto& data = cases_.reading_.data;
+    if (turn.epoch > 0 && !is_drawn_yet) {
+        const auto channel = data.sampling == SamplingKind::Areas ? first_channel(data, "areas") : 0;
+        example = sampled_case(example, cases_.sampling(), channel, cases_.reading_.seed, turn.epoch);
+    }
+    return on_device(example, cases_.reading_.device);
+}
+
+}  // namespace meshard

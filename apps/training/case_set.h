@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "apps/cases/case_tensors.h"
+#include "apps/store/case_rows.h"
+#include "apps/store/case_store.h"
+#include "apps/store/read_ahead.h"
+#include "apps/training/point_sampling.h"
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace meshard {
+
+/// How the cases of a run are read.
+struct CaseReading {
+    DataConfig data;
+    std::int64_t seed = 0;
+    RowOrder order = RowOrder::Parts;
+    std::shared_ptr<const DeviceMesh> domain;
+    at::Device device = at::kCPU;  ///< on which they are used
+
+    RankOfCase rank() const;
+};
+
+/// A case whose turn it is.
+struct CaseTurn {
+    std::int64_t index = 0;  ///< in its set
+    std::int64_t epoch = 0;  ///< from 1: with those of its points that the epoch draws; 0: with all
+};
+
+/// Cases of one split, stored: they stay in memory, or are read when it is their turn.
+class CaseSet {
+public:
+    /// @throws InvalidInput if a field has not as many components in all cases, or in `like`, which may be null
+    CaseSet(std::vector<CaseSource> sources, std::vector<StoredCase> stored, CaseReading reading, const CaseSet* like);
+
+    std::int64_t size() const { return static_cast<std::int64_t>(sources_.size()); }
+    const std::vector<CaseSource>& sources() const { return sources_; }
+    const std::string& id(std::int64_t i) const { return sources_[i].id; }
+    std::int64_t num_points(std::int64_t i) const { return stored_[i].num_rows; }
+    std::int64_t num_points() const;                                                        ///< of all cases
+    const std::vector<std::int64_t>& channels() const { return stored_.front().channels; }  ///< of each field; there is a case
+    std::int64_t num_bytes() const;                                                         ///< of all cases, on the rank that has most
+
+    std::int64_t num_file_bytes() const;                                            ///< of all cases in the store
+    const std::filesystem::path& folder() const { return stored_.front().folder; }  ///< of the first case; there is one
+    std::vector<std::filesystem::path> files_of(std::int64_t i) const;              ///< that this rank reads of a case
+
+    /// Of the targets, all points of all cases.
+    ChannelStatistics statistics() const;
+
+    /// Reads all of them now, to stay where they are used, or in page-locked memory of the host.
+    void keep(bool on_device);
+    bool is_kept() const { return is_kept_; }
+
+private:
+    friend class CaseSequence;
+
+    bool reads_all(const CaseTurn& turn) const;
+    std::optional<RowChoice> choice_of(const CaseTurn& turn) const;
+    CaseRows read(const CaseTurn& turn, const std::optional<RowChoice>& choice) const;
+    CaseTensors tensors_of(const CaseTurn& turn, CaseRows rows) const;
+    PointSampling sampling() const { return {reading_.data.num_sampled, reading_.data.sampling}; }
+
+    std::vector<CaseSource> sources_;
+    std::vector<StoredCase> stored_;
+    CaseReading reading_;
+    bool is_kept_ = false;
+    std::vector<CaseTensors> kept_;
+};
+
+/// Cases of a set one after the other, in an order that is known beforehand: those that do not stay in memory are read ahead in a thread of its own, at most
+/// two. Before the first case of each epoch all files of the set are looked at.
+class CaseSequence {
+public:
+    /// @param next_turn   the turns in their order; nothing at the end. Called by that thread, if there is one, and must be safe there.
+    CaseSequence(const CaseSet& cases, std::function<std::optional<CaseTurn>()> next_turn);
+
+    /// The case whose turn it is, where it is used. Collective over the domain where points are drawn.
+    /// @throws IoError naming the file that is missing or damaged, before the first case of the epoch if its length shows it
+    CaseTensors next();
+
+    /// By `next`, for cases that were not read yet.
+    double seconds_waited() const { return ahead_ ? ahead_->seconds_waited() : 0.0; }
+
+private:
+    std::optional<CaseRows> read_next();
+
+    const CaseSet& cases_;
+    std::function<std::optional<CaseTurn>()> next_turn_;
+    std::int64_t checked_epoch_ = -1;
+    std::mutex mutex_;
+    std::deque<CaseTurn> turns_;        // that the thread has begun with, and nobody has taken
+    std::unique_ptr<ReadAhead> ahead_;  // last: its thread uses all others
+};
+
+}  // namespace meshard

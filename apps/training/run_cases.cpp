@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/training/run_cases.h"
+
+#include "apps/cases/case_cutting.h"
+#include "apps/program/rank_device.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+namespace meshard {
+namespace {
+
+constexpr std::int64_t kShareOfCases = 4;  // of a device's free memory, or the host's: 1 / this for cases that stay there
+
+}  // namespace
+
+RunCases prepare_cases(const TrainingRunConfig& config, const CaseLists& lists, const CasePreparation& preparation,
+                       const std::shared_ptr<const DeviceMesh>& device_mesh, const at::Device& device, TrainingLog& log,
+                       const volatile std::sig_atomic_t& stop_requested)
+{
+    const auto& data = config.data;
+    const auto domain = device_mesh->sub_mesh("domain");
+    const auto num_ranks = preparation.num_domain_ranks > 0 ? preparation.num_domain_ranks : domain->num_ranks();
+    const ShardCache cache{data.shards, data.num_parts > 0 ? data.num_parts : num_ranks, config.seed, preparation.verify_sources, computed_inputs(data)};
+    const CaseStore store = data.store.empty() ? CaseStore{data.shards / "store", config.run_dir() / "store", data} : CaseStore{data.store, {}, data};
+    const auto sources = lists.all();
+    const auto shards = cut_cases(sources, cache, device_mesh->all(), log, stop_requested,
+                                  [&](const auto& source, const auto& of_case, const auto& before) { return try_store_case(store, source, of_case, before); });
+
+    const CaseReading reading{data, config.seed, config.training.exact ? RowOrder::Ids : RowOrder::Parts, domain, device};
+    std::size_t i = 0;
+    const auto opened = [&](const std::vector<CaseSource>& of_split, const CaseSet* like) {
+        std::vector<StoredCase> stored;
+        for (std::size_t n = 0; n < of_split.size(); ++n, ++i) stored.push_back(open_stored_case(store, sources[i], shards[i]));
+        return CaseSet(of_split, std::move(stored), reading, like);
+    };
+    auto train = opened(lists.train, nullptr);
+    auto val = opened(lists.val, &train);
+    auto test = opened(lists.test, &train);
+    RunCases cases{std::move(train), std::move(val), std::move(test), {}, cache.num_parts};
+    for (std::size_t n = 0; n < shards.size(); ++n) cases.shards[sources[n].id] = shards[n];
+    return cases;
+}
+
+void keep_cases(RunCases& cases, const DataConfig& data, const at::Device& device, const RankGroup& all, TrainingLog& log)
+{
+    const auto room = [&](const at::Device& where) { return memory_of(where) / kShareOfCases / ranks_a_device(where, all); };
+    const auto given = data.memory_budget;
+    const auto in_host = given ? static_cast<std::int64_t>(*given) : room(at::kCPU);
+    const auto on_device = device.is_cpu() ? 0 : given ? std::min(room(device), in_host) : room(device);
+    const auto bytes = cases.num_bytes();
+    char text[200];
+    if (bytes > std::max(on_device, in_host)) {
+        std::snprintf(text, sizeof text, "the cases take %.3g GB a rank, and %.3g may stay in memory (data.memory): each is read when it is its turn",
+                      static_cast<double>(bytes) * 1e-9, static_cast<double>(in_host) * 1e-9);
+        log.say(text);
+        return;
+    }
+    for (auto* set : {&cases.train, &cases.val, &cases.test}) set->keep(bytes <= on_device);
+    if (device.is_cpu() || bytes <= on_device) return;
+    std::snprintf(text, sizeof text, "the cases take %.3g GB a rank, and each is copied to the device for its step", static_cast<double>(bytes) * 1e-9);
+    log.say(text);
+}
+
+ChannelStatistics target_statistics(const CaseSet& train, bool exact)
+{
+    if (!exact) return train.statistics();
+    ChannelStatistics statistics;
+    CaseSequence all(train, [&, index = std::int64_t{0}]() mutable { return index < train.size() ? std::optional(CaseTurn{index++, 0}) : std::nullopt; });
+    for (std::int64_t i = 0; i < train.size(); ++i) statistics.add(all.next().target.squeeze(0));
+    return statistics;
+}
+
+}  // namespace meshard

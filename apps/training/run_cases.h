@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "apps/cases/case_list.h"
+#include "apps/settings/training_config.h"
+#include "apps/settings/training_log.h"
+#include "apps/training/case_set.h"
+
+#include <csignal>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+
+namespace meshard {
+
+/// The cases of a run: cut, stored, and opened.
+struct RunCases {
+    CaseSet train, val, test;
+    std::map<std::string, std::filesystem::path> shards;  ///< folders by id
+    std::int64_t num_parts = 1;                           ///< that each case is cut into
+
+    std::int64_t num_bytes() const { return train.num_bytes() + val.num_bytes() + test.num_bytes(); }  ///< of all, on the rank that has most
+};
+
+struct CasePreparation {
+    std::int64_t num_domain_ranks = 0;  ///< that each case will be spread over, where `data.parts` does not say how many parts that is; 0: those there are
+    bool verify_sources = false;        ///< reads every source whole
+};
+
+/// Cuts and stores the cases that are not yet; those of which another run takes care are waited for. Collective over all ranks of `device_mesh`, which has an
+/// axis `domain`. @throws as `cut_cases` and `try_store_case`, and InvalidInput if a field has not as many components in all cases
+RunCases prepare_cases(const TrainingRunConfig& config, const CaseLists& lists, const CasePreparation& preparation,
+                       const std::shared_ptr<const DeviceMesh>& device_mesh, const at::Device& device, TrainingLog& log,
+                       const volatile std::sig_atomic_t& stop_requested);
+
+/// Reads all cases now where there is room for them: on the device, else in the host's memory. Says so where there is none: each is then read when it is its
+/// turn. Collective over `all`.
+void keep_cases(RunCases& cases, const DataConfig& data, const at::Device& device, const RankGroup& all, TrainingLog& log);
+
+/// Of the targets of all cases that train. In exact mode their rounding does not depend on the cut, which takes reading all of them. Collective in exact mode.
+ChannelStatistics target_statistics(const CaseSet& train, bool exact);
+
+}  // namespace meshard

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// meshard bench data: points and bytes a second of the loader of training alone, against the disk's own.
+#include "apps/verbs/data_bench_command.h"
+
+#include "apps/cases/case_list.h"
+#include "apps/program/command_line.h"
+#include "apps/program/rank_program.h"
+#include "apps/program/text_table.h"
+#include "apps/settings/training_config.h"
+#include "apps/training/data_benchmark.h"
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <csignal>
+#include <iostream>
+
+namespace meshard {
+namespace {
+
+const volatile std::sig_atomic_t no_data_stop = 0;  // an interruption ends the program at once
+
+struct DataBenchArguments {
+    std::string config;
+    std::vector<std::string> overrides;
+    std::int64_t num_cases = 0;
+    int num_repeats = 3;
+    int num_ranks = 0;
+    bool json = false;
+};
+
+bool parse_data(std::span<const std::string> arguments, DataBenchArguments& options)
+{
+    CLI::App app("Reads the training cases of a configuration as `meshard train` does, in its order and as many points of each, without any step:\n"
+                 "points and bytes a second, with nothing in the system's cache and with all in it, against reading the same files plainly.\n"
+                 "What is not stored yet is stored first, as by `meshard prepare`.",
+                 "bench data");
+    std::vector<std::string> words;
+    app.add_option("config", words, "configuration (YAML) of a training run, then settings that override it; ~key removes one")
+        ->required()
+        ->type_name("CONFIG.yaml [key=value|~key ...]");
+    app.add_option("--cases", options.num_cases, "cases of a data group to read; all of an epoch unless said")->check(CLI::PositiveNumber)->type_name("N");
+    app.add_option("--repeats", options.num_repeats, "times that each is measured; the medians are shown")
+        ->check(CLI::PositiveNumber)
+        ->type_name("N")
+        ->capture_default_str();
+    app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine, which read at once (torchrun, mpirun and srun work too)")
+        ->check(CLI::PositiveNumber)
+        ->type_name("N");
+    app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
+    if (!parse_arguments(app, arguments)) return false;
+    options.config = words.front();
+    options.overrides.assign(words.begin() + 1, words.end());
+    return true;
+}
+
+void report(const DataRates& rates, const DataBenchArguments& options, int num_ranks)
+{
+    struct Line {
+        const char* name;
+        const char* key;
+        double seconds;
+        std::int64_t bytes;
+        bool has_points;
+    };
+    const Line lines[] = {{"loader", "loader", rates.loader_seconds, rates.file_bytes, true},
+                          {"loader, files in the cache", "cached_loader", rates.cached_loader_seconds, rates.file_bytes, true},
+                          {"disk, the files read plainly", "disk", rates.disk_seconds, rates.file_bytes, false}};
+    const auto points = static_cast<double>(rates.num_points);
+    if (options.json) {
+        nlohmann::ordered_json json{
+            {"cases", rates.num_cases}, {"points", rates.num_points}, {"row_bytes", rates.row_bytes}, {"file_bytes", rates.file_bytes}, {"ranks", num_ranks}};
+        for (const auto& line : lines) {
+            json[line.key] = {{"seconds", line.seconds}, {"bytes_per_second", static_cast<double>(line.bytes) / line.seconds}};
+            if (line.has_points) json[line.key]["points_per_second"] = points / line.seconds;
+        }
+        json["loader_over_disk"] = rates.disk_seconds / rates.loader_seconds;
+        std::cout << json.dump(2) << '\n';
+        return;
+    }
+    std::cout << rates.num_cases << " cases, " << rates.num_points << " points of "
+              << fixed_text(static_cast<double>(rates.row_bytes) / std::max(points, 1.0), 0) << " bytes, in files of "
+              << fixed_text(static_cast<double>(rates.file_bytes) * 1e-6, 1) << " MB; " << num_ranks << " rank(s)\n";
+    TextTable table("lrrr");
+    table.add_row({"", "seconds", "points/s", "MB/s of the files"});
+    for (const auto& line : lines) {
+        table.add_row({line.name, fixed_text(line.seconds, 3), line.has_points ? fixed_text(points / line.seconds, 0) : "",
+                       fixed_text(static_cast<double>(line.bytes) / line.seconds * 1e-6, 0)});
+    }
+    std::cout << table << "loader / disk " << fixed_text(rates.disk_seconds / rates.loader_seconds, 2) << '\n';
+}
+
+}  // namespace
+
+int data_bench_command(std::span<const std::string> arguments)
+{
+    DataBenchArguments options;
+    if (!parse_data(arguments, options)) return exit_code::ok;
+    const auto config = training_config(read_training_settings(options.config, options.overrides));
+    const auto cases = find_cases(config.data, config.seed);
+    keep_freed_memory();
+    std::vector<std::string> words{"data"};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    return run_on_ranks(
+        options.num_ranks, "bench", words, [&](int num_ranks) { mesh_shape(config, num_ranks); },
+        [&](World& world) {
+            const auto shape = mesh_shape(config, world.size());
+            const auto device_mesh = DeviceMesh::create(world, {shape[0], shape[1]}, {"data", "domain"});
+            TrainingLog log({}, world.rank() == 0);
+            const auto prepared = prepare_cases(config, cases, {}, device_mesh, at::kCPU, log, no_data_stop);
+            const auto rates = measure_data(prepared, config, cases, options.num_cases, options.num_repeats, device_mesh);
+            if (world.rank() == 0) report(rates, options, world.size());
+            return exit_code::ok;
+        },
+        "cpu");
+}
+
+}  // namespace meshard

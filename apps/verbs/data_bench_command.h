@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <span>
+#include <string>
+
+namespace meshard {
+
+/// `meshard bench data CONFIG`: how fast the training cases of a configuration come from the disk. Returns the exit code.
+int data_bench_command(std::span<const std::string> arguments);
+
+}  // namespace meshard

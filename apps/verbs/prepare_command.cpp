@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// meshard prepare: the cases of a training run -> shards and the store that training reads.
+#include "apps/cases/case_list.h"
+#include "apps/program/command_line.h"
+#include "apps/program/rank_program.h"
+#include "apps/program/text_table.h"
+#include "apps/program/verbs.h"
+#include "apps/settings/training_config.h"
+#include "apps/training/run_cases.h"
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <chrono>
+#include <csignal>
+#include <iostream>
+
+namespace meshard {
+namespace {
+
+const volatile std::sig_atomic_t no_prepare_stop = 0;  // an interruption ends the program at once: cases that are complete stay
+
+struct PrepareArguments {
+    std::string config;
+    std::vector<std::string> overrides;
+    int num_ranks = 0;
+    int num_training_ranks = 0;
+    bool verify_sources = false;
+    bool json = false;
+};
+
+bool parse_prepare(std::span<const std::string> arguments, PrepareArguments& options)
+{
+    CLI::App app("Cuts the cases of a training run into shards and stores what training reads of them, as `meshard train` does before its first\n"
+                 "step: case by case, so that it may be stopped and goes on where it was. Any number of runs may share and make them at once.",
+                 "prepare");
+    std::vector<std::string> words;
+    app.add_option("config", words, "configuration (YAML) of the training run, then settings that override it; ~key removes one")
+        ->required()
+        ->type_name("CONFIG.yaml [key=value|~key ...]");
+    app.add_option("--ranks", options.num_training_ranks, "ranks that will train, on which data.parts=auto depends; as many as prepare unless said")
+        ->check(CLI::PositiveNumber)
+        ->type_name("N");
+    app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine, which deal the cases among them (torchrun, mpirun and srun work too)")
+        ->check(CLI::PositiveNumber)
+        ->type_name("N");
+    app.add_flag("--verify-sources", options.verify_sources, "read every source completely, to check that cached shards are still those of it");
+    app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
+    if (!parse_arguments(app, arguments)) return false;
+    options.config = words.front();
+    options.overrides.assign(words.begin() + 1, words.end());
+    return true;
+}
+
+/// Ranks over which training will spread a case.
+std::int64_t num_domain_ranks(const TrainingRunConfig& config, const PrepareArguments& options, int num_ranks)
+{
+    if (config.num_domain_ranks > 0 || config.data.num_parts > 0) return std::max<std::int64_t>(1, config.num_domain_ranks);
+    if (options.num_training_ranks == 0 && config.num_data_groups > num_ranks) {
+        throw UsageError("parallel.data is " + std::to_string(config.num_data_groups) +
+                         ", and data.parts is auto: each case is cut for the ranks that will share it. Say with --ranks how many ranks will train.");
+    }
+    return mesh_shape(config, options.num_training_ranks > 0 ? options.num_training_ranks : num_ranks)[1];
+}
+
+void report(const RunCases& cases, const TrainingRunConfig& config, const PrepareArguments& options, double seconds)
+{
+    const auto bytes = cases.train.num_file_bytes() + cases.val.num_file_bytes() + cases.test.num_file_bytes();
+    const auto num_points = cases.train.num_points() + cases.val.num_points() + cases.test.num_points();
+    const auto normalizer = cases.train.statistics().normalizer();
+    const auto store = cases.train.folder().parent_path();
+    nlohmann::ordered_json json{{"cases", {{"train", cases.train.size()}, {"val", cases.val.size()}, {"test", cases.test.size()}}},
+                                {"points", {{"train", cases.train.num_points()}, {"val", cases.val.num_points()}, {"test", cases.test.num_points()}}},
+                                {"parts", cases.num_parts},
+                                {"shards", config.data.shards.string()},
+                                {"store", store.string()},
+                                {"store_bytes", bytes},
+                                {"seconds", seconds}};
+    TextTable table("lrrr");
+    table.add_row({"field", "component", "mean", "deviation"});
+    std::int64_t channel = 0;
+    for (std::size_t f = 0; f < config.data.fields.size(); ++f) {
+        const auto& name = config.data.fields[f].name;
+        for (std::int64_t c = 0; c < cases.train.channels()[f]; ++c, ++channel) {
+            const auto mean = normalizer.mean[channel].item<double>(), deviation = normalizer.std[channel].item<double>();
+            json["fields"][name].push_back({{"mean", mean}, {"std", deviation}});
+            char texts[2][32];
+            std::snprintf(texts[0], sizeof texts[0], "%.6g", mean);
+            std::snprintf(texts[1], sizeof texts[1], "%.6g", deviation);
+            table.add_row({c == 0 ? name : "", std::to_string(c), texts[0], texts[1]});
+        }
+    }
+    if (options.json) {
+        std::cout << json.dump(2) << '\n';
+        return;
+    }
+    std::cout << cases.train.size() << " training, " << cases.val.size() << " validation, " << cases.test.size() << " test cases, " << num_points
+              << " points; each case in " << cases.num_parts << " part(s)\n"
+              << "shards in " << config.data.shards.string() << ", store in " << store.string() << " (" << fixed_text(static_cast<double>(bytes) * 1e-6, 1)
+              << " MB); " << fixed_text(seconds, 1) << " s\n"
+              << "Over all points of the training cases:\n"
+              << table;
+}
+
+}  // namespace
+
+int prepare_command(std::span<const std::string> arguments)
+{
+    PrepareArguments options;
+    if (!parse_prepare(arguments, options)) return exit_code::ok;
+    const auto config = training_config(read_training_settings(options.config, options.overrides));
+    const auto cases = find_cases(config.data, config.seed);
+    keep_freed_memory();
+    return run_on_ranks(
+        options.num_ranks, "prepare", arguments, [&](int num_ranks) { num_domain_ranks(config, options, num_ranks); },
+        [&](World& world) {
+            const auto begin = std::chrono::steady_clock::now();
+            const auto device_mesh = DeviceMesh::create(world, {1, world.size()}, {"data", "domain"});
+            TrainingLog log({}, world.rank() == 0);
+            const CasePreparation preparation{num_domain_ranks(config, options, world.size()), options.verify_sources};
+            const auto prepared = prepare_cases(config, cases, preparation, device_mesh, at::kCPU, log, no_prepare_stop);
+            const auto seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+            if (world.rank() == 0) report(prepared, config, options, seconds);
+            return exit_code::ok;
+        },
+        "cpu");
+}
+
+}  // namespace meshard
