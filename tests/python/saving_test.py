@@ -147,3 +147,23 @@ def test_distributed_checkpoint():
         if meshard.placements(pending)[0].is_partial():
             refused(lambda: dcp.save({"x": pending}, checkpoint_id=folder[0] + "/pending"), BaseException, "pending sum")
         mesh().barrier()
+
+
+def test_distributed_checkpoint_of_a_fully_sharded_module():
+    """Parameters that lie in parts among the ranks are written once, and read by a module that is whole."""
+    torch.manual_seed(1)
+    sharded, serial = (nn.Sequential(nn.Linear(4, 7), nn.GELU(), nn.Linear(7, 2)) for _ in range(2))
+    serial.load_state_dict(sharded.state_dict())
+    handle = meshard.fully_shard(sharded, mesh(), over_all_axes=True)
+    with tempfile.TemporaryDirectory() as own:
+        folder = [own]
+        dist.broadcast_object_list(folder)
+        dcp.save(dict(handle.named_shards()), checkpoint_id=folder[0])
+        flat = {name: torch.zeros(parameter.numel()) for name, parameter in serial.named_parameters()}
+        dcp.load(flat, checkpoint_id=folder[0])
+        assert all(torch.equal(flat[name], parameter.flatten()) for name, parameter in serial.named_parameters())
+        for parameter in handle.local_parameters():
+            parameter.data.zero_()
+        dcp.load(dict(handle.named_shards()), checkpoint_id=folder[0])
+        assert all(torch.equal(value, expected) for (_, value), expected in zip(handle.full_parameters(), serial.parameters()))
+        mesh().barrier()
