@@ -36,6 +36,7 @@
 #include <cstdio>
 #include <deque>
 #include <iostream>
+#include <utility>
 
 namespace meshard {
 namespace {
@@ -316,7 +317,7 @@ void Run::describe()
 
 void Run::print_plan() const
 {
-    CaseSequence first(data_->train, order_->turns(0, 1));
+    CaseSequence first(data_->train, [is_taken = false]() mutable { return std::exchange(is_taken, true) ? std::nullopt : std::optional(CaseTurn{0, 1}); });
     const auto plan = training_plan(model_, config_, first.next(), *device_mesh_, world_);
     if (is_first_) std::cout << plan << std::flush;
 }
