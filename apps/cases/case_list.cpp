@@ -68,12 +68,16 @@ std::vector<Row> read_json_table(const std::filesystem::path& path, std::istream
     return rows;
 }
 
+/// Without blanks around the words.
 std::vector<std::string> comma_separated(std::string line)
 {
     if (!line.empty() && line.back() == '\r') line.pop_back();
     std::vector<std::string> words;
     std::istringstream stream(line);
-    for (std::string word; std::getline(stream, word, ',');) words.push_back(word);
+    for (std::string word; std::getline(stream, word, ',');) {
+        const auto first = word.find_first_not_of(" \t"), last = word.find_last_not_of(" \t");
+        words.push_back(first == std::string::npos ? "" : word.substr(first, last - first + 1));
+    }
     if (!line.empty() && line.back() == ',') words.emplace_back();
     return words;
 }
@@ -98,21 +102,53 @@ std::vector<Row> read_csv_table(const std::filesystem::path& path, std::istream&
     return rows;
 }
 
-/// Rows by case id.
-std::map<std::string, Row> read_case_table(const std::filesystem::path& path)
+std::vector<Row> read_table_rows(const std::filesystem::path& path)
 {
     std::ifstream stream(path);
     if (!stream) throw IoError("case table " + path.string() + " cannot be read. data.cases is relative to data.root.");
     const auto extension = path.extension();
     if (extension != ".json" && extension != ".csv") throw IoError("case table " + path.string() + " must be a .json or .csv file.");
+    return extension == ".json" ? read_json_table(path, stream) : read_csv_table(path, stream);
+}
+
+/// Rows by case id.
+std::map<std::string, Row> read_case_table(const std::filesystem::path& path)
+{
     std::map<std::string, Row> table;
-    for (auto& row : extension == ".json" ? read_json_table(path, stream) : read_csv_table(path, stream)) {
+    for (auto& row : read_table_rows(path)) {
         const auto id = row.find("id");
         if (id == row.end()) throw IoError("case table " + path.string() + " has a row without `id`.");
         const auto name = id->second;
         if (!table.emplace(name, std::move(row)).second) throw IoError("case table " + path.string() + " has case '" + name + "' twice.");
     }
     return table;
+}
+
+/// Of files with one row each, whose case is what the pattern's last `*` stands for.
+std::map<std::string, Row> read_case_files(const std::string& pattern)
+{
+    const auto files = matching_files(pattern);
+    if (files.empty()) throw InvalidInput("no case table matches " + pattern + ". data.cases is relative to data.root.");
+    std::map<std::string, Row> table;
+    for (const auto& file : files) {
+        auto rows = read_table_rows(file);
+        if (rows.size() != 1)
+            throw IoError("case table " + file.string() + " has " + std::to_string(rows.size()) + " rows; expected one, since data.cases has a *.");
+        if (!table.emplace(last_wildcard(pattern, file.string()), std::move(rows[0])).second)
+            throw InvalidInput("two case tables match " + pattern + " with the id of " + file.string() + ".");
+    }
+    return table;
+}
+
+/// The rows of all tables of the configuration, by case id. Of a column that two tables have the first one counts.
+std::map<std::string, Row> read_case_tables(const DataConfig& data)
+{
+    std::map<std::string, Row> all;
+    for (const auto& name : data.case_tables) {
+        const auto path = data.root / name;
+        for (auto& [id, row] : name.find('*') == std::string::npos ? read_case_table(path) : read_case_files(path.string())) all[id].merge(row);
+    }
+    return all;
 }
 
 std::string names_of(const std::map<std::string, std::string>& columns)
@@ -241,8 +277,7 @@ CaseLists find_cases(const DataConfig& data, std::int64_t seed)
     const auto files = matching_files(pattern);
     if (files.empty()) throw InvalidInput("no file matches " + pattern + ". Check data.root and data.surface.");
 
-    std::map<std::string, Row> table;
-    if (!data.case_table.empty()) table = read_case_table(data.root / data.case_table);
+    const auto table = read_case_tables(data);
     std::vector<CaseSource> cases;
     std::set<std::string> ids;
     for (const auto& file : files) {

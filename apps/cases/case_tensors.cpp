@@ -72,16 +72,42 @@ at::Tensor unit_normals(const Mesh& mesh, RowIds rows, const DataConfig& data, c
     return normals;
 }
 
+void require_one_length(const CaseFrame& frame, const std::string& where, const std::string& input)
+{
+    if (frame.lengths[0] == frame.lengths[1] && frame.lengths[0] == frame.lengths[2]) return;
+    throw InvalidInput(where + ": data.inputs has " + input + ", and the points are divided by three different lengths. Give one length.");
+}
+
+/// Over the ground, divided by the case's length, (rows, 1).
+at::Tensor heights(const Mesh& mesh, RowIds rows, const DataConfig& data, const CaseFrame& frame, const std::string& where)
+{
+    require_one_length(frame, where, "height, a distance");
+    const auto places = row_places(mesh, rows, data.on_cells, where);
+    auto tensor = torch::empty({static_cast<std::int64_t>(rows.size()), 1}, torch::kFloat32);
+    auto* out = tensor.data_ptr<float>();
+    for (std::int64_t i = 0; i < tensor.size(0); ++i) {
+        double along = 0;
+        for (int c = 0; c < 3; ++c) along += frame.up[c] * places[3 * i + c];
+        out[i] = static_cast<float>((along - frame.ground) / frame.lengths[0]);
+    }
+    return tensor;
+}
+
 /// Divided by the case's length, (rows, 1).
 at::Tensor distances(const Mesh& mesh, RowIds rows, const DataConfig& data, const CaseFrame& frame, const std::string& where)
 {
-    if (frame.lengths[0] != frame.lengths[1] || frame.lengths[0] != frame.lengths[2]) {
-        throw InvalidInput(where + ": data.inputs has sdf, a distance, and the points are divided by three different lengths. Give one length.");
-    }
-    const auto& array = require_array(arrays_of(mesh, data), kDistances, where, group_of(data));
+    require_one_length(frame, where, "sdf, a distance");
+    const auto& array = require_array(arrays_of(mesh, data), data.distances.empty() ? kDistances : data.distances, where, group_of(data));
+    if (array.num_components() != 1)
+        throw InvalidInput(where + ": the array '" + array.name() + "' has " + std::to_string(array.num_components()) + " components; distances have 1.");
     auto tensor = torch::empty({static_cast<std::int64_t>(rows.size()), 1}, torch::kFloat32);
     auto* out = tensor.data_ptr<float>();
-    for (std::int64_t i = 0; i < tensor.size(0); ++i) out[i] = static_cast<float>(array.value(i) / frame.lengths[0]);
+    for (std::int64_t i = 0; i < tensor.size(0); ++i) {
+        out[i] = static_cast<float>(array.value(i) / frame.lengths[0]);
+        if (!std::isfinite(out[i]))
+            throw InvalidInput(where + ": the array '" + array.name() + "' is not finite in row " + std::to_string(rows[i]) +
+                               ". Repair the case or leave it out.");
+    }
     return tensor;
 }
 
@@ -157,6 +183,12 @@ CaseFrame case_frame(const FrameConfig& config, const std::array<double, 6>& bou
     } else if (text != "none") {
         frame.lengths.fill(numbers.size() == 1 ? numbers[0] : source.number(text));
     }
+    const auto size = std::hypot(config.up[0], config.up[1], config.up[2]);
+    for (int c = 0; c < 3; ++c) {
+        frame.up[c] = config.up[c] / size;
+        frame.ground += std::min(frame.up[c] * bounds[2 * c], frame.up[c] * bounds[2 * c + 1]);  // of the box's lowest corner
+    }
+    if (const auto ground = numbers_in(config.ground); ground.size() == 1) frame.ground = ground[0];
     for (const auto length : frame.lengths) {
         if (length > 0 && std::isfinite(length)) continue;
         throw InvalidInput("case " + source.id + ": data.length is " + std::to_string(length) + "; the points are divided by it.");
@@ -191,6 +223,11 @@ at::Tensor point_inputs(const Mesh& mesh, RowIds rows, const DataConfig& data, c
             inputs.push_back(unit_normals(mesh, rows, data, where));
         } else if (name == "sdf") {
             inputs.push_back(distances(mesh, rows, data, frame, where));
+        } else if (name == "wall_direction") {
+            require_one_length(frame, where, "wall_direction, a direction");
+            inputs.push_back(rows_of(require_array(arrays_of(mesh, data), kDirections, where, group_of(data)), rows, where));
+        } else if (name == "height") {
+            inputs.push_back(heights(mesh, rows, data, frame, where));
         } else {
             inputs.push_back(rows_of(require_array(arrays_of(mesh, data), kAreas, where, group_of(data)), rows, where));
         }

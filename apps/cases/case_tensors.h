@@ -25,6 +25,8 @@ namespace meshard {
 struct CaseFrame {
     std::array<double, 3> center{};
     std::array<double, 3> lengths{1, 1, 1};  ///< the points are divided by them
+    std::array<double, 3> up{0, 0, 1};       ///< of length 1
+    double ground = 0;                       ///< along `up`
 };
 
 /// @param bounds    x, y and z of the whole case, each lowest then highest

@@ -22,6 +22,23 @@ std::vector<DataArray>& arrays_of(Mesh& mesh, bool on_cells)
     return on_cells ? mesh.cell_data : mesh.point_data;
 }
 
+constexpr double kOnTheWall = 1e-7;  // share of its size: nearer places are on it, and rounding would say which way it is
+
+/// Longest edge of the wall's box.
+double size_of(const Wall& wall)
+{
+    double size = 0;
+    for (std::size_t c = 0; c < 3; ++c) {
+        auto low = wall.vertices.at(c), high = low;
+        for (std::size_t i = c; i < wall.vertices.size(); i += 3) {
+            low = std::min(low, wall.vertices[i]);
+            high = std::max(high, wall.vertices[i]);
+        }
+        size = std::max(size, high - low);
+    }
+    return size;
+}
+
 /// (n, 3)
 template <class T>
 at::Tensor as_tensor(std::vector<T>& values)
@@ -46,7 +63,7 @@ Wall read_wall(const std::filesystem::path& file, const std::filesystem::path& v
     return wall;
 }
 
-void add_distances(Mesh& mesh, bool on_cells, const Wall& wall, const std::string& where)
+void add_distances(Mesh& mesh, bool on_cells, const Wall& wall, const std::string& where, bool with_directions)
 {
     std::vector<std::int64_t> rows(on_cells ? mesh.num_cells() : mesh.num_points());
     std::iota(rows.begin(), rows.end(), std::int64_t{0});
@@ -57,6 +74,16 @@ void add_distances(Mesh& mesh, bool on_cells, const Wall& wall, const std::strin
     const auto distances = found.distances.contiguous();
     const auto* begin = distances.const_data_ptr<double>();
     arrays_of(mesh, on_cells).push_back(DataArray::from(kDistances, std::vector<double>(begin, begin + distances.numel())));
+    if (!with_directions) return;
+
+    const auto ways = (found.points - as_tensor(queries)).contiguous();
+    std::vector<double> directions(ways.const_data_ptr<double>(), ways.const_data_ptr<double>() + ways.numel());
+    const auto nearest = kOnTheWall * size_of(wall);
+    for (std::size_t i = 0; i < directions.size(); i += 3) {
+        const auto length = std::hypot(directions[i], directions[i + 1], directions[i + 2]);
+        for (int c = 0; c < 3; ++c) directions[i + c] = length > nearest ? directions[i + c] / length : 0.0;
+    }
+    arrays_of(mesh, on_cells).push_back(DataArray::from(kDirections, std::move(directions), 3));
 }
 
 void add_areas(Mesh& mesh, bool on_cells, const std::string& where)
@@ -93,6 +120,7 @@ std::string ComputedInputs::description() const
     std::string text;
     if (areas) text += " areas";
     if (distances) text += " sdf";
+    if (directions) text += " wall_direction";
     if (text.empty()) return {};
     text = (on_cells ? "of cells" : "of points") + text;
     for (const auto& patch : wall_patches) text += " " + patch;
@@ -101,20 +129,20 @@ std::string ComputedInputs::description() const
 
 ComputedInputs computed_inputs(const DataConfig& data)
 {
-    return {data.tells("sdf"), data.tells("areas"), data.on_cells, data.wall_patches};
+    return {data.needs_wall(), data.tells("areas"), data.on_cells, data.wall_patches, data.tells("wall_direction")};
 }
 
 void add_computed_inputs(Mesh& mesh, const ComputedInputs& inputs, const std::filesystem::path& wall, const std::filesystem::path& volume,
                          const std::string& where)
 {
     if (inputs.areas) add_areas(mesh, inputs.on_cells, where);
-    if (inputs.distances) add_distances(mesh, inputs.on_cells, read_wall(wall, volume, inputs.wall_patches), where);
+    if (inputs.distances) add_distances(mesh, inputs.on_cells, read_wall(wall, volume, inputs.wall_patches), where, inputs.directions);
 }
 
 void remove_computed_inputs(Mesh& mesh)
 {
     for (auto* arrays : {&mesh.cell_data, &mesh.point_data}) {
-        std::erase_if(*arrays, [](const DataArray& array) { return array.name() == kDistances || array.name() == kAreas; });
+        std::erase_if(*arrays, [](const DataArray& array) { return array.name() == kDistances || array.name() == kDirections || array.name() == kAreas; });
     }
 }
 

@@ -14,6 +14,7 @@ namespace meshard {
 /// What models are told of points and no file says, as arrays of a mesh: made of the whole mesh, so that they do not depend on a cut, and kept with the
 /// shards of a case. They are called as no array of a file is.
 inline constexpr const char* kDistances = "meshard:sdf";
+inline constexpr const char* kDirections = "meshard:wall_direction";
 inline constexpr const char* kAreas = "meshard:areas";
 
 /// The surface whose distance `sdf` is: triangles that are right-handed seen from where distances are positive.
@@ -27,8 +28,9 @@ struct Wall {
 Wall read_wall(const std::filesystem::path& file, const std::filesystem::path& volume, const std::vector<std::string>& patches);
 
 /// Adds the array `kDistances`: how far the place of each row (`row_places`) is from the wall, in the file's unit; negative inside, as the winding number
-/// tells. @throws InvalidInput, beginning with `where`, for coordinates that are not finite; in a build without Embree
-void add_distances(Mesh& mesh, bool on_cells, const Wall& wall, const std::string& where);
+/// tells. On request also the array `kDirections`, of unit vectors from there to the nearest point of the wall; zero on the wall itself, to 1e-7 of the
+/// wall's size. @throws InvalidInput, beginning with `where`, for coordinates that are not finite; in a build without Embree
+void add_distances(Mesh& mesh, bool on_cells, const Wall& wall, const std::string& where, bool with_directions = false);
 
 /// Adds the array `kAreas`: the area of each cell, or of each point its share of the cells around it, which hand equal parts to their points; divided by
 /// the mean over all rows. @throws InvalidInput, beginning with `where`, if cells are no polygons or have no area at all.
@@ -39,6 +41,7 @@ struct ComputedInputs {
     bool distances = false, areas = false;
     bool on_cells = true;
     std::vector<std::string> wall_patches = {};  ///< for `read_wall`
+    bool directions = false;                     ///< to the wall
 
     /// One line that says all of it; empty where nothing is computed.
     std::string description() const;

@@ -3,6 +3,7 @@
 
 #include "apps/cases/case_tensors.h"
 #include "apps/cases/computed_inputs.h"
+#include "apps/cases/field_scaling.h"
 #include "apps/cases/mesh_handover.h"
 #include "apps/evaluation/case_sums.h"
 #include "apps/program/command_line.h"
@@ -66,7 +67,7 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
     const auto rows = data.on_cells ? part.subdomain.cells.owned() : part.subdomain.points.owned();
     const auto num_rows = static_cast<std::int64_t>(rows.size());
     const auto geometry = take_geometry(mesh, num_rows, data.on_cells);
-    if (data.tells("sdf")) add_distances(mesh, data.on_cells, read_wall(source.wall, source.file, data.wall_patches), where);
+    if (data.needs_wall()) add_distances(mesh, data.on_cells, read_wall(source.wall, source.file, data.wall_patches), where, data.tells("wall_direction"));
     const auto told = point_inputs(mesh, rows, data, case_frame(data.frame, part.bounds, source), where);
     const auto truth = field_values(mesh, rows, data, where);
 
@@ -75,12 +76,13 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
     auto inputs = sharded_inputs(told.to(device), rows, device_mesh);
     tell_of_case(inputs, predictor, [&](const std::string& column) { return source.number(column); }, device);
     const auto start = std::chrono::steady_clock::now();
-    const auto predicted = to_local(predictor.predict(inputs)).squeeze(0).cpu();  // (rows, channels)
+    const auto scaling = field_scaling(data, predictor.channels(), source);
+    const auto predicted = to_local(predictor.predict(inputs, scaling)).squeeze(0).cpu();  // (rows, channels)
 
     EvaluatedCase result{.source = source, .split = judged.second, .num_points = inputs.embedding.size(1)};
     result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     const JudgedFields layout(data.fields, predictor.channels());
-    const auto sums = case_sums(predicted, truth, geometry, layout, predictor.training_mean(), all);
+    const auto sums = case_sums(predicted, truth, geometry, layout, predictor.training_mean(scaling.on(device)), all);
     for (const auto& channel : sums.channels) {
         if (!std::isfinite(channel.error_squared)) throw Error("case " + source.id + ": the prediction is not finite everywhere: the model is broken.");
     }

@@ -7,6 +7,8 @@
 #include "partition/error.h"
 
 #include <algorithm>
+#include <cmath>
+#include <numbers>
 #include <set>
 #include <sstream>
 
@@ -31,7 +33,7 @@ constexpr SettingRule kFixedRules[] = {
     {.path = "data.root", .fallback = "???", .meaning = "folder of the cases"},
     {.path = "data.surface", .meaning = "surface files below the root, e.g. boundary_*.vtp; the last * is the case's id"},
     {.path = "data.volume", .meaning = "volume files below the root, in place of data.surface"},
-    {.path = "data.cases", .meaning = "table of the cases below the root: .json or .csv with a column `id`"},
+    {.path = "data.cases", .type = SettingType::TextList, .meaning = "tables of the cases below the root, .json or .csv with a column `id`; with a * a file a case, e.g. run_*/force_mom_*.csv"},
     {.path = "data.split.column", .meaning = "column of the table that says train, val or test"},
     {.path = "data.split.train", .type = SettingType::NumberOrTextList, .min = 0, .max = 1, .meaning = "cases that the model learns from: their share, or their ids"},
     {.path = "data.split.val", .type = SettingType::NumberOrTextList, .min = 0, .max = 1, .meaning = "cases that measure the errors during training"},
@@ -39,14 +41,21 @@ constexpr SettingRule kFixedRules[] = {
     {.path = "data.association", .fallback = "cell", .words = "cell|point", .meaning = "where the fields live"},
     {.path = "data.fields.*", .meaning = "array to learn, under a name of your own, which stands in place of the *"},
     {.path = "data.fields.*.from", .meaning = "the same, where a kind is said beside it"},
-    {.path = "data.fields.*.kind", .words = "kinematic|static|cp|stress|velocity|scalar|vector", .meaning = "what the field's numbers mean; kept with the run"},
-    {.path = "data.inputs", .type = SettingType::TextList, .fallback = "[points, normals]", .words = "points|normals|sdf|areas", .not_yet = "sdf_normals", .meaning = "inputs of each point: position, normal, signed distance to a wall (sdf), area of its cell or its share of the cells around it"},
-    {.path = "data.wall", .meaning = "surfaces for sdf: files below the root, e.g. run_*/body_*.stl, the last * is the case's id; without * one for all cases"},
+    {.path = "data.fields.*.kind", .words = "kinematic|static|cp|stress|velocity|temperature|density|viscosity|scalar|vector|axial|tensor", .meaning = "what the field's numbers mean, e.g. kinematic: a pressure over density, static: in Pa; by it fields are divided and turned"},
+    {.path = "data.targets", .fallback = "physical", .words = "physical|nondimensional", .meaning = "what is learnt: the fields as they are, or divided by what their kind is measured by in the case, e.g. rho U_inf^2 / 2"},
+    {.path = "data.vector_deviation", .fallback = "channels", .words = "channels|shared", .meaning = "vectors are scaled by mean and deviation of each component, or by one root mean square of all of them (shared)"},
+    {.path = "data.inputs", .type = SettingType::TextList, .fallback = "[points, normals]", .words = "points|normals|sdf|wall_direction|areas|height", .not_yet = "sdf_normals", .meaning = "what each point is told: place, normal, signed distance to a wall and direction to it, area (or share of areas), height"},
+    {.path = "data.distances", .meaning = "array with signed distances, that sdf is read from in place of data.wall, e.g. implicit_distance"},
+    {.path = "data.ground", .fallback = "bounds", .meaning = "from where height is measured along data.forces.up: bounds (the lowest point of the case's box) or a number"},
+    {.path = "data.encoding", .fallback = "none", .words = "none|fourier|learnable", .meaning = "also told of each place: sines and cosines of random waves (fourier), or along x, y, z with trained frequencies (learnable)"},
+    {.path = "data.encoding_frequencies", .type = SettingType::Integer, .fallback = "8", .min = 1, .max = 4096, .meaning = "frequencies for each of data.encoding_scales (fourier), or for each of x, y and z (learnable)"},
+    {.path = "data.encoding_scales", .type = SettingType::NumberList, .fallback = "[0.25, 1, 4]", .min = 1e-6, .max = 1e6, .meaning = "waves per data.length: deviations of the random frequencies (fourier), or range of the first ones (learnable)"},
+    {.path = "data.wall", .meaning = "surfaces for sdf and wall_direction below the root, e.g. run_*/body_*.stl, the last * is the id; without * one for all"},
     {.path = "data.wall_patches", .type = SettingType::TextList, .meaning = "in place of data.wall: blocks of the case's own file, e.g. boundary/car of an OpenFOAM case"},
     {.path = "data.normals", .fallback = "Normals", .meaning = "array of outward unit normals; computed from the polygons where a case has none"},
     {.path = "data.center", .fallback = "bounds", .words = "bounds|none", .meaning = "what is subtracted from the points: bounds (the centre of their bounding box) or none"},
     {.path = "data.length", .fallback = "bounds", .meaning = "what the points are divided by: bounds (the longest edge of their box), none, a number, three, or a column of the table"},
-    {.path = "data.reference.*", .type = SettingType::NumberList, .meaning = "free stream and reference values, kept with the run"},
+    {.path = "data.reference.*", .type = SettingType::NumberList, .meaning = "of all cases alike: U_inf (a speed or a vector), rho, p_inf, T_inf, L; for drag and for targets without units"},
     {.path = "data.forces.area", .meaning = "reference area of the coefficients in metrics: a number, or a column of the table; half the area for half bodies"},
     {.path = "data.forces.cd", .fallback = "Cd", .meaning = "column with the solver's drag coefficient, for metrics; passed over where the table lacks it"},
     {.path = "data.forces.cl", .fallback = "Cl", .meaning = "column with the solver's lift coefficient"},
@@ -68,6 +77,13 @@ constexpr SettingRule kFixedRules[] = {
     {.path = "training.huber_delta", .type = SettingType::Number, .fallback = "1", .min = 1e-6, .max = 1e6, .meaning = "error from which huber grows in a line, in normalised units"},
     {.path = "training.field_weights.*", .type = SettingType::NumberList, .min = 0, .max = 1e6, .meaning = "how often a field counts in the loss: a number, or one for each of its channels; 1 unless said"},
     {.path = "training.point_weights", .fallback = "none", .words = "none|areas", .meaning = "how often a point counts in the loss: once, or by its area, which must be among data.inputs"},
+    {.path = "training.augment.mirror", .fallback = "none", .words = "none|x|y|z", .meaning = "the axis that changes its sign where training cases are mirrored, y for cars; whole bodies only"},
+    {.path = "training.augment.mirror_share", .type = SettingType::Number, .fallback = "0.5", .min = 0, .max = 1, .meaning = "share of the epochs in which a case is mirrored"},
+    {.path = "training.augment.half_bodies", .fallback = "refused", .words = "refused|mirrored", .meaning = "whether cases on one side of the mirror's plane through the origin, half bodies by their look, may be mirrored"},
+    {.path = "training.augment.rotation", .type = SettingType::Number, .fallback = "0", .min = 0, .max = 180, .meaning = "largest angle in degrees by which training cases are turned about data.forces.up; needs augment.free_stream"},
+    {.path = "training.augment.translation", .type = SettingType::NumberList, .fallback = "[0, 0, 0]", .min = 0, .max = 1e6, .meaning = "largest shifts of training cases along x, y and z, in units of data.length"},
+    {.path = "training.augment.free_stream", .type = SettingType::TextList, .meaning = "the three of data.constants that are the free stream's x, y and z and turn with the case"},
+    {.path = "training.augment.sided_constants", .type = SettingType::TextList, .meaning = "those of data.constants that change their sign in a mirror, e.g. a yaw angle"},
     {.path = "training.accumulate", .type = SettingType::Integer, .fallback = "1", .min = 1, .max = 1e6, .meaning = "cases of a data group whose gradients are averaged before the weights change"},
     {.path = "training.clip_norm", .type = SettingType::Number, .fallback = "0", .min = 0, .max = 1e9, .meaning = "largest norm of all gradients together; larger ones are scaled down to it; 0: any"},
     {.path = "training.max_skipped_steps", .type = SettingType::Integer, .fallback = "0", .min = 0, .max = kLargeCount, .meaning = "steps in a row that may be left out because loss or gradients are not finite; 0: the first ends the run"},
@@ -144,17 +160,60 @@ void read_wall_config(const Settings& settings, DataConfig& data)
 {
     const bool has_files = settings.has("data.wall"), has_patches = settings.has("data.wall_patches");
     if (has_files && has_patches) throw UsageError("data.wall and data.wall_patches exclude each other.");
-    if (!data.tells("sdf") && (has_files || has_patches)) {
-        throw UsageError(settings.where(has_files ? "data.wall" : "data.wall_patches") +
-                         " names a surface whose distance nobody asks for: put sdf among data.inputs, or leave it out.");
+    if (settings.has("data.distances")) data.distances = settings.text("data.distances");
+    if (!data.distances.empty() && !data.tells("sdf")) {
+        throw UsageError(settings.where("data.distances") + " names an array of distances that nobody asks for: put sdf among data.inputs, or leave it out.");
     }
-    if (data.tells("sdf") && !has_files && !has_patches) {
-        throw UsageError(settings.where("data.inputs") +
-                         " has sdf, the distance to a surface, and there is none: name its files (data.wall=body_*.stl) or the blocks of the cases' own "
+    if (!data.needs_wall() && (has_files || has_patches)) {
+        throw UsageError(
+            settings.where(has_files ? "data.wall" : "data.wall_patches") + " names a surface whose distance " +
+            (data.distances.empty() ? "nobody asks for: put sdf among data.inputs, or leave it out." : "data.distances gives already: leave one of them out."));
+    }
+    if (data.needs_wall() && !has_files && !has_patches) {
+        throw UsageError(settings.where("data.inputs") + (data.tells("wall_direction") ? " has wall_direction, which way" : " has sdf, the distance") +
+                         " to a surface, and there is none: name its files (data.wall=body_*.stl) or the blocks of the cases' own "
                          "files that are it (data.wall_patches=[boundary/car]).");
     }
     if (has_files) data.wall = settings.text("data.wall");
     if (has_patches) data.wall_patches = settings.find("data.wall_patches")->values;
+}
+
+/// By what targets are divided.
+void read_scaling(const Settings& settings, DataConfig& data)
+{
+    data.nondimensional = settings.text("data.targets") == "nondimensional";
+    data.shares_deviation = settings.text("data.vector_deviation") == "shared";
+    if (data.shares_deviation && std::none_of(data.fields.begin(), data.fields.end(), is_vector)) {
+        throw UsageError(settings.where("data.vector_deviation") +
+                         " is shared, and no field is a vector: say which are by their kind, e.g. data.fields.wss.kind=stress, or leave it out.");
+    }
+    const bool has_kinds = std::any_of(data.fields.begin(), data.fields.end(), [](const auto& field) { return !field.kind.empty(); });
+    if (data.nondimensional && !has_kinds) {
+        throw UsageError(settings.where("data.targets") +
+                         " is nondimensional, and no field says its kind, by which it would be divided, e.g. data.fields.pressure.kind=kinematic.");
+    }
+    for (const auto& name : settings.names_below("data.reference")) {
+        const auto path = "data.reference." + name;
+        const auto numbers = settings.numbers(path);
+        if (name == "U_inf" && numbers.size() == 3) {
+            data.reference[name] = std::hypot(numbers[0], numbers[1], numbers[2]);
+        } else if (numbers.size() == 1) {
+            data.reference[name] = name == "U_inf" ? std::abs(numbers[0]) : numbers[0];
+        }
+    }
+}
+
+/// Height over ground, and what the model is told of places besides themselves.
+void read_places(const Settings& settings, DataConfig& data)
+{
+    data.frame = {settings.text("data.center"), settings.text("data.length"), {0, 0, 1}, settings.text("data.ground")};
+    data.frame.up = force_settings(settings).up;
+    if (data.frame.ground != "bounds") settings.number("data.ground");
+    if (data.tells("height") && !(std::hypot(data.frame.up[0], data.frame.up[1], data.frame.up[2]) > 0)) {
+        throw UsageError(settings.where("data.forces.up") + " has no length, and height is measured along it. Give a direction, e.g. [0, 0, 1].");
+    }
+    data.encoding = {settings.text("data.encoding"), settings.integer("data.encoding_frequencies"), settings.numbers("data.encoding_scales")};
+    if (data.encoding.scales.empty()) throw UsageError(settings.where("data.encoding_scales") + " is empty; expected numbers, e.g. [0.25, 1, 4].");
 }
 
 DataConfig data_config(const Settings& settings, const std::filesystem::path& run_dir)
@@ -169,9 +228,9 @@ DataConfig data_config(const Settings& settings, const std::filesystem::path& ru
     if (data.files.find('*') == std::string::npos) {
         throw UsageError(settings.where(is_surface ? "data.surface" : "data.volume") + " is '" + data.files + "'; it needs a * where the case's id stands.");
     }
-    if (settings.has("data.cases")) data.case_table = settings.text("data.cases");
+    if (settings.has("data.cases")) data.case_tables = settings.find("data.cases")->values;
     data.split = split_config(settings);
-    if (!data.split.column.empty() && data.case_table.empty()) throw UsageError("data.split.column needs data.cases, the table that has the column.");
+    if (!data.split.column.empty() && data.case_tables.empty()) throw UsageError("data.split.column needs data.cases, the table that has the column.");
     data.on_cells = settings.text("data.association") == "cell";
 
     for (const auto& name : settings.names_below("data.fields")) {
@@ -191,10 +250,11 @@ DataConfig data_config(const Settings& settings, const std::filesystem::path& ru
     data.normals = settings.text("data.normals");
     read_wall_config(settings, data);
     if (const auto* constants = settings.find("data.constants")) data.constants = constants->values;
-    if (!data.constants.empty() && data.case_table.empty()) throw UsageError("data.constants needs data.cases, the table that has the columns.");
+    if (!data.constants.empty() && data.case_tables.empty()) throw UsageError("data.constants needs data.cases, the table that has the columns.");
     if (settings.has("data.time")) data.time = settings.text("data.time");
-    if (!data.time.empty() && data.case_table.empty()) throw UsageError("data.time needs data.cases, the table that has the column.");
-    data.frame = {settings.text("data.center"), settings.text("data.length")};
+    if (!data.time.empty() && data.case_tables.empty()) throw UsageError("data.time needs data.cases, the table that has the column.");
+    read_places(settings, data);
+    read_scaling(settings, data);
     data.num_sampled = settings.integer("data.sampling_resolution");
     data.sampling = sampling_kind(settings.text("data.sampling"));
     if (data.sampling == SamplingKind::Areas && !data.tells("areas"))
@@ -277,6 +337,49 @@ void read_loss(const Settings& settings, const DataConfig& data, TrainingConfig&
     if (training.weigh_areas && !data.tells("areas")) {
         throw UsageError(settings.where("training.point_weights") +
                          " is areas, which data.inputs does not have. Add them there: data.inputs=[points, normals, areas].");
+    }
+}
+
+void read_augmentation(const Settings& settings, const TrainingRunConfig& config, AugmentationConfig& augmentation)
+{
+    const std::string path = "training.augment.";
+    const auto names = [&](const char* key) {
+        const auto* setting = settings.find(path + key);
+        return setting ? setting->values : std::vector<std::string>();
+    };
+    const auto mirror = settings.text(path + "mirror");
+    augmentation.mirror_axis = mirror == "none" ? -1 : mirror[0] - 'x';
+    augmentation.mirror_share = settings.number(path + "mirror_share");
+    augmentation.mirrors_half_bodies = settings.text(path + "half_bodies") == "mirrored";
+    augmentation.rotation = settings.number(path + "rotation") * std::numbers::pi / 180;
+    const auto shifts = settings.numbers(path + "translation");
+    if (shifts.size() != 3) throw UsageError(settings.where(path + "translation") + " must be three numbers, e.g. [0.1, 0.1, 0].");
+    std::copy(shifts.begin(), shifts.end(), augmentation.translation.begin());
+    augmentation.free_stream = names("free_stream");
+    augmentation.sided_constants = names("sided_constants");
+
+    const auto& constants = config.data.constants;
+    for (const char* key : {"free_stream", "sided_constants"}) {
+        for (const auto& name : names(key)) {
+            if (std::find(constants.begin(), constants.end(), name) != constants.end()) continue;
+            throw UsageError(settings.where(path + key) + " names '" + name + "', which is none of data.constants, the columns that the model is told.");
+        }
+    }
+    const auto& stream = augmentation.free_stream;
+    if (!stream.empty() && std::set<std::string>(stream.begin(), stream.end()).size() != 3) {
+        throw UsageError(settings.where(path + "free_stream") + " must be three columns: the free stream's x, y and z.");
+    }
+    // A scene that turns takes its free stream along: a model that is not told of it would see the same inputs with different answers.
+    const auto& velocity = config.forces.velocity;
+    const auto along = velocity.size() == 3 ? std::array{velocity[0], velocity[1], velocity[2]} : std::array{1.0, 0.0, 0.0};
+    const bool mirrors_stream = augmentation.mirror_axis >= 0 && along[augmentation.mirror_axis] != 0;
+    if (stream.empty() && (augmentation.rotation > 0 || mirrors_stream)) {
+        throw UsageError(settings.where(path + (augmentation.rotation > 0 ? "rotation" : "mirror")) +
+                         " turns the free stream with the case, and the model is not told which way it flows: put its three components among data.constants "
+                         "and name them with training.augment.free_stream.");
+    }
+    if (augmentation.rotation > 0 && config.data.frame.length.find(',') != std::string::npos) {
+        throw UsageError(settings.where(path + "rotation") + " needs one data.length for x, y and z, since places that were divided by three do not turn.");
     }
 }
 
@@ -365,6 +468,16 @@ bool DataConfig::tells(std::string_view input) const
     return std::find(inputs.begin(), inputs.end(), input) != inputs.end();
 }
 
+bool is_vector(const FieldConfig& field)
+{
+    return field.kind == "velocity" || field.kind == "stress" || field.kind == "vector" || field.kind == "axial";
+}
+
+bool DataConfig::needs_wall() const
+{
+    return tells("wall_direction") || (tells("sdf") && distances.empty());
+}
+
 std::int64_t num_point_channels(const DataConfig& data)
 {
     return first_channel(data, {});
@@ -375,7 +488,7 @@ std::int64_t first_channel(const DataConfig& data, std::string_view input)
     std::int64_t count = 0;
     for (const auto& known : data.inputs) {
         if (known == input) break;
-        count += known == "points" || known == "normals" ? 3 : 1;
+        count += known == "points" || known == "normals" || known == "wall_direction" ? 3 : 1;
     }
     return count;
 }
@@ -386,6 +499,8 @@ nlohmann::json to_json(const DataConfig& data)
     for (const auto& field : data.fields) fields.push_back({{"name", field.name}, {"from", field.from}, {"kind", field.kind}});
     std::string inputs;
     for (const auto& name : data.inputs) inputs += (inputs.empty() ? "" : ", ") + name;
+    const bool has_height = data.tells("height"), is_encoded = data.encoding.kind != "none";
+    const DataConfig none;
     return {{"association", data.on_cells ? "cell" : "point"},
             {"fields", std::move(fields)},
             {"inputs", inputs},
@@ -395,6 +510,15 @@ nlohmann::json to_json(const DataConfig& data)
             {"time", data.time},
             {"center", data.frame.center},
             {"length", data.frame.length},
+            {"up", has_height ? data.frame.up : none.frame.up},
+            {"ground", has_height ? data.frame.ground : none.frame.ground},
+            {"distances", data.distances},
+            {"encoding", data.encoding.kind},
+            {"encoding_frequencies", is_encoded ? data.encoding.num_frequencies : none.encoding.num_frequencies},
+            {"encoding_scales", is_encoded ? data.encoding.scales : none.encoding.scales},
+            {"targets", data.nondimensional ? "nondimensional" : "physical"},
+            {"reference", data.nondimensional ? data.reference : none.reference},
+            {"vector_deviation", data.shares_deviation ? "shared" : "channels"},
             {"sampling_resolution", data.num_sampled},
             {"sampling", kSamplingNames[static_cast<std::size_t>(data.sampling)]}};
 }
@@ -409,7 +533,13 @@ DataConfig data_config(const nlohmann::json& description)
     data.normals = description.at("normals");
     data.constants = description.at("constants").get<std::vector<std::string>>();
     data.time = description.value("time", "");  // not said by earlier versions, which had none
-    data.frame = {description.at("center"), description.at("length")};
+    data.frame = {description.at("center"), description.at("length"), description.value("up", data.frame.up), description.value("ground", data.frame.ground)};
+    data.distances = description.value("distances", "");
+    data.encoding = {description.value("encoding", data.encoding.kind), description.value("encoding_frequencies", data.encoding.num_frequencies),
+                     description.value("encoding_scales", data.encoding.scales)};
+    data.nondimensional = description.value("targets", "") == "nondimensional";
+    data.reference = description.value("reference", data.reference);
+    data.shares_deviation = description.value("vector_deviation", "") == "shared";
     data.num_sampled = description.value("sampling_resolution", std::int64_t{0});  // not said by earlier versions, which took all points
     data.sampling = sampling_kind(description.value("sampling", "uniform"));
     return data;
@@ -418,7 +548,7 @@ DataConfig data_config(const nlohmann::json& description)
 nlohmann::json model_arguments(const ModelConfig& model, const DataConfig& data, std::optional<std::int64_t> out_dim)
 {
     const auto& entry = find_model(model.name);
-    PointWidths widths{.embedding_dim = num_point_channels(data),
+    PointWidths widths{.embedding_dim = num_point_channels(data) + data.encoding.num_channels(),
                        .num_constants = static_cast<std::int64_t>(data.constants.size()),
                        .out_dim = out_dim.value_or(1),
                        .has_time = !data.time.empty()};
@@ -433,9 +563,10 @@ nlohmann::json model_arguments(const ModelConfig& model, const DataConfig& data,
         const bool is_known = width != arguments.end() && (out_dim || *width == for_more_fields[name]);
         if (is_known && *width != value) {
             const auto time = widths.has_time ? "'" + data.time + "'" : "not given";
-            throw InvalidInput("model." + name + " is " + value.dump() + ", but data.inputs has " + std::to_string(widths.embedding_dim) +
-                               " channels, data.constants " + std::to_string(widths.num_constants) + ", data.time is " + time +
-                               (out_dim ? ", and the fields have " + std::to_string(*out_dim) + " channels" : "") + ". It follows from them: leave it out.");
+            throw InvalidInput("model." + name + " is " + value.dump() + ", but data.inputs has " + std::to_string(widths.embedding_dim) + " channels" +
+                               (data.encoding.num_channels() > 0 ? " with data.encoding" : "") + ", data.constants " + std::to_string(widths.num_constants) +
+                               ", data.time is " + time + (out_dim ? ", and the fields have " + std::to_string(*out_dim) + " channels" : "") +
+                               ". It follows from them: leave it out.");
         }
         arguments[name] = value;
     }
@@ -475,6 +606,7 @@ TrainingRunConfig training_config(const Settings& settings)
     training.num_epochs = settings.integer("training.num_epochs");
     training.max_steps = settings.integer("training.max_steps");
     read_loss(settings, config.data, training);
+    read_augmentation(settings, config, training.augmentation);
     training.accumulate = settings.integer("training.accumulate");
     training.clip_norm = settings.number("training.clip_norm");
     training.max_skipped_steps = settings.integer("training.max_skipped_steps");

@@ -3,6 +3,7 @@
 
 #include "apps/settings/force_settings.h"
 #include "apps/settings/settings.h"
+#include "models/layers/coordinate_encoding_options.h"
 #include "models/layers/field_loss_options.h"
 #include "models/layers/memory_mode.h"
 #include "models/layers/precision.h"
@@ -26,10 +27,15 @@ struct FieldConfig {
     std::string kind;  ///< what its numbers mean; may be empty
 };
 
+/// Whether its kind says that its components are those of a vector.
+bool is_vector(const FieldConfig& field);
+
 /// How points become numbers between about -1 and 1: (x - center) / length.
 struct FrameConfig {
     std::string center;  ///< `bounds`, `none`, or a place `x,y,z`
     std::string length;  ///< `bounds`, `none`, a number, three of them `a,b,c`, or a column of the case table
+    std::array<double, 3> up{0, 0, 1};
+    std::string ground = "bounds";  ///< along `up`: `bounds`, the lowest corner of the case's box, or a number in the files' unit
 };
 
 /// Which cases train, and which only measure. Either a column of the case table, or a share or a list of cases a part.
@@ -48,22 +54,29 @@ enum class SamplingKind : std::uint8_t {
 
 struct DataConfig {
     std::filesystem::path root;
-    std::string files;       ///< pattern below the root; `*` stands for any text
-    std::string case_table;  ///< .json or .csv below the root, or empty
+    std::string files;                     ///< pattern below the root; `*` stands for any text
+    std::vector<std::string> case_tables;  ///< .json or .csv below the root, with a * one a case; their columns are joined
     SplitConfig split;
     bool on_cells = true;
     std::vector<FieldConfig> fields;
-    std::vector<std::string> inputs{"points", "normals"};  ///< what the model is told of each point: points first, then normals, sdf, areas
+    std::vector<std::string> inputs{"points", "normals"};  ///< what the model is told of each point: points first
     std::string normals;                                   ///< array; computed from the polygons where a case has none
     std::string wall;                                      ///< pattern below the root: the surfaces whose distance `sdf` is; empty where it is of patches
     std::vector<std::string> wall_patches;                 ///< blocks of the case's own file that are that surface
+    std::string distances;                                 ///< array that is `sdf` in place of the distance to a surface; empty for none
 
     /// Whether `inputs` has it.
     bool tells(std::string_view input) const;
+    /// Whether an input is computed from the surface of a wall.
+    bool needs_wall() const;
     std::vector<std::string> constants;  ///< columns of the case table that the model is told besides its points
     std::string time;                    ///< column of the case table with its time; empty for none
     FrameConfig frame;
-    std::int64_t num_sampled = 0;  ///< points of a case in a training step; 0: all
+    CoordinateEncodingOptions encoding;       ///< of the places, besides `inputs`
+    bool nondimensional = false;              ///< fields are divided by what their kind is measured by in the case (apps/cases/field_scaling.h)
+    std::map<std::string, double> reference;  ///< of `data.reference`, single numbers; U_inf is a speed
+    bool shares_deviation = false;            ///< components of a vector are divided by one deviation, and keep their mean
+    std::int64_t num_sampled = 0;             ///< points of a case in a training step; 0: all
     SamplingKind sampling = SamplingKind::Uniform;
     std::int64_t num_parts = 0;           ///< shards a case; 0: one a domain rank
     std::filesystem::path shards;         ///< folder that keeps them
@@ -89,6 +102,20 @@ std::int64_t first_channel(const DataConfig& data, std::string_view input);
 /// All arguments of the model for cases with so many channels to predict, if that is known yet.
 /// @throws InvalidInput where the configuration says otherwise.
 nlohmann::json model_arguments(const ModelConfig& model, const DataConfig& data, std::optional<std::int64_t> out_dim);
+
+/// How training cases are varied: each epoch shows another reflection, rotation or shift of a case, of which nothing else changes.
+struct AugmentationConfig {
+    int mirror_axis = -1;  ///< 0 to 2: x, y or z change their sign, -1: none does
+    double mirror_share = 0.5;
+    bool mirrors_half_bodies = false;
+    double rotation = 0;                            ///< largest angle about `data.forces.up`, in radians
+    std::array<double, 3> translation{};            ///< largest shift along x, y, z, in units of `data.length`
+    std::vector<std::string> free_stream = {};      ///< three of `data.constants` that turn with the scene; or none
+    std::vector<std::string> sided_constants = {};  ///< those of them that change their sign with a reflection
+
+    bool turns() const { return mirror_axis >= 0 || rotation > 0; }
+    bool is_any() const { return turns() || translation != std::array<double, 3>{}; }
+};
 
 /// Parameters that are trained in another way than the rest.
 struct ParameterGroupConfig {
@@ -130,6 +157,7 @@ struct TrainingConfig {
     double max_minutes = 0;              ///< 0: no limit
     std::int64_t num_kept = 0;           ///< newest checkpoints besides `last` and `best`
     std::int64_t snapshot_interval = 0;  ///< in epochs; 0: none
+    AugmentationConfig augmentation;
     Precision precision = Precision::Float32;
     MemoryMode memory = MemoryMode::Stored;
     bool offload = false;            ///< on devices, large tensors that backward needs are kept in host memory

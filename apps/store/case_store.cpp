@@ -35,7 +35,9 @@ constexpr int kStoreVersion = 1;
 std::string key_of(const CaseStore& store, const CaseSource& source, const std::filesystem::path& shards)
 {
     auto settings = to_json(store.data);
-    for (const char* name : {"sampling_resolution", "sampling", "constants", "time"}) settings.erase(name);  // of these nothing is stored
+    for (const char* name : {"sampling_resolution", "sampling", "constants", "time", "encoding", "encoding_frequencies", "encoding_scales", "targets",
+                             "reference", "vector_deviation"})
+        settings.erase(name);  // of these nothing is stored
     const auto text = "version " + std::to_string(kStoreVersion) + "\nshards " + shards.filename().string() + "\nsettings " + settings.dump() + "\ntable " +
                       nlohmann::json(source.columns).dump() + "\n";
     return hash_text(xxh64_of_text(text)).substr(std::string_view("xxh64:").size());

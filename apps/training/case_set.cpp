@@ -64,6 +64,13 @@ ChannelStatistics CaseSet::statistics() const
     return all;
 }
 
+ChannelStatistics CaseSet::statistics(std::int64_t i) const
+{
+    ChannelStatistics all;
+    for (const auto& of_part : stored_[i].statistics) all.merge(of_part);
+    return all;
+}
+
 void CaseSet::keep(bool on_device)
 {
     for (std::int64_t i = 0; i < size(); ++i) {

@@ -53,8 +53,9 @@ public:
     const std::filesystem::path& folder() const { return stored_.front().folder; }  ///< of the first case; there is one
     std::vector<std::filesystem::path> files_of(std::int64_t i) const;              ///< that this rank reads of a case
 
-    /// Of the targets, all points of all cases.
+    /// Of the targets, all points of all cases, or of one.
     ChannelStatistics statistics() const;
+    ChannelStatistics statistics(std::int64_t i) const;
 
     /// Reads all of them now, to stay where they are used, or in page-locked memory of the host.
     void keep(bool on_device);

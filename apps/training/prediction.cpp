@@ -3,6 +3,7 @@
 
 #include "apps/cases/case_tensors.h"
 #include "apps/cases/computed_inputs.h"
+#include "apps/cases/field_scaling.h"
 #include "apps/cases/mesh_handover.h"
 #include "apps/program/command_line.h"
 #include "apps/program/rank_device.h"
@@ -122,7 +123,10 @@ void predict_file(Predictor& predictor, const std::filesystem::path& input, cons
     const auto rows = data.on_cells ? subdomain.cells.owned() : subdomain.points.owned();
     const auto frame = frame_of(data, part.bounds, input.filename().string(), values, world.rank() == 0);
 
-    if (data.tells("sdf")) add_distances(subdomain.mesh, data.on_cells, read_wall(wall, input, data.wall_patches), input.filename().string());
+    if (data.needs_wall()) {
+        const auto surface = read_wall(wall, input, data.wall_patches);
+        add_distances(subdomain.mesh, data.on_cells, surface, input.filename().string(), data.tells("wall_direction"));
+    }
     const auto told = point_inputs(subdomain.mesh, rows, data, frame, input.filename().string());
     remove_computed_inputs(subdomain.mesh);
     remove_computed_inputs(whole);
@@ -138,7 +142,12 @@ void predict_file(Predictor& predictor, const std::filesystem::path& input, cons
         return found->second;
     };
     tell_of_case(inputs, predictor, value_of, device);
-    const auto fields = to_local(predictor.predict(inputs)).squeeze(0).cpu();  // (rows, channels)
+    const auto scaling = field_scaling(data, predictor.channels(), input.filename().string(), [&](const std::string& name) {
+        if (const auto given = values.find(name); given != values.end()) return given->second;
+        if (const auto said = data.reference.find(name); said != data.reference.end()) return said->second;
+        throw UsageError("the model's fields are measured by " + name + ", which the training cases had in their table. Give it with --set " + name + "=...");
+    });
+    const auto fields = to_local(predictor.predict(inputs, scaling)).squeeze(0).cpu();  // (rows, channels)
 
     if (!in_pieces) {
         const auto all = rows_on_first_rank(fields, rows, device_mesh->all());

@@ -4,6 +4,7 @@
 #include "apps/training/run_checkpoint.h"
 #include "apps/training/tensor_file.h"
 #include "io/checkpoints/model_checkpoint.h"
+#include "models/registry/encoded_model.h"
 #include "partition/error.h"
 #include "sharding/parameters/move_module.h"
 
@@ -186,11 +187,13 @@ void Predictor::load_own(const std::filesystem::path& path)
     const Checkpoint checkpoint(path);
     const auto& description = checkpoint.description();
     model_ = make_model(description.value("model_class", ""), description.at("model"));
+    if (description.contains("data")) data_ = data_config(description["data"]);
+    encode_coordinates(model_, data_.encoding, 0);  // whose values the checkpoint has
     checkpoint.load_weights(*model_.module);
     model_.module->eval();
     normalizer_ = checkpoint.normalizer();
+    training_mean_ = checkpoint.training_mean();
     for (const auto& field : description.at("fields")) channels_.push_back(field.at("channels").get<std::int64_t>());
-    if (description.contains("data")) data_ = data_config(description["data"]);
 }
 
 Predictor Predictor::from_file(const std::filesystem::path& file, const DataOptions& options)
@@ -275,18 +278,20 @@ void Predictor::name_fields(const DataOptions& options, std::int64_t num_channel
         channels_.push_back(count);
     }
     normalizer_ = {torch::tensor(mean), torch::tensor(std)};
+    training_mean_ = normalizer_.mean;
 }
 
 void Predictor::move_to(const at::Device& device)
 {
     move_module(*model_.module, device);
     normalizer_ = normalizer_.on(device);
+    training_mean_ = training_mean_.to(device);
 }
 
-at::Tensor Predictor::predict(const PointInputs& inputs)
+at::Tensor Predictor::predict(const PointInputs& inputs, const FieldScaling& scaling)
 {
     torch::NoGradGuard no_grad;
-    return normalizer_.denormalize(model_.forward(inputs));
+    return scaling.on(normalizer_.mean.device()).physical(normalizer_.denormalize(model_.forward(inputs)));
 }
 
 }  // namespace meshard

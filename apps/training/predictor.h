@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "apps/cases/field_scaling.h"
 #include "apps/settings/training_config.h"
 #include "models/layers/memory_mode.h"
 #include "models/layers/normalizer.h"
@@ -41,10 +42,11 @@ public:
     const DataConfig& data() const { return data_; }
     const std::vector<std::int64_t>& channels() const { return channels_; }  ///< of each field
     const std::filesystem::path& checkpoint() const { return checkpoint_; }
-    const std::vector<double>& constants() const { return constants_; }   ///< that hold for every case; empty where cases name their own
-    const std::optional<double>& time() const { return time_; }           ///< that holds for every case; nothing where cases name their own
-    const at::Tensor& training_mean() const { return normalizer_.mean; }  ///< (channels): of each field over the training cases, in physical units
-    const std::vector<std::string>& notes() const { return notes_; }      ///< what a user should know, a sentence each
+    const std::vector<double>& constants() const { return constants_; }  ///< that hold for every case; empty where cases name their own
+    const std::optional<double>& time() const { return time_; }          ///< that holds for every case; nothing where cases name their own
+    /// (channels): of each field over the training cases, in physical units of a case with this scaling.
+    at::Tensor training_mean(const FieldScaling& scaling) const { return scaling.physical(training_mean_); }
+    const std::vector<std::string>& notes() const { return notes_; }  ///< what a user should know, a sentence each
 
     /// What is kept of each point from layer to layer. @throws InvalidInput for a mode that the model does not have
     void set_memory(MemoryMode mode) { meshard::set_memory(*model_.module, mode); }
@@ -56,7 +58,8 @@ public:
     void move_to(const at::Device& device);
 
     /// Fields in physical units, (1, N, channels), sharded as the inputs are.
-    at::Tensor predict(const PointInputs& inputs);
+    /// @param scaling   what they are measured by in this case (`field_scaling` of `data()` and `channels()`)
+    at::Tensor predict(const PointInputs& inputs, const FieldScaling& scaling);
 
 private:
     Predictor() = default;
@@ -70,6 +73,7 @@ private:
     std::optional<double> time_;
     std::vector<std::string> notes_;
     Normalizer normalizer_;
+    at::Tensor training_mean_;
     Model model_;
 };
 

@@ -3,6 +3,7 @@
 
 #include "apps/cases/case_cutting.h"
 #include "apps/program/rank_device.h"
+#include "sharding/tensor/shard_tensor.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -63,12 +64,24 @@ void keep_cases(RunCases& cases, const DataConfig& data, const at::Device& devic
     log.say(text);
 }
 
-ChannelStatistics target_statistics(const CaseSet& train, bool exact)
+ChannelStatistics target_statistics(const CaseSet& train, bool exact, const std::map<std::string, FieldScaling>& scalings)
 {
-    if (!exact) return train.statistics();
+    const auto has_units = std::none_of(scalings.begin(), scalings.end(), [](const auto& one) { return one.second.scale.defined(); });
+    if (!exact && has_units) return train.statistics();
     ChannelStatistics statistics;
+    if (!exact) {
+        for (std::int64_t i = 0; i < train.size(); ++i) {
+            const auto& [shift, scale] = scalings.at(train.id(i));
+            statistics.merge(train.statistics(i).mapped(shift, scale));
+        }
+        return statistics;
+    }
     CaseSequence all(train, [&, index = std::int64_t{0}]() mutable { return index < train.size() ? std::optional(CaseTurn{index++, 0}) : std::nullopt; });
-    for (std::int64_t i = 0; i < train.size(); ++i) statistics.add(all.next().target.squeeze(0));
+    for (std::int64_t i = 0; i < train.size(); ++i) {
+        const auto example = all.next();
+        const auto scaling = scalings.at(example.id).on(to_local(example.target).device());
+        statistics.add(scaling.without_unit(example.target).squeeze(0));
+    }
     return statistics;
 }
 

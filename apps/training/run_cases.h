@@ -2,6 +2,7 @@
 #pragma once
 
 #include "apps/cases/case_list.h"
+#include "apps/cases/field_scaling.h"
 #include "apps/settings/training_config.h"
 #include "apps/settings/training_log.h"
 #include "apps/training/case_set.h"
@@ -38,7 +39,8 @@ RunCases prepare_cases(const TrainingRunConfig& config, const CaseLists& lists, 
 /// turn. Collective over `all`.
 void keep_cases(RunCases& cases, const DataConfig& data, const at::Device& device, const RankGroup& all, TrainingLog& log);
 
-/// Of the targets of all cases that train. In exact mode their rounding does not depend on the cut, which takes reading all of them. Collective in exact mode.
-ChannelStatistics target_statistics(const CaseSet& train, bool exact);
+/// Of the targets of all cases that train, without their units. In exact mode their rounding does not depend on the cut, which takes reading all of them.
+/// Collective in exact mode. @param scalings   by case id
+ChannelStatistics target_statistics(const CaseSet& train, bool exact, const std::map<std::string, FieldScaling>& scalings);
 
 }  // namespace meshard

@@ -190,6 +190,12 @@ Normalizer Checkpoint::normalizer() const
     return {read_tensor(require(arrays_, "norm.mean", path_), path_), read_tensor(require(arrays_, "norm.std", path_), path_)};
 }
 
+at::Tensor Checkpoint::training_mean() const
+{
+    const auto said = description_.find("training_mean");
+    return said == description_.end() ? normalizer().mean : torch::tensor(said->get<std::vector<float>>());
+}
+
 void Checkpoint::load_weights(torch::nn::Module& model) const
 {
     copy_values(arrays_, path_, model);

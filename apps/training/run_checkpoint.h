@@ -51,6 +51,8 @@ public:
 
     const nlohmann::json& description() const { return description_; }
     Normalizer normalizer() const;
+    /// (channels): mean of the targets over the training cases, which is the normaliser's unless that leaves vectors their mean.
+    at::Tensor training_mean() const;
 
     /// @throws IoError naming the first parameter that is missing, too many or of another shape.
     void load_weights(torch::nn::Module& model) const;

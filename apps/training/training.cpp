@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/training/training.h"
 
+#include "apps/cases/field_scaling.h"
 #include "apps/program/rank_device.h"
 #include "apps/settings/training_log.h"
+#include "apps/training/augmentation.h"
 #include "apps/training/kept_checkpoints.h"
 #include "apps/training/run_cases.h"
 #include "apps/training/run_checkpoint.h"
@@ -14,10 +16,12 @@
 #include "apps/training/validation.h"
 #include "apps/training/weight_update.h"
 #include "io/bytes/atomic_file.h"
+#include "io/shards/manifest.h"
 #include "models/layers/field_loss.h"
 #include "models/layers/metrics.h"
 #include "models/layers/normalizer.h"
 #include "models/layers/random_draws.h"
+#include "models/registry/encoded_model.h"
 #include "partition/error.h"
 #include "sharding/memory/saved_tensors.h"
 #include "sharding/parameters/fully_shard.h"
@@ -134,6 +138,7 @@ public:
 
 private:
     void make_model();
+    void check_augmentation() const;
     at::Tensor predict(const PointInputs& inputs);
     at::Tensor predict_for_backward(const PointInputs& inputs);
     at::Tensor loss_of(const at::Tensor& prediction, const CaseTensors& example) const;
@@ -141,6 +146,7 @@ private:
     void step(const std::vector<StepCase>& cases, StepUnderWay& under_way, double stop);
     at::Tensor own_news(const std::vector<StepCase>& cases, const std::vector<at::Tensor>& losses, double stop, const at::Tensor& gradient_norm) const;
     LoopEnd finish_steps(std::size_t num_left);
+    CaseTensors augmented(const CaseTensors& example, std::int64_t epoch) const;
     std::int64_t points_in_step(std::int64_t index) const;
     void finish_step(const StepUnderWay& step);
     void leave_out(const StepUnderWay& step, double loss);
@@ -173,8 +179,10 @@ private:
     std::int64_t steps_per_epoch_ = 1;
 
     std::optional<RunCases> data_;
-    std::optional<CaseSequence> fed_;  // the training cases, in the order of the steps
-    Normalizer normalizer_;
+    std::optional<CaseSequence> fed_;               // the training cases, in the order of the steps
+    std::map<std::string, FieldScaling> scalings_;  // by case id
+    Normalizer normalizer_;                         // of the fields without their units
+    at::Tensor training_mean_;                      // of these: the normaliser's, but where vectors keep their mean
     Model model_;
     std::optional<ReplicatedModule> replicated_;
     std::optional<FullyShardedModule> sharded_;  // in its place
@@ -228,11 +236,20 @@ void Run::prepare(const TrainingStart& start, const volatile std::sig_atomic_t& 
                            "val: 0.1.");
     }
     data_.emplace(prepare_cases(config_, cases_, {.verify_sources = start.verify_sources}, device_mesh_, device(), log_, stop_requested));
-    validation_.emplace(config_.data, data_->train.channels(), config_.forces, cases_);
-    normalizer_ = target_statistics(data_->train, config_.training.exact).normalizer();
+    const auto& channels = data_->train.channels();
+    validation_.emplace(config_.data, channels, config_.forces, cases_);
+    for (const auto& source : cases_.all()) scalings_[source.id] = field_scaling(config_.data, channels, source);
+    const auto statistics = target_statistics(data_->train, config_.training.exact, scalings_);
+    normalizer_ = statistics.normalizer(shared_vectors(config_.data, channels));
+    training_mean_ = statistics.normalizer().mean;
+    check_augmentation();
     make_model();
     keep_cases(*data_, config_.data, device(), device_mesh_->all(), log_);
-    if (!device().is_cpu()) normalizer_ = normalizer_.on(device());
+    if (!device().is_cpu()) {
+        normalizer_ = normalizer_.on(device());
+        training_mean_ = training_mean_.to(device());
+        for (auto& [id, scaling] : scalings_) scaling = scaling.on(device());
+    }
     make_loss();
     seconds_in_preparation_ = seconds_since(preparing);
 }
@@ -243,6 +260,7 @@ void Run::make_model()
     for (const auto count : data_->train.channels()) num_channels += count;
     torch::manual_seed(config_.seed);
     model_ = meshard::make_model(config_.model.name, model_arguments(config_.model, config_.data, num_channels));
+    encode_coordinates(model_, config_.data.encoding, static_cast<std::uint64_t>(config_.seed));
     set_memory(*model_.module, config_.training.memory);
     if (!config_.training.init.empty()) load_weights(config_.training.init, *model_.module);
     move_module(*model_.module, device());
@@ -269,7 +287,7 @@ void Run::make_loss()
 at::Tensor Run::loss_of(const at::Tensor& prediction, const CaseTensors& example) const
 {
     const auto areas = config_.training.weigh_areas ? example.inputs.embedding.narrow(-1, first_channel(config_.data, "areas"), 1) : at::Tensor();
-    return loss_(prediction, normalizer_.normalize(example.target), areas);
+    return loss_(prediction, normalizer_.normalize(scalings_.at(example.id).without_unit(example.target)), areas);
 }
 
 void Run::describe()
@@ -367,6 +385,7 @@ void Run::resume()
     else
         checkpoint.load_raw_weights(*model_.module);
     normalizer_ = checkpoint.normalizer().on(device());
+    training_mean_ = checkpoint.training_mean().to(device());
     make_loss();
     steps_done_ = description.at("step").get<std::int64_t>();
     epoch_loss_sum_ = description.value("epoch_loss_sum", 0.0);
@@ -416,6 +435,23 @@ at::Tensor Run::predict_for_backward(const PointInputs& inputs)
     return predict(inputs);
 }
 
+/// A training case as an epoch shows it.
+CaseTensors Run::augmented(const CaseTensors& example, std::int64_t epoch) const
+{
+    const auto& augmentation = config_.training.augmentation;
+    if (!augmentation.is_any()) return example;
+    return mapped_case(example, drawn_map(augmentation, config_.data.frame.up, config_.seed, epoch, example.id), augmentation, config_.data);
+}
+
+/// Before the first step: cases and fields that augmentation would falsify are refused.
+void Run::check_augmentation() const
+{
+    const auto& augmentation = config_.training.augmentation;
+    if (augmentation.turns()) require_turnable(config_.data, data_->train.channels());
+    if (augmentation.mirror_axis < 0 || augmentation.mirrors_half_bodies) return;
+    for (const auto& source : cases_.train) require_whole_body(source.id, read_manifest(data_->shards.at(source.id)).bounds, augmentation.mirror_axis);
+}
+
 std::int64_t Run::points_in_step(std::int64_t index) const
 {
     const auto limit = config_.data.num_sampled, all = data_->train.num_points(index);
@@ -437,7 +473,7 @@ void Run::step(const std::vector<StepCase>& cases, StepUnderWay& under_way, doub
     std::vector<at::Tensor> losses;
     const auto waited_before = fed_->seconds_waited();
     for (const auto& [index, slot, weight] : cases) {
-        const auto example = fed_->next();
+        const auto example = augmented(fed_->next(), (under_way.number - 1) / steps_per_epoch_ + 1);
         seed_draws(*model_.module, static_cast<std::uint64_t>(config_.seed) + kStepStride * static_cast<std::uint64_t>(under_way.number) +
                                        kGroupStride * static_cast<std::uint64_t>(slot));
         if (replicated_) replicated_->set_sync(losses.size() + 1 == cases.size());  // gradients are exchanged once a step
@@ -665,8 +701,9 @@ FieldErrors Run::errors(const CaseSet& cases, const std::string& split)
         const auto example = sequence.next();
         const auto prediction = predict(example.inputs);
         sums[num_fields] += loss_of(prediction, example).item<double>();
-        const auto physical = normalizer_.denormalize(prediction);
-        validation_->add(static_cast<std::size_t>(i), example, data_->shards.at(example.id), physical, normalizer_.mean, *domain_);
+        const auto& scaling = scalings_.at(example.id);
+        const auto physical = scaling.physical(normalizer_.denormalize(prediction)), guess = scaling.physical(training_mean_);
+        validation_->add(static_cast<std::size_t>(i), example, data_->shards.at(example.id), physical, guess, *domain_);
         std::int64_t channel = 0;
         for (std::int64_t f = 0; f < num_fields; ++f) {
             const auto count = example.channels[f];
@@ -716,6 +753,10 @@ void Run::save(const char* name, const Json& metrics) const
     for (std::size_t f = 0; f < config_.data.fields.size(); ++f) {
         const auto& field = config_.data.fields[f];
         description["fields"].push_back({{"name", field.name}, {"from", field.from}, {"kind", field.kind}, {"channels", data_->train.channels()[f]}});
+    }
+    if (config_.data.shares_deviation) {
+        const auto mean = training_mean_.cpu();
+        description["training_mean"] = std::vector<float>(mean.const_data_ptr<float>(), mean.const_data_ptr<float>() + mean.numel());
     }
     description["seed"] = config_.seed;
     description["draws"] = kDrawsOfSteps;

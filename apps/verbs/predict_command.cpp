@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard predict: a run's folder and meshes -> the same meshes with predicted fields.
+#include "apps/cases/field_scaling.h"
 #include "apps/program/command_line.h"
 #include "apps/program/rank_device.h"
 #include "apps/program/rank_program.h"
@@ -49,7 +50,9 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
     app.add_option("-o,--output", options.output, "file to write: .vtp or .vtu, .pvtp or .pvtu with a piece a rank; of several inputs a folder")
         ->required()
         ->type_name("OUT");
-    app.add_option("--set", settings, "value of a column of the case table in training, e.g. length=1.044; may be repeated")->type_name("NAME=VALUE");
+    app.add_option("--set", settings,
+                   "value of a column of the case table in training, e.g. length=1.044, or of data.reference, e.g. U_inf=40; may be repeated")
+        ->type_name("NAME=VALUE");
     app.add_option("--wall", options.walls, "surface whose distance is an input (data.inputs has sdf), once for all inputs or once for each in turn")
         ->allow_extra_args(false)
         ->type_name("FILE");
@@ -106,7 +109,7 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
 Predictor make_predictor(const PredictArguments& options)
 {
     auto predictor = options.model.empty() ? Predictor::from_run(options.run_dir) : Predictor::from_file(options.model, options.data);
-    const bool is_told = predictor.data().tells("sdf");
+    const bool is_told = predictor.data().needs_wall();
     if (!is_told && !options.walls.empty()) throw UsageError("--wall " + options.walls.front() + ": the model is told no distance to a surface. Leave it out.");
     if (is_told && options.walls.empty() && predictor.data().wall_patches.empty())
         throw UsageError("the model is told the distance to a surface. Give it with --wall FILE.");
@@ -114,9 +117,12 @@ Predictor make_predictor(const PredictArguments& options)
     std::vector<std::string> names = predictor.data().constants;
     if (!predictor.data().time.empty()) names.push_back(predictor.data().time);
     if (is_column(predictor.data().frame.length)) names.push_back(predictor.data().frame.length);
+    for (const auto& name : reference_quantities(predictor.data())) names.push_back(name);
     for (const auto& [name, value] : options.values) {
         if (std::ranges::find(names, name) != names.end()) continue;
         std::string known;
+        std::ranges::sort(names);
+        names.erase(std::ranges::unique(names).begin(), names.end());
         for (const auto& other : names) known += (known.empty() ? "" : ", ") + other;
         throw UsageError("--set " + name + ": the model asks for no such value" + (known.empty() ? "." : "; it asks for " + known + "."));
     }

@@ -5,6 +5,7 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -67,6 +68,16 @@ void ChannelStatistics::merge(const ChannelStatistics& other)
     mean_ = mean_ + step * share;
 }
 
+ChannelStatistics ChannelStatistics::mapped(const at::Tensor& shift, const at::Tensor& scale) const
+{
+    if (num_rows_ == 0) return *this;
+    const auto divisor = scale.to(mean_.device(), at::kDouble);
+    auto result = *this;
+    result.mean_ = (mean_ - shift.to(mean_.device(), at::kDouble)) / divisor;
+    result.squared_sum_ = squared_sum_ / divisor.square();
+    return result;
+}
+
 std::vector<double> ChannelStatistics::mean() const
 {
     return numbers_of(mean_);
@@ -77,7 +88,7 @@ std::vector<double> ChannelStatistics::squared_differences() const
     return numbers_of(squared_sum_);
 }
 
-Normalizer ChannelStatistics::normalizer() const
+Normalizer ChannelStatistics::normalizer(std::span<const std::pair<std::int64_t, std::int64_t>> vectors) const
 {
     if (num_rows_ < 2) throw InvalidInput("ChannelStatistics: a standard deviation needs at least two rows, and there are " + std::to_string(num_rows_) + ".");
     const auto num_channels = mean_.size(0);
@@ -86,6 +97,16 @@ Normalizer ChannelStatistics::normalizer() const
         mean[c] = static_cast<float>(mean_[c].item<double>());
         const auto variance = squared_sum_[c].item<double>() / static_cast<double>(num_rows_ - 1);
         std[c] = variance > 0 ? static_cast<float>(std::sqrt(variance)) : 1.0F;
+    }
+    for (const auto& [first, count] : vectors) {
+        double squares = 0;
+        for (auto c = first; c < first + count; ++c) {
+            const auto center = mean_[c].item<double>();
+            squares += squared_sum_[c].item<double>() / static_cast<double>(num_rows_) + center * center;
+        }
+        const auto deviation = squares > 0 ? static_cast<float>(std::sqrt(squares / static_cast<double>(count))) : 1.0F;
+        std::fill_n(mean.begin() + first, count, 0.0F);
+        std::fill_n(std.begin() + first, count, deviation);
     }
     return {torch::tensor(mean), torch::tensor(std)};
 }

@@ -4,6 +4,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <span>
+#include <utility>
 #include <vector>
 
 namespace meshard {
@@ -33,12 +35,17 @@ public:
     /// Adds the rows that were added to another. @throws as `add`
     void merge(const ChannelStatistics& other);
 
+    /// Of (x - shift) / scale for each row x. @param shift, scale   (C), plain; scales are not 0
+    ChannelStatistics mapped(const at::Tensor& shift, const at::Tensor& scale) const;
+
     std::int64_t num_rows() const { return num_rows_; }
     std::vector<double> mean() const;                 ///< of each channel
     std::vector<double> squared_differences() const;  ///< sums over the rows of the squared differences to the mean
 
     /// A constant channel gets the standard deviation 1. @throws InvalidInput for fewer than two rows.
-    Normalizer normalizer() const;
+    /// @param vectors   first channel and number of channels that are components of one vector: they keep their mean, and are divided by one number, the root
+    ///                  of the mean square over rows and components, so that a vector that turns stays as long
+    Normalizer normalizer(std::span<const std::pair<std::int64_t, std::int64_t>> vectors = {}) const;
 
 private:
     std::int64_t num_rows_ = 0;

@@ -71,7 +71,7 @@ TEST_F(CaseListTest, SplitsByAColumnOfTheTable)
 {
     write_bytes(folder_ / "cases.json", R"({"cases": [{"id": "01", "split": "train", "length": 1.5}, {"id": "02", "split": "val"},
         {"id": "03", "split": "test"}, {"id": "04", "split": "train"}, {"id": "05", "split": "test"}]})");
-    data_.case_table = "cases.json";
+    data_.case_tables = {"cases.json"};
     data_.split = {.column = "split"};
 
     const auto cases = find_cases(data_, 0);
@@ -87,13 +87,35 @@ TEST_F(CaseListTest, SplitsByAColumnOfTheTable)
 TEST_F(CaseListTest, ReadsTablesWithCommas)
 {
     write_bytes(folder_ / "cases.csv", "id,split,length\r\n01,train,2\r\n02,train,3\n03,val,1\n04,val,1\n05,val,1\n");
-    data_.case_table = "cases.csv";
+    data_.case_tables = {"cases.csv"};
     data_.split = {.column = "split"};
 
     const auto cases = find_cases(data_, 0);
 
     EXPECT_EQ(ids(cases.train), (Ids{"01", "02"}));
     EXPECT_EQ(cases.train[1].number("length"), 3.0);
+}
+
+TEST_F(CaseListTest, JoinsTablesAndTablesOfOneCaseEach)
+{
+    for (const char* id : {"01", "02", "03", "04", "05"}) {
+        write_bytes(folder_ / (std::string("force_") + id + ".csv"), std::string("Cd, Cl ,length\n 0.") + id + " , -1,9\n");
+    }
+    write_bytes(folder_ / "cases.csv", "id,length\n01,2\n02,3\n");
+    data_.case_tables = {"cases.csv", "force_*.csv"};
+
+    const auto cases = find_cases(data_, 0).train;
+
+    EXPECT_EQ(cases[0].number("Cd"), 0.01);
+    EXPECT_EQ(cases[0].number("Cl"), -1);
+    EXPECT_EQ(cases[0].number("length"), 2) << "the first table counts";
+    EXPECT_EQ(cases[2].number("Cd"), 0.03);
+    EXPECT_EQ(cases[2].number("length"), 9);
+
+    write_bytes(folder_ / "force_02.csv", "Cd,Cl\n1,2\n3,4\n");
+    EXPECT_TRUE(throws_with<IoError>("force_02.csv has 2 rows; expected one", [&] { find_cases(data_, 0); }));
+    data_.case_tables = {"forces_*.csv"};
+    EXPECT_TRUE(throws_with<InvalidInput>("no case table matches", [&] { find_cases(data_, 0); }));
 }
 
 TEST_F(CaseListTest, SplitsByLists)
@@ -135,7 +157,7 @@ TEST_F(CaseListTest, RefusesWhatCannotBeSplit)
 
 TEST_F(CaseListTest, RefusesBrokenTables)
 {
-    data_.case_table = "cases.json";
+    data_.case_tables = {"cases.json"};
     const auto refuses_table = [&](const std::string& content, std::string_view text) {
         write_bytes(folder_ / "cases.json", content);
         return throws_with<IoError>(text, [&] { find_cases(data_, 0); });
@@ -144,7 +166,7 @@ TEST_F(CaseListTest, RefusesBrokenTables)
     EXPECT_TRUE(refuses_table("{}", "must be a list of objects"));
     EXPECT_TRUE(refuses_table("[{\"name\": 1}]", "a row without `id`"));
     EXPECT_TRUE(refuses_table("[{\"id\": \"a\"}, {\"id\": \"a\"}]", "has case 'a' twice"));
-    data_.case_table = "absent.csv";
+    data_.case_tables = {"absent.csv"};
     EXPECT_TRUE(throws_with<IoError>("cannot be read", [&] { find_cases(data_, 0); }));
     data_.root = folder_.path() / "absent";
     EXPECT_TRUE(throws_with<IoError>("which is no folder", [&] { find_cases(data_, 0); }));

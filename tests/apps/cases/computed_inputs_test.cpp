@@ -128,6 +128,63 @@ TEST(Distances, AreThoseOfLookingAtEveryTriangleOfASphere)
     }
 }
 
+TEST(WallDirections, LeadToTheNearestPlaceOfABox)
+{
+    NEEDS_EMBREE();
+    for (const bool on_cells : {true, false}) {
+        auto mesh = cube(6);
+        add_distances(mesh, on_cells, box(kLow, kHigh), "cube", true);
+
+        const auto& arrays = on_cells ? mesh.cell_data : mesh.point_data;
+        const auto directions = numbers(arrays, kDirections), distances = numbers(arrays, kDistances);
+        const auto places = row_places(mesh, first_rows(static_cast<std::int64_t>(distances.size())), on_cells, "cube");
+        int num_outside = 0;
+        for (std::size_t i = 0; i < distances.size(); ++i) {
+            const double* way = &directions[3 * i];
+            const bool is_on_wall = std::abs(distances[i]) < 1e-9;  // some centres of cells are
+            num_outside += !is_on_wall;
+            EXPECT_NEAR(std::hypot(way[0], way[1], way[2]), is_on_wall ? 0 : 1, 1e-12) << i;
+            Vector3 reached{};
+            for (int c = 0; c < 3; ++c) reached[c] = places[3 * i + c] + std::abs(distances[i]) * way[c];
+            EXPECT_NEAR(distance_to_box(reached.data(), kLow, kHigh), 0, 1e-12) << i;
+        }
+        EXPECT_GT(num_outside, 100);
+        remove_computed_inputs(mesh);
+        EXPECT_TRUE((on_cells ? mesh.cell_data : mesh.point_data).empty() || !find_array(arrays, kDirections));
+    }
+}
+
+TEST(WallDirections, AreZeroOnTheWall)
+{
+    NEEDS_EMBREE();
+    auto skin = sphere(10);
+    const Wall wall{skin.points.to_doubles(), surface_triangles(skin)};
+    add_distances(skin, false, wall, "sphere", true);
+    for (const auto value : numbers(skin.point_data, kDirections)) EXPECT_EQ(value, 0);
+}
+
+TEST(Heights, AreOverTheGroundAlongUp)
+{
+    const auto mesh = cube(4);
+    DataConfig data;
+    data.on_cells = false;
+    data.inputs = {"points", "height"};
+    const auto rows = first_rows(mesh.num_points());
+    const auto places = row_places(mesh, rows, false, "cube");
+    const auto heights = [&](const FrameConfig& config) {
+        return point_inputs(mesh, rows, data, case_frame(config, point_bounds(mesh), {"1", {}, {}}), "cube").select(1, 3);
+    };
+    const auto of_z = heights({"bounds", "2", {0, 0, 5}, "bounds"}), below = heights({"bounds", "2", {0, 0, 1}, "-0.5"});
+    const auto askew = heights({"none", "none", {0, -3, 4}, "bounds"});
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+        const double* x = &places[3 * i];
+        EXPECT_NEAR(of_z[i].item<double>(), x[2] / 2, 1e-7);  // the cube's lowest z is 0
+        EXPECT_NEAR(below[i].item<double>(), (x[2] + 0.5) / 2, 1e-7);
+        EXPECT_NEAR(askew[i].item<double>(), -0.6 * x[1] + 0.8 * x[2] + 0.6, 1e-7);  // the lowest corner is at y = 1, z = 0
+    }
+    EXPECT_TRUE(throws_with<InvalidInput>("three different lengths", [&] { heights({"none", "1,2,3", {0, 0, 1}, "bounds"}); }));
+}
+
 TEST(Distances, OfPatchesArePositiveInTheVolume)
 {
     NEEDS_EMBREE();

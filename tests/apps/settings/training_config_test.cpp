@@ -162,7 +162,51 @@ TEST_F(TrainingConfigTest, RefusesByNameWhatIsNotImplemented)
     EXPECT_TRUE(throws_with<UsageError>("MeshGraphNet's messages go along edges", [&] { read({"data.sampling_resolution=1000", "model.name=meshgraphnet"}); }));
     EXPECT_TRUE(read({"data.sampling=areas", "data.inputs=[points, areas]"}).data.sampling == SamplingKind::Areas);
     EXPECT_TRUE(refuses("data.sampling=areas", "data.inputs has none. Add areas to data.inputs"));
-    EXPECT_TRUE(refuses("data.inputs=[points, sdf_normals]", "sdf_normals is not implemented. Available: points, normals, sdf, areas"));
+    EXPECT_TRUE(refuses("data.inputs=[points, sdf_normals]", "sdf_normals is not implemented. Available: points, normals, sdf, wall_direction, areas, height"));
+}
+
+TEST_F(TrainingConfigTest, KeepsInCheckpointsWhatPredictionsNeed)
+{
+    const std::vector<std::string> words{"data.targets=nondimensional", "data.vector_deviation=shared", "data.reference={U_inf: [3, 0, 4], rho: 1.2}",
+                                         "data.forces.up=[0, 1, 0]",    "data.inputs=[points, height]", "data.ground=-0.3",
+                                         "data.encoding=fourier",       "data.encoding_frequencies=5",  "data.encoding_scales=[1, 2]"};
+    const auto config = read(words);
+    const auto kept = data_config(nlohmann::json::parse(to_json(config.data).dump()));
+    for (const auto* data : {&config.data, &kept}) {
+        EXPECT_TRUE(data->nondimensional);
+        EXPECT_TRUE(data->shares_deviation);
+        EXPECT_EQ(data->reference, (std::map<std::string, double>{{"U_inf", 5}, {"rho", 1.2}}));
+        EXPECT_EQ(data->frame.up, (std::array<double, 3>{0, 1, 0}));
+        EXPECT_EQ(data->frame.ground, "-0.3");
+        EXPECT_EQ(data->encoding.kind, "fourier");
+        EXPECT_EQ(data->encoding.num_channels(), 20);
+        EXPECT_EQ(num_point_channels(*data), 4);
+        EXPECT_EQ(model_arguments(config.model, *data, 4).at("embedding_dim"), 24);
+    }
+    // What does not matter may change between a run and its resumption.
+    EXPECT_EQ(to_json(read().data),
+              to_json(read({"data.reference={U_inf: 7}", "data.forces.up=[1, 0, 0]", "data.encoding_frequencies=9", "data.ground=2"}).data));
+    EXPECT_NE(to_json(read(words).data), to_json(read().data));
+    EXPECT_EQ(to_json(data_config(to_json(read().data))), to_json(read().data));
+}
+
+TEST_F(TrainingConfigTest, ReadsAugmentation)
+{
+    EXPECT_FALSE(read().training.augmentation.is_any());
+    const auto varied = read({"training.augment.mirror=y", "training.augment.translation=[1, 0, 2]", "training.augment.rotation=90", "data.cases=cases.csv",
+                              "data.constants=[a, b, c, yaw]", "training.augment.free_stream=[a, b, c]", "training.augment.sided_constants=[yaw]"})
+                            .training.augmentation;
+    EXPECT_EQ(varied.mirror_axis, 1);
+    EXPECT_NEAR(varied.rotation, M_PI / 2, 1e-12);
+    EXPECT_EQ(varied.translation, (std::array<double, 3>{1, 0, 2}));
+    EXPECT_TRUE(refuses("training.augment.rotation=5", "training.augment.rotation turns the free stream"));
+    EXPECT_TRUE(refuses("training.augment.mirror=x", "training.augment.mirror turns the free stream"));
+    EXPECT_TRUE(throws_with<UsageError>("turns the free stream", [&] { read({"training.augment.mirror=y", "data.reference.U_inf=[3, 4, 0]"}); }));
+    EXPECT_TRUE(throws_with<UsageError>("needs one data.length", [&] {
+        read({"training.augment.rotation=5", "data.cases=cases.csv", "data.constants=[a, b, c]", "training.augment.free_stream=[a, b, c]",
+              "data.length='1,2,3'"});
+    }));
+    EXPECT_TRUE(refuses("training.augment.sided_constants=[yaw]", "names 'yaw', which is none of data.constants"));
 }
 
 TEST_F(TrainingConfigTest, ReadsLosses)
