@@ -27,7 +27,7 @@ training: {num_epochs: 2}
 """
 
 
-def _data_array(name, kind, components, values):
+def data_array(name, kind, components, values):
     text = " ".join(f"{value:.6g}" for value in values)
     return f'<DataArray type="{kind}" Name="{name}" NumberOfComponents="{components}" format="ascii">{text}</DataArray>'
 
@@ -60,10 +60,10 @@ def write_body(path, lengths=(1.0, 0.4, 0.3), n=4):
     path.write_text(
         f'<VTKFile type="PolyData" version="1.0" byte_order="LittleEndian"><PolyData>'
         f'<Piece NumberOfPoints="{len(points)}" NumberOfVerts="0" NumberOfLines="0" NumberOfStrips="0" NumberOfPolys="{len(cells)}">'
-        f'<CellData>{_data_array("pMean", "Float32", 1, pressure)}{_data_array("wallShearStressMean", "Float32", 3, shear)}</CellData>'
-        f'<Points>{_data_array("Points", "Float32", 3, flat)}</Points>'
-        f'<Polys>{_data_array("connectivity", "Int64", 1, [p for cell in cells for p in cell])}'
-        f'{_data_array("offsets", "Int64", 1, [4 * (i + 1) for i in range(len(cells))])}</Polys></Piece></PolyData></VTKFile>\n')
+        f'<CellData>{data_array("pMean", "Float32", 1, pressure)}{data_array("wallShearStressMean", "Float32", 3, shear)}</CellData>'
+        f'<Points>{data_array("Points", "Float32", 3, flat)}</Points>'
+        f'<Polys>{data_array("connectivity", "Int64", 1, [p for cell in cells for p in cell])}'
+        f'{data_array("offsets", "Int64", 1, [4 * (i + 1) for i in range(len(cells))])}</Polys></Piece></PolyData></VTKFile>\n')
 
 
 def write_box(path, n=8):
@@ -78,10 +78,10 @@ def write_box(path, n=8):
     path.write_text(
         f'<VTKFile type="UnstructuredGrid" version="1.0" byte_order="LittleEndian"><UnstructuredGrid>'
         f'<Piece NumberOfPoints="{(n + 1) ** 3}" NumberOfCells="{count}">'
-        f'<CellData>{_data_array("p", "Float32", 1, [math.sin(i) for i in range(count)])}</CellData>'
-        f'<Points>{_data_array("Points", "Float32", 3, points)}</Points>'
-        f'<Cells>{_data_array("connectivity", "Int64", 1, cells)}{_data_array("offsets", "Int64", 1, [8 * (i + 1) for i in range(count)])}'
-        f'{_data_array("types", "UInt8", 1, [12] * count)}</Cells></Piece></UnstructuredGrid></VTKFile>\n')
+        f'<CellData>{data_array("p", "Float32", 1, [math.sin(i) for i in range(count)])}</CellData>'
+        f'<Points>{data_array("Points", "Float32", 3, points)}</Points>'
+        f'<Cells>{data_array("connectivity", "Int64", 1, cells)}{data_array("offsets", "Int64", 1, [8 * (i + 1) for i in range(count)])}'
+        f'{data_array("types", "UInt8", 1, [12] * count)}</Cells></Piece></UnstructuredGrid></VTKFile>\n')
 
 
 def write_stl(path):

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The recipes in apps/recipes, each from its first command to the last on a tiny twin of its data: same folders, names and arrays."""
+import json
+import math
+import re
+import subprocess
+
+import twins
+from evaluation_test import arrays_of
+from runner import SOURCE, Case
+
+SMALL = ("model.n_layers=1", "model.n_hidden=16", "model.n_head=2", "model.slice_num=4", "training.num_epochs=4", "training.val_interval=2", "training.ema=0",
+         "data.sampling_resolution=60")
+
+
+class Recipe(Case):
+    """A recipe's commands as its first lines give them, with a small model."""
+    timeout = 300
+
+    def run_recipe(self, name, *words):
+        self.root = self.folder / "data"
+        getattr(twins, name)(self.root)
+        recipe = SOURCE / f"apps/recipes/{name}.yaml"
+        lines = recipe.read_text().splitlines()
+        for line in lines:   # what is done once in the data's folder
+            command = re.match(r"#   (ls .*)", line)
+            if command:
+                subprocess.run(["sh", "-c", command[1]], cwd=self.root, check=True)
+        self.assertTrue(any(line.startswith(f"#   meshard train apps/recipes/{name}.yaml data.root=") for line in lines))
+        for num_ranks, run in ((1, "one"), (2, "two")):
+            self.assert_good(self.meshard("train", recipe, f"data.root={self.root}", f"run_id={run}", *SMALL, *words, "--nproc", num_ranks))
+        self.assert_same_losses("one", "two")
+        self.assert_good(self.meshard("train", recipe, f"data.root={self.root}", *words, "--print-config"))
+        self.assert_good(self.meshard("evaluate", "runs/one", "all"))
+        numbers = json.loads((self.folder / "runs/one/evaluation/evaluation.json").read_text())
+        self.assertEqual({case["split"] for case in numbers["cases"]}, {"train", "val", "test"} if name != "shapenet_car" else {"train", "test"})
+        for case in numbers["cases"]:
+            for field in case["fields"].values():
+                self.assertTrue(math.isfinite(field["rel_l2"]))
+        return numbers
+
+    def lines(self, run):
+        return [json.loads(line) for line in (self.folder / f"runs/{run}/metrics.jsonl").read_text().splitlines()]
+
+    def assert_same_losses(self, run, other):
+        found = [[line["loss"] for line in self.lines(name) if line["phase"] == "train_step"] for name in (run, other)]
+        self.assertGreater(len(found[0]), 4)
+        for a, b in zip(*found, strict=True):
+            self.assertAlmostEqual(a, b, delta=2e-3 * abs(b))
+
+    def predicted(self, source, *words, to="new.vtp"):
+        self.assert_good(self.meshard("predict", "runs/one", source, "-o", to, *words))
+        return arrays_of(self.folder / to)
+
+
+class Recipes(Recipe):
+    def test_of_ahmed_bodies(self):
+        numbers = self.run_recipe("ahmed_surface", "data.reference.U_inf=[1,0,0]")
+        tables = {case["id"]: case["cd"]["table"] for case in numbers["cases"]}
+        self.assertEqual(tables, {str(n): 0.3 + 0.01 * n for n in range(1, 13)})
+        found = self.predicted(self.root / "run_3/ahmed_3.stl")
+        self.assertEqual(len(found["wss"]), 3 * len(found["pressure"]))
+        recipe = SOURCE / "apps/recipes/ahmed_surface.yaml"
+        self.assert_fails(self.meshard("train", recipe, f"data.root={self.root}"), 2, "data.reference.U_inf must be set")
+
+    def test_of_car_surfaces(self):
+        numbers = self.run_recipe("drivaerml_surface")
+        self.assertEqual({case["id"]: case["cd"]["table"] for case in numbers["cases"]}, {str(n): 0.3 + 0.01 * n for n in range(1, 13)})
+        self.predicted(self.root / "run_3/drivaer_3.stl")
+
+    def test_of_car_volumes(self):
+        numbers = self.run_recipe("drivaerml_volume")
+        judged = {case["id"]: case for case in numbers["cases"]}
+        for case in judged.values():   # validation took its inputs from shards, `predict` takes them from the files
+            if case["split"] == "test":
+                of_run = next(line for line in self.lines("one") if line["phase"] == "test")["metrics"]["velocity"]["rel_l2"]
+                self.assertAlmostEqual(case["fields"]["velocity"]["rel_l2"], of_run, delta=1e-4 * of_run)
+        source = self.root / "run_2/volume_2.vtu"
+        found = self.predicted(source, "--wall", self.root / "run_2/drivaer_2.stl", "--nproc", 2, to="new.vtu")
+        error = sum((a - b) ** 2 for a, b in zip(found["velocity"], found["UMeanTrim"])) / sum(b * b for b in found["UMeanTrim"])
+        self.assertAlmostEqual(math.sqrt(error), judged["2"]["fields"]["velocity"]["rel_l2"], delta=1e-4 * math.sqrt(error))
+        self.assertEqual([len(found[name]) for name in ("velocity", "pressure", "viscosity")], [3 * 216, 216, 216])
+
+    def test_of_aerofoils(self):
+        self.run_recipe("airfrans")
+        name = sorted(path.name for path in self.root.glob("airFoil*"))[0]
+        source = self.root / name / f"{name}_internal.vtu"
+        slow = self.predicted(source, "--set", "U_inf=40", "--set", "angle=4", to="slow.vtu")
+        self.assertEqual(len(slow["velocity"]), 3 * 169)
+        self.assert_fails(self.meshard("predict", "runs/one", source, "-o", "none.vtu", "--set", "angle=4"), 2, "U_inf", "--set U_inf=")
+
+    def test_of_simple_cars(self):
+        self.run_recipe("shapenet_car")
+        found = self.predicted(next(self.root.glob("param0/*/quadpress_smpl.vtk")))
+        self.assertEqual(3 * len(found["pressure"]), len(found["Points"]))
