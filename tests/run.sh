@@ -2,20 +2,21 @@
 # Sets up, builds and tests: `bash tests/run.sh [ctest options]`, e.g. `bash tests/run.sh -L partition`.
 # Before ctest's last lines stand the total time, the slowest tests, and what was skipped and why.
 # MESHARD_BUILD names another build folder, MESHARD_JOBS the number of compilers at once, MESHARD_PYTHON a Python with torch 2.11, for the tests of
-# `import meshard`; `bash tests/run.sh --python [ctest options]` installs one.
+# `import meshard`; `bash tests/run.sh --python [ctest options]` completes that of the virtual environment, which later runs use, too.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=${MESHARD_BUILD:-$root/build/release}
 jobs=${MESHARD_JOBS:-$(nproc)}
 
 setup=(--nvcc)
-python=${MESHARD_PYTHON:-}
 if [ "${1:-}" = --python ]; then
   shift
   setup+=(--python)
-  python=${MESHARD_VENV:-$root/build/venv}/bin/python3
 fi
 bash "$root/apps/setup.sh" "${setup[@]}"
+python=${MESHARD_PYTHON:-}
+venv=${MESHARD_VENV:-$root/build/venv}
+if [ -z "$python" ] && compgen -G "$venv/.meshard-python-*" >/dev/null; then python=$venv/bin/python3; fi   # --python was said once
 cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release ${python:+"-DMESHARD_PYTHON=$python"}
 cmake --build "$build" -j "$jobs"
 results=$build/test_results.xml

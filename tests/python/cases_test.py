@@ -50,6 +50,10 @@ def test_cases_are_sharded_tensors():
         assert meshard.extents(case["p"]) == [[part.num_owned for part in parts]] and case["part"].num_owned == parts[rank()].num_owned
         loader = torch.utils.data.DataLoader(meshard.datasets.Shards(root, mesh(), fields=["p"], transform=lambda case: case["p"].mean()), batch_size=None)
         assert [f"{value:.1f}" for value in loader] == ["11.5", "23.0"]
+        pressures = meshard.datasets.Shards(root, mesh(), fields=["p"], transform=lambda case: {"p": case["p"], "name": case["name"]})
+        by_workers = list(torch.utils.data.DataLoader(pressures, batch_size=None, num_workers=2))   # read by other processes
+        assert [case["name"] for case in by_workers] == ["case_1", "case_2"]
+        near(by_workers[1]["p"], torch.from_numpy(np.asarray(whole.cell_data["p"])[order]), 0)
         single = meshard.datasets.Shards(root / "case_1", mesh(), fields=["p"])
         assert len(single) == 1 and single[0]["p"].dtype is torch.float32 and set(single[0]) == {"points", "p", "ids", "name", "part"}
         refused(lambda: meshard.datasets.Shards(root / "case_1", mesh(), fields=["q"])[0], ValueError, "no array 'q' of its rows; it has ['U', 'p', 'zone'")

@@ -16,14 +16,15 @@ SKIPPED = 77
 SECONDS = 500
 
 
-def launch(file, num_ranks, names):
+def launch(file, num_ranks, names, seconds=SECONDS):
+    """Ends with 0, 1 or SKIPPED; ranks that need more seconds are killed."""
     with tempfile.TemporaryDirectory() as folder:
         ranks = []
         for rank in range(num_ranks):
             environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(num_ranks), MESHARD_TEST_STORE=f"{folder}/store", OMP_NUM_THREADS="1")
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH", "")]))
             ranks.append(subprocess.Popen([sys.executable, str(HERE / "ranks.py"), file, *names], env=environment))
-        end = time.monotonic() + SECONDS
+        end = time.monotonic() + seconds
         codes = [None] * num_ranks
         while None in codes and not any(codes) and time.monotonic() < end:
             time.sleep(0.05)
