@@ -2,6 +2,7 @@
 // The module `meshard._meshes`: meshes, their files and their parts as arrays of numpy. Free of torch, and loaded at its first use.
 #include "io/mesh_io.h"
 #include "io/shards/manifest.h"
+#include "io/shards/shard_check.h"
 #include "io/shards/subdomain_io.h"
 #include "partition/cut/geometric_partitioner.h"
 #include "partition/cut/partitioner.h"
@@ -9,6 +10,7 @@
 #include "partition/ghosts/subdomain.h"
 #include "partition/mesh/cell_geometry.h"
 #include "partition/mesh/mesh.h"
+#include "partition/mesh/mesh_faults.h"
 #include "partition/mesh/mesh_graph.h"
 #include "partition/mesh/surface_forces.h"
 #include "partition/mesh/surface_geometry.h"
@@ -257,6 +259,8 @@ void bind_parts(py::module_& module)
     module.def("merge", [](const std::vector<SharedPart>& parts) { return std::make_shared<Mesh>(merge_subdomains(copied(parts))); }, WithoutGil());
     module.def("rows_of_parts", &rows_of_parts);
     module.def("centroids", &centroids);
+    module.def("check_shards", &check_shards, WithoutGil());
+    module.def("check_mesh", [](const SharedMesh& mesh) { return describe(find_faults(*mesh)); }, WithoutGil());
     module.def("write_shards", &write_shards, WithoutGil());
     module.def("read_shards", [](const std::filesystem::path& folder) { return shared(load_subdomains(folder)); }, WithoutGil());
     module.def(

@@ -100,6 +100,23 @@ def test_files_come_back_the_same():
         refused(lambda: meshard.write(path.parent / "box.xyz", mesh), OSError, ".xyz")
 
 
+def test_faults_are_found():
+    points, cells, types = box()
+    assert meshard.check(meshard.mesh(points, cells, types)) == []
+    corners = cells[1].copy()
+    corners[8:16] = corners[:8]   # the second cell is the first one again
+    said = " ".join(meshard.check(meshard.mesh(np.vstack([points, [[9., 9, 9]]]), (cells[0], corners), types)))
+    assert "1 cell" in said and "used by no cell" in said, said
+    with tempfile.TemporaryDirectory() as folder:
+        shards = pathlib.Path(folder) / "shards"
+        meshard.write_shards(shards, meshard.partition(meshard.mesh(points, cells, types), 2))
+        assert meshard.check(shards) == [] and meshard.check(str(shards)) == []
+        piece = next(path for path in shards.rglob("*") if path.suffix == ".vtu")
+        piece.write_bytes(piece.read_bytes().replace(b"Int", b"Ins", 1))
+        assert meshard.check(shards) and all(isinstance(fault, str) for fault in meshard.check(shards))
+        refused(lambda: meshard.check(folder), OSError, "manifest.json")
+
+
 def test_meshio():
     try:
         import meshio

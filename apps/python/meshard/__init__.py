@@ -37,16 +37,16 @@ from ._tensors import (checkpoint, describe, device_mesh, distribute_tensor, ext
 
 if TYPE_CHECKING:
     from . import datasets, models
-    from ._mesh_functions import Mesh, Part, SurfaceForces, forces, merge, mesh, partition, read, read_shards, write, write_shards
+    from ._mesh_functions import Mesh, Part, SurfaceForces, check, forces, merge, mesh, partition, read, read_shards, write, write_shards
 
 __version__ = "0.1.0"
 __all__ = [
-    "CommunicationError", "DeviceMesh", "Error", "FullyShardedModule", "GhostPlan", "InvalidInput", "IoError", "Mesh", "MissingShardRule", "Neighbors", "Part", "Partial",
-    "Placement", "ProbeReport", "Replicate", "Shard", "SurfaceDistance", "SurfaceForces", "checkpoint", "datasets", "describe", "device_mesh", "distribute_tensor", "exchange_ghosts", "extents", "forces",
-    "from_local", "from_torch_mesh", "full_tensor", "fully_shard", "gather_neighbors", "gather_rows", "init_device_mesh", "is_sharded", "knn", "merge",
-    "mesh", "models", "no_sync", "partition", "placements", "probe", "radius_search", "read", "read_shards", "record_rules", "redistribute", "replicate", "scatter_add", "scatter_ghosts",
-    "segment_reduce", "segment_softmax", "set_exact_mode", "set_gather_policy", "signed_distance", "to_local", "with_ghosts", "write",
-    "write_shards",
+    "CommunicationError", "DeviceMesh", "Error", "FullyShardedModule", "GhostPlan", "InvalidInput", "IoError", "Mesh", "MissingShardRule", "Neighbors",
+    "Part", "Partial", "Placement", "ProbeReport", "Replicate", "Shard", "SurfaceDistance", "SurfaceForces", "check", "checkpoint", "datasets", "describe",
+    "device_mesh", "distribute_tensor", "exchange_ghosts", "extents", "forces", "from_local", "from_torch_mesh", "full_tensor", "fully_shard",
+    "gather_neighbors", "gather_rows", "init_device_mesh", "is_sharded", "knn", "merge", "mesh", "models", "no_sync", "partition", "placements", "probe",
+    "radius_search", "read", "read_shards", "record_rules", "redistribute", "replicate", "scatter_add", "scatter_ghosts", "segment_reduce",
+    "segment_softmax", "set_exact_mode", "set_gather_policy", "signed_distance", "to_local", "with_ghosts", "write", "write_shards",
 ]
 
 _torch_hooks.install()
@@ -54,7 +54,7 @@ _install_backend()
 
 # Loaded at the first use: models, and meshes and their files, which need VTK and other libraries.
 _SUBMODULES = ("datasets", "models")
-_MESH_FUNCTIONS = ("Mesh", "Part", "SurfaceForces", "forces", "merge", "mesh", "partition", "read", "read_shards", "write", "write_shards")
+_MESH_FUNCTIONS = ("Mesh", "Part", "SurfaceForces", "check", "forces", "merge", "mesh", "partition", "read", "read_shards", "write", "write_shards")
 
 
 def __getattr__(name: str) -> object:

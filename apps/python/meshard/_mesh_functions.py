@@ -136,6 +136,19 @@ def read_shards(folder: Union[str, os.PathLike], part: Optional[int] = None) -> 
     return _meshes.read_shards(folder) if part is None else _meshes.read_part(folder, part)
 
 
+def check(given: Any) -> list[str]:
+    """What is wrong with a folder of shards, as `meshard check` says it, or suspicious in a mesh (one of a file, of pyvista or meshio), one sentence each; empty if
+    nothing is. A folder's test needs memory for the whole mesh, twice.
+
+    Folder: pieces are as the manifest says, every row is owned once, ghosts are their owners' rows bit for bit and those within reach.
+    Mesh: points that no cell uses, duplicate, degenerate and inverted cells.
+
+    Raises IoError (an OSError) if a folder is none of shards or a file cannot be read."""
+    if isinstance(given, (str, os.PathLike)) and os.path.isdir(given):
+        return _meshes.check_shards(given)
+    return _meshes.check_mesh(as_mesh(given))
+
+
 def forces(mesh: Any, pressure: Any, traction: Any = None, *, centre: Sequence[float] = (0, 0, 0)) -> SurfaceForces:
     """Force and moment of a fluid on a surface of polygons whose normals point out of the body.
 
