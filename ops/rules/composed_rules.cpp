@@ -175,6 +175,9 @@ void write_over(RuleCall& call)
     for (std::int64_t i = 0; i < call.num_args(); ++i) stack.push_back(call.arg(i));
     op.callBoxed(&stack);
     const auto self = call.tensor(0);
+    if (stack[0].toTensor().sizes() != self.sizes()) {
+        call.refuse("its result has another shape than the tensor that is written to", "Use the form that returns a new tensor");
+    }
     self.copy_(stack[0].toTensor());
     call.finish({self});
 }

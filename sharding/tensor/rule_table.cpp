@@ -184,11 +184,25 @@ public:
     void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack)
     {
         const auto num_args = op.schema().arguments().size();
+        bool has_sparse = false;
         for (std::size_t i = 0; i < num_args; ++i) {
-            map_tensors(torch::jit::peek(*stack, i, num_args),
-                        [](const at::Tensor& tensor) { return tensor.layout() == at::kStrided ? tensor : tensor.to_dense(); });
+            map_tensors(torch::jit::peek(*stack, i, num_args), [&](const at::Tensor& tensor) {
+                if (tensor.layout() == at::kStrided) return tensor;
+                has_sparse = true;
+                return tensor.to_dense();
+            });
         }
+        if (!has_sparse) refuse_sparse_result(op);  // a sparse tensor is made of sharded ones
         op.callBoxed(stack);
+    }
+
+private:
+    [[noreturn]] static void refuse_sparse_result(const c10::OperatorHandle& op)
+    {
+        const MissingShardRule error("MissingShardRule: " + full_name_of(op.operator_name()) +
+                                     " makes a sparse tensor, and sharded ones are dense. Use it on full_tensor(x).");
+        if (const auto translation = refusal_translation.load()) translation(error);
+        throw error;
     }
 };
 
