@@ -51,7 +51,7 @@ class Shards(torch.utils.data.Dataset):
         for path, (_, owned) in zip(self.folders, self._rows_of_parts):
             if len(owned) != self._mesh.size():
                 raise InvalidInput(f"Shards: {path} has {len(owned)} parts, but the axis '{axis}' has {self._mesh.size()} ranks. Cut it again: "
-                                   f"meshard repartition {path} --parts {self._mesh.size()}.")
+                                   f"meshard repartition {path} -n {self._mesh.size()} -o OTHER.")
 
     def __len__(self) -> int:
         return len(self.folders)
