@@ -27,7 +27,7 @@ set(rooms
   "ops/cuda:"
   "ops/fields: ops/rows partition partition/ghosts partition/mesh sharding/exchange sharding/ranks sharding/tensor"
   "ops/fused: ops/rows ops/slices partition sharding/parameters sharding/tensor"
-  "ops/grids: ops/rules sharding/ranks sharding/tensor"
+  "ops/grids: ops/rules ops/slices partition sharding/ranks sharding/tensor"
   "ops/neighbors: ops/cuda ops/rows ops/search partition partition/ghosts sharding/exchange sharding/ranks sharding/tensor"
   "ops/rows: ops/cuda partition sharding/exchange sharding/ranks sharding/tensor"
   "ops/rules: sharding/ranks sharding/tensor"
@@ -37,9 +37,9 @@ set(rooms
 
   "models/geotransolver: models/layers models/transolver ops/neighbors ops/search ops/slices partition"
   "models/graph: models/layers ops/neighbors partition sharding/tensor"
-  "models/grids: models/layers"
+  "models/grids: models/layers ops/grids ops/slices partition sharding/memory"
   "models/layers: ops/fused ops/slices partition sharding/memory"
-  "models/registry: models/geotransolver models/graph models/layers models/transolver ops/neighbors partition"
+  "models/registry: models/geotransolver models/graph models/grids models/layers models/transolver ops/neighbors partition"
   "models/transolver: models/layers ops/fused ops/slices partition"
 
   "apps/bench: apps/program io models/layers models/transolver ops/neighbors ops/rows partition partition/cut partition/mesh sharding/exchange sharding/parameters sharding/ranks sharding/tensor sharding/transport"

@@ -107,14 +107,17 @@ void add_shared(std::vector<SettingRule>& rules, SettingRule rule, const std::st
 std::vector<SettingRule> model_rules(std::string_view model)
 {
     std::string names;
-    for (const auto& entry : registered_models()) names += (names.empty() ? "" : "|") + entry.name;
+    for (const auto& entry : registered_models()) {
+        if (!entry.is_of_grids()) names += (names.empty() ? "" : "|") + entry.name;
+    }
     std::vector<SettingRule> rules{{.path = "model.name", .fallback = "transolver", .words = kept(names), .meaning = "architecture"}};
     if (!model.empty()) {
-        const auto own = rules_of(find_model(model));
+        const auto own = rules_of(find_point_model(model));
         rules.insert(rules.end(), own.begin(), own.end());
         return rules;
     }
     for (const auto& entry : registered_models()) {
+        if (entry.is_of_grids()) continue;
         for (const auto& rule : rules_of(entry)) add_shared(rules, rule, entry.name);
     }
     return rules;

@@ -299,7 +299,7 @@ void require_exact(const TrainingRunConfig& config, const Settings& settings)
     if (config.num_data_groups > 2)
         refuse("parallel.data", "gradients of three groups and more are averaged in an order that depends on the ranks. Set 1 or 2");
     if (config.shard_parameters) refuse("parallel.parameters", "a part's length decides how its last values are rounded. Set replicated");
-    const auto& entry = find_model(config.model.name);
+    const auto& entry = find_point_model(config.model.name);
     const bool has_neighbors = entry.class_name == "MeshGraphNet" || config.model.arguments.value("include_local_features", false);
     if (has_neighbors) {
         refuse(entry.class_name == "MeshGraphNet" ? "model.name" : "model.include_local_features",
@@ -547,7 +547,7 @@ DataConfig data_config(const nlohmann::json& description)
 
 nlohmann::json model_arguments(const ModelConfig& model, const DataConfig& data, std::optional<std::int64_t> out_dim)
 {
-    const auto& entry = find_model(model.name);
+    const auto& entry = find_point_model(model.name);
     PointWidths widths{.embedding_dim = num_point_channels(data) + data.encoding.num_channels(),
                        .num_constants = static_cast<std::int64_t>(data.constants.size()),
                        .out_dim = out_dim.value_or(1),
@@ -591,7 +591,7 @@ TrainingRunConfig training_config(const Settings& settings)
         const auto* setting = settings.find("model." + name);
         if (name != "name" && setting) config.model.arguments[name] = json_value(*setting);
     }
-    if (config.data.num_sampled > 0 && find_model(config.model.name).class_name == "MeshGraphNet") {
+    if (config.data.num_sampled > 0 && find_point_model(config.model.name).class_name == "MeshGraphNet") {
         throw UsageError(
             settings.where("data.sampling_resolution") +
             ": MeshGraphNet's messages go along edges, which have another length between some of the points. Set 0, or take a model without edges.");

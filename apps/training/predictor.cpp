@@ -209,7 +209,7 @@ Predictor Predictor::from_file(const std::filesystem::path& file, const DataOpti
     predictor.checkpoint_ = file;
     predictor.notes_ = checkpoint.notes;
     const auto [name, arguments] = architecture_of(checkpoint, file);
-    const auto& entry = find_model(name);
+    const auto& entry = find_point_model(name);
     auto known = known_arguments(entry, arguments, predictor.notes_);
     if (options.num_neighbors > 0) {
         if (!entry.defaults.contains(kNumNeighbors))

@@ -34,8 +34,7 @@ void set_memory(torch::nn::Module& module, MemoryMode mode)
         model->set_memory(mode);
         found = true;
     }
-    if (!found && mode != MemoryMode::Stored)
-        throw InvalidInput("memory modes other than `stored` are those of Transolver and GeoTransolver; this model has none.");
+    if (!found && mode != MemoryMode::Stored) throw InvalidInput("this model has no memory mode but `stored`.");
 }
 
 MemoryMode inference_memory(const torch::nn::Module& module, std::int64_t num_points, std::int64_t bytes)

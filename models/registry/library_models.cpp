@@ -3,6 +3,8 @@
 
 #include "models/geotransolver/geotransolver.h"
 #include "models/graph/mesh_graph_net.h"
+#include "models/grids/fno.h"
+#include "models/grids/unet_3d.h"
 #include "models/layers/option_table.h"
 #include "models/transolver/flare.h"
 #include "models/transolver/transolver.h"
@@ -197,11 +199,43 @@ ModelEntry mesh_graph_net_entry()
             .make = make_mesh_graph_net};
 }
 
+ModelEntry unet_entry()
+{
+    const auto& table = unet_3d_option_table();
+    auto defaults = table.defaults();
+    defaults["normalization_args"] = nullptr;
+    return {.name = "unet",
+            .class_name = "UNet",
+            .defaults = std::move(defaults),
+            .nullable = {"normalization"},
+            .options = table.infos(),
+            .check = [](const Json& arguments) { unet_3d_options(arguments).validate(); },
+            .make_of_grids = [](const Json& arguments) -> MadeGridModel {
+                UNet3d model(unet_3d_options(arguments));
+                return {model.ptr(), [model](const at::Tensor& volume) mutable { return model->forward(volume); }};
+            }};
+}
+
+ModelEntry fno_entry()
+{
+    const auto& table = fno_option_table();
+    return {.name = "fno",
+            .class_name = "FNO",
+            .defaults = table.defaults(),
+            .options = table.infos(),
+            .check = [](const Json& arguments) { fno_options(arguments).validate(); },
+            .make_of_grids = [](const Json& arguments) -> MadeGridModel {
+                Fno model(fno_options(arguments));
+                return {model.ptr(), [model](const at::Tensor& grid) mutable { return model->forward(grid); }};
+            },
+            .spelled_out = with_modes_of_each_direction};
+}
+
 }  // namespace
 
 std::vector<ModelEntry> library_models()
 {
-    return {transolver_entry(), flare_entry(), geotransolver_entry(), mesh_graph_net_entry()};
+    return {transolver_entry(), flare_entry(), geotransolver_entry(), mesh_graph_net_entry(), unet_entry(), fno_entry()};
 }
 
 }  // namespace meshard

@@ -76,17 +76,32 @@ const ModelEntry& find_model(std::string_view name)
     throw InvalidInput(message + ".");
 }
 
+const ModelEntry& find_point_model(std::string_view name)
+{
+    const auto& entry = find_model(name);
+    if (!entry.is_of_grids()) return entry;
+    std::string message = entry.class_name + " is a model of grids; here a model of points is wanted:";
+    for (const auto& known : entries()) {
+        if (!known.is_of_grids()) message += " " + known.name;
+    }
+    throw InvalidInput(message + ".");
+}
+
 nlohmann::json complete_arguments(const ModelEntry& entry, const nlohmann::json& arguments)
 {
     auto complete = entry.defaults;
-    for (const auto& [name, value] : arguments.items()) {
+    const auto given = entry.spelled_out ? entry.spelled_out(arguments) : arguments;
+    for (const auto& [name, value] : given.items()) {
         if (!complete.contains(name)) {
             std::vector<std::string> names;
             for (const auto& item : complete.items()) names.push_back(item.key());
             const auto nearest = nearest_name(name, names);
             throw InvalidInput(entry.class_name + ": there is no argument '" + name + "'." + (nearest.empty() ? "" : " Did you mean '" + nearest + "'?"));
         }
-        if (value.is_null()) continue;
+        if (value.is_null()) {
+            if (std::find(entry.nullable.begin(), entry.nullable.end(), name) != entry.nullable.end()) complete[name] = value;
+            continue;
+        }
         // A list of one may be written as its only value.
         const auto whole = complete[name].is_array() && value.is_primitive() ? nlohmann::json::array({value}) : value;
         if (!is_same_type(whole, complete[name])) {
@@ -104,8 +119,11 @@ nlohmann::json complete_arguments(const ModelEntry& entry, const nlohmann::json&
 Model make_model(std::string_view name, const nlohmann::json& arguments)
 {
     const auto& entry = find_model(name);
-    Model model{entry.class_name, complete_arguments(entry, arguments), nullptr, {}};
-    std::tie(model.module, model.forward) = entry.make(model.arguments);
+    Model model{entry.class_name, complete_arguments(entry, arguments), nullptr, {}, {}};
+    if (entry.is_of_grids())
+        std::tie(model.module, model.forward_grid) = entry.make_of_grids(model.arguments);
+    else
+        std::tie(model.module, model.forward) = entry.make(model.arguments);
     return model;
 }
 

@@ -32,27 +32,30 @@ struct PointWidths {
     bool has_time = false;
 };
 
-/// A model as programs see it, whatever its architecture.
+/// A model as programs see it, whatever its architecture: of points or of grids.
 struct Model {
     std::string class_name;    ///< as in checkpoints, e.g. `GeoTransolver`
     nlohmann::json arguments;  ///< of its constructor, all of them
     std::shared_ptr<torch::nn::Module> module;
-    std::function<at::Tensor(const PointInputs&)> forward;  ///< to (B, N, out_dim)
+    std::function<at::Tensor(const PointInputs&)> forward;      ///< of points, to (B, N, out_dim)
+    std::function<at::Tensor(const at::Tensor&)> forward_grid;  ///< of grids, (B, channels, extents) to (B, channels, extents)
 };
 
 /// A module with initial values, and its forward. The function keeps the module alive.
 using MadeModel = std::pair<std::shared_ptr<torch::nn::Module>, std::function<at::Tensor(const PointInputs&)>>;
+using MadeGridModel = std::pair<std::shared_ptr<torch::nn::Module>, std::function<at::Tensor(const at::Tensor&)>>;
 
 /// How a kind of model is made from its name and arguments.
 struct ModelEntry {
-    std::string name;                      ///< in configurations, e.g. `geotransolver`
-    std::string class_name;                ///< in checkpoints
-    nlohmann::json defaults;               ///< every argument of the constructor with its default, null for None
-    std::vector<std::string> extras = {};  ///< arguments that other programs do not know: not written to checkpoints if they have their default
-    std::vector<OptionInfo> options;       ///< arguments that a configuration may set
+    std::string name;                        ///< in configurations, e.g. `geotransolver`
+    std::string class_name;                  ///< in checkpoints
+    nlohmann::json defaults;                 ///< every argument of the constructor with its default, null for None
+    std::vector<std::string> extras = {};    ///< arguments that other programs do not know: not written to checkpoints if they have their default
+    std::vector<std::string> nullable = {};  ///< arguments whose null is a value of its own, not the default
+    std::vector<OptionInfo> options;         ///< arguments that a configuration may set
 
     /// The arguments that follow from the numbers of channels of the data.
-    std::function<nlohmann::json(const PointWidths&)> widths;
+    std::function<nlohmann::json(const PointWidths&)> widths = {};
 
     /// The inverse. `num_constants` is used where the arguments do not tell how many of a point's channels are constants. May be empty: then a model predicts
     /// only from the folder of its run. @throws InvalidInput for a model with other inputs
@@ -62,7 +65,15 @@ struct ModelEntry {
     std::function<void(const nlohmann::json& arguments)> check = {};
 
     /// Makes the module from all arguments, which are checked already; draws initial values from LibTorch's default generator.
-    std::function<MadeModel(const nlohmann::json& arguments)> make;
+    std::function<MadeModel(const nlohmann::json& arguments)> make = {};
+
+    /// The same of a model of grids; `widths`, `widths_of` and `make` are then empty. A model of points has none.
+    std::function<MadeGridModel(const nlohmann::json& arguments)> make_of_grids = {};
+
+    /// Writes arguments that may be given in several ways in the one of `defaults`; may be empty.
+    std::function<nlohmann::json(nlohmann::json arguments)> spelled_out = {};
+
+    bool is_of_grids() const { return make_of_grids != nullptr; }
 };
 
 /// Registers a model, before main, for `make_model` and for `meshard train` and `predict`: a line in the source file of the model. This file must be linked
@@ -81,7 +92,10 @@ const std::vector<ModelEntry>& registered_models();
 /// @throws InvalidInput that lists the names and the nearest one.
 const ModelEntry& find_model(std::string_view name);
 
-/// All arguments: those given, and the defaults of those that are absent or null.
+/// Finds a model of points. @throws InvalidInput as `find_model`, and for a model of grids, which `train` and `predict` cannot give inputs
+const ModelEntry& find_point_model(std::string_view name);
+
+/// All arguments: those given, and the defaults of those that are absent, or null and not `nullable`.
 /// @throws InvalidInput for a name that is no argument (the message has the nearest one), a value of another type than the default's, and as `check`.
 nlohmann::json complete_arguments(const ModelEntry& entry, const nlohmann::json& arguments);
 

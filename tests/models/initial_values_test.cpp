@@ -3,6 +3,8 @@
 #include "io/checkpoints/safetensors.h"
 #include "models/geotransolver/geotransolver.h"
 #include "models/graph/mesh_graph_net.h"
+#include "models/grids/fno.h"
+#include "models/grids/unet_3d.h"
 #include "models/transolver/flare.h"
 #include "models/transolver/transolver.h"
 #include "tests/support/test_paths.h"
@@ -30,6 +32,8 @@ std::shared_ptr<torch::nn::Module> make(const std::string& kind, const nlohmann:
     if (kind == "Transolver") return Transolver(transolver_options(arguments)).ptr();
     if (kind == "FLARE") return Flare(transolver_options(arguments)).ptr();
     if (kind == "GeoTransolver") return GeoTransolver(geotransolver_options(arguments)).ptr();
+    if (kind == "FNO") return Fno(fno_options(arguments)).ptr();
+    if (kind == "UNet") return UNet3d(unet_3d_options(arguments)).ptr();
     return MeshGraphNet(mesh_graph_net_options(arguments)).ptr();
 }
 
@@ -58,7 +62,7 @@ TEST_P(InitialValues, AreTheReferencesForTheSameSeed)
         ++num_expected;
         const auto name = array.name.substr(GetParam().size() + 1);
         ASSERT_TRUE(values.contains(name)) << name;
-        const auto expected = torch::from_blob(const_cast<std::byte*>(array.data), array.shape, torch::kFloat);
+        const auto expected = torch::from_blob(const_cast<std::byte*>(array.data), array.shape, array.type == ArrayType::I64 ? torch::kLong : torch::kFloat);
         // Orthogonal matrices come from a factorisation in the processor's own math library, which rounds as it likes; all else is the same bits everywhere.
         const bool is_orthogonal = name.ends_with("in_project_slice.weight");
         const auto& drawn = values[name];

@@ -37,6 +37,13 @@ NamedTensors read_tensors(const std::filesystem::path& path)
     for (const auto& array : file.arrays) {
         tensors[array.name] = torch::from_blob(const_cast<std::byte*>(array.data), array.shape, scalar_type(array.type)).clone();
     }
+    // A model that may give several results and gives one has it under the number 0.
+    for (const std::string name : {"output", "output64", "grad_output"}) {
+        if (!tensors.count(name + ".0") || tensors.count(name + ".1")) continue;
+        auto only = tensors.extract(name + ".0");
+        only.key() = name;
+        tensors.insert(std::move(only));
+    }
     return tensors;
 }
 

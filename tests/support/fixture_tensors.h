@@ -11,7 +11,7 @@ namespace meshard::test {
 
 using NamedTensors = std::map<std::string, at::Tensor>;
 
-/// Copies of all arrays of a safetensors file.
+/// Copies of all arrays of a safetensors file; the only result, `output.0`, under the name `output`.
 NamedTensors read_tensors(const std::filesystem::path& path);
 
 }  // namespace meshard::test

@@ -4,6 +4,8 @@
 #include "apps/training/tensor_file.h"
 #include "io/checkpoints/model_checkpoint.h"
 #include "models/geotransolver/geotransolver.h"
+#include "models/grids/fno.h"
+#include "models/grids/unet_3d.h"
 #include "models/registry/registry.h"
 #include "models/transolver/flare.h"
 #include "models/transolver/transolver.h"
@@ -35,6 +37,8 @@ at::Tensor forward(torch::nn::Module& module, const NamedTensors& values)
     const auto input = [&](const std::string& name) { return named(values, "input." + name); };
     if (auto* model = dynamic_cast<TransolverImpl*>(&module)) return model->forward(input("fx"), input("embedding"), input("time"));
     if (auto* model = dynamic_cast<FlareImpl*>(&module)) return model->forward(input("fx"), input("embedding"), input("time"));
+    if (auto* model = dynamic_cast<FnoImpl*>(&module)) return model->forward(input("x"));
+    if (auto* model = dynamic_cast<UNet3dImpl*>(&module)) return model->forward(input("x"));
     if (auto* model = dynamic_cast<GeoTransolverImpl*>(&module)) {
         return model
             ->forward({.local_embedding = {input("local_embedding")},

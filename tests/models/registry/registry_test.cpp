@@ -72,7 +72,7 @@ TEST(Registry, EveryModelPredictsFromTheSameInputs)
     const PointInputs inputs{
         .embedding = torch::cat({places, torch::rand({1, 20, 3})}, -1), .positions = places, .constants = torch::tensor({{1.2F, 0.4F}}), .time = {}};
     for (const auto& entry : registered_models()) {
-        if (entry.name == "scale") continue;
+        if (entry.name == "scale" || entry.is_of_grids()) continue;
         const auto model = make_model(entry.name, small_arguments(entry));
         EXPECT_EQ(model.forward(inputs).sizes(), at::IntArrayRef({1, 20, 4})) << entry.name;
         EXPECT_EQ(make_model(model.class_name, model.arguments).arguments, model.arguments) << entry.name;
@@ -80,6 +80,27 @@ TEST(Registry, EveryModelPredictsFromTheSameInputs)
         const auto widths = entry.widths_of(model.arguments, 2);
         EXPECT_EQ(std::make_tuple(widths.embedding_dim, widths.num_constants, widths.out_dim), std::make_tuple(6, 2, 4)) << entry.name;
     }
+}
+
+TEST(Registry, ModelsOfGridsAreMadeFromTheirArgumentsAndRefusedAsModelsOfPoints)
+{
+    const Json arguments{{"in_channels", 2}, {"out_channels", 3}, {"model_depth", 2}, {"feature_map_channels", {2, 4}}, {"num_conv_blocks", 1}};
+    const auto model = make_model("unet", arguments);
+    EXPECT_EQ(model.class_name, "UNet");
+    EXPECT_EQ(model.forward_grid(torch::rand({1, 2, 4, 2, 6})).sizes(), at::IntArrayRef({1, 3, 4, 2, 6}));
+    EXPECT_FALSE(model.forward);
+    EXPECT_EQ(make_model(model.class_name, model.arguments).arguments, model.arguments);
+    EXPECT_EQ(model.arguments.at("normalization"), "groupnorm") << "the default";
+    EXPECT_TRUE(throws_with<InvalidInput>("UNet is a model of grids; here a model of points is wanted: transolver flare", [] { find_point_model("unet"); }));
+}
+
+TEST(Registry, NullMayBeAValueOfItsOwn)
+{
+    Json arguments{{"in_channels", 2},     {"out_channels", 3},       {"model_depth", 1}, {"feature_map_channels", {2}},
+                   {"num_conv_blocks", 1}, {"normalization", nullptr}};
+    const auto model = make_model("unet", arguments);
+    EXPECT_TRUE(model.arguments.at("normalization").is_null());
+    EXPECT_FALSE(model.module->named_parameters().contains("encoder.layers.0.norm.weight"));
 }
 
 TEST(Registry, EveryOptionIsAnArgumentAndSaysWhatItMeans)

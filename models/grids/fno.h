@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "models/layers/activation.h"
+#include "models/layers/memory_mode.h"
+
+#include <nlohmann/json_fwd.hpp>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace meshard {
+
+template <class Options>
+class OptionTable;
+
+/// Constructor arguments of a Fourier neural operator, with the names and defaults that checkpoints of the class `FNO` use. What each means and may be:
+/// `fno_option_table`.
+struct FnoOptions {
+    std::int64_t in_channels = 0;   ///< must be set
+    std::int64_t out_channels = 0;  ///< must be set
+    std::int64_t decoder_layers = 1;
+    std::int64_t decoder_layer_size = 32;
+    std::string decoder_activation_fn = "silu";
+    std::int64_t dimension = 2;
+    std::int64_t latent_channels = 32;
+    std::int64_t num_fno_layers = 4;
+    std::vector<std::int64_t> num_fno_modes = {16, 16};  ///< one a direction
+    std::vector<std::int64_t> padding = {8, 8};          ///< one a direction
+    std::string padding_type = "constant";
+    std::string activation_fn = "gelu";
+    bool coord_features = true;
+
+    /// @throws InvalidInput naming the option, its value and what is allowed.
+    void validate() const;
+};
+
+/// The declaration of all of them.
+const OptionTable<FnoOptions>& fno_option_table();
+
+/// Arguments in which `num_fno_modes` and `padding` may be one number for all directions, or be absent, as ones with a number for each direction: of a list
+/// of paddings that is too short the others are 0, as in the reference.
+nlohmann::json with_modes_of_each_direction(nlohmann::json arguments);
+
+/// From the arguments of a checkpoint; absent ones keep their defaults.
+/// @throws InvalidInput for a name that is not an argument of FNO, or a value of the wrong type.
+FnoOptions fno_options(const nlohmann::json& arguments);
+nlohmann::json to_json(const FnoOptions& options);
+
+/// A linear map of the channels of each cell, (B, in, extents) to (B, out, extents): a convolution of kernel 1. Parameters `weight` (out, in, 1, ...) and
+/// `bias`.
+class CellLinearImpl : public torch::nn::Module {
+public:
+    /// Initial values of LibTorch's convolutions.
+    CellLinearImpl(std::int64_t in, std::int64_t out, std::int64_t num_directions);
+
+    torch::Tensor forward(const torch::Tensor& grid) const;
+
+    torch::Tensor weight, bias;
+};
+TORCH_MODULE(CellLinear);
+
+/// The product of the kept modes of a grid with a matrix of channels each (Li et al. 2021, "Fourier neural operator for parametric partial differential
+/// equations", section 4). Parameters `weights1` to `weights{2^(d-1)}` of shape (C, C, m_1, ..., m_d, 2): input channel, output channel, modes, real and
+/// imaginary part; bit a of the number, counted from 0, chooses the low or the high modes of direction a. Where low and high modes overlap both products are
+/// added, as in PhysicsNeMo. One all-reduce forward and one backward if the grid is cut (`grid_modes`).
+class SpectralConvolutionImpl : public torch::nn::Module {
+public:
+    /// Initial values uniform in [0, 1 / C^2), all positive, as in the reference.
+    SpectralConvolutionImpl(std::int64_t channels, std::vector<std::int64_t> num_modes);
+
+    torch::Tensor forward(const torch::Tensor& grid);
+
+private:
+    torch::Tensor multiplied(const torch::Tensor& modes) const;
+
+    std::vector<std::int64_t> num_modes_;
+    std::vector<torch::Tensor> weights_;
+};
+TORCH_MODULE(SpectralConvolution);
+
+/// A Fourier neural operator on grids of two or three dimensions, with the parameters of PhysicsNeMo's `FNO`: the channels and, with `coord_features`, each
+/// cell's place between 0 and 1 are lifted, padded at the end of every direction, go through `num_fno_layers` layers act(W x + S x) of a linear map and a
+/// spectral convolution, lose their padding, and are decoded cell by cell.
+///
+/// Grids may be cut along any direction, in uneven parts. A layer sends the sums of the kept modes, whatever the size of the grid: B C 2 m_1 ... m_d complex
+/// numbers in one all-reduce, and as many in backward. Gradients of spectral weights are complete on every rank and are not summed.
+class FnoImpl : public torch::nn::Module, public HasMemoryModes {
+public:
+    /// Initial values as the reference draws them from LibTorch's default generator. In two dimensions the lifting has biases that are not trained, as there.
+    /// @throws InvalidInput as `FnoOptions::validate`.
+    explicit FnoImpl(FnoOptions options);
+
+    /// (B, in_channels, n_1, ..., n_d) to (B, out_channels, n_1, ..., n_d)
+    /// @throws InvalidInput for another shape, or a padded grid with fewer modes than are kept.
+    torch::Tensor forward(const torch::Tensor& grid);
+
+    const FnoOptions& options() const { return options_; }
+
+    /// `recomputed` keeps the input of each layer; backward then sends the layer's modes again. @throws InvalidInput for `streamed`
+    void set_memory(MemoryMode mode) override;
+
+private:
+    void require_shape(const torch::Tensor& grid) const;
+    torch::Tensor with_coordinates(const torch::Tensor& grid) const;
+    torch::Tensor padded(const torch::Tensor& grid) const;
+    torch::Tensor decoded(torch::Tensor grid);
+
+    FnoOptions options_;
+    MemoryMode memory_ = MemoryMode::Stored;
+    Activation activation_{nullptr}, decoder_activation_{nullptr};
+    std::vector<CellLinear> lift_, linear_;
+    std::vector<SpectralConvolution> spectral_;
+    std::vector<torch::nn::Linear> decoder_;  // the last one gives the result
+};
+TORCH_MODULE(Fno);
+
+}  // namespace meshard

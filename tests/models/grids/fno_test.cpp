@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Fourier neural operator on ranks against one rank; memory modes; what a layer sends.
+#include "models/grids/fno.h"
+#include "models/layers/metrics.h"
+#include "partition/error.h"
+#include "sharding/parameters/replicate.h"
+#include "sharding/tensor/shard_tensor.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/run_fixture.h"
+#include "tests/support/run_ranks.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <torch/torch.h>
+
+#include <functional>
+
+namespace meshard {
+namespace {
+
+struct FnoCase {
+    std::string name;
+    FnoOptions options;
+    std::vector<std::int64_t> extents;
+};
+
+void PrintTo(const FnoCase& value, std::ostream* out)
+{
+    *out << value.name;
+}
+
+FnoOptions small_fno(std::int64_t dimension)
+{
+    FnoOptions options;
+    options.in_channels = 2;
+    options.out_channels = 3;
+    options.dimension = dimension;
+    options.decoder_layer_size = 5;
+    options.latent_channels = 4;
+    options.num_fno_layers = 2;
+    options.num_fno_modes = dimension == 2 ? std::vector<std::int64_t>{4, 3} : std::vector<std::int64_t>{3, 2, 2};
+    options.padding = dimension == 2 ? std::vector<std::int64_t>{2, 3} : std::vector<std::int64_t>{1, 2, 3};
+    return options;
+}
+
+std::vector<FnoCase> fno_cases()
+{
+    std::vector<FnoCase> cases{{"Plane", small_fno(2), {16, 16}}, {"Volume", small_fno(3), {16, 7, 16}}};
+    const auto add = [&](const char* name, std::int64_t dimension, std::vector<std::int64_t> extents, const std::function<void(FnoOptions&)>& change) {
+        cases.push_back({name, small_fno(dimension), std::move(extents)});
+        change(cases.back().options);
+    };
+    add("Overlapping", 2, {16, 16}, [](auto& o) { o.padding = {0, 0}, o.num_fno_modes = {11, 9}; });
+    add("Reflected", 2, {16, 16}, [](auto& o) { o.padding_type = "reflect", o.coord_features = false; });
+    add("Circular", 2, {16, 16}, [](auto& o) { o.padding_type = "circular", o.activation_fn = "tanh", o.decoder_layers = 2; });
+    add("Odd", 3, {16, 5, 16}, [](auto& o) { o.padding = {1, 0, 1}, o.num_fno_modes = {9, 4, 9}; });
+    return cases;
+}
+
+std::vector<std::int64_t> strips_of_ranks(int num_ranks)
+{
+    switch (num_ranks) {
+    case 1:
+        return {16};
+    case 2:
+        return {7, 9};
+    case 3:
+        return {5, 0, 11};
+    default:
+        return {3, 1, 8, 0, 4};
+    }
+}
+
+Fno rough_fno(const FnoOptions& options)
+{
+    torch::manual_seed(3);
+    Fno model(options);
+    const torch::NoGradGuard no_grad;
+    for (auto& parameter : model->parameters()) parameter.add_(0.1 * torch::randn_like(parameter));
+    model->to(torch::kDouble);
+    return model;
+}
+
+void copy_fno(const torch::nn::Module& from, torch::nn::Module& to)
+{
+    const torch::NoGradGuard no_grad;
+    const auto source = from.parameters();
+    auto target = to.parameters();
+    for (std::size_t i = 0; i < source.size(); ++i) target[i].copy_(source[i]);
+}
+
+class ShardedFno : public testing::TestWithParam<std::tuple<FnoCase, int, bool>> {};
+
+TEST_P(ShardedFno, EqualsSerial)
+{
+    const auto& [fno, num_ranks, cuts_last] = GetParam();
+    auto serial = rough_fno(fno.options);
+    std::vector<std::int64_t> shape{2, 2};
+    shape.insert(shape.end(), fno.extents.begin(), fno.extents.end());
+    const auto dim = cuts_last ? static_cast<std::int64_t>(shape.size()) - 1 : 2;
+    const auto grid = torch::randn(shape, torch::kDouble);
+    shape[1] = 3;
+    const auto target = torch::randn(shape, torch::kDouble);
+    const auto whole = grid.clone().requires_grad_();
+    const auto expected = serial->forward(whole);
+    ASSERT_EQ(expected.sizes(), target.sizes());
+    const auto expected_loss = mean_squared_error(expected, target);
+    expected_loss.backward();
+    double largest_gradient = 0;
+    for (const auto& parameter : serial->parameters()) {
+        if (parameter.grad().defined()) largest_gradient = std::max(largest_gradient, test::largest(parameter.grad()));
+    }
+    const auto strips = strips_of_ranks(num_ranks);
+
+    for (const auto memory : {MemoryMode::Stored, MemoryMode::Recomputed}) {
+        run_ranks(num_ranks, [&, &fno = fno](std::shared_ptr<const DeviceMesh> device_mesh) {
+            const auto rank = device_mesh->all().rank();
+            const auto own = [&](const at::Tensor& all) { return all.split_with_sizes(strips, dim)[rank].clone(); };
+            Fno model(fno.options);
+            model->to(torch::kDouble);
+            if (rank == 0) copy_fno(*serial, *model);  // the others get theirs from `replicate`
+            model->set_memory(memory);
+            const auto replicated = replicate(*model, device_mesh);
+            const auto local = own(grid).requires_grad_();
+
+            const auto output = model->forward(from_local(local, device_mesh, {Shard(dim)}));
+            const auto loss = mean_squared_error(output, from_local(own(target), device_mesh, {Shard(dim)}));
+            loss.backward();
+
+            test::expect_near("output", full_tensor(output).detach(), expected.detach(), 1e-12 * test::largest(expected));
+            EXPECT_NEAR(loss.item<double>(), expected_loss.item<double>(), 1e-12);
+            test::expect_near("input", local.grad(), own(whole.grad()), 1e-12 * test::largest(whole.grad()));
+            const auto parameters = model->named_parameters();
+            for (const auto& item : serial->named_parameters()) {
+                const auto& gradient = item.value().grad();
+                ASSERT_EQ(gradient.defined(), parameters[item.key()].grad().defined()) << item.key();
+                if (gradient.defined()) test::expect_near(item.key(), parameters[item.key()].grad(), gradient, 1e-11 * largest_gradient);
+            }
+        });
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, ShardedFno, testing::Combine(testing::ValuesIn(fno_cases()), testing::Values(1, 2, 3, 5), testing::Bool()),
+                         [](const auto& info) {
+                             return std::get<0>(info.param).name + "_" + std::to_string(std::get<1>(info.param)) +
+                                    (std::get<2>(info.param) ? "_last" : "_first");
+                         });
+
+TEST(FnoMessages, AreTheKeptModesOnceALayerEachWayWhateverTheGrid)
+{
+    constexpr std::int64_t kBatch = 2, kChannels = 4, kLayers = 2, kModes = 2 * 4 * 3;
+    for (const std::int64_t extent : {16, 64}) {
+        SCOPED_TRACE(extent);
+        run_ranks(3, [&](std::shared_ptr<const DeviceMesh> device_mesh) {
+            Fno model(small_fno(2));
+            const auto replicated = replicate(*model, device_mesh);
+            const auto strip = device_mesh->all().rank() == 0 ? extent - 8 : 4;
+            const auto grid = from_local(torch::randn({kBatch, 2, strip, extent}), device_mesh, {Shard(2)});
+            const auto target = from_local(torch::randn({kBatch, 3, strip, extent}), device_mesh, {Shard(2)});
+            auto& counter = device_mesh->counter();
+
+            counter.reset();
+            const auto loss = mean_squared_error(model->forward(grid), target);
+            ASSERT_EQ(counter.num_calls(), kLayers);
+            for (const auto& call : counter.calls()) {
+                EXPECT_EQ(call.operation, "all_reduce");
+                EXPECT_EQ(call.bytes, 8 * kBatch * kChannels * kModes) << "complex numbers of 8 bytes";
+            }
+
+            counter.reset();
+            loss.backward();
+            ASSERT_EQ(counter.num_calls(), kLayers + 1);
+            for (std::int64_t i = 0; i < kLayers; ++i) EXPECT_EQ(counter.calls()[i].bytes, 8 * kBatch * kChannels * kModes);
+            std::int64_t num_trained = 0;
+            for (const auto& parameter : model->parameters()) num_trained += parameter.requires_grad() ? parameter.numel() : 0;
+            EXPECT_EQ(counter.calls().back().bytes, 4 * num_trained) << "every gradient once, in one bucket; complete ones count on one rank";
+        });
+    }
+}
+
+TEST(FnoOptions, NameWhatIsImpossible)
+{
+    const auto refuses = [](const char* what, const std::function<void(FnoOptions&)>& change) {
+        auto options = small_fno(2);
+        change(options);
+        return throws_with<InvalidInput>(what, [&] { options.validate(); });
+    };
+    EXPECT_TRUE(refuses("num_fno_modes must be one number or one a direction, 2, and has 3", [](auto& o) { o.num_fno_modes = {1, 2, 3}; }));
+    EXPECT_TRUE(refuses("dimension must lie in [2, 3]", [](auto& o) { o.dimension = 4; }));
+    EXPECT_TRUE(refuses("padding_type must be constant", [](auto& o) { o.padding_type = "zeros"; }));
+    EXPECT_TRUE(refuses("activation_fn must be celu", [](auto& o) { o.activation_fn = "prelu"; }));
+
+    Fno model(small_fno(2));
+    EXPECT_TRUE(throws_with<InvalidInput>("the grid must be (batch, 2, 2 extents), and has the shape [1, 2, 8, 8, 8]",
+                                          [&] { model->forward(torch::zeros({1, 2, 8, 8, 8})); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("at least as large as num_fno_modes [4, 3]", [&] { model->forward(torch::zeros({1, 2, 1, 8})); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("Use `recomputed`", [&] { model->set_memory(MemoryMode::Streamed); }));
+}
+
+TEST(FnoOptions, MayBeOneNumberForAllDirectionsOrAListThatIsTooShort)
+{
+    EXPECT_EQ(fno_options({{"dimension", 3}, {"num_fno_modes", 4}}).num_fno_modes, (std::vector<std::int64_t>{4, 4, 4}));
+    EXPECT_EQ(fno_options({{"dimension", 3}}).padding, (std::vector<std::int64_t>{8, 8, 8}));
+    EXPECT_EQ(fno_options({{"padding", 2}}).padding, (std::vector<std::int64_t>{2, 2}));
+    EXPECT_EQ(fno_options({{"padding", {2}}}).padding, (std::vector<std::int64_t>{2, 0}));
+}
+
+}  // namespace
+}  // namespace meshard
