@@ -199,6 +199,13 @@ class Augmentation(Inputs):
             self.train(f"exact{num_ranks}", num_ranks, "training.exact=true", "training.max_steps=4", *self.words, "data.sampling_resolution=40")
         self.assertEqual(self.checkpoint("exact3"), self.checkpoint("exact1"))
 
+    def test_is_the_same_bits_where_cases_are_read_in_their_turn(self):
+        words = (*self.words, *LEARNABLE, *NONDIMENSIONAL, "data.reference.U_inf=30", "data.vector_deviation=shared", "data.sampling_resolution=40")
+        for memory in ("auto", "0"):
+            self.train(f"memory_{memory}", 2, *words, f"data.memory={memory}")
+        self.assertEqual(self.checkpoint("memory_0"), self.checkpoint("memory_auto"))
+        self.assertEqual(self.losses("memory_0"), self.losses("memory_auto"))
+
     def test_leaves_statistics_and_validation_as_they_are(self):
         self.train("plain", 1, "training.max_steps=1", "training.optimizer.lr=0")
         self.train("varied", 1, "training.max_steps=1", "training.optimizer.lr=0", *self.words)
