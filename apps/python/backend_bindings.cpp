@@ -5,6 +5,7 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <pybind11/chrono.h>
 #include <set>
@@ -43,12 +44,12 @@ public:
         static const std::set<c10d::ReduceOp::RedOpType> operations = {c10d::ReduceOp::SUM, c10d::ReduceOp::MAX, c10d::ReduceOp::MIN};
         static const std::set<at::ScalarType> types = {at::kFloat, at::kDouble, at::kLong, at::kInt, at::kShort, at::kChar, at::kByte};
         const bool is_known = operations.contains(options.reduceOp.op_) && types.contains(tensors[0].scalar_type());
-        return (is_known && fits(tensors) ? memory_ : others_)->allreduce(tensors, options);
+        return contiguous(tensors, [&](Tensors& dense) { return (is_known && dense.size() == 1 ? memory_ : others_)->allreduce(dense, options); });
     }
 
     c10::intrusive_ptr<Work> broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override
     {
-        return (fits(tensors) ? memory_ : others_)->broadcast(tensors, options);
+        return contiguous(tensors, [&](Tensors& dense) { return (dense.size() == 1 ? memory_ : others_)->broadcast(dense, options); });
     }
 
     c10::intrusive_ptr<Work> barrier(const c10d::BarrierOptions& options) override { return memory_->barrier(options); }
@@ -106,7 +107,18 @@ public:
     c10::intrusive_ptr<Work> recvAnysource(Tensors& tensors, int tag) override { return others_->recvAnysource(tensors, tag); }
 
 private:
-    static bool fits(const Tensors& tensors) { return tensors.size() == 1 && tensors[0].is_contiguous() && tensors[0].layout() == at::kStrided; }
+    /// Both transports take the bytes from the first number on: what is not contiguous goes through a copy, without overlap with other work.
+    template <class Collective>
+    static c10::intrusive_ptr<Work> contiguous(Tensors& tensors, const Collective& collective)
+    {
+        if (std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) { return tensor.is_contiguous(); })) return collective(tensors);
+        Tensors dense;
+        for (const auto& tensor : tensors) dense.push_back(tensor.contiguous());
+        auto work = collective(dense);
+        work->wait();
+        for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].copy_(dense[i]);
+        return work;
+    }
 
     BackendPtr memory_, others_;
 };
