@@ -349,9 +349,8 @@ at::Tensor with_lead(const at::Tensor& tensor, c10::IntArrayRef lead, std::int64
 at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const std::optional<at::Tensor>& mask,
                                         double dropout, bool causal, std::optional<double> scale, bool grouped)
 {
-    const auto num_dims = query.dim();
-    require(num_dims >= 2 && key.dim() == num_dims && value.dim() == num_dims,
-            "query " + shape_of(query) + ", key " + shape_of(key) + " and value " + shape_of(value) + " must have the same two or more dimensions.");
+    const auto [least_dims, num_dims] = std::minmax({query.dim(), key.dim(), value.dim()});
+    require(least_dims >= 2, "query " + shape_of(query) + ", key " + shape_of(key) + " and value " + shape_of(value) + " must have two or more dimensions.");
     require(query.scalar_type() == key.scalar_type() && query.scalar_type() == value.scalar_type() && query.is_floating_point(),
             "query, key and value must share one floating type.");
     require(query.size(-1) == key.size(-1) && key.size(-2) == value.size(-2),
@@ -364,6 +363,9 @@ at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tenso
     require(!bias.defined() || (bias.dim() <= num_dims && bias.dim() >= 1), "the mask has more dimensions than the query.");
 
     auto q = query, k = key, v = value;
+    for (auto* tensor : {&q, &k, &v}) {  // dimensions that one lacks are in front, as in matmul
+        while (tensor->dim() < num_dims) *tensor = tensor->unsqueeze(0);
+    }
     c10::DimVector lead;
     if (num_dims > 3) {
         const auto all_but = [](const at::Tensor& tensor) { return tensor.sizes().slice(0, tensor.dim() - 3); };

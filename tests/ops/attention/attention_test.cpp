@@ -134,6 +134,21 @@ TEST(Attention, TakesAnyNumberOfDimensionsAndBroadcasts)
     });
 }
 
+TEST(Attention, PutsDimensionsThatOneLacksInFront)
+{
+    check_rule([](Draw& draw) {
+        const auto n = draw.integer(2, 9), s = draw.integer(2, 9), d = draw.integer(1, 4);
+        const std::vector<std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>>> leads{{{3}, {2, 3}}, {{2, 3}, {3}}, {{}, {2, 3}}, {{3}, {}}};
+        auto [query, key] = draw.pick(leads);
+        query.insert(query.end(), {n, d});
+        key.insert(key.end(), {s, d});
+        return RuleCase{"query of " + std::to_string(query.size()) + " dimensions, key of " + std::to_string(key.size()),
+                        {draw.values(query), draw.values(key), draw.values(key)},
+                        [](const auto& x) { return beside(x, at::scaled_dot_product_attention(x[0], x[1], x[2])); },
+                        {}};
+    });
+}
+
 /// (1, H, N, D) cut along the rows.
 TEST(RingAttention, PassesPiecesOfLongSequences)
 {
