@@ -35,6 +35,7 @@ set(rooms
   "ops/slices: ops/cuda ops/rows ops/rules partition sharding/tensor"
   "ops/surface: ops/neighbors ops/rows ops/search partition partition/mesh sharding/ranks"
 
+  "models/diffusion: models/layers ops/attention partition sharding/memory sharding/ranks sharding/tensor"
   "models/geotransolver: models/layers models/transolver ops/neighbors ops/search ops/slices partition"
   "models/graph: models/layers ops/neighbors partition sharding/tensor"
   "models/grids: models/layers ops/grids ops/slices partition sharding/memory"
@@ -52,7 +53,7 @@ set(rooms
   "apps/report: apps/cases apps/evaluation apps/program apps/settings apps/training io io/bytes io/picture partition partition/mesh sharding/tensor sharding/transport"
   "apps/store: apps/cases apps/settings io/bytes io/shards models/layers partition sharding/ranks sharding/tensor"
   "apps/settings: apps/program io/bytes models/layers models/registry partition"
-  "apps/training: apps/cases apps/evaluation apps/program apps/settings apps/store io io/bytes io/checkpoints io/shards models/layers models/registry partition partition/ghosts sharding/memory sharding/parameters sharding/ranks sharding/tensor sharding/transport"
+  "apps/training: apps/cases apps/evaluation apps/program apps/settings apps/store io io/bytes io/checkpoints io/shards io/vtk models/diffusion models/layers models/registry partition partition/ghosts sharding/memory sharding/parameters sharding/ranks sharding/tensor sharding/transport"
   "apps/verbs: apps/bench apps/cases apps/cut apps/plan apps/program apps/report apps/settings apps/training io io/bytes io/checkpoints io/foam io/picture io/shards io/vtk ops/fields ops/neighbors ops/surface partition partition/ghosts partition/mesh sharding/memory sharding/parameters sharding/ranks sharding/tensor sharding/transport")
 
 # Without LibTorch: for programs and libraries of others that only cut meshes. A name stands for all rooms below it, too.

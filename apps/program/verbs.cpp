@@ -28,6 +28,7 @@ constexpr auto table = std::to_array<Verb>({
     {"prepare", "cut and store the cases of a training run before it begins", MESHARD_VERBS(nullptr, prepare_command)},
     {"train", "train a model on shards, over any number of ranks", MESHARD_VERBS(nullptr, train_command)},
     {"predict", "predict fields on new meshes with a trained model", MESHARD_VERBS(nullptr, predict_command)},
+    {"generate", "generate fields on a regular grid from noise with a trained denoiser", MESHARD_VERBS(nullptr, generate_command)},
     {"evaluate", "compare a trained model with cases whose fields are known", MESHARD_VERBS(nullptr, evaluate_command)},
     {"report", "judge runs on one page: errors, drag, pictures", MESHARD_VERBS(nullptr, report_command)},
     {"forces", "pressure and viscous forces, drag and lift of a surface", MESHARD_VERBS(forces_command, nullptr)},

@@ -22,6 +22,7 @@ int probe_command(std::span<const std::string> arguments);
 int prepare_command(std::span<const std::string> arguments);
 int train_command(std::span<const std::string> arguments);
 int predict_command(std::span<const std::string> arguments);
+int generate_command(std::span<const std::string> arguments);
 int evaluate_command(std::span<const std::string> arguments);
 int report_command(std::span<const std::string> arguments);
 int interpolate_command(std::span<const std::string> arguments);

@@ -261,4 +261,9 @@ void load_weights(const std::filesystem::path& path, torch::nn::Module& model)
     copy_values(read_safetensors(path), path, model);
 }
 
+void load_weights(const NamedArrays& arrays, const std::filesystem::path& path, torch::nn::Module& model)
+{
+    copy_values(arrays, path, model);
+}
+
 }  // namespace meshard

@@ -76,4 +76,7 @@ private:
 /// @throws IoError as `Checkpoint::load_weights`.
 void load_weights(const std::filesystem::path& path, torch::nn::Module& model);
 
+/// Weights that were read from the file `path`. @throws IoError as `Checkpoint::load_weights`.
+void load_weights(const NamedArrays& arrays, const std::filesystem::path& path, torch::nn::Module& model);
+
 }  // namespace meshard

@@ -21,22 +21,34 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kMetadataKey = "meshard";          // of safetensors files, as training writes it
-constexpr const char* kFileVersion = "0.1.0";            // of .mdlus files, for all models that meshard knows
-constexpr int kDeepest = 64;                             // nesting of dicts and lists that is followed
-constexpr std::uintmax_t kLongestDescription = 1 << 20;  // bytes of a .json beside the weights
-constexpr std::size_t kMostEntries = 1'000'000;          // of a dict and all below it: a limit against values that are shared again and again
+constexpr const char* kMetadataKey = "meshard";                        // of safetensors files, as training writes it
+constexpr const char* kFileVersion = "0.1.0";                          // of .mdlus files, unless a class has one of its own
+constexpr std::string_view kNestedPrefix = "__physicsnemo.Module__.";  // before the place of a model within the model: `model`, `model.model`
+constexpr int kDeepest = 64;                                           // nesting of dicts and lists that is followed
+constexpr std::uintmax_t kLongestDescription = 1 << 20;                // bytes of a .json beside the weights
+constexpr std::size_t kMostEntries = 1'000'000;                        // of a dict and all below it: a limit against values that are shared again and again
 
 struct KnownModel {
     const char* name;
-    const char* module;                 // where PhysicsNeMo keeps the class
-    const char* beside = nullptr;       // an argument that PhysicsNeMo's class does not have (about inputs): stored in metadata.json of .mdlus files
-    const char* unspeakable = nullptr;  // an argument that a .mdlus cannot hold and that changes the model
+    const char* module;                  // where PhysicsNeMo keeps the class
+    const char* beside = nullptr;        // an argument that PhysicsNeMo's class does not have (about inputs): stored in metadata.json of .mdlus files
+    const char* unspeakable = nullptr;   // an argument that a .mdlus cannot hold and that changes the model
+    const char* version = kFileVersion;  // in which files are written
 };
 constexpr KnownModel kKnownModels[] = {{"Transolver", "physicsnemo.models.transolver.transolver", nullptr, "authors_constants"},
                                        {"GeoTransolver", "physicsnemo.models.geotransolver.geotransolver"},
                                        {"FLARE", "physicsnemo.models.flare.flare"},
-                                       {"MeshGraphNet", "physicsnemo.models.meshgraphnet.meshgraphnet", "num_neighbors"}};
+                                       {"MeshGraphNet", "physicsnemo.models.meshgraphnet.meshgraphnet", "num_neighbors"},
+                                       {"DiT", "physicsnemo.models.dit.dit", nullptr, nullptr, "0.2.0"},
+                                       {"EDMPreconditioner", "physicsnemo.diffusion.preconditioners.preconditioners"},
+                                       {"ConcatConditionWrapper", "physicsnemo.diffusion.utils.model_wrappers"},
+                                       {"DoMINO", "physicsnemo.models.domino.model"}};
+
+const KnownModel* known_model(std::string_view name)
+{
+    const auto known = std::ranges::find(kKnownModels, name, &KnownModel::name);
+    return known == std::end(kKnownModels) ? nullptr : known;
+}
 
 // Keys under which training scripts save the state dict, the most common first.
 constexpr std::array kStateDictKeys{"model_state_dict", "state_dict", "model", "model_state", "module", "net", "network", "weights"};
@@ -102,21 +114,46 @@ private:
     void read_mdlus(const std::function<SharedBytes(const char*)>& member)
     {
         const auto metadata = parse(member("metadata.json"), "metadata.json");
-        const auto version = metadata.is_object() && metadata.contains("mdlus_file_version") ? metadata["mdlus_file_version"] : Json();
-        if (version != kFileVersion) fail("has mdlus_file_version " + dump(version) + ", expected \"" + kFileVersion + "\"");
         const auto description = parse(member("args.json"), "args.json");
-        if (!description.is_object() || !description.contains("__name__") || !description["__name__"].is_string() || !description.contains("__args__") ||
-            !description["__args__"].is_object())
-            fail("has 'args.json' without the class's __name__ and its __args__");
+        if (!is_description(description)) fail("has 'args.json' without the class's __name__ and its __args__");
+        require_version(metadata, "", description["__name__"].get<std::string>());
         read_torch_file(member("model.pt"));
         checkpoint_.architecture = description["__name__"].get<std::string>();
-        auto arguments = description["__args__"];
+        auto arguments = with_nested(description["__args__"], "", description, metadata, 0);
         if (metadata.contains(kMetadataKey) && metadata[kMetadataKey].is_object()) arguments.update(metadata[kMetadataKey]);
         checkpoint_.arguments = dump(arguments);
-        for (const auto& [key, value] : description.items()) {
-            if (key.starts_with("__physicsnemo.Module__"))
-                note("the nested model '" + key + "' is described in the file; its weights are kept, its arguments are not.");
+    }
+
+    static bool is_description(const Json& json)
+    {
+        return json.is_object() && json.contains("__name__") && json["__name__"].is_string() && json.contains("__args__") && json["__args__"].is_object();
+    }
+
+    /// `prefix`: nothing, or the place of a nested model and a point.
+    void require_version(const Json& metadata, const std::string& prefix, const std::string& class_name) const
+    {
+        const auto key = prefix + "mdlus_file_version";
+        const auto version = metadata.is_object() && metadata.contains(key) ? metadata[key] : Json();
+        const auto* known = known_model(class_name);
+        const std::string newest = known ? known->version : kFileVersion;
+        if (version == kFileVersion || version == newest) return;
+        fail("has " + key + " " + dump(version) + ", expected \"" + kFileVersion + "\"" + (newest == kFileVersion ? "" : " or \"" + newest + "\""));
+    }
+
+    /// The arguments with those of the models within the model in their places, each as {"__name__": class, "__args__": arguments}.
+    Json with_nested(const Json& arguments, const std::string& place, const Json& root, const Json& metadata, int depth)
+    {
+        if (depth > kDeepest) fail("has models nested deeper than " + std::to_string(kDeepest) + " levels");
+        auto complete = arguments;
+        for (auto& [name, value] : complete.items()) {
+            const auto key = std::string(kNestedPrefix) + place + name;
+            if (value != key) continue;
+            if (!root.contains(key) || !is_description(root[key])) fail("has 'args.json' without the nested model '" + key + "'");
+            const auto& nested = root[key];
+            require_version(metadata, key + ".", nested["__name__"].get<std::string>());
+            value = Json{{"__name__", nested["__name__"]}, {"__args__", with_nested(nested["__args__"], place + name + ".", root, metadata, depth + 1)}};
         }
+        return complete;
     }
 
     void read_safetensors_file()
@@ -294,6 +331,7 @@ private:
         constexpr std::pair<std::string_view, std::string_view> kRenamed[] = {
             {".linear_pre.0.", ".layers.0."}, {".linear_pre.", ".layers.0."}, {".linear_post.", ".layers.2."}};
         std::size_t num_renamed = 0;
+        if (checkpoint_.architecture == "DiT" || checkpoint_.architecture == "EDMPreconditioner") move_time_embedder();
         std::set<std::string_view> names;
         for (auto& array : arrays) {
             for (const auto& [old_name, new_name] : kRenamed) {
@@ -305,6 +343,27 @@ private:
             if (!names.insert(array.name).second) fail("has '" + array.name + "' under an old and a new name");
         }
         if (num_renamed > 0) note(std::to_string(num_renamed) + " names of an older version (linear_pre, linear_post) are changed to today's.");
+    }
+
+    /// Older files of a DiT have the embedder of the time beside what is now around it, and its frequencies, which follow from the arguments.
+    void move_time_embedder()
+    {
+        constexpr std::string_view kEmbedder = "t_embedder.", kAround = "conditioning_embedder.";
+        const auto place = [&](const NamedArray& array) {
+            const auto at = array.name.find(kEmbedder);
+            const bool is_part = at != std::string::npos && (at == 0 || array.name[at - 1] == '.');
+            return is_part && !std::string_view(array.name).substr(0, at).ends_with(kAround) ? at : std::string::npos;
+        };
+        auto& arrays = checkpoint_.weights.arrays;
+        std::erase_if(arrays, [&](const NamedArray& array) { return place(array) != std::string::npos && array.name.ends_with(".freqs"); });
+        std::size_t num_moved = 0;
+        for (auto& array : arrays) {
+            const auto at = place(array);
+            if (at == std::string::npos) continue;
+            array.name.insert(at, kAround);
+            ++num_moved;
+        }
+        if (num_moved > 0) note(std::to_string(num_moved) + " names of an older version (t_embedder) are changed to today's.");
     }
 
     std::filesystem::path path_;
@@ -334,6 +393,33 @@ NamedArrays model_weights(const NamedArrays& content)
     return weights;
 }
 
+/// DoMINO's class names some of its weights twice, and expects both: those of the networks also as parts of what computes the solution.
+NamedArrays with_second_names(const ModelCheckpoint& checkpoint, NamedArrays weights)
+{
+    if (checkpoint.architecture != "DoMINO") return weights;
+    const auto has = [&](std::string_view prefix) {
+        return std::ranges::any_of(weights.arrays, [&](const NamedArray& array) { return array.name.starts_with(prefix); });
+    };
+    std::vector<NamedArray> added;
+    for (const std::string kind : {"surf", "vol"}) {
+        if (!has("agg_model_" + kind + ".")) continue;
+        const std::string calculator = "solution_calculator_" + kind + ".";
+        const std::pair<std::string, std::string> names[] = {{"agg_model_" + kind + ".", calculator + "aggregation_model."},
+                                                             {"nn_basis_" + kind + ".", calculator + "nn_basis."},
+                                                             {"parameter_model.", calculator + "parameter_model."}};
+        for (const auto& array : weights.arrays) {
+            for (const auto& [first, second] : names) {
+                if (!array.name.starts_with(first)) continue;
+                auto copy = array;
+                copy.name = second + array.name.substr(first.size());
+                if (!weights.find(copy.name)) added.push_back(std::move(copy));
+            }
+        }
+    }
+    weights.arrays.insert(weights.arrays.end(), added.begin(), added.end());
+    return weights;
+}
+
 Json description_of(const ModelCheckpoint& checkpoint)
 {
     Json description = Json::object();
@@ -348,15 +434,33 @@ void write_beside(std::filesystem::path path, const Json& description)
     write_file_atomically(path.replace_extension(".json"), description.dump(2) + "\n");
 }
 
+/// Moves the models within the model to keys of their own, as a .mdlus has them, with the versions of their files.
+void move_nested(Json& arguments, const std::string& place, Json& root, Json& metadata)
+{
+    for (auto& [name, value] : arguments.items()) {
+        if (!value.is_object() || !value.contains("__name__") || !value.contains("__args__")) continue;
+        const auto class_name = value["__name__"].get<std::string>();
+        const auto* known = known_model(class_name);
+        if (!known) throw InvalidInput("write_checkpoint: the model within the model, '" + class_name + "', is not a known class. Write .pt or .safetensors.");
+        const auto key = std::string(kNestedPrefix) + place + name;
+        auto nested = value["__args__"];
+        root[key] = nullptr;  // the order of the files that PhysicsNeMo writes: outer models first
+        move_nested(nested, place + name + ".", root, metadata);
+        root[key] = Json{{"__name__", known->name}, {"__module__", known->module}, {"__args__", nested}};
+        metadata[key + ".mdlus_file_version"] = known->version;
+        value = key;
+    }
+}
+
 void write_mdlus(const std::filesystem::path& path, const ModelCheckpoint& checkpoint)
 {
-    const auto known = std::ranges::find(kKnownModels, checkpoint.architecture, &KnownModel::name);
-    if (known == std::end(kKnownModels) || checkpoint.arguments.empty())
+    const auto* known = known_model(checkpoint.architecture);
+    if (!known || checkpoint.arguments.empty())
         throw InvalidInput("write_checkpoint: " + path.string() + " must contain the model's class and arguments, and " +
                            (checkpoint.architecture.empty() ? "the input does not have them" : "'" + checkpoint.architecture + "' is not a known class") +
                            ". Write .pt or .safetensors.");
     auto arguments = Json::parse(checkpoint.arguments);
-    Json metadata{{"physicsnemo_version", "2.2.2"}, {"mdlus_file_version", kFileVersion}};  // the version whose files these are like
+    Json metadata{{"physicsnemo_version", "2.2.2"}, {"mdlus_file_version", known->version}};  // the version whose files these are like
     if (known->beside && arguments.contains(known->beside)) {
         metadata[kMetadataKey][known->beside] = arguments[known->beside];
         arguments.erase(known->beside);
@@ -365,8 +469,10 @@ void write_mdlus(const std::filesystem::path& path, const ModelCheckpoint& check
         throw InvalidInput("write_checkpoint: " + path.string() + " cannot say '" + known->unspeakable + "': PhysicsNeMo's " + known->name +
                            " does not have it. Write .safetensors.");
     }
-    const Json description{{"__name__", known->name}, {"__module__", known->module}, {"__args__", arguments}};
-    const auto weights = model_weights(checkpoint.weights);
+    Json description{{"__name__", known->name}, {"__module__", known->module}, {"__args__", nullptr}};
+    move_nested(arguments, "", description, metadata);
+    description["__args__"] = arguments;
+    const auto weights = with_second_names(checkpoint, model_weights(checkpoint.weights));
     ZipLayout inner, outer;
     outer.add("model.pt", torch_file_pieces(weights, inner));
     outer.add("args.json", dump(description));
@@ -409,7 +515,7 @@ void write_checkpoint(const std::filesystem::path& path, const ModelCheckpoint& 
         write_mdlus(path, checkpoint);
         return;
     case CheckpointFormat::Pt: {
-        const auto weights = model_weights(checkpoint.weights);
+        const auto weights = with_second_names(checkpoint, model_weights(checkpoint.weights));
         ZipLayout layout;
         write_pieces(path, torch_file_pieces(weights, layout));
         if (!checkpoint.architecture.empty()) write_beside(path, description_of(checkpoint));

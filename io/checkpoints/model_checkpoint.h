@@ -12,7 +12,8 @@ namespace meshard {
 /// Weights of a model under PhysicsNeMo's names, and the file's data about the model.
 struct ModelCheckpoint {
     std::string architecture;        ///< `Transolver`, `GeoTransolver`, ...; empty if the file does not contain it
-    std::string arguments;           ///< of the constructor, as the text of a JSON object; empty if the file does not contain them
+    std::string arguments;           ///< of the constructor, as the text of a JSON object; empty if the file does not contain them. A model within the model is
+                                     ///< an argument {"__name__": class, "__args__": arguments}
     std::string others;              ///< other numbers and texts in the file (epoch, ...), as the text of a JSON object
     NamedArrays weights;             ///< in the file's order; the metadata are those of a safetensors file
     std::vector<std::string> notes;  ///< what was renamed or left out, a sentence each

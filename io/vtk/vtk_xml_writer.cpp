@@ -109,20 +109,6 @@ std::string roles_text(std::span<const DataArray> arrays)
     return text;
 }
 
-/// Type, name and components, as written in a file and in the index of a parallel one.
-std::string declaration(const DataArray& array)
-{
-    std::string text = attribute_text("type", std::string(to_string(array.type())));
-    // VTK reads global ids into its own id type only with this attribute.
-    const bool is_id = array.attribute.find("GlobalIds") != std::string::npos || array.attribute.find("PedigreeIds") != std::string::npos;
-    if (array.type() == ScalarType::Int64 && is_id) text += " IdType=\"1\"";
-    text += attribute_text("Name", array.name());
-    if (array.num_components() != 1) text += attribute_text("NumberOfComponents", std::to_string(array.num_components()));
-    for (std::size_t i = 0; i < array.component_names.size(); ++i)
-        if (!array.component_names[i].empty()) text += attribute_text("ComponentName" + std::to_string(i), array.component_names[i]);
-    return text;
-}
-
 const char* tag_of(const DataArray& array)
 {
     return array.type() == ScalarType::String ? "Array" : "DataArray";
@@ -177,7 +163,7 @@ private:
 
     void add_array_element(const DataArray& array, const std::string& more = {})
     {
-        add_element(tag_of(array), declaration(array) + more, block_of(array), array.unit);
+        add_element(tag_of(array), vtk_declaration(array) + more, block_of(array), array.unit);
     }
 
     void add_element(const std::string& tag, const std::string& attributes, Block block, const std::string& unit = {})
@@ -290,11 +276,24 @@ private:
 std::string index_group(const std::string& tag, std::span<const DataArray> arrays)
 {
     std::string text = "    <" + tag + roles_text(arrays) + ">\n";
-    for (const DataArray& array : arrays) text += std::string("      <P") + tag_of(array) + declaration(array) + "/>\n";
+    for (const DataArray& array : arrays) text += std::string("      <P") + tag_of(array) + vtk_declaration(array) + "/>\n";
     return text + "    </" + tag + ">\n";
 }
 
 }  // namespace
+
+std::string vtk_declaration(const DataArray& array)
+{
+    std::string text = attribute_text("type", std::string(to_string(array.type())));
+    // VTK reads global ids into its own id type only with this attribute.
+    const bool is_id = array.attribute.find("GlobalIds") != std::string::npos || array.attribute.find("PedigreeIds") != std::string::npos;
+    if (array.type() == ScalarType::Int64 && is_id) text += " IdType=\"1\"";
+    text += attribute_text("Name", array.name());
+    if (array.num_components() != 1) text += attribute_text("NumberOfComponents", std::to_string(array.num_components()));
+    for (std::size_t i = 0; i < array.component_names.size(); ++i)
+        if (!array.component_names[i].empty()) text += attribute_text("ComponentName" + std::to_string(i), array.component_names[i]);
+    return text;
+}
 
 void write_vtk_xml(const std::filesystem::path& path, const Mesh& mesh, MeshKind kind, const WriteOptions& options)
 {
@@ -310,7 +309,7 @@ void write_vtk_index(const std::filesystem::path& path, const Mesh& like, std::s
                        type + " GhostLevel=\"" + std::to_string(num_ghost_layers) + "\">\n";
     text += index_group("PPointData", like.point_data);
     text += index_group("PCellData", like.cell_data);
-    text += "    <PPoints>\n      <PDataArray" + declaration(like.points) + "/>\n    </PPoints>\n";
+    text += "    <PPoints>\n      <PDataArray" + vtk_declaration(like.points) + "/>\n    </PPoints>\n";
     for (const std::string& source : sources) text += "    <Piece" + attribute_text("Source", source) + "/>\n";
     text += "  </" + type + ">\n</VTKFile>\n";
     write_file_atomically(path, text);

@@ -12,6 +12,9 @@
 
 namespace meshard {
 
+/// Attributes of an array in a file and in the index of a parallel one: type, name and components, each after a blank.
+std::string vtk_declaration(const DataArray& array);
+
 /// Writes `mesh` as VTK XML with appended raw data: an unstructured grid, or polygonal data for `MeshKind::Surface`.
 /// Connectivity and offsets are Int64, sizes UInt64; uncompressed arrays begin at multiples of 8 bytes so that they can be
 /// mapped. Cells of a surface must be in VTK's order. Atomic. @throws InvalidInput, IoError

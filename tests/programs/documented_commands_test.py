@@ -10,10 +10,10 @@ import shutil
 import subprocess
 
 from runner import PROGRAM, SOURCE, Case
-from samples import copy_sample, put_training, sample, write_tensor
+from samples import copy_sample, put_training, sample, write_image, write_tensor
 
 STARTERS = ("meshard", "mpirun", "torchrun", "srun", "bash")
-VERBS = ("info", "partition", "repartition", "check", "merge", "convert", "interpolate", "derive", "train", "predict", "evaluate", "report", "forces", "render", "probe", "bench")
+VERBS = ("info", "partition", "repartition", "check", "merge", "convert", "interpolate", "derive", "train", "predict", "generate", "evaluate", "report", "forces", "render", "probe", "bench")
 MOST_RANKS = 4   # of mpirun: these tests run on two cores
 
 
@@ -58,7 +58,8 @@ INPUTS = {
     "runs/ahmed": _put_run, "runs/car": _put_run,
     "apps/sample/ahmed.yaml": _put_ahmed, "cases": _put_cases, "my_case.yaml": _put_configuration, "car.yaml": _put_configuration,
     "GeoTransolver.mdlus": _put("geo.mdlus"), "GeoTransolver.0.501.mdlus": _put("geo.mdlus"),
-    "my_car.vtp": _put("predicted.vtp"),
+    "my_car.vtp": _put("predicted.vtp"), "weather.vti": lambda folder, word: write_image(folder / word),
+    "StormScope.mdlus": lambda folder, word: shutil.copy(SOURCE / "tests/data/fixtures/checkpoints/stormscope_a/model.mdlus", folder / word),
     "unet.pt": _put_probe, "model.pt": _put_probe, "x.safetensors": lambda folder, word: write_tensor(folder / word, "input", [2, 3, 16, 16]),
 }
 # What a command writes: it must be there afterwards. A word that follows one of these options is an output too, and so is the last word of `convert`.

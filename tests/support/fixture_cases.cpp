@@ -76,7 +76,10 @@ std::vector<FixtureCase> find_fixture_cases()
 
 std::string kind_of(const nlohmann::json& description)
 {
-    if (description.contains("operation")) return description["operation"].get<std::string>();
+    if (description.contains("operation")) {
+        const auto operation = description["operation"].get<std::string>();
+        return operation.substr(0, operation.find(" on ["));  // its tensors' shapes
+    }
     const auto name = description.value("class", std::string("a case without a class"));
     return name.substr(name.rfind('.') + 1);
 }

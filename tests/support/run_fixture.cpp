@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/run_fixture.h"
 
+#include "models/diffusion/edm_preconditioner.h"
 #include "models/geotransolver/gale.h"
 #include "models/geotransolver/geotransolver.h"
 #include "models/graph/mesh_graph_net.h"
@@ -95,12 +96,35 @@ double relative_tolerance(const nlohmann::json& description)
     return text.starts_with(before) ? std::stod(text.substr(before.size())) : 5e-5;
 }
 
+FixtureModel dit(const nlohmann::json& constructor)
+{
+    Dit model(dit_options(constructor));
+    return {model.ptr(),
+            [model](const NamedTensors& inputs) mutable {
+                return std::vector<at::Tensor>{model->forward(inputs.at("x"), inputs.at("t"), optional(inputs, "condition"), optional(inputs, "invalid_mask"))};
+            },
+            {}};
+}
+
+FixtureModel edm_preconditioner(const nlohmann::json& constructor)
+{
+    EdmPreconditioner model(dit_options(constructor["dit"]), std::vector<double>{constructor["sigma_data"].get<double>()});
+    return {model.ptr(),
+            [model](const NamedTensors& inputs) mutable {
+                const DenoiserCondition condition{optional(inputs, "condition.cond_concat"), optional(inputs, "condition.cond_vec")};
+                return std::vector<at::Tensor>{model->forward(inputs.at("x"), inputs.at("t"), condition)};
+            },
+            {}};
+}
+
 FixtureModel make_model(const nlohmann::json& description)
 {
     const auto& constructor = description["constructor"];
     const auto kind = kind_of(description);
     if (kind == "FNO") return plain_layer(Fno(fno_options(constructor)));
     if (kind == "UNet") return plain_layer(UNet3d(unet_3d_options(constructor)));
+    if (kind == "DiT") return dit(constructor);
+    if (kind == "EDMPreconditioner") return edm_preconditioner(constructor);
     if (kind == "Transolver") return transolver_like(Transolver(transolver_options(constructor)));
     if (kind == "FLARE") return transolver_like(Flare(transolver_options(constructor)));
     if (kind == "MeshGraphNet") return mesh_graph_net(description);
@@ -138,7 +162,8 @@ FixtureModel make_model(const nlohmann::json& description)
 
 const std::set<std::string>& other_kinds()
 {
-    static const std::set<std::string> kinds{"knn", "radius_search", "signed_distance_field", "error measures", "compute_force_coefficients"};
+    static const std::set<std::string> kinds{
+        "knn", "radius_search", "signed_distance_field", "error measures", "compute_force_coefficients", "neighbourhood attention"};
     return kinds;
 }
 
@@ -150,6 +175,8 @@ const std::set<std::string>& model_kinds()
                                              "MeshGraphNet",
                                              "FNO",
                                              "UNet",
+                                             "DiT",
+                                             "EDMPreconditioner",
                                              "GALE",
                                              "GALE_FA",
                                              "FLARE attention",

@@ -200,6 +200,15 @@ TEST_F(HostileCheckpoint, IsRefusedForDamagedMdlusFiles)
 
     expect_refused(file(args, R"({"mdlus_file_version":"9.0.0"})"), "mdlus_file_version \"9.0.0\", expected \"0.1.0\"", "a.mdlus");
     expect_refused(file(args, "[]"), "mdlus_file_version null", "a.mdlus");
+    expect_refused(file(args, R"({"mdlus_file_version":"0.2.0"})"), "mdlus_file_version \"0.2.0\", expected \"0.1.0\"", "a.mdlus");
+    const std::string dit = R"({"__name__":"DiT","__module__":"m","__args__":{}})";
+    write_bytes(folder_ / "dit.mdlus", file(dit, R"({"mdlus_file_version":"0.2.0"})"));
+    EXPECT_EQ(read_checkpoint(folder_ / "dit.mdlus").architecture, "DiT");
+    expect_refused(file(dit, R"({"mdlus_file_version":"0.3.0"})"), "expected \"0.1.0\" or \"0.2.0\"", "a.mdlus");
+    const std::string outer = R"({"__name__":"EDMPreconditioner","__module__":"m","__args__":{"model":"__physicsnemo.Module__.model"})";
+    expect_refused(file(outer + "}", metadata), "without the nested model '__physicsnemo.Module__.model'", "a.mdlus");
+    expect_refused(file(outer + R"(,"__physicsnemo.Module__.model":{"__name__":"DiT","__args__":{}}})", metadata),
+                   "__physicsnemo.Module__.model.mdlus_file_version null", "a.mdlus");
     expect_refused(file("{}", metadata), "without the class's __name__", "a.mdlus");
     expect_refused(file("{", metadata), "not valid JSON", "a.mdlus");
     expect_refused(file(std::string(100'000, '['), metadata), "nested deeper", "a.mdlus");

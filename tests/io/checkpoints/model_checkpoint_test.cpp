@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "io/bytes/mapped_file.h"
+#include "io/bytes/zip_archive.h"
 #include "io/checkpoints/model_checkpoint.h"
 #include "partition/error.h"
 #include "tests/support/expect_error.h"
@@ -275,6 +277,78 @@ TEST(ModelCheckpoint, NeedsTheModelsNameForMdlus)
     checkpoint.architecture = "UNet";
     EXPECT_TRUE(throws_with<InvalidInput>("'UNet' is not a known class", [&] { write_checkpoint(folder / "a.mdlus", checkpoint, CheckpointFormat::Mdlus); }));
     EXPECT_TRUE(throws_with<InvalidInput>("extension '.h5', expected .mdlus, .pt, .pth or .safetensors", [&] { checkpoint_format("a.h5"); }));
+}
+
+/// A member of a .mdlus file.
+nlohmann::json json_member(const fs::path& path, const char* name)
+{
+    const auto file = MappedFile::open(path, "test");
+    return nlohmann::json::parse(ZipArchive({file->bytes(), file}, "test").read(name).text());
+}
+
+TEST(ModelCheckpoint, KeepsTheModelsWithinAModel)
+{
+    const auto original = source_path("tests/data/fixtures/checkpoints/stormscope_a/model.mdlus");
+    const TemporaryFolder folder;
+    const auto checkpoint = read_checkpoint(original);
+    const auto dit = nlohmann::json::parse(checkpoint.arguments).at("model").at("__args__").at("model");
+    EXPECT_EQ(dit.at("__name__"), "DiT");
+    EXPECT_EQ(dit.at("__args__").at("hidden_size"), 16);
+
+    write_checkpoint(folder / "a.safetensors", checkpoint, CheckpointFormat::Safetensors);
+    write_checkpoint(folder / "a.mdlus", read_checkpoint(folder / "a.safetensors"), CheckpointFormat::Mdlus);
+
+    for (const char* member : {"args.json", "metadata.json"}) EXPECT_EQ(json_member(folder / "a.mdlus", member), json_member(original, member));
+    expect_same(read_checkpoint(folder / "a.mdlus").weights, checkpoint.weights);
+}
+
+NamedArray number(const std::string& name, const float& value)
+{
+    return {name, ArrayType::F32, {1}, reinterpret_cast<const std::byte*>(&value), nullptr};
+}
+
+std::vector<std::string> names_of(const NamedArrays& arrays)
+{
+    std::vector<std::string> names;
+    for (const auto& array : arrays.arrays) names.push_back(array.name);
+    return names;
+}
+
+TEST(ModelCheckpoint, MovesTheTimeEmbedderOfOlderFiles)
+{
+    const TemporaryFolder folder;
+    const float one = 1;
+    ModelCheckpoint old;
+    old.architecture = "DiT";
+    old.arguments = "{}";
+    for (const char* name : {"t_embedder.freqs", "t_embedder.mlp.0.weight", "blocks.0.attention.qkv.weight"}) old.weights.arrays.push_back(number(name, one));
+    write_checkpoint(folder / "old.mdlus", old, CheckpointFormat::Mdlus);
+
+    const auto found = read_checkpoint(folder / "old.mdlus");
+
+    EXPECT_EQ(names_of(found.weights), (std::vector<std::string>{"conditioning_embedder.t_embedder.mlp.0.weight", "blocks.0.attention.qkv.weight"}));
+    EXPECT_EQ(found.notes.size(), 1U);
+}
+
+TEST(ModelCheckpoint, WritesDominosWeightsUnderBothNames)
+{
+    const TemporaryFolder folder;
+    const float one = 1, two = 2, three = 3;
+    ModelCheckpoint checkpoint;
+    checkpoint.architecture = "DoMINO";
+    checkpoint.arguments = "{}";
+    checkpoint.weights.arrays = {number("parameter_model.mlp.layers.0.bias", one), number("nn_basis_surf.0.freqs", two),
+                                 number("agg_model_surf.0.layers.0.bias", three)};
+    for (const char* name : {"a.mdlus", "a.pt"}) {
+        write_checkpoint(folder / name, checkpoint, checkpoint_format(name));
+
+        const auto found = read_checkpoint(folder / name).weights;
+
+        EXPECT_EQ(found.arrays.size(), 6U) << name;
+        EXPECT_EQ(float_at(*found.find("solution_calculator_surf.parameter_model.mlp.layers.0.bias")), 1);
+        EXPECT_EQ(float_at(*found.find("solution_calculator_surf.nn_basis.0.freqs")), 2);
+        EXPECT_EQ(float_at(*found.find("solution_calculator_surf.aggregation_model.0.layers.0.bias")), 3);
+    }
 }
 
 // The oracle: Python's own zipfile and pickle read what was written, with stand-ins for the functions that make a tensor.

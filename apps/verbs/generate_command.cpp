@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// meshard generate: a denoiser's checkpoint and conditions on a grid -> the same grid with generated fields.
+#include "apps/program/command_line.h"
+#include "apps/program/rank_device.h"
+#include "apps/program/rank_program.h"
+#include "apps/program/verbs.h"
+#include "apps/training/image_generation.h"
+#include "partition/error.h"
+
+#include <CLI/CLI.hpp>
+
+#include <filesystem>
+#include <iostream>
+#include <sstream>
+
+namespace meshard {
+namespace {
+
+struct GenerateArguments {
+    ImageGeneration generation;
+    int num_ranks = 0;
+    std::string device = "auto";
+};
+
+std::vector<std::string> words_of(const std::string& list, const char* option)
+{
+    std::vector<std::string> words;
+    std::istringstream stream(list);
+    for (std::string word; std::getline(stream, word, ',');) {
+        if (word.empty()) throw UsageError(std::string(option) + " " + list + ": expected names, e.g. a,b.");
+        words.push_back(word);
+    }
+    return words;
+}
+
+bool parse(std::span<const std::string> arguments, GenerateArguments& options)
+{
+    CLI::App app("Generates fields on a regular grid from noise, step by step by Heun's method (Karras et al. 2022), with a denoiser that\n"
+                 "PhysicsNeMo saved: an EDMPreconditioner around a DiT, such as StormScope. The conditions must be in the model's units. The\n"
+                 "result is that of the seed, on any number of ranks.",
+                 "generate");
+    auto& generation = options.generation;
+    auto& sampling = generation.sampling;
+    std::string condition, arrays, fields, association = "point";
+    app.add_option("checkpoint", generation.checkpoint, "weights: .mdlus, or .safetensors or .pt with the .json that `meshard convert` writes beside it")
+        ->required()
+        ->type_name("CHECKPOINT");
+    app.add_option("conditions", generation.conditions, "image data of one layer whose arrays the model is told: .vti")->required()->type_name("CONDITIONS");
+    app.add_option("-o,--output", generation.output, "file to write, with the conditions and the generated fields: .vti")->required()->type_name("OUT");
+    app.add_option("--steps", sampling.num_steps, "levels of noise; the model is called twice at each but the last")
+        ->check(CLI::PositiveNumber)
+        ->type_name("N")
+        ->capture_default_str();
+    app.add_option("--seed", sampling.seed, "of all noise")->type_name("S")->capture_default_str();
+    app.add_option("--samples", generation.num_samples, "images to generate, each from noise of its own")
+        ->check(CLI::PositiveNumber)
+        ->type_name("N")
+        ->capture_default_str();
+    app.add_option("--sigma-min", sampling.sigma_min, "lowest level of noise")->type_name("S")->capture_default_str();
+    app.add_option("--sigma-max", sampling.sigma_max, "level of the noise at the start; the recipe of StormScope has 800")
+        ->type_name("S")
+        ->capture_default_str();
+    app.add_option("--rho", sampling.rho, "larger: more of the steps at low noise")->type_name("R")->capture_default_str();
+    app.add_option("--churn", sampling.churn, "noise that is added anew in all steps together (S_churn); 0: none")->type_name("S")->capture_default_str();
+    app.add_option("--condition", condition, "numbers of the whole image that the model is told, in the order of its training")->type_name("A,...");
+    app.add_option("--arrays", arrays, "arrays of the conditions in the order of the model's channels")
+        ->type_name("NAME,...")
+        ->default_str("all, in the file's order");
+    app.add_option("--fields", fields, "names of the generated channels")->type_name("NAME,...")->default_str("generated_1, ...");
+    app.add_option("--association", association, "where the arrays live: point or cell")->type_name("WHERE")->capture_default_str();
+    app.add_option("--device", options.device, kDeviceMeaning)->type_name("NAME")->capture_default_str();
+    app.add_option("--nproc", options.num_ranks, "start this many ranks on this machine (torchrun, mpirun and srun work too)")
+        ->check(CLI::PositiveNumber)
+        ->type_name("N");
+    if (!parse_arguments(app, arguments)) return false;
+
+    try {
+        sampling.validate();
+    } catch (const InvalidInput& wrong) {
+        throw UsageError(wrong.what());
+    }
+    if (association != "cell" && association != "point") throw UsageError("--association is '" + association + "'; expected point or cell.");
+    generation.on_cells = association == "cell";
+    if (!condition.empty()) generation.condition = parse_numbers(condition, "--condition");
+    generation.arrays = words_of(arrays, "--arrays");
+    generation.fields = words_of(fields, "--fields");
+    for (const auto& [path, name] : {std::pair(&generation.conditions, "CONDITIONS"), std::pair(&generation.output, "-o")}) {
+        if (path->extension() != ".vti") throw UsageError(std::string(name) + " " + path->string() + " must end in .vti.");
+    }
+    for (const auto* path : {&generation.checkpoint, &generation.conditions}) {
+        if (!std::filesystem::exists(*path)) throw IoError(path->string() + " does not exist.");
+    }
+    return true;
+}
+
+}  // namespace
+
+int generate_command(std::span<const std::string> arguments)
+{
+    GenerateArguments options;
+    if (!parse(arguments, options)) return exit_code::ok;
+    const auto& generation = options.generation;
+    keep_freed_memory();
+
+    const auto verify = [&](int) { check_generation(generation); };
+    const auto body = [&](World& world) {
+        generate_file(generation, world);
+        if (world.rank() == 0) {
+            std::cout << generation.output.string() << " (model: " << generation.checkpoint.string() << ", " << generation.sampling.num_steps << " steps, seed "
+                      << generation.sampling.seed << ")" << std::endl;
+        }
+        return exit_code::ok;
+    };
+    return run_on_ranks(options.num_ranks, "generate", arguments, verify, body, options.device);
+}
+
+}  // namespace meshard

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/vtk/image_file.h"
+
+#include "io/bytes/atomic_file.h"
+#include "io/bytes/xml.h"
+#include "io/vtk/vtk_xml_file.h"
+#include "io/vtk/vtk_xml_reader.h"
+#include "io/vtk/vtk_xml_writer.h"
+#include "partition/error.h"
+
+#include <cmath>
+#include <sstream>
+
+namespace meshard {
+namespace {
+
+/// `count` numbers of an attribute; those of `fallback` if it is absent.
+template <class T>
+std::vector<T> numbers_of(const VtkXmlFile& file, const XmlElement& element, const char* name, std::size_t count, const std::vector<T>& fallback)
+{
+    const auto* text = element.attribute(name);
+    if (!text && !fallback.empty()) return fallback;
+    std::vector<T> numbers;
+    std::istringstream stream(text ? *text : "");
+    for (T number; stream >> number;) numbers.push_back(number);
+    if (numbers.size() != count || !stream.eof())
+        file.fail("its " + std::string(name) + " is '" + (text ? *text : "") + "', " + std::to_string(count) + " numbers are expected");
+    return numbers;
+}
+
+template <class T>
+std::string joined(const std::vector<T>& numbers)
+{
+    std::ostringstream text;
+    text.precision(17);
+    for (std::size_t i = 0; i < numbers.size(); ++i) text << (i ? " " : "") << numbers[i];
+    return text.str();
+}
+
+std::int64_t product(const ImageGrid& grid, bool of_cells)
+{
+    std::int64_t count = 1;
+    for (int axis = 0; axis < 3; ++axis) count *= of_cells ? grid.num_cells(axis) : grid.num_points[axis];
+    return count;
+}
+
+}  // namespace
+
+ImageGrid read_image(const std::filesystem::path& path)
+{
+    const VtkXmlFile file(path);
+    if (file.type() != "ImageData") file.fail("holds '" + file.type() + "', image data (.vti) are expected");
+    const auto& image = file.require_child(file.root(), "ImageData");
+    const auto& piece = file.require_child(image, "Piece");
+    const auto extent = numbers_of<std::int64_t>(file, image, "WholeExtent", 6, {});
+    if (numbers_of<std::int64_t>(file, piece, "Extent", 6, extent) != extent)
+        file.fail("its piece has the extent '" + joined(numbers_of<std::int64_t>(file, piece, "Extent", 6, extent)) + "', the whole '" + joined(extent) + "'");
+
+    ImageGrid grid;
+    const auto origin = numbers_of<double>(file, image, "Origin", 3, {0, 0, 0}), spacing = numbers_of<double>(file, image, "Spacing", 3, {1, 1, 1});
+    constexpr std::int64_t kMostPoints = std::int64_t{1} << 31;  // along an axis, so that products can be checked
+    std::int64_t total = 1;
+    for (int axis = 0; axis < 3; ++axis) {
+        grid.first[axis] = extent[2 * axis];
+        const auto count = extent[2 * axis + 1] - extent[2 * axis] + 1;
+        if (std::abs(extent[2 * axis]) > kMostPoints || count < 1 || count > kMostPoints || (total *= count) > kMostPoints)
+            file.fail("its WholeExtent is '" + joined(extent) + "', which is no grid that fits memory");
+        grid.num_points[axis] = count;
+        grid.origin[axis] = origin[axis];
+        grid.spacing[axis] = spacing[axis];
+    }
+    if (image.attribute("Direction")) grid.direction = numbers_of<double>(file, image, "Direction", 9, {});
+    grid.point_data = read_vtk_arrays(file, piece.child("PointData"), product(grid, false));
+    grid.cell_data = read_vtk_arrays(file, piece.child("CellData"), product(grid, true));
+    grid.field_data = read_vtk_arrays(file, image.child("FieldData"), -1);
+    return grid;
+}
+
+void write_image(const std::filesystem::path& path, const ImageGrid& grid)
+{
+    std::vector<std::int64_t> extent;
+    for (int axis = 0; axis < 3; ++axis) {
+        extent.push_back(grid.first[axis]);
+        extent.push_back(grid.first[axis] + grid.num_points[axis] - 1);
+    }
+    std::vector<const DataArray*> written;
+    std::uint64_t offset = 0;
+    std::string text = "<?xml version=\"1.0\"?>\n<VTKFile type=\"ImageData\" version=\"1.0\" byte_order=\"LittleEndian\" header_type=\"UInt64\">\n  <ImageData";
+    text += " WholeExtent=\"" + joined(extent) + "\" Origin=\"" + joined(std::vector<double>(grid.origin.begin(), grid.origin.end())) + "\" Spacing=\"" +
+            joined(std::vector<double>(grid.spacing.begin(), grid.spacing.end())) + "\"";
+    if (!grid.direction.empty()) text += " Direction=\"" + joined(grid.direction) + "\"";
+    text += ">\n";
+    const auto add_group = [&](const char* tag, const std::vector<DataArray>& arrays, std::int64_t num_rows) {
+        if (num_rows < 0 && arrays.empty()) return;
+        text += std::string("    <") + tag + ">\n";
+        for (const auto& array : arrays) {
+            if (array.type() == ScalarType::String) continue;  // texts about the grid
+            if (num_rows >= 0 && array.num_rows() != num_rows) {
+                throw InvalidInput("write_image: array '" + array.name() + "' of the " + (tag == std::string("CellData") ? "cells" : "points") + " has " +
+                                   std::to_string(array.num_rows()) + " rows, expected " + std::to_string(num_rows) + ".");
+            }
+            text += "      <DataArray" + vtk_declaration(array) + (num_rows < 0 ? " NumberOfTuples=\"" + std::to_string(array.num_rows()) + "\"" : "") +
+                    " format=\"appended\" offset=\"" + std::to_string(offset) + "\"/>\n";
+            offset += 8 + (array.bytes().size() + 7) / 8 * 8;
+            written.push_back(&array);
+        }
+        text += std::string("    </") + tag + ">\n";
+    };
+    add_group("FieldData", grid.field_data, -1);
+    text += "    <Piece Extent=\"" + joined(extent) + "\">\n";
+    add_group("PointData", grid.point_data, product(grid, false));
+    add_group("CellData", grid.cell_data, product(grid, true));
+    text += "    </Piece>\n  </ImageData>\n  <AppendedData encoding=\"raw\">\n";
+    text.append((8 - (text.size() + 1) % 8) % 8, ' ');
+    text += '_';
+
+    AtomicFile file(path);
+    file.write(text);
+    for (const auto* array : written) {
+        constexpr std::array<std::byte, 8> zeros{};
+        const std::uint64_t size = array->bytes().size();
+        file.write(std::as_bytes(std::span(&size, 1)));
+        file.write(array->bytes());
+        file.write(std::span(zeros).first((8 - size % 8) % 8));
+    }
+    file.write("\n  </AppendedData>\n</VTKFile>\n");
+    file.commit();
+}
+
+}  // namespace meshard

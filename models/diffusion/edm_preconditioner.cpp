@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/diffusion/edm_preconditioner.h"
+
+#include "models/layers/option_checks.h"
+#include "partition/error.h"
+
+#include <nlohmann/json.hpp>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <sstream>
+
+namespace meshard {
+namespace {
+
+constexpr const char* kPreconditioner = "EDMPreconditioner";
+
+/// The arguments of a nested model of a class. @throws InvalidInput if there is none, or of another class
+const nlohmann::json& nested_arguments(const nlohmann::json& arguments, const char* class_name, const std::string& where)
+{
+    const auto found = arguments.find("model");
+    if (found == arguments.end() || !found->is_object() || !found->contains("__args__"))
+        throw InvalidInput(std::string(kPreconditioner) + ": " + where + " has no model of the class " + class_name + ".");
+    if (const auto name = found->value("__name__", std::string()); name != class_name)
+        throw InvalidInput(std::string(kPreconditioner) + ": " + where + " has a model of the class '" + name + "'; expected " + class_name + ".");
+    return (*found)["__args__"];
+}
+
+}  // namespace
+
+EdmPreconditionerImpl::EdmPreconditionerImpl(DitOptions options, const std::vector<double>& sigma_data)
+{
+    const OptionChecks checks(kPreconditioner);
+    if (sigma_data.empty()) checks.refuse("sigma_data must be one number or one for each channel.");
+    for (const auto value : sigma_data) {
+        if (!(value > 0)) checks.refuse("sigma_data must be positive, and is " + std::to_string(value) + ".");
+    }
+    const auto values = torch::tensor(sigma_data, torch::kFloat);
+    sigma_data_ = register_buffer("sigma_data", sigma_data.size() == 1 ? values.squeeze(0) : values);
+    const auto wrapper = register_module("model", std::make_shared<torch::nn::Module>());
+    dit_ = wrapper->register_module("model", Dit(std::move(options)));
+    if (sigma_data.size() > 1 && static_cast<std::int64_t>(sigma_data.size()) != dit_->options().num_outputs()) {
+        checks.refuse("sigma_data has " + std::to_string(sigma_data.size()) + " numbers for " + std::to_string(dit_->options().num_outputs()) + " channels.");
+    }
+}
+
+torch::Tensor EdmPreconditionerImpl::sigma_data(const torch::Tensor& like) const
+{
+    const auto values = sigma_data_.to(like.scalar_type());
+    return values.dim() == 0 ? values.view({1, 1, 1, 1}) : values.view({1, -1, 1, 1});
+}
+
+torch::Tensor EdmPreconditionerImpl::loss_weight(const torch::Tensor& sigma) const
+{
+    const auto s = sigma.view({-1, 1, 1, 1}), data = sigma_data(sigma);
+    return (s.square() + data.square()) / (s * data).square();
+}
+
+torch::Tensor EdmPreconditionerImpl::forward(const torch::Tensor& noisy, const torch::Tensor& sigma, const DenoiserCondition& condition)
+{
+    const auto& options = dit_->options();
+    const auto joined = condition.image.defined() && condition.image.dim() == 4 ? condition.image.size(1) : 0;
+    if (noisy.dim() != 4 || noisy.size(1) != options.num_outputs() || noisy.size(1) + joined != options.in_channels) {
+        std::ostringstream message;
+        message << "the noisy image must have " << options.num_outputs() << " channels and the condition image " << options.in_channels - options.num_outputs()
+                << "; they have the shapes " << noisy.sizes() << " and " << (condition.image.defined() ? condition.image.sizes() : at::IntArrayRef()) << ".";
+        OptionChecks(kPreconditioner).refuse(message.str());
+    }
+    if (sigma.dim() != 1 || sigma.size(0) != noisy.size(0)) OptionChecks(kPreconditioner).refuse("sigma must be one number for each image.");
+    const auto level = sigma.to(noisy.scalar_type());
+    const auto s = level.view({-1, 1, 1, 1}), data = sigma_data(noisy);
+    const auto total = s.square() + data.square();
+    const auto c_skip = data.square() / total, c_out = s * data / total.sqrt(), c_in = total.rsqrt();
+
+    auto input = noisy * c_in;
+    if (condition.image.defined()) input = torch::cat({input, condition.image.to(noisy.scalar_type())}, 1);
+    const auto vector = condition.vector.defined() ? condition.vector.to(noisy.scalar_type()) : condition.vector;
+    return noisy * c_skip + c_out * dit_->forward(input, level.log() / 4, vector);
+}
+
+torch::Tensor edm_loss(EdmPreconditioner& model, const torch::Tensor& clean, const torch::Tensor& sigma, const torch::Tensor& noise,
+                       const DenoiserCondition& condition)
+{
+    const auto denoised = model->forward(clean + sigma.view({-1, 1, 1, 1}) * noise, sigma, condition);
+    return (model->loss_weight(sigma) * (denoised - clean).square()).mean();
+}
+
+EdmPreconditioner make_edm_preconditioner(const nlohmann::json& arguments)
+{
+    std::vector<double> sigma_data{0.5};
+    for (const auto& [name, value] : arguments.items()) {
+        if (name == "model") continue;
+        if (name != "sigma_data") throw InvalidInput(std::string(kPreconditioner) + ": there is no argument '" + name + "'; it has model and sigma_data.");
+        const bool is_list = value.is_array() && std::ranges::all_of(value, [](const auto& entry) { return entry.is_number(); });
+        if (!value.is_number() && !is_list)
+            throw InvalidInput(std::string(kPreconditioner) + ": sigma_data cannot be " + value.dump() + "; expected a number or numbers.");
+        sigma_data = is_list ? value.get<std::vector<double>>() : std::vector<double>{value.get<double>()};
+    }
+    const auto& wrapper = nested_arguments(arguments, "ConcatConditionWrapper", "it");
+    return EdmPreconditioner(dit_options(nested_arguments(wrapper, "DiT", "its ConcatConditionWrapper")), sigma_data);
+}
+
+}  // namespace meshard

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "models/diffusion/dit.h"
+
+#include <nlohmann/json_fwd.hpp>
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include <vector>
+
+namespace meshard {
+
+/// What a denoiser is told besides the noisy image.
+struct DenoiserCondition {
+    torch::Tensor image;   ///< (B, channels, rows, columns), joined to the noisy image behind its channels; may be undefined
+    torch::Tensor vector;  ///< (B, condition_dim); may be undefined
+};
+
+/// A DiT as a denoiser of images with noise of any level (Karras et al. 2022, Elucidating the design space of diffusion-based generative models, section 5),
+/// with the parameters of PhysicsNeMo's EDMPreconditioner around ConcatConditionWrapper around DiT (`model.model.*`, buffer `sigma_data`):
+///
+///     D(x, s) = c_skip x + c_out F(join(c_in x, condition image), ln(s) / 4, condition vector)
+///
+/// The condition image is not scaled. Sharded as the DiT: images cut along rows and columns, levels and condition vectors the same on every rank.
+class EdmPreconditionerImpl : public torch::nn::Module {
+public:
+    /// @param sigma_data   standard deviation of the data: one number, or one for each channel of the noisy image
+    /// @throws InvalidInput as `DitOptions::validate`, and if `sigma_data` has a number that is not positive
+    EdmPreconditionerImpl(DitOptions options, const std::vector<double>& sigma_data);
+
+    /// @param noisy   (B, channels, rows, columns)
+    /// @param sigma   (B), the standard deviation of each sample's noise, positive
+    /// @return        the denoised images, of the same shape
+    /// @throws InvalidInput for shapes that do not fit
+    torch::Tensor forward(const torch::Tensor& noisy, const torch::Tensor& sigma, const DenoiserCondition& condition = {});
+
+    /// The factor of each sample's squared error in the training loss, (B, 1 or channels, 1, 1): (s^2 + sd^2) / (s sd)^2.
+    torch::Tensor loss_weight(const torch::Tensor& sigma) const;
+
+    Dit& dit() { return dit_; }
+    const DitOptions& options() const { return dit_->options(); }
+
+private:
+    torch::Tensor sigma_data(const torch::Tensor& like) const;
+
+    torch::Tensor sigma_data_;  // () or (channels)
+    Dit dit_{nullptr};
+};
+TORCH_MODULE(EdmPreconditioner);
+
+/// The mean over all entries of loss_weight (D(clean + sigma noise, sigma) - clean)^2, a scalar (Karras et al. 2022, equation 8). `noise` is as `clean`,
+/// standard normal; `sigma` (B).
+torch::Tensor edm_loss(EdmPreconditioner& model, const torch::Tensor& clean, const torch::Tensor& sigma, const torch::Tensor& noise,
+                       const DenoiserCondition& condition = {});
+
+/// From the arguments in a checkpoint of EDMPreconditioner: `sigma_data` and below `model` those of the wrapper with those of the DiT below its `model`, each
+/// as
+/// {"__name__": class, "__args__": arguments}.
+/// @throws InvalidInput for another class inside, or an argument that it does not have
+EdmPreconditioner make_edm_preconditioner(const nlohmann::json& arguments);
+
+}  // namespace meshard

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace meshard {
+
+/// Standard normal numbers for images (B, channels, rows, columns): each depends only on the seed, the index of the draw, and its sample, channel, row and
+/// column in the whole. So an image gets the same noise for any cut, on any number of ranks and on any device; a rank draws that of its own part.
+///
+/// @param like   plain or sharded, cut along any dimensions; its shape, device and layout are the result's, which is in double precision
+at::Tensor grid_noise(const at::Tensor& like, std::uint64_t seed, std::uint64_t draw);
+
+}  // namespace meshard
