@@ -125,7 +125,7 @@ cat <<TEXT
     shards/mesh.pvtp       the surface in 4 shards with ghost cells; open in ParaView, colour by PartitionId
     predicted_026.vtp      body 026 with the predicted \`pressure\` and \`wss\` beside the solver's \`pMean\` and \`wallShearStressMean\`
     predicted_026.png      the predicted pressure, and solver_026.png the solver's; shards.png the shards
-    runs/ahmed             the run: metrics.jsonl, checkpoints, its configuration
+    runs/ahmed             the run: metrics.jsonl, checkpoints, its configuration; report/report.html says whether to trust it
 
   Next: your own cases.  meshard train apps/sample/ahmed.yaml data.root=/your/cases data.surface='run_*/boundary_*.vtp' ...
         all settings:    meshard train --list-keys

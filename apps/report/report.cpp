@@ -105,9 +105,10 @@ OrderedJson report_json(std::span<const ReportedRun> runs)
 {
     OrderedJson json{{"format", "meshard report"}, {"version", 1}, {"runs", OrderedJson::array()}};
     for (const auto& run : runs) {
-        OrderedJson curves;
+        OrderedJson curves, data;
         for (const auto& line : run.log) {
             const auto phase = line.value("phase", "");
+            if (phase == "data") data = line;
             if (phase == "train") curves["loss"].push_back({line["epoch"], line["loss"]});
             if (phase != "val") continue;
             for (const auto& [field, metrics] : line["metrics"].items()) {
@@ -118,7 +119,8 @@ OrderedJson report_json(std::span<const ReportedRun> runs)
                 curves["val " + name + " mae"].push_back({line["epoch"], metrics["mae"]});
             }
         }
-        json["runs"].push_back({{"name", run.name}, {"folder", run.folder.string()}, {"evaluation", to_json(run.evaluation)}, {"curves", curves}});
+        json["runs"].push_back(
+            {{"name", run.name}, {"folder", run.folder.string()}, {"evaluation", to_json(run.evaluation)}, {"data", data}, {"curves", curves}});
     }
     return json;
 }

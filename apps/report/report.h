@@ -31,7 +31,8 @@ struct ReportedRun {
 /// One page without anything from elsewhere: styles, a few lines of script, drawings and pictures are in it.
 std::string report_html(std::span<const ReportedRun> runs, std::span<const CasePictures> pictures);
 
-/// All numbers of the page: {format, version, runs: [{name, evaluation, curves: {loss: [[step, value], ...], ...}}]}.
+/// All numbers of the page: {format, version, runs: [{name, evaluation, data: what training found of its data, curves: {loss: [[step, value], ...],
+/// ...}}]}.
 nlohmann::ordered_json report_json(std::span<const ReportedRun> runs);
 
 /// Evaluates each run on its cases (words as `judged_cases` takes them; of none: val and test), and writes report.html, report.json, cases.csv and the

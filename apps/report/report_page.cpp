@@ -320,6 +320,10 @@ std::string section_of(const PageJson& run, std::span<const CasePictures> pictur
     const auto name = run["name"].get<std::string>();
     std::string html = "<section><h2>" + escaped(name) + "</h2><p>" + escaped(run["evaluation"]["model"].get<std::string>()) + "</p>" + verdict(run);
     for (const auto& note : run["evaluation"]["notes"]) html += "<p class=\"note\">" + escaped(note.get<std::string>()) + "</p>";
+    for (const char* which : {"contradictions", "warnings"}) {
+        if (!run["data"].contains(which)) continue;
+        for (const auto& sentence : run["data"][which]) html += "<p class=\"note\">" + escaped("data: " + sentence.get<std::string>()) + "</p>";
+    }
     html += "<h3>Fields, means over cases</h3>" + tables_of_fields(run);
     if (const auto forces = table_of_forces(run); !forces.empty()) html += "<h3>Drag and lift</h3>" + forces + "<div class=\"plots\">" + plots_of_forces(run);
     std::vector<std::string> drawn;

@@ -84,6 +84,7 @@ constexpr SettingRule kFixedRules[] = {
     {.path = "training.augment.translation", .type = SettingType::NumberList, .fallback = "[0, 0, 0]", .min = 0, .max = 1e6, .meaning = "largest shifts of training cases along x, y and z, in units of data.length"},
     {.path = "training.augment.free_stream", .type = SettingType::TextList, .meaning = "the three of data.constants that are the free stream's x, y and z and turn with the case"},
     {.path = "training.augment.sided_constants", .type = SettingType::TextList, .meaning = "those of data.constants that change their sign in a mirror, e.g. a yaw angle"},
+    {.path = "training.force_weights", .type = SettingType::NumberList, .min = 0, .max = 1e6, .meaning = "factors of drag and lift in the loss, e.g. [0.05, 0.01]: squared errors in units of the coefficients' spread over cases"},
     {.path = "training.accumulate", .type = SettingType::Integer, .fallback = "1", .min = 1, .max = 1e6, .meaning = "cases of a data group whose gradients are averaged before the weights change"},
     {.path = "training.clip_norm", .type = SettingType::Number, .fallback = "0", .min = 0, .max = 1e9, .meaning = "largest norm of all gradients together; larger ones are scaled down to it; 0: any"},
     {.path = "training.max_skipped_steps", .type = SettingType::Integer, .fallback = "0", .min = 0, .max = kLargeCount, .meaning = "steps in a row that may be left out because loss or gradients are not finite; 0: the first ends the run"},
@@ -129,6 +130,7 @@ constexpr SettingRule kFixedRules[] = {
     {.path = "logging.every_n_steps", .type = SettingType::Integer, .fallback = "1", .min = 1, .max = kLargeCount, .meaning = "steps between lines of metrics.jsonl"},
     {.path = "logging.jsonl", .fallback = "true", .words = "true", .meaning = "metrics.jsonl is always written"},
     {.path = "logging.tensorboard", .fallback = "false", .words = "true|false", .meaning = "the numbers of metrics.jsonl also as events, in tensorboard/ of the run's folder"},
+    {.path = "logging.report", .fallback = "false", .words = "true|false", .meaning = "at the end the page of meshard report, in report/ of the run's folder"},
 };
 // clang-format on
 
@@ -332,6 +334,16 @@ void read_loss(const Settings& settings, const DataConfig& data, TrainingConfig&
         const bool is_field = std::any_of(data.fields.begin(), data.fields.end(), [&](const auto& field) { return field.name == name; });
         if (!is_field) throw UsageError(settings.where(path) + " weighs a field that data.fields has not; it has " + names + ".");
         training.field_weights[name] = settings.numbers(path);
+    }
+    if (settings.has("training.force_weights")) {
+        const auto forces = settings.numbers("training.force_weights");
+        if (forces.size() != 2) throw UsageError(settings.where("training.force_weights") + " must be two numbers, of drag and of lift, e.g. [0.05, 0.01].");
+        training.force_weights = {forces[0], forces[1]};
+        if (training.has_forces() && !(data.tells("normals") && data.tells("areas")))
+            throw UsageError(settings.where("training.force_weights") +
+                             " needs the area vectors of the points: put normals and areas among data.inputs, e.g. [points, normals, areas].");
+        if (data.samples_by_area && training.has_forces())
+            throw UsageError(settings.where("data.sampling") + " is areas, and training.force_weights adds forces over points of equal chance. Set uniform.");
     }
     training.weigh_areas = settings.text("training.point_weights") == "areas";
     if (training.weigh_areas && !data.tells("areas")) {
@@ -628,6 +640,7 @@ TrainingRunConfig training_config(const Settings& settings)
     config.num_domain_ranks = count_or_auto(settings, "parallel.domain");
     config.shard_parameters = settings.text("parallel.parameters") == "sharded";
     config.writes_events = settings.text("logging.tensorboard") == "true";
+    config.writes_report = settings.text("logging.report") == "true";
     config.log_interval = settings.integer("logging.every_n_steps");
     if (training.exact) require_exact(config, settings);
     return config;

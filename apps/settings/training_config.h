@@ -131,6 +131,7 @@ struct TrainingConfig {
     std::int64_t max_steps = 0;                                ///< 0: no limit
     FieldLossOptions loss;                                     ///< but for the fields' weights
     std::map<std::string, std::vector<double>> field_weights;  ///< of those that have one, in the loss: one number, or one a channel
+    std::array<double, 2> force_weights{};                     ///< of errors of drag and lift in the loss; 0: none
     bool weigh_areas = false;                                  ///< points count in the loss by their areas
     std::int64_t accumulate = 1;                               ///< cases of a data group in a step
     double clip_norm = 0;                                      ///< largest norm of all gradients; 0: any
@@ -167,6 +168,8 @@ struct TrainingConfig {
     bool shuffle = true;
     std::filesystem::path order_file;  ///< may be empty
     std::filesystem::path init;        ///< may be empty
+
+    bool has_forces() const { return force_weights[0] > 0 || force_weights[1] > 0; }
 };
 
 /// Everything `meshard train` wants to know. Paths are as the user gave them, relative to the working folder.
@@ -185,6 +188,7 @@ struct TrainingRunConfig {
     bool shard_parameters = false;      ///< parameters, gradients and the optimiser's state are cut among all ranks
     std::int64_t log_interval = 1;      ///< in steps
     bool writes_events = false;         ///< for TensorBoard
+    bool writes_report = false;         ///< at the end of the run
 
     std::filesystem::path run_dir() const { return output_dir / run_id; }
 };

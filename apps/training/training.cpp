@@ -2,9 +2,12 @@
 #include "apps/training/training.h"
 
 #include "apps/cases/field_scaling.h"
+#include "apps/evaluation/data_check.h"
 #include "apps/program/rank_device.h"
 #include "apps/settings/training_log.h"
 #include "apps/training/augmentation.h"
+#include "apps/training/force_term.h"
+#include "apps/training/input_ranges.h"
 #include "apps/training/kept_checkpoints.h"
 #include "apps/training/run_cases.h"
 #include "apps/training/run_checkpoint.h"
@@ -137,6 +140,7 @@ public:
     void finish();
 
 private:
+    void check_data(const TrainingStart& start);
     void make_model();
     void check_augmentation() const;
     at::Tensor predict(const PointInputs& inputs);
@@ -183,10 +187,13 @@ private:
     std::map<std::string, FieldScaling> scalings_;  // by case id
     Normalizer normalizer_;                         // of the fields without their units
     at::Tensor training_mean_;                      // of these: the normaliser's, but where vectors keep their mean
+    InputRanges ranges_;
+    DataFindings findings_;
     Model model_;
     std::optional<ReplicatedModule> replicated_;
     std::optional<FullyShardedModule> sharded_;  // in its place
     FieldLoss loss_;
+    std::optional<ForceTerm> force_term_;
     std::optional<WeightUpdate> update_;
     std::optional<Validation> validation_;
 
@@ -238,10 +245,16 @@ void Run::prepare(const TrainingStart& start, const volatile std::sig_atomic_t& 
     data_.emplace(prepare_cases(config_, cases_, {.verify_sources = start.verify_sources}, device_mesh_, device(), log_, stop_requested));
     const auto& channels = data_->train.channels();
     validation_.emplace(config_.data, channels, config_.forces, cases_);
+    check_data(start);
     for (const auto& source : cases_.all()) scalings_[source.id] = field_scaling(config_.data, channels, source);
     const auto statistics = target_statistics(data_->train, config_.training.exact, scalings_);
     normalizer_ = statistics.normalizer(shared_vectors(config_.data, channels));
     training_mean_ = statistics.normalizer().mean;
+    for (std::int64_t i = 0; i < data_->train.size(); ++i) {
+        PointInputs bounds{.embedding = data_->train.input_bounds(i), .positions = {}, .constants = {}, .time = {}};
+        tell_of_case(bounds, config_.data, data_->train.sources()[i]);
+        ranges_.add(bounds);
+    }
     check_augmentation();
     make_model();
     keep_cases(*data_, config_.data, device(), device_mesh_->all(), log_);
@@ -252,6 +265,28 @@ void Run::prepare(const TrainingStart& start, const volatile std::sig_atomic_t& 
     }
     make_loss();
     seconds_in_preparation_ = seconds_since(preparing);
+}
+
+/// What the cases say of themselves before anything is learnt from them. A run that goes on has been let pass when it began.
+void Run::check_data(const TrainingStart& start)
+{
+    const bool has_forces = config_.training.has_forces();
+    if (start.resume && !has_forces) return;
+    std::vector<std::filesystem::path> shards;
+    for (const auto& source : cases_.all()) shards.push_back(data_->shards.at(source.id));
+    const JudgedFields layout(config_.data.fields, data_->train.channels());
+    const auto figures = case_figures(shards, config_.data, layout, device_mesh_->all());
+    if (!start.resume) {
+        findings_ = judge_data(cases_, figures, config_.data, config_.forces, layout);
+        if (!findings_.contradictions.empty() && !start.accepts_data) {
+            std::string text = "the data contradict themselves.";
+            for (const auto& contradiction : findings_.contradictions) text += " " + contradiction;
+            throw InvalidInput(text + " To train on them as they are: --accept-data.");
+        }
+    }
+    if (has_forces)
+        force_term_.emplace(config_.training.force_weights, config_.data, layout, config_.forces, cases_.train,
+                            std::span(figures).first(cases_.train.size()), device());
 }
 
 void Run::make_model()
@@ -287,7 +322,12 @@ void Run::make_loss()
 at::Tensor Run::loss_of(const at::Tensor& prediction, const CaseTensors& example) const
 {
     const auto areas = config_.training.weigh_areas ? example.inputs.embedding.narrow(-1, first_channel(config_.data, "areas"), 1) : at::Tensor();
-    return loss_(prediction, normalizer_.normalize(scalings_.at(example.id).without_unit(example.target)), areas);
+    const auto& scaling = scalings_.at(example.id);
+    const auto target = normalizer_.normalize(scaling.without_unit(example.target));
+    const auto loss = loss_(prediction, target, areas);
+    if (!force_term_ || !model_.module->is_training()) return loss;  // validation's loss is of the fields alone
+    const auto difference = (prediction - target) * normalizer_.std;
+    return loss + (*force_term_)(scaling.scale.defined() ? difference * scaling.scale : difference, example);
 }
 
 void Run::describe()
@@ -305,6 +345,15 @@ void Run::describe()
     log_.say(formatted("%lld training, %lld validation, %lld test cases, %lld points in training; prepared in %.1f s",
                        static_cast<long long>(data_->train.size()), static_cast<long long>(data_->val.size()), static_cast<long long>(data_->test.size()),
                        static_cast<long long>(data_->train.num_points()), seconds_in_preparation_));
+
+    if (!findings_.numbers.empty()) {
+        Json found{{"phase", "data"}};
+        found.update(findings_.numbers);
+        log_.record(found);
+    }
+    for (const auto& sentence : findings_.found) log_.say("data: " + sentence);
+    for (const auto& warning : findings_.warnings) log_.say("data: look at this: " + warning);
+    for (const auto& contradiction : findings_.contradictions) log_.say("data: accepted, though: " + contradiction);
 
     std::int64_t num_parameters = 0;
     for (const auto& parameter : model_.module->parameters()) num_parameters += parameter.numel();
@@ -758,6 +807,7 @@ void Run::save(const char* name, const Json& metrics) const
         const auto mean = training_mean_.cpu();
         description["training_mean"] = std::vector<float>(mean.const_data_ptr<float>(), mean.const_data_ptr<float>() + mean.numel());
     }
+    description["input_ranges"] = ranges_.to_json();
     description["seed"] = config_.seed;
     description["draws"] = kDrawsOfSteps;
     description["train_cases"] = train_ids();
@@ -833,6 +883,7 @@ bool train(const TrainingRunConfig& config, const CaseLists& cases, const Traini
     if (end != LoopEnd::Done) return end == LoopEnd::OutOfTime;
     run.record_memory();
     run.test();
+    if (start.after_last_step) start.after_last_step();
     run.finish();
     return true;
 }

@@ -19,6 +19,8 @@ struct TrainingStart {
     std::int64_t profile_steps = 0;  ///< so many steps after the first are traced: profile/rank_R.json in the run's folder, R this rank
     std::function<void()> before_first_step =
         {};  ///< called on every rank, when settings, data and checkpoint were found to be good; from here on there is something to save
+    std::function<void()> after_last_step = {};  ///< called on every rank at the end of a run that was not stopped
+    bool accepts_data = false;                   ///< train on data that contradict themselves
 
     bool is_trial() const { return validate_only || print_plan; }  ///< nothing is trained, and nothing written but shards
 };

@@ -6,6 +6,7 @@
 #include "apps/program/rank_program.h"
 #include "apps/program/verbs.h"
 #include "apps/program/version.h"
+#include "apps/report/report.h"
 #include "apps/settings/settings.h"
 #include "apps/settings/training_config.h"
 #include "apps/training/training.h"
@@ -47,6 +48,7 @@ struct TrainArguments {
     bool list_keys = false;
     bool overwrite = false;
     bool verify_sources = false;
+    bool accepts_data = false;
     std::int64_t profile_steps = 0;
 };
 
@@ -74,6 +76,8 @@ bool parse(std::span<const std::string> arguments, TrainArguments& options)
         ->check(CLI::PositiveNumber)
         ->type_name("STEPS");
     app.add_flag("--verify-sources", options.verify_sources, "read every source completely, to check that cached shards are still those of it");
+    app.add_flag("--accept-data", options.accepts_data,
+                 "train although the data contradict themselves: forces and the table's coefficients, kinds, signs, cases in two splits");
     if (!parse_arguments(app, arguments)) return false;
 
     if (options.resume.empty() && !words.empty()) {
@@ -230,8 +234,15 @@ int train_command(std::span<const std::string> arguments)
             throw_if_interrupted();
             if (!options.resume.empty() && world.rank() == 0) add_to_records(arguments, settings, is_changed, config.run_dir());
         };
-        const TrainingStart start{!options.resume.empty(), options.validate,      options.print_plan,
-                                  options.verify_sources,  options.profile_steps, before_first_step};
+        const auto after_last_step = [&] {
+            if (!config.writes_report) return;
+            const std::vector runs{config.run_dir()};
+            const auto folder = std::filesystem::absolute(config.run_dir()) / "report";
+            write_report(runs, {}, folder, world);
+            if (world.rank() == 0) std::cerr << "report: " << (folder / "report.html").string() << std::endl;
+        };
+        const TrainingStart start{!options.resume.empty(), options.validate,  options.print_plan, options.verify_sources,
+                                  options.profile_steps,   before_first_step, after_last_step,    options.accepts_data};
         return train(config, cases, start, world, stop_requested) ? exit_code::ok : exit_code::interrupted;
     };
     std::signal(SIGPIPE, SIG_IGN);  // a reader of the messages (`| tee run.log`) may be ended first by the same Ctrl-C; the checkpoint must still be written

@@ -2,6 +2,7 @@
 """`meshard evaluate` and `report`: every number recomputed here from the files of the predictions, in plain Python."""
 import base64
 import csv
+import html
 import html.parser
 import json
 import math
@@ -65,7 +66,8 @@ class Judged(Case):
         for row in rows["cases"]:
             row.update(Cd=0.3 + 0.01 * int(row["id"]), Cl=0.1)
         (self.folder / "cases/cases.json").write_text(json.dumps(rows))
-        self.good("train", "car.yaml", "data.reference.U_inf=[40, 0, 0]", "data.forces.area=0.1", "training.num_epochs=3", "logging.tensorboard=true")
+        self.good("train", "car.yaml", "data.reference.U_inf=[40, 0, 0]", "data.forces.area=0.1", "training.num_epochs=3", "logging.tensorboard=true",
+                  "--accept-data")   # the table's coefficients are made up
 
     def good(self, *words, code=0):
         result = self.meshard(*words)
@@ -197,6 +199,19 @@ class Evaluation(Judged):
         self.assertAlmostEqual(last["val/errors/wss/x/rel_l2"] / val["errors"]["wss"]["x"]["rel_l2"], 1, 6)
         self.assertAlmostEqual(last["val/forces/cd/mae"] / val["forces"]["cd"]["mae"], 1, 6)
 
+    def test_of_training_is_read_by_the_package_of_tensorboard(self):
+        try:
+            from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+        except ImportError:
+            self.skipTest("the package tensorboard is not installed")
+        events = EventAccumulator(str(self.folder / "runs/car/tensorboard")).Reload()
+        lines = [json.loads(line) for line in (self.folder / "runs/car/metrics.jsonl").read_text().splitlines()]
+        losses = [(line["step"], line["loss"]) for line in lines if line["phase"] == "train_step"]
+        found = [(event.step, event.value) for event in events.Scalars("train_step/loss")]
+        self.assertEqual([step for step, _ in found], [step for step, _ in losses])
+        for (_, value), (_, expected) in zip(found, losses):
+            self.assertAlmostEqual(value / expected, 1, 6)
+
     def test_ends_with_one_where_a_bound_is_broken_and_refuses_what_is_not_there(self):
         self.assertIn("test.cd.mae is", self.good("evaluate", "runs/car", "--fail-if", "test.cd.mae>0", code=1).err)
         self.good("evaluate", "runs/car", "--fail-if", "test.pressure.rel_l2>1000")
@@ -266,20 +281,63 @@ class Report(Judged):
         self.assertEqual(len([name for name in pictures if name.startswith("car_2_4_")]), 2 * 3)
         self.assertEqual(len([name for name in pictures if name.startswith("car_4_")]), 2 * 3)
 
+    def test_is_written_at_the_end_of_training_where_it_is_asked_for(self):
+        self.assertFalse((self.folder / "runs/car/report").exists())
+        words = ("train", "car.yaml", "run_id=end", "training.num_epochs=2", "logging.report=true")
+        self.assertIn("runs/end/report/report.html\n", self.good(*words, "--nproc", 2).err)
+        numbers = json.loads((self.folder / "runs/end/report/report.json").read_text())
+        self.assertEqual([case["id"] for case in numbers["runs"][0]["evaluation"]["cases"]], ["3", "4"])
+        self.good("report", "runs/end", "-o", "later")
+        later = json.loads((self.folder / "later/report.json").read_text())
+        for ours, theirs in zip(numbers["runs"][0]["evaluation"]["cases"], later["runs"][0]["evaluation"]["cases"]):
+            self.assertAlmostEqual(ours["fields"]["pressure"]["rel_l2"], theirs["fields"]["pressure"]["rel_l2"], 6)
+
+    def in_browser(self, page, script, *flags, width=400):
+        """What `script`, the body of a function that returns something, finds in the page; chromium must print no message of the page."""
+        shown = page.with_suffix(".test.html")
+        watch = "<script>window.troubles=[];addEventListener('error',e=>troubles.push(String(e.message||e.target.src)),true);" \
+                "addEventListener('unhandledrejection',e=>troubles.push(String(e.reason)))</script>"
+        ask = f"<script>addEventListener('load',function(){{var found=(function(){{{script}}})();" \
+              "document.title='found '+JSON.stringify({found:found,troubles:troubles})})</script></body>"
+        shown.write_text(page.read_text().replace("<head>", "<head>" + watch).replace("</body>", ask))
+        with tempfile.TemporaryDirectory() as home:
+            done = subprocess.run(["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", f"--window-size={width},800",
+                                   f"--user-data-dir={home}", *flags, "--dump-dom", f"file://{shown}"], capture_output=True, text=True, timeout=120)
+        title = re.search(r"<title>found (.*?)</title>", done.stdout)
+        self.assertIsNotNone(title, done.stderr[-2000:])
+        self.assertNotIn("CONSOLE", done.stderr)
+        answer = json.loads(html.unescape(title[1]))
+        self.assertEqual(answer["troubles"], [])
+        return answer["found"]
+
     def test_draws_in_a_browser_without_an_error(self):
-        browser = shutil.which("chromium")
-        if not browser:
-            self.skipTest("there is no chromium")
+        self.needs("chromium")
         self.good("report", "runs/car", "-o", "report")
         page = self.folder / "report/report.html"
-        script = "<script>addEventListener('load',function(){var h=document.querySelectorAll('th[data-sort]');h[0].click();" \
-                 "document.title='widths '+document.documentElement.scrollWidth+' '+innerWidth+' loaded '+Array.from(document.images).every(i=>i.naturalWidth>0)" \
-                 "+' sorted '+h[0].dataset.sort})</script></body>"
-        page.write_text(page.read_text().replace("</body>", script))
-        with tempfile.TemporaryDirectory() as home:
-            done = subprocess.run([browser, "--headless", "--no-sandbox", "--disable-gpu", "--window-size=400,800", f"--user-data-dir={home}", "--dump-dom",
-                                   f"file://{page}"], capture_output=True, text=True, timeout=120)
-        title = re.search(r"<title>widths (\d+) (\d+) loaded (\w+) sorted (\w+)", done.stdout)
-        self.assertIsNotNone(title, done.stderr[-2000:])
-        self.assertLessEqual(int(title[1]), int(title[2]))
-        self.assertEqual((title[3], title[4]), ("true", "up"))
+        wide = self.in_browser(page, "return {page:document.documentElement.scrollWidth,window:innerWidth,pictures:Array.from(document.images).map(i=>i.naturalWidth),"
+                                     "svgs:document.querySelectorAll('svg').length,dots:Array.from(document.querySelectorAll('circle title')).map(t=>t.textContent)}")
+        self.assertLessEqual(wide["page"], wide["window"])
+        self.assertEqual(wide["pictures"], [640] * 12)
+        self.assertGreater(wide["svgs"], 4)
+        self.assertTrue(any(text.startswith("case 4: true ") for text in wide["dots"]), wide["dots"])
+        columns = "var tables=Array.from(document.querySelectorAll('table')),table=tables[tables.length-1],head=table.tHead.rows[0].cells,found=[];" \
+                  "var column=k=>Array.from(table.tBodies[0].rows).map(r=>r.cells[k].dataset.value);"
+        for k, down in ((0, False), (3, False), (3, True)):
+            clicks = f"head[{k}].click();" * (2 if down else 1)
+            values = self.in_browser(page, columns + clicks + f"return column({k})")
+            self.assertEqual(len(values), 2)
+            self.assertEqual(values, sorted(values, key=float, reverse=down))
+
+    def test_is_readable_on_light_and_dark_screens(self):
+        self.needs("chromium")
+        self.good("report", "runs/car", "-o", "report")
+        script = "var probe=document.createElement('p');probe.style.cssText='background:Canvas;color:CanvasText';document.body.appendChild(probe);" \
+                 "var seen=e=>getComputedStyle(e);var text=document.querySelector('svg text');" \
+                 "return {dark:matchMedia('(prefers-color-scheme: dark)').matches,back:seen(probe).backgroundColor,text:seen(document.body).color,svg:seen(text).fill}"
+        for flag, is_dark in (("--force-color-profile=srgb", False), ("--blink-settings=preferredColorScheme=0", True)):
+            found = self.in_browser(self.folder / "report/report.html", script, flag)
+            self.assertEqual(found["dark"], is_dark, found)
+            light = {name: sum(float(number) for number in re.findall(r"[0-9.]+", found[name])[:3]) / 765 for name in ("back", "text", "svg")}
+            for name in ("text", "svg"):
+                self.assertGreater(abs(light["back"] - light[name]), 0.6, found)
+            self.assertEqual(light["back"] < 0.5, is_dark, found)
