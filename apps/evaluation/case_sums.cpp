@@ -17,7 +17,8 @@
 namespace meshard {
 namespace {
 
-constexpr std::int64_t kRowsAtOnce = 1 << 18;  // so that the copies in double take little memory
+constexpr const char* kGeometry = "meshard:geometry";  // array with the rows of `row_geometry`
+constexpr std::int64_t kRowsAtOnce = 1 << 18;          // so that the copies in double take little memory
 
 /// Area vector, centroid and size of each cell.
 struct CellNumbers {
@@ -109,6 +110,22 @@ std::vector<double> row_geometry(const Mesh& mesh, bool on_cells)
         for (int c = 0; c < 3; ++c) rows[point * kGeometryColumns + 3 + c] = mesh.points.value(point, c);
     }
     return rows;
+}
+
+void add_geometry(Mesh& mesh, bool on_cells)
+{
+    (on_cells ? mesh.cell_data : mesh.point_data)
+        .push_back(DataArray::from(kGeometry, row_geometry(mesh, on_cells), static_cast<std::int32_t>(kGeometryColumns)));
+}
+
+at::Tensor take_geometry(Mesh& mesh, std::int64_t num_rows, bool on_cells)
+{
+    auto& arrays = on_cells ? mesh.cell_data : mesh.point_data;
+    const auto array = std::ranges::find_if(arrays, [](const auto& one) { return one.name() == kGeometry; });
+    auto values = array->to_doubles();
+    values.resize(static_cast<std::size_t>(num_rows * kGeometryColumns));
+    arrays.erase(array);
+    return torch::tensor(values, torch::kDouble).reshape({num_rows, kGeometryColumns});
 }
 
 at::Tensor shard_geometry(const std::filesystem::path& shards, bool on_cells, std::span<const std::int64_t> ids, std::int32_t first_part)

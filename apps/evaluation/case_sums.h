@@ -23,7 +23,13 @@ inline constexpr std::int64_t kGeometryColumns = 7;
 /// cells of the mean of their points. All areas are 0 in a cloud without cells.
 std::vector<double> row_geometry(const Mesh& mesh, bool on_cells);
 
-/// The same of those rows of a shards folder that have these ids in the whole, ascending: (ids, kGeometryColumns), double.
+/// Adds an array with these numbers to the rows of a whole mesh, so that they go with its parts.
+void add_geometry(Mesh& mesh, bool on_cells);
+
+/// Takes that array away. Returns its first rows: (num_rows, kGeometryColumns), double.
+at::Tensor take_geometry(Mesh& mesh, std::int64_t num_rows, bool on_cells);
+
+/// These numbers of those rows of a shards folder that have these ids in the whole, ascending: (ids, kGeometryColumns), double.
 /// @param first_part   read first: the part where most of them lie
 at::Tensor shard_geometry(const std::filesystem::path& shards, bool on_cells, std::span<const std::int64_t> ids, std::int32_t first_part);
 

@@ -21,29 +21,12 @@
 namespace meshard {
 namespace {
 
-constexpr const char* kGeometry = "meshard:geometry";  // array with the rows of `row_geometry`
-constexpr std::int64_t kBins = 100;                    // of drag along x
-
-std::vector<DataArray>& arrays_of(Mesh& mesh, bool on_cells)
-{
-    return on_cells ? mesh.cell_data : mesh.point_data;
-}
+constexpr std::int64_t kBins = 100;  // of drag along x
 
 void require_true_fields(const Mesh& mesh, const DataConfig& data, const std::string& where)
 {
     const auto& arrays = data.on_cells ? mesh.cell_data : mesh.point_data;
     for (const auto& field : data.fields) require_array(arrays, field.from, where, data.on_cells ? "cell" : "point");
-}
-
-/// The columns of the geometry that this rank's rows have.
-at::Tensor take_geometry(Mesh& mesh, std::int64_t num_rows, bool on_cells)
-{
-    auto& arrays = arrays_of(mesh, on_cells);
-    const auto array = std::ranges::find_if(arrays, [](const auto& one) { return one.name() == kGeometry; });
-    auto values = array->to_doubles();
-    values.resize(static_cast<std::size_t>(num_rows * kGeometryColumns));
-    arrays.erase(array);
-    return torch::tensor(values, torch::kDouble).reshape({num_rows, kGeometryColumns});
 }
 
 EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::size_t index, const std::filesystem::path& folder, World& world,
@@ -60,7 +43,7 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
         whole = read_mesh(source.file);
         require_true_fields(whole, data, where);
         if (data.tells("areas")) add_areas(whole, data.on_cells, where);
-        arrays_of(whole, data.on_cells).push_back(DataArray::from(kGeometry, row_geometry(whole, data.on_cells), static_cast<std::int32_t>(kGeometryColumns)));
+        add_geometry(whole, data.on_cells);
     }
     auto part = hand_out_mesh(whole, 0, folder / ("case_" + source.id), *device_mesh);
     auto& mesh = part.subdomain.mesh;

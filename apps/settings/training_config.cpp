@@ -342,7 +342,7 @@ void read_loss(const Settings& settings, const DataConfig& data, TrainingConfig&
         if (training.has_forces() && !(data.tells("normals") && data.tells("areas")))
             throw UsageError(settings.where("training.force_weights") +
                              " needs the area vectors of the points: put normals and areas among data.inputs, e.g. [points, normals, areas].");
-        if (data.samples_by_area && training.has_forces())
+        if (data.sampling == SamplingKind::Areas && training.has_forces())
             throw UsageError(settings.where("data.sampling") + " is areas, and training.force_weights adds forces over points of equal chance. Set uniform.");
     }
     training.weigh_areas = settings.text("training.point_weights") == "areas";
@@ -389,6 +389,10 @@ void read_augmentation(const Settings& settings, const TrainingRunConfig& config
         throw UsageError(settings.where(path + (augmentation.rotation > 0 ? "rotation" : "mirror")) +
                          " turns the free stream with the case, and the model is not told which way it flows: put its three components among data.constants "
                          "and name them with training.augment.free_stream.");
+    }
+    if (config.training.has_forces() && (augmentation.rotation > 0 || augmentation.mirror_axis >= 0)) {
+        throw UsageError(settings.where(path + (augmentation.rotation > 0 ? "rotation" : "mirror")) +
+                         " turns the directions of drag and lift, in which training.force_weights measures forces as they are in the files. Set one of the two.");
     }
     if (augmentation.rotation > 0 && config.data.frame.length.find(',') != std::string::npos) {
         throw UsageError(settings.where(path + "rotation") + " needs one data.length for x, y and z, since places that were divided by three do not turn.");

@@ -18,6 +18,7 @@
 #include <chrono>
 #include <cstdio>
 #include <fstream>
+#include <limits>
 #include <numeric>
 #include <string_view>
 #include <thread>
@@ -63,6 +64,8 @@ StoredCase read_stored_case(const std::filesystem::path& folder, const std::stri
         stored.num_rows = json.at("rows");
         stored.num_inputs = json.at("inputs");
         stored.channels = json.at("channels").get<std::vector<std::int64_t>>();
+        stored.lowest = json.at("lowest").get<std::vector<double>>();
+        stored.highest = json.at("highest").get<std::vector<double>>();
         for (const auto& part : json.at("parts")) {
             stored.parts.push_back({part.at("file"), part.at("rows"), part.at("bytes")});
             stored.statistics.emplace_back(part.at("rows").get<std::int64_t>(), part.at("mean").get<std::vector<double>>(),
@@ -118,6 +121,19 @@ struct OrderedRows {
     StoredRows view(std::int64_t num_columns) const { return {ids, order, values, num_columns}; }
 };
 
+/// Widens the bounds of each column to these rows (n, columns).
+void widen(std::vector<double>& lowest, std::vector<double>& highest, const at::Tensor& rows)
+{
+    if (rows.size(0) == 0) return;
+    const auto low = rows.amin(0).to(at::kDouble), high = rows.amax(0).to(at::kDouble);
+    lowest.resize(static_cast<std::size_t>(rows.size(1)), std::numeric_limits<double>::infinity());
+    highest.resize(lowest.size(), -std::numeric_limits<double>::infinity());
+    for (std::size_t c = 0; c < lowest.size(); ++c) {
+        lowest[c] = std::min(lowest[c], low.const_data_ptr<double>()[c]);
+        highest[c] = std::max(highest[c], high.const_data_ptr<double>()[c]);
+    }
+}
+
 void write_case(const CaseStore& store, const CaseSource& source, const std::filesystem::path& shards, const std::string& key,
                 const std::filesystem::path& folder)
 {
@@ -132,6 +148,7 @@ void write_case(const CaseStore& store, const CaseSource& source, const std::fil
 
     PartialFolder partial(folder);
     Json parts = Json::array();
+    std::vector<double> lowest, highest;
     for (std::int32_t part = 0; part < manifest.num_parts(); ++part) {
         const auto subdomain = load_subdomain(shards, manifest, part);
         const auto ids = data.on_cells ? subdomain.cells.owned() : subdomain.points.owned();
@@ -139,6 +156,7 @@ void write_case(const CaseStore& store, const CaseSource& source, const std::fil
         const auto target = field_values(subdomain.mesh, ids, data, where).contiguous();
         ChannelStatistics statistics;
         statistics.add(target);
+        widen(lowest, highest, told);
         const OrderedRows rows(order, ids, told, target);
         char name[32];
         std::snprintf(name, sizeof name, "part_%04d.rows", part);
@@ -150,7 +168,7 @@ void write_case(const CaseStore& store, const CaseSource& source, const std::fil
                          {"squared_differences", statistics.squared_differences()}});
     }
     const Json json{{"format", "meshard stored case"},    {"version", kStoreVersion}, {"key", key},    {"case", source.id}, {"rows", num_rows},
-                    {"inputs", num_point_channels(data)}, {"channels", channels},     {"parts", parts}};
+                    {"inputs", num_point_channels(data)}, {"channels", channels},     {"lowest", lowest}, {"highest", highest}, {"parts", parts}};
     write_file_atomically(partial.path() / "case.json", json.dump(1) + "\n");
     partial.commit();
 }

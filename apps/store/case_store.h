@@ -17,7 +17,7 @@ namespace meshard {
 ///
 ///     ID-0123456789abcdef/     a case; the digits are of a hash of all that it depends on: its shards, and the settings that say what a point is told and
 ///                              what is predicted. Whatever differs lies in a folder of its own.
-///         case.json            number of rows and bytes of each part, the fields' channels, mean and deviation of each target
+///         case.json            number of rows and bytes of each part, the fields' channels, bounds of what points are told, mean and deviation of each target
 ///         part_0000.rows       the rows that part 0 owns (row_file.h), in the order of `StoredOrder`
 ///     locks/                   empty files: who stores a case holds the lock of its folder's name (kept_folder.h)
 struct CaseStore {
@@ -42,6 +42,7 @@ struct StoredCase {
     std::vector<std::int64_t> channels;  ///< of each field
     std::vector<StoredPart> parts;
     std::vector<ChannelStatistics> statistics;  ///< of the targets, a part
+    std::vector<double> lowest, highest;        ///< of each number that a point is told, over all points
 
     std::int64_t num_targets() const;
     std::vector<std::int64_t> rows_of_parts() const;

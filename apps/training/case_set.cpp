@@ -3,6 +3,8 @@
 
 #include "partition/error.h"
 
+#include <ATen/ATen.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -62,6 +64,11 @@ ChannelStatistics CaseSet::statistics() const
         for (const auto& of_part : stored.statistics) all.merge(of_part);
     }
     return all;
+}
+
+at::Tensor CaseSet::input_bounds(std::int64_t i) const
+{
+    return at::stack({at::tensor(stored_[i].lowest), at::tensor(stored_[i].highest)}).to(at::kFloat).unsqueeze(0);
 }
 
 ChannelStatistics CaseSet::statistics(std::int64_t i) const

@@ -57,6 +57,9 @@ public:
     ChannelStatistics statistics() const;
     ChannelStatistics statistics(std::int64_t i) const;
 
+    /// Least and greatest of each number that the points of a case are told: (1, 2, numbers).
+    at::Tensor input_bounds(std::int64_t i) const;
+
     /// Reads all of them now, to stay where they are used, or in page-locked memory of the host.
     void keep(bool on_device);
     bool is_kept() const { return is_kept_; }

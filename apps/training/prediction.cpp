@@ -5,8 +5,10 @@
 #include "apps/cases/computed_inputs.h"
 #include "apps/cases/field_scaling.h"
 #include "apps/cases/mesh_handover.h"
+#include "apps/evaluation/case_sums.h"
 #include "apps/program/command_line.h"
 #include "apps/program/rank_device.h"
+#include "apps/training/prediction_spread.h"
 #include "io/mesh_io.h"
 #include "io/shards/piece_io.h"
 #include "partition/error.h"
@@ -15,34 +17,40 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cstdio>
 
 namespace meshard {
 namespace {
 
 constexpr const char* kSuffix = "_predicted";
+constexpr const char* kSpreadSuffix = "_spread";
 
 bool has_array(const Mesh& mesh, bool on_cells, const std::string& name)
 {
     return find_array(on_cells ? mesh.cell_data : mesh.point_data, name) != nullptr;
 }
 
-/// Adds the channels of `values`, (rows, channels), as arrays. Refuses what is not finite.
-void add_fields(Mesh& mesh, const at::Tensor& values, const Predictor& predictor)
+/// Adds the channels of `values`, (rows, channels), as arrays, and those of `spread`, if it is there. Refuses what is not finite.
+void add_fields(Mesh& mesh, const at::Tensor& values, const at::Tensor& spread, const Predictor& predictor)
 {
     const auto& data = predictor.data();
     std::int64_t channel = 0;
     for (std::size_t f = 0; f < data.fields.size(); ++f) {
         const auto count = predictor.channels()[f];
         const auto field = values.narrow(1, channel, count).contiguous();
-        channel += count;
         auto name = data.fields[f].name;
         if (!torch::isfinite(field).all().item<bool>())
             throw Error("the predicted field '" + name + "' is not finite everywhere: the model of this run is broken.");
         if (has_array(mesh, data.on_cells, name)) name += kSuffix;
         auto& arrays = data.on_cells ? mesh.cell_data : mesh.point_data;
-        std::erase_if(arrays, [&](const DataArray& array) { return array.name() == name; });  // of an earlier prediction
-        const auto* begin = field.data_ptr<float>();
-        arrays.push_back(DataArray::from(name, std::vector<float>(begin, begin + field.numel()), static_cast<std::int32_t>(count)));
+        const auto put = [&](const std::string& called, const at::Tensor& rows) {
+            std::erase_if(arrays, [&](const DataArray& array) { return array.name() == called; });  // of an earlier prediction
+            const auto* begin = rows.data_ptr<float>();
+            arrays.push_back(DataArray::from(called, std::vector<float>(begin, begin + rows.numel()), static_cast<std::int32_t>(count)));
+        };
+        put(name, field);
+        if (spread.defined()) put(name + kSpreadSuffix, spread.narrow(1, channel, count).contiguous());
+        channel += count;
     }
 }
 
@@ -76,6 +84,37 @@ MeshKind kind_of_output(const std::filesystem::path& output)
     throw UsageError("the output " + output.string() + " must end in .vtp, .vtu, .pvtp or .pvtu.");
 }
 
+/// Of each prediction, by its sums. Signs are those of the mean prediction.
+PredictedForces predicted_forces(const std::vector<ForceSums>& sums, const Predictor& model, const JudgedFields& layout, const std::string& name,
+                                 const std::map<std::string, double>& values)
+{
+    PredictedForces found;
+    CaseSource source{name, {}, {}};
+    for (const auto& [column, value] : values) {
+        char text[32];
+        std::snprintf(text, sizeof text, "%.17g", value);
+        source.columns[column] = text;
+    }
+    if (layout.pressure < 0) {
+        found.why = "no field has the kind of a pressure (data.fields.NAME.kind)";
+    } else if (!(sums.front().area > 0)) {
+        found.why = "the mesh has no areas";
+    }
+    const auto flow = found.why.empty() ? flow_reference(model.forces(), source, layout.pressure_kind, found.why) : std::nullopt;
+    if (!flow) return found;
+    Vector3 mean_shear{};
+    for (const auto& one : sums) {
+        for (int c = 0; c < 3; ++c) mean_shear[c] += one.predicted_shear[c] / static_cast<double>(sums.size());
+    }
+    for (auto one : sums) {
+        one.true_shear = mean_shear;
+        const auto coefficient = coefficients(one, *flow);
+        found.drag.push_back(coefficient.drag_predicted);
+        found.lift.push_back(coefficient.lift_predicted);
+    }
+    return found;
+}
+
 }  // namespace
 
 bool is_column(const std::string& length)
@@ -100,14 +139,34 @@ std::int64_t memory_for_points(const World& world, const RankGroup& all)
     return memory_of(device) / 4 / (device.is_cpu() ? world.size() : ranks_a_device(world, all));
 }
 
-void predict_file(Predictor& predictor, const std::filesystem::path& input, const std::filesystem::path& output, const std::map<std::string, double>& values,
-                  const std::filesystem::path& wall, std::optional<MemoryMode> memory, World& world)
+void require_same_fields(std::span<const Predictor> models, bool with_dropout)
+{
+    const auto names = [](const Predictor& model) {
+        std::string text;
+        for (std::size_t f = 0; f < model.channels().size(); ++f)
+            text += (f == 0 ? "" : ", ") + model.data().fields[f].name + ":" + std::to_string(model.channels()[f]);
+        return text + (model.data().on_cells ? " on cells" : " on points");
+    };
+    for (const auto& model : models) {
+        if (names(model) != names(models.front())) {
+            throw InvalidInput(model.checkpoint().string() + " predicts " + names(model) + ", and " + models.front().checkpoint().string() + " " +
+                               names(models.front()) + ". Several runs predict together only if their fields are the same.");
+        }
+        if (with_dropout && !model.has_dropout())
+            throw InvalidInput(model.checkpoint().string() + ": the model has no dropout, so that all its draws would be the same. Leave --dropout-draws out.");
+    }
+}
+
+PredictedForces predict_file(std::span<Predictor> models, const std::filesystem::path& input, const std::filesystem::path& output,
+                             const PredictionOptions& options, World& world)
 {
     const auto kind = kind_of_output(output);
     const bool in_pieces = output.extension() == ".pvtp" || output.extension() == ".pvtu";
     const auto folder = std::filesystem::absolute(output).parent_path();
     const auto device_mesh = DeviceMesh::create(world, {world.size()}, {"domain"});
-    const auto& data = predictor.data();
+    const auto& data = models.front().data();  // of the fields the same in all
+    const auto name = input.filename().string();
+    const auto tells = [&](std::string_view what) { return std::ranges::any_of(models, [&](const auto& model) { return model.data().tells(what); }); };
 
     Mesh whole;
     if (world.rank() == 0) {
@@ -116,49 +175,80 @@ void predict_file(Predictor& predictor, const std::filesystem::path& input, cons
         if ((data.on_cells ? whole.num_cells() : whole.num_points()) == 0) {
             throw InvalidInput(input.string() + " has no " + (data.on_cells ? "cells" : "points") + " to predict on.");
         }
-        if (data.tells("areas")) add_areas(whole, data.on_cells, input.string());  // shares of points and the mean are of the whole
+        if (tells("areas")) add_areas(whole, data.on_cells, input.string());  // shares of points and the mean are of the whole
+        if (options.with_forces) add_geometry(whole, data.on_cells);
     }
     auto part = hand_out_mesh(whole, 0, output, *device_mesh);
     auto& subdomain = part.subdomain;
     const auto rows = data.on_cells ? subdomain.cells.owned() : subdomain.points.owned();
-    const auto frame = frame_of(data, part.bounds, input.filename().string(), values, world.rank() == 0);
-
-    if (data.needs_wall()) {
-        const auto surface = read_wall(wall, input, data.wall_patches);
-        add_distances(subdomain.mesh, data.on_cells, surface, input.filename().string(), data.tells("wall_direction"));
-    }
-    const auto told = point_inputs(subdomain.mesh, rows, data, frame, input.filename().string());
-    remove_computed_inputs(subdomain.mesh);
-    remove_computed_inputs(whole);
     const auto num_rows = static_cast<std::int64_t>(rows.size());
+    at::Tensor geometry;
+    if (options.with_forces) {
+        geometry = take_geometry(subdomain.mesh, num_rows, data.on_cells);
+        if (world.rank() == 0) take_geometry(whole, 0, data.on_cells);
+    }
+
     const auto device = world.device();
-    predictor.move_to(device);
     const auto bytes = memory_for_points(world, device_mesh->all());
-    predictor.set_memory(memory ? *memory : predictor.memory_for(num_rows, bytes));
-    auto inputs = sharded_inputs(told.to(device), rows, device_mesh);
-    const auto value_of = [&](const std::string& name) {
-        const auto found = values.find(name);
-        if (found == values.end()) throw UsageError("the model is told '" + name + "' of a case. Give it with --set " + name + "=...");
+    const JudgedFields layout(data.fields, models.front().channels());
+    const auto value_of = [&](const std::string& column) {
+        const auto found = options.values.find(column);
+        if (found == options.values.end()) throw UsageError("the model is told '" + column + "' of a case. Give it with --set " + column + "=...");
         return found->second;
     };
-    tell_of_case(inputs, predictor, value_of, device);
-    const auto scaling = field_scaling(data, predictor.channels(), input.filename().string(), [&](const std::string& name) {
-        if (const auto given = values.find(name); given != values.end()) return given->second;
-        if (const auto said = data.reference.find(name); said != data.reference.end()) return said->second;
-        throw UsageError("the model's fields are measured by " + name + ", which the training cases had in their table. Give it with --set " + name + "=...");
-    });
-    const auto fields = to_local(predictor.predict(inputs, scaling)).squeeze(0).cpu();  // (rows, channels)
+    PredictionSpread predictions;
+    std::vector<ForceSums> forces;
+    std::vector<std::string> wall_patches;  // whose distances the mesh has
+    bool has_distances = false;
+    for (auto& model : models) {
+        const bool is_first = &model == &models.front();
+        const auto frame = frame_of(model.data(), part.bounds, name, options.values, world.rank() == 0 && is_first);
+        if (model.data().needs_wall() && !(has_distances && (wall_patches == model.data().wall_patches || !options.wall.empty()))) {
+            auto& arrays = data.on_cells ? subdomain.mesh.cell_data : subdomain.mesh.point_data;
+            std::erase_if(arrays, [](const DataArray& array) { return array.name() == kDistances || array.name() == kDirections; });
+            wall_patches = model.data().wall_patches;
+            has_distances = true;
+            add_distances(subdomain.mesh, data.on_cells, read_wall(options.wall, input, wall_patches), name, tells("wall_direction"));
+        }
+        const auto told = point_inputs(subdomain.mesh, rows, model.data(), frame, name);
+        model.move_to(device);
+        model.set_memory(options.memory ? *options.memory : model.memory_for(num_rows, bytes));
+        auto inputs = sharded_inputs(told.to(device), rows, device_mesh);
+        tell_of_case(inputs, model, value_of, device);
+        const auto scaling = field_scaling(model.data(), model.channels(), name, [&](const std::string& quantity) {
+            if (const auto given = options.values.find(quantity); given != options.values.end()) return given->second;
+            if (const auto said = model.data().reference.find(quantity); said != model.data().reference.end()) return said->second;
+            throw UsageError("the model's fields are measured by " + quantity + ", which the training cases had in their table. Give it with --set " + quantity +
+                             "=...");
+        });
+        for (const auto& sentence : model.ranges().beyond(inputs, model.data(), device_mesh->all())) {
+            if (world.rank() == 0)
+                warn("predict", name + ": beyond the training cases" + (models.size() > 1 ? " of " + model.checkpoint().string() : "") + ": " + sentence);
+        }
+        for (std::int64_t draw = 0; draw < std::max<std::int64_t>(1, options.num_draws); ++draw) {
+            if (options.num_draws > 0) model.draw_dropout(static_cast<std::uint64_t>(draw));
+            const auto fields = to_local(model.predict(inputs, scaling)).squeeze(0).cpu();  // (rows, channels)
+            if (options.with_forces) forces.push_back(case_sums(fields, fields, geometry, layout, model.training_mean(scaling), device_mesh->all()).forces);
+            predictions.add(fields);
+        }
+    }
+    remove_computed_inputs(subdomain.mesh);
+    remove_computed_inputs(whole);
+    const auto fields = predictions.mean(), spread = predictions.spread();
+    PredictedForces found;
+    if (options.with_forces) found = predicted_forces(forces, models.front(), layout, name, options.values);
 
     if (!in_pieces) {
         const auto all = rows_on_first_rank(fields, rows, device_mesh->all());
+        const auto all_spread = spread.defined() ? rows_on_first_rank(spread, rows, device_mesh->all()) : at::Tensor();
         if (world.rank() == 0) {
-            add_fields(whole, all, predictor);
+            add_fields(whole, all, all_spread, models.front());
             write_mesh(output, whole);
         }
         device_mesh->all().barrier();
-        return;
+        return found;
     }
-    add_fields(subdomain.mesh, fields, predictor);
+    add_fields(subdomain.mesh, fields, spread, models.front());
     const auto pieces = output.stem().string() + "_pieces";
     const auto piece_name = [&](int rank) {
         auto number = std::to_string(rank);
@@ -176,6 +266,7 @@ void predict_file(Predictor& predictor, const std::filesystem::path& input, cons
         write_piece_index(output, subdomain, sources);
     }
     device_mesh->all().barrier();
+    return found;
 }
 
 }  // namespace meshard

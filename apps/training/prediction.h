@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,17 +26,36 @@ void tell_of_case(PointInputs& inputs, const Predictor& predictor, const std::fu
 /// Collective over `all`.
 std::int64_t memory_for_points(const World& world, const RankGroup& all);
 
+/// How a mesh is predicted on.
+struct PredictionOptions {
+    std::map<std::string, double> values = {};  ///< what the case table says in training, by column, e.g. `length`; where that is missing and the configuration
+                                                ///< asks for it, the longest edge of the bounding box is taken, with a warning
+    std::filesystem::path wall = {};            ///< the surface whose distance the model is told; empty: of the run's patches of the input itself
+    std::optional<MemoryMode> memory = {};      ///< what the model keeps of each point from layer to layer; nothing: the fastest that takes a quarter of the
+                                                ///< machine's memory, or of what the ranks' device has free, shared by the ranks
+    std::int64_t num_draws = 0;                 ///< predictions of each model with its dropout, as in training; 0: one without
+    bool with_forces = false;                   ///< also drag and lift
+};
+
+/// Drag and lift coefficients of a case, one a prediction; none, and why, where they are not known.
+struct PredictedForces {
+    std::vector<double> drag, lift;
+    std::string why;
+};
+
 /// Predicts on the mesh `input` and writes it with the fields as further arrays to `output`: .vtp, .vtu, or .pvtp, .pvtu with a piece
 /// a rank in a folder beside it. Collective over all ranks.
 ///
 /// A field is called as in the configuration, and `<name>_predicted` where the mesh has an array of that name already.
-/// @param values   what the case table says in training, by column, e.g. `length`; where it is missing and the configuration asks for
-///                 it, the longest edge of the bounding box is taken, with a warning.
-/// @param wall     the surface whose distance the model is told; empty: of the run's patches of the input itself
-/// @param memory   what the model keeps of each point from layer to layer; nothing: the fastest that takes a quarter of the machine's memory, or of what the
-/// ranks' device has free, shared by the ranks
-/// @throws InvalidInput if the mesh has not what the model is told about points.
-void predict_file(Predictor& predictor, const std::filesystem::path& input, const std::filesystem::path& output, const std::map<std::string, double>& values,
-                  const std::filesystem::path& wall, std::optional<MemoryMode> memory, World& world);
+/// Of several models, or of several draws of dropout, the arrays are the means, and `<name>_spread` the standard deviations (of n - 1), component by component.
+/// What the models are told is compared with their training cases: what lies beyond is warned of.
+/// @param models   with the same fields (`require_same_fields`)
+/// @return drag and lift of each prediction, on every rank, where the options ask for them
+/// @throws InvalidInput if the mesh has not what a model is told about points.
+PredictedForces predict_file(std::span<Predictor> models, const std::filesystem::path& input, const std::filesystem::path& output,
+                             const PredictionOptions& options, World& world);
+
+/// @throws InvalidInput, naming two models, unless all have the same fields, on cells or on points, and dropout if it is to be drawn.
+void require_same_fields(std::span<const Predictor> models, bool with_dropout);
 
 }  // namespace meshard

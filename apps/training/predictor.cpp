@@ -5,6 +5,7 @@
 #include "apps/training/tensor_file.h"
 #include "io/checkpoints/model_checkpoint.h"
 #include "models/registry/encoded_model.h"
+#include "models/layers/random_draws.h"
 #include "partition/error.h"
 #include "sharding/parameters/move_module.h"
 
@@ -174,7 +175,9 @@ Predictor Predictor::from_run(const std::filesystem::path& run_dir)
 {
     Predictor predictor;
     predictor.load_own(choose_checkpoint(run_dir));
-    predictor.data_ = training_config(read_training_settings(run_dir / "resolved_config.yaml", {})).data;
+    const auto config = training_config(read_training_settings(run_dir / "resolved_config.yaml", {}));
+    predictor.data_ = config.data;
+    predictor.forces_ = config.forces;
     if (predictor.channels_.size() != predictor.data_.fields.size()) {
         throw IoError(predictor.checkpoint_.string() + " and resolved_config.yaml disagree in the number of fields.");
     }
@@ -194,6 +197,7 @@ void Predictor::load_own(const std::filesystem::path& path)
     normalizer_ = checkpoint.normalizer();
     training_mean_ = checkpoint.training_mean();
     for (const auto& field : description.at("fields")) channels_.push_back(field.at("channels").get<std::int64_t>());
+    ranges_ = InputRanges::from_json(description.value("input_ranges", nlohmann::json()));  // not said by earlier versions
 }
 
 Predictor Predictor::from_file(const std::filesystem::path& file, const DataOptions& options)
@@ -286,6 +290,17 @@ void Predictor::move_to(const at::Device& device)
     move_module(*model_.module, device);
     normalizer_ = normalizer_.on(device);
     training_mean_ = training_mean_.to(device);
+}
+
+bool Predictor::has_dropout() const
+{
+    return model_.arguments.value("dropout", 0.0) > 0;
+}
+
+void Predictor::draw_dropout(std::uint64_t seed)
+{
+    model_.module->train();
+    seed_draws(*model_.module, seed);
 }
 
 at::Tensor Predictor::predict(const PointInputs& inputs, const FieldScaling& scaling)

@@ -3,10 +3,12 @@
 
 #include "apps/cases/field_scaling.h"
 #include "apps/settings/training_config.h"
+#include "apps/training/input_ranges.h"
 #include "models/layers/memory_mode.h"
 #include "models/layers/normalizer.h"
 #include "models/registry/registry.h"
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -46,6 +48,8 @@ public:
     const std::optional<double>& time() const { return time_; }          ///< that holds for every case; nothing where cases name their own
     /// (channels): of each field over the training cases, in physical units of a case with this scaling.
     at::Tensor training_mean(const FieldScaling& scaling) const { return scaling.physical(training_mean_); }
+    const ForceSettings& forces() const { return forces_; }           ///< of the run's configuration; without area for a file of weights
+    const InputRanges& ranges() const { return ranges_; }             ///< of the training cases; empty for files that do not say them
     const std::vector<std::string>& notes() const { return notes_; }  ///< what a user should know, a sentence each
 
     /// What is kept of each point from layer to layer. @throws InvalidInput for a mode that the model does not have
@@ -56,6 +60,13 @@ public:
 
     /// Brings the model to a device, where the inputs of `predict` must lie.
     void move_to(const at::Device& device);
+
+    /// Whether the model has dropout, so that its draws differ.
+    bool has_dropout() const;
+
+    /// From now on the model drops out as in training; the next prediction is a function of its inputs, of `seed` and of how the rows are cut: numbers are
+    /// drawn in the order in which the ranks hold the rows.
+    void draw_dropout(std::uint64_t seed);
 
     /// Fields in physical units, (1, N, channels), sharded as the inputs are.
     /// @param scaling   what they are measured by in this case (`field_scaling` of `data()` and `channels()`)
@@ -72,6 +83,8 @@ private:
     std::vector<double> constants_;
     std::optional<double> time_;
     std::vector<std::string> notes_;
+    ForceSettings forces_;
+    InputRanges ranges_;
     Normalizer normalizer_;
     at::Tensor training_mean_;
     Model model_;

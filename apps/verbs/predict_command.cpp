@@ -10,6 +10,8 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdio>
 #include <filesystem>
 #include <iostream>
 #include <map>
@@ -21,29 +23,35 @@ namespace meshard {
 namespace {
 
 struct PredictArguments {
-    std::string run_dir;
+    std::vector<std::string> runs;
     std::string model;  // a file in place of the run's folder
     DataOptions data;
     std::vector<std::string> inputs;
     std::string output;
-    std::map<std::string, double> values;
+    PredictionOptions prediction;
     std::vector<std::string> walls;  // one for all inputs, or one each
-    std::optional<MemoryMode> memory;
     int num_ranks = 0;
     std::string device = "auto";
 };
+
+/// Whether a word after the first run is another one: it has checkpoints, and is no mesh (an OpenFOAM case is a folder, too).
+bool is_run_folder(const std::filesystem::path& path)
+{
+    return std::filesystem::exists(path / "checkpoints" / "best.safetensors") || std::filesystem::exists(path / "checkpoints" / "last.safetensors");
+}
 
 bool parse(std::span<const std::string> arguments, PredictArguments& options)
 {
     CLI::App app("Predicts a run's fields on new meshes and writes them beside the meshes' own arrays, in physical units. A field is\n"
                  "called as in the run's configuration (data.fields), with `_predicted` added where the mesh has such an array already.\n"
+                 "Of several runs the mean of their predictions is written, and their spread as NAME_spread.\n"
                  "With --model the weights of a file predict, without a run.",
                  "predict");
     std::vector<std::string> settings, words;
     std::string constants, time, association = "cell", memory = "auto";
-    app.add_option("input", words, "folder of a run of `meshard train` (not with --model), then the meshes to predict on")
+    app.add_option("input", words, "folders of runs of `meshard train`, one or several (not with --model), then the meshes to predict on")
         ->required()
-        ->type_name("[RUN_DIR] INPUT...");
+        ->type_name("[RUN_DIR...] INPUT...");
     app.add_option("--model", options.model,
                    "weights in place of a run: .mdlus, .pt or .safetensors; a global_stats.json beside it has the fields' mean and std")
         ->type_name("FILE");
@@ -56,6 +64,12 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
     app.add_option("--wall", options.walls, "surface whose distance is an input (data.inputs has sdf), once for all inputs or once for each in turn")
         ->allow_extra_args(false)
         ->type_name("FILE");
+    app.add_flag("--forces", options.prediction.with_forces,
+                 "say drag and lift, of several predictions with their standard deviation; area and U_inf as in the run, columns with --set");
+    app.add_option("--dropout-draws", options.prediction.num_draws,
+                   "predict so many times with the model's dropout, as in training: mean, and spread as NAME_spread (Monte Carlo dropout)")
+        ->check(CLI::Range(2, 100000))
+        ->type_name("N");
     app.add_option("--memory", memory, "what a Transolver keeps of each point between layers: stored, recomputed (half), streamed (nothing; slower) or auto")
         ->type_name("MODE")
         ->check(CLI::IsMember({"auto", "stored", "recomputed", "streamed"}))
@@ -88,12 +102,14 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
         for (const auto* option : of_file->get_options()) {
             if (option->count() > 0) throw UsageError(option->get_name() + " belongs to --model; a run's folder says it itself.");
         }
-        options.run_dir = words.front();
-        words.erase(words.begin());
-        if (words.empty()) throw UsageError("which meshes? Give INPUT after " + options.run_dir + ".");
+        do {
+            options.runs.push_back(words.front());
+            words.erase(words.begin());
+        } while (!words.empty() && is_run_folder(words.front()));
+        if (words.empty()) throw UsageError("which meshes? Give INPUT after " + options.runs.back() + ".");
     }
     options.inputs = words;
-    if (memory != "auto") options.memory = memory_mode(memory);
+    if (memory != "auto") options.prediction.memory = memory_mode(memory);
     if (association != "cell" && association != "point") throw UsageError("--association is '" + association + "'; expected cell or point.");
     options.data.on_cells = association == "cell";
     if (!constants.empty()) options.data.constants = parse_numbers(constants, "--constants");
@@ -101,32 +117,57 @@ bool parse(std::span<const std::string> arguments, PredictArguments& options)
     for (const auto& word : settings) {
         const auto equals = word.find('=');
         if (equals == std::string::npos || equals == 0) throw UsageError("--set " + word + ": expected NAME=VALUE, e.g. length=1.044.");
-        options.values[word.substr(0, equals)] = parse_numbers(word.substr(equals + 1), "--set " + word.substr(0, equals), 1)[0];
+        options.prediction.values[word.substr(0, equals)] = parse_numbers(word.substr(equals + 1), "--set " + word.substr(0, equals), 1)[0];
     }
     return true;
 }
 
-Predictor make_predictor(const PredictArguments& options)
+std::vector<Predictor> make_predictors(const PredictArguments& options)
 {
-    auto predictor = options.model.empty() ? Predictor::from_run(options.run_dir) : Predictor::from_file(options.model, options.data);
-    const bool is_told = predictor.data().needs_wall();
-    if (!is_told && !options.walls.empty()) throw UsageError("--wall " + options.walls.front() + ": the model is told no distance to a surface. Leave it out.");
-    if (is_told && options.walls.empty() && predictor.data().wall_patches.empty())
+    std::vector<Predictor> models;
+    for (const auto& run : options.runs) models.push_back(Predictor::from_run(run));
+    if (models.empty()) models.push_back(Predictor::from_file(options.model, options.data));
+    require_same_fields(models, options.prediction.num_draws > 0);
+    const auto told = std::ranges::find_if(models, [](const auto& model) { return model.data().needs_wall(); });
+    if (told == models.end() && !options.walls.empty())
+        throw UsageError("--wall " + options.walls.front() + ": the model is told no distance to a surface. Leave it out.");
+    if (told != models.end() && options.walls.empty() && told->data().wall_patches.empty())
         throw UsageError("the model is told the distance to a surface. Give it with --wall FILE.");
     // A value that nobody asks for is a name mistyped.
-    std::vector<std::string> names = predictor.data().constants;
-    if (!predictor.data().time.empty()) names.push_back(predictor.data().time);
-    if (is_column(predictor.data().frame.length)) names.push_back(predictor.data().frame.length);
-    for (const auto& name : reference_quantities(predictor.data())) names.push_back(name);
-    for (const auto& [name, value] : options.values) {
+    std::vector<std::string> names;
+    for (const auto& model : models) {
+        const auto& data = model.data();
+        names.insert(names.end(), data.constants.begin(), data.constants.end());
+        if (!data.time.empty()) names.push_back(data.time);
+        if (is_column(data.frame.length)) names.push_back(data.frame.length);
+        for (const auto& name : reference_quantities(data)) names.push_back(name);
+    }
+    if (options.prediction.with_forces) {
+        const auto& forces = models.front().forces();
+        if (is_column(forces.area)) names.push_back(forces.area);
+        if (forces.velocity.empty()) names.emplace_back("U_inf");
+    }
+    for (const auto& [name, value] : options.prediction.values) {
         if (std::ranges::find(names, name) != names.end()) continue;
         std::string known;
-        std::ranges::sort(names);
-        names.erase(std::ranges::unique(names).begin(), names.end());
-        for (const auto& other : names) known += (known.empty() ? "" : ", ") + other;
+        for (const auto& other : std::set<std::string>(names.begin(), names.end())) known += (known.empty() ? "" : ", ") + other;
         throw UsageError("--set " + name + ": the model asks for no such value" + (known.empty() ? "." : "; it asks for " + known + "."));
     }
-    return predictor;
+    return models;
+}
+
+/// `0.3012 ± 0.0034`.
+std::string with_deviation(const std::vector<double>& values)
+{
+    double mean = 0, squares = 0;
+    for (const auto value : values) mean += value / static_cast<double>(values.size());
+    for (const auto value : values) squares += (value - mean) * (value - mean);
+    char text[64];
+    if (values.size() > 1)
+        std::snprintf(text, sizeof text, "%.5f ± %.2g", mean, std::sqrt(squares / static_cast<double>(values.size() - 1)));
+    else
+        std::snprintf(text, sizeof text, "%.5f", mean);
+    return text;
 }
 
 /// Input and output of each prediction.
@@ -187,11 +228,11 @@ int predict_command(std::span<const std::string> arguments)
     const auto work = jobs(options);
     keep_freed_memory();
 
-    const auto verify = [&](int) { make_predictor(options); };
+    const auto verify = [&](int) { make_predictors(options); };
     const auto body = [&](World& world) {
-        auto predictor = make_predictor(options);
+        auto models = make_predictors(options);
         if (world.rank() == 0) {
-            for (const auto& note : predictor.notes()) warn("predict", note);
+            for (const auto& note : models.front().notes()) warn("predict", note);
         }
         if (!world.device().is_cpu()) {
             const auto where = device_text(world, DeviceMesh::create(world, {world.size()}, {"domain"})->all());
@@ -200,9 +241,19 @@ int predict_command(std::span<const std::string> arguments)
         if (world.rank() == 0) make_output_folder(work.front().second);
         for (std::size_t i = 0; i < work.size(); ++i) {
             const auto& [input, output] = work[i];
-            const std::string wall = options.walls.empty() ? "" : options.walls.size() == 1 ? options.walls.front() : options.walls[i];
-            predict_file(predictor, input, output, options.values, wall, options.memory, world);
-            if (world.rank() == 0) std::cout << output.string() << " (model: " << predictor.checkpoint().string() << ")" << std::endl;
+            auto how = options.prediction;
+            how.wall = options.walls.empty() ? "" : options.walls.size() == 1 ? options.walls.front() : options.walls[i];
+            const auto forces = predict_file(models, input, output, how, world);
+            if (world.rank() != 0) continue;
+            std::cout << output.string() << (models.size() > 1 ? " (models: " : " (model: ");
+            for (const auto& model : models) std::cout << (&model == &models.front() ? "" : ", ") << model.checkpoint().string();
+            std::cout << ")" << std::endl;
+            if (!how.with_forces) continue;
+            if (forces.drag.empty())
+                warn("predict", input.string() + ": no drag and lift: " + forces.why + ".");
+            else
+                std::cout << "  Cd " << with_deviation(forces.drag) << ", Cl " << with_deviation(forces.lift)
+                          << (forces.drag.size() > 1 ? " (" + std::to_string(forces.drag.size()) + " predictions)" : "") << std::endl;
         }
         return exit_code::ok;
     };

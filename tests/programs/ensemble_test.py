@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`meshard predict` with several runs, with draws of dropout, with forces, and beyond what was trained on."""
+import math
+import re
+import statistics
+
+from evaluation_test import area_vectors, arrays_of
+from runner import Case
+from samples import put_training, write_body
+
+
+class Ensemble(Case):
+    timeout = 300
+
+    def setUp(self):
+        super().setUp()
+        put_training(self.folder)
+
+    def good(self, *words):
+        result = self.meshard(*words)
+        self.assert_good(result)
+        return result
+
+    def train(self, run, *words):
+        self.good("train", "car.yaml", f"run_id={run}", "training.max_steps=3", "data.reference.U_inf=[40, 0, 0]", "data.forces.area=Aref", "~data.cases",
+                  "~data.split", "data.split.train=['1', '2', '3']", *words)
+
+    def test_gives_mean_and_spread_of_fields_and_of_drag(self):
+        for seed in (1, 2, 3):
+            self.train(f"r{seed}", f"seed={seed}", *(["data.inputs=[points]"] if seed == 3 else []))   # of other inputs, too
+        body = "cases/run_4/boundary_4.vtp"
+        single, drag = [], []
+        for seed in (1, 2, 3):
+            out = self.good("predict", f"runs/r{seed}", body, "-o", f"p{seed}.vtp", "--forces", "--set", "Aref=0.1").out
+            single.append(arrays_of(self.folder / f"p{seed}.vtp"))
+            drag.append(float(re.search(r"Cd (-?[0-9.]+), Cl", out)[1]))
+        truth = arrays_of(self.folder / body)
+        vectors = area_vectors(truth)
+        sign = math.copysign(1, sum(arrays["wss"][3 * i] * math.hypot(*v) for arrays in single[:1] for i, v in enumerate(vectors)))
+        for arrays, value in zip(single, drag):
+            force = sum(-p * v[0] + sign * arrays["wss"][3 * i] * math.hypot(*v) for i, (p, v) in enumerate(zip(arrays["pressure"], vectors)))
+            self.assertAlmostEqual(value, force / (0.5 * 1600 * 0.1), 4)
+        for ranks in (1, 2, 3):
+            out = self.good("predict", "runs/r1", "runs/r2", "runs/r3", body, "-o", f"all{ranks}.vtp", "--forces", "--set", "Aref=0.1", "--nproc", ranks).out
+            together = arrays_of(self.folder / f"all{ranks}.vtp")
+            for field in ("pressure", "wss"):
+                for i, (mean, spread) in enumerate(zip(together[field], together[field + "_spread"])):
+                    values = [arrays[field][i] for arrays in single]
+                    scale = max(map(abs, values)) + 1e-9
+                    self.assertLess(abs(mean - statistics.fmean(values)), 1e-4 * scale)
+                    self.assertLess(abs(spread - statistics.stdev(values)), 1e-4 * scale)
+            found = re.search(r"Cd (-?[0-9.]+) ± ([0-9.e-]+), .*\(3 predictions\)", out)
+            self.assertAlmostEqual(float(found[1]), statistics.fmean(drag), 4)
+            self.assertAlmostEqual(float(found[2]) / statistics.stdev(drag), 1, 1)
+
+    def test_of_other_fields_is_refused(self):
+        self.train("r1")
+        self.train("r2", "~data.fields.wss")
+        self.assert_fails(self.meshard("predict", "runs/r1", "runs/r2", "cases/run_4/boundary_4.vtp", "-o", "out.vtp"), 3, "pressure:1, wss:3 on cells",
+                          "only if their fields are the same")
+        self.assert_fails(self.meshard("predict", "runs/r1", "cases/run_4/boundary_4.vtp", "-o", "out.vtp", "--dropout-draws", 4), 3, "no dropout")
+        self.assertFalse((self.folder / "out.vtp").exists())
+
+    def test_draws_dropout_alike_in_each_run_and_no_other_way_on_more_ranks(self):
+        self.good("train", "car.yaml", "~model", "model.name=geotransolver", "model.n_layers=1", "model.n_hidden=16", "model.n_head=2", "model.slice_num=4",
+                  "run_id=geo", "training.max_steps=2", "model.dropout=0.2", "model.concrete_dropout=true")
+        body, draws = "cases/run_4/boundary_4.vtp", 60
+        self.good("predict", "runs/geo", body, "-o", "plain.vtp")
+        self.assertNotIn("pressure_spread", arrays_of(self.folder / "plain.vtp"))
+        found = []
+        for name, ranks in (("serial", 1), ("again", 1), ("sharded", 2), ("sharded_again", 2)):
+            self.good("predict", "runs/geo", body, "-o", f"{name}.vtp", "--dropout-draws", draws, "--nproc", ranks)
+            found.append(arrays_of(self.folder / f"{name}.vtp"))
+        serial, sharded = found[0], found[2]
+        self.assertEqual(serial["pressure"], found[1]["pressure"])
+        self.assertEqual(sharded["pressure_spread"], found[3]["pressure_spread"])
+        self.assertGreater(min(serial["pressure_spread"]), 0)
+        # Other draws of the same distribution: the means differ by what means of so many draws do.
+        scores = [(a - b) / math.sqrt((s * s + t * t) / draws) for a, b, s, t in
+                  zip(serial["pressure"], sharded["pressure"], serial["pressure_spread"], sharded["pressure_spread"])]
+        self.assertLess(max(map(abs, scores)), 5)
+        self.assertLess(statistics.fmean(score * score for score in scores), 2)
+
+    def test_warns_of_inputs_beyond_the_training_cases(self):
+        self.train("r1")
+        inside = self.good("predict", "runs/r1", "cases/run_2/boundary_2.vtp", "-o", "in.vtp")
+        self.assertNotIn("beyond", inside.err)
+        write_body(self.folder / "flat.vtp", (1.2, 0.4, 0.9))
+        for ranks in (1, 2):
+            result = self.good("predict", "runs/r1", "flat.vtp", "-o", "out.vtp", "--nproc", ranks)
+            self.assertRegex(result.err, r"flat.vtp: beyond the training cases: points.z goes from .* in training from .* of the points are beyond")
+            self.assertNotIn("points.x goes", result.err)
+        self.good("train", "car.yaml", "data.constants=[speed]", "run_id=told", "training.max_steps=1")
+        self.assertIn("speed is 99; in training it was 31 to 33",
+                      self.good("predict", "runs/told", "cases/run_2/boundary_2.vtp", "-o", "out.vtp", "--set", "speed=99").err)
