@@ -31,6 +31,7 @@ constexpr auto table = std::to_array<Verb>({
     {"generate", "generate fields on a regular grid from noise with a trained denoiser", MESHARD_VERBS(nullptr, generate_command)},
     {"evaluate", "compare a trained model with cases whose fields are known", MESHARD_VERBS(nullptr, evaluate_command)},
     {"report", "judge runs on one page: errors, drag, pictures", MESHARD_VERBS(nullptr, report_command)},
+    {"sweep", "train a grid of settings on folds and seeds, and compare", MESHARD_VERBS(nullptr, sweep_command)},
     {"forces", "pressure and viscous forces, drag and lift of a surface", MESHARD_VERBS(forces_command, nullptr)},
     {"render", "draw a mesh coloured by a field to a PNG file", MESHARD_VERBS(render_command, nullptr)},
     {"probe", "run a TorchScript model sharded and serially, and compare", MESHARD_VERBS(nullptr, probe_command)},

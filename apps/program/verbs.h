@@ -25,6 +25,7 @@ int predict_command(std::span<const std::string> arguments);
 int generate_command(std::span<const std::string> arguments);
 int evaluate_command(std::span<const std::string> arguments);
 int report_command(std::span<const std::string> arguments);
+int sweep_command(std::span<const std::string> arguments);
 int interpolate_command(std::span<const std::string> arguments);
 int derive_command(std::span<const std::string> arguments);
 

@@ -13,7 +13,7 @@ from runner import PROGRAM, SOURCE, Case
 from samples import copy_sample, put_training, sample, write_image, write_tensor
 
 STARTERS = ("meshard", "mpirun", "torchrun", "srun", "bash")
-VERBS = ("info", "partition", "repartition", "check", "merge", "convert", "interpolate", "derive", "train", "predict", "generate", "evaluate", "report", "forces", "render", "probe", "bench")
+VERBS = ("info", "partition", "repartition", "check", "merge", "convert", "interpolate", "derive", "train", "predict", "generate", "evaluate", "report", "sweep", "forces", "render", "probe", "bench")
 MOST_RANKS = 4   # of mpirun: these tests run on two cores
 
 
@@ -55,7 +55,7 @@ INPUTS = {
     "car.vtu": _put("box.vtu"), "huge.vtu": _put("box.vtu"), "volume.vtu": _put("box.vtu"), "raw.vtu": _put("box.vtu"), "t1.vtu": _put("box.vtu"),
     "tets.vtu": _put("box.vtu"), "coarse.vtu": _put("box.vtu"), "zlib.vtu": lambda folder, word: subprocess.run([PROGRAM, "convert", sample("box.vtu"), folder / word, "--compress", "zlib"], check=True, capture_output=True),
     "shards/": _put("shards"), "shards": _put("shards"), "motorBike/": _put("motorBike"),
-    "runs/ahmed": _put_run, "runs/car": _put_run,
+    "runs/ahmed": _put_run, "runs/car": _put_run, "runs/seed1": _put_run, "runs/seed2": _put_run, "runs/seed3": _put_run,
     "apps/sample/ahmed.yaml": _put_ahmed, "cases": _put_cases, "my_case.yaml": _put_configuration, "car.yaml": _put_configuration,
     "GeoTransolver.mdlus": _put("geo.mdlus"), "GeoTransolver.0.501.mdlus": _put("geo.mdlus"),
     "my_car.vtp": _put("predicted.vtp"), "weather.vti": lambda folder, word: write_image(folder / word),

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/sweep/run_results.h"
+
+#include "apps/program/text_table.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+
+namespace meshard {
+namespace {
+
+using SweepJson = nlohmann::ordered_json;
+
+/// Mean and standard deviation (of n - 1).
+struct MeanAndSpread {
+    std::size_t count = 0;
+    double mean = 0;
+    std::optional<double> spread;
+};
+
+MeanAndSpread mean_and_spread(const std::vector<double>& values)
+{
+    MeanAndSpread found{.count = values.size(), .spread = {}};
+    for (const auto value : values) found.mean += value / static_cast<double>(values.size());
+    if (values.size() < 2) return found;
+    double squares = 0;
+    for (const auto value : values) squares += (value - found.mean) * (value - found.mean);
+    found.spread = std::sqrt(squares / static_cast<double>(values.size() - 1));
+    return found;
+}
+
+/// The finished runs of one place of the grid.
+struct PlaceInGrid {
+    std::string point;
+    std::vector<double> errors, drag_errors, seconds;
+};
+
+std::vector<PlaceInGrid> places_in_grid(std::span<const SweptRun> runs)
+{
+    std::vector<PlaceInGrid> places;
+    for (const auto& [run, result, state] : runs) {
+        auto place = std::ranges::find(places, run.point, &PlaceInGrid::point);
+        if (place == places.end()) place = places.insert(places.end(), {run.point, {}, {}, {}});
+        if (!result) continue;
+        place->errors.push_back(result->error);
+        place->seconds.push_back(result->seconds);
+        if (result->drag_error) place->drag_errors.push_back(*result->drag_error);
+    }
+    std::ranges::stable_sort(places, {}, [](const auto& place) { return place.errors.empty() ? INFINITY : mean_and_spread(place.errors).mean; });
+    return places;
+}
+
+SweepJson or_null(const std::optional<double>& value)
+{
+    return value && std::isfinite(*value) ? SweepJson(*value) : SweepJson(nullptr);
+}
+
+std::string with_spread(const std::vector<double>& values)
+{
+    if (values.empty()) return "-";
+    const auto found = mean_and_spread(values);
+    char text[64];
+    if (found.spread)
+        std::snprintf(text, sizeof text, "%.4g ± %.2g", found.mean, *found.spread);
+    else
+        std::snprintf(text, sizeof text, "%.4g", found.mean);
+    return text;
+}
+
+}  // namespace
+
+std::optional<RunResult> result_of(const std::filesystem::path& run)
+{
+    RunResult result;
+    result.best_error = INFINITY;
+    bool is_judged = false, has_ended = false;
+    std::ifstream stream(run / "metrics.jsonl");
+    for (std::string text; std::getline(stream, text);) {
+        const auto line = SweepJson::parse(text, nullptr, false);
+        if (!line.is_object()) continue;
+        const auto phase = line.value("phase", "");
+        if (phase == "memory") has_ended = true;
+        if (phase == "train_step") has_ended = false;  // the run was given more epochs
+        if (phase == "train") {
+            result.loss = line.value("loss", 0.0);
+            result.seconds += line.value("seconds_in_steps", 0.0);
+        }
+        if (phase != "val") continue;
+        double sum = 0;
+        for (const auto& [field, metrics] : line["metrics"].items())
+            sum += metrics.value("rel_l2", std::nan(""));  // NAN would be a float, and the value read as one
+        result.error = sum / static_cast<double>(line["metrics"].size());
+        result.best_error = std::fmin(result.best_error, result.error);
+        const auto forces = line.value("forces", SweepJson::object());
+        for (const char* name : {"cd", "cd_table"}) {
+            if (forces.contains(name) && forces[name]["mae"].is_number()) result.drag_error = forces[name]["mae"].get<double>();
+        }
+        is_judged = true;
+    }
+    return has_ended && is_judged ? std::optional(result) : std::nullopt;
+}
+
+SweepJson sweep_json(std::span<const SweptRun> runs)
+{
+    SweepJson json{{"format", "meshard sweep"}, {"version", 1}, {"runs", SweepJson::array()}, {"points", SweepJson::array()}};
+    for (const auto& [run, result, state] : runs) {
+        SweepJson one{{"name", run.name}, {"point", run.point}, {"settings", run.words}, {"fold", run.fold}, {"seed", run.seed}, {"state", state}};
+        one["val_cases"] = run.val;
+        if (result) {
+            one["rel_l2"] = or_null(result->error);
+            one["best_rel_l2"] = or_null(result->best_error);
+            one["cd_mae"] = or_null(result->drag_error);
+            one["loss"] = or_null(result->loss);
+            one["seconds_in_steps"] = result->seconds;
+        }
+        json["runs"].push_back(std::move(one));
+    }
+    for (const auto& place : places_in_grid(runs)) {
+        const auto entry = [](const std::vector<double>& values) -> SweepJson {
+            if (values.empty()) return nullptr;
+            const auto found = mean_and_spread(values);
+            return {{"mean", or_null(found.mean)}, {"spread", or_null(found.spread)}};
+        };
+        json["points"].push_back({{"point", place.point},
+                                  {"n", place.errors.size()},
+                                  {"rel_l2", entry(place.errors)},
+                                  {"cd_mae", entry(place.drag_errors)},
+                                  {"seconds_in_steps", entry(place.seconds)}});
+    }
+    return json;
+}
+
+std::string sweep_csv(std::span<const SweptRun> runs)
+{
+    std::ostringstream text;
+    text.precision(9);
+    text << "name,point,fold,seed,state,rel_l2,best_rel_l2,cd_mae,loss,seconds_in_steps\n";
+    for (const auto& [run, result, state] : runs) {
+        text << '"' << run.name << "\",\"" << run.point << "\"," << run.fold << "," << run.seed << "," << state << ",";
+        if (result) {
+            text << result->error << "," << result->best_error << ",";
+            if (result->drag_error) text << *result->drag_error;
+            text << "," << result->loss << "," << result->seconds;
+        } else {
+            text << ",,,,";
+        }
+        text << "\n";
+    }
+    return text.str();
+}
+
+std::string sweep_text(std::span<const SweptRun> runs)
+{
+    TextTable table("lrlll");
+    table.add_row({"settings", "runs", " val rel_l2", " val Cd mae", " seconds in steps"});
+    for (const auto& place : places_in_grid(runs)) {
+        table.add_row({place.point.empty() ? "as configured" : place.point, std::to_string(place.errors.size()), " " + with_spread(place.errors),
+                       " " + with_spread(place.drag_errors), " " + with_spread(place.seconds)});
+    }
+    std::ostringstream text;
+    text << table;
+    return text.str();
+}
+
+}  // namespace meshard

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+// meshard sweep: one configuration -> runs of it with other settings, folds and seeds, and a table that compares them.
+#include "apps/program/command_line.h"
+#include "apps/program/text_table.h"
+#include "apps/program/verbs.h"
+#include "apps/settings/training_config.h"
+#include "apps/sweep/child_program.h"
+#include "apps/sweep/run_results.h"
+#include "apps/sweep/sweep_plan.h"
+#include "io/bytes/atomic_file.h"
+#include "io/bytes/file_lock.h"
+#include "partition/error.h"
+
+#include <CLI/CLI.hpp>
+
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+
+namespace meshard {
+namespace {
+
+struct SweepArguments {
+    std::string config;
+    std::vector<std::string> overrides;
+    std::vector<GridKey> grid;
+    std::int64_t num_folds = 0;
+    std::int64_t num_seeds = 1;
+    std::string budget;
+    double seconds = 0;  // 0: any
+    std::string output;
+    std::string device;
+    int num_ranks = 0;
+    bool accepts_data = false;
+    bool is_dry = false;
+};
+
+bool parse(std::span<const std::string> arguments, SweepArguments& options)
+{
+    CLI::App app("Trains a configuration with each place of a grid of settings, on each fold and with each seed, one run after the other, and\n"
+                 "compares their last validations: mean and spread over folds and seeds. The cases of the test split are in no run. The same\n"
+                 "command again goes on where the last one ended.",
+                 "sweep");
+    std::vector<std::string> words, grid;
+    app.add_option("config", words, "configuration of `meshard train` (YAML), then settings that override it in all runs, e.g. training.num_epochs=20")
+        ->required()
+        ->type_name("CONFIG.yaml [key=value|~key ...]");
+    app.add_option("-o,--output", options.output, "folder of the runs, of sweep.json and sweep.csv")->required()->type_name("DIR");
+    app.add_option("--grid", grid, "key and its values, e.g. 'training.optimizer.lr=[1e-3, 3e-3]'; may be repeated: every combination is a place of the grid")
+        ->allow_extra_args(false)
+        ->type_name("KEY=[VALUE, ...]");
+    app.add_option("--folds", options.num_folds, "deal the cases of train and val anew into so many folds, each of which is the validation once")
+        ->check(CLI::Range(2, 1000000))
+        ->type_name("K")
+        ->default_str("the split as it is");
+    app.add_option("--seeds", options.num_seeds, "runs with different seeds, from the configuration's seed on")
+        ->check(CLI::Range(1, 1000000))
+        ->type_name("N")
+        ->capture_default_str();
+    app.add_option("--budget", options.budget, "time after which no run goes on, e.g. 90s, 60m, 1.5h")->type_name("TIME")->default_str("any");
+    app.add_option("--device", options.device, "as `meshard train` takes it")->type_name("NAME");
+    app.add_option("--nproc", options.num_ranks, "ranks of each run, started on this machine")->check(CLI::PositiveNumber)->type_name("N");
+    app.add_flag("--accept-data", options.accepts_data, "as `meshard train` takes it");
+    app.add_flag("--dry-run", options.is_dry, "list the runs, and end");
+    if (!parse_arguments(app, arguments)) return false;
+    options.config = words.front();
+    options.overrides.assign(words.begin() + 1, words.end());
+    for (const auto& word : grid) options.grid.push_back(grid_key(word));
+    for (std::size_t i = 0; i < options.grid.size(); ++i) {
+        for (std::size_t k = 0; k < i; ++k) {
+            if (options.grid[i].key == options.grid[k].key) throw UsageError("--grid names " + options.grid[i].key + " twice. Give all its values at once.");
+        }
+    }
+    if (!options.budget.empty()) options.seconds = seconds_of(options.budget);
+    return true;
+}
+
+/// A list of texts as YAML has it.
+std::string yaml_list(const std::vector<std::string>& texts)
+{
+    std::string list;
+    for (const auto& text : texts) {
+        std::string quoted;
+        for (const char c : text) quoted += c == '\'' ? std::string("''") : std::string(1, c);
+        list += (list.empty() ? "'" : ", '") + quoted + "'";
+    }
+    return "[" + list + "]";
+}
+
+std::string content_of(const std::filesystem::path& file)
+{
+    std::ostringstream text;
+    text << std::ifstream(file, std::ios::binary).rdbuf();
+    return text.str();
+}
+
+/// Refuses a folder of another sweep: one whose runs another configuration, other settings, folds or cases have made.
+void claim_folder(const SweepArguments& options, const std::vector<SweepRun>& runs, const std::filesystem::path& folder)
+{
+    std::string text = "config: " + options.config + "\n" + content_of(options.config) + "\n";
+    for (const auto& word : options.overrides) text += "setting: " + word + "\n";
+    text += "folds: " + std::to_string(options.num_folds) + "\n";
+    for (const auto& run : runs) {
+        if (run.seed == runs.front().seed && run.point == runs.front().point) text += "val: " + yaml_list(run.val) + ", train: " + yaml_list(run.train) + "\n";
+    }
+    std::error_code error;
+    std::filesystem::create_directories(folder, error);
+    if (error) throw IoError("the folder of the sweep, " + folder.string() + ", cannot be made: " + error.message() + ". Choose another with -o.");
+    const auto record = folder / "sweep.txt";
+    if (!std::filesystem::exists(record)) {
+        if (!std::filesystem::is_empty(folder)) throw UsageError(folder.string() + " holds files, and no sweep. Name a new folder with -o.");
+        write_file_atomically(record, text);
+    } else if (content_of(record) != text) {
+        throw UsageError(folder.string() + " holds a sweep of another configuration, other settings, folds or cases (sweep.txt). Name another folder with -o; "
+                                           "grid, seeds and budget may change.");
+    }
+}
+
+/// Of `meshard train`, for a run that is new or goes on.
+/// @param minutes   after which it ends and can be gone on with; 0: any
+std::vector<std::string> words_of(const SweepArguments& options, const SweepRun& run, bool has_split, const std::filesystem::path& folder, double minutes)
+{
+    std::vector<std::string> words{"train"};
+    const auto dir = folder / run.name;
+    const bool goes_on = std::filesystem::exists(dir / "checkpoints" / "last.safetensors");
+    if (goes_on) {
+        words.insert(words.end(), {"--resume", dir.string()});
+    } else {
+        words.insert(words.end(), {options.config, "--overwrite"});
+        if (has_split) words.emplace_back("~data.split");
+        for (const auto& word : options.overrides) {
+            if (!word.starts_with("data.split") && !word.starts_with("~data.split")) words.push_back(word);
+        }
+        words.insert(words.end(), run.words.begin(), run.words.end());
+        words.insert(words.end(), {"data.split.train=" + yaml_list(run.train), "data.split.val=" + yaml_list(run.val), "seed=" + std::to_string(run.seed),
+                                   "run_id=" + run.name, "output_dir=" + folder.string()});
+        const bool says_shards = std::ranges::any_of(options.overrides, [](const auto& word) { return word.starts_with("data.shards="); });
+        if (!says_shards) words.push_back("data.shards=" + (folder / "shards").string());
+    }
+    if (minutes > 0 || goes_on) words.push_back("training.max_minutes=" + std::to_string(minutes));  // a run that goes on had another limit
+    if (!options.device.empty()) words.insert(words.end(), {"--device", options.device});
+    if (options.num_ranks > 0) words.insert(words.end(), {"--nproc", std::to_string(options.num_ranks)});
+    if (options.accepts_data) words.emplace_back("--accept-data");
+    return words;
+}
+
+std::string last_line_of(const std::filesystem::path& log)
+{
+    std::ifstream stream(log);
+    std::string last;
+    for (std::string line; std::getline(stream, line);) {
+        if (!line.empty()) last = line;
+    }
+    return last;
+}
+
+void say_result(const SweptRun& swept, std::size_t index, std::size_t count)
+{
+    std::cout << "[" << index + 1 << "/" << count << "] " << swept.run.name << ": " << swept.state;
+    if (swept.result) {
+        std::cout << ", val rel_l2 " << number_text(swept.result->error);
+        if (swept.result->drag_error) std::cout << ", Cd mae " << number_text(*swept.result->drag_error);
+        std::cout << ", " << fixed_text(swept.result->seconds, 1) << " s in steps";
+    }
+    std::cout << std::endl;
+}
+
+}  // namespace
+
+int sweep_command(std::span<const std::string> arguments)
+{
+    SweepArguments options;
+    if (!parse(arguments, options)) return exit_code::ok;
+    const auto settings = read_training_settings(options.config, options.overrides);
+    const auto config = training_config(settings);
+    for (const auto& one : options.grid) {  // a value that no run can take is refused before the first
+        for (const auto& value : one.values) {
+            auto words = options.overrides;
+            words.push_back(one.key + "=" + value);
+            training_config(read_training_settings(options.config, words));
+        }
+    }
+    const bool has_split =
+        std::ranges::any_of(settings.all(), [](const auto& one) { return one.path.starts_with("data.split.") && one.source != "command line"; });
+    const auto runs = sweep_runs(find_cases(config.data, config.seed), options.grid, options.num_folds, options.num_seeds, config.seed);
+    if (options.is_dry) {
+        for (const auto& run : runs) {
+            std::cout << run.name << ": " << run.train.size() << " train, " << run.val.size() << " val";
+            for (const auto& word : run.words) std::cout << ", " << word;
+            std::cout << "\n";
+        }
+        return exit_code::ok;
+    }
+    const auto folder = std::filesystem::absolute(options.output).lexically_normal();
+    claim_folder(options, runs, folder);
+    const auto lock = FileLock::try_acquire(folder);
+    if (!lock) throw IoError("another process works on the sweep " + folder.string() + ". Wait for its end.");
+
+    const auto start = std::chrono::steady_clock::now();
+    const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
+    std::vector<SweptRun> swept;
+    for (const auto& run : runs) swept.push_back({.run = run, .result = {}});
+    const auto write_tables = [&] {
+        write_file_atomically(folder / "sweep.csv", sweep_csv(swept));
+        write_file_atomically(folder / "sweep.json", sweep_json(swept).dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+    };
+    bool is_out_of_time = false, has_failed = false;
+    for (std::size_t i = 0; i < swept.size(); ++i) {
+        auto& one = swept[i];
+        const auto dir = folder / one.run.name;
+        one.result = result_of(dir);
+        if (!one.result) {
+            const auto left = options.seconds - seconds();
+            is_out_of_time = is_out_of_time || (options.seconds > 0 && left <= 0);
+            if (is_out_of_time) continue;
+            const auto own = config.training.max_minutes;  // which a run may have besides
+            auto minutes = options.seconds > 0 ? std::max(0.01, left / 60) : own;
+            if (own > 0) minutes = std::min(minutes, own);
+            auto log = dir;
+            log += ".log";
+            const auto code = run_child_program(words_of(options, one.run, has_split, folder, minutes), log);
+            one.result = result_of(dir);
+            one.state = one.result ? "done" : code == exit_code::ok || code == exit_code::interrupted ? "stopped" : "failed";
+            say_result(one, i, swept.size());
+            write_tables();
+            if (is_asked_to_end() || code == exit_code::interrupted) return exit_code::interrupted;
+            if (one.state == "failed") {
+                has_failed = true;
+                std::cerr << "meshard sweep: warning: " << one.run.name << " has ended with " << code << ": " << last_line_of(log) << std::endl;
+                if (code == exit_code::usage || code == exit_code::input) throw Error("a run was refused; its messages are in " + log.string() + ".");
+            }
+        } else {
+            one.state = "done";
+            say_result(one, i, swept.size());
+        }
+    }
+    write_tables();
+    std::cout << sweep_text(swept) << "all numbers: " << (folder / "sweep.json").string() << ", a line a run: " << (folder / "sweep.csv").string() << std::endl;
+    const auto num_done = std::ranges::count_if(swept, [](const auto& one) { return one.result.has_value(); });
+    if (is_out_of_time) {
+        std::cout << "the budget of " << options.budget << " is used up: " << num_done << " of " << swept.size() << " runs are done; the same command goes on"
+                  << std::endl;
+    }
+    return has_failed ? exit_code::check_failed : exit_code::ok;
+}
+
+}  // namespace meshard

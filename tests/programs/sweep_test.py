@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`meshard sweep`: which cases its runs see, what it says of them, and how it goes on after an end."""
+import json
+import signal
+import statistics
+
+from runner import Case
+from samples import put_training
+
+
+class Sweep(Case):
+    timeout = 300
+
+    def setUp(self):
+        super().setUp()
+        put_training(self.folder)   # cases 1, 2 and 3 train, 4 is the test
+
+    def sweep(self, *words, code=0):
+        result = self.meshard("sweep", "car.yaml", *words)
+        self.assertEqual(result.code, code, str(result))
+        return result
+
+    def numbers(self, folder="swept"):
+        return json.loads((self.folder / folder / "sweep.json").read_text())
+
+    def lines(self, run):
+        return [json.loads(line) for line in (self.folder / "swept" / run / "metrics.jsonl").read_text().splitlines()]
+
+    def test_compares_places_of_a_grid_over_folds_and_seeds_without_the_test_cases(self):
+        result = self.sweep("-o", "swept", "--grid", "training.optimizer.lr=[1e-3, 1e-2]", "--folds", 3, "--seeds", 2, "training.num_epochs=1")
+        numbers = self.numbers()
+        self.assertEqual(len(numbers["runs"]), 12)
+        seen = {}
+        for run in numbers["runs"]:
+            self.assertEqual(run["state"], "done")
+            lines = self.lines(run["name"])
+            val = [line for line in lines if line["phase"] == "val"][-1]
+            error = statistics.fmean(field["rel_l2"] for field in val["metrics"].values())
+            self.assertAlmostEqual(run["rel_l2"], error, 12)
+            self.assertEqual([line for line in lines if line["phase"] == "test"], [])
+            dataset = [line for line in lines if line["phase"] == "dataset"][0]["cases"]
+            self.assertEqual(dataset, {"train": 2, "val": 1, "test": 0})
+            config = (self.folder / "swept" / run["name"] / "resolved_config.yaml").read_text()
+            self.assertIn(f"seed: {run['seed']}", config)
+            description = json.loads((self.folder / "swept" / run["name"] / "checkpoints/last.json").read_text())
+            self.assertEqual(sorted(description["train_cases"] + run["val_cases"]), ["1", "2", "3"])
+            seen.setdefault((run["point"], run["seed"]), []).extend(run["val_cases"])
+        self.assertEqual({tuple(sorted(ids)) for ids in seen.values()}, {("1", "2", "3")})
+        for point in numbers["points"]:
+            errors = [run["rel_l2"] for run in numbers["runs"] if run["point"] == point["point"]]
+            self.assertEqual(point["n"], 6)
+            self.assertAlmostEqual(point["rel_l2"]["mean"], statistics.fmean(errors), 12)
+            self.assertAlmostEqual(point["rel_l2"]["spread"], statistics.stdev(errors), 12)
+            self.assertIn(f"{point['point']}", result.out)
+        self.assertEqual(len((self.folder / "swept/sweep.csv").read_text().splitlines()), 13)
+
+        steps = {run["name"]: len(self.lines(run["name"])) for run in numbers["runs"]}
+        more = self.sweep("-o", "swept", "--grid", "training.optimizer.lr=[1e-3, 1e-2]", "--folds", 3, "--seeds", 3, "training.num_epochs=1")
+        self.assertEqual(len(self.numbers()["runs"]), 18)
+        self.assertEqual(more.out.count(": done"), 18)
+        for name, count in steps.items():
+            self.assertEqual(len(self.lines(name)), count, f"{name} was trained again")
+
+    def test_goes_on_after_an_interruption_and_after_its_budget(self):
+        words = ("-o", "swept", "--folds", 2, "training.num_epochs=400")
+        process = self.start_meshard("sweep", "car.yaml", *words)
+        log = self.folder / "swept/fold1_seed0.log"
+        process.wait_for(lambda: log.exists() and "epoch 3" in log.read_text(), "third epoch")
+        process.send(signal.SIGTERM)
+        self.assertEqual(process.result().code, 130)
+        stopped = json.loads((self.folder / "swept/fold1_seed0/checkpoints/last.json").read_text())
+        self.assertLess(stopped["step"], stopped["num_steps"])
+        self.assertEqual(self.numbers()["runs"][0]["state"], "stopped")
+
+        out = self.sweep(*words, "--budget", "1s").out
+        self.assertIn("of 2 runs are done; the same command goes on", out)
+        self.sweep(*words)
+        self.assertEqual([run["state"] for run in self.numbers()["runs"]], ["done", "done"])
+        for name in ("fold1_seed0", "fold2_seed0"):
+            epochs = [line["epoch"] for line in self.lines(name) if line["phase"] == "train"]
+            self.assertEqual(epochs, list(range(1, 401)))
+
+    def test_refuses_what_no_run_could_be(self):
+        self.assert_fails(self.sweep("-o", "swept", code=2), 2, "no validation cases", "--folds")
+        self.assert_fails(self.sweep("-o", "swept", "--folds", 4, code=2), 2, "expected 2 to 3")
+        self.assert_fails(self.sweep("-o", "swept", "--folds", 2, "--grid", "training.optimizer.lr=[1e-3, fast]", code=2), 2, "training.optimizer.lr", "fast")
+        self.assert_fails(self.sweep("-o", "swept", "--folds", 2, "--grid", "data.split.train=[0.5]", code=2), 2, "a sweep sets itself")
+        self.assert_fails(self.sweep("-o", "swept", "--folds", 2, "--budget", "soon", code=2), 2, "60m")
+        self.assertFalse((self.folder / "swept").exists())
+        self.sweep("-o", "swept", "--folds", 2, "training.num_epochs=1")
+        self.assert_fails(self.sweep("-o", "swept", "--folds", 3, "training.num_epochs=1", code=2), 2, "holds a sweep of another configuration")
+        self.assert_fails(self.sweep("-o", "cases", "--folds", 3, "training.num_epochs=1", code=2), 2, "holds files, and no sweep")
