@@ -13,7 +13,7 @@ from runner import PROGRAM, SOURCE, Case
 from samples import copy_sample, put_training, sample, write_image, write_tensor
 
 STARTERS = ("meshard", "mpirun", "torchrun", "srun", "bash")
-VERBS = ("info", "partition", "repartition", "check", "merge", "convert", "interpolate", "derive", "train", "predict", "generate", "evaluate", "report", "sweep", "forces", "render", "probe", "bench")
+VERBS = ("info", "partition", "repartition", "check", "merge", "convert", "interpolate", "derive", "prepare", "train", "predict", "generate", "evaluate", "report", "sweep", "forces", "render", "probe", "bench")
 MOST_RANKS = 4   # of mpirun: these tests run on two cores
 
 
