@@ -249,7 +249,8 @@ void judge_pressure(DataFindings& to, const std::vector<KnownCase>& cases, const
 bool is_same_case(const CaseFigures& a, const CaseFigures& b, const JudgedFields& layout)
 {
     const auto near = [](double x, double y, double size) { return std::abs(x - y) <= kSame * std::max({size, std::abs(x), std::abs(y)}); };
-    if (a.num_rows != b.num_rows || !near(a.forces.area, b.forces.area, 0)) return false;
+    const bool is_zero = std::ranges::all_of(a.channels, [](const auto& channel) { return channel.squares == 0; });  // tells nothing of a case
+    if (is_zero || a.num_rows != b.num_rows || !near(a.forces.area, b.forces.area, 0)) return false;
     for (std::size_t c = 0; c < a.channels.size(); ++c) {
         if (!near(a.channels[c].squares, b.channels[c].squares, 0)) return false;
     }
