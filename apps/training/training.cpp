@@ -160,6 +160,7 @@ private:
     void record_errors(const FieldErrors& errors, const std::string& split, std::int64_t epoch);
     void save(const char* name, const Json& metrics) const;
     void check_error(double error);
+    double share_waited() const;
     void end_epoch(std::int64_t epoch, Clock::time_point epoch_start);
     nlohmann::json train_ids() const;
     at::Device device() const { return world_.device(); }
@@ -693,13 +694,22 @@ void Run::check_error(double error)
     }
 }
 
+/// Of the epoch's steps, on the rank that waited longest for cases: the others then wait for it.
+double Run::share_waited() const
+{
+    if (data_->train.is_kept()) return 0;
+    auto seconds = torch::full({1}, seconds_waited_, torch::kDouble);
+    device_mesh_->all().all_reduce(seconds, Reduction::Max);
+    return std::min(1.0, seconds.item<double>() / seconds_in_steps_);
+}
+
 void Run::end_epoch(std::int64_t epoch, Clock::time_point epoch_start)
 {
     const auto num_steps = (steps_done_ - 1) % steps_per_epoch_ + 1;
     const auto num_cases = std::max<std::int64_t>(1, std::min(num_steps * order_->cases_per_step(), num_cases_) - epoch_cases_left_out_);
     const auto mean_loss = epoch_loss_sum_ * static_cast<double>(num_groups_) / static_cast<double>(num_cases);
     Json line{{"phase", "train"}, {"epoch", epoch}, {"loss", mean_loss}, {"steps", num_steps}, {"seconds_in_steps", seconds_in_steps_}};
-    const auto wait = seconds_waited_ / seconds_in_steps_;
+    const auto wait = share_waited();
     if (!data_->train.is_kept()) line["data_wait"] = wait;
     log_.record(line);
     const bool is_last = epoch == config_.training.num_epochs || steps_done_ == config_.training.max_steps;
