@@ -40,7 +40,8 @@ std::pair<std::int32_t, std::int32_t> parts_of_rank(const StoredCase& stored, co
 RowFile open_part(const StoredCase& stored, std::int32_t part)
 {
     RowFile file(stored.folder / stored.parts[part].file, stored.key);
-    if (file.rows().num_rows() != stored.parts[part].num_rows || file.rows().num_columns != stored.num_inputs + stored.num_targets()) {
+    if (file.rows().num_rows() != stored.parts[part].num_rows || file.rows().num_columns != stored.num_inputs + stored.num_targets() ||
+        std::ssize(file.rows().block_begins) != StoredOrder(stored.num_rows, stored.case_id).num_blocks() + 1) {
         throw IoError("store: " + (stored.folder / stored.parts[part].file).string() +
                       " has other rows than case.json beside it says. Remove their folder: it is made again from the case.");
     }
@@ -56,13 +57,27 @@ std::int64_t stored_row(const StoredRows& rows, std::int64_t i, const StoredCase
                   std::to_string(rows.num_rows()) + ". Remove its folder: it is made again from the case.");
 }
 
-/// Chosen rows that lie together: a binary search for where each range begins.
+/// The first stored row of a block whose place is not before this one. The rows of a part are a random choice of the block's: a search from where the place
+/// would be if they lay evenly looks at a page or two of the ids, where one by halves would read all of them.
+std::int64_t first_row_at(const StoredRows& rows, const StoredOrder& order, std::int64_t block, std::int64_t place)
+{
+    const auto begin = rows.block_begins[block], end = rows.block_begins[block + 1];
+    const auto first_place = order.begin_of(block), num_places = order.begin_of(block + 1) - first_place;
+    const auto is_before = [&](std::int64_t row) { return order.place_of(rows.ids[row]) < place; };
+    auto low = begin + (place - first_place) * (end - begin) / num_places, high = low;  // no row below `low` is at the place or behind, in the end
+    for (std::int64_t step = 1; low > begin && !is_before(low - 1); step *= 2) low = std::max(begin, low - step);
+    for (std::int64_t step = 1; high < end && is_before(high); step *= 2) high = std::min(end, high + step);
+    const auto first = rows.ids.begin();
+    return std::partition_point(first + low, first + high, [&](std::int64_t id) { return order.place_of(id) < place; }) - first;
+}
+
+/// Chosen rows that lie together.
 void find_ranges(const StoredRows& rows, const StoredOrder& order, const std::vector<PlaceRange>& ranges, std::vector<FoundRow>& found)
 {
     for (const auto& range : ranges) {
-        const auto first = std::partition_point(rows.ids.begin(), rows.ids.end(), [&](std::int64_t id) { return order.place_of(id) < range.first; });
-        const auto end = std::partition_point(first, rows.ids.end(), [&](std::int64_t id) { return order.place_of(id) < range.first + range.count; });
-        for (auto id = first; id != end; ++id) found.emplace_back(*id, rows.row(id - rows.ids.begin()));
+        const auto block = order.block_of(range.first);
+        const auto end = first_row_at(rows, order, block, range.first + range.count);
+        for (auto row = first_row_at(rows, order, block, range.first); row < end; ++row) found.emplace_back(rows.ids[row], rows.row(row));
     }
 }
 
@@ -108,6 +123,7 @@ CaseRows read_rows(const StoredCase& stored, const RankOfCase& rank, const RowCh
         const auto& rows = files.emplace_back(open_part(stored, part)).rows();
         if (!choice) {
             files.back().verify();
+            if (rank.order == RowOrder::Parts) found.reserve(found.size() + static_cast<std::size_t>(rows.num_rows()));
             for (std::int64_t i = 0; i < rows.num_rows(); ++i) {
                 const auto row = stored_row(rows, i, stored, part);
                 if (rows.ids[row] >= own.begin && rows.ids[row] < own.end) found.emplace_back(rows.ids[row], rows.row(row));

@@ -30,7 +30,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 /// To be raised when the same shards and settings would be stored in another way.
-constexpr int kStoreVersion = 1;
+constexpr int kStoreVersion = 2;
 
 /// All that the rows depend on. The name of the shards' folder stands for the source's content and the cut.
 std::string key_of(const CaseStore& store, const CaseSource& source, const std::filesystem::path& shards)
@@ -96,6 +96,7 @@ struct OrderedRows {
     std::vector<std::int64_t> ids;
     std::vector<std::int32_t> order;
     std::vector<float> values;
+    std::vector<std::int64_t> block_begins;
 
     /// @param told   (rows, C)   @param target   (rows, T), of rows with these ids
     OrderedRows(const StoredOrder& stored_order, std::span<const std::int64_t> of_rows, const at::Tensor& told, const at::Tensor& target)
@@ -111,14 +112,17 @@ struct OrderedRows {
         for (std::size_t i = 0; i < num_rows; ++i) {
             const auto row = static_cast<std::size_t>(by_place[i].second);
             ids[i] = of_rows[row];
+            while (stored_order.begin_of(static_cast<std::int64_t>(block_begins.size())) <= by_place[i].first)
+                block_begins.push_back(static_cast<std::int64_t>(i));
             values.insert(values.end(), a + row * num_told, a + (row + 1) * num_told);
             values.insert(values.end(), b + row * num_targets, b + (row + 1) * num_targets);
         }
+        block_begins.resize(static_cast<std::size_t>(stored_order.num_blocks()) + 1, static_cast<std::int64_t>(num_rows));
         std::iota(order.begin(), order.end(), 0);
         std::ranges::sort(order, [&](std::int32_t x, std::int32_t y) { return ids[x] < ids[y]; });
     }
 
-    StoredRows view(std::int64_t num_columns) const { return {ids, order, values, num_columns}; }
+    StoredRows view(std::int64_t num_columns) const { return {ids, order, values, num_columns, block_begins}; }
 };
 
 /// Widens the bounds of each column to these rows (n, columns).

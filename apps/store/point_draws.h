@@ -31,6 +31,8 @@ public:
     StoredOrder(std::int64_t num_rows, const std::string& case_id);
 
     std::int64_t num_blocks() const { return num_blocks_; }
+    std::int64_t begin_of(std::int64_t block) const;  ///< its first place, which is also its first id; of `num_blocks` the number of rows
+    std::int64_t block_of(std::int64_t row) const;    ///< of a place, or of an id
     std::int64_t place_of(std::int64_t id) const;
     std::int64_t id_at(std::int64_t place) const;
 
@@ -43,8 +45,6 @@ public:
     std::vector<std::int64_t> drawn_ids(std::int64_t count, std::int64_t seed, std::int64_t epoch) const;
 
 private:
-    std::int64_t begin_of(std::int64_t block) const;
-    std::int64_t block_of(std::int64_t row) const;
     KeyedPermutation permutation_of(std::int64_t block) const;
 
     std::int64_t num_rows_;

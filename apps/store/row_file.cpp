@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <array>
 
 namespace meshard {
@@ -39,7 +40,7 @@ std::int64_t write_row_file(const std::filesystem::path& path, const StoredRows&
 {
     const auto sections = sections_of(rows);
     const auto places = places_of(rows.ids.size(), static_cast<std::uint64_t>(rows.num_columns));
-    nlohmann::ordered_json head{{"key", key}, {"rows", rows.num_rows()}, {"columns", rows.num_columns}};
+    nlohmann::ordered_json head{{"key", key}, {"rows", rows.num_rows()}, {"columns", rows.num_columns}, {"blocks", rows.block_begins}};
     for (std::size_t i = 0; i < sections.size(); ++i) head[kSections[i]] = {{"at", places[i]}, {"hash", hash_text(xxh64(sections[i]))}};
     auto text = std::string(kBegin) + head.dump() + "\n";
     if (text.size() > kPage) throw Error("write_row_file: the head of " + path.string() + " has " + std::to_string(text.size()) + " bytes.");
@@ -71,6 +72,10 @@ RowFile::RowFile(const std::filesystem::path& path, std::string_view key) : path
         rows_.num_columns = head.at("columns").get<std::int64_t>();
         if (num_rows > text.size() || rows_.num_columns < 0 || rows_.num_columns > 1 << 20) throw refuse("is damaged: its head has numbers that cannot be");
         places = places_of(num_rows, static_cast<std::uint64_t>(rows_.num_columns));
+        rows_.block_begins = head.at("blocks").get<std::vector<std::int64_t>>();
+        const auto& begins = rows_.block_begins;
+        if (begins.size() < 2 || begins.front() != 0 || begins.back() != static_cast<std::int64_t>(num_rows) || !std::ranges::is_sorted(begins))
+            throw refuse("is damaged: its head has blocks that cannot be");
         for (std::size_t i = 0; i < kSections.size(); ++i) hashes_[i] = head.at(kSections[i]).at("hash").get<std::string>();
     } catch (const nlohmann::json::exception&) {
         throw refuse("is damaged: its head cannot be read");

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace meshard {
 
@@ -18,6 +19,7 @@ struct StoredRows {
     std::span<const std::int32_t> order;  ///< the stored rows in the order of their ids
     std::span<const float> values;        ///< (rows, num_columns), row by row
     std::int64_t num_columns = 0;
+    std::vector<std::int64_t> block_begins;  ///< the first row of each block of `StoredOrder` that is stored here, and the number of all
 
     std::int64_t num_rows() const { return static_cast<std::int64_t>(ids.size()); }
     const float* row(std::int64_t i) const { return values.data() + i * num_columns; }

@@ -113,6 +113,39 @@ TEST_F(StoredCases, GiveChosenRowsOnAnyNumberOfRanks)
     }
 }
 
+TEST_F(StoredCases, GiveChosenRowsOfSeveralBlocks)
+{
+    mesh_ = sphere(270);
+    mesh_.point_data.clear();
+    std::vector<float> ids(mesh_.num_cells());
+    std::iota(ids.begin(), ids.end(), 0.0F);
+    mesh_.cell_data = {DataArray::from("p", ids)};
+    write_mesh(source_.file, mesh_);
+    data_.fields = {{"pressure", "p", ""}};
+    data_.inputs = {"points"};
+    shards_ = prepare_shards(source_, {.folder = folder_ / "shards", .num_parts = 3});
+    const auto stored = store();
+    const StoredOrder order(stored.num_rows, "7");
+    ASSERT_GE(order.num_blocks(), 2);
+    for (const std::int64_t count : {std::int64_t{17}, std::int64_t{5000}, stored.num_rows / 2}) {
+        for (const std::int64_t epoch : {1, 2, 7}) {
+            const RowChoice choice{order.drawn_ids(count, 5, epoch), order.drawn_ranges(count, 5, epoch)};
+            std::vector<std::int64_t> found;
+            for (std::int64_t rank = 0; rank < 2; ++rank) {
+                const auto rows = read_rows(stored, {rank, 2, RowOrder::Parts}, &choice);
+                for (std::int64_t i = 0; i < rows.num_rows(); ++i) {
+                    EXPECT_EQ(static_cast<float>(choice.ids[rows.ids[i]]), rows.target.const_data_ptr<float>()[i]);
+                    found.push_back(rows.ids[i]);
+                }
+            }
+            std::ranges::sort(found);
+            std::vector<std::int64_t> all(count);
+            std::iota(all.begin(), all.end(), 0);
+            EXPECT_EQ(found, all) << count << " points in epoch " << epoch;
+        }
+    }
+}
+
 TEST_F(StoredCases, LieInTheOrderInWhichBlocksAreDrawn)
 {
     const auto stored = store();
