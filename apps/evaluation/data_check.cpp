@@ -264,12 +264,21 @@ bool is_same_case(const CaseFigures& a, const CaseFigures& b, const JudgedFields
     return true;
 }
 
-void judge_repeats(DataFindings& to, const std::vector<KnownCase>& cases, const JudgedFields& layout)
+/// Whether the model is told the same of two cases besides their points.
+bool is_told_alike(const CaseSource& a, const CaseSource& b, const DataConfig& data)
+{
+    if (a.wall != b.wall) return false;
+    auto told = data.constants;
+    if (!data.time.empty()) told.push_back(data.time);
+    return std::ranges::all_of(told, [&](const auto& column) { return a.number(column) == b.number(column); });
+}
+
+void judge_repeats(DataFindings& to, const std::vector<KnownCase>& cases, const DataConfig& data, const JudgedFields& layout)
 {
     std::vector<std::string> across, within;
     for (std::size_t i = 0; i < cases.size(); ++i) {
         for (std::size_t k = i + 1; k < cases.size(); ++k) {
-            if (!is_same_case(*cases[i].figures, *cases[k].figures, layout)) continue;
+            if (!is_same_case(*cases[i].figures, *cases[k].figures, layout) || !is_told_alike(*cases[i].source, *cases[k].source, data)) continue;
             auto& to_list = cases[i].split == cases[k].split ? within : across;
             to_list.push_back(cases[i].source->id + " (" + cases[i].split + ") and " + cases[k].source->id + " (" + cases[k].split + ")");
         }
@@ -366,7 +375,7 @@ DataFindings judge_data(const CaseLists& lists, std::span<const CaseFigures> fig
     // Forces that do not close have been said with their remedy: the pressure's alone is of no further use then.
     judge_pressure(findings, cases, settings, layout, closes.has_value());
     judge_values(findings, cases, data, layout);
-    judge_repeats(findings, cases, layout);
+    judge_repeats(findings, cases, data, layout);
     findings.numbers["warnings"] = findings.warnings;
     findings.numbers["contradictions"] = findings.contradictions;
     return findings;

@@ -335,7 +335,7 @@ training: {num_epochs: 2}
 
     def train_volume(self, run, num_ranks, *words):
         # Mesh and field are the same in all cases, those of validation too; only the walls differ.
-        result = self.meshard("train", "volume.yaml", f"run_id={run}", "--nproc", num_ranks, "--accept-data", *words)
+        result = self.meshard("train", "volume.yaml", f"run_id={run}", "--nproc", num_ranks, *words)
         if "Embree" in result.err:
             self.skipTest("this build has no Embree")
         self.assert_good(result)
