@@ -391,8 +391,9 @@ void read_augmentation(const Settings& settings, const TrainingRunConfig& config
                          "and name them with training.augment.free_stream.");
     }
     if (config.training.has_forces() && (augmentation.rotation > 0 || augmentation.mirror_axis >= 0)) {
-        throw UsageError(settings.where(path + (augmentation.rotation > 0 ? "rotation" : "mirror")) +
-                         " turns the directions of drag and lift, in which training.force_weights measures forces as they are in the files. Set one of the two.");
+        throw UsageError(
+            settings.where(path + (augmentation.rotation > 0 ? "rotation" : "mirror")) +
+            " turns the directions of drag and lift, in which training.force_weights measures forces as they are in the files. Set one of the two.");
     }
     if (augmentation.rotation > 0 && config.data.frame.length.find(',') != std::string::npos) {
         throw UsageError(settings.where(path + "rotation") + " needs one data.length for x, y and z, since places that were divided by three do not turn.");

@@ -171,7 +171,7 @@ void write_case(const CaseStore& store, const CaseSource& source, const std::fil
                          {"mean", statistics.mean()},
                          {"squared_differences", statistics.squared_differences()}});
     }
-    const Json json{{"format", "meshard stored case"},    {"version", kStoreVersion}, {"key", key},    {"case", source.id}, {"rows", num_rows},
+    const Json json{{"format", "meshard stored case"},    {"version", kStoreVersion}, {"key", key},       {"case", source.id},  {"rows", num_rows},
                     {"inputs", num_point_channels(data)}, {"channels", channels},     {"lowest", lowest}, {"highest", highest}, {"parts", parts}};
     write_file_atomically(partial.path() / "case.json", json.dump(1) + "\n");
     partial.commit();

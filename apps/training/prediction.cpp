@@ -218,8 +218,8 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
         const auto scaling = field_scaling(model.data(), model.channels(), name, [&](const std::string& quantity) {
             if (const auto given = options.values.find(quantity); given != options.values.end()) return given->second;
             if (const auto said = model.data().reference.find(quantity); said != model.data().reference.end()) return said->second;
-            throw UsageError("the model's fields are measured by " + quantity + ", which the training cases had in their table. Give it with --set " + quantity +
-                             "=...");
+            throw UsageError("the model's fields are measured by " + quantity + ", which the training cases had in their table. Give it with --set " +
+                             quantity + "=...");
         });
         for (const auto& sentence : model.ranges().beyond(inputs, model.data(), device_mesh->all())) {
             if (world.rank() == 0)

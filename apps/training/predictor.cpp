@@ -4,8 +4,8 @@
 #include "apps/training/run_checkpoint.h"
 #include "apps/training/tensor_file.h"
 #include "io/checkpoints/model_checkpoint.h"
-#include "models/registry/encoded_model.h"
 #include "models/layers/random_draws.h"
+#include "models/registry/encoded_model.h"
 #include "partition/error.h"
 #include "sharding/parameters/move_module.h"
 

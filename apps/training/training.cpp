@@ -286,8 +286,8 @@ void Run::check_data(const TrainingStart& start)
         }
     }
     if (has_forces)
-        force_term_.emplace(config_.training.force_weights, config_.data, layout, config_.forces, cases_.train,
-                            std::span(figures).first(cases_.train.size()), device());
+        force_term_.emplace(config_.training.force_weights, config_.data, layout, config_.forces, cases_.train, std::span(figures).first(cases_.train.size()),
+                            device());
 }
 
 void Run::make_model()
