@@ -22,6 +22,28 @@ using c10d::Work;
 using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 using Tensors = std::vector<at::Tensor>;
 
+/// Work of shared memory with what DistributedDataParallel asks for: a future, which waits for the messages when it is taken.
+class WorkWithFuture : public Work {
+public:
+    WorkWithFuture(c10::intrusive_ptr<Work> inner, Tensors tensors) : inner_(std::move(inner)), tensors_(std::move(tensors)) {}
+
+    bool isCompleted() override { return inner_->isCompleted(); }
+    bool wait(std::chrono::milliseconds timeout) override { return inner_->wait(timeout); }
+    Tensors result() override { return tensors_; }
+
+    c10::intrusive_ptr<c10::ivalue::Future> getFuture() override
+    {
+        inner_->wait();
+        auto future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+        future->markCompleted(c10::IValue(tensors_));
+        return future;
+    }
+
+private:
+    c10::intrusive_ptr<Work> inner_;
+    Tensors tensors_;
+};
+
 /// torch.distributed's backend `meshard`: what shared memory can do goes through it, the rest (and all, where ranks are on several hosts) through `others`.
 /// Both have connections of their own, so that their messages never meet.
 class TorchBackend : public c10d::Backend {
@@ -44,12 +66,16 @@ public:
         static const std::set<c10d::ReduceOp::RedOpType> operations = {c10d::ReduceOp::SUM, c10d::ReduceOp::MAX, c10d::ReduceOp::MIN};
         static const std::set<at::ScalarType> types = {at::kFloat, at::kDouble, at::kLong, at::kInt, at::kShort, at::kChar, at::kByte};
         const bool is_known = operations.contains(options.reduceOp.op_) && types.contains(tensors[0].scalar_type());
-        return contiguous(tensors, [&](Tensors& dense) { return (is_known && dense.size() == 1 ? memory_ : others_)->allreduce(dense, options); });
+        return contiguous(tensors, [&](Tensors& dense) {
+            return is_known && dense.size() == 1 ? with_future(memory_->allreduce(dense, options), dense) : others_->allreduce(dense, options);
+        });
     }
 
     c10::intrusive_ptr<Work> broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override
     {
-        return contiguous(tensors, [&](Tensors& dense) { return (dense.size() == 1 ? memory_ : others_)->broadcast(dense, options); });
+        return contiguous(tensors, [&](Tensors& dense) {
+            return dense.size() == 1 ? with_future(memory_->broadcast(dense, options), dense) : others_->broadcast(dense, options);
+        });
     }
 
     c10::intrusive_ptr<Work> barrier(const c10d::BarrierOptions& options) override { return memory_->barrier(options); }
@@ -107,6 +133,11 @@ public:
     c10::intrusive_ptr<Work> recvAnysource(Tensors& tensors, int tag) override { return others_->recvAnysource(tensors, tag); }
 
 private:
+    static c10::intrusive_ptr<Work> with_future(c10::intrusive_ptr<Work> work, const Tensors& tensors)
+    {
+        return c10::make_intrusive<WorkWithFuture>(std::move(work), tensors);
+    }
+
     /// Both transports take the bytes from the first number on: what is not contiguous goes through a copy, without overlap with other work.
     template <class Collective>
     static c10::intrusive_ptr<Work> contiguous(Tensors& tensors, const Collective& collective)

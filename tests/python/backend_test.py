@@ -3,6 +3,8 @@
 import meshard
 import torch
 import torch.distributed as dist
+import torch.nn as nn
+from torch.nn.parallel import DistributedDataParallel
 
 from ranks import num_ranks, rank
 from sharded_check import near
@@ -92,6 +94,14 @@ def test_sending():
     elif rank() == 1:
         dist.recv(x, 0, group())
         assert torch.equal(x, values(0))
+
+
+def test_data_parallel_training():
+    torch.manual_seed(1)
+    model = nn.Linear(4, 2)
+    parallel = DistributedDataParallel(model, process_group=group())
+    parallel(torch.full((3, 4), float(rank()))).sum().backward()
+    near(model.weight.grad, torch.full((2, 4), 3 * (num_ranks() - 1) / 2), 1e-6)
 
 
 def test_a_device_mesh_on_it():
