@@ -42,7 +42,10 @@ constexpr KnownModel kKnownModels[] = {{"Transolver", "physicsnemo.models.transo
                                        {"DiT", "physicsnemo.models.dit.dit", nullptr, nullptr, "0.2.0"},
                                        {"EDMPreconditioner", "physicsnemo.diffusion.preconditioners.preconditioners"},
                                        {"ConcatConditionWrapper", "physicsnemo.diffusion.utils.model_wrappers"},
-                                       {"DoMINO", "physicsnemo.models.domino.model"}};
+                                       {"DoMINO", "physicsnemo.models.domino.model"},
+                                       {"FIGConvUNet", "physicsnemo.models.figconvnet.figconvunet"},
+                                       {"UNet", "physicsnemo.models.unet.unet"},
+                                       {"FNO", "physicsnemo.models.fno.fno"}};
 
 const KnownModel* known_model(std::string_view name)
 {

@@ -3,6 +3,7 @@
 
 #include "models/geotransolver/geotransolver.h"
 #include "models/graph/mesh_graph_net.h"
+#include "models/grids/figconv_unet.h"
 #include "models/grids/fno.h"
 #include "models/grids/unet_3d.h"
 #include "models/layers/option_table.h"
@@ -231,11 +232,48 @@ ModelEntry fno_entry()
             .spelled_out = with_modes_of_each_direction};
 }
 
+ModelEntry figconv_unet_entry()
+{
+    const auto& table = figconv_unet_option_table();
+    auto defaults = to_json(FigConvUNetOptions());
+    defaults["voxel_size"] = nullptr;
+    for (const char* of_all_levels : {"num_down_blocks", "num_up_blocks"}) defaults[of_all_levels] = Json::array({1});
+    return {.name = "figconvunet",
+            .class_name = "FIGConvUNet",
+            .defaults = std::move(defaults),
+            .options = table.infos(),
+            .widths = [](const PointWidths& widths) -> Json {
+                return {{"in_channels", widths.embedding_dim + widths.num_constants},
+                        {"out_channels", widths.out_dim},
+                        {"has_input_features", true},
+                        {"use_scalar_output", false}};
+            },
+            .widths_of = [](const Json& arguments, std::int64_t num_constants) -> PointWidths {
+                const auto options = figconv_unet_options(arguments);
+                if (!options.has_input_features) return {3, 0, options.out_channels};
+                return {options.in_channels - num_constants, num_constants, options.out_channels};
+            },
+            .check = [](const Json& arguments) { figconv_unet_options(arguments).validate(); },
+            .make = [](const Json& arguments) -> MadeModel {
+                FigConvUNet model(figconv_unet_options(arguments));
+                return {model.ptr(), [model](const PointInputs& inputs) mutable {
+                            at::Tensor features;
+                            if (model->options().has_input_features) {
+                                features = inputs.embedding;
+                                if (inputs.constants.defined())
+                                    features = torch::cat({features, torch::ones_like(features.narrow(-1, 0, 1)) * inputs.constants.unsqueeze(1)}, -1);
+                            }
+                            return model->forward(inputs.positions, features).points;
+                        }};
+            },
+            .spelled_out = with_blocks_of_each_level};
+}
+
 }  // namespace
 
 std::vector<ModelEntry> library_models()
 {
-    return {transolver_entry(), flare_entry(), geotransolver_entry(), mesh_graph_net_entry(), unet_entry(), fno_entry()};
+    return {transolver_entry(), flare_entry(), geotransolver_entry(), mesh_graph_net_entry(), figconv_unet_entry(), unet_entry(), fno_entry()};
 }
 
 }  // namespace meshard

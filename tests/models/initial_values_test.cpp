@@ -3,6 +3,7 @@
 #include "io/checkpoints/safetensors.h"
 #include "models/geotransolver/geotransolver.h"
 #include "models/graph/mesh_graph_net.h"
+#include "models/grids/figconv_unet.h"
 #include "models/grids/fno.h"
 #include "models/grids/unet_3d.h"
 #include "models/transolver/flare.h"
@@ -32,6 +33,7 @@ std::shared_ptr<torch::nn::Module> make(const std::string& kind, const nlohmann:
     if (kind == "Transolver") return Transolver(transolver_options(arguments)).ptr();
     if (kind == "FLARE") return Flare(transolver_options(arguments)).ptr();
     if (kind == "GeoTransolver") return GeoTransolver(geotransolver_options(arguments)).ptr();
+    if (kind == "FIGConvUNet") return FigConvUNet(figconv_unet_options(arguments)).ptr();
     if (kind == "FNO") return Fno(fno_options(arguments)).ptr();
     if (kind == "UNet") return UNet3d(unet_3d_options(arguments)).ptr();
     return MeshGraphNet(mesh_graph_net_options(arguments)).ptr();

@@ -5,6 +5,7 @@
 #include "models/geotransolver/gale.h"
 #include "models/geotransolver/geotransolver.h"
 #include "models/graph/mesh_graph_net.h"
+#include "models/grids/figconv_unet.h"
 #include "models/grids/fno.h"
 #include "models/grids/unet_3d.h"
 #include "models/transolver/flare.h"
@@ -121,6 +122,15 @@ FixtureModel make_model(const nlohmann::json& description)
 {
     const auto& constructor = description["constructor"];
     const auto kind = kind_of(description);
+    if (kind == "FIGConvUNet") {
+        FigConvUNet model(figconv_unet_options(constructor));
+        return {model.ptr(),
+                [model](const NamedTensors& inputs) mutable {
+                    const auto result = model->forward(inputs.at("vertices"), optional(inputs, "features"));
+                    return result.scalar.defined() ? std::vector<at::Tensor>{result.points, result.scalar} : std::vector<at::Tensor>{result.points};
+                },
+                {}};
+    }
     if (kind == "FNO") return plain_layer(Fno(fno_options(constructor)));
     if (kind == "UNet") return plain_layer(UNet3d(unet_3d_options(constructor)));
     if (kind == "DiT") return dit(constructor);
@@ -173,6 +183,7 @@ const std::set<std::string>& model_kinds()
                                              "FLARE",
                                              "GeoTransolver",
                                              "MeshGraphNet",
+                                             "FIGConvUNet",
                                              "FNO",
                                              "UNet",
                                              "DiT",
