@@ -43,7 +43,7 @@ set(rooms
   "models/registry: models/geotransolver models/graph models/grids models/layers models/transolver ops/neighbors partition"
   "models/transolver: models/layers ops/fused ops/slices partition"
 
-  "apps/bench: apps/program io models/layers models/transolver ops/neighbors ops/rows partition partition/cut partition/mesh sharding/exchange sharding/parameters sharding/ranks sharding/tensor sharding/transport"
+  "apps/bench: apps/program io models/grids models/layers models/registry models/transolver ops/neighbors ops/rows partition partition/cut partition/mesh sharding/exchange sharding/parameters sharding/ranks sharding/tensor sharding/transport"
   "apps/cut: apps/program io/picture io/shards partition partition/cut partition/ghosts partition/mesh sharding/messages sharding/windows"
   "apps/plan: apps/bench apps/program models/geotransolver models/graph models/layers models/registry models/transolver ops/fused ops/slices partition sharding/parameters sharding/ranks sharding/tensor sharding/transport"
   "apps/program: io/bytes partition sharding/memory sharding/transport"

@@ -3,10 +3,13 @@
 
 #include "apps/bench/rank_timing.h"
 #include "models/layers/metrics.h"
+#include "models/registry/registry.h"
 #include "models/transolver/transolver.h"
+#include "partition/error.h"
 #include "sharding/parameters/move_module.h"
 
 #include <c10/core/CachingDeviceAllocator.h>
+#include <nlohmann/json.hpp>
 #include <torch/torch.h>
 
 #include <cmath>
@@ -75,9 +78,8 @@ double relative_error(const std::vector<at::Tensor>& found, const std::vector<at
 
 }  // namespace
 
-ModelTimes time_model(const StepShape& shape, MemoryMode memory, Precision precision, bool inference_only, int num_repeats, c10::Device device)
+TimedModel timed_transolver(const StepShape& shape, c10::Device device)
 {
-    const auto done = [&] { wait_for_device(device); };
     TransolverOptions options;
     options.functional_dim = 1;
     options.embedding_dim = kInputs - 1;
@@ -89,20 +91,68 @@ ModelTimes time_model(const StepShape& shape, MemoryMode memory, Precision preci
     options.mlp_ratio = kMlpRatio;
     torch::manual_seed(0);
     Transolver model(options);
-    model->set_memory(memory);
     move_module(*model, device);
-    torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-3));
     const auto fx = torch::ones({1, shape.num_points, 1}, device), embedding = torch::rand({1, shape.num_points, kInputs - 1}, device);
-    const auto target = inference_only ? torch::Tensor() : torch::rand({1, shape.num_points, kOutputs}, device);
+    return {.name = "transolver",
+            .module = model.ptr(),
+            .forward = [model, fx, embedding]() mutable { return model->forward(fx, embedding); },
+            .result_shape = {1, shape.num_points, kOutputs},
+            .num_points = shape.num_points,
+            .forward_flops = forward_flops(shape)};
+}
+
+TimedModel timed_model(const std::string& name, const nlohmann::json& arguments, std::int64_t num_points, const std::vector<std::int64_t>& extents,
+                       c10::Device device)
+{
+    const auto& entry = find_model(name);
+    auto all = entry.is_of_grids() ? nlohmann::json{{"in_channels", kInputs}, {"out_channels", kOutputs}}
+                                   : entry.widths({.embedding_dim = kInputs - 1, .num_constants = 0, .out_dim = kOutputs});
+    all.update(arguments);
+    torch::manual_seed(0);
+    const auto model = make_model(entry.name, all);
+    move_module(*model.module, device);
+    if (!entry.is_of_grids()) {
+        if (!extents.empty()) throw InvalidInput("--grid is for models of grids; " + entry.class_name + " is one of points. Say their number with --points.");
+        const auto embedding = torch::rand({1, num_points, kInputs - 1}, device), places = embedding.narrow(2, 0, 3).contiguous();
+        const PointInputs inputs{.embedding = embedding, .positions = places, .constants = {}, .time = {}};
+        return {.name = entry.name,
+                .module = model.module,
+                .forward = [model, inputs] { return model.forward(inputs); },
+                .result_shape = {1, num_points, kOutputs},
+                .num_points = num_points};
+    }
+    constexpr std::int64_t kMultiple = 16;  // U-Nets of five grids halve each extent four times
+    const auto dimension = model.arguments.value("dimension", std::int64_t{3});
+    auto shape = extents;
+    const auto side = std::pow(static_cast<double>(num_points), 1 / static_cast<double>(dimension));
+    if (shape.empty()) shape.assign(dimension, std::max<std::int64_t>(1, std::llround(side / kMultiple)) * kMultiple);
+    std::int64_t num_cells = 1;
+    for (const auto extent : shape) num_cells *= extent;
+    shape.insert(shape.begin(), {1, model.arguments.at("in_channels").get<std::int64_t>()});
+    auto result_shape = shape;
+    result_shape[1] = model.arguments.at("out_channels").get<std::int64_t>();
+    return {.name = entry.name,
+            .module = model.module,
+            .forward = [model, grid = torch::rand(shape, device)] { return model.forward_grid(grid); },
+            .result_shape = std::move(result_shape),
+            .num_points = num_cells};
+}
+
+ModelTimes time_model(const TimedModel& timed, MemoryMode memory, Precision precision, bool inference_only, int num_repeats, c10::Device device)
+{
+    const auto done = [&] { wait_for_device(device); };
+    set_memory(*timed.module, memory);
+    torch::optim::AdamW optimizer(timed.module->parameters(), torch::optim::AdamWOptions(1e-3));
+    const auto target = inference_only ? torch::Tensor() : torch::rand(timed.result_shape, device);
 
     const auto predict_in = [&](Precision precision) {
         const PrecisionGuard guard(precision, device.type());
-        return model->forward(fx, embedding).to(torch::kFloat);
+        return timed.forward().to(torch::kFloat);
     };
     const auto predict = [&] { return predict_in(precision); };
     ModelTimes times;
     times.num_threads = at::get_num_threads();
-    times.training_gflop = 3 * forward_flops(shape) * 1e-9;
+    times.training_gflop = 3 * timed.forward_flops * 1e-9;
     times.bytes_before = memory_on(device).now;
     if (!inference_only) {
         const auto step = median_of(num_repeats, [&] {
@@ -116,7 +166,7 @@ ModelTimes time_model(const StepShape& shape, MemoryMode memory, Precision preci
     }
     {
         const torch::NoGradGuard no_grad;
-        model->eval();
+        timed.module->eval();
         const auto inference = median_of(num_repeats, [&] {
             predict();
             done();
@@ -128,7 +178,9 @@ ModelTimes time_model(const StepShape& shape, MemoryMode memory, Precision preci
     if (precision != Precision::Float32 && !inference_only) {
         const auto run = [&](Precision precision) {
             const auto output = predict_in(precision);
-            return std::pair(output.detach(), torch::autograd::grad({mean_squared_error(output, target)}, model->parameters()));
+            auto trained = timed.module->parameters();
+            std::erase_if(trained, [](const auto& parameter) { return !parameter.requires_grad(); });
+            return std::pair(output.detach(), torch::autograd::grad({mean_squared_error(output, target)}, trained));
         };
         const auto expected = run(Precision::Float32), found = run(precision);
         times.output_error = relative_error({found.first}, {expected.first});

@@ -5,13 +5,40 @@
 #include "models/layers/memory_mode.h"
 #include "models/layers/precision.h"
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <nlohmann/json_fwd.hpp>
+#include <torch/nn/module.h>
 
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
 
 namespace meshard {
 
-/// What one process does with a Transolver and a cloud, on plain tensors.
+/// A model with inputs to run it on.
+struct TimedModel {
+    std::string name;
+    std::shared_ptr<torch::nn::Module> module;
+    std::function<at::Tensor()> forward;
+    std::vector<std::int64_t> result_shape;
+    std::int64_t num_points = 0;  ///< of a cloud, or cells of a grid
+    double forward_flops = 0;     ///< of the products of the forward pass; 0 if they are not counted
+};
+
+/// A Transolver with a cloud of random points.
+TimedModel timed_transolver(const StepShape& shape, c10::Device device);
+
+/// A registered model with random inputs: a cloud with 7 numbers a point, 4 channels of results, of `num_points`; or a grid with these extents and numbers of
+/// channels, unless `arguments` say others.
+/// @param arguments   of its constructor, over the defaults  @param extents   of a grid; empty: as many cells a direction as make up about `num_points`
+/// @throws InvalidInput as `make_model`, and for extents with a model of points
+TimedModel timed_model(const std::string& name, const nlohmann::json& arguments, std::int64_t num_points, const std::vector<std::int64_t>& extents,
+                       c10::Device device);
+
+/// What one process does with a model, on plain tensors.
 struct ModelTimes {
     int num_threads = 1;
     double training_seconds = 0;  ///< a step: forward, backward, AdamW; 0 if it was not run
@@ -27,6 +54,6 @@ struct ModelTimes {
 
 /// Medians over `num_repeats`, after one of each that is not counted if there are several.
 /// @param device   the CPU or a GPU  @throws InvalidInput if this process sees no GPU and is to use one
-ModelTimes time_model(const StepShape& shape, MemoryMode memory, Precision precision, bool inference_only, int num_repeats, c10::Device device = c10::kCPU);
+ModelTimes time_model(const TimedModel& timed, MemoryMode memory, Precision precision, bool inference_only, int num_repeats, c10::Device device = c10::kCPU);
 
 }  // namespace meshard

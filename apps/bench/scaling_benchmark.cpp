@@ -3,6 +3,7 @@
 
 #include "apps/bench/rank_timing.h"
 #include "apps/bench/training_benchmark.h"
+#include "models/grids/fno.h"
 #include "sharding/parameters/replicate.h"
 #include "sharding/tensor/redistribute.h"
 #include "sharding/tensor/shard_tensor.h"
@@ -77,6 +78,23 @@ ScalingResult attention(const Mesh& mesh, int num_repeats, bool uneven)
     return compare(
         std::string("ring attention, 8192 tokens, 8 heads of 32") + (uneven ? ", 7:3" : ""), "strong", mesh, num_repeats, 1, [&] { run(own, k, v); },
         [&] { run(sq, sk, sv); });
+}
+
+/// A spectral convolution of FNO on a cut grid against the same on the gathered grid, whose FFT every rank computes.
+ScalingResult spectral_convolution(const Mesh& mesh, int num_repeats, std::int64_t extent)
+{
+    constexpr std::int64_t kChannels = 32, kModes = 16;
+    torch::manual_seed(0);
+    SpectralConvolution layer(kChannels, std::vector<std::int64_t>{kModes, kModes});
+    const auto grid = cut(torch::randn({1, kChannels, extent, extent}), even_layout(extent, 2, *mesh), mesh);
+    const auto run = [&](bool gathers) {
+        const auto leaf = grid.detach().requires_grad_();
+        const auto result = gathers ? redistribute(layer->forward(redistribute(leaf, {Replicate()})), spec_of(grid)) : layer->forward(leaf);
+        result.square().sum().backward();
+    };
+    const auto side = std::to_string(extent);
+    return compare(
+        "spectral convolution, 32 channels, 16 modes, " + side + " x " + side, "gathered", mesh, num_repeats, 1, [&] { run(true); }, [&] { run(false); });
 }
 
 /// A vision transformer: patches of 8 x 8, blocks of attention and MLP, one output for each token.
@@ -184,6 +202,7 @@ ScalingReport measure_scaling(int num_repeats, World& world)
     report.results.push_back(attention(mesh, num_repeats, false));
     if (mesh->num_ranks() > 1) report.results.push_back(attention(mesh, num_repeats, true));
     report.results.push_back(vision_transformer(mesh, num_repeats));
+    for (const std::int64_t extent : {128, 256, 512, 1024}) report.results.push_back(spectral_convolution(mesh, num_repeats, extent));
     return report;
 }
 

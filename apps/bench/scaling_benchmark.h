@@ -20,7 +20,7 @@ struct MachineCeilings {
 /// One workload, forward and backward.
 struct ScalingResult {
     std::string workload;
-    std::string kind;            ///< `strong`: one problem over all ranks; `weak`: the problem grows with the ranks
+    std::string kind;            ///< `strong`: one problem over all ranks; `weak`: the problem grows with the ranks; `gathered`: the same on gathered rows
     double ceiling_seconds = 0;  ///< of plain runs without communication, each with a rank's share of the work, on all ranks at once
     double sharded_seconds = 0;
     double efficiency = 0;          ///< median of the pairs' ratios ceiling / sharded
@@ -38,8 +38,8 @@ struct ScalingReport {
 
 /// Times ring attention (even and uneven shards), a vision transformer, and a Transolver of two sizes. Plain and sharded runs alternate; results are medians
 /// of the slowest rank's times. The plain share of a rank is: for attention, its queries with all keys; for the vision transformer, the time of the whole
-/// divided by the number of ranks; for the Transolver, its points. Collective over all ranks of `world`; every rank gets the same results but for its
-/// messages.
+/// divided by the number of ranks; for the Transolver, its points. A spectral convolution is compared with itself on a gathered grid: no ceiling, but what it
+/// saves. Collective over all ranks of `world`; every rank gets the same results but for its messages.
 ScalingReport measure_scaling(int num_repeats, World& world);
 
 }  // namespace meshard

@@ -26,6 +26,8 @@ namespace {
 struct BenchArguments {
     StepShape shape;
     std::string what = "step";
+    std::string model = "transolver", arguments;
+    std::vector<std::int64_t> grid;
     std::string memory = "stored", precision = "float32", device = "auto";
     bool inference_only = false;
     std::int64_t num_rows = 1'000'000;
@@ -64,6 +66,14 @@ bool parse(std::span<const std::string> arguments, BenchArguments& options)
         ->check(CLI::PositiveNumber)
         ->type_name("N")
         ->capture_default_str();
+    app.add_option("--model", options.model, "for model: a model by name, as in docs/models.md; --hidden to --slices are transolver's")
+        ->type_name("NAME")
+        ->capture_default_str();
+    app.add_option("--arguments", options.arguments, "for model: arguments of its constructor as JSON, over the defaults")->type_name("JSON");
+    app.add_option("--grid", options.grid, "for model, models of grids: cells along each direction; by default a cube of about --points cells")
+        ->type_name("N,...")
+        ->delimiter(',')
+        ->check(CLI::PositiveNumber);
     app.add_option("--memory", options.memory, "for model: memory mode, stored, recomputed or streamed")
         ->type_name("MODE")
         ->check(CLI::IsMember({"stored", "recomputed", "streamed"}))
@@ -82,6 +92,8 @@ bool parse(std::span<const std::string> arguments, BenchArguments& options)
     app.add_flag("--json", options.json, "one JSON object on stdout instead of the report");
     if (!parse_arguments(app, arguments)) return false;
     if (options.what == "ghosts" && app.count("--points") == 0) shape.num_points = 1'000'000;
+    if (options.what != "model" && (app.count("--model") > 0 || app.count("--arguments") > 0 || app.count("--grid") > 0))
+        throw UsageError("--model, --arguments and --grid are for meshard bench model.");
     const bool has_device = options.what == "step" || options.what == "model";
     if (!has_device && options.device == "auto") options.device = "cpu";
     if (!has_device && options.device != "cpu") throw UsageError("--device " + options.device + ": " + options.what + " is timed on CPUs. Leave it out.");
@@ -114,18 +126,30 @@ void report(const BenchArguments& arguments, const StepTimes& times)
               << "  messages per step and rank " << times.num_messages << ", " << times.message_bytes << " bytes\n";
 }
 
+/// A Transolver of the shape that the options say, or any model by name and arguments.
+TimedModel model_to_time(const BenchArguments& arguments, c10::Device device)
+{
+    if (arguments.model == "transolver" && arguments.arguments.empty() && arguments.grid.empty()) return timed_transolver(arguments.shape, device);
+    auto constructor = nlohmann::json::object();
+    if (!arguments.arguments.empty()) constructor = nlohmann::json::parse(arguments.arguments, nullptr, /*allow_exceptions=*/false);
+    if (!constructor.is_object()) throw UsageError("--arguments '" + arguments.arguments + "' is no JSON object, as '{\"latent_channels\": 16}'.");
+    return timed_model(arguments.model, constructor, arguments.shape.num_points, arguments.grid, device);
+}
+
 void report_model(const BenchArguments& arguments)
 {
     const auto device = device_of_rank(arguments.device, {});
     const c10::DeviceGuard current(device);
-    const auto times = time_model(arguments.shape, memory_mode(arguments.memory), precision_named(arguments.precision), arguments.inference_only,
-                                  arguments.num_repeats, device);
-    const auto points = static_cast<double>(arguments.shape.num_points);
+    const auto model = model_to_time(arguments, device);
+    const auto times =
+        time_model(model, memory_mode(arguments.memory), precision_named(arguments.precision), arguments.inference_only, arguments.num_repeats, device);
+    const auto points = static_cast<double>(model.num_points);
     const auto microseconds = [&](double seconds) { return seconds / points * 1e6; };
     const auto bytes_a_point = static_cast<double>(times.peak_bytes - times.bytes_before) / points;
     const auto share = times.training_seconds > 0 ? times.training_gflop / times.training_seconds / times.sgemm_gflops : 0.0;
     if (arguments.json) {
-        const nlohmann::ordered_json json{{"points", arguments.shape.num_points},
+        const nlohmann::ordered_json json{{"model", model.name},
+                                          {"points", model.num_points},
                                           {"device", c10::DeviceTypeName(device.type(), /*lower_case=*/true)},
                                           {"memory", arguments.memory},
                                           {"precision", arguments.precision},
@@ -143,11 +167,13 @@ void report_model(const BenchArguments& arguments)
         std::cout << json.dump(2) << '\n';
         return;
     }
-    std::cout << arguments.shape.num_points << " points, memory " << arguments.memory << ", " << arguments.precision << ", " << times.num_threads
+    std::cout << model.name << ", " << model.num_points << " points, memory " << arguments.memory << ", " << arguments.precision << ", " << times.num_threads
               << " thread(s); sgemm " << fixed_text(times.sgemm_gflops, 0) << " GFLOP/s\n";
     if (times.training_seconds > 0) {
         std::cout << "  training step   " << fixed_text(microseconds(times.training_seconds), 1) << " us per point ("
-                  << fixed_text(microseconds(times.training_cpu_seconds), 1) << " of CPU), " << fixed_text(100 * share, 0) << " % of the sgemm rate\n";
+                  << fixed_text(microseconds(times.training_cpu_seconds), 1) << " of CPU)";
+        if (times.training_gflop > 0) std::cout << ", " << fixed_text(100 * share, 0) << " % of the sgemm rate";
+        std::cout << '\n';
     }
     std::cout << "  inference       " << fixed_text(microseconds(times.inference_seconds), 1) << " us per point ("
               << fixed_text(microseconds(times.inference_cpu_seconds), 1) << " of CPU)\n"
