@@ -22,19 +22,19 @@ SpecPtr layout_of(const at::Tensor& points, const at::Tensor& queries)
     return is_sharded(points) ? replicated_spec(spec_of(points)->device_mesh) : nullptr;
 }
 
-/// (queries, K * D): one row for each query with its neighbours' coordinates, then zeros.
-at::Tensor padded_rows(const at::Tensor& rows, const at::Tensor& offsets, std::int64_t slots)
+/// The slots of the results, K for each query, that the entries of a list fill, one after the other.
+at::Tensor filled_slots(const at::Tensor& offsets, std::int64_t num_entries, std::int64_t slots)
 {
     const auto num_queries = offsets.size(0) - 1;
     const auto first = offsets.narrow(0, 0, num_queries), counts = offsets.diff();
     const auto shift = at::arange(num_queries, offsets.options()) * slots - first;
-    const auto slots_of_rows = at::arange(rows.size(0), offsets.options()) + shift.repeat_interleave(counts);
-    return scatter_distinct_rows(rows, slots_of_rows, num_queries * slots).view({num_queries, slots * rows.size(1)});
+    return at::arange(num_entries, offsets.options()) + shift.repeat_interleave(counts);
 }
 
-}  // namespace
-
-std::vector<at::Tensor> ball_query(const at::Tensor& points, const at::Tensor& queries, const std::vector<RadiusLimit>& limits, NeighborOrder order)
+/// Searches cloud by cloud: `fill(points of a cloud, neighbours within a radius, K)` gives the local results, which are stacked by radius.
+template <class Fill>
+std::vector<at::Tensor> search_balls(const at::Tensor& points, const at::Tensor& queries, const std::vector<RadiusLimit>& limits, NeighborOrder order,
+                                     const Fill& fill)
 {
     std::vector<at::Tensor> point_clouds, query_clouds;
     std::string error;
@@ -57,8 +57,7 @@ std::vector<at::Tensor> ball_query(const at::Tensor& points, const at::Tensor& q
     for (std::size_t b = 0; b < point_clouds.size(); ++b) {
         const auto lists = radius_search(point_clouds[b].detach(), query_clouds[b].detach(), limits, {.order = order});
         for (std::size_t l = 0; l < limits.size(); ++l) {
-            const auto rows = gather_neighbors(point_clouds[b], lists[l]);
-            found[l].push_back(padded_rows(rows, lists[l].offsets, limits[l].max_neighbors));
+            found[l].push_back(fill(point_clouds[b], lists[l], limits[l].max_neighbors));
         }
     }
     const auto layout = layout_of(points, queries);
@@ -68,6 +67,26 @@ std::vector<at::Tensor> ball_query(const at::Tensor& points, const at::Tensor& q
         results.push_back(layout ? from_local(local, layout) : local);
     }
     return results;
+}
+
+}  // namespace
+
+std::vector<at::Tensor> ball_query(const at::Tensor& points, const at::Tensor& queries, const std::vector<RadiusLimit>& limits, NeighborOrder order)
+{
+    return search_balls(points, queries, limits, order, [](const at::Tensor& cloud, const Neighbors& list, std::int64_t slots) {
+        const auto rows = gather_neighbors(cloud, list);
+        const auto num_queries = list.offsets.size(0) - 1;
+        return scatter_distinct_rows(rows, filled_slots(list.offsets, rows.size(0), slots), num_queries * slots).view({num_queries, slots * rows.size(1)});
+    });
+}
+
+std::vector<at::Tensor> ball_indices(const at::Tensor& points, const at::Tensor& queries, const std::vector<RadiusLimit>& limits, NeighborOrder order)
+{
+    return search_balls(points, queries, limits, order, [](const at::Tensor&, const Neighbors& list, std::int64_t slots) {
+        const auto num_queries = list.offsets.size(0) - 1;
+        const auto ids = at::zeros({num_queries * slots}, list.ids.options());
+        return ids.index_copy(0, filled_slots(list.offsets, list.ids.size(0), slots), list.ids).view({num_queries, slots});
+    });
 }
 
 }  // namespace meshard

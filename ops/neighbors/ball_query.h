@@ -21,4 +21,8 @@ namespace meshard {
 /// @throws InvalidInput as `radius_search`, for other placements, and if a limit has no `max_neighbors`
 std::vector<at::Tensor> ball_query(const at::Tensor& points, const at::Tensor& queries, const std::vector<RadiusLimit>& limits, NeighborOrder order);
 
+/// The same neighbours as ids within their cloud: (B, M, K) int64, zero where a query has fewer than K.
+/// @throws InvalidInput as `ball_query`
+std::vector<at::Tensor> ball_indices(const at::Tensor& points, const at::Tensor& queries, const std::vector<RadiusLimit>& limits, NeighborOrder order);
+
 }  // namespace meshard

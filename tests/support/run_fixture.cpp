@@ -173,7 +173,7 @@ FixtureModel make_model(const nlohmann::json& description)
 const std::set<std::string>& other_kinds()
 {
     static const std::set<std::string> kinds{
-        "knn", "radius_search", "signed_distance_field", "error measures", "compute_force_coefficients", "neighbourhood attention"};
+        "knn", "radius_search", "signed_distance_field", "error measures", "compute_force_coefficients", "neighbourhood attention", "DoMINO"};
     return kinds;
 }
 
