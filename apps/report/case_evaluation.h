@@ -2,8 +2,8 @@
 #pragma once
 
 #include "apps/evaluation/evaluation.h"
+#include "apps/prediction/predictor.h"
 #include "apps/settings/force_settings.h"
-#include "apps/training/predictor.h"
 #include "sharding/transport/launch.h"
 
 #include <ATen/core/Tensor.h>

@@ -2,12 +2,12 @@
 #include "apps/training/training.h"
 
 #include "apps/cases/field_scaling.h"
+#include "apps/cases/input_ranges.h"
 #include "apps/evaluation/data_check.h"
 #include "apps/program/rank_device.h"
 #include "apps/settings/training_log.h"
 #include "apps/training/augmentation.h"
 #include "apps/training/force_term.h"
-#include "apps/training/input_ranges.h"
 #include "apps/training/kept_checkpoints.h"
 #include "apps/training/run_cases.h"
 #include "apps/training/run_checkpoint.h"

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard generate: a denoiser's checkpoint and conditions on a grid -> the same grid with generated fields.
+#include "apps/prediction/image_generation.h"
 #include "apps/program/command_line.h"
 #include "apps/program/rank_device.h"
 #include "apps/program/rank_program.h"
 #include "apps/program/verbs.h"
-#include "apps/training/image_generation.h"
 #include "partition/error.h"
 
 #include <CLI/CLI.hpp>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshard predict: a run's folder and meshes -> the same meshes with predicted fields.
 #include "apps/cases/field_scaling.h"
+#include "apps/prediction/prediction.h"
 #include "apps/program/command_line.h"
 #include "apps/program/rank_device.h"
 #include "apps/program/rank_program.h"
 #include "apps/program/verbs.h"
-#include "apps/training/prediction.h"
 
 #include <CLI/CLI.hpp>
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "apps/cases/input_ranges.h"
+#include "apps/prediction/prediction_spread.h"
 #include "apps/program/command_line.h"
 #include "apps/sweep/sweep_plan.h"
-#include "apps/training/input_ranges.h"
-#include "apps/training/prediction_spread.h"
 #include "tests/support/expect_error.h"
 
 #include <gtest/gtest.h>

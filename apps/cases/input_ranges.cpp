@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/training/input_ranges.h"
+#include "apps/cases/input_ranges.h"
 
 #include "sharding/tensor/shard_tensor.h"
 

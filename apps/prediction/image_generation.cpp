@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/training/image_generation.h"
+#include "apps/prediction/image_generation.h"
 
 #include "apps/training/run_checkpoint.h"
 #include "apps/training/tensor_file.h"

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/training/prediction.h"
+#include "apps/prediction/prediction.h"
 
 #include "apps/cases/case_tensors.h"
 #include "apps/cases/computed_inputs.h"
 #include "apps/cases/field_scaling.h"
 #include "apps/cases/mesh_handover.h"
 #include "apps/evaluation/case_sums.h"
+#include "apps/prediction/prediction_spread.h"
 #include "apps/program/command_line.h"
 #include "apps/program/rank_device.h"
-#include "apps/training/prediction_spread.h"
 #include "io/mesh_io.h"
 #include "io/shards/piece_io.h"
 #include "partition/error.h"

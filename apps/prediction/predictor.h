@@ -2,8 +2,8 @@
 #pragma once
 
 #include "apps/cases/field_scaling.h"
+#include "apps/cases/input_ranges.h"
 #include "apps/settings/training_config.h"
-#include "apps/training/input_ranges.h"
 #include "models/layers/memory_mode.h"
 #include "models/layers/normalizer.h"
 #include "models/registry/registry.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "apps/training/predictor.h"
+#include "apps/prediction/predictor.h"
 #include "sharding/transport/launch.h"
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/training/prediction_spread.h"
+#include "apps/prediction/prediction_spread.h"
 
 #include <ATen/ATen.h>
 
