@@ -332,7 +332,7 @@ torch::Tensor DitImpl::embedded(const torch::Tensor& time, const torch::Tensor& 
     }
     auto waves = torch::cat({angles.sin(), angles.cos()}, 1);
     if (condition.defined()) waves = waves + map_condition_(condition * std::sqrt(static_cast<double>(options_.condition_dim)));
-    return torch::silu(map_layer1_(torch::silu(map_layer0_(waves))));
+    return map_layer1_(torch::silu(map_layer0_(waves)));
 }
 
 /// (B, rows, columns, 1) of the tokens: one where any pixel is invalid.
