@@ -99,6 +99,14 @@ TEST_F(TrainingConfigTest, TakesEveryModelWithItsOwnKeysAndDefaults)
     const auto graph = read({"model.name=meshgraphnet", "model.processor_size=3"});
     EXPECT_EQ(model_arguments(graph.model, graph.data, 4).at("hidden_dim_processor"), 128);
     EXPECT_TRUE(throws_with<UsageError>("model.n_head", [&] { read({"model.name=meshgraphnet", "model.n_head=4"}); }));
+
+    const auto grids = read({"model.name=figconvunet", "data.center=bounds", "data.length=bounds"});
+    const auto box = model_arguments(grids.model, grids.data, 4);
+    EXPECT_EQ(box.at("aabb_min"), nlohmann::json::array({-0.5, -0.5, -0.5}));
+    EXPECT_EQ(box.at("aabb_max"), nlohmann::json::array({0.5, 0.5, 0.5}));
+    EXPECT_TRUE(throws_with<UsageError>("model.aabb_min and model.aabb_max", [&] { read({"model.name=figconvunet", "data.length=2.5"}); }));
+    const auto given = read({"model.name=figconvunet", "data.length=2.5", "model.aabb_min=[0, 0, 0]", "model.aabb_max=[2, 1, 1]"});
+    EXPECT_EQ(model_arguments(given.model, given.data, 4).at("aabb_max"), nlohmann::json::array({2, 1, 1}));
     EXPECT_TRUE(throws_with<InvalidInput>(
         "model.out_dim is 3, but data.inputs has 6 channels, data.constants 0, data.time is not given, and the fields have 4 channels", [&] {
             const auto stated = read({"model.out_dim=3"});

@@ -274,8 +274,8 @@ TEST(ModelCheckpoint, NeedsTheModelsNameForMdlus)
     checkpoint.architecture.clear();
     EXPECT_TRUE(throws_with<InvalidInput>("the input does not have them. Write .pt or .safetensors",
                                           [&] { write_checkpoint(folder / "a.mdlus", checkpoint, CheckpointFormat::Mdlus); }));
-    checkpoint.architecture = "UNet";
-    EXPECT_TRUE(throws_with<InvalidInput>("'UNet' is not a known class", [&] { write_checkpoint(folder / "a.mdlus", checkpoint, CheckpointFormat::Mdlus); }));
+    checkpoint.architecture = "AFNO";
+    EXPECT_TRUE(throws_with<InvalidInput>("'AFNO' is not a known class", [&] { write_checkpoint(folder / "a.mdlus", checkpoint, CheckpointFormat::Mdlus); }));
     EXPECT_TRUE(throws_with<InvalidInput>("extension '.h5', expected .mdlus, .pt, .pth or .safetensors", [&] { checkpoint_format("a.h5"); }));
 }
 
