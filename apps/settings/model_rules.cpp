@@ -77,6 +77,7 @@ std::vector<SettingRule> rules_of(const ModelEntry& entry)
     for (const auto& option : entry.options) {
         if (!widths.contains(option.name)) {
             rules.push_back(option_rule(option, entry.defaults.at(option.name)));
+            if (option.name == "aabb_min" || option.name == "aabb_max") rules.back().fallback = {};  // `model_arguments` has that of the data's frame
             continue;
         }
         rules.push_back(width_rule(option.name, widths[option.name], option.meaning));

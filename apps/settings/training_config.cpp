@@ -590,8 +590,9 @@ nlohmann::json model_arguments(const ModelConfig& model, const DataConfig& data,
     if (entry.defaults.contains("aabb_min") && !(arguments.contains("aabb_min") && arguments.contains("aabb_max"))) {
         const bool has_box = data.frame.center == "bounds" && data.frame.length == "bounds";
         if (!has_box || arguments.contains("aabb_min") || arguments.contains("aabb_max"))
-            throw InvalidInput("model.aabb_min and model.aabb_max, the corners of the box in which the points of all cases lie, are not both given. Set them in the "
-                               "model's coordinates, (x - data.center) / data.length.");
+            throw InvalidInput(
+                "model.aabb_min and model.aabb_max, the corners of the box in which the points of all cases lie, are not both given. Set them in the "
+                "model's coordinates, (x - data.center) / data.length.");
         arguments["aabb_min"] = {-0.5, -0.5, -0.5};  // cases are centred, and their longest edge is 1
         arguments["aabb_max"] = {0.5, 0.5, 0.5};
     }

@@ -96,7 +96,7 @@ class CtrlC(TrainingCase):
 
     def test_before_the_first_step_leaves_nothing_half_made(self):
         for i in range(REPETITIONS + 2):
-            process = self.start_meshard("train", "car.yaml", *ENDLESS, "--nproc", 2, "data.shards=shards", terminal=True)
+            process = self.start_meshard("train", "car.yaml", *ENDLESS, f"run_id=car{i}", "--nproc", 2, "data.shards=shards", terminal=True)
             time.sleep(random.random() * 0.8)
             if not process.has_ended():
                 process.type(CTRL_C)

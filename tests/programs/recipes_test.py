@@ -28,7 +28,8 @@ class Recipe(Case):
                 subprocess.run(["sh", "-c", command[1]], cwd=self.root, check=True)
         self.assertTrue(any(line.startswith(f"#   meshard train apps/recipes/{name}.yaml data.root=") for line in lines))
         for num_ranks, run in ((1, "one"), (2, "two")):
-            self.assert_good(self.meshard("train", recipe, f"data.root={self.root}", f"run_id={run}", *SMALL, *words, "--nproc", num_ranks))
+            self.assert_good(self.meshard("train", recipe, f"data.root={self.root}", f"run_id={run}", *SMALL, *words, "--nproc", num_ranks,
+                                          "--accept-data"))   # the twins' coefficients are made up
         self.assert_same_losses("one", "two")
         self.assert_good(self.meshard("train", recipe, f"data.root={self.root}", *words, "--print-config"))
         self.assert_good(self.meshard("evaluate", "runs/one", "all"))

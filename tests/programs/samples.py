@@ -70,7 +70,7 @@ def write_image(path, columns=16, rows=12):
     """Image data of one layer with three fields at its points, as conditions of a generated image."""
     places = [(i / columns, j / rows) for j in range(rows) for i in range(columns)]
     fields = {"terrain": lambda x, y: x * y, "background": lambda x, y: math.sin(6 * x) + y, "u": lambda x, y: x - y}
-    arrays = "".join(_data_array(name, "Float32", 1, [field(x, y) for x, y in places]) for name, field in fields.items())
+    arrays = "".join(data_array(name, "Float32", 1, [field(x, y) for x, y in places]) for name, field in fields.items())
     extent = f"0 {columns - 1} 0 {rows - 1} 0 0"
     path.write_text(f'<VTKFile type="ImageData" version="1.0" byte_order="LittleEndian"><ImageData WholeExtent="{extent}" Origin="0 0 0" Spacing="1 1 1">'
                     f'<Piece Extent="{extent}"><PointData>{arrays}</PointData></Piece></ImageData></VTKFile>\n')

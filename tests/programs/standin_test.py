@@ -83,8 +83,8 @@ class StandIn(Case):
         self.assert_fails(results[1], 5, "rank 1 computes on a device of type cpu, but rank 0 on standin")
 
     def test_keeps_what_backward_needs_on_the_host(self):
-        for path in self.folder.glob("cases/run_*/boundary_*.vtp"):
-            write_body(path, n=16)
+        for i, path in enumerate(self.folder.glob("cases/run_*/boundary_*.vtp")):
+            write_body(path, lengths=(1.0, 0.4 + 0.02 * i, 0.3), n=16)
         words = ["training.max_steps=2", "model.n_hidden=256", "model.n_head=8"]  # 1.6 MB a tensor of points
         self.assert_good(self.meshard("train", "car.yaml", "run_id=cpu", *words, "--device", "cpu"))
         copies = {}
