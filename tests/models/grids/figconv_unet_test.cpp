@@ -6,6 +6,7 @@
 #include "sharding/parameters/replicate.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/grid_slabs.h"
 #include "tests/support/run_fixture.h"
 #include "tests/support/run_ranks.h"
 
@@ -85,14 +86,6 @@ FigConvUNet rough_figconv(const FigConvUNetOptions& options)
     return model;
 }
 
-void copy_figconv(const torch::nn::Module& from, torch::nn::Module& to)
-{
-    const torch::NoGradGuard no_grad;
-    const auto source = from.parameters();
-    auto target = to.parameters();
-    for (std::size_t i = 0; i < source.size(); ++i) target[i].copy_(source[i]);
-}
-
 class ShardedFigConv : public testing::TestWithParam<std::tuple<FigConvCase, int>> {};
 
 TEST_P(ShardedFigConv, EqualsSerial)
@@ -123,7 +116,7 @@ TEST_P(ShardedFigConv, EqualsSerial)
             const auto own = [&](const at::Tensor& all) { return all.index_select(1, torch::tensor(ids, torch::kLong)); };
             FigConvUNet model(figconv.options);
             model->to(torch::kDouble);
-            if (rank == 0) copy_figconv(*serial, *model);  // the others get theirs from `replicate`
+            if (rank == 0) test::copy_parameters(*serial, *model);  // the others get theirs from `replicate`
             model->set_memory(memory);
             const auto replicated = replicate(*model, device_mesh);
             const auto local = own(places).requires_grad_();

@@ -6,6 +6,7 @@
 #include "sharding/parameters/replicate.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/grid_slabs.h"
 #include "tests/support/run_fixture.h"
 #include "tests/support/run_ranks.h"
 
@@ -57,20 +58,6 @@ std::vector<FnoCase> fno_cases()
     return cases;
 }
 
-std::vector<std::int64_t> strips_of_ranks(int num_ranks)
-{
-    switch (num_ranks) {
-    case 1:
-        return {16};
-    case 2:
-        return {7, 9};
-    case 3:
-        return {5, 0, 11};
-    default:
-        return {3, 1, 8, 0, 4};
-    }
-}
-
 Fno rough_fno(const FnoOptions& options)
 {
     torch::manual_seed(3);
@@ -79,14 +66,6 @@ Fno rough_fno(const FnoOptions& options)
     for (auto& parameter : model->parameters()) parameter.add_(0.1 * torch::randn_like(parameter));
     model->to(torch::kDouble);
     return model;
-}
-
-void copy_fno(const torch::nn::Module& from, torch::nn::Module& to)
-{
-    const torch::NoGradGuard no_grad;
-    const auto source = from.parameters();
-    auto target = to.parameters();
-    for (std::size_t i = 0; i < source.size(); ++i) target[i].copy_(source[i]);
 }
 
 class ShardedFno : public testing::TestWithParam<std::tuple<FnoCase, int, bool>> {};
@@ -110,7 +89,7 @@ TEST_P(ShardedFno, EqualsSerial)
     for (const auto& parameter : serial->parameters()) {
         if (parameter.grad().defined()) largest_gradient = std::max(largest_gradient, test::largest(parameter.grad()));
     }
-    const auto strips = strips_of_ranks(num_ranks);
+    const auto strips = test::slabs_of_ranks(num_ranks);
 
     for (const auto memory : {MemoryMode::Stored, MemoryMode::Recomputed}) {
         run_ranks(num_ranks, [&, &fno = fno](std::shared_ptr<const DeviceMesh> device_mesh) {
@@ -118,7 +97,7 @@ TEST_P(ShardedFno, EqualsSerial)
             const auto own = [&](const at::Tensor& all) { return all.split_with_sizes(strips, dim)[rank].clone(); };
             Fno model(fno.options);
             model->to(torch::kDouble);
-            if (rank == 0) copy_fno(*serial, *model);  // the others get theirs from `replicate`
+            if (rank == 0) test::copy_parameters(*serial, *model);  // the others get theirs from `replicate`
             model->set_memory(memory);
             const auto replicated = replicate(*model, device_mesh);
             const auto local = own(grid).requires_grad_();

@@ -6,6 +6,7 @@
 #include "sharding/parameters/replicate.h"
 #include "sharding/tensor/shard_tensor.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/grid_slabs.h"
 #include "tests/support/run_fixture.h"
 #include "tests/support/run_ranks.h"
 
@@ -64,21 +65,6 @@ std::vector<UNet3dCase> unet_3d_cases()
     return cases;
 }
 
-/// Uneven, one of several ranks without any, not at multiples of what the poolings make one.
-std::vector<std::int64_t> slabs_of_ranks(int num_ranks)
-{
-    switch (num_ranks) {
-    case 1:
-        return {16};
-    case 2:
-        return {7, 9};
-    case 3:
-        return {5, 0, 11};
-    default:
-        return {3, 1, 8, 0, 4};
-    }
-}
-
 UNet3d rough_unet_3d(const UNet3dOptions& options)
 {
     torch::manual_seed(3);
@@ -87,14 +73,6 @@ UNet3d rough_unet_3d(const UNet3dOptions& options)
     for (auto& parameter : model->parameters()) parameter.add_(0.1 * torch::randn_like(parameter));
     model->to(torch::kDouble);
     return model;
-}
-
-void copy_unet_3d(const torch::nn::Module& from, torch::nn::Module& to)
-{
-    const torch::NoGradGuard no_grad;
-    const auto source = from.parameters();
-    auto target = to.parameters();
-    for (std::size_t i = 0; i < source.size(); ++i) target[i].copy_(source[i]);
 }
 
 class ShardedUNet3d : public testing::TestWithParam<std::tuple<UNet3dCase, int, int>> {};
@@ -115,7 +93,7 @@ TEST_P(ShardedUNet3d, EqualsSerial)
     expected_loss.backward();
     double largest_gradient = 0;
     for (const auto& parameter : serial->parameters()) largest_gradient = std::max(largest_gradient, test::largest(parameter.grad()));
-    const auto slabs = slabs_of_ranks(num_ranks);
+    const auto slabs = test::slabs_of_ranks(num_ranks);
 
     for (const auto memory : {MemoryMode::Stored, MemoryMode::Recomputed}) {
         run_ranks(num_ranks, [&, &unet = unet, dim = dim](std::shared_ptr<const DeviceMesh> device_mesh) {
@@ -123,7 +101,7 @@ TEST_P(ShardedUNet3d, EqualsSerial)
             const auto own = [&](const at::Tensor& all) { return all.split_with_sizes(slabs, dim)[rank].clone(); };
             UNet3d model(unet.options);
             model->to(torch::kDouble);
-            if (rank == 0) copy_unet_3d(*serial, *model);  // the others get theirs from `replicate`
+            if (rank == 0) test::copy_parameters(*serial, *model);  // the others get theirs from `replicate`
             model->set_memory(memory);
             const auto replicated = replicate(*model, device_mesh);
             const auto local = own(volume).requires_grad_();
