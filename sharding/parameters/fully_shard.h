@@ -55,7 +55,8 @@ public:
     /// Name and value of every parameter, whole, as plain copies. Collective.
     std::vector<std::pair<std::string, at::Tensor>> full_parameters() const;
 
-    /// Bytes of whole parameters that are in memory on this rank now, and the most that were.
+    /// Bytes of whole parameters that are in memory on this rank now, and the most that were. Over Gloo, one of its threads may hold a unit for a moment
+    /// after the module has let it go.
     std::int64_t gathered_bytes() const;
     std::int64_t peak_gathered_bytes() const;
 
