@@ -54,10 +54,11 @@ at::Tensor unit_normals(const Mesh& mesh, RowIds rows, const DataConfig& data, c
             throw InvalidInput(where + ": the array '" + data.normals + "' has " + std::to_string(array->num_components()) + " components; normals have 3.");
         return rows_of(*array, rows, where);
     }
+    if (!data.on_cells) return rows_of(require_array(mesh.point_data, kPointNormals, where, "point"), rows, where);
     const auto has_polygons = std::all_of(mesh.cell_types.begin(), mesh.cell_types.end(), [](auto type) { return cell_dimension(type) == 2; });
-    if (!data.on_cells || !has_polygons) {
-        throw InvalidInput(where + " has no " + group_of(data) + " array '" + data.normals +
-                           "', and normals can only be computed for cells that are polygons. "
+    if (!has_polygons) {
+        throw InvalidInput(where + " has no cell array '" + data.normals +
+                           "', and normals can only be computed of polygons. "
                            "Name the array with data.normals, or set data.inputs=[points].");
     }
     const auto areas = area_vectors(mesh);

@@ -115,9 +115,33 @@ void add_areas(Mesh& mesh, bool on_cells, const std::string& where)
     arrays_of(mesh, on_cells).push_back(DataArray::from(kAreas, std::move(areas)));
 }
 
+void add_point_normals(Mesh& mesh, const std::string& named, const std::string& where)
+{
+    if (find_array(mesh.point_data, named) || find_array(mesh.point_data, kPointNormals)) return;
+    const bool has_polygons =
+        mesh.num_cells() > 0 && std::all_of(mesh.cell_types.begin(), mesh.cell_types.end(), [](auto type) { return cell_dimension(type) == 2; });
+    if (!has_polygons) {
+        throw InvalidInput(where + " has no point array '" + named +
+                           "', and normals can only be computed of polygons. Name the array with data.normals, or set data.inputs=[points].");
+    }
+    const auto vectors = area_vectors(mesh);
+    std::vector<double> normals(3 * static_cast<std::size_t>(mesh.num_points()), 0.0);
+    for (std::int64_t cell = 0; cell < mesh.num_cells(); ++cell) {
+        for (const auto corner : mesh.cells.row(cell)) {
+            for (int c = 0; c < 3; ++c) normals[3 * static_cast<std::size_t>(corner) + c] += vectors[cell][c];
+        }
+    }
+    for (std::size_t i = 0; i < normals.size(); i += 3) {
+        const auto size = std::hypot(normals[i], normals[i + 1], normals[i + 2]);
+        for (int c = 0; c < 3; ++c) normals[i + c] = size > 0 ? normals[i + c] / size : 0.0;
+    }
+    mesh.point_data.push_back(DataArray::from(kPointNormals, std::move(normals), 3));
+}
+
 std::string ComputedInputs::description() const
 {
     std::string text;
+    if (!point_normals.empty()) text += " normals unless " + point_normals;
     if (areas) text += " areas";
     if (distances) text += " sdf";
     if (directions) text += " wall_direction";
@@ -127,14 +151,20 @@ std::string ComputedInputs::description() const
     return text;
 }
 
+std::string point_normals_in_use(const DataConfig& data)
+{
+    return !data.on_cells && data.tells("normals") ? data.normals : "";
+}
+
 ComputedInputs computed_inputs(const DataConfig& data)
 {
-    return {data.needs_wall(), data.tells("areas"), data.on_cells, data.wall_patches, data.tells("wall_direction")};
+    return {data.needs_wall(), data.tells("areas"), data.on_cells, data.wall_patches, data.tells("wall_direction"), point_normals_in_use(data)};
 }
 
 void add_computed_inputs(Mesh& mesh, const ComputedInputs& inputs, const std::filesystem::path& wall, const std::filesystem::path& volume,
                          const std::string& where)
 {
+    if (!inputs.point_normals.empty()) add_point_normals(mesh, inputs.point_normals, where);
     if (inputs.areas) add_areas(mesh, inputs.on_cells, where);
     if (inputs.distances) add_distances(mesh, inputs.on_cells, read_wall(wall, volume, inputs.wall_patches), where, inputs.directions);
 }
@@ -142,7 +172,10 @@ void add_computed_inputs(Mesh& mesh, const ComputedInputs& inputs, const std::fi
 void remove_computed_inputs(Mesh& mesh)
 {
     for (auto* arrays : {&mesh.cell_data, &mesh.point_data}) {
-        std::erase_if(*arrays, [](const DataArray& array) { return array.name() == kDistances || array.name() == kDirections || array.name() == kAreas; });
+        std::erase_if(*arrays, [](const DataArray& array) {
+            const auto& name = array.name();
+            return name == kDistances || name == kDirections || name == kAreas || name == kPointNormals;
+        });
     }
 }
 

@@ -16,6 +16,7 @@ namespace meshard {
 inline constexpr const char* kDistances = "meshard:sdf";
 inline constexpr const char* kDirections = "meshard:wall_direction";
 inline constexpr const char* kAreas = "meshard:areas";
+inline constexpr const char* kPointNormals = "meshard:normals";
 
 /// The surface whose distance `sdf` is: triangles that are right-handed seen from where distances are positive.
 struct Wall {
@@ -36,16 +37,25 @@ void add_distances(Mesh& mesh, bool on_cells, const Wall& wall, const std::strin
 /// the mean over all rows. @throws InvalidInput, beginning with `where`, if cells are no polygons or have no area at all.
 void add_areas(Mesh& mesh, bool on_cells, const std::string& where);
 
+/// Adds the array `kPointNormals` of points, unless the mesh has the point array `named`: unit vectors along the sum of the area vectors of the polygons
+/// around each point (by the right-hand rule over their points), so that large polygons count more; zero where there are none or they cancel.
+/// @throws InvalidInput, beginning with `where`, if cells are no polygons or there are none.
+void add_point_normals(Mesh& mesh, const std::string& named, const std::string& where);
+
 /// Which of them a case's mesh gets.
 struct ComputedInputs {
     bool distances = false, areas = false;
     bool on_cells = true;
     std::vector<std::string> wall_patches = {};  ///< for `read_wall`
     bool directions = false;                     ///< to the wall
+    std::string point_normals = {};              ///< the array that is read where a case has it, in place of computed ones; empty: no normals of points
 
     /// One line that says all of it; empty where nothing is computed.
     std::string description() const;
 };
+
+/// Name of the array of unit normals where a model is told normals of points; empty where it is not.
+std::string point_normals_in_use(const DataConfig& data);
 
 /// Those of the data's inputs that are made of the whole mesh, before it is cut.
 ComputedInputs computed_inputs(const DataConfig& data);

@@ -175,6 +175,9 @@ PredictedForces predict_file(std::span<Predictor> models, const std::filesystem:
         if ((data.on_cells ? whole.num_cells() : whole.num_points()) == 0) {
             throw InvalidInput(input.string() + " has no " + (data.on_cells ? "cells" : "points") + " to predict on.");
         }
+        for (const auto& model : models) {
+            if (const auto normals = point_normals_in_use(model.data()); !normals.empty()) add_point_normals(whole, normals, input.string());
+        }
         if (tells("areas")) add_areas(whole, data.on_cells, input.string());  // shares of points and the mean are of the whole
         if (options.with_forces) add_geometry(whole, data.on_cells);
     }

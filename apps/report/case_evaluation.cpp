@@ -42,6 +42,7 @@ EvaluatedCase evaluate_case(JudgedModel& model, const JudgedCase& judged, std::s
     if (world.rank() == 0) {
         whole = read_mesh(source.file);
         require_true_fields(whole, data, where);
+        if (const auto normals = point_normals_in_use(data); !normals.empty()) add_point_normals(whole, normals, where);
         if (data.tells("areas")) add_areas(whole, data.on_cells, where);
         add_geometry(whole, data.on_cells);
     }

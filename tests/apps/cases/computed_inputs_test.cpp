@@ -256,6 +256,59 @@ TEST(Areas, RefuseSolidsAndClouds)
     EXPECT_TRUE(throws_with<InvalidInput>("case 1 has no cells, and data.inputs has areas", [&] { add_areas(cloud, false, "case 1"); }));
 }
 
+TEST(PointNormals, OfASphereLeadAwayFromItsCentre)
+{
+    auto mesh = sphere(40);
+    add_point_normals(mesh, "Normals", "sphere");
+
+    const auto normals = numbers(mesh.point_data, kPointNormals), places = mesh.points.to_doubles();
+    for (std::size_t i = 0; i < normals.size(); i += 3) {
+        const auto size = std::hypot(places[i], places[i + 1], places[i + 2]);
+        for (int c = 0; c < 3; ++c) EXPECT_NEAR(normals[i + c], places[i + c] / size, 0.02);
+        EXPECT_NEAR(std::hypot(normals[i], normals[i + 1], normals[i + 2]), 1, 1e-12);
+    }
+    remove_computed_inputs(mesh);
+    EXPECT_EQ(find_array(mesh.point_data, kPointNormals), nullptr);
+}
+
+TEST(PointNormals, CountLargePolygonsMore)
+{
+    // A square of side 2 in the plane z = 0 and one of 2 x 1 that stands on its edge y = 0: area vectors 4 z and 2 y.
+    Mesh mesh;
+    mesh.kind = MeshKind::Surface;
+    mesh.points = DataArray::from("Points", std::vector<double>{0, 0, 0, 2, 0, 0, 2, 2, 0, 0, 2, 0, 0, 0, 1, 2, 0, 1, 9, 9, 9}, 3);
+    for (const auto& corners : {std::array<std::int32_t, 4>{0, 1, 2, 3}, std::array<std::int32_t, 4>{0, 4, 5, 1}}) {
+        mesh.cells.push_row(corners);
+        mesh.cell_types.push_back(9);
+    }
+    auto other = mesh;
+    add_point_normals(mesh, "Normals", "corner");
+
+    const auto normals = numbers(mesh.point_data, kPointNormals);
+    const auto expect = [&](int point, double x, double y, double z) {
+        EXPECT_NEAR(normals[3 * point], x, 1e-12);
+        EXPECT_NEAR(normals[3 * point + 1], y, 1e-12);
+        EXPECT_NEAR(normals[3 * point + 2], z, 1e-12);
+    };
+    for (const int point : {0, 1}) expect(point, 0, 2 / std::sqrt(20.0), 4 / std::sqrt(20.0));
+    for (const int point : {2, 3}) expect(point, 0, 0, 1);
+    for (const int point : {4, 5}) expect(point, 0, 1, 0);
+    expect(6, 0, 0, 0);  // of no polygon
+
+    other.point_data.push_back(DataArray::from("n", std::vector<double>(21, 0.5), 3));
+    add_point_normals(other, "n", "corner");
+    EXPECT_EQ(find_array(other.point_data, kPointNormals), nullptr) << "the mesh has its own";
+}
+
+TEST(PointNormals, RefuseSolidsAndClouds)
+{
+    auto solid = cube(2), cloud = random_cloud(5, 1);
+
+    EXPECT_TRUE(throws_with<InvalidInput>("case 1 has no point array 'Normals', and normals can only be computed of polygons",
+                                          [&] { add_point_normals(solid, "Normals", "case 1"); }));
+    EXPECT_TRUE(throws_with<InvalidInput>("data.inputs=[points]", [&] { add_point_normals(cloud, "Normals", "case 1"); }));
+}
+
 /// Cut for any number of ranks a model is told the numbers of the whole.
 void expect_told_as_whole(const CaseSource& source, const DataConfig& data, const std::filesystem::path& cache)
 {
@@ -301,7 +354,7 @@ TEST(ComputedInputs, AreThoseOfTheWholeOnAnyNumberOfRanks)
         data.frame = {"bounds", "2"};
         data.inputs = {"points", "sdf"};
         expect_told_as_whole({"1", folder / "volume.vtu", {}, folder / "body.vtp"}, data, folder / "shards");
-        data.inputs = on_cells ? std::vector<std::string>{"points", "areas", "normals"} : std::vector<std::string>{"points", "areas"};
+        data.inputs = {"points", "areas", "normals"};
         expect_told_as_whole({"2", folder / "surface.vtp", {}}, data, folder / "shards");
     }
 }
